@@ -1,0 +1,1 @@
+"""Calibration data: reading and checking samples, and the ranges observed on them."""

@@ -1,0 +1,71 @@
+"""Every failure a user can meet, each with the exit code that the command line returns.
+
+PtqcError
+├── UsageError           2   an option, a budget or an output folder that cannot be accepted
+├── ModelError           2   a model that cannot be read or is not supported
+├── CalibrationError     2   calibration data that does not fit the model
+├── Infeasible           2   a budget below the smallest reachable size
+├── Interrupted          3   stopped by the environment; running again resumes
+└── InternalError       70   a fault of the compiler
+    ├── PassError       70   a pass broke its promise
+    └── VerificationError 70 the written artifact failed its own checks
+"""
+
+
+class PtqcError(Exception):
+    """Base of all errors that ptqc raises on purpose; the message says what to do."""
+
+    exit_code = 70
+
+
+class UsageError(PtqcError):
+    """An option, a budget or an output folder is not acceptable."""
+
+    exit_code = 2
+
+
+class ModelError(PtqcError):
+    """The model cannot be read, is damaged, or uses something unsupported."""
+
+    exit_code = 2
+
+
+class CalibrationError(PtqcError):
+    """The calibration data cannot be read or does not fit the model's inputs."""
+
+    exit_code = 2
+
+
+class Infeasible(PtqcError):
+    """No plan meets the budget.
+
+    smallest: bytes of the smallest reachable file.
+    blockers: (what, bytes) pairs that make up the smallest file, largest first.
+    """
+
+    exit_code = 2
+
+    def __init__(self, message: str, smallest: int, blockers: tuple[tuple[str, int], ...] = ()) -> None:
+        super().__init__(message)
+        self.smallest = smallest
+        self.blockers = blockers
+
+
+class Interrupted(PtqcError):
+    """The environment stopped the work (disk, memory, signal); finished parts are kept."""
+
+    exit_code = 3
+
+
+class InternalError(PtqcError):
+    """A fault of the compiler itself."""
+
+    exit_code = 70
+
+
+class PassError(InternalError):
+    """A pass did not keep its promise."""
+
+
+class VerificationError(InternalError):
+    """The written artifact failed one of its checks; it was not published."""

@@ -1,0 +1,91 @@
+"""Running an `onnx_ir.Model` (or a file) in ONNX Runtime, with any inner values as extra outputs."""
+
+import tempfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime as ort
+
+from ptqc.errors import ModelError
+
+Feeds = dict[str, np.ndarray]
+
+# protobuf refuses messages of 2 GiB; beyond this size the model goes through a file with external data.
+IN_MEMORY_LIMIT = 1_500_000_000
+
+
+def session_options(*, threads: int = 0, optimize: bool = True) -> ort.SessionOptions:
+    """Options of a quiet CPU session; threads = 0 means all cores."""
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.log_severity_level = 4
+    if not optimize:
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    return options
+
+
+def weight_bytes(model: ir.Model) -> int:
+    """Bytes of all initializers of the main graph."""
+    return sum(value.const_value.nbytes for value in model.graph.initializers.values() if value.const_value is not None)
+
+
+def _with_taps(proto: onnx.ModelProto, taps: Iterable[str]) -> onnx.ModelProto:
+    present = {output.name for output in proto.graph.output}
+    for name in taps:
+        if name not in present:
+            proto.graph.output.append(onnx.ValueInfoProto(name=name))
+            present.add(name)
+    return proto
+
+
+class Runner:
+    """A model held by one ONNX Runtime session.
+
+    taps: names of inner values that become extra outputs.
+    Raises ModelError when ONNX Runtime refuses the model.
+    """
+
+    def __init__(
+        self,
+        model: ir.Model | Path | str,
+        taps: Sequence[str] = (),
+        options: ort.SessionOptions | None = None,
+    ) -> None:
+        options = options or session_options()
+        try:
+            self.session = _open(model, taps, options)
+        except Exception as error:  # ONNX Runtime raises a dozen types of its own
+            raise ModelError(f"ONNX Runtime {ort.__version__} cannot load the model: {error}") from error
+        self.inputs = [value.name for value in self.session.get_inputs()]
+        self.outputs = [value.name for value in self.session.get_outputs()]
+
+    def run(self, feeds: Feeds, outputs: Sequence[str] | None = None) -> dict[str, np.ndarray]:
+        """Values of the named outputs (default: all, taps included)."""
+        names = list(outputs) if outputs is not None else self.outputs
+        return dict(zip(names, self.session.run(names, feeds), strict=True))
+
+
+def _open(model: ir.Model | Path | str, taps: Sequence[str], options: ort.SessionOptions) -> ort.InferenceSession:
+    providers = ["CPUExecutionProvider"]
+    if not isinstance(model, ir.Model):
+        if not taps:
+            return ort.InferenceSession(str(model), options, providers=providers)
+        model = ir.load(str(model))
+    if weight_bytes(model) < IN_MEMORY_LIMIT:
+        data = _with_taps(ir.to_proto(model), taps).SerializeToString()
+        return ort.InferenceSession(data, options, providers=providers)
+    with tempfile.TemporaryDirectory(prefix="ptqc-") as folder:
+        path = Path(folder) / "model.onnx"
+        ir.save(model, path, external_data="model.data")
+        if taps:
+            proto = onnx.load(path, load_external_data=False)
+            onnx.save(_with_taps(proto, taps), path)
+        return ort.InferenceSession(str(path), options, providers=providers)
+
+
+def run(model: ir.Model | Path | str, feeds: Feeds, taps: Sequence[str] = ()) -> dict[str, np.ndarray]:
+    """Outputs and taps of one run (opens a session: for repeated runs keep a `Runner`)."""
+    return Runner(model, taps).run(feeds)

@@ -1,0 +1,26 @@
+"""What a step did, or did not do and why: the raw material of `ptqc explain` and of the report."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Level(StrEnum):
+    """How much a note matters to the user."""
+
+    INFO = "info"  # something was done
+    SKIPPED = "skipped"  # something could have been done and was not; the message is the reason
+    WARNING = "warning"  # something the user should look at
+
+
+@dataclass(frozen=True)
+class Note:
+    """One remark about one value (by output value name) or about the whole model (subject "")."""
+
+    step: str
+    subject: str
+    message: str
+    level: Level = Level.INFO
+
+    def __str__(self) -> str:
+        where = f" {self.subject}:" if self.subject else ""
+        return f"[{self.step}]{where} {self.message}"
