@@ -27,7 +27,7 @@ class RewriteContext:
     """What a REWRITE pass may look at: probe feeds that the pipeline compares outputs on, and a progress callback."""
 
     probe: Sequence[Feeds] = ()
-    report: Callable[[str], None] = field(default=lambda message: None)
+    report: Callable[[str], None] = field(default=lambda _message: None)
 
 
 class Rewrite(Protocol):

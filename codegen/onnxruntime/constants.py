@@ -1,0 +1,90 @@
+"""One packed constant: its initializers and the call that rebuilds it. The exporter writes it, the size model counts it."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from ptqc import grids
+from ptqc.codegen.onnxruntime import planes
+from ptqc.codegen.onnxruntime.functions import DOMAIN, Function, Kind
+from ptqc.formats import Family, Format
+
+Share = Callable[[np.ndarray], str]
+
+
+@dataclass(frozen=True)
+class Constant:
+    """What stands for one weight: function called, and the call node (its arrays went through `share`)."""
+
+    function: Function
+    call: onnx.NodeProto
+
+
+def narrow_scale(scale: np.ndarray) -> np.ndarray:
+    """float16 where that is exact, else float32."""
+    half = scale.astype(np.float16)
+    return half if np.array_equal(half.astype(np.float32), scale) else scale.astype(np.float32)
+
+
+def narrow_bias(codes: np.ndarray) -> tuple[np.ndarray, int]:
+    """(array, factor): int16 with a common power of two taken out where all codes then fit, else int32 and 1."""
+    joined = int(np.bitwise_or.reduce(codes.astype(np.int64), initial=0))
+    factor = joined & -joined if joined else 1
+    reduced = codes // factor
+    if np.abs(reduced).max(initial=0) <= np.iinfo(np.int16).max:
+        return reduced.astype(np.int16), factor
+    return codes.astype(np.int32), 1
+
+
+def _indices(codes: np.ndarray, form: Format) -> list[np.ndarray]:
+    if form.bits == 8 and form.family == Family.INTEGER:
+        return [codes]
+    index = codes if form.family == Family.PALETTE else grids.index_of(codes.astype(np.int32), form)
+    return list(planes.pack(index, form.bits))
+
+
+def _call(function: Function, inputs: Sequence[str], outputs: Sequence[str], shape: Sequence[int]) -> onnx.NodeProto:
+    attributes = {"d": list(shape)} if planes.planes_of(function.form.bits) else {}
+    return helper.make_node(function.name, inputs, outputs, domain=DOMAIN, **attributes)
+
+
+def layer(
+    codes: np.ndarray,
+    form: Format,
+    scale: np.ndarray,
+    bias: np.ndarray,
+    step: str,
+    axis: int,
+    outputs: Sequence[str],
+    share: Share,
+) -> Constant:
+    """Weight and bias of an integer layer. step: name of the input's scale; outputs: names of weight and bias."""
+    function = Function(Kind.LAYER, form, axis)
+    narrow, factor = narrow_bias(bias)
+    arrays = [*_indices(codes, form), narrow_scale(scale), narrow]
+    inputs = [share(a) for a in arrays] + [step, share(np.array(factor, np.int32))]
+    return Constant(function, _call(function, inputs, outputs, codes.shape))
+
+
+def weight(
+    codes: np.ndarray, form: Format, scale: np.ndarray, axis: int, output: str, share: Share, *, as_float: bool
+) -> Constant:
+    """A weight alone: for an integer product without bias, or as a float constant."""
+    function = Function(Kind.FLOAT, form, axis, codes.ndim) if as_float else Function(Kind.WEIGHT, form, axis)
+    inputs = [share(a) for a in (*_indices(codes, form), narrow_scale(scale))]
+    return Constant(function, _call(function, inputs, [output], codes.shape))
+
+
+def palette(codes: np.ndarray, form: Format, values: np.ndarray, output: str, share: Share) -> Constant:
+    """An exact constant of few distinct values."""
+    function = Function(Kind.PALETTE, form)
+    inputs = [share(a) for a in (*_indices(codes, form), values.astype(np.float32))]
+    return Constant(function, _call(function, inputs, [output], codes.shape))
+
+
+def tensor(name: str, array: np.ndarray) -> onnx.TensorProto:
+    """An initializer with raw data."""
+    return numpy_helper.from_array(np.asarray(array, order="C"), name)

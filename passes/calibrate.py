@@ -1,0 +1,118 @@
+"""Observe the calibration set once: the range of every site, the second moments of every layer's input.
+
+State is of fixed size per tensor and layer; samples stream through in batches.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import onnx_ir as ir
+
+from ptqc.calibration.observers import RangeObserver
+from ptqc.calibration.ranges import Method, affine_params, choose_range
+from ptqc.calibration.samples import Samples
+from ptqc.execute.onnxruntime import Feeds, Runner
+from ptqc.formats import UINT8, QuantParams
+from ptqc.layers import Layer
+from ptqc.notes import Level, Note
+from ptqc.passes.base import Effect
+from ptqc.passes.context import Context
+from ptqc.passes.moments import Columns, Moments, positions_per_sample
+
+# Activations of a batch that are held at a time.
+BATCH_BYTES = 256 * 2**20
+LARGEST_BATCH = 8
+
+
+@dataclass(frozen=True)
+class Calibrate:
+    """observer: how a range is chosen from what was seen: minmax, percentile, entropy or mse."""
+
+    observer: Method = "mse"
+    name: ClassVar[str] = "calibrate"
+    effect: ClassVar[Effect] = Effect.DECIDE
+
+    def apply(self, model: ir.Model, context: Context) -> list[Note]:
+        """Set ranges, moments, held_moments, macs and sample_bytes of the context."""
+        observers = {site.name: RangeObserver() for site in context.sites}
+        columns = {layer.name: _columns(layer, context) for layer in context.layers}
+        taps = _taps(context)
+        runner = Runner(model, taps)
+        first = runner.run(context.tuning[0], taps) if taps else {}
+        context.sample_bytes = sum(value.nbytes for value in first.values())
+        context.macs = {layer.name: _macs(layer, columns[layer.name], first) for layer in context.layers}
+        total = len(context.tuning) + len(context.held_back)
+        with context.progress.stage("calibrate", total) as stage:
+            for split, moments in ((context.tuning, context.moments), (context.held_back, context.held_moments)):
+                for start, size, values in _batches(runner, split, taps, context):
+                    _observe(observers, context, values)
+                    _accumulate(moments, context.layers, columns, values, start)
+                    stage.advance(steps=size)
+        notes = []
+        for site in context.sites:
+            observer = observers[site.name]
+            context.ranges[site.name] = self._params(observer)
+            if observer.low == observer.high == 0:
+                notes.append(Note(self.name, site.name, "is always zero on the calibration set", Level.WARNING))
+        return notes
+
+    def _params(self, observer: RangeObserver) -> QuantParams:
+        low, high = choose_range(observer, self.observer, UINT8.bits)
+        scale, zero_point = affine_params(low, high, UINT8.bits)
+        return QuantParams(UINT8, float(scale), int(zero_point))
+
+
+def _taps(context: Context) -> list[str]:
+    names = [source for site in context.sites for source in site.sources]
+    names += [layer.input for layer in context.layers]
+    return list(dict.fromkeys(names))
+
+
+def _columns(layer: Layer, context: Context) -> Columns:
+    # The layer's own number keeps its draw independent of the other layers.
+    seed = context.seed * 100_003 + [x.name for x in context.layers].index(layer.name)
+    return Columns(layer, positions_per_sample(layer, len(context.tuning)), seed)
+
+
+def _macs(layer: Layer, columns: Columns, values: Feeds) -> int:
+    x = values[layer.input]
+    return int(np.prod(columns.out_shape(x.shape))) * int(np.prod(layer.shape)) * max(1, x.shape[0])
+
+
+def _batches(
+    runner: Runner, samples: Samples, taps: Sequence[str], context: Context
+) -> Iterator[tuple[int, int, Feeds]]:
+    size = int(np.clip(BATCH_BYTES // max(context.sample_bytes, 1), 1, LARGEST_BATCH))
+    start = 0
+    for feeds in samples.batches(size):
+        count = len(next(iter(feeds.values()))) if samples.batchable else 1
+        yield start, count, runner.run(feeds, taps) if taps else {}
+        start += count
+
+
+def _observe(observers: dict[str, RangeObserver], context: Context, values: Feeds) -> None:
+    for site in context.sites:
+        for source in site.sources:
+            observers[site.name].update(values[source])
+
+
+def _accumulate(
+    moments: dict[str, Moments], layers: Sequence[Layer], columns: dict[str, Columns], values: Feeds, start: int
+) -> None:
+    for layer in layers:
+        found = columns[layer.name].inputs(values[layer.input], start)
+        if layer.weight not in moments:
+            moments[layer.weight] = Moments.empty(found.shape[0], found.shape[1])
+        moments[layer.weight].add(found)
+
+
+def is_batchable(model: ir.Model) -> bool:
+    """Whether all inputs and outputs share a symbolic first dimension, so that samples can be joined."""
+    firsts = {str(v.shape[0]) if v.shape is not None and len(v.shape) else "" for v in model.graph.inputs}
+    symbolic = all(
+        v.shape is not None and len(v.shape) and not isinstance(v.shape[0], int)
+        for v in (*model.graph.inputs, *model.graph.outputs)
+    )
+    return len(firsts) == 1 and symbolic and "None" not in firsts

@@ -1,0 +1,107 @@
+"""Which activations are quantized: as much integer arithmetic as a limit on the loss from activations allows.
+
+A quantized activation costs no bytes either way; it buys integer kernels. So: maximize the multiply-accumulates of layers
+on integer kernels subject to Σ (loss of each quantized site) ≤ limit. The choice is then run whole, and where its true
+loss exceeds the limit (losses only roughly add up) the limit of the sum is tightened.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+import onnx_ir as ir
+import pulp
+
+from ptqc.execute.walk import Slicer
+from ptqc.formats import QuantParams
+from ptqc.loss import output_loss
+from ptqc.notes import Level, Note
+from ptqc.passes.base import Effect
+from ptqc.passes.context import Context
+from ptqc.passes.quantized_walk import run_quantized
+from ptqc.sites import Site, integer_kernels, useful_sites
+
+Activations = Literal["auto", "integer", "float"]
+
+# Loss that activations may cost in "auto": nats for classifiers, relative squared error elsewhere.
+LIMITS = {"nat": 0.02, "relative squared error": 5e-4}
+ATTEMPTS = 5
+CHECKED_SAMPLES = 32
+BATCH = 8
+
+
+@dataclass(frozen=True)
+class ChooseActivations:
+    """activations: auto (within the limit), integer (all that can be), float (none). limit: 0 takes the default."""
+
+    activations: Activations = "auto"
+    limit: float = 0.0
+    loss: str = "auto"
+    name: ClassVar[str] = "choose-activations"
+    effect: ClassVar[Effect] = Effect.DECIDE
+
+    def apply(self, model: ir.Model, context: Context) -> list[Note]:
+        """Set quantized and activation_loss of the context."""
+        if self.activations == "float" or not context.sites:
+            return [Note(self.name, "", "all activations stay float")]
+        sites = list(context.sites)
+        slicer = Slicer(model)
+        batches = list(context.held_back[:CHECKED_SAMPLES].batches(BATCH))
+        reference = run_quantized(slicer, batches, {})
+        loss = output_loss(model, reference, self.loss)
+        limit = target = self.limit or LIMITS[context.loss_unit]
+        for attempt in range(ATTEMPTS):
+            if self.activations == "auto":
+                sites = _within(context, limit)
+            params = source_params(sites, context.ranges)
+            outputs = run_quantized(slicer, batches, params)
+            found = float(np.mean([loss(r, q) for r, q in zip(reference, outputs, strict=True)]))
+            if self.activations == "integer" or found <= target or attempt == ATTEMPTS - 1:
+                break
+            limit = min(limit, sum(context.site_losses.get(s.name, 0.0) for s in sites)) * min(0.7, target / found)
+        context.quantized = {site.name: context.ranges[site.name] for site in sites}
+        context.activation_loss = found
+        return _float_layers(context, self.name)
+
+
+def source_params(sites: list[Site], ranges: Mapping[str, QuantParams]) -> dict[str, QuantParams]:
+    """Source tensor -> parameters, for the tensors at which values are rounded."""
+    return {source: ranges[site.name] for site in sites for source in site.sources}
+
+
+def _within(context: Context, limit: float) -> list[Site]:
+    """The sites of the most integer arithmetic whose losses sum to at most the limit."""
+    total = sum(context.site_losses.get(site.name, 0.0) for site in context.sites)
+    if total <= limit:
+        return list(context.sites)
+    program = pulp.LpProblem("activations", pulp.LpMaximize)
+    chosen = {site.name: pulp.LpVariable(f"q{i}", cat="Binary") for i, site in enumerate(context.sites)}
+    of = {tensor: chosen[site.name] for tensor, site in context.site_of.items()}
+    gains = []
+    everything = max(sum(context.macs.values()), 1)
+    for i, kernel in enumerate(context.kernels):
+        tensors = [*kernel.inputs, *([] if kernel.float_output else [kernel.output])]
+        if any(name not in of for name in tensors):
+            continue
+        runs = pulp.LpVariable(f"k{i}", 0, 1)
+        for name in tensors:
+            program += runs <= of[name]
+        # An element-wise kernel counts a little, so that ties go to more integer operators.
+        gains.append((context.macs.get(kernel.node, 0) / everything + 1e-4) * runs)
+    scale = 1.0 / limit
+    program += pulp.lpSum(context.site_losses.get(n, 0.0) * scale * v for n, v in chosen.items()) <= 1.0
+    program.setObjective(pulp.lpSum(gains))
+    program.solve(pulp.HiGHS(msg=False, gapRel=1e-3, threads=1, mip_max_nodes=20_000))
+    kept = [site for site in context.sites if (chosen[site.name].value() or 0) > 0.5]
+    return useful_sites(kept, context.kernels, {layer.name for layer in context.layers})
+
+
+def _float_layers(context: Context, step: str) -> list[Note]:
+    tensors = {t for site in context.sites if site.name in context.quantized for t in site.tensors}
+    active = {kernel.node for kernel in integer_kernels(context.kernels, tensors)}
+    return [
+        Note(step, layer.name, "computes in float: 8-bit activations would cost too much accuracy here", Level.INFO)
+        for layer in context.layers
+        if layer.name not in active
+    ]

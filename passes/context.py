@@ -1,0 +1,61 @@
+"""What the deciding and tuning passes read and fill in: each field is set by one pass and read by later ones."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import onnx_ir as ir
+
+from ptqc.calibration.samples import Samples
+from ptqc.formats import Format, QuantParams
+from ptqc.layers import Layer, Weight, find_layers, find_weights
+from ptqc.passes.moments import Moments
+from ptqc.progress import SILENT, Progress
+from ptqc.sites import Kernel, Site, find_kernels, find_sites, useful_sites
+from ptqc.solutions import Solution
+
+
+@dataclass
+class Context:
+    """The model by role, the two splits of the calibration set, and what has been found out so far.
+
+    tuning, held_back: disjoint samples; decisions are fitted on the first and accepted on the second.
+    """
+
+    layers: list[Layer]
+    weights: list[Weight]
+    kernels: list[Kernel]
+    sites: list[Site]
+    tuning: Samples
+    held_back: Samples
+    seed: int = 0
+    progress: Progress = field(default_factory=lambda: SILENT)
+    # calibrate
+    ranges: dict[str, QuantParams] = field(default_factory=dict)  # by site name
+    moments: dict[str, Moments] = field(default_factory=dict)  # by weight name
+    held_moments: dict[str, Moments] = field(default_factory=dict)
+    macs: dict[str, int] = field(default_factory=dict)  # per sample, by layer name
+    sample_bytes: int = 0  # of all observed activations of one sample
+    # solve-weights
+    solutions: dict[tuple[str, Format], Solution] = field(default_factory=dict)
+    errors: dict[tuple[str, Format], float] = field(default_factory=dict)  # held-back, relative to the output's power
+    # measure-sensitivity
+    site_losses: dict[str, float] = field(default_factory=dict)  # by site name
+    weight_losses: dict[tuple[str, Format], float] = field(default_factory=dict)
+    loss_unit: str = ""
+    # choose-activations
+    quantized: dict[str, QuantParams] = field(default_factory=dict)  # by site name
+    activation_loss: float = 0.0  # measured with all of them quantized and float weights
+
+    @classmethod
+    def of(cls, model: ir.Model, tuning: Samples, held_back: Samples, **settings: object) -> "Context":
+        """The roles found in a normalized model."""
+        layers = find_layers(model)
+        kernels = find_kernels(model, layers)
+        sites = useful_sites(find_sites(model, kernels), kernels, {layer.name for layer in layers})
+        weights = find_weights(model, layers)
+        return cls(layers, weights, kernels, sites, tuning, held_back, **settings)  # type: ignore[arg-type]
+
+    @property
+    def site_of(self) -> Mapping[str, Site]:
+        """Tensor name -> its site."""
+        return {tensor: site for site in self.sites for tensor in site.tensors}

@@ -1,0 +1,155 @@
+"""Compute once what depends on constants only, and remove nodes that do nothing.
+
+Chains like ConstantOfShape -> Concat -> Reshape -> Slice -> Transpose, with which PyTorch writes the pads of a Pad,
+become one initializer. onnxscript's folder resolves what known shapes and constant conditions decide; the values
+themselves come from ONNX Runtime, node by node, so that the size of a result is known before it is computed.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnx_ir.passes.common as common
+import onnxruntime as ort
+from onnxscript.optimizer import fold_constants_ir
+
+from ptqc.execute.onnxruntime import session_options
+from ptqc.notes import Note
+from ptqc.passes.base import Effect, RewriteContext
+from ptqc.passes.graph_tools import add_constant, bypass, constant, infer_shapes, input_of, nodes_of, remove_dead
+
+# Folding may trade this many bytes of constants for a computation; more would cost file size.
+MAX_BYTES = 1 << 20
+MAX_ROUNDS = 8
+
+RANDOM = ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli")
+
+
+@dataclass(frozen=True)
+class FoldConstants:
+    """Lift Constant nodes to initializers, fold, drop Identity and Dropout, infer shapes, until nothing changes."""
+
+    name: ClassVar[str] = "fold-constants"
+    effect: ClassVar[Effect] = Effect.REWRITE
+
+    def apply(self, model: ir.Model, context: RewriteContext) -> list[Note]:  # noqa: ARG002
+        """Repeat while it helps: each folded value may make a shape known, and each shape a value."""
+        before = _count(model)
+        for _ in range(MAX_ROUNDS):
+            size = _count(model)
+            _lift(model)
+            infer_shapes(model)
+            _fold_shapes(model)
+            _lift(model)
+            _drop_idle(model)
+            _fold_values(model)
+            remove_dead(model)
+            if _count(model) == size:
+                break
+        _forget_origins(model)
+        infer_shapes(model)
+        folded = before - _count(model)
+        return [Note(self.name, "", f"{folded} constant or idle nodes folded")] if folded else []
+
+
+def _count(model: ir.Model) -> int:
+    return sum(1 for _ in model.graph.all_nodes())
+
+
+def _lift(model: ir.Model) -> None:
+    common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
+
+
+def _fold_shapes(model: ir.Model) -> None:
+    """What shapes and conditions decide; values are left to `_fold_values`, which knows sizes beforehand."""
+    fold_constants_ir(model, onnx_shape_inference=False, should_fold=lambda node: False)  # noqa: ARG005
+
+
+def _drop_idle(model: ir.Model) -> None:
+    for node in nodes_of(model, "Identity", "Dropout"):
+        source = node.inputs[0]
+        training = constant(input_of(node, 2))
+        if source is None or (input_of(node, 2) is not None and (training is None or training.any())):
+            continue
+        if not any(output.uses() or output.is_graph_output() for output in node.outputs[1:]):
+            bypass(node, source)
+
+
+def _fold_values(model: ir.Model) -> None:
+    for node in list(model.graph.all_nodes()):
+        if node.graph is None or not _foldable(node):
+            continue
+        results = _evaluate(node, model.graph.opset_imports[""])
+        if results is None:
+            continue
+        for output, array in zip(node.outputs, results, strict=True):
+            output.replace_all_uses_with(add_constant(model, array, output.name or node.op_type))
+        node.graph.remove(node, safe=True)
+
+
+def _foldable(node: ir.Node) -> bool:
+    if node.domain != "" or node.op_type in RANDOM or node.op_type == "Constant":
+        return False
+    if any(
+        attribute.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for attribute in node.attributes.values()
+    ):
+        return False
+    if any(output.is_graph_output() for output in node.outputs):
+        return False
+    return all(value is None or (value.const_value is not None and not value.is_graph_input()) for value in node.inputs)
+
+
+def _evaluate(node: ir.Node, opset: int) -> list[np.ndarray] | None:
+    """The node's outputs; None if one would be large, or if ONNX Runtime cannot say."""
+    if (
+        sum(value.const_value.nbytes for value in node.inputs if value is not None and value.const_value)
+        > 64 * MAX_BYTES
+    ):
+        return None
+    model = _single(node, opset)
+    limit = max(MAX_BYTES, _bytes_freed(node))
+    try:
+        inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)
+        if sum(_bytes_of(value.type.tensor_type) for value in inferred.graph.output) > limit:
+            return None
+        session = ort.InferenceSession(model.SerializeToString(), session_options(threads=1, optimize=False))
+        results = session.run(None, {})
+    except Exception:  # no kernel for these types, or a shape that cannot be inferred: the node stays
+        return None
+    return results if all(isinstance(array, np.ndarray) and array.dtype != object for array in results) else None
+
+
+def _single(node: ir.Node, opset: int) -> onnx.ModelProto:
+    """A model of this node alone, its constants as initializers."""
+    proto = ir.serde.serialize_node(node)
+    constants = {value.name: value.const_value for value in node.inputs if value is not None and value.const_value}
+    initializers = [ir.serde.serialize_tensor(tensor) for tensor in constants.values()]
+    for name, initializer in zip(constants, initializers, strict=True):
+        initializer.name = name or ""
+    outputs = [onnx.ValueInfoProto(name=name) for name in proto.output]
+    graph = onnx.helper.make_graph([proto], "fold", [], outputs, initializers)
+    return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset)], ir_version=10)
+
+
+def _bytes_freed(node: ir.Node) -> int:
+    """Bytes of the constants that only this node reads: they go when it is folded."""
+    values = {value for value in node.inputs if value is not None and len(value.uses()) == 1}
+    return sum(value.const_value.nbytes for value in values if value.const_value is not None)
+
+
+def _bytes_of(kind: onnx.TypeProto.Tensor) -> int:
+    """Bytes of a tensor of this type; raises ValueError unless every dimension is known."""
+    if not kind.HasField("shape") or any(not dim.HasField("dim_value") for dim in kind.shape.dim):
+        raise ValueError("the shape is not known")
+    count = int(np.prod([dim.dim_value for dim in kind.shape.dim], dtype=object))
+    return -(-count * int(ir.DataType(kind.elem_type).bitwidth) // 8)
+
+
+def _forget_origins(model: ir.Model) -> None:
+    """Remove the remarks that onnxscript leaves on the values it folds."""
+    for node in model.graph.all_nodes():
+        for remarks in (node.metadata_props, *(output.metadata_props for output in node.outputs)):
+            for key in [key for key in remarks if key.startswith("pkg.onnxscript")]:
+                del remarks[key]

@@ -1,0 +1,198 @@
+"""Small tools for reading and changing an `onnx_ir` graph, shared by the passes."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+import onnx_ir as ir
+import onnx_ir.passes.common as common
+
+
+def nodes_of(model: ir.Model, *op_types: str) -> Iterator[ir.Node]:
+    """Nodes of ONNX's own operators of these types, subgraphs included; safe while the graph changes."""
+    for node in list(model.graph.all_nodes()):
+        if node.domain == "" and node.op_type in op_types and node.graph is not None:
+            yield node
+
+
+def constant(value: ir.Value | None) -> np.ndarray | None:
+    """The array of a constant value (initializer or Constant node), None for any other."""
+    if value is None or value.is_graph_input():
+        return None
+    tensor = ir.convenience.get_const_tensor(value)
+    return None if tensor is None else tensor.numpy()
+
+
+def input_of(node: ir.Node, index: int) -> ir.Value | None:
+    """The node's input, None where it is absent."""
+    return node.inputs[index] if index < len(node.inputs) else None
+
+
+def required(value: ir.Value | None) -> ir.Value:
+    """The value of an input that the operator cannot be without."""
+    if value is None:
+        raise ValueError("an input that the operator requires is absent")
+    return value
+
+
+def producer(value: ir.Value | None, *op_types: str) -> ir.Node | None:
+    """The node that computes the value if it is of one of these types."""
+    node = value.producer() if value is not None else None
+    return node if node is not None and node.domain == "" and node.op_type in op_types else None
+
+
+def only_consumer(value: ir.Value) -> ir.Node | None:
+    """The node that alone reads the value; None for none, several, or a graph output."""
+    if value.is_graph_output() or len(value.uses()) != 1:
+        return None
+    return value.consumers()[0]
+
+
+def integer(node: ir.Node, name: str, default: int) -> int:
+    """An integer attribute."""
+    attribute = node.attributes.get(name)
+    return default if attribute is None else attribute.as_int()
+
+
+def integers(node: ir.Node, name: str, default: Sequence[int]) -> list[int]:
+    """An attribute that lists integers."""
+    attribute = node.attributes.get(name)
+    return list(default) if attribute is None else list(attribute.as_ints())
+
+
+def number(node: ir.Node, name: str, default: float) -> float:
+    """A float attribute."""
+    attribute = node.attributes.get(name)
+    return default if attribute is None else attribute.as_float()
+
+
+def text(node: ir.Node, name: str, default: str) -> str:
+    """A string attribute."""
+    attribute = node.attributes.get(name)
+    return default if attribute is None else attribute.as_string()
+
+
+def static(value: ir.Value | None, axes: slice = slice(None)) -> tuple[int, ...] | None:
+    """The sizes of the value's axes (default: all), None if any of them is not known."""
+    if value is None or value.shape is None:
+        return None
+    sizes = tuple(value.shape)[axes]
+    return tuple(size for size in sizes if isinstance(size, int)) if all(isinstance(s, int) for s in sizes) else None
+
+
+def rank(value: ir.Value | None) -> int | None:
+    """The number of the value's axes, None if it is not known."""
+    return None if value is None or value.shape is None else value.shape.rank()
+
+
+def _names(graph: ir.Graph) -> set[str]:
+    names = {value.name for value in graph.inputs} | set(graph.initializers)
+    names.update(output.name for node in graph.all_nodes() for output in node.outputs)
+    for inner in graph.subgraphs():
+        names |= {value.name for value in inner.inputs} | set(inner.initializers)
+    return {name for name in names if name}
+
+
+def unique_name(graph: ir.Graph, hint: str) -> str:
+    """A name that no value of the graph or of its subgraphs has."""
+    taken = _names(graph)
+    name, number = hint, 1
+    while name in taken:
+        name, number = f"{hint}_{number}", number + 1
+    return name
+
+
+def add_constant(model: ir.Model, array: np.ndarray, hint: str) -> ir.Value:
+    """A new initializer of the main graph, which every subgraph may read, named after the hint."""
+    name = unique_name(model.graph, hint)
+    tensor = ir.tensor(array, name=name)
+    value = ir.Value(name=name, shape=ir.Shape(array.shape), type=ir.TensorType(tensor.dtype), const_value=tensor)
+    model.graph.register_initializer(value)
+    return value
+
+
+def insert_before(
+    node: ir.Node,
+    op_type: str,
+    inputs: Sequence[ir.Value | None],
+    attributes: Mapping[str, object] | None = None,
+    *,
+    name: str | None = None,
+) -> ir.Value:
+    """Put a new node in front of another one; returns its output, which takes the given name."""
+    made = ir.node(op_type, inputs, attributes=attributes or {})  # type: ignore[arg-type]
+    assert node.graph is not None
+    node.graph.insert_before(node, made)
+    if name is not None:
+        made.outputs[0].name = name
+    return made.outputs[0]
+
+
+def replace_node(
+    node: ir.Node, op_type: str, inputs: Sequence[ir.Value | None], attributes: Mapping[str, object] | None = None
+) -> ir.Node:
+    """Put another node in the place of one with a single output; the output keeps its name, type and shape."""
+    made = ir.node(op_type, inputs, attributes=attributes or {})  # type: ignore[arg-type]
+    assert node.graph is not None
+    ir.convenience.replace_nodes_and_values(node.graph, node, [node], [made], node.outputs[:1], made.outputs)
+    return made
+
+
+def take_over(old: ir.Value, new: ir.Value) -> bool:
+    """Let `new` stand for `old` everywhere, under the output's name if `old` is a graph output.
+
+    False, with nothing changed, where that would change the interface: an input, a constant, a value of another
+    graph or another output cannot become this output.
+    """
+    if not old.is_graph_output():
+        old.replace_all_uses_with(new)
+        return True
+    source, target = new.producer(), old.producer()
+    if source is None or target is None or source.graph is not target.graph or new.is_graph_output():
+        return False
+    name, kind, shape = old.name, old.type, old.shape
+    old.replace_all_uses_with(new, replace_graph_outputs=True)
+    old.name = None
+    new.name, new.type, new.shape = name, kind, shape
+    return True
+
+
+def bypass(node: ir.Node, source: ir.Value) -> bool:
+    """Remove a node whose first output equals `source`; False where `take_over` refuses."""
+    if not take_over(node.outputs[0], source):
+        return False
+    assert node.graph is not None
+    node.graph.remove(node, safe=True)
+    return True
+
+
+def replace_constant(model: ir.Model, node: ir.Node, index: int, array: np.ndarray, hint: str) -> None:
+    """Give the node a constant of its own as input `index`; the old one stays for whoever else reads it."""
+    if index >= len(node.inputs):
+        node.resize_inputs(index + 1)
+    old = node.inputs[index]
+    node.replace_input_with(index, add_constant(model, array, hint))
+    if old is not None and not old.uses() and old.is_initializer() and not old.is_graph_output() and old.graph:
+        old.graph.initializers.pop(old.name or "")
+
+
+def remove_dead(model: ir.Model) -> bool:
+    """Remove nodes and initializers that no output needs; True if there were any."""
+    changed = bool(common.RemoveUnusedNodesPass()(model).modified)
+    for graph in model.graph.subgraphs():
+        for name, value in list(graph.initializers.items()):
+            if not value.uses() and not value.is_graph_output() and not value.is_graph_input():
+                del graph.initializers[name]
+                changed = True
+    return changed
+
+
+def infer_shapes(model: ir.Model) -> None:
+    """Infer every inner shape and type anew; those of inputs and outputs stay as declared."""
+    interface = {value: (value.type, value.shape) for value in (*model.graph.inputs, *model.graph.outputs)}
+    for node in model.graph.all_nodes():
+        for output in node.outputs:
+            if output not in interface:
+                output.shape = None
+    common.ShapeInferencePass(check_type=False, strict_mode=False)(model)
+    for value, (kind, shape) in interface.items():
+        value.type, value.shape = kind, shape

@@ -1,0 +1,283 @@
+"""Lowering: the float model and a plan become the one quantized graph that every target starts from.
+
+Canonical form: a quantized tensor exists as codes (uint8) behind its QuantizeLinear and is read by float operators
+through one DequantizeLinear. Layers and element-wise operators stand between DequantizeLinear and QuantizeLinear;
+operators that only move codes work on the codes. Weights are int8 codes behind a DequantizeLinear along the channel axis
+(bit widths are in `formats`), biases int32 codes at scale s_x · s_w. A Relu or Clip(0, …) in front of a QuantizeLinear
+whose zero point is 0 disappears: saturation does its work.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+import onnx_ir as ir
+import onnx_ir.passes.common as common
+
+from ptqc.formats import Family, Format, QuantParams
+from ptqc.integer import quantize
+from ptqc.layers import Layer
+from ptqc.lowered import Lowered
+from ptqc.operators import absorbs, clip_bounds, data_inputs, keeps_codes
+from ptqc.passes.base import Effect
+from ptqc.passes.biases import accumulator_scale, bias_codes, usable_scale
+from ptqc.plan import Plan
+from ptqc.solutions import Solution, Tuned
+
+
+@dataclass(frozen=True)
+class Lower:
+    """Builds the quantized graph; the float model is left as it is."""
+
+    name: ClassVar[str] = "lower"
+    effect: ClassVar[Effect] = Effect.LOWER
+
+    def apply(self, model: ir.Model, plan: Plan, tuned: Tuned) -> Lowered:
+        """The lowered graph of a plan with its tuned numbers."""
+        builder = _Builder(model.clone(), plan, tuned)
+        builder.build()
+        integer = {name: kernel.op_type for name, kernel in plan.integer.items()}
+        codes = {tensor: str(value.name) for tensor, value in builder.codes.items()}
+        return Lowered(builder.model, builder.formats, integer, codes, builder.layer_constants)
+
+
+@dataclass
+class _Builder:
+    """One lowering in progress. codes: quantized tensor -> its codes; tensor_of: dequantized value -> its tensor."""
+
+    model: ir.Model
+    plan: Plan
+    tuned: Tuned
+    codes: dict[str, ir.Value] = field(default_factory=dict)
+    tensor_of: dict[ir.Value, str] = field(default_factory=dict)
+    formats: dict[str, Format] = field(default_factory=dict)
+    layer_constants: dict[str, str | None] = field(default_factory=dict)
+
+    def build(self) -> None:
+        graph = self.model.graph
+        layers = {layer.name: layer for layer in self.plan.layers}
+        nodes = list(graph)
+        for name, solution in self.tuned.weights.items():
+            if not any(layer.weight == name for layer in self.plan.layers):
+                self._store_table(name, solution)
+        first = graph[0]
+        for value in graph.inputs:
+            if value.name in self.plan.params:
+                self._quantize(value, str(value.name), lambda added: graph.insert_before(first, added))
+        for node in nodes:
+            name = str(node.outputs[0].name)
+            if name in layers:
+                self._rewrite_layer(node, layers[name])
+            if self._moves_codes(node):
+                self._move_codes(node)
+            else:
+                self._settle(node)
+        _drop_unused(self.model)
+
+    # Activations
+
+    def _settle(self, node: ir.Node) -> None:
+        """Quantize the node's outputs that are sites; an absorbed Relu or Clip goes."""
+        graph = self.model.graph
+        for value in node.outputs:
+            if value.name in self.plan.params:
+                self._quantize(value, str(value.name), lambda added: graph.insert_after(node, added))
+        absorbed = absorbs(node)
+        if absorbed is None or not self._saturates(absorbed):
+            return
+        value, tensor = node.outputs[0], str(absorbed.outputs[0].name)
+        activated = absorbed.outputs[0]
+        ir.convenience.replace_all_uses_with(activated, value, replace_graph_outputs=True)
+        graph.remove(absorbed, safe=True)
+        value.name, activated.name = tensor, None
+        self._quantize(value, tensor, lambda added: graph.insert_after(node, added))
+
+    def _saturates(self, activation: ir.Node) -> bool:
+        params = self.plan.params.get(str(activation.outputs[0].name))
+        bounds = clip_bounds(activation)
+        return params is not None and bounds is not None and params.zero_point == 0 and _reaches(bounds[1], params)
+
+    def _quantize(self, value: ir.Value, tensor: str, insert: "_Insert") -> None:
+        """Codes and their real value behind `value`; all readers move to the real value."""
+        params = self.plan.params[tensor]
+        is_output = value.is_graph_output()
+        scale, zero = self._parameters(params)
+        to_codes = ir.node("QuantizeLinear", [value, scale, zero])
+        codes = to_codes.outputs[0]
+        codes.name, codes.dtype, codes.shape = f"{tensor}/codes", ir.DataType.UINT8, value.shape
+        self._dequantize(codes, value, tensor, keep=to_codes, insert=lambda added: insert([to_codes, *added]))
+        if is_output:
+            value.name = f"{tensor}/float"
+            self._restore_output(tensor)
+
+    def _dequantize(
+        self, codes: ir.Value, readers_of: ir.Value, tensor: str, keep: ir.Node | None, insert: "_Insert"
+    ) -> None:
+        scale, zero = self._parameters(self.plan.params[tensor])
+        to_real = ir.node("DequantizeLinear", [codes, scale, zero])
+        real = to_real.outputs[0]
+        real.name, real.dtype, real.shape = f"{tensor}/real", ir.DataType.FLOAT, readers_of.shape
+        ir.convenience.replace_all_uses_with(readers_of, real, replace_graph_outputs=True)
+        for node in (keep, to_real):
+            if node is not None:
+                node.replace_input_with(0, readers_of if node is keep else codes)
+        insert([to_real])
+        self.codes[tensor], self.tensor_of[real] = codes, tensor
+
+    def _restore_output(self, tensor: str) -> None:
+        """The graph output keeps its name."""
+        for value in self.model.graph.outputs:
+            if value.name == f"{tensor}/real":
+                value.name = tensor
+
+    def _moves_codes(self, node: ir.Node) -> bool:
+        if not keeps_codes(node) or any(v.name not in self.plan.params for v in node.outputs):
+            return False
+        return all(self.tensor_of.get(v) in self.codes for v in data_inputs(node))
+
+    def _move_codes(self, node: ir.Node) -> None:
+        """Run a node on the codes of its inputs."""
+        tensor = str(node.outputs[0].name)
+        params = self.plan.params[tensor]
+        data = set(data_inputs(node))
+        for index, value in enumerate(node.inputs):
+            if value in data:
+                node.replace_input_with(index, self.codes[self.tensor_of[value]])  # type: ignore[index]
+        node = self._on_codes(node, params)
+        for value in node.outputs:
+            tensor, is_output = str(value.name), value.is_graph_output()
+            value.name, value.dtype = f"{tensor}/codes", ir.DataType.UINT8
+            self._dequantize(
+                value, value, tensor, keep=None, insert=lambda added: self.model.graph.insert_after(node, added)
+            )
+            if is_output:
+                self._restore_output(tensor)
+
+    def _on_codes(self, node: ir.Node, params: QuantParams) -> ir.Node:
+        """The operator that does to codes what `node` does to real values."""
+        graph = self.model.graph
+        if node.op_type in ("Relu", "Clip"):
+            bounds = clip_bounds(node)
+            assert bounds is not None
+            low, high = (quantize(np.float32(np.clip(b, -3e38, 3e38)), params) for b in bounds)
+            clip = ir.node("Clip", [node.inputs[0], self._constant(low), self._constant(high)])
+            clip.outputs[0].name, clip.outputs[0].shape = node.outputs[0].name, node.outputs[0].shape
+            ir.convenience.replace_nodes_and_values(graph, node, [node], [clip], node.outputs, clip.outputs)
+            return clip
+        if node.op_type == "Pad":
+            zero = self._constant(np.uint8(params.zero_point))
+            inputs = [*node.inputs[:2], zero, *node.inputs[3:]]
+            pad = ir.node("Pad", inputs, attributes=list(node.attributes.values()))
+            pad.outputs[0].name, pad.outputs[0].shape = node.outputs[0].name, node.outputs[0].shape
+            ir.convenience.replace_nodes_and_values(graph, node, [node], [pad], node.outputs, pad.outputs)
+            return pad
+        return node
+
+    # Constants
+
+    def _parameters(self, params: QuantParams) -> tuple[ir.Value, ir.Value]:
+        return self._constant(np.float32(params.scale)), self._constant(np.uint8(params.zero_point))
+
+    def _constant(self, array: np.ndarray | np.generic, name: str | None = None) -> ir.Value:
+        """An initializer; equal nameless ones are one."""
+        array = np.asarray(array)
+        name = name or f"const/{array.dtype}/{array.shape}/{array.tobytes().hex()}"
+        present = self.model.graph.initializers.get(name)
+        if present is not None:
+            return present
+        value = ir.Value(name=name, const_value=ir.tensor(array, name=name))
+        value.dtype, value.shape = value.const_value.dtype, ir.Shape(array.shape)  # type: ignore[union-attr]
+        self.model.graph.register_initializer(value)
+        return value
+
+    # Weights
+
+    def _rewrite_layer(self, node: ir.Node, layer: Layer) -> None:
+        solution = self.tuned.weights[layer.weight]
+        bias = self.tuned.biases.get(layer.name)
+        if layer.name in self.plan.integer:
+            x = self.plan.params[layer.input]
+            y = self.plan.params.get(layer.settled)
+            self._integer_layer(node, layer, solution, bias, x, y)
+            return
+        node.replace_input_with(1, self._weight(layer.weight, solution, node))
+        if bias is not None:
+            self._set_bias(node, self._constant(bias.astype(np.float32), f"{layer.name}/bias"))
+
+    def _integer_layer(
+        self,
+        node: ir.Node,
+        layer: Layer,
+        solution: Solution,
+        bias: np.ndarray | None,
+        x: QuantParams,
+        y: QuantParams | None,
+    ) -> None:
+        scale = solution.scale if bias is None else usable_scale(solution.scale, bias, x)
+        codes = self._constant(solution.codes, f"{layer.weight}/codes")
+        self.formats[str(codes.name)] = solution.form
+        weight = self._dequantized(codes, scale, layer.channel_axis, f"{layer.name}/weight", node)
+        node.replace_input_with(1, weight)
+        self.layer_constants[str(weight.name)] = None if bias is None else f"{layer.name}/bias"
+        if bias is not None:
+            products = accumulator_scale(x, scale)
+            integers = bias_codes(bias, products, None if y is None else y.scale)
+            biases = self._constant(integers, f"{layer.name}/bias_codes")
+            self._set_bias(node, self._dequantized(biases, products, 0, f"{layer.name}/bias", node))
+
+    def _dequantized(self, codes: ir.Value, scale: np.ndarray, axis: int, name: str, before: ir.Node) -> ir.Value:
+        scales = self._constant(scale.astype(np.float32), f"{name}/scale")
+        zeros = self._constant(np.zeros(scale.shape, codes.dtype.numpy()))  # type: ignore[union-attr]
+        node = ir.node("DequantizeLinear", [codes, scales, zeros], attributes={"axis": axis})
+        node.outputs[0].name = name
+        self.model.graph.insert_before(before, [node])
+        return node.outputs[0]
+
+    def _set_bias(self, node: ir.Node, bias: ir.Value) -> None:
+        if len(node.inputs) < 3:
+            node.resize_inputs(3)
+        node.replace_input_with(2, bias)
+
+    def _store_table(self, name: str, solution: Solution) -> None:
+        value = self.model.graph.initializers[name]
+        if solution.form.family == Family.FLOAT and solution.form.bits == 32:
+            return
+        packed = self._weight(name, solution, self.model.graph[0])
+        ir.convenience.replace_all_uses_with(value, packed)
+
+    def _weight(self, name: str, solution: Solution, before: ir.Node) -> ir.Value:
+        """A weight for an operator that computes in float."""
+        form = solution.form
+        codes = self._constant(solution.codes, f"{name}/codes")
+        if form.family == Family.INTEGER:
+            self.formats[str(codes.name)] = form
+            return self._dequantized(codes, solution.scale, solution.axis, f"{name}/real", before)
+        if form.family == Family.FLOAT and form.bits == 32:
+            return self.model.graph.initializers[name]
+        if form.family == Family.FLOAT:
+            nodes = [ir.node("Cast", [codes], attributes={"to": ir.DataType.FLOAT.value})]
+        else:
+            self.formats[str(codes.name)] = form
+            index = ir.node("Cast", [codes], attributes={"to": ir.DataType.INT32.value})
+            values = self._constant(solution.scale, f"{name}/values")
+            nodes = [index, ir.node("Gather", [values, index.outputs[0]])]
+            index.outputs[0].name = f"{name}/index"
+        nodes[-1].outputs[0].name = f"{name}/real"
+        self.model.graph.insert_before(before, nodes)
+        return nodes[-1].outputs[0]
+
+
+class _Insert:
+    """Callable that puts nodes somewhere."""
+
+    def __call__(self, added: Sequence[ir.Node]) -> None: ...
+
+
+def _reaches(bound: float, params: QuantParams) -> bool:
+    """Whether codes saturate at or below the activation's upper bound (or within half a step of it)."""
+    return params.high <= bound + params.scale / 2
+
+
+def _drop_unused(model: ir.Model) -> None:
+    common.RemoveUnusedNodesPass()(model)

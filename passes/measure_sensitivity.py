@@ -1,0 +1,164 @@
+"""How much the outputs suffer from each candidate alone, without labels.
+
+One walk through the float graph: behind every layer and site the perturbed value runs through the rest of the graph and
+the outputs are compared (KL or relative squared error). Layers are measured at two anchor widths; the others follow from
+their local errors by the power law through both, since the loss grows smoothly with the layer's error.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import onnx_ir as ir
+
+from ptqc.execute.walk import Slicer, Suffix, Values, Walk
+from ptqc.formats import Family, Format, integer
+from ptqc.integer import fake_quantize
+from ptqc.layers import Layer
+from ptqc.loss import OutputLoss, output_loss
+from ptqc.notes import Note
+from ptqc.operators import constant
+from ptqc.passes.base import Effect
+from ptqc.passes.context import Context
+
+ANCHORS = (integer(2), integer(4))
+# Multiply-accumulates that a measurement may cost; it decides how many samples are looked at.
+COMPUTE = 3e12
+SAMPLES = (8, 64)
+BATCH = 8
+# Losses below this are noise of the float arithmetic.
+SMALLEST_LOSS = 1e-9
+
+
+@dataclass(frozen=True)
+class MeasureSensitivity:
+    """loss: kl, mse or auto."""
+
+    loss: str = "auto"
+    name: ClassVar[str] = "measure-sensitivity"
+    effect: ClassVar[Effect] = Effect.DECIDE
+
+    def apply(self, model: ir.Model, context: Context) -> list[Note]:
+        """Set site_losses, weight_losses and loss_unit of the context."""
+        batches = list(context.tuning[: _sample_count(context)].batches(BATCH))
+        walk = Walk(Slicer(model), batches)
+        reference = walk.suffix().run({})
+        loss = output_loss(model, reference, self.loss)
+        context.loss_unit = loss.unit
+        probe = _Probe(walk, reference, loss)
+        anchors: dict[str, dict[Format, float]] = {}
+        with context.progress.stage("measure sensitivity", len(walk)) as stage:
+            _measure_tables(context, probe, anchors)
+            _measure_sites(context, probe, walk.values, probe.suffix())
+            while walk.position < len(walk):
+                results = walk.compute()
+                suffix = probe.suffix(walk.position)
+                _measure_sites(context, probe, results, suffix)
+                for layer in context.layers:
+                    if layer.name in walk.node.output:
+                        _measure_layer(model, context, probe, layer, suffix, anchors)
+                label = walk.node.output[0]
+                walk.advance(results)
+                stage.advance(label)
+        for weight in context.weights:
+            _interpolate(context, weight.name, anchors.get(weight.name, {}))
+        return []
+
+
+@dataclass(frozen=True)
+class _Probe:
+    """Compares outputs after a perturbation with the float outputs."""
+
+    walk: Walk
+    reference: list[Values]
+    loss: OutputLoss
+
+    def suffix(self, after: int | None = None, constants: Mapping[str, np.ndarray] | None = None) -> Suffix:
+        return self.walk.suffix(after, constants)
+
+    def measure(self, suffix: Suffix, override: Mapping[str, list[np.ndarray]]) -> float:
+        outputs = suffix.run(override)
+        losses = [self.loss(r, q) for r, q in zip(self.reference, outputs, strict=True)]
+        return max(float(np.mean(losses)), 0.0)
+
+
+def _sample_count(context: Context) -> int:
+    """As many samples as COMPUTE allows."""
+    macs = [context.macs[layer.name] for layer in context.layers]
+    behind = np.cumsum([0, *macs[::-1]])[::-1]
+    runs_per_layer = len(ANCHORS) + sum(len(s.sources) for s in context.sites) / max(len(macs), 1)
+    cost = float(behind.sum()) * runs_per_layer
+    return int(np.clip(COMPUTE / max(cost, 1.0), SAMPLES[0], min(SAMPLES[1], len(context.tuning))))
+
+
+def _measure_sites(context: Context, probe: _Probe, values: Mapping[str, list[np.ndarray]], suffix: Suffix) -> None:
+    for site in context.sites:
+        for source in site.sources:
+            if source in values:
+                rounded = [fake_quantize(x, context.ranges[site.name]) for x in values[source]]
+                loss = probe.measure(suffix, {source: rounded})
+                context.site_losses[site.name] = context.site_losses.get(site.name, 0.0) + loss
+
+
+def _measure_layer(
+    model: ir.Model,
+    context: Context,
+    probe: _Probe,
+    layer: Layer,
+    suffix: Suffix,
+    anchors: dict[str, dict[Format, float]],
+) -> None:
+    for form in ANCHORS:
+        solution = context.solutions.get((layer.weight, form))
+        if solution is None:
+            continue
+        outputs = probe.walk.compute({layer.weight: solution.weight})[layer.name]
+        shift = layer.over_output(mean_shift(model, context, layer, solution.weight))
+        loss = probe.measure(suffix, {layer.name: [y + shift for y in outputs]})
+        found = anchors.setdefault(layer.weight, {})
+        found[form] = found.get(form, 0.0) + loss
+
+
+def mean_shift(model: ir.Model, context: Context, layer: Layer, weight: np.ndarray) -> np.ndarray:
+    """(W − Ŵ) E[x]: what exact bias correction adds to the bias."""
+    original = constant(model.graph.initializers[layer.weight])
+    assert original is not None
+    delta = layer.matrix(original - weight)
+    shift = np.einsum("gok,gk->go", delta, context.moments[layer.weight].mean)
+    return np.asarray(shift.reshape(-1), np.float32)
+
+
+def _measure_tables(context: Context, probe: _Probe, anchors: dict[str, dict[Format, float]]) -> None:
+    for weight in context.weights:
+        if weight.layers:
+            continue
+        for form in ANCHORS:
+            if (solution := context.solutions.get((weight.name, form))) is not None:
+                replaced = probe.suffix(constants={weight.name: solution.weight})
+                anchors.setdefault(weight.name, {})[form] = probe.measure(replaced, {})
+
+
+def _interpolate(context: Context, name: str, anchors: Mapping[Format, float]) -> None:
+    """Losses of all formats of a weight: a power law of the local error, never growing with the bits."""
+    forms = sorted(form for weight, form in context.solutions if weight == name)
+    points = [(context.errors[name, form], loss) for form, loss in anchors.items() if context.errors[name, form] > 0]
+    integers = [form for form in forms if form.family == Family.INTEGER]
+    ceiling = np.inf
+    for form in sorted(integers, key=lambda f: f.bits):
+        ceiling = min(ceiling, _power_law(points, context.errors[name, form]))
+        context.weight_losses[name, form] = ceiling
+    for form in set(forms) - set(integers):
+        context.weight_losses[name, form] = 0.0
+
+
+def _power_law(points: Sequence[tuple[float, float]], error: float) -> float:
+    """The loss at a local error, through one or two measured (error, loss) points."""
+    if not points or error <= 0:
+        return 0.0
+    (e0, l0), (e1, l1) = points[0], points[-1]
+    l0, l1 = max(l0, SMALLEST_LOSS), max(l1, SMALLEST_LOSS)
+    slope = float(np.clip(np.log(l1 / l0) / np.log(e1 / e0), 0.5, 2.0)) if e0 != e1 else 1.0
+    # Interpolate between the points, extrapolate from the nearer one.
+    anchor_error, anchor_loss = (e1, l1) if abs(np.log(error / e1)) <= abs(np.log(error / e0)) else (e0, l0)
+    return float(anchor_loss * (error / anchor_error) ** slope)

@@ -1,0 +1,154 @@
+"""Second moments of what a layer multiplies its weight with, from sampled columns.
+
+For a weight W (per group: outputs × d) the error of Ŵ on the data is tr(ΔW H ΔWᵀ) with H = E[x xᵀ]; after exact bias
+correction only the centred part counts, H − E[x]E[x]ᵀ. One Moments object serves every bit width of its layer.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ptqc.layers import Layer
+
+# A gram matrix of d columns takes 8·d² bytes; wider layers keep its diagonal only.
+WIDEST_GRAM = 8192
+
+
+@dataclass
+class Moments:
+    """Running sums over columns: gram (groups, d, d) or its diagonal (groups, d), total (groups, d), count."""
+
+    gram: np.ndarray
+    total: np.ndarray
+    count: int = 0
+
+    @classmethod
+    def empty(cls, groups: int, width: int) -> "Moments":
+        """No columns yet."""
+        shape = (groups, width, width) if width <= WIDEST_GRAM else (groups, width)
+        return cls(np.zeros(shape, np.float32), np.zeros((groups, width), np.float64))
+
+    def add(self, columns: np.ndarray) -> None:
+        """Add columns (groups, d, n)."""
+        if self.gram.ndim == 3:
+            self.gram += columns @ columns.transpose(0, 2, 1)
+        else:
+            self.gram += (columns * columns).sum(-1)
+        self.total += columns.sum(-1, dtype=np.float64)
+        self.count += columns.shape[-1]
+
+    @property
+    def mean(self) -> np.ndarray:
+        """E[x] (groups, d)."""
+        return np.asarray(self.total / max(self.count, 1), np.float32)
+
+    def second(self, centred: bool = True) -> np.ndarray:
+        """E[x xᵀ], less E[x]E[x]ᵀ when centred; float32, of gram's shape."""
+        mean = self.mean
+        second = self.gram / np.float32(max(self.count, 1))
+        if not centred:
+            return second
+        if second.ndim == 2:
+            return np.maximum(second - mean * mean, 0.0)
+        return second - mean[:, :, None] * mean[:, None, :]
+
+
+def error(delta: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """E‖ΔW x‖² per output: delta (groups, R, d), second from `Moments.second`. Returns (groups, R)."""
+    weighted = delta * second[:, None, :] if second.ndim == 2 else delta @ second
+    return np.asarray((weighted * delta).sum(-1))
+
+
+def shrunk(second: np.ndarray, count: int) -> np.ndarray:
+    """Second moments of few columns, shrunk towards a multiple of the identity.
+
+    Oracle approximating shrinkage (Chen, Wiesel, Eldar, Hero 2010, eq. 23): ρ from tr(S²), tr(S)² and n.
+    """
+    if second.ndim == 2:
+        return second
+    width = second.shape[-1]
+    trace = np.trace(second, axis1=1, axis2=2).astype(np.float64)
+    square = (second.astype(np.float64) ** 2).sum((1, 2))
+    denominator = (count + 1 - 2 / width) * (square - trace**2 / width)
+    numerator = (1 - 2 / width) * square + trace**2
+    rho = np.where(denominator > 0, np.minimum(1.0, numerator / np.maximum(denominator, 1e-300)), 1.0)
+    identity = np.eye(width, dtype=np.float32) * (rho * trace / width)[:, None, None].astype(np.float32)
+    return np.asarray((1 - rho)[:, None, None].astype(np.float32) * second + identity)
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Which columns of a layer are looked at: at most `positions` output positions of each sample, drawn by `seed`."""
+
+    layer: Layer
+    positions: int
+    seed: int
+
+    def choose(self, input_shape: tuple[int, ...], index: int) -> np.ndarray | None:
+        """Flat output positions for sample `index`; None means all."""
+        total = int(np.prod(self.out_shape(input_shape)))
+        if total <= self.positions:
+            return None
+        generator = np.random.default_rng((self.seed, index))
+        return np.sort(generator.choice(total, self.positions, replace=False))
+
+    def out_shape(self, input_shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Shape of the positions of the layer's output for one sample: spatial, or the leading axes of a product."""
+        layer = self.layer
+        if layer.op_type != "Conv":
+            return (*input_shape[1:-1],) or (1,)
+        rank = len(layer.kernel)
+        return tuple(
+            (input_shape[2 + i] + layer.pads[i] + layer.pads[i + rank] - layer.dilations[i] * (layer.kernel[i] - 1) - 1)
+            // layer.strides[i]
+            + 1
+            for i in range(rank)
+        )
+
+    def inputs(self, x: np.ndarray, index: int) -> np.ndarray:
+        """Columns (groups, d, n) of a batch x; sample numbers start at `index`."""
+        if self.layer.op_type != "Conv":
+            return self._rows(x, index).T[None]
+        return np.concatenate([self._windows(x[i : i + 1], index + i) for i in range(len(x))], axis=-1)
+
+    def outputs(self, y: np.ndarray, input_shape: tuple[int, ...], index: int) -> np.ndarray:
+        """The layer's outputs (groups, R, n) at the same columns."""
+        layer = self.layer
+        if layer.op_type != "Conv":
+            return self._rows(y, index).T[None]
+        parts = []
+        for i in range(len(y)):
+            chosen = self.choose(input_shape, index + i)
+            flat = y[i].reshape(layer.groups, layer.channels // layer.groups, -1)
+            parts.append(flat if chosen is None else flat[:, :, chosen])
+        return np.concatenate(parts, axis=-1)
+
+    def _rows(self, x: np.ndarray, index: int) -> np.ndarray:
+        if x.ndim == 2:
+            return x
+        parts = []
+        for i in range(len(x)):
+            rows = x[i].reshape(-1, x.shape[-1])
+            chosen = self.choose(x.shape, index + i)
+            parts.append(rows if chosen is None else rows[chosen])
+        return np.concatenate(parts)
+
+    def _windows(self, x: np.ndarray, index: int) -> np.ndarray:
+        """im2col of one sample at the chosen positions."""
+        layer, rank = self.layer, len(self.layer.kernel)
+        out = self.out_shape(x.shape)
+        chosen = self.choose(x.shape, index)
+        flat = np.arange(int(np.prod(out))) if chosen is None else chosen
+        where = np.unravel_index(flat, out)
+        taps = np.unravel_index(np.arange(int(np.prod(layer.kernel))), layer.kernel)
+        padded = np.pad(x[0], [(0, 0), *((layer.pads[i], layer.pads[i + rank]) for i in range(rank))])
+        place = tuple(taps[i][:, None] * layer.dilations[i] + where[i][None, :] * layer.strides[i] for i in range(rank))
+        windows = padded[(slice(None), *place)]
+        return np.asarray(windows.reshape(layer.groups, -1, len(flat)))
+
+
+def positions_per_sample(layer: Layer, samples: int) -> int:
+    """Columns to take from each sample: enough in total for the gram matrix to be well conditioned."""
+    width = int(np.prod(layer.shape)) // layer.channels
+    total = min(max(4 * width, 2048), 8192)
+    return max(1, -(-total // max(samples, 1)))

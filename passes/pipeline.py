@@ -1,0 +1,215 @@
+"""The rewrites in their order, and the check after each: the model stays valid and computes the same function."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+import onnx_ir.passes.common as common
+
+from ptqc.errors import ModelError, PassError
+from ptqc.execute.onnxruntime import Runner, session_options
+from ptqc.notes import Level, Note
+from ptqc.passes.base import Feeds, Rewrite, RewriteContext
+from ptqc.passes.conv_transpose import ConvTransposeToConv
+from ptqc.passes.convert_opset import ConvertOpset
+from ptqc.passes.explicit_padding import ExplicitPadding
+from ptqc.passes.flatten import Flatten
+from ptqc.passes.float32_inside import Float32Inside
+from ptqc.passes.fold_affine import FoldAffine
+from ptqc.passes.fold_batch_norm import FoldBatchNorm
+from ptqc.passes.fold_constants import FoldConstants
+from ptqc.passes.fold_pad import FoldPad
+from ptqc.passes.global_pool import GlobalPool
+from ptqc.passes.inline_functions import InlineFunctions
+from ptqc.passes.linear_layers import LinearLayers
+from ptqc.passes.pad_channels import PadChannels
+from ptqc.passes.remove_dead import RemoveDead
+
+Outputs = dict[str, np.ndarray]
+Interface = list[tuple[str | None, str, str]]
+
+# Of the output's largest magnitude. Sums over more than LONG_SUM terms round differently once reassociated.
+TOLERANCE = 1e-5
+LONG_SUM = 1000
+LONG_SUM_TOLERANCE = 1e-4
+# A model that computes in half precision rounds every value in its middle; float32 inside is the better answer.
+HALF_TOLERANCE = {ir.DataType.FLOAT16: 2e-2, ir.DataType.BFLOAT16: 1e-1}
+ALLOWANCE = 1e-6  # absolute, for outputs that are zero but for rounding
+
+
+def default_rewrites() -> tuple[Rewrite, ...]:
+    """Every rewrite, in the order in which each finds what it needs.
+
+    Normal forms first. Pads go before batch normalization, which then sees whether the convolution behind it pads;
+    transposed convolutions last, since what follows them folds into them but not into a DepthToSpace.
+    """
+    return (
+        InlineFunctions(),
+        ConvertOpset(),
+        Float32Inside(),
+        FoldConstants(),
+        ExplicitPadding(),
+        GlobalPool(),
+        Flatten(),
+        LinearLayers(),
+        PadChannels(),
+        FoldPad(),
+        FoldBatchNorm(),
+        FoldAffine(),
+        ConvTransposeToConv(),
+        RemoveDead(),
+    )
+
+
+def run_rewrites(
+    model: ir.Model,
+    passes: Sequence[Rewrite],
+    probe: Sequence[Feeds],
+    progress: Callable[[str], None] | None = None,
+    dump: Path | None = None,
+) -> list[Note]:
+    """Apply the passes to the model in place, holding each to its promise on the probe feeds.
+
+    progress: called with the name of each pass before it runs.
+    dump: folder that gets the model as text after each pass, `003_fold-batch-norm.txt`.
+    Raises PassError, which names the pass, the output and the difference.
+    """
+    report = progress or (lambda message: None)  # noqa: ARG005
+    context = RewriteContext(probe, report)
+    guard = _Guard(model, probe)
+    notes = list(guard.notes)
+    for number, rewrite in enumerate(passes, start=1):
+        report(rewrite.name)
+        before = _fingerprint(model)
+        notes += rewrite.apply(model, context)
+        if _fingerprint(model) != before:
+            guard.check(rewrite.name, model)
+        if dump is not None:
+            dump.mkdir(parents=True, exist_ok=True)
+            (dump / f"{number:03d}_{rewrite.name}.txt").write_text(str(model), encoding="utf-8")
+    return notes
+
+
+@dataclass(frozen=True, eq=False)
+class _Same:
+    """Wraps an object to compare by identity, and keeps it alive so that its identity stays its own."""
+
+    held: object
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and self.held is other.held
+
+
+def _fingerprint(model: ir.Model) -> list[object]:
+    """What a pass can change, with tensors and attributes (never changed in place) by identity."""
+    marks: list[object] = [dict(model.opset_imports), model.ir_version, list(model.functions)]
+    for graph in model.graphs():
+        marks.append([(name, _Same(value.const_value)) for name, value in graph.initializers.items()])
+        marks.append([(value.name, value.dtype, str(value.shape)) for value in (*graph.inputs, *graph.outputs)])
+    for node in model.graph.all_nodes():
+        inputs = [value.name if value is not None else None for value in node.inputs]
+        attributes = [(name, _Same(attribute)) for name, attribute in node.attributes.items()]
+        marks.append((node.domain, node.op_type, inputs, [value.name for value in node.outputs], attributes))
+    return marks
+
+
+class _Guard:
+    """The model's outputs and interface before any pass, to compare with."""
+
+    def __init__(self, model: ir.Model, probe: Sequence[Feeds]) -> None:
+        self.probe = probe
+        self.notes: list[Note] = []
+        self.interface = _interface(model)
+        self.half = half_type(model)
+        self.tolerance = LONG_SUM_TOLERANCE if longest_sum(model) > LONG_SUM else TOLERANCE
+        self.reference: list[Outputs] | None = None
+        try:
+            self.reference = _outputs(model, probe)
+        except Exception as error:  # ONNX Runtime raises a dozen types of its own
+            if self.half is None:
+                raise ModelError(f"ONNX Runtime cannot run the model on the probe samples: {error}") from error
+            message = f"ONNX Runtime cannot run the {self.half.name} model itself: compared from float32 on"
+            self.notes.append(Note("pipeline", "", message, Level.WARNING))
+
+    def check(self, name: str, model: ir.Model) -> None:
+        """Raise PassError unless the changed model is valid and still computes the reference."""
+        if _interface(model) != self.interface:
+            raise PassError(f"{name} changed the model's inputs or outputs: {self.interface} to {_interface(model)}")
+        try:
+            common.CheckerPass()(model)
+            outputs = _outputs(model, self.probe)
+        except Exception as error:  # whatever the checker or the runtime says, the pass is to blame
+            raise PassError(f"{name} left a model that does not check or run: {error.__cause__ or error}") from error
+        if self.reference is not None:
+            _compare(name, self.reference, outputs, HALF_TOLERANCE[self.half] if self.half else self.tolerance)
+        if self.half is not None and half_type(model) is None:
+            self.half, self.reference = None, outputs
+
+
+def _interface(model: ir.Model) -> Interface:
+    values = (*model.graph.inputs, *model.graph.outputs)
+    constants = {name for name, value in model.graph.initializers.items() if value.is_graph_input()}
+    return [(value.name, str(value.type), str(value.shape)) for value in values if value.name not in constants]
+
+
+def _outputs(model: ir.Model, probe: Sequence[Feeds]) -> list[Outputs]:
+    if not probe:
+        return []
+    runner = Runner(model, options=session_options(optimize=False))
+    names = set(runner.inputs)
+    return [runner.run({name: array for name, array in feeds.items() if name in names}) for feeds in probe]
+
+
+def longest_sum(model: ir.Model) -> int:
+    """Terms of the longest sum that a constant weight enters."""
+    longest = 0
+    for node in model.graph.all_nodes():
+        if node.op_type in ("Conv", "ConvTranspose", "Gemm", "MatMul") and len(node.inputs) > 1:
+            weight = node.inputs[1]
+            sizes = weight.shape if weight is not None and weight.shape is not None else ()
+            known = [size for size in sizes if isinstance(size, int) and size > 0]
+            longest = max(longest, int(np.prod(known)) // min(known, default=1))
+    return longest
+
+
+def half_type(model: ir.Model) -> ir.DataType | None:
+    """The half-precision type that the model computes in; inputs, outputs and the Casts beside them do not count."""
+    for graph in model.graphs():
+        for value in graph.initializers.values():
+            if value.dtype in HALF_TOLERANCE:
+                return value.dtype
+    for node in model.graph.all_nodes():
+        for output in node.outputs:
+            if node.op_type != "Cast" and output.dtype in HALF_TOLERANCE:
+                return output.dtype
+    return None
+
+
+def _compare(name: str, reference: Sequence[Outputs], outputs: Sequence[Outputs], tolerance: float) -> None:
+    for sample, (expected, found) in enumerate(zip(reference, outputs, strict=True)):
+        for output, array in expected.items():
+            fault = _difference(array, found[output], tolerance)
+            if fault is not None:
+                raise PassError(f"{name} changed output {output!r} on probe sample {sample}: {fault}")
+
+
+def _difference(expected: np.ndarray, found: np.ndarray, tolerance: float) -> str | None:
+    """What is wrong with the found array, None if nothing is."""
+    if not isinstance(expected, np.ndarray):  # sequences and optionals
+        return None if str(expected) == str(found) else "another sequence"
+    if expected.shape != found.shape or expected.dtype != found.dtype:
+        return f"expected {expected.dtype}{list(expected.shape)}, found {found.dtype}{list(found.shape)}"
+    if expected.dtype.kind != "f":
+        wrong = int(np.count_nonzero(expected != found))
+        return f"{wrong} of {expected.size} values differ" if wrong else None
+    same = (expected == found) | (np.isnan(expected) & np.isnan(found))
+    a, b = expected.astype(np.float64), found.astype(np.float64)
+    finite = np.isfinite(a)
+    tolerance = max(tolerance, 2 * float(np.finfo(expected.dtype).eps))  # half-precision outputs are rounded
+    limit = tolerance * float(np.max(np.abs(a[finite]), initial=0.0)) + ALLOWANCE
+    with np.errstate(invalid="ignore"):
+        gap = np.where(same, 0.0, np.abs(a - b))
+    largest = float(np.max(np.where(np.isnan(gap), np.inf, gap), initial=0.0))
+    return f"differs by {largest:.3g}, allowed {limit:.3g}" if largest > limit else None

@@ -1,0 +1,191 @@
+"""Solve the chosen plan again in run order, each layer on the inputs it will really see.
+
+With x̂ what the already quantized predecessors give and y = Wx the float output, the layer minimizes
+E‖y − Ŵx̂ − b̂‖². Its least-squares target is W* = W + (C − W H)(H + λ)⁻¹ with H = cov(x̂), C = cov(y, x̂); GPTQ rounds W*
+against H, and the bias makes the mean exact. Several answers compete (the table's own, GPTQ of W, GPTQ of W*, each with
+and without the bias), and the one with the lowest error on held-back columns is kept before the next layer starts.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import onnx_ir as ir
+
+from ptqc.calibration.samples import Samples
+from ptqc.execute.walk import Slicer, Walk
+from ptqc.formats import Family, Format, QuantParams
+from ptqc.layers import Layer
+from ptqc.notes import Note
+from ptqc.operators import constant
+from ptqc.passes import gptq, moments
+from ptqc.passes.base import Effect
+from ptqc.passes.context import Context
+from ptqc.passes.moments import Columns, Moments
+from ptqc.passes.quantized_walk import peak_bytes, quantized_walk, rounded
+from ptqc.plan import Plan
+from ptqc.solutions import Solution, Tuned
+
+# Bytes that both walks may hold together; it decides how many samples take part.
+WALK_BYTES = 2**30
+MOST_SAMPLES = 192
+HELD_SHARE = 0.25
+BATCH = 8
+TARGET_DAMPING = 0.05
+
+
+@dataclass(frozen=True)
+class Reconstruct:
+    """Gives every layer of a plan its final codes, scales and bias."""
+
+    name: ClassVar[str] = "reconstruct"
+    effect: ClassVar[Effect] = Effect.TUNE
+
+    def apply(self, model: ir.Model, context: Context, plan: Plan) -> tuple[Tuned, list[Note]]:
+        """The tuned numbers of the plan, and a note per layer that kept the table's answer."""
+        slicer = Slicer(model)
+        tuning, held = _share_samples(slicer, context)
+        batches = [*tuning.batches(BATCH), *held.batches(BATCH)]
+        split = sum(1 for _ in tuning.batches(BATCH))
+        params = {s: plan.activations[site.name] for site in plan.sites if site.name in plan.activations
+                  for s in site.sources}
+        tables = {w.name: context.solutions[w.name, plan.formats[w.name]] for w in plan.weights if not w.layers}
+        real = Walk(slicer, batches)
+        seen = quantized_walk(slicer, batches, params, {name: s.weight for name, s in tables.items()})
+        state = _State(model, context, plan, real, seen, split, dict(tables), {})
+        layers = {layer.name: layer for layer in plan.layers}
+        with context.progress.stage("reconstruct", len(layers)) as stage:
+            for outputs in _nodes(real):
+                results = real.compute()
+                layer = layers.get(outputs[0])
+                computed = seen.compute() if layer is None else {layer.name: state.solve(layer, results[layer.name])}
+                seen.advance(rounded(computed, params))
+                real.advance(results)
+                if layer is not None:
+                    stage.advance(layer.name)
+        return Tuned(state.weights, state.biases), []
+
+
+def _nodes(walk: Walk) -> Iterator[list[str]]:
+    while walk.position < len(walk):
+        yield list(walk.node.output)
+
+
+def _share_samples(slicer: Slicer, context: Context) -> tuple[Samples, Samples]:
+    """As many samples of both splits as WALK_BYTES has room for in two walks."""
+    room = int(WALK_BYTES // max(2 * peak_bytes(slicer, context.tuning[0]), 1))
+    count = int(np.clip(room, 8, MOST_SAMPLES))
+    held = max(2, int(count * HELD_SHARE))
+    return context.tuning[: count - held], context.held_back[:held]
+
+
+@dataclass
+class _State:
+    """Both walks at the same node, and the answers so far."""
+
+    model: ir.Model
+    context: Context
+    plan: Plan
+    real: Walk
+    seen: Walk
+    split: int
+    weights: dict[str, Solution]
+    biases: dict[str, np.ndarray | None]
+
+    def solve(self, layer: Layer, outputs: list[np.ndarray]) -> list[np.ndarray]:
+        """Settle the layer's weight and bias; returns its outputs in the quantized walk."""
+        problem = self._problem(layer, outputs)
+        form = self.plan.formats[layer.weight]
+        best = min(self._answers(layer, form, problem), key=lambda answer: problem.held_error(*answer))
+        solution, bias = best
+        self.weights[layer.weight] = solution
+        self.biases[layer.name] = bias if bias.any() or layer.bias is not None else None
+        return self._outputs(layer, solution, bias)
+
+    def _answers(self, layer: Layer, form: Format, problem: "_Problem") -> Iterator[tuple[Solution, np.ndarray]]:
+        """Candidates in order of preference: on equal error the first is kept."""
+        fixed = self.weights.get(layer.weight)  # a weight that an earlier layer shares is settled
+        table = fixed or self.context.solutions[layer.weight, form]
+        answers = [table]
+        if fixed is None and form.family == Family.INTEGER:
+            answers += [problem.rounded(form, target) for target in (problem.weight, problem.target())]
+        for solution in answers:
+            if layer.op_type != "MatMul":
+                yield solution, problem.corrected_bias(solution)
+            yield solution, problem.bias
+
+    def _outputs(self, layer: Layer, solution: Solution, bias: np.ndarray) -> list[np.ndarray]:
+        constants = {layer.weight: solution.weight}
+        if layer.bias is not None:
+            return self.seen.compute({**constants, layer.bias: bias})[layer.name]
+        shift = layer.over_output(bias)
+        return [y + shift for y in self.seen.compute(constants)[layer.name]]
+
+    def _problem(self, layer: Layer, outputs: list[np.ndarray]) -> "_Problem":
+        inputs = self.seen.values[layer.input]
+        seed = self.context.seed * 100_003 + 50_021 + [x.name for x in self.plan.layers].index(layer.name)
+        samples = sum(len(x) for x in inputs[: self.split])
+        columns = Columns(layer, moments.positions_per_sample(layer, samples), seed)
+        weight, base = (constant(self.model.graph.initializers[n]) if n else None for n in (layer.weight, layer.bias))
+        assert weight is not None
+        bias = np.zeros(layer.channels, np.float32) if base is None else base.reshape(-1)
+        x = [columns.inputs(a, 1000 * i) for i, a in enumerate(inputs)]
+        y = [columns.outputs(b, a.shape, 1000 * i) for i, (a, b) in enumerate(zip(inputs, outputs, strict=True))]
+        return _Problem(layer, layer.matrix(weight), bias, x, y, self.split)
+
+
+@dataclass
+class _Problem:
+    """One layer's columns: x (groups, d, n) as seen, y (groups, R, n) as the float model has it, per batch."""
+
+    layer: Layer
+    weight: np.ndarray
+    bias: np.ndarray
+    x: list[np.ndarray]
+    y: list[np.ndarray]
+    split: int
+
+    def __post_init__(self) -> None:
+        found = Moments.empty(self.x[0].shape[0], self.x[0].shape[1])
+        for x in self.x[: self.split]:
+            found.add(x)
+        self.moments = found
+        self.second = moments.shrunk(found.second(), found.count)
+        total = sum(y.sum(-1, dtype=np.float64) for y in self.y[: self.split])
+        self.mean_y = np.asarray(total / max(found.count, 1), np.float32)
+
+    def target(self) -> np.ndarray:
+        """W*: the least-squares weight on the seen inputs, damped towards W."""
+        if self.second.ndim == 2:
+            return self.weight
+        mean_x = self.moments.mean
+        cross = sum(
+            (y - self.mean_y[..., None]) @ (x - mean_x[..., None]).transpose(0, 2, 1)
+            for x, y in zip(self.x[: self.split], self.y[: self.split], strict=True)
+        ) / np.float32(max(self.moments.count, 1))
+        factor = gptq.inverse_factor(self.second, TARGET_DAMPING)
+        residual = cross - self.weight @ self.moments.second()
+        return np.asarray(self.weight + residual @ factor.transpose(0, 2, 1) @ factor, np.float32)
+
+    def rounded(self, form: Format, target: np.ndarray) -> Solution:
+        """GPTQ of a target on the seen inputs."""
+        answer = gptq.solve(target, self.second, [form])[form]
+        codes = np.ascontiguousarray(self.layer.tensor(answer.codes))
+        return Solution(form, codes, answer.scale.reshape(-1), self.layer.channel_axis)
+
+    def corrected_bias(self, solution: Solution) -> np.ndarray:
+        """The bias that makes the mean of every channel exact on the tuning columns."""
+        matrix = self.layer.matrix(solution.weight)
+        mean = np.einsum("gok,gk->go", matrix, self.moments.mean)
+        return np.asarray((self.mean_y - mean).reshape(-1), np.float32)
+
+    def held_error(self, solution: Solution, bias: np.ndarray) -> float:
+        """E‖y − Ŵx̂ − b̂‖² on the held-back columns."""
+        matrix = self.layer.matrix(solution.weight)
+        offset = bias.reshape(*matrix.shape[:2], 1)
+        errors = [
+            float(np.square(y - matrix @ x - offset, dtype=np.float64).sum())
+            for x, y in zip(self.x[self.split :], self.y[self.split :], strict=True)
+        ]
+        return sum(errors)

@@ -1,0 +1,91 @@
+"""Fill the table of candidates: every weight in every format, with its error on held-back columns."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import onnx_ir as ir
+
+from ptqc import grids
+from ptqc.formats import FLOAT16, FLOAT32, Family, Format, integer
+from ptqc.layers import Weight
+from ptqc.notes import Note
+from ptqc.operators import constant
+from ptqc.passes import gptq, moments
+from ptqc.passes.base import Effect
+from ptqc.passes.context import Context
+from ptqc.solutions import Solution
+
+# Constants of at most this many distinct values are stored exactly, as indices into a table of them.
+LARGEST_PALETTE = 16
+
+
+@dataclass(frozen=True)
+class SolveWeights:
+    """bits: the integer widths tried."""
+
+    bits: tuple[int, ...] = (2, 3, 4, 5, 6, 7, 8)
+    name: ClassVar[str] = "solve-weights"
+    effect: ClassVar[Effect] = Effect.DECIDE
+
+    def apply(self, model: ir.Model, context: Context) -> list[Note]:
+        """Set solutions and errors of the context."""
+        forms = [integer(bits) for bits in self.bits]
+        with context.progress.stage("solve weights", len(context.weights)) as stage:
+            for weight in context.weights:
+                values = constant(model.graph.initializers[weight.name])
+                assert values is not None
+                for solution, error in _candidates(weight, values, forms, context):
+                    context.solutions[weight.name, solution.form] = solution
+                    context.errors[weight.name, solution.form] = error
+                stage.advance(weight.name)
+        return []
+
+
+def _candidates(
+    weight: Weight, values: np.ndarray, forms: list[Format], context: Context
+) -> Iterable[tuple[Solution, float]]:
+    yield Solution(FLOAT32, values, np.empty(0, np.float32), weight.channel_axis), 0.0
+    if np.isfinite(values).all():
+        if np.abs(values).max(initial=0.0) < np.finfo(np.float16).max:
+            yield Solution(FLOAT16, values.astype(np.float16), np.empty(0, np.float32), weight.channel_axis), 0.0
+        yield from _layer(weight, values, forms, context) if weight.layers else _table(weight, values, forms)
+    if (exact := palette(weight, values)) is not None:
+        yield exact, 0.0
+
+
+def _layer(
+    weight: Weight, values: np.ndarray, forms: list[Format], context: Context
+) -> Iterable[tuple[Solution, float]]:
+    layer = weight.layers[0]
+    matrix = layer.matrix(values)
+    found = context.moments[weight.name]
+    second = moments.shrunk(found.second(), found.count)
+    held = context.held_moments.get(weight.name, found).second()
+    power = float(moments.error(matrix, held).sum()) or 1.0
+    for form, rounded in gptq.solve(matrix, second, forms).items():
+        error = float(moments.error(matrix - rounded.weight, held).sum()) / power
+        codes = np.ascontiguousarray(layer.tensor(rounded.codes))
+        yield Solution(form, codes, rounded.scale.reshape(-1), weight.channel_axis), error
+
+
+def _table(weight: Weight, values: np.ndarray, forms: list[Format]) -> Iterable[tuple[Solution, float]]:
+    power = float((values.astype(np.float64) ** 2).sum()) or 1.0
+    for form in forms:
+        codes, scale = grids.round_nearest(values, weight.channel_axis, form)
+        solution = Solution(form, codes, scale, weight.channel_axis)
+        yield solution, float(((values.astype(np.float64) - solution.weight) ** 2).sum()) / power
+
+
+def palette(weight: Weight, values: np.ndarray) -> Solution | None:
+    """The exact form of a constant with few distinct values, in 1, 2 or 4 bits."""
+    distinct = np.unique(values[:: max(1, len(values) // 64)])
+    if len(distinct) > LARGEST_PALETTE:
+        return None
+    distinct, indices = np.unique(values, return_inverse=True)
+    if len(distinct) > LARGEST_PALETTE:
+        return None
+    bits = next(b for b in (1, 2, 4) if len(distinct) <= 2**b)
+    codes = indices.reshape(values.shape).astype(np.uint8)
+    return Solution(Format(Family.PALETTE, bits), codes, distinct.astype(np.float32), weight.channel_axis)

@@ -1,0 +1,158 @@
+"""The integer program: one format per weight, least predicted loss, bytes within the budget.
+
+min Σ I_{w,f} ΔL_{w,f}  s.t.  Σ_f I_{w,f} = 1,  fixed + Σ I_{w,f} bytes_{w,f} + Σ_f U_f once_f ≤ limit,  U_f ≥ I_{w,f}
+(Hubara et al. 2020, eq. 8, with the bytes of the file as written; U: what a format costs once).
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pulp
+
+from ptqc.errors import Infeasible, InternalError
+from ptqc.formats import Format
+
+# Where two plans differ by less than this share of the loss, the smaller file wins.
+BYTES_WEIGHT = 1e-6
+RELATIVE_GAP = 1e-5
+NODE_LIMIT = 200_000
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One way to store one weight: bytes in the written file, predicted loss."""
+
+    weight: str
+    form: Format
+    bytes: int
+    loss: float
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """The solver's answer. loss: predicted; bound: proven lower bound on any plan's loss; bytes: of the whole file."""
+
+    choice: Mapping[str, Format]
+    loss: float
+    bound: float
+    bytes: int
+    limit: int
+    status: str
+
+    @property
+    def gap(self) -> float:
+        """(loss − bound) / loss, 0 when proven optimal."""
+        return max(0.0, (self.loss - self.bound) / self.loss) if self.loss > 0 else 0.0
+
+
+@dataclass(frozen=True)
+class Problem:
+    """All candidates of all weights, bytes that every plan has, and bytes that a format costs once."""
+
+    candidates: tuple[Candidate, ...]
+    fixed: int
+    once: Mapping[Format, int] = field(default_factory=dict)
+
+    def by_weight(self) -> dict[str, list[Candidate]]:
+        """Candidates grouped by weight, in order."""
+        groups: dict[str, list[Candidate]] = {}
+        for candidate in self.candidates:
+            groups.setdefault(candidate.weight, []).append(candidate)
+        return groups
+
+    def size(self, choice: Mapping[str, Format]) -> int:
+        """Bytes of the file under a choice."""
+        chosen = [c for c in self.candidates if choice[c.weight] == c.form]
+        return self.fixed + sum(c.bytes for c in chosen) + sum(self.once.get(f, 0) for f in {c.form for c in chosen})
+
+
+def allocate(problem: Problem, limit: int) -> Allocation:
+    """The plan of least predicted loss within `limit` bytes. Raises Infeasible with the smallest reachable size."""
+    program, chosen, used = _program(problem)
+    sizes = _bytes_expression(problem, chosen, used)
+    smallest = _smallest(problem)
+    if smallest > limit:
+        raise _infeasible(problem, smallest, limit)
+    program += sizes <= limit - problem.fixed
+    # Scale losses so that the solver's absolute tolerances do not blur small ones.
+    worst = max((c.loss for c in problem.candidates), default=0.0)
+    unit = 1.0 / worst if worst > 0 else 1.0
+    loss = pulp.lpSum(c.loss * unit * chosen[i] for i, c in enumerate(problem.candidates))
+    program.setObjective(loss + (BYTES_WEIGHT / max(limit, 1)) * sizes)
+    gap = _solve(program)
+    choice = _choice(problem, chosen)
+    total = sum(c.loss for c in problem.candidates if choice[c.weight] == c.form)
+    bytes_ = problem.size(choice)
+    if bytes_ > limit:
+        raise InternalError(f"the solver's plan has {bytes_} bytes, over its limit of {limit}")
+    return Allocation(choice, total, max(0.0, total * (1 - gap)), bytes_, limit, "optimal" if gap <= 1e-4 else "gap")
+
+
+def _program(problem: Problem) -> tuple[pulp.LpProblem, list[pulp.LpVariable], dict[Format, pulp.LpVariable]]:
+    program = pulp.LpProblem("allocation", pulp.LpMinimize)
+    chosen = [pulp.LpVariable(f"x{i}", cat="Binary") for i in range(len(problem.candidates))]
+    used = {form: pulp.LpVariable(f"u{i}", cat="Binary") for i, form in enumerate(sorted(problem.once))}
+    index = {id(c): i for i, c in enumerate(problem.candidates)}
+    for group in problem.by_weight().values():
+        program += pulp.lpSum(chosen[index[id(c)]] for c in group) == 1
+    for i, candidate in enumerate(problem.candidates):
+        if candidate.form in used:
+            program += used[candidate.form] >= chosen[i]
+    return program, chosen, used
+
+
+def _bytes_expression(
+    problem: Problem, chosen: Sequence[pulp.LpVariable], used: Mapping[Format, pulp.LpVariable]
+) -> pulp.LpAffineExpression:
+    parts = [c.bytes * chosen[i] for i, c in enumerate(problem.candidates)]
+    return pulp.lpSum(parts + [problem.once[form] * variable for form, variable in used.items()])
+
+
+def _solve(program: pulp.LpProblem) -> float:
+    """Solve; the relative gap that was left open."""
+    solver = pulp.HiGHS(msg=False, gapRel=RELATIVE_GAP, threads=1, mip_max_nodes=NODE_LIMIT)
+    program.solve(solver)
+    if program.sol_status not in (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible):
+        raise InternalError(f"the solver gave no plan: {pulp.LpStatus[program.status]}")
+    info = program.solverModel.getInfo()
+    gap = float(info.mip_gap)
+    return gap if math.isfinite(gap) else 0.0
+
+
+def _choice(problem: Problem, chosen: Sequence[pulp.LpVariable]) -> dict[str, Format]:
+    return {c.weight: c.form for c, variable in zip(problem.candidates, chosen, strict=True) if variable.value() > 0.5}
+
+
+def _smallest(problem: Problem) -> int:
+    return problem.size(smallest_choice(problem))
+
+
+def smallest_choice(problem: Problem) -> dict[str, Format]:
+    """The plan of fewest bytes."""
+    program, chosen, used = _program(problem)
+    program.setObjective(_bytes_expression(problem, chosen, used))
+    _solve(program)
+    return _choice(problem, chosen)
+
+
+def best_choice(problem: Problem) -> dict[str, Format]:
+    """The plan of least loss whatever its size; of equals, the one of fewest bytes."""
+    return {
+        weight: min(group, key=lambda c: (c.loss, c.bytes)).form for weight, group in problem.by_weight().items()
+    }
+
+
+def _infeasible(problem: Problem, smallest: int, limit: int) -> Infeasible:
+    choice = smallest_choice(problem)
+    parts = [(f"{c.weight} ({c.form})", c.bytes) for c in problem.candidates if choice[c.weight] == c.form]
+    once = sum(problem.once.get(form, 0) for form in set(choice.values()))
+    parts += [("graph text and interface", problem.fixed), ("unpacking functions", once)]
+    largest = tuple(sorted(parts, key=lambda part: -part[1])[:8])
+    named = ", ".join(f"{what} {size:,} B" for what, size in largest[:5])
+    return Infeasible(
+        f"the budget of {limit:,} bytes cannot be met: the smallest reachable file has {smallest:,} bytes. "
+        f"Largest parts: {named}",
+        smallest,
+        largest,
+    )

@@ -1,0 +1,264 @@
+"""Image files to model inputs: decode, resize, crop, scale and normalize, with Pillow and NumPy only.
+
+A pixel p in 0..255 becomes (p / scale - mean) / std for float inputs; uint8 inputs get p itself.
+
+    torchvision         scale = 255, mean = 0.485,0.456,0.406, std = 0.229,0.224,0.225
+    Keras/TensorFlow    scale = 127.5, mean = 1                          (values in -1..1)
+    Caffe               scale = 1, mean = 103.94,116.78,123.68, channel_order = BGR
+    raw pixels          scale = 1                                        (values in 0..255)
+"""
+
+import math
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+from PIL import Image, ImageOps
+
+from ptqc.calibration.inputs import NARROWED, InputSpec, shape_text
+from ptqc.errors import CalibrationError, UsageError
+
+Pair = tuple[int, int]  # (height, width)
+Fit = Literal["crop", "stretch", "letterbox"]
+Layout = Literal["NCHW", "NHWC"]
+ChannelOrder = Literal["RGB", "BGR"]
+Resample = Literal["bilinear", "bicubic", "nearest"]
+
+IMAGE_SUFFIXES = frozenset(
+    {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm"},
+)
+FILTERS = {
+    "bilinear": Image.Resampling.BILINEAR,
+    "bicubic": Image.Resampling.BICUBIC,
+    "nearest": Image.Resampling.NEAREST,
+}
+CHOICES = {
+    "fit": get_args(Fit),
+    "layout": (*get_args(Layout), None),
+    "channel_order": get_args(ChannelOrder),
+    "resample": get_args(Resample),
+}
+LETTERBOX_GRAY = 114  # what YOLO models are trained with
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """How image files become the model's input.
+
+    crop: an int or (height, width), cut from the centre (black beyond the image); not given, the model's own size.
+    resize: an int or (height, width); not given, `crop`. A model without a fixed size, where neither is given, gets
+    images in their own size.
+    fit: "crop" resizes the short side to an int `resize`, or so that a pair is covered, and then crops; "stretch"
+    resizes to exactly `resize`; "letterbox" puts the whole image inside `resize`, on gray 114.
+    mean, std: one number, or one per channel in the order in which the model takes the channels.
+    layout: None reads it from the input's shape: where 1 or 3 channels stand.
+    Raises UsageError for a value that no image can be processed with.
+    """
+
+    resize: int | Pair | None = None
+    crop: int | Pair | None = None
+    fit: Fit = "crop"
+    scale: float = 255.0
+    mean: float | tuple[float, ...] = 0.0
+    std: float | tuple[float, ...] = 1.0
+    layout: Layout | None = None
+    channel_order: ChannelOrder = "RGB"
+    resample: Resample = "bilinear"
+
+    def __post_init__(self) -> None:
+        for name, choices in CHOICES.items():
+            if getattr(self, name) not in choices:
+                known = ", ".join(str(choice) for choice in choices if choice)
+                raise UsageError(f"preprocessing {name} = {getattr(self, name)!r}, expected one of {known}")
+        for name in ("resize", "crop"):
+            _check_size(name, getattr(self, name))
+        for name in ("scale", "mean", "std"):
+            _check_numbers(name, getattr(self, name), nonzero=name != "mean")
+        if self.fit == "letterbox" and self.crop is not None:
+            raise UsageError("preprocessing fit = 'letterbox' shows the whole image: give resize and no crop")
+
+    @classmethod
+    def from_file(cls, path: Path) -> "Preprocessing":
+        """Read the fields from a TOML file, sizes and channel values as arrays; an unknown key is a UsageError."""
+        try:
+            values: dict[str, Any] = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise UsageError(f"cannot read preprocessing from {path}: {error}") from error
+        _check_keys(values, str(path))
+        pairs = {key: tuple(value) for key, value in values.items() if isinstance(value, list)}
+        return cls(**(values | pairs))
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str], base: "Preprocessing | None" = None) -> "Preprocessing":
+        """`base` (default: all defaults) with command-line texts in place: "256", "224x224", "0.485,0.456,0.406"."""
+        _check_keys(options, "the command line")
+        parsed = {key: PARSERS.get(key, str)(text) for key, text in options.items()}
+        return replace(base or cls(), **parsed)
+
+    def load(self, path: Path, spec: InputSpec) -> np.ndarray:
+        """One image file as an array of batch 1 in the dtype of `spec`.
+
+        Raises CalibrationError, naming the file, when it cannot be decoded, and when `spec` is not an image input or
+        mean and std do not fit its channels.
+        """
+        target = self._target(spec)
+        pixels = np.atleast_3d(np.asarray(self._placed(_decoded(path, target.channels), target.size)))
+        if self.channel_order == "BGR":
+            pixels = pixels[:, :, ::-1]
+        if spec.dtype != np.uint8:
+            mean, std = (np.asarray(value, np.float32) for value in (self.mean, self.std))
+            pixels = (pixels.astype(np.float32) / np.float32(self.scale) - mean) / std
+        if target.layout == "NCHW":
+            pixels = pixels.transpose(2, 0, 1)
+        return np.ascontiguousarray(pixels[np.newaxis], dtype=spec.dtype)
+
+    def _target(self, spec: InputSpec) -> "_Target":
+        where = f"input {spec.name!r}"
+        if len(spec.shape) != 4:
+            shape = shape_text(spec.shape)
+            raise CalibrationError(f"{where}: images need an input of 4 axes, it has shape {shape}: give arrays")
+        if spec.dtype not in IMAGE_DTYPES:
+            raise CalibrationError(f"{where}: images feed float or uint8 inputs, not {spec.dtype.name}: give arrays")
+        layout = self.layout or _layout(spec, where)
+        _, *dims = spec.shape
+        channels, height, width = dims if layout == "NCHW" else (dims[2], dims[0], dims[1])
+        if channels not in (1, 3) and isinstance(channels, int):
+            raise CalibrationError(f"{where}: takes {channels} channels in layout {layout}, images have 1 or 3")
+        count = channels if isinstance(channels, int) else 3
+        for name in ("mean", "std"):
+            value = getattr(self, name)
+            if isinstance(value, tuple) and len(value) not in (1, count):
+                raise CalibrationError(
+                    f"{where}: {name} has {len(value)} values for {count} channels: give 1 or {count}"
+                )
+        size = (height, width) if isinstance(height, int) and isinstance(width, int) else None
+        return _Target(layout, count, size)
+
+    def _placed(self, image: Image.Image, model_size: Pair | None) -> Image.Image:
+        """The image resized and cropped; `model_size` is where neither option says a size."""
+        crop = model_size if self.crop is None else _pair(self.crop)
+        resize = self.resize or crop
+        if resize is None:
+            return image
+        resample = FILTERS[self.resample]
+        height, width = _pair(resize)
+        if self.fit == "letterbox":
+            gray = LETTERBOX_GRAY if image.mode == "L" else (LETTERBOX_GRAY,) * 3
+            return ImageOps.pad(image, (width, height), resample, color=gray)
+        if self.fit == "stretch":
+            resized = image.resize((width, height), resample)
+        else:
+            resized = image.resize(_covering(image.size, resize), resample)
+            crop = crop or (resize if isinstance(resize, tuple) else None)
+        return _centre_crop(resized, crop) if crop else resized
+
+
+@dataclass(frozen=True)
+class _Target:
+    """What an input takes; size is (height, width), or None when the model leaves it open."""
+
+    layout: Layout
+    channels: int
+    size: Pair | None
+
+
+def _layout(spec: InputSpec, where: str) -> Layout:
+    first, last = spec.shape[1] in (1, 3), spec.shape[3] in (1, 3)
+    if first == last:
+        shape = shape_text(spec.shape)
+        raise CalibrationError(f"{where}: shape {shape} does not show where the channels are: give layout NCHW or NHWC")
+    return "NCHW" if first else "NHWC"
+
+
+def _decoded(path: Path, channels: int) -> Image.Image:
+    """The first frame, upright, as mode L (1 channel) or RGB (3)."""
+    try:
+        with Image.open(path) as file:
+            image = ImageOps.exif_transpose(file)
+            if image.mode.startswith("I"):  # 16-bit gray, which Pillow would clip at 255
+                image = Image.fromarray((np.asarray(image) >> 8).clip(0, 255).astype(np.uint8))
+            if "transparency" in image.info:  # Pillow warns about palettes with transparency otherwise
+                image = image.convert("RGBA")
+            return image.convert("L" if channels == 1 else "RGB")
+    except Exception as error:  # Pillow's decoders raise many types for a damaged file
+        raise CalibrationError(
+            f"cannot decode image {path} ({error}): repair it or take it out of the folder"
+        ) from error
+
+
+def _covering(size: Pair, target: int | Pair) -> Pair:
+    """(width, height) whose short side is an int target, or that just covers a pair; long side as torchvision has it.
+
+    size: the image's (width, height).
+    """
+    width, height = size
+    target_height, target_width = _pair(target)
+    if height * target_width >= target_height * width:
+        return target_width, max(int(target_width * height / width), 1)
+    return max(int(target_height * width / height), 1), target_height
+
+
+def _centre_crop(image: Image.Image, crop: Pair) -> Image.Image:
+    height, width = crop
+    left, top = round((image.width - width) / 2), round((image.height - height) / 2)
+    return image.crop((left, top, left + width, top + height))
+
+
+def _pair(size: int | Pair) -> Pair:
+    return (size, size) if isinstance(size, int) else size
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _check_size(name: str, value: object) -> None:
+    sides = value if isinstance(value, tuple) and len(value) == 2 else (value,)
+    if value is not None and not all(isinstance(side, int) and _is_number(side) and side > 0 for side in sides):
+        raise UsageError(f"preprocessing {name} = {value!r}, expected a positive int or a pair (height, width)")
+
+
+def _check_numbers(name: str, value: object, nonzero: bool) -> None:
+    numbers = value if isinstance(value, tuple) and name != "scale" else (value,)
+    if not numbers or not all(_is_number(number) and (number or not nonzero) for number in numbers):
+        kind = "a finite number other than 0" if nonzero else "a finite number"
+        per_channel = "" if name == "scale" else ", or one for each channel"
+        raise UsageError(f"preprocessing {name} = {value!r}, expected {kind}{per_channel}")
+
+
+def _check_keys(values: Mapping[str, object], where: str) -> None:
+    known = [field.name for field in fields(Preprocessing)]
+    unknown = [key for key in values if key not in known]
+    if unknown:
+        raise UsageError(f"{where}: unknown preprocessing {', '.join(unknown)}; known are {', '.join(known)}")
+
+
+def _parse_size(text: str) -> int | Pair:
+    try:
+        sides = [int(part) for part in text.lower().split("x")]
+    except ValueError:
+        sides = []
+    if len(sides) not in (1, 2):
+        raise UsageError(f"size {text!r}, expected one number or HEIGHTxWIDTH, for example 256 or 224x224")
+    return sides[0] if len(sides) == 1 else (sides[0], sides[1])
+
+
+def _parse_numbers(text: str) -> float | tuple[float, ...]:
+    try:
+        numbers = tuple(float(part) for part in text.split(","))
+    except ValueError as error:
+        raise UsageError(f"{text!r} is not a list of numbers such as 0.485,0.456,0.406") from error
+    return numbers[0] if len(numbers) == 1 else numbers
+
+
+IMAGE_DTYPES = frozenset({np.dtype(np.uint8), np.dtype(np.float64), *NARROWED})
+PARSERS: dict[str, Callable[[str], Any]] = {
+    "resize": _parse_size,
+    "crop": _parse_size,
+    "scale": _parse_numbers,
+    "mean": _parse_numbers,
+    "std": _parse_numbers,
+}

@@ -1,0 +1,162 @@
+"""What a model takes: its declared inputs, and the check of one calibration sample against them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import ml_dtypes
+import numpy as np
+import onnx_ir as ir
+
+from ptqc.errors import CalibrationError
+from ptqc.execute.onnxruntime import Feeds
+
+Dim = int | str | None
+
+NARROWED = {
+    # NumPy's default float is float64, and images arrive as float32: nobody means another precision by that.
+    np.dtype(np.float32): (np.dtype(np.float64),),
+    np.dtype(np.float16): (np.dtype(np.float32), np.dtype(np.float64)),
+    np.dtype(ml_dtypes.bfloat16): (np.dtype(np.float32), np.dtype(np.float64)),
+}
+
+
+@dataclass(frozen=True)
+class InputSpec:
+    """One declared input; a dimension is its size, its symbol, or None when the model says nothing."""
+
+    name: str
+    dtype: np.dtype
+    shape: tuple[Dim, ...]
+
+    def __str__(self) -> str:
+        return f"{self.name!r} {self.dtype.name}{shape_text(self.shape)}"
+
+
+def shape_text(shape: Sequence[Dim]) -> str:
+    """`(N, 3, ?, 224)`, with NumPy's comma after a single dimension."""
+    inner = ", ".join("?" if dim is None else str(dim) for dim in shape)
+    return f"({inner},)" if len(shape) == 1 else f"({inner})"
+
+
+def input_specs(model: ir.Model) -> tuple[InputSpec, ...]:
+    """Inputs that a caller must feed: those without an initializer of the same name.
+
+    Raises CalibrationError for an input that is not a numeric tensor of known rank.
+    """
+    return tuple(_spec(value) for value in model.graph.inputs if value.name not in model.graph.initializers)
+
+
+def _spec(value: ir.Value) -> InputSpec:
+    where = f"model input {value.name!r}"
+    if not isinstance(value.type, ir.TensorType) or value.dtype is ir.DataType.STRING or value.dtype is None:
+        raise CalibrationError(f"{where}: has type {value.type}, calibration needs a numeric tensor")
+    if value.shape is None:
+        raise CalibrationError(f"{where}: declares no shape, so samples cannot be checked: declare one with --shape")
+    dims = tuple(dim.value if isinstance(dim, ir.SymbolicDim) else dim for dim in value.shape)
+    return InputSpec(str(value.name), value.dtype.numpy(), dims)
+
+
+def conform(sample: Mapping[str, object], inputs: Sequence[InputSpec], index: int) -> Feeds:
+    """The sample's arrays in the model's input order and dtypes, C-contiguous, native byte order.
+
+    index: the sample's number in messages. Raises CalibrationError for a missing or unknown name, another dtype
+    (only float64 -> float32 and float32/float64 -> a 16-bit float are converted), a rank or dimension that differs
+    from the declared one, a symbol with two values within the sample, and NaN or infinite values.
+    """
+    _check_names(sample, inputs, index)
+    feeds: Feeds = {}
+    symbols: dict[str, tuple[int, str]] = {}
+    for spec in inputs:
+        where = f"sample {index}, input {spec.name!r}"
+        array = as_array(sample[spec.name], where)
+        _check_shape(array.shape, spec, where)
+        _bind_symbols(array.shape, spec, where, symbols)
+        feeds[spec.name] = _check_finite(_as_declared(array, spec, where), where)
+    return feeds
+
+
+def _check_names(sample: Mapping[str, object], inputs: Sequence[InputSpec], index: int) -> None:
+    names = [spec.name for spec in inputs]
+    missing = [name for name in names if name not in sample]
+    unknown = [name for name in sample if name not in names]
+    if not missing and not unknown:
+        return
+    faults = [f"input {name!r} is missing" for name in missing] + [f"{name!r} is not an input" for name in unknown]
+    takes = ", ".join(str(spec) for spec in inputs)
+    raise CalibrationError(f"sample {index}: {', '.join(faults)}: give exactly the model's inputs: {takes}")
+
+
+def as_array(value: object, where: str) -> np.ndarray:
+    """A C-contiguous array in native byte order; CalibrationError, starting with `where`, if there is none."""
+    try:
+        array = np.asarray(value, order="C")
+    except Exception as error:  # __array__ of a foreign tensor type may raise anything
+        raise CalibrationError(f"{where}: {type(value).__name__} does not convert to an array: {error}") from error
+    if array.dtype == object:
+        raise CalibrationError(f"{where}: {type(value).__name__} holds Python objects, expected a numeric array")
+    return array.astype(array.dtype.newbyteorder("="), copy=False)
+
+
+def _as_declared(array: np.ndarray, spec: InputSpec, where: str) -> np.ndarray:
+    if array.dtype == spec.dtype:
+        return array
+    if array.dtype in NARROWED.get(spec.dtype, ()):
+        with np.errstate(over="ignore"):  # an overflow becomes infinite, which the finite check reports
+            return array.astype(spec.dtype)
+    raise CalibrationError(
+        f"{where}: has dtype {array.dtype.name}, expected {spec.dtype.name}: "
+        f"convert it with .astype({spec.dtype.name!r}) if the values are meant so"
+    )
+
+
+def _check_finite(array: np.ndarray, where: str) -> np.ndarray:
+    if array.dtype.kind not in "fc" and array.dtype not in NARROWED:
+        return array
+    bad = array.size - int(np.count_nonzero(np.isfinite(array)))
+    if bad:
+        raise CalibrationError(
+            f"{where}: {bad} of {array.size} values are NaN or infinite as {array.dtype.name}, "
+            "expected finite values: repair or leave out this sample"
+        )
+    return array
+
+
+def _check_shape(given: tuple[int, ...], spec: InputSpec, where: str) -> None:
+    fits = len(given) == len(spec.shape) and all(
+        not isinstance(dim, int) or dim == size for size, dim in zip(given, spec.shape, strict=True)
+    )
+    if not fits:
+        raise CalibrationError(
+            f"{where}: has shape {given}, expected {shape_text(spec.shape)}: {_shape_advice(given, spec.shape)}"
+        )
+
+
+def _shape_advice(given: tuple[int, ...], expected: tuple[Dim, ...]) -> str:
+    if len(given) + 1 == len(expected):
+        return "add the batch axis with array[numpy.newaxis]"
+    if len(given) != len(expected):
+        return f"give an array with {len(expected)} axes"
+    if len(given) == 4:
+        for axes, name in (((0, 3, 1, 2), "channels last"), ((0, 2, 3, 1), "channels first")):
+            if _agrees([given[axis] for axis in axes], expected):
+                return f"the data look {name}; use array.transpose{axes}"
+    if given[1:] and _agrees(given[1:], expected[1:]):
+        return f"give {expected[0]} rows in each sample"
+    return "resize, crop or pad the data to the declared size"
+
+
+def _agrees(given: Sequence[int], expected: Sequence[Dim]) -> bool:
+    return all(not isinstance(dim, int) or dim == size for size, dim in zip(given, expected, strict=True))
+
+
+def _bind_symbols(given: tuple[int, ...], spec: InputSpec, where: str, symbols: dict[str, tuple[int, str]]) -> None:
+    """Record the value of each symbol, or refuse a second value; symbols: name -> (value, input that set it)."""
+    for size, dim in zip(given, spec.shape, strict=True):
+        if not isinstance(dim, str):
+            continue
+        first, owner = symbols.setdefault(dim, (size, spec.name))
+        if first != size:
+            raise CalibrationError(
+                f"{where}: has shape {given}, expected {shape_text(spec.shape)} with {dim} = {first} as in input "
+                f"{owner!r}: give all inputs of one sample the same {dim}"
+            )

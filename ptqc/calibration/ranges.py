@@ -1,0 +1,169 @@
+"""From observed values to a quantization range, and from a range to scale and zero point.
+
+mse: the range whose quantizer has the smallest expected squared error over the histogram, the values of a bin taken as
+uniform. entropy: the range with the smallest Kullback-Leibler divergence between the histogram and its quantized copy,
+after Migacz, "8-bit inference with TensorRT" (GTC 2017), with a low and a high clip instead of one magnitude.
+"""
+
+from collections.abc import Callable
+from typing import Literal, get_args
+
+import numpy as np
+
+from ptqc.calibration.observers import RangeObserver
+from ptqc.errors import UsageError
+
+Method = Literal["minmax", "percentile", "entropy", "mse"]
+Range = tuple[float, float]
+
+SMALLEST_SCALE = np.finfo(np.float32).tiny  # below it float32 is subnormal, which kernels may flush to 0
+COARSE = 2.0 ** -np.arange(0, 10, 0.5)  # clips tried first, as fractions of the observed extreme; 1 is no clip
+MOST_CLIPPED = 0.1  # share of values; clipping nearly all leaves one bin, which any quantizer copies perfectly
+FINE = 2.0 ** np.linspace(-0.5, 0.5, 11)  # then around the best
+
+
+def affine_params(low: float, high: float, bits: int, signed: bool = False) -> tuple[np.float32, int]:
+    """Scale and zero point of the affine quantizer of 2^bits levels over [low, high] widened to contain 0.
+
+    Real 0 is exactly one of the codes. A range without negative values has zero point 0 (signed: -2^(bits - 1)).
+    The scale is never 0, subnormal, infinite or NaN; an empty range has scale 1.
+    Raises ValueError for a range that is not finite or is reversed.
+    """
+    if not (np.isfinite(low) and np.isfinite(high) and low <= high):
+        raise ValueError(f"quantization range [{low}, {high}], expected two finite numbers in order")
+    low, high = min(low, 0.0), max(high, 0.0)
+    levels = 2**bits - 1
+    bottom = -(2 ** (bits - 1)) if signed else 0
+    if low == high:
+        return np.float32(1), bottom
+    exact = high / levels - low / levels  # divided first: the difference of two float64 could overflow
+    scale = np.float32(min(max(exact, float(SMALLEST_SCALE)), float(np.finfo(np.float32).max)))
+    return scale, bottom + int(np.clip(np.rint(-low / float(scale)), 0, levels))
+
+
+def choose_range(
+    observer: RangeObserver, method: Method, bits: int = 8, percentile: float = 99.99
+) -> tuple[float, float]:
+    """The range (low, high) to quantize the observed values to; (0, 0) when nothing was observed.
+
+    percentile: per cent of values kept by "percentile", the loss shared by both ends where values have both signs.
+    Raises UsageError for an unknown method.
+    """
+    if method not in get_args(Method):
+        raise UsageError(f"range method {method!r}, expected one of {', '.join(get_args(Method))}")
+    if not observer.count:
+        return 0.0, 0.0
+    if method == "minmax":
+        return observer.low, observer.high
+    if method == "percentile":
+        return _percentile_range(observer, percentile)
+    loss = _squared_errors if method == "mse" else _divergences
+    return _search(observer, lambda lows, highs: loss(observer, lows, highs, bits))
+
+
+def _percentile_range(observer: RangeObserver, percentile: float) -> Range:
+    counts, edges = observer.histogram()
+    tail = 1 - percentile / 100
+    if observer.low < 0 < observer.high:
+        tail /= 2
+    cumulative = np.concatenate([[0], np.cumsum(counts)]) / counts.sum()
+    low, high = np.interp([tail, 1 - tail], cumulative, edges)
+    if observer.low >= 0:
+        low = observer.low
+    if observer.high <= 0:
+        high = observer.high
+    return float(np.clip(low, observer.low, observer.high)), float(np.clip(high, observer.low, observer.high))
+
+
+def _search(observer: RangeObserver, losses: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Range:
+    """The pair of clips with the smallest loss on a coarse grid, then on a fine one around it.
+
+    losses: lows (n,), highs (n,) -> (n,). The unclipped range is always among the pairs.
+    """
+    low, high = min(observer.low, 0.0), max(observer.high, 0.0)
+    best = _best(low * COARSE, high * COARSE, losses)
+    return _best(np.maximum(best[0] * FINE, low), np.minimum(best[1] * FINE, high), losses)
+
+
+def _best(lows: np.ndarray, highs: np.ndarray, losses: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Range:
+    """The best of all pairs; of equal losses the first, so that the order of lows and highs breaks ties."""
+    grid = np.array([(low, high) for low in np.unique(lows) for high in np.unique(highs)[::-1]])
+    low, high = grid[np.argmin(losses(grid[:, 0], grid[:, 1]))]
+    return float(low), float(high)
+
+
+def _squared_errors(observer: RangeObserver, lows: np.ndarray, highs: np.ndarray, bits: int) -> np.ndarray:
+    """Expected squared error (n,) of quantizing the observed values to each of n ranges, as affine_params would.
+
+    Zeros have no error in any of them and are left out; a bin's other values count as uniform within it.
+    """
+    counts, edges = _without_zeros(observer)
+    density = counts / np.diff(edges) / max(observer.counts.sum(), 1)
+    errors = np.empty(len(lows))
+    for index, (low, high) in enumerate(zip(lows, highs, strict=True)):
+        scale, zero = affine_params(low, high, bits)
+        integral = _integrated_error(edges, float(scale), -zero, 2**bits - 1 - zero)
+        errors[index] = density @ np.diff(integral)
+    return errors
+
+
+def _integrated_error(x: np.ndarray, scale: float, first: int, last: int) -> np.ndarray:
+    """An antiderivative, at each x, of the squared distance to the nearest of the multiples first..last of scale.
+
+    Within half a step of code n it is scale^3 (n / 12 + t^3 / 3) with t = x / scale - n; beyond the ends n stays at the
+    end's code, so that t^3 / 3 grows into the clipping error.
+    """
+    steps = x / scale
+    code = np.clip(np.rint(steps), first, last)
+    integral: np.ndarray = scale**3 * (code / 12 + (steps - code) ** 3 / 3)
+    return integral
+
+
+def _divergences(observer: RangeObserver, lows: np.ndarray, highs: np.ndarray, bits: int) -> np.ndarray:
+    """Kullback-Leibler divergence (n,) of the values clipped to each of n ranges from their quantized histogram.
+
+    Ranges of fewer bins than levels would be copied exactly and are given no chance, except the whole range.
+    """
+    counts, edges = _without_zeros(observer)
+    whole = (lows <= observer.low) & (highs >= observer.high)
+    losses = np.full(len(lows), np.inf)
+    for index in np.flatnonzero((highs - lows >= 2**bits * (edges[1] - edges[0])) | whole):
+        losses[index] = _divergence(counts, edges, lows[index], highs[index], 2**bits)
+    return losses
+
+
+def _divergence(counts: np.ndarray, edges: np.ndarray, low: float, high: float, levels: int) -> float:
+    """Of one range: the bins outside it are added to its end bins, the bins of one level share that level's counts."""
+    start = max(int(np.searchsorted(edges, low, side="right")) - 1, 0)
+    stop = max(int(np.searchsorted(edges, high)), start + 1)
+    kept = counts[start:stop].astype(np.float64)
+    if kept.sum() < (1 - MOST_CLIPPED) * counts.sum():
+        return np.inf
+    clipped = kept.copy()
+    clipped[0] += counts[:start].sum()
+    clipped[-1] += counts[stop:].sum()
+    centers = (edges[start:-1] + edges[start + 1 :])[: kept.size] / 2
+    level = np.clip((centers - low) / (high - low or 1.0) * levels, 0, levels - 1).astype(np.int64)
+    occupied = kept > 0
+    sums = np.bincount(level, kept, levels)
+    members = np.bincount(level, occupied, levels)
+    quantized = np.where(occupied, (sums / np.maximum(members, 1))[level], 0.0)
+    return _relative_entropy(clipped, quantized)
+
+
+def _relative_entropy(p: np.ndarray, q: np.ndarray) -> float:
+    """KL(p || q) of two unnormalized histograms; an empty bin of q counts as 1e-4 values."""
+    where = p > 0
+    if not where.any():
+        return 0.0
+    q = np.maximum(q, 1e-4)
+    p_share, q_share = p[where] / p.sum(), q[where] / q.sum()
+    return float(p_share @ np.log(p_share / q_share))
+
+
+def _without_zeros(observer: RangeObserver) -> tuple[np.ndarray, np.ndarray]:
+    """The histogram less the values that are exactly 0, which every range represents."""
+    counts, edges = observer.histogram()
+    if observer.zeros:
+        counts[np.searchsorted(edges, 0.0, side="right") - 1] -= observer.zeros
+    return counts, edges

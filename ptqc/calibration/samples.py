@@ -1,0 +1,279 @@
+"""Calibration samples, checked as they stream in and spooled to disk, so that memory does not depend on their number.
+
+A spool is a folder of two files: `samples.bin`, the raw C-order bytes of every tensor one after the other, and
+`samples.json`, written last, with each sample's offset, tensors (name, dtype, shape) and SHA-256. Raw bytes rather than
+`.npz`, because `.npz` loses bfloat16, and because one file per sample is slow for many small samples.
+"""
+
+import hashlib
+import json
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from itertools import islice
+from math import prod
+from pathlib import Path
+from typing import BinaryIO, overload
+
+import numpy as np
+
+from ptqc.calibration.images import Preprocessing
+from ptqc.calibration.inputs import InputSpec, conform, input_specs
+from ptqc.calibration.sources import Source, open_source
+from ptqc.errors import CalibrationError, Interrupted, PtqcError
+from ptqc.execute.onnxruntime import Feeds
+from ptqc.notes import Level, Note
+
+__all__ = ["InputSpec", "Samples", "collect", "input_specs"]
+
+DATA = "samples.bin"
+INDEX = "samples.json"
+LAYOUT = "ptqc-samples-1"
+FEW = 32  # below this number of samples the observed ranges depend on which samples were drawn
+
+
+@dataclass(frozen=True)
+class _Tensor:
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def nbytes(self) -> int:
+        return prod(self.shape) * np.dtype(self.dtype).itemsize
+
+
+@dataclass(frozen=True)
+class _Record:
+    """Where one sample lies in the data file, and what it holds."""
+
+    offset: int
+    sha256: str
+    tensors: tuple[_Tensor, ...]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(tensor.nbytes for tensor in self.tensors)
+
+
+@dataclass(frozen=True)
+class Samples(Sequence[Feeds]):
+    """A spooled sequence of samples; each is read from disk when asked for.
+
+    notes: what the caller should tell the user (few samples, a subset taken).
+    batchable: whether the model treats rows along axis 0 independently, so that samples may be concatenated there;
+    set by the caller, `dataclasses.replace(samples, batchable=True)`.
+    """
+
+    directory: Path
+    records: tuple[_Record, ...]
+    notes: tuple[Note, ...] = ()
+    batchable: bool = False
+
+    @classmethod
+    def open(cls, directory: Path) -> "Samples":
+        """The samples of a finished spool, every byte checked; notes are not kept.
+
+        Raises CalibrationError when the spool is missing, unfinished or damaged.
+        """
+        records = _read_index(directory)
+        samples = cls(directory, records)
+        for index, record in enumerate(records):
+            if _digest(samples[index]) != record.sha256:
+                raise CalibrationError(f"{directory / DATA}: sample {index} is damaged: collect the samples again")
+        return samples
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    @overload
+    def __getitem__(self, index: int) -> Feeds: ...
+    @overload
+    def __getitem__(self, index: slice) -> "Samples": ...
+    def __getitem__(self, index: int | slice) -> "Feeds | Samples":
+        if isinstance(index, slice):
+            return self.select(range(len(self))[index])
+        record = self.records[operator.index(index)]
+        with (self.directory / DATA).open("rb") as file:
+            file.seek(record.offset)
+            return {tensor.name: _read(file, tensor) for tensor in record.tensors}
+
+    def __iter__(self) -> Iterator[Feeds]:
+        return (self[index] for index in range(len(self)))
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 (hex) over the samples' own digests in order: names, dtypes, shapes and bytes."""
+        return hashlib.sha256("".join(record.sha256 for record in self.records).encode()).hexdigest()
+
+    def select(self, indices: Sequence[int]) -> "Samples":
+        """The samples at these indices, in this order, read from the same spool."""
+        return replace(self, records=tuple(self.records[operator.index(index)] for index in indices), notes=())
+
+    def batches(self, size: int) -> Iterator[Feeds]:
+        """Feeds of up to `size` consecutive samples joined along axis 0; one sample each unless `batchable`."""
+        if size < 1:
+            raise ValueError(f"batch size {size}, expected at least 1")
+        start = 0
+        while start < len(self):
+            stop = self._batch_end(start, size)
+            yield _joined([self[index] for index in range(start, stop)])
+            start = stop
+
+    def _batch_end(self, start: int, size: int) -> int:
+        tails = _row_shapes(self.records[start])
+        stop = start + 1
+        while self.batchable and tails and stop < min(start + size, len(self)):
+            if _row_shapes(self.records[stop]) != tails:
+                break
+            stop += 1
+        return stop
+
+
+def collect(
+    source: object,
+    inputs: Sequence[InputSpec],
+    directory: Path,
+    limit: int,
+    preprocessing: Preprocessing | None = None,
+    progress: Callable[[int, int | None], None] | None = None,
+) -> Samples:
+    """Read at most `limit` samples from anything `open_source` accepts, check each, and spool them into `directory`.
+
+    progress: called after each sample with the number done and the number expected, if known.
+    Raises CalibrationError for data that do not fit the inputs or a reader that raises (its exception is the cause),
+    and Interrupted when the spool cannot be written.
+    """
+    if limit < 1:
+        raise CalibrationError(f"a limit of {limit} calibration samples, expected at least 1")
+    stream = open_source(source, inputs, limit, preprocessing)
+    records: list[_Record] = []
+    with _spooling(directory), (directory / DATA).open("wb") as file:
+        for index, sample in enumerate(islice(_guarded(stream), limit)):
+            records.append(_append(file, conform(sample, inputs, index)))
+            if progress:
+                progress(len(records), stream.count)
+    if not records:
+        raise CalibrationError(f"{stream.description} holds no samples: give at least one, better {FEW} or more")
+    with _spooling(directory):
+        _write_index(directory, records)
+    return Samples(directory, tuple(records), _notes(stream, len(records)))
+
+
+def _guarded(stream: Source) -> Iterator[Feeds]:
+    """The stream's samples, with whatever the user's code raises turned into a CalibrationError."""
+    index = 0
+    while True:
+        try:
+            sample = next(stream.samples)
+        except StopIteration:
+            return
+        except PtqcError:
+            raise
+        except Exception as error:
+            kind = type(error).__name__
+            raise CalibrationError(f"sample {index}: reading {stream.description} raised {kind}: {error}") from error
+        yield sample
+        index += 1
+
+
+@contextmanager
+def _spooling(directory: Path) -> Iterator[None]:
+    """Make `directory` an unfinished spool, and report a full or unwritable disk as an interruption."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / INDEX).unlink(missing_ok=True)
+        yield
+    except OSError as error:
+        raise Interrupted(
+            f"cannot write calibration samples to {directory}: {error}: make room and run again"
+        ) from error
+
+
+def _notes(stream: Source, count: int) -> tuple[Note, ...]:
+    notes = []
+    if stream.available is not None and stream.available > count:
+        message = f"{count} of the {stream.available} samples in {stream.description} are used, evenly spread"
+        notes.append(Note("calibrate", "", message))
+    if count < FEW:
+        message = f"only {count} calibration samples: the observed ranges may be too narrow; give {FEW} or more"
+        notes.append(Note("calibrate", "", message, Level.WARNING))
+    return tuple(notes)
+
+
+def _append(file: BinaryIO, feeds: Feeds) -> _Record:
+    offset = file.tell()
+    for array in feeds.values():
+        file.write(_raw(array))
+    return _Record(offset, _digest(feeds), _tensors(feeds))
+
+
+def _raw(array: np.ndarray) -> memoryview:
+    """The array's bytes without a copy; viewed as uint8, because memoryview does not know bfloat16."""
+    return array.reshape(-1).view(np.uint8).data
+
+
+def _tensors(feeds: Feeds) -> tuple[_Tensor, ...]:
+    return tuple(_Tensor(name, array.dtype.name, array.shape) for name, array in feeds.items())
+
+
+def _digest(feeds: Feeds) -> str:
+    header = [[tensor.name, tensor.dtype, list(tensor.shape)] for tensor in _tensors(feeds)]
+    digest = hashlib.sha256(json.dumps(header, separators=(",", ":")).encode())
+    for array in feeds.values():
+        digest.update(_raw(array))
+    return digest.hexdigest()
+
+
+def _read(file: BinaryIO, tensor: _Tensor) -> np.ndarray:
+    array = np.empty(tensor.shape, np.dtype(tensor.dtype))
+    if file.readinto(_raw(array)) != array.nbytes:  # type: ignore[attr-defined]
+        raise CalibrationError(f"{file.name} ends inside tensor {tensor.name!r}: collect the samples again")
+    return array
+
+
+def _write_index(directory: Path, records: Sequence[_Record]) -> None:
+    content = {"layout": LAYOUT, "samples": [asdict(record) for record in records]}
+    unfinished = directory / f"{INDEX}.part"
+    unfinished.write_text(json.dumps(content), encoding="utf-8")
+    unfinished.replace(directory / INDEX)
+
+
+def _read_index(directory: Path) -> tuple[_Record, ...]:
+    path = directory / INDEX
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if content["layout"] != LAYOUT:
+            raise ValueError(f"layout {content['layout']!r}, expected {LAYOUT!r}")
+        records = tuple(_record(entry) for entry in content["samples"])
+        size = (directory / DATA).stat().st_size
+        end = max((record.offset + record.nbytes for record in records), default=0)
+        if end > size:
+            raise ValueError(f"{DATA} has {size} bytes, expected {end}")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CalibrationError(
+            f"{path} is not a finished calibration spool ({error}): collect the samples again"
+        ) from error
+    return records
+
+
+def _record(entry: dict[str, object]) -> _Record:
+    offset, sha256, tensors = entry["offset"], entry["sha256"], entry["tensors"]
+    if not isinstance(offset, int) or not isinstance(sha256, str) or not isinstance(tensors, list):
+        raise TypeError("a sample without offset, sha256 and tensors")
+    return _Record(offset, sha256, tuple(_Tensor(t["name"], t["dtype"], tuple(t["shape"])) for t in tensors))
+
+
+def _row_shapes(record: _Record) -> tuple[tuple[int, ...], ...]:
+    """Shapes beyond axis 0, empty when a tensor has no axis to join along."""
+    if any(not tensor.shape for tensor in record.tensors):
+        return ()
+    return tuple(tensor.shape[1:] for tensor in record.tensors)
+
+
+def _joined(group: Sequence[Feeds]) -> Feeds:
+    if len(group) == 1:
+        return group[0]
+    return {name: np.concatenate([feeds[name] for feeds in group]) for name in group[0]}

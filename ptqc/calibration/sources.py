@@ -1,0 +1,263 @@
+"""Where calibration samples come from: whatever the user gave becomes one stream of feeds."""
+
+import importlib
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ptqc.calibration.images import IMAGE_SUFFIXES, Preprocessing
+from ptqc.calibration.inputs import InputSpec, as_array, shape_text
+from ptqc.errors import CalibrationError
+from ptqc.execute.onnxruntime import Feeds
+
+ARRAY_SUFFIXES = frozenset({".npy", ".npz"})
+ACCEPTED = (
+    "a folder of images, a folder of .npz or .npy files, a .npz or .npy file, module:function, "
+    "an ONNX Runtime CalibrationDataReader, an iterable of feeds, or arrays stacked on axis 0"
+)
+
+
+@dataclass(frozen=True)
+class Source:
+    """An opened source.
+
+    samples: the stream, at most `limit` long where the source has a length; values are not checked yet.
+    count: samples expected from it, None when unknown. available: samples the source holds, None when unknown.
+    description: how messages name it.
+    """
+
+    samples: Iterator[Feeds]
+    description: str
+    count: int | None = None
+    available: int | None = None
+
+
+def open_source(
+    source: object, inputs: Sequence[InputSpec], limit: int, preprocessing: Preprocessing | None = None
+) -> Source:
+    """Open what the user gave: a path, `module:function`, a reader, an iterable or arrays.
+
+    Folders and stacked arrays with more than `limit` samples give an evenly spread subset, iterators their first.
+    Items of an iterable are dicts, or arrays (tuples of them) in the order of the model's inputs.
+    Raises CalibrationError, naming the file or the entry, for anything that cannot be read.
+    """
+    if not inputs:
+        raise CalibrationError("the model has no inputs, so there is nothing to calibrate on")
+    if isinstance(source, str | Path):
+        return _open_text(source, inputs, limit, preprocessing)
+    if isinstance(source, np.ndarray):
+        return _stacked({_only(inputs, "one array").name: source}, inputs, limit, "the array")
+    if isinstance(source, Mapping):
+        arrays = {str(name): as_array(array, f"the dict's array {name!r}") for name, array in source.items()}
+        return _stacked(arrays, inputs, limit, "the dict of arrays")
+    get_next = getattr(source, "get_next", None)
+    kind = type(source).__name__
+    if callable(get_next):
+        return Source(_named(_pulled(get_next), inputs), f"the reader {kind}")
+    return _iterated(source, inputs, limit, f"the {kind}")
+
+
+def _open_text(
+    source: str | Path, inputs: Sequence[InputSpec], limit: int, preprocessing: Preprocessing | None
+) -> Source:
+    path = Path(source)
+    if path.is_dir():
+        return _open_folder(path, inputs, limit, preprocessing)
+    if path.is_file():
+        return _open_file(path, inputs, limit)
+    if isinstance(source, str) and re.fullmatch(r"[\w.]+:\w+", source):
+        return open_source(_called(source), inputs, limit, preprocessing)
+    raise CalibrationError(f"calibration data {str(source)!r}: no such file or folder; give {ACCEPTED}")
+
+
+def _open_folder(folder: Path, inputs: Sequence[InputSpec], limit: int, preprocessing: Preprocessing | None) -> Source:
+    images = _files(folder, IMAGE_SUFFIXES)
+    arrays = _files(folder, ARRAY_SUFFIXES)
+    if images and arrays:
+        raise CalibrationError(
+            f"{folder} holds images ({images[0].name}) and arrays ({arrays[0].name}): keep one kind in the folder"
+        )
+    files = images or arrays
+    if not files:
+        kinds = " ".join(sorted(IMAGE_SUFFIXES | ARRAY_SUFFIXES))
+        raise CalibrationError(f"folder {folder} holds no calibration data, expected files ending in {kinds}")
+    read = _image_reader(folder, inputs, preprocessing) if images else _array_file_reader(inputs)
+    chosen = [files[index] for index in spread(len(files), limit)]
+    return Source(map(read, chosen), f"folder {folder}", len(chosen), len(files))
+
+
+def _files(folder: Path, suffixes: frozenset[str]) -> list[Path]:
+    """Files below `folder`, sorted by path; hidden ones are left out (`._photo.jpg` of macOS is no photo)."""
+    found = [
+        path.relative_to(folder)
+        for path in folder.rglob("*")
+        if path.suffix.lower() in suffixes and not path.name.startswith(".") and path.is_file()
+    ]
+    return [folder / path for path in sorted(found, key=Path.as_posix)]
+
+
+def _image_reader(
+    folder: Path, inputs: Sequence[InputSpec], preprocessing: Preprocessing | None
+) -> Callable[[Path], Feeds]:
+    spec = _only(inputs, f"the folder of images {folder}")
+    if preprocessing is None:
+        raise CalibrationError(
+            f"{folder} holds images: say how the model takes them (resize, scale, mean, std) with a Preprocessing"
+        )
+    return lambda path: {spec.name: preprocessing.load(path, spec)}
+
+
+def _array_file_reader(inputs: Sequence[InputSpec]) -> Callable[[Path], Feeds]:
+    def read(path: Path) -> Feeds:
+        if path.suffix.lower() == ".npz":
+            return dict(_npz_members(path))
+        return {_only(inputs, str(path)).name: _load_npy(path)}
+
+    return read
+
+
+def _open_file(path: Path, inputs: Sequence[InputSpec], limit: int) -> Source:
+    if path.suffix.lower() == ".npy":
+        return _stacked({_only(inputs, str(path)).name: _load_npy(path)}, inputs, limit, str(path))
+    if path.suffix.lower() == ".npz":
+        return _stacked(_npz_members(path), inputs, limit, str(path))
+    raise CalibrationError(f"calibration file {path} ends in {path.suffix!r}; give {ACCEPTED}")
+
+
+def _load_npy(path: Path) -> np.ndarray:
+    try:
+        return np.lib.format.open_memmap(path, mode="r")
+    except Exception as error:  # NumPy raises many types for a damaged file
+        raise CalibrationError(f"{path} is not a readable .npy array ({error}): write it with numpy.save") from error
+
+
+def _npz_members(path: Path) -> Mapping[str, np.ndarray]:
+    try:
+        with path.open("rb") as file:  # numpy.load, given a path, leaves a truncated file open
+            archive = np.load(file, allow_pickle=False)
+            if isinstance(archive, np.ndarray):
+                raise ValueError("it is a single .npy array")
+            return {name: _member(archive, name) for name in archive.files}
+    except Exception as error:  # NumPy and zipfile raise many types for a damaged file
+        raise CalibrationError(
+            f"{path} is not a readable .npz archive of plain arrays ({error}): write it with numpy.savez"
+        ) from error
+
+
+def _member(archive: Mapping[str, np.ndarray], name: str) -> np.ndarray:
+    array = archive[name]
+    if not isinstance(array, np.ndarray):  # NumPy hands out a member of another kind as bytes
+        raise ValueError(f"member {name!r} is not an array")
+    return array
+
+
+def _stacked(arrays: Mapping[str, np.ndarray], inputs: Sequence[InputSpec], limit: int, where: str) -> Source:
+    """Samples cut from arrays that hold one array per input, the samples along axis 0."""
+    expected = [spec.name for spec in inputs]
+    if set(arrays) != set(expected):
+        raise CalibrationError(f"{where} holds arrays {sorted(arrays)}, expected the model's inputs {sorted(expected)}")
+    rows = {spec.name: _rows_per_sample(arrays[spec.name], spec, where) for spec in inputs}
+    counts = {name: len(arrays[name]) // (rows[name] or 1) for name in expected}
+    count = counts[expected[0]]
+    if len(set(counts.values())) > 1:
+        raise CalibrationError(f"{where} holds different numbers of samples {counts}: give every input the same number")
+    chosen = spread(count, limit)
+
+    def cut(index: int) -> Feeds:
+        return {name: _cut(arrays[name], rows[name], index) for name in expected}
+
+    return Source(map(cut, chosen), where, len(chosen), count)
+
+
+def _rows_per_sample(array: np.ndarray, spec: InputSpec, where: str) -> int:
+    """Rows of axis 0 that make one sample; 0 when axis 0 is not an axis of the input, but only counts samples."""
+    if array.ndim == len(spec.shape) + 1:
+        return 0
+    if array.ndim != len(spec.shape) or array.ndim == 0:
+        raise CalibrationError(
+            f"{where}, input {spec.name!r}: has shape {array.shape}, expected samples of shape "
+            f"{shape_text(spec.shape)} joined along axis 0 or stacked on a new one"
+        )
+    leading = spec.shape[0]
+    rows = leading if isinstance(leading, int) and leading > 0 else 1
+    if len(array) % rows:
+        raise CalibrationError(
+            f"{where}, input {spec.name!r}: has {len(array)} rows, expected a multiple of the model's batch {rows}"
+        )
+    return rows
+
+
+def _cut(array: np.ndarray, rows: int, index: int) -> np.ndarray:
+    return array[index * rows : (index + 1) * rows] if rows else np.asarray(array[index])
+
+
+def spread(count: int, limit: int) -> list[int]:
+    """At most `limit` different indices below `count`, evenly spread, the first and last among them."""
+    if count <= limit:
+        return list(range(count))
+    return [int(index) for index in np.rint(np.linspace(0, count - 1, limit))]
+
+
+def _called(text: str) -> object:
+    """What `module:function` returns; the working folder is on the import path, as with `python -m`."""
+    module_name, _, name = text.partition(":")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        function = getattr(importlib.import_module(module_name), name)
+        result = function()
+    except Exception as error:  # the user's module may raise anything
+        raise CalibrationError(
+            f"calibration data {text!r}: {type(error).__name__}: {error}; "
+            f"expected a function without arguments, importable from {here}, that returns samples"
+        ) from error
+    if isinstance(result, str | Path):
+        raise CalibrationError(f"calibration data {text!r}: returned {result!r}, expected samples, not a path")
+    return result
+
+
+def _pulled(get_next: Callable[[], Any]) -> Iterator[Any]:
+    while (item := get_next()) is not None:
+        yield item
+
+
+def _iterated(source: object, inputs: Sequence[InputSpec], limit: int, where: str) -> Source:
+    try:
+        if isinstance(source, bytes):
+            raise TypeError("bytes are not samples")
+        items: Iterator[Any] = iter(source)  # type: ignore[call-overload]
+        count = min(len(source), limit) if hasattr(source, "__len__") else None
+    except Exception as error:  # iter() and len() of the user's object may raise anything
+        raise CalibrationError(f"cannot read calibration samples from {where} ({error}); give {ACCEPTED}") from error
+    return Source(_named(items, inputs), where, count)
+
+
+def _named(items: Iterable[Any], inputs: Sequence[InputSpec]) -> Iterator[Feeds]:
+    return (_feeds(item, inputs, index) for index, item in enumerate(items))
+
+
+def _feeds(item: Any, inputs: Sequence[InputSpec], index: int) -> Feeds:
+    """One item of an iterable as feeds: a dict, or arrays in the order of the model's inputs."""
+    if isinstance(item, Mapping):
+        return dict(item)
+    values = list(item) if isinstance(item, tuple | list) else [item]
+    if len(values) != len(inputs):
+        names = ", ".join(repr(spec.name) for spec in inputs)
+        raise CalibrationError(
+            f"sample {index}: {type(item).__name__} of {len(values)} values for {len(inputs)} inputs ({names}): "
+            "yield a dict, or exactly one array for each input, without labels"
+        )
+    return {spec.name: value for spec, value in zip(inputs, values, strict=True)}
+
+
+def _only(inputs: Sequence[InputSpec], where: str) -> InputSpec:
+    if len(inputs) == 1:
+        return inputs[0]
+    names = ", ".join(repr(spec.name) for spec in inputs)
+    raise CalibrationError(f"{where} can feed a model with one input, this one has {names}: give .npz or dicts instead")

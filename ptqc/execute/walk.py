@@ -1,0 +1,194 @@
+"""Walking through a graph node by node over a fixed set of samples, holding only the values still needed.
+
+Two walks side by side (float and quantized) give a layer the inputs it will really see; at any point the rest of the
+graph can be run from the values at hand.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime as ort
+
+from ptqc.execute.onnxruntime import Feeds, session_options
+
+Values = dict[str, np.ndarray]
+
+
+class Slicer:
+    """Cuts runnable pieces out of a model: consecutive nodes with whatever they need."""
+
+    def __init__(self, model: ir.Model) -> None:
+        proto = ir.to_proto(model)
+        self.nodes: list[onnx.NodeProto] = list(proto.graph.node)
+        self.reads: list[set[str]] = [_names_read(node) for node in self.nodes]
+        self.outputs: list[str] = [value.name for value in proto.graph.output]
+        self._initializers = {tensor.name: tensor for tensor in proto.graph.initializer}
+        self._opsets = list(proto.opset_import)
+        self._ir_version = proto.ir_version
+
+    def is_constant(self, name: str) -> bool:
+        """Whether a value is an initializer."""
+        return name in self._initializers
+
+    def needed(self, first: int, outputs: Iterable[str]) -> list[int]:
+        """Indices of the nodes from `first` on that the outputs depend on."""
+        wanted, kept = set(outputs), []
+        for index in range(len(self.nodes) - 1, first - 1, -1):
+            if wanted.intersection(self.nodes[index].output):
+                kept.append(index)
+                wanted |= self.reads[index]
+        return kept[::-1]
+
+    def session(
+        self,
+        indices: Sequence[int],
+        inputs: Mapping[str, np.ndarray],
+        outputs: Sequence[str],
+        constants: Mapping[str, np.ndarray] | None = None,
+    ) -> ort.InferenceSession:
+        """A session for some nodes; inputs give dtypes and ranks, constants replace initializers."""
+        constants = constants or {}
+        graph = onnx.GraphProto(name="slice")
+        graph.node.extend(self.nodes[i] for i in indices)
+        read = set().union(*(self.reads[i] for i in indices))
+        for name in sorted(read.intersection(self._initializers)):
+            replaced = constants.get(name)
+            tensor = self._initializers[name] if replaced is None else onnx.numpy_helper.from_array(replaced, name)
+            graph.initializer.append(tensor)
+        for name in sorted(read.intersection(inputs)):
+            graph.input.append(_value_info(name, inputs[name]))
+        graph.output.extend(onnx.ValueInfoProto(name=name) for name in outputs)
+        proto = onnx.ModelProto(ir_version=self._ir_version, graph=graph, opset_import=self._opsets)
+        return ort.InferenceSession(proto.SerializeToString(), session_options(), providers=["CPUExecutionProvider"])
+
+
+def _value_info(name: str, array: np.ndarray) -> onnx.ValueInfoProto:
+    dtype = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
+    return onnx.helper.make_tensor_value_info(name, dtype, [None] * array.ndim)
+
+
+def _names_read(node: onnx.NodeProto) -> set[str]:
+    """Outer values that a node reads, its subgraphs included."""
+    names = {name for name in node.input if name}
+    for attribute in node.attribute:
+        for graph in (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])):
+            inner = {name for child in graph.node for name in _names_read(child)}
+            inner |= {value.name for value in graph.output}
+            defined = {name for child in graph.node for name in child.output}
+            defined |= {value.name for value in (*graph.input, *graph.initializer)}
+            names |= inner - defined
+    return names
+
+
+class Walk:
+    """One stream of values through a graph.
+
+    batches: the feeds, one dict per batch. values: name -> one array per batch, for what is still needed.
+    constants: replaced initializers.
+    """
+
+    def __init__(
+        self, slicer: Slicer, batches: Sequence[Feeds], constants: Mapping[str, np.ndarray] | None = None
+    ) -> None:
+        self.slicer = slicer
+        self.constants = dict(constants or {})
+        self.count = len(batches)
+        self.position = 0
+        self.values: dict[str, list[np.ndarray]] = {name: [b[name] for b in batches] for name in batches[0]}
+        self._uses = Counter(name for reads in slicer.reads for name in reads)
+        self._uses.update(slicer.outputs)
+
+    def __len__(self) -> int:
+        return len(self.slicer.nodes)
+
+    @property
+    def node(self) -> onnx.NodeProto:
+        """The node about to be run."""
+        return self.slicer.nodes[self.position]
+
+    def compute(self, constants: Mapping[str, np.ndarray] | None = None) -> dict[str, list[np.ndarray]]:
+        """Outputs of the current node on all batches, without moving on; constants replace its initializers."""
+        outputs = [name for name in self.node.output if name]
+        return self._run([self.position], outputs, {}, constants)
+
+    def advance(self, results: Mapping[str, list[np.ndarray]]) -> None:
+        """Take `results` as the current node's outputs, drop what nobody needs any more, go to the next node."""
+        self.values.update(results)
+        for name in self.slicer.reads[self.position]:
+            self._uses[name] -= 1
+        for name in (*self.slicer.reads[self.position], *results):
+            if self._uses[name] <= 0:
+                self.values.pop(name, None)
+        self.position += 1
+
+    def suffix(self, after: int | None = None, constants: Mapping[str, np.ndarray] | None = None) -> "Suffix":
+        """The rest of the graph behind node `after` (default: the one before the current)."""
+        first = self.position if after is None else after + 1
+        return Suffix(self, first, {**self.constants, **(constants or {})})
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of all values at hand."""
+        return sum(array.nbytes for arrays in self.values.values() for array in arrays)
+
+    def _run(
+        self,
+        indices: Sequence[int],
+        outputs: Sequence[str],
+        override: Mapping[str, list[np.ndarray]],
+        constants: Mapping[str, np.ndarray] | None = None,
+    ) -> dict[str, list[np.ndarray]]:
+        source = {name: override.get(name, self.values.get(name, [])) for name in self._read_by(indices)}
+        shapes = {name: values[0] for name, values in source.items()}
+        session = self.slicer.session(indices, shapes, outputs, {**self.constants, **(constants or {})})
+        return run_batches(session, source, outputs, self.count)
+
+    def _read_by(self, indices: Sequence[int]) -> list[str]:
+        """Activations that some nodes read and do not make."""
+        read = set().union(*(self.slicer.reads[i] for i in indices))
+        made = {name for i in indices for name in self.slicer.nodes[i].output}
+        return [name for name in sorted(read - made) if not self.slicer.is_constant(name)]
+
+
+def run_batches(
+    session: ort.InferenceSession, source: Mapping[str, list[np.ndarray]], outputs: Sequence[str], count: int
+) -> dict[str, list[np.ndarray]]:
+    """Run a session on every batch; output name -> one array per batch."""
+    columns: list[list[np.ndarray]] = [[] for _ in outputs]
+    for i in range(count):
+        results = session.run(list(outputs), {name: values[i] for name, values in source.items()})
+        for column, result in zip(columns, results, strict=True):
+            column.append(result)
+    return dict(zip(outputs, columns, strict=True))
+
+
+class Suffix:
+    """The end of a graph from some node on, run from a walk's values with some of them replaced."""
+
+    def __init__(self, walk: Walk, first: int, constants: Mapping[str, np.ndarray]) -> None:
+        slicer = walk.slicer
+        self._walk = walk
+        self._constants = constants
+        self._indices = slicer.needed(first, slicer.outputs)
+        made = {name for i in self._indices for name in slicer.nodes[i].output}
+        self._computed = [name for name in slicer.outputs if name in made]
+        self._reads = walk._read_by(self._indices)
+        self._session: ort.InferenceSession | None = None
+
+    def run(self, override: Mapping[str, list[np.ndarray]]) -> list[Values]:
+        """The graph's outputs per batch when the values in `override` replace those at hand."""
+        walk = self._walk
+        source = {name: override.get(name, walk.values.get(name, [])) for name in self._reads}
+        results: dict[str, list[np.ndarray]] = {}
+        if self._computed:
+            if self._session is None:
+                shapes = {name: values[0] for name, values in source.items()}
+                self._session = walk.slicer.session(self._indices, shapes, self._computed, self._constants)
+            results = run_batches(self._session, source, self._computed, walk.count)
+        for name in walk.slicer.outputs:
+            if name not in results:
+                results[name] = override.get(name, walk.values.get(name, []))
+        return [{name: results[name][i] for name in walk.slicer.outputs} for i in range(walk.count)]

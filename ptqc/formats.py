@@ -1,0 +1,97 @@
+"""Number formats, how finely their parameters are shared, and the parameters themselves."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+
+
+class Family(StrEnum):
+    """Number families. Only those with behaviour are listed."""
+
+    INTEGER = "int"
+    FLOAT = "float"
+    PALETTE = "palette"  # an exact table of the distinct values
+
+
+@dataclass(frozen=True, order=True)
+class Format:
+    """A storage format: family, bits and, for integers, signedness.
+
+    str() gives the stable key used in plans: int4, uint8, float16, float32, palette1.
+    """
+
+    family: Family
+    bits: int
+    signed: bool = True
+
+    def __str__(self) -> str:
+        return f"{'' if self.signed else 'u'}{self.family}{self.bits}"
+
+    @classmethod
+    def parse(cls, text: str) -> "Format":
+        """Inverse of str(). Raises ValueError naming the text."""
+        for family in Family:
+            for prefix, signed in ((family.value, True), ("u" + family.value, False)):
+                if text.startswith(prefix) and text[len(prefix) :].isdigit():
+                    return cls(family, int(text[len(prefix) :]), signed)
+        raise ValueError(f"unknown number format {text!r}; known: int2…int8, uint8, float16, float32, palette1…8")
+
+    @property
+    def low(self) -> int:
+        """Smallest integer code."""
+        return -(1 << (self.bits - 1)) if self.signed else 0
+
+    @property
+    def high(self) -> int:
+        """Largest integer code."""
+        return (1 << (self.bits - 1)) - 1 if self.signed else (1 << self.bits) - 1
+
+
+def integer(bits: int, signed: bool = True) -> Format:
+    """An integer format."""
+    return Format(Family.INTEGER, bits, signed)
+
+
+UINT8 = integer(8, signed=False)
+FLOAT16 = Format(Family.FLOAT, 16)
+FLOAT32 = Format(Family.FLOAT, 32)
+
+
+@dataclass(frozen=True)
+class Granularity:
+    """How scales are shared: one per tensor (axis None), per index of an axis, or per block of that axis."""
+
+    axis: int | None = None
+    block: int | None = None
+
+
+PER_TENSOR = Granularity()
+
+
+@dataclass(frozen=True)
+class QuantParams:
+    """Per-tensor quantization of an activation: real = scale · (code − zero_point).
+
+    Tensors that share a scale share one object.
+    """
+
+    format: Format
+    scale: float
+    zero_point: int
+
+    def __post_init__(self) -> None:
+        if not (np.isfinite(self.scale) and self.scale > 0):
+            raise ValueError(f"scale must be positive and finite, got {self.scale}")
+        if not self.format.low <= self.zero_point <= self.format.high:
+            raise ValueError(f"zero point {self.zero_point} lies outside {self.format}")
+
+    @property
+    def low(self) -> float:
+        """Smallest representable real value."""
+        return self.scale * (self.format.low - self.zero_point)
+
+    @property
+    def high(self) -> float:
+        """Largest representable real value."""
+        return self.scale * (self.format.high - self.zero_point)

@@ -1,0 +1,123 @@
+"""The one definition of the integers: for each integer operator, exactly which codes come out.
+
+Both targets are held to these functions. Convolutions and products accumulate in int32 with the bias inside and
+requantize as ``clip(rint(float32(acc) · float32(s_x · s_w / s_y)) + z_y)``; Add, Mul and the average pools dequantize,
+operate and quantize in float32; a pointwise function is a table of 256 codes. Inner products are computed with float64
+matrix products, which are exact below 2^53.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ptqc.formats import QuantParams
+
+Codes = NDArray[np.integer]
+Reals = NDArray[np.float32]
+
+
+def quantize(x: np.ndarray, params: QuantParams) -> Codes:
+    """Codes of real values: clip(rint(x / scale) + zero_point), halves to even."""
+    scaled = np.rint(np.asarray(x, np.float32) / np.float32(params.scale))
+    dtype = np.int8 if params.format.signed else np.uint8
+    clipped = np.clip(scaled + np.float32(params.zero_point), params.format.low, params.format.high)
+    return clipped.astype(dtype if params.format.bits <= 8 else np.uint16)
+
+
+def dequantize(codes: np.ndarray, params: QuantParams) -> Reals:
+    """Real values of codes: (code − zero_point) · scale in float32."""
+    return (codes.astype(np.int32) - params.zero_point).astype(np.float32) * np.float32(params.scale)
+
+
+def fake_quantize(x: np.ndarray, params: QuantParams) -> Reals:
+    """dequantize(quantize(x))."""
+    scaled = np.rint(np.asarray(x, np.float32) / np.float32(params.scale))
+    low, high = params.format.low - params.zero_point, params.format.high - params.zero_point
+    return np.asarray(np.clip(scaled, low, high) * np.float32(params.scale), np.float32)
+
+
+def multiplier(x: QuantParams, weight_scale: np.ndarray, y: QuantParams) -> Reals:
+    """float32 requantization factor per output channel, in the order of operations that ONNX Runtime uses."""
+    product = np.float32(x.scale) * np.asarray(weight_scale, np.float32)
+    return np.asarray(product / np.float32(y.scale), np.float32)
+
+
+def requantize(accumulator: np.ndarray, factor: np.ndarray, y: QuantParams) -> Codes:
+    """Codes of an int32 accumulator; `factor` broadcasts against it."""
+    scaled = np.rint(accumulator.astype(np.float32) * factor)
+    clipped = np.clip(scaled + np.float32(y.zero_point), y.format.low, y.format.high)
+    return clipped.astype(np.int8 if y.format.signed else np.uint8)
+
+
+def conv_accumulator(
+    x: np.ndarray,
+    zero_point: int,
+    weight: np.ndarray,
+    bias: np.ndarray | None,
+    *,
+    strides: Sequence[int],
+    pads: Sequence[int],
+    dilations: Sequence[int],
+    groups: int,
+) -> NDArray[np.int64]:
+    """int accumulator of a convolution of any spatial rank; padding stands for real zero.
+
+    x (N, C, *spatial) codes, weight (O, C/groups, *kernel) codes, bias (O) int32. pads: begins, then ends.
+    """
+    columns = im2col(
+        x.astype(np.float64) - zero_point, weight.shape[2:], strides=strides, pads=pads, dilations=dilations
+    )
+    samples, channels, taps, *out = columns.shape
+    columns = columns.reshape(samples, groups, channels // groups * taps, -1)
+    kernels = weight.reshape(groups, weight.shape[0] // groups, -1).astype(np.float64)
+    result = np.einsum("gok,ngkp->ngop", kernels, columns, optimize=True)
+    result = np.rint(result.reshape(samples, weight.shape[0], *out)).astype(np.int64)
+    return result if bias is None else result + bias.reshape(1, -1, *(1,) * len(out))
+
+
+def im2col(
+    x: np.ndarray,
+    kernel: Sequence[int],
+    *,
+    strides: Sequence[int],
+    pads: Sequence[int],
+    dilations: Sequence[int],
+) -> np.ndarray:
+    """Windows of x (N, C, *spatial) padded with zeros, as a view (N, C, taps, *out) where possible."""
+    rank = len(kernel)
+    x = np.pad(x, [(0, 0), (0, 0), *((pads[i], pads[i + rank]) for i in range(rank))])
+    spans = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
+    windows = np.lib.stride_tricks.sliding_window_view(x, spans, axis=tuple(range(2, 2 + rank)))
+    keep = (slice(None), slice(None), *(slice(None, None, s) for s in strides))
+    windows = windows[keep + tuple(slice(None, None, d) for d in dilations)]
+    order = (0, 1, *range(2 + rank, 2 + 2 * rank), *range(2, 2 + rank))
+    moved = windows.transpose(order)
+    return moved.reshape(*moved.shape[:2], -1, *moved.shape[2 + rank :])
+
+
+def matmul_accumulator(
+    x: np.ndarray, zero_point: int, weight: np.ndarray, bias: np.ndarray | None
+) -> NDArray[np.int64]:
+    """int accumulator of x (..., K) codes times weight (K, N) codes plus bias (N)."""
+    result = np.rint((x.astype(np.float64) - zero_point) @ weight.astype(np.float64)).astype(np.int64)
+    return result if bias is None else result + bias
+
+
+def add(a: np.ndarray, a_params: QuantParams, b: np.ndarray, b_params: QuantParams, y: QuantParams) -> Codes:
+    """Codes of a + b."""
+    return quantize(dequantize(a, a_params) + dequantize(b, b_params), y)
+
+
+def mul(a: np.ndarray, a_params: QuantParams, b: np.ndarray, b_params: QuantParams, y: QuantParams) -> Codes:
+    """Codes of a · b."""
+    return quantize(dequantize(a, a_params) * dequantize(b, b_params), y)
+
+
+def global_average_pool(x: np.ndarray, x_params: QuantParams, y: QuantParams) -> Codes:
+    """Codes of the mean over all spatial axes of x (N, C, *spatial), kept as size 1."""
+    spatial = tuple(range(2, x.ndim))
+    count = np.prod([x.shape[axis] for axis in spatial])
+    total = (x.astype(np.int64) - x_params.zero_point).sum(spatial, keepdims=True)
+    mean = total.astype(np.float32) * np.float32(x_params.scale) / np.float32(count)
+    return quantize(mean, y)

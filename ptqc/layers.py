@@ -1,0 +1,186 @@
+"""Views of a model by role: the layers with their weights, and the constants that may be stored packed."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from ptqc.operators import LAYERS, attribute, constant, ints, is_float, settled_output
+
+# Constants smaller than this cost more graph text than packing them saves.
+SMALLEST_TABLE = 256
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A linear node with a constant weight. All names are value names; `name` is the node's output and the stable key.
+
+    channel_axis: the weight axis of output channels. groups, strides, pads (begins, then ends), dilations: of a Conv.
+    settled: the output, or what follows it when a Relu or Clip(0, …) is absorbed.
+    """
+
+    name: str
+    op_type: str
+    input: str
+    weight: str
+    bias: str | None
+    settled: str
+    shape: tuple[int, ...]
+    channel_axis: int
+    groups: int = 1
+    strides: tuple[int, ...] = ()
+    pads: tuple[int, ...] = ()
+    dilations: tuple[int, ...] = ()
+
+    @property
+    def channels(self) -> int:
+        """Output channels."""
+        return self.shape[self.channel_axis]
+
+    @property
+    def kernel(self) -> tuple[int, ...]:
+        """Spatial kernel shape; () for products."""
+        return self.shape[2:] if self.op_type == "Conv" else ()
+
+    @property
+    def is_depthwise(self) -> bool:
+        """One input channel per group."""
+        return self.op_type == "Conv" and self.groups > 1 and self.shape[1] == 1
+
+    def matrix(self, weight: np.ndarray) -> np.ndarray:
+        """Weight as (groups, outputs per group, inputs per group · taps); a view where possible."""
+        if self.channel_axis == 1 and self.op_type != "Conv":
+            weight = weight.T
+        return weight.reshape(self.groups, self.channels // self.groups, -1)
+
+    def tensor(self, matrix: np.ndarray) -> np.ndarray:
+        """Inverse of `matrix`."""
+        if self.channel_axis == 1 and self.op_type != "Conv":
+            return np.ascontiguousarray(matrix.reshape(self.channels, -1).T)
+        return matrix.reshape(self.shape)
+
+    def along_channels(self, vector: np.ndarray) -> np.ndarray:
+        """A per-channel vector, shaped to broadcast against the weight."""
+        shape = [1] * len(self.shape)
+        shape[self.channel_axis] = -1
+        return vector.reshape(shape)
+
+    def over_output(self, vector: np.ndarray) -> np.ndarray:
+        """A per-channel vector, shaped to broadcast against the layer's output."""
+        return vector.reshape(1, -1, *(1,) * len(self.kernel)) if self.op_type == "Conv" else vector
+
+
+@dataclass(frozen=True)
+class Weight:
+    """A constant that may be stored in few bits, with everything that uses it.
+
+    layers: the layers that use it as their weight (empty for a table: an embedding, a recurrent matrix, a mask).
+    channel_axis: the axis that scales run along.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    channel_axis: int
+    layers: tuple[Layer, ...]
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return int(np.prod(self.shape))
+
+
+def all_nodes(graph: ir.Graph) -> Iterator[ir.Node]:
+    """Nodes of the graph and of all subgraphs, in order."""
+    yield from ir.traversal.RecursiveGraphIterator(graph)
+
+
+def find_layers(model: ir.Model) -> list[Layer]:
+    """The layers of the main graph in execution order."""
+    found = (_as_layer(node) for node in model.graph)
+    return [layer for layer in found if layer is not None]
+
+
+def why_not_a_layer(node: ir.Node) -> str:
+    """The reason a Conv, Gemm or MatMul is not treated as a layer."""
+    if constant(node.inputs[1]) is None:
+        return "its second operand is computed, not constant"
+    return "its attributes have no integer kernel"
+
+
+def _as_layer(node: ir.Node) -> Layer | None:
+    if node.op_type not in LAYERS or node.domain or len(node.inputs) < 2 or node.inputs[0] is None:
+        return None
+    weight = constant(node.inputs[1])
+    if weight is None or weight.dtype != np.float32 or constant(node.inputs[0]) is not None:
+        return None
+    bias = node.inputs[2] if len(node.inputs) > 2 else None
+    if bias is not None and constant(bias) is None:
+        return None
+    axis = _channel_axis(node, weight, bias)
+    if axis is None:
+        return None
+    return Layer(
+        name=str(node.outputs[0].name),
+        op_type=node.op_type,
+        input=str(node.inputs[0].name),
+        weight=str(node.inputs[1].name),  # type: ignore[union-attr]
+        bias=None if bias is None else str(bias.name),
+        settled=str(settled_output(node).name),
+        shape=tuple(int(d) for d in weight.shape),
+        channel_axis=axis,
+        **(_conv_fields(node, weight.ndim - 2) if node.op_type == "Conv" else {}),
+    )
+
+
+def _channel_axis(node: ir.Node, weight: np.ndarray, bias: ir.Value | None) -> int | None:
+    if node.op_type == "Conv":
+        return 0 if attribute(node, "auto_pad", "NOTSET") == "NOTSET" else None
+    if weight.ndim != 2:
+        return None
+    if node.op_type == "MatMul":
+        return 1
+    scaled = any(a is not None and a.as_float() != 1.0 for a in map(node.attributes.get, ("alpha", "beta")))
+    axis = 0 if attribute(node, "transB", 0) else 1
+    vector_bias = bias is None or np.size(constant(bias)) == weight.shape[axis]
+    return axis if not scaled and not attribute(node, "transA", 0) and vector_bias else None
+
+
+def _conv_fields(node: ir.Node, rank: int) -> dict[str, int | tuple[int, ...]]:
+    return {
+        "groups": int(attribute(node, "group", 1)),
+        "strides": tuple(ints(node, "strides") or [1] * rank),
+        "pads": tuple(ints(node, "pads") or [0] * (2 * rank)),
+        "dilations": tuple(ints(node, "dilations") or [1] * rank),
+    }
+
+
+def find_weights(model: ir.Model, layers: Sequence[Layer]) -> list[Weight]:
+    """Every float constant worth packing: the layers' weights first, then other constants of SMALLEST_TABLE or more."""
+    users: dict[str, list[Layer]] = {}
+    for layer in layers:
+        users.setdefault(layer.weight, []).append(layer)
+    weights = [_layer_weight(model, name, group) for name, group in users.items()]
+    taken = set(users) | {layer.bias for layer in layers}
+    used = {str(v.name) for node in all_nodes(model.graph) for v in node.inputs if v is not None}
+    for name, value in model.graph.initializers.items():
+        array = value.const_value
+        if name in taken or name not in used or array is None or not is_float(value) or array.size < SMALLEST_TABLE:
+            continue
+        shape = tuple(int(d) for d in array.shape)
+        weights.append(Weight(name, shape, _table_axis(shape), ()))
+    return weights
+
+
+def _layer_weight(model: ir.Model, name: str, layers: list[Layer]) -> Weight:
+    """A weight of layers; one that other nodes use too, or that is used in different roles, is a table."""
+    others = len(model.graph.initializers[name].uses()) != len(layers)
+    if others or len({(x.op_type, x.channel_axis, x.groups) for x in layers}) > 1:
+        return Weight(name, layers[0].shape, _table_axis(layers[0].shape), ())
+    return Weight(name, layers[0].shape, layers[0].channel_axis, tuple(layers))
+
+
+def _table_axis(shape: tuple[int, ...]) -> int:
+    """The axis of a table that gets own scales: the longest but the last, so that rows are at least 8 long."""
+    axes = [axis for axis in range(len(shape) - 1) if np.prod(shape) // shape[axis] >= 8]
+    return max(axes, key=lambda axis: shape[axis], default=0)

@@ -1,0 +1,24 @@
+"""The one lowered graph, as passes hand it to the code generators."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from ptqc.formats import Format
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """The quantized graph and what it says about itself.
+
+    formats: name of an initializer of weight codes -> its storage format. integer: names of the original nodes that the
+    plan puts on integer kernels -> their operator. codes: quantized tensor -> name of its codes. layer_constants:
+    dequantized weight of each integer layer -> its dequantized bias.
+    """
+
+    model: ir.Model
+    formats: Mapping[str, Format]
+    integer: Mapping[str, str]
+    codes: Mapping[str, str]
+    layer_constants: Mapping[str, str | None]

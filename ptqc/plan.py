@@ -1,0 +1,120 @@
+"""The one place where decisions live: which activations are quantized and how, and in what format each weight is stored.
+
+A plan is plain JSON with stable keys (output value names), can be written, edited and given back.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from ptqc.errors import UsageError
+from ptqc.formats import Format, QuantParams
+from ptqc.layers import Layer, Weight
+from ptqc.sites import Kernel, Site, integer_kernels
+
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Decisions over the roles of one model.
+
+    activations: site name -> parameters, for the sites that are quantized. formats: weight name -> storage format.
+    """
+
+    layers: tuple[Layer, ...]
+    weights: tuple[Weight, ...]
+    kernels: tuple[Kernel, ...]
+    sites: tuple[Site, ...]
+    activations: Mapping[str, QuantParams]
+    formats: Mapping[str, Format]
+
+    @cached_property
+    def params(self) -> Mapping[str, QuantParams]:
+        """Tensor -> parameters; tensors of one site share one object."""
+        return {
+            tensor: self.activations[site.name]
+            for site in self.sites
+            if site.name in self.activations
+            for tensor in site.tensors
+        }
+
+    @cached_property
+    def integer(self) -> Mapping[str, Kernel]:
+        """Node name -> kernel, for the nodes that run on codes."""
+        weights = {layer.name: layer.weight for layer in self.layers}
+        return {
+            kernel.node: kernel
+            for kernel in integer_kernels(self.kernels, self.params)
+            if kernel.node not in weights or self._has_codes(weights[kernel.node])
+        }
+
+    def _has_codes(self, weight: str) -> bool:
+        form = self.formats.get(weight)
+        return form is None or form.family == "int"
+
+    def with_formats(self, formats: Mapping[str, Format]) -> "Plan":
+        """The same activations with other weight formats."""
+        return Plan(self.layers, self.weights, self.kernels, self.sites, self.activations, dict(formats))
+
+    def to_json(self) -> dict[str, Any]:
+        """Canonical JSON: activations with their tensors, and layers and tables with format and compute."""
+        users = {weight.name: weight for weight in self.weights}
+        activations = [
+            {
+                "site": site.name,
+                "tensors": list(site.tensors),
+                "format": str(self.activations[site.name].format),
+                "scale": float(self.activations[site.name].scale),
+                "zero_point": self.activations[site.name].zero_point,
+            }
+            for site in self.sites
+            if site.name in self.activations
+        ]
+        weights = [
+            {
+                "weight": name,
+                "format": str(form),
+                "layers": {x.name: "integer" if x.name in self.integer else "float" for x in users[name].layers},
+            }
+            for name, form in self.formats.items()
+        ]
+        return {"version": VERSION, "activations": activations, "weights": weights}
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any], roles: "Plan") -> "Plan":
+        """A plan read back, over the roles of the model it is for. Raises UsageError where the two do not fit."""
+        if document.get("version") != VERSION:
+            raise UsageError(f"the plan has version {document.get('version')!r}; this ptqc reads version {VERSION}")
+        sites = {site.name for site in roles.sites}
+        activations = {
+            entry["site"]: QuantParams(Format.parse(entry["format"]), entry["scale"], entry["zero_point"])
+            for entry in document["activations"]
+        }
+        formats = {entry["weight"]: Format.parse(entry["format"]) for entry in document["weights"]}
+        _same("activation", sites, activations, subset=True)
+        _same("weight", {weight.name for weight in roles.weights}, formats, subset=False)
+        return cls(roles.layers, roles.weights, roles.kernels, roles.sites, activations, formats)
+
+
+def _same(what: str, known: set[str], given: Mapping[str, object], *, subset: bool) -> None:
+    unknown = sorted(set(given) - known)
+    missing = [] if subset else sorted(known - set(given))
+    if unknown or missing:
+        raise UsageError(
+            f"the plan is for another model: unknown {what}s {unknown[:5]}, missing {what}s {missing[:5]}"
+        )
+
+
+def write_json(document: object) -> str:
+    """Canonical JSON text: sorted keys, no volatile parts."""
+    return json.dumps(document, indent=1, sort_keys=True, allow_nan=False) + "\n"
+
+
+def empty_plan(
+    layers: Sequence[Layer], weights: Sequence[Weight], kernels: Sequence[Kernel], sites: Sequence[Site]
+) -> Plan:
+    """The roles alone, nothing decided."""
+    return Plan(tuple(layers), tuple(weights), tuple(kernels), tuple(sites), {}, {})

@@ -1,0 +1,114 @@
+"""Reading a model: cheap checks first, so that no library sees a file that hangs or crashes it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx
+import onnx_ir as ir
+import onnx_ir.passes.common as common
+
+from ptqc.errors import ModelError
+from ptqc.execute.onnxruntime import IN_MEMORY_LIMIT
+from ptqc.notes import Level, Note
+from ptqc.reading.file import digest_of, parse, read_bytes
+from ptqc.reading.functions import check_functions
+from ptqc.reading.operators import check_operators, check_versions
+from ptqc.reading.tensors import check_tensors, external_files
+from ptqc.reading.values import check_no_cycles, check_values, is_sorted
+from ptqc.reading.weights import check_precision, check_weights_finite
+
+STEP = "read"
+
+# ONNX Runtime 1.31 refuses models that declare a higher version; nothing that opset 26 can say needs one.
+MAX_IR_VERSION = 13
+
+# In this order: each check may rely on what the ones before it found.
+PROTO_CHECKS: tuple[Callable[[onnx.ModelProto], None], ...] = (
+    check_versions,
+    check_functions,
+    check_operators,
+    check_values,
+    check_no_cycles,
+    check_precision,
+)
+
+
+@dataclass(frozen=True)
+class Source:
+    """A model as it was given.
+
+    size: bytes of the .onnx file and of every external data file.
+    digest: SHA-256 over the same bytes, hexadecimal.
+    """
+
+    model: ir.Model
+    path: Path
+    size: int
+    digest: str
+    notes: tuple[Note, ...]
+
+
+def read_model(path: Path | str) -> Source:
+    """Read and check an ONNX model; the file is never changed.
+
+    Nodes come out sorted. Raises ModelError, which names the file, the tensor or node, the rule and a remedy.
+    """
+    path = Path(path)
+    try:
+        return _read(path)
+    except ModelError as error:
+        raise ModelError(f"{path}: {error}") from error
+
+
+def _read(path: Path) -> Source:
+    data = read_bytes(path)
+    proto = parse(data)
+    for check in PROTO_CHECKS:
+        check(proto)
+    check_tensors(proto, path.parent)
+    notes = list(_remarks(proto))
+    files = external_files(proto, path.parent)
+    size = len(data) + sum(file.stat().st_size for file in files.values())
+    model = _to_ir(proto, path.parent)
+    if size < IN_MEMORY_LIMIT:
+        ir.external_data.load_to_model(model)
+    check_weights_finite(model)
+    _check_with_onnx(model if size < IN_MEMORY_LIMIT else path)
+    return Source(model, path, size, digest_of(data, files), tuple(notes))
+
+
+def _remarks(proto: onnx.ModelProto) -> list[Note]:
+    notes = []
+    if not is_sorted(proto.graph):
+        notes.append(Note(STEP, "", "nodes were not in topological order: sorted", Level.WARNING))
+    if proto.ir_version > MAX_IR_VERSION:
+        message = f"IR version {proto.ir_version} lowered to {MAX_IR_VERSION}, the highest that ONNX Runtime loads"
+        notes.append(Note(STEP, "", message))
+    for node in proto.graph.node:
+        if any(attribute.HasField("g") or attribute.graphs for attribute in node.attribute):
+            subject = node.output[0] if node.output else ""
+            notes.append(Note(STEP, subject, f"the graphs inside this {node.op_type} stay float", Level.SKIPPED))
+    return notes
+
+
+def _to_ir(proto: onnx.ModelProto, folder: Path) -> ir.Model:
+    try:
+        model = ir.serde.deserialize_model(proto)
+        ir.external_data.set_base_dir(model.graph, folder)
+        model.graph.sort()
+    except Exception as error:  # whatever is malformed in a way that no check above names
+        raise ModelError(f"is damaged: {error}; export the model again") from error
+    model.ir_version = min(model.ir_version, MAX_IR_VERSION)
+    return model
+
+
+def _check_with_onnx(model: ir.Model | Path) -> None:
+    try:
+        if isinstance(model, Path):
+            onnx.checker.check_model(str(model))
+        else:
+            common.CheckerPass()(model)
+    except Exception as error:  # the checker and the pass around it have error types of their own
+        reason = error.__cause__ or error
+        raise ModelError(f"the ONNX checker refuses the model: {reason}; export the model again") from error

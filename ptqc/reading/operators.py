@@ -1,0 +1,71 @@
+"""Which operators and versions are accepted: ONNX's own, in float, that the installed runtime can run."""
+
+from collections.abc import Iterable
+
+import onnx
+from onnx.defs import SchemaError
+
+from ptqc.errors import ModelError
+from ptqc.reading.functions import key_of
+from ptqc.reading.walk import every_node, label
+
+MIN_OPSET = 13
+MAX_OPSET = 26  # what ONNX Runtime 1.31 loads
+
+ONNX_DOMAINS = ("", "ai.onnx")
+QUANTIZED = {"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "ConvInteger", "MatMulInteger"}
+
+
+def check_versions(model: onnx.ModelProto) -> None:
+    """Refuse a model without an operator set version, or with one outside 13 to 26; functions alike."""
+    version = _opset(model.opset_import)
+    if version is None:
+        raise ModelError("names no operator set version for ai.onnx; export the model again")
+    if not MIN_OPSET <= version <= MAX_OPSET:
+        remedy = "onnx.version_converter" if version < MIN_OPSET else f"opset_version={MAX_OPSET} or lower at export"
+        raise ModelError(f"uses opset {version}; {MIN_OPSET} to {MAX_OPSET} are accepted: use {remedy}")
+    for function in model.functions:
+        own = _opset(function.opset_import)
+        if own is not None and own != version:
+            raise ModelError(f"function {function.name!r} uses opset {own}, the model {version}; expected the same")
+
+
+def check_operators(model: onnx.ModelProto) -> None:
+    """Refuse quantized, optimized, custom and unknown operators, listing them."""
+    version = _opset(model.opset_import) or 0
+    functions = {key_of(function) for function in model.functions}
+    foreign: dict[str, str] = {}
+    for node in every_node(model):
+        if (node.domain, node.op_type, node.overload) in functions:
+            continue
+        if node.op_type in QUANTIZED or node.op_type.startswith("QLinear"):
+            raise ModelError(f"is quantized already ({label(node)}); give the float model that it was made from")
+        if not _known(node, version):
+            foreign.setdefault(":".join(filter(None, (node.domain, node.op_type))), label(node))
+    if any(name.startswith("com.microsoft") for name in foreign):
+        raise ModelError(
+            f"has operators of ONNX Runtime ({_list(foreign)}): it was optimized or quantized already; "
+            "give the model as it was exported"
+        )
+    if foreign:
+        raise ModelError(
+            f"has operators that ONNX opset {version} does not define: {_list(foreign)} "
+            f"(first: {next(iter(foreign.values()))}); custom operators are not supported"
+        )
+
+
+def _opset(imports: Iterable[onnx.OperatorSetIdProto]) -> int | None:
+    return next((entry.version for entry in imports if entry.domain in ONNX_DOMAINS), None)
+
+
+def _known(node: onnx.NodeProto, version: int) -> bool:
+    if node.domain not in ONNX_DOMAINS:
+        return False
+    try:
+        return not onnx.defs.get_schema(node.op_type, version, "").deprecated
+    except SchemaError:
+        return False
+
+
+def _list(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names))

@@ -1,0 +1,53 @@
+"""Weights that a layer multiplies by: finite, and in float32 (or a narrower float)."""
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from ptqc.errors import ModelError
+from ptqc.reading.walk import every_graph, every_node
+
+# Infinities in other places (an attention mask) are meant.
+COMPUTE = {
+    *("Conv", "ConvTranspose", "Gemm", "MatMul", "Einsum", "LSTM", "GRU", "RNN"),
+    *("BatchNormalization", "InstanceNormalization", "LayerNormalization", "GroupNormalization"),
+}
+
+
+def check_precision(model: onnx.ModelProto) -> None:
+    """Refuse models that compute in float64; float64 constants elsewhere (exporters write them) are fine."""
+    double = onnx.TensorProto.DOUBLE
+    for value in (*model.graph.input, *model.graph.output):
+        if value.type.tensor_type.elem_type == double:
+            raise ModelError(f"{value.name!r} is float64; float32 is expected: export the model in float32")
+    weights = {name for node in every_node(model) if node.op_type in COMPUTE for name in node.input}
+    for graph in every_graph(model):
+        for tensor in graph.initializer:
+            if tensor.data_type == double and tensor.name in weights:
+                raise ModelError(f"weight {tensor.name!r} is float64; float32 is expected: export in float32")
+
+
+def check_weights_finite(model: ir.Model) -> None:
+    """Refuse NaN and infinities in the constants that the compute operators read."""
+    seen: set[ir.Value] = set()
+    bodies: tuple[ir.Graph | ir.Function, ...] = (model.graph, *model.functions.values())
+    for node in (node for body in bodies for node in ir.traversal.RecursiveGraphIterator(body)):
+        if node.op_type not in COMPUTE or node.domain != "":
+            continue
+        for value in node.inputs:
+            if value is not None and value not in seen:
+                seen.add(value)
+                _check_finite(value)
+
+
+def _check_finite(value: ir.Value) -> None:
+    tensor = ir.convenience.get_const_tensor(value)
+    if tensor is None or not tensor.dtype.is_floating_point():
+        return
+    array = tensor.numpy()
+    bad = array.size - int(np.count_nonzero(np.isfinite(array)))
+    if bad:
+        raise ModelError(
+            f"weight {value.name!r} holds {bad} of {array.size} values that are NaN or infinite; "
+            "expected finite ones: train or export the model again"
+        )

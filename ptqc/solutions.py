@@ -1,0 +1,44 @@
+"""What a candidate is: the numbers that replace a weight, and the bias that goes with them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from ptqc.formats import Family, Format
+
+
+@dataclass(frozen=True, eq=False)
+class Solution:
+    """A weight in one format.
+
+    codes: int8 of the weight's shape (integer), uint8 indices (palette), float16 or float32 values (float).
+    scale: float32 per index of the weight's channel axis (integer), the distinct values (palette), empty (float).
+    axis: the channel axis.
+    """
+
+    form: Format
+    codes: np.ndarray
+    scale: np.ndarray
+    axis: int
+
+    @property
+    def weight(self) -> np.ndarray:
+        """The real values, float32, as they will be used."""
+        match self.form.family:
+            case Family.INTEGER:
+                shape = [1] * self.codes.ndim
+                shape[self.axis] = -1
+                return np.asarray(self.codes * self.scale.reshape(shape), np.float32)
+            case Family.PALETTE:
+                return np.asarray(self.scale[self.codes], np.float32)
+            case _:
+                return self.codes.astype(np.float32)
+
+
+@dataclass(frozen=True, eq=False)
+class Tuned:
+    """The numbers of a whole model: weight name -> solution, layer name -> bias (None: no bias)."""
+
+    weights: Mapping[str, Solution]
+    biases: Mapping[str, np.ndarray | None]

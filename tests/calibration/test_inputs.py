@@ -1,0 +1,144 @@
+import ml_dtypes
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+from ptqc.calibration.inputs import InputSpec, conform, input_specs
+from ptqc.errors import CalibrationError
+
+IMAGE = InputSpec("x", np.dtype(np.float32), ("N", 3, 8, 8))
+PAIR = (InputSpec("ids", np.dtype(np.int64), ("B", "T")), InputSpec("mask", np.dtype(np.int64), ("B", "T")))
+
+
+def refusal(sample: dict[str, object], *inputs: InputSpec) -> str:
+    with pytest.raises(CalibrationError) as caught:
+        conform(sample, inputs, 37)
+    return str(caught.value)
+
+
+def test_a_fitting_sample_is_kept_as_it_is():
+    x = np.random.default_rng(0).normal(size=(2, 3, 8, 8)).astype(np.float32)
+    feeds = conform({"x": x}, [IMAGE], 0)
+    assert feeds["x"] is x
+
+
+def test_feeds_come_in_the_models_input_order():
+    sample = {"mask": np.ones((1, 4), np.int64), "ids": np.zeros((1, 4), np.int64)}
+    assert list(conform(sample, PAIR, 0)) == ["ids", "mask"]
+
+
+@pytest.mark.parametrize(
+    ("shape", "advice"),
+    [
+        ((1, 3, 6, 6), "resize, crop or pad"),
+        ((3, 8, 8), "add the batch axis"),
+        ((8, 8), "an array with 4 axes"),
+        ((1, 8, 8, 3), "channels last; use array.transpose(0, 3, 1, 2)"),
+    ],
+)
+def test_a_wrong_shape_says_what_is_expected_and_what_to_do(shape, advice):
+    message = refusal({"x": np.zeros(shape, np.float32)}, IMAGE)
+    assert message.startswith(f"sample 37, input 'x': has shape {shape}, expected (N, 3, 8, 8): ")
+    assert advice in message
+
+
+def test_a_fixed_batch_asks_for_its_rows():
+    spec = InputSpec("x", np.dtype(np.float32), (4, 5))
+    assert "give 4 rows in each sample" in refusal({"x": np.zeros((1, 5), np.float32)}, spec)
+
+
+def test_one_symbol_has_one_value_within_a_sample():
+    sample = {"ids": np.zeros((1, 4), np.int64), "mask": np.zeros((1, 5), np.int64)}
+    message = refusal(sample, *PAIR)
+    assert "input 'mask': has shape (1, 5), expected (B, T) with T = 4 as in input 'ids'" in message
+
+
+def test_an_open_dimension_takes_any_size():
+    spec = InputSpec("x", np.dtype(np.float32), (None, 2))
+    assert conform({"x": np.zeros((0, 2), np.float32)}, [spec], 0)["x"].shape == (0, 2)
+
+
+def test_missing_and_unknown_names_are_both_named():
+    message = refusal({"ids": np.zeros((1, 4), np.int64), "label": 3}, *PAIR)
+    assert "input 'mask' is missing" in message
+    assert "'label' is not an input" in message
+    assert "'ids' int64(B, T)" in message
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_values_that_are_not_finite_are_counted(bad):
+    x = np.zeros((1, 3, 8, 8), np.float32)
+    x[0, 1, 2] = bad
+    assert "8 of 192 values are NaN or infinite as float32" in refusal({"x": x}, IMAGE)
+
+
+@pytest.mark.parametrize(
+    ("given", "declared"),
+    [
+        ("float64", "float32"),
+        ("float32", "float16"),
+        ("float64", "float16"),
+        ("float32", "bfloat16"),
+        (">f4", "float32"),
+        (">i8", "int64"),
+    ],
+)
+def test_dtypes_that_are_converted(given, declared):
+    spec = InputSpec("x", np.dtype(declared), (3,))
+    array = np.array([1, 2, 3]).astype(given)
+    converted = conform({"x": array}, [spec], 0)["x"]
+    assert converted.dtype == np.dtype(declared)
+    assert converted.dtype.isnative
+    np.testing.assert_array_equal(converted.astype(np.float64), [1, 2, 3])
+
+
+@pytest.mark.parametrize(
+    ("given", "declared"),
+    [("int32", "int64"), ("float32", "float64"), ("uint8", "float32"), ("bool", "uint8"), ("float16", "float32")],
+)
+def test_other_dtypes_are_refused_by_name(given, declared):
+    spec = InputSpec("x", np.dtype(declared), (3,))
+    assert f"has dtype {given}, expected {declared}" in refusal({"x": np.zeros(3, given)}, spec)
+
+
+def test_a_value_too_large_for_float16_is_reported():
+    spec = InputSpec("x", np.dtype(np.float16), (2,))
+    assert "1 of 2 values are NaN or infinite as float16" in refusal({"x": np.array([1.0, 1e6])}, spec)
+
+
+def test_bfloat16_values_are_checked_too():
+    spec = InputSpec("x", np.dtype(ml_dtypes.bfloat16), (2,))
+    assert "NaN or infinite" in refusal({"x": np.array([1.0, np.nan])}, spec)
+
+
+@pytest.mark.parametrize("value", [None, [[1], [1, 2]], object()])
+def test_what_is_no_array_is_refused(value):
+    assert refusal({"x": value}, IMAGE).startswith("sample 37, input 'x': ")
+
+
+def test_scalars_keep_rank_zero():
+    spec = InputSpec("x", np.dtype(np.float32), ())
+    assert conform({"x": 2.5}, [spec], 0)["x"].shape == ()
+
+
+def test_the_specs_of_a_model_leave_out_initialized_inputs():
+    x = ir.Value(name="x", shape=ir.Shape(["N", 3, None]), type=ir.TensorType(ir.DataType.FLOAT))
+    w = ir.Value(name="w", shape=ir.Shape([3]), type=ir.TensorType(ir.DataType.FLOAT))
+    w.const_value = ir.tensor(np.zeros(3, np.float32), name="w")
+    graph = ir.Graph([x, w], [x], nodes=[], initializers=[w], opset_imports={"": 21}, name="g")
+    assert input_specs(ir.Model(graph, ir_version=10)) == (InputSpec("x", np.dtype(np.float32), ("N", 3, None)),)
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape", "reason"),
+    [
+        (ir.TensorType(ir.DataType.STRING), ir.Shape([1]), "needs a numeric tensor"),
+        (ir.SequenceType(ir.TensorType(ir.DataType.FLOAT)), ir.Shape([1]), "needs a numeric tensor"),
+        (ir.TensorType(ir.DataType.FLOAT), None, "declares no shape"),
+    ],
+)
+def test_inputs_that_cannot_be_calibrated_are_refused(kind, shape, reason):
+    x = ir.Value(name="x", shape=shape, type=kind)
+    graph = ir.Graph([x], [x], nodes=[], opset_imports={"": 21}, name="g")
+    with pytest.raises(CalibrationError, match=reason):
+        input_specs(ir.Model(graph, ir_version=10))

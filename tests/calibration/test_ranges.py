@@ -1,0 +1,145 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ptqc.calibration.observers import RangeObserver
+from ptqc.calibration.ranges import affine_params, choose_range
+from ptqc.errors import UsageError
+
+FINITE = st.floats(allow_nan=False, allow_infinity=False, width=32)
+RNG = np.random.default_rng(0)
+DISTRIBUTIONS = {
+    "normal": RNG.normal(size=100_000),
+    "shifted": RNG.normal(2, 1, size=100_000),
+    "laplace": RNG.laplace(size=100_000),
+    "relu": np.maximum(RNG.normal(size=100_000), 0),
+    "negative": -np.abs(RNG.normal(size=100_000)),
+    "uniform": RNG.uniform(-1, 3, size=100_000),
+    "outlier": np.append(RNG.normal(size=100_000), [60.0, -25.0]),
+}
+
+
+def observed(values):
+    observer = RangeObserver()
+    observer.update(np.asarray(values, np.float32))
+    return observer
+
+
+def quantized(values, low, high, bits):
+    scale, zero = affine_params(low, high, bits)
+    codes = np.clip(np.rint(values / np.float64(scale)) + zero, 0, 2**bits - 1)
+    return (codes - zero) * np.float64(scale)
+
+
+def squared_error(values, low, high, bits):
+    return float(np.mean((quantized(values, low, high, bits) - values) ** 2))
+
+
+@given(FINITE, FINITE, st.integers(2, 16), st.booleans())
+def test_scale_and_zero_point_are_always_usable(a, b, bits, signed):
+    low, high = min(a, b), max(a, b)
+    scale, zero = affine_params(low, high, bits, signed)
+    bottom = -(2 ** (bits - 1)) if signed else 0
+    top = bottom + 2**bits - 1
+    assert scale.dtype == np.float32
+    assert np.isfinite(scale)
+    assert scale >= np.finfo(np.float32).tiny
+    assert bottom <= zero <= top
+    if low >= 0:
+        assert zero == bottom
+    elif high <= 0 and float(scale) > np.finfo(np.float32).tiny:
+        assert zero == top
+
+
+@given(st.floats(-1e4, 1e4), st.floats(-1e4, 1e4), st.integers(2, 16))
+def test_the_codes_span_the_range_with_zero_among_them(a, b, bits):
+    low, high = min(a, b, 0.0), max(a, b, 0.0)
+    if high - low < 1e-6:
+        return
+    ends = quantized(np.array([low, 0.0, high]), low, high, bits)
+    scale = float(affine_params(low, high, bits)[0])
+    assert ends[1] == 0
+    np.testing.assert_allclose(ends, [low, 0, high], atol=0.5 * scale * (1 + 1e-3))
+
+
+def test_an_empty_range_has_scale_1():
+    assert affine_params(0, 0, 8) == (1, 0)
+    assert affine_params(0, 0, 8, signed=True) == (1, -128)
+
+
+@pytest.mark.parametrize(("low", "high"), [(1, 0), (np.nan, 1), (0, np.inf)])
+def test_a_range_that_is_none_is_refused(low, high):
+    with pytest.raises(ValueError, match="two finite numbers in order"):
+        affine_params(low, high, 8)
+
+
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
+@pytest.mark.parametrize("bits", [2, 4, 8])
+def test_mse_is_close_to_the_best_of_a_brute_force_search(name, bits):
+    values = DISTRIBUTIONS[name].astype(np.float32).astype(np.float64)
+    chosen = squared_error(values, *choose_range(observed(values), "mse", bits), bits)
+    thin = np.concatenate([values[::20], values[-2:]])
+    low, high = min(values.min(), 0), max(values.max(), 0)
+    fractions = np.concatenate([np.geomspace(0.02, 0.2, 8), np.linspace(0.25, 1, 16)])
+    pairs = {(low * f, high * g) for f in fractions for g in fractions}
+    ranked = sorted(pairs, key=lambda pair: squared_error(thin, *pair, bits))
+    best = min(squared_error(values, *pair, bits) for pair in ranked[:10])
+    assert chosen <= 1.05 * best
+    assert chosen <= 1.001 * squared_error(values, low, high, bits)
+
+
+def test_minmax_is_exact():
+    assert choose_range(observed([-1.5, 0.25, 3.0]), "minmax") == (-1.5, 3.0)
+
+
+@pytest.mark.parametrize("percentile", [90.0, 99.0, 99.9])
+def test_percentile_agrees_with_the_sorted_values(percentile):
+    values = DISTRIBUTIONS["normal"]
+    tail = (100 - percentile) / 2
+    low, high = choose_range(observed(values), "percentile", percentile=percentile)
+    np.testing.assert_allclose((low, high), np.percentile(values, [tail, 100 - tail]), atol=np.ptp(values) / 1024)
+
+
+def test_percentile_takes_all_of_its_loss_where_there_are_values():
+    values = DISTRIBUTIONS["relu"]
+    low, high = choose_range(observed(values), "percentile", percentile=99.0)
+    assert low == 0
+    assert high == pytest.approx(np.percentile(values, 99), abs=np.ptp(values) / 1024)
+    low, high = choose_range(observed(-values), "percentile", percentile=99.0)
+    assert high == 0
+    assert low == pytest.approx(np.percentile(-values, 1), abs=np.ptp(values) / 1024)
+
+
+def test_entropy_keeps_a_uniform_range_and_clips_long_tails():
+    low, high = choose_range(observed(DISTRIBUTIONS["uniform"]), "entropy")
+    assert (low, high) == pytest.approx((-1, 3), abs=0.1)
+    laplace = DISTRIBUTIONS["laplace"]
+    low, high = choose_range(observed(laplace), "entropy", bits=4)
+    assert laplace.min() < low < -2
+    assert 2 < high < laplace.max()
+    assert squared_error(laplace, low, high, 4) < squared_error(laplace, laplace.min(), laplace.max(), 4)
+
+
+@pytest.mark.parametrize("method", ["minmax", "percentile", "entropy", "mse"])
+@pytest.mark.parametrize("bits", [2, 4, 8, 16])
+@pytest.mark.parametrize(
+    "values", [[0.0], [0.0, 0.0], [3.0], [-3.0], [1e-38, 1e-38], [-3e38, 3e38], [5.0, 6.0, 10.0], [1e-45]]
+)
+def test_every_method_survives_odd_values(method, bits, values):
+    low, high = choose_range(observed(values), method, bits)
+    assert low <= high
+    scale, _ = affine_params(low, high, bits)
+    assert np.isfinite(scale)
+    if max(values) < 1e30 and method != "minmax":
+        assert high <= np.float32(max(*values, 0.0))
+
+
+@pytest.mark.parametrize("method", ["minmax", "percentile", "entropy", "mse"])
+def test_nothing_observed_is_an_empty_range(method):
+    assert choose_range(RangeObserver(), method) == (0.0, 0.0)
+
+
+def test_an_unknown_method_is_refused():
+    with pytest.raises(UsageError, match="expected one of minmax, percentile, entropy, mse"):
+        choose_range(observed([1.0]), "median")

@@ -1,0 +1,244 @@
+import hashlib
+import tracemalloc
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from ptqc.calibration.samples import DATA, INDEX, InputSpec, Samples, collect
+from ptqc.errors import CalibrationError, Interrupted
+from ptqc.notes import Level
+
+X = InputSpec("x", np.dtype(np.float32), ("N", 4))
+MASK = InputSpec("mask", np.dtype(np.bool_), ("N",))
+
+
+def feeds(count, rows=1, seed=0):
+    rng = np.random.default_rng(seed)
+    for _ in range(count):
+        yield {"x": rng.normal(size=(rows, 4)).astype(np.float32), "mask": rng.normal(size=rows) > 0}
+
+
+def assert_same(left, right):
+    assert list(left) == list(right)
+    for name in left:
+        assert left[name].dtype == right[name].dtype
+        np.testing.assert_array_equal(left[name], right[name])
+
+
+def test_a_one_shot_iterator_can_be_read_again_and_again(tmp_path):
+    samples = collect(feeds(5), [X, MASK], tmp_path, 10)
+    assert len(samples) == 5
+    for _ in range(2):
+        for got, expected in zip(samples, feeds(5), strict=True):
+            assert_same(got, expected)
+    assert_same(samples[3], list(feeds(5))[3])
+    assert_same(samples[-1], samples[4])
+    with pytest.raises(IndexError):
+        samples[5]
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.sampled_from(["float32", "float16", "int64", "uint8", "bool", "bfloat16"]).flatmap(
+        lambda name: st.lists(
+            hnp.arrays(np.int8, hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=3)).map(
+                lambda array: array.astype(np.dtype(name))
+            ),
+            min_size=1,
+            max_size=4,
+        )
+    )
+)
+def test_every_dtype_and_shape_survives_the_spool(tmp_path_factory, arrays):
+    folder = tmp_path_factory.mktemp("spool")
+    ranked = [array for array in arrays if array.ndim == arrays[0].ndim]
+    spec = InputSpec("x", arrays[0].dtype, (None,) * arrays[0].ndim)
+    collect(({"x": array} for array in ranked), [spec], folder, 10)
+    for got, expected in zip(Samples.open(folder), ranked, strict=True):
+        assert_same(got, {"x": expected})
+
+
+def test_the_limit_ends_an_endless_reader(tmp_path):
+    def endless():
+        while True:
+            yield np.zeros((1, 4), np.float32)
+
+    assert len(collect(endless(), [X], tmp_path, 7)) == 7
+
+
+def test_the_digest_follows_content_and_order_only(tmp_path):
+    items = list(feeds(4))
+    one = collect(iter(items), [X, MASK], tmp_path / "a", 10)
+    swapped_keys = ({"mask": item["mask"], "x": item["x"]} for item in items)
+    assert collect(swapped_keys, [X, MASK], tmp_path / "b", 10).digest == one.digest
+    assert collect(items[::-1], [X, MASK], tmp_path / "c", 10).digest != one.digest
+    assert collect(items[:3], [X, MASK], tmp_path / "d", 10).digest == one[:3].digest != one.digest
+
+
+def test_the_digest_tells_dtypes_shapes_and_names_apart(tmp_path):
+    zeros = [
+        (InputSpec("x", np.dtype(np.float32), (None, None)), np.zeros((2, 3), np.float32)),
+        (InputSpec("x", np.dtype(np.float32), (None, None)), np.zeros((3, 2), np.float32)),
+        (InputSpec("x", np.dtype(np.int32), (None, None)), np.zeros((2, 3), np.int32)),
+        (InputSpec("y", np.dtype(np.float32), (None, None)), np.zeros((2, 3), np.float32)),
+    ]
+    digests = {
+        collect([{spec.name: array}], [spec], tmp_path / str(index), 1).digest
+        for index, (spec, array) in enumerate(zeros)
+    }
+    assert len(digests) == 4
+
+
+def test_the_digest_is_stable_across_versions(tmp_path):
+    samples = collect([np.arange(4, dtype=np.float32)[np.newaxis]], [X], tmp_path, 1)
+    one = hashlib.sha256(b'[["x","float32",[1,4]]]' + np.arange(4, dtype="<f4").tobytes()).hexdigest()
+    assert samples.digest == hashlib.sha256(one.encode()).hexdigest()
+
+
+def test_a_copied_spool_opens_with_the_same_digest(tmp_path):
+    samples = collect(feeds(3), [X, MASK], tmp_path / "a", 10)
+    (tmp_path / "a").rename(tmp_path / "b")
+    again = Samples.open(tmp_path / "b")
+    assert again.digest == samples.digest
+    assert_same(again[2], list(feeds(3))[2])
+
+
+def test_a_selection_is_a_view(tmp_path):
+    samples = collect(feeds(6), [X, MASK], tmp_path, 10)
+    view = samples.select([5, 0, 5])
+    assert view.directory == samples.directory
+    assert len(view) == 3
+    for got, index in zip(view, [5, 0, 5], strict=True):
+        assert_same(got, samples[index])
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 100])
+def test_batches_join_samples_of_equal_rows(tmp_path, size):
+    samples = replace(collect(feeds(5, rows=2), [X, MASK], tmp_path, 10), batchable=True)
+    batches = list(samples.batches(size))
+    assert [len(batch["x"]) for batch in batches] == [2 * min(size, 5 - start) for start in range(0, 5, size)]
+    for name in ("x", "mask"):
+        joined = np.concatenate([batch[name] for batch in batches])
+        np.testing.assert_array_equal(joined, np.concatenate([sample[name] for sample in samples]))
+
+
+def test_batches_are_single_samples_unless_batchable(tmp_path):
+    samples = collect(feeds(4), [X, MASK], tmp_path, 10)
+    assert [len(batch["x"]) for batch in samples.batches(4)] == [1] * 4
+
+
+def test_batches_break_where_shapes_change_and_never_join_scalars(tmp_path):
+    spec = InputSpec("x", np.dtype(np.float32), ("N", "T"))
+    lengths = [3, 3, 2, 3]
+    arrays = [np.zeros((1, length), np.float32) for length in lengths]
+    samples = replace(collect(arrays, [spec], tmp_path / "a", 10), batchable=True)
+    assert [batch["x"].shape for batch in samples.batches(8)] == [(2, 3), (1, 2), (1, 3)]
+    scalar = InputSpec("x", np.dtype(np.float32), ())
+    scalars = replace(collect([1.0, 2.0], [scalar], tmp_path / "b", 10), batchable=True)
+    assert [batch["x"].shape for batch in scalars.batches(2)] == [(), ()]
+
+
+def test_a_reader_that_raises_is_named_with_its_sample_and_cause(tmp_path):
+    def reader():
+        yield from feeds(3)
+        raise KeyError("label")
+
+    with pytest.raises(CalibrationError, match=r"sample 3: reading the generator raised KeyError: 'label'") as caught:
+        collect(reader(), [X, MASK], tmp_path, 10)
+    assert isinstance(caught.value.__cause__, KeyError)
+    with pytest.raises(CalibrationError, match="not a finished calibration spool"):
+        Samples.open(tmp_path)
+
+
+def test_a_bad_sample_leaves_no_finished_spool_not_even_an_older_one(tmp_path):
+    collect(feeds(2), [X, MASK], tmp_path, 10)
+    with pytest.raises(CalibrationError, match="sample 1, input 'x'"):
+        collect([np.zeros((1, 4), np.float32), np.zeros((1, 5), np.float32)], [X], tmp_path, 10)
+    with pytest.raises(CalibrationError, match="not a finished"):
+        Samples.open(tmp_path)
+
+
+def test_few_samples_are_warned_about(tmp_path):
+    few = collect(feeds(31), [X, MASK], tmp_path / "a", 100)
+    assert [note.level for note in few.notes] == [Level.WARNING]
+    assert "only 31 calibration samples" in few.notes[0].message
+    assert collect(feeds(32), [X, MASK], tmp_path / "b", 100).notes == ()
+
+
+def test_a_subset_is_noted(tmp_path):
+    samples = collect(np.zeros((100, 4), np.float32), [X], tmp_path, 40)
+    assert [note.message for note in samples.notes] == ["40 of the 100 samples in the array are used, evenly spread"]
+
+
+def test_progress_is_told_with_the_expected_count(tmp_path):
+    calls = []
+    collect(np.zeros((3, 4), np.float32), [X], tmp_path, 9, progress=lambda done, total: calls.append((done, total)))
+    assert calls == [(1, 3), (2, 3), (3, 3)]
+    calls.clear()
+    collect(feeds(1), [X, MASK], tmp_path, 9, progress=lambda done, total: calls.append((done, total)))
+    assert calls == [(1, None)]
+
+
+@pytest.mark.parametrize("source", [[], np.zeros((0, 4), np.float32)])
+def test_no_samples_at_all_are_refused(tmp_path, source):
+    with pytest.raises(CalibrationError, match="holds no samples"):
+        collect(source, [X], tmp_path, 9)
+
+
+def test_a_limit_below_one_is_refused(tmp_path):
+    with pytest.raises(CalibrationError, match="limit of 0"):
+        collect(feeds(1), [X, MASK], tmp_path, 0)
+
+
+def damage_data(folder: Path) -> None:
+    data = bytearray((folder / DATA).read_bytes())
+    data[9] ^= 1
+    (folder / DATA).write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda folder: (folder / DATA).write_bytes((folder / DATA).read_bytes()[:-1]),
+        lambda folder: (folder / DATA).unlink(),
+        lambda folder: (folder / INDEX).write_text((folder / INDEX).read_text()[:-5]),
+        lambda folder: (folder / INDEX).write_text("{}"),
+        lambda folder: (folder / INDEX).write_text('{"layout": "ptqc-samples-1", "samples": [{"offset": "0"}]}'),
+        lambda folder: (folder / INDEX).write_text("[1]"),
+        damage_data,
+    ],
+)
+def test_a_damaged_spool_is_refused(tmp_path, damage):
+    collect(feeds(3), [X, MASK], tmp_path, 10)
+    damage(tmp_path)
+    with pytest.raises(CalibrationError, match="collect the samples again"):
+        Samples.open(tmp_path)
+
+
+def test_a_spool_that_cannot_be_written_is_an_interruption(tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(Interrupted, match="cannot write calibration samples"):
+        collect(feeds(1), [X, MASK], tmp_path / "file", 10)
+
+
+def test_an_os_error_of_the_reader_is_not_taken_for_a_full_disk(tmp_path):
+    def reader():
+        yield np.zeros((1, 4), np.float32)
+        raise OSError("gone")
+
+    with pytest.raises(CalibrationError, match=r"sample 1: .*OSError: gone"):
+        collect(reader(), [X], tmp_path, 10)
+
+
+def test_memory_does_not_grow_with_the_number_of_samples(tmp_path):
+    spec = InputSpec("x", np.dtype(np.float32), (1, 100_000))
+    tracemalloc.start()
+    collect((np.zeros((1, 100_000), np.float32) for _ in range(100)), [spec], tmp_path, 100)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 10 * 400_000

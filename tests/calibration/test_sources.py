@@ -1,0 +1,286 @@
+import sys
+import zipfile
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from onnxruntime.quantization import CalibrationDataReader
+from PIL import Image
+
+from ptqc.calibration.images import Preprocessing
+from ptqc.calibration.inputs import InputSpec
+from ptqc.calibration.sources import open_source, spread
+from ptqc.errors import CalibrationError
+
+X = InputSpec("x", np.dtype(np.float32), ("N", 2))
+STATE = InputSpec("state", np.dtype(np.float32), ())
+IMAGE = InputSpec("image", np.dtype(np.uint8), (1, 3, 4, 4))
+ROWS = np.arange(10, dtype=np.float32).reshape(5, 2)
+
+
+def read(source, inputs=(X,), limit=100, preprocessing=None):
+    return list(open_source(source, inputs, limit, preprocessing).samples)
+
+
+def refusal(source, inputs=(X,), preprocessing=None):
+    with pytest.raises(CalibrationError) as caught:
+        read(source, inputs, preprocessing=preprocessing)
+    return str(caught.value)
+
+
+def assert_rows(samples, indices=range(5)):
+    np.testing.assert_array_equal([sample["x"] for sample in samples], [ROWS[i : i + 1] for i in indices])
+
+
+@given(st.integers(1, 3000), st.integers(1, 300))
+def test_a_spread_is_distinct_sorted_and_reaches_both_ends(count, limit):
+    indices = spread(count, limit)
+    assert len(indices) == min(count, limit)
+    assert indices == sorted(set(indices))
+    assert indices[0] == 0
+    assert limit == 1 or indices[-1] == count - 1
+    assert np.ptp(np.diff(indices)) <= 1 if len(indices) > 2 else True
+
+
+@pytest.mark.parametrize("make", [lambda: ROWS, lambda: {"x": ROWS}, lambda: {"x": ROWS[:, np.newaxis]}])
+def test_arrays_are_cut_along_axis_0(make):
+    source = open_source(make(), [X], 100)
+    assert (source.count, source.available) == (5, 5)
+    assert_rows(source.samples)
+
+
+def test_a_limit_takes_an_even_subset_of_arrays_and_the_first_of_an_iterator():
+    assert_rows(read(ROWS, limit=3), [0, 2, 4])
+    assert open_source(list(ROWS), [X], 3).count == 3
+
+
+def test_npy_and_npz_files_are_stacked_arrays(tmp_path):
+    np.save(tmp_path / "a.npy", ROWS)
+    np.savez_compressed(tmp_path / "a.npz", x=ROWS, state=np.arange(5, dtype=np.float32))
+    assert_rows(read(str(tmp_path / "a.npy")))
+    samples = read(tmp_path / "a.npz", (X, STATE))
+    assert_rows(samples)
+    assert [sample["state"].shape for sample in samples] == [()] * 5
+    assert [float(sample["state"]) for sample in samples] == [0, 1, 2, 3, 4]
+
+
+def test_a_fixed_batch_takes_its_rows_together():
+    spec = InputSpec("x", np.dtype(np.float32), (2, 2))
+    samples = read({"x": ROWS[:4]}, (spec,))
+    np.testing.assert_array_equal([sample["x"] for sample in samples], ROWS[:4].reshape(2, 2, 2))
+    assert "has 5 rows, expected a multiple of the model's batch 2" in refusal(ROWS, (spec,))
+
+
+@pytest.mark.parametrize(
+    ("arrays", "inputs", "message"),
+    [
+        ({"y": ROWS}, (X,), "holds arrays ['y'], expected the model's inputs ['x']"),
+        ({"x": ROWS, "state": np.zeros(4)}, (X, STATE), "different numbers of samples {'x': 5, 'state': 4}"),
+        ({"x": np.zeros(5)}, (X,), "has shape (5,), expected samples of shape (N, 2)"),
+        ({"x": np.zeros((2, 5, 1, 2))}, (X,), "joined along axis 0 or stacked on a new one"),
+        ({"x": [[1], [1, 2]]}, (X,), "does not convert to an array"),
+        (ROWS, (X, STATE), "one array can feed a model with one input, this one has 'x', 'state'"),
+    ],
+)
+def test_arrays_that_do_not_fit(arrays, inputs, message):
+    assert message in refusal(arrays, inputs)
+
+
+def test_a_folder_of_array_files_is_one_sample_per_file(tmp_path):
+    for index, row in enumerate(ROWS):
+        folder = tmp_path / f"part{index % 2}"
+        folder.mkdir(exist_ok=True)
+        np.savez(folder / f"{index}.npz", x=row[np.newaxis])
+    (tmp_path / "readme.txt").write_text("ignored")
+    assert_rows(read(tmp_path), [0, 2, 4, 1, 3])
+    assert_rows(read(tmp_path, limit=2), [0, 3])
+    single = tmp_path / "single"
+    single.mkdir()
+    np.save(single / "one.npy", ROWS[:1])
+    assert_rows(read(single), [0])
+
+
+def save_image(path, value):
+    Image.new("RGB", (4, 4), (value, value, value)).save(path)
+
+
+def test_a_folder_of_images_is_read_sorted_and_recursively(tmp_path):
+    (tmp_path / "b").mkdir()
+    save_image(tmp_path / "b" / "1.png", 10)
+    save_image(tmp_path / "a.BMP", 20)
+    save_image(tmp_path / "c.gif", 30)
+    save_image(tmp_path / ".hidden.png", 40)
+    (tmp_path / "labels.csv").write_text("ignored")
+    source = open_source(tmp_path, [IMAGE], 100, Preprocessing())
+    assert (source.count, source.available) == (3, 3)
+    assert [int(sample["image"].max()) for sample in source.samples] == [20, 10, 30]
+
+
+def test_what_is_wrong_with_a_folder_of_images_is_said(tmp_path):
+    save_image(tmp_path / "a.png", 1)
+    assert "say how the model takes them" in refusal(tmp_path, (IMAGE,))
+    assert "can feed a model with one input" in refusal(tmp_path, (IMAGE, X), Preprocessing())
+    (tmp_path / "b.jpg").write_bytes(b"\xff\xd8 not a photo")
+    assert f"cannot decode image {tmp_path / 'b.jpg'}" in refusal(tmp_path, (IMAGE,), Preprocessing())
+    np.save(tmp_path / "c.npy", ROWS)
+    assert "keep one kind" in refusal(tmp_path, (IMAGE,), Preprocessing())
+
+
+def test_an_empty_folder_names_what_it_should_hold(tmp_path):
+    assert ".jpeg" in refusal(tmp_path)
+
+
+def write_truncated(path):
+    np.savez(path, x=ROWS)
+    path.write_bytes(path.read_bytes()[:-30])
+
+
+def write_pickled(path):
+    np.savez(path, x=np.array([{"a": 1}], dtype=object))
+
+
+def write_bad_checksum(path):
+    np.savez(path, x=ROWS)
+    data = path.read_bytes()
+    at = data.index(ROWS.tobytes())
+    path.write_bytes(data[:at] + b"\x55" + data[at + 1 :])
+
+
+def write_npy_inside(path):
+    with path.open("wb") as file:
+        np.save(file, ROWS)
+
+
+def write_foreign_member(path):
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("x.npy", b"not an array")
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        write_truncated,
+        write_pickled,
+        write_bad_checksum,
+        write_npy_inside,
+        write_foreign_member,
+        lambda path: path.write_bytes(b""),
+        lambda path: path.write_text("version https://git-lfs.github.com/spec/v1"),
+    ],
+)
+def test_damaged_archives_are_named(tmp_path, write):
+    path = tmp_path / "data.npz"
+    write(path)
+    assert f"{path} is not a readable .npz archive" in refusal(path)
+
+
+def write_npz_inside(path):
+    with path.open("wb") as file:
+        np.savez(file, x=ROWS)
+
+
+def write_short(path):
+    np.save(path, ROWS)
+    path.write_bytes(path.read_bytes()[:-4])
+
+
+@pytest.mark.parametrize("write", [write_npz_inside, write_short, lambda path: path.write_bytes(b"")])
+def test_damaged_arrays_are_named(tmp_path, write):
+    path = tmp_path / "data.npy"
+    write(path)
+    assert f"{path} is not a readable .npy array" in refusal(path)
+
+
+@pytest.mark.parametrize("name", ["data.pkl", "data.jpg"])
+def test_other_files_are_refused(tmp_path, name):
+    (tmp_path / name).write_bytes(b"x")
+    assert "a folder of images" in refusal(tmp_path / name)
+
+
+@pytest.mark.parametrize("text", ["no/such/folder", "gone.npz", "C:", "a:b:c"])
+def test_a_path_that_does_not_exist_is_named(text):
+    assert f"calibration data {text!r}: no such file or folder" in refusal(text)
+
+
+class Reader(CalibrationDataReader):
+    def __init__(self):
+        self.rows = iter(ROWS)
+
+    def get_next(self):
+        row = next(self.rows, None)
+        return None if row is None else {"x": row[np.newaxis]}
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        Reader,
+        lambda: ({"x": row[np.newaxis]} for row in ROWS),
+        lambda: [row[np.newaxis] for row in ROWS],
+        lambda: iter([(row[np.newaxis],) for row in ROWS]),
+    ],
+)
+def test_readers_and_iterables(make):
+    assert_rows(read(make()))
+
+
+def test_tuples_follow_the_order_of_the_inputs():
+    assert read([(ROWS[:1], 3.0)], (X, STATE))[0]["state"] == 3.0
+
+
+@pytest.mark.parametrize(("item", "inputs"), [((ROWS[:1], 3), (X,)), (ROWS[:1], (X, STATE)), ([], (X,))])
+def test_items_with_another_number_of_arrays_are_refused(item, inputs):
+    assert "sample 0: " in refusal([item], inputs)
+
+
+@pytest.mark.parametrize("source", [3, None, b"bytes", object()])
+def test_what_is_no_source_is_refused(source):
+    assert "cannot read calibration samples from" in refusal(source)
+
+
+def test_a_model_without_inputs_is_refused():
+    assert "no inputs" in refusal(ROWS, ())
+
+
+@pytest.fixture
+def module(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "user_calibration.py").write_text(
+        "import numpy as np\n"
+        "rows = np.arange(10, dtype=np.float32).reshape(5, 2)\n"
+        "def make():\n"
+        "    for row in rows:\n"
+        "        yield {'x': row[None]}\n"
+        "def array():\n"
+        "    return rows\n"
+        "def fails():\n"
+        "    raise RuntimeError('no data today')\n"
+        "def path():\n"
+        "    return 'folder'\n"
+    )
+    yield "user_calibration"
+    sys.modules.pop("user_calibration", None)
+
+
+def test_a_function_is_imported_from_the_working_folder(module):
+    assert_rows(read(f"{module}:make"))
+    assert_rows(read(f"{module}:array"))
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("fails", "RuntimeError: no data today"),
+        ("missing", "has no attribute 'missing'"),
+        ("rows", "not callable"),
+        ("path", "returned 'folder', expected samples"),
+    ],
+)
+def test_a_function_that_gives_no_samples_is_refused(module, name, message):
+    assert message in refusal(f"{module}:{name}")
+
+
+def test_a_module_that_does_not_exist_is_refused():
+    assert "ModuleNotFoundError" in refusal("no_such_module_here:make")

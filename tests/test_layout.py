@@ -1,0 +1,115 @@
+"""The shape of the house: which packages are installed, what imports what, and what an import costs."""
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+ROOMS = {"ptqc": ROOT / "ptqc", "ptqc.passes": ROOT / "passes", "ptqc.codegen": ROOT / "codegen"}
+
+# What users touch may know every room; the rest of the core may not.
+KNOWS_ALL = {"ptqc", "ptqc.__main__", "ptqc.cli", "ptqc.compiler"}
+
+TEXT_SUFFIXES = {".py", ".md", ".toml", ".txt", ".cfg", ".yml", ".yaml", ".json", ".sh", ""}
+
+
+def python(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def modules(room: str) -> dict[str, Path]:
+    """Dotted name -> file of every module of one room; the links inside ptqc/ belong to the other rooms."""
+    folder = ROOMS[room]
+    files = [path for path in folder.rglob("*.py") if not (folder / path.relative_to(folder).parts[0]).is_symlink()]
+    return {dotted(room, path.relative_to(folder)): path for path in files}
+
+
+def dotted(room: str, path: Path) -> str:
+    parts = path.with_suffix("").parts
+    return ".".join((room, *(parts[:-1] if parts[-1] == "__init__" else parts)))
+
+
+def imports(name: str, path: Path) -> Iterator[str]:
+    """Dotted names that a module imports, wherever in the file; `from a import b` counts as both a and a.b."""
+    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            base = ".".join([*above, *([node.module] if node.module else [])])
+            yield base
+            yield from (f"{base}.{alias.name}" for alias in node.names)
+
+
+def offenders(room: str, forbidden: tuple[str, ...]) -> list[str]:
+    return [
+        f"{name} imports {imported}"
+        for name, path in modules(room).items()
+        if name not in KNOWS_ALL
+        for imported in imports(name, path)
+        if any(imported == room or imported.startswith(f"{room}.") for room in forbidden)
+    ]
+
+
+def text_files() -> Iterator[Path]:
+    """Text files of the project, found without git so that an unpacked archive is checked as well."""
+    rooms = ["ptqc", "passes", "codegen", "models", "tests", "benchmarks", "docs", ".ci"]
+    candidates = [*ROOT.iterdir(), *(path for room in rooms for path in (ROOT / room).rglob("*"))]
+    return (path for path in candidates if path.is_file() and path.suffix in TEXT_SUFFIXES)
+
+
+def test_every_package_in_the_tree_is_installed() -> None:
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        declared = tomllib.load(file)["tool"]["setuptools"]["packages"]
+    present = [name for room in ROOMS for name, path in modules(room).items() if path.name == "__init__.py"]
+    assert sorted(declared) == sorted(present)
+
+
+def test_every_module_lies_in_a_package() -> None:
+    bare = [
+        str(path) for room in ROOMS for path in modules(room).values() if not path.with_name("__init__.py").exists()
+    ]
+    assert bare == []
+
+
+@pytest.mark.parametrize("room", ["passes", "codegen"])
+def test_a_room_cannot_be_imported_by_its_folder_name(room: str) -> None:
+    done = python(f"import {room}")
+    assert done.returncode == 1
+    assert f"ImportError: import ptqc.{room}, not {room}" in done.stderr
+
+
+def test_import_loads_no_heavy_module() -> None:
+    heavy = ("torch", "tvm", "onnx", "onnx_ir", "onnxruntime", "onnxscript", "pulp")
+    done = python(f"import sys, ptqc; print([name for name in {heavy} if name in sys.modules])")
+    assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_core_knows_neither_passes_nor_codegen() -> None:
+    assert offenders("ptqc", ("ptqc.passes", "ptqc.codegen")) == []
+
+
+def test_passes_do_not_know_codegen() -> None:
+    assert offenders("ptqc.passes", ("ptqc.codegen",)) == []
+
+
+def test_codegen_does_not_know_passes() -> None:
+    assert offenders("ptqc.codegen", ("ptqc.passes",)) == []
+
+
+def test_nothing_below_knows_the_compiler_or_the_command_line() -> None:
+    below = tuple(KNOWS_ALL - {"ptqc"})
+    assert [line for room in ROOMS for line in offenders(room, below)] == []
+
+
+def test_no_file_names_a_folder_of_one_workplace() -> None:
+    workplace = re.compile(r"(?<![\w.])/(?:work|tmp/v|home|root)/")
+    found = [path for path in text_files() if workplace.search(path.read_text(encoding="utf-8"))]
+    assert found == []
