@@ -1,8 +1,8 @@
 """Compute once what depends on constants only, and remove nodes that do nothing.
 
 Chains like ConstantOfShape -> Concat -> Reshape -> Slice -> Transpose, with which PyTorch writes the pads of a Pad,
-become one initializer. onnxscript's folder resolves what known shapes and constant conditions decide; the values
-themselves come from ONNX Runtime, node by node, so that the size of a result is known before it is computed.
+become one initializer. Values come from ONNX Runtime, node by node, so that the size of a result is known before it
+is computed.
 """
 
 from dataclasses import dataclass
@@ -13,12 +13,13 @@ import onnx
 import onnx_ir as ir
 import onnx_ir.passes.common as common
 import onnxruntime as ort
-from onnxscript.optimizer import fold_constants_ir
 
 from ptqc.execute.onnxruntime import session_options
 from ptqc.notes import Note
 from ptqc.passes.base import Effect, RewriteContext
-from ptqc.passes.graph_tools import add_constant, bypass, constant, infer_shapes, input_of, nodes_of, remove_dead
+from ptqc.passes.branches import inline_constant_branches
+from ptqc.passes.graph_tools import add_constant, bypass, constant, infer_shapes, input_of, integer, nodes_of, remove_dead
+from ptqc.passes.known_sizes import fold_known_sizes
 
 # Folding may trade this many bytes of constants for a computation; more would cost file size.
 MAX_BYTES = 1 << 20
@@ -41,14 +42,13 @@ class FoldConstants:
             size = _count(model)
             _lift(model)
             infer_shapes(model)
-            _fold_shapes(model)
-            _lift(model)
             _drop_idle(model)
+            fold_known_sizes(model)
             _fold_values(model)
+            inline_constant_branches(model)
             remove_dead(model)
             if _count(model) == size:
                 break
-        _forget_origins(model)
         infer_shapes(model)
         folded = before - _count(model)
         return [Note(self.name, "", f"{folded} constant or idle nodes folded")] if folded else []
@@ -62,19 +62,21 @@ def _lift(model: ir.Model) -> None:
     common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
 
 
-def _fold_shapes(model: ir.Model) -> None:
-    """What shapes and conditions decide; values are left to `_fold_values`, which knows sizes beforehand."""
-    fold_constants_ir(model, onnx_shape_inference=False, should_fold=lambda node: False)  # noqa: ARG005
-
-
 def _drop_idle(model: ir.Model) -> None:
-    for node in nodes_of(model, "Identity", "Dropout"):
+    for node in nodes_of(model, "Identity", "Dropout", "Cast"):
         source = node.inputs[0]
-        training = constant(input_of(node, 2))
-        if source is None or (input_of(node, 2) is not None and (training is None or training.any())):
-            continue
-        if not any(output.uses() or output.is_graph_output() for output in node.outputs[1:]):
+        if source is not None and _is_idle(node, source):
             bypass(node, source)
+
+
+def _is_idle(node: ir.Node, source: ir.Value) -> bool:
+    if node.op_type == "Identity":
+        return True
+    if node.op_type == "Cast":
+        return source.dtype is not None and source.dtype == integer(node, "to", 0)
+    training = constant(input_of(node, 2))
+    infers = input_of(node, 2) is None or (training is not None and not training.any())
+    return infers and not any(output.uses() or output.is_graph_output() for output in node.outputs[1:])
 
 
 def _fold_values(model: ir.Model) -> None:
@@ -111,7 +113,7 @@ def _evaluate(node: ir.Node, opset: int) -> list[np.ndarray] | None:
     model = _single(node, opset)
     limit = max(MAX_BYTES, _bytes_freed(node))
     try:
-        inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)
+        inferred = onnx.shape_inference.infer_shapes(model)
         if sum(_bytes_of(value.type.tensor_type) for value in inferred.graph.output) > limit:
             return None
         session = ort.InferenceSession(model.SerializeToString(), session_options(threads=1, optimize=False))
@@ -145,11 +147,3 @@ def _bytes_of(kind: onnx.TypeProto.Tensor) -> int:
         raise ValueError("the shape is not known")
     count = int(np.prod([dim.dim_value for dim in kind.shape.dim], dtype=object))
     return -(-count * int(ir.DataType(kind.elem_type).bitwidth) // 8)
-
-
-def _forget_origins(model: ir.Model) -> None:
-    """Remove the remarks that onnxscript leaves on the values it folds."""
-    for node in model.graph.all_nodes():
-        for remarks in (node.metadata_props, *(output.metadata_props for output in node.outputs)):
-            for key in [key for key in remarks if key.startswith("pkg.onnxscript")]:
-                del remarks[key]

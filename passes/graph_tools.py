@@ -186,13 +186,33 @@ def remove_dead(model: ir.Model) -> bool:
     return changed
 
 
+# Data propagation follows each element of a vector: a value of 10^9 elements takes all memory there is.
+MAX_VECTOR = 1 << 16
+
+
+def _has_long_vector(model: ir.Model) -> bool:
+    outputs = (output for node in model.graph.all_nodes() for output in node.outputs)
+    return any(rank(output) == 1 and (static(output) or (0,))[0] > MAX_VECTOR for output in outputs)
+
+
+def _has_sequences(model: ir.Model) -> bool:
+    return any("Sequence" in node.op_type or "Optional" in node.op_type for node in model.graph.all_nodes())
+
+
 def infer_shapes(model: ir.Model) -> None:
-    """Infer every inner shape and type anew; those of inputs and outputs stay as declared."""
+    """Infer every inner shape and type anew; those of inputs and outputs stay as declared.
+
+    Models with sequences or optionals keep what they came with: the pass of onnx_ir takes them for tensors.
+    """
+    if _has_sequences(model):
+        return
     interface = {value: (value.type, value.shape) for value in (*model.graph.inputs, *model.graph.outputs)}
     for node in model.graph.all_nodes():
         for output in node.outputs:
             if output not in interface:
                 output.shape = None
-    common.ShapeInferencePass(check_type=False, strict_mode=False)(model)
+    common.ShapeInferencePass(check_type=False, strict_mode=False, data_prop=False)(model)
+    if not _has_long_vector(model):
+        common.ShapeInferencePass(check_type=False, strict_mode=False, data_prop=True)(model)
     for value, (kind, shape) in interface.items():
         value.type, value.shape = kind, shape

@@ -147,7 +147,7 @@ class _Builder:
         node = self._on_codes(node, params)
         for value in node.outputs:
             tensor, is_output = str(value.name), value.is_graph_output()
-            value.name, value.dtype = f"{tensor}/codes", ir.DataType.UINT8
+            value.name, value.type = f"{tensor}/codes", ir.TensorType(ir.DataType.UINT8)
             self._dequantize(
                 value, value, tensor, keep=None, insert=lambda added: self.model.graph.insert_after(node, added)
             )

@@ -1,7 +1,7 @@
 """The integer program: one format per weight, least predicted loss, bytes within the budget.
 
-min Σ I_{w,f} ΔL_{w,f}  s.t.  Σ_f I_{w,f} = 1,  fixed + Σ I_{w,f} bytes_{w,f} + Σ_f U_f once_f ≤ limit,  U_f ≥ I_{w,f}
-(Hubara et al. 2020, eq. 8, with the bytes of the file as written; U: what a format costs once).
+min Σ I_{w,f} ΔL_{w,f}  s.t.  Σ_f I_{w,f} = 1,  fixed + Σ I_{w,f} bytes_{w,f} + Σ_u U_u once_u ≤ limit,  U_u ≥ I_{w,f}
+(Hubara et al. 2020, eq. 8, with the bytes of the file as written; U: what candidates share and the file holds once).
 """
 
 import math
@@ -21,12 +21,13 @@ NODE_LIMIT = 200_000
 
 @dataclass(frozen=True)
 class Candidate:
-    """One way to store one weight: bytes in the written file, predicted loss."""
+    """One way to store one weight: bytes in the written file, predicted loss, and the shared parts that it needs."""
 
     weight: str
     form: Format
     bytes: int
     loss: float
+    needs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -48,11 +49,11 @@ class Allocation:
 
 @dataclass(frozen=True)
 class Problem:
-    """All candidates of all weights, bytes that every plan has, and bytes that a format costs once."""
+    """All candidates of all weights, bytes that every plan has, and the bytes of each shared part."""
 
     candidates: tuple[Candidate, ...]
     fixed: int
-    once: Mapping[Format, int] = field(default_factory=dict)
+    once: Mapping[str, int] = field(default_factory=dict)
 
     def by_weight(self) -> dict[str, list[Candidate]]:
         """Candidates grouped by weight, in order."""
@@ -63,17 +64,21 @@ class Problem:
 
     def size(self, choice: Mapping[str, Format]) -> int:
         """Bytes of the file under a choice."""
-        chosen = [c for c in self.candidates if choice[c.weight] == c.form]
-        return self.fixed + sum(c.bytes for c in chosen) + sum(self.once.get(f, 0) for f in {c.form for c in chosen})
+        chosen = self.chosen(choice)
+        return self.fixed + sum(c.bytes for c in chosen) + sum(self.once[n] for n in {n for c in chosen for n in c.needs})
+
+    def chosen(self, choice: Mapping[str, Format]) -> list[Candidate]:
+        """The candidates of a choice."""
+        return [c for c in self.candidates if choice[c.weight] == c.form]
 
 
 def allocate(problem: Problem, limit: int) -> Allocation:
     """The plan of least predicted loss within `limit` bytes. Raises Infeasible with the smallest reachable size."""
-    program, chosen, used = _program(problem)
-    sizes = _bytes_expression(problem, chosen, used)
-    smallest = _smallest(problem)
+    smallest = problem.size(smallest_choice(problem))
     if smallest > limit:
         raise _infeasible(problem, smallest, limit)
+    program, chosen, used = _program(problem)
+    sizes = _bytes_expression(problem, chosen, used)
     program += sizes <= limit - problem.fixed
     # Scale losses so that the solver's absolute tolerances do not blur small ones.
     worst = max((c.loss for c in problem.candidates), default=0.0)
@@ -82,31 +87,31 @@ def allocate(problem: Problem, limit: int) -> Allocation:
     program.setObjective(loss + (BYTES_WEIGHT / max(limit, 1)) * sizes)
     gap = _solve(program)
     choice = _choice(problem, chosen)
-    total = sum(c.loss for c in problem.candidates if choice[c.weight] == c.form)
+    total = sum(c.loss for c in problem.chosen(choice))
     bytes_ = problem.size(choice)
     if bytes_ > limit:
         raise InternalError(f"the solver's plan has {bytes_} bytes, over its limit of {limit}")
     return Allocation(choice, total, max(0.0, total * (1 - gap)), bytes_, limit, "optimal" if gap <= 1e-4 else "gap")
 
 
-def _program(problem: Problem) -> tuple[pulp.LpProblem, list[pulp.LpVariable], dict[Format, pulp.LpVariable]]:
+def _program(problem: Problem) -> tuple[pulp.LpProblem, list[pulp.LpVariable], dict[str, pulp.LpVariable]]:
     program = pulp.LpProblem("allocation", pulp.LpMinimize)
     chosen = [pulp.LpVariable(f"x{i}", cat="Binary") for i in range(len(problem.candidates))]
-    used = {form: pulp.LpVariable(f"u{i}", cat="Binary") for i, form in enumerate(sorted(problem.once))}
+    used = {part: pulp.LpVariable(f"u{i}", cat="Binary") for i, part in enumerate(sorted(problem.once))}
     index = {id(c): i for i, c in enumerate(problem.candidates)}
     for group in problem.by_weight().values():
         program += pulp.lpSum(chosen[index[id(c)]] for c in group) == 1
     for i, candidate in enumerate(problem.candidates):
-        if candidate.form in used:
-            program += used[candidate.form] >= chosen[i]
+        for part in candidate.needs:
+            program += used[part] >= chosen[i]
     return program, chosen, used
 
 
 def _bytes_expression(
-    problem: Problem, chosen: Sequence[pulp.LpVariable], used: Mapping[Format, pulp.LpVariable]
+    problem: Problem, chosen: Sequence[pulp.LpVariable], used: Mapping[str, pulp.LpVariable]
 ) -> pulp.LpAffineExpression:
     parts = [c.bytes * chosen[i] for i, c in enumerate(problem.candidates)]
-    return pulp.lpSum(parts + [problem.once[form] * variable for form, variable in used.items()])
+    return pulp.lpSum(parts + [problem.once[part] * variable for part, variable in used.items()])
 
 
 def _solve(program: pulp.LpProblem) -> float:
@@ -122,10 +127,6 @@ def _solve(program: pulp.LpProblem) -> float:
 
 def _choice(problem: Problem, chosen: Sequence[pulp.LpVariable]) -> dict[str, Format]:
     return {c.weight: c.form for c, variable in zip(problem.candidates, chosen, strict=True) if variable.value() > 0.5}
-
-
-def _smallest(problem: Problem) -> int:
-    return problem.size(smallest_choice(problem))
 
 
 def smallest_choice(problem: Problem) -> dict[str, Format]:
@@ -145,8 +146,9 @@ def best_choice(problem: Problem) -> dict[str, Format]:
 
 def _infeasible(problem: Problem, smallest: int, limit: int) -> Infeasible:
     choice = smallest_choice(problem)
-    parts = [(f"{c.weight} ({c.form})", c.bytes) for c in problem.candidates if choice[c.weight] == c.form]
-    once = sum(problem.once.get(form, 0) for form in set(choice.values()))
+    chosen = problem.chosen(choice)
+    parts = [(f"{c.weight} ({c.form})", c.bytes) for c in chosen]
+    once = sum(problem.once[part] for part in {part for c in chosen for part in c.needs})
     parts += [("graph text and interface", problem.fixed), ("unpacking functions", once)]
     largest = tuple(sorted(parts, key=lambda part: -part[1])[:8])
     named = ", ".join(f"{what} {size:,} B" for what, size in largest[:5])
@@ -156,3 +158,19 @@ def _infeasible(problem: Problem, smallest: int, limit: int) -> Infeasible:
         smallest,
         largest,
     )
+
+
+def price(problem: Problem, allocation: Allocation, more: int) -> float:
+    """How much the predicted loss falls when the limit grows by `more` bytes."""
+    return allocation.loss - allocate(problem, allocation.limit + more).loss
+
+
+def frontier(problem: Problem, limits: Sequence[int]) -> list[tuple[int, float]]:
+    """(bytes, predicted loss) of the best plan at each reachable limit."""
+    points = []
+    smallest = problem.size(smallest_choice(problem))
+    for limit in limits:
+        if limit >= smallest:
+            answer = allocate(problem, limit)
+            points.append((answer.bytes, answer.loss))
+    return points

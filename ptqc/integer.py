@@ -1,9 +1,10 @@
 """The one definition of the integers: for each integer operator, exactly which codes come out.
 
-Both targets are held to these functions. Convolutions and products accumulate in int32 with the bias inside and
-requantize as ``clip(rint(float32(acc) · float32(s_x · s_w / s_y)) + z_y)``; Add, Mul and the average pools dequantize,
-operate and quantize in float32; a pointwise function is a table of 256 codes. Inner products are computed with float64
-matrix products, which are exact below 2^53.
+Both targets are held to these functions, which are what ONNX Runtime's kernels compute on x86 processors with AVX2.
+Convolutions and products accumulate in int32 with the bias inside and requantize as
+``clip(rint(float32(acc) · float32(s_x · s_w / s_y)) + z_y)``, and so does the global average pool with the factor
+s_x / (s_y · n); Add and Mul round once, after their zero point was added; a pointwise function is a table of 256 codes.
+Inner products are computed with float64 matrix products, which are exact below 2^53.
 """
 
 from collections.abc import Sequence
@@ -19,10 +20,7 @@ Reals = NDArray[np.float32]
 
 def quantize(x: np.ndarray, params: QuantParams) -> Codes:
     """Codes of real values: clip(rint(x / scale) + zero_point), halves to even."""
-    scaled = np.rint(np.asarray(x, np.float32) / np.float32(params.scale))
-    dtype = np.int8 if params.format.signed else np.uint8
-    clipped = np.clip(scaled + np.float32(params.zero_point), params.format.low, params.format.high)
-    return clipped.astype(dtype if params.format.bits <= 8 else np.uint16)
+    return _saturate(_steps(x, params) + np.float32(params.zero_point), params)
 
 
 def dequantize(codes: np.ndarray, params: QuantParams) -> Reals:
@@ -32,9 +30,8 @@ def dequantize(codes: np.ndarray, params: QuantParams) -> Reals:
 
 def fake_quantize(x: np.ndarray, params: QuantParams) -> Reals:
     """dequantize(quantize(x))."""
-    scaled = np.rint(np.asarray(x, np.float32) / np.float32(params.scale))
     low, high = params.format.low - params.zero_point, params.format.high - params.zero_point
-    return np.asarray(np.clip(scaled, low, high) * np.float32(params.scale), np.float32)
+    return np.asarray(np.clip(_steps(x, params), low, high) * np.float32(params.scale), np.float32)
 
 
 def multiplier(x: QuantParams, weight_scale: np.ndarray, y: QuantParams) -> Reals:
@@ -45,9 +42,7 @@ def multiplier(x: QuantParams, weight_scale: np.ndarray, y: QuantParams) -> Real
 
 def requantize(accumulator: np.ndarray, factor: np.ndarray, y: QuantParams) -> Codes:
     """Codes of an int32 accumulator; `factor` broadcasts against it."""
-    scaled = np.rint(accumulator.astype(np.float32) * factor)
-    clipped = np.clip(scaled + np.float32(y.zero_point), y.format.low, y.format.high)
-    return clipped.astype(np.int8 if y.format.signed else np.uint8)
+    return _saturate(np.rint(accumulator.astype(np.float32) * factor) + np.float32(y.zero_point), y)
 
 
 def conv_accumulator(
@@ -105,13 +100,24 @@ def matmul_accumulator(
 
 
 def add(a: np.ndarray, a_params: QuantParams, b: np.ndarray, b_params: QuantParams, y: QuantParams) -> Codes:
-    """Codes of a + b."""
-    return quantize(dequantize(a, a_params) + dequantize(b, b_params), y)
+    """Codes of a + b.
+
+    fma(a, r_a, fma(b, r_b, z_y − fma(r_a, z_a, r_b · z_b))) with r = s / s_y, everything in float32; of two operands of
+    different shapes the one that repeats along the innermost axis counts as b.
+    """
+    if _repeats_inside(a, b):
+        a, a_params, b, b_params = b, b_params, a, a_params
+    ratio_a, ratio_b = (np.float32(p.scale) / np.float32(y.scale) for p in (a_params, b_params))
+    zero = _fma(np.float32(a_params.zero_point), ratio_a, ratio_b * np.float32(b_params.zero_point))
+    inner = _fma(b, ratio_b, np.float32(y.zero_point) - zero)
+    return _saturate(np.rint(_fma(a, ratio_a, inner)), y)
 
 
 def mul(a: np.ndarray, a_params: QuantParams, b: np.ndarray, b_params: QuantParams, y: QuantParams) -> Codes:
-    """Codes of a · b."""
-    return quantize(dequantize(a, a_params) * dequantize(b, b_params), y)
+    """Codes of a · b: float32((a − z_a)(b − z_b)) · float32(s_a · s_b / s_y) + z_y."""
+    product = (a.astype(np.int32) - a_params.zero_point) * (b.astype(np.int32) - b_params.zero_point)
+    scaled = product.astype(np.float32) * multiplier(a_params, np.float32(b_params.scale), y)
+    return _saturate(np.rint(scaled + np.float32(y.zero_point)), y)
 
 
 def global_average_pool(x: np.ndarray, x_params: QuantParams, y: QuantParams) -> Codes:
@@ -119,5 +125,30 @@ def global_average_pool(x: np.ndarray, x_params: QuantParams, y: QuantParams) ->
     spatial = tuple(range(2, x.ndim))
     count = np.prod([x.shape[axis] for axis in spatial])
     total = (x.astype(np.int64) - x_params.zero_point).sum(spatial, keepdims=True)
-    mean = total.astype(np.float32) * np.float32(x_params.scale) / np.float32(count)
-    return quantize(mean, y)
+    return requantize(total, np.float32(x_params.scale) / (np.float32(y.scale) * np.float32(count)), y)
+
+
+def _repeats_inside(a: np.ndarray, b: np.ndarray) -> bool:
+    """Whether a is broadcast along the innermost axis on which the two differ from a single value."""
+    for i in range(1, max(a.ndim, b.ndim) + 1):
+        sizes = [x.shape[-i] if i <= x.ndim else 1 for x in (a, b)]
+        if max(sizes) > 1:
+            return sizes[0] == 1
+    return False
+
+
+def _fma(x: np.ndarray, y: np.ndarray, z: np.ndarray) -> Reals:
+    """x · y + z rounded once to float32; float64 holds the product exactly."""
+    return np.asarray(np.asarray(x, np.float64) * np.asarray(y, np.float64) + np.asarray(z, np.float64), np.float32)
+
+
+def _steps(x: np.ndarray, params: QuantParams) -> Reals:
+    """rint(x / scale); values beyond float32 become infinite, which saturates."""
+    with np.errstate(over="ignore"):
+        return np.asarray(np.rint(np.asarray(x, np.float32) / np.float32(params.scale)), np.float32)
+
+
+def _saturate(rounded: np.ndarray, params: QuantParams) -> Codes:
+    dtype = np.int8 if params.format.signed else np.uint8
+    clipped = np.clip(rounded, params.format.low, params.format.high)
+    return clipped.astype(dtype if params.format.bits <= 8 else np.uint16)

@@ -14,6 +14,7 @@ from ptqc.errors import ModelError
 from ptqc.execute.onnxruntime import run
 from ptqc.reading import read_model
 
+HUGE = 1 << 40
 WEIGHT = np.arange(8, dtype=np.float32).reshape(4, 2)
 
 
@@ -367,3 +368,16 @@ def test_undefined_value_in_a_subgraph_is_refused(tmp_path: Path) -> None:
 
 def test_source_model_is_the_ir(tmp_path: Path) -> None:
     assert isinstance(read_model(write(tmp_path / "m.onnx", linear())).model, ir.Model)
+
+
+@pytest.mark.parametrize(
+    "body",
+    ["y = ConstantOfShape(n)", "y = Expand(one, n)", "y = Tile(one, n)", "i = Range(z, m, o)  y = Cast <to = 1> (i)"],
+)
+def test_refuses_values_that_no_memory_holds(tmp_path: Path, body: str) -> None:
+    text = f"""<ir_version: 8, opset_import: ["": 17]>
+    bomb (float[N] x) => (float[A] h)
+    <int64[1] n = {{{HUGE}}}, int64 m = {{{HUGE}}}, int64 z = {{0}}, int64 o = {{1}}, float[1] one = {{1}}>
+    {{ {body}  h = Add(y, x) }}"""
+    path = write(tmp_path / "m.onnx", onnx.parser.parse_model(text))
+    assert f"{HUGE:,} elements" in refusal(path)

@@ -42,7 +42,7 @@ def _with_taps(proto: onnx.ModelProto, taps: Iterable[str]) -> onnx.ModelProto:
 
 
 class Runner:
-    """A model held by one ONNX Runtime session.
+    """A model held by one ONNX Runtime session: a model, a proto of under 2 GB, or a file.
 
     taps: names of inner values that become extra outputs.
     Raises ModelError when ONNX Runtime refuses the model.
@@ -50,7 +50,7 @@ class Runner:
 
     def __init__(
         self,
-        model: ir.Model | Path | str,
+        model: ir.Model | onnx.ModelProto | Path | str,
         taps: Sequence[str] = (),
         options: ort.SessionOptions | None = None,
     ) -> None:
@@ -68,8 +68,14 @@ class Runner:
         return dict(zip(names, self.session.run(names, feeds), strict=True))
 
 
-def _open(model: ir.Model | Path | str, taps: Sequence[str], options: ort.SessionOptions) -> ort.InferenceSession:
+def _open(
+    model: ir.Model | onnx.ModelProto | Path | str, taps: Sequence[str], options: ort.SessionOptions
+) -> ort.InferenceSession:
     providers = ["CPUExecutionProvider"]
+    if isinstance(model, onnx.ModelProto):
+        copy = onnx.ModelProto()
+        copy.CopyFrom(model)
+        return ort.InferenceSession(_with_taps(copy, taps).SerializeToString(), options, providers=providers)
     if not isinstance(model, ir.Model):
         if not taps:
             return ort.InferenceSession(str(model), options, providers=providers)

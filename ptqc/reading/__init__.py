@@ -14,6 +14,7 @@ from ptqc.notes import Level, Note
 from ptqc.reading.file import digest_of, parse, read_bytes
 from ptqc.reading.functions import check_functions
 from ptqc.reading.operators import check_operators, check_versions
+from ptqc.reading.sizes import check_sizes
 from ptqc.reading.tensors import check_tensors, external_files
 from ptqc.reading.values import check_no_cycles, check_values, is_sorted
 from ptqc.reading.weights import check_precision, check_weights_finite
@@ -67,6 +68,7 @@ def _read(path: Path) -> Source:
     for check in PROTO_CHECKS:
         check(proto)
     check_tensors(proto, path.parent)
+    check_sizes(proto)
     notes = list(_remarks(proto))
     files = external_files(proto, path.parent)
     size = len(data) + sum(file.stat().st_size for file in files.values())

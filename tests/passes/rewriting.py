@@ -7,6 +7,7 @@ from onnx import numpy_helper
 
 from ptqc.notes import Note
 from ptqc.passes.base import Feeds, Rewrite
+from ptqc.passes.graph_tools import infer_shapes
 from ptqc.passes.pipeline import run_rewrites
 
 
@@ -14,7 +15,9 @@ def parse(graph: str, opset: int = 18, **constants: np.ndarray) -> ir.Model:
     """The model of a graph in ONNX's text form, with these initializers."""
     proto = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": {opset}]> {graph}')
     proto.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in constants.items())
-    return ir.from_proto(proto)
+    model = ir.from_proto(proto)
+    infer_shapes(model)
+    return model
 
 
 def rewrite(model: ir.Model, step: Rewrite, **feeds: np.ndarray) -> list[Note]:

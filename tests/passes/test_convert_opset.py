@@ -21,7 +21,8 @@ def test_split_into_equal_parts_says_how_many() -> None:
 
 
 def test_roi_align_keeps_its_old_default() -> None:
-    graph = "g (float[1, 1, 6, 6] x) => (float[1, 1, 2, 2] y) { y = RoiAlign <output_height = 2, output_width = 2> (x, r, b) }"
+    body = "y = RoiAlign <output_height = 2, output_width = 2> (x, r, b)"
+    graph = f"g (float[1, 1, 6, 6] x) => (float[1, 1, 2, 2] y) {{ {body} }}"
     model = parse(graph, 13, r=np.array([[0.5, 0.5, 4, 5]], np.float32), b=np.array([0]))
     rewrite(model, ConvertOpset(), x=noise(1, 1, 6, 6))
 

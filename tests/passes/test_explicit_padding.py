@@ -18,13 +18,6 @@ def test_pads_are_written_out(operator: str, stride: int, mode: str) -> None:
     assert "auto_pad" not in model.graph[0].attributes
 
 
-def test_dilated_convolution() -> None:
-    graph = 'g (float[N, 2, 9] x) => (float[N, C, W] y) { y = Conv <dilations = [2], auto_pad = "SAME_UPPER"> (x, w) }'
-    model = parse(graph, w=noise(3, 2, 3))
-    rewrite(model, ExplicitPadding(), x=noise(2, 2, 9))
-    assert model.graph[0].attributes["pads"].as_ints() == (2, 2)
-
-
 def test_symbolic_sizes_work_at_stride_one_only() -> None:
     graph = """g (float[N, 2, W] x) => (float[N, C, V] y) {
         h = Conv <auto_pad = "SAME_UPPER"> (x, w)

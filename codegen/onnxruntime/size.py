@@ -1,0 +1,90 @@
+"""Bytes of a candidate in the written file, counted on the very messages that the exporter writes.
+
+A protobuf file is the sum of its entries, so what one weight adds (planes, scales, bias, call) is exact. Not counted are
+the length prefixes of the outermost messages (at most 4 bytes each way) and initializers that turn out equal, which are
+stored once.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+
+from ptqc.codegen.onnxruntime import constants
+from ptqc.codegen.onnxruntime.functions import DOMAIN, Function
+from ptqc.formats import Family
+from ptqc.layers import Weight
+from ptqc.solutions import Solution
+
+# What the outer length prefixes can differ by between two plans of one model.
+BOUND = 16
+
+
+@dataclass(frozen=True)
+class Use:
+    """One layer that reads a weight: on an integer kernel or in float, with these integer bias codes if it has any."""
+
+    integer: bool
+    bias: np.ndarray | None
+
+
+class _Counter:
+    """Counts initializers instead of keeping them; equal ones of one weight once."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.total = 0
+        self._seen: set[tuple[str, tuple[int, ...], bytes]] = set()
+
+    def share(self, array: np.ndarray) -> str:
+        key = (str(array.dtype), array.shape, array.tobytes())
+        if array.size > 1 and key not in self._seen:  # scalars are shared by the whole file
+            self.total += entry(constants.tensor(self.name, array).ByteSize())
+            self._seen.add(key)
+        return self.name
+
+
+def entry(length: int) -> int:
+    """Bytes of a message of `length` bytes as a repeated field: tag, length, content."""
+    prefix, rest = 1, length
+    while rest >= 128:
+        prefix, rest = prefix + 1, rest >> 7
+    return 1 + prefix + length
+
+
+def stored(
+    weight: Weight, solution: Solution, uses: Sequence[Use], name_length: int
+) -> tuple[int, tuple[Function, ...]]:
+    """Bytes of a weight and its calls, and the functions it needs. uses: its layers; none for a table."""
+    counter = _Counter("n" * name_length)
+    calls = [_call(solution, use, counter) for use in uses or (Use(False, None),)]
+    total = counter.total + sum(entry(node.ByteSize()) for _, node in calls)
+    return total, tuple(dict.fromkeys(function for function, _ in calls if function is not None))
+
+
+def _call(solution: Solution, use: Use, counter: _Counter) -> tuple[Function | None, onnx.NodeProto]:
+    name, form = counter.name, solution.form
+    if form.family == Family.FLOAT:
+        counter.share(solution.codes)
+        attributes = {"to": onnx.TensorProto.FLOAT}
+        node = onnx.helper.make_node("Cast", [name], [name], **attributes) if form.bits == 16 else onnx.NodeProto()
+        return None, node
+    if form.family == Family.PALETTE:
+        packed = constants.palette(solution.codes, form, solution.scale, name, counter.share)
+    elif use.integer and use.bias is not None:
+        packed = constants.layer(
+            solution.codes, form, solution.scale, use.bias, name, solution.axis, [name, name], counter.share
+        )
+    else:
+        packed = constants.weight(
+            solution.codes, form, solution.scale, solution.axis, name, counter.share, as_float=not use.integer
+        )
+    return packed.function, packed.call
+
+
+def function_bytes(functions: Sequence[Function], opset: int) -> Mapping[str, int]:
+    """Bytes of each function by name, and of the import that the first one brings."""
+    sizes = {function.name: entry(function.to_proto(opset).ByteSize()) for function in functions}
+    imports = onnx.helper.make_opsetid(DOMAIN, 1)
+    return {**sizes, DOMAIN: entry(imports.ByteSize())}

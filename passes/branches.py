@@ -1,0 +1,48 @@
+"""An If whose condition is constant replaced by the branch that it takes."""
+
+import onnx_ir as ir
+
+from ptqc.passes.graph_tools import constant, insert_before, nodes_of, take_over, unique_name
+
+
+def inline_constant_branches(model: ir.Model) -> None:
+    """Move the nodes of the branch taken in front of each If of constant condition, and remove the If."""
+    for node in nodes_of(model, "If"):
+        condition = constant(node.inputs[0])
+        if condition is None:
+            continue
+        branch = node.attributes["then_branch" if condition.any() else "else_branch"].as_graph()
+        results = list(branch.outputs)
+        branch.outputs.clear()
+        _move_constants(model, branch)
+        _move_nodes(model, branch, node)
+        for output, result in zip(node.outputs, results, strict=True):
+            _give(node, output, result)
+        assert node.graph is not None
+        node.graph.remove(node, safe=True)
+
+
+def _move_constants(model: ir.Model, branch: ir.Graph) -> None:
+    for value in list(branch.initializers.values()):
+        del branch.initializers[value.name or ""]
+        value.name = unique_name(model.graph, value.name or "constant")
+        model.graph.register_initializer(value)
+
+
+def _move_nodes(model: ir.Model, branch: ir.Graph, target: ir.Node) -> None:
+    """Branches of one If may use a name twice, so every value takes one that is free in the whole model."""
+    assert target.graph is not None
+    for node in list(branch):
+        branch.remove(node)
+        node.name = None
+        for output in node.outputs:
+            if output.name:
+                output.name = unique_name(model.graph, output.name)
+        target.graph.insert_before(target, node)
+
+
+def _give(node: ir.Node, output: ir.Value, result: ir.Value) -> None:
+    """Let the branch's result stand for the If's output, through an Identity where it cannot bear its name."""
+    if not take_over(output, result):
+        kept = insert_before(node, "Identity", [result])
+        take_over(output, kept)

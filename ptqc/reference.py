@@ -1,0 +1,142 @@
+"""The integers that a lowered graph must give: each of its kernels computed by `ptqc.integer` from given input codes."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from ptqc import integer
+from ptqc.formats import UINT8, QuantParams
+from ptqc.lowered import Lowered
+from ptqc.operators import attribute, constant, ints
+
+Values = Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One kernel of a lowered graph: names of its input codes and of its output codes."""
+
+    node: ir.Node
+    inputs: tuple[str, ...]
+    output: str
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        return f"{self.node.op_type} {self.output.removesuffix('/codes')}"
+
+
+def steps(lowered: Lowered) -> Iterator[Step]:
+    """The kernels between codes that `ptqc.integer` defines, in execution order."""
+    for node in lowered.model.graph:
+        if node.op_type not in _KERNELS:
+            continue
+        data = node.inputs[:2] if node.op_type in ("Add", "Mul") else node.inputs[:1]
+        inputs = [_codes_of(value) for value in data]
+        output = _quantized(node)
+        if output is not None and all(name is not None for name in inputs):
+            yield Step(node, tuple(str(name) for name in inputs), output)
+
+
+def compute(step: Step, values: Values) -> np.ndarray:
+    """The output codes of a kernel for input codes by name."""
+    return _KERNELS[step.node.op_type](step, [values[name] for name in step.inputs])
+
+
+def _codes_of(value: ir.Value | None) -> str | None:
+    """Name of the activation codes behind a dequantized value."""
+    producer = value.producer() if value is not None else None
+    if producer is None or producer.op_type != "DequantizeLinear":
+        return None
+    codes = producer.inputs[0]
+    return str(codes.name) if codes is not None and codes.dtype == ir.DataType.UINT8 else None
+
+
+def _quantized(node: ir.Node) -> str | None:
+    """Name of the codes that the node's output is rounded to, if that is all that happens to it."""
+    consumers = node.outputs[0].consumers()
+    if len(consumers) != 1 or consumers[0].op_type != "QuantizeLinear" or node.outputs[0].is_graph_output():
+        return None
+    return str(consumers[0].outputs[0].name)
+
+
+def _params(node: ir.Node) -> QuantParams:
+    """Parameters of a QuantizeLinear or DequantizeLinear of an activation."""
+    scale, zero = constant(node.inputs[1]), constant(node.inputs[2])
+    assert scale is not None
+    assert zero is not None
+    return QuantParams(UINT8, float(scale), int(zero))
+
+
+def _input_params(step: Step, index: int = 0) -> QuantParams:
+    producer = step.node.inputs[index].producer()  # type: ignore[union-attr]
+    assert producer is not None
+    return _params(producer)
+
+
+def _output_params(step: Step) -> QuantParams:
+    return _params(step.node.outputs[0].consumers()[0])
+
+
+def _constants(step: Step) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    """Weight codes, weight scales and bias codes of a layer."""
+    weight = step.node.inputs[1].producer()  # type: ignore[union-attr]
+    assert weight is not None
+    codes, scale = constant(weight.inputs[0]), constant(weight.inputs[1])
+    assert codes is not None
+    assert scale is not None
+    if len(step.node.inputs) < 3 or step.node.inputs[2] is None:
+        return codes, scale, None
+    bias = step.node.inputs[2].producer()
+    assert bias is not None
+    return codes, scale, constant(bias.inputs[0])
+
+
+def _conv(step: Step, inputs: list[np.ndarray]) -> np.ndarray:
+    codes, scale, bias = _constants(step)
+    x, y = _input_params(step), _output_params(step)
+    rank = codes.ndim - 2
+    accumulator = integer.conv_accumulator(
+        inputs[0],
+        x.zero_point,
+        codes,
+        bias,
+        strides=ints(step.node, "strides") or [1] * rank,
+        pads=ints(step.node, "pads") or [0] * (2 * rank),
+        dilations=ints(step.node, "dilations") or [1] * rank,
+        groups=int(attribute(step.node, "group", 1)),
+    )
+    factor = integer.multiplier(x, scale, y).reshape(1, -1, *(1,) * rank)
+    return integer.requantize(accumulator, factor, y)
+
+
+def _product(step: Step, inputs: list[np.ndarray]) -> np.ndarray:
+    codes, scale, bias = _constants(step)
+    x, y = _input_params(step), _output_params(step)
+    weight = codes.T if attribute(step.node, "transB", 0) else codes
+    accumulator = integer.matmul_accumulator(inputs[0], x.zero_point, weight, bias)
+    return integer.requantize(accumulator, integer.multiplier(x, scale, y), y)
+
+
+def _add(step: Step, inputs: list[np.ndarray]) -> np.ndarray:
+    return integer.add(inputs[0], _input_params(step), inputs[1], _input_params(step, 1), _output_params(step))
+
+
+def _mul(step: Step, inputs: list[np.ndarray]) -> np.ndarray:
+    return integer.mul(inputs[0], _input_params(step), inputs[1], _input_params(step, 1), _output_params(step))
+
+
+def _pool(step: Step, inputs: list[np.ndarray]) -> np.ndarray:
+    return integer.global_average_pool(inputs[0], _input_params(step), _output_params(step))
+
+
+_KERNELS = {
+    "Conv": _conv,
+    "Gemm": _product,
+    "MatMul": _product,
+    "Add": _add,
+    "Mul": _mul,
+    "GlobalAveragePool": _pool,
+}
