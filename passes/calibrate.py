@@ -24,6 +24,8 @@ from ptqc.passes.moments import Columns, Moments, positions_per_sample
 # Activations of a batch that are held at a time.
 BATCH_BYTES = 256 * 2**20
 LARGEST_BATCH = 8
+# What one element of an element-wise operator costs, in multiply-accumulates of a layer (memory traffic decides).
+ELEMENT_COST = 8
 
 
 @dataclass(frozen=True)
@@ -39,10 +41,8 @@ class Calibrate:
         observers = {site.name: RangeObserver() for site in context.sites}
         columns = {layer.name: _columns(layer, context) for layer in context.layers}
         taps = _taps(context)
+        _measure_work(model, context, columns)
         runner = Runner(model, taps)
-        first = runner.run(context.tuning[0], taps) if taps else {}
-        context.sample_bytes = sum(value.nbytes for value in first.values())
-        context.macs = {layer.name: _macs(layer, columns[layer.name], first) for layer in context.layers}
         total = len(context.tuning) + len(context.held_back)
         with context.progress.stage("calibrate", total) as stage:
             for split, moments in ((context.tuning, context.moments), (context.held_back, context.held_moments)):
@@ -76,9 +76,19 @@ def _columns(layer: Layer, context: Context) -> Columns:
     return Columns(layer, positions_per_sample(layer, len(context.tuning)), seed)
 
 
-def _macs(layer: Layer, columns: Columns, values: Feeds) -> int:
-    x = values[layer.input]
-    return int(np.prod(columns.out_shape(x.shape))) * int(np.prod(layer.shape)) * max(1, x.shape[0])
+def _measure_work(model: ir.Model, context: Context, columns: dict[str, Columns]) -> None:
+    """Set macs and sample_bytes from one sample."""
+    taps = list(dict.fromkeys([*_taps(context), *(kernel.node for kernel in context.kernels)]))
+    values = Runner(model, taps).run(context.tuning[0], taps) if taps else {}
+    context.sample_bytes = sum(values[name].nbytes for name in _taps(context))
+    layers = {layer.name: layer for layer in context.layers}
+    for kernel in context.kernels:
+        layer, elements = layers.get(kernel.node), values[kernel.node].size
+        context.macs[kernel.node] = elements * (ELEMENT_COST if layer is None else _taps_per_output(layer))
+
+
+def _taps_per_output(layer: Layer) -> int:
+    return int(np.prod(layer.shape)) // layer.channels
 
 
 def _batches(

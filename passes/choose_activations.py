@@ -1,13 +1,13 @@
 """Which activations are quantized: as much integer arithmetic as a limit on the loss from activations allows.
 
-A quantized activation costs no bytes either way; it buys integer kernels. So: maximize the multiply-accumulates of layers
-on integer kernels subject to Σ (loss of each quantized site) ≤ limit. The choice is then run whole, and where its true
-loss exceeds the limit (losses only roughly add up) the limit of the sum is tightened.
+A quantized activation costs no bytes either way; it buys integer kernels. So: maximize the arithmetic on integer
+kernels, less a little for the loss it costs, subject to Σ (loss of each quantized site) ≤ limit. The choice is then run
+whole, and where its true loss exceeds the limit (losses only roughly add up) the limit of the sum is tightened.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 import onnx_ir as ir
@@ -17,15 +17,16 @@ from ptqc.execute.walk import Slicer
 from ptqc.formats import QuantParams
 from ptqc.loss import output_loss
 from ptqc.notes import Level, Note
+from ptqc.options import Activations
 from ptqc.passes.base import Effect
 from ptqc.passes.context import Context
 from ptqc.passes.quantized_walk import run_quantized
 from ptqc.sites import Site, integer_kernels, useful_sites
 
-Activations = Literal["auto", "integer", "float"]
-
 # Loss that activations may cost in "auto": nats for classifiers, relative squared error elsewhere.
 LIMITS = {"nat": 0.02, "relative squared error": 5e-4}
+# Spending the whole limit must buy at least this share of the arithmetic.
+WORTH = 0.05
 ATTEMPTS = 5
 CHECKED_SAMPLES = 32
 BATCH = 8
@@ -72,9 +73,6 @@ def source_params(sites: list[Site], ranges: Mapping[str, QuantParams]) -> dict[
 
 def _within(context: Context, limit: float) -> list[Site]:
     """The sites of the most integer arithmetic whose losses sum to at most the limit."""
-    total = sum(context.site_losses.get(site.name, 0.0) for site in context.sites)
-    if total <= limit:
-        return list(context.sites)
     program = pulp.LpProblem("activations", pulp.LpMaximize)
     chosen = {site.name: pulp.LpVariable(f"q{i}", cat="Binary") for i, site in enumerate(context.sites)}
     of = {tensor: chosen[site.name] for tensor, site in context.site_of.items()}
@@ -87,11 +85,10 @@ def _within(context: Context, limit: float) -> list[Site]:
         runs = pulp.LpVariable(f"k{i}", 0, 1)
         for name in tensors:
             program += runs <= of[name]
-        # An element-wise kernel counts a little, so that ties go to more integer operators.
-        gains.append((context.macs.get(kernel.node, 0) / everything + 1e-4) * runs)
-    scale = 1.0 / limit
-    program += pulp.lpSum(context.site_losses.get(n, 0.0) * scale * v for n, v in chosen.items()) <= 1.0
-    program.setObjective(pulp.lpSum(gains))
+        gains.append(context.macs.get(kernel.node, 0) / everything * runs)
+    spent = pulp.lpSum(context.site_losses.get(n, 0.0) / limit * v for n, v in chosen.items())
+    program += spent <= 1.0
+    program.setObjective(pulp.lpSum(gains) - WORTH * spent)
     program.solve(pulp.HiGHS(msg=False, gapRel=1e-3, threads=1, mip_max_nodes=20_000))
     kept = [site for site in context.sites if (chosen[site.name].value() or 0) > 0.5]
     return useful_sites(kept, context.kernels, {layer.name for layer in context.layers})

@@ -33,7 +33,7 @@ class Context:
     ranges: dict[str, QuantParams] = field(default_factory=dict)  # by site name
     moments: dict[str, Moments] = field(default_factory=dict)  # by weight name
     held_moments: dict[str, Moments] = field(default_factory=dict)
-    macs: dict[str, int] = field(default_factory=dict)  # per sample, by layer name
+    macs: dict[str, int] = field(default_factory=dict)  # per sample, by kernel (node) name
     sample_bytes: int = 0  # of all observed activations of one sample
     # solve-weights
     solutions: dict[tuple[str, Format], Solution] = field(default_factory=dict)

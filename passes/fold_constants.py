@@ -18,11 +18,23 @@ from ptqc.execute.onnxruntime import session_options
 from ptqc.notes import Note
 from ptqc.passes.base import Effect, RewriteContext
 from ptqc.passes.branches import inline_constant_branches
-from ptqc.passes.graph_tools import add_constant, bypass, constant, infer_shapes, input_of, integer, nodes_of, remove_dead
+from ptqc.passes.graph_tools import (
+    bypass,
+    constant,
+    fix_value,
+    infer_shapes,
+    input_of,
+    insert_before,
+    integer,
+    nodes_of,
+    rank,
+    remove_dead,
+)
 from ptqc.passes.known_sizes import fold_known_sizes
 
 # Folding may trade this many bytes of constants for a computation; more would cost file size.
 MAX_BYTES = 1 << 20
+MAX_INPUT_BYTES = 64 << 20  # a large weight may be transposed, but not at any cost in time
 MAX_ROUNDS = 8
 
 RANDOM = ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli")
@@ -46,6 +58,7 @@ class FoldConstants:
             fold_known_sizes(model)
             _fold_values(model)
             inline_constant_branches(model)
+            _make_scalars(model)
             remove_dead(model)
             if _count(model) == size:
                 break
@@ -84,37 +97,42 @@ def _fold_values(model: ir.Model) -> None:
         if node.graph is None or not _foldable(node):
             continue
         results = _evaluate(node, model.graph.opset_imports[""])
-        if results is None:
-            continue
-        for output, array in zip(node.outputs, results, strict=True):
-            output.replace_all_uses_with(add_constant(model, array, output.name or node.op_type))
-        node.graph.remove(node, safe=True)
+        for output, array in zip(node.outputs, results or (), strict=False):
+            fix_value(model, output, array)
+
+
+def _make_scalars(model: ir.Model) -> None:
+    """ONNX Runtime takes a vector of one element for Range's scalars only as long as its shape is not known."""
+    for node in nodes_of(model, "Range"):
+        for index, value in enumerate(node.inputs):
+            if rank(value) == 1:
+                node.replace_input_with(index, insert_before(node, "Squeeze", [value]))
 
 
 def _foldable(node: ir.Node) -> bool:
     if node.domain != "" or node.op_type in RANDOM or node.op_type == "Constant":
         return False
-    if any(
-        attribute.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for attribute in node.attributes.values()
-    ):
-        return False
-    if any(output.is_graph_output() for output in node.outputs):
+    kinds = {attribute.type for attribute in node.attributes.values()}
+    if kinds & {ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS} or any(out.is_graph_output() for out in node.outputs):
         return False
     return all(value is None or (value.const_value is not None and not value.is_graph_input()) for value in node.inputs)
 
 
+def _constants(node: ir.Node) -> dict[str, ir.TensorProtocol]:
+    values = (value for value in node.inputs if value is not None)
+    return {value.name or "": value.const_value for value in values if value.const_value is not None}
+
+
 def _evaluate(node: ir.Node, opset: int) -> list[np.ndarray] | None:
-    """The node's outputs; None if one would be large, or if ONNX Runtime cannot say."""
-    if (
-        sum(value.const_value.nbytes for value in node.inputs if value is not None and value.const_value)
-        > 64 * MAX_BYTES
-    ):
+    """The node's outputs; None if an input or an output is too large, or if ONNX Runtime cannot say."""
+    constants = _constants(node)
+    if sum(tensor.nbytes for tensor in constants.values()) > MAX_INPUT_BYTES:
         return None
-    model = _single(node, opset)
-    limit = max(MAX_BYTES, _bytes_freed(node))
+    model = _single(node, constants, opset)
     try:
         inferred = onnx.shape_inference.infer_shapes(model)
-        if sum(_bytes_of(value.type.tensor_type) for value in inferred.graph.output) > limit:
+        size = sum(_bytes_of(value.type.tensor_type) for value in inferred.graph.output)
+        if size > max(MAX_BYTES, _bytes_freed(node)):
             return None
         session = ort.InferenceSession(model.SerializeToString(), session_options(threads=1, optimize=False))
         results = session.run(None, {})
@@ -123,13 +141,13 @@ def _evaluate(node: ir.Node, opset: int) -> list[np.ndarray] | None:
     return results if all(isinstance(array, np.ndarray) and array.dtype != object for array in results) else None
 
 
-def _single(node: ir.Node, opset: int) -> onnx.ModelProto:
+def _single(node: ir.Node, constants: dict[str, ir.TensorProtocol], opset: int) -> onnx.ModelProto:
     """A model of this node alone, its constants as initializers."""
     proto = ir.serde.serialize_node(node)
-    constants = {value.name: value.const_value for value in node.inputs if value is not None and value.const_value}
-    initializers = [ir.serde.serialize_tensor(tensor) for tensor in constants.values()]
-    for name, initializer in zip(constants, initializers, strict=True):
-        initializer.name = name or ""
+    initializers = []
+    for name, tensor in constants.items():
+        initializers.append(ir.serde.serialize_tensor(tensor))
+        initializers[-1].name = name
     outputs = [onnx.ValueInfoProto(name=name) for name in proto.output]
     graph = onnx.helper.make_graph([proto], "fold", [], outputs, initializers)
     return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset)], ir_version=10)

@@ -110,6 +110,14 @@ def add_constant(model: ir.Model, array: np.ndarray, hint: str) -> ir.Value:
     return value
 
 
+def fix_value(model: ir.Model, value: ir.Value, array: np.ndarray) -> bool:
+    """Let a constant stand for an inner value; False, with nothing changed, for a graph output: it needs a node."""
+    if value.is_graph_output():
+        return False
+    value.replace_all_uses_with(add_constant(model, array, value.name or "constant"))
+    return True
+
+
 def insert_before(
     node: ir.Node,
     op_type: str,
@@ -196,6 +204,9 @@ def _has_long_vector(model: ir.Model) -> bool:
 
 
 def _has_sequences(model: ir.Model) -> bool:
+    interface = (*model.graph.inputs, *model.graph.outputs)
+    if any(isinstance(value.type, ir.SequenceType | ir.OptionalType) for value in interface):
+        return True
     return any("Sequence" in node.op_type or "Optional" in node.op_type for node in model.graph.all_nodes())
 
 

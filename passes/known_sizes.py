@@ -6,17 +6,15 @@ The batch of an exported model is symbolic, its channels are numbers; Gather(Sha
 import numpy as np
 import onnx_ir as ir
 
-from ptqc.passes.graph_tools import add_constant, constant, input_of, integer, nodes_of, producer
+from ptqc.passes.graph_tools import constant, fix_value, input_of, integer, nodes_of, producer
 
 
 def fold_known_sizes(model: ir.Model) -> None:
     """Replace by constants what only takes known sizes from a shape."""
     for node in nodes_of(model, "Shape", "Gather", "Slice", "Size"):
         sizes = _sizes_taken(node)
-        if sizes is None or node.outputs[0].is_graph_output() or not _all_known(sizes):
-            continue
-        array = np.array(sizes, np.int64)
-        node.outputs[0].replace_all_uses_with(add_constant(model, array, node.outputs[0].name or node.op_type))
+        if sizes is not None and _all_known(sizes):
+            fix_value(model, node.outputs[0], np.array(sizes, np.int64))
 
 
 def _all_known(sizes: np.ndarray) -> bool:

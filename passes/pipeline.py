@@ -119,32 +119,44 @@ class _Guard:
     """The model's outputs and interface before any pass, to compare with."""
 
     def __init__(self, model: ir.Model, probe: Sequence[Feeds]) -> None:
-        self.probe = probe
         self.notes: list[Note] = []
+        self.probe = self._feedable(probe)
         self.interface = _interface(model)
         self.half = half_type(model)
         self.tolerance = LONG_SUM_TOLERANCE if longest_sum(model) > LONG_SUM else TOLERANCE
         self.reference: list[Outputs] | None = None
         try:
-            self.reference = _outputs(model, probe)
+            self.reference = _outputs(model, self.probe)
         except Exception as error:  # ONNX Runtime raises a dozen types of its own
             if self.half is None:
                 raise ModelError(f"ONNX Runtime cannot run the model on the probe samples: {error}") from error
             message = f"ONNX Runtime cannot run the {self.half.name} model itself: compared from float32 on"
             self.notes.append(Note("pipeline", "", message, Level.WARNING))
 
+    def _feedable(self, probe: Sequence[Feeds]) -> Sequence[Feeds]:
+        """The probe, or nothing (with a warning) if its types are not NumPy's own: ONNX Runtime takes no others."""
+        arrays = [array for feeds in probe for array in feeds.values() if isinstance(array, np.ndarray)]
+        if all(array.dtype.isbuiltin == 1 for array in arrays):
+            return probe
+        message = "the inputs' type cannot be fed from NumPy: the rewrites are not compared with the original"
+        self.notes.append(Note("pipeline", "", message, Level.WARNING))
+        return ()
+
     def check(self, name: str, model: ir.Model) -> None:
         """Raise PassError unless the changed model is valid and still computes the reference."""
         if _interface(model) != self.interface:
             raise PassError(f"{name} changed the model's inputs or outputs: {self.interface} to {_interface(model)}")
+        widened = self.half is not None and half_type(model) is None
         try:
             common.CheckerPass()(model)
             outputs = _outputs(model, self.probe)
-        except Exception as error:  # whatever the checker or the runtime says, the pass is to blame
+        except Exception as error:  # whatever the checker or the runtime says
+            if widened:
+                raise ModelError(f"the model cannot run in float32: {error}; export it in float32") from error
             raise PassError(f"{name} left a model that does not check or run: {error.__cause__ or error}") from error
         if self.reference is not None:
             _compare(name, self.reference, outputs, HALF_TOLERANCE[self.half] if self.half else self.tolerance)
-        if self.half is not None and half_type(model) is None:
+        if widened:
             self.half, self.reference = None, outputs
 
 

@@ -68,7 +68,7 @@ def conv_accumulator(
     kernels = weight.reshape(groups, weight.shape[0] // groups, -1).astype(np.float64)
     result = np.einsum("gok,ngkp->ngop", kernels, columns, optimize=True)
     result = np.rint(result.reshape(samples, weight.shape[0], *out)).astype(np.int64)
-    return result if bias is None else result + bias.reshape(1, -1, *(1,) * len(out))
+    return result if bias is None else np.asarray(result + bias.reshape(1, -1, *(1,) * len(out)), np.int64)
 
 
 def im2col(
@@ -107,17 +107,17 @@ def add(a: np.ndarray, a_params: QuantParams, b: np.ndarray, b_params: QuantPara
     """
     if _repeats_inside(a, b):
         a, a_params, b, b_params = b, b_params, a, a_params
-    ratio_a, ratio_b = (np.float32(p.scale) / np.float32(y.scale) for p in (a_params, b_params))
-    zero = _fma(np.float32(a_params.zero_point), ratio_a, ratio_b * np.float32(b_params.zero_point))
-    inner = _fma(b, ratio_b, np.float32(y.zero_point) - zero)
+    ratio_a, ratio_b = (np.asarray(np.float32(p.scale) / np.float32(y.scale)) for p in (a_params, b_params))
+    zero = _fma(np.asarray(a_params.zero_point), ratio_a, np.asarray(ratio_b * np.float32(b_params.zero_point)))
+    inner = _fma(b, ratio_b, np.asarray(np.float32(y.zero_point) - zero))
     return _saturate(np.rint(_fma(a, ratio_a, inner)), y)
 
 
 def mul(a: np.ndarray, a_params: QuantParams, b: np.ndarray, b_params: QuantParams, y: QuantParams) -> Codes:
     """Codes of a · b: float32((a − z_a)(b − z_b)) · float32(s_a · s_b / s_y) + z_y."""
     product = (a.astype(np.int32) - a_params.zero_point) * (b.astype(np.int32) - b_params.zero_point)
-    scaled = product.astype(np.float32) * multiplier(a_params, np.float32(b_params.scale), y)
-    return _saturate(np.rint(scaled + np.float32(y.zero_point)), y)
+    factor = multiplier(a_params, np.asarray(b_params.scale), y)
+    return _saturate(np.rint(product.astype(np.float32) * factor + np.float32(y.zero_point)), y)
 
 
 def global_average_pool(x: np.ndarray, x_params: QuantParams, y: QuantParams) -> Codes:
@@ -125,7 +125,8 @@ def global_average_pool(x: np.ndarray, x_params: QuantParams, y: QuantParams) ->
     spatial = tuple(range(2, x.ndim))
     count = np.prod([x.shape[axis] for axis in spatial])
     total = (x.astype(np.int64) - x_params.zero_point).sum(spatial, keepdims=True)
-    return requantize(total, np.float32(x_params.scale) / (np.float32(y.scale) * np.float32(count)), y)
+    factor = np.float32(x_params.scale) / (np.float32(y.scale) * np.float32(count))
+    return requantize(total, np.asarray(factor), y)
 
 
 def _repeats_inside(a: np.ndarray, b: np.ndarray) -> bool:
@@ -151,4 +152,4 @@ def _steps(x: np.ndarray, params: QuantParams) -> Reals:
 def _saturate(rounded: np.ndarray, params: QuantParams) -> Codes:
     dtype = np.int8 if params.format.signed else np.uint8
     clipped = np.clip(rounded, params.format.low, params.format.high)
-    return clipped.astype(dtype if params.format.bits <= 8 else np.uint16)
+    return np.asarray(clipped, dtype if params.format.bits <= 8 else np.uint16)

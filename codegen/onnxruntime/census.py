@@ -11,6 +11,8 @@ import onnxruntime as ort
 
 from ptqc.execute.onnxruntime import session_options
 
+MARK = ";"
+
 INTEGER_KERNELS = {
     "Conv": frozenset(("QLinearConv",)),
     "Gemm": frozenset(("QGemm",)),
@@ -22,8 +24,6 @@ INTEGER_KERNELS = {
     "Sigmoid": frozenset(("QLinearSigmoid",)),
     "LeakyRelu": frozenset(("QLinearLeakyRelu",)),
 }
-# Layout changes that the optimizer puts behind a kernel.
-PASSES_ON = frozenset(("Transpose", "Reshape", "Squeeze", "Unsqueeze"))
 
 
 @dataclass(frozen=True)
@@ -34,26 +34,37 @@ class Census:
     missed: Mapping[str, str]
 
 
-def take(data: bytes, expected: Mapping[str, tuple[str, str]]) -> Census:
-    """Count kernels. expected: node name -> (operator, name in the file of the value that its kernel gives)."""
+def take(proto: onnx.ModelProto, expected: Mapping[str, tuple[str, str]]) -> Census:
+    """Count kernels. expected: node -> (operator, name in the file of its codes, or of its float output).
+
+    The optimizer renames values but keeps node names as prefixes, so a copy of the file with named nodes is optimized.
+    """
+    named = onnx.ModelProto()
+    named.CopyFrom(proto)
+    marks = _mark(named.graph, expected)
     with tempfile.TemporaryDirectory(prefix="ptqc-") as folder:
         path = Path(folder) / "optimized.onnx"
         options = session_options()
         options.optimized_model_filepath = str(path)
-        ort.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+        ort.InferenceSession(named.SerializeToString(), options, providers=["CPUExecutionProvider"])
         graph = onnx.load(path).graph
-    makers = {name: node for node in graph.node for name in node.output}
+    found = {node.name.partition(MARK)[0]: node.op_type for node in graph.node if MARK in node.name}
     missed = {}
-    for node, (operator, value) in expected.items():
-        found = _kernel(makers, value)
-        if found not in INTEGER_KERNELS[operator]:
-            missed[node] = found
+    for node, (operator, _) in expected.items():
+        kernel = found.get(marks[node], "nothing")
+        if kernel not in INTEGER_KERNELS[operator]:
+            missed[node] = kernel
     return Census(dict(sorted(Counter(n.op_type for n in graph.node).items())), missed)
 
 
-def _kernel(makers: Mapping[str, onnx.NodeProto], value: str) -> str:
-    """The operator that computes a value, behind layout changes."""
-    node = makers.get(value)
-    while node is not None and node.op_type in PASSES_ON:
-        node = makers.get(node.input[0])
-    return node.op_type if node is not None else "nothing"
+def _mark(graph: onnx.GraphProto, expected: Mapping[str, tuple[str, str]]) -> dict[str, str]:
+    """Name the nodes that compute the expected values; node -> its mark."""
+    makers = {name: node for node in graph.node for name in node.output}
+    marks = {}
+    for number, (node, (_, value)) in enumerate(expected.items()):
+        maker = makers[value]
+        if maker.op_type == "QuantizeLinear":
+            maker = makers[maker.input[0]]
+        marks[node] = f"k{number}"
+        maker.name = marks[node] + MARK
+    return marks

@@ -34,8 +34,12 @@ class Exported:
         return self.proto.SerializeToString(deterministic=True)
 
 
-def export(lowered: Lowered, interface: ir.Model) -> Exported:
-    """Pack a lowered graph. interface: the model as the user gave it: inputs, outputs and metadata are kept as there."""
+def export(lowered: Lowered, interface: ir.Model, name_length: int = 1) -> Exported:
+    """Pack a lowered graph.
+
+    interface: the model as the user gave it: inputs, outputs and metadata are kept as there. name_length: of inner names
+    at least, so that plans of one model have names of one length.
+    """
     proto = ir.to_proto(lowered.model)
     packer = _Packer(proto.graph, lowered)
     nodes = packer.nodes()
@@ -47,7 +51,7 @@ def export(lowered: Lowered, interface: ir.Model) -> Exported:
     graph.output.extend(original.output)
     _strip(graph)
     before = _value_names(graph)
-    names.shorten(graph, names.name_length(len(before)))
+    names.shorten(graph, max(name_length, names.name_length(len(before))))
     renamed = dict(zip(before, _value_names(graph), strict=True))
     return Exported(_model(graph, used, interface), tuple(sorted(used)), renamed)
 

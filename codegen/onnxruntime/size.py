@@ -59,17 +59,15 @@ def stored(
     """Bytes of a weight and its calls, and the functions it needs. uses: its layers; none for a table."""
     counter = _Counter("n" * name_length)
     calls = [_call(solution, use, counter) for use in uses or (Use(False, None),)]
-    total = counter.total + sum(entry(node.ByteSize()) for _, node in calls)
+    total = counter.total + sum(entry(node.ByteSize()) for _, node in calls if node is not None)
     return total, tuple(dict.fromkeys(function for function, _ in calls if function is not None))
 
 
-def _call(solution: Solution, use: Use, counter: _Counter) -> tuple[Function | None, onnx.NodeProto]:
+def _call(solution: Solution, use: Use, counter: _Counter) -> tuple[Function | None, onnx.NodeProto | None]:
     name, form = counter.name, solution.form
     if form.family == Family.FLOAT:
         counter.share(solution.codes)
-        attributes = {"to": onnx.TensorProto.FLOAT}
-        node = onnx.helper.make_node("Cast", [name], [name], **attributes) if form.bits == 16 else onnx.NodeProto()
-        return None, node
+        return None, None if form.bits == 32 else onnx.helper.make_node("Cast", [name], [name], to=onnx.TensorProto.FLOAT)
     if form.family == Family.PALETTE:
         packed = constants.palette(solution.codes, form, solution.scale, name, counter.share)
     elif use.integer and use.bias is not None:

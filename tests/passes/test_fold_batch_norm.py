@@ -4,6 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rewriting import noise, operators, parse, rewrite
 
+from ptqc.passes.base import RewriteContext
 from ptqc.passes.fold_batch_norm import FoldBatchNorm
 
 NORM = "BatchNormalization({}, scale, shift, mean, variance)"
@@ -18,7 +19,7 @@ def statistics(channels: int) -> dict[str, np.ndarray]:
     }
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     operator=st.sampled_from(["Conv", "ConvTranspose"]),
     groups=st.integers(1, 3),
@@ -40,7 +41,7 @@ def test_folds_into_the_layer_before(
     assert operators(model) == [operator]
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     groups=st.integers(1, 3),
     inputs=st.integers(1, 2),
@@ -117,6 +118,6 @@ def test_training_mode_and_rank_two_stay_with_a_reason() -> None:
         " y, m, v = BatchNormalization <training_mode = 1> (x, scale, shift, mean, variance) }",
         **statistics(3),
     )
-    assert "training" in FoldBatchNorm().apply(training, None)[0].message
+    assert "training" in FoldBatchNorm().apply(training, RewriteContext())[0].message
     flat = parse(f"g (float[N, 3] x) => (float[N, 3] y) {{ y = {NORM.format('x')} }}", **statistics(3))
     assert "rank 3" in rewrite(flat, FoldBatchNorm(), x=noise(4, 3))[0].message

@@ -1,6 +1,9 @@
 import numpy as np
+import pytest
 from rewriting import noise, operators, parse, rewrite
 
+from ptqc.execute.onnxruntime import run
+from ptqc.passes.base import RewriteContext
 from ptqc.passes.fold_constants import FoldConstants
 from ptqc.passes.graph_tools import constant
 
@@ -65,6 +68,77 @@ def test_a_constant_condition_picks_its_branch() -> None:
     assert operators(model) == ["Neg", "Relu"]
 
 
+def test_a_branch_may_give_an_outer_value_and_reuse_names() -> None:
+    graph = """g (float[N] x) => (float[N] y, float[N] z) {
+        yes = Constant <value = bool {1}> ()
+        no = Constant <value = bool {0}> ()
+        y = If(yes) <then_branch = t () => (float[N] a) { one = Constant <value = float {1}> ()  a = Add(x, one) },
+                     else_branch = e () => (float[N] a) { a = Abs(x) }>
+        z = If(no) <then_branch = t () => (float[N] a) { a = Neg(x) },
+                    else_branch = e () => (float[N] a) { a = Identity(x) }>
+    }"""
+    model = parse(graph)
+    rewrite(model, FoldConstants(), x=noise(3))
+    assert operators(model) == ["Add", "Identity"]
+
+
+def test_branches_of_an_unknown_condition_stay() -> None:
+    graph = """g (float[N] x, bool c) => (float[N] y) {
+        y = If(c) <then_branch = t () => (float[N] a) { one = Constant <value = float {1}> ()  a = Add(x, one) },
+                   else_branch = e () => (float[N] a) { a = Identity(x) }>
+    }"""
+    model = parse(graph)
+    rewrite(model, FoldConstants(), x=noise(3), c=np.array(True))
+    assert [node.op_type for node in model.graph.all_nodes()] == ["If", "Add", "Identity"]
+
+
+@pytest.mark.parametrize(
+    ("take", "folded"),
+    [
+        ("Shape <start = 1> (x)", True),
+        ("Shape <start = -1, end = 3> (x)", True),
+        ("Shape <end = 2> (x)", False),
+        ("Slice(s, one, three)", True),
+        ("Slice(s, zero, one)", False),
+        ("Gather(s, last)", True),
+        ("Gather(s, zero)", False),
+    ],
+)
+def test_sizes_taken_from_a_shape(take: str, folded: bool) -> None:
+    graph = f"g (float[N, 4, 5] x) => (int64[M] y) {{ s = Shape(x)  t = {take}  y = Add(t, one) }}"
+    numbers = {"zero": [0], "one": [1], "three": [3], "last": [-1]}
+    model = parse(graph, **{name: np.array(value) for name, value in numbers.items()})
+    rewrite(model, FoldConstants(), x=noise(3, 4, 5))
+    assert (operators(model) == ["Add"]) == folded
+
+
+def test_sequences_are_left_alone() -> None:
+    graph = """g (float[N, 4] x) => (float[N, 4] y) {
+        s = SequenceConstruct(x, x)
+        kept = Identity(s)
+        zero = Constant <value = int64 {0}> ()
+        y = SequenceAt(kept, zero)
+    }"""
+    model = parse(graph)
+    rewrite(model, FoldConstants(), x=noise(3, 4))
+    assert operators(model) == ["SequenceConstruct", "SequenceAt"]
+
+
+def test_range_gets_scalars() -> None:
+    # The shape of t, and so of its size, is not known before the folding; ONNX Runtime accepts that it is a vector.
+    graph = """g (float[N, 4] x) => (int64[M] y) {
+        shape = Concat <axis = 0> (four, one)
+        t = Reshape(x, shape)
+        s = Shape(t)
+        f = Gather(s, where)
+        y = Range(zero, f, step)
+    }"""
+    numbers = {"four": [-1], "one": [2], "where": [1], "zero": 0, "step": 1}
+    model = parse(graph, **{name: np.array(value) for name, value in numbers.items()})
+    FoldConstants().apply(model, RewriteContext())
+    assert run(model, {"x": noise(3, 4)})["y"].tolist() == [0, 1]
+
+
 def test_nothing_large_is_created() -> None:
     graph = """g (float[1, 1] x) => (float[A, B] y) {
         huge = ConstantOfShape(shape)
@@ -81,7 +155,7 @@ def test_a_bomb_is_not_computed() -> None:
         one=noise(1),
         n=np.array([1 << 40]),
     )
-    FoldConstants().apply(model, None)
+    FoldConstants().apply(model, RewriteContext())
     assert operators(model) == ["Expand", "Add"]
 
 
@@ -93,7 +167,7 @@ def test_a_large_weight_is_transposed_in_place() -> None:
 
 def test_random_numbers_stay_random() -> None:
     model = parse("g (float[3] x) => (float[3] y) { r = RandomNormal <shape = [3]> ()  y = Add(x, r) }")
-    FoldConstants().apply(model, None)
+    FoldConstants().apply(model, RewriteContext())
     assert operators(model) == ["RandomNormal", "Add"]
 
 

@@ -13,7 +13,7 @@ def on_all_axes(pads: list[int]) -> np.ndarray:
     return np.array([0, 0, *pads[:2], 0, 0, *pads[2:]])
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(padded=sides, own=sides, groups=st.integers(1, 2), stride=st.integers(1, 3), as_axes=st.booleans())
 def test_folds_into_convolutions(padded: list[int], own: list[int], groups: int, stride: int, as_axes: bool) -> None:
     graph = f"""g (float[N, 4, 6, 7] x) => (float[N, 2, H, W] y) {{
@@ -26,7 +26,7 @@ def test_folds_into_convolutions(padded: list[int], own: list[int], groups: int,
     assert operators(model) == ["Conv"]
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(padded=sides, counted=st.integers(0, 1), own=st.integers(0, 1), ceil=st.integers(0, 1))
 def test_average_pool_only_where_exact(padded: list[int], counted: int, own: int, ceil: int) -> None:
     graph = f"""g (float[N, 2, 6, 7] x) => (float[N, 2, H, W] y) {{

@@ -1,0 +1,161 @@
+"""The output folder: written whole or not at all, opened with its checks, run, summarized."""
+
+import ctypes
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ptqc.errors import Interrupted, UsageError
+from ptqc.plan import write_json
+
+if TYPE_CHECKING:
+    import onnxruntime as ort
+
+MANIFEST, MODEL, PLAN, SENSITIVITY = "manifest.json", "model.onnx", "plan.json", "sensitivity.json"
+REPORT, RUN = "report.html", "run.json"
+# renameat2(2): swap two paths in one step.
+AT_FDCWD, RENAME_EXCHANGE = -100, 2
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """A compiled model in its folder. Raises UsageError on opening when files are missing or changed."""
+
+    folder: Path
+
+    @cached_property
+    def manifest(self) -> Mapping[str, Any]:
+        """Hashes, versions, options, results: everything reproducible."""
+        return self._read(MANIFEST)
+
+    @cached_property
+    def plan(self) -> Mapping[str, Any]:
+        """The decisions (see `ptqc.plan`)."""
+        return self._read(PLAN)
+
+    @cached_property
+    def sensitivity(self) -> Mapping[str, Any]:
+        """Every candidate's bytes and predicted loss."""
+        return self._read(SENSITIVITY)
+
+    @cached_property
+    def times(self) -> Mapping[str, Any]:
+        """Times and host of the compile; not reproducible."""
+        return self._read(RUN)
+
+    @property
+    def path(self) -> Path:
+        """The packed ONNX file: ship this one (an optimized copy of it would be unpacked)."""
+        return self.folder / MODEL
+
+    def session(self, options: "ort.SessionOptions | None" = None) -> "ort.InferenceSession":
+        """An ONNX Runtime CPU session; thread-safe."""
+        import onnxruntime as ort
+
+        return ort.InferenceSession(str(self.path), options, providers=["CPUExecutionProvider"])
+
+    @cached_property
+    def _session(self) -> "ort.InferenceSession":
+        return self.session()
+
+    def run(self, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Outputs by name."""
+        names = [value.name for value in self._session.get_outputs()]
+        return dict(zip(names, self._session.run(names, dict(feeds)), strict=True))
+
+    def summary(self) -> str:
+        """What came out, in a few lines."""
+        from ptqc.summary import summarize
+
+        return summarize(self.manifest, self.times)
+
+    def _read(self, name: str) -> Any:
+        try:
+            return json.loads((self.folder / name).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise UsageError(f"{self.folder} is not a folder that `ptqc compile` wrote: {name}: {error}") from error
+
+
+def load(folder: str | Path) -> Artifact:
+    """Open an artifact. Raises UsageError when it is not one, or when a file is not what the manifest says."""
+    artifact = Artifact(Path(folder))
+    for name, expected in artifact.manifest["files"].items():
+        path = artifact.folder / name
+        if not path.is_file():
+            raise UsageError(f"{folder} is incomplete: {name} is missing; compile again")
+        if hashlib.sha256(path.read_bytes()).hexdigest() != expected:
+            raise UsageError(f"{path} was changed after it was compiled (its SHA-256 differs); compile again")
+    return artifact
+
+
+def check_output(folder: Path, force: bool) -> None:
+    """Refuse an output folder that exists or cannot be made, before any work is done. Raises UsageError."""
+    if folder.exists() and not force:
+        raise UsageError(f"the output folder {folder} exists; give another one with -o, or --force to replace it")
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"the output {folder} is a file; give a folder with -o")
+    if folder.is_dir() and any(folder.iterdir()) and not (folder / MANIFEST).is_file():
+        raise UsageError(f"{folder} was not written by ptqc (it has no {MANIFEST}); --force replaces artifacts only")
+    parent = folder.resolve().parent
+    if not parent.is_dir():
+        raise UsageError(f"the output folder {folder} cannot be made: {parent} does not exist")
+    if not os.access(parent, os.W_OK):
+        raise UsageError(f"the output folder {folder} cannot be made: {parent} is not writable")
+
+
+def publish(
+    folder: Path, files: Mapping[str, bytes], manifest: Mapping[str, Any], run: Mapping[str, Any], force: bool
+) -> Artifact:
+    """Write an artifact beside its place and move it there in one step. Raises Interrupted when the disk does not."""
+    check_output(folder, force)
+    folder = folder.resolve()
+    sums = {name: hashlib.sha256(data).hexdigest() for name, data in sorted(files.items())}
+    everything = {
+        **files,
+        MANIFEST: write_json({**manifest, "files": sums}).encode(),
+        RUN: write_json(run).encode(),
+    }
+    try:
+        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as temporary:
+            new = Path(temporary) / folder.name
+            new.mkdir()
+            for name, data in everything.items():
+                _write_through(new / name, data)
+            _move(new, folder)
+    except OSError as error:
+        raise Interrupted(f"cannot write the artifact to {folder}: {error}; nothing was changed there") from error
+    return Artifact(folder)
+
+
+def _write_through(path: Path, data: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _move(new: Path, place: Path) -> None:
+    if not place.exists():
+        new.rename(place)
+    elif not _exchange(new, place):
+        old = new.with_name(f"{new.name}.old")
+        place.rename(old)
+        new.rename(place)
+        shutil.rmtree(old)
+
+
+def _exchange(new: Path, place: Path) -> bool:
+    """Swap two folders atomically where the system can; the old one goes with the temporary folder."""
+    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if rename is None:
+        return False
+    return bool(rename(AT_FDCWD, bytes(new), AT_FDCWD, bytes(place), RENAME_EXCHANGE) == 0)

@@ -1,0 +1,62 @@
+"""What a user can choose about a compile. Defaults are the same for every model."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, Literal, get_args
+
+from ptqc.calibration.ranges import Method
+from ptqc.errors import UsageError
+
+Activations = Literal["auto", "integer", "float"]
+Loss = Literal["auto", "kl", "mse"]
+NARROWEST, WIDEST = 2, 8
+
+
+@dataclass(frozen=True)
+class CompileOptions:
+    """Options of `ptqc.compile`.
+
+    samples: calibration samples used at most. observer: how activation ranges are chosen. activations: "auto" puts layers
+    on integer kernels as far as `activation_limit` allows, "integer" all that can be, "float" none. activation_limit: loss
+    that 8-bit activations may cost (nats, or relative squared error); 0 takes the default. loss: how outputs are compared.
+    bits: widths tried for weights. 8-bit weights on integer kernels can saturate on CPUs without VNNI, so they are used
+    there only with allow_8bit. seed: of all draws.
+    """
+
+    samples: int = 256
+    observer: Method = "mse"
+    activations: Activations = "auto"
+    activation_limit: float = 0.0
+    loss: Loss = "auto"
+    bits: tuple[int, ...] = (2, 3, 4, 5, 6, 7, 8)
+    allow_8bit: bool = False
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        _one_of("observer", self.observer, get_args(Method))
+        _one_of("activations", self.activations, get_args(Activations))
+        _one_of("loss", self.loss, get_args(Loss))
+        if self.samples < 2:
+            raise UsageError(f"samples is {self.samples}; at least 2 are needed, one of them held back")
+        if not self.bits or any(not NARROWEST <= b <= WIDEST for b in self.bits):
+            raise UsageError(f"bits is {self.bits}; give widths from {NARROWEST} to {WIDEST}")
+        if self.activation_limit < 0:
+            raise UsageError(f"activation_limit is {self.activation_limit}; it cannot be negative")
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> "CompileOptions":
+        """Options by name. Raises UsageError for an unknown one, naming the known ones."""
+        known = [field.name for field in fields(cls)]
+        unknown = sorted(set(given) - set(known))
+        if unknown:
+            raise UsageError(f"unknown option {', '.join(unknown)}; known: {', '.join(known)}")
+        return replace(cls(), **given)
+
+    def to_json(self) -> dict[str, Any]:
+        """For manifests and store keys."""
+        return {**asdict(self), "bits": list(self.bits)}
+
+
+def _one_of(name: str, value: object, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise UsageError(f"{name} is {value!r}; known: {', '.join(known)}")

@@ -1,0 +1,144 @@
+"""From measurements and a limit to a packed file that keeps it: allocate, reconstruct, lower, pack, weigh."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from ptqc.allocation import Allocation, Candidate, Problem, allocate, best_choice
+from ptqc.codegen.onnxruntime import names, size
+from ptqc.codegen.onnxruntime.export import Exported, export
+from ptqc.errors import InternalError
+from ptqc.formats import Family, Format
+from ptqc.layers import Layer, Weight
+from ptqc.lowered import Lowered
+from ptqc.operators import constant
+from ptqc.options import CompileOptions
+from ptqc.passes.biases import accumulator_scale, bias_codes, usable_scale
+from ptqc.passes.context import Context
+from ptqc.passes.lower import Lower
+from ptqc.passes.reconstruct import Reconstruct
+from ptqc.plan import Plan, empty_plan
+from ptqc.solutions import Solution, Tuned
+
+# Weights of at most this many bits cannot saturate the 16-bit sums of CPUs without VNNI.
+PORTABLE_BITS = 7
+ATTEMPTS = 8
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """The delivered file and everything that led to it. told: bytes that the solver was told."""
+
+    plan: Plan
+    allocation: Allocation
+    problem: Problem
+    lowered: Lowered
+    exported: Exported
+    told: int
+
+
+def fit(
+    model: ir.Model, context: Context, options: CompileOptions, limit: int | None, fixed_plan: Plan | None = None
+) -> Fitted:
+    """The best plan whose written file has at most `limit` bytes; None: the best plan whatever its size.
+
+    fixed_plan: take these decisions instead. Raises Infeasible.
+    """
+    roles = empty_plan(context.layers, context.weights, context.kernels, context.sites)
+    undecided = Plan(roles.layers, roles.weights, roles.kernels, roles.sites, context.quantized, {})
+    problem = _problem(model, context, undecided, options)
+    if fixed_plan is not None:
+        return _built(model, context, fixed_plan, _as_given(problem, fixed_plan, limit), problem)
+    # More than the best plan needs is never spent: what lowers no loss gets no bytes.
+    most = problem.size(best_choice(problem))
+    target = most if limit is None else min(limit, most)
+    for _ in range(ATTEMPTS):
+        allocation = allocate(problem, target)
+        plan = undecided.with_formats(allocation.choice)
+        over = len(_packed(model, plan, _table(model, context, allocation.choice))[1].data) - (limit or 2**62)
+        if over <= 0:
+            fitted = _built(model, context, plan, allocation, problem)
+            over = len(fitted.exported.data) - (limit or 2**62)
+        if over <= 0:
+            return fitted
+        target = min(target, allocation.bytes) - over
+    raise InternalError(f"no plan was found whose written file keeps {limit:,} bytes after {ATTEMPTS} attempts")
+
+
+def _built(model: ir.Model, context: Context, plan: Plan, allocation: Allocation, problem: Problem) -> Fitted:
+    tuned, _ = Reconstruct().apply(model, context, plan)
+    lowered, exported = _packed(model, plan, tuned)
+    return Fitted(plan, allocation, problem, lowered, exported, problem.size(plan.formats))
+
+
+def _packed(model: ir.Model, plan: Plan, tuned: Tuned) -> tuple[Lowered, Exported]:
+    lowered = Lower().apply(model, plan, tuned)
+    return lowered, export(lowered, model, _name_length(model, plan))
+
+
+def _as_given(problem: Problem, plan: Plan, limit: int | None) -> Allocation:
+    loss = sum(c.loss for c in problem.chosen(plan.formats))
+    total = problem.size(plan.formats)
+    return Allocation(dict(plan.formats), loss, 0.0, total, limit or total, "given")
+
+
+def _problem(model: ir.Model, context: Context, plan: Plan, options: CompileOptions) -> Problem:
+    """Candidates with their bytes; what every plan has is weighed on one plan that is really written."""
+    length = _name_length(model, plan)
+    candidates, functions = [], {}
+    for weight in context.weights:
+        for form in _forms(weight, context, plan, options):
+            solution = context.solutions[weight.name, form]
+            uses = [_use(model, layer, solution, plan) for layer in weight.layers]
+            total, needed = size.stored(weight, solution, uses, length)
+            functions.update({function.name: function for function in needed})
+            parts = (*(f.name for f in needed), *((size.DOMAIN,) if needed else ()))
+            candidates.append(
+                Candidate(weight.name, form, total, context.weight_losses[weight.name, form], parts)
+            )
+    opset = model.opset_imports[""]
+    once = size.function_bytes(list(functions.values()), opset)
+    empty = Problem(tuple(candidates), 0, once)
+    choice = best_choice(empty)
+    written = len(_packed(model, plan.with_formats(choice), _table(model, context, choice))[1].data)
+    return Problem(empty.candidates, written - empty.size(choice), once)
+
+
+def _forms(weight: Weight, context: Context, plan: Plan, options: CompileOptions) -> list[Format]:
+    """The formats a weight may take: on an integer kernel integers that cannot saturate, else everything."""
+    forms = sorted(form for name, form in context.solutions if name == weight.name)
+    if not any(layer.name in plan.integer for layer in weight.layers):
+        return forms
+    widest = max(PORTABLE_BITS, 8 * options.allow_8bit)
+    return [form for form in forms if form.family == Family.INTEGER and form.bits <= widest]
+
+
+def _use(model: ir.Model, layer: Layer, solution: Solution, plan: Plan) -> size.Use:
+    if layer.name not in plan.integer or layer.op_type == "MatMul":
+        return size.Use(layer.name in plan.integer, None)
+    x, y = plan.params[layer.input], plan.params.get(layer.settled)
+    bias = _bias(model, layer)
+    scale = usable_scale(solution.scale, bias, x)
+    return size.Use(True, bias_codes(bias, accumulator_scale(x, scale), None if y is None else y.scale))
+
+
+def _bias(model: ir.Model, layer: Layer) -> np.ndarray:
+    bias = constant(model.graph.initializers[layer.bias]) if layer.bias else None
+    # Bias correction gives every layer a bias; its digits do not matter for the size, their presence does.
+    return np.ones(layer.channels, np.float32) * 1e-3 if bias is None else bias.reshape(-1)
+
+
+def _name_length(model: ir.Model, plan: Plan) -> int:
+    """Characters per name, the same for every choice of formats: from an upper estimate of the names in the file."""
+    per_layer, per_site = 8, 5
+    nodes = sum(len(node.outputs) for node in model.graph)
+    return names.name_length(nodes + per_layer * len(plan.layers) + per_site * len(plan.activations))
+
+
+def _table(model: ir.Model, context: Context, choice: Mapping[str, Format]) -> Tuned:
+    """The table's own numbers: enough to weigh a plan."""
+    weights = {name: context.solutions[name, form] for name, form in choice.items()}
+    biases = {layer.name: None if layer.op_type == "MatMul" else _bias(model, layer) for layer in context.layers}
+    return Tuned(weights, biases)

@@ -1,0 +1,140 @@
+"""How good the delivered file is: agreement with the float model, score where labels are given, latency."""
+
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from ptqc.calibration.samples import Samples
+from ptqc.execute.onnxruntime import Feeds, Runner
+from ptqc.loss import output_loss
+from ptqc.progress import Progress
+
+Evaluate = Callable[[Callable[[Feeds], dict[str, np.ndarray]]], float]
+
+JUDGED_SAMPLES = 64
+# Below these the summary warns loudly.
+LOW_AGREEMENT = 0.9
+LOW_SQNR = 15.0  # dB
+LATENCY_SECONDS = 1.5
+BLOCKS = 7
+
+
+@dataclass(frozen=True)
+class Judged:
+    """Held-back agreement, latency in milliseconds per sample, and scores if there were labels."""
+
+    samples: int
+    loss: float
+    loss_unit: str
+    agreement: float | None  # share of predictions with the same top class
+    sqnr: float  # dB, over all float outputs
+    float_ms: float
+    compiled_ms: float
+    float_score: float | None = None
+    compiled_score: float | None = None
+
+    @property
+    def is_low(self) -> bool:
+        """Whether the user should be warned."""
+        return self.agreement < LOW_AGREEMENT if self.agreement is not None else self.sqnr < LOW_SQNR
+
+
+def judge(
+    model: ir.Model, data: bytes, held_back: Samples, loss: str, evaluate: Evaluate | None, progress: Progress
+) -> Judged:
+    """Compare the packed file with the float model on held-back samples (and on the user's labels)."""
+    real, packed = Runner(model), Runner(onnx.load_from_string(data))
+    samples = held_back[:JUDGED_SAMPLES]
+    with progress.stage("compare with float", len(samples)) as stage:
+        pairs = []
+        for feeds in samples:
+            pairs.append((real.run(feeds), packed.run(feeds)))
+            stage.advance()
+    measure = output_loss(model, [float_ for float_, _ in pairs], loss)
+    agreement = None
+    if measure.logits:
+        name = measure.logits[0]
+        agreement = float(np.mean([np.mean(a[name].argmax(-1) == b[name].argmax(-1)) for a, b in pairs]))
+    times = _latency(real, packed, samples[0])
+    scores = (None, None)
+    if evaluate is not None:
+        with progress.stage("score with labels", 2) as stage:
+            scores = (evaluate(real.run), None)
+            stage.advance("float")
+            scores = (scores[0], evaluate(packed.run))
+    return Judged(
+        len(samples),
+        float(np.mean([measure(a, b) for a, b in pairs])),
+        measure.unit,
+        agreement,
+        _sqnr(pairs),
+        *times,
+        *scores,
+    )
+
+
+def _sqnr(pairs: Sequence[tuple[Mapping[str, np.ndarray], Mapping[str, np.ndarray]]]) -> float:
+    """10 log10 of signal power over error power, over all float outputs."""
+    signal = error = 0.0
+    for real, packed in pairs:
+        for name, value in real.items():
+            if value.dtype.kind == "f":
+                signal += float(np.square(value, dtype=np.float64).sum())
+                error += float(np.square(value.astype(np.float64) - packed[name]).sum())
+    return 10 * float(np.log10(max(signal, 1e-30) / max(error, 1e-30 * max(signal, 1.0))))
+
+
+def _latency(real: Runner, packed: Runner, feeds: Feeds) -> tuple[float, float]:
+    """Medians of interleaved blocks, milliseconds per run, all cores."""
+    times: tuple[list[float], list[float]] = ([], [])
+    runners = (real, packed)
+    for runner in runners:
+        runner.run(feeds)
+    once = max(_timed(real, feeds, 1), 1e-5)
+    repeats = max(1, int(LATENCY_SECONDS / BLOCKS / 2 / once))
+    for _ in range(BLOCKS):
+        for runner, found in zip(runners, times, strict=True):
+            found.append(_timed(runner, feeds, repeats))
+    return statistics.median(times[0]) * 1e3, statistics.median(times[1]) * 1e3
+
+
+def _timed(runner: Runner, feeds: Feeds, repeats: int) -> float:
+    started = time.perf_counter()
+    for _ in range(repeats):
+        runner.run(feeds)
+    return (time.perf_counter() - started) / repeats
+
+
+def to_json(judged: Judged) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(reproducible results, volatile times)."""
+    results = {
+        "held_back_samples": judged.samples,
+        "loss": judged.loss,
+        "loss_unit": judged.loss_unit,
+        "top1_agreement": judged.agreement,
+        "sqnr_db": judged.sqnr,
+        "float_score": judged.float_score,
+        "compiled_score": judged.compiled_score,
+    }
+    return results, {"float_ms": judged.float_ms, "compiled_ms": judged.compiled_ms}
+
+
+def top1(path: Path, samples: Samples, labels: np.ndarray) -> Evaluate:
+    """Top-1 accuracy in percent on labelled samples; the prediction is the largest of the first output's last axis."""
+
+    def evaluate(run: Callable[[Feeds], dict[str, np.ndarray]]) -> float:
+        hits = 0
+        for feeds, label in zip(samples, labels, strict=True):
+            scores = next(iter(run(feeds).values()))
+            hits += int(scores.reshape(-1, scores.shape[-1])[0].argmax() == label)
+        return 100 * hits / len(labels)
+
+    evaluate.__doc__ = f"top-1 accuracy on {path.name}"
+    return evaluate

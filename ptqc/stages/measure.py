@@ -1,0 +1,113 @@
+"""Everything that is measured once per model and calibration set, and then serves every budget."""
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import onnxruntime as ort
+
+from ptqc import __version__
+from ptqc.calibration.samples import Samples
+from ptqc.errors import UsageError
+from ptqc.execute.onnxruntime import IN_MEMORY_LIMIT, weight_bytes
+from ptqc.notes import Level, Note
+from ptqc.options import CompileOptions
+from ptqc.passes import measurements
+from ptqc.passes.calibrate import Calibrate
+from ptqc.passes.choose_activations import ChooseActivations
+from ptqc.passes.context import Context
+from ptqc.passes.measure_sensitivity import MeasureSensitivity
+from ptqc.passes.solve_weights import SolveWeights
+from ptqc.progress import Progress
+from ptqc.stages.prepare import Origin, Prepared
+from ptqc.store import Entry, Store
+
+MODEL, SAMPLES = "model.onnx", "samples"
+# Raised when what is measured, or how, changes, so that old entries are not taken for new ones.
+MEASUREMENT_VERSION = 1
+
+
+def measure(
+    prepared: Prepared, options: CompileOptions, store: Store, progress: Progress
+) -> tuple[Context, list[Note], str]:
+    """A filled context, its notes, and the name of its store entry; from the store where it is there already."""
+    context = _fresh(prepared, options, progress)
+    key = _key(prepared, options)
+    if (entry := store.get(key)) is not None:
+        measurements.unpack(context, entry.document["measurements"], entry.arrays)
+        return context, _notes(entry), entry.folder.name
+    passes = (
+        Calibrate(options.observer),
+        SolveWeights(options.bits),
+        MeasureSensitivity(options.loss),
+        ChooseActivations(options.activations, options.activation_limit, options.loss),
+    )
+    notes = [note for step in passes for note in step.apply(prepared.model, context)]
+    document, arrays = measurements.pack(context)
+    stored = {
+        "measurements": document,
+        "origin": asdict(prepared.origin),
+        "options": options.to_json(),
+        "batchable": prepared.samples.batchable,
+        "notes": [[note.step, note.subject, note.message, note.level] for note in (*prepared.notes, *notes)],
+        "own_notes": len(notes),
+    }
+    name = store.put(key, stored, arrays, lambda folder: _write_files(folder, prepared))
+    return context, notes, name
+
+
+def recall(store: Store, name: str, progress: Progress) -> tuple[Prepared, Context, CompileOptions, list[Note]]:
+    """What an earlier compile measured, by entry name. Raises UsageError when the store does not hold it."""
+    entry = store.open(name)
+    if entry is None:
+        raise UsageError(
+            f"the measurements of this artifact are not in the store {store.folder} (any more). "
+            "Run `ptqc compile` with the model and its calibration data again, or name the store with --cache"
+        )
+    stored = entry.document
+    samples = Samples.open(entry.folder / SAMPLES)
+    model = ir.load(entry.folder / MODEL)
+    options = CompileOptions.of({**stored["options"], "bits": tuple(stored["options"]["bits"])})
+    notes = _notes(entry, everything=True)
+    own = len(notes) - stored["own_notes"]
+    prepared = Prepared(model, _batchable(samples, stored["batchable"]), Origin(**stored["origin"]), tuple(notes[:own]))
+    context = _fresh(prepared, options, progress)
+    measurements.unpack(context, stored["measurements"], entry.arrays)
+    return prepared, context, options, notes[own:]
+
+
+def _fresh(prepared: Prepared, options: CompileOptions, progress: Progress) -> Context:
+    return Context.of(prepared.model, prepared.tuning, prepared.held_back, seed=options.seed, progress=progress)
+
+
+def _batchable(samples: Samples, flag: bool) -> Samples:
+    return Samples(samples.directory, samples.records, samples.notes, flag)
+
+
+def _key(prepared: Prepared, options: CompileOptions) -> Mapping[str, Any]:
+    return {
+        "step": "measure",
+        "version": [__version__, MEASUREMENT_VERSION],
+        "libraries": {"onnxruntime": ort.__version__, "numpy": np.__version__, "onnx_ir": ir.__version__},
+        "model": prepared.origin.digest,
+        "calibration": prepared.samples.digest,
+        "options": options.to_json(),
+    }
+
+
+def _notes(entry: Entry, *, everything: bool = False) -> list[Note]:
+    notes = [Note(step, subject, text, Level(level)) for step, subject, text, level in entry.document["notes"]]
+    return notes if everything else notes[len(notes) - entry.document["own_notes"] :]
+
+
+def _write_files(folder: Path, prepared: Prepared) -> None:
+    external = "model.data" if weight_bytes(prepared.model) > IN_MEMORY_LIMIT else None
+    ir.save(prepared.model, folder / MODEL, external_data=external)
+    spool = folder / SAMPLES
+    spool.mkdir()
+    for path in prepared.samples.directory.iterdir():
+        if path.is_file():
+            (spool / path.name).write_bytes(path.read_bytes())

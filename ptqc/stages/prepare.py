@@ -1,0 +1,103 @@
+"""From what the user gave to a model in normal form and two splits of checked samples."""
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx_ir as ir
+
+from ptqc.calibration.images import Preprocessing
+from ptqc.calibration.inputs import input_specs
+from ptqc.calibration.observers import RangeObserver
+from ptqc.calibration.plausibility import preprocessing_warning
+from ptqc.calibration.samples import Samples, collect
+from ptqc.errors import CalibrationError
+from ptqc.notes import Level, Note
+from ptqc.passes.calibrate import is_batchable
+from ptqc.passes.pipeline import default_rewrites, run_rewrites
+from ptqc.progress import Progress
+from ptqc.reading import Source
+
+# One sample in HELD_BACK is kept for accepting decisions, and not used for making them.
+HELD_BACK = 4
+PROBES = 2
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A model in normal form with its samples; `origin` describes the file it came from."""
+
+    model: ir.Model
+    samples: Samples
+    origin: "Origin"
+    notes: tuple[Note, ...]
+
+    @property
+    def tuning(self) -> Samples:
+        """Samples that decisions are fitted on."""
+        return self.samples.select([i for i in range(len(self.samples)) if i % HELD_BACK])
+
+    @property
+    def held_back(self) -> Samples:
+        """Samples that decisions are accepted on."""
+        return self.samples.select(range(0, len(self.samples), HELD_BACK))
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The model file as it was given: name, bytes (with external data), SHA-256, and elements of all float constants."""
+
+    name: str
+    size: int
+    digest: str
+    weights: int
+
+
+def gather(
+    source: Source,
+    calibration: object,
+    folder: Path,
+    limit: int,
+    preprocessing: Preprocessing | None,
+    progress: Progress,
+) -> Samples:
+    """Check and spool the calibration samples. Raises CalibrationError."""
+    inputs = input_specs(source.model)
+    with progress.stage("read calibration data", None) as stage:
+        samples = collect(calibration, inputs, folder, limit, preprocessing, lambda _done, _total: stage.advance())
+    if len(samples) < 2:
+        raise CalibrationError("one calibration sample was given; at least 2 are needed (better 100 or more)")
+    return samples
+
+
+def prepare(source: Source, samples: Samples, progress: Progress, dump: Path | None = None) -> Prepared:
+    """Rewrite the model to normal form, checked on the first samples after every pass."""
+    model = source.model.clone()
+    passes = default_rewrites()
+    with progress.stage("normal form", len(passes)) as stage:
+        notes = run_rewrites(model, passes, [samples[i] for i in range(PROBES)], stage.advance, dump)
+    samples_ = dataclasses.replace(samples, batchable=is_batchable(model))
+    origin = Origin(source.path.name, source.size, source.digest, _float_elements(source.model))
+    warnings = (*source.notes, *samples.notes, *_plausible(source.model, samples))
+    return Prepared(model, samples_, origin, (*warnings, *notes))
+
+
+def _float_elements(model: ir.Model) -> int:
+    tensors = [value.const_value for value in model.graph.initializers.values()]
+    floats = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.DOUBLE)
+    return sum(tensor.size for tensor in tensors if tensor is not None and tensor.dtype in floats)
+
+
+def _plausible(model: ir.Model, samples: Samples) -> Sequence[Note]:
+    """A warning where image inputs look as if their preprocessing were missing."""
+    notes = []
+    for spec in input_specs(model):
+        if len(spec.shape) != 4 or not {1, 3}.intersection(spec.shape[1:]):
+            continue
+        observer = RangeObserver()
+        for index in range(min(len(samples), 16)):
+            observer.update(samples[index][spec.name])
+        if (message := preprocessing_warning(observer)) is not None:
+            notes.append(Note("calibration", spec.name, message, Level.WARNING))
+    return notes

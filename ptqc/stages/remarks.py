@@ -1,0 +1,57 @@
+"""What computes in float in the delivered file, and why."""
+
+from collections.abc import Iterator
+
+import onnx_ir as ir
+
+from ptqc.layers import why_not_a_layer
+from ptqc.notes import Level, Note
+from ptqc.operators import LAYERS, absorbs, is_float, keeps_codes
+from ptqc.plan import Plan
+from ptqc.sites import find_kernels
+
+STEP = "lower"
+
+
+def float_operators(model: ir.Model, plan: Plan) -> list[Note]:
+    """One note per operator that computes in float, by output name."""
+    capable = {kernel.node for kernel in find_kernels(model, plan.layers)}
+    return [
+        Note(STEP, str(node.outputs[0].name), f"{node.op_type} computes in float: {_reason(node, plan, capable)}")
+        for node in _float_nodes(model, plan)
+    ]
+
+
+def _float_nodes(model: ir.Model, plan: Plan) -> Iterator[ir.Node]:
+    saturated = set()
+    for node in model.graph:
+        name = str(node.outputs[0].name)
+        if name in plan.integer or name in saturated:
+            absorbed = absorbs(node)
+            if absorbed is not None and absorbed.outputs[0].name in plan.params:
+                saturated.add(str(absorbed.outputs[0].name))
+            continue
+        on_codes = keeps_codes(node) and all(v.name in plan.params for v in (node.inputs[0], *node.outputs) if v)
+        if not on_codes and any(is_float(v) for v in node.outputs):
+            yield node
+
+
+def _reason(node: ir.Node, plan: Plan, capable: set[str]) -> str:
+    name = str(node.outputs[0].name)
+    layer = next((layer for layer in plan.layers if layer.name == name), None)
+    if layer is not None or name in capable:
+        return "8-bit activations would cost too much accuracy here"
+    if node.op_type in LAYERS:
+        return why_not_a_layer(node)
+    if keeps_codes(node):
+        return "its input is not quantized"
+    return "ONNX Runtime has no integer kernel for it"
+
+
+def unquantized_weights(plan: Plan) -> list[Note]:
+    """Weights that are not stored in integers."""
+    return [
+        Note("allocate", name, f"is stored as {form}", Level.INFO)
+        for name, form in plan.formats.items()
+        if form.family == "float"
+    ]

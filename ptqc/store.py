@@ -1,0 +1,134 @@
+"""A content-addressed store of what was measured: immutable entries, verified when read, damaged ones set aside.
+
+An entry is a folder named by the SHA-256 of its key: `key.json` (the full key), `entry.json` (anything JSON),
+`arrays.safetensors`, and further files. It is written beside its place and renamed, so that it exists whole or not at all.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ptqc.errors import Interrupted
+
+ENVIRONMENT = "PTQC_CACHE"
+SUMS = "sums.json"
+
+
+def default_folder() -> Path:
+    """$PTQC_CACHE, or the user's cache folder."""
+    if found := os.environ.get(ENVIRONMENT):
+        return Path(found)
+    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "ptqc"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One stored result. folder: holds its further files."""
+
+    folder: Path
+    document: Any
+    arrays: Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Store:
+    """A folder of entries."""
+
+    folder: Path
+
+    def get(self, key: Mapping[str, Any]) -> Entry | None:
+        """The entry of a key, or None. An entry that does not match its own checksums is set aside."""
+        return self.open(digest(key))
+
+    def open(self, name: str) -> Entry | None:
+        """The entry of a key's digest, or None."""
+        folder = self.folder / name
+        if not folder.is_dir():
+            return None
+        if not _is_whole(folder, name):
+            self._quarantine(folder)
+            return None
+        from safetensors.numpy import load_file
+
+        return Entry(folder, json.loads((folder / "entry.json").read_text()), load_file(folder / "arrays.safetensors"))
+
+    def put(
+        self,
+        key: Mapping[str, Any],
+        document: Any,
+        arrays: Mapping[str, np.ndarray],
+        write_files: Callable[[Path], None] = lambda _folder: None,
+    ) -> str:
+        """Store a result under its key and return the key's digest. Raises Interrupted when it cannot be written."""
+        name = digest(key)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=self.folder, prefix=".new-") as temporary:
+                folder = Path(temporary) / name
+                folder.mkdir()
+                _write(folder, key, document, arrays)
+                write_files(folder)
+                _write_sums(folder)
+                # Another process may have stored the same result meanwhile; entries of one key are equal.
+                with contextlib.suppress(OSError):
+                    folder.rename(self.folder / name)
+        except OSError as error:
+            raise Interrupted(
+                f"cannot write to the store {self.folder}: {error}. Free some space or give another folder with --cache"
+            ) from error
+        return name
+
+    def _quarantine(self, folder: Path) -> None:
+        place = self.folder / "quarantine"
+        place.mkdir(exist_ok=True)
+        shutil.rmtree(place / folder.name, ignore_errors=True)
+        folder.rename(place / folder.name)
+
+
+def digest(key: Mapping[str, Any]) -> str:
+    """SHA-256 (hex) of the canonical JSON of a key."""
+    return hashlib.sha256(_canonical(key).encode()).hexdigest()
+
+
+def _canonical(document: Any) -> str:
+    return json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def _write(folder: Path, key: Mapping[str, Any], document: Any, arrays: Mapping[str, np.ndarray]) -> None:
+    from safetensors.numpy import save_file
+
+    (folder / "key.json").write_text(_canonical(key))
+    (folder / "entry.json").write_text(json.dumps(document))
+    save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, folder / "arrays.safetensors")
+
+
+def _files(folder: Path) -> dict[str, str]:
+    paths = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != SUMS)
+    return {str(path.relative_to(folder)): file_digest(path) for path in paths}
+
+
+def _write_sums(folder: Path) -> None:
+    (folder / SUMS).write_text(json.dumps(_files(folder)))
+
+
+def _is_whole(folder: Path, name: str) -> bool:
+    try:
+        sums = json.loads((folder / SUMS).read_text())
+        return bool(sums == _files(folder)) and digest(json.loads((folder / "key.json").read_text())) == name
+    except (OSError, ValueError):
+        return False
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256 (hex) of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
