@@ -1,4 +1,4 @@
-"""Integer biases: int32 codes at the accumulator's scale s_x · s_w, coarse enough to be stored in 16 bits where possible."""
+"""Integer biases: int32 codes at the accumulator's scale s_x · s_w, coarse enough for 16 bits where possible."""
 
 import numpy as np
 
@@ -19,7 +19,7 @@ def accumulator_scale(x: QuantParams, weight_scale: np.ndarray) -> np.ndarray:
 def usable_scale(weight_scale: np.ndarray, bias: np.ndarray, x: QuantParams) -> np.ndarray:
     """Weight scales large enough for every bias to fit int32 (only channels whose weights hardly matter change)."""
     smallest = np.abs(bias) / (np.float32(x.scale) * INT32_REACH)
-    return np.maximum(weight_scale, smallest.astype(np.float32))
+    return np.asarray(np.maximum(weight_scale, smallest.astype(np.float32)))
 
 
 def bias_codes(bias: np.ndarray, scale: np.ndarray, step: float | None) -> np.ndarray:
@@ -29,7 +29,7 @@ def bias_codes(bias: np.ndarray, scale: np.ndarray, step: float | None) -> np.nd
     """
     exact = bias.astype(np.float64) / scale.astype(np.float64)
     largest = float(np.abs(exact).max(initial=0.0))
-    if largest > INT32_REACH:
+    if largest > 2 * INT32_REACH - 1:
         raise PassError(f"a bias of {largest:.3g} accumulator steps does not fit int32")
     shift = max(0, int(np.ceil(np.log2(max(largest, 1.0) / INT16_REACH))))
     coarse = 2.0**shift

@@ -41,7 +41,7 @@ class Calibrate:
         observers = {site.name: RangeObserver() for site in context.sites}
         columns = {layer.name: _columns(layer, context) for layer in context.layers}
         taps = _taps(context)
-        _measure_work(model, context, columns)
+        _measure_work(model, context)
         runner = Runner(model, taps)
         total = len(context.tuning) + len(context.held_back)
         with context.progress.stage("calibrate", total) as stage:
@@ -76,7 +76,7 @@ def _columns(layer: Layer, context: Context) -> Columns:
     return Columns(layer, positions_per_sample(layer, len(context.tuning)), seed)
 
 
-def _measure_work(model: ir.Model, context: Context, columns: dict[str, Columns]) -> None:
+def _measure_work(model: ir.Model, context: Context) -> None:
     """Set macs and sample_bytes from one sample."""
     taps = list(dict.fromkeys([*_taps(context), *(kernel.node for kernel in context.kernels)]))
     values = Runner(model, taps).run(context.tuning[0], taps) if taps else {}

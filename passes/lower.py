@@ -2,12 +2,12 @@
 
 Canonical form: a quantized tensor exists as codes (uint8) behind its QuantizeLinear and is read by float operators
 through one DequantizeLinear. Layers and element-wise operators stand between DequantizeLinear and QuantizeLinear;
-operators that only move codes work on the codes. Weights are int8 codes behind a DequantizeLinear along the channel axis
-(bit widths are in `formats`), biases int32 codes at scale s_x · s_w. A Relu or Clip(0, …) in front of a QuantizeLinear
-whose zero point is 0 disappears: saturation does its work.
+operators that only move codes work on the codes. Weights are int8 codes behind a DequantizeLinear along the channel
+axis (bit widths are in `formats`), biases int32 codes at scale s_x · s_w. A Relu or Clip(0, …) in front of a
+QuantizeLinear whose zero point is 0 disappears: saturation does its work.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -24,6 +24,8 @@ from ptqc.passes.base import Effect
 from ptqc.passes.biases import accumulator_scale, bias_codes, usable_scale
 from ptqc.plan import Plan
 from ptqc.solutions import Solution, Tuned
+
+Insert = Callable[[Sequence[ir.Node]], None]
 
 
 @dataclass(frozen=True)
@@ -98,7 +100,7 @@ class _Builder:
         bounds = clip_bounds(activation)
         return params is not None and bounds is not None and params.zero_point == 0 and _reaches(bounds[1], params)
 
-    def _quantize(self, value: ir.Value, tensor: str, insert: "_Insert") -> None:
+    def _quantize(self, value: ir.Value, tensor: str, insert: Insert) -> None:
         """Codes and their real value behind `value`; all readers move to the real value."""
         params = self.plan.params[tensor]
         is_output = value.is_graph_output()
@@ -112,7 +114,7 @@ class _Builder:
             self._restore_output(tensor)
 
     def _dequantize(
-        self, codes: ir.Value, readers_of: ir.Value, tensor: str, keep: ir.Node | None, insert: "_Insert"
+        self, codes: ir.Value, readers_of: ir.Value, tensor: str, keep: ir.Node | None, insert: Insert
     ) -> None:
         scale, zero = self._parameters(self.plan.params[tensor])
         to_real = ir.node("DequantizeLinear", [codes, scale, zero])
@@ -143,7 +145,7 @@ class _Builder:
         data = set(data_inputs(node))
         for index, value in enumerate(node.inputs):
             if value in data:
-                node.replace_input_with(index, self.codes[self.tensor_of[value]])  # type: ignore[index]
+                node.replace_input_with(index, self.codes[self.tensor_of[value]])
         node = self._on_codes(node, params)
         for value in node.outputs:
             tensor, is_output = str(value.name), value.is_graph_output()
@@ -160,7 +162,7 @@ class _Builder:
         if node.op_type in ("Relu", "Clip"):
             bounds = clip_bounds(node)
             assert bounds is not None
-            low, high = (quantize(np.float32(np.clip(b, -3e38, 3e38)), params) for b in bounds)
+            low, high = (quantize(np.asarray(np.clip(b, -3e38, 3e38)), params) for b in bounds)
             clip = ir.node("Clip", [node.inputs[0], self._constant(low), self._constant(high)])
             clip.outputs[0].name, clip.outputs[0].shape = node.outputs[0].name, node.outputs[0].shape
             ir.convenience.replace_nodes_and_values(graph, node, [node], [clip], node.outputs, clip.outputs)
@@ -168,7 +170,7 @@ class _Builder:
         if node.op_type == "Pad":
             zero = self._constant(np.uint8(params.zero_point))
             inputs = [*node.inputs[:2], zero, *node.inputs[3:]]
-            pad = ir.node("Pad", inputs, attributes=list(node.attributes.values()))
+            pad = ir.node("Pad", inputs, attributes=node.attributes)
             pad.outputs[0].name, pad.outputs[0].shape = node.outputs[0].name, node.outputs[0].shape
             ir.convenience.replace_nodes_and_values(graph, node, [node], [pad], node.outputs, pad.outputs)
             return pad
@@ -266,12 +268,6 @@ class _Builder:
         nodes[-1].outputs[0].name = f"{name}/real"
         self.model.graph.insert_before(before, nodes)
         return nodes[-1].outputs[0]
-
-
-class _Insert:
-    """Callable that puts nodes somewhere."""
-
-    def __call__(self, added: Sequence[ir.Node]) -> None: ...
 
 
 def _reaches(bound: float, params: QuantParams) -> bool:

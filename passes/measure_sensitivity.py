@@ -1,8 +1,8 @@
 """How much the outputs suffer from each candidate alone, without labels.
 
-One walk through the float graph: behind every layer and site the perturbed value runs through the rest of the graph and
-the outputs are compared (KL or relative squared error). Layers are measured at two anchor widths; the others follow from
-their local errors by the power law through both, since the loss grows smoothly with the layer's error.
+One walk through the float graph: behind every layer and site the perturbed value runs through the rest of the graph
+and the outputs are compared (KL or relative squared error). Layers are measured at two anchor widths; the others
+follow from their local errors by the power law through both, since the loss grows smoothly with the layer's error.
 """
 
 from collections.abc import Mapping, Sequence

@@ -49,8 +49,8 @@ class Moments:
         if not centred:
             return second
         if second.ndim == 2:
-            return np.maximum(second - mean * mean, 0.0)
-        return second - mean[:, :, None] * mean[:, None, :]
+            return np.asarray(np.maximum(second - mean * mean, 0.0))
+        return np.asarray(second - mean[:, :, None] * mean[:, None, :])
 
 
 def error(delta: np.ndarray, second: np.ndarray) -> np.ndarray:
@@ -143,8 +143,8 @@ class Columns:
         taps = np.unravel_index(np.arange(int(np.prod(layer.kernel))), layer.kernel)
         padded = np.pad(x[0], [(0, 0), *((layer.pads[i], layer.pads[i + rank]) for i in range(rank))])
         place = tuple(taps[i][:, None] * layer.dilations[i] + where[i][None, :] * layer.strides[i] for i in range(rank))
-        windows = padded[(slice(None), *place)]
-        return np.asarray(windows.reshape(layer.groups, -1, len(flat)))
+        flattened = padded.reshape(len(padded), -1)[:, np.ravel_multi_index(place, padded.shape[1:])]
+        return np.asarray(flattened.reshape(layer.groups, -1, len(flat)))
 
 
 def positions_per_sample(layer: Layer, samples: int) -> int:

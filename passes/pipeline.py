@@ -24,7 +24,6 @@ from ptqc.passes.fold_pad import FoldPad
 from ptqc.passes.global_pool import GlobalPool
 from ptqc.passes.inline_functions import InlineFunctions
 from ptqc.passes.linear_layers import LinearLayers
-from ptqc.passes.pad_channels import PadChannels
 from ptqc.passes.remove_dead import RemoveDead
 
 Outputs = dict[str, np.ndarray]
@@ -54,7 +53,6 @@ def default_rewrites() -> tuple[Rewrite, ...]:
         GlobalPool(),
         Flatten(),
         LinearLayers(),
-        PadChannels(),
         FoldPad(),
         FoldBatchNorm(),
         FoldAffine(),

@@ -6,7 +6,7 @@ against H, and the bias makes the mean exact. Several answers compete (the table
 and without the bias), and the one with the lowest error on held-back columns is kept before the next layer starts.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from ptqc.calibration.samples import Samples
 from ptqc.execute.walk import Slicer, Walk
-from ptqc.formats import Family, Format, QuantParams
+from ptqc.formats import Family, Format
 from ptqc.layers import Layer
 from ptqc.notes import Note
 from ptqc.operators import constant
@@ -48,8 +48,9 @@ class Reconstruct:
         tuning, held = _share_samples(slicer, context)
         batches = [*tuning.batches(BATCH), *held.batches(BATCH)]
         split = sum(1 for _ in tuning.batches(BATCH))
-        params = {s: plan.activations[site.name] for site in plan.sites if site.name in plan.activations
-                  for s in site.sources}
+        params = {
+            s: plan.activations[site.name] for site in plan.sites if site.name in plan.activations for s in site.sources
+        }
         tables = {w.name: context.solutions[w.name, plan.formats[w.name]] for w in plan.weights if not w.layers}
         real = Walk(slicer, batches)
         seen = quantized_walk(slicer, batches, params, {name: s.weight for name, s in tables.items()})

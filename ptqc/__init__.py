@@ -1,3 +1,31 @@
-"""ptqc: a post-training quantization compiler for ONNX models."""
+"""ptqc: a post-training quantization compiler for ONNX models.
+
+    artifact = ptqc.compile("model.onnx", budget="13%", calibration="images/", output="out")
+    outputs = artifact.run({"input": x})
+
+Heavy libraries are imported when a function that needs them is called.
+"""
+
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+__all__ = ["Artifact", "__version__", "compile", "load", "resolve"]
+
+if TYPE_CHECKING:
+    from ptqc.artifact import Artifact, load
+    from ptqc.compiler import compile, resolve
+
+_HOMES = {
+    "Artifact": "ptqc.artifact",
+    "load": "ptqc.artifact",
+    "compile": "ptqc.compiler",
+    "resolve": "ptqc.compiler",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        from importlib import import_module
+
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'ptqc' has no attribute {name!r}")

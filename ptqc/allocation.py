@@ -65,7 +65,9 @@ class Problem:
     def size(self, choice: Mapping[str, Format]) -> int:
         """Bytes of the file under a choice."""
         chosen = self.chosen(choice)
-        return self.fixed + sum(c.bytes for c in chosen) + sum(self.once[n] for n in {n for c in chosen for n in c.needs})
+        return (
+            self.fixed + sum(c.bytes for c in chosen) + sum(self.once[n] for n in {n for c in chosen for n in c.needs})
+        )
 
     def chosen(self, choice: Mapping[str, Format]) -> list[Candidate]:
         """The candidates of a choice."""
@@ -139,9 +141,7 @@ def smallest_choice(problem: Problem) -> dict[str, Format]:
 
 def best_choice(problem: Problem) -> dict[str, Format]:
     """The plan of least loss whatever its size; of equals, the one of fewest bytes."""
-    return {
-        weight: min(group, key=lambda c: (c.loss, c.bytes)).form for weight, group in problem.by_weight().items()
-    }
+    return {weight: min(group, key=lambda c: (c.loss, c.bytes)).form for weight, group in problem.by_weight().items()}
 
 
 def _infeasible(problem: Problem, smallest: int, limit: int) -> Infeasible:

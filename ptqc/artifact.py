@@ -35,22 +35,22 @@ class Artifact:
     @cached_property
     def manifest(self) -> Mapping[str, Any]:
         """Hashes, versions, options, results: everything reproducible."""
-        return self._read(MANIFEST)
+        return dict(self._read(MANIFEST))
 
     @cached_property
     def plan(self) -> Mapping[str, Any]:
         """The decisions (see `ptqc.plan`)."""
-        return self._read(PLAN)
+        return dict(self._read(PLAN))
 
     @cached_property
     def sensitivity(self) -> Mapping[str, Any]:
         """Every candidate's bytes and predicted loss."""
-        return self._read(SENSITIVITY)
+        return dict(self._read(SENSITIVITY))
 
     @cached_property
     def times(self) -> Mapping[str, Any]:
         """Times and host of the compile; not reproducible."""
-        return self._read(RUN)
+        return dict(self._read(RUN))
 
     @property
     def path(self) -> Path:

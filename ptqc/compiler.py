@@ -28,6 +28,7 @@ from ptqc.progress import SILENT, Progress
 from ptqc.reading import read_model
 from ptqc.stages.fit import Fitted, fit
 from ptqc.stages.judge import Evaluate, Judged, judge, to_json
+from ptqc.stages.labels import read_labels
 from ptqc.stages.measure import measure, recall
 from ptqc.stages.prepare import Prepared, gather, prepare
 from ptqc.stages.remarks import float_operators, unquantized_weights
@@ -37,13 +38,14 @@ VERIFIED_SAMPLES = 4
 FRONTIER_POINTS = 12
 
 
-def compile(  # noqa: A001  (the name users expect: ptqc.compile)
+def compile(  # noqa: A001
     model: str | Path,
     *,
     calibration: object,
     output: str | Path,
     budget: str | None = None,
     preprocessing: Preprocessing | None = None,
+    labels: str | Path | None = None,
     evaluate: Evaluate | None = None,
     force: bool = False,
     cache: str | Path | None = None,
@@ -53,10 +55,11 @@ def compile(  # noqa: A001  (the name users expect: ptqc.compile)
 ) -> Artifact:
     """Compile an ONNX file to a packed, verified artifact in the folder `output`.
 
-    calibration: a folder of images, an .npz/.npy file, "module:function", an ONNX Runtime CalibrationDataReader, an array
-    or any iterable of feeds. budget: "13%", "4.5MB", "4.2bit"; None: every layer on integer kernels at the best accuracy.
-    evaluate: called with run(feeds) -> outputs by name, gives a score, for the report only. options: fields of
-    `ptqc.options.CompileOptions`. Raises the errors of `ptqc.errors`.
+    calibration: a folder of images, an .npz/.npy file, "module:function", an ONNX Runtime CalibrationDataReader, an
+    array or any iterable of feeds. budget: "13%", "4.5MB", "4.2bit"; None: every layer on integer kernels at the best
+    accuracy. labels: an .npz with inputs and `labels`, or a CSV of image,class; evaluate: called with run(feeds) ->
+    outputs by name, gives a score. Both are for the report only. options: fields of `ptqc.options.CompileOptions`.
+    Raises the errors of `ptqc.errors`.
     """
     started = time.monotonic()
     chosen = CompileOptions.of(options)
@@ -66,13 +69,14 @@ def compile(  # noqa: A001  (the name users expect: ptqc.compile)
     if calibration is None:
         raise UsageError("no calibration data: give a few hundred samples with --calibration")
     with tempfile.TemporaryDirectory(prefix="ptqc-") as folder:
-        samples = gather(source, calibration, Path(folder), chosen.samples, preprocessing, progress)
+        samples = gather(source, calibration, Path(folder) / "samples", chosen.samples, preprocessing, progress)
         dump = Path(dump_passes) if dump_passes is not None else None
         prepared = prepare(source, samples, progress, dump)
         store = Store(Path(cache) if cache is not None else default_folder())
         context, notes, entry = measure(prepared, chosen, store, progress)
         job = _Job(prepared, context, chosen, [*prepared.notes, *notes], entry, limit, started)
-        return job.finish(Path(output), evaluate, force, progress)
+        score = evaluate or _scorer(prepared, labels, Path(folder), preprocessing)
+        return job.finish(Path(output), score, force, progress)
 
 
 def resolve(
@@ -81,6 +85,8 @@ def resolve(
     output: str | Path,
     budget: str | None = None,
     plan: Mapping[str, Any] | None = None,
+    preprocessing: Preprocessing | None = None,
+    labels: str | Path | None = None,
     evaluate: Evaluate | None = None,
     force: bool = False,
     cache: str | Path | None = None,
@@ -97,7 +103,17 @@ def resolve(
     store = Store(Path(cache) if cache is not None else default_folder())
     prepared, context, options, notes = recall(store, entry, progress)
     job = _Job(prepared, context, options, [*prepared.notes, *notes], entry, limit, started)
-    return job.finish(Path(output), evaluate, force, progress, plan)
+    with tempfile.TemporaryDirectory(prefix="ptqc-") as temporary:
+        score = evaluate or _scorer(prepared, labels, Path(temporary), preprocessing)
+        return job.finish(Path(output), score, force, progress, plan)
+
+
+def _scorer(
+    prepared: Prepared, labels: str | Path | None, folder: Path, preprocessing: Preprocessing | None
+) -> Evaluate | None:
+    if labels is None:
+        return None
+    return read_labels(prepared.model, Path(labels), folder / "labelled", preprocessing).top1
 
 
 class _Job:
@@ -157,7 +173,7 @@ class _Job:
         return Plan.from_json(given, roles)
 
     def _manifest(self, fitted: Fitted, verified: Verified, judged: Judged) -> dict[str, Any]:
-        origin, allocation, proto = self.prepared.origin, fitted.allocation, fitted.exported.proto
+        origin, proto = self.prepared.origin, fitted.exported.proto
         remarks = float_operators(self.prepared.model, fitted.plan)
         notes = [*self.notes, *unquantized_weights(fitted.plan), *remarks, *self._warnings(judged)]
         operators = Counter(note.message.split()[0] for note in remarks)
@@ -167,9 +183,7 @@ class _Job:
         return {
             "ptqc": __version__,
             "libraries": {"onnxruntime": ort.__version__, "onnx_ir": ir.__version__, "numpy": np.__version__},
-            "source": {
-                "name": origin.name, "bytes": origin.size, "sha256": origin.digest, "weights": origin.weights
-            },
+            "source": {"name": origin.name, "bytes": origin.size, "sha256": origin.digest, "weights": origin.weights},
             "calibration": {"samples": len(self.prepared.samples), "sha256": self.prepared.samples.digest},
             "options": self.options.to_json(),
             "budget": str(self.budget) if self.budget else None,
@@ -250,10 +264,16 @@ class _Job:
     def _warnings(self, judged: Judged) -> list[Note]:
         if not judged.is_low:
             return []
-        found = f"{judged.agreement:.0%} of top classes" if judged.agreement is not None else f"{judged.sqnr:.1f} dB SQNR"
+        found = (
+            f"{judged.agreement:.0%} of top classes" if judged.agreement is not None else f"{judged.sqnr:.1f} dB SQNR"
+        )
         return [
-            Note("judge", "", f"the compiled model agrees poorly with the float model ({found}): give it more bytes",
-                 Level.WARNING)
+            Note(
+                "judge",
+                "",
+                f"the compiled model agrees poorly with the float model ({found}): give it more bytes",
+                Level.WARNING,
+            )
         ]
 
     def _run(self, verified: Verified, judged: Judged) -> dict[str, Any]:

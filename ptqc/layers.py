@@ -1,7 +1,7 @@
 """Views of a model by role: the layers with their weights, and the constants that may be stored packed."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx_ir as ir
@@ -120,7 +120,7 @@ def _as_layer(node: ir.Node) -> Layer | None:
     axis = _channel_axis(node, weight, bias)
     if axis is None:
         return None
-    return Layer(
+    layer = Layer(
         name=str(node.outputs[0].name),
         op_type=node.op_type,
         input=str(node.inputs[0].name),
@@ -129,8 +129,8 @@ def _as_layer(node: ir.Node) -> Layer | None:
         settled=str(settled_output(node).name),
         shape=tuple(int(d) for d in weight.shape),
         channel_axis=axis,
-        **(_conv_fields(node, weight.ndim - 2) if node.op_type == "Conv" else {}),
     )
+    return _with_window(layer, node) if node.op_type == "Conv" else layer
 
 
 def _channel_axis(node: ir.Node, weight: np.ndarray, bias: ir.Value | None) -> int | None:
@@ -142,17 +142,20 @@ def _channel_axis(node: ir.Node, weight: np.ndarray, bias: ir.Value | None) -> i
         return 1
     scaled = any(a is not None and a.as_float() != 1.0 for a in map(node.attributes.get, ("alpha", "beta")))
     axis = 0 if attribute(node, "transB", 0) else 1
-    vector_bias = bias is None or np.size(constant(bias)) == weight.shape[axis]
+    values = constant(bias)
+    vector_bias = values is None or values.size == weight.shape[axis]
     return axis if not scaled and not attribute(node, "transA", 0) and vector_bias else None
 
 
-def _conv_fields(node: ir.Node, rank: int) -> dict[str, int | tuple[int, ...]]:
-    return {
-        "groups": int(attribute(node, "group", 1)),
-        "strides": tuple(ints(node, "strides") or [1] * rank),
-        "pads": tuple(ints(node, "pads") or [0] * (2 * rank)),
-        "dilations": tuple(ints(node, "dilations") or [1] * rank),
-    }
+def _with_window(layer: Layer, node: ir.Node) -> Layer:
+    rank = len(layer.shape) - 2
+    return replace(
+        layer,
+        groups=int(attribute(node, "group", 1)),
+        strides=tuple(ints(node, "strides") or [1] * rank),
+        pads=tuple(ints(node, "pads") or [0] * (2 * rank)),
+        dilations=tuple(ints(node, "dilations") or [1] * rank),
+    )
 
 
 def find_weights(model: ir.Model, layers: Sequence[Layer]) -> list[Weight]:
@@ -167,7 +170,7 @@ def find_weights(model: ir.Model, layers: Sequence[Layer]) -> list[Weight]:
         array = value.const_value
         if name in taken or name not in used or array is None or not is_float(value) or array.size < SMALLEST_TABLE:
             continue
-        shape = tuple(int(d) for d in array.shape)
+        shape = tuple(array.numpy().shape)
         weights.append(Weight(name, shape, _table_axis(shape), ()))
     return weights
 

@@ -3,10 +3,26 @@
 import numpy as np
 import onnx_ir as ir
 
-# Operators whose kernel moves or selects codes: the output has the scale of the input(s).
+# Operators whose kernel moves or selects codes: the output has the scale of the input(s). DepthToSpace and SpaceToDepth
+# have none for uint8 before ONNX Runtime 1.20.
 THROUGH = frozenset(
-    "Clip Concat DepthToSpace Expand Flatten Gather MaxPool Pad Relu Reshape Resize Slice SpaceToDepth Split Squeeze "
-    "Transpose Unsqueeze".split()
+    [
+        "Clip",
+        "Concat",
+        "Expand",
+        "Flatten",
+        "Gather",
+        "MaxPool",
+        "Pad",
+        "Relu",
+        "Reshape",
+        "Resize",
+        "Slice",
+        "Split",
+        "Squeeze",
+        "Transpose",
+        "Unsqueeze",
+    ]
 )
 # Operators that ONNX Runtime computes on codes with an own output scale.
 ELEMENTWISE = frozenset(("Add", "Mul"))

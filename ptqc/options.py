@@ -16,11 +16,11 @@ NARROWEST, WIDEST = 2, 8
 class CompileOptions:
     """Options of `ptqc.compile`.
 
-    samples: calibration samples used at most. observer: how activation ranges are chosen. activations: "auto" puts layers
-    on integer kernels as far as `activation_limit` allows, "integer" all that can be, "float" none. activation_limit: loss
-    that 8-bit activations may cost (nats, or relative squared error); 0 takes the default. loss: how outputs are compared.
-    bits: widths tried for weights. 8-bit weights on integer kernels can saturate on CPUs without VNNI, so they are used
-    there only with allow_8bit. seed: of all draws.
+    samples: calibration samples used at most. observer: how activation ranges are chosen. activations: "auto" puts
+    layers on integer kernels as far as `activation_limit` allows, "integer" all that can be, "float" none.
+    activation_limit: loss that 8-bit activations may cost (nats, or relative squared error); 0 takes the default.
+    loss: how outputs are compared. bits: widths tried for weights. 8-bit weights on integer kernels can saturate on
+    CPUs without VNNI, so they are used there only with allow_8bit. seed: of all draws.
     """
 
     samples: int = 256

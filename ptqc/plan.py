@@ -1,4 +1,4 @@
-"""The one place where decisions live: which activations are quantized and how, and in what format each weight is stored.
+"""The one place where decisions live: which activations are quantized and how, and the format of each weight.
 
 A plan is plain JSON with stable keys (output value names), can be written, edited and given back.
 """
@@ -103,9 +103,7 @@ def _same(what: str, known: set[str], given: Mapping[str, object], *, subset: bo
     unknown = sorted(set(given) - known)
     missing = [] if subset else sorted(known - set(given))
     if unknown or missing:
-        raise UsageError(
-            f"the plan is for another model: unknown {what}s {unknown[:5]}, missing {what}s {missing[:5]}"
-        )
+        raise UsageError(f"the plan is for another model: unknown {what}s {unknown[:5]}, missing {what}s {missing[:5]}")
 
 
 def write_json(document: object) -> str:

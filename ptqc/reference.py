@@ -1,4 +1,4 @@
-"""The integers that a lowered graph must give: each of its kernels computed by `ptqc.integer` from given input codes."""
+"""The integers that a lowered graph must give: its kernels computed by `ptqc.integer` from given input codes."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

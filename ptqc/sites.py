@@ -40,7 +40,8 @@ def find_kernels(model: ir.Model, layers: Sequence[Layer]) -> list[Kernel]:
         name = str(node.outputs[0].name)
         if name in by_name:
             layer = by_name[name]
-            inputs, settled = (layer.input,), layer.settled
+            settled = layer.settled
+            inputs: tuple[str, ...] = (layer.input,)
             free = node.op_type in FLOAT_OUTPUT and settled == layer.name
         elif (node.op_type in UNARY or _is_sum_or_product(node)) and not node.domain and is_float(node.outputs[0]):
             absorbed = absorbs(node)

@@ -1,7 +1,8 @@
 """A content-addressed store of what was measured: immutable entries, verified when read, damaged ones set aside.
 
 An entry is a folder named by the SHA-256 of its key: `key.json` (the full key), `entry.json` (anything JSON),
-`arrays.safetensors`, and further files. It is written beside its place and renamed, so that it exists whole or not at all.
+`arrays.safetensors`, and further files. It is written beside its place and renamed, so that it exists whole or not at
+all.
 """
 
 import contextlib

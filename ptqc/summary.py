@@ -17,8 +17,10 @@ def _size(manifest: Document) -> Iterator[str]:
     budget = f"budget {manifest['budget']}, " if manifest["budget"] else ""
     share = 100 * file["bytes"] / origin["bytes"]
     yield f"size        {origin['bytes']:,} -> {file['bytes']:,} bytes ({share:.2f} % of the original; {budget}"
-    yield f"            {100 * file['bytes'] / allocation['limit']:.1f} % of the limit used)" if manifest["budget"] else (
-        "            no limit)"
+    yield (
+        f"            {100 * file['bytes'] / allocation['limit']:.1f} % of the limit used)"
+        if manifest["budget"]
+        else ("            no limit)")
     )
     counts = Counter(manifest["weights_by_format"])
     yield "weights     " + ", ".join(f"{n:,} as {form}" for form, n in sorted(counts.items(), key=lambda i: -i[1]))
@@ -72,7 +74,11 @@ def explain(manifest: Document, plan: Document, sensitivity: Document) -> str:
             loss = f"{chosen['loss']:.2e}"
             rows.append((layer, f"{found['elements']:,}", entry["format"], compute, f"{chosen['bytes']:,}", loss))
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    lines = ["  ".join(cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True)))
-             for row in rows]
+    lines = [
+        "  ".join(
+            cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in rows
+    ]
     notes = [f"[{n['step']}] {n['subject']}: {n['message']}" for n in manifest["notes"]]
     return "\n".join([*lines, "", *notes])

@@ -237,6 +237,31 @@ def test_sums_near_halves(shapes: tuple[tuple[int, ...], tuple[int, ...]]) -> No
         np.testing.assert_array_equal(integer.add(left, a, right, b, y), found)
 
 
+def test_products_near_halves() -> None:
+    for seed in range(50):
+        rng = np.random.default_rng(seed)
+        a, y, b = near_halves(rng, [4, 6, 8, 10])
+        y = QuantParams(UINT8, float(np.float32(a.scale * b.scale * rng.integers(4, 60))), y.zero_point)
+        left, right = codes_like(rng, 30, 40), codes_like(rng, 30, 40)
+        graph = Graph()
+        inputs = [graph.real(graph.input(left), a), graph.real(graph.input(right), b)]
+        found, _ = graph.run(graph.codes(graph.add("Mul", inputs), y))
+        np.testing.assert_array_equal(integer.mul(left, a, right, b, y), found)
+
+
+def test_accumulators_near_halves() -> None:
+    for seed in range(50):
+        rng = np.random.default_rng(seed)
+        x, _, y = near_halves(rng, [4, 6, 8, 10])
+        scale = (np.float32(y.scale / x.scale) / rng.integers(20, 200, 40)).astype(np.float32)
+        data, weight = codes_like(rng, 30, 3), weights_like(rng, 3, 40)
+        graph = Graph()
+        product = graph.add("MatMul", [graph.real(graph.input(data), x), graph.weight(weight, scale, 1)])
+        found, _ = graph.run(graph.codes(product, y))
+        accumulator = integer.matmul_accumulator(data, x.zero_point, weight, None)
+        np.testing.assert_array_equal(integer.requantize(accumulator, integer.multiplier(x, scale, y), y), found)
+
+
 @x86
 def test_means_near_halves() -> None:
     for seed in range(50):

@@ -1,7 +1,8 @@
-"""One packed constant: its initializers and the call that rebuilds it. The exporter writes it, the size model counts it."""
+"""One packed constant: its initializers and the call that rebuilds it, for the exporter and the size model alike."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import onnx
@@ -47,7 +48,7 @@ def _indices(codes: np.ndarray, form: Format) -> list[np.ndarray]:
 
 
 def _call(function: Function, inputs: Sequence[str], outputs: Sequence[str], shape: Sequence[int]) -> onnx.NodeProto:
-    attributes = {"d": list(shape)} if planes.planes_of(function.form.bits) else {}
+    attributes: dict[str, Any] = {"d": list(shape)} if planes.planes_of(function.form.bits) else {}
     return helper.make_node(function.name, inputs, outputs, domain=DOMAIN, **attributes)
 
 

@@ -1,7 +1,7 @@
 """Packing the lowered graph into the file that is delivered.
 
-Each weight becomes its bit planes and one call that rebuilds it; equal initializers are stored once; attributes that say
-what is the default anyway, names and inner shapes go; opset and IR version are the lowest the operators allow.
+Each weight becomes its bit planes and one call that rebuilds it; equal initializers are stored once; attributes that
+say what is the default anyway, names and inner shapes go; opset and IR version are the lowest the operators allow.
 """
 
 from collections.abc import Iterable, Mapping
@@ -31,14 +31,14 @@ class Exported:
     @property
     def data(self) -> bytes:
         """The bytes of the file; the same graph always gives the same bytes."""
-        return self.proto.SerializeToString(deterministic=True)
+        return bytes(self.proto.SerializeToString(deterministic=True))
 
 
 def export(lowered: Lowered, interface: ir.Model, name_length: int = 1) -> Exported:
     """Pack a lowered graph.
 
-    interface: the model as the user gave it: inputs, outputs and metadata are kept as there. name_length: of inner names
-    at least, so that plans of one model have names of one length.
+    interface: the model as the user gave it: inputs, outputs and metadata are kept as there. name_length: of inner
+    names at least, so that plans of one model have names of one length.
     """
     proto = ir.to_proto(lowered.model)
     packer = _Packer(proto.graph, lowered)
@@ -151,9 +151,7 @@ class _Packer:
 
     def _palette(self, node: onnx.NodeProto, source: str) -> constants.Constant:
         values = self._array(node.input[0])
-        return constants.palette(
-            self._array(source), self.lowered.formats[source], values, node.output[0], self.share
-        )
+        return constants.palette(self._array(source), self.lowered.formats[source], values, node.output[0], self.share)
 
 
 def _merged(graph: onnx.GraphProto, nodes: list[onnx.NodeProto], packer: _Packer) -> list[onnx.TensorProto]:

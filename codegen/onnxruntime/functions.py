@@ -1,13 +1,14 @@
 """Model-local functions that rebuild weights at load: planes -> codes -> what the layer reads.
 
-ONNX Runtime inlines them and folds everything up to the int8 codes (or up to float, for a layer that computes in float)
-when it loads the file, so they cost nothing per inference. Only operators that fold in every version since 1.18 are used:
-subtraction in int32, no 8-bit arithmetic beyond shifts and bit-wise logic, no int4 types.
+ONNX Runtime inlines them and folds everything up to the int8 codes (or up to float, for a layer that computes in
+float) when it loads the file, so they cost nothing per inference. Only operators that fold in every version since
+1.18 are used: subtraction in int32, no 8-bit arithmetic beyond shifts and bit-wise logic, no int4 types.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 import numpy as np
 import onnx
@@ -70,7 +71,7 @@ class _Body:
     def __init__(self) -> None:
         self.nodes: list[onnx.NodeProto] = []
 
-    def add(self, op_type: str, inputs: Sequence[str], **attributes: object) -> str:
+    def add(self, op_type: str, inputs: Sequence[str], **attributes: Any) -> str:
         output = f"_{len(self.nodes)}"
         self.nodes.append(helper.make_node(op_type, inputs, [output], **attributes))
         return output
@@ -119,7 +120,7 @@ def _signed(body: _Body, index: str, form: Format) -> str:
     codes = body.add("Cast", [index], to=TensorProto.INT32)
     if grids.is_symmetric(form):
         codes = body.add("Mul", [codes, body.constant(2, np.int32)])
-    lowest = -int(grids.code_of(np.int64(0), form))
+    lowest = -int(grids.code_of(np.zeros((), np.int64), form))
     return body.add("Sub", [codes, body.constant(lowest, np.int32)])
 
 

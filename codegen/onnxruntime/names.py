@@ -1,6 +1,6 @@
 """Short names for everything that is not the model's interface: names are most of a small file's text."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import count
 
 import onnx
@@ -32,7 +32,7 @@ def shorten(graph: onnx.GraphProto, length: int) -> None:
     """Rename every value but the inputs and outputs, in subgraphs too; drop node names and inner shapes."""
     interface = frozenset(value.name for value in (*graph.input, *graph.output))
     fresh = short_names(length, interface)
-    renamed = {name: name for name in interface}
+    renamed: dict[str, str] = {name: name for name in interface}
 
     def new(name: str) -> str:
         if name and name not in renamed:
@@ -42,7 +42,7 @@ def shorten(graph: onnx.GraphProto, length: int) -> None:
     _rename(graph, new, is_main=True)
 
 
-def _rename(graph: onnx.GraphProto, new: "_Rename", *, is_main: bool) -> None:
+def _rename(graph: onnx.GraphProto, new: Callable[[str], str], *, is_main: bool) -> None:
     for tensor in graph.initializer:
         tensor.name = new(tensor.name)
     del graph.value_info[:]
@@ -59,7 +59,3 @@ def _rename(graph: onnx.GraphProto, new: "_Rename", *, is_main: bool) -> None:
     if not is_main:
         for value in (*graph.input, *graph.output):
             value.name = new(value.name)
-
-
-class _Rename:
-    def __call__(self, name: str) -> str: ...

@@ -1,7 +1,8 @@
 """Bit planes: codes of 2 to 7 bits as planes of 4, 2 and 1 bits, each plane packed into whole bytes.
 
-Byte i of a plane of p bits holds elements i, i + m, i + 2m, …, lowest bits first, where m is the plane's length in bytes:
-unpacking is then one broadcast shift, one mask and one reshape. The highest bits of a code are in the widest plane.
+Byte i of a plane of p bits holds elements i, i + m, i + 2m, …, lowest bits first, where m is the plane's length in
+bytes: unpacking is then one broadcast shift, one mask and one reshape. The highest bits of a code are in the widest
+plane.
 """
 
 import numpy as np

@@ -1,8 +1,8 @@
 """Bytes of a candidate in the written file, counted on the very messages that the exporter writes.
 
-A protobuf file is the sum of its entries, so what one weight adds (planes, scales, bias, call) is exact. Not counted are
-the length prefixes of the outermost messages (at most 4 bytes each way) and initializers that turn out equal, which are
-stored once.
+A protobuf file is the sum of its entries, so what one weight adds (planes, scales, bias, call) is exact. Not counted
+are the length prefixes of the outermost messages (at most 4 bytes each way) and initializers that turn out equal,
+which are stored once.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,6 @@ import onnx
 from ptqc.codegen.onnxruntime import constants
 from ptqc.codegen.onnxruntime.functions import DOMAIN, Function
 from ptqc.formats import Family
-from ptqc.layers import Weight
 from ptqc.solutions import Solution
 
 # What the outer length prefixes can differ by between two plans of one model.
@@ -53,9 +52,7 @@ def entry(length: int) -> int:
     return 1 + prefix + length
 
 
-def stored(
-    weight: Weight, solution: Solution, uses: Sequence[Use], name_length: int
-) -> tuple[int, tuple[Function, ...]]:
+def stored(solution: Solution, uses: Sequence[Use], name_length: int) -> tuple[int, tuple[Function, ...]]:
     """Bytes of a weight and its calls, and the functions it needs. uses: its layers; none for a table."""
     counter = _Counter("n" * name_length)
     calls = [_call(solution, use, counter) for use in uses or (Use(False, None),)]
@@ -67,7 +64,9 @@ def _call(solution: Solution, use: Use, counter: _Counter) -> tuple[Function | N
     name, form = counter.name, solution.form
     if form.family == Family.FLOAT:
         counter.share(solution.codes)
-        return None, None if form.bits == 32 else onnx.helper.make_node("Cast", [name], [name], to=onnx.TensorProto.FLOAT)
+        return None, None if form.bits == 32 else onnx.helper.make_node(
+            "Cast", [name], [name], to=onnx.TensorProto.FLOAT
+        )
     if form.family == Family.PALETTE:
         packed = constants.palette(solution.codes, form, solution.scale, name, counter.share)
     elif use.integer and use.bias is not None:

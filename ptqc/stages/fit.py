@@ -7,7 +7,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ptqc.allocation import Allocation, Candidate, Problem, allocate, best_choice
-from ptqc.codegen.onnxruntime import names, size
+from ptqc.codegen.onnxruntime import functions, names, size
 from ptqc.codegen.onnxruntime.export import Exported, export
 from ptqc.errors import InternalError
 from ptqc.formats import Family, Format
@@ -87,19 +87,18 @@ def _as_given(problem: Problem, plan: Plan, limit: int | None) -> Allocation:
 def _problem(model: ir.Model, context: Context, plan: Plan, options: CompileOptions) -> Problem:
     """Candidates with their bytes; what every plan has is weighed on one plan that is really written."""
     length = _name_length(model, plan)
-    candidates, functions = [], {}
+    candidates: list[Candidate] = []
+    found: dict[str, functions.Function] = {}
     for weight in context.weights:
         for form in _forms(weight, context, plan, options):
             solution = context.solutions[weight.name, form]
             uses = [_use(model, layer, solution, plan) for layer in weight.layers]
-            total, needed = size.stored(weight, solution, uses, length)
-            functions.update({function.name: function for function in needed})
-            parts = (*(f.name for f in needed), *((size.DOMAIN,) if needed else ()))
-            candidates.append(
-                Candidate(weight.name, form, total, context.weight_losses[weight.name, form], parts)
-            )
+            total, needed = size.stored(solution, uses, length)
+            found.update({function.name: function for function in needed})
+            parts = (*(f.name for f in needed), *((functions.DOMAIN,) if needed else ()))
+            candidates.append(Candidate(weight.name, form, total, context.weight_losses[weight.name, form], parts))
     opset = model.opset_imports[""]
-    once = size.function_bytes(list(functions.values()), opset)
+    once = size.function_bytes(list(found.values()), opset)
     empty = Problem(tuple(candidates), 0, once)
     choice = best_choice(empty)
     written = len(_packed(model, plan.with_formats(choice), _table(model, context, choice))[1].data)

@@ -4,7 +4,6 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -63,7 +62,7 @@ def judge(
         name = measure.logits[0]
         agreement = float(np.mean([np.mean(a[name].argmax(-1) == b[name].argmax(-1)) for a, b in pairs]))
     times = _latency(real, packed, samples[0])
-    scores = (None, None)
+    scores: tuple[float | None, float | None] = (None, None)
     if evaluate is not None:
         with progress.stage("score with labels", 2) as stage:
             scores = (evaluate(real.run), None)
@@ -124,17 +123,3 @@ def to_json(judged: Judged) -> tuple[dict[str, Any], dict[str, Any]]:
         "compiled_score": judged.compiled_score,
     }
     return results, {"float_ms": judged.float_ms, "compiled_ms": judged.compiled_ms}
-
-
-def top1(path: Path, samples: Samples, labels: np.ndarray) -> Evaluate:
-    """Top-1 accuracy in percent on labelled samples; the prediction is the largest of the first output's last axis."""
-
-    def evaluate(run: Callable[[Feeds], dict[str, np.ndarray]]) -> float:
-        hits = 0
-        for feeds, label in zip(samples, labels, strict=True):
-            scores = next(iter(run(feeds).values()))
-            hits += int(scores.reshape(-1, scores.shape[-1])[0].argmax() == label)
-        return 100 * hits / len(labels)
-
-    evaluate.__doc__ = f"top-1 accuracy on {path.name}"
-    return evaluate

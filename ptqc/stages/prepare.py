@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import onnx_ir as ir
 
 from ptqc.calibration.images import Preprocessing
@@ -13,7 +14,9 @@ from ptqc.calibration.observers import RangeObserver
 from ptqc.calibration.plausibility import preprocessing_warning
 from ptqc.calibration.samples import Samples, collect
 from ptqc.errors import CalibrationError
+from ptqc.execute.onnxruntime import Feeds, Runner
 from ptqc.notes import Level, Note
+from ptqc.operators import constant
 from ptqc.passes.calibrate import is_batchable
 from ptqc.passes.pipeline import default_rewrites, run_rewrites
 from ptqc.progress import Progress
@@ -22,6 +25,7 @@ from ptqc.reading import Source
 # One sample in HELD_BACK is kept for accepting decisions, and not used for making them.
 HELD_BACK = 4
 PROBES = 2
+PLAUSIBLE_SAMPLES = 16
 
 
 @dataclass(frozen=True)
@@ -46,7 +50,7 @@ class Prepared:
 
 @dataclass(frozen=True)
 class Origin:
-    """The model file as it was given: name, bytes (with external data), SHA-256, and elements of all float constants."""
+    """The model file as given: name, bytes (with external data), SHA-256, and elements of all float constants."""
 
     name: str
     size: int
@@ -90,14 +94,42 @@ def _float_elements(model: ir.Model) -> int:
 
 
 def _plausible(model: ir.Model, samples: Samples) -> Sequence[Note]:
-    """A warning where image inputs look as if their preprocessing were missing."""
+    """A warning where image inputs look as if their preprocessing were wrong."""
+    probes = [samples[i] for i in range(min(len(samples), PLAUSIBLE_SAMPLES))]
     notes = []
     for spec in input_specs(model):
-        if len(spec.shape) != 4 or not {1, 3}.intersection(spec.shape[1:]):
+        if len(spec.shape) != 4 or not {1, 3}.intersection(spec.shape[1:]) or spec.dtype.kind != "f":
             continue
         observer = RangeObserver()
-        for index in range(min(len(samples), 16)):
-            observer.update(samples[index][spec.name])
-        if (message := preprocessing_warning(observer)) is not None:
-            notes.append(Note("calibration", spec.name, message, Level.WARNING))
+        for feeds in probes:
+            observer.update(feeds[spec.name])
+        statistics = _first_statistics(model, spec.name, probes)
+        if (message := preprocessing_warning(observer, *statistics)) is not None:
+            # Without trained statistics to compare with, whole numbers up to 255 may well be what the model takes.
+            level = Level.WARNING if statistics else Level.INFO
+            notes.append(Note("calibration", spec.name, message, level))
     return notes
+
+
+def _first_statistics(model: ir.Model, name: str, probes: Sequence[Feeds]) -> tuple[np.ndarray, ...]:
+    """Mean and standard deviation per channel in front of the first batch normalization: trained, then observed.
+
+    Empty unless that normalization stands behind the convolution that reads the input.
+    """
+    for node in model.graph:
+        conv = node.inputs[0].producer() if node.op_type == "BatchNormalization" and node.inputs[0] else None
+        if conv is None or conv.op_type != "Conv" or conv.inputs[0] is None or conv.inputs[0].name != name:
+            continue
+        mean, variance = constant(node.inputs[3]), constant(node.inputs[4])
+        if mean is None or variance is None:
+            return ()
+        tap = str(conv.outputs[0].name)
+        runner = Runner(model, [tap])
+        seen = np.concatenate([_by_channel(runner.run(feeds, [tap])[tap]) for feeds in probes], axis=1)
+        return mean, np.sqrt(variance), seen.mean(1), seen.std(1)
+    return ()
+
+
+def _by_channel(x: np.ndarray) -> np.ndarray:
+    """(N, C, *spatial) as (C, everything else)."""
+    return np.moveaxis(x, 1, 0).reshape(x.shape[1], -1)

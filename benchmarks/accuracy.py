@@ -1,0 +1,148 @@
+"""Compile every task for every budget, and score what comes out with stock ONNX Runtime.
+
+python benchmarks/accuracy.py [--tasks a,b] [--budgets 25%,13%] [--samples 256] [--out results.json]
+"""
+
+import argparse
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import harness
+from agreement import Agreement, compared
+from harness import RESULTS, Outcome, in_child, number, significant
+from tasks import Task, chosen
+
+BLOCKERS_SHOWN = 3
+COLUMNS = {
+    "task": str,
+    "budget": str,
+    "bytes": number(0),
+    "% of float": number(2),
+    "% of limit": number(2),
+    "unit": str,
+    "float": number(3),
+    "score": number(3),
+    "difference": number(3, sign=True),
+    "top-1 %": number(2),
+    "KL nat": significant(3),
+    "relative error": significant(3),
+    "seconds": number(1),
+    "peak MB": number(0),
+    "note": str,
+}
+
+
+def build(name: str, budget: str, folder: str, earlier: str | None, samples: int, cache: str) -> dict[str, Any]:
+    """Compile a task, or resolve it from an earlier artifact; runs in a child."""
+    from ptqc.compiler import compile as compile_model
+    from ptqc.compiler import resolve
+    from ptqc.errors import Infeasible
+
+    task = chosen(name)[0]
+    feeds = [] if earlier else task.calibration(samples)
+    started = time.monotonic()
+    try:
+        if earlier:
+            artifact = resolve(earlier, output=folder, budget=budget, force=True, cache=cache)
+        else:
+            options = {"output": folder, "budget": budget, "force": True, "cache": cache, "samples": samples}
+            artifact = compile_model(task.path, calibration=feeds, **options)
+    except Infeasible as result:
+        return {"smallest": result.smallest, "blockers": [list(pair) for pair in result.blockers]}
+    limit = artifact.manifest["allocation"]["limit"]
+    return {"bytes": artifact.path.stat().st_size, "limit": limit, "seconds": time.monotonic() - started}
+
+
+def score_float(name: str) -> float:
+    """Score of the float model; runs in a child."""
+    task = chosen(name)[0]
+    return float(task.score(harness.open_model(task.path)))
+
+
+def score_compiled(name: str, model: str) -> dict[str, Any]:
+    """Score of a compiled model and its agreement with the float model on the same inputs; runs in a child."""
+    task = chosen(name)[0]
+    agreement = Agreement(task.has_classes)
+    run = compared(harness.open_model(task.path), harness.open_model(model), agreement)
+    return {"score": float(task.score(run)), **agreement.to_json()}
+
+
+def measure(task: Task, budgets: list[str], arguments: argparse.Namespace, cache: str) -> list[dict[str, Any]]:
+    """The rows of one task."""
+    real = in_child(score_float, task.name)
+    first = {"task": task.name, "unit": task.unit, "float": real.value, "float_bytes": task.path.stat().st_size}
+    rows: list[dict[str, Any]] = []
+    earlier = None
+    for budget in budgets:
+        folder = str(arguments.artifacts / f"{task.name}-{harness.slug(budget)}")
+        harness.say(f"{task.name} {budget}")
+        built = in_child(build, task.name, budget, folder, earlier, arguments.samples, cache, timeout=arguments.timeout)
+        row = {**first, "budget": budget, "how": "resolve" if earlier else "compile", **_built(built, task)}
+        if "bytes" in row:
+            earlier = earlier or folder
+            row |= _scored(in_child(score_compiled, task.name, f"{folder}/model.onnx"), real, task)
+        rows.append(row)
+    return rows
+
+
+def _built(outcome: Outcome, task: Task) -> dict[str, Any]:
+    row: dict[str, Any] = {"seconds": outcome.seconds, "peak MB": outcome.peak_mb}
+    if outcome.value is None:
+        return {**row, "note": f"failed: {outcome.error}"}
+    size = task.path.stat().st_size
+    if "smallest" in outcome.value:
+        return {**row, **outcome.value, "note": infeasible(outcome.value["smallest"], size, outcome.value["blockers"])}
+    written = outcome.value["bytes"]
+    shares = {"% of float": 100 * written / size, "% of limit": 100 * written / outcome.value["limit"]}
+    return {**row, **outcome.value, **shares}
+
+
+def infeasible(smallest: int, size: int, blockers: list[Any]) -> str:
+    """What an infeasible budget is answered with, in a line."""
+    largest = ", ".join(f"{what} {count:,} B" for what, count in blockers[:BLOCKERS_SHOWN])
+    return f"infeasible: at least {smallest:,} B ({100 * smallest / size:.2f} %): {largest}"
+
+
+def _scored(outcome: Outcome, real: Outcome, task: Task) -> dict[str, Any]:
+    if outcome.value is None:
+        return {"note": f"not scored: {outcome.error}"}
+    found = outcome.value
+    row = {
+        **found,
+        "top-1 %": None if found["top1_agreement"] is None else 100 * found["top1_agreement"],
+        "KL nat": found["kl_nat"],
+        "relative error": found["relative_error"],
+    }
+    if real.value is None:
+        return {**row, "note": f"float model not scored: {real.error}"}
+    known = abs(real.value - task.float_score) <= 0.02 * abs(task.float_score)
+    note = {} if known else {"note": f"the float score is known as {task.float_score:g}"}
+    return {**row, "difference": found["score"] - real.value, **note}
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tasks", help="comma-separated; default: all") parser.add_argument("--budgets",
+    default="25%,13%", help="comma-separated; the first is compiled, the rest resolved")
+    parser.add_argument("--samples", type=int, default=256, help="calibration samples")
+    parser.add_argument("--artifacts", type=Path, default=RESULTS, help="where the compiled models are put")
+    parser.add_argument("--cache", type=Path, help="a store of measurements to reuse; default: an empty one")
+    parser.add_argument("--timeout", type=float, help="seconds that one compile may take")
+    parser.add_argument("--out", type=Path, help="write the results as JSON") return parser.parse_args()
+
+
+def main() -> None:
+    arguments = parse()
+    arguments.artifacts.mkdir(parents=True, exist_ok=True)
+    facts, rows = harness.machine(), []
+    with tempfile.TemporaryDirectory(prefix="ptqc-bench-") as empty:
+        for task in chosen(arguments.tasks):
+            rows += measure(task, arguments.budgets.split(","), arguments, str(arguments.cache or empty))
+            harness.write_results(arguments.out, rows, facts)
+    print(harness.heading(facts), harness.markdown(rows, COLUMNS), sep="\n\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,205 @@
+"""What the benchmarks have in common: children with a peak memory of their own, tables, facts about the machine."""
+
+import contextlib
+import importlib.metadata
+import json
+import multiprocessing
+import os
+import platform
+import re
+import resource
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+Feeds = dict[str, np.ndarray]
+Run = Callable[[Feeds], list[np.ndarray]]
+Row = Mapping[str, Any]
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "build" / "benchmarks"
+MISSING = "–"
+LONGEST_ERROR = 200
+
+# What decides which 8-bit kernels a processor can use.
+CPU_FLAGS = ("avx2", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16", "amx_int8", "asimddp", "i8mm")
+PACKAGES = ("ptqc", "onnxruntime", "onnx", "numpy", "openvino")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a child process returned, or why it did not; seconds of wall time and peak memory are the child's own."""
+
+    value: Any
+    error: str | None
+    seconds: float
+    peak_mb: float | None
+
+
+def in_child(function: Callable[..., Any], *arguments: Any, timeout: float | None = None) -> Outcome:
+    """Call a function of a module in a fresh process; whatever happens to that process, an Outcome comes back."""
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe(duplex=False)
+    started = time.monotonic()
+    process = context.Process(target=_child, args=(there, function, arguments))
+    process.start()
+    there.close()
+    value, error, peak = _receive(here, process, timeout)
+    return Outcome(value, error, time.monotonic() - started, peak)
+
+
+def _receive(pipe: Connection, process: Any, timeout: float | None) -> tuple[Any, str | None, float | None]:
+    try:
+        if not pipe.poll(timeout):
+            process.kill()
+            return None, f"stopped after {timeout:g} s", None
+        received: tuple[Any, str | None, float | None] = pipe.recv()
+        return received
+    except EOFError:
+        process.join()
+        return None, f"the process ended with exit code {process.exitcode}", None
+    finally:
+        process.join()
+        pipe.close()
+
+
+def _child(pipe: Connection, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # standard output belongs to the tables
+    value, error = None, None
+    try:
+        value = function(*arguments)
+    except Exception as failure:  # a failed task is a row of the table
+        error = describe(failure)
+    pipe.send((value, error, peak_memory_mb()))
+
+
+def describe(failure: BaseException) -> str:
+    """An exception in one line."""
+    text = " ".join(str(failure).split())
+    return f"{type(failure).__name__}: {text}"[:LONGEST_ERROR].rstrip(": ")
+
+
+def peak_memory_mb() -> float:
+    """Peak resident memory of this process in megabytes (10^6 bytes).
+
+    Linux carries ru_maxrss over from the process that started this one, so the kernel's own mark is preferred.
+    """
+    with contextlib.suppress(OSError):
+        found = re.search(r"VmHWM:\s*(\d+) kB", Path("/proc/self/status").read_text())
+        if found:
+            return int(found[1]) * 1024 / 1e6
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6
+
+
+def session_options(threads: int = 0) -> Any:
+    """Quiet ONNX Runtime options; threads = 0 means all cores."""
+    import onnxruntime as ort
+
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.log_severity_level = 4
+    return options
+
+
+def open_model(path: str | Path, threads: int = 0) -> Run:
+    """A model in the installed ONNX Runtime."""
+    import onnxruntime as ort
+
+    session = ort.InferenceSession(str(path), session_options(threads), providers=["CPUExecutionProvider"])
+    return lambda feeds: session.run(None, feeds)
+
+
+def artifacts_below(folders: Iterable[str | Path]) -> list[Path]:
+    """Artifact folders among the given ones and one level below them, sorted by name."""
+    found = []
+    for folder in map(Path, folders):
+        candidates = [folder, *sorted(folder.glob("*/"))]
+        found += [path for path in candidates if (path / "manifest.json").is_file() and (path / "model.onnx").is_file()]
+    return found
+
+
+def manifest(artifact: Path) -> dict[str, Any]:
+    """The manifest of an artifact."""
+    document: dict[str, Any] = json.loads((artifact / "manifest.json").read_text(encoding="utf-8"))
+    return document
+
+
+def markdown(rows: Sequence[Row], columns: Mapping[str, Callable[[Any], str]]) -> str:
+    """A Markdown table. columns: heading, which is also the key in a row -> how a value is written."""
+    body = [[_cell(row.get(key), show) for key, show in columns.items()] for row in rows]
+    lines = [list(columns), ["---"] * len(columns), *body]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _cell(value: Any, show: Callable[[Any], str]) -> str:
+    return MISSING if value is None else show(value).replace("|", "\\|")
+
+
+def number(digits: int, sign: bool = False) -> Callable[[float], str]:
+    """Writes a number with so many digits after the point."""
+    return lambda value: f"{value:{'+' if sign else ''},.{digits}f}"
+
+
+def significant(digits: int) -> Callable[[float], str]:
+    """Writes a number with so many significant digits."""
+    return lambda value: f"{value:.{digits}g}"
+
+
+def slug(text: str) -> str:
+    """A budget or a name as part of a file name."""
+    return re.sub(r"[^\w.]+", "-", text.replace("%", "pct")).strip("-")
+
+
+def machine() -> dict[str, Any]:
+    """The facts without which no time means anything."""
+    cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
+    return {
+        "processor": _cpu_field("model name") or platform.processor() or platform.machine(),
+        "flags": [flag for flag in CPU_FLAGS if flag in (_cpu_field("flags|Features") or "").split()],
+        "cores": len(cores),
+        "load_average": round(os.getloadavg()[0], 2),
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+        "packages": {name: version for name in PACKAGES if (version := _version(name))},
+    }
+
+
+def _cpu_field(name: str) -> str | None:
+    with contextlib.suppress(OSError):
+        found = re.search(rf"^(?:{name})\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+        return found[1] if found else None
+    return None
+
+
+def _version(package: str) -> str | None:
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        return importlib.metadata.version(package)
+    return None
+
+
+def heading(facts: Mapping[str, Any]) -> str:
+    """The machine in a line of Markdown."""
+    packages = ", ".join(f"{name} {version}" for name, version in facts["packages"].items())
+    return (
+        f"{facts['processor']}, {facts['cores']} cores ({' '.join(facts['flags'])}), load {facts['load_average']}, "
+        f"{facts['system']}, Python {facts['python']}, {packages}"
+    )
+
+
+def write_results(path: Path | None, rows: Sequence[Row], facts: Mapping[str, Any]) -> None:
+    """Write rows and machine as JSON; does nothing without a path."""
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps({"machine": facts, "rows": rows}, indent=1) + "\n", encoding="utf-8")
+
+
+def say(text: str) -> None:
+    """A line for whoever waits, apart from the results."""
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,114 @@
+"""What to measure on: the project's own networks and, where they are at hand, real models with labelled data.
+
+A folder of real models has a `tasks.py` with a dictionary TASKS of objects with `path`, `unit`, `float_score`,
+`calibration(n)` -> list of single-sample feeds and `score(run)`, where run(feeds) gives the list of outputs. It is
+PTQC_SHARED_DATA, or shared/data beside the repository.
+"""
+
+import importlib.util
+import os
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from harness import ROOT, Feeds, Run, manifest
+
+MODELS = ROOT / "models"
+CLASS_UNITS = frozenset({"top-1 %", "tag accuracy %", "nat/token"})
+LOWER_IS_BETTER = frozenset({"nat/token"})
+
+
+@dataclass(frozen=True)
+class Task:
+    """A float model with its data.
+
+    calibration(n): at most n feeds of one sample each, unlabelled. score(run): the figure in `unit` on data that was
+    never calibrated on. float_score: what the float model is known to get.
+    """
+
+    name: str
+    path: Path
+    calibration: Callable[[int], list[Feeds]]
+    score: Callable[[Run], float]
+    unit: str
+    float_score: float
+    higher_is_better: bool
+
+    @property
+    def has_classes(self) -> bool:
+        """Whether the first output holds class scores on its last axis."""
+        return self.unit in CLASS_UNITS
+
+
+def all_tasks() -> dict[str, Task]:
+    """Every task whose model is at hand, the project's own first."""
+    found = {**_own(), **_shared()}
+    return {name: task for name, task in found.items() if task.path.is_file()}
+
+
+def chosen(names: str | None) -> list[Task]:
+    """The tasks named in a comma-separated list; all without one. Exits with the known names for an unknown one."""
+    known = all_tasks()
+    wanted = names.split(",") if names else list(known)
+    if unknown := [name for name in wanted if name not in known]:
+        raise SystemExit(f"unknown task {', '.join(unknown)}; known: {', '.join(known)}")
+    return [known[name] for name in wanted]
+
+
+def task_of(artifact: Path, tasks: Iterable[Task]) -> Task | None:
+    """The task that an artifact was compiled from, by the name of the model's file."""
+    source = manifest(artifact)["source"]["name"]
+    return next((task for task in tasks if task.path.name == source), None)
+
+
+def _own() -> dict[str, Task]:
+    catalogue, evaluation = (_module(f"ptqc_models_{name}", MODELS / f"{name}.py") for name in ("catalogue",
+    "evaluation")) networks = catalogue.networks() return {name: _own_task(networks[name], data) for name, data in
+    evaluation.TASKS.items()}
+
+
+def _own_task(network: Any, data: Any) -> Task:
+    calibration, score = partial(_split, data.calibration), partial(_only_output, data.score)
+    return Task(network.name, network.path, calibration, score, data.unit, network.score, True)
+
+
+def _split(batch: Callable[[int], Feeds], count: int) -> list[Feeds]:
+    """Cut one batch into samples."""
+    arrays = batch(count)
+    samples = min(len(array) for array in arrays.values())
+    return [{name: array[k : k + 1] for name, array in arrays.items()} for k in range(min(count, samples))]
+
+
+def _only_output(score: Callable[[Any], float], run: Run) -> float:
+    return score(lambda feeds: run(feeds)[0])
+
+
+def _shared() -> dict[str, Task]:
+    folder = Path(os.environ.get("PTQC_SHARED_DATA") or ROOT.parent / "shared" / "data")
+    if not (folder / "tasks.py").is_file():
+        return {}
+    return {name: _shared_task(name, data) for name, data in _module("shared_tasks", folder / "tasks.py").TASKS.items()}
+
+
+def _shared_task(name: str, data: Any) -> Task:
+    higher = data.unit not in LOWER_IS_BETTER
+    return Task(name, data.path, data.calibration, data.score, data.unit, data.float_score, higher)
+
+
+def _module(name: str, path: Path) -> ModuleType:
+    """A module by its file; what it imports from beside itself is found too."""
+    if name in sys.modules:
+        return sys.modules[name]
+    if str(path.parent) not in sys.path:
+        sys.path.append(str(path.parent))
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path} cannot be imported")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module

@@ -1,0 +1,7 @@
+"""`python -m ptqc` is `ptqc`."""
+
+import sys
+
+from ptqc.cli import main
+
+sys.exit(main())

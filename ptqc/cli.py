@@ -1,0 +1,204 @@
+"""The command line: compile, resolve, explain."""
+
+import argparse
+import json
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from ptqc import __version__
+from ptqc.errors import PtqcError, UsageError
+
+PREPROCESSING = ("resize", "crop", "fit", "scale", "mean", "std", "layout", "channel_order", "resample")
+INTERRUPTED = 130
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; the exit code is that of `ptqc.errors`."""
+    options = _parser().parse_args(arguments)
+    run: Callable[[argparse.Namespace], None] = options.run
+    try:
+        run(options)
+    except PtqcError as error:
+        print(f"ptqc: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("ptqc: interrupted; what was measured is kept, run the same command again", file=sys.stderr)
+        return INTERRUPTED
+    except Exception as error:
+        return _internal_fault(error)
+    return 0
+
+
+def _internal_fault(error: Exception) -> int:
+    """An unexpected exception: its trace goes to a file that can be sent in."""
+    path = Path.cwd() / "ptqc-fault.txt"
+    trace = "".join(traceback.format_exception(error))
+    try:
+        path.write_text(f"ptqc {__version__}\n{' '.join(sys.argv)}\n\n{trace}", encoding="utf-8")
+        where = f"details are in {path}"
+    except OSError:
+        where = trace
+    print(f"ptqc: internal fault: {type(error).__name__}: {error}; {where}", file=sys.stderr)
+    return 70
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="ptqc", description="Post-training quantization compiler for ONNX models.")
+    parser.add_argument("--version", action="version", version=f"ptqc {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    _add_compile(commands.add_parser("compile", help="compile an ONNX model to a byte budget"))
+    _add_resolve(commands.add_parser("resolve", help="another budget from what a compile measured"))
+    explain = commands.add_parser("explain", help="what was decided for each layer, and why")
+    explain.add_argument("folder", help="a folder that `ptqc compile` wrote")
+    explain.set_defaults(run=_explain)
+    return parser
+
+
+def _add_compile(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", help="the ONNX file; it is not changed")
+    parser.add_argument(
+        "--calibration",
+        metavar="DATA",
+        help="a few hundred unlabelled samples: a folder of images, an .npz (one array per input) or .npy file, "
+        "a folder of those, or module:function",
+    )
+    _add_common(parser)
+    parser.add_argument("--samples", type=int, metavar="N", help="calibration samples used at most (default 256)")
+    parser.add_argument("--observer", help="activation ranges: minmax, percentile, entropy or mse (default mse)")
+    parser.add_argument(
+        "--activations", help="auto (8-bit where the loss allows it; default), integer (everywhere) or float (nowhere)"
+    )
+    parser.add_argument("--activation-limit", type=float, metavar="LOSS", help="loss that 8-bit activations may cost")
+    parser.add_argument("--loss", help="how outputs are compared: kl, mse or auto (default)")
+    parser.add_argument("--bits", type=_bits, metavar="2,3,…", help="widths tried for weights (default 2 to 8)")
+    parser.add_argument(
+        "--allow-8bit",
+        action="store_true",
+        default=None,
+        help="8-bit weights on integer kernels too: CPUs without VNNI may saturate",
+    )
+    parser.add_argument("--seed", type=int, help="seed of all draws (default 0)")
+    parser.add_argument("--dump-passes", metavar="DIR", help="write the model as text after every rewrite")
+    _add_preprocessing(parser)
+    parser.set_defaults(run=_compile)
+
+
+def _add_resolve(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folder", help="a folder that `ptqc compile` wrote")
+    _add_common(parser)
+    parser.add_argument("--plan", metavar="FILE", help="take the decisions of this plan.json instead of solving")
+    _add_preprocessing(parser)
+    parser.set_defaults(run=_resolve)
+
+
+def _add_common(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("-o", "--output", required=True, metavar="DIR", help="the folder to write")
+    parser.add_argument("--budget", metavar="B", help="13%% of the model's size, 4.5MB, 900KiB or 4.2bit (per weight)")
+    parser.add_argument(
+        "--labels",
+        metavar="DATA",
+        help="labelled samples to report top-1 accuracy on: an .npz with the inputs and `labels`, or a CSV of "
+        "image,class-number lines (paths relative to it)",
+    )
+    parser.add_argument("--force", action="store_true", help="replace the output folder")
+    parser.add_argument("--cache", metavar="DIR", help="where measurements are kept (default ~/.cache/ptqc)")
+    parser.add_argument("-q", "--quiet", action="store_true", help="print nothing but errors")
+
+
+def _add_preprocessing(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("images", "pixel p becomes (p / scale - mean) / std")
+    group.add_argument("--preprocessing", metavar="FILE", help="a TOML file with the keys below")
+    examples = {
+        "resize": "256",
+        "crop": "224 or 224x192",
+        "mean": "0.485,0.456,0.406",
+        "scale": "255",
+        "layout": "NCHW",
+    }
+    for name in PREPROCESSING:
+        example = f"for example {examples[name]}" if name in examples else None
+        group.add_argument(f"--{name.replace('_', '-')}", metavar="V", help=example)
+
+
+def _bits(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(","))
+
+
+def _compile(options: argparse.Namespace) -> None:
+    from ptqc.compiler import compile
+    from ptqc.progress import for_terminal
+
+    names = ("samples", "observer", "activations", "activation_limit", "loss", "bits", "allow_8bit", "seed")
+    given = {name: value for name in names if (value := getattr(options, name)) is not None}
+    artifact = compile(
+        options.model,
+        calibration=options.calibration,
+        output=options.output,
+        budget=options.budget,
+        preprocessing=_preprocessing(options),
+        labels=options.labels,
+        force=options.force,
+        cache=options.cache,
+        dump_passes=options.dump_passes,
+        progress=for_terminal(options.quiet),
+        **given,
+    )
+    _done(artifact, options)
+
+
+def _resolve(options: argparse.Namespace) -> None:
+    from ptqc.compiler import resolve
+    from ptqc.progress import for_terminal
+
+    artifact = resolve(
+        options.folder,
+        output=options.output,
+        budget=options.budget,
+        plan=_plan(options.plan),
+        preprocessing=_preprocessing(options),
+        labels=options.labels,
+        force=options.force,
+        cache=options.cache,
+        progress=for_terminal(options.quiet),
+    )
+    _done(artifact, options)
+
+
+def _plan(path: str | None) -> dict[str, Any] | None:
+    if path is None:
+        return None
+    try:
+        document: dict[str, Any] = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"cannot read the plan {path}: {error}") from error
+    return document
+
+
+def _done(artifact: Any, options: argparse.Namespace) -> None:
+    if not options.quiet:
+        print(artifact.summary())
+        print(f"\nwritten to  {options.output}  (ship {options.output.rstrip('/')}/model.onnx; see report.html)")
+
+
+def _preprocessing(options: argparse.Namespace) -> Any:
+    """The stated preprocessing; its defaults when nothing is stated."""
+    from ptqc.calibration.images import Preprocessing
+
+    base = Preprocessing.from_file(Path(options.preprocessing)) if options.preprocessing else None
+    texts = {name: value for name in PREPROCESSING if (value := getattr(options, name)) is not None}
+    return Preprocessing.parse(texts, base)
+
+
+def _explain(options: argparse.Namespace) -> None:
+    from ptqc.artifact import load
+    from ptqc.summary import explain
+
+    artifact = load(options.folder)
+    print(explain(artifact.manifest, artifact.plan, artifact.sensitivity))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

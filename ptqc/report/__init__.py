@@ -1,0 +1,12 @@
+"""The report: one HTML file that needs no network and no script to be read."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from ptqc.report.page import page
+from ptqc.report.rows import Facts
+
+
+def render(manifest: Mapping[str, Any], plan: Mapping[str, Any], sensitivity: Mapping[str, Any]) -> str:
+    """HTML text, a function of its arguments alone: the same compile gives the same bytes."""
+    return page(Facts(manifest, plan, sensitivity))

@@ -1,0 +1,166 @@
+"""What the report tells, read once from the artifact's documents."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from ptqc.formats import Family, Format
+
+Document = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One way to store a weight. loss: predicted, of the outputs; error: relative squared error of the layer's output."""
+
+    form: Format
+    bytes: int
+    loss: float
+    error: float
+
+
+@dataclass(frozen=True)
+class Row:
+    """One weight with the layers that read it. layers: name -> "integer" or "float"; empty for a table."""
+
+    weight: str
+    elements: int
+    layers: Mapping[str, str]
+    macs: int
+    chosen: Choice
+    candidates: tuple[Choice, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The layers, or the weight itself where no layer reads it."""
+        return tuple(self.layers) or (self.weight,)
+
+    @property
+    def compute(self) -> str:
+        """integer, float, or "integer + float" for layers that share a weight; "table" where no layer reads it."""
+        return " + ".join(sorted(set(self.layers.values()), reverse=True)) or "table"
+
+    @property
+    def in_float(self) -> bool:
+        """Whether some layer computes in float."""
+        return "float" in self.layers.values()
+
+    @property
+    def packed_bytes(self) -> int:
+        """Bytes of the codes alone, without scales, biases and calls."""
+        return min(self.chosen.bytes, -(-self.elements * self.chosen.form.bits // 8))
+
+    @property
+    def upgrade(self) -> Choice | None:
+        """The next larger candidate that loses less."""
+        better = [c for c in self.candidates if c.bytes > self.chosen.bytes and c.loss < self.chosen.loss]
+        return min(better, key=lambda c: c.bytes, default=None)
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part of the written file. kind: its colour in plots."""
+
+    label: str
+    kind: str
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Facts:
+    """The three documents, and what follows from them."""
+
+    manifest: Document
+    plan: Document
+    sensitivity: Document
+
+    @property
+    def size(self) -> int:
+        """Bytes of the written file."""
+        return int(self.manifest["file"]["bytes"])
+
+    @property
+    def original(self) -> int:
+        """Bytes of the float file."""
+        return int(self.manifest["source"]["bytes"])
+
+    @property
+    def unit(self) -> str:
+        """Unit of losses."""
+        return str(self.sensitivity["loss_unit"])
+
+    @property
+    def loss(self) -> float:
+        """Predicted loss of the plan's weights."""
+        return float(self.manifest["allocation"]["loss"])
+
+    @cached_property
+    def rows(self) -> tuple[Row, ...]:
+        """Weights in execution order."""
+        decided = {entry["weight"]: entry for entry in self.plan["weights"]}
+        return tuple(_row(entry, decided[entry["weight"]]) for entry in self.sensitivity["weights"])
+
+    @property
+    def bits_per_weight(self) -> float:
+        """Mean over all elements, codes alone."""
+        elements = sum(row.elements for row in self.rows)
+        return sum(row.elements * row.chosen.form.bits for row in self.rows) / elements if elements else 0.0
+
+    @cached_property
+    def parts(self) -> tuple[Part, ...]:
+        """Where the bytes of the written file are; they add up to it."""
+        codes = [Part(f"weights in {form}", kind(form), total) for form, total in self._codes().items()]
+        packed, stored = sum(part.bytes for part in codes), sum(row.chosen.bytes for row in self.rows)
+        fixed, told = self.sensitivity["fixed_bytes"], self.manifest["file"]["bytes_told_to_solver"]
+        functions = max(0, told - fixed - stored)
+        rest = [
+            Part("scales, biases, unpacking calls", "scales", stored - packed),
+            Part("unpacking functions", "functions", functions),
+            Part("graph and everything else", "graph", max(0, self.size - stored - functions)),
+        ]
+        return tuple(part for part in (*codes, *rest) if part.bytes)
+
+    def _codes(self) -> dict[Format, int]:
+        totals: dict[Format, int] = {}
+        for row in sorted(self.rows, key=lambda row: (row.chosen.form.bits, str(row.chosen.form))):
+            totals[row.chosen.form] = totals.get(row.chosen.form, 0) + row.packed_bytes
+        return totals
+
+    @property
+    def worst(self) -> list[Row]:
+        """The five weights that cost most predicted loss."""
+        return sorted((row for row in self.rows if row.chosen.loss > 0), key=lambda row: -row.chosen.loss)[:5]
+
+    @property
+    def float_notes(self) -> list[Document]:
+        """Notes on operators that compute in float."""
+        return [note for note in self.manifest["notes"] if _is_on_float(note)]
+
+    @property
+    def warnings(self) -> list[Document]:
+        """Notes that the user should look at."""
+        return [note for note in self.manifest["notes"] if note["level"] == "warning"]
+
+    @property
+    def other_notes(self) -> list[Document]:
+        """All other notes."""
+        return [note for note in self.manifest["notes"] if not _is_on_float(note) and note["level"] != "warning"]
+
+
+def kind(form: Format) -> str:
+    """The colour class of a format."""
+    return {Family.INTEGER: f"b{form.bits}", Family.FLOAT: "float", Family.PALETTE: "palette"}[form.family]
+
+
+def _is_on_float(note: Document) -> bool:
+    return " computes in float" in note["message"] and note["level"] != "warning"
+
+
+def _row(measured: Document, decided: Document) -> Row:
+    candidates = tuple(
+        Choice(Format.parse(c["format"]), c["bytes"], c["loss"], c["error"]) for c in measured["candidates"]
+    )
+    chosen = next(c for c in candidates if str(c.form) == decided["format"])
+    macs = sum(measured["layers"].values())
+    return Row(measured["weight"], measured["elements"], decided["layers"], macs, chosen, candidates)

@@ -1,0 +1,78 @@
+"""Labelled samples for the report: top-1 accuracy of the float and the compiled model. Never used for decisions."""
+
+import csv
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+
+from ptqc.calibration.images import Preprocessing
+from ptqc.calibration.inputs import InputSpec, input_specs
+from ptqc.calibration.samples import Samples, collect
+from ptqc.errors import CalibrationError
+from ptqc.execute.onnxruntime import Feeds
+
+KEY = "labels"
+EVERY_SAMPLE = 10**9
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """Samples and the class number of each."""
+
+    samples: Samples
+    labels: np.ndarray
+
+    def top1(self, run: Callable[[Feeds], dict[str, np.ndarray]]) -> float:
+        """Share, in percent, of samples whose label has the largest score in the first output."""
+        hits = 0
+        for feeds, label in zip(self.samples, self.labels, strict=True):
+            scores = next(iter(run(feeds).values()))
+            hits += int(scores.reshape(-1).argmax() == label)
+        return 100 * hits / len(self.labels)
+
+
+def read_labels(model: ir.Model, path: Path, folder: Path, preprocessing: Preprocessing | None) -> Labelled:
+    """Samples and labels from an .npz or a CSV of `image,class` lines, spooled into `folder`.
+
+    Raises CalibrationError naming the file and what is wrong.
+    """
+    inputs = input_specs(model)
+    if not path.is_file():
+        raise CalibrationError(f"the labels {path} do not exist; give an .npz with `{KEY}` or a CSV of image,class")
+    feeds, labels = _from_npz(path) if path.suffix == ".npz" else _from_csv(path, inputs, preprocessing)
+    samples = collect(feeds, inputs, folder, EVERY_SAMPLE, preprocessing)
+    if len(samples) != len(labels):
+        raise CalibrationError(f"{path} has {len(samples)} samples and {len(labels)} labels; give one label per sample")
+    return Labelled(samples, labels)
+
+
+def _from_npz(path: Path) -> tuple[object, np.ndarray]:
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in archive.files}
+    except (OSError, ValueError) as error:
+        raise CalibrationError(f"cannot read the labels {path}: {error}") from error
+    labels = arrays.pop(KEY, None)
+    if labels is None or labels.ndim != 1 or labels.dtype.kind not in "iu":
+        raise CalibrationError(f"{path} has no array `{KEY}` of one integer per sample; it has {sorted(arrays)}")
+    return arrays, labels
+
+
+def _from_csv(
+    path: Path, inputs: tuple[InputSpec, ...], preprocessing: Preprocessing | None
+) -> tuple[object, np.ndarray]:
+    if len(inputs) != 1:
+        raise CalibrationError(f"a CSV of images fits models with one input; this one has {len(inputs)}: give an .npz")
+    rows = []
+    with path.open(newline="", encoding="utf-8") as file:
+        for number, row in enumerate(csv.reader(file), 1):
+            if len(row) >= 2 and row[1].strip().isdigit():
+                rows.append((row[0], int(row[1])))
+            elif number > 1:  # the first line may be a heading
+                raise CalibrationError(f"{path}, line {number}: {row} is not `image,class number`")
+    loader = preprocessing or Preprocessing()
+    images = ({inputs[0].name: loader.load(path.parent / name, inputs[0])} for name, _ in rows)
+    return images, np.array([label for _, label in rows])

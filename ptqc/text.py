@@ -1,0 +1,53 @@
+"""Names and numbers as people read them; names come from models and may hold anything."""
+
+import math
+
+SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+def visible(text: object) -> str:
+    """The text on one line; what does not print or reorders text (control, bidi, lone surrogates) is shown as \\uXXXX."""
+    found = str(text)
+    if found.isprintable():
+        return found
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in found)
+
+
+def shorten(text: str, limit: int) -> str:
+    """At most `limit` characters, cut in the middle: names differ most at their ends."""
+    if len(text) <= limit:
+        return text
+    head = (limit - 1) // 3
+    return f"{text[:head]}…{text[len(text) - (limit - 1 - head) :]}"
+
+
+def number(value: float) -> str:
+    """Three significant digits: 0, 0.00202, 41.3, 12,345, 3.75×10⁻⁵."""
+    if value == 0:
+        return "0"
+    if 1e-3 <= abs(value) < 1e6:
+        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+    mantissa, exponent = f"{value:.2e}".split("e")
+    return f"{mantissa}×10{str(int(exponent)).translate(SUPERSCRIPTS)}"
+
+
+def percent(share: float) -> str:
+    """A share as percent, with more digits where it is small."""
+    value = 100 * share
+    if 0 < abs(value) < 0.01:
+        return "< 0.01 %" if value > 0 else "> −0.01 %"
+    digits = 2 if abs(value) < 10 else 1
+    return f"{value:.{digits}f} %"
+
+
+def magnitude(count: float) -> str:
+    """A count with an SI prefix: 2.36 M."""
+    for factor, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if count >= factor:
+            return f"{count / factor:.3g} {prefix}"
+    return f"{count:.3g}"
+
+
+def decibels(error: float) -> str:
+    """A relative squared error as a signal to noise ratio: −10 log10(error)."""
+    return f"{-10 * math.log10(error):.1f} dB" if error > 0 else "exact"
