@@ -11,27 +11,28 @@ from typing import Any
 
 import harness
 from agreement import Agreement, compared
-from harness import RESULTS, Outcome, in_child, number, significant
+from harness import RESULTS, Column, Outcome, in_child, number, percent, significant
 from tasks import Task, chosen
 
 BLOCKERS_SHOWN = 3
-COLUMNS = {
-    "task": str,
-    "budget": str,
-    "bytes": number(0),
-    "% of float": number(2),
-    "% of limit": number(2),
-    "unit": str,
-    "float": number(3),
-    "score": number(3),
-    "difference": number(3, sign=True),
-    "top-1 %": number(2),
-    "KL nat": significant(3),
-    "relative error": significant(3),
-    "seconds": number(1),
-    "peak MB": number(0),
-    "note": str,
-}
+KNOWN_WITHIN = 0.02  # another machine scores the float model this close to its known score
+COLUMNS = (
+    Column("task", "task"),
+    Column("budget", "budget"),
+    Column("bytes", "bytes", number(0)),
+    Column("of float", "share_of_float", percent(2)),
+    Column("of limit", "share_of_limit", percent(2)),
+    Column("unit", "unit"),
+    Column("float", "float_score", number(3)),
+    Column("score", "score", number(3)),
+    Column("difference", "difference", number(3, sign=True)),
+    Column("same top-1", "top1_agreement", percent(2)),
+    Column("KL nat", "kl_nat", significant(3)),
+    Column("relative error", "relative_error", significant(3)),
+    Column("seconds", "seconds", number(1)),
+    Column("peak MB", "peak_mb", number(0)),
+    Column("note", "note"),
+)
 
 
 def build(name: str, budget: str, folder: str, earlier: str | None, samples: int, cache: str) -> dict[str, Any]:
@@ -72,7 +73,7 @@ def score_compiled(name: str, model: str) -> dict[str, Any]:
 def measure(task: Task, budgets: list[str], arguments: argparse.Namespace, cache: str) -> list[dict[str, Any]]:
     """The rows of one task."""
     real = in_child(score_float, task.name)
-    first = {"task": task.name, "unit": task.unit, "float": real.value, "float_bytes": task.path.stat().st_size}
+    first = {"task": task.name, "unit": task.unit, "float_score": real.value, "float_bytes": task.path.stat().st_size}
     rows: list[dict[str, Any]] = []
     earlier = None
     for budget in budgets:
@@ -88,14 +89,14 @@ def measure(task: Task, budgets: list[str], arguments: argparse.Namespace, cache
 
 
 def _built(outcome: Outcome, task: Task) -> dict[str, Any]:
-    row: dict[str, Any] = {"seconds": outcome.seconds, "peak MB": outcome.peak_mb}
+    row: dict[str, Any] = {"seconds": outcome.seconds, "peak_mb": outcome.peak_mb}
     if outcome.value is None:
         return {**row, "note": f"failed: {outcome.error}"}
     size = task.path.stat().st_size
     if "smallest" in outcome.value:
         return {**row, **outcome.value, "note": infeasible(outcome.value["smallest"], size, outcome.value["blockers"])}
     written = outcome.value["bytes"]
-    shares = {"% of float": 100 * written / size, "% of limit": 100 * written / outcome.value["limit"]}
+    shares = {"share_of_float": written / size, "share_of_limit": written / outcome.value["limit"]}
     return {**row, **outcome.value, **shares}
 
 
@@ -108,29 +109,23 @@ def infeasible(smallest: int, size: int, blockers: list[Any]) -> str:
 def _scored(outcome: Outcome, real: Outcome, task: Task) -> dict[str, Any]:
     if outcome.value is None:
         return {"note": f"not scored: {outcome.error}"}
-    found = outcome.value
-    row = {
-        **found,
-        "top-1 %": None if found["top1_agreement"] is None else 100 * found["top1_agreement"],
-        "KL nat": found["kl_nat"],
-        "relative error": found["relative_error"],
-    }
     if real.value is None:
-        return {**row, "note": f"float model not scored: {real.error}"}
-    known = abs(real.value - task.float_score) <= 0.02 * abs(task.float_score)
+        return {**outcome.value, "note": f"float model not scored: {real.error}"}
+    known = abs(real.value - task.float_score) <= KNOWN_WITHIN * abs(task.float_score)
     note = {} if known else {"note": f"the float score is known as {task.float_score:g}"}
-    return {**row, "difference": found["score"] - real.value, **note}
+    return {**outcome.value, "difference": outcome.value["score"] - real.value, **note}
 
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tasks", help="comma-separated; default: all") parser.add_argument("--budgets",
-    default="25%,13%", help="comma-separated; the first is compiled, the rest resolved")
+    parser.add_argument("--tasks", help="comma-separated; default: all")
+    parser.add_argument("--budgets", default="25%,13%", help="the first is compiled, the others are resolved from it")
     parser.add_argument("--samples", type=int, default=256, help="calibration samples")
     parser.add_argument("--artifacts", type=Path, default=RESULTS, help="where the compiled models are put")
     parser.add_argument("--cache", type=Path, help="a store of measurements to reuse; default: an empty one")
     parser.add_argument("--timeout", type=float, help="seconds that one compile may take")
-    parser.add_argument("--out", type=Path, help="write the results as JSON") return parser.parse_args()
+    parser.add_argument("--out", type=Path, help="write the results as JSON")
+    return parser.parse_args()
 
 
 def main() -> None:

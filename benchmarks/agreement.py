@@ -7,7 +7,6 @@ error, root mean square of the difference over that of the float outputs.
 from collections.abc import Sequence
 
 import numpy as np
-
 from harness import Feeds, Run
 
 SMALLEST_PROBABILITY = 1e-12

@@ -42,6 +42,15 @@ class Outcome:
     peak_mb: float | None
 
 
+@dataclass(frozen=True)
+class Column:
+    """A column of a table: its heading, the key of its values in a row, and how a value is written."""
+
+    heading: str
+    key: str
+    show: Callable[[Any], str] = str
+
+
 def in_child(function: Callable[..., Any], *arguments: Any, timeout: float | None = None) -> Outcome:
     """Call a function of a module in a fresh process; whatever happens to that process, an Outcome comes back."""
     context = multiprocessing.get_context("spawn")
@@ -131,10 +140,10 @@ def manifest(artifact: Path) -> dict[str, Any]:
     return document
 
 
-def markdown(rows: Sequence[Row], columns: Mapping[str, Callable[[Any], str]]) -> str:
-    """A Markdown table. columns: heading, which is also the key in a row -> how a value is written."""
-    body = [[_cell(row.get(key), show) for key, show in columns.items()] for row in rows]
-    lines = [list(columns), ["---"] * len(columns), *body]
+def markdown(rows: Sequence[Row], columns: Sequence[Column]) -> str:
+    """A Markdown table, a dash where a row has no value."""
+    body = [[_cell(row.get(column.key), column.show) for column in columns] for row in rows]
+    lines = [[column.heading for column in columns], ["---"] * len(columns), *body]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
@@ -145,6 +154,11 @@ def _cell(value: Any, show: Callable[[Any], str]) -> str:
 def number(digits: int, sign: bool = False) -> Callable[[float], str]:
     """Writes a number with so many digits after the point."""
     return lambda value: f"{value:{'+' if sign else ''},.{digits}f}"
+
+
+def percent(digits: int) -> Callable[[float], str]:
+    """Writes a share as a percentage with so many digits after the point."""
+    return lambda share: f"{100 * share:.{digits}f} %"
 
 
 def significant(digits: int) -> Callable[[float], str]:

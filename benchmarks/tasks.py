@@ -66,9 +66,10 @@ def task_of(artifact: Path, tasks: Iterable[Task]) -> Task | None:
 
 
 def _own() -> dict[str, Task]:
-    catalogue, evaluation = (_module(f"ptqc_models_{name}", MODELS / f"{name}.py") for name in ("catalogue",
-    "evaluation")) networks = catalogue.networks() return {name: _own_task(networks[name], data) for name, data in
-    evaluation.TASKS.items()}
+    catalogue = _module("ptqc_models_catalogue", MODELS / "catalogue.py")
+    evaluation = _module("ptqc_models_evaluation", MODELS / "evaluation.py")
+    networks = catalogue.networks()
+    return {name: _own_task(networks[name], data) for name, data in evaluation.TASKS.items()}
 
 
 def _own_task(network: Any, data: Any) -> Task:
@@ -91,7 +92,8 @@ def _shared() -> dict[str, Task]:
     folder = Path(os.environ.get("PTQC_SHARED_DATA") or ROOT.parent / "shared" / "data")
     if not (folder / "tasks.py").is_file():
         return {}
-    return {name: _shared_task(name, data) for name, data in _module("shared_tasks", folder / "tasks.py").TASKS.items()}
+    given = _module("shared_tasks", folder / "tasks.py").TASKS
+    return {name: _shared_task(name, data) for name, data in given.items()}
 
 
 def _shared_task(name: str, data: Any) -> Task:

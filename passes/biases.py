@@ -6,7 +6,7 @@ from ptqc.errors import PassError
 from ptqc.formats import QuantParams
 
 # Rounding a bias to this share of an output step is lost in the output's own rounding.
-NEGLIGIBLE = 1 / 32
+NEGLIGIBLE = 1 / 8
 INT16_REACH = 2**15 - 1
 INT32_REACH = 2**30  # leaves the accumulator the other half of int32
 

@@ -97,7 +97,7 @@ def _measure_sites(context: Context, probe: _Probe, values: Mapping[str, list[np
         for source in site.sources:
             if source in values:
                 rounded = [fake_quantize(x, context.ranges[site.name]) for x in values[source]]
-                loss = probe.measure(suffix, {source: rounded})
+                loss = probe.measure(suffix, {**values, source: rounded})  # the node's other outputs are in `values`
                 context.site_losses[site.name] = context.site_losses.get(site.name, 0.0) + loss
 
 

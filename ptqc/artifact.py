@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -88,6 +89,8 @@ class Artifact:
 def load(folder: str | Path) -> Artifact:
     """Open an artifact. Raises UsageError when it is not one, or when a file is not what the manifest says."""
     artifact = Artifact(Path(folder))
+    if not _is_ours(artifact.folder):
+        raise UsageError(f"{folder} is not a folder that `ptqc compile` wrote: its {MANIFEST} is another program's")
     for name, expected in artifact.manifest["files"].items():
         path = artifact.folder / name
         if not path.is_file():
@@ -103,13 +106,24 @@ def check_output(folder: Path, force: bool) -> None:
         raise UsageError(f"the output folder {folder} exists; give another one with -o, or --force to replace it")
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"the output {folder} is a file; give a folder with -o")
-    if folder.is_dir() and any(folder.iterdir()) and not (folder / MANIFEST).is_file():
-        raise UsageError(f"{folder} was not written by ptqc (it has no {MANIFEST}); --force replaces artifacts only")
+    if folder.is_dir() and any(folder.iterdir()) and not _is_ours(folder):
+        raise UsageError(
+            f"{folder} was not written by ptqc (it has no {MANIFEST} of ptqc); --force replaces artifacts only"
+        )
     parent = folder.resolve().parent
     if not parent.is_dir():
         raise UsageError(f"the output folder {folder} cannot be made: {parent} does not exist")
     if not os.access(parent, os.W_OK):
         raise UsageError(f"the output folder {folder} cannot be made: {parent} is not writable")
+
+
+def _is_ours(folder: Path) -> bool:
+    """Whether a folder holds a manifest of ptqc; other programs have a file of this name, too."""
+    try:
+        manifest = Artifact(folder).manifest
+    except UsageError:
+        return False
+    return isinstance(manifest, dict) and {"ptqc", "files"} <= manifest.keys()
 
 
 def publish(
@@ -149,12 +163,18 @@ def _move(new: Path, place: Path) -> None:
     elif not _exchange(new, place):
         old = new.with_name(f"{new.name}.old")
         place.rename(old)
-        new.rename(place)
+        try:
+            new.rename(place)
+        except OSError:
+            old.rename(place)
+            raise
         shutil.rmtree(old)
 
 
 def _exchange(new: Path, place: Path) -> bool:
     """Swap two folders atomically where the system can; the old one goes with the temporary folder."""
+    if sys.platform != "linux":
+        return False
     rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if rename is None:
         return False

@@ -147,7 +147,7 @@ class _Job:
         fitted = fit(model, context, self.options, self.limit, self._plan(given))
         with progress.stage("verify"):
             probes = [context.held_back[i] for i in range(min(VERIFIED_SAMPLES, len(context.held_back)))]
-            verified = verify(fitted.exported, fitted.lowered, fitted.plan, probes, self.limit)
+            verified = verify(fitted.exported, fitted.lowered, fitted.plan, model, probes, self.limit)
         judged = judge(model, fitted.exported.data, context.held_back, self.options.loss, evaluate, progress)
         manifest = self._manifest(fitted, verified, judged)
         sensitivity = self._sensitivity(fitted)

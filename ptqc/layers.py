@@ -143,7 +143,7 @@ def _channel_axis(node: ir.Node, weight: np.ndarray, bias: ir.Value | None) -> i
     scaled = any(a is not None and a.as_float() != 1.0 for a in map(node.attributes.get, ("alpha", "beta")))
     axis = 0 if attribute(node, "transB", 0) else 1
     values = constant(bias)
-    vector_bias = values is None or values.size == weight.shape[axis]
+    vector_bias = values is None or values.size == weight.shape[axis] == (values.shape or (1,))[-1]
     return axis if not scaled and not attribute(node, "transA", 0) and vector_bias else None
 
 

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from ptqc.errors import UsageError
-from ptqc.formats import Format, QuantParams
+from ptqc.formats import UINT8, Format, QuantParams
 from ptqc.layers import Layer, Weight
 from ptqc.sites import Kernel, Site, integer_kernels
 
@@ -89,14 +89,21 @@ class Plan:
         if document.get("version") != VERSION:
             raise UsageError(f"the plan has version {document.get('version')!r}; this ptqc reads version {VERSION}")
         sites = {site.name for site in roles.sites}
-        activations = {
-            entry["site"]: QuantParams(Format.parse(entry["format"]), entry["scale"], entry["zero_point"])
-            for entry in document["activations"]
-        }
-        formats = {entry["weight"]: Format.parse(entry["format"]) for entry in document["weights"]}
+        try:
+            activations = {entry["site"]: _params(entry) for entry in document["activations"]}
+            formats = {entry["weight"]: Format.parse(entry["format"]) for entry in document["weights"]}
+        except (KeyError, TypeError, ValueError) as error:
+            raise UsageError(f"the plan cannot be read: {type(error).__name__}: {error}") from error
         _same("activation", sites, activations, subset=True)
         _same("weight", {weight.name for weight in roles.weights}, formats, subset=False)
         return cls(roles.layers, roles.weights, roles.kernels, roles.sites, activations, formats)
+
+
+def _params(entry: Mapping[str, Any]) -> QuantParams:
+    form = Format.parse(entry["format"])
+    if form != UINT8:
+        raise ValueError(f"site {entry['site']!r} is {form}; activations are uint8")
+    return QuantParams(form, entry["scale"], entry["zero_point"])
 
 
 def _same(what: str, known: set[str], given: Mapping[str, object], *, subset: bool) -> None:

@@ -80,8 +80,12 @@ class Store:
                 write_files(folder)
                 _write_sums(folder)
                 # Another process may have stored the same result meanwhile; entries of one key are equal.
-                with contextlib.suppress(OSError):
-                    folder.rename(self.folder / name)
+                place = self.folder / name
+                try:
+                    folder.rename(place)
+                except OSError:
+                    if not place.is_dir():
+                        raise
         except OSError as error:
             raise Interrupted(
                 f"cannot write to the store {self.folder}: {error}. Free some space or give another folder with --cache"
@@ -92,7 +96,8 @@ class Store:
         place = self.folder / "quarantine"
         place.mkdir(exist_ok=True)
         shutil.rmtree(place / folder.name, ignore_errors=True)
-        folder.rename(place / folder.name)
+        with contextlib.suppress(FileNotFoundError):  # another process was faster
+            folder.rename(place / folder.name)
 
 
 def digest(key: Mapping[str, Any]) -> str:
@@ -109,7 +114,7 @@ def _write(folder: Path, key: Mapping[str, Any], document: Any, arrays: Mapping[
 
     (folder / "key.json").write_text(_canonical(key))
     (folder / "entry.json").write_text(json.dumps(document))
-    save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, folder / "arrays.safetensors")
+    save_file({name: np.asarray(array, order="C") for name, array in arrays.items()}, folder / "arrays.safetensors")
 
 
 def _files(folder: Path) -> dict[str, str]:

@@ -1,84 +1,126 @@
 """A compile in a few lines for the terminal, and a table per layer for `ptqc explain`."""
 
-from collections import Counter
+import textwrap
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from ptqc.formats import Format
+from ptqc.text import shorten, visible
+
 Document = Mapping[str, Any]
+
+WIDTH, LABEL = 100, 12
+LISTED = 4  # formats or operators that a line names
+WARNINGS = 3
+NAME_LENGTH = 60
+PROVEN = 1e-4  # a gap below this is the solver's tolerance
 
 
 def summarize(manifest: Document, times: Document) -> str:
     """Size, loss, agreement, score, latency, what computes in float, time and memory."""
-    return "\n".join([*_size(manifest), *_quality(manifest), *_speed(manifest, times), *_warnings(manifest)])
+    lines = [*_size(manifest), *_quality(manifest), *_speed(manifest, times), *_warnings(manifest)]
+    return "\n".join(_line(label, content) for label, content in lines)
 
 
-def _size(manifest: Document) -> Iterator[str]:
-    origin, file, allocation = manifest["source"], manifest["file"], manifest["allocation"]
-    budget = f"budget {manifest['budget']}, " if manifest["budget"] else ""
-    share = 100 * file["bytes"] / origin["bytes"]
-    yield f"size        {origin['bytes']:,} -> {file['bytes']:,} bytes ({share:.2f} % of the original; {budget}"
-    yield (
-        f"            {100 * file['bytes'] / allocation['limit']:.1f} % of the limit used)"
-        if manifest["budget"]
-        else ("            no limit)")
-    )
-    counts = Counter(manifest["weights_by_format"])
-    yield "weights     " + ", ".join(f"{n:,} as {form}" for form, n in sorted(counts.items(), key=lambda i: -i[1]))
-    yield (
-        f"plan        predicted loss {allocation['loss']:.3g} {allocation['unit']}, "
-        f"proven within {100 * allocation['gap']:.2g} % of the best; "
-        f"1 % more of the size would take off {allocation['price_of_one_percent']:.2g}"
-    )
+def _line(label: str, content: str) -> str:
+    """Label and content; what does not fit goes on under the content."""
+    return textwrap.fill(f"{label:<{LABEL}}{content}", WIDTH, subsequent_indent=" " * LABEL, break_on_hyphens=False)
 
 
-def _quality(manifest: Document) -> Iterator[str]:
+def _size(manifest: Document) -> Iterator[tuple[str, str]]:
+    before, after, limit = manifest["source"]["bytes"], manifest["file"]["bytes"], manifest["allocation"]["limit"]
+    budget = f", {100 * after / limit:.2f} % of the budget of {manifest['budget']}" if manifest["budget"] else ""
+    yield "size", f"{before:,} -> {after:,} bytes: {100 * after / before:.2f} % of the original{budget}"
+    formats: Mapping[str, int] = manifest["weights_by_format"]
+    if formats:
+        yield "weights", f"{_counted(formats)}; {_mean_bits(formats):.2f} bits on average"
+    yield "plan", _plan(manifest["allocation"])
+
+
+def _counted(counts: Mapping[str, int]) -> str:
+    """The largest counts: "219,136 int4, 14,896 int5"."""
+    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    more = f" and {len(ordered) - LISTED} more" if len(ordered) > LISTED else ""
+    return ", ".join(f"{count:,} {visible(what)}" for what, count in ordered[:LISTED]) + more
+
+
+def _mean_bits(formats: Mapping[str, int]) -> float:
+    return sum(Format.parse(form).bits * count for form, count in formats.items()) / max(1, sum(formats.values()))
+
+
+def _plan(allocation: Document) -> str:
+    predicted = f"predicted loss {allocation['loss']:.3g} {allocation['unit']}"
+    if allocation["status"] == "given":
+        return f"{predicted}; as given, not chosen by the solver"
+    gap, price = allocation["gap"], allocation["price_of_one_percent"]
+    proof = "proven best" if gap <= PROVEN else f"at most {100 * gap:.2g} % from the best"
+    more = f"+1 % of size: -{price:.2g}" if price > 0 else "more size would gain nothing"
+    return f"{predicted}, {proof}; {more}"
+
+
+def _quality(manifest: Document) -> Iterator[tuple[str, str]]:
     results = manifest["results"]
     agreement = results["top1_agreement"]
     same = f"same top class in {100 * agreement:.1f} %, " if agreement is not None else ""
-    yield (
-        f"agreement   {same}SQNR {results['sqnr_db']:.1f} dB, loss {results['loss']:.3g} {results['loss_unit']} "
-        f"(on {results['held_back_samples']} held-back samples)"
-    )
-    if results["float_score"] is not None:
-        change = results["compiled_score"] - results["float_score"]
-        yield f"score       {results['float_score']:.2f} -> {results['compiled_score']:.2f} ({change:+.2f})"
+    loss = f"loss {results['loss']:.3g} {results['loss_unit']}"
+    samples = f"{results['held_back_samples']:,} held-back samples"
+    yield "agreement", f"{same}SQNR {results['sqnr_db']:.1f} dB, {loss} ({samples})"
+    before, after = results["float_score"], results["compiled_score"]
+    if before is not None and after is not None:
+        yield "score", f"{before:.2f} -> {after:.2f} ({after - before:+.2f})"
 
 
-def _speed(manifest: Document, times: Document) -> Iterator[str]:
-    before, after = times["float_ms"], times["compiled_ms"]
-    word = f"{before / after:.2f} times as fast" if after <= before else f"SLOWER by {after / before:.2f} times"
-    yield f"latency     {before:.3f} -> {after:.3f} ms per run in ONNX Runtime: {word}"
-    nodes = manifest["verification"]["integer_nodes"]
-    floats = manifest["float_operators"]
-    named = ", ".join(f"{n} {op}" for op, n in sorted(floats.items(), key=lambda i: -i[1]))
-    yield f"kernels     {nodes} integer; float: {named or 'none'}"
-    yield f"took        {times['seconds']:.1f} s, {times['peak_memory_mb']:,.0f} MB at most"
+def _speed(manifest: Document, times: Document) -> Iterator[tuple[str, str]]:
+    yield "latency", _latency(times["float_ms"], times["compiled_ms"])
+    integer, floats = manifest["verification"]["integer_nodes"], manifest["float_operators"]
+    in_float = f"in float {_counted(floats)}" if floats else "none in float"
+    yield "kernels", f"{integer:,} on integers, {in_float}"
+    yield "took", f"{times['seconds']:.1f} s, {times['peak_memory_mb']:,.0f} MB of memory at most"
 
 
-def _warnings(manifest: Document) -> Iterator[str]:
-    for note in manifest["notes"]:
-        if note["level"] == "warning":
-            where = f" {note['subject']}:" if note["subject"] else ""
-            yield f"WARNING    {where} {note['message']}"
+def _latency(before: float, after: float) -> str:
+    word = f"{before / after:.2f} times as fast" if after <= before else f"SLOWER, {after / before:.2f} times as long"
+    return f"{before:.3f} -> {after:.3f} ms per run in ONNX Runtime: {word}"
+
+
+def _warnings(manifest: Document) -> Iterator[tuple[str, str]]:
+    found = [note for note in manifest["notes"] if note["level"] == "warning"]
+    for note in found[:WARNINGS]:
+        about = f"{shorten(visible(note['subject']), NAME_LENGTH)}: " if note["subject"] else ""
+        yield "WARNING", f"{about}{visible(note['message'])}"
+    if len(found) > WARNINGS:
+        yield "WARNING", f"and {len(found) - WARNINGS} more, see the report"
 
 
 def explain(manifest: Document, plan: Document, sensitivity: Document) -> str:
-    """One line per layer and constant: format, kernel, bytes, predicted loss; then the notes."""
-    rows = [("weight or layer", "elements", "format", "compute", "bytes", "predicted loss")]
+    """One line per layer and constant: format, kernel, bytes, predicted loss; then the notes.
+
+    Layers that share a weight share its bytes and its loss.
+    """
+    rows = [("layer or weight", "elements", "format", "compute", "bytes", "predicted loss"), *_rows(plan, sensitivity)]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows]
+    notes = [_note(note) for note in manifest["notes"]]
+    return "\n".join([*lines, "", *notes] if notes else lines)
+
+
+def _rows(plan: Document, sensitivity: Document) -> Iterator[tuple[str, ...]]:
     measured = {entry["weight"]: entry for entry in sensitivity["weights"]}
     for entry in plan["weights"]:
         found = measured[entry["weight"]]
         chosen = next(c for c in found["candidates"] if c["format"] == entry["format"])
-        layers = entry["layers"] or {entry["weight"]: "float"}
-        for layer, compute in layers.items():
-            loss = f"{chosen['loss']:.2e}"
-            rows.append((layer, f"{found['elements']:,}", entry["format"], compute, f"{chosen['bytes']:,}", loss))
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    lines = [
-        "  ".join(
-            cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))
-        )
-        for row in rows
-    ]
-    notes = [f"[{n['step']}] {n['subject']}: {n['message']}" for n in manifest["notes"]]
-    return "\n".join([*lines, "", *notes])
+        for layer, compute in (entry["layers"] or {entry["weight"]: "table"}).items():
+            name = shorten(visible(layer), NAME_LENGTH)
+            numbers = (
+                f"{found['elements']:,}",
+                entry["format"],
+                compute,
+                f"{chosen['bytes']:,}",
+                f"{chosen['loss']:.2e}",
+            )
+            yield (name, *numbers)
+
+
+def _note(note: Document) -> str:
+    about = f" {visible(note['subject'])}:" if note["subject"] else ""
+    return f"[{note['step']}]{about} {visible(note['message'])}"

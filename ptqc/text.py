@@ -6,7 +6,7 @@ SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def visible(text: object) -> str:
-    """The text on one line; what does not print or reorders text (control, bidi, lone surrogates) is shown as \\uXXXX."""
+    """The text on one line; what does not print or reorders text (control, bidi, surrogates) is shown as \\uXXXX."""
     found = str(text)
     if found.isprintable():
         return found
@@ -41,11 +41,11 @@ def percent(share: float) -> str:
 
 
 def magnitude(count: float) -> str:
-    """A count with an SI prefix: 2.36 M."""
+    """A count with an SI prefix, for a unit to follow: "2.36 M", "640 "."""
     for factor, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if count >= factor:
             return f"{count / factor:.3g} {prefix}"
-    return f"{count:.3g}"
+    return f"{count:.3g} "
 
 
 def decibels(error: float) -> str:

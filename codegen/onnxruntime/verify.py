@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import onnxruntime as ort
 
 from ptqc import reference
@@ -22,8 +23,9 @@ from ptqc.execute.onnxruntime import Feeds, Runner, session_options
 from ptqc.lowered import Lowered
 from ptqc.plan import Plan
 
-# Single steps of one code grow through the layers when sums are ordered differently; more than this is a fault.
-OUTPUT_TOLERANCE = 0.1  # root mean square of the difference over that of the output
+# Single steps of one code grow through the layers when sums are ordered differently, in deep networks until two right
+# executions differ about as much as quantization itself changes the outputs. Allowed: 1.5 times that, within these ends.
+OUTPUT_TOLERANCE = (0.01, 0.7)
 
 
 @dataclass(frozen=True)
@@ -44,15 +46,22 @@ class Verified:
         return document
 
 
-def verify(exported: Exported, lowered: Lowered, plan: Plan, samples: Sequence[Feeds], limit: int | None) -> Verified:
-    """Run all checks. Raises VerificationError naming the first that fails."""
+def verify(
+    exported: Exported,
+    lowered: Lowered,
+    plan: Plan,
+    model: ir.Model,
+    samples: Sequence[Feeds],
+    limit: int | None,
+) -> Verified:
+    """Run all checks. model: the float model. Raises VerificationError naming the first check that fails."""
     data = exported.data
     if limit is not None and len(data) > limit:
         raise VerificationError(f"the file has {len(data):,} bytes, over the budget of {limit:,}")
     _check(exported.proto)
     census, seconds = _census(exported, lowered, plan)
     kernels, codes = _parity(exported, lowered, samples[:1])
-    difference = _agreement(data, lowered, samples)
+    difference = _agreement(data, lowered, model, samples)
     return Verified(census.operators, len(plan.integer), kernels, codes, difference, seconds)
 
 
@@ -103,31 +112,40 @@ def _parity(exported: Exported, lowered: Lowered, samples: Sequence[Feeds]) -> t
     return len(steps), compared
 
 
-def _agreement(data: bytes, lowered: Lowered, samples: Sequence[Feeds]) -> float:
-    """Largest relative difference of the file's outputs from the unpacked graph without optimizations."""
-    delivered = Runner(onnx.load_from_string(data))
-    plain = Runner(lowered.model, options=session_options(optimize=False))
+def _agreement(data: bytes, lowered: Lowered, model: ir.Model, samples: Sequence[Feeds]) -> float:
+    """Relative difference of the file's outputs from the unpacked graph without optimizations, over all samples."""
+    delivered, plain, real = (
+        Runner(onnx.load_from_string(data)),
+        Runner(lowered.model, options=session_options(optimize=False)),
+        Runner(model),
+    )
     worst = 0.0
-    for feeds in samples:
-        wanted, found = plain.run(feeds), delivered.run(feeds)
-        for name, value in wanted.items():
-            worst = max(worst, _relative(value, found[name], name))
+    runs = [(real.run(feeds), plain.run(feeds), delivered.run(feeds)) for feeds in samples]
+    for name in runs[0][1]:
+        wanted, found = [plain[name] for _, plain, _ in runs], [packed[name] for _, _, packed in runs]
+        _same_kind(wanted[0], found[0], name)
+        if wanted[0].dtype.kind != "f":
+            continue
+        allowed = float(np.clip(1.5 * _relative([f[name] for f, _, _ in runs], wanted), *OUTPUT_TOLERANCE))
+        relative = _relative(wanted, found)
+        if not relative <= allowed:  # NaN included
+            raise VerificationError(
+                f"output {name!r} of the file differs from the unpacked graph by {relative:.1%} of its size "
+                f"(allowed here {allowed:.1%})"
+            )
+        worst = max(worst, relative)
     return worst
 
 
-def _relative(wanted: np.ndarray, found: np.ndarray, name: str) -> float:
+def _same_kind(wanted: np.ndarray, found: np.ndarray, name: str) -> None:
     if wanted.shape != found.shape or wanted.dtype != found.dtype:
         raise VerificationError(
             f"output {name!r} is {found.dtype}{found.shape} in the file, {wanted.dtype}{wanted.shape} in the graph"
         )
-    if wanted.dtype.kind != "f":
-        return 0.0
-    difference = wanted.astype(np.float64) - found
-    power = float(np.sqrt(np.mean(np.square(wanted, dtype=np.float64)))) or 1.0
-    relative = float(np.sqrt(np.mean(difference**2))) / power
-    if not np.isfinite(found).all() or relative > OUTPUT_TOLERANCE:
-        raise VerificationError(
-            f"output {name!r} of the file differs from the unpacked graph by {relative:.1%} of its size "
-            f"(allowed {OUTPUT_TOLERANCE:.0%})"
-        )
-    return relative
+
+
+def _relative(wanted: Sequence[np.ndarray], found: Sequence[np.ndarray]) -> float:
+    """Root of the summed squared differences over that of the summed squares."""
+    error = sum(float(np.square(a.astype(np.float64) - b).sum()) for a, b in zip(wanted, found, strict=True))
+    power = sum(float(np.square(a, dtype=np.float64).sum()) for a in wanted)
+    return float(np.sqrt(error / (power or 1.0)))

@@ -80,6 +80,8 @@ def _open(
         if not taps:
             return ort.InferenceSession(str(model), options, providers=providers)
         model = ir.load(str(model))
+        if weight_bytes(model) < IN_MEMORY_LIMIT:
+            ir.external_data.load_to_model(model)
     if weight_bytes(model) < IN_MEMORY_LIMIT:
         data = _with_taps(ir.to_proto(model), taps).SerializeToString()
         return ort.InferenceSession(data, options, providers=providers)

@@ -56,7 +56,7 @@ def _bar(row: Row, place: int, x: float, bottom: float, height: float, slot: flo
     title = f"{place}: {_names(row)}: {form}, {row.compute}, {row.elements:,} elements, loss {number(row.chosen.loss)}"
     yield rect(x, bottom - tall, width, tall, kind(form), f"{title} {facts.unit}")
     if row.in_float:
-        yield rect(x, bottom - tall, width, tall, "hatched", f"{title} {facts.unit}")
+        yield rect(x, bottom - tall, width, tall, "hatched")
     if width >= 14:
         yield label(x + width / 2, bottom - tall - 4, str(form.bits), "tick", "middle")
 
@@ -72,7 +72,9 @@ def _legend(facts: Facts) -> str:
     for form in sorted({row.chosen.form for row in facts.rows}, key=lambda form: (form.bits, str(form))):
         rows = [row for row in facts.rows if row.chosen.form == form]
         share = percent(sum(row.elements for row in rows) / total)
-        entries.append(f"<li>{swatch(kind(form))}{safe(form)}: {len(rows)} of {len(facts.rows)}, {share} of elements</li>")
+        entries.append(
+            f"<li>{swatch(kind(form))}{safe(form)}: {len(rows)} of {len(facts.rows)}, {share} of elements</li>"
+        )
     if any(row.in_float for row in facts.rows):
         entries.append(f"<li>{swatch('hatch')}computes in float</li>")
     return f'<ul class="legend">{"".join(entries)}</ul>'

@@ -10,7 +10,7 @@ from ptqc.text import magnitude, number, percent
 
 WIDTH, HEIGHT = 1040.0, 330.0
 LEFT, RIGHT, TOP, BOTTOM = 84.0, 24.0, 24.0, 52.0
-DECADES_WITHOUT_STEPS = 2  # below this the axis also has ticks at 2 and 5
+DECADES_WITHOUT_STEPS = 2.6  # below this the axis also has ticks at 2 and 5
 
 
 @dataclass(frozen=True)
@@ -47,8 +47,9 @@ def _axes(points: list[tuple[int, float]]) -> Axes:
     margin = 0.04 * (max(sizes) - min(sizes)) or 0.1 * max(sizes) or 1.0
     exponents = [math.log10(loss) for _, loss in points if loss > 0] or [0.0]
     low, high = min(exponents), max(exponents)
-    room = 0.06 * (high - low) or 0.5
-    return Axes(max(0.0, min(sizes) - margin), max(sizes) + margin, low - room, high + room)
+    room = high - low or 3.0
+    # More room below: the label of this file stands there.
+    return Axes(max(0.0, min(sizes) - margin), max(sizes) + margin, low - 0.16 * room, high + 0.06 * room)
 
 
 def _shapes(facts: Facts, points: list[tuple[int, float]], axes: Axes) -> Iterator[str]:
@@ -82,8 +83,7 @@ def _size_axis(axes: Axes, original: int) -> Iterator[str]:
         x = axes.x(tick)
         yield line(x, bottom, x, bottom + 5, "axis")
         yield label(x, bottom + 19, f"{magnitude(tick)}B", "tick", "middle")
-        if original:
-            yield label(x, bottom + 35, percent(tick / original), "tick", "middle")
+        yield label(x, bottom + 35, percent(tick / original), "tick", "middle")
 
 
 def _ticks(low: float, high: float, wanted: int = 7) -> list[float]:
@@ -98,7 +98,8 @@ def _budget(facts: Facts, axes: Axes) -> Iterator[str]:
     if budget and axes.smallest <= limit <= axes.largest:
         x = axes.x(limit)
         yield line(x, TOP, x, HEIGHT - BOTTOM, "budget")
-        yield label(x + 6, TOP + 10, f"budget {budget}", "tick")
+        right = x < WIDTH / 2
+        yield label(x + 6 if right else x - 6, TOP + 10, f"budget {budget}", "tick", "start" if right else "end")
 
 
 def _this_file(facts: Facts, axes: Axes) -> Iterator[str]:
@@ -106,5 +107,10 @@ def _this_file(facts: Facts, axes: Axes) -> Iterator[str]:
     told = f"{facts.size:,} bytes, {number(facts.loss)}"
     yield dot(x, y, 7, "here", f"this file: {told} {facts.unit}")
     right = x < WIDTH / 2
-    yield label(x + 13 if right else x - 13, y - 9 if right else y + 19, f"this file: {told}", "strong",
-                "start" if right else "end")
+    yield label(
+        x + 13 if right else x - 13,
+        y - 9 if right else y + 19,
+        f"this file: {told}",
+        "strong",
+        "start" if right else "end",
+    )

@@ -35,7 +35,7 @@ def table(head: Sequence[str], rows: Iterable[str], classes: str = "") -> str:
 
 
 def cell(content: str, value: float | str | None = None, bar: float | None = None) -> str:
-    """A cell of ready markup. value: what the column sorts by; a number is right-aligned. bar: share drawn behind it."""
+    """A cell of ready markup. value: what the column sorts by; numbers stand at the right. bar: share behind it."""
     key = f' data-v="{safe(value)}"' if value is not None else ""
     aligned = ' class="n"' if isinstance(value, int | float) else ""
     if bar is not None and bar > 0:
@@ -53,11 +53,11 @@ def swatch(kind: str) -> str:
     return f'<span class="swatch {kind}"></span>'
 
 
-def svg(width: float, height: float, label: str, body: Iterable[str]) -> str:
+def svg(width: float, height: float, alt: str, body: Iterable[str]) -> str:
     """A drawing that scales with the page."""
     shapes = "\n".join(body)
     return (
-        f'<div class="scroll"><svg viewBox="0 0 {_at(width)} {_at(height)}" role="img" aria-label="{safe(label)}">'
+        f'<div class="scroll"><svg viewBox="0 0 {_at(width)} {_at(height)}" role="img" aria-label="{safe(alt)}">'
         f"\n{shapes}\n</svg></div>"
     )
 

@@ -12,7 +12,7 @@ Document = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Choice:
-    """One way to store a weight. loss: predicted, of the outputs; error: relative squared error of the layer's output."""
+    """One way to store a weight. loss: predicted, of the outputs; error: relative squared, of the layer's output."""
 
     form: Format
     bytes: int
@@ -126,6 +126,16 @@ class Facts:
         for row in sorted(self.rows, key=lambda row: (row.chosen.form.bits, str(row.chosen.form))):
             totals[row.chosen.form] = totals.get(row.chosen.form, 0) + row.packed_bytes
         return totals
+
+    @cached_property
+    def largest_share(self) -> float:
+        """Of one weight in the file."""
+        return max((row.chosen.bytes for row in self.rows), default=1) / self.size
+
+    @cached_property
+    def largest_loss(self) -> float:
+        """Predicted for one weight."""
+        return max((row.chosen.loss for row in self.rows), default=0.0)
 
     @property
     def worst(self) -> list[Row]:

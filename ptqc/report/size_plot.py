@@ -8,7 +8,7 @@ from ptqc.text import percent
 
 WIDTH, BAR = 1040.0, 30.0
 ORIGINAL_Y, COMPILED_Y, PARTS_Y = 22.0, 86.0, 150.0
-LABELLED = 96.0  # a part narrower than this has its label in the legend only
+LABEL_MARGIN = 16.0  # a part too narrow for its label has it in the legend only
 
 
 def size_plot(facts: Facts) -> str:
@@ -21,7 +21,7 @@ def _shapes(facts: Facts) -> Iterator[str]:
     scale = WIDTH / max(facts.original, facts.size, 1)
     yield label(0, ORIGINAL_Y - 7, f"original: {facts.original:,} bytes", "strong")
     yield from _bars(_original(facts), ORIGINAL_Y, scale)
-    share = percent(facts.size / facts.original) if facts.original else ""
+    share = f"{100 * facts.size / facts.original:.2f} %"
     yield label(0, COMPILED_Y - 7, f"compiled, same scale: {facts.size:,} bytes, {share}", "strong")
     yield from _bars(facts.parts, COMPILED_Y, scale)
     right = facts.size * scale
@@ -33,7 +33,10 @@ def _original(facts: Facts) -> tuple[Part, ...]:
     weights = 4 * int(facts.manifest["source"]["weights"])
     if weights > facts.original:
         return (Part("float weights and graph", "float", facts.original),)
-    return (Part("float32 weights", "float", weights), Part("graph and everything else", "graph", facts.original - weights))
+    return (
+        Part("float32 weights", "float", weights),
+        Part("graph and everything else", "graph", facts.original - weights),
+    )
 
 
 def _bars(parts: tuple[Part, ...], y: float, scale: float) -> Iterator[str]:
@@ -41,7 +44,7 @@ def _bars(parts: tuple[Part, ...], y: float, scale: float) -> Iterator[str]:
     for part in parts:
         width = part.bytes * scale
         yield rect(x, y, width, BAR, f"{part.kind} edge", f"{part.label}: {part.bytes:,} bytes")
-        if width > LABELLED and 7.2 * len(part.label) < width:
+        if 7.2 * len(part.label) + LABEL_MARGIN < width:
             yield label(x + width / 2, y + BAR / 2 + 4.5, part.label, "inside", "middle")
         x += width
 

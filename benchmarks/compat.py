@@ -1,0 +1,155 @@
+"""Load artifacts in the ONNX Runtime of other environments, and compare with the installed one.
+
+python benchmarks/compat.py --python /path/to/python [--artifacts FOLDER ...] [--out results.json]
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import harness
+import numpy as np
+from harness import RESULTS, Column, Feeds, number, significant
+from tasks import all_tasks, task_of
+
+PROBE = Path(__file__).with_name("compat_probe.py")
+TIMEOUT = 600
+INTEGER_KERNELS = frozenset(("QGemm", "ConvInteger", "MatMulInteger", "MatMulIntegerToFloat", "DynamicQuantizeMatMul"))
+FLOAT_LAYERS = frozenset(("Conv", "FusedConv", "ConvTranspose", "Gemm", "FusedGemm", "MatMul", "FusedMatMul"))
+UNPACKING = frozenset(("BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor"))
+COLUMNS = (
+    Column("artifact", "artifact"),
+    Column("opset", "opset"),
+    Column("runtime", "runtime"),
+    Column("load ms", "load_ms", number(0)),
+    Column("planned", "planned", number(0)),
+    Column("integer kernels", "integer_kernels", number(0)),
+    Column("float layers", "float_layers", number(0)),
+    Column("not folded", "not_folded", number(0)),
+    Column("relative difference", "relative_difference", significant(3)),
+    Column("largest", "largest_difference", significant(3)),
+    Column("verdict", "verdict"),
+)
+
+
+def probe(python: str, model: Path, feeds: Path, folder: Path) -> dict[str, Any]:
+    """What another interpreter makes of a model: its facts, the kernels it picked, and its outputs."""
+    optimized, outputs = folder / "optimized.onnx", folder / "outputs.npz"
+    command = [python, "-W", "ignore", str(PROBE), str(model), str(feeds), str(optimized), str(outputs)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, check=False, env=clean())
+        result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return {"error": harness.describe(error)}
+    except (IndexError, ValueError):
+        return {"error": f"ended with exit code {done.returncode}: {done.stderr.strip()[-harness.LONGEST_ERROR :]}"}
+    if optimized.is_file():
+        result |= kernels(optimized)
+    if outputs.is_file():
+        with np.load(outputs, allow_pickle=False) as arrays:
+            result["outputs"] = dict(arrays)
+    return result
+
+
+def clean() -> dict[str, str]:
+    """The environment without what would lead another interpreter to this one's packages."""
+    own = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
+    return {name: value for name, value in os.environ.items() if name not in own}
+
+
+def kernels(optimized: Path) -> dict[str, Any]:
+    """What the optimized model runs."""
+    import onnx
+
+    operators = Counter(node.op_type for node in onnx.load(optimized).graph.node)
+    return {"operators": dict(sorted(operators.items())), **count_kernels(operators)}
+
+
+def count_kernels(operators: Mapping[str, int]) -> dict[str, int]:
+    """Integer kernels, layers in float, and bit operations that were not folded away at load."""
+
+    def total(names: frozenset[str]) -> int:
+        return sum(count for name, count in operators.items() if name in names)
+
+    integer = total(INTEGER_KERNELS) + sum(count for name, count in operators.items() if name.startswith("QLinear"))
+    return {"integer_kernels": integer, "float_layers": total(FLOAT_LAYERS), "not_folded": total(UNPACKING)}
+
+
+def difference(wanted: Mapping[str, np.ndarray], found: Mapping[str, np.ndarray]) -> dict[str, float]:
+    """Largest difference of any element, and root mean square of the differences over that of the wanted values."""
+    pairs = [(wanted[name].astype(np.float64), found[name].astype(np.float64)) for name in wanted]
+    power = sum(float((a**2).sum()) for a, _ in pairs)
+    error = sum(float(((a - b) ** 2).sum()) for a, b in pairs)
+    largest = max((float(np.abs(a - b).max()) for a, b in pairs if a.size), default=0.0)
+    return {"relative_difference": (error / power) ** 0.5 if power else error, "largest_difference": largest}
+
+
+def verdict(found: Mapping[str, Any], installed: Mapping[str, Any]) -> str:
+    """In a few words, whether a runtime does what the installed one does."""
+    if "error" in found:
+        return f"does not run: {found['error'][: harness.LONGEST_ERROR]}"
+    remarks = ["unpacks at every run"] if found["not_folded"] else []
+    for key, what in (("integer_kernels", "integer kernels"), ("float_layers", "float layers")):
+        if change := found[key] - installed.get(key, found[key]):
+            remarks.append(f"{change:+d} {what}")
+    return ", ".join(remarks) or "as planned"
+
+
+def compare(artifact: Path, pythons: list[str], feeds: Feeds) -> list[dict[str, Any]]:
+    """The rows of an artifact: the installed runtime first, then the others."""
+    document = harness.manifest(artifact)
+    facts = {
+        "artifact": artifact.name,
+        "opset": f"{document['file']['opset']}, IR {document['file']['ir_version']}",
+        "planned": document["verification"]["integer_nodes"],
+    }
+    found = [probe_afresh(python, artifact / "model.onnx", feeds) for python in (sys.executable, *pythons)]
+    installed, others = found[0], found[1:]
+    rows = [installed | {"verdict": verdict(installed, installed)}]
+    for other in others:
+        row = other | {"verdict": verdict(other, installed)}
+        if "outputs" in other and "outputs" in installed:
+            row |= difference(installed["outputs"], other["outputs"])
+        rows.append(row)
+    return [facts | {key: value for key, value in row.items() if key != "outputs"} for row in rows]
+
+
+def probe_afresh(python: str, model: Path, feeds: Feeds) -> dict[str, Any]:
+    """Probe in a folder that is gone afterwards."""
+    with tempfile.TemporaryDirectory(prefix="ptqc-bench-") as name:
+        folder = Path(name)
+        np.savez(folder / "feeds.npz", **feeds)
+        return probe(python, model, folder / "feeds.npz", folder)
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--python", action="append", default=[], help="an interpreter with another onnxruntime")
+    parser.add_argument("--artifacts", nargs="+", default=[RESULTS], help="artifacts, or folders of them")
+    parser.add_argument("--out", type=Path, help="write the results as JSON")
+    return parser.parse_args()
+
+
+def main() -> None:
+    arguments = parse()
+    facts, rows, tasks = harness.machine(), [], all_tasks().values()
+    for artifact in harness.artifacts_below(arguments.artifacts):
+        task = task_of(artifact, tasks)
+        if task is None:
+            rows.append({"artifact": artifact.name, "verdict": "not tried: no task gives data for its model"})
+            continue
+        harness.say(artifact.name)
+        rows += compare(artifact, arguments.python, task.calibration(1)[0])
+    harness.write_results(arguments.out, rows, facts)
+    print(harness.heading(facts), harness.markdown(rows, COLUMNS), sep="\n\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,212 @@
+"""Load time, memory and latency of the float file, ONNX Runtime's own int8 file and the compiled artifacts.
+
+python benchmarks/latency.py [--tasks a,b] [--artifacts FOLDER ...] [--threads 1,2] [--out results.json]
+"""
+
+import argparse
+import importlib.util
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import harness
+import static_int8
+from harness import RESULTS, Column, Feeds, Run, in_child, number
+from tasks import Task, chosen, task_of
+
+Entrant = tuple[str, str]  # file and engine
+Times = dict[Entrant, list[float]]  # milliseconds per run of each block
+
+FLOAT, INT8 = "float", "ONNX Runtime int8"
+ENGINES = ("onnxruntime", "openvino")
+COLUMNS = (
+    Column("task", "task"),
+    Column("file", "file"),
+    Column("bytes", "bytes", number(0)),
+    Column("score", "score", number(3)),
+    Column("load ms", "load_ms", number(0)),
+    Column("memory MB", "memory_mb", number(1)),
+    Column("threads", "threads"),
+    Column("ms", "onnxruntime_ms", number(3)),
+    Column("of float", "of_float", number(2)),
+    Column("of int8", "of_int8", number(2)),
+    Column("OpenVINO ms", "openvino_ms", number(3)),
+    Column("note", "note"),
+)
+
+
+def open_openvino(path: str, threads: int) -> Run:
+    """A model in OpenVINO, computing in float32 where the model says float."""
+    import openvino
+
+    config = {"INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32"}
+    request = openvino.Core().compile_model(path, "CPU", config).create_infer_request()
+    return lambda feeds: list(request.infer(feeds, share_inputs=True).values())
+
+
+OPENERS: Mapping[str, Callable[[str, int], Run]] = {"onnxruntime": harness.open_model, "openvino": open_openvino}
+
+
+def engines() -> list[str]:
+    """Those that are installed."""
+    return [name for name in ENGINES if importlib.util.find_spec(name)]
+
+
+def make_int8(name: str, target: str, samples: int) -> None:
+    """Write ONNX Runtime's int8 file; runs in a child."""
+    task = chosen(name)[0]
+    static_int8.quantize(task.path, Path(target), task.calibration(samples))
+
+
+def score(name: str, path: str) -> float:
+    """Score of a file; runs in a child."""
+    return float(chosen(name)[0].score(harness.open_model(path)))
+
+
+def first_sample(name: str) -> Feeds:
+    """What all files are run on; runs in a child."""
+    return chosen(name)[0].calibration(1)[0]
+
+
+def load(path: str | None, feeds: Feeds) -> float:
+    """Milliseconds until a model is ready, then one run; without a path only the imports. Runs in a child."""
+    import onnxruntime  # noqa: F401  (its own memory is no model's)
+
+    started = time.perf_counter()
+    if path is None:
+        return 0.0
+    run = harness.open_model(path, threads=1)
+    seconds = time.perf_counter() - started
+    run(feeds)
+    return 1000 * seconds
+
+
+def race(paths: Mapping[str, str], feeds: Feeds, threads: int, blocks: int, seconds: float) -> dict[str, Any]:
+    """Milliseconds per run, a list over blocks, by (file, engine); errors of those that do not start. Runs in a child.
+
+    All models are open in one process and take turns in blocks, so that what slows the machine slows all of them.
+    """
+    runs: dict[Entrant, Callable[[], Any]] = {}
+    errors: dict[Entrant, str] = {}
+    for engine in engines():
+        for file, path in paths.items():
+            try:
+                run = partial(OPENERS[engine](path, threads), feeds)
+                run()
+                runs[file, engine] = run
+            except Exception as error:  # one that does not start leaves the race
+                errors[file, engine] = harness.describe(error)
+    return {"blocks": take_turns(runs, blocks, seconds), "errors": errors}
+
+
+def take_turns(runs: Mapping[Entrant, Callable[[], Any]], blocks: int, seconds: float) -> Times:
+    """Milliseconds per run of every block. Each block lasts about `seconds`; who begins changes from round to round."""
+    repeats = {name: max(1, int(seconds / max(timed(run, 2), 1e-6))) for name, run in runs.items()}
+    times: Times = {name: [] for name in runs}
+    order = list(runs)
+    for _ in range(blocks):
+        for name in order:
+            runs[name]()
+            times[name].append(1000 * timed(runs[name], repeats[name]))
+        order = order[1:] + order[:1]
+    return times
+
+
+def timed(run: Callable[[], Any], repeats: int) -> float:
+    """Seconds per run."""
+    started = time.perf_counter()
+    for _ in range(repeats):
+        run()
+    return (time.perf_counter() - started) / repeats
+
+
+def ratio(times: Sequence[float], reference: Sequence[float] | None) -> float | None:
+    """Median over rounds of the ratio within a round."""
+    return statistics.median(a / b for a, b in zip(times, reference, strict=True)) if reference else None
+
+
+def measure(task: Task, artifacts: Sequence[Path], arguments: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
+    """The rows of one task."""
+    harness.say(task.name)
+    int8 = folder / f"{task.name}.onnx"
+    made = in_child(make_int8, task.name, str(int8), arguments.samples, timeout=arguments.timeout)
+    paths = {FLOAT: task.path, INT8: int8} | {path.name: path / "model.onnx" for path in artifacts}
+    notes = {INT8: f"not made: {made.error}"} if made.error else {}
+    feeds = in_child(first_sample, task.name)
+    if feeds.error:
+        return [{"task": task.name, "note": f"no sample: {feeds.error}"}]
+    files = []
+    for name, path in paths.items():
+        row = {"task": task.name, "file": name, "unit": task.unit, "note": notes.get(name)}
+        files.append(row if row["note"] else row | examine(task, path, feeds.value))
+    runnable = {row["file"]: str(paths[row["file"]]) for row in files if "load_ms" in row}
+    return [row for threads in arguments.threads for row in timings(files, runnable, feeds.value, threads, arguments)]
+
+
+def examine(task: Task, path: Path, feeds: Feeds) -> dict[str, Any]:
+    """Size, load time, memory and score of one file."""
+    size = {"bytes": path.stat().st_size}
+    empty, loaded = in_child(load, None, feeds), in_child(load, str(path), feeds)
+    if loaded.error or loaded.peak_mb is None or empty.peak_mb is None:
+        return {**size, "note": f"does not run: {loaded.error or empty.error}"}
+    scored = in_child(score, task.name, str(path))
+    note = {"note": f"not scored: {scored.error}"} if scored.error else {}
+    memory = {"memory_mb": loaded.peak_mb - empty.peak_mb, "peak_mb": loaded.peak_mb}
+    return {**size, "load_ms": loaded.value, **memory, "score": scored.value, **note}
+
+
+def timings(
+    files: Sequence[harness.Row], paths: Mapping[str, str], feeds: Feeds, threads: int, arguments: argparse.Namespace
+) -> list[dict[str, Any]]:
+    """The rows of all files at one number of threads."""
+    raced = in_child(race, paths, feeds, threads, arguments.blocks, arguments.seconds / arguments.blocks)
+    if raced.error:
+        return [{**row, "threads": threads, "note": f"not timed: {raced.error}"} for row in files]
+    return [{**row, "threads": threads} | latencies(row["file"], **raced.value) for row in files]
+
+
+def latencies(file: str, blocks: Times, errors: Mapping[Entrant, str]) -> dict[str, Any]:
+    """Medians and ratios of one file, with the blocks they come from."""
+    found: dict[str, Any] = {}
+    for engine in ENGINES:
+        if times := blocks.get((file, engine)):
+            found |= {f"{engine}_ms": statistics.median(times), f"{engine}_blocks_ms": times}
+    if times := blocks.get((file, "onnxruntime")):
+        found["of_float"] = ratio(times, blocks.get((FLOAT, "onnxruntime")))
+        found["of_int8"] = ratio(times, blocks.get((INT8, "onnxruntime")))
+    if refused := [f"{engine}: {error}" for (name, engine), error in errors.items() if name == file]:
+        found["note"] = "; ".join(refused)
+    return found
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tasks", help="comma-separated; default: all")
+    parser.add_argument("--artifacts", nargs="+", default=[RESULTS], help="artifacts, or folders of them")
+    parser.add_argument("--threads", type=lambda text: [int(part) for part in text.split(",")], default=[1, 2])
+    parser.add_argument("--samples", type=int, default=256, help="calibration samples of the int8 file")
+    parser.add_argument("--blocks", type=int, default=9, help="rounds; each file runs once in each")
+    parser.add_argument("--seconds", type=float, default=1.5, help="seconds of measuring for each file and engine")
+    parser.add_argument("--timeout", type=float, help="seconds that making one int8 file may take")
+    parser.add_argument("--out", type=Path, help="write the results as JSON")
+    return parser.parse_args()
+
+
+def main() -> None:
+    arguments = parse()
+    facts, rows, tasks = harness.machine(), [], chosen(arguments.tasks)
+    owners = [(task_of(path, tasks), path) for path in harness.artifacts_below(arguments.artifacts)]
+    with tempfile.TemporaryDirectory(prefix="ptqc-bench-") as folder:
+        for task in tasks:
+            artifacts = [path for owner, path in owners if owner is task]
+            rows += measure(task, artifacts, arguments, Path(folder))
+            harness.write_results(arguments.out, rows, facts)
+    print(harness.heading(facts), harness.markdown(rows, COLUMNS), sep="\n\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,115 @@
+"""The figures at the top."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ptqc.report.markup import safe
+from ptqc.report.rows import Facts
+from ptqc.text import number, percent
+
+PROVEN = 1e-4  # a gap below this is the solver's tolerance
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One headline figure."""
+
+    title: str
+    value: str
+    more: str
+
+
+def cards(facts: Facts) -> str:
+    """All headline figures."""
+    figures = list(_figures(facts))
+    shown = "".join(
+        f'<div class="card"><dt>{safe(figure.title)}</dt><dd><div class="big">{safe(figure.value)}</div>'
+        f'<div class="more">{safe(figure.more)}</div></dd></div>'
+        for figure in figures
+    )
+    columns = "cards three" if len(figures) % 3 == 0 else "cards"
+    return f'<dl class="{columns}">{shown}</dl>'
+
+
+def _figures(facts: Facts) -> Iterator[Figure]:
+    yield _size(facts)
+    yield from _score(facts)
+    yield _agreement(facts)
+    yield _loss(facts)
+    yield _bits(facts)
+    yield _kernels(facts)
+    yield _checked(facts)
+    yield _gap(facts)
+    yield _price(facts)
+
+
+def _size(facts: Facts) -> Figure:
+    allocation, budget = facts.manifest["allocation"], facts.manifest["budget"]
+    used = f"; {100 * facts.size / allocation['limit']:.2f} % of the budget of {budget}" if budget else "; no budget"
+    share = f"{100 * facts.size / facts.original:.2f} %"
+    return Figure("size, of the original", share, f"{facts.original:,} → {facts.size:,} bytes{used}")
+
+
+def _score(facts: Facts) -> Iterator[Figure]:
+    results = facts.manifest["results"]
+    before, after = results["float_score"], results["compiled_score"]
+    if before is not None and after is not None:
+        yield Figure("score", f"{after:.2f}", f"{before:.2f} in float; {after - before:+.2f}".replace("-", "−"))
+
+
+def _agreement(facts: Facts) -> Figure:
+    results = facts.manifest["results"]
+    sqnr, agreement = f"{results['sqnr_db']:.1f} dB", results["top1_agreement"]
+    samples = f"on {results['held_back_samples']:,} held-back samples"
+    if agreement is None:
+        return Figure("signal to quantization noise", sqnr, f"outputs against the float model, {samples}")
+    return Figure("same top class as float", f"{100 * agreement:.1f} %", f"{samples}; SQNR {sqnr}")
+
+
+def _loss(facts: Facts) -> Figure:
+    results = facts.manifest["results"]
+    more = f"{results['loss_unit']}, measured; predicted {number(facts.loss)} for weights, "
+    return Figure(
+        "loss of the outputs",
+        number(results["loss"]),
+        f"{more}{number(facts.manifest['activation_loss'])} for activations",
+    )
+
+
+def _bits(facts: Facts) -> Figure:
+    formats = sorted({row.chosen.form for row in facts.rows}, key=lambda form: (form.bits, str(form)))
+    return Figure("bits per weight", f"{facts.bits_per_weight:.2f}", ", ".join(map(str, formats)) or "no weights")
+
+
+def _kernels(facts: Facts) -> Figure:
+    integer = facts.manifest["verification"]["integer_nodes"]
+    floats = sum(facts.manifest["float_operators"].values())
+    more = "confirmed in ONNX Runtime's optimized graph; " + ("see below" if floats else "nothing computes in float")
+    return Figure("kernels, integer / float", f"{integer:,} / {floats:,}", more)
+
+
+def _checked(facts: Facts) -> Figure:
+    found = facts.manifest["verification"]
+    more = f"equal to the reference in {found['codes_compared']:,} integers, of {found['kernels_compared']:,} kernels"
+    return Figure("kernels checked", "bit-exact" if found["codes_compared"] else "none", more)
+
+
+def _gap(facts: Facts) -> Figure:
+    allocation = facts.manifest["allocation"]
+    if allocation["status"] == "given":
+        return Figure("plan", "given", "not chosen by the solver, so nothing is proven about it")
+    if allocation["gap"] <= PROVEN:
+        return Figure("plan", "optimal", "proven: no other mix of formats in this size has less predicted loss")
+    return Figure("plan, proven gap", percent(allocation["gap"]), "no plan of this size is better by more than this")
+
+
+def _price(facts: Facts) -> Figure:
+    allocation = facts.manifest["allocation"]
+    price, loss = allocation["price_of_one_percent"], allocation["loss"]
+    title = "one more percent of the original"
+    if allocation["status"] == "given":
+        return Figure(title, "–", "not computed for a given plan")
+    if price <= 0:
+        return Figure(title, "no gain", "no larger file has less predicted loss")
+    share = f", {percent(price / loss)} of the predicted loss" if loss else ""
+    return Figure(title, f"−{number(price)}", f"{allocation['unit']}{share}")

@@ -1,0 +1,101 @@
+"""The page: a table of contents, the headline figures, then one section after the other."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ptqc.report.bits_plot import bits_plot
+from ptqc.report.frontier_plot import frontier_plot
+from ptqc.report.headline import cards
+from ptqc.report.markup import name, safe
+from ptqc.report.rows import Facts
+from ptqc.report.size_plot import size_plot
+from ptqc.report.style import SCRIPT, STYLE
+from ptqc.report.tables import activation_table, layer_table, note_list, reproducibility_table, worst_table
+
+# Nothing is loaded from anywhere, whatever a name in the model says.
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
+
+
+@dataclass(frozen=True)
+class Section:
+    """One section. key: its anchor."""
+
+    key: str
+    title: str
+    lead: str
+    content: Callable[[Facts], str]
+
+
+def _float(facts: Facts) -> str:
+    return note_list(facts.float_notes, "Every operator that computes does so on integers.")
+
+
+def _notes(facts: Facts) -> str:
+    return note_list(facts.other_notes, "There is nothing else to say.")
+
+
+SECTIONS = (
+    Section("size", "Where the bytes are", "", size_plot),
+    Section("bits", "Bits per layer", "In execution order. Hover over a bar for its name.", bits_plot),
+    Section(
+        "frontier",
+        "Loss against size",
+        "The best plan at each size, from the same measurements; any of them can be had in seconds.",
+        frontier_plot,
+    ),
+    Section(
+        "worst", "What costs most", "The weights with the largest predicted loss, and what to do about it.", worst_table
+    ),
+    Section(
+        "layers",
+        "Layers",
+        "SQNR is that of the layer's own output; the predicted loss is that of the model's outputs.",
+        layer_table,
+    ),
+    Section("activations", "Activations", "", activation_table),
+    Section("float", "What computes in float", "", _float),
+    Section("notes", "Notes", "What the compiler changed, and what it left alone.", _notes),
+    Section("reproducibility", "Reproducibility", "The same inputs give the same bytes.", reproducibility_table),
+)
+
+
+def page(facts: Facts) -> str:
+    """HTML text."""
+    source = facts.manifest["source"]["name"]
+    links = "".join(f'<a href="#{section.key}">{section.title}</a>' for section in SECTIONS)
+    return f"""<!doctype html>
+<html lang="en"><head><meta charset="utf-8">
+<meta name="viewport" content="width=device-width,initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="{POLICY}">
+<title>{safe(source)} – ptqc report</title>
+<style>{STYLE}</style></head>
+<body><main>
+<header><h1>{name(source, 90)}</h1>
+<p class="lead">Compiled by ptqc {safe(facts.manifest["ptqc"])}; runs in ONNX Runtime \
+{safe(facts.manifest["file"]["oldest_onnxruntime"])} and newer, with no custom operator.</p></header>
+<nav>{links}</nav>
+{cards(facts)}
+{_warnings(facts)}
+{"".join(_section(section, facts) for section in SECTIONS)}
+<footer>Written by ptqc {safe(facts.manifest["ptqc"])}. Times of the compile are in run.json.</footer>
+</main><script>{SCRIPT}</script></body></html>
+"""
+
+
+def _section(section: Section, facts: Facts) -> str:
+    lead = f"<p>{section.lead}</p>" if section.lead else ""
+    return f'<section id="{section.key}"><h2>{section.title}</h2>{lead}\n{section.content(facts)}\n</section>\n'
+
+
+def _warnings(facts: Facts) -> str:
+    told = [_warning(note["message"], note["subject"]) for note in facts.warnings]
+    option = facts.manifest["cpu"]["session_option_without_vnni"]
+    if option:
+        named = ", ".join(f"{key}={value}" for key, value in sorted(option.items()))
+        told.append(_warning(f"8-bit weights can saturate on x64 CPUs without VNNI; there, set {named}", ""))
+    return "\n".join(told)
+
+
+def _warning(message: str, subject: str) -> str:
+    about = f"{name(subject)} " if subject else ""
+    return f'<div class="warning" role="note"><b>Warning</b> {about}{safe(message)}</div>'

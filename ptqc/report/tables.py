@@ -1,0 +1,191 @@
+"""The tables: weights, the five that cost most, activations, notes, and what it takes to get the same file again."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from ptqc.report.markup import cell, details, name, safe, swatch, table
+from ptqc.report.rows import Document, Facts, Row, kind
+from ptqc.text import decibels, magnitude, number, percent
+
+OPEN_ROWS = 300  # longer tables are collapsed
+OPEN_SITES = 24
+NAMED = 3  # names listed of a group of notes before the rest is collapsed
+
+
+def worst_table(facts: Facts) -> str:
+    """The weights that cost most, each with what one step up would cost and bring."""
+    if not facts.worst:
+        return "<p>No weight costs any predicted loss.</p>"
+    rows = (
+        cell(_names(row))
+        + cell(swatch(kind(row.chosen.form)) + safe(row.chosen.form))
+        + cell(number(row.chosen.loss), row.chosen.loss)
+        + _of_all(row.chosen.loss, facts.loss)
+        + cell(safe(_remedy(row, facts)))
+        for row in facts.worst
+    )
+    return _if_activations_cost_more(facts) + table(
+        ["costs most", "format", ">predicted loss", ">of all", "remedy"], rows
+    )
+
+
+def _if_activations_cost_more(facts: Facts) -> str:
+    loss = facts.manifest["activation_loss"]
+    if loss <= facts.loss:
+        return ""
+    return (
+        f"<p>8-bit activations cost more than all weights together ({number(loss)} against {number(facts.loss)}): "
+        'more bytes help little, see <a href="#activations">activations</a>.</p>'
+    )
+
+
+def _of_all(loss: float, total: float) -> str:
+    return cell(percent(loss / total), loss, loss / total) if total > 0 else cell("", "")
+
+
+def _remedy(row: Row, facts: Facts) -> str:
+    better, chosen = row.upgrade, row.chosen
+    if better is None:
+        return _no_upgrade(row, facts)
+    extra, gain = better.bytes - chosen.bytes, chosen.loss - better.loss
+    used = any(other.chosen.form == better.form for other in facts.rows)
+    brings = "" if used else " plus the code that unpacks it, new in this file"
+    share = f" ({percent(extra / facts.original)} of the original)"
+    more = better.form.bits - chosen.form.bits
+    step = "one more bit" if more == 1 else f"{more} more bits" if more > 1 else "it"
+    return f"{better.form}: {step} costs {extra:,} bytes{share}{brings}; takes off {number(gain)} of loss"
+
+
+def _no_upgrade(row: Row, facts: Facts) -> str:
+    options, form = facts.manifest["options"], row.chosen.form
+    if "integer" in row.compute and form.bits == 7 and 8 in options["bits"] and not options["allow_8bit"]:
+        return "the widest that cannot saturate on CPUs without VNNI; where all have VNNI, allow 8 bits (allow_8bit)"
+    return f"no larger candidate loses less than {form}"
+
+
+def layer_table(facts: Facts) -> str:
+    """Every weight; collapsed where there are many."""
+    head = [
+        ">#",
+        "layer",
+        ">elements",
+        ">of the file",
+        "format",
+        "compute",
+        ">bytes",
+        ">predicted loss",
+        ">SQNR",
+        ">MACs",
+    ]
+    reasons = {note["subject"]: note["message"] for note in facts.float_notes}
+    rows = [_layer(i + 1, row, facts, reasons) for i, row in enumerate(facts.rows)]
+    found = table(head, rows, "sortable")
+    return found if len(rows) <= OPEN_ROWS else details(f"{len(rows):,} rows", found)
+
+
+def _layer(place: int, row: Row, facts: Facts, reasons: Mapping[str, str]) -> str:
+    chosen, share = row.chosen, row.chosen.bytes / facts.size
+    why = next((reasons[layer] for layer in row.layers if layer in reasons), "")
+    compute = f'<span class="tag" title="{safe(why)}">{row.compute}</span>' if row.in_float else row.compute
+    return "".join(
+        [
+            cell(str(place), place),
+            cell(_names(row), row.names[0]),
+            cell(f"{row.elements:,}", row.elements),
+            cell(percent(share), share, share / facts.largest_share),
+            cell(swatch(kind(chosen.form)) + safe(chosen.form), str(chosen.form.bits)),
+            cell(compute, row.compute),
+            cell(f"{chosen.bytes:,}", chosen.bytes),
+            cell(number(chosen.loss), chosen.loss, chosen.loss / facts.largest_loss if facts.largest_loss else None),
+            cell(decibels(chosen.error), -chosen.error),
+            cell(magnitude(row.macs) if row.macs else "–", row.macs),
+        ]
+    )
+
+
+def _names(row: Row) -> str:
+    more = f' <span class="soft" title="{safe(", ".join(row.names))}">+{len(row.names) - 1}</span>'
+    return name(row.names[0]) + (more if len(row.names) > 1 else "")
+
+
+def activation_table(facts: Facts) -> str:
+    """Every site; collapsed where there are many."""
+    sites, loss = facts.sensitivity["activations"], facts.manifest["activation_loss"]
+    if not sites:
+        return "<p>The model has no activation that an integer kernel could read.</p>"
+    scales = {entry["site"]: entry for entry in facts.plan["activations"]}
+    quantized = sum(site["quantized"] for site in sites)
+    told = (
+        f"<p>{quantized:,} of {len(sites):,} activations are quantized to 8 bits; together they cost a loss of "
+        f"{number(loss)} {safe(facts.unit)}.</p>"
+    )
+    largest = max(site["loss"] for site in sites)
+    rows = [_site(i + 1, site, scales.get(site["site"]), largest) for i, site in enumerate(sites)]
+    found = table([">#", "activation", "stored as", ">scale", ">zero point", ">loss alone"], rows, "sortable")
+    return told + (found if len(rows) <= OPEN_SITES else details(f"{len(rows):,} activations", found))
+
+
+def _site(place: int, site: Document, decided: Document | None, largest: float) -> str:
+    stored = safe(decided["format"]) if decided else '<span class="tag">float</span>'
+    scale = cell(number(decided["scale"]), decided["scale"]) if decided else cell("", "")
+    zero = cell(str(decided["zero_point"]), decided["zero_point"]) if decided else cell("", "")
+    loss = cell(number(site["loss"]), site["loss"], site["loss"] / largest if largest else None)
+    return cell(str(place), place) + cell(name(site["site"]), site["site"]) + cell(stored, "") + scale + zero + loss
+
+
+def note_list(notes: Sequence[Document], none: str) -> str:
+    """Equal messages once, with the values they are about."""
+    if not notes:
+        return f"<p>{safe(none)}</p>"
+    groups: dict[tuple[str, str], list[str]] = {}
+    for note in notes:
+        groups.setdefault((note["step"], note["message"]), []).append(note["subject"])
+    items = (_group(step, message, subjects) for (step, message), subjects in groups.items())
+    return f'<ul class="notes">{"".join(items)}</ul>'
+
+
+def _group(step: str, message: str, subjects: list[str]) -> str:
+    named = [subject for subject in subjects if subject]
+    times = f' <span class="soft">× {len(subjects):,}</span>' if len(subjects) > 1 else ""
+    shown = " ".join(name(subject, 80) for subject in named[:NAMED])
+    rest = named[NAMED:]
+    more = details(f"and {len(rest):,} more", " ".join(name(s, 80) for s in rest)) if rest else ""
+    about = f'<div class="subjects">{shown}{more}</div>' if shown else ""
+    return f'<li><span class="step">{safe(step)}</span> {safe(message)}{times}{about}</li>'
+
+
+def reproducibility_table(facts: Facts) -> str:
+    """Versions, hashes, options, and what the checks of the written file found."""
+    manifest = facts.manifest
+    groups: list[tuple[str, Any]] = [
+        ("ptqc", manifest["ptqc"]),
+        ("libraries", manifest["libraries"]),
+        ("source", manifest["source"]),
+        ("calibration", manifest["calibration"]),
+        ("budget", manifest["budget"] or "none"),
+        ("options", manifest["options"]),
+        ("written file", manifest["file"]),
+        ("allocation", manifest["allocation"]),
+        ("verification", manifest["verification"]),
+        ("cpu", manifest["cpu"]),
+        ("measurements", manifest["measurements"]),
+    ]
+    rows = (f'<th scope="row">{safe(title)}</th><td>{_value(value)}</td>' for title, value in groups)
+    return table(["what", "value"], rows, "facts")
+
+
+def _value(value: object) -> str:
+    if isinstance(value, Mapping):
+        return "<br>".join(_pairs(value)) or "–"
+    return f"<code>{safe(value)}</code>"
+
+
+def _pairs(value: Mapping[str, object]) -> Iterator[str]:
+    for key, item in sorted(value.items()):
+        if isinstance(item, Mapping):
+            shown = ", ".join(f"{k} {v}" for k, v in sorted(item.items())) or "–"
+        elif isinstance(item, list | tuple):
+            shown = ", ".join(map(str, item))
+        else:
+            shown = f"{item:,}" if isinstance(item, int) and not isinstance(item, bool) else str(item)
+        yield f'<span class="soft">{safe(key.replace("_", " "))}</span> <code>{safe(shown)}</code>'

@@ -1,0 +1,124 @@
+import json
+from typing import Any
+
+import pytest
+from graphs import noise, parse
+
+from ptqc.errors import UsageError
+from ptqc.formats import FLOAT16, UINT8, Format, QuantParams, integer
+from ptqc.layers import find_layers, find_weights
+from ptqc.plan import Plan, empty_plan, write_json
+from ptqc.sites import find_kernels, find_sites
+
+GRAPH = """g (float[N, 4, 8, 8] x) => (float[N, 5] y) {
+    c = Conv(x, w)
+    r = Relu(c)
+    p = MaxPool <kernel_shape = [2, 2]> (r)
+    s = Conv(p, v)
+    g = GlobalAveragePool(s)
+    f = Flatten(g)
+    y = Gemm(f, m)
+}"""
+
+
+@pytest.fixture
+def roles() -> Plan:
+    model = parse(GRAPH, w=noise(4, 4, 1, 1), v=noise(4, 4, 1, 1, seed=1), m=noise(4, 5))
+    layers = find_layers(model)
+    kernels = find_kernels(model, layers)
+    return empty_plan(layers, find_weights(model, layers), kernels, find_sites(model, kernels))
+
+
+@pytest.fixture
+def plan(roles: Plan) -> Plan:
+    activations = {name: QuantParams(UINT8, 0.1 + i, i) for i, name in enumerate(["x", "r", "s", "g"])}
+    formats = {"w": integer(3), "v": integer(8), "m": FLOAT16}
+    return Plan(roles.layers, roles.weights, roles.kernels, roles.sites, activations, formats)
+
+
+def test_nothing_is_decided_at_first(roles: Plan) -> None:
+    assert (roles.params, roles.integer) == ({}, {})
+
+
+def test_tensors_of_a_site_share_one_object(plan: Plan) -> None:
+    assert set(plan.params) == {"x", "r", "p", "s", "g", "f"}
+    assert plan.params["r"] is plan.params["p"]
+    assert plan.params["g"] is plan.params["f"]
+
+
+def test_layers_are_integer_where_tensors_and_weight_have_codes(plan: Plan) -> None:
+    assert list(plan.integer) == ["c", "s", "g"]
+    assert list(plan.with_formats({**plan.formats, "m": integer(4)}).integer) == ["c", "s", "g", "y"]
+    assert list(plan.with_formats({**plan.formats, "w": Format.parse("palette2")}).integer) == ["s", "g"]
+    undecided = plan.with_formats({})
+    assert list(undecided.integer) == ["c", "s", "g", "y"]
+    assert undecided.activations is plan.activations
+
+
+def test_a_plan_survives_json(plan: Plan, roles: Plan) -> None:
+    text = write_json(plan.to_json())
+    again = Plan.from_json(json.loads(text), roles)
+    assert again == plan
+    assert write_json(again.to_json()) == text
+
+
+def test_the_document(plan: Plan) -> None:
+    document = plan.to_json()
+    assert document["version"] == 1
+    assert document["activations"][1] == {
+        "site": "r",
+        "tensors": ["r", "p"],
+        "format": "uint8",
+        "scale": 1.1,
+        "zero_point": 1,
+    }
+    assert document["weights"] == [
+        {"weight": "w", "format": "int3", "layers": {"c": "integer"}},
+        {"weight": "v", "format": "int8", "layers": {"s": "integer"}},
+        {"weight": "m", "format": "float16", "layers": {"y": "float"}},
+    ]
+
+
+def test_a_plan_may_leave_activations_float(plan: Plan, roles: Plan) -> None:
+    document = plan.to_json()
+    document["activations"] = []
+    again = Plan.from_json(document, roles)
+    assert again.integer == {}
+    assert again.formats == plan.formats
+
+
+def altered(document: dict[str, Any], *path: str | int, value: Any) -> dict[str, Any]:
+    place: Any = document
+    for step in path[:-1]:
+        place = place[step]
+    place[path[-1]] = value
+    return document
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        (("version",), 2, "has version 2; this ptqc reads version 1"),
+        (("activations", 0, "site"), "z", r"unknown activations \['z'\]"),
+        (("weights", 0, "weight"), "z", r"unknown weights \['z'\], missing weights \['w'\]"),
+        (("weights", 0, "format"), "int99x", "unknown number format 'int99x'"),
+        (("activations", 0, "format"), "uint", "unknown number format 'uint'"),
+        (("activations", 0, "scale"), -1.0, "scale must be positive"),
+        (("activations", 0, "zero_point"), 300, "zero point 300"),
+        (("weights", 0), {}, "the plan cannot be read: KeyError: 'weight'"),
+        (("weights",), None, "the plan cannot be read: TypeError"),
+        (("activations", 0, "scale"), "big", "the plan cannot be read: TypeError"),
+        (("activations", 0, "format"), "uint4", "site 'x' is uint4; activations are uint8"),
+    ],
+)
+def test_an_edited_plan_that_does_not_fit_is_refused(
+    plan: Plan, roles: Plan, path: tuple[str | int, ...], value: Any, message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        Plan.from_json(altered(plan.to_json(), *path, value=value), roles)
+
+
+def test_documents_are_canonical() -> None:
+    assert write_json({"b": 1, "a": [1.5]}) == '{\n "a": [\n  1.5\n ],\n "b": 1\n}\n'
+    with pytest.raises(ValueError, match="JSON compliant"):
+        write_json({"a": float("nan")})

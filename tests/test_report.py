@@ -1,0 +1,406 @@
+"""The report: well-formed, complete, self-contained, deterministic, and safe whatever a model's names hold."""
+
+import copy
+import re
+from dataclasses import dataclass, field
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+
+from ptqc.report import render
+from ptqc.report.page import SECTIONS
+from ptqc.report.rows import Facts
+from ptqc.report.tables import OPEN_ROWS
+from ptqc.text import decibels, magnitude, number, percent, shorten, visible
+
+VOID = {"meta", "br"}
+EVIL = '</title><script>alert("1")</script>\'&\u202egnp\u2066\n\x00\ud800.onnx'
+
+
+@dataclass(frozen=True)
+class Documents:
+    """Arguments of render."""
+
+    manifest: dict[str, Any]
+    plan: dict[str, Any]
+    sensitivity: dict[str, Any]
+
+    def html(self) -> str:
+        return render(self.manifest, self.plan, self.sensitivity)
+
+    def page(self) -> "Page":
+        page = Page()
+        page.feed(self.html())
+        page.close()
+        assert page.open == []
+        return page
+
+
+@dataclass
+class Page(HTMLParser):
+    """Checks the nesting and collects what the tests ask for."""
+
+    open: list[str] = field(default_factory=list)
+    tags: list[str] = field(default_factory=list)
+    attributes: list[tuple[str, str]] = field(default_factory=list)
+    content: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += [(name, value or "") for name, value in attrs]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        if tag not in VOID:
+            self.handle_endtag(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open, f"</{tag}> closes nothing"
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] not in ("style", "script"):
+            self.content.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.content).split())
+
+
+def weight(i: int, name: str) -> dict[str, Any]:
+    elements = 1000 * (1 + i % 7)
+    candidates = [
+        {"format": f"int{b}", "bytes": elements * b // 8 + 90, "loss": (1 + i) * 1e-3 * 4.0**-b, "error": 4.0**-b}
+        for b in range(2, 8)
+    ]
+    candidates.append({"format": "float16", "bytes": elements * 2 + 40, "loss": 0.0, "error": 0.0})
+    return {"weight": f"w{i}", "elements": elements, "layers": {name: 50 * elements}, "candidates": candidates}
+
+
+def documents(count: int = 5, name: str = "/features/conv{}") -> Documents:
+    """A compile of `count` layers that take int2 … int7 in turn."""
+    names = [name.replace("{}", str(i)) for i in range(count)]
+    weights = [weight(i, names[i]) for i in range(count)]
+    decided = [
+        {"weight": f"w{i}", "format": f"int{2 + i % 6}", "layers": {names[i]: "float" if i % 10 == 3 else "integer"}}
+        for i in range(count)
+    ]
+    chosen = [
+        next(c for c in w["candidates"] if c["format"] == d["format"]) for w, d in zip(weights, decided, strict=True)
+    ]
+    told = sum(c["bytes"] for c in chosen) + 900 + 300
+    original = 4 * sum(w["elements"] for w in weights) + 2000
+    return Documents(
+        manifest(told, original, sum(c["loss"] for c in chosen), names),
+        {"version": 1, "weights": decided, "activations": [site(name) for name in names]},
+        {
+            "loss_unit": "nat",
+            "weights": weights,
+            "activations": [{"site": name, "loss": 1e-5, "quantized": i % 10 != 3} for i, name in enumerate(names)],
+            "fixed_bytes": 900,
+            "shared_bytes": {"L2": 300},
+            "frontier": [{"bytes": told * k // 4, "loss": 0.1 / 10**k} for k in range(2, 8)],
+        },
+    )
+
+
+def site(name: str) -> dict[str, Any]:
+    return {"site": name, "tensors": [name], "format": "uint8", "scale": 0.01, "zero_point": 3}
+
+
+def manifest(told: int, original: int, loss: float, names: list[str]) -> dict[str, Any]:
+    return {
+        "ptqc": "0.1.0",
+        "libraries": {"onnxruntime": "1.31.1", "numpy": "2.4.6"},
+        "source": {"name": "model.onnx", "bytes": original, "sha256": "5e" * 32, "weights": (original - 2000) // 4},
+        "calibration": {"samples": 128, "sha256": "ca" * 32},
+        "options": {"bits": [2, 3, 4, 5, 6, 7, 8], "allow_8bit": False, "seed": 0},
+        "budget": "13%",
+        "file": {
+            "bytes": told - 7, "bytes_told_to_solver": told, "opset": 18, "ir_version": 8, "oldest_onnxruntime": "1.16"
+        },
+        "allocation": {
+            "status": "optimal", "loss": loss, "unit": "nat", "bound": loss, "gap": 0.0, "limit": told + 50,
+            "price_of_one_percent": loss / 3, "smallest_bytes": told // 2,
+        },
+        "weights_by_format": {},
+        "float_operators": {"Conv": 1},
+        "activation_loss": 1e-5,
+        "verification": {
+            "operators": {"QLinearConv": 4}, "integer_nodes": 4, "kernels_compared": 4, "codes_compared": 12345,
+            "output_difference": 1e-7,
+        },
+        "results": {
+            "held_back_samples": 32, "loss": 4e-4, "loss_unit": "nat", "top1_agreement": 0.984, "sqnr_db": 22.5,
+            "float_score": 91.2, "compiled_score": 90.95,
+        },
+        "measurements": "ee" * 32,
+        "cpu": {"saturates_without_vnni": False, "session_option_without_vnni": {}},
+        "notes": [
+            {"step": "flatten", "subject": name, "message": "Reshape is now Flatten", "level": "info"} for name in names[:5]
+        ]
+        + [
+            {"step": "lower", "subject": name, "message": "Conv computes in float: it would cost too much", "level": "info"}
+            for name in names[3:4]
+        ],
+    }  # fmt: skip
+
+
+def test_every_section_is_there_and_linked() -> None:
+    page = documents().page()
+    ids = {value for name, value in page.attributes if name == "id"}
+    links = {value for name, value in page.attributes if name == "href"}
+    assert {section.key for section in SECTIONS} <= ids
+    assert links == {f"#{section.key}" for section in SECTIONS}
+    assert page.tags.count("svg") == 3
+
+
+def test_headline() -> None:
+    text = documents().page().text
+    for told in (
+        "98.4 %",
+        "SQNR 22.5 dB",
+        "90.95",
+        "91.20 in float; −0.25",
+        "4 / 1",
+        "optimal",
+        "of the budget of 13%",
+    ):
+        assert told in text
+
+
+def test_same_documents_same_bytes() -> None:
+    assert documents().html() == documents().html()
+    with_sums = documents()
+    with_sums.manifest["files"] = {"model.onnx": "00" * 32}
+    assert with_sums.html() == documents().html()
+
+
+def test_documents_are_not_changed() -> None:
+    given = documents()
+    before = copy.deepcopy(given)
+    given.html()
+    assert given == before
+
+
+def test_nothing_is_loaded_from_elsewhere() -> None:
+    page = documents().page()
+    html = documents().html()
+    assert not {name for name, _ in page.attributes} & {"src", "srcset", "data", "action"}
+    assert not {"link", "iframe", "object", "img", "base"} & set(page.tags)
+    assert "default-src 'none'" in html
+    assert not re.search(r"https?://|@import", html)
+
+
+@pytest.mark.parametrize("field_name", ["source", "budget", "layer", "weight", "site", "note", "library"])
+def test_nothing_from_a_model_becomes_markup(field_name: str) -> None:
+    given = documents(name=EVIL + "{}" if field_name in ("layer", "site") else "/conv{}")
+    match field_name:
+        case "source":
+            given.manifest["source"]["name"] = EVIL
+        case "budget":
+            given.manifest["budget"] = EVIL
+        case "library":
+            given.manifest["libraries"][EVIL] = EVIL
+        case "note":
+            given.manifest["notes"].append({"step": EVIL, "subject": EVIL, "message": EVIL, "level": "warning"})
+            given.manifest["notes"].append({"step": EVIL, "subject": EVIL, "message": EVIL, "level": "info"})
+        case "weight":
+            given.plan["weights"][0] = {"weight": EVIL, "format": "int2", "layers": {}}
+            given.sensitivity["weights"][0] |= {"weight": EVIL, "layers": {}}
+    html = given.html()
+    assert given.page().tags.count("script") == 1
+    assert 'alert("' not in html
+    assert not set(html) & set("\u202e\u2066\x00\ud800")
+    assert "\\u202egnp" in html
+    html.encode("utf-8")
+
+
+def test_a_long_name_is_shortened_and_told_in_full() -> None:
+    name = "/a" + "/very_long_scope" * 30 + "/conv{}"
+    page = documents(name=name).page()
+    full = name.replace("{}", "2")
+    assert full not in page.text
+    assert ("title", full) in page.attributes
+
+
+@pytest.mark.parametrize("count", [1, 5, OPEN_ROWS, OPEN_ROWS + 1])
+def test_long_tables_are_collapsed(count: int) -> None:
+    page = documents(count).page()
+    rows = f"{count:,} rows"
+    assert (rows in page.text) == (count > OPEN_ROWS)
+
+
+def test_two_thousand_layers() -> None:
+    page = documents(2000).page()
+    bars = [value for name, value in page.attributes if name == "class" and re.fullmatch(r"b\d", value)]
+    assert len(bars) >= 2000
+    widths = [float(value) for name, value in page.attributes if name == "width" and value[0].isdigit()]
+    assert sum(width > 4 for width in widths) > 2000
+    assert "2,000 rows" in page.text
+
+
+def test_the_worst_come_with_a_remedy() -> None:
+    given = documents()
+    facts = Facts(given.manifest, given.plan, given.sensitivity)
+    worst = facts.worst[0]
+    assert worst.chosen.loss == facts.largest_loss
+    assert worst.upgrade is not None
+    extra, gain = worst.upgrade.bytes - worst.chosen.bytes, worst.chosen.loss - worst.upgrade.loss
+    remedy = f"{worst.upgrade.form}: one more bit costs {extra:,} bytes"
+    text = given.page().text
+    assert remedy in text
+    assert f"takes off {number(gain)} of loss" in text
+
+
+def test_the_remedy_for_the_widest_integers() -> None:
+    given = documents(6)
+    for entry, measured in zip(given.plan["weights"], given.sensitivity["weights"], strict=True):
+        entry["format"] = "int7"
+        del measured["candidates"][-1]
+    assert "allow 8 bits (allow_8bit)" in given.page().text
+    given.manifest["options"]["allow_8bit"] = True
+    assert "no larger candidate loses less than int7" in given.page().text
+
+
+def test_parts_add_up_to_the_file() -> None:
+    given = documents(40)
+    facts = Facts(given.manifest, given.plan, given.sensitivity)
+    assert sum(part.bytes for part in facts.parts) == facts.size
+    assert all(part.bytes > 0 for part in facts.parts)
+
+
+def test_a_loss_of_zero() -> None:
+    given = documents()
+    given.manifest["allocation"] |= {"loss": 0.0, "price_of_one_percent": 0.0}
+    for entry in given.sensitivity["weights"]:
+        entry["candidates"] = [c | {"loss": 0.0, "error": 0.0} for c in entry["candidates"]]
+    for point in given.sensitivity["frontier"]:
+        point["loss"] = 0.0
+    text = given.page().text
+    assert "No weight costs any predicted loss." in text
+    assert "no gain" in text
+    assert "exact" in text
+
+
+def test_one_frontier_point_at_this_very_file() -> None:
+    given = documents()
+    given.sensitivity["frontier"] = [
+        {"bytes": given.manifest["file"]["bytes"], "loss": given.manifest["allocation"]["loss"]}
+    ]
+    assert given.page().tags.count("svg") == 3
+
+
+def test_no_frontier() -> None:
+    given = documents()
+    given.sensitivity["frontier"] = []
+    assert "No frontier was computed" in given.page().text
+
+
+def test_no_activations() -> None:
+    given = documents()
+    given.plan["activations"] = given.sensitivity["activations"] = []
+    assert "no activation that an integer kernel could read" in given.page().text
+
+
+def test_float_activations() -> None:
+    given = documents()
+    given.plan["activations"] = []
+    for entry in given.sensitivity["activations"]:
+        entry["quantized"] = False
+    assert "0 of 5 activations are quantized" in given.page().text
+
+
+def test_no_weights() -> None:
+    given = documents()
+    given.plan["weights"] = given.sensitivity["weights"] = []
+    assert "No weight was found that could be packed." in given.page().text
+
+
+def test_a_given_plan_without_budget() -> None:
+    given = documents()
+    given.manifest["budget"] = None
+    given.manifest["allocation"] |= {"status": "given", "price_of_one_percent": 0.0}
+    text = given.page().text
+    assert "not chosen by the solver" in text
+    assert "no budget" in text
+
+
+def test_a_gap_and_no_classes_and_no_score() -> None:
+    given = documents()
+    given.manifest["allocation"]["gap"] = 0.02
+    given.manifest["results"] |= {"top1_agreement": None, "float_score": None, "compiled_score": None}
+    text = given.page().text
+    assert "2.00 % no plan of this size is better by more than this" in text
+    assert "signal to quantization noise 22.5 dB" in text
+    assert "in float;" not in text
+
+
+def test_a_file_that_grew() -> None:
+    given = documents()
+    given.manifest["source"] |= {"bytes": 500, "weights": 1000}
+    assert given.page().tags.count("svg") == 3
+
+
+def test_warnings_stand_above_the_sections() -> None:
+    given = documents()
+    given.manifest["notes"].append({"step": "judge", "subject": "", "message": "agrees poorly", "level": "warning"})
+    given.manifest["cpu"]["session_option_without_vnni"] = {"session.x64quantprecision": "1"}
+    html = given.html()
+    assert html.count('class="warning"') == 2
+    assert html.index("agrees poorly") < html.index("<section")
+    assert "session.x64quantprecision=1" in html
+
+
+def test_float_operators_and_notes_are_grouped() -> None:
+    text = documents().page().text
+    assert "Conv computes in float: it would cost too much /features/conv3" in text
+    assert "Reshape is now Flatten × 5" in text
+    assert "and 2 more" in text
+
+
+def test_activations_that_cost_most() -> None:
+    given = documents()
+    given.manifest["activation_loss"] = 1.0
+    assert "8-bit activations cost more than all weights together" in given.page().text
+
+
+def test_a_weight_that_layers_share_and_a_table() -> None:
+    given = documents()
+    given.plan["weights"][0]["layers"] = {"one": "integer", "two": "float"}
+    given.sensitivity["weights"][0]["layers"] = {"one": 1, "two": 2}
+    given.plan["weights"][1]["layers"] = given.sensitivity["weights"][1]["layers"] = {}
+    text = given.page().text
+    assert "one +1" in text
+    assert "integer + float" in text
+    assert "table" in text
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [(0, "0"), (0.00202, "0.00202"), (41.25, "41.2"), (12345, "12,345"), (3.75e-5, "3.75×10⁻⁵"), (2e7, "2.00×10⁷")],
+)
+def test_number(value: float, told: str) -> None:
+    assert number(value) == told
+
+
+def test_other_numbers() -> None:
+    assert [percent(x) for x in (0, 1e-6, 0.0512, 0.5, 1)] == ["0.00 %", "< 0.01 %", "5.12 %", "50.0 %", "100.0 %"]
+    assert [magnitude(x) for x in (0, 640, 2359296, 4e9)] == ["0 ", "640 ", "2.36 M", "4 G"]
+    assert [decibels(x) for x in (0.0, 0.01, 1.0)] == ["exact", "20.0 dB", "0.0 dB"]
+
+
+def test_shorten_keeps_the_ends() -> None:
+    assert shorten("abc", 3) == "abc"
+    assert shorten("a" * 50 + "z" * 50, 10) == "aaa…zzzzzz"
+
+
+def test_visible() -> None:
+    assert visible("Ünïcode 卷积 ok") == "Ünïcode 卷积 ok"
+    assert visible("a\u202eb\nc\x1b\ud800") == "a\\u202eb\\nc\\x1b\\ud800"

@@ -1,0 +1,152 @@
+"""The terminal summary and the table of `ptqc explain`, on documents written by hand."""
+
+from typing import Any
+
+import pytest
+
+from ptqc.summary import WIDTH, explain, summarize
+
+TIMES = {"float_ms": 2.0, "compiled_ms": 1.0, "seconds": 7.06, "peak_memory_mb": 1254.1}
+
+
+def manifest(**changes: Any) -> dict[str, Any]:
+    document: dict[str, Any] = {
+        "source": {"bytes": 1_000_000},
+        "file": {"bytes": 129_946},
+        "budget": "13%",
+        "allocation": {
+            "loss": 0.002019, "unit": "nat", "gap": 1e-7, "limit": 130_000, "price_of_one_percent": 0.00066,
+            "status": "optimal",
+        },
+        "weights_by_format": {"int5": 100, "int4": 300},
+        "results": {
+            "top1_agreement": 0.9844, "sqnr_db": 22.49, "loss": 0.00037, "loss_unit": "nat", "held_back_samples": 32,
+            "float_score": None, "compiled_score": None,
+        },
+        "verification": {"integer_nodes": 32},
+        "float_operators": {},
+        "notes": [],
+    }  # fmt: skip
+    for path, value in changes.items():
+        part, _, key = path.partition("__")
+        if key:
+            document[part][key] = value
+        else:
+            document[part] = value
+    return document
+
+
+def lines(times: dict[str, float] = TIMES, **changes: Any) -> dict[str, str]:
+    """Label -> content of a summary, continuation lines joined."""
+    text = summarize(manifest(**changes), times)
+    found: dict[str, str] = {}
+    for line in text.splitlines():
+        assert len(line) <= WIDTH
+        label, content = line[:12].strip() or [*found][-1], line[12:]
+        found[label] = f"{found[label]} {content}" if label in found else content
+    return found
+
+
+def test_the_whole_summary() -> None:
+    assert summarize(manifest(), TIMES).splitlines() == [
+        "size        1,000,000 -> 129,946 bytes: 12.99 % of the original, 99.96 % of the budget of 13%",
+        "weights     300 int4, 100 int5; 4.25 bits on average",
+        "plan        predicted loss 0.00202 nat, proven best; +1 % of size: -0.00066",
+        "agreement   same top class in 98.4 %, SQNR 22.5 dB, loss 0.00037 nat (32 held-back samples)",
+        "latency     2.000 -> 1.000 ms per run in ONNX Runtime: 2.00 times as fast",
+        "kernels     32 on integers, none in float",
+        "took        7.1 s, 1,254 MB of memory at most",
+    ]
+
+
+def test_no_budget() -> None:
+    found = lines(budget=None, allocation__price_of_one_percent=0.0)
+    assert found["size"] == "1,000,000 -> 129,946 bytes: 12.99 % of the original"
+    assert found["plan"].endswith("proven best; more size would gain nothing")
+
+
+def test_a_plan_that_is_not_proven() -> None:
+    assert "at most 1.2 % from the best" in lines(allocation__gap=0.012)["plan"]
+
+
+def test_a_given_plan() -> None:
+    assert lines(allocation__status="given")["plan"] == "predicted loss 0.00202 nat; as given, not chosen by the solver"
+
+
+def test_slower_is_said_loudly() -> None:
+    found = lines({**TIMES, "compiled_ms": 3.0})
+    assert found["latency"] == "2.000 -> 3.000 ms per run in ONNX Runtime: SLOWER, 1.50 times as long"
+
+
+def test_no_classes() -> None:
+    assert lines(results__top1_agreement=None)["agreement"].startswith("SQNR 22.5 dB")
+
+
+def test_scores() -> None:
+    assert "score" not in lines()
+    assert lines(results__float_score=91.2, results__compiled_score=90.95)["score"] == "91.20 -> 90.95 (-0.25)"
+
+
+def test_operators_in_float_are_named_most_frequent_first() -> None:
+    operators = {"Softmax": 1, "Resize": 4, "Erf": 4, "Gather": 2, "Tanh": 1, "Sin": 1}
+    found = lines(float_operators=operators)["kernels"]
+    assert found == "32 on integers, in float 4 Erf, 4 Resize, 2 Gather, 1 Sin and 2 more"
+
+
+def test_no_weights() -> None:
+    assert "weights" not in lines(weights_by_format={})
+
+
+def test_warnings_come_last_and_only_they() -> None:
+    notes = [
+        {"step": "judge", "subject": "", "message": "agrees poorly", "level": "warning"},
+        {"step": "flatten", "subject": "y", "message": "Reshape is now Flatten", "level": "info"},
+        {"step": "judge", "subject": "y\x1b[2J", "message": "looks odd", "level": "warning"},
+    ]
+    assert summarize(manifest(notes=notes), TIMES).splitlines()[-2:] == [
+        "WARNING     agrees poorly",
+        "WARNING     y\\x1b[2J: looks odd",
+    ]
+
+
+def test_many_and_long_warnings() -> None:
+    note = {"step": "judge", "subject": "n" * 500, "message": "word " * 60, "level": "warning"}
+    text = summarize(manifest(notes=[note] * 9), TIMES)
+    assert max(map(len, text.splitlines())) <= WIDTH
+    assert text.endswith("WARNING     and 6 more, see the report")
+
+
+@pytest.fixture
+def documents() -> tuple[dict[str, Any], dict[str, Any]]:
+    plan = {
+        "weights": [
+            {"weight": "w", "format": "int4", "layers": {"/conv": "integer", "/twin\n": "float"}},
+            {"weight": "positions", "format": "float16", "layers": {}},
+        ]
+    }
+    candidates = [
+        {"format": "int4", "bytes": 1234, "loss": 0.00123, "error": 0.1},
+        {"format": "float16", "bytes": 5678, "loss": 0.0, "error": 0.0},
+    ]
+    weights = [{"weight": name, "elements": 2000, "candidates": candidates} for name in ("w", "positions")]
+    return plan, {"weights": weights}
+
+
+def test_explain(documents: tuple[dict[str, Any], dict[str, Any]]) -> None:
+    notes = [
+        {"step": "lower", "subject": "/twin\n", "message": "Conv computes in float: why", "level": "info"},
+        {"step": "convert-opset", "subject": "", "message": "opset 17 converted to 18", "level": "info"},
+    ]
+    assert explain(manifest(notes=notes), *documents).splitlines() == [
+        "layer or weight  elements   format  compute  bytes  predicted loss",
+        "/conv               2,000     int4  integer  1,234        1.23e-03",
+        "/twin\\n             2,000     int4    float  1,234        1.23e-03",
+        "positions           2,000  float16    table  5,678        0.00e+00",
+        "",
+        "[lower] /twin\\n: Conv computes in float: why",
+        "[convert-opset] opset 17 converted to 18",
+    ]
+
+
+def test_explain_without_notes(documents: tuple[dict[str, Any], dict[str, Any]]) -> None:
+    assert explain(manifest(), *documents).splitlines()[-1].startswith("positions")
