@@ -48,7 +48,13 @@ def build(name: str, budget: str, folder: str, earlier: str | None, samples: int
         if earlier:
             artifact = resolve(earlier, output=folder, budget=budget, force=True, cache=cache)
         else:
-            options = {"output": folder, "budget": budget, "force": True, "cache": cache, "samples": samples}
+            options: dict[str, Any] = {
+                "output": folder,
+                "budget": budget,
+                "force": True,
+                "cache": cache,
+                "samples": samples,
+            }
             artifact = compile_model(task.path, calibration=feeds, **options)
     except Infeasible as result:
         return {"smallest": result.smallest, "blockers": [list(pair) for pair in result.blockers]}

@@ -61,7 +61,8 @@ def compared(real: Run, tested: Run, agreement: Agreement) -> Run:
 def class_scores(output: np.ndarray) -> np.ndarray:
     """(predictions, classes) of an output with classes on the last axis that is longer than 1."""
     classes = next((size for size in reversed(output.shape) if size > 1), 1)
-    return output.reshape(-1, classes).astype(np.float64)
+    scores: np.ndarray = np.asarray(output.reshape(-1, classes), np.float64)
+    return scores
 
 
 def log_probabilities(scores: np.ndarray) -> np.ndarray:

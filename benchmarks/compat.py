@@ -47,9 +47,10 @@ def probe(python: str, model: Path, feeds: Path, folder: Path) -> dict[str, Any]
         done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, check=False, env=clean())
         result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     except (OSError, subprocess.TimeoutExpired) as error:
-        return {"error": harness.describe(error)}
+        return {"runtime": python, "error": harness.describe(error)}
     except (IndexError, ValueError):
-        return {"error": f"ended with exit code {done.returncode}: {done.stderr.strip()[-harness.LONGEST_ERROR :]}"}
+        last = done.stderr.strip()[-harness.LONGEST_ERROR :]
+        return {"runtime": python, "error": f"ended with exit code {done.returncode}: {last}"}
     if optimized.is_file():
         result |= kernels(optimized)
     if outputs.is_file():

@@ -1,4 +1,4 @@
-"""ONNX Runtime's own static int8 file of a model: what a user gets from its quantization tools with sensible choices."""
+"""ONNX Runtime's own static int8 file of a model: what its quantization tools give with sensible choices."""
 
 import tempfile
 from collections.abc import Iterable

@@ -16,24 +16,32 @@ WIDEST_GRAM = 8192
 
 @dataclass
 class Moments:
-    """Running sums over columns: gram (groups, d, d) or its diagonal (groups, d), total (groups, d), count."""
+    """Running sums over columns: gram (groups, d, d) or its diagonal (groups, d), total (groups, d), count.
+
+    gram is taken about `origin`, the mean of the first columns: where the mean is far larger than the deviations,
+    float32 would not hold the squares about zero.
+    """
 
     gram: np.ndarray
     total: np.ndarray
+    origin: np.ndarray
     count: int = 0
 
     @classmethod
     def empty(cls, groups: int, width: int) -> "Moments":
         """No columns yet."""
         shape = (groups, width, width) if width <= WIDEST_GRAM else (groups, width)
-        return cls(np.zeros(shape, np.float32), np.zeros((groups, width), np.float64))
+        return cls(np.zeros(shape, np.float32), np.zeros((groups, width)), np.zeros((groups, width), np.float32))
 
     def add(self, columns: np.ndarray) -> None:
         """Add columns (groups, d, n)."""
+        if not self.count:
+            self.origin = np.asarray(columns.mean(-1, dtype=np.float64), np.float32)
+        moved = columns - self.origin[..., None]
         if self.gram.ndim == 3:
-            self.gram += columns @ columns.transpose(0, 2, 1)
+            self.gram += moved @ moved.transpose(0, 2, 1)
         else:
-            self.gram += (columns * columns).sum(-1)
+            self.gram += (moved * moved).sum(-1)
         self.total += columns.sum(-1, dtype=np.float64)
         self.count += columns.shape[-1]
 
@@ -44,13 +52,15 @@ class Moments:
 
     def second(self, centred: bool = True) -> np.ndarray:
         """E[x xᵀ], less E[x]E[x]ᵀ when centred; float32, of gram's shape."""
-        mean = self.mean
-        second = self.gram / np.float32(max(self.count, 1))
-        if not centred:
-            return second
-        if second.ndim == 2:
-            return np.asarray(np.maximum(second - mean * mean, 0.0))
-        return np.asarray(second - mean[:, :, None] * mean[:, None, :])
+        mean = self.total / max(self.count, 1)
+        moved = np.asarray(mean - self.origin, np.float32)
+        second = self.gram / np.float32(max(self.count, 1)) - self._square(moved)
+        if self.gram.ndim == 2:
+            second = np.maximum(second, 0.0)
+        return np.asarray(second if centred else second + self._square(np.asarray(mean, np.float32)))
+
+    def _square(self, mean: np.ndarray) -> np.ndarray:
+        return np.asarray(mean * mean if self.gram.ndim == 2 else mean[:, :, None] * mean[:, None, :])
 
 
 def error(delta: np.ndarray, second: np.ndarray) -> np.ndarray:

@@ -89,6 +89,8 @@ class Artifact:
 def load(folder: str | Path) -> Artifact:
     """Open an artifact. Raises UsageError when it is not one, or when a file is not what the manifest says."""
     artifact = Artifact(Path(folder))
+    if not (artifact.folder / MANIFEST).is_file():
+        raise UsageError(f"{folder} is not a folder that `ptqc compile` wrote: it has no {MANIFEST}")
     if not _is_ours(artifact.folder):
         raise UsageError(f"{folder} is not a folder that `ptqc compile` wrote: its {MANIFEST} is another program's")
     for name, expected in artifact.manifest["files"].items():

@@ -2,11 +2,12 @@
 
 import argparse
 import json
+import re
 import sys
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from ptqc import __version__
 from ptqc.errors import PtqcError, UsageError
@@ -17,9 +18,9 @@ INTERRUPTED = 130
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit code is that of `ptqc.errors`."""
-    options = _parser().parse_args(arguments)
-    run: Callable[[argparse.Namespace], None] = options.run
     try:
+        options = _parser().parse_args(_joined(sys.argv[1:] if arguments is None else arguments))
+        run: Callable[[argparse.Namespace], None] = options.run
         run(options)
     except PtqcError as error:
         print(f"ptqc: {error}", file=sys.stderr)
@@ -30,6 +31,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:
         return _internal_fault(error)
     return 0
+
+
+def _joined(arguments: Sequence[str]) -> list[str]:
+    """`--mean -1,2` as `--mean=-1,2`: argparse would take a value that begins with a minus sign for an option."""
+    joined: list[str] = []
+    for argument in arguments:
+        if joined and re.fullmatch("--[a-z-]+", joined[-1]) and re.match(r"-\.?\d", argument):
+            joined[-1] += f"={argument}"
+        else:
+            joined.append(argument)
+    return joined
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line, as every other error is told."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message}; `{self.prog} --help` lists the options")
 
 
 def _internal_fault(error: Exception) -> int:
@@ -46,7 +65,7 @@ def _internal_fault(error: Exception) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="ptqc", description="Post-training quantization compiler for ONNX models.")
+    parser = _Parser(prog="ptqc", description="Post-training quantization compiler for ONNX models.")
     parser.add_argument("--version", action="version", version=f"ptqc {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_compile(commands.add_parser("compile", help="compile an ONNX model to a byte budget"))
@@ -124,6 +143,8 @@ def _add_preprocessing(parser: argparse.ArgumentParser) -> None:
 
 
 def _bits(text: str) -> tuple[int, ...]:
+    if not re.fullmatch(r"\d+(,\d+)*", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of widths such as 2,3,4")
     return tuple(int(part) for part in text.split(","))
 
 

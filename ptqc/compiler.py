@@ -1,7 +1,6 @@
 """The story of a compile: read, normal form, measure, fit to the budget, verify, judge, publish."""
 
 import platform
-import resource
 import tempfile
 import time
 from collections import Counter
@@ -20,12 +19,14 @@ from ptqc.budget import Budget
 from ptqc.calibration.images import Preprocessing
 from ptqc.codegen.onnxruntime.verify import Verified, verify
 from ptqc.errors import UsageError
+from ptqc.memory import peak_memory_mb
 from ptqc.notes import Level, Note
 from ptqc.options import CompileOptions
 from ptqc.passes.context import Context
 from ptqc.plan import Plan, write_json
 from ptqc.progress import SILENT, Progress
 from ptqc.reading import read_model
+from ptqc.report import render
 from ptqc.stages.fit import Fitted, fit
 from ptqc.stages.judge import Evaluate, Judged, judge, to_json
 from ptqc.stages.labels import read_labels
@@ -71,11 +72,11 @@ def compile(  # noqa: A001
     with tempfile.TemporaryDirectory(prefix="ptqc-") as folder:
         samples = gather(source, calibration, Path(folder) / "samples", chosen.samples, preprocessing, progress)
         dump = Path(dump_passes) if dump_passes is not None else None
+        score = evaluate or _scorer(source.model, labels, Path(folder), preprocessing)
         prepared = prepare(source, samples, progress, dump)
         store = Store(Path(cache) if cache is not None else default_folder())
         context, notes, entry = measure(prepared, chosen, store, progress)
         job = _Job(prepared, context, chosen, [*prepared.notes, *notes], entry, limit, started)
-        score = evaluate or _scorer(prepared, labels, Path(folder), preprocessing)
         return job.finish(Path(output), score, force, progress)
 
 
@@ -104,16 +105,16 @@ def resolve(
     prepared, context, options, notes = recall(store, entry, progress)
     job = _Job(prepared, context, options, [*prepared.notes, *notes], entry, limit, started)
     with tempfile.TemporaryDirectory(prefix="ptqc-") as temporary:
-        score = evaluate or _scorer(prepared, labels, Path(temporary), preprocessing)
+        score = evaluate or _scorer(prepared.model, labels, Path(temporary), preprocessing)
         return job.finish(Path(output), score, force, progress, plan)
 
 
 def _scorer(
-    prepared: Prepared, labels: str | Path | None, folder: Path, preprocessing: Preprocessing | None
+    model: ir.Model, labels: str | Path | None, folder: Path, preprocessing: Preprocessing | None
 ) -> Evaluate | None:
     if labels is None:
         return None
-    return read_labels(prepared.model, Path(labels), folder / "labelled", preprocessing).top1
+    return read_labels(model, Path(labels), folder / "labelled", preprocessing).top1
 
 
 class _Job:
@@ -153,8 +154,6 @@ class _Job:
         sensitivity = self._sensitivity(fitted)
         plan = fitted.plan.to_json()
         run = self._run(verified, judged)
-        from ptqc.report import render
-
         files = {
             artifact.MODEL: fitted.exported.data,
             artifact.PLAN: write_json(plan).encode(),
@@ -243,6 +242,7 @@ class _Job:
                     "bytes": c.bytes,
                     "loss": c.loss,
                     "error": context.errors[weight, c.form],
+                    "needs": list(c.needs),
                 }
                 for c in group
             ]
@@ -281,7 +281,7 @@ class _Job:
             **to_json(judged)[1],
             "load_seconds": verified.load_seconds,
             "seconds": time.monotonic() - self.started,
-            "peak_memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+            "peak_memory_mb": peak_memory_mb(),
             "host": {"machine": platform.machine(), "system": platform.system(), "python": platform.python_version()},
         }
 

@@ -1,5 +1,6 @@
 """What a user can choose about a compile. Defaults are the same for every model."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal, get_args
@@ -40,8 +41,10 @@ class CompileOptions:
             raise UsageError(f"samples is {self.samples}; at least 2 are needed, one of them held back")
         if not self.bits or any(not NARROWEST <= b <= WIDEST for b in self.bits):
             raise UsageError(f"bits is {self.bits}; give widths from {NARROWEST} to {WIDEST}")
-        if self.activation_limit < 0:
-            raise UsageError(f"activation_limit is {self.activation_limit}; it cannot be negative")
+        if not 0 <= self.activation_limit < math.inf:
+            raise UsageError(f"activation_limit is {self.activation_limit}; give a loss of 0 or more")
+        if self.seed < 0:
+            raise UsageError(f"seed is {self.seed}; it cannot be negative")
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> "CompileOptions":

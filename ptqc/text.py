@@ -50,4 +50,4 @@ def magnitude(count: float) -> str:
 
 def decibels(error: float) -> str:
     """A relative squared error as a signal to noise ratio: −10 log10(error)."""
-    return f"{-10 * math.log10(error):.1f} dB" if error > 0 else "exact"
+    return f"{0.0 - 10 * math.log10(error):.1f} dB" if error > 0 else "exact"

@@ -114,6 +114,10 @@ def site(name: str) -> dict[str, Any]:
     return {"site": name, "tensors": [name], "format": "uint8", "scale": 0.01, "zero_point": 3}
 
 
+def note(step: str, subject: str, message: str, level: str = "info") -> dict[str, Any]:
+    return {"step": step, "subject": subject, "message": message, "level": level}
+
+
 def manifest(told: int, original: int, loss: float, names: list[str]) -> dict[str, Any]:
     return {
         "ptqc": "0.1.0",
@@ -143,11 +147,8 @@ def manifest(told: int, original: int, loss: float, names: list[str]) -> dict[st
         "measurements": "ee" * 32,
         "cpu": {"saturates_without_vnni": False, "session_option_without_vnni": {}},
         "notes": [
-            {"step": "flatten", "subject": name, "message": "Reshape is now Flatten", "level": "info"} for name in names[:5]
-        ]
-        + [
-            {"step": "lower", "subject": name, "message": "Conv computes in float: it would cost too much", "level": "info"}
-            for name in names[3:4]
+            *(note("flatten", name, "Reshape is now Flatten") for name in names[:5]),
+            *(note("lower", name, "Conv computes in float: it would cost too much") for name in names[3:4]),
         ],
     }  # fmt: skip
 
@@ -209,8 +210,7 @@ def test_nothing_from_a_model_becomes_markup(field_name: str) -> None:
         case "library":
             given.manifest["libraries"][EVIL] = EVIL
         case "note":
-            given.manifest["notes"].append({"step": EVIL, "subject": EVIL, "message": EVIL, "level": "warning"})
-            given.manifest["notes"].append({"step": EVIL, "subject": EVIL, "message": EVIL, "level": "info"})
+            given.manifest["notes"] += [note(EVIL, EVIL, EVIL, "warning"), note(EVIL, EVIL, EVIL)]
         case "weight":
             given.plan["weights"][0] = {"weight": EVIL, "format": "int2", "layers": {}}
             given.sensitivity["weights"][0] |= {"weight": EVIL, "layers": {}}
@@ -256,7 +256,7 @@ def test_the_worst_come_with_a_remedy() -> None:
     remedy = f"{worst.upgrade.form}: one more bit costs {extra:,} bytes"
     text = given.page().text
     assert remedy in text
-    assert f"takes off {number(gain)} of loss" in text
+    assert f"takes off {number(gain)}" in text
 
 
 def test_the_remedy_for_the_widest_integers() -> None:
@@ -350,7 +350,7 @@ def test_a_file_that_grew() -> None:
 
 def test_warnings_stand_above_the_sections() -> None:
     given = documents()
-    given.manifest["notes"].append({"step": "judge", "subject": "", "message": "agrees poorly", "level": "warning"})
+    given.manifest["notes"].append(note("judge", "", "agrees poorly", "warning"))
     given.manifest["cpu"]["session_option_without_vnni"] = {"session.x64quantprecision": "1"}
     html = given.html()
     assert html.count('class="warning"') == 2

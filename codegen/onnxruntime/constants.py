@@ -26,7 +26,8 @@ class Constant:
 
 def narrow_scale(scale: np.ndarray) -> np.ndarray:
     """float16 where that is exact, else float32."""
-    half = scale.astype(np.float16)
+    with np.errstate(over="ignore"):
+        half = scale.astype(np.float16)
     return half if np.array_equal(half.astype(np.float32), scale) else scale.astype(np.float32)
 
 

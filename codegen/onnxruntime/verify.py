@@ -24,7 +24,7 @@ from ptqc.lowered import Lowered
 from ptqc.plan import Plan
 
 # Single steps of one code grow through the layers when sums are ordered differently, in deep networks until two right
-# executions differ about as much as quantization itself changes the outputs. Allowed: 1.5 times that, within these ends.
+# executions differ about as much as quantization itself changes the outputs. Allowed: 1.5 times that, within these.
 OUTPUT_TOLERANCE = (0.01, 0.7)
 
 

@@ -195,7 +195,7 @@ def _spooling(directory: Path) -> Iterator[None]:
 def _notes(stream: Source, count: int) -> tuple[Note, ...]:
     notes = []
     if stream.available is not None and stream.available > count:
-        message = f"{count} of the {stream.available} samples in {stream.description} are used, evenly spread"
+        message = f"{count} of the {stream.available} samples given are used, evenly spread"
         notes.append(Note("calibrate", "", message))
     if count < FEW:
         message = f"only {count} calibration samples: the observed ranges may be too narrow; give {FEW} or more"

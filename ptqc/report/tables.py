@@ -53,7 +53,7 @@ def _remedy(row: Row, facts: Facts) -> str:
     share = f" ({percent(extra / facts.original)} of the original)"
     more = better.form.bits - chosen.form.bits
     step = "one more bit" if more == 1 else f"{more} more bits" if more > 1 else "it"
-    return f"{better.form}: {step} costs {extra:,} bytes{share}{brings}; takes off {number(gain)} of loss"
+    return f"{better.form}: {step} costs {extra:,} bytes{share}{brings}, takes off {number(gain)}"
 
 
 def _no_upgrade(row: Row, facts: Facts) -> str:

@@ -53,7 +53,7 @@ def _from_npz(path: Path) -> tuple[object, np.ndarray]:
     try:
         with np.load(path, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
-    except (OSError, ValueError) as error:
+    except Exception as error:  # NumPy and zipfile raise many types for a damaged file
         raise CalibrationError(f"cannot read the labels {path}: {error}") from error
     labels = arrays.pop(KEY, None)
     if labels is None or labels.ndim != 1 or labels.dtype.kind not in "iu":
@@ -66,13 +66,24 @@ def _from_csv(
 ) -> tuple[object, np.ndarray]:
     if len(inputs) != 1:
         raise CalibrationError(f"a CSV of images fits models with one input; this one has {len(inputs)}: give an .npz")
-    rows = []
-    with path.open(newline="", encoding="utf-8") as file:
-        for number, row in enumerate(csv.reader(file), 1):
-            if len(row) >= 2 and row[1].strip().isdigit():
-                rows.append((row[0], int(row[1])))
-            elif number > 1:  # the first line may be a heading
-                raise CalibrationError(f"{path}, line {number}: {row} is not `image,class number`")
+    rows = _rows(path)
     loader = preprocessing or Preprocessing()
     images = ({inputs[0].name: loader.load(path.parent / name, inputs[0])} for name, _ in rows)
     return images, np.array([label for _, label in rows])
+
+
+def _rows(path: Path) -> list[tuple[str, int]]:
+    """Image and class number of every line."""
+    try:
+        lines = list(csv.reader(path.read_text(encoding="utf-8").splitlines()))
+    except (OSError, ValueError, csv.Error) as error:
+        raise CalibrationError(f"cannot read the labels {path}: {error}") from error
+    rows = []
+    for number, line in enumerate(lines, 1):
+        if len(line) >= 2 and line[1].strip().isdecimal():
+            rows.append((line[0], int(line[1])))
+        elif line and number > 1:  # the first line may be a heading
+            raise CalibrationError(f"{path}, line {number}: {line} is not `image,class number`")
+    if not rows:
+        raise CalibrationError(f"{path} has no line `image,class number`")
+    return rows

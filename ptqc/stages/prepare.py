@@ -13,7 +13,7 @@ from ptqc.calibration.inputs import input_specs
 from ptqc.calibration.observers import RangeObserver
 from ptqc.calibration.plausibility import preprocessing_warning
 from ptqc.calibration.samples import Samples, collect
-from ptqc.errors import CalibrationError
+from ptqc.errors import CalibrationError, UsageError
 from ptqc.execute.onnxruntime import Feeds, Runner
 from ptqc.notes import Level, Note
 from ptqc.operators import constant
@@ -77,6 +77,8 @@ def gather(
 
 def prepare(source: Source, samples: Samples, progress: Progress, dump: Path | None = None) -> Prepared:
     """Rewrite the model to normal form, checked on the first samples after every pass."""
+    if dump is not None:
+        _make_dump_folder(dump)
     model = source.model.clone()
     passes = default_rewrites()
     with progress.stage("normal form", len(passes)) as stage:
@@ -85,6 +87,13 @@ def prepare(source: Source, samples: Samples, progress: Progress, dump: Path | N
     origin = Origin(source.path.name, source.size, source.digest, _float_elements(source.model))
     warnings = (*source.notes, *samples.notes, *_plausible(source.model, samples))
     return Prepared(model, samples_, origin, (*warnings, *notes))
+
+
+def _make_dump_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"cannot make the folder {folder} that passes are dumped to: {error}") from error
 
 
 def _float_elements(model: ir.Model) -> int:

@@ -172,7 +172,7 @@ def test_few_samples_are_warned_about(tmp_path):
 
 def test_a_subset_is_noted(tmp_path):
     samples = collect(np.zeros((100, 4), np.float32), [X], tmp_path, 40)
-    assert [note.message for note in samples.notes] == ["40 of the 100 samples in the array are used, evenly spread"]
+    assert [note.message for note in samples.notes] == ["40 of the 100 samples given are used, evenly spread"]
 
 
 def test_progress_is_told_with_the_expected_count(tmp_path):

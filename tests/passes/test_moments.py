@@ -194,3 +194,15 @@ def test_enough_columns_for_the_gram_matrix() -> None:
     assert total(1000, 100) >= 4000
     assert total(100_000, 64) == 8192
     assert positions_per_sample(Layer("y", "Conv", "x", "w", None, "y", (8, 1, 1, 1), 0), 10**6) == 1
+
+
+def test_a_mean_far_above_the_deviations_costs_no_digits() -> None:
+    """About zero, float32 sums of squares would give a covariance with negative eigenvalues."""
+    deviations = noise(1, 20, 4000, scale=0.5)
+    found, about_zero = Moments.empty(1, 20), Moments.empty(1, 20)
+    for part in range(0, 4000, 500):
+        found.add(deviations[..., part : part + 500] + np.float32(3000))
+        about_zero.add(deviations[..., part : part + 500])
+    np.testing.assert_allclose(found.second(), about_zero.second(), atol=2e-3)
+    np.testing.assert_allclose(found.mean, 3000 + about_zero.mean, rtol=1e-6)
+    np.testing.assert_allclose(found.second(centred=False), 3000.0**2, rtol=1e-3)

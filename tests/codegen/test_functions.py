@@ -1,0 +1,182 @@
+"""The unpacking functions as ONNX Runtime evaluates them: the codes that come out, and what is left of them."""
+
+import numpy as np
+import onnx
+import pytest
+from graphs import noise
+from kernels import ELEMENT, Graph, run_optimized
+from onnx import helper
+
+from ptqc import grids, integer
+from ptqc.codegen.onnxruntime import constants
+from ptqc.codegen.onnxruntime.functions import DOMAIN, Function, Kind
+from ptqc.formats import UINT8, Family, Format, QuantParams
+from ptqc.formats import integer as integers
+
+FORMS = [integers(bits) for bits in range(2, 9)]
+SHAPES = [((1,), 0), ((13,), 0), ((3, 5), 0), ((3, 5), 1), ((4, 3, 3, 3), 0), ((2, 5, 1), 1), ((8, 8), 0)]
+
+
+def codes_of(form: Format, shape: tuple[int, ...]) -> np.ndarray:
+    """Codes that go through the whole grid, ends included."""
+    every = grids.code_of(np.arange(2**form.bits), form)
+    return np.resize(every[::-1], shape).astype(np.int8)
+
+
+def model(graph: Graph, outputs: dict[str, list[None] | None], function: Function, opset: int = 18) -> onnx.ModelProto:
+    """The graph's model with a function. outputs: name -> open dimensions, or None where the rank is open too."""
+    inputs = [helper.make_tensor_value_info(n, ELEMENT[str(a.dtype)], a.shape) for n, a in graph.feeds.items()]
+    element = onnx.TensorProto.UINT8 if graph.nodes[-1].op_type == "QuantizeLinear" else onnx.TensorProto.FLOAT
+    values = [helper.make_tensor_value_info(name, element, shape) for name, shape in outputs.items()]
+    proto = helper.make_model(
+        helper.make_graph(graph.nodes, "g", inputs, values, graph.constants),
+        opset_imports=[helper.make_opsetid("", opset), helper.make_opsetid(DOMAIN, 1)],
+        functions=[function.to_proto(opset)],
+    )
+    proto.ir_version = max(8, helper.find_min_ir_version_for(proto.opset_import[:1]))
+    return proto
+
+
+def call(graph: Graph, made: constants.Constant) -> list[str]:
+    graph.nodes.append(made.call)
+    return list(made.call.output)
+
+
+def evaluated(graph: Graph, outputs: dict[str, int], function: Function, opset: int = 18) -> list[np.ndarray]:
+    """What the outputs (name -> rank) are in a model that passes the checker."""
+    onnx.checker.check_model(model(graph, {name: [None] * rank for name, rank in outputs.items()}, function, opset))
+    left = {"DequantizeLinear"} if function.kind in (Kind.LAYER, Kind.WEIGHT) else set()
+    found = []
+    for name in outputs:  # each by itself, since the runner gives one
+        array, operators = run_optimized(model(graph, {name: None}, function, opset).SerializeToString(), graph.feeds)
+        assert operators <= left, "the rest folds when the file is loaded"
+        found.append(array)
+    return found
+
+
+def optimized(graph: Graph, output: str, function: Function) -> tuple[np.ndarray, set[str]]:
+    return run_optimized(model(graph, {output: None}, function).SerializeToString(), graph.feeds)
+
+
+def along(scale: np.ndarray, rank: int, axis: int) -> np.ndarray:
+    return scale.reshape([-1 if i == axis else 1 for i in range(rank)])
+
+
+@pytest.mark.parametrize(("shape", "axis"), SHAPES)
+@pytest.mark.parametrize("form", FORMS, ids=str)
+def test_weights(form: Format, shape: tuple[int, ...], axis: int) -> None:
+    codes = codes_of(form, shape)
+    scale = np.abs(noise(shape[axis])) + np.float32(0.1)
+    expected = codes.astype(np.float32) * along(scale, len(shape), axis)
+    for as_float in (False, True):
+        graph = Graph()
+        made = constants.weight(codes, form, scale, axis, "w", graph.constant, as_float=as_float)
+        call(graph, made)
+        (found,) = evaluated(graph, {"w": len(shape)}, made.function)
+        np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize(("shape", "axis"), [((13,), 0), ((4, 3, 3, 3), 0), ((5, 3), 1)])
+@pytest.mark.parametrize("form", FORMS, ids=str)
+def test_layers(form: Format, shape: tuple[int, ...], axis: int) -> None:
+    codes, scale = codes_of(form, shape), (np.abs(noise(shape[axis])) + np.float32(0.1)).astype(np.float16)
+    bias = (np.arange(shape[axis]) * 7000 - 20_000).astype(np.int32) * 16
+    step = np.float32(0.37)
+    graph = Graph()
+    scale = scale.astype(np.float32)
+    name = graph.constant(step)
+    made = constants.layer(codes, form, scale, bias, name, axis, ["w", "b"], graph.constant)
+    call(graph, made)
+    weight, biases = evaluated(graph, {"w": len(shape), "b": 1}, made.function)
+    np.testing.assert_array_equal(weight, codes.astype(np.float32) * along(scale, len(shape), axis))
+    np.testing.assert_array_equal(biases, bias.astype(np.float32) * (step * scale))
+
+
+@pytest.mark.parametrize("shape", [(1,), (13,), (3, 5), (2, 2, 3, 5)])
+@pytest.mark.parametrize("bits", [1, 2, 4])
+def test_palettes(bits: int, shape: tuple[int, ...]) -> None:
+    values = noise(2**bits)
+    codes = np.resize(np.arange(2**bits)[::-1], shape).astype(np.uint8)
+    graph = Graph()
+    made = constants.palette(codes, Format(Family.PALETTE, bits), values, "w", graph.constant)
+    call(graph, made)
+    (found,) = evaluated(graph, {"w": len(shape)}, made.function)
+    np.testing.assert_array_equal(found, values[codes])
+
+
+@pytest.mark.parametrize("opset", [18, 19, 20, 21, 22, 23, 24, 25, 26])
+def test_every_accepted_opset(opset: int) -> None:
+    graph = Graph()
+    form, codes = integers(7), codes_of(integers(7), (3, 5))
+    made = constants.weight(codes, form, np.ones(3, np.float32), 0, "w", graph.constant, as_float=True)
+    call(graph, made)
+    (found,) = evaluated(graph, {"w": 2}, made.function, opset)
+    np.testing.assert_array_equal(found, codes.astype(np.float32))
+
+
+X, Y = QuantParams(UINT8, 0.05, 3), QuantParams(UINT8, 0.4, 128)
+
+
+@pytest.mark.parametrize("form", FORMS[:-1], ids=str)
+@pytest.mark.parametrize("groups", [1, 4])
+def test_a_convolution_becomes_one_integer_kernel(form: Format, groups: int) -> None:
+    codes, scale = codes_of(form, (4, 4 // groups, 3, 3)), np.array([0.5, 0.25, 0.125, 0.375], np.float32)
+    bias = np.array([100, -2000, 3, 0], np.int32)
+    data = np.random.default_rng(0).integers(0, 256, (2, 4, 7, 7)).astype(np.uint8)
+    graph = Graph()
+    real = graph.real(graph.input(data), X)
+    step = graph.nodes[-1].input[1]
+    made = constants.layer(codes, form, scale, bias, step, 0, ["w", "b"], graph.constant)
+    output = graph.codes(graph.add("Conv", [real, *call(graph, made)], group=groups, pads=[1, 1, 1, 1]), Y)
+    found, operators = optimized(graph, output, made.function)
+    assert operators - {"Transpose"} == {"QLinearConv"}
+    accumulator = integer.conv_accumulator(
+        data, X.zero_point, codes, bias, strides=(1, 1), pads=(1, 1, 1, 1), dilations=(1, 1), groups=groups
+    )
+    factor = integer.multiplier(X, scale, Y).reshape(1, -1, 1, 1)
+    np.testing.assert_array_equal(found, integer.requantize(accumulator, factor, Y))
+
+
+@pytest.mark.parametrize("form", FORMS[:-1], ids=str)
+@pytest.mark.parametrize("quantized", [False, True])
+@pytest.mark.parametrize("op_type", ["Gemm", "MatMul"])
+def test_a_product_becomes_one_integer_kernel(op_type: str, quantized: bool, form: Format) -> None:
+    codes, scale = codes_of(form, (9, 5)), np.array([0.5, 0.25, 0.125, 0.375, 1], np.float32)
+    bias = np.array([100, -2000, 3, 0, 7], np.int32)
+    data = np.random.default_rng(0).integers(0, 256, (4, 9)).astype(np.uint8)
+    graph = Graph()
+    real = graph.real(graph.input(data), X)
+    step = graph.nodes[-1].input[1]
+    if op_type == "Gemm":
+        made = constants.layer(codes, form, scale, bias, step, 1, ["w", "b"], graph.constant)
+    else:
+        made = constants.weight(codes, form, scale, 1, "w", graph.constant, as_float=False)
+    output = graph.add(op_type, [real, *call(graph, made)])
+    if quantized:
+        output = graph.codes(output, Y)
+    found, operators = optimized(graph, output, made.function)
+    kernels = {("Gemm", True): "QGemm", ("Gemm", False): "QGemm", ("MatMul", True): "QLinearMatMul"}
+    assert operators == {kernels.get((op_type, quantized), "MatMulIntegerToFloat")}
+    accumulator = integer.matmul_accumulator(data, X.zero_point, codes, bias if op_type == "Gemm" else None)
+    if quantized:
+        expected = integer.requantize(accumulator, integer.multiplier(X, scale, Y), Y)
+        np.testing.assert_array_equal(found, expected)
+    else:
+        np.testing.assert_allclose(found, accumulator * (X.scale * scale.astype(np.float64)), rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("form", [integers(2), integers(5), integers(8)], ids=str)
+def test_a_float_layer_reads_a_folded_constant(form: Format) -> None:
+    codes, scale = codes_of(form, (4, 4, 3, 3)), np.full(4, 0.5, np.float32)
+    graph = Graph()
+    made = constants.weight(codes, form, scale, 0, "w", graph.constant, as_float=True)
+    output = graph.add("Conv", [graph.input(noise(1, 4, 7, 7)), *call(graph, made)])
+    _, operators = optimized(graph, output, made.function)
+    assert operators <= {"Conv", "ReorderOutput", "ReorderInput"}
+
+
+def test_names_differ_where_functions_do() -> None:
+    functions = [Function(Kind.FLOAT, form, axis, rank) for form in FORMS for axis in range(4) for rank in range(5)]
+    functions += [Function(kind, form, axis) for kind in (Kind.LAYER, Kind.WEIGHT) for form in FORMS for axis in (0, 1)]
+    functions += [Function(Kind.PALETTE, Format(Family.PALETTE, bits)) for bits in (1, 2, 4)]
+    assert len({function.name for function in functions}) == len(functions)

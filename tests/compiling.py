@@ -1,0 +1,118 @@
+"""Tiny models and what a whole compile makes of them, for the tests of the compiler and of its last stages."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.parser
+import onnx_ir as ir
+from onnx import numpy_helper
+from threadpoolctl import threadpool_limits
+
+import ptqc
+from ptqc.artifact import Artifact
+from ptqc.options import CompileOptions
+from ptqc.passes.context import Context
+from ptqc.progress import SILENT
+from ptqc.reading import read_model
+from ptqc.stages import judge
+from ptqc.stages.fit import Fitted, fit
+from ptqc.stages.measure import measure
+from ptqc.stages.prepare import gather, prepare
+from ptqc.store import Store
+
+# A residual network: every layer, the addition and the pool have integer kernels.
+RESIDUAL = """g (float[N,3,8,8] x) => (float[N,10] y) {
+    a = Conv<pads=[1,1,1,1]>(x, w1, b1)
+    ar = Relu(a)
+    b = Conv<pads=[1,1,1,1], strides=[2,2]>(ar, w2, b2)
+    br = Relu(b)
+    c = Conv<pads=[1,1,1,1]>(br, w3, b3)
+    cs = Add(c, br)
+    cr = Relu(cs)
+    p = GlobalAveragePool(cr)
+    f = Flatten(p)
+    y = Gemm<transB=1>(f, w4, b4)
+}"""
+
+
+def proto(graph: str, opset: int = 18, **constants: np.ndarray) -> onnx.ModelProto:
+    """A model in ONNX's text form with these initializers."""
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": {opset}]> {graph}')
+    model.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in constants.items())
+    return model
+
+
+def weight(*shape: int, seed: int = 0) -> np.ndarray:
+    """Normal numbers that keep the size of activations, for weights with the output channels first."""
+    fan_in = np.prod(shape[1:]) if len(shape) > 1 else 100
+    return (np.random.default_rng(seed).standard_normal(shape) * np.sqrt(2 / fan_in)).astype(np.float32)
+
+
+def samples(*shape: int, count: int = 32, seed: int = 7) -> np.ndarray:
+    """Normal inputs, stacked."""
+    return np.random.default_rng(seed).standard_normal((count, *shape)).astype(np.float32)
+
+
+def residual(opset: int = 18) -> onnx.ModelProto:
+    """The residual network with its weights: 14,666 of them."""
+    shapes = {"w1": (16, 3, 3, 3), "w2": (32, 16, 3, 3), "w3": (32, 32, 3, 3), "w4": (10, 32)}
+    weights = {name: weight(*shape, seed=i) for i, (name, shape) in enumerate(shapes.items())}
+    biases = {f"b{name[1]}": weight(shape[0], seed=9) for name, shape in shapes.items()}
+    return proto(RESIDUAL, opset, **weights, **biases)
+
+
+@contextmanager
+def quick() -> Iterator[None]:
+    """Short latency measurements, and one BLAS thread: threads that wait for a busy core take most of the time."""
+    before = judge.LATENCY_SECONDS
+    judge.LATENCY_SECONDS = 0.02
+    try:
+        with threadpool_limits(1):
+            yield
+    finally:
+        judge.LATENCY_SECONDS = before
+
+
+def compiled(
+    model: onnx.ModelProto | Path, data: object, folder: Path, budget: str | None = None, **options: Any
+) -> Artifact:
+    """The artifact of a model in `folder`/out, with a store of its own."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if isinstance(model, onnx.ModelProto):
+        onnx.save(model, folder / "model.onnx")
+        model = folder / "model.onnx"
+    settings = {"output": folder / "out", "cache": folder / "cache"} | options
+    with quick():
+        return ptqc.compile(model, calibration=data, budget=budget, **settings)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The residual network in normal form with its measurements, and float samples that belong to it."""
+
+    model: ir.Model
+    context: Context
+    options: CompileOptions
+    feeds: tuple[Mapping[str, np.ndarray], ...]
+
+    def fit(self, limit: int | None = None) -> Fitted:
+        """The file within a limit."""
+        with quick():
+            return fit(self.model, self.context, self.options, limit)
+
+
+def measure_residual(folder: Path, **options: Any) -> Measured:
+    """Measurements of the residual network; `folder` holds its samples."""
+    onnx.save(residual(), folder / "model.onnx")
+    source = read_model(folder / "model.onnx")
+    chosen = CompileOptions.of({"bits": (2, 4, 7), **options})
+    with quick():
+        found = gather(source, samples(3, 8, 8), folder / "samples", chosen.samples, None, SILENT)
+        prepared = prepare(source, found, SILENT)
+        context, _, _ = measure(prepared, chosen, Store(folder / "cache"), SILENT)
+    return Measured(prepared.model, context, chosen, tuple(context.held_back[i] for i in range(4)))
