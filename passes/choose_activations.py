@@ -74,7 +74,7 @@ def source_params(sites: list[Site], ranges: Mapping[str, QuantParams]) -> dict[
 def _within(context: Context, limit: float) -> list[Site]:
     """The sites of the most integer arithmetic whose losses sum to at most the limit."""
     program = pulp.LpProblem("activations", pulp.LpMaximize)
-    chosen = {site.name: pulp.LpVariable(f"q{i}", cat="Binary") for i, site in enumerate(context.sites)}
+    chosen = {site.name: program.add_variable(f"q{i}", cat="Binary") for i, site in enumerate(context.sites)}
     of = {tensor: chosen[site.name] for tensor, site in context.site_of.items()}
     gains = []
     everything = max(sum(context.macs.values()), 1)
@@ -82,7 +82,7 @@ def _within(context: Context, limit: float) -> list[Site]:
         tensors = [*kernel.inputs, *([] if kernel.float_output else [kernel.output])]
         if any(name not in of for name in tensors):
             continue
-        runs = pulp.LpVariable(f"k{i}", 0, 1)
+        runs = program.add_variable(f"k{i}", 0, 1)
         for name in tensors:
             program += runs <= of[name]
         gains.append(context.macs.get(kernel.node, 0) / everything * runs)

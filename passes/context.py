@@ -9,6 +9,7 @@ from ptqc.calibration.samples import Samples
 from ptqc.formats import Format, QuantParams
 from ptqc.layers import Layer, Weight, find_layers, find_weights
 from ptqc.passes.moments import Moments
+from ptqc.plan import Plan
 from ptqc.progress import SILENT, Progress
 from ptqc.sites import Kernel, Site, find_kernels, find_sites, useful_sites
 from ptqc.solutions import Solution
@@ -54,6 +55,11 @@ class Context:
         sites = useful_sites(find_sites(model, kernels), kernels, {layer.name for layer in layers})
         weights = find_weights(model, layers)
         return cls(layers, weights, kernels, sites, tuning, held_back, **settings)  # type: ignore[arg-type]
+
+    @property
+    def roles(self) -> Plan:
+        """A plan in which nothing is decided yet."""
+        return Plan(tuple(self.layers), tuple(self.weights), tuple(self.kernels), tuple(self.sites), {}, {})
 
     @property
     def site_of(self) -> Mapping[str, Site]:

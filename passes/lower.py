@@ -15,11 +15,11 @@ import numpy as np
 import onnx_ir as ir
 import onnx_ir.passes.common as common
 
-from ptqc.formats import Family, Format, QuantParams
+from ptqc.formats import FLOAT32, Family, Format, QuantParams
 from ptqc.integer import quantize
 from ptqc.layers import Layer
 from ptqc.lowered import Lowered
-from ptqc.operators import absorbs, clip_bounds, data_inputs, keeps_codes
+from ptqc.operators import absorbs, clip_bounds, constant, data_inputs, keeps_codes
 from ptqc.passes.base import Effect
 from ptqc.passes.biases import accumulator_scale, bias_codes, usable_scale
 from ptqc.plan import Plan
@@ -46,13 +46,17 @@ class Lower:
 
 @dataclass
 class _Builder:
-    """One lowering in progress. codes: quantized tensor -> its codes; tensor_of: dequantized value -> its tensor."""
+    """One lowering in progress.
+
+    codes: quantized tensor -> its codes. tensor_of: dequantized value -> its tensor. real: weight -> its float value.
+    """
 
     model: ir.Model
     plan: Plan
     tuned: Tuned
     codes: dict[str, ir.Value] = field(default_factory=dict)
     tensor_of: dict[ir.Value, str] = field(default_factory=dict)
+    real: dict[str, ir.Value] = field(default_factory=dict)
     formats: dict[str, Format] = field(default_factory=dict)
     layer_constants: dict[str, str | None] = field(default_factory=dict)
 
@@ -60,9 +64,12 @@ class _Builder:
         graph = self.model.graph
         layers = {layer.name: layer for layer in self.plan.layers}
         nodes = list(graph)
-        for name, solution in self.tuned.weights.items():
-            if not any(layer.weight == name for layer in self.plan.layers):
-                self._store_table(name, solution)
+        for node in nodes:
+            if node.op_type == "Pad":
+                self._name_all_axes(node)
+        for weight in self.plan.weights:
+            if not weight.layers:
+                self._store_table(weight.name, self.tuned.weights[weight.name])
         first = graph[0]
         for value in graph.inputs:
             if value.name in self.plan.params:
@@ -176,6 +183,19 @@ class _Builder:
             return pad
         return node
 
+    def _name_all_axes(self, pad: ir.Node) -> None:
+        """Pads of every axis instead of some: ONNX Runtime's layout changes take the list for a complete one."""
+        shape = pad.inputs[0].shape if pad.inputs[0] is not None else None
+        if len(pad.inputs) < 4 or shape is None:
+            return
+        pads, axes = constant(pad.inputs[1]), constant(pad.inputs[3])
+        if pads is None or axes is None:
+            return
+        complete = np.zeros((2, len(shape)), np.int64)
+        complete[:, axes % len(shape)] = pads.reshape(2, -1)
+        pad.replace_input_with(1, self._constant(complete.reshape(-1)))
+        pad.resize_inputs(3)
+
     # Constants
 
     def _parameters(self, params: QuantParams) -> tuple[ir.Value, ir.Value]:
@@ -203,7 +223,7 @@ class _Builder:
             y = self.plan.params.get(layer.settled)
             self._integer_layer(node, layer, solution, bias, x, y)
             return
-        node.replace_input_with(1, self._weight(layer.weight, solution, node))
+        node.replace_input_with(1, self._weight(layer.weight, solution))
         if bias is not None:
             self._set_bias(node, self._constant(bias.astype(np.float32), f"{layer.name}/bias"))
 
@@ -243,20 +263,25 @@ class _Builder:
 
     def _store_table(self, name: str, solution: Solution) -> None:
         value = self.model.graph.initializers[name]
-        if solution.form.family == Family.FLOAT and solution.form.bits == 32:
+        if solution.form == FLOAT32:
             return
-        packed = self._weight(name, solution, self.model.graph[0])
+        packed = self._weight(name, solution)
         ir.convenience.replace_all_uses_with(value, packed)
 
-    def _weight(self, name: str, solution: Solution, before: ir.Node) -> ir.Value:
-        """A weight for an operator that computes in float."""
+    def _weight(self, name: str, solution: Solution) -> ir.Value:
+        """A weight for operators that compute in float, made once in front of all nodes."""
+        if name not in self.real:
+            self.real[name] = self._real_weight(name, solution, self.model.graph[0])
+        return self.real[name]
+
+    def _real_weight(self, name: str, solution: Solution, before: ir.Node) -> ir.Value:
         form = solution.form
+        if form == FLOAT32:
+            return self.model.graph.initializers[name]
         codes = self._constant(solution.codes, f"{name}/codes")
         if form.family == Family.INTEGER:
             self.formats[str(codes.name)] = form
             return self._dequantized(codes, solution.scale, solution.axis, f"{name}/real", before)
-        if form.family == Family.FLOAT and form.bits == 32:
-            return self.model.graph.initializers[name]
         if form.family == Family.FLOAT:
             nodes = [ir.node("Cast", [codes], attributes={"to": ir.DataType.FLOAT.value})]
         else:

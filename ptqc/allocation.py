@@ -98,8 +98,8 @@ def allocate(problem: Problem, limit: int) -> Allocation:
 
 def _program(problem: Problem) -> tuple[pulp.LpProblem, list[pulp.LpVariable], dict[str, pulp.LpVariable]]:
     program = pulp.LpProblem("allocation", pulp.LpMinimize)
-    chosen = [pulp.LpVariable(f"x{i}", cat="Binary") for i in range(len(problem.candidates))]
-    used = {part: pulp.LpVariable(f"u{i}", cat="Binary") for i, part in enumerate(sorted(problem.once))}
+    chosen = [program.add_variable(f"x{i}", cat="Binary") for i in range(len(problem.candidates))]
+    used = {part: program.add_variable(f"u{i}", cat="Binary") for i, part in enumerate(sorted(problem.once))}
     index = {id(c): i for i, c in enumerate(problem.candidates)}
     for group in problem.by_weight().values():
         program += pulp.lpSum(chosen[index[id(c)]] for c in group) == 1

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import re
 import sys
 import traceback
@@ -25,6 +26,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except PtqcError as error:
         print(f"ptqc: {error}", file=sys.stderr)
         return error.exit_code
+    except BrokenPipeError:  # the reader of our output went away, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except KeyboardInterrupt:
         print("ptqc: interrupted; what was measured is kept, run the same command again", file=sys.stderr)
         return INTERRUPTED

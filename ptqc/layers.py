@@ -177,10 +177,11 @@ def find_weights(model: ir.Model, layers: Sequence[Layer]) -> list[Weight]:
 
 def _layer_weight(model: ir.Model, name: str, layers: list[Layer]) -> Weight:
     """A weight of layers; one that other nodes use too, or that is used in different roles, is a table."""
+    shape, axes = layers[0].shape, {layer.channel_axis for layer in layers}
+    axis = axes.pop() if len(axes) == 1 else _table_axis(shape)
     others = len(model.graph.initializers[name].uses()) != len(layers)
-    if others or len({(x.op_type, x.channel_axis, x.groups) for x in layers}) > 1:
-        return Weight(name, layers[0].shape, _table_axis(layers[0].shape), ())
-    return Weight(name, layers[0].shape, layers[0].channel_axis, tuple(layers))
+    is_table = others or len({(x.op_type, x.channel_axis, x.groups) for x in layers}) > 1
+    return Weight(name, shape, axis, () if is_table else tuple(layers))
 
 
 def _table_axis(shape: tuple[int, ...]) -> int:

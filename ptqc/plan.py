@@ -4,13 +4,13 @@ A plan is plain JSON with stable keys (output value names), can be written, edit
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from ptqc.errors import UsageError
-from ptqc.formats import UINT8, Format, QuantParams
+from ptqc.formats import UINT8, Family, Format, QuantParams
 from ptqc.layers import Layer, Weight
 from ptqc.sites import Kernel, Site, integer_kernels
 
@@ -44,16 +44,18 @@ class Plan:
     @cached_property
     def integer(self) -> Mapping[str, Kernel]:
         """Node name -> kernel, for the nodes that run on codes."""
-        weights = {layer.name: layer.weight for layer in self.layers}
+        layers = {layer.name: layer for layer in self.layers}
         return {
             kernel.node: kernel
             for kernel in integer_kernels(self.kernels, self.params)
-            if kernel.node not in weights or self._has_codes(weights[kernel.node])
+            if kernel.node not in layers or self._has_codes(layers[kernel.node])
         }
 
-    def _has_codes(self, weight: str) -> bool:
-        form = self.formats.get(weight)
-        return form is None or form.family == "int"
+    def _has_codes(self, layer: Layer) -> bool:
+        """Whether the layer's weight is stored as integers with a scale per output channel."""
+        weight = next(weight for weight in self.weights if weight.name == layer.weight)
+        form = self.formats.get(weight.name)
+        return weight.channel_axis == layer.channel_axis and (form is None or form.family == Family.INTEGER)
 
     def with_formats(self, formats: Mapping[str, Format]) -> "Plan":
         """The same activations with other weight formats."""
@@ -116,10 +118,3 @@ def _same(what: str, known: set[str], given: Mapping[str, object], *, subset: bo
 def write_json(document: object) -> str:
     """Canonical JSON text: sorted keys, no volatile parts."""
     return json.dumps(document, indent=1, sort_keys=True, allow_nan=False) + "\n"
-
-
-def empty_plan(
-    layers: Sequence[Layer], weights: Sequence[Weight], kernels: Sequence[Kernel], sites: Sequence[Site]
-) -> Plan:
-    """The roles alone, nothing decided."""
-    return Plan(tuple(layers), tuple(weights), tuple(kernels), tuple(sites), {}, {})

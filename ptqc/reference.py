@@ -9,7 +9,7 @@ import onnx_ir as ir
 from ptqc import integer
 from ptqc.formats import UINT8, QuantParams
 from ptqc.lowered import Lowered
-from ptqc.operators import attribute, constant, ints
+from ptqc.operators import LAYERS, attribute, constant, ints
 
 Values = Mapping[str, np.ndarray]
 
@@ -31,7 +31,7 @@ class Step:
 def steps(lowered: Lowered) -> Iterator[Step]:
     """The kernels between codes that `ptqc.integer` defines, in execution order."""
     for node in lowered.model.graph:
-        if node.op_type not in _KERNELS:
+        if node.op_type not in _KERNELS or (node.op_type in LAYERS and not _has_codes(node, lowered)):
             continue
         data = node.inputs[:2] if node.op_type in ("Add", "Mul") else node.inputs[:1]
         inputs = [_codes_of(value) for value in data]
@@ -43,6 +43,10 @@ def steps(lowered: Lowered) -> Iterator[Step]:
 def compute(step: Step, values: Values) -> np.ndarray:
     """The output codes of a kernel for input codes by name."""
     return _KERNELS[step.node.op_type](step, [values[name] for name in step.inputs])
+
+
+def _has_codes(layer: ir.Node, lowered: Lowered) -> bool:
+    return any(value is not None and value.name in lowered.layer_constants for value in layer.inputs)
 
 
 def _codes_of(value: ir.Value | None) -> str | None:

@@ -7,7 +7,7 @@ from graphs import noise, parse
 from ptqc.errors import UsageError
 from ptqc.formats import FLOAT16, UINT8, Format, QuantParams, integer
 from ptqc.layers import find_layers, find_weights
-from ptqc.plan import Plan, empty_plan, write_json
+from ptqc.plan import Plan, write_json
 from ptqc.sites import find_kernels, find_sites
 
 GRAPH = """g (float[N, 4, 8, 8] x) => (float[N, 5] y) {
@@ -26,7 +26,8 @@ def roles() -> Plan:
     model = parse(GRAPH, w=noise(4, 4, 1, 1), v=noise(4, 4, 1, 1, seed=1), m=noise(4, 5))
     layers = find_layers(model)
     kernels = find_kernels(model, layers)
-    return empty_plan(layers, find_weights(model, layers), kernels, find_sites(model, kernels))
+    weights, sites = find_weights(model, layers), find_sites(model, kernels)
+    return Plan(tuple(layers), tuple(weights), tuple(kernels), tuple(sites), {}, {})
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """From measurements and a limit to a packed file that keeps it: allocate, reconstruct, lower, pack, weigh."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx_ir as ir
@@ -19,7 +19,7 @@ from ptqc.passes.biases import accumulator_scale, bias_codes, usable_scale
 from ptqc.passes.context import Context
 from ptqc.passes.lower import Lower
 from ptqc.passes.reconstruct import Reconstruct
-from ptqc.plan import Plan, empty_plan
+from ptqc.plan import Plan
 from ptqc.solutions import Solution, Tuned
 
 # Weights of at most this many bits cannot saturate the 16-bit sums of CPUs without VNNI.
@@ -46,8 +46,7 @@ def fit(
 
     fixed_plan: take these decisions instead. Raises Infeasible.
     """
-    roles = empty_plan(context.layers, context.weights, context.kernels, context.sites)
-    undecided = Plan(roles.layers, roles.weights, roles.kernels, roles.sites, context.quantized, {})
+    undecided = replace(context.roles, activations=context.quantized)
     problem = _problem(model, context, undecided, options)
     if fixed_plan is not None:
         return _built(model, context, fixed_plan, _as_given(problem, fixed_plan, limit), problem)
@@ -131,9 +130,11 @@ def _bias(model: ir.Model, layer: Layer) -> np.ndarray:
 
 def _name_length(model: ir.Model, plan: Plan) -> int:
     """Characters per name, the same for every choice of formats: from an upper estimate of the names in the file."""
-    per_layer, per_site = 8, 5
-    nodes = sum(len(node.outputs) for node in model.graph)
-    return names.name_length(nodes + per_layer * len(plan.layers) + per_site * len(plan.activations))
+    per_layer, per_site, per_table = 7, 5, 4
+    tables = sum(not weight.layers for weight in plan.weights)
+    values = sum(len(node.outputs) for node in model.graph) + len(model.graph.inputs) + len(model.graph.initializers)
+    added = per_layer * len(plan.layers) + per_site * len(plan.activations) + per_table * tables
+    return names.name_length(values + added)
 
 
 def _table(model: ir.Model, context: Context, choice: Mapping[str, Format]) -> Tuned:

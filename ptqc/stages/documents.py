@@ -1,0 +1,176 @@
+"""The documents of an artifact: manifest, sensitivities, times."""
+
+import platform
+import time
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import onnxruntime as ort
+
+from ptqc import __version__
+from ptqc.allocation import frontier, price, smallest_choice
+from ptqc.budget import Budget
+from ptqc.codegen.onnxruntime.verify import Verified
+from ptqc.memory import peak_memory_mb
+from ptqc.notes import Level, Note
+from ptqc.options import CompileOptions
+from ptqc.passes.context import Context
+from ptqc.plan import Plan
+from ptqc.stages.fit import Fitted
+from ptqc.stages.judge import Judged, to_json
+from ptqc.stages.prepare import Prepared
+from ptqc.stages.remarks import float_operators, unquantized_weights
+
+FRONTIER_POINTS = 12
+
+
+@dataclass(frozen=True)
+class Job:
+    """A compile whose measurements are done. entry: their name in the store; started: on the monotonic clock."""
+
+    prepared: Prepared
+    context: Context
+    options: CompileOptions
+    notes: tuple[Note, ...]
+    entry: str
+    budget: Budget | None
+    started: float
+
+    @property
+    def limit(self) -> int | None:
+        """Bytes that the file may have; None without a budget."""
+        origin = self.prepared.origin
+        return None if self.budget is None else self.budget.limit(origin.size, origin.weights)
+
+
+def manifest(job: Job, fitted: Fitted, verified: Verified, judged: Judged) -> dict[str, Any]:
+    """Everything reproducible about an artifact."""
+    origin, proto = job.prepared.origin, fitted.exported.proto
+    remarks = float_operators(job.prepared.model, fitted.plan)
+    notes = [*job.notes, *unquantized_weights(fitted.plan), *remarks, *_warnings(judged)]
+    operators = Counter(note.message.split()[0] for note in remarks)
+    weights: Counter[str] = Counter()
+    for weight in fitted.plan.weights:
+        weights[str(fitted.plan.formats[weight.name])] += weight.size
+    return {
+        "ptqc": __version__,
+        "libraries": {"onnxruntime": ort.__version__, "onnx_ir": ir.__version__, "numpy": np.__version__},
+        "source": {"name": origin.name, "bytes": origin.size, "sha256": origin.digest, "weights": origin.weights},
+        "calibration": {"samples": len(job.prepared.samples), "sha256": job.prepared.samples.digest},
+        "options": job.options.to_json(),
+        "budget": str(job.budget) if job.budget else None,
+        "file": {
+            "bytes": len(fitted.exported.data),
+            "bytes_told_to_solver": fitted.told,
+            "opset": proto.opset_import[0].version,
+            "ir_version": proto.ir_version,
+            "oldest_onnxruntime": oldest_runtime(proto.opset_import[0].version, proto.ir_version),
+        },
+        "allocation": _allocation(job, fitted),
+        "weights_by_format": dict(weights),
+        "float_operators": dict(operators),
+        "activation_loss": job.context.activation_loss,
+        "verification": verified.to_json(),
+        "results": to_json(judged)[0],
+        "measurements": job.entry,
+        "cpu": _cpu(fitted.plan),
+        "notes": [{"step": n.step, "subject": n.subject, "message": n.message, "level": str(n.level)} for n in notes],
+    }
+
+
+def _allocation(job: Job, fitted: Fitted) -> dict[str, Any]:
+    allocation, problem = fitted.allocation, fitted.problem
+    percent = max(1, job.prepared.origin.size // 100)
+    given = allocation.status == "given"
+    return {
+        "status": allocation.status,
+        "loss": allocation.loss,
+        "unit": job.context.loss_unit,
+        "bound": allocation.bound,
+        "gap": 0.0 if given else allocation.gap,
+        "limit": job.limit or len(fitted.exported.data),
+        "price_of_one_percent": 0.0 if given else price(problem, allocation, percent),
+        "smallest_bytes": problem.size(smallest_choice(problem)),
+    }
+
+
+def _cpu(plan: Plan) -> dict[str, Any]:
+    wide = any(plan.formats[layer.weight].bits == 8 for layer in plan.layers if layer.name in plan.integer)
+    return {
+        "saturates_without_vnni": wide,
+        "session_option_without_vnni": {"session.x64quantprecision": "1"} if wide else {},
+    }
+
+
+def sensitivity(job: Job, fitted: Fitted) -> dict[str, Any]:
+    """Every candidate's bytes and predicted loss, and the least loss at other sizes."""
+    context, problem = job.context, fitted.problem
+    smallest = problem.size(smallest_choice(problem))
+    largest = max(len(fitted.exported.data), int(smallest * 1.02))
+    steps = np.geomspace(smallest, max(largest, 2 * smallest), FRONTIER_POINTS).astype(int)
+    weights = []
+    for weight, group in problem.by_weight().items():
+        found = next(w for w in context.weights if w.name == weight)
+        candidates = [
+            {
+                "format": str(c.form),
+                "bytes": c.bytes,
+                "loss": c.loss,
+                "error": context.errors[weight, c.form],
+                "needs": list(c.needs),
+            }
+            for c in group
+        ]
+        layers = {layer.name: context.macs.get(layer.name, 0) for layer in found.layers}
+        weights.append({"weight": weight, "elements": found.size, "layers": layers, "candidates": candidates})
+    sites = [
+        {"site": s.name, "loss": context.site_losses.get(s.name, 0.0), "quantized": s.name in context.quantized}
+        for s in context.sites
+    ]
+    return {
+        "loss_unit": context.loss_unit,
+        "weights": weights,
+        "activations": sites,
+        "fixed_bytes": problem.fixed,
+        "shared_bytes": dict(problem.once),
+        "frontier": [{"bytes": b, "loss": loss} for b, loss in frontier(problem, [int(s) for s in steps])],
+    }
+
+
+def _warnings(judged: Judged) -> list[Note]:
+    if not judged.is_low:
+        return []
+    found = f"{judged.agreement:.0%} of top classes" if judged.agreement is not None else f"{judged.sqnr:.1f} dB SQNR"
+    return [
+        Note(
+            "judge",
+            "",
+            f"the compiled model agrees poorly with the float model ({found}): give it more bytes",
+            Level.WARNING,
+        )
+    ]
+
+
+def times(job: Job, verified: Verified, judged: Judged) -> dict[str, Any]:
+    """What differs from run to run: times, memory, host."""
+    return {
+        **to_json(judged)[1],
+        "load_seconds": verified.load_seconds,
+        "seconds": time.monotonic() - job.started,
+        "peak_memory_mb": peak_memory_mb(),
+        "host": {"machine": platform.machine(), "system": platform.system(), "python": platform.python_version()},
+    }
+
+
+def oldest_runtime(opset: int, ir_version: int) -> str:
+    """The first ONNX Runtime release known to load a file of this opset and IR version and to fold its unpacking.
+
+    1.16 loads such files and gives the same outputs, but unpacks some weights at every run.
+    """
+    by_opset = {22: "1.20", 23: "1.23", 24: "1.24", 25: "1.31", 26: "1.31"}
+    by_ir_version = {11: "1.22", 12: "1.23", 13: "1.24"}
+    found = ("1.18", by_opset.get(opset, "1.18"), by_ir_version.get(ir_version, "1.18"))
+    return max(found, key=lambda version: [int(part) for part in version.split(".")])

@@ -1,0 +1,289 @@
+"""The command line: every bad input ends with exit code 2 and one message, and leaves nothing behind."""
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from compiling import compiled, proto, quick, residual, samples, weight
+from onnx import numpy_helper
+from PIL import Image
+
+import ptqc
+from ptqc import cli
+from ptqc.artifact import load
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a model, calibration data, damaged copies of both, and an artifact."""
+    folder = tmp_path_factory.mktemp("place")
+    onnx.save(residual(), folder / "good.onnx")
+    content = (folder / "good.onnx").read_bytes()
+    (folder / "text.onnx").write_text("This is not a model.\n" * 9)
+    (folder / "empty.onnx").write_bytes(b"")
+    (folder / "half.onnx").write_bytes(content[: len(content) // 2])
+    onnx.save(_with_nan(residual(), "w2"), folder / "nan.onnx")
+    _write_calibration(folder)
+    _write_labels(folder)
+    _write_images(folder)
+    (folder / "taken").mkdir()
+    (folder / "thesis").mkdir()
+    (folder / "thesis" / "chapter.txt").write_text("years of work")
+    with quick():
+        ptqc.compile(folder / "good.onnx", calibration=folder / "c.npz", output=folder / "art", cache=folder / "cache")
+    other = proto("g (float[N,8] x) => (float[N,8] y) { y = Gemm(x, w) }", w=weight(8, 8))
+    compiled(other, samples(8), folder / "other")
+    return folder
+
+
+def _with_nan(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
+    for tensor in model.graph.initializer:
+        if tensor.name == name:
+            array = numpy_helper.to_array(tensor).copy()
+            array.flat[3] = np.nan
+            tensor.CopyFrom(numpy_helper.from_array(array, name))
+    return model
+
+
+def _write_calibration(folder: Path) -> None:
+    x = samples(3, 8, 8)
+    infinite = x.copy()
+    infinite[5, 0, 0, 0] = np.inf
+    np.savez(folder / "c.npz", x=x)
+    np.savez(folder / "shape.npz", x=x[:, :, :7])
+    np.savez(folder / "dtype.npz", x=x.astype(np.int64))
+    np.savez(folder / "name.npz", z=x)
+    np.savez(folder / "infinite.npz", x=infinite)
+    np.savez(folder / "one.npz", x=x[:1])
+    (folder / "junk.npz").write_bytes(b"PK\x03\x04junk")
+    (folder / "nothing").mkdir()
+
+
+def _write_labels(folder: Path) -> None:
+    x = samples(3, 8, 8, count=4)
+    np.savez(folder / "labelled.npz", x=x, labels=np.arange(4))
+    np.savez(folder / "short.npz", x=x, labels=np.arange(3))
+    np.savez(folder / "real.npz", x=x, labels=np.ones(4))
+    (folder / "names.csv").write_text("image,class\nimages/0.png,cat\n")
+    (folder / "heading.csv").write_text("image,class\n")
+    (folder / "missing.csv").write_text("images/99.png,1\n")
+    (folder / "binary.csv").write_bytes(b"\xff\xfe\x00\x01")
+
+
+def _write_images(folder: Path) -> None:
+    (folder / "images").mkdir()
+    for number in range(4):
+        pixels = np.random.default_rng(number).integers(0, 256, (8, 8, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(folder / "images" / f"{number}.png")
+    shutil.copytree(folder / "images", folder / "corrupt")
+    damaged = folder / "corrupt" / "2.png"
+    damaged.write_bytes(damaged.read_bytes()[:60])
+
+
+def _compile(model: str = "good.onnx", data: str = "c.npz", *more: str, output: str = "out") -> list[str]:
+    return ["compile", model, "--calibration", data, "-o", output, "--cache", "cache", *more]
+
+
+def _good(*more: str) -> list[str]:
+    return _compile("good.onnx", "c.npz", *more)
+
+
+BAD = {
+    "missing model": (_compile("no.onnx"), ["no.onnx", "no such file"]),
+    "folder as model": (_compile("images"), ["images", "is a folder"]),
+    "text as model": (_compile("text.onnx"), ["text.onnx", "is a text file"]),
+    "empty model": (_compile("empty.onnx"), ["empty.onnx", "is empty"]),
+    "half a model": (_compile("half.onnx"), ["half.onnx", "cut short"]),
+    "nan weights": (_compile("nan.onnx"), ["weight 'w2'", "1 of 4608", "NaN"]),
+    "budget too small": (_good("--budget", "1%"), ["591 bytes", "smallest reachable file has", "w3 (int2)"]),
+    "negative budget": (_good("--budget", "-5%"), ["'-5%'", "must be positive"]),
+    "negative budget, joined": (_good("--budget=-5%"), ["'-5%'", "must be positive"]),
+    "zero budget": (_good("--budget", "0B"), ["'0B'", "must be positive"]),
+    "no budget at all": (_good("--budget", "banana"), ["'banana'", "13%"]),
+    "wrong shape": (_compile(data="shape.npz"), ["sample 0", "input 'x'", "(1, 3, 7, 8)", "(N, 3, 8, 8)"]),
+    "wrong dtype": (_compile(data="dtype.npz"), ["sample 0", "input 'x'", "int64", "float32"]),
+    "wrong name": (_compile(data="name.npz"), ["name.npz", "'z'", "'x'"]),
+    "infinite sample": (_compile(data="infinite.npz"), ["sample 5", "input 'x'", "infinite"]),
+    "one sample": (_compile(data="one.npz"), ["one calibration sample"]),
+    "damaged npz": (_compile(data="junk.npz"), ["junk.npz", "not a readable .npz"]),
+    "empty folder": (_compile(data="nothing"), ["nothing", "holds no calibration data"]),
+    "missing data": (_compile(data="nowhere"), ["'nowhere'", "no such file or folder"]),
+    "corrupt image": (_compile(data="corrupt"), ["corrupt/2.png", "cannot decode"]),
+    "bad mean": (_compile("good.onnx", "images", "--mean", "-1,b"), ["'-1,b'", "list of numbers"]),
+    "no preprocessing file": (_compile("good.onnx", "images", "--preprocessing", "no.toml"), ["no.toml"]),
+    "no calibration": (["compile", "good.onnx", "-o", "out"], ["--calibration"]),
+    "output exists": (_compile(output="taken"), ["taken", "exists", "--force"]),
+    "output is a file": ([*_compile(output="c.npz"), "--force"], ["c.npz", "is a file"]),
+    "force on a foreign folder": ([*_compile(output="thesis"), "--force"], ["thesis", "was not written by ptqc"]),
+    "no parent": (_compile(output="no/out"), ["no/out", "does not exist"]),
+    "unknown observer": (_good("--observer", "magic"), ["'magic'", "minmax, percentile, entropy, mse"]),
+    "bits are no numbers": (_good("--bits", "2,x"), ["--bits", "'2,x'", "2,3,4"]),
+    "bits are empty": (_good("--bits", ""), ["--bits", "''", "2,3,4"]),
+    "bits too wide": (_good("--bits", "4,9"), ["9", "from 2 to 8"]),
+    "samples are no number": (_good("--samples", "many"), ["--samples", "'many'"]),
+    "one sample asked for": (_good("--samples", "1"), ["samples is 1", "at least 2"]),
+    "activation limit nan": (_good("--activation-limit", "nan"), ["activation_limit", "nan"]),
+    "negative seed": (_good("--seed", "-1"), ["seed", "-1"]),
+    "unknown option": (_good("--turbo"), ["--turbo", "--help"]),
+    "unknown command": (["compress", "good.onnx"], ["compress", "compile"]),
+    "no command": ([], ["COMMAND"]),
+    "no output": (["compile", "good.onnx", "--calibration", "c.npz"], ["--output"]),
+    "dump into a file": (_good("--dump-passes", "c.npz"), ["c.npz"]),
+    "no labels file": (_good("--labels", "no.npz"), ["no.npz", "do not exist"]),
+    "labels without labels": (_good("--labels", "c.npz"), ["c.npz", "`labels`"]),
+    "too few labels": (_good("--labels", "short.npz"), ["short.npz", "4 samples and 3 labels"]),
+    "labels are no integers": (_good("--labels", "real.npz"), ["real.npz", "integer"]),
+    "damaged labels": (_good("--labels", "junk.npz"), ["junk.npz", "cannot read the labels"]),
+    "labels are words": (_good("--labels", "names.csv"), ["names.csv, line 2", "cat"]),
+    "labels are a heading": (_good("--labels", "heading.csv"), ["heading.csv", "image,class number"]),
+    "labelled image missing": (_good("--labels", "missing.csv"), ["images/99.png"]),
+    "labels are binary": (_good("--labels", "binary.csv"), ["binary.csv", "cannot read the labels"]),
+    "resolve of nothing": (
+        ["resolve", "nowhere", "-o", "out"],
+        ["nowhere", "is not a folder that `ptqc compile` wrote"],
+    ),
+    "resolve of a foreign folder": (["resolve", "thesis", "-o", "out"], ["thesis", "has no manifest.json"]),
+    "resolve from an empty store": (
+        ["resolve", "art", "-o", "out", "--cache", "nothing"],
+        ["not in the store nothing", "Run `ptqc compile`", "--cache"],
+    ),
+    "resolve with another model's plan": (
+        ["resolve", "art", "-o", "out", "--cache", "cache", "--plan", "other/out/plan.json"],
+        ["the plan is for another model", "'w'"],
+    ),
+    "resolve with no plan": (
+        ["resolve", "art", "-o", "out", "--cache", "cache", "--plan", "names.csv"],
+        ["cannot read the plan names.csv"],
+    ),
+    "resolve to too little": (
+        ["resolve", "art", "-o", "out", "--cache", "cache", "--budget", "100B"],
+        ["100 bytes", "smallest reachable file"],
+    ),
+    "explain of a foreign folder": (["explain", "thesis"], ["thesis", "has no manifest.json"]),
+}
+
+
+@pytest.mark.parametrize(("arguments", "parts"), BAD.values(), ids=[name.replace(" ", "-") for name in BAD])
+def test_bad_input_is_refused_in_one_line(
+    place: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    parts: Sequence[str],
+) -> None:
+    monkeypatch.chdir(place)
+    before = _tree(place)
+    with quick():
+        code = cli.main(arguments)
+    output, message = capsys.readouterr()
+    assert code == 2, message
+    assert output == ""
+    assert message.startswith("ptqc: ")
+    assert message.count("\n") == 1
+    assert all(part in message for part in parts), message
+    assert _tree(place) == before
+
+
+def _tree(folder: Path) -> list[str]:
+    """Everything in a folder but the entries of the store."""
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if folder / "cache" not in path.parents)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (_compile("half.onnx"), "cut short"),
+        (_good("--budget", "-5%"), "must be positive"),
+        (_good("--bits", "2,x"), "is not a list of widths"),
+    ],
+    ids=["model", "budget", "bits"],
+)
+def test_the_program_itself_says_the_same(place: Path, arguments: list[str], part: str) -> None:
+    command = [sys.executable, "-m", "ptqc", *arguments]
+    done = subprocess.run(command, cwd=place, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert part in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (place / "out").exists()
+
+
+def _raiser(error: BaseException) -> Callable[..., None]:
+    def fail(*_arguments: object, **_options: object) -> None:
+        raise error
+
+    return fail
+
+
+def test_control_c_ends_with_130(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(place)
+    monkeypatch.setattr("ptqc.compiler.measure", _raiser(KeyboardInterrupt()))
+    before = _tree(place)
+    assert cli.main(_good()) == 130
+    assert "run the same command again" in capsys.readouterr().err
+    assert _tree(place) == before
+
+
+def test_an_internal_fault_ends_with_70_and_keeps_its_trace(
+    tmp_path: Path, place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("ptqc.compiler.measure", _raiser(ZeroDivisionError("planted")))
+    data, model = str(place / "c.npz"), str(place / "good.onnx")
+    assert cli.main(_compile(model, data)) == 70
+    message = capsys.readouterr().err
+    assert "internal fault: ZeroDivisionError: planted" in message
+    assert "Traceback" not in message
+    trace = (tmp_path / "ptqc-fault.txt").read_text()
+    assert "ZeroDivisionError: planted" in trace
+    assert "in fail" in trace
+    assert [path.name for path in tmp_path.iterdir()] == ["ptqc-fault.txt"]
+
+
+def test_compile_resolve_and_explain(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(place)
+    out, again = str(tmp_path / "out"), str(tmp_path / "again")
+    with quick():
+        assert cli.main([*_compile(output=out), "--budget", "25%", "--labels", "labelled.npz"]) == 0
+        printed, _ = capsys.readouterr()
+        assert cli.main(["resolve", out, "-o", again, "--budget", "20%", "--cache", "cache", "--quiet"]) == 0
+    assert "59,172 -> " in printed
+    assert f"{out}/model.onnx" in printed
+    assert load(out).manifest["results"]["float_score"] is not None
+    assert load(again).path.stat().st_size <= 0.20 * 59172
+    assert capsys.readouterr() == ("", "")
+    assert cli.main(["explain", out]) == 0
+    assert "w3" in capsys.readouterr().out
+
+
+def test_lines_are_plain_where_there_is_no_terminal(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(place)
+    with quick():
+        assert cli.main([*_compile(output=str(tmp_path / "out"))]) == 0
+    printed = "".join(capsys.readouterr())
+    assert "\x1b" not in printed
+    assert "\r" not in printed
+
+
+def test_a_folder_of_images_calibrates(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(place)
+    more = ("--mean", "-0.5,0.4,0.5", "--std", "0.2", "--layout", "NCHW", "--quiet")
+    with quick():
+        assert cli.main(_compile("good.onnx", "images", *more, output=str(tmp_path / "out"))) == 0
+    assert load(tmp_path / "out").manifest["calibration"]["samples"] == 4
+
+
+def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        cli.main(["--version"])
+    assert capsys.readouterr().out == f"ptqc {ptqc.__version__}\n"
