@@ -18,7 +18,7 @@ BLOCK = 128
 DAMPING = 0.01  # of the mean diagonal
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Rounded:
     """codes (groups, R, d) int8 and scale (groups, R) float32."""
 

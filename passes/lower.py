@@ -26,6 +26,7 @@ from ptqc.plan import Plan
 from ptqc.solutions import Solution, Tuned
 
 Insert = Callable[[Sequence[ir.Node]], None]
+PARTS = ("codes", "real", "float", "bias", "bias_codes", "weight", "scale", "values", "index")
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,12 @@ class _Builder:
     real: dict[str, ir.Value] = field(default_factory=dict)
     formats: dict[str, Format] = field(default_factory=dict)
     layer_constants: dict[str, str | None] = field(default_factory=dict)
+    mark: str = "/"  # between a name of the model and what is said about it; no name of the model has it there
+
+    def __post_init__(self) -> None:
+        names = _names(self.model.graph)
+        while any(name.endswith(f"{self.mark}{part}") for name in names for part in PARTS):
+            self.mark += "/"
 
     def build(self) -> None:
         graph = self.model.graph
@@ -114,10 +121,10 @@ class _Builder:
         scale, zero = self._parameters(params)
         to_codes = ir.node("QuantizeLinear", [value, scale, zero])
         codes = to_codes.outputs[0]
-        codes.name, codes.dtype, codes.shape = f"{tensor}/codes", ir.DataType.UINT8, value.shape
+        codes.name, codes.dtype, codes.shape = f"{tensor}{self.mark}codes", ir.DataType.UINT8, value.shape
         self._dequantize(codes, value, tensor, keep=to_codes, insert=lambda added: insert([to_codes, *added]))
         if is_output:
-            value.name = f"{tensor}/float"
+            value.name = f"{tensor}{self.mark}float"
             self._restore_output(tensor)
 
     def _dequantize(
@@ -126,7 +133,7 @@ class _Builder:
         scale, zero = self._parameters(self.plan.params[tensor])
         to_real = ir.node("DequantizeLinear", [codes, scale, zero])
         real = to_real.outputs[0]
-        real.name, real.dtype, real.shape = f"{tensor}/real", ir.DataType.FLOAT, readers_of.shape
+        real.name, real.dtype, real.shape = f"{tensor}{self.mark}real", ir.DataType.FLOAT, readers_of.shape
         ir.convenience.replace_all_uses_with(readers_of, real, replace_graph_outputs=True)
         for node in (keep, to_real):
             if node is not None:
@@ -137,7 +144,7 @@ class _Builder:
     def _restore_output(self, tensor: str) -> None:
         """The graph output keeps its name."""
         for value in self.model.graph.outputs:
-            if value.name == f"{tensor}/real":
+            if value.name == f"{tensor}{self.mark}real":
                 value.name = tensor
 
     def _moves_codes(self, node: ir.Node) -> bool:
@@ -156,7 +163,7 @@ class _Builder:
         node = self._on_codes(node, params)
         for value in node.outputs:
             tensor, is_output = str(value.name), value.is_graph_output()
-            value.name, value.type = f"{tensor}/codes", ir.TensorType(ir.DataType.UINT8)
+            value.name, value.type = f"{tensor}{self.mark}codes", ir.TensorType(ir.DataType.UINT8)
             self._dequantize(
                 value, value, tensor, keep=None, insert=lambda added: self.model.graph.insert_after(node, added)
             )
@@ -225,7 +232,7 @@ class _Builder:
             return
         node.replace_input_with(1, self._weight(layer.weight, solution))
         if bias is not None:
-            self._set_bias(node, self._constant(bias.astype(np.float32), f"{layer.name}/bias"))
+            self._set_bias(node, self._constant(bias.astype(np.float32), f"{layer.name}{self.mark}bias"))
 
     def _integer_layer(
         self,
@@ -237,19 +244,19 @@ class _Builder:
         y: QuantParams | None,
     ) -> None:
         scale = solution.scale if bias is None else usable_scale(solution.scale, bias, x)
-        codes = self._constant(solution.codes, f"{layer.weight}/codes")
+        codes = self._constant(solution.codes, f"{layer.weight}{self.mark}codes")
         self.formats[str(codes.name)] = solution.form
-        weight = self._dequantized(codes, scale, layer.channel_axis, f"{layer.name}/weight", node)
+        weight = self._dequantized(codes, scale, layer.channel_axis, f"{layer.name}{self.mark}weight", node)
         node.replace_input_with(1, weight)
-        self.layer_constants[str(weight.name)] = None if bias is None else f"{layer.name}/bias"
+        self.layer_constants[str(weight.name)] = None if bias is None else f"{layer.name}{self.mark}bias"
         if bias is not None:
             products = accumulator_scale(x, scale)
             integers = bias_codes(bias, products, None if y is None else y.scale)
-            biases = self._constant(integers, f"{layer.name}/bias_codes")
-            self._set_bias(node, self._dequantized(biases, products, 0, f"{layer.name}/bias", node))
+            biases = self._constant(integers, f"{layer.name}{self.mark}bias_codes")
+            self._set_bias(node, self._dequantized(biases, products, 0, f"{layer.name}{self.mark}bias", node))
 
     def _dequantized(self, codes: ir.Value, scale: np.ndarray, axis: int, name: str, before: ir.Node) -> ir.Value:
-        scales = self._constant(scale.astype(np.float32), f"{name}/scale")
+        scales = self._constant(scale.astype(np.float32), f"{name}{self.mark}scale")
         zeros = self._constant(np.zeros(scale.shape, codes.dtype.numpy()))  # type: ignore[union-attr]
         node = ir.node("DequantizeLinear", [codes, scales, zeros], attributes={"axis": axis})
         node.outputs[0].name = name
@@ -278,19 +285,19 @@ class _Builder:
         form = solution.form
         if form == FLOAT32:
             return self.model.graph.initializers[name]
-        codes = self._constant(solution.codes, f"{name}/codes")
+        codes = self._constant(solution.codes, f"{name}{self.mark}codes")
         if form.family == Family.INTEGER:
             self.formats[str(codes.name)] = form
-            return self._dequantized(codes, solution.scale, solution.axis, f"{name}/real", before)
+            return self._dequantized(codes, solution.scale, solution.axis, f"{name}{self.mark}real", before)
         if form.family == Family.FLOAT:
             nodes = [ir.node("Cast", [codes], attributes={"to": ir.DataType.FLOAT.value})]
         else:
             self.formats[str(codes.name)] = form
             index = ir.node("Cast", [codes], attributes={"to": ir.DataType.INT32.value})
-            values = self._constant(solution.scale, f"{name}/values")
+            values = self._constant(solution.scale, f"{name}{self.mark}values")
             nodes = [index, ir.node("Gather", [values, index.outputs[0]])]
-            index.outputs[0].name = f"{name}/index"
-        nodes[-1].outputs[0].name = f"{name}/real"
+            index.outputs[0].name = f"{name}{self.mark}index"
+        nodes[-1].outputs[0].name = f"{name}{self.mark}real"
         self.model.graph.insert_before(before, nodes)
         return nodes[-1].outputs[0]
 
@@ -298,6 +305,11 @@ class _Builder:
 def _reaches(bound: float, params: QuantParams) -> bool:
     """Whether codes saturate at or below the activation's upper bound (or within half a step of it)."""
     return params.high <= bound + params.scale / 2
+
+
+def _names(graph: ir.Graph) -> set[str]:
+    nodes = ir.traversal.RecursiveGraphIterator(graph)
+    return {*graph.initializers, *(str(v.name) for v in graph.inputs), *(str(v.name) for n in nodes for v in n.outputs)}
 
 
 def _drop_unused(model: ir.Model) -> None:

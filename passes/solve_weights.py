@@ -64,8 +64,12 @@ def _layer(
     second = moments.shrunk(found.second(), found.count)
     held = context.held_moments.get(weight.name, found).second()
     power = float(moments.error(matrix, held).sum()) or 1.0
-    for form, rounded in gptq.solve(matrix, second, forms).items():
-        error = float(moments.error(matrix - rounded.weight, held).sum()) / power
+    # Against its own diagonal alone GPTQ is nearest rounding; it wins where few columns make the rest of H misleading.
+    diagonal = second if second.ndim == 2 else np.diagonal(second, axis1=1, axis2=2)
+    solved, nearest = gptq.solve(matrix, second, forms), gptq.solve(matrix, diagonal, forms)
+    for form in forms:
+        errors = {r: float(moments.error(matrix - r.weight, held).sum()) / power for r in (solved[form], nearest[form])}
+        rounded, error = min(errors.items(), key=lambda item: item[1])
         codes = np.ascontiguousarray(layer.tensor(rounded.codes))
         yield Solution(form, codes, rounded.scale.reshape(-1), weight.channel_axis), error
 

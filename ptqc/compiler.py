@@ -12,6 +12,7 @@ from ptqc import artifact
 from ptqc.artifact import Artifact, check_output
 from ptqc.budget import Budget
 from ptqc.calibration.images import Preprocessing
+from ptqc.codegen.onnxruntime.intent import Intent
 from ptqc.codegen.onnxruntime.verify import verify
 from ptqc.errors import UsageError
 from ptqc.options import CompileOptions
@@ -118,7 +119,7 @@ def _finish(
     fitted = fit(model, job.context, job.options, job.limit, given)
     with progress.stage("verify"):
         probes = list(held_back[:VERIFIED_SAMPLES])
-        verified = verify(fitted.exported, fitted.lowered, fitted.plan, model, probes, job.limit)
+        verified = verify(fitted.exported, fitted.lowered, Intent(model, fitted.plan, fitted.tuned), probes, job.limit)
     judged = judge(model, fitted.exported.data, held_back, job.options.loss, evaluate, progress)
     manifest = documents.manifest(job, fitted, verified, judged)
     sensitivity, plan = documents.sensitivity(job, fitted), fitted.plan.to_json()

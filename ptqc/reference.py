@@ -25,7 +25,7 @@ class Step:
     @property
     def name(self) -> str:
         """What messages call it."""
-        return f"{self.node.op_type} {self.output.removesuffix('/codes')}"
+        return f"{self.node.op_type} {self.output.removesuffix('codes').rstrip('/')}"
 
 
 def steps(lowered: Lowered) -> Iterator[Step]:

@@ -5,12 +5,13 @@ from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
+from graphs import noise
 
 from ptqc import grids
 from ptqc.calibration.ranges import affine_params
 from ptqc.execute.onnxruntime import Feeds, Runner, session_options
 from ptqc.execute.walk import Slicer
-from ptqc.formats import UINT8, Format, QuantParams, integer
+from ptqc.formats import UINT8, Family, Format, QuantParams, integer
 from ptqc.layers import Weight, find_layers, find_weights
 from ptqc.lowered import Lowered
 from ptqc.operators import constant
@@ -22,6 +23,7 @@ from ptqc.sites import find_kernels, find_sites, useful_sites
 from ptqc.solutions import Solution, Tuned
 
 EIGHT = integer(8)
+SEVEN = integer(7)
 NOTHING = np.empty(0, np.float32)
 
 
@@ -107,3 +109,124 @@ def rounded(model: ir.Model, weight: Weight, form: Format) -> Solution:
 def _bias(model: ir.Model, name: str | None) -> np.ndarray | None:
     values = constant(model.graph.initializers[name]) if name else None
     return None if values is None else values.reshape(-1)
+
+
+# Networks
+
+
+def samples(*shape: int, count: int = 4) -> list[Feeds]:
+    return [{"x": noise(*shape, seed=seed)} for seed in range(count)]
+
+
+RESIDUAL = """g (float[N, 3, 8, 8] x) => (float[N, 5] y) {
+    c = Conv <pads = [1, 1, 1, 1]> (x, w, b)
+    r = Relu(c)
+    d = Conv <pads = [1, 1, 1, 1], group = 4> (r, depth, b)
+    q = Clip(d, zero, six)
+    e = Conv(q, point)
+    s = Add(e, r)
+    t = Relu(s)
+    p = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (t)
+    f = Conv <strides = [2, 2]> (p, other, b)
+    j = Concat <axis = 1> (f, f)
+    m = GlobalAveragePool(j)
+    h = Flatten(m)
+    y = Gemm <transB = 1> (h, head, hb)
+}"""
+CONSTANTS = {
+    "w": noise(4, 3, 3, 3, scale=0.4),
+    "b": noise(4, seed=9),
+    "depth": noise(4, 1, 3, 3, seed=1, scale=0.4),
+    "point": noise(4, 4, 1, 1, seed=2),
+    "other": noise(4, 4, 2, 2, seed=3),
+    "head": noise(5, 8, seed=4),
+    "hb": noise(5, seed=5),
+    "zero": np.array(0, np.float32),
+    "six": np.array(6, np.float32),
+}
+C = "c = Conv(x, w) "
+SMALL = {
+    "w": noise(6, 6, 1, 1, scale=0.4),
+    "v": noise(6, 6, 1, 1, seed=1, scale=0.4),
+    "low": np.array(-0.75, np.float32),
+    "high": np.array(1.25, np.float32),
+    "pads": np.array([0, 0, 1, 2, 0, 0, 0, 1]),
+    "zero": np.array(0, np.float32),
+    "axes": np.array([2]),
+    "two": np.array([2]),
+    "four": np.array([4]),
+    "one": np.array([1]),
+    "order": np.array([5, 0, 3, 2, 1, 4]),
+    "scales": np.array([1, 1, 2, 2], np.float32),
+    "rows": np.array([0, 6, -1]),
+    "map": np.array([0, 6, 8, 8]),
+    "repeated": np.array([1, 1, 8, 1]),
+    "rim": np.array([1, 2]),
+}
+Y = "float[N, 6, H, W] y"
+GRAPHS = {
+    "the output is quantized": (C + "y = Conv(c, v)", Y),
+    "a relu is the output": (C + "y = Relu(c)", Y),
+    "a clip is the output": (C + "y = Clip(c, zero, high)", Y),
+    "the value behind an absorbed relu is an output": (C + "r = Relu(c) y = Conv(r, v)", f"{Y}, float[N, 6, 8, 8] r"),
+    "a relu that is not absorbed": (C + "r = Relu(c) s = Conv(r, v) y = Add(s, c)", Y),
+    "an inner value is an output": (
+        C + "r = MaxPool <kernel_shape = [2, 2]> (c) y = Conv(r, v)",
+        f"{Y}, float[N, 6, 8, 8] c, float[N, 6, 7, 7] r",
+    ),
+    "a moved value is the output": (C + "y = MaxPool <kernel_shape = [2, 2]> (c)", Y),
+    "the input is moved first": ("r = MaxPool <kernel_shape = [2, 2]> (x) y = Conv(r, w)", Y),
+    "the input is also used in float": ("t = Tanh(x) c = Conv(x, w) y = Sub(t, c)", Y),
+    "the input is also an output": ("y = Conv(x, w) z = Identity(x)", f"{Y}, float[N, 6, 8, 8] z"),
+    "other bounds": (C + "r = Clip(c, low, high) y = Conv(r, v)", Y),
+    "a lower bound": (C + "r = Clip(c, low) y = Conv(r, v)", Y),
+    "an upper bound": (C + "r = Clip(c, , high) y = Conv(r, v)", Y),
+    "padding": (C + "r = Pad(c, pads) y = Conv(r, v)", Y),
+    "padding with a zero": (C + "r = Pad(c, pads, zero) y = Conv(r, v)", Y),
+    "padding of some axes": (C + "r = Pad(c, rim, , axes) y = Conv(r, v)", Y),
+    "padding by the edge": (C + 'r = Pad <mode = "edge"> (c, pads) y = Conv(r, v)', Y),
+    "halves": (C + "p, q = Split <axis = 2, num_outputs = 2> (c) d = Conv(p, v) e = Conv(q, v) y = Add(d, e)", Y),
+    "slices": (C + "r = Slice(c, one, four, axes, two) y = Conv(r, v)", Y),
+    "gathered channels": (C + "r = Gather <axis = 1> (c, order) y = Conv(r, v)", Y),
+    "nearest neighbours": (C + 'r = Resize <mode = "nearest"> (c, , scales) y = Conv(r, v)', Y),
+    "turned and back": (
+        C + "t = Transpose <perm = [0, 1, 3, 2]> (c) r = Reshape(t, rows) s = Reshape(r, map) y = Conv(s, v)",
+        Y,
+    ),
+    "squeezed and back": (
+        "m = GlobalAveragePool(x) q = Squeeze(m, axes) u = Unsqueeze(q, axes) e = Expand(u, repeated) y = Conv(e, w)",
+        Y,
+    ),
+    "concatenation with an input": (C + "r = Concat <axis = 2> (c, x) y = Conv(r, v)", Y),
+    "a value twice": (C + "r = Concat <axis = 2> (c, c) s = Add(r, r) y = Conv(s, v)", Y),
+    "a product": (C + "d = Conv(x, v) r = Mul(c, d) y = Conv(r, v)", Y),
+    "float in between": (C + "t = Tanh(c) y = Conv(t, v)", Y),
+    "squared": (C + "y = Mul(c, c)", Y),
+    "two readers": (C + "d = Conv(c, v) t = Tanh(c) y = Sub(d, t)", Y),
+    "a shared weight": (C + "d = Conv(c, w) y = Conv(d, w)", Y),
+}
+
+
+SUBGRAPH = """g (float[N, 6, 8, 8] x, bool k) => (float[N, 6, 8, 8] y) {
+    c = Conv(x, w)
+    y = If (k) <
+        then_branch = then () => (float[N, 6, 8, 8] a) { a = Tanh(c) },
+        else_branch = other () => (float[N, 6, 8, 8] b) { b = Neg(c) }
+    >
+}"""
+
+
+TABLES = """g (int64[N, T] i) => (float[N, T, 6] y) {
+    e = Gather(embedding, i)
+    z = MatMul(e, m)
+    s = Add(z, mask)
+    y = MatMul(s, h)
+}"""
+TABLE_CONSTANTS = {
+    "embedding": noise(50, 8),
+    "m": noise(8, 40, seed=1),
+    "mask": np.where(np.random.default_rng(0).random((10, 40)) < 0.5, np.float32(0), np.float32(-1)),
+    "h": noise(40, 6, seed=2),
+}
+PALETTE = Format(Family.PALETTE, 1)
+WORDS: list[Feeds] = [{"i": np.random.default_rng(seed).integers(0, 50, (3, 10))} for seed in range(3)]

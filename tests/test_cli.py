@@ -261,7 +261,8 @@ def test_compile_resolve_and_explain(
     assert load(again).path.stat().st_size <= 0.20 * 59172
     assert capsys.readouterr() == ("", "")
     assert cli.main(["explain", out]) == 0
-    assert "w3" in capsys.readouterr().out
+    explained = capsys.readouterr().out
+    assert all(layer in explained for layer in ("\na ", "\nb ", "\nc ", "\ny ", "integer", "predicted loss"))
 
 
 def test_lines_are_plain_where_there_is_no_terminal(

@@ -32,6 +32,7 @@ class Fitted:
     """The delivered file and everything that led to it. told: bytes that the solver was told."""
 
     plan: Plan
+    tuned: Tuned
     allocation: Allocation
     problem: Problem
     lowered: Lowered
@@ -69,7 +70,7 @@ def fit(
 def _built(model: ir.Model, context: Context, plan: Plan, allocation: Allocation, problem: Problem) -> Fitted:
     tuned, _ = Reconstruct().apply(model, context, plan)
     lowered, exported = _packed(model, plan, tuned)
-    return Fitted(plan, allocation, problem, lowered, exported, problem.size(plan.formats))
+    return Fitted(plan, tuned, allocation, problem, lowered, exported, problem.size(plan.formats))
 
 
 def _packed(model: ir.Model, plan: Plan, tuned: Tuned) -> tuple[Lowered, Exported]:

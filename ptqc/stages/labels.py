@@ -51,7 +51,8 @@ def read_labels(model: ir.Model, path: Path, folder: Path, preprocessing: Prepro
 
 def _from_npz(path: Path) -> tuple[object, np.ndarray]:
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        # numpy.load, given a path, leaves a damaged file open.
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
     except Exception as error:  # NumPy and zipfile raise many types for a damaged file
         raise CalibrationError(f"cannot read the labels {path}: {error}") from error
