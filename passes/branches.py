@@ -2,7 +2,8 @@
 
 import onnx_ir as ir
 
-from ptqc.passes.graph_tools import constant, insert_before, nodes_of, take_over, unique_name
+from ptqc.nodes import constant, nodes_of
+from ptqc.passes.graph_tools import insert_before, take_over, unique_name
 
 
 def inline_constant_branches(model: ir.Model) -> None:

@@ -7,7 +7,8 @@ gives a * (W x + b) + c at once. Computed in float64, stored in float32.
 import numpy as np
 import onnx_ir as ir
 
-from ptqc.passes.graph_tools import constant, input_of, integer, number, replace_constant
+from ptqc.nodes import constant, input_of, integer, number
+from ptqc.passes.graph_tools import replace_constant
 
 LAYERS = ("Conv", "ConvTranspose", "Gemm")
 

@@ -10,20 +10,10 @@ from typing import ClassVar
 import numpy as np
 import onnx_ir as ir
 
+from ptqc.nodes import constant, input_of, integer, integers, nodes_of, text
 from ptqc.notes import Level, Note
 from ptqc.passes.base import Effect, RewriteContext
-from ptqc.passes.graph_tools import (
-    add_constant,
-    constant,
-    input_of,
-    insert_before,
-    integer,
-    integers,
-    nodes_of,
-    replace_node,
-    text,
-    unique_name,
-)
+from ptqc.passes.graph_tools import add_constant, insert_before, replace_node, unique_name
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
+from ptqc.nodes import integers, nodes_of, rank, static, text
 from ptqc.notes import Level, Note
 from ptqc.passes.base import Effect, RewriteContext
-from ptqc.passes.graph_tools import integers, nodes_of, rank, static, text
 
 
 @dataclass(frozen=True)

@@ -6,20 +6,10 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
+from ptqc.nodes import constant, input_of, integer, nodes_of, producer, rank, static
 from ptqc.notes import Note
 from ptqc.passes.base import Effect, RewriteContext
-from ptqc.passes.graph_tools import (
-    constant,
-    infer_shapes,
-    input_of,
-    integer,
-    nodes_of,
-    producer,
-    rank,
-    remove_dead,
-    replace_node,
-    static,
-)
+from ptqc.passes.graph_tools import infer_shapes, remove_dead, replace_node
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,11 @@ from typing import ClassVar
 import numpy as np
 import onnx_ir as ir
 
+from ptqc.nodes import constant, nodes_of, only_consumer, producer
 from ptqc.notes import Level, Note
 from ptqc.passes.base import Effect, RewriteContext
 from ptqc.passes.channel_scaling import channels_of, layer_problem, scale_outputs
-from ptqc.passes.graph_tools import bypass, constant, nodes_of, only_consumer, producer
+from ptqc.passes.graph_tools import bypass
 
 
 @dataclass(frozen=True)

@@ -10,24 +10,11 @@ from typing import ClassVar
 import numpy as np
 import onnx_ir as ir
 
+from ptqc.nodes import constant, input_of, integer, integers, nodes_of, number, only_consumer, producer, rank, text
 from ptqc.notes import Level, Note
 from ptqc.passes.base import Effect, RewriteContext
 from ptqc.passes.channel_scaling import LAYERS, channels_of, layer_problem, scale_inputs, scale_outputs
-from ptqc.passes.graph_tools import (
-    add_constant,
-    bypass,
-    constant,
-    input_of,
-    integer,
-    integers,
-    nodes_of,
-    number,
-    only_consumer,
-    producer,
-    rank,
-    replace_node,
-    text,
-)
+from ptqc.passes.graph_tools import add_constant, bypass, replace_node
 
 Affine = tuple[np.ndarray, np.ndarray]
 

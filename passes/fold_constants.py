@@ -15,21 +15,11 @@ import onnx_ir.passes.common as common
 import onnxruntime as ort
 
 from ptqc.execute.onnxruntime import session_options
+from ptqc.nodes import constant, input_of, integer, nodes_of, rank
 from ptqc.notes import Note
 from ptqc.passes.base import Effect, RewriteContext
 from ptqc.passes.branches import inline_constant_branches
-from ptqc.passes.graph_tools import (
-    bypass,
-    constant,
-    fix_value,
-    infer_shapes,
-    input_of,
-    insert_before,
-    integer,
-    nodes_of,
-    rank,
-    remove_dead,
-)
+from ptqc.passes.graph_tools import bypass, fix_value, infer_shapes, insert_before, remove_dead
 from ptqc.passes.known_sizes import fold_known_sizes
 
 # Folding may trade this many bytes of constants for a computation; more would cost file size.

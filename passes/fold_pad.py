@@ -5,20 +5,10 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
+from ptqc.nodes import constant, input_of, integer, integers, nodes_of, producer, rank, text
 from ptqc.notes import Level, Note
 from ptqc.passes.base import Effect, RewriteContext
-from ptqc.passes.graph_tools import (
-    bypass,
-    constant,
-    input_of,
-    integer,
-    integers,
-    nodes_of,
-    producer,
-    rank,
-    remove_dead,
-    text,
-)
+from ptqc.passes.graph_tools import bypass, remove_dead
 
 
 @dataclass(frozen=True)

@@ -5,21 +5,10 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
+from ptqc.nodes import constant, input_of, integer, integers, nodes_of, producer, rank, static
 from ptqc.notes import Note
 from ptqc.passes.base import Effect, RewriteContext
-from ptqc.passes.graph_tools import (
-    constant,
-    input_of,
-    insert_before,
-    integer,
-    integers,
-    nodes_of,
-    producer,
-    rank,
-    replace_node,
-    static,
-    unique_name,
-)
+from ptqc.passes.graph_tools import insert_before, replace_node, unique_name
 
 POSITIONAL = ("Conv", "ConvTranspose", "MaxPool", "AveragePool")
 POINTWISE = ("Relu", "LeakyRelu", "Clip", "Sigmoid", "Tanh", "HardSwish", "HardSigmoid", "Elu", "BatchNormalization")

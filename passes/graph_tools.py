@@ -1,87 +1,12 @@
-"""Small tools for reading and changing an `onnx_ir` graph, shared by the passes."""
+"""Small tools for changing an `onnx_ir` graph, shared by the passes."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
 import onnx_ir.passes.common as common
 
-
-def nodes_of(model: ir.Model, *op_types: str) -> Iterator[ir.Node]:
-    """Nodes of ONNX's own operators of these types, subgraphs included; safe while the graph changes."""
-    for node in list(model.graph.all_nodes()):
-        if node.domain == "" and node.op_type in op_types and node.graph is not None:
-            yield node
-
-
-def constant(value: ir.Value | None) -> np.ndarray | None:
-    """The array of a constant value (initializer or Constant node), None for any other."""
-    if value is None or value.is_graph_input():
-        return None
-    tensor = ir.convenience.get_const_tensor(value)
-    return None if tensor is None else tensor.numpy()
-
-
-def input_of(node: ir.Node, index: int) -> ir.Value | None:
-    """The node's input, None where it is absent."""
-    return node.inputs[index] if index < len(node.inputs) else None
-
-
-def required(value: ir.Value | None) -> ir.Value:
-    """The value of an input that the operator cannot be without."""
-    if value is None:
-        raise ValueError("an input that the operator requires is absent")
-    return value
-
-
-def producer(value: ir.Value | None, *op_types: str) -> ir.Node | None:
-    """The node that computes the value if it is of one of these types."""
-    node = value.producer() if value is not None else None
-    return node if node is not None and node.domain == "" and node.op_type in op_types else None
-
-
-def only_consumer(value: ir.Value) -> ir.Node | None:
-    """The node that alone reads the value; None for none, several, or a graph output."""
-    if value.is_graph_output() or len(value.uses()) != 1:
-        return None
-    return value.consumers()[0]
-
-
-def integer(node: ir.Node, name: str, default: int) -> int:
-    """An integer attribute."""
-    attribute = node.attributes.get(name)
-    return default if attribute is None else attribute.as_int()
-
-
-def integers(node: ir.Node, name: str, default: Sequence[int]) -> list[int]:
-    """An attribute that lists integers."""
-    attribute = node.attributes.get(name)
-    return list(default) if attribute is None else list(attribute.as_ints())
-
-
-def number(node: ir.Node, name: str, default: float) -> float:
-    """A float attribute."""
-    attribute = node.attributes.get(name)
-    return default if attribute is None else attribute.as_float()
-
-
-def text(node: ir.Node, name: str, default: str) -> str:
-    """A string attribute."""
-    attribute = node.attributes.get(name)
-    return default if attribute is None else attribute.as_string()
-
-
-def static(value: ir.Value | None, axes: slice = slice(None)) -> tuple[int, ...] | None:
-    """The sizes of the value's axes (default: all), None if any of them is not known."""
-    if value is None or value.shape is None:
-        return None
-    sizes = tuple(value.shape)[axes]
-    return tuple(size for size in sizes if isinstance(size, int)) if all(isinstance(s, int) for s in sizes) else None
-
-
-def rank(value: ir.Value | None) -> int | None:
-    """The number of the value's axes, None if it is not known."""
-    return None if value is None or value.shape is None else value.shape.rank()
+from ptqc.nodes import rank, static
 
 
 def _names(graph: ir.Graph) -> set[str]:

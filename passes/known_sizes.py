@@ -6,7 +6,8 @@ The batch of an exported model is symbolic, its channels are numbers; Gather(Sha
 import numpy as np
 import onnx_ir as ir
 
-from ptqc.passes.graph_tools import constant, fix_value, input_of, integer, nodes_of, producer
+from ptqc.nodes import constant, input_of, integer, nodes_of, producer
+from ptqc.passes.graph_tools import fix_value
 
 
 def fold_known_sizes(model: ir.Model) -> None:

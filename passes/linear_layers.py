@@ -6,9 +6,10 @@ from typing import ClassVar
 import numpy as np
 import onnx_ir as ir
 
+from ptqc.nodes import constant, nodes_of, only_consumer, rank
 from ptqc.notes import Level, Note
 from ptqc.passes.base import Effect, RewriteContext
-from ptqc.passes.graph_tools import add_constant, constant, nodes_of, only_consumer, rank, replace_node
+from ptqc.passes.graph_tools import add_constant, replace_node
 
 
 @dataclass(frozen=True)

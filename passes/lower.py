@@ -19,7 +19,8 @@ from ptqc.formats import FLOAT32, Family, Format, QuantParams
 from ptqc.integer import quantize
 from ptqc.layers import Layer
 from ptqc.lowered import Lowered
-from ptqc.operators import absorbs, clip_bounds, constant, data_inputs, keeps_codes
+from ptqc.nodes import constant
+from ptqc.operators import absorbs, clip_bounds, data_inputs, keeps_codes
 from ptqc.passes.base import Effect
 from ptqc.passes.biases import accumulator_scale, bias_codes, usable_scale
 from ptqc.plan import Plan

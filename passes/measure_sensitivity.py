@@ -17,8 +17,8 @@ from ptqc.formats import Family, Format, integer
 from ptqc.integer import fake_quantize
 from ptqc.layers import Layer
 from ptqc.loss import OutputLoss, output_loss
+from ptqc.nodes import constant
 from ptqc.notes import Note
-from ptqc.operators import constant
 from ptqc.passes.base import Effect
 from ptqc.passes.context import Context
 

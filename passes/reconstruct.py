@@ -17,8 +17,8 @@ from ptqc.calibration.samples import Samples
 from ptqc.execute.walk import Slicer, Walk
 from ptqc.formats import Family, Format
 from ptqc.layers import Layer
+from ptqc.nodes import constant
 from ptqc.notes import Note
-from ptqc.operators import constant
 from ptqc.passes import gptq, moments
 from ptqc.passes.base import Effect
 from ptqc.passes.context import Context

@@ -10,8 +10,8 @@ import onnx_ir as ir
 from ptqc import grids
 from ptqc.formats import FLOAT16, FLOAT32, Family, Format, integer
 from ptqc.layers import Weight
+from ptqc.nodes import constant
 from ptqc.notes import Note
-from ptqc.operators import constant
 from ptqc.passes import gptq, moments
 from ptqc.passes.base import Effect
 from ptqc.passes.context import Context

@@ -88,7 +88,7 @@ def allocate(problem: Problem, limit: int) -> Allocation:
     loss = pulp.lpSum(c.loss * unit * chosen[i] for i, c in enumerate(problem.candidates))
     program.setObjective(loss + (BYTES_WEIGHT / max(limit, 1)) * sizes)
     gap = _solve(program)
-    choice = _choice(problem, chosen)
+    choice = _without_waste(problem, _choice(problem, chosen))
     total = sum(c.loss for c in problem.chosen(choice))
     bytes_ = problem.size(choice)
     if bytes_ > limit:
@@ -129,6 +129,19 @@ def _solve(program: pulp.LpProblem) -> float:
 
 def _choice(problem: Problem, chosen: Sequence[pulp.LpVariable]) -> dict[str, Format]:
     return {c.weight: c.form for c, variable in zip(problem.candidates, chosen, strict=True) if variable.value() > 0.5}
+
+
+def _without_waste(problem: Problem, choice: Mapping[str, Format]) -> dict[str, Format]:
+    """The choice with smaller candidates where they lose nothing: differences that the solver's gap does not see."""
+    kept = dict(choice)
+    for weight, group in problem.by_weight().items():
+        chosen = next(c for c in group if c.form == kept[weight])
+        for c in sorted(group, key=lambda c: c.bytes):
+            smaller = c.bytes < chosen.bytes and c.loss <= chosen.loss
+            if smaller and problem.size({**kept, weight: c.form}) < problem.size(kept):
+                kept[weight] = c.form
+                break
+    return kept
 
 
 def smallest_choice(problem: Problem) -> dict[str, Format]:

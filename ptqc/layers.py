@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx_ir as ir
 
-from ptqc.operators import LAYERS, attribute, constant, ints, is_float, settled_output
+from ptqc.nodes import constant, integer, integers, text
+from ptqc.operators import LAYERS, is_float, settled_output
 
 # Constants smaller than this cost more graph text than packing them saves.
 SMALLEST_TABLE = 256
@@ -135,26 +136,26 @@ def _as_layer(node: ir.Node) -> Layer | None:
 
 def _channel_axis(node: ir.Node, weight: np.ndarray, bias: ir.Value | None) -> int | None:
     if node.op_type == "Conv":
-        return 0 if attribute(node, "auto_pad", "NOTSET") == "NOTSET" else None
+        return 0 if text(node, "auto_pad", "NOTSET") == "NOTSET" else None
     if weight.ndim != 2:
         return None
     if node.op_type == "MatMul":
         return 1
     scaled = any(a is not None and a.as_float() != 1.0 for a in map(node.attributes.get, ("alpha", "beta")))
-    axis = 0 if attribute(node, "transB", 0) else 1
+    axis = 0 if integer(node, "transB", 0) else 1
     values = constant(bias)
     vector_bias = values is None or values.size == weight.shape[axis] == (values.shape or (1,))[-1]
-    return axis if not scaled and not attribute(node, "transA", 0) and vector_bias else None
+    return axis if not scaled and not integer(node, "transA", 0) and vector_bias else None
 
 
 def _with_window(layer: Layer, node: ir.Node) -> Layer:
     rank = len(layer.shape) - 2
     return replace(
         layer,
-        groups=int(attribute(node, "group", 1)),
-        strides=tuple(ints(node, "strides") or [1] * rank),
-        pads=tuple(ints(node, "pads") or [0] * (2 * rank)),
-        dilations=tuple(ints(node, "dilations") or [1] * rank),
+        groups=integer(node, "group", 1),
+        strides=tuple(integers(node, "strides", [1] * rank)),
+        pads=tuple(integers(node, "pads", [0] * (2 * rank))),
+        dilations=tuple(integers(node, "dilations", [1] * rank)),
     )
 
 

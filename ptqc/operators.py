@@ -3,6 +3,8 @@
 import numpy as np
 import onnx_ir as ir
 
+from ptqc.nodes import constant, text
+
 # Operators whose kernel moves or selects codes: the output has the scale of the input(s). DepthToSpace and SpaceToDepth
 # have none for uint8 before ONNX Runtime 1.20.
 THROUGH = frozenset(
@@ -32,30 +34,9 @@ LAYERS = frozenset(("Conv", "Gemm", "MatMul"))
 FLOAT_OUTPUT = frozenset(("Gemm", "MatMul"))
 
 
-def constant(value: ir.Value | None) -> np.ndarray | None:
-    """The array of an initializer, or None for anything else."""
-    if value is None or value.const_value is None or not value.is_initializer():
-        return None
-    return value.const_value.numpy()
-
-
 def is_float(value: ir.Value) -> bool:
     """Whether a value is a float32 tensor."""
     return value.dtype == ir.DataType.FLOAT
-
-
-def attribute(node: ir.Node, name: str, default: int | str) -> int | str:
-    """An int or string attribute, or its default."""
-    found = node.attributes.get(name)
-    if found is None:
-        return default
-    return found.as_string() if isinstance(default, str) else found.as_int()
-
-
-def ints(node: ir.Node, name: str) -> list[int] | None:
-    """An attribute that is a list of ints, or None."""
-    found = node.attributes.get(name)
-    return None if found is None else list(found.as_ints())
 
 
 def clip_bounds(node: ir.Node) -> tuple[float, float] | None:
@@ -92,7 +73,7 @@ def keeps_codes(node: ir.Node) -> bool:
         case "Clip" | "Relu":
             return clip_bounds(node) is not None
         case "Resize":
-            return attribute(node, "mode", "nearest") == "nearest"
+            return text(node, "mode", "nearest") == "nearest"
         case "Pad":
             value = constant(node.inputs[2]) if len(node.inputs) > 2 and node.inputs[2] is not None else np.zeros(1)
             return value is not None and not np.any(value)

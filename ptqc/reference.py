@@ -9,7 +9,9 @@ import onnx_ir as ir
 from ptqc import integer
 from ptqc.formats import UINT8, QuantParams
 from ptqc.lowered import Lowered
-from ptqc.operators import LAYERS, attribute, constant, ints
+from ptqc.nodes import constant, integers
+from ptqc.nodes import integer as integer_attribute
+from ptqc.operators import LAYERS
 
 Values = Mapping[str, np.ndarray]
 
@@ -107,10 +109,10 @@ def _conv(step: Step, inputs: list[np.ndarray]) -> np.ndarray:
         x.zero_point,
         codes,
         bias,
-        strides=ints(step.node, "strides") or [1] * rank,
-        pads=ints(step.node, "pads") or [0] * (2 * rank),
-        dilations=ints(step.node, "dilations") or [1] * rank,
-        groups=int(attribute(step.node, "group", 1)),
+        strides=integers(step.node, "strides", [1] * rank),
+        pads=integers(step.node, "pads", [0] * (2 * rank)),
+        dilations=integers(step.node, "dilations", [1] * rank),
+        groups=integer_attribute(step.node, "group", 1),
     )
     factor = integer.multiplier(x, scale, y).reshape(1, -1, *(1,) * rank)
     return integer.requantize(accumulator, factor, y)
@@ -119,7 +121,7 @@ def _conv(step: Step, inputs: list[np.ndarray]) -> np.ndarray:
 def _product(step: Step, inputs: list[np.ndarray]) -> np.ndarray:
     codes, scale, bias = _constants(step)
     x, y = _input_params(step), _output_params(step)
-    weight = codes.T if attribute(step.node, "transB", 0) else codes
+    weight = codes.T if integer_attribute(step.node, "transB", 0) else codes
     accumulator = integer.matmul_accumulator(inputs[0], x.zero_point, weight, bias)
     return integer.requantize(accumulator, integer.multiplier(x, scale, y), y)
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from ptqc.layers import Layer
-from ptqc.operators import ELEMENTWISE, FLOAT_OUTPUT, UNARY, absorbs, constant, data_inputs, is_float, keeps_codes
+from ptqc.nodes import constant
+from ptqc.operators import ELEMENTWISE, FLOAT_OUTPUT, UNARY, absorbs, data_inputs, is_float, keeps_codes
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Tiny models and what a whole compile makes of them, for the tests of the compiler and of its last stages."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,12 +17,13 @@ import ptqc
 from ptqc.artifact import Artifact
 from ptqc.options import CompileOptions
 from ptqc.passes.context import Context
+from ptqc.plan import Plan
 from ptqc.progress import SILENT
 from ptqc.reading import read_model
 from ptqc.stages import judge
 from ptqc.stages.fit import Fitted, fit
 from ptqc.stages.measure import measure
-from ptqc.stages.prepare import gather, prepare
+from ptqc.stages.prepare import Prepared, gather, prepare
 from ptqc.store import Store
 
 # A residual network: every layer, the addition and the pool have integer kernels.
@@ -93,26 +94,36 @@ def compiled(
 
 @dataclass(frozen=True)
 class Measured:
-    """The residual network in normal form with its measurements, and float samples that belong to it."""
+    """A network in normal form with its measurements, and a few of its samples."""
 
-    model: ir.Model
+    prepared: Prepared
     context: Context
     options: CompileOptions
-    feeds: tuple[Mapping[str, np.ndarray], ...]
+    feeds: tuple[dict[str, np.ndarray], ...]
 
-    def fit(self, limit: int | None = None) -> Fitted:
-        """The file within a limit."""
+    @property
+    def model(self) -> ir.Model:
+        """The float network in normal form."""
+        return self.prepared.model
+
+    def fit(self, limit: int | None = None, plan: Plan | None = None) -> Fitted:
+        """The file within a limit, or of a plan."""
         with quick():
-            return fit(self.model, self.context, self.options, limit)
+            return fit(self.model, self.context, self.options, limit, plan)
+
+
+def measured_model(model: onnx.ModelProto, data: object, folder: Path, **options: Any) -> Measured:
+    """A model with its measurements; `folder` holds its samples."""
+    onnx.save(model, folder / "model.onnx")
+    source = read_model(folder / "model.onnx")
+    chosen = CompileOptions.of(options)
+    with quick():
+        found = gather(source, data, folder / "samples", chosen.samples, None, SILENT)
+        prepared = prepare(source, found, SILENT)
+        context, _, _ = measure(prepared, chosen, Store(folder / "cache"), SILENT)
+    return Measured(prepared, context, chosen, tuple(context.held_back[i] for i in range(4)))
 
 
 def measure_residual(folder: Path, **options: Any) -> Measured:
-    """Measurements of the residual network; `folder` holds its samples."""
-    onnx.save(residual(), folder / "model.onnx")
-    source = read_model(folder / "model.onnx")
-    chosen = CompileOptions.of({"bits": (2, 4, 7), **options})
-    with quick():
-        found = gather(source, samples(3, 8, 8), folder / "samples", chosen.samples, None, SILENT)
-        prepared = prepare(source, found, SILENT)
-        context, _, _ = measure(prepared, chosen, Store(folder / "cache"), SILENT)
-    return Measured(prepared.model, context, chosen, tuple(context.held_back[i] for i in range(4)))
+    """The residual network with measurements of a few widths."""
+    return measured_model(residual(), samples(3, 8, 8), folder, **{"bits": (2, 4, 7), **options})

@@ -14,7 +14,6 @@ from ptqc.execute.walk import Slicer
 from ptqc.formats import UINT8, Family, Format, QuantParams, integer
 from ptqc.layers import Weight, find_layers, find_weights
 from ptqc.lowered import Lowered
-from ptqc.operators import constant
 from ptqc.passes.lower import Lower
 from ptqc.passes.quantized_walk import run_quantized
 from ptqc.passes.solve_weights import palette
@@ -92,8 +91,7 @@ def observed(model: ir.Model, samples: Sequence[Feeds], sites: Sequence[object])
 
 def rounded(model: ir.Model, weight: Weight, form: Format) -> Solution:
     """A weight in a format, by plain rounding."""
-    values = constant(model.graph.initializers[weight.name])
-    assert values is not None
+    values = array(model, weight.name)
     match str(form.family):
         case "int":
             return Solution(form, *grids.round_nearest(values, weight.channel_axis, form), weight.channel_axis)
@@ -106,9 +104,15 @@ def rounded(model: ir.Model, weight: Weight, form: Format) -> Solution:
             return Solution(form, values.astype(dtype), NOTHING, weight.channel_axis)
 
 
+def array(model: ir.Model, name: str) -> np.ndarray:
+    """The values of an initializer."""
+    tensor = model.graph.initializers[name].const_value
+    assert tensor is not None
+    return tensor.numpy()
+
+
 def _bias(model: ir.Model, name: str | None) -> np.ndarray | None:
-    values = constant(model.graph.initializers[name]) if name else None
-    return None if values is None else values.reshape(-1)
+    return None if name is None else array(model, name).reshape(-1)
 
 
 # Networks

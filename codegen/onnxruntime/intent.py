@@ -1,6 +1,6 @@
 """What a plan asks of every integer kernel, computed without the lowered graph, against what the written file gives.
 
-Each kernel gets the codes that the file computed; the float model's operator, on those codes dequantized by the plan and
+A tensor that no kernel makes must be rounded as the plan says. Each kernel gets the codes that the file computed; the float model's operator, on those codes dequantized by the plan and
 with the tuned weight and bias, then gives the codes to expect. The kernel rounds its bias before it rounds the sum, so
 some codes differ by one, but no code by more and not most of them: a wrong zero point shifts all.
 """
@@ -36,13 +36,24 @@ class Intent:
     plan: Plan
     tuned: Tuned
 
-    def tensors(self) -> list[str]:
-        """The quantized tensors, and the float outputs, that integer kernels read and write."""
-        kernels = self.plan.integer.values()
-        return sorted({name for kernel in kernels for name in (*kernel.inputs, kernel.output)})
+    def rounded(self) -> list[str]:
+        """The quantized tensors that float operators make, or that are inputs."""
+        made = {kernel.output for kernel in self.plan.integer.values()}
+        sites = [site for site in self.plan.sites if site.name in self.plan.activations]
+        return [name for site in sites for name in site.sources if name not in made]
 
-    def check(self, values: Values) -> int:
-        """Compare every kernel. values: codes (or float outputs) by tensor. Raises VerificationError."""
+    def tensors(self) -> list[str]:
+        """What `check` looks at as codes (as a float output where a kernel leaves it float)."""
+        kernels = self.plan.integer.values()
+        return sorted({*self.rounded(), *(name for kernel in kernels for name in (*kernel.inputs, kernel.output))})
+
+    def check(self, values: Values, reals: Values) -> int:
+        """Compare all; the number of kernels. values: `tensors`; reals: `rounded` before they are rounded.
+
+        Raises VerificationError.
+        """
+        for name, real in reals.items():
+            self._compare("QuantizeLinear", name, real, values[name])
         slicer = Slicer(self.model)
         places = {name: place for place, node in enumerate(slicer.nodes) for name in node.output}
         nodes = {str(node.outputs[0].name): node for node in self.model.graph}
@@ -50,7 +61,7 @@ class Intent:
             wanted = self._wanted(kernel, slicer, places[kernel.node], values)
             if kernel.output != kernel.node:
                 wanted = _activated(nodes[kernel.node], wanted)
-            self._compare(kernel, wanted, values[kernel.output])
+            self._compare(kernel.op_type, kernel.output, wanted, values[kernel.output])
         return len(self.plan.integer)
 
     def _wanted(self, kernel: Kernel, slicer: Slicer, place: int, values: Values) -> np.ndarray:
@@ -72,9 +83,9 @@ class Intent:
         weight = replace(solution, scale=scale).weight
         return {layer.weight: weight} if layer.bias is None else {layer.weight: weight, layer.bias: bias}
 
-    def _compare(self, kernel: Kernel, wanted: np.ndarray, found: np.ndarray) -> None:
-        where = f"{kernel.op_type} {kernel.output}"
-        params = self.plan.params.get(kernel.output)
+    def _compare(self, op_type: str, tensor: str, wanted: np.ndarray, found: np.ndarray) -> None:
+        """wanted: real values; found: their codes, or real values where the plan has no parameters for the tensor."""
+        where, params = f"{op_type} {tensor}", self.plan.params.get(tensor)
         if params is None:
             distance = float(np.abs(wanted - found).max(initial=0.0) / max(np.abs(wanted).max(initial=0.0), 1e-30))
             if not distance <= FLOAT_TOLERANCE:

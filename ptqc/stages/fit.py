@@ -13,7 +13,7 @@ from ptqc.errors import InternalError
 from ptqc.formats import Family, Format
 from ptqc.layers import Layer, Weight
 from ptqc.lowered import Lowered
-from ptqc.operators import constant
+from ptqc.nodes import constant
 from ptqc.options import CompileOptions
 from ptqc.passes.biases import accumulator_scale, bias_codes, usable_scale
 from ptqc.passes.context import Context

@@ -15,8 +15,8 @@ from ptqc.calibration.plausibility import preprocessing_warning
 from ptqc.calibration.samples import Samples, collect
 from ptqc.errors import CalibrationError, UsageError
 from ptqc.execute.onnxruntime import Feeds, Runner
+from ptqc.nodes import constant
 from ptqc.notes import Level, Note
-from ptqc.operators import constant
 from ptqc.passes.calibrate import is_batchable
 from ptqc.passes.pipeline import default_rewrites, run_rewrites
 from ptqc.progress import Progress

@@ -1,7 +1,8 @@
 import pytest
+from graphs import noise, parse
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rewriting import noise, operators, parse, rewrite
+from rewriting import operators, rewrite
 
 from ptqc.passes.conv_transpose import ConvTransposeToConv
 

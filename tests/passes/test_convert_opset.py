@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
-from rewriting import noise, parse, rewrite
+from graphs import noise, parse
+from rewriting import rewrite
 
 from ptqc.passes.convert_opset import REDUCTIONS, ConvertOpset
 

@@ -1,5 +1,6 @@
 import pytest
-from rewriting import noise, parse, rewrite
+from graphs import noise, parse
+from rewriting import rewrite
 
 from ptqc.passes.explicit_padding import ExplicitPadding
 

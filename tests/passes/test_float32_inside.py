@@ -1,6 +1,7 @@
 import numpy as np
 import onnx_ir as ir
-from rewriting import noise, operators, parse, rewrite
+from graphs import noise, parse
+from rewriting import operators, rewrite
 
 from ptqc.passes.float32_inside import Float32Inside
 

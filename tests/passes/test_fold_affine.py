@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
-from rewriting import noise, operators, parse, rewrite
+from graphs import noise, parse
+from rewriting import operators, rewrite
 
 from ptqc.passes.fold_affine import FoldAffine
 

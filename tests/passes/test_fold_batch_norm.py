@@ -1,8 +1,9 @@
 import numpy as np
 import pytest
+from graphs import noise, parse
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rewriting import noise, operators, parse, rewrite
+from rewriting import operators, rewrite
 
 from ptqc.passes.base import RewriteContext
 from ptqc.passes.fold_batch_norm import FoldBatchNorm

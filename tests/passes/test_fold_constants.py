@@ -1,11 +1,12 @@
 import numpy as np
 import pytest
-from rewriting import noise, operators, parse, rewrite
+from graphs import noise, parse
+from rewriting import operators, rewrite
 
 from ptqc.execute.onnxruntime import run
+from ptqc.nodes import constant
 from ptqc.passes.base import RewriteContext
 from ptqc.passes.fold_constants import FoldConstants
-from ptqc.passes.graph_tools import constant
 
 
 def test_pads_of_a_pytorch_export_become_one_constant() -> None:

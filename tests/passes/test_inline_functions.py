@@ -1,6 +1,7 @@
 import onnx.parser
 import onnx_ir as ir
-from rewriting import noise, operators, rewrite
+from graphs import noise
+from rewriting import operators, rewrite
 
 from ptqc.passes.inline_functions import InlineFunctions
 

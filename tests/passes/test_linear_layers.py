@@ -1,5 +1,6 @@
 import pytest
-from rewriting import noise, operators, parse, rewrite
+from graphs import noise, parse
+from rewriting import operators, rewrite
 
 from ptqc.passes.linear_layers import LinearLayers
 

@@ -5,12 +5,14 @@ from typing import ClassVar
 import numpy as np
 import onnx_ir as ir
 import pytest
-from rewriting import noise, operators, parse
+from graphs import noise, parse
+from rewriting import operators
 
 from ptqc.errors import ModelError, PassError
+from ptqc.nodes import constant
 from ptqc.notes import Note
 from ptqc.passes.base import Effect, RewriteContext
-from ptqc.passes.graph_tools import constant, replace_constant
+from ptqc.passes.graph_tools import replace_constant
 from ptqc.passes.pipeline import default_rewrites, run_rewrites
 
 LINEAR = "g (float[N, 4] x) => (float[N, 3] y) { h = MatMul(x, w)  y = Relu(h) }"

@@ -1,4 +1,5 @@
-from rewriting import noise, operators, parse, rewrite
+from graphs import noise, parse
+from rewriting import operators, rewrite
 
 from ptqc.passes.remove_dead import RemoveDead
 

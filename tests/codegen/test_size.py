@@ -1,0 +1,149 @@
+"""What a candidate is said to add to the file is what it adds to files that are really written."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from compiling import Measured, measure_residual, measured_model, proto
+
+from ptqc.codegen.onnxruntime import size
+from ptqc.codegen.onnxruntime.export import export
+from ptqc.codegen.onnxruntime.functions import DOMAIN, Function
+from ptqc.formats import Format
+from ptqc.operators import constant
+from ptqc.passes.biases import accumulator_scale, bias_codes
+from ptqc.passes.lower import Lower
+from ptqc.plan import Plan
+from ptqc.solutions import Tuned
+
+NAME_LENGTH = 2
+
+
+@pytest.fixture(scope="module")
+def integer(tmp_path_factory: pytest.TempPathFactory) -> Measured:
+    folder = tmp_path_factory.mktemp("integer")
+    return measure_residual(folder, bits=(2, 3, 4, 5, 6, 7, 8), activations="integer")
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory: pytest.TempPathFactory) -> Measured:
+    return measure_residual(tmp_path_factory.mktemp("float"), bits=(2, 3, 4, 5, 6, 7, 8), activations="float")
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Measured:
+    """Tables of 2, 3, 16 and 200 distinct values."""
+    rng = np.random.default_rng(0)
+    tables = {f"t{n}": rng.choice(rng.standard_normal(n), (60, 32)).astype(np.float32) for n in (2, 3, 16, 200)}
+    lines = " ".join(f"g{name} = Gather({name}, x)" for name in tables)
+    graph = f"g (int64[N,4] x) => (float[N,4,32] y) {{ {lines} y = Sum({', '.join('g' + name for name in tables)}) }}"
+    data = np.arange(128).reshape(32, 4) % 60
+    return measured_model(proto(graph, **tables), data, tmp_path_factory.mktemp("table"))
+
+
+def plan_of(measured: Measured, forms: Mapping[str, Format]) -> Plan:
+    return replace(measured.context.roles, activations=measured.context.quantized, formats=dict(forms))
+
+
+def bias_of(measured: Measured, name: str) -> np.ndarray | None:
+    layer = next(layer for layer in measured.context.layers if layer.name == name)
+    return constant(measured.model.graph.initializers[layer.bias]) if layer.bias else None
+
+
+def written(measured: Measured, forms: Mapping[str, Format]) -> int:
+    """Bytes of the file with these formats."""
+    weights = {name: measured.context.solutions[name, form] for name, form in forms.items()}
+    biases = {layer.name: bias_of(measured, layer.name) for layer in measured.context.layers}
+    lowered = Lower().apply(measured.model, plan_of(measured, forms), Tuned(weights, biases))
+    return len(export(lowered, measured.model, NAME_LENGTH).data)
+
+
+def said(measured: Measured, forms: Mapping[str, Format]) -> int:
+    """Bytes of all weights, and of the functions that they call once each."""
+    plan, total = plan_of(measured, forms), 0
+    functions: dict[str, Function] = {}
+    for weight in measured.context.weights:
+        solution = measured.context.solutions[weight.name, forms[weight.name]]
+        uses = []
+        for layer in weight.layers:
+            is_integer = layer.name in plan.integer
+            codes = None
+            if is_integer:
+                x, y, bias = plan.params[layer.input], plan.params.get(layer.settled), bias_of(measured, layer.name)
+                assert bias is not None
+                codes = bias_codes(bias, accumulator_scale(x, solution.scale), None if y is None else y.scale)
+            uses.append(size.Use(is_integer, codes))
+        bytes_, needed = size.stored(solution, uses, NAME_LENGTH)
+        total += bytes_
+        functions |= {function.name: function for function in needed}
+    once = size.function_bytes(list(functions.values()), 18)
+    return total + sum(once.values()) - (0 if functions else once[DOMAIN])
+
+
+def assert_same_growth(measured: Measured, one: Mapping[str, Format], other: Mapping[str, Format]) -> None:
+    grown, expected = written(measured, other) - written(measured, one), said(measured, other) - said(measured, one)
+    assert grown != 0
+    assert abs(grown - expected) <= size.BOUND
+
+
+def with_weight(measured: Measured, name: str, form: str) -> dict[str, Format]:
+    """All weights at 4 bits but one."""
+    forms = {weight.name: Format.parse("int4") for weight in measured.context.weights}
+    return {**forms, name: Format.parse(form)}
+
+
+@pytest.mark.parametrize("form", ["int2", "int3", "int5", "int6", "int7", "int8"])
+@pytest.mark.parametrize("name", ["w1", "w3", "w4"])
+def test_formats_of_integer_layers(integer: Measured, name: str, form: str) -> None:
+    assert_same_growth(integer, with_weight(integer, name, "int4"), with_weight(integer, name, form))
+
+
+@pytest.mark.parametrize("form", ["int2", "int3", "int5", "int7", "int8", "float16"])
+@pytest.mark.parametrize("name", ["w1", "w3", "w4"])
+def test_formats_of_float_layers(real: Measured, name: str, form: str) -> None:
+    assert_same_growth(real, with_weight(real, name, "int4"), with_weight(real, name, form))
+
+
+def test_all_weights_change_at_once(integer: Measured) -> None:
+    names = [weight.name for weight in integer.context.weights]
+    for one, other in ((2, 7), (3, 6), (5, 8)):
+        forms = [{name: Format.parse(f"int{bits}") for name in names} for bits in (one, other)]
+        assert_same_growth(integer, *forms)
+
+
+@pytest.mark.parametrize(("name", "form"), [("t2", "palette1"), ("t3", "palette2"), ("t16", "palette4")])
+def test_formats_of_tables(table: Measured, name: str, form: str) -> None:
+    assert_same_growth(table, with_weight(table, name, "int4"), with_weight(table, name, form))
+    assert_same_growth(table, with_weight(table, name, "float16"), with_weight(table, name, form))
+
+
+def test_a_weight_that_two_layers_share_is_stored_once(tmp_path: Path) -> None:
+    kernel = np.random.default_rng(0).standard_normal((32, 32, 3, 3)).astype(np.float32) / 17
+    graph = (
+        "g (float[N,32,8,8] x) => (float[N,32,8,8] y) "
+        "{ a = Conv<pads=[1,1,1,1]>(x, w, b) r = Relu(a) y = Conv<pads=[1,1,1,1]>(r, w, b) }"
+    )
+    data = np.random.default_rng(1).standard_normal((16, 32, 8, 8)).astype(np.float32)
+    model = proto(graph, w=kernel, b=kernel[:, 0, 0, 0].copy())
+    shared = measured_model(model, data, tmp_path, bits=(2, 4, 7))
+    assert_same_growth(shared, with_weight(shared, "w", "int4"), with_weight(shared, "w", "int7"))
+    assert written(shared, with_weight(shared, "w", "int7")) < kernel.size * 7 // 8 + 3000
+
+
+@pytest.mark.parametrize("length", [0, 1, 126, 127, 128, 16_383, 16_384, 3_000_000])
+def test_an_entry_is_a_message_with_its_tag_and_length(length: int) -> None:
+    holder = onnx.TensorProto(raw_data=b"x" * length)
+    graph = onnx.GraphProto()
+    graph.initializer.append(holder)
+    assert graph.ByteSize() == size.entry(holder.ByteSize())
+
+
+@pytest.mark.parametrize("limit", [6_500, 7_777, 9_000, 11_111, 14_000, None])
+def test_the_solver_is_told_the_size_of_the_file(integer: Measured, limit: int | None) -> None:
+    """Here all biases fit 16 bits whatever the plan, so only length prefixes may differ."""
+    fitted = integer.fit(limit)
+    assert abs(len(fitted.exported.data) - fitted.told) <= size.BOUND
+    assert limit is None or len(fitted.exported.data) <= limit

@@ -1,0 +1,235 @@
+"""Verification lets a good file pass, and stops faults planted into the file, into the lowered graph, and the budget."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from compiling import Measured, measure_residual
+from onnx import numpy_helper
+
+from ptqc.codegen.onnxruntime.export import Exported, export
+from ptqc.codegen.onnxruntime.intent import Intent
+from ptqc.codegen.onnxruntime.verify import Verified, verify
+from ptqc.errors import VerificationError
+from ptqc.lowered import Lowered
+from ptqc.stages.fit import Fitted
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Measured:
+    return measure_residual(tmp_path_factory.mktemp("residual"))
+
+
+@pytest.fixture(scope="module")
+def good(measured: Measured) -> Fitted:
+    return measured.fit(14_000)
+
+
+def check(
+    measured: Measured,
+    good: Fitted,
+    exported: Exported | None = None,
+    lowered: Lowered | None = None,
+    limit: int | None = 14_000,
+) -> Verified:
+    intent = Intent(measured.model, good.plan, good.tuned)
+    return verify(exported or good.exported, lowered or good.lowered, intent, measured.feeds, limit)
+
+
+def test_a_good_file_passes(measured: Measured, good: Fitted) -> None:
+    found = check(measured, good)
+    assert found.integer_nodes == found.kernels_as_planned == 6
+    assert found.kernels_compared == 5
+    assert found.operators["QLinearConv"] == 3
+    assert found.output_difference < 1e-3
+    assert "load_seconds" not in found.to_json()
+
+
+def test_a_file_over_the_budget_is_refused(measured: Measured, good: Fitted) -> None:
+    with pytest.raises(VerificationError, match="over the budget of 5,000"):
+        check(measured, good, limit=5_000)
+
+
+# Faults of the exporter: the file is not what was lowered
+
+
+def _node(graph: onnx.GraphProto, op_type: str, number: int = 0) -> onnx.NodeProto:
+    return [node for node in graph.node if node.op_type == op_type][number]
+
+
+def _change(graph: onnx.GraphProto, node: onnx.NodeProto, index: int, how: Callable[[np.ndarray], np.ndarray]) -> None:
+    """Give one node a changed copy of a constant that it reads."""
+    tensor = next(t for t in graph.initializer if t.name == node.input[index])
+    changed = how(numpy_helper.to_array(tensor).copy()).astype(numpy_helper.to_array(tensor).dtype)
+    assert not np.array_equal(changed, numpy_helper.to_array(tensor))
+    graph.initializer.append(numpy_helper.from_array(changed, f"{tensor.name}_changed"))
+    node.input[index] = f"{tensor.name}_changed"
+
+
+def _call(graph: onnx.GraphProto, number: int) -> onnx.NodeProto:
+    """The call that unpacks the constants of a layer: planes, scale, bias, step of the input, factor."""
+    return [node for node in graph.node if node.domain][number]
+
+
+def _swap_pads(graph: onnx.GraphProto) -> None:
+    node = _node(graph, "Conv", 1)
+    pads = next(attribute for attribute in node.attribute if attribute.name == "pads")
+    pads.ints[:] = [0, 0, 2, 2]
+
+
+EXPORT_FAULTS = {
+    "zero point off by one": lambda g: _change(g, _node(g, "QuantizeLinear", 1), 2, lambda z: z + 1),
+    "zero point of the input off by one": lambda g: _change(g, _node(g, "QuantizeLinear"), 2, lambda z: z - 1),
+    "stale activation scale": lambda g: _change(g, _node(g, "DequantizeLinear", 1), 1, lambda s: s * 1.02),
+    "bias dropped": lambda g: _change(g, _call(g, 1), -3, np.zeros_like),
+    "one bias code off by one": lambda g: _change(g, _call(g, 0), -3, lambda b: b + (np.arange(b.size) == 0) * 200),
+    "stale weight scale": lambda g: _change(g, _call(g, 0), -4, lambda s: s * 1.05),
+    "permuted output channels": lambda g: _change(g, _call(g, 2), 0, lambda p: np.roll(p, p.size // 32)),
+    "permuted scales": lambda g: _change(g, _call(g, 2), -4, lambda s: np.roll(s, 1)),
+    "padding side swapped": _swap_pads,
+}
+
+
+@pytest.mark.parametrize("fault", EXPORT_FAULTS.values(), ids=[name.replace(" ", "-") for name in EXPORT_FAULTS])
+def test_faults_of_the_exporter_are_found(
+    measured: Measured, good: Fitted, fault: Callable[[onnx.GraphProto], None]
+) -> None:
+    proto = onnx.ModelProto.FromString(good.exported.data)
+    fault(proto.graph)
+    with pytest.raises(VerificationError, match=r"integers differ|what the plan asks|run in float"):
+        check(measured, good, replace(good.exported, proto=proto), limit=None)
+
+
+# Faults of lowering: file and lowered graph agree, and both are wrong
+
+
+def _set(lowered: Lowered, name: str, how: Callable[[np.ndarray], np.ndarray]) -> None:
+    value = lowered.model.graph.initializers[name]
+    assert value.const_value is not None
+    array = value.const_value.numpy()
+    changed = how(array.copy()).astype(array.dtype)
+    assert not np.array_equal(changed, array)
+    value.const_value = ir.tensor(changed, name=name)
+
+
+def _parameter(lowered: Lowered, tensor: str, index: int, how: Callable[[np.ndarray], np.ndarray]) -> None:
+    """Change scale (1) or zero point (2) of a quantized tensor wherever it is quantized and dequantized."""
+    graph = lowered.model.graph
+    changed: dict[str, ir.Value] = {}
+    for node in [n for n in graph if n.op_type in ("QuantizeLinear", "DequantizeLinear")]:
+        codes = node.outputs[0] if node.op_type == "QuantizeLinear" else node.inputs[0]
+        if codes is None or codes.name != lowered.codes[tensor]:
+            continue
+        old = node.inputs[index]
+        assert old is not None
+        assert old.const_value is not None
+        if str(old.name) not in changed:
+            array = old.const_value.numpy()
+            name = f"{tensor}/changed/{index}"
+            value = ir.Value(name=name, const_value=ir.tensor(np.asarray(how(array), array.dtype), name=name))
+            value.dtype, value.shape = old.dtype, old.shape
+            graph.register_initializer(value)
+            changed[str(old.name)] = value
+        node.replace_input_with(index, changed[str(old.name)])
+    assert changed
+
+
+def _lowered_pads(lowered: Lowered) -> None:
+    node = [n for n in lowered.model.graph if n.op_type == "Conv"][1]
+    node.attributes["pads"] = ir.AttrInt64s("pads", [0, 0, 2, 2])
+
+
+def _drop(lowered: Lowered, layer: str) -> None:
+    _set(lowered, f"{layer}/bias_codes", np.zeros_like)
+
+
+LOWERING_FAULTS = {
+    "zero point off by one": lambda x: _parameter(x, "br", 2, lambda z: z + 1),
+    "zero point of the input off by one": lambda x: _parameter(x, "x", 2, lambda z: z - 1),
+    "stale activation scale": lambda x: _parameter(x, "cr", 1, lambda s: s * 1.05),
+    "bias dropped": lambda x: _drop(x, "b"),
+    "bias of the last layer dropped": lambda x: _drop(x, "y"),
+    "stale weight scale": lambda x: _set(x, "a/weight/scale", lambda s: s * 1.05),
+    "permuted output channels": lambda x: _set(x, "w3/codes", lambda c: np.roll(c, 1, axis=0)),
+    "permuted input channels": lambda x: _set(x, "w3/codes", lambda c: np.roll(c, 1, axis=1)),
+    "flipped kernel": lambda x: _set(x, "w2/codes", lambda c: c[:, :, ::-1, ::-1]),
+    "padding side swapped": _lowered_pads,
+}
+
+
+@pytest.mark.parametrize("fault", LOWERING_FAULTS.values(), ids=[name.replace(" ", "-") for name in LOWERING_FAULTS])
+def test_faults_of_lowering_are_found(measured: Measured, good: Fitted, fault: Callable[[Lowered], None]) -> None:
+    lowered = replace(good.lowered, model=good.lowered.model.clone())
+    fault(lowered)
+    with pytest.raises(VerificationError, match="what the plan asks"):
+        check(measured, good, export(lowered, measured.model), lowered, None)
+
+
+def test_a_copied_graph_without_a_fault_passes(measured: Measured, good: Fitted) -> None:
+    lowered = replace(good.lowered, model=good.lowered.model.clone())
+    assert check(measured, good, export(lowered, measured.model), lowered, None).kernels_as_planned == 6
+
+
+# Files that are not what they should be at all
+
+
+def test_a_layer_that_runs_in_float_is_refused(measured: Measured, good: Fitted) -> None:
+    """The plan says integer, the file computes the second convolution from float values."""
+    proto = onnx.ModelProto.FromString(good.exported.data)
+    conv = _node(proto.graph, "Conv", 1)
+    proto.graph.node.insert(
+        list(proto.graph.node).index(conv), onnx.helper.make_node("Sin", [conv.input[0]], ["in_float"])
+    )
+    conv.input[0] = "in_float"
+    with pytest.raises(VerificationError, match=r"1 of 6 planned integer nodes run in float, first b \(as "):
+        check(measured, good, replace(good.exported, proto=proto))
+
+
+def test_a_file_that_breaks_the_rules_is_refused(measured: Measured, good: Fitted) -> None:
+    proto = onnx.ModelProto.FromString(good.exported.data)
+    del proto.graph.node[3]
+    with pytest.raises(VerificationError, match="does not pass the ONNX checker"):
+        check(measured, good, replace(good.exported, proto=proto))
+
+
+def test_a_file_that_does_not_load_is_refused(measured: Measured, good: Fitted) -> None:
+    proto = onnx.ModelProto.FromString(good.exported.data)
+    _node(proto.graph, "GlobalAveragePool").op_type = "LpPool"  # lacks its required kernel_shape
+    with pytest.raises(VerificationError, match="ONNX"):
+        check(measured, good, replace(good.exported, proto=proto))
+
+
+def test_another_output_shape_is_refused(measured: Measured, good: Fitted) -> None:
+    proto = onnx.ModelProto.FromString(good.exported.data)
+    last = next(node for node in proto.graph.node if "y" in node.output)
+    last.output[0] = "inner"
+    proto.graph.initializer.append(numpy_helper.from_array(np.array([-1, 5]), "shape"))
+    proto.graph.node.append(onnx.helper.make_node("Reshape", ["inner", "shape"], ["y"]))
+    for axis, name in enumerate(("rows", "columns")):
+        proto.graph.output[0].type.tensor_type.shape.dim[axis].dim_param = name
+    renamed = {**good.exported.renamed, "y": "inner"}
+    with pytest.raises(VerificationError, match=r"output 'y' is float32\(2, 5\) in the file, float32\(1, 10\)"):
+        check(measured, good, Exported(proto, good.exported.functions, renamed))
+
+
+def test_nan_outputs_are_refused(measured: Measured, good: Fitted) -> None:
+    proto = onnx.ModelProto.FromString(good.exported.data)
+    last = next(node for node in proto.graph.node if "y" in node.output)
+    last.output[0] = "inner"
+    proto.graph.initializer.append(numpy_helper.from_array(np.array(np.nan, np.float32), "nan"))
+    proto.graph.node.append(onnx.helper.make_node("Add", ["inner", "nan"], ["y"]))
+    renamed = {**good.exported.renamed, "y": "inner"}
+    with pytest.raises(VerificationError, match="differs from the unpacked graph by nan"):
+        check(measured, good, Exported(proto, good.exported.functions, renamed))
+
+
+def test_a_float_plan_has_no_kernels_to_compare(tmp_path: Path) -> None:
+    measured = measure_residual(tmp_path, activations="float")
+    fitted = measured.fit(14_000)
+    found = check(measured, fitted)
+    assert (found.integer_nodes, found.kernels_compared, found.kernels_as_planned) == (0, 0, 0)
+    assert "QLinearConv" not in found.operators

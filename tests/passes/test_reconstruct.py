@@ -1,0 +1,206 @@
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+from graphs import noise, parse
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from lowering import CONSTANTS, RESIDUAL, TABLE_CONSTANTS, TABLES, array
+
+from ptqc.calibration.inputs import input_specs
+from ptqc.calibration.samples import Samples, collect
+from ptqc.execute.onnxruntime import Feeds, Runner
+from ptqc.execute.walk import Slicer
+from ptqc.formats import FLOAT16, Family, Format, integer
+from ptqc.layers import Layer
+from ptqc.passes.calibrate import Calibrate
+from ptqc.passes.context import Context
+from ptqc.passes.quantized_walk import run_quantized
+from ptqc.passes.reconstruct import TARGET_DAMPING, Reconstruct, _Problem
+from ptqc.passes.solve_weights import SolveWeights
+from ptqc.plan import Plan
+from ptqc.solutions import Solution, Tuned
+
+
+def measured(model: ir.Model, folder: Path, feeds: list[Feeds], held: int = 8) -> Context:
+    """Ranges, moments and candidates from the feeds; the last ones are held back."""
+    samples: Samples = replace(collect(feeds, input_specs(model), folder, 10_000), batchable=True)
+    context = Context.of(model, samples[:-held], samples[-held:])
+    Calibrate().apply(model, context)
+    SolveWeights((2, 3, 4, 8)).apply(model, context)
+    return context
+
+
+def plan_of(context: Context, form: Format | dict[str, Format], quantize: bool = True) -> Plan:
+    formats = {w.name: form if isinstance(form, Format) else form[w.name] for w in context.weights}
+    roles = (tuple(context.layers), tuple(context.weights), tuple(context.kernels), tuple(context.sites))
+    return Plan(*roles, dict(context.ranges) if quantize else {}, formats)
+
+
+def table(context: Context, plan: Plan, model: ir.Model) -> Tuned:
+    """The numbers that a plan has before reconstruction."""
+    weights = {name: context.solutions[name, form] for name, form in plan.formats.items()}
+    biases = {layer.name: array(model, layer.bias) if layer.bias else None for layer in plan.layers}
+    return Tuned(weights, biases)
+
+
+def outputs(model: ir.Model, plan: Plan, tuned: Tuned, feeds: list[Feeds]) -> list[dict[str, np.ndarray]]:
+    """Of the float graph with rounded activations, these weights, and these biases as additions behind the layers."""
+    copy = model.clone()
+    for node in list(copy.graph):
+        bias = tuned.biases.get(str(node.outputs[0].name))
+        if bias is None:
+            continue
+        name = f"{node.outputs[0].name}/new bias"
+        value = ir.Value(name=name, const_value=ir.tensor(bias.astype(np.float32), name=name))
+        copy.graph.register_initializer(value)
+        node.resize_inputs(3)
+        node.replace_input_with(2, value)
+    chosen = [site for site in plan.sites if site.name in plan.activations]
+    params = {source: plan.activations[site.name] for site in chosen for source in site.sources}
+    return run_quantized(Slicer(copy), feeds, params, {name: s.weight for name, s in tuned.weights.items()})
+
+
+def error(model: ir.Model, plan: Plan, tuned: Tuned, feeds: list[Feeds]) -> float:
+    real = [Runner(model).run(one) for one in feeds]
+    found = outputs(model, plan, tuned, feeds)
+    power = sum(float(np.square(a["y"]).sum()) for a in real)
+    return sum(float(np.square(a["y"] - b["y"]).sum()) for a, b in zip(real, found, strict=True)) / power
+
+
+@pytest.fixture(scope="module")
+def residual() -> ir.Model:
+    return parse(RESIDUAL, **CONSTANTS)
+
+
+@pytest.fixture(scope="module")
+def context(residual: ir.Model, tmp_path_factory: pytest.TempPathFactory) -> Context:
+    feeds: list[Feeds] = [{"x": noise(1, 3, 8, 8, seed=seed)} for seed in range(40)]
+    return measured(residual, tmp_path_factory.mktemp("samples"), feeds)
+
+
+UNSEEN: list[Feeds] = [{"x": noise(16, 3, 8, 8, seed=1000)}]
+
+
+@pytest.mark.parametrize("quantize", [True, False])
+@pytest.mark.parametrize("bits", [2, 3, 4, 8])
+def test_unseen_outputs_come_closer_to_float(residual: ir.Model, context: Context, bits: int, quantize: bool) -> None:
+    plan = plan_of(context, integer(bits), quantize)
+    tuned, _ = Reconstruct().apply(residual, context, plan)
+    before, after = (error(residual, plan, t, UNSEEN) for t in (table(context, plan, residual), tuned))
+    assert after < (0.7 if bits < 8 else 1.5) * before
+    for name, solution in tuned.weights.items():
+        assert solution.form == integer(bits)
+        assert solution.codes.shape == array(residual, name).shape
+
+
+def test_the_same_numbers_every_time(residual: ir.Model, context: Context) -> None:
+    plan = plan_of(context, integer(3))
+    first, second = (Reconstruct().apply(residual, context, plan)[0] for _ in range(2))
+    for name, solution in first.weights.items():
+        np.testing.assert_array_equal(solution.codes, second.weights[name].codes)
+        np.testing.assert_array_equal(solution.scale, second.weights[name].scale)
+    for name, bias in first.biases.items():
+        np.testing.assert_array_equal(bias, second.biases[name])
+
+
+def test_the_mean_of_every_channel_is_kept(residual: ir.Model, context: Context) -> None:
+    """On what was tuned on, with all columns looked at, unless the bias was better left alone."""
+    plan = plan_of(context, integer(2))
+    tuned, _ = Reconstruct().apply(residual, context, plan)
+    feeds = list(context.tuning.batches(40))
+    real = Runner(residual, ["c", "d"]).run(feeds[0])
+    copy = parse(RESIDUAL.replace("(float[N, 5] y)", "(float[N, 5] y, float[N, 4, 8, 8] c)"), **CONSTANTS)
+    found = outputs(copy, plan, tuned, feeds)[0]["c"]
+    axes = (0, 2, 3)
+    drift = np.abs(found.mean(axes) - real["c"].mean(axes)) / real["c"].std(axes)
+    assert drift.max() < 0.02
+
+
+def test_formats_that_are_exact_keep_the_weights(residual: ir.Model, context: Context) -> None:
+    plan = plan_of(context, FLOAT16)
+    tuned, _ = Reconstruct().apply(residual, context, plan)
+    for name, solution in tuned.weights.items():
+        np.testing.assert_array_equal(solution.codes, array(residual, name).astype(np.float16))
+
+
+def test_shared_weights_are_settled_once(tmp_path: Path) -> None:
+    graph = """g (float[N, 6, 8, 8] x) => (float[N, 6, 8, 8] y) {
+        c = Conv(x, w) r = Relu(c) d = Conv(r, w, b) y = Conv(d, w)
+    }"""
+    model = parse(graph, w=noise(6, 6, 1, 1), b=noise(6, seed=1))
+    feeds: list[Feeds] = [{"x": noise(1, 6, 8, 8, seed=seed)} for seed in range(24)]
+    context = measured(model, tmp_path, feeds)
+    plan = plan_of(context, integer(4))
+    tuned, _ = Reconstruct().apply(model, context, plan)
+    assert list(tuned.weights) == ["w"]
+    assert set(tuned.biases) == {"c", "d", "y"}
+    assert error(model, plan, tuned, feeds[-8:]) < 0.1
+
+
+def test_tables_and_products_without_bias(tmp_path: Path) -> None:
+    model = parse(TABLES, **TABLE_CONSTANTS)
+    feeds: list[Feeds] = [{"i": np.random.default_rng(seed).integers(0, 50, (1, 10))} for seed in range(24)]
+    context = measured(model, tmp_path, feeds)
+    forms = {"embedding": integer(4), "m": integer(3), "h": integer(4), "mask": Format(Family.PALETTE, 1)}
+    plan = plan_of(context, forms)
+    tuned, _ = Reconstruct().apply(model, context, plan)
+    for name in ("embedding", "mask"):
+        assert tuned.weights[name] is context.solutions[name, forms[name]]
+    assert tuned.biases == {"z": None, "y": None}
+    assert error(model, plan, tuned, feeds[-8:]) < error(model, plan, table(context, plan, model), feeds[-8:])
+
+
+# One layer
+
+
+LAYER = Layer("y", "Conv", "x", "w", "b", "y", (6, 2, 1, 2), 0, 2)
+
+
+def problem(seed: int, drift: float) -> tuple[_Problem, np.ndarray]:
+    """Columns of a layer of two groups whose inputs came out mixed and shifted, and the float model's outputs."""
+    weight, bias = noise(6, 2, 1, 2, seed=seed), noise(6, seed=seed + 1)
+    real = noise(2, 4, 400, seed=seed + 2)
+    mixing = np.eye(4, dtype=np.float32) + drift * noise(2, 4, 4, seed=seed + 3, scale=0.5)
+    seen = mixing @ real + np.float32(drift) + noise(2, 4, 400, seed=seed + 4, scale=0.1)
+    y = LAYER.matrix(weight) @ real + bias.reshape(2, 3, 1)
+    parts = [slice(0, 150), slice(150, 300), slice(300, 400)]
+    return _Problem(LAYER, LAYER.matrix(weight), bias, [seen[..., p] for p in parts], [y[..., p] for p in parts], 2), y
+
+
+@settings(deadline=None, max_examples=20)
+@given(seed=st.integers(0, 99), drift=st.floats(0, 0.5))
+def test_the_target_is_the_least_squares_weight(seed: int, drift: float) -> None:
+    made, y = problem(seed, drift)
+    x = np.concatenate(made.x[:2], -1).astype(np.float64)
+    for group in range(2):
+        covariance = np.cov(np.concatenate([x[group], y[group, :, :300]]), bias=True)
+        inputs, cross = covariance[:4, :4], covariance[4:, :4]
+        damped = made.second[group] + TARGET_DAMPING * np.trace(made.second[group]) / 4 * np.eye(4)
+        given, target = made.weight[group], made.target()[group]
+        np.testing.assert_allclose(target, given + (cross - given @ inputs) @ np.linalg.inv(damped), atol=2e-3)
+        before, after = (np.var(y[group, :, :300] - matrix @ x[group], axis=-1).sum() for matrix in (given, target))
+        assert after <= before * (1 + 1e-6)
+
+
+@settings(deadline=None, max_examples=20)
+@given(seed=st.integers(0, 99), drift=st.floats(0, 0.5), bits=st.sampled_from([2, 4, 8]))
+def test_bias_and_held_back_error(seed: int, drift: float, bits: int) -> None:
+    made, y = problem(seed, drift)
+    solution = made.rounded(integer(bits), made.weight)
+    assert isinstance(solution, Solution)
+    bias = made.corrected_bias(solution)
+    matrix = LAYER.matrix(solution.weight)
+    x = np.concatenate(made.x, -1)
+    left = y - matrix @ x - bias.reshape(2, 3, 1)
+    np.testing.assert_allclose(left[..., :300].mean(-1), 0, atol=1e-4)
+    assert made.held_error(solution, bias) == pytest.approx(float(np.square(left[..., 300:]).sum()), rel=1e-4)
+
+
+def test_rounding_the_target_beats_rounding_the_weight() -> None:
+    made, _ = problem(0, 0.5)
+    plain, targeted = (made.rounded(integer(8), target) for target in (made.weight, made.target()))
+    errors = [made.held_error(s, made.corrected_bias(s)) for s in (plain, targeted)]
+    assert errors[1] < 0.5 * errors[0]

@@ -1,0 +1,47 @@
+"""Options: defaults, the values refused, and the way to manifests and back."""
+
+from typing import Any
+
+import pytest
+
+from ptqc.errors import UsageError
+from ptqc.options import CompileOptions
+
+
+def test_defaults_are_kept_where_nothing_is_given() -> None:
+    assert CompileOptions.of({}) == CompileOptions()
+    assert CompileOptions.of({"seed": 3}) == CompileOptions(seed=3)
+
+
+def test_an_unknown_option_names_all_known_ones() -> None:
+    known = "samples, observer, activations, activation_limit, loss, bits, allow_8bit, seed"
+    with pytest.raises(UsageError, match=rf"unknown option sede, turbo; known: {known}"):
+        CompileOptions.of({"turbo": 1, "sede": 2, "seed": 3})
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"observer": "magic"}, "observer is 'magic'; known: minmax, percentile, entropy, mse"),
+        ({"activations": "int"}, "activations is 'int'; known: auto, integer, float"),
+        ({"loss": "l2"}, "loss is 'l2'; known: auto, kl, mse"),
+        ({"samples": 1}, "samples is 1; at least 2"),
+        ({"bits": ()}, r"bits is \(\); give widths from 2 to 8"),
+        ({"bits": (1, 4)}, "give widths from 2 to 8"),
+        ({"bits": (4, 9)}, "give widths from 2 to 8"),
+        ({"activation_limit": -0.1}, "activation_limit is -0.1"),
+        ({"activation_limit": float("nan")}, "activation_limit is nan"),
+        ({"activation_limit": float("inf")}, "activation_limit is inf"),
+        ({"seed": -1}, "seed is -1; it cannot be negative"),
+    ],
+)
+def test_bad_values_are_refused(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        CompileOptions.of(given)
+
+
+def test_options_survive_a_manifest() -> None:
+    options = CompileOptions(samples=48, bits=(3, 5), allow_8bit=True, activations="integer", seed=9)
+    document = options.to_json()
+    assert document["bits"] == [3, 5]
+    assert CompileOptions.of({**document, "bits": tuple(document["bits"])}) == options
