@@ -28,6 +28,7 @@ LIMITS = {"nat": 0.02, "relative squared error": 2e-3}
 # Spending the whole limit must buy at least this share of the arithmetic.
 WORTH = 0.05
 ATTEMPTS = 5
+SMALLEST_LIMIT = 1e-30
 CHECKED_SAMPLES = 32
 BATCH = 8
 
@@ -52,15 +53,18 @@ class ChooseActivations:
         reference = run_quantized(slicer, batches, {})
         loss = output_loss(model, reference, self.loss)
         limit = target = self.limit or LIMITS[context.loss_unit]
-        for attempt in range(ATTEMPTS):
+        for _ in range(ATTEMPTS):
             if self.activations == "auto":
                 sites = _within(context, limit)
             params = source_params(sites, context.ranges)
             outputs = run_quantized(slicer, batches, params)
             found = float(np.mean([loss(r, q) for r, q in zip(reference, outputs, strict=True)]))
-            if self.activations == "integer" or found <= target or attempt == ATTEMPTS - 1:
+            if self.activations == "integer" or found <= target:
                 break
-            limit = min(limit, sum(context.site_losses.get(s.name, 0.0) for s in sites)) * min(0.7, target / found)
+            spent = sum(context.site_losses.get(site.name, 0.0) for site in sites)
+            limit = max(min(limit, spent) * min(0.7, target / found), SMALLEST_LIMIT)
+        else:  # the losses one by one say too little about the loss of all
+            sites, found = [], 0.0
         context.quantized = {site.name: context.ranges[site.name] for site in sites}
         context.activation_loss = found
         return _float_layers(context, self.name)
@@ -86,7 +90,8 @@ def _within(context: Context, limit: float) -> list[Site]:
         for name in tensors:
             program += runs <= of[name]
         gains.append(context.macs.get(kernel.node, 0) / everything * runs)
-    spent = pulp.lpSum(context.site_losses.get(n, 0.0) / limit * v for n, v in chosen.items())
+    # What is over the limit alone is cut off at twice the limit: the solver refuses huge coefficients.
+    spent = pulp.lpSum(min(context.site_losses.get(n, 0.0) / limit, 2.0) * v for n, v in chosen.items())
     program += spent <= 1.0
     program.setObjective(pulp.lpSum(gains) - WORTH * spent)
     program.solve(pulp.HiGHS(msg=False, gapRel=1e-3, threads=1, mip_max_nodes=20_000))

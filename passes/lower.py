@@ -15,6 +15,7 @@ import numpy as np
 import onnx_ir as ir
 import onnx_ir.passes.common as common
 
+from ptqc.biases import accumulator_scale, bias_codes, usable_scale
 from ptqc.formats import FLOAT32, Family, Format, QuantParams
 from ptqc.integer import quantize
 from ptqc.layers import Layer
@@ -22,7 +23,6 @@ from ptqc.lowered import Lowered
 from ptqc.nodes import constant
 from ptqc.operators import absorbs, clip_bounds, data_inputs, keeps_codes
 from ptqc.passes.base import Effect
-from ptqc.passes.biases import accumulator_scale, bias_codes, usable_scale
 from ptqc.plan import Plan
 from ptqc.solutions import Solution, Tuned
 

@@ -206,6 +206,13 @@ def test_resolve_with_a_plan_gives_its_model(small: Artifact, tmp_path: Path) ->
     assert again.manifest["allocation"]["status"] == "given"
 
 
+def test_a_plan_over_the_budget_is_refused(small: Artifact, tmp_path: Path) -> None:
+    plan = json.loads((small.folder / "plan.json").read_text())
+    with quick(), pytest.raises(UsageError, match=r"given plan has 14,\d\d\d bytes, over the budget of 9,000"):
+        ptqc.resolve(small.folder, output=tmp_path / "out", plan=plan, budget="9000B", cache=store_of(small))
+    assert not (tmp_path / "out").exists()
+
+
 def test_an_edited_plan_is_followed(small: Artifact, tmp_path: Path) -> None:
     plan = json.loads((small.folder / "plan.json").read_text())
     for entry in plan["weights"]:
@@ -451,7 +458,7 @@ def test_the_projects_models_name_their_smallest_size(
     with quick(), pytest.raises(Infeasible) as refusal:
         ptqc.resolve(artifact.folder, output=tmp_path / "out", budget="2%", cache=store_of(artifact))
     smallest = refusal.value.smallest
-    assert smallest == artifact.manifest["allocation"]["smallest_bytes"]
+    assert abs(smallest - artifact.manifest["allocation"]["smallest_bytes"]) <= size.BOUND
     with quick():
         found = ptqc.resolve(artifact.folder, output=tmp_path / "out", budget=f"{smallest}B", cache=store_of(artifact))
     assert 0.99 * smallest <= found.path.stat().st_size <= smallest
@@ -645,8 +652,8 @@ def test_a_real_residual_network_keeps_its_accuracy(shared_data: Path, tmp_path:
     images, labels = normalized(arrays["eval_jpeg_x"]), arrays["eval_jpeg_y"]
 
     def top1(run: Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]]) -> float:
-        hits = [next(iter(run({"input": image[None]}).values())).argmax() == y for image, y in zip(images, labels)]
-        return 100 * float(np.mean(hits))
+        found = [next(iter(run({"input": image[None]}).values())).argmax() for image in images]
+        return 100 * float(np.mean(found == labels))
 
     path = shared_data / "models" / "cifar10_resnet20.onnx"
     found = compiled(path, normalized(arrays["calib_x"][:64]), tmp_path, "13%", evaluate=top1)

@@ -190,6 +190,7 @@ def test_the_scales_of_a_table_run_along_its_longest_axis_but_the_last() -> None
 
     assert axis(2, 40, 8) == 1
     assert axis(100, 4) == 0
+    assert axis(100, 2, 3) == 1  # rows of six would cost nearly a scale for every three weights
     assert axis(40, 2, 8) == 0
 
 

@@ -141,6 +141,17 @@ def test_sources_are_the_tensors_that_are_rounded() -> None:
     assert set(site.sources) == {"x", "c"}
 
 
+@pytest.mark.parametrize("kind", ["relu behind a layer", "clip to six", "residual", "float between"])
+def test_what_a_kernel_makes_is_a_source(kind: str) -> None:
+    _, sites, _ = roles(TIES[kind][0])
+    assert all(site.sources == site.tensors for site in sites)
+
+
+def test_what_is_only_moved_is_no_source() -> None:
+    _, sites, _ = roles(TIES["split"][0])
+    assert next(site.sources for site in sites if "b" in site.tensors) == ("x",)
+
+
 def test_a_pre_activation_is_no_tensor_of_a_site() -> None:
     _, sites, _ = roles("c = Conv(x, w) s = Add(c, x) y = Relu(s)")
     assert "s" not in {tensor for site in sites for tensor in site.tensors}

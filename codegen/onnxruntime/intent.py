@@ -1,8 +1,9 @@
 """What a plan asks of every integer kernel, computed without the lowered graph, against what the written file gives.
 
-A tensor that no kernel makes must be rounded as the plan says. Each kernel gets the codes that the file computed; the float model's operator, on those codes dequantized by the plan and
-with the tuned weight and bias, then gives the codes to expect. The kernel rounds its bias before it rounds the sum, so
-some codes differ by one, but no code by more and not most of them: a wrong zero point shifts all.
+A tensor that no kernel makes must be rounded as the plan says. Each kernel gets the codes that the file computed; the
+float model's operator, on those codes dequantized by the plan and with the tuned weight and bias, then gives the codes
+to expect. The kernel rounds its bias before it rounds the sum, so some codes differ by one, but no code by more and not
+most of them: a wrong zero point shifts all.
 """
 
 from collections.abc import Mapping
@@ -11,12 +12,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx_ir as ir
 
+from ptqc.biases import usable_scale
 from ptqc.errors import VerificationError
 from ptqc.execute.walk import Slicer
 from ptqc.integer import dequantize, quantize
 from ptqc.layers import Layer
 from ptqc.operators import absorbs, clip_bounds
-from ptqc.passes.biases import usable_scale
 from ptqc.plan import Plan
 from ptqc.sites import Kernel
 from ptqc.solutions import Tuned

@@ -6,16 +6,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx_ir as ir
 
-from ptqc.allocation import Allocation, Candidate, Problem, allocate, best_choice
+from ptqc.allocation import Allocation, Candidate, Problem, allocate, best_choice, smallest_choice
+from ptqc.biases import accumulator_scale, bias_codes, usable_scale
 from ptqc.codegen.onnxruntime import functions, names, size
 from ptqc.codegen.onnxruntime.export import Exported, export
-from ptqc.errors import InternalError
+from ptqc.errors import InternalError, UsageError
 from ptqc.formats import Family, Format
 from ptqc.layers import Layer, Weight
 from ptqc.lowered import Lowered
 from ptqc.nodes import constant
 from ptqc.options import CompileOptions
-from ptqc.passes.biases import accumulator_scale, bias_codes, usable_scale
 from ptqc.passes.context import Context
 from ptqc.passes.lower import Lower
 from ptqc.passes.reconstruct import Reconstruct
@@ -50,21 +50,34 @@ def fit(
     undecided = replace(context.roles, activations=context.quantized)
     problem = _problem(model, context, undecided, options)
     if fixed_plan is not None:
-        return _built(model, context, fixed_plan, _as_given(problem, fixed_plan, limit), problem)
-    # More than the best plan needs is never spent: what lowers no loss gets no bytes.
-    most = problem.size(best_choice(problem))
-    target = most if limit is None else min(limit, most)
+        return _as_planned(model, context, fixed_plan, problem, limit)
     for _ in range(ATTEMPTS):
-        allocation = allocate(problem, target)
+        # More than the best plan needs is never spent: what lowers no loss gets no bytes.
+        most = problem.size(best_choice(problem))
+        allocation = allocate(problem, most if limit is None else min(limit, most))
         plan = undecided.with_formats(allocation.choice)
-        over = len(_packed(model, plan, _table(model, context, allocation.choice))[1].data) - (limit or 2**62)
-        if over <= 0:
+        written = _weighed(model, context, plan)
+        if limit is None or written <= limit:
             fitted = _built(model, context, plan, allocation, problem)
-            over = len(fitted.exported.data) - (limit or 2**62)
-        if over <= 0:
+            written = len(fitted.exported.data)
+        if limit is None or written <= limit:
             return fitted
-        target = min(target, allocation.bytes) - over
+        # What this plan has beyond what the solver was told, every plan is taken to have.
+        problem = replace(problem, fixed=problem.fixed + written - allocation.bytes)
     raise InternalError(f"no plan was found whose written file keeps {limit:,} bytes after {ATTEMPTS} attempts")
+
+
+def _as_planned(model: ir.Model, context: Context, plan: Plan, problem: Problem, limit: int | None) -> Fitted:
+    fitted = _built(model, context, plan, _as_given(problem, plan, limit), problem)
+    written = len(fitted.exported.data)
+    if limit is not None and written > limit:
+        raise UsageError(f"the file of the given plan has {written:,} bytes, over the budget of {limit:,}")
+    return fitted
+
+
+def _weighed(model: ir.Model, context: Context, plan: Plan) -> int:
+    """Bytes of a plan's file with the table's numbers."""
+    return len(_packed(model, plan, _table(model, context, plan.formats))[1].data)
 
 
 def _built(model: ir.Model, context: Context, plan: Plan, allocation: Allocation, problem: Problem) -> Fitted:
@@ -85,7 +98,7 @@ def _as_given(problem: Problem, plan: Plan, limit: int | None) -> Allocation:
 
 
 def _problem(model: ir.Model, context: Context, plan: Plan, options: CompileOptions) -> Problem:
-    """Candidates with their bytes; what every plan has is weighed on one plan that is really written."""
+    """Candidates with their bytes; what every plan has is weighed on two plans that are really written."""
     length = _name_length(model, plan)
     candidates: list[Candidate] = []
     found: dict[str, functions.Function] = {}
@@ -100,9 +113,9 @@ def _problem(model: ir.Model, context: Context, plan: Plan, options: CompileOpti
     opset = model.opset_imports[""]
     once = size.function_bytes(list(found.values()), opset)
     empty = Problem(tuple(candidates), 0, once)
-    choice = best_choice(empty)
-    written = len(_packed(model, plan.with_formats(choice), _table(model, context, choice))[1].data)
-    return Problem(empty.candidates, written - empty.size(choice), once)
+    weighed = (best_choice(empty), smallest_choice(empty))
+    fixed = max(_weighed(model, context, plan.with_formats(choice)) - empty.size(choice) for choice in weighed)
+    return replace(empty, fixed=fixed)
 
 
 def _forms(weight: Weight, context: Context, plan: Plan, options: CompileOptions) -> list[Format]:

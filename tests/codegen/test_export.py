@@ -221,6 +221,20 @@ def test_names_have_at_least_the_asked_length() -> None:
     assert {len(name) for node in graph.node for name in (*node.input, *node.output)} == {1, 3}
 
 
+def test_attributes_that_say_what_is_the_default_are_left_out() -> None:
+    nodes = """
+        c = Conv <kernel_shape = [1, 1], strides = [1, 1], pads = [0, 0, 0, 0], dilations = [1, 1], group = 1> (x, w)
+        y = MaxPool <kernel_shape = [2, 2], strides = [2, 2], pads = [0, 0, 0, 0], ceil_mode = 0> (c)"""
+    made = quantized(
+        parse(f"g (float[N, 6, 8, 8] x) => (float[N, 6, 4, 4] y) {{ {nodes} }}", **SMALL), samples(2, 6, 8, 8)
+    )
+    graph = exported(made).proto.graph
+    attributes = {
+        (node.op_type, attribute.name) for node in graph.node for attribute in node.attribute if not node.domain
+    }
+    assert attributes == {("MaxPool", "kernel_shape"), ("MaxPool", "strides")}
+
+
 ATTRIBUTES = [
     "y = MaxPool <kernel_shape = [2, 2], strides = [2, 2], ceil_mode = 1> (x)",
     "y = MaxPool <kernel_shape = [2, 2], strides = [1, 1], dilations = [1, 1], ceil_mode = 0, storage_order = 0> (x)",

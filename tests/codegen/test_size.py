@@ -9,12 +9,12 @@ import onnx
 import pytest
 from compiling import Measured, measure_residual, measured_model, proto
 
+from ptqc.biases import accumulator_scale, bias_codes
 from ptqc.codegen.onnxruntime import size
 from ptqc.codegen.onnxruntime.export import export
 from ptqc.codegen.onnxruntime.functions import DOMAIN, Function
 from ptqc.formats import Format
 from ptqc.operators import constant
-from ptqc.passes.biases import accumulator_scale, bias_codes
 from ptqc.passes.lower import Lower
 from ptqc.plan import Plan
 from ptqc.solutions import Tuned

@@ -1,4 +1,4 @@
-"""Verification lets a good file pass, and stops faults planted into the file, into the lowered graph, and the budget."""
+"""Verification lets a good file pass, and stops faults planted into the file and into the lowered graph."""
 
 from collections.abc import Callable
 from dataclasses import replace

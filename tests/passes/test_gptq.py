@@ -96,6 +96,21 @@ def test_much_better_than_rounding_on_correlated_inputs(form: Format) -> None:
     assert moments.error(matrix - found.weight, second).sum() < 0.6 * plain
 
 
+@pytest.mark.parametrize("form", FORMS, ids=str)
+def test_the_scale_is_refitted_to_the_codes_where_that_helps(form: Format) -> None:
+    for seed in range(8):
+        matrix, second = noise(1, 12, 20, seed=seed), correlated(1, 20, seed)
+        found = gptq.solve(matrix, second, [form])[form]
+        codes, exact, h = found.codes[0].astype(np.float64), matrix[0].astype(np.float64), second[0].astype(np.float64)
+        best = ((codes @ h) * exact).sum(-1) / ((codes @ h) * codes).sum(-1)
+        _, start = nearest(matrix, second, form)
+        errors = [moments.error(matrix - found.codes * s[..., None], second) for s in (found.scale, start)]
+        assert (errors[0] <= errors[1] * (1 + 1e-5)).all()
+        kept = found.scale[0] == start[0]
+        np.testing.assert_allclose(found.scale[0][~kept], best[~kept], rtol=1e-3)
+        assert form.bits == 8 or kept.mean() < 0.5
+
+
 def test_uncorrelated_inputs_leave_plain_rounding() -> None:
     matrix = noise(2, 8, 30)
     second = np.stack([np.diag(np.linspace(1, 3, 30, dtype=np.float32))] * 2)

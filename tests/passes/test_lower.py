@@ -206,6 +206,41 @@ def test_a_weight_used_in_two_ways(quantize: bool) -> None:
     check(made, samples(4, 20), runs=(False,))
 
 
+def test_a_weight_that_another_operator_reads_is_stored_once() -> None:
+    graph = "g (float[20, 20] x) => (float[20, 20] y) { a = MatMul(x, w) y = Add(a, w) }"
+    model = parse(graph, w=noise(20, 20, scale=0.3))
+    feeds = [{"x": noise(20, 20, seed=5)}]
+    made = quantized(model, feeds, forms=SEVEN)
+    assert set(made.plan.integer) == {"a"}
+    check(made, feeds)
+    stored = [t.name for t in ir.to_proto(made.lowered.model).graph.initializer if t.dims and np.prod(t.dims) == 400]
+    assert stored == ["w/codes"]
+
+
+def test_a_large_bias_of_a_channel_with_tiny_weights_fits() -> None:
+    weight, bias = noise(6, 6, 1, 1), np.arange(6, dtype=np.float32)
+    weight[5] *= 1e-11
+    model = parse(f"g (float[N, 6, 8, 8] x) => ({Y}) {{ y = Conv(x, w, b) }}", w=weight, b=bias)
+    made = quantized(model, samples(2, 6, 8, 8), forms=SEVEN)
+    check(made, samples(2, 6, 8, 8))
+    np.testing.assert_allclose(made.run(samples(2, 6, 8, 8)[0])["y"][:, 5], 5, atol=0.1)
+
+
+def test_biases_have_the_scale_of_the_accumulator() -> None:
+    made = quantized(parse(RESIDUAL, **CONSTANTS), samples(2, 3, 8, 8), forms=SEVEN)
+    values = {t.name: onnx.numpy_helper.to_array(t) for t in ir.to_proto(made.lowered.model).graph.initializer}
+    makers = {node.output[0]: node for node in ir.to_proto(made.lowered.model).graph.node}
+    compared = 0
+    for layer in made.plan.layers:
+        step = np.float32(made.plan.params[layer.input].scale)
+        weight, bias = makers[f"{layer.name}/weight"], makers.get(f"{layer.name}/bias")
+        if bias is not None:
+            np.testing.assert_array_equal(values[bias.input[1]], step * values[weight.input[1]])
+            assert values[bias.input[0]].dtype == np.int32
+            compared += 1
+    assert compared == 4
+
+
 def test_new_biases_are_used() -> None:
     model = parse(RESIDUAL, **CONSTANTS)
     made = quantized(model, samples(2, 3, 8, 8), forms=SEVEN)

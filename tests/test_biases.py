@@ -4,9 +4,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from ptqc.biases import INT16_REACH, NEGLIGIBLE, accumulator_scale, bias_codes, usable_scale
 from ptqc.errors import PassError
 from ptqc.formats import UINT8, QuantParams
-from ptqc.passes.biases import INT16_REACH, NEGLIGIBLE, accumulator_scale, bias_codes, usable_scale
 
 biases = hnp.arrays(np.float32, 6, elements=st.floats(-50, 50, width=32))
 positive = st.floats(1e-6, 1.0)

@@ -1,0 +1,142 @@
+import itertools
+from collections.abc import Iterator
+from copy import copy
+from dataclasses import replace
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+from graphs import noise, parse
+from lowering import CONSTANTS, RESIDUAL
+
+from ptqc.calibration.inputs import input_specs
+from ptqc.calibration.samples import collect
+from ptqc.execute.onnxruntime import Feeds, Runner
+from ptqc.execute.walk import Slicer
+from ptqc.loss import output_loss
+from ptqc.passes.calibrate import Calibrate
+from ptqc.passes.choose_activations import LIMITS, WORTH, ChooseActivations, _within, source_params
+from ptqc.passes.context import Context
+from ptqc.passes.measure_sensitivity import MeasureSensitivity
+from ptqc.passes.quantized_walk import run_quantized
+from ptqc.passes.solve_weights import SolveWeights
+from ptqc.sites import Site, integer_kernels
+
+
+@pytest.fixture(scope="module")
+def model() -> ir.Model:
+    return parse(RESIDUAL, **CONSTANTS)
+
+
+@pytest.fixture(scope="module")
+def measured(model: ir.Model, tmp_path_factory: pytest.TempPathFactory) -> Context:
+    feeds: list[Feeds] = [{"x": noise(1, 3, 8, 8, seed=seed)} for seed in range(32)]
+    folder = tmp_path_factory.mktemp("samples")
+    samples = replace(collect(feeds, input_specs(model), folder, 10_000), batchable=True)
+    context = Context.of(model, samples[:16], samples[16:])
+    for step in (Calibrate(), SolveWeights((2, 4)), MeasureSensitivity()):
+        step.apply(model, context)
+    return context
+
+
+@pytest.fixture
+def context(measured: Context) -> Context:
+    """A copy to write on."""
+    fresh = copy(measured)
+    fresh.site_losses, fresh.macs, fresh.quantized = dict(measured.site_losses), dict(measured.macs), {}
+    return fresh
+
+
+def true_loss(model: ir.Model, context: Context) -> float:
+    """Of the chosen sites on the held-back samples, through another way of rounding."""
+    sites = [site for site in context.sites if site.name in context.quantized]
+    params = source_params(sites, context.ranges)
+    batches = list(context.held_back.batches(8))
+    real = [Runner(model).run(feeds) for feeds in batches]
+    found = run_quantized(Slicer(model), batches, params)
+    loss = output_loss(model, real)
+    return float(np.mean([loss(a, b) for a, b in zip(real, found, strict=True)]))
+
+
+def test_everything_that_can_be_integer(model: ir.Model, context: Context) -> None:
+    notes = ChooseActivations("integer").apply(model, context)
+    assert set(context.quantized) == {site.name for site in context.sites}
+    assert context.activation_loss == pytest.approx(true_loss(model, context), rel=1e-3)
+    assert context.activation_loss > 0
+    assert notes == []
+
+
+def test_nothing(model: ir.Model, context: Context) -> None:
+    (note,) = ChooseActivations("float").apply(model, context)
+    assert (context.quantized, note.message) == ({}, "all activations stay float")
+
+
+def test_parameters_are_those_that_were_observed(model: ir.Model, context: Context) -> None:
+    ChooseActivations("integer").apply(model, context)
+    assert all(context.quantized[name] is context.ranges[name] for name in context.quantized)
+
+
+@pytest.mark.parametrize("limit", [1e-7, 1e-5, 1e-4, 1e-3, 1.0])
+def test_the_limit_holds_for_the_whole_choice(model: ir.Model, context: Context, limit: float) -> None:
+    notes = ChooseActivations("auto", limit).apply(model, context)
+    assert context.activation_loss <= limit
+    assert context.activation_loss == pytest.approx(true_loss(model, context), rel=1e-3, abs=1e-12)
+    tensors = {t for site in context.sites if site.name in context.quantized for t in site.tensors}
+    active = {kernel.node for kernel in integer_kernels(context.kernels, tensors)}
+    assert {note.subject for note in notes} == {layer.name for layer in context.layers} - active
+
+
+def test_more_loss_buys_more_arithmetic(model: ir.Model, context: Context) -> None:
+    def arithmetic(limit: float) -> int:
+        ChooseActivations("auto", limit).apply(model, context)
+        tensors = {t for site in context.sites if site.name in context.quantized for t in site.tensors}
+        return sum(context.macs[kernel.node] for kernel in integer_kernels(context.kernels, tensors))
+
+    bought = [arithmetic(limit) for limit in (1e-7, 1e-4, 1e-2, 1.0)]
+    assert bought == sorted(bought)
+    assert bought[0] < bought[-1] == sum(context.macs.values())
+
+
+def test_the_default_limit_is_that_of_the_losss_unit(model: ir.Model, context: Context) -> None:
+    assert context.loss_unit == "nat"
+    ChooseActivations().apply(model, context)
+    assert context.activation_loss <= LIMITS["nat"]
+
+
+def test_sums_of_losses_that_are_too_hopeful_are_tightened(model: ir.Model, context: Context) -> None:
+    """Losses measured one by one may add up to less than what all of them cost together."""
+    ChooseActivations("integer").apply(model, context)
+    limit = context.activation_loss / 3
+    context.site_losses = {name: loss / 50 for name, loss in context.site_losses.items()}
+    assert len(_within(context, limit)) == len(context.sites)
+    ChooseActivations("auto", limit).apply(model, context)
+    assert 0 < context.activation_loss <= limit
+
+
+def test_losses_measured_as_zero(model: ir.Model, context: Context) -> None:
+    context.site_losses = dict.fromkeys(context.site_losses, 0.0)
+    ChooseActivations("auto", 1e-9).apply(model, context)
+    assert context.activation_loss <= 1e-9
+
+
+def subsets(sites: list[Site]) -> Iterator[list[Site]]:
+    for count in range(len(sites) + 1):
+        yield from (list(chosen) for chosen in itertools.combinations(sites, count))
+
+
+def worth(context: Context, sites: list[Site], limit: float) -> float:
+    """What the program maximizes, and minus infinity beyond the limit."""
+    spent = sum(context.site_losses[site.name] for site in sites) / limit
+    tensors = {tensor for site in sites for tensor in site.tensors}
+    gained = sum(context.macs[kernel.node] for kernel in integer_kernels(context.kernels, tensors))
+    return gained / sum(context.macs.values()) - WORTH * spent if spent <= 1 + 1e-6 else -np.inf
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_no_set_of_sites_is_worth_more(context: Context, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    context.site_losses = {site.name: float(np.exp(rng.normal(-3, 2))) for site in context.sites}
+    context.macs = {kernel.node: int(np.exp(rng.uniform(0, 12))) for kernel in context.kernels}
+    limit = float(sum(context.site_losses.values()) * rng.uniform(0.05, 1.1))
+    best = max(worth(context, sites, limit) for sites in subsets(context.sites))
+    assert worth(context, _within(context, limit), limit) >= best - 2e-3 * abs(best) - 1e-9

@@ -1,0 +1,82 @@
+"""Fitting: the best plan whose written file keeps the limit, the plan that is given, and what cannot be reached."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from compiling import Measured, measure_residual
+
+from ptqc.errors import Infeasible, UsageError
+from ptqc.formats import Family, Format
+from ptqc.stages.fit import PORTABLE_BITS
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Measured:
+    return measure_residual(tmp_path_factory.mktemp("residual"), bits=(2, 3, 4, 5, 6, 7, 8))
+
+
+def test_more_bytes_never_predict_more_loss(measured: Measured) -> None:
+    fits = [measured.fit(limit) for limit in (6_500, 9_000, 12_000, 15_000)]
+    losses = [fitted.allocation.loss for fitted in fits]
+    assert losses == sorted(losses, reverse=True)
+    assert losses[0] > 10 * losses[-1]
+
+
+@pytest.mark.parametrize("limit", [6_300, 7_001, 10_000, 13_333])
+def test_the_written_file_keeps_the_limit(measured: Measured, limit: int) -> None:
+    fitted = measured.fit(limit)
+    assert fitted.allocation.bytes <= limit
+    assert 0.85 * limit <= len(fitted.exported.data) <= limit
+
+
+def test_a_plan_over_the_limit_is_refused(measured: Measured) -> None:
+    with pytest.raises(UsageError, match=r"given plan has .* over the budget of 7,000"):
+        measured.fit(7_000, measured.fit(9_000).plan)
+
+
+def test_no_limit_takes_the_best_of_every_weight(measured: Measured) -> None:
+    fitted = measured.fit()
+    widest = {weight.name: Format(Family.INTEGER, PORTABLE_BITS) for weight in measured.context.weights}
+    assert fitted.plan.formats == widest
+    assert measured.fit(10**9).exported.data == fitted.exported.data
+
+
+def test_integer_layers_get_no_saturating_weights_unless_allowed(measured: Measured) -> None:
+    assert Format(Family.INTEGER, 8) not in measured.fit().plan.formats.values()
+    allowed = replace(measured, options=replace(measured.options, allow_8bit=True))
+    assert Format(Family.INTEGER, 8) in allowed.fit().plan.formats.values()
+
+
+def test_a_limit_below_the_smallest_file_is_infeasible(measured: Measured) -> None:
+    with pytest.raises(Infeasible, match="5,000 bytes cannot be met") as refusal:
+        measured.fit(5_000)
+    assert len(measured.fit(refusal.value.smallest).exported.data) <= refusal.value.smallest
+
+
+def test_a_given_plan_is_followed(measured: Measured) -> None:
+    plan = measured.fit(9_000).plan
+    other = plan.with_formats({**plan.formats, "w1": Format(Family.INTEGER, 6)})
+    fitted = measured.fit(None, other)
+    assert fitted.plan == other
+    assert fitted.allocation.status == "given"
+    assert fitted.allocation.loss != measured.fit(9_000).allocation.loss
+
+
+def test_the_same_request_gives_the_same_bytes(measured: Measured) -> None:
+    assert measured.fit(9_000).exported.data == measured.fit(9_000).exported.data
+
+
+def test_tuned_numbers_are_those_of_the_file(measured: Measured) -> None:
+    fitted = measured.fit(9_000)
+    found = fitted.lowered.model.graph.initializers["w3/codes"].const_value
+    assert found is not None
+    assert np.array_equal(found.numpy(), fitted.tuned.weights["w3"].codes)
+    assert fitted.tuned.weights["w3"].form == fitted.plan.formats["w3"]
+
+
+def test_reconstruction_changes_the_table(measured: Measured) -> None:
+    """Behind quantized layers other codes fit better than those found on float inputs."""
+    fitted = measured.fit(6_200)
+    table = measured.context.solutions["w3", fitted.plan.formats["w3"]]
+    assert not np.array_equal(fitted.tuned.weights["w3"].codes, table.codes)

@@ -1,0 +1,114 @@
+"""Measuring: once per model, data and options; afterwards the store gives the same context back."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from compiling import Measured, measure_residual, quick
+
+from ptqc.errors import UsageError
+from ptqc.formats import integer
+from ptqc.options import CompileOptions
+from ptqc.passes.calibrate import Calibrate
+from ptqc.passes.context import Context
+from ptqc.progress import SILENT
+from ptqc.stages.measure import measure, recall
+from ptqc.store import Store
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("residual")
+
+
+@pytest.fixture(scope="module")
+def measured(place: Path) -> Measured:
+    return measure_residual(place)
+
+
+@pytest.fixture(scope="module")
+def entry(place: Path, measured: Measured) -> str:
+    with quick():
+        return measure(measured.prepared, measured.options, Store(place / "cache"), SILENT)[2]
+
+
+def assert_same(one: Context, other: Context) -> None:
+    assert one.ranges == other.ranges
+    assert one.quantized == other.quantized
+    assert one.site_losses == other.site_losses
+    assert one.weight_losses == other.weight_losses
+    assert one.errors == other.errors
+    assert one.macs == other.macs
+    assert one.loss_unit == other.loss_unit
+    assert one.solutions.keys() == other.solutions.keys()
+    for key, solution in one.solutions.items():
+        assert np.array_equal(solution.codes, other.solutions[key].codes)
+        assert np.array_equal(solution.scale, other.solutions[key].scale)
+
+
+def test_every_weight_is_measured_in_every_format(measured: Measured) -> None:
+    context = measured.context
+    keys = {(weight.name, bits) for weight in context.weights for bits in (2, 4, 7)}
+    assert {(name, form.bits) for name, form in context.solutions if form.family == "int"} == keys
+    for weight in context.weights:
+        losses = [context.weight_losses[weight.name, integer(bits)] for bits in (2, 4, 7)]
+        assert losses[0] > losses[1] > losses[2] > 0
+
+
+def test_a_second_measurement_comes_from_the_store(
+    place: Path, measured: Measured, entry: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*_arguments: object) -> None:
+        raise AssertionError("measured again")
+
+    monkeypatch.setattr(Calibrate, "apply", never)
+    context, _, name = measure(measured.prepared, measured.options, Store(place / "cache"), SILENT)
+    assert name == entry
+    assert_same(context, measured.context)
+
+
+@pytest.mark.parametrize(
+    "change", [{"seed": 1}, {"bits": (2, 4)}, {"observer": "minmax"}, {"loss": "mse"}, {"activations": "integer"}]
+)
+def test_other_options_are_another_entry(
+    place: Path, measured: Measured, entry: str, change: dict[str, object]
+) -> None:
+    options = replace(measured.options, **change)
+    with quick():
+        assert measure(measured.prepared, options, Store(place / "cache"), SILENT)[2] != entry
+
+
+def test_other_data_are_another_entry(place: Path, measured: Measured, entry: str) -> None:
+    samples = measured.prepared.samples
+    fewer = replace(measured.prepared, samples=samples.select(range(len(samples) - 1)))
+    with quick():
+        assert measure(fewer, measured.options, Store(place / "cache"), SILENT)[2] != entry
+
+
+def test_everything_is_recalled_by_name(place: Path, measured: Measured, entry: str) -> None:
+    prepared, context, options, notes = recall(Store(place / "cache"), entry, SILENT)
+    assert options == measured.options
+    assert prepared.origin == measured.prepared.origin
+    assert prepared.notes == measured.prepared.notes
+    assert prepared.samples.batchable == measured.prepared.samples.batchable
+    assert prepared.samples.digest == measured.prepared.samples.digest
+    assert all(
+        note.step in ("calibrate", "solve-weights", "measure-sensitivity", "choose-activations") for note in notes
+    )
+    assert_same(context, measured.context)
+
+
+def test_the_recalled_measurements_fit_to_the_same_bytes(place: Path, measured: Measured, entry: str) -> None:
+    prepared, context, options, _ = recall(Store(place / "cache"), entry, SILENT)
+    again = Measured(prepared, context, options, measured.feeds)
+    assert again.fit(10_000).exported.data == measured.fit(10_000).exported.data
+
+
+def test_an_emptied_store_says_what_to_do(tmp_path: Path, entry: str) -> None:
+    with pytest.raises(UsageError, match=r"not in the store .*Run `ptqc compile` .* --cache"):
+        recall(Store(tmp_path / "empty"), entry, SILENT)
+
+
+def test_defaults_are_those_of_the_options() -> None:
+    assert CompileOptions.of({}).bits == (2, 3, 4, 5, 6, 7, 8)
