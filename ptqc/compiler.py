@@ -3,10 +3,12 @@
 import tempfile
 import time
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import onnx_ir as ir
+from threadpoolctl import threadpool_limits
 
 from ptqc import artifact
 from ptqc.artifact import Artifact, check_output
@@ -50,9 +52,10 @@ def compile(  # noqa: A001
     """Compile an ONNX file to a packed, verified artifact in the folder `output`.
 
     calibration: a folder of images, an .npz/.npy file, "module:function", an ONNX Runtime CalibrationDataReader, an
-    array or any iterable of feeds. budget: "13%", "4.5MB", "4.2bit"; None: every layer on integer kernels at the best
-    accuracy. labels: an .npz with inputs and `labels`, or a CSV of image,class; evaluate: called with run(feeds) ->
-    outputs by name, gives a score. Both are for the report only. options: fields of `ptqc.options.CompileOptions`.
+    array or any iterable of feeds. budget: "13%", "4.5MB", "4.2bit"; None: the best accuracy with as many layers on
+    integer kernels as the activation options allow. labels: an .npz with inputs and `labels`, or a CSV of image,class;
+    evaluate: called with run(feeds) -> outputs by name, gives a score. Both are for the report only. options: fields
+    of `ptqc.options.CompileOptions`.
     Raises the errors of `ptqc.errors`.
     """
     started = time.monotonic()
@@ -62,7 +65,7 @@ def compile(  # noqa: A001
     source = read_model(model)
     if calibration is None:
         raise UsageError("no calibration data: give a few hundred samples with --calibration")
-    with tempfile.TemporaryDirectory(prefix="ptqc-") as folder:
+    with _one_blas_thread(), tempfile.TemporaryDirectory(prefix="ptqc-") as folder:
         samples = gather(source, calibration, Path(folder) / "samples", chosen.samples, preprocessing, progress)
         dump = Path(dump_passes) if dump_passes is not None else None
         score = evaluate or _scorer(source.model, labels, Path(folder), preprocessing)
@@ -98,9 +101,15 @@ def resolve(
     prepared, context, options, notes = recall(store, entry, progress)
     job = Job(prepared, context, options, (*prepared.notes, *notes), entry, limit, started)
     given = None if plan is None else Plan.from_json(plan, context.roles)
-    with tempfile.TemporaryDirectory(prefix="ptqc-") as temporary:
+    with _one_blas_thread(), tempfile.TemporaryDirectory(prefix="ptqc-") as temporary:
         score = evaluate or _scorer(prepared.model, labels, Path(temporary), preprocessing)
         return _finish(job, Path(output), score, force, progress, given)
+
+
+def _one_blas_thread() -> AbstractContextManager[object]:
+    """One thread for NumPy's products: their rounding, and with it the delivered bytes, depends on the number."""
+    limits: AbstractContextManager[object] = threadpool_limits(1, "blas")
+    return limits
 
 
 def _scorer(

@@ -106,9 +106,9 @@ def test_the_default_limit_is_that_of_the_losss_unit(model: ir.Model, context: C
 def test_sums_of_losses_that_are_too_hopeful_are_tightened(model: ir.Model, context: Context) -> None:
     """Losses measured one by one may add up to less than what all of them cost together."""
     ChooseActivations("integer").apply(model, context)
-    limit = context.activation_loss / 3
+    limit = context.activation_loss / 4
     context.site_losses = {name: loss / 50 for name, loss in context.site_losses.items()}
-    assert len(_within(context, limit)) == len(context.sites)
+    assert len(_within(context, limit)) >= len(context.sites) - 1
     ChooseActivations("auto", limit).apply(model, context)
     assert 0 < context.activation_loss <= limit
 
