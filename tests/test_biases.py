@@ -57,6 +57,12 @@ def test_usable_scales_let_every_bias_fit(bias: np.ndarray, scale: np.ndarray, s
     np.testing.assert_array_equal(usable[fits], scale[fits])
 
 
+def test_an_output_as_fine_as_two_steps_of_the_bias_keeps_every_bit() -> None:
+    bias, scale = np.array([40_001.0], np.float32), np.ones(1, np.float32)
+    assert bias_codes(bias, scale, 2 / NEGLIGIBLE * 0.99).tolist() == [40_001]
+    assert bias_codes(bias, scale, 2 / NEGLIGIBLE * 1.01).tolist() == [40_000]
+
+
 def test_a_bias_that_does_not_fit_is_refused() -> None:
     with pytest.raises(PassError, match=r"a bias of 5e\+09 accumulator steps does not fit int32"):
         bias_codes(np.array([5.0], np.float32), np.array([1e-9], np.float32), None)

@@ -119,6 +119,13 @@ def test_an_edited_plan_that_does_not_fit_is_refused(
         Plan.from_json(altered(plan.to_json(), *path, value=value), roles)
 
 
+def test_a_plan_without_one_of_the_weights_is_refused(plan: Plan, roles: Plan) -> None:
+    document = plan.to_json()
+    document["weights"].pop()
+    with pytest.raises(UsageError, match=r"unknown weights \[\], missing weights \['m'\]"):
+        Plan.from_json(document, roles)
+
+
 def test_documents_are_canonical() -> None:
     assert write_json({"b": 1, "a": [1.5]}) == '{\n "a": [\n  1.5\n ],\n "b": 1\n}\n'
     with pytest.raises(ValueError, match="JSON compliant"):

@@ -36,7 +36,7 @@ def test_outputs_and_taps(model: ir.Model) -> None:
 
 
 def test_a_runner_is_kept_for_many_runs(model: ir.Model) -> None:
-    runner = Runner(model, ["h"])
+    runner = Runner(model, ["h", "y", "h"])
     assert (runner.inputs, runner.outputs) == (["x"], ["y", "s", "h"])
     for rows in (1, 3):
         check(runner.run({"x": noise(rows, 40)}, ["h", "s"]), noise(rows, 40), ["h", "s"])

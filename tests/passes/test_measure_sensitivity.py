@@ -1,0 +1,122 @@
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+from graphs import noise, parse
+from lowering import CONSTANTS, RESIDUAL, TABLE_CONSTANTS, TABLES, array
+from numpy.testing import assert_allclose
+
+from ptqc.calibration.inputs import input_specs
+from ptqc.calibration.samples import collect
+from ptqc.execute.onnxruntime import Feeds, Runner
+from ptqc.execute.walk import Slicer
+from ptqc.formats import FLOAT16, FLOAT32, Family, integer
+from ptqc.loss import output_loss
+from ptqc.passes.calibrate import Calibrate
+from ptqc.passes.context import Context
+from ptqc.passes.measure_sensitivity import ANCHORS, MeasureSensitivity, _interpolate, mean_shift
+from ptqc.passes.quantized_walk import run_quantized
+from ptqc.passes.solve_weights import SolveWeights
+
+
+def measured(model: ir.Model, feeds: list[Feeds], folder: Path) -> Context:
+    samples = replace(collect(feeds, input_specs(model), folder, 10_000), batchable=True)
+    context = Context.of(model, samples[:16], samples[16:])
+    for step in (Calibrate(), SolveWeights((2, 3, 4, 8)), MeasureSensitivity()):
+        step.apply(model, context)
+    return context
+
+
+def loss_of(model: ir.Model, context: Context, outputs: list[dict[str, np.ndarray]]) -> float:
+    """Mean over batches of what the outputs lose against the float model's."""
+    real = [Runner(model).run(feeds) for feeds in context.tuning.batches(8)]
+    loss = output_loss(model, real)
+    return float(np.mean([loss(a, b) for a, b in zip(real, outputs, strict=True)]))
+
+
+@pytest.fixture(scope="module")
+def residual() -> ir.Model:
+    return parse(RESIDUAL, **CONSTANTS)
+
+
+@pytest.fixture(scope="module")
+def context(residual: ir.Model, tmp_path_factory: pytest.TempPathFactory) -> Context:
+    feeds: list[Feeds] = [{"x": noise(1, 3, 8, 8, seed=seed)} for seed in range(24)]
+    return measured(residual, feeds, tmp_path_factory.mktemp("samples"))
+
+
+def test_a_site_alone(residual: ir.Model, context: Context) -> None:
+    batches = list(context.tuning.batches(8))
+    for site in context.sites:
+        if len(site.sources) > 1:
+            continue
+        outputs = run_quantized(Slicer(residual), batches, {site.sources[0]: context.ranges[site.name]})
+        assert context.site_losses[site.name] == pytest.approx(loss_of(residual, context, outputs), rel=0.01, abs=1e-9)
+    assert set(context.site_losses) == {site.name for site in context.sites}
+
+
+@pytest.mark.parametrize("bits", [2, 4])
+def test_a_layer_alone_with_its_mean_kept(residual: ir.Model, context: Context, bits: int) -> None:
+    batches = list(context.tuning.batches(8))
+    for layer in context.layers:
+        solution = context.solutions[layer.weight, integer(bits)]
+        if layer.bias is None or len([x for x in context.layers if x.bias == layer.bias]) > 1:
+            continue
+        shift = mean_shift(residual, context, layer, solution.weight)
+        constants = {layer.weight: solution.weight, layer.bias: array(residual, layer.bias) + shift}
+        expected = loss_of(residual, context, run_quantized(Slicer(residual), batches, {}, constants))
+        found = context.weight_losses[layer.weight, integer(bits)]
+        assert found == pytest.approx(expected, rel=0.02)
+
+
+def test_losses_never_grow_with_the_bits(context: Context) -> None:
+    for weight in context.weights:
+        losses = [context.weight_losses[weight.name, integer(bits)] for bits in (2, 3, 4, 8)]
+        assert losses == sorted(losses, reverse=True)
+        assert losses[0] > losses[-1] > 0
+        assert context.weight_losses[weight.name, FLOAT16] == context.weight_losses[weight.name, FLOAT32] == 0
+    assert context.loss_unit == "nat"
+
+
+def test_a_local_error_that_grew_with_the_bits_counts_no_more(context: Context) -> None:
+    name = context.weights[0].name
+    changed = replace(context, errors=dict(context.errors), weight_losses={})
+    changed.errors[name, integer(8)] = 2 * context.errors[name, integer(2)]
+    _interpolate(changed, name, {form: context.weight_losses[name, form] for form in ANCHORS})
+    losses = [changed.weight_losses[name, integer(bits)] for bits in (2, 3, 4, 8)]
+    assert losses == sorted(losses, reverse=True)
+
+
+def test_the_shift_is_what_the_mean_input_loses(residual: ir.Model, context: Context) -> None:
+    for layer in context.layers:
+        weight = context.solutions[layer.weight, integer(2)].weight
+        delta = layer.matrix(array(residual, layer.weight) - weight)
+        expected = delta @ context.moments[layer.weight].mean[..., None]
+        assert_allclose(mean_shift(residual, context, layer, weight), expected.reshape(-1), atol=1e-5)
+
+
+def test_tables_and_palettes(tmp_path: Path) -> None:
+    feeds: list[Feeds] = [{"i": np.random.default_rng(seed).integers(0, 50, (1, 10))} for seed in range(24)]
+    context = measured(parse(TABLES, **TABLE_CONSTANTS), feeds, tmp_path)
+    forms = {form for name, form in context.weight_losses if name == "mask" and form.family == Family.PALETTE}
+    assert len(forms) == 1
+    assert context.weight_losses["mask", forms.pop()] == 0
+    assert context.weight_losses["embedding", integer(2)] > context.weight_losses["embedding", integer(4)] > 0
+
+
+def test_nodes_with_several_outputs(tmp_path: Path) -> None:
+    """Behind one output that is rounded, the rest of the graph reads the others as well."""
+    graph = """g (float[N, 6, 8, 8] x) => (float[N, 3, 8, 8] y) {
+        s = Tanh(x)
+        p, i = MaxPool <kernel_shape = [1, 1]> (s)
+        c = Conv(p, w)
+        f = Cast <to = 1> (i)
+        m = ReduceMean <keepdims = 1> (f)
+        y = Div(c, m)
+    }"""
+    model = parse(graph, w=noise(3, 6, 1, 1))
+    feeds: list[Feeds] = [{"x": noise(1, 6, 8, 8, seed=seed)} for seed in range(24)]
+    context = measured(model, feeds, tmp_path)
+    assert context.site_losses["p"] > 0

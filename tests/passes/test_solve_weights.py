@@ -1,0 +1,105 @@
+import numpy as np
+import onnx_ir as ir
+import pytest
+from graphs import noise, parse
+from lowering import TABLE_CONSTANTS, TABLES
+
+from ptqc.formats import FLOAT16, FLOAT32, Family, Format, integer
+from ptqc.layers import Weight, find_layers, find_weights
+from ptqc.passes import gptq, moments
+from ptqc.passes.context import Context
+from ptqc.passes.moments import Moments
+from ptqc.passes.solve_weights import SolveWeights, palette
+
+NO_SAMPLES = None
+
+
+def solved(model: ir.Model, bits: tuple[int, ...] = (2, 4, 8)) -> Context:
+    """A context with random moments for every layer, solved."""
+    layers = find_layers(model)
+    context = Context(layers, find_weights(model, layers), [], [], NO_SAMPLES, NO_SAMPLES)  # type: ignore[arg-type]
+    for number, weight in enumerate(w for w in context.weights if w.layers):
+        layer = weight.layers[0]
+        width = int(np.prod(layer.shape)) // layer.channels
+        for seed, split in ((number, context.moments), (number + 100, context.held_moments)):
+            split[weight.name] = Moments.empty(layer.groups, width)
+            mixing = noise(layer.groups, width, width, seed=number)
+            split[weight.name].add(mixing @ noise(layer.groups, width, 50, seed=seed))
+    SolveWeights(bits).apply(model, context)
+    return context
+
+
+@pytest.fixture(scope="module")
+def tables() -> Context:
+    return solved(parse(TABLES, **TABLE_CONSTANTS))
+
+
+def test_every_weight_in_every_format(tables: Context) -> None:
+    found = {(name, str(form)) for name, form in tables.solutions}
+    every = {"float32", "float16", "int2", "int4", "int8"}
+    assert found == {(w, f) for w in TABLE_CONSTANTS for f in every} | {("mask", "palette1")}
+    assert set(tables.errors) == set(tables.solutions)
+
+
+def test_solutions_have_the_weights_shape_and_come_close(tables: Context) -> None:
+    for (name, form), solution in tables.solutions.items():
+        values = TABLE_CONSTANTS[name]
+        assert (solution.form, solution.weight.shape, solution.weight.dtype) == (form, values.shape, np.float32)
+        if form == integer(8):
+            assert np.abs(solution.weight - values).max() < 0.05 * np.abs(values).max()
+        if form.family != Family.INTEGER:
+            np.testing.assert_allclose(solution.weight, values, rtol=1e-3)
+
+
+def test_errors_fall_with_the_bits_and_exact_formats_have_none(tables: Context) -> None:
+    for name in TABLE_CONSTANTS:
+        errors = [tables.errors[name, integer(bits)] for bits in (2, 4, 8)]
+        assert errors == sorted(errors, reverse=True)
+        assert tables.errors[name, FLOAT32] == tables.errors[name, FLOAT16] == 0
+        assert name == "mask" or errors[-1] > 0
+
+
+def test_errors_of_layers_are_those_of_their_outputs_on_held_back_columns(tables: Context) -> None:
+    (layer,) = (layer for layer in tables.layers if layer.weight == "m")
+    matrix, held = layer.matrix(TABLE_CONSTANTS["m"]), tables.held_moments["m"].second()
+    solution = tables.solutions["m", integer(4)]
+    expected = moments.error(matrix - layer.matrix(solution.weight), held).sum() / moments.error(matrix, held).sum()
+    assert tables.errors["m", integer(4)] == pytest.approx(float(expected), rel=1e-4)
+
+
+def test_layers_are_solved_by_gptq_along_their_channels() -> None:
+    model = parse("g (float[N, 4, T] x) => (float[N, 6, S] y) { y = Conv <group = 2> (x, w) }", w=noise(6, 2, 3))
+    context = solved(model)
+    (layer,) = context.layers
+    found = context.moments["w"]
+    second = moments.shrunk(found.second(), found.count)
+    expected = gptq.solve(layer.matrix(noise(6, 2, 3)), second, [integer(4)])[integer(4)]
+    solution = context.solutions["w", integer(4)]
+    np.testing.assert_allclose(layer.matrix(solution.weight), expected.weight, atol=0.05)
+    assert (solution.codes.shape, solution.scale.shape, solution.axis) == ((6, 2, 3), (6,), 0)
+
+
+def test_what_half_precision_cannot_hold() -> None:
+    model = parse("g (float[N, 300] x) => (float[N, 300] y) { y = Mul(x, w) }", w=noise(1, 300, scale=1e5))
+    assert {form for _, form in solved(model).solutions} == {FLOAT32, integer(2), integer(4), integer(8)}
+
+
+def weight_of(values: np.ndarray) -> Weight:
+    return Weight("w", values.shape, 0, ())
+
+
+@pytest.mark.parametrize(("distinct", "bits"), [(1, 1), (2, 1), (3, 2), (4, 2), (5, 4), (16, 4)])
+def test_palettes_are_exact(distinct: int, bits: int) -> None:
+    values = np.resize(noise(distinct), (7, 9))
+    found = palette(weight_of(values), values)
+    assert found is not None
+    assert found.form == Format(Family.PALETTE, bits)
+    np.testing.assert_array_equal(found.weight, values)
+    assert found.codes.dtype == np.uint8
+
+
+def test_more_values_have_no_palette() -> None:
+    assert palette(weight_of(noise(17)), noise(17)) is None
+    hidden = np.zeros((1000, 4), np.float32)
+    hidden[1:20, 0] = np.arange(19)  # not among the rows looked at first
+    assert palette(weight_of(hidden), hidden) is None
