@@ -1,9 +1,9 @@
 """What a plan asks of every integer kernel, computed without the lowered graph, against what the written file gives.
 
 A tensor that no kernel makes must be rounded as the plan says. Each kernel gets the codes that the file computed; the
-float model's operator, on those codes dequantized by the plan and with the tuned weight and bias, then gives the codes
-to expect. The kernel rounds its bias before it rounds the sum, so some codes differ by one, but no code by more and not
-most of them: a wrong zero point shifts all.
+float model's operator, on those codes dequantized by the plan and with the tuned weight and bias, then gives the
+codes to expect. Biases may be stored a little coarser than in whole steps, so some codes differ by one, but none by
+more and not most of them: a wrong zero point shifts all.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx_ir as ir
 
-from ptqc.biases import usable_scale
+from ptqc.biases import accumulator_scale, usable_scale
 from ptqc.errors import VerificationError
 from ptqc.execute.walk import Slicer
 from ptqc.integer import dequantize, quantize
@@ -71,17 +71,26 @@ class Intent:
         layer = next((layer for layer in self.plan.layers if layer.name == kernel.node), None)
         constants = self._constants(layer) if layer is not None else {}
         found = slicer.session([place], feeds, [kernel.node], constants).run(None, feeds)[0]
-        bias = self.tuned.biases.get(kernel.node)
-        if layer is not None and layer.bias is None and bias is not None:
+        if layer is not None and layer.bias is None and (bias := self._bias(layer)) is not None:
             found = found + layer.over_output(bias)
         return np.asarray(found)
 
+    def _scale(self, layer: Layer, bias: np.ndarray) -> np.ndarray:
+        return usable_scale(self.tuned.weights[layer.weight].scale, bias, self.plan.params[layer.input])
+
+    def _bias(self, layer: Layer) -> np.ndarray | None:
+        """The tuned bias in whole steps of the accumulator, which few large weights make coarse."""
+        bias = self.tuned.biases.get(layer.name)
+        if bias is None:
+            return None
+        step = accumulator_scale(self.plan.params[layer.input], self._scale(layer, bias))
+        return np.asarray(np.rint(bias / step) * step, np.float32)
+
     def _constants(self, layer: Layer) -> dict[str, np.ndarray]:
-        solution, bias = self.tuned.weights[layer.weight], self.tuned.biases.get(layer.name)
+        solution, bias = self.tuned.weights[layer.weight], self._bias(layer)
         if bias is None:
             return {layer.weight: solution.weight}
-        scale = usable_scale(solution.scale, bias, self.plan.params[layer.input])
-        weight = replace(solution, scale=scale).weight
+        weight = replace(solution, scale=self._scale(layer, bias)).weight
         return {layer.weight: weight} if layer.bias is None else {layer.weight: weight, layer.bias: bias}
 
     def _compare(self, op_type: str, tensor: str, wanted: np.ndarray, found: np.ndarray) -> None:
