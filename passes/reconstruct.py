@@ -18,9 +18,9 @@ from ptqc.execute.walk import Slicer, Walk
 from ptqc.formats import Family, Format
 from ptqc.layers import Layer
 from ptqc.nodes import constant
-from ptqc.notes import Note
 from ptqc.passes import gptq, moments
 from ptqc.passes.base import Effect
+from ptqc.passes.choose_activations import source_params
 from ptqc.passes.context import Context
 from ptqc.passes.moments import Columns, Moments
 from ptqc.passes.quantized_walk import peak_bytes, quantized_walk, rounded
@@ -42,15 +42,13 @@ class Reconstruct:
     name: ClassVar[str] = "reconstruct"
     effect: ClassVar[Effect] = Effect.TUNE
 
-    def apply(self, model: ir.Model, context: Context, plan: Plan) -> tuple[Tuned, list[Note]]:
-        """The tuned numbers of the plan, and a note per layer that kept the table's answer."""
+    def apply(self, model: ir.Model, context: Context, plan: Plan) -> Tuned:
+        """The tuned numbers of the plan."""
         slicer = Slicer(model)
         tuning, held = _share_samples(slicer, context)
-        batches = [*tuning.batches(BATCH), *held.batches(BATCH)]
-        split = sum(1 for _ in tuning.batches(BATCH))
-        params = {
-            s: plan.activations[site.name] for site in plan.sites if site.name in plan.activations for s in site.sources
-        }
+        fitted = list(tuning.batches(BATCH))
+        batches, split = [*fitted, *held.batches(BATCH)], len(fitted)
+        params = source_params([site for site in plan.sites if site.name in plan.activations], plan.activations)
         tables = {w.name: context.solutions[w.name, plan.formats[w.name]] for w in plan.weights if not w.layers}
         real = Walk(slicer, batches)
         seen = quantized_walk(slicer, batches, params, {name: s.weight for name, s in tables.items()})
@@ -65,7 +63,7 @@ class Reconstruct:
                 real.advance(results)
                 if layer is not None:
                     stage.advance(layer.name)
-        return Tuned(state.weights, state.biases), []
+        return Tuned(state.weights, state.biases)
 
 
 def _nodes(walk: Walk) -> Iterator[list[str]]:

@@ -81,7 +81,7 @@ def _weighed(model: ir.Model, context: Context, plan: Plan) -> int:
 
 
 def _built(model: ir.Model, context: Context, plan: Plan, allocation: Allocation, problem: Problem) -> Fitted:
-    tuned, _ = Reconstruct().apply(model, context, plan)
+    tuned = Reconstruct().apply(model, context, plan)
     lowered, exported = _packed(model, plan, tuned)
     return Fitted(plan, tuned, allocation, problem, lowered, exported, problem.size(plan.formats))
 
