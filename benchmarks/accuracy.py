@@ -123,14 +123,13 @@ def _scored(outcome: Outcome, real: Outcome, task: Task) -> dict[str, Any]:
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = harness.command_line(__doc__)
     parser.add_argument("--tasks", help="comma-separated; default: all")
     parser.add_argument("--budgets", default="25%,13%", help="the first is compiled, the others are resolved from it")
     parser.add_argument("--samples", type=int, default=256, help="calibration samples")
     parser.add_argument("--artifacts", type=Path, default=RESULTS, help="where the compiled models are put")
     parser.add_argument("--cache", type=Path, help="a store of measurements to reuse; default: an empty one")
     parser.add_argument("--timeout", type=float, help="seconds that one compile may take")
-    parser.add_argument("--out", type=Path, help="write the results as JSON")
     return parser.parse_args()
 
 
@@ -142,7 +141,7 @@ def main() -> None:
         for task in chosen(arguments.tasks):
             rows += measure(task, arguments.budgets.split(","), arguments, str(arguments.cache or empty))
             harness.write_results(arguments.out, rows, facts)
-    print(harness.heading(facts), harness.markdown(rows, COLUMNS), sep="\n\n")
+    harness.print_results(rows, COLUMNS, facts)
 
 
 if __name__ == "__main__":

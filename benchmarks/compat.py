@@ -131,10 +131,9 @@ def probe_afresh(python: str, model: Path, feeds: Feeds) -> dict[str, Any]:
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = harness.command_line(__doc__)
     parser.add_argument("--python", action="append", default=[], help="an interpreter with another onnxruntime")
     parser.add_argument("--artifacts", nargs="+", default=[RESULTS], help="artifacts, or folders of them")
-    parser.add_argument("--out", type=Path, help="write the results as JSON")
     return parser.parse_args()
 
 
@@ -149,7 +148,7 @@ def main() -> None:
         harness.say(artifact.name)
         rows += compare(artifact, arguments.python, task.calibration(1)[0])
     harness.write_results(arguments.out, rows, facts)
-    print(harness.heading(facts), harness.markdown(rows, COLUMNS), sep="\n\n")
+    harness.print_results(rows, COLUMNS, facts)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """What the benchmarks have in common: children with a peak memory of their own, tables, facts about the machine."""
 
+import argparse
 import contextlib
 import importlib.metadata
 import json
@@ -207,11 +208,23 @@ def heading(facts: Mapping[str, Any]) -> str:
     )
 
 
+def command_line(description: str | None) -> argparse.ArgumentParser:
+    """A parser with the option that every benchmark has."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, help="write the results as JSON")
+    return parser
+
+
 def write_results(path: Path | None, rows: Sequence[Row], facts: Mapping[str, Any]) -> None:
     """Write rows and machine as JSON; does nothing without a path."""
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps({"machine": facts, "rows": rows}, indent=1) + "\n", encoding="utf-8")
+
+
+def print_results(rows: Sequence[Row], columns: Sequence[Column], facts: Mapping[str, Any]) -> None:
+    """Machine and table as Markdown."""
+    print(heading(facts), markdown(rows, columns), sep="\n\n")
 
 
 def say(text: str) -> None:

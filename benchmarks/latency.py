@@ -4,6 +4,7 @@ python benchmarks/latency.py [--tasks a,b] [--artifacts FOLDER ...] [--threads 1
 """
 
 import argparse
+import contextlib
 import importlib.util
 import statistics
 import tempfile
@@ -59,7 +60,9 @@ def engines() -> list[str]:
 def make_int8(name: str, target: str, samples: int) -> None:
     """Write ONNX Runtime's int8 file; runs in a child."""
     task = chosen(name)[0]
-    static_int8.quantize(task.path, Path(target), task.calibration(samples))
+    source, feeds = task.path.resolve(), task.calibration(samples)
+    with contextlib.chdir(Path(target).parent):  # the tool leaves files in the current folder
+        static_int8.quantize(source, Path(target), feeds)
 
 
 def score(name: str, path: str) -> float:
@@ -184,7 +187,7 @@ def latencies(file: str, blocks: Times, errors: Mapping[Entrant, str]) -> dict[s
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = harness.command_line(__doc__)
     parser.add_argument("--tasks", help="comma-separated; default: all")
     parser.add_argument("--artifacts", nargs="+", default=[RESULTS], help="artifacts, or folders of them")
     parser.add_argument("--threads", type=lambda text: [int(part) for part in text.split(",")], default=[1, 2])
@@ -192,7 +195,6 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--blocks", type=int, default=9, help="rounds; each file runs once in each")
     parser.add_argument("--seconds", type=float, default=1.5, help="seconds of measuring for each file and engine")
     parser.add_argument("--timeout", type=float, help="seconds that making one int8 file may take")
-    parser.add_argument("--out", type=Path, help="write the results as JSON")
     return parser.parse_args()
 
 
@@ -205,7 +207,7 @@ def main() -> None:
             artifacts = [path for owner, path in owners if owner is task]
             rows += measure(task, artifacts, arguments, Path(folder))
             harness.write_results(arguments.out, rows, facts)
-    print(harness.heading(facts), harness.markdown(rows, COLUMNS), sep="\n\n")
+    harness.print_results(rows, COLUMNS, facts)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ PtqcError
 ├── UsageError           2   an option, a budget or an output folder that cannot be accepted
 ├── ModelError           2   a model that cannot be read or is not supported
 ├── CalibrationError     2   calibration data that does not fit the model
+├── TargetError          2   a target that cannot be built for this model, or not run on this machine
 ├── Infeasible           2   a budget below the smallest reachable size
 ├── Interrupted          3   stopped by the environment; running again resumes
 └── InternalError       70   a fault of the compiler
@@ -32,6 +33,12 @@ class ModelError(PtqcError):
 
 class CalibrationError(PtqcError):
     """The calibration data cannot be read or does not fit the model's inputs."""
+
+    exit_code = 2
+
+
+class TargetError(PtqcError):
+    """A target cannot be built for this model, or its library not be run on this machine."""
 
     exit_code = 2
 

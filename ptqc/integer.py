@@ -105,12 +105,17 @@ def add(a: np.ndarray, a_params: QuantParams, b: np.ndarray, b_params: QuantPara
     fma(a, r_a, fma(b, r_b, z_y − fma(r_a, z_a, r_b · z_b))) with r = s / s_y, everything in float32; of two operands of
     different shapes the one that repeats along the innermost axis counts as b.
     """
-    if _repeats_inside(a, b):
+    if repeats_inside(a.shape, b.shape):
         a, a_params, b, b_params = b, b_params, a, a_params
-    ratio_a, ratio_b = (np.asarray(np.float32(p.scale) / np.float32(y.scale)) for p in (a_params, b_params))
-    zero = _fma(np.asarray(a_params.zero_point), ratio_a, np.asarray(ratio_b * np.float32(b_params.zero_point)))
-    inner = _fma(b, ratio_b, np.asarray(np.float32(y.zero_point) - zero))
-    return _saturate(np.rint(_fma(a, ratio_a, inner)), y)
+    ratio_a, ratio_b, rest = add_numbers(a_params, b_params, y)
+    return _saturate(np.rint(_fma(a, ratio_a, _fma(b, ratio_b, rest))), y)
+
+
+def add_numbers(a: QuantParams, b: QuantParams, y: QuantParams) -> tuple[Reals, Reals, Reals]:
+    """What `add` needs of its parameters: r_a, r_b and z_y − fma(r_a, z_a, r_b · z_b)."""
+    ratio_a, ratio_b = (np.asarray(np.float32(p.scale) / np.float32(y.scale)) for p in (a, b))
+    zero = _fma(np.asarray(a.zero_point), ratio_a, np.asarray(ratio_b * np.float32(b.zero_point)))
+    return ratio_a, ratio_b, np.asarray(np.float32(y.zero_point) - zero)
 
 
 def mul(a: np.ndarray, a_params: QuantParams, b: np.ndarray, b_params: QuantParams, y: QuantParams) -> Codes:
@@ -129,10 +134,10 @@ def global_average_pool(x: np.ndarray, x_params: QuantParams, y: QuantParams) ->
     return requantize(total, np.asarray(factor), y)
 
 
-def _repeats_inside(a: np.ndarray, b: np.ndarray) -> bool:
-    """Whether a is broadcast along the innermost axis on which the two differ from a single value."""
-    for i in range(1, max(a.ndim, b.ndim) + 1):
-        sizes = [x.shape[-i] if i <= x.ndim else 1 for x in (a, b)]
+def repeats_inside(a: Sequence[int], b: Sequence[int]) -> bool:
+    """Whether shape a is broadcast along the innermost axis on which the two differ from a single value."""
+    for i in range(1, max(len(a), len(b)) + 1):
+        sizes = [shape[-i] if i <= len(shape) else 1 for shape in (a, b)]
         if max(sizes) > 1:
             return sizes[0] == 1
     return False

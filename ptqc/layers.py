@@ -44,11 +44,6 @@ class Layer:
         """Spatial kernel shape; () for products."""
         return self.shape[2:] if self.op_type == "Conv" else ()
 
-    @property
-    def is_depthwise(self) -> bool:
-        """One input channel per group."""
-        return self.op_type == "Conv" and self.groups > 1 and self.shape[1] == 1
-
     def matrix(self, weight: np.ndarray) -> np.ndarray:
         """Weight as (groups, outputs per group, inputs per group · taps); a view where possible."""
         if self.channel_axis == 1 and self.op_type != "Conv":
@@ -60,12 +55,6 @@ class Layer:
         if self.channel_axis == 1 and self.op_type != "Conv":
             return np.ascontiguousarray(matrix.reshape(self.channels, -1).T)
         return matrix.reshape(self.shape)
-
-    def along_channels(self, vector: np.ndarray) -> np.ndarray:
-        """A per-channel vector, shaped to broadcast against the weight."""
-        shape = [1] * len(self.shape)
-        shape[self.channel_axis] = -1
-        return vector.reshape(shape)
 
     def over_output(self, vector: np.ndarray) -> np.ndarray:
         """A per-channel vector, shaped to broadcast against the layer's output."""

@@ -33,10 +33,10 @@ class Step:
 def steps(lowered: Lowered) -> Iterator[Step]:
     """The kernels between codes that `ptqc.integer` defines, in execution order."""
     for node in lowered.model.graph:
-        if node.op_type not in _KERNELS or (node.op_type in LAYERS and not _has_codes(node, lowered)):
+        if node.op_type not in _KERNELS or (node.op_type in LAYERS and not has_codes(node, lowered)):
             continue
         data = node.inputs[:2] if node.op_type in ("Add", "Mul") else node.inputs[:1]
-        inputs = [_codes_of(value) for value in data]
+        inputs = [codes_of(value) for value in data]
         output = _quantized(node)
         if output is not None and all(name is not None for name in inputs):
             yield Step(node, tuple(str(name) for name in inputs), output)
@@ -47,11 +47,11 @@ def compute(step: Step, values: Values) -> np.ndarray:
     return _KERNELS[step.node.op_type](step, [values[name] for name in step.inputs])
 
 
-def _has_codes(layer: ir.Node, lowered: Lowered) -> bool:
+def has_codes(layer: ir.Node, lowered: Lowered) -> bool:
     return any(value is not None and value.name in lowered.layer_constants for value in layer.inputs)
 
 
-def _codes_of(value: ir.Value | None) -> str | None:
+def codes_of(value: ir.Value | None) -> str | None:
     """Name of the activation codes behind a dequantized value."""
     producer = value.producer() if value is not None else None
     if producer is None or producer.op_type != "DequantizeLinear":
@@ -68,7 +68,7 @@ def _quantized(node: ir.Node) -> str | None:
     return str(consumers[0].outputs[0].name)
 
 
-def _params(node: ir.Node) -> QuantParams:
+def params_of(node: ir.Node) -> QuantParams:
     """Parameters of a QuantizeLinear or DequantizeLinear of an activation."""
     scale, zero = constant(node.inputs[1]), constant(node.inputs[2])
     assert scale is not None
@@ -76,17 +76,17 @@ def _params(node: ir.Node) -> QuantParams:
     return QuantParams(UINT8, float(scale), int(zero))
 
 
-def _input_params(step: Step, index: int = 0) -> QuantParams:
+def input_params(step: Step, index: int = 0) -> QuantParams:
     producer = step.node.inputs[index].producer()  # type: ignore[union-attr]
     assert producer is not None
-    return _params(producer)
+    return params_of(producer)
 
 
-def _output_params(step: Step) -> QuantParams:
-    return _params(step.node.outputs[0].consumers()[0])
+def output_params(step: Step) -> QuantParams:
+    return params_of(step.node.outputs[0].consumers()[0])
 
 
-def _constants(step: Step) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+def layer_constants(step: Step) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
     """Weight codes, weight scales and bias codes of a layer."""
     weight = step.node.inputs[1].producer()  # type: ignore[union-attr]
     assert weight is not None
@@ -101,8 +101,8 @@ def _constants(step: Step) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
 
 
 def _conv(step: Step, inputs: list[np.ndarray]) -> np.ndarray:
-    codes, scale, bias = _constants(step)
-    x, y = _input_params(step), _output_params(step)
+    codes, scale, bias = layer_constants(step)
+    x, y = input_params(step), output_params(step)
     rank = codes.ndim - 2
     accumulator = integer.conv_accumulator(
         inputs[0],
@@ -119,23 +119,23 @@ def _conv(step: Step, inputs: list[np.ndarray]) -> np.ndarray:
 
 
 def _product(step: Step, inputs: list[np.ndarray]) -> np.ndarray:
-    codes, scale, bias = _constants(step)
-    x, y = _input_params(step), _output_params(step)
+    codes, scale, bias = layer_constants(step)
+    x, y = input_params(step), output_params(step)
     weight = codes.T if integer_attribute(step.node, "transB", 0) else codes
     accumulator = integer.matmul_accumulator(inputs[0], x.zero_point, weight, bias)
     return integer.requantize(accumulator, integer.multiplier(x, scale, y), y)
 
 
 def _add(step: Step, inputs: list[np.ndarray]) -> np.ndarray:
-    return integer.add(inputs[0], _input_params(step), inputs[1], _input_params(step, 1), _output_params(step))
+    return integer.add(inputs[0], input_params(step), inputs[1], input_params(step, 1), output_params(step))
 
 
 def _mul(step: Step, inputs: list[np.ndarray]) -> np.ndarray:
-    return integer.mul(inputs[0], _input_params(step), inputs[1], _input_params(step, 1), _output_params(step))
+    return integer.mul(inputs[0], input_params(step), inputs[1], input_params(step, 1), output_params(step))
 
 
 def _pool(step: Step, inputs: list[np.ndarray]) -> np.ndarray:
-    return integer.global_average_pool(inputs[0], _input_params(step), _output_params(step))
+    return integer.global_average_pool(inputs[0], input_params(step), output_params(step))
 
 
 _KERNELS = {

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from ptqc.errors import Interrupted
+from ptqc.errors import Interrupted, UsageError
 
 ENVIRONMENT = "PTQC_CACHE"
 SUMS = "sums.json"
@@ -42,9 +42,14 @@ class Entry:
 
 @dataclass(frozen=True)
 class Store:
-    """A folder of entries."""
+    """A folder of entries; it need not exist. Raises UsageError where a file is in its place."""
 
     folder: Path
+
+    def __post_init__(self) -> None:
+        for place in (self.folder, *self.folder.parents):
+            if os.path.exists(place) and not os.path.isdir(place):  # noqa: PTH110, PTH112  (these raise nothing)
+                raise UsageError(f"the store {self.folder} cannot be a folder: {place} is a file; choose with --cache")
 
     def get(self, key: Mapping[str, Any]) -> Entry | None:
         """The entry of a key, or None. An entry that does not match its own checksums is set aside."""

@@ -134,6 +134,7 @@ BAD = {
     "no command": ([], ["COMMAND"]),
     "no output": (["compile", "good.onnx", "--calibration", "c.npz"], ["--output"]),
     "dump into a file": (_good("--dump-passes", "c.npz"), ["c.npz"]),
+    "cache is a file": ([*_good(), "--cache", "c.npz"], ["c.npz is a file", "--cache"]),
     "no labels file": (_good("--labels", "no.npz"), ["no.npz", "do not exist"]),
     "labels without labels": (_good("--labels", "c.npz"), ["c.npz", "`labels`"]),
     "too few labels": (_good("--labels", "short.npz"), ["short.npz", "4 samples and 3 labels"]),

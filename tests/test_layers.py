@@ -21,14 +21,12 @@ def test_convolution() -> None:
     attributes = "group = 2, strides = [2, 1], pads = [1, 0, 2, 3], dilations = [1, 2]"
     layer = only(CONV.format(attributes), w=noise(4, 3, 3, 2))
     assert layer == Layer("y", "Conv", "x", "w", None, "y", (4, 3, 3, 2), 0, 2, (2, 1), (1, 0, 2, 3), (1, 2))
-    assert (layer.channels, layer.kernel, layer.is_depthwise) == (4, (3, 2), False)
+    assert (layer.channels, layer.kernel) == (4, (3, 2))
 
 
 def test_what_a_convolution_leaves_out() -> None:
     layer = only(CONV.format("group = 1"), w=noise(4, 6, 1, 1))
     assert (layer.groups, layer.strides, layer.pads, layer.dilations) == (1, (1, 1), (0, 0, 0, 0), (1, 1))
-    depthwise = only(CONV.format("group = 6"), w=noise(12, 1, 3, 3))
-    assert depthwise.is_depthwise
     signal = only("g (float[N, 2, T] x) => (float[N, 4, U] y) { y = Conv <pads = [2, 0]> (x, w) }", w=noise(4, 2, 3))
     assert (signal.kernel, signal.strides, signal.pads) == ((3,), (1,), (2, 0))
 
@@ -63,9 +61,6 @@ def test_matrix_and_tensor_are_inverse(layer: Layer) -> None:
     matrix = layer.matrix(weight)
     assert matrix.shape[:2] == (layer.groups, layer.channels // layer.groups)
     np.testing.assert_array_equal(layer.tensor(matrix), weight)
-    scaled = layer.matrix(weight * layer.along_channels(np.arange(layer.channels)))
-    expected = matrix * np.arange(layer.channels).reshape(*matrix.shape[:2], 1)
-    np.testing.assert_allclose(scaled, expected)
 
 
 def test_a_vector_over_the_output() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ptqc.errors import Interrupted
+from ptqc.errors import Interrupted, UsageError
 from ptqc.store import Store, default_folder, digest
 
 KEY = {"model": "abc", "options": {"samples": 64}}
@@ -107,9 +107,17 @@ def test_many_writers_of_one_key(tmp_path: Path) -> None:
 
 
 def test_a_store_that_cannot_be_written(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("in the way")
+    store = Store(tmp_path / "store")
+    store.folder.write_text("in the way")
     with pytest.raises(Interrupted, match="give another folder with --cache"):
-        put(Store(tmp_path / "file" / "store"))
+        put(store)
+
+
+@pytest.mark.parametrize("place", ["file", "file/store"])
+def test_a_file_where_the_store_belongs_is_refused(tmp_path: Path, place: str) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(UsageError, match=r"file is a file; choose with --cache"):
+        Store(tmp_path / place)
 
 
 def test_a_full_disk_leaves_nothing_behind(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Short names for everything that is not the model's interface: names are most of a small file's text."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import count
 
@@ -7,6 +8,8 @@ import onnx
 
 FIRST = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 LATER = FIRST + "0123456789_"
+# ONNX Runtime 1.18 makes those that read one value a Split called after one of them, and refuses two of one name.
+FUSED_BY_NAME = ("Gather", "Slice")
 
 
 def short_names(length: int, taken: frozenset[str]) -> Iterator[str]:
@@ -29,7 +32,7 @@ def name_length(values: int) -> int:
 
 
 def shorten(graph: onnx.GraphProto, length: int) -> None:
-    """Rename every value but the inputs and outputs, in subgraphs too; drop node names and inner shapes."""
+    """Rename every value but the inputs and outputs, in subgraphs too; drop inner shapes, and node names but a few."""
     interface = frozenset(value.name for value in (*graph.input, *graph.output))
     fresh = short_names(length, interface)
     renamed: dict[str, str] = {name: name for name in interface}
@@ -40,6 +43,7 @@ def shorten(graph: onnx.GraphProto, length: int) -> None:
         return renamed.get(name, "")
 
     _rename(graph, new, is_main=True)
+    _name_nodes(graph, short_names(1, frozenset()))
 
 
 def _rename(graph: onnx.GraphProto, new: Callable[[str], str], *, is_main: bool) -> None:
@@ -50,12 +54,27 @@ def _rename(graph: onnx.GraphProto, new: Callable[[str], str], *, is_main: bool)
         node.name = ""
         node.doc_string = ""
         node.input[:] = [new(name) for name in node.input]
-        for attribute in node.attribute:
-            if attribute.HasField("g"):
-                _rename(attribute.g, new, is_main=False)
-            for inner in attribute.graphs:
-                _rename(inner, new, is_main=False)
+        for inner in _subgraphs(node):
+            _rename(inner, new, is_main=False)
         node.output[:] = [new(name) for name in node.output]
     if not is_main:
         for value in (*graph.input, *graph.output):
             value.name = new(value.name)
+
+
+def _name_nodes(graph: onnx.GraphProto, fresh: Iterator[str]) -> None:
+    """Names for the nodes that ONNX Runtime may fuse by name, where there may be two such fusions in a graph."""
+    readers = Counter(node.input[0] for node in graph.node if node.op_type in FUSED_BY_NAME)
+    shared = {name for name, uses in readers.items() if uses > 1}
+    for node in graph.node:
+        if node.op_type in FUSED_BY_NAME and node.input[0] in shared and len(shared) > 1:
+            node.name = next(fresh)
+        for inner in _subgraphs(node):
+            _name_nodes(inner, fresh)
+
+
+def _subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    for attribute in node.attribute:
+        if attribute.HasField("g"):
+            yield attribute.g
+        yield from attribute.graphs

@@ -12,7 +12,6 @@ import numpy as np
 
 BINS = 2048
 SAMPLED = 200_000  # values of one update that enter the histogram; more would cost time and change no range
-CHUNK = 65_536
 # Bins narrower than this fraction of the largest magnitude would be finer than float32's own spacing.
 FINEST = 22
 SMALLEST_EXPONENT = -1000
@@ -22,8 +21,7 @@ SMALLEST_EXPONENT = -1000
 class RangeObserver:
     """What is known about the finite values of one tensor.
 
-    count, low, high, total, total_squares: over every value. nonfinite: NaN and infinite values, left out of all else.
-    samples, sum_of_lows, sum_of_highs: over the samples' own extremes.
+    count, low, high: over every value.
     counts: values in each bin, over a deterministic subset of each update; bin i is grid cell first + i of width
     2^exponent. zeros: values of that subset that are exactly 0. integral: whether all of that subset are integers.
     """
@@ -31,49 +29,26 @@ class RangeObserver:
     count: int = 0
     low: float = math.inf
     high: float = -math.inf
-    total: float = 0.0
-    total_squares: float = 0.0
-    nonfinite: int = 0
-    samples: int = 0
-    sum_of_lows: float = 0.0
-    sum_of_highs: float = 0.0
     counts: np.ndarray = field(default_factory=lambda: np.zeros(BINS, np.int64))
     first: int = 0
     exponent: int = SMALLEST_EXPONENT
     zeros: int = 0
     integral: bool = True
 
-    def update(self, x: np.ndarray, samples: int = 1) -> None:
-        """Add a tensor of any shape and numeric dtype; samples: how many equal parts of axis 0 are samples."""
+    def update(self, x: np.ndarray) -> None:
+        """Add a tensor of any shape and numeric dtype."""
         values = np.asarray(x).reshape(-1)
         if values.dtype.kind not in "fiu":  # bool and bfloat16 lack some of the arithmetic below
             values = values.astype(np.float32)
         if not values.size:
             return
-        parts = values.reshape(samples, -1)
-        lows, highs = parts.min(axis=1), parts.max(axis=1)
-        if not (np.isfinite(lows).all() and np.isfinite(highs).all()):
-            self._update_finite(parts)
+        low, high = values.min(), values.max()
+        if not (np.isfinite(low) and np.isfinite(high)):
+            self.update(values[np.isfinite(values)])
             return
-        self.samples += samples
-        self.sum_of_lows += float(lows.sum(dtype=np.float64))
-        self.sum_of_highs += float(highs.sum(dtype=np.float64))
-        self._add_moments(values)
-        self._add_extremes(float(lows.min()), float(highs.max()))
-        self._add_counts(_subset(values))
-
-    def _update_finite(self, parts: np.ndarray) -> None:
-        for part in parts:
-            finite = part[np.isfinite(part)]
-            self.nonfinite += part.size - finite.size
-            self.update(finite)
-
-    def _add_moments(self, values: np.ndarray) -> None:
         self.count += values.size
-        for start in range(0, values.size, CHUNK):  # chunks bound the float64 copy and stay in the cache
-            chunk = values[start : start + CHUNK].astype(np.float64)
-            self.total += float(chunk.sum())
-            self.total_squares += float(np.square(chunk).sum())  # not BLAS, whose sums depend on its threads
+        self._add_extremes(float(low), float(high))
+        self._add_counts(_subset(values))
 
     def _add_extremes(self, low: float, high: float) -> None:
         """Widen the range, and with it the bins as far as needed."""
@@ -94,26 +69,6 @@ class RangeObserver:
         self.counts += np.bincount(cells.astype(np.int64) - self.first, minlength=BINS)
         self.zeros += values.size - int(np.count_nonzero(values))
         self.integral = self.integral and bool((values == np.floor(values)).all())
-
-    @property
-    def mean(self) -> float:
-        """Mean of all values; 0 before any."""
-        return self.total / self.count if self.count else 0.0
-
-    @property
-    def std(self) -> float:
-        """Standard deviation of all values; 0 before any."""
-        return math.sqrt(max(self.total_squares / self.count - self.mean**2, 0.0)) if self.count else 0.0
-
-    @property
-    def mean_low(self) -> float:
-        """Mean over samples of each sample's minimum; 0 before any."""
-        return self.sum_of_lows / self.samples if self.samples else 0.0
-
-    @property
-    def mean_high(self) -> float:
-        """Mean over samples of each sample's maximum; 0 before any."""
-        return self.sum_of_highs / self.samples if self.samples else 0.0
 
     def histogram(self) -> tuple[np.ndarray, np.ndarray]:
         """Counts (n,) and float64 edges (n + 1,) of the bins from the lowest value's to the highest's; n <= BINS."""

@@ -47,7 +47,8 @@ def fit(
 
     fixed_plan: take these decisions instead. Raises Infeasible.
     """
-    undecided = replace(context.roles, activations=context.quantized)
+    activations = context.quantized if fixed_plan is None else fixed_plan.activations
+    undecided = replace(context.roles, activations=activations)
     problem = _problem(model, context, undecided, options)
     if fixed_plan is not None:
         return _as_planned(model, context, fixed_plan, problem, limit)
@@ -68,11 +69,23 @@ def fit(
 
 
 def _as_planned(model: ir.Model, context: Context, plan: Plan, problem: Problem, limit: int | None) -> Fitted:
+    _check_formats(problem, plan)
     fitted = _built(model, context, plan, _as_given(problem, plan, limit), problem)
     written = len(fitted.exported.data)
     if limit is not None and written > limit:
         raise UsageError(f"the file of the given plan has {written:,} bytes, over the budget of {limit:,}")
     return fitted
+
+
+def _check_formats(problem: Problem, plan: Plan) -> None:
+    """Raises UsageError where a given plan takes a format that was not measured or that the weight's kernel refuses."""
+    for name, candidates in problem.by_weight().items():
+        forms = [candidate.form for candidate in candidates]
+        if (given := plan.formats[name]) not in forms:
+            known = ", ".join(map(str, forms))
+            raise UsageError(
+                f"the plan stores weight {name!r} as {given}; its kernel and the measurements allow {known}"
+            )
 
 
 def _weighed(model: ir.Model, context: Context, plan: Plan) -> int:

@@ -86,3 +86,34 @@ def test_names_of_the_interface_are_not_given_again(graph: onnx.GraphProto) -> N
     graph.input[0].name = graph.node[0].input[0] = graph.node[1].input[2] = "a"
     shorten(graph, 1)
     assert "a" not in {name for node in graph.node for name in node.output} | {graph.initializer[0].name}
+
+
+SPLIT = """<ir_version: 8, opset_import: ["": 18]>
+g (float[N, 2] x, float[N, 2] z, bool c) => (float[N] y) {
+    a = Gather <axis = 1> (x, first)
+    b = Slice(x, start, stop, one)
+    d = Gather <axis = 1> (z, first)
+    e = Gather <axis = 1> (z, last)
+    lone = Gather <axis = 1> (e, first)
+    y = If (c) <
+        then_branch = then () => (float[N] t) {
+            f = Gather <axis = 1> (x, first) g = Gather <axis = 1> (x, last) h = Add(f, g)
+            i = Gather <axis = 1> (z, first) j = Gather <axis = 1> (z, last) k = Add(i, j) t = Add(h, k)
+        },
+        else_branch = other () => (float[N] u) {
+            l = Gather <axis = 1> (x, first) m = Gather <axis = 1> (x, last) u = Add(l, m)
+        }
+    >
+}"""
+
+
+def test_nodes_that_two_fusions_could_call_alike_have_names_of_their_own() -> None:
+    graph = parser.parse_model(SPLIT).graph
+    shorten(graph, 1)
+    then, other = (attribute.g for attribute in graph.node[-1].attribute)
+    assert [bool(node.name) for node in graph.node] == [True] * 4 + [False] * 2
+    assert [node.op_type for node in then.node if node.name] == ["Gather"] * 4
+    assert not any(node.name for node in other.node)
+    names = [node.name for node in (*graph.node, *then.node) if node.name]
+    assert len(set(names)) == 8
+    assert {len(name) for name in names} == {1}

@@ -7,13 +7,18 @@ import pytest
 from compiling import Measured, measure_residual
 
 from ptqc.errors import Infeasible, UsageError
-from ptqc.formats import Family, Format
+from ptqc.formats import FLOAT16, Family, Format
 from ptqc.stages.fit import PORTABLE_BITS
 
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> Measured:
     return measure_residual(tmp_path_factory.mktemp("residual"), bits=(2, 3, 4, 5, 6, 7, 8))
+
+
+@pytest.fixture(scope="module")
+def measured_few(tmp_path_factory: pytest.TempPathFactory) -> Measured:
+    return measure_residual(tmp_path_factory.mktemp("few"), bits=(3, 4, 8))
 
 
 def test_more_bytes_never_predict_more_loss(measured: Measured) -> None:
@@ -61,6 +66,19 @@ def test_a_given_plan_is_followed(measured: Measured) -> None:
     assert fitted.plan == other
     assert fitted.allocation.status == "given"
     assert fitted.allocation.loss != measured.fit(9_000).allocation.loss
+
+
+@pytest.mark.parametrize("form", ["int2", "int8", "float16"])
+def test_a_given_plan_with_a_format_that_is_not_to_be_had_is_refused(measured_few: Measured, form: str) -> None:
+    plan = measured_few.fit().plan
+    with pytest.raises(UsageError, match=f"weight 'w1' as {form}; its kernel and the measurements allow int3, int4$"):
+        measured_few.fit(None, plan.with_formats({**plan.formats, "w1": Format.parse(form)}))
+
+
+def test_a_given_plan_may_leave_activations_and_weights_float(measured_few: Measured) -> None:
+    plan = replace(measured_few.fit().plan, activations={})
+    other = plan.with_formats({**plan.formats, "w1": FLOAT16})
+    assert measured_few.fit(None, other).plan == other
 
 
 def test_the_same_request_gives_the_same_bytes(measured: Measured) -> None:
