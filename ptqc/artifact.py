@@ -15,14 +15,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ptqc.errors import Interrupted, UsageError
-from ptqc.plan import write_json
+from ptqc.errors import Interrupted, TargetError, UsageError
 
 if TYPE_CHECKING:
     import onnxruntime as ort
 
+    from ptqc.native import Library
+
 MANIFEST, MODEL, PLAN, SENSITIVITY = "manifest.json", "model.onnx", "plan.json", "sensitivity.json"
-REPORT, RUN = "report.html", "run.json"
+REPORT, RUN, NATIVE = "report.html", "run.json", "cpu"
 # renameat2(2): swap two paths in one step.
 AT_FDCWD, RENAME_EXCHANGE = -100, 2
 
@@ -68,8 +69,25 @@ class Artifact:
     def _session(self) -> "ort.InferenceSession":
         return self.session()
 
+    def native(self, threads: int = 0) -> "Library":
+        """The native library; thread-safe. threads: per calling thread, 0 for all cores.
+
+        Raises TargetError when the artifact has none, or when it cannot run on this machine.
+        """
+        from ptqc.native import Library
+
+        if not (self.folder / NATIVE).is_dir():
+            raise TargetError(f"{self.folder} has no native library; compile with --target cpu")
+        return Library.open(self.folder / NATIVE, threads)
+
+    @cached_property
+    def _library(self) -> "Library":
+        return self.native()
+
     def run(self, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Outputs by name."""
+        """Outputs by name: of the native library where the artifact has one, else of ONNX Runtime."""
+        if (self.folder / NATIVE).is_dir():
+            return self._library.run(feeds)
         names = [value.name for value in self._session.get_outputs()]
         return dict(zip(names, self._session.run(names, dict(feeds)), strict=True))
 
@@ -132,6 +150,8 @@ def publish(
     folder: Path, files: Mapping[str, bytes], manifest: Mapping[str, Any], run: Mapping[str, Any], force: bool
 ) -> Artifact:
     """Write an artifact beside its place and move it there in one step. Raises Interrupted when the disk does not."""
+    from ptqc.plan import write_json
+
     check_output(folder, force)
     folder = folder.resolve()
     sums = {name: hashlib.sha256(data).hexdigest() for name, data in sorted(files.items())}
@@ -153,6 +173,7 @@ def publish(
 
 
 def _write_through(path: Path, data: bytes) -> None:
+    path.parent.mkdir(exist_ok=True)
     with path.open("wb") as file:
         file.write(data)
         file.flush()

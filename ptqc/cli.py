@@ -128,6 +128,15 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--force", action="store_true", help="replace the output folder")
     parser.add_argument("--cache", metavar="DIR", help="where measurements are kept (default ~/.cache/ptqc)")
+    parser.add_argument(
+        "--target", metavar="T", help="cpu: add a native library (needs Apache TVM), see docs/native.md"
+    )
+    parser.add_argument(
+        "--cpu", metavar="ISA", default="avx2", help="instruction set of the library: avx2 (default) or avx512-vnni"
+    )
+    parser.add_argument(
+        "--allow-missing-target", action="store_true", help="deliver the rest where the target cannot be built"
+    )
     parser.add_argument("-q", "--quiet", action="store_true", help="print nothing but errors")
 
 
@@ -167,6 +176,9 @@ def _compile(options: argparse.Namespace) -> None:
         labels=options.labels,
         force=options.force,
         cache=options.cache,
+        target=options.target,
+        cpu=options.cpu,
+        allow_missing_target=options.allow_missing_target,
         dump_passes=options.dump_passes,
         progress=for_terminal(options.quiet),
         **given,
@@ -187,6 +199,9 @@ def _resolve(options: argparse.Namespace) -> None:
         labels=options.labels,
         force=options.force,
         cache=options.cache,
+        target=options.target,
+        cpu=options.cpu,
+        allow_missing_target=options.allow_missing_target,
         progress=for_terminal(options.quiet),
     )
     _done(artifact, options)

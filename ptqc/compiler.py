@@ -5,7 +5,7 @@ import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import onnx_ir as ir
 from threadpoolctl import threadpool_limits
@@ -17,7 +17,7 @@ from ptqc.calibration.images import Preprocessing
 from ptqc.codegen.onnxruntime.intent import Intent
 from ptqc.codegen.onnxruntime.verify import verify
 from ptqc.errors import UsageError
-from ptqc.options import CompileOptions
+from ptqc.options import CompileOptions, InstructionSet, TargetOptions
 from ptqc.plan import Plan, write_json
 from ptqc.progress import SILENT, Progress
 from ptqc.reading import read_model
@@ -28,6 +28,7 @@ from ptqc.stages.fit import fit
 from ptqc.stages.judge import Evaluate, judge
 from ptqc.stages.labels import read_labels
 from ptqc.stages.measure import measure, recall
+from ptqc.stages.native import build_targets, check_target
 from ptqc.stages.prepare import gather, prepare
 from ptqc.store import Store, default_folder
 
@@ -46,6 +47,9 @@ def compile(  # noqa: A001
     force: bool = False,
     cache: str | Path | None = None,
     dump_passes: str | Path | None = None,
+    target: Literal["cpu"] | None = None,
+    cpu: InstructionSet = "avx2",
+    allow_missing_target: bool = False,
     progress: Progress = SILENT,
     **options: Any,
 ) -> Artifact:
@@ -54,14 +58,15 @@ def compile(  # noqa: A001
     calibration: a folder of images, an .npz/.npy file, "module:function", an ONNX Runtime CalibrationDataReader, an
     array or any iterable of feeds. budget: "13%", "4.5MB", "4.2bit"; None: the best accuracy with as many layers on
     integer kernels as the activation options allow. labels: an .npz with inputs and `labels`, or a CSV of image,class;
-    evaluate: called with run(feeds) -> outputs by name, gives a score. Both are for the report only. options: fields
-    of `ptqc.options.CompileOptions`.
+    evaluate: called with run(feeds) -> outputs by name, gives a score. Both are for the report only. target, cpu,
+    allow_missing_target: see `ptqc.options.TargetOptions`. options: fields of `ptqc.options.CompileOptions`.
     Raises the errors of `ptqc.errors`.
     """
     started = time.monotonic()
-    chosen = CompileOptions.of(options)
+    chosen, targets = CompileOptions.of(options), TargetOptions(target, cpu, allow_missing_target)
     limit = Budget.parse(budget) if budget is not None else None
     check_output(Path(output), force)
+    check_target(targets)
     source = read_model(model)
     if calibration is None:
         raise UsageError("no calibration data: give a few hundred samples with --calibration")
@@ -73,7 +78,7 @@ def compile(  # noqa: A001
         store = Store(Path(cache) if cache is not None else default_folder())
         context, notes, entry = measure(prepared, chosen, store, progress)
         job = Job(prepared, context, chosen, (*prepared.notes, *notes), entry, limit, started)
-        return _finish(job, Path(output), score, force, progress)
+        return _finish(job, Path(output), score, force, progress, targets)
 
 
 def resolve(
@@ -87,6 +92,9 @@ def resolve(
     evaluate: Evaluate | None = None,
     force: bool = False,
     cache: str | Path | None = None,
+    target: Literal["cpu"] | None = None,
+    cpu: InstructionSet = "avx2",
+    allow_missing_target: bool = False,
     progress: Progress = SILENT,
 ) -> Artifact:
     """Another artifact from what an earlier compile measured: for another budget, or with a plan given as JSON.
@@ -95,7 +103,9 @@ def resolve(
     """
     started = time.monotonic()
     limit = Budget.parse(budget) if budget is not None else None
+    targets = TargetOptions(target, cpu, allow_missing_target)
     check_output(Path(output), force)
+    check_target(targets)
     entry = artifact.load(folder).manifest["measurements"]
     store = Store(Path(cache) if cache is not None else default_folder())
     prepared, context, options, notes = recall(store, entry, progress)
@@ -103,7 +113,7 @@ def resolve(
     given = None if plan is None else Plan.from_json(plan, context.roles)
     with _one_blas_thread(), tempfile.TemporaryDirectory(prefix="ptqc-") as temporary:
         score = evaluate or _scorer(prepared.model, labels, Path(temporary), preprocessing)
-        return _finish(job, Path(output), score, force, progress, given)
+        return _finish(job, Path(output), score, force, progress, targets, given)
 
 
 def _one_blas_thread() -> AbstractContextManager[object]:
@@ -121,7 +131,13 @@ def _scorer(
 
 
 def _finish(
-    job: Job, output: Path, evaluate: Evaluate | None, force: bool, progress: Progress, given: Plan | None = None
+    job: Job,
+    output: Path,
+    evaluate: Evaluate | None,
+    force: bool,
+    progress: Progress,
+    targets: TargetOptions,
+    given: Plan | None = None,
 ) -> Artifact:
     """Fit, verify, judge, publish."""
     model, held_back = job.prepared.model, job.context.held_back
@@ -129,13 +145,15 @@ def _finish(
     with progress.stage("verify"):
         probes = list(held_back[:VERIFIED_SAMPLES])
         verified = verify(fitted.exported, fitted.lowered, Intent(model, fitted.plan, fitted.tuned), probes, job.limit)
+    native = build_targets(fitted, probes, targets, progress)
     judged = judge(model, fitted.exported.data, held_back, job.options.loss, evaluate, progress)
-    manifest = documents.manifest(job, fitted, verified, judged)
+    manifest = {**documents.manifest(job, fitted, verified, judged), "targets": dict(native.documents)}
     sensitivity, plan = documents.sensitivity(job, fitted), fitted.plan.to_json()
     files = {
         artifact.MODEL: fitted.exported.data,
         artifact.PLAN: write_json(plan).encode(),
         artifact.SENSITIVITY: write_json(sensitivity).encode(),
         artifact.REPORT: render(manifest, plan, sensitivity).encode(),
+        **native.files,
     }
     return artifact.publish(output, files, manifest, documents.times(job, verified, judged), force)

@@ -10,6 +10,7 @@ from ptqc.errors import UsageError
 
 Activations = Literal["auto", "integer", "float"]
 Loss = Literal["auto", "kl", "mse"]
+InstructionSet = Literal["avx2", "avx512-vnni"]
 NARROWEST, WIDEST = 2, 8
 
 
@@ -58,6 +59,24 @@ class CompileOptions:
     def to_json(self) -> dict[str, Any]:
         """For manifests and store keys."""
         return {**asdict(self), "bits": list(self.bits)}
+
+
+@dataclass(frozen=True)
+class TargetOptions:
+    """What is built beside the ONNX file.
+
+    target: "cpu" adds a native library that TVM emits; None nothing. cpu: its instruction set. allow_missing_target:
+    deliver the rest where the target cannot be built.
+    """
+
+    target: Literal["cpu"] | None = None
+    cpu: InstructionSet = "avx2"
+    allow_missing_target: bool = False
+
+    def __post_init__(self) -> None:
+        if self.target is not None:
+            _one_of("target", self.target, ("cpu",))
+        _one_of("cpu", self.cpu, get_args(InstructionSet))
 
 
 def _one_of(name: str, value: object, known: tuple[str, ...]) -> None:

@@ -48,6 +48,7 @@ def compute(step: Step, values: Values) -> np.ndarray:
 
 
 def has_codes(layer: ir.Node, lowered: Lowered) -> bool:
+    """Whether a layer's weight or bias is codes: it computes on integers."""
     return any(value is not None and value.name in lowered.layer_constants for value in layer.inputs)
 
 
@@ -77,12 +78,14 @@ def params_of(node: ir.Node) -> QuantParams:
 
 
 def input_params(step: Step, index: int = 0) -> QuantParams:
+    """Parameters of a kernel's input codes."""
     producer = step.node.inputs[index].producer()  # type: ignore[union-attr]
     assert producer is not None
     return params_of(producer)
 
 
 def output_params(step: Step) -> QuantParams:
+    """Parameters of a kernel's output codes."""
     return params_of(step.node.outputs[0].consumers()[0])
 
 

@@ -18,7 +18,7 @@ PROVEN = 1e-4  # a gap below this is the solver's tolerance
 
 def summarize(manifest: Document, times: Document) -> str:
     """Size, loss, agreement, score, latency, what computes in float, time and memory."""
-    lines = [*_size(manifest), *_quality(manifest), *_speed(manifest, times), *_warnings(manifest)]
+    lines = [*_size(manifest), *_quality(manifest), *_speed(manifest, times), *_targets(manifest), *_warnings(manifest)]
     return "\n".join(_line(label, content) for label, content in lines)
 
 
@@ -35,6 +35,21 @@ def _size(manifest: Document) -> Iterator[tuple[str, str]]:
     if formats:
         yield "weights", f"{_counted(formats)}; {_mean_bits(formats):.2f} bits on average"
     yield "plan", _plan(manifest["allocation"])
+
+
+def _targets(manifest: Document) -> Iterator[tuple[str, str]]:
+    for name, found in manifest.get("targets", {}).items():
+        if "missing" in found:
+            yield name, f"not built: {found['missing']}"
+            continue
+        checked, steps, size = found["verification"], sum(found["steps"].values()), found["bytes"]
+        differing = sum(checked["end_to_end_different"].values())
+        end = "none differs" if not differing else f"{differing:,} behind rounded float parts differ"
+        yield (
+            name,
+            f"native library for {found['isa']}, {size:,} bytes, {steps} steps of {found['kernels']} kernels; "
+            f"{checked['integers_compared']:,} integers equal those of the ONNX file layer by layer, {end} end to end",
+        )
 
 
 def _counted(counts: Mapping[str, int]) -> str:

@@ -1,0 +1,103 @@
+"""A program in the making: kernels are added for the values of a lowered graph, and their layouts remembered."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx_ir as ir
+
+from ptqc.codegen.tvm.families import Built, Declined, move, pointwise
+from ptqc.codegen.tvm.isa import Isa
+from ptqc.codegen.tvm.layout import Layout
+from ptqc.codegen.tvm.package import Program, Step
+from ptqc.lowered import Lowered
+from ptqc.reference import params_of
+
+
+@dataclass
+class Emission:
+    """One program. shapes: of every value for one batch, batch first. constants: values that never change."""
+
+    lowered: Lowered
+    shapes: Mapping[str, tuple[int, ...]]
+    constants: Mapping[str, np.ndarray]
+    isa: Isa
+    layouts: dict[str, Layout] = field(default_factory=dict)
+    steps: list[Step] = field(default_factory=list)
+
+    def shape(self, value: ir.Value) -> tuple[int, ...]:
+        """Of one sample. Raises Declined when the first axis is not the batch."""
+        shape = self.shapes.get(str(value.name))
+        batch = self.shapes[str(self.lowered.model.graph.inputs[0].name)][0]
+        if shape is None or not shape or shape[0] != batch:
+            raise Declined(f"the first axis of {value.name} is not the batch")
+        return tuple(shape[1:])
+
+    def number(self, value: ir.Value | None) -> np.ndarray:
+        """A constant input. Raises Declined when it is computed from the model's inputs."""
+        if value is None or value.name not in self.constants:
+            raise Declined(f"its input {value.name if value is not None else ''} is not constant")
+        return self.constants[str(value.name)]
+
+    def add(self, built: Built, inputs: Sequence[str], output: str, layout: Layout) -> str:
+        """Append a kernel."""
+        self.steps.append(Step(built, tuple(inputs), output))
+        self.layouts[output] = layout
+        return output
+
+    def read(self, value: ir.Value | None) -> str:
+        """The name of a value's buffer; codes become real values where somebody asks for those."""
+        name = str(value.name) if value is not None else ""
+        if name in self.layouts:
+            return name
+        node = value.producer() if value is not None else None
+        if node is None or node.op_type != "DequantizeLinear" or name in self.constants:
+            raise Declined(f"its input {name} is constant")
+        source, params = self.read(node.inputs[0]), params_of(node)
+        layout = Layout(self.layouts[source].shape, "float32")
+        kernel = pointwise.dequantize(self.layouts[source], layout, self.isa, params.scale, params.zero_point)
+        return self.add(kernel, [source], name, layout)
+
+    def inside(self, name: str) -> str:
+        """The value with its channels last."""
+        layout = self.layouts[name]
+        if not layout.outside:
+            return name
+        moved, inner = f"{name}@inside", Layout(layout.shape, layout.dtype)
+        if moved in self.layouts:
+            return moved
+        return self.add(pointwise.copy(layout, inner, self.isa), [name], moved, inner)
+
+    def padded(self, name: str, pads: Sequence[int], value: float) -> str:
+        """A plane (channels, rows, columns) with a border; pads: top, left, bottom, right."""
+        name = self.plane(self.inside(name))
+        if not any(pads):
+            return name
+        channels, rows, columns = self.layouts[name].shape
+        size = (channels, rows + pads[0] + pads[2], columns + pads[1] + pads[3])
+        layout = Layout(size, self.layouts[name].dtype)
+        border = f"{name}@{'_'.join(map(str, pads))}_{value:g}"
+        if border in self.layouts:
+            return border
+        kernel = move.pad(self.layouts[name], layout, (0, pads[0], pads[1]), value)
+        return self.add(kernel, [name], border, layout)
+
+    def plane(self, name: str) -> str:
+        """A value of one spatial axis as a plane of one row, which is the same memory."""
+        layout = self.layouts[name]
+        if len(layout.shape) != 2:
+            return name
+        channels, columns = layout.shape
+        plane = Layout((channels, 1, columns), layout.dtype)
+        return self.add(pointwise.copy(plane, plane, self.isa), [name], f"{name}@plane", plane)
+
+    def program(self) -> Program:
+        """All steps, with the graph's outputs as the model declares them."""
+        graph = self.lowered.model.graph
+        for value in graph.outputs:
+            name = self.read(value)
+            layout = Layout(self.layouts[name].shape, self.layouts[name].dtype, outside=True)
+            self.add(pointwise.copy(self.layouts[name], layout, self.isa), [name], f"{name}@outside", layout)
+        inputs = tuple(str(value.name) for value in graph.inputs)
+        outputs = tuple(f"{value.name}@outside" for value in graph.outputs)
+        return Program(tuple(self.steps), self.layouts, inputs, outputs)

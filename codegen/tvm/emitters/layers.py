@@ -1,0 +1,137 @@
+"""Convolutions and matrix products, on codes and in float32."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from ptqc.codegen.tvm.constants import Scaled
+from ptqc.codegen.tvm.emission import Emission
+from ptqc.codegen.tvm.families import Declined, dense, depthwise
+from ptqc.codegen.tvm.layout import Layout
+from ptqc.codegen.tvm.window import Window
+from ptqc.integer import multiplier
+from ptqc.nodes import input_of, integer, integers, number
+from ptqc.reference import Step, input_params, layer_constants, output_params
+
+FLOAT_BYTES = 4
+
+
+def integer_conv(emission: Emission, step: Step) -> None:
+    """A convolution of codes that gives codes."""
+    weights, scale, bias = layer_constants(step)
+    x, y = input_params(step), output_params(step)
+    source, window, groups = _window(emission, step.node, step.inputs[0], weights.shape, x.zero_point)
+    layout = Layout(emission.shape(step.node.outputs[0]), "uint8")
+    bias = _with_zero_point(weights, bias, x.zero_point)
+    factor = multiplier(x, scale, y)
+    given = emission.layouts[source]
+    if _is_depthwise(weights.shape, window, groups):
+        kernel = depthwise.integer(given, layout, window, emission.isa, weights, bias, factor, y.zero_point)
+    else:
+        planes = weights.reshape(*weights.shape[:2], *window.kernel)
+        loops = dense.Dense(window, len(weights), groups, emission.isa, 1, dense.parts(emission.isa, weights))
+        kernel = dense.integer(given, layout, loops, planes, bias, factor, y.zero_point)
+    emission.add(kernel, [source], step.output, layout)
+
+
+def integer_product(emission: Emission, step: Step) -> None:
+    """A product of codes with a matrix; step.output is codes, or the node's own output where it stays float."""
+    weights, scale, bias = layer_constants(step)
+    if integer(step.node, "transB", 0) == 0:
+        weights = weights.T
+    x, real = input_params(step), step.output == step.node.outputs[0].name
+    source = emission.layouts[step.inputs[0]]
+    if len(source.shape) != 1:
+        raise Declined("only products of one vector per sample have a kernel")
+    if source.outside:
+        raise Declined("its input codes are an input of the model")
+    y = None if real else output_params(step)
+    factor = np.float32(x.scale) * scale if y is None else multiplier(x, scale, y)
+    window = Window(source.shape[0], (1, 1))
+    layout = Layout((len(weights),), "float32" if real else "uint8")
+    loops = dense.Dense(window, len(weights), 1, emission.isa, 1, dense.parts(emission.isa, weights))
+    bias = _with_zero_point(weights, bias, x.zero_point)
+    planes = weights.reshape(*weights.shape, 1, 1)
+    factor = np.broadcast_to(factor, (len(weights),))
+    kernel = dense.integer(source, layout, loops, planes, bias, factor, 0 if y is None else y.zero_point)
+    emission.add(kernel, [step.inputs[0]], step.output, layout)
+
+
+def conv(emission: Emission, node: ir.Node) -> None:
+    """A convolution in float32."""
+    weights = emission.number(node.inputs[1])
+    bias = emission.number(node.inputs[2]) if input_of(node, 2) is not None else np.zeros(len(weights), np.float32)
+    source, window, groups = _window(emission, node, emission.read(node.inputs[0]), weights.shape, 0.0)
+    layout = Layout(emission.shape(node.outputs[0]), "float32")
+    given = emission.layouts[source]
+    if _is_depthwise(weights.shape, window, groups):
+        kernel = depthwise.real(given, layout, window, emission.isa, weights, bias)
+    else:
+        loops = dense.Dense(window, len(weights), groups, emission.isa, FLOAT_BYTES)
+        kernel = dense.real(given, layout, loops, _packed(emission, node, loops) or weights, bias)
+    emission.add(kernel, [source], str(node.outputs[0].name), layout)
+
+
+def product(emission: Emission, node: ir.Node) -> None:
+    """Gemm or MatMul in float32, one vector per sample."""
+    source = emission.read(node.inputs[0])
+    weights = emission.number(node.inputs[1])
+    if len(emission.layouts[source].shape) != 1 or weights.ndim != 2 or integer(node, "transA", 0):
+        raise Declined("only products of one vector per sample with a matrix have a kernel")
+    weights = weights if integer(node, "transB", 0) else weights.T
+    bias: np.ndarray = np.zeros(len(weights), np.float32)
+    if input_of(node, 2) is not None:
+        given = emission.number(node.inputs[2]).reshape(-1)
+        bias = np.asarray(np.broadcast_to(given, bias.shape) * number(node, "beta", 1.0))
+    loops = dense.Dense(Window(weights.shape[1], (1, 1)), len(weights), 1, emission.isa, FLOAT_BYTES)
+    layout = Layout((len(weights),), "float32")
+    scaled = np.asarray(weights * np.float32(number(node, "alpha", 1.0)))
+    planes = scaled.reshape(*scaled.shape, 1, 1)
+    emission.add(
+        dense.real(emission.layouts[source], layout, loops, planes, bias), [source], str(node.outputs[0].name), layout
+    )
+
+
+def _packed(emission: Emission, node: ir.Node, loops: dense.Dense) -> Scaled | None:
+    """The stored codes of a layer's weight, if that is how it lies in the file."""
+    maker = node.inputs[1].producer() if node.inputs[1] is not None else None
+    codes = maker.inputs[0] if maker is not None and maker.op_type == "DequantizeLinear" else None
+    if maker is None or codes is None or codes.name not in emission.lowered.formats or integer(maker, "axis", 1):
+        return None
+    array, scale = emission.number(codes), emission.number(maker.inputs[1])
+    planes = array.reshape(*array.shape[:2], *loops.window.kernel)
+    channels = loops.pack_channels(np.broadcast_to(scale, (len(array),)).astype(np.float32))
+    return Scaled(loops.pack(planes.astype(np.int8)), channels, loops.groups * loops.panels)
+
+
+def _with_zero_point(weights: np.ndarray, bias: np.ndarray | None, zero_point: int) -> np.ndarray:
+    """Bias of Σ x·w that stands for Σ (x − zero_point)·w, in wrapping int32 arithmetic."""
+    sums = weights.reshape(len(weights), -1).astype(np.int64).sum(1) * zero_point
+    total = -sums if bias is None else bias.astype(np.int64) - sums
+    return np.asarray(total.astype(np.int32))
+
+
+def _is_depthwise(shape: Sequence[int], window: Window, groups: int) -> bool:
+    return groups == window.channels == shape[0] and groups > 1
+
+
+def _window(
+    emission: Emission, node: ir.Node, name: str, weights: Sequence[int], border: float
+) -> tuple[str, Window, int]:
+    """The padded input of a convolution, how its window moves, and its groups."""
+    rank = len(weights) - 2
+    if rank not in (1, 2):
+        raise Declined(f"a convolution over {rank} spatial axes has no kernel")
+    pads = integers(node, "pads", [0] * (2 * rank))
+    strides, dilations = (integers(node, key, [1] * rank) for key in ("strides", "dilations"))
+    kernel = tuple(weights[2:])
+    if rank == 1:
+        pads, strides, dilations = [0, pads[0], 0, pads[1]], [1, *strides], [1, *dilations]
+        kernel = (1, *kernel)
+    source = emission.padded(name, pads, border)
+    channels, rows, columns = emission.layouts[source].shape
+    window = Window(
+        channels, (rows, columns), (kernel[0], kernel[1]), (strides[0], strides[1]), (dilations[0], dilations[1])
+    )
+    return source, window, integer(node, "group", 1)

@@ -1,0 +1,43 @@
+"""Kernel families, one file each: a function per family takes layouts and numbers and gives a `Built` kernel."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ptqc.codegen.tvm.constants import Scaled, Stored
+from ptqc.codegen.tvm.kernel import Argument, Constant, write
+from ptqc.codegen.tvm.layout import Layout
+
+
+class Declined(Exception):
+    """What no family takes; the message says why."""
+
+
+@dataclass(frozen=True)
+class Built:
+    """A kernel and its constants, which follow the inputs among its arguments; the output is the last one."""
+
+    name: str
+    function: Any
+    constants: tuple[Stored, ...]
+
+    @property
+    def family(self) -> str:
+        """What is in front of the digest in the name."""
+        return self.name.rpartition("_")[0]
+
+
+def build(family: str, inputs: Sequence[Layout], constants: Sequence[Stored], output: Layout, body: Any) -> Built:
+    """Write the kernel of a family; see `kernel.write` for `body`."""
+    flat = tuple(c if isinstance(c, Scaled) else np.ascontiguousarray(c).reshape(-1) for c in constants)
+    shapes: list[Argument] = [*inputs, *(_declared(constant) for constant in flat), output]
+    name, function = write(family, shapes, body)
+    return Built(name, function, flat)
+
+
+def _declared(constant: Stored) -> Constant:
+    if isinstance(constant, Scaled):
+        return Constant("float32", constant.codes.size)
+    return Constant(str(constant.dtype), constant.size)

@@ -1,0 +1,90 @@
+"""Convolutions with one input and one output channel per group: vectors run over channels."""
+
+from typing import Any
+
+import numpy as np
+
+from ptqc.codegen.tvm.families import Built, build
+from ptqc.codegen.tvm.isa import Isa
+from ptqc.codegen.tvm.kernel import fill, rows, span, to_codes, vector
+from ptqc.codegen.tvm.layout import Layout
+from ptqc.codegen.tvm.window import Window
+
+LARGEST_TILE = 4
+
+
+def integer(
+    x: Layout,
+    y: Layout,
+    window: Window,
+    isa: Isa,
+    weights: np.ndarray,
+    bias: np.ndarray,
+    factor: np.ndarray,
+    zero_point: int,
+) -> Built:
+    """Codes times int8 weights (channels, *kernel); bias and factor as in `dense.integer`."""
+    lanes = min(isa.lanes, window.channels)
+
+    def settle(total: Any, channel: Any, factors: Any, zero: Any) -> Any:
+        from tvm.tirx.script import builder as T  # noqa: N812
+
+        scaled = T.Cast(vector("float32", lanes), total) * factors[span(channel, lanes)]
+        return to_codes(T.nearbyint(scaled) + fill(zero[0], lanes), lanes)
+
+    constants = [
+        _pack(weights.astype(np.int8)),
+        bias.astype(np.int32),
+        factor.astype(np.float32),
+        np.array([zero_point], np.float32),
+    ]
+    return build("depthwise", [x], constants, y, _body(window, lanes, "int32", settle))
+
+
+def real(x: Layout, y: Layout, window: Window, isa: Isa, weights: np.ndarray, bias: np.ndarray) -> Built:
+    """The same in float32."""
+    lanes = min(isa.lanes, window.channels)
+    constants = [_pack(weights.astype(np.float32)), bias.astype(np.float32)]
+    body = _body(window, lanes, "float32", lambda total, _channel: total)
+    return build("depthwise_float", [x], constants, y, body)
+
+
+def _pack(weights: np.ndarray) -> np.ndarray:
+    """Taps first, channels last."""
+    return np.ascontiguousarray(weights.reshape(len(weights), -1).T)
+
+
+def _body(window: Window, lanes: int, dtype: str, settle: Any) -> Any:
+    height, width = window.output
+    pixels = -(-width // -(-width // LARGEST_TILE))
+    tiles, blocks = -(-width // pixels), -(-window.channels // lanes)
+
+    def body(batch: Any, x: Any, w: Any, bias: Any, *rest: Any) -> None:
+        from tvm.tirx.script import builder as T  # noqa: N812
+
+        *numbers, out = rest
+        wide = vector(dtype, lanes)
+        work = window.products * window.channels
+        with rows(batch, height, work) as (sample, row), T.serial(tiles) as tile, T.serial(blocks) as block:
+            column = T.Bind(T.min(tile * pixels, width - pixels))
+            channel = T.Bind(T.min(block * lanes, window.channels - lanes))
+            totals = T.alloc_buffer((pixels * lanes,), dtype, scope="local")
+            for p in range(pixels):
+                T.buffer_store(totals, bias[span(channel, lanes)], [span(p * lanes, lanes)])
+            for ky in range(window.kernel[0]):
+                for kx in range(window.kernel[1]):
+                    tap = (ky * window.kernel[1] + kx) * window.channels
+                    weight = T.Cast(wide, w[span(tap + channel, lanes)])
+                    above = row * window.strides[0] + ky * window.dilations[0]
+                    for p in range(pixels):
+                        left = (column + p) * window.strides[1] + kx * window.dilations[1]
+                        place = (above * window.size[1] + left) * window.channels + channel
+                        value = T.Cast(wide, x[sample, span(place, lanes)])
+                        at = span(p * lanes, lanes)
+                        T.buffer_store(totals, totals[at] + value * weight, [at])
+            for p in range(pixels):
+                place = (row * width + column + p) * window.channels + channel
+                value = settle(totals[span(p * lanes, lanes)], channel, *numbers)
+                T.buffer_store(out, value, [sample, span(place, lanes)])
+
+    return body

@@ -1,0 +1,124 @@
+"""Operators that only move elements: padding, slices, transposes, reshapes, concatenation, resizing to neighbours."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ptqc.codegen.tvm.families import Built, build
+from ptqc.codegen.tvm.kernel import rows
+from ptqc.codegen.tvm.layout import Layout
+
+Place = Sequence[Any]
+
+
+def pad(x: Layout, y: Layout, before: Sequence[int], value: float) -> Built:
+    """x in the middle of y, `before` elements from each axis's start; the rest is `value`."""
+
+    def source(place: Place) -> tuple[list[Any], Any]:
+        from tvm.tirx.script import builder as T  # noqa: N812
+
+        inner, inside = [], None
+        for index, start, size, padded in zip(place, before, x.shape, y.shape, strict=True):
+            moved = index - start if start else index
+            inner.append(moved)
+            if size != padded:
+                within = T.And(moved >= 0, moved < size)
+                inside = within if inside is None else T.And(inside, within)
+        return inner, inside
+
+    return _moved("pad", [x], y, [np.array([value], x.dtype)], lambda place: (0, *source(place)))
+
+
+def remap(family: str, x: Layout, y: Layout, source: Callable[[Place], Place]) -> Built:
+    """y at a place is x at source(place)."""
+    return _moved(family, [x], y, [], lambda place: (0, source(place), None))
+
+
+def strided(x: Layout, y: Layout, starts: Sequence[int], steps: Sequence[int]) -> Built:
+    """Every `steps`-th element from `starts` on, along each axis."""
+    return remap("slice", x, y, lambda place: [b + i * s for i, b, s in zip(place, starts, steps, strict=True)])
+
+
+def transpose(x: Layout, y: Layout, axes: Sequence[int]) -> Built:
+    """Axis i of y is axis axes[i] of x."""
+    return remap("transpose", x, y, lambda place: [place[list(axes).index(axis)] for axis in range(len(axes))])
+
+
+def reshape(x: Layout, y: Layout) -> Built:
+    """The same elements, counted in the model's order, in another shape."""
+    from_offset, to_offset = Layout(x.shape, x.dtype, outside=True), Layout(y.shape, y.dtype, outside=True)
+    return remap("reshape", x, y, lambda place: from_offset.place(to_offset.offset(place)))
+
+
+def depth_to_space(x: Layout, y: Layout, block: int, *, columns_first: bool) -> Built:
+    """Channels to neighbouring pixels. columns_first: ONNX's CRD order, else DCR."""
+    channels = y.shape[0]
+
+    def source(place: Place) -> Place:
+        channel, row, column = place
+        inner = row % block * block + column % block
+        depth = channel * block * block + inner if columns_first else inner * channels + channel
+        return [depth, row // block, column // block]
+
+    return remap("depth_to_space", x, y, source)
+
+
+def nearest(x: Layout, y: Layout, maps: Sequence[np.ndarray]) -> Built:
+    """Along each axis, element maps[axis][i] of x for element i of y."""
+
+    def body(batch: Any, source: Any, *rest: Any) -> None:
+        from tvm.tirx.script import builder as T  # noqa: N812
+
+        *tables, out = rest
+        fastest = y.shape[y.order[-1]]
+        with rows(batch, y.elements // fastest, y.elements) as (sample, row), T.serial(fastest) as index:
+            offset = row * fastest + index
+            place = [table[i] for table, i in zip(tables, y.place(offset), strict=True)]
+            T.buffer_store(out, source[sample, x.offset(place)], [sample, offset])
+
+    return build("nearest", [x], [m.astype(np.int32) for m in maps], y, body)
+
+
+def concat(inputs: Sequence[Layout], y: Layout, axis: int) -> Built:
+    """One after the other along an axis."""
+
+    def body(batch: Any, *buffers: Any) -> None:
+        from tvm.tirx.script import builder as T  # noqa: N812
+
+        *given, out = buffers
+        start = 0
+        for x, buffer in zip(inputs, given, strict=True):
+            fastest = x.shape[x.order[-1]]
+            with rows(batch, x.elements // fastest, x.elements) as (sample, row), T.serial(fastest) as index:
+                place = list(x.place(row * fastest + index))
+                value = buffer[sample, row * fastest + index]
+                place[axis] = place[axis] + start
+                T.buffer_store(out, value, [sample, y.offset(place)])
+            start += x.shape[axis]
+
+    return build("concat", inputs, [], y, body)
+
+
+def _moved(
+    family: str,
+    inputs: Sequence[Layout],
+    y: Layout,
+    constants: Sequence[np.ndarray],
+    source: Callable[[Place], tuple[int, Place, Any]],
+) -> Built:
+    fastest = y.shape[y.order[-1]]
+
+    def body(batch: Any, *buffers: Any) -> None:
+        from tvm.tirx.script import builder as T  # noqa: N812
+
+        *given, out = buffers
+        with rows(batch, y.elements // fastest, y.elements) as (sample, row), T.serial(fastest) as index:
+            offset = row * fastest + index
+            which, place, inside = source(y.place(offset))
+            value = given[which][sample, inputs[which].offset(place)]
+            if inside is not None:
+                value = T.if_then_else(inside, value, given[-1][0])
+            T.buffer_store(out, value, [sample, offset])
+
+    return build(family, inputs, constants, y, body)

@@ -1,0 +1,155 @@
+"""Operators that compute each output from the elements at one place: arithmetic on codes, tables, float functions.
+
+Equal layouts are one run of vectors; anything else (broadcast operands, another order in memory) goes element by
+element.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ptqc.codegen.tvm import mathematics
+from ptqc.codegen.tvm.families import Built, build
+from ptqc.codegen.tvm.isa import Isa
+from ptqc.codegen.tvm.kernel import fill, rows, span, to_codes, vector
+from ptqc.codegen.tvm.layout import Layout
+from ptqc.integer import Reals
+
+Value = Callable[..., Any]
+
+
+def pointwise(
+    family: str, inputs: Sequence[Layout], constants: Sequence[np.ndarray], y: Layout, isa: Isa, value: Value
+) -> Built:
+    """value(lanes, constant buffers, *elements) gives the output element (or vector)."""
+    same = all(x.shape == y.shape and x.order == y.order and not x.outside for x in (*inputs, y))
+    body = _flat(inputs, y, isa, value) if same else _by_element(inputs, y, value)
+    return build(family, inputs, constants, y, body)
+
+
+def _flat(inputs: Sequence[Layout], y: Layout, isa: Isa, value: Value) -> Any:
+    blocks = -(-y.elements // isa.lanes)
+    chunk = max(1, blocks // 16)
+
+    def body(batch: Any, *buffers: Any) -> None:
+        from tvm.tirx.script import builder as T  # noqa: N812
+
+        *given, out = buffers
+        with rows(batch, -(-blocks // chunk), y.elements) as (sample, part), T.serial(chunk) as index:
+            place = span(T.Bind(T.min(part * chunk + index, blocks - 1) * isa.lanes), isa.lanes)
+            elements = [T.Bind(x[sample, place]) for x in given[: len(inputs)]]
+            T.buffer_store(out, value(isa.lanes, given[len(inputs) :], *elements), [sample, place])
+
+    return body
+
+
+def _by_element(inputs: Sequence[Layout], y: Layout, value: Value) -> Any:
+    fastest = y.shape[y.order[-1]] if y.shape else 1
+
+    def body(batch: Any, *buffers: Any) -> None:
+        from tvm.tirx.script import builder as T  # noqa: N812
+
+        *given, out = buffers
+        with rows(batch, y.elements // fastest, y.elements) as (sample, row), T.serial(fastest) as index:
+            offset = row * fastest + index
+            place = y.place(offset)
+            elements = [
+                T.Bind(buffer[sample, layout.offset(_within(layout, place))])
+                for layout, buffer in zip(inputs, given[: len(inputs)], strict=True)
+            ]
+            T.buffer_store(out, value(1, given[len(inputs) :], *elements), [sample, offset])
+
+    return body
+
+
+def _within(layout: Layout, place: Sequence[Any]) -> list[Any]:
+    """The place in an operand that is repeated along its axes of size 1."""
+    return [0 if size == 1 else index for size, index in zip(layout.shape, place, strict=True)]
+
+
+def add(a: Layout, b: Layout, y: Layout, isa: Isa, numbers: Reals) -> Built:
+    """Codes of a sum; numbers: ratio of a, ratio of b, and what both leave (`ptqc.integer.add`)."""
+
+    def value(lanes: int, constants: Sequence[Any], left: Any, right: Any) -> Any:
+        from tvm.tirx.script import builder as T  # noqa: N812
+
+        ratio_a, ratio_b, rest = (fill(constants[0][i], lanes) for i in range(3))
+        in_c = isa.kind == "c"
+        inner = mathematics.fma(_real(right, lanes), ratio_b, rest, lanes, in_c=in_c)
+        total = mathematics.fma(_real(left, lanes), ratio_a, inner, lanes, in_c=in_c)
+        return to_codes(T.nearbyint(total), lanes)
+
+    return pointwise("add", [a, b], [numbers], y, isa, value)
+
+
+def mul(a: Layout, b: Layout, y: Layout, isa: Isa, zeros: tuple[int, int, int], factor: float) -> Built:
+    """Codes of a product; zeros of a, b and y, factor s_a · s_b / s_y (`ptqc.integer.mul`)."""
+
+    def value(lanes: int, constants: Sequence[Any], left: Any, right: Any) -> Any:
+        from tvm.tirx.script import builder as T  # noqa: N812
+
+        whole = vector("int32", lanes)
+        left = T.Cast(whole, left) - fill(constants[0][0], lanes)
+        right = T.Cast(whole, right) - fill(constants[0][1], lanes)
+        scaled = T.Cast(vector("float32", lanes), left * right) * fill(constants[1][0], lanes)
+        scaled = mathematics.rounded_here(scaled, lanes, in_c=isa.kind == "c")
+        zero = T.Cast("float32", constants[0][2])
+        return to_codes(T.nearbyint(scaled + fill(zero, lanes)), lanes)
+
+    constants = [np.array(zeros, np.int32), np.array([factor], np.float32)]
+    return pointwise("mul", [a, b], constants, y, isa, value)
+
+
+def table(x: Layout, y: Layout, isa: Isa, entries: np.ndarray) -> Built:
+    """Codes y = entries[x]."""
+
+    def value(lanes: int, constants: Sequence[Any], element: Any) -> Any:
+        from tvm.tirx.script import builder as T  # noqa: N812
+
+        return constants[0][T.Cast(vector("int32", lanes), element)]
+
+    return pointwise("table", [x], [entries.astype(np.uint8)], y, isa, value)
+
+
+def limit(x: Layout, y: Layout, isa: Isa, low: int, high: int) -> Built:
+    """Codes between two codes."""
+
+    def value(lanes: int, constants: Sequence[Any], element: Any) -> Any:
+        from tvm.tirx.script import builder as T  # noqa: N812
+
+        return T.min(T.max(element, fill(constants[0][0], lanes)), fill(constants[0][1], lanes))
+
+    return pointwise("limit", [x], [np.array([low, high], np.uint8)], y, isa, value)
+
+
+def quantize(x: Layout, y: Layout, isa: Isa, scale: float, zero_point: int) -> Built:
+    """Codes of real values."""
+
+    def value(lanes: int, constants: Sequence[Any], element: Any) -> Any:
+        from tvm.tirx.script import builder as T  # noqa: N812
+
+        steps = T.nearbyint(element / fill(constants[0][0], lanes))
+        return to_codes(steps + fill(constants[0][1], lanes), lanes)
+
+    return pointwise("quantize", [x], [np.array([scale, zero_point], np.float32)], y, isa, value)
+
+
+def dequantize(x: Layout, y: Layout, isa: Isa, scale: float, zero_point: int) -> Built:
+    """Real values of codes."""
+
+    def value(lanes: int, constants: Sequence[Any], element: Any) -> Any:
+        return (_real(element, lanes) - fill(constants[0][1], lanes)) * fill(constants[0][0], lanes)
+
+    return pointwise("dequantize", [x], [np.array([scale, zero_point], np.float32)], y, isa, value)
+
+
+def copy(x: Layout, y: Layout, isa: Isa) -> Built:
+    """The same values in another order in memory."""
+    return pointwise("copy", [x], [], y, isa, lambda _lanes, _constants, element: element)
+
+
+def _real(element: Any, lanes: int) -> Any:
+    from tvm.tirx.script import builder as T  # noqa: N812
+
+    return T.Cast(vector("float32", lanes), T.Cast(vector("int32", lanes), element))

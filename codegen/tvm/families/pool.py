@@ -1,0 +1,82 @@
+"""Pools: the largest of a window, the mean of a window or of a whole plane. Vectors run over channels."""
+
+from typing import Any
+
+import numpy as np
+
+from ptqc.codegen.tvm.families import Built, build
+from ptqc.codegen.tvm.isa import Isa
+from ptqc.codegen.tvm.kernel import fill, rows, span, to_codes, vector
+from ptqc.codegen.tvm.layout import Layout
+from ptqc.codegen.tvm.window import Window
+
+
+def largest(x: Layout, y: Layout, window: Window, isa: Isa) -> Built:
+    """The largest element of each window of a padded input (codes or real values)."""
+    lanes = min(isa.lanes, window.channels)
+    height, width = window.output
+
+    def body(batch: Any, source: Any, out: Any) -> None:
+        from tvm.tirx.script import builder as T  # noqa: N812
+
+        work = window.products * window.channels
+        blocks = -(-window.channels // lanes)
+        with rows(batch, height, work) as (sample, row), T.serial(width) as column, T.serial(blocks) as block:
+            channel = T.Bind(T.min(block * lanes, window.channels - lanes))
+            value = None
+            for ky in range(window.kernel[0]):
+                for kx in range(window.kernel[1]):
+                    above = row * window.strides[0] + ky * window.dilations[0]
+                    left = column * window.strides[1] + kx * window.dilations[1]
+                    place = (above * window.size[1] + left) * window.channels + channel
+                    found = source[sample, span(place, lanes)]
+                    value = T.Bind(found if value is None else T.max(value, found))
+            place = (row * width + column) * window.channels + channel
+            T.buffer_store(out, value, [sample, span(place, lanes)])
+
+    return build("largest", [x], [], y, body)
+
+
+def mean_codes(x: Layout, y: Layout, isa: Isa, zeros: tuple[int, int], factor: float) -> Built:
+    """Codes of the mean of each plane (`ptqc.integer.global_average_pool`); zeros of x and y."""
+    lanes = min(isa.lanes, x.shape[0])
+    wide = vector("int32", lanes)
+
+    def settle(total: Any, numbers: Any) -> Any:
+        from tvm.tirx.script import builder as T  # noqa: N812
+
+        centred = total - fill(T.Cast("int32", numbers[0]), lanes)
+        scaled = T.Cast(vector("float32", lanes), centred) * fill(numbers[2], lanes)
+        return to_codes(T.nearbyint(scaled) + fill(numbers[1], lanes), lanes)
+
+    pixels = x.elements // x.shape[0]
+    numbers = np.array([zeros[0] * pixels, zeros[1], factor], np.float32)
+    return build("mean", [x], [numbers], y, _mean(x, lanes, wide, settle))
+
+
+def mean(x: Layout, y: Layout, isa: Isa) -> Built:
+    """The mean of each plane in float32."""
+    lanes = min(isa.lanes, x.shape[0])
+    pixels = np.array([x.elements // x.shape[0]], np.float32)
+    wide = vector("float32", lanes)
+    return build("mean_float", [x], [pixels], y, _mean(x, lanes, wide, lambda t, n: t / fill(n[0], lanes)))
+
+
+def _mean(x: Layout, lanes: int, wide: str, settle: Any) -> Any:
+    channels = x.shape[0]
+    dtype = wide.partition("x")[0]
+
+    def body(batch: Any, source: Any, numbers: Any, out: Any) -> None:
+        from tvm.tirx.script import builder as T  # noqa: N812
+
+        with rows(batch, -(-channels // lanes), x.elements) as (sample, block):
+            channel = T.Bind(T.min(block * lanes, channels - lanes))
+            total = T.alloc_buffer((lanes,), dtype, scope="local")
+            at = span(0, lanes)
+            T.buffer_store(total, fill(T.Cast(dtype, T.int32(0)), lanes), [at])
+            with T.serial(x.elements // channels) as pixel:
+                found = T.Cast(wide, source[sample, span(pixel * channels + channel, lanes)])
+                T.buffer_store(total, total[at] + found, [at])
+            T.buffer_store(out, settle(total[at], numbers), [sample, span(channel, lanes)])
+
+    return body

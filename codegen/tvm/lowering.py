@@ -1,0 +1,128 @@
+"""From the lowered graph to a program: each node goes to the family that takes it, or is named with the reason."""
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from ptqc import reference
+from ptqc.codegen.tvm.emission import Emission
+from ptqc.codegen.tvm.emitters import codes, layers, movement, real
+from ptqc.codegen.tvm.families import Declined
+from ptqc.codegen.tvm.families.functions import BINARY, UNARY
+from ptqc.codegen.tvm.isa import Isa
+from ptqc.codegen.tvm.layout import Layout
+from ptqc.codegen.tvm.package import Program
+from ptqc.errors import TargetError
+from ptqc.execute.onnxruntime import Runner, session_options
+from ptqc.lowered import Lowered
+from ptqc.nodes import constant, only_consumer
+from ptqc.operators import LAYERS
+
+DTYPES = {ir.DataType.FLOAT: "float32", ir.DataType.UINT8: "uint8"}
+
+KERNELS: Mapping[str, Callable[[Emission, reference.Step], None]] = {
+    "Conv": layers.integer_conv,
+    "Gemm": layers.integer_product,
+    "MatMul": layers.integer_product,
+    "Add": codes.add,
+    "Mul": codes.mul,
+    "GlobalAveragePool": codes.mean,
+}
+OPERATORS: Mapping[str, Callable[[Emission, ir.Node], None]] = {
+    **dict.fromkeys(UNARY, real.unary),
+    **dict.fromkeys(BINARY, real.binary),
+    **dict.fromkeys(("Reshape", "Flatten", "Squeeze", "Unsqueeze"), movement.reshape),
+    "Conv": layers.conv,
+    "Gemm": layers.product,
+    "MatMul": layers.product,
+    "GlobalAveragePool": real.mean,
+    "QuantizeLinear": codes.quantize,
+    "Concat": movement.concat,
+    "DepthToSpace": movement.depth_to_space,
+    "MaxPool": movement.largest,
+    "Pad": movement.pad,
+    "Resize": movement.resize,
+    "Slice": movement.strided,
+    "Split": movement.split,
+    "Transpose": movement.transpose,
+}
+
+
+def program(lowered: Lowered, shapes: Mapping[str, tuple[int, ...]], isa: Isa) -> Program:
+    """All kernels of a lowered graph.
+
+    shapes: of every value for one batch. Raises TargetError naming the node that no family takes.
+    """
+    emission = Emission(lowered, shapes, fold(lowered.model), isa)
+    graph = lowered.model.graph
+    for value in graph.inputs:
+        if value.dtype not in DTYPES:
+            raise TargetError(f"the input {value.name} is {value.dtype}; the cpu target takes float32 and uint8")
+        emission.layouts[str(value.name)] = _input(emission, value)
+    kernels = {step.node: step for step in reference.steps(lowered)}
+    done: set[ir.Node] = set()
+    for node in graph:
+        if node in done or all(value.name in emission.constants for value in node.outputs):
+            continue
+        try:
+            done |= _emit(emission, node, kernels.get(node))
+        except Declined as reason:
+            message = f"the cpu target has no kernel for {node.op_type} {node.outputs[0].name}: {reason}"
+            raise TargetError(f"{message}; --allow-missing-target delivers the rest") from reason
+    return emission.program()
+
+
+def _input(emission: Emission, value: ir.Value) -> Layout:
+    try:
+        return Layout(emission.shape(value), DTYPES[value.dtype], outside=True)  # type: ignore[index]
+    except Declined as reason:
+        raise TargetError(f"the cpu target cannot take the input {value.name}: {reason}") from reason
+
+
+def _emit(emission: Emission, node: ir.Node, step: reference.Step | None) -> set[ir.Node]:
+    """Add the kernels of a node; the nodes behind it that they do the work of."""
+    if step is not None:
+        KERNELS[node.op_type](emission, step)
+        return {node.outputs[0].consumers()[0]}
+    if node.op_type == "DequantizeLinear":
+        return set()  # written where somebody asks for the real value
+    if node.op_type in LAYERS and reference.has_codes(node, emission.lowered):
+        source = reference.codes_of(node.inputs[0])
+        if source is not None and node.op_type != "Conv":
+            layers.integer_product(emission, reference.Step(node, (source,), str(node.outputs[0].name)))
+            return set()
+    rounding = only_consumer(node.outputs[0])
+    is_rounded = rounding is not None and rounding.op_type == "QuantizeLinear"
+    if node.op_type in UNARY and reference.codes_of(node.inputs[0]) and rounding is not None and is_rounded:
+        codes.table(emission, node, rounding)
+        return {rounding}
+    if node.op_type in ("Relu", "Clip") and node.outputs[0].dtype == ir.DataType.UINT8:
+        codes.limit(emission, node)
+    elif node.op_type in OPERATORS and not node.domain:
+        OPERATORS[node.op_type](emission, node)
+    else:
+        raise Declined("the operator is not known to it")
+    return set()
+
+
+def fold(model: ir.Model) -> dict[str, np.ndarray]:
+    """Every value that does not depend on the inputs."""
+    found = {name: array for name, value in model.graph.initializers.items() if (array := constant(value)) is not None}
+    known, nodes = set(found), []
+    for node in model.graph:
+        inner = any(a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in node.attributes.values())
+        if not inner and all(value is None or value.name in known for value in node.inputs):
+            nodes.append(node)
+            known |= {str(value.name) for value in node.outputs}
+    wanted = [str(value.name) for node in nodes for value in node.outputs]
+    if not wanted:
+        return found
+    proto = ir.to_proto(model)
+    makers = {name: node for node in proto.graph.node for name in node.output}
+    graph = onnx.GraphProto(name="constants", node=[makers[str(node.outputs[0].name)] for node in nodes])
+    graph.initializer.extend(proto.graph.initializer)
+    graph.output.extend(onnx.ValueInfoProto(name=name) for name in wanted)
+    small = onnx.ModelProto(ir_version=proto.ir_version, graph=graph, opset_import=proto.opset_import)
+    return found | Runner(small, options=session_options(optimize=False)).run({})

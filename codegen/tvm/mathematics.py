@@ -1,0 +1,69 @@
+"""Functions on vectors that the processors have no instruction for."""
+
+from typing import Any
+
+from ptqc.codegen.tvm.kernel import fill, vector
+
+LN2_HIGH, LN2_LOW, LOG2_E = 0.693359375, -2.12194440e-4, 1.44269504088896341
+EXP_RANGE = (-87.3, 88.3)
+# Cephes' expf: exp(r) = 1 + r + r² · polynomial(r) for |r| ≤ ln(2) / 2, to about one unit in the last place.
+EXP_POLYNOMIAL = (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 0.5)
+SIGMOID_RANGE = 18.0
+SIGMOID_P = (4.37031012579801e-11, 1.15627324459942e-07, 6.08574864600143e-05, 8.51377133304701e-03, 0.248287947061529)
+SIGMOID_Q = (
+    *(6.10247389755681e-13, 5.76102136993427e-09, 6.29106785017040e-06),
+    *(1.70198817374094e-03, 1.16817656904453e-01, 9.93151921023180e-01),
+)
+
+
+def exp(x: Any, lanes: int) -> Any:
+    """e^x in float32; saturates at the ends of the range."""
+    from tvm.tirx.script import builder as T  # noqa: N812
+
+    def number(value: float) -> Any:
+        return fill(T.float32(value), lanes)
+
+    x = T.Bind(T.min(T.max(x, number(EXP_RANGE[0])), number(EXP_RANGE[1])))
+    power = T.Bind(T.nearbyint(x * number(LOG2_E)))
+    rest = T.Bind(x - power * number(LN2_HIGH) - power * number(LN2_LOW))
+    total = number(EXP_POLYNOMIAL[0])
+    for coefficient in EXP_POLYNOMIAL[1:]:
+        total = total * rest + number(coefficient)
+    total = total * rest * rest + rest + number(1.0)
+    exponent = T.Cast(vector("int32", lanes), power) + fill(T.int32(127), lanes)
+    return total * T.reinterpret(vector("float32", lanes), exponent * fill(T.int32(1 << 23), lanes))
+
+
+def sigmoid(x: Any, lanes: int) -> Any:
+    """1 / (1 + e^−x) as ½ + x · P(x²) / Q(x²), the approximation that ONNX Runtime and Eigen compute."""
+    from tvm.tirx.script import builder as T  # noqa: N812
+
+    def number(value: float) -> Any:
+        return fill(T.float32(value), lanes)
+
+    def polynomial(coefficients: tuple[float, ...]) -> Any:
+        total = number(coefficients[0])
+        for coefficient in coefficients[1:]:
+            total = total * square + number(coefficient)
+        return total
+
+    x = T.Bind(T.min(T.max(x, number(-SIGMOID_RANGE)), number(SIGMOID_RANGE)))
+    square = T.Bind(x * x)
+    ratio = x * polynomial(SIGMOID_P) / polynomial(SIGMOID_Q) + number(0.5)
+    return T.min(T.max(ratio, number(0.0)), number(1.0))
+
+
+def fma(a: Any, b: Any, c: Any, lanes: int, *, in_c: bool) -> Any:
+    """a · b + c, rounded once."""
+    from tvm.tirx.script import builder as T  # noqa: N812
+
+    if in_c:
+        return T.call_pure_extern("float32", "fmaf", a, b, c)
+    return T.call_llvm_pure_intrin(vector("float32", lanes), "llvm.fma", a, b, c)
+
+
+def rounded_here(x: Any, lanes: int, *, in_c: bool) -> Any:
+    """x, not contracted with what follows."""
+    from tvm.tirx.script import builder as T  # noqa: N812
+
+    return x if in_c else T.call_llvm_pure_intrin(vector("float32", lanes), "llvm.arithmetic.fence", x)

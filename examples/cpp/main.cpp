@@ -1,0 +1,112 @@
+// Runs a native library that ptqc compiled, without Python.
+//
+//   ptqc_example cpu/model.so 1x3x224x224 [shape of the second input ...]
+//
+// Every input is float32 and holds the values -3 ... 3 over and over. Printed are each output's shape and first values.
+
+#include <tvm/ffi/container/array.h>
+#include <tvm/ffi/container/tensor.h>
+#include <tvm/ffi/extra/module.h>
+#include <tvm/ffi/function.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <filesystem>
+#include <new>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace ffi = tvm::ffi;
+
+namespace {
+
+constexpr int64_t kPrinted = 8;
+constexpr int kPooledAllocator = 2;
+
+// The kernels read whole vectors: memory that is not aligned to 64 bytes makes them fault.
+struct AlignedMemory {
+  static constexpr std::align_val_t kAlignment{64};
+  void AllocData(DLTensor* tensor) { tensor->data = ::operator new(ffi::GetDataSize(*tensor), kAlignment); }
+  void FreeData(DLTensor* tensor) { ::operator delete(tensor->data, kAlignment); }
+};
+
+// "1x3x224x224" -> {1, 3, 224, 224}
+std::vector<int64_t> ParseShape(const std::string& text) {
+  std::vector<int64_t> shape;
+  std::istringstream stream(text);
+  for (std::string size; std::getline(stream, size, 'x');) {
+    shape.push_back(std::stoll(size));
+    if (shape.back() <= 0) throw std::invalid_argument("a size in the shape " + text + " is not positive");
+  }
+  return shape;
+}
+
+ffi::Tensor MakeInput(const std::string& shape_text) {
+  const std::vector<int64_t> shape = ParseShape(shape_text);
+  ffi::Tensor tensor = ffi::Tensor::FromNDAlloc(AlignedMemory(), ffi::ShapeView(shape.data(), shape.size()),
+                                                DLDataType{kDLFloat, 32, 1}, DLDevice{kDLCPU, 0});
+  float* values = static_cast<float*>(tensor.data_ptr());
+  for (int64_t i = 0; i < tensor.numel(); ++i) values[i] = static_cast<float>(i % 7 - 3);
+  return tensor;
+}
+
+double ValueAt(const ffi::Tensor& tensor, int64_t i) {
+  const DLDataType type = tensor.dtype();
+  if (type.code == kDLFloat && type.bits == 32) return static_cast<const float*>(tensor.data_ptr())[i];
+  if (type.code == kDLInt && type.bits == 64) return static_cast<double>(static_cast<const int64_t*>(tensor.data_ptr())[i]);
+  throw std::runtime_error("this example prints float32 and int64 outputs only");
+}
+
+void Print(int64_t index, const ffi::Tensor& tensor) {
+  std::printf("output %lld [", static_cast<long long>(index));
+  for (int32_t d = 0; d < tensor.ndim(); ++d) std::printf(d ? ", %lld" : "%lld", static_cast<long long>(tensor.size(d)));
+  std::printf("]:");
+  for (int64_t i = 0; i < std::min(kPrinted, tensor.numel()); ++i) std::printf(" %.9g", ValueAt(tensor, i));
+  std::printf("\n");
+}
+
+ffi::Function Find(const ffi::Module& module, const char* name) {
+  ffi::Optional<ffi::Function> found = module->GetFunction(name);
+  if (!found.has_value()) throw std::runtime_error(std::string("the library has no function ") + name);
+  return found.value();
+}
+
+void Run(const std::string& path, const std::vector<std::string>& shapes) {
+  // An absolute path: a bare file name would be looked for in the system's library folders.
+  const ffi::Module library = ffi::Module::LoadFromFile(std::filesystem::absolute(path).string());
+  // One virtual machine per thread; `constants` may be shared between all of them.
+  const ffi::Module machine = Find(library, "vm_load_executable")().cast<ffi::Module>();
+  Find(machine, "vm_initialization")(static_cast<int>(kDLCPU), 0, kPooledAllocator);
+  const ffi::Any constants = Find(machine, "prepare")();
+
+  std::vector<ffi::Any> arguments;
+  for (const std::string& shape : shapes) arguments.push_back(MakeInput(shape));
+  arguments.push_back(constants);
+  const std::vector<ffi::AnyView> views(arguments.begin(), arguments.end());
+  ffi::Any result;
+  Find(machine, "main").CallPacked(views.data(), static_cast<int32_t>(views.size()), &result);
+
+  const auto outputs = result.cast<ffi::Array<ffi::Tensor>>();
+  for (int64_t i = 0; i < static_cast<int64_t>(outputs.size()); ++i) Print(i, outputs[i]);
+}
+
+}  // namespace
+
+int main(int count, char** values) {
+  if (count < 3) {
+    std::fprintf(stderr, "usage: %s cpu/model.so SHAPE [SHAPE ...], for example 1x3x224x224\n", values[0]);
+    return 2;
+  }
+  try {
+    Run(values[1], std::vector<std::string>(values + 2, values + count));
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return 1;
+  }
+  return 0;
+}

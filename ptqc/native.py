@@ -1,0 +1,332 @@
+"""Running a native CPU library (`cpu/model.so`): checked against this machine first, then one handle for all threads.
+
+Needs numpy, tvm_ffi and libtvm_runtime.so only: importing `tvm` would load a compiler of 259 MB.
+"""
+
+import ctypes
+import importlib
+import importlib.util
+import json
+import os
+import platform
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Self
+
+import numpy as np
+
+from ptqc.errors import InternalError, TargetError, UsageError
+
+LIBRARY, INTERFACE = "model.so", "interface.json"
+RUNTIME, RUNTIME_VARIABLE = "libtvm_runtime.so", "PTQC_TVM_RUNTIME"
+INSTALL = "pip install 'ptqc[tvm]'"
+# What TVM's kernels assume of every pointer, in bytes; less makes aligned vector moves fault.
+ALIGNMENT = 64
+# How the Relax virtual machine is told of its device and of an allocator that keeps freed memory for the next call.
+CPU, DEVICE_INDEX, POOLED = 1, 0, 2
+# TVM's thread count and pool belong to the calling thread. Its registered `runtime.config_threadpool` can only lower
+# the count below half of the processors; these two functions of the same library set it and end the pool.
+SET_THREADS = "_ZN3tvm7runtime9threading17SetMaxConcurrencyEi"
+END_THREADS = "_ZN3tvm7runtime9threading15ResetThreadPoolEv"
+# arch_prctl(2): a process asks the system once before it may use the tile registers of AMX.
+SYS_ARCH_PRCTL, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA = 158, 0x1023, 18
+MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
+
+
+@dataclass(frozen=True)
+class Value:
+    """One input or output; None in the shape is the batch size, the same one everywhere in a call."""
+
+    name: str
+    dtype: np.dtype[Any]
+    shape: tuple[int | None, ...]
+
+    def __str__(self) -> str:
+        return f"{self.dtype} [{', '.join('N' if size is None else str(size) for size in self.shape)}]"
+
+    def fits(self, shape: Sequence[int]) -> bool:
+        """Whether an array of this shape is one of these, whatever its batch size."""
+        return len(shape) == len(self.shape) and all(
+            expected in (None, size) for size, expected in zip(shape, self.shape, strict=True)
+        )
+
+    def batches(self, shape: Sequence[int]) -> set[int]:
+        """The batch sizes that a fitting shape stands for: none or one, unless it contradicts itself."""
+        return {size for size, expected in zip(shape, self.shape, strict=True) if expected is None}
+
+
+@dataclass(frozen=True)
+class Interface:
+    """What a native library needs of the machine, and what goes in and out. threads: 0 means all processors."""
+
+    isa: str
+    machine: str
+    features: tuple[str, ...]
+    inputs: tuple[Value, ...]
+    outputs: tuple[Value, ...]
+    threads: int = 0
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read interface.json. Raises TargetError when it is missing or not one."""
+        try:
+            document = json.loads(path.read_text(encoding="utf-8"))
+            return cls(
+                isa=str(document["isa"]),
+                machine=str(document["machine"]),
+                features=tuple(document["features"]),
+                inputs=_values(document["inputs"]),
+                outputs=_values(document["outputs"]),
+                threads=int(document["threads"]),
+            )
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise TargetError(f"{path} does not describe a native library: {type(error).__name__}: {error}") from error
+
+    def check_machine(self) -> None:
+        """Refuse a machine on which the library's instructions would kill the process. Raises TargetError."""
+        system, machine = platform.system(), platform.machine().lower()
+        machine = MACHINES.get(machine, machine)
+        if (system, machine) != ("Linux", self.machine):
+            raise TargetError(
+                f"the native library is for Linux on {self.machine}, this is {system} on {machine}; compile it there"
+            )
+        missing = sorted(set(self.features) - _processor_features())
+        if missing:
+            raise TargetError(
+                f"the native library is for {self.isa}, this processor has no {', '.join(missing)}; "
+                "compile for an instruction set that it has, or run model.onnx"
+            )
+        if "amx_tile" in self.features:
+            _ask_for_tiles()
+
+
+def _values(entries: Sequence[Mapping[str, Any]]) -> tuple[Value, ...]:
+    return tuple(Value(entry["name"], np.dtype(entry["dtype"]), tuple(entry["shape"])) for entry in entries)
+
+
+@cache
+def _processor_features() -> frozenset[str]:
+    """Instruction sets that every processor has and that the system supports, by the system's names."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise TargetError(f"cannot tell what this processor can do: {error}") from error
+    named = [line.partition(":") for line in lines]
+    sets = [frozenset(value.split()) for name, _, value in named if name.strip() in ("flags", "Features")]
+    return frozenset.intersection(*sets) if sets else frozenset()
+
+
+@cache
+def _ask_for_tiles() -> None:
+    """Ask the system for the AMX tile registers: without its permission their first use kills the process."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.syscall(*map(ctypes.c_long, (SYS_ARCH_PRCTL, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA))) != 0:
+        raise TargetError(f"the system does not let this process use AMX: {os.strerror(ctypes.get_errno())}")
+
+
+class _Hidden(MetaPathFinder):
+    """Makes one module look absent to the thread that made this finder."""
+
+    def __init__(self, name: str) -> None:
+        self.name, self.thread = name, threading.get_ident()
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        """Refuse the module here and now; leave everything else to the other finders."""
+        del path, target
+        if name == self.name and threading.get_ident() == self.thread:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+        return None
+
+
+def _import_ffi() -> Any:
+    """The module tvm_ffi. Its import would load torch where that is installed, for seconds and without need."""
+    hidden = _Hidden("torch")
+    sys.meta_path.insert(0, hidden)
+    try:
+        return importlib.import_module("tvm_ffi")
+    except ImportError as error:
+        raise TargetError(f"running a native library needs tvm_ffi ({error}): {INSTALL}") from error
+    finally:
+        sys.meta_path.remove(hidden)
+
+
+def _runtime_path() -> Path:
+    """Where libtvm_runtime.so is: as the environment says, or inside the installed package, which stays unimported."""
+    if named := os.environ.get(RUNTIME_VARIABLE):
+        found = [Path(named)]
+    else:
+        spec = importlib.util.find_spec("tvm")
+        found = [Path(folder) / "lib" / RUNTIME for folder in (spec and spec.submodule_search_locations) or ()]
+    for path in found:
+        if path.is_file():
+            return path.resolve()
+    looked = f"{found[0]} does not exist" if found else "the package apache-tvm is not installed"
+    raise TargetError(
+        f"running a native library needs TVM's runtime, and {looked}: {INSTALL}, or set {RUNTIME_VARIABLE} "
+        f"to the path of {RUNTIME}"
+    )
+
+
+@dataclass(frozen=True)
+class _Runtime:
+    """TVM's run-time library in this process."""
+
+    ffi: Any
+    library: ctypes.CDLL
+    # Per thread: the _Pool in use. Lives as long as the process, so that a pool ends with its own thread.
+    local: threading.local = field(default_factory=threading.local)
+
+    def use_threads(self, count: int) -> None:
+        """Let the calling thread's parallel loops use `count` threads, itself included."""
+        pool: _Pool | None = getattr(self.local, "pool", None)
+        if pool is not None and pool.process != os.getpid() and max(pool.count, count) > 1:
+            raise TargetError(
+                "TVM's worker threads do not survive a fork: start processes by 'spawn', or open with threads=1"
+            )
+        if pool is None or pool.count != count:
+            self.library[SET_THREADS](count)
+            self.local.pool = _Pool(self.library, count)
+
+
+class _Pool:
+    """The calling thread's workers: TVM would leave them behind when the thread ends."""
+
+    def __init__(self, library: ctypes.CDLL, count: int) -> None:
+        self.library, self.count, self.process = library, count, os.getpid()
+
+    def __del__(self) -> None:
+        if self.count > 1 and self.process == os.getpid() and not sys.is_finalizing():
+            self.library[END_THREADS]()
+
+
+_LOADING = threading.Lock()
+
+
+@cache
+def _load_runtime() -> _Runtime:
+    """Load TVM's runtime once. Raises TargetError when it is absent or of another version."""
+    path = _runtime_path()
+    os.environ.setdefault("TVM_BIND_THREADS", "0")  # pinned threads of two libraries would share processors
+    ffi = _import_ffi()
+    try:
+        # The generated code finds its backend functions through this library, which must come first.
+        library = ctypes.CDLL(str(path), ctypes.RTLD_GLOBAL)
+        library[SET_THREADS].restype, library[SET_THREADS].argtypes = None, [ctypes.c_int]
+        library[END_THREADS].restype, library[END_THREADS].argtypes = None, []
+    except (OSError, AttributeError) as error:
+        raise TargetError(f"{path} is not a TVM runtime that fits this version of ptqc ({error}): {INSTALL}") from error
+    return _Runtime(ffi, library)
+
+
+class _Machine:
+    """One virtual machine of the library's program."""
+
+    def __init__(self, module: Any) -> None:
+        self.virtual = module["vm_load_executable"]()
+        self.virtual["vm_initialization"](CPU, DEVICE_INDEX, POOLED)
+        self.main = self.virtual["main"]
+
+
+class Library:
+    """A native library, safe to share between threads: each gets its own virtual machine, all share the constants.
+
+    Open with `Library.open`. threads: how many threads one call uses, the calling thread included.
+    """
+
+    def __init__(self, interface: Interface, runtime: _Runtime, module: Any, threads: int) -> None:
+        self.interface, self.threads = interface, threads
+        self._runtime, self._module, self._local = runtime, module, threading.local()
+        self._constants = self._machine().virtual["prepare"]()
+
+    @classmethod
+    def open(cls, folder: Path, threads: int = 0) -> Self:
+        """Open the folder that holds model.so and interface.json, and unpack the constants.
+
+        threads: per calling thread; 0 leaves it to interface.json, whose 0 means every processor the process may use.
+        Raises TargetError when the library cannot run here, before any of its code is loaded.
+        """
+        if threads < 0:
+            raise UsageError(f"threads = {threads}; expected a positive number, or 0 for all processors")
+        folder = Path(folder).resolve()
+        interface = Interface.read(folder / INTERFACE)
+        interface.check_machine()
+        path = folder / LIBRARY
+        if not (path.is_file() and os.access(path, os.R_OK)):
+            raise TargetError(f"{path} is missing or cannot be read; compile again")
+        processors = len(os.sched_getaffinity(0))
+        with _LOADING:
+            runtime = _load_runtime()
+        try:
+            module = runtime.ffi.load_module(str(path))
+            return cls(interface, runtime, module, min(threads or interface.threads or processors, processors))
+        except (RuntimeError, AttributeError, OSError, ValueError) as error:
+            raise TargetError(f"{path} is not a native library that runs here: {error}") from error
+
+    def run(self, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Outputs by name, owned by the caller. Inputs may have any alignment and strides; a batch may be empty.
+
+        Raises UsageError when a name, dtype or shape is not what the interface says.
+        """
+        batch = self._check(feeds)
+        if batch == 0:
+            return {value.name: np.empty(_with_batch(value.shape, 0), value.dtype) for value in self.interface.outputs}
+        main = self._machine().main
+        convert = self._runtime.ffi.from_dlpack
+        arguments = [convert(aligned(np.asarray(feeds[value.name]))) for value in self.interface.inputs]
+        try:
+            found = main(*arguments, self._constants)
+        except Exception as error:
+            raise InternalError(f"the native library failed: {error}") from error
+        # Copies: an output may be memory that the allocator, a constant or an input owns.
+        outputs = zip(self.interface.outputs, found, strict=True)
+        return {value.name: np.array(np.from_dlpack(array)) for value, array in outputs}
+
+    def _machine(self) -> _Machine:
+        """The calling thread's virtual machine; one must not be shared."""
+        self._runtime.use_threads(self.threads)
+        machine: _Machine | None = getattr(self._local, "machine", None)
+        if machine is None:
+            machine = self._local.machine = _Machine(self._module)
+        return machine
+
+    def _check(self, feeds: Mapping[str, np.ndarray]) -> int | None:
+        """The batch size of inputs that fit the interface; None when it has none."""
+        expected = [value.name for value in self.interface.inputs]
+        if set(feeds) != set(expected):
+            raise UsageError(f"inputs {', '.join(map(repr, feeds)) or 'none'} were given; the model takes {expected}")
+        batches: set[int] = set()
+        for value in self.interface.inputs:
+            _check_input(value, feeds[value.name])
+            batches |= value.batches(feeds[value.name].shape)
+        if len(batches) > 1:
+            raise UsageError(f"the inputs have batch sizes {sorted(batches)}; expected the same one")
+        return next(iter(batches), None)
+
+
+def _check_input(value: Value, array: Any) -> None:
+    if not isinstance(array, np.ndarray):
+        raise UsageError(f"input {value.name!r} is a {type(array).__name__}; expected a numpy array, {value}")
+    if array.dtype != value.dtype or not value.fits(array.shape):
+        raise UsageError(f"input {value.name!r} is {array.dtype} {list(array.shape)}; expected {value}")
+
+
+def _with_batch(shape: Sequence[int | None], batch: int) -> tuple[int, ...]:
+    return tuple(batch if size is None else size for size in shape)
+
+
+def aligned(array: np.ndarray) -> np.ndarray:
+    """The array where it lies when TVM can read it there, or else a copy in contiguous memory aligned to 64 bytes."""
+    if array.flags.carray and array.ctypes.data % ALIGNMENT == 0:
+        return array
+    room = np.empty(array.nbytes + ALIGNMENT, np.uint8)
+    start = -room.ctypes.data % ALIGNMENT
+    copy = room[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+    copy[...] = array
+    return copy

@@ -1,0 +1,388 @@
+"""Native libraries at run time, on a tiny one: y = 2·x + (0 … 5) over inputs of (n, 2, 3)."""
+
+import importlib.util
+import json
+import re
+import resource
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ptqc import native
+from ptqc.errors import TargetError, UsageError
+from ptqc.native import Library
+
+ROOT = Path(__file__).resolve().parent.parent
+EXAMPLE = ROOT / "examples" / "cpp" / "main.cpp"
+HEAVY = ("tvm", "torch", "onnx", "onnxruntime")
+
+# Builds the library in a process of its own, so that the process of the tests never loads the compiler.
+BUILD = '''
+import sys
+import numpy as np
+import tvm
+from tvm import relax
+from tvm.script import from_source
+
+KERNEL = """
+@T.prim_func
+def scale(x_: T.handle, c: T.Buffer((6,), "float32"), y_: T.handle):
+    n = T.int64()
+    x = T.match_buffer(x_, (n, 2, 3), "float32")
+    y = T.match_buffer(y_, (n, 2, 3), "float32")
+    for i in T.parallel(n):
+        for j in T.serial(2):
+            for k in T.serial(3):
+                y[i, j, k] = x[i, j, k] * T.float32(2) + c[j * 3 + k]
+"""
+shape = (tvm.tirx.Var("n", "int64"), 2, 3)
+tensor = relax.TensorType(shape, "float32")
+builder = relax.BlockBuilder()
+kernel = builder.add_func(from_source(KERNEL), "scale")
+with builder.function("prepare", []):
+    builder.emit_func_output(relax.Tuple([relax.const(np.arange(6, dtype="float32"))]))
+x = relax.Var("x", tensor)
+constants = relax.Var("constants", relax.TupleType([relax.TensorType((6,), "float32")]))
+with builder.function("main", [x, constants]):
+    with builder.dataflow():
+        y = builder.emit(relax.call_tir(kernel, [x, builder.emit(relax.TupleGetItem(constants, 0))], tensor))
+        result = builder.emit_output(relax.Tuple([y]))
+    builder.emit_func_output(result)
+relax.build(builder.get(), tvm.target.Target({"kind": "llvm"})).export_library(sys.argv[1])
+'''
+
+OPEN_AND_RUN = f"""
+import sys
+from pathlib import Path
+import numpy as np
+from ptqc.native import Library
+print(Library.open(Path(sys.argv[1])).run({{"x": np.ones((1, 2, 3), np.float32)}})["y"].ravel().tolist())
+print([name for name in {HEAVY} if name in sys.modules])
+"""
+
+FORK = """
+import os, sys
+from pathlib import Path
+import numpy as np
+from ptqc.native import Library
+library = Library.open(Path(sys.argv[1]), threads=int(sys.argv[2]))
+feeds = {"x": np.ones((4, 2, 3), np.float32)}
+library.run(feeds)
+if child := os.fork():
+    sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+print(library.run(feeds)["y"][0, 0, 0], flush=True)
+"""
+
+
+def values(n: int) -> np.ndarray:
+    return np.arange(6 * n, dtype=np.float32).reshape(n, 2, 3) % 7 - 3
+
+
+def expected(x: np.ndarray) -> np.ndarray:
+    return 2 * x + np.arange(6, dtype=np.float32).reshape(2, 3)
+
+
+def python(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", code, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder like an artifact's cpu/."""
+    if sys.platform != "linux":
+        pytest.skip("native libraries run on Linux only")
+    if importlib.util.find_spec("tvm") is None or importlib.util.find_spec("tvm_ffi") is None:
+        pytest.skip("needs apache-tvm to build a library: pip install 'ptqc[tvm]'")
+    if shutil.which("g++") is None:
+        pytest.skip("needs a linker to build a library: no g++ here")
+    made = tmp_path_factory.mktemp("cpu")
+    done = python(BUILD, str(made / "model.so"))
+    assert done.returncode == 0, done.stderr
+    value = {"dtype": "float32", "shape": [None, 2, 3]}
+    interface = {
+        "isa": "generic",
+        "features": [],
+        "machine": native.MACHINES.get(native.platform.machine().lower(), native.platform.machine().lower()),
+        "inputs": [{"name": "x", **value}],
+        "outputs": [{"name": "y", **value}],
+        "threads": 0,
+    }
+    (made / "interface.json").write_text(json.dumps(interface))
+    return made
+
+
+@pytest.fixture(scope="module")
+def library(folder: Path) -> Library:
+    return Library.open(folder)
+
+
+@pytest.fixture
+def edited(folder: Path, tmp_path: Path) -> Callable[..., Path]:
+    """Makes a copy of the folder with other entries in its interface.json."""
+
+    def edit(**entries: Any) -> Path:
+        shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+        path = tmp_path / "interface.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | entries))
+        return tmp_path
+
+    return edit
+
+
+@pytest.fixture
+def no_loading(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fails a test that would load TVM's runtime, which comes before the library itself."""
+
+    def refuse() -> None:
+        pytest.fail("the runtime was loaded before the machine was checked")
+
+    monkeypatch.setattr(native, "_load_runtime", refuse)
+
+
+@pytest.mark.parametrize("threads", [0, 1, 2, 1000])
+@pytest.mark.parametrize("n", [1, 5])
+def test_the_result_is_right(folder: Path, n: int, threads: int) -> None:
+    found = Library.open(folder, threads).run({"x": values(n)})
+    assert list(found) == ["y"]
+    np.testing.assert_array_equal(found["y"], expected(values(n)))
+
+
+def test_an_empty_batch_gives_an_empty_output(library: Library) -> None:
+    found = library.run({"x": values(0)})["y"]
+    assert (found.shape, found.dtype) == ((0, 2, 3), np.float32)
+
+
+def unaligned(x: np.ndarray) -> np.ndarray:
+    room = np.empty(x.nbytes + 128, np.uint8)
+    start = -room.ctypes.data % 64 + 4
+    copy = room[start : start + x.nbytes].view(x.dtype).reshape(x.shape)
+    copy[...] = x
+    return copy
+
+
+def unaddressable(x: np.ndarray) -> np.ndarray:
+    """Not even at a multiple of the element's size."""
+    room = np.empty(x.nbytes + 1, np.uint8)
+    copy = room[1:].view(x.dtype).reshape(x.shape)
+    copy[...] = x
+    return copy
+
+
+def read_only(x: np.ndarray) -> np.ndarray:
+    copy = native.aligned(x.copy())
+    copy.flags.writeable = False
+    return copy
+
+
+LAYOUTS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "every other row": lambda x: np.repeat(x, 2, axis=0)[::2],
+    "one row of many": lambda x: np.concatenate([x, x])[:: len(x)][:1],
+    "backwards": lambda x: x[::-1].copy()[::-1],
+    "Fortran": np.asfortranarray,
+    "broadcast": lambda x: np.broadcast_to(x[:1], x.shape),
+    "unaligned": unaligned,
+    "unaddressable": unaddressable,
+    "read-only": read_only,
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_inputs_may_lie_in_memory_in_any_way(library: Library, layout: str) -> None:
+    x = LAYOUTS[layout](values(5))
+    np.testing.assert_array_equal(library.run({"x": x})["y"], expected(x))
+
+
+def test_an_input_that_lies_well_is_not_copied() -> None:
+    x = native.aligned(values(5))
+    assert native.aligned(x) is x
+
+
+def test_outputs_belong_to_the_caller(library: Library) -> None:
+    first = library.run({"x": values(5)})["y"]
+    library.run({"x": values(5) + 1})
+    np.testing.assert_array_equal(first, expected(values(5)))
+    first += 1
+    assert first.flags.owndata
+
+
+def test_an_output_outlives_its_library(folder: Path) -> None:
+    kept = Library.open(folder)
+    other = Library.open(folder)
+    found = other.run({"x": values(5)})["y"]
+    del other
+    np.testing.assert_array_equal(found, expected(values(5)))
+    np.testing.assert_array_equal(kept.run({"x": values(5)})["y"], found)
+
+
+@pytest.mark.parametrize(
+    ("feeds", "message"),
+    [
+        ({}, "inputs none were given; the model takes ['x']"),
+        ({"z": values(1)}, "inputs 'z' were given; the model takes ['x']"),
+        ({"x": values(1), "z": values(1)}, "inputs 'x', 'z' were given; the model takes ['x']"),
+        ({"x": values(1).astype(np.float64)}, "input 'x' is float64 [1, 2, 3]; expected float32 [N, 2, 3]"),
+        ({"x": values(1).astype(">f4")}, "input 'x' is >f4 [1, 2, 3]; expected float32 [N, 2, 3]"),
+        ({"x": values(1)[0]}, "input 'x' is float32 [2, 3]; expected float32 [N, 2, 3]"),
+        ({"x": values(1)[:, :, :2]}, "input 'x' is float32 [1, 2, 2]; expected float32 [N, 2, 3]"),
+        ({"x": values(1).tolist()}, "input 'x' is a list; expected a numpy array, float32 [N, 2, 3]"),
+    ],
+)
+def test_wrong_inputs_are_refused(library: Library, feeds: dict[str, np.ndarray], message: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(message)):
+        library.run(feeds)
+
+
+def test_inputs_of_different_batch_sizes_are_refused(edited: Callable[..., Path]) -> None:
+    inputs = [{"name": name, "dtype": "float32", "shape": [None, 2, 3]} for name in "xz"]
+    with pytest.raises(UsageError, match=re.escape("batch sizes [1, 5]")):
+        Library.open(edited(inputs=inputs)).run({"x": values(1), "z": values(5)})
+
+
+@pytest.mark.usefixtures("no_loading")
+@pytest.mark.parametrize(
+    ("entries", "message"),
+    [
+        ({"features": ["made_up_feature"], "isa": "made-up"}, "for made-up, this processor has no made_up_feature"),
+        ({"machine": "riscv64"}, "for Linux on riscv64"),
+        ({"inputs": [{"name": "x"}]}, "does not describe a native library: KeyError: 'dtype'"),
+        ({"outputs": [{"name": "x", "dtype": "huh", "shape": []}]}, "does not describe a native library: TypeError"),
+    ],
+)
+def test_what_cannot_run_here_is_refused_before_it_is_loaded(
+    edited: Callable[..., Path], entries: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(TargetError, match=re.escape(message)):
+        Library.open(edited(**entries))
+
+
+@pytest.mark.usefixtures("no_loading")
+@pytest.mark.parametrize("name", ["model.so", "interface.json"])
+def test_a_missing_file_is_refused(edited: Callable[..., Path], name: str) -> None:
+    folder = edited()
+    (folder / name).unlink()
+    with pytest.raises(TargetError, match=re.escape(name)):
+        Library.open(folder)
+
+
+def test_a_file_that_is_no_library_is_refused(edited: Callable[..., Path]) -> None:
+    folder = edited()
+    (folder / "model.so").write_bytes(b"not a library")
+    with pytest.raises(TargetError, match=r"model\.so is not a native library that runs here"):
+        Library.open(folder)
+
+
+def test_a_negative_thread_count_is_refused(folder: Path) -> None:
+    with pytest.raises(UsageError, match="threads = -1"):
+        Library.open(folder, threads=-1)
+
+
+def test_an_absent_runtime_is_named_with_its_remedy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    with pytest.raises(TargetError, match=re.escape("pip install 'ptqc[tvm]'")):
+        native._runtime_path()
+    monkeypatch.setenv("PTQC_TVM_RUNTIME", str(tmp_path / "absent.so"))
+    with pytest.raises(TargetError, match=re.escape("absent.so does not exist")):
+        native._runtime_path()
+
+
+def test_many_threads_share_one_library(library: Library) -> None:
+    def work(seed: int) -> bool:
+        batches = [values(1 + (seed + i) % 6) + seed for i in range(200)]
+        return all(np.array_equal(library.run({"x": x})["y"], expected(x)) for x in batches)
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(work, range(8)))
+
+
+def tasks() -> int:
+    return len(list(Path("/proc/self/task").iterdir()))
+
+
+@pytest.mark.skipif(sys.platform != "linux" or len(native.os.sched_getaffinity(0)) < 2, reason="needs 2 processors")
+def test_a_thread_takes_its_workers_along_when_it_ends(folder: Path) -> None:
+    library, before, during = Library.open(folder, threads=2), tasks(), []
+
+    def work() -> None:
+        library.run({"x": values(5)})
+        during.append(tasks())
+
+    for _ in range(5):
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+    assert max(during) >= before + 2  # the thread and its worker
+    assert tasks() <= before + 2  # the last ones may not be gone yet
+
+
+@pytest.mark.skipif(not hasattr(native.os, "fork"), reason="needs fork")
+def test_a_fork_does_not_wait_for_workers_it_has_not(folder: Path) -> None:
+    if len(native.os.sched_getaffinity(0)) > 1:
+        done = python(FORK, str(folder), "2")
+        assert "do not survive a fork" in done.stderr
+    done = python(FORK, str(folder), "1")
+    assert (done.returncode, done.stdout.strip()) == (0, "2.0"), done.stderr
+
+
+def test_running_loads_nothing_heavy(folder: Path) -> None:
+    done = python(OPEN_AND_RUN, str(folder))
+    assert done.stdout.splitlines() == ["[2.0, 3.0, 4.0, 5.0, 6.0, 7.0]", "[]"], done.stderr
+
+
+def resident() -> int:
+    """Bytes of memory in use now."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+def test_memory_does_not_grow(library: Library) -> None:
+    def run(count: int) -> None:
+        for i in range(count):
+            library.run({"x": values(1 + 1000 * (i % 4))})
+
+    run(200)
+    before = resident()
+    run(2000)
+    assert resident() - before < 4_000_000
+
+
+def test_cpp_example(folder: Path, library: Library, tmp_path: Path) -> None:
+    if shutil.which("g++") is None:
+        pytest.skip("needs g++")
+    program = build_example(tmp_path)
+    done = subprocess.run(
+        [program, folder / "model.so", "5x2x3"], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    shape, _, printed = done.stdout.strip().partition(":")
+    assert shape == "output 0 [5, 2, 3]"
+    np.testing.assert_array_equal(np.array(printed.split(), np.float32), library.run({"x": values(5)})["y"].ravel()[:8])
+
+
+def build_example(folder: Path) -> Path:
+    """Build examples/cpp as its README says."""
+    config = [
+        subprocess.run(
+            [sys.executable, "-m", "tvm_ffi.config", option], capture_output=True, text=True, check=True
+        ).stdout.strip()
+        for option in ("--includedir", "--libdir")
+    ]
+    include, *libraries = [*config, str(native._runtime_path().parent)]
+    paths = [option for library in libraries for option in (f"-L{library}", f"-Wl,-rpath,{library}")]
+    program = folder / "example"
+    command = ["g++", "-std=c++17", "-Wall", "-Wextra", str(EXAMPLE), "-o", str(program), "-isystem", include]
+    done = subprocess.run(
+        [*command, *paths, "-Wl,--no-as-needed", "-ltvm_runtime", "-ltvm_ffi"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return program
