@@ -23,7 +23,7 @@ Entrant = tuple[str, str]  # file and engine
 Times = dict[Entrant, list[float]]  # milliseconds per run of each block
 
 FLOAT, INT8 = "float", "ONNX Runtime int8"
-ENGINES = ("onnxruntime", "openvino")
+ENGINES = ("onnxruntime", "openvino", "tvm")
 COLUMNS = (
     Column("task", "task"),
     Column("file", "file"),
@@ -36,6 +36,9 @@ COLUMNS = (
     Column("of float", "of_float", number(2)),
     Column("of int8", "of_int8", number(2)),
     Column("OpenVINO ms", "openvino_ms", number(3)),
+    Column("native ms", "tvm_ms", number(3)),
+    Column("native of float", "native_of_float", number(2)),
+    Column("native of int8", "native_of_int8", number(2)),
     Column("note", "note"),
 )
 
@@ -49,7 +52,24 @@ def open_openvino(path: str, threads: int) -> Run:
     return lambda feeds: list(request.infer(feeds, share_inputs=True).values())
 
 
-OPENERS: Mapping[str, Callable[[str, int], Run]] = {"onnxruntime": harness.open_model, "openvino": open_openvino}
+def open_native(path: str, threads: int) -> Run:
+    """The native library beside a compiled file."""
+    from ptqc.native import Library
+
+    library = Library.open(native_folder(path), threads)
+    return lambda feeds: list(library.run(feeds).values())
+
+
+def native_folder(path: str) -> Path:
+    """Where the native library of a file is, if it has one."""
+    return Path(path).parent / "cpu"
+
+
+OPENERS: Mapping[str, Callable[[str, int], Run]] = {
+    "onnxruntime": harness.open_model,
+    "openvino": open_openvino,
+    "tvm": open_native,
+}
 
 
 def engines() -> list[str]:
@@ -97,6 +117,8 @@ def race(paths: Mapping[str, str], feeds: Feeds, threads: int, blocks: int, seco
     errors: dict[Entrant, str] = {}
     for engine in engines():
         for file, path in paths.items():
+            if engine == "tvm" and not native_folder(path).is_dir():
+                continue
             try:
                 run = partial(OPENERS[engine](path, threads), feeds)
                 run()
@@ -181,6 +203,9 @@ def latencies(file: str, blocks: Times, errors: Mapping[Entrant, str]) -> dict[s
     if times := blocks.get((file, "onnxruntime")):
         found["of_float"] = ratio(times, blocks.get((FLOAT, "onnxruntime")))
         found["of_int8"] = ratio(times, blocks.get((INT8, "onnxruntime")))
+    if times := blocks.get((file, "tvm")):
+        found["native_of_float"] = ratio(times, blocks.get((FLOAT, "onnxruntime")))
+        found["native_of_int8"] = ratio(times, blocks.get((INT8, "onnxruntime")))
     if refused := [f"{engine}: {error}" for (name, engine), error in errors.items() if name == file]:
         found["note"] = "; ".join(refused)
     return found

@@ -60,7 +60,7 @@ def offenders(room: str, forbidden: tuple[str, ...]) -> list[str]:
 
 def text_files() -> Iterator[Path]:
     """Text files of the project, found without git so that an unpacked archive is checked as well."""
-    rooms = ["ptqc", "passes", "codegen", "models", "tests", "benchmarks", "docs", ".ci"]
+    rooms = ["ptqc", "passes", "codegen", "models", "tests", "benchmarks", "docs", "examples", ".ci"]
     candidates = [*ROOT.iterdir(), *(path for room in rooms for path in (ROOT / room).rglob("*"))]
     return (path for path in candidates if path.is_file() and path.suffix in TEXT_SUFFIXES)
 

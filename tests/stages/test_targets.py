@@ -1,0 +1,101 @@
+"""The native library of a compile: delivered, equal to the ONNX file, refused with a reason."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from compiling import compiled, proto, residual, samples, weight
+
+import ptqc
+from ptqc.artifact import Artifact
+from ptqc.cli import main
+from ptqc.errors import TargetError, UsageError
+from ptqc.options import TargetOptions
+from ptqc.stages import native
+from ptqc.stages.native import check_target
+
+pytest.importorskip("tvm_ffi", reason="native libraries need apache-tvm: pip install 'ptqc[tvm]'")
+
+
+@pytest.fixture(scope="module")
+def artifact(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+    return compiled(residual(), samples(3, 8, 8), tmp_path_factory.mktemp("native"), "25%", target="cpu")
+
+
+def test_the_library_is_part_of_the_artifact(artifact: Artifact) -> None:
+    assert {"cpu/model.so", "cpu/interface.json"} <= set(artifact.manifest["files"])
+    found = artifact.manifest["targets"]["cpu"]
+    assert found["isa"] == "avx2"
+    assert found["cpu_features"] == ["avx2", "fma", "bmi1", "bmi2", "f16c", "movbe"]
+    assert found["verification"]["integers_compared"] > 1000
+    assert found["verification"]["end_to_end_different"] == {}
+    assert "none differs end to end" in " ".join(artifact.summary().split())
+
+
+def test_the_library_gives_what_the_file_gives_at_any_batch_size(artifact: Artifact) -> None:
+    opened = ptqc.load(artifact.folder)
+    session = opened.session()
+    name = session.get_inputs()[0].name
+    for batch in (1, 3):
+        x = np.random.default_rng(batch).normal(size=(batch, 3, 8, 8)).astype(np.float32)
+        wanted = session.run(None, {name: x})[0]
+        (found,) = opened.run({name: x}).values()
+        np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-5 * np.abs(wanted).max())
+
+
+def test_a_changed_library_is_refused_before_it_is_loaded(artifact: Artifact) -> None:
+    library = artifact.folder / "cpu" / "model.so"
+    data = library.read_bytes()
+    library.write_bytes(data + b"\0")
+    try:
+        with pytest.raises(UsageError, match=r"model\.so was changed"):
+            ptqc.load(artifact.folder)
+    finally:
+        library.write_bytes(data)
+
+
+def test_an_artifact_without_a_library_says_so(tmp_path: Path) -> None:
+    with pytest.raises(TargetError, match="compile with --target cpu"):
+        Artifact(tmp_path).native()
+
+
+@pytest.fixture(scope="module")
+def cosine() -> onnx.ModelProto:
+    """A convolution behind an operator that no family takes."""
+    graph = """g (float[N,3,8,8] x) => (float[N,8,8,8] y) {
+        c = Cos(x)
+        y = Conv<pads=[1,1,1,1]>(c, w)
+    }"""
+    return proto(graph, w=weight(8, 3, 3, 3))
+
+
+def test_a_node_without_a_kernel_is_named(cosine: onnx.ModelProto, tmp_path: Path) -> None:
+    with pytest.raises(TargetError, match=r"no kernel for Cos c: .*--allow-missing-target"):
+        compiled(cosine, samples(3, 8, 8), tmp_path, None, target="cpu")
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_rest_is_delivered_where_the_target_may_be_missing(cosine: onnx.ModelProto, tmp_path: Path) -> None:
+    artifact = compiled(cosine, samples(3, 8, 8), tmp_path, None, target="cpu", allow_missing_target=True)
+    assert "no kernel for Cos c" in artifact.manifest["targets"]["cpu"]["missing"]
+    assert not (artifact.folder / "cpu").exists()
+    assert "not built" in artifact.summary()
+
+
+def test_unknown_targets_and_instruction_sets_are_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="target is 'gpu'; known: cpu"):
+        TargetOptions(target="gpu")  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="cpu is 'sse'; known: avx2, avx512-vnni"):
+        TargetOptions(cpu="sse")  # type: ignore[arg-type]
+    arguments = ["compile", "m.onnx", "-o", str(tmp_path / "out"), "--target", "cpu", "--cpu", "sse"]
+    assert main(arguments) == 2
+    assert "known: avx2" in capsys.readouterr().err
+
+
+def test_a_missing_tvm_is_told_before_any_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "find_spec", lambda _name: None)
+    with pytest.raises(TargetError, match=r"pip install 'ptqc\[tvm\]'"):
+        check_target(TargetOptions("cpu"))
+    check_target(TargetOptions("cpu", allow_missing_target=True))
+    check_target(TargetOptions())
