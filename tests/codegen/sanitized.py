@@ -1,0 +1,113 @@
+"""One kernel of every family through TVM's C target, built with address and undefined-behaviour sanitizers.
+
+`python sanitized.py build FOLDER` writes the library and its inputs; `python sanitized.py run FOLDER`, with the
+sanitizer's runtime preloaded, runs each kernel on buffers of exactly the declared size and compares with what `build`
+expects. `fault` in place of `run` gives one kernel an output that is too small.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+
+FLAGS = ["-g", "-O1", "-ffp-contract=off", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+
+
+def build(folder: Path) -> None:
+    """Kernels of all families on odd shapes: primes, one channel, groups, borders."""
+    import tvm
+
+    from ptqc.codegen.tvm import isa
+    from ptqc.codegen.tvm.families import Built, dense, depthwise, functions, move, pointwise, pool
+    from ptqc.codegen.tvm.layout import Layout
+    from ptqc.codegen.tvm.window import Window
+
+    plain = isa.C
+    random = np.random.default_rng(0)
+
+    def codes(*shape: int) -> np.ndarray:
+        return random.integers(-64, 64, shape).astype(np.int8)
+
+    x, real, other = Layout((6, 7, 5), "uint8"), Layout((6, 7, 5), "float32"), Layout((6, 7, 5), "uint8", outside=True)
+    full, grouped = Window(6, (7, 5), (3, 2), (2, 1), (1, 2)), Window(6, (7, 5), (3, 3))
+    rows, columns = full.output
+    dense_out = Layout((5, rows, columns), "uint8")
+    wide, half, each = (Layout((6, *grouped.output), kind) for kind in ("uint8", "float32", "uint8"))
+    numbers = np.ones(6, np.float32)
+    loops, groups = dense.Dense(full, 5, 1, plain, 1), dense.Dense(grouped, 6, 2, plain, 4)
+    kernels: list[tuple[Built, list[Layout], Layout]] = [
+        (dense.integer(x, dense_out, loops, codes(5, 6, 3, 2), numbers[:5], numbers[:5] / 99, 3), [x], dense_out),
+        (dense.real(real, half, groups, codes(6, 3, 3, 3), numbers), [real], half),
+        (depthwise.integer(x, wide, grouped, plain, codes(6, 3, 3), numbers, numbers / 99, 3), [x], wide),
+        (depthwise.real(real, half, grouped, plain, codes(6, 3, 3), numbers), [real], half),
+        (pointwise.add(x, x, x, plain, np.array([0.5, 0.25, 3.0], np.float32)), [x, x], x),
+        (pointwise.mul(x, x, x, plain, (3, 4, 5), 0.01), [x, x], x),
+        (pointwise.table(x, x, plain, np.arange(256)[::-1]), [x], x),
+        (pointwise.limit(x, x, plain, 9, 99), [x], x),
+        (pointwise.quantize(real, other, plain, 0.1, 7), [real], other),
+        (pointwise.dequantize(other, real, plain, 0.1, 7), [other], real),
+        (pool.largest(x, each, grouped, plain), [x], each),
+        (pool.mean_codes(x, Layout((6, 1, 1), "uint8"), plain, (1, 2), 0.02), [x], Layout((6, 1, 1), "uint8")),
+        (pool.mean(real, Layout((6, 1, 1), "float32"), plain), [real], Layout((6, 1, 1), "float32")),
+        (move.pad(x, Layout((6, 9, 8), "uint8"), (0, 1, 2), 4.0), [x], Layout((6, 9, 8), "uint8")),
+        (move.transpose(x, Layout((5, 6, 7), "uint8"), (2, 0, 1)), [x], Layout((5, 6, 7), "uint8")),
+        (move.concat([x, x], Layout((12, 7, 5), "uint8"), 0), [x, x], Layout((12, 7, 5), "uint8")),
+        (functions.unary("Sigmoid", real, real, plain, ()), [real], real),
+        (functions.unary("Exp", real, real, plain, ()), [real], real),
+        (functions.binary("Div", [real, real], real, plain), [real, real], real),
+    ]
+    functions_by_name = {built.name: built.function for built, _, _ in kernels}
+    library = tvm.tirx.build(tvm.IRModule(functions_by_name), target=tvm.target.Target({"kind": "c"}))
+    library.export_library(str(folder / "kernels.so"), options=FLAGS)
+    arrays, calls = {}, []
+    for index, (built, inputs, output) in enumerate(kernels):
+        shapes = [(2, *layout.shape) if layout.outside else (2, layout.stride) for layout in (*inputs, output)]
+        for place, (layout, shape) in enumerate(zip(inputs, shapes, strict=False)):
+            made = random.integers(0, 256, shape) if layout.dtype == "uint8" else random.normal(size=shape)
+            arrays[f"{index}/{place}"] = made.astype(layout.dtype)
+        for place, constant in enumerate(built.constants):
+            arrays[f"{index}/{len(inputs) + place}"] = np.asarray(constant)
+        calls.append([built.name, len(inputs) + len(built.constants), shapes[-1], output.dtype])
+    np.savez(folder / "arrays.npz", **arrays)
+    (folder / "calls.json").write_text(json.dumps(calls))
+
+
+def run(folder: Path, *, too_small: bool) -> None:
+    """Call every kernel."""
+    import ctypes
+    from importlib.util import find_spec
+
+    import tvm_ffi
+
+    spec = find_spec("tvm")
+    assert spec is not None
+    assert spec.submodule_search_locations
+    ctypes.CDLL(str(Path(spec.submodule_search_locations[0]) / "lib" / "libtvm_runtime.so"), ctypes.RTLD_GLOBAL)
+    library = tvm_ffi.load_module(str(folder / "kernels.so"))
+    with np.load(folder / "arrays.npz") as arrays:
+        for index, (name, count, shape, dtype) in enumerate(json.loads((folder / "calls.json").read_text())):
+            given = [tvm_ffi.from_dlpack(exactly(arrays[f"{index}/{place}"])) for place in range(count)]
+            output = exactly(np.zeros(shape, dtype), missing=8 if too_small else 0)
+            library.get_function(name)(*given, tvm_ffi.from_dlpack(output))
+    print("all kernels ran")
+
+
+def exactly(array: np.ndarray, missing: int = 0) -> np.ndarray:
+    """A copy whose memory ends `missing` bytes before the array does, in a block of the allocator's own."""
+    import ctypes
+
+    libc = ctypes.CDLL(None)
+    place, size = ctypes.c_void_p(), array.nbytes - missing
+    libc.posix_memalign(ctypes.byref(place), ctypes.c_size_t(64), ctypes.c_size_t(size))
+    assert place.value is not None
+    ctypes.memmove(place, array.ctypes.data, size)
+    whole = (ctypes.c_uint8 * array.nbytes).from_address(place.value)
+    return np.frombuffer(whole, array.dtype).reshape(array.shape)
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "build":
+        build(Path(sys.argv[2]))
+    else:
+        run(Path(sys.argv[2]), too_small=sys.argv[1] == "fault")

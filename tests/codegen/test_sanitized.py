@@ -1,0 +1,56 @@
+"""Kernels of every family under address and undefined-behaviour sanitizers, and a fault that these must find."""
+
+import os
+import shutil
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).with_name("sanitized.py")
+
+pytestmark = [
+    pytest.mark.skipif(find_spec("tvm") is None, reason="needs apache-tvm: pip install 'ptqc[tvm]'"),
+    pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++ with its sanitizers"),
+]
+
+
+def python(what: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(SCRIPT), what, str(folder)],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("sanitized")
+    done = python("build", folder)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+@pytest.fixture(scope="module")
+def preload() -> dict[str, str]:
+    runtime = subprocess.run(["g++", "-print-file-name=libasan.so"], capture_output=True, text=True, check=True)
+    path = runtime.stdout.strip()
+    if not Path(path).is_absolute():
+        pytest.skip("g++ has no address sanitizer here")
+    return {"LD_PRELOAD": path, "ASAN_OPTIONS": "detect_leaks=0", "PYTHONMALLOC": "malloc"}
+
+
+def test_no_kernel_is_reported(built: Path, preload: dict[str, str]) -> None:
+    done = python("run", built, **preload)
+    assert "all kernels ran" in done.stdout, done.stderr[-2000:]
+    assert done.returncode == 0
+
+
+def test_an_output_that_is_too_small_is_reported(built: Path, preload: dict[str, str]) -> None:
+    done = python("fault", built, **preload)
+    assert done.returncode != 0
+    assert "heap-buffer-overflow" in done.stderr

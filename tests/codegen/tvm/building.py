@@ -1,0 +1,44 @@
+"""Kernels on their own: many are compiled into one library, and each is run on given values."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ptqc.codegen.tvm import isa, package, worker
+from ptqc.codegen.tvm.families import Built
+from ptqc.codegen.tvm.isa import Isa
+from ptqc.codegen.tvm.layout import Layout
+from ptqc.codegen.tvm.package import Program, Step
+
+
+def present() -> list[Isa]:
+    """Vector instruction sets of this processor."""
+    system = Path("/proc/cpuinfo")
+    flags = set(system.read_text().split()) if system.is_file() else set()
+    return [known for known in (isa.AVX2, isa.AVX512_VNNI) if flags.issuperset(known.features)]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A kernel, the layouts and values of its inputs (batch first), and the layout of its output."""
+
+    built: Built
+    given: Sequence[Layout]
+    values: Sequence[np.ndarray]
+    output: Layout
+
+
+def run(cases: Sequence[Case], chosen: Isa, folder: Path) -> list[np.ndarray]:
+    """What each kernel computes; all are compiled together."""
+    steps, layouts = [], {}
+    for number, case in enumerate(cases):
+        names = [f"x{number}_{place}" for place in range(len(case.given))]
+        layouts |= dict(zip(names, case.given, strict=True)) | {f"y{number}": case.output}
+        steps.append(Step(case.built, tuple(names), f"y{number}"))
+    inputs = tuple(name for step in steps for name in step.inputs)
+    program = Program(tuple(steps), layouts, inputs, tuple(step.output for step in steps))
+    package.link(program, chosen, folder / "kernels.so")
+    loaded = worker.load(folder / "kernels.so", program)
+    return [loaded(number, case.values) for number, case in enumerate(cases)]

@@ -1,0 +1,160 @@
+"""Convolutions and products give the reference's integers for any geometry, and float32 as close as it can be."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tvm.tirx", reason="the cpu target needs Apache TVM")
+
+from building import Case, present, run
+
+from ptqc import integer
+from ptqc.codegen.tvm.emitters.layers import _with_zero_point
+from ptqc.codegen.tvm.families import dense, depthwise
+from ptqc.codegen.tvm.isa import Isa
+from ptqc.codegen.tvm.layout import Layout
+from ptqc.codegen.tvm.window import Window
+from ptqc.formats import UINT8, QuantParams
+
+INSTRUCTION_SETS = pytest.mark.parametrize("chosen", present(), ids=lambda chosen: chosen.name)
+BATCH = 2
+FULL, SEVEN = 128, 64
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """A layer. reach: weights are codes from −reach to reach − 1."""
+
+    window: Window
+    outputs: int
+    groups: int = 1
+    reach: int = FULL
+
+    @property
+    def is_depthwise(self) -> bool:
+        return self.groups == self.window.channels == self.outputs and self.groups > 1
+
+    @property
+    def given(self) -> tuple[int, ...]:
+        return (self.window.channels, *self.window.size)
+
+    @property
+    def made(self) -> tuple[int, ...]:
+        return (self.outputs, *self.window.output)
+
+
+CHOSEN = [
+    Geometry(Window(1, (1, 1)), 1),
+    Geometry(Window(67, (1, 1)), 10),
+    Geometry(Window(128, (1, 1)), 37, reach=SEVEN),
+    Geometry(Window(3, (9, 11), (3, 3)), 16),
+    Geometry(Window(13, (7, 7), (1, 1)), 17),
+    Geometry(Window(8, (9, 9), (1, 1), (3, 3)), 24),
+    Geometry(Window(5, (12, 10), (3, 2), (4, 5)), 7),
+    Geometry(Window(4, (11, 13), (3, 3), (1, 1), (2, 3)), 9),
+    Geometry(Window(12, (8, 8), (3, 3), (2, 1)), 18, 3),
+    Geometry(Window(6, (5, 6), (1, 1)), 6, 2),
+    Geometry(Window(4, (6, 6), (3, 3)), 8, 4),
+    Geometry(Window(7, (1, 31), (1, 5), (1, 2), (1, 2)), 11),
+    Geometry(Window(1, (10, 10), (5, 5)), 1),
+    Geometry(Window(32, (6, 6), (3, 3)), 64, reach=SEVEN),
+    Geometry(Window(5, (9, 9), (3, 3)), 5, 5),
+    Geometry(Window(32, (7, 9), (3, 3), (2, 2)), 32, 32),
+    Geometry(Window(19, (9, 10), (3, 2), (1, 1), (2, 2)), 19, 19),
+    Geometry(Window(2, (1, 20), (1, 7)), 2, 2),
+]
+
+
+def drawn(seed: int) -> Geometry:
+    random = np.random.default_rng(seed)
+    kernel = tuple(int(n) for n in random.integers(1, 4, 2))
+    strides, dilations = (tuple(int(n) for n in random.integers(1, 4, 2)) for _ in range(2))
+    size = tuple(int(random.integers(3, 9)) + (k - 1) * d for k, d in zip(kernel, dilations, strict=True))
+    groups = int(random.integers(1, 4))
+    channels, outputs = (groups * int(random.integers(1, 14)) for _ in range(2))
+    window = Window(channels, (size[0], size[1]), (kernel[0], kernel[1]), (strides[0], strides[1]), (dilations[0], dilations[1]))  # fmt: skip
+    return Geometry(window, outputs, groups, int(random.choice([SEVEN, FULL])))
+
+
+GEOMETRIES = [*CHOSEN, *(drawn(seed) for seed in range(8))]
+
+
+def integer_case(geometry: Geometry, chosen: Isa, seed: int) -> tuple[Case, np.ndarray]:
+    """A kernel on random codes, and the codes that it must give."""
+    random = np.random.default_rng(seed)
+    window, reach = geometry.window, geometry.reach
+    weights = random.integers(-reach, reach, (geometry.outputs, window.channels // geometry.groups, *window.kernel))
+    weights[0].flat[0], weights[-1].flat[-1] = -reach, reach - 1
+    if geometry.outputs > 2:
+        weights[1] = 0
+    weights = weights.astype(np.int8)
+    bias = random.integers(-3000, 3000, geometry.outputs).astype(np.int32)
+    x = random.integers(0, 256, (BATCH, *geometry.given)).astype(np.uint8)
+    zero_point = int(random.integers(0, 256))
+    total = integer.conv_accumulator(
+        x, zero_point, weights, bias, strides=window.strides, pads=[0] * 4, dilations=window.dilations,
+        groups=geometry.groups,
+    )  # fmt: skip
+    y = QuantParams(UINT8, 1.0, int(random.integers(60, 200)))
+    factor = (random.uniform(0.5, 1.5, geometry.outputs) * 60 / max(1.0, float(total.std()))).astype(np.float32)
+    wanted = integer.requantize(total, factor.reshape(1, -1, 1, 1), y)
+    given, made = Layout(geometry.given, "uint8"), Layout(geometry.made, "uint8")
+    folded = _with_zero_point(weights, bias, zero_point)
+    if geometry.is_depthwise:
+        kernel = depthwise.integer(given, made, window, chosen, weights, folded, factor, y.zero_point)
+    else:
+        loops = dense.Dense(window, geometry.outputs, geometry.groups, chosen, 1, dense.parts(chosen, weights))
+        kernel = dense.integer(given, made, loops, weights, folded, factor, y.zero_point)
+    return Case(kernel, [given], [x], made), wanted
+
+
+def real_case(geometry: Geometry, chosen: Isa, seed: int) -> tuple[Case, np.ndarray]:
+    """A float kernel on random numbers, and what float64 gives."""
+    random = np.random.default_rng(seed)
+    window = geometry.window
+    shape = (geometry.outputs, window.channels // geometry.groups, *window.kernel)
+    weights = random.standard_normal(shape).astype(np.float32)
+    bias = random.standard_normal(geometry.outputs).astype(np.float32)
+    x = random.standard_normal((BATCH, *geometry.given)).astype(np.float32)
+    columns = integer.im2col(
+        x.astype(np.float64), window.kernel, strides=window.strides, pads=[0] * 4, dilations=window.dilations
+    )
+    columns = columns.reshape(BATCH, geometry.groups, shape[1] * shape[2] * shape[3], -1)
+    kernels = weights.astype(np.float64).reshape(geometry.groups, geometry.outputs // geometry.groups, -1)
+    wanted = np.einsum("gok,ngkp->ngop", kernels, columns).reshape(BATCH, *geometry.made) + bias.reshape(-1, 1, 1)
+    given, made = Layout(geometry.given, "float32"), Layout(geometry.made, "float32")
+    if geometry.is_depthwise:
+        kernel = depthwise.real(given, made, window, chosen, weights, bias)
+    else:
+        kernel = dense.real(
+            given, made, dense.Dense(window, geometry.outputs, geometry.groups, chosen, 4), weights, bias
+        )
+    return Case(kernel, [given], [x], made), wanted
+
+
+@INSTRUCTION_SETS
+def test_integer_layers_give_the_references_codes(chosen: Isa, tmp_path: Path) -> None:
+    cases = [integer_case(geometry, chosen, seed) for seed, geometry in enumerate(GEOMETRIES)]
+    for geometry, found, (_, wanted) in zip(
+        GEOMETRIES, run([c for c, _ in cases], chosen, tmp_path), cases, strict=True
+    ):
+        np.testing.assert_array_equal(found, wanted, str(geometry))
+        assert wanted.size < 50 or len(np.unique(wanted)) > 10
+
+
+@INSTRUCTION_SETS
+def test_float_layers_are_close_to_float64(chosen: Isa, tmp_path: Path) -> None:
+    cases = [real_case(geometry, chosen, seed) for seed, geometry in enumerate(GEOMETRIES)]
+    for geometry, found, (_, wanted) in zip(
+        GEOMETRIES, run([c for c, _ in cases], chosen, tmp_path), cases, strict=True
+    ):
+        assert np.abs(found - wanted).max() <= 1e-5 * np.abs(wanted).max(), geometry
+
+
+def test_eight_bit_weights_are_halved_only_where_sums_would_overflow() -> None:
+    for chosen in present():
+        for reach in (SEVEN, FULL):
+            weights = np.array([-reach, reach - 1], np.int8)
+            assert dense.parts(chosen, weights) == (2 if chosen.halves and reach == FULL else 1)
