@@ -59,7 +59,7 @@ def _prepare(builder: Any, kernel: Any, program: Program) -> list[Any]:
     with builder.function("prepare", params=[]):
         found = [_ready(builder, kernel, constant) for step in program.steps for constant in step.built.constants]
         builder.emit_func_output(builder.emit(relax.Tuple(found)) if found else relax.Tuple([]))
-    return [value.ty if hasattr(value, "ty") else value.struct_info for value in found]
+    return [value.ty for value in found]
 
 
 def _ready(builder: Any, kernel: Any, constant: Stored) -> Any:
@@ -106,7 +106,7 @@ def _type(layout: Layout, batch: Any) -> Any:
 
 
 def link(program: Program, isa: Isa, path: Path) -> None:
-    """Compile a program and write the library; the same program always gives the same bytes."""
+    """Compile a program and write the library."""
     import tvm
 
     target = tvm.target.Target(isa.target)
@@ -115,7 +115,7 @@ def link(program: Program, isa: Isa, path: Path) -> None:
 
 
 def _link(output: str, objects: Sequence[str], options: Sequence[str] | None = None, **_: Any) -> None:
-    """Link without anything in the file that depends on where or when."""
+    """Link with nothing in the file that depends on folders or times; the order of TVM's shape code may still vary."""
     compiler = os.environ.get("CXX", "g++")
     flags = ["-shared", "-fPIC", "-O2", "-ffp-contract=off", "-Wl,--build-id=none", "-s"]
     folder = Path(objects[0]).parent

@@ -1,6 +1,7 @@
 """Constants are stored in few bytes and come back exactly when the library is loaded."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,8 +10,7 @@ pytest.importorskip("tvm.tirx", reason="the cpu target needs Apache TVM")
 
 from ptqc.codegen.tvm import constants, isa, package, worker
 from ptqc.codegen.tvm.constants import Scaled, Stored
-from ptqc.codegen.tvm.families import pointwise
-from ptqc.codegen.tvm.families import Built
+from ptqc.codegen.tvm.families import build
 from ptqc.codegen.tvm.layout import Layout
 from ptqc.codegen.tvm.package import Program, Step
 
@@ -22,17 +22,6 @@ def every_code(bits: int, size: int = 200) -> np.ndarray:
     codes = np.random.default_rng(bits).integers(low, high, size)
     codes[:2] = low, high - 1
     return codes.astype(np.int8)
-
-
-def prepared(stored: tuple[Stored, ...], folder: Path) -> list[np.ndarray]:
-    """Constants as a library has them after it was loaded."""
-    layout = Layout((4,), "uint8")
-    kernel = pointwise.copy(layout, layout, isa.C)
-    function = kernel.function
-    program = Program(
-        (Step(Built(kernel.name, function, stored), ("x",), "y"),), {"x": layout, "y": layout}, ("x",), ("y",)
-    )
-    return program, function
 
 
 @pytest.mark.parametrize("bits", WIDTHS)
@@ -76,14 +65,12 @@ def test_loading_gives_the_constants_back(tmp_path: Path) -> None:
     stored: list[Stored] = [every_code(bits) for bits in WIDTHS]
     stored += [every_code(3, 203), Scaled(every_code(4, 240), np.linspace(0.1, 2, 10, dtype=np.float32), 2)]
     layout = Layout((4,), "uint8")
-    from ptqc.codegen.tvm.families import build
 
-    def body(batch, *_):  # type: ignore[no-untyped-def]
-        from tvm.tirx.script import builder as T
+    def body(batch: Any, *buffers: Any) -> None:
+        from tvm.tirx.script import builder as T  # noqa: N812
 
-        *_, out = _
         with T.serial(batch) as sample:
-            T.buffer_store(out, T.uint8(0), [sample, T.int32(0)])
+            T.buffer_store(buffers[-1], T.uint8(0), [sample, T.int32(0)])
 
     kernel = build("nothing", [layout], stored, layout, body)
     program = Program((Step(kernel, ("x",), "y"),), {"x": layout, "y": layout}, ("x",), ("y",))

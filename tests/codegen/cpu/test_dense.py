@@ -74,7 +74,9 @@ def drawn(seed: int) -> Geometry:
     size = tuple(int(random.integers(3, 9)) + (k - 1) * d for k, d in zip(kernel, dilations, strict=True))
     groups = int(random.integers(1, 4))
     channels, outputs = (groups * int(random.integers(1, 14)) for _ in range(2))
-    window = Window(channels, (size[0], size[1]), (kernel[0], kernel[1]), (strides[0], strides[1]), (dilations[0], dilations[1]))  # fmt: skip
+    window = Window(
+        channels, (size[0], size[1]), (kernel[0], kernel[1]), (strides[0], strides[1]), (dilations[0], dilations[1])
+    )
     return Geometry(window, outputs, groups, int(random.choice([SEVEN, FULL])))
 
 

@@ -1,0 +1,70 @@
+"""Faults planted in the lowering: the comparison with the ONNX file must stop every one of them."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("tvm.tirx", reason="the cpu target needs Apache TVM")
+
+from networks import FEEDS, residual
+from tvm.tirx.script import builder
+
+from ptqc.codegen.tvm import target, worker
+from ptqc.codegen.tvm.emission import Emission
+from ptqc.codegen.tvm.emitters import codes, layers
+from ptqc.codegen.tvm.families import dense, depthwise, pool
+from ptqc.codegen.tvm.kernel import vector
+from ptqc.errors import VerificationError
+
+Changed = Callable[[Any], Any]  # from the right function to the wrong one
+
+
+def without_clipping(_right: Any) -> Any:
+    return lambda rounded, lanes: builder.Cast(vector("uint8", lanes), builder.Cast(vector("int32", lanes), rounded))
+
+
+FAULTS: dict[str, tuple[Any, str, Changed]] = {
+    "zero point off by one": (layers, "_with_zero_point", lambda right: lambda w, b, z: right(w, b, z + 1)),
+    "bias dropped": (layers, "_with_zero_point", lambda right: lambda w, _b, z: right(w, None, z)),
+    "border on the wrong side": (
+        Emission,
+        "padded",
+        lambda right: lambda self, name, p, v: right(self, name, [p[0] + p[2], p[1] + p[3], 0, 0], v),
+    ),
+    "border of zero codes": (Emission, "padded", lambda right: lambda self, name, p, _v: right(self, name, p, 0)),
+    "channels permuted": (dense.Dense, "pack", lambda right: lambda self, weights: right(self, weights[::-1])),
+    "stale scale": (layers, "multiplier", lambda right: lambda x, scale, y: right(x, scale, y) * 1.01),
+    "rounded down": (builder, "nearbyint", lambda _right: builder.floor),
+    "ratios of a sum swapped": (
+        codes,
+        "add_numbers",
+        lambda right: lambda a, b, y: (right(b, a, y)[0], right(a, b, y)[0], right(a, b, y)[2]),
+    ),
+    "mean of too few": (pool, "mean_codes", lambda right: lambda x, y, i, z, f: right(x, y, i, z, f * 1.1)),
+    "taps reversed": (depthwise, "_pack", lambda right: lambda weights: right(weights)[::-1]),
+    "not saturated": (dense, "to_codes", without_clipping),
+}
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("job")
+    made, file = residual()
+    target._write_job(folder, made.lowered, file, FEEDS, "avx2")
+    return folder
+
+
+def test_without_a_fault_nothing_differs(job: Path, tmp_path: Path) -> None:
+    worker._work(shutil.copytree(job, tmp_path / "job"))
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_is_found(fault: str, job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = shutil.copytree(job, tmp_path / "job")  # a process opens one library of one path only once
+    place, name, change = FAULTS[fault]
+    monkeypatch.setattr(place, name, change(getattr(place, name)))
+    with pytest.raises(VerificationError, match="differs from the ONNX file at"):
+        worker._work(own)

@@ -1,0 +1,94 @@
+"""Operators on codes give the reference's integers for all codes; functions in float32 are close to float64."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tvm.tirx", reason="the cpu target needs Apache TVM")
+
+from building import Case, present, run
+
+from ptqc import integer
+from ptqc.codegen.tvm.families import functions, pointwise, pool
+from ptqc.codegen.tvm.isa import Isa
+from ptqc.codegen.tvm.layout import Layout
+from ptqc.codegen.tvm.window import Window
+from ptqc.formats import UINT8, QuantParams
+
+INSTRUCTION_SETS = pytest.mark.parametrize("chosen", present(), ids=lambda chosen: chosen.name)
+CODES = np.arange(256, dtype=np.uint8)
+PAIRS = Layout((256, 256), "uint8")
+LEFT, RIGHT = (array.reshape(1, 256, 256) for array in np.meshgrid(CODES, CODES, indexing="ij"))
+AWKWARD = [(0.1, 3, 0.2, 250, 0.3, 128), (1 / 3, 0, 1 / 64, 255, 0.5, 7), (0.5, 128, 0.25, 128, 0.5, 128)]
+AWKWARD += [(7.25, 17, 1e-3, 99, 3.1, 0), (1e-4, 255, 9.7, 1, 8.3, 255)]
+PARAMETERS = [[QuantParams(UINT8, float(np.float32(n[i])), n[i + 1]) for i in (0, 2, 4)] for n in AWKWARD]
+
+
+@INSTRUCTION_SETS
+def test_sums_and_products_of_all_pairs_of_codes(chosen: Isa, tmp_path: Path) -> None:
+    cases, wanted = [], []
+    for a, b, y in PARAMETERS:
+        numbers = np.array(integer.add_numbers(a, b, y), np.float32)
+        zeros = (a.zero_point, b.zero_point, y.zero_point)
+        factor = float(integer.multiplier(a, np.asarray(b.scale), y))
+        for kernel in (
+            pointwise.add(PAIRS, PAIRS, PAIRS, chosen, numbers),
+            pointwise.mul(PAIRS, PAIRS, PAIRS, chosen, zeros, factor),
+        ):
+            cases.append(Case(kernel, [PAIRS, PAIRS], [LEFT, RIGHT], PAIRS))
+        wanted += [integer.add(LEFT, a, RIGHT, b, y), integer.mul(LEFT, a, RIGHT, b, y)]
+    for found, expected in zip(run(cases, chosen, tmp_path), wanted, strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
+@INSTRUCTION_SETS
+def test_rounding_tables_and_limits(chosen: Isa, tmp_path: Path) -> None:
+    y = QuantParams(UINT8, 0.5, 3)
+    halves = np.arange(-40, 300, 0.25, dtype=np.float32)
+    x = np.concatenate([halves, np.array([np.inf, -np.inf, 3e38, -3e38, 1e-40, -0.0], np.float32)])[None]
+    real, codes, all_codes = Layout(x.shape[1:], "float32"), Layout(x.shape[1:], "uint8"), Layout((256,), "uint8")
+    entries = np.random.default_rng(0).permutation(256).astype(np.uint8)
+    cases = [
+        Case(pointwise.quantize(real, codes, chosen, y.scale, y.zero_point), [real], [x], codes),
+        Case(pointwise.table(all_codes, all_codes, chosen, entries), [all_codes], [CODES[None]], all_codes),
+        Case(pointwise.limit(all_codes, all_codes, chosen, 17, 200), [all_codes], [CODES[None]], all_codes),
+    ]
+    rounded, looked_up, limited = run(cases, chosen, tmp_path)
+    np.testing.assert_array_equal(rounded, integer.quantize(x, y))
+    np.testing.assert_array_equal(looked_up[0], entries)
+    np.testing.assert_array_equal(limited[0], np.clip(CODES, 17, 200))
+
+
+@INSTRUCTION_SETS
+@pytest.mark.parametrize("channels", [1, 13, 40])
+def test_pools(chosen: Isa, channels: int, tmp_path: Path) -> None:
+    shape, window = (channels, 7, 9), Window(channels, (7, 9), (3, 2), (2, 3))
+    x = np.random.default_rng(channels).integers(0, 256, (2, *shape)).astype(np.uint8)
+    a, y = QuantParams(UINT8, 0.1, 100), QuantParams(UINT8, 0.013, 120)
+    given, made, mean = (
+        Layout(shape, "uint8"),
+        Layout((channels, *window.output), "uint8"),
+        Layout((channels, 1, 1), "uint8"),
+    )
+    factor = float(np.float32(a.scale) / (np.float32(y.scale) * np.float32(63)))
+    cases = [
+        Case(pool.largest(given, made, window, chosen), [given], [x], made),
+        Case(pool.mean_codes(given, mean, chosen, (a.zero_point, y.zero_point), factor), [given], [x], mean),
+    ]
+    largest, means = run(cases, chosen, tmp_path)
+    taps = integer.im2col(x, window.kernel, strides=window.strides, pads=[0] * 4, dilations=window.dilations)
+    np.testing.assert_array_equal(largest, taps.max(2))
+    np.testing.assert_array_equal(means, integer.global_average_pool(x, a, y))
+
+
+FUNCTIONS = {"Sigmoid": lambda x: 1 / (1 + np.exp(-x)), "Tanh": np.tanh, "Exp": np.exp}
+
+
+@INSTRUCTION_SETS
+def test_functions_are_close_to_float64(chosen: Isa, tmp_path: Path) -> None:
+    x = np.concatenate([np.linspace(-90, 0, 4000), np.linspace(-1, 1, 999)]).astype(np.float32)[None]
+    layout = Layout(x.shape[1:], "float32")
+    cases = [Case(functions.unary(name, layout, layout, chosen, []), [layout], [x], layout) for name in FUNCTIONS]
+    for name, found in zip(FUNCTIONS, run(cases, chosen, tmp_path), strict=True):
+        assert np.abs(found - FUNCTIONS[name](x.astype(np.float64))).max() <= 1e-6, name

@@ -1,0 +1,58 @@
+"""A quantized graph becomes a verified library, or the node without a kernel is named."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tvm.tirx", reason="the cpu target needs Apache TVM")
+
+from graphs import noise, parse
+from lowering import quantized, samples
+from networks import FEEDS, residual
+
+from ptqc.codegen.onnxruntime.export import export
+from ptqc.codegen.tvm import target
+from ptqc.errors import TargetError
+
+
+def test_a_residual_network_becomes_a_verified_library() -> None:
+    made, file = residual()
+    first = target.build(made.lowered, file, FEEDS)
+    verification = first.report["verification"]
+    assert verification["end_to_end_different"] == {}
+    assert verification["integers_compared"] > 1000
+    assert first.interface["inputs"] == [{"name": "x", "dtype": "float32", "shape": [None, 3, 8, 8]}]
+
+
+def test_a_node_without_a_kernel_is_named() -> None:
+    graph = "g (float[N, 3, 8, 8] x) => (float[N, 4, 8, 8] y) { c = Conv(x, w) y = Erf(c) }"
+    made = quantized(parse(graph, w=noise(4, 3, 1, 1)), FEEDS)
+    with pytest.raises(TargetError, match="no kernel for Erf y"):
+        target.build(made.lowered, export(made.lowered, made.model), FEEDS)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_random_networks(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    channels, size, outputs = (int(random.integers(low, high)) for low, high in ((1, 20), (1, 4), (1, 20)))
+    pads = [int(n) for n in random.integers(0, size, 4)]
+    stride, dilation = (int(n) for n in random.integers(1, 3, 2))
+    graph = f"""g (float[N, 3, 12, 11] x) => (float[N, {outputs}] y) {{
+        a = Conv <pads = [1, 1, 1, 1]> (x, w)
+        r = Relu(a)
+        d = Conv <pads = {pads}, strides = [{stride}, 1], dilations = [1, {dilation}]> (r, v)
+        e = Conv (d, u)
+        s = Add(e, d)
+        m = GlobalAveragePool(s)
+        f = Flatten(m)
+        y = Gemm <transB = 1> (f, h)
+    }}"""
+    constants = {
+        "w": noise(channels, 3, 3, 3, seed=seed, scale=0.4),
+        "v": noise(channels, channels, size, size, seed=seed + 1, scale=0.4),
+        "u": noise(channels, channels, 1, 1, seed=seed + 2, scale=0.4),
+        "h": noise(outputs, channels, seed=seed + 3),
+    }
+    feeds = samples(2, 3, 12, 11)
+    made = quantized(parse(graph, **constants), feeds)
+    built = target.build(made.lowered, export(made.lowered, made.model), feeds)
+    assert built.report["verification"]["end_to_end_different"] == {}
