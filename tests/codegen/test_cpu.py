@@ -1,4 +1,4 @@
-"""The tests in `cpu/`, which load TVM's compiler, in a process of their own: beside the other libraries it may crash."""
+"""Runs the tests in `cpu/`, which load TVM's compiler, in a process of their own: beside other libraries it may crash."""
 
 import subprocess
 import sys
