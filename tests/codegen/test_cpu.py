@@ -1,4 +1,4 @@
-"""Runs the tests in `cpu/`, which load TVM's compiler, in a process of their own: beside other libraries it may crash."""
+"""Runs the tests in `cpu/`, which load the TVM compiler, in a process of their own, as it may crash beside others."""
 
 import subprocess
 import sys
