@@ -20,7 +20,7 @@ from ptqc import native
 from ptqc.errors import TargetError, UsageError
 from ptqc.native import Library
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[3]
 EXAMPLE = ROOT / "examples" / "cpp" / "main.cpp"
 HEAVY = ("tvm", "torch", "onnx", "onnxruntime")
 
