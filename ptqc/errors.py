@@ -3,6 +3,7 @@
 PtqcError
 ├── UsageError           2   an option, a budget or an output folder that cannot be accepted
 ├── ModelError           2   a model that cannot be read or is not supported
+│   └── Unsupported      2   an operator that gradients cannot be computed through
 ├── CalibrationError     2   calibration data that does not fit the model
 ├── TargetError          2   a target that cannot be built for this model, or not run on this machine
 ├── Infeasible           2   a budget below the smallest reachable size
@@ -29,6 +30,10 @@ class ModelError(PtqcError):
     """The model cannot be read, is damaged, or uses something unsupported."""
 
     exit_code = 2
+
+
+class Unsupported(ModelError):
+    """The model has an operator that gradients cannot be computed through."""
 
 
 class CalibrationError(PtqcError):

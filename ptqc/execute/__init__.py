@@ -1,1 +1,1 @@
-"""The one way to run a graph: ONNX Runtime, whole models with taps or node by node over a stream of samples."""
+"""The one way to run a graph: ONNX Runtime, or torch where gradients are needed (`ptqc.execute.torch`)."""
