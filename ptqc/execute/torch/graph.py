@@ -21,7 +21,7 @@ def unsupported(model: ir.Model) -> list[ir.Node]:
 
 def refusal(node: ir.Node) -> str | None:
     """Why a node cannot be run in torch; None if it can."""
-    label = f"the {node.op_type} that gives {node.outputs[0].name!r}"
+    label = _label(node)
     if node.op_type != "Constant" and (node.domain or node.op_type not in OPERATORS):
         domain = f" (of the domain {node.domain})" if node.domain else ""
         return f"{label}{domain} is not known; known are {', '.join(sorted(OPERATORS))}"
@@ -30,6 +30,10 @@ def refusal(node: ir.Node) -> str | None:
             return f"{label} has to do with {value.name!r} of type {value.dtype}, which torch lacks"
     reason = CHECKS[node.op_type](node) if node.op_type in CHECKS else None
     return None if reason is None else f"{label} cannot be run: {reason}"
+
+
+def _label(node: ir.Node) -> str:
+    return f"the {node.op_type} that gives {next(value.name for value in node.outputs if value.name)!r}"
 
 
 @dataclass(frozen=True)
@@ -71,7 +75,8 @@ class TorchGraph:
         replace: tensors that stand for constants.
         hook: called with the name and value of every activation, feeds included; its readers see what it returns.
         Values are let go as soon as nothing reads them any more.
-        Raises Unsupported for a needed node that torch cannot run, ValueError for a name that is unknown or missing.
+        Raises Unsupported for a needed node that torch cannot run, ValueError for a name that is unknown or missing;
+        what torch itself raises carries a note that names the node.
         """
         names = tuple(self.outputs if taps is None else taps)
         replace = replace or {}
@@ -131,5 +136,9 @@ def _constants(model: ir.Model) -> Iterable[tuple[str, Tensor]]:
 
 def _outputs(step: _Step, values: Mapping[str, Tensor], constants: Mapping[str, Tensor]) -> Sequence[Tensor]:
     inputs = [None if name is None else values[name] if name in values else constants[name] for name in step.reads]
-    outputs = OPERATORS[step.node.op_type](step.node, *inputs)
+    try:
+        outputs = OPERATORS[step.node.op_type](step.node, *inputs)
+    except Exception as error:
+        error.add_note(f"in {_label(step.node)}")
+        raise
     return (outputs,) if isinstance(outputs, Tensor) else outputs
