@@ -1,7 +1,7 @@
 """Every operator in torch against the node tests that come with onnx, collected in this process."""
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -45,7 +45,16 @@ class Outcomes:
 
 
 @pytest.fixture(scope="module")
-def outcomes() -> Outcomes:
+def one_thread() -> Iterator[None]:
+    """Starting threads takes longer than the small tensors here."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def outcomes(one_thread: None) -> Outcomes:  # noqa: ARG001
     result = Outcomes([], {}, {}, set())
     for case in runnable_cases():
         model = ir.from_proto(case.model)

@@ -21,15 +21,14 @@ def unsupported(model: ir.Model) -> list[ir.Node]:
 
 def refusal(node: ir.Node) -> str | None:
     """Why a node cannot be run in torch; None if it can."""
-    label = _label(node)
     if node.op_type != "Constant" and (node.domain or node.op_type not in OPERATORS):
         domain = f" (of the domain {node.domain})" if node.domain else ""
-        return f"{label}{domain} is not known; known are {', '.join(sorted(OPERATORS))}"
+        return f"{_label(node)}{domain} is not known; known are {', '.join(sorted(OPERATORS))}"
     for value in (*node.inputs, *node.outputs):
         if value is not None and value.dtype is not None and value.dtype not in DTYPES:
-            return f"{label} has to do with {value.name!r} of type {value.dtype}, which torch lacks"
+            return f"{_label(node)} has to do with {value.name!r} of type {value.dtype}, which torch lacks"
     reason = CHECKS[node.op_type](node) if node.op_type in CHECKS else None
-    return None if reason is None else f"{label} cannot be run: {reason}"
+    return None if reason is None else f"{_label(node)} cannot be run: {reason}"
 
 
 def _label(node: ir.Node) -> str:
