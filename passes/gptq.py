@@ -1,21 +1,26 @@
 """GPTQ: rounding a layer's weights column by column, each error passed on to the columns not yet rounded.
 
 Frantar, Ashkboos, Hoefler, Alistarh 2022 (arXiv 2210.17323), algorithm 1: with U the upper Cholesky factor of H⁻¹,
-e_j = (w_j − Q(w_j)) / U_jj, then W_{:,j:} −= e_j · U_{j,j:}. All groups of a layer are solved together, so a depthwise
-layer is one batch of small problems.
+e_j = (w_j − Q(w_j)) / U_jj, then W_{:,j:} −= e_j · U_{j,j:}, columns of large H_jj first. All groups of a layer are
+solved together, so a depthwise layer is one batch of small problems.
+
+Coordinate descent can follow (Behdin et al. 2023, QuantEase, arXiv 2309.01885): with everything else held, the best
+code of column j is Q(q_j − ((Ŵ − W) H)_j / (H_jj s)); the error never grows.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
-from ptqc import grids
-from ptqc.formats import Format
+from ptqc import codebooks, grids
+from ptqc.formats import Family, Format
 from ptqc.passes import moments
 
 BLOCK = 128
 DAMPING = 0.01  # of the mean diagonal
+ROUNDS = 6  # of coordinate descent, at most
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,14 +38,18 @@ class Rounded:
 
 def inverse_factor(second: np.ndarray, damping: float = DAMPING) -> np.ndarray:
     """U (groups, d, d) with UᵀU = (H + damping · mean diagonal)⁻¹, upper triangular; computed in float64."""
-    second = second.astype(np.float64)
-    width = second.shape[-1]
-    mean = np.trace(second, axis1=1, axis2=2) / width
-    mean = np.where(mean > 0, mean, 1.0)
-    damped = second + np.eye(width) * (damping * mean)[:, None, None]
+    damped = _damped(second.astype(np.float64), damping)
     # chol(inv(H)) = reversed inverse of the Cholesky factor of the reversed H, without forming inv(H).
     lower = np.linalg.cholesky(damped[:, ::-1, ::-1])
     return np.ascontiguousarray(_invert_lower(lower)[:, ::-1, ::-1], np.float32)
+
+
+def _damped(second: np.ndarray, damping: float) -> np.ndarray:
+    """second with a share of its mean diagonal added to the diagonal."""
+    width = second.shape[-1]
+    mean = np.trace(second, axis1=1, axis2=2) / width
+    mean = np.where(mean > 0, mean, 1.0)
+    return np.asarray(second + np.eye(width, dtype=second.dtype) * (damping * mean)[:, None, None], second.dtype)
 
 
 def _invert_lower(lower: np.ndarray) -> np.ndarray:
@@ -56,45 +65,98 @@ def _invert_lower(lower: np.ndarray) -> np.ndarray:
     return inverse
 
 
-def solve(matrix: np.ndarray, second: np.ndarray, forms: Sequence[Format]) -> Mapping[Format, Rounded]:
+@dataclass(frozen=True, eq=False)
+class _Grid:
+    """Where the weights of one format may lie. scale (groups, R)."""
+
+    scale: np.ndarray
+    nearest: Callable[[np.ndarray], np.ndarray]
+
+
+def solve(
+    matrix: np.ndarray, second: np.ndarray, forms: Sequence[Format], *, refine: bool = False
+) -> Mapping[Format, Rounded]:
     """Codes and scales for every format at once.
 
     matrix: weights (groups, R, d). second: E[x xᵀ] (groups, d, d), or its diagonal, for which GPTQ is nearest rounding.
+    refine: follow with coordinate descent.
     """
     diagonal = second if second.ndim == 2 else np.diagonal(second, axis1=1, axis2=2)
     importance = (diagonal + 1e-6 * diagonal.mean() + 1e-30)[:, None, :].astype(np.float32)
-    scales = {form: grids.search_scale(matrix, importance, form) for form in forms}
+    chosen = {form: _grid(matrix, importance, form) for form in forms}
     if second.ndim == 2:
-        codes = {form: grids.nearest(matrix / scales[form][..., None], form) for form in forms}
+        codes = {form: grid.nearest(matrix / grid.scale[..., None]) for form, grid in chosen.items()}
     else:
-        codes = _round_columns(matrix, inverse_factor(second), forms, scales)
-    return {form: _refit(matrix, codes[form], scales[form], second) for form in forms}
+        codes = _round_columns(matrix, second, chosen)
+    found = {form: _refit(matrix, codes[form], grid.scale, second) for form, grid in chosen.items()}
+    if not refine or second.ndim == 2:
+        return found
+    damped = _damped(second, DAMPING)
+    return {form: _refined(matrix, rounded, chosen[form], damped) for form, rounded in found.items()}
 
 
-def _round_columns(
-    matrix: np.ndarray, factor: np.ndarray, forms: Sequence[Format], scales: Mapping[Format, np.ndarray]
-) -> dict[Format, np.ndarray]:
+def _grid(matrix: np.ndarray, importance: np.ndarray, form: Format) -> _Grid:
+    if form.family == Family.CODEBOOK:
+        book, scale = codebooks.fit(matrix, importance, form.bits)
+        return _Grid(scale, book.nearest)
+    return _Grid(grids.search_scale(matrix, importance, form), partial(grids.nearest, form=form))
+
+
+def _round_columns(matrix: np.ndarray, second: np.ndarray, chosen: Mapping[Format, _Grid]) -> dict[Format, np.ndarray]:
     """The formats stand as further rows: they share the factor, and rows do not interact."""
-    rows = matrix.shape[1]
-    work = np.concatenate([matrix] * len(forms), axis=1).astype(np.float32)
-    scale = np.concatenate([scales[form] for form in forms], axis=1)
+    rows, width = matrix.shape[1:]
+    order = np.argsort(-np.diagonal(second, axis1=1, axis2=2), axis=1, kind="stable")
+    ordered = np.take_along_axis(np.take_along_axis(second, order[:, :, None], 1), order[:, None, :], 2)
+    factor = inverse_factor(ordered)
+    work = np.take_along_axis(np.concatenate([matrix] * len(chosen), axis=1), order[:, None, :], 2).astype(np.float32)
+    scale = np.concatenate([grid.scale for grid in chosen.values()], axis=1)
     codes = np.empty_like(work)
-    parts = [(form, slice(i * rows, (i + 1) * rows)) for i, form in enumerate(forms)]
-    width = work.shape[-1]
+    parts = [(grid, slice(i * rows, (i + 1) * rows)) for i, grid in enumerate(chosen.values())]
     for start in range(0, width, BLOCK):
         stop = min(start + BLOCK, width)
         errors = np.empty((*work.shape[:2], stop - start), np.float32)
         for j in range(start, stop):
             column = work[:, :, j]
             ratio = column / scale
-            for form, part in parts:
-                codes[:, part, j] = grids.nearest(ratio[:, part], form)
+            for grid, part in parts:
+                codes[:, part, j] = grid.nearest(ratio[:, part])
             residual = (column - codes[:, :, j] * scale) / factor[:, j, j][:, None]
             errors[:, :, j - start] = residual
             work[:, :, j:stop] -= residual[:, :, None] * factor[:, None, j, j:stop]
         if stop < width:
             work[:, :, stop:] -= errors @ factor[:, start:stop, stop:]
-    return {form: codes[:, part] for form, part in parts}
+    back = np.argsort(order, axis=1)[:, None, :]
+    return {form: np.take_along_axis(codes[:, part], back, 2) for form, (_, part) in zip(chosen, parts, strict=True)}
+
+
+def _refined(matrix: np.ndarray, rounded: Rounded, grid: _Grid, second: np.ndarray) -> Rounded:
+    """Codes and scale in turn, until neither lowers the error."""
+    for _ in range(ROUNDS):
+        codes = _descend(matrix, rounded, grid, second)
+        if np.array_equal(codes, rounded.codes):
+            break
+        rounded = _refit(matrix, codes, rounded.scale, second)
+    return rounded
+
+
+def _descend(matrix: np.ndarray, rounded: Rounded, grid: _Grid, second: np.ndarray) -> np.ndarray:
+    """One pass over the columns, each set to its best code."""
+    codes, scale = rounded.codes.astype(np.float32), rounded.scale
+    gradient = (rounded.weight - matrix) @ second
+    diagonal = np.diagonal(second, axis1=1, axis2=2)[:, None, :] * scale[..., None]
+    width = codes.shape[-1]
+    for start in range(0, width, BLOCK):
+        stop = min(start + BLOCK, width)
+        inside = second[:, start:stop, start:stop]
+        local, moved = gradient[:, :, start:stop].copy(), np.empty((*scale.shape, stop - start), np.float32)
+        for j in range(stop - start):
+            column = codes[:, :, start + j]
+            best = grid.nearest(column - local[:, :, j] / diagonal[:, :, start + j])
+            moved[:, :, j] = (best - column) * scale
+            codes[:, :, start + j] = best
+            local += moved[:, :, j, None] * inside[:, None, j]
+        gradient += moved @ second[:, start:stop]
+    return codes
 
 
 def _refit(matrix: np.ndarray, codes: np.ndarray, scale: np.ndarray, second: np.ndarray) -> Rounded:

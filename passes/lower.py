@@ -287,7 +287,7 @@ class _Builder:
         if form == FLOAT32:
             return self.model.graph.initializers[name]
         codes = self._constant(solution.codes, f"{name}{self.mark}codes")
-        if form.family == Family.INTEGER:
+        if form.has_codes:
             self.formats[str(codes.name)] = form
             return self._dequantized(codes, solution.scale, solution.axis, f"{name}{self.mark}real", before)
         if form.family == Family.FLOAT:

@@ -143,13 +143,13 @@ def _interpolate(context: Context, name: str, anchors: Mapping[Format, float]) -
     """Losses of all formats of a weight: a power law of the local error, never growing with the bits."""
     forms = sorted(form for weight, form in context.solutions if weight == name)
     points = [(context.errors[name, form], loss) for form, loss in anchors.items() if context.errors[name, form] > 0]
-    integers = [form for form in forms if form.family == Family.INTEGER]
-    ceiling = np.inf
-    for form in sorted(integers, key=lambda f: f.bits):
-        ceiling = min(ceiling, _power_law(points, context.errors[name, form]))
-        context.weight_losses[name, form] = ceiling
-    for form in set(forms) - set(integers):
-        context.weight_losses[name, form] = 0.0
+    for family in Family.INTEGER, Family.CODEBOOK:
+        ceiling = np.inf
+        for form in (form for form in forms if form.family == family):
+            ceiling = min(ceiling, _power_law(points, context.errors[name, form]))
+            context.weight_losses[name, form] = ceiling
+    for form in forms:
+        context.weight_losses.setdefault((name, form), 0.0)
 
 
 def _power_law(points: Sequence[tuple[float, float]], error: float) -> float:

@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from ptqc.calibration.samples import Samples
 from ptqc.execute.walk import Slicer, Walk
-from ptqc.formats import Family, Format
+from ptqc.formats import Format
 from ptqc.layers import Layer
 from ptqc.nodes import constant
 from ptqc.passes import gptq, moments
@@ -107,7 +107,7 @@ class _State:
         fixed = self.weights.get(layer.weight)  # a weight that an earlier layer shares is settled
         table = fixed or self.context.solutions[layer.weight, form]
         answers = [table]
-        if fixed is None and form.family == Family.INTEGER:
+        if fixed is None and form.has_codes:
             answers += [problem.rounded(form, target) for target in (problem.weight, problem.target())]
         for solution in answers:
             if layer.op_type != "MatMul":
@@ -169,7 +169,7 @@ class _Problem:
 
     def rounded(self, form: Format, target: np.ndarray) -> Solution:
         """GPTQ of a target on the seen inputs."""
-        answer = gptq.solve(target, self.second, [form])[form]
+        answer = gptq.solve(target, self.second, [form], refine=True)[form]
         codes = np.ascontiguousarray(self.layer.tensor(answer.codes))
         return Solution(form, codes, answer.scale.reshape(-1), self.layer.channel_axis)
 

@@ -7,8 +7,8 @@ from typing import ClassVar
 import numpy as np
 import onnx_ir as ir
 
-from ptqc import grids
-from ptqc.formats import FLOAT16, FLOAT32, Family, Format, integer
+from ptqc import codebooks, grids
+from ptqc.formats import FLOAT16, FLOAT32, Family, Format, codebook, integer
 from ptqc.layers import Weight
 from ptqc.nodes import constant
 from ptqc.notes import Note
@@ -19,11 +19,13 @@ from ptqc.solutions import Solution
 
 # Constants of at most this many distinct values are stored exactly, as indices into a table of them.
 LARGEST_PALETTE = 16
+# Of 64 levels within ±63 too many would lie where an even grid has them.
+CODEBOOK_BITS = range(2, 6)
 
 
 @dataclass(frozen=True)
 class SolveWeights:
-    """bits: the integer widths tried."""
+    """bits: the widths tried, on uniform grids and, up to 5 bits, as codebooks."""
 
     bits: tuple[int, ...] = (2, 3, 4, 5, 6, 7, 8)
     name: ClassVar[str] = "solve-weights"
@@ -31,7 +33,7 @@ class SolveWeights:
 
     def apply(self, model: ir.Model, context: Context) -> list[Note]:
         """Set solutions and errors of the context."""
-        forms = [integer(bits) for bits in self.bits]
+        forms = [integer(bits) for bits in self.bits] + [codebook(bits) for bits in self.bits if bits in CODEBOOK_BITS]
         with context.progress.stage("solve weights", len(context.weights)) as stage:
             for weight in context.weights:
                 values = constant(model.graph.initializers[weight.name])
@@ -77,7 +79,10 @@ def _layer(
 def _table(weight: Weight, values: np.ndarray, forms: list[Format]) -> Iterable[tuple[Solution, float]]:
     power = float((values.astype(np.float64) ** 2).sum()) or 1.0
     for form in forms:
-        codes, scale = grids.round_nearest(values, weight.channel_axis, form)
+        if form.family == Family.CODEBOOK:
+            codes, scale = codebooks.round_nearest(values, weight.channel_axis, form.bits)
+        else:
+            codes, scale = grids.round_nearest(values, weight.channel_axis, form)
         solution = Solution(form, codes, scale, weight.channel_axis)
         yield solution, float(((values.astype(np.float64) - solution.weight) ** 2).sum()) / power
 

@@ -12,13 +12,14 @@ class Family(StrEnum):
     INTEGER = "int"
     FLOAT = "float"
     PALETTE = "palette"  # an exact table of the distinct values
+    CODEBOOK = "codebook"  # int8 codes from a short list that the weight shares
 
 
 @dataclass(frozen=True, order=True)
 class Format:
     """A storage format: family, bits and, for integers, signedness.
 
-    str() gives the stable key used in plans: int4, uint8, float16, float32, palette1.
+    str() gives the stable key used in plans: int4, uint8, codebook3, float16, float32, palette1.
     """
 
     family: Family
@@ -35,7 +36,14 @@ class Format:
             for prefix, signed in ((family.value, True), ("u" + family.value, False)):
                 if text.startswith(prefix) and text[len(prefix) :].isdigit():
                     return cls(family, int(text[len(prefix) :]), signed)
-        raise ValueError(f"unknown number format {text!r}; known: int2…int8, uint8, float16, float32, palette1…8")
+        raise ValueError(
+            f"unknown number format {text!r}; known: int2…int8, uint8, codebook2…5, float16, float32, palette1…8"
+        )
+
+    @property
+    def has_codes(self) -> bool:
+        """Whether a weight in it is int8 codes times a scale per channel, which integer kernels take."""
+        return self.family in (Family.INTEGER, Family.CODEBOOK)
 
     @property
     def low(self) -> int:
@@ -51,6 +59,11 @@ class Format:
 def integer(bits: int, signed: bool = True) -> Format:
     """An integer format."""
     return Format(Family.INTEGER, bits, signed)
+
+
+def codebook(bits: int) -> Format:
+    """A codebook of 2^bits codes."""
+    return Format(Family.CODEBOOK, bits)
 
 
 UINT8 = integer(8, signed=False)

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from ptqc.errors import UsageError
-from ptqc.formats import UINT8, Family, Format, QuantParams
+from ptqc.formats import UINT8, Format, QuantParams
 from ptqc.layers import Layer, Weight
 from ptqc.sites import Kernel, Site, integer_kernels
 
@@ -52,10 +52,10 @@ class Plan:
         }
 
     def _has_codes(self, layer: Layer) -> bool:
-        """Whether the layer's weight is stored as integers with a scale per output channel."""
+        """Whether the layer's weight is stored as codes with a scale per output channel."""
         weight = next(weight for weight in self.weights if weight.name == layer.weight)
         form = self.formats.get(weight.name)
-        return weight.channel_axis == layer.channel_axis and (form is None or form.family == Family.INTEGER)
+        return weight.channel_axis == layer.channel_axis and (form is None or form.has_codes)
 
     def with_formats(self, formats: Mapping[str, Format]) -> "Plan":
         """The same activations with other weight formats."""

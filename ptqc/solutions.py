@@ -12,8 +12,8 @@ from ptqc.formats import Family, Format
 class Solution:
     """A weight in one format.
 
-    codes: int8 of the weight's shape (integer), uint8 indices (palette), float16 or float32 values (float).
-    scale: float32 per index of the weight's channel axis (integer), the distinct values (palette), empty (float).
+    codes: int8 of the weight's shape (integer, codebook), uint8 indices (palette), float16 or float32 values (float).
+    scale: float32 per index of the channel axis (integer, codebook), the distinct values (palette), empty (float).
     axis: the channel axis.
     """
 
@@ -26,7 +26,7 @@ class Solution:
     def weight(self) -> np.ndarray:
         """The real values, float32, as they will be used."""
         match self.form.family:
-            case Family.INTEGER:
+            case Family.INTEGER | Family.CODEBOOK:
                 shape = [1] * self.codes.ndim
                 shape[self.axis] = -1
                 return np.asarray(self.codes * self.scale.reshape(shape), np.float32)

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from ptqc import grids
+from ptqc import codebooks, grids
 from ptqc.codegen.onnxruntime import planes
 from ptqc.codegen.onnxruntime.functions import DOMAIN, Function, Kind
 from ptqc.formats import Family, Format
@@ -42,10 +42,16 @@ def narrow_bias(codes: np.ndarray) -> tuple[np.ndarray, int]:
 
 
 def _indices(codes: np.ndarray, form: Format) -> list[np.ndarray]:
-    if form.bits == 8 and form.family == Family.INTEGER:
-        return [codes]
-    index = codes if form.family == Family.PALETTE else grids.index_of(codes.astype(np.int32), form)
-    return list(planes.pack(index, form.bits))
+    """What codes are stored as: planes of indices, and the levels of a codebook behind them."""
+    match form.family:
+        case Family.CODEBOOK:
+            index, levels = codebooks.indices(codes)
+            return [*planes.pack(index, form.bits), levels]
+        case Family.PALETTE:
+            return list(planes.pack(codes, form.bits))
+        case _:
+            index = grids.index_of(codes.astype(np.int32), form)
+            return [codes] if form.bits == 8 else list(planes.pack(index, form.bits))
 
 
 def _call(function: Function, inputs: Sequence[str], outputs: Sequence[str], shape: Sequence[int]) -> onnx.NodeProto:

@@ -24,6 +24,7 @@ DOMAIN = "p"
 class Kind(StrEnum):
     """What a function gives: both dequantized constants of an integer layer, its weight alone, or a float constant."""
 
+    # Those of codebooks take its levels between planes and scale.
     LAYER = "layer"  # planes, scale, bias, s_x, 2^k -> DequantizeLinear of weight and of bias
     WEIGHT = "weight"  # planes, scale -> DequantizeLinear of weight
     FLOAT = "float"  # planes, scale -> scale · codes, folded to a float constant
@@ -43,6 +44,7 @@ class Function:
     def name(self) -> str:
         """Short name, unique within a file."""
         kind = {Kind.LAYER: "L", Kind.WEIGHT: "W", Kind.FLOAT: "F", Kind.PALETTE: "P"}[self.kind]
+        kind += "c" if self.form.family == Family.CODEBOOK else ""
         place = f"{self.axis}{self.rank}" if self.axis or self.rank else ""
         return f"{kind}{self.form.bits}{place}"
 
@@ -50,8 +52,9 @@ class Function:
     def inputs(self) -> list[str]:
         """Formal inputs."""
         planes = [f"p{width}" for width in planes_of(self.form.bits)] or ["p"]
-        extra = {Kind.LAYER: ["s", "b", "x", "k"], Kind.PALETTE: ["v"]}
-        return planes + extra.get(self.kind, ["s"])
+        levels = ["v"] if self.form.family in (Family.CODEBOOK, Family.PALETTE) else []
+        extra = {Kind.LAYER: ["s", "b", "x", "k"], Kind.PALETTE: []}
+        return planes + levels + extra.get(self.kind, ["s"])
 
     def to_proto(self, opset: int) -> onnx.FunctionProto:
         """The function's body."""
@@ -114,7 +117,9 @@ def _shaped(body: _Body, flat: str) -> str:
 
 
 def _signed(body: _Body, index: str, form: Format) -> str:
-    """int32 codes of grid indices (see ptqc.grids)."""
+    """Codes of indices: int32 on a uniform grid (see ptqc.grids), int8 from a codebook."""
+    if form.family == Family.CODEBOOK:
+        return _looked_up(body, index)
     if not planes_of(form.bits):
         return index
     codes = body.add("Cast", [index], to=TensorProto.INT32)
@@ -126,7 +131,7 @@ def _signed(body: _Body, index: str, form: Format) -> str:
 
 def _dequantized(body: _Body, index: str, function: Function) -> tuple[str, str]:
     codes = _signed(body, index, function.form)
-    if planes_of(function.form.bits):
+    if planes_of(function.form.bits) and function.form.family == Family.INTEGER:
         codes = body.add("Cast", [codes], to=TensorProto.INT8)
     scale = body.add("Cast", ["s"], to=TensorProto.FLOAT)
     # Zeros of the scale's length: Gemm becomes an integer kernel only where the zero point is explicit.
@@ -157,4 +162,8 @@ def _float(body: _Body, index: str, function: Function) -> list[str]:
 
 def _palette(body: _Body, index: str, function: Function) -> list[str]:
     assert function.form.family == Family.PALETTE
-    return [body.add("Gather", ["v", body.add("Cast", [index], to=TensorProto.INT32)])]
+    return [_looked_up(body, index)]
+
+
+def _looked_up(body: _Body, index: str) -> str:
+    return body.add("Gather", ["v", body.add("Cast", [index], to=TensorProto.INT32)])

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from ptqc.formats import Family, Format
+from ptqc.formats import Format
 
 Document = Mapping[str, Any]
 
@@ -160,7 +160,7 @@ class Facts:
 
 def kind(form: Format) -> str:
     """The colour class of a format."""
-    return {Family.INTEGER: f"b{form.bits}", Family.FLOAT: "float", Family.PALETTE: "palette"}[form.family]
+    return f"b{form.bits}" if form.has_codes else str(form.family)
 
 
 def _is_on_float(note: Document) -> bool:

@@ -11,7 +11,7 @@ from ptqc.biases import accumulator_scale, bias_codes, usable_scale
 from ptqc.codegen.onnxruntime import functions, names, size
 from ptqc.codegen.onnxruntime.export import Exported, export
 from ptqc.errors import InternalError, UsageError
-from ptqc.formats import Family, Format
+from ptqc.formats import Format
 from ptqc.layers import Layer, Weight
 from ptqc.lowered import Lowered
 from ptqc.nodes import constant
@@ -137,7 +137,7 @@ def _forms(weight: Weight, context: Context, plan: Plan, options: CompileOptions
     if not any(layer.name in plan.integer for layer in weight.layers):
         return forms
     widest = max(PORTABLE_BITS, 8 * options.allow_8bit)
-    return [form for form in forms if form.family == Family.INTEGER and form.bits <= widest]
+    return [form for form in forms if form.has_codes and form.bits <= widest]
 
 
 def _use(model: ir.Model, layer: Layer, solution: Solution, plan: Plan) -> size.Use:

@@ -10,16 +10,18 @@ from onnx import helper
 from ptqc import grids, integer
 from ptqc.codegen.onnxruntime import constants
 from ptqc.codegen.onnxruntime.functions import DOMAIN, Function, Kind
-from ptqc.formats import UINT8, Family, Format, QuantParams
+from ptqc.formats import UINT8, Family, Format, QuantParams, codebook
 from ptqc.formats import integer as integers
 
-FORMS = [integers(bits) for bits in range(2, 9)]
+FORMS = [integers(bits) for bits in range(2, 9)] + [codebook(bits) for bits in range(2, 6)]
 SHAPES = [((1,), 0), ((13,), 0), ((3, 5), 0), ((3, 5), 1), ((4, 3, 3, 3), 0), ((2, 5, 1), 1), ((8, 8), 0)]
 
 
 def codes_of(form: Format, shape: tuple[int, ...]) -> np.ndarray:
     """Codes that go through the whole grid, ends included."""
     every = grids.code_of(np.arange(2**form.bits), form)
+    if form.family == Family.CODEBOOK:
+        every = np.unique(np.rint(63 * np.sin(np.arange(2**form.bits))))
     return np.resize(every[::-1], shape).astype(np.int8)
 
 

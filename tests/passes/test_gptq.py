@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ptqc import grids
-from ptqc.formats import Format, integer
+from ptqc.formats import Family, Format, codebook, integer
 from ptqc.passes import gptq, moments
 
 FORMS = [integer(bits) for bits in range(2, 9)]
@@ -30,13 +30,14 @@ def nearest(matrix: np.ndarray, second: np.ndarray, form: Format) -> tuple[np.nd
 def column_by_column(matrix: np.ndarray, second: np.ndarray, form: Format) -> np.ndarray:
     """One group in float64: round a column, move the others to their best places, strike it from the inverse.
 
-    Optimal Brain Quantization in natural order (Frantar, Alistarh 2022, eq. 2 and lemma 1), which GPTQ reformulates.
+    Optimal Brain Quantization (Frantar, Alistarh 2022, eq. 2 and lemma 1), which GPTQ reformulates, in the order of
+    falling second moments.
     """
     _, scale = nearest(matrix[None], second[None], form)
     work, codes = matrix.astype(np.float64), np.empty(matrix.shape)
     width = work.shape[1]
     inverse = np.linalg.inv(second.astype(np.float64) + np.eye(width) * gptq.DAMPING * np.trace(second) / width)
-    for j in range(width):
+    for j in np.argsort(-np.diagonal(second), kind="stable"):
         codes[:, j] = grids.nearest(work[:, j] / scale[0], form)
         error = (work[:, j] - codes[:, j] * scale[0]) / inverse[j, j]
         work -= np.outer(error, inverse[j])
@@ -54,6 +55,37 @@ def test_codes_are_those_of_the_method(form: Format, width: int) -> None:
     same_rows = (found == expected).all(1)
     assert same_rows.mean() > 0.7
     assert (found == expected).mean() > 0.85
+
+
+@pytest.mark.parametrize("form", [integer(2), integer(3), integer(5), codebook(2), codebook(4)], ids=str)
+def test_refined_codes_cannot_be_improved_one_by_one(form: Format) -> None:
+    matrix, second = noise(1, 12, 150), correlated(1, 150, seed=4)
+    plain, refined = (gptq.solve(matrix, second, [form], refine=r)[form] for r in (False, True))
+    damped = second[0].astype(np.float64) + np.eye(150) * gptq.DAMPING * np.trace(second[0]) / 150
+
+    def error(codes: np.ndarray, scale: np.ndarray) -> np.ndarray:
+        delta = matrix[0].astype(np.float64) - codes * scale[:, None]
+        return np.asarray(((delta @ damped) * delta).sum(-1))
+
+    before, after = (error(r.codes[0], r.scale[0]) for r in (plain, refined))
+    assert (after <= before * (1 + 1e-4)).all()
+    assert after.sum() < 0.98 * before.sum()
+    even = form.family == Family.INTEGER
+    levels = grids.code_of(np.arange(2**form.bits), form) if even else np.unique(refined.codes)
+    for j in range(0, 150, 7):
+        for level in levels:
+            tried = refined.codes[0].copy()
+            tried[:, j] = level
+            assert (error(tried, refined.scale[0]) >= after * (1 - 5e-3)).all()
+
+
+@pytest.mark.parametrize("bits", range(2, 6))
+def test_codebooks_are_better_than_even_grids_on_skewed_weights(bits: int) -> None:
+    matrix, second = np.exp(0.7 * noise(1, 24, 64)) - 1, correlated(1, 64, seed=6, rank=40)
+    found = gptq.solve(matrix, second, [integer(bits), codebook(bits)])
+    even, fitted = (moments.error(matrix - found[f].weight, second).sum() for f in (integer(bits), codebook(bits)))
+    assert fitted < 0.9 * even
+    assert len(np.unique(found[codebook(bits)].codes)) <= 2**bits
 
 
 @pytest.mark.parametrize("width", [1, 5, 128, 129, 200, 300])

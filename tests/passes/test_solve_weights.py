@@ -36,7 +36,7 @@ def tables() -> Context:
 
 def test_every_weight_in_every_format(tables: Context) -> None:
     found = {(name, str(form)) for name, form in tables.solutions}
-    every = {"float32", "float16", "int2", "int4", "int8"}
+    every = {"float32", "float16", "int2", "int4", "int8", "codebook2", "codebook4"}
     assert found == {(w, f) for w in TABLE_CONSTANTS for f in every} | {("mask", "palette1")}
     assert set(tables.errors) == set(tables.solutions)
 
@@ -47,7 +47,7 @@ def test_solutions_have_the_weights_shape_and_come_close(tables: Context) -> Non
         assert (solution.form, solution.weight.shape, solution.weight.dtype) == (form, values.shape, np.float32)
         if form == integer(8):
             assert np.abs(solution.weight - values).max() < 0.05 * np.abs(values).max()
-        if form.family != Family.INTEGER:
+        if not form.has_codes:
             np.testing.assert_allclose(solution.weight, values, rtol=1e-3)
 
 
