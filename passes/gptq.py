@@ -4,23 +4,25 @@ Frantar, Ashkboos, Hoefler, Alistarh 2022 (arXiv 2210.17323), algorithm 1: with 
 e_j = (w_j − Q(w_j)) / U_jj, then W_{:,j:} −= e_j · U_{j,j:}, columns of large H_jj first. All groups of a layer are
 solved together, so a depthwise layer is one batch of small problems.
 
+Pairs of columns that share a code are rounded together, by the metric (U_JJ U_JJᵀ)⁻¹ (van Baalen et al. 2024, GPTVQ,
+arXiv 2402.15319).
+
 Coordinate descent can follow (Behdin et al. 2023, QuantEase, arXiv 2309.01885): with everything else held, the best
 code of column j is Q(q_j − ((Ŵ − W) H)_j / (H_jj s)); the error never grows.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 
 from ptqc import codebooks, grids
-from ptqc.formats import Family, Format
+from ptqc.formats import Format
 from ptqc.passes import moments
 
 BLOCK = 128
 DAMPING = 0.01  # of the mean diagonal
-ROUNDS = 6  # of coordinate descent, at most
+ROUNDS = 4  # of coordinate descent, at most
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,10 +69,11 @@ def _invert_lower(lower: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class _Grid:
-    """Where the weights of one format may lie. scale (groups, R)."""
+    """Where the weights of one format may lie: `group` neighbours at a time. scale (groups, R)."""
 
     scale: np.ndarray
-    nearest: Callable[[np.ndarray], np.ndarray]
+    group: int
+    nearest: Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
 def solve(
@@ -84,10 +87,13 @@ def solve(
     diagonal = second if second.ndim == 2 else np.diagonal(second, axis1=1, axis2=2)
     importance = (diagonal + 1e-6 * diagonal.mean() + 1e-30)[:, None, :].astype(np.float32)
     chosen = {form: _grid(matrix, importance, form) for form in forms}
-    if second.ndim == 2:
-        codes = {form: grid.nearest(matrix / grid.scale[..., None]) for form, grid in chosen.items()}
-    else:
-        codes = _round_columns(matrix, second, chosen)
+    codes: dict[Format, np.ndarray] = {}
+    for group in sorted({grid.group for grid in chosen.values()}):
+        alike = {form: grid for form, grid in chosen.items() if grid.group == group}
+        if second.ndim == 2:
+            codes |= {form: _round_each(matrix, importance, grid) for form, grid in alike.items()}
+        else:
+            codes |= _round_columns(matrix, second, alike, group)
     found = {form: _refit(matrix, codes[form], grid.scale, second) for form, grid in chosen.items()}
     if not refine or second.ndim == 2:
         return found
@@ -96,37 +102,56 @@ def solve(
 
 
 def _grid(matrix: np.ndarray, importance: np.ndarray, form: Format) -> _Grid:
-    if form.family == Family.CODEBOOK:
-        book, scale = codebooks.fit(matrix, importance, form.bits)
-        return _Grid(scale, book.nearest)
-    return _Grid(grids.search_scale(matrix, importance, form), partial(grids.nearest, form=form))
+    if form.is_codebook:
+        book, scale = codebooks.fit(matrix, importance, form)
+        return _Grid(scale, form.group, book.nearest)
+    return _Grid(grids.search_scale(matrix, importance, form), 1, lambda ratio, _: grids.nearest(ratio, form))
 
 
-def _round_columns(matrix: np.ndarray, second: np.ndarray, chosen: Mapping[Format, _Grid]) -> dict[Format, np.ndarray]:
-    """The formats stand as further rows: they share the factor, and rows do not interact."""
+def _round_each(matrix: np.ndarray, importance: np.ndarray, grid: _Grid) -> np.ndarray:
+    """Nearest rounding, column by column."""
+    codes = np.empty(matrix.shape, np.float32)
+    for start in range(0, matrix.shape[-1], grid.group):
+        part = slice(start, start + grid.group)
+        metric = importance[:, 0, part, None] * np.eye(grid.group, dtype=np.float32)
+        codes[:, :, part] = grid.nearest(matrix[:, :, part] / grid.scale[..., None], metric)
+    return codes
+
+
+def _round_columns(
+    matrix: np.ndarray, second: np.ndarray, chosen: Mapping[Format, _Grid], group: int
+) -> dict[Format, np.ndarray]:
+    """GPTQ, `group` columns at a time. The formats stand as further rows: they share the factor."""
     rows, width = matrix.shape[1:]
-    order = np.argsort(-np.diagonal(second, axis1=1, axis2=2), axis=1, kind="stable")
+    order = _activation_order(second, group)
     ordered = np.take_along_axis(np.take_along_axis(second, order[:, :, None], 1), order[:, None, :], 2)
     factor = inverse_factor(ordered)
     work = np.take_along_axis(np.concatenate([matrix] * len(chosen), axis=1), order[:, None, :], 2).astype(np.float32)
-    scale = np.concatenate([grid.scale for grid in chosen.values()], axis=1)
+    scale = np.concatenate([grid.scale for grid in chosen.values()], axis=1)[..., None]
     codes = np.empty_like(work)
     parts = [(grid, slice(i * rows, (i + 1) * rows)) for i, grid in enumerate(chosen.values())]
     for start in range(0, width, BLOCK):
         stop = min(start + BLOCK, width)
         errors = np.empty((*work.shape[:2], stop - start), np.float32)
-        for j in range(start, stop):
-            column = work[:, :, j]
-            ratio = column / scale
+        for j in range(start, stop, group):
+            here, later = slice(j, j + group), slice(j + group, stop)
+            inverse = np.linalg.inv(factor[:, here, here])
+            metric, ratio = inverse @ inverse.swapaxes(1, 2), work[:, :, here] / scale
             for grid, part in parts:
-                codes[:, part, j] = grid.nearest(ratio[:, part])
-            residual = (column - codes[:, :, j] * scale) / factor[:, j, j][:, None]
-            errors[:, :, j - start] = residual
-            work[:, :, j:stop] -= residual[:, :, None] * factor[:, None, j, j:stop]
-        if stop < width:
-            work[:, :, stop:] -= errors @ factor[:, start:stop, stop:]
+                codes[:, part, here] = grid.nearest(ratio[:, part], metric)
+            residual = (work[:, :, here] - codes[:, :, here] * scale) @ inverse
+            errors[:, :, j - start : j - start + group] = residual
+            work[:, :, later] -= residual @ factor[:, here, later]
+        work[:, :, stop:] -= errors @ factor[:, start:stop, stop:]
     back = np.argsort(order, axis=1)[:, None, :]
     return {form: np.take_along_axis(codes[:, part], back, 2) for form, (_, part) in zip(chosen, parts, strict=True)}
+
+
+def _activation_order(second: np.ndarray, group: int) -> np.ndarray:
+    """Columns (groups, d), those of the largest second moments first, neighbours of a group together."""
+    diagonal = np.diagonal(second, axis1=1, axis2=2)
+    first = np.argsort(-diagonal.reshape(len(diagonal), -1, group).sum(-1), axis=1, kind="stable")
+    return np.asarray((first[..., None] * group + np.arange(group)).reshape(len(diagonal), -1))
 
 
 def _refined(matrix: np.ndarray, rounded: Rounded, grid: _Grid, second: np.ndarray) -> Rounded:
@@ -140,21 +165,22 @@ def _refined(matrix: np.ndarray, rounded: Rounded, grid: _Grid, second: np.ndarr
 
 
 def _descend(matrix: np.ndarray, rounded: Rounded, grid: _Grid, second: np.ndarray) -> np.ndarray:
-    """One pass over the columns, each set to its best code."""
-    codes, scale = rounded.codes.astype(np.float32), rounded.scale
+    """One pass over the columns, each (or each pair) set to its best codes."""
+    codes, scale, group = rounded.codes.astype(np.float32), rounded.scale[..., None], grid.group
     gradient = (rounded.weight - matrix) @ second
-    diagonal = np.diagonal(second, axis1=1, axis2=2)[:, None, :] * scale[..., None]
     width = codes.shape[-1]
     for start in range(0, width, BLOCK):
         stop = min(start + BLOCK, width)
         inside = second[:, start:stop, start:stop]
-        local, moved = gradient[:, :, start:stop].copy(), np.empty((*scale.shape, stop - start), np.float32)
-        for j in range(stop - start):
-            column = codes[:, :, start + j]
-            best = grid.nearest(column - local[:, :, j] / diagonal[:, :, start + j])
-            moved[:, :, j] = (best - column) * scale
-            codes[:, :, start + j] = best
-            local += moved[:, :, j, None] * inside[:, None, j]
+        local, moved = gradient[:, :, start:stop].copy(), np.empty((*scale.shape[:2], stop - start), np.float32)
+        for j in range(0, stop - start, group):
+            here = slice(j, j + group)
+            own, place = inside[:, here, here], slice(start + j, start + j + group)
+            step = local[:, :, here] @ np.linalg.inv(own) / scale
+            best = grid.nearest(codes[:, :, place] - step, own)
+            moved[:, :, here] = (best - codes[:, :, place]) * scale
+            codes[:, :, place] = best
+            local += moved[:, :, here] @ inside[:, here]
         gradient += moved @ second[:, start:stop]
     return codes
 

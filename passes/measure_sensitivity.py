@@ -12,6 +12,7 @@ from typing import ClassVar
 import numpy as np
 import onnx_ir as ir
 
+from ptqc.calibration.samples import Samples
 from ptqc.execute.walk import Slicer, Suffix, Values, Walk
 from ptqc.formats import Family, Format, integer
 from ptqc.integer import fake_quantize
@@ -41,7 +42,7 @@ class MeasureSensitivity:
 
     def apply(self, model: ir.Model, context: Context) -> list[Note]:
         """Set site_losses, weight_losses and loss_unit of the context."""
-        batches = list(context.tuning[: _sample_count(context)].batches(BATCH))
+        batches = list(_samples(context).batches(BATCH))
         walk = Walk(Slicer(model), batches)
         reference = walk.suffix().run({})
         loss = output_loss(model, reference, self.loss)
@@ -83,13 +84,14 @@ class _Probe:
         return max(float(np.mean(losses)), 0.0)
 
 
-def _sample_count(context: Context) -> int:
-    """As many samples as COMPUTE allows."""
+def _samples(context: Context) -> Samples:
+    """As many samples as COMPUTE allows; held back, as weights are fitted to the others, a classifier too well."""
     macs = [context.macs[layer.name] for layer in context.layers]
     behind = np.cumsum([0, *macs[::-1]])[::-1]
     runs_per_layer = len(ANCHORS) + sum(len(s.sources) for s in context.sites) / max(len(macs), 1)
     cost = float(behind.sum()) * runs_per_layer
-    return int(np.clip(COMPUTE / max(cost, 1.0), SAMPLES[0], min(SAMPLES[1], len(context.tuning))))
+    count = int(np.clip(COMPUTE / max(cost, 1.0), *SAMPLES))
+    return context.held_back[:count] if len(context.held_back) >= SAMPLES[0] else context.tuning[:count]
 
 
 def _measure_sites(context: Context, probe: _Probe, values: Mapping[str, list[np.ndarray]], suffix: Suffix) -> None:
@@ -143,7 +145,7 @@ def _interpolate(context: Context, name: str, anchors: Mapping[Format, float]) -
     """Losses of all formats of a weight: a power law of the local error, never growing with the bits."""
     forms = sorted(form for weight, form in context.solutions if weight == name)
     points = [(context.errors[name, form], loss) for form, loss in anchors.items() if context.errors[name, form] > 0]
-    for family in Family.INTEGER, Family.CODEBOOK:
+    for family in (Family.INTEGER, Family.CODEBOOK, Family.PAIRS):
         ceiling = np.inf
         for form in (form for form in forms if form.family == family):
             ceiling = min(ceiling, _power_law(points, context.errors[name, form]))

@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ptqc import codebooks, grids
-from ptqc.formats import FLOAT16, FLOAT32, Family, Format, codebook, integer
+from ptqc.formats import FLOAT16, FLOAT32, Family, Format, codebook, integer, pairs
 from ptqc.layers import Weight
 from ptqc.nodes import constant
 from ptqc.notes import Note
@@ -21,6 +21,14 @@ from ptqc.solutions import Solution
 LARGEST_PALETTE = 16
 # Of 64 levels within ±63 too many would lie where an even grid has them.
 CODEBOOK_BITS = range(2, 6)
+PAIR_BITS = range(3, 9)
+
+
+def _codebooks(widths: tuple[int, ...]) -> list[Format]:
+    """Single codes and pairs of at least the narrowest and at most the widest bits."""
+    narrow, wide = min(widths), max(widths)
+    single = [codebook(bits) for bits in widths if bits in CODEBOOK_BITS]
+    return single + [pairs(bits) for bits in PAIR_BITS if 2 * narrow - 1 <= bits <= 2 * wide]
 
 
 @dataclass(frozen=True)
@@ -33,7 +41,7 @@ class SolveWeights:
 
     def apply(self, model: ir.Model, context: Context) -> list[Note]:
         """Set solutions and errors of the context."""
-        forms = [integer(bits) for bits in self.bits] + [codebook(bits) for bits in self.bits if bits in CODEBOOK_BITS]
+        forms = [integer(bits) for bits in self.bits] + _codebooks(self.bits)
         with context.progress.stage("solve weights", len(context.weights)) as stage:
             for weight in context.weights:
                 values = constant(model.graph.initializers[weight.name])
@@ -66,6 +74,8 @@ def _layer(
     second = moments.shrunk(found.second(), found.count)
     held = context.held_moments.get(weight.name, found).second()
     power = float(moments.error(matrix, held).sum()) or 1.0
+    if layer.channel_axis or matrix.shape[-1] % 2:  # pairs are neighbours in memory
+        forms = [form for form in forms if form.group == 1]
     # Against its own diagonal alone GPTQ is nearest rounding; it wins where few columns make the rest of H misleading.
     diagonal = second if second.ndim == 2 else np.diagonal(second, axis1=1, axis2=2)
     solved, nearest = gptq.solve(matrix, second, forms), gptq.solve(matrix, diagonal, forms)
@@ -79,8 +89,10 @@ def _layer(
 def _table(weight: Weight, values: np.ndarray, forms: list[Format]) -> Iterable[tuple[Solution, float]]:
     power = float((values.astype(np.float64) ** 2).sum()) or 1.0
     for form in forms:
-        if form.family == Family.CODEBOOK:
-            codes, scale = codebooks.round_nearest(values, weight.channel_axis, form.bits)
+        if form.group > 1:
+            continue
+        if form.is_codebook:
+            codes, scale = codebooks.round_nearest(values, weight.channel_axis, form)
         else:
             codes, scale = grids.round_nearest(values, weight.channel_axis, form)
         solution = Solution(form, codes, scale, weight.channel_axis)

@@ -1,94 +1,114 @@
-"""Codebooks: the 2^b int8 codes that fit a weight best, in place of evenly spaced ones.
+"""Codebooks: the int8 codes that fit a weight best, in place of evenly spaced ones.
 
-A weight is scale · q, with a scale per channel as on uniform grids, and q from a short sorted list that the whole
-weight shares. The file holds indices into the list; the kernel sees int8 codes, so it costs nothing at run time. The
-levels are those of Lloyd (1982, Least squares quantization in PCM) under the importance of each column. Against the
-best uniform grid they gain most where weights are skewed or have heavy tails.
+A weight is scale · q, with a scale per channel as on uniform grids, and q from a short list that the whole weight
+shares: single codes, or pairs of codes for two neighbouring weights of a channel. The file holds indices into the
+list; the kernel sees int8 codes, so it costs nothing at run time. The levels are those of Lloyd (1982, Least squares
+quantization in PCM), for pairs of Linde, Buzo and Gray (1980), under the importance of each column. They gain most
+where weights are skewed or have heavy tails; pairs gain another decibel at the same bytes, and have half bits.
 """
 
 from dataclasses import dataclass
 
 import numpy as np
 
+from ptqc.formats import Format
 from ptqc.grids import storable
 
 # Codes of 7 bits: they cannot saturate the 16-bit sums of processors without VNNI.
 REACH = 63
-ITERATIONS = 24
-# Elements that the levels are fitted on, at most; a share of each row.
-FITTED_ELEMENTS = 200_000
-# Where the levels start: evenly between these quantiles.
+ITERATIONS = 16
+# Points that the levels are fitted on, at most: a share of each row.
+FITTED_POINTS = 20_000
+# Where single levels start: evenly between these quantiles.
 QUANTILES = (0.005, 0.995)
 
 
 @dataclass(frozen=True, eq=False)
 class Codebook:
-    """levels: sorted whole numbers, float32."""
+    """levels (K, size): whole numbers, float32; size is 1 or 2."""
 
     levels: np.ndarray
 
-    def nearest(self, ratio: np.ndarray) -> np.ndarray:
-        """The level nearest to weight / scale."""
-        return np.asarray(self.levels[np.searchsorted(_between(self.levels), ratio)])
+    def nearest(self, ratio: np.ndarray, metric: np.ndarray | None = None) -> np.ndarray:
+        """The levels nearest to weight / scale (…, R, size), by (r − q) M (r − q)ᵀ; metric M: (…, size, size)."""
+        return np.asarray(self.levels[_nearest(self.levels, ratio, metric)])
 
 
-def fit(rows: np.ndarray, importance: np.ndarray, bits: int) -> tuple[Codebook, np.ndarray]:
+def fit(rows: np.ndarray, importance: np.ndarray, form: Format) -> tuple[Codebook, np.ndarray]:
     """Codebook of rows (…, R, d) and the scale of each row (…, R), by alternating both with nearest rounding.
 
-    importance: (…, 1, d) or broadcastable, not negative.
+    importance: (…, 1, d) or broadcastable, not negative. form: a codebook, whose `group` divides d.
     """
-    weight = np.broadcast_to(importance, rows.shape)
-    stride = max(1, rows.size // FITTED_ELEMENTS)
-    x, w = (a.reshape(-1, a.shape[-1])[:, : a.shape[-1] // stride * stride : stride] for a in (rows, weight))
-    x, w = np.ascontiguousarray(x, np.float32), np.ascontiguousarray(w, np.float32)
-    power = (w * x * x).sum(-1)
-    scale = np.sqrt(power / np.maximum(w.sum(-1), 1e-30))
-    scale = np.where(scale > 0, scale, 1.0).astype(np.float32)
-    levels = _start(x / scale[:, None], power > 0, bits)
+    x, w = _points(rows, importance, form.group)
+    power, total = (w * x * x).sum((1, 2)), w.sum((1, 2))
+    scale = np.where(power > 0, np.sqrt(power / np.maximum(total, 1e-30)), 1.0).astype(np.float32)
+    levels = _start(x[power > 0] / scale[power > 0, None, None], form)
     for _ in range(ITERATIONS):
-        index = np.searchsorted(_between(levels), x / scale[:, None])
+        index = _nearest(levels, x / scale[:, None, None], None)
         levels = _centres(levels, index, x, w, scale)
         scale = _scale(levels[index], x, w, scale)
     stretch = REACH / max(float(np.abs(levels).max()), 1e-30)
+    levels = np.unique(np.rint(levels * stretch), axis=0).astype(np.float32)
     scale = np.asarray(scale / stretch, np.float32).reshape(rows.shape[:-1])
-    return Codebook(np.unique(np.rint(levels * stretch)).astype(np.float32)), storable(scale, np.abs(rows).max(-1))
+    return Codebook(levels), storable(scale, np.abs(rows).max(-1))
 
 
-def round_nearest(weight: np.ndarray, axis: int, bits: int) -> tuple[np.ndarray, np.ndarray]:
-    """Codes (int8, the weight's shape) and scale per index of `axis`, without looking at data."""
+def round_nearest(weight: np.ndarray, axis: int, form: Format) -> tuple[np.ndarray, np.ndarray]:
+    """Codes (int8, the weight's shape) and scale per index of `axis`, without looking at data; single codes only."""
     rows = np.moveaxis(weight, axis, 0).reshape(weight.shape[axis], -1)
-    book, scale = fit(rows, np.ones((1, rows.shape[1]), np.float32), bits)
+    book, scale = fit(rows, np.ones((1, rows.shape[1]), np.float32), form)
     shape = [1] * weight.ndim
     shape[axis] = -1
-    return book.nearest(weight / scale.reshape(shape)).astype(np.int8), scale
+    return book.nearest((weight / scale.reshape(shape))[..., None])[..., 0].astype(np.int8), scale
 
 
-def indices(codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """What is stored: (index of every code, the codes that occur, int8 and sorted)."""
-    levels = np.unique(codes)
-    return np.searchsorted(levels, codes).astype(np.uint8), levels.astype(np.int8)
+def indices(codes: np.ndarray, group: int) -> tuple[np.ndarray, np.ndarray]:
+    """What is stored: (uint8 index of every code or pair, in order, and the codes or pairs that occur, int8)."""
+    levels, index = np.unique(codes.reshape(-1, group), axis=0, return_inverse=True)
+    return index.reshape(-1).astype(np.uint8), levels.astype(np.int8)
 
 
-def _between(levels: np.ndarray) -> np.ndarray:
-    return np.asarray((levels[1:] + levels[:-1]) / 2)
+def _points(rows: np.ndarray, importance: np.ndarray, group: int) -> tuple[np.ndarray, np.ndarray]:
+    """Values and importances (rows, points, group), an even share of each row."""
+    shape = (-1, rows.shape[-1] // group, group)
+    stride = max(1, rows.size // group // FITTED_POINTS)
+    return (
+        np.asarray(rows.reshape(shape)[:, ::stride], np.float32),
+        np.asarray(np.broadcast_to(importance, rows.shape).reshape(shape)[:, ::stride], np.float32),
+    )
 
 
-def _start(ratio: np.ndarray, used: np.ndarray, bits: int) -> np.ndarray:
-    low, high = np.quantile(ratio[used], QUANTILES) if used.any() else (-1.0, 1.0)
-    return np.linspace(low, max(high, low + 1e-6), 2**bits, dtype=np.float32)
+def _nearest(levels: np.ndarray, ratio: np.ndarray, metric: np.ndarray | None) -> np.ndarray:
+    """argmin over q of −2 r M qᵀ + q M qᵀ."""
+    weighted = levels if metric is None else levels @ metric
+    norms = (weighted * levels).sum(-1) / 2
+    products = ratio @ (levels.T if metric is None else weighted.swapaxes(-1, -2))
+    return np.asarray((products - norms[..., None, :]).argmax(-1))
+
+
+def _start(ratio: np.ndarray, form: Format) -> np.ndarray:
+    """First levels: even ones for single codes, points of the data for pairs."""
+    count = 2**form.bits
+    flat = ratio.reshape(-1, form.group) if ratio.size else np.array([[-1.0], [1.0]], np.float32).repeat(form.group, 1)
+    if form.group == 1:
+        low, high = np.quantile(flat, QUANTILES)
+        return np.linspace(low, max(high, low + 1e-6), count, dtype=np.float32)[:, None]
+    chosen = np.random.default_rng(0).choice(len(flat), count, replace=len(flat) < count)
+    return np.asarray(flat[chosen], np.float32)
 
 
 def _centres(levels: np.ndarray, index: np.ndarray, x: np.ndarray, w: np.ndarray, scale: np.ndarray) -> np.ndarray:
     """Each level at the weighted mean of what rounds to it."""
-    flat, count = index.ravel(), len(levels)
-    weight = np.bincount(flat, (w * (scale * scale)[:, None]).ravel(), count)
-    total = np.bincount(flat, (w * x * scale[:, None]).ravel(), count)
-    moved = np.where(weight > 0, total / np.where(weight > 0, weight, 1.0), levels)
-    return np.sort(moved).astype(np.float32)
+    flat, count, moved = index.ravel(), len(levels), levels.copy()
+    for i in range(levels.shape[1]):
+        weight = np.bincount(flat, (w[..., i] * (scale * scale)[:, None]).ravel(), count)
+        total = np.bincount(flat, (w[..., i] * x[..., i] * scale[:, None]).ravel(), count)
+        moved[:, i] = np.where(weight > 0, total / np.where(weight > 0, weight, 1.0), levels[:, i])
+    return moved
 
 
 def _scale(codes: np.ndarray, x: np.ndarray, w: np.ndarray, scale: np.ndarray) -> np.ndarray:
     """The scale of each row that fits its codes best."""
-    inner, norm = (w * x * codes).sum(-1), (w * codes * codes).sum(-1)
+    inner, norm = (w * x * codes).sum((1, 2)), (w * codes * codes).sum((1, 2))
     usable = (inner > 0) & (norm > 0)
     return np.where(usable, inner / np.where(usable, norm, 1.0), scale).astype(np.float32)

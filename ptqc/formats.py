@@ -13,13 +13,14 @@ class Family(StrEnum):
     FLOAT = "float"
     PALETTE = "palette"  # an exact table of the distinct values
     CODEBOOK = "codebook"  # int8 codes from a short list that the weight shares
+    PAIRS = "pairs"  # the same for two neighbouring weights at a time
 
 
 @dataclass(frozen=True, order=True)
 class Format:
     """A storage format: family, bits and, for integers, signedness.
 
-    str() gives the stable key used in plans: int4, uint8, codebook3, float16, float32, palette1.
+    str() gives the stable key used in plans: int4, uint8, codebook3, pairs7, float16, float32, palette1.
     """
 
     family: Family
@@ -36,14 +37,28 @@ class Format:
             for prefix, signed in ((family.value, True), ("u" + family.value, False)):
                 if text.startswith(prefix) and text[len(prefix) :].isdigit():
                     return cls(family, int(text[len(prefix) :]), signed)
-        raise ValueError(
-            f"unknown number format {text!r}; known: int2…int8, uint8, codebook2…5, float16, float32, palette1…8"
-        )
+        known = "int2…int8, uint8, codebook2…5, pairs3…8, float16, float32, palette1…8"
+        raise ValueError(f"unknown number format {text!r}; known: {known}")
 
     @property
     def has_codes(self) -> bool:
         """Whether a weight in it is int8 codes times a scale per channel, which integer kernels take."""
-        return self.family in (Family.INTEGER, Family.CODEBOOK)
+        return self.family in (Family.INTEGER, Family.CODEBOOK, Family.PAIRS)
+
+    @property
+    def is_codebook(self) -> bool:
+        """Whether the codes come from a list that the weight shares."""
+        return self.family in (Family.CODEBOOK, Family.PAIRS)
+
+    @property
+    def group(self) -> int:
+        """Weights that share one stored index."""
+        return 2 if self.family == Family.PAIRS else 1
+
+    @property
+    def bits_per_weight(self) -> float:
+        """Stored bits of one weight, without scales and levels."""
+        return self.bits / self.group
 
     @property
     def low(self) -> int:
@@ -64,6 +79,11 @@ def integer(bits: int, signed: bool = True) -> Format:
 def codebook(bits: int) -> Format:
     """A codebook of 2^bits codes."""
     return Format(Family.CODEBOOK, bits)
+
+
+def pairs(bits: int) -> Format:
+    """A codebook of 2^bits pairs of codes."""
+    return Format(Family.PAIRS, bits)
 
 
 UINT8 = integer(8, signed=False)

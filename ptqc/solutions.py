@@ -26,7 +26,7 @@ class Solution:
     def weight(self) -> np.ndarray:
         """The real values, float32, as they will be used."""
         match self.form.family:
-            case Family.INTEGER | Family.CODEBOOK:
+            case Family.INTEGER | Family.CODEBOOK | Family.PAIRS:
                 shape = [1] * self.codes.ndim
                 shape[self.axis] = -1
                 return np.asarray(self.codes * self.scale.reshape(shape), np.float32)

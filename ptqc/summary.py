@@ -60,7 +60,8 @@ def _counted(counts: Mapping[str, int]) -> str:
 
 
 def _mean_bits(formats: Mapping[str, int]) -> float:
-    return sum(Format.parse(form).bits * count for form, count in formats.items()) / max(1, sum(formats.values()))
+    bits = sum(Format.parse(form).bits_per_weight * count for form, count in formats.items())
+    return bits / max(1, sum(formats.values()))
 
 
 def _plan(allocation: Document) -> str:

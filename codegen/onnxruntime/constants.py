@@ -11,6 +11,7 @@ from onnx import helper, numpy_helper
 from ptqc import codebooks, grids
 from ptqc.codegen.onnxruntime import planes
 from ptqc.codegen.onnxruntime.functions import DOMAIN, Function, Kind
+from ptqc.errors import InternalError
 from ptqc.formats import Family, Format
 
 Share = Callable[[np.ndarray], str]
@@ -44,9 +45,14 @@ def narrow_bias(codes: np.ndarray) -> tuple[np.ndarray, int]:
 def _indices(codes: np.ndarray, form: Format) -> list[np.ndarray]:
     """What codes are stored as: planes of indices, and the levels of a codebook behind them."""
     match form.family:
-        case Family.CODEBOOK:
-            index, levels = codebooks.indices(codes)
-            return [*planes.pack(index, form.bits), levels]
+        case Family.CODEBOOK | Family.PAIRS:
+            index, levels = codebooks.indices(codes, form.group)
+            unused = 2**form.bits - len(levels)
+            if unused < 0:
+                raise InternalError(f"{len(levels)} levels do not fit {form}")
+            # Always as many, so that the bytes of a format do not depend on the numbers.
+            levels = np.pad(levels, ((0, unused), (0, 0)), mode="edge")
+            return [*(planes.pack(index, form.bits) or [index]), levels if form.group > 1 else levels.reshape(-1)]
         case Family.PALETTE:
             return list(planes.pack(codes, form.bits))
         case _:
@@ -55,7 +61,7 @@ def _indices(codes: np.ndarray, form: Format) -> list[np.ndarray]:
 
 
 def _call(function: Function, inputs: Sequence[str], outputs: Sequence[str], shape: Sequence[int]) -> onnx.NodeProto:
-    attributes: dict[str, Any] = {"d": list(shape)} if planes.planes_of(function.form.bits) else {}
+    attributes: dict[str, Any] = {"d": list(shape)} if function.has_shape else {}
     return helper.make_node(function.name, inputs, outputs, domain=DOMAIN, **attributes)
 
 

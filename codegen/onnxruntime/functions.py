@@ -44,7 +44,7 @@ class Function:
     def name(self) -> str:
         """Short name, unique within a file."""
         kind = {Kind.LAYER: "L", Kind.WEIGHT: "W", Kind.FLOAT: "F", Kind.PALETTE: "P"}[self.kind]
-        kind += "c" if self.form.family == Family.CODEBOOK else ""
+        kind += {Family.CODEBOOK: "c", Family.PAIRS: "d"}.get(self.form.family, "")
         place = f"{self.axis}{self.rank}" if self.axis or self.rank else ""
         return f"{kind}{self.form.bits}{place}"
 
@@ -52,9 +52,14 @@ class Function:
     def inputs(self) -> list[str]:
         """Formal inputs."""
         planes = [f"p{width}" for width in planes_of(self.form.bits)] or ["p"]
-        levels = ["v"] if self.form.family in (Family.CODEBOOK, Family.PALETTE) else []
+        levels = ["v"] if self.form.is_codebook or self.form.family == Family.PALETTE else []
         extra = {Kind.LAYER: ["s", "b", "x", "k"], Kind.PALETTE: []}
         return planes + levels + extra.get(self.kind, ["s"])
+
+    @property
+    def has_shape(self) -> bool:
+        """Whether the codes have to be given the weight's shape; those of 8 bits are stored in it."""
+        return bool(planes_of(self.form.bits)) or self.form.group > 1
 
     def to_proto(self, opset: int) -> onnx.FunctionProto:
         """The function's body."""
@@ -63,7 +68,7 @@ class Function:
         outputs = {Kind.LAYER: _layer, Kind.WEIGHT: _weight, Kind.FLOAT: _float, Kind.PALETTE: _palette}[self.kind](
             body, codes, self
         )
-        attributes = ["d"] if planes_of(self.form.bits) else []
+        attributes = ["d"] if self.has_shape else []
         imports = [helper.make_opsetid("", opset)]
         return helper.make_function(DOMAIN, self.name, self.inputs, outputs, body.nodes, imports, attributes)
 
@@ -91,9 +96,15 @@ class _Body:
 
 
 def _codes(body: _Body, form: Format) -> str:
-    """uint8 grid indices, flat and padded, from the planes; 8-bit codes pass as they are."""
-    if not planes_of(form.bits):
-        return "p"
+    """What the weight's shape holds: uint8 grid indices from the planes, codes of pairs, 8-bit codes as they are."""
+    if form.group > 1:
+        found = _looked_up(body, _joined(body, form) if planes_of(form.bits) else "p")
+        return _shaped(body, body.add("Reshape", [found, body.constant([-1], np.int64)]))
+    return _shaped(body, _joined(body, form)) if planes_of(form.bits) else "p"
+
+
+def _joined(body: _Body, form: Format) -> str:
+    """Indices from the planes, flat and padded."""
     total, shift = "", form.bits
     flat = body.constant([-1], np.int64)
     for width in planes_of(form.bits):
@@ -105,7 +116,7 @@ def _codes(body: _Body, form: Format) -> str:
         if shift:
             part = body.add("BitShift", [part, body.constant(shift, np.uint8)], direction="LEFT")
         total = body.add("BitwiseOr", [total, part]) if total else part
-    return _shaped(body, total)
+    return total
 
 
 def _shaped(body: _Body, flat: str) -> str:
@@ -118,8 +129,8 @@ def _shaped(body: _Body, flat: str) -> str:
 
 def _signed(body: _Body, index: str, form: Format) -> str:
     """Codes of indices: int32 on a uniform grid (see ptqc.grids), int8 from a codebook."""
-    if form.family == Family.CODEBOOK:
-        return _looked_up(body, index)
+    if form.is_codebook:
+        return index if form.group > 1 else _looked_up(body, index)
     if not planes_of(form.bits):
         return index
     codes = body.add("Cast", [index], to=TensorProto.INT32)

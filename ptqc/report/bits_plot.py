@@ -51,14 +51,14 @@ def _line(rows: Sequence[Row], first: int, top: float, height: float, slot: floa
 
 def _bar(row: Row, place: int, x: float, bottom: float, height: float, slot: float, facts: Facts) -> Iterator[str]:
     form = row.chosen.form
-    tall = height * min(form.bits, FULL) / FULL
+    tall = height * min(form.bits_per_weight, FULL) / FULL
     width = max(slot * 0.84, 1.0)
     title = f"{place}: {_names(row)}: {form}, {row.compute}, {row.elements:,} elements, loss {number(row.chosen.loss)}"
     yield rect(x, bottom - tall, width, tall, kind(form), f"{title} {facts.unit}")
     if row.in_float:
         yield rect(x, bottom - tall, width, tall, "hatched")
     if width >= 14:
-        yield label(x + width / 2, bottom - tall - 4, str(form.bits), "tick", "middle")
+        yield label(x + width / 2, bottom - tall - 4, f"{form.bits_per_weight:g}", "tick", "middle")
 
 
 def _names(row: Row) -> str:
@@ -69,7 +69,7 @@ def _names(row: Row) -> str:
 def _legend(facts: Facts) -> str:
     total = sum(row.elements for row in facts.rows) or 1
     entries = []
-    for form in sorted({row.chosen.form for row in facts.rows}, key=lambda form: (form.bits, str(form))):
+    for form in sorted({row.chosen.form for row in facts.rows}, key=lambda form: (form.bits_per_weight, str(form))):
         rows = [row for row in facts.rows if row.chosen.form == form]
         share = percent(sum(row.elements for row in rows) / total)
         entries.append(

@@ -77,7 +77,7 @@ def _loss(facts: Facts) -> Figure:
 
 
 def _bits(facts: Facts) -> Figure:
-    formats = sorted({row.chosen.form for row in facts.rows}, key=lambda form: (form.bits, str(form)))
+    formats = sorted({row.chosen.form for row in facts.rows}, key=lambda form: (form.bits_per_weight, str(form)))
     return Figure("bits per weight", f"{facts.bits_per_weight:.2f}", ", ".join(map(str, formats)) or "no weights")
 
 

@@ -1,5 +1,6 @@
 """What the report tells, read once from the artifact's documents."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -49,7 +50,7 @@ class Row:
     @property
     def packed_bytes(self) -> int:
         """Bytes of the codes alone, without scales, biases and calls."""
-        return min(self.chosen.bytes, -(-self.elements * self.chosen.form.bits // 8))
+        return min(self.chosen.bytes, math.ceil(self.elements * self.chosen.form.bits_per_weight / 8))
 
     @property
     def upgrade(self) -> Choice | None:
@@ -105,7 +106,7 @@ class Facts:
     def bits_per_weight(self) -> float:
         """Mean over all elements, codes alone."""
         elements = sum(row.elements for row in self.rows)
-        return sum(row.elements * row.chosen.form.bits for row in self.rows) / elements if elements else 0.0
+        return sum(row.elements * row.chosen.form.bits_per_weight for row in self.rows) / elements if elements else 0.0
 
     @cached_property
     def parts(self) -> tuple[Part, ...]:
@@ -123,7 +124,7 @@ class Facts:
 
     def _codes(self) -> dict[Format, int]:
         totals: dict[Format, int] = {}
-        for row in sorted(self.rows, key=lambda row: (row.chosen.form.bits, str(row.chosen.form))):
+        for row in sorted(self.rows, key=lambda row: (row.chosen.form.bits_per_weight, str(row.chosen.form))):
             totals[row.chosen.form] = totals.get(row.chosen.form, 0) + row.packed_bytes
         return totals
 
@@ -160,7 +161,7 @@ class Facts:
 
 def kind(form: Format) -> str:
     """The colour class of a format."""
-    return f"b{form.bits}" if form.has_codes else str(form.family)
+    return f"b{math.ceil(form.bits_per_weight)}" if form.has_codes else str(form.family)
 
 
 def _is_on_float(note: Document) -> bool:

@@ -51,8 +51,8 @@ def _remedy(row: Row, facts: Facts) -> str:
     used = any(other.chosen.form == better.form for other in facts.rows)
     brings = "" if used else " plus the code that unpacks it, new in this file"
     share = f" ({percent(extra / facts.original)} of the original)"
-    more = better.form.bits - chosen.form.bits
-    step = "one more bit" if more == 1 else f"{more} more bits" if more > 1 else "it"
+    more = better.form.bits_per_weight - chosen.form.bits_per_weight
+    step = "one more bit" if more == 1 else f"{more:g} more bits" if more > 0 else "it"
     return f"{better.form}: {step} costs {extra:,} bytes{share}{brings}, takes off {number(gain)}"
 
 
@@ -93,7 +93,7 @@ def _layer(place: int, row: Row, facts: Facts, reasons: Mapping[str, str]) -> st
             cell(_names(row), row.names[0]),
             cell(f"{row.elements:,}", row.elements),
             cell(percent(share), share, share / facts.largest_share),
-            cell(swatch(kind(chosen.form)) + safe(chosen.form), str(chosen.form.bits)),
+            cell(swatch(kind(chosen.form)) + safe(chosen.form), f"{chosen.form.bits_per_weight:g}"),
             cell(compute, row.compute),
             cell(f"{chosen.bytes:,}", chosen.bytes),
             cell(number(chosen.loss), chosen.loss, chosen.loss / facts.largest_loss if facts.largest_loss else None),

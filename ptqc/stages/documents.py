@@ -14,6 +14,7 @@ from ptqc import __version__
 from ptqc.allocation import frontier, price, smallest_choice
 from ptqc.budget import Budget
 from ptqc.codegen.onnxruntime.verify import Verified
+from ptqc.formats import integer
 from ptqc.memory import peak_memory_mb
 from ptqc.notes import Level, Note
 from ptqc.options import CompileOptions
@@ -98,7 +99,7 @@ def _allocation(job: Job, fitted: Fitted) -> dict[str, Any]:
 
 
 def _cpu(plan: Plan) -> dict[str, Any]:
-    wide = any(plan.formats[layer.weight].bits == 8 for layer in plan.layers if layer.name in plan.integer)
+    wide = any(plan.formats[layer.weight] == integer(8) for layer in plan.layers if layer.name in plan.integer)
     return {
         "saturates_without_vnni": wide,
         "session_option_without_vnni": {"session.x64quantprecision": "1"} if wide else {},

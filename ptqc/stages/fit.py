@@ -10,7 +10,7 @@ from ptqc.allocation import Allocation, Candidate, Problem, allocate, best_choic
 from ptqc.biases import accumulator_scale, bias_codes, usable_scale
 from ptqc.codegen.onnxruntime import functions, names, size
 from ptqc.codegen.onnxruntime.export import Exported, export
-from ptqc.errors import InternalError, UsageError
+from ptqc.errors import Infeasible, InternalError, UsageError
 from ptqc.formats import Format
 from ptqc.layers import Layer, Weight
 from ptqc.lowered import Lowered
@@ -55,7 +55,11 @@ def fit(
     for _ in range(ATTEMPTS):
         # More than the best plan needs is never spent: what lowers no loss gets no bytes.
         most = problem.size(best_choice(problem))
-        allocation = allocate(problem, most if limit is None else min(limit, most))
+        try:
+            allocation = allocate(problem, most if limit is None else min(limit, most))
+        except Infeasible:
+            allocate(_with_smallest_written(model, context, undecided, problem), limit or most)
+            raise
         plan = undecided.with_formats(allocation.choice)
         written = _weighed(model, context, plan)
         if limit is None or written <= limit:
@@ -66,6 +70,13 @@ def fit(
         # What this plan has beyond what the solver was told, every plan is taken to have.
         problem = replace(problem, fixed=problem.fixed + written - allocation.bytes)
     raise InternalError(f"no plan was found whose written file keeps {limit:,} bytes after {ATTEMPTS} attempts")
+
+
+def _with_smallest_written(model: ir.Model, context: Context, undecided: Plan, problem: Problem) -> Problem:
+    """The problem with the bytes that its smallest plan has once it is reconstructed and written."""
+    allocation = allocate(problem, problem.size(smallest_choice(problem)))
+    fitted = _built(model, context, undecided.with_formats(allocation.choice), allocation, problem)
+    return replace(problem, fixed=problem.fixed + len(fitted.exported.data) - fitted.told)
 
 
 def _as_planned(model: ir.Model, context: Context, plan: Plan, problem: Problem, limit: int | None) -> Fitted:
@@ -137,7 +148,7 @@ def _forms(weight: Weight, context: Context, plan: Plan, options: CompileOptions
     if not any(layer.name in plan.integer for layer in weight.layers):
         return forms
     widest = max(PORTABLE_BITS, 8 * options.allow_8bit)
-    return [form for form in forms if form.has_codes and form.bits <= widest]
+    return [form for form in forms if form.has_codes and (form.is_codebook or form.bits <= widest)]
 
 
 def _use(model: ir.Model, layer: Layer, solution: Solution, plan: Plan) -> size.Use:

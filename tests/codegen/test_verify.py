@@ -155,7 +155,7 @@ LOWERING_FAULTS = {
     "bias of the last layer dropped": lambda x: _drop(x, "y"),
     "stale weight scale": lambda x: _set(x, "a/weight/scale", lambda s: s * 1.05),
     "permuted output channels": lambda x: _set(x, "w3/codes", lambda c: np.roll(c, 1, axis=0)),
-    "permuted input channels": lambda x: _set(x, "w3/codes", lambda c: np.roll(c, 1, axis=1)),
+    "permuted input channels": lambda x: _set(x, "w3/codes", lambda c: np.roll(c, 2, axis=1)),
     "flipped kernel": lambda x: _set(x, "w2/codes", lambda c: c[:, :, ::-1, ::-1]),
     "padding side swapped": _lowered_pads,
 }
