@@ -31,7 +31,7 @@ def measured(model: ir.Model, feeds: list[Feeds], folder: Path) -> Context:
 
 def loss_of(model: ir.Model, context: Context, outputs: list[dict[str, np.ndarray]]) -> float:
     """Mean over batches of what the outputs lose against the float model's."""
-    real = [Runner(model).run(feeds) for feeds in context.tuning.batches(8)]
+    real = [Runner(model).run(feeds) for feeds in context.held_back.batches(8)]
     loss = output_loss(model, real)
     return float(np.mean([loss(a, b) for a, b in zip(real, outputs, strict=True)]))
 
@@ -48,7 +48,7 @@ def context(residual: ir.Model, tmp_path_factory: pytest.TempPathFactory) -> Con
 
 
 def test_a_site_alone(residual: ir.Model, context: Context) -> None:
-    batches = list(context.tuning.batches(8))
+    batches = list(context.held_back.batches(8))
     for site in context.sites:
         if len(site.sources) > 1:
             continue
@@ -59,7 +59,7 @@ def test_a_site_alone(residual: ir.Model, context: Context) -> None:
 
 @pytest.mark.parametrize("bits", [2, 4])
 def test_a_layer_alone_with_its_mean_kept(residual: ir.Model, context: Context, bits: int) -> None:
-    batches = list(context.tuning.batches(8))
+    batches = list(context.held_back.batches(8))
     for layer in context.layers:
         solution = context.solutions[layer.weight, integer(bits)]
         if layer.bias is None or len([x for x in context.layers if x.bias == layer.bias]) > 1:
