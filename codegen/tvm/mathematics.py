@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from tvm.tirx.script import builder as T  # noqa: N812
+
 from ptqc.codegen.tvm.kernel import fill, vector
 
 LN2_HIGH, LN2_LOW, LOG2_E = 0.693359375, -2.12194440e-4, 1.44269504088896341
@@ -18,7 +20,6 @@ SIGMOID_Q = (
 
 def exp(x: Any, lanes: int) -> Any:
     """e^x in float32; saturates at the ends of the range."""
-    from tvm.tirx.script import builder as T  # noqa: N812
 
     def number(value: float) -> Any:
         return fill(T.float32(value), lanes)
@@ -36,7 +37,6 @@ def exp(x: Any, lanes: int) -> Any:
 
 def sigmoid(x: Any, lanes: int) -> Any:
     """1 / (1 + e^−x) as ½ + x · P(x²) / Q(x²), the approximation that ONNX Runtime and Eigen compute."""
-    from tvm.tirx.script import builder as T  # noqa: N812
 
     def number(value: float) -> Any:
         return fill(T.float32(value), lanes)
@@ -55,8 +55,6 @@ def sigmoid(x: Any, lanes: int) -> Any:
 
 def fma(a: Any, b: Any, c: Any, lanes: int, *, in_c: bool) -> Any:
     """a · b + c, rounded once."""
-    from tvm.tirx.script import builder as T  # noqa: N812
-
     if in_c:
         return T.call_pure_extern("float32", "fmaf", a, b, c)
     return T.call_llvm_pure_intrin(vector("float32", lanes), "llvm.fma", a, b, c)
@@ -64,6 +62,4 @@ def fma(a: Any, b: Any, c: Any, lanes: int, *, in_c: bool) -> Any:
 
 def rounded_here(x: Any, lanes: int, *, in_c: bool) -> Any:
     """x, not contracted with what follows."""
-    from tvm.tirx.script import builder as T  # noqa: N812
-
     return x if in_c else T.call_llvm_pure_intrin(vector("float32", lanes), "llvm.arithmetic.fence", x)

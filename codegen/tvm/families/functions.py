@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from tvm.tirx.script import builder as T  # noqa: N812
 
 from ptqc.codegen.tvm import mathematics
 from ptqc.codegen.tvm.families import Built, Declined
@@ -16,33 +17,27 @@ from ptqc.codegen.tvm.layout import Layout
 Unary = Callable[[Any, int, Sequence[Any]], Any]
 
 
-def _builder() -> Any:
-    from tvm.tirx.script import builder
-
-    return builder
-
-
 def _clip(x: Any, _lanes: int, numbers: Sequence[Any]) -> Any:
-    return _builder().min(_builder().max(x, numbers[0]), numbers[1])
+    return T.min(T.max(x, numbers[0]), numbers[1])
 
 
 def _leaky(x: Any, lanes: int, numbers: Sequence[Any]) -> Any:
-    zero = fill(_builder().float32(0), lanes)
-    return _builder().max(x, zero) + numbers[0] * _builder().min(x, zero)
+    zero = fill(T.float32(0), lanes)
+    return T.max(x, zero) + numbers[0] * T.min(x, zero)
 
 
 def _hard_sigmoid(x: Any, lanes: int, numbers: Sequence[Any]) -> Any:
-    zero, one = (fill(_builder().float32(v), lanes) for v in (0, 1))
-    return _builder().max(zero, _builder().min(one, numbers[0] * x + numbers[1]))
+    zero, one = (fill(T.float32(v), lanes) for v in (0, 1))
+    return T.max(zero, T.min(one, numbers[0] * x + numbers[1]))
 
 
 def _tanh(x: Any, lanes: int, _numbers: Sequence[Any]) -> Any:
-    two = fill(_builder().float32(2), lanes)
-    return two * mathematics.sigmoid(two * x, lanes) - fill(_builder().float32(1), lanes)
+    two = fill(T.float32(2), lanes)
+    return two * mathematics.sigmoid(two * x, lanes) - fill(T.float32(1), lanes)
 
 
 UNARY: dict[str, Unary] = {
-    "Relu": lambda x, lanes, _: _builder().max(x, fill(_builder().float32(0), lanes)),
+    "Relu": lambda x, lanes, _: T.max(x, fill(T.float32(0), lanes)),
     "Clip": _clip,
     "LeakyRelu": _leaky,
     "HardSigmoid": _hard_sigmoid,
@@ -50,9 +45,9 @@ UNARY: dict[str, Unary] = {
     "Sigmoid": lambda x, lanes, _: mathematics.sigmoid(x, lanes),
     "Tanh": _tanh,
     "Exp": lambda x, lanes, _: mathematics.exp(x, lanes),
-    "Neg": lambda x, lanes, _: fill(_builder().float32(0), lanes) - x,
-    "Abs": lambda x, lanes, _: _builder().max(x, fill(_builder().float32(0), lanes) - x),
-    "Sqrt": lambda x, _lanes, _: _builder().sqrt(x),
+    "Neg": lambda x, lanes, _: fill(T.float32(0), lanes) - x,
+    "Abs": lambda x, lanes, _: T.max(x, fill(T.float32(0), lanes) - x),
+    "Sqrt": lambda x, _lanes, _: T.sqrt(x),
 }
 
 BINARY: dict[str, Callable[[Any, Any], Any]] = {
@@ -60,8 +55,8 @@ BINARY: dict[str, Callable[[Any, Any], Any]] = {
     "Sub": lambda a, b: a - b,
     "Mul": lambda a, b: a * b,
     "Div": lambda a, b: a / b,
-    "Max": lambda a, b: _builder().max(a, b),
-    "Min": lambda a, b: _builder().min(a, b),
+    "Max": lambda a, b: T.max(a, b),
+    "Min": lambda a, b: T.min(a, b),
 }
 
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from tvm.tirx.script import builder as T  # noqa: N812
 
 from ptqc.codegen.tvm.families import Built, build
 from ptqc.codegen.tvm.kernel import rows
@@ -16,8 +17,6 @@ def pad(x: Layout, y: Layout, before: Sequence[int], value: float) -> Built:
     """x in the middle of y, `before` elements from each axis's start; the rest is `value`."""
 
     def source(place: Place) -> tuple[list[Any], Any]:
-        from tvm.tirx.script import builder as T  # noqa: N812
-
         inner, inside = [], None
         for index, start, size, padded in zip(place, before, x.shape, y.shape, strict=True):
             moved = index - start if start else index
@@ -68,8 +67,6 @@ def nearest(x: Layout, y: Layout, maps: Sequence[np.ndarray]) -> Built:
     """Along each axis, element maps[axis][i] of x for element i of y."""
 
     def body(batch: Any, source: Any, *rest: Any) -> None:
-        from tvm.tirx.script import builder as T  # noqa: N812
-
         *tables, out = rest
         fastest = y.shape[y.order[-1]]
         with rows(batch, y.elements // fastest, y.elements) as (sample, row), T.serial(fastest) as index:
@@ -84,8 +81,6 @@ def concat(inputs: Sequence[Layout], y: Layout, axis: int) -> Built:
     """One after the other along an axis."""
 
     def body(batch: Any, *buffers: Any) -> None:
-        from tvm.tirx.script import builder as T  # noqa: N812
-
         *given, out = buffers
         start = 0
         for x, buffer in zip(inputs, given, strict=True):
@@ -110,8 +105,6 @@ def _moved(
     fastest = y.shape[y.order[-1]]
 
     def body(batch: Any, *buffers: Any) -> None:
-        from tvm.tirx.script import builder as T  # noqa: N812
-
         *given, out = buffers
         with rows(batch, y.elements // fastest, y.elements) as (sample, row), T.serial(fastest) as index:
             offset = row * fastest + index

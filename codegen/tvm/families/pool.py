@@ -3,6 +3,7 @@
 from typing import Any
 
 import numpy as np
+from tvm.tirx.script import builder as T  # noqa: N812
 
 from ptqc.codegen.tvm.families import Built, build
 from ptqc.codegen.tvm.isa import Isa
@@ -17,8 +18,6 @@ def largest(x: Layout, y: Layout, window: Window, isa: Isa) -> Built:
     height, width = window.output
 
     def body(batch: Any, source: Any, out: Any) -> None:
-        from tvm.tirx.script import builder as T  # noqa: N812
-
         work = window.products * window.channels
         blocks = -(-window.channels // lanes)
         with rows(batch, height, work) as (sample, row), T.serial(width) as column, T.serial(blocks) as block:
@@ -43,8 +42,6 @@ def mean_codes(x: Layout, y: Layout, isa: Isa, zeros: tuple[int, int], factor: f
     wide = vector("int32", lanes)
 
     def settle(total: Any, numbers: Any) -> Any:
-        from tvm.tirx.script import builder as T  # noqa: N812
-
         centred = total - fill(T.Cast("int32", numbers[0]), lanes)
         scaled = T.Cast(vector("float32", lanes), centred) * fill(numbers[2], lanes)
         return to_codes(T.nearbyint(scaled) + fill(numbers[1], lanes), lanes)
@@ -67,8 +64,6 @@ def _mean(x: Layout, lanes: int, wide: str, settle: Any) -> Any:
     dtype = wide.partition("x")[0]
 
     def body(batch: Any, source: Any, numbers: Any, out: Any) -> None:
-        from tvm.tirx.script import builder as T  # noqa: N812
-
         with rows(batch, -(-channels // lanes), x.elements) as (sample, block):
             channel = T.Bind(T.min(block * lanes, channels - lanes))
             total = T.alloc_buffer((lanes,), dtype, scope="local")
