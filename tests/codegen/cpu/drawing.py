@@ -169,13 +169,14 @@ def joined(d: Drawing) -> None:
 
 
 def pool(d: Drawing) -> None:
-    kernel, strides = (d.wholes(1, 3, d.rank) for _ in range(2))
-    kernel = [min(size, k) for size, k in zip(d.shape[2:], kernel, strict=True)]
-    pads = [min(k - 1, d.whole(0, 2)) for k in kernel * 2]
-    attributes = {"kernel_shape": kernel, "strides": strides, "pads": pads, "ceil_mode": d.whole(0, 1)}
+    kernel = [min(size, d.whole(1, 3)) for size in d.shape[2:]]
+    if d.likely(0.3):  # rounding up, where no window lies outside: ONNX's shapes are not ONNX Runtime's there
+        attributes: dict[str, object] = {"ceil_mode": 1, "strides": [d.whole(1, k) for k in kernel]}
+    else:
+        attributes = {"strides": d.wholes(1, 3, d.rank), "pads": [min(k - 1, d.whole(0, 2)) for k in kernel * 2]}
     if d.likely(0.3) and min(d.shape[2:]) > 4:
-        attributes |= {"dilations": d.wholes(1, 2, d.rank)}
-    d.add("MaxPool", [d.value], **attributes)
+        attributes["dilations"] = d.wholes(1, 2, d.rank)
+    d.add("MaxPool", [d.value], kernel_shape=kernel, **attributes)
 
 
 def resized(d: Drawing) -> None:
