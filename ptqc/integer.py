@@ -128,10 +128,14 @@ def mul(a: np.ndarray, a_params: QuantParams, b: np.ndarray, b_params: QuantPara
 def global_average_pool(x: np.ndarray, x_params: QuantParams, y: QuantParams) -> Codes:
     """Codes of the mean over all spatial axes of x (N, C, *spatial), kept as size 1."""
     spatial = tuple(range(2, x.ndim))
-    count = np.prod([x.shape[axis] for axis in spatial])
+    count = int(np.prod([x.shape[axis] for axis in spatial]))
     total = (x.astype(np.int64) - x_params.zero_point).sum(spatial, keepdims=True)
-    factor = np.float32(x_params.scale) / (np.float32(y.scale) * np.float32(count))
-    return requantize(total, np.asarray(factor), y)
+    return requantize(total, mean_factor(x_params, y, count), y)
+
+
+def mean_factor(x: QuantParams, y: QuantParams, count: int) -> Reals:
+    """float32 factor from a sum of `count` codes to codes of their mean."""
+    return np.asarray(np.float32(x.scale) / (np.float32(y.scale) * np.float32(count)))
 
 
 def repeats_inside(a: Sequence[int], b: Sequence[int]) -> bool:

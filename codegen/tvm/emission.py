@@ -1,6 +1,6 @@
 """A program in the making: kernels are added for the values of a lowered graph, and their layouts remembered."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -44,6 +44,17 @@ class Emission:
         self.steps.append(Step(built, tuple(inputs), output))
         self.layouts[output] = layout
         return output
+
+    def apply(self, node: ir.Node, build: Callable[[Layout, Layout], Built], dtype: str | None = None) -> None:
+        """Append the kernel that build makes of the layouts of the node's first input and of its output."""
+        source = self.operand(node.inputs[0])
+        given = self.layouts[source]
+        layout = Layout(self.shape(node.outputs[0]), dtype or given.dtype)
+        self.add(build(given, layout), [source], str(node.outputs[0].name), layout)
+
+    def operand(self, value: ir.Value | None) -> str:
+        """The name of a value's buffer with its channels last."""
+        return self.inside(self.read(value))
 
     def read(self, value: ir.Value | None) -> str:
         """The name of a value's buffer; codes become real values where somebody asks for those."""

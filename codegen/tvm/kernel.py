@@ -68,6 +68,14 @@ def rows(batch: Any, count: int, work: int) -> Iterator[tuple[Any, Any]]:
         yield sample, T.Bind(T.Cast("int32", index % T.int64(count)))
 
 
+@contextmanager
+def elements(batch: Any, layout: Layout) -> Iterator[tuple[Any, Any]]:
+    """A loop over (sample, offset) of every element, in the order in memory."""
+    fastest = layout.shape[layout.order[-1]] if layout.shape else 1
+    with rows(batch, layout.elements // fastest, layout.elements) as (sample, row), T.serial(fastest) as index:
+        yield sample, row * fastest + index
+
+
 def vector(dtype: str, lanes: int) -> str:
     """The type of `lanes` numbers."""
     return dtype if lanes == 1 else f"{dtype}x{lanes}"

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping
 
 import numpy as np
-import onnx
 import onnx_ir as ir
 
 from ptqc import reference
@@ -13,9 +12,9 @@ from ptqc.codegen.tvm.families import Declined
 from ptqc.codegen.tvm.families.functions import BINARY, UNARY
 from ptqc.codegen.tvm.isa import Isa
 from ptqc.codegen.tvm.layout import Layout
+from ptqc.codegen.tvm.oracle import compute
 from ptqc.codegen.tvm.package import Program
 from ptqc.errors import TargetError
-from ptqc.execute.onnxruntime import Runner, session_options
 from ptqc.lowered import Lowered
 from ptqc.nodes import constant, only_consumer
 from ptqc.operators import LAYERS
@@ -117,12 +116,6 @@ def fold(model: ir.Model) -> dict[str, np.ndarray]:
             nodes.append(node)
             known |= {str(value.name) for value in node.outputs}
     wanted = [str(value.name) for node in nodes for value in node.outputs]
-    if not wanted:
-        return found
-    proto = ir.to_proto(model)
-    makers = {name: node for node in proto.graph.node for name in node.output}
-    graph = onnx.GraphProto(name="constants", node=[makers[str(node.outputs[0].name)] for node in nodes])
-    graph.initializer.extend(proto.graph.initializer)
-    graph.output.extend(onnx.ValueInfoProto(name=name) for name in wanted)
-    small = onnx.ModelProto(ir_version=proto.ir_version, graph=graph, opset_import=proto.opset_import)
-    return found | Runner(small, options=session_options(optimize=False)).run({})
+    read = {str(value.name) for node in nodes for value in node.inputs if value is not None}
+    needed = {name: array for name, array in found.items() if name in read}
+    return found | (compute(model, [ir.to_proto(node) for node in nodes], needed, {}, wanted) if wanted else {})

@@ -1,16 +1,15 @@
 """Element-wise operators and pools on codes, rounding, and functions of one tensor as tables."""
 
 import numpy as np
-import onnx
 import onnx_ir as ir
-from onnx import TensorProto, helper
+from onnx import helper
 
 from ptqc.codegen.tvm.emission import Emission
 from ptqc.codegen.tvm.families import pointwise, pool
 from ptqc.codegen.tvm.layout import Layout
-from ptqc.execute.onnxruntime import Runner
+from ptqc.codegen.tvm.oracle import compute, standalone
 from ptqc.formats import QuantParams
-from ptqc.integer import add_numbers, multiplier, repeats_inside
+from ptqc.integer import add_numbers, mean_factor, multiplier, repeats_inside
 from ptqc.operators import clip_bounds
 from ptqc.reference import Step, codes_of, input_params, output_params, params_of
 
@@ -46,8 +45,7 @@ def mean(emission: Emission, step: Step) -> None:
     x, y = input_params(step), output_params(step)
     source = emission.inside(step.inputs[0])
     given, layout = emission.layouts[source], Layout(emission.shape(step.node.outputs[0]), "uint8")
-    count = np.float32(given.elements // given.shape[0])
-    factor = float(np.float32(x.scale) / (np.float32(y.scale) * count))
+    factor = float(mean_factor(x, y, given.elements // given.shape[0]))
     kernel = pool.mean_codes(given, layout, emission.isa, (x.zero_point, y.zero_point), factor)
     emission.add(kernel, [source], step.output, layout)
 
@@ -62,11 +60,9 @@ def quantize(emission: Emission, node: ir.Node) -> None:
 
 def limit(emission: Emission, node: ir.Node) -> None:
     """Relu or Clip of codes."""
-    source = emission.inside(emission.read(node.inputs[0]))
     bounds = clip_bounds(node) or (0.0, 255.0)
     low, high = (int(np.clip(bound, 0, CODES - 1)) for bound in bounds)
-    layout = emission.layouts[source]
-    emission.add(pointwise.limit(layout, layout, emission.isa, low, high), [source], str(node.outputs[0].name), layout)
+    emission.apply(node, lambda x, y: pointwise.limit(x, y, emission.isa, low, high))
 
 
 def table(emission: Emission, node: ir.Node, output: ir.Node) -> None:
@@ -74,31 +70,20 @@ def table(emission: Emission, node: ir.Node, output: ir.Node) -> None:
     source = emission.inside(str(codes_of(node.inputs[0])))
     maker = node.inputs[0].producer()  # type: ignore[union-attr]
     assert maker is not None
-    entries = _table(node, params_of(maker), params_of(output))
+    entries = _table(emission, node, params_of(maker), params_of(output))
     layout = emission.layouts[source]
     emission.add(pointwise.table(layout, layout, emission.isa, entries), [source], str(output.outputs[0].name), layout)
 
 
-def _table(node: ir.Node, x: QuantParams, y: QuantParams) -> np.ndarray:
+def _table(emission: Emission, node: ir.Node, x: QuantParams, y: QuantParams) -> np.ndarray:
     """The output code of every input code."""
+    proto, constants = standalone(node, emission.number)
     nodes = [
-        helper.make_node("DequantizeLinear", ["codes", "s", "z"], ["real"]),
-        helper.make_node(node.op_type, ["real"], ["value"], **_attributes(node)),  # type: ignore[arg-type]
-        helper.make_node("QuantizeLinear", ["value", "t", "w"], ["found"]),
+        helper.make_node("DequantizeLinear", ["codes", "s", "z"], ["x"]),
+        proto,
+        helper.make_node("QuantizeLinear", ["y", "t", "w"], ["found"]),
     ]
-    numbers = {"s": np.float32(x.scale), "z": np.uint8(x.zero_point)}
-    numbers |= {"t": np.float32(y.scale), "w": np.uint8(y.zero_point)}
-    shape = [1, CODES]
-    graph = helper.make_graph(
-        nodes,
-        "table",
-        [helper.make_tensor_value_info("codes", TensorProto.UINT8, shape)],
-        [helper.make_tensor_value_info("found", TensorProto.UINT8, shape)],
-        [onnx.numpy_helper.from_array(np.asarray(value), name) for name, value in numbers.items()],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
-    return Runner(model).run({"codes": np.arange(CODES, dtype=np.uint8).reshape(shape)})["found"].reshape(-1)
-
-
-def _attributes(node: ir.Node) -> dict[str, float]:
-    return {name: attribute.as_float() for name, attribute in node.attributes.items()}
+    for scale, zero_point, params in (("s", "z", x), ("t", "w", y)):
+        constants |= {scale: np.array(params.scale, np.float32), zero_point: np.array(params.zero_point, np.uint8)}
+    codes = np.arange(CODES, dtype=np.uint8).reshape(1, CODES)
+    return compute(emission.lowered.model, nodes, constants, {"codes": codes}, ["found"])["found"].reshape(-1)

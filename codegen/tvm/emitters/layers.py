@@ -7,11 +7,12 @@ import onnx_ir as ir
 
 from ptqc.codegen.tvm.constants import Scaled
 from ptqc.codegen.tvm.emission import Emission
+from ptqc.codegen.tvm.emitters.sliding import slide
 from ptqc.codegen.tvm.families import Declined, dense, depthwise
 from ptqc.codegen.tvm.layout import Layout
 from ptqc.codegen.tvm.window import Window
 from ptqc.integer import multiplier
-from ptqc.nodes import input_of, integer, integers, number
+from ptqc.nodes import input_of, integer, number
 from ptqc.reference import Step, input_params, layer_constants, output_params
 
 FLOAT_BYTES = 4
@@ -21,7 +22,8 @@ def integer_conv(emission: Emission, step: Step) -> None:
     """A convolution of codes that gives codes."""
     weights, scale, bias = layer_constants(step)
     x, y = input_params(step), output_params(step)
-    source, window, groups = _window(emission, step.node, step.inputs[0], weights.shape, x.zero_point)
+    source, window = slide(emission, step.node, step.inputs[0], weights.shape[2:], x.zero_point)
+    groups = integer(step.node, "group", 1)
     layout = Layout(emission.shape(step.node.outputs[0]), "uint8")
     bias = _with_zero_point(weights, bias, x.zero_point)
     factor = multiplier(x, scale, y)
@@ -62,7 +64,8 @@ def conv(emission: Emission, node: ir.Node) -> None:
     """A convolution in float32."""
     weights = emission.number(node.inputs[1])
     bias = emission.number(node.inputs[2]) if input_of(node, 2) is not None else np.zeros(len(weights), np.float32)
-    source, window, groups = _window(emission, node, emission.read(node.inputs[0]), weights.shape, 0.0)
+    source, window = slide(emission, node, emission.read(node.inputs[0]), weights.shape[2:], 0.0)
+    groups = integer(node, "group", 1)
     layout = Layout(emission.shape(node.outputs[0]), "float32")
     given = emission.layouts[source]
     if _is_depthwise(weights.shape, window, groups):
@@ -114,24 +117,3 @@ def _with_zero_point(weights: np.ndarray, bias: np.ndarray | None, zero_point: i
 
 def _is_depthwise(shape: Sequence[int], window: Window, groups: int) -> bool:
     return groups == window.channels == shape[0] and groups > 1
-
-
-def _window(
-    emission: Emission, node: ir.Node, name: str, weights: Sequence[int], border: float
-) -> tuple[str, Window, int]:
-    """The padded input of a convolution, how its window moves, and its groups."""
-    rank = len(weights) - 2
-    if rank not in (1, 2):
-        raise Declined(f"a convolution over {rank} spatial axes has no kernel")
-    pads = integers(node, "pads", [0] * (2 * rank))
-    strides, dilations = (integers(node, key, [1] * rank) for key in ("strides", "dilations"))
-    kernel = tuple(weights[2:])
-    if rank == 1:
-        pads, strides, dilations = [0, pads[0], 0, pads[1]], [1, *strides], [1, *dilations]
-        kernel = (1, *kernel)
-    source = emission.padded(name, pads, border)
-    channels, rows, columns = emission.layouts[source].shape
-    window = Window(
-        channels, (rows, columns), (kernel[0], kernel[1]), (strides[0], strides[1]), (dilations[0], dilations[1])
-    )
-    return source, window, integer(node, "group", 1)

@@ -18,10 +18,8 @@ LARGEST_FLOAT = 3.4028235e38
 
 def unary(emission: Emission, node: ir.Node) -> None:
     """A function of one tensor."""
-    source = emission.inside(emission.read(node.inputs[0]))
-    layout = emission.layouts[source]
-    kernel = functions.unary(node.op_type, layout, layout, emission.isa, _numbers(node))
-    emission.add(kernel, [source], str(node.outputs[0].name), layout)
+    numbers = _numbers(node)
+    emission.apply(node, lambda x, y: functions.unary(node.op_type, x, y, emission.isa, numbers))
 
 
 def _numbers(node: ir.Node) -> list[float]:
@@ -45,7 +43,7 @@ def binary(emission: Emission, node: ir.Node) -> None:
         if value is not None and value.name in emission.constants:
             constant = (len(names), emission.number(value))
         else:
-            names.append(emission.inside(emission.read(value)))
+            names.append(emission.operand(value))
             given.append(emission.layouts[names[-1]])
     kernel = functions.binary(node.op_type, given, layout, emission.isa, constant)
     emission.add(kernel, names, str(node.outputs[0].name), layout)
@@ -53,6 +51,4 @@ def binary(emission: Emission, node: ir.Node) -> None:
 
 def mean(emission: Emission, node: ir.Node) -> None:
     """GlobalAveragePool."""
-    source = emission.inside(emission.read(node.inputs[0]))
-    layout = Layout(emission.shape(node.outputs[0]), "float32")
-    emission.add(pool.mean(emission.layouts[source], layout, emission.isa), [source], str(node.outputs[0].name), layout)
+    emission.apply(node, lambda x, y: pool.mean(x, y, emission.isa))

@@ -7,7 +7,7 @@ import numpy as np
 from tvm.tirx.script import builder as T  # noqa: N812
 
 from ptqc.codegen.tvm.families import Built, build
-from ptqc.codegen.tvm.kernel import rows
+from ptqc.codegen.tvm.kernel import elements
 from ptqc.codegen.tvm.layout import Layout
 
 Place = Sequence[Any]
@@ -26,12 +26,12 @@ def pad(x: Layout, y: Layout, before: Sequence[int], value: float) -> Built:
                 inside = within if inside is None else T.And(inside, within)
         return inner, inside
 
-    return _moved("pad", [x], y, [np.array([value], x.dtype)], lambda place: (0, *source(place)))
+    return _moved("pad", x, y, [np.array([value], x.dtype)], source)
 
 
 def remap(family: str, x: Layout, y: Layout, source: Callable[[Place], Place]) -> Built:
     """y at a place is x at source(place)."""
-    return _moved(family, [x], y, [], lambda place: (0, source(place), None))
+    return _moved(family, x, y, [], lambda place: (source(place), None))
 
 
 def strided(x: Layout, y: Layout, starts: Sequence[int], steps: Sequence[int]) -> Built:
@@ -68,9 +68,7 @@ def nearest(x: Layout, y: Layout, maps: Sequence[np.ndarray]) -> Built:
 
     def body(batch: Any, source: Any, *rest: Any) -> None:
         *tables, out = rest
-        fastest = y.shape[y.order[-1]]
-        with rows(batch, y.elements // fastest, y.elements) as (sample, row), T.serial(fastest) as index:
-            offset = row * fastest + index
+        with elements(batch, y) as (sample, offset):
             place = [table[i] for table, i in zip(tables, y.place(offset), strict=True)]
             T.buffer_store(out, source[sample, x.offset(place)], [sample, offset])
 
@@ -84,34 +82,27 @@ def concat(inputs: Sequence[Layout], y: Layout, axis: int) -> Built:
         *given, out = buffers
         start = 0
         for x, buffer in zip(inputs, given, strict=True):
-            fastest = x.shape[x.order[-1]]
-            with rows(batch, x.elements // fastest, x.elements) as (sample, row), T.serial(fastest) as index:
-                place = list(x.place(row * fastest + index))
-                value = buffer[sample, row * fastest + index]
+            with elements(batch, x) as (sample, offset):
+                place = x.place(offset)
                 place[axis] = place[axis] + start
-                T.buffer_store(out, value, [sample, y.offset(place)])
+                T.buffer_store(out, buffer[sample, offset], [sample, y.offset(place)])
             start += x.shape[axis]
 
     return build("concat", inputs, [], y, body)
 
 
 def _moved(
-    family: str,
-    inputs: Sequence[Layout],
-    y: Layout,
-    constants: Sequence[np.ndarray],
-    source: Callable[[Place], tuple[int, Place, Any]],
+    family: str, x: Layout, y: Layout, constants: Sequence[np.ndarray], source: Callable[[Place], tuple[Place, Any]]
 ) -> Built:
-    fastest = y.shape[y.order[-1]]
+    """source(place): where y's element lies in x, and whether it lies there (None: always) or is the constant."""
 
-    def body(batch: Any, *buffers: Any) -> None:
-        *given, out = buffers
-        with rows(batch, y.elements // fastest, y.elements) as (sample, row), T.serial(fastest) as index:
-            offset = row * fastest + index
-            which, place, inside = source(y.place(offset))
-            value = given[which][sample, inputs[which].offset(place)]
+    def body(batch: Any, given: Any, *rest: Any) -> None:
+        *filler, out = rest
+        with elements(batch, y) as (sample, offset):
+            place, inside = source(y.place(offset))
+            value = given[sample, x.offset(place)]
             if inside is not None:
-                value = T.if_then_else(inside, value, given[-1][0])
+                value = T.if_then_else(inside, value, filler[0][0])
             T.buffer_store(out, value, [sample, offset])
 
-    return build(family, inputs, constants, y, body)
+    return build(family, [x], constants, y, body)

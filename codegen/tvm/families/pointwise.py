@@ -13,7 +13,7 @@ from tvm.tirx.script import builder as T  # noqa: N812
 from ptqc.codegen.tvm import mathematics
 from ptqc.codegen.tvm.families import Built, build
 from ptqc.codegen.tvm.isa import Isa
-from ptqc.codegen.tvm.kernel import fill, rows, span, to_codes, vector
+from ptqc.codegen.tvm.kernel import elements, fill, rows, span, to_codes, vector
 from ptqc.codegen.tvm.layout import Layout
 from ptqc.integer import Reals
 
@@ -37,25 +37,22 @@ def _flat(inputs: Sequence[Layout], y: Layout, isa: Isa, value: Value) -> Any:
         *given, out = buffers
         with rows(batch, -(-blocks // chunk), y.elements) as (sample, part), T.serial(chunk) as index:
             place = span(T.Bind(T.min(part * chunk + index, blocks - 1) * isa.lanes), isa.lanes)
-            elements = [T.Bind(x[sample, place]) for x in given[: len(inputs)]]
-            T.buffer_store(out, value(isa.lanes, given[len(inputs) :], *elements), [sample, place])
+            found = [T.Bind(x[sample, place]) for x in given[: len(inputs)]]
+            T.buffer_store(out, value(isa.lanes, given[len(inputs) :], *found), [sample, place])
 
     return body
 
 
 def _by_element(inputs: Sequence[Layout], y: Layout, value: Value) -> Any:
-    fastest = y.shape[y.order[-1]] if y.shape else 1
-
     def body(batch: Any, *buffers: Any) -> None:
         *given, out = buffers
-        with rows(batch, y.elements // fastest, y.elements) as (sample, row), T.serial(fastest) as index:
-            offset = row * fastest + index
+        with elements(batch, y) as (sample, offset):
             place = y.place(offset)
-            elements = [
+            found = [
                 T.Bind(buffer[sample, layout.offset(_within(layout, place))])
                 for layout, buffer in zip(inputs, given[: len(inputs)], strict=True)
             ]
-            T.buffer_store(out, value(1, given[len(inputs) :], *elements), [sample, offset])
+            T.buffer_store(out, value(1, given[len(inputs) :], *found), [sample, offset])
 
     return body
 
