@@ -10,6 +10,7 @@ from ptqc.codegen.tvm.emission import Emission
 from ptqc.codegen.tvm.emitters import codes, layers, movement, real
 from ptqc.codegen.tvm.families import Declined
 from ptqc.codegen.tvm.families.functions import BINARY, UNARY
+from ptqc.codegen.tvm.families.rows import FOLDS
 from ptqc.codegen.tvm.isa import Isa
 from ptqc.codegen.tvm.layout import Layout
 from ptqc.codegen.tvm.oracle import compute
@@ -36,9 +37,16 @@ OPERATORS: Mapping[str, Callable[[Emission, ir.Node], None]] = {
     "Conv": layers.conv,
     "Gemm": layers.product,
     "MatMul": layers.product,
+    "AveragePool": real.average,
     "GlobalAveragePool": real.mean,
+    **dict.fromkeys(FOLDS, real.fold),
+    **dict.fromkeys(("Softmax", "LogSoftmax"), real.softmax),
+    "LayerNormalization": real.normalize,
+    "Pow": real.power,
     "QuantizeLinear": codes.quantize,
     "Concat": movement.concat,
+    **dict.fromkeys(("Expand", "Tile"), movement.repeat),
+    "Gather": movement.gather,
     "DepthToSpace": movement.depth_to_space,
     "MaxPool": movement.largest,
     "Pad": movement.pad,

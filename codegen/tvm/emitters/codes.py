@@ -1,5 +1,7 @@
 """Element-wise operators and pools on codes, rounding, and functions of one tensor as tables."""
 
+from dataclasses import replace
+
 import numpy as np
 import onnx_ir as ir
 from onnx import helper
@@ -19,8 +21,8 @@ CODES = 256
 def add(emission: Emission, step: Step) -> None:
     """A sum of codes."""
     parameters = [input_params(step, 0), input_params(step, 1)]
-    names = [emission.inside(name) for name in step.inputs]
-    y, layout = output_params(step), Layout(emission.shape(step.node.outputs[0]), "uint8")
+    names = emission.aligned(step.inputs)
+    y, layout = output_params(step), _of(emission, step, names[0])
     if repeats_inside(*(emission.layouts[name].shape for name in names)):
         names.reverse()
         parameters.reverse()
@@ -32,12 +34,17 @@ def add(emission: Emission, step: Step) -> None:
 def mul(emission: Emission, step: Step) -> None:
     """A product of two tensors of codes."""
     a, b, y = input_params(step, 0), input_params(step, 1), output_params(step)
-    names = [emission.inside(name) for name in step.inputs]
-    layout = Layout(emission.shape(step.node.outputs[0]), "uint8")
+    names = emission.aligned(step.inputs)
+    layout = _of(emission, step, names[0])
     factor = float(multiplier(a, np.asarray(b.scale), y))
     zeros = (a.zero_point, b.zero_point, y.zero_point)
     left, right = (emission.layouts[name] for name in names)
     emission.add(pointwise.mul(left, right, layout, emission.isa, zeros, factor), names, step.output, layout)
+
+
+def _of(emission: Emission, step: Step, operand: str) -> Layout:
+    """The layout of a result whose axes lie in memory like an operand's."""
+    return Layout(emission.shape(step.node.outputs[0]), "uint8", plain=emission.layouts[operand].plain)
 
 
 def mean(emission: Emission, step: Step) -> None:
@@ -53,7 +60,7 @@ def mean(emission: Emission, step: Step) -> None:
 def quantize(emission: Emission, node: ir.Node) -> None:
     """QuantizeLinear of a float tensor."""
     params, source = params_of(node), emission.read(node.inputs[0])
-    layout = Layout(emission.layouts[source].shape, "uint8")
+    layout = replace(emission.layouts[source], dtype="uint8", outside=False)
     kernel = pointwise.quantize(emission.layouts[source], layout, emission.isa, params.scale, params.zero_point)
     emission.add(kernel, [source], str(node.outputs[0].name), layout)
 
@@ -67,7 +74,7 @@ def limit(emission: Emission, node: ir.Node) -> None:
 
 def table(emission: Emission, node: ir.Node, output: ir.Node) -> None:
     """A function of one tensor between codes; ONNX Runtime itself says what it gives for each code."""
-    source = emission.inside(str(codes_of(node.inputs[0])))
+    source = emission.aligned([str(codes_of(node.inputs[0]))])[0]
     maker = node.inputs[0].producer()  # type: ignore[union-attr]
     assert maker is not None
     entries = _table(emission, node, params_of(maker), params_of(output))

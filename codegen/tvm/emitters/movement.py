@@ -56,15 +56,42 @@ def pad(emission: Emission, node: ir.Node) -> None:
     emission.apply(node, lambda x, y: move.pad(x, y, before, value))
 
 
+def gather(emission: Emission, node: ir.Node) -> None:
+    """Gather of constant places along any axis but the batch: a list of places, or one that takes the axis away."""
+    source = emission.operand(node.inputs[0])
+    sizes = emission.layouts[source].shape
+    axis = integer(node, "axis", 0) % (len(sizes) + 1)
+    if axis == BATCH:
+        raise Declined("it picks from the batch")
+    places = emission.number(node.inputs[1]) % sizes[axis - 1]
+    if places.ndim > 1:
+        raise Declined("its places are not a list")
+    if places.ndim == 0:
+        source = emission.plain(source)
+        emission.apply(node, lambda x, y: move.pick(x, y, axis - 1, int(places)), source)
+        return
+    maps = [places if i == axis - 1 else np.arange(size) for i, size in enumerate(sizes)]
+    emission.apply(node, lambda x, y: move.nearest(x, y, maps), source)
+
+
+def repeat(emission: Emission, node: ir.Node) -> None:
+    """Expand and Tile of anything but the batch."""
+    source = emission.operand(node.inputs[0])
+    before, after = emission.layouts[source].shape, emission.shape(node.outputs[0])
+    if len(before) != len(after):
+        raise Declined("it adds axes")
+    emission.apply(node, move.repeat, source)
+
+
 def concat(emission: Emission, node: ir.Node) -> None:
     """Concat along any axis but the batch."""
     rank = len(emission.shapes[str(node.outputs[0].name)])
     axis = integer(node, "axis", 0) % rank
     if axis == BATCH:
         raise Declined("it joins along the batch axis")
-    names = [emission.operand(value) for value in node.inputs]
+    names = emission.aligned([emission.read(value) for value in node.inputs])
     given = [emission.layouts[name] for name in names]
-    layout = Layout(emission.shape(node.outputs[0]), given[0].dtype)
+    layout = Layout(emission.shape(node.outputs[0]), given[0].dtype, plain=given[0].plain)
     emission.add(move.concat(given, layout, axis - 1), names, str(node.outputs[0].name), layout)
 
 
@@ -77,7 +104,7 @@ def split(emission: Emission, node: ir.Node) -> None:
         raise Declined("it splits the batch axis")
     start = 0
     for value in node.outputs:
-        layout = Layout(emission.shape(value), given.dtype)
+        layout = Layout(emission.shape(value), given.dtype, plain=given.plain)
         starts = [start if i == axis - 1 else 0 for i in range(len(given.shape))]
         emission.add(move.strided(given, layout, starts, [1] * len(starts)), [source], str(value.name), layout)
         start += layout.shape[axis - 1]

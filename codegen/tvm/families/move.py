@@ -50,6 +50,16 @@ def reshape(x: Layout, y: Layout) -> Built:
     return remap("reshape", x, y, lambda place: from_offset.place(to_offset.offset(place)))
 
 
+def pick(x: Layout, y: Layout, axis: int, place: int) -> Built:
+    """The elements at one place of an axis, which goes."""
+    return remap("pick", x, y, lambda other: [*other[:axis], place, *other[axis:]])
+
+
+def repeat(x: Layout, y: Layout) -> Built:
+    """x over and over along each axis."""
+    return remap("repeat", x, y, lambda place: [i % size for i, size in zip(place, x.shape, strict=True)])
+
+
 def depth_to_space(x: Layout, y: Layout, block: int, *, columns_first: bool) -> Built:
     """Channels to neighbouring pixels. columns_first: ONNX's CRD order, else DCR."""
     channels = y.shape[0]

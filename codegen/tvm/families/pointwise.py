@@ -29,6 +29,20 @@ def pointwise(
     return build(family, inputs, constants, y, body)
 
 
+def with_array(family: str, x: Layout, y: Layout, array: np.ndarray, value: Callable[[Any, Any], Any]) -> Built:
+    """value(element, number) with the constant's number at the same place; array: of y's rank, or 1 along an axis."""
+    fixed = Layout(array.shape, "float32", plain=True)
+
+    def body(batch: Any, given: Any, numbers: Any, out: Any) -> None:
+        with elements(batch, y) as (sample, offset):
+            place = y.place(offset)
+            element = T.Bind(given[sample, x.offset(_within(x, place))])
+            number = T.Bind(numbers[fixed.offset(_within(fixed, place))])
+            T.buffer_store(out, value(element, number), [sample, offset])
+
+    return build(family, [x], [array.astype(np.float32)], y, body)
+
+
 def _flat(inputs: Sequence[Layout], y: Layout, isa: Isa, value: Value) -> Any:
     blocks = -(-y.elements // isa.lanes)
     chunk = max(1, blocks // 16)
