@@ -142,11 +142,8 @@ def normalize(emission: Emission, node: ir.Node) -> None:
     axis = integer(node, "axis", -1) % (len(shape) + 1)
     if axis == 0 or len([value for value in node.outputs if value.name]) > 1:
         raise Declined("only its result has a kernel, and not along the batch axis")
-    factors = [emission.number(value) for value in node.inputs[1:] if value is not None]
-    scale, *bias = (np.broadcast_to(factor, shape[axis - 1 :]) for factor in factors)
+    scale = np.broadcast_to(emission.number(node.inputs[1]), shape[axis - 1 :])
+    given = input_of(node, 2)
+    bias = np.zeros_like(scale) if given is None else np.broadcast_to(emission.number(given), scale.shape)
     epsilon = number(node, "epsilon", 1e-5)
-    emission.apply(
-        node,
-        lambda x, y: rows.normalize(x, y, emission.isa, axis - 1, epsilon, scale, bias[0] if bias else None),
-        source,
-    )
+    emission.apply(node, lambda x, y: rows.normalize(x, y, emission.isa, axis - 1, epsilon, scale, bias), source)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -15,7 +16,7 @@ from ptqc.codegen.tvm.kernel import fill, rows, span
 from ptqc.codegen.tvm.layout import Layout
 
 Element = Callable[[Any, int], Any]  # of index and count: that many elements from the index on
-LOWEST = -3.4028235e38
+LOWEST = float(np.finfo(np.float32).min)
 
 
 @dataclass(frozen=True)
@@ -123,37 +124,32 @@ def softmax(x: Layout, y: Layout, isa: Isa, axis: int, *, logarithm: bool) -> Bu
     return build("log_softmax" if logarithm else "softmax", [x], [], y, body)
 
 
-def normalize(
-    x: Layout, y: Layout, isa: Isa, axis: int, epsilon: float, scale: np.ndarray, bias: np.ndarray | None
-) -> Built:
-    """(x − mean) / √(variance + epsilon) · scale + bias along the axes from `axis` on."""
-    runs = Rows.along(x.shape, axis, len(x.shape) - 1, isa)
-    constants = [np.array([epsilon, runs.length], np.float32), scale.astype(np.float32)]
-    constants += [] if bias is None else [bias.astype(np.float32)]
+def normalize(x: Layout, y: Layout, isa: Isa, axis: int, epsilon: float, scale: np.ndarray, bias: np.ndarray) -> Built:
+    """(x − mean) / √(variance + epsilon) · scale + bias along the axes from `axis` on.
 
-    def body(batch: Any, given: Any, numbers: Any, *rest: Any) -> None:
-        *factors, out = rest
+    The mean is corrected by the mean of what it leaves: where a row hardly varies, its rounding would be all there is.
+    """
+    runs = Rows.along(x.shape, axis, len(x.shape) - 1, isa)
+
+    def body(batch: Any, given: Any, numbers: Any, scales: Any, biases: Any, out: Any) -> None:
         with rows(batch, runs.count, 5 * x.elements) as (sample, row):
 
-            def element(index: Any, lanes: int) -> Any:
-                return given[sample, runs.place(row, index, lanes)]
-
-            mean = T.Bind(runs.fold(0.0, _sum, element) / numbers[1])
+            def less(mean: Any, index: Any, lanes: int) -> Any:
+                return T.Bind(given[sample, runs.place(row, index, lanes)] - fill(mean, lanes))
 
             def square(index: Any, lanes: int) -> Any:
-                centred = T.Bind(element(index, lanes) - fill(mean, lanes))
+                centred = less(mean, index, lanes)
                 return centred * centred
 
-            variance = runs.fold(0.0, _sum, square) / numbers[1]
-            factor = T.Bind(T.float32(1) / T.sqrt(variance + numbers[0]))
+            rough = T.Bind(runs.fold(0.0, _sum, partial(less, T.float32(0))) / numbers[1])
+            mean = T.Bind(rough + runs.fold(0.0, _sum, partial(less, rough)) / numbers[1])
+            deviation = T.Bind(T.sqrt(runs.fold(0.0, _sum, square) / numbers[1] + numbers[0]))
 
             def settle(index: Any, lanes: int) -> None:
-                value = (element(index, lanes) - fill(mean, lanes)) * fill(factor, lanes)
-                value = value * factors[0][span(index, lanes)]
-                if bias is not None:
-                    value = value + factors[1][span(index, lanes)]
-                T.buffer_store(out, value, [sample, runs.place(row, index, lanes)])
+                scaled = less(mean, index, lanes) / fill(deviation, lanes) * scales[span(index, lanes)]
+                T.buffer_store(out, scaled + biases[span(index, lanes)], [sample, runs.place(row, index, lanes)])
 
             runs.each(settle)
 
+    constants = [np.array([epsilon, runs.length], np.float32), scale.astype(np.float32), bias.astype(np.float32)]
     return build("normalize", [x], constants, y, body)
