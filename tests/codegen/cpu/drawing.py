@@ -179,6 +179,24 @@ def pool(d: Drawing) -> None:
     d.add("MaxPool", [d.value], kernel_shape=kernel, **attributes)
 
 
+def averaged(d: Drawing) -> None:
+    kernel = [min(size, d.whole(1, 3)) for size in d.shape[2:]]
+    pads = [min(k - 1, d.whole(0, 1)) for k in kernel * 2]
+    strides = d.wholes(1, 3, d.rank)
+    d.add("AveragePool", [d.value], kernel_shape=kernel, strides=strides, pads=pads, count_include_pad=d.whole(0, 1))
+
+
+def adjusted(d: Drawing) -> None:
+    """Arithmetic with a number for each channel, or for each element."""
+    shape = (d.shape[1], *[1] * d.rank) if d.likely(0.7) else d.shape[1:]
+    operands = [d.value, d.constant(d.noise(*shape) + np.float32(2))]
+    d.add(str(d.one_of("Add", "Mul", "Sub", "Div", "PRelu")), operands)
+
+
+def distributed(d: Drawing) -> None:
+    d.add("Softmax", [d.value], axis=d.whole(1, d.rank + 1))
+
+
 def resized(d: Drawing) -> None:
     chosen = [d.one_of(1, 2, 1.5, 3, 0.5 if size > 1 else 1) for size in d.shape[2:]]
     scales = np.array([1, 1, *chosen], np.float32)
@@ -259,6 +277,9 @@ STEPS: dict[Callable[[Drawing], None], int] = {
     gate: 1,
     joined: 2,
     pool: 2,
+    averaged: 1,
+    adjusted: 2,
+    distributed: 1,
     resized: 1,
     padded: 1,
     sliced: 1,
