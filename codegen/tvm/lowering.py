@@ -30,6 +30,10 @@ KERNELS: Mapping[str, Callable[[Emission, reference.Step], None]] = {
     "Mul": codes.mul,
     "GlobalAveragePool": codes.mean,
 }
+BETWEEN_CODES: Mapping[str, Callable[[Emission, ir.Node, ir.Node], None]] = {
+    **dict.fromkeys(UNARY, codes.table),
+    "Softmax": codes.softmax,
+}
 OPERATORS: Mapping[str, Callable[[Emission, ir.Node], None]] = {
     **dict.fromkeys(UNARY, real.unary),
     **dict.fromkeys(BINARY, real.binary),
@@ -102,8 +106,9 @@ def _emit(emission: Emission, node: ir.Node, step: reference.Step | None) -> set
             return set()
     rounding = only_consumer(node.outputs[0])
     is_rounded = rounding is not None and rounding.op_type == "QuantizeLinear"
-    if node.op_type in UNARY and reference.codes_of(node.inputs[0]) and rounding is not None and is_rounded:
-        codes.table(emission, node, rounding)
+    between = BETWEEN_CODES.get(node.op_type)
+    if between is not None and reference.codes_of(node.inputs[0]) and rounding is not None and is_rounded:
+        between(emission, node, rounding)
         return {rounding}
     if node.op_type in ("Relu", "Clip") and node.outputs[0].dtype == ir.DataType.UINT8:
         codes.limit(emission, node)

@@ -61,6 +61,7 @@ def build(folder: Path) -> None:
         (pool.average(real, half, grouped, plain, np.full(grouped.output, 9)), [real], half),
         (rows.softmax(matrix, matrix, plain, 1, logarithm=False), [matrix], matrix),
         (rows.softmax(matrix, matrix, plain, 0, logarithm=True), [matrix], matrix),
+        (rows.softmax_codes(x, x, plain, 2, np.ones(256, np.float32), 255, 3), [x], x),
         (rows.normalize(matrix, matrix, plain, 1, 1e-5, np.ones(7), np.ones(7)), [matrix], matrix),
         (rows.fold("ReduceMax", matrix, column, plain, 0, 0), [matrix], column),
         (matmul.real(matrix, square, matrix, plain), [matrix, square], matrix),

@@ -7,11 +7,12 @@ import onnx_ir as ir
 from onnx import helper
 
 from ptqc.codegen.tvm.emission import Emission
-from ptqc.codegen.tvm.families import pointwise, pool
+from ptqc.codegen.tvm.families import Declined, pointwise, pool, rows
 from ptqc.codegen.tvm.layout import Layout
 from ptqc.codegen.tvm.oracle import compute, standalone
 from ptqc.formats import QuantParams
-from ptqc.integer import add_numbers, mean_factor, multiplier, repeats_inside
+from ptqc.integer import add_numbers, mean_factor, multiplier, repeats_inside, softmax_steps, softmax_table
+from ptqc.nodes import integer
 from ptqc.operators import clip_bounds
 from ptqc.reference import Step, codes_of, input_params, output_params, params_of
 
@@ -70,6 +71,21 @@ def limit(emission: Emission, node: ir.Node) -> None:
     bounds = clip_bounds(node) or (0.0, 255.0)
     low, high = (int(np.clip(bound, 0, CODES - 1)) for bound in bounds)
     emission.apply(node, lambda x, y: pointwise.limit(x, y, emission.isa, low, high))
+
+
+def softmax(emission: Emission, node: ir.Node, output: ir.Node) -> None:
+    """Softmax between codes."""
+    source = emission.plain(str(codes_of(node.inputs[0])))
+    maker = node.inputs[0].producer()  # type: ignore[union-attr]
+    assert maker is not None
+    x, y = params_of(maker), params_of(output)
+    layout = emission.layouts[source]
+    axis = integer(node, "axis", -1) % (len(layout.shape) + 1)
+    if axis == 0:
+        raise Declined("it runs along the batch axis")
+    powers, steps = softmax_table(x, layout.shape[axis - 1]), float(softmax_steps(y))
+    kernel = rows.softmax_codes(layout, layout, emission.isa, axis - 1, powers, steps, y.zero_point)
+    emission.add(kernel, [source], str(output.outputs[0].name), layout)
 
 
 def table(emission: Emission, node: ir.Node, output: ir.Node) -> None:

@@ -1,7 +1,7 @@
 """Sums, means, largest elements, softmax and layer normalization along neighbouring axes of a plain value."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
 from typing import Any
@@ -12,10 +12,11 @@ from tvm.tirx.script import builder as T  # noqa: N812
 from ptqc.codegen.tvm import mathematics
 from ptqc.codegen.tvm.families import Built, build
 from ptqc.codegen.tvm.isa import Isa
-from ptqc.codegen.tvm.kernel import fill, rows, span
+from ptqc.codegen.tvm.kernel import fill, rows, span, to_codes, vector
 from ptqc.codegen.tvm.layout import Layout
 
 Element = Callable[[Any, int], Any]  # of index and count: that many elements from the index on
+CODES = 256
 LOWEST = float(np.finfo(np.float32).min)
 
 
@@ -122,6 +123,34 @@ def softmax(x: Layout, y: Layout, isa: Isa, axis: int, *, logarithm: bool) -> Bu
             runs.each(settle)
 
     return build("log_softmax" if logarithm else "softmax", [x], [], y, body)
+
+
+def softmax_codes(x: Layout, y: Layout, isa: Isa, axis: int, table: np.ndarray, steps: float, zero_point: int) -> Built:
+    """Codes of softmax along an axis (`ptqc.integer.softmax`)."""
+    runs = Rows.along(x.shape, axis, axis, isa)
+
+    def body(batch: Any, given: Any, powers: Any, numbers: Any, out: Any) -> None:
+        with rows(batch, runs.count, 5 * x.elements) as (sample, row):
+
+            def code(index: Any, lanes: int) -> Any:
+                return T.Cast(vector("int32", lanes), given[sample, runs.place(row, index, lanes)])
+
+            def power(index: Any, lanes: int) -> Any:
+                return powers[code(index, lanes) + fill(shift, lanes)]
+
+            largest = runs.fold(0.0, FOLDS["ReduceMax"][1], lambda i, n: T.Cast(vector("float32", n), code(i, n)))
+            shift = T.Bind(T.int32(CODES - 1) - T.Cast("int32", largest))
+            total = replace(runs, lanes=1).fold(0.0, _sum, power)
+
+            def settle(index: Any, lanes: int) -> None:
+                product = T.Bind(power(index, lanes) * fill(numbers[0], lanes))
+                finite = T.Select(product > fill(T.float32(-LOWEST), lanes), fill(T.float32(0), lanes), product)
+                found = to_codes(T.nearbyint(finite / fill(total, lanes)) + fill(numbers[1], lanes), lanes)
+                T.buffer_store(out, found, [sample, runs.place(row, index, lanes)])
+
+            runs.each(settle)
+
+    return build("softmax_codes", [x], [table, np.array([steps, zero_point], np.float32)], y, body)
 
 
 def normalize(x: Layout, y: Layout, isa: Isa, axis: int, epsilon: float, scale: np.ndarray, bias: np.ndarray) -> Built:

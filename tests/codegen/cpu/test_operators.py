@@ -55,6 +55,8 @@ GRAPHS = {
     "softmax of channels": CONV + "y = Softmax <axis = 1> (c)",
     "softmax of columns": CONV + "y = Softmax (c)",
     "softmax of rows": CONV + "y = LogSoftmax <axis = 2> (c)",
+    "softmax of channels between codes": CONV + "s = Softmax <axis = 1> (c) y = Conv(s, v)",
+    "softmax of columns between codes": CONV + "s = Softmax (c) y = Conv(s, v)",
     "mean of planes": CONV + "y = ReduceMean <keepdims = 0> (c, plane)",
     "largest channel": CONV + "y = ReduceMax (c, one)",
     "smallest of columns": CONV + "y = ReduceMin <keepdims = 0> (c, three)",
