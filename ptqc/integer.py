@@ -3,7 +3,8 @@
 Both targets are held to these functions, which are what ONNX Runtime's kernels compute on x86 processors with AVX2.
 Convolutions and products accumulate in int32 with the bias inside and requantize as
 ``clip(rint(float32(acc) · float32(s_x · s_w / s_y)) + z_y)``, and so does the global average pool with the factor
-s_x / (s_y · n); Add and Mul round once, after their zero point was added; a pointwise function is a table of 256 codes.
+s_x / (s_y · n); softmax reads its powers from a table; Add and Mul round once, after their zero point was added; a
+pointwise function is a table of 256 codes.
 Inner products are computed with float64 matrix products, which are exact below 2^53.
 """
 
@@ -128,10 +129,40 @@ def mul(a: np.ndarray, a_params: QuantParams, b: np.ndarray, b_params: QuantPara
 def global_average_pool(x: np.ndarray, x_params: QuantParams, y: QuantParams) -> Codes:
     """Codes of the mean over all spatial axes of x (N, C, *spatial), kept as size 1."""
     spatial = tuple(range(2, x.ndim))
-    count = np.prod([x.shape[axis] for axis in spatial])
+    count = int(np.prod([x.shape[axis] for axis in spatial]))
     total = (x.astype(np.int64) - x_params.zero_point).sum(spatial, keepdims=True)
-    factor = np.float32(x_params.scale) / (np.float32(y.scale) * np.float32(count))
-    return requantize(total, np.asarray(factor), y)
+    return requantize(total, mean_factor(x_params, y, count), y)
+
+
+def mean_factor(x: QuantParams, y: QuantParams, count: int) -> Reals:
+    """float32 factor from a sum of `count` codes to codes of their mean."""
+    return np.asarray(np.float32(x.scale) / (np.float32(y.scale) * np.float32(count)))
+
+
+def softmax(x: np.ndarray, x_params: QuantParams, y: QuantParams, axis: int) -> Codes:
+    """Codes of softmax: e(x) · ⌊1 / s_y⌋ / Σ e(x) + z_y in float32, with e from a table and summed in order.
+
+    The table is read as if the largest code were 255. A product beyond float32 counts as 0, as on x86 processors.
+    """
+    moved = np.moveaxis(x.astype(np.int64), axis, -1)
+    values = softmax_table(x_params, moved.shape[-1])[moved + 255 - moved.max(-1, keepdims=True)]
+    total = np.add.accumulate(values, axis=-1, dtype=np.float32)[..., -1:]
+    with np.errstate(over="ignore"):
+        products = values * softmax_steps(y)
+    steps = np.rint(np.where(np.isinf(products), np.float32(0), products) / total)
+    return _saturate(np.moveaxis(steps + np.float32(y.zero_point), -1, axis), y)
+
+
+def softmax_table(x: QuantParams, length: int) -> Reals:
+    """e to the power of each code, scaled so that a sum of `length` of them stays finite."""
+    room = float(np.log(np.finfo(np.float32).max / np.float32(length))) - 5
+    scale = float(np.float32(x.scale))
+    return np.asarray(np.exp((np.arange(256) - 255 + max(0.0, room) / scale) * scale), np.float32)
+
+
+def softmax_steps(y: QuantParams) -> np.float32:
+    """Codes between zero and one, a whole number."""
+    return np.float32(np.floor(np.float32(1) / np.float32(y.scale)))
 
 
 def repeats_inside(a: Sequence[int], b: Sequence[int]) -> bool:

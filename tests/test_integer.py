@@ -276,6 +276,28 @@ def test_means_near_halves() -> None:
 @x86
 @settings(deadline=None, max_examples=100)
 @given(
+    shape=st.lists(st.integers(1, 24), min_size=2, max_size=4),
+    x=params(),
+    step=st.floats(1e-4, 0.1),
+    zero=st.integers(0, 255),
+    lowest=st.integers(0, 250),
+    rng=RNG,
+)
+def test_softmax(
+    shape: list[int], x: QuantParams, step: float, zero: int, lowest: int, rng: np.random.Generator
+) -> None:
+    y = QuantParams(UINT8, float(np.float32(step)), zero)
+    axis = int(rng.integers(1, len(shape)))
+    data = rng.integers(lowest, 256, shape).astype(np.uint8)
+    graph = Graph()
+    found, operators = graph.run(graph.codes(graph.add("Softmax", [graph.real(graph.input(data), x)], axis=axis), y))
+    assert "QLinearSoftmax" in operators
+    np.testing.assert_array_equal(integer.softmax(data, x, y, axis), found)
+
+
+@x86
+@settings(deadline=None, max_examples=100)
+@given(
     shape=st.lists(st.integers(1, 12), min_size=3, max_size=4),
     x=params(),
     ratio=st.floats(0.05, 20),

@@ -29,12 +29,6 @@ class Scaled:
         """Weights of a channel."""
         return int(self.codes.size // self.scale.size)
 
-    @property
-    def values(self) -> np.ndarray:
-        """The weights."""
-        codes = self.codes.reshape(self.panels, self.depth, self.width).astype(np.float32)
-        return np.asarray(codes * self.scale.reshape(self.panels, 1, self.width)).reshape(-1)
-
 
 Stored = np.ndarray | Scaled
 

@@ -1,7 +1,7 @@
 """A program in the making: kernels are added for the values of a lowered graph, and their layouts remembered."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import onnx_ir as ir
@@ -33,9 +33,13 @@ class Emission:
             raise Declined(f"the first axis of {value.name} is not the batch")
         return tuple(shape[1:])
 
+    def is_constant(self, value: ir.Value | None) -> bool:
+        """Whether a value never changes."""
+        return value is not None and value.name in self.constants
+
     def number(self, value: ir.Value | None) -> np.ndarray:
         """A constant input. Raises Declined when it is computed from the model's inputs."""
-        if value is None or value.name not in self.constants:
+        if value is None or not self.is_constant(value):
             raise Declined(f"its input {value.name if value is not None else ''} is not constant")
         return self.constants[str(value.name)]
 
@@ -44,6 +48,25 @@ class Emission:
         self.steps.append(Step(built, tuple(inputs), output))
         self.layouts[output] = layout
         return output
+
+    def apply(self, node: ir.Node, build: Callable[[Layout, Layout], Built], source: str | None = None) -> None:
+        """Append the kernel that build makes of the layouts of a value and of the node's output.
+
+        source: the value (default: the node's first input).
+        """
+        source = source or self.operand(node.inputs[0])
+        given = self.layouts[source]
+        layout = Layout(self.shape(node.outputs[0]), given.dtype, plain=given.plain)
+        self.add(build(given, layout), [source], str(node.outputs[0].name), layout)
+
+    def operand(self, value: ir.Value | None) -> str:
+        """The name of a value's buffer that is no input of the model's."""
+        return self.aligned([self.read(value)])[0]
+
+    def aligned(self, names: Sequence[str]) -> list[str]:
+        """The values in one order in memory: plain if one of them is."""
+        arrange = self.plain if any(self.layouts[name].plain for name in names) else self.inside
+        return [arrange(name) for name in names]
 
     def read(self, value: ir.Value | None) -> str:
         """The name of a value's buffer; codes become real values where somebody asks for those."""
@@ -54,19 +77,25 @@ class Emission:
         if node is None or node.op_type != "DequantizeLinear" or name in self.constants:
             raise Declined(f"its input {name} is constant")
         source, params = self.read(node.inputs[0]), params_of(node)
-        layout = Layout(self.layouts[source].shape, "float32")
+        layout = replace(self.layouts[source], dtype="float32", outside=False)
         kernel = pointwise.dequantize(self.layouts[source], layout, self.isa, params.scale, params.zero_point)
         return self.add(kernel, [source], name, layout)
 
     def inside(self, name: str) -> str:
         """The value with its channels last."""
+        return self._arranged(name, f"{name}@inside", replace(self.layouts[name], outside=False, plain=False))
+
+    def plain(self, name: str) -> str:
+        """The value with its last axis last."""
+        return self._arranged(name, f"{name}@plain", replace(self.layouts[name], outside=False, plain=True))
+
+    def _arranged(self, name: str, moved: str, wanted: Layout) -> str:
         layout = self.layouts[name]
-        if not layout.outside:
+        if not layout.outside and layout.order == wanted.order:
             return name
-        moved, inner = f"{name}@inside", Layout(layout.shape, layout.dtype)
         if moved in self.layouts:
             return moved
-        return self.add(pointwise.copy(layout, inner, self.isa), [name], moved, inner)
+        return self.add(pointwise.copy(layout, wanted, self.isa), [name], moved, wanted)
 
     def padded(self, name: str, pads: Sequence[int], value: float) -> str:
         """A plane (channels, rows, columns) with a border; pads: top, left, bottom, right."""

@@ -6,6 +6,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from tvm.script.ir_builder import IRBuilder
+from tvm.tirx.script import builder as T  # noqa: N812
+
 from ptqc.codegen.tvm.layout import Layout
 
 # Kernels below this many operations are not worth waking other threads for.
@@ -29,9 +32,6 @@ def write(family: str, arguments: Sequence[Argument], body: Callable[..., None])
     body gets the batch size and one buffer per argument: (batch, stride) of a Layout, (size,) of a Constant. The name
     is made of the content, so equal kernels are one.
     """
-    from tvm.script.ir_builder import IRBuilder
-    from tvm.tirx.script import builder as T  # noqa: N812
-
     with IRBuilder() as builder, T.prim_func():
         T.func_name("kernel")
         T.func_attr({"global_symbol": "kernel", "tirx.noalias": True})
@@ -46,8 +46,6 @@ def write(family: str, arguments: Sequence[Argument], body: Callable[..., None])
 
 def _declared(handle: Any, argument: Argument, batch: Any) -> Any:
     """The buffer as the caller passes it."""
-    from tvm.tirx.script import builder as T  # noqa: N812
-
     if isinstance(argument, Constant):
         return T.match_buffer(handle, (argument.size,), argument.dtype)
     shape = argument.shape if argument.outside else (argument.stride,)
@@ -56,8 +54,6 @@ def _declared(handle: Any, argument: Argument, batch: Any) -> Any:
 
 def _flat(buffer: Any, argument: Argument, batch: Any) -> Any:
     """The same memory with one axis for a sample."""
-    from tvm.tirx.script import builder as T  # noqa: N812
-
     if isinstance(argument, Constant) or not argument.outside:
         return buffer
     return T.decl_buffer((batch, argument.stride), argument.dtype, data=buffer.data)
@@ -66,12 +62,18 @@ def _flat(buffer: Any, argument: Argument, batch: Any) -> Any:
 @contextmanager
 def rows(batch: Any, count: int, work: int) -> Iterator[tuple[Any, Any]]:
     """A loop over (sample, 0 … count − 1), in parallel when one sample is `work` operations worth it."""
-    from tvm.tirx.script import builder as T  # noqa: N812
-
     loop = T.parallel if work >= PARALLEL_WORK and count > 1 else T.serial
     with loop(batch * count) as index:
         sample = T.Bind(index // T.int64(count))
         yield sample, T.Bind(T.Cast("int32", index % T.int64(count)))
+
+
+@contextmanager
+def elements(batch: Any, layout: Layout) -> Iterator[tuple[Any, Any]]:
+    """A loop over (sample, offset) of every element, in the order in memory."""
+    fastest = layout.shape[layout.order[-1]] if layout.shape else 1
+    with rows(batch, layout.elements // fastest, layout.elements) as (sample, row), T.serial(fastest) as index:
+        yield sample, row * fastest + index
 
 
 def vector(dtype: str, lanes: int) -> str:
@@ -81,21 +83,15 @@ def vector(dtype: str, lanes: int) -> str:
 
 def span(start: Any, lanes: int) -> Any:
     """The index of `lanes` neighbours."""
-    from tvm.tirx.script import builder as T  # noqa: N812
-
     return start if lanes == 1 else T.ramp(start, 1, lanes)
 
 
 def fill(value: Any, lanes: int) -> Any:
     """A number in every lane."""
-    from tvm.tirx.script import builder as T  # noqa: N812
-
     return value if lanes == 1 else T.Broadcast(value, lanes)
 
 
 def to_codes(rounded: Any, lanes: int) -> Any:
     """uint8 of whole float numbers, saturated."""
-    from tvm.tirx.script import builder as T  # noqa: N812
-
     clipped = T.min(T.max(rounded, fill(T.float32(0), lanes)), fill(T.float32(255), lanes))
     return T.Cast(vector("uint8", lanes), T.Cast(vector("int32", lanes), clipped))

@@ -1,5 +1,7 @@
 """How a value lies in memory: channels last inside, as the model declares it at inputs and outputs.
 
+What is made of rows (of products, of sums along the last axis) is plain: inside, but in the model's order.
+
 Every buffer is (batch, elements of one sample + slack). Inner products read whole vectors, up to `SLACK` bytes past
 the last element; what is read there is multiplied by zero.
 """
@@ -16,17 +18,21 @@ SLACK = 64
 
 @dataclass(frozen=True)
 class Layout:
-    """One value. shape: of one sample, in the model's order (C, H, W). outside: it is an input or output."""
+    """One value. shape: of one sample, in the model's order (C, H, W). outside: it is an input or output.
+
+    plain: the last axis is the fastest, as outside.
+    """
 
     shape: tuple[int, ...]
     dtype: str
     outside: bool = False
+    plain: bool = False
 
     @property
     def order(self) -> tuple[int, ...]:
         """Axes from the slowest to the fastest in memory."""
         rank = len(self.shape)
-        return tuple(range(rank)) if self.outside or rank < 2 else (*range(1, rank), 0)
+        return tuple(range(rank)) if self.outside or self.plain or rank < 2 else (*range(1, rank), 0)
 
     @property
     def elements(self) -> int:

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping
 
 import numpy as np
-import onnx
 import onnx_ir as ir
 
 from ptqc import reference
@@ -11,11 +10,12 @@ from ptqc.codegen.tvm.emission import Emission
 from ptqc.codegen.tvm.emitters import codes, layers, movement, real
 from ptqc.codegen.tvm.families import Declined
 from ptqc.codegen.tvm.families.functions import BINARY, UNARY
+from ptqc.codegen.tvm.families.rows import FOLDS
 from ptqc.codegen.tvm.isa import Isa
 from ptqc.codegen.tvm.layout import Layout
+from ptqc.codegen.tvm.oracle import compute
 from ptqc.codegen.tvm.package import Program
 from ptqc.errors import TargetError
-from ptqc.execute.onnxruntime import Runner, session_options
 from ptqc.lowered import Lowered
 from ptqc.nodes import constant, only_consumer
 from ptqc.operators import LAYERS
@@ -30,6 +30,10 @@ KERNELS: Mapping[str, Callable[[Emission, reference.Step], None]] = {
     "Mul": codes.mul,
     "GlobalAveragePool": codes.mean,
 }
+BETWEEN_CODES: Mapping[str, Callable[[Emission, ir.Node, ir.Node], None]] = {
+    **dict.fromkeys(UNARY, codes.table),
+    "Softmax": codes.softmax,
+}
 OPERATORS: Mapping[str, Callable[[Emission, ir.Node], None]] = {
     **dict.fromkeys(UNARY, real.unary),
     **dict.fromkeys(BINARY, real.binary),
@@ -37,9 +41,16 @@ OPERATORS: Mapping[str, Callable[[Emission, ir.Node], None]] = {
     "Conv": layers.conv,
     "Gemm": layers.product,
     "MatMul": layers.product,
+    "AveragePool": real.average,
     "GlobalAveragePool": real.mean,
+    **dict.fromkeys(FOLDS, real.fold),
+    **dict.fromkeys(("Softmax", "LogSoftmax"), real.softmax),
+    "LayerNormalization": real.normalize,
+    "Pow": real.power,
     "QuantizeLinear": codes.quantize,
     "Concat": movement.concat,
+    **dict.fromkeys(("Expand", "Tile"), movement.repeat),
+    "Gather": movement.gather,
     "DepthToSpace": movement.depth_to_space,
     "MaxPool": movement.largest,
     "Pad": movement.pad,
@@ -95,8 +106,9 @@ def _emit(emission: Emission, node: ir.Node, step: reference.Step | None) -> set
             return set()
     rounding = only_consumer(node.outputs[0])
     is_rounded = rounding is not None and rounding.op_type == "QuantizeLinear"
-    if node.op_type in UNARY and reference.codes_of(node.inputs[0]) and rounding is not None and is_rounded:
-        codes.table(emission, node, rounding)
+    between = BETWEEN_CODES.get(node.op_type)
+    if between is not None and reference.codes_of(node.inputs[0]) and rounding is not None and is_rounded:
+        between(emission, node, rounding)
         return {rounding}
     if node.op_type in ("Relu", "Clip") and node.outputs[0].dtype == ir.DataType.UINT8:
         codes.limit(emission, node)
@@ -117,12 +129,6 @@ def fold(model: ir.Model) -> dict[str, np.ndarray]:
             nodes.append(node)
             known |= {str(value.name) for value in node.outputs}
     wanted = [str(value.name) for node in nodes for value in node.outputs]
-    if not wanted:
-        return found
-    proto = ir.to_proto(model)
-    makers = {name: node for node in proto.graph.node for name in node.output}
-    graph = onnx.GraphProto(name="constants", node=[makers[str(node.outputs[0].name)] for node in nodes])
-    graph.initializer.extend(proto.graph.initializer)
-    graph.output.extend(onnx.ValueInfoProto(name=name) for name in wanted)
-    small = onnx.ModelProto(ir_version=proto.ir_version, graph=graph, opset_import=proto.opset_import)
-    return found | Runner(small, options=session_options(optimize=False)).run({})
+    read = {str(value.name) for node in nodes for value in node.inputs if value is not None}
+    needed = {name: array for name, array in found.items() if name in read}
+    return found | (compute(model, [ir.to_proto(node) for node in nodes], needed, {}, wanted) if wanted else {})

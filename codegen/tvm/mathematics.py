@@ -1,6 +1,9 @@
 """Functions on vectors that the processors have no instruction for."""
 
+from collections.abc import Sequence
 from typing import Any
+
+from tvm.tirx.script import builder as T  # noqa: N812
 
 from ptqc.codegen.tvm.kernel import fill, vector
 
@@ -14,11 +17,17 @@ SIGMOID_Q = (
     *(6.10247389755681e-13, 5.76102136993427e-09, 6.29106785017040e-06),
     *(1.70198817374094e-03, 1.16817656904453e-01, 9.93151921023180e-01),
 )
+# Norbert Juffa's erff: x + x · P(x²) up to the boundary, beyond 1 − exp(−|x| − |x| · Q(|x|)); about one unit.
+ERF_BOUNDARY, ERF_LARGEST = 0.921875, 3.925
+ERF_SMALL = (-5.99104969e-4, 4.99339588e-3, -2.67667342e-2, 1.12818025e-1, -3.76124859e-1, 1.28379151e-1)
+ERF_LARGE = (
+    *(1.72948930e-5, -3.83208680e-4, 3.88393435e-3, -2.42545605e-2),
+    *(1.06777847e-1, 6.34846687e-1, 1.28717512e-1),
+)
 
 
 def exp(x: Any, lanes: int) -> Any:
     """e^x in float32; saturates at the ends of the range."""
-    from tvm.tirx.script import builder as T  # noqa: N812
 
     def number(value: float) -> Any:
         return fill(T.float32(value), lanes)
@@ -26,37 +35,48 @@ def exp(x: Any, lanes: int) -> Any:
     x = T.Bind(T.min(T.max(x, number(EXP_RANGE[0])), number(EXP_RANGE[1])))
     power = T.Bind(T.nearbyint(x * number(LOG2_E)))
     rest = T.Bind(x - power * number(LN2_HIGH) - power * number(LN2_LOW))
-    total = number(EXP_POLYNOMIAL[0])
-    for coefficient in EXP_POLYNOMIAL[1:]:
-        total = total * rest + number(coefficient)
-    total = total * rest * rest + rest + number(1.0)
+    total = _polynomial(EXP_POLYNOMIAL, rest, lanes) * rest * rest + rest + number(1.0)
     exponent = T.Cast(vector("int32", lanes), power) + fill(T.int32(127), lanes)
     return total * T.reinterpret(vector("float32", lanes), exponent * fill(T.int32(1 << 23), lanes))
 
 
 def sigmoid(x: Any, lanes: int) -> Any:
     """1 / (1 + e^−x) as ½ + x · P(x²) / Q(x²), the approximation that ONNX Runtime and Eigen compute."""
-    from tvm.tirx.script import builder as T  # noqa: N812
 
     def number(value: float) -> Any:
         return fill(T.float32(value), lanes)
 
-    def polynomial(coefficients: tuple[float, ...]) -> Any:
-        total = number(coefficients[0])
-        for coefficient in coefficients[1:]:
-            total = total * square + number(coefficient)
-        return total
-
     x = T.Bind(T.min(T.max(x, number(-SIGMOID_RANGE)), number(SIGMOID_RANGE)))
     square = T.Bind(x * x)
-    ratio = x * polynomial(SIGMOID_P) / polynomial(SIGMOID_Q) + number(0.5)
+    ratio = x * _polynomial(SIGMOID_P, square, lanes) / _polynomial(SIGMOID_Q, square, lanes) + number(0.5)
     return T.min(T.max(ratio, number(0.0)), number(1.0))
+
+
+def erf(x: Any, lanes: int) -> Any:
+    """The error function."""
+
+    def number(value: float) -> Any:
+        return fill(T.float32(value), lanes)
+
+    magnitude = T.Bind(T.min(T.max(x, number(0) - x), number(ERF_LARGEST)))
+    near = T.Bind(T.min(T.max(x, number(-ERF_BOUNDARY)), number(ERF_BOUNDARY)))
+    small = near + near * _polynomial(ERF_SMALL, T.Bind(near * near), lanes)
+    large = magnitude + magnitude * _polynomial(ERF_LARGE, magnitude, lanes)
+    large = T.Bind(number(1) - exp(number(0) - large, lanes))
+    signed = T.Select(x < number(0), number(0) - large, large)
+    return T.Select(magnitude <= number(ERF_BOUNDARY), small, signed)
+
+
+def _polynomial(coefficients: Sequence[float], x: Any, lanes: int) -> Any:
+    """The highest power's coefficient comes first."""
+    total = fill(T.float32(coefficients[0]), lanes)
+    for coefficient in coefficients[1:]:
+        total = total * x + fill(T.float32(coefficient), lanes)
+    return total
 
 
 def fma(a: Any, b: Any, c: Any, lanes: int, *, in_c: bool) -> Any:
     """a · b + c, rounded once."""
-    from tvm.tirx.script import builder as T  # noqa: N812
-
     if in_c:
         return T.call_pure_extern("float32", "fmaf", a, b, c)
     return T.call_llvm_pure_intrin(vector("float32", lanes), "llvm.fma", a, b, c)
@@ -64,6 +84,4 @@ def fma(a: Any, b: Any, c: Any, lanes: int, *, in_c: bool) -> Any:
 
 def rounded_here(x: Any, lanes: int, *, in_c: bool) -> Any:
     """x, not contracted with what follows."""
-    from tvm.tirx.script import builder as T  # noqa: N812
-
     return x if in_c else T.call_llvm_pure_intrin(vector("float32", lanes), "llvm.arithmetic.fence", x)

@@ -19,7 +19,7 @@ def build(folder: Path) -> None:
     import tvm
 
     from ptqc.codegen.tvm import isa
-    from ptqc.codegen.tvm.families import Built, dense, depthwise, functions, move, pointwise, pool
+    from ptqc.codegen.tvm.families import Built, dense, depthwise, functions, matmul, move, pointwise, pool, rows
     from ptqc.codegen.tvm.layout import Layout
     from ptqc.codegen.tvm.window import Window
 
@@ -30,9 +30,9 @@ def build(folder: Path) -> None:
         return random.integers(-64, 64, shape).astype(np.int8)
 
     x, real, other = Layout((6, 7, 5), "uint8"), Layout((6, 7, 5), "float32"), Layout((6, 7, 5), "uint8", outside=True)
+    matrix, square, column = (Layout(shape, "float32", plain=True) for shape in ((5, 7), (7, 7), (7,)))
     full, grouped = Window(6, (7, 5), (3, 2), (2, 1), (1, 2)), Window(6, (7, 5), (3, 3))
-    rows, columns = full.output
-    dense_out = Layout((5, rows, columns), "uint8")
+    dense_out = Layout((5, *full.output), "uint8")
     wide, half, each = (Layout((6, *grouped.output), kind) for kind in ("uint8", "float32", "uint8"))
     numbers = np.ones(6, np.float32)
     loops, groups = dense.Dense(full, 5, 1, plain, 1), dense.Dense(grouped, 6, 2, plain, 4)
@@ -55,7 +55,16 @@ def build(folder: Path) -> None:
         (move.concat([x, x], Layout((12, 7, 5), "uint8"), 0), [x, x], Layout((12, 7, 5), "uint8")),
         (functions.unary("Sigmoid", real, real, plain, ()), [real], real),
         (functions.unary("Exp", real, real, plain, ()), [real], real),
+        (functions.unary("Erf", real, real, plain, ()), [real], real),
         (functions.binary("Div", [real, real], real, plain), [real, real], real),
+        (functions.binary("Sub", [real], real, plain, (0, np.ones((6, 1, 1)))), [real], real),
+        (pool.average(real, half, grouped, plain, np.full(grouped.output, 9)), [real], half),
+        (rows.softmax(matrix, matrix, plain, 1, logarithm=False), [matrix], matrix),
+        (rows.softmax(matrix, matrix, plain, 0, logarithm=True), [matrix], matrix),
+        (rows.softmax_codes(x, x, plain, 2, np.ones(256, np.float32), 255, 3), [x], x),
+        (rows.normalize(matrix, matrix, plain, 1, 1e-5, np.ones(7), np.ones(7)), [matrix], matrix),
+        (rows.fold("ReduceMax", matrix, column, plain, 0, 0), [matrix], column),
+        (matmul.real(matrix, square, matrix, plain), [matrix, square], matrix),
     ]
     functions_by_name = {built.name: built.function for built, _, _ in kernels}
     library = tvm.tirx.build(tvm.IRModule(functions_by_name), target=tvm.target.Target({"kind": "c"}))

@@ -1,16 +1,18 @@
 """Element-wise operators and pools on codes, rounding, and functions of one tensor as tables."""
 
+from dataclasses import replace
+
 import numpy as np
-import onnx
 import onnx_ir as ir
-from onnx import TensorProto, helper
+from onnx import helper
 
 from ptqc.codegen.tvm.emission import Emission
-from ptqc.codegen.tvm.families import pointwise, pool
+from ptqc.codegen.tvm.families import Declined, pointwise, pool, rows
 from ptqc.codegen.tvm.layout import Layout
-from ptqc.execute.onnxruntime import Runner
+from ptqc.codegen.tvm.oracle import compute, standalone
 from ptqc.formats import QuantParams
-from ptqc.integer import add_numbers, multiplier, repeats_inside
+from ptqc.integer import add_numbers, mean_factor, multiplier, repeats_inside, softmax_steps, softmax_table
+from ptqc.nodes import integer
 from ptqc.operators import clip_bounds
 from ptqc.reference import Step, codes_of, input_params, output_params, params_of
 
@@ -20,8 +22,8 @@ CODES = 256
 def add(emission: Emission, step: Step) -> None:
     """A sum of codes."""
     parameters = [input_params(step, 0), input_params(step, 1)]
-    names = [emission.inside(name) for name in step.inputs]
-    y, layout = output_params(step), Layout(emission.shape(step.node.outputs[0]), "uint8")
+    names = emission.aligned(step.inputs)
+    y, layout = output_params(step), _of(emission, step, names[0])
     if repeats_inside(*(emission.layouts[name].shape for name in names)):
         names.reverse()
         parameters.reverse()
@@ -33,12 +35,17 @@ def add(emission: Emission, step: Step) -> None:
 def mul(emission: Emission, step: Step) -> None:
     """A product of two tensors of codes."""
     a, b, y = input_params(step, 0), input_params(step, 1), output_params(step)
-    names = [emission.inside(name) for name in step.inputs]
-    layout = Layout(emission.shape(step.node.outputs[0]), "uint8")
+    names = emission.aligned(step.inputs)
+    layout = _of(emission, step, names[0])
     factor = float(multiplier(a, np.asarray(b.scale), y))
     zeros = (a.zero_point, b.zero_point, y.zero_point)
     left, right = (emission.layouts[name] for name in names)
     emission.add(pointwise.mul(left, right, layout, emission.isa, zeros, factor), names, step.output, layout)
+
+
+def _of(emission: Emission, step: Step, operand: str) -> Layout:
+    """The layout of a result whose axes lie in memory like an operand's."""
+    return Layout(emission.shape(step.node.outputs[0]), "uint8", plain=emission.layouts[operand].plain)
 
 
 def mean(emission: Emission, step: Step) -> None:
@@ -46,8 +53,7 @@ def mean(emission: Emission, step: Step) -> None:
     x, y = input_params(step), output_params(step)
     source = emission.inside(step.inputs[0])
     given, layout = emission.layouts[source], Layout(emission.shape(step.node.outputs[0]), "uint8")
-    count = np.float32(given.elements // given.shape[0])
-    factor = float(np.float32(x.scale) / (np.float32(y.scale) * count))
+    factor = float(mean_factor(x, y, given.elements // given.shape[0]))
     kernel = pool.mean_codes(given, layout, emission.isa, (x.zero_point, y.zero_point), factor)
     emission.add(kernel, [source], step.output, layout)
 
@@ -55,50 +61,52 @@ def mean(emission: Emission, step: Step) -> None:
 def quantize(emission: Emission, node: ir.Node) -> None:
     """QuantizeLinear of a float tensor."""
     params, source = params_of(node), emission.read(node.inputs[0])
-    layout = Layout(emission.layouts[source].shape, "uint8")
+    layout = replace(emission.layouts[source], dtype="uint8", outside=False)
     kernel = pointwise.quantize(emission.layouts[source], layout, emission.isa, params.scale, params.zero_point)
     emission.add(kernel, [source], str(node.outputs[0].name), layout)
 
 
 def limit(emission: Emission, node: ir.Node) -> None:
     """Relu or Clip of codes."""
-    source = emission.inside(emission.read(node.inputs[0]))
     bounds = clip_bounds(node) or (0.0, 255.0)
     low, high = (int(np.clip(bound, 0, CODES - 1)) for bound in bounds)
+    emission.apply(node, lambda x, y: pointwise.limit(x, y, emission.isa, low, high))
+
+
+def softmax(emission: Emission, node: ir.Node, output: ir.Node) -> None:
+    """Softmax between codes."""
+    source = emission.plain(str(codes_of(node.inputs[0])))
+    maker = node.inputs[0].producer()  # type: ignore[union-attr]
+    assert maker is not None
+    x, y = params_of(maker), params_of(output)
     layout = emission.layouts[source]
-    emission.add(pointwise.limit(layout, layout, emission.isa, low, high), [source], str(node.outputs[0].name), layout)
+    axis = integer(node, "axis", -1) % (len(layout.shape) + 1)
+    if axis == 0:
+        raise Declined("it runs along the batch axis")
+    powers, steps = softmax_table(x, layout.shape[axis - 1]), float(softmax_steps(y))
+    kernel = rows.softmax_codes(layout, layout, emission.isa, axis - 1, powers, steps, y.zero_point)
+    emission.add(kernel, [source], str(output.outputs[0].name), layout)
 
 
 def table(emission: Emission, node: ir.Node, output: ir.Node) -> None:
     """A function of one tensor between codes; ONNX Runtime itself says what it gives for each code."""
-    source = emission.inside(str(codes_of(node.inputs[0])))
+    source = emission.aligned([str(codes_of(node.inputs[0]))])[0]
     maker = node.inputs[0].producer()  # type: ignore[union-attr]
     assert maker is not None
-    entries = _table(node, params_of(maker), params_of(output))
+    entries = _table(emission, node, params_of(maker), params_of(output))
     layout = emission.layouts[source]
     emission.add(pointwise.table(layout, layout, emission.isa, entries), [source], str(output.outputs[0].name), layout)
 
 
-def _table(node: ir.Node, x: QuantParams, y: QuantParams) -> np.ndarray:
+def _table(emission: Emission, node: ir.Node, x: QuantParams, y: QuantParams) -> np.ndarray:
     """The output code of every input code."""
+    proto, constants = standalone(node, emission.number)
     nodes = [
-        helper.make_node("DequantizeLinear", ["codes", "s", "z"], ["real"]),
-        helper.make_node(node.op_type, ["real"], ["value"], **_attributes(node)),  # type: ignore[arg-type]
-        helper.make_node("QuantizeLinear", ["value", "t", "w"], ["found"]),
+        helper.make_node("DequantizeLinear", ["codes", "s", "z"], ["x"]),
+        proto,
+        helper.make_node("QuantizeLinear", ["y", "t", "w"], ["found"]),
     ]
-    numbers = {"s": np.float32(x.scale), "z": np.uint8(x.zero_point)}
-    numbers |= {"t": np.float32(y.scale), "w": np.uint8(y.zero_point)}
-    shape = [1, CODES]
-    graph = helper.make_graph(
-        nodes,
-        "table",
-        [helper.make_tensor_value_info("codes", TensorProto.UINT8, shape)],
-        [helper.make_tensor_value_info("found", TensorProto.UINT8, shape)],
-        [onnx.numpy_helper.from_array(np.asarray(value), name) for name, value in numbers.items()],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
-    return Runner(model).run({"codes": np.arange(CODES, dtype=np.uint8).reshape(shape)})["found"].reshape(-1)
-
-
-def _attributes(node: ir.Node) -> dict[str, float]:
-    return {name: attribute.as_float() for name, attribute in node.attributes.items()}
+    for scale, zero_point, params in (("s", "z", x), ("t", "w", y)):
+        constants |= {scale: np.array(params.scale, np.float32), zero_point: np.array(params.zero_point, np.uint8)}
+    codes = np.arange(CODES, dtype=np.uint8).reshape(1, CODES)
+    return compute(emission.lowered.model, nodes, constants, {"codes": codes}, ["found"])["found"].reshape(-1)

@@ -7,11 +7,12 @@ import onnx_ir as ir
 
 from ptqc.codegen.tvm.constants import Scaled
 from ptqc.codegen.tvm.emission import Emission
-from ptqc.codegen.tvm.families import Declined, dense, depthwise
+from ptqc.codegen.tvm.emitters.sliding import slide
+from ptqc.codegen.tvm.families import Declined, dense, depthwise, matmul
 from ptqc.codegen.tvm.layout import Layout
 from ptqc.codegen.tvm.window import Window
 from ptqc.integer import multiplier
-from ptqc.nodes import input_of, integer, integers, number
+from ptqc.nodes import input_of, integer, number
 from ptqc.reference import Step, input_params, layer_constants, output_params
 
 FLOAT_BYTES = 4
@@ -21,7 +22,8 @@ def integer_conv(emission: Emission, step: Step) -> None:
     """A convolution of codes that gives codes."""
     weights, scale, bias = layer_constants(step)
     x, y = input_params(step), output_params(step)
-    source, window, groups = _window(emission, step.node, step.inputs[0], weights.shape, x.zero_point)
+    source, window = slide(emission, step.node, step.inputs[0], weights.shape[2:], x.zero_point)
+    groups = integer(step.node, "group", 1)
     layout = Layout(emission.shape(step.node.outputs[0]), "uint8")
     bias = _with_zero_point(weights, bias, x.zero_point)
     factor = multiplier(x, scale, y)
@@ -41,28 +43,25 @@ def integer_product(emission: Emission, step: Step) -> None:
     if integer(step.node, "transB", 0) == 0:
         weights = weights.T
     x, real = input_params(step), step.output == step.node.outputs[0].name
-    source = emission.layouts[step.inputs[0]]
-    if len(source.shape) != 1:
-        raise Declined("only products of one vector per sample have a kernel")
-    if source.outside:
-        raise Declined("its input codes are an input of the model")
     y = None if real else output_params(step)
     factor = np.float32(x.scale) * scale if y is None else multiplier(x, scale, y)
-    window = Window(source.shape[0], (1, 1))
-    layout = Layout((len(weights),), "float32" if real else "uint8")
-    loops = dense.Dense(window, len(weights), 1, emission.isa, 1, dense.parts(emission.isa, weights))
+    source = emission.plain(step.inputs[0])
+    layout = _rows(emission, step.node, "float32" if real else "uint8")
+    given = emission.layouts[source]
+    loops = dense.Dense(_vectors(given), len(weights), 1, emission.isa, 1, dense.parts(emission.isa, weights))
     bias = _with_zero_point(weights, bias, x.zero_point)
     planes = weights.reshape(*weights.shape, 1, 1)
     factor = np.broadcast_to(factor, (len(weights),))
-    kernel = dense.integer(source, layout, loops, planes, bias, factor, 0 if y is None else y.zero_point)
-    emission.add(kernel, [step.inputs[0]], step.output, layout)
+    kernel = dense.integer(given, layout, loops, planes, bias, factor, 0 if y is None else y.zero_point)
+    emission.add(kernel, [source], step.output, layout)
 
 
 def conv(emission: Emission, node: ir.Node) -> None:
     """A convolution in float32."""
     weights = emission.number(node.inputs[1])
     bias = emission.number(node.inputs[2]) if input_of(node, 2) is not None else np.zeros(len(weights), np.float32)
-    source, window, groups = _window(emission, node, emission.read(node.inputs[0]), weights.shape, 0.0)
+    source, window = slide(emission, node, emission.read(node.inputs[0]), weights.shape[2:], 0.0)
+    groups = integer(node, "group", 1)
     layout = Layout(emission.shape(node.outputs[0]), "float32")
     given = emission.layouts[source]
     if _is_depthwise(weights.shape, window, groups):
@@ -74,23 +73,49 @@ def conv(emission: Emission, node: ir.Node) -> None:
 
 
 def product(emission: Emission, node: ir.Node) -> None:
-    """Gemm or MatMul in float32, one vector per sample."""
-    source = emission.read(node.inputs[0])
+    """Gemm or MatMul in float32."""
+    if not emission.is_constant(node.inputs[1]):
+        _product_of_activations(emission, node)
+        return
     weights = emission.number(node.inputs[1])
-    if len(emission.layouts[source].shape) != 1 or weights.ndim != 2 or integer(node, "transA", 0):
-        raise Declined("only products of one vector per sample with a matrix have a kernel")
+    source = emission.read(node.inputs[0])
+    if not emission.layouts[source].outside:
+        source = emission.plain(source)
+    if weights.ndim != 2 or integer(node, "transA", 0):
+        raise Declined("only products of rows with one constant matrix have a kernel")
     weights = weights if integer(node, "transB", 0) else weights.T
     bias: np.ndarray = np.zeros(len(weights), np.float32)
     if input_of(node, 2) is not None:
-        given = emission.number(node.inputs[2]).reshape(-1)
-        bias = np.asarray(np.broadcast_to(given, bias.shape) * number(node, "beta", 1.0))
-    loops = dense.Dense(Window(weights.shape[1], (1, 1)), len(weights), 1, emission.isa, FLOAT_BYTES)
-    layout = Layout((len(weights),), "float32")
+        constant = emission.number(node.inputs[2])
+        if constant.size > max(constant.shape[-1:], default=1):
+            raise Declined("its bias differs from row to row")
+        bias = np.asarray(np.broadcast_to(constant.reshape(-1), bias.shape) * number(node, "beta", 1.0))
+    given, layout = emission.layouts[source], _rows(emission, node, "float32")
+    loops = dense.Dense(_vectors(given), len(weights), 1, emission.isa, FLOAT_BYTES)
     scaled = np.asarray(weights * np.float32(number(node, "alpha", 1.0)))
-    planes = scaled.reshape(*scaled.shape, 1, 1)
-    emission.add(
-        dense.real(emission.layouts[source], layout, loops, planes, bias), [source], str(node.outputs[0].name), layout
-    )
+    kernel = dense.real(given, layout, loops, scaled.reshape(*scaled.shape, 1, 1), bias)
+    emission.add(kernel, [source], str(node.outputs[0].name), layout)
+
+
+def _product_of_activations(emission: Emission, node: ir.Node) -> None:
+    names = [emission.plain(emission.read(value)) for value in node.inputs]
+    layout = _rows(emission, node, "float32")
+    ranks = {len(emission.layouts[name].shape) for name in names}
+    if node.op_type != "MatMul" or ranks != {len(layout.shape)} or ranks == {1}:
+        raise Declined("only a MatMul of two batches of matrices has a kernel")
+    a, b = (emission.layouts[name] for name in names)
+    emission.add(matmul.real(a, b, layout, emission.isa), names, str(node.outputs[0].name), layout)
+
+
+def _rows(emission: Emission, node: ir.Node, dtype: str) -> Layout:
+    """The layout of a product: rows, one after the other."""
+    return Layout(emission.shape(node.outputs[0]), dtype, plain=True)
+
+
+def _vectors(given: Layout) -> Window:
+    """Rows of a plain value as the pixels of a plane with its channels last."""
+    channels = given.shape[-1]
+    return Window(channels, (1, given.elements // channels))
 
 
 def _packed(emission: Emission, node: ir.Node, loops: dense.Dense) -> Scaled | None:
@@ -114,24 +139,3 @@ def _with_zero_point(weights: np.ndarray, bias: np.ndarray | None, zero_point: i
 
 def _is_depthwise(shape: Sequence[int], window: Window, groups: int) -> bool:
     return groups == window.channels == shape[0] and groups > 1
-
-
-def _window(
-    emission: Emission, node: ir.Node, name: str, weights: Sequence[int], border: float
-) -> tuple[str, Window, int]:
-    """The padded input of a convolution, how its window moves, and its groups."""
-    rank = len(weights) - 2
-    if rank not in (1, 2):
-        raise Declined(f"a convolution over {rank} spatial axes has no kernel")
-    pads = integers(node, "pads", [0] * (2 * rank))
-    strides, dilations = (integers(node, key, [1] * rank) for key in ("strides", "dilations"))
-    kernel = tuple(weights[2:])
-    if rank == 1:
-        pads, strides, dilations = [0, pads[0], 0, pads[1]], [1, *strides], [1, *dilations]
-        kernel = (1, *kernel)
-    source = emission.padded(name, pads, border)
-    channels, rows, columns = emission.layouts[source].shape
-    window = Window(
-        channels, (rows, columns), (kernel[0], kernel[1]), (strides[0], strides[1]), (dilations[0], dilations[1])
-    )
-    return source, window, integer(node, "group", 1)

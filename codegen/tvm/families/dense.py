@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from tvm.tirx.script import builder as T  # noqa: N812
 
 from ptqc.codegen.tvm.constants import Scaled
 from ptqc.codegen.tvm.families import Built, build
@@ -134,8 +135,6 @@ def integer(
     lanes = loops.isa.lanes
 
     def settle(total: Any, channel: Any, factors: Any, zero: Any) -> Any:
-        from tvm.tirx.script import builder as T  # noqa: N812
-
         real = T.Cast(vector("float32", lanes), total) * factors[span(channel, lanes)]
         return real if y.dtype == "float32" else to_codes(T.nearbyint(real) + fill(zero[0], lanes), lanes)
 
@@ -158,8 +157,6 @@ def _body(loops: Dense, y: Layout, settle: Any) -> Any:
     work = loops.window.products * loops.outputs * loops.group_inputs
 
     def body(batch: Any, x: Any, w: Any, bias: Any, *rest: Any) -> None:
-        from tvm.tirx.script import builder as T  # noqa: N812
-
         *numbers, out = rest
         with rows(batch, outer, work) as (sample, first), T.serial(inner) as second:
             tile, group_panel = (second, first) if by_panel else (first, second)
@@ -182,8 +179,6 @@ def _accumulate(
     loops: Dense, x: Any, w: Any, bias: Any, sample: Any, pixel: tuple[Any, Any], group: Any, group_panel: Any
 ) -> Any:
     """Sums of a tile and a panel, as a function of pixel and vector."""
-    from tvm.tirx.script import builder as T  # noqa: N812
-
     lanes, (pixels, panel) = loops.isa.lanes, loops.blocking
     dtype = "int32" if loops.width == 1 else "float32"
     totals = T.alloc_buffer((pixels * panel * lanes,), dtype, scope="local")
@@ -222,8 +217,6 @@ def _store(
     loops: Dense, out: Any, dtype: str, sample: Any, place: Any, value: Any, inside: Any, *, is_last: bool
 ) -> None:
     """Store a vector of channels; of the last one only those that exist."""
-    from tvm.tirx.script import builder as T  # noqa: N812
-
     lanes = loops.isa.lanes
     if not is_last or loops.group_outputs % lanes == 0:
         T.buffer_store(out, value, [sample, span(place, lanes)])

@@ -3,6 +3,7 @@
 from typing import Any
 
 import numpy as np
+from tvm.tirx.script import builder as T  # noqa: N812
 
 from ptqc.codegen.tvm.families import Built, build
 from ptqc.codegen.tvm.isa import Isa
@@ -27,8 +28,6 @@ def integer(
     lanes = min(isa.lanes, window.channels)
 
     def settle(total: Any, channel: Any, factors: Any, zero: Any) -> Any:
-        from tvm.tirx.script import builder as T  # noqa: N812
-
         scaled = T.Cast(vector("float32", lanes), total) * factors[span(channel, lanes)]
         return to_codes(T.nearbyint(scaled) + fill(zero[0], lanes), lanes)
 
@@ -60,8 +59,6 @@ def _body(window: Window, lanes: int, dtype: str, settle: Any) -> Any:
     tiles, blocks = -(-width // pixels), -(-window.channels // lanes)
 
     def body(batch: Any, x: Any, w: Any, bias: Any, *rest: Any) -> None:
-        from tvm.tirx.script import builder as T  # noqa: N812
-
         *numbers, out = rest
         wide = vector(dtype, lanes)
         work = window.products * window.channels

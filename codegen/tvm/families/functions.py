@@ -1,13 +1,15 @@
 """Float functions of one and two operands."""
 
 from collections.abc import Callable, Sequence
+from math import pi
 from typing import Any
 
 import numpy as np
+from tvm.tirx.script import builder as T  # noqa: N812
 
 from ptqc.codegen.tvm import mathematics
-from ptqc.codegen.tvm.families import Built, Declined
-from ptqc.codegen.tvm.families.pointwise import pointwise
+from ptqc.codegen.tvm.families import Built
+from ptqc.codegen.tvm.families.pointwise import pointwise, with_array
 from ptqc.codegen.tvm.isa import Isa
 from ptqc.codegen.tvm.kernel import fill
 from ptqc.codegen.tvm.layout import Layout
@@ -16,33 +18,54 @@ from ptqc.codegen.tvm.layout import Layout
 Unary = Callable[[Any, int, Sequence[Any]], Any]
 
 
-def _builder() -> Any:
-    from tvm.tirx.script import builder
-
-    return builder
+def _number(value: float, lanes: int) -> Any:
+    return fill(T.float32(value), lanes)
 
 
 def _clip(x: Any, _lanes: int, numbers: Sequence[Any]) -> Any:
-    return _builder().min(_builder().max(x, numbers[0]), numbers[1])
+    return T.min(T.max(x, numbers[0]), numbers[1])
 
 
 def _leaky(x: Any, lanes: int, numbers: Sequence[Any]) -> Any:
-    zero = fill(_builder().float32(0), lanes)
-    return _builder().max(x, zero) + numbers[0] * _builder().min(x, zero)
+    zero = _number(0, lanes)
+    return T.max(x, zero) + numbers[0] * T.min(x, zero)
 
 
 def _hard_sigmoid(x: Any, lanes: int, numbers: Sequence[Any]) -> Any:
-    zero, one = (fill(_builder().float32(v), lanes) for v in (0, 1))
-    return _builder().max(zero, _builder().min(one, numbers[0] * x + numbers[1]))
+    return T.max(_number(0, lanes), T.min(_number(1, lanes), numbers[0] * x + numbers[1]))
 
 
-def _tanh(x: Any, lanes: int, _numbers: Sequence[Any]) -> Any:
-    two = fill(_builder().float32(2), lanes)
-    return two * mathematics.sigmoid(two * x, lanes) - fill(_builder().float32(1), lanes)
+def _tanh(x: Any, lanes: int, _numbers: Sequence[Any] = ()) -> Any:
+    two = _number(2, lanes)
+    return two * mathematics.sigmoid(two * x, lanes) - _number(1, lanes)
+
+
+def _elu(x: Any, lanes: int, numbers: Sequence[Any]) -> Any:
+    below = mathematics.exp(T.min(x, _number(0, lanes)), lanes) - _number(1, lanes)
+    return T.max(x, _number(0, lanes)) + numbers[0] * below
+
+
+def _absolute(x: Any, lanes: int, _numbers: Sequence[Any] = ()) -> Any:
+    return T.max(x, _number(0, lanes) - x)
+
+
+def _softplus(x: Any, lanes: int, _numbers: Sequence[Any] = ()) -> Any:
+    rest = mathematics.exp(_number(0, lanes) - _absolute(x, lanes), lanes)
+    return T.max(x, _number(0, lanes)) + T.log(_number(1, lanes) + rest)
+
+
+def _gelu(x: Any, lanes: int, _numbers: Sequence[Any]) -> Any:
+    inner = mathematics.erf(x * _number(0.5**0.5, lanes), lanes)
+    return _number(0.5, lanes) * x * (_number(1, lanes) + inner)
+
+
+def _gelu_by_tanh(x: Any, lanes: int, _numbers: Sequence[Any]) -> Any:
+    cubic = x + _number(0.044715, lanes) * x * x * x
+    return x * mathematics.sigmoid(_number(2 * (2 / pi) ** 0.5, lanes) * cubic, lanes)
 
 
 UNARY: dict[str, Unary] = {
-    "Relu": lambda x, lanes, _: _builder().max(x, fill(_builder().float32(0), lanes)),
+    "Relu": lambda x, lanes, _: T.max(x, _number(0, lanes)),
     "Clip": _clip,
     "LeakyRelu": _leaky,
     "HardSigmoid": _hard_sigmoid,
@@ -50,9 +73,28 @@ UNARY: dict[str, Unary] = {
     "Sigmoid": lambda x, lanes, _: mathematics.sigmoid(x, lanes),
     "Tanh": _tanh,
     "Exp": lambda x, lanes, _: mathematics.exp(x, lanes),
-    "Neg": lambda x, lanes, _: fill(_builder().float32(0), lanes) - x,
-    "Abs": lambda x, lanes, _: _builder().max(x, fill(_builder().float32(0), lanes) - x),
-    "Sqrt": lambda x, _lanes, _: _builder().sqrt(x),
+    "Log": lambda x, _lanes, _: T.log(x),
+    "Neg": lambda x, lanes, _: _number(0, lanes) - x,
+    "Abs": _absolute,
+    "Sqrt": lambda x, _lanes, _: T.sqrt(x),
+    "Reciprocal": lambda x, lanes, _: _number(1, lanes) / x,
+    "Erf": lambda x, lanes, _: mathematics.erf(x, lanes),
+    "Elu": _elu,
+    "Softplus": _softplus,
+    "Softsign": lambda x, lanes, _: x / (_number(1, lanes) + _absolute(x, lanes)),
+    "Mish": lambda x, lanes, _: x * _tanh(_softplus(x, lanes), lanes),
+    "Gelu": _gelu,
+    "Floor": lambda x, _lanes, _: T.floor(x),
+    "Ceil": lambda x, _lanes, _: T.ceil(x),
+    "Round": lambda x, _lanes, _: T.nearbyint(x),
+    "Identity": lambda x, _lanes, _: x,
+}
+# Forms of an operator that an attribute or a constant operand chooses.
+FORMS: dict[str, Unary] = {
+    **UNARY,
+    "gelu_by_tanh": _gelu_by_tanh,
+    "square": lambda x, _lanes, _: x * x,
+    "cube": lambda x, _lanes, _: x * x * x,
 }
 
 BINARY: dict[str, Callable[[Any, Any], Any]] = {
@@ -60,20 +102,21 @@ BINARY: dict[str, Callable[[Any, Any], Any]] = {
     "Sub": lambda a, b: a - b,
     "Mul": lambda a, b: a * b,
     "Div": lambda a, b: a / b,
-    "Max": lambda a, b: _builder().max(a, b),
-    "Min": lambda a, b: _builder().min(a, b),
+    "Max": lambda a, b: T.max(a, b),
+    "Min": lambda a, b: T.min(a, b),
+    "PRelu": lambda a, b: T.max(a, T.float32(0)) + b * T.min(a, T.float32(0)),
 }
 
 
-def unary(op_type: str, x: Layout, y: Layout, isa: Isa, numbers: Sequence[float]) -> Built:
+def unary(form: str, x: Layout, y: Layout, isa: Isa, numbers: Sequence[float]) -> Built:
     """A function of one operand; numbers: bounds, slopes and the like."""
 
     def value(lanes: int, constants: Sequence[Any], element: Any) -> Any:
         given = [fill(constants[0][i], lanes) for i in range(len(numbers))]
-        return UNARY[op_type](element, lanes, given)
+        return FORMS[form](element, lanes, given)
 
     constants = [np.array(numbers, np.float32)] if numbers else []
-    return pointwise(op_type.lower(), [x], constants, y, isa, value)
+    return pointwise(form.lower(), [x], constants, y, isa, value)
 
 
 def binary(
@@ -81,17 +124,19 @@ def binary(
 ) -> Built:
     """A function of two operands, either of which may repeat along axes of size 1.
 
-    constant: place and array (any shape that broadcasts to a batch of y) of an operand that never changes.
+    constant: place and array (one number, or of y's rank) of an operand that never changes.
     """
     if constant is None:
         family = f"{op_type.lower()}_float"
         return pointwise(family, given, [], y, isa, lambda _lanes, _constants, a, b: BINARY[op_type](a, b))
     place, array = constant
-    if array.size != 1:
-        raise Declined("a constant operand of more than one number has no kernel")
+    function = BINARY[op_type]
+    if array.size > 1:
+        family = f"{op_type.lower()}_array{place}"
+        return with_array(family, given[0], y, array, (lambda x, c: function(c, x)) if place == 0 else function)
 
     def value(lanes: int, constants: Sequence[Any], element: Any) -> Any:
         other = fill(constants[0][0], lanes)
-        return BINARY[op_type](*((other, element) if place == 0 else (element, other)))
+        return function(*((other, element) if place == 0 else (element, other)))
 
     return pointwise(f"{op_type.lower()}_number{place}", given, [array.astype(np.float32)], y, isa, value)

@@ -4,9 +4,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from tvm.tirx.script import builder as T  # noqa: N812
 
 from ptqc.codegen.tvm.families import Built, build
-from ptqc.codegen.tvm.kernel import rows
+from ptqc.codegen.tvm.kernel import elements
 from ptqc.codegen.tvm.layout import Layout
 
 Place = Sequence[Any]
@@ -16,8 +17,6 @@ def pad(x: Layout, y: Layout, before: Sequence[int], value: float) -> Built:
     """x in the middle of y, `before` elements from each axis's start; the rest is `value`."""
 
     def source(place: Place) -> tuple[list[Any], Any]:
-        from tvm.tirx.script import builder as T  # noqa: N812
-
         inner, inside = [], None
         for index, start, size, padded in zip(place, before, x.shape, y.shape, strict=True):
             moved = index - start if start else index
@@ -27,12 +26,12 @@ def pad(x: Layout, y: Layout, before: Sequence[int], value: float) -> Built:
                 inside = within if inside is None else T.And(inside, within)
         return inner, inside
 
-    return _moved("pad", [x], y, [np.array([value], x.dtype)], lambda place: (0, *source(place)))
+    return _moved("pad", x, y, [np.array([value], x.dtype)], source)
 
 
 def remap(family: str, x: Layout, y: Layout, source: Callable[[Place], Place]) -> Built:
     """y at a place is x at source(place)."""
-    return _moved(family, [x], y, [], lambda place: (0, source(place), None))
+    return _moved(family, x, y, [], lambda place: (source(place), None))
 
 
 def strided(x: Layout, y: Layout, starts: Sequence[int], steps: Sequence[int]) -> Built:
@@ -49,6 +48,16 @@ def reshape(x: Layout, y: Layout) -> Built:
     """The same elements, counted in the model's order, in another shape."""
     from_offset, to_offset = Layout(x.shape, x.dtype, outside=True), Layout(y.shape, y.dtype, outside=True)
     return remap("reshape", x, y, lambda place: from_offset.place(to_offset.offset(place)))
+
+
+def pick(x: Layout, y: Layout, axis: int, place: int) -> Built:
+    """The elements at one place of an axis, which goes."""
+    return remap("pick", x, y, lambda other: [*other[:axis], place, *other[axis:]])
+
+
+def repeat(x: Layout, y: Layout) -> Built:
+    """x over and over along each axis."""
+    return remap("repeat", x, y, lambda place: [i % size for i, size in zip(place, x.shape, strict=True)])
 
 
 def depth_to_space(x: Layout, y: Layout, block: int, *, columns_first: bool) -> Built:
@@ -68,12 +77,8 @@ def nearest(x: Layout, y: Layout, maps: Sequence[np.ndarray]) -> Built:
     """Along each axis, element maps[axis][i] of x for element i of y."""
 
     def body(batch: Any, source: Any, *rest: Any) -> None:
-        from tvm.tirx.script import builder as T  # noqa: N812
-
         *tables, out = rest
-        fastest = y.shape[y.order[-1]]
-        with rows(batch, y.elements // fastest, y.elements) as (sample, row), T.serial(fastest) as index:
-            offset = row * fastest + index
+        with elements(batch, y) as (sample, offset):
             place = [table[i] for table, i in zip(tables, y.place(offset), strict=True)]
             T.buffer_store(out, source[sample, x.offset(place)], [sample, offset])
 
@@ -84,41 +89,30 @@ def concat(inputs: Sequence[Layout], y: Layout, axis: int) -> Built:
     """One after the other along an axis."""
 
     def body(batch: Any, *buffers: Any) -> None:
-        from tvm.tirx.script import builder as T  # noqa: N812
-
         *given, out = buffers
         start = 0
         for x, buffer in zip(inputs, given, strict=True):
-            fastest = x.shape[x.order[-1]]
-            with rows(batch, x.elements // fastest, x.elements) as (sample, row), T.serial(fastest) as index:
-                place = list(x.place(row * fastest + index))
-                value = buffer[sample, row * fastest + index]
+            with elements(batch, x) as (sample, offset):
+                place = x.place(offset)
                 place[axis] = place[axis] + start
-                T.buffer_store(out, value, [sample, y.offset(place)])
+                T.buffer_store(out, buffer[sample, offset], [sample, y.offset(place)])
             start += x.shape[axis]
 
     return build("concat", inputs, [], y, body)
 
 
 def _moved(
-    family: str,
-    inputs: Sequence[Layout],
-    y: Layout,
-    constants: Sequence[np.ndarray],
-    source: Callable[[Place], tuple[int, Place, Any]],
+    family: str, x: Layout, y: Layout, constants: Sequence[np.ndarray], source: Callable[[Place], tuple[Place, Any]]
 ) -> Built:
-    fastest = y.shape[y.order[-1]]
+    """source(place): where y's element lies in x, and whether it lies there (None: always) or is the constant."""
 
-    def body(batch: Any, *buffers: Any) -> None:
-        from tvm.tirx.script import builder as T  # noqa: N812
-
-        *given, out = buffers
-        with rows(batch, y.elements // fastest, y.elements) as (sample, row), T.serial(fastest) as index:
-            offset = row * fastest + index
-            which, place, inside = source(y.place(offset))
-            value = given[which][sample, inputs[which].offset(place)]
+    def body(batch: Any, given: Any, *rest: Any) -> None:
+        *filler, out = rest
+        with elements(batch, y) as (sample, offset):
+            place, inside = source(y.place(offset))
+            value = given[sample, x.offset(place)]
             if inside is not None:
-                value = T.if_then_else(inside, value, given[-1][0])
+                value = T.if_then_else(inside, value, filler[0][0])
             T.buffer_store(out, value, [sample, offset])
 
-    return build(family, inputs, constants, y, body)
+    return build(family, [x], constants, y, body)

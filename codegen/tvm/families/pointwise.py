@@ -8,11 +8,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from tvm.tirx.script import builder as T  # noqa: N812
 
 from ptqc.codegen.tvm import mathematics
 from ptqc.codegen.tvm.families import Built, build
 from ptqc.codegen.tvm.isa import Isa
-from ptqc.codegen.tvm.kernel import fill, rows, span, to_codes, vector
+from ptqc.codegen.tvm.kernel import elements, fill, rows, span, to_codes, vector
 from ptqc.codegen.tvm.layout import Layout
 from ptqc.integer import Reals
 
@@ -28,37 +29,44 @@ def pointwise(
     return build(family, inputs, constants, y, body)
 
 
+def with_array(family: str, x: Layout, y: Layout, array: np.ndarray, value: Callable[[Any, Any], Any]) -> Built:
+    """value(element, number) with the constant's number at the same place; array: of y's rank, or 1 along an axis."""
+    fixed = Layout(array.shape, "float32", plain=True)
+
+    def body(batch: Any, given: Any, numbers: Any, out: Any) -> None:
+        with elements(batch, y) as (sample, offset):
+            place = y.place(offset)
+            element = T.Bind(given[sample, x.offset(_within(x, place))])
+            number = T.Bind(numbers[fixed.offset(_within(fixed, place))])
+            T.buffer_store(out, value(element, number), [sample, offset])
+
+    return build(family, [x], [array.astype(np.float32)], y, body)
+
+
 def _flat(inputs: Sequence[Layout], y: Layout, isa: Isa, value: Value) -> Any:
     blocks = -(-y.elements // isa.lanes)
     chunk = max(1, blocks // 16)
 
     def body(batch: Any, *buffers: Any) -> None:
-        from tvm.tirx.script import builder as T  # noqa: N812
-
         *given, out = buffers
         with rows(batch, -(-blocks // chunk), y.elements) as (sample, part), T.serial(chunk) as index:
             place = span(T.Bind(T.min(part * chunk + index, blocks - 1) * isa.lanes), isa.lanes)
-            elements = [T.Bind(x[sample, place]) for x in given[: len(inputs)]]
-            T.buffer_store(out, value(isa.lanes, given[len(inputs) :], *elements), [sample, place])
+            found = [T.Bind(x[sample, place]) for x in given[: len(inputs)]]
+            T.buffer_store(out, value(isa.lanes, given[len(inputs) :], *found), [sample, place])
 
     return body
 
 
 def _by_element(inputs: Sequence[Layout], y: Layout, value: Value) -> Any:
-    fastest = y.shape[y.order[-1]] if y.shape else 1
-
     def body(batch: Any, *buffers: Any) -> None:
-        from tvm.tirx.script import builder as T  # noqa: N812
-
         *given, out = buffers
-        with rows(batch, y.elements // fastest, y.elements) as (sample, row), T.serial(fastest) as index:
-            offset = row * fastest + index
+        with elements(batch, y) as (sample, offset):
             place = y.place(offset)
-            elements = [
+            found = [
                 T.Bind(buffer[sample, layout.offset(_within(layout, place))])
                 for layout, buffer in zip(inputs, given[: len(inputs)], strict=True)
             ]
-            T.buffer_store(out, value(1, given[len(inputs) :], *elements), [sample, offset])
+            T.buffer_store(out, value(1, given[len(inputs) :], *found), [sample, offset])
 
     return body
 
@@ -72,8 +80,6 @@ def add(a: Layout, b: Layout, y: Layout, isa: Isa, numbers: Reals) -> Built:
     """Codes of a sum; numbers: ratio of a, ratio of b, and what both leave (`ptqc.integer.add`)."""
 
     def value(lanes: int, constants: Sequence[Any], left: Any, right: Any) -> Any:
-        from tvm.tirx.script import builder as T  # noqa: N812
-
         ratio_a, ratio_b, rest = (fill(constants[0][i], lanes) for i in range(3))
         in_c = isa.kind == "c"
         inner = mathematics.fma(_real(right, lanes), ratio_b, rest, lanes, in_c=in_c)
@@ -87,8 +93,6 @@ def mul(a: Layout, b: Layout, y: Layout, isa: Isa, zeros: tuple[int, int, int], 
     """Codes of a product; zeros of a, b and y, factor s_a · s_b / s_y (`ptqc.integer.mul`)."""
 
     def value(lanes: int, constants: Sequence[Any], left: Any, right: Any) -> Any:
-        from tvm.tirx.script import builder as T  # noqa: N812
-
         whole = vector("int32", lanes)
         left = T.Cast(whole, left) - fill(constants[0][0], lanes)
         right = T.Cast(whole, right) - fill(constants[0][1], lanes)
@@ -105,8 +109,6 @@ def table(x: Layout, y: Layout, isa: Isa, entries: np.ndarray) -> Built:
     """Codes y = entries[x]."""
 
     def value(lanes: int, constants: Sequence[Any], element: Any) -> Any:
-        from tvm.tirx.script import builder as T  # noqa: N812
-
         return constants[0][T.Cast(vector("int32", lanes), element)]
 
     return pointwise("table", [x], [entries.astype(np.uint8)], y, isa, value)
@@ -116,8 +118,6 @@ def limit(x: Layout, y: Layout, isa: Isa, low: int, high: int) -> Built:
     """Codes between two codes."""
 
     def value(lanes: int, constants: Sequence[Any], element: Any) -> Any:
-        from tvm.tirx.script import builder as T  # noqa: N812
-
         return T.min(T.max(element, fill(constants[0][0], lanes)), fill(constants[0][1], lanes))
 
     return pointwise("limit", [x], [np.array([low, high], np.uint8)], y, isa, value)
@@ -127,8 +127,6 @@ def quantize(x: Layout, y: Layout, isa: Isa, scale: float, zero_point: int) -> B
     """Codes of real values."""
 
     def value(lanes: int, constants: Sequence[Any], element: Any) -> Any:
-        from tvm.tirx.script import builder as T  # noqa: N812
-
         steps = T.nearbyint(element / fill(constants[0][0], lanes))
         return to_codes(steps + fill(constants[0][1], lanes), lanes)
 
@@ -150,6 +148,4 @@ def copy(x: Layout, y: Layout, isa: Isa) -> Built:
 
 
 def _real(element: Any, lanes: int) -> Any:
-    from tvm.tirx.script import builder as T  # noqa: N812
-
     return T.Cast(vector("float32", lanes), T.Cast(vector("int32", lanes), element))

@@ -1,8 +1,9 @@
-"""Pools: the largest of a window, the mean of a window or of a whole plane. Vectors run over channels."""
+"""Pools: the largest or the mean of a window, the mean of a whole plane. Vectors run over channels."""
 
 from typing import Any
 
 import numpy as np
+from tvm.tirx.script import builder as T  # noqa: N812
 
 from ptqc.codegen.tvm.families import Built, build
 from ptqc.codegen.tvm.isa import Isa
@@ -14,27 +15,19 @@ from ptqc.codegen.tvm.window import Window
 def largest(x: Layout, y: Layout, window: Window, isa: Isa) -> Built:
     """The largest element of each window of a padded input (codes or real values)."""
     lanes = min(isa.lanes, window.channels)
-    height, width = window.output
-
-    def body(batch: Any, source: Any, out: Any) -> None:
-        from tvm.tirx.script import builder as T  # noqa: N812
-
-        work = window.products * window.channels
-        blocks = -(-window.channels // lanes)
-        with rows(batch, height, work) as (sample, row), T.serial(width) as column, T.serial(blocks) as block:
-            channel = T.Bind(T.min(block * lanes, window.channels - lanes))
-            value = None
-            for ky in range(window.kernel[0]):
-                for kx in range(window.kernel[1]):
-                    above = row * window.strides[0] + ky * window.dilations[0]
-                    left = column * window.strides[1] + kx * window.dilations[1]
-                    place = (above * window.size[1] + left) * window.channels + channel
-                    found = source[sample, span(place, lanes)]
-                    value = T.Bind(found if value is None else T.max(value, found))
-            place = (row * width + column) * window.channels + channel
-            T.buffer_store(out, value, [sample, span(place, lanes)])
-
+    body = _windows(window, lanes, lambda a, b: T.max(a, b), lambda value, _pixel: value)
     return build("largest", [x], [], y, body)
+
+
+def average(x: Layout, y: Layout, window: Window, isa: Isa, counts: np.ndarray) -> Built:
+    """The sum of each window of a padded input over the count of each output pixel, in ONNX Runtime's order."""
+    lanes = min(isa.lanes, window.channels)
+
+    def settle(total: Any, pixel: Any, numbers: Any) -> Any:
+        return total / fill(numbers[pixel], lanes)
+
+    body = _windows(window, lanes, lambda a, b: a + b, settle)
+    return build("average", [x], [counts.astype(np.float32)], y, body)
 
 
 def mean_codes(x: Layout, y: Layout, isa: Isa, zeros: tuple[int, int], factor: float) -> Built:
@@ -43,8 +36,6 @@ def mean_codes(x: Layout, y: Layout, isa: Isa, zeros: tuple[int, int], factor: f
     wide = vector("int32", lanes)
 
     def settle(total: Any, numbers: Any) -> Any:
-        from tvm.tirx.script import builder as T  # noqa: N812
-
         centred = total - fill(T.Cast("int32", numbers[0]), lanes)
         scaled = T.Cast(vector("float32", lanes), centred) * fill(numbers[2], lanes)
         return to_codes(T.nearbyint(scaled) + fill(numbers[1], lanes), lanes)
@@ -67,8 +58,6 @@ def _mean(x: Layout, lanes: int, wide: str, settle: Any) -> Any:
     dtype = wide.partition("x")[0]
 
     def body(batch: Any, source: Any, numbers: Any, out: Any) -> None:
-        from tvm.tirx.script import builder as T  # noqa: N812
-
         with rows(batch, -(-channels // lanes), x.elements) as (sample, block):
             channel = T.Bind(T.min(block * lanes, channels - lanes))
             total = T.alloc_buffer((lanes,), dtype, scope="local")
@@ -78,5 +67,29 @@ def _mean(x: Layout, lanes: int, wide: str, settle: Any) -> Any:
                 found = T.Cast(wide, source[sample, span(pixel * channels + channel, lanes)])
                 T.buffer_store(total, total[at] + found, [at])
             T.buffer_store(out, settle(total[at], numbers), [sample, span(channel, lanes)])
+
+    return body
+
+
+def _windows(window: Window, lanes: int, combine: Any, settle: Any) -> Any:
+    """Combine the elements of each window, row by row; settle(combined, pixel, *constants) is stored."""
+    height, width = window.output
+    blocks = -(-window.channels // lanes)
+
+    def body(batch: Any, source: Any, *rest: Any) -> None:
+        *numbers, out = rest
+        work = window.products * window.channels
+        with rows(batch, height, work) as (sample, row), T.serial(width) as column, T.serial(blocks) as block:
+            channel = T.Bind(T.min(block * lanes, window.channels - lanes))
+            value = None
+            for ky in range(window.kernel[0]):
+                for kx in range(window.kernel[1]):
+                    above = row * window.strides[0] + ky * window.dilations[0]
+                    left = column * window.strides[1] + kx * window.dilations[1]
+                    place = (above * window.size[1] + left) * window.channels + channel
+                    found = source[sample, span(place, lanes)]
+                    value = T.Bind(found if value is None else combine(value, found))
+            place = (row * width + column) * window.channels + channel
+            T.buffer_store(out, settle(value, row * width + column, *numbers), [sample, span(place, lanes)])
 
     return body

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from tvm.tirx.script import builder as T  # noqa: N812
+
 from ptqc.codegen.onnxruntime.planes import planes_of
 from ptqc.codegen.tvm.kernel import Constant, write
 
@@ -12,8 +14,6 @@ def codes(bits: int, size: int) -> tuple[str, Any]:
     planes = [Constant("uint8", size * width // 8) for width in widths]
 
     def body(_batch: Any, *buffers: Any) -> None:
-        from tvm.tirx.script import builder as T  # noqa: N812
-
         *given, out = buffers
         shift = bits
         for plane, width in zip(given, widths, strict=True):
@@ -35,8 +35,6 @@ def real(panels: int, depth: int, width: int) -> tuple[str, Any]:
     size = panels * depth * width
 
     def body(_batch: Any, given: Any, scales: Any, out: Any) -> None:
-        from tvm.tirx.script import builder as T  # noqa: N812
-
         with T.serial(panels) as panel, T.serial(depth) as k, T.serial(width) as channel:
             place = (panel * depth + k) * width + channel
             scale = scales[panel * width + channel]

@@ -1,0 +1,141 @@
+"""Operators one by one, in float and between codes: what the library computes is what ONNX Runtime computes."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+pytest.importorskip("tvm.tirx", reason="the cpu target needs Apache TVM")
+
+from building import present
+from graphs import noise, parse
+from lowering import quantized, samples
+from together import compared, program_of
+
+from ptqc.codegen.tvm.isa import Isa
+from ptqc.errors import TargetError
+
+IMAGE, TOKENS = (3, 6, 8, 7), (3, 9, 12)  # batches
+CONV = "c = Conv <pads = [1, 1, 1, 1]> (x, w) "
+CONSTANTS = {
+    "w": noise(6, 6, 3, 3, scale=0.2),
+    "v": noise(6, 6, 1, 1, seed=1, scale=0.4),
+    "channel": noise(6, 1, 1, seed=2) + 3,
+    "columns": noise(1, 1, 1, 7, seed=3),
+    "all": noise(1, 6, 8, 7, seed=4),
+    "slopes": np.abs(noise(6, 1, 1, seed=5)),
+    "one": np.array([1]),
+    "three": np.array([3]),
+    "plane": np.array([2, 3]),
+    "front": np.array([1, 2]),
+    "order": np.array([5, -6, 3, 3]),
+    "second": np.array(1),
+    "twice": np.array([1, 2, 1, 3]),
+    "wider": np.array([1, 1, 1, 7]),
+    "two": np.array(2, np.float32),
+    "half": np.array(0.5, np.float32),
+    "root": np.array(np.sqrt(2), np.float32),
+    "m": noise(12, 20, scale=0.3),
+    "mb": noise(20, seed=6),
+    "n": noise(20, 12, seed=7, scale=0.3),
+    "q": noise(12, 12, seed=8, scale=0.5),
+    "k": noise(12, 12, seed=9, scale=0.5),
+    "u": noise(12, 12, seed=10, scale=0.5),
+    "gain": noise(12, seed=11) + 1,
+    "shift": noise(12, seed=12),
+    "place": noise(1, 9, 12, seed=13),
+    "token": noise(9, 12, seed=14),
+    "heads": np.array([0, 9, 3, 4]),
+    "flat": np.array([0, 9, 12]),
+    "size": np.array(2, np.float32),
+}
+GRAPHS = {
+    "softmax of channels": CONV + "y = Softmax <axis = 1> (c)",
+    "softmax of columns": CONV + "y = Softmax (c)",
+    "softmax of rows": CONV + "y = LogSoftmax <axis = 2> (c)",
+    "softmax of channels between codes": CONV + "s = Softmax <axis = 1> (c) y = Conv(s, v)",
+    "softmax of columns between codes": CONV + "s = Softmax (c) y = Conv(s, v)",
+    "mean of planes": CONV + "y = ReduceMean <keepdims = 0> (c, plane)",
+    "largest channel": CONV + "y = ReduceMax (c, one)",
+    "smallest of columns": CONV + "y = ReduceMin <keepdims = 0> (c, three)",
+    "sum of channels and rows": CONV + "y = ReduceSum (c, front)",
+    "average pool": CONV
+    + "p = AveragePool <kernel_shape = [3, 2], pads = [1, 0, 2, 1], strides = [2, 1]> (c) y = Neg(p)",
+    "average pool with its border": CONV
+    + "y = AveragePool <kernel_shape = [3, 3], pads = [1, 1, 1, 1], count_include_pad = 1> (c)",
+    "average pool of codes": CONV + "p = AveragePool <kernel_shape = [3, 3], strides = [2, 2]> (c) y = Conv(p, v)",
+    "padded average pool of codes": CONV
+    + "p = AveragePool <kernel_shape = [2, 3], pads = [1, 1, 0, 2]> (c) y = Conv(p, v)",
+    "normalized planes": CONV + "y = LayerNormalization <axis = 2> (c, all_rows)",
+    "a number for each channel": CONV + "s = Sub(c, channel) y = Div(s, channel)",
+    "a number for each column": CONV + "s = Mul(columns, c) y = Sub(columns, s)",
+    "a number for each element": CONV + "s = Add(c, all) y = Max(s, c)",
+    "a number for each channel between codes": CONV + "s = Mul(c, channel) y = Conv(s, v)",
+    "slopes": CONV + "y = PRelu(c, slopes)",
+    "slopes between codes": CONV + "p = PRelu(c, slopes) y = Conv(p, v)",
+    "powers": CONV + "s = Pow(c, two) t = Pow(s, half) y = Add(t, c)",
+    "functions": CONV
+    + "a = Elu <alpha = 0.7> (c) b = Softplus(a) d = Mish(b) e = Softsign(d) f = Reciprocal(b) y = Add(e, f)",
+    "more functions": CONV
+    + "a = Abs(c) b = Exp(a) d = Log(b) e = Sqrt(d) f = Floor(c) g = Ceil(e) h = Round(c) i = Add(g, f) y = Add(i, h)",
+    "functions between codes": CONV + "a = Erf(c) b = Conv(a, v) d = Softplus(b) y = Conv(d, v)",
+    "gathered": CONV + "a = Tanh(c) y = Gather <axis = 1> (a, order)",
+    "one of each": CONV + "y = Gather <axis = 2> (c, second)",
+    "gathered codes": CONV + "a = Gather <axis = 3> (c, order) y = Conv(a, v)",
+    "tiles": CONV + "a = Tanh(c) y = Tile(a, twice)",
+    "expanded codes": CONV + "a = MaxPool <kernel_shape = [1, 7]> (c) e = Expand(a, wider) y = Conv(e, v)",
+}
+ROWS = {
+    "rows": "y = MatMul(x, m)",
+    "rows with a bias": "a = MatMul(x, m) b = Add(a, mb) y = MatMul(b, n)",
+    "rows and their mean": "a = MatMul(x, m) b = Relu(a) d = MatMul(b, n) y = ReduceMean <keepdims = 0> (d, one)",
+    "normalized rows": "a = LayerNormalization <epsilon = 0.001> (x, gain, shift) y = MatMul(a, m)",
+    "gelu": "a = MatMul(x, m) d = Div(a, root) e = Erf(d) f = Add(e, unit) g = Mul(a, f) y = Mul(g, half)",
+    "products of activations": "t = Transpose <perm = [0, 2, 1]> (x) y = MatMul(x, t)",
+    "positions": "a = Add(x, place) b = MatMul(a, q) d = Add(token, b) y = Relu(d)",
+    "rows that were planes": "t = Transpose <perm = [0, 2, 1]> (x) y = Conv(t, narrow)",
+    "halves of rows": "b, d = Split <axis = 2, num_outputs = 2> (x) y = Concat <axis = 2> (d, b)",
+    "some rows": "a = MatMul(x, q) y = Slice(a, one, three, one)",
+    "attention": """
+        l = LayerNormalization(x, gain, shift)
+        a = MatMul(l, q) b = Reshape(a, heads) d = Transpose <perm = [0, 2, 1, 3]> (b)
+        e = MatMul(l, k) f = Reshape(e, heads) g = Transpose <perm = [0, 2, 3, 1]> (f)
+        h = MatMul(d, g) i = Div(h, size) j = Softmax(i)
+        o = MatMul(l, u) p = Reshape(o, heads) r = Transpose <perm = [0, 2, 1, 3]> (p)
+        s = MatMul(j, r) t = Transpose <perm = [0, 2, 1, 3]> (s) v_ = Reshape(t, flat)
+        z = Add(v_, x) a2 = MatMul(z, m) b2 = Relu(a2) d2 = MatMul(b2, n) y = Add(d2, z)""",
+}
+CONSTANTS |= {"all_rows": noise(8, 7, seed=15), "unit": np.array(1, np.float32), "narrow": noise(5, 12, 3, seed=16)}
+REFUSED = {
+    "a sum over the batch": ("y = ReduceMean (x, batch)", "only neighbouring axes without the batch"),
+    "a power that is no function": (CONV + "y = Pow(c, odd)", "only the exponents 0.5"),
+}
+CONSTANTS |= {"batch": np.array([0]), "odd": np.array(2.5, np.float32)}
+
+
+def model(body: str, shape: tuple[int, ...]) -> ir.Model:
+    used = {name: array for name, array in CONSTANTS.items() if re.search(rf"[(,] *{name} *[,)]", body)}
+    return parse(f"g (float[N, {', '.join(map(str, shape[1:]))}] x) => (float y) {{ {body} }}", **used)
+
+
+@pytest.mark.parametrize("chosen", present(), ids=lambda chosen: chosen.name)
+@pytest.mark.parametrize("floating", [False, True], ids=["codes", "float"])
+def test_every_operator(chosen: Isa, floating: bool, tmp_path: Path) -> None:
+    programs = {}
+    for graphs, shape in ((GRAPHS, IMAGE), (ROWS, TOKENS)):
+        for name, body in graphs.items():
+            feeds = samples(*shape)
+            made = quantized(model(body, shape), feeds, keep_float=lambda _site: floating)
+            programs[name] = program_of(made, feeds, chosen, tmp_path / name)
+    found = compared(programs, chosen, tmp_path)
+    assert found.wrong == {}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_has_no_kernel_is_named(case: str, tmp_path: Path) -> None:
+    body, reason = REFUSED[case]
+    made = quantized(model(body, IMAGE), samples(*IMAGE))
+    with pytest.raises(TargetError, match=f"y: {reason}"):
+        program_of(made, samples(*IMAGE), present()[0], tmp_path / "job")

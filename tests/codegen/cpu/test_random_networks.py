@@ -1,0 +1,59 @@
+"""Random networks: every kernel of the library gives ONNX Runtime's integers, or the node without one is named."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+pytest.importorskip("tvm.tirx", reason="the cpu target needs Apache TVM")
+
+from building import present
+from drawing import draw
+from lowering import quantized
+from together import compared, program_of
+
+from ptqc.codegen.tvm.isa import Isa
+from ptqc.codegen.tvm.package import Program
+from ptqc.errors import TargetError
+from ptqc.formats import integer
+from ptqc.passes.pipeline import default_rewrites, run_rewrites
+
+TOGETHER = 25  # networks in one library
+REFUSED = 1  # of these
+
+
+def network(seed: int, chosen: Isa, folder: Path) -> Program:
+    """A random network with weights of random width and some sites kept float."""
+    proto, feeds = draw(seed)
+    random = np.random.default_rng(seed)
+    model = ir.from_proto(proto)
+    run_rewrites(model, default_rewrites(), feeds[:1])
+    floating = random.random() if random.random() < 0.3 else 0.0
+    form = integer(int(random.integers(2, 9)))
+    made = quantized(model, feeds, forms=form, keep_float=lambda _site: bool(random.random() < floating))
+    return program_of(made, feeds, chosen, folder)
+
+
+def check(part: int, folder: Path) -> None:
+    chosen = present()[part % len(present())]
+    programs, refused = {}, {}
+    for seed in range(part * TOGETHER, (part + 1) * TOGETHER):
+        try:
+            programs[str(seed)] = network(seed, chosen, folder / str(seed))
+        except TargetError as reason:
+            refused[seed] = str(reason)
+    found = compared(programs, chosen, folder)
+    assert found.wrong == {}
+    assert len(refused) <= REFUSED, refused
+    assert found.compared.integers > 1000 * TOGETHER
+
+
+def test_random_networks(tmp_path: Path) -> None:
+    check(0, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(1, 21))
+def test_many_random_networks(part: int, tmp_path: Path) -> None:
+    check(part, tmp_path)

@@ -1,0 +1,78 @@
+"""Several networks in one library, each compared with ONNX Runtime: one compilation is much faster than many."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+from lowering import Quantized
+
+from ptqc.codegen.onnxruntime.export import export
+from ptqc.codegen.tvm import lowering, package, target, verify, worker
+from ptqc.codegen.tvm.isa import Isa
+from ptqc.codegen.tvm.package import Program
+from ptqc.errors import VerificationError
+from ptqc.execute.onnxruntime import Feeds
+
+
+@dataclass
+class Found:
+    """compared: of all networks. wrong: messages by the network's name."""
+
+    compared: verify.Compared = field(default_factory=verify.Compared)
+    wrong: dict[str, str] = field(default_factory=dict)
+
+
+def program_of(made: Quantized, feeds: Sequence[Feeds], chosen: Isa, folder: Path) -> Program:
+    """The kernels of a network; what ONNX Runtime computes is left in the folder. Raises TargetError."""
+    folder.mkdir()
+    target._write_job(folder, made.lowered, export(made.lowered, made.model), feeds, chosen.name)
+    shapes = json.loads((folder / "job.json").read_text())["shapes"]
+    return lowering.program(made.lowered, {name: tuple(shape) for name, shape in shapes.items()}, chosen)
+
+
+def compared(programs: Mapping[str, Program], chosen: Isa, folder: Path) -> Found:
+    """Compile the networks and compare each with the values in its own folder inside this one."""
+    whole = _merged(programs)
+    package.link(whole, chosen, folder / "model.so")
+    loaded = worker.load(folder / "model.so", whole)
+    found, first = Found(), 0
+    for name, program in programs.items():
+        count = sum(len(step.built.constants) for step in program.steps)
+        own = verify.Loaded(program, loaded.run, loaded.constants[first : first + count])
+        first += count
+        try:
+            _compare(own, folder / name, found.compared)
+        except VerificationError as error:
+            found.wrong[name] = str(error)
+    return found
+
+
+def _merged(programs: Mapping[str, Program]) -> Program:
+    """All networks side by side."""
+    steps, layouts = [], {}
+    inputs: tuple[str, ...] = ()
+    for network, program in programs.items():
+
+        def own(name: str, network: str = network) -> str:
+            return f"{network}/{name}"
+
+        steps += [replace(s, inputs=tuple(map(own, s.inputs)), output=own(s.output)) for s in program.steps]
+        layouts |= {own(name): layout for name, layout in program.layouts.items()}
+        inputs += tuple(map(own, program.inputs))
+    return Program(tuple(steps), layouts, inputs, tuple(step.output for step in steps))
+
+
+def _compare(loaded: verify.Loaded, folder: Path, total: verify.Compared) -> None:
+    """Compare a network on all its samples; end to end too where no float part is rounded to codes."""
+    own = verify.Compared()
+    for path in sorted(folder.glob("values-*.npz")):
+        with np.load(path) as values:
+            verify.compare(loaded, dict(values), own)
+    total.kernels += own.kernels
+    total.integers += own.integers
+    total.reals += own.reals
+    rounded = [step for step in loaded.program.steps if step.built.family == "quantize"]
+    if own.different and all(step.inputs[0] in loaded.program.inputs for step in rounded):
+        raise VerificationError(f"end to end: {own.different}")
