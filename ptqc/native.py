@@ -29,8 +29,8 @@ RUNTIME, RUNTIME_VARIABLE = "libtvm_runtime.so", "PTQC_TVM_RUNTIME"
 INSTALL = "pip install 'ptqc[tvm]'"
 # What TVM's kernels assume of every pointer, in bytes; less makes aligned vector moves fault.
 ALIGNMENT = 64
-# How the Relax virtual machine is told of its device and of an allocator that keeps freed memory for the next call.
-CPU, DEVICE_INDEX, POOLED = 1, 0, 2
+# How the Relax virtual machine is told of its device and of an allocator that keeps nothing: a run only makes outputs.
+CPU, DEVICE_INDEX, NAIVE = 1, 0, 1
 # TVM's thread count and pool belong to the calling thread. Its registered `runtime.config_threadpool` can only lower
 # the count below half of the processors; these two functions of the same library set it and end the pool.
 SET_THREADS = "_ZN3tvm7runtime9threading17SetMaxConcurrencyEi"
@@ -226,12 +226,21 @@ def _load_runtime() -> _Runtime:
 
 
 class _Machine:
-    """One virtual machine of the library's program."""
+    """One virtual machine of the library's program, with the memory that a run works in."""
 
     def __init__(self, module: Any) -> None:
         self.virtual = module["vm_load_executable"]()
-        self.virtual["vm_initialization"](CPU, DEVICE_INDEX, POOLED)
-        self.main = self.virtual["main"]
+        self.virtual["vm_initialization"](CPU, DEVICE_INDEX, NAIVE)
+        self._main, self._make_workspace = self.virtual["main"], self.virtual["workspace"]
+        self._workspace, self._batch = None, 0
+
+    def run(self, batch: int, inputs: Sequence[Any], constants: Any) -> Sequence[Any]:
+        """Outputs. The workspace of the largest batch so far serves all."""
+        if batch > self._batch:
+            self._workspace = None  # frees the old one first
+            self._workspace, self._batch = self._make_workspace(*inputs), batch
+        found: Sequence[Any] = self._main(*inputs, constants, self._workspace)
+        return found
 
 
 class Library:
@@ -277,11 +286,10 @@ class Library:
         batch = self._check(feeds)
         if batch == 0:
             return {value.name: np.empty(_with_batch(value.shape, 0), value.dtype) for value in self.interface.outputs}
-        main = self._machine().main
-        convert = self._runtime.ffi.from_dlpack
-        arguments = [convert(aligned(np.asarray(feeds[value.name]))) for value in self.interface.inputs]
+        machine, convert = self._machine(), self._runtime.ffi.from_dlpack
+        inputs = [convert(aligned(np.asarray(feeds[value.name]))) for value in self.interface.inputs]
         try:
-            found = main(*arguments, self._constants)
+            found = machine.run(batch or 1, inputs, self._constants)
         except Exception as error:
             raise InternalError(f"the native library failed: {error}") from error
         # Copies: an output may be memory that the allocator, a constant or an input owns.

@@ -13,7 +13,7 @@ from ptqc.codegen.tvm.families import Declined
 from ptqc.codegen.tvm.families.functions import BINARY, UNARY
 from ptqc.codegen.tvm.isa import Isa
 from ptqc.codegen.tvm.layout import Layout
-from ptqc.codegen.tvm.package import Program
+from ptqc.codegen.tvm.program import Program
 from ptqc.errors import TargetError
 from ptqc.execute.onnxruntime import Runner, session_options
 from ptqc.lowered import Lowered

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ptqc.codegen.tvm.layout import Layout
-from ptqc.codegen.tvm.package import Program, Step
+from ptqc.codegen.tvm.program import Program, Step
 from ptqc.errors import VerificationError
 
 # Of the largest magnitude of a float tensor.

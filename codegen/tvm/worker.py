@@ -14,7 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ptqc.codegen.tvm import constants, isa, lowering, package, verify
-from ptqc.codegen.tvm.package import Program
+from ptqc.codegen.tvm.program import Program
 from ptqc.errors import PtqcError
 from ptqc.formats import Format
 from ptqc.lowered import Lowered

@@ -10,7 +10,7 @@ from ptqc.codegen.tvm import isa, package, worker
 from ptqc.codegen.tvm.families import Built
 from ptqc.codegen.tvm.isa import Isa
 from ptqc.codegen.tvm.layout import Layout
-from ptqc.codegen.tvm.package import Program, Step
+from ptqc.codegen.tvm.program import Program, Step
 
 
 def present() -> list[Isa]:

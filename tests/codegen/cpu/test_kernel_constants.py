@@ -12,7 +12,7 @@ from ptqc.codegen.tvm import constants, isa, package, worker
 from ptqc.codegen.tvm.constants import Scaled, Stored
 from ptqc.codegen.tvm.families import build
 from ptqc.codegen.tvm.layout import Layout
-from ptqc.codegen.tvm.package import Program, Step
+from ptqc.codegen.tvm.program import Program, Step
 
 WIDTHS = range(2, 9)
 

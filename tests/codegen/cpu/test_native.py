@@ -51,7 +51,10 @@ with builder.function("prepare", []):
     builder.emit_func_output(relax.Tuple([relax.const(np.arange(6, dtype="float32"))]))
 x = relax.Var("x", tensor)
 constants = relax.Var("constants", relax.TupleType([relax.TensorType((6,), "float32")]))
-with builder.function("main", [x, constants]):
+workspace = relax.Var("workspace", relax.TupleType([]))
+with builder.function("workspace", [relax.Var("x", tensor)]):
+    builder.emit_func_output(relax.Tuple([]))
+with builder.function("main", [x, constants, workspace]):
     with builder.dataflow():
         y = builder.emit(relax.call_tir(kernel, [x, builder.emit(relax.TupleGetItem(constants, 0))], tensor))
         result = builder.emit_output(relax.Tuple([y]))
