@@ -3,6 +3,7 @@
 Needs numpy, tvm_ffi and libtvm_runtime.so only: importing `tvm` would load a compiler of 259 MB.
 """
 
+import contextlib
 import ctypes
 import importlib
 import importlib.util
@@ -11,9 +12,10 @@ import os
 import platform
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from importlib import metadata
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -24,9 +26,9 @@ import numpy as np
 
 from ptqc.errors import InternalError, TargetError, UsageError
 
-LIBRARY, INTERFACE = "model.so", "interface.json"
+LIBRARY, INTERFACE, KERNELS = "model.so", "interface.json", "kernels.json"
 RUNTIME, RUNTIME_VARIABLE = "libtvm_runtime.so", "PTQC_TVM_RUNTIME"
-INSTALL = "pip install 'ptqc[tvm]'"
+PACKAGE, INSTALL = "apache-tvm", "pip install 'ptqc[tvm]'"
 # What TVM's kernels assume of every pointer, in bytes; less makes aligned vector moves fault.
 ALIGNMENT = 64
 # How the Relax virtual machine is told of its device and of an allocator that keeps nothing: a run only makes outputs.
@@ -64,10 +66,14 @@ class Value:
 
 @dataclass(frozen=True)
 class Interface:
-    """What a native library needs of the machine, and what goes in and out. threads: 0 means all processors."""
+    """What a native library needs of the machine, and what goes in and out.
+
+    tvm: the version it was built with. threads: 0 means all processors.
+    """
 
     isa: str
     machine: str
+    tvm: str
     features: tuple[str, ...]
     inputs: tuple[Value, ...]
     outputs: tuple[Value, ...]
@@ -81,6 +87,7 @@ class Interface:
             return cls(
                 isa=str(document["isa"]),
                 machine=str(document["machine"]),
+                tvm=str(document["tvm"]),
                 features=tuple(document["features"]),
                 inputs=_values(document["inputs"]),
                 outputs=_values(document["outputs"]),
@@ -105,6 +112,21 @@ class Interface:
             )
         if "amx_tile" in self.features:
             _ask_for_tiles()
+
+    def check_runtime(self) -> None:
+        """Refuse another version of TVM, whose interfaces change with every release. Raises TargetError.
+
+        Whoever names a runtime in the environment answers for its version, which the file does not tell.
+        """
+        if os.environ.get(RUNTIME_VARIABLE):
+            return
+        with contextlib.suppress(metadata.PackageNotFoundError):  # told where the runtime is looked for
+            found = metadata.version(PACKAGE)
+            if found != self.tvm:
+                raise TargetError(
+                    f"the native library was built with {PACKAGE} {self.tvm}, and {found} is installed: "
+                    f"pip install {PACKAGE}=={self.tvm}, or compile again"
+                )
 
 
 def _values(entries: Sequence[Mapping[str, Any]]) -> tuple[Value, ...]:
@@ -246,13 +268,14 @@ class _Machine:
 class Library:
     """A native library, safe to share between threads: each gets its own virtual machine, all share the constants.
 
-    Open with `Library.open`. threads: how many threads one call uses, the calling thread included.
+    Open with `Library.open`. threads: how many threads one call uses, the calling thread included. constants: of all
+    kernels, in the order of their calls, unpacked.
     """
 
     def __init__(self, interface: Interface, runtime: _Runtime, module: Any, threads: int) -> None:
         self.interface, self.threads = interface, threads
         self._runtime, self._module, self._local = runtime, module, threading.local()
-        self._constants = self._machine().virtual["prepare"]()
+        self.constants = self._machine().virtual["prepare"]()
 
     @classmethod
     def open(cls, folder: Path, threads: int = 0) -> Self:
@@ -266,6 +289,7 @@ class Library:
         folder = Path(folder).resolve()
         interface = Interface.read(folder / INTERFACE)
         interface.check_machine()
+        interface.check_runtime()
         path = folder / LIBRARY
         if not (path.is_file() and os.access(path, os.R_OK)):
             raise TargetError(f"{path} is missing or cannot be read; compile again")
@@ -289,12 +313,18 @@ class Library:
         machine, convert = self._machine(), self._runtime.ffi.from_dlpack
         inputs = [convert(aligned(np.asarray(feeds[value.name]))) for value in self.interface.inputs]
         try:
-            found = machine.run(batch or 1, inputs, self._constants)
+            found = machine.run(batch or 1, inputs, self.constants)
         except Exception as error:
             raise InternalError(f"the native library failed: {error}") from error
         # Copies: an output may be memory that the allocator, a constant or an input owns.
         outputs = zip(self.interface.outputs, found, strict=True)
         return {value.name: np.array(np.from_dlpack(array)) for value, array in outputs}
+
+    def kernel(self, name: str) -> Callable[..., None]:
+        """One kernel of the library: called with `aligned` arrays and constants, it writes to the last one."""
+        self._runtime.use_threads(self.threads)
+        function, convert = self._module.get_function(name, query_imports=True), self._runtime.ffi.from_dlpack
+        return lambda *buffers: function(*(convert(b) if isinstance(b, np.ndarray) else b for b in buffers))
 
     def _machine(self) -> _Machine:
         """The calling thread's virtual machine; one must not be shared."""

@@ -11,6 +11,7 @@ from ptqc.errors import UsageError
 Activations = Literal["auto", "integer", "float"]
 Loss = Literal["auto", "kl", "mse"]
 InstructionSet = Literal["avx2", "avx512-vnni"]
+DEFAULT_CPU: InstructionSet = "avx2"
 NARROWEST, WIDEST = 2, 8
 
 
@@ -70,7 +71,7 @@ class TargetOptions:
     """
 
     target: Literal["cpu"] | None = None
-    cpu: InstructionSet = "avx2"
+    cpu: InstructionSet = DEFAULT_CPU
     allow_missing_target: bool = False
 
     def __post_init__(self) -> None:

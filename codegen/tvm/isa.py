@@ -25,6 +25,7 @@ class Isa:
     accumulators: int
     halves: bool = False
     kind: str = "llvm"
+    machine: str = "x86_64"
 
     @property
     def target(self) -> dict[str, str]:

@@ -4,6 +4,7 @@ Its functions: `prepare` unpacks the constants, `workspace` makes the memory of 
 """
 
 import os
+import shutil
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,6 +19,7 @@ from ptqc.codegen.tvm.isa import Isa
 from ptqc.codegen.tvm.layout import Layout
 from ptqc.codegen.tvm.memory import plan
 from ptqc.codegen.tvm.program import Program
+from ptqc.errors import TargetError
 
 
 def module(program: Program) -> Any:
@@ -125,20 +127,26 @@ def _type(layout: Layout, batch: Any) -> Any:
     return relax.TensorType((batch, *shape), layout.dtype)
 
 
-def link(program: Program, isa: Isa, path: Path) -> None:
-    """Compile a program and write the library."""
+def link(module: Any, isa: Isa, path: Path) -> None:
+    """Compile a module and write the library."""
     import tvm
 
-    target = tvm.target.Target(isa.target)
-    executable = tvm.relax.build(module(program), target=target)
+    executable = tvm.relax.build(module, target=tvm.target.Target(isa.target))
     executable.export_library(str(path), fcompile=_link)
+
+
+def linker() -> str:
+    """The C++ compiler that links. Raises TargetError when it is absent."""
+    compiler = os.environ.get("CXX", "g++")
+    if shutil.which(compiler) is None:
+        raise TargetError(f"the cpu target links with a C++ compiler, and {compiler} is not here; name one in CXX")
+    return compiler
 
 
 def _link(output: str, objects: Sequence[str], options: Sequence[str] | None = None, **_: Any) -> None:
     """Link with nothing in the file that depends on folders or times."""
-    compiler = os.environ.get("CXX", "g++")
     flags = ["-shared", "-fPIC", "-O2", "-ffp-contract=off", "-Wl,--build-id=none", "-s"]
     folder = Path(objects[0]).parent
     relative = [os.path.relpath(name, folder) for name in objects]
-    command = [compiler, *flags, *(options or ()), "-o", str(Path(output).resolve()), *relative]
+    command = [linker(), *flags, *(options or ()), "-o", str(Path(output).resolve()), *relative]
     subprocess.run(command, cwd=folder, check=True)

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("tvm.tirx", reason="the cpu target needs Apache TVM")
 
-from ptqc.codegen.tvm import constants, isa, package, worker
+from ptqc.codegen.tvm import constants, isa, worker
 from ptqc.codegen.tvm.constants import Scaled, Stored
 from ptqc.codegen.tvm.families import build
 from ptqc.codegen.tvm.layout import Layout
@@ -74,8 +74,8 @@ def test_loading_gives_the_constants_back(tmp_path: Path) -> None:
 
     kernel = build("nothing", [layout], stored, layout, body)
     program = Program((Step(kernel, ("x",), "y"),), {"x": layout, "y": layout}, ("x",), ("y",))
-    package.link(program, isa.AVX2, tmp_path / "constants.so")
-    ready = worker.load(tmp_path / "constants.so", program).constants
+    worker.write(program, isa.AVX2, tmp_path)
+    ready = worker.load(tmp_path, program).library.constants
     for found, wanted in zip(ready, stored, strict=True):
         expected = wanted.values if isinstance(wanted, Scaled) else wanted
-        np.testing.assert_array_equal(found.numpy(), expected)
+        np.testing.assert_array_equal(np.from_dlpack(found), expected)

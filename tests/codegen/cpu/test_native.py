@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +115,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     interface = {
         "isa": "generic",
         "features": [],
+        "tvm": metadata.version("apache-tvm"),
         "machine": native.MACHINES.get(native.platform.machine().lower(), native.platform.machine().lower()),
         "inputs": [{"name": "x", **value}],
         "outputs": [{"name": "y", **value}],
@@ -256,6 +258,7 @@ def test_inputs_of_different_batch_sizes_are_refused(edited: Callable[..., Path]
     [
         ({"features": ["made_up_feature"], "isa": "made-up"}, "for made-up, this processor has no made_up_feature"),
         ({"machine": "riscv64"}, "for Linux on riscv64"),
+        ({"tvm": "0.1.0"}, "built with apache-tvm 0.1.0, and "),
         ({"inputs": [{"name": "x"}]}, "does not describe a native library: KeyError: 'dtype'"),
         ({"outputs": [{"name": "x", "dtype": "huh", "shape": []}]}, "does not describe a native library: TypeError"),
     ],
@@ -265,6 +268,13 @@ def test_what_cannot_run_here_is_refused_before_it_is_loaded(
 ) -> None:
     with pytest.raises(TargetError, match=re.escape(message)):
         Library.open(edited(**entries))
+
+
+def test_whoever_names_a_runtime_answers_for_its_version(
+    edited: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PTQC_TVM_RUNTIME", str(native._runtime_path()))
+    assert Library.open(edited(tvm="0.1.0")).interface.tvm == "0.1.0"
 
 
 @pytest.mark.usefixtures("no_loading")

@@ -10,9 +10,9 @@ from compiling import compiled, proto, residual, samples, weight
 import ptqc
 from ptqc.artifact import Artifact
 from ptqc.cli import main
+from ptqc.codegen.tvm import target
 from ptqc.errors import TargetError, UsageError
 from ptqc.options import TargetOptions
-from ptqc.stages import native
 from ptqc.stages.native import check_target
 
 pytest.importorskip("tvm_ffi", reason="native libraries need apache-tvm: pip install 'ptqc[tvm]'")
@@ -24,7 +24,7 @@ def artifact(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
 
 
 def test_the_library_is_part_of_the_artifact(artifact: Artifact) -> None:
-    assert {"cpu/model.so", "cpu/interface.json"} <= set(artifact.manifest["files"])
+    assert {"cpu/model.so", "cpu/interface.json", "cpu/kernels.json"} <= set(artifact.manifest["files"])
     found = artifact.manifest["targets"]["cpu"]
     assert found["isa"] == "avx2"
     assert found["cpu_features"] == ["avx2", "fma", "bmi1", "bmi2", "f16c", "movbe"]
@@ -94,7 +94,7 @@ def test_unknown_targets_and_instruction_sets_are_refused(capsys: pytest.Capture
 
 
 def test_a_missing_tvm_is_told_before_any_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native, "find_spec", lambda _name: None)
+    monkeypatch.setattr(target, "find_spec", lambda _name: None)
     with pytest.raises(TargetError, match=r"pip install 'ptqc\[tvm\]'"):
         check_target(TargetOptions("cpu"))
     check_target(TargetOptions("cpu", allow_missing_target=True))
