@@ -145,7 +145,7 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--target", metavar="T", help="cpu: add a native library (needs Apache TVM), see docs/native.md"
     )
-    parser.add_argument("--cpu", metavar="ISA", help="instruction set of the library: avx2 (default) or avx512-vnni")
+    parser.add_argument("--cpu", metavar="ISA", help="instruction set: avx2 (default), avx512-vnni or aarch64")
     parser.add_argument(
         "--allow-missing-target", action="store_true", help="deliver the rest where the target cannot be built"
     )

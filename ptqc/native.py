@@ -98,11 +98,11 @@ class Interface:
 
     def check_machine(self) -> None:
         """Refuse a machine on which the library's instructions would kill the process. Raises TargetError."""
-        system, machine = platform.system(), platform.machine().lower()
-        machine = MACHINES.get(machine, machine)
-        if (system, machine) != ("Linux", self.machine):
+        system, here = platform.system(), machine()
+        if (system, here) != ("Linux", self.machine):
             raise TargetError(
-                f"the native library is for Linux on {self.machine}, this is {system} on {machine}; compile it there"
+                f"the native library is for Linux on {self.machine}, this is {system} on {here}; "
+                "compile for this machine, or run model.onnx"
             )
         missing = sorted(set(self.features) - _processor_features())
         if missing:
@@ -127,6 +127,12 @@ class Interface:
                     f"the native library was built with {PACKAGE} {self.tvm}, and {found} is installed: "
                     f"pip install {PACKAGE}=={self.tvm}, or compile again"
                 )
+
+
+def machine() -> str:
+    """The kind of this machine, by the name that Linux gives it."""
+    found = platform.machine().lower()
+    return MACHINES.get(found, found)
 
 
 def _values(entries: Sequence[Mapping[str, Any]]) -> tuple[Value, ...]:

@@ -10,7 +10,7 @@ from ptqc.errors import UsageError
 
 Activations = Literal["auto", "integer", "float"]
 Loss = Literal["auto", "kl", "mse"]
-InstructionSet = Literal["avx2", "avx512-vnni"]
+InstructionSet = Literal["avx2", "avx512-vnni", "aarch64"]
 DEFAULT_CPU: InstructionSet = "avx2"
 NARROWEST, WIDEST = 2, 8
 

@@ -185,6 +185,8 @@ def test_the_native_library() -> None:
         "avx2",
     ):
         assert told in text
+    given.manifest["targets"]["cpu"]["verification"] = {"missing": "it does not run here"}
+    assert "compared nothing: it does not run here" in given.page().text
     given.manifest["targets"] = {"cpu": {"missing": "no kernel for Cos c"}}
     assert "cpu: not built: no kernel for Cos c" in given.page().text
     given.manifest["targets"] = {}

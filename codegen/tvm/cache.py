@@ -42,13 +42,14 @@ def _key(program: Program, module: Any, isa: Isa) -> dict[str, str]:
     for step in program.steps:
         for constant in step.built.constants:
             _add(digest, constant)
-    linker = subprocess.run([package.linker(), "--version"], capture_output=True, text=True, check=True).stdout
+    linker = package.linker(isa)
+    version = subprocess.run([linker, "--version"], capture_output=True, text=True, check=True).stdout
     return {
         "what": "native library",
         "program": digest.hexdigest(),
         "target": str(sorted(isa.target.items())),
         "tvm": metadata.version(PACKAGE),
-        "linker": f"{package.linker()} {linker}",
+        "linker": f"{linker} {version}",
     }
 
 

@@ -20,6 +20,7 @@ from ptqc.codegen.tvm.layout import Layout
 from ptqc.codegen.tvm.memory import plan
 from ptqc.codegen.tvm.program import Program
 from ptqc.errors import TargetError
+from ptqc.native import machine
 
 
 def module(program: Program) -> Any:
@@ -131,22 +132,25 @@ def link(module: Any, isa: Isa, path: Path) -> None:
     """Compile a module and write the library."""
     import tvm
 
-    executable = tvm.relax.build(module, target=tvm.target.Target(isa.target))
-    executable.export_library(str(path), fcompile=_link)
+    command = [linker(isa), "-shared", "-fPIC", "-O2", "-ffp-contract=off", "-Wl,--build-id=none", "-s"]
+
+    def join(output: str, objects: Sequence[str], options: Sequence[str] | None = None, **_: Any) -> None:
+        """Link with nothing in the file that depends on folders or times."""
+        folder = Path(objects[0]).parent
+        relative = [os.path.relpath(name, folder) for name in objects]
+        done = [*command, *(options or ()), "-o", str(Path(output).resolve()), *relative]
+        subprocess.run(done, cwd=folder, check=True)
+
+    tvm.relax.build(module, target=tvm.target.Target(isa.target)).export_library(str(path), fcompile=join)
 
 
-def linker() -> str:
-    """The C++ compiler that links. Raises TargetError when it is absent."""
-    compiler = os.environ.get("CXX", "g++")
+def linker(isa: Isa) -> str:
+    """The C++ compiler that links for an instruction set. Raises TargetError when it is absent."""
+    usual = "g++" if isa.machine == machine() else f"{isa.machine}-linux-gnu-g++"
+    compiler = os.environ.get("CXX", usual)
     if shutil.which(compiler) is None:
-        raise TargetError(f"the cpu target links with a C++ compiler, and {compiler} is not here; name one in CXX")
+        raise TargetError(
+            f"the cpu target links for {isa.machine} with {compiler}, which is not here: install it, or name a C++ "
+            f"compiler for {isa.machine} in CXX"
+        )
     return compiler
-
-
-def _link(output: str, objects: Sequence[str], options: Sequence[str] | None = None, **_: Any) -> None:
-    """Link with nothing in the file that depends on folders or times."""
-    flags = ["-shared", "-fPIC", "-O2", "-ffp-contract=off", "-Wl,--build-id=none", "-s"]
-    folder = Path(objects[0]).parent
-    relative = [os.path.relpath(name, folder) for name in objects]
-    command = [linker(), *flags, *(options or ()), "-o", str(Path(output).resolve()), *relative]
-    subprocess.run(command, cwd=folder, check=True)

@@ -26,11 +26,22 @@ def _target(title: str, found: Document) -> str:
 
 
 def _facts(found: Document) -> Iterator[tuple[str, str]]:
-    checked = found["verification"]
     yield "instruction set", f"{safe(found['isa'])}: {safe(', '.join(found['cpu_features']))}"
     yield "library", f"{found['bytes']:,} bytes, {found['constant_bytes']:,} of them constants"
     yield "weights of fewer than 8 bits", f"packed in the file, {safe(found['low_bit_weights'])}"
     yield "memory of a run", f"{found['workspace_bytes']:,} bytes for each sample, beside the outputs"
+    yield from _verified(found["verification"])
+    rounded = found["roundings_of_float_parts"]
+    shown = " ".join(name(value) for value in rounded[:OPEN_NAMES])
+    rest = rounded[OPEN_NAMES:]
+    more = details(f"and {len(rest):,} more", " ".join(map(name, rest))) if rest else ""
+    yield "float parts rounded to codes", f"{shown}{more}" if rounded else "none"
+
+
+def _verified(checked: Document) -> Iterator[tuple[str, str]]:
+    if "missing" in checked:
+        yield "compared", f"nothing: {safe(checked['missing'])}"
+        return
     yield (
         "compared kernel by kernel",
         f"{checked['integers_compared']:,} integers, all equal to those of the ONNX file; "
@@ -38,11 +49,6 @@ def _facts(found: Document) -> Iterator[tuple[str, str]]:
     )
     differing = sum(checked["end_to_end_different"].values())
     yield "compared end to end", f"{checked['end_to_end_integers']:,} integers, {differing:,} of them different"
-    rounded = found["roundings_of_float_parts"]
-    shown = " ".join(name(value) for value in rounded[:OPEN_NAMES])
-    rest = rounded[OPEN_NAMES:]
-    more = details(f"and {len(rest):,} more", " ".join(map(name, rest))) if rest else ""
-    yield "float parts rounded to codes", f"{shown}{more}" if rounded else "none"
 
 
 def _families(found: Document) -> str:
@@ -54,7 +60,7 @@ def _families(found: Document) -> str:
 
 
 def _differing(found: Document) -> str:
-    different = found["verification"]["end_to_end_different"]
+    different = found["verification"].get("end_to_end_different")
     if not different:
         return ""
     lead = "<p>Codes behind float parts that were summed in another order, by tensor:</p>"
