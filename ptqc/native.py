@@ -37,6 +37,9 @@ CPU, DEVICE_INDEX, NAIVE = 1, 0, 1
 # the count below half of the processors; these two functions of the same library set it and end the pool.
 SET_THREADS = "_ZN3tvm7runtime9threading17SetMaxConcurrencyEi"
 END_THREADS = "_ZN3tvm7runtime9threading15ResetThreadPoolEv"
+# Pinned threads of two libraries would share processors. A worker that waits yields 300,000 times before it sleeps, and
+# nothing stops it meanwhile: on a busy machine a process would take minutes to end.
+THREADS = {"TVM_BIND_THREADS": "0", "TVM_THREAD_POOL_SPIN_COUNT": "5000"}
 # arch_prctl(2): a process asks the system once before it may use the tile registers of AMX.
 SYS_ARCH_PRCTL, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA = 158, 0x1023, 18
 MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
@@ -241,7 +244,8 @@ _LOADING = threading.Lock()
 def _load_runtime() -> _Runtime:
     """Load TVM's runtime once. Raises TargetError when it is absent or of another version."""
     path = _runtime_path()
-    os.environ.setdefault("TVM_BIND_THREADS", "0")  # pinned threads of two libraries would share processors
+    for name, value in THREADS.items():
+        os.environ.setdefault(name, value)
     ffi = _import_ffi()
     try:
         # The generated code finds its backend functions through this library, which must come first.
