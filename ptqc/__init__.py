@@ -9,17 +9,19 @@ Heavy libraries are imported when a function that needs them is called.
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["Artifact", "__version__", "compile", "load", "resolve"]
+__all__ = ["Artifact", "__version__", "bisect", "compile", "load", "resolve"]
 
 if TYPE_CHECKING:
     from ptqc.artifact import Artifact, load
     from ptqc.compiler import compile, resolve
+    from ptqc.stages.bisect import bisect
 
 _HOMES = {
     "Artifact": "ptqc.artifact",
     "load": "ptqc.artifact",
     "compile": "ptqc.compiler",
     "resolve": "ptqc.compiler",
+    "bisect": "ptqc.stages.bisect",
 }
 
 

@@ -1,4 +1,4 @@
-"""The command line: compile, resolve, explain."""
+"""The command line: compile, resolve, explain, bisect."""
 
 import argparse
 import json
@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ptqc import __version__
-from ptqc.errors import PtqcError, UsageError
+from ptqc.errors import PtqcError, UsageError, VerificationError
 
 PREPROCESSING = ("resize", "crop", "fit", "scale", "mean", "std", "layout", "channel_order", "resample")
+TARGET = ("target", "cpu", "allow_missing_target")
 INTERRUPTED = 130
 
 
@@ -77,6 +78,7 @@ def _parser() -> argparse.ArgumentParser:
     explain = commands.add_parser("explain", help="what was decided for each layer, and why")
     explain.add_argument("folder", help="a folder that `ptqc compile` wrote")
     explain.set_defaults(run=_explain)
+    _add_bisect(commands.add_parser("bisect", help="compare the native library with the ONNX file, kernel by kernel"))
     return parser
 
 
@@ -117,6 +119,18 @@ def _add_resolve(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=_resolve)
 
 
+def _add_bisect(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folder", help="a folder that `ptqc compile --target cpu` wrote")
+    parser.add_argument(
+        "--calibration",
+        metavar="DATA",
+        help="samples to run on, given as for compile, beside inputs at the ends of what was seen, zero and random",
+    )
+    parser.add_argument("--samples", type=int, metavar="N", help="samples used at most (default 8)")
+    _add_preprocessing(parser)
+    parser.set_defaults(run=_bisect)
+
+
 def _add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--output", required=True, metavar="DIR", help="the folder to write")
     parser.add_argument("--budget", metavar="B", help="13%% of the model's size, 4.5MB, 900KiB or 4.2bit (per weight)")
@@ -131,9 +145,7 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--target", metavar="T", help="cpu: add a native library (needs Apache TVM), see docs/native.md"
     )
-    parser.add_argument(
-        "--cpu", metavar="ISA", default="avx2", help="instruction set of the library: avx2 (default) or avx512-vnni"
-    )
+    parser.add_argument("--cpu", metavar="ISA", help="instruction set: avx2 (default), avx512-vnni or aarch64")
     parser.add_argument(
         "--allow-missing-target", action="store_true", help="deliver the rest where the target cannot be built"
     )
@@ -166,7 +178,7 @@ def _compile(options: argparse.Namespace) -> None:
     from ptqc.progress import for_terminal
 
     names = ("samples", "observer", "activations", "activation_limit", "loss", "bits", "allow_8bit", "seed")
-    given = {name: value for name in names if (value := getattr(options, name)) is not None}
+    given = _given(options, *names)
     artifact = compile(
         options.model,
         calibration=options.calibration,
@@ -176,12 +188,10 @@ def _compile(options: argparse.Namespace) -> None:
         labels=options.labels,
         force=options.force,
         cache=options.cache,
-        target=options.target,
-        cpu=options.cpu,
-        allow_missing_target=options.allow_missing_target,
         dump_passes=options.dump_passes,
         progress=for_terminal(options.quiet),
         **given,
+        **_given(options, *TARGET),
     )
     _done(artifact, options)
 
@@ -199,12 +209,15 @@ def _resolve(options: argparse.Namespace) -> None:
         labels=options.labels,
         force=options.force,
         cache=options.cache,
-        target=options.target,
-        cpu=options.cpu,
-        allow_missing_target=options.allow_missing_target,
         progress=for_terminal(options.quiet),
+        **_given(options, *TARGET),
     )
     _done(artifact, options)
+
+
+def _given(options: argparse.Namespace, *names: str) -> dict[str, Any]:
+    """Options that the command line states; others keep their defaults."""
+    return {name: value for name in names if (value := getattr(options, name)) is not None}
 
 
 def _plan(path: str | None) -> dict[str, Any] | None:
@@ -228,8 +241,7 @@ def _preprocessing(options: argparse.Namespace) -> Any:
     from ptqc.calibration.images import Preprocessing
 
     base = Preprocessing.from_file(Path(options.preprocessing)) if options.preprocessing else None
-    texts = {name: value for name in PREPROCESSING if (value := getattr(options, name)) is not None}
-    return Preprocessing.parse(texts, base)
+    return Preprocessing.parse(_given(options, *PREPROCESSING), base)
 
 
 def _explain(options: argparse.Namespace) -> None:
@@ -238,6 +250,16 @@ def _explain(options: argparse.Namespace) -> None:
 
     artifact = load(options.folder)
     print(explain(artifact.manifest, artifact.plan, artifact.sensitivity))
+
+
+def _bisect(options: argparse.Namespace) -> None:
+    from ptqc.stages.bisect import bisect
+
+    given = _given(options, "calibration", "samples")
+    found = bisect(options.folder, preprocessing=_preprocessing(options), **given)
+    if found.first is not None:
+        raise VerificationError(str(found))
+    print(found)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from ptqc.calibration.images import Preprocessing
 from ptqc.codegen.onnxruntime.intent import Intent
 from ptqc.codegen.onnxruntime.verify import verify
 from ptqc.errors import UsageError
-from ptqc.options import CompileOptions, InstructionSet, TargetOptions
+from ptqc.options import DEFAULT_CPU, CompileOptions, InstructionSet, TargetOptions
 from ptqc.plan import Plan, write_json
 from ptqc.progress import SILENT, Progress
 from ptqc.reading import read_model
@@ -48,7 +48,7 @@ def compile(  # noqa: A001
     cache: str | Path | None = None,
     dump_passes: str | Path | None = None,
     target: Literal["cpu"] | None = None,
-    cpu: InstructionSet = "avx2",
+    cpu: InstructionSet = DEFAULT_CPU,
     allow_missing_target: bool = False,
     progress: Progress = SILENT,
     **options: Any,
@@ -78,7 +78,7 @@ def compile(  # noqa: A001
         store = Store(Path(cache) if cache is not None else default_folder())
         context, notes, entry = measure(prepared, chosen, store, progress)
         job = Job(prepared, context, chosen, (*prepared.notes, *notes), entry, limit, started)
-        return _finish(job, Path(output), score, force, progress, targets)
+        return _finish(job, Path(output), score, force, progress, targets, store)
 
 
 def resolve(
@@ -93,7 +93,7 @@ def resolve(
     force: bool = False,
     cache: str | Path | None = None,
     target: Literal["cpu"] | None = None,
-    cpu: InstructionSet = "avx2",
+    cpu: InstructionSet = DEFAULT_CPU,
     allow_missing_target: bool = False,
     progress: Progress = SILENT,
 ) -> Artifact:
@@ -113,7 +113,7 @@ def resolve(
     given = None if plan is None else Plan.from_json(plan, context.roles)
     with _one_blas_thread(), tempfile.TemporaryDirectory(prefix="ptqc-") as temporary:
         score = evaluate or _scorer(prepared.model, labels, Path(temporary), preprocessing)
-        return _finish(job, Path(output), score, force, progress, targets, given)
+        return _finish(job, Path(output), score, force, progress, targets, store, given)
 
 
 def _one_blas_thread() -> AbstractContextManager[object]:
@@ -137,6 +137,7 @@ def _finish(
     force: bool,
     progress: Progress,
     targets: TargetOptions,
+    store: Store,
     given: Plan | None = None,
 ) -> Artifact:
     """Fit, verify, judge, publish."""
@@ -145,7 +146,7 @@ def _finish(
     with progress.stage("verify"):
         probes = list(held_back[:VERIFIED_SAMPLES])
         verified = verify(fitted.exported, fitted.lowered, Intent(model, fitted.plan, fitted.tuned), probes, job.limit)
-    native = build_targets(fitted, probes, targets, progress)
+    native = build_targets(fitted, probes, targets, store, progress)
     judged = judge(model, fitted.exported.data, held_back, job.options.loss, evaluate, progress)
     manifest = {**documents.manifest(job, fitted, verified, judged), "targets": dict(native.documents)}
     sensitivity, plan = documents.sensitivity(job, fitted), fitted.plan.to_json()

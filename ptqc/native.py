@@ -3,6 +3,7 @@
 Needs numpy, tvm_ffi and libtvm_runtime.so only: importing `tvm` would load a compiler of 259 MB.
 """
 
+import contextlib
 import ctypes
 import importlib
 import importlib.util
@@ -11,9 +12,10 @@ import os
 import platform
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from importlib import metadata
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -24,17 +26,20 @@ import numpy as np
 
 from ptqc.errors import InternalError, TargetError, UsageError
 
-LIBRARY, INTERFACE = "model.so", "interface.json"
+LIBRARY, INTERFACE, KERNELS = "model.so", "interface.json", "kernels.json"
 RUNTIME, RUNTIME_VARIABLE = "libtvm_runtime.so", "PTQC_TVM_RUNTIME"
-INSTALL = "pip install 'ptqc[tvm]'"
+PACKAGE, INSTALL = "apache-tvm", "pip install 'ptqc[tvm]'"
 # What TVM's kernels assume of every pointer, in bytes; less makes aligned vector moves fault.
 ALIGNMENT = 64
-# How the Relax virtual machine is told of its device and of an allocator that keeps freed memory for the next call.
-CPU, DEVICE_INDEX, POOLED = 1, 0, 2
+# How the Relax virtual machine is told of its device and of an allocator that keeps nothing: a run only makes outputs.
+CPU, DEVICE_INDEX, NAIVE = 1, 0, 1
 # TVM's thread count and pool belong to the calling thread. Its registered `runtime.config_threadpool` can only lower
 # the count below half of the processors; these two functions of the same library set it and end the pool.
 SET_THREADS = "_ZN3tvm7runtime9threading17SetMaxConcurrencyEi"
 END_THREADS = "_ZN3tvm7runtime9threading15ResetThreadPoolEv"
+# Pinned threads of two libraries would share processors. A worker that waits yields 300,000 times before it sleeps, and
+# nothing stops it meanwhile: on a busy machine a process would take minutes to end.
+THREADS = {"TVM_BIND_THREADS": "0", "TVM_THREAD_POOL_SPIN_COUNT": "5000"}
 # arch_prctl(2): a process asks the system once before it may use the tile registers of AMX.
 SYS_ARCH_PRCTL, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA = 158, 0x1023, 18
 MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
@@ -64,10 +69,14 @@ class Value:
 
 @dataclass(frozen=True)
 class Interface:
-    """What a native library needs of the machine, and what goes in and out. threads: 0 means all processors."""
+    """What a native library needs of the machine, and what goes in and out.
+
+    tvm: the version it was built with. threads: 0 means all processors.
+    """
 
     isa: str
     machine: str
+    tvm: str
     features: tuple[str, ...]
     inputs: tuple[Value, ...]
     outputs: tuple[Value, ...]
@@ -81,6 +90,7 @@ class Interface:
             return cls(
                 isa=str(document["isa"]),
                 machine=str(document["machine"]),
+                tvm=str(document["tvm"]),
                 features=tuple(document["features"]),
                 inputs=_values(document["inputs"]),
                 outputs=_values(document["outputs"]),
@@ -91,11 +101,11 @@ class Interface:
 
     def check_machine(self) -> None:
         """Refuse a machine on which the library's instructions would kill the process. Raises TargetError."""
-        system, machine = platform.system(), platform.machine().lower()
-        machine = MACHINES.get(machine, machine)
-        if (system, machine) != ("Linux", self.machine):
+        system, here = platform.system(), machine()
+        if (system, here) != ("Linux", self.machine):
             raise TargetError(
-                f"the native library is for Linux on {self.machine}, this is {system} on {machine}; compile it there"
+                f"the native library is for Linux on {self.machine}, this is {system} on {here}; "
+                "compile for this machine, or run model.onnx"
             )
         missing = sorted(set(self.features) - _processor_features())
         if missing:
@@ -105,6 +115,27 @@ class Interface:
             )
         if "amx_tile" in self.features:
             _ask_for_tiles()
+
+    def check_runtime(self) -> None:
+        """Refuse another version of TVM, whose interfaces change with every release. Raises TargetError.
+
+        Whoever names a runtime in the environment answers for its version, which the file does not tell.
+        """
+        if os.environ.get(RUNTIME_VARIABLE):
+            return
+        with contextlib.suppress(metadata.PackageNotFoundError):  # told where the runtime is looked for
+            found = metadata.version(PACKAGE)
+            if found != self.tvm:
+                raise TargetError(
+                    f"the native library was built with {PACKAGE} {self.tvm}, and {found} is installed: "
+                    f"pip install {PACKAGE}=={self.tvm}, or compile again"
+                )
+
+
+def machine() -> str:
+    """The kind of this machine, by the name that Linux gives it."""
+    found = platform.machine().lower()
+    return MACHINES.get(found, found)
 
 
 def _values(entries: Sequence[Mapping[str, Any]]) -> tuple[Value, ...]:
@@ -213,7 +244,8 @@ _LOADING = threading.Lock()
 def _load_runtime() -> _Runtime:
     """Load TVM's runtime once. Raises TargetError when it is absent or of another version."""
     path = _runtime_path()
-    os.environ.setdefault("TVM_BIND_THREADS", "0")  # pinned threads of two libraries would share processors
+    for name, value in THREADS.items():
+        os.environ.setdefault(name, value)
     ffi = _import_ffi()
     try:
         # The generated code finds its backend functions through this library, which must come first.
@@ -226,24 +258,34 @@ def _load_runtime() -> _Runtime:
 
 
 class _Machine:
-    """One virtual machine of the library's program."""
+    """One virtual machine of the library's program, with the memory that a run works in."""
 
     def __init__(self, module: Any) -> None:
         self.virtual = module["vm_load_executable"]()
-        self.virtual["vm_initialization"](CPU, DEVICE_INDEX, POOLED)
-        self.main = self.virtual["main"]
+        self.virtual["vm_initialization"](CPU, DEVICE_INDEX, NAIVE)
+        self._main, self._make_workspace = self.virtual["main"], self.virtual["workspace"]
+        self._workspace, self._batch = None, 0
+
+    def run(self, batch: int, inputs: Sequence[Any], constants: Any) -> Sequence[Any]:
+        """Outputs. The workspace of the largest batch so far serves all."""
+        if batch > self._batch:
+            self._workspace = None  # frees the old one first
+            self._workspace, self._batch = self._make_workspace(*inputs), batch
+        found: Sequence[Any] = self._main(*inputs, constants, self._workspace)
+        return found
 
 
 class Library:
     """A native library, safe to share between threads: each gets its own virtual machine, all share the constants.
 
-    Open with `Library.open`. threads: how many threads one call uses, the calling thread included.
+    Open with `Library.open`. threads: how many threads one call uses, the calling thread included. constants: of all
+    kernels, in the order of their calls, unpacked.
     """
 
     def __init__(self, interface: Interface, runtime: _Runtime, module: Any, threads: int) -> None:
         self.interface, self.threads = interface, threads
         self._runtime, self._module, self._local = runtime, module, threading.local()
-        self._constants = self._machine().virtual["prepare"]()
+        self.constants = self._machine().virtual["prepare"]()
 
     @classmethod
     def open(cls, folder: Path, threads: int = 0) -> Self:
@@ -257,6 +299,7 @@ class Library:
         folder = Path(folder).resolve()
         interface = Interface.read(folder / INTERFACE)
         interface.check_machine()
+        interface.check_runtime()
         path = folder / LIBRARY
         if not (path.is_file() and os.access(path, os.R_OK)):
             raise TargetError(f"{path} is missing or cannot be read; compile again")
@@ -277,16 +320,21 @@ class Library:
         batch = self._check(feeds)
         if batch == 0:
             return {value.name: np.empty(_with_batch(value.shape, 0), value.dtype) for value in self.interface.outputs}
-        main = self._machine().main
-        convert = self._runtime.ffi.from_dlpack
-        arguments = [convert(aligned(np.asarray(feeds[value.name]))) for value in self.interface.inputs]
+        machine, convert = self._machine(), self._runtime.ffi.from_dlpack
+        inputs = [convert(aligned(np.asarray(feeds[value.name]))) for value in self.interface.inputs]
         try:
-            found = main(*arguments, self._constants)
+            found = machine.run(batch or 1, inputs, self.constants)
         except Exception as error:
             raise InternalError(f"the native library failed: {error}") from error
         # Copies: an output may be memory that the allocator, a constant or an input owns.
         outputs = zip(self.interface.outputs, found, strict=True)
         return {value.name: np.array(np.from_dlpack(array)) for value, array in outputs}
+
+    def kernel(self, name: str) -> Callable[..., None]:
+        """One kernel of the library: called with `aligned` arrays and constants, it writes to the last one."""
+        self._runtime.use_threads(self.threads)
+        function, convert = self._module.get_function(name, query_imports=True), self._runtime.ffi.from_dlpack
+        return lambda *buffers: function(*(convert(b) if isinstance(b, np.ndarray) else b for b in buffers))
 
     def _machine(self) -> _Machine:
         """The calling thread's virtual machine; one must not be shared."""

@@ -10,7 +10,8 @@ from ptqc.errors import UsageError
 
 Activations = Literal["auto", "integer", "float"]
 Loss = Literal["auto", "kl", "mse"]
-InstructionSet = Literal["avx2", "avx512-vnni"]
+InstructionSet = Literal["avx2", "avx512-vnni", "aarch64"]
+DEFAULT_CPU: InstructionSet = "avx2"
 NARROWEST, WIDEST = 2, 8
 
 
@@ -70,7 +71,7 @@ class TargetOptions:
     """
 
     target: Literal["cpu"] | None = None
-    cpu: InstructionSet = "avx2"
+    cpu: InstructionSet = DEFAULT_CPU
     allow_missing_target: bool = False
 
     def __post_init__(self) -> None:

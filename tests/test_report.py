@@ -146,6 +146,18 @@ def manifest(told: int, original: int, loss: float, names: list[str]) -> dict[st
         },
         "measurements": "ee" * 32,
         "cpu": {"saturates_without_vnni": False, "session_option_without_vnni": {}},
+        "targets": {
+            "cpu": {
+                "isa": "avx2", "cpu_features": ["avx2", "fma"], "bytes": 104112, "constant_bytes": 12345, "kernels": 7,
+                "steps": {"dense": 8, "add": 3}, "workspace_bytes": 67904,
+                "low_bit_weights": "unpacked when the library is loaded",
+                "roundings_of_float_parts": [f"{names[0]}_q"],
+                "verification": {
+                    "kernels_compared": 11, "integers_compared": 54321, "reals_compared": 60,
+                    "end_to_end_integers": 54321, "end_to_end_different": {f"{names[-1]}_q": 17},
+                },
+            }
+        },
         "notes": [
             *(note("flatten", name, "Reshape is now Flatten") for name in names[:5]),
             *(note("lower", name, "Conv computes in float: it would cost too much") for name in names[3:4]),
@@ -160,6 +172,25 @@ def test_every_section_is_there_and_linked() -> None:
     assert {section.key for section in SECTIONS} <= ids
     assert links == {f"#{section.key}" for section in SECTIONS}
     assert page.tags.count("svg") == 3
+
+
+def test_the_native_library() -> None:
+    given = documents()
+    text = given.page().text
+    for told in (
+        "104,112 bytes, 12,345",
+        "11 calls of 7 kernels",
+        "67,904 bytes",
+        "54,321 integers, 17 of them",
+        "avx2",
+    ):
+        assert told in text
+    given.manifest["targets"]["cpu"]["verification"] = {"missing": "it does not run here"}
+    assert "compared nothing: it does not run here" in given.page().text
+    given.manifest["targets"] = {"cpu": {"missing": "no kernel for Cos c"}}
+    assert "cpu: not built: no kernel for Cos c" in given.page().text
+    given.manifest["targets"] = {}
+    assert "Native library" not in given.page().text
 
 
 def test_headline() -> None:
@@ -199,7 +230,7 @@ def test_nothing_is_loaded_from_elsewhere() -> None:
     assert not re.search(r"https?://|@import", html)
 
 
-@pytest.mark.parametrize("field_name", ["source", "budget", "layer", "weight", "site", "note", "library"])
+@pytest.mark.parametrize("field_name", ["source", "budget", "layer", "weight", "site", "note", "library", "target"])
 def test_nothing_from_a_model_becomes_markup(field_name: str) -> None:
     given = documents(name=EVIL + "{}" if field_name in ("layer", "site") else "/conv{}")
     match field_name:
@@ -209,6 +240,8 @@ def test_nothing_from_a_model_becomes_markup(field_name: str) -> None:
             given.manifest["budget"] = EVIL
         case "library":
             given.manifest["libraries"][EVIL] = EVIL
+        case "target":
+            given.manifest["targets"]["other"] = {"missing": EVIL}
         case "note":
             given.manifest["notes"] += [note(EVIL, EVIL, EVIL, "warning"), note(EVIL, EVIL, EVIL)]
         case "weight":

@@ -150,3 +150,9 @@ def test_explain(documents: tuple[dict[str, Any], dict[str, Any]]) -> None:
 
 def test_explain_without_notes(documents: tuple[dict[str, Any], dict[str, Any]]) -> None:
     assert explain(manifest(), *documents).splitlines()[-1].startswith("positions")
+
+
+def test_a_library_that_could_not_be_compared_says_so() -> None:
+    found = {"isa": "aarch64", "bytes": 1000, "steps": {"dense": 3}, "kernels": 2, "verification": {"missing": "why"}}
+    told = lines(targets={"cpu": found})["cpu"]
+    assert told == "native library for aarch64, 1,000 bytes, 3 steps of 2 kernels; NOT VERIFIED: why"

@@ -9,7 +9,7 @@ import onnx_ir as ir
 from ptqc.codegen.tvm.families import Built, Declined, move, pointwise
 from ptqc.codegen.tvm.isa import Isa
 from ptqc.codegen.tvm.layout import Layout
-from ptqc.codegen.tvm.package import Program, Step
+from ptqc.codegen.tvm.program import Program, Step
 from ptqc.lowered import Lowered
 from ptqc.reference import params_of
 

@@ -15,7 +15,7 @@ class Isa:
 
     cpu: what LLVM calls the oldest processor that has it. features: as the system lists them. lanes: 32-bit numbers in
     a vector. accumulators: vectors that a kernel keeps in registers. halves: whether 8-bit weights are split in two
-    7-bit parts, because products of bytes are summed in 16 bits.
+    7-bit parts, because products of bytes are summed in 16 bits. machine: as the system names it.
     """
 
     name: str
@@ -25,39 +25,72 @@ class Isa:
     accumulators: int
     halves: bool = False
     kind: str = "llvm"
+    machine: str = "x86_64"
 
     @property
     def target(self) -> dict[str, str]:
         """The target as TVM takes it."""
-        return {"kind": self.kind, "mcpu": self.cpu} if self.cpu else {"kind": self.kind}
+        if not self.cpu:
+            return {"kind": self.kind}
+        return {"kind": self.kind, "mcpu": self.cpu, "mtriple": f"{self.machine}-linux-gnu"}
 
     def dot(self, total: Any, x: Any, place: Any, w: Any, offset: Any) -> Any:
         """total (int32, one per lane) plus x[place … + 4] times each lane's four weights from w[offset]."""
-        from tvm.tirx.script import builder as T  # noqa: N812
+        return _DOTS[self.name](total, x, place, w, offset)
 
-        if self.lanes == 1:
-            row, column = place
-            return sum(
-                (T.Cast("int32", x[row, column + i]) * T.Cast("int32", w[offset + i]) for i in range(DOT)), start=total
-            )
-        row, column = place
-        taps = T.reinterpret("int32", x[row, T.ramp(column, 1, DOT)])
-        taps = T.reinterpret(f"uint8x{DOT * self.lanes}", T.Broadcast(taps, self.lanes))
-        weights = w[T.ramp(offset, 1, DOT * self.lanes)]
-        if self.name == AVX512_VNNI.name:
-            return T.call_llvm_pure_intrin("int32x16", "llvm.x86.avx512.vpdpbusd.512", total, taps, weights)
-        pairs = T.call_llvm_pure_intrin("int16x16", "llvm.x86.avx2.pmadd.ub.sw", taps, weights)
-        ones = T.Broadcast(T.int16(1), 16)
-        return total + T.call_llvm_pure_intrin("int32x8", "llvm.x86.avx2.pmadd.wd", pairs, ones)
+
+def _taps(x: Any, place: Any, lanes: int) -> Any:
+    """Four neighbouring bytes of the input, the same in every lane."""
+    from tvm.tirx.script import builder as T  # noqa: N812
+
+    row, column = place
+    taps = T.reinterpret("int32", x[row, T.ramp(column, 1, DOT)])
+    return T.reinterpret(f"uint8x{DOT * lanes}", T.Broadcast(taps, lanes))
+
+
+def _vnni(total: Any, x: Any, place: Any, w: Any, offset: Any) -> Any:
+    from tvm.tirx.script import builder as T  # noqa: N812
+
+    weights = w[T.ramp(offset, 1, 64)]
+    return T.call_llvm_pure_intrin("int32x16", "llvm.x86.avx512.vpdpbusd.512", total, _taps(x, place, 16), weights)
+
+
+def _avx2(total: Any, x: Any, place: Any, w: Any, offset: Any) -> Any:
+    from tvm.tirx.script import builder as T  # noqa: N812
+
+    taps, weights = _taps(x, place, 8), w[T.ramp(offset, 1, 32)]
+    pairs = T.call_llvm_pure_intrin("int16x16", "llvm.x86.avx2.pmadd.ub.sw", taps, weights)
+    ones = T.Broadcast(T.int16(1), 16)
+    return total + T.call_llvm_pure_intrin("int32x8", "llvm.x86.avx2.pmadd.wd", pairs, ones)
+
+
+def _neon(total: Any, x: Any, place: Any, w: Any, offset: Any) -> Any:
+    """Without the dot product extension: one product of bytes fits in 16 bits, neighbours are summed in 32."""
+    from tvm.tirx.script import builder as T  # noqa: N812
+
+    taps = T.Cast("int16x8", _taps(x, place, 2))
+    products = [taps * T.Cast("int16x8", w[T.ramp(offset + start, 1, 8)]) for start in (0, 8)]
+    pairs = [T.call_llvm_pure_intrin("int32x4", "llvm.aarch64.neon.saddlp", product) for product in products]
+    return total + T.call_llvm_pure_intrin("int32x4", "llvm.aarch64.neon.addp", *pairs)
+
+
+def _scalar(total: Any, x: Any, place: Any, w: Any, offset: Any) -> Any:
+    from tvm.tirx.script import builder as T  # noqa: N812
+
+    row, column = place
+    taps = (T.Cast("int32", x[row, column + i]) * T.Cast("int32", w[offset + i]) for i in range(DOT))
+    return sum(taps, start=total)
 
 
 _AVX2 = ("avx2", "fma", "bmi1", "bmi2", "f16c", "movbe")
 _AVX512 = ("avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl", "avx512_vnni")
 AVX2 = Isa("avx2", "haswell", _AVX2, lanes=8, accumulators=8, halves=True)
 AVX512_VNNI = Isa("avx512-vnni", "cascadelake", (*_AVX2, *_AVX512), lanes=16, accumulators=28)
+AARCH64 = Isa("aarch64", "generic", ("asimd",), lanes=4, accumulators=16, machine="aarch64")
 # Plain C: for other processors, and for what address and undefined-behaviour sanitizers can look into.
 C = Isa("c", "", (), lanes=1, accumulators=16, kind="c")
-KNOWN = {isa.name: isa for isa in (AVX512_VNNI, AVX2, C)}
+_DOTS = {AVX2.name: _avx2, AVX512_VNNI.name: _vnni, AARCH64.name: _neon, C.name: _scalar}
+KNOWN = {isa.name: isa for isa in (AVX512_VNNI, AVX2, AARCH64, C)}
 
 
 def named(name: str) -> Isa:

@@ -14,7 +14,7 @@ from ptqc.codegen.tvm.families.rows import FOLDS
 from ptqc.codegen.tvm.isa import Isa
 from ptqc.codegen.tvm.layout import Layout
 from ptqc.codegen.tvm.oracle import compute
-from ptqc.codegen.tvm.package import Program
+from ptqc.codegen.tvm.program import Program
 from ptqc.errors import TargetError
 from ptqc.lowered import Lowered
 from ptqc.nodes import constant, only_consumer

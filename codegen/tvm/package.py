@@ -1,9 +1,12 @@
-"""From kernels to one library: a Relax module with `prepare` (constants, unpacked) and `main` (one run), linked."""
+"""From kernels to one library: a Relax module, compiled and linked.
+
+Its functions: `prepare` unpacks the constants, `workspace` makes the memory of a run, `main` runs.
+"""
 
 import os
+import shutil
 import subprocess
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,28 +14,13 @@ import numpy as np
 
 from ptqc.codegen.tvm import constants
 from ptqc.codegen.tvm.constants import Scaled, Stored
-from ptqc.codegen.tvm.families import Built, unpack
+from ptqc.codegen.tvm.families import unpack
 from ptqc.codegen.tvm.isa import Isa
 from ptqc.codegen.tvm.layout import Layout
-
-
-@dataclass(frozen=True)
-class Step:
-    """One kernel of the network: names of the values it reads and of the one it makes."""
-
-    built: Built
-    inputs: tuple[str, ...]
-    output: str
-
-
-@dataclass(frozen=True)
-class Program:
-    """All steps in order, and the layout of every value."""
-
-    steps: tuple[Step, ...]
-    layouts: dict[str, Layout]
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
+from ptqc.codegen.tvm.memory import plan
+from ptqc.codegen.tvm.program import Program
+from ptqc.errors import TargetError
+from ptqc.native import machine
 
 
 def module(program: Program) -> Any:
@@ -48,6 +36,7 @@ def module(program: Program) -> Any:
         return kernels[name]
 
     ready = _prepare(builder, kernel, program)
+    _workspace(builder, program)
     _main(builder, kernel, program, ready)
     return builder.finalize()
 
@@ -80,22 +69,56 @@ def _ready(builder: Any, kernel: Any, constant: Stored) -> Any:
 
 
 def _main(builder: Any, kernel: Any, program: Program, ready: Sequence[Any]) -> None:
+    """Emit `main`: inputs, what `prepare` returned and what `workspace` returned give the outputs."""
+    from tvm import relax, tirx
+
+    batch, memory = tirx.Var("batch", "int64"), plan(program)
+    values = {name: relax.Var(name, _type(program.layouts[name], batch)) for name in program.inputs}
+    # Of any size: what was made for a large batch serves a small one.
+    slots = relax.TupleType([relax.TensorType(None, "uint8", ndim=2) for _ in memory.sizes])
+    constants, workspace = relax.Var("constants", relax.TupleType(list(ready))), relax.Var("workspace", slots)
+    with builder.function("main", params=[*values.values(), constants, workspace], pure=False):
+        rooms = [builder.emit(relax.TupleGetItem(workspace, slot)) for slot in range(len(memory.sizes))]
+        given = iter(range(len(ready)))
+        for step in program.steps:
+            kind = _type(program.layouts[step.output], batch)
+            own = [builder.emit(relax.TupleGetItem(constants, next(given))) for _ in step.built.constants]
+            arguments = [*(values[name] for name in step.inputs), *own]
+            room = rooms[memory.slots[step.output]] if step.output in memory.slots else None
+            values[step.output] = _call(builder, kernel(step.built.name, step.built.function), arguments, kind, room)
+        builder.emit_func_output(relax.Tuple([values[name] for name in program.outputs]))
+
+
+def _call(builder: Any, kernel: Any, arguments: Sequence[Any], kind: Any, room: Any) -> Any:
+    """Emit a call that writes to the slot `room`, or to new memory where there is none."""
+    from tvm import relax
+
+    if room is None:
+        output = _allocate(builder, kind)
+    else:
+        output = builder.emit(relax.op.memory.view(room, kind.shape, kind.dtype))
+    builder.emit(relax.Call(kernel, [*arguments, output], ty_args=[relax.TupleType([])]))
+    return output
+
+
+def _workspace(builder: Any, program: Program) -> None:
+    """Emit `workspace`: the memory that `main` needs for inputs like those given."""
     from tvm import relax, tirx
 
     batch = tirx.Var("batch", "int64")
-    values = {name: relax.Var(name, _type(program.layouts[name], batch)) for name in program.inputs}
-    parameters = [*values.values(), relax.Var("constants", relax.TupleType(list(ready)))]
-    with builder.function("main", params=parameters):
-        given = iter(range(len(ready)))
-        for step in program.steps:
-            own = [builder.emit(relax.TupleGetItem(parameters[-1], next(given))) for _ in step.built.constants]
-            call = relax.call_tir(
-                kernel(step.built.name, step.built.function),
-                [*(values[name] for name in step.inputs), *own],
-                _type(program.layouts[step.output], batch),
-            )
-            values[step.output] = builder.emit(call)
-        builder.emit_func_output(relax.Tuple([values[name] for name in program.outputs]))
+    inputs = [relax.Var(name, _type(program.layouts[name], batch)) for name in program.inputs]
+    with builder.function("workspace", params=inputs):
+        kinds = [relax.TensorType((batch, size), "uint8") for size in plan(program).sizes]
+        builder.emit_func_output(builder.emit(relax.Tuple([_allocate(builder, kind) for kind in kinds])))
+
+
+def _allocate(builder: Any, kind: Any) -> Any:
+    """Emit an allocation without a product of sizes: TVM computes those in an order that varies."""
+    from tvm.relax.op import vm
+
+    dtype = str(kind.dtype)
+    storage = builder.emit(vm.alloc_storage(kind.shape, 0, dtype))
+    return builder.emit(vm.alloc_tensor(storage, 0, kind.shape, dtype))
 
 
 def _type(layout: Layout, batch: Any) -> Any:
@@ -105,20 +128,29 @@ def _type(layout: Layout, batch: Any) -> Any:
     return relax.TensorType((batch, *shape), layout.dtype)
 
 
-def link(program: Program, isa: Isa, path: Path) -> None:
-    """Compile a program and write the library."""
+def link(module: Any, isa: Isa, path: Path) -> None:
+    """Compile a module and write the library."""
     import tvm
 
-    target = tvm.target.Target(isa.target)
-    executable = tvm.relax.build(module(program), target=target)
-    executable.export_library(str(path), fcompile=_link)
+    command = [linker(isa), "-shared", "-fPIC", "-O2", "-ffp-contract=off", "-Wl,--build-id=none", "-s"]
+
+    def join(output: str, objects: Sequence[str], options: Sequence[str] | None = None, **_: Any) -> None:
+        """Link with nothing in the file that depends on folders or times."""
+        folder = Path(objects[0]).parent
+        relative = [os.path.relpath(name, folder) for name in objects]
+        done = [*command, *(options or ()), "-o", str(Path(output).resolve()), *relative]
+        subprocess.run(done, cwd=folder, check=True)
+
+    tvm.relax.build(module, target=tvm.target.Target(isa.target)).export_library(str(path), fcompile=join)
 
 
-def _link(output: str, objects: Sequence[str], options: Sequence[str] | None = None, **_: Any) -> None:
-    """Link with nothing in the file that depends on folders or times; the order of TVM's shape code may still vary."""
-    compiler = os.environ.get("CXX", "g++")
-    flags = ["-shared", "-fPIC", "-O2", "-ffp-contract=off", "-Wl,--build-id=none", "-s"]
-    folder = Path(objects[0]).parent
-    relative = [os.path.relpath(name, folder) for name in objects]
-    command = [compiler, *flags, *(options or ()), "-o", str(Path(output).resolve()), *relative]
-    subprocess.run(command, cwd=folder, check=True)
+def linker(isa: Isa) -> str:
+    """The C++ compiler that links for an instruction set. Raises TargetError when it is absent."""
+    usual = "g++" if isa.machine == machine() else f"{isa.machine}-linux-gnu-g++"
+    compiler = os.environ.get("CXX", usual)
+    if shutil.which(compiler) is None:
+        raise TargetError(
+            f"the cpu target links for {isa.machine} with {compiler}, which is not here: install it, or name a C++ "
+            f"compiler for {isa.machine} in CXX"
+        )
+    return compiler

@@ -3,15 +3,16 @@
 Layer by layer, each kernel given ONNX Runtime's own values; then end to end, on the library's own values.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import accumulate
 
 import numpy as np
 
 from ptqc.codegen.tvm.layout import Layout
-from ptqc.codegen.tvm.package import Program, Step
+from ptqc.codegen.tvm.listing import Call, Listing
 from ptqc.errors import VerificationError
+from ptqc.native import Library, aligned
 
 # Of the largest magnitude of a float tensor.
 FLOAT_TOLERANCE = 1e-5
@@ -19,6 +20,52 @@ FLOAT_TOLERANCE = 1e-5
 ROUNDED_AT_ONE = {"sigmoid": 5e-7, "tanh": 1e-6}
 
 Values = Mapping[str, np.ndarray]
+
+
+class Loaded:
+    """A library whose kernels can be called one by one."""
+
+    def __init__(self, listing: Listing, library: Library) -> None:
+        self.listing, self.library = listing, library
+        ends = list(accumulate((call.constants for call in listing.calls), initial=0))
+        self._constants = {
+            call.output: library.constants[start:end]
+            for call, start, end in zip(listing.calls, ends, ends[1:], strict=False)
+        }
+
+    def __call__(self, call: Call, inputs: Sequence[np.ndarray]) -> np.ndarray:
+        """The output of one call; it and the inputs in the model's order of axes."""
+        layouts = self.listing.layouts
+        layout = layouts[call.output]
+        output = _buffer(layout, np.zeros((len(inputs[0]), *layout.shape), layout.dtype))
+        given = [_buffer(layouts[name], value) for name, value in zip(call.inputs, inputs, strict=True)]
+        self.library.kernel(call.kernel)(*given, *self._constants[call.output], output)
+        return layout.from_memory(output)
+
+    def run(self, inputs: Values) -> dict[str, np.ndarray]:
+        """The program's outputs, by their names in it, from one call of the whole library."""
+        found = self.library.run({name: inputs[name] for name in self.listing.inputs})
+        return dict(zip(self.listing.outputs, found.values(), strict=True))
+
+
+def _buffer(layout: Layout, values: np.ndarray) -> np.ndarray:
+    memory = layout.to_memory(values.reshape(len(values), *layout.shape))
+    return aligned(memory.reshape(len(values), *layout.shape) if layout.outside else memory)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One tensor of one run. wrong: elements that differ given ONNX Runtime's inputs, chained: given the library's own.
+
+    problem: what differs, or nothing. Of float tensors, only those beyond the tolerance count, and none as chained.
+    """
+
+    call: Call
+    elements: int
+    is_real: bool
+    wrong: int
+    chained: int
+    problem: str
 
 
 @dataclass
@@ -31,35 +78,17 @@ class Compared:
     end_to_end: int = 0
     different: dict[str, int] = field(default_factory=dict)
 
-
-@dataclass(frozen=True)
-class Loaded:
-    """A program with its compiled kernels. run: name -> a function of buffers; constants: of all steps, unpacked."""
-
-    program: Program
-    run: Callable[[str], Any]
-    constants: Sequence[Any]
-
-    def __call__(self, step: int, inputs: Sequence[np.ndarray]) -> np.ndarray:
-        """The output of one step, both in the model's order."""
-        import tvm
-
-        chosen: Step = self.program.steps[step]
-        first = sum(len(other.built.constants) for other in self.program.steps[:step])
-        own = self.constants[first : first + len(chosen.built.constants)]
-        layout = self.program.layouts[chosen.output]
-        output = tvm.runtime.tensor(_buffer(layout, np.zeros((len(inputs[0]), *layout.shape), layout.dtype)))
-        given = [
-            tvm.runtime.tensor(_buffer(self.program.layouts[name], value))
-            for name, value in zip(chosen.inputs, inputs, strict=True)
-        ]
-        self.run(chosen.built.name)(*given, *own, output)
-        return layout.from_memory(output.numpy())
-
-
-def _buffer(layout: Layout, values: np.ndarray) -> np.ndarray:
-    memory = layout.to_memory(values.reshape(len(values), *layout.shape))
-    return memory.reshape(len(values), *layout.shape) if layout.outside else memory
+    def add(self, outcome: Outcome) -> None:
+        """Count a tensor."""
+        self.kernels += 1
+        if outcome.is_real:
+            self.reals += outcome.elements
+            return
+        self.integers += outcome.elements
+        self.end_to_end += outcome.elements
+        if outcome.chained:
+            name = outcome.call.output
+            self.different[name] = self.different.get(name, 0) + outcome.chained
 
 
 def compare(loaded: Loaded, values: Values, compared: Compared) -> None:
@@ -67,40 +96,49 @@ def compare(loaded: Loaded, values: Values, compared: Compared) -> None:
 
     Raises VerificationError naming the first kernel that differs.
     """
-    program = loaded.program
-    alone = {name: values[name] for name in program.inputs}
-    chained = dict(alone)
-    for index, step in enumerate(program.steps):
-        inputs = [values.get(name, alone.get(name)) for name in step.inputs]
-        alone[step.output] = found = loaded(index, inputs)  # type: ignore[arg-type]
-        chained[step.output] = loaded(index, [chained[name] for name in step.inputs])
-        wanted = values.get(step.output.removesuffix("@outside"))
-        if wanted is None:
-            continue
-        _check(step, wanted, found, compared)
-        compared.kernels += 1
-        if wanted.dtype.kind != "f":
-            compared.end_to_end += wanted.size
-            wrong = int(np.count_nonzero(wanted.reshape(-1) != chained[step.output].reshape(-1)))
-            if wrong:
-                compared.different[step.output] = compared.different.get(step.output, 0) + wrong
+    chained: dict[str, np.ndarray] = {}
+    for outcome in outcomes(loaded, values, chained):
+        if outcome.problem:
+            raise VerificationError(f"the cpu library differs from the ONNX file at {outcome.problem}")
+        compared.add(outcome)
+    for name, found in loaded.run(values).items():
+        if found.tobytes() != chained[name].tobytes():
+            raise VerificationError(f"the cpu library as a whole differs from its own kernels at {name}")
 
 
-def _check(step: Step, wanted: np.ndarray, found: np.ndarray, compared: Compared) -> None:
-    where = f"the cpu library differs from the ONNX file at {step.output} ({step.built.family})"
+def outcomes(loaded: Loaded, values: Values, chained: dict[str, np.ndarray]) -> Iterator[Outcome]:
+    """Every tensor of a run that ONNX Runtime has, in order; `chained` receives what the library makes on its own."""
+    alone = {name: values[name] for name in loaded.listing.inputs}
+    chained.update(alone)
+    for call in loaded.listing.calls:
+        inputs, own = [alone[name] for name in call.inputs], [chained[name] for name in call.inputs]
+        found = loaded(call, inputs)
+        chained[call.output] = found if all(map(np.array_equal, inputs, own)) else loaded(call, own)
+        wanted = values.get(call.value)
+        alone[call.output] = found if wanted is None else wanted
+        if wanted is not None:
+            yield _outcome(call, wanted, found, chained[call.output])
+
+
+def _outcome(call: Call, wanted: np.ndarray, found: np.ndarray, chained: np.ndarray) -> Outcome:
+    is_real, where = wanted.dtype.kind == "f", f"{call.output} ({call.family})"
     if wanted.size != found.size or wanted.dtype != found.dtype:
-        raise VerificationError(f"{where}: {found.dtype}{found.shape} instead of {wanted.dtype}{wanted.shape}")
-    found = found.reshape(wanted.shape)
-    if wanted.dtype.kind != "f":
-        compared.integers += wanted.size
-        wrong = int(np.count_nonzero(wanted != found))
-        if wrong:
-            most = int(np.abs(wanted.astype(int) - found).max())
-            raise VerificationError(f"{where}: {wrong} of {wanted.size} integers, by up to {most}")
-        return
-    compared.reals += wanted.size
-    distance = float(np.abs(wanted - found).max(initial=0.0))
+        problem = f"{where}: {found.dtype}{found.shape} instead of {wanted.dtype}{wanted.shape}"
+        return Outcome(call, wanted.size, is_real, wanted.size, 0, problem)
+    found, chained = found.reshape(wanted.shape), chained.reshape(wanted.shape)
+    if is_real:
+        wrong, problem = _reals(call.family, wanted, found)
+        return Outcome(call, wanted.size, is_real, wrong, 0, problem and f"{where}: {problem}")
+    wrong, later = (int(np.count_nonzero(wanted != other)) for other in (found, chained))
+    most = int(np.abs(wanted.astype(int) - found).max(initial=0))
+    problem = f"{where}: {wrong} of {wanted.size} integers, by up to {most}" if wrong else ""
+    return Outcome(call, wanted.size, is_real, wrong, later, problem)
+
+
+def _reals(family: str, wanted: np.ndarray, found: np.ndarray) -> tuple[int, str]:
+    """How many are beyond the tolerance, and what to say of it."""
     magnitude = float(np.abs(wanted).max(initial=0.0))
-    allowed = FLOAT_TOLERANCE * magnitude + ROUNDED_AT_ONE.get(step.built.family, 0.0)
-    if not distance <= allowed:
-        raise VerificationError(f"{where}: by {distance:.1e} where {allowed:.1e} is allowed")
+    allowed = FLOAT_TOLERANCE * magnitude + ROUNDED_AT_ONE.get(family, 0.0)
+    distances = np.abs(wanted - found)
+    wrong = int(np.count_nonzero(~(distances <= allowed)))  # NaN is never within
+    return wrong, f"by {float(distances.max()):.1e} where {allowed:.1e} is allowed" if wrong else ""

@@ -26,7 +26,7 @@ namespace ffi = tvm::ffi;
 namespace {
 
 constexpr int64_t kPrinted = 8;
-constexpr int kPooledAllocator = 2;
+constexpr int kNaiveAllocator = 1;
 
 // The kernels read whole vectors: memory that is not aligned to 64 bytes makes them fault.
 struct AlignedMemory {
@@ -70,6 +70,13 @@ void Print(int64_t index, const ffi::Tensor& tensor) {
   std::printf("\n");
 }
 
+ffi::Any Call(const ffi::Function& function, const std::vector<ffi::Any>& arguments) {
+  const std::vector<ffi::AnyView> views(arguments.begin(), arguments.end());
+  ffi::Any result;
+  function.CallPacked(views.data(), static_cast<int32_t>(views.size()), &result);
+  return result;
+}
+
 ffi::Function Find(const ffi::Module& module, const char* name) {
   ffi::Optional<ffi::Function> found = module->GetFunction(name);
   if (!found.has_value()) throw std::runtime_error(std::string("the library has no function ") + name);
@@ -81,15 +88,16 @@ void Run(const std::string& path, const std::vector<std::string>& shapes) {
   const ffi::Module library = ffi::Module::LoadFromFile(std::filesystem::absolute(path).string());
   // One virtual machine per thread; `constants` may be shared between all of them.
   const ffi::Module machine = Find(library, "vm_load_executable")().cast<ffi::Module>();
-  Find(machine, "vm_initialization")(static_cast<int>(kDLCPU), 0, kPooledAllocator);
+  Find(machine, "vm_initialization")(static_cast<int>(kDLCPU), 0, kNaiveAllocator);
   const ffi::Any constants = Find(machine, "prepare")();
 
   std::vector<ffi::Any> arguments;
   for (const std::string& shape : shapes) arguments.push_back(MakeInput(shape));
+  // What a run works in: may be used again for batches of this size and smaller, by one thread at a time.
+  const ffi::Any workspace = Call(Find(machine, "workspace"), arguments);
   arguments.push_back(constants);
-  const std::vector<ffi::AnyView> views(arguments.begin(), arguments.end());
-  ffi::Any result;
-  Find(machine, "main").CallPacked(views.data(), static_cast<int32_t>(views.size()), &result);
+  arguments.push_back(workspace);
+  const ffi::Any result = Call(Find(machine, "main"), arguments);
 
   const auto outputs = result.cast<ffi::Array<ffi::Tensor>>();
   for (int64_t i = 0; i < static_cast<int64_t>(outputs.size()); ++i) Print(i, outputs[i]);

@@ -11,6 +11,7 @@ from ptqc.report.rows import Facts
 from ptqc.report.size_plot import size_plot
 from ptqc.report.style import SCRIPT, STYLE
 from ptqc.report.tables import activation_table, layer_table, note_list, reproducibility_table, worst_table
+from ptqc.report.targets import has_target, target_tables
 
 # Nothing is loaded from anywhere, whatever a name in the model says.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
@@ -18,12 +19,13 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inli
 
 @dataclass(frozen=True)
 class Section:
-    """One section. key: its anchor."""
+    """One section. key: its anchor. applies: whether it has anything to show."""
 
     key: str
     title: str
     lead: str
     content: Callable[[Facts], str]
+    applies: Callable[[Facts], bool] = lambda _facts: True
 
 
 def _float(facts: Facts) -> str:
@@ -54,6 +56,13 @@ SECTIONS = (
     ),
     Section("activations", "Activations", "", activation_table),
     Section("float", "What computes in float", "", _float),
+    Section(
+        "native",
+        "Native library",
+        "What was compared on held-back samples and on edge inputs before anything was written.",
+        target_tables,
+        has_target,
+    ),
     Section("notes", "Notes", "What the compiler changed, and what it left alone.", _notes),
     Section("reproducibility", "Reproducibility", "The same inputs give the same bytes.", reproducibility_table),
 )
@@ -62,7 +71,8 @@ SECTIONS = (
 def page(facts: Facts) -> str:
     """HTML text."""
     source = facts.manifest["source"]["name"]
-    links = "".join(f'<a href="#{section.key}">{section.title}</a>' for section in SECTIONS)
+    sections = [section for section in SECTIONS if section.applies(facts)]
+    links = "".join(f'<a href="#{section.key}">{section.title}</a>' for section in sections)
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8">
 <meta name="viewport" content="width=device-width,initial-scale=1">
@@ -76,7 +86,7 @@ def page(facts: Facts) -> str:
 <nav>{links}</nav>
 {cards(facts)}
 {_warnings(facts)}
-{"".join(_section(section, facts) for section in SECTIONS)}
+{"".join(_section(section, facts) for section in sections)}
 <footer>Written by ptqc {safe(facts.manifest["ptqc"])}. Times of the compile are in run.json.</footer>
 </main><script>{SCRIPT}</script></body></html>
 """

@@ -2,18 +2,18 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import Any
 
-from ptqc.codegen.tvm.target import build
+from ptqc.artifact import NATIVE
+from ptqc.codegen.tvm import target
 from ptqc.errors import TargetError
 from ptqc.execute.onnxruntime import Feeds
+from ptqc.native import INTERFACE, KERNELS, LIBRARY
 from ptqc.options import TargetOptions
 from ptqc.plan import write_json
 from ptqc.progress import Progress
 from ptqc.stages.fit import Fitted
-
-FOLDER = "cpu"
+from ptqc.store import Store
 
 
 @dataclass(frozen=True)
@@ -26,11 +26,16 @@ class Targets:
 
 def check_target(options: TargetOptions) -> None:
     """Refuse before any work what cannot be built here. Raises TargetError."""
-    if options.target is not None and not options.allow_missing_target and find_spec("tvm") is None:
-        raise TargetError("--target cpu needs Apache TVM: pip install 'ptqc[tvm]', or --allow-missing-target")
+    if options.target is not None and not options.allow_missing_target:
+        try:
+            target.check_present()
+        except TargetError as error:
+            raise TargetError(f"{error}, or --allow-missing-target") from error
 
 
-def build_targets(fitted: Fitted, samples: Sequence[Feeds], options: TargetOptions, progress: Progress) -> Targets:
+def build_targets(
+    fitted: Fitted, samples: Sequence[Feeds], options: TargetOptions, store: Store, progress: Progress
+) -> Targets:
     """The library of the fitted plan, verified against the exported file.
 
     Raises TargetError when it cannot be built and may not be missing; VerificationError when it computes anything else.
@@ -39,12 +44,18 @@ def build_targets(fitted: Fitted, samples: Sequence[Feeds], options: TargetOptio
         return Targets({}, {})
     try:
         with progress.stage("native library"):
-            native = build(fitted.lowered, fitted.exported, samples, options.cpu)
+            native = target.build(fitted.lowered, fitted.exported, samples, options.cpu, store.folder)
     except TargetError as error:
         if not options.allow_missing_target:
             raise
-        return Targets({}, {FOLDER: {"missing": str(error)}})
-    interface = write_json(dict(native.interface)).encode()
-    files = {f"{FOLDER}/model.so": native.library, f"{FOLDER}/interface.json": interface}
+        return Targets({}, {NATIVE: {"missing": str(error)}})
+    files = {
+        LIBRARY: native.library,
+        INTERFACE: write_json(native.interface).encode(),
+        KERNELS: write_json(native.kernels).encode(),
+    }
     document = {**native.report, "bytes": len(native.library), "isa": native.interface["isa"]}
-    return Targets(files, {FOLDER: {**document, "cpu_features": native.interface["features"]}})
+    return Targets(
+        {f"{NATIVE}/{name}": data for name, data in files.items()},
+        {NATIVE: {**document, "cpu_features": native.interface["features"]}},
+    )

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import numpy as np
 
-from ptqc.codegen.tvm import isa, package, worker
+from ptqc.codegen.tvm import isa, worker
 from ptqc.codegen.tvm.families import Built
 from ptqc.codegen.tvm.isa import Isa
 from ptqc.codegen.tvm.layout import Layout
-from ptqc.codegen.tvm.package import Program, Step
+from ptqc.codegen.tvm.program import Program, Step
 
 
 def present() -> list[Isa]:
@@ -39,6 +39,6 @@ def run(cases: Sequence[Case], chosen: Isa, folder: Path) -> list[np.ndarray]:
         steps.append(Step(case.built, tuple(names), f"y{number}"))
     inputs = tuple(name for step in steps for name in step.inputs)
     program = Program(tuple(steps), layouts, inputs, tuple(step.output for step in steps))
-    package.link(program, chosen, folder / "kernels.so")
-    loaded = worker.load(folder / "kernels.so", program)
-    return [loaded(number, case.values) for number, case in enumerate(cases)]
+    worker.write(program, chosen, folder)
+    loaded = worker.load(folder, program)
+    return [loaded(call, case.values) for call, case in zip(loaded.listing.calls, cases, strict=True)]

@@ -12,7 +12,7 @@ pytest.importorskip("tvm.tirx", reason="the cpu target needs Apache TVM")
 from networks import FEEDS, residual
 from tvm.tirx.script import builder
 
-from ptqc.codegen.tvm import target, worker
+from ptqc.codegen.tvm import memory, target, worker
 from ptqc.codegen.tvm.emission import Emission
 from ptqc.codegen.tvm.emitters import codes, layers
 from ptqc.codegen.tvm.families import dense, depthwise, pool
@@ -67,4 +67,11 @@ def test_a_fault_is_found(fault: str, job: Path, tmp_path: Path, monkeypatch: py
     place, name, change = FAULTS[fault]
     monkeypatch.setattr(place, name, change(getattr(place, name)))
     with pytest.raises(VerificationError, match="differs from the ONNX file at"):
+        worker._work(own)
+
+
+def test_memory_that_is_shared_too_early_is_found(job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = shutil.copytree(job, tmp_path / "job")
+    monkeypatch.setattr(memory, "_meet", lambda _one, _other: False)
+    with pytest.raises(VerificationError, match="as a whole differs from its own kernels at y"):
         worker._work(own)

@@ -10,11 +10,11 @@ pytest.importorskip("tvm.tirx", reason="the cpu target needs Apache TVM")
 
 from tvm.tirx.script import builder as T  # noqa: N812
 
-from ptqc.codegen.tvm import constants, isa, package, worker
+from ptqc.codegen.tvm import constants, isa, worker
 from ptqc.codegen.tvm.constants import Scaled, Stored
 from ptqc.codegen.tvm.families import build
 from ptqc.codegen.tvm.layout import Layout
-from ptqc.codegen.tvm.package import Program, Step
+from ptqc.codegen.tvm.program import Program, Step
 
 WIDTHS = range(2, 9)
 
@@ -72,7 +72,7 @@ def test_loading_gives_the_constants_back(tmp_path: Path) -> None:
 
     kernel = build("nothing", [layout], stored, layout, body)
     program = Program((Step(kernel, ("x",), "y"),), {"x": layout, "y": layout}, ("x",), ("y",))
-    package.link(program, isa.AVX2, tmp_path / "constants.so")
-    ready = worker.load(tmp_path / "constants.so", program).constants
+    worker.write(program, isa.AVX2, tmp_path)
+    ready = worker.load(tmp_path, program).library.constants
     for found, wanted in zip(ready, stored, strict=True):
-        np.testing.assert_array_equal(found.numpy(), ready_made(wanted))
+        np.testing.assert_array_equal(np.from_dlpack(found), ready_made(wanted))

@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,10 @@ with builder.function("prepare", []):
     builder.emit_func_output(relax.Tuple([relax.const(np.arange(6, dtype="float32"))]))
 x = relax.Var("x", tensor)
 constants = relax.Var("constants", relax.TupleType([relax.TensorType((6,), "float32")]))
-with builder.function("main", [x, constants]):
+workspace = relax.Var("workspace", relax.TupleType([]))
+with builder.function("workspace", [relax.Var("x", tensor)]):
+    builder.emit_func_output(relax.Tuple([]))
+with builder.function("main", [x, constants, workspace]):
     with builder.dataflow():
         y = builder.emit(relax.call_tir(kernel, [x, builder.emit(relax.TupleGetItem(constants, 0))], tensor))
         result = builder.emit_output(relax.Tuple([y]))
@@ -111,6 +115,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     interface = {
         "isa": "generic",
         "features": [],
+        "tvm": metadata.version("apache-tvm"),
         "machine": native.MACHINES.get(native.platform.machine().lower(), native.platform.machine().lower()),
         "inputs": [{"name": "x", **value}],
         "outputs": [{"name": "y", **value}],
@@ -253,6 +258,7 @@ def test_inputs_of_different_batch_sizes_are_refused(edited: Callable[..., Path]
     [
         ({"features": ["made_up_feature"], "isa": "made-up"}, "for made-up, this processor has no made_up_feature"),
         ({"machine": "riscv64"}, "for Linux on riscv64"),
+        ({"tvm": "0.1.0"}, "built with apache-tvm 0.1.0, and "),
         ({"inputs": [{"name": "x"}]}, "does not describe a native library: KeyError: 'dtype'"),
         ({"outputs": [{"name": "x", "dtype": "huh", "shape": []}]}, "does not describe a native library: TypeError"),
     ],
@@ -262,6 +268,13 @@ def test_what_cannot_run_here_is_refused_before_it_is_loaded(
 ) -> None:
     with pytest.raises(TargetError, match=re.escape(message)):
         Library.open(edited(**entries))
+
+
+def test_whoever_names_a_runtime_answers_for_its_version(
+    edited: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PTQC_TVM_RUNTIME", str(native._runtime_path()))
+    assert Library.open(edited(tvm="0.1.0")).interface.tvm == "0.1.0"
 
 
 @pytest.mark.usefixtures("no_loading")

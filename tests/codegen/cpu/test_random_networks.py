@@ -14,7 +14,7 @@ from lowering import quantized
 from together import compared, program_of
 
 from ptqc.codegen.tvm.isa import Isa
-from ptqc.codegen.tvm.package import Program
+from ptqc.codegen.tvm.program import Program
 from ptqc.errors import TargetError
 from ptqc.formats import integer
 from ptqc.passes.pipeline import default_rewrites, run_rewrites

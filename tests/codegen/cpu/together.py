@@ -4,16 +4,20 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 from lowering import Quantized
 
 from ptqc.codegen.onnxruntime.export import export
-from ptqc.codegen.tvm import lowering, package, target, verify, worker
+from ptqc.codegen.tvm import lowering, target, verify, worker
 from ptqc.codegen.tvm.isa import Isa
-from ptqc.codegen.tvm.package import Program
+from ptqc.codegen.tvm.listing import Listing
+from ptqc.codegen.tvm.program import Program
 from ptqc.errors import VerificationError
 from ptqc.execute.onnxruntime import Feeds
+from ptqc.native import Library
 
 
 @dataclass
@@ -35,15 +39,15 @@ def program_of(made: Quantized, feeds: Sequence[Feeds], chosen: Isa, folder: Pat
 def compared(programs: Mapping[str, Program], chosen: Isa, folder: Path) -> Found:
     """Compile the networks and compare each with the values in its own folder inside this one."""
     whole = _merged(programs)
-    package.link(whole, chosen, folder / "model.so")
-    loaded = worker.load(folder / "model.so", whole)
+    worker.write(whole, chosen, folder)
+    library = worker.load(folder, whole).library
     found, first = Found(), 0
     for name, program in programs.items():
         count = sum(len(step.built.constants) for step in program.steps)
-        own = verify.Loaded(program, loaded.run, loaded.constants[first : first + count])
+        own = cast(Library, SimpleNamespace(kernel=library.kernel, constants=library.constants[first : first + count]))
         first += count
         try:
-            _compare(own, folder / name, found.compared)
+            _compare(verify.Loaded(Listing.of(program), own), folder / name, found.compared)
         except VerificationError as error:
             found.wrong[name] = str(error)
     return found
@@ -69,10 +73,13 @@ def _compare(loaded: verify.Loaded, folder: Path, total: verify.Compared) -> Non
     own = verify.Compared()
     for path in sorted(folder.glob("values-*.npz")):
         with np.load(path) as values:
-            verify.compare(loaded, dict(values), own)
+            for outcome in verify.outcomes(loaded, dict(values), {}):
+                if outcome.problem:
+                    raise VerificationError(outcome.problem)
+                own.add(outcome)
     total.kernels += own.kernels
     total.integers += own.integers
     total.reals += own.reals
-    rounded = [step for step in loaded.program.steps if step.built.family == "quantize"]
-    if own.different and all(step.inputs[0] in loaded.program.inputs for step in rounded):
+    rounded = [call for call in loaded.listing.calls if call.family == "quantize"]
+    if own.different and all(call.inputs[0] in loaded.listing.inputs for call in rounded):
         raise VerificationError(f"end to end: {own.different}")

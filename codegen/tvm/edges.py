@@ -1,0 +1,46 @@
+"""Inputs at the ends of what was seen, at zero, and random in between."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ptqc.execute.onnxruntime import Feeds
+
+EDGES = ("lowest", "highest", "zero", "random")
+
+
+@dataclass(frozen=True)
+class Extent:
+    """What was seen of one input. shape: of one batch."""
+
+    low: float
+    high: float
+    shape: tuple[int, ...]
+    dtype: str
+
+    def filled(self, edge: str, random: np.random.Generator) -> np.ndarray:
+        """An input of one kind."""
+        filler = {"lowest": self.low, "highest": self.high, "zero": 0.0}.get(edge)
+        made = random.uniform(self.low, self.high, self.shape) if filler is None else np.full(self.shape, filler)
+        return made.astype(self.dtype)
+
+
+def extents(samples: Sequence[Feeds]) -> dict[str, Extent]:
+    """The extents of all inputs."""
+    return {
+        name: Extent(
+            min(float(feeds[name].min()) for feeds in samples),
+            max(float(feeds[name].max()) for feeds in samples),
+            value.shape,
+            str(value.dtype),
+        )
+        for name, value in samples[0].items()
+    }
+
+
+def edges(found: Mapping[str, Extent]) -> Iterator[tuple[str, Feeds]]:
+    """One set of inputs of each kind."""
+    random = np.random.default_rng(0)
+    for edge in EDGES:
+        yield edge, {name: extent.filled(edge, random) for name, extent in found.items()}

@@ -1,0 +1,63 @@
+"""What is kept of a compiled program: enough to call its kernels one by one, without TVM's compiler."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+from ptqc.codegen.tvm.layout import Layout
+from ptqc.codegen.tvm.program import Program, Step
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of a kernel: names of what it reads and makes. constants: how many it takes behind its inputs."""
+
+    kernel: str
+    inputs: tuple[str, ...]
+    output: str
+    constants: int
+
+    @classmethod
+    def of(cls, step: Step) -> Self:
+        """The call that a step becomes."""
+        return cls(step.built.name, step.inputs, step.output, len(step.built.constants))
+
+    @property
+    def family(self) -> str:
+        """What is in front of the digest in the kernel's name."""
+        return self.kernel.rpartition("_")[0]
+
+    @property
+    def value(self) -> str:
+        """The value of the lowered graph that it makes."""
+        return self.output.removesuffix("@outside")
+
+
+@dataclass(frozen=True)
+class Listing:
+    """All calls in order, and the layout of every value."""
+
+    calls: tuple[Call, ...]
+    layouts: Mapping[str, Layout]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+    @classmethod
+    def of(cls, program: Program) -> Self:
+        """The listing of a program."""
+        return cls(tuple(map(Call.of, program.steps)), program.layouts, program.inputs, program.outputs)
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Self:
+        """Inverse of `to_json`."""
+        calls = tuple(Call(**_tuples(entry)) for entry in document["calls"])
+        layouts = {name: Layout(**_tuples(entry)) for name, entry in document["layouts"].items()}
+        return cls(calls, layouts, tuple(document["inputs"]), tuple(document["outputs"]))
+
+    def to_json(self) -> dict[str, Any]:
+        """For the artifact."""
+        return asdict(self)
+
+
+def _tuples(entry: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()}

@@ -1,0 +1,68 @@
+"""The section of the native library: its kernels, its bytes, how its weights are stored, and what was compared."""
+
+from collections.abc import Iterator
+
+from ptqc.report.markup import cell, details, name, safe, table
+from ptqc.report.rows import Document, Facts
+
+OPEN_NAMES = 8
+
+
+def has_target(facts: Facts) -> bool:
+    """Whether the compile was asked for a native library."""
+    return bool(facts.manifest.get("targets"))
+
+
+def target_tables(facts: Facts) -> str:
+    """One part for each target."""
+    return "\n".join(_target(title, found) for title, found in facts.manifest["targets"].items())
+
+
+def _target(title: str, found: Document) -> str:
+    if "missing" in found:
+        return f"<p>{safe(title)}: not built: {safe(found['missing'])}</p>"
+    rows = (f'<th scope="row">{safe(what)}</th><td>{told}</td>' for what, told in _facts(found))
+    return table([title, ""], rows, "facts") + _families(found) + _differing(found)
+
+
+def _facts(found: Document) -> Iterator[tuple[str, str]]:
+    yield "instruction set", f"{safe(found['isa'])}: {safe(', '.join(found['cpu_features']))}"
+    yield "library", f"{found['bytes']:,} bytes, {found['constant_bytes']:,} of them constants"
+    yield "weights of fewer than 8 bits", f"packed in the file, {safe(found['low_bit_weights'])}"
+    yield "memory of a run", f"{found['workspace_bytes']:,} bytes for each sample, beside the outputs"
+    yield from _verified(found["verification"])
+    rounded = found["roundings_of_float_parts"]
+    shown = " ".join(name(value) for value in rounded[:OPEN_NAMES])
+    rest = rounded[OPEN_NAMES:]
+    more = details(f"and {len(rest):,} more", " ".join(map(name, rest))) if rest else ""
+    yield "float parts rounded to codes", f"{shown}{more}" if rounded else "none"
+
+
+def _verified(checked: Document) -> Iterator[tuple[str, str]]:
+    if "missing" in checked:
+        yield "compared", f"nothing: {safe(checked['missing'])}"
+        return
+    yield (
+        "compared kernel by kernel",
+        f"{checked['integers_compared']:,} integers, all equal to those of the ONNX file; "
+        f"{checked['reals_compared']:,} floats, all within the tolerance",
+    )
+    differing = sum(checked["end_to_end_different"].values())
+    yield "compared end to end", f"{checked['end_to_end_integers']:,} integers, {differing:,} of them different"
+
+
+def _families(found: Document) -> str:
+    counts = sorted(found["steps"].items(), key=lambda item: (-item[1], item[0]))
+    total = sum(found["steps"].values())
+    rows = (cell(f"<code>{safe(family)}</code>", family) + cell(f"{n:,}", n, n / total) for family, n in counts)
+    lead = f"<p>{total:,} calls of {found['kernels']:,} kernels; layers of one shape share one.</p>"
+    return lead + table(["family of kernels", ">calls"], rows, "sortable")
+
+
+def _differing(found: Document) -> str:
+    different = found["verification"].get("end_to_end_different")
+    if not different:
+        return ""
+    lead = "<p>Codes behind float parts that were summed in another order, by tensor:</p>"
+    rows = (cell(name(tensor), tensor) + cell(f"{count:,}", count) for tensor, count in sorted(different.items()))
+    return lead + table(["tensor", ">different"], rows, "sortable")

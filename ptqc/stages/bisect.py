@@ -1,0 +1,116 @@
+"""Comparing an artifact's native library with its ONNX file afterwards, layer by layer."""
+
+import json
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import onnx_ir as ir
+
+from ptqc.artifact import NATIVE, load
+from ptqc.calibration.images import Preprocessing
+from ptqc.calibration.inputs import input_specs
+from ptqc.calibration.samples import collect
+from ptqc.codegen.tvm.edges import Extent, edges
+from ptqc.codegen.tvm.listing import Listing
+from ptqc.codegen.tvm.verify import Loaded, Outcome, outcomes
+from ptqc.errors import TargetError
+from ptqc.execute.onnxruntime import Feeds, Runner
+from ptqc.native import KERNELS
+
+SAMPLES = 8
+
+
+@dataclass
+class Bisection:
+    """What was found. order: what kernels make, in order. runs: their inputs. tensors: compared ones.
+
+    wrong: elements that differ, and problems: how, by what the kernel makes. chained: integers that differ end to end
+    though no kernel need do so.
+    """
+
+    order: Sequence[str]
+    runs: list[str] = field(default_factory=list)
+    tensors: set[str] = field(default_factory=set)
+    integers: int = 0
+    reals: int = 0
+    chained: int = 0
+    wrong: dict[str, int] = field(default_factory=dict)
+    problems: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def first(self) -> str | None:
+        """What the earliest kernel that differs makes."""
+        return next((name for name in self.order if name in self.wrong), None)
+
+    def add(self, outcome: Outcome, run: str) -> None:
+        """Count a tensor of one run."""
+        name = outcome.call.output
+        self.tensors.add(name)
+        self.integers += 0 if outcome.is_real else outcome.elements
+        self.reals += outcome.elements if outcome.is_real else 0
+        self.chained += outcome.chained
+        if outcome.problem:
+            self.wrong[name] = self.wrong.get(name, 0) + outcome.wrong
+            self.problems.setdefault(name, f"{outcome.problem} (input: {run})")
+
+    def __str__(self) -> str:
+        compared = (
+            f"{len(self.tensors)} tensors, {self.integers:,} integers and {self.reals:,} floats "
+            f"in {len(self.runs)} runs ({', '.join(self.runs)})"
+        )
+        if self.first is None:
+            behind = (
+                f"; end to end, {self.chained:,} integers behind rounded float parts differ" if self.chained else ""
+            )
+            return f"no kernel differs from the ONNX file: {compared}{behind}"
+        counts = ", ".join(f"{name} ({self.wrong[name]:,})" for name in self.order if name in self.wrong)
+        return f"the first kernel that differs makes {self.problems[self.first]}; of {compared}, these differ: {counts}"
+
+
+def bisect(
+    folder: str | Path,
+    *,
+    calibration: object = None,
+    samples: int = SAMPLES,
+    preprocessing: Preprocessing | None = None,
+) -> Bisection:
+    """Run every kernel of an artifact's native library on ONNX Runtime's own values of `model.onnx`, and compare.
+
+    Inputs are all at the lowest value seen at compile time, all at the highest, zero, and random; and the first
+    `samples` of `calibration`, where that is given. Raises TargetError when the artifact has no library that runs here.
+    """
+    artifact = load(folder)
+    library, kept = artifact.native(), _kept(artifact.folder / NATIVE / KERNELS)
+    loaded, names = Loaded(Listing.from_json(kept), library), kept["names"]
+    runner = Runner(artifact.path, list(names.values()))
+    found = Bisection([call.output for call in loaded.listing.calls])
+    seen = {name: Extent(**{**entry, "shape": tuple(entry["shape"])}) for name, entry in kept["seen"].items()}
+    for run, feeds in chain(edges(seen), _given(artifact.path, calibration, samples, preprocessing)):
+        found.runs.append(run)
+        values = runner.run(feeds)
+        wanted = {**feeds, **{name: values[short] for name, short in names.items()}}
+        for outcome in outcomes(loaded, wanted, {}):
+            found.add(outcome, run)
+    return found
+
+
+def _kept(path: Path) -> Mapping[str, Any]:
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError) as error:
+        raise TargetError(f"{path} does not list the kernels of a native library: {error}; compile again") from error
+
+
+def _given(
+    model: Path, calibration: object, samples: int, preprocessing: Preprocessing | None
+) -> Iterator[tuple[str, Feeds]]:
+    if calibration is None:
+        return
+    with tempfile.TemporaryDirectory(prefix="ptqc-") as folder:
+        specs = input_specs(ir.load(model))
+        for index, feeds in enumerate(collect(calibration, specs, Path(folder), samples, preprocessing)):
+            yield f"sample {index}", feeds

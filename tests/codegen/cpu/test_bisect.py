@@ -1,0 +1,83 @@
+"""A library that differs from its ONNX file is found out afterwards, and the kernel is named."""
+
+import hashlib
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tvm.tirx", reason="the cpu target needs Apache TVM")
+
+from compiling import compiled
+from compiling import residual as model
+from compiling import samples as given
+from networks import FEEDS, residual
+
+import ptqc
+from ptqc.artifact import Artifact
+from ptqc.cli import main
+from ptqc.codegen.onnxruntime.export import Exported
+from ptqc.codegen.tvm import target, verify, worker
+from ptqc.codegen.tvm.emitters import codes, layers
+from ptqc.errors import TargetError
+
+
+@pytest.fixture(scope="module")
+def artifact(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+    return compiled(model(), given(3, 8, 8), tmp_path_factory.mktemp("bisect"), "25%", target="cpu")
+
+
+def test_a_right_library_does_not_differ(artifact: Artifact, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bisect", str(artifact.folder)]) == 0
+    printed = capsys.readouterr().out
+    assert "no kernel differs from the ONNX file" in printed
+    assert "in 4 runs (lowest, highest, zero, random)" in printed
+
+
+def test_samples_can_be_given(artifact: Artifact) -> None:
+    found = ptqc.bisect(artifact.folder, calibration=given(3, 8, 8), samples=2)
+    assert found.first is None
+    assert found.runs == ["lowest", "highest", "zero", "random", "sample 0", "sample 1"]
+    assert found.integers > 1000
+
+
+def planted(folder: Path, file: Exported) -> Path:
+    """An artifact of what a worker left in a folder."""
+    out = folder / "out"
+    (out / "cpu").mkdir(parents=True)
+    (out / "model.onnx").write_bytes(file.data)
+    for name in ("model.so", "interface.json", "kernels.json"):
+        shutil.copy(folder / name, out / "cpu" / name)
+    files = [path for path in out.rglob("*") if path.is_file()]
+    sums = {str(path.relative_to(out)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+    (out / "manifest.json").write_text(json.dumps({"ptqc": "0", "files": sums}))
+    return out
+
+
+def test_the_first_of_two_faults_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made, file = residual()
+    target._write_job(tmp_path, made.lowered, file, FEEDS, "avx2")
+    right, numbers = layers.multiplier, codes.add_numbers
+    monkeypatch.setattr(layers, "multiplier", lambda x, scale, y: right(x, scale, y) * 1.01)
+    monkeypatch.setattr(codes, "add_numbers", lambda a, b, y: numbers(a, b, y) * np.float32([1, 1.1, 1]))
+    monkeypatch.setattr(verify, "compare", lambda *_: None)
+    worker._work(tmp_path)
+    out = planted(tmp_path, file)
+    found = ptqc.bisect(out)
+    assert found.first == found.order[2]  # behind the rounded input and its border
+    assert len(found.wrong) > 2
+    assert main(["bisect", str(out)]) == 70
+    assert f"the first kernel that differs makes {found.first} (dense): " in capsys.readouterr().err
+
+
+def test_without_a_library_there_is_nothing_to_compare(artifact: Artifact, tmp_path: Path) -> None:
+    shutil.copytree(artifact.folder, tmp_path / "out", ignore=shutil.ignore_patterns("cpu"))
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    manifest["files"] = {name: sum_ for name, sum_ in manifest["files"].items() if not name.startswith("cpu/")}
+    (tmp_path / "out" / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(TargetError, match="compile with --target cpu"):
+        ptqc.bisect(tmp_path / "out")

@@ -1,0 +1,76 @@
+"""A library is built once for the same kernels, constants and tools."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tvm.tirx", reason="the cpu target needs Apache TVM")
+
+from ptqc.codegen.tvm import cache, isa, package, worker
+from ptqc.codegen.tvm.families import pointwise
+from ptqc.codegen.tvm.isa import Isa
+from ptqc.codegen.tvm.layout import Layout
+from ptqc.codegen.tvm.program import Program, Step
+from ptqc.store import Store
+
+LAYOUT = Layout((3,), "uint8", outside=True)
+
+
+def table(shift: int) -> Program:
+    kernel = pointwise.table(LAYOUT, LAYOUT, isa.AVX2, (np.arange(256) + shift) % 256)
+    return Program((Step(kernel, ("x",), "y"),), {"x": LAYOUT, "y": LAYOUT}, ("x",), ("y",))
+
+
+@pytest.fixture
+def links(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """The paths that were really linked."""
+    found: list[Path] = []
+    right = package.link
+
+    def link(module: Any, chosen: Isa, path: Path) -> None:
+        found.append(path)
+        right(module, chosen, path)
+
+    monkeypatch.setattr(package, "link", link)
+    return found
+
+
+def build(program: Program, folder: Path, store: Store) -> bytes:
+    folder.mkdir()
+    worker.write(program, isa.AVX2, folder, store)
+    return (folder / "model.so").read_bytes()
+
+
+def test_a_library_is_built_once(links: list[Path], tmp_path: Path) -> None:
+    store = Store(tmp_path / "store")
+    first = build(table(1), tmp_path / "a", store)
+    assert build(table(1), tmp_path / "b", store) == first
+    assert len(links) == 1
+    loaded = worker.load(tmp_path / "b", table(1))
+    x = np.array([[0, 7, 255]], np.uint8)
+    np.testing.assert_array_equal(loaded(loaded.listing.calls[0], [x]), [[1, 8, 0]])
+
+
+def test_other_constants_are_another_library(links: list[Path], tmp_path: Path) -> None:
+    store = Store(tmp_path / "store")
+    assert build(table(1), tmp_path / "a", store) != build(table(2), tmp_path / "b", store)
+    assert len(links) == 2
+
+
+def test_a_damaged_library_is_built_again(links: list[Path], tmp_path: Path) -> None:
+    store = Store(tmp_path / "store")
+    first = build(table(1), tmp_path / "a", store)
+    (kept,) = store.folder.glob("*/model.so")
+    kept.write_bytes(b"damaged")
+    assert build(table(1), tmp_path / "b", store) == first
+    assert len(links) == 2
+
+
+def test_other_tools_are_another_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, module = table(1), package.module(table(1))
+    here = cache._key(made, module, isa.AVX2)
+    assert cache._key(made, module, isa.AVX512_VNNI) != here
+    monkeypatch.setattr(cache.metadata, "version", lambda _: "0.0")
+    assert cache._key(made, module, isa.AVX2) != here

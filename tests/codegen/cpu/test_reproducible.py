@@ -1,0 +1,28 @@
+"""The same network gives the same bytes, whatever process and folder it is compiled in."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("tvm.tirx", reason="the cpu target needs Apache TVM")
+
+from networks import FEEDS, residual
+
+from ptqc.codegen.tvm import target
+
+
+def test_two_builds_are_equal(tmp_path: Path) -> None:
+    made, file = residual()
+    first = tmp_path / "first"
+    first.mkdir()
+    target._write_job(first, made.lowered, file, FEEDS, "avx2")
+    second = shutil.copytree(first, tmp_path / "a folder with a longer name")
+    for seed, folder in enumerate((first, second)):
+        command = [sys.executable, "-m", "ptqc.codegen.tvm.worker", str(folder)]
+        subprocess.run(command, env={**os.environ, "PYTHONHASHSEED": str(seed)}, check=True)
+    for name in ("model.so", "interface.json", "report.json"):
+        assert (first / name).read_bytes() == (second / name).read_bytes(), name
