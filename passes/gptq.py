@@ -22,7 +22,6 @@ from ptqc.passes import moments
 
 BLOCK = 128
 DAMPING = 0.01  # of the mean diagonal
-ROUNDS = 4  # of coordinate descent, at most
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,28 +76,27 @@ class _Grid:
 
 
 def solve(
-    matrix: np.ndarray, second: np.ndarray, forms: Sequence[Format], *, refine: bool = False
+    matrix: np.ndarray, second: np.ndarray, forms: Sequence[Format], *, rounds: int = 0
 ) -> Mapping[Format, Rounded]:
     """Codes and scales for every format at once.
 
     matrix: weights (groups, R, d). second: E[x xᵀ] (groups, d, d), or its diagonal, for which GPTQ is nearest rounding.
-    refine: follow with coordinate descent.
+    rounds: of coordinate descent behind it, at most.
     """
     diagonal = second if second.ndim == 2 else np.diagonal(second, axis1=1, axis2=2)
     importance = (diagonal + 1e-6 * diagonal.mean() + 1e-30)[:, None, :].astype(np.float32)
     chosen = {form: _grid(matrix, importance, form) for form in forms}
-    codes: dict[Format, np.ndarray] = {}
+    found: dict[Format, Rounded] = {}
     for group in sorted({grid.group for grid in chosen.values()}):
         alike = {form: grid for form, grid in chosen.items() if grid.group == group}
         if second.ndim == 2:
-            codes |= {form: _round_each(matrix, importance, grid) for form, grid in alike.items()}
+            codes = {form: _round_each(matrix, importance, grid) for form, grid in alike.items()}
+            found |= _refit_all(matrix, codes, {form: grid.scale for form, grid in alike.items()}, second)
         else:
-            codes |= _round_columns(matrix, second, alike, group)
-    found = {form: _refit(matrix, codes[form], grid.scale, second) for form, grid in chosen.items()}
-    if not refine or second.ndim == 2:
-        return found
-    damped = _damped(second, DAMPING)
-    return {form: _refined(matrix, rounded, chosen[form], damped) for form, rounded in found.items()}
+            codes = _round_columns(matrix, second, alike, group)
+            rounded = _refit_all(matrix, codes, {form: grid.scale for form, grid in alike.items()}, second)
+            found |= _refined(matrix, rounded, alike, second, rounds)
+    return {form: found[form] for form in forms}
 
 
 def _grid(matrix: np.ndarray, importance: np.ndarray, form: Format) -> _Grid:
@@ -154,35 +152,48 @@ def _activation_order(second: np.ndarray, group: int) -> np.ndarray:
     return np.asarray((first[..., None] * group + np.arange(group)).reshape(len(diagonal), -1))
 
 
-def _refined(matrix: np.ndarray, rounded: Rounded, grid: _Grid, second: np.ndarray) -> Rounded:
-    """Codes and scale in turn, until neither lowers the error."""
-    for _ in range(ROUNDS):
-        codes = _descend(matrix, rounded, grid, second)
-        if np.array_equal(codes, rounded.codes):
+def _refined(
+    matrix: np.ndarray, found: Mapping[Format, Rounded], chosen: Mapping[Format, _Grid], second: np.ndarray, rounds: int
+) -> Mapping[Format, Rounded]:
+    """Codes and scales in turn, until neither lowers the error."""
+    damped = _damped(second, DAMPING) if rounds else second
+    for _ in range(rounds):
+        codes = _descend(matrix, found, chosen, damped)
+        if all(np.array_equal(codes[form], found[form].codes) for form in found):
             break
-        rounded = _refit(matrix, codes, rounded.scale, second)
-    return rounded
+        found = _refit_all(matrix, codes, {form: rounded.scale for form, rounded in found.items()}, damped)
+    return found
 
 
-def _descend(matrix: np.ndarray, rounded: Rounded, grid: _Grid, second: np.ndarray) -> np.ndarray:
-    """One pass over the columns, each (or each pair) set to its best codes."""
-    codes, scale, group = rounded.codes.astype(np.float32), rounded.scale[..., None], grid.group
-    gradient = (rounded.weight - matrix) @ second
-    width = codes.shape[-1]
+def _descend(
+    matrix: np.ndarray, found: Mapping[Format, Rounded], chosen: Mapping[Format, _Grid], second: np.ndarray
+) -> dict[Format, np.ndarray]:
+    """One pass over the columns, each (or each pair) set to its best codes; formats are further rows, as above."""
+    rows, width = matrix.shape[1:]
+    group = next(iter(chosen.values())).group
+    codes = np.concatenate([rounded.codes for rounded in found.values()], axis=1).astype(np.float32)
+    scale = np.concatenate([rounded.scale for rounded in found.values()], axis=1)[..., None]
+    gradient = (codes * scale - np.concatenate([matrix] * len(found), axis=1)) @ second
+    parts = [(chosen[form], slice(i * rows, (i + 1) * rows)) for i, form in enumerate(found)]
     for start in range(0, width, BLOCK):
         stop = min(start + BLOCK, width)
-        inside = second[:, start:stop, start:stop]
-        local, moved = gradient[:, :, start:stop].copy(), np.empty((*scale.shape[:2], stop - start), np.float32)
+        inside, block = second[:, start:stop, start:stop], codes[:, :, start:stop]
+        local, before = gradient[:, :, start:stop].copy(), block.copy()
         for j in range(0, stop - start, group):
             here = slice(j, j + group)
-            own, place = inside[:, here, here], slice(start + j, start + j + group)
-            step = local[:, :, here] @ np.linalg.inv(own) / scale
-            best = grid.nearest(codes[:, :, place] - step, own)
-            moved[:, :, here] = (best - codes[:, :, place]) * scale
-            codes[:, :, place] = best
-            local += moved[:, :, here] @ inside[:, here]
-        gradient += moved @ second[:, start:stop]
-    return codes
+            own = inside[:, here, here]
+            target = block[:, :, here] - local[:, :, here] @ np.linalg.inv(own) / scale
+            for grid, part in parts:
+                block[:, part, here] = grid.nearest(target[:, part], own)
+            local += (block[:, :, here] - before[:, :, here]) * scale @ inside[:, here]
+        gradient += (block - before) * scale @ second[:, start:stop]
+    return {form: codes[:, part] for form, (_, part) in zip(found, parts, strict=True)}
+
+
+def _refit_all(
+    matrix: np.ndarray, codes: Mapping[Format, np.ndarray], scales: Mapping[Format, np.ndarray], second: np.ndarray
+) -> dict[Format, Rounded]:
+    return {form: _refit(matrix, codes[form], scales[form], second) for form in codes}
 
 
 def _refit(matrix: np.ndarray, codes: np.ndarray, scale: np.ndarray, second: np.ndarray) -> Rounded:

@@ -33,6 +33,7 @@ MOST_SAMPLES = 192
 HELD_SHARE = 0.25
 BATCH = 8
 TARGET_DAMPING = 0.05
+ROUNDS = 4
 
 
 @dataclass(frozen=True)
@@ -169,7 +170,7 @@ class _Problem:
 
     def rounded(self, form: Format, target: np.ndarray) -> Solution:
         """GPTQ of a target on the seen inputs."""
-        answer = gptq.solve(target, self.second, [form], refine=True)[form]
+        answer = gptq.solve(target, self.second, [form], rounds=ROUNDS)[form]
         codes = np.ascontiguousarray(self.layer.tensor(answer.codes))
         return Solution(form, codes, answer.scale.reshape(-1), self.layer.channel_axis)
 

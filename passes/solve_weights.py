@@ -19,9 +19,10 @@ from ptqc.solutions import Solution
 
 # Constants of at most this many distinct values are stored exactly, as indices into a table of them.
 LARGEST_PALETTE = 16
-# Of 64 levels within ±63 too many would lie where an even grid has them.
-CODEBOOK_BITS = range(2, 6)
+# Of more levels within ±63 too many would lie where an even grid has them.
+CODEBOOK_BITS = range(2, 5)
 PAIR_BITS = range(3, 9)
+ROUNDS = 2  # of coordinate descent: the plan is solved with more
 
 
 def _codebooks(widths: tuple[int, ...]) -> list[Format]:
@@ -33,7 +34,7 @@ def _codebooks(widths: tuple[int, ...]) -> list[Format]:
 
 @dataclass(frozen=True)
 class SolveWeights:
-    """bits: the widths tried, on uniform grids and, up to 5 bits, as codebooks."""
+    """bits: the widths tried, on uniform grids and, up to 4 bits, as codebooks."""
 
     bits: tuple[int, ...] = (2, 3, 4, 5, 6, 7, 8)
     name: ClassVar[str] = "solve-weights"
@@ -78,7 +79,7 @@ def _layer(
         forms = [form for form in forms if form.group == 1]
     # Against its own diagonal alone GPTQ is nearest rounding; it wins where few columns make the rest of H misleading.
     diagonal = second if second.ndim == 2 else np.diagonal(second, axis1=1, axis2=2)
-    solved, nearest = gptq.solve(matrix, second, forms), gptq.solve(matrix, diagonal, forms)
+    solved, nearest = gptq.solve(matrix, second, forms, rounds=ROUNDS), gptq.solve(matrix, diagonal, forms)
     for form in forms:
         errors = {r: float(moments.error(matrix - r.weight, held).sum()) / power for r in (solved[form], nearest[form])}
         rounded, error = min(errors.items(), key=lambda item: item[1])

@@ -16,10 +16,13 @@ from ptqc.grids import storable
 
 # Codes of 7 bits: they cannot saturate the 16-bit sums of processors without VNNI.
 REACH = 63
-ITERATIONS = 16
-# Points that the levels are fitted on, at most: a share of each row.
+ITERATIONS = 24
+# Points that the levels are fitted on, at most: a share of each row. The scale of a row needs all of its points.
 FITTED_POINTS = 20_000
-# Where single levels start: evenly between these quantiles.
+SCALE_ITERATIONS = 2
+# Comparisons of points with levels held at a time.
+COMPARED = 2**24
+# The ends between which single levels start.
 QUANTILES = (0.005, 0.995)
 
 
@@ -39,14 +42,18 @@ def fit(rows: np.ndarray, importance: np.ndarray, form: Format) -> tuple[Codeboo
 
     importance: (…, 1, d) or broadcastable, not negative. form: a codebook, whose `group` divides d.
     """
-    x, w = _points(rows, importance, form.group)
-    power, total = (w * x * x).sum((1, 2)), w.sum((1, 2))
-    scale = np.where(power > 0, np.sqrt(power / np.maximum(total, 1e-30)), 1.0).astype(np.float32)
-    levels = _start(x[power > 0] / scale[power > 0, None, None], form)
+    every_x, every_w = _points(rows, importance, form.group)
+    stride = max(1, every_x[..., 0].size // FITTED_POINTS)
+    x, w = every_x[:, ::stride], every_w[:, ::stride]
+    first = scale = _deviation(x, w)
+    levels = _start((x / scale[:, None, None])[np.abs(x).max((1, 2)) > 0], form)
     for _ in range(ITERATIONS):
         index = _nearest(levels, x / scale[:, None, None], None)
         levels = _centres(levels, index, x, w, scale)
         scale = _scale(levels[index], x, w, scale)
+    scale = _deviation(every_x, every_w) * np.median(scale / first)
+    for _ in range(SCALE_ITERATIONS):
+        scale = _scale(_rounded(levels, every_x, scale), every_x, every_w, scale)
     stretch = REACH / max(float(np.abs(levels).max()), 1e-30)
     levels = np.unique(np.rint(levels * stretch), axis=0).astype(np.float32)
     scale = np.asarray(scale / stretch, np.float32).reshape(rows.shape[:-1])
@@ -69,13 +76,23 @@ def indices(codes: np.ndarray, group: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _points(rows: np.ndarray, importance: np.ndarray, group: int) -> tuple[np.ndarray, np.ndarray]:
-    """Values and importances (rows, points, group), an even share of each row."""
+    """Values and importances (rows, points, group)."""
     shape = (-1, rows.shape[-1] // group, group)
-    stride = max(1, rows.size // group // FITTED_POINTS)
-    return (
-        np.asarray(rows.reshape(shape)[:, ::stride], np.float32),
-        np.asarray(np.broadcast_to(importance, rows.shape).reshape(shape)[:, ::stride], np.float32),
-    )
+    weights = np.broadcast_to(importance, rows.shape)
+    return np.asarray(rows, np.float32).reshape(shape), np.asarray(weights, np.float32).reshape(shape)
+
+
+def _deviation(x: np.ndarray, w: np.ndarray) -> np.ndarray:
+    """Weighted root mean square of each row; 1 for rows of zeros."""
+    power = (w * x * x).sum((1, 2)) / np.maximum(w.sum((1, 2)), 1e-30)
+    return np.where(power > 0, np.sqrt(power), 1.0).astype(np.float32)
+
+
+def _rounded(levels: np.ndarray, x: np.ndarray, scale: np.ndarray) -> np.ndarray:
+    """Levels nearest to all rows, a few rows at a time: each point is compared with every level."""
+    share = max(1, COMPARED // (x.shape[1] * len(levels)))
+    parts = [slice(start, start + share) for start in range(0, len(x), share)]
+    return np.concatenate([levels[_nearest(levels, x[p] / scale[p, None, None], None)] for p in parts])
 
 
 def _nearest(levels: np.ndarray, ratio: np.ndarray, metric: np.ndarray | None) -> np.ndarray:
@@ -91,8 +108,11 @@ def _start(ratio: np.ndarray, form: Format) -> np.ndarray:
     count = 2**form.bits
     flat = ratio.reshape(-1, form.group) if ratio.size else np.array([[-1.0], [1.0]], np.float32).repeat(form.group, 1)
     if form.group == 1:
+        # The best density is between an even one and the data's (its cube root: Panter and Dite 1951).
         low, high = np.quantile(flat, QUANTILES)
-        return np.linspace(low, max(high, low + 1e-6), count, dtype=np.float32)[:, None]
+        even = np.linspace(low, max(high, low + 1e-6), count)
+        equal = np.quantile(flat, (np.arange(count) + 0.5) / count)
+        return np.asarray((even + equal) / 2, np.float32)[:, None]
     chosen = np.random.default_rng(0).choice(len(flat), count, replace=len(flat) < count)
     return np.asarray(flat[chosen], np.float32)
 

@@ -37,7 +37,7 @@ class Format:
             for prefix, signed in ((family.value, True), ("u" + family.value, False)):
                 if text.startswith(prefix) and text[len(prefix) :].isdigit():
                     return cls(family, int(text[len(prefix) :]), signed)
-        known = "int2…int8, uint8, codebook2…5, pairs3…8, float16, float32, palette1…8"
+        known = "int2…int8, uint8, codebook2…4, pairs3…8, float16, float32, palette1…8"
         raise ValueError(f"unknown number format {text!r}; known: {known}")
 
     @property

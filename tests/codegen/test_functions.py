@@ -13,7 +13,7 @@ from ptqc.codegen.onnxruntime.functions import DOMAIN, Function, Kind
 from ptqc.formats import UINT8, Family, Format, QuantParams, codebook, pairs
 from ptqc.formats import integer as integers
 
-FORMS = [integers(bits) for bits in range(2, 9)] + [codebook(bits) for bits in range(2, 6)]
+FORMS = [integers(bits) for bits in range(2, 9)] + [codebook(bits) for bits in range(2, 5)]
 PAIRS = [pairs(bits) for bits in range(3, 9)]
 SHAPES = [((1,), 0), ((13,), 0), ((3, 5), 0), ((3, 5), 1), ((4, 3, 3, 3), 0), ((2, 5, 1), 1), ((8, 8), 0)]
 
