@@ -1,6 +1,7 @@
 """Compile every task for every budget, and score what comes out with stock ONNX Runtime.
 
-python benchmarks/accuracy.py [--tasks a,b] [--budgets 25%,13%] [--samples 256] [--out results.json]
+python benchmarks/accuracy.py [--tasks a,b] [--budgets 25%,13%] [--samples 256] [--calibration synthetic]
+                              [--out results.json]
 """
 
 import argparse
@@ -14,11 +15,13 @@ from agreement import Agreement, compared
 from harness import RESULTS, Column, Outcome, in_child, number, percent, significant
 from tasks import Task, chosen
 
+REAL, SYNTHETIC = "real", "synthetic"
 BLOCKERS_SHOWN = 3
 KNOWN_WITHIN = 0.02  # another machine scores the float model this close to its known score
 COLUMNS = (
     Column("task", "task"),
     Column("budget", "budget"),
+    Column("calibration", "calibration"),
     Column("bytes", "bytes", number(0)),
     Column("of float", "share_of_float", percent(2)),
     Column("of limit", "share_of_limit", percent(2)),
@@ -35,14 +38,16 @@ COLUMNS = (
 )
 
 
-def build(name: str, budget: str, folder: str, earlier: str | None, samples: int, cache: str) -> dict[str, Any]:
+def build(
+    name: str, budget: str, folder: str, earlier: str | None, samples: int, cache: str, calibration: str
+) -> dict[str, Any]:
     """Compile a task, or resolve it from an earlier artifact; runs in a child."""
     from ptqc.compiler import compile as compile_model
     from ptqc.compiler import resolve
     from ptqc.errors import Infeasible
 
     task = chosen(name)[0]
-    feeds = [] if earlier else task.calibration(samples)
+    feeds = task.calibration(samples) if calibration == REAL and not earlier else calibration
     started = time.monotonic()
     try:
         if earlier:
@@ -79,13 +84,16 @@ def score_compiled(name: str, model: str) -> dict[str, Any]:
 def measure(task: Task, budgets: list[str], arguments: argparse.Namespace, cache: str) -> list[dict[str, Any]]:
     """The rows of one task."""
     real = in_child(score_float, task.name)
-    first = {"task": task.name, "unit": task.unit, "float_score": real.value, "float_bytes": task.path.stat().st_size}
+    first = {"task": task.name, "unit": task.unit, "float_score": real.value}
+    first |= {"float_bytes": task.path.stat().st_size, "calibration": arguments.calibration}
     rows: list[dict[str, Any]] = []
     earlier = None
+    suffix = "" if arguments.calibration == REAL else f"-{arguments.calibration}"
     for budget in budgets:
-        folder = str(arguments.artifacts / f"{task.name}-{harness.slug(budget)}")
+        folder = str(arguments.artifacts / f"{task.name}-{harness.slug(budget)}{suffix}")
         harness.say(f"{task.name} {budget}")
-        built = in_child(build, task.name, budget, folder, earlier, arguments.samples, cache, timeout=arguments.timeout)
+        options = (earlier, arguments.samples, cache, arguments.calibration)
+        built = in_child(build, task.name, budget, folder, *options, timeout=arguments.timeout)
         row = {**first, "budget": budget, "how": "resolve" if earlier else "compile", **_built(built, task)}
         if "bytes" in row:
             earlier = earlier or folder
@@ -127,6 +135,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--tasks", help="comma-separated; default: all")
     parser.add_argument("--budgets", default="25%,13%", help="the first is compiled, the others are resolved from it")
     parser.add_argument("--samples", type=int, default=256, help="calibration samples")
+    parser.add_argument("--calibration", choices=(REAL, SYNTHETIC), default=REAL, help="synthetic: no data at all")
     parser.add_argument("--artifacts", type=Path, default=RESULTS, help="where the compiled models are put")
     parser.add_argument("--cache", type=Path, help="a store of measurements to reuse; default: an empty one")
     parser.add_argument("--timeout", type=float, help="seconds that one compile may take")

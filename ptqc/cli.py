@@ -88,7 +88,7 @@ def _add_compile(parser: argparse.ArgumentParser) -> None:
         "--calibration",
         metavar="DATA",
         help="a few hundred unlabelled samples: a folder of images, an .npz (one array per input) or .npy file, "
-        "a folder of those, or module:function",
+        "a folder of those, module:function, or the word synthetic: samples drawn by ptqc, at a loss of accuracy",
     )
     _add_common(parser)
     parser.add_argument("--samples", type=int, metavar="N", help="calibration samples used at most (default 256)")

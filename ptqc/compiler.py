@@ -56,10 +56,11 @@ def compile(  # noqa: A001
     """Compile an ONNX file to a packed, verified artifact in the folder `output`.
 
     calibration: a folder of images, an .npz/.npy file, "module:function", an ONNX Runtime CalibrationDataReader, an
-    array or any iterable of feeds. budget: "13%", "4.5MB", "4.2bit"; None: the best accuracy with as many layers on
-    integer kernels as the activation options allow. labels: an .npz with inputs and `labels`, or a CSV of image,class;
-    evaluate: called with run(feeds) -> outputs by name, gives a score. Both are for the report only. target, cpu,
-    allow_missing_target: see `ptqc.options.TargetOptions`. options: fields of `ptqc.options.CompileOptions`.
+    array, any iterable of feeds, or "synthetic": samples that ptqc draws, at a loss of accuracy. budget: "13%",
+    "4.5MB", "4.2bit"; None: the best accuracy with as many layers on integer kernels as the activation options allow.
+    labels: an .npz with inputs and `labels`, or a CSV of image,class; evaluate: called with run(feeds) -> outputs by
+    name, gives a score. Both are for the report only. target, cpu, allow_missing_target: see
+    `ptqc.options.TargetOptions`. options: fields of `ptqc.options.CompileOptions`.
     Raises the errors of `ptqc.errors`.
     """
     started = time.monotonic()
@@ -69,9 +70,13 @@ def compile(  # noqa: A001
     check_target(targets)
     source = read_model(model)
     if calibration is None:
-        raise UsageError("no calibration data: give a few hundred samples with --calibration")
+        raise UsageError(
+            "no calibration data: give a few hundred samples with --calibration DATA; "
+            "without any, --calibration synthetic draws some, at a loss of accuracy"
+        )
     with _one_blas_thread(), tempfile.TemporaryDirectory(prefix="ptqc-") as folder:
-        samples = gather(source, calibration, Path(folder) / "samples", chosen.samples, preprocessing, progress)
+        spool = Path(folder) / "samples"
+        samples = gather(source, calibration, spool, chosen.samples, preprocessing, progress, chosen.seed)
         dump = Path(dump_passes) if dump_passes is not None else None
         score = evaluate or _scorer(source.model, labels, Path(folder), preprocessing)
         prepared = prepare(source, samples, progress, dump)

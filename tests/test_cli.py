@@ -116,7 +116,7 @@ BAD = {
     "corrupt image": (_compile(data="corrupt"), ["corrupt/2.png", "cannot decode"]),
     "bad mean": (_compile("good.onnx", "images", "--mean", "-1,b"), ["'-1,b'", "list of numbers"]),
     "no preprocessing file": (_compile("good.onnx", "images", "--preprocessing", "no.toml"), ["no.toml"]),
-    "no calibration": (["compile", "good.onnx", "-o", "out"], ["--calibration"]),
+    "no calibration": (["compile", "good.onnx", "-o", "out"], ["--calibration DATA", "--calibration synthetic"]),
     "output exists": (_compile(output="taken"), ["taken", "exists", "--force"]),
     "output is a file": ([*_compile(output="c.npz"), "--force"], ["c.npz", "is a file"]),
     "force on a foreign folder": ([*_compile(output="thesis"), "--force"], ["thesis", "was not written by ptqc"]),

@@ -21,7 +21,9 @@ from ptqc.passes.calibrate import is_batchable
 from ptqc.passes.pipeline import default_rewrites, run_rewrites
 from ptqc.progress import Progress
 from ptqc.reading import Source
+from ptqc.stages.synthesize import synthesize
 
+SYNTHETIC = "synthetic"
 # One sample in HELD_BACK is kept for accepting decisions, and not used for making them.
 HELD_BACK = 4
 PROBES = 2
@@ -65,11 +67,20 @@ def gather(
     limit: int,
     preprocessing: Preprocessing | None,
     progress: Progress,
+    seed: int = 0,
 ) -> Samples:
-    """Check and spool the calibration samples. Raises CalibrationError."""
+    """Check and spool the calibration samples, or draw them where `calibration` is SYNTHETIC.
+
+    seed: of the drawn ones. Raises CalibrationError.
+    """
     inputs = input_specs(source.model)
+    notes: tuple[Note, ...] = ()
+    if isinstance(calibration, str) and calibration == SYNTHETIC:
+        synthetic = synthesize(source.model, limit, seed, progress)
+        calibration, notes = synthetic.feeds, synthetic.notes
     with progress.stage("read calibration data", None) as stage:
         samples = collect(calibration, inputs, folder, limit, preprocessing, lambda _done, _total: stage.advance())
+    samples = dataclasses.replace(samples, notes=(*notes, *samples.notes))
     if len(samples) < 2:
         raise CalibrationError("one calibration sample was given; at least 2 are needed (better 100 or more)")
     return samples

@@ -1,0 +1,108 @@
+"""Drawn samples: one for every input, by its type and shape, and refusals that name what to fix."""
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+from graphs import noise, parse
+
+from ptqc.calibration.inputs import conform, input_specs
+from ptqc.calibration.pixel_range import PixelRange
+from ptqc.calibration.synthetic import draw
+from ptqc.errors import CalibrationError
+
+UNIT = PixelRange.between(-1, 1)
+EMBEDDED = """g (int64[N,T] tokens, int32[N,4] places) => (float[N,T,8] y, float[N,4,8] z) {
+    y = Gather(words, tokens)
+    shape = Shape(places)
+    flat = Reshape(places, shape)
+    z = Gather(positions, flat)
+}"""
+
+
+def copied(kind: str) -> ir.Model:
+    """A model whose only input has this type."""
+    return parse(f"g ({kind} x) => ({kind} y) {{ y = Identity(x) }}")
+
+
+def drawn(model: ir.Model, count: int = 3, seed: int = 0) -> list[dict[str, np.ndarray]]:
+    found = list(draw(model, count, seed, {"x": UNIT}))
+    specs = input_specs(model)
+    for index, feeds in enumerate(found):
+        assert list(conform(feeds, specs, index)) == list(feeds)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape"),
+    [
+        ("float[N,3,8,6]", (1, 3, 8, 6)),
+        ("float[4,1,8,8]", (4, 1, 8, 8)),
+        ("float[N,1,H,W]", (1, 1, 224, 224)),
+        ("float[N,8,6,3]", (1, 8, 6, 3)),
+        ("float[N,10]", (1, 10)),
+        ("float16[2,5,7]", (2, 5, 7)),
+        ("uint8[1,3,9,9]", (1, 3, 9, 9)),
+    ],
+)
+def test_shapes_are_the_declared_ones(kind: str, shape: tuple[int, ...]) -> None:
+    assert {feeds["x"].shape for feeds in drawn(copied(kind))} == {shape}
+
+
+def test_images_keep_to_their_range() -> None:
+    x = np.concatenate([feeds["x"] for feeds in drawn(copied("float[N,3,16,16]"), 20)])
+    assert x.min() >= -1
+    assert x.max() <= 1
+    assert x.max() - x.min() > 1.8
+
+
+def test_bytes_use_all_of_their_range() -> None:
+    x = np.concatenate([feeds["x"] for feeds in list(draw(copied("uint8[N,16,16,3]"), 20, 0, {}))])
+    assert x.dtype == np.uint8
+    assert x.max() > 240
+    assert x.min() < 15
+
+
+def test_channels_last_are_pictures_too() -> None:
+    first = drawn(copied("float[N,3,8,8]"))[0]["x"]
+    last = drawn(copied("float[N,8,8,3]"))[0]["x"]
+    assert np.array_equal(last.transpose(0, 3, 1, 2), first)
+
+
+def test_other_floats_are_normal() -> None:
+    x = np.concatenate([feeds["x"] for feeds in drawn(copied("float[N,500]"), 20)])
+    assert abs(x.mean()) < 0.05
+    assert abs(x.std() - 1) < 0.05
+
+
+def test_integers_are_rows_of_the_embedding_that_they_index() -> None:
+    model = parse(EMBEDDED, words=noise(50, 8), positions=noise(7, 8))
+    found = drawn(model, 40)
+    tokens, places = (np.concatenate([feeds[name] for feeds in found]) for name in ("tokens", "places"))
+    assert tokens.shape == (40, 32)
+    assert (tokens.dtype, places.dtype) == (np.int64, np.int32)
+    assert set(np.unique(tokens)) == set(range(50))
+    assert set(np.unique(places)) == set(range(7))
+
+
+def test_a_seed_gives_the_same_samples_however_many() -> None:
+    model = copied("float[N,3,8,8]")
+    few, many, other = drawn(model, 2), drawn(model, 4), drawn(model, 2, seed=1)
+    assert all(np.array_equal(a["x"], b["x"]) for a, b in zip(few, many, strict=False))
+    assert not np.array_equal(few[0]["x"], few[1]["x"])
+    assert not np.array_equal(few[0]["x"], other[0]["x"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "told"),
+    [
+        ("int64[N,4]", "'x' int64.*no embedding says which integers"),
+        ("int64", "'x' int64.*no embedding"),
+        ("bool[N,4]", "'x' bool.*nothing can be drawn"),
+        ("float[N,C]", "axis 1 of .*N, C.* has no size.*fix it"),
+        ("float[N,16,L]", "axis 2 of"),
+        ("float[N,C,8,8]", "axis 1 of"),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused_by_name(kind: str, told: str) -> None:
+    with pytest.raises(CalibrationError, match=f"{told}.*--calibration DATA"):
+        draw(copied(kind), 1, 0, {})
