@@ -17,8 +17,8 @@ from ptqc.grids import storable
 # Codes of 7 bits: they cannot saturate the 16-bit sums of processors without VNNI.
 REACH = 63
 ITERATIONS = 24
-# Points that the levels are fitted on, at most: a share of each row. The scale of a row needs all of its points.
-FITTED_POINTS = 20_000
+# About as many points fit the levels, in whole rows: the scale of a row needs all of its points.
+FITTED_POINTS = 30_000
 SCALE_ITERATIONS = 2
 # Comparisons of points with levels held at a time.
 COMPARED = 2**24
@@ -43,8 +43,8 @@ def fit(rows: np.ndarray, importance: np.ndarray, form: Format) -> tuple[Codeboo
     importance: (…, 1, d) or broadcastable, not negative. form: a codebook, whose `group` divides d.
     """
     every_x, every_w = _points(rows, importance, form.group)
-    stride = max(1, every_x[..., 0].size // FITTED_POINTS)
-    x, w = every_x[:, ::stride], every_w[:, ::stride]
+    stride = max(1, min(len(every_x), every_x[..., 0].size // FITTED_POINTS))
+    x, w = every_x[::stride], every_w[::stride]
     first = scale = _deviation(x, w)
     levels = _start((x / scale[:, None, None])[np.abs(x).max((1, 2)) > 0], form)
     for _ in range(ITERATIONS):
@@ -104,7 +104,7 @@ def _nearest(levels: np.ndarray, ratio: np.ndarray, metric: np.ndarray | None) -
 
 
 def _start(ratio: np.ndarray, form: Format) -> np.ndarray:
-    """First levels: even ones for single codes, points of the data for pairs."""
+    """First levels: between even ones and quantiles for single codes, points of the data for pairs."""
     count = 2**form.bits
     flat = ratio.reshape(-1, form.group) if ratio.size else np.array([[-1.0], [1.0]], np.float32).repeat(form.group, 1)
     if form.group == 1:
