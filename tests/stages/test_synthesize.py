@@ -53,8 +53,8 @@ def test_the_first_note_warns_about_accuracy() -> None:
 
 
 @pytest.mark.parametrize("index", range(len(COMMON)))
-def test_the_range_that_balances_outputs_and_biases_is_taken(index: int) -> None:
-    """Biases as large as the outputs' spread on that range, divided by the balance of trained networks."""
+def test_the_range_that_suits_the_biases_is_taken(index: int) -> None:
+    """Biases as large as the outputs' spread on that range, divided by what is usual."""
     width = float((COMMON[index].high - COMMON[index].low)[0])
     spread = 0.2 * width  # of an average over 3x3 pixels and channels
     found = synthesize(plain(bias=spread / BALANCE), 8, 0, SILENT)
