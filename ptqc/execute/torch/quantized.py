@@ -18,7 +18,7 @@ from ptqc.plan import Plan
 from ptqc.solutions import Tuned
 
 
-class _Rounding(torch.autograd.Function):  # type: ignore[misc]  # torch is not followed by mypy
+class _Rounding(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, scale: float, low: int, high: int) -> Tensor:
         steps = torch.round(x / scale)
@@ -62,7 +62,7 @@ class QuantizedGraph:
         biases: Mapping[str, Tensor],
         taps: Sequence[str] | None = None,
     ) -> dict[str, Tensor]:
-        """Values of the taps in the quantized graph, whose feeds are rounded too. weights: by name. biases: by layer."""
+        """Values of the taps in the quantized graph; feeds are rounded too. weights: by name. biases: by layer."""
         replace = {**weights, **{self._bias_of[name]: bias for name, bias in biases.items()}}
         return self._rounded.run(feeds, taps, replace=replace, hook=self._round)
 
