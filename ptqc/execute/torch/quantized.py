@@ -18,7 +18,7 @@ from ptqc.plan import Plan
 from ptqc.solutions import Tuned
 
 
-class _Rounding(torch.autograd.Function):
+class _Rounding(torch.autograd.Function):  # type: ignore[misc]  # torch is not followed
     @staticmethod
     def forward(ctx: Any, x: Tensor, scale: float, low: int, high: int) -> Tensor:
         steps = torch.round(x / scale)
@@ -27,7 +27,7 @@ class _Rounding(torch.autograd.Function):
         return clipped.mul_(scale)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
         (inside,) = ctx.saved_tensors
         return gradient * inside, None, None, None
 
