@@ -1,0 +1,47 @@
+"""The gradient steps behind reconstruction, where torch is installed and can run the model."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+
+import onnx_ir as ir
+
+from ptqc.errors import Unsupported
+from ptqc.notes import Level, Note
+from ptqc.passes.context import Context
+from ptqc.plan import Plan
+from ptqc.solutions import Tuned
+
+STEP = "tune"
+
+
+def advanced(
+    model: ir.Model, context: Context, plan: Plan, tuned: Tuned, loss: str = "auto"
+) -> tuple[Tuned, list[Note]]:
+    """The plan's numbers after every gradient step that lowered the held-back loss; else as they were, and why."""
+    if find_spec("torch") is None:
+        return tuned, [_declined("torch is not installed: pip install 'ptqc[torch]'")]
+    from ptqc.passes.tune_outputs import TuneOutputs
+
+    try:
+        with _one_torch_thread():
+            return TuneOutputs(loss=loss).apply(model, context, plan, tuned)
+    except Unsupported as reason:
+        return tuned, [_declined(str(reason))]
+
+
+def _declined(reason: str) -> Note:
+    return Note(STEP, "", f"no gradient steps: {reason}", Level.SKIPPED)
+
+
+@contextmanager
+def _one_torch_thread() -> Iterator[None]:
+    """Rounding of sums, and with it the delivered bytes, depends on the number of threads."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
