@@ -88,8 +88,10 @@ class TuneOutputs:
             for inputs in map(_tensors, feeds):
                 with torch.no_grad():
                     reference = graph.real.run(inputs)
-                found = graph.run(inputs, *state.tensors())
-                (torch_loss(loss, reference, found) / len(feeds)).backward()
+                objective = torch_loss(loss, reference, graph.run(inputs, *state.tensors())) / len(feeds)
+                if not objective.requires_grad:
+                    return  # no output depends on what is learned
+                objective.backward()
             optimizer.step()
             schedule.step()
             if step * self.looks // self.steps > (step - 1) * self.looks // self.steps:

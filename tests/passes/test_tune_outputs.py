@@ -18,6 +18,9 @@ pytest.importorskip("torch", reason="torch is not installed")
 
 from ptqc.passes.tune_outputs import TuneOutputs
 
+CHOICE = """g (float[N, 4] x) => (float[N] y) {
+    a = MatMul(x, w) i = ArgMax <axis = 1, keepdims = 0> (a) y = Cast <to = 1> (i)
+}"""
 QUICK = TuneOutputs(steps=40, batch=8, scale_rate=5e-3, bias_rate=1e-2, loss="mse")
 
 
@@ -81,3 +84,12 @@ def test_nothing_to_learn(tmp_path: Path) -> None:
     context = Context.of(model, *(measured(model, tmp_path, feeds, 4).tuning,) * 2)
     empty = Tuned({}, {})
     assert QUICK.apply(model, context, context.roles, empty)[0] is empty
+
+
+def test_outputs_that_no_gradient_reaches(tmp_path: Path) -> None:
+    model = parse(CHOICE, w=noise(4, 3))
+    feeds: list[Feeds] = [{"x": noise(1, 4, seed=seed)} for seed in range(24)]
+    context = measured(model, tmp_path, feeds)
+    plan = plan_of(context, integer(3))
+    before = table(context, plan, model)
+    assert QUICK.apply(model, context, plan, before)[0] is before

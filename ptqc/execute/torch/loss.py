@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -22,7 +23,7 @@ def output_loss(loss: OutputLoss, reference: Mapping[str, Tensor], quantized: Ma
         shape = [1] * error.ndim
         if error.ndim > 1:
             shape[channel_axis(error.ndim)] = -1
-        total = total + (error / tensor_of(variance).float().reshape(shape)).mean()
+        total = total + (error / tensor_of(np.asarray(variance)).float().reshape(shape)).mean()
     return total
 
 
