@@ -1,8 +1,8 @@
-"""Tune scales and biases of the whole network against its float outputs; the integers stay.
+"""Tune codes, scales and biases of the whole network against its float outputs.
 
-Adam (Kingma, Ba 2015, arXiv 1412.6980, algorithm 1) minimizes the output loss of the quantized graph over a factor per
-weight scale and an offset per bias, without labels. Few samples bear little tuning: the held-back loss is looked at
-several times on the way, and the best state is kept, which may be the one at the start.
+Adam (Kingma, Ba 2015, arXiv 1412.6980, algorithm 1) minimizes the output loss of the quantized graph, without labels,
+over the position of every code on its list of levels, a factor per weight scale and an offset per bias. The held-back
+loss is looked at several times on the way, and the best state is kept, which may be the one at the start.
 """
 
 from collections.abc import Iterator, Mapping
@@ -24,6 +24,7 @@ from ptqc.loss import OutputLoss, output_loss
 from ptqc.notes import Level, Note
 from ptqc.passes.base import Effect
 from ptqc.passes.context import Context
+from ptqc.passes.latent_codes import LatentCodes
 from ptqc.plan import Plan
 from ptqc.solutions import Solution, Tuned
 
@@ -34,15 +35,16 @@ MOMENTA = (0.9, 0.99)
 
 @dataclass(frozen=True)
 class TuneOutputs:
-    """steps: updates. batch: samples of one. scale_rate: relative. bias_rate: in deviations of the layer's output.
+    """steps: updates. batch: samples of one. looks: how often the held-back loss is measured.
 
-    looks: how often the held-back loss is measured.
+    Learning rates: code_rate in levels, scale_rate relative, bias_rate in deviations of the layer's output.
     """
 
-    steps: int = 80
-    batch: int = 16
-    scale_rate: float = 2e-4
-    bias_rate: float = 5e-4
+    steps: int = 40
+    batch: int = 8
+    code_rate: float = 1e-2
+    scale_rate: float = 1e-3
+    bias_rate: float = 2e-3
     looks: int = 4
     loss: str = "auto"
     name: ClassVar[str] = "tune-outputs"
@@ -75,7 +77,8 @@ class TuneOutputs:
     def _states(self, graph: QuantizedGraph, context: Context, tuned: Tuned, loss: OutputLoss) -> Iterator[Tuned]:
         """The numbers after each part of the steps."""
         state = _State.of(graph, context.tuning, tuned)
-        groups = [(state.factors, self.scale_rate), (state.offsets, self.bias_rate)]
+        positions = {name: latent.position for name, latent in state.codes.items()}
+        groups = ((positions, self.code_rate), (state.factors, self.scale_rate), (state.offsets, self.bias_rate))
         settings = [{"params": list(of.values()), "lr": rate} for of, rate in groups if of]
         if not settings:
             return
@@ -100,11 +103,15 @@ class TuneOutputs:
 
 @dataclass(frozen=True, eq=False)
 class _State:
-    """What is learned: by weight the logarithm of a factor per scale, by layer an offset of the bias in units of it."""
+    """What is learned: by weight its codes and the logarithm of a factor per scale, by layer an offset of the bias.
+
+    units: by layer, what an offset of 1 is.
+    """
 
     start: Tuned
     weights: Mapping[str, Tensor]
     biases: Mapping[str, Tensor]
+    codes: Mapping[str, LatentCodes]
     factors: Mapping[str, Tensor]
     offsets: Mapping[str, Tensor]
     units: Mapping[str, float]
@@ -112,36 +119,33 @@ class _State:
     @classmethod
     def of(cls, graph: QuantizedGraph, samples: Samples, tuned: Tuned) -> "_State":
         weights, biases = tensors_of(tuned)
-        factors = {
-            name: torch.zeros(s.scale.reshape(-1).shape, requires_grad=True)
-            for name, s in tuned.weights.items()
-            if s.form.has_codes
-        }
+        coded = {name: s for name, s in tuned.weights.items() if s.form.has_codes}
+        codes = {name: LatentCodes.of(s, graph.real.constants[name].numpy()) for name, s in coded.items()}
+        factors = {name: torch.zeros(len(s.scale), requires_grad=True) for name, s in coded.items()}
         offsets = {name: torch.zeros_like(bias, requires_grad=True) for name, bias in biases.items()}
         with torch.no_grad():
             probe = graph.run(_tensors(next(samples.batches(UNIT_SAMPLES))), weights, biases, list(offsets))
         units = {name: float(value.std(correction=0)) for name, value in probe.items()}
-        return cls(tuned, weights, biases, factors, offsets, units)
+        return cls(tuned, weights, biases, codes, factors, offsets, units)
 
     def tensors(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Weights and biases as they are now."""
-        scaled = {name: self.weights[name] * self._factor(name) for name in self.factors}
-        return {**self.weights, **scaled}, {n: self.biases[n] + self.units[n] * x for n, x in self.offsets.items()}
+        moved = {name: latent.codes() * self._scale(name) for name, latent in self.codes.items()}
+        return {**self.weights, **moved}, {n: self.biases[n] + self.units[n] * x for n, x in self.offsets.items()}
 
-    def _factor(self, name: str) -> Tensor:
+    def _scale(self, name: str) -> Tensor:
         solution = self.start.weights[name]
         shape = [1] * solution.codes.ndim
         shape[solution.axis] = -1
-        return self.factors[name].exp().reshape(shape)
+        return (tensor_of(solution.scale) * self.factors[name].exp()).reshape(shape)
 
     def tuned(self) -> Tuned:
         """The numbers as they are now, scales as they are stored."""
         weights = dict(self.start.weights)
-        for name, factor in self.factors.items():
-            old = weights[name]
-            moved = old.scale.reshape(-1) * factor.detach().exp().numpy()
-            scale = grids.storable(moved, np.ones_like(moved)).reshape(old.scale.shape)
-            weights[name] = Solution(old.form, old.codes, scale, old.axis)
+        for name, latent in self.codes.items():
+            old, scale = weights[name], self._scale(name).detach().numpy().reshape(-1)
+            codes = latent.rounded().numpy().astype(np.int8)
+            weights[name] = Solution(old.form, codes, grids.storable(scale, np.ones_like(scale)), old.axis)
         biases = {name: bias.detach().numpy().copy() for name, bias in self.tensors()[1].items()}
         return Tuned(weights, {**self.start.biases, **biases})
 

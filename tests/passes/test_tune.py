@@ -12,11 +12,11 @@ from ptqc.passes import tune
 GRAPH = "g (float[N, 4] x) => (float[N, 6] y) { a = MatMul(x, w) h = {0}(a) y = Gemm(h, v, b) }"
 
 
-def advanced(folder: Path, operator: str) -> tuple[bool, str, Level]:
+def advanced(folder: Path, operator: str, samples: int = 256) -> tuple[bool, str, Level]:
     """Whether the numbers are the same object, and the note."""
     model = parse(GRAPH.replace("{0}", operator), w=noise(4, 8), v=noise(8, 6), b=noise(6))
-    feeds: list[Feeds] = [{"x": noise(1, 4, seed=seed)} for seed in range(256)]
-    context = measured(model, folder, feeds, 64)
+    feeds: list[Feeds] = [{"x": noise(1, 4, seed=seed)} for seed in range(samples)]
+    context = measured(model, folder, feeds, samples // 4)
     plan = plan_of(context, integer(3))
     before = table(context, plan, model)
     after, notes = tune.advanced(model, context, plan, before)
@@ -47,3 +47,10 @@ def test_without_torch_nothing_is_tuned(tmp_path: Path, monkeypatch: pytest.Monk
     assert same
     assert level == Level.SKIPPED
     assert "not installed" in message
+
+
+def test_few_outputs_are_not_learned_by_heart(tmp_path: Path) -> None:
+    same, message, level = advanced(tmp_path, "Relu", 40)
+    assert same
+    assert level == Level.SKIPPED
+    assert "2.2 numbers for each weight" in message
