@@ -1,0 +1,99 @@
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+from graphs import noise, parse
+from lowering import CONSTANTS, RESIDUAL
+from test_reconstruct import error, measured, plan_of, table
+
+from ptqc.execute.onnxruntime import Feeds
+from ptqc.formats import integer
+from ptqc.passes.context import Context
+from ptqc.plan import Plan
+from ptqc.solutions import Tuned
+
+pytest.importorskip("torch", reason="torch is not installed")
+
+from ptqc.passes.tune_outputs import TuneOutputs
+
+CHOICE = """g (float[N, 4] x) => (float[N] y) {
+    a = MatMul(x, w) i = ArgMax <axis = 1, keepdims = 0> (a) y = Cast <to = 1> (i)
+}"""
+QUICK = TuneOutputs(code_rate=2e-2, scale_rate=5e-3, bias_rate=1e-2, loss="mse")
+
+
+@pytest.fixture(scope="module")
+def residual() -> ir.Model:
+    return parse(RESIDUAL, **CONSTANTS)
+
+
+@pytest.fixture(scope="module")
+def context(residual: ir.Model, tmp_path_factory: pytest.TempPathFactory) -> Context:
+    feeds: list[Feeds] = [{"x": noise(1, 3, 8, 8, seed=seed)} for seed in range(64)]
+    return measured(residual, tmp_path_factory.mktemp("samples"), feeds, 24)
+
+
+@pytest.fixture
+def start(residual: ir.Model, context: Context) -> tuple[Plan, Tuned]:
+    plan = plan_of(context, integer(3))
+    return plan, table(context, plan, residual)
+
+
+def held_error(model: ir.Model, context: Context, plan: Plan, tuned: Tuned) -> float:
+    return error(model, plan, tuned, list(context.held_back.batches(8)))
+
+
+def test_outputs_come_closer_and_formats_stay(residual: ir.Model, context: Context, start: tuple[Plan, Tuned]) -> None:
+    plan, before = start
+    after, notes = QUICK.apply(residual, context, plan, before)
+    assert [note.subject for note in notes] == [""]
+    assert held_error(residual, context, plan, after) < 0.9 * held_error(residual, context, plan, before)
+    changed = []
+    for name, solution in before.weights.items():
+        codes = after.weights[name].codes
+        assert codes.dtype == np.int8
+        assert set(np.unique(codes)) <= {-7, -5, -3, -1, 1, 3, 5, 7}
+        changed.append(np.mean(codes != solution.codes))
+        assert after.weights[name].scale.shape == solution.scale.shape
+    assert 0 < max(changed) < 0.3
+
+
+def test_what_does_not_help_is_not_kept(residual: ir.Model, context: Context, start: tuple[Plan, Tuned]) -> None:
+    after, notes = replace(QUICK, code_rate=1.0, scale_rate=3.0, bias_rate=30.0).apply(residual, context, *start)
+    assert after is start[1]
+    assert "did not fall" in notes[0].message
+
+
+def test_the_same_numbers_every_time(residual: ir.Model, context: Context, start: tuple[Plan, Tuned]) -> None:
+    first, second = (QUICK.apply(residual, context, *start)[0] for _ in range(2))
+    for name, solution in first.weights.items():
+        np.testing.assert_array_equal(solution.codes, second.weights[name].codes)
+        np.testing.assert_array_equal(solution.scale, second.weights[name].scale)
+    for name, bias in first.biases.items():
+        np.testing.assert_array_equal(bias, second.biases[name])
+
+
+def test_samples_that_cannot_be_joined(residual: ir.Model, context: Context, start: tuple[Plan, Tuned]) -> None:
+    plan, before = start
+    single = replace(context, tuning=replace(context.tuning, batchable=False))
+    after, _ = QUICK.apply(residual, single, plan, before)
+    assert held_error(residual, context, plan, after) <= held_error(residual, context, plan, before)
+
+
+def test_nothing_to_learn(tmp_path: Path) -> None:
+    model = parse("g (float[N, 4] x) => (float[N, 4] y) { y = Relu(x) }")
+    feeds: list[Feeds] = [{"x": noise(1, 4, seed=seed)} for seed in range(12)]
+    context = Context.of(model, *(measured(model, tmp_path, feeds, 4).tuning,) * 2)
+    empty = Tuned({}, {})
+    assert QUICK.apply(model, context, context.roles, empty)[0] is empty
+
+
+def test_outputs_that_no_gradient_reaches(tmp_path: Path) -> None:
+    model = parse(CHOICE, w=noise(4, 3))
+    feeds: list[Feeds] = [{"x": noise(1, 4, seed=seed)} for seed in range(24)]
+    context = measured(model, tmp_path, feeds)
+    plan = plan_of(context, integer(3))
+    before = table(context, plan, model)
+    assert QUICK.apply(model, context, plan, before)[0] is before
