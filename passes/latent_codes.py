@@ -13,7 +13,6 @@ from torch import Tensor
 
 from ptqc import grids
 from ptqc.execute.torch.types import tensor_of
-from ptqc.formats import Family
 from ptqc.solutions import Solution
 
 FARTHEST = 0.45  # of the way to the next level; beyond ½ the code would change
@@ -37,7 +36,8 @@ class LatentCodes:
         neighbour = levels[np.clip(index + np.where(away > 0, 1, -1), 0, len(levels) - 1)]
         gap = np.maximum(np.abs(neighbour - levels[index]), 1)
         position = index + np.clip(away / gap, -FARTHEST, FARTHEST)
-        return cls(tensor_of(levels), tensor_of(position.astype(np.float32)).requires_grad_())
+        moves = solution.form.group == 1  # one code of a pair cannot move alone
+        return cls(tensor_of(levels), tensor_of(position.astype(np.float32)).requires_grad_(moves))
 
     def rounded(self) -> Tensor:
         """The codes, float32, without gradient."""
@@ -50,6 +50,6 @@ class LatentCodes:
 
 
 def _levels(solution: Solution) -> np.ndarray:
-    if solution.form.family == Family.CODEBOOK:
+    if solution.form.is_codebook:
         return np.unique(solution.codes).astype(np.float32)
     return np.asarray(grids.code_of(np.arange(2**solution.form.bits), solution.form), np.float32)

@@ -77,7 +77,7 @@ class TuneOutputs:
     def _states(self, graph: QuantizedGraph, context: Context, tuned: Tuned, loss: OutputLoss) -> Iterator[Tuned]:
         """The numbers after each part of the steps."""
         state = _State.of(graph, context.tuning, tuned)
-        positions = {name: latent.position for name, latent in state.codes.items()}
+        positions = {name: latent.position for name, latent in state.codes.items() if latent.position.requires_grad}
         groups = ((positions, self.code_rate), (state.factors, self.scale_rate), (state.offsets, self.bias_rate))
         settings = [{"params": list(of.values()), "lr": rate} for of, rate in groups if of]
         if not settings:

@@ -135,6 +135,10 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--output", required=True, metavar="DIR", help="the folder to write")
     parser.add_argument("--budget", metavar="B", help="13%% of the model's size, 4.5MB, 900KiB or 4.2bit (per weight)")
     parser.add_argument(
+        "--pipeline",
+        help="light (default), or advanced: gradient steps too, kept where they lower the held-back loss (needs torch)",
+    )
+    parser.add_argument(
         "--labels",
         metavar="DATA",
         help="labelled samples to report top-1 accuracy on: an .npz with the inputs and `labels`, or a CSV of "
@@ -177,7 +181,7 @@ def _compile(options: argparse.Namespace) -> None:
     from ptqc.compiler import compile
     from ptqc.progress import for_terminal
 
-    names = ("samples", "observer", "activations", "activation_limit", "loss", "bits", "allow_8bit", "seed")
+    names = ("samples", "observer", "activations", "activation_limit", "loss", "bits", "allow_8bit", "seed", "pipeline")
     given = _given(options, *names)
     artifact = compile(
         options.model,
@@ -209,6 +213,7 @@ def _resolve(options: argparse.Namespace) -> None:
         labels=options.labels,
         force=options.force,
         cache=options.cache,
+        pipeline=options.pipeline,
         progress=for_terminal(options.quiet),
         **_given(options, *TARGET),
     )

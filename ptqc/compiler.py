@@ -17,7 +17,7 @@ from ptqc.calibration.images import Preprocessing
 from ptqc.codegen.onnxruntime.intent import Intent
 from ptqc.codegen.onnxruntime.verify import verify
 from ptqc.errors import UsageError
-from ptqc.options import DEFAULT_CPU, CompileOptions, InstructionSet, TargetOptions
+from ptqc.options import DEFAULT_CPU, CompileOptions, InstructionSet, Pipeline, TargetOptions
 from ptqc.plan import Plan, write_json
 from ptqc.progress import SILENT, Progress
 from ptqc.reading import read_model
@@ -100,10 +100,12 @@ def resolve(
     target: Literal["cpu"] | None = None,
     cpu: InstructionSet = DEFAULT_CPU,
     allow_missing_target: bool = False,
+    pipeline: Pipeline | None = None,
     progress: Progress = SILENT,
 ) -> Artifact:
     """Another artifact from what an earlier compile measured: for another budget, or with a plan given as JSON.
 
+    pipeline: None takes that of the earlier compile.
     Raises UsageError when the measurements are not in the store any more.
     """
     started = time.monotonic()
@@ -111,9 +113,11 @@ def resolve(
     targets = TargetOptions(target, cpu, allow_missing_target)
     check_output(Path(output), force)
     check_target(targets)
-    entry = artifact.load(folder).manifest["measurements"]
+    earlier = artifact.load(folder).manifest
+    entry, chosen = earlier["measurements"], pipeline or earlier["options"]["pipeline"]
     store = Store(Path(cache) if cache is not None else default_folder())
-    prepared, context, options, notes = recall(store, entry, progress)
+    prepared, context, measured, notes = recall(store, entry, progress)
+    options = CompileOptions.of({**vars(measured), "pipeline": chosen})
     job = Job(prepared, context, options, (*prepared.notes, *notes), entry, limit, started)
     given = None if plan is None else Plan.from_json(plan, context.roles)
     with _one_blas_thread(), tempfile.TemporaryDirectory(prefix="ptqc-") as temporary:

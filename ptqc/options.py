@@ -10,6 +10,7 @@ from ptqc.errors import UsageError
 
 Activations = Literal["auto", "integer", "float"]
 Loss = Literal["auto", "kl", "mse"]
+Pipeline = Literal["light", "advanced"]
 InstructionSet = Literal["avx2", "avx512-vnni", "aarch64"]
 DEFAULT_CPU: InstructionSet = "avx2"
 NARROWEST, WIDEST = 2, 8
@@ -23,7 +24,8 @@ class CompileOptions:
     layers on integer kernels as far as `activation_limit` allows, "integer" all that can be, "float" none.
     activation_limit: loss that 8-bit activations may cost (nats, or relative squared error); 0 takes the default.
     loss: how outputs are compared. bits: widths tried for weights. 8-bit weights on integer kernels can saturate on
-    CPUs without VNNI, so they are used there only with allow_8bit. seed: of all draws.
+    CPUs without VNNI, so they are used there only with allow_8bit. seed: of all draws. pipeline: "advanced" adds
+    gradient steps, each kept only where it lowers the held-back loss; it needs torch.
     """
 
     samples: int = 256
@@ -34,11 +36,13 @@ class CompileOptions:
     bits: tuple[int, ...] = (2, 3, 4, 5, 6, 7, 8)
     allow_8bit: bool = False
     seed: int = 0
+    pipeline: Pipeline = "light"
 
     def __post_init__(self) -> None:
         _one_of("observer", self.observer, get_args(Method))
         _one_of("activations", self.activations, get_args(Activations))
         _one_of("loss", self.loss, get_args(Loss))
+        _one_of("pipeline", self.pipeline, get_args(Pipeline))
         if self.samples < 2:
             raise UsageError(f"samples is {self.samples}; at least 2 are needed, one of them held back")
         if not self.bits or any(not NARROWEST <= b <= WIDEST for b in self.bits):

@@ -14,7 +14,7 @@ def test_defaults_are_kept_where_nothing_is_given() -> None:
 
 
 def test_an_unknown_option_names_all_known_ones() -> None:
-    known = "samples, observer, activations, activation_limit, loss, bits, allow_8bit, seed"
+    known = "samples, observer, activations, activation_limit, loss, bits, allow_8bit, seed, pipeline"
     with pytest.raises(UsageError, match=rf"unknown option sede, turbo; known: {known}"):
         CompileOptions.of({"turbo": 1, "sede": 2, "seed": 3})
 
@@ -24,6 +24,7 @@ def test_an_unknown_option_names_all_known_ones() -> None:
     [
         ({"observer": "magic"}, "observer is 'magic'; known: minmax, percentile, entropy, mse"),
         ({"activations": "int"}, "activations is 'int'; known: auto, integer, float"),
+        ({"pipeline": "heavy"}, "pipeline is 'heavy'; known: light, advanced"),
         ({"loss": "l2"}, "loss is 'l2'; known: auto, kl, mse"),
         ({"samples": 1}, "samples is 1; at least 2"),
         ({"bits": ()}, r"bits is \(\); give widths from 2 to 8"),

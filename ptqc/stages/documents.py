@@ -51,7 +51,7 @@ def manifest(job: Job, fitted: Fitted, verified: Verified, judged: Judged) -> di
     """Everything reproducible about an artifact."""
     origin, proto = job.prepared.origin, fitted.exported.proto
     remarks = float_operators(job.prepared.model, fitted.plan)
-    notes = [*job.notes, *unquantized_weights(fitted.plan), *remarks, *_warnings(judged)]
+    notes = [*job.notes, *fitted.notes, *unquantized_weights(fitted.plan), *remarks, *_warnings(judged)]
     operators = Counter(note.message.split()[0] for note in remarks)
     weights: Counter[str] = Counter()
     for weight in fitted.plan.weights:

@@ -15,10 +15,12 @@ from ptqc.formats import Format
 from ptqc.layers import Layer, Weight
 from ptqc.lowered import Lowered
 from ptqc.nodes import constant
+from ptqc.notes import Note
 from ptqc.options import CompileOptions
 from ptqc.passes.context import Context
 from ptqc.passes.lower import Lower
 from ptqc.passes.reconstruct import Reconstruct
+from ptqc.passes.tune import advanced
 from ptqc.plan import Plan
 from ptqc.solutions import Solution, Tuned
 
@@ -38,6 +40,7 @@ class Fitted:
     lowered: Lowered
     exported: Exported
     told: int
+    notes: tuple[Note, ...] = ()
 
 
 def fit(
@@ -51,19 +54,19 @@ def fit(
     undecided = replace(context.roles, activations=activations)
     problem = _problem(model, context, undecided, options)
     if fixed_plan is not None:
-        return _as_planned(model, context, fixed_plan, problem, limit)
+        return _as_planned(model, context, options, fixed_plan, problem, limit)
     for _ in range(ATTEMPTS):
         # More than the best plan needs is never spent: what lowers no loss gets no bytes.
         most = problem.size(best_choice(problem))
         try:
             allocation = allocate(problem, most if limit is None else min(limit, most))
         except Infeasible:
-            allocate(_with_smallest_written(model, context, undecided, problem), limit or most)
+            allocate(_with_smallest_written(model, context, options, undecided, problem), limit or most)
             raise
         plan = undecided.with_formats(allocation.choice)
         written = _weighed(model, context, plan)
         if limit is None or written <= limit:
-            fitted = _built(model, context, plan, allocation, problem)
+            fitted = _built(model, context, options, plan, allocation, problem)
             written = len(fitted.exported.data)
         if limit is None or written <= limit:
             return fitted
@@ -72,16 +75,20 @@ def fit(
     raise InternalError(f"no plan was found whose written file keeps {limit:,} bytes after {ATTEMPTS} attempts")
 
 
-def _with_smallest_written(model: ir.Model, context: Context, undecided: Plan, problem: Problem) -> Problem:
+def _with_smallest_written(
+    model: ir.Model, context: Context, options: CompileOptions, undecided: Plan, problem: Problem
+) -> Problem:
     """The problem with the bytes that its smallest plan has once it is reconstructed and written."""
     allocation = allocate(problem, problem.size(smallest_choice(problem)))
-    fitted = _built(model, context, undecided.with_formats(allocation.choice), allocation, problem)
+    fitted = _built(model, context, options, undecided.with_formats(allocation.choice), allocation, problem)
     return replace(problem, fixed=problem.fixed + len(fitted.exported.data) - fitted.told)
 
 
-def _as_planned(model: ir.Model, context: Context, plan: Plan, problem: Problem, limit: int | None) -> Fitted:
+def _as_planned(
+    model: ir.Model, context: Context, options: CompileOptions, plan: Plan, problem: Problem, limit: int | None
+) -> Fitted:
     _check_formats(problem, plan)
-    fitted = _built(model, context, plan, _as_given(problem, plan, limit), problem)
+    fitted = _built(model, context, options, plan, _as_given(problem, plan, limit), problem)
     written = len(fitted.exported.data)
     if limit is not None and written > limit:
         raise UsageError(f"the file of the given plan has {written:,} bytes, over the budget of {limit:,}")
@@ -104,10 +111,14 @@ def _weighed(model: ir.Model, context: Context, plan: Plan) -> int:
     return len(_packed(model, plan, _table(model, context, plan.formats))[1].data)
 
 
-def _built(model: ir.Model, context: Context, plan: Plan, allocation: Allocation, problem: Problem) -> Fitted:
-    tuned = Reconstruct().apply(model, context, plan)
+def _built(
+    model: ir.Model, context: Context, options: CompileOptions, plan: Plan, allocation: Allocation, problem: Problem
+) -> Fitted:
+    tuned, notes = Reconstruct().apply(model, context, plan), list[Note]()
+    if options.pipeline == "advanced":
+        tuned, notes = advanced(model, context, plan, tuned, options.loss)
     lowered, exported = _packed(model, plan, tuned)
-    return Fitted(plan, tuned, allocation, problem, lowered, exported, problem.size(plan.formats))
+    return Fitted(plan, tuned, allocation, problem, lowered, exported, problem.size(plan.formats), tuple(notes))
 
 
 def _packed(model: ir.Model, plan: Plan, tuned: Tuned) -> tuple[Lowered, Exported]:

@@ -94,7 +94,7 @@ def _key(prepared: Prepared, options: CompileOptions) -> Mapping[str, Any]:
         "libraries": {"onnxruntime": ort.__version__, "numpy": np.__version__, "onnx_ir": ir.__version__},
         "model": prepared.origin.digest,
         "calibration": prepared.samples.digest,
-        "options": options.to_json(),
+        "options": {name: value for name, value in options.to_json().items() if name != "pipeline"},
     }
 
 

@@ -15,7 +15,7 @@ FORMATS = [integer(2), integer(3), integer(4), integer(8), codebook(3)]
 
 def solution(weight: np.ndarray, form: Format, axis: int) -> Solution:
     if form == codebook(3):
-        return Solution(form, *codebooks.round_nearest(weight, axis, 3), axis)
+        return Solution(form, *codebooks.round_nearest(weight, axis, form), axis)
     return Solution(form, *grids.round_nearest(weight, axis, form), axis)
 
 
