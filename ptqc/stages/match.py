@@ -48,21 +48,21 @@ def has_statistics(model: ir.Model) -> bool:
 
 
 def match(model: ir.Model, feeds: Sequence[Feeds], progress: Progress) -> tuple[Sequence[Feeds], str]:
-    """The samples, improved where the model lets them, and a remark on it.
+    """The samples improved, none where the model does not let them, and a remark on it.
 
     model: in normal form but for its batch normalizations, in which `problem` finds nothing.
     """
     cost = _cost(model, feeds[0])
     steps = int(min(STEPS, WORK / (len(feeds) * cost.multiplications)))
     if steps == 0:
-        return feeds, "not matched to batch normalization: the model is too large for that"
+        return (), "not matched to batch normalization: the model is too large for that"
     size = int(np.clip(MEMORY / cost.bytes, 1, len(feeds)))
     groups = [feeds[start : start + size] for start in range(0, len(feeds), size)]
     try:
         with progress.stage("match batch normalization", steps * len(groups)) as stage:
             found = [_matched(model, group, steps, stage.advance) for group in groups]
     except Unsupported as error:
-        return feeds, f"not matched to batch normalization: {error}"
+        return (), f"not matched to batch normalization: {error}"
     before, after = (np.mean([errors[i] for _, errors in found]) for i in (0, 1))
     improved = [sample for group, _ in found for sample in group]
     return improved, (

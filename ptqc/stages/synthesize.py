@@ -53,8 +53,8 @@ def synthesize(model: ir.Model, limit: int, seed: int, progress: Progress) -> Sy
         notes.append(Note(STEP, "", f"not matched to batch normalization: {problem}", Level.SKIPPED))
         return Synthetic(draw(model, limit, seed, pixels), tuple(notes))
     drawn = list(draw(model, min(limit, match.SAMPLES), seed, pixels))
-    feeds, remark = match.match(_rewritten(model, drawn, fold=False), drawn, progress)
-    return Synthetic(feeds, (*notes, Note(STEP, "", remark)))
+    matched, remark = match.match(_rewritten(model, drawn, fold=False), drawn, progress)
+    return Synthetic(matched or draw(model, limit, seed, pixels), (*notes, Note(STEP, "", remark)))
 
 
 def _pixel_ranges(model: ir.Model, seed: int) -> tuple[dict[str, PixelRange], dict[str, str]]:

@@ -31,10 +31,10 @@ def plain(scale: float = 1.0, bias: float = 1.0) -> ir.Model:
     return parse(PLAIN, w=weight, b=np.full(4, bias, np.float32))
 
 
-def normalized(batch: str = "N") -> ir.Model:
+def normalized(batch: str = "N", graph: str = NORMALIZED) -> ir.Model:
     ones = np.ones(4, np.float32)
     constants = {"scale": ones, "shift": ones * 0.1, "mean": ones * 0.2, "variance": ones * 0.5}
-    return parse(NORMALIZED.replace("BATCH", batch), w=noise(4, 3, 3, 3, scale=0.2), **constants)
+    return parse(graph.replace("BATCH", batch), w=noise(4, 3, 3, 3, scale=0.2), **constants)
 
 
 def remarks(found: Synthetic) -> str:
@@ -140,4 +140,14 @@ def test_a_fixed_batch_is_not_matched() -> None:
 def test_a_model_too_large_is_not_matched(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch", reason="torch is not installed")
     monkeypatch.setattr(match, "WORK", 1.0)
-    assert "too large" in remarks(synthesize(normalized(), 4, 0, SILENT))
+    monkeypatch.setattr(match, "SAMPLES", 2)
+    found = synthesize(normalized(), 4, 0, SILENT)
+    assert "too large" in remarks(found)
+    assert len(values(found)) == 4
+
+
+def test_what_has_no_gradient_is_not_matched() -> None:
+    pytest.importorskip("torch", reason="torch is not installed")
+    graph = NORMALIZED.replace("a = Conv", "r = Bernoulli<seed=1.0>(x) a = Conv").replace("(x, w)", "(r, w)")
+    found = synthesize(normalized(graph=graph), 4, 0, SILENT)
+    assert "not matched to batch normalization: the Bernoulli" in remarks(found)
