@@ -67,7 +67,7 @@ def _invert_lower(lower: np.ndarray) -> np.ndarray:
 
 
 @dataclass(frozen=True, eq=False)
-class _Grid:
+class Grid:
     """Where the weights of one format may lie: `group` neighbours at a time. scale (groups, R)."""
 
     scale: np.ndarray
@@ -75,38 +75,53 @@ class _Grid:
     nearest: Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
+def grids_for(matrix: np.ndarray, second: np.ndarray, forms: Sequence[Format]) -> dict[Format, Grid]:
+    """Where weights (groups, R, d) may lie in every format, by the importance that the diagonal of `second` gives."""
+    importance = _importance(second)
+    return {form: _grid(matrix, importance, form) for form in forms}
+
+
 def solve(
-    matrix: np.ndarray, second: np.ndarray, forms: Sequence[Format], *, rounds: int = 0
+    matrix: np.ndarray,
+    second: np.ndarray,
+    forms: Sequence[Format],
+    *,
+    rounds: int = 0,
+    known: Mapping[Format, Grid] | None = None,
 ) -> Mapping[Format, Rounded]:
     """Codes and scales for every format at once.
 
     matrix: weights (groups, R, d). second: E[x xᵀ] (groups, d, d), or its diagonal, for which GPTQ is nearest rounding.
-    rounds: of coordinate descent behind it, at most.
+    rounds: of coordinate descent behind it, at most. known: what `grids_for` gives for them, where it is at hand.
     """
-    diagonal = second if second.ndim == 2 else np.diagonal(second, axis1=1, axis2=2)
-    importance = (diagonal + 1e-6 * diagonal.mean() + 1e-30)[:, None, :].astype(np.float32)
-    chosen = {form: _grid(matrix, importance, form) for form in forms}
+    chosen = known or grids_for(matrix, second, forms)
     found: dict[Format, Rounded] = {}
     for group in sorted({grid.group for grid in chosen.values()}):
         alike = {form: grid for form, grid in chosen.items() if grid.group == group}
+        scales = {form: grid.scale for form, grid in alike.items()}
         if second.ndim == 2:
-            codes = {form: _round_each(matrix, importance, grid) for form, grid in alike.items()}
-            found |= _refit_all(matrix, codes, {form: grid.scale for form, grid in alike.items()}, second)
+            codes = {form: _round_each(matrix, _importance(second), grid) for form, grid in alike.items()}
+            found |= _refit_all(matrix, codes, scales, second)
         else:
-            codes = _round_columns(matrix, second, alike, group)
-            rounded = _refit_all(matrix, codes, {form: grid.scale for form, grid in alike.items()}, second)
+            rounded = _refit_all(matrix, _round_columns(matrix, second, alike, group), scales, second)
             found |= _refined(matrix, rounded, alike, second, rounds)
     return {form: found[form] for form in forms}
 
 
-def _grid(matrix: np.ndarray, importance: np.ndarray, form: Format) -> _Grid:
+def _importance(second: np.ndarray) -> np.ndarray:
+    """What a unit of error in each column costs (groups, 1, d), never quite 0."""
+    diagonal = second if second.ndim == 2 else np.diagonal(second, axis1=1, axis2=2)
+    return np.asarray((diagonal + 1e-6 * diagonal.mean() + 1e-30)[:, None, :], np.float32)
+
+
+def _grid(matrix: np.ndarray, importance: np.ndarray, form: Format) -> Grid:
     if form.is_codebook:
         book, scale = codebooks.fit(matrix, importance, form)
-        return _Grid(scale, form.group, book.nearest)
-    return _Grid(grids.search_scale(matrix, importance, form), 1, lambda ratio, _: grids.nearest(ratio, form))
+        return Grid(scale, form.group, book.nearest)
+    return Grid(grids.search_scale(matrix, importance, form), 1, lambda ratio, _: grids.nearest(ratio, form))
 
 
-def _round_each(matrix: np.ndarray, importance: np.ndarray, grid: _Grid) -> np.ndarray:
+def _round_each(matrix: np.ndarray, importance: np.ndarray, grid: Grid) -> np.ndarray:
     """Nearest rounding, column by column."""
     codes = np.empty(matrix.shape, np.float32)
     for start in range(0, matrix.shape[-1], grid.group):
@@ -117,7 +132,7 @@ def _round_each(matrix: np.ndarray, importance: np.ndarray, grid: _Grid) -> np.n
 
 
 def _round_columns(
-    matrix: np.ndarray, second: np.ndarray, chosen: Mapping[Format, _Grid], group: int
+    matrix: np.ndarray, second: np.ndarray, chosen: Mapping[Format, Grid], group: int
 ) -> dict[Format, np.ndarray]:
     """GPTQ, `group` columns at a time. The formats stand as further rows: they share the factor."""
     rows, width = matrix.shape[1:]
@@ -153,7 +168,7 @@ def _activation_order(second: np.ndarray, group: int) -> np.ndarray:
 
 
 def _refined(
-    matrix: np.ndarray, found: Mapping[Format, Rounded], chosen: Mapping[Format, _Grid], second: np.ndarray, rounds: int
+    matrix: np.ndarray, found: Mapping[Format, Rounded], chosen: Mapping[Format, Grid], second: np.ndarray, rounds: int
 ) -> Mapping[Format, Rounded]:
     """Codes and scales in turn, until neither lowers the error."""
     damped = _damped(second, DAMPING) if rounds else second
@@ -166,7 +181,7 @@ def _refined(
 
 
 def _descend(
-    matrix: np.ndarray, found: Mapping[Format, Rounded], chosen: Mapping[Format, _Grid], second: np.ndarray
+    matrix: np.ndarray, found: Mapping[Format, Rounded], chosen: Mapping[Format, Grid], second: np.ndarray
 ) -> dict[Format, np.ndarray]:
     """One pass over the columns, each (or each pair) set to its best codes; formats are further rows, as above."""
     rows, width = matrix.shape[1:]

@@ -13,6 +13,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ptqc.calibration.samples import Samples
+from ptqc.execute.kept import Held
 from ptqc.execute.walk import Slicer, Suffix, Values, Walk
 from ptqc.formats import Family, Format, integer
 from ptqc.integer import fake_quantize
@@ -78,7 +79,7 @@ class _Probe:
     def suffix(self, after: int | None = None, constants: Mapping[str, np.ndarray] | None = None) -> Suffix:
         return self.walk.suffix(after, constants)
 
-    def measure(self, suffix: Suffix, override: Mapping[str, list[np.ndarray]]) -> float:
+    def measure(self, suffix: Suffix, override: Mapping[str, Sequence[Held]]) -> float:
         outputs = suffix.run(override)
         losses = [self.loss(r, q) for r, q in zip(self.reference, outputs, strict=True)]
         return max(float(np.mean(losses)), 0.0)
@@ -94,11 +95,11 @@ def _samples(context: Context) -> Samples:
     return context.held_back[:count] if len(context.held_back) >= SAMPLES[0] else context.tuning[:count]
 
 
-def _measure_sites(context: Context, probe: _Probe, values: Mapping[str, list[np.ndarray]], suffix: Suffix) -> None:
+def _measure_sites(context: Context, probe: _Probe, values: Mapping[str, Sequence[Held]], suffix: Suffix) -> None:
     for site in context.sites:
         for source in site.sources:
             if source in values:
-                rounded = [fake_quantize(x, context.ranges[site.name]) for x in values[source]]
+                rounded = [fake_quantize(np.asarray(x), context.ranges[site.name]) for x in values[source]]
                 loss = probe.measure(suffix, {**values, source: rounded})  # the node's other outputs are in `values`
                 context.site_losses[site.name] = context.site_losses.get(site.name, 0.0) + loss
 
@@ -117,7 +118,7 @@ def _measure_layer(
             continue
         outputs = probe.walk.compute({layer.weight: solution.weight})[layer.name]
         shift = layer.over_output(mean_shift(model, context, layer, solution.weight))
-        loss = probe.measure(suffix, {layer.name: [y + shift for y in outputs]})
+        loss = probe.measure(suffix, {layer.name: [np.asarray(y) + shift for y in outputs]})
         found = anchors.setdefault(layer.weight, {})
         found[form] = found.get(form, 0.0) + loss
 

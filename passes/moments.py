@@ -12,6 +12,8 @@ from ptqc.layers import Layer
 
 # A gram matrix of d columns takes 8·d² bytes; wider layers keep its diagonal only.
 WIDEST_GRAM = 8192
+# Numbers that the columns of a layer may have together.
+MOST_NUMBERS = 2**26
 
 
 @dataclass
@@ -160,5 +162,5 @@ class Columns:
 def positions_per_sample(layer: Layer, samples: int) -> int:
     """Columns to take from each sample: enough in total for the gram matrix to be well conditioned."""
     width = int(np.prod(layer.shape)) // layer.channels
-    total = min(max(4 * width, 2048), 8192)
+    total = min(max(16 * width, 8192), 32768, MOST_NUMBERS // width)
     return max(1, -(-total // max(samples, 1)))

@@ -1,33 +1,19 @@
 """A walk in which every quantized tensor is rounded as soon as it exists: what the layers behind will really see."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 
 import numpy as np
 
+from ptqc.execute.kept import Kept
 from ptqc.execute.onnxruntime import Feeds
-from ptqc.execute.walk import Slicer, Values, Walk
+from ptqc.execute.walk import Keep, Slicer, Values, Walk
 from ptqc.formats import QuantParams
 from ptqc.integer import fake_quantize
 
 
-def rounded(values: Mapping[str, list[np.ndarray]], params: Mapping[str, QuantParams]) -> dict[str, list[np.ndarray]]:
-    """Values with those that have parameters fake-quantized."""
-    return {
-        name: [fake_quantize(a, params[name]) for a in arrays] if name in params else list(arrays)
-        for name, arrays in values.items()
-    }
-
-
-def quantized_walk(
-    slicer: Slicer,
-    batches: Sequence[Feeds],
-    params: Mapping[str, QuantParams],
-    constants: Mapping[str, np.ndarray] | None = None,
-) -> Walk:
-    """A walk at its start, inputs rounded. params: source tensor -> parameters."""
-    walk = Walk(slicer, batches, constants)
-    walk.values = rounded(walk.values, params)
-    return walk
+def compact(params: Mapping[str, QuantParams]) -> Keep:
+    """Keeps values in 8 bits where they are quantized, in 16 elsewhere. params: tensor -> parameters."""
+    return lambda name, array: Kept.of(array, params.get(name))
 
 
 def run_quantized(
@@ -37,17 +23,27 @@ def run_quantized(
     constants: Mapping[str, np.ndarray] | None = None,
 ) -> list[Values]:
     """Outputs per batch with the tensors in `params` rounded."""
-    walk = quantized_walk(slicer, batches, params, constants)
+
+    def keep(name: str, array: np.ndarray) -> np.ndarray:
+        return fake_quantize(array, params[name]) if name in params else array
+
+    walk = Walk(slicer, batches, constants, keep)
     while walk.position < len(walk):
-        walk.advance(rounded(walk.compute(), params))
-    return [{name: walk.values[name][i] for name in slicer.outputs} for i in range(walk.count)]
+        walk.step()
+    return [{name: np.asarray(walk.values[name][i]) for name in slicer.outputs} for i in range(walk.count)]
 
 
-def peak_bytes(slicer: Slicer, sample: Feeds) -> int:
-    """Largest number of bytes that a walk over one sample holds at a time."""
-    walk, peak = Walk(slicer, [sample]), 0
+def peak_bytes(walk: Walk, whole: Container[str]) -> int:
+    """Largest number of bytes that a walk holds at a time, run to its end.
+
+    whole: names of nodes, by their first output, whose inputs are held until all of their outputs are there.
+    """
+    peak = walk.held_bytes
     while walk.position < len(walk):
         results = walk.compute()
-        peak = max(peak, walk.held_bytes + sum(a.nbytes for arrays in results.values() for a in arrays))
+        made = sum(array.nbytes for arrays in results.values() for array in arrays)
+        if walk.node.output[0] in whole:
+            peak = max(peak, walk.held_bytes + made)
         walk.advance(results)
+        peak = max(peak, walk.held_bytes)
     return peak

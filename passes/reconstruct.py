@@ -14,22 +14,22 @@ import numpy as np
 import onnx_ir as ir
 
 from ptqc.calibration.samples import Samples
+from ptqc.execute.kept import Held
 from ptqc.execute.walk import Slicer, Walk
 from ptqc.formats import Format
 from ptqc.layers import Layer
 from ptqc.nodes import constant
 from ptqc.passes import gptq, moments
 from ptqc.passes.base import Effect
-from ptqc.passes.choose_activations import source_params
 from ptqc.passes.context import Context
 from ptqc.passes.moments import Columns, Moments
-from ptqc.passes.quantized_walk import peak_bytes, quantized_walk, rounded
+from ptqc.passes.quantized_walk import compact, peak_bytes
 from ptqc.plan import Plan
 from ptqc.solutions import Solution, Tuned
 
 # Bytes that both walks may hold together; it decides how many samples take part.
 WALK_BYTES = 2**30
-MOST_SAMPLES = 192
+MOST_SAMPLES = 256
 HELD_SHARE = 0.25
 BATCH = 8
 TARGET_DAMPING = 0.05
@@ -38,43 +38,52 @@ ROUNDS = 4
 
 @dataclass(frozen=True)
 class Reconstruct:
-    """Gives every layer of a plan its final codes, scales and bias."""
+    """Gives every layer of a plan its final codes, scales and bias.
 
+    draw: which columns of the data are looked at; every draw gives another answer of about the same loss.
+    """
+
+    draw: int = 0
     name: ClassVar[str] = "reconstruct"
     effect: ClassVar[Effect] = Effect.TUNE
 
     def apply(self, model: ir.Model, context: Context, plan: Plan) -> Tuned:
         """The tuned numbers of the plan."""
         slicer = Slicer(model)
-        tuning, held = _share_samples(slicer, context)
+        layers = {layer.name: layer for layer in plan.layers}
+        tuning, held = _share_samples(slicer, context, plan)
         fitted = list(tuning.batches(BATCH))
         batches, split = [*fitted, *held.batches(BATCH)], len(fitted)
-        params = source_params([site for site in plan.sites if site.name in plan.activations], plan.activations)
         tables = {w.name: context.solutions[w.name, plan.formats[w.name]] for w in plan.weights if not w.layers}
-        real = Walk(slicer, batches)
-        seen = quantized_walk(slicer, batches, params, {name: s.weight for name, s in tables.items()})
-        state = _State(model, context, plan, real, seen, split, dict(tables), {})
-        layers = {layer.name: layer for layer in plan.layers}
+        real = Walk(slicer, batches, keep=compact({}))
+        seen = Walk(slicer, batches, {name: s.weight for name, s in tables.items()}, compact(plan.params))
+        seed = context.seed * 100_003 + self.draw * 1_000_003 + 50_021
+        state = _State(model, context, plan, real, seen, split, seed, dict(tables), {})
         with context.progress.stage("reconstruct", len(layers)) as stage:
-            for outputs in _nodes(real):
+            for output in _nodes(real):
+                layer = layers.get(output)
+                if layer is None:
+                    real.step()
+                    seen.step()
+                    continue
                 results = real.compute()
-                layer = layers.get(outputs[0])
-                computed = seen.compute() if layer is None else {layer.name: state.solve(layer, results[layer.name])}
-                seen.advance(rounded(computed, params))
+                seen.advance({layer.name: state.solve(layer, results[layer.name])})
                 real.advance(results)
-                if layer is not None:
-                    stage.advance(layer.name)
+                stage.advance(layer.name)
         return Tuned(state.weights, state.biases)
 
 
-def _nodes(walk: Walk) -> Iterator[list[str]]:
+def _nodes(walk: Walk) -> Iterator[str]:
+    """The first output of each node, until the walk is at its end."""
     while walk.position < len(walk):
-        yield list(walk.node.output)
+        yield walk.node.output[0]
 
 
-def _share_samples(slicer: Slicer, context: Context) -> tuple[Samples, Samples]:
+def _share_samples(slicer: Slicer, context: Context, plan: Plan) -> tuple[Samples, Samples]:
     """As many samples of both splits as WALK_BYTES has room for in two walks."""
-    room = int(WALK_BYTES // max(2 * peak_bytes(slicer, context.tuning[0]), 1))
+    sample, layers = [context.tuning[0]], {layer.name for layer in plan.layers}
+    each = sum(peak_bytes(Walk(slicer, sample, keep=compact(params)), layers) for params in ({}, plan.params))
+    room = int(WALK_BYTES // max(each, 1))
     count = int(np.clip(room, 8, MOST_SAMPLES))
     held = max(2, int(count * HELD_SHARE))
     return context.tuning[: count - held], context.held_back[:held]
@@ -90,10 +99,11 @@ class _State:
     real: Walk
     seen: Walk
     split: int
+    seed: int
     weights: dict[str, Solution]
     biases: dict[str, np.ndarray | None]
 
-    def solve(self, layer: Layer, outputs: list[np.ndarray]) -> list[np.ndarray]:
+    def solve(self, layer: Layer, outputs: list[Held]) -> list[Held]:
         """Settle the layer's weight and bias; returns its outputs in the quantized walk."""
         problem = self._problem(layer, outputs)
         form = self.plan.formats[layer.weight]
@@ -115,23 +125,25 @@ class _State:
                 yield solution, problem.corrected_bias(solution)
             yield solution, problem.bias
 
-    def _outputs(self, layer: Layer, solution: Solution, bias: np.ndarray) -> list[np.ndarray]:
+    def _outputs(self, layer: Layer, solution: Solution, bias: np.ndarray) -> list[Held]:
         constants = {layer.weight: solution.weight}
         if layer.bias is not None:
             return self.seen.compute({**constants, layer.bias: bias})[layer.name]
-        shift = layer.over_output(bias)
-        return [y + shift for y in self.seen.compute(constants)[layer.name]]
+        return self.seen.compute(constants, layer.over_output(bias))[layer.name]
 
-    def _problem(self, layer: Layer, outputs: list[np.ndarray]) -> "_Problem":
+    def _problem(self, layer: Layer, outputs: list[Held]) -> "_Problem":
         inputs = self.seen.values[layer.input]
-        seed = self.context.seed * 100_003 + 50_021 + [x.name for x in self.plan.layers].index(layer.name)
+        seed = self.seed + [x.name for x in self.plan.layers].index(layer.name)
         samples = sum(len(x) for x in inputs[: self.split])
         columns = Columns(layer, moments.positions_per_sample(layer, samples), seed)
         weight, base = (constant(self.model.graph.initializers[n]) if n else None for n in (layer.weight, layer.bias))
         assert weight is not None
         bias = np.zeros(layer.channels, np.float32) if base is None else base.reshape(-1)
-        x = [columns.inputs(a, 1000 * i) for i, a in enumerate(inputs)]
-        y = [columns.outputs(b, a.shape, 1000 * i) for i, (a, b) in enumerate(zip(inputs, outputs, strict=True))]
+        x = [columns.inputs(np.asarray(a), 1000 * i) for i, a in enumerate(inputs)]
+        y = [
+            columns.outputs(np.asarray(b), a.shape, 1000 * i)
+            for i, (a, b) in enumerate(zip(inputs, outputs, strict=True))
+        ]
         return _Problem(layer, layer.matrix(weight), bias, x, y, self.split)
 
 

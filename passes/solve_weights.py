@@ -22,7 +22,7 @@ LARGEST_PALETTE = 16
 # Of more levels within ±63 too many would lie where an even grid has them.
 CODEBOOK_BITS = range(2, 5)
 PAIR_BITS = range(3, 9)
-ROUNDS = 2  # of coordinate descent: the plan is solved with more
+ROUNDS = 1  # of coordinate descent: the plan is solved with more
 
 
 def _codebooks(widths: tuple[int, ...]) -> list[Format]:
@@ -79,7 +79,9 @@ def _layer(
         forms = [form for form in forms if form.group == 1]
     # Against its own diagonal alone GPTQ is nearest rounding; it wins where few columns make the rest of H misleading.
     diagonal = second if second.ndim == 2 else np.diagonal(second, axis1=1, axis2=2)
-    solved, nearest = gptq.solve(matrix, second, forms, rounds=ROUNDS), gptq.solve(matrix, diagonal, forms)
+    known = gptq.grids_for(matrix, second, forms)
+    solved = gptq.solve(matrix, second, forms, rounds=ROUNDS, known=known)
+    nearest = gptq.solve(matrix, diagonal, forms, known=known)
     for form in forms:
         errors = {r: float(moments.error(matrix - r.weight, held).sum()) / power for r in (solved[form], nearest[form])}
         rounded, error = min(errors.items(), key=lambda item: item[1])

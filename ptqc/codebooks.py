@@ -18,7 +18,7 @@ from ptqc.grids import storable
 REACH = 63
 ITERATIONS = 24
 # About as many points fit the levels, in whole rows: the scale of a row needs all of its points.
-FITTED_POINTS = 30_000
+FITTED_POINTS = 15_000
 SCALE_ITERATIONS = 2
 # Comparisons of points with levels held at a time.
 COMPARED = 2**24

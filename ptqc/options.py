@@ -24,8 +24,9 @@ class CompileOptions:
     layers on integer kernels as far as `activation_limit` allows, "integer" all that can be, "float" none.
     activation_limit: loss that 8-bit activations may cost (nats, or relative squared error); 0 takes the default.
     loss: how outputs are compared. bits: widths tried for weights. 8-bit weights on integer kernels can saturate on
-    CPUs without VNNI, so they are used there only with allow_8bit. seed: of all draws. pipeline: "advanced" adds
-    gradient steps, each kept only where it lowers the held-back loss; it needs torch.
+    CPUs without VNNI, so they are used there only with allow_8bit. seed: of all draws. pipeline: "advanced" takes
+    the best of more reconstructions and adds gradient steps (with torch), each kept only where it lowers the held-back
+    loss.
     """
 
     samples: int = 256

@@ -5,16 +5,25 @@ graph can be run from the values at hand.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 
+from ptqc.execute.kept import Held
 from ptqc.execute.onnxruntime import Feeds, session_options
 
 Values = dict[str, np.ndarray]
+# What becomes of a value, given its name, as soon as it exists.
+Keep = Callable[[str, np.ndarray], Held]
+EMPTY = np.empty(0, np.float32)
+
+
+def as_it_is(_name: str, array: np.ndarray) -> np.ndarray:
+    """Keeps a value unchanged."""
+    return array
 
 
 class Slicer:
@@ -45,7 +54,7 @@ class Slicer:
     def session(
         self,
         indices: Sequence[int],
-        inputs: Mapping[str, np.ndarray],
+        inputs: Mapping[str, Held],
         outputs: Sequence[str],
         constants: Mapping[str, np.ndarray] | None = None,
     ) -> ort.InferenceSession:
@@ -65,7 +74,7 @@ class Slicer:
         return ort.InferenceSession(proto.SerializeToString(), session_options(), providers=["CPUExecutionProvider"])
 
 
-def _value_info(name: str, array: np.ndarray) -> onnx.ValueInfoProto:
+def _value_info(name: str, array: Held) -> onnx.ValueInfoProto:
     dtype = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
     return onnx.helper.make_tensor_value_info(name, dtype, [None] * array.ndim)
 
@@ -87,17 +96,22 @@ class Walk:
     """One stream of values through a graph.
 
     batches: the feeds, one dict per batch. values: name -> one array per batch, for what is still needed.
-    constants: replaced initializers.
+    constants: replaced initializers. keep: how values are held, and with that what the nodes behind them see.
     """
 
     def __init__(
-        self, slicer: Slicer, batches: Sequence[Feeds], constants: Mapping[str, np.ndarray] | None = None
+        self,
+        slicer: Slicer,
+        batches: Sequence[Feeds],
+        constants: Mapping[str, np.ndarray] | None = None,
+        keep: Keep = as_it_is,
     ) -> None:
         self.slicer = slicer
         self.constants = dict(constants or {})
+        self.keep = keep
         self.count = len(batches)
         self.position = 0
-        self.values: dict[str, list[np.ndarray]] = {name: [b[name] for b in batches] for name in batches[0]}
+        self.values: dict[str, list[Held]] = {name: [keep(name, b[name]) for b in batches] for name in batches[0]}
         self._uses = Counter(name for reads in slicer.reads for name in reads)
         self._uses.update(slicer.outputs)
 
@@ -109,12 +123,19 @@ class Walk:
         """The node about to be run."""
         return self.slicer.nodes[self.position]
 
-    def compute(self, constants: Mapping[str, np.ndarray] | None = None) -> dict[str, list[np.ndarray]]:
-        """Outputs of the current node on all batches, without moving on; constants replace its initializers."""
-        outputs = [name for name in self.node.output if name]
-        return self._run([self.position], outputs, {}, constants)
+    def compute(
+        self, constants: Mapping[str, np.ndarray] | None = None, shift: np.ndarray | float = 0.0
+    ) -> dict[str, list[Held]]:
+        """Outputs of the current node on all batches, without moving on.
 
-    def advance(self, results: Mapping[str, list[np.ndarray]]) -> None:
+        constants replace its initializers; shift is added to its only output.
+        """
+        source = self._inputs()
+        session = self._session(source, constants)
+        keep = self.keep if np.ndim(shift) == 0 else (lambda name, array: self.keep(name, array + shift))
+        return run_batches(session, source, self._outputs(), self.count, keep)
+
+    def advance(self, results: Mapping[str, list[Held]]) -> None:
         """Take `results` as the current node's outputs, drop what nobody needs any more, go to the next node."""
         self.values.update(results)
         for name in self.slicer.reads[self.position]:
@@ -123,6 +144,32 @@ class Walk:
             if self._uses[name] <= 0:
                 self.values.pop(name, None)
         self.position += 1
+
+    def step(self) -> None:
+        """Run the current node and go on; what it alone needed is let go batch by batch."""
+        source, outputs = self._inputs(), self._outputs()
+        session = self._session(source, None)
+        last = [name for name in source if self._uses[name] == 1]
+        results: dict[str, list[Held]] = {name: [] for name in outputs}
+        for i in range(self.count):
+            batch = {name: values[i : i + 1] for name, values in source.items()}
+            for name, (result,) in run_batches(session, batch, outputs, 1, self.keep).items():
+                results[name].append(result)
+            for name in last:
+                source[name][i] = EMPTY
+        self.advance(results)
+
+    def _inputs(self) -> dict[str, list[Held]]:
+        return {name: self.values[name] for name in self._read_by([self.position])}
+
+    def _outputs(self) -> list[str]:
+        return [name for name in self.node.output if name]
+
+    def _session(
+        self, source: Mapping[str, list[Held]], constants: Mapping[str, np.ndarray] | None
+    ) -> ort.InferenceSession:
+        first = {name: values[0] for name, values in source.items()}
+        return self.slicer.session([self.position], first, self._outputs(), {**self.constants, **(constants or {})})
 
     def suffix(self, after: int | None = None, constants: Mapping[str, np.ndarray] | None = None) -> "Suffix":
         """The rest of the graph behind node `after` (default: the one before the current)."""
@@ -134,18 +181,6 @@ class Walk:
         """Bytes of all values at hand."""
         return sum(array.nbytes for arrays in self.values.values() for array in arrays)
 
-    def _run(
-        self,
-        indices: Sequence[int],
-        outputs: Sequence[str],
-        override: Mapping[str, list[np.ndarray]],
-        constants: Mapping[str, np.ndarray] | None = None,
-    ) -> dict[str, list[np.ndarray]]:
-        source = {name: override.get(name, self.values.get(name, [])) for name in self._read_by(indices)}
-        shapes = {name: values[0] for name, values in source.items()}
-        session = self.slicer.session(indices, shapes, outputs, {**self.constants, **(constants or {})})
-        return run_batches(session, source, outputs, self.count)
-
     def _read_by(self, indices: Sequence[int]) -> list[str]:
         """Activations that some nodes read and do not make."""
         read = set().union(*(self.slicer.reads[i] for i in indices))
@@ -154,15 +189,19 @@ class Walk:
 
 
 def run_batches(
-    session: ort.InferenceSession, source: Mapping[str, list[np.ndarray]], outputs: Sequence[str], count: int
-) -> dict[str, list[np.ndarray]]:
+    session: ort.InferenceSession,
+    source: Mapping[str, Sequence[Held]],
+    outputs: Sequence[str],
+    count: int,
+    keep: Keep = as_it_is,
+) -> dict[str, list[Held]]:
     """Run a session on every batch; output name -> one array per batch."""
-    columns: list[list[np.ndarray]] = [[] for _ in outputs]
+    columns: dict[str, list[Held]] = {name: [] for name in outputs}
     for i in range(count):
-        results = session.run(list(outputs), {name: values[i] for name, values in source.items()})
-        for column, result in zip(columns, results, strict=True):
-            column.append(result)
-    return dict(zip(outputs, columns, strict=True))
+        results = session.run(list(outputs), {name: np.asarray(values[i]) for name, values in source.items()})
+        for name, result in zip(outputs, results, strict=True):
+            columns[name].append(keep(name, result))
+    return columns
 
 
 class Suffix:
@@ -178,17 +217,17 @@ class Suffix:
         self._reads = walk._read_by(self._indices)
         self._session: ort.InferenceSession | None = None
 
-    def run(self, override: Mapping[str, list[np.ndarray]]) -> list[Values]:
+    def run(self, override: Mapping[str, Sequence[Held]]) -> list[Values]:
         """The graph's outputs per batch when the values in `override` replace those at hand."""
         walk = self._walk
         source = {name: override.get(name, walk.values.get(name, [])) for name in self._reads}
-        results: dict[str, list[np.ndarray]] = {}
+        results: dict[str, Sequence[Held]] = {}
         if self._computed:
             if self._session is None:
                 shapes = {name: values[0] for name, values in source.items()}
                 self._session = walk.slicer.session(self._indices, shapes, self._computed, self._constants)
-            results = run_batches(self._session, source, self._computed, walk.count)
+            results.update(run_batches(self._session, source, self._computed, walk.count))
         for name in walk.slicer.outputs:
             if name not in results:
                 results[name] = override.get(name, walk.values.get(name, []))
-        return [{name: results[name][i] for name in walk.slicer.outputs} for i in range(walk.count)]
+        return [{name: np.asarray(results[name][i]) for name in walk.slicer.outputs} for i in range(walk.count)]

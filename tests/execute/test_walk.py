@@ -94,6 +94,18 @@ def test_node_by_node_equals_the_whole_run(name: str, whole: list[dict[str, np.n
     assert set(walk.values) == outputs
 
 
+def test_a_step_gives_what_compute_and_advance_give(name: str) -> None:
+    slicer, batches = Slicer(model_of(name)), batches_of(name)
+    slow, fast = Walk(slicer, batches), Walk(slicer, batches)
+    while slow.position < len(slow):
+        slow.advance(slow.compute())
+        fast.step()
+        assert fast.values.keys() == slow.values.keys()
+        for value, arrays in slow.values.items():
+            for found, expected in zip(fast.values[value], arrays, strict=True):
+                np.testing.assert_array_equal(found, expected)
+
+
 def test_only_what_is_still_needed_is_held(name: str) -> None:
     slicer = Slicer(model_of(name))
     walk = Walk(slicer, batches_of(name))

@@ -1,0 +1,67 @@
+"""Arrays held in fewer bytes while they wait for the nodes behind them."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ptqc.formats import QuantParams
+from ptqc.integer import quantize
+
+STEPS = 32767
+SMALLEST_SCALE = float(np.finfo(np.float32).smallest_normal)
+
+
+@dataclass(frozen=True, eq=False)
+class Kept:
+    """A float32 array as codes: real = scale · (code − zero_point). np.asarray gives it back."""
+
+    codes: np.ndarray
+    scale: float
+    zero_point: int = 0
+
+    @classmethod
+    def of(cls, array: np.ndarray, params: QuantParams | None = None) -> "Kept | np.ndarray":
+        """The array in its own 8-bit codes where it is quantized, else rounded to 16 bits of its largest magnitude.
+
+        Anything but float32, and what is not finite, is kept as it is.
+        """
+        if params is not None:
+            codes = quantize(array, params)
+            return cls(codes, params.scale, params.zero_point)
+        largest = float(np.abs(array).max(initial=0.0)) if array.dtype == np.float32 else np.nan
+        if not np.isfinite(largest):
+            return array
+        scale = max(float(np.float32(largest / STEPS)), SMALLEST_SCALE)
+        return cls(np.rint(array / np.float32(scale)).astype(np.int16), scale)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        """The real values, float32, always made anew."""
+        real = (self.codes.astype(np.float32) - np.float32(self.zero_point)) * np.float32(self.scale)
+        return real if dtype is None else real.astype(dtype)
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of the real values."""
+        return np.dtype(np.float32)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Sizes of the axes."""
+        return self.codes.shape
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return self.codes.ndim
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held."""
+        return self.codes.nbytes
+
+
+Held = np.ndarray | Kept

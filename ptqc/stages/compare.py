@@ -1,0 +1,27 @@
+"""Packed files against the float model, on held-back samples."""
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from ptqc.calibration.samples import Samples
+from ptqc.execute.onnxruntime import Runner
+from ptqc.loss import output_loss
+
+COMPARED_SAMPLES = 64
+
+
+class HeldBackLoss:
+    """Mean loss of a packed file: nats, or relative squared error."""
+
+    def __init__(self, model: ir.Model, held_back: Samples, kind: str) -> None:
+        self._samples = held_back[:COMPARED_SAMPLES]
+        real = Runner(model)
+        self._expected = [real.run(feeds) for feeds in self._samples]
+        self._loss = output_loss(model, self._expected, kind)
+
+    def __call__(self, data: bytes) -> float:
+        """Loss of a file's bytes."""
+        packed = Runner(onnx.load_from_string(data))
+        outputs = (packed.run(feeds) for feeds in self._samples)
+        return float(np.mean([self._loss(a, b) for a, b in zip(self._expected, outputs, strict=True)]))

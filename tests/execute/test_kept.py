@@ -1,0 +1,40 @@
+import numpy as np
+import pytest
+from graphs import noise
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ptqc.execute.kept import SMALLEST_SCALE, STEPS, Kept
+from ptqc.formats import UINT8, QuantParams
+from ptqc.integer import fake_quantize
+
+
+@given(st.floats(-30, 30), st.integers(0, 255), st.integers(0, 100))
+def test_a_quantized_tensor_loses_nothing_more(exponent: float, zero_point: int, seed: int) -> None:
+    params = QuantParams(UINT8, float(np.float32(2.0**exponent)), zero_point)
+    x = noise(3, 7, seed=seed, scale=params.scale * 100)
+    kept = Kept.of(x, params)
+    np.testing.assert_array_equal(np.asarray(kept), fake_quantize(x, params))
+    assert kept.nbytes == 21
+
+
+@given(st.floats(-37, 37), st.integers(0, 100))
+def test_other_values_are_within_half_a_step_of_16_bits(exponent: float, seed: int) -> None:
+    x = noise(4, 5, seed=seed, scale=10.0**exponent)
+    kept = Kept.of(x)
+    assert isinstance(kept, Kept)
+    assert (kept.nbytes, kept.shape, kept.ndim, len(kept), kept.dtype) == (40, (4, 5), 2, 4, np.float32)
+    largest = float(np.abs(x).max())
+    assert np.abs(np.asarray(kept) - x).max() <= 0.51 * max(largest / STEPS, SMALLEST_SCALE)
+
+
+@pytest.mark.parametrize(
+    "array", [np.zeros((0, 3), np.float32), np.zeros(4, np.float32), np.array([1e-44], np.float32)]
+)
+def test_nothing_and_next_to_nothing(array: np.ndarray) -> None:
+    np.testing.assert_allclose(np.asarray(Kept.of(array)), array, atol=1e-40)
+
+
+@pytest.mark.parametrize("array", [np.arange(5), np.array([True, False]), np.array([1.0, np.inf], np.float32)])
+def test_what_16_bits_do_not_hold_stays(array: np.ndarray) -> None:
+    assert Kept.of(array) is array
