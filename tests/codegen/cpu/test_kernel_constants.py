@@ -9,6 +9,9 @@ import pytest
 
 pytest.importorskip("tvm.tirx", reason="the cpu target needs Apache TVM")
 
+from graphs import noise, parse
+from lowering import quantized, samples
+from together import program_of
 from tvm.tirx.script import builder as T  # noqa: N812
 
 from ptqc import codebooks
@@ -135,3 +138,15 @@ def test_the_halves_of_a_weight_add_up_and_the_rest_is_zero() -> None:
     parts = np.moveaxis(made.order(made.codes).reshape(made.order.sizes), 5, 0).astype(int)
     assert np.abs(parts).max() <= 64
     assert sorted(parts.sum(0)[parts.sum(0) != 0]) == sorted(made.codes[made.codes != 0])
+
+
+@pytest.mark.parametrize("form", [codebook(3), pairs(5)], ids=str)
+def test_a_network_of_codebooks_takes_about_their_bits(form: Format, tmp_path: Path) -> None:
+    graph = (
+        "g (float[N, 32, 6, 6] x) => (float[N, 64, 6, 6] y) { a = Conv(x, u) y = Conv <pads = [1, 1, 1, 1]> (a, w) }"
+    )
+    weights = {"u": noise(64, 32, 1, 1), "w": noise(64, 64, 3, 3, scale=0.1)}
+    feeds = samples(2, 32, 6, 6)
+    program = program_of(quantized(parse(graph, **weights), feeds, forms=form), feeds, isa.AVX2, tmp_path / "job")
+    stored = sum(constants.stored_bytes(constant) for step in program.steps for constant in step.built.constants)
+    assert stored < 1.15 * sum(weight.size for weight in weights.values()) * form.bits_per_weight / 8
