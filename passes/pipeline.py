@@ -20,6 +20,7 @@ from ptqc.passes.float32_inside import Float32Inside
 from ptqc.passes.fold_affine import FoldAffine
 from ptqc.passes.fold_batch_norm import FoldBatchNorm
 from ptqc.passes.fold_constants import FoldConstants
+from ptqc.passes.fold_gemm_factors import FoldGemmFactors
 from ptqc.passes.fold_pad import FoldPad
 from ptqc.passes.global_pool import GlobalPool
 from ptqc.passes.inline_functions import InlineFunctions
@@ -52,6 +53,7 @@ def default_rewrites() -> tuple[Rewrite, ...]:
         ExplicitPadding(),
         GlobalPool(),
         Flatten(),
+        FoldGemmFactors(),
         LinearLayers(),
         FoldPad(),
         FoldBatchNorm(),

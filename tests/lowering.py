@@ -7,7 +7,7 @@ import numpy as np
 import onnx_ir as ir
 from graphs import noise
 
-from ptqc import grids
+from ptqc import codebooks, grids
 from ptqc.calibration.ranges import affine_params
 from ptqc.execute.onnxruntime import Feeds, Runner, session_options
 from ptqc.execute.walk import Slicer
@@ -95,6 +95,13 @@ def rounded(model: ir.Model, weight: Weight, form: Format) -> Solution:
     match str(form.family):
         case "int":
             return Solution(form, *grids.round_nearest(values, weight.channel_axis, form), weight.channel_axis)
+        case "codebook":
+            return Solution(form, *codebooks.round_nearest(values, weight.channel_axis, form), weight.channel_axis)
+        case "pairs":
+            rows = values.reshape(len(values), -1)
+            book, scale = codebooks.fit(rows, np.ones((1, rows.shape[1]), np.float32), form)
+            codes = book.nearest((rows / scale[:, None]).reshape(len(rows), -1, form.group))
+            return Solution(form, codes.reshape(values.shape).astype(np.int8), scale, weight.channel_axis)
         case "palette":
             found = palette(weight, values)
             assert found is not None

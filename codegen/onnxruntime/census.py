@@ -42,12 +42,7 @@ def take(proto: onnx.ModelProto, expected: Mapping[str, tuple[str, str]]) -> Cen
     named = onnx.ModelProto()
     named.CopyFrom(proto)
     marks = _mark(named.graph, expected)
-    with tempfile.TemporaryDirectory(prefix="ptqc-") as folder:
-        path = Path(folder) / "optimized.onnx"
-        options = session_options()
-        options.optimized_model_filepath = str(path)
-        ort.InferenceSession(named.SerializeToString(), options, providers=["CPUExecutionProvider"])
-        graph = onnx.load(path).graph
+    graph = _optimized(named)
     found = {node.name.partition(MARK)[0]: node.op_type for node in graph.node if MARK in node.name}
     missed = {}
     for node, (operator, _) in expected.items():
@@ -55,6 +50,20 @@ def take(proto: onnx.ModelProto, expected: Mapping[str, tuple[str, str]]) -> Cen
         if kernel not in INTEGER_KERNELS[operator]:
             missed[node] = kernel
     return Census(dict(sorted(Counter(n.op_type for n in graph.node).items())), missed)
+
+
+def values(proto: onnx.ModelProto) -> set[str]:
+    """Names of what the optimized graph's nodes make: what no kernel keeps to itself."""
+    return {name for node in _optimized(proto).node for name in node.output}
+
+
+def _optimized(proto: onnx.ModelProto) -> onnx.GraphProto:
+    with tempfile.TemporaryDirectory(prefix="ptqc-") as folder:
+        path = Path(folder) / "optimized.onnx"
+        options = session_options()
+        options.optimized_model_filepath = str(path)
+        ort.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        return onnx.load(path).graph
 
 
 def _mark(graph: onnx.GraphProto, expected: Mapping[str, tuple[str, str]]) -> dict[str, str]:

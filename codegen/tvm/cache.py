@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ptqc.codegen.tvm import package
-from ptqc.codegen.tvm.constants import Scaled, Stored
+from ptqc.codegen.tvm.constants import Arranged, Scaled, Stored
 from ptqc.codegen.tvm.isa import Isa
 from ptqc.codegen.tvm.program import Program
 from ptqc.native import LIBRARY, PACKAGE
@@ -54,10 +54,13 @@ def _key(program: Program, module: Any, isa: Isa) -> dict[str, str]:
 
 
 def _add(digest: Any, constant: Stored) -> None:
-    if isinstance(constant, Scaled):
-        digest.update(f"{constant.panels} panels".encode())
-        _add(digest, constant.codes)
-        _add(digest, constant.scale)
-    else:
-        digest.update(f"{constant.dtype}{constant.shape}".encode())
-        digest.update(constant.tobytes())
+    match constant:
+        case Scaled():
+            digest.update(f"{constant.panels} panels".encode())
+            _add(digest, constant.codes)
+            _add(digest, constant.scale)
+        case Arranged():  # their order is in the code of `prepare`
+            _add(digest, constant.codes)
+        case _:
+            digest.update(f"{constant.dtype}{constant.shape}".encode())
+            digest.update(constant.tobytes())

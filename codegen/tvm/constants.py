@@ -1,21 +1,81 @@
 """Constants of kernels: how they lie in the file, and what makes them ready when it is loaded.
 
-Codes that fit in fewer than 8 bits are stored as bit planes. Low-bit weights of a layer that computes in float32 are
-stored as codes and scales.
+Weights lie in the order of the model as indices of few bits, those of a layer that computes in float32 with their
+scales; loading puts them in the order in which the kernel reads them.
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from ptqc.codegen.onnxruntime import planes
+from ptqc.codegen.tvm.indexed import Indexed, smallest
+
+
+class Source(NamedTuple):
+    """Where a number comes from: its place in the model's order.
+
+    limits: (index, size) pairs; where an index is beyond its size, the number is zero. part: 0 for the lower half of
+    the code, 1 for the rest.
+    """
+
+    offset: Any
+    limits: Sequence[tuple[Any, int]] = ()
+    part: Any = None
 
 
 @dataclass(frozen=True)
-class Scaled:
-    """float32 weights (panels, depth, width) that are int8 codes times one scale for each (panel, width)."""
+class Order:
+    """The order in which a kernel reads numbers. sizes: of its loops, the slowest first. source: of their indices.
+
+    `source` is arithmetic that takes NumPy arrays and TIR expressions alike.
+    """
+
+    sizes: tuple[int, ...]
+    source: Callable[[Sequence[Any]], Source]
+
+    def __call__(self, values: np.ndarray) -> np.ndarray:
+        """The numbers (contiguous) in this order, flat."""
+        axes = np.ogrid[tuple(slice(size) for size in self.sizes)]
+        found = self.source([axis.astype(np.int32) for axis in axes])
+        inside = np.ones((1,) * len(self.sizes), bool)
+        for index, size in found.limits:
+            inside = inside & (index < size)
+        taken = np.where(inside, values.reshape(-1)[np.where(inside, found.offset, 0)], values.dtype.type(0))
+        return np.ascontiguousarray(taken if found.part is None else half(taken, found.part)).reshape(-1)
+
+
+def half(code: Any, part: Any) -> Any:
+    """The lower half of a code, or the rest."""
+    return code // 2 + part * (code - code // 2 * 2)
+
+
+@dataclass(frozen=True, eq=False)
+class Arranged:
+    """int8 codes as the model has them, and the order in which the kernel reads them."""
 
     codes: np.ndarray
+    order: Order
+
+    @property
+    def size(self) -> int:
+        """Codes that the kernel reads."""
+        return prod(self.order.sizes)
+
+    @cached_property
+    def indexed(self) -> Indexed:
+        """The codes as they lie in the file."""
+        return smallest(self.codes)
+
+
+@dataclass(frozen=True, eq=False)
+class Scaled:
+    """float32 weights (panels, depth, width) that are codes times one scale for each (panel, width)."""
+
+    codes: Arranged
     scale: np.ndarray
     panels: int
 
@@ -30,24 +90,15 @@ class Scaled:
         return int(self.codes.size // self.scale.size)
 
 
-Stored = np.ndarray | Scaled
-
-
-def bits_of(codes: np.ndarray) -> int:
-    """The fewest bits that hold signed codes, 2 to 8."""
-    low, high = int(codes.min(initial=0)), int(codes.max(initial=0))
-    return next(bits for bits in range(2, 9) if -(2 ** (bits - 1)) <= low and high < 2 ** (bits - 1))
-
-
-def pack(codes: np.ndarray, bits: int) -> tuple[np.ndarray, ...]:
-    """Planes of int8 codes."""
-    return planes.pack(codes.astype(np.int16) + 2 ** (bits - 1), bits)
+Stored = np.ndarray | Arranged | Scaled
 
 
 def stored_bytes(constant: Stored) -> int:
     """Bytes in the file."""
-    if isinstance(constant, Scaled):
-        return stored_bytes(constant.codes) + constant.scale.nbytes
-    if constant.dtype != np.int8:
-        return int(constant.nbytes)
-    return planes.packed_bytes(constant.size, bits_of(constant))
+    match constant:
+        case Arranged():
+            return constant.indexed.nbytes
+        case Scaled():
+            return stored_bytes(constant.codes) + constant.scale.nbytes
+        case _:
+            return int(constant.nbytes)

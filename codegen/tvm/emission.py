@@ -71,6 +71,8 @@ class Emission:
     def read(self, value: ir.Value | None) -> str:
         """The name of a value's buffer; codes become real values where somebody asks for those."""
         name = str(value.name) if value is not None else ""
+        if name in self.layouts and self.layouts[name].dtype == "int64":
+            raise Declined(f"its input {name} is whole numbers, which only places of a table have a kernel for")
         if name in self.layouts:
             return name
         node = value.producer() if value is not None else None
@@ -80,6 +82,13 @@ class Emission:
         layout = replace(self.layouts[source], dtype="float32", outside=False)
         kernel = pointwise.dequantize(self.layouts[source], layout, self.isa, params.scale, params.zero_point)
         return self.add(kernel, [source], name, layout)
+
+    def places(self, value: ir.Value | None) -> str:
+        """The name of an input that holds places of a table."""
+        name = str(value.name) if value is not None else ""
+        if name not in self.layouts or self.layouts[name].dtype != "int64":
+            raise Declined(f"its places {name} are computed")
+        return name
 
     def inside(self, name: str) -> str:
         """The value with its channels last."""

@@ -20,7 +20,7 @@ from ptqc.lowered import Lowered
 from ptqc.nodes import constant, only_consumer
 from ptqc.operators import LAYERS
 
-DTYPES = {ir.DataType.FLOAT: "float32", ir.DataType.UINT8: "uint8"}
+DTYPES = {ir.DataType.FLOAT: "float32", ir.DataType.UINT8: "uint8", ir.DataType.INT64: "int64"}
 
 KERNELS: Mapping[str, Callable[[Emission, reference.Step], None]] = {
     "Conv": layers.integer_conv,
@@ -70,7 +70,8 @@ def program(lowered: Lowered, shapes: Mapping[str, tuple[int, ...]], isa: Isa) -
     graph = lowered.model.graph
     for value in graph.inputs:
         if value.dtype not in DTYPES:
-            raise TargetError(f"the input {value.name} is {value.dtype}; the cpu target takes float32 and uint8")
+            taken = ", ".join(DTYPES.values())
+            raise TargetError(f"the input {value.name} is {value.dtype}; the cpu target takes {taken}")
         emission.layouts[str(value.name)] = _input(emission, value)
     kernels = {step.node: step for step in reference.steps(lowered)}
     done: set[ir.Node] = set()

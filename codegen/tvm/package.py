@@ -6,21 +6,21 @@ Its functions: `prepare` unpacks the constants, `workspace` makes the memory of 
 import os
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from ptqc.codegen.tvm import constants
-from ptqc.codegen.tvm.constants import Scaled, Stored
+from ptqc.codegen.tvm.constants import Arranged, Scaled, Stored
 from ptqc.codegen.tvm.families import unpack
+from ptqc.codegen.tvm.indexed import Indexed
 from ptqc.codegen.tvm.isa import Isa
 from ptqc.codegen.tvm.layout import Layout
 from ptqc.codegen.tvm.memory import plan
 from ptqc.codegen.tvm.program import Program
 from ptqc.errors import TargetError
 from ptqc.native import machine
+
+BYTE = 8
 
 
 def module(program: Program) -> Any:
@@ -55,17 +55,32 @@ def _ready(builder: Any, kernel: Any, constant: Stored) -> Any:
     """A constant as kernels take it."""
     from tvm import relax
 
-    if isinstance(constant, Scaled):
-        codes = _ready(builder, kernel, constant.codes)
-        name, function = unpack.real(constant.panels, constant.depth, constant.width)
-        sizes = relax.TensorType((constant.codes.size,), "float32")
-        return builder.emit(relax.call_tir(kernel(name, function), [codes, relax.const(constant.scale)], sizes))
-    bits = constants.bits_of(constant) if constant.dtype == np.int8 else 8
-    if bits == 8 or constant.size % 8:
-        return builder.emit(relax.const(constant))
-    name, function = unpack.codes(bits, constant.size)
-    planes = [relax.const(plane) for plane in constants.pack(constant, bits)]
-    return builder.emit(relax.call_tir(kernel(name, function), planes, relax.TensorType((constant.size,), "int8")))
+    def call(made: tuple[str, Any], arguments: Sequence[Any], size: int, dtype: str) -> Any:
+        return builder.emit(relax.call_tir(kernel(*made), arguments, relax.TensorType((size,), dtype)))
+
+    match constant:
+        case Scaled():
+            made = unpack.real(constant.panels, constant.depth, constant.width)
+            given = [_ready(builder, kernel, constant.codes), relax.const(constant.scale)]
+            return call(made, given, constant.codes.size, "float32")
+        case Arranged():
+            indexed = constant.indexed
+            index, count = _indices(call, indexed)
+            levels = [] if indexed.levels is None else [relax.const(indexed.levels.reshape(-1))]
+            return call(unpack.codes(indexed, count, constant.order), [index, *levels], constant.size, "int8")
+        case _:
+            return builder.emit(relax.const(constant))
+
+
+def _indices(call: Callable[..., Any], indexed: Indexed) -> tuple[Any, int]:
+    """Indices of codes and their number, padding included."""
+    from tvm import relax
+
+    given = [relax.const(plane) for plane in indexed.planes]
+    if indexed.bits == BYTE:
+        return given[0], indexed.planes[0].size
+    count = sum(plane.size for plane in indexed.planes) * BYTE // indexed.bits
+    return call(unpack.indices(indexed.bits, count), given, count, "uint8"), count
 
 
 def _main(builder: Any, kernel: Any, program: Program, ready: Sequence[Any]) -> None:

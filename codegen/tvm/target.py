@@ -15,6 +15,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ptqc import errors
+from ptqc.codegen.onnxruntime.census import values
 from ptqc.codegen.onnxruntime.export import Exported
 from ptqc.codegen.tvm import worker
 from ptqc.codegen.tvm.edges import edges, extents
@@ -75,15 +76,15 @@ def _write_job(
     isa: str,
     store: Path | None = None,
 ) -> None:
-    taps = {name: exported.renamed[name] for name in _compared(lowered) if name in exported.renamed}
+    taps = _compared(lowered, exported)
     inside = [str(v.name) for node in lowered.model.graph for v in node.outputs if v.name]
     shapes = {name: value.shape for name, value in Runner(lowered.model, inside).run(samples[0]).items()}
     shapes |= {name: value.shape for name, value in samples[0].items()}
     runner, seen = Runner(exported.proto, list(taps.values())), extents(samples)
     for index, feeds in enumerate([*samples, *(feeds for _, feeds in edges(seen))]):
         found = runner.run(feeds)
-        values = {**feeds, **{name: found[short] for name, short in taps.items()}}
-        np.savez(folder / worker.VALUES.format(index), **values)  # type: ignore[arg-type]
+        kept = {**feeds, **{name: found[short] for name, short in taps.items()}}
+        np.savez(folder / worker.VALUES.format(index), **kept)  # type: ignore[arg-type]
     ir.save(lowered.model, folder / worker.LOWERED)
     job = {
         "isa": isa,
@@ -96,16 +97,22 @@ def _write_job(
     (folder / worker.JOB).write_text(json.dumps(job))
 
 
-def _compared(lowered: Lowered) -> list[str]:
-    """Codes, outputs, and what float operators make; not what an integer kernel only passes through."""
+def _compared(lowered: Lowered, exported: Exported) -> dict[str, str]:
+    """Outputs, codes, and what float operators make, with their names in the file.
+
+    What lies inside an integer kernel is left out: as an output of ONNX Runtime it would keep the kernel from being.
+    """
+    apart = values(exported.proto)
     found = [str(value.name) for value in lowered.model.graph.outputs]
     for node in lowered.model.graph:
+        reads_codes = any(codes_of(value) for value in node.inputs)
         for value in node.outputs:
-            reads_codes = any(codes_of(v) for v in node.inputs)
-            is_real = value.dtype == ir.DataType.FLOAT and node.op_type != "DequantizeLinear" and not reads_codes
-            if value.dtype == ir.DataType.UINT8 or is_real:
-                found.append(str(value.name))
-    return list(dict.fromkeys(found))
+            name = str(value.name)
+            is_real = value.dtype == ir.DataType.FLOAT and node.op_type != "DequantizeLinear"
+            is_apart = not reads_codes or exported.renamed.get(name) in apart
+            if value.dtype == ir.DataType.UINT8 or (is_real and is_apart):
+                found.append(name)
+    return {name: exported.renamed[name] for name in found if name in exported.renamed}
 
 
 def _run(folder: Path, time_limit: float) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from ptqc.codegen.tvm.constants import Scaled
+from ptqc.codegen.tvm.constants import Arranged, Scaled
 from ptqc.codegen.tvm.emission import Emission
 from ptqc.codegen.tvm.emitters.sliding import slide
 from ptqc.codegen.tvm.families import Declined, dense, depthwise, matmul
@@ -127,7 +127,7 @@ def _packed(emission: Emission, node: ir.Node, loops: dense.Dense) -> Scaled | N
     array, scale = emission.number(codes), emission.number(maker.inputs[1])
     planes = array.reshape(*array.shape[:2], *loops.window.kernel)
     channels = loops.pack_channels(np.broadcast_to(scale, (len(array),)).astype(np.float32))
-    return Scaled(loops.pack(planes.astype(np.int8)), channels, loops.groups * loops.panels)
+    return Scaled(Arranged(planes.astype(np.int8), loops.order), channels, loops.groups * loops.panels)
 
 
 def _with_zero_point(weights: np.ndarray, bias: np.ndarray | None, zero_point: int) -> np.ndarray:

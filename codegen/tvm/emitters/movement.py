@@ -5,12 +5,13 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
+from ptqc.codegen.tvm.constants import Arranged, Order, Scaled, Source
 from ptqc.codegen.tvm.emission import Emission
 from ptqc.codegen.tvm.emitters.sliding import slide
 from ptqc.codegen.tvm.families import Declined, move, pool
 from ptqc.codegen.tvm.layout import Layout
 from ptqc.codegen.tvm.oracle import compute, standalone
-from ptqc.nodes import input_of, integer, integers, text
+from ptqc.nodes import input_of, integer, integers, producer, text
 
 # Below every code and every float32: what a largest-of-window ignores.
 LOWEST = {"uint8": 0.0, "float32": -3.4028235e38}
@@ -58,6 +59,9 @@ def pad(emission: Emission, node: ir.Node) -> None:
 
 def gather(emission: Emission, node: ir.Node) -> None:
     """Gather of constant places along any axis but the batch: a list of places, or one that takes the axis away."""
+    if emission.is_constant(node.inputs[0]):
+        _look_up(emission, node)
+        return
     source = emission.operand(node.inputs[0])
     sizes = emission.layouts[source].shape
     axis = integer(node, "axis", 0) % (len(sizes) + 1)
@@ -72,6 +76,28 @@ def gather(emission: Emission, node: ir.Node) -> None:
         return
     maps = [places if i == axis - 1 else np.arange(size) for i, size in enumerate(sizes)]
     emission.apply(node, lambda x, y: move.nearest(x, y, maps), source)
+
+
+def _look_up(emission: Emission, node: ir.Node) -> None:
+    """Gather of rows of a constant table at places that are an input of the model: an embedding."""
+    table, places = emission.number(node.inputs[0]), emission.places(node.inputs[1])
+    if integer(node, "axis", 0) % table.ndim or table.dtype != np.float32:
+        raise Declined("only rows of a float32 table have a kernel")
+    layout = Layout(emission.shape(node.outputs[0]), "float32", plain=True)
+    kernel = move.look_up(emission.layouts[places], layout, _stored(emission, node.inputs[0]) or table, len(table))
+    emission.add(kernel, [places], str(node.outputs[0].name), layout)
+
+
+def _stored(emission: Emission, table: ir.Value | None) -> Scaled | None:
+    """The stored codes of a table with a scale for each row, if that is how it lies in the file."""
+    maker = producer(table, "DequantizeLinear")
+    if maker is None or integer(maker, "axis", 1) != 0:
+        return None
+    codes, scale = emission.number(maker.inputs[0]), emission.number(maker.inputs[1])
+    if codes.dtype != np.int8 or scale.size != len(codes):
+        return None
+    order = Order((codes.size,), lambda place: Source(place[0]))
+    return Scaled(Arranged(codes, order), scale.astype(np.float32).reshape(-1), len(codes))
 
 
 def repeat(emission: Emission, node: ir.Node) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ptqc.codegen.tvm.constants import Scaled, Stored
+from ptqc.codegen.tvm.constants import Arranged, Scaled, Stored
 from ptqc.codegen.tvm.kernel import Argument, Constant, write
 from ptqc.codegen.tvm.layout import Layout
 
@@ -31,13 +31,16 @@ class Built:
 
 def build(family: str, inputs: Sequence[Layout], constants: Sequence[Stored], output: Layout, body: Any) -> Built:
     """Write the kernel of a family; see `kernel.write` for `body`."""
-    flat = tuple(c if isinstance(c, Scaled) else np.ascontiguousarray(c).reshape(-1) for c in constants)
+    flat = tuple(np.ascontiguousarray(c).reshape(-1) if isinstance(c, np.ndarray) else c for c in constants)
     shapes: list[Argument] = [*inputs, *(_declared(constant) for constant in flat), output]
     name, function = write(family, shapes, body)
     return Built(name, function, flat)
 
 
 def _declared(constant: Stored) -> Constant:
-    if isinstance(constant, Scaled):
-        return Constant("float32", constant.codes.size)
+    match constant:
+        case Scaled():
+            return Constant("float32", constant.codes.size)
+        case Arranged():
+            return Constant("int8", constant.size)
     return Constant(str(constant.dtype), constant.size)

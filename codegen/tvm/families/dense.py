@@ -5,6 +5,7 @@ window. The input is padded already and has its channels last, so that a row of 
 as nothing lies between its taps; no window is ever copied. Weights lie in the order in which the loops read them.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 from tvm.tirx.script import builder as T  # noqa: N812
 
-from ptqc.codegen.tvm.constants import Scaled
+from ptqc.codegen.tvm.constants import Arranged, Order, Scaled, Source, Stored
 from ptqc.codegen.tvm.families import Built, build
 from ptqc.codegen.tvm.isa import DOT, Isa
 from ptqc.codegen.tvm.kernel import fill, rows, span, to_codes, vector
@@ -91,20 +92,22 @@ class Dense:
         rows, columns, _ = self.runs
         return rows * columns * self.depth * self.parts * self.blocking[1] * self.isa.lanes * self.unit
 
-    def pack(self, weights: np.ndarray) -> np.ndarray:
-        """Weights (outputs, inputs of a group, *kernel) in loop order: group, panel, run, unit, part, channel, tap."""
-        rows, columns, length = self.runs
+    @property
+    def order(self) -> Order:
+        """Of weights (outputs, inputs of a group, *kernel): group, panel, run, unit, part, channel, tap."""
+        rows, columns, _ = self.runs
         width = self.blocking[1] * self.isa.lanes
-        runs = weights.reshape(self.groups, self.group_outputs, self.group_inputs, *self.window.kernel)
-        runs = runs.transpose(0, 1, 3, 4, 2).reshape(self.groups, self.group_outputs, rows, columns, length)
-        missing = (self.panels * width - self.group_outputs, self.depth * self.unit - length)
-        runs = np.pad(runs, ((0, 0), (0, missing[0]), (0, 0), (0, 0), (0, missing[1])))
-        runs = runs.reshape(self.groups, self.panels, width, rows, columns, self.depth, self.unit)
-        ordered = runs.transpose(0, 1, 3, 4, 5, 2, 6)
-        if self.parts == 1:
-            return np.ascontiguousarray(ordered).reshape(-1)
-        low = ordered // 2
-        return np.ascontiguousarray(np.stack([low, ordered - low], axis=5)).reshape(-1)
+        return Order((self.groups, self.panels, rows, columns, self.depth, self.parts, width, self.unit), self._source)
+
+    def _source(self, place: Sequence[Any]) -> Source:
+        group, panel, row, column, step, part, channel, tap = place
+        output = panel * (self.blocking[1] * self.isa.lanes) + channel
+        along = step * self.unit + tap
+        column = column + along // self.group_inputs
+        plane = (group * self.group_outputs + output) * self.group_inputs + along % self.group_inputs
+        offset = (plane * self.window.kernel[0] + row) * self.window.kernel[1] + column
+        limits = (output, self.group_outputs), (along, self.runs[2])
+        return Source(offset, limits, part if self.parts > 1 else None)
 
     def pack_channels(self, values: np.ndarray) -> np.ndarray:
         """One number per output channel in the order of the panels."""
@@ -126,8 +129,8 @@ def integer(
     bias: int32 (outputs), with the input's zero point already in it. factor: float32 (outputs), s_x · s_w / s_y or
     s_x · s_w.
     """
-    constants = [
-        loops.pack(weights.astype(np.int8)),
+    constants: list[Stored] = [
+        Arranged(weights.astype(np.int8), loops.order),
         loops.pack_channels(bias.astype(np.int32)),
         loops.pack_channels(factor.astype(np.float32)),
         np.array([zero_point], np.float32),
@@ -143,7 +146,7 @@ def integer(
 
 def real(x: Layout, y: Layout, loops: Dense, weights: np.ndarray | Scaled, bias: np.ndarray) -> Built:
     """The same in float32; weights may be codes and scales that are packed already."""
-    ready = weights if isinstance(weights, Scaled) else loops.pack(weights.astype(np.float32))
+    ready = weights if isinstance(weights, Scaled) else loops.order(weights.astype(np.float32))
     constants = [ready, loops.pack_channels(bias.astype(np.float32))]
     return build("dense_float", [x], constants, y, _body(loops, y, lambda total, _channel: total))
 

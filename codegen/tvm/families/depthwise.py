@@ -1,10 +1,12 @@
 """Convolutions with one input and one output channel per group: vectors run over channels."""
 
+from math import prod
 from typing import Any
 
 import numpy as np
 from tvm.tirx.script import builder as T  # noqa: N812
 
+from ptqc.codegen.tvm.constants import Arranged, Order, Source, Stored
 from ptqc.codegen.tvm.families import Built, build
 from ptqc.codegen.tvm.isa import Isa
 from ptqc.codegen.tvm.kernel import fill, rows, span, to_codes, vector
@@ -31,8 +33,8 @@ def integer(
         scaled = T.Cast(vector("float32", lanes), total) * factors[span(channel, lanes)]
         return to_codes(T.nearbyint(scaled) + fill(zero[0], lanes), lanes)
 
-    constants = [
-        _pack(weights.astype(np.int8)),
+    constants: list[Stored] = [
+        Arranged(weights.astype(np.int8), _order(window)),
         bias.astype(np.int32),
         factor.astype(np.float32),
         np.array([zero_point], np.float32),
@@ -43,14 +45,15 @@ def integer(
 def real(x: Layout, y: Layout, window: Window, isa: Isa, weights: np.ndarray, bias: np.ndarray) -> Built:
     """The same in float32."""
     lanes = min(isa.lanes, window.channels)
-    constants = [_pack(weights.astype(np.float32)), bias.astype(np.float32)]
+    constants = [_order(window)(weights.astype(np.float32)), bias.astype(np.float32)]
     body = _body(window, lanes, "float32", lambda total, _channel: total)
     return build("depthwise_float", [x], constants, y, body)
 
 
-def _pack(weights: np.ndarray) -> np.ndarray:
+def _order(window: Window) -> Order:
     """Taps first, channels last."""
-    return np.ascontiguousarray(weights.reshape(len(weights), -1).T)
+    taps = prod(window.kernel)
+    return Order((taps, window.channels), lambda place: Source(place[1] * taps + place[0]))
 
 
 def _body(window: Window, lanes: int, dtype: str, settle: Any) -> Any:

@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 from tvm.tirx.script import builder as T  # noqa: N812
 
+from ptqc.codegen.tvm.constants import Stored
 from ptqc.codegen.tvm.families import Built, build
-from ptqc.codegen.tvm.kernel import elements
+from ptqc.codegen.tvm.kernel import elements, rows
 from ptqc.codegen.tvm.layout import Layout
 
 Place = Sequence[Any]
@@ -83,6 +84,20 @@ def nearest(x: Layout, y: Layout, maps: Sequence[np.ndarray]) -> Built:
             T.buffer_store(out, source[sample, x.offset(place)], [sample, offset])
 
     return build("nearest", [x], [m.astype(np.int32) for m in maps], y, body)
+
+
+def look_up(places: Layout, y: Layout, table: Stored, count: int) -> Built:
+    """Rows of a table (count, …) at the places; those below 0 count from the end, those beyond it give its ends."""
+    width = y.elements // places.elements
+
+    def body(batch: Any, given: Any, values: Any, out: Any) -> None:
+        with rows(batch, places.elements, y.elements) as (sample, place):
+            found = T.min(T.max(given[sample, place], T.int64(-count)), T.int64(count - 1))
+            row = T.Bind(T.Cast("int32", T.Select(found < T.int64(0), found + T.int64(count), found)))
+            with T.serial(width) as column:
+                T.buffer_store(out, values[row * width + column], [sample, place * width + column])
+
+    return build("look_up", [places], [table], y, body)
 
 
 def concat(inputs: Sequence[Layout], y: Layout, axis: int) -> Built:

@@ -1,15 +1,20 @@
-"""Constants from their packed form, when the library is loaded: bit planes to codes, codes to real weights."""
+"""Constants from their packed form, when the library is loaded: bit planes to indices to codes to real weights."""
 
+from collections.abc import Sequence
+from contextlib import ExitStack
+from math import prod
 from typing import Any
 
 from tvm.tirx.script import builder as T  # noqa: N812
 
 from ptqc.codegen.onnxruntime.planes import planes_of
+from ptqc.codegen.tvm.constants import Order, half
+from ptqc.codegen.tvm.indexed import Indexed
 from ptqc.codegen.tvm.kernel import Constant, write
 
 
-def codes(bits: int, size: int) -> tuple[str, Any]:
-    """Kernel from the planes of `size` codes (a multiple of 8) to int8 codes, offset by half their range."""
+def indices(bits: int, size: int) -> tuple[str, Any]:
+    """Kernel from the planes of `size` indices (a multiple of 8) to the indices."""
     widths = planes_of(bits)
     planes = [Constant("uint8", size * width // 8) for width in widths]
 
@@ -24,10 +29,43 @@ def codes(bits: int, size: int) -> tuple[str, Any]:
                     piece = T.shift_right(T.Cast("int32", plane[index]), T.int32(part * width))
                     piece = T.shift_left(T.bitwise_and(piece, T.int32(2**width - 1)), T.int32(shift))
                     place = part * length + index
-                    start = T.int32(-(2 ** (bits - 1))) if shift + width == bits else T.Cast("int32", out[place])
-                    T.buffer_store(out, T.Cast("int8", start + piece), [place])
+                    start = T.int32(0) if shift + width == bits else T.Cast("int32", out[place])
+                    T.buffer_store(out, T.Cast("uint8", start + piece), [place])
 
-    return write(f"unpack{bits}", [*planes, Constant("int8", size)], body)
+    return write(f"unpack{bits}", [*planes, Constant("uint8", size)], body)
+
+
+def codes(indexed: Indexed, count: int, order: Order) -> tuple[str, Any]:
+    """Kernel from `count` indices, and the levels if there are any, to int8 codes in an order."""
+
+    def body(_batch: Any, index: Any, *rest: Any) -> None:
+        *levels, out = rest
+        with ExitStack() as loops:
+            place = [loops.enter_context(T.serial(size)) for size in order.sizes]
+            found = order.source(place)
+            code = _code(indexed, index, levels, found.offset)
+            for position, size in found.limits:
+                code = T.if_then_else(position < size, code, T.int32(0))
+            code = code if found.part is None else half(code, found.part)
+            T.buffer_store(out, T.Cast("int8", code), [_flat(place, order.sizes)])
+
+    levels = [] if indexed.levels is None else [Constant("int8", indexed.levels.size)]
+    return write("arrange", [Constant("uint8", count), *levels, Constant("int8", prod(order.sizes))], body)
+
+
+def _code(indexed: Indexed, index: Any, levels: Sequence[Any], offset: Any) -> Any:
+    """The code at an offset in the model's order, as int32."""
+    if not levels:
+        return T.Cast("int32", index[offset]) - 2 ** (indexed.bits - 1)
+    group = indexed.group
+    return T.Cast("int32", levels[0][T.Cast("int32", index[offset // group]) * group + offset % group])
+
+
+def _flat(place: Sequence[Any], sizes: Sequence[int]) -> Any:
+    total: Any = 0
+    for index, size in zip(place, sizes, strict=True):
+        total = total * size + index
+    return total
 
 
 def real(panels: int, depth: int, width: int) -> tuple[str, Any]:

@@ -291,20 +291,20 @@ STEPS: dict[Callable[[Drawing], None], int] = {
 
 
 def head(d: Drawing) -> None:
-    """Products; only the last may have factors: ONNX Runtime quantizes the weights of such a Gemm between codes."""
+    """Products of vectors."""
     if d.likely(0.7) and d.rank > 0:
         d.add("GlobalAveragePool", [d.value])
     if d.rank > 0:
         d.add("Flatten", [d.value])
     for _ in range(d.whole(0, 2)):
-        product(d, 1.0, 1.0)
+        product(d)
         if d.likely(0.5):
             activation(d)
-    product(d, *(float(d.one_of(1.0, 1.0, 0.7, -1.5)) for _ in range(2)))  # type: ignore[arg-type]
+    product(d)
 
 
-def product(d: Drawing, alpha: float, beta: float) -> None:
-    """A matrix product with a bias or without."""
+def product(d: Drawing) -> None:
+    """A matrix product with a bias or without, and with factors or without."""
     inputs, outputs = d.shape[1], int(d.one_of(*PRIMES))  # type: ignore[call-overload]
     weight = d.noise(inputs, outputs, scale=_gain(d, inputs))
     if d.likely(0.3):
@@ -315,6 +315,7 @@ def product(d: Drawing, alpha: float, beta: float) -> None:
     operands = [d.value, d.constant(np.ascontiguousarray(weight.T) if is_turned else weight)]
     if d.likely(0.7):
         operands.append(d.constant(d.noise(outputs)))
+    alpha, beta = (float(d.one_of(1.0, 1.0, 0.7, -1.5)) for _ in range(2))  # type: ignore[arg-type]
     d.add("Gemm", operands, transB=int(is_turned), alpha=alpha, beta=beta)
 
 

@@ -1,5 +1,6 @@
 """Constants are stored in few bytes and come back exactly when the library is loaded."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,62 +9,116 @@ import pytest
 
 pytest.importorskip("tvm.tirx", reason="the cpu target needs Apache TVM")
 
+from graphs import noise, parse
+from lowering import quantized, samples
+from together import program_of
 from tvm.tirx.script import builder as T  # noqa: N812
 
+from ptqc import codebooks
+from ptqc.codegen.onnxruntime import planes
 from ptqc.codegen.tvm import constants, isa, worker
-from ptqc.codegen.tvm.constants import Scaled, Stored
-from ptqc.codegen.tvm.families import build
+from ptqc.codegen.tvm.constants import Arranged, Order, Scaled, Source, Stored
+from ptqc.codegen.tvm.families import build, dense
+from ptqc.codegen.tvm.indexed import Indexed, smallest
 from ptqc.codegen.tvm.layout import Layout
 from ptqc.codegen.tvm.program import Program, Step
+from ptqc.codegen.tvm.window import Window
+from ptqc.formats import Format, codebook, pairs
 
 WIDTHS = range(2, 9)
+CODEBOOKS = [*(codebook(bits) for bits in range(2, 5)), *(pairs(bits) for bits in range(3, 9))]
 
 
 def every_code(bits: int, size: int = 200) -> np.ndarray:
     low, high = -(2 ** (bits - 1)), 2 ** (bits - 1)
     codes = np.random.default_rng(bits).integers(low, high, size)
-    codes[:2] = low, high - 1
+    codes[: high - low] = np.arange(low, high)[:size]
     return codes.astype(np.int8)
 
 
+def from_a_codebook(form: Format, size: int = 4000) -> np.ndarray:
+    random = np.random.default_rng(form.bits)
+    levels = random.integers(-codebooks.REACH, codebooks.REACH + 1, (2**form.bits, form.group))
+    return levels[random.integers(0, len(levels), size // form.group)].reshape(-1).astype(np.int8)
+
+
+def looked_up(found: Indexed, size: int) -> np.ndarray:
+    """The oracle of what kernels do."""
+    index = planes.unpack(found.planes, found.bits, -(-size // found.group)) if found.bits < 8 else found.planes[0]
+    codes = index.astype(int) - 2 ** (found.bits - 1) if found.levels is None else found.levels[index]
+    return codes.reshape(-1)
+
+
 @pytest.mark.parametrize("bits", WIDTHS)
-def test_the_fewest_bits_are_found(bits: int) -> None:
-    low, high = -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
-    assert constants.bits_of(np.array([low], np.int8)) == bits
-    assert constants.bits_of(np.array([high], np.int8)) == bits
-    if bits < 8:
-        assert constants.bits_of(np.array([low - 1], np.int8)) == bits + 1
-        assert constants.bits_of(np.array([high + 1], np.int8)) == bits + 1
+@pytest.mark.parametrize("size", [1, 4, 203, 1000])
+def test_even_codes_take_their_bits(bits: int, size: int) -> None:
+    codes = every_code(bits, size)
+    found = smallest(codes)
+    assert found.nbytes <= planes.packed_bytes(size, bits)
+    np.testing.assert_array_equal(looked_up(found, size), codes)
 
 
-def test_nothing_and_zeros_need_two_bits() -> None:
-    assert constants.bits_of(np.zeros(0, np.int8)) == constants.bits_of(np.zeros(5, np.int8)) == 2
+@pytest.mark.parametrize("form", CODEBOOKS, ids=str)
+def test_codebooks_take_their_indices_and_their_levels(form: Format) -> None:
+    codes = from_a_codebook(form)
+    found = smallest(codes)
+    assert found.nbytes <= planes.packed_bytes(codes.size // form.group, form.bits) + 2**form.bits * form.group
+    np.testing.assert_array_equal(looked_up(found, codes.size), codes)
 
 
-@pytest.mark.parametrize("bits", WIDTHS)
-def test_stored_bytes_are_those_of_the_planes(bits: int) -> None:
-    codes = every_code(bits)
-    assert constants.stored_bytes(codes) == 200 * bits // 8
-    if bits < 8:
-        assert sum(plane.nbytes for plane in constants.pack(codes, bits)) == 200 * bits // 8
+@pytest.mark.parametrize("bits", [2, 3])
+def test_grids_without_zero_take_their_bits(bits: int) -> None:
+    codes = (2 * every_code(bits).astype(int) + 1).astype(np.int8)
+    assert smallest(codes).nbytes == planes.packed_bytes(codes.size, bits) + 2**bits
 
 
-def test_stored_bytes_of_real_numbers_and_of_scaled_codes() -> None:
+@pytest.mark.parametrize("codes", [np.zeros(0), np.zeros(5), np.full(9, -128)])
+def test_nothing_and_single_values(codes: np.ndarray) -> None:
+    np.testing.assert_array_equal(looked_up(smallest(codes.astype(np.int8)), codes.size), codes)
+
+
+def test_stored_bytes() -> None:
     assert constants.stored_bytes(np.zeros(7, np.float32)) == 28
-    assert constants.stored_bytes(Scaled(every_code(3), np.ones(10, np.float32), 5)) == 75 + 40
+    codes = Arranged(every_code(3), straight(200))
+    assert constants.stored_bytes(codes) == 75
+    assert constants.stored_bytes(Scaled(codes, np.ones(10, np.float32), 5)) == 75 + 40
+
+
+def straight(*sizes: int) -> Order:
+    """The model's own order."""
+
+    def source(place: Sequence[Any]) -> Source:
+        total: Any = 0
+        for index, size in zip(place, sizes, strict=True):
+            total = total * size + index
+        return Source(total)
+
+    return Order(sizes, source)
 
 
 def ready_made(constant: Stored) -> np.ndarray:
-    """What kernels are given: codes times the scale of their panel and channel."""
-    if not isinstance(constant, Scaled):
-        return constant
-    codes = constant.codes.reshape(constant.panels, constant.depth, constant.width).astype(np.float32)
-    return np.asarray(codes * constant.scale.reshape(constant.panels, 1, constant.width)).reshape(-1)
+    """What kernels are given: codes in their order, and those times the scale of their panel and channel."""
+    match constant:
+        case Scaled():
+            codes = ready_made(constant.codes).reshape(constant.panels, constant.depth, constant.width)
+            return np.asarray(codes * constant.scale.reshape(constant.panels, 1, constant.width)).reshape(-1)
+        case Arranged():
+            return constant.order(constant.codes)
+        case _:
+            return constant
+
+
+def halved(codes: np.ndarray) -> Arranged:
+    """Weights of a layer whose channels and inputs do not fill its panels, in two halves."""
+    loops = dense.Dense(Window(5, (4, 4), (2, 3)), 7, 1, isa.AVX2, 1, 2)
+    return Arranged(codes, loops.order)
 
 
 def test_loading_gives_the_constants_back(tmp_path: Path) -> None:
-    stored: list[Stored] = [every_code(bits) for bits in WIDTHS]
-    stored += [every_code(3, 203), Scaled(every_code(4, 240), np.linspace(0.1, 2, 10, dtype=np.float32), 2)]
+    stored: list[Stored] = [Arranged(every_code(bits), straight(10, 20)) for bits in WIDTHS]
+    stored += [Arranged(from_a_codebook(form), straight(4000)) for form in CODEBOOKS]
+    stored += [Arranged(every_code(3, 203), straight(203)), halved(every_code(8, 210))]
+    stored += [Scaled(Arranged(every_code(4, 240), straight(240)), np.linspace(0.1, 2, 10, dtype=np.float32), 2)]
     layout = Layout((4,), "uint8")
 
     def body(batch: Any, *buffers: Any) -> None:
@@ -76,3 +131,22 @@ def test_loading_gives_the_constants_back(tmp_path: Path) -> None:
     ready = worker.load(tmp_path, program).library.constants
     for found, wanted in zip(ready, stored, strict=True):
         np.testing.assert_array_equal(np.from_dlpack(found), ready_made(wanted))
+
+
+def test_the_halves_of_a_weight_add_up_and_the_rest_is_zero() -> None:
+    made = halved(every_code(8, 210))
+    parts = np.moveaxis(made.order(made.codes).reshape(made.order.sizes), 5, 0).astype(int)
+    assert np.abs(parts).max() <= 64
+    assert sorted(parts.sum(0)[parts.sum(0) != 0]) == sorted(made.codes[made.codes != 0])
+
+
+@pytest.mark.parametrize("form", [codebook(3), pairs(5)], ids=str)
+def test_a_network_of_codebooks_takes_about_their_bits(form: Format, tmp_path: Path) -> None:
+    graph = (
+        "g (float[N, 32, 6, 6] x) => (float[N, 64, 6, 6] y) { a = Conv(x, u) y = Conv <pads = [1, 1, 1, 1]> (a, w) }"
+    )
+    weights = {"u": noise(64, 32, 1, 1), "w": noise(64, 64, 3, 3, scale=0.1)}
+    feeds = samples(2, 32, 6, 6)
+    program = program_of(quantized(parse(graph, **weights), feeds, forms=form), feeds, isa.AVX2, tmp_path / "job")
+    stored = sum(constants.stored_bytes(constant) for step in program.steps for constant in step.built.constants)
+    assert stored < 1.15 * sum(weight.size for weight in weights.values()) * form.bits_per_weight / 8

@@ -11,11 +11,12 @@ pytest.importorskip("tvm.tirx", reason="the cpu target needs Apache TVM")
 
 from building import present
 from graphs import noise, parse
-from lowering import quantized, samples
+from lowering import TABLE_CONSTANTS, TABLES, quantized, samples
 from together import compared, program_of
 
 from ptqc.codegen.tvm.isa import Isa
 from ptqc.errors import TargetError
+from ptqc.formats import FLOAT32, codebook, integer
 
 IMAGE, TOKENS = (3, 6, 8, 7), (3, 9, 12)  # batches
 CONV = "c = Conv <pads = [1, 1, 1, 1]> (x, w) "
@@ -139,3 +140,21 @@ def test_what_has_no_kernel_is_named(case: str, tmp_path: Path) -> None:
     made = quantized(model(body, IMAGE), samples(*IMAGE))
     with pytest.raises(TargetError, match=f"y: {reason}"):
         program_of(made, samples(*IMAGE), present()[0], tmp_path / "job")
+
+
+def test_rows_of_a_table_at_places_that_are_an_input(tmp_path: Path) -> None:
+    feeds = [{"i": np.random.default_rng(seed).integers(-50, 50, (3, 10))} for seed in range(2)]
+    programs = {}
+    for form in (FLOAT32, integer(5), codebook(3)):
+        made = quantized(parse(TABLES, **TABLE_CONSTANTS), feeds, forms={"embedding": form})
+        programs[str(form)] = program_of(made, feeds, present()[0], tmp_path / str(form))
+    assert compared(programs, present()[0], tmp_path).wrong == {}
+
+
+@pytest.mark.parametrize(("body", "reason"), [("p = Neg(i) y = Gather(t, p)", "Neg p: its input i is whole numbers"),
+                                              ("y = Gather <axis = 1> (t, i)", "Gather y: only rows")])  # fmt: skip
+def test_other_whole_numbers_are_refused(body: str, reason: str, tmp_path: Path) -> None:
+    feeds = [{"i": np.arange(6).reshape(3, 2)}]
+    made = quantized(parse(f"g (int64[N, 2] i) => (float y) {{ {body} }}", t=noise(9, 6)), feeds)
+    with pytest.raises(TargetError, match=reason):
+        program_of(made, feeds, present()[0], tmp_path / "job")

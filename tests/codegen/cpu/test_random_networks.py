@@ -16,7 +16,8 @@ from together import compared, program_of
 from ptqc.codegen.tvm.isa import Isa
 from ptqc.codegen.tvm.program import Program
 from ptqc.errors import TargetError
-from ptqc.formats import integer
+from ptqc.formats import Format, codebook, integer, pairs
+from ptqc.layers import Weight, find_layers, find_weights
 from ptqc.passes.pipeline import default_rewrites, run_rewrites
 
 TOGETHER = 25  # networks in one library
@@ -24,15 +25,23 @@ REFUSED = 1  # of these
 
 
 def network(seed: int, chosen: Isa, folder: Path) -> Program:
-    """A random network with weights of random width and some sites kept float."""
+    """A random network with weights in random formats and some sites kept float."""
     proto, feeds = draw(seed)
     random = np.random.default_rng(seed)
     model = ir.from_proto(proto)
     run_rewrites(model, default_rewrites(), feeds[:1])
     floating = random.random() if random.random() < 0.3 else 0.0
-    form = integer(int(random.integers(2, 9)))
-    made = quantized(model, feeds, forms=form, keep_float=lambda _site: bool(random.random() < floating))
+    forms = {w.name: format_of(w, random) for w in find_weights(model, find_layers(model))}
+    made = quantized(model, feeds, forms=forms, keep_float=lambda _site: bool(random.random() < floating))
     return program_of(made, feeds, chosen, folder)
+
+
+def format_of(weight: Weight, random: np.random.Generator) -> Format:
+    """A format that the weight can have: pairs are neighbours in a channel."""
+    forms = [integer(int(random.integers(2, 9))), codebook(int(random.integers(2, 5)))]
+    if weight.layers and weight.channel_axis == 0 and weight.size // weight.shape[0] % 2 == 0:
+        forms.append(pairs(int(random.integers(3, 9))))
+    return forms[int(random.integers(len(forms)))]
 
 
 def check(part: int, folder: Path) -> None:
