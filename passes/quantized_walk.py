@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from ptqc.execute.onnxruntime import Feeds
-from ptqc.execute.walk import Slicer, Values, Walk
+from ptqc.execute.walk import Slicer, Values, Walk, bytes_of
 from ptqc.formats import QuantParams
 from ptqc.integer import fake_quantize
 
@@ -48,6 +48,6 @@ def peak_bytes(slicer: Slicer, sample: Feeds) -> int:
     walk, peak = Walk(slicer, [sample]), 0
     while walk.position < len(walk):
         results = walk.compute()
-        peak = max(peak, walk.held_bytes + sum(a.nbytes for arrays in results.values() for a in arrays))
+        peak = max(peak, walk.held_bytes + bytes_of(results))
         walk.advance(results)
     return peak

@@ -152,7 +152,10 @@ def test_a_missing_file_is_found(tmp_path: Path) -> None:
         load(tmp_path / "out")
 
 
-@pytest.mark.parametrize("content", [None, "{", "[]", "{}", "5", '{"files": {}}', '{"ptqc": "0", "files": []}', "[" * 9999])
+NOT_MANIFESTS = [None, "{", "[]", "{}", "5", '{"files": {}}', '{"ptqc": "0", "files": []}', "[" * 9999]
+
+
+@pytest.mark.parametrize("content", NOT_MANIFESTS)
 def test_what_is_not_an_artifact_is_not_loaded(tmp_path: Path, content: str | None) -> None:
     if content is not None:
         (tmp_path / "manifest.json").write_text(content)

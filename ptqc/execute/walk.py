@@ -5,14 +5,16 @@ graph can be run from the values at hand.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 
+from ptqc.errors import ModelError
 from ptqc.execute.onnxruntime import Feeds, session_options
+from ptqc.nodes import rank
 
 Values = dict[str, np.ndarray]
 
@@ -25,6 +27,10 @@ class Slicer:
         self.nodes: list[onnx.NodeProto] = list(proto.graph.node)
         self.reads: list[set[str]] = [_names_read(node) for node in self.nodes]
         self.outputs: list[str] = [value.name for value in proto.graph.output]
+        # ONNX Runtime's shape inference takes a vector of sizes for an empty one where its length is not stated.
+        self._lengths = {
+            str(value.name): value.shape[0] for value in _values(model) if rank(value) == 1 and value.shape
+        }
         self._initializers = {tensor.name: tensor for tensor in proto.graph.initializer}
         self._opsets = list(proto.opset_import)
         self._ir_version = proto.ir_version
@@ -59,15 +65,33 @@ class Slicer:
             tensor = self._initializers[name] if replaced is None else onnx.numpy_helper.from_array(replaced, name)
             graph.initializer.append(tensor)
         for name in sorted(read.intersection(inputs)):
-            graph.input.append(_value_info(name, inputs[name]))
+            graph.input.append(_value_info(name, inputs[name], self._lengths.get(name)))
         graph.output.extend(onnx.ValueInfoProto(name=name) for name in outputs)
         proto = onnx.ModelProto(ir_version=self._ir_version, graph=graph, opset_import=self._opsets)
         return ort.InferenceSession(proto.SerializeToString(), session_options(), providers=["CPUExecutionProvider"])
 
 
-def _value_info(name: str, array: np.ndarray) -> onnx.ValueInfoProto:
-    dtype = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
-    return onnx.helper.make_tensor_value_info(name, dtype, [None] * array.ndim)
+def _values(model: ir.Model) -> Iterator[ir.Value]:
+    yield from model.graph.inputs
+    for node in model.graph:
+        yield from node.outputs
+
+
+def _value_info(name: str, value: object, length: object) -> onnx.ValueInfoProto:
+    """The type of a value at hand; length: of a vector, where it is known.
+
+    Raises ModelError for a value whose type cannot be told from it.
+    """
+    if isinstance(value, list) and value:
+        return onnx.helper.make_tensor_sequence_value_info(name, _type_of(value[0]), None)
+    if not isinstance(value, np.ndarray):
+        raise ModelError(f"{name!r} is an empty sequence or an optional without a value, which is not supported")
+    shape = [length] if isinstance(length, int) and value.ndim == 1 else [None] * value.ndim
+    return onnx.helper.make_tensor_value_info(name, _type_of(value), shape)
+
+
+def _type_of(array: np.ndarray) -> int:
+    return onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
 
 
 def _names_read(node: onnx.NodeProto) -> set[str]:
@@ -132,7 +156,7 @@ class Walk:
     @property
     def held_bytes(self) -> int:
         """Bytes of all values at hand."""
-        return sum(array.nbytes for arrays in self.values.values() for array in arrays)
+        return bytes_of(self.values)
 
     def _run(
         self,
@@ -151,6 +175,11 @@ class Walk:
         read = set().union(*(self.slicer.reads[i] for i in indices))
         made = {name for i in indices for name in self.slicer.nodes[i].output}
         return [name for name in sorted(read - made) if not self.slicer.is_constant(name)]
+
+
+def bytes_of(values: Mapping[str, Sequence[object]]) -> int:
+    """Bytes of all arrays; what little there is of sequences is not counted."""
+    return sum(value.nbytes for several in values.values() for value in several if isinstance(value, np.ndarray))
 
 
 def run_batches(
