@@ -120,7 +120,7 @@ class _Guard:
 
     def __init__(self, model: ir.Model, probe: Sequence[Feeds]) -> None:
         self.notes: list[Note] = []
-        self.probe = self._feedable(probe)
+        self.probe = probe
         self.interface = _interface(model)
         self.half = half_type(model)
         self.tolerance = LONG_SUM_TOLERANCE if longest_sum(model) > LONG_SUM else TOLERANCE
@@ -132,15 +132,6 @@ class _Guard:
                 raise ModelError(f"ONNX Runtime cannot run the model on the probe samples: {error}") from error
             message = f"ONNX Runtime cannot run the {self.half.name} model itself: compared from float32 on"
             self.notes.append(Note("pipeline", "", message, Level.WARNING))
-
-    def _feedable(self, probe: Sequence[Feeds]) -> Sequence[Feeds]:
-        """The probe, or nothing (with a warning) if its types are not NumPy's own: ONNX Runtime takes no others."""
-        arrays = [array for feeds in probe for array in feeds.values() if isinstance(array, np.ndarray)]
-        if all(array.dtype.isbuiltin == 1 for array in arrays):
-            return probe
-        message = "the inputs' type cannot be fed from NumPy: the rewrites are not compared with the original"
-        self.notes.append(Note("pipeline", "", message, Level.WARNING))
-        return ()
 
     def check(self, name: str, model: ir.Model) -> None:
         """Raise PassError unless the changed model is valid and still computes the reference."""

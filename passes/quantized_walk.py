@@ -4,9 +4,9 @@ from collections.abc import Container, Mapping, Sequence
 
 import numpy as np
 
-from ptqc.execute.kept import Kept
+from ptqc.execute.kept import Kept, real
 from ptqc.execute.onnxruntime import Feeds
-from ptqc.execute.walk import Keep, Slicer, Values, Walk
+from ptqc.execute.walk import Keep, Slicer, Values, Walk, bytes_of
 from ptqc.formats import QuantParams
 from ptqc.integer import fake_quantize
 
@@ -30,7 +30,7 @@ def run_quantized(
     walk = Walk(slicer, batches, constants, keep)
     while walk.position < len(walk):
         walk.step()
-    return [{name: np.asarray(walk.values[name][i]) for name in slicer.outputs} for i in range(walk.count)]
+    return [{name: real(walk.values[name][i]) for name in slicer.outputs} for i in range(walk.count)]
 
 
 def peak_bytes(walk: Walk, whole: Container[str]) -> int:
@@ -41,9 +41,8 @@ def peak_bytes(walk: Walk, whole: Container[str]) -> int:
     peak = walk.held_bytes
     while walk.position < len(walk):
         results = walk.compute()
-        made = sum(array.nbytes for arrays in results.values() for array in arrays)
         if walk.node.output[0] in whole:
-            peak = max(peak, walk.held_bytes + made)
+            peak = max(peak, walk.held_bytes + bytes_of(results))
         walk.advance(results)
         peak = max(peak, walk.held_bytes)
     return peak

@@ -32,7 +32,8 @@ WALK_BYTES = 2**30
 MOST_SAMPLES = 256
 HELD_SHARE = 0.25
 BATCH = 8
-TARGET_DAMPING = 0.05
+# Of the least-squares target, by draw.
+TARGET_DAMPINGS = (0.05, 0.15, 0.02)
 ROUNDS = 4
 
 
@@ -40,7 +41,8 @@ ROUNDS = 4
 class Reconstruct:
     """Gives every layer of a plan its final codes, scales and bias.
 
-    draw: which columns of the data are looked at; every draw gives another answer of about the same loss.
+    draw: which columns of the data are looked at, and how strongly the target is damped; every draw gives another
+    answer of about the same loss.
     """
 
     draw: int = 0
@@ -58,7 +60,8 @@ class Reconstruct:
         real = Walk(slicer, batches, keep=compact({}))
         seen = Walk(slicer, batches, {name: s.weight for name, s in tables.items()}, compact(plan.params))
         seed = context.seed * 100_003 + self.draw * 1_000_003 + 50_021
-        state = _State(model, context, plan, real, seen, split, seed, dict(tables), {})
+        damping = TARGET_DAMPINGS[self.draw % len(TARGET_DAMPINGS)]
+        state = _State(model, context, plan, real, seen, split, seed, damping, dict(tables), {})
         with context.progress.stage("reconstruct", len(layers)) as stage:
             for output in _nodes(real):
                 layer = layers.get(output)
@@ -100,6 +103,7 @@ class _State:
     seen: Walk
     split: int
     seed: int
+    damping: float
     weights: dict[str, Solution]
     biases: dict[str, np.ndarray | None]
 
@@ -119,7 +123,7 @@ class _State:
         table = fixed or self.context.solutions[layer.weight, form]
         answers = [table]
         if fixed is None and form.has_codes:
-            answers += [problem.rounded(form, target) for target in (problem.weight, problem.target())]
+            answers += [problem.rounded(form, target) for target in (problem.weight, problem.target(self.damping))]
         for solution in answers:
             if layer.op_type != "MatMul":
                 yield solution, problem.corrected_bias(solution)
@@ -167,7 +171,7 @@ class _Problem:
         total = sum(y.sum(-1, dtype=np.float64) for y in self.y[: self.split])
         self.mean_y = np.asarray(total / max(found.count, 1), np.float32)
 
-    def target(self) -> np.ndarray:
+    def target(self, damping: float) -> np.ndarray:
         """W*: the least-squares weight on the seen inputs, damped towards W."""
         if self.second.ndim == 2:
             return self.weight
@@ -176,7 +180,7 @@ class _Problem:
             (y - self.mean_y[..., None]) @ (x - mean_x[..., None]).transpose(0, 2, 1)
             for x, y in zip(self.x[: self.split], self.y[: self.split], strict=True)
         ) / np.float32(max(self.moments.count, 1))
-        factor = gptq.inverse_factor(self.second, TARGET_DAMPING)
+        factor = gptq.inverse_factor(self.second, damping)
         residual = cross - self.weight @ self.moments.second()
         return np.asarray(self.weight + residual @ factor.transpose(0, 2, 1) @ factor, np.float32)
 

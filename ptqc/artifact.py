@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ptqc.native import Library
 
 MANIFEST, MODEL, PLAN, SENSITIVITY = "manifest.json", "model.onnx", "plan.json", "sensitivity.json"
-REPORT, RUN, NATIVE = "report.html", "run.json", "cpu"
+REPORT, RUN, NATIVE, GOLDEN = "report.html", "run.json", "cpu", "golden.safetensors"
 # renameat2(2): swap two paths in one step.
 AT_FDCWD, RENAME_EXCHANGE = -100, 2
 
@@ -99,9 +99,12 @@ class Artifact:
 
     def _read(self, name: str) -> Any:
         try:
-            return json.loads((self.folder / name).read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+            found = json.loads((self.folder / name).read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError) as error:
             raise UsageError(f"{self.folder} is not a folder that `ptqc compile` wrote: {name}: {error}") from error
+        if not isinstance(found, dict):
+            raise UsageError(f"{self.folder} is not a folder that `ptqc compile` wrote: {name} holds no object")
+        return found
 
 
 def load(folder: str | Path) -> Artifact:
@@ -112,12 +115,21 @@ def load(folder: str | Path) -> Artifact:
     if not _is_ours(artifact.folder):
         raise UsageError(f"{folder} is not a folder that `ptqc compile` wrote: its {MANIFEST} is another program's")
     for name, expected in artifact.manifest["files"].items():
-        path = artifact.folder / name
-        if not path.is_file():
-            raise UsageError(f"{folder} is incomplete: {name} is missing; compile again")
-        if hashlib.sha256(path.read_bytes()).hexdigest() != expected:
-            raise UsageError(f"{path} was changed after it was compiled (its SHA-256 differs); compile again")
+        _check_file(artifact.folder, name, expected)
+    for path in (artifact.folder / NATIVE).glob("*"):
+        if f"{NATIVE}/{path.name}" not in artifact.manifest["files"]:
+            raise UsageError(f"{path} is not a file that `ptqc compile` wrote, and would be run: remove it")
     return artifact
+
+
+def _check_file(folder: Path, name: str, expected: str) -> None:
+    path = folder / name
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise UsageError(f"the {MANIFEST} of {folder} lists {name!r}, which lies outside; compile again")
+    if not path.is_file():
+        raise UsageError(f"{folder} is incomplete: {name} is missing; compile again")
+    if hashlib.sha256(path.read_bytes()).hexdigest() != expected:
+        raise UsageError(f"{path} was changed after it was compiled (its SHA-256 differs); compile again")
 
 
 def check_output(folder: Path, force: bool) -> None:
@@ -143,7 +155,7 @@ def _is_ours(folder: Path) -> bool:
         manifest = Artifact(folder).manifest
     except UsageError:
         return False
-    return isinstance(manifest, dict) and {"ptqc", "files"} <= manifest.keys()
+    return "ptqc" in manifest and isinstance(manifest.get("files"), dict)
 
 
 def publish(

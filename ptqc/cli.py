@@ -1,4 +1,4 @@
-"""The command line: compile, resolve, explain, bisect."""
+"""The command line: compile, resolve, explain, verify, bisect."""
 
 import argparse
 import json
@@ -25,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         run: Callable[[argparse.Namespace], None] = options.run
         run(options)
     except PtqcError as error:
-        print(f"ptqc: {error}", file=sys.stderr)
+        print(f"ptqc: {_one_line(error)}", file=sys.stderr)
         return error.exit_code
     except BrokenPipeError:  # the reader of our output went away, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -56,6 +56,11 @@ class _Parser(argparse.ArgumentParser):
         raise UsageError(f"{message}; `{self.prog} --help` lists the options")
 
 
+def _one_line(error: Exception) -> str:
+    """The message without the line breaks that libraries put into theirs."""
+    return " ".join(str(error).split())
+
+
 def _internal_fault(error: Exception) -> int:
     """An unexpected exception: its trace goes to a file that can be sent in."""
     path = Path.cwd() / "ptqc-fault.txt"
@@ -65,7 +70,7 @@ def _internal_fault(error: Exception) -> int:
         where = f"details are in {path}"
     except OSError:
         where = trace
-    print(f"ptqc: internal fault: {type(error).__name__}: {error}; {where}", file=sys.stderr)
+    print(f"ptqc: internal fault: {type(error).__name__}: {_one_line(error)}; {where}", file=sys.stderr)
     return 70
 
 
@@ -78,6 +83,7 @@ def _parser() -> argparse.ArgumentParser:
     explain = commands.add_parser("explain", help="what was decided for each layer, and why")
     explain.add_argument("folder", help="a folder that `ptqc compile` wrote")
     explain.set_defaults(run=_explain)
+    _add_verify(commands.add_parser("verify", help="check an artifact anew, on this machine"))
     _add_bisect(commands.add_parser("bisect", help="compare the native library with the ONNX file, kernel by kernel"))
     return parser
 
@@ -117,6 +123,13 @@ def _add_resolve(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--plan", metavar="FILE", help="take the decisions of this plan.json instead of solving")
     _add_preprocessing(parser)
     parser.set_defaults(run=_resolve)
+
+
+def _add_verify(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folder", help="a folder that `ptqc compile` wrote")
+    parser.add_argument("--model", metavar="FILE", help="the float model, to check that it is the one compiled")
+    parser.add_argument("--onnx-only", action="store_true", help="leave the native library out")
+    parser.set_defaults(run=_verify)
 
 
 def _add_bisect(parser: argparse.ArgumentParser) -> None:
@@ -255,6 +268,12 @@ def _explain(options: argparse.Namespace) -> None:
 
     artifact = load(options.folder)
     print(explain(artifact.manifest, artifact.plan, artifact.sensitivity))
+
+
+def _verify(options: argparse.Namespace) -> None:
+    from ptqc.stages.verify_artifact import verify
+
+    print(verify(options.folder, model=options.model, onnx_only=options.onnx_only))
 
 
 def _bisect(options: argparse.Namespace) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import onnx_ir as ir
 from threadpoolctl import threadpool_limits
 
-from ptqc import artifact
+from ptqc import artifact, golden
 from ptqc.artifact import Artifact, check_output
 from ptqc.budget import Budget
 from ptqc.calibration.images import Preprocessing
@@ -157,13 +157,19 @@ def _finish(
         verified = verify(fitted.exported, fitted.lowered, Intent(model, fitted.plan, fitted.tuned), probes, job.limit)
     native = build_targets(fitted, probes, targets, store, progress)
     judged = judge(model, fitted.exported.data, held_back, job.options.loss, evaluate, progress)
-    manifest = {**documents.manifest(job, fitted, verified, judged), "targets": dict(native.documents)}
+    kept, distances = golden.take(model, fitted.exported.data, held_back)
+    manifest = {
+        **documents.manifest(job, fitted, verified, judged),
+        "golden": {"samples": len(kept.inputs), "distances": distances},
+        "targets": dict(native.documents),
+    }
     sensitivity, plan = documents.sensitivity(job, fitted), fitted.plan.to_json()
     files = {
         artifact.MODEL: fitted.exported.data,
         artifact.PLAN: write_json(plan).encode(),
         artifact.SENSITIVITY: write_json(sensitivity).encode(),
         artifact.REPORT: render(manifest, plan, sensitivity).encode(),
+        artifact.GOLDEN: kept.to_bytes(),
         **native.files,
     }
     return artifact.publish(output, files, manifest, documents.times(job, verified, judged), force)

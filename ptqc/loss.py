@@ -10,6 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from ptqc.errors import ModelError
+
 Outputs = Mapping[str, np.ndarray]
 
 # Channels with less than this share of the mean channel variance are measured against that share instead,
@@ -69,9 +71,11 @@ def _relative_error(reference: np.ndarray, quantized: np.ndarray, variance: np.n
 def output_loss(model: ir.Model, references: Sequence[Outputs], kind: str = "auto") -> OutputLoss:
     """The loss for a model, given float outputs of some samples.
 
-    kind: "kl", "mse" or "auto" (KL where the only float output looks like class scores).
+    kind: "kl", "mse" or "auto" (KL where the only float output looks like class scores). Raises ModelError where the
+    float model itself gives NaN or infinities.
     """
-    floats = [v.name for v in model.graph.outputs if v.name and references[0][v.name].dtype.kind == "f"]
+    floats = [str(value.name) for value in model.graph.outputs if _has_loss(references[0].get(str(value.name)))]
+    _check_finite(floats, references)
     if kind == "kl" or (kind == "auto" and _is_classifier(model, floats, references[0])):
         producers = {v.name: v.producer() for v in model.graph.outputs}
         softmax = frozenset(n for n in floats if (p := producers[n]) is not None and p.op_type == "Softmax")
@@ -79,7 +83,21 @@ def output_loss(model: ir.Model, references: Sequence[Outputs], kind: str = "aut
     return OutputLoss((), frozenset(), {name: _variance([r[name] for r in references]) for name in floats})
 
 
-def _is_classifier(model: ir.Model, floats: Sequence[str | None], outputs: Outputs) -> bool:
+def _has_loss(output: object) -> bool:
+    """Whether an output is a tensor of floats, and not an empty one."""
+    return isinstance(output, np.ndarray) and output.dtype.kind == "f" and output.size > 0
+
+
+def _check_finite(names: Sequence[str], references: Sequence[Outputs]) -> None:
+    for name in names:
+        if bad := sum(int(np.count_nonzero(~np.isfinite(outputs[name]))) for outputs in references):
+            raise ModelError(
+                f"output {name!r} of the float model has {bad} values that are NaN or infinite on the calibration "
+                "samples, so no loss can be measured: check the samples and their preprocessing, or drop the output"
+            )
+
+
+def _is_classifier(model: ir.Model, floats: Sequence[str], outputs: Outputs) -> bool:
     """One output of at least two scores, made by a layer or a softmax, that does not reconstruct an input."""
     if len(floats) != 1 or len(model.graph.outputs) != 1:
         return False

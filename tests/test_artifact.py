@@ -152,7 +152,10 @@ def test_a_missing_file_is_found(tmp_path: Path) -> None:
         load(tmp_path / "out")
 
 
-@pytest.mark.parametrize("content", [None, "{", "[]", "{}", '{"files": {}}'])
+NOT_MANIFESTS = [None, "{", "[]", "{}", "5", '{"files": {}}', '{"ptqc": "0", "files": []}', "[" * 9999]
+
+
+@pytest.mark.parametrize("content", NOT_MANIFESTS)
 def test_what_is_not_an_artifact_is_not_loaded(tmp_path: Path, content: str | None) -> None:
     if content is not None:
         (tmp_path / "manifest.json").write_text(content)
@@ -163,3 +166,18 @@ def test_what_is_not_an_artifact_is_not_loaded(tmp_path: Path, content: str | No
 def test_times_do_not_change_the_checked_files(tmp_path: Path) -> None:
     folder = write(tmp_path / "out").folder
     assert "run.json" not in json.loads((folder / "manifest.json").read_text())["files"]
+
+
+def test_a_library_that_the_manifest_does_not_list_is_never_run(tmp_path: Path) -> None:
+    folder = write(tmp_path / "out").folder
+    (folder / "cpu").mkdir()
+    (folder / "cpu" / "model.so").write_bytes(b"code")
+    with pytest.raises(UsageError, match=r"model\.so is not a file that `ptqc compile` wrote"):
+        load(folder)
+
+
+def test_files_outside_the_folder_are_not_read(tmp_path: Path) -> None:
+    folder = write(tmp_path / "out").folder
+    (folder / "manifest.json").write_text(json.dumps({"ptqc": "0", "files": {"../secret": "0"}}))
+    with pytest.raises(UsageError, match=r"lists '\.\./secret', which lies outside"):
+        load(folder)

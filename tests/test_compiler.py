@@ -20,8 +20,8 @@ from ptqc.codegen.onnxruntime import size
 from ptqc.errors import CalibrationError, Infeasible, ModelError, UsageError
 from ptqc.stages.documents import oldest_runtime
 
-FILES = ["manifest.json", "model.onnx", "plan.json", "report.html", "run.json", "sensitivity.json"]
-REPRODUCIBLE = ["manifest.json", "model.onnx", "plan.json", "report.html", "sensitivity.json"]
+REPRODUCIBLE = ["golden.safetensors", "manifest.json", "model.onnx", "plan.json", "report.html", "sensitivity.json"]
+FILES = sorted((*REPRODUCIBLE, "run.json"))
 ROOT = Path(__file__).resolve().parent.parent
 
 

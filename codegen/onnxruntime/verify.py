@@ -15,18 +15,15 @@ import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 
-from ptqc import reference
+from ptqc.agreement import allowed, relative
+from ptqc.codegen.onnxruntime import parity
 from ptqc.codegen.onnxruntime.census import Census, take
 from ptqc.codegen.onnxruntime.export import Exported
 from ptqc.codegen.onnxruntime.intent import Intent
 from ptqc.errors import VerificationError
-from ptqc.execute.onnxruntime import Feeds, Runner, session_options
+from ptqc.execute.onnxruntime import Feeds, Runner, session_options, tensors_of
 from ptqc.lowered import Lowered
 from ptqc.plan import Plan
-
-# Single steps of one code grow through the layers when sums are ordered differently, in deep networks until two right
-# executions differ about as much as quantization itself changes the outputs. Allowed: 1.5 times that, within these.
-OUTPUT_TOLERANCE = (0.01, 0.7)
 
 
 @dataclass(frozen=True)
@@ -61,7 +58,7 @@ def verify(
         raise VerificationError(f"the file has {len(data):,} bytes, over the budget of {limit:,}")
     _check(exported.proto)
     census, seconds = _census(exported, lowered, intent.plan)
-    kernels, codes = _parity(exported, lowered, samples[:1])
+    kernels, codes = parity.compare(exported.proto, lowered, samples[:1], exported.renamed)
     as_planned = _as_planned(exported, lowered, intent, samples[0])
     difference = _agreement(data, lowered, intent.model, samples)
     return Verified(census.operators, len(intent.plan.integer), kernels, codes, as_planned, difference, seconds)
@@ -92,28 +89,6 @@ def _census(exported: Exported, lowered: Lowered, plan: Plan) -> tuple[Census, f
     return census, time.monotonic() - started
 
 
-def _parity(exported: Exported, lowered: Lowered, samples: Sequence[Feeds]) -> tuple[int, int]:
-    """Kernels and codes compared with the reference; all must be equal."""
-    steps = list(reference.steps(lowered))
-    names = sorted({name for step in steps for name in (*step.inputs, step.output)})
-    renamed = [exported.renamed[name] for name in names]
-    runner = Runner(exported.proto, renamed)
-    compared = 0
-    for feeds in samples:
-        found = runner.run(feeds, renamed) if renamed else {}
-        values = {name: found[short] for name, short in zip(names, renamed, strict=True)}
-        for step in steps:
-            wanted = reference.compute(step, values)
-            wrong = int(np.count_nonzero(wanted != values[step.output]))
-            if wrong:
-                raise VerificationError(
-                    f"{step.name}: {wrong} of {wanted.size} integers differ from the reference, "
-                    f"by up to {int(np.abs(wanted.astype(int) - values[step.output]).max())}"
-                )
-            compared += wanted.size
-    return len(steps), compared
-
-
 def _as_planned(exported: Exported, lowered: Lowered, intent: Intent, feeds: Feeds) -> int:
     """Kernels that give what the plan asks of them, which must be all."""
     renamed = exported.renamed
@@ -136,20 +111,20 @@ def _agreement(data: bytes, lowered: Lowered, model: ir.Model, samples: Sequence
         Runner(model),
     )
     worst = 0.0
-    runs = [(real.run(feeds), plain.run(feeds), delivered.run(feeds)) for feeds in samples]
+    runs = [[tensors_of(runner.run(feeds)) for runner in (real, plain, delivered)] for feeds in samples]
     for name in runs[0][1]:
         wanted, found = [plain[name] for _, plain, _ in runs], [packed[name] for _, _, packed in runs]
         _same_kind(wanted[0], found[0], name)
         if wanted[0].dtype.kind != "f":
             continue
-        allowed = float(np.clip(1.5 * _relative([f[name] for f, _, _ in runs], wanted), *OUTPUT_TOLERANCE))
-        relative = _relative(wanted, found)
-        if not relative <= allowed:  # NaN included
+        tolerance = allowed(relative([f[name] for f, _, _ in runs], wanted))
+        difference = relative(wanted, found)
+        if not difference <= tolerance:  # NaN included
             raise VerificationError(
-                f"output {name!r} of the file differs from the unpacked graph by {relative:.1%} of its size "
-                f"(allowed here {allowed:.1%})"
+                f"output {name!r} of the file differs from the unpacked graph by {difference:.1%} of its size "
+                f"(allowed here {tolerance:.1%})"
             )
-        worst = max(worst, relative)
+        worst = max(worst, difference)
     return worst
 
 
@@ -158,10 +133,3 @@ def _same_kind(wanted: np.ndarray, found: np.ndarray, name: str) -> None:
         raise VerificationError(
             f"output {name!r} is {found.dtype}{found.shape} in the file, {wanted.dtype}{wanted.shape} in the graph"
         )
-
-
-def _relative(wanted: Sequence[np.ndarray], found: Sequence[np.ndarray]) -> float:
-    """Root of the summed squared differences over that of the summed squares."""
-    error = sum(float(np.square(a.astype(np.float64) - b).sum()) for a, b in zip(wanted, found, strict=True))
-    power = sum(float(np.square(a, dtype=np.float64).sum()) for a in wanted)
-    return float(np.sqrt(error / (power or 1.0)))

@@ -24,8 +24,10 @@ class Kept:
     def of(cls, array: np.ndarray, params: QuantParams | None = None) -> "Kept | np.ndarray":
         """The array in its own 8-bit codes where it is quantized, else rounded to 16 bits of its largest magnitude.
 
-        Anything but float32, and what is not finite, is kept as it is.
+        Anything but float32 arrays, and what is not finite, is kept as it is.
         """
+        if not isinstance(array, np.ndarray):
+            return array
         if params is not None:
             codes = quantize(array, params)
             return cls(codes, params.scale, params.zero_point)
@@ -65,3 +67,8 @@ class Kept:
 
 
 Held = np.ndarray | Kept
+
+
+def real(value: Held) -> np.ndarray:
+    """The array itself; sequences, which some operators give, as they are."""
+    return np.asarray(value) if isinstance(value, Kept) else value

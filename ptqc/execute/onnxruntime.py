@@ -1,7 +1,9 @@
 """Running an `onnx_ir.Model` (or a file) in ONNX Runtime, with any inner values as extra outputs."""
 
 import tempfile
-from collections.abc import Iterable, Sequence
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +17,8 @@ Feeds = dict[str, np.ndarray]
 
 # protobuf refuses messages of 2 GiB; beyond this size the model goes through a file with external data.
 IN_MEMORY_LIMIT = 1_500_000_000
+# A Loop need not end; nothing else that ONNX has can run for ever. Seconds for one run.
+LOOP_LIMIT = 60.0
 
 
 def session_options(*, threads: int = 0, optimize: bool = True) -> ort.SessionOptions:
@@ -59,13 +63,47 @@ class Runner:
             self.session = _open(model, taps, options)
         except Exception as error:  # ONNX Runtime raises a dozen types of its own
             raise ModelError(f"ONNX Runtime {ort.__version__} cannot load the model: {error}") from error
+        self._loops = _has_loop(model)
         self.inputs = [value.name for value in self.session.get_inputs()]
         self.outputs = [value.name for value in self.session.get_outputs()]
 
     def run(self, feeds: Feeds, outputs: Sequence[str] | None = None) -> dict[str, np.ndarray]:
-        """Values of the named outputs (default: all, taps included)."""
+        """Values of the named outputs (default: all, taps included).
+
+        Raises ModelError where a Loop does not end.
+        """
         names = list(outputs) if outputs is not None else self.outputs
-        return dict(zip(names, self.session.run(names, feeds), strict=True))
+        if not self._loops:
+            return dict(zip(names, self.session.run(names, feeds), strict=True))
+        with _limited() as options:
+            return dict(zip(names, self.session.run(names, feeds, options), strict=True))
+
+
+def _has_loop(model: ir.Model | onnx.ModelProto | Path | str) -> bool:
+    if isinstance(model, onnx.ModelProto):
+        model = ir.from_proto(model)
+    if not isinstance(model, ir.Model):
+        return False  # files are the compiler's own
+    bodies: tuple[ir.Graph | ir.Function, ...] = (model.graph, *model.functions.values())
+    return any(node.op_type == "Loop" for body in bodies for node in ir.traversal.RecursiveGraphIterator(body))
+
+
+@contextmanager
+def _limited() -> Iterator[ort.RunOptions]:
+    """Options of a run that ends after LOOP_LIMIT."""
+    options = ort.RunOptions()
+    options.log_severity_level = 4
+    timer = threading.Timer(LOOP_LIMIT, setattr, (options, "terminate", True))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield options
+    except Exception as error:  # ONNX Runtime raises a dozen types of its own
+        if not options.terminate:
+            raise
+        raise ModelError(f"a run did not end within {LOOP_LIMIT:.0f} s: a Loop of the model may have no end") from error
+    finally:
+        timer.cancel()
 
 
 def _open(
@@ -92,6 +130,15 @@ def _open(
             proto = onnx.load(path, load_external_data=False)
             onnx.save(_with_taps(proto, taps), path)
         return ort.InferenceSession(str(path), options, providers=providers)
+
+
+def tensors_of(outputs: Mapping[str, object]) -> Feeds:
+    """Every tensor among outputs, those of sequences numbered; optionals without a value and strings are left out."""
+    found: Feeds = {}
+    for name, value in outputs.items():
+        parts = {f"{name}[{i}]": part for i, part in enumerate(value)} if isinstance(value, list) else {name: value}
+        found.update({key: a for key, a in parts.items() if isinstance(a, np.ndarray) and a.dtype.kind in "fiub"})
+    return found
 
 
 def run(model: ir.Model | Path | str, feeds: Feeds, taps: Sequence[str] = ()) -> dict[str, np.ndarray]:

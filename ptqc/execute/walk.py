@@ -5,15 +5,17 @@ graph can be run from the values at hand.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 
-from ptqc.execute.kept import Held
+from ptqc.errors import ModelError
+from ptqc.execute.kept import Held, Kept, real
 from ptqc.execute.onnxruntime import Feeds, session_options
+from ptqc.nodes import rank
 
 Values = dict[str, np.ndarray]
 # What becomes of a value, given its name, as soon as it exists.
@@ -34,6 +36,10 @@ class Slicer:
         self.nodes: list[onnx.NodeProto] = list(proto.graph.node)
         self.reads: list[set[str]] = [_names_read(node) for node in self.nodes]
         self.outputs: list[str] = [value.name for value in proto.graph.output]
+        # ONNX Runtime's shape inference takes a vector of sizes for an empty one where its length is not stated.
+        self._lengths = {
+            str(value.name): value.shape[0] for value in _values(model) if rank(value) == 1 and value.shape
+        }
         self._initializers = {tensor.name: tensor for tensor in proto.graph.initializer}
         self._opsets = list(proto.opset_import)
         self._ir_version = proto.ir_version
@@ -68,15 +74,33 @@ class Slicer:
             tensor = self._initializers[name] if replaced is None else onnx.numpy_helper.from_array(replaced, name)
             graph.initializer.append(tensor)
         for name in sorted(read.intersection(inputs)):
-            graph.input.append(_value_info(name, inputs[name]))
+            graph.input.append(_value_info(name, inputs[name], self._lengths.get(name)))
         graph.output.extend(onnx.ValueInfoProto(name=name) for name in outputs)
         proto = onnx.ModelProto(ir_version=self._ir_version, graph=graph, opset_import=self._opsets)
         return ort.InferenceSession(proto.SerializeToString(), session_options(), providers=["CPUExecutionProvider"])
 
 
-def _value_info(name: str, array: Held) -> onnx.ValueInfoProto:
-    dtype = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
-    return onnx.helper.make_tensor_value_info(name, dtype, [None] * array.ndim)
+def _values(model: ir.Model) -> Iterator[ir.Value]:
+    yield from model.graph.inputs
+    for node in model.graph:
+        yield from node.outputs
+
+
+def _value_info(name: str, value: object, length: object) -> onnx.ValueInfoProto:
+    """The type of a value at hand; length: of a vector, where it is known.
+
+    Raises ModelError for a value whose type cannot be told from it.
+    """
+    if isinstance(value, list) and value:
+        return onnx.helper.make_tensor_sequence_value_info(name, _type_of(value[0]), None)
+    if not isinstance(value, np.ndarray | Kept):
+        raise ModelError(f"{name!r} is an empty sequence or an optional without a value, which is not supported")
+    shape = [length] if isinstance(length, int) and value.ndim == 1 else [None] * value.ndim
+    return onnx.helper.make_tensor_value_info(name, _type_of(value), shape)
+
+
+def _type_of(array: Held) -> int:
+    return onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
 
 
 def _names_read(node: onnx.NodeProto) -> set[str]:
@@ -179,13 +203,18 @@ class Walk:
     @property
     def held_bytes(self) -> int:
         """Bytes of all values at hand."""
-        return sum(array.nbytes for arrays in self.values.values() for array in arrays)
+        return bytes_of(self.values)
 
     def _read_by(self, indices: Sequence[int]) -> list[str]:
         """Activations that some nodes read and do not make."""
         read = set().union(*(self.slicer.reads[i] for i in indices))
         made = {name for i in indices for name in self.slicer.nodes[i].output}
         return [name for name in sorted(read - made) if not self.slicer.is_constant(name)]
+
+
+def bytes_of(values: Mapping[str, Sequence[object]]) -> int:
+    """Bytes of all arrays; what little there is of sequences is not counted."""
+    return sum(value.nbytes for several in values.values() for value in several if isinstance(value, np.ndarray | Kept))
 
 
 def run_batches(
@@ -198,7 +227,7 @@ def run_batches(
     """Run a session on every batch; output name -> one array per batch."""
     columns: dict[str, list[Held]] = {name: [] for name in outputs}
     for i in range(count):
-        results = session.run(list(outputs), {name: np.asarray(values[i]) for name, values in source.items()})
+        results = session.run(list(outputs), {name: real(values[i]) for name, values in source.items()})
         for name, result in zip(outputs, results, strict=True):
             columns[name].append(keep(name, result))
     return columns
@@ -230,4 +259,4 @@ class Suffix:
         for name in walk.slicer.outputs:
             if name not in results:
                 results[name] = override.get(name, walk.values.get(name, []))
-        return [{name: np.asarray(results[name][i]) for name in walk.slicer.outputs} for i in range(walk.count)]
+        return [{name: real(results[name][i]) for name in walk.slicer.outputs} for i in range(walk.count)]

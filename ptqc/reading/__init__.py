@@ -13,10 +13,12 @@ from ptqc.execute.onnxruntime import IN_MEMORY_LIMIT
 from ptqc.notes import Level, Note
 from ptqc.reading.file import digest_of, parse, read_bytes
 from ptqc.reading.functions import check_functions
-from ptqc.reading.operators import check_operators, check_versions
+from ptqc.reading.inference import check_inference
+from ptqc.reading.operators import check_attributes, check_operators, check_versions
 from ptqc.reading.sizes import check_sizes
 from ptqc.reading.tensors import check_tensors, external_files
 from ptqc.reading.values import check_no_cycles, check_values, is_sorted
+from ptqc.reading.walk import every_node
 from ptqc.reading.weights import check_precision, check_weights_finite
 
 STEP = "read"
@@ -29,6 +31,7 @@ PROTO_CHECKS: tuple[Callable[[onnx.ModelProto], None], ...] = (
     check_versions,
     check_functions,
     check_operators,
+    check_attributes,
     check_values,
     check_no_cycles,
     check_precision,
@@ -72,10 +75,13 @@ def _read(path: Path) -> Source:
     notes = list(_remarks(proto))
     files = external_files(proto, path.parent)
     size = len(data) + sum(file.stat().st_size for file in files.values())
+    for node in every_node(proto):
+        node.name = ""  # need not be unique, and ONNX Runtime refuses two of one name; values are the keys
     model = _to_ir(proto, path.parent)
     if size < IN_MEMORY_LIMIT:
         ir.external_data.load_to_model(model)
     check_weights_finite(model)
+    check_inference(model)
     _check_with_onnx(model if size < IN_MEMORY_LIMIT else path)
     return Source(model, path, size, digest_of(data, files), tuple(notes))
 

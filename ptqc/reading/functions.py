@@ -25,9 +25,10 @@ def check_functions(model: onnx.ModelProto) -> None:
     for key, count in Counter(keys).items():
         if count > 1:
             raise ModelError(f"function {_show(key)} is defined {count} times; expected once")
-    calls = {key_of(function): _calls(function.node, set(keys)) for function in model.functions}
+    known = set(keys)
+    calls = {key_of(function): _calls(function.node, known) for function in model.functions}
     sizes, depths = _expand(calls, {key_of(function): _count(function.node) for function in model.functions})
-    roots = _calls(model.graph.node, set(keys))
+    roots = _calls(model.graph.node, known)
     total = _count(model.graph.node) + sum(sizes[key] * count for key, count in roots.items())
     if total > MAX_EXPANDED_NODES:
         raise ModelError(f"its functions expand to {total:.3g} nodes; at most {MAX_EXPANDED_NODES:,} are accepted")

@@ -1,5 +1,6 @@
 """Which operators and versions are accepted: ONNX's own, in float, that the installed runtime can run."""
 
+from collections import Counter
 from collections.abc import Iterable
 
 import onnx
@@ -52,6 +53,14 @@ def check_operators(model: onnx.ModelProto) -> None:
             f"has operators that ONNX opset {version} does not define: {_list(foreign)} "
             f"(first: {next(iter(foreign.values()))}); custom operators are not supported"
         )
+
+
+def check_attributes(model: onnx.ModelProto) -> None:
+    """Refuse nodes that state an attribute twice: libraries differ in which one they take."""
+    for node in every_node(model):
+        names = Counter(attribute.name for attribute in node.attribute)
+        if twice := [name for name, count in names.items() if count > 1]:
+            raise ModelError(f"the {label(node)} has {twice[0]!r} twice; export the model again")
 
 
 def _opset(imports: Iterable[onnx.OperatorSetIdProto]) -> int | None:

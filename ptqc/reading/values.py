@@ -12,8 +12,9 @@ Names = set[str]
 
 
 def check_values(model: onnx.ModelProto) -> None:
-    """Refuse values that are defined twice or not at all, and sparse initializers."""
+    """Refuse values that are defined twice or not at all, outputs that no node makes, and sparse initializers."""
     _check_graph(model.graph, [])
+    _check_made(model.graph)
     for function in model.functions:
         defined: Names = set()
         for name in function.input:
@@ -90,6 +91,15 @@ def _check_outputs(names: Iterable[str], scopes: list[Names]) -> None:
         if name in listed:
             raise ModelError(f"output {name!r} is listed twice; give each output a name of its own")
         listed.add(name)
+
+
+def _check_made(graph: onnx.GraphProto) -> None:
+    made = {name for node in graph.node for name in node.output}
+    for value in graph.output:
+        if value.name not in made:
+            raise ModelError(
+                f"output {value.name!r} is an input or a constant: leave it out, or put an Identity before it"
+            )
 
 
 def _define(name: str, kind: str, defined: Names) -> None:

@@ -1,4 +1,4 @@
-"""Weights that a layer multiplies by: finite, and in float32 (or a narrower float)."""
+"""Precision: an interface of NumPy's own types, and weights that are finite and in float32 (or a narrower float)."""
 
 import numpy as np
 import onnx
@@ -15,16 +15,34 @@ COMPUTE = {
 
 
 def check_precision(model: onnx.ModelProto) -> None:
-    """Refuse models that compute in float64; float64 constants elsewhere (exporters write them) are fine."""
+    """Refuse models that compute in float64, or that take or give what NumPy has no type for.
+
+    float64 constants elsewhere (exporters write them) are fine.
+    """
     double = onnx.TensorProto.DOUBLE
     for value in (*model.graph.input, *model.graph.output):
-        if value.type.tensor_type.elem_type == double:
-            raise ModelError(f"{value.name!r} is float64; float32 is expected: export the model in float32")
+        _check_interface(value)
     weights = {name for node in every_node(model) if node.op_type in COMPUTE for name in node.input}
     for graph in every_graph(model):
         for tensor in graph.initializer:
             if tensor.data_type == double and tensor.name in weights:
                 raise ModelError(f"weight {tensor.name!r} is float64; float32 is expected: export in float32")
+
+
+def _check_interface(value: onnx.ValueInfoProto) -> None:
+    number = value.type.tensor_type.elem_type
+    if number not in (entry.value for entry in ir.DataType):
+        raise ModelError(f"{value.name!r} has the unknown type {number}: export the model again")
+    dtype = ir.DataType(number)
+    if dtype in (ir.DataType.UNDEFINED, ir.DataType.STRING):
+        return
+    if dtype == ir.DataType.DOUBLE:
+        raise ModelError(f"{value.name!r} is float64; float32 is expected: export the model in float32")
+    if dtype.numpy().isbuiltin != 1:
+        raise ModelError(
+            f"{value.name!r} is {dtype.name.lower()}, which NumPy has no type for; "
+            "export the model with float32 or float16 inputs and outputs"
+        )
 
 
 def check_weights_finite(model: ir.Model) -> None:
@@ -45,6 +63,8 @@ def _check_finite(value: ir.Value) -> None:
     if tensor is None or not tensor.dtype.is_floating_point():
         return
     array = tensor.numpy()
+    if not array.size:
+        raise ModelError(f"weight {value.name!r} has no elements (shape {list(array.shape)}): export the model again")
     bad = array.size - int(np.count_nonzero(np.isfinite(array)))
     if bad:
         raise ModelError(

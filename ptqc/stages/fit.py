@@ -29,7 +29,7 @@ from ptqc.stages.compare import HeldBackLoss
 PORTABLE_BITS = 7
 ATTEMPTS = 8
 # Reconstructions of a plan of which the best on held-back samples is taken.
-TRIES: Mapping[Pipeline, int] = {"light": 2, "advanced": 6}
+TRIES: Mapping[Pipeline, int] = {"light": 3, "advanced": 8}
 
 
 @dataclass(frozen=True)

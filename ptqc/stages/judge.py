@@ -11,7 +11,7 @@ import onnx
 import onnx_ir as ir
 
 from ptqc.calibration.samples import Samples
-from ptqc.execute.onnxruntime import Feeds, Runner
+from ptqc.execute.onnxruntime import Feeds, Runner, tensors_of
 from ptqc.loss import output_loss
 from ptqc.progress import Progress
 
@@ -55,7 +55,7 @@ def judge(
     with progress.stage("compare with float", len(samples)) as stage:
         pairs = []
         for feeds in samples:
-            pairs.append((real.run(feeds), packed.run(feeds)))
+            pairs.append((tensors_of(real.run(feeds)), tensors_of(packed.run(feeds))))
             stage.advance()
     measure = output_loss(model, [float_ for float_, _ in pairs], loss)
     agreement = None

@@ -15,6 +15,7 @@ from ptqc.calibration.plausibility import preprocessing_warning
 from ptqc.calibration.samples import Samples, collect
 from ptqc.errors import CalibrationError, UsageError
 from ptqc.execute.onnxruntime import Feeds, Runner
+from ptqc.loss import output_loss
 from ptqc.nodes import constant
 from ptqc.notes import Level, Note
 from ptqc.passes.calibrate import is_batchable
@@ -91,9 +92,11 @@ def prepare(source: Source, samples: Samples, progress: Progress, dump: Path | N
     if dump is not None:
         _make_dump_folder(dump)
     model = source.model.clone()
-    passes = default_rewrites()
+    passes, probes = default_rewrites(), [samples[i] for i in range(PROBES)]
     with progress.stage("normal form", len(passes)) as stage:
-        notes = run_rewrites(model, passes, [samples[i] for i in range(PROBES)], stage.advance, dump)
+        notes = run_rewrites(model, passes, probes, stage.advance, dump)
+    runner = Runner(model)
+    output_loss(model, [runner.run(feeds) for feeds in probes])  # refuses outputs that no loss can be measured on
     samples_ = dataclasses.replace(samples, batchable=is_batchable(model))
     origin = Origin(source.path.name, source.size, source.digest, _float_elements(source.model))
     warnings = (*source.notes, *samples.notes, *_plausible(source.model, samples))

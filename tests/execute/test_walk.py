@@ -226,3 +226,10 @@ def test_optional_inputs_and_outputs_that_are_absent() -> None:
         walk.advance(walk.compute())
     close(walk.values["y"][0], np.minimum(noise(2, 4) * 10, 6))
     assert set(walk.values) == {"y"}
+
+
+def test_a_vector_of_sizes_keeps_its_length() -> None:
+    graph = "g (float[1,1,2,2] x, int64[4] sizes) => (float[1,1,H,W] y) { y = Resize(x, , , sizes) }"
+    feeds = {"x": noise(1, 1, 2, 2), "sizes": np.array([1, 1, 4, 4])}
+    walk = Walk(Slicer(parse(graph)), [feeds])
+    assert walk.compute()["y"][0].shape == (1, 1, 4, 4)

@@ -18,7 +18,7 @@ from ptqc.layers import Layer
 from ptqc.passes.calibrate import Calibrate
 from ptqc.passes.context import Context
 from ptqc.passes.quantized_walk import run_quantized
-from ptqc.passes.reconstruct import TARGET_DAMPING, Reconstruct, _Problem
+from ptqc.passes.reconstruct import TARGET_DAMPINGS, Reconstruct, _Problem
 from ptqc.passes.solve_weights import SolveWeights
 from ptqc.plan import Plan
 from ptqc.solutions import Solution, Tuned
@@ -163,7 +163,7 @@ def test_layers_are_solved_on_the_inputs_that_they_will_see(
 ) -> None:
     plan = plan_of(context, integer(3))
     seen: dict[str, _Problem] = {}
-    monkeypatch.setattr(_Problem, "target", lambda made: seen.setdefault(made.layer.name, made) and made.weight)
+    monkeypatch.setattr(_Problem, "target", lambda made, _: seen.setdefault(made.layer.name, made) and made.weight)
     tuned = Reconstruct().apply(residual, context, plan)
     assert set(seen) == {layer.name for layer in plan.layers}
     copy = residual.clone()
@@ -187,7 +187,7 @@ def test_least_squares_targets_compete(residual: ir.Model, context: Context, mon
     """At two bits the inputs drift so far that some layer does better with other weights than its own."""
     plan = plan_of(context, integer(2))
     tuned = Reconstruct().apply(residual, context, plan)
-    monkeypatch.setattr(_Problem, "target", lambda made: made.weight)
+    monkeypatch.setattr(_Problem, "target", lambda made, _: made.weight)
     without = Reconstruct().apply(residual, context, plan)
     assert any(not np.array_equal(s.codes, without.weights[name].codes) for name, s in tuned.weights.items())
 
@@ -217,8 +217,8 @@ def test_the_target_is_the_least_squares_weight(seed: int, drift: float) -> None
     for group in range(2):
         covariance = np.cov(np.concatenate([x[group], y[group, :, :300]]), bias=True)
         inputs, cross = covariance[:4, :4], covariance[4:, :4]
-        damped = made.second[group] + TARGET_DAMPING * np.trace(made.second[group]) / 4 * np.eye(4)
-        given, target = made.weight[group], made.target()[group]
+        damped = made.second[group] + TARGET_DAMPINGS[0] * np.trace(made.second[group]) / 4 * np.eye(4)
+        given, target = made.weight[group], made.target(TARGET_DAMPINGS[0])[group]
         np.testing.assert_allclose(target, given + (cross - given @ inputs) @ np.linalg.inv(damped), atol=2e-3)
         before, after = (np.var(y[group, :, :300] - matrix @ x[group], axis=-1).sum() for matrix in (given, target))
         assert after <= before * (1 + 1e-6)
@@ -240,6 +240,6 @@ def test_bias_and_held_back_error(seed: int, drift: float, bits: int) -> None:
 
 def test_rounding_the_target_beats_rounding_the_weight() -> None:
     made, _ = problem(0, 0.5)
-    plain, targeted = (made.rounded(integer(8), target) for target in (made.weight, made.target()))
+    plain, targeted = (made.rounded(integer(8), target) for target in (made.weight, made.target(TARGET_DAMPINGS[0])))
     errors = [made.held_error(s, made.corrected_bias(s)) for s in (plain, targeted)]
     assert errors[1] < 0.5 * errors[0]

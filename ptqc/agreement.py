@@ -1,0 +1,35 @@
+"""How far the outputs of one quantized network may differ between two right executions.
+
+Single steps of one code grow through the layers when sums are ordered differently, in deep networks until two right
+executions differ about as much as quantization itself changes the outputs. Allowed: 1.5 times that, within bounds.
+"""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+BOUNDS = (0.01, 0.7)
+
+
+def relative(wanted: Sequence[np.ndarray], found: Sequence[np.ndarray]) -> float:
+    """Root of the summed squared differences over that of the summed squares.
+
+    Infinities and NaN count as equal to themselves, and as infinitely far from anything else.
+    """
+    error = sum(_squared_distance(a, b) for a, b in zip(wanted, found, strict=True))
+    power = sum(float(np.square(a[np.isfinite(a)], dtype=np.float64).sum()) for a in wanted)
+    return float(np.sqrt(error / (power or 1.0)))
+
+
+def _squared_distance(a: np.ndarray, b: np.ndarray) -> float:
+    differ = (a != b) & ~(np.isnan(a) & np.isnan(b))
+    first, second = a[differ].astype(np.float64), b[differ].astype(np.float64)
+    if not (np.isfinite(first).all() and np.isfinite(second).all()):
+        return math.inf
+    return float(np.square(first - second).sum())
+
+
+def allowed(quantization: float) -> float:
+    """The relative difference that is allowed where quantization itself makes one of this size."""
+    return float(np.clip(1.5 * quantization, *BOUNDS))
