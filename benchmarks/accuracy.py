@@ -1,7 +1,7 @@
 """Compile every task for every budget, and score what comes out with stock ONNX Runtime.
 
 python benchmarks/accuracy.py [--tasks a,b] [--budgets 25%,13%] [--samples 256] [--calibration synthetic]
-                              [--out results.json]
+                              [--seed 0] [--pipeline light] [--target cpu] [--out results.json]
 """
 
 import argparse
@@ -22,6 +22,8 @@ COLUMNS = (
     Column("task", "task"),
     Column("budget", "budget"),
     Column("calibration", "calibration"),
+    Column("seed", "seed", number(0)),
+    Column("pipeline", "pipeline"),
     Column("bytes", "bytes", number(0)),
     Column("of float", "share_of_float", percent(2)),
     Column("of limit", "share_of_limit", percent(2)),
@@ -38,28 +40,23 @@ COLUMNS = (
 )
 
 
-def build(
-    name: str, budget: str, folder: str, earlier: str | None, samples: int, cache: str, calibration: str
-) -> dict[str, Any]:
+def build(name: str, budget: str, folder: str, earlier: str | None, arguments: argparse.Namespace) -> dict[str, Any]:
     """Compile a task, or resolve it from an earlier artifact; runs in a child."""
     from ptqc.compiler import compile as compile_model
     from ptqc.compiler import resolve
     from ptqc.errors import Infeasible
 
     task = chosen(name)[0]
-    feeds = task.calibration(samples) if calibration == REAL and not earlier else calibration
+    options = {"output": folder, "budget": budget, "force": True, "cache": arguments.cache}
+    options |= {"target": arguments.target, "pipeline": arguments.pipeline}
     started = time.monotonic()
     try:
         if earlier:
-            artifact = resolve(earlier, output=folder, budget=budget, force=True, cache=cache)
+            artifact = resolve(earlier, **options)
         else:
-            options: dict[str, Any] = {
-                "output": folder,
-                "budget": budget,
-                "force": True,
-                "cache": cache,
-                "samples": samples,
-            }
+            real = arguments.calibration == REAL
+            feeds = task.calibration(arguments.samples) if real else arguments.calibration
+            options |= {"samples": arguments.samples, "seed": arguments.seed}
             artifact = compile_model(task.path, calibration=feeds, **options)
     except Infeasible as result:
         return {"smallest": result.smallest, "blockers": [list(pair) for pair in result.blockers]}
@@ -81,19 +78,20 @@ def score_compiled(name: str, model: str) -> dict[str, Any]:
     return {"score": float(task.score(run)), **agreement.to_json()}
 
 
-def measure(task: Task, budgets: list[str], arguments: argparse.Namespace, cache: str) -> list[dict[str, Any]]:
+def measure(task: Task, arguments: argparse.Namespace) -> list[dict[str, Any]]:
     """The rows of one task."""
     real = in_child(score_float, task.name)
     first = {"task": task.name, "unit": task.unit, "float_score": real.value}
     first |= {"float_bytes": task.path.stat().st_size, "calibration": arguments.calibration}
+    first |= {"seed": arguments.seed, "pipeline": arguments.pipeline}
     rows: list[dict[str, Any]] = []
     earlier = None
-    suffix = "" if arguments.calibration == REAL else f"-{arguments.calibration}"
-    for budget in budgets:
+    given = {"calibration": REAL, "seed": 0, "pipeline": "light"}
+    suffix = "".join(f"-{vars(arguments)[name]}" for name, usual in given.items() if vars(arguments)[name] != usual)
+    for budget in arguments.budgets.split(","):
         folder = str(arguments.artifacts / f"{task.name}-{harness.slug(budget)}{suffix}")
         harness.say(f"{task.name} {budget}")
-        options = (earlier, arguments.samples, cache, arguments.calibration)
-        built = in_child(build, task.name, budget, folder, *options, timeout=arguments.timeout)
+        built = in_child(build, task.name, budget, folder, earlier, arguments, timeout=arguments.timeout)
         row = {**first, "budget": budget, "how": "resolve" if earlier else "compile", **_built(built, task)}
         if "bytes" in row:
             earlier = earlier or folder
@@ -136,6 +134,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--budgets", default="25%,13%", help="the first is compiled, the others are resolved from it")
     parser.add_argument("--samples", type=int, default=256, help="calibration samples")
     parser.add_argument("--calibration", choices=(REAL, SYNTHETIC), default=REAL, help="synthetic: no data at all")
+    parser.add_argument("--seed", type=int, default=0, help="of the compile's draws")
+    parser.add_argument("--pipeline", choices=("light", "advanced"), default="light")
+    parser.add_argument("--target", choices=("cpu",), help="build the native library as well")
     parser.add_argument("--artifacts", type=Path, default=RESULTS, help="where the compiled models are put")
     parser.add_argument("--cache", type=Path, help="a store of measurements to reuse; default: an empty one")
     parser.add_argument("--timeout", type=float, help="seconds that one compile may take")
@@ -147,8 +148,9 @@ def main() -> None:
     arguments.artifacts.mkdir(parents=True, exist_ok=True)
     facts, rows = harness.machine(), []
     with tempfile.TemporaryDirectory(prefix="ptqc-bench-") as empty:
+        arguments.cache = str(arguments.cache or empty)
         for task in chosen(arguments.tasks):
-            rows += measure(task, arguments.budgets.split(","), arguments, str(arguments.cache or empty))
+            rows += measure(task, arguments)
             harness.write_results(arguments.out, rows, facts)
     harness.print_results(rows, COLUMNS, facts)
 

@@ -1,0 +1,84 @@
+"""Compare the native libraries of artifacts with their ONNX files on all calibration samples, and score both.
+
+python benchmarks/parity.py [--artifacts FOLDER ...] [--samples 256] [--out results.json]
+"""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import harness
+from harness import RESULTS, Column, Feeds, Run, in_child, number
+from tasks import all_tasks, chosen, task_of
+
+COLUMNS = (
+    Column("artifact", "artifact"),
+    Column("samples", "samples", number(0)),
+    Column("integers", "integers", number(0)),
+    Column("differ, kernel by kernel", "wrong", number(0)),
+    Column("differ end to end", "chained", number(0)),
+    Column("unit", "unit"),
+    Column("ONNX file", "onnx_score", number(3)),
+    Column("library", "library_score", number(3)),
+    Column("note", "note"),
+)
+
+
+def compare(folder: str, name: str, samples: int) -> dict[str, Any]:
+    """Every kernel and the whole library on the calibration samples; runs in a child."""
+    from ptqc import bisect
+
+    found = bisect(folder, calibration=chosen(name)[0].calibration(samples), samples=samples)
+    wrong = sum(found.wrong.values())
+    row = {"integers": found.integers, "reals": found.reals, "wrong": wrong, "chained": found.chained}
+    return {**row, "samples": samples, **({"note": str(found)} if wrong else {})}
+
+
+def score(folder: str, name: str) -> dict[str, Any]:
+    """The task's score with ONNX Runtime and with the library; runs in a child."""
+    from ptqc import load
+
+    task, library = chosen(name)[0], load(folder).native()
+    onnx_score = task.score(harness.open_model(f"{folder}/model.onnx"))
+    return {"unit": task.unit, "onnx_score": onnx_score, "library_score": task.score(listed(library.run))}
+
+
+def listed(run: Any) -> Run:
+    """A run that gives outputs by name as one that gives them in order."""
+
+    def outputs(feeds: Feeds) -> list[Any]:
+        return list(run(feeds).values())
+
+    return outputs
+
+
+def measure(artifact: Path, name: str, samples: int) -> dict[str, Any]:
+    """The row of an artifact."""
+    row: dict[str, Any] = {"artifact": artifact.name}
+    for outcome in (in_child(compare, str(artifact), name, samples), in_child(score, str(artifact), name)):
+        row |= {"note": outcome.error} if outcome.value is None else outcome.value
+    return row
+
+
+def parse() -> argparse.Namespace:
+    parser = harness.command_line(__doc__)
+    parser.add_argument("--artifacts", nargs="+", default=[RESULTS], help="artifacts, or folders of them")
+    parser.add_argument("--samples", type=int, default=256, help="calibration samples")
+    return parser.parse_args()
+
+
+def main() -> None:
+    arguments = parse()
+    facts, rows, tasks = harness.machine(), list[dict[str, Any]](), all_tasks().values()
+    for artifact in harness.artifacts_below(arguments.artifacts):
+        task = task_of(artifact, tasks)
+        if task is None or not (artifact / "cpu").is_dir():
+            continue
+        harness.say(artifact.name)
+        rows.append(measure(artifact, task.name, arguments.samples))
+        harness.write_results(arguments.out, rows, facts)
+    harness.print_results(rows, COLUMNS, facts)
+
+
+if __name__ == "__main__":
+    main()
