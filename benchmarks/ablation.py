@@ -1,0 +1,197 @@
+"""What each step adds: one width for all layers, a greedy and the best choice of formats, codebooks, reconstruction.
+
+python benchmarks/ablation.py [--tasks a,b] [--budgets 13%,10%] [--samples 256] [--out results.json]
+
+All steps start from the same measurements and keep the same budget. A plan of one width rarely fills it, so the whole
+compile is also shown at that plan's bytes.
+"""
+
+import argparse
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import harness
+from agreement import Agreement, compared
+from harness import Column, in_child, number, percent, significant
+from tasks import Task, chosen
+
+from ptqc.allocation import Candidate, Problem, allocate, best_choice
+from ptqc.budget import Budget
+from ptqc.compiler import compile as compile_model
+from ptqc.errors import Infeasible
+from ptqc.options import CompileOptions, Pipeline
+from ptqc.passes.context import Context
+from ptqc.passes.reconstruct import Reconstruct
+from ptqc.plan import Plan
+from ptqc.progress import SILENT
+from ptqc.stages import fit
+from ptqc.stages.measure import recall
+from ptqc.store import Store
+
+# Of a budget: what reconstruction may add to a plan's file in digits of biases and levels.
+MARGIN = 0.002
+COLUMNS = (
+    Column("task", "task"),
+    Column("budget", "budget"),
+    Column("step", "step"),
+    Column("bytes", "bytes", number(0)),
+    Column("unit", "unit"),
+    Column("difference", "difference", number(3, sign=True)),
+    Column("same top-1", "top1_agreement", percent(2)),
+    Column("KL nat", "kl_nat", significant(3)),
+    Column("relative error", "relative_error", significant(3)),
+    Column("note", "note"),
+)
+
+
+@dataclass(frozen=True)
+class Bench:
+    """The measurements of a task."""
+
+    model: Any
+    context: Context
+    options: CompileOptions
+
+    @classmethod
+    def of(cls, task: Task, samples: int, folder: Path) -> "Bench":
+        """Compile once without a budget, and recall what was measured."""
+        store = folder / "store"
+        artifact = compile_model(
+            task.path, calibration=task.calibration(samples), output=folder / "out", cache=store, samples=samples
+        )
+        prepared, context, options, _ = recall(Store(store), artifact.manifest["measurements"], SILENT)
+        return cls(prepared.model, context, options)
+
+    @property
+    def even(self) -> "Bench":
+        """The same with even grids alone."""
+        kept = {key: value for key, value in self.context.solutions.items() if not key[1].is_codebook}
+        return replace(self, context=replace(self.context, solutions=kept))
+
+    @property
+    def undecided(self) -> Plan:
+        """A plan without formats."""
+        return replace(self.context.roles, activations=self.context.quantized)
+
+    @property
+    def problem(self) -> Problem:
+        """The candidates with their bytes and losses."""
+        return fit.problem_of(self.model, self.context, self.undecided, self.options)
+
+    def table(self, plan: Plan) -> bytes:
+        """A plan's file with the numbers of the table of candidates."""
+        numbers = fit.table_numbers(self.model, self.context, plan.formats)
+        return fit.packed(self.model, plan, numbers)[1].data
+
+    def reconstructed(self, plan: Plan) -> bytes:
+        """A plan's file after one reconstruction."""
+        return fit.packed(self.model, plan, Reconstruct().apply(self.model, self.context, plan))[1].data
+
+    def compiled(self, limit: int, pipeline: Pipeline = "light") -> bytes:
+        """The file of a whole compile."""
+        return fit.fit(self.model, self.context, replace(self.options, pipeline=pipeline), limit).exported.data
+
+
+def best(bench: Bench, limit: int) -> Plan:
+    """The integer program's plan."""
+    problem = bench.problem
+    most = problem.size(best_choice(problem))
+    return bench.undecided.with_formats(allocate(problem, min(most, int(limit * (1 - MARGIN)))).choice)
+
+
+def greedy(bench: Bench, limit: int) -> Plan:
+    """From the best plan on, always the change that loses least for each byte that it saves."""
+    problem = bench.problem
+    choice, groups = dict(best_choice(problem)), problem.by_weight()
+    while problem.size(choice) > limit * (1 - MARGIN):
+        changes = [change for name, group in groups.items() for change in _changes(group, choice[name])]
+        if not changes:
+            raise Infeasible("no change saves more bytes", problem.size(choice), ())
+        _, changed = min(changes, key=lambda change: change[0])
+        choice[changed.weight] = changed.form
+    return bench.undecided.with_formats(choice)
+
+
+def _changes(group: Sequence[Candidate], form: Any) -> Iterator[tuple[float, Candidate]]:
+    """Loss per byte saved of every smaller candidate of a weight."""
+    now = next(candidate for candidate in group if candidate.form == form)
+    for other in group:
+        if other.bytes < now.bytes:
+            yield (other.loss - now.loss) / (now.bytes - other.bytes), other
+
+
+def uniform(bench: Bench, limit: int) -> Plan:
+    """Every layer in the widest even grid that keeps the limit. Raises Infeasible."""
+    problem = bench.problem
+    choice = {}
+    for bits in sorted(bench.options.bits, reverse=True):
+        choice = dict(best_choice(problem))
+        choice |= {c.weight: c.form for c in problem.candidates if str(c.form) == f"int{bits}"}
+        if problem.size(choice) <= limit * (1 - MARGIN):
+            return bench.undecided.with_formats(choice)
+    raise Infeasible(f"the narrowest grid takes {problem.size(choice):,} bytes", problem.size(choice), ())
+
+
+def steps(bench: Bench, limit: int) -> Iterator[tuple[str, Callable[[], bytes]]]:
+    """The name of each step and what makes its file."""
+    yield "one width", lambda: bench.even.reconstructed(uniform(bench.even, limit))
+    yield (
+        "compile at the bytes of one width",
+        lambda: bench.compiled(len(bench.even.reconstructed(uniform(bench.even, limit)))),
+    )
+    yield "greedy, codebooks, reconstructed", lambda: bench.reconstructed(greedy(bench, limit))
+    yield "integer program", lambda: bench.even.table(best(bench.even, limit))
+    yield "+ codebooks", lambda: bench.table(best(bench, limit))
+    yield "+ reconstruction", lambda: bench.reconstructed(best(bench, limit))
+    yield "light (best of several)", lambda: bench.compiled(limit)
+    yield "advanced", lambda: bench.compiled(limit, "advanced")
+
+
+def rows_of(name: str, budgets: Sequence[str], samples: int) -> list[dict[str, Any]]:
+    """All steps of a task at all budgets; runs in a child."""
+    task, rows = chosen(name)[0], []
+    real = task.score(harness.open_model(task.path))
+    with tempfile.TemporaryDirectory(prefix="ptqc-bench-") as folder:
+        bench = Bench.of(task, samples, Path(folder))
+        for budget in budgets:
+            limit = Budget.parse(budget).limit(task.path.stat().st_size, sum(w.size for w in bench.context.weights))
+            for step, make in steps(bench, limit):
+                harness.say(f"{name} {budget} {step}")
+                row = {"task": name, "budget": budget, "step": step, "unit": task.unit}
+                rows.append(row | _scored(task, make, Path(folder) / "step.onnx", real))
+    return rows
+
+
+def _scored(task: Task, make: Callable[[], bytes], path: Path, real: float) -> dict[str, Any]:
+    try:
+        path.write_bytes(make())
+    except Infeasible as error:
+        return {"note": f"infeasible: {error.smallest:,} bytes"}
+    agreement = Agreement(task.has_classes)
+    run = compared(harness.open_model(task.path), harness.open_model(path), agreement)
+    return {"bytes": path.stat().st_size, "difference": task.score(run) - real, **agreement.to_json()}
+
+
+def parse() -> argparse.Namespace:
+    parser = harness.command_line(__doc__)
+    parser.add_argument("--tasks", help="comma-separated; default: all")
+    parser.add_argument("--budgets", default="13%,10%")
+    parser.add_argument("--samples", type=int, default=256, help="calibration samples")
+    return parser.parse_args()
+
+
+def main() -> None:
+    arguments = parse()
+    facts, rows = harness.machine(), list[dict[str, Any]]()
+    for task in chosen(arguments.tasks):
+        outcome = in_child(rows_of, task.name, arguments.budgets.split(","), arguments.samples)
+        rows += outcome.value or [{"task": task.name, "note": outcome.error}]
+        harness.write_results(arguments.out, rows, facts)
+    harness.print_results(rows, COLUMNS, facts)
+
+
+if __name__ == "__main__":
+    main()
