@@ -17,7 +17,7 @@ from ptqc.codegen.tvm.program import Program
 from ptqc.errors import TargetError
 from ptqc.lowered import Lowered
 from ptqc.nodes import only_consumer
-from ptqc.operators import LAYERS
+from ptqc.operators import ELEMENTWISE, LAYERS
 
 DTYPES = {ir.DataType.FLOAT: "float32", ir.DataType.UINT8: "uint8", ir.DataType.INT64: "int64"}
 
@@ -97,7 +97,8 @@ def _input(emission: Emission, value: ir.Value) -> Layout:
 def _emit(emission: Emission, node: ir.Node, step: reference.Step | None) -> set[ir.Node]:
     """Add the kernels of a node; the nodes behind it that they do the work of."""
     if step is not None:
-        emission.check_varying(step.inputs)
+        if node.op_type not in ELEMENTWISE:
+            emission.check_varying(step.inputs)
         KERNELS[node.op_type](emission, step)
         return {node.outputs[0].consumers()[0]}
     if node.op_type == "DequantizeLinear":

@@ -29,6 +29,9 @@ CONSTANTS = {
     "slopes": np.abs(noise(6, 1, 1, seed=5)),
     "one": np.array([1]),
     "three": np.array([3]),
+    "zero": np.array([0]),
+    "plane_axis": np.array([2]),
+    "lines": noise(6, 1, 7, seed=17),
     "rest": np.array([-1]),
     "plane": np.array([2, 3]),
     "front": np.array([1, 2]),
@@ -64,6 +67,10 @@ GRAPHS = {
     "smallest of columns": CONV + "y = ReduceMin <keepdims = 0> (c, three)",
     "a shape that follows from another": CONV
     + "s = Shape <start = 0, end = 2> (c) t = Concat <axis = 0> (s, rest) r = Reshape(c, t) y = Neg(r)",
+    "codes that follow from a shape, times codes": CONV
+    + "s = Shape <start = 3> (c) b = Slice(columns, zero, s, three) m_ = Mul(b, c) y = Conv(m_, v)",
+    "codes that follow from a shape, plus codes": CONV
+    + "s = Shape <start = 3> (c) b = Slice(lines, zero, s, plane_axis) a = Add(c, b) y = Conv(a, v)",
     "a place that follows from a shape": CONV
     + "s = Shape <start = 3> (c) e = Sub(s, three) y = Slice(c, one, e, three)",
     "sum of channels and rows": CONV + "y = ReduceSum (c, front)",
@@ -120,13 +127,9 @@ REFUSED = {
         "its input s is not constant",
     ),
     "a sum over the batch": ("y = ReduceMean (x, batch)", "only neighbouring axes without the batch"),
-    "codes that follow from a shape": (
-        CONV + "s = Shape <start = 3> (c) b = Slice(columns, zero, s, three) y = Mul(c, b)",
-        "its input b/codes is constant",
-    ),
     "a power that is no function": (CONV + "y = Pow(c, odd)", "only the exponents 0.5"),
 }
-CONSTANTS |= {"batch": np.array([0]), "zero": np.array([0]), "odd": np.array(2.5, np.float32)}
+CONSTANTS |= {"batch": np.array([0]), "odd": np.array(2.5, np.float32)}
 
 
 def model(body: str, shape: tuple[int, ...]) -> ir.Model:
