@@ -83,6 +83,12 @@ class Emission:
         kernel = pointwise.dequantize(self.layouts[source], layout, self.isa, params.scale, params.zero_point)
         return self.add(kernel, [source], name, layout)
 
+    def check_varying(self, names: Sequence[str]) -> None:
+        """Raises Declined when one of the values never changes."""
+        for name in names:
+            if name in self.constants:
+                raise Declined(f"its input {name} is constant")
+
     def places(self, value: ir.Value | None) -> str:
         """The name of an input that holds places of a table."""
         name = str(value.name) if value is not None else ""

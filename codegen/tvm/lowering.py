@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 
-import numpy as np
 import onnx_ir as ir
 
 from ptqc import reference
@@ -11,14 +10,14 @@ from ptqc.codegen.tvm.emitters import codes, layers, movement, real
 from ptqc.codegen.tvm.families import Declined
 from ptqc.codegen.tvm.families.functions import BINARY, UNARY
 from ptqc.codegen.tvm.families.rows import FOLDS
+from ptqc.codegen.tvm.folding import fold
 from ptqc.codegen.tvm.isa import Isa
 from ptqc.codegen.tvm.layout import Layout
-from ptqc.codegen.tvm.oracle import compute
 from ptqc.codegen.tvm.program import Program
 from ptqc.errors import TargetError
 from ptqc.lowered import Lowered
-from ptqc.nodes import constant, only_consumer
-from ptqc.operators import LAYERS
+from ptqc.nodes import only_consumer
+from ptqc.operators import ELEMENTWISE, LAYERS
 
 DTYPES = {ir.DataType.FLOAT: "float32", ir.DataType.UINT8: "uint8", ir.DataType.INT64: "int64"}
 
@@ -66,7 +65,9 @@ def program(lowered: Lowered, shapes: Mapping[str, tuple[int, ...]], isa: Isa) -
 
     shapes: of every value for one batch. Raises TargetError naming the node that no family takes.
     """
-    emission = Emission(lowered, shapes, fold(lowered.model), isa)
+    constants, of_batch = fold(lowered.model, shapes)
+    emission = Emission(lowered, shapes, constants, isa)
+    settled = constants.keys() | of_batch
     graph = lowered.model.graph
     for value in graph.inputs:
         if value.dtype not in DTYPES:
@@ -76,7 +77,7 @@ def program(lowered: Lowered, shapes: Mapping[str, tuple[int, ...]], isa: Isa) -
     kernels = {step.node: step for step in reference.steps(lowered)}
     done: set[ir.Node] = set()
     for node in graph:
-        if node in done or all(value.name in emission.constants for value in node.outputs):
+        if node in done or all(value.name in settled for value in node.outputs):
             continue
         try:
             done |= _emit(emission, node, kernels.get(node))
@@ -96,6 +97,8 @@ def _input(emission: Emission, value: ir.Value) -> Layout:
 def _emit(emission: Emission, node: ir.Node, step: reference.Step | None) -> set[ir.Node]:
     """Add the kernels of a node; the nodes behind it that they do the work of."""
     if step is not None:
+        if node.op_type not in ELEMENTWISE:
+            emission.check_varying(step.inputs)
         KERNELS[node.op_type](emission, step)
         return {node.outputs[0].consumers()[0]}
     if node.op_type == "DequantizeLinear":
@@ -118,18 +121,3 @@ def _emit(emission: Emission, node: ir.Node, step: reference.Step | None) -> set
     else:
         raise Declined("the operator is not known to it")
     return set()
-
-
-def fold(model: ir.Model) -> dict[str, np.ndarray]:
-    """Every value that does not depend on the inputs."""
-    found = {name: array for name, value in model.graph.initializers.items() if (array := constant(value)) is not None}
-    known, nodes = set(found), []
-    for node in model.graph:
-        inner = any(a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in node.attributes.values())
-        if not inner and all(value is None or value.name in known for value in node.inputs):
-            nodes.append(node)
-            known |= {str(value.name) for value in node.outputs}
-    wanted = [str(value.name) for node in nodes for value in node.outputs]
-    read = {str(value.name) for node in nodes for value in node.inputs if value is not None}
-    needed = {name: array for name, array in found.items() if name in read}
-    return found | (compute(model, [ir.to_proto(node) for node in nodes], needed, {}, wanted) if wanted else {})

@@ -19,6 +19,7 @@ def build(folder: Path) -> None:
     import tvm
 
     from ptqc.codegen.tvm import isa
+    from ptqc.codegen.tvm.constants import Arranged
     from ptqc.codegen.tvm.families import Built, dense, depthwise, functions, matmul, move, pointwise, pool, rows
     from ptqc.codegen.tvm.layout import Layout
     from ptqc.codegen.tvm.window import Window
@@ -31,6 +32,7 @@ def build(folder: Path) -> None:
 
     x, real, other = Layout((6, 7, 5), "uint8"), Layout((6, 7, 5), "float32"), Layout((6, 7, 5), "uint8", outside=True)
     matrix, square, column = (Layout(shape, "float32", plain=True) for shape in ((5, 7), (7, 7), (7,)))
+    tokens = Layout((5,), "int64", outside=True)
     full, grouped = Window(6, (7, 5), (3, 2), (2, 1), (1, 2)), Window(6, (7, 5), (3, 3))
     dense_out = Layout((5, *full.output), "uint8")
     wide, half, each = (Layout((6, *grouped.output), kind) for kind in ("uint8", "float32", "uint8"))
@@ -41,8 +43,8 @@ def build(folder: Path) -> None:
         (dense.real(real, half, groups, codes(6, 3, 3, 3), numbers), [real], half),
         (depthwise.integer(x, wide, grouped, plain, codes(6, 3, 3), numbers, numbers / 99, 3), [x], wide),
         (depthwise.real(real, half, grouped, plain, codes(6, 3, 3), numbers), [real], half),
-        (pointwise.add(x, x, x, plain, np.array([0.5, 0.25, 3.0], np.float32)), [x, x], x),
-        (pointwise.mul(x, x, x, plain, (3, 4, 5), 0.01), [x, x], x),
+        (pointwise.add([x, x], x, plain, np.array([0.5, 0.25, 3.0], np.float32)), [x, x], x),
+        (pointwise.mul([x, x], x, plain, (3, 4, 5), 0.01), [x, x], x),
         (pointwise.table(x, x, plain, np.arange(256)[::-1]), [x], x),
         (pointwise.limit(x, x, plain, 9, 99), [x], x),
         (pointwise.quantize(real, other, plain, 0.1, 7), [real], other),
@@ -53,6 +55,7 @@ def build(folder: Path) -> None:
         (move.pad(x, Layout((6, 9, 8), "uint8"), (0, 1, 2), 4.0), [x], Layout((6, 9, 8), "uint8")),
         (move.transpose(x, Layout((5, 6, 7), "uint8"), (2, 0, 1)), [x], Layout((5, 6, 7), "uint8")),
         (move.concat([x, x], Layout((12, 7, 5), "uint8"), 0), [x, x], Layout((12, 7, 5), "uint8")),
+        (move.look_up(tokens, matrix, np.ones((3, matrix.shape[1]), np.float32), 3), [tokens], matrix),
         (functions.unary("Sigmoid", real, real, plain, ()), [real], real),
         (functions.unary("Exp", real, real, plain, ()), [real], real),
         (functions.unary("Erf", real, real, plain, ()), [real], real),
@@ -76,7 +79,9 @@ def build(folder: Path) -> None:
             made = random.integers(0, 256, shape) if layout.dtype == "uint8" else random.normal(size=shape)
             arrays[f"{index}/{place}"] = made.astype(layout.dtype)
         for place, constant in enumerate(built.constants):
-            arrays[f"{index}/{len(inputs) + place}"] = np.asarray(constant)
+            arrays[f"{index}/{len(inputs) + place}"] = (
+                constant.order(constant.codes) if isinstance(constant, Arranged) else np.asarray(constant)
+            )
         calls.append([built.name, len(inputs) + len(built.constants), shapes[-1], output.dtype])
     np.savez(folder / "arrays.npz", **arrays)
     (folder / "calls.json").write_text(json.dumps(calls))

@@ -22,25 +22,42 @@ CODES = 256
 def add(emission: Emission, step: Step) -> None:
     """A sum of codes."""
     parameters = [input_params(step, 0), input_params(step, 1)]
-    names = emission.aligned(step.inputs)
+    names, operands = _operands(emission, step)
     y, layout = output_params(step), _of(emission, step, names[0])
-    if repeats_inside(*(emission.layouts[name].shape for name in names)):
-        names.reverse()
-        parameters.reverse()
+    if repeats_inside(operands[0].shape, operands[1].shape):
+        for pair in (names, operands, parameters):
+            pair.reverse()
     numbers = np.array(add_numbers(parameters[0], parameters[1], y), np.float32)
-    a, b = (emission.layouts[name] for name in names)
-    emission.add(pointwise.add(a, b, layout, emission.isa, numbers), names, step.output, layout)
+    emission.add(pointwise.add(operands, layout, emission.isa, numbers), names, step.output, layout)
 
 
 def mul(emission: Emission, step: Step) -> None:
     """A product of two tensors of codes."""
     a, b, y = input_params(step, 0), input_params(step, 1), output_params(step)
-    names = emission.aligned(step.inputs)
+    names, operands = _operands(emission, step)
     layout = _of(emission, step, names[0])
     factor = float(multiplier(a, np.asarray(b.scale), y))
     zeros = (a.zero_point, b.zero_point, y.zero_point)
-    left, right = (emission.layouts[name] for name in names)
-    emission.add(pointwise.mul(left, right, layout, emission.isa, zeros, factor), names, step.output, layout)
+    emission.add(pointwise.mul(operands, layout, emission.isa, zeros, factor), names, step.output, layout)
+
+
+def _operands(emission: Emission, step: Step) -> tuple[list[str], list[pointwise.Operand]]:
+    """Names of the operands that vary, in one order in memory, and both operands."""
+    rank = len(emission.shape(step.node.outputs[0]))
+    names = emission.aligned([name for name in step.inputs if name not in emission.constants])
+    varying = iter(names)
+    return names, [
+        _fixed(emission.constants[name], rank) if name in emission.constants else emission.layouts[next(varying)]
+        for name in step.inputs
+    ]
+
+
+def _fixed(codes: np.ndarray, rank: int) -> np.ndarray:
+    """Codes that never change, for one sample."""
+    shape = (1,) * (rank + 1 - codes.ndim) + codes.shape
+    if len(shape) != rank + 1 or shape[0] != 1:
+        raise Declined("its constant differs from sample to sample")
+    return codes.reshape(shape[1:])
 
 
 def _of(emission: Emission, step: Step, operand: str) -> Layout:

@@ -18,15 +18,19 @@ from ptqc.codegen.tvm.layout import Layout
 from ptqc.integer import Reals
 
 Value = Callable[..., Any]
+# A value, or an array that is the same for all samples: of the output's rank, or 1 along an axis.
+Operand = Layout | np.ndarray
 
 
 def pointwise(
-    family: str, inputs: Sequence[Layout], constants: Sequence[np.ndarray], y: Layout, isa: Isa, value: Value
+    family: str, operands: Sequence[Operand], constants: Sequence[np.ndarray], y: Layout, isa: Isa, value: Value
 ) -> Built:
     """value(lanes, constant buffers, *elements) gives the output element (or vector)."""
+    inputs = [x for x in operands if isinstance(x, Layout)]
+    arrays = [x for x in operands if not isinstance(x, Layout)]
     same = all(x.shape == y.shape and x.order == y.order and not x.outside for x in (*inputs, y))
-    body = _flat(inputs, y, isa, value) if same else _by_element(inputs, y, value)
-    return build(family, inputs, constants, y, body)
+    body = _flat(inputs, y, isa, value) if same and not arrays else _by_element(operands, y, value)
+    return build(family, inputs, [*arrays, *constants], y, body)
 
 
 def with_array(family: str, x: Layout, y: Layout, array: np.ndarray, value: Callable[[Any, Any], Any]) -> Built:
@@ -57,18 +61,27 @@ def _flat(inputs: Sequence[Layout], y: Layout, isa: Isa, value: Value) -> Any:
     return body
 
 
-def _by_element(inputs: Sequence[Layout], y: Layout, value: Value) -> Any:
+def _by_element(operands: Sequence[Operand], y: Layout, value: Value) -> Any:
+    # Buffers come in this order: values, arrays, numbers.
+    order = sorted(range(len(operands)), key=lambda i: not isinstance(operands[i], Layout))
+
     def body(batch: Any, *buffers: Any) -> None:
         *given, out = buffers
         with elements(batch, y) as (sample, offset):
             place = y.place(offset)
-            found = [
-                T.Bind(buffer[sample, layout.offset(_within(layout, place))])
-                for layout, buffer in zip(inputs, given[: len(inputs)], strict=True)
-            ]
-            T.buffer_store(out, value(1, given[len(inputs) :], *found), [sample, offset])
+            found = {i: _element(operands[i], buffer, sample, place) for i, buffer in zip(order, given, strict=False)}
+            numbers = given[len(operands) :]
+            T.buffer_store(out, value(1, numbers, *(found[i] for i in range(len(operands)))), [sample, offset])
 
     return body
+
+
+def _element(operand: Operand, buffer: Any, sample: Any, place: Sequence[Any]) -> Any:
+    """The element of an operand at a place of the output."""
+    if isinstance(operand, Layout):
+        return T.Bind(buffer[sample, operand.offset(_within(operand, place))])
+    fixed = Layout(operand.shape, str(operand.dtype), plain=True)
+    return T.Bind(buffer[fixed.offset(_within(fixed, place))])
 
 
 def _within(layout: Layout, place: Sequence[Any]) -> list[Any]:
@@ -76,8 +89,8 @@ def _within(layout: Layout, place: Sequence[Any]) -> list[Any]:
     return [0 if size == 1 else index for size, index in zip(layout.shape, place, strict=True)]
 
 
-def add(a: Layout, b: Layout, y: Layout, isa: Isa, numbers: Reals) -> Built:
-    """Codes of a sum; numbers: ratio of a, ratio of b, and what both leave (`ptqc.integer.add`)."""
+def add(operands: Sequence[Operand], y: Layout, isa: Isa, numbers: Reals) -> Built:
+    """Codes of a sum a + b; numbers: ratio of a, ratio of b, and what both leave (`ptqc.integer.add`)."""
 
     def value(lanes: int, constants: Sequence[Any], left: Any, right: Any) -> Any:
         ratio_a, ratio_b, rest = (fill(constants[0][i], lanes) for i in range(3))
@@ -86,10 +99,10 @@ def add(a: Layout, b: Layout, y: Layout, isa: Isa, numbers: Reals) -> Built:
         total = mathematics.fma(_real(left, lanes), ratio_a, inner, lanes, in_c=in_c)
         return to_codes(T.nearbyint(total), lanes)
 
-    return pointwise("add", [a, b], [numbers], y, isa, value)
+    return pointwise("add", operands, [numbers], y, isa, value)
 
 
-def mul(a: Layout, b: Layout, y: Layout, isa: Isa, zeros: tuple[int, int, int], factor: float) -> Built:
+def mul(operands: Sequence[Operand], y: Layout, isa: Isa, zeros: tuple[int, int, int], factor: float) -> Built:
     """Codes of a product; zeros of a, b and y, factor s_a · s_b / s_y (`ptqc.integer.mul`)."""
 
     def value(lanes: int, constants: Sequence[Any], left: Any, right: Any) -> Any:
@@ -102,7 +115,7 @@ def mul(a: Layout, b: Layout, y: Layout, isa: Isa, zeros: tuple[int, int, int], 
         return to_codes(T.nearbyint(scaled + fill(zero, lanes)), lanes)
 
     constants = [np.array(zeros, np.int32), np.array([factor], np.float32)]
-    return pointwise("mul", [a, b], constants, y, isa, value)
+    return pointwise("mul", operands, constants, y, isa, value)
 
 
 def table(x: Layout, y: Layout, isa: Isa, entries: np.ndarray) -> Built:

@@ -33,8 +33,8 @@ def test_sums_and_products_of_all_pairs_of_codes(chosen: Isa, tmp_path: Path) ->
         zeros = (a.zero_point, b.zero_point, y.zero_point)
         factor = float(integer.multiplier(a, np.asarray(b.scale), y))
         for kernel in (
-            pointwise.add(PAIRS, PAIRS, PAIRS, chosen, numbers),
-            pointwise.mul(PAIRS, PAIRS, PAIRS, chosen, zeros, factor),
+            pointwise.add([PAIRS, PAIRS], PAIRS, chosen, numbers),
+            pointwise.mul([PAIRS, PAIRS], PAIRS, chosen, zeros, factor),
         ):
             cases.append(Case(kernel, [PAIRS, PAIRS], [LEFT, RIGHT], PAIRS))
         wanted += [integer.add(LEFT, a, RIGHT, b, y), integer.mul(LEFT, a, RIGHT, b, y)]

@@ -1,0 +1,57 @@
+"""Values that no element of an input enters: they follow from constants, and from shapes once the sizes are settled."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import onnx_ir as ir
+
+from ptqc.codegen.tvm.oracle import compute
+from ptqc.nodes import constant, integer
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+def fold(model: ir.Model, shapes: Shapes) -> tuple[dict[str, np.ndarray], set[str]]:
+    """Values that are the same for every input and batch size, and the names of those that vary with the batch alone.
+
+    shapes: of every value for one batch, batch first.
+    """
+    found = {name: array for name, value in model.graph.initializers.items() if (array := constant(value)) is not None}
+    nodes = _nodes(model, set(found))
+    batch = shapes[str(model.graph.inputs[0].name)][:1]
+    once = _values(model, nodes, found, shapes)
+    if not any(node.op_type == "Shape" for node in nodes):
+        return found | once, set()
+    doubled = {name: (2 * shape[0], *shape[1:]) if shape[:1] == batch else shape for name, shape in shapes.items()}
+    twice = _values(model, nodes, found, doubled)
+    same = {name: array for name, array in once.items() if np.array_equal(array, twice[name])}
+    return found | same, once.keys() - same.keys()
+
+
+def _nodes(model: ir.Model, known: set[str]) -> list[ir.Node]:
+    """Nodes that read nothing but constants, shapes, and what other such nodes make."""
+    known, nodes = set(known), []
+    for node in model.graph:
+        inner = any(a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in node.attributes.values())
+        is_known = all(value is None or value.name in known for value in node.inputs)
+        if not inner and not node.domain and (is_known or node.op_type == "Shape"):
+            nodes.append(node)
+            known |= {str(value.name) for value in node.outputs}
+    return nodes
+
+
+def _values(
+    model: ir.Model, nodes: list[ir.Node], constants: Mapping[str, np.ndarray], shapes: Shapes
+) -> dict[str, np.ndarray]:
+    """What the nodes make where values have these shapes."""
+    sizes = {str(node.outputs[0].name): _sizes(node, shapes) for node in nodes if node.op_type == "Shape"}
+    others = [node for node in nodes if node.op_type != "Shape"]
+    wanted = [str(value.name) for node in others for value in node.outputs]
+    read = {str(value.name) for node in others for value in node.inputs if value is not None}
+    needed = {name: array for name, array in {**constants, **sizes}.items() if name in read}
+    return sizes | (compute(model, [ir.to_proto(node) for node in others], needed, {}, wanted) if wanted else {})
+
+
+def _sizes(node: ir.Node, shapes: Shapes) -> np.ndarray:
+    shape = shapes[str(node.inputs[0].name)]  # type: ignore[union-attr]
+    return np.array(shape[integer(node, "start", 0) : integer(node, "end", len(shape))], np.int64)
