@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ptqc.errors import Interrupted, TargetError, UsageError
+from ptqc.locks import Claim, InUse
 
 if TYPE_CHECKING:
     import onnxruntime as ort
@@ -173,15 +174,31 @@ def publish(
         RUN: write_json(run).encode(),
     }
     try:
-        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as temporary:
+        _sweep(folder)
+        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=_prefix(folder)) as temporary:
+            used = InUse(Path(temporary))  # so that no other compile takes it for a leftover
             new = Path(temporary) / folder.name
             new.mkdir()
             for name, data in everything.items():
                 _write_through(new / name, data)
             _move(new, folder)
+            del used
     except OSError as error:
         raise Interrupted(f"cannot write the artifact to {folder}: {error}; nothing was changed there") from error
     return Artifact(folder)
+
+
+def _prefix(folder: Path) -> str:
+    return f".{folder.name}.ptqc-"
+
+
+def _sweep(folder: Path) -> None:
+    """Remove what compiles that were killed left beside the folder."""
+    for path in folder.parent.iterdir():
+        if path.name.startswith(_prefix(folder)) and path.is_dir():
+            with Claim(path) as claim:
+                if claim.taken and any(path.iterdir()):  # an empty one may just have been made
+                    shutil.rmtree(path, ignore_errors=True)
 
 
 def _write_through(path: Path, data: bytes) -> None:

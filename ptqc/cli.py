@@ -1,4 +1,4 @@
-"""The command line: compile, resolve, explain, verify, bisect."""
+"""The command line: compile, resolve, explain, verify, bisect, cache."""
 
 import argparse
 import json
@@ -83,6 +83,7 @@ def _parser() -> argparse.ArgumentParser:
     explain = commands.add_parser("explain", help="what was decided for each layer, and why")
     explain.add_argument("folder", help="a folder that `ptqc compile` wrote")
     explain.set_defaults(run=_explain)
+    _add_cache(commands.add_parser("cache", help="the store of measurements: its size, or clear it"))
     _add_verify(commands.add_parser("verify", help="check an artifact anew, on this machine"))
     _add_bisect(commands.add_parser("bisect", help="compare the native library with the ONNX file, kernel by kernel"))
     return parser
@@ -123,6 +124,12 @@ def _add_resolve(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--plan", metavar="FILE", help="take the decisions of this plan.json instead of solving")
     _add_preprocessing(parser)
     parser.set_defaults(run=_resolve)
+
+
+def _add_cache(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("action", choices=("size", "clear"), help="say how large it is, or remove what nobody is using")
+    parser.add_argument("--cache", metavar="DIR", help="the store (default ~/.cache/ptqc, or $PTQC_CACHE)")
+    parser.set_defaults(run=_cache)
 
 
 def _add_verify(parser: argparse.ArgumentParser) -> None:
@@ -268,6 +275,14 @@ def _explain(options: argparse.Namespace) -> None:
 
     artifact = load(options.folder)
     print(explain(artifact.manifest, artifact.plan, artifact.sensitivity))
+
+
+def _cache(options: argparse.Namespace) -> None:
+    from ptqc.housekeeping import clear, contents
+    from ptqc.store import Store, default_folder
+
+    store = Store(Path(options.cache) if options.cache is not None else default_folder())
+    print(clear(store) if options.action == "clear" else contents(store), f"in {store.folder}")
 
 
 def _verify(options: argparse.Namespace) -> None:

@@ -6,29 +6,43 @@ all.
 """
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ptqc.errors import Interrupted, UsageError
+from ptqc.locks import InUse
 
 ENVIRONMENT = "PTQC_CACHE"
-SUMS = "sums.json"
+SUMS, QUARANTINE = "sums.json", "quarantine"
+UNFINISHED = (".new-", ".old-")
 
 
 def default_folder() -> Path:
-    """$PTQC_CACHE, or the user's cache folder."""
-    if found := os.environ.get(ENVIRONMENT):
-        return Path(found)
-    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "ptqc"
+    """$PTQC_CACHE, or the user's cache folder (on Linux ~/.cache/ptqc)."""
+    from platformdirs import user_cache_path
+
+    return Path(os.environ.get(ENVIRONMENT) or user_cache_path("ptqc", appauthor=False))
+
+
+def is_entry(folder: Path) -> bool:
+    """Whether a folder has the name of an entry, whole or damaged."""
+    return re.fullmatch("[0-9a-f]{64}", folder.name) is not None and folder.is_dir()
+
+
+def is_unfinished(folder: Path) -> bool:
+    """Whether a folder is one that is being written or removed, or was; an empty one may just be made."""
+    return folder.name.startswith(UNFINISHED) and folder.is_dir() and any(folder.iterdir())
 
 
 @dataclass(frozen=True)
@@ -42,9 +56,13 @@ class Entry:
 
 @dataclass(frozen=True)
 class Store:
-    """A folder of entries; it need not exist. Raises UsageError where a file is in its place."""
+    """A folder of entries; it need not exist. Raises UsageError where a file is in its place.
+
+    Entries that were opened are not cleared away by others for as long as the store object lives.
+    """
 
     folder: Path
+    _used: list[InUse] = field(default_factory=list, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         for place in (self.folder, *self.folder.parents):
@@ -58,7 +76,9 @@ class Store:
     def open(self, name: str) -> Entry | None:
         """The entry of a key's digest, or None."""
         folder = self.folder / name
-        if not folder.is_dir():
+        try:
+            self._used.append(InUse(folder))
+        except (FileNotFoundError, NotADirectoryError):
             return None
         if not _is_whole(folder, name):
             self._quarantine(folder)
@@ -79,18 +99,19 @@ class Store:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(dir=self.folder, prefix=".new-") as temporary:
+                used = InUse(Path(temporary))  # so that no other process clears it away
                 folder = Path(temporary) / name
                 folder.mkdir()
                 _write(folder, key, document, arrays)
                 write_files(folder)
                 _write_sums(folder)
                 # Another process may have stored the same result meanwhile; entries of one key are equal.
-                place = self.folder / name
                 try:
-                    folder.rename(place)
-                except OSError:
-                    if not place.is_dir():
+                    folder.rename(self.folder / name)
+                except OSError as error:
+                    if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                         raise
+                del used
         except OSError as error:
             raise Interrupted(
                 f"cannot write to the store {self.folder}: {error}. Free some space or give another folder with --cache"
@@ -98,7 +119,7 @@ class Store:
         return name
 
     def _quarantine(self, folder: Path) -> None:
-        place = self.folder / "quarantine"
+        place = self.folder / QUARANTINE
         place.mkdir(exist_ok=True)
         shutil.rmtree(place / folder.name, ignore_errors=True)
         with contextlib.suppress(FileNotFoundError):  # another process was faster

@@ -9,6 +9,7 @@ import pytest
 from ptqc import artifact
 from ptqc.artifact import check_output, load, publish
 from ptqc.errors import Interrupted, UsageError
+from ptqc.locks import InUse
 
 FILES = {"model.onnx": b"model", "plan.json": b'{"version": 1}', "report.html": b"<!doctype html>"}
 MANIFEST = {"ptqc": "0.1.0", "budget": None}
@@ -181,3 +182,14 @@ def test_files_outside_the_folder_are_not_read(tmp_path: Path) -> None:
     (folder / "manifest.json").write_text(json.dumps({"ptqc": "0", "files": {"../secret": "0"}}))
     with pytest.raises(UsageError, match=r"lists '\.\./secret', which lies outside"):
         load(folder)
+
+
+def test_what_a_killed_compile_left_is_swept_away_and_nothing_else(tmp_path: Path) -> None:
+    for name in (".out.ptqc-killed", ".out.ptqc-alive", ".out-mine", ".other.ptqc-killed"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "model.onnx").write_bytes(b"half")
+    used = InUse(tmp_path / ".out.ptqc-alive")
+    write(tmp_path / "out")
+    left = sorted(path.name for path in tmp_path.iterdir())
+    assert left == [".other.ptqc-killed", ".out-mine", ".out.ptqc-alive", "out"]
+    del used

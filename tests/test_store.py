@@ -135,9 +135,9 @@ def test_an_entry_that_cannot_be_moved_to_its_place(tmp_path: Path) -> None:
         put(Store(tmp_path))
 
 
-def test_default_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_default_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PTQC_CACHE", "here")
     assert default_folder() == Path("here")
     monkeypatch.delenv("PTQC_CACHE")
-    monkeypatch.setenv("XDG_CACHE_HOME", "caches")
-    assert default_folder() == Path("caches") / "ptqc"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert default_folder() == tmp_path / "ptqc"

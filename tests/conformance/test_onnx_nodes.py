@@ -1,0 +1,92 @@
+"""onnx's own node tests: accepted and right, or refused as listed; the harness finds what is planted."""
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx.parser
+import onnxruntime as ort
+import pytest
+from compiling import proto, weight
+from onnx_nodes import Kind, Outcome, cases, compared, outcome_of, outcomes
+
+import ptqc
+
+LIST = Path(__file__).with_name("onnx_nodes_refused.txt")
+EVERY = 60  # of the sample in the normal run
+
+
+def expected() -> set[str]:
+    """Names of the cases that are refused; skips where onnx or ONNX Runtime are not those of the list."""
+    lines = LIST.read_text(encoding="utf-8").split("\n")
+    versions = f"# onnx {onnx.__version__}, onnxruntime {ort.__version__}"
+    if lines[0] != versions:
+        pytest.skip(f"the list is of {lines[0]}, installed are {versions}")
+    return {line for line in lines[1:] if line}
+
+
+def test_a_sample_comes_out_as_listed() -> None:
+    refused = expected()
+    found = {name: outcome_of(cases()[name].model, cases()[name].data_sets[0][0]) for name in [*cases()][::EVERY]}
+    wanted = {name: Kind.REFUSED if name in refused else Kind.ACCEPTED for name in found}
+    assert {name: outcome for name, outcome in found.items() if outcome.kind != wanted[name]} == {}
+    assert len(found) > 30
+
+
+@pytest.mark.slow
+def test_all_come_out_as_listed() -> None:
+    refused = expected()
+    found = dict(outcomes(list(cases())))
+    print(Counter(outcome.kind for outcome in found.values()))
+    assert {name: o for name, o in found.items() if o.kind not in (Kind.ACCEPTED, Kind.REFUSED)} == {}
+    now = {name for name, outcome in found.items() if outcome.kind == Kind.REFUSED}
+    assert (sorted(now - refused), sorted(refused - now)) == ([], []), "update onnx_nodes_refused.txt if this is meant"
+
+
+# The harness finds what is planted
+
+
+def gemm() -> onnx.ModelProto:
+    return proto("g (float[N,8] x) => (float[N,8] y) { y = Gemm(x, w) }", w=weight(8, 8))
+
+
+def test_a_right_compile_is_accepted() -> None:
+    assert outcome_of(gemm(), [np.ones((2, 8), np.float32)]) == Outcome(Kind.ACCEPTED)
+
+
+def test_a_silently_wrong_compile_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = ptqc.compile
+
+    def compile_another(path: Path, **options: object) -> ptqc.Artifact:
+        model = onnx.load(path)
+        model.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(weight(8, 8, seed=1), "w"))
+        onnx.save(model, path)
+        return right(path, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(ptqc, "compile", compile_another)
+    assert outcome_of(gemm(), [np.ones((2, 8), np.float32)]).kind == Kind.WRONG
+
+
+def test_an_unexpected_exception_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ptqc.compiler.measure", lambda *_: 1 / 0)
+    assert outcome_of(gemm(), [np.ones((2, 8), np.float32)]).kind == Kind.FAULT
+
+
+def test_a_worker_that_dies_is_an_outcome() -> None:
+    found = dict(outcomes(["no such case", "test_abs"]))
+    assert [outcome.kind for outcome in found.values()] == [Kind.CRASHED, Kind.ACCEPTED]
+
+
+@pytest.mark.parametrize("found", [[1.0, 2.0, 4.0], [1.0, np.nan, 3.0], [1.0, 2.0, np.inf]])
+def test_other_values_are_found(found: list[float]) -> None:
+    wanted = {"y": np.float32([1, 2, 3])}
+    assert compared(wanted, wanted).kind == Kind.ACCEPTED
+    assert compared(wanted, {"y": np.float32(found)}).kind == Kind.WRONG
+
+
+def test_other_types_and_shapes_are_found() -> None:
+    wanted = {"y": np.float32([1, 2, 3])}
+    assert compared(wanted, {"y": np.float64([1, 2, 3])}).kind == Kind.WRONG
+    assert compared(wanted, {"y": np.float32([[1, 2, 3]])}).kind == Kind.WRONG
+    assert compared({"y": np.array([1, 2])}, {"y": np.array([1, 3])}).kind == Kind.WRONG
