@@ -159,8 +159,8 @@ class Columns:
         return np.asarray(flattened.reshape(layer.groups, -1, len(flat)))
 
 
-def positions_per_sample(layer: Layer, samples: int) -> int:
-    """Columns to take from each sample: enough in total for the gram matrix to be well conditioned."""
+def positions_per_sample(layer: Layer, samples: int, times: int = 1) -> int:
+    """Columns to take from each sample: enough in total for the gram matrix to be well conditioned, or `times` that."""
     width = int(np.prod(layer.shape)) // layer.channels
-    total = min(max(16 * width, 8192), 32768, MOST_NUMBERS // width)
+    total = min(times * min(max(16 * width, 8192), 32768), MOST_NUMBERS // width)
     return max(1, -(-total // max(samples, 1)))

@@ -35,6 +35,8 @@ BATCH = 8
 # Of the least-squares target, by draw.
 TARGET_DAMPINGS = (0.05, 0.15, 0.02)
 ROUNDS = 4
+# Columns looked at, for each that the table was made of.
+COLUMNS = 4
 
 
 @dataclass(frozen=True)
@@ -139,7 +141,7 @@ class _State:
         inputs = self.seen.values[layer.input]
         seed = self.seed + [x.name for x in self.plan.layers].index(layer.name)
         samples = sum(len(x) for x in inputs[: self.split])
-        columns = Columns(layer, moments.positions_per_sample(layer, samples), seed)
+        columns = Columns(layer, moments.positions_per_sample(layer, samples, COLUMNS), seed)
         weight, base = (constant(self.model.graph.initializers[n]) if n else None for n in (layer.weight, layer.bias))
         assert weight is not None
         bias = np.zeros(layer.channels, np.float32) if base is None else base.reshape(-1)
