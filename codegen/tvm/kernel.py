@@ -86,6 +86,23 @@ def span(start: Any, lanes: int) -> Any:
     return start if lanes == 1 else T.ramp(start, 1, lanes)
 
 
+def registers(size: int, dtype: str) -> Any:
+    """A buffer that lives in registers: TVM keeps a small one of scope "global" on the stack, where LLVM promotes it.
+
+    One of scope "local" would come from the heap, and be written back.
+    """
+    return T.alloc_buffer((size,), dtype, scope="global")
+
+
+def pieces(count: int, widest: int) -> Iterator[tuple[int, int]]:
+    """Start and length of vectors, powers of two, that cover `count` neighbours."""
+    start = 0
+    while start < count:
+        length = min(widest, 1 << ((count - start).bit_length() - 1))
+        yield start, length
+        start += length
+
+
 def fill(value: Any, lanes: int) -> Any:
     """A number in every lane."""
     return value if lanes == 1 else T.Broadcast(value, lanes)

@@ -21,6 +21,7 @@ def build(folder: Path) -> None:
     from ptqc.codegen.tvm import isa
     from ptqc.codegen.tvm.families import Built, dense, depthwise, functions, matmul, move, pointwise, pool, rows
     from ptqc.codegen.tvm.layout import Layout
+    from ptqc.codegen.tvm.tiling import Dense
     from ptqc.codegen.tvm.window import Window
 
     plain = isa.C
@@ -35,7 +36,7 @@ def build(folder: Path) -> None:
     dense_out = Layout((5, *full.output), "uint8")
     wide, half, each = (Layout((6, *grouped.output), kind) for kind in ("uint8", "float32", "uint8"))
     numbers = np.ones(6, np.float32)
-    loops, groups = dense.Dense(full, 5, 1, plain, 1), dense.Dense(grouped, 6, 2, plain, 4)
+    loops, groups = Dense(full, 5, 1, plain, 1), Dense(grouped, 6, 2, plain, 4)
     kernels: list[tuple[Built, list[Layout], Layout]] = [
         (dense.integer(x, dense_out, loops, codes(5, 6, 3, 2), numbers[:5], numbers[:5] / 99, 3), [x], dense_out),
         (dense.real(real, half, groups, codes(6, 3, 3, 3), numbers), [real], half),
