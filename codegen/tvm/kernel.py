@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,11 +69,18 @@ def rows(batch: Any, count: int, work: int) -> Iterator[tuple[Any, Any]]:
 
 
 @contextmanager
-def elements(batch: Any, layout: Layout) -> Iterator[tuple[Any, Any]]:
-    """A loop over (sample, offset) of every element, in the order in memory."""
-    fastest = layout.shape[layout.order[-1]] if layout.shape else 1
-    with rows(batch, layout.elements // fastest, layout.elements) as (sample, row), T.serial(fastest) as index:
-        yield sample, row * fastest + index
+def elements(batch: Any, layout: Layout) -> Iterator[tuple[Any, list[Any]]]:
+    """Loops over (sample, indices) of every element, in the order in memory; no index is found by division."""
+    slowest, *inner = layout.order or (None,)
+    place: list[Any] = [0] * len(layout.shape)
+    with ExitStack() as loops:
+        count = 1 if slowest is None else layout.shape[slowest]
+        sample, row = loops.enter_context(rows(batch, count, layout.elements))
+        if slowest is not None:
+            place[slowest] = row
+        for axis in inner:
+            place[axis] = loops.enter_context(T.serial(layout.shape[axis]))
+        yield sample, place
 
 
 def vector(dtype: str, lanes: int) -> str:

@@ -34,11 +34,10 @@ def with_array(family: str, x: Layout, y: Layout, array: np.ndarray, value: Call
     fixed = Layout(array.shape, "float32", plain=True)
 
     def body(batch: Any, given: Any, numbers: Any, out: Any) -> None:
-        with elements(batch, y) as (sample, offset):
-            place = y.place(offset)
+        with elements(batch, y) as (sample, place):
             element = T.Bind(given[sample, x.offset(_within(x, place))])
             number = T.Bind(numbers[fixed.offset(_within(fixed, place))])
-            T.buffer_store(out, value(element, number), [sample, offset])
+            T.buffer_store(out, value(element, number), [sample, y.offset(place)])
 
     return build(family, [x], [array.astype(np.float32)], y, body)
 
@@ -60,13 +59,12 @@ def _flat(inputs: Sequence[Layout], y: Layout, isa: Isa, value: Value) -> Any:
 def _by_element(inputs: Sequence[Layout], y: Layout, value: Value) -> Any:
     def body(batch: Any, *buffers: Any) -> None:
         *given, out = buffers
-        with elements(batch, y) as (sample, offset):
-            place = y.place(offset)
+        with elements(batch, y) as (sample, place):
             found = [
                 T.Bind(buffer[sample, layout.offset(_within(layout, place))])
                 for layout, buffer in zip(inputs, given[: len(inputs)], strict=True)
             ]
-            T.buffer_store(out, value(1, given[len(inputs) :], *found), [sample, offset])
+            T.buffer_store(out, value(1, given[len(inputs) :], *found), [sample, y.offset(place)])
 
     return body
 
