@@ -8,7 +8,7 @@ import onnx_ir as ir
 from ptqc.codegen.tvm.constants import Scaled
 from ptqc.codegen.tvm.emission import Emission
 from ptqc.codegen.tvm.emitters.sliding import slide
-from ptqc.codegen.tvm.families import Declined, dense, depthwise, matmul
+from ptqc.codegen.tvm.families import Declined, columns, dense, depthwise, matmul
 from ptqc.codegen.tvm.layout import Layout
 from ptqc.codegen.tvm.sums import Sums
 from ptqc.codegen.tvm.tiling import Dense
@@ -30,7 +30,11 @@ def integer_conv(emission: Emission, step: Step) -> None:
     bias = _with_zero_point(weights, bias, x.zero_point)
     factor = multiplier(x, scale, y)
     given = emission.layouts[source]
-    if _is_depthwise(weights.shape, window, groups):
+    if _is_depthwise(weights.shape, window, groups) and columns.takes(window, emission.isa):
+        isa = columns.narrowed(emission.isa, window.channels)
+        by_column = columns.Columns(window, isa, Sums.of(isa, weights))
+        kernel = columns.integer(given, layout, by_column, weights, bias, factor, y.zero_point)
+    elif _is_depthwise(weights.shape, window, groups):
         kernel = depthwise.integer(given, layout, window, emission.isa, weights, bias, factor, y.zero_point)
     else:
         planes = weights.reshape(*weights.shape[:2], *window.kernel)

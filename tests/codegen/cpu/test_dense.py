@@ -12,7 +12,7 @@ from building import Case, present, run
 
 from ptqc import integer
 from ptqc.codegen.tvm.emitters.layers import _with_zero_point
-from ptqc.codegen.tvm.families import dense, depthwise
+from ptqc.codegen.tvm.families import columns, dense, depthwise
 from ptqc.codegen.tvm.isa import Isa
 from ptqc.codegen.tvm.layout import Layout
 from ptqc.codegen.tvm.sums import Sums
@@ -113,7 +113,11 @@ def integer_case(geometry: Geometry, chosen: Isa, seed: int, stretch: float = 1.
     wanted = integer.requantize(total, factor.reshape(1, -1, 1, 1), y)
     given, made = Layout(geometry.given, "uint8"), Layout(geometry.made, "uint8")
     folded = _with_zero_point(weights, bias, zero_point)
-    if geometry.is_depthwise:
+    if geometry.is_depthwise and columns.takes(window, chosen):
+        isa = columns.narrowed(chosen, window.channels)
+        loops = columns.Columns(window, isa, Sums.of(isa, weights))
+        kernel = columns.integer(given, made, loops, weights, folded, factor, y.zero_point)
+    elif geometry.is_depthwise:
         kernel = depthwise.integer(given, made, window, chosen, weights, folded, factor, y.zero_point)
     else:
         loops = Dense(window, geometry.outputs, geometry.groups, chosen, 1, Sums.of(chosen, weights))

@@ -15,7 +15,8 @@ from tvm.tirx.script import builder
 from ptqc.codegen.tvm import memory, target, worker
 from ptqc.codegen.tvm.emission import Emission
 from ptqc.codegen.tvm.emitters import codes, layers
-from ptqc.codegen.tvm.families import depthwise, pool
+from ptqc.codegen.tvm.families import pool
+from ptqc.codegen.tvm.families.columns import Columns
 from ptqc.codegen.tvm.isa import Isa
 from ptqc.codegen.tvm.tiling import Dense
 from ptqc.errors import VerificationError
@@ -48,7 +49,7 @@ FAULTS: dict[str, tuple[Any, str, Changed]] = {
         lambda right: lambda a, b, y: (right(b, a, y)[0], right(a, b, y)[0], right(a, b, y)[2]),
     ),
     "mean of too few": (pool, "mean_codes", lambda right: lambda x, y, i, z, f: right(x, y, i, z, f * 1.1)),
-    "taps reversed": (depthwise, "_pack", lambda right: lambda weights: right(weights)[::-1]),
+    "taps reversed": (Columns, "pack", lambda right: lambda self, weights: right(self, weights[:, ::-1])),
     "not saturated": (Isa, "saturate_codes", without_clipping),
 }
 
