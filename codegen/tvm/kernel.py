@@ -11,8 +11,9 @@ from tvm.tirx.script import builder as T  # noqa: N812
 
 from ptqc.codegen.tvm.layout import Layout
 
-# Kernels below this many operations are not worth waking other threads for.
-PARALLEL_WORK = 500_000
+# Kernels with less work are not worth waking other threads for: a thread that another process has to make room for
+# comes late, and all wait for it. The unit is an element that is moved; so many products of bytes take as long.
+PARALLEL_WORK, PRODUCTS = 250_000, 16
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from tvm.tirx.script import builder as T  # noqa: N812
 from ptqc.codegen.tvm import narrowing
 from ptqc.codegen.tvm.families import Built, build
 from ptqc.codegen.tvm.isa import DOT, Isa
-from ptqc.codegen.tvm.kernel import fill, pieces, registers, rows, span, vector
+from ptqc.codegen.tvm.kernel import PRODUCTS, fill, pieces, registers, rows, span, vector
 from ptqc.codegen.tvm.layout import Layout
 from ptqc.codegen.tvm.narrowing import PACKED, PART
 from ptqc.codegen.tvm.sums import Sums
@@ -105,7 +105,7 @@ def integer(
 
 def _body(loops: Columns, *, is_fitting: bool) -> Any:
     window, pixels, (height, width) = loops.window, loops.pixels, loops.window.output
-    work = window.products * window.channels
+    work = window.products * window.channels // PRODUCTS
 
     def body(batch: Any, x: Any, w: Any, bias: Any, factor: Any, zero: Any, out: Any) -> None:
         with (

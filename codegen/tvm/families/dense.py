@@ -14,7 +14,7 @@ from tvm.tirx.script import builder as T  # noqa: N812
 from ptqc.codegen.tvm import narrowing
 from ptqc.codegen.tvm.constants import Scaled
 from ptqc.codegen.tvm.families import Built, build
-from ptqc.codegen.tvm.kernel import fill, pieces, registers, rows, span, vector
+from ptqc.codegen.tvm.kernel import PRODUCTS, fill, pieces, registers, rows, span, vector
 from ptqc.codegen.tvm.layout import Layout
 from ptqc.codegen.tvm.tiling import Dense
 
@@ -81,7 +81,7 @@ def _body(loops: Dense, y: Layout, settle: Any) -> Any:
 
     def body(batch: Any, x: Any, w: Any, bias: Any, *rest: Any) -> None:
         *numbers, out = rest
-        with rows(batch, outer, loops.products) as (sample, first), T.serial(inner) as second:
+        with rows(batch, outer, loops.products // PRODUCTS) as (sample, first), T.serial(inner) as second:
             tile, group_panel = (second, first) if by_panel else (first, second)
             row = tile // (tiles // height)
             column = T.Bind(T.min(tile % (tiles // height) * pixels, width - pixels))
