@@ -1,4 +1,4 @@
-"""The command line: compile, resolve, explain, bisect."""
+"""The command line: compile, resolve, explain, bisect, bench."""
 
 import argparse
 import json
@@ -79,6 +79,10 @@ def _parser() -> argparse.ArgumentParser:
     explain.add_argument("folder", help="a folder that `ptqc compile` wrote")
     explain.set_defaults(run=_explain)
     _add_bisect(commands.add_parser("bisect", help="compare the native library with the ONNX file, kernel by kernel"))
+    bench = commands.add_parser("bench", help="how long each kernel of the native library takes")
+    bench.add_argument("folder", help="a folder that `ptqc compile --target cpu` wrote")
+    bench.add_argument("--threads", type=int, metavar="N", help="threads of a run (default 1)")
+    bench.set_defaults(run=_bench)
     return parser
 
 
@@ -265,6 +269,12 @@ def _bisect(options: argparse.Namespace) -> None:
     if found.first is not None:
         raise VerificationError(str(found))
     print(found)
+
+
+def _bench(options: argparse.Namespace) -> None:
+    from ptqc.stages.bench import bench
+
+    print(bench(options.folder, **_given(options, "threads")))
 
 
 if __name__ == "__main__":

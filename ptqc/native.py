@@ -330,11 +330,16 @@ class Library:
         outputs = zip(self.interface.outputs, found, strict=True)
         return {value.name: np.array(np.from_dlpack(array)) for value, array in outputs}
 
-    def kernel(self, name: str) -> Callable[..., None]:
+    def kernel(self, name: str) -> Callable[..., object]:
         """One kernel of the library: called with `aligned` arrays and constants, it writes to the last one."""
+        return lambda *buffers: self.prepared(name, *buffers)()
+
+    def prepared(self, name: str, *buffers: Any) -> Callable[[], object]:
+        """A call of one kernel, see `kernel`."""
         self._runtime.use_threads(self.threads)
         function, convert = self._module.get_function(name, query_imports=True), self._runtime.ffi.from_dlpack
-        return lambda *buffers: function(*(convert(b) if isinstance(b, np.ndarray) else b for b in buffers))
+        ready = [convert(b) if isinstance(b, np.ndarray) else b for b in buffers]
+        return lambda: function(*ready)
 
     def _machine(self) -> _Machine:
         """The calling thread's virtual machine; one must not be shared."""
