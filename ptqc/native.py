@@ -107,7 +107,7 @@ class Interface:
                 f"the native library is for Linux on {self.machine}, this is {system} on {here}; "
                 "compile for this machine, or run model.onnx"
             )
-        missing = sorted(set(self.features) - _processor_features())
+        missing = sorted(set(self.features) - processor_features())
         if missing:
             raise TargetError(
                 f"the native library is for {self.isa}, this processor has no {', '.join(missing)}; "
@@ -143,7 +143,7 @@ def _values(entries: Sequence[Mapping[str, Any]]) -> tuple[Value, ...]:
 
 
 @cache
-def _processor_features() -> frozenset[str]:
+def processor_features() -> frozenset[str]:
     """Instruction sets that every processor has and that the system supports, by the system's names."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()

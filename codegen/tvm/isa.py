@@ -1,11 +1,13 @@
 """Instruction sets that kernels are written for: vector length, registers, and the inner product of bytes."""
 
+from collections.abc import Set
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from ptqc.errors import UsageError
+from ptqc.native import machine, processor_features
 
 # An inner product takes this many neighbouring bytes of the input and of the weight at once.
 DOT = 4
@@ -156,7 +158,21 @@ KNOWN = {isa.name: isa for isa in (AVX512_VNNI, AVX2, AARCH64, C)}
 
 
 def named(name: str) -> Isa:
-    """The instruction set of a name. Raises UsageError naming the known ones."""
+    """The instruction set of a name; `host`: the best of this machine, `portable`: the first of its kind.
+
+    Raises UsageError naming the known ones.
+    """
+    if name in ("host", "portable"):
+        return _of_machine(processor_features() if name == "host" else None)
     if name not in KNOWN:
         raise UsageError(f"instruction set {name!r}; known: {', '.join(KNOWN)}")
     return KNOWN[name]
+
+
+def _of_machine(features: Set[str] | None) -> Isa:
+    """The best for these features on a machine of this kind; without features, the one that asks for the least."""
+    own = [isa for isa in KNOWN.values() if isa.machine == machine() and isa.cpu]
+    found = own[-1:] if features is None else [isa for isa in own if features >= set(isa.features)]
+    if not found:
+        raise UsageError(f"this processor has none of the instruction sets {', '.join(isa.name for isa in own)}")
+    return found[0]
