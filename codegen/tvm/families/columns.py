@@ -79,8 +79,9 @@ class Columns:
 
 
 def takes(window: Window, isa: Isa) -> bool:
-    """Whether there are columns to speak of, and packs."""
-    return isa.packs is not None and window.kernel[0] > 1
+    """Whether there are packs, channels that fill a part of a vector, and columns, or single taps, to speak of."""
+    worth = window.kernel[0] > 1 or window.kernel == (1, 1)
+    return isa.packs is not None and worth and window.channels >= PART_BYTES
 
 
 def narrowed(isa: Isa, channels: int) -> Isa:

@@ -70,6 +70,7 @@ CHOSEN = [
     Geometry(Window(19, (9, 10), (3, 2), (1, 1), (2, 2)), 19, 19),
     Geometry(Window(2, (1, 20), (1, 7)), 2, 2),
     Geometry(Window(150, (6, 5), (3, 3)), 150, 150, reach=FOUR),
+    Geometry(Window(70, (3, 9)), 70, 70),
     Geometry(Window(96, (9, 12), (5, 5), (2, 2)), 96, 96),
     Geometry(Window(64, (9, 12), (2, 3), (1, 2)), 64, 64, reach=SEVEN),
 ]
