@@ -1,4 +1,4 @@
-"""The command line: compile, resolve, explain, verify, bisect, cache."""
+"""The command line: compile, resolve, explain, verify, bisect, bench, cache."""
 
 import argparse
 import json
@@ -86,6 +86,10 @@ def _parser() -> argparse.ArgumentParser:
     _add_cache(commands.add_parser("cache", help="the store of measurements: its size, or clear it"))
     _add_verify(commands.add_parser("verify", help="check an artifact anew, on this machine"))
     _add_bisect(commands.add_parser("bisect", help="compare the native library with the ONNX file, kernel by kernel"))
+    bench = commands.add_parser("bench", help="how long each kernel of the native library takes")
+    bench.add_argument("folder", help="a folder that `ptqc compile --target cpu` wrote")
+    bench.add_argument("--threads", type=int, metavar="N", help="threads of a run (default 1)")
+    bench.set_defaults(run=_bench)
     return parser
 
 
@@ -169,7 +173,11 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--target", metavar="T", help="cpu: add a native library (needs Apache TVM), see docs/native.md"
     )
-    parser.add_argument("--cpu", metavar="ISA", help="instruction set: avx2 (default), avx512-vnni or aarch64")
+    parser.add_argument(
+        "--cpu",
+        metavar="ISA",
+        help="instruction set: host (default: the best of this machine), portable, avx2, avx512-vnni or aarch64",
+    )
     parser.add_argument(
         "--allow-missing-target", action="store_true", help="deliver the rest where the target cannot be built"
     )
@@ -299,6 +307,12 @@ def _bisect(options: argparse.Namespace) -> None:
     if found.first is not None:
         raise VerificationError(str(found))
     print(found)
+
+
+def _bench(options: argparse.Namespace) -> None:
+    from ptqc.stages.bench import bench
+
+    print(bench(options.folder, **_given(options, "threads")))
 
 
 if __name__ == "__main__":

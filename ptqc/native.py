@@ -107,7 +107,7 @@ class Interface:
                 f"the native library is for Linux on {self.machine}, this is {system} on {here}; "
                 "compile for this machine, or run model.onnx"
             )
-        missing = sorted(set(self.features) - _processor_features())
+        missing = sorted(set(self.features) - processor_features())
         if missing:
             raise TargetError(
                 f"the native library is for {self.isa}, this processor has no {', '.join(missing)}; "
@@ -143,7 +143,7 @@ def _values(entries: Sequence[Mapping[str, Any]]) -> tuple[Value, ...]:
 
 
 @cache
-def _processor_features() -> frozenset[str]:
+def processor_features() -> frozenset[str]:
     """Instruction sets that every processor has and that the system supports, by the system's names."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
@@ -330,11 +330,16 @@ class Library:
         outputs = zip(self.interface.outputs, found, strict=True)
         return {value.name: np.array(np.from_dlpack(array)) for value, array in outputs}
 
-    def kernel(self, name: str) -> Callable[..., None]:
+    def kernel(self, name: str) -> Callable[..., object]:
         """One kernel of the library: called with `aligned` arrays and constants, it writes to the last one."""
+        return lambda *buffers: self.prepared(name, *buffers)()
+
+    def prepared(self, name: str, *buffers: Any) -> Callable[[], object]:
+        """A call of one kernel, see `kernel`."""
         self._runtime.use_threads(self.threads)
         function, convert = self._module.get_function(name, query_imports=True), self._runtime.ffi.from_dlpack
-        return lambda *buffers: function(*(convert(b) if isinstance(b, np.ndarray) else b for b in buffers))
+        ready = [convert(b) if isinstance(b, np.ndarray) else b for b in buffers]
+        return lambda: function(*ready)
 
     def _machine(self) -> _Machine:
         """The calling thread's virtual machine; one must not be shared."""

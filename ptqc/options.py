@@ -11,8 +11,8 @@ from ptqc.errors import UsageError
 Activations = Literal["auto", "integer", "float"]
 Loss = Literal["auto", "kl", "mse"]
 Pipeline = Literal["light", "advanced"]
-InstructionSet = Literal["avx2", "avx512-vnni", "aarch64"]
-DEFAULT_CPU: InstructionSet = "avx2"
+InstructionSet = Literal["host", "portable", "avx2", "avx512-vnni", "aarch64"]
+DEFAULT_CPU: InstructionSet = "host"
 NARROWEST, WIDEST = 2, 8
 
 
@@ -71,7 +71,8 @@ class CompileOptions:
 class TargetOptions:
     """What is built beside the ONNX file.
 
-    target: "cpu" adds a native library that TVM emits; None nothing. cpu: its instruction set. allow_missing_target:
+    target: "cpu" adds a native library that TVM emits; None nothing. cpu: its instruction set; "host": the best that
+    this machine has, "portable": one that every machine of its kind of the last ten years has. allow_missing_target:
     deliver the rest where the target cannot be built.
     """
 

@@ -1,6 +1,7 @@
 """Names and numbers as people read them; names come from models and may hold anything."""
 
 import math
+from collections.abc import Sequence
 
 SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
@@ -51,3 +52,13 @@ def magnitude(count: float) -> str:
 def decibels(error: float) -> str:
     """A relative squared error as a signal to noise ratio: −10 log10(error)."""
     return f"{0.0 - 10 * math.log10(error):.1f} dB" if error > 0 else "exact"
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Columns under their headings; all but the first two are numbers, on the right."""
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    lines = []
+    for row in (head, *rows):
+        cells = [cell.ljust(w) if i < 2 else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))]
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)

@@ -123,7 +123,7 @@ class Emission:
         border = f"{name}@{'_'.join(map(str, pads))}_{value:g}"
         if border in self.layouts:
             return border
-        kernel = move.pad(self.layouts[name], layout, (0, pads[0], pads[1]), value)
+        kernel = move.pad(self.layouts[name], layout, (0, pads[0], pads[1]), value, self.isa)
         return self.add(kernel, [name], border, layout)
 
     def plane(self, name: str) -> str:

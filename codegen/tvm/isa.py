@@ -1,12 +1,25 @@
 """Instruction sets that kernels are written for: vector length, registers, and the inner product of bytes."""
 
-from dataclasses import dataclass
+from collections.abc import Set
+from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from ptqc.errors import UsageError
+from ptqc.native import machine, processor_features
 
 # An inner product takes this many neighbouring bytes of the input and of the weight at once.
 DOT = 4
+
+
+@dataclass(frozen=True)
+class Packs:
+    """LLVM's names of conversions: float32 to int32 (to even), int32 to int16 and int16 to uint8 (saturating)."""
+
+    round: str
+    words: str
+    codes: str
 
 
 @dataclass(frozen=True)
@@ -14,16 +27,22 @@ class Isa:
     """One instruction set.
 
     cpu: what LLVM calls the oldest processor that has it. features: as the system lists them. lanes: 32-bit numbers in
-    a vector. accumulators: vectors that a kernel keeps in registers. halves: whether 8-bit weights are split in two
-    7-bit parts, because products of bytes are summed in 16 bits. machine: as the system names it.
+    a vector. registers: vectors that it holds. working: those an inner product needs beside sums and weights. packs:
+    where it has them, within parts of 128 bits. products: LLVM's name of inner products of four bytes in 32 bits.
+    in_words: whether products of bytes are summed in 16 bits instead. half: the same with vectors of half the length.
+    machine: as the system names it.
     """
 
     name: str
     cpu: str
     features: tuple[str, ...]
     lanes: int
-    accumulators: int
-    halves: bool = False
+    registers: int
+    working: int
+    packs: Packs | None = None
+    products: str = ""
+    in_words: bool = False
+    half: "Isa | None" = None
     kind: str = "llvm"
     machine: str = "x86_64"
 
@@ -34,34 +53,74 @@ class Isa:
             return {"kind": self.kind}
         return {"kind": self.kind, "mcpu": self.cpu, "mtriple": f"{self.machine}-linux-gnu"}
 
+    def widest(self, dtype: str) -> int:
+        """Numbers of a type that one store takes."""
+        return 1 if self.lanes == 1 else self.lanes * np.dtype("int32").itemsize // np.dtype(dtype).itemsize
+
     def dot(self, total: Any, x: Any, place: Any, w: Any, offset: Any) -> Any:
         """total (int32, one per lane) plus x[place … + 4] times each lane's four weights from w[offset]."""
-        return _DOTS[self.name](total, x, place, w, offset)
+        if self.packs is None:
+            return (_neon if self.machine == "aarch64" else _scalar)(total, x, place, w, offset)
+        return self.add_products(total, self.taps(x, place), self.weights(w, offset))
+
+    def taps(self, x: Any, place: Any) -> Any:
+        """Four neighbouring bytes of the input, the same in every lane."""
+        return _taps(x, place, self.lanes)
+
+    def weights(self, w: Any, offset: Any) -> Any:
+        """Four neighbouring weights for every lane."""
+        from tvm.tirx.script import builder as T  # noqa: N812
+
+        return w[T.ramp(offset, 1, DOT * self.lanes)]
+
+    def add_products(self, total: Any, taps: Any, weights: Any) -> Any:
+        """total (int32) plus the inner products of four bytes each."""
+        if self.in_words:
+            return total + self.widen(self.words(taps, weights))
+        return self._call("int32", 1, self.products, total, taps, weights)
+
+    def words(self, taps: Any, weights: Any) -> Any:
+        """int16 sums of two products of bytes each."""
+        return self._call("int16", 2, "llvm.x86.avx2.pmadd.ub.sw", taps, weights)
+
+    def widen(self, words: Any) -> Any:
+        """int32 sums of each lane's two words."""
+        from tvm.tirx.script import builder as T  # noqa: N812
+
+        ones = T.Broadcast(T.int16(1), 2 * self.lanes)
+        return self._call("int32", 1, "llvm.x86.avx2.pmadd.wd", words, ones)
+
+    def round(self, x: Any) -> Any:
+        """int32 of a float32 vector, halves to even."""
+        from tvm.tirx.script import builder as T  # noqa: N812
+
+        assert self.packs is not None
+        # What the 512-bit form also takes: where masked lanes come from, the mask, and the rounding of the processor.
+        rest = (T.Broadcast(T.int32(0), 16), T.int16(-1), T.int32(4)) if self.lanes == 16 else ()
+        return self._call("int32", 1, self.packs.round, x, *rest)
+
+    def saturate_words(self, a: Any, b: Any) -> Any:
+        """int16 of two int32 vectors, part by part."""
+        assert self.packs is not None
+        return self._call("int16", 2, self.packs.words, a, b)
+
+    def saturate_codes(self, a: Any, b: Any) -> Any:
+        """uint8 of two int16 vectors, part by part."""
+        assert self.packs is not None
+        return self._call("uint8", 4, self.packs.codes, a, b)
+
+    def _call(self, dtype: str, per_lane: int, name: str, *operands: Any) -> Any:
+        from tvm.tirx.script import builder as T  # noqa: N812
+
+        return T.call_llvm_pure_intrin(f"{dtype}x{per_lane * self.lanes}", name, *operands)
 
 
 def _taps(x: Any, place: Any, lanes: int) -> Any:
-    """Four neighbouring bytes of the input, the same in every lane."""
     from tvm.tirx.script import builder as T  # noqa: N812
 
     row, column = place
     taps = T.reinterpret("int32", x[row, T.ramp(column, 1, DOT)])
     return T.reinterpret(f"uint8x{DOT * lanes}", T.Broadcast(taps, lanes))
-
-
-def _vnni(total: Any, x: Any, place: Any, w: Any, offset: Any) -> Any:
-    from tvm.tirx.script import builder as T  # noqa: N812
-
-    weights = w[T.ramp(offset, 1, 64)]
-    return T.call_llvm_pure_intrin("int32x16", "llvm.x86.avx512.vpdpbusd.512", total, _taps(x, place, 16), weights)
-
-
-def _avx2(total: Any, x: Any, place: Any, w: Any, offset: Any) -> Any:
-    from tvm.tirx.script import builder as T  # noqa: N812
-
-    taps, weights = _taps(x, place, 8), w[T.ramp(offset, 1, 32)]
-    pairs = T.call_llvm_pure_intrin("int16x16", "llvm.x86.avx2.pmadd.ub.sw", taps, weights)
-    ones = T.Broadcast(T.int16(1), 16)
-    return total + T.call_llvm_pure_intrin("int32x8", "llvm.x86.avx2.pmadd.wd", pairs, ones)
 
 
 def _neon(total: Any, x: Any, place: Any, w: Any, offset: Any) -> Any:
@@ -83,18 +142,37 @@ def _scalar(total: Any, x: Any, place: Any, w: Any, offset: Any) -> Any:
 
 
 _AVX2 = ("avx2", "fma", "bmi1", "bmi2", "f16c", "movbe")
-_AVX512 = ("avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl", "avx512_vnni")
-AVX2 = Isa("avx2", "haswell", _AVX2, lanes=8, accumulators=8, halves=True)
-AVX512_VNNI = Isa("avx512-vnni", "cascadelake", (*_AVX2, *_AVX512), lanes=16, accumulators=28)
-AARCH64 = Isa("aarch64", "generic", ("asimd",), lanes=4, accumulators=16, machine="aarch64")
+_AVX512 = (*_AVX2, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl", "avx512_vnni")
+_PACKS_256 = Packs("llvm.x86.avx.cvt.ps2dq.256", "llvm.x86.avx2.packssdw", "llvm.x86.avx2.packuswb")
+_PACKS_512 = Packs("llvm.x86.avx512.mask.cvtps2dq.512", "llvm.x86.avx512.packssdw.512", "llvm.x86.avx512.packuswb.512")
+_VNNI = "llvm.x86.avx512.vpdpbusd"
+AVX2 = Isa("avx2", "haswell", _AVX2, lanes=8, registers=16, working=6, packs=_PACKS_256, in_words=True)
+_AVX512_HALF = Isa(
+    "avx512-vnni", "cascadelake", _AVX512, lanes=8, registers=32, working=1, packs=_PACKS_256, products=f"{_VNNI}.256"
+)
+AVX512_VNNI = replace(_AVX512_HALF, lanes=16, packs=_PACKS_512, products=f"{_VNNI}.512", half=_AVX512_HALF)
+AARCH64 = Isa("aarch64", "generic", ("asimd",), lanes=4, registers=32, working=8, machine="aarch64")
 # Plain C: for other processors, and for what address and undefined-behaviour sanitizers can look into.
-C = Isa("c", "", (), lanes=1, accumulators=16, kind="c")
-_DOTS = {AVX2.name: _avx2, AVX512_VNNI.name: _vnni, AARCH64.name: _neon, C.name: _scalar}
+C = Isa("c", "", (), lanes=1, registers=16, working=2, kind="c")
 KNOWN = {isa.name: isa for isa in (AVX512_VNNI, AVX2, AARCH64, C)}
 
 
 def named(name: str) -> Isa:
-    """The instruction set of a name. Raises UsageError naming the known ones."""
+    """The instruction set of a name; `host`: the best of this machine, `portable`: the first of its kind.
+
+    Raises UsageError naming the known ones.
+    """
+    if name in ("host", "portable"):
+        return _of_machine(processor_features() if name == "host" else None)
     if name not in KNOWN:
         raise UsageError(f"instruction set {name!r}; known: {', '.join(KNOWN)}")
     return KNOWN[name]
+
+
+def _of_machine(features: Set[str] | None) -> Isa:
+    """The best for these features on a machine of this kind; without features, the one that asks for the least."""
+    own = [isa for isa in KNOWN.values() if isa.machine == machine() and isa.cpu]
+    found = own[-1:] if features is None else [isa for isa in own if features >= set(isa.features)]
+    if not found:
+        raise UsageError(f"this processor has none of the instruction sets {', '.join(isa.name for isa in own)}")
+    return found[0]

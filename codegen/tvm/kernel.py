@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,8 +11,9 @@ from tvm.tirx.script import builder as T  # noqa: N812
 
 from ptqc.codegen.tvm.layout import Layout
 
-# Kernels below this many operations are not worth waking other threads for.
-PARALLEL_WORK = 500_000
+# Kernels with less work are not worth waking other threads for: a thread that another process has to make room for
+# comes late, and all wait for it. The unit is an element that is moved; so many products of bytes take as long.
+PARALLEL_WORK, PRODUCTS = 250_000, 16
 
 
 @dataclass(frozen=True)
@@ -69,11 +70,18 @@ def rows(batch: Any, count: int, work: int) -> Iterator[tuple[Any, Any]]:
 
 
 @contextmanager
-def elements(batch: Any, layout: Layout) -> Iterator[tuple[Any, Any]]:
-    """A loop over (sample, offset) of every element, in the order in memory."""
-    fastest = layout.shape[layout.order[-1]] if layout.shape else 1
-    with rows(batch, layout.elements // fastest, layout.elements) as (sample, row), T.serial(fastest) as index:
-        yield sample, row * fastest + index
+def elements(batch: Any, layout: Layout) -> Iterator[tuple[Any, list[Any]]]:
+    """Loops over (sample, indices) of every element, in the order in memory; no index is found by division."""
+    slowest, *inner = layout.order or (None,)
+    place: list[Any] = [0] * len(layout.shape)
+    with ExitStack() as loops:
+        count = 1 if slowest is None else layout.shape[slowest]
+        sample, row = loops.enter_context(rows(batch, count, layout.elements))
+        if slowest is not None:
+            place[slowest] = row
+        for axis in inner:
+            place[axis] = loops.enter_context(T.serial(layout.shape[axis]))
+        yield sample, place
 
 
 def vector(dtype: str, lanes: int) -> str:
@@ -84,6 +92,23 @@ def vector(dtype: str, lanes: int) -> str:
 def span(start: Any, lanes: int) -> Any:
     """The index of `lanes` neighbours."""
     return start if lanes == 1 else T.ramp(start, 1, lanes)
+
+
+def registers(size: int, dtype: str) -> Any:
+    """A buffer that lives in registers: TVM keeps a small one of scope "global" on the stack, where LLVM promotes it.
+
+    One of scope "local" would come from the heap, and be written back.
+    """
+    return T.alloc_buffer((size,), dtype, scope="global")
+
+
+def pieces(count: int, widest: int) -> Iterator[tuple[int, int]]:
+    """Start and length of vectors, powers of two, that cover `count` neighbours."""
+    start = 0
+    while start < count:
+        length = min(widest, 1 << ((count - start).bit_length() - 1))
+        yield start, length
+        start += length
 
 
 def fill(value: Any, lanes: int) -> Any:

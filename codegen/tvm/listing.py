@@ -10,17 +10,21 @@ from ptqc.codegen.tvm.program import Program, Step
 
 @dataclass(frozen=True)
 class Call:
-    """One call of a kernel: names of what it reads and makes. constants: how many it takes behind its inputs."""
+    """One call of a kernel: names of what it reads and makes. constants: how many it takes behind its inputs.
+
+    operations: products and sums of one sample, where these are what takes time.
+    """
 
     kernel: str
     inputs: tuple[str, ...]
     output: str
     constants: int
+    operations: int = 0
 
     @classmethod
     def of(cls, step: Step) -> Self:
         """The call that a step becomes."""
-        return cls(step.built.name, step.inputs, step.output, len(step.built.constants))
+        return cls(step.built.name, step.inputs, step.output, len(step.built.constants), step.built.operations)
 
     @property
     def family(self) -> str:

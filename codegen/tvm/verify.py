@@ -3,7 +3,7 @@
 Layer by layer, each kernel given ONNX Runtime's own values; then end to end, on the library's own values.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
@@ -32,6 +32,15 @@ class Loaded:
             call.output: library.constants[start:end]
             for call, start, end in zip(listing.calls, ends, ends[1:], strict=False)
         }
+
+    def prepared(self, call: Call, buffers: Mapping[str, np.ndarray]) -> Callable[[], object]:
+        """One call on `buffer`s of its own inputs and output."""
+        given = [buffers[name] for name in call.inputs]
+        return self.library.prepared(call.kernel, *given, *self._constants[call.output], buffers[call.output])
+
+    def buffer(self, name: str, values: np.ndarray) -> np.ndarray:
+        """A value as kernels take it, from one in the model's order of axes."""
+        return _buffer(self.listing.layouts[name], values)
 
     def __call__(self, call: Call, inputs: Sequence[np.ndarray]) -> np.ndarray:
         """The output of one call; it and the inputs in the model's order of axes."""

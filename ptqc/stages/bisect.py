@@ -84,12 +84,11 @@ def bisect(
     `samples` of `calibration`, where that is given. Raises TargetError when the artifact has no library that runs here.
     """
     artifact = load(folder)
-    library, kept = artifact.native(), _kept(artifact.folder / NATIVE / KERNELS)
-    loaded, names = Loaded(Listing.from_json(kept), library), kept["names"]
+    library, document = artifact.native(), kept(artifact.folder / NATIVE / KERNELS)
+    loaded, names = Loaded(Listing.from_json(document), library), document["names"]
     runner = Runner(artifact.path, list(names.values()))
     found = Bisection([call.output for call in loaded.listing.calls])
-    seen = {name: Extent(**{**entry, "shape": tuple(entry["shape"])}) for name, entry in kept["seen"].items()}
-    for run, feeds in chain(edges(seen), _given(artifact.path, calibration, samples, preprocessing)):
+    for run, feeds in chain(edges(seen_inputs(document)), _given(artifact.path, calibration, samples, preprocessing)):
         found.runs.append(run)
         values = runner.run(feeds)
         wanted = {**feeds, **{name: values[short] for name, short in names.items()}}
@@ -98,11 +97,17 @@ def bisect(
     return found
 
 
-def _kept(path: Path) -> Mapping[str, Any]:
+def kept(path: Path) -> Mapping[str, Any]:
+    """What is kept of a library's kernels. Raises TargetError when it is not there."""
     try:
         return dict(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError) as error:
         raise TargetError(f"{path} does not list the kernels of a native library: {error}; compile again") from error
+
+
+def seen_inputs(document: Mapping[str, Any]) -> dict[str, Extent]:
+    """What the inputs were like at compile time."""
+    return {name: Extent(**{**entry, "shape": tuple(entry["shape"])}) for name, entry in document["seen"].items()}
 
 
 def _given(

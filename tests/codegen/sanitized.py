@@ -22,6 +22,7 @@ def build(folder: Path) -> None:
     from ptqc.codegen.tvm.constants import Arranged
     from ptqc.codegen.tvm.families import Built, dense, depthwise, functions, matmul, move, pointwise, pool, rows
     from ptqc.codegen.tvm.layout import Layout
+    from ptqc.codegen.tvm.tiling import Dense
     from ptqc.codegen.tvm.window import Window
 
     plain = isa.C
@@ -37,7 +38,7 @@ def build(folder: Path) -> None:
     dense_out = Layout((5, *full.output), "uint8")
     wide, half, each = (Layout((6, *grouped.output), kind) for kind in ("uint8", "float32", "uint8"))
     numbers = np.ones(6, np.float32)
-    loops, groups = dense.Dense(full, 5, 1, plain, 1), dense.Dense(grouped, 6, 2, plain, 4)
+    loops, groups = Dense(full, 5, 1, plain, 1), Dense(grouped, 6, 2, plain, 4)
     kernels: list[tuple[Built, list[Layout], Layout]] = [
         (dense.integer(x, dense_out, loops, codes(5, 6, 3, 2), numbers[:5], numbers[:5] / 99, 3), [x], dense_out),
         (dense.real(real, half, groups, codes(6, 3, 3, 3), numbers), [real], half),
@@ -52,9 +53,9 @@ def build(folder: Path) -> None:
         (pool.largest(x, each, grouped, plain), [x], each),
         (pool.mean_codes(x, Layout((6, 1, 1), "uint8"), plain, (1, 2), 0.02), [x], Layout((6, 1, 1), "uint8")),
         (pool.mean(real, Layout((6, 1, 1), "float32"), plain), [real], Layout((6, 1, 1), "float32")),
-        (move.pad(x, Layout((6, 9, 8), "uint8"), (0, 1, 2), 4.0), [x], Layout((6, 9, 8), "uint8")),
+        (move.pad(x, Layout((6, 9, 8), "uint8"), (0, 1, 2), 4.0, plain), [x], Layout((6, 9, 8), "uint8")),
         (move.transpose(x, Layout((5, 6, 7), "uint8"), (2, 0, 1)), [x], Layout((5, 6, 7), "uint8")),
-        (move.concat([x, x], Layout((12, 7, 5), "uint8"), 0), [x, x], Layout((12, 7, 5), "uint8")),
+        (move.concat([x, x], Layout((12, 7, 5), "uint8"), 0, plain), [x, x], Layout((12, 7, 5), "uint8")),
         (move.look_up(tokens, matrix, np.ones((3, matrix.shape[1]), np.float32), 3), [tokens], matrix),
         (functions.unary("Sigmoid", real, real, plain, ()), [real], real),
         (functions.unary("Exp", real, real, plain, ()), [real], real),

@@ -7,7 +7,7 @@ import onnx_ir as ir
 from onnx import helper
 
 from ptqc.codegen.tvm.emission import Emission
-from ptqc.codegen.tvm.families import Declined, pointwise, pool, rows
+from ptqc.codegen.tvm.families import Declined, planes, pointwise, pool, rows
 from ptqc.codegen.tvm.layout import Layout
 from ptqc.codegen.tvm.oracle import compute, standalone
 from ptqc.formats import QuantParams
@@ -79,7 +79,8 @@ def quantize(emission: Emission, node: ir.Node) -> None:
     """QuantizeLinear of a float tensor."""
     params, source = params_of(node), emission.read(node.inputs[0])
     layout = replace(emission.layouts[source], dtype="uint8", outside=False)
-    kernel = pointwise.quantize(emission.layouts[source], layout, emission.isa, params.scale, params.zero_point)
+    family = planes if planes.takes(emission.layouts[source], layout, emission.isa) else pointwise
+    kernel = family.quantize(emission.layouts[source], layout, emission.isa, params.scale, params.zero_point)
     emission.add(kernel, [source], str(node.outputs[0].name), layout)
 
 

@@ -8,8 +8,10 @@ import onnx_ir as ir
 from ptqc.codegen.tvm.constants import Arranged, Scaled
 from ptqc.codegen.tvm.emission import Emission
 from ptqc.codegen.tvm.emitters.sliding import slide
-from ptqc.codegen.tvm.families import Declined, dense, depthwise, matmul
+from ptqc.codegen.tvm.families import Declined, columns, dense, depthwise, matmul
 from ptqc.codegen.tvm.layout import Layout
+from ptqc.codegen.tvm.sums import Sums
+from ptqc.codegen.tvm.tiling import Dense
 from ptqc.codegen.tvm.window import Window
 from ptqc.integer import multiplier
 from ptqc.nodes import input_of, integer, number
@@ -28,11 +30,15 @@ def integer_conv(emission: Emission, step: Step) -> None:
     bias = _with_zero_point(weights, bias, x.zero_point)
     factor = multiplier(x, scale, y)
     given = emission.layouts[source]
-    if _is_depthwise(weights.shape, window, groups):
+    if _is_depthwise(weights.shape, window, groups) and columns.takes(window, emission.isa):
+        isa = columns.narrowed(emission.isa, window.channels)
+        by_column = columns.Columns(window, isa, Sums.of(isa, weights))
+        kernel = columns.integer(given, layout, by_column, weights, bias, factor, y.zero_point)
+    elif _is_depthwise(weights.shape, window, groups):
         kernel = depthwise.integer(given, layout, window, emission.isa, weights, bias, factor, y.zero_point)
     else:
         planes = weights.reshape(*weights.shape[:2], *window.kernel)
-        loops = dense.Dense(window, len(weights), groups, emission.isa, 1, dense.parts(emission.isa, weights))
+        loops = Dense(window, len(weights), groups, emission.isa, 1, Sums.of(emission.isa, weights))
         kernel = dense.integer(given, layout, loops, planes, bias, factor, y.zero_point)
     emission.add(kernel, [source], step.output, layout)
 
@@ -48,7 +54,7 @@ def integer_product(emission: Emission, step: Step) -> None:
     source = emission.plain(step.inputs[0])
     layout = _rows(emission, step.node, "float32" if real else "uint8")
     given = emission.layouts[source]
-    loops = dense.Dense(_vectors(given), len(weights), 1, emission.isa, 1, dense.parts(emission.isa, weights))
+    loops = Dense(_vectors(given), len(weights), 1, emission.isa, 1, Sums.of(emission.isa, weights))
     bias = _with_zero_point(weights, bias, x.zero_point)
     planes = weights.reshape(*weights.shape, 1, 1)
     factor = np.broadcast_to(factor, (len(weights),))
@@ -67,7 +73,7 @@ def conv(emission: Emission, node: ir.Node) -> None:
     if _is_depthwise(weights.shape, window, groups):
         kernel = depthwise.real(given, layout, window, emission.isa, weights, bias)
     else:
-        loops = dense.Dense(window, len(weights), groups, emission.isa, FLOAT_BYTES)
+        loops = Dense(window, len(weights), groups, emission.isa, FLOAT_BYTES)
         kernel = dense.real(given, layout, loops, _packed(emission, node, loops) or weights, bias)
     emission.add(kernel, [source], str(node.outputs[0].name), layout)
 
@@ -91,7 +97,7 @@ def product(emission: Emission, node: ir.Node) -> None:
             raise Declined("its bias differs from row to row")
         bias = np.asarray(np.broadcast_to(constant.reshape(-1), bias.shape) * number(node, "beta", 1.0))
     given, layout = emission.layouts[source], _rows(emission, node, "float32")
-    loops = dense.Dense(_vectors(given), len(weights), 1, emission.isa, FLOAT_BYTES)
+    loops = Dense(_vectors(given), len(weights), 1, emission.isa, FLOAT_BYTES)
     scaled = np.asarray(weights * np.float32(number(node, "alpha", 1.0)))
     kernel = dense.real(given, layout, loops, scaled.reshape(*scaled.shape, 1, 1), bias)
     emission.add(kernel, [source], str(node.outputs[0].name), layout)
@@ -118,7 +124,7 @@ def _vectors(given: Layout) -> Window:
     return Window(channels, (1, given.elements // channels))
 
 
-def _packed(emission: Emission, node: ir.Node, loops: dense.Dense) -> Scaled | None:
+def _packed(emission: Emission, node: ir.Node, loops: Dense) -> Scaled | None:
     """The stored codes of a layer's weight, if that is how it lies in the file."""
     maker = node.inputs[1].producer() if node.inputs[1] is not None else None
     codes = maker.inputs[0] if maker is not None and maker.op_type == "DequantizeLinear" else None

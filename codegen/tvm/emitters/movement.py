@@ -54,7 +54,7 @@ def pad(emission: Emission, node: ir.Node) -> None:
         raise Declined("only padding of all axes with a constant has a kernel")
     value = float(emission.number(node.inputs[2])) if input_of(node, 2) is not None else 0.0
     before = pads[1 : len(pads) // 2]
-    emission.apply(node, lambda x, y: move.pad(x, y, before, value))
+    emission.apply(node, lambda x, y: move.pad(x, y, before, value, emission.isa))
 
 
 def gather(emission: Emission, node: ir.Node) -> None:
@@ -118,7 +118,7 @@ def concat(emission: Emission, node: ir.Node) -> None:
     names = emission.aligned([emission.read(value) for value in node.inputs])
     given = [emission.layouts[name] for name in names]
     layout = Layout(emission.shape(node.outputs[0]), given[0].dtype, plain=given[0].plain)
-    emission.add(move.concat(given, layout, axis - 1), names, str(node.outputs[0].name), layout)
+    emission.add(move.concat(given, layout, axis - 1, emission.isa), names, str(node.outputs[0].name), layout)
 
 
 def split(emission: Emission, node: ir.Node) -> None:

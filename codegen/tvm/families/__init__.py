@@ -17,11 +17,15 @@ class Declined(Exception):
 
 @dataclass(frozen=True)
 class Built:
-    """A kernel and its constants, which follow the inputs among its arguments; the output is the last one."""
+    """A kernel and its constants, which follow the inputs among its arguments; the output is the last one.
+
+    operations: products and sums of one sample, where these are what takes time.
+    """
 
     name: str
     function: Any
     constants: tuple[Stored, ...]
+    operations: int = 0
 
     @property
     def family(self) -> str:
@@ -29,12 +33,19 @@ class Built:
         return self.name.rpartition("_")[0]
 
 
-def build(family: str, inputs: Sequence[Layout], constants: Sequence[Stored], output: Layout, body: Any) -> Built:
+def build(
+    family: str,
+    inputs: Sequence[Layout],
+    constants: Sequence[Stored],
+    output: Layout,
+    body: Any,
+    operations: int = 0,
+) -> Built:
     """Write the kernel of a family; see `kernel.write` for `body`."""
     flat = tuple(np.ascontiguousarray(c).reshape(-1) if isinstance(c, np.ndarray) else c for c in constants)
     shapes: list[Argument] = [*inputs, *(_declared(constant) for constant in flat), output]
     name, function = write(family, shapes, body)
-    return Built(name, function, flat)
+    return Built(name, function, flat, operations)
 
 
 def _declared(constant: Stored) -> Constant:

@@ -9,7 +9,7 @@ from tvm.tirx.script import builder as T  # noqa: N812
 from ptqc.codegen.tvm.constants import Arranged, Order, Source, Stored
 from ptqc.codegen.tvm.families import Built, build
 from ptqc.codegen.tvm.isa import Isa
-from ptqc.codegen.tvm.kernel import fill, rows, span, to_codes, vector
+from ptqc.codegen.tvm.kernel import fill, registers, rows, span, to_codes, vector
 from ptqc.codegen.tvm.layout import Layout
 from ptqc.codegen.tvm.window import Window
 
@@ -39,7 +39,7 @@ def integer(
         factor.astype(np.float32),
         np.array([zero_point], np.float32),
     ]
-    return build("depthwise", [x], constants, y, _body(window, lanes, "int32", settle))
+    return build("depthwise", [x], constants, y, _body(window, lanes, "int32", settle), _operations(window))
 
 
 def real(x: Layout, y: Layout, window: Window, isa: Isa, weights: np.ndarray, bias: np.ndarray) -> Built:
@@ -47,7 +47,11 @@ def real(x: Layout, y: Layout, window: Window, isa: Isa, weights: np.ndarray, bi
     lanes = min(isa.lanes, window.channels)
     constants = [_order(window)(weights.astype(np.float32)), bias.astype(np.float32)]
     body = _body(window, lanes, "float32", lambda total, _channel: total)
-    return build("depthwise_float", [x], constants, y, body)
+    return build("depthwise_float", [x], constants, y, body, _operations(window))
+
+
+def _operations(window: Window) -> int:
+    return 2 * window.products * window.channels
 
 
 def _order(window: Window) -> Order:
@@ -68,7 +72,7 @@ def _body(window: Window, lanes: int, dtype: str, settle: Any) -> Any:
         with rows(batch, height, work) as (sample, row), T.serial(tiles) as tile, T.serial(blocks) as block:
             column = T.Bind(T.min(tile * pixels, width - pixels))
             channel = T.Bind(T.min(block * lanes, window.channels - lanes))
-            totals = T.alloc_buffer((pixels * lanes,), dtype, scope="local")
+            totals = registers(pixels * lanes, dtype)
             for p in range(pixels):
                 T.buffer_store(totals, bias[span(channel, lanes)], [span(p * lanes, lanes)])
             for ky in range(window.kernel[0]):

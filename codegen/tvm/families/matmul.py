@@ -8,7 +8,7 @@ from tvm.tirx.script import builder as T  # noqa: N812
 
 from ptqc.codegen.tvm.families import Built, build
 from ptqc.codegen.tvm.isa import Isa
-from ptqc.codegen.tvm.kernel import fill, rows, span
+from ptqc.codegen.tvm.kernel import fill, registers, rows, span
 from ptqc.codegen.tvm.layout import Layout
 
 LARGEST_TILE = 4
@@ -28,7 +28,7 @@ def real(a: Layout, b: Layout, y: Layout, isa: Isa) -> Built:
             column = T.Bind(T.min(block * lanes, width - lanes))
             place = heads.place(index // tiles)
             first, second = (T.Bind(_matrix(layout, place)) for layout in (a, b))
-            totals = T.alloc_buffer((tile * lanes,), "float32", scope="local")
+            totals = registers(tile * lanes, "float32")
             for i in range(tile):
                 T.buffer_store(totals, fill(T.float32(0), lanes), [span(i * lanes, lanes)])
             with T.serial(depth) as k:

@@ -1,6 +1,7 @@
 """Operators that only move elements: padding, slices, transposes, reshapes, concatenation, resizing to neighbours."""
 
 from collections.abc import Callable, Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -8,14 +9,20 @@ from tvm.tirx.script import builder as T  # noqa: N812
 
 from ptqc.codegen.tvm.constants import Stored
 from ptqc.codegen.tvm.families import Built, build
+from ptqc.codegen.tvm.isa import Isa
 from ptqc.codegen.tvm.kernel import elements, rows
 from ptqc.codegen.tvm.layout import Layout
+from ptqc.codegen.tvm.runs import Run
 
 Place = Sequence[Any]
+CHANNELS_LAST = (1, 2, 0)
 
 
-def pad(x: Layout, y: Layout, before: Sequence[int], value: float) -> Built:
+def pad(x: Layout, y: Layout, before: Sequence[int], value: float, isa: Isa) -> Built:
     """x in the middle of y, `before` elements from each axis's start; the rest is `value`."""
+    constants = [np.array([value], x.dtype)]
+    if x.order == y.order == CHANNELS_LAST and x.shape[0] == y.shape[0]:
+        return build("pad", [x], constants, y, _pad_plane(x, y, before[1], before[2], isa))
 
     def source(place: Place) -> tuple[list[Any], Any]:
         inner, inside = [], None
@@ -27,7 +34,27 @@ def pad(x: Layout, y: Layout, before: Sequence[int], value: float) -> Built:
                 inside = within if inside is None else T.And(inside, within)
         return inner, inside
 
-    return _moved("pad", x, y, [np.array([value], x.dtype)], source)
+    return _moved("pad", x, y, constants, source)
+
+
+def _pad_plane(x: Layout, y: Layout, top: int, left: int, isa: Isa) -> Any:
+    """Row by row: all border, or border, a row of x, and border."""
+    channels, height, width = y.shape
+    inner, first = x.shape[2] * channels, left * channels
+    last = width * channels - inner - first
+
+    def body(batch: Any, given: Any, filler: Any, out: Any) -> None:
+        with rows(batch, height, y.elements) as (sample, row):
+            start = row * (width * channels)
+            with T.If(T.And(row >= top, row < top + x.shape[1])):
+                with T.Then():
+                    Run(out, sample, start, first).fill(filler[0], isa)
+                    Run(out, sample, start + first, inner).copy_from(given, (row - top) * inner, isa)
+                    Run(out, sample, start + first + inner, last).fill(filler[0], isa)
+                with T.Else():
+                    Run(out, sample, start, width * channels).fill(filler[0], isa)
+
+    return body
 
 
 def remap(family: str, x: Layout, y: Layout, source: Callable[[Place], Place]) -> Built:
@@ -79,9 +106,9 @@ def nearest(x: Layout, y: Layout, maps: Sequence[np.ndarray]) -> Built:
 
     def body(batch: Any, source: Any, *rest: Any) -> None:
         *tables, out = rest
-        with elements(batch, y) as (sample, offset):
-            place = [table[i] for table, i in zip(tables, y.place(offset), strict=True)]
-            T.buffer_store(out, source[sample, x.offset(place)], [sample, offset])
+        with elements(batch, y) as (sample, place):
+            taken = [table[i] for table, i in zip(tables, place, strict=True)]
+            T.buffer_store(out, source[sample, x.offset(taken)], [sample, y.offset(place)])
 
     return build("nearest", [x], [m.astype(np.int32) for m in maps], y, body)
 
@@ -100,18 +127,19 @@ def look_up(places: Layout, y: Layout, table: Stored, count: int) -> Built:
     return build("look_up", [places], [table], y, body)
 
 
-def concat(inputs: Sequence[Layout], y: Layout, axis: int) -> Built:
-    """One after the other along an axis."""
+def concat(inputs: Sequence[Layout], y: Layout, axis: int, isa: Isa) -> Built:
+    """One after the other along an axis. Whatever is faster in memory moves with it as one run."""
+    slower = y.order[: y.order.index(axis)]
+    count = prod(y.shape[other] for other in slower)
 
     def body(batch: Any, *buffers: Any) -> None:
         *given, out = buffers
-        start = 0
-        for x, buffer in zip(inputs, given, strict=True):
-            with elements(batch, x) as (sample, offset):
-                place = x.place(offset)
-                place[axis] = place[axis] + start
-                T.buffer_store(out, buffer[sample, offset], [sample, y.offset(place)])
-            start += x.shape[axis]
+        with rows(batch, count, y.elements) as (sample, row):
+            start: Any = row * (y.elements // count)
+            for x, buffer in zip(inputs, given, strict=True):
+                length = x.elements // count
+                Run(out, sample, start, length).copy_from(buffer, row * length, isa)
+                start = start + length
 
     return build("concat", inputs, [], y, body)
 
@@ -123,11 +151,11 @@ def _moved(
 
     def body(batch: Any, given: Any, *rest: Any) -> None:
         *filler, out = rest
-        with elements(batch, y) as (sample, offset):
-            place, inside = source(y.place(offset))
+        with elements(batch, y) as (sample, target):
+            place, inside = source(target)
             value = given[sample, x.offset(place)]
             if inside is not None:
                 value = T.if_then_else(inside, value, filler[0][0])
-            T.buffer_store(out, value, [sample, offset])
+            T.buffer_store(out, value, [sample, y.offset(target)])
 
     return build(family, [x], constants, y, body)

@@ -38,11 +38,10 @@ def with_array(family: str, x: Layout, y: Layout, array: np.ndarray, value: Call
     fixed = Layout(array.shape, "float32", plain=True)
 
     def body(batch: Any, given: Any, numbers: Any, out: Any) -> None:
-        with elements(batch, y) as (sample, offset):
-            place = y.place(offset)
+        with elements(batch, y) as (sample, place):
             element = T.Bind(given[sample, x.offset(_within(x, place))])
             number = T.Bind(numbers[fixed.offset(_within(fixed, place))])
-            T.buffer_store(out, value(element, number), [sample, offset])
+            T.buffer_store(out, value(element, number), [sample, y.offset(place)])
 
     return build(family, [x], [array.astype(np.float32)], y, body)
 
@@ -67,11 +66,10 @@ def _by_element(operands: Sequence[Operand], y: Layout, value: Value) -> Any:
 
     def body(batch: Any, *buffers: Any) -> None:
         *given, out = buffers
-        with elements(batch, y) as (sample, offset):
-            place = y.place(offset)
+        with elements(batch, y) as (sample, place):
             found = {i: _element(operands[i], buffer, sample, place) for i, buffer in zip(order, given, strict=False)}
             numbers = given[len(operands) :]
-            T.buffer_store(out, value(1, numbers, *(found[i] for i in range(len(operands)))), [sample, offset])
+            T.buffer_store(out, value(1, numbers, *(found[i] for i in range(len(operands)))), [sample, y.offset(place)])
 
     return body
 

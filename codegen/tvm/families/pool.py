@@ -7,7 +7,7 @@ from tvm.tirx.script import builder as T  # noqa: N812
 
 from ptqc.codegen.tvm.families import Built, build
 from ptqc.codegen.tvm.isa import Isa
-from ptqc.codegen.tvm.kernel import fill, rows, span, to_codes, vector
+from ptqc.codegen.tvm.kernel import fill, registers, rows, span, to_codes, vector
 from ptqc.codegen.tvm.layout import Layout
 from ptqc.codegen.tvm.window import Window
 
@@ -60,7 +60,7 @@ def _mean(x: Layout, lanes: int, wide: str, settle: Any) -> Any:
     def body(batch: Any, source: Any, numbers: Any, out: Any) -> None:
         with rows(batch, -(-channels // lanes), x.elements) as (sample, block):
             channel = T.Bind(T.min(block * lanes, channels - lanes))
-            total = T.alloc_buffer((lanes,), dtype, scope="local")
+            total = registers(lanes, dtype)
             at = span(0, lanes)
             T.buffer_store(total, fill(T.Cast(dtype, T.int32(0)), lanes), [at])
             with T.serial(x.elements // channels) as pixel:

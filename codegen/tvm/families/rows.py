@@ -12,7 +12,7 @@ from tvm.tirx.script import builder as T  # noqa: N812
 from ptqc.codegen.tvm import mathematics
 from ptqc.codegen.tvm.families import Built, build
 from ptqc.codegen.tvm.isa import Isa
-from ptqc.codegen.tvm.kernel import fill, rows, span, to_codes, vector
+from ptqc.codegen.tvm.kernel import fill, registers, rows, span, to_codes, vector
 from ptqc.codegen.tvm.layout import Layout
 
 Element = Callable[[Any, int], Any]  # of index and count: that many elements from the index on
@@ -53,8 +53,8 @@ class Rows:
 
     def fold(self, start: float, combine: Callable[[Any, Any], Any], element: Element) -> Any:
         """All elements of a run, combined."""
-        vector = T.alloc_buffer((self.lanes,), "float32", scope="local")
-        single = T.alloc_buffer((1,), "float32", scope="local")
+        vector = registers(self.lanes, "float32")
+        single = registers(1, "float32")
         T.buffer_store(vector, fill(T.float32(start), self.lanes), [span(0, self.lanes)])
         T.buffer_store(single, T.float32(start), [0])
 

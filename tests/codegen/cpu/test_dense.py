@@ -12,15 +12,17 @@ from building import Case, present, run
 
 from ptqc import integer
 from ptqc.codegen.tvm.emitters.layers import _with_zero_point
-from ptqc.codegen.tvm.families import dense, depthwise
+from ptqc.codegen.tvm.families import columns, dense, depthwise
 from ptqc.codegen.tvm.isa import Isa
 from ptqc.codegen.tvm.layout import Layout
+from ptqc.codegen.tvm.sums import Sums
+from ptqc.codegen.tvm.tiling import Dense
 from ptqc.codegen.tvm.window import Window
 from ptqc.formats import UINT8, QuantParams
 
 INSTRUCTION_SETS = pytest.mark.parametrize("chosen", present(), ids=lambda chosen: chosen.name)
 BATCH = 2
-FULL, SEVEN = 128, 64
+FULL, SEVEN, FOUR, THREE, TWO = 128, 64, 8, 4, 2
 
 
 @dataclass(frozen=True)
@@ -60,10 +62,17 @@ CHOSEN = [
     Geometry(Window(7, (1, 31), (1, 5), (1, 2), (1, 2)), 11),
     Geometry(Window(1, (10, 10), (5, 5)), 1),
     Geometry(Window(32, (6, 6), (3, 3)), 64, reach=SEVEN),
+    Geometry(Window(32, (6, 6), (3, 3)), 40, reach=FOUR),
+    Geometry(Window(80, (5, 7)), 72, reach=THREE),
+    Geometry(Window(11, (6, 9), (3, 3)), 27, reach=TWO),
     Geometry(Window(5, (9, 9), (3, 3)), 5, 5),
     Geometry(Window(32, (7, 9), (3, 3), (2, 2)), 32, 32),
     Geometry(Window(19, (9, 10), (3, 2), (1, 1), (2, 2)), 19, 19),
     Geometry(Window(2, (1, 20), (1, 7)), 2, 2),
+    Geometry(Window(150, (6, 5), (3, 3)), 150, 150, reach=FOUR),
+    Geometry(Window(70, (3, 9)), 70, 70),
+    Geometry(Window(96, (9, 12), (5, 5), (2, 2)), 96, 96),
+    Geometry(Window(64, (9, 12), (2, 3), (1, 2)), 64, 64, reach=SEVEN),
 ]
 
 
@@ -77,14 +86,14 @@ def drawn(seed: int) -> Geometry:
     window = Window(
         channels, (size[0], size[1]), (kernel[0], kernel[1]), (strides[0], strides[1]), (dilations[0], dilations[1])
     )
-    return Geometry(window, outputs, groups, int(random.choice([SEVEN, FULL])))
+    return Geometry(window, outputs, groups, int(random.choice([FOUR, SEVEN, FULL])))
 
 
 GEOMETRIES = [*CHOSEN, *(drawn(seed) for seed in range(8))]
 
 
-def integer_case(geometry: Geometry, chosen: Isa, seed: int) -> tuple[Case, np.ndarray]:
-    """A kernel on random codes, and the codes that it must give."""
+def integer_case(geometry: Geometry, chosen: Isa, seed: int, stretch: float = 1.0) -> tuple[Case, np.ndarray]:
+    """A kernel on random codes, and the codes that it must give. stretch: of what sums are scaled by."""
     random = np.random.default_rng(seed)
     window, reach = geometry.window, geometry.reach
     weights = random.integers(-reach, reach, (geometry.outputs, window.channels // geometry.groups, *window.kernel))
@@ -100,14 +109,19 @@ def integer_case(geometry: Geometry, chosen: Isa, seed: int) -> tuple[Case, np.n
         groups=geometry.groups,
     )  # fmt: skip
     y = QuantParams(UINT8, 1.0, int(random.integers(60, 200)))
-    factor = (random.uniform(0.5, 1.5, geometry.outputs) * 60 / max(1.0, float(total.std()))).astype(np.float32)
+    factor = random.uniform(0.5, 1.5, geometry.outputs) * 60 * stretch / max(1.0, float(total.std()))
+    factor = factor.astype(np.float32)
     wanted = integer.requantize(total, factor.reshape(1, -1, 1, 1), y)
     given, made = Layout(geometry.given, "uint8"), Layout(geometry.made, "uint8")
     folded = _with_zero_point(weights, bias, zero_point)
-    if geometry.is_depthwise:
+    if geometry.is_depthwise and columns.takes(window, chosen):
+        isa = columns.narrowed(chosen, window.channels)
+        loops = columns.Columns(window, isa, Sums.of(isa, weights))
+        kernel = columns.integer(given, made, loops, weights, folded, factor, y.zero_point)
+    elif geometry.is_depthwise:
         kernel = depthwise.integer(given, made, window, chosen, weights, folded, factor, y.zero_point)
     else:
-        loops = dense.Dense(window, geometry.outputs, geometry.groups, chosen, 1, dense.parts(chosen, weights))
+        loops = Dense(window, geometry.outputs, geometry.groups, chosen, 1, Sums.of(chosen, weights))
         kernel = dense.integer(given, made, loops, weights, folded, factor, y.zero_point)
     return Case(kernel, [given], [x], made), wanted
 
@@ -130,9 +144,7 @@ def real_case(geometry: Geometry, chosen: Isa, seed: int) -> tuple[Case, np.ndar
     if geometry.is_depthwise:
         kernel = depthwise.real(given, made, window, chosen, weights, bias)
     else:
-        kernel = dense.real(
-            given, made, dense.Dense(window, geometry.outputs, geometry.groups, chosen, 4), weights, bias
-        )
+        kernel = dense.real(given, made, Dense(window, geometry.outputs, geometry.groups, chosen, 4), weights, bias)
     return Case(kernel, [given], [x], made), wanted
 
 
@@ -155,8 +167,9 @@ def test_float_layers_are_close_to_float64(chosen: Isa, tmp_path: Path) -> None:
         assert np.abs(found - wanted).max() <= 1e-5 * np.abs(wanted).max(), geometry
 
 
-def test_eight_bit_weights_are_halved_only_where_sums_would_overflow() -> None:
-    for chosen in present():
-        for reach in (SEVEN, FULL):
-            weights = np.array([-reach, reach - 1], np.int8)
-            assert dense.parts(chosen, weights) == (2 if chosen.halves and reach == FULL else 1)
+@INSTRUCTION_SETS
+def test_scaled_sums_beyond_int32_saturate(chosen: Isa, tmp_path: Path) -> None:
+    geometries = [Geometry(Window(16, (5, 5), (3, 3)), 24), Geometry(Window(40, (5, 5), (3, 3)), 40, 40)]
+    cases = [integer_case(geometry, chosen, seed, 1e9) for seed, geometry in enumerate(geometries)]
+    for found, (_, wanted) in zip(run([c for c, _ in cases], chosen, tmp_path), cases, strict=True):
+        np.testing.assert_array_equal(found, wanted)

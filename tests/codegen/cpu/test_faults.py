@@ -15,15 +15,25 @@ from tvm.tirx.script import builder
 from ptqc.codegen.tvm import memory, target, worker
 from ptqc.codegen.tvm.emission import Emission
 from ptqc.codegen.tvm.emitters import codes, layers
-from ptqc.codegen.tvm.families import dense, depthwise, pool
-from ptqc.codegen.tvm.kernel import vector
+from ptqc.codegen.tvm.families import pool
+from ptqc.codegen.tvm.families.columns import Columns
+from ptqc.codegen.tvm.isa import Isa
+from ptqc.codegen.tvm.tiling import Dense
 from ptqc.errors import VerificationError
 
 Changed = Callable[[Any], Any]  # from the right function to the wrong one
 
 
-def without_clipping(_right: Any) -> Any:
-    return lambda rounded, lanes: builder.Cast(vector("uint8", lanes), builder.Cast(vector("int32", lanes), rounded))
+def without_clipping(right: Any) -> Any:
+    def low_byte(words: Any, lanes: int) -> Any:
+        return builder.bitwise_and(words, builder.Broadcast(builder.int16(255), 2 * lanes))
+
+    return lambda self, a, b: right(self, low_byte(a, self.lanes), low_byte(b, self.lanes))
+
+
+def swapped(loop: int) -> Changed:
+    """Weights are read with neighbours of one loop in each other's place."""
+    return lambda right: lambda self, place: right(self, [*place[:loop], place[loop] ^ 1, *place[loop + 1 :]])
 
 
 FAULTS: dict[str, tuple[Any, str, Changed]] = {
@@ -35,17 +45,17 @@ FAULTS: dict[str, tuple[Any, str, Changed]] = {
         lambda right: lambda self, name, p, v: right(self, name, [p[0] + p[2], p[1] + p[3], 0, 0], v),
     ),
     "border of zero codes": (Emission, "padded", lambda right: lambda self, name, p, _v: right(self, name, p, 0)),
-    "channels permuted": (dense.Dense, "pack", lambda right: lambda self, weights: right(self, weights[::-1])),
+    "channels permuted": (Dense, "_source", swapped(6)),
     "stale scale": (layers, "multiplier", lambda right: lambda x, scale, y: right(x, scale, y) * 1.01),
-    "rounded down": (builder, "nearbyint", lambda _right: builder.floor),
+    "rounded down": (Isa, "round", lambda right: lambda self, x: right(self, builder.floor(x))),
     "ratios of a sum swapped": (
         codes,
         "add_numbers",
         lambda right: lambda a, b, y: (right(b, a, y)[0], right(a, b, y)[0], right(a, b, y)[2]),
     ),
     "mean of too few": (pool, "mean_codes", lambda right: lambda x, y, i, z, f: right(x, y, i, z, f * 1.1)),
-    "taps reversed": (depthwise, "_pack", lambda right: lambda weights: right(weights)[::-1]),
-    "not saturated": (dense, "to_codes", without_clipping),
+    "taps reversed": (Columns, "_source", swapped(6)),
+    "not saturated": (Isa, "saturate_codes", without_clipping),
 }
 
 

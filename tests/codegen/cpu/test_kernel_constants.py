@@ -18,10 +18,12 @@ from ptqc import codebooks
 from ptqc.codegen.onnxruntime import planes
 from ptqc.codegen.tvm import constants, isa, worker
 from ptqc.codegen.tvm.constants import Arranged, Order, Scaled, Source, Stored
-from ptqc.codegen.tvm.families import build, dense
+from ptqc.codegen.tvm.families import build
 from ptqc.codegen.tvm.indexed import Indexed, smallest
 from ptqc.codegen.tvm.layout import Layout
 from ptqc.codegen.tvm.program import Program, Step
+from ptqc.codegen.tvm.sums import Sums
+from ptqc.codegen.tvm.tiling import Dense
 from ptqc.codegen.tvm.window import Window
 from ptqc.formats import Format, codebook, pairs
 
@@ -110,7 +112,7 @@ def ready_made(constant: Stored) -> np.ndarray:
 
 def halved(codes: np.ndarray) -> Arranged:
     """Weights of a layer whose channels and inputs do not fill its panels, in two halves."""
-    loops = dense.Dense(Window(5, (4, 4), (2, 3)), 7, 1, isa.AVX2, 1, 2)
+    loops = Dense(Window(5, (4, 4), (2, 3)), 7, 1, isa.AVX2, 1, Sums(parts=2))
     return Arranged(codes, loops.order)
 
 

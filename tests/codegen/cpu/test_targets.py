@@ -11,7 +11,7 @@ from compiling import compiled, proto, residual, samples, weight
 import ptqc
 from ptqc.artifact import Artifact
 from ptqc.cli import main
-from ptqc.codegen.tvm import target
+from ptqc.codegen.tvm import isa, target
 from ptqc.errors import TargetError, UsageError
 from ptqc.options import TargetOptions
 from ptqc.stages.native import check_target
@@ -27,8 +27,8 @@ def artifact(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
 def test_the_library_is_part_of_the_artifact(artifact: Artifact) -> None:
     assert {"cpu/model.so", "cpu/interface.json", "cpu/kernels.json"} <= set(artifact.manifest["files"])
     found = artifact.manifest["targets"]["cpu"]
-    assert found["isa"] == "avx2"
-    assert found["cpu_features"] == ["avx2", "fma", "bmi1", "bmi2", "f16c", "movbe"]
+    assert found["isa"] == isa.named("host").name
+    assert found["cpu_features"] == list(isa.named("host").features)
     assert found["verification"]["integers_compared"] > 1000
     assert found["verification"]["end_to_end_different"] == {}
     assert "none differs end to end" in " ".join(artifact.summary().split())
@@ -85,11 +85,11 @@ def test_the_rest_is_delivered_where_the_target_may_be_missing(cosine: onnx.Mode
 def test_unknown_targets_and_instruction_sets_are_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="target is 'gpu'; known: cpu"):
         TargetOptions(target="gpu")  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="cpu is 'sse'; known: avx2, avx512-vnni, aarch64"):
+    with pytest.raises(UsageError, match="cpu is 'sse'; known: host, portable, avx2, avx512-vnni, aarch64"):
         TargetOptions(cpu="sse")  # type: ignore[arg-type]
     arguments = ["compile", "m.onnx", "-o", str(tmp_path / "out"), "--target", "cpu", "--cpu", "sse"]
     assert main(arguments) == 2
-    assert "known: avx2" in capsys.readouterr().err
+    assert "known: host" in capsys.readouterr().err
 
 
 def test_a_missing_tvm_is_told_before_any_work(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,3 +98,20 @@ def test_a_missing_tvm_is_told_before_any_work(monkeypatch: pytest.MonkeyPatch) 
         check_target(TargetOptions("cpu"))
     check_target(TargetOptions("cpu", allow_missing_target=True))
     check_target(TargetOptions())
+
+
+@pytest.mark.parametrize(
+    ("has", "name"),
+    [(isa.AVX512_VNNI.features, "avx512-vnni"), (isa.AVX2.features, "avx2"), ((*isa.AVX2.features, "avx512f"), "avx2")],
+)
+def test_the_host_gets_the_best_that_it_has(monkeypatch: pytest.MonkeyPatch, has: tuple[str, ...], name: str) -> None:
+    monkeypatch.setattr(isa, "machine", lambda: "x86_64")
+    monkeypatch.setattr(isa, "processor_features", lambda: frozenset(has))
+    assert isa.named("host").name == name
+    assert isa.named("portable").name == "avx2"
+
+
+def test_a_processor_without_any_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(isa, "processor_features", lambda: frozenset({"sse2"}))
+    with pytest.raises(UsageError, match="this processor has none of"):
+        isa.named("host")

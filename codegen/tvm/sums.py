@@ -1,0 +1,41 @@
+"""How many products of bytes an instruction set may add in 16 bits: what decides is how large the weights are.
+
+A product instruction adds two neighbouring products, each of an 8-bit code and a weight. Weights of 8 bits can overflow
+that sum, so they are split in two halves; small ones leave room for many such sums.
+"""
+
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+
+from ptqc.codegen.tvm.isa import Isa
+
+LARGEST_CODE, LARGEST_SUM, PAIR = 255, 32767, 2
+# Widening is nearly free by then. What a chain reads past the end of a run stays within a buffer's slack.
+LONGEST = 16
+
+
+@dataclass(frozen=True)
+class Sums:
+    """parts: into which a weight is split. chain: vectors of products that are added before they are widened."""
+
+    parts: int = 1
+    chain: int = 1
+
+    @classmethod
+    def of(cls, isa: Isa, weights: np.ndarray) -> Self:
+        """What keeps every sum of these weights exact."""
+        if not isa.in_words:
+            return cls()
+        reach = max(1, -int(weights.min(initial=0)), int(weights.max(initial=0)))
+        longest = LARGEST_SUM // (PAIR * LARGEST_CODE * reach)
+        return cls(parts=2) if longest == 0 else cls(chain=min(longest, LONGEST))
+
+    def links(self, units: int) -> tuple[int, int]:
+        """Chains that cover so many vectors of products, and the length of each."""
+        count = -(-units // self.chain)
+        return count, -(-units // count)
+
+
+UNLIMITED = Sums()

@@ -1,0 +1,45 @@
+"""The time of every kernel is told, with what it computes and moves."""
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("tvm.tirx", reason="the cpu target needs Apache TVM")
+
+from compiling import compiled
+from compiling import residual as model
+from compiling import samples as given
+
+import ptqc
+from ptqc.artifact import Artifact
+from ptqc.cli import main
+
+
+@pytest.fixture(scope="module")
+def artifact(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+    return compiled(model(), given(3, 8, 8), tmp_path_factory.mktemp("bench"), "25%", target="cpu")
+
+
+def test_every_kernel_is_timed(artifact: Artifact) -> None:
+    found = ptqc.bench(artifact.folder, rounds=2)
+    assert found.threads == 1
+    assert found.seconds > 0
+    assert all(timing.seconds > 0 and timing.bytes > 0 for timing in found.timings)
+    dense = [timing.call for timing in found.timings if timing.call.family == "dense"]
+    assert dense
+    assert all(call.operations > 0 for call in dense)
+
+
+def test_the_slowest_come_first(artifact: Artifact, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", str(artifact.folder), "--threads", "1"]) == 0
+    heading, *rows, _, total = capsys.readouterr().out.rstrip().split("\n")
+    assert heading.split()[:3] == ["value", "kernel", "µs"]
+    shares = [float(row.split()[-1]) for row in rows]
+    assert shares == sorted(shares, reverse=True)
+    assert f"{len(rows)} kernels take" in total
+
+
+def test_an_artifact_without_a_library_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    without = compiled(model(), given(3, 8, 8), tmp_path, "25%")
+    assert main(["bench", str(without.folder)]) != 0
+    assert "no native library" in capsys.readouterr().err

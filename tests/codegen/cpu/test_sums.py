@@ -1,0 +1,33 @@
+"""Sums of products in 16 bits never overflow, and are as long as that allows."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ptqc.codegen.tvm import isa
+from ptqc.codegen.tvm.sums import LARGEST_CODE, LARGEST_SUM, LONGEST, PAIR, Sums
+
+WORDS = range(-(LARGEST_SUM + 1), LARGEST_SUM + 1)
+
+
+@pytest.mark.parametrize("reach", [1, 2, 4, 8, 16, 32, 64, 128])
+def test_the_largest_codes_and_weights_stay_in_range(reach: int) -> None:
+    sums = Sums.of(isa.AVX2, np.array([-reach, reach - 1], np.int8))
+    halved = reach // sums.parts
+    assert sums.chain * PAIR * LARGEST_CODE * -halved in WORDS
+    assert sums.parts == (2 if reach == 128 else 1)
+    assert sums.chain == LONGEST or sums.parts == 2 or (sums.chain + 1) * PAIR * LARGEST_CODE * reach > LARGEST_SUM
+
+
+def test_only_sums_in_words_have_limits() -> None:
+    weights = np.array([-128, 127], np.int8)
+    assert Sums.of(isa.AVX512_VNNI, weights) == Sums.of(isa.C, weights) == Sums(parts=1, chain=1)
+    assert Sums.of(isa.AVX2, np.array([0, 64], np.int8)) == Sums(parts=1, chain=1)
+
+
+@given(st.integers(1, 5000), st.integers(1, LONGEST))
+def test_chains_cover_a_run_and_read_little_more(units: int, chain: int) -> None:
+    count, length = Sums(chain=chain).links(units)
+    assert length <= chain
+    assert 0 <= count * length - units < LONGEST

@@ -1,0 +1,44 @@
+"""Tiles fit the registers and cover the output; packed weights hold every weight once, in the order of the loops."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+pytest.importorskip("tvm.tirx", reason="the cpu target needs Apache TVM")
+
+from ptqc.codegen.tvm import isa
+from ptqc.codegen.tvm.families.columns import Columns
+from ptqc.codegen.tvm.isa import Isa
+from ptqc.codegen.tvm.sums import Sums
+from ptqc.codegen.tvm.tiling import Dense
+from ptqc.codegen.tvm.window import Window
+
+SETS = st.sampled_from([isa.AVX2, isa.AVX512_VNNI, isa.AARCH64])
+
+
+@given(SETS, st.integers(1, 60), st.integers(1, 300), st.integers(1, 3))
+def test_a_tile_fits_the_registers(chosen: Isa, width: int, outputs: int, kernel: int) -> None:
+    loops = Dense(Window(8, (kernel, width + kernel - 1), (kernel, kernel)), outputs, 1, chosen, 1)
+    pixels, panel = loops.blocking
+    assert pixels * panel + panel + chosen.working <= chosen.registers
+    assert 1 <= pixels <= width
+    assert loops.panels * panel * chosen.lanes >= outputs
+
+
+@given(st.sampled_from([isa.AVX2, isa.AVX512_VNNI]), st.integers(1, 200), st.integers(2, 7), st.sampled_from([3, 100]))
+def test_columns_hold_every_weight_once(chosen: Isa, channels: int, tall: int, reach: int) -> None:
+    window = Window(channels, (9, 9), (tall, 3))
+    weights = np.random.default_rng(channels).integers(-reach, reach, (channels, tall, 3)).astype(np.int8)
+    loops = Columns(window, chosen, Sums.of(chosen, weights))
+    packed = loops.weight_order(weights).astype(int).reshape(len(loops.starts), -1)
+    for start, block in zip(loops.starts, packed, strict=True):
+        assert block.sum() == weights[start : start + loops.wide].astype(int).sum()
+
+
+@pytest.mark.parametrize("chosen", [isa.AVX2, isa.AVX512_VNNI])
+def test_a_block_of_columns_is_ordered_as_bytes_interleave(chosen: Isa) -> None:
+    order = Columns(Window(64, (5, 5), (3, 3)), chosen, Sums()).order
+    assert sorted(order.reshape(-1)) == list(range(4 * chosen.lanes))
+    np.testing.assert_array_equal(order[0, :8], [0, 1, 2, 3, 16, 17, 18, 19])
+    np.testing.assert_array_equal(order[1, :4], [4, 5, 6, 7])
