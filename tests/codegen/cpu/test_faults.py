@@ -13,12 +13,13 @@ from networks import FEEDS, residual
 from tvm.tirx.script import builder
 
 from ptqc.codegen.tvm import memory, target, worker
+from ptqc.codegen.tvm.constants import Order
 from ptqc.codegen.tvm.emission import Emission
 from ptqc.codegen.tvm.emitters import codes, layers
-from ptqc.codegen.tvm.families import pool
-from ptqc.codegen.tvm.families.columns import Columns
+from ptqc.codegen.tvm.families import depthwise, pool
 from ptqc.codegen.tvm.isa import Isa
 from ptqc.codegen.tvm.tiling import Dense
+from ptqc.codegen.tvm.window import Window
 from ptqc.errors import VerificationError
 
 Changed = Callable[[Any], Any]  # from the right function to the wrong one
@@ -31,9 +32,17 @@ def without_clipping(right: Any) -> Any:
     return lambda self, a, b: right(self, low_byte(a, self.lanes), low_byte(b, self.lanes))
 
 
-def swapped(loop: int) -> Changed:
-    """Weights are read with neighbours of one loop in each other's place."""
-    return lambda right: lambda self, place: right(self, [*place[:loop], place[loop] ^ 1, *place[loop + 1 :]])
+def channels_swapped(right: Any) -> Any:
+    """Neighbouring output channels have each other's weights."""
+    return lambda self, place: right(self, [*place[:6], place[6] ^ 1, place[7]])
+
+
+def taps_reversed(right: Any) -> Any:
+    def order(window: Window) -> Order:
+        made = right(window)
+        return Order(made.sizes, lambda place: made.source([made.sizes[0] - 1 - place[0], place[1]]))
+
+    return order
 
 
 FAULTS: dict[str, tuple[Any, str, Changed]] = {
@@ -45,7 +54,7 @@ FAULTS: dict[str, tuple[Any, str, Changed]] = {
         lambda right: lambda self, name, p, v: right(self, name, [p[0] + p[2], p[1] + p[3], 0, 0], v),
     ),
     "border of zero codes": (Emission, "padded", lambda right: lambda self, name, p, _v: right(self, name, p, 0)),
-    "channels permuted": (Dense, "_source", swapped(6)),
+    "channels permuted": (Dense, "_source", channels_swapped),
     "stale scale": (layers, "multiplier", lambda right: lambda x, scale, y: right(x, scale, y) * 1.01),
     "rounded down": (Isa, "round", lambda right: lambda self, x: right(self, builder.floor(x))),
     "ratios of a sum swapped": (
@@ -54,7 +63,7 @@ FAULTS: dict[str, tuple[Any, str, Changed]] = {
         lambda right: lambda a, b, y: (right(b, a, y)[0], right(a, b, y)[0], right(a, b, y)[2]),
     ),
     "mean of too few": (pool, "mean_codes", lambda right: lambda x, y, i, z, f: right(x, y, i, z, f * 1.1)),
-    "taps reversed": (Columns, "_source", swapped(6)),
+    "taps reversed": (depthwise, "_order", taps_reversed),
     "not saturated": (Isa, "saturate_codes", without_clipping),
 }
 
