@@ -55,7 +55,7 @@ def fit(
     """
     activations = context.quantized if fixed_plan is None else fixed_plan.activations
     undecided = replace(context.roles, activations=activations)
-    problem = _problem(model, context, undecided, options)
+    problem = problem_of(model, context, undecided, options)
     if fixed_plan is not None:
         return _as_planned(model, context, options, fixed_plan, problem, limit)
     for _ in range(ATTEMPTS):
@@ -112,7 +112,7 @@ def _check_formats(problem: Problem, plan: Plan) -> None:
 
 def _weighed(model: ir.Model, context: Context, plan: Plan) -> int:
     """Bytes of a plan's file with the table's numbers."""
-    return len(_packed(model, plan, _table(model, context, plan.formats))[1].data)
+    return len(packed(model, plan, table_numbers(model, context, plan.formats))[1].data)
 
 
 def _built(
@@ -133,7 +133,7 @@ def _built(
     tuned, lowered, exported = _best(model, context, options, within)
     if options.pipeline == "advanced":
         tuned, notes = advanced(model, context, plan, tuned, options.loss)
-        lowered, exported = _packed(model, plan, tuned)
+        lowered, exported = packed(model, plan, tuned)
     return Fitted(plan, tuned, allocation, problem, lowered, exported, problem.size(plan.formats), tuple(notes))
 
 
@@ -144,7 +144,7 @@ def _tries(model: ir.Model, context: Context, options: CompileOptions, plan: Pla
     """A plan's reconstructions from several draws of the data: below 4 bits their losses differ by half and more."""
     for draw in range(TRIES[options.pipeline]):
         tuned = Reconstruct(draw).apply(model, context, plan)
-        yield tuned, *_packed(model, plan, tuned)
+        yield tuned, *packed(model, plan, tuned)
 
 
 def _best(model: ir.Model, context: Context, options: CompileOptions, found: Sequence[_Built]) -> _Built:
@@ -155,7 +155,8 @@ def _best(model: ir.Model, context: Context, options: CompileOptions, found: Seq
     return min(found, key=lambda built: loss(built[-1].data))
 
 
-def _packed(model: ir.Model, plan: Plan, tuned: Tuned) -> tuple[Lowered, Exported]:
+def packed(model: ir.Model, plan: Plan, tuned: Tuned) -> tuple[Lowered, Exported]:
+    """The lowered graph of a plan with its numbers, and its file."""
     lowered = Lower().apply(model, plan, tuned)
     return lowered, export(lowered, model, _name_length(model, plan))
 
@@ -166,7 +167,7 @@ def _as_given(problem: Problem, plan: Plan, limit: int | None) -> Allocation:
     return Allocation(dict(plan.formats), loss, 0.0, total, limit or total, "given")
 
 
-def _problem(model: ir.Model, context: Context, plan: Plan, options: CompileOptions) -> Problem:
+def problem_of(model: ir.Model, context: Context, plan: Plan, options: CompileOptions) -> Problem:
     """Candidates with their bytes; what every plan has is weighed on two plans that are really written."""
     length = _name_length(model, plan)
     candidates: list[Candidate] = []
@@ -220,8 +221,8 @@ def _name_length(model: ir.Model, plan: Plan) -> int:
     return names.name_length(values + added)
 
 
-def _table(model: ir.Model, context: Context, choice: Mapping[str, Format]) -> Tuned:
-    """The table's own numbers: enough to weigh a plan."""
+def table_numbers(model: ir.Model, context: Context, choice: Mapping[str, Format]) -> Tuned:
+    """The table's own numbers, without bias correction: enough to weigh a plan."""
     weights = {name: context.solutions[name, form] for name, form in choice.items()}
     biases = {layer.name: None if layer.op_type == "MatMul" else _bias(model, layer) for layer in context.layers}
     return Tuned(weights, biases)
