@@ -31,11 +31,12 @@ class Kept:
         if params is not None:
             codes = quantize(array, params)
             return cls(codes, params.scale, params.zero_point)
-        largest = float(np.abs(array).max(initial=0.0)) if array.dtype == np.float32 else np.nan
+        largest = _largest(array) if array.dtype == np.float32 else np.nan
         if not np.isfinite(largest):
             return array
         scale = max(float(np.float32(largest / STEPS)), SMALLEST_SCALE)
-        return cls(np.rint(array / np.float32(scale)).astype(np.int16), scale)
+        steps = array / np.float32(scale)
+        return cls(np.rint(steps, out=steps).astype(np.int16), scale)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         """The real values, float32, always made anew."""
@@ -64,6 +65,11 @@ class Kept:
     def nbytes(self) -> int:
         """Bytes held."""
         return self.codes.nbytes
+
+
+def _largest(array: np.ndarray) -> float:
+    """Magnitude, without a copy."""
+    return max(float(array.max(initial=0.0)), -float(array.min(initial=0.0)))
 
 
 Held = np.ndarray | Kept
