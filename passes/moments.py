@@ -12,8 +12,9 @@ from ptqc.layers import Layer
 
 # A gram matrix of d columns takes 8·d² bytes; wider layers keep its diagonal only.
 WIDEST_GRAM = 8192
-# Numbers that the columns of a layer may have together.
+# Numbers that the columns of a layer may have together, and products that its gram matrix may take.
 MOST_NUMBERS = 2**26
+MOST_PRODUCTS = 2 * 10**10
 
 
 @dataclass
@@ -160,7 +161,11 @@ class Columns:
 
 
 def positions_per_sample(layer: Layer, samples: int, times: int = 1) -> int:
-    """Columns to take from each sample: enough in total for the gram matrix to be well conditioned, or `times` that."""
+    """Columns to take from each sample: enough in total for the gram matrix to be well conditioned.
+
+    times: as many more of them, as far as MOST_PRODUCTS allows.
+    """
     width = int(np.prod(layer.shape)) // layer.channels
-    total = min(times * min(max(16 * width, 8192), 32768), MOST_NUMBERS // width)
-    return max(1, -(-total // max(samples, 1)))
+    enough = min(max(16 * width, 8192), 32768)
+    wanted = max(min(times * enough, MOST_PRODUCTS // width**2), min(4 * width, enough)) if times > 1 else enough
+    return max(1, -(-min(wanted, MOST_NUMBERS // width) // max(samples, 1)))

@@ -29,7 +29,7 @@ from ptqc.stages.compare import HeldBackLoss
 PORTABLE_BITS = 7
 ATTEMPTS = 8
 # Reconstructions of a plan of which the best on held-back samples is taken.
-TRIES: Mapping[Pipeline, int] = {"light": 3, "advanced": 8}
+TRIES: Mapping[Pipeline, int] = {"light": 2, "advanced": 6}
 
 
 @dataclass(frozen=True)
@@ -84,8 +84,8 @@ def _with_smallest_written(
     """The problem with the bytes that its smallest plan has once it is reconstructed and written."""
     allocation = allocate(problem, problem.size(smallest_choice(problem)))
     plan = undecided.with_formats(allocation.choice)
-    smallest = min(len(built.data) for _, _, built in _tries(model, context, options, plan))
-    return replace(problem, fixed=problem.fixed + smallest - problem.size(plan.formats))
+    _, _, exported = next(_tries(model, context, options, plan))
+    return replace(problem, fixed=problem.fixed + len(exported.data) - problem.size(plan.formats))
 
 
 def _as_planned(
