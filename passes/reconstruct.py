@@ -29,6 +29,8 @@ from ptqc.solutions import Solution, Tuned
 
 # Bytes that both walks may hold together; it decides how many samples take part.
 WALK_BYTES = 2**30
+# Multiply-accumulates that a walk may take; it decides too.
+WALK_COMPUTE = 4e11
 MOST_SAMPLES = 256
 HELD_SHARE = 0.25
 BATCH = 8
@@ -85,10 +87,10 @@ def _nodes(walk: Walk) -> Iterator[str]:
 
 
 def _share_samples(slicer: Slicer, context: Context, plan: Plan) -> tuple[Samples, Samples]:
-    """As many samples of both splits as WALK_BYTES has room for in two walks."""
+    """As many samples of both splits as WALK_BYTES has room for in two walks, and WALK_COMPUTE allows."""
     sample, layers = [context.tuning[0]], {layer.name for layer in plan.layers}
     each = sum(peak_bytes(Walk(slicer, sample, keep=compact(params)), layers) for params in ({}, plan.params))
-    room = int(WALK_BYTES // max(each, 1))
+    room = min(WALK_BYTES / max(each, 1), WALK_COMPUTE / max(sum(context.macs.values()), 1))
     count = int(np.clip(room, 8, MOST_SAMPLES))
     held = max(2, int(count * HELD_SHARE))
     return context.tuning[: count - held], context.held_back[:held]
