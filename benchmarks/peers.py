@@ -160,17 +160,26 @@ def scored(model: Path, setting: Setting) -> dict[str, Any]:
 
 
 def measure(setting: Setting) -> list[dict[str, Any]]:
-    """The rows of one task."""
-    rows, earlier = list[dict[str, Any]](), None
+    """The rows of one task; peers with as many bytes get the same ptqc file beside them."""
+    rows, beside, earlier = list[dict[str, Any]](), dict[int, dict[str, Any]](), None
     for recipe in setting.arguments.recipes.split(","):
         harness.say(f"{setting.task.name} {recipe}")
         row = peer_row(recipe, setting)
         if row.get("share_of_float", 1) < COMPRESSED:
-            row |= ptqc_row(row["bytes"], earlier, setting)
-            earlier = earlier or row.get("ptqc_folder")
+            size = row["bytes"]
+            if size not in beside:
+                beside[size] = ptqc_row(size, earlier, setting)
+                earlier = earlier or beside[size].get("ptqc_folder")
+            row = joined(row, beside[size])
         rows.append({**row, "unit": setting.task.unit, "float_score": setting.real.value})
         harness.say(harness.markdown(rows[-1:], COLUMNS).splitlines()[-1])
     return rows
+
+
+def joined(row: dict[str, Any], beside: dict[str, Any]) -> dict[str, Any]:
+    """A peer's row with ptqc's; both notes are kept."""
+    notes = [part["note"] for part in (row, beside) if "note" in part]
+    return {**row, **beside, **({"note": "; ".join(notes)} if notes else {})}
 
 
 def parse() -> argparse.Namespace:

@@ -88,3 +88,8 @@ def test_every_recipe_has_a_script_and_an_environment() -> None:
         peer, _ = name.split(":")
         assert peer in STEPS
         assert (peers.SCRIPTS / f"{peer}_recipes.py").is_file()
+
+
+def test_both_notes_of_a_row_are_kept() -> None:
+    assert peers.joined({"bytes": 9, "note": "a"}, {"note": "b"}) == {"bytes": 9, "note": "a; b"}
+    assert peers.joined({"bytes": 9}, {"ptqc_bytes": 8}) == {"bytes": 9, "ptqc_bytes": 8}
