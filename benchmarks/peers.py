@@ -79,10 +79,9 @@ def pack(samples: Iterable[Feeds]) -> dict[str, np.ndarray]:
 def written_bytes(model: Path) -> int:
     """Bytes on disk of a model file and of the files that it keeps tensors in."""
     import onnx
-    from onnx.external_data_helper import _get_all_tensors, uses_external_data
 
-    tensors = _get_all_tensors(onnx.load(model, load_external_data=False))
-    outside = {entry.value for tensor in tensors if uses_external_data(tensor) for entry in tensor.external_data[:1]}
+    tensors = onnx.load(model, load_external_data=False).graph.initializer
+    outside = {entry.value for tensor in tensors for entry in tensor.external_data if entry.key == "location"}
     return model.stat().st_size + sum((model.parent / name).stat().st_size for name in outside)
 
 
@@ -127,7 +126,7 @@ def peer_row(recipe: str, setting: Setting) -> dict[str, Any]:
         return row
     if not target.is_file():
         return {**row, "note": "failed: no file was written"}
-    return {**row, **sized(written_bytes(target), setting.task), **scored(target, setting)}
+    return joined({**row, **sized(written_bytes(target), setting.task)}, scored(target, setting))
 
 
 def ptqc_row(size: int, earlier: str | None, setting: Setting) -> dict[str, Any]:
@@ -142,7 +141,8 @@ def ptqc_row(size: int, earlier: str | None, setting: Setting) -> dict[str, Any]
         return {"note": f"ptqc {infeasible(built.value['smallest'], whole, built.value['blockers'])}"}
     found = {"seconds": built.value["seconds"], **sized(built.value["bytes"], setting.task)}
     found |= scored(Path(folder) / "model.onnx", setting)
-    return {f"ptqc_{key}": value for key, value in found.items()} | {"ptqc_folder": folder}
+    note = {"note": f"ptqc {found.pop('note')}"} if "note" in found else {}
+    return {f"ptqc_{key}": value for key, value in found.items()} | {"ptqc_folder": folder} | note
 
 
 def sized(size: int, task: Task) -> dict[str, Any]:
@@ -177,7 +177,7 @@ def measure(setting: Setting) -> list[dict[str, Any]]:
 
 
 def joined(row: dict[str, Any], beside: dict[str, Any]) -> dict[str, Any]:
-    """A peer's row with ptqc's; both notes are kept."""
+    """Two parts of a row in one; both notes are kept."""
     notes = [part["note"] for part in (row, beside) if "note" in part]
     return {**row, **beside, **({"note": "; ".join(notes)} if notes else {})}
 
