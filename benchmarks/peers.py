@@ -38,6 +38,7 @@ RECIPES = (
     "quark:int8-adaquant",
 )
 COMPRESSED = 0.6  # of the float bytes: what is not even that much smaller says nothing about a budget
+SCORING_THREADS = 1  # nothing is timed here, and threads that wait for one another make a busy machine busier
 COLUMNS = (
     Column("task", "task"),
     Column("peer", "peer"),
@@ -152,7 +153,7 @@ def sized(size: int, task: Task) -> dict[str, Any]:
 
 def scored(model: Path, setting: Setting) -> dict[str, Any]:
     """A file's score and agreement with the float model, or why there is none."""
-    outcome = in_child(score_compiled, setting.task.name, str(model))
+    outcome = in_child(score_compiled, setting.task.name, str(model), SCORING_THREADS)
     if outcome.value is None:
         return {"note": f"not scored: {outcome.error}"}
     known = {} if setting.real.value is None else {"difference": outcome.value["score"] - setting.real.value}
