@@ -10,14 +10,17 @@ from pathlib import Path
 
 from harness import say
 
-# Every scorer and every peer gets the same runtime; torch by itself first, so that an installed CPU build is kept.
+# PyTorch by itself first, so that a CPU build that pip finds is kept.
 RUNTIME = ("onnxruntime==1.31.1", "onnx")
 TORCH = ("torch==2.13.0",)
+AIMET = ("bokeh", "hvplot", "jinja2", "jsonschema", "onnx_ir", "onnxscript", "osqp", "pandas", "psutil", "pybind11")
+AIMET += ("pyyaml", "scikit-learn", "scipy", "tqdm")
 STEPS: dict[str, tuple[tuple[str, ...], ...]] = {
     "onnxruntime": ((*RUNTIME, "sympy"),),
     "onnxsim": ((*RUNTIME, "onnxsim==0.8.1"),),
-    "aimet": (TORCH, ("aimet-onnx==2.42.0",)),
-    "quark": (TORCH, ("amd-quark==0.13",)),
+    # Of what it requires all but onnx2torch, whose torchvision may bring another PyTorch; no recipe here needs it.
+    "aimet": (TORCH, ("--no-deps", "aimet-onnx==2.42.0"), (*RUNTIME, *AIMET)),
+    "quark": (TORCH, ("amd-quark==0.13", "onnxruntime>=1.22.2,<=1.28.0")),
 }
 
 

@@ -14,7 +14,7 @@ KEPT = 0.95  # of the calibration samples keep their top class: what the mixed p
 
 
 def simulator(job: recipe.Job, weights: str) -> aimet_onnx.QuantizationSimModel:
-    """Its default configuration is per channel, with activations by histogram error in 8 bits."""
+    """Its defaults: weights per channel, activations in 8 bits, all ranges by minimum and maximum."""
     return aimet_onnx.QuantizationSimModel(
         onnx.load(job.model), param_type=weights, activation_type="int8", dummy_input=job.samples[0]
     )
