@@ -70,11 +70,11 @@ def score_float(name: str) -> float:
     return float(task.score(harness.open_model(task.path)))
 
 
-def score_compiled(name: str, model: str) -> dict[str, Any]:
+def score_compiled(name: str, model: str, threads: int = 0) -> dict[str, Any]:
     """Score of a compiled model and its agreement with the float model on the same inputs; runs in a child."""
     task = chosen(name)[0]
     agreement = Agreement(task.has_classes)
-    run = compared(harness.open_model(task.path), harness.open_model(model), agreement)
+    run = compared(harness.open_model(task.path, threads), harness.open_model(model, threads), agreement)
     return {"score": float(task.score(run)), **agreement.to_json()}
 
 

@@ -1,0 +1,217 @@
+"""What other quantizers give at what bytes, and ptqc in no more bytes; all scored by stock ONNX Runtime.
+
+python benchmarks/install_peers.py FOLDER
+python benchmarks/peers.py FOLDER [--tasks a,b] [--recipes onnxruntime:int8,aimet:w4a8] [--samples 256] [--effort 0.1]
+                           [--out results.json]
+"""
+
+import argparse
+import json
+import subprocess
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import harness
+import numpy as np
+from accuracy import REAL, build, infeasible, score_compiled, score_float
+from compat import clean
+from harness import RESULTS, Column, Feeds, Outcome, in_child, number, percent, significant
+from install_peers import interpreter
+from tasks import Task, chosen
+
+SCRIPTS = Path(__file__).with_name("peer_recipes")
+RECIPES = (
+    "onnxsim:float",
+    "onnxruntime:int8",
+    "onnxruntime:int4-weights",
+    "onnxruntime:matmul-int4",
+    "aimet:w8a8",
+    "aimet:w4a8",
+    "aimet:w4a8-adaround",
+    "aimet:w4a8-seqmse",
+    "aimet:amp",
+    "quark:int8",
+    "quark:int8-adaround",
+    "quark:int8-adaquant",
+)
+COMPRESSED = 0.6  # of the float bytes: what is not even that much smaller says nothing about a budget
+SCORING_THREADS = 1  # nothing is timed here, and threads that wait for one another make a busy machine busier
+COLUMNS = (
+    Column("task", "task"),
+    Column("peer", "peer"),
+    Column("bytes", "bytes", number(0)),
+    Column("of float", "share_of_float", percent(2)),
+    Column("difference", "difference", number(3, sign=True)),
+    Column("same top-1", "top1_agreement", percent(2)),
+    Column("KL nat", "kl_nat", significant(3)),
+    Column("seconds", "seconds", number(0)),
+    Column("ptqc bytes", "ptqc_bytes", number(0)),
+    Column("of float", "ptqc_share_of_float", percent(2)),
+    Column("difference", "ptqc_difference", number(3, sign=True)),
+    Column("same top-1", "ptqc_top1_agreement", percent(2)),
+    Column("KL nat", "ptqc_kl_nat", significant(3)),
+    Column("seconds", "ptqc_seconds", number(0)),
+    Column("note", "note"),
+)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A task with what every recipe is given, and the float model's score, which may be missing."""
+
+    task: Task
+    samples: Path
+    real: Outcome
+    arguments: argparse.Namespace
+
+    def folder(self, name: str) -> Path:
+        """Where a recipe's file is put, or ptqc's for the same bytes."""
+        return Path(self.arguments.artifacts) / f"{self.task.name}-{harness.slug(name)}"
+
+
+def pack(samples: Iterable[Feeds]) -> dict[str, np.ndarray]:
+    """Samples as named arrays, which the recipes take apart again; shapes may differ between samples."""
+    return {f"{number}:{name}": array for number, feeds in enumerate(samples) for name, array in feeds.items()}
+
+
+def written_bytes(model: Path) -> int:
+    """Bytes on disk of a model file and of the files that it keeps tensors in."""
+    import onnx
+
+    tensors = onnx.load(model, load_external_data=False).graph.initializer
+    outside = {entry.value for tensor in tensors for entry in tensor.external_data if entry.key == "location"}
+    return model.stat().st_size + sum((model.parent / name).stat().st_size for name in outside)
+
+
+def answer(stdout: str, stderr: str, code: int) -> dict[str, Any]:
+    """What a recipe's process says on its last line, or why it says nothing; an error becomes the row's note."""
+    try:
+        found: dict[str, Any] = json.loads(stdout.splitlines()[-1])
+    except (IndexError, ValueError):
+        last = " ".join(stderr.split())[-harness.LONGEST_ERROR :]
+        return {"note": f"failed: ended with exit code {code}: {last}"}
+    if "error" in found:
+        found["note"] = f"failed: {found.pop('error')[: harness.LONGEST_ERROR]}"
+    return found
+
+
+def quantize(recipe: str, setting: Setting, target: Path) -> dict[str, Any]:
+    """Run a recipe in its peer's environment."""
+    peer, name = recipe.split(":")
+    python = interpreter(setting.arguments.folder, peer)
+    if not python.is_file():
+        return {"note": "not installed"}
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.unlink(missing_ok=True)  # an earlier run's file must not pass for this one's
+    script = SCRIPTS / f"{peer}_recipes.py"
+    given = (setting.task.path, setting.samples, target, setting.arguments.effort)
+    command = [python.absolute(), "-W", "ignore", script, name, *given]
+    limit = setting.arguments.timeout
+    try:
+        done = subprocess.run(
+            [str(part) for part in command], capture_output=True, text=True, timeout=limit, check=False, env=clean()
+        )
+    except subprocess.TimeoutExpired:
+        return {"note": f"failed: stopped after {limit:g} s"}
+    return answer(done.stdout, done.stderr, done.returncode)
+
+
+def peer_row(recipe: str, setting: Setting) -> dict[str, Any]:
+    """A peer's file: how large, how good, how long it took."""
+    target = setting.folder(recipe) / "model.onnx"
+    row = {"task": setting.task.name, "peer": recipe.replace(":", " "), **quantize(recipe, setting, target)}
+    if "seconds" not in row:
+        return row
+    if not target.is_file():
+        return {**row, "note": "failed: no file was written"}
+    return joined({**row, **sized(written_bytes(target), setting.task)}, scored(target, setting))
+
+
+def ptqc_row(size: int, earlier: str | None, setting: Setting) -> dict[str, Any]:
+    """ptqc in at most so many bytes: compiled, or resolved from what an earlier compile measured."""
+    folder = str(setting.folder(f"ptqc-{size}"))
+    arguments = setting.arguments
+    built = in_child(build, setting.task.name, f"{size}B", folder, earlier, arguments, timeout=arguments.timeout)
+    if built.value is None:
+        return {"note": f"ptqc failed: {built.error}"}
+    if "smallest" in built.value:
+        whole = setting.task.path.stat().st_size
+        return {"note": f"ptqc {infeasible(built.value['smallest'], whole, built.value['blockers'])}"}
+    found = {"seconds": built.value["seconds"], **sized(built.value["bytes"], setting.task)}
+    found |= scored(Path(folder) / "model.onnx", setting)
+    note = {"note": f"ptqc {found.pop('note')}"} if "note" in found else {}
+    return {f"ptqc_{key}": value for key, value in found.items()} | {"ptqc_folder": folder} | note
+
+
+def sized(size: int, task: Task) -> dict[str, Any]:
+    """A file's bytes, and their share of the float file's."""
+    return {"bytes": size, "share_of_float": size / task.path.stat().st_size}
+
+
+def scored(model: Path, setting: Setting) -> dict[str, Any]:
+    """A file's score and agreement with the float model, or why there is none."""
+    outcome = in_child(score_compiled, setting.task.name, str(model), SCORING_THREADS)
+    if outcome.value is None:
+        return {"note": f"not scored: {outcome.error}"}
+    known = {} if setting.real.value is None else {"difference": outcome.value["score"] - setting.real.value}
+    return {**outcome.value, **known}
+
+
+def measure(setting: Setting) -> list[dict[str, Any]]:
+    """The rows of one task; peers with as many bytes get the same ptqc file beside them."""
+    rows, beside, earlier = list[dict[str, Any]](), dict[int, dict[str, Any]](), None
+    for recipe in setting.arguments.recipes.split(","):
+        harness.say(f"{setting.task.name} {recipe}")
+        row = peer_row(recipe, setting)
+        if row.get("share_of_float", 1) < COMPRESSED:
+            size = row["bytes"]
+            if size not in beside:
+                beside[size] = ptqc_row(size, earlier, setting)
+                earlier = earlier or beside[size].get("ptqc_folder")
+            row = joined(row, beside[size])
+        rows.append({**row, "unit": setting.task.unit, "float_score": setting.real.value})
+        harness.say(harness.markdown(rows[-1:], COLUMNS).splitlines()[-1])
+    return rows
+
+
+def joined(row: dict[str, Any], beside: dict[str, Any]) -> dict[str, Any]:
+    """Two parts of a row in one; both notes are kept."""
+    notes = [part["note"] for part in (row, beside) if "note" in part]
+    return {**row, **beside, **({"note": "; ".join(notes)} if notes else {})}
+
+
+def parse() -> argparse.Namespace:
+    parser = harness.command_line(__doc__)
+    parser.add_argument("folder", type=Path, help="the peers' environments, as install_peers.py makes them")
+    parser.add_argument("--tasks", help="comma-separated; default: all")
+    parser.add_argument("--recipes", default=",".join(RECIPES), help="comma-separated PEER:RECIPE; default: all")
+    parser.add_argument("--samples", type=int, default=256, help="calibration samples, the same for all")
+    parser.add_argument(
+        "--effort", type=float, default=1, help="share of the optimizing steps that each peer recommends"
+    )
+    parser.add_argument("--artifacts", type=Path, default=RESULTS / "peers", help="where the written files are put")
+    parser.add_argument("--timeout", type=float, default=1800, help="seconds that one recipe or compile may take")
+    parser.set_defaults(calibration=REAL, seed=0, pipeline="light", target=None)
+    arguments = parser.parse_args()
+    if unknown := set(arguments.recipes.split(",")) - set(RECIPES):
+        parser.error(f"unknown recipe {', '.join(sorted(unknown))}; known: {', '.join(RECIPES)}")
+    return arguments
+
+
+def main() -> None:
+    arguments = parse()
+    facts, rows = harness.machine(), list[dict[str, Any]]()
+    for task in chosen(arguments.tasks):
+        with tempfile.TemporaryDirectory(prefix="ptqc-bench-") as name:
+            arguments.cache, samples = name, Path(name) / "samples.npz"
+            np.savez(samples, **pack(task.calibration(arguments.samples)))
+            rows += measure(Setting(task, samples, in_child(score_float, task.name), arguments))
+        harness.write_results(arguments.out, rows, facts)
+    harness.print_results(rows, COLUMNS, facts)
+
+
+if __name__ == "__main__":
+    main()
