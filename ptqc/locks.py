@@ -6,12 +6,25 @@ from pathlib import Path
 from typing import Self
 
 
+def _is_at(descriptor: int, folder: Path) -> bool:
+    """Whether an open folder still has its name: while one waits for the lock, another may take its place."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), folder.stat())
+    except FileNotFoundError:
+        return False
+
+
 class InUse:
     """Holds a shared lock on a folder for as long as the object lives; any number of processes may."""
 
     def __init__(self, folder: Path) -> None:
-        self._descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        fcntl.flock(self._descriptor, fcntl.LOCK_SH)
+        while True:
+            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+            fcntl.flock(descriptor, fcntl.LOCK_SH)
+            if _is_at(descriptor, folder):
+                break
+            os.close(descriptor)
+        self._descriptor = descriptor
 
     def __del__(self) -> None:
         if (descriptor := getattr(self, "_descriptor", None)) is not None:
@@ -32,7 +45,7 @@ class Claim:
             return self
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self.taken = True
+            self.taken = _is_at(self._descriptor, self.folder)
         except BlockingIOError:
             pass
         return self

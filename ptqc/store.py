@@ -5,7 +5,6 @@ An entry is a folder named by the SHA-256 of its key: `key.json` (the full key),
 all.
 """
 
-import contextlib
 import errno
 import hashlib
 import json
@@ -42,7 +41,10 @@ def is_entry(folder: Path) -> bool:
 
 def is_unfinished(folder: Path) -> bool:
     """Whether a folder is one that is being written or removed, or was; an empty one may just be made."""
-    return folder.name.startswith(UNFINISHED) and folder.is_dir() and any(folder.iterdir())
+    try:
+        return folder.name.startswith(UNFINISHED) and folder.is_dir() and any(folder.iterdir())
+    except FileNotFoundError:  # its owner was faster
+        return False
 
 
 @dataclass(frozen=True)
@@ -122,8 +124,11 @@ class Store:
         place = self.folder / QUARANTINE
         place.mkdir(exist_ok=True)
         shutil.rmtree(place / folder.name, ignore_errors=True)
-        with contextlib.suppress(FileNotFoundError):  # another process was faster
+        try:
             folder.rename(place / folder.name)
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.EEXIST, errno.ENOTEMPTY):  # another process was faster
+                raise
 
 
 def digest(key: Mapping[str, Any]) -> str:

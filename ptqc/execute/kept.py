@@ -29,19 +29,17 @@ class Kept:
         if not isinstance(array, np.ndarray):
             return array
         if params is not None:
-            codes = quantize(array, params)
-            return cls(codes, params.scale, params.zero_point)
+            return cls(np.asarray(quantize(array, params)), params.scale, params.zero_point)
         largest = _largest(array) if array.dtype == np.float32 else np.nan
         if not np.isfinite(largest):
             return array
         scale = max(float(np.float32(largest / STEPS)), SMALLEST_SCALE)
-        steps = array / np.float32(scale)
-        return cls(np.rint(steps, out=steps).astype(np.int16), scale)
+        return cls(np.asarray(np.rint(array / np.float32(scale)), np.int16), scale)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         """The real values, float32, always made anew."""
         real = (self.codes.astype(np.float32) - np.float32(self.zero_point)) * np.float32(self.scale)
-        return real if dtype is None else real.astype(dtype)
+        return np.asarray(real, dtype)
 
     def __len__(self) -> int:
         return len(self.codes)

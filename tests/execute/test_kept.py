@@ -38,3 +38,10 @@ def test_nothing_and_next_to_nothing(array: np.ndarray) -> None:
 @pytest.mark.parametrize("array", [np.arange(5), np.array([True, False]), np.array([1.0, np.inf], np.float32)])
 def test_what_16_bits_do_not_hold_stays(array: np.ndarray) -> None:
     assert Kept.of(array) is array
+
+
+@pytest.mark.parametrize("params", [None, QuantParams(UINT8, 0.25, 3)])
+def test_a_single_number(params: QuantParams | None) -> None:
+    kept = np.asarray(Kept.of(np.array(1.5, np.float32), params))
+    assert (kept.shape, kept.dtype) == ((), np.float32)
+    np.testing.assert_allclose(kept, 1.5, rtol=1e-4)
