@@ -31,6 +31,7 @@ KERNELS: Mapping[str, Callable[[Emission, reference.Step], None]] = {
 }
 BETWEEN_CODES: Mapping[str, Callable[[Emission, ir.Node, ir.Node], None]] = {
     **dict.fromkeys(UNARY, codes.table),
+    "AveragePool": codes.average,
     "Softmax": codes.softmax,
 }
 OPERATORS: Mapping[str, Callable[[Emission, ir.Node], None]] = {

@@ -7,6 +7,7 @@ import onnx_ir as ir
 from onnx import helper
 
 from ptqc.codegen.tvm.emission import Emission
+from ptqc.codegen.tvm.emitters import real
 from ptqc.codegen.tvm.families import Declined, planes, pointwise, pool, rows
 from ptqc.codegen.tvm.layout import Layout
 from ptqc.codegen.tvm.oracle import compute, standalone
@@ -73,6 +74,15 @@ def mean(emission: Emission, step: Step) -> None:
     factor = float(mean_factor(x, y, given.elements // given.shape[0]))
     kernel = pool.mean_codes(given, layout, emission.isa, (x.zero_point, y.zero_point), factor)
     emission.add(kernel, [source], step.output, layout)
+
+
+def average(emission: Emission, node: ir.Node, output: ir.Node) -> None:
+    """An average pool between codes: in float32, but for how ONNX Runtime's pool of codes rounds."""
+    real.average(emission, node)
+    params, source = params_of(output), emission.read(node.outputs[0])
+    layout = replace(emission.layouts[source], dtype="uint8", outside=False)
+    kernel = pointwise.quantize_moved(emission.layouts[source], layout, emission.isa, params.scale, params.zero_point)
+    emission.add(kernel, [source], str(output.outputs[0].name), layout)
 
 
 def quantize(emission: Emission, node: ir.Node) -> None:

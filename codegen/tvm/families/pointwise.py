@@ -144,6 +144,15 @@ def quantize(x: Layout, y: Layout, isa: Isa, scale: float, zero_point: int) -> B
     return pointwise("quantize", [x], [np.array([scale, zero_point], np.float32)], y, isa, value)
 
 
+def quantize_moved(x: Layout, y: Layout, isa: Isa, scale: float, zero_point: int) -> Built:
+    """Codes of real values, rounded after the zero point was added: means half way between codes go elsewhere."""
+
+    def value(lanes: int, constants: Sequence[Any], element: Any) -> Any:
+        return to_codes(T.nearbyint(element / fill(constants[0][0], lanes) + fill(constants[0][1], lanes)), lanes)
+
+    return pointwise("quantize_moved", [x], [np.array([scale, zero_point], np.float32)], y, isa, value)
+
+
 def dequantize(x: Layout, y: Layout, isa: Isa, scale: float, zero_point: int) -> Built:
     """Real values of codes."""
 

@@ -79,6 +79,7 @@ GRAPHS = {
     "average pool with its border": CONV
     + "y = AveragePool <kernel_shape = [3, 3], pads = [1, 1, 1, 1], count_include_pad = 1> (c)",
     "average pool of codes": CONV + "p = AveragePool <kernel_shape = [3, 3], strides = [2, 2]> (c) y = Conv(p, v)",
+    "average pool of two codes": CONV + "p = AveragePool <kernel_shape = [1, 2]> (c) y = Conv(p, v)",
     "padded average pool of codes": CONV
     + "p = AveragePool <kernel_shape = [2, 3], pads = [1, 1, 0, 2]> (c) y = Conv(p, v)",
     "normalized planes": CONV + "y = LayerNormalization <axis = 2> (c, all_rows)",

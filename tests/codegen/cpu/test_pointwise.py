@@ -51,11 +51,15 @@ def test_rounding_tables_and_limits(chosen: Isa, tmp_path: Path) -> None:
     entries = np.random.default_rng(0).permutation(256).astype(np.uint8)
     cases = [
         Case(pointwise.quantize(real, codes, chosen, y.scale, y.zero_point), [real], [x], codes),
+        Case(pointwise.quantize_moved(real, codes, chosen, y.scale, y.zero_point), [real], [x], codes),
         Case(pointwise.table(all_codes, all_codes, chosen, entries), [all_codes], [CODES[None]], all_codes),
         Case(pointwise.limit(all_codes, all_codes, chosen, 17, 200), [all_codes], [CODES[None]], all_codes),
     ]
-    rounded, looked_up, limited = run(cases, chosen, tmp_path)
+    rounded, moved, looked_up, limited = run(cases, chosen, tmp_path)
     np.testing.assert_array_equal(rounded, integer.quantize(x, y))
+    with np.errstate(over="ignore"):
+        np.testing.assert_array_equal(moved, np.clip(np.rint(x / np.float32(y.scale) + np.float32(3)), 0, 255))
+    assert (moved != rounded).any()
     np.testing.assert_array_equal(looked_up[0], entries)
     np.testing.assert_array_equal(limited[0], np.clip(CODES, 17, 200))
 
