@@ -10,12 +10,14 @@ import argparse
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
+import agreement
 import harness
-from agreement import Agreement, compared
-from harness import Column, in_child, number, percent, significant
+from accuracy import score_compiled, score_float
+from harness import Column, in_child, number
 from tasks import Task, chosen
 
 from ptqc.allocation import Candidate, Problem, allocate, best_choice
@@ -39,10 +41,7 @@ COLUMNS = (
     Column("step", "step"),
     Column("bytes", "bytes", number(0)),
     Column("unit", "unit"),
-    Column("difference", "difference", number(3, sign=True)),
-    Column("same top-1", "top1_agreement", percent(2)),
-    Column("KL nat", "kl_nat", significant(3)),
-    Column("relative error", "relative_error", significant(3)),
+    *agreement.COLUMNS,
     Column("note", "note"),
 )
 
@@ -65,7 +64,7 @@ class Bench:
         prepared, context, options, _ = recall(Store(store), artifact.manifest["measurements"], SILENT)
         return cls(prepared.model, context, options)
 
-    @property
+    @cached_property
     def even(self) -> "Bench":
         """The same with even grids alone."""
         kept = {key: value for key, value in self.context.solutions.items() if not key[1].is_codebook}
@@ -76,7 +75,7 @@ class Bench:
         """A plan without formats."""
         return replace(self.context.roles, activations=self.context.quantized)
 
-    @property
+    @cached_property
     def problem(self) -> Problem:
         """The candidates with their bytes and losses."""
         return fit.problem_of(self.model, self.context, self.undecided, self.options)
@@ -137,11 +136,13 @@ def uniform(bench: Bench, limit: int) -> Plan:
 
 def steps(bench: Bench, limit: int) -> Iterator[tuple[str, Callable[[], bytes]]]:
     """The name of each step and what makes its file."""
-    yield "one width", lambda: bench.even.reconstructed(uniform(bench.even, limit))
-    yield (
-        "compile at the bytes of one width",
-        lambda: bench.compiled(len(bench.even.reconstructed(uniform(bench.even, limit)))),
-    )
+
+    @cache
+    def one_width() -> bytes:
+        return bench.even.reconstructed(uniform(bench.even, limit))
+
+    yield "one width", one_width
+    yield "compile at the bytes of one width", lambda: bench.compiled(len(one_width()))
     yield "greedy, codebooks, reconstructed", lambda: bench.reconstructed(greedy(bench, limit))
     yield "integer program", lambda: bench.even.table(best(bench.even, limit))
     yield "+ codebooks", lambda: bench.table(best(bench, limit))
@@ -153,7 +154,7 @@ def steps(bench: Bench, limit: int) -> Iterator[tuple[str, Callable[[], bytes]]]
 def rows_of(name: str, budgets: Sequence[str], samples: int) -> list[dict[str, Any]]:
     """All steps of a task at all budgets; runs in a child."""
     task, rows = chosen(name)[0], []
-    real = task.score(harness.open_model(task.path))
+    real = score_float(name)
     with tempfile.TemporaryDirectory(prefix="ptqc-bench-") as folder:
         bench = Bench.of(task, samples, Path(folder))
         for budget in budgets:
@@ -170,9 +171,8 @@ def _scored(task: Task, make: Callable[[], bytes], path: Path, real: float) -> d
         path.write_bytes(make())
     except Infeasible as error:
         return {"note": f"infeasible: {error.smallest:,} bytes"}
-    agreement = Agreement(task.has_classes)
-    run = compared(harness.open_model(task.path), harness.open_model(path), agreement)
-    return {"bytes": path.stat().st_size, "difference": task.score(run) - real, **agreement.to_json()}
+    found = score_compiled(task.name, str(path))
+    return {"bytes": path.stat().st_size, "difference": found["score"] - real, **found}
 
 
 def parse() -> argparse.Namespace:

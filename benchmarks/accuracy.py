@@ -10,9 +10,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+import agreement
 import harness
-from agreement import Agreement, compared
-from harness import RESULTS, Column, Outcome, in_child, number, percent, significant
+from harness import RESULTS, Column, Outcome, in_child, number, percent
 from tasks import Task, chosen
 
 REAL, SYNTHETIC = "real", "synthetic"
@@ -30,10 +30,7 @@ COLUMNS = (
     Column("unit", "unit"),
     Column("float", "float_score", number(3)),
     Column("score", "score", number(3)),
-    Column("difference", "difference", number(3, sign=True)),
-    Column("same top-1", "top1_agreement", percent(2)),
-    Column("KL nat", "kl_nat", significant(3)),
-    Column("relative error", "relative_error", significant(3)),
+    *agreement.COLUMNS,
     Column("seconds", "seconds", number(1)),
     Column("peak MB", "peak_mb", number(0)),
     Column("note", "note"),
@@ -73,9 +70,9 @@ def score_float(name: str) -> float:
 def score_compiled(name: str, model: str, threads: int = 0) -> dict[str, Any]:
     """Score of a compiled model and its agreement with the float model on the same inputs; runs in a child."""
     task = chosen(name)[0]
-    agreement = Agreement(task.has_classes)
-    run = compared(harness.open_model(task.path, threads), harness.open_model(model, threads), agreement)
-    return {"score": float(task.score(run)), **agreement.to_json()}
+    found = agreement.Agreement(task.has_classes)
+    run = agreement.compared(harness.open_model(task.path, threads), harness.open_model(model, threads), found)
+    return {"score": float(task.score(run)), **found.to_json()}
 
 
 def measure(task: Task, arguments: argparse.Namespace) -> list[dict[str, Any]]:

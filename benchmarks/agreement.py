@@ -7,9 +7,15 @@ error, root mean square of the difference over that of the float outputs.
 from collections.abc import Sequence
 
 import numpy as np
-from harness import Feeds, Run
+from harness import Column, Feeds, Run, number, percent, significant
 
 SMALLEST_PROBABILITY = 1e-12
+
+DIFFERENCE = Column("difference", "difference", number(3, sign=True))
+SAME_CLASS = Column("same top-1", "top1_agreement", percent(2))
+DIVERGENCE = Column("KL nat", "kl_nat", significant(3))
+RELATIVE_ERROR = Column("relative error", "relative_error", significant(3))
+COLUMNS = (DIFFERENCE, SAME_CLASS, DIVERGENCE, RELATIVE_ERROR)
 
 
 class Agreement:

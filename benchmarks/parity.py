@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import harness
-from harness import RESULTS, Column, Feeds, Run, in_child, number
+from harness import RESULTS, Column, in_child, number
+from latency import open_native
 from tasks import all_tasks, chosen, task_of
 
 COLUMNS = (
@@ -36,20 +37,9 @@ def compare(folder: str, name: str, samples: int) -> dict[str, Any]:
 
 def score(folder: str, name: str) -> dict[str, Any]:
     """The task's score with ONNX Runtime and with the library; runs in a child."""
-    from ptqc import load
-
-    task, library = chosen(name)[0], load(folder).native()
-    onnx_score = task.score(harness.open_model(f"{folder}/model.onnx"))
-    return {"unit": task.unit, "onnx_score": onnx_score, "library_score": task.score(listed(library.run))}
-
-
-def listed(run: Any) -> Run:
-    """A run that gives outputs by name as one that gives them in order."""
-
-    def outputs(feeds: Feeds) -> list[Any]:
-        return list(run(feeds).values())
-
-    return outputs
+    task, model = chosen(name)[0], f"{folder}/model.onnx"
+    onnx_score, library_score = task.score(harness.open_model(model)), task.score(open_native(model, threads=0))
+    return {"unit": task.unit, "onnx_score": onnx_score, "library_score": library_score}
 
 
 def measure(artifact: Path, name: str, samples: int) -> dict[str, Any]:

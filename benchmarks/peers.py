@@ -10,15 +10,16 @@ import json
 import subprocess
 import tempfile
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import agreement
 import harness
 import numpy as np
 from accuracy import REAL, build, infeasible, score_compiled, score_float
 from compat import clean
-from harness import RESULTS, Column, Feeds, Outcome, in_child, number, percent, significant
+from harness import RESULTS, Column, Feeds, Outcome, in_child, number, percent
 from install_peers import interpreter
 from tasks import Task, chosen
 
@@ -39,21 +40,27 @@ RECIPES = (
 )
 COMPRESSED = 0.6  # of the float bytes: what is not even that much smaller says nothing about a budget
 SCORING_THREADS = 1  # nothing is timed here, and threads that wait for one another make a busy machine busier
+OF_PTQC = "ptqc_"
+
+
+def file_columns(heading: str, prefix: str = "") -> tuple[Column, ...]:
+    """Of a written file: its bytes, how good it is, and how long it took."""
+    shown = (
+        Column(heading, "bytes", number(0)),
+        Column("of float", "share_of_float", percent(2)),
+        agreement.DIFFERENCE,
+        agreement.SAME_CLASS,
+        agreement.DIVERGENCE,
+        Column("seconds", "seconds", number(0)),
+    )
+    return tuple(replace(column, key=prefix + column.key) for column in shown)
+
+
 COLUMNS = (
     Column("task", "task"),
     Column("peer", "peer"),
-    Column("bytes", "bytes", number(0)),
-    Column("of float", "share_of_float", percent(2)),
-    Column("difference", "difference", number(3, sign=True)),
-    Column("same top-1", "top1_agreement", percent(2)),
-    Column("KL nat", "kl_nat", significant(3)),
-    Column("seconds", "seconds", number(0)),
-    Column("ptqc bytes", "ptqc_bytes", number(0)),
-    Column("of float", "ptqc_share_of_float", percent(2)),
-    Column("difference", "ptqc_difference", number(3, sign=True)),
-    Column("same top-1", "ptqc_top1_agreement", percent(2)),
-    Column("KL nat", "ptqc_kl_nat", significant(3)),
-    Column("seconds", "ptqc_seconds", number(0)),
+    *file_columns("bytes"),
+    *file_columns("ptqc bytes", OF_PTQC),
     Column("note", "note"),
 )
 
@@ -107,12 +114,18 @@ def quantize(recipe: str, setting: Setting, target: Path) -> dict[str, Any]:
     target.parent.mkdir(parents=True, exist_ok=True)
     target.unlink(missing_ok=True)  # an earlier run's file must not pass for this one's
     script = SCRIPTS / f"{peer}_recipes.py"
-    given = (setting.task.path, setting.samples, target, setting.arguments.effort)
+    given = (setting.task.path.absolute(), setting.samples, target.absolute(), setting.arguments.effort)
     command = [python.absolute(), "-W", "ignore", script, name, *given]
     limit = setting.arguments.timeout
     try:
         done = subprocess.run(
-            [str(part) for part in command], capture_output=True, text=True, timeout=limit, check=False, env=clean()
+            [str(part) for part in command],
+            capture_output=True,
+            text=True,
+            timeout=limit,
+            check=False,
+            env=clean(),
+            cwd=target.parent,  # some peers write reports where they run
         )
     except subprocess.TimeoutExpired:
         return {"note": f"failed: stopped after {limit:g} s"}
@@ -143,7 +156,7 @@ def ptqc_row(size: int, earlier: str | None, setting: Setting) -> dict[str, Any]
     found = {"seconds": built.value["seconds"], **sized(built.value["bytes"], setting.task)}
     found |= scored(Path(folder) / "model.onnx", setting)
     note = {"note": f"ptqc {found.pop('note')}"} if "note" in found else {}
-    return {f"ptqc_{key}": value for key, value in found.items()} | {"ptqc_folder": folder} | note
+    return {OF_PTQC + key: value for key, value in found.items()} | {"ptqc_folder": folder} | note
 
 
 def sized(size: int, task: Task) -> dict[str, Any]:
