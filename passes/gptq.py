@@ -94,13 +94,13 @@ def solve(
     matrix: weights (groups, R, d). second: E[x xᵀ] (groups, d, d), or its diagonal, for which GPTQ is nearest rounding.
     rounds: of coordinate descent behind it, at most. known: what `grids_for` gives for them, where it is at hand.
     """
-    chosen = known or grids_for(matrix, second, forms)
+    chosen, importance = known or grids_for(matrix, second, forms), _importance(second)
     found: dict[Format, Rounded] = {}
     for group in sorted({grid.group for grid in chosen.values()}):
         alike = {form: grid for form, grid in chosen.items() if grid.group == group}
         scales = {form: grid.scale for form, grid in alike.items()}
         if second.ndim == 2:
-            codes = {form: _round_each(matrix, _importance(second), grid) for form, grid in alike.items()}
+            codes = {form: _round_each(matrix, importance, grid) for form, grid in alike.items()}
             found |= _refit_all(matrix, codes, scales, second)
         else:
             rounded = _refit_all(matrix, _round_columns(matrix, second, alike, group), scales, second)

@@ -148,7 +148,7 @@ class Walk:
         return self.slicer.nodes[self.position]
 
     def compute(
-        self, constants: Mapping[str, np.ndarray] | None = None, shift: np.ndarray | float = 0.0
+        self, constants: Mapping[str, np.ndarray] | None = None, shift: np.ndarray | None = None
     ) -> dict[str, list[Held]]:
         """Outputs of the current node on all batches, without moving on.
 
@@ -156,7 +156,7 @@ class Walk:
         """
         source = self._inputs()
         session = self._session(source, constants)
-        keep = self.keep if np.ndim(shift) == 0 else (lambda name, array: self.keep(name, array + shift))
+        keep = self.keep if shift is None else (lambda name, array: self.keep(name, array + shift))
         return run_batches(session, source, self._outputs(), self.count, keep)
 
     def advance(self, results: Mapping[str, list[Held]]) -> None:

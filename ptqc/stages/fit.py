@@ -127,11 +127,9 @@ def _built(
     """The best of a plan's reconstructions that keep the limit; the smallest one where none does."""
     tries, notes = list(_tries(model, context, options, plan)), list[Note]()
     within = [built for built in tries if limit is None or len(built[-1].data) <= limit]
-    if not within:
-        tuned, lowered, exported = min(tries, key=lambda built: len(built[-1].data))
-        return Fitted(plan, tuned, allocation, problem, lowered, exported, problem.size(plan.formats))
-    tuned, lowered, exported = _best(model, context, options, within)
-    if options.pipeline == "advanced":
+    smallest = min(tries, key=lambda built: len(built[-1].data))
+    tuned, lowered, exported = _best(model, context, options, within) if within else smallest
+    if within and options.pipeline == "advanced":
         tuned, notes = advanced(model, context, plan, tuned, options.loss)
         lowered, exported = packed(model, plan, tuned)
     return Fitted(plan, tuned, allocation, problem, lowered, exported, problem.size(plan.formats), tuple(notes))

@@ -1,5 +1,6 @@
 """Element-wise operators and pools on codes, rounding, and functions of one tensor as tables."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -8,7 +9,8 @@ from onnx import helper
 
 from ptqc.codegen.tvm.emission import Emission
 from ptqc.codegen.tvm.emitters import real
-from ptqc.codegen.tvm.families import Declined, planes, pointwise, pool, rows
+from ptqc.codegen.tvm.families import Built, Declined, planes, pointwise, pool, rows
+from ptqc.codegen.tvm.isa import Isa
 from ptqc.codegen.tvm.layout import Layout
 from ptqc.codegen.tvm.oracle import compute, standalone
 from ptqc.formats import QuantParams
@@ -79,19 +81,25 @@ def mean(emission: Emission, step: Step) -> None:
 def average(emission: Emission, node: ir.Node, output: ir.Node) -> None:
     """An average pool between codes: in float32, but for how ONNX Runtime's pool of codes rounds."""
     real.average(emission, node)
-    params, source = params_of(output), emission.read(node.outputs[0])
-    layout = replace(emission.layouts[source], dtype="uint8", outside=False)
-    kernel = pointwise.quantize_moved(emission.layouts[source], layout, emission.isa, params.scale, params.zero_point)
-    emission.add(kernel, [source], str(output.outputs[0].name), layout)
+    _round(emission, output, pointwise.quantize_moved)
 
 
 def quantize(emission: Emission, node: ir.Node) -> None:
     """QuantizeLinear of a float tensor."""
+    _round(emission, node, _quantize)
+
+
+def _quantize(x: Layout, y: Layout, isa: Isa, scale: float, zero_point: int) -> Built:
+    quantized: Built = (planes if planes.takes(x, y, isa) else pointwise).quantize(x, y, isa, scale, zero_point)
+    return quantized
+
+
+def _round(emission: Emission, node: ir.Node, kernel: Callable[[Layout, Layout, Isa, float, int], Built]) -> None:
+    """What a QuantizeLinear makes of its float input."""
     params, source = params_of(node), emission.read(node.inputs[0])
     layout = replace(emission.layouts[source], dtype="uint8", outside=False)
-    family = planes if planes.takes(emission.layouts[source], layout, emission.isa) else pointwise
-    kernel = family.quantize(emission.layouts[source], layout, emission.isa, params.scale, params.zero_point)
-    emission.add(kernel, [source], str(node.outputs[0].name), layout)
+    built = kernel(emission.layouts[source], layout, emission.isa, params.scale, params.zero_point)
+    emission.add(built, [source], str(node.outputs[0].name), layout)
 
 
 def limit(emission: Emission, node: ir.Node) -> None:

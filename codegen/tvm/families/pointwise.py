@@ -136,21 +136,24 @@ def limit(x: Layout, y: Layout, isa: Isa, low: int, high: int) -> Built:
 
 def quantize(x: Layout, y: Layout, isa: Isa, scale: float, zero_point: int) -> Built:
     """Codes of real values."""
-
-    def value(lanes: int, constants: Sequence[Any], element: Any) -> Any:
-        steps = T.nearbyint(element / fill(constants[0][0], lanes))
-        return to_codes(steps + fill(constants[0][1], lanes), lanes)
-
-    return pointwise("quantize", [x], [np.array([scale, zero_point], np.float32)], y, isa, value)
+    return _rounded("quantize", x, y, isa, (scale, zero_point), lambda steps, zero: T.nearbyint(steps) + zero)
 
 
 def quantize_moved(x: Layout, y: Layout, isa: Isa, scale: float, zero_point: int) -> Built:
     """Codes of real values, rounded after the zero point was added: means half way between codes go elsewhere."""
+    return _rounded("quantize_moved", x, y, isa, (scale, zero_point), lambda steps, zero: T.nearbyint(steps + zero))
+
+
+def _rounded(
+    family: str, x: Layout, y: Layout, isa: Isa, numbers: tuple[float, int], rounding: Callable[[Any, Any], Any]
+) -> Built:
+    """numbers: scale and zero point. rounding: of steps of the scale and the zero point, to codes not yet saturated."""
 
     def value(lanes: int, constants: Sequence[Any], element: Any) -> Any:
-        return to_codes(T.nearbyint(element / fill(constants[0][0], lanes) + fill(constants[0][1], lanes)), lanes)
+        scale, zero = (fill(constants[0][i], lanes) for i in range(2))
+        return to_codes(rounding(element / scale, zero), lanes)
 
-    return pointwise("quantize_moved", [x], [np.array([scale, zero_point], np.float32)], y, isa, value)
+    return pointwise(family, [x], [np.array(numbers, np.float32)], y, isa, value)
 
 
 def dequantize(x: Layout, y: Layout, isa: Isa, scale: float, zero_point: int) -> Built:
