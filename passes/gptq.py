@@ -11,7 +11,7 @@ Coordinate descent can follow (Behdin et al. 2023, QuantEase, arXiv 2309.01885):
 code of column j is Q(q_j − ((Ŵ − W) H)_j / (H_jj s)); the error never grows.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -75,6 +75,14 @@ class Grid:
     nearest: Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
+@dataclass(frozen=True, eq=False)
+class Target:
+    """What is rounded: weights (groups, R, d), and where they may lie."""
+
+    matrix: np.ndarray
+    grid: Grid
+
+
 def grids_for(matrix: np.ndarray, second: np.ndarray, forms: Sequence[Format]) -> dict[Format, Grid]:
     """Where weights (groups, R, d) may lie in every format, by the importance that the diagonal of `second` gives."""
     importance = _importance(second)
@@ -88,24 +96,36 @@ def solve(
     *,
     rounds: int = 0,
     known: Mapping[Format, Grid] | None = None,
-) -> Mapping[Format, Rounded]:
-    """Codes and scales for every format at once.
+) -> dict[Format, Rounded]:
+    """Codes and scales of weights (groups, R, d) in every format. known: what `grids_for` gives, where it is at hand.
 
-    matrix: weights (groups, R, d). second: E[x xᵀ] (groups, d, d), or its diagonal, for which GPTQ is nearest rounding.
-    rounds: of coordinate descent behind it, at most. known: what `grids_for` gives for them, where it is at hand.
+    See `round_all` for the rest.
     """
-    chosen, importance = known or grids_for(matrix, second, forms), _importance(second)
-    found: dict[Format, Rounded] = {}
-    for group in sorted({grid.group for grid in chosen.values()}):
-        alike = {form: grid for form, grid in chosen.items() if grid.group == group}
-        scales = {form: grid.scale for form, grid in alike.items()}
-        if second.ndim == 2:
-            codes = {form: _round_each(matrix, importance, grid) for form, grid in alike.items()}
-            found |= _refit_all(matrix, codes, scales, second)
-        else:
-            rounded = _refit_all(matrix, _round_columns(matrix, second, alike, group), scales, second)
-            found |= _refined(matrix, rounded, alike, second, rounds)
-    return {form: found[form] for form in forms}
+    chosen = known or grids_for(matrix, second, forms)
+    targets = [Target(matrix, chosen[form]) for form in forms]
+    return dict(zip(forms, round_all(targets, second, rounds=rounds), strict=True))
+
+
+def round_all(targets: Sequence[Target], second: np.ndarray, *, rounds: int = 0) -> list[Rounded]:
+    """Codes and scales of all targets at once.
+
+    second: E[x xᵀ] (groups, d, d), or its diagonal, for which GPTQ is nearest rounding. rounds: of coordinate descent
+    behind it, at most.
+    """
+    found: dict[int, Rounded] = {}
+    for group in sorted({target.grid.group for target in targets}):
+        which = [i for i, target in enumerate(targets) if target.grid.group == group]
+        found |= zip(which, _round_alike([targets[i] for i in which], second, rounds), strict=True)
+    return [found[i] for i in range(len(targets))]
+
+
+def _round_alike(targets: Sequence[Target], second: np.ndarray, rounds: int) -> list[Rounded]:
+    """The same for grids of one group."""
+    scales = [target.grid.scale for target in targets]
+    if second.ndim == 2:
+        importance = _importance(second)
+        return _refit_all(targets, [_round_each(target, importance) for target in targets], scales, second)
+    return _refined(targets, _refit_all(targets, _round_columns(targets, second), scales, second), second, rounds)
 
 
 def _importance(second: np.ndarray) -> np.ndarray:
@@ -121,8 +141,9 @@ def _grid(matrix: np.ndarray, importance: np.ndarray, form: Format) -> Grid:
     return Grid(grids.search_scale(matrix, importance, form), 1, lambda ratio, _: grids.nearest(ratio, form))
 
 
-def _round_each(matrix: np.ndarray, importance: np.ndarray, grid: Grid) -> np.ndarray:
+def _round_each(target: Target, importance: np.ndarray) -> np.ndarray:
     """Nearest rounding, column by column."""
+    matrix, grid = target.matrix, target.grid
     codes = np.empty(matrix.shape, np.float32)
     for start in range(0, matrix.shape[-1], grid.group):
         part = slice(start, start + grid.group)
@@ -131,18 +152,26 @@ def _round_each(matrix: np.ndarray, importance: np.ndarray, grid: Grid) -> np.nd
     return codes
 
 
-def _round_columns(
-    matrix: np.ndarray, second: np.ndarray, chosen: Mapping[Format, Grid], group: int
-) -> dict[Format, np.ndarray]:
-    """GPTQ, `group` columns at a time. The formats stand as further rows: they share the factor."""
-    rows, width = matrix.shape[1:]
+def _parts(targets: Sequence[Target]) -> list[tuple[Grid, slice]]:
+    """The grid and the rows of each target, when all stand below each other."""
+    rows = targets[0].matrix.shape[1]
+    return [(target.grid, slice(i * rows, (i + 1) * rows)) for i, target in enumerate(targets)]
+
+
+def _below(arrays: Iterable[np.ndarray]) -> np.ndarray:
+    """Arrays (groups, R, …) below each other, float32: targets share the factor as further rows."""
+    return np.concatenate([np.asarray(array, np.float32) for array in arrays], axis=1)
+
+
+def _round_columns(targets: Sequence[Target], second: np.ndarray) -> list[np.ndarray]:
+    """GPTQ, a code at a time."""
+    parts, group, width = _parts(targets), targets[0].grid.group, second.shape[-1]
     order = _activation_order(second, group)
     ordered = np.take_along_axis(np.take_along_axis(second, order[:, :, None], 1), order[:, None, :], 2)
     factor = inverse_factor(ordered)
-    work = np.take_along_axis(np.concatenate([matrix] * len(chosen), axis=1), order[:, None, :], 2).astype(np.float32)
-    scale = np.concatenate([grid.scale for grid in chosen.values()], axis=1)[..., None]
+    work = np.take_along_axis(_below(target.matrix for target in targets), order[:, None, :], 2)
+    scale = _below(target.grid.scale for target in targets)[..., None]
     codes = np.empty_like(work)
-    parts = [(grid, slice(i * rows, (i + 1) * rows)) for i, grid in enumerate(chosen.values())]
     for start in range(0, width, BLOCK):
         stop = min(start + BLOCK, width)
         errors = np.empty((*work.shape[:2], stop - start), np.float32)
@@ -157,7 +186,7 @@ def _round_columns(
             work[:, :, later] -= residual @ factor[:, here, later]
         work[:, :, stop:] -= errors @ factor[:, start:stop, stop:]
     back = np.argsort(order, axis=1)[:, None, :]
-    return {form: np.take_along_axis(codes[:, part], back, 2) for form, (_, part) in zip(chosen, parts, strict=True)}
+    return [np.take_along_axis(codes[:, part], back, 2) for _, part in parts]
 
 
 def _activation_order(second: np.ndarray, group: int) -> np.ndarray:
@@ -167,29 +196,23 @@ def _activation_order(second: np.ndarray, group: int) -> np.ndarray:
     return np.asarray((first[..., None] * group + np.arange(group)).reshape(len(diagonal), -1))
 
 
-def _refined(
-    matrix: np.ndarray, found: Mapping[Format, Rounded], chosen: Mapping[Format, Grid], second: np.ndarray, rounds: int
-) -> Mapping[Format, Rounded]:
+def _refined(targets: Sequence[Target], found: list[Rounded], second: np.ndarray, rounds: int) -> list[Rounded]:
     """Codes and scales in turn, until neither lowers the error."""
     damped = _damped(second, DAMPING) if rounds else second
     for _ in range(rounds):
-        codes = _descend(matrix, found, chosen, damped)
-        if all(np.array_equal(codes[form], found[form].codes) for form in found):
+        codes = _descend(targets, found, damped)
+        if all(np.array_equal(new, old.codes) for new, old in zip(codes, found, strict=True)):
             break
-        found = _refit_all(matrix, codes, {form: rounded.scale for form, rounded in found.items()}, damped)
+        found = _refit_all(targets, codes, [rounded.scale for rounded in found], damped)
     return found
 
 
-def _descend(
-    matrix: np.ndarray, found: Mapping[Format, Rounded], chosen: Mapping[Format, Grid], second: np.ndarray
-) -> dict[Format, np.ndarray]:
-    """One pass over the columns, each (or each pair) set to its best codes; formats are further rows, as above."""
-    rows, width = matrix.shape[1:]
-    group = next(iter(chosen.values())).group
-    codes = np.concatenate([rounded.codes for rounded in found.values()], axis=1).astype(np.float32)
-    scale = np.concatenate([rounded.scale for rounded in found.values()], axis=1)[..., None]
-    gradient = (codes * scale - np.concatenate([matrix] * len(found), axis=1)) @ second
-    parts = [(chosen[form], slice(i * rows, (i + 1) * rows)) for i, form in enumerate(found)]
+def _descend(targets: Sequence[Target], found: Sequence[Rounded], second: np.ndarray) -> list[np.ndarray]:
+    """One pass over the columns, each (or each pair) set to its best codes."""
+    parts, group, width = _parts(targets), targets[0].grid.group, second.shape[-1]
+    codes = _below(rounded.codes for rounded in found)
+    scale = _below(rounded.scale for rounded in found)[..., None]
+    gradient = (codes * scale - _below(target.matrix for target in targets)) @ second
     for start in range(0, width, BLOCK):
         stop = min(start + BLOCK, width)
         inside, block = second[:, start:stop, start:stop], codes[:, :, start:stop]
@@ -202,13 +225,14 @@ def _descend(
                 block[:, part, here] = grid.nearest(target[:, part], own)
             local += (block[:, :, here] - before[:, :, here]) * scale @ inside[:, here]
         gradient += (block - before) * scale @ second[:, start:stop]
-    return {form: codes[:, part] for form, (_, part) in zip(found, parts, strict=True)}
+    return [codes[:, part] for _, part in parts]
 
 
 def _refit_all(
-    matrix: np.ndarray, codes: Mapping[Format, np.ndarray], scales: Mapping[Format, np.ndarray], second: np.ndarray
-) -> dict[Format, Rounded]:
-    return {form: _refit(matrix, codes[form], scales[form], second) for form in codes}
+    targets: Sequence[Target], codes: Sequence[np.ndarray], scales: Sequence[np.ndarray], second: np.ndarray
+) -> list[Rounded]:
+    triples = zip(targets, codes, scales, strict=True)
+    return [_refit(target.matrix, code, scale, second) for target, code, scale in triples]
 
 
 def _refit(matrix: np.ndarray, codes: np.ndarray, scale: np.ndarray, second: np.ndarray) -> Rounded:

@@ -6,7 +6,7 @@ against H, and the bias makes the mean exact. Several answers compete (the table
 and without the bias), and the one with the lowest error on held-back columns is kept before the next layer starts.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -115,23 +115,20 @@ class _State:
         """Settle the layer's weight and bias; returns its outputs in the quantized walk."""
         problem = self._problem(layer, outputs)
         form = self.plan.formats[layer.weight]
-        best = min(self._answers(layer, form, problem), key=lambda answer: problem.held_error(*answer))
-        solution, bias = best
+        answers = (answer for solution in self._solutions(layer, form, problem) for answer in problem.judged(solution))
+        _, solution, bias = min(answers, key=lambda answer: answer[0])  # on equal error the first is kept
         self.weights[layer.weight] = solution
         self.biases[layer.name] = bias if bias.any() or layer.bias is not None else None
         return self._outputs(layer, solution, bias)
 
-    def _answers(self, layer: Layer, form: Format, problem: "_Problem") -> Iterator[tuple[Solution, np.ndarray]]:
-        """Candidates in order of preference: on equal error the first is kept."""
-        fixed = self.weights.get(layer.weight)  # a weight that an earlier layer shares is settled
-        table = fixed or self.context.solutions[layer.weight, form]
-        answers = [table]
-        if fixed is None and form.has_codes:
-            answers += [problem.rounded(form, target) for target in (problem.weight, problem.target(self.damping))]
-        for solution in answers:
-            if layer.op_type != "MatMul":
-                yield solution, problem.corrected_bias(solution)
-            yield solution, problem.bias
+    def _solutions(self, layer: Layer, form: Format, problem: "_Problem") -> list[Solution]:
+        """Candidates in order of preference."""
+        if (fixed := self.weights.get(layer.weight)) is not None:  # an earlier layer shares it
+            return [fixed]
+        table = self.context.solutions[layer.weight, form]
+        if not form.has_codes:
+            return [table]
+        return [table, *problem.rounded(form, (problem.weight, problem.target(self.damping)))]
 
     def _outputs(self, layer: Layer, solution: Solution, bias: np.ndarray) -> list[Held]:
         constants = {layer.weight: solution.weight}
@@ -188,24 +185,32 @@ class _Problem:
         residual = cross - self.weight @ self.moments.second()
         return np.asarray(self.weight + residual @ factor.transpose(0, 2, 1) @ factor, np.float32)
 
-    def rounded(self, form: Format, target: np.ndarray) -> Solution:
-        """GPTQ of a target on the seen inputs."""
-        answer = gptq.solve(target, self.second, [form], rounds=ROUNDS)[form]
+    def rounded(self, form: Format, matrices: Sequence[np.ndarray]) -> list[Solution]:
+        """GPTQ of targets on the seen inputs."""
+        targets = [gptq.Target(m, gptq.grids_for(m, self.second, [form])[form]) for m in matrices]
+        answers = gptq.round_all(targets, self.second, rounds=ROUNDS)
+        return [self._solution(form, answer) for answer in answers]
+
+    def _solution(self, form: Format, answer: gptq.Rounded) -> Solution:
         codes = np.ascontiguousarray(self.layer.tensor(answer.codes))
         return Solution(form, codes, answer.scale.reshape(-1), self.layer.channel_axis)
 
-    def corrected_bias(self, solution: Solution) -> np.ndarray:
-        """The bias that makes the mean of every channel exact on the tuning columns."""
-        matrix = self.layer.matrix(solution.weight)
-        mean = np.einsum("gok,gk->go", matrix, self.moments.mean)
-        return np.asarray((self.mean_y - mean).reshape(-1), np.float32)
+    def judged(self, solution: Solution) -> list[tuple[float, Solution, np.ndarray]]:
+        """Error on the held-back columns, solution and bias, for every bias: E‖y − Ŵx̂ − b̂‖²."""
+        matrix, biases = self.layer.matrix(solution.weight), self._biases(solution)
+        square, total, count = 0.0, np.zeros(matrix.shape[:2]), 0
+        for x, y in zip(self.x[self.split :], self.y[self.split :], strict=True):
+            residual = y - matrix @ x - biases[0].reshape(*matrix.shape[:2], 1)
+            square += float((residual[..., None, :] @ residual[..., None]).sum(dtype=np.float64))
+            total += residual.sum(-1)
+            count += residual.shape[-1]
+        moves = [(bias - biases[0]).reshape(total.shape).astype(np.float64) for bias in biases]
+        errors = [float(square - 2 * (move * total).sum() + count * (move * move).sum()) for move in moves]
+        return [(error, solution, bias) for error, bias in zip(errors, biases, strict=True)]
 
-    def held_error(self, solution: Solution, bias: np.ndarray) -> float:
-        """E‖y − Ŵx̂ − b̂‖² on the held-back columns."""
-        matrix = self.layer.matrix(solution.weight)
-        offset = bias.reshape(*matrix.shape[:2], 1)
-        errors = [
-            float(np.square(y - matrix @ x - offset, dtype=np.float64).sum())
-            for x, y in zip(self.x[self.split :], self.y[self.split :], strict=True)
-        ]
-        return sum(errors)
+    def _biases(self, solution: Solution) -> list[np.ndarray]:
+        """The bias that makes the mean of every channel exact on the tuning columns, and the layer's own."""
+        if self.layer.op_type == "MatMul":
+            return [self.bias]
+        mean = np.einsum("gok,gk->go", self.layer.matrix(solution.weight), self.moments.mean)
+        return [np.asarray((self.mean_y - mean).reshape(-1), np.float32), self.bias]

@@ -16,6 +16,8 @@ from ptqc.grids import storable
 
 # Codes of 7 bits: they cannot saturate the 16-bit sums of processors without VNNI.
 REACH = 63
+# Values that a code can take.
+CODES = 256
 ITERATIONS = 24
 # About as many points fit the levels, in whole rows: the scale of a row needs all of its points.
 FITTED_POINTS = 15_000
@@ -71,8 +73,12 @@ def round_nearest(weight: np.ndarray, axis: int, form: Format) -> tuple[np.ndarr
 
 def indices(codes: np.ndarray, group: int) -> tuple[np.ndarray, np.ndarray]:
     """What is stored: (uint8 index of every code or pair, in order, and the codes or pairs that occur, int8)."""
-    levels, index = np.unique(codes.reshape(-1, group), axis=0, return_inverse=True)
-    return index.reshape(-1).astype(np.uint8), levels.astype(np.int8)
+    places = CODES ** np.arange(group, dtype=np.int32)[::-1]
+    digits = (codes.reshape(-1, group).astype(np.int32) + CODES // 2) @ places
+    occurs = np.bincount(digits, minlength=CODES**group) > 0
+    levels = np.flatnonzero(occurs)[:, None] // places % CODES - CODES // 2
+    rank = (np.cumsum(occurs) - 1).astype(np.uint8)
+    return rank[digits], levels.astype(np.int8)
 
 
 def _points(rows: np.ndarray, importance: np.ndarray, group: int) -> tuple[np.ndarray, np.ndarray]:

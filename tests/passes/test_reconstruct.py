@@ -137,7 +137,7 @@ def test_shared_weights_are_settled_once(tmp_path: Path, monkeypatch: pytest.Mon
     plan = plan_of(context, integer(4))
     tuned = Reconstruct().apply(model, context, plan)
     calls = []
-    monkeypatch.setattr(_Problem, "rounded", lambda made, *_: calls.append(made.layer.name) or tuned.weights["w"])
+    monkeypatch.setattr(_Problem, "rounded", lambda made, *_: calls.append(made.layer.name) or [tuned.weights["w"]])
     Reconstruct().apply(model, context, plan)
     assert set(calls) == {"c"}
     assert list(tuned.weights) == ["w"]
@@ -228,18 +228,19 @@ def test_the_target_is_the_least_squares_weight(seed: int, drift: float) -> None
 @given(seed=st.integers(0, 99), drift=st.floats(0, 0.5), bits=st.sampled_from([2, 4, 8]))
 def test_bias_and_held_back_error(seed: int, drift: float, bits: int) -> None:
     made, y = problem(seed, drift)
-    solution = made.rounded(integer(bits), made.weight)
-    assert isinstance(solution, Solution)
-    bias = made.corrected_bias(solution)
-    matrix = LAYER.matrix(solution.weight)
-    x = np.concatenate(made.x, -1)
-    left = y - matrix @ x - bias.reshape(2, 3, 1)
+    (solution,) = made.rounded(integer(bits), [made.weight])
+    (corrected, _, bias), (uncorrected, _, given_bias) = made.judged(solution)
+    missing = y - LAYER.matrix(solution.weight) @ np.concatenate(made.x, -1)
+    left = missing - bias.reshape(2, 3, 1)
     np.testing.assert_allclose(left[..., :300].mean(-1), 0, atol=1e-4)
-    assert made.held_error(solution, bias) == pytest.approx(float(np.square(left[..., 300:]).sum()), rel=1e-4)
+    assert corrected == pytest.approx(float(np.square(left[..., 300:]).sum()), rel=1e-4)
+    np.testing.assert_array_equal(given_bias, made.bias)
+    left = missing - made.bias.reshape(2, 3, 1)
+    assert uncorrected == pytest.approx(float(np.square(left[..., 300:]).sum()), rel=1e-4)
 
 
 def test_rounding_the_target_beats_rounding_the_weight() -> None:
     made, _ = problem(0, 0.5)
-    plain, targeted = (made.rounded(integer(8), target) for target in (made.weight, made.target(TARGET_DAMPINGS[0])))
-    errors = [made.held_error(s, made.corrected_bias(s)) for s in (plain, targeted)]
+    answers = made.rounded(integer(8), [made.weight, made.target(TARGET_DAMPINGS[0])])
+    errors = [made.judged(answer)[0][0] for answer in answers]
     assert errors[1] < 0.5 * errors[0]
