@@ -17,6 +17,7 @@ from ptqc.execute.onnxruntime import Feeds, Runner
 from ptqc.formats import UINT8, QuantParams
 from ptqc.layers import Layer
 from ptqc.notes import Level, Note
+from ptqc.parallel import in_order
 from ptqc.passes.base import Effect
 from ptqc.passes.context import Context
 from ptqc.passes.moments import Columns, Moments, positions_per_sample
@@ -111,11 +112,27 @@ def _observe(observers: dict[str, RangeObserver], context: Context, values: Feed
 def _accumulate(
     moments: dict[str, Moments], layers: Sequence[Layer], columns: dict[str, Columns], values: Feeds, start: int
 ) -> None:
+    by_weight: dict[str, list[Layer]] = {}
     for layer in layers:
-        found = columns[layer.name].inputs(values[layer.input], start)
-        if layer.weight not in moments:
-            moments[layer.weight] = Moments.empty(found.shape[0], found.shape[1])
-        moments[layer.weight].add(found)
+        by_weight.setdefault(layer.weight, []).append(layer)
+
+    def added(weight: str) -> Moments:
+        found = moments.get(weight)
+        for layer in by_weight[weight]:
+            drawn = columns[layer.name].inputs(values[layer.input], start)
+            found = found or Moments.empty(drawn.shape[0], drawn.shape[1])
+            found.add(drawn)
+        assert found is not None
+        return found
+
+    grown = in_order(added, by_weight, lambda weight: _bytes(columns[by_weight[weight][0].name]))
+    moments.update(zip(by_weight, grown, strict=True))
+
+
+def _bytes(columns: Columns) -> int:
+    """Bytes that adding a batch to a layer's moments takes: its columns and their products, each twice."""
+    width, groups = _taps_per_output(columns.layer), columns.layer.groups
+    return 8 * groups * (width**2 + LARGEST_BATCH * columns.positions * width)
 
 
 def is_batchable(model: ir.Model) -> bool:

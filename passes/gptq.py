@@ -11,16 +11,16 @@ Coordinate descent can follow (Behdin et al. 2023, QuantEase, arXiv 2309.01885):
 code of column j is Q(q_j − ((Ŵ − W) H)_j / (H_jj s)); the error never grows.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from ptqc import codebooks, grids
 from ptqc.formats import Format
-from ptqc.passes import moments
 
-BLOCK = 128
+BLOCK = 64
 DAMPING = 0.01  # of the mean diagonal
 
 
@@ -120,12 +120,59 @@ def round_all(targets: Sequence[Target], second: np.ndarray, *, rounds: int = 0)
 
 
 def _round_alike(targets: Sequence[Target], second: np.ndarray, rounds: int) -> list[Rounded]:
-    """The same for grids of one group."""
-    scales = [target.grid.scale for target in targets]
-    if second.ndim == 2:
-        importance = _importance(second)
-        return _refit_all(targets, [_round_each(target, importance) for target in targets], scales, second)
-    return _refined(targets, _refit_all(targets, _round_columns(targets, second), scales, second), second, rounds)
+    """The same for grids of one group. All targets stand below each other: they share the factor as further rows."""
+    rounds = rounds if second.ndim == 3 else 0
+    rows = _Rows.of(targets, _damped(second, DAMPING) if rounds else second)
+    rows.codes = _round_columns(rows, second) if second.ndim == 3 else _round_each(rows, _importance(second))
+    rows.product = rows.weighted(rows.codes)
+    rows.refit()
+    for _ in range(rounds):
+        if not _descend(rows):
+            break
+        rows.refit()
+    return [Rounded(rows.codes[:, part].astype(np.int8), rows.scale[:, part, 0]) for _, part in rows.parts]
+
+
+@dataclass(eq=False)
+class _Rows:
+    """Targets below each other: matrix and codes (groups, k·R, d), scale (groups, k·R, 1), product: codes · second."""
+
+    targets: Sequence[Target]
+    matrix: np.ndarray
+    scale: np.ndarray
+    parts: list[tuple[Grid, slice]]
+    group: int
+    second: np.ndarray
+    codes: np.ndarray
+    product: np.ndarray
+
+    @classmethod
+    def of(cls, targets: Sequence[Target], second: np.ndarray) -> "_Rows":
+        count, nothing = targets[0].matrix.shape[1], np.empty(0, np.float32)
+        matrix = np.concatenate([target.matrix for target in targets], axis=1).astype(np.float32)
+        scale = np.concatenate([target.grid.scale for target in targets], axis=1)[..., None].astype(np.float32)
+        parts = [(target.grid, slice(i * count, (i + 1) * count)) for i, target in enumerate(targets)]
+        return cls(targets, matrix, scale, parts, targets[0].grid.group, second, nothing, nothing)
+
+    def weighted(self, rows: np.ndarray) -> np.ndarray:
+        """Rows (groups, k·R, d) times `second`."""
+        return np.asarray(rows * self.second[:, None, :] if self.second.ndim == 2 else rows @ self.second)
+
+    @cached_property
+    def wanted(self) -> np.ndarray:
+        """matrix · second."""
+        distinct = {id(target.matrix): target.matrix for target in self.targets}
+        products = {name: self.weighted(matrix) for name, matrix in distinct.items()}
+        return np.concatenate([products[id(target.matrix)] for target in self.targets], axis=1)
+
+    def refit(self) -> None:
+        """The scales that fit the codes best in the layer's output, where they lower the error."""
+        norm, inner = (self.product * self.codes).sum(-1), (self.product * self.matrix).sum(-1)
+        usable, scale = (norm > 0) & (inner > 0), self.scale[..., 0]
+        fitted = np.where(usable, inner / np.where(usable, norm, 1.0), scale)
+        fitted = grids.storable(fitted, np.abs(self.matrix).max(-1))
+        gain = (fitted - scale) * (2 * inner - (fitted + scale) * norm)
+        self.scale = np.where(gain > 0, fitted, scale)[..., None].astype(np.float32)
 
 
 def _importance(second: np.ndarray) -> np.ndarray:
@@ -141,36 +188,25 @@ def _grid(matrix: np.ndarray, importance: np.ndarray, form: Format) -> Grid:
     return Grid(grids.search_scale(matrix, importance, form), 1, lambda ratio, _: grids.nearest(ratio, form))
 
 
-def _round_each(target: Target, importance: np.ndarray) -> np.ndarray:
-    """Nearest rounding, column by column."""
-    matrix, grid = target.matrix, target.grid
-    codes = np.empty(matrix.shape, np.float32)
-    for start in range(0, matrix.shape[-1], grid.group):
-        part = slice(start, start + grid.group)
-        metric = importance[:, 0, part, None] * np.eye(grid.group, dtype=np.float32)
-        codes[:, :, part] = grid.nearest(matrix[:, :, part] / grid.scale[..., None], metric)
+def _round_each(rows: _Rows, importance: np.ndarray) -> np.ndarray:
+    """Nearest rounding, code by code."""
+    codes = np.empty_like(rows.matrix)
+    for start in range(0, codes.shape[-1], rows.group):
+        here = slice(start, start + rows.group)
+        metric = importance[:, 0, here, None] * np.eye(rows.group, dtype=np.float32)
+        ratio = rows.matrix[:, :, here] / rows.scale
+        for grid, part in rows.parts:
+            codes[:, part, here] = grid.nearest(ratio[:, part], metric)
     return codes
 
 
-def _parts(targets: Sequence[Target]) -> list[tuple[Grid, slice]]:
-    """The grid and the rows of each target, when all stand below each other."""
-    rows = targets[0].matrix.shape[1]
-    return [(target.grid, slice(i * rows, (i + 1) * rows)) for i, target in enumerate(targets)]
-
-
-def _below(arrays: Iterable[np.ndarray]) -> np.ndarray:
-    """Arrays (groups, R, …) below each other, float32: targets share the factor as further rows."""
-    return np.concatenate([np.asarray(array, np.float32) for array in arrays], axis=1)
-
-
-def _round_columns(targets: Sequence[Target], second: np.ndarray) -> list[np.ndarray]:
-    """GPTQ, a code at a time."""
-    parts, group, width = _parts(targets), targets[0].grid.group, second.shape[-1]
+def _round_columns(rows: _Rows, second: np.ndarray) -> np.ndarray:
+    """GPTQ, code by code."""
+    group, scale, width = rows.group, rows.scale, second.shape[-1]
     order = _activation_order(second, group)
     ordered = np.take_along_axis(np.take_along_axis(second, order[:, :, None], 1), order[:, None, :], 2)
     factor = inverse_factor(ordered)
-    work = np.take_along_axis(_below(target.matrix for target in targets), order[:, None, :], 2)
-    scale = _below(target.grid.scale for target in targets)[..., None]
+    work = np.take_along_axis(rows.matrix, order[:, None, :], 2)
     codes = np.empty_like(work)
     for start in range(0, width, BLOCK):
         stop = min(start + BLOCK, width)
@@ -179,14 +215,13 @@ def _round_columns(targets: Sequence[Target], second: np.ndarray) -> list[np.nda
             here, later = slice(j, j + group), slice(j + group, stop)
             inverse = np.linalg.inv(factor[:, here, here])
             metric, ratio = inverse @ inverse.swapaxes(1, 2), work[:, :, here] / scale
-            for grid, part in parts:
+            for grid, part in rows.parts:
                 codes[:, part, here] = grid.nearest(ratio[:, part], metric)
             residual = (work[:, :, here] - codes[:, :, here] * scale) @ inverse
             errors[:, :, j - start : j - start + group] = residual
             work[:, :, later] -= residual @ factor[:, here, later]
         work[:, :, stop:] -= errors @ factor[:, start:stop, stop:]
-    back = np.argsort(order, axis=1)[:, None, :]
-    return [np.take_along_axis(codes[:, part], back, 2) for _, part in parts]
+    return np.take_along_axis(codes, np.argsort(order, axis=1)[:, None, :], 2)
 
 
 def _activation_order(second: np.ndarray, group: int) -> np.ndarray:
@@ -196,53 +231,21 @@ def _activation_order(second: np.ndarray, group: int) -> np.ndarray:
     return np.asarray((first[..., None] * group + np.arange(group)).reshape(len(diagonal), -1))
 
 
-def _refined(targets: Sequence[Target], found: list[Rounded], second: np.ndarray, rounds: int) -> list[Rounded]:
-    """Codes and scales in turn, until neither lowers the error."""
-    damped = _damped(second, DAMPING) if rounds else second
-    for _ in range(rounds):
-        codes = _descend(targets, found, damped)
-        if all(np.array_equal(new, old.codes) for new, old in zip(codes, found, strict=True)):
-            break
-        found = _refit_all(targets, codes, [rounded.scale for rounded in found], damped)
-    return found
-
-
-def _descend(targets: Sequence[Target], found: Sequence[Rounded], second: np.ndarray) -> list[np.ndarray]:
-    """One pass over the columns, each (or each pair) set to its best codes."""
-    parts, group, width = _parts(targets), targets[0].grid.group, second.shape[-1]
-    codes = _below(rounded.codes for rounded in found)
-    scale = _below(rounded.scale for rounded in found)[..., None]
-    gradient = (codes * scale - _below(target.matrix for target in targets)) @ second
+def _descend(rows: _Rows) -> bool:
+    """One pass over the columns, each (or each pair) set to its best codes; whether any changed."""
+    second, scale, width, changed = rows.second, rows.scale, rows.second.shape[-1], False
     for start in range(0, width, BLOCK):
         stop = min(start + BLOCK, width)
-        inside, block = second[:, start:stop, start:stop], codes[:, :, start:stop]
-        local, before = gradient[:, :, start:stop].copy(), block.copy()
-        for j in range(0, stop - start, group):
-            here = slice(j, j + group)
+        inside, block = second[:, start:stop, start:stop], rows.codes[:, :, start:stop]
+        gradient, before = rows.product[:, :, start:stop] * scale - rows.wanted[:, :, start:stop], block.copy()
+        for j in range(0, stop - start, rows.group):
+            here, later = slice(j, j + rows.group), slice(j + rows.group, stop - start)
             own = inside[:, here, here]
-            target = block[:, :, here] - local[:, :, here] @ np.linalg.inv(own) / scale
-            for grid, part in parts:
-                block[:, part, here] = grid.nearest(target[:, part], own)
-            local += (block[:, :, here] - before[:, :, here]) * scale @ inside[:, here]
-        gradient += (block - before) * scale @ second[:, start:stop]
-    return [codes[:, part] for _, part in parts]
-
-
-def _refit_all(
-    targets: Sequence[Target], codes: Sequence[np.ndarray], scales: Sequence[np.ndarray], second: np.ndarray
-) -> list[Rounded]:
-    triples = zip(targets, codes, scales, strict=True)
-    return [_refit(target.matrix, code, scale, second) for target, code, scale in triples]
-
-
-def _refit(matrix: np.ndarray, codes: np.ndarray, scale: np.ndarray, second: np.ndarray) -> Rounded:
-    """The scale that fits the codes best in the layer's output, where it lowers the error."""
-    weighted = codes * second[:, None, :] if second.ndim == 2 else codes @ second
-    norm = (weighted * codes).sum(-1)
-    inner = (weighted * matrix).sum(-1)
-    usable = (norm > 0) & (inner > 0)
-    fitted = np.where(usable, inner / np.where(usable, norm, 1.0), scale)
-    fitted = grids.storable(fitted, np.abs(matrix).max(-1))
-    before = moments.error(matrix - codes * scale[..., None], second)
-    after = moments.error(matrix - codes * fitted[..., None], second)
-    return Rounded(codes.astype(np.int8), np.where(after < before, fitted, scale).astype(np.float32))
+            best = block[:, :, here] - gradient[:, :, here] @ np.linalg.inv(own) / scale
+            for grid, part in rows.parts:
+                block[:, part, here] = grid.nearest(best[:, part], own)
+            gradient[:, :, later] += (block[:, :, here] - before[:, :, here]) * scale @ inside[:, here, later]
+        if not np.array_equal(block, before):
+            rows.product += (block - before) @ second[:, start:stop]
+            changed = True
+    return changed

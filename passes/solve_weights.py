@@ -12,6 +12,7 @@ from ptqc.formats import FLOAT16, FLOAT32, Family, Format, codebook, integer, pa
 from ptqc.layers import Weight
 from ptqc.nodes import constant
 from ptqc.notes import Note
+from ptqc.parallel import in_order
 from ptqc.passes import gptq, moments
 from ptqc.passes.base import Effect
 from ptqc.passes.context import Context
@@ -44,14 +45,34 @@ class SolveWeights:
         """Set solutions and errors of the context."""
         forms = [integer(bits) for bits in self.bits] + _codebooks(self.bits)
         with context.progress.stage("solve weights", len(context.weights)) as stage:
-            for weight in context.weights:
-                values = constant(model.graph.initializers[weight.name])
-                assert values is not None
-                for solution, error in _candidates(weight, values, forms, context):
+            solved = in_order(
+                lambda weight: list(_candidates(weight, _values(model, weight), forms, context)),
+                context.weights,
+                lambda weight: _bytes(weight, len(forms)),
+            )
+            for weight, candidates in zip(context.weights, solved, strict=True):
+                for solution, error in candidates:
                     context.solutions[weight.name, solution.form] = solution
                     context.errors[weight.name, solution.form] = error
                 stage.advance(weight.name)
         return []
+
+
+def _values(model: ir.Model, weight: Weight) -> np.ndarray:
+    values = constant(model.graph.initializers[weight.name])
+    assert values is not None
+    return values
+
+
+def _bytes(weight: Weight, formats: int) -> int:
+    """Bytes that solving a weight takes: its factor in float64, and its numbers in every format, several times."""
+    if not weight.layers:
+        return 0
+    layer = weight.layers[0]
+    numbers = int(np.prod(layer.shape))
+    width = numbers // layer.channels
+    gram = layer.groups * width**2 if width <= moments.WIDEST_GRAM else 0
+    return 32 * gram + 24 * numbers * formats
 
 
 def _candidates(

@@ -1,7 +1,5 @@
 """`python -m ptqc` is `ptqc`."""
 
-import sys
+from ptqc.cli import run
 
-from ptqc.cli import main
-
-sys.exit(main())
+run()

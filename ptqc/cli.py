@@ -38,6 +38,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
+def run() -> NoReturn:
+    """The process `ptqc`. An interrupt does not wait for what other threads are in the middle of."""
+    code = main()
+    sys.stdout.flush()
+    if code == INTERRUPTED:
+        os._exit(code)
+    sys.exit(code)
+
+
 def _joined(arguments: Sequence[str]) -> list[str]:
     """`--mean -1,2` as `--mean=-1,2`: argparse would take a value that begins with a minus sign for an option."""
     joined: list[str] = []

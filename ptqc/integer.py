@@ -21,7 +21,9 @@ Reals = NDArray[np.float32]
 
 def quantize(x: np.ndarray, params: QuantParams) -> Codes:
     """Codes of real values: clip(rint(x / scale) + zero_point), halves to even."""
-    return _saturate(_steps(x, params) + np.float32(params.zero_point), params)
+    steps = _steps(x, params)
+    steps += np.float32(params.zero_point)
+    return _saturate(steps, params)
 
 
 def dequantize(codes: np.ndarray, params: QuantParams) -> Reals:
@@ -32,7 +34,10 @@ def dequantize(codes: np.ndarray, params: QuantParams) -> Reals:
 def fake_quantize(x: np.ndarray, params: QuantParams) -> Reals:
     """dequantize(quantize(x))."""
     low, high = params.format.low - params.zero_point, params.format.high - params.zero_point
-    return np.asarray(np.clip(_steps(x, params), low, high) * np.float32(params.scale), np.float32)
+    steps = _steps(x, params)
+    np.clip(steps, low, high, out=steps)
+    steps *= np.float32(params.scale)
+    return steps
 
 
 def multiplier(x: QuantParams, weight_scale: np.ndarray, y: QuantParams) -> Reals:
@@ -180,12 +185,14 @@ def _fma(x: np.ndarray, y: np.ndarray, z: np.ndarray) -> Reals:
 
 
 def _steps(x: np.ndarray, params: QuantParams) -> Reals:
-    """rint(x / scale); values beyond float32 become infinite, which saturates."""
+    """rint(x / scale), the caller's to change; values beyond float32 become infinite, which saturates."""
     with np.errstate(over="ignore"):
-        return np.asarray(np.rint(np.asarray(x, np.float32) / np.float32(params.scale)), np.float32)
+        steps = np.asarray(np.asarray(x, np.float32) / np.float32(params.scale))
+    return np.rint(steps, out=steps)
 
 
 def _saturate(rounded: np.ndarray, params: QuantParams) -> Codes:
+    """Codes of whole numbers, which are overwritten."""
     dtype = np.int8 if params.format.signed else np.uint8
-    clipped = np.clip(rounded, params.format.low, params.format.high)
-    return np.asarray(clipped, dtype if params.format.bits <= 8 else np.uint16)
+    clipped = np.clip(rounded, params.format.low, params.format.high, out=np.asarray(rounded))
+    return clipped.astype(dtype if params.format.bits <= 8 else np.uint16)

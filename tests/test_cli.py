@@ -1,6 +1,7 @@
 """The command line: every bad input ends with exit code 2 and one message, and leaves nothing behind."""
 
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -229,6 +230,33 @@ def test_control_c_ends_with_130(
     assert cli.main(_good()) == 130
     assert "run the same command again" in capsys.readouterr().err
     assert _tree(place) == before
+
+
+WAITING = """
+import time
+import ptqc.compiler
+from ptqc import cli, parallel
+
+def wait(*given):
+    print("begun", flush=True)
+    list(parallel.in_order(time.sleep, [60, 60]))
+
+parallel.processors = lambda: 2
+ptqc.compiler.measure = wait
+cli.run()
+"""
+
+
+def test_control_c_does_not_wait_for_threads(place: Path) -> None:
+    command = [sys.executable, "-c", WAITING, *_good()]
+    with subprocess.Popen(command, cwd=place, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "begun\n"
+        process.send_signal(signal.SIGINT)
+        _, told = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert "run the same command again" in told
+    assert "Traceback" not in told
 
 
 def test_an_internal_fault_ends_with_70_and_keeps_its_trace(

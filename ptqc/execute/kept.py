@@ -34,11 +34,15 @@ class Kept:
         if not np.isfinite(largest):
             return array
         scale = max(float(np.float32(largest / STEPS)), SMALLEST_SCALE)
-        return cls(np.asarray(np.rint(array / np.float32(scale)), np.int16), scale)
+        steps = np.asarray(array / np.float32(scale))
+        return cls(np.rint(steps, out=steps).astype(np.int16), scale)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         """The real values, float32, always made anew."""
-        real = (self.codes.astype(np.float32) - np.float32(self.zero_point)) * np.float32(self.scale)
+        real = self.codes.astype(np.float32)
+        if self.zero_point:
+            real -= np.float32(self.zero_point)
+        real *= np.float32(self.scale)
         return np.asarray(real, dtype)
 
     def __len__(self) -> int:

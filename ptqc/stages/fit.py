@@ -1,6 +1,6 @@
 """From measurements and a limit to a packed file that keeps it: allocate, reconstruct, lower, pack, weigh."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,11 +17,13 @@ from ptqc.lowered import Lowered
 from ptqc.nodes import constant
 from ptqc.notes import Note
 from ptqc.options import CompileOptions, Pipeline
+from ptqc.parallel import in_order
 from ptqc.passes.context import Context
 from ptqc.passes.lower import Lower
 from ptqc.passes.reconstruct import Reconstruct
 from ptqc.passes.tune import advanced
 from ptqc.plan import Plan
+from ptqc.progress import Within
 from ptqc.solutions import Solution, Tuned
 from ptqc.stages.compare import HeldBackLoss
 
@@ -30,6 +32,7 @@ PORTABLE_BITS = 7
 ATTEMPTS = 8
 # Reconstructions of a plan of which the best on held-back samples is taken.
 TRIES: Mapping[Pipeline, int] = {"light": 2, "advanced": 6}
+DRAWS_AT_ONCE = 2
 
 
 @dataclass(frozen=True)
@@ -64,7 +67,7 @@ def fit(
         try:
             allocation = allocate(problem, most if limit is None else min(limit, most))
         except Infeasible:
-            allocate(_with_smallest_written(model, context, options, undecided, problem), limit or most)
+            allocate(_with_smallest_written(model, context, undecided, problem), limit or most)
             raise
         plan = undecided.with_formats(allocation.choice)
         written = _weighed(model, context, plan)
@@ -78,13 +81,11 @@ def fit(
     raise InternalError(f"no plan was found whose written file keeps {limit:,} bytes after {ATTEMPTS} attempts")
 
 
-def _with_smallest_written(
-    model: ir.Model, context: Context, options: CompileOptions, undecided: Plan, problem: Problem
-) -> Problem:
+def _with_smallest_written(model: ir.Model, context: Context, undecided: Plan, problem: Problem) -> Problem:
     """The problem with the bytes that its smallest plan has once it is reconstructed and written."""
     allocation = allocate(problem, problem.size(smallest_choice(problem)))
     plan = undecided.with_formats(allocation.choice)
-    _, _, exported = next(_tries(model, context, options, plan))
+    _, exported = packed(model, plan, Reconstruct().apply(model, context, plan))
     return replace(problem, fixed=problem.fixed + len(exported.data) - problem.size(plan.formats))
 
 
@@ -125,7 +126,7 @@ def _built(
     limit: int | None,
 ) -> Fitted:
     """The best of a plan's reconstructions that keep the limit; the smallest one where none does."""
-    tries, notes = list(_tries(model, context, options, plan)), list[Note]()
+    tries, notes = _tries(model, context, options, plan), list[Note]()
     within = [built for built in tries if limit is None or len(built[-1].data) <= limit]
     smallest = min(tries, key=lambda built: len(built[-1].data))
     tuned, lowered, exported = _best(model, context, options, within) if within else smallest
@@ -138,11 +139,13 @@ def _built(
 _Built = tuple[Tuned, Lowered, Exported]
 
 
-def _tries(model: ir.Model, context: Context, options: CompileOptions, plan: Plan) -> Iterator[_Built]:
+def _tries(model: ir.Model, context: Context, options: CompileOptions, plan: Plan) -> list[_Built]:
     """A plan's reconstructions from several draws of the data: below 4 bits their losses differ by half and more."""
-    for draw in range(TRIES[options.pipeline]):
-        tuned = Reconstruct(draw).apply(model, context, plan)
-        yield tuned, *packed(model, plan, tuned)
+    draws = range(TRIES[options.pipeline])
+    with context.progress.stage("reconstruct", len(draws) * len(plan.layers)) as stage:
+        inner = replace(context, progress=Within(stage))
+        tuned = list(in_order(lambda draw: Reconstruct(draw).apply(model, inner, plan), draws, most=DRAWS_AT_ONCE))
+    return [(numbers, *packed(model, plan, numbers)) for numbers in tuned]
 
 
 def _best(model: ir.Model, context: Context, options: CompileOptions, found: Sequence[_Built]) -> _Built:

@@ -56,7 +56,9 @@ def measure(
         "own_notes": len(notes),
     }
     name = store.put(key, stored, arrays, lambda folder: _write_files(folder, prepared))
-    return context, notes, name
+    filled = _fresh(prepared, options, progress)  # without what only measuring needs, as from the store
+    measurements.unpack(filled, document, arrays)
+    return filled, notes, name
 
 
 def recall(store: Store, name: str, progress: Progress) -> tuple[Prepared, Context, CompileOptions, list[Note]]:

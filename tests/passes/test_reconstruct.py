@@ -21,7 +21,7 @@ from ptqc.passes.quantized_walk import run_quantized
 from ptqc.passes.reconstruct import TARGET_DAMPINGS, Reconstruct, _Problem
 from ptqc.passes.solve_weights import SolveWeights
 from ptqc.plan import Plan
-from ptqc.solutions import Solution, Tuned
+from ptqc.solutions import Tuned
 
 
 def measured(model: ir.Model, folder: Path, feeds: list[Feeds], held: int = 8) -> Context:

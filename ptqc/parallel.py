@@ -1,0 +1,68 @@
+"""The same work on several processors, with the same results.
+
+Every item is computed by one thread from its own inputs, and NumPy's products take one thread each (see
+`compiler.compile`), so that no byte depends on how many work at a time.
+"""
+
+import os
+from collections import deque
+from collections.abc import Callable, Generator, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from threading import Condition
+from typing import TypeVar
+
+# Bytes that all workers may need at a time.
+ROOM = 2**30
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+def processors() -> int:
+    """How many this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def in_order(
+    function: Callable[[Item], Result],
+    items: Iterable[Item],
+    need: Callable[[Item], int] = lambda _: 0,
+    *,
+    most: int | None = None,
+) -> Generator[Result, None, None]:
+    """Results in the order of the items, computed in threads.
+
+    need: bytes that an item takes while it is worked on; at any time at most ROOM in all, or one item alone. most: of
+    workers. When the caller stops early, what has not begun never does.
+    """
+    workers = min(processors(), most or processors())
+    if workers == 1:
+        yield from map(function, items)
+        return
+    room = _Room()
+    executor = ThreadPoolExecutor(workers)
+    try:
+        running = deque(executor.submit(room.run, function, item, need(item)) for item in items)
+        while running:
+            yield running.popleft().result()
+    finally:
+        executor.shutdown(wait=False, cancel_futures=True)
+
+
+class _Room:
+    """Lets work begin while there is memory for it."""
+
+    def __init__(self) -> None:
+        self._changed = Condition()
+        self._taken = 0
+
+    def run(self, function: Callable[[Item], Result], item: Item, size: int) -> Result:
+        """Wait for room, then compute."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._taken or self._taken + size <= ROOM)
+            self._taken += size
+        try:
+            return function(item)
+        finally:
+            with self._changed:
+                self._taken -= size
+                self._changed.notify_all()
