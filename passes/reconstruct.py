@@ -7,7 +7,7 @@ and without the bias), and the one with the lowest error on held-back columns is
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
@@ -19,6 +19,7 @@ from ptqc.execute.walk import Slicer, Walk
 from ptqc.formats import Format
 from ptqc.layers import Layer
 from ptqc.nodes import constant
+from ptqc.parallel import in_order
 from ptqc.passes import gptq, moments
 from ptqc.passes.base import Effect
 from ptqc.passes.context import Context
@@ -27,8 +28,8 @@ from ptqc.passes.quantized_walk import compact, peak_bytes
 from ptqc.plan import Plan
 from ptqc.solutions import Solution, Tuned
 
-# Bytes that both walks may hold together; it decides how many samples take part.
-WALK_BYTES = 2**30
+# Bytes that all walks may hold together; it decides how many samples take part.
+WALK_BYTES = 3 * 2**29
 # Multiply-accumulates that a walk may take; it decides too.
 WALK_COMPUTE = 4e11
 MOST_SAMPLES = 256
@@ -55,29 +56,41 @@ class Reconstruct:
 
     def apply(self, model: ir.Model, context: Context, plan: Plan) -> Tuned:
         """The tuned numbers of the plan."""
-        slicer = Slicer(model)
-        layers = {layer.name: layer for layer in plan.layers}
-        tuning, held = _share_samples(slicer, context, plan)
-        fitted = list(tuning.batches(BATCH))
-        batches, split = [*fitted, *held.batches(BATCH)], len(fitted)
-        tables = {w.name: context.solutions[w.name, plan.formats[w.name]] for w in plan.weights if not w.layers}
-        real = Walk(slicer, batches, keep=compact({}))
+        return reconstruct_all(model, context, plan, [self.draw])[0]
+
+
+def reconstruct_all(model: ir.Model, context: Context, plan: Plan, draws: Sequence[int]) -> list[Tuned]:
+    """The tuned numbers of a plan from each draw; one float walk serves them all."""
+    slicer = Slicer(model)
+    layers = {layer.name: layer for layer in plan.layers}
+    tuning, held = _share_samples(slicer, context, plan, len(draws))
+    fitted = list(tuning.batches(BATCH))
+    batches, split = [*fitted, *held.batches(BATCH)], len(fitted)
+    tables = {w.name: context.solutions[w.name, plan.formats[w.name]] for w in plan.weights if not w.layers}
+    real = Walk(slicer, batches, keep=compact({}))
+    states = []
+    for draw in draws:
         seen = Walk(slicer, batches, {name: s.weight for name, s in tables.items()}, compact(plan.params))
-        seed = context.seed * 100_003 + self.draw * 1_000_003 + 50_021
-        damping = TARGET_DAMPINGS[self.draw % len(TARGET_DAMPINGS)]
-        state = _State(model, context, plan, real, seen, split, seed, damping, dict(tables), {})
-        with context.progress.stage("reconstruct", len(layers)) as stage:
-            for output in _nodes(real):
-                layer = layers.get(output)
-                if layer is None:
-                    real.step()
-                    seen.step()
-                    continue
-                results = real.compute()
-                seen.advance({layer.name: state.solve(layer, results[layer.name])})
-                real.advance(results)
-                stage.advance(layer.name)
-        return Tuned(state.weights, state.biases)
+        states.append(_State(model, context, plan, seen, split, draw, dict(tables)))
+    with context.progress.stage("reconstruct", len(layers)) as stage:
+        for output in _nodes(real):
+            layer = layers.get(output)
+            if layer is None:
+                real.step()
+                for state in states:
+                    state.seen.step()
+                continue
+            results = real.compute()
+            _solve_all(states, layer, results[layer.name])
+            real.advance(results)
+            stage.advance(layer.name)
+    return [Tuned(state.weights, state.biases) for state in states]
+
+
+def _solve_all(states: Sequence["_State"], layer: Layer, outputs: list[Held]) -> None:
+    solved = in_order(lambda state: state.solve(layer, outputs), states)
+    for state, seen in zip(states, solved, strict=True):
+        state.seen.advance({layer.name: seen})
 
 
 def _nodes(walk: Walk) -> Iterator[str]:
@@ -86,11 +99,11 @@ def _nodes(walk: Walk) -> Iterator[str]:
         yield walk.node.output[0]
 
 
-def _share_samples(slicer: Slicer, context: Context, plan: Plan) -> tuple[Samples, Samples]:
-    """As many samples of both splits as WALK_BYTES has room for in two walks, and WALK_COMPUTE allows."""
+def _share_samples(slicer: Slicer, context: Context, plan: Plan, draws: int) -> tuple[Samples, Samples]:
+    """As many samples of both splits as WALK_BYTES has room for in all walks, and WALK_COMPUTE allows."""
     sample, layers = [context.tuning[0]], {layer.name for layer in plan.layers}
-    each = sum(peak_bytes(Walk(slicer, sample, keep=compact(params)), layers) for params in ({}, plan.params))
-    room = min(WALK_BYTES / max(each, 1), WALK_COMPUTE / max(sum(context.macs.values()), 1))
+    real, seen = (peak_bytes(Walk(slicer, sample, keep=compact(params)), layers) for params in ({}, plan.params))
+    room = min(WALK_BYTES / max(real + draws * seen, 1), WALK_COMPUTE / max(sum(context.macs.values()), 1))
     count = int(np.clip(room, 8, MOST_SAMPLES))
     held = max(2, int(count * HELD_SHARE))
     return context.tuning[: count - held], context.held_back[:held]
@@ -98,18 +111,16 @@ def _share_samples(slicer: Slicer, context: Context, plan: Plan) -> tuple[Sample
 
 @dataclass
 class _State:
-    """Both walks at the same node, and the answers so far."""
+    """The quantized walk of one draw, and the answers so far. split: batches that are fitted; the rest judges."""
 
     model: ir.Model
     context: Context
     plan: Plan
-    real: Walk
     seen: Walk
     split: int
-    seed: int
-    damping: float
+    draw: int
     weights: dict[str, Solution]
-    biases: dict[str, np.ndarray | None]
+    biases: dict[str, np.ndarray | None] = field(default_factory=dict)
 
     def solve(self, layer: Layer, outputs: list[Held]) -> list[Held]:
         """Settle the layer's weight and bias; returns its outputs in the quantized walk."""
@@ -128,7 +139,8 @@ class _State:
         table = self.context.solutions[layer.weight, form]
         if not form.has_codes:
             return [table]
-        return [table, *problem.rounded(form, (problem.weight, problem.target(self.damping)))]
+        damping = TARGET_DAMPINGS[self.draw % len(TARGET_DAMPINGS)]
+        return [table, *problem.rounded(form, (problem.weight, problem.target(damping)))]
 
     def _outputs(self, layer: Layer, solution: Solution, bias: np.ndarray) -> list[Held]:
         constants = {layer.weight: solution.weight}
@@ -138,7 +150,8 @@ class _State:
 
     def _problem(self, layer: Layer, outputs: list[Held]) -> "_Problem":
         inputs = self.seen.values[layer.input]
-        seed = self.seed + [x.name for x in self.plan.layers].index(layer.name)
+        number = [x.name for x in self.plan.layers].index(layer.name)
+        seed = self.context.seed * 100_003 + self.draw * 1_000_003 + 50_021 + number
         samples = sum(len(x) for x in inputs[: self.split])
         columns = Columns(layer, moments.positions_per_sample(layer, samples, COLUMNS), seed)
         weight, base = (constant(self.model.graph.initializers[n]) if n else None for n in (layer.weight, layer.bias))

@@ -22,8 +22,8 @@ ITERATIONS = 24
 # About as many points fit the levels, in whole rows: the scale of a row needs all of its points.
 FITTED_POINTS = 15_000
 SCALE_ITERATIONS = 2
-# Comparisons of points with levels held at a time.
-COMPARED = 2**24
+# Comparisons of points with levels held at a time: they stay in the processor's cache.
+COMPARED = 2**18
 # The ends between which single levels start.
 QUANTILES = (0.005, 0.995)
 
@@ -50,12 +50,12 @@ def fit(rows: np.ndarray, importance: np.ndarray, form: Format) -> tuple[Codeboo
     first = scale = _deviation(x, w)
     levels = _start((x / scale[:, None, None])[np.abs(x).max((1, 2)) > 0], form)
     for _ in range(ITERATIONS):
-        index = _nearest(levels, x / scale[:, None, None], None)
+        index = _index(levels, x, scale)
         levels = _centres(levels, index, x, w, scale)
         scale = _scale(levels[index], x, w, scale)
     scale = _deviation(every_x, every_w) * np.median(scale / first)
     for _ in range(SCALE_ITERATIONS):
-        scale = _scale(_rounded(levels, every_x, scale), every_x, every_w, scale)
+        scale = _scale(levels[_index(levels, every_x, scale)], every_x, every_w, scale)
     stretch = REACH / max(float(np.abs(levels).max()), 1e-30)
     levels = np.unique(np.rint(levels * stretch), axis=0).astype(np.float32)
     scale = np.asarray(scale / stretch, np.float32).reshape(rows.shape[:-1])
@@ -94,19 +94,21 @@ def _deviation(x: np.ndarray, w: np.ndarray) -> np.ndarray:
     return np.where(power > 0, np.sqrt(power), 1.0).astype(np.float32)
 
 
-def _rounded(levels: np.ndarray, x: np.ndarray, scale: np.ndarray) -> np.ndarray:
-    """Levels nearest to all rows, a few rows at a time: each point is compared with every level."""
+def _index(levels: np.ndarray, x: np.ndarray, scale: np.ndarray) -> np.ndarray:
+    """Which level is nearest to each point of all rows, a few rows at a time."""
     share = max(1, COMPARED // (x.shape[1] * len(levels)))
     parts = [slice(start, start + share) for start in range(0, len(x), share)]
-    return np.concatenate([levels[_nearest(levels, x[p] / scale[p, None, None], None)] for p in parts])
+    return np.concatenate([_nearest(levels, x[p] / scale[p, None, None], None) for p in parts])
 
 
 def _nearest(levels: np.ndarray, ratio: np.ndarray, metric: np.ndarray | None) -> np.ndarray:
-    """argmin over q of −2 r M qᵀ + q M qᵀ."""
+    """argmin over q of −2 r M qᵀ + q M qᵀ. Single levels must be in ascending order."""
+    if levels.shape[-1] == 1:
+        return np.searchsorted((levels[1:, 0] + levels[:-1, 0]) / 2, ratio[..., 0])
     weighted = levels if metric is None else levels @ metric
-    norms = (weighted * levels).sum(-1) / 2
     products = ratio @ (levels.T if metric is None else weighted.swapaxes(-1, -2))
-    return np.asarray((products - norms[..., None, :]).argmax(-1))
+    products -= ((weighted * levels).sum(-1) / 2)[..., None, :]
+    return np.asarray(products.argmax(-1))
 
 
 def _start(ratio: np.ndarray, form: Format) -> np.ndarray:

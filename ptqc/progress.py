@@ -41,21 +41,6 @@ class _Nothing:
 SILENT: Progress = _Nothing()
 
 
-class Within:
-    """Stages that move on one that is open already, as several at a time do."""
-
-    def __init__(self, outer: Stage) -> None:
-        self._outer = outer
-
-    @contextmanager
-    def stage(self, name: str, total: int | None = None) -> Iterator[Stage]:  # noqa: ARG002
-        """The open stage."""
-        yield self._outer
-
-    def line(self, text: str) -> None:
-        """Do nothing."""
-
-
 class Lines:
     """One plain line at the end of each stage that took over two seconds."""
 

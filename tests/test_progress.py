@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from ptqc import progress
-from ptqc.progress import SILENT, Lines, Live, Progress, Within, for_terminal
+from ptqc.progress import SILENT, Lines, Live, Progress, for_terminal
 
 
 class Clock:
@@ -80,19 +80,3 @@ def test_the_kind_fits_the_stream(
 def test_a_terminal_gets_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     assert isinstance(for_terminal(), Live)
-
-
-def test_stages_within_another_move_it_on() -> None:
-    moved: list[tuple[str, int]] = []
-
-    class Counting:
-        def advance(self, label: str = "", steps: int = 1) -> None:
-            moved.append((label, steps))
-
-    inner = Within(Counting())
-    with inner.stage("first", 3) as stage:
-        stage.advance("a", 2)
-    with inner.stage("second") as stage:
-        stage.advance("b")
-    inner.line("nothing")
-    assert moved == [("a", 2), ("b", 1)]

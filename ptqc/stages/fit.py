@@ -17,13 +17,11 @@ from ptqc.lowered import Lowered
 from ptqc.nodes import constant
 from ptqc.notes import Note
 from ptqc.options import CompileOptions, Pipeline
-from ptqc.parallel import in_order
 from ptqc.passes.context import Context
 from ptqc.passes.lower import Lower
-from ptqc.passes.reconstruct import Reconstruct
+from ptqc.passes.reconstruct import Reconstruct, reconstruct_all
 from ptqc.passes.tune import advanced
 from ptqc.plan import Plan
-from ptqc.progress import Within
 from ptqc.solutions import Solution, Tuned
 from ptqc.stages.compare import HeldBackLoss
 
@@ -141,10 +139,9 @@ _Built = tuple[Tuned, Lowered, Exported]
 
 def _tries(model: ir.Model, context: Context, options: CompileOptions, plan: Plan) -> list[_Built]:
     """A plan's reconstructions from several draws of the data: below 4 bits their losses differ by half and more."""
-    draws = range(TRIES[options.pipeline])
-    with context.progress.stage("reconstruct", len(draws) * len(plan.layers)) as stage:
-        inner = replace(context, progress=Within(stage))
-        tuned = list(in_order(lambda draw: Reconstruct(draw).apply(model, inner, plan), draws, most=DRAWS_AT_ONCE))
+    draws, tuned = range(TRIES[options.pipeline]), list[Tuned]()
+    for first in draws[::DRAWS_AT_ONCE]:
+        tuned += reconstruct_all(model, context, plan, draws[first : first + DRAWS_AT_ONCE])
     return [(numbers, *packed(model, plan, numbers)) for numbers in tuned]
 
 
