@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 
 from ptqc.calibration.samples import Samples
+from ptqc.deadline import Deadline
 from ptqc.formats import Format, QuantParams
 from ptqc.layers import Layer, Weight, find_layers, find_weights
 from ptqc.passes.moments import Moments
@@ -30,6 +31,7 @@ class Context:
     held_back: Samples
     seed: int = 0
     progress: Progress = field(default_factory=lambda: SILENT)
+    deadline: Deadline = field(default_factory=Deadline)
     # calibrate
     ranges: dict[str, QuantParams] = field(default_factory=dict)  # by site name
     moments: dict[str, Moments] = field(default_factory=dict)  # by weight name

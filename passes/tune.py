@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from ptqc.errors import Unsupported
 from ptqc.execute.onnxruntime import Runner
-from ptqc.notes import Level, Note
+from ptqc.notes import Level, Note, out_of_time
 from ptqc.passes.context import Context
 from ptqc.plan import Plan
 from ptqc.solutions import Tuned
@@ -29,6 +29,8 @@ def advanced(
     """The plan's numbers after every gradient step that lowered the held-back loss; else as they were, and why."""
     if find_spec("torch") is None:
         return tuned, [_declined("torch is not installed: pip install 'ptqc[torch]'")]
+    if not context.deadline.leaves(0):
+        return tuned, [out_of_time("no gradient steps")]
     if (share := _outputs_per_weight(model, context)) < ENOUGH:
         return tuned, [
             _declined(f"the samples' outputs hold {share:.2g} numbers for each weight, too few to learn from")

@@ -5,6 +5,7 @@ over the position of every code on its list of levels, a factor per weight scale
 loss is looked at several times on the way, and the best state is kept, which may be the one at the start.
 """
 
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
@@ -21,7 +22,7 @@ from ptqc.execute.torch.loss import output_loss as torch_loss
 from ptqc.execute.torch.quantized import QuantizedGraph, tensors_of
 from ptqc.execute.torch.types import tensor_of
 from ptqc.loss import OutputLoss, output_loss
-from ptqc.notes import Level, Note
+from ptqc.notes import Level, Note, out_of_time
 from ptqc.passes.base import Effect
 from ptqc.passes.context import Context
 from ptqc.passes.latent_codes import LatentCodes
@@ -63,16 +64,20 @@ class TuneOutputs:
                 found = [_numpy(graph.run(_tensors(feeds), weights, biases)) for feeds in held]
             return float(np.mean([loss(r, q) for r, q in zip(references, found, strict=True)]))
 
-        best, start = tuned, held_loss(tuned)
-        lowest = start
+        best, start, notes = tuned, held_loss(tuned), list[Note]()
+        lowest, began = start, time.monotonic()
         with context.progress.stage("tune outputs", self.looks) as stage:
-            for state in self._states(graph, context, tuned, loss):
+            for look, state in enumerate(self._states(graph, context, tuned, loss), 1):
                 if (found := held_loss(state)) < lowest:
                     best, lowest = state, found
                 stage.advance()
+                if look < self.looks and not context.deadline.leaves((time.monotonic() - began) / look):
+                    notes = [out_of_time(f"{look * self.steps // self.looks} of {self.steps} gradient steps")]
+                    break
         if best is tuned:
-            return tuned, [Note(self.name, "", "left as it was: the held-back loss did not fall", Level.SKIPPED)]
-        return best, [Note(self.name, "", f"held-back loss {start:.4g} before, {lowest:.4g} after, in {loss.unit}s")]
+            return tuned, [_unchanged(), *notes]
+        told = f"held-back loss {start:.4g} before, {lowest:.4g} after, in {loss.unit}s"
+        return best, [Note(self.name, "", told), *notes]
 
     def _states(self, graph: QuantizedGraph, context: Context, tuned: Tuned, loss: OutputLoss) -> Iterator[Tuned]:
         """The numbers after each part of the steps."""
@@ -148,6 +153,10 @@ class _State:
             weights[name] = Solution(old.form, codes, grids.storable(scale, np.ones_like(scale)), old.axis)
         biases = {name: bias.detach().numpy().copy() for name, bias in self.tensors()[1].items()}
         return Tuned(weights, {**self.start.biases, **biases})
+
+
+def _unchanged() -> Note:
+    return Note(TuneOutputs.name, "", "left as it was: the held-back loss did not fall", Level.SKIPPED)
 
 
 def _draws(samples: Samples, size: int, seed: int) -> Iterator[Samples]:

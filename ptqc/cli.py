@@ -172,6 +172,12 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
         help="light (default), or advanced: gradient steps too, kept where they lower the held-back loss (needs torch)",
     )
     parser.add_argument(
+        "--time-limit",
+        type=_seconds,
+        metavar="T",
+        help="90s, 5m or 1h: after it nothing more is begun that only improves the result",
+    )
+    parser.add_argument(
         "--labels",
         metavar="DATA",
         help="labelled samples to report top-1 accuracy on: an .npz with the inputs and `labels`, or a CSV of "
@@ -214,12 +220,18 @@ def _bits(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split(","))
 
 
+def _seconds(text: str) -> float:
+    from ptqc.deadline import parse_seconds
+
+    return parse_seconds(text)
+
+
 def _compile(options: argparse.Namespace) -> None:
     from ptqc.compiler import compile
     from ptqc.progress import for_terminal
 
     names = ("samples", "observer", "activations", "activation_limit", "loss", "bits", "allow_8bit", "seed", "pipeline")
-    given = _given(options, *names)
+    given = _given(options, *names, "time_limit")
     artifact = compile(
         options.model,
         calibration=options.calibration,
@@ -252,7 +264,7 @@ def _resolve(options: argparse.Namespace) -> None:
         cache=options.cache,
         pipeline=options.pipeline,
         progress=for_terminal(options.quiet),
-        **_given(options, *TARGET),
+        **_given(options, "time_limit", *TARGET),
     )
     _done(artifact, options)
 
@@ -325,4 +337,4 @@ def _bench(options: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run()

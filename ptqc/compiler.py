@@ -4,6 +4,7 @@ import tempfile
 import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,6 +17,7 @@ from ptqc.budget import Budget
 from ptqc.calibration.images import Preprocessing
 from ptqc.codegen.onnxruntime.intent import Intent
 from ptqc.codegen.onnxruntime.verify import verify
+from ptqc.deadline import Deadline
 from ptqc.errors import UsageError
 from ptqc.options import DEFAULT_CPU, CompileOptions, InstructionSet, Pipeline, TargetOptions
 from ptqc.plan import Plan, write_json
@@ -101,11 +103,12 @@ def resolve(
     cpu: InstructionSet = DEFAULT_CPU,
     allow_missing_target: bool = False,
     pipeline: Pipeline | None = None,
+    time_limit: float = 0.0,
     progress: Progress = SILENT,
 ) -> Artifact:
     """Another artifact from what an earlier compile measured: for another budget, or with a plan given as JSON.
 
-    pipeline: None takes that of the earlier compile.
+    pipeline: None takes that of the earlier compile. time_limit: see `ptqc.options.CompileOptions`.
     Raises UsageError when the measurements are not in the store any more.
     """
     started = time.monotonic()
@@ -117,7 +120,7 @@ def resolve(
     entry, chosen = earlier["measurements"], pipeline or earlier["options"]["pipeline"]
     store = Store(Path(cache) if cache is not None else default_folder())
     prepared, context, measured, notes = recall(store, entry, progress)
-    options = CompileOptions.of({**vars(measured), "pipeline": chosen})
+    options = CompileOptions.of({**vars(measured), "pipeline": chosen, "time_limit": time_limit})
     job = Job(prepared, context, options, (*prepared.notes, *notes), entry, limit, started)
     given = None if plan is None else Plan.from_json(plan, context.roles)
     with _one_blas_thread(), tempfile.TemporaryDirectory(prefix="ptqc-") as temporary:
@@ -151,7 +154,8 @@ def _finish(
 ) -> Artifact:
     """Fit, verify, judge, publish."""
     model, held_back = job.prepared.model, job.context.held_back
-    fitted = fit(model, job.context, job.options, job.limit, given)
+    context = replace(job.context, deadline=Deadline.after(job.options.time_limit, job.started))
+    fitted = fit(model, context, job.options, job.limit, given)
     with progress.stage("verify"):
         probes = list(held_back[:VERIFIED_SAMPLES])
         verified = verify(fitted.exported, fitted.lowered, Intent(model, fitted.plan, fitted.tuned), probes, job.limit)

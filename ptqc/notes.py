@@ -24,3 +24,11 @@ class Note:
     def __str__(self) -> str:
         where = f" {self.subject}:" if self.subject else ""
         return f"[{self.step}]{where} {self.message}"
+
+
+OUT_OF_TIME = "time-limit"
+
+
+def out_of_time(done: str) -> Note:
+    """That the time limit left something out. done: what there was time for."""
+    return Note(OUT_OF_TIME, "", f"cut short: there was time for {done}", Level.WARNING)

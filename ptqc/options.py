@@ -26,7 +26,7 @@ class CompileOptions:
     loss: how outputs are compared. bits: widths tried for weights. 8-bit weights on integer kernels can saturate on
     CPUs without VNNI, so they are used there only with allow_8bit. seed: of all draws. pipeline: "advanced" takes
     the best of more reconstructions and adds gradient steps (with torch), each kept only where it lowers the held-back
-    loss.
+    loss. time_limit: seconds after which nothing more is begun that only improves the result; 0: none.
     """
 
     samples: int = 256
@@ -38,6 +38,7 @@ class CompileOptions:
     allow_8bit: bool = False
     seed: int = 0
     pipeline: Pipeline = "light"
+    time_limit: float = 0.0
 
     def __post_init__(self) -> None:
         _one_of("observer", self.observer, get_args(Method))
@@ -50,6 +51,8 @@ class CompileOptions:
             raise UsageError(f"bits is {self.bits}; give widths from {NARROWEST} to {WIDEST}")
         if not 0 <= self.activation_limit < math.inf:
             raise UsageError(f"activation_limit is {self.activation_limit}; give a loss of 0 or more")
+        if not 0 <= self.time_limit < math.inf:
+            raise UsageError(f"time_limit is {self.time_limit}; give seconds, or 0 for no limit")
         if self.seed < 0:
             raise UsageError(f"seed is {self.seed}; it cannot be negative")
 

@@ -198,6 +198,17 @@ def test_resolve_with_the_same_budget_gives_the_same_artifact(small: Artifact, t
     assert contents(again) == contents(small)
 
 
+def test_a_time_limit_is_told_and_measurements_serve_both(small: Artifact, tmp_path: Path) -> None:
+    with quick():
+        short = ptqc.resolve(
+            small.folder, output=tmp_path / "out", budget="25%", cache=store_of(small), time_limit=1e-3
+        )
+    assert short.manifest["cut_short"]
+    assert not small.manifest["cut_short"]
+    assert short.manifest["measurements"] == small.manifest["measurements"]
+    assert "cut short" in short.summary()
+
+
 def test_resolve_with_a_plan_gives_its_model(small: Artifact, tmp_path: Path) -> None:
     plan = json.loads((small.folder / "plan.json").read_text())
     with quick():

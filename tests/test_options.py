@@ -14,7 +14,7 @@ def test_defaults_are_kept_where_nothing_is_given() -> None:
 
 
 def test_an_unknown_option_names_all_known_ones() -> None:
-    known = "samples, observer, activations, activation_limit, loss, bits, allow_8bit, seed, pipeline"
+    known = "samples, observer, activations, activation_limit, loss, bits, allow_8bit, seed, pipeline, time_limit"
     with pytest.raises(UsageError, match=rf"unknown option sede, turbo; known: {known}"):
         CompileOptions.of({"turbo": 1, "sede": 2, "seed": 3})
 
@@ -34,6 +34,8 @@ def test_an_unknown_option_names_all_known_ones() -> None:
         ({"activation_limit": float("nan")}, "activation_limit is nan"),
         ({"activation_limit": float("inf")}, "activation_limit is inf"),
         ({"seed": -1}, "seed is -1; it cannot be negative"),
+        ({"time_limit": -1}, "time_limit is -1; give seconds"),
+        ({"time_limit": float("nan")}, "time_limit is nan; give seconds"),
     ],
 )
 def test_bad_values_are_refused(given: dict[str, Any], message: str) -> None:

@@ -16,7 +16,7 @@ from ptqc.budget import Budget
 from ptqc.codegen.onnxruntime.verify import Verified
 from ptqc.formats import integer
 from ptqc.memory import peak_memory_mb
-from ptqc.notes import Level, Note
+from ptqc.notes import OUT_OF_TIME, Level, Note
 from ptqc.options import CompileOptions
 from ptqc.passes.context import Context
 from ptqc.plan import Plan
@@ -71,6 +71,7 @@ def manifest(job: Job, fitted: Fitted, verified: Verified, judged: Judged) -> di
             "oldest_onnxruntime": oldest_runtime(proto.opset_import[0].version, proto.ir_version),
         },
         "allocation": _allocation(job, fitted),
+        "cut_short": any(note.step == OUT_OF_TIME for note in fitted.notes),
         "weights_by_format": dict(weights),
         "float_operators": dict(operators),
         "activation_loss": job.context.activation_loss,

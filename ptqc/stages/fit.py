@@ -1,5 +1,6 @@
 """From measurements and a limit to a packed file that keeps it: allocate, reconstruct, lower, pack, weigh."""
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -15,7 +16,7 @@ from ptqc.formats import Format
 from ptqc.layers import Layer, Weight
 from ptqc.lowered import Lowered
 from ptqc.nodes import constant
-from ptqc.notes import Note
+from ptqc.notes import Note, out_of_time
 from ptqc.options import CompileOptions, Pipeline
 from ptqc.passes.context import Context
 from ptqc.passes.lower import Lower
@@ -124,12 +125,13 @@ def _built(
     limit: int | None,
 ) -> Fitted:
     """The best of a plan's reconstructions that keep the limit; the smallest one where none does."""
-    tries, notes = _tries(model, context, options, plan), list[Note]()
+    tries, notes = _tries(model, context, options, plan)
     within = [built for built in tries if limit is None or len(built[-1].data) <= limit]
     smallest = min(tries, key=lambda built: len(built[-1].data))
     tuned, lowered, exported = _best(model, context, options, within) if within else smallest
     if within and options.pipeline == "advanced":
-        tuned, notes = advanced(model, context, plan, tuned, options.loss)
+        tuned, more = advanced(model, context, plan, tuned, options.loss)
+        notes += more
         lowered, exported = packed(model, plan, tuned)
     return Fitted(plan, tuned, allocation, problem, lowered, exported, problem.size(plan.formats), tuple(notes))
 
@@ -137,12 +139,16 @@ def _built(
 _Built = tuple[Tuned, Lowered, Exported]
 
 
-def _tries(model: ir.Model, context: Context, options: CompileOptions, plan: Plan) -> list[_Built]:
+def _tries(model: ir.Model, context: Context, options: CompileOptions, plan: Plan) -> tuple[list[_Built], list[Note]]:
     """A plan's reconstructions from several draws of the data: below 4 bits their losses differ by half and more."""
-    draws, tuned = range(TRIES[options.pipeline]), list[Tuned]()
-    for first in draws[::DRAWS_AT_ONCE]:
-        tuned += reconstruct_all(model, context, plan, draws[first : first + DRAWS_AT_ONCE])
-    return [(numbers, *packed(model, plan, numbers)) for numbers in tuned]
+    draws, tuned, began = range(TRIES[options.pipeline]), list[Tuned](), time.monotonic()
+    for done, first in enumerate(draws[::DRAWS_AT_ONCE]):
+        if done and not context.deadline.leaves((time.monotonic() - began) / done):
+            break
+        together = DRAWS_AT_ONCE if context.deadline.leaves(0) else 1
+        tuned += reconstruct_all(model, context, plan, draws[first : first + together])
+    notes = [] if len(tuned) == len(draws) else [out_of_time(f"{len(tuned)} of {len(draws)} reconstructions")]
+    return [(numbers, *packed(model, plan, numbers)) for numbers in tuned], notes
 
 
 def _best(model: ir.Model, context: Context, options: CompileOptions, found: Sequence[_Built]) -> _Built:

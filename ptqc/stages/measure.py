@@ -28,6 +28,8 @@ from ptqc.store import Entry, Store
 MODEL, SAMPLES = "model.onnx", "samples"
 # Raised when what is measured, or how, changes, so that old entries are not taken for new ones.
 MEASUREMENT_VERSION = 3
+# Options that measuring does not look at.
+FITTING = ("pipeline", "time_limit")
 
 
 def measure(
@@ -96,7 +98,7 @@ def _key(prepared: Prepared, options: CompileOptions) -> Mapping[str, Any]:
         "libraries": {"onnxruntime": ort.__version__, "numpy": np.__version__, "onnx_ir": ir.__version__},
         "model": prepared.origin.digest,
         "calibration": prepared.samples.digest,
-        "options": {name: value for name, value in options.to_json().items() if name != "pipeline"},
+        "options": {name: value for name, value in options.to_json().items() if name not in FITTING},
     }
 
 

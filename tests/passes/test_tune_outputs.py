@@ -8,6 +8,7 @@ from graphs import noise, parse
 from lowering import CONSTANTS, RESIDUAL
 from test_reconstruct import error, measured, plan_of, table
 
+from ptqc.deadline import Deadline
 from ptqc.execute.onnxruntime import Feeds
 from ptqc.formats import integer
 from ptqc.passes.context import Context
@@ -97,3 +98,11 @@ def test_outputs_that_no_gradient_reaches(tmp_path: Path) -> None:
     plan = plan_of(context, integer(3))
     before = table(context, plan, model)
     assert QUICK.apply(model, context, plan, before)[0] is before
+
+
+def test_a_deadline_ends_the_steps_at_the_next_look(
+    residual: ir.Model, context: Context, start: tuple[Plan, Tuned]
+) -> None:
+    plan, before = start
+    _, notes = QUICK.apply(residual, replace(context, deadline=Deadline(0.0)), plan, before)
+    assert notes[-1].message == "cut short: there was time for 10 of 40 gradient steps"

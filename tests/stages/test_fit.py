@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from compiling import Measured, measure_residual
 
+from ptqc.deadline import Deadline
 from ptqc.errors import Infeasible, UsageError
 from ptqc.formats import FLOAT16, Family, Format
 from ptqc.passes.reconstruct import Reconstruct
@@ -115,3 +116,12 @@ def test_the_best_of_several_reconstructions_is_taken(measured: Measured, monkey
             alone.append(loss(measured.fit(6_200).exported.data))
     assert best == min(alone)
     assert len(set(alone)) > 1
+
+
+def test_a_time_limit_leaves_out_further_reconstructions(measured: Measured) -> None:
+    late = replace(measured.context, deadline=Deadline(0.0))
+    fitted = replace(measured, context=late).fit(6_200)
+    assert [str(note) for note in fitted.notes] == [
+        f"[time-limit] cut short: there was time for 1 of {TRIES['light']} reconstructions"
+    ]
+    assert not measured.fit(6_200).notes
