@@ -1,0 +1,121 @@
+"""The same model, samples and options give the same bytes, whatever else differs."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from compiling import residual, samples
+
+VOLATILE = "run.json"
+NAMED = ("manifest.json", "report.html")  # they name the model
+OPTIONS = ("--budget", "25%", "--quiet")
+
+
+@dataclass(frozen=True)
+class Variation:
+    """What differs from a compile in a folder of its own with an empty cache."""
+
+    environment: Mapping[str, str] = field(default_factory=dict)
+    place: str = "place"
+    model: str = "model.onnx"
+    absolute: bool = False
+    umask: int = 0o022
+    one_processor: bool = False
+    cache: str = "empty"
+    interpreter: tuple[str, ...] = ()
+
+
+VARIATIONS = {
+    "one processor": Variation(one_processor=True),
+    "hash seed": Variation({"PYTHONHASHSEED": "4711"}),
+    "no hash seed": Variation({"PYTHONHASHSEED": "0"}),
+    "folder": Variation(place="a b/c'd/ütf-8 \u65e5\u672c"),
+    "absolute path": Variation(absolute=True),
+    "renamed input": Variation(model="other name.onnx"),
+    "locale": Variation({"LC_ALL": "tr_TR.UTF-8", "LANG": "tr_TR.UTF-8"}),
+    "plain locale": Variation({"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}),
+    "time zone": Variation({"TZ": "Pacific/Kiritimati"}),
+    "umask": Variation(umask=0o077),
+    "threads of the libraries": Variation({"OPENBLAS_NUM_THREADS": "7", "OMP_NUM_THREADS": "3"}),
+    "one thread of the libraries": Variation({"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}),
+    "warm cache": Variation(cache="warm"),
+    "killed before": Variation(cache="killed"),
+    "other temporary and home folders": Variation({"TMPDIR": "tmp", "HOME": "home"}),
+    "optimized interpreter": Variation(interpreter=("-OO",)),
+}
+SAMPLE = ("one processor", "killed before")
+
+
+def compile_in(
+    folder: Path, variation: Variation, output: str = "out", options: Sequence[str] = ()
+) -> subprocess.Popen[bytes]:
+    place = folder / variation.place
+    place.mkdir(parents=True, exist_ok=True)
+    onnx.save(residual(), place / variation.model)
+    np.savez(place / "samples.npz", x=samples(3, 8, 8))
+    own = {
+        name: str(place / value) if name in ("TMPDIR", "HOME") else value
+        for name, value in variation.environment.items()
+    }
+    for name in {"TMPDIR", "HOME"} & set(own):
+        Path(own[name]).mkdir(exist_ok=True)
+    start = place if variation.absolute else Path()
+    command = [sys.executable, *variation.interpreter, "-m", "ptqc", "compile", str(start / variation.model)]
+    command += ["--calibration", str(start / "samples.npz"), "-o", output, "--cache", "cache", *OPTIONS, *options]
+
+    def prepare() -> None:
+        os.umask(variation.umask)
+        if variation.one_processor:
+            os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+
+    return subprocess.Popen(command, cwd=place, env={**os.environ, **own}, stderr=subprocess.PIPE, preexec_fn=prepare)
+
+
+def files(folder: Path, variation: Variation) -> dict[str, bytes]:
+    """Contents by name; where the model has another name, without those that hold it."""
+    left_out = (VOLATILE, *NAMED) if variation.model != Variation.model else (VOLATILE,)
+    out = folder / variation.place / "out"
+    return {path.name: path.read_bytes() for path in out.iterdir() if path.name not in left_out}
+
+
+@pytest.fixture(scope="module")
+def usual(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("usual")
+    process = compile_in(folder, Variation())
+    assert process.communicate() == (None, b"")
+    return folder
+
+
+@pytest.mark.parametrize("name", [n if n in SAMPLE else pytest.param(n, marks=pytest.mark.slow) for n in VARIATIONS])
+def test_the_same_bytes(name: str, usual: Path, tmp_path: Path) -> None:
+    variation = VARIATIONS[name]
+    if variation.cache == "killed":
+        process = compile_in(tmp_path, variation)
+        time.sleep(3)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        shutil.rmtree(tmp_path / variation.place / "out", ignore_errors=True)
+    elif variation.cache == "warm":
+        process = compile_in(tmp_path, variation, "before")
+        assert process.communicate() == (None, b"")
+    process = compile_in(tmp_path, variation)
+    assert process.communicate() == (None, b"")
+    found, wanted = files(tmp_path, variation), files(usual, Variation())
+    assert len(found) >= len(wanted) - len(NAMED)
+    assert found == {name: wanted[name] for name in found}
+
+
+def test_what_matters_changes_the_bytes(usual: Path, tmp_path: Path) -> None:
+    """The comparison sees a difference: another seed."""
+    process = compile_in(tmp_path, Variation(), options=("--seed", "1"))
+    assert process.communicate() == (None, b"")
+    assert files(tmp_path, Variation())["manifest.json"] != files(usual, Variation())["manifest.json"]
