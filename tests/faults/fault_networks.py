@@ -111,6 +111,7 @@ def image() -> onnx.ModelProto:
 def words() -> onnx.ModelProto:
     return proto(
         WORDS,
+        18,
         **{f"w{i}": weight(16, 16, seed=i) for i in (1, 2, 3, 4)},
         b4=weight(16, seed=5),
         embedding=weight(64, 16),
@@ -122,12 +123,12 @@ def words() -> onnx.ModelProto:
 
 def small() -> onnx.ModelProto:
     weights = {"w1": weight(8, 8, 3, 3), "w2": weight(8, 8, seed=1), "w3": weight(8, 8, seed=2)}
-    return proto(SMALL, **weights, **{f"b{i}": weight(8, seed=10 + i) for i in (1, 2, 3)})
+    return proto(SMALL, 18, **weights, **{f"b{i}": weight(8, seed=10 + i) for i in (1, 2, 3)})
 
 
 def half() -> onnx.ModelProto:
     arrays = {"w": weight(8, 8), "b": weight(8, seed=1), "v": weight(8, 8, seed=2)}
-    return proto(HALF, **{name: array.astype(np.float16) for name, array in arrays.items()})
+    return proto(HALF, 18, **{name: array.astype(np.float16) for name, array in arrays.items()})
 
 
 def _networks() -> dict[str, Network]:
