@@ -5,7 +5,7 @@ kernels, less a little for the loss it costs, subject to Σ (loss of each quanti
 whole, and where its true loss exceeds the limit (losses only roughly add up) the limit of the sum is tightened.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -47,18 +47,12 @@ class ChooseActivations:
         """Set quantized and activation_loss of the context."""
         if self.activations == "float" or not context.sites:
             return [Note(self.name, "", "all activations stay float")]
-        sites = list(context.sites)
-        slicer = Slicer(model)
-        batches = list(context.held_back[:CHECKED_SAMPLES].batches(BATCH))
-        reference = run_quantized(slicer, batches, {})
-        loss = output_loss(model, reference, self.loss)
+        sites, checked = list(context.sites), Checked(model, context, self.loss)
         limit = target = self.limit or LIMITS[context.loss_unit]
         for _ in range(ATTEMPTS):
             if self.activations == "auto":
                 sites = _within(context, limit)
-            params = source_params(sites, context.ranges)
-            outputs = run_quantized(slicer, batches, params)
-            found = float(np.mean([loss(r, q) for r, q in zip(reference, outputs, strict=True)]))
+            found = checked.loss_of(source_params(sites, context.ranges))
             if self.activations == "integer" or found <= target:
                 break
             spent = sum(context.site_losses.get(site.name, 0.0) for site in sites)
@@ -70,7 +64,22 @@ class ChooseActivations:
         return _float_layers(context, self.name)
 
 
-def source_params(sites: list[Site], ranges: Mapping[str, QuantParams]) -> dict[str, QuantParams]:
+class Checked:
+    """Held-back samples on which a choice of activations is run whole, with float weights."""
+
+    def __init__(self, model: ir.Model, context: Context, loss: str) -> None:
+        self._slicer = Slicer(model)
+        self._batches = list(context.held_back[:CHECKED_SAMPLES].batches(BATCH))
+        self._reference = run_quantized(self._slicer, self._batches, {})
+        self._loss = output_loss(model, self._reference, loss)
+
+    def loss_of(self, params: Mapping[str, QuantParams]) -> float:
+        """Mean loss with the tensors in `params` rounded."""
+        outputs = run_quantized(self._slicer, self._batches, params)
+        return float(np.mean([self._loss(r, q) for r, q in zip(self._reference, outputs, strict=True)]))
+
+
+def source_params(sites: Sequence[Site], ranges: Mapping[str, QuantParams]) -> dict[str, QuantParams]:
     """Source tensor -> parameters, for the tensors at which values are rounded."""
     return {source: ranges[site.name] for site in sites for source in site.sources}
 

@@ -17,6 +17,7 @@ import onnxruntime as ort
 from ptqc.execute.onnxruntime import session_options
 from ptqc.nodes import constant, input_of, integer, nodes_of, rank
 from ptqc.notes import Note
+from ptqc.operators import RANDOM
 from ptqc.passes.base import Effect, RewriteContext
 from ptqc.passes.branches import inline_constant_branches
 from ptqc.passes.graph_tools import bypass, fix_value, infer_shapes, insert_before, remove_dead
@@ -26,8 +27,6 @@ from ptqc.passes.known_sizes import fold_known_sizes
 MAX_BYTES = 1 << 20
 MAX_INPUT_BYTES = 64 << 20  # a large weight may be transposed, but not at any cost in time
 MAX_ROUNDS = 8
-
-RANDOM = ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli")
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ class Lower:
         builder.build()
         integer = {name: kernel.op_type for name, kernel in plan.integer.items()}
         codes = {tensor: str(value.name) for tensor, value in builder.codes.items()}
-        return Lowered(builder.model, builder.formats, integer, codes, builder.layer_constants)
+        return Lowered(builder.model, builder.formats, integer, codes, builder.layer_constants, builder.weights)
 
 
 @dataclass
@@ -61,6 +61,7 @@ class _Builder:
     real: dict[str, ir.Value] = field(default_factory=dict)
     formats: dict[str, Format] = field(default_factory=dict)
     layer_constants: dict[str, str | None] = field(default_factory=dict)
+    weights: dict[str, str] = field(default_factory=dict)
     mark: str = "/"  # between a name of the model and what is said about it; no name of the model has it there
 
     def __post_init__(self) -> None:
@@ -250,6 +251,7 @@ class _Builder:
         weight = self._dequantized(codes, scale, layer.channel_axis, f"{layer.name}{self.mark}weight", node)
         node.replace_input_with(1, weight)
         self.layer_constants[str(weight.name)] = None if bias is None else f"{layer.name}{self.mark}bias"
+        self.weights[str(weight.name)] = layer.name
         if bias is not None:
             products = accumulator_scale(x, scale)
             integers = bias_codes(bias, products, None if y is None else y.scale)
@@ -280,6 +282,7 @@ class _Builder:
         """A weight for operators that compute in float, made once in front of all nodes."""
         if name not in self.real:
             self.real[name] = self._real_weight(name, solution, self.model.graph[0])
+            self.weights[str(self.real[name].name)] = name
         return self.real[name]
 
     def _real_weight(self, name: str, solution: Solution, before: ir.Node) -> ir.Value:

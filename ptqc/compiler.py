@@ -32,6 +32,7 @@ from ptqc.stages.labels import read_labels
 from ptqc.stages.measure import measure, recall
 from ptqc.stages.native import build_targets, check_target
 from ptqc.stages.prepare import gather, prepare
+from ptqc.stages.promises import check_activations, check_documents
 from ptqc.store import Store, default_folder
 
 VERIFIED_SAMPLES = 4
@@ -158,6 +159,7 @@ def _finish(
     fitted = fit(model, context, job.options, job.limit, given)
     with progress.stage("verify"):
         probes = list(held_back[:VERIFIED_SAMPLES])
+        check_activations(model, job.context, fitted.plan, job.options.loss)
         verified = verify(fitted.exported, fitted.lowered, Intent(model, fitted.plan, fitted.tuned), probes, job.limit)
     native = build_targets(fitted, probes, targets, store, progress)
     judged = judge(model, fitted.exported.data, held_back, job.options.loss, evaluate, progress)
@@ -168,6 +170,7 @@ def _finish(
         "targets": dict(native.documents),
     }
     sensitivity, plan = documents.sensitivity(job, fitted), fitted.plan.to_json()
+    check_documents(manifest, plan, fitted)
     files = {
         artifact.MODEL: fitted.exported.data,
         artifact.PLAN: write_json(plan).encode(),

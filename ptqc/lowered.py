@@ -1,7 +1,7 @@
 """The one lowered graph, as passes hand it to the code generators."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
@@ -14,7 +14,8 @@ class Lowered:
 
     formats: name of an initializer of weight codes -> its storage format. integer: names of the original nodes that the
     plan puts on integer kernels -> their operator. codes: quantized tensor -> name of its codes. layer_constants:
-    dequantized weight of each integer layer -> its dequantized bias.
+    dequantized weight of each integer layer -> its dequantized bias. weights: real value of a packed weight -> the
+    integer layer that it is made for, or the weight where it is made once.
     """
 
     model: ir.Model
@@ -22,3 +23,4 @@ class Lowered:
     integer: Mapping[str, str]
     codes: Mapping[str, str]
     layer_constants: Mapping[str, str | None]
+    weights: Mapping[str, str] = field(default_factory=dict)

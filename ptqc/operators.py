@@ -32,6 +32,10 @@ UNARY = frozenset(("AveragePool", "GlobalAveragePool", "LeakyRelu", "Sigmoid"))
 LAYERS = frozenset(("Conv", "Gemm", "MatMul"))
 # Layers that ONNX Runtime computes on codes even when the output stays float.
 FLOAT_OUTPUT = frozenset(("Gemm", "MatMul"))
+# Operators that give another output at every run.
+RANDOM = frozenset(
+    ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli")
+)
 
 
 def is_float(value: ir.Value) -> bool:

@@ -1,13 +1,14 @@
-"""What a plan asks of every integer kernel, computed without the lowered graph, against what the written file gives.
+"""What a plan asks of every operator, computed without the lowered graph, against what the written file gives.
 
-A tensor that no kernel makes must be rounded as the plan says. Each kernel gets the codes that the file computed; the
-float model's operator, on those codes dequantized by the plan and with the tuned weight and bias, then gives the
-codes to expect. Biases may be stored a little coarser than in whole steps, so some codes differ by one, but none by
-more and not most of them: a wrong zero point shifts all.
+Each operator of the float model gets the values that the file computed, codes dequantized by the plan, and the tuned
+weight and bias; what it makes of them is what the file must have. Biases may be stored a little coarser than in whole
+steps, so some codes differ by one, but none by more and not most of them: a wrong zero point shifts all. A tensor that
+no integer kernel makes must also be rounded as the plan says.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import onnx_ir as ir
@@ -17,14 +18,13 @@ from ptqc.errors import VerificationError
 from ptqc.execute.walk import Slicer
 from ptqc.integer import dequantize, quantize
 from ptqc.layers import Layer
-from ptqc.operators import absorbs, clip_bounds
+from ptqc.operators import RANDOM, absorbs, clip_bounds
 from ptqc.plan import Plan
-from ptqc.sites import Kernel
-from ptqc.solutions import Tuned
+from ptqc.solutions import Solution, Tuned
 
 LARGEST_STEP = 1
 LARGEST_SHARE = 0.5
-FLOAT_TOLERANCE = 2e-3  # of the output's largest magnitude, for layers whose output stays float
+FLOAT_TOLERANCE = 2e-3  # of the output's largest magnitude, for operators whose output stays float
 
 Values = Mapping[str, np.ndarray]
 
@@ -43,64 +43,110 @@ class Intent:
         sites = [site for site in self.plan.sites if site.name in self.plan.activations]
         return [name for site in sites for name in site.sources if name not in made]
 
-    def tensors(self) -> list[str]:
-        """What `check` looks at as codes (as a float output where a kernel leaves it float)."""
-        kernels = self.plan.integer.values()
-        return sorted({*self.rounded(), *(name for kernel in kernels for name in (*kernel.inputs, kernel.output))})
+    def floating(self) -> list[str]:
+        """The tensors that the plan leaves as they are, in order of appearance."""
+        values = [*self.model.graph.inputs, *(value for node in self.model.graph for value in node.outputs)]
+        return [str(v.name) for v in values if v.name and v.name not in self.plan.params and _is_tensor(v)]
+
+    def solution(self, place: str) -> Solution:
+        """The numbers of a weight, or of the weight of an integer layer as its bias allows them."""
+        layer = self._layers.get(place)
+        if layer is None:
+            return self.tuned.weights[place]
+        solution, bias = self.tuned.weights[layer.weight], self.tuned.biases.get(layer.name)
+        return solution if bias is None else replace(solution, scale=self._scale(layer, bias))
 
     def check(self, values: Values, reals: Values) -> int:
-        """Compare all; the number of kernels. values: `tensors`; reals: `rounded` before they are rounded.
+        """Compare all; the number of operators. values: of quantized tensors their codes, else as they are; those that
+        the file does not have are left out. reals: `rounded` before they are rounded.
 
         Raises VerificationError.
         """
         for name, real in reals.items():
             self._compare("QuantizeLinear", name, real, values[name])
-        slicer = Slicer(self.model)
-        places = {name: place for place, node in enumerate(slicer.nodes) for name in node.output}
-        nodes = {str(node.outputs[0].name): node for node in self.model.graph}
-        for kernel in self.plan.integer.values():
-            wanted = self._wanted(kernel, slicer, places[kernel.node], values)
-            if kernel.output != kernel.node:
-                wanted = _activated(nodes[kernel.node], wanted)
-            self._compare(kernel.op_type, kernel.output, wanted, values[kernel.output])
-        return len(self.plan.integer)
+        slicer, checked = Slicer(self.model), set[str]()
+        for place, node in enumerate(self.model.graph):
+            read = [name for name in slicer.reads[place] if not slicer.is_constant(name)]
+            if (
+                node.op_type not in RANDOM
+                and all(name in values for name in read)
+                and any(map(_is_tensor, node.outputs))
+            ):
+                self._check_node(node, slicer, place, {name: self._real(name, values[name]) for name in read}, values)
+                checked.add(str(node.outputs[0].name))
+        if missing := [name for name in self.plan.integer if name not in checked]:
+            raise VerificationError(f"the file has not all that the integer kernels {missing[:5]} read")
+        return len(checked)
 
-    def _wanted(self, kernel: Kernel, slicer: Slicer, place: int, values: Values) -> np.ndarray:
-        """The operator's float output on dequantized codes."""
-        feeds = {name: dequantize(values[name], self.plan.params[name]) for name in kernel.inputs}
-        layer = next((layer for layer in self.plan.layers if layer.name == kernel.node), None)
-        constants = self._constants(layer) if layer is not None else {}
-        found = slicer.session([place], feeds, [kernel.node], constants).run(None, feeds)[0]
+    def _real(self, name: str, value: np.ndarray) -> np.ndarray:
+        params = self.plan.params.get(name)
+        return value if params is None else dequantize(value, params)
+
+    def _check_node(self, node: ir.Node, slicer: Slicer, place: int, feeds: Values, values: Values) -> None:
+        """One operator's outputs, or what the activation makes of it where that one is absorbed."""
+        outputs = {str(v.name): v for v in node.outputs if v.name and _is_tensor(v)}
+        activation = absorbs(node)
+        for name, wanted in self._wanted(slicer, place, feeds, list(outputs)).items():
+            if name in values:
+                self._compare(node.op_type, name, wanted, values[name])
+            elif activation is not None and (settled := str(activation.outputs[0].name)) in values:
+                self._compare(node.op_type, settled, _activated(activation, wanted), values[settled])
+            elif outputs[name].uses() or outputs[name].is_graph_output():
+                raise VerificationError(f"{node.op_type} {name}: the file does not have it")
+
+    def _wanted(self, slicer: Slicer, place: int, feeds: Values, outputs: list[str]) -> dict[str, np.ndarray]:
+        """The operator's float outputs."""
+        layer = self._by_output.get(slicer.nodes[place].output[0])
+        constants = {name: self.tuned.weights[name].weight for name in slicer.reads[place] & self._tables}
+        if layer is not None:
+            constants |= self._constants(layer)
+        results = slicer.session([place], feeds, outputs, constants).run(None, dict(feeds))
+        found = dict(zip(outputs, results, strict=True))
         if layer is not None and layer.bias is None and (bias := self._bias(layer)) is not None:
-            found = found + layer.over_output(bias)
-        return np.asarray(found)
+            found[layer.name] = found[layer.name] + layer.over_output(bias)
+        return found
+
+    @cached_property
+    def _by_output(self) -> Mapping[str, Layer]:
+        return {layer.name: layer for layer in self.plan.layers}
+
+    @cached_property
+    def _layers(self) -> Mapping[str, Layer]:
+        """Those on integer kernels."""
+        return {name: layer for name, layer in self._by_output.items() if name in self.plan.integer}
+
+    @cached_property
+    def _tables(self) -> set[str]:
+        return {weight.name for weight in self.plan.weights if not weight.layers}
 
     def _scale(self, layer: Layer, bias: np.ndarray) -> np.ndarray:
         return usable_scale(self.tuned.weights[layer.weight].scale, bias, self.plan.params[layer.input])
 
     def _bias(self, layer: Layer) -> np.ndarray | None:
-        """The tuned bias in whole steps of the accumulator, which few large weights make coarse."""
+        """The tuned bias; of a kernel in whole steps of the accumulator, which few large weights make coarse."""
         bias = self.tuned.biases.get(layer.name)
-        if bias is None:
-            return None
+        if bias is None or layer.name not in self._layers:
+            return bias
         step = accumulator_scale(self.plan.params[layer.input], self._scale(layer, bias))
         return np.asarray(np.rint(bias / step) * step, np.float32)
 
     def _constants(self, layer: Layer) -> dict[str, np.ndarray]:
-        solution, bias = self.tuned.weights[layer.weight], self._bias(layer)
-        if bias is None:
-            return {layer.weight: solution.weight}
-        weight = replace(solution, scale=self._scale(layer, bias)).weight
-        return {layer.weight: weight} if layer.bias is None else {layer.weight: weight, layer.bias: bias}
+        weight, bias = (
+            self.solution(layer.name if layer.name in self._layers else layer.weight).weight,
+            self._bias(layer),
+        )
+        return {layer.weight: weight} | ({} if bias is None or layer.bias is None else {layer.bias: bias})
 
     def _compare(self, op_type: str, tensor: str, wanted: np.ndarray, found: np.ndarray) -> None:
-        """wanted: real values; found: their codes, or real values where the plan has no parameters for the tensor."""
+        """wanted: real values; found: their codes, or values where the plan has no parameters for the tensor."""
         where, params = f"{op_type} {tensor}", self.plan.params.get(tensor)
         if params is None:
-            distance = float(np.abs(wanted - found).max(initial=0.0) / max(np.abs(wanted).max(initial=0.0), 1e-30))
+            distance = _distance(wanted, found)
             if not distance <= FLOAT_TOLERANCE:
                 raise VerificationError(f"{where} differs from what the plan asks by {distance:.1%} of its size")
             return
+        if wanted.shape != found.shape:
+            raise VerificationError(f"{where} has the shape {found.shape}; the plan asks for {wanted.shape}")
         steps = np.abs(quantize(wanted, params).astype(int) - found)
         largest, share = int(steps.max(initial=0)), float(np.mean(steps > 0)) if steps.size else 0.0
         if largest > LARGEST_STEP or share > LARGEST_SHARE:
@@ -109,8 +155,26 @@ class Intent:
             )
 
 
-def _activated(node: ir.Node, values: np.ndarray) -> np.ndarray:
-    """The output behind the activation that the kernel absorbs."""
-    activation = absorbs(node)
-    bounds = clip_bounds(activation) if activation is not None else None
+def _is_tensor(value: ir.Value) -> bool:
+    """Whether a value is known to hold numbers."""
+    return isinstance(value.type, ir.TensorType) and value.dtype is not None and value.dtype != ir.DataType.STRING
+
+
+def _distance(wanted: np.ndarray, found: np.ndarray) -> float:
+    """Largest difference over the largest magnitude; infinite where shapes, whole numbers or NaN differ."""
+    if wanted.shape != found.shape or wanted.dtype != found.dtype:
+        return np.inf
+    differ = (wanted != found) & ~((wanted != wanted) & (found != found))
+    if not differ.any():
+        return 0.0
+    if wanted.dtype.kind != "f":
+        return np.inf
+    finite = np.abs(wanted[np.isfinite(wanted)].astype(np.float64))
+    gap = np.abs(wanted[differ].astype(np.float64) - found[differ])
+    return float(gap.max() / max(finite.max(initial=0.0), 1e-30))
+
+
+def _activated(activation: ir.Node, values: np.ndarray) -> np.ndarray:
+    """The output behind an activation that an operator absorbs."""
+    bounds = clip_bounds(activation)
     return values if bounds is None else np.clip(values, *bounds)

@@ -1,8 +1,9 @@
 """The checks that a written file passes before it is delivered.
 
-Checker and load; census: every node that the plan makes integer is an integer kernel; parity: every kernel, given the
-integers that ONNX Runtime gave it, yields exactly the reference's integers, and up to rounding what the plan asks of
-it; agreement of the outputs with the unpacked graph run without any optimization; size.
+Size; checker; inputs and outputs as in the model; census: every node that the plan makes integer is an integer kernel;
+stored: every weight is, bit by bit, what was tuned, in the format of the plan; parity: every kernel, given the integers
+that ONNX Runtime gave it, yields exactly the reference's integers; intent: every operator, kernels and others, gives up
+to rounding what the plan asks of it; agreement of the outputs with the unpacked graph run without any optimization.
 """
 
 import time
@@ -16,7 +17,7 @@ import onnx_ir as ir
 import onnxruntime as ort
 
 from ptqc.agreement import allowed, relative
-from ptqc.codegen.onnxruntime import parity
+from ptqc.codegen.onnxruntime import parity, stored
 from ptqc.codegen.onnxruntime.census import Census, take
 from ptqc.codegen.onnxruntime.export import Exported
 from ptqc.codegen.onnxruntime.intent import Intent
@@ -35,6 +36,8 @@ class Verified:
     kernels_compared: int
     codes_compared: int
     kernels_as_planned: int
+    operators_as_planned: int
+    weights_as_tuned: int
     output_difference: float
     load_seconds: float
 
@@ -57,11 +60,15 @@ def verify(
     if limit is not None and len(data) > limit:
         raise VerificationError(f"the file has {len(data):,} bytes, over the budget of {limit:,}")
     _check(exported.proto)
+    _same_interface(exported.proto, intent.model)
+    _same_decisions(lowered, intent.plan)
     census, seconds = _census(exported, lowered, intent.plan)
+    weights = stored.check(exported, lowered, intent)
     kernels, codes = parity.compare(exported.proto, lowered, samples[:1], exported.renamed)
-    as_planned = _as_planned(exported, lowered, intent, samples[0])
+    operators = _as_planned(exported, lowered, intent, samples[0])
     difference = _agreement(data, lowered, intent.model, samples)
-    return Verified(census.operators, len(intent.plan.integer), kernels, codes, as_planned, difference, seconds)
+    integer = len(intent.plan.integer)
+    return Verified(census.operators, integer, kernels, codes, integer, operators, weights, difference, seconds)
 
 
 def _check(proto: onnx.ModelProto) -> None:
@@ -89,18 +96,33 @@ def _census(exported: Exported, lowered: Lowered, plan: Plan) -> tuple[Census, f
     return census, time.monotonic() - started
 
 
+def _same_interface(proto: onnx.ModelProto, model: ir.Model) -> None:
+    wanted, found = ir.to_proto(model).graph, proto.graph
+    for given, kept in ((wanted.input, found.input), (wanted.output, found.output)):
+        if list(given) != list(kept):
+            names = ", ".join(value.name for value in kept)
+            raise VerificationError(f"the file's interface ({names}) is not that of the model")
+
+
+def _same_decisions(lowered: Lowered, plan: Plan) -> None:
+    """What is quantized and what computes on integers is what the plan says."""
+    for what, done, planned in (("quantized", lowered.codes, plan.params), ("integer", lowered.integer, plan.integer)):
+        if different := sorted(set(done) ^ set(planned)):
+            raise VerificationError(f"{', '.join(different[:5])}: {what} in the file or in the plan, but not in both")
+
+
 def _as_planned(exported: Exported, lowered: Lowered, intent: Intent, feeds: Feeds) -> int:
-    """Kernels that give what the plan asks of them, which must be all."""
+    """Operators that give what the plan asks of them, which must be all."""
     renamed = exported.renamed
-    codes = {name: renamed[lowered.codes.get(name, name)] for name in intent.tensors()}
+    values = {name: renamed[codes] for name, codes in lowered.codes.items()}
+    values |= {name: renamed[name] for name in intent.floating() if name in renamed}
     # A graph output that is rounded is made under another name.
     reals = {name: renamed[f"{name}/float" if f"{name}/float" in renamed else name] for name in intent.rounded()}
-    taps = sorted({*codes.values(), *reals.values()} - feeds.keys())
-    if not taps:
-        return 0
-    found = {**feeds, **Runner(exported.proto, taps).run(feeds, taps)}
-    values = {name: found[short] for name, short in codes.items()}
-    return intent.check(values, {name: found[short] for name, short in reals.items()})
+    taps = sorted({*values.values(), *reals.values()} - feeds.keys())
+    found = {**feeds, **(Runner(exported.proto, taps).run(feeds, taps) if taps else {})}
+    return intent.check(
+        {name: found[short] for name, short in values.items()}, {name: found[short] for name, short in reals.items()}
+    )
 
 
 def _agreement(data: bytes, lowered: Lowered, model: ir.Model, samples: Sequence[Feeds]) -> float:

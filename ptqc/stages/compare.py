@@ -5,6 +5,7 @@ import onnx
 import onnx_ir as ir
 
 from ptqc.calibration.samples import Samples
+from ptqc.errors import ModelError, VerificationError
 from ptqc.execute.onnxruntime import Runner
 from ptqc.loss import output_loss
 
@@ -21,7 +22,12 @@ class HeldBackLoss:
         self._loss = output_loss(model, self._expected, kind)
 
     def __call__(self, data: bytes) -> float:
-        """Loss of a file's bytes."""
-        packed = Runner(onnx.load_from_string(data))
+        """Loss of a file's bytes. Raises VerificationError for a file that does not load or has other outputs."""
+        try:
+            packed = Runner(onnx.load_from_string(data))
+        except ModelError as error:
+            raise VerificationError(f"the written file does not load: {error}") from error
+        if packed.outputs != list(self._expected[0]):
+            raise VerificationError(f"the written file's interface has other outputs: {', '.join(packed.outputs)}")
         outputs = (packed.run(feeds) for feeds in self._samples)
         return float(np.mean([self._loss(a, b) for a, b in zip(self._expected, outputs, strict=True)]))

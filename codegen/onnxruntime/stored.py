@@ -1,0 +1,59 @@
+"""Every weight of a packed file, rebuilt as a session rebuilds it, against the numbers that it stands for."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+from ptqc.codegen.onnxruntime.export import Exported
+from ptqc.codegen.onnxruntime.intent import Intent
+from ptqc.errors import VerificationError
+from ptqc.execute.onnxruntime import Runner, session_options
+from ptqc.formats import FLOAT16, FLOAT32, Format
+from ptqc.lowered import Lowered
+
+
+def check(exported: Exported, lowered: Lowered, intent: Intent) -> int:
+    """Compare values bit by bit and formats with the plan's; the number of weights. Raises VerificationError."""
+    layers = {layer.name: layer.weight for layer in intent.plan.layers}
+    places = {**lowered.weights, **{w.name: w.name for w in intent.plan.weights if w.name in exported.renamed}}
+    short = [exported.renamed[place] for place in places]
+    makers = {name: node for node in exported.proto.graph.node for name in node.output}
+    forms = {function.name: function.form for function in exported.functions}
+    seen = set()
+    for (place, of), name, found in zip(places.items(), short, _values(exported.proto, makers, short), strict=True):
+        weight = layers.get(of, of)
+        form, planned = _form(makers.get(name), forms), intent.plan.formats[weight]
+        if form != planned:
+            raise VerificationError(f"weight {weight!r} is stored as {form}, not as {planned} as the plan says")
+        if not np.array_equal(intent.solution(of).weight, found):
+            raise VerificationError(f"weight {weight!r}, made as {place!r}, is not what was tuned")
+        seen.add(weight)
+    # Of equal float constants one is stored.
+    packed = {name for name, form in intent.plan.formats.items() if form != FLOAT32}
+    if missing := sorted(packed - seen):
+        raise VerificationError(f"weights are not in the file: {', '.join(missing[:5])}")
+    return len(seen)
+
+
+def _form(maker: onnx.NodeProto | None, forms: dict[str, Format]) -> Format:
+    """The format behind a value: that of the function that makes it, or the values themselves."""
+    if maker is None:
+        return FLOAT32
+    return forms[maker.op_type] if maker.domain else FLOAT16
+
+
+def _values(proto: onnx.ModelProto, makers: dict[str, onnx.NodeProto], names: Sequence[str]) -> list[np.ndarray]:
+    """Values of constants, each made by one node from initializers or an initializer itself."""
+    tensors = {tensor.name: tensor for tensor in proto.graph.initializer}
+    made = [name for name in names if name in makers]
+    nodes = {id(makers[name]): makers[name] for name in made}
+    read = {name for node in nodes.values() for name in node.input}
+    part = onnx.ModelProto(ir_version=proto.ir_version, opset_import=proto.opset_import, functions=proto.functions)
+    part.graph.name = "weights"
+    part.graph.node.extend(nodes.values())
+    part.graph.initializer.extend(tensor for name, tensor in tensors.items() if name in read)
+    part.graph.output.extend(onnx.ValueInfoProto(name=name) for name in made)
+    found = Runner(part, options=session_options(optimize=False)).run({}) if made else {}
+    return [found[name] if name in found else numpy_helper.to_array(tensors[name]) for name in names]

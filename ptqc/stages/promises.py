@@ -1,0 +1,45 @@
+"""What earlier steps of a compile said, checked at its end: the loss of the activations, and the documents."""
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import onnx_ir as ir
+
+from ptqc.errors import VerificationError
+from ptqc.passes.choose_activations import Checked, source_params
+from ptqc.passes.context import Context
+from ptqc.plan import Plan, write_json
+from ptqc.stages.fit import Fitted
+
+# Codes flip where sums are ordered differently, as on another processor than the one that measured.
+FACTOR, ALLOWANCE = 2.0, 1e-6
+
+
+def check_activations(model: ir.Model, context: Context, plan: Plan, loss: str) -> None:
+    """Run the plan's activations again; those of a given plan were never run. Raises VerificationError."""
+    if not plan.activations or plan.activations != context.quantized:
+        return
+    sites = [site for site in plan.sites if site.name in plan.activations]
+    found, promised = (
+        Checked(model, context, loss).loss_of(source_params(sites, plan.activations)),
+        context.activation_loss,
+    )
+    if not found <= FACTOR * promised + ALLOWANCE:  # NaN included
+        raise VerificationError(
+            f"the plan's activations lose {found:.3g} {context.loss_unit}; {promised:.3g} were measured"
+        )
+
+
+def check_documents(manifest: Mapping[str, Any], plan: Mapping[str, Any], fitted: Fitted) -> None:
+    """Read the plan back, and compare what the manifest says of the file. Raises VerificationError."""
+    read = Plan.from_json(json.loads(write_json(plan)), fitted.plan)
+    if (read.activations, read.formats) != (fitted.plan.activations, fitted.plan.formats):
+        raise VerificationError("the plan as written is not the plan of the file")
+    weights: Counter[str] = Counter()
+    for weight in fitted.plan.weights:
+        weights[str(fitted.plan.formats[weight.name])] += weight.size
+    said = manifest["weights_by_format"], manifest["file"]["bytes"]
+    if said != (weights, len(fitted.exported.data)):
+        raise VerificationError("the manifest does not describe the file")

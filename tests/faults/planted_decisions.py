@@ -1,0 +1,119 @@
+"""Faults of decisions and documents: numbers, plan and manifest are not those of one file."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from planting import ASKED, TUNED, Changed, Fault, given
+
+from ptqc import compiler
+from ptqc.passes import measurements
+from ptqc.passes.context import Context
+from ptqc.plan import Plan
+from ptqc.solutions import Solution, Tuned
+from ptqc.stages import documents, fit
+
+
+def ranges_swapped(right: Any) -> Any:
+    """The narrowest range and the widest exchanged, behind the measurements that chose them."""
+
+    def unpack(context: Context, document: Any, arrays: Any) -> None:
+        right(context, document, arrays)
+        narrow, *_, wide = sorted(context.quantized, key=lambda name: context.quantized[name].scale)
+        for ranges in (context.ranges, context.quantized):
+            ranges[narrow], ranges[wide] = ranges[wide], ranges[narrow]
+
+    return unpack
+
+
+def solutions_swapped(right: Any) -> Any:
+    """Numbers of one width under the name of another."""
+
+    def unpack(context: Context, document: Any, arrays: Any) -> None:
+        right(context, document, arrays)
+        for weight, form in list(context.solutions):
+            wide = context.solutions[weight, max(f for w, f in context.solutions if w == weight and f.has_codes)]
+            if form.has_codes:
+                context.solutions[weight, form] = dataclasses.replace(wide, form=form)
+
+    return unpack
+
+
+def ten_times_the_limit(right: Any) -> Any:
+    return lambda problem, limit: right(problem, 10 * limit)
+
+
+def without_limit(right: Any) -> Any:
+    return lambda model, context, options, _limit, *more: right(model, context, options, None, *more)
+
+
+def formats_swapped(fitted: fit.Fitted) -> fit.Fitted:
+    formats = dict(fitted.plan.formats)
+    first, *_, second = sorted(formats, key=lambda name: str(formats[name]))
+    formats[first], formats[second] = formats[second], formats[first]
+    return dataclasses.replace(fitted, plan=fitted.plan.with_formats(formats))
+
+
+def told_another_format(document: dict[str, Any]) -> dict[str, Any]:
+    return {**document, "weights": [{**entry, "format": "int8"} for entry in document["weights"]]}
+
+
+def told_other_weights(document: dict[str, Any]) -> dict[str, Any]:
+    return {**document, "weights_by_format": {"int8": sum(document["weights_by_format"].values())}}
+
+
+def with_numbers(change: Callable[[Tuned], Tuned]) -> Changed:
+    """Other numbers are lowered and packed than the compile goes on with."""
+    return lambda right: lambda model, plan, tuned: right(model, plan, change(tuned))
+
+
+def weights_exchanged(tuned: Tuned) -> Tuned:
+    """Two weights of one shape."""
+    first, second = next(
+        (a, b) for a in tuned.weights for b in tuned.weights if a < b and _alike(tuned.weights[a], tuned.weights[b])
+    )
+    changed = {first: tuned.weights[second], second: tuned.weights[first]}
+    return Tuned({**tuned.weights, **changed}, tuned.biases)
+
+
+def _alike(a: Solution, b: Solution) -> bool:
+    return a.form == b.form and a.codes.shape == b.codes.shape
+
+
+def biases_dropped(tuned: Tuned) -> Tuned:
+    return Tuned(tuned.weights, {n: None if b is None else np.zeros_like(b) for n, b in tuned.biases.items()})
+
+
+def rotated_palette(tuned: Tuned) -> Tuned:
+    turned = {
+        n: dataclasses.replace(s, scale=s.scale[::-1]) for n, s in tuned.weights.items() if s.form.family == "palette"
+    }
+    return Tuned({**tuned.weights, **turned}, tuned.biases)
+
+
+def other_axis(tuned: Tuned) -> Tuned:
+    """The scales of square weights along the other axis."""
+    turned = {
+        n: dataclasses.replace(s, axis=1 - s.axis)
+        for n, s in tuned.weights.items()
+        if s.form.has_codes and len(set(s.codes.shape)) == 1
+    }
+    return Tuned({**tuned.weights, **turned}, tuned.biases)
+
+
+DECISIONS: dict[str, Fault] = {
+    "ranges of two tensors swapped": Fault(measurements, "unpack", ranges_swapped, "image", "activations"),
+    "numbers of another width": Fault(measurements, "unpack", solutions_swapped, "pairs", "levels do not fit"),
+    "limit of the solver ignored": Fault(fit, "allocate", ten_times_the_limit, "pairs", "no plan was found"),
+    "limit of the file ignored": Fault(compiler, "fit", without_limit, "words", "over the budget"),
+    "formats of two weights swapped": Fault(compiler, "fit", given(formats_swapped), "words", "stored as"),
+    "plan written with other formats": Fault(Plan, "to_json", given(told_another_format), "image", "plan"),
+    "manifest naming another format": Fault(documents, "manifest", given(told_other_weights), "image", "manifest"),
+    "weights of two layers exchanged": Fault(fit, "packed", with_numbers(weights_exchanged), "pairs", TUNED),
+    "weights of two float layers exchanged": Fault(fit, "packed", with_numbers(weights_exchanged), "words", TUNED),
+    "biases dropped": Fault(fit, "packed", with_numbers(biases_dropped), "image", ASKED),
+    "bias of a float layer dropped": Fault(fit, "packed", with_numbers(biases_dropped), "words", ASKED),
+    "values of a palette reversed": Fault(fit, "packed", with_numbers(rotated_palette), "words", TUNED),
+    "scales along the wrong axis": Fault(fit, "packed", with_numbers(other_axis), "words", TUNED),
+}

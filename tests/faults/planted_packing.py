@@ -1,0 +1,86 @@
+"""Faults of packing: the file is not the lowered graph."""
+
+from typing import Any
+
+import numpy as np
+import onnx
+from planting import DIFFER, TUNED, Changed, Fault, given
+
+from ptqc import codebooks
+from ptqc.codegen.onnxruntime import constants, export, functions, planes
+
+
+def planes_reversed(right: Any) -> Any:
+    """The lowest bits in the widest plane."""
+
+    def pack(index: np.ndarray, bits: int) -> Any:
+        turned = np.zeros_like(index)
+        for bit in range(bits):
+            turned |= ((index >> bit) & 1) << (bits - 1 - bit)
+        return right(turned, bits)
+
+    return pack
+
+
+def rounded_late(scale: np.ndarray) -> np.ndarray:
+    """A digit fewer than the scales had when the weights were rounded to them."""
+    return (scale.astype(np.float16).view(np.uint16) & 0xFFFE).view(np.float16)
+
+
+def nibbles_swapped(found: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
+    return tuple((plane << 4 | plane >> 4).astype(np.uint8) for plane in found)
+
+
+def unsigned(right: Any) -> Any:
+    """Indices taken for codes."""
+    return lambda body, index, form: (
+        body.add("Cast", [index], to=onnx.TensorProto.INT32) if form.family == "int" else right(body, index, form)
+    )
+
+
+def renamed_output(model: onnx.ModelProto) -> onnx.ModelProto:
+    old = model.graph.output[0].name
+    model.graph.output[0].name = "other"
+    for node in model.graph.node:
+        node.output[:] = ["other" if name == old else name for name in node.output]
+        node.input[:] = ["other" if name == old else name for name in node.input]
+    return model
+
+
+def taken_for_a_default(name: str) -> Changed:
+    return lambda right: lambda op_type, attribute: attribute.name == name or right(op_type, attribute)
+
+
+def merged_by_size(right: Any) -> Any:
+    """Initializers of one type and size taken for equal."""
+
+    def merged(graph: Any, nodes: Any, packer: Any) -> list[onnx.TensorProto]:
+        kept: list[onnx.TensorProto] = right(graph, nodes, packer)
+        first: dict[Any, str] = {}
+        alias = {t.name: first.setdefault((t.data_type, tuple(t.dims)), t.name) for t in kept}
+        export._point_at(nodes, alias)
+        return [t for t in kept if alias[t.name] == t.name]
+
+    return merged
+
+
+PACKING: dict[str, Fault] = {
+    "bit planes in the wrong order": Fault(planes, "pack", planes_reversed, "image", TUNED),
+    "nibbles swapped": Fault(planes, "pack", given(nibbles_swapped), "image", TUNED),
+    "signed codes taken for unsigned": Fault(functions, "_signed", unsigned, "image", TUNED),
+    "levels of a codebook rotated": Fault(
+        codebooks, "indices", given(lambda found: (found[0], np.roll(found[1], 1, axis=0))), "codebook", TUNED
+    ),
+    "halves of pairs swapped": Fault(
+        codebooks, "indices", given(lambda found: (found[0], found[1][:, ::-1].copy())), "pairs", TUNED
+    ),
+    "factor of a bias lost": Fault(constants, "narrow_bias", given(lambda found: (found[0], 1)), "image", DIFFER),
+    "scales rounded when they are stored": Fault(constants, "narrow_scale", lambda _: rounded_late, "words", TUNED),
+    "scales of the channels permuted": Fault(
+        constants, "narrow_scale", given(lambda scale: np.roll(scale, 1)), "words", TUNED
+    ),
+    "unequal constants merged": Fault(export, "_merged", merged_by_size, "pairs", TUNED),
+    "transB taken for a default": Fault(export, "_is_default", taken_for_a_default("transB"), "pairs", DIFFER),
+    "pads taken for a default": Fault(export, "_is_default", taken_for_a_default("pads"), "pairs", "does not load"),
+    "output renamed": Fault(export, "_model", given(renamed_output), "pairs", "interface"),
+}
