@@ -50,12 +50,14 @@ class Lower:
 class _Builder:
     """One lowering in progress.
 
-    codes: quantized tensor -> its codes. tensor_of: dequantized value -> its tensor. real: weight -> its float value.
+    params: the plan's, and those of outputs in front of an activation that runs on codes. codes: quantized tensor ->
+    its codes. tensor_of: dequantized value -> its tensor. real: weight -> its float value.
     """
 
     model: ir.Model
     plan: Plan
     tuned: Tuned
+    params: dict[str, QuantParams] = field(default_factory=dict)
     codes: dict[str, ir.Value] = field(default_factory=dict)
     tensor_of: dict[ir.Value, str] = field(default_factory=dict)
     real: dict[str, ir.Value] = field(default_factory=dict)
@@ -68,6 +70,12 @@ class _Builder:
         names = _names(self.model.graph)
         while any(name.endswith(f"{self.mark}{part}") for name in names for part in PARTS):
             self.mark += "/"
+        self.params |= self.plan.params
+        for node in self.model.graph:
+            absorbed = absorbs(node) if node.outputs[0].name in self.plan.integer else None
+            if absorbed is not None and not self._saturates(absorbed):
+                # Saturation does not do its work, so it runs on codes of the same scale.
+                self.params[str(node.outputs[0].name)] = self.plan.params[str(absorbed.outputs[0].name)]
 
     def build(self) -> None:
         graph = self.model.graph
@@ -81,7 +89,7 @@ class _Builder:
                 self._store_table(weight.name, self.tuned.weights[weight.name])
         first = graph[0]
         for value in graph.inputs:
-            if value.name in self.plan.params:
+            if value.name in self.params:
                 self._quantize(value, str(value.name), lambda added: graph.insert_before(first, added))
         for node in nodes:
             name = str(node.outputs[0].name)
@@ -99,7 +107,7 @@ class _Builder:
         """Quantize the node's outputs that are sites; an absorbed Relu or Clip goes."""
         graph = self.model.graph
         for value in node.outputs:
-            if value.name in self.plan.params:
+            if value.name in self.params:
                 self._quantize(value, str(value.name), lambda added: graph.insert_after(node, added))
         absorbed = absorbs(node)
         if absorbed is None or not self._saturates(absorbed):
@@ -112,13 +120,13 @@ class _Builder:
         self._quantize(value, tensor, lambda added: graph.insert_after(node, added))
 
     def _saturates(self, activation: ir.Node) -> bool:
-        params = self.plan.params.get(str(activation.outputs[0].name))
+        params = self.params.get(str(activation.outputs[0].name))
         bounds = clip_bounds(activation)
         return params is not None and bounds is not None and params.zero_point == 0 and _reaches(bounds[1], params)
 
     def _quantize(self, value: ir.Value, tensor: str, insert: Insert) -> None:
         """Codes and their real value behind `value`; all readers move to the real value."""
-        params = self.plan.params[tensor]
+        params = self.params[tensor]
         is_output = value.is_graph_output()
         scale, zero = self._parameters(params)
         to_codes = ir.node("QuantizeLinear", [value, scale, zero])
@@ -132,7 +140,7 @@ class _Builder:
     def _dequantize(
         self, codes: ir.Value, readers_of: ir.Value, tensor: str, keep: ir.Node | None, insert: Insert
     ) -> None:
-        scale, zero = self._parameters(self.plan.params[tensor])
+        scale, zero = self._parameters(self.params[tensor])
         to_real = ir.node("DequantizeLinear", [codes, scale, zero])
         real = to_real.outputs[0]
         real.name, real.dtype, real.shape = f"{tensor}{self.mark}real", ir.DataType.FLOAT, readers_of.shape
@@ -150,14 +158,14 @@ class _Builder:
                 value.name = tensor
 
     def _moves_codes(self, node: ir.Node) -> bool:
-        if not keeps_codes(node) or any(v.name not in self.plan.params for v in node.outputs):
+        if not keeps_codes(node) or any(v.name not in self.params for v in node.outputs):
             return False
         return all(self.tensor_of.get(v) in self.codes for v in data_inputs(node))
 
     def _move_codes(self, node: ir.Node) -> None:
         """Run a node on the codes of its inputs."""
         tensor = str(node.outputs[0].name)
-        params = self.plan.params[tensor]
+        params = self.params[tensor]
         data = set(data_inputs(node))
         for index, value in enumerate(node.inputs):
             if value in data:

@@ -13,9 +13,10 @@ class Lowered:
     """The quantized graph and what it says about itself.
 
     formats: name of an initializer of weight codes -> its storage format. integer: names of the original nodes that the
-    plan puts on integer kernels -> their operator. codes: quantized tensor -> name of its codes. layer_constants:
-    dequantized weight of each integer layer -> its dequantized bias. weights: real value of a packed weight -> the
-    integer layer that it is made for, or the weight where it is made once.
+    plan puts on integer kernels -> their operator. codes: quantized tensor, or a node's output in front of an
+    activation that runs on codes -> name of its codes. layer_constants: dequantized weight of each integer layer -> its
+    dequantized bias. weights: real value of a packed weight -> the integer layer that it is made for, or the weight
+    where it is made once.
     """
 
     model: ir.Model

@@ -612,6 +612,28 @@ def test_models_of_many_kinds(
     assert_same_interface(model, onnx.load(found.path))
 
 
+TIED = {
+    "Relu of a layer": ("r = Relu(a)", "a = Conv(x, w)", "c = Concat <axis = 1> (r, b)"),
+    "Clip of a layer": ("r = Clip(a, lo, hi)", "a = Conv(x, w)", "d = Relu(b) c = Concat <axis = 1> (r, d)"),
+    "Relu of a sum": ("r = Relu(a)", "p = Conv(x, w) a = Add(p, b)", "c = Concat <axis = 1> (r, b)"),
+}
+
+
+@pytest.mark.parametrize("kind", TIED)
+def test_an_activation_that_shares_its_scale_with_other_values_runs_on_codes(kind: str, tmp_path: Path) -> None:
+    """Its work is not that of saturation: the shared scale also holds what the activation cuts off."""
+    activation, before, behind = TIED[kind]
+    text = f"b = Conv(x, v) {before} {activation} {behind} y = Conv(c, u)"
+    graph = f"g (float[N, 3, 8, 8] x) => (float[N, 8, 8, 8] y) {{ {text} }}"
+    bounds = {"lo": np.float32(0), "hi": np.float32(1)} if "Clip" in kind else {}
+    weights = {"w": 5 * weight(6, 3, 1, 1), "v": 5 * weight(6, 3, 1, 1, seed=1), "u": weight(8, 12, 1, 1, seed=2)}
+    artifact = compiled(proto(graph, 18, **weights, **bounds), samples(3, 8, 8), tmp_path, None, activations="integer")
+    found = artifact.manifest["verification"]
+    assert found["operators"]["Clip"] == 1
+    assert found["operators"]["QLinearConv"] == 3
+    assert artifact.manifest["results"]["sqnr_db"] > 20
+
+
 def test_a_transposed_convolution_in_float_is_named(tmp_path: Path) -> None:
     graph, weights, shape, budget, _ = KINDS["another transposed convolution"]
     found = compiled(proto(graph, **weights), samples(*shape), tmp_path, budget)

@@ -81,7 +81,7 @@ def _check(proto: onnx.ModelProto) -> None:
 def _census(exported: Exported, lowered: Lowered, plan: Plan) -> tuple[Census, float]:
     expected = {}
     for name, kernel in plan.integer.items():
-        value = lowered.codes.get(kernel.output, kernel.output)
+        value = lowered.codes.get(name) or lowered.codes.get(kernel.output, kernel.output)
         expected[name] = (kernel.op_type, exported.renamed[value])
     started = time.monotonic()
     try:
@@ -106,7 +106,8 @@ def _same_interface(proto: onnx.ModelProto, model: ir.Model) -> None:
 
 def _same_decisions(lowered: Lowered, plan: Plan) -> None:
     """What is quantized and what computes on integers is what the plan says."""
-    for what, done, planned in (("quantized", lowered.codes, plan.params), ("integer", lowered.integer, plan.integer)):
+    quantized = lowered.codes.keys() - {name for name, kernel in plan.integer.items() if kernel.output != name}
+    for what, done, planned in (("quantized", quantized, plan.params), ("integer", lowered.integer, plan.integer)):
         if different := sorted(set(done) ^ set(planned)):
             raise VerificationError(f"{', '.join(different[:5])}: {what} in the file or in the plan, but not in both")
 
@@ -114,7 +115,7 @@ def _same_decisions(lowered: Lowered, plan: Plan) -> None:
 def _as_planned(exported: Exported, lowered: Lowered, intent: Intent, feeds: Feeds) -> int:
     """Operators that give what the plan asks of them, which must be all."""
     renamed = exported.renamed
-    values = {name: renamed[codes] for name, codes in lowered.codes.items()}
+    values = {name: renamed[lowered.codes[name]] for name in intent.plan.params}
     values |= {name: renamed[name] for name in intent.floating() if name in renamed}
     # A graph output that is rounded is made under another name.
     reals = {name: renamed[f"{name}/float" if f"{name}/float" in renamed else name] for name in intent.rounded()}
