@@ -7,12 +7,14 @@ Every item is computed by one thread from its own inputs, and NumPy's products t
 import os
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from threading import Condition
 from typing import TypeVar
 
 # Bytes that all workers may need at a time.
 ROOM = 2**30
+# Seconds after which an interrupt is noticed that the system gave to another thread than the waiting one.
+PATIENCE = 1.0
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -43,6 +45,8 @@ def in_order(
     try:
         running = deque(executor.submit(room.run, function, item, need(item)) for item in items)
         while running:
+            while not wait([running[0]], timeout=PATIENCE).done:
+                continue
             yield running.popleft().result()
     finally:
         executor.shutdown(wait=False, cancel_futures=True)

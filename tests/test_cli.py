@@ -239,7 +239,7 @@ from ptqc import cli, parallel
 
 def wait(*given):
     print("begun", flush=True)
-    list(parallel.in_order(time.sleep, [60, 60]))
+    list(parallel.in_order(time.sleep, [600, 600]))
 
 parallel.processors = lambda: 2
 ptqc.compiler.measure = wait
@@ -253,7 +253,10 @@ def test_control_c_does_not_wait_for_threads(place: Path) -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == "begun\n"
         process.send_signal(signal.SIGINT)
-        _, told = process.communicate(timeout=20)
+        try:
+            _, told = process.communicate(timeout=60)
+        finally:
+            process.kill()
     assert process.returncode == 130
     assert "run the same command again" in told
     assert "Traceback" not in told

@@ -148,11 +148,13 @@ def test_no_float_operator_is_left_between_layers() -> None:
     assert operators(made.lowered.model) <= INTEGER | MOVES | {"Clip", "Pad"}
 
 
-def test_a_relu_whose_codes_do_not_saturate_stays() -> None:
+def test_a_relu_whose_codes_do_not_saturate_runs_on_codes() -> None:
     model = parse(f"g (float[N, 6, 8, 8] x) => ({Y}) {{ {C} r = Relu(c) y = Conv(r, v) }}", **SMALL)
     wide = {"r": QuantParams(UINT8, 0.02, 100)}
     made = quantized(model, samples(2, 6, 8, 8), forms=SEVEN, params=wide)
-    assert "Relu" in [node.op_type for node in made.lowered.model.graph]
+    clip = next(node for node in made.lowered.model.graph if node.op_type == "Clip")
+    assert clip.inputs[0] is not None
+    assert clip.inputs[0].producer().op_type == "QuantizeLinear"
     for feeds in samples(2, 6, 8, 8):
         np.testing.assert_allclose(made.run(feeds)["y"], made.simulate(feeds)["y"], atol=0.05)
 
