@@ -23,11 +23,11 @@ def params_of_another(right: Any) -> Any:
     """The sum gets the scale and zero point of its first operand."""
 
     def quantize(self: Any, value: ir.Value, tensor: str, insert: Any) -> None:
-        kept = self.plan
+        kept = self.params
         if tensor == "q":
-            self.plan = dataclasses.replace(kept, activations={**kept.activations, "q": kept.activations["e"]})
+            self.params = {**kept, "q": kept["e"]}
         right(self, value, tensor, insert)
-        self.plan = kept
+        self.params = kept
 
     return quantize
 
@@ -110,7 +110,7 @@ LOWERING: dict[str, Fault] = {
         lower.Lower, "apply", in_the_graph(setting("count_include_pad", 1), "AveragePool"), "image", ASKED
     ),
     "padded with code zero": Fault(lower._Builder, "_on_codes", zero_for_zero_point, "image", ASKED),
-    "bound of an absorbed Clip wrong": Fault(lower, "clip_bounds", given(half_the_bounds), "image", "run in float"),
+    "bound of an absorbed Clip wrong": Fault(lower, "clip_bounds", given(half_the_bounds), "image", ASKED),
     "bound of a Clip on codes wrong": Fault(lower._Builder, "_on_codes", twice_the_scale, "image", ASKED),
     "transposition of codes forgotten": Fault(
         lower.Lower, "apply", in_the_graph(not_transposed, "Transpose"), "image", ASKED
