@@ -233,6 +233,7 @@ def test_control_c_ends_with_130(
 
 
 WAITING = """
+import signal
 import time
 import ptqc.compiler
 from ptqc import cli, parallel
@@ -241,6 +242,7 @@ def wait(*given):
     print("begun", flush=True)
     list(parallel.in_order(time.sleep, [600, 600]))
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have it ignored in the background
 parallel.processors = lambda: 2
 ptqc.compiler.measure = wait
 cli.run()
