@@ -85,11 +85,7 @@ def _measure_work(model: ir.Model, context: Context) -> None:
     layers = {layer.name: layer for layer in context.layers}
     for kernel in context.kernels:
         layer, elements = layers.get(kernel.node), values[kernel.node].size
-        context.macs[kernel.node] = elements * (ELEMENT_COST if layer is None else _taps_per_output(layer))
-
-
-def _taps_per_output(layer: Layer) -> int:
-    return int(np.prod(layer.shape)) // layer.channels
+        context.macs[kernel.node] = elements * (ELEMENT_COST if layer is None else layer.width)
 
 
 def _batches(
@@ -131,7 +127,7 @@ def _accumulate(
 
 def _bytes(columns: Columns) -> int:
     """Bytes that adding a batch to a layer's moments takes: its columns and their products, each twice."""
-    width, groups = _taps_per_output(columns.layer), columns.layer.groups
+    width, groups = columns.layer.width, columns.layer.groups
     return 8 * groups * (width**2 + LARGEST_BATCH * columns.positions * width)
 
 

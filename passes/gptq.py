@@ -12,13 +12,14 @@ code of column j is Q(q_j − ((Ŵ − W) H)_j / (H_jj s)); the error never grow
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 
 from ptqc import codebooks, grids
 from ptqc.formats import Format
+from ptqc.passes import moments
 
 BLOCK = 64
 DAMPING = 0.01  # of the mean diagonal
@@ -124,7 +125,7 @@ def _round_alike(targets: Sequence[Target], second: np.ndarray, rounds: int) -> 
     rounds = rounds if second.ndim == 3 else 0
     rows = _Rows.of(targets, _damped(second, DAMPING) if rounds else second)
     rows.codes = _round_columns(rows, second) if second.ndim == 3 else _round_each(rows, _importance(second))
-    rows.product = rows.weighted(rows.codes)
+    rows.product = moments.weighted(rows.codes, rows.second)
     rows.refit()
     for _ in range(rounds):
         if not _descend(rows):
@@ -143,26 +144,22 @@ class _Rows:
     parts: list[tuple[Grid, slice]]
     group: int
     second: np.ndarray
-    codes: np.ndarray
-    product: np.ndarray
+    codes: np.ndarray = field(init=False)
+    product: np.ndarray = field(init=False)
 
     @classmethod
     def of(cls, targets: Sequence[Target], second: np.ndarray) -> "_Rows":
-        count, nothing = targets[0].matrix.shape[1], np.empty(0, np.float32)
+        count = targets[0].matrix.shape[1]
         matrix = np.concatenate([target.matrix for target in targets], axis=1).astype(np.float32)
         scale = np.concatenate([target.grid.scale for target in targets], axis=1)[..., None].astype(np.float32)
         parts = [(target.grid, slice(i * count, (i + 1) * count)) for i, target in enumerate(targets)]
-        return cls(targets, matrix, scale, parts, targets[0].grid.group, second, nothing, nothing)
-
-    def weighted(self, rows: np.ndarray) -> np.ndarray:
-        """Rows (groups, k·R, d) times `second`."""
-        return np.asarray(rows * self.second[:, None, :] if self.second.ndim == 2 else rows @ self.second)
+        return cls(targets, matrix, scale, parts, targets[0].grid.group, second)
 
     @cached_property
     def wanted(self) -> np.ndarray:
         """matrix · second."""
         distinct = {id(target.matrix): target.matrix for target in self.targets}
-        products = {name: self.weighted(matrix) for name, matrix in distinct.items()}
+        products = {name: moments.weighted(matrix, self.second) for name, matrix in distinct.items()}
         return np.concatenate([products[id(target.matrix)] for target in self.targets], axis=1)
 
     def refit(self) -> None:

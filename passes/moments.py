@@ -68,8 +68,12 @@ class Moments:
 
 def error(delta: np.ndarray, second: np.ndarray) -> np.ndarray:
     """E‖ΔW x‖² per output: delta (groups, R, d), second from `Moments.second`. Returns (groups, R)."""
-    weighted = delta * second[:, None, :] if second.ndim == 2 else delta @ second
-    return np.asarray((weighted * delta).sum(-1))
+    return np.asarray((weighted(delta, second) * delta).sum(-1))
+
+
+def weighted(rows: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Rows (groups, R, d) times second moments, or their diagonal."""
+    return np.asarray(rows * second[:, None, :] if second.ndim == 2 else rows @ second)
 
 
 def shrunk(second: np.ndarray, count: int) -> np.ndarray:
@@ -165,7 +169,7 @@ def positions_per_sample(layer: Layer, samples: int, times: int = 1) -> int:
 
     times: as many more of them, as far as MOST_PRODUCTS allows.
     """
-    width = int(np.prod(layer.shape)) // layer.channels
+    width = layer.width
     enough = min(max(16 * width, 8192), 32768)
     wanted = max(min(times * enough, MOST_PRODUCTS // width**2), min(4 * width, enough)) if times > 1 else enough
     return max(1, -(-min(wanted, MOST_NUMBERS // width) // max(samples, 1)))

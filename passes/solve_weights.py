@@ -69,10 +69,8 @@ def _bytes(weight: Weight, formats: int) -> int:
     if not weight.layers:
         return 0
     layer = weight.layers[0]
-    numbers = int(np.prod(layer.shape))
-    width = numbers // layer.channels
-    gram = layer.groups * width**2 if width <= moments.WIDEST_GRAM else 0
-    return 32 * gram + 24 * numbers * formats
+    gram = layer.groups * layer.width**2 if layer.width <= moments.WIDEST_GRAM else 0
+    return 32 * gram + 24 * layer.channels * layer.width * formats
 
 
 def _candidates(

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ptqc import __version__
+from ptqc.deadline import parse_seconds
 from ptqc.errors import PtqcError, UsageError, VerificationError
 
 PREPROCESSING = ("resize", "crop", "fit", "scale", "mean", "std", "layout", "channel_order", "resample")
@@ -173,7 +174,7 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--time-limit",
-        type=_seconds,
+        type=parse_seconds,
         metavar="T",
         help="90s, 5m or 1h: after it nothing more is begun that only improves the result",
     )
@@ -218,12 +219,6 @@ def _bits(text: str) -> tuple[int, ...]:
     if not re.fullmatch(r"\d+(,\d+)*", text):
         raise argparse.ArgumentTypeError(f"{text!r} is not a list of widths such as 2,3,4")
     return tuple(int(part) for part in text.split(","))
-
-
-def _seconds(text: str) -> float:
-    from ptqc.deadline import parse_seconds
-
-    return parse_seconds(text)
 
 
 def _compile(options: argparse.Namespace) -> None:

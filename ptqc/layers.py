@@ -1,5 +1,6 @@
 """Views of a model by role: the layers with their weights, and the constants that may be stored packed."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -38,6 +39,11 @@ class Layer:
     def channels(self) -> int:
         """Output channels."""
         return self.shape[self.channel_axis]
+
+    @property
+    def width(self) -> int:
+        """Inputs per group · taps: products of one output."""
+        return math.prod(self.shape) // self.channels
 
     @property
     def kernel(self) -> tuple[int, ...]:

@@ -25,6 +25,7 @@ from typing import Any, Self
 import numpy as np
 
 from ptqc.errors import InternalError, TargetError, UsageError
+from ptqc.parallel import processors
 
 LIBRARY, INTERFACE, KERNELS = "model.so", "interface.json", "kernels.json"
 RUNTIME, RUNTIME_VARIABLE = "libtvm_runtime.so", "PTQC_TVM_RUNTIME"
@@ -303,12 +304,11 @@ class Library:
         path = folder / LIBRARY
         if not (path.is_file() and os.access(path, os.R_OK)):
             raise TargetError(f"{path} is missing or cannot be read; compile again")
-        processors = len(os.sched_getaffinity(0))
         with _LOADING:
             runtime = _load_runtime()
         try:
             module = runtime.ffi.load_module(str(path))
-            return cls(interface, runtime, module, min(threads or interface.threads or processors, processors))
+            return cls(interface, runtime, module, min(threads or interface.threads or processors(), processors()))
         except (RuntimeError, AttributeError, OSError, ValueError) as error:
             raise TargetError(f"{path} is not a native library that runs here: {error}") from error
 

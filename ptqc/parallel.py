@@ -28,15 +28,13 @@ def in_order(
     function: Callable[[Item], Result],
     items: Iterable[Item],
     need: Callable[[Item], int] = lambda _: 0,
-    *,
-    most: int | None = None,
 ) -> Generator[Result, None, None]:
     """Results in the order of the items, computed in threads.
 
-    need: bytes that an item takes while it is worked on; at any time at most ROOM in all, or one item alone. most: of
-    workers. When the caller stops early, what has not begun never does.
+    need: bytes that an item takes while it is worked on; at any time at most ROOM in all, or one item alone. When the
+    caller stops early, what has not begun never does.
     """
-    workers = min(processors(), most or processors())
+    workers = processors()
     if workers == 1:
         yield from map(function, items)
         return

@@ -42,6 +42,16 @@ class Plan:
         }
 
     @cached_property
+    def rounded(self) -> Mapping[str, QuantParams]:
+        """Parameters of the tensors at which values are rounded; the others of a site only move them."""
+        return {
+            source: self.activations[site.name]
+            for site in self.sites
+            if site.name in self.activations
+            for source in site.sources
+        }
+
+    @cached_property
     def integer(self) -> Mapping[str, Kernel]:
         """Node name -> kernel, for the nodes that run on codes."""
         layers = {layer.name: layer for layer in self.layers}

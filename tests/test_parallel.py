@@ -55,12 +55,6 @@ def test_as_many_as_processors_work_at_a_time(workers: int) -> None:
     assert meter.most == workers
 
 
-def test_no_more_than_asked_for_work_at_a_time(workers: int) -> None:
-    meter = Meter()
-    list(in_order(meter.around(lambda item: item), range(12), most=2))
-    assert meter.most == min(2, workers)
-
-
 def test_what_needs_too_much_room_works_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parallel, "processors", lambda: 4)
     small, large = Meter(), Meter()

@@ -40,8 +40,7 @@ class Intent:
     def rounded(self) -> list[str]:
         """The quantized tensors that float operators make, or that are inputs."""
         made = {kernel.output for kernel in self.plan.integer.values()}
-        sites = [site for site in self.plan.sites if site.name in self.plan.activations]
-        return [name for site in sites for name in site.sources if name not in made]
+        return [name for name in self.plan.rounded if name not in made]
 
     def floating(self) -> list[str]:
         """The tensors that the plan leaves as they are, in order of appearance."""
@@ -136,11 +135,9 @@ class Intent:
         return np.asarray(np.rint(bias / step) * step, np.float32)
 
     def _constants(self, layer: Layer) -> dict[str, np.ndarray]:
-        weight, bias = (
-            self.solution(layer.name if layer.name in self._layers else layer.weight).weight,
-            self._bias(layer),
-        )
-        return {layer.weight: weight} | ({} if bias is None or layer.bias is None else {layer.bias: bias})
+        place, bias = layer.name if layer.name in self._layers else layer.weight, self._bias(layer)
+        constants = {layer.weight: self.solution(place).weight}
+        return constants if bias is None or layer.bias is None else {**constants, layer.bias: bias}
 
     def _compare(self, op_type: str, tensor: str, wanted: np.ndarray, found: np.ndarray) -> None:
         """wanted: real values; found: their codes, or values where the plan has no parameters for the tensor."""

@@ -8,7 +8,7 @@ from typing import Any
 import onnx_ir as ir
 
 from ptqc.errors import VerificationError
-from ptqc.passes.choose_activations import Checked, source_params
+from ptqc.passes.choose_activations import Checked
 from ptqc.passes.context import Context
 from ptqc.plan import Plan, write_json
 from ptqc.stages.fit import Fitted
@@ -21,11 +21,7 @@ def check_activations(model: ir.Model, context: Context, plan: Plan, loss: str) 
     """Run the plan's activations again; those of a given plan were never run. Raises VerificationError."""
     if not plan.activations or plan.activations != context.quantized:
         return
-    sites = [site for site in plan.sites if site.name in plan.activations]
-    found, promised = (
-        Checked(model, context, loss).loss_of(source_params(sites, plan.activations)),
-        context.activation_loss,
-    )
+    found, promised = Checked(model, context, loss).loss_of(plan.rounded), context.activation_loss
     if not found <= FACTOR * promised + ALLOWANCE:  # NaN included
         raise VerificationError(
             f"the plan's activations lose {found:.3g} {context.loss_unit}; {promised:.3g} were measured"

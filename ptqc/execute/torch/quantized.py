@@ -45,12 +45,7 @@ class QuantizedGraph:
     """
 
     def __init__(self, model: ir.Model, plan: Plan) -> None:
-        self.params = {
-            source: plan.activations[site.name]
-            for site in plan.sites
-            if site.name in plan.activations
-            for source in site.sources
-        }
+        self.params = plan.rounded
         self.real = TorchGraph(model)
         owned, self._bias_of = _with_own_biases(model, plan)
         self._rounded = TorchGraph(owned)
