@@ -1,9 +1,4 @@
-"""The gradient steps behind reconstruction, where torch is installed, can run the model, and there is enough to fit.
-
-A classifier gives a few numbers per sample for millions of weights: whatever is tuned on some hundred samples then only
-learns them by heart (mobilenet_v1 at 13 %: loss 0.059 before and 0.065 after on unseen samples). Dense outputs, as of
-super resolution, give millions of numbers.
-"""
+"""The gradient steps behind reconstruction, where torch is installed and can run the model."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,15 +7,12 @@ from importlib.util import find_spec
 import onnx_ir as ir
 
 from ptqc.errors import Unsupported
-from ptqc.execute.onnxruntime import Runner
 from ptqc.notes import Level, Note, out_of_time
 from ptqc.passes.context import Context
 from ptqc.plan import Plan
 from ptqc.solutions import Tuned
 
 STEP = "tune"
-# Numbers in the outputs of all tuning samples for each number in the weights.
-ENOUGH = 4.0
 
 
 def advanced(
@@ -31,23 +23,13 @@ def advanced(
         return tuned, [_declined("torch is not installed: pip install 'ptqc[torch]'")]
     if not context.deadline.leaves(0):
         return tuned, [out_of_time("no gradient steps")]
-    if (share := _outputs_per_weight(model, context)) < ENOUGH:
-        return tuned, [
-            _declined(f"the samples' outputs hold {share:.2g} numbers for each weight, too few to learn from")
-        ]
-    from ptqc.passes.tune_outputs import TuneOutputs
+    from ptqc.passes.tune_features import TuneFeatures
 
     try:
         with _one_torch_thread():
-            return TuneOutputs(loss=loss).apply(model, context, plan, tuned)
+            return TuneFeatures(loss=loss).apply(model, context, plan, tuned)
     except Unsupported as reason:
         return tuned, [_declined(str(reason))]
-
-
-def _outputs_per_weight(model: ir.Model, context: Context) -> float:
-    outputs = Runner(model).run(context.tuning[0])
-    values = sum(array.size for array in outputs.values() if array.dtype.kind == "f")
-    return values * len(context.tuning) / max(sum(weight.size for weight in context.weights), 1)
 
 
 def _declined(reason: str) -> Note:

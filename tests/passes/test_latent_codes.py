@@ -3,12 +3,12 @@ import pytest
 from graphs import noise
 
 from ptqc import codebooks, grids
-from ptqc.formats import Format, codebook, integer
+from ptqc.formats import Format, codebook, integer, pairs
 from ptqc.solutions import Solution
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from ptqc.passes.latent_codes import LatentCodes  # noqa: E402
+from ptqc.passes.latent_codes import LatentCodes, LatentPairs, latent  # noqa: E402
 
 FORMATS = [integer(2), integer(3), integer(4), integer(8), codebook(3)]
 
@@ -24,17 +24,18 @@ def solution(weight: np.ndarray, form: Format, axis: int) -> Solution:
 def test_the_start_is_the_code_that_is_there(form: Format, axis: int) -> None:
     weight = noise(6, 9)
     made = solution(weight, form, axis)
-    found = LatentCodes.of(made, weight)
+    found = latent(made, weight)
     np.testing.assert_array_equal(found.rounded().numpy(), made.codes)
     np.testing.assert_array_equal(found.codes().detach().numpy(), made.codes)
-    elsewhere = LatentCodes.of(made, -3 * weight)
+    elsewhere = latent(made, -3 * weight)
     np.testing.assert_array_equal(elsewhere.rounded().numpy(), made.codes)
 
 
 @pytest.mark.parametrize("form", FORMATS)
 def test_codes_move_along_the_levels_and_no_further(form: Format) -> None:
     made = solution(noise(4, 7), form, 0)
-    found = LatentCodes.of(made, made.weight)
+    found = latent(made, made.weight)
+    assert isinstance(found, LatentCodes)
     with torch.no_grad():
         found.position.add_(1)
     levels = found.levels.numpy()
@@ -44,7 +45,35 @@ def test_codes_move_along_the_levels_and_no_further(form: Format) -> None:
 
 def test_gradients_pass_the_rounding() -> None:
     made = solution(noise(4, 7), integer(3), 0)
-    found = LatentCodes.of(made, noise(4, 7))
+    found = latent(made, noise(4, 7))
     (found.codes() * torch.from_numpy(noise(4, 7, seed=1))).sum().backward()
     assert found.position.grad is not None
     np.testing.assert_array_equal(found.position.grad.numpy(), noise(4, 7, seed=1))
+
+
+def in_pairs(weight: np.ndarray) -> Solution:
+    book, scale = codebooks.fit(weight, np.ones((1, weight.shape[1]), np.float32), pairs(4))
+    ratio = (weight / scale[:, None]).reshape(len(weight), -1, 2)
+    return Solution(pairs(4), book.nearest(ratio).reshape(weight.shape).astype(np.int8), scale, 0)
+
+
+@pytest.mark.parametrize("away", [1.0, -3.0])
+def test_pairs_start_where_they_are(away: float) -> None:
+    weight = noise(16, 24)
+    made = in_pairs(weight)
+    found = latent(made, away * weight)
+    np.testing.assert_array_equal(found.rounded().numpy(), made.codes)
+    np.testing.assert_array_equal(found.codes().detach().numpy(), made.codes)
+
+
+def test_pairs_move_to_the_level_that_a_gradient_asks_for() -> None:
+    made = in_pairs(noise(16, 24))
+    found = latent(made, made.weight)
+    assert isinstance(found, LatentPairs)
+    wanted = found.near[found.index, 3].numpy()  # a near level, but not the next one
+    optimizer = torch.optim.Adam([found.position], lr=0.05)
+    for _ in range(400):
+        optimizer.zero_grad()
+        (found.codes() - found.levels[wanted].reshape(found.shape)).square().sum().backward()
+        optimizer.step()
+    np.testing.assert_array_equal(found.index.numpy(), wanted)

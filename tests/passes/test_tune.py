@@ -47,11 +47,3 @@ def test_without_torch_nothing_is_tuned(tmp_path: Path, monkeypatch: pytest.Monk
     assert same
     assert level == Level.SKIPPED
     assert "not installed" in message
-
-
-def test_few_outputs_are_not_learned_by_heart(tmp_path: Path) -> None:
-    pytest.importorskip("torch", reason="torch is not installed")
-    same, message, level = advanced(tmp_path, "Relu", 40)
-    assert same
-    assert level == Level.SKIPPED
-    assert "2.2 numbers for each weight" in message

@@ -8,6 +8,7 @@ from graphs import noise, parse
 from lowering import CONSTANTS, RESIDUAL
 from test_reconstruct import error, measured, plan_of, table
 
+from ptqc import parallel
 from ptqc.deadline import Deadline
 from ptqc.execute.onnxruntime import Feeds
 from ptqc.formats import integer
@@ -17,12 +18,12 @@ from ptqc.solutions import Tuned
 
 pytest.importorskip("torch", reason="torch is not installed")
 
-from ptqc.passes.tune_outputs import TuneOutputs
+from ptqc.passes.tune_features import TuneFeatures
 
 CHOICE = """g (float[N, 4] x) => (float[N] y) {
     a = MatMul(x, w) i = ArgMax <axis = 1, keepdims = 0> (a) y = Cast <to = 1> (i)
 }"""
-QUICK = TuneOutputs(code_rate=2e-2, scale_rate=5e-3, bias_rate=1e-2, loss="mse")
+QUICK = TuneFeatures(code_rate=2e-2, scale_rate=5e-3, bias_rate=1e-2, loss="mse")
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +63,9 @@ def test_outputs_come_closer_and_formats_stay(residual: ir.Model, context: Conte
 
 
 def test_what_does_not_help_is_not_kept(residual: ir.Model, context: Context, start: tuple[Plan, Tuned]) -> None:
-    after, notes = replace(QUICK, code_rate=1.0, scale_rate=3.0, bias_rate=30.0).apply(residual, context, *start)
+    after, notes = replace(QUICK, steps=8, code_rate=1.0, scale_rate=3.0, bias_rate=30.0).apply(
+        residual, context, *start
+    )
     assert after is start[1]
     assert "did not fall" in notes[0].message
 
@@ -81,6 +84,33 @@ def test_samples_that_cannot_be_joined(residual: ir.Model, context: Context, sta
     single = replace(context, tuning=replace(context.tuning, batchable=False))
     after, _ = QUICK.apply(residual, single, plan, before)
     assert held_error(residual, context, plan, after) <= held_error(residual, context, plan, before)
+
+
+def test_the_bytes_do_not_depend_on_the_processors(
+    residual: ir.Model, context: Context, start: tuple[Plan, Tuned], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = []
+    for count in (1, 3):
+        monkeypatch.setattr(parallel, "processors", lambda count=count: count)
+        found.append(replace(QUICK, steps=8).apply(residual, context, *start)[0])
+    for name, solution in found[0].weights.items():
+        np.testing.assert_array_equal(solution.weight, found[1].weights[name].weight)
+
+
+def test_class_scores_are_no_target(tmp_path: Path) -> None:
+    model = parse(
+        "g (float[N, 4] x) => (float[N, 3] y) { a = MatMul(x, w) h = Relu(a) y = Gemm(h, v, b) }",
+        w=noise(4, 8),
+        v=noise(8, 3),
+        b=noise(3),
+    )
+    feeds: list[Feeds] = [{"x": noise(1, 4, seed=seed)} for seed in range(64)]
+    context = measured(model, tmp_path, feeds, 24)
+    plan = plan_of(context, integer(3))
+    before = table(context, plan, model)
+    after, _ = replace(QUICK, loss="kl").apply(model, context, plan, before)
+    np.testing.assert_array_equal(after.weights["v"].codes, before.weights["v"].codes)
+    assert (after.weights["w"].weight != before.weights["w"].weight).any()
 
 
 def test_nothing_to_learn(tmp_path: Path) -> None:
@@ -105,4 +135,4 @@ def test_a_deadline_ends_the_steps_at_the_next_look(
 ) -> None:
     plan, before = start
     _, notes = QUICK.apply(residual, replace(context, deadline=Deadline(0.0)), plan, before)
-    assert notes[-1].message == "cut short: there was time for 10 of 40 gradient steps"
+    assert notes[-1].message == "cut short: there was time for 30 of 120 gradient steps"

@@ -1,0 +1,242 @@
+"""Tune codes, scales and biases of the whole network towards what the float network computes inside.
+
+Adam (Kingma, Ba 2015, arXiv 1412.6980, algorithm 1) minimizes the squared error of what blocks of layers give, relative
+to its variance, over the position of every code among its levels, a factor per weight scale and an offset per bias.
+Inner values as a target are the hints of FitNets (Romero et al. 2015, arXiv 1412.6550, eq. 3): every sample gives
+thousands, where a classifier's scores are so few that they would be learned by heart. The held-back loss is looked at
+several times on the way, and the best state is kept, which may be the one at the start.
+"""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import onnx_ir as ir
+import torch
+from torch import Tensor
+
+from ptqc import grids
+from ptqc.bottlenecks import bottlenecks
+from ptqc.calibration.samples import Samples
+from ptqc.execute.onnxruntime import Feeds
+from ptqc.execute.torch.quantized import QuantizedGraph, tensors_of
+from ptqc.execute.torch.types import tensor_of
+from ptqc.loss import OutputLoss, output_loss
+from ptqc.notes import Level, Note, out_of_time
+from ptqc.parallel import in_order
+from ptqc.passes.base import Effect
+from ptqc.passes.context import Context
+from ptqc.passes.latent_codes import Latent, latent
+from ptqc.plan import Plan
+from ptqc.solutions import Solution, Tuned
+
+HELD_SAMPLES = 64
+PROBED_SAMPLES = 8
+# Samples in one thread; the gradients of a batch are summed in order, so the bytes do not depend on the processors.
+TOGETHER = 2
+MOMENTA = (0.9, 0.99)
+
+
+@dataclass(frozen=True)
+class TuneFeatures:
+    """steps: updates. batch: samples of one. looks: how often the held-back loss is measured.
+
+    Learning rates: code_rate in levels, scale_rate relative, bias_rate in deviations of the layer's output.
+    """
+
+    steps: int = 120
+    batch: int = 8
+    code_rate: float = 5e-3
+    scale_rate: float = 1e-3
+    bias_rate: float = 1e-3
+    looks: int = 4
+    loss: str = "auto"
+    name: ClassVar[str] = "tune-features"
+    effect: ClassVar[Effect] = Effect.TUNE
+
+    def apply(self, model: ir.Model, context: Context, plan: Plan, tuned: Tuned) -> tuple[Tuned, list[Note]]:
+        """The tuned numbers with the lowest held-back loss on the way. Raises Unsupported where torch cannot run."""
+        graph = QuantizedGraph(model, plan)
+        held = _Held.of(model, graph, context.held_back, self.loss)
+        error = _Error.of(graph, _taps(model, plan, held.loss), context.tuning)
+        best, start, notes = tuned, held(tuned), list[Note]()
+        lowest, began = start, time.monotonic()
+        with context.progress.stage("tune features", self.looks) as stage:
+            for look, state in enumerate(self._states(error, context, tuned), 1):
+                if (found := held(state)) < lowest:
+                    best, lowest = state, found
+                stage.advance()
+                if look < self.looks and not context.deadline.leaves((time.monotonic() - began) / look):
+                    notes = [out_of_time(f"{look * self.steps // self.looks} of {self.steps} gradient steps")]
+                    break
+        if best is tuned:
+            return tuned, [_unchanged(), *notes]
+        told = f"held-back loss {start:.4g} before, {lowest:.4g} after, in {held.loss.unit}s"
+        return best, [Note(self.name, "", told), *notes]
+
+    def _states(self, error: "_Error", context: Context, tuned: Tuned) -> Iterator[Tuned]:
+        """The numbers after each part of the steps."""
+        state = _State.of(error.graph, context.tuning, tuned)
+        positions = {name: codes.position for name, codes in state.codes.items()}
+        groups = ((positions, self.code_rate), (state.factors, self.scale_rate), (state.offsets, self.bias_rate))
+        settings = [{"params": list(of.values()), "lr": rate} for of, rate in groups if of]
+        if not settings or not error.taps:
+            return
+        optimizer = torch.optim.Adam(settings, betas=MOMENTA)
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, self.steps)
+        draws = _draws(context.tuning, self.batch, context.seed)
+        for step in range(1, self.steps + 1):
+            optimizer.zero_grad()
+            error.add_gradient(*state.tensors(), next(draws))
+            optimizer.step()
+            schedule.step()
+            if step * self.looks // self.steps > (step - 1) * self.looks // self.steps:
+                yield state.tuned()
+
+
+def _taps(model: ir.Model, plan: Plan, loss: OutputLoss) -> tuple[str, ...]:
+    """The inputs of layers through which everything behind passes, and the outputs that are no class scores.
+
+    What a block of layers gives together is what matters (Li et al. 2021, BRECQ, arXiv 2102.05426, section 3.2).
+    """
+    read = {layer.input for layer in plan.layers} - {value.name for value in model.graph.inputs}
+    return (*(name for name in bottlenecks(model) if name in read), *loss.scale)
+
+
+@dataclass(frozen=True, eq=False)
+class _Held:
+    """The output loss on held-back samples."""
+
+    graph: QuantizedGraph
+    batches: Sequence[Feeds]
+    references: Sequence[Mapping[str, np.ndarray]]
+    loss: OutputLoss
+
+    @classmethod
+    def of(cls, model: ir.Model, graph: QuantizedGraph, samples: Samples, kind: str) -> "_Held":
+        batches = list(samples[:HELD_SAMPLES].batches(PROBED_SAMPLES))
+        references = [_numpy(graph.real.run(_tensors(feeds))) for feeds in batches]
+        return cls(graph, batches, references, output_loss(model, references, kind))
+
+    def __call__(self, state: Tuned) -> float:
+        weights, biases = tensors_of(state)
+
+        def run(feeds: Feeds) -> dict[str, np.ndarray]:
+            with torch.no_grad():
+                return _numpy(self.graph.run(_tensors(feeds), weights, biases))
+
+        outputs = in_order(run, self.batches)
+        return float(np.mean([self.loss(a, b) for a, b in zip(self.references, outputs, strict=True)]))
+
+
+@dataclass(frozen=True, eq=False)
+class _Error:
+    """Squared error of the taps, each relative to the variance of its float values."""
+
+    graph: QuantizedGraph
+    taps: tuple[str, ...]
+    variance: Mapping[str, float]
+
+    @classmethod
+    def of(cls, graph: QuantizedGraph, taps: tuple[str, ...], samples: Samples) -> "_Error":
+        with torch.no_grad():
+            probe = graph.real.run(_tensors(next(samples.batches(PROBED_SAMPLES))), taps)
+        return cls(graph, taps, {name: max(float(x.var(correction=0)), 1e-30) for name, x in probe.items()})
+
+    def add_gradient(self, weights: Mapping[str, Tensor], biases: Mapping[str, Tensor], samples: Samples) -> None:
+        """Add the gradient of the mean error of some samples to what weights and biases were made of."""
+        learned = [tensor for of in (weights, biases) for tensor in of.values() if tensor.requires_grad]
+        parts = list(samples.batches(TOGETHER))
+        gradients = list(in_order(lambda feeds: self._gradient(weights, biases, feeds), parts))
+        torch.autograd.backward(learned, [sum(of) / len(parts) for of in zip(*gradients, strict=True)])
+
+    def _gradient(self, weights: Mapping[str, Tensor], biases: Mapping[str, Tensor], feeds: Feeds) -> Sequence[Tensor]:
+        """By the weights and biases that are learned, in order."""
+        inputs = _tensors(feeds)
+        with torch.no_grad():
+            reference = self.graph.real.run(inputs, self.taps)
+        weights, biases = ({name: _leaf(tensor) for name, tensor in of.items()} for of in (weights, biases))
+        found = self.graph.run(inputs, weights, biases, self.taps)
+        errors = [(found[name] - reference[name]).square().mean() / self.variance[name] for name in self.taps]
+        leaves = [tensor for of in (weights, biases) for tensor in of.values() if tensor.requires_grad]
+        total = torch.stack(errors).sum()
+        if not total.requires_grad:
+            return [torch.zeros_like(leaf) for leaf in leaves]
+        gradients: Sequence[Tensor] = torch.autograd.grad(total, leaves, allow_unused=True, materialize_grads=True)
+        return gradients
+
+
+def _leaf(tensor: Tensor) -> Tensor:
+    return tensor.detach().requires_grad_(tensor.requires_grad)
+
+
+@dataclass(frozen=True, eq=False)
+class _State:
+    """What is learned: by weight its codes and the logarithm of a factor per scale, by layer an offset of the bias.
+
+    units: by layer, what an offset of 1 is.
+    """
+
+    start: Tuned
+    weights: Mapping[str, Tensor]
+    biases: Mapping[str, Tensor]
+    codes: Mapping[str, Latent]
+    factors: Mapping[str, Tensor]
+    offsets: Mapping[str, Tensor]
+    units: Mapping[str, float]
+
+    @classmethod
+    def of(cls, graph: QuantizedGraph, samples: Samples, tuned: Tuned) -> "_State":
+        weights, biases = tensors_of(tuned)
+        coded = {name: s for name, s in tuned.weights.items() if s.form.has_codes}
+        codes = {name: latent(s, graph.real.constants[name].numpy()) for name, s in coded.items()}
+        factors = {name: torch.zeros(len(s.scale), requires_grad=True) for name, s in coded.items()}
+        offsets = {name: torch.zeros_like(bias, requires_grad=True) for name, bias in biases.items()}
+        with torch.no_grad():
+            probe = graph.run(_tensors(next(samples.batches(PROBED_SAMPLES))), weights, biases, list(offsets))
+        units = {name: float(value.std(correction=0)) for name, value in probe.items()}
+        return cls(tuned, weights, biases, codes, factors, offsets, units)
+
+    def tensors(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Weights and biases as they are now."""
+        moved = {name: codes.codes() * self._scale(name) for name, codes in self.codes.items()}
+        return {**self.weights, **moved}, {n: self.biases[n] + self.units[n] * x for n, x in self.offsets.items()}
+
+    def _scale(self, name: str) -> Tensor:
+        solution = self.start.weights[name]
+        shape = [1] * solution.codes.ndim
+        shape[solution.axis] = -1
+        return (tensor_of(solution.scale) * self.factors[name].exp()).reshape(shape)
+
+    def tuned(self) -> Tuned:
+        """The numbers as they are now, scales as they are stored."""
+        weights = dict(self.start.weights)
+        for name, codes in self.codes.items():
+            old, scale = weights[name], self._scale(name).detach().numpy().reshape(-1)
+            rounded = codes.rounded().numpy().astype(np.int8)
+            weights[name] = Solution(old.form, rounded, grids.storable(scale, np.ones_like(scale)), old.axis)
+        biases = {name: bias.detach().numpy().copy() for name, bias in self.tensors()[1].items()}
+        return Tuned(weights, {**self.start.biases, **biases})
+
+
+def _unchanged() -> Note:
+    return Note(TuneFeatures.name, "", "left as it was: the held-back loss did not fall", Level.SKIPPED)
+
+
+def _draws(samples: Samples, size: int, seed: int) -> Iterator[Samples]:
+    """Random batches without end, every sample once before any comes again."""
+    generator = np.random.default_rng((seed, len(samples)))
+    while True:
+        order = generator.permutation(len(samples))
+        for start in range(0, max(len(order) - size + 1, 1), size):
+            yield samples.select([int(i) for i in order[start : start + size]])
+
+
+def _numpy(values: Mapping[str, Tensor]) -> dict[str, np.ndarray]:
+    return {name: value.numpy() for name, value in values.items()}
+
+
+def _tensors(feeds: Feeds) -> dict[str, Tensor]:
+    return {name: tensor_of(array) for name, array in feeds.items()}
