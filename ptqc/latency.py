@@ -9,6 +9,7 @@ from typing import Any
 
 import onnx_ir as ir
 
+from ptqc.budget import Latency
 from ptqc.errors import UsageError
 from ptqc.operators import data_inputs, keeps_codes
 from ptqc.plan import Plan
@@ -121,6 +122,15 @@ class Network:
         return sum(sum(part.values()) for part in parts)
 
 
+@dataclass(frozen=True)
+class Timed:
+    """A limit on the latency with what it is predicted from."""
+
+    budget: Latency
+    network: Network
+    times: Times
+
+
 def owners(kernels: Collection[Kernel]) -> dict[str, str]:
     """Output of an absorbed Relu or Clip -> the node that absorbs it."""
     return {kernel.output: kernel.node for kernel in kernels if kernel.output != kernel.node}
@@ -140,13 +150,12 @@ def _operator(node: ir.Node, everything: Plan) -> Operator:
 def _edge(value: ir.Value, operators: Mapping[str, Operator], owner: Mapping[str, str]) -> Edge:
     name = str(value.name)
     producer = value.producer()
-    made_by = _owner(producer, owner) if producer is not None else None
-    maker = made_by if made_by in operators and operators[made_by].tensors else None
+    maker = operators.get(_owner(producer, owner)) if producer is not None else None
     found = [operators.get(_owner(reader, owner)) for reader in value.consumers()]
     readers = tuple(dict.fromkeys(reader.node for reader in found if reader is not None and reader.tensors))
     # What reads it from within a subgraph is no operator here, and reads real values.
     real = value.is_graph_output() or any(reader is None or not reader.tensors for reader in found)
-    return Edge(name, maker, readers, real)
+    return Edge(name, maker.node if maker is not None and maker.tensors else None, readers, real)
 
 
 def _owner(node: ir.Node, owner: Mapping[str, str]) -> str:

@@ -64,9 +64,9 @@ class Profile:
     transposes: bool
 
 
-def latency(model: ir.Model | onnx.ModelProto, feeds: Feeds, seconds: float) -> float:
-    """Nanoseconds of a run of one model."""
-    return _race([Subject(model, feeds)], [Subject(model, feeds).session()], seconds)[0]
+def latencies(subjects: Sequence[Subject], seconds: float) -> list[float]:
+    """Nanoseconds of a run of each model."""
+    return _race(subjects, [subject.session() for subject in subjects], seconds)
 
 
 def profile(subjects: Sequence[Subject], seconds: float) -> list[Profile]:

@@ -15,6 +15,7 @@ from onnx import TensorProto, helper
 from ptqc.codegen.onnxruntime.export import LOWEST_OPSET, Exported
 from ptqc.execute.onnxruntime import Feeds
 from ptqc.execute.profile import Profile, Subject, profile
+from ptqc.formats import QuantParams
 from ptqc.latency import Network, Times, owners
 from ptqc.lowered import Lowered
 from ptqc.options import CompileOptions
@@ -32,25 +33,26 @@ TO_LAST, FROM_LAST = (0, 2, 3, 1), (0, 3, 1, 2)
 Conversion = tuple[str, str]  # "quantize" or "dequantize", and the tensor
 
 
-def measure_times(
-    model: ir.Model, context: Context, options: CompileOptions, progress: Progress, seconds: float = SECONDS
-) -> tuple[Network, Times]:
+def measure_times(model: ir.Model, context: Context, options: CompileOptions, progress: Progress) -> Times:
     """Profile a float model in normal form and what quantization makes of it."""
-    everything = any_plan(context, options, {site.name for site in context.sites})
-    network = Network.of(model, everything)
+    network, everything = network_of(model, context), any_plan(context, options, context.ranges)
     with progress.stage("time operators"):
         lowered, exported = packed(model, everything, table_numbers(model, context, everything.formats))
         feeds = context.held_back[0]
         subjects = [float_subject(model, everything, feeds), quantized_subject(lowered, exported, everything, feeds)]
         subjects.append(replace(subjects[1], settings=NO_INTEGER_KERNELS))
-        real, codes, rounded = profile(subjects, seconds)
-        moves = _moves(rounded, seconds / 4) if codes.transposes else {}
-    return network, _times(network, real, codes, rounded, moves)
+        real, codes, rounded = profile(subjects, SECONDS)
+        moves = _moves(rounded) if codes.transposes else {}
+    return _times(network, real, codes, rounded, moves)
 
 
-def any_plan(context: Context, options: CompileOptions, sites: set[str]) -> Plan:
+def network_of(model: ir.Model, context: Context) -> Network:
+    """What the latency of a choice of sites depends on."""
+    return Network.of(model, replace(context.roles, activations=context.ranges))
+
+
+def any_plan(context: Context, options: CompileOptions, activations: Mapping[str, QuantParams]) -> Plan:
     """A plan that quantizes these sites, with some format for each weight: none is faster than another."""
-    activations = {name: params for name, params in context.ranges.items() if name in sites}
     plan = replace(context.roles, activations=activations)
     losses = context.weight_losses
     formats = {
@@ -87,12 +89,12 @@ def quantized_subject(lowered: Lowered, exported: Exported, plan: Plan, feeds: F
     return Subject(exported.proto, feeds, {short.get(name, name): key for name, key in keys.items()})
 
 
-def _moves(rounded: Profile, seconds: float) -> dict[Hashable, float]:
+def _moves(rounded: Profile) -> dict[Hashable, float]:
     """Nanoseconds of the change of layout that integer kernels ask for at each conversion: their channels lie last."""
     images = {key: shape for key, shape in rounded.shapes.items() if isinstance(key, tuple) and len(shape) == 4}
     if not images:
         return {}
-    (found,) = profile([_transposes(sorted(set(images.values())))], seconds)
+    (found,) = profile([_transposes(sorted(set(images.values())))], SECONDS / 4)
     return {(what, tensor): found.charges.get((what, images[what, tensor]), 0.0) for what, tensor in images}
 
 
