@@ -30,7 +30,7 @@ from ptqc.stages.documents import Job
 from ptqc.stages.fit import fit
 from ptqc.stages.judge import Evaluate, judge
 from ptqc.stages.labels import read_labels
-from ptqc.stages.latency import recorded_times, time_delivered, within_latency
+from ptqc.stages.latency import recorded_times, time_delivered, times_of, within_latency
 from ptqc.stages.measure import measure, recall
 from ptqc.stages.native import build_targets, check_target
 from ptqc.stages.prepare import gather, prepare
@@ -76,7 +76,7 @@ def compile(  # noqa: A001
     budgets = Budgets.parse(budget)
     check_output(Path(output), force)
     check_target(targets)
-    given_times = recorded_times(artifact.load(times).manifest) if times is not None else None
+    given_times = times_of(times) if times is not None else None
     source = read_model(model)
     if calibration is None:
         raise UsageError(

@@ -2,8 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+from ptqc import artifact
 from ptqc.errors import Infeasible, UsageError
 from ptqc.execute.profile import Subject, latencies, profile
 from ptqc.latency import Network, Timed, Times
@@ -26,6 +28,14 @@ def recorded_times(manifest: Mapping[str, Any]) -> Times | None:
     """The times of operators that an artifact was compiled with, if a latency was asked for."""
     latency = manifest.get("latency")
     return None if latency is None else Times.from_json(latency["times"])
+
+
+def times_of(folder: str | Path) -> Times:
+    """The times that the artifact in a folder recorded. Raises UsageError where it has none."""
+    found = recorded_times(artifact.load(folder).manifest)
+    if found is None:
+        raise UsageError(f"{folder} was compiled with no latency budget, so it records no times of operators")
+    return found
 
 
 def within_latency(job: Job, given: Times | None, plan: Plan | None, progress: Progress) -> Job:
