@@ -45,7 +45,7 @@ class Budget:
 
 @dataclass(frozen=True)
 class Latency:
-    """A limit on the time of one run of one sample on one thread, in nanoseconds."""
+    """A limit on the processor's time for one run of one sample on one thread, in nanoseconds."""
 
     nanoseconds: float
 

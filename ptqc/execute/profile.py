@@ -1,7 +1,8 @@
 """How long ONNX Runtime takes for a model, and for each of its nodes, on one thread.
 
-Several models take turns, so that what slows the machine slows all of them; of each model the faster half of the runs
-counts, since what disturbs a run only ever adds to it.
+Whole runs are counted in the processor's time, which leaves out what other programs took. Several models take turns, so
+that what slows the processor slows all of them. Of each the fastest quarter of the runs counts, since what disturbs a
+run only ever adds to it.
 """
 
 import json
@@ -21,7 +22,7 @@ import onnx_ir as ir
 from ptqc.execute.onnxruntime import Feeds, Runner, session_options
 
 MARK = re.compile(";([0-9]+);")
-# Runs in a row: the first finds the caches full of another model, and is in the slower half.
+# Runs in a row: the first finds the caches full of another model, and is not among the fastest.
 TURN = 6
 ROUNDS = (4, 20)
 # ONNX Runtime's blocked layout: it names nodes after the value that they make.
@@ -78,10 +79,10 @@ def profile(subjects: Sequence[Subject], seconds: float) -> list[Profile]:
     return [_profile(*found) for found in zip(subjects, whole, events, strict=False)]
 
 
-def faster_half(times: Sequence[float]) -> float:
-    """Mean of the faster half."""
+def undisturbed(times: Sequence[float]) -> float:
+    """Mean of the fastest quarter."""
     ordered = sorted(times)
-    return float(np.mean(ordered[: (len(ordered) + 1) // 2]))
+    return float(np.mean(ordered[: (len(ordered) + 3) // 4]))
 
 
 def _race(subjects: Sequence[Subject], runners: Sequence[Runner], seconds: float) -> list[float]:
@@ -95,13 +96,13 @@ def _race(subjects: Sequence[Subject], runners: Sequence[Runner], seconds: float
     for _ in range(rounds):
         for run, found in zip(runs, times, strict=True):
             found += [_timed(run) for _ in range(TURN)]
-    return [faster_half(found) for found in times]
+    return [undisturbed(found) for found in times]
 
 
 def _timed(run: Callable[[], object]) -> float:
-    started = time.perf_counter_ns()
+    started = time.thread_time_ns()
     run()
-    return float(time.perf_counter_ns() - started)
+    return float(time.thread_time_ns() - started)
 
 
 def _marked(model: ir.Model | onnx.ModelProto) -> ir.Model | onnx.ModelProto:
@@ -162,7 +163,7 @@ def _shape(arguments: Mapping[str, Any]) -> tuple[int, ...]:
 
 def _profile(subject: Subject, whole: float, nodes: Sequence[_Node]) -> Profile:
     """Charge every node. Observing adds the same to each, and what is between nodes is the same, too."""
-    observed = np.array([faster_half(node.times) for node in nodes])
+    observed = np.array([undisturbed(node.times) for node in nodes])
     times = np.maximum(observed + (whole - observed.sum()) / len(nodes), SMALLEST_SHARE * observed)
     times *= whole / times.sum()
     made = _made(subject.model)
