@@ -58,8 +58,8 @@ SECTIONS = (
     Section(
         "latency",
         "Latency",
-        "One sample on one thread, in time of the processor. Predicted from the times of each operator in float and on integers; the delivered "
-        "file was then measured.",
+        "One sample on one thread, in time of the processor. Predicted from the times of each operator in float and on "
+        "integers; the delivered file was then measured.",
         latency_tables,
         has_latency,
     ),
