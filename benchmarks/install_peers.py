@@ -1,4 +1,4 @@
-"""Install every peer that peers.py compares with, each in an environment of its own.
+"""Install every peer that peers.py and latency.py compare with, each in an environment of its own.
 
 python benchmarks/install_peers.py FOLDER [--peers aimet,quark]
 """
@@ -20,6 +20,7 @@ STEPS: dict[str, tuple[tuple[str, ...], ...]] = {
     "onnxsim": ((*RUNTIME, "onnxsim==0.8.1"),),
     # Of what it requires all but onnx2torch, whose torchvision may bring another PyTorch; no recipe here needs it.
     "aimet": (TORCH, ("--no-deps", "aimet-onnx==2.42.0"), (*RUNTIME, *AIMET)),
+    "openvino": (("openvino==2026.4.1", "numpy"),),
     "quark": (TORCH, ("amd-quark==0.13", "onnxruntime>=1.22.2,<=1.28.0")),
 }
 

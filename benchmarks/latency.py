@@ -1,12 +1,17 @@
 """Load time, memory and latency of the float file, ONNX Runtime's own int8 file and the compiled artifacts.
 
-python benchmarks/latency.py [--tasks a,b] [--artifacts FOLDER ...] [--threads 1,2] [--out results.json]
+python benchmarks/latency.py [--tasks a,b] [--artifacts FOLDER ...] [--threads 1,2] [--peers FOLDER]
+                             [--out results.json]
+
+--peers: where install_peers.py put the environment of OpenVINO, which is left out without it.
 """
 
 import argparse
 import contextlib
 import importlib.util
+import json
 import statistics
+import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -15,14 +20,19 @@ from pathlib import Path
 from typing import Any
 
 import harness
+import numpy as np
 import static_int8
+from compat import clean
 from harness import RESULTS, Column, Feeds, Run, in_child, number
+from install_peers import interpreter
 from tasks import Task, chosen, task_of
 
 Entrant = tuple[str, str]  # file and engine
 Times = dict[Entrant, list[float]]  # milliseconds per run of each block
+Timer = Callable[[int], float]  # seconds per run, of a number of runs
 
 FLOAT, INT8 = "float", "ONNX Runtime int8"
+SERVER = Path(__file__).with_name("openvino_server.py")
 ENGINES = ("onnxruntime", "openvino", "tvm")
 COLUMNS = (
     Column("task", "task"),
@@ -36,20 +46,54 @@ COLUMNS = (
     Column("of float", "of_float", number(2)),
     Column("of int8", "of_int8", number(2)),
     Column("OpenVINO ms", "openvino_ms", number(3)),
+    Column("OpenVINO of float", "openvino_of_float", number(2)),
     Column("native ms", "tvm_ms", number(3)),
     Column("native of float", "native_of_float", number(2)),
     Column("native of int8", "native_of_int8", number(2)),
+    Column("native of OpenVINO float", "native_of_openvino_float", number(2)),
+    Column("native of OpenVINO int8", "native_of_openvino_int8", number(2)),
     Column("note", "note"),
 )
 
 
-def open_openvino(path: str, threads: int) -> Run:
-    """A model in OpenVINO, computing in float32 where the model says float."""
-    import openvino
+class Served:
+    """A model in OpenVINO, in a process of its own environment that runs it when asked."""
 
-    config = {"INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32"}
-    request = openvino.Core().compile_model(path, "CPU", config).create_infer_request()
-    return lambda feeds: list(request.infer(feeds, share_inputs=True).values())
+    def __init__(self, python: str, path: str, feeds: Feeds, threads: int) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="ptqc-bench-")
+        samples = Path(self._folder.name) / "feeds.npz"
+        np.savez(samples, **feeds)
+        command = [python, "-W", "ignore", SERVER, path, samples, threads]
+        self._process = subprocess.Popen(
+            [str(part) for part in command],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=clean(),
+        )
+        self.version = json.loads(self._answer())["openvino"]
+
+    def __call__(self, repeats: int) -> float:
+        """Seconds per run."""
+        assert self._process.stdin is not None
+        print(repeats, file=self._process.stdin, flush=True)
+        return float(self._answer())
+
+    def _answer(self) -> str:
+        assert self._process.stdout is not None
+        assert self._process.stderr is not None
+        line = self._process.stdout.readline()
+        if not line:
+            told = self._process.stderr.read().split()
+            raise RuntimeError(" ".join(told)[-harness.LONGEST_ERROR :])
+        return line
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.kill()
+        self._process.communicate()
+        self._folder.cleanup()
 
 
 def open_native(path: str, threads: int) -> Run:
@@ -65,16 +109,21 @@ def native_folder(path: str) -> Path:
     return Path(path).parent / "cpu"
 
 
-OPENERS: Mapping[str, Callable[[str, int], Run]] = {
-    "onnxruntime": harness.open_model,
-    "openvino": open_openvino,
-    "tvm": open_native,
-}
+OPENERS: Mapping[str, Callable[[str, int], Run]] = {"onnxruntime": harness.open_model, "tvm": open_native}
 
 
-def engines() -> list[str]:
-    """Those that are installed."""
-    return [name for name in ENGINES if importlib.util.find_spec(name)]
+def engines(openvino: str | None) -> list[str]:
+    """Those that are at hand. openvino: the Python of its environment."""
+    return [name for name in ENGINES if (openvino if name == "openvino" else importlib.util.find_spec(name))]
+
+
+def timer(engine: str, path: str, feeds: Feeds, threads: int, openvino: str | None) -> Timer:
+    """Seconds per run, of a number of runs, of a file that has run once."""
+    if engine == "openvino":
+        return Served(str(openvino), path, feeds, threads)
+    run = partial(OPENERS[engine](path, threads), feeds)
+    run()
+    return partial(timed, run)
 
 
 def make_int8(name: str, target: str, samples: int) -> None:
@@ -108,35 +157,43 @@ def load(path: str | None, feeds: Feeds) -> float:
     return 1000 * seconds
 
 
-def race(paths: Mapping[str, str], feeds: Feeds, threads: int, blocks: int, seconds: float) -> dict[str, Any]:
+def race(
+    paths: Mapping[str, str], feeds: Feeds, threads: int, blocks: int, seconds: float, openvino: str | None
+) -> dict[str, Any]:
     """Milliseconds per run, a list over blocks, by (file, engine); errors of those that do not start. Runs in a child.
 
-    All models are open in one process and take turns in blocks, so that what slows the machine slows all of them.
+    All models are open at once and take turns in blocks, so that what slows the machine slows all of them.
     """
-    runs: dict[Entrant, Callable[[], Any]] = {}
+    timers: dict[Entrant, Timer] = {}
     errors: dict[Entrant, str] = {}
-    for engine in engines():
+    for engine in engines(openvino):
         for file, path in paths.items():
             if engine == "tvm" and not native_folder(path).is_dir():
                 continue
+            if engine == "openvino" and file not in (FLOAT, INT8):  # it does not unpack weights when it loads a file
+                continue
             try:
-                run = partial(OPENERS[engine](path, threads), feeds)
-                run()
-                runs[file, engine] = run
+                timers[file, engine] = timer(engine, path, feeds, threads, openvino)
             except Exception as error:  # one that does not start leaves the race
                 errors[file, engine] = harness.describe(error)
-    return {"blocks": take_turns(runs, blocks, seconds), "errors": errors}
+    served = [found for found in timers.values() if isinstance(found, Served)]
+    try:
+        found = {"blocks": take_turns(timers, blocks, seconds), "errors": errors}
+        return {**found, "openvino": served[0].version if served else None}
+    finally:
+        for server in served:
+            server.close()
 
 
-def take_turns(runs: Mapping[Entrant, Callable[[], Any]], blocks: int, seconds: float) -> Times:
+def take_turns(timers: Mapping[Entrant, Timer], blocks: int, seconds: float) -> Times:
     """Milliseconds per run of every block. Each block lasts about `seconds`; who begins changes from round to round."""
-    repeats = {name: max(1, int(seconds / max(timed(run, 2), 1e-6))) for name, run in runs.items()}
-    times: Times = {name: [] for name in runs}
-    order = list(runs)
+    repeats = {name: max(1, int(seconds / max(time_of(2), 1e-6))) for name, time_of in timers.items()}
+    times: Times = {name: [] for name in timers}
+    order = list(timers)
     for _ in range(blocks):
         for name in order:
-            runs[name]()
-            times[name].append(1000 * timed(runs[name], repeats[name]))
+            timers[name](1)
+            times[name].append(1000 * timers[name](repeats[name]))
         order = order[1:] + order[:1]
     return times
 
@@ -188,22 +245,33 @@ def timings(
     files: Sequence[harness.Row], paths: Mapping[str, str], feeds: Feeds, threads: int, arguments: argparse.Namespace
 ) -> list[dict[str, Any]]:
     """The rows of all files at one number of threads."""
-    raced = in_child(race, paths, feeds, threads, arguments.blocks, arguments.seconds / arguments.blocks)
+    openvino = openvino_python(arguments.peers)
+    raced = in_child(race, paths, feeds, threads, arguments.blocks, arguments.seconds / arguments.blocks, openvino)
     if raced.error:
         return [{**row, "threads": threads, "note": f"not timed: {raced.error}"} for row in files]
     return [{**row, "threads": threads} | latencies(row["file"], **raced.value) for row in files]
 
 
-def latencies(file: str, blocks: Times, errors: Mapping[Entrant, str]) -> dict[str, Any]:
-    """Medians and ratios of one file, with the blocks they come from."""
-    found: dict[str, Any] = {}
+def openvino_python(peers: Path | None) -> str | None:
+    """The Python of OpenVINO's environment, if there is one."""
+    python = interpreter(peers, "openvino") if peers is not None else None
+    return str(python.absolute()) if python is not None and python.is_file() else None
+
+
+def latencies(file: str, blocks: Times, errors: Mapping[Entrant, str], openvino: str | None) -> dict[str, Any]:
+    """Medians and ratios of one file, with the blocks they come from. openvino: its version."""
+    found: dict[str, Any] = {"openvino": openvino}
     for engine in ENGINES:
         if times := blocks.get((file, engine)):
             found |= {f"{engine}_ms": statistics.median(times), f"{engine}_blocks_ms": times}
     if times := blocks.get((file, "onnxruntime")):
         found["of_float"] = ratio(times, blocks.get((FLOAT, "onnxruntime")))
         found["of_int8"] = ratio(times, blocks.get((INT8, "onnxruntime")))
+    if times := blocks.get((file, "openvino")):
+        found["openvino_of_float"] = ratio(times, blocks.get((FLOAT, "onnxruntime")))
     if times := blocks.get((file, "tvm")):
+        found["native_of_openvino_float"] = ratio(times, blocks.get((FLOAT, "openvino")))
+        found["native_of_openvino_int8"] = ratio(times, blocks.get((INT8, "openvino")))
         found["native_of_float"] = ratio(times, blocks.get((FLOAT, "onnxruntime")))
         found["native_of_int8"] = ratio(times, blocks.get((INT8, "onnxruntime")))
     if refused := [f"{engine}: {error}" for (name, engine), error in errors.items() if name == file]:
@@ -216,6 +284,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--tasks", help="comma-separated; default: all")
     parser.add_argument("--artifacts", nargs="+", default=[RESULTS], help="artifacts, or folders of them")
     parser.add_argument("--threads", type=lambda text: [int(part) for part in text.split(",")], default=[1, 2])
+    parser.add_argument("--peers", type=Path, metavar="FOLDER", help="where install_peers.py put OpenVINO")
     parser.add_argument("--samples", type=int, default=256, help="calibration samples of the int8 file")
     parser.add_argument("--blocks", type=int, default=9, help="rounds; each file runs once in each")
     parser.add_argument("--seconds", type=float, default=1.5, help="seconds of measuring for each file and engine")
@@ -226,6 +295,10 @@ def parse() -> argparse.Namespace:
 def main() -> None:
     arguments = parse()
     facts, rows, tasks = harness.machine(), [], chosen(arguments.tasks)
+    if openvino_python(arguments.peers) is None:
+        harness.say(
+            "OpenVINO is left out: install it with install_peers.py FOLDER --peers openvino, give --peers FOLDER"
+        )
     owners = [(task_of(path, tasks), path) for path in harness.artifacts_below(arguments.artifacts)]
     with tempfile.TemporaryDirectory(prefix="ptqc-bench-") as folder:
         for task in tasks:

@@ -1,12 +1,17 @@
-"""What the user allows: a size in percent, bytes or mean bits per weight."""
+"""What the user allows: a size in percent, bytes or mean bits per weight, and a latency."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ptqc.errors import UsageError
 
 UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
-KNOWN = "a percentage of the model's size (13%), a size (4.5MB, 900KiB, 120000B) or mean bits per weight (4.2bit)"
+NANOSECONDS = {"ns": 1, "us": 10**3, "µs": 10**3, "ms": 10**6, "s": 10**9}
+KNOWN = (
+    "a percentage of the model's size (13%), a size (4.5MB, 900KiB, 120000B), mean bits per weight (4.2bit) "
+    "or a latency (2ms, 800us)"
+)
 
 
 @dataclass(frozen=True)
@@ -19,19 +24,10 @@ class Budget:
     @classmethod
     def parse(cls, text: str) -> "Budget":
         """Read "13%", "4.5MB", "4.2bit". Raises UsageError naming the text and the known forms."""
-        match = re.fullmatch(r"\s*([+-]?\d+(?:\.\d*)?|[+-]?\.\d+)\s*(%|[A-Za-z]+)\s*", text)
-        if match is None:
-            raise UsageError(f"budget {text!r} is not understood; give {KNOWN}")
-        number, unit = float(match[1]), match[2]
-        if number <= 0:
-            raise UsageError(f"budget {text!r} must be positive; give {KNOWN}")
-        if unit == "%":
-            return cls(number, "%")
-        if unit.lower() in ("bit", "bits"):
-            return cls(number, "bit")
-        if unit.upper() in UNITS:
-            return cls(number * UNITS[unit.upper()], "B")
-        raise UsageError(f"budget {text!r} has the unknown unit {unit!r}; give {KNOWN}")
+        found = parse(text)
+        if isinstance(found, Latency):
+            raise UsageError(f"budget {text!r} is a latency; a size is needed here")
+        return found
 
     def limit(self, file_bytes: int, weights: int) -> int:
         """Bytes the written file may have, for a model of `file_bytes` bytes with `weights` weights."""
@@ -45,3 +41,51 @@ class Budget:
 
     def __str__(self) -> str:
         return f"{self.value:g}{'%' if self.unit == '%' else ' ' + self.unit}"
+
+
+@dataclass(frozen=True)
+class Latency:
+    """A limit on the processor's time for one run of one sample on one thread, in nanoseconds."""
+
+    nanoseconds: float
+
+    def __str__(self) -> str:
+        return f"{self.nanoseconds / 1e6:g} ms"
+
+
+@dataclass(frozen=True)
+class Budgets:
+    """At most one limit of each kind."""
+
+    size: Budget | None = None
+    latency: Latency | None = None
+
+    @classmethod
+    def parse(cls, given: str | Sequence[str] | None) -> "Budgets":
+        """Read "13%", or ("13%", "2ms"). Raises UsageError where a kind is given twice, or as `parse` does."""
+        texts = [given] if isinstance(given, str) else list(given or ())
+        found = [parse(text) for text in texts]
+        sizes = [limit for limit in found if isinstance(limit, Budget)]
+        latencies = [limit for limit in found if isinstance(limit, Latency)]
+        if len(sizes) > 1 or len(latencies) > 1:
+            raise UsageError(f"the budgets {', '.join(texts)} are several of one kind; give one size and one latency")
+        return cls(next(iter(sizes), None), next(iter(latencies), None))
+
+
+def parse(text: str) -> Budget | Latency:
+    """Read "13%", "4.5MB", "4.2bit", "2ms". Raises UsageError naming the text and the known forms."""
+    match = re.fullmatch(r"\s*([+-]?\d+(?:\.\d*)?|[+-]?\.\d+)\s*(%|[A-Za-zµ]+)\s*", text)
+    if match is None:
+        raise UsageError(f"budget {text!r} is not understood; give {KNOWN}")
+    number, unit = float(match[1]), match[2]
+    if number <= 0:
+        raise UsageError(f"budget {text!r} must be positive; give {KNOWN}")
+    if unit == "%":
+        return Budget(number, "%")
+    if unit.lower() in ("bit", "bits"):
+        return Budget(number, "bit")
+    if unit.upper() in UNITS:
+        return Budget(number * UNITS[unit.upper()], "B")
+    if unit in NANOSECONDS:
+        return Latency(number * NANOSECONDS[unit])
+    raise UsageError(f"budget {text!r} has the unknown unit {unit!r}; give {KNOWN}")

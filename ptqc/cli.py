@@ -127,6 +127,11 @@ def _add_compile(parser: argparse.ArgumentParser) -> None:
         help="8-bit weights on integer kernels too: CPUs without VNNI may saturate",
     )
     parser.add_argument("--seed", type=int, help="seed of all draws (default 0)")
+    parser.add_argument(
+        "--times",
+        metavar="DIR",
+        help="an artifact whose recorded times of operators a latency budget is met with, instead of measuring them",
+    )
     parser.add_argument("--dump-passes", metavar="DIR", help="write the model as text after every rewrite")
     _add_preprocessing(parser)
     parser.set_defaults(run=_compile)
@@ -167,7 +172,13 @@ def _add_bisect(parser: argparse.ArgumentParser) -> None:
 
 def _add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--output", required=True, metavar="DIR", help="the folder to write")
-    parser.add_argument("--budget", metavar="B", help="13%% of the model's size, 4.5MB, 900KiB or 4.2bit (per weight)")
+    parser.add_argument(
+        "--budget",
+        action="append",
+        metavar="B",
+        help="13%% of the model's size, 4.5MB, 900KiB or 4.2bit (per weight); 2ms or 800us for one sample on one "
+        "thread of this machine; a size and a latency may be given together",
+    )
     parser.add_argument(
         "--pipeline",
         help="light (default), or advanced: gradient steps too, kept where they lower the held-back loss (needs torch)",
@@ -237,6 +248,7 @@ def _compile(options: argparse.Namespace) -> None:
         force=options.force,
         cache=options.cache,
         dump_passes=options.dump_passes,
+        times=options.times,
         progress=for_terminal(options.quiet),
         **given,
         **_given(options, *TARGET),

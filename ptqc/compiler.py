@@ -2,7 +2,7 @@
 
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
@@ -13,12 +13,13 @@ from threadpoolctl import threadpool_limits
 
 from ptqc import artifact, golden
 from ptqc.artifact import Artifact, check_output
-from ptqc.budget import Budget
+from ptqc.budget import Budgets
 from ptqc.calibration.images import Preprocessing
 from ptqc.codegen.onnxruntime.intent import Intent
 from ptqc.codegen.onnxruntime.verify import verify
 from ptqc.deadline import Deadline
 from ptqc.errors import UsageError
+from ptqc.latency import Times
 from ptqc.options import DEFAULT_CPU, CompileOptions, InstructionSet, Pipeline, TargetOptions
 from ptqc.plan import Plan, write_json
 from ptqc.progress import SILENT, Progress
@@ -29,6 +30,7 @@ from ptqc.stages.documents import Job
 from ptqc.stages.fit import fit
 from ptqc.stages.judge import Evaluate, judge
 from ptqc.stages.labels import read_labels
+from ptqc.stages.latency import recorded_times, time_delivered, times_of, within_latency
 from ptqc.stages.measure import measure, recall
 from ptqc.stages.native import build_targets, check_target
 from ptqc.stages.prepare import gather, prepare
@@ -43,7 +45,7 @@ def compile(  # noqa: A001
     *,
     calibration: object,
     output: str | Path,
-    budget: str | None = None,
+    budget: str | Sequence[str] | None = None,
     preprocessing: Preprocessing | None = None,
     labels: str | Path | None = None,
     evaluate: Evaluate | None = None,
@@ -53,6 +55,7 @@ def compile(  # noqa: A001
     target: Literal["cpu"] | None = None,
     cpu: InstructionSet = DEFAULT_CPU,
     allow_missing_target: bool = False,
+    times: str | Path | None = None,
     progress: Progress = SILENT,
     **options: Any,
 ) -> Artifact:
@@ -60,7 +63,9 @@ def compile(  # noqa: A001
 
     calibration: a folder of images, an .npz/.npy file, "module:function", an ONNX Runtime CalibrationDataReader, an
     array, any iterable of feeds, or "synthetic": samples that ptqc draws, at a loss of accuracy. budget: "13%",
-    "4.5MB", "4.2bit"; None: the best accuracy with as many layers on integer kernels as the activation options allow.
+    "4.5MB", "4.2bit", "2ms" or a size and a latency; None: the best accuracy with as many layers on integer kernels as
+    the activation options allow. times: an artifact whose recorded times of operators a latency budget is met with;
+    None measures them.
     labels: an .npz with inputs and `labels`, or a CSV of image,class; evaluate: called with run(feeds) -> outputs by
     name, gives a score. Both are for the report only. target, cpu, allow_missing_target: see
     `ptqc.options.TargetOptions`. options: fields of `ptqc.options.CompileOptions`.
@@ -68,9 +73,10 @@ def compile(  # noqa: A001
     """
     started = time.monotonic()
     chosen, targets = CompileOptions.of(options), TargetOptions(target, cpu, allow_missing_target)
-    limit = Budget.parse(budget) if budget is not None else None
+    budgets = Budgets.parse(budget)
     check_output(Path(output), force)
     check_target(targets)
+    given_times = times_of(times) if times is not None else None
     source = read_model(model)
     if calibration is None:
         raise UsageError(
@@ -85,15 +91,15 @@ def compile(  # noqa: A001
         prepared = prepare(source, samples, progress, dump)
         store = Store(Path(cache) if cache is not None else default_folder())
         context, notes, entry = measure(prepared, chosen, store, progress)
-        job = Job(prepared, context, chosen, (*prepared.notes, *notes), entry, limit, started)
-        return _finish(job, Path(output), score, force, progress, targets, store)
+        job = Job(prepared, context, chosen, (*prepared.notes, *notes), entry, budgets, started)
+        return _finish(job, Path(output), score, force, progress, targets, store, given_times)
 
 
 def resolve(
     folder: str | Path,
     *,
     output: str | Path,
-    budget: str | None = None,
+    budget: str | Sequence[str] | None = None,
     plan: Mapping[str, Any] | None = None,
     preprocessing: Preprocessing | None = None,
     labels: str | Path | None = None,
@@ -109,11 +115,12 @@ def resolve(
 ) -> Artifact:
     """Another artifact from what an earlier compile measured: for another budget, or with a plan given as JSON.
 
-    pipeline: None takes that of the earlier compile. time_limit: see `ptqc.options.CompileOptions`.
+    A latency is met with the times that the earlier compile recorded, where it did. pipeline: None takes that of the
+    earlier compile. time_limit: see `ptqc.options.CompileOptions`.
     Raises UsageError when the measurements are not in the store any more.
     """
     started = time.monotonic()
-    limit = Budget.parse(budget) if budget is not None else None
+    budgets = Budgets.parse(budget)
     targets = TargetOptions(target, cpu, allow_missing_target)
     check_output(Path(output), force)
     check_target(targets)
@@ -122,11 +129,11 @@ def resolve(
     store = Store(Path(cache) if cache is not None else default_folder())
     prepared, context, measured, notes = recall(store, entry, progress)
     options = CompileOptions.of({**vars(measured), "pipeline": chosen, "time_limit": time_limit})
-    job = Job(prepared, context, options, (*prepared.notes, *notes), entry, limit, started)
+    job = Job(prepared, context, options, (*prepared.notes, *notes), entry, budgets, started)
     given = None if plan is None else Plan.from_json(plan, context.roles)
     with _one_blas_thread(), tempfile.TemporaryDirectory(prefix="ptqc-") as temporary:
         score = evaluate or _scorer(prepared.model, labels, Path(temporary), preprocessing)
-        return _finish(job, Path(output), score, force, progress, targets, store, given)
+        return _finish(job, Path(output), score, force, progress, targets, store, recorded_times(earlier), given)
 
 
 def _one_blas_thread() -> AbstractContextManager[object]:
@@ -151,9 +158,11 @@ def _finish(
     progress: Progress,
     targets: TargetOptions,
     store: Store,
+    times: Times | None,
     given: Plan | None = None,
 ) -> Artifact:
-    """Fit, verify, judge, publish."""
+    """Choose for the latency, fit, verify, judge, publish."""
+    job = within_latency(job, times, given, progress)
     model, held_back = job.prepared.model, job.context.held_back
     context = replace(job.context, deadline=Deadline.after(job.options.time_limit, job.started))
     fitted = fit(model, context, job.options, job.limit, given)
@@ -162,10 +171,11 @@ def _finish(
         check_activations(model, job.context, fitted.plan, job.options.loss)
         verified = verify(fitted.exported, fitted.lowered, Intent(model, fitted.plan, fitted.tuned), probes, job.limit)
     native = build_targets(fitted, probes, targets, store, progress)
+    delivered = time_delivered(job, fitted, progress)
     judged = judge(model, fitted.exported.data, held_back, job.options.loss, evaluate, progress)
     kept, distances = golden.take(model, fitted.exported.data, held_back)
     manifest = {
-        **documents.manifest(job, fitted, verified, judged),
+        **documents.manifest(job, fitted, verified, judged, delivered),
         "golden": {"samples": len(kept.inputs), "distances": distances},
         "targets": dict(native.documents),
     }

@@ -18,7 +18,8 @@ PROVEN = 1e-4  # a gap below this is the solver's tolerance
 
 def summarize(manifest: Document, times: Document) -> str:
     """Size, loss, agreement, score, latency, what computes in float, time and memory."""
-    lines = [*_size(manifest), *_quality(manifest), *_speed(manifest, times), *_targets(manifest), *_warnings(manifest)]
+    lines = [*_size(manifest), *_quality(manifest), *_speed(manifest, times), *_time(manifest), *_targets(manifest)]
+    lines += _warnings(manifest)
     return "\n".join(_line(label, content) for label, content in lines)
 
 
@@ -95,6 +96,14 @@ def _speed(manifest: Document, times: Document) -> Iterator[tuple[str, str]]:
     in_float = f"in float {_counted(floats)}" if floats else "none in float"
     yield "kernels", f"{integer:,} on integers, {in_float}"
     yield "took", f"{times['seconds']:.1f} s, {times['peak_memory_mb']:,.0f} MB of memory at most"
+
+
+def _time(manifest: Document) -> Iterator[tuple[str, str]]:
+    found = manifest.get("latency")
+    if found is not None:
+        times = f"predicted {found['predicted_ms']:.3f} ms, measured {found['measured_ms']:.3f} ms"
+        beside = f"float {found['float_ms']:.3f} ms; {found['runtime']}, one thread"
+        yield "time", f"{times} of the budget of {found['budget']} ({beside})"
 
 
 def _latency(before: float, after: float) -> str:

@@ -1,6 +1,6 @@
 import pytest
 
-from ptqc.budget import Budget
+from ptqc.budget import Budget, Budgets, Latency, parse
 from ptqc.errors import UsageError
 
 
@@ -36,6 +36,7 @@ def test_what_cannot_be_read_is_named_with_the_known_forms(text: str) -> None:
         Budget.parse(text)
     assert repr(text) in str(error.value)
     assert "a percentage of the model's size (13%)" in str(error.value)
+    assert "a latency (2ms, 800us)" in str(error.value)
 
 
 @pytest.mark.parametrize("text", ["0%", "-13%", "-1MB", "0.0bit"])
@@ -52,3 +53,46 @@ def test_an_unknown_unit_is_named() -> None:
 @pytest.mark.parametrize(("text", "shown"), [("13%", "13%"), ("4.2bits", "4.2 bit"), ("900B", "900 B")])
 def test_shown(text: str, shown: str) -> None:
     assert str(Budget.parse(text)) == shown
+
+
+@pytest.mark.parametrize(
+    ("text", "nanoseconds"), [("2ms", 2e6), ("800us", 8e5), (" 800 µs ", 8e5), (".5s", 5e8), ("70000ns", 7e4)]
+)
+def test_latency(text: str, nanoseconds: float) -> None:
+    assert parse(text) == Latency(nanoseconds)
+
+
+def test_a_latency_is_shown_in_milliseconds() -> None:
+    assert str(parse("800us")) == "0.8 ms"
+
+
+@pytest.mark.parametrize("text", ["2MS", "2min", "2m"])
+def test_units_of_time_are_written_as_they_are(text: str) -> None:
+    with pytest.raises(UsageError, match="unknown unit"):
+        parse(text)
+
+
+@pytest.mark.parametrize(
+    ("given", "size", "latency"),
+    [
+        (None, None, None),
+        ("13%", "13%", None),
+        ("2ms", None, "2 ms"),
+        (("2ms", "13%"), "13%", "2 ms"),
+        (["13%"], "13%", None),
+    ],
+)
+def test_one_budget_of_each_kind(given: object, size: str | None, latency: str | None) -> None:
+    found = Budgets.parse(given)  # type: ignore[arg-type]
+    assert [None if limit is None else str(limit) for limit in (found.size, found.latency)] == [size, latency]
+
+
+@pytest.mark.parametrize("given", [("13%", "4MB"), ("2ms", "3ms"), ("13%", "2ms", "3ms")])
+def test_two_budgets_of_a_kind_are_refused(given: tuple[str, ...]) -> None:
+    with pytest.raises(UsageError, match="several of one kind; give one size and one latency"):
+        Budgets.parse(given)
+
+
+def test_a_latency_is_no_size() -> None:
+    with pytest.raises(UsageError, match="'2ms' is a latency; a size is needed here"):
+        Budget.parse("2ms")

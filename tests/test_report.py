@@ -133,6 +133,17 @@ def manifest(told: int, original: int, loss: float, names: list[str]) -> dict[st
             "status": "optimal", "loss": loss, "unit": "nat", "bound": loss, "gap": 0.0, "limit": told + 50,
             "price_of_one_percent": loss / 3, "smallest_bytes": told // 2,
         },
+        "latency": {
+            "budget": "2 ms", "budget_ms": 2.0, "runtime": "a runtime", "predicted_ms": 1.95, "measured_ms": 1.9,
+            "float_ms": 4.5, "conversions": {"tensors": 2, "predicted_us": 30.0, "measured_us": 31.0}, "times": {},
+            "operators": [
+                {
+                    "node": name, "operator": "Conv", "compute": "integer", "predicted_us": 120.5,
+                    "measured_us": 118.0, "float_us": 300.0, "integer_us": 120.5,
+                }
+                for name in names
+            ],
+        },
         "weights_by_format": {},
         "float_operators": {"Conv": 1},
         "activation_loss": 1e-5,
@@ -191,6 +202,23 @@ def test_the_native_library() -> None:
     assert "cpu: not built: no kernel for Cos c" in given.page().text
     given.manifest["targets"] = {}
     assert "Native library" not in given.page().text
+
+
+def test_the_latency() -> None:
+    given = documents(1)
+    given.manifest["latency"]["operators"].append(
+        {
+            "node": "sm", "operator": "Softmax", "compute": "float", "predicted_us": 7.0, "measured_us": 7.5,
+            "float_us": 7.0, "integer_us": None,
+        }
+    )  # fmt: skip
+    text = given.page().text
+    assert "predicted 1.95 ms measured 1.9 ms float network, at the same time 4.5 ms" in text
+    assert "2 tensors: predicted 30 µs, measured 31 µs" in text
+    assert "/features/conv0 Conv integer 120 118 300 120" in text
+    assert "sm Softmax float 7 7.5 7 –" in text
+    given.manifest["latency"] = None
+    assert "latency" not in {value for name, value in given.page().attributes if name == "id"}
 
 
 def test_headline() -> None:

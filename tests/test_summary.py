@@ -59,6 +59,15 @@ def test_the_whole_summary() -> None:
     ]
 
 
+def test_a_latency() -> None:
+    told = {
+        "budget": "2 ms", "runtime": "a runtime", "predicted_ms": 1.95, "measured_ms": 1.9, "float_ms": 4.5
+    }  # fmt: skip
+    assert lines(latency=told)["time"] == (
+        "predicted 1.950 ms, measured 1.900 ms of the budget of 2 ms (float 4.500 ms; a runtime, one thread)"
+    )
+
+
 def test_no_budget() -> None:
     found = lines(budget=None, allocation__price_of_one_percent=0.0)
     assert found["size"] == "1,000,000 -> 129,946 bytes: 12.99 % of the original"

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from ptqc.report.bits_plot import bits_plot
 from ptqc.report.frontier_plot import frontier_plot
 from ptqc.report.headline import cards
+from ptqc.report.latency import has_latency, latency_tables
 from ptqc.report.markup import name, safe
 from ptqc.report.rows import Facts
 from ptqc.report.size_plot import size_plot
@@ -53,6 +54,14 @@ SECTIONS = (
         "Layers",
         "SQNR is that of the layer's own output; the predicted loss is that of the model's outputs.",
         layer_table,
+    ),
+    Section(
+        "latency",
+        "Latency",
+        "One sample on one thread, in time of the processor. Predicted from the times of each operator in float and on "
+        "integers; the delivered file was then measured.",
+        latency_tables,
+        has_latency,
     ),
     Section("activations", "Activations", "", activation_table),
     Section("float", "What computes in float", "", _float),

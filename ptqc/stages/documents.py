@@ -12,14 +12,16 @@ import onnxruntime as ort
 
 from ptqc import __version__
 from ptqc.allocation import frontier, price, smallest_choice
-from ptqc.budget import Budget
+from ptqc.budget import Budgets
 from ptqc.codegen.onnxruntime.verify import Verified
 from ptqc.formats import integer
+from ptqc.latency import Timed
 from ptqc.memory import peak_memory_mb
 from ptqc.notes import OUT_OF_TIME, Level, Note
 from ptqc.options import CompileOptions
 from ptqc.passes.context import Context
 from ptqc.plan import Plan
+from ptqc.stages.delivered import Delivered
 from ptqc.stages.fit import Fitted
 from ptqc.stages.judge import Judged, to_json
 from ptqc.stages.prepare import Prepared
@@ -30,28 +32,35 @@ FRONTIER_POINTS = 12
 
 @dataclass(frozen=True)
 class Job:
-    """A compile whose measurements are done. entry: their name in the store; started: on the monotonic clock."""
+    """A compile whose measurements are done.
+
+    entry: their name in the store; started: on the monotonic clock; timed: where a latency is asked for.
+    """
 
     prepared: Prepared
     context: Context
     options: CompileOptions
     notes: tuple[Note, ...]
     entry: str
-    budget: Budget | None
+    budgets: Budgets
     started: float
+    timed: Timed | None = None
 
     @property
     def limit(self) -> int | None:
         """Bytes that the file may have; None without a budget."""
-        origin = self.prepared.origin
-        return None if self.budget is None else self.budget.limit(origin.size, origin.weights)
+        origin, size = self.prepared.origin, self.budgets.size
+        return None if size is None else size.limit(origin.size, origin.weights)
 
 
-def manifest(job: Job, fitted: Fitted, verified: Verified, judged: Judged) -> dict[str, Any]:
+def manifest(
+    job: Job, fitted: Fitted, verified: Verified, judged: Judged, delivered: Delivered | None
+) -> dict[str, Any]:
     """Everything reproducible about an artifact."""
     origin, proto = job.prepared.origin, fitted.exported.proto
     remarks = float_operators(job.prepared.model, fitted.plan)
     notes = [*job.notes, *fitted.notes, *unquantized_weights(fitted.plan), *remarks, *_warnings(judged)]
+    notes += delivered.notes if delivered is not None else ()
     operators = Counter(note.message.split()[0] for note in remarks)
     weights: Counter[str] = Counter()
     for weight in fitted.plan.weights:
@@ -62,7 +71,7 @@ def manifest(job: Job, fitted: Fitted, verified: Verified, judged: Judged) -> di
         "source": {"name": origin.name, "bytes": origin.size, "sha256": origin.digest, "weights": origin.weights},
         "calibration": {"samples": len(job.prepared.samples), "sha256": job.prepared.samples.digest},
         "options": job.options.to_json(),
-        "budget": str(job.budget) if job.budget else None,
+        "budget": str(job.budgets.size) if job.budgets.size else None,
         "file": {
             "bytes": len(fitted.exported.data),
             "bytes_told_to_solver": fitted.told,
@@ -71,6 +80,7 @@ def manifest(job: Job, fitted: Fitted, verified: Verified, judged: Judged) -> di
             "oldest_onnxruntime": oldest_runtime(proto.opset_import[0].version, proto.ir_version),
         },
         "allocation": _allocation(job, fitted),
+        "latency": delivered.document if delivered is not None else None,
         "cut_short": any(note.step == OUT_OF_TIME for note in fitted.notes),
         "weights_by_format": dict(weights),
         "float_operators": dict(operators),

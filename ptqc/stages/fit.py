@@ -177,7 +177,7 @@ def problem_of(model: ir.Model, context: Context, plan: Plan, options: CompileOp
     candidates: list[Candidate] = []
     found: dict[str, functions.Function] = {}
     for weight in context.weights:
-        for form in _forms(weight, context, plan, options):
+        for form in forms(weight, context, plan, options):
             solution = context.solutions[weight.name, form]
             uses = [_use(model, layer, solution, plan) for layer in weight.layers]
             total, needed = size.stored(solution, uses, length)
@@ -192,13 +192,13 @@ def problem_of(model: ir.Model, context: Context, plan: Plan, options: CompileOp
     return replace(empty, fixed=fixed)
 
 
-def _forms(weight: Weight, context: Context, plan: Plan, options: CompileOptions) -> list[Format]:
+def forms(weight: Weight, context: Context, plan: Plan, options: CompileOptions) -> list[Format]:
     """The formats a weight may take: on an integer kernel integers that cannot saturate, else everything."""
-    forms = sorted(form for name, form in context.solutions if name == weight.name)
+    found = sorted(form for name, form in context.solutions if name == weight.name)
     if not any(layer.name in plan.integer for layer in weight.layers):
-        return forms
+        return found
     widest = max(PORTABLE_BITS, 8 * options.allow_8bit)
-    return [form for form in forms if form.has_codes and (form.is_codebook or form.bits <= widest)]
+    return [form for form in found if form.has_codes and (form.is_codebook or form.bits <= widest)]
 
 
 def _use(model: ir.Model, layer: Layer, solution: Solution, plan: Plan) -> size.Use:

@@ -2,6 +2,7 @@
 
 import json
 import os
+from functools import partial
 from pathlib import Path
 
 import accuracy
@@ -143,7 +144,7 @@ def test_a_ratio_is_taken_round_by_round() -> None:
 
 def test_every_entrant_runs_in_every_round() -> None:
     calls: list[str] = []
-    entrants = {("a", "x"): lambda: calls.append("a"), ("b", "x"): lambda: calls.append("b")}
+    entrants = {(name, "x"): partial(latency.timed, partial(calls.append, name)) for name in ("a", "b")}
     times = latency.take_turns(entrants, blocks=3, seconds=0.0)
     assert {name: len(blocks) for name, blocks in times.items()} == {("a", "x"): 3, ("b", "x"): 3}
     # Two to learn the speed, then in each round one to warm up and one that counts.

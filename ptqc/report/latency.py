@@ -1,0 +1,61 @@
+"""The section of a latency budget: the whole run, then every operator as predicted and as measured."""
+
+from collections.abc import Iterator
+
+from ptqc.report.markup import cell, details, name, safe, table
+from ptqc.report.rows import Document, Facts
+from ptqc.text import number
+
+OPEN_ROWS = 300  # longer tables are collapsed
+
+
+def has_latency(facts: Facts) -> bool:
+    """Whether the compile was given a latency."""
+    return facts.manifest.get("latency") is not None
+
+
+def latency_tables(facts: Facts) -> str:
+    """The whole, and the operators in execution order."""
+    found = facts.manifest["latency"]
+    whole = (f'<th scope="row">{safe(what)}</th><td>{safe(told)}</td>' for what, told in _whole(found))
+    head = [">#", "operator", "type", "compute", ">predicted µs", ">measured µs", ">in float µs", ">on integers µs"]
+    longest = max((entry["measured_us"] for entry in found["operators"]), default=0.0)
+    rows = [_operator(i + 1, entry, longest) for i, entry in enumerate(found["operators"])]
+    operators = table(head, rows, "sortable")
+    shown = operators if len(rows) <= OPEN_ROWS else details(f"{len(rows):,} operators", operators)
+    return table(["what", "value"], whole, "facts") + shown
+
+
+def _whole(found: Document) -> Iterator[tuple[str, str]]:
+    conversions = found["conversions"]
+    yield "budget", found["budget"]
+    yield "predicted", f"{number(found['predicted_ms'])} ms"
+    yield "measured", f"{number(found['measured_ms'])} ms"
+    yield "float network, at the same time", f"{number(found['float_ms'])} ms"
+    yield "measured in", f"{found['runtime']}, one thread"
+    yield (
+        "conversions between float and codes",
+        f"{conversions['tensors']:,} tensors: predicted {number(conversions['predicted_us'])} µs, "
+        f"measured {number(conversions['measured_us'])} µs",
+    )
+
+
+def _operator(place: int, entry: Document, longest: float) -> str:
+    measured = entry["measured_us"]
+    compute = f'<span class="tag">{safe(entry["compute"])}</span>' if entry["compute"] == "float" else "integer"
+    return "".join(
+        [
+            cell(str(place), place),
+            cell(name(entry["node"]), entry["node"]),
+            cell(safe(entry["operator"]), entry["operator"]),
+            cell(compute, entry["compute"]),
+            _time(entry["predicted_us"]),
+            cell(number(measured), measured, measured / longest if longest else None),
+            _time(entry["float_us"]),
+            _time(entry["integer_us"]),
+        ]
+    )
+
+
+def _time(microseconds: float | None) -> str:
+    return cell("–", "") if microseconds is None else cell(number(microseconds), microseconds)

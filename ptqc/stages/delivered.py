@@ -1,0 +1,75 @@
+"""What a compile with a latency budget tells: predicted and measured times, whole and of each operator."""
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ptqc.execute.profile import Profile
+from ptqc.latency import Timed
+from ptqc.notes import Level, Note
+from ptqc.plan import Plan
+
+MILLISECOND, MICROSECOND = 1e6, 1e3
+STEP = "latency"
+
+
+@dataclass(frozen=True)
+class Delivered:
+    """document: for the manifest."""
+
+    document: Mapping[str, Any]
+    notes: tuple[Note, ...]
+
+
+def tell(timed: Timed, plan: Plan, real: Profile, found: Profile) -> Delivered:
+    """The times of a delivered file beside its prediction. real: of the float network at the same time."""
+    predicted = timed.network.predict(timed.times, plan.params)
+    document = {
+        "budget": str(timed.budget),
+        "budget_ms": timed.budget.nanoseconds / MILLISECOND,
+        "runtime": timed.times.runtime,
+        "predicted_ms": predicted / MILLISECOND,
+        "measured_ms": found.nanoseconds / MILLISECOND,
+        "float_ms": real.nanoseconds / MILLISECOND,
+        "operators": _operators(timed, plan, found.charges),
+        "conversions": _conversions(timed, plan, found.charges),
+        "times": timed.times.to_json(),
+    }
+    return Delivered(document, _over_budget(timed, found))
+
+
+def _operators(timed: Timed, plan: Plan, charges: Mapping[Hashable, float]) -> list[dict[str, Any]]:
+    times, codes = timed.times, timed.network.on_codes(plan.params)
+    predicted = timed.network.operator_times(times, plan.params)
+    return [
+        {
+            "node": o.node,
+            "operator": o.op_type,
+            "compute": "integer" if o.node in codes else "float",
+            "predicted_us": predicted[o.node] / MICROSECOND,
+            "measured_us": charges.get(o.node, 0.0) / MICROSECOND,
+            "float_us": times.floats.get(o.node, 0.0) / MICROSECOND,
+            "integer_us": times.integers.get(o.node, 0.0) / MICROSECOND if o.tensors else None,
+        }
+        for o in timed.network.operators
+    ]
+
+
+def _conversions(timed: Timed, plan: Plan, charges: Mapping[Hashable, float]) -> dict[str, float]:
+    operators = {o.node for o in timed.network.operators}
+    found = timed.network.conversion_times(timed.times, plan.params)
+    return {
+        "tensors": len(found),
+        "predicted_us": sum(found.values()) / MICROSECOND,
+        "measured_us": sum(ns for key, ns in charges.items() if key not in operators) / MICROSECOND,
+    }
+
+
+def _over_budget(timed: Timed, found: Profile) -> tuple[Note, ...]:
+    if found.nanoseconds <= timed.budget.nanoseconds:
+        return ()
+    message = (
+        f"one run took {found.nanoseconds / MILLISECOND:.3g} ms, over the budget of {timed.budget}: "
+        "run it again where nothing else runs, or give a smaller budget"
+    )
+    return (Note(STEP, "", message, Level.WARNING),)

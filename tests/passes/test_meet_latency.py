@@ -1,0 +1,145 @@
+"""The least loss within a time: against brute force, the choice that stays, and what cannot be reached."""
+
+import itertools
+from collections.abc import Iterator
+from copy import copy
+from dataclasses import replace
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+from graphs import noise, parse
+from lowering import CONSTANTS, RESIDUAL
+
+from ptqc.budget import Latency
+from ptqc.calibration.inputs import input_specs
+from ptqc.calibration.samples import collect
+from ptqc.errors import Infeasible
+from ptqc.execute.onnxruntime import Feeds
+from ptqc.latency import Network, Times
+from ptqc.notes import Level
+from ptqc.passes.calibrate import Calibrate
+from ptqc.passes.choose_activations import ChooseActivations
+from ptqc.passes.context import Context
+from ptqc.passes.measure_sensitivity import MeasureSensitivity
+from ptqc.passes.meet_latency import MeetLatency, _Program, tensors_of
+from ptqc.passes.solve_weights import SolveWeights
+
+
+@pytest.fixture(scope="module")
+def model() -> ir.Model:
+    return parse(RESIDUAL, **CONSTANTS)
+
+
+@pytest.fixture(scope="module")
+def measured(model: ir.Model, tmp_path_factory: pytest.TempPathFactory) -> Context:
+    feeds: list[Feeds] = [{"x": noise(1, 3, 8, 8, seed=seed)} for seed in range(32)]
+    samples = replace(collect(feeds, input_specs(model), tmp_path_factory.mktemp("samples"), 10_000), batchable=True)
+    context = Context.of(model, samples[:16], samples[16:])
+    for step in (Calibrate(), SolveWeights((2, 4)), MeasureSensitivity(), ChooseActivations("auto", 1e-7)):
+        step.apply(model, context)
+    return context
+
+
+@pytest.fixture
+def context(measured: Context) -> Context:
+    """A copy to write on."""
+    fresh = copy(measured)
+    fresh.site_losses = dict(measured.site_losses)
+    return fresh
+
+
+@pytest.fixture(scope="module")
+def network(model: ir.Model, measured: Context) -> Network:
+    return Network.of(model, replace(measured.roles, activations=measured.ranges))
+
+
+def random_times(network: Network, seed: int) -> Times:
+    rng = np.random.default_rng(seed)
+
+    def column(names: Iterator[str], mean: float) -> dict[str, float]:
+        return {name: float(np.exp(rng.normal(mean, 1))) for name in names}
+
+    nodes, tensors = [o.node for o in network.operators], [e.tensor for e in network.edges]
+    return Times("a runtime", *(column(iter(n), m) for n, m in ((nodes, 9), (nodes, 8.5), (tensors, 6), (tensors, 6))))
+
+
+def even_times(network: Network) -> Times:
+    """Integer operators take a third of the time of float ones, conversions a tenth."""
+    nodes, tensors = [o.node for o in network.operators], [e.tensor for e in network.edges]
+    columns = (dict.fromkeys(names, ns) for names, ns in ((nodes, 3e5), (nodes, 1e5), (tensors, 3e4), (tensors, 3e4)))
+    return Times("a runtime", *columns)
+
+
+def subsets(context: Context) -> Iterator[set[str]]:
+    names = [site.name for site in context.sites]
+    for count in range(len(names) + 1):
+        yield from (set(chosen) for chosen in itertools.combinations(names, count))
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_no_set_of_sites_within_the_time_loses_less(context: Context, network: Network, seed: int) -> None:
+    rng, times = np.random.default_rng(seed), random_times(network, seed)
+    context.site_losses = {site.name: float(np.exp(rng.normal(-3, 2))) for site in context.sites}
+    taken = {frozenset(s): network.predict(times, tensors_of(context, s)) for s in subsets(context)}
+    shortest = min(taken.values())
+    target = shortest + rng.uniform(0.02, 0.9) * (taken[frozenset()] - shortest)
+
+    def loss(sites: set[str] | frozenset[str]) -> float:
+        return sum(context.site_losses[name] for name in sites)
+
+    found = _Program(network, times, context).solve(target)
+    assert taken[frozenset(found)] <= target * (1 + 1e-6)
+    assert loss(found) <= min(loss(s) for s, ns in taken.items() if ns <= target) * (1 + 1e-3) + 1e-4
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_no_set_of_sites_is_faster_than_the_fastest(context: Context, network: Network, seed: int) -> None:
+    times = random_times(network, seed)
+    found = _Program(network, times, context).solve(None)
+    shortest = min(network.predict(times, tensors_of(context, sites)) for sites in subsets(context))
+    assert network.predict(times, tensors_of(context, found)) <= shortest * (1 + 1e-3)
+
+
+def test_a_choice_that_is_fast_enough_stays(model: ir.Model, context: Context, network: Network) -> None:
+    before = context.quantized
+    assert MeetLatency(network, even_times(network), Latency(1e9)).apply(model, context) == []
+    assert context.quantized is before
+
+
+def test_the_limit_on_the_loss_gives_way_to_the_time(model: ir.Model, context: Context, network: Network) -> None:
+    times, promised = even_times(network), context.activation_loss
+    real = network.predict(times, ())
+    (note,) = MeetLatency(network, times, Latency(0.6 * real), limit=1e-7).apply(model, context)
+    assert network.predict(times, tensors_of(context, context.quantized)) <= 0.6 * real
+    assert context.activation_loss > max(promised, 1e-7)
+    assert note.level == Level.WARNING
+    assert "without a latency budget at most 1e-07" in note.message
+
+
+def test_less_time_never_loses_less(model: ir.Model, context: Context, network: Network) -> None:
+    times = even_times(network)
+    real, lost = network.predict(times, ()), []
+    for share in (0.9, 0.7, 0.5, 0.4):
+        MeetLatency(network, times, Latency(share * real)).apply(model, context)
+        lost.append(sum(context.site_losses[name] for name in context.quantized))
+    assert lost == sorted(lost)
+    assert lost[0] < lost[-1]
+
+
+def test_what_cannot_be_reached_names_the_shortest_time_and_what_takes_it(
+    model: ir.Model, context: Context, network: Network
+) -> None:
+    times = even_times(network)
+    with pytest.raises(Infeasible, match=r"budget of 0\.01 ms cannot be met .* in a runtime\. Slowest: ") as refusal:
+        MeetLatency(network, times, Latency(1e4)).apply(model, context)
+    shortest = min(network.predict(times, tensors_of(context, sites)) for sites in subsets(context))
+    assert refusal.value.smallest == round(shortest)
+    assert refusal.value.blockers[0][1] == 1e5
+    MeetLatency(network, times, Latency(shortest)).apply(model, context)
+
+
+def test_stated_activations_leave_no_choice(model: ir.Model, context: Context, network: Network) -> None:
+    context.quantized = {}
+    with pytest.raises(Infeasible, match="with float activations is"):
+        MeetLatency(network, even_times(network), Latency(1e6), "float").apply(model, context)

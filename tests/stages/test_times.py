@@ -1,0 +1,58 @@
+"""Times of operators: what is executed is what the latency model counts."""
+
+import numpy as np
+import pytest
+from compiling import Measured, measure_residual
+
+from ptqc.execute import profile
+from ptqc.progress import SILENT
+from ptqc.sites import useful_sites
+from ptqc.stages import times
+from ptqc.stages.fit import packed, table_numbers
+from ptqc.stages.times import any_plan, measure_times, network_of, quantized_subject
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Measured:
+    return measure_residual(tmp_path_factory.mktemp("residual"))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_executed_conversions_are_the_predicted_ones(
+    measured: Measured, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(profile, "ROUNDS", (1, 1))
+    context, rng = measured.context, np.random.default_rng(seed)
+    some = [site for site in context.sites if rng.random() < 0.7]
+    kept = useful_sites(some, context.kernels, {layer.name for layer in context.layers})
+    plan = any_plan(context, measured.options, {site.name: context.ranges[site.name] for site in kept})
+    lowered, exported = packed(measured.model, plan, table_numbers(measured.model, context, plan.formats))
+    (found,) = profile.profile([quantized_subject(lowered, exported, plan, measured.feeds[0])], 0.01)
+    network = network_of(measured.model, context)
+    operators = {operator.node for operator in network.operators}
+    assert set(found.charges) - operators == {
+        (what, tensor)
+        for what in ("quantize", "dequantize")
+        for tensor, ns in network.conversion_times(_counting(network, what), plan.params).items()
+        if ns
+    }
+    layers = {layer.name for layer in context.layers}
+    assert layers <= set(found.charges)
+    assert {name for name in network.on_codes(plan.params) if name in layers} == layers & set(plan.integer)
+
+
+def _counting(network: times.Network, what: str) -> times.Times:
+    """Times in which only conversions of one kind take any."""
+    ones = {edge.tensor: 1.0 for edge in network.edges}
+    columns = {"quantize": ones, "dequantize": {}} if what == "quantize" else {"quantize": {}, "dequantize": ones}
+    return times.Times("", {}, {}, **columns)
+
+
+def test_every_operator_that_takes_time_gets_one(measured: Measured, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(times, "SECONDS", 0.01)
+    found = measure_times(measured.model, measured.context, measured.options, SILENT)
+    layers = {layer.name for layer in measured.context.layers}
+    assert layers <= found.floats.keys()
+    assert layers <= found.integers.keys()
+    assert {"x", "ar", "br", "cr"} <= found.quantize.keys() & found.dequantize.keys()
+    assert found == times.Times.from_json(found.to_json())
