@@ -10,13 +10,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ptqc import __version__
+from ptqc import __version__, interrupts
 from ptqc.deadline import parse_seconds
 from ptqc.errors import PtqcError, UsageError, VerificationError
+from ptqc.interrupts import MESSAGE, Stopped
 
 PREPROCESSING = ("resize", "crop", "fit", "scale", "mean", "std", "layout", "channel_order", "resample")
 TARGET = ("target", "cpu", "allow_missing_target")
 INTERRUPTED = 130
+STOPPED = 3
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -31,9 +33,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output went away, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except KeyboardInterrupt:
-        print("ptqc: interrupted; what was measured is kept, run the same command again", file=sys.stderr)
-        return INTERRUPTED
+    except KeyboardInterrupt as error:
+        print(MESSAGE, file=sys.stderr)
+        return error.exit_code if isinstance(error, Stopped) else INTERRUPTED
+    except MemoryError:
+        print("ptqc: out of memory; give it more, or fewer --samples, and run the same command again", file=sys.stderr)
+        return STOPPED
     except Exception as error:
         return _internal_fault(error)
     return 0
@@ -41,9 +46,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def run() -> NoReturn:
     """The process `ptqc`. An interrupt does not wait for what other threads are in the middle of."""
+    interrupts.listen()
     code = main()
+    interrupts.ignore()
     sys.stdout.flush()
-    if code == INTERRUPTED:
+    if code > 128:  # a signal
         os._exit(code)
     sys.exit(code)
 

@@ -1,0 +1,84 @@
+"""The first time that a native library meets a foreign model, in a guarded process.
+
+`python -m ptqc.trial check MODEL` and `… run MODEL FEEDS` are the work of that process. What a library refuses by an
+error of its own is no finding here: it is met again, and told, by the process that asked.
+"""
+
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from ptqc import guarded
+from ptqc.errors import ModelError
+
+SECONDS = 60.0
+BYTES_PER_SECOND = 10_000_000
+ADVICE = "export the model again, with another exporter or opset, and report this"
+# How ONNX Runtime and protobuf say that there is no more memory.
+NO_MEMORY = ("bad_alloc", "bad allocation", "Failed to allocate memory", "Failed to map memory")
+
+
+def check(path: Path, size: int) -> None:
+    """Have ONNX's checker and shape inference look at a file. size: its bytes, external data included.
+
+    Raises ModelError where one of them crashes, hangs or takes all memory.
+    """
+    _attempt(["check", str(path)], size)
+
+
+def run(save: Callable[[Path], Path], feeds: Mapping[str, np.ndarray], size: int) -> None:
+    """Have ONNX Runtime load a model and run one sample.
+
+    save: writes the model to a folder and returns its path. Raises ModelError as `check` does.
+    """
+    with tempfile.TemporaryDirectory(prefix="ptqc-") as temporary:
+        folder = Path(temporary)
+        np.savez(folder / "feeds.npz", **feeds)  # type: ignore[arg-type]
+        _attempt(["run", str(save(folder)), str(folder / "feeds.npz")], size)
+
+
+def _attempt(arguments: Sequence[str], size: int) -> None:
+    ended = guarded.run(__name__, arguments, SECONDS + size / BYTES_PER_SECOND, size)
+    if ended.problem is not None:
+        raise ModelError(f"{ended.said or 'reading it'} {ended.problem}; {ADVICE}")
+
+
+def _check(path: str) -> None:
+    import onnx
+
+    print("parsing it", flush=True)
+    model = onnx.load(path, load_external_data=False)
+    print("ONNX's shape inference", flush=True)
+    _tolerated(lambda: onnx.shape_inference.infer_shapes(model, data_prop=False))
+    print("ONNX's checker", flush=True)
+    _tolerated(lambda: onnx.checker.check_model(path))
+
+
+def _run(path: str, feeds: str) -> None:
+    import onnxruntime as ort
+
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    print(f"loading it in ONNX Runtime {ort.__version__}", flush=True)
+    sessions: list[ort.InferenceSession] = []
+    _tolerated(lambda: sessions.append(ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])))
+    print(f"a run in ONNX Runtime {ort.__version__}", flush=True)
+    with np.load(feeds) as given:
+        for session in sessions:
+            _tolerated(lambda session=session: session.run(None, dict(given)))  # type: ignore[misc]
+
+
+def _tolerated(work: Callable[[], object]) -> None:
+    """Do something that may raise whatever it likes, but for want of memory."""
+    try:
+        work()
+    except Exception as error:
+        if isinstance(error, MemoryError) or any(words in str(error) for words in NO_MEMORY):
+            raise MemoryError from error
+
+
+if __name__ == "__main__":
+    (_check if sys.argv[1] == "check" else _run)(*sys.argv[2:])
