@@ -1,6 +1,7 @@
 """The command line: compile, resolve, explain, verify, bisect, bench, cache."""
 
 import argparse
+import errno
 import json
 import os
 import re
@@ -19,6 +20,10 @@ PREPROCESSING = ("resize", "crop", "fit", "scale", "mean", "std", "layout", "cha
 TARGET = ("target", "cpu", "allow_missing_target")
 INTERRUPTED = 130
 STOPPED = 3
+# What disks and other limits of a machine give; any other error of the system that gets here is a fault of ptqc.
+ENVIRONMENT = {
+    getattr(errno, name) for name in ("ENOSPC", "EDQUOT", "EIO", "EROFS", "EFBIG", "EMFILE", "ENFILE", "ENOMEM")
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -40,6 +45,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("ptqc: out of memory; give it more, or fewer --samples, and run the same command again", file=sys.stderr)
         return STOPPED
     except Exception as error:
+        if isinstance(error, OSError) and error.errno in ENVIRONMENT:
+            print(f"ptqc: {_one_line(error)}: mend that, and run the same command again", file=sys.stderr)
+            return STOPPED
         return _internal_fault(error)
     return 0
 
