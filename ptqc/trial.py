@@ -15,7 +15,7 @@ import numpy as np
 from ptqc import guarded
 from ptqc.errors import ModelError
 
-SECONDS = 60.0
+SECONDS = 120.0
 BYTES_PER_SECOND = 10_000_000
 ADVICE = "export the model again, with another exporter or opset, and report this"
 # How ONNX Runtime and protobuf say that there is no more memory.
@@ -30,19 +30,21 @@ def check(path: Path, size: int) -> None:
     _attempt(["check", str(path)], size)
 
 
-def run(save: Callable[[Path], Path], feeds: Mapping[str, np.ndarray], size: int) -> None:
+def run(save: Callable[[Path], Path], feeds: Mapping[str, np.ndarray], size: int, seconds: float | None = None) -> None:
     """Have ONNX Runtime load a model and run one sample.
 
-    save: writes the model to a folder and returns its path. Raises ModelError as `check` does.
+    save: writes the model to a folder and returns its path. seconds: for a model without an end, say.
+    Raises ModelError as `check` does.
     """
     with tempfile.TemporaryDirectory(prefix="ptqc-") as temporary:
         folder = Path(temporary)
         np.savez(folder / "feeds.npz", **feeds)  # type: ignore[arg-type]
-        _attempt(["run", str(save(folder)), str(folder / "feeds.npz")], size)
+        _attempt(["run", str(save(folder)), str(folder / "feeds.npz")], size, seconds)
 
 
-def _attempt(arguments: Sequence[str], size: int) -> None:
-    ended = guarded.run(__name__, arguments, SECONDS + size / BYTES_PER_SECOND, size)
+def _attempt(arguments: Sequence[str], size: int, seconds: float | None = None) -> None:
+    limit = (SECONDS if seconds is None else seconds) + size / BYTES_PER_SECOND
+    ended = guarded.run(__name__, arguments, limit, size)
     if ended.problem is not None:
         raise ModelError(f"{ended.said or 'reading it'} {ended.problem}; {ADVICE}")
 

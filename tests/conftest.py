@@ -19,7 +19,7 @@ def without_trials() -> Iterator[Callable[..., Any]]:
     """No process of its own for every model that a test compiles: half a second each. Gives what makes them."""
     real = trial._attempt
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(trial, "_attempt", lambda _arguments, _size: None)
+        patch.setattr(trial, "_attempt", lambda *_given: None)
         yield real
 
 

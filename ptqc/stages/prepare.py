@@ -16,7 +16,7 @@ from ptqc.calibration.plausibility import preprocessing_warning
 from ptqc.calibration.samples import Samples, collect
 from ptqc.calibration.synthetic import draw
 from ptqc.errors import CalibrationError, ModelError, UsageError
-from ptqc.execute.onnxruntime import IN_MEMORY_LIMIT, Feeds, Runner
+from ptqc.execute.onnxruntime import IN_MEMORY_LIMIT, LOOP_LIMIT, Feeds, Runner, has_loop
 from ptqc.loss import output_loss
 from ptqc.nodes import constant
 from ptqc.notes import Level, Note
@@ -102,10 +102,12 @@ def try_once(source: Source, feeds: Feeds) -> None:
         ir.save(source.model, folder / "model.onnx")
         return folder / "model.onnx"
 
+    loops = has_loop(source.model)
     try:
-        trial.run(save, feeds, source.size)
+        trial.run(save, feeds, source.size, LOOP_LIMIT if loops else None)
     except ModelError as error:
-        raise ModelError(f"{source.path}: {error}") from error
+        remark = " (a Loop of it may have no end)" if loops else ""
+        raise ModelError(f"{source.path}: {error}{remark}") from error
 
 
 def prepare(source: Source, samples: Samples, progress: Progress, dump: Path | None = None) -> Prepared:

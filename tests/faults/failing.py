@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import onnx
-from compiling import proto, quick, weight
+from compiling import alone, proto, quick, weight
 
 from ptqc import cli, guarded
 from ptqc.housekeeping import clear, contents
@@ -83,6 +83,7 @@ def main() -> None:
     onnx.save(proto(GRAPH, w=weight(8, 8), v=weight(8, 8, seed=1)), folder / "m.onnx")
     np.savez(folder / "c.npz", x=np.random.default_rng(7).standard_normal((8, 8)).astype(np.float32))
     guarded.run = lambda *_given: guarded.Ended(None, "")  # writes its files, but starts no process
+    alone()
     with quick():
         prepare(folder / "earlier", False)
         assert compiled(folder / "earlier", "--seed", "1") == (0, "")

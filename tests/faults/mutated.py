@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from compiling import quick
+from compiling import alone, quick
 from mutations import SEEDS, mutant
 
 from ptqc import cli, compiler
@@ -90,6 +90,7 @@ def main() -> None:
     os.chdir(folder)
     resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE, ADDRESS_SPACE))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    alone()
     with quick():
         for number in map(int, sys.argv[2:]):
             print(json.dumps(outcome(folder, number)), flush=True)

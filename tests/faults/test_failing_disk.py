@@ -37,7 +37,7 @@ def outcomes(disk: Path, folder: Path, error: str, kind: str, numbers: Sequence[
 
 
 def faults(outcome: Outcome, error: str, forced: bool, wanted: dict[str, str]) -> list[str]:
-    """What is wrong with an outcome. A disk from which nothing can be removed keeps leftovers, until the next compile."""
+    """What is wrong. A disk from which nothing can be removed keeps leftovers until the next compile."""
     told, code, then = outcome["told"], outcome["code"], outcome["next"]
     there = ["out"] if forced or code == 0 else []
     wrong = {
@@ -88,9 +88,15 @@ def test_every_failure(disk: Path, tmp_path: Path, error: str, kind: str) -> Non
         ({"left": [".out.ptqc-1", "out"]}, "left behind"),
         ({"temporary": ["ptqc-1"]}, "left behind"),
         ({"code": 0, "told": "", "made": {"model.onnx": "2"}}, "output"),
-        ({"next": {"code": 70, "told": "x", "left": ["out"], "files": {"model.onnx": "1"}, "stored": 0}}, "next compile"),
+        (
+            {"next": {"code": 70, "told": "x", "left": ["out"], "files": {"model.onnx": "1"}, "stored": 0}},
+            "next compile",
+        ),
         ({"next": {"code": 0, "told": "", "left": ["out"], "files": {"model.onnx": "2"}, "stored": 0}}, "other bytes"),
-        ({"next": {"code": 0, "told": "", "left": ["out"], "files": {"model.onnx": "1"}, "stored": 9}}, "left for good"),
+        (
+            {"next": {"code": 0, "told": "", "left": ["out"], "files": {"model.onnx": "1"}, "stored": 9}},
+            "left for good",
+        ),
     ],
 )
 def test_each_fault_would_be_found(change: Outcome, wrong: str) -> None:
