@@ -185,6 +185,15 @@ REFUSED: dict[str, tuple[Build, str]] = {
         text("r = Constant<value = float {0.5}>() t = Constant<value = bool {1}>() y = Dropout(x, r, t)"),
         "training mode",
     ),
+    "random numbers": (text("r = RandomUniformLike(x) y = Add(x, r)"), "RandomUniformLike node that gives 'r' draws"),
+    "random numbers in a function": (
+        text(
+            "y = f.f(x)",
+            imports='"": 17, "f": 1',
+            more='<domain: "f", opset_import: ["": 17]> f (x) => (y) { y = Bernoulli(x) }',
+        ),
+        "Bernoulli node that gives 'y' draws",
+    ),
     "an empty sequence": (
         text("s = SequenceEmpty() t = SequenceInsert(s, x) y = ConcatFromSequence<axis=0>(t)"),
         "empty sequence",

@@ -14,11 +14,12 @@ import pytest
 from mutated import CRASH, FAULT, LITTER
 
 PROGRAM = Path(__file__).with_name("mutated.py")
+# Of processors, not of the clock: a busy machine is no fault of the mutant.
 SECONDS, MEGABYTES = 30.0, 2048.0
-# As long as the first imports and the slowest mutant take on a busy machine.
-SILENCE = 120.0
+# On the clock, for a process that waits for ever.
+SILENCE = 300.0
 MUTANTS = 2000
-SAMPLE = range(0, 12)
+SAMPLE = range(10)
 Outcome = dict[str, Any]
 
 
