@@ -7,12 +7,25 @@ import numpy as np
 import onnx
 import onnx.parser
 from compiling import proto, residual, weight
-from fault_networks import half, image, small, words
+from fault_networks import half, small, words
 from onnx import AttributeProto, TensorProto, helper, numpy_helper
 
 Rng = np.random.Generator
 Mutation = Callable[[onnx.ModelProto, Rng], None]
 
+MIXED = """g (float[N,4,8,8] x) => (float[N,6] y) {
+    p = Pad(x, edges)
+    a = Conv(p, w1)
+    n = BatchNormalization(a, gain, shift, shift, gain)
+    r = Relu(n)
+    t = ConvTranspose<strides=[2,2]>(r, w2)
+    v = AveragePool<kernel_shape=[3,3]>(t)
+    s = Sigmoid(v)
+    m = Mul(v, s)
+    c = Concat<axis=1>(m, v)
+    g = ReduceMean<axes=[2,3], keepdims=0>(c)
+    y = MatMul(g, w3)
+}"""
 BRANCH = """g (float[N,8] x) => (float[N,8] y) {
     s = ReduceSum<keepdims=0>(x)
     z = Constant<value = float {0}>()
@@ -47,6 +60,12 @@ RESIZED = """g (float[N,3,8,8] x) => (float[N,K] y, int64[N,K] i) {
 }"""
 
 
+def _mixed() -> onnx.ModelProto:
+    weights = {"w1": weight(4, 4, 3, 3), "w2": weight(4, 4, 2, 2, seed=1), "w3": weight(8, 6, seed=2)}
+    normalization = {"gain": np.linspace(0.5, 2, 4, dtype=np.float32), "shift": np.linspace(-1, 1, 4, dtype=np.float32)}
+    return proto(MIXED, 17, **weights, **normalization, edges=np.array([0, 0, 1, 1, 0, 0, 0, 1]))
+
+
 def _function() -> onnx.ModelProto:
     model = onnx.parser.parse_model(FUNCTION)
     model.graph.initializer.append(numpy_helper.from_array(weight(8, 8), "w"))
@@ -54,7 +73,7 @@ def _function() -> onnx.ModelProto:
 
 
 SEEDS: Mapping[str, tuple[Callable[[], onnx.ModelProto], tuple[int, ...]]] = {
-    "image": (image, (4, 8, 8)),
+    "mixed": (_mixed, (4, 8, 8)),
     "words": (words, (32,)),
     "small": (small, (8, 4, 4)),
     "half": (half, (8,)),
