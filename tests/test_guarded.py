@@ -62,7 +62,7 @@ def test_the_working_folder_is_not_imported_from(place: Path, monkeypatch: pytes
 
 
 def test_an_endless_process_is_gone(place: Path) -> None:
-    begun = ended(place, "import os; print(os.getpid(), flush=True)\nwhile True: pass", 1.0)
+    begun = ended(place, "import os; print(os.getpid(), flush=True)\nwhile True: pass", 3.0)
     with pytest.raises(ProcessLookupError):
         os.kill(int(begun.said), 0)
 
