@@ -100,7 +100,7 @@ class Store:
         name = digest(key)
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(dir=self.folder, prefix=".new-") as temporary:
+            with tempfile.TemporaryDirectory(dir=self.folder, prefix=".new-", ignore_cleanup_errors=True) as temporary:
                 used = InUse(Path(temporary))  # so that no other process clears it away
                 folder = Path(temporary) / name
                 folder.mkdir()

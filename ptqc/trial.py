@@ -36,7 +36,7 @@ def run(save: Callable[[Path], Path], feeds: Mapping[str, np.ndarray], size: int
     save: writes the model to a folder and returns its path. seconds: for a model without an end, say.
     Raises ModelError as `check` does.
     """
-    with tempfile.TemporaryDirectory(prefix="ptqc-") as temporary:
+    with tempfile.TemporaryDirectory(prefix="ptqc-", ignore_cleanup_errors=True) as temporary:
         folder = Path(temporary)
         np.savez(folder / "feeds.npz", **feeds)  # type: ignore[arg-type]
         _attempt(["run", str(save(folder)), str(folder / "feeds.npz")], size, seconds)

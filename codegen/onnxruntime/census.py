@@ -58,7 +58,7 @@ def values(proto: onnx.ModelProto) -> set[str]:
 
 
 def _optimized(proto: onnx.ModelProto) -> onnx.GraphProto:
-    with tempfile.TemporaryDirectory(prefix="ptqc-") as folder:
+    with tempfile.TemporaryDirectory(prefix="ptqc-", ignore_cleanup_errors=True) as folder:
         path = Path(folder) / "optimized.onnx"
         options = session_options()
         options.optimized_model_filepath = str(path)

@@ -56,7 +56,7 @@ def build(
     VerificationError when anything differs.
     """
     check_present()
-    with tempfile.TemporaryDirectory(prefix="ptqc-tvm-") as temporary:
+    with tempfile.TemporaryDirectory(prefix="ptqc-tvm-", ignore_cleanup_errors=True) as temporary:
         folder = Path(temporary)
         _write_job(folder, lowered, exported, samples, isa, store)
         _run(folder, time_limit)

@@ -124,7 +124,7 @@ def _open(
     if weight_bytes(model) < IN_MEMORY_LIMIT:
         data = _with_taps(ir.to_proto(model), taps).SerializeToString()
         return ort.InferenceSession(data, options, providers=providers)
-    with tempfile.TemporaryDirectory(prefix="ptqc-") as folder:
+    with tempfile.TemporaryDirectory(prefix="ptqc-", ignore_cleanup_errors=True) as folder:
         path = Path(folder) / "model.onnx"
         ir.save(model, path, external_data="model.data")
         if taps:
