@@ -13,9 +13,11 @@ import onnx_ir as ir
 from ptqc.calibration.observers import RangeObserver
 from ptqc.calibration.ranges import Method, affine_params, choose_range
 from ptqc.calibration.samples import Samples
+from ptqc.errors import ModelError
 from ptqc.execute.onnxruntime import Feeds, Runner
 from ptqc.formats import UINT8, QuantParams
 from ptqc.layers import Layer
+from ptqc.nodes import constant
 from ptqc.notes import Level, Note
 from ptqc.parallel import in_order
 from ptqc.passes.base import Effect
@@ -27,6 +29,8 @@ BATCH_BYTES = 256 * 2**20
 LARGEST_BATCH = 8
 # What one element of an element-wise operator costs, in multiply-accumulates of a layer (memory traffic decides).
 ELEMENT_COST = 8
+# Losses are sums of (weight · input)², which float32 holds up to 3e38.
+LARGEST_WEIGHT, LARGEST_INPUT = 1e6, 1e12
 
 
 @dataclass(frozen=True)
@@ -38,7 +42,12 @@ class Calibrate:
     effect: ClassVar[Effect] = Effect.DECIDE
 
     def apply(self, model: ir.Model, context: Context) -> list[Note]:
-        """Set ranges, moments, held_moments, macs and sample_bytes of the context."""
+        """Set ranges, moments, held_moments, macs and sample_bytes of the context.
+
+        Raises ModelError for weights and inputs of layers that are too large to be squared.
+        """
+        for layer in context.layers:
+            _check_size("weight", layer.weight, constant(model.graph.initializers[layer.weight]), LARGEST_WEIGHT)
         observers = {site.name: RangeObserver() for site in context.sites}
         columns = {layer.name: _columns(layer, context) for layer in context.layers}
         taps = _taps(context)
@@ -115,6 +124,7 @@ def _accumulate(
     def added(weight: str) -> Moments:
         found = moments.get(weight)
         for layer in by_weight[weight]:
+            _check_size("layer input", layer.input, values[layer.input], LARGEST_INPUT)
             drawn = columns[layer.name].inputs(values[layer.input], start)
             found = found or Moments.empty(drawn.shape[0], drawn.shape[1])
             found.add(drawn)
@@ -123,6 +133,12 @@ def _accumulate(
 
     grown = in_order(added, by_weight, lambda weight: _bytes(columns[by_weight[weight][0].name]))
     moments.update(zip(by_weight, grown, strict=True))
+
+
+def _check_size(kind: str, name: str, values: np.ndarray | None, most: float) -> None:
+    largest = 0.0 if values is None else float(np.abs(values, dtype=np.float64).max(initial=0))
+    if largest > most:
+        raise ModelError(f"{kind} {name!r} reaches {largest:.0e}, at most {most:.0e} can be measured: scale the model")
 
 
 def _bytes(columns: Columns) -> int:

@@ -7,7 +7,8 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -175,17 +176,30 @@ def publish(
     }
     try:
         _sweep(folder)
-        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=_prefix(folder)) as temporary:
-            used = InUse(Path(temporary))  # so that no other compile takes it for a leftover
-            new = Path(temporary) / folder.name
+        with _beside(folder) as temporary:
+            new = temporary / folder.name
             new.mkdir()
             for name, data in everything.items():
                 _write_through(new / name, data)
             _move(new, folder)
-            del used
     except OSError as error:
         raise Interrupted(f"cannot write the artifact to {folder}: {error}; nothing was changed there") from error
     return Artifact(folder)
+
+
+@contextmanager
+def _beside(folder: Path) -> Iterator[Path]:
+    """A temporary folder that no other compile takes for a leftover; made anew where one did before it was marked."""
+    while True:
+        made = tempfile.TemporaryDirectory(dir=folder.parent, prefix=_prefix(folder), ignore_cleanup_errors=True)
+        with made as temporary:
+            try:
+                used = InUse(Path(temporary))
+            except FileNotFoundError:
+                continue
+            yield Path(temporary)
+            del used
+            return
 
 
 def _prefix(folder: Path) -> str:
@@ -197,7 +211,7 @@ def _sweep(folder: Path) -> None:
     for path in folder.parent.iterdir():
         if path.name.startswith(_prefix(folder)) and path.is_dir():
             with Claim(path) as claim:
-                if claim.taken and any(path.iterdir()):  # an empty one may just have been made
+                if claim.taken:
                     shutil.rmtree(path, ignore_errors=True)
 
 

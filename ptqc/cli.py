@@ -1,6 +1,7 @@
 """The command line: compile, resolve, explain, verify, bisect, bench, cache."""
 
 import argparse
+import errno
 import json
 import os
 import re
@@ -10,13 +11,19 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ptqc import __version__
+from ptqc import __version__, interrupts
 from ptqc.deadline import parse_seconds
 from ptqc.errors import PtqcError, UsageError, VerificationError
+from ptqc.interrupts import MESSAGE, Stopped
 
 PREPROCESSING = ("resize", "crop", "fit", "scale", "mean", "std", "layout", "channel_order", "resample")
 TARGET = ("target", "cpu", "allow_missing_target")
 INTERRUPTED = 130
+STOPPED = 3
+# What disks and other limits of a machine give; any other error of the system that gets here is a fault of ptqc.
+ENVIRONMENT = {
+    getattr(errno, name) for name in ("ENOSPC", "EDQUOT", "EIO", "EROFS", "EFBIG", "EMFILE", "ENFILE", "ENOMEM")
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -31,19 +38,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output went away, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except KeyboardInterrupt:
-        print("ptqc: interrupted; what was measured is kept, run the same command again", file=sys.stderr)
-        return INTERRUPTED
+    except KeyboardInterrupt as error:
+        print(MESSAGE, file=sys.stderr)
+        return error.exit_code if isinstance(error, Stopped) else INTERRUPTED
+    except MemoryError:
+        print("ptqc: out of memory; give it more, or fewer --samples, and run the same command again", file=sys.stderr)
+        return STOPPED
     except Exception as error:
+        if isinstance(error, OSError) and error.errno in ENVIRONMENT:
+            print(f"ptqc: {_one_line(error)}: mend that, and run the same command again", file=sys.stderr)
+            return STOPPED
         return _internal_fault(error)
     return 0
 
 
 def run() -> NoReturn:
     """The process `ptqc`. An interrupt does not wait for what other threads are in the middle of."""
+    interrupts.listen()
     code = main()
+    interrupts.ignore()
     sys.stdout.flush()
-    if code == INTERRUPTED:
+    if code > 128:  # a signal
         os._exit(code)
     sys.exit(code)
 

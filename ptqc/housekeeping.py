@@ -69,7 +69,7 @@ def _folders(store: Store) -> Iterator[Path]:
 def _remove(folder: Path) -> None:
     """Rename first: whoever looks for the entry finds all of it or nothing."""
     try:
-        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".old-") as temporary:
+        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".old-", ignore_cleanup_errors=True) as temporary:
             used = InUse(Path(temporary))  # so that no other process clears it away
             folder.rename(Path(temporary) / folder.name)
             del used

@@ -100,7 +100,7 @@ class Store:
         name = digest(key)
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(dir=self.folder, prefix=".new-") as temporary:
+            with tempfile.TemporaryDirectory(dir=self.folder, prefix=".new-", ignore_cleanup_errors=True) as temporary:
                 used = InUse(Path(temporary))  # so that no other process clears it away
                 folder = Path(temporary) / name
                 folder.mkdir()
@@ -141,11 +141,16 @@ def _canonical(document: Any) -> str:
 
 
 def _write(folder: Path, key: Mapping[str, Any], document: Any, arrays: Mapping[str, np.ndarray]) -> None:
+    from safetensors import SafetensorError
     from safetensors.numpy import save_file
 
     (folder / "key.json").write_text(_canonical(key))
     (folder / "entry.json").write_text(json.dumps(document))
-    save_file({name: np.asarray(array, order="C") for name, array in arrays.items()}, folder / "arrays.safetensors")
+    plain = {name: np.asarray(array, order="C") for name, array in arrays.items()}
+    try:
+        save_file(plain, folder / "arrays.safetensors")
+    except SafetensorError as error:  # its word for whatever the disk says
+        raise OSError(str(error)) from error
 
 
 def _files(folder: Path) -> dict[str, str]:

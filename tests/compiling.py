@@ -1,5 +1,6 @@
 """Tiny models and what a whole compile makes of them, for the tests of the compiler and of its last stages."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -77,6 +78,13 @@ def quick() -> Iterator[None]:
             yield
     finally:
         judge.LATENCY_SECONDS = before
+
+
+def alone() -> None:
+    """This process on one processor: threads that wait for each other take most of the time where many want to run."""
+    if hasattr(os, "sched_setaffinity"):
+        mine = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, {mine[os.getpid() % len(mine)]})
 
 
 def compiled(

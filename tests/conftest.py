@@ -1,13 +1,32 @@
 """Fixtures that tests of several rooms share: the project's own networks, and real models where they are at hand."""
 
 import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from ptqc import trial
+
 ROOT = Path(__file__).resolve().parent.parent
 MODELS = ROOT / "models"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def without_trials() -> Iterator[Callable[..., Any]]:
+    """No process of its own for every model that a test compiles: half a second each. Gives what makes them."""
+    real = trial._attempt
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trial, "_attempt", lambda *_given: None)
+        yield real
+
+
+@pytest.fixture
+def trials(without_trials: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Models meet native libraries in a process of its own first, as outside of tests."""
+    monkeypatch.setattr(trial, "_attempt", without_trials)
 
 
 @pytest.fixture(scope="session")

@@ -92,6 +92,12 @@ def test_import_loads_no_heavy_module() -> None:
     assert done.stdout.strip() == "[]", done.stderr
 
 
+def test_compiling_loads_neither_tvm_nor_torch_unless_asked() -> None:
+    code = "import sys; sys.modules['tvm'] = sys.modules['tvm_ffi'] = sys.modules['torch'] = None; import "
+    done = python(code + "ptqc.compiler, ptqc.stages.verify_artifact, ptqc.stages.bisect, ptqc.stages.bench")
+    assert done.returncode == 0, done.stderr
+
+
 def test_core_knows_neither_passes_nor_codegen() -> None:
     assert offenders("ptqc", ("ptqc.passes", "ptqc.codegen")) == []
 

@@ -168,6 +168,14 @@ REFUSED: dict[str, tuple[Build, str]] = {
     "bfloat16 input": (interface_type(TensorProto.BFLOAT16), "'x' is bfloat16"),
     "string input": (interface_type(TensorProto.STRING), "numeric tensor"),
     "inner value of another type": (inner_type(TensorProto.INT64, 1, 4), "does not match expected type"),
+    "negative axis": (text("y = Relu(x)", "float[N,-2] x", "float[N,4] y"), "'x' has a negative size"),
+    "weights too large to be squared": (lambda: layer(w=np.full((8, 8), 3e7, np.float32)), "weight 'w' reaches 3e+07"),
+    "inputs too large to be squared": (
+        lambda: proto(
+            "g (float[N,8] x) => (float[N,8] y) { h = Mul(x, s) y = Gemm(h, w) }", w=weight(8, 8), s=np.float32([1e14])
+        ),
+        "layer input 'h' reaches",
+    ),
     "empty axis": (text("y = Relu(x)", "float[N,0] x", "float[N,0] y"), "axis 1 of (N, 0) has no size"),
     "empty batch": (text("y = Relu(x)", "float[0,4] x", "float[0,4] y"), "axis 0 of (0, 4) has no size"),
     "weights that overflow": (lambda: layer(w=np.full((8, 8), 3e38, np.float32)), "'y' of the float model has"),
@@ -176,6 +184,15 @@ REFUSED: dict[str, tuple[Build, str]] = {
     "training": (
         text("r = Constant<value = float {0.5}>() t = Constant<value = bool {1}>() y = Dropout(x, r, t)"),
         "training mode",
+    ),
+    "random numbers": (text("r = RandomUniformLike(x) y = Add(x, r)"), "RandomUniformLike node that gives 'r' draws"),
+    "random numbers in a function": (
+        text(
+            "y = f.f(x)",
+            imports='"": 17, "f": 1',
+            more='<domain: "f", opset_import: ["": 17]> f (x) => (y) { y = Bernoulli(x) }',
+        ),
+        "Bernoulli node that gives 'y' draws",
     ),
     "an empty sequence": (
         text("s = SequenceEmpty() t = SequenceInsert(s, x) y = ConcatFromSequence<axis=0>(t)"),

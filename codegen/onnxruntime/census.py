@@ -58,12 +58,17 @@ def values(proto: onnx.ModelProto) -> set[str]:
 
 
 def _optimized(proto: onnx.ModelProto) -> onnx.GraphProto:
-    with tempfile.TemporaryDirectory(prefix="ptqc-") as folder:
+    with tempfile.TemporaryDirectory(prefix="ptqc-", ignore_cleanup_errors=True) as folder:
         path = Path(folder) / "optimized.onnx"
         options = session_options()
         options.optimized_model_filepath = str(path)
-        ort.InferenceSession(proto.SerializeToString(), options, providers=["CPUExecutionProvider"])
-        return onnx.load(path).graph
+        data = proto.SerializeToString()
+        try:
+            ort.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+            return onnx.load(path).graph
+        except Exception:
+            path.write_bytes(data)  # where the disk is at fault, this says so
+            raise
 
 
 def _mark(graph: onnx.GraphProto, expected: Mapping[str, tuple[str, str]]) -> dict[str, str]:

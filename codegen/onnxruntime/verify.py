@@ -86,6 +86,8 @@ def _census(exported: Exported, lowered: Lowered, plan: Plan) -> tuple[Census, f
     started = time.monotonic()
     try:
         census = take(exported.proto, expected)
+    except OSError:  # of the disk, not of the file
+        raise
     except Exception as error:  # ONNX Runtime raises a dozen types of its own
         raise VerificationError(f"ONNX Runtime {ort.__version__} cannot load the written file: {error}") from error
     if census.missed:

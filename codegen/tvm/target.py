@@ -1,9 +1,6 @@
 """Building the cpu target: one child process compiles and verifies, so that a crash or a hang is an error message."""
 
 import json
-import signal
-import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -14,11 +11,11 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ptqc import errors
+from ptqc import errors, guarded
 from ptqc.codegen.onnxruntime.census import values
 from ptqc.codegen.onnxruntime.export import Exported
-from ptqc.codegen.tvm import worker
 from ptqc.codegen.tvm.edges import edges, extents
+from ptqc.codegen.tvm.job import ERROR, JOB, LOWERED, REPORT, VALUES, WORKER
 from ptqc.errors import InternalError, TargetError
 from ptqc.execute.onnxruntime import Feeds, Runner
 from ptqc.lowered import Lowered
@@ -27,7 +24,6 @@ from ptqc.options import DEFAULT_CPU
 from ptqc.reference import codes_of
 
 TIME_LIMIT = 1800.0
-LAST_LINES = 5
 
 
 @dataclass(frozen=True)
@@ -60,11 +56,11 @@ def build(
     VerificationError when anything differs.
     """
     check_present()
-    with tempfile.TemporaryDirectory(prefix="ptqc-tvm-") as temporary:
+    with tempfile.TemporaryDirectory(prefix="ptqc-tvm-", ignore_cleanup_errors=True) as temporary:
         folder = Path(temporary)
         _write_job(folder, lowered, exported, samples, isa, store)
         _run(folder, time_limit)
-        documents = [json.loads((folder / name).read_text()) for name in (INTERFACE, KERNELS, worker.REPORT)]
+        documents = [json.loads((folder / name).read_text()) for name in (INTERFACE, KERNELS, REPORT)]
         return Native((folder / LIBRARY).read_bytes(), *documents)
 
 
@@ -84,8 +80,8 @@ def _write_job(
     for index, feeds in enumerate([*samples, *(feeds for _, feeds in edges(seen))]):
         found = runner.run(feeds)
         kept = {**feeds, **{name: found[short] for name, short in taps.items()}}
-        np.savez(folder / worker.VALUES.format(index), **kept)  # type: ignore[arg-type]
-    ir.save(lowered.model, folder / worker.LOWERED)
+        np.savez(folder / VALUES.format(index), **kept)  # type: ignore[arg-type]
+    ir.save(lowered.model, folder / LOWERED)
     job = {
         "isa": isa,
         "formats": {name: str(form) for name, form in lowered.formats.items()},
@@ -94,7 +90,7 @@ def _write_job(
         "store": str(store) if store is not None else "",
         "kept": {"names": taps, "seen": {name: asdict(extent) for name, extent in seen.items()}},
     }
-    (folder / worker.JOB).write_text(json.dumps(job))
+    (folder / JOB).write_text(json.dumps(job))
 
 
 def _compared(lowered: Lowered, exported: Exported) -> dict[str, str]:
@@ -116,18 +112,11 @@ def _compared(lowered: Lowered, exported: Exported) -> dict[str, str]:
 
 
 def _run(folder: Path, time_limit: float) -> None:
-    command = [sys.executable, "-m", worker.__name__, str(folder)]
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=time_limit, check=False, errors="replace"
-        )
-    except subprocess.TimeoutExpired as error:
-        raise TargetError(f"TVM did not finish within {time_limit:.0f} s; leave the cpu target out") from error
-    problem = folder / worker.ERROR
-    if problem.is_file():
-        told = json.loads(problem.read_text())
+    problem = guarded.run(WORKER, [str(folder)], time_limit).problem
+    if (folder / ERROR).is_file():
+        told = json.loads((folder / ERROR).read_text())
         raise getattr(errors, told["kind"], InternalError)(told["message"])
-    if done.returncode != 0 or not (folder / worker.REPORT).is_file():
-        how = signal.Signals(-done.returncode).name if done.returncode < 0 else f"exit code {done.returncode}"
-        last = " | ".join(done.stderr.strip().splitlines()[-LAST_LINES:])
-        raise TargetError(f"TVM failed ({how}): {last}")
+    if problem is None and not (folder / REPORT).is_file():
+        problem = "left no report"
+    if problem is not None:
+        raise TargetError(f"TVM {problem}; leave the cpu target out")

@@ -15,6 +15,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ptqc.codegen.tvm import cache, constants, isa, lowering, memory, verify
+from ptqc.codegen.tvm.job import ERROR, JOB, LOWERED, REPORT, VALUES
 from ptqc.codegen.tvm.listing import Listing
 from ptqc.codegen.tvm.program import Program
 from ptqc.errors import PtqcError
@@ -23,8 +24,6 @@ from ptqc.lowered import Lowered
 from ptqc.native import INTERFACE, KERNELS, LIBRARY, PACKAGE, Library, machine
 from ptqc.plan import write_json
 from ptqc.store import Store
-
-LOWERED, JOB, VALUES, REPORT, ERROR = "lowered.onnx", "job.json", "values-{:03}.npz", "report.json", "error.json"
 
 
 def main(folder: Path) -> None:

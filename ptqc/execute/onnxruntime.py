@@ -18,7 +18,7 @@ Feeds = dict[str, np.ndarray]
 # protobuf refuses messages of 2 GiB; beyond this size the model goes through a file with external data.
 IN_MEMORY_LIMIT = 1_500_000_000
 # A Loop need not end; nothing else that ONNX has can run for ever. Seconds for one run.
-LOOP_LIMIT = 60.0
+LOOP_LIMIT = 25.0
 
 
 def session_options(*, threads: int = 0, optimize: bool = True) -> ort.SessionOptions:
@@ -63,7 +63,7 @@ class Runner:
             self.session = _open(model, taps, options)
         except Exception as error:  # ONNX Runtime raises a dozen types of its own
             raise ModelError(f"ONNX Runtime {ort.__version__} cannot load the model: {error}") from error
-        self._loops = _has_loop(model)
+        self._loops = has_loop(model)
         self.inputs = [value.name for value in self.session.get_inputs()]
         self.outputs = [value.name for value in self.session.get_outputs()]
 
@@ -79,7 +79,8 @@ class Runner:
             return dict(zip(names, self.session.run(names, feeds, options), strict=True))
 
 
-def _has_loop(model: ir.Model | onnx.ModelProto | Path | str) -> bool:
+def has_loop(model: ir.Model | onnx.ModelProto | Path | str) -> bool:
+    """Whether a run of the model may go on for ever."""
     if isinstance(model, onnx.ModelProto):
         model = ir.from_proto(model)
     if not isinstance(model, ir.Model):
@@ -123,7 +124,7 @@ def _open(
     if weight_bytes(model) < IN_MEMORY_LIMIT:
         data = _with_taps(ir.to_proto(model), taps).SerializeToString()
         return ort.InferenceSession(data, options, providers=providers)
-    with tempfile.TemporaryDirectory(prefix="ptqc-") as folder:
+    with tempfile.TemporaryDirectory(prefix="ptqc-", ignore_cleanup_errors=True) as folder:
         path = Path(folder) / "model.onnx"
         ir.save(model, path, external_data="model.data")
         if taps:

@@ -8,6 +8,7 @@ import onnx
 import onnx_ir as ir
 import onnx_ir.passes.common as common
 
+from ptqc import trial
 from ptqc.errors import ModelError
 from ptqc.execute.onnxruntime import IN_MEMORY_LIMIT
 from ptqc.notes import Level, Note
@@ -71,10 +72,11 @@ def _read(path: Path) -> Source:
     for check in PROTO_CHECKS:
         check(proto)
     check_tensors(proto, path.parent)
-    check_sizes(proto)
-    notes = list(_remarks(proto))
     files = external_files(proto, path.parent)
     size = len(data) + sum(file.stat().st_size for file in files.values())
+    trial.check(path, size)
+    check_sizes(proto)
+    notes = list(_remarks(proto))
     for node in every_node(proto):
         node.name = ""  # need not be unique, and ONNX Runtime refuses two of one name; values are the keys
     model = _to_ir(proto, path.parent)

@@ -1,17 +1,26 @@
-"""Models exported for training: what they compute differs from run to run."""
+"""Models that compute something else in every run: with operators that draw, or exported for training."""
 
 import onnx_ir as ir
 
 from ptqc.errors import ModelError
-from ptqc.nodes import constant, input_of, nodes_of
+from ptqc.nodes import constant, input_of
+
+DRAWING = {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
 
 
 def check_inference(model: ir.Model) -> None:
-    """Refuse Dropout that is switched on."""
-    for node in nodes_of(model, "Dropout"):
-        training = constant(input_of(node, 2))
+    """Refuse operators that draw, and Dropout that is switched on."""
+    bodies: tuple[ir.Graph | ir.Function, ...] = (model.graph, *model.functions.values())
+    for node in (node for body in bodies for node in body.all_nodes() if node.domain == ""):
+        name = node.outputs[0].name if node.outputs else ""
+        if node.op_type in DRAWING:
+            raise ModelError(
+                f"the {node.op_type} node that gives {name!r} draws other numbers in every run; "
+                "make what it draws an input of the model"
+            )
+        training = constant(input_of(node, 2)) if node.op_type == "Dropout" else None
         if training is not None and training.any():
             raise ModelError(
-                f"the Dropout node that gives {node.outputs[0].name!r} is in training mode, so that every run differs; "
+                f"the Dropout node that gives {name!r} is in training mode, so that every run differs; "
                 "export the model in evaluation mode"
             )

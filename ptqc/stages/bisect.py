@@ -115,7 +115,7 @@ def _given(
 ) -> Iterator[tuple[str, Feeds]]:
     if calibration is None:
         return
-    with tempfile.TemporaryDirectory(prefix="ptqc-") as folder:
+    with tempfile.TemporaryDirectory(prefix="ptqc-", ignore_cleanup_errors=True) as folder:
         specs = input_specs(ir.load(model))
         for index, feeds in enumerate(collect(calibration, specs, Path(folder), samples, preprocessing)):
             yield f"sample {index}", feeds

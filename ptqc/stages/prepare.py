@@ -8,13 +8,15 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 
+from ptqc import trial
 from ptqc.calibration.images import Preprocessing
 from ptqc.calibration.inputs import input_specs
 from ptqc.calibration.observers import RangeObserver
 from ptqc.calibration.plausibility import preprocessing_warning
 from ptqc.calibration.samples import Samples, collect
-from ptqc.errors import CalibrationError, UsageError
-from ptqc.execute.onnxruntime import Feeds, Runner
+from ptqc.calibration.synthetic import draw
+from ptqc.errors import CalibrationError, ModelError, UsageError
+from ptqc.execute.onnxruntime import IN_MEMORY_LIMIT, LOOP_LIMIT, Feeds, Runner, has_loop
 from ptqc.loss import output_loss
 from ptqc.nodes import constant
 from ptqc.notes import Level, Note
@@ -76,7 +78,9 @@ def gather(
     """
     inputs = input_specs(source.model)
     notes: tuple[Note, ...] = ()
-    if isinstance(calibration, str) and calibration == SYNTHETIC:
+    is_drawn = isinstance(calibration, str) and calibration == SYNTHETIC
+    if is_drawn:
+        try_once(source, next(draw(source.model, 1, seed, {})))
         synthetic = synthesize(source.model, limit, seed, progress)
         calibration, notes = synthetic.feeds, synthetic.notes
     with progress.stage("read calibration data", None) as stage:
@@ -84,7 +88,26 @@ def gather(
     samples = dataclasses.replace(samples, notes=(*notes, *samples.notes))
     if len(samples) < 2:
         raise CalibrationError("one calibration sample was given; at least 2 are needed (better 100 or more)")
+    if not is_drawn:
+        try_once(source, samples[0])
     return samples
+
+
+def try_once(source: Source, feeds: Feeds) -> None:
+    """Load and run the model in a process of its own. Raises ModelError where ONNX Runtime does not survive that."""
+
+    def save(folder: Path) -> Path:
+        if source.size >= IN_MEMORY_LIMIT:
+            return source.path
+        ir.save(source.model, folder / "model.onnx")
+        return folder / "model.onnx"
+
+    loops = has_loop(source.model)
+    try:
+        trial.run(save, feeds, source.size, LOOP_LIMIT if loops else None)
+    except ModelError as error:
+        remark = " (a Loop of it may have no end)" if loops else ""
+        raise ModelError(f"{source.path}: {error}{remark}") from error
 
 
 def prepare(source: Source, samples: Samples, progress: Progress, dump: Path | None = None) -> Prepared:

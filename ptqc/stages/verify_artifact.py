@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from ptqc import golden
+from ptqc import golden, trial
 from ptqc.agreement import allowed, relative
 from ptqc.artifact import GOLDEN, MODEL, NATIVE, Artifact, load
 from ptqc.codegen.onnxruntime import parity
@@ -24,6 +24,7 @@ from ptqc.reading.file import parse
 from ptqc.reading.functions import check_functions
 from ptqc.reading.values import check_no_cycles, check_values
 from ptqc.stages.bisect import bisect
+from ptqc.stages.prepare import try_once
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,7 @@ def verify(folder: str | Path, *, model: str | Path | None = None, onnx_only: bo
     artifact = load(folder)
     proto = _checked_proto(artifact.folder / MODEL)
     kept = Golden.read(artifact.folder / GOLDEN)
+    trial.run(lambda _folder: artifact.path, kept.inputs[0], artifact.path.stat().st_size)
     checks = {"files": f"{len(artifact.manifest['files'])} have the SHA-256 of the manifest"}
     checks["kernels"] = _kernels(artifact, proto, kept)
     runner = Runner(proto)
@@ -110,6 +112,7 @@ def _source(artifact: Artifact, kept: Golden, path: Path) -> str:
             f"{path} is not the model that {artifact.folder} was compiled from: its SHA-256 is {source.digest}, "
             f"that of {recorded['name']} was {recorded['sha256']}"
         )
+    try_once(source, kept.inputs[0])
     found = golden.distances(kept, Runner(source.model))
     for name, difference in found.items():
         limit = allowed(artifact.manifest["golden"]["distances"][name])

@@ -1,0 +1,105 @@
+"""Compiles mutants through the command line's main: `python mutated.py FOLDER NUMBER…`, a line of JSON for each.
+
+The number -1 ends this process as a crash in a library would, -2 writes where nothing belongs, -3 is a fault of the
+compiler: what a harness must find.
+"""
+
+import contextlib
+import ctypes
+import io
+import json
+import os
+import resource
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from compiling import alone, quick
+from mutations import SEEDS, mutant
+
+from ptqc import cli, compiler
+from ptqc.memory import peak_memory_mb
+
+CRASH, LITTER, FAULT = -1, -2, -3
+ADDRESS_SPACE = 8 * 2**30
+
+
+def samples(seed: str) -> np.ndarray:
+    """Four samples that fit the seed; a mutant may take others."""
+    shape, rng = SEEDS[seed][1], np.random.default_rng(1)
+    if seed == "words":
+        return rng.integers(0, 64, (4, *shape))
+    return rng.standard_normal((4, *shape)).astype(np.float16 if seed == "half" else np.float32)
+
+
+def outcome(folder: Path, number: int) -> dict[str, Any]:
+    """What a compile of a mutant ends with, says, takes, and leaves."""
+    seed, data = mutant(abs(number))
+    (folder / "m.onnx").write_bytes(data)
+    np.savez(folder / "c.npz", **{"i" if seed == "words" else "x": samples(seed)})
+    source = "synthetic" if number % 3 == 0 else "c.npz"
+    arguments = ["compile", "m.onnx", "--calibration", source, "--samples", "4", "--bits", "4", "-o", "out"]
+    told, started = io.StringIO(), processor_seconds()
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")  # the peak of memory begins anew
+    with contextlib.redirect_stderr(told), planted(number, folder):
+        code = cli.main([*arguments, "--cache", str(folder / "cache"), "--quiet"])
+    unchanged = (folder / "m.onnx").read_bytes() == data
+    shutil.rmtree(folder / "out", ignore_errors=True)
+    left = sorted({path.name for path in folder.iterdir()} - {"m.onnx", "c.npz", "cache"})
+    for name in left:
+        (folder / name).unlink()
+    return {
+        "number": number,
+        "seed": seed,
+        "code": code,
+        "told": told.getvalue(),
+        "seconds": processor_seconds() - started,
+        "megabytes": peak_memory_mb(),
+        "child_megabytes": resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024,
+        "left": left,
+        "unchanged": unchanged,
+    }
+
+
+def processor_seconds() -> float:
+    """Of this process and those that it waited for: on a busy machine the clock tells little."""
+    used = os.times()
+    return used.user + used.system + used.children_user + used.children_system
+
+
+@contextlib.contextmanager
+def planted(number: int, folder: Path) -> Any:
+    """What must not happen, for the harness to find."""
+    right = compiler.check_output
+
+    def wrong(*_given: object) -> None:
+        if number == CRASH:
+            ctypes.string_at(0)
+        elif number == LITTER:
+            (folder / "litter").write_text("")
+        raise ZeroDivisionError("planted")
+
+    compiler.check_output = wrong if number < 0 else right
+    try:
+        yield
+    finally:
+        compiler.check_output = right
+
+
+def main() -> None:
+    """Work through the numbers."""
+    folder = Path(sys.argv[1]).resolve()
+    os.chdir(folder)
+    resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE, ADDRESS_SPACE))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    alone()
+    with quick():
+        for number in map(int, sys.argv[2:]):
+            print(json.dumps(outcome(folder, number)), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,112 @@
+"""Mutated models through the whole command: compiled or refused in one line, in time and memory, nothing touched."""
+
+import json
+import os
+import select
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mutated import CRASH, FAULT, LITTER
+
+PROGRAM = Path(__file__).with_name("mutated.py")
+# Of processors, not of the clock: a busy machine is no fault of the mutant.
+SECONDS, MEGABYTES = 30.0, 2048.0
+# On the clock, for a process that waits for ever.
+SILENCE = 300.0
+MUTANTS = 2000
+SAMPLE = range(10)
+Outcome = dict[str, Any]
+
+
+def outcomes(numbers: Sequence[int], folder: Path) -> Iterator[Outcome]:
+    """Of every mutant; a process that dies or hangs is an outcome of the one that it had begun, and is replaced."""
+    left = list(numbers)
+    while left:
+        for outcome in _one_process(tuple(left), folder):
+            left.remove(outcome["number"])
+            yield outcome
+
+
+def _one_process(numbers: Sequence[int], folder: Path) -> Iterator[Outcome]:
+    """Outcomes until the process ends."""
+    folder.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, str(PROGRAM), str(folder), *map(str, numbers)]
+    paths = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen(command, env=paths, stdout=subprocess.PIPE, bufsize=0) as process:
+        assert process.stdout is not None
+        for number in numbers:
+            ready, _, _ = select.select([process.stdout], [], [], SILENCE)
+            line = process.stdout.readline() if ready else b""
+            if not line:
+                process.kill()
+                yield {"number": number, "died": process.wait()}
+                return
+            yield json.loads(line)
+
+
+def faults(outcome: Outcome) -> list[str]:
+    """What is wrong with an outcome."""
+    if "died" in outcome:
+        return [f"the process died: {outcome['died']}"]
+    told, code = outcome["told"], outcome["code"]
+    wrong = {
+        "exit code": code not in (0, 2, 3),
+        "trace": "Traceback" in told,
+        "message": told != "" if code == 0 else not (told.startswith("ptqc: ") and told.count("\n") == 1),
+        "time": outcome["seconds"] > SECONDS,
+        "memory": max(outcome["megabytes"], outcome["child_megabytes"]) > MEGABYTES,
+        "left behind": outcome["left"] != [],
+        "model changed": not outcome["unchanged"],
+    }
+    return [name for name, is_so in wrong.items() if is_so]
+
+
+def bad(numbers: Sequence[int], folder: Path) -> dict[int, tuple[list[str], Outcome]]:
+    found = {}
+    counts: Counter[Any] = Counter()
+    for outcome in outcomes(numbers, folder):
+        counts[outcome.get("code", "died")] += 1
+        if wrong := faults(outcome):
+            found[outcome["number"]] = (wrong, outcome)
+    print(dict(counts))
+    return found
+
+
+def test_a_sample_of_mutants(tmp_path: Path) -> None:
+    assert bad(SAMPLE, tmp_path) == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(0, MUTANTS, 200))
+def test_every_mutant(first: int, tmp_path: Path) -> None:
+    assert bad(range(first, first + 200), tmp_path) == {}
+
+
+def test_what_must_not_happen_would_be_found(tmp_path: Path) -> None:
+    """A crash, a file that is left, a fault of the compiler; the process that died is replaced for the others."""
+    found = bad([CRASH, LITTER, FAULT], tmp_path)
+    assert found[CRASH][0] == ["the process died: -11"]
+    assert "left behind" in found[LITTER][0]
+    assert "exit code" in found[FAULT][0]
+
+
+@pytest.mark.parametrize(
+    ("change", "wrong"),
+    [
+        ({"seconds": 31.0}, "time"),
+        ({"megabytes": 2049.0}, "memory"),
+        ({"child_megabytes": 2049.0}, "memory"),
+        ({"unchanged": False}, "model changed"),
+        ({"code": 2, "told": "ptqc: one\nTraceback (most recent call last)\n"}, "trace"),
+        ({"code": 2, "told": "one\n"}, "message"),
+    ],
+)
+def test_each_limit_is_looked_at(change: Outcome, wrong: str) -> None:
+    fine = {"code": 0, "told": "", "seconds": 1.0, "megabytes": 1.0, "child_megabytes": 1.0, "left": []}
+    assert faults({**fine, "unchanged": True}) == []
+    assert wrong in faults({**fine, "unchanged": True, **change})
