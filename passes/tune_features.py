@@ -4,7 +4,7 @@ Adam (Kingma, Ba 2015, arXiv 1412.6980, algorithm 1) minimizes the squared error
 to its variance, over the position of every code among its levels, a factor per weight scale and an offset per bias.
 Inner values as a target are the hints of FitNets (Romero et al. 2015, arXiv 1412.6550, eq. 3): every sample gives
 thousands, where a classifier's scores are so few that they would be learned by heart. The held-back loss is looked at
-several times on the way, and the best state is kept, which may be the one at the start.
+several times on the way, and the state with the least is kept where it is lower than at the start by more than chance.
 """
 
 import time
@@ -23,7 +23,7 @@ from ptqc.calibration.samples import Samples
 from ptqc.execute.onnxruntime import Feeds
 from ptqc.execute.torch.quantized import QuantizedGraph, tensors_of
 from ptqc.execute.torch.types import tensor_of
-from ptqc.loss import OutputLoss, output_loss
+from ptqc.loss import OutputLoss, Outputs, output_loss
 from ptqc.notes import Level, Note, out_of_time
 from ptqc.parallel import in_order
 from ptqc.passes.base import Effect
@@ -37,6 +37,8 @@ PROBED_SAMPLES = 8
 # Samples in one thread; the gradients of a batch are summed in order, so the bytes do not depend on the processors.
 TOGETHER = 2
 MOMENTA = (0.9, 0.99)
+# Standard errors by which the mean held-back loss must fall.
+CERTAIN = 2.0
 
 
 @dataclass(frozen=True)
@@ -62,18 +64,19 @@ class TuneFeatures:
         held = _Held.of(model, graph, context.held_back, self.loss)
         error = _Error.of(graph, _taps(model, plan, held.loss), context.tuning)
         best, start, notes = tuned, held(tuned), list[Note]()
-        lowest, began = start, time.monotonic()
+        lowest, began = float(start.mean()), time.monotonic()
         with context.progress.stage("tune features", self.looks) as stage:
             for look, state in enumerate(self._states(error, context, tuned), 1):
-                if (found := held(state)) < lowest:
-                    best, lowest = state, found
+                found = held(state)
+                if found.mean() < lowest and _is_certain(start - found):
+                    best, lowest = state, float(found.mean())
                 stage.advance()
                 if look < self.looks and not context.deadline.leaves((time.monotonic() - began) / look):
                     notes = [out_of_time(f"{look * self.steps // self.looks} of {self.steps} gradient steps")]
                     break
         if best is tuned:
             return tuned, [_unchanged(), *notes]
-        told = f"held-back loss {start:.4g} before, {lowest:.4g} after, in {held.loss.unit}s"
+        told = f"held-back loss {start.mean():.4g} before, {lowest:.4g} after, in {held.loss.unit}s"
         return best, [Note(self.name, "", told), *notes]
 
     def _states(self, error: "_Error", context: Context, tuned: Tuned) -> Iterator[Tuned]:
@@ -107,7 +110,7 @@ def _taps(model: ir.Model, plan: Plan, loss: OutputLoss) -> tuple[str, ...]:
 
 @dataclass(frozen=True, eq=False)
 class _Held:
-    """The output loss on held-back samples."""
+    """The output loss on each held-back sample."""
 
     graph: QuantizedGraph
     batches: Sequence[Feeds]
@@ -120,15 +123,30 @@ class _Held:
         references = [_numpy(graph.real.run(_tensors(feeds))) for feeds in batches]
         return cls(graph, batches, references, output_loss(model, references, kind))
 
-    def __call__(self, state: Tuned) -> float:
+    def __call__(self, state: Tuned) -> np.ndarray:
         weights, biases = tensors_of(state)
 
         def run(feeds: Feeds) -> dict[str, np.ndarray]:
             with torch.no_grad():
                 return _numpy(self.graph.run(_tensors(feeds), weights, biases))
 
-        outputs = in_order(run, self.batches)
-        return float(np.mean([self.loss(a, b) for a, b in zip(self.references, outputs, strict=True)]))
+        pairs = zip(self.references, in_order(run, self.batches), strict=True)
+        return np.array([self.loss(*one) for reference, found in pairs for one in _one_by_one(reference, found)])
+
+
+def _one_by_one(reference: Outputs, found: Outputs) -> Iterator[tuple[Outputs, Outputs]]:
+    """Both for each sample of a batch; whole where outputs do not have one row each."""
+    counts = {len(array) if array.ndim else 0 for array in reference.values()}
+    if len(counts) != 1 or counts == {0}:
+        yield reference, found
+        return
+    for i in range(counts.pop()):
+        yield tuple({name: array[i : i + 1] for name, array in of.items()} for of in (reference, found))  # type: ignore[misc]
+
+
+def _is_certain(gains: np.ndarray) -> bool:
+    """Whether the mean of paired differences is beyond CERTAIN standard errors."""
+    return bool(gains.mean() > CERTAIN * gains.std(ddof=1) / np.sqrt(len(gains))) if len(gains) > 1 else False
 
 
 @dataclass(frozen=True, eq=False)
@@ -222,7 +240,7 @@ class _State:
 
 
 def _unchanged() -> Note:
-    return Note(TuneFeatures.name, "", "left as it was: the held-back loss did not fall", Level.SKIPPED)
+    return Note(TuneFeatures.name, "", "left as it was: the held-back loss did not surely fall", Level.SKIPPED)
 
 
 def _draws(samples: Samples, size: int, seed: int) -> Iterator[Samples]:

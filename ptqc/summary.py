@@ -1,11 +1,11 @@
 """A compile in a few lines for the terminal, and a table per layer for `ptqc explain`."""
 
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ptqc.formats import Format
-from ptqc.text import shorten, visible
+from ptqc.text import number, shorten, visible
 
 Document = Mapping[str, Any]
 
@@ -121,11 +121,14 @@ def _warnings(manifest: Document) -> Iterator[tuple[str, str]]:
 
 
 def explain(manifest: Document, plan: Document, sensitivity: Document) -> str:
-    """One line per layer and constant: format, kernel, bytes, predicted loss; then the notes.
+    """One line per layer and constant: format, kernel, bytes, predicted loss, times where measured; then the notes.
 
     Layers that share a weight share its bytes and its loss.
     """
-    rows = [("layer or weight", "elements", "format", "compute", "bytes", "predicted loss"), *_rows(plan, sensitivity)]
+    head = ("layer or weight", "elements", "format", "compute", "bytes", "predicted loss")
+    rows = [head, *_rows(plan, sensitivity)]
+    if manifest.get("latency") is not None:
+        rows = _with_times(rows, plan, manifest["latency"])
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows]
     notes = [_note(note) for note in manifest["notes"]]
@@ -147,6 +150,15 @@ def _rows(plan: Document, sensitivity: Document) -> Iterator[tuple[str, ...]]:
                 f"{chosen['loss']:.2e}",
             )
             yield (name, *numbers)
+
+
+def _with_times(rows: Sequence[tuple[str, ...]], plan: Document, latency: Document) -> list[tuple[str, ...]]:
+    """The rows with what each layer was predicted to take and took."""
+    timed = {entry["node"]: entry for entry in latency["operators"]}
+    names = [layer for entry in plan["weights"] for layer in (entry["layers"] or {entry["weight"]: "table"})]
+    entries = (timed.get(name) for name in names)
+    times = [(number(e["predicted_us"]), number(e["measured_us"])) if e else ("", "") for e in entries]
+    return [(*row, *two) for row, two in zip(rows, [("predicted µs", "measured µs"), *times], strict=True)]
 
 
 def _note(note: Document) -> str:

@@ -157,6 +157,17 @@ def test_explain(documents: tuple[dict[str, Any], dict[str, Any]]) -> None:
     ]
 
 
+def test_explain_tells_times_where_a_latency_was_asked_for(documents: tuple[dict[str, Any], dict[str, Any]]) -> None:
+    operators = [
+        {"node": "/conv", "predicted_us": 12.0, "measured_us": 14.5},
+        {"node": "/relu", "predicted_us": 1.0, "measured_us": 1.0},
+    ]
+    head, conv, twin, *_ = explain(manifest(latency={"operators": operators}), *documents).splitlines()
+    assert head.endswith("predicted µs  measured µs")
+    assert conv.split()[-2:] == ["12", "14.5"]
+    assert twin.endswith(" " * len("  predicted µs  measured µs"))
+
+
 def test_explain_without_notes(documents: tuple[dict[str, Any], dict[str, Any]]) -> None:
     assert explain(manifest(), *documents).splitlines()[-1].startswith("positions")
 

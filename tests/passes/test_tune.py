@@ -19,7 +19,7 @@ def advanced(folder: Path, operator: str, samples: int = 256) -> tuple[bool, str
     context = measured(model, folder, feeds, samples // 4)
     plan = plan_of(context, integer(3))
     before = table(context, plan, model)
-    after, notes = tune.advanced(model, context, plan, before)
+    after, notes = tune.advanced(model, context, plan, before, "mse")
     return after is before, notes[0].message, notes[0].level
 
 
