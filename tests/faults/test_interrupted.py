@@ -149,7 +149,7 @@ def test_many_interrupts(place: Path, tmp_path: Path, usual: tuple[dict[str, str
 # A library that is at work, and lets Python do nothing meanwhile.
 BUSY = """
 import hashlib, ptqc.compiler
-ptqc.compiler.measure = lambda *given: (print("busy", flush=True), hashlib.pbkdf2_hmac("sha256", b"", b"", 10**10))
+ptqc.compiler.measure = lambda *given: (print("busy", flush=True), hashlib.pbkdf2_hmac("sha256", b"", b"", 2 * 10**9))
 """
 
 
@@ -159,6 +159,7 @@ def test_a_library_that_does_not_listen(place: Path, tmp_path: Path, number: sig
     process = start(place, tmp_path, BUSY)
     assert process.stdout is not None
     assert process.stdout.readline() == "busy\n"
+    time.sleep(1)  # until it is at work
     process.send_signal(number)
     sent = time.monotonic()
     _, told = process.communicate(timeout=60)
