@@ -5,7 +5,7 @@ kernels, less a little for the loss it costs, subject to Σ (loss of each quanti
 whole, and where its true loss exceeds the limit (losses only roughly add up) the limit of the sum is tightened.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -21,7 +21,7 @@ from ptqc.options import Activations
 from ptqc.passes.base import Effect
 from ptqc.passes.context import Context
 from ptqc.passes.quantized_walk import run_quantized
-from ptqc.sites import Site, integer_kernels, useful_sites
+from ptqc.sites import Site, integer_kernels, source_params, useful_sites
 
 # Loss that activations may cost in "auto": nats for classifiers, relative squared error elsewhere.
 LIMITS = {"nat": 0.02, "relative squared error": 2e-3}
@@ -77,11 +77,6 @@ class Checked:
         """Mean loss with the tensors in `params` rounded."""
         outputs = run_quantized(self._slicer, self._batches, params)
         return float(np.mean([self._loss(r, q) for r, q in zip(self._reference, outputs, strict=True)]))
-
-
-def source_params(sites: Sequence[Site], ranges: Mapping[str, QuantParams]) -> dict[str, QuantParams]:
-    """Source tensor -> parameters, for the tensors at which values are rounded."""
-    return {source: ranges[site.name] for site in sites for source in site.sources}
 
 
 def _within(context: Context, limit: float) -> list[Site]:

@@ -18,9 +18,9 @@ from ptqc.latency import Edge, Network, Operator, Times
 from ptqc.notes import Level, Note
 from ptqc.options import Activations
 from ptqc.passes.base import Effect
-from ptqc.passes.choose_activations import LIMITS, Checked, source_params
+from ptqc.passes.choose_activations import LIMITS, Checked
 from ptqc.passes.context import Context
-from ptqc.sites import Site, useful_sites
+from ptqc.sites import Site, source_params, useful_sites
 
 ATTEMPTS = 8
 # Where two choices differ by less than this share of the loss, the faster one wins.

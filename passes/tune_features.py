@@ -165,10 +165,11 @@ class _Error:
 
     def add_gradient(self, weights: Mapping[str, Tensor], biases: Mapping[str, Tensor], samples: Samples) -> None:
         """Add the gradient of the mean error of some samples to what weights and biases were made of."""
-        learned = [tensor for of in (weights, biases) for tensor in of.values() if tensor.requires_grad]
         parts = list(samples.batches(TOGETHER))
         gradients = list(in_order(lambda feeds: self._gradient(weights, biases, feeds), parts))
-        torch.autograd.backward(learned, [sum(of) / len(parts) for of in zip(*gradients, strict=True)])
+        torch.autograd.backward(
+            _learned(weights, biases), [sum(of) / len(parts) for of in zip(*gradients, strict=True)]
+        )
 
     def _gradient(self, weights: Mapping[str, Tensor], biases: Mapping[str, Tensor], feeds: Feeds) -> Sequence[Tensor]:
         """By the weights and biases that are learned, in order."""
@@ -178,12 +179,16 @@ class _Error:
         weights, biases = ({name: _leaf(tensor) for name, tensor in of.items()} for of in (weights, biases))
         found = self.graph.run(inputs, weights, biases, self.taps)
         errors = [(found[name] - reference[name]).square().mean() / self.variance[name] for name in self.taps]
-        leaves = [tensor for of in (weights, biases) for tensor in of.values() if tensor.requires_grad]
+        leaves = _learned(weights, biases)
         total = torch.stack(errors).sum()
         if not total.requires_grad:
             return [torch.zeros_like(leaf) for leaf in leaves]
         gradients: Sequence[Tensor] = torch.autograd.grad(total, leaves, allow_unused=True, materialize_grads=True)
         return gradients
+
+
+def _learned(weights: Mapping[str, Tensor], biases: Mapping[str, Tensor]) -> list[Tensor]:
+    return [tensor for of in (weights, biases) for tensor in of.values() if tensor.requires_grad]
 
 
 def _leaf(tensor: Tensor) -> Tensor:

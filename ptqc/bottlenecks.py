@@ -14,10 +14,10 @@ def bottlenecks(model: ir.Model) -> Iterator[str]:
         uses = [position.get(use.node, end) for use in value.uses()]
         return end if value.is_graph_output() else max(uses, default=-1)
 
-    alive = {value for value in model.graph.inputs if not value.is_initializer()}
+    alive = {value: last_read(value) for value in model.graph.inputs if not value.is_initializer()}
     for node, index in position.items():
         if node.op_type != "Constant":
-            alive |= set(node.outputs)
-        alive = {value for value in alive if last_read(value) > index}
+            alive |= {value: last_read(value) for value in node.outputs}
+        alive = {value: last for value, last in alive.items() if last > index}
         if len(alive) == 1:
             yield str(next(iter(alive)).name)

@@ -13,13 +13,12 @@ from typing import Any, NoReturn
 
 from ptqc import __version__, interrupts
 from ptqc.deadline import parse_seconds
-from ptqc.errors import PtqcError, UsageError, VerificationError
+from ptqc.errors import Interrupted, PtqcError, UsageError, VerificationError
 from ptqc.interrupts import MESSAGE, Stopped
 
 PREPROCESSING = ("resize", "crop", "fit", "scale", "mean", "std", "layout", "channel_order", "resample")
 TARGET = ("target", "cpu", "allow_missing_target")
 INTERRUPTED = 130
-STOPPED = 3
 # What disks and other limits of a machine give; any other error of the system that gets here is a fault of ptqc.
 ENVIRONMENT = {
     getattr(errno, name) for name in ("ENOSPC", "EDQUOT", "EIO", "EROFS", "EFBIG", "EMFILE", "ENFILE", "ENOMEM")
@@ -43,11 +42,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return error.exit_code if isinstance(error, Stopped) else INTERRUPTED
     except MemoryError:
         print("ptqc: out of memory; give it more, or fewer --samples, and run the same command again", file=sys.stderr)
-        return STOPPED
+        return Interrupted.exit_code
     except Exception as error:
         if isinstance(error, OSError) and error.errno in ENVIRONMENT:
             print(f"ptqc: {_one_line(error)}: mend that, and run the same command again", file=sys.stderr)
-            return STOPPED
+            return Interrupted.exit_code
         return _internal_fault(error)
     return 0
 

@@ -1,6 +1,5 @@
 """The story of a compile: read, normal form, measure, fit to the budget, verify, judge, publish."""
 
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -25,6 +24,7 @@ from ptqc.plan import Plan, write_json
 from ptqc.progress import SILENT, Progress
 from ptqc.reading import read_model
 from ptqc.report import render
+from ptqc.scratch import scratch
 from ptqc.stages import documents
 from ptqc.stages.documents import Job
 from ptqc.stages.fit import fit
@@ -83,7 +83,7 @@ def compile(  # noqa: A001
             "no calibration data: give a few hundred samples with --calibration DATA; "
             "without any, --calibration synthetic draws some, at a loss of accuracy"
         )
-    with _one_blas_thread(), tempfile.TemporaryDirectory(prefix="ptqc-", ignore_cleanup_errors=True) as folder:
+    with _one_blas_thread(), scratch() as folder:
         spool = Path(folder) / "samples"
         samples = gather(source, calibration, spool, chosen.samples, preprocessing, progress, chosen.seed)
         dump = Path(dump_passes) if dump_passes is not None else None
@@ -131,7 +131,7 @@ def resolve(
     options = CompileOptions.of({**vars(measured), "pipeline": chosen, "time_limit": time_limit})
     job = Job(prepared, context, options, (*prepared.notes, *notes), entry, budgets, started)
     given = None if plan is None else Plan.from_json(plan, context.roles)
-    with _one_blas_thread(), tempfile.TemporaryDirectory(prefix="ptqc-", ignore_cleanup_errors=True) as temporary:
+    with _one_blas_thread(), scratch() as temporary:
         score = evaluate or _scorer(prepared.model, labels, Path(temporary), preprocessing)
         return _finish(job, Path(output), score, force, progress, targets, store, recorded_times(earlier), given)
 

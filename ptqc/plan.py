@@ -12,7 +12,7 @@ from typing import Any
 from ptqc.errors import UsageError
 from ptqc.formats import UINT8, Format, QuantParams
 from ptqc.layers import Layer, Weight
-from ptqc.sites import Kernel, Site, integer_kernels
+from ptqc.sites import Kernel, Site, integer_kernels, source_params
 
 VERSION = 1
 
@@ -44,12 +44,7 @@ class Plan:
     @cached_property
     def rounded(self) -> Mapping[str, QuantParams]:
         """Parameters of the tensors at which values are rounded; the others of a site only move them."""
-        return {
-            source: self.activations[site.name]
-            for site in self.sites
-            if site.name in self.activations
-            for source in site.sources
-        }
+        return source_params(self.sites, self.activations)
 
     @cached_property
     def integer(self) -> Mapping[str, Kernel]:

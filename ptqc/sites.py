@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from ptqc.formats import QuantParams
 from ptqc.layers import Layer
 from ptqc.nodes import constant
 from ptqc.operators import ELEMENTWISE, FLOAT_OUTPUT, UNARY, absorbs, data_inputs, is_float, keeps_codes
@@ -104,6 +105,11 @@ def _float_tensors(model: ir.Model) -> list[str]:
     names = [str(v.name) for v in model.graph.inputs if is_float(v)]
     names += [str(v.name) for node in model.graph for v in node.outputs if is_float(v)]
     return names
+
+
+def source_params(sites: Sequence[Site], params: Mapping[str, QuantParams]) -> dict[str, QuantParams]:
+    """Source tensor -> parameters, for the tensors at which values are rounded. params: by site, of those quantized."""
+    return {source: params[site.name] for site in sites if site.name in params for source in site.sources}
 
 
 def integer_kernels(kernels: Sequence[Kernel], quantized: Collection[str]) -> list[Kernel]:

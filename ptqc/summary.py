@@ -1,7 +1,7 @@
 """A compile in a few lines for the terminal, and a table per layer for `ptqc explain`."""
 
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ptqc.formats import Format
@@ -13,6 +13,7 @@ WIDTH, LABEL = 100, 12
 LISTED = 4  # formats or operators that a line names
 WARNINGS = 3
 NAME_LENGTH = 60
+TIMES = ("predicted µs", "measured µs")
 PROVEN = 1e-4  # a gap below this is the solver's tolerance
 
 
@@ -125,17 +126,17 @@ def explain(manifest: Document, plan: Document, sensitivity: Document) -> str:
 
     Layers that share a weight share its bytes and its loss.
     """
+    latency = manifest.get("latency")
     head = ("layer or weight", "elements", "format", "compute", "bytes", "predicted loss")
-    rows = [head, *_rows(plan, sensitivity)]
-    if manifest.get("latency") is not None:
-        rows = _with_times(rows, plan, manifest["latency"])
+    rows = [head if latency is None else (*head, *TIMES), *_rows(plan, sensitivity, latency)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows]
     notes = [_note(note) for note in manifest["notes"]]
     return "\n".join([*lines, "", *notes] if notes else lines)
 
 
-def _rows(plan: Document, sensitivity: Document) -> Iterator[tuple[str, ...]]:
+def _rows(plan: Document, sensitivity: Document, latency: Document | None) -> Iterator[tuple[str, ...]]:
+    timed = None if latency is None else {entry["node"]: entry for entry in latency["operators"]}
     measured = {entry["weight"]: entry for entry in sensitivity["weights"]}
     for entry in plan["weights"]:
         found = measured[entry["weight"]]
@@ -149,16 +150,12 @@ def _rows(plan: Document, sensitivity: Document) -> Iterator[tuple[str, ...]]:
                 f"{chosen['bytes']:,}",
                 f"{chosen['loss']:.2e}",
             )
-            yield (name, *numbers)
+            yield (name, *numbers, *(() if timed is None else _times(timed.get(layer))))
 
 
-def _with_times(rows: Sequence[tuple[str, ...]], plan: Document, latency: Document) -> list[tuple[str, ...]]:
-    """The rows with what each layer was predicted to take and took."""
-    timed = {entry["node"]: entry for entry in latency["operators"]}
-    names = [layer for entry in plan["weights"] for layer in (entry["layers"] or {entry["weight"]: "table"})]
-    entries = (timed.get(name) for name in names)
-    times = [(number(e["predicted_us"]), number(e["measured_us"])) if e else ("", "") for e in entries]
-    return [(*row, *two) for row, two in zip(rows, [("predicted µs", "measured µs"), *times], strict=True)]
+def _times(operator: Document | None) -> tuple[str, str]:
+    """What a layer was predicted to take, and took."""
+    return ("", "") if operator is None else (number(operator["predicted_us"]), number(operator["measured_us"]))
 
 
 def _note(note: Document) -> str:

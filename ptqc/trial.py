@@ -5,7 +5,6 @@ error of its own is no finding here: it is met again, and told, by the process t
 """
 
 import sys
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import numpy as np
 
 from ptqc import guarded
 from ptqc.errors import ModelError
+from ptqc.scratch import scratch
 
 SECONDS = 120.0
 BYTES_PER_SECOND = 10_000_000
@@ -36,7 +36,7 @@ def run(save: Callable[[Path], Path], feeds: Mapping[str, np.ndarray], size: int
     save: writes the model to a folder and returns its path. seconds: for a model without an end, say.
     Raises ModelError as `check` does.
     """
-    with tempfile.TemporaryDirectory(prefix="ptqc-", ignore_cleanup_errors=True) as temporary:
+    with scratch() as temporary:
         folder = Path(temporary)
         np.savez(folder / "feeds.npz", **feeds)  # type: ignore[arg-type]
         _attempt(["run", str(save(folder)), str(folder / "feeds.npz")], size, seconds)

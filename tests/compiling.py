@@ -25,7 +25,7 @@ from ptqc.stages import judge
 from ptqc.stages.fit import Fitted, fit
 from ptqc.stages.measure import measure
 from ptqc.stages.prepare import Prepared, gather, prepare
-from ptqc.store import Store
+from ptqc.store import Store, file_digest
 
 # A residual network: every layer, the addition and the pool have integer kernels.
 RESIDUAL = """g (float[N,3,8,8] x) => (float[N,10] y) {
@@ -78,6 +78,15 @@ def quick() -> Iterator[None]:
             yield
     finally:
         judge.LATENCY_SECONDS = before
+
+
+# Times and memory of a compile; no two are alike.
+VOLATILE = "run.json"
+
+
+def digests(folder: Path, *left_out: str) -> dict[str, str]:
+    """SHA-256 of the files of an artifact by name, but for what differs from run to run."""
+    return {path.name: file_digest(path) for path in sorted(folder.iterdir()) if path.name not in (VOLATILE, *left_out)}
 
 
 def alone() -> None:

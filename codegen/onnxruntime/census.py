@@ -1,6 +1,5 @@
 """Which kernels ONNX Runtime really picked, read from the model that it optimized."""
 
-import tempfile
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ import onnx
 import onnxruntime as ort
 
 from ptqc.execute.onnxruntime import session_options
+from ptqc.scratch import scratch
 
 MARK = ";"
 
@@ -58,7 +58,7 @@ def values(proto: onnx.ModelProto) -> set[str]:
 
 
 def _optimized(proto: onnx.ModelProto) -> onnx.GraphProto:
-    with tempfile.TemporaryDirectory(prefix="ptqc-", ignore_cleanup_errors=True) as folder:
+    with scratch() as folder:
         path = Path(folder) / "optimized.onnx"
         options = session_options()
         options.optimized_model_filepath = str(path)

@@ -1,7 +1,6 @@
 """Building the cpu target: one child process compiles and verifies, so that a crash or a hang is an error message."""
 
 import json
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
@@ -22,6 +21,7 @@ from ptqc.lowered import Lowered
 from ptqc.native import INSTALL, INTERFACE, KERNELS, LIBRARY
 from ptqc.options import DEFAULT_CPU
 from ptqc.reference import codes_of
+from ptqc.scratch import scratch
 
 TIME_LIMIT = 1800.0
 
@@ -56,7 +56,7 @@ def build(
     VerificationError when anything differs.
     """
     check_present()
-    with tempfile.TemporaryDirectory(prefix="ptqc-tvm-", ignore_cleanup_errors=True) as temporary:
+    with scratch() as temporary:
         folder = Path(temporary)
         _write_job(folder, lowered, exported, samples, isa, store)
         _run(folder, time_limit)

@@ -1,6 +1,5 @@
 """Running an `onnx_ir.Model` (or a file) in ONNX Runtime, with any inner values as extra outputs."""
 
-import tempfile
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ import onnx_ir as ir
 import onnxruntime as ort
 
 from ptqc.errors import ModelError
+from ptqc.scratch import scratch
 
 Feeds = dict[str, np.ndarray]
 
@@ -124,7 +124,7 @@ def _open(
     if weight_bytes(model) < IN_MEMORY_LIMIT:
         data = _with_taps(ir.to_proto(model), taps).SerializeToString()
         return ort.InferenceSession(data, options, providers=providers)
-    with tempfile.TemporaryDirectory(prefix="ptqc-", ignore_cleanup_errors=True) as folder:
+    with scratch() as folder:
         path = Path(folder) / "model.onnx"
         ir.save(model, path, external_data="model.data")
         if taps:

@@ -7,7 +7,6 @@ run only ever adds to it.
 
 import json
 import re
-import tempfile
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +19,7 @@ import onnx
 import onnx_ir as ir
 
 from ptqc.execute.onnxruntime import Feeds, Runner, session_options
+from ptqc.scratch import scratch
 
 MARK = re.compile(";([0-9]+);")
 # Runs in a row: the first finds the caches full of another model, and is not among the fastest.
@@ -72,7 +72,7 @@ def latencies(subjects: Sequence[Subject], seconds: float) -> list[float]:
 
 def profile(subjects: Sequence[Subject], seconds: float) -> list[Profile]:
     """Time models and their nodes, in about so many seconds."""
-    with tempfile.TemporaryDirectory(prefix="ptqc-") as folder:
+    with scratch() as folder:
         observed = [subject.session(Path(folder)) for subject in subjects]
         whole = _race([*subjects, *subjects], [*(subject.session() for subject in subjects), *observed], seconds)
         events = [_events(Path(runner.session.end_profiling())) for runner in observed]

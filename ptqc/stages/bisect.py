@@ -1,7 +1,6 @@
 """Comparing an artifact's native library with its ONNX file afterwards, layer by layer."""
 
 import json
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -20,6 +19,7 @@ from ptqc.codegen.tvm.verify import Loaded, Outcome, outcomes
 from ptqc.errors import TargetError
 from ptqc.execute.onnxruntime import Feeds, Runner
 from ptqc.native import KERNELS
+from ptqc.scratch import scratch
 
 SAMPLES = 8
 
@@ -115,7 +115,7 @@ def _given(
 ) -> Iterator[tuple[str, Feeds]]:
     if calibration is None:
         return
-    with tempfile.TemporaryDirectory(prefix="ptqc-", ignore_cleanup_errors=True) as folder:
+    with scratch() as folder:
         specs = input_specs(ir.load(model))
         for index, feeds in enumerate(collect(calibration, specs, Path(folder), samples, preprocessing)):
             yield f"sample {index}", feeds

@@ -8,15 +8,13 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from compiling import proto, quick, samples, weight
+from compiling import digests, proto, quick, samples, weight
 
 import ptqc
 from ptqc import store
 from ptqc.errors import UsageError
-from ptqc.store import file_digest
 
 GRAPH = "g (float[N,8] x) => (float[N,8] y) { h = Gemm(x, w) r = Relu(h) y = Gemm(r, v) }"
-VOLATILE = "run.json"
 COUNT, SAMPLE = 200, 6
 Rng = np.random.Generator
 Damage = Callable[[Path, Rng], None]
@@ -83,10 +81,6 @@ class Made:
         with quick():
             ptqc.resolve(self.folder / "out", output=output, cache=cache)
         return digests(output)
-
-
-def digests(folder: Path) -> dict[str, str]:
-    return {path.name: file_digest(path) for path in sorted(folder.iterdir()) if path.name != VOLATILE}
 
 
 @pytest.fixture(scope="module")

@@ -11,9 +11,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from compiling import proto, samples, weight
-
-from ptqc.store import file_digest
+from compiling import digests, proto, samples, weight
 
 GRAPH = "g (float[N,8] x) => (float[N,8] y) { h = Gemm(x, w) r = Relu(h) y = Gemm(r, v) }"
 # A background shell may have it ignored. The word tells that Python is there to hear signals.
@@ -36,7 +34,6 @@ from ptqc.stages import judge
 alone()
 judge.LATENCY_SECONDS = 0.02
 """
-VOLATILE = "run.json"
 SECONDS = 5.0
 TIMES = 30
 
@@ -68,10 +65,6 @@ def start(place: Path, folder: Path, planted: str = QUICK) -> subprocess.Popen[s
     return process
 
 
-def files(folder: Path) -> dict[str, str]:
-    return {path.name: file_digest(path) for path in sorted(folder.iterdir()) if path.name != VOLATILE}
-
-
 def tree(folder: Path) -> list[str]:
     """What there is in the folders of a compile, but for the store and the mark that ONNX Runtime leaves."""
     paths = (path for name in ("work", "tmp") for path in (folder / name).iterdir() if path.name != ".ses")
@@ -85,7 +78,7 @@ def usual(place: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[s
     process = start(place, folder)
     started = time.monotonic()
     assert process.communicate() == ("", "")
-    return files(folder / "work" / "out"), time.monotonic() - started
+    return digests(folder / "work" / "out"), time.monotonic() - started
 
 
 def interrupt(
@@ -106,7 +99,7 @@ def check(
     """Interrupt a compile and do it again. Whether the signal came before its end."""
     code, seconds, told = interrupt(place, folder, number, after, planted)
     if code == 0:  # it was faster, or about to end
-        assert files(folder / "work" / "out") == wanted
+        assert digests(folder / "work" / "out") == wanted
         return False
     assert code == 128 + number, told
     assert seconds <= SECONDS
@@ -122,7 +115,7 @@ def process_again(place: Path, folder: Path, left: list[str]) -> dict[str, str]:
     if not left:
         assert start(place, folder).communicate() == ("", "")
     assert tree(folder) == ["work/out"]
-    return files(folder / "work" / "out")
+    return digests(folder / "work" / "out")
 
 
 def times(count: int, seconds: float) -> list[tuple[signal.Signals, float]]:

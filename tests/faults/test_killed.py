@@ -7,14 +7,13 @@ from pathlib import Path
 
 import onnx
 import pytest
-from compiling import proto, weight
+from compiling import digests, proto, weight
 
 import ptqc
 from ptqc.housekeeping import clear, contents
 from ptqc.store import Store
 
 PROGRAM = Path(__file__).with_name("killed.py")
-VOLATILE = "run.json"
 
 
 @pytest.fixture(scope="module")
@@ -38,35 +37,31 @@ def run(number: int, model: Path, folder: Path) -> subprocess.CompletedProcess[s
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-def files(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir() if path.name != VOLATILE}
-
-
 @pytest.fixture(scope="module")
-def undisturbed(model: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, bytes], int]:
+def undisturbed(model: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, str], int]:
     """The files of a compile that nothing stopped, and how many changes of files it made."""
     folder = tmp_path_factory.mktemp("undisturbed")
     done = run(0, model, folder)
     assert done.returncode == 0, done.stderr
-    return files(folder / "work" / "out"), int(done.stdout.splitlines()[-1])
+    return digests(folder / "work" / "out"), int(done.stdout.splitlines()[-1])
 
 
-def check(number: int, model: Path, folder: Path, wanted: dict[str, bytes]) -> None:
+def check(number: int, model: Path, folder: Path, wanted: dict[str, str]) -> None:
     killed = run(number, model, folder)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     out = folder / "work" / "out"
     if out.exists():  # only ever whole
-        assert files(ptqc.load(out).folder) == wanted
+        assert digests(ptqc.load(out).folder) == wanted
     resumed = run(0, model, folder)
     assert resumed.returncode == 0, resumed.stderr
-    assert files(out) == wanted
+    assert digests(out) == wanted
     assert [path.name for path in (folder / "work").iterdir()] == ["out"]
     store = Store(folder / "cache")
     clear(store)
     assert contents(store).bytes == 0
 
 
-def test_a_sample_of_kills(model: Path, undisturbed: tuple[dict[str, bytes], int], tmp_path: Path) -> None:
+def test_a_sample_of_kills(model: Path, undisturbed: tuple[dict[str, str], int], tmp_path: Path) -> None:
     wanted, changes = undisturbed
     assert changes > 10
     for number in (1, changes // 2, changes - 1):
@@ -74,13 +69,13 @@ def test_a_sample_of_kills(model: Path, undisturbed: tuple[dict[str, bytes], int
 
 
 @pytest.mark.slow
-def test_every_kill(model: Path, undisturbed: tuple[dict[str, bytes], int], tmp_path: Path) -> None:
+def test_every_kill(model: Path, undisturbed: tuple[dict[str, str], int], tmp_path: Path) -> None:
     wanted, changes = undisturbed
     for number in range(1, changes + 1):
         check(number, model, tmp_path / str(number), wanted)
 
 
-def test_a_difference_would_be_found(model: Path, undisturbed: tuple[dict[str, bytes], int], tmp_path: Path) -> None:
+def test_a_difference_would_be_found(model: Path, undisturbed: tuple[dict[str, str], int], tmp_path: Path) -> None:
     wanted, changes = undisturbed
     other = {**wanted, "model.onnx": wanted["model.onnx"][:-1]}
     with pytest.raises(AssertionError):

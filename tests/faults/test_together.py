@@ -8,12 +8,9 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from compiling import proto, samples, weight
-
-from ptqc.store import file_digest
+from compiling import digests, proto, samples, weight
 
 GRAPH = "g (float[N,8] x) => (float[N,8] y) { h = Gemm(x, w) r = Relu(h) y = Gemm(r, v) }"
-VOLATILE = "run.json"
 PAIRS = 20
 
 
@@ -35,10 +32,6 @@ def pair(folder: Path, *outputs: str, more: tuple[str, ...] = ()) -> list[dict[s
     assert left == {"m.onnx", "x.npy", "cache", *outputs}
     assert [path for path in (folder / "cache").iterdir() if path.name.startswith(".")] == []
     return [digests(folder / output) for output in outputs]
-
-
-def digests(folder: Path) -> dict[str, str]:
-    return {path.name: file_digest(path) for path in sorted(folder.iterdir()) if path.name != VOLATILE}
 
 
 @pytest.mark.slow

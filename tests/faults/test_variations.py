@@ -13,9 +13,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from compiling import residual, samples
+from compiling import digests, residual, samples
 
-VOLATILE = "run.json"
 NAMED = ("manifest.json", "report.html")  # they name the model
 OPTIONS = ("--budget", "25%", "--quiet")
 
@@ -80,11 +79,10 @@ def compile_in(
     return subprocess.Popen(command, cwd=place, env={**os.environ, **own}, stderr=subprocess.PIPE, preexec_fn=prepare)
 
 
-def files(folder: Path, variation: Variation) -> dict[str, bytes]:
-    """Contents by name; where the model has another name, without those that hold it."""
-    left_out = (VOLATILE, *NAMED) if variation.model != Variation.model else (VOLATILE,)
-    out = folder / variation.place / "out"
-    return {path.name: path.read_bytes() for path in out.iterdir() if path.name not in left_out}
+def files(folder: Path, variation: Variation) -> dict[str, str]:
+    """Digests by name; where the model has another name, without those that hold it."""
+    left_out = NAMED if variation.model != Variation.model else ()
+    return digests(folder / variation.place / "out", *left_out)
 
 
 @pytest.fixture(scope="module")

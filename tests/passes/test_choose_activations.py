@@ -1,26 +1,21 @@
 import itertools
 from collections.abc import Iterator
 from copy import copy
-from dataclasses import replace
 
 import numpy as np
 import onnx_ir as ir
 import pytest
 from graphs import noise, parse
 from lowering import CONSTANTS, RESIDUAL
+from test_measure_sensitivity import measured as measure
 
-from ptqc.calibration.inputs import input_specs
-from ptqc.calibration.samples import collect
 from ptqc.execute.onnxruntime import Feeds, Runner
 from ptqc.execute.walk import Slicer
 from ptqc.loss import output_loss
-from ptqc.passes.calibrate import Calibrate
-from ptqc.passes.choose_activations import LIMITS, WORTH, ChooseActivations, _within, source_params
+from ptqc.passes.choose_activations import LIMITS, WORTH, ChooseActivations, _within
 from ptqc.passes.context import Context
-from ptqc.passes.measure_sensitivity import MeasureSensitivity
 from ptqc.passes.quantized_walk import run_quantized
-from ptqc.passes.solve_weights import SolveWeights
-from ptqc.sites import Site, integer_kernels
+from ptqc.sites import Site, integer_kernels, source_params
 
 
 @pytest.fixture(scope="module")
@@ -31,12 +26,7 @@ def model() -> ir.Model:
 @pytest.fixture(scope="module")
 def measured(model: ir.Model, tmp_path_factory: pytest.TempPathFactory) -> Context:
     feeds: list[Feeds] = [{"x": noise(1, 3, 8, 8, seed=seed)} for seed in range(32)]
-    folder = tmp_path_factory.mktemp("samples")
-    samples = replace(collect(feeds, input_specs(model), folder, 10_000), batchable=True)
-    context = Context.of(model, samples[:16], samples[16:])
-    for step in (Calibrate(), SolveWeights((2, 4)), MeasureSensitivity()):
-        step.apply(model, context)
-    return context
+    return measure(model, feeds, tmp_path_factory.mktemp("samples"), (2, 4))
 
 
 @pytest.fixture

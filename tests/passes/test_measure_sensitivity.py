@@ -21,10 +21,10 @@ from ptqc.passes.quantized_walk import run_quantized
 from ptqc.passes.solve_weights import SolveWeights
 
 
-def measured(model: ir.Model, feeds: list[Feeds], folder: Path) -> Context:
+def measured(model: ir.Model, feeds: list[Feeds], folder: Path, bits: tuple[int, ...] = (2, 3, 4, 8)) -> Context:
     samples = replace(collect(feeds, input_specs(model), folder, 10_000), batchable=True)
     context = Context.of(model, samples[:16], samples[16:])
-    for step in (Calibrate(), SolveWeights((2, 3, 4, 8)), MeasureSensitivity()):
+    for step in (Calibrate(), SolveWeights(bits), MeasureSensitivity()):
         step.apply(model, context)
     return context
 

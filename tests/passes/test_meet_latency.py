@@ -10,20 +10,16 @@ import onnx_ir as ir
 import pytest
 from graphs import noise, parse
 from lowering import CONSTANTS, RESIDUAL
+from test_measure_sensitivity import measured as measure
 
 from ptqc.budget import Latency
-from ptqc.calibration.inputs import input_specs
-from ptqc.calibration.samples import collect
 from ptqc.errors import Infeasible
 from ptqc.execute.onnxruntime import Feeds
 from ptqc.latency import Network, Times
 from ptqc.notes import Level
-from ptqc.passes.calibrate import Calibrate
 from ptqc.passes.choose_activations import ChooseActivations
 from ptqc.passes.context import Context
-from ptqc.passes.measure_sensitivity import MeasureSensitivity
 from ptqc.passes.meet_latency import MeetLatency, _Program, tensors_of
-from ptqc.passes.solve_weights import SolveWeights
 
 
 @pytest.fixture(scope="module")
@@ -34,10 +30,8 @@ def model() -> ir.Model:
 @pytest.fixture(scope="module")
 def measured(model: ir.Model, tmp_path_factory: pytest.TempPathFactory) -> Context:
     feeds: list[Feeds] = [{"x": noise(1, 3, 8, 8, seed=seed)} for seed in range(32)]
-    samples = replace(collect(feeds, input_specs(model), tmp_path_factory.mktemp("samples"), 10_000), batchable=True)
-    context = Context.of(model, samples[:16], samples[16:])
-    for step in (Calibrate(), SolveWeights((2, 4)), MeasureSensitivity(), ChooseActivations("auto", 1e-7)):
-        step.apply(model, context)
+    context = measure(model, feeds, tmp_path_factory.mktemp("samples"), (2, 4))
+    ChooseActivations("auto", 1e-7).apply(model, context)
     return context
 
 
