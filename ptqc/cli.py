@@ -140,6 +140,12 @@ def _add_compile(parser: argparse.ArgumentParser) -> None:
         default=None,
         help="8-bit weights on integer kernels too: CPUs without VNNI may saturate",
     )
+    parser.add_argument(
+        "--cast-double",
+        action="store_true",
+        default=None,
+        help="take a float64 model: it computes in float32 inside, its inputs and outputs stay float64",
+    )
     parser.add_argument("--seed", type=int, help="seed of all draws (default 0)")
     parser.add_argument(
         "--times",
@@ -251,7 +257,7 @@ def _compile(options: argparse.Namespace) -> None:
     from ptqc.progress import for_terminal
 
     names = ("samples", "observer", "activations", "activation_limit", "loss", "bits", "allow_8bit", "seed", "pipeline")
-    given = _given(options, *names, "time_limit")
+    given = _given(options, *names, "time_limit", "cast_double")
     artifact = compile(
         options.model,
         calibration=options.calibration,

@@ -227,7 +227,7 @@ def bad_attribute(model: onnx.ModelProto) -> None:
         (undefined_output, "'ghost' is computed by no node"),
         (cycle, "depends on its own result"),
         (sparse, "sparse"),
-        (double_input, "'x' is float64"),
+        (double_input, "'x' is float64; float32 is expected: export it in float32, or give --cast-double"),
         (bad_attribute, "checker"),
     ],
 )
