@@ -19,6 +19,7 @@ import ptqc
 from ptqc.artifact import Artifact
 from ptqc.codegen.onnxruntime import size
 from ptqc.errors import CalibrationError, Infeasible, ModelError, UsageError
+from ptqc.execute.onnxruntime import Runner
 from ptqc.stages.documents import oldest_runtime
 
 REPRODUCIBLE = ["golden.safetensors", "manifest.json", "model.onnx", "plan.json", "report.html", "sensitivity.json"]
@@ -497,6 +498,20 @@ def test_a_float64_model_is_taken_where_that_is_meant(small: Artifact, tmp_path:
     assert np.allclose(y, small.run({"x": x})["y"], atol=0.2)
     assert "computes in float32 inside; inputs and outputs keep their type" in str(found.manifest["notes"])
     assert "is the one that was compiled" in str(ptqc.verify(found.folder, model=tmp_path / "model.onnx"))
+
+
+def test_a_model_takes_strings(tmp_path: Path) -> None:
+    words = ["to", "be", "or", "not"]
+    graph = """g (string[N,3] x) => (float[N,6] y) {
+        h = TfIdfVectorizer<max_gram_length=1, max_skip_count=0, min_gram_length=1, mode="TF", ngram_counts=[0],
+            ngram_indexes=[0,1,2,3], pool_strings=["to","be","or","not"]>(x)
+        y = Gemm(h, w)
+    }"""
+    model, draw = proto(graph, w=weight(4, 6)), np.random.default_rng(0)
+    found = compiled(model, [{"x": draw.choice(words, (2, 3))} for _ in range(8)], tmp_path)
+    x = np.array([["to", "be", "or"], ["not", "to", "be"]])
+    assert np.allclose(found.run({"x": x})["y"], Runner(model).run({"x": x})["y"], atol=0.1)
+    assert "gives the recorded outputs on 2 golden samples" in str(ptqc.verify(found.folder))
 
 
 def test_a_half_precision_model_keeps_its_interface(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from ptqc.notes import Level, Note
 from ptqc.reading.file import digest_of, parse, read_bytes
 from ptqc.reading.functions import check_functions
 from ptqc.reading.inference import check_inference
-from ptqc.reading.operators import check_attributes, check_operators, check_versions
+from ptqc.reading.operators import INTEGER, check_attributes, check_operators, check_versions
 from ptqc.reading.sizes import check_sizes
 from ptqc.reading.tensors import check_tensors, external_files
 from ptqc.reading.values import check_no_cycles, check_values, is_sorted
@@ -101,9 +101,11 @@ def _remarks(proto: onnx.ModelProto) -> list[Note]:
         message = f"IR version {proto.ir_version} lowered to {MAX_IR_VERSION}, the highest that ONNX Runtime loads"
         notes.append(Note(STEP, "", message))
     for node in proto.graph.node:
+        subject = node.output[0] if node.output else ""
         if any(attribute.HasField("g") or attribute.graphs for attribute in node.attribute):
-            subject = node.output[0] if node.output else ""
             notes.append(Note(STEP, subject, f"the graphs inside this {node.op_type} stay float", Level.SKIPPED))
+        if node.op_type in INTEGER:
+            notes.append(Note(STEP, subject, f"this {node.op_type} of computed integers stays as it is", Level.SKIPPED))
     return notes
 
 
