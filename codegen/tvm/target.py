@@ -19,6 +19,7 @@ from ptqc.errors import InternalError, TargetError
 from ptqc.execute.onnxruntime import Feeds, Runner
 from ptqc.lowered import Lowered
 from ptqc.native import INSTALL, INTERFACE, KERNELS, LIBRARY
+from ptqc.npz import write_npz
 from ptqc.options import DEFAULT_CPU
 from ptqc.reference import codes_of
 from ptqc.scratch import scratch
@@ -89,7 +90,7 @@ def _write_job(
     for index, feeds in enumerate([*samples, *(feeds for _, feeds in edges(seen))]):
         found = runner.run(feeds)
         kept = {**feeds, **{name: found[short] for name, short in taps.items()}}
-        np.savez(folder / VALUES.format(index), **kept)  # type: ignore[arg-type]
+        write_npz(folder / VALUES.format(index), kept)
     ir.save(lowered.model, folder / LOWERED)
     job = {
         "isa": isa,
