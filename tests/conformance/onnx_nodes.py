@@ -96,16 +96,16 @@ def opset_of(case: Case) -> int:
     return next((entry.version for entry in case.model.opset_import if entry.domain in ("", "ai.onnx")), 0)
 
 
-def outcomes(names: Sequence[str]) -> Iterator[tuple[str, Outcome]]:
-    """The outcome of each case, in order."""
-    spawn, left = multiprocessing.get_context("spawn"), list(names)
+def outcomes(chosen: Mapping[str, Case]) -> Iterator[tuple[str, Outcome]]:
+    """The outcome of each case by name, in order."""
+    spawn, left = multiprocessing.get_context("spawn"), dict(chosen)
     while left:
         receiver, sender = spawn.Pipe(duplex=False)
-        process = spawn.Process(target=_work, args=(left, sender), daemon=True)
+        process = spawn.Process(target=_work, args=(list(left.values()), sender), daemon=True)
         process.start()
         sender.close()
-        for name, outcome in _received(receiver, left):
-            left.remove(name)
+        for name, outcome in _received(receiver, list(left)):
+            del left[name]
             yield name, outcome
         process.kill()
         process.join()
@@ -114,7 +114,7 @@ def outcomes(names: Sequence[str]) -> Iterator[tuple[str, Outcome]]:
 def _received(receiver: Connection, names: Sequence[str]) -> Iterator[tuple[str, Outcome]]:
     """What a worker reports, and the fate of the case that stopped it."""
     receiver.poll(None)  # the worker is ready, or dead
-    for name in list(names):
+    for name in names:
         if not receiver.poll(SECONDS):
             yield name, Outcome(Kind.HUNG, f"no answer in {SECONDS:.0f} s")
             return
@@ -125,10 +125,9 @@ def _received(receiver: Connection, names: Sequence[str]) -> Iterator[tuple[str,
             return
 
 
-def _work(names: Sequence[str], sender: Connection) -> None:
-    known = cases()
-    for name in names:
-        sender.send(outcome_of(known[name].model, *known[name].data_sets[0]))
+def _work(chosen: Sequence[Case], sender: Connection) -> None:
+    for case in chosen:
+        sender.send(outcome_of(case.model, *case.data_sets[0]))
 
 
 def feeds_of(model: onnx.ModelProto, inputs: Sequence[object]) -> Feeds:
@@ -213,8 +212,9 @@ def _difference(wanted: object, found: object) -> str:
 def main(names: Sequence[str]) -> None:
     """Print outcomes and shares."""
     counted = accepted = 0
-    for name, found in outcomes(names):
-        case = cases()[name]
+    chosen = {name: cases()[name] for name in names}
+    for name, found in outcomes(chosen):
+        case = chosen[name]
         counts = is_counted(case)
         counted += counts
         accepted += counts and found.kind == Kind.ACCEPTED
