@@ -20,7 +20,7 @@ from ptqc.store import Store
 TIMES = 50
 MARK = "PTQC_TEST_PROCESS"
 SECONDS = 10.0  # that the processes of a killed one may take to end
-OPTIONS = ("--samples", "16", "--bits", "3,4,6", "--budget", "25%", "--force", "--quiet")
+OPTIONS = ("--samples", "8", "--bits", "3,4", "--force", "--quiet")
 
 
 def command(model: Path, folder: Path, *more: str) -> list[str]:
