@@ -1,7 +1,7 @@
 """Which activations are quantized: as much integer arithmetic as a limit on the loss from activations allows.
 
 A quantized activation costs no bytes either way; it buys integer kernels. So: maximize the arithmetic on integer
-kernels, less a little for the loss it costs, subject to Σ (loss of each quantized site) ≤ limit. The choice is then run
+kernels, less what its loss is worth, subject to Σ (loss of each quantized site) ≤ limit. The choice is then run
 whole, and where its true loss exceeds the limit (losses only roughly add up) the limit of the sum is tightened.
 """
 
@@ -16,17 +16,17 @@ import pulp
 from ptqc.execute.walk import Slicer
 from ptqc.formats import QuantParams
 from ptqc.loss import output_loss
-from ptqc.notes import Level, Note
+from ptqc.notes import Note
 from ptqc.options import Activations
 from ptqc.passes.base import Effect
 from ptqc.passes.context import Context
 from ptqc.passes.quantized_walk import run_quantized
-from ptqc.sites import Site, integer_kernels, source_params, useful_sites
+from ptqc.sites import Site, source_params, useful_sites
 
 # Loss that activations may cost in "auto": nats for classifiers, relative squared error elsewhere.
 LIMITS = {"nat": 0.02, "relative squared error": 2e-3}
-# Spending the whole limit must buy at least this share of the arithmetic.
-WORTH = 0.05
+# Spending the whole limit must buy at least this share of the arithmetic: what costs much and saves little stays float.
+WORTH = 0.5
 ATTEMPTS = 5
 SMALLEST_LIMIT = 1e-30
 CHECKED_SAMPLES = 32
@@ -61,7 +61,7 @@ class ChooseActivations:
             sites, found = [], 0.0
         context.quantized = {site.name: context.ranges[site.name] for site in sites}
         context.activation_loss = found
-        return _float_layers(context, self.name)
+        return []
 
 
 class Checked:
@@ -101,13 +101,3 @@ def _within(context: Context, limit: float) -> list[Site]:
     program.solve(pulp.HiGHS(msg=False, gapRel=1e-3, threads=1, mip_max_nodes=20_000))
     kept = [site for site in context.sites if (chosen[site.name].value() or 0) > 0.5]
     return useful_sites(kept, context.kernels, {layer.name for layer in context.layers})
-
-
-def _float_layers(context: Context, step: str) -> list[Note]:
-    tensors = {t for site in context.sites if site.name in context.quantized for t in site.tensors}
-    active = {kernel.node for kernel in integer_kernels(context.kernels, tensors)}
-    return [
-        Note(step, layer.name, "computes in float: 8-bit activations would cost too much accuracy here", Level.INFO)
-        for layer in context.layers
-        if layer.name not in active
-    ]

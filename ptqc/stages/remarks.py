@@ -40,7 +40,7 @@ def _reason(node: ir.Node, plan: Plan, capable: set[str]) -> str:
     name = str(node.outputs[0].name)
     layer = next((layer for layer in plan.layers if layer.name == name), None)
     if layer is not None or name in capable:
-        return "8-bit activations would cost too much accuracy here"
+        return "8-bit activations would cost more accuracy than they are worth"
     if node.op_type in LAYERS:
         return why_not_a_layer(node)
     if keeps_codes(node):
