@@ -9,7 +9,7 @@ from tvm.tirx.script import builder as T  # noqa: N812
 
 from ptqc.codegen.tvm import lookup, mathematics, narrowing
 from ptqc.codegen.tvm.isa import Isa
-from ptqc.codegen.tvm.kernel import fill, span, vector
+from ptqc.codegen.tvm.kernel import span, vector
 from ptqc.codegen.tvm.layout import Layout
 from ptqc.codegen.tvm.narrowing import LARGEST, LARGEST_CODE, PACKED
 
