@@ -20,7 +20,8 @@ from ptqc.codegen.tvm.isa import Isa
 from ptqc.codegen.tvm.program import Program
 
 SHAPE = (2, 20, 9, 8)
-SETS = pytest.mark.parametrize("chosen", present(isa.AVX512_VBMI), ids=lambda chosen: chosen.name)
+HERE = present(isa.AVX512_VBMI)
+SETS = pytest.mark.parametrize("chosen", dict.fromkeys([HERE[0], HERE[-1]]), ids=lambda chosen: chosen.name)
 CONSTANTS = {
     "w": noise(20, 20, 3, 3, scale=0.08),
     "v": noise(20, 20, 1, 1, seed=1, scale=0.2),
