@@ -7,11 +7,12 @@ solved together, so a depthwise layer is one batch of small problems.
 Pairs of columns that share a code are rounded together, by the metric (U_JJ U_JJᵀ)⁻¹ (van Baalen et al. 2024, GPTVQ,
 arXiv 2402.15319).
 
-Coordinate descent can follow (Behdin et al. 2023, QuantEase, arXiv 2309.01885): with everything else held, the best
-code of column j is Q(q_j − ((Ŵ − W) H)_j / (H_jj s)); the error never grows.
+Coordinate descent follows for few bits (Behdin et al. 2023, QuantEase, arXiv 2309.01885): with everything else held,
+the best code of column j is Q(q_j − ((Ŵ − W) H)_j / (H_jj s)); the error never grows. Above 4 bits it gains too little
+for what it costs.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -21,8 +22,10 @@ from ptqc import codebooks, grids
 from ptqc.formats import Format
 from ptqc.passes import moments
 
-BLOCK = 64
+BLOCK = 128
+SMALLEST_HALF = 64
 DAMPING = 0.01  # of the mean diagonal
+DESCENDED_BITS = 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,24 +43,25 @@ class Rounded:
 
 def inverse_factor(second: np.ndarray, damping: float = DAMPING) -> np.ndarray:
     """U (groups, d, d) with UᵀU = (H + damping · mean diagonal)⁻¹, upper triangular; computed in float64."""
-    damped = _damped(second.astype(np.float64), damping)
+    damped = _damped(second.astype(np.float64), damping)[:, ::-1, ::-1]
     # chol(inv(H)) = reversed inverse of the Cholesky factor of the reversed H, without forming inv(H).
-    lower = np.linalg.cholesky(damped[:, ::-1, ::-1])
+    lower = np.linalg.cholesky(damped)
     return np.ascontiguousarray(_invert_lower(lower)[:, ::-1, ::-1], np.float32)
 
 
 def _damped(second: np.ndarray, damping: float) -> np.ndarray:
     """second with a share of its mean diagonal added to the diagonal."""
-    width = second.shape[-1]
-    mean = np.trace(second, axis1=1, axis2=2) / width
-    mean = np.where(mean > 0, mean, 1.0)
-    return np.asarray(second + np.eye(width, dtype=second.dtype) * (damping * mean)[:, None, None], second.dtype)
+    damped = second.copy()
+    diagonal = np.einsum("gii->gi", damped)
+    mean = diagonal.mean(-1, keepdims=True)
+    diagonal += damping * np.where(mean > 0, mean, 1.0)
+    return damped
 
 
 def _invert_lower(lower: np.ndarray) -> np.ndarray:
     """Inverse of lower triangular matrices by halves, which is mostly matrix products."""
     width = lower.shape[-1]
-    if width <= BLOCK:
+    if width <= SMALLEST_HALF:
         return np.asarray(np.linalg.inv(lower))
     half = width // 2
     first, second = _invert_lower(lower[:, :half, :half]), _invert_lower(lower[:, half:, half:])
@@ -65,6 +69,37 @@ def _invert_lower(lower: np.ndarray) -> np.ndarray:
     inverse[:, :half, :half], inverse[:, half:, half:] = first, second
     inverse[:, half:, :half] = -second @ (lower[:, half:, :half] @ first)
     return inverse
+
+
+@dataclass(frozen=True, eq=False)
+class Factored:
+    """Second moments (groups, d, d) with the factor of their damped inverse, for columns in the order of `order`.
+
+    order (groups, d): columns of the largest second moments first, pairs of neighbours together.
+    """
+
+    second: np.ndarray
+    order: np.ndarray
+    factor: np.ndarray
+
+    @classmethod
+    def of(cls, second: np.ndarray, damping: float = DAMPING) -> "Factored":
+        """Where d is odd there are no pairs."""
+        order = _activation_order(second, 1 + (second.shape[-1] + 1) % 2)
+        ordered = np.take_along_axis(np.take_along_axis(second, order[:, :, None], 1), order[:, None, :], 2)
+        return cls(second, order, inverse_factor(ordered, damping))
+
+    def solve(self, rows: np.ndarray) -> np.ndarray:
+        """Rows (groups, R, d) times the damped inverse."""
+        return self.restored(self.ordered(rows) @ self.factor.swapaxes(1, 2) @ self.factor)
+
+    def ordered(self, rows: np.ndarray) -> np.ndarray:
+        """Rows (groups, R, d) with their columns in order."""
+        return np.take_along_axis(rows, self.order[:, None, :], 2)
+
+    def restored(self, rows: np.ndarray) -> np.ndarray:
+        """The inverse of `ordered`."""
+        return np.take_along_axis(rows, np.argsort(self.order, axis=1)[:, None, :], 2)
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,10 +113,16 @@ class Grid:
 
 @dataclass(frozen=True, eq=False)
 class Target:
-    """What is rounded: weights (groups, R, d), and where they may lie."""
+    """What is rounded: weights (groups, R, d), where they may lie, and the rounds of coordinate descent at most."""
 
     matrix: np.ndarray
     grid: Grid
+    rounds: int = 0
+
+    @classmethod
+    def of(cls, matrix: np.ndarray, grid: Grid, form: Format, rounds: int) -> "Target":
+        """rounds: where the format has few bits."""
+        return cls(matrix, grid, rounds if form.is_codebook or form.bits <= DESCENDED_BITS else 0)
 
 
 def grids_for(matrix: np.ndarray, second: np.ndarray, forms: Sequence[Format]) -> dict[Format, Grid]:
@@ -90,41 +131,27 @@ def grids_for(matrix: np.ndarray, second: np.ndarray, forms: Sequence[Format]) -
     return {form: _grid(matrix, importance, form) for form in forms}
 
 
-def solve(
-    matrix: np.ndarray,
-    second: np.ndarray,
-    forms: Sequence[Format],
-    *,
-    rounds: int = 0,
-    known: Mapping[Format, Grid] | None = None,
-) -> dict[Format, Rounded]:
-    """Codes and scales of weights (groups, R, d) in every format. known: what `grids_for` gives, where it is at hand.
-
-    See `round_all` for the rest.
-    """
-    chosen = known or grids_for(matrix, second, forms)
-    targets = [Target(matrix, chosen[form]) for form in forms]
-    return dict(zip(forms, round_all(targets, second, rounds=rounds), strict=True))
-
-
-def round_all(targets: Sequence[Target], second: np.ndarray, *, rounds: int = 0) -> list[Rounded]:
+def round_all(targets: Sequence[Target], second: np.ndarray | Factored) -> list[Rounded]:
     """Codes and scales of all targets at once.
 
-    second: E[x xᵀ] (groups, d, d), or its diagonal, for which GPTQ is nearest rounding. rounds: of coordinate descent
-    behind it, at most.
+    second: E[x xᵀ] (groups, d, d), or its diagonal, for which GPTQ is nearest rounding.
     """
+    if isinstance(second, np.ndarray) and second.ndim == 3:
+        second = Factored.of(second)
     found: dict[int, Rounded] = {}
-    for group in sorted({target.grid.group for target in targets}):
-        which = [i for i, target in enumerate(targets) if target.grid.group == group]
-        found |= zip(which, _round_alike([targets[i] for i in which], second, rounds), strict=True)
+    kinds = [(target.grid.group, target.rounds if isinstance(second, Factored) else 0) for target in targets]
+    for kind in sorted(set(kinds)):
+        which = [i for i, other in enumerate(kinds) if other == kind]
+        found |= zip(which, _round_alike([targets[i] for i in which], second, kind[1]), strict=True)
     return [found[i] for i in range(len(targets))]
 
 
-def _round_alike(targets: Sequence[Target], second: np.ndarray, rounds: int) -> list[Rounded]:
+def _round_alike(targets: Sequence[Target], second: np.ndarray | Factored, rounds: int) -> list[Rounded]:
     """The same for grids of one group. All targets stand below each other: they share the factor as further rows."""
-    rounds = rounds if second.ndim == 3 else 0
-    rows = _Rows.of(targets, _damped(second, DAMPING) if rounds else second)
-    rows.codes = _round_columns(rows, second) if second.ndim == 3 else _round_each(rows, _importance(second))
+    rows = _Rows.of(targets, _metric(second, rounds))
+    rows.codes = (
+        _round_columns(rows, second) if isinstance(second, Factored) else _round_each(rows, _importance(second))
+    )
     rows.product = moments.weighted(rows.codes, rows.second)
     rows.refit()
     for _ in range(rounds):
@@ -132,6 +159,13 @@ def _round_alike(targets: Sequence[Target], second: np.ndarray, rounds: int) -> 
             break
         rows.refit()
     return [Rounded(rows.codes[:, part].astype(np.int8), rows.scale[:, part, 0]) for _, part in rows.parts]
+
+
+def _metric(second: np.ndarray | Factored, rounds: int) -> np.ndarray:
+    """Second moments that scales are fitted by; damped for coordinate descent, which divides by them."""
+    if isinstance(second, Factored):
+        return _damped(second.second, DAMPING) if rounds else second.second
+    return second
 
 
 @dataclass(eq=False)
@@ -161,6 +195,13 @@ class _Rows:
         distinct = {id(target.matrix): target.matrix for target in self.targets}
         products = {name: moments.weighted(matrix, self.second) for name, matrix in distinct.items()}
         return np.concatenate([products[id(target.matrix)] for target in self.targets], axis=1)
+
+    def nearest(self, ratio: np.ndarray, metric: np.ndarray) -> np.ndarray:
+        """Codes nearest to weight / scale (groups, group, k·R), each target's by its own grid."""
+        codes = np.empty_like(ratio)
+        for grid, part in self.parts:
+            codes[:, :, part] = grid.nearest(ratio[:, :, part].swapaxes(1, 2), metric).swapaxes(1, 2)
+        return codes
 
     def refit(self) -> None:
         """The scales that fit the codes best in the layer's output, where they lower the error."""
@@ -197,28 +238,33 @@ def _round_each(rows: _Rows, importance: np.ndarray) -> np.ndarray:
     return codes
 
 
-def _round_columns(rows: _Rows, second: np.ndarray) -> np.ndarray:
+def _round_columns(rows: _Rows, factored: Factored) -> np.ndarray:
     """GPTQ, code by code."""
-    group, scale, width = rows.group, rows.scale, second.shape[-1]
-    order = _activation_order(second, group)
-    ordered = np.take_along_axis(np.take_along_axis(second, order[:, :, None], 1), order[:, None, :], 2)
-    factor = inverse_factor(ordered)
-    work = np.take_along_axis(rows.matrix, order[:, None, :], 2)
+    work, factor = factored.ordered(rows.matrix), factored.factor
     codes = np.empty_like(work)
-    for start in range(0, width, BLOCK):
-        stop = min(start + BLOCK, width)
-        errors = np.empty((*work.shape[:2], stop - start), np.float32)
-        for j in range(start, stop, group):
-            here, later = slice(j, j + group), slice(j + group, stop)
-            inverse = np.linalg.inv(factor[:, here, here])
-            metric, ratio = inverse @ inverse.swapaxes(1, 2), work[:, :, here] / scale
-            for grid, part in rows.parts:
-                codes[:, part, here] = grid.nearest(ratio[:, part], metric)
-            residual = (work[:, :, here] - codes[:, :, here] * scale) @ inverse
-            errors[:, :, j - start : j - start + group] = residual
-            work[:, :, later] -= residual @ factor[:, here, later]
-        work[:, :, stop:] -= errors @ factor[:, start:stop, stop:]
-    return np.take_along_axis(codes, np.argsort(order, axis=1)[:, None, :], 2)
+    for start in range(0, work.shape[-1], BLOCK):
+        here, later = slice(start, start + BLOCK), slice(start + BLOCK, None)
+        codes[:, :, here], errors = _round_block(rows, work[:, :, here], factor[:, here, here])
+        work[:, :, later] -= errors @ factor[:, here, later]
+    return factored.restored(codes)
+
+
+def _round_block(rows: _Rows, matrix: np.ndarray, factor: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Codes and errors e of some columns, whose errors are passed on among them."""
+    work, scale = _columns(matrix), rows.scale.swapaxes(1, 2)
+    codes, errors = np.empty_like(work), np.empty_like(work)
+    for j in range(0, work.shape[1], rows.group):
+        here, later = slice(j, j + rows.group), slice(j + rows.group, None)
+        inverse = np.linalg.inv(factor[:, here, here])
+        codes[:, here] = rows.nearest(work[:, here] / scale, inverse @ inverse.swapaxes(1, 2))
+        errors[:, here] = inverse.swapaxes(1, 2) @ (work[:, here] - codes[:, here] * scale)
+        _add(work[:, later], -factor[:, here, later], errors[:, here])
+    return codes.swapaxes(1, 2), errors.swapaxes(1, 2)
+
+
+def _columns(matrix: np.ndarray) -> np.ndarray:
+    """(groups, d, R) with every column in one piece: what is done column by column is many times as fast."""
+    return np.ascontiguousarray(matrix.swapaxes(1, 2))
 
 
 def _activation_order(second: np.ndarray, group: int) -> np.ndarray:
@@ -228,21 +274,34 @@ def _activation_order(second: np.ndarray, group: int) -> np.ndarray:
     return np.asarray((first[..., None] * group + np.arange(group)).reshape(len(diagonal), -1))
 
 
+def _add(columns: np.ndarray, by: np.ndarray, rows: np.ndarray) -> None:
+    """columns (groups, d, R) += byᵀ rows; so few rows that a product of matrices would take several times as long."""
+    for i in range(rows.shape[1]):
+        columns += by[:, i, :, None] * rows[:, i, None]
+
+
 def _descend(rows: _Rows) -> bool:
     """One pass over the columns, each (or each pair) set to its best codes; whether any changed."""
-    second, scale, width, changed = rows.second, rows.scale, rows.second.shape[-1], False
-    for start in range(0, width, BLOCK):
-        stop = min(start + BLOCK, width)
-        inside, block = second[:, start:stop, start:stop], rows.codes[:, :, start:stop]
-        gradient, before = rows.product[:, :, start:stop] * scale - rows.wanted[:, :, start:stop], block.copy()
-        for j in range(0, stop - start, rows.group):
-            here, later = slice(j, j + rows.group), slice(j + rows.group, stop - start)
-            own = inside[:, here, here]
-            best = block[:, :, here] - gradient[:, :, here] @ np.linalg.inv(own) / scale
-            for grid, part in rows.parts:
-                block[:, part, here] = grid.nearest(best[:, part], own)
-            gradient[:, :, later] += (block[:, :, here] - before[:, :, here]) * scale @ inside[:, here, later]
-        if not np.array_equal(block, before):
-            rows.product += (block - before) @ second[:, start:stop]
+    changed = False
+    for start in range(0, rows.codes.shape[-1], BLOCK):
+        here = slice(start, start + BLOCK)
+        before = rows.codes[:, :, here]
+        found = _descend_block(rows, here)
+        if not np.array_equal(found, before):
+            rows.product += (found - before) @ rows.second[:, here]
+            rows.codes[:, :, here] = found
             changed = True
     return changed
+
+
+def _descend_block(rows: _Rows, part: slice) -> np.ndarray:
+    """The best codes of some columns, one after the other."""
+    second, codes, scale = rows.second[:, part, part], _columns(rows.codes[:, :, part]), rows.scale.swapaxes(1, 2)
+    gradient = _columns(rows.product[:, :, part] * rows.scale - rows.wanted[:, :, part])
+    for j in range(0, codes.shape[1], rows.group):
+        here, later = slice(j, j + rows.group), slice(j + rows.group, None)
+        own = second[:, here, here]
+        best = rows.nearest(codes[:, here] - np.linalg.inv(own) @ gradient[:, here] / scale, own)
+        _add(gradient[:, later], second[:, here, later], (best - codes[:, here]) * scale)
+        codes[:, here] = best
+    return codes.swapaxes(1, 2)

@@ -12,6 +12,8 @@ from ptqc.layers import Layer
 
 # A gram matrix of d columns takes 8·d² bytes; wider layers keep its diagonal only.
 WIDEST_GRAM = 8192
+# Sums of outputs that stand for all of them in `total_error`.
+MIXTURES = 64
 # Numbers that the columns of a layer may have together, and products that its gram matrix may take.
 MOST_NUMBERS = 2**26
 MOST_PRODUCTS = 2 * 10**10
@@ -69,6 +71,18 @@ class Moments:
 def error(delta: np.ndarray, second: np.ndarray) -> np.ndarray:
     """E‖ΔW x‖² per output: delta (groups, R, d), second from `Moments.second`. Returns (groups, R)."""
     return np.asarray((weighted(delta, second) * delta).sum(-1))
+
+
+def total_error(delta: np.ndarray, second: np.ndarray) -> float:
+    """E‖ΔW x‖², as `error` gives it, summed over outputs and groups.
+
+    Of many outputs MIXTURES sums with random signs are taken (Hutchinson 1989): unbiased, with a deviation of at most
+    √(2 / MIXTURES), and of about √(2 / (MIXTURES · R)) where outputs differ; the signs are always the same.
+    """
+    if second.ndim == 3 and delta.shape[1] > MIXTURES:
+        signs = np.random.default_rng(0).choice(np.array([-1, 1], np.float32), (MIXTURES, delta.shape[1]))
+        delta = signs @ delta / np.float32(np.sqrt(MIXTURES))
+    return float(error(delta, second).sum())
 
 
 def weighted(rows: np.ndarray, second: np.ndarray) -> np.ndarray:

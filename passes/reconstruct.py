@@ -35,8 +35,8 @@ WALK_COMPUTE = 4e11
 MOST_SAMPLES = 256
 HELD_SHARE = 0.25
 BATCH = 8
-# Of the least-squares target, by draw.
-TARGET_DAMPINGS = (0.05, 0.15, 0.02)
+# Of the second moments, by draw.
+DAMPINGS = (0.02, 0.05, 0.01)
 ROUNDS = 4
 # Columns looked at, for each that the table was made of.
 COLUMNS = 4
@@ -139,8 +139,7 @@ class _State:
         table = self.context.solutions[layer.weight, form]
         if not form.has_codes:
             return [table]
-        damping = TARGET_DAMPINGS[self.draw % len(TARGET_DAMPINGS)]
-        return [table, *problem.rounded(form, (problem.weight, problem.target(damping)))]
+        return [table, *problem.rounded(form, DAMPINGS[self.draw % len(DAMPINGS)])]
 
     def _outputs(self, layer: Layer, solution: Solution, bias: np.ndarray) -> list[Held]:
         constants = {layer.weight: solution.weight}
@@ -185,24 +184,23 @@ class _Problem:
         total = sum(y.sum(-1, dtype=np.float64) for y in self.y[: self.split])
         self.mean_y = np.asarray(total / max(found.count, 1), np.float32)
 
-    def target(self, damping: float) -> np.ndarray:
+    def rounded(self, form: Format, damping: float) -> list[Solution]:
+        """GPTQ of the weight and of W* on the seen inputs."""
+        second = gptq.Factored.of(self.second, damping) if self.second.ndim == 3 else self.second
+        matrices = [self.weight, self.target(second)] if isinstance(second, gptq.Factored) else [self.weight]
+        grids = [gptq.grids_for(matrix, self.second, [form])[form] for matrix in matrices]
+        targets = [gptq.Target.of(m, grid, form, ROUNDS) for m, grid in zip(matrices, grids, strict=True)]
+        return [self._solution(form, answer) for answer in gptq.round_all(targets, second)]
+
+    def target(self, second: gptq.Factored) -> np.ndarray:
         """W*: the least-squares weight on the seen inputs, damped towards W."""
-        if self.second.ndim == 2:
-            return self.weight
         mean_x = self.moments.mean
         cross = sum(
             (y - self.mean_y[..., None]) @ (x - mean_x[..., None]).transpose(0, 2, 1)
             for x, y in zip(self.x[: self.split], self.y[: self.split], strict=True)
         ) / np.float32(max(self.moments.count, 1))
-        factor = gptq.inverse_factor(self.second, damping)
         residual = cross - self.weight @ self.moments.second()
-        return np.asarray(self.weight + residual @ factor.transpose(0, 2, 1) @ factor, np.float32)
-
-    def rounded(self, form: Format, matrices: Sequence[np.ndarray]) -> list[Solution]:
-        """GPTQ of targets on the seen inputs."""
-        targets = [gptq.Target(m, gptq.grids_for(m, self.second, [form])[form]) for m in matrices]
-        answers = gptq.round_all(targets, self.second, rounds=ROUNDS)
-        return [self._solution(form, answer) for answer in answers]
+        return np.asarray(self.weight + second.solve(residual), np.float32)
 
     def _solution(self, form: Format, answer: gptq.Rounded) -> Solution:
         codes = np.ascontiguousarray(self.layer.tensor(answer.codes))

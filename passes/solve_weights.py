@@ -93,16 +93,16 @@ def _layer(
     found = context.moments[weight.name]
     second = moments.shrunk(found.second(), found.count)
     held = context.held_moments.get(weight.name, found).second()
-    power = float(moments.error(matrix, held).sum()) or 1.0
+    power = moments.total_error(matrix, held) or 1.0
     if layer.channel_axis or matrix.shape[-1] % 2:  # pairs are neighbours in memory
         forms = [form for form in forms if form.group == 1]
     # Against its own diagonal alone GPTQ is nearest rounding; it wins where few columns make the rest of H misleading.
     diagonal = second if second.ndim == 2 else np.diagonal(second, axis1=1, axis2=2)
-    known = gptq.grids_for(matrix, second, forms)
-    solved = gptq.solve(matrix, second, forms, rounds=ROUNDS, known=known)
-    nearest = gptq.solve(matrix, diagonal, forms, known=known)
-    for form in forms:
-        errors = {r: float(moments.error(matrix - r.weight, held).sum()) / power for r in (solved[form], nearest[form])}
+    grids = gptq.grids_for(matrix, second, forms)
+    targets = [gptq.Target.of(matrix, grids[form], form, ROUNDS) for form in forms]
+    answers = zip(gptq.round_all(targets, second), gptq.round_all(targets, diagonal), strict=True)
+    for form, several in zip(forms, answers, strict=True):
+        errors = {rounded: moments.total_error(matrix - rounded.weight, held) / power for rounded in several}
         rounded, error = min(errors.items(), key=lambda item: item[1])
         codes = np.ascontiguousarray(layer.tensor(rounded.codes))
         yield Solution(form, codes, rounded.scale.reshape(-1), weight.channel_axis), error

@@ -135,6 +135,17 @@ def test_the_error_is_the_mean_squared_output_error(x: np.ndarray, seed: int) ->
     np.testing.assert_allclose(moments.error(delta, diagonal), moments.error(delta, full), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize(("outputs", "tolerance"), [(5, 1e-4), (64, 1e-4), (300, 0.05)])
+@pytest.mark.parametrize("diagonal", [False, True])
+def test_the_total_error_is_about_the_sum(outputs: int, tolerance: float, diagonal: bool) -> None:
+    delta, x = noise(2, outputs, 40), noise(2, 40, 90, seed=1)
+    second = x @ x.transpose(0, 2, 1) / 90
+    if diagonal:
+        second, tolerance = np.diagonal(second, axis1=1, axis2=2), 1e-4
+    expected = moments.error(delta, second).sum()
+    assert moments.total_error(delta, second) == pytest.approx(expected, rel=tolerance)
+
+
 @given(count=st.integers(2, 12), width=st.integers(2, 20), seed=st.integers(0, 99))
 def test_shrunk_moments_of_few_columns_are_positive_definite(count: int, width: int, seed: int) -> None:
     found = Moments.empty(1, width)

@@ -17,8 +17,9 @@ from ptqc.formats import FLOAT16, Family, Format, integer
 from ptqc.layers import Layer
 from ptqc.passes.calibrate import Calibrate
 from ptqc.passes.context import Context
+from ptqc.passes.gptq import Factored
 from ptqc.passes.quantized_walk import run_quantized
-from ptqc.passes.reconstruct import TARGET_DAMPINGS, Reconstruct, _Problem
+from ptqc.passes.reconstruct import DAMPINGS, Reconstruct, _Problem
 from ptqc.passes.solve_weights import SolveWeights
 from ptqc.plan import Plan
 from ptqc.solutions import Tuned
@@ -217,8 +218,8 @@ def test_the_target_is_the_least_squares_weight(seed: int, drift: float) -> None
     for group in range(2):
         covariance = np.cov(np.concatenate([x[group], y[group, :, :300]]), bias=True)
         inputs, cross = covariance[:4, :4], covariance[4:, :4]
-        damped = made.second[group] + TARGET_DAMPINGS[0] * np.trace(made.second[group]) / 4 * np.eye(4)
-        given, target = made.weight[group], made.target(TARGET_DAMPINGS[0])[group]
+        damped = made.second[group] + DAMPINGS[0] * np.trace(made.second[group]) / 4 * np.eye(4)
+        given, target = made.weight[group], made.target(Factored.of(made.second, DAMPINGS[0]))[group]
         np.testing.assert_allclose(target, given + (cross - given @ inputs) @ np.linalg.inv(damped), atol=2e-3)
         before, after = (np.var(y[group, :, :300] - matrix @ x[group], axis=-1).sum() for matrix in (given, target))
         assert after <= before * (1 + 1e-6)
@@ -228,7 +229,7 @@ def test_the_target_is_the_least_squares_weight(seed: int, drift: float) -> None
 @given(seed=st.integers(0, 99), drift=st.floats(0, 0.5), bits=st.sampled_from([2, 4, 8]))
 def test_bias_and_held_back_error(seed: int, drift: float, bits: int) -> None:
     made, y = problem(seed, drift)
-    (solution,) = made.rounded(integer(bits), [made.weight])
+    solution, _ = made.rounded(integer(bits), DAMPINGS[0])
     (corrected, _, bias), (uncorrected, _, given_bias) = made.judged(solution)
     missing = y - LAYER.matrix(solution.weight) @ np.concatenate(made.x, -1)
     left = missing - bias.reshape(2, 3, 1)
@@ -241,6 +242,6 @@ def test_bias_and_held_back_error(seed: int, drift: float, bits: int) -> None:
 
 def test_rounding_the_target_beats_rounding_the_weight() -> None:
     made, _ = problem(0, 0.5)
-    answers = made.rounded(integer(8), [made.weight, made.target(TARGET_DAMPINGS[0])])
+    answers = made.rounded(integer(8), DAMPINGS[0])
     errors = [made.judged(answer)[0][0] for answer in answers]
     assert errors[1] < 0.5 * errors[0]
