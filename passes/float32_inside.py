@@ -1,4 +1,4 @@
-"""Models in half precision compute in float32 inside; inputs and outputs keep their types."""
+"""Models in half (or double) precision compute in float32 inside; inputs and outputs keep their types."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -10,31 +10,44 @@ from ptqc.notes import Note
 from ptqc.passes.base import Effect, RewriteContext
 from ptqc.passes.graph_tools import unique_name
 
+Types = tuple[ir.DataType, ...]
+
 HALF = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+LARGEST = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True)
 class Float32Inside:
-    """Widen float16 and bfloat16 to float32 everywhere but in the interface, where Casts stand."""
+    """Float16 and bfloat16 become float32 everywhere but in the interface, where Casts stand.
 
+    double: float64, too.
+    """
+
+    double: bool = False
     name: ClassVar[str] = "float32-inside"
     effect: ClassVar[Effect] = Effect.REWRITE
 
+    @property
+    def types(self) -> Types:
+        """What becomes float32."""
+        return (*HALF, ir.DataType.DOUBLE) if self.double else HALF
+
     def apply(self, model: ir.Model, context: RewriteContext) -> list[Note]:  # noqa: ARG002
-        """Widen constants, attributes and value types, then cast at the inputs and outputs."""
-        found = _half_types(model)
+        """Cast constants, attributes and value types, then put Casts at the inputs and outputs."""
+        found = _present(model, self.types)
         if not found:
             return []
         for graph in model.graphs():
-            _widen_constants(graph)
+            _cast_constants(graph, found)
             if graph is not model.graph:
-                _widen_types([*graph.inputs, *graph.outputs])
-        outputs = [value for value in model.graph.outputs if value.dtype in HALF]
+                _retype([*graph.inputs, *graph.outputs], found)
+        outputs = [value for value in model.graph.outputs if value.dtype in found]
         for node in model.graph.all_nodes():
-            _widen_attributes(node)
-            _widen_types([value for value in node.outputs if value not in outputs])
+            _cast_attributes(node, found)
+            _retype([value for value in node.outputs if value not in outputs], found)
         for value in model.graph.inputs:
-            _cast_input(model.graph, value)
+            if value.dtype in found and value.uses():
+                _cast_input(model.graph, value)
         for value in outputs:
             _cast_output(model.graph, value)
         names = " and ".join(sorted(dtype.name for dtype in found))
@@ -43,51 +56,54 @@ class Float32Inside:
         ]
 
 
-def _half_types(model: ir.Model) -> set[ir.DataType]:
+def _present(model: ir.Model, types: Types) -> Types:
+    """Those of the types that the model has."""
     values = [*model.graph.inputs, *model.graph.outputs]
     for graph in model.graphs():
         values += graph.initializers.values()
     for node in model.graph.all_nodes():
         values += node.outputs
-    found = {value.dtype for value in values if value.dtype in HALF}
+    found = {value.dtype for value in values}
     tensors = [attribute.value for node in model.graph.all_nodes() for attribute in node.attributes.values()]
-    found |= {value.dtype for value in tensors if isinstance(value, ir.TensorProtocol) and value.dtype in HALF}
-    return {dtype for dtype in found if dtype is not None}
+    found |= {value.dtype for value in tensors if isinstance(value, ir.TensorProtocol)}
+    return tuple(dtype for dtype in types if dtype in found)
 
 
-def _widen(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
-    return ir.tensor(tensor.numpy().astype(np.float32), name=tensor.name)
+def _cast(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
+    """The tensor in float32; finite numbers stay finite, as the lowest of all often stands for minus infinity."""
+    array = tensor.numpy()
+    if tensor.dtype == ir.DataType.DOUBLE:
+        array = np.where(np.isfinite(array), np.clip(array, -LARGEST, LARGEST), array)
+    return ir.tensor(array.astype(np.float32), name=tensor.name)
 
 
-def _widen_constants(graph: ir.Graph) -> None:
+def _cast_constants(graph: ir.Graph, types: Types) -> None:
     for value in graph.initializers.values():
-        if value.dtype in HALF and value.const_value is not None:
-            value.const_value = _widen(value.const_value)
+        if value.dtype in types and value.const_value is not None:
+            value.const_value = _cast(value.const_value)
             value.dtype = ir.DataType.FLOAT
 
 
-def _widen_types(values: list[ir.Value]) -> None:
+def _retype(values: list[ir.Value], types: Types) -> None:
     for value in values:
-        if value.dtype in HALF:
+        if value.dtype in types:
             value.dtype = ir.DataType.FLOAT
 
 
-def _widen_attributes(node: ir.Node) -> None:
+def _cast_attributes(node: ir.Node, types: Types) -> None:
     """Tensors in attributes, and attributes that name a type (Cast's `to`, `dtype` of the generators)."""
     for name, attribute in list(node.attributes.items()):
-        if attribute.type == ir.AttributeType.TENSOR and attribute.as_tensor().dtype in HALF:
-            node.attributes[name] = ir.AttrTensor(name, _widen(attribute.as_tensor()))
-        elif name in ("to", "dtype") and attribute.type == ir.AttributeType.INT and attribute.as_int() in HALF:
+        if attribute.type == ir.AttributeType.TENSOR and attribute.as_tensor().dtype in types:
+            node.attributes[name] = ir.AttrTensor(name, _cast(attribute.as_tensor()))
+        elif name in ("to", "dtype") and attribute.type == ir.AttributeType.INT and attribute.as_int() in types:
             node.attributes[name] = ir.AttrInt64(name, ir.DataType.FLOAT)
 
 
 def _cast_input(graph: ir.Graph, value: ir.Value) -> None:
-    if value.dtype not in HALF or not value.uses():
-        return
     cast = ir.node("Cast", [], attributes={"to": ir.DataType.FLOAT.value})
-    wide = cast.outputs[0]
-    wide.name, wide.shape, wide.dtype = unique_name(graph, f"{value.name}_float32"), value.shape, ir.DataType.FLOAT
-    value.replace_all_uses_with(wide, replace_graph_outputs=False)
+    inner = cast.outputs[0]
+    inner.name, inner.shape, inner.dtype = unique_name(graph, f"{value.name}_float32"), value.shape, ir.DataType.FLOAT
+    value.replace_all_uses_with(inner, replace_graph_outputs=False)
     cast.resize_inputs(1)
     cast.replace_input_with(0, value)
     _insert_first(graph, cast)
@@ -105,7 +121,7 @@ def _cast_output(graph: ir.Graph, value: ir.Value) -> None:
     node = value.producer()
     if node is None:  # an input or a constant that is an output as it is
         return
-    cast = ir.node("Cast", [], attributes={"to": (value.dtype or ir.DataType.FLOAT16).value})
+    cast = ir.node("Cast", [], attributes={"to": (value.dtype or ir.DataType.FLOAT).value})
     given = cast.outputs[0]
     given.name, given.shape, given.type = value.name, value.shape, value.type
     graph.outputs[graph.outputs.index(value)] = given

@@ -12,9 +12,8 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import onnx_ir.passes.common as common
-import onnxruntime as ort
 
-from ptqc.execute.onnxruntime import session_options
+from ptqc.execute.onnxruntime import open_session, session_options
 from ptqc.nodes import constant, input_of, integer, nodes_of, rank
 from ptqc.notes import Note
 from ptqc.operators import RANDOM
@@ -123,7 +122,7 @@ def _evaluate(node: ir.Node, opset: int) -> list[np.ndarray] | None:
         size = sum(_bytes_of(value.type.tensor_type) for value in inferred.graph.output)
         if size > max(MAX_BYTES, _bytes_freed(node)):
             return None
-        session = ort.InferenceSession(model.SerializeToString(), session_options(threads=1, optimize=False))
+        session = open_session(model.SerializeToString(), session_options(threads=1, optimize=False))
         results = session.run(None, {})
     except Exception:  # no kernel for these types, or a shape that cannot be inferred: the node stays
         return None

@@ -16,7 +16,7 @@ from ptqc.passes.conv_transpose import ConvTransposeToConv
 from ptqc.passes.convert_opset import ConvertOpset
 from ptqc.passes.explicit_padding import ExplicitPadding
 from ptqc.passes.flatten import Flatten
-from ptqc.passes.float32_inside import Float32Inside
+from ptqc.passes.float32_inside import HALF, Float32Inside, Types
 from ptqc.passes.fold_affine import FoldAffine
 from ptqc.passes.fold_batch_norm import FoldBatchNorm
 from ptqc.passes.fold_constants import FoldConstants
@@ -34,21 +34,23 @@ Interface = list[tuple[str | None, str, str]]
 TOLERANCE = 1e-5
 LONG_SUM = 1000
 LONG_SUM_TOLERANCE = 1e-4
-# A model that computes in half precision rounds every value in its middle; float32 inside is the better answer.
-HALF_TOLERANCE = {ir.DataType.FLOAT16: 2e-2, ir.DataType.BFLOAT16: 1e-1}
+# A model that computes in half precision rounds every value in its middle, where float32 is the better answer; one in
+# float64 is rounded by float32.
+OTHER_TOLERANCE = {ir.DataType.FLOAT16: 2e-2, ir.DataType.BFLOAT16: 1e-1, ir.DataType.DOUBLE: 1e-4}
 ALLOWANCE = 1e-6  # absolute, for outputs that are zero but for rounding
 
 
-def default_rewrites() -> tuple[Rewrite, ...]:
+def default_rewrites(cast_double: bool = False) -> tuple[Rewrite, ...]:
     """Every rewrite, in the order in which each finds what it needs.
 
+    cast_double: whether float64 becomes float32 inside.
     Normal forms first. Pads go before batch normalization, which then sees whether the convolution behind it pads;
     transposed convolutions last, since what follows them folds into them but not into a DepthToSpace.
     """
     return (
         InlineFunctions(),
         ConvertOpset(),
-        Float32Inside(),
+        Float32Inside(cast_double),
         FoldConstants(),
         ExplicitPadding(),
         GlobalPool(),
@@ -61,6 +63,13 @@ def default_rewrites() -> tuple[Rewrite, ...]:
         ConvTransposeToConv(),
         RemoveDead(),
     )
+
+
+def in_float32(model: ir.Model) -> ir.Model:
+    """A copy of a model that computes nothing in float64; its interface is the same."""
+    copy = model.clone()
+    run_rewrites(copy, (InlineFunctions(), Float32Inside(double=True)), [])
+    return copy
 
 
 def run_rewrites(
@@ -78,7 +87,7 @@ def run_rewrites(
     """
     report = progress or (lambda message: None)  # noqa: ARG005
     context = RewriteContext(probe, report)
-    guard = _Guard(model, probe)
+    guard = _Guard(model, probe, _to_float32(passes))
     notes = list(guard.notes)
     for number, rewrite in enumerate(passes, start=1):
         report(rewrite.name)
@@ -118,39 +127,56 @@ def _fingerprint(model: ir.Model) -> list[object]:
 class _Guard:
     """The model's outputs and interface before any pass, to compare with."""
 
-    def __init__(self, model: ir.Model, probe: Sequence[Feeds]) -> None:
+    def __init__(self, model: ir.Model, probe: Sequence[Feeds], to_float32: Types) -> None:
         self.notes: list[Note] = []
         self.probe = probe
         self.interface = _interface(model)
-        self.half = half_type(model)
+        self.to_float32 = to_float32
+        self.other = other_type(model, to_float32)
         self.tolerance = LONG_SUM_TOLERANCE if longest_sum(model) > LONG_SUM else TOLERANCE
         self.reference: list[Outputs] | None = None
         try:
             self.reference = _outputs(model, self.probe)
         except Exception as error:  # ONNX Runtime raises a dozen types of its own
-            if self.half is None:
+            if self.other is None:
                 raise ModelError(f"ONNX Runtime cannot run the model on the probe samples: {error}") from error
-            message = f"ONNX Runtime cannot run the {self.half.name} model itself: compared from float32 on"
+            message = f"ONNX Runtime cannot run the {self.other.name} model itself: compared from float32 on"
             self.notes.append(Note("pipeline", "", message, Level.WARNING))
 
     def check(self, name: str, model: ir.Model) -> None:
         """Raise PassError unless the changed model is valid and still computes the reference."""
         if _interface(model) != self.interface:
             raise PassError(f"{name} changed the model's inputs or outputs: {self.interface} to {_interface(model)}")
-        widened = self.half is not None and half_type(model) is None
+        is_cast = self.other is not None and other_type(model, self.to_float32) is None
         try:
             common.CheckerPass()(model)
             outputs = _outputs(model, self.probe)
         except Exception as error:  # whatever the checker or the runtime says
-            if widened:
+            if is_cast or name == Float32Inside.name:
                 raise ModelError(f"the model cannot run in float32: {error}; export it in float32") from error
             if self.reference is None:  # it did not run before either
                 return
             raise PassError(f"{name} left a model that does not check or run: {error.__cause__ or error}") from error
         if self.reference is not None:
-            _compare(name, self.reference, outputs, HALF_TOLERANCE[self.half] if self.half else self.tolerance)
-        if widened:
-            self.half, self.reference = None, outputs
+            self._compare(name, self.reference, outputs)
+        if is_cast:
+            self.other, self.reference = None, outputs
+
+    def _compare(self, name: str, reference: list[Outputs], outputs: list[Outputs]) -> None:
+        if self.other is None:
+            _compare(name, reference, outputs, self.tolerance)
+            return
+        try:
+            _compare(name, reference, outputs, OTHER_TOLERANCE[self.other])
+        except PassError as error:
+            if self.other != ir.DataType.DOUBLE:
+                raise
+            raise ModelError(f"the model needs float64: {error}; it cannot be compiled") from error
+
+
+def _to_float32(passes: Sequence[Rewrite]) -> Types:
+    """The types that one of the passes turns into float32."""
+    return next((rewrite.types for rewrite in passes if isinstance(rewrite, Float32Inside)), HALF)
 
 
 def _interface(model: ir.Model) -> Interface:
@@ -179,15 +205,15 @@ def longest_sum(model: ir.Model) -> int:
     return longest
 
 
-def half_type(model: ir.Model) -> ir.DataType | None:
-    """The half-precision type that the model computes in; inputs, outputs and the Casts beside them do not count."""
+def other_type(model: ir.Model, types: Types) -> ir.DataType | None:
+    """Which of the types the model computes in; inputs, outputs and the Casts beside them do not count."""
     for graph in model.graphs():
         for value in graph.initializers.values():
-            if value.dtype in HALF_TOLERANCE:
+            if value.dtype in types:
                 return value.dtype
     for node in model.graph.all_nodes():
         for output in node.outputs:
-            if node.op_type != "Cast" and output.dtype in HALF_TOLERANCE:
+            if node.op_type != "Cast" and output.dtype in types:
                 return output.dtype
     return None
 

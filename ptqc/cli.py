@@ -1,10 +1,11 @@
-"""The command line: compile, resolve, explain, verify, bisect, bench, cache."""
+"""The command line: compile, resolve, explain, verify, bisect, bench, reduce, cache."""
 
 import argparse
 import errno
 import json
 import os
 import re
+import shlex
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -27,8 +28,9 @@ ENVIRONMENT = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit code is that of `ptqc.errors`."""
+    words, command = _split(sys.argv[1:] if arguments is None else arguments)
     try:
-        options = _parser().parse_args(_joined(sys.argv[1:] if arguments is None else arguments))
+        options = _parser().parse_args(_joined(words), argparse.Namespace(command=command))
         run: Callable[[argparse.Namespace], None] = options.run
         run(options)
     except PtqcError as error:
@@ -47,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if isinstance(error, OSError) and error.errno in ENVIRONMENT:
             print(f"ptqc: {_one_line(error)}: mend that, and run the same command again", file=sys.stderr)
             return Interrupted.exit_code
-        return _internal_fault(error)
+        return _internal_fault(error, words)
     return 0
 
 
@@ -60,6 +62,14 @@ def run() -> NoReturn:
     if code > 128:  # a signal
         os._exit(code)
     sys.exit(code)
+
+
+def _split(arguments: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
+    """The arguments of ptqc, and the command behind `--` that `ptqc reduce` runs."""
+    if arguments[:1] != ["reduce"] or "--" not in arguments:
+        return arguments, ()
+    end = list(arguments).index("--")
+    return arguments[:end], arguments[end + 1 :]
 
 
 def _joined(arguments: Sequence[str]) -> list[str]:
@@ -85,17 +95,30 @@ def _one_line(error: Exception) -> str:
     return " ".join(str(error).split())
 
 
-def _internal_fault(error: Exception) -> int:
+def _internal_fault(error: Exception, words: Sequence[str]) -> int:
     """An unexpected exception: its trace goes to a file that can be sent in."""
     path = Path.cwd() / "ptqc-fault.txt"
     trace = "".join(traceback.format_exception(error))
     try:
-        path.write_text(f"ptqc {__version__}\n{' '.join(sys.argv)}\n\n{trace}", encoding="utf-8")
+        path.write_text(f"ptqc {__version__}\n{_reproduction(words)}\n\n{trace}", encoding="utf-8")
         where = f"details are in {path}"
     except OSError:
         where = trace
     print(f"ptqc: internal fault: {type(error).__name__}: {_one_line(error)}; {where}", file=sys.stderr)
     return 70
+
+
+def _reproduction(words: Sequence[str]) -> str:
+    """The command that failed, and of a compile the one that shrinks its model."""
+    told = shlex.join(["ptqc", *words])
+    if words[:1] != ["compile"]:
+        return told
+    options = _parser().parse_args(_joined(words))
+    stand_ins = {options.model: "{model}", options.calibration: "{data}"}
+    samples = [] if options.calibration == "synthetic" else ["--calibration", options.calibration]
+    trial = [stand_ins.get(word, word) for word in words]
+    reduction = shlex.join(["ptqc", "reduce", options.model, "-o", "small.onnx", *samples, "--", *trial])
+    return f"{told}\n\nTo shrink the model to what matters:\n{reduction}"
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -110,6 +133,16 @@ def _parser() -> argparse.ArgumentParser:
     _add_cache(commands.add_parser("cache", help="the store of measurements: its size, or clear it"))
     _add_verify(commands.add_parser("verify", help="check an artifact anew, on this machine"))
     _add_bisect(commands.add_parser("bisect", help="compare the native library with the ONNX file, kernel by kernel"))
+    _add_reduce(
+        commands.add_parser(
+            "reduce",
+            help="shrink a model on which a command fails",
+            usage="%(prog)s MODEL -o FILE [options] [-- COMMAND]",
+            epilog="COMMAND: one of ptqc, or another program, with {model} where the file goes and {data} where "
+            "samples for its inputs go; default: compile {model} --calibration {data} -o out --cache cache. It runs in "
+            "a folder of its own.",
+        )
+    )
     bench = commands.add_parser("bench", help="how long each kernel of the native library takes")
     bench.add_argument("folder", help="a folder that `ptqc compile --target cpu` wrote")
     bench.add_argument("--threads", type=int, metavar="N", help="threads of a run (default 1)")
@@ -139,6 +172,12 @@ def _add_compile(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         default=None,
         help="8-bit weights on integer kernels too: CPUs without VNNI may saturate",
+    )
+    parser.add_argument(
+        "--cast-double",
+        action="store_true",
+        default=None,
+        help="take a float64 model: it computes in float32 inside, its inputs and outputs stay float64",
     )
     parser.add_argument("--seed", type=int, help="seed of all draws (default 0)")
     parser.add_argument(
@@ -182,6 +221,17 @@ def _add_bisect(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--samples", type=int, metavar="N", help="samples used at most (default 8)")
     _add_preprocessing(parser)
     parser.set_defaults(run=_bisect)
+
+
+def _add_reduce(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", help="the ONNX file; it is not changed")
+    parser.add_argument("-o", "--output", required=True, metavar="FILE", help="the .onnx file to write; .npz beside it")
+    parser.add_argument("--message", metavar="REGEX", help="what the message of the failure that is meant matches")
+    parser.add_argument("--calibration", metavar="DATA", help="samples, as for compile (default: drawn)")
+    parser.add_argument("--time-limit", type=parse_seconds, metavar="T", help="90s, 5m or 1h: take the smallest so far")
+    parser.add_argument("-q", "--quiet", action="store_true", help="print nothing but errors")
+    _add_preprocessing(parser)
+    parser.set_defaults(run=_reduce)
 
 
 def _add_common(parser: argparse.ArgumentParser) -> None:
@@ -251,7 +301,7 @@ def _compile(options: argparse.Namespace) -> None:
     from ptqc.progress import for_terminal
 
     names = ("samples", "observer", "activations", "activation_limit", "loss", "bits", "allow_8bit", "seed", "pipeline")
-    given = _given(options, *names, "time_limit")
+    given = _given(options, *names, "time_limit", "cast_double")
     artifact = compile(
         options.model,
         calibration=options.calibration,
@@ -349,6 +399,24 @@ def _bisect(options: argparse.Namespace) -> None:
     if found.first is not None:
         raise VerificationError(str(found))
     print(found)
+
+
+def _reduce(options: argparse.Namespace) -> None:
+    from ptqc.progress import for_terminal
+    from ptqc.reducing import reduce
+
+    given = _given(options, "calibration", "message", "time_limit")
+    if options.command:
+        given["command"] = options.command
+    found = reduce(
+        options.model,
+        output=options.output,
+        preprocessing=_preprocessing(options),
+        progress=for_terminal(options.quiet),
+        **given,
+    )
+    if not options.quiet:
+        print(found)
 
 
 def _bench(options: argparse.Namespace) -> None:

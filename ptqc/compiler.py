@@ -77,7 +77,7 @@ def compile(  # noqa: A001
     check_output(Path(output), force)
     check_target(targets)
     given_times = times_of(times) if times is not None else None
-    source = read_model(model)
+    source = read_model(model, cast_double=chosen.cast_double)
     if calibration is None:
         raise UsageError(
             "no calibration data: give a few hundred samples with --calibration DATA; "

@@ -28,15 +28,16 @@ class Golden:
     outputs: tuple[Feeds, ...]
 
     def to_bytes(self) -> bytes:
-        """As safetensors: `0.input.x`, `0.output.y`, `1.input.x`, …"""
+        """As safetensors: `0.input.x`, `0.output.y`, `1.input.x`, …; inputs of strings as `0.text.x`."""
         from safetensors.numpy import save
 
-        arrays = {
-            f"{number}.{role}.{name}": np.asarray(array, order="C")
-            for role, samples in (("input", self.inputs), ("output", self.outputs))
-            for number, sample in enumerate(samples)
-            for name, array in sample.items()
-        }
+        arrays = {}
+        for role, samples in (("input", self.inputs), ("output", self.outputs)):
+            for number, sample in enumerate(samples):
+                for name, array in sample.items():
+                    is_text = array.dtype.kind == "U"
+                    kept = _numbered(array) if is_text else array
+                    arrays[f"{number}.{'text' if is_text else role}.{name}"] = np.asarray(kept, order="C")
         return bytes(save(arrays))
 
     @classmethod
@@ -50,7 +51,8 @@ class Golden:
             count = 1 + max(int(key.partition(".")[0]) for key in arrays)
         except (OSError, ValueError, SafetensorError) as error:
             raise UsageError(f"{path} does not hold golden samples: {error}; compile again") from error
-        return cls(*(tuple(_named(arrays, f"{i}.{role}.") for i in range(count)) for role in ("input", "output")))
+        inputs = ({**_named(arrays, f"{i}.input."), **_texts(arrays, f"{i}.text.")} for i in range(count))
+        return cls(tuple(inputs), tuple(_named(arrays, f"{i}.output.") for i in range(count)))
 
 
 def take(model: ir.Model, data: bytes, samples: Sequence[Feeds]) -> tuple[Golden, dict[str, float]]:
@@ -77,3 +79,14 @@ def distances(golden: Golden, runner: Runner) -> dict[str, float]:
 
 def _named(arrays: Mapping[str, np.ndarray], prefix: str) -> Feeds:
     return {key.removeprefix(prefix): array for key, array in arrays.items() if key.startswith(prefix)}
+
+
+def _texts(arrays: Mapping[str, np.ndarray], prefix: str) -> Feeds:
+    """Strings from the numbers of their characters."""
+    found = _named(arrays, prefix)
+    return {name: a.reshape(-1).view(f"U{a.shape[-1]}").reshape(a.shape[:-1]) for name, a in found.items()}
+
+
+def _numbered(array: np.ndarray) -> np.ndarray:
+    """Strings as the numbers of their characters, along a new last axis."""
+    return array.reshape(-1).view(np.uint32).reshape(*array.shape, array.dtype.itemsize // 4)

@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from ptqc.memory import available_bytes
 from ptqc.parallel import processors
@@ -27,16 +28,23 @@ LAST_LINES = 5
 
 @dataclass(frozen=True)
 class Ended:
-    """How a guarded process ended. problem: what stopped it, in words, or None. said: its last line."""
+    """How a guarded process ended. problem: what stopped it, in words, or None. said: its last line.
+
+    code: its exit code, or minus the number of the signal that ended it; None where it ran out of time.
+    errors: all that it wrote to stderr.
+    """
 
     problem: str | None
     said: str
+    code: int | None = 0
+    errors: str = ""
 
 
-def run(module: str, arguments: Sequence[str], seconds: float, mapped: int = 0) -> Ended:
+def run(module: str, arguments: Sequence[str], seconds: float, mapped: int = 0, folder: Path | None = None) -> Ended:
     """Run `python -m module` under limits.
 
-    seconds: on the clock. mapped: bytes of files that it maps, which cost address space but no memory.
+    seconds: on the clock. mapped: bytes of files that it maps, which cost address space but no memory. folder: that it
+    works in; None: this one.
     """
     room = max(LEAST_MEMORY, available_bytes()) + processors() * PER_THREAD + mapped
     # What lies in the working folder is imported only where this process would.
@@ -44,11 +52,18 @@ def run(module: str, arguments: Sequence[str], seconds: float, mapped: int = 0) 
     paths = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     try:
         done = subprocess.run(
-            command, env=paths, capture_output=True, text=True, timeout=seconds, check=False, errors="replace"
+            command,
+            env=paths,
+            capture_output=True,
+            text=True,
+            timeout=seconds,
+            check=False,
+            errors="replace",
+            cwd=folder,
         )
     except subprocess.TimeoutExpired as error:
-        return Ended(f"did not finish within {seconds:.0f} s", _last(error.stdout or b"", 1))
-    return Ended(_problem(done, room), _last(done.stdout, 1))
+        return Ended(f"did not finish within {seconds:.0f} s", _last(error.stdout or b"", 1), None)
+    return Ended(_problem(done, room), _last(done.stdout, 1), done.returncode, done.stderr)
 
 
 def _problem(done: subprocess.CompletedProcess[str], room: int) -> str | None:

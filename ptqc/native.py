@@ -5,6 +5,7 @@ Needs numpy, tvm_ffi and libtvm_runtime.so only: importing `tvm` would load a co
 
 import contextlib
 import ctypes
+import hashlib
 import importlib
 import importlib.util
 import json
@@ -239,6 +240,8 @@ class _Pool:
 
 
 _LOADING = threading.Lock()
+# By SHA-256. TVM keeps what it loads for as long as the process lives, and more of it each time that it loads it again.
+_MODULES: dict[str, Any] = {}
 
 
 @cache
@@ -256,6 +259,16 @@ def _load_runtime() -> _Runtime:
     except (OSError, AttributeError) as error:
         raise TargetError(f"{path} is not a TVM runtime that fits this version of ptqc ({error}): {INSTALL}") from error
     return _Runtime(ffi, library)
+
+
+def _load_module(runtime: _Runtime, path: Path) -> Any:
+    """The library in a file, loaded once however often it is opened."""
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    with _LOADING:
+        if digest not in _MODULES:
+            _MODULES[digest] = runtime.ffi.load_module(str(path))
+        return _MODULES[digest]
 
 
 class _Machine:
@@ -307,7 +320,7 @@ class Library:
         with _LOADING:
             runtime = _load_runtime()
         try:
-            module = runtime.ffi.load_module(str(path))
+            module = _load_module(runtime, path)
             return cls(interface, runtime, module, min(threads or interface.threads or processors(), processors()))
         except (RuntimeError, AttributeError, OSError, ValueError) as error:
             raise TargetError(f"{path} is not a native library that runs here: {error}") from error

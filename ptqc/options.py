@@ -26,7 +26,8 @@ class CompileOptions:
     loss: how outputs are compared. bits: widths tried for weights. 8-bit weights on integer kernels can saturate on
     CPUs without VNNI, so they are used there only with allow_8bit. seed: of all draws. pipeline: "advanced" takes
     the best of more reconstructions and adds gradient steps (with torch), each kept only where it lowers the held-back
-    loss. time_limit: seconds after which nothing more is begun that only improves the result; 0: none.
+    loss. time_limit: seconds after which nothing more is begun that only improves the result; 0: none. cast_double:
+    compile a float64 model, in float32 inside; its inputs and outputs stay float64.
     """
 
     samples: int = 256
@@ -39,6 +40,7 @@ class CompileOptions:
     seed: int = 0
     pipeline: Pipeline = "light"
     time_limit: float = 0.0
+    cast_double: bool = False
 
     def __post_init__(self) -> None:
         _one_of("observer", self.observer, get_args(Method))

@@ -284,6 +284,7 @@ def test_an_internal_fault_ends_with_70_and_keeps_its_trace(
     trace = (tmp_path / "ptqc-fault.txt").read_text()
     assert "ZeroDivisionError: planted" in trace
     assert "in fail" in trace
+    assert f"ptqc reduce {model} -o small.onnx --calibration {data} -- compile '{{model}}'" in trace
     assert [path.name for path in tmp_path.iterdir()] == ["ptqc-fault.txt"]
 
 

@@ -6,18 +6,20 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
 from compiling import compiled, proto, quick, residual, samples, weight
-from onnx import TensorProto, numpy_helper
+from onnx import helper, numpy_helper
 
 import ptqc
 from ptqc.artifact import Artifact
 from ptqc.codegen.onnxruntime import size
 from ptqc.errors import CalibrationError, Infeasible, ModelError, UsageError
+from ptqc.execute.onnxruntime import Runner
 from ptqc.stages.documents import oldest_runtime
 
 REPRODUCIBLE = ["golden.safetensors", "manifest.json", "model.onnx", "plan.json", "report.html", "sensitivity.json"]
@@ -475,17 +477,45 @@ def test_the_projects_models_name_their_smallest_size(
     assert 0.99 * smallest <= found.path.stat().st_size <= smallest
 
 
-def half_precision(model: onnx.ModelProto) -> onnx.ModelProto:
+def in_type(model: onnx.ModelProto, dtype: type[np.floating[Any]]) -> onnx.ModelProto:
+    """A float32 model in another precision."""
     for tensor in model.graph.initializer:
-        array = numpy_helper.to_array(tensor).astype(np.float16)
+        array = numpy_helper.to_array(tensor).astype(dtype)
         tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
     for value in (*model.graph.input, *model.graph.output):
-        value.type.tensor_type.elem_type = TensorProto.FLOAT16
+        value.type.tensor_type.elem_type = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
     return model
 
 
+def test_a_float64_model_is_taken_where_that_is_meant(small: Artifact, tmp_path: Path) -> None:
+    model, x = in_type(residual(), np.float64), samples(3, 8, 8, count=3, seed=11)
+    with pytest.raises(ModelError, match="'x' is float64"):
+        compiled(model, samples(3, 8, 8).astype(np.float64), tmp_path)
+    found = compiled(model, samples(3, 8, 8).astype(np.float64), tmp_path, "12%", cast_double=True)
+    assert_same_interface(model, onnx.load(found.path))
+    y = found.run({"x": x.astype(np.float64)})["y"]
+    assert y.dtype == np.float64
+    assert np.allclose(y, small.run({"x": x})["y"], atol=0.2)
+    assert "computes in float32 inside; inputs and outputs keep their type" in str(found.manifest["notes"])
+    assert "is the one that was compiled" in str(ptqc.verify(found.folder, model=tmp_path / "model.onnx"))
+
+
+def test_a_model_takes_strings(tmp_path: Path) -> None:
+    words = ["to", "be", "or", "not"]
+    graph = """g (string[N,3] x) => (float[N,6] y) {
+        h = TfIdfVectorizer<max_gram_length=1, max_skip_count=0, min_gram_length=1, mode="TF", ngram_counts=[0],
+            ngram_indexes=[0,1,2,3], pool_strings=["to","be","or","not"]>(x)
+        y = Gemm(h, w)
+    }"""
+    model, draw = proto(graph, w=weight(4, 6)), np.random.default_rng(0)
+    found = compiled(model, [{"x": draw.choice(words, (2, 3))} for _ in range(8)], tmp_path)
+    x = np.array([["to", "be", "or"], ["not", "to", "be"]])
+    assert np.allclose(found.run({"x": x})["y"], Runner(model).run({"x": x})["y"], atol=0.1)
+    assert "gives the recorded outputs on 2 golden samples" in str(ptqc.verify(found.folder))
+
+
 def test_a_half_precision_model_keeps_its_interface(tmp_path: Path) -> None:
-    model = half_precision(residual())
+    model = in_type(residual(), np.float16)
     found = compiled(model, samples(3, 8, 8).astype(np.float16), tmp_path, "50%")
     assert_same_interface(model, onnx.load(found.path))
     assert found.run({"x": samples(3, 8, 8, count=3).astype(np.float16)})["y"].dtype == np.float16

@@ -1,6 +1,7 @@
 """Processes with limits: how each kind of end is told, and that the limits hold."""
 
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -45,7 +46,18 @@ def test_how_it_ended_is_told(place: Path, name: str) -> None:
 def test_the_last_thing_it_said_is_known(place: Path) -> None:
     assert ended(place, "print('one')\nprint('two')").said == "two"
     found = ended(place, "import os, sys; print('here', flush=True); print('why', file=sys.stderr); sys.exit(5)")
-    assert found == guarded.Ended("failed (exit code 5): why", "here")
+    assert found == guarded.Ended("failed (exit code 5): why", "here", 5, "why\n")
+
+
+def test_the_end_is_known_by_number(place: Path) -> None:
+    assert ended(place, "import ctypes; ctypes.string_at(0)").code == -signal.SIGSEGV
+    assert ended(place, "while True: pass", 1.0).code is None
+
+
+def test_it_works_in_the_folder_that_is_given(place: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    (place / "planted.py").write_text("import os; print(os.getcwd())")
+    folder = tmp_path_factory.mktemp("elsewhere")
+    assert guarded.run("planted", [], 30.0, folder=folder).said == str(folder)
 
 
 def test_arguments_and_the_path_of_imports_arrive(place: Path) -> None:

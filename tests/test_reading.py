@@ -212,7 +212,6 @@ def bad_attribute(model: onnx.ModelProto) -> None:
         (operator("Relu", "my.domain"), "my.domain:Relu"),
         (operator("FusedConv", "com.microsoft"), "optimized or quantized already"),
         (operator("DequantizeLinear"), "quantized already"),
-        (operator("QLinearConv"), "quantized already"),
         (weight(np.array([[1, np.nan], [np.inf, 2]] * 2, np.float32)), "'w' holds 4 of 8"),
         (weight(WEIGHT.astype(np.float64)), "float64"),
         (dims(-4, -2), "negative"),
@@ -227,7 +226,7 @@ def bad_attribute(model: onnx.ModelProto) -> None:
         (undefined_output, "'ghost' is computed by no node"),
         (cycle, "depends on its own result"),
         (sparse, "sparse"),
-        (double_input, "'x' is float64"),
+        (double_input, "'x' is float64; float32 is expected: export it in float32, or give --cast-double"),
         (bad_attribute, "checker"),
     ],
 )
@@ -235,6 +234,20 @@ def test_refuses_bad_models(tmp_path: Path, change: Callable[[onnx.ModelProto], 
     model = linear()
     change(model)
     assert message in refusal(write(tmp_path / "m.onnx", model))
+
+
+def test_integers_that_are_computed_are_left_as_they_are(tmp_path: Path) -> None:
+    dynamic = """g (float[2,4] a, float[4,3] b) => (int32[2,3] y) {
+        p, s, m = DynamicQuantizeLinear(a)
+        q, t, n = DynamicQuantizeLinear(b)
+        y = MatMulInteger(p, q, m, n)
+    }"""
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> {dynamic}')
+    notes = read_model(write(tmp_path / "m.onnx", model)).notes
+    assert [(note.subject, note.level) for note in notes] == [("p", "skipped"), ("q", "skipped"), ("y", "skipped")]
+    model.graph.initializer.append(numpy_helper.from_array(np.ones((4, 3), np.uint8), "w"))
+    model.graph.node[2].input[1] = "w"
+    assert "quantized already (MatMulInteger" in refusal(write(tmp_path / "m.onnx", model))
 
 
 def test_infinity_in_a_mask_is_fine(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ MODELS = Path(__file__).resolve().parent.parent / "models"
 @pytest.fixture(scope="module")
 def digits(tmp_path_factory: pytest.TempPathFactory, digits_model_path: Path) -> Artifact:
     folder = tmp_path_factory.mktemp("digits")
-    return compiled(digits_model_path, "synthetic", folder, "25%", samples=32, bits=(3, 4, 6))
+    return compiled(digits_model_path, "synthetic", folder, "25%", samples=32, bits=(4, 6))
 
 
 def test_digits_keep_most_of_their_accuracy(digits: Artifact, digits_evaluation: tuple[np.ndarray, np.ndarray]) -> None:

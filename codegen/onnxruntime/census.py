@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import onnx
-import onnxruntime as ort
 
-from ptqc.execute.onnxruntime import session_options
+from ptqc.execute.onnxruntime import open_session, session_options
 from ptqc.scratch import scratch
 
 MARK = ";"
@@ -64,7 +63,7 @@ def _optimized(proto: onnx.ModelProto) -> onnx.GraphProto:
         options.optimized_model_filepath = str(path)
         data = proto.SerializeToString()
         try:
-            ort.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+            open_session(data, options)
             return onnx.load(path).graph
         except Exception:
             path.write_bytes(data)  # where the disk is at fault, this says so

@@ -85,7 +85,12 @@ def program(lowered: Lowered, shapes: Mapping[str, tuple[int, ...]], isa: Isa) -
         except Declined as reason:
             message = f"the cpu target has no kernel for {node.op_type} {node.outputs[0].name}: {reason}"
             raise TargetError(f"{message}; --allow-missing-target delivers the rest") from reason
-    return emission.program()
+    try:
+        return emission.program()
+    except Declined as reason:
+        raise TargetError(
+            f"the cpu target cannot give an output: {reason}; --allow-missing-target delivers the rest"
+        ) from reason
 
 
 def _input(emission: Emission, value: ir.Value) -> Layout:

@@ -19,6 +19,7 @@ from ptqc.errors import InternalError, TargetError
 from ptqc.execute.onnxruntime import Feeds, Runner
 from ptqc.lowered import Lowered
 from ptqc.native import INSTALL, INTERFACE, KERNELS, LIBRARY
+from ptqc.npz import write_npz
 from ptqc.options import DEFAULT_CPU
 from ptqc.reference import codes_of
 from ptqc.scratch import scratch
@@ -56,12 +57,20 @@ def build(
     VerificationError when anything differs.
     """
     check_present()
+    _check_interface(lowered.model)
     with scratch() as temporary:
         folder = Path(temporary)
         _write_job(folder, lowered, exported, samples, isa, store)
         _run(folder, time_limit)
         documents = [json.loads((folder / name).read_text()) for name in (INTERFACE, KERNELS, REPORT)]
         return Native((folder / LIBRARY).read_bytes(), *documents)
+
+
+def _check_interface(model: ir.Model) -> None:
+    """Refuse what no library can take or give. Raises TargetError."""
+    for value in (*model.graph.inputs, *model.graph.outputs):
+        if not isinstance(value.type, ir.TensorType) or value.dtype == ir.DataType.STRING:
+            raise TargetError(f"the cpu target takes and gives tensors of numbers; {value.name} is {value.type}")
 
 
 def _write_job(
@@ -74,13 +83,14 @@ def _write_job(
 ) -> None:
     taps = _compared(lowered, exported)
     inside = [str(v.name) for node in lowered.model.graph for v in node.outputs if v.name]
-    shapes = {name: value.shape for name, value in Runner(lowered.model, inside).run(samples[0]).items()}
+    values_ = Runner(lowered.model, inside).run(samples[0])
+    shapes = {name: value.shape for name, value in values_.items() if isinstance(value, np.ndarray)}
     shapes |= {name: value.shape for name, value in samples[0].items()}
     runner, seen = Runner(exported.proto, list(taps.values())), extents(samples)
     for index, feeds in enumerate([*samples, *(feeds for _, feeds in edges(seen))]):
         found = runner.run(feeds)
         kept = {**feeds, **{name: found[short] for name, short in taps.items()}}
-        np.savez(folder / VALUES.format(index), **kept)  # type: ignore[arg-type]
+        write_npz(folder / VALUES.format(index), kept)
     ir.save(lowered.model, folder / LOWERED)
     job = {
         "isa": isa,

@@ -12,6 +12,9 @@ from ptqc.execute.onnxruntime import Feeds
 
 Dim = int | str | None
 
+# Strings of any length, as NumPy's own type for text: it has bytes that can be written, where Python objects have not.
+TEXT = np.dtype(np.str_)
+
 NARROWED = {
     # NumPy's default float is float64, and images arrive as float32: nobody means another precision by that.
     np.dtype(np.float32): (np.dtype(np.float64),),
@@ -29,7 +32,7 @@ class InputSpec:
     shape: tuple[Dim, ...]
 
     def __str__(self) -> str:
-        return f"{self.name!r} {self.dtype.name}{shape_text(self.shape)}"
+        return f"{self.name!r} {'str' if self.dtype == TEXT else self.dtype.name}{shape_text(self.shape)}"
 
 
 def shape_text(shape: Sequence[Dim]) -> str:
@@ -41,19 +44,19 @@ def shape_text(shape: Sequence[Dim]) -> str:
 def input_specs(model: ir.Model) -> tuple[InputSpec, ...]:
     """Inputs that a caller must feed: those without an initializer of the same name.
 
-    Raises CalibrationError for an input that is not a numeric tensor of known rank.
+    Raises CalibrationError for an input that is not a tensor of numbers or strings of known rank.
     """
     return tuple(_spec(value) for value in model.graph.inputs if value.name not in model.graph.initializers)
 
 
 def _spec(value: ir.Value) -> InputSpec:
     where = f"model input {value.name!r}"
-    if not isinstance(value.type, ir.TensorType) or value.dtype is ir.DataType.STRING or value.dtype is None:
-        raise CalibrationError(f"{where}: has type {value.type}, calibration needs a numeric tensor")
+    if not isinstance(value.type, ir.TensorType) or value.dtype is None:
+        raise CalibrationError(f"{where}: has type {value.type}, calibration needs a tensor")
     if value.shape is None:
         raise CalibrationError(f"{where}: declares no shape, so samples cannot be checked: declare one with --shape")
     dims = tuple(dim.value if isinstance(dim, ir.SymbolicDim) else dim for dim in value.shape)
-    return InputSpec(str(value.name), value.dtype.numpy(), dims)
+    return InputSpec(str(value.name), TEXT if value.dtype == ir.DataType.STRING else value.dtype.numpy(), dims)
 
 
 def conform(sample: Mapping[str, object], inputs: Sequence[InputSpec], index: int) -> Feeds:
@@ -68,7 +71,7 @@ def conform(sample: Mapping[str, object], inputs: Sequence[InputSpec], index: in
     symbols: dict[str, tuple[int, str]] = {}
     for spec in inputs:
         where = f"sample {index}, input {spec.name!r}"
-        array = as_array(sample[spec.name], where)
+        array = (as_text if spec.dtype == TEXT else as_array)(sample[spec.name], where)
         _check_shape(array.shape, spec, where)
         _bind_symbols(array.shape, spec, where, symbols)
         feeds[spec.name] = _check_finite(_as_declared(array, spec, where), where)
@@ -97,8 +100,16 @@ def as_array(value: object, where: str) -> np.ndarray:
     return array.astype(array.dtype.newbyteorder("="), copy=False)
 
 
+def as_text(value: object, where: str) -> np.ndarray:
+    """A C-contiguous array of strings; CalibrationError, starting with `where`, for anything else."""
+    array = np.asarray(value, order="C")
+    if array.dtype.kind not in "UO" or not all(isinstance(item, str) for item in array.flat):
+        raise CalibrationError(f"{where}: has dtype {array.dtype.name}, expected an array of str")
+    return array.astype(f"=U{max(map(len, array.flat), default=1) or 1}")
+
+
 def _as_declared(array: np.ndarray, spec: InputSpec, where: str) -> np.ndarray:
-    if array.dtype == spec.dtype:
+    if array.dtype == spec.dtype or spec.dtype == TEXT:
         return array
     if array.dtype in NARROWED.get(spec.dtype, ()):
         with np.errstate(over="ignore"):  # an overflow becomes infinite, which the finite check reports

@@ -216,7 +216,12 @@ def _raw(array: np.ndarray) -> memoryview:
 
 
 def _tensors(feeds: Feeds) -> tuple[_Tensor, ...]:
-    return tuple(_Tensor(name, array.dtype.name, array.shape) for name, array in feeds.items())
+    return tuple(_Tensor(name, _type_name(array.dtype), array.shape) for name, array in feeds.items())
+
+
+def _type_name(dtype: np.dtype) -> str:
+    """What `np.dtype` makes the type of again: the name, or for text the code (bfloat16 has none)."""
+    return dtype.str if dtype.kind == "U" else dtype.name
 
 
 def _digest(feeds: Feeds) -> str:

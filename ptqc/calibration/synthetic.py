@@ -49,7 +49,7 @@ def _drawer(spec: InputSpec, value: ir.Value, pixels: PixelRange) -> Draw:
         return _pictures(spec, pixels)
     if spec.dtype.kind in "iu":
         return _rows(spec, value)
-    if spec.dtype.kind in "bc":
+    if spec.dtype.kind in "bcU":
         raise CalibrationError(f"input {spec}: nothing can be drawn for this type: {ADVICE}")
     shape = _sizes(spec, {})
     return lambda rng: rng.standard_normal(shape).astype(spec.dtype)

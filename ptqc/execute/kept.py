@@ -24,13 +24,13 @@ class Kept:
     def of(cls, array: np.ndarray, params: QuantParams | None = None) -> "Kept | np.ndarray":
         """The array in its own 8-bit codes where it is quantized, else rounded to 16 bits of its largest magnitude.
 
-        Anything but float32 arrays, and what is not finite, is kept as it is.
+        Anything but float32 arrays, what is not finite, and vectors (they may be factors) are kept as they are.
         """
         if not isinstance(array, np.ndarray):
             return array
         if params is not None:
             return cls(np.asarray(quantize(array, params)), params.scale, params.zero_point)
-        largest = _largest(array) if array.dtype == np.float32 else np.nan
+        largest = _largest(array) if array.dtype == np.float32 and array.ndim > 1 else np.nan
         if not np.isfinite(largest):
             return array
         scale = max(float(np.float32(largest / STEPS)), SMALLEST_SCALE)

@@ -31,6 +31,11 @@ def session_options(*, threads: int = 0, optimize: bool = True) -> ort.SessionOp
     return options
 
 
+def open_session(model: bytes | str, options: ort.SessionOptions) -> ort.InferenceSession:
+    """A CPU session. What fails is raised: ONNX Runtime would print it to stdout and try the same once more."""
+    return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"], enable_fallback=0)
+
+
 def weight_bytes(model: ir.Model) -> int:
     """Bytes of all initializers of the main graph."""
     return sum(value.const_value.nbytes for value in model.graph.initializers.values() if value.const_value is not None)
@@ -110,27 +115,26 @@ def _limited() -> Iterator[ort.RunOptions]:
 def _open(
     model: ir.Model | onnx.ModelProto | Path | str, taps: Sequence[str], options: ort.SessionOptions
 ) -> ort.InferenceSession:
-    providers = ["CPUExecutionProvider"]
     if isinstance(model, onnx.ModelProto):
         copy = onnx.ModelProto()
         copy.CopyFrom(model)
-        return ort.InferenceSession(_with_taps(copy, taps).SerializeToString(), options, providers=providers)
+        return open_session(_with_taps(copy, taps).SerializeToString(), options)
     if not isinstance(model, ir.Model):
         if not taps:
-            return ort.InferenceSession(str(model), options, providers=providers)
+            return open_session(str(model), options)
         model = ir.load(str(model))
         if weight_bytes(model) < IN_MEMORY_LIMIT:
             ir.external_data.load_to_model(model)
     if weight_bytes(model) < IN_MEMORY_LIMIT:
         data = _with_taps(ir.to_proto(model), taps).SerializeToString()
-        return ort.InferenceSession(data, options, providers=providers)
+        return open_session(data, options)
     with scratch() as folder:
         path = Path(folder) / "model.onnx"
         ir.save(model, path, external_data="model.data")
         if taps:
             proto = onnx.load(path, load_external_data=False)
             onnx.save(_with_taps(proto, taps), path)
-        return ort.InferenceSession(str(path), options, providers=providers)
+        return open_session(str(path), options)
 
 
 def tensors_of(outputs: Mapping[str, object]) -> Feeds:

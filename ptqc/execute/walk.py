@@ -14,7 +14,7 @@ import onnxruntime as ort
 
 from ptqc.errors import ModelError
 from ptqc.execute.kept import Held, Kept, real
-from ptqc.execute.onnxruntime import Feeds, session_options
+from ptqc.execute.onnxruntime import Feeds, open_session, session_options
 from ptqc.nodes import rank
 
 Values = dict[str, np.ndarray]
@@ -77,7 +77,7 @@ class Slicer:
             graph.input.append(_value_info(name, inputs[name], self._lengths.get(name)))
         graph.output.extend(onnx.ValueInfoProto(name=name) for name in outputs)
         proto = onnx.ModelProto(ir_version=self._ir_version, graph=graph, opset_import=self._opsets)
-        return ort.InferenceSession(proto.SerializeToString(), session_options(), providers=["CPUExecutionProvider"])
+        return open_session(proto.SerializeToString(), session_options())
 
 
 def _values(model: ir.Model) -> Iterator[ir.Value]:

@@ -15,12 +15,12 @@ from ptqc.notes import Level, Note
 from ptqc.reading.file import digest_of, parse, read_bytes
 from ptqc.reading.functions import check_functions
 from ptqc.reading.inference import check_inference
-from ptqc.reading.operators import check_attributes, check_operators, check_versions
+from ptqc.reading.operators import INTEGER, check_attributes, check_operators, check_versions
 from ptqc.reading.sizes import check_sizes
 from ptqc.reading.tensors import check_tensors, external_files
 from ptqc.reading.values import check_no_cycles, check_values, is_sorted
 from ptqc.reading.walk import every_node
-from ptqc.reading.weights import check_precision, check_weights_finite
+from ptqc.reading.weights import check_interface, check_no_double, check_weights_finite
 
 STEP = "read"
 
@@ -35,7 +35,7 @@ PROTO_CHECKS: tuple[Callable[[onnx.ModelProto], None], ...] = (
     check_attributes,
     check_values,
     check_no_cycles,
-    check_precision,
+    check_interface,
 )
 
 
@@ -45,6 +45,7 @@ class Source:
 
     size: bytes of the .onnx file and of every external data file.
     digest: SHA-256 over the same bytes, hexadecimal.
+    cast_double: whether float64 is to become float32 inside.
     """
 
     model: ir.Model
@@ -52,25 +53,29 @@ class Source:
     size: int
     digest: str
     notes: tuple[Note, ...]
+    cast_double: bool = False
 
 
-def read_model(path: Path | str) -> Source:
+def read_model(path: Path | str, *, cast_double: bool = False) -> Source:
     """Read and check an ONNX model; the file is never changed.
 
-    Nodes come out sorted. Raises ModelError, which names the file, the tensor or node, the rule and a remedy.
+    cast_double: take float64, which is refused otherwise. Nodes come out sorted. Raises ModelError, which names the
+    file, the tensor or node, the rule and a remedy.
     """
     path = Path(path)
     try:
-        return _read(path)
+        return _read(path, cast_double)
     except ModelError as error:
         raise ModelError(f"{path}: {error}") from error
 
 
-def _read(path: Path) -> Source:
+def _read(path: Path, cast_double: bool) -> Source:
     data = read_bytes(path)
     proto = parse(data)
     for check in PROTO_CHECKS:
         check(proto)
+    if not cast_double:
+        check_no_double(proto)
     check_tensors(proto, path.parent)
     files = external_files(proto, path.parent)
     size = len(data) + sum(file.stat().st_size for file in files.values())
@@ -85,7 +90,7 @@ def _read(path: Path) -> Source:
     check_weights_finite(model)
     check_inference(model)
     _check_with_onnx(model if size < IN_MEMORY_LIMIT else path)
-    return Source(model, path, size, digest_of(data, files), tuple(notes))
+    return Source(model, path, size, digest_of(data, files), tuple(notes), cast_double)
 
 
 def _remarks(proto: onnx.ModelProto) -> list[Note]:
@@ -96,9 +101,11 @@ def _remarks(proto: onnx.ModelProto) -> list[Note]:
         message = f"IR version {proto.ir_version} lowered to {MAX_IR_VERSION}, the highest that ONNX Runtime loads"
         notes.append(Note(STEP, "", message))
     for node in proto.graph.node:
+        subject = node.output[0] if node.output else ""
         if any(attribute.HasField("g") or attribute.graphs for attribute in node.attribute):
-            subject = node.output[0] if node.output else ""
             notes.append(Note(STEP, subject, f"the graphs inside this {node.op_type} stay float", Level.SKIPPED))
+        if node.op_type in INTEGER:
+            notes.append(Note(STEP, subject, f"this {node.op_type} of computed integers stays as it is", Level.SKIPPED))
     return notes
 
 

@@ -8,13 +8,16 @@ from onnx.defs import SchemaError
 
 from ptqc.errors import ModelError
 from ptqc.reading.functions import key_of
-from ptqc.reading.walk import every_node, label
+from ptqc.reading.walk import every_graph, every_node, label
 
 MIN_OPSET = 13
 MAX_OPSET = 26  # what ONNX Runtime 1.31 loads
 
 ONNX_DOMAINS = ("", "ai.onnx")
-QUANTIZED = {"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "ConvInteger", "MatMulInteger"}
+# What a lowered graph is made of itself.
+CONVERSIONS = {"QuantizeLinear", "DequantizeLinear"}
+# Left as they are where all that they read is computed: no weights of a quantized network.
+INTEGER = {"DynamicQuantizeLinear", "ConvInteger", "MatMulInteger", "QLinearConv", "QLinearMatMul"}
 
 
 def check_versions(model: onnx.ModelProto) -> None:
@@ -34,12 +37,13 @@ def check_versions(model: onnx.ModelProto) -> None:
 def check_operators(model: onnx.ModelProto) -> None:
     """Refuse quantized, optimized, custom and unknown operators, listing them."""
     version = _opset(model.opset_import) or 0
+    constants = _constants(model)
     functions = {key_of(function) for function in model.functions}
     foreign: dict[str, str] = {}
     for node in every_node(model):
         if (node.domain, node.op_type, node.overload) in functions:
             continue
-        if node.op_type in QUANTIZED or node.op_type.startswith("QLinear"):
+        if _is_quantized(node, constants):
             raise ModelError(f"is quantized already ({label(node)}); give the float model that it was made from")
         if not _known(node, version):
             foreign.setdefault(":".join(filter(None, (node.domain, node.op_type))), label(node))
@@ -65,6 +69,17 @@ def check_attributes(model: onnx.ModelProto) -> None:
 
 def _opset(imports: Iterable[onnx.OperatorSetIdProto]) -> int | None:
     return next((entry.version for entry in imports if entry.domain in ONNX_DOMAINS), None)
+
+
+def _constants(model: onnx.ModelProto) -> set[str]:
+    """Names of constants anywhere in the model."""
+    made = {name for node in every_node(model) if node.op_type == "Constant" for name in node.output}
+    return made.union(*({tensor.name for tensor in graph.initializer} for graph in every_graph(model)))
+
+
+def _is_quantized(node: onnx.NodeProto, constants: set[str]) -> bool:
+    is_integer = node.op_type in INTEGER and not constants.isdisjoint(node.input)
+    return is_integer or node.op_type in CONVERSIONS
 
 
 def _known(node: onnx.NodeProto, version: int) -> bool:

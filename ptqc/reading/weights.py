@@ -1,4 +1,4 @@
-"""Precision: an interface of NumPy's own types, and weights that are finite and in float32 (or a narrower float)."""
+"""Precision: an interface of NumPy's own types, no float64 unless that is meant, and weights that are finite."""
 
 import numpy as np
 import onnx
@@ -12,32 +12,35 @@ COMPUTE = {
     *("Conv", "ConvTranspose", "Gemm", "MatMul", "Einsum", "LSTM", "GRU", "RNN"),
     *("BatchNormalization", "InstanceNormalization", "LayerNormalization", "GroupNormalization"),
 }
+CAST = "export it in float32, or give --cast-double (cast_double=True), which computes in float32 inside"
 
 
-def check_precision(model: onnx.ModelProto) -> None:
-    """Refuse models that compute in float64, or that take or give what NumPy has no type for.
+def check_interface(model: onnx.ModelProto) -> None:
+    """Refuse models that take or give what NumPy has no type for."""
+    for value in (*model.graph.input, *model.graph.output):
+        _check_type(value)
 
-    float64 constants elsewhere (exporters write them) are fine.
-    """
+
+def check_no_double(model: onnx.ModelProto) -> None:
+    """Refuse models that compute in float64. float64 constants elsewhere (exporters write them) are fine."""
     double = onnx.TensorProto.DOUBLE
     for value in (*model.graph.input, *model.graph.output):
-        _check_interface(value)
+        if value.type.tensor_type.elem_type == double:
+            raise ModelError(f"{value.name!r} is float64; float32 is expected: {CAST}")
     weights = {name for node in every_node(model) if node.op_type in COMPUTE for name in node.input}
     for graph in every_graph(model):
         for tensor in graph.initializer:
             if tensor.data_type == double and tensor.name in weights:
-                raise ModelError(f"weight {tensor.name!r} is float64; float32 is expected: export in float32")
+                raise ModelError(f"weight {tensor.name!r} is float64; float32 is expected: {CAST}")
 
 
-def _check_interface(value: onnx.ValueInfoProto) -> None:
+def _check_type(value: onnx.ValueInfoProto) -> None:
     number = value.type.tensor_type.elem_type
     if number not in (entry.value for entry in ir.DataType):
         raise ModelError(f"{value.name!r} has the unknown type {number}: export the model again")
     dtype = ir.DataType(number)
     if dtype in (ir.DataType.UNDEFINED, ir.DataType.STRING):
         return
-    if dtype == ir.DataType.DOUBLE:
-        raise ModelError(f"{value.name!r} is float64; float32 is expected: export the model in float32")
     if dtype.numpy().isbuiltin != 1:
         raise ModelError(
             f"{value.name!r} is {dtype.name.lower()}, which NumPy has no type for; "

@@ -81,7 +81,7 @@ def gather(
     is_drawn = isinstance(calibration, str) and calibration == SYNTHETIC
     if is_drawn:
         try_once(source, next(draw(source.model, 1, seed, {})))
-        synthetic = synthesize(source.model, limit, seed, progress)
+        synthetic = synthesize(source.model, limit, seed, progress, source.cast_double)
         calibration, notes = synthetic.feeds, synthetic.notes
     with progress.stage("read calibration data", None) as stage:
         samples = collect(calibration, inputs, folder, limit, preprocessing, lambda _done, _total: stage.advance())
@@ -115,7 +115,7 @@ def prepare(source: Source, samples: Samples, progress: Progress, dump: Path | N
     if dump is not None:
         _make_dump_folder(dump)
     model = source.model.clone()
-    passes, probes = default_rewrites(), [samples[i] for i in range(PROBES)]
+    passes, probes = default_rewrites(source.cast_double), [samples[i] for i in range(PROBES)]
     with progress.stage("normal form", len(passes)) as stage:
         notes = run_rewrites(model, passes, probes, stage.advance, dump)
     runner = Runner(model)

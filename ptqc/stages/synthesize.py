@@ -14,7 +14,7 @@ from ptqc.execute.onnxruntime import Feeds, Runner
 from ptqc.nodes import constant, input_of, nodes_of
 from ptqc.notes import Level, Note
 from ptqc.passes.fold_batch_norm import FoldBatchNorm
-from ptqc.passes.pipeline import default_rewrites, run_rewrites
+from ptqc.passes.pipeline import default_rewrites, in_float32, run_rewrites
 from ptqc.progress import Progress
 from ptqc.stages import match
 
@@ -39,11 +39,14 @@ class Synthetic:
     notes: tuple[Note, ...]
 
 
-def synthesize(model: ir.Model, limit: int, seed: int, progress: Progress) -> Synthetic:
+def synthesize(model: ir.Model, limit: int, seed: int, progress: Progress, cast_double: bool = False) -> Synthetic:
     """At most `limit` samples for a model, the same for the same seed.
 
+    cast_double: compute a float64 model in float32.
     Raises CalibrationError for an input that nothing can be drawn for.
     """
+    if cast_double:
+        model = in_float32(model)
     notes = [Note(STEP, "", WARNING, Level.WARNING)]
     pixels, remarks = _pixel_ranges(model, seed)
     notes += [Note(STEP, name, remark) for name, remark in remarks.items()]

@@ -19,6 +19,7 @@ from ptqc.codegen.onnxruntime.unpack import unpack
 from ptqc.errors import UsageError, VerificationError
 from ptqc.execute.onnxruntime import Feeds, Runner, tensors_of
 from ptqc.golden import Golden
+from ptqc.passes.pipeline import in_float32
 from ptqc.reading import read_model
 from ptqc.reading.file import parse
 from ptqc.reading.functions import check_functions
@@ -105,15 +106,15 @@ def _near(name: str, wanted: list[np.ndarray], found: list[np.ndarray], quantiza
 
 
 def _source(artifact: Artifact, kept: Golden, path: Path) -> str:
-    source = read_model(path)
     recorded = artifact.manifest["source"]
+    source = read_model(path, cast_double=artifact.manifest["options"]["cast_double"])
     if source.digest != recorded["sha256"]:
         raise UsageError(
             f"{path} is not the model that {artifact.folder} was compiled from: its SHA-256 is {source.digest}, "
             f"that of {recorded['name']} was {recorded['sha256']}"
         )
     try_once(source, kept.inputs[0])
-    found = golden.distances(kept, Runner(source.model))
+    found = golden.distances(kept, Runner(in_float32(source.model) if source.cast_double else source.model))
     for name, difference in found.items():
         limit = allowed(artifact.manifest["golden"]["distances"][name])
         if not difference <= limit:

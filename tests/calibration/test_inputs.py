@@ -3,7 +3,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from ptqc.calibration.inputs import InputSpec, conform, input_specs
+from ptqc.calibration.inputs import TEXT, InputSpec, conform, input_specs
 from ptqc.errors import CalibrationError
 
 IMAGE = InputSpec("x", np.dtype(np.float32), ("N", 3, 8, 8))
@@ -116,6 +116,22 @@ def test_what_is_no_array_is_refused(value):
     assert refusal({"x": value}, IMAGE).startswith("sample 37, input 'x': ")
 
 
+@pytest.mark.parametrize("given", [["a", "ünlü"], np.array(["a", "ünlü"], object), np.array([["a"], ["ünlü"]]).T[0]])
+def test_strings_have_room_for_the_longest(given):
+    found = conform({"x": given}, [InputSpec("x", TEXT, (None,))], 0)["x"]
+    assert found.dtype.str in ("<U1", "<U4")
+    assert found.tolist() == np.asarray(given).tolist()
+
+
+def test_an_empty_string_has_bytes_too():
+    assert conform({"x": [""]}, [InputSpec("x", TEXT, (1,))], 0)["x"].dtype.itemsize == 4
+
+
+@pytest.mark.parametrize("given", [[1, 2], [b"a"], np.array(["a", 1], object)])
+def test_what_is_no_string_is_refused(given):
+    assert "expected an array of str" in refusal({"x": given}, InputSpec("x", TEXT, (None,)))
+
+
 def test_scalars_keep_rank_zero():
     spec = InputSpec("x", np.dtype(np.float32), ())
     assert conform({"x": 2.5}, [spec], 0)["x"].shape == ()
@@ -132,8 +148,7 @@ def test_the_specs_of_a_model_leave_out_initialized_inputs():
 @pytest.mark.parametrize(
     ("kind", "shape", "reason"),
     [
-        (ir.TensorType(ir.DataType.STRING), ir.Shape([1]), "needs a numeric tensor"),
-        (ir.SequenceType(ir.TensorType(ir.DataType.FLOAT)), ir.Shape([1]), "needs a numeric tensor"),
+        (ir.SequenceType(ir.TensorType(ir.DataType.FLOAT)), ir.Shape([1]), "needs a tensor"),
         (ir.TensorType(ir.DataType.FLOAT), None, "declares no shape"),
     ],
 )

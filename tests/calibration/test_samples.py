@@ -63,6 +63,12 @@ def test_every_dtype_and_shape_survives_the_spool(tmp_path_factory, arrays):
         assert_same(got, {"x": expected})
 
 
+def test_strings_survive_the_spool(tmp_path):
+    arrays = [np.array([["a", "long one"]]), np.array([["", "é"]]), np.zeros((1, 0), "U3")]
+    collect(({"x": array} for array in arrays), [InputSpec("x", np.dtype(np.str_), (1, None))], tmp_path, 10)
+    assert [feeds["x"].tolist() for feeds in Samples.open(tmp_path)] == [array.tolist() for array in arrays]
+
+
 def test_the_limit_ends_an_endless_reader(tmp_path):
     def endless():
         while True:

@@ -1,16 +1,12 @@
-"""Runs the tests in `cpu/`, which load the TVM compiler, in a process of their own, as a fault there may end it."""
+"""The tests in `cpu/`, which load the TVM compiler and run in a process of their own: see `conftest.py` here."""
 
-import subprocess
-import sys
 from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
+from background import Background
 
 
 @pytest.mark.skipif(find_spec("tvm") is None, reason="needs apache-tvm: pip install 'ptqc[tvm]'")
-def test_the_cpu_target() -> None:
-    folder = Path(__file__).with_name("cpu")
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
+def test_the_cpu_target(cpu_tests: Background) -> None:
+    code, told = cpu_tests.wait()
+    assert code == 0, told[-4000:]

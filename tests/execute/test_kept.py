@@ -29,14 +29,19 @@ def test_other_values_are_within_half_a_step_of_16_bits(exponent: float, seed: i
 
 
 @pytest.mark.parametrize(
-    "array", [np.zeros((0, 3), np.float32), np.zeros(4, np.float32), np.array([1e-44], np.float32)]
+    "array", [np.zeros((0, 3), np.float32), np.zeros((1, 4), np.float32), np.array([[1e-44]], np.float32)]
 )
 def test_nothing_and_next_to_nothing(array: np.ndarray) -> None:
     np.testing.assert_allclose(np.asarray(Kept.of(array)), array, atol=1e-40)
 
 
-@pytest.mark.parametrize("array", [np.arange(5), np.array([True, False]), np.array([1.0, np.inf], np.float32)])
+@pytest.mark.parametrize("array", [np.arange(5), np.array([True, False]), np.array([[1.0, np.inf]], np.float32)])
 def test_what_16_bits_do_not_hold_stays(array: np.ndarray) -> None:
+    assert Kept.of(array) is array
+
+
+def test_factors_stay_exact() -> None:
+    array = np.array([1, 1, 1.5, 2.94], np.float32)  # of a Resize, say, where 0.99997 would not be 1
     assert Kept.of(array) is array
 
 

@@ -8,7 +8,7 @@ from graphs import noise, parse
 
 from ptqc.errors import ModelError
 from ptqc.execute import onnxruntime as execute
-from ptqc.execute.onnxruntime import Runner, run, session_options, weight_bytes
+from ptqc.execute.onnxruntime import Runner, open_session, run, session_options, weight_bytes
 
 GRAPH = "g (float[N, 40] x) => (float[N, 30] y, int64[2] s) { h = MatMul(x, w) r = Relu(h) y = Neg(r) s = Shape(r) }"
 
@@ -99,3 +99,15 @@ def test_a_proto_with_taps(model: ir.Model) -> None:
     x = noise(2, 40)
     proto: onnx.ModelProto = ir.to_proto(model)
     check(Runner(proto, ["h"]).run({"x": x}), x, ["y", "s", "h"])
+
+
+def test_what_fails_is_raised_and_not_printed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_given: object) -> None:
+        raise RuntimeError("SystemError : 30")
+
+    monkeypatch.setattr(execute.ort.InferenceSession, "_create_inference_session", fail)
+    with pytest.raises(RuntimeError, match="30"):
+        open_session(b"a model", session_options())
+    assert capsys.readouterr().out == ""

@@ -5,6 +5,7 @@ import resource
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,10 +19,15 @@ THREADS, CALLS_PER_THREAD, CALLS, LOADS = 16, 10_000, 100_000, 1000
 MOST_GROWTH = 1_000_000
 
 
-@pytest.fixture(scope="module")
-def artifact(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+@pytest.fixture(scope="module", params=["onnx", pytest.param("cpu", marks=pytest.mark.slow)])
+def artifact(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+    """An ONNX file alone, and one with a native library, which then runs."""
     model = proto(GRAPH, w=weight(8, 8), v=weight(8, 8, seed=1))
-    return compiled(model, samples(8, count=8), tmp_path_factory.mktemp("artifact"), bits=(4,))
+    target: dict[str, Any] = {}
+    if request.param == "cpu":
+        pytest.importorskip("tvm_ffi", reason="needs apache-tvm: pip install 'ptqc[tvm]'")
+        target = {"target": "cpu"}
+    return compiled(model, samples(8, count=8), tmp_path_factory.mktemp("artifact"), bits=(4,), **target)
 
 
 def resident() -> int:

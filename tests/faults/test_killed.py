@@ -64,7 +64,7 @@ def check(number: int, model: Path, folder: Path, wanted: dict[str, str]) -> Non
 def test_a_sample_of_kills(model: Path, undisturbed: tuple[dict[str, str], int], tmp_path: Path) -> None:
     wanted, changes = undisturbed
     assert changes > 10
-    for number in (1, changes // 2, changes - 1):
+    for number in (changes // 2, changes - 1):
         check(number, model, tmp_path / str(number), wanted)
 
 

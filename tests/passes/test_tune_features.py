@@ -72,7 +72,7 @@ def test_what_does_not_help_is_not_kept(residual: ir.Model, context: Context, st
 
 
 def test_the_same_numbers_every_time(residual: ir.Model, context: Context, start: tuple[Plan, Tuned]) -> None:
-    first, second = (QUICK.apply(residual, context, *start)[0] for _ in range(2))
+    first, second = (replace(QUICK, steps=8).apply(residual, context, *start)[0] for _ in range(2))
     for name, solution in first.weights.items():
         np.testing.assert_array_equal(solution.codes, second.weights[name].codes)
         np.testing.assert_array_equal(solution.scale, second.weights[name].scale)

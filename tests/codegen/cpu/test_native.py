@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata
@@ -324,6 +325,14 @@ def tasks() -> int:
     return len(list(Path("/proc/self/task").iterdir()))
 
 
+def soon(condition: Callable[[], bool], seconds: float = 30.0) -> bool:
+    """Whether a condition holds at last."""
+    end = time.monotonic() + seconds
+    while not (held := condition()) and time.monotonic() < end:
+        time.sleep(0.01)
+    return held
+
+
 @pytest.mark.skipif(sys.platform != "linux" or len(native.os.sched_getaffinity(0)) < 2, reason="needs 2 processors")
 def test_a_thread_takes_its_workers_along_when_it_ends(folder: Path) -> None:
     library, before, during = Library.open(folder, threads=2), tasks(), []
@@ -337,7 +346,7 @@ def test_a_thread_takes_its_workers_along_when_it_ends(folder: Path) -> None:
         thread.start()
         thread.join()
     assert max(during) >= before + 2  # the thread and its worker
-    assert tasks() <= before + 2  # the last ones may not be gone yet
+    assert soon(lambda: tasks() <= before)  # a busy machine takes its time
 
 
 @pytest.mark.skipif(not hasattr(native.os, "fork"), reason="needs fork")
