@@ -267,7 +267,7 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--cpu",
         metavar="ISA",
-        help="instruction set: host (default: the best of this machine), portable, avx2, avx512-vnni or aarch64",
+        help="host (default: the best of this machine), portable, avx2, avx512-vnni, avx512-vbmi or aarch64",
     )
     parser.add_argument(
         "--allow-missing-target", action="store_true", help="deliver the rest where the target cannot be built"

@@ -11,7 +11,7 @@ from ptqc.errors import UsageError
 Activations = Literal["auto", "integer", "float"]
 Loss = Literal["auto", "kl", "mse"]
 Pipeline = Literal["light", "advanced"]
-InstructionSet = Literal["host", "portable", "avx2", "avx512-vnni", "aarch64"]
+InstructionSet = Literal["host", "portable", "avx2", "avx512-vnni", "avx512-vbmi", "aarch64"]
 DEFAULT_CPU: InstructionSet = "host"
 NARROWEST, WIDEST = 2, 8
 

@@ -6,7 +6,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import onnx_ir as ir
 
-from ptqc.codegen.tvm.families import Built, Declined, move, pointwise
+from ptqc.codegen.tvm.drafts import Border, Draft, Ready
+from ptqc.codegen.tvm.families import Built, Declined, pointwise
+from ptqc.codegen.tvm.fusion import Drafted, fused
 from ptqc.codegen.tvm.isa import Isa
 from ptqc.codegen.tvm.layout import Layout
 from ptqc.codegen.tvm.program import Program, Step
@@ -16,14 +18,18 @@ from ptqc.reference import params_of
 
 @dataclass
 class Emission:
-    """One program. shapes: of every value for one batch, batch first. constants: values that never change."""
+    """One program. shapes: of every value for one batch, batch first. constants: values that never change.
+
+    functions: codes that are a table of other codes, with the name of those.
+    """
 
     lowered: Lowered
     shapes: Mapping[str, tuple[int, ...]]
     constants: Mapping[str, np.ndarray]
     isa: Isa
     layouts: dict[str, Layout] = field(default_factory=dict)
-    steps: list[Step] = field(default_factory=list)
+    steps: list[Drafted] = field(default_factory=list)
+    functions: dict[str, tuple[str, np.ndarray]] = field(default_factory=dict)
 
     def shape(self, value: ir.Value) -> tuple[int, ...]:
         """Of one sample. Raises Declined when the first axis is not the batch."""
@@ -43,13 +49,14 @@ class Emission:
             raise Declined(f"its input {value.name if value is not None else ''} is not constant")
         return self.constants[str(value.name)]
 
-    def add(self, built: Built, inputs: Sequence[str], output: str, layout: Layout) -> str:
+    def add(self, kernel: Built | Draft, inputs: Sequence[str], output: str, layout: Layout) -> str:
         """Append a kernel."""
-        self.steps.append(Step(built, tuple(inputs), output))
+        draft = Ready(kernel) if isinstance(kernel, Built) else kernel
+        self.steps.append(Drafted(draft, tuple(inputs), output))
         self.layouts[output] = layout
         return output
 
-    def apply(self, node: ir.Node, build: Callable[[Layout, Layout], Built], source: str | None = None) -> None:
+    def apply(self, node: ir.Node, build: Callable[[Layout, Layout], Built | Draft], source: str | None = None) -> None:
         """Append the kernel that build makes of the layouts of a value and of the node's output.
 
         source: the value (default: the node's first input).
@@ -78,10 +85,15 @@ class Emission:
         node = value.producer() if value is not None else None
         if node is None or node.op_type != "DequantizeLinear" or name in self.constants:
             raise Declined(f"its input {name} is constant")
+        return self._dequantize(node, name, outside=False)
+
+    def _dequantize(self, node: ir.Node, output: str, *, outside: bool) -> str:
+        """What a DequantizeLinear makes of codes."""
         source, params = self.read(node.inputs[0]), params_of(node)
-        layout = replace(self.layouts[source], dtype="float32", outside=False)
-        kernel = pointwise.dequantize(self.layouts[source], layout, self.isa, params.scale, params.zero_point)
-        return self.add(kernel, [source], name, layout)
+        given = self.layouts[source]
+        layout = Layout(given.shape, "float32", outside, plain=given.plain and not outside)
+        kernel = pointwise.dequantize(given, layout, self.isa, params.scale, params.zero_point)
+        return self.add(kernel, [source], output, layout)
 
     def check_varying(self, names: Sequence[str]) -> None:
         """Raises Declined when one of the values never changes."""
@@ -123,8 +135,7 @@ class Emission:
         border = f"{name}@{'_'.join(map(str, pads))}_{value:g}"
         if border in self.layouts:
             return border
-        kernel = move.pad(self.layouts[name], layout, (0, pads[0], pads[1]), value, self.isa)
-        return self.add(kernel, [name], border, layout)
+        return self.add(Border(self.isa, pads[0], pads[1], value), [name], border, layout)
 
     def plane(self, name: str) -> str:
         """A value of one spatial axis as a plane of one row, which is the same memory."""
@@ -139,9 +150,32 @@ class Emission:
         """All steps, with the graph's outputs as the model declares them."""
         graph = self.lowered.model.graph
         for value in graph.outputs:
-            name = self.read(value)
-            layout = Layout(self.layouts[name].shape, self.layouts[name].dtype, outside=True)
-            self.add(pointwise.copy(self.layouts[name], layout, self.isa), [name], f"{name}@outside", layout)
+            self._give(value)
         inputs = tuple(str(value.name) for value in graph.inputs)
-        outputs = tuple(f"{value.name}@outside" for value in graph.outputs)
-        return Program(tuple(self.steps), self.layouts, inputs, outputs)
+        outputs = tuple(_outside(value) for value in graph.outputs)
+        drafted, layouts = fused(self.steps, self.layouts, outputs)
+        return Program(tuple(_written(step, layouts) for step in drafted), layouts, inputs, outputs)
+
+    def _give(self, value: ir.Value) -> None:
+        """The value as the model declares it; codes that nobody else wants as real values become those on the way."""
+        maker = value.producer()
+        if maker is not None and maker.op_type == "DequantizeLinear" and not value.uses() and not self._has(value):
+            self._dequantize(maker, _outside(value), outside=True)
+            return
+        name = self.read(value)
+        layout = Layout(self.layouts[name].shape, self.layouts[name].dtype, outside=True)
+        self.add(pointwise.copy(self.layouts[name], layout, self.isa), [name], _outside(value), layout)
+
+    def _has(self, value: ir.Value) -> bool:
+        return value.name in self.layouts or value.name in self.constants
+
+
+def _outside(value: ir.Value) -> str:
+    """What a value is called as an output."""
+    return f"{value.name}@outside"
+
+
+def _written(step: Drafted, layouts: Mapping[str, Layout]) -> Step:
+    """The step with its kernel."""
+    built = step.draft.write([layouts[name] for name in step.inputs], layouts[step.output])
+    return Step(built, step.inputs, step.output, step.placed)

@@ -9,6 +9,8 @@ import numpy as np
 from ptqc.errors import UsageError
 from ptqc.native import machine, processor_features
 
+# Of a loop over products that is unrolled whole, LLVM loads all inputs first: more than there are registers.
+UNROLLED = "-unroll-full-max-count:uint=3"
 # An inner product takes this many neighbouring bytes of the input and of the weight at once.
 DOT = 4
 
@@ -30,7 +32,8 @@ class Isa:
     a vector. registers: vectors that it holds. working: those an inner product needs beside sums and weights. packs:
     where it has them, within parts of 128 bits. products: LLVM's name of inner products of four bytes in 32 bits.
     in_words: whether products of bytes are summed in 16 bits instead. half: the same with vectors of half the length.
-    machine: as the system names it.
+    pick: LLVM's name of picking bytes from each part of 128 bits; permute: from two whole vectors.
+    attributes: what LLVM may use beyond its cpu. machine: as the system names it.
     """
 
     name: str
@@ -43,15 +46,19 @@ class Isa:
     products: str = ""
     in_words: bool = False
     half: "Isa | None" = None
+    pick: str = ""
+    permute: str = ""
+    attributes: tuple[str, ...] = ()
     kind: str = "llvm"
     machine: str = "x86_64"
 
     @property
-    def target(self) -> dict[str, str]:
+    def target(self) -> dict[str, Any]:
         """The target as TVM takes it."""
         if not self.cpu:
             return {"kind": self.kind}
-        return {"kind": self.kind, "mcpu": self.cpu, "mtriple": f"{self.machine}-linux-gnu"}
+        found = {"kind": self.kind, "mcpu": self.cpu, "mtriple": f"{self.machine}-linux-gnu", "cl-opt": [UNROLLED]}
+        return {**found, "mattr": list(self.attributes)} if self.attributes else found
 
     def widest(self, dtype: str) -> int:
         """Numbers of a type that one store takes."""
@@ -109,6 +116,14 @@ class Isa:
         assert self.packs is not None
         return self._call("uint8", 4, self.packs.codes, a, b)
 
+    def pick_bytes(self, table: Any, places: Any) -> Any:
+        """Bytes of each part of `table` at the places in the same part; 0 where a place is 128 or more."""
+        return self._call("uint8", DOT, self.pick, table, places)
+
+    def permute_bytes(self, low: Any, places: Any, high: Any) -> Any:
+        """Bytes of two vectors, one behind the other, at the places modulo their length."""
+        return self._call("uint8", DOT, self.permute, low, places, high)
+
     def _call(self, dtype: str, per_lane: int, name: str, *operands: Any) -> Any:
         from tvm.tirx.script import builder as T  # noqa: N812
 
@@ -146,15 +161,28 @@ _AVX512 = (*_AVX2, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl", "a
 _PACKS_256 = Packs("llvm.x86.avx.cvt.ps2dq.256", "llvm.x86.avx2.packssdw", "llvm.x86.avx2.packuswb")
 _PACKS_512 = Packs("llvm.x86.avx512.mask.cvtps2dq.512", "llvm.x86.avx512.packssdw.512", "llvm.x86.avx512.packuswb.512")
 _VNNI = "llvm.x86.avx512.vpdpbusd"
-AVX2 = Isa("avx2", "haswell", _AVX2, lanes=8, registers=16, working=6, packs=_PACKS_256, in_words=True)
-_AVX512_HALF = Isa(
-    "avx512-vnni", "cascadelake", _AVX512, lanes=8, registers=32, working=1, packs=_PACKS_256, products=f"{_VNNI}.256"
+_PICK_256, _PICK_512 = "llvm.x86.avx2.pshuf.b", "llvm.x86.avx512.pshuf.b.512"
+_PERMUTE = "llvm.x86.avx512.vpermi2var.qi"
+AVX2 = Isa("avx2", "haswell", _AVX2, lanes=8, registers=16, working=6, packs=_PACKS_256, in_words=True, pick=_PICK_256)
+_VNNI_HALF = Isa(
+    "avx512-vnni",
+    "cascadelake",
+    _AVX512,
+    lanes=8,
+    registers=32,
+    working=1,
+    packs=_PACKS_256,
+    products=f"{_VNNI}.256",
+    pick=_PICK_256,
 )
-AVX512_VNNI = replace(_AVX512_HALF, lanes=16, packs=_PACKS_512, products=f"{_VNNI}.512", half=_AVX512_HALF)
+AVX512_VNNI = replace(_VNNI_HALF, lanes=16, packs=_PACKS_512, products=f"{_VNNI}.512", half=_VNNI_HALF, pick=_PICK_512)
+_VBMI = {"name": "avx512-vbmi", "features": (*_AVX512, "avx512vbmi"), "attributes": ("+avx512vbmi",)}
+_VBMI_HALF = replace(_VNNI_HALF, permute=f"{_PERMUTE}.256", **_VBMI)  # type: ignore[arg-type]
+AVX512_VBMI = replace(AVX512_VNNI, permute=f"{_PERMUTE}.512", half=_VBMI_HALF, **_VBMI)  # type: ignore[arg-type]
 AARCH64 = Isa("aarch64", "generic", ("asimd",), lanes=4, registers=32, working=8, machine="aarch64")
 # Plain C: for other processors, and for what address and undefined-behaviour sanitizers can look into.
 C = Isa("c", "", (), lanes=1, registers=16, working=2, kind="c")
-KNOWN = {isa.name: isa for isa in (AVX512_VNNI, AVX2, AARCH64, C)}
+KNOWN = {isa.name: isa for isa in (AVX512_VBMI, AVX512_VNNI, AVX2, AARCH64, C)}
 
 
 def named(name: str) -> Isa:

@@ -14,19 +14,29 @@ from typing import Any
 import numpy as np
 
 SLACK = 64
+Plane = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A larger plane that a value lies in. size: its channels, rows and columns. at: where in it the value begins."""
+
+    size: Plane
+    at: Plane = (0, 0, 0)
 
 
 @dataclass(frozen=True)
 class Layout:
     """One value. shape: of one sample, in the model's order (C, H, W). outside: it is an input or output.
 
-    plain: the last axis is the fastest, as outside.
+    plain: the last axis is the fastest, as outside. frame: of a plane that is part of a larger one.
     """
 
     shape: tuple[int, ...]
     dtype: str
     outside: bool = False
     plain: bool = False
+    frame: Frame | None = None
 
     @property
     def order(self) -> tuple[int, ...]:
@@ -40,16 +50,38 @@ class Layout:
         return prod(self.shape)
 
     @property
+    def memory(self) -> tuple[int, ...]:
+        """Shape of the memory that it lies in, in the model's order."""
+        return self.shape if self.frame is None else self.frame.size
+
+    @property
     def stride(self) -> int:
         """Elements from one sample to the next."""
-        return self.elements + (0 if self.outside else SLACK)
+        return prod(self.memory) + (0 if self.outside else SLACK)
+
+    @property
+    def plane(self) -> Plane:
+        """Channels, rows and columns of the memory; the rows of a plain value are the pixels of one row."""
+        if self.plain or self.outside or len(self.shape) == 1:
+            return self.shape[-1], 1, self.elements // self.shape[-1]
+        channels, *rows, columns = self.memory
+        return channels, prod(rows), columns
 
     def offset(self, place: Sequence[Any]) -> Any:
         """Where the element with these indices lies within its sample."""
+        start = (0,) * len(self.shape) if self.frame is None else self.frame.at
         total: Any = 0
         for axis in self.order:
-            total = total * self.shape[axis] + place[axis]
+            index = place[axis] + start[axis] if start[axis] else place[axis]
+            total = total * self.memory[axis] + index
         return total
+
+    def at(self, row: Any, column: Any, channel: Any) -> Any:
+        """Where a channel of a pixel of the plane lies within its sample."""
+        channels, _, columns = self.plane
+        first, top, left = (0, 0, 0) if self.frame is None else self.frame.at
+        row, column, channel = row + top, column + left, channel + first
+        return (row * columns + column) * channels + channel
 
     def place(self, offset: Any) -> list[Any]:
         """Inverse of `offset`."""
@@ -60,15 +92,26 @@ class Layout:
         return found
 
     def to_memory(self, values: np.ndarray) -> np.ndarray:
-        """(batch, stride) array of a value (batch, *shape)."""
+        """(batch, stride) array of a value (batch, *shape); what lies around it in its frame is zero."""
+        if self.frame is not None:
+            around = np.zeros((len(values), *self.memory), self.dtype)
+            around[self._part] = values
+            values = around
         moved = np.transpose(values, (0, *(axis + 1 for axis in self.order)))
         flat = moved.reshape(len(values), -1).astype(self.dtype)
-        return np.ascontiguousarray(np.pad(flat, ((0, 0), (0, self.stride - self.elements))))
+        return np.ascontiguousarray(np.pad(flat, ((0, 0), (0, self.stride - flat.shape[1]))))
 
     def from_memory(self, memory: np.ndarray) -> np.ndarray:
         """Inverse of `to_memory`."""
-        flat = memory.reshape(len(memory), -1)[:, : self.elements]
-        moved = flat.reshape(len(memory), *(self.shape[axis] for axis in self.order))
-        return np.ascontiguousarray(
-            np.transpose(moved, (0, *(self.order.index(a) + 1 for a in range(len(self.order)))))
-        )
+        flat = memory.reshape(len(memory), -1)[:, : prod(self.memory)]
+        moved = flat.reshape(len(memory), *(self.memory[axis] for axis in self.order))
+        values = np.transpose(moved, (0, *(self.order.index(a) + 1 for a in range(len(self.order)))))
+        return np.ascontiguousarray(values[self._part])
+
+    @property
+    def _part(self) -> tuple[slice, ...]:
+        """What of an array (batch, *memory) is the value."""
+        if self.frame is None:
+            return (slice(None),)
+        places = zip(self.frame.at, self.shape, strict=True)
+        return (slice(None), *(slice(start, start + size) for start, size in places))

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
-from ptqc.codegen.tvm.layout import Layout
+from ptqc.codegen.tvm.layout import Frame, Layout
 from ptqc.codegen.tvm.program import Program, Step
 
 
@@ -12,7 +12,8 @@ from ptqc.codegen.tvm.program import Program, Step
 class Call:
     """One call of a kernel: names of what it reads and makes. constants: how many it takes behind its inputs.
 
-    operations: products and sums of one sample, where these are what takes time.
+    operations: products and sums of one sample, where these are what takes time. placed: inputs that lie in the memory
+    of the output already, and are no arguments.
     """
 
     kernel: str
@@ -20,11 +21,13 @@ class Call:
     output: str
     constants: int
     operations: int = 0
+    placed: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, step: Step) -> Self:
         """The call that a step becomes."""
-        return cls(step.built.name, step.inputs, step.output, len(step.built.constants), step.built.operations)
+        count = len(step.built.constants)
+        return cls(step.built.name, step.inputs, step.output, count, step.built.operations, step.placed)
 
     @property
     def family(self) -> str:
@@ -55,12 +58,17 @@ class Listing:
     def from_json(cls, document: Mapping[str, Any]) -> Self:
         """Inverse of `to_json`."""
         calls = tuple(Call(**_tuples(entry)) for entry in document["calls"])
-        layouts = {name: Layout(**_tuples(entry)) for name, entry in document["layouts"].items()}
+        layouts = {name: _layout(entry) for name, entry in document["layouts"].items()}
         return cls(calls, layouts, tuple(document["inputs"]), tuple(document["outputs"]))
 
     def to_json(self) -> dict[str, Any]:
         """For the artifact."""
         return asdict(self)
+
+
+def _layout(entry: Mapping[str, Any]) -> Layout:
+    frame = entry.get("frame")
+    return Layout(**{**_tuples(entry), "frame": frame and Frame(**_tuples(frame))})
 
 
 def _tuples(entry: Mapping[str, Any]) -> dict[str, Any]:

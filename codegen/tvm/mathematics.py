@@ -82,6 +82,12 @@ def fma(a: Any, b: Any, c: Any, lanes: int, *, in_c: bool) -> Any:
     return T.call_llvm_pure_intrin(vector("float32", lanes), "llvm.fma", a, b, c)
 
 
+def weighted(numbers: Any, left: Any, right: Any, lanes: int, *, in_c: bool) -> Any:
+    """left · r_a + (right · r_b + rest), rounded after each multiplication; numbers: r_a, r_b and rest."""
+    ratio_a, ratio_b, rest = (fill(numbers[i], lanes) for i in range(3))
+    return fma(left, ratio_a, fma(right, ratio_b, rest, lanes, in_c=in_c), lanes, in_c=in_c)
+
+
 def rounded_here(x: Any, lanes: int, *, in_c: bool) -> Any:
     """x, not contracted with what follows."""
     return x if in_c else T.call_llvm_pure_intrin(vector("float32", lanes), "llvm.arithmetic.fence", x)

@@ -23,7 +23,8 @@ class Memory:
 
 def plan(program: Program) -> Memory:
     """Slots for what the steps of a program make, its outputs aside."""
-    lives = _lives(program)
+    homes = _homes(program)
+    lives = _lives(program, homes)
     slots: dict[str, int] = {}
     taken: list[list[range]] = []
     sizes: list[int] = []
@@ -34,7 +35,7 @@ def plan(program: Program) -> Memory:
             sizes.append(size(program.layouts[name]))
         taken[slot].append(lives[name])
         slots[name] = slot
-    return Memory(slots, tuple(sizes))
+    return Memory({name: slots[home] for name, home in homes.items()}, tuple(sizes))
 
 
 def size(layout: Layout) -> int:
@@ -42,15 +43,23 @@ def size(layout: Layout) -> int:
     return layout.stride * np.dtype(layout.dtype).itemsize
 
 
-def _lives(program: Program) -> dict[str, range]:
-    """The steps during which a value must be kept: from the one that makes it to the last one that reads it."""
+def _homes(program: Program) -> dict[str, str]:
+    """Of every value that gets a slot, the one in whose memory it lies: itself, or what it was placed in."""
+    homes = {step.output: step.output for step in program.steps if step.output not in program.outputs}
+    for step in reversed(program.steps):
+        for name in step.placed:
+            homes[name] = homes.get(step.output, name)
+    return homes
+
+
+def _lives(program: Program, homes: Mapping[str, str]) -> dict[str, range]:
+    """The steps during which memory must be kept: from the first one that writes there to the last one that reads."""
     lives: dict[str, range] = {}
     for place, step in enumerate(program.steps):
-        for name in step.inputs:
-            if name in lives:
-                lives[name] = range(lives[name].start, place + 1)
-        if step.output not in program.outputs:
-            lives[step.output] = range(place, place + 1)
+        for name in (*step.inputs, step.output):
+            if name in homes:
+                start = lives.get(homes[name], range(place, place)).start
+                lives[homes[name]] = range(start, place + 1)
     return lives
 
 

@@ -45,6 +45,12 @@ def narrow(
     T.buffer_store(out, codes if transposed else _ordered(isa, codes), [span(0, PACKED * isa.lanes)])
 
 
+def rounded(isa: Isa, value: Any, zero_point: Any) -> Any:
+    """The codes of a float32 vector, as float32."""
+    lowest, highest = (fill(T.float32(code), isa.lanes) for code in (0, LARGEST_CODE))
+    return T.min(T.max(T.nearbyint(value) + fill(zero_point, isa.lanes), lowest), highest)
+
+
 def _limited(value: Any, lanes: int) -> Any:
     most = T.float32(LARGEST)
     return T.min(T.max(value, fill(-most, lanes)), fill(most, lanes))

@@ -98,7 +98,7 @@ def _main(builder: Any, kernel: Any, program: Program, ready: Sequence[Any]) -> 
         for step in program.steps:
             kind = _type(program.layouts[step.output], batch)
             own = [builder.emit(relax.TupleGetItem(constants, next(given))) for _ in step.built.constants]
-            arguments = [*(values[name] for name in step.inputs), *own]
+            arguments = [*(values[name] for name in step.arguments), *own]
             room = rooms[memory.slots[step.output]] if step.output in memory.slots else None
             values[step.output] = _call(builder, kernel(step.built.name, step.built.function), arguments, kind, room)
         builder.emit_func_output(relax.Tuple([values[name] for name in program.outputs]))

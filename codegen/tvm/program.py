@@ -11,11 +11,20 @@ if TYPE_CHECKING:  # TVM, which only the process that compiles loads
 
 @dataclass(frozen=True)
 class Step:
-    """One kernel of the network: names of the values it reads and of the one it makes."""
+    """One kernel of the network: names of the values it reads and of the one it makes.
+
+    placed: inputs that lie in the memory of the output already, and are no arguments of the kernel.
+    """
 
     built: "Built"
     inputs: tuple[str, ...]
     output: str
+    placed: tuple[str, ...] = ()
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """Inputs that the kernel takes."""
+        return tuple(name for name in self.inputs if name not in self.placed)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """How a dense layer is cut: its window into runs, its outputs into tiles and panels; and its weights in that order."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -14,13 +14,20 @@ from ptqc.codegen.tvm.sums import UNLIMITED, Sums
 from ptqc.codegen.tvm.window import Window
 
 LARGEST_TILE, LARGEST_PANEL = 14, 4
+# Weights beyond this stay in a core's second cache from one tile to the next only if panels are the outer loop.
+CACHED_WEIGHTS = 512 * 1024
 # What a load costs of the time of a product, as far as it is not hidden.
-LOAD = 0.25
+LOAD = 0.4
+# As many vectors are settled while the next tile's products begin, and what that gains. A core's first cache.
+SHORT_EPILOGUE, OVERLAP, FIRST_CACHE = 16, 1.08, 32 * 1024
 
 
 @dataclass(frozen=True)
 class Dense:
-    """The loops of one layer. width: bytes of one input number (1: codes, 4: float32)."""
+    """The loops of one layer. width: bytes of one input number (1: codes, 4: float32).
+
+    is_framed: whether rows of the input or of the output lie apart.
+    """
 
     window: Window
     outputs: int
@@ -28,6 +35,7 @@ class Dense:
     isa: Isa
     width: int
     sums: Sums = UNLIMITED
+    is_framed: bool = False
 
     @property
     def unit(self) -> int:
@@ -68,28 +76,41 @@ class Dense:
         return prod(self.links)
 
     @property
+    def is_flat(self) -> bool:
+        """Whether all pixels are one row."""
+        return self.window.is_pointwise and self.groups == 1 and not self.is_framed
+
+    @property
     def area(self) -> tuple[int, int]:
-        """Output rows and columns; a pointwise layer sees one row."""
+        """Output rows and columns."""
         height, width = self.window.output
-        return (1, height * width) if self.window.is_pointwise and self.groups == 1 else (height, width)
+        return (1, height * width) if self.is_flat else (height, width)
 
     @cached_property
     def blocking(self) -> tuple[int, int]:
         """Pixels in a tile and vectors in a panel: few pixels twice, then many products per loaded number."""
-        vectors, width = -(-self.group_outputs // self.isa.lanes), self.area[1]
+        vectors = -(-self.group_outputs // self.isa.lanes)
+        panels = [panel for panel in range(1, LARGEST_PANEL + 1) if vectors % panel == 0]
+        return max((shape for panel in panels for shape in self._tiles(panel)), key=self._worth)
 
-        def shape(panel: int) -> tuple[int, int]:
-            most = (self.isa.registers - self.isa.working - panel) // panel
-            tiles = -(-width // min(most, LARGEST_TILE))
-            return -(-width // tiles), panel
+    def _tiles(self, panel: int) -> Iterator[tuple[int, int]]:
+        """The largest tile for the registers, and one whose epilogue overlaps with the next tile's products."""
+        width, most = self.area[1], (self.isa.registers - self.isa.working - panel) // panel
+        for reach in (LARGEST_TILE, SHORT_EPILOGUE // panel):
+            tiles = -(-width // min(most, reach))
+            yield -(-width // tiles), panel
 
-        def worth(shape: tuple[int, int]) -> float:
-            pixels, panel = shape
-            computed = -(-width // pixels) * pixels
-            loads = (pixels + panel) / (pixels * panel)
-            return width / computed / (1 + LOAD * loads)
-
-        return max((shape(p) for p in range(1, LARGEST_PANEL + 1) if vectors % p == 0), key=worth)
+    def _worth(self, shape: tuple[int, int]) -> float:
+        """How many products of a tile are of use, over what each costs."""
+        pixels, panel = shape
+        width = self.area[1]
+        computed = -(-width // pixels) * pixels
+        loads = (pixels + panel) / (pixels * panel)
+        # Small tiles read the weights more often, which costs little from the first cache.
+        rows, columns, _ = self.runs
+        weights = rows * columns * self.depth * self.sums.parts * panel * self.isa.lanes * self.unit * self.width
+        overlaps = self.width == 1 and pixels * panel <= SHORT_EPILOGUE and weights <= FIRST_CACHE // 2
+        return width / computed / (1 + LOAD * loads) * (OVERLAP if overlaps else 1)
 
     @property
     def panels(self) -> int:
@@ -101,6 +122,18 @@ class Dense:
         """Weights of a panel."""
         rows, columns, _ = self.runs
         return rows * columns * self.depth * self.sums.parts * self.blocking[1] * self.isa.lanes * self.unit
+
+    @property
+    def tiles(self) -> int:
+        """Tiles of all pixels."""
+        height, width = self.area
+        return height * -(-width // self.blocking[0])
+
+    @property
+    def is_by_panel(self) -> bool:
+        """Whether panels are the outer loop, tiles the inner one."""
+        panels = self.groups * self.panels
+        return panels > 1 and panels * self.panel_size * self.width > CACHED_WEIGHTS
 
     @property
     def order(self) -> Order:

@@ -35,7 +35,7 @@ class Loaded:
 
     def prepared(self, call: Call, buffers: Mapping[str, np.ndarray]) -> Callable[[], object]:
         """One call on `buffer`s of its own inputs and output."""
-        given = [buffers[name] for name in call.inputs]
+        given = [buffers[name] for name in call.inputs if name not in call.placed]
         return self.library.prepared(call.kernel, *given, *self._constants[call.output], buffers[call.output])
 
     def buffer(self, name: str, values: np.ndarray) -> np.ndarray:
@@ -47,7 +47,10 @@ class Loaded:
         layouts = self.listing.layouts
         layout = layouts[call.output]
         output = _buffer(layout, np.zeros((len(inputs[0]), *layout.shape), layout.dtype))
-        given = [_buffer(layouts[name], value) for name, value in zip(call.inputs, inputs, strict=True)]
+        buffers = {name: _buffer(layouts[name], value) for name, value in zip(call.inputs, inputs, strict=True)}
+        for name in call.placed:  # everything around a placed value is zero in its buffer
+            output += buffers.pop(name)
+        given = [buffers[name] for name in call.inputs if name not in call.placed]
         self.library.kernel(call.kernel)(*given, *self._constants[call.output], output)
         return layout.from_memory(output)
 

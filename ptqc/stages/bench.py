@@ -79,9 +79,11 @@ def _prepared(loaded: Loaded, feeds: dict[str, np.ndarray]) -> list[Callable[[],
     """Each call on buffers of its own values: what lies in them does not change how long it takes."""
     listing = loaded.listing
     buffers = {name: loaded.buffer(name, feeds[name]) for name in listing.inputs}
-    for call in listing.calls:
+    for call in reversed(listing.calls):  # what a value is placed in comes after it
         layout = listing.layouts[call.output]
-        buffers[call.output] = loaded.buffer(call.output, np.zeros((1, *layout.shape), layout.dtype))
+        if call.output not in buffers:
+            buffers[call.output] = loaded.buffer(call.output, np.zeros((1, *layout.shape), layout.dtype))
+        buffers |= dict.fromkeys(call.placed, buffers[call.output])
     return [loaded.prepared(call, buffers) for call in listing.calls]
 
 

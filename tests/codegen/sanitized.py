@@ -7,6 +7,7 @@ expects. `fault` in place of `run` gives one kernel an output that is too small.
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,8 +21,9 @@ def build(folder: Path) -> None:
 
     from ptqc.codegen.tvm import isa
     from ptqc.codegen.tvm.constants import Arranged
+    from ptqc.codegen.tvm.epilogue import Epilogue, Lookup, Sum
     from ptqc.codegen.tvm.families import Built, dense, depthwise, functions, matmul, move, pointwise, pool, rows
-    from ptqc.codegen.tvm.layout import Layout
+    from ptqc.codegen.tvm.layout import Frame, Layout
     from ptqc.codegen.tvm.tiling import Dense
     from ptqc.codegen.tvm.window import Window
 
@@ -38,9 +40,23 @@ def build(folder: Path) -> None:
     dense_out = Layout((5, *full.output), "uint8")
     wide, half, each = (Layout((6, *grouped.output), kind) for kind in ("uint8", "float32", "uint8"))
     numbers = np.ones(6, np.float32)
+    framed, bordered = replace(dense_out, frame=Frame((7, 6, 5), (1, 2, 1))), Layout((6, 9, 8), "uint8")
+    placed, twice = replace(x, frame=Frame((6, 9, 8), (0, 1, 2))), replace(x, shape=(12, 7, 5), frame=Frame((13, 8, 6)))
+    stages = Epilogue((Lookup(np.arange(256)[::-1]), Sum(np.array([0.5, 0.25, 3]), 1, dense_out)))
+    part, stretched = Layout((2, 3, 5), "uint8"), Layout((6, 2, 9), "uint8")
+    places = [np.arange(6), np.array([6, 0]), np.arange(9) // 2]
     loops, groups = Dense(full, 5, 1, plain, 1), Dense(grouped, 6, 2, plain, 4)
     kernels: list[tuple[Built, list[Layout], Layout]] = [
         (dense.integer(x, dense_out, loops, codes(5, 6, 3, 2), numbers[:5], numbers[:5] / 99, 3), [x], dense_out),
+        (
+            dense.integer(placed, framed, loops, codes(5, 6, 3, 2), numbers[:5], numbers[:5] / 99, 3, stages),
+            [placed, dense_out],
+            framed,
+        ),
+        (move.border(placed, bordered, 4.0, plain), [], bordered),
+        (move.concat([x, x], twice, 0, plain, {0}), [x], twice),
+        (move.strided(x, part, (1, 6, 0), (1, -2, 1), plain), [x], part),
+        (move.nearest(x, stretched, places, plain), [x], stretched),
         (dense.real(real, half, groups, codes(6, 3, 3, 3), numbers), [real], half),
         (depthwise.integer(x, wide, grouped, plain, codes(6, 3, 3), numbers, numbers / 99, 3), [x], wide),
         (depthwise.real(real, half, grouped, plain, codes(6, 3, 3), numbers), [real], half),

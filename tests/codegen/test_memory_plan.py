@@ -33,6 +33,15 @@ def test_a_value_nobody_reads_has_memory_of_its_own() -> None:
     assert found.slots["a"] != found.slots["b"]
 
 
+def test_what_is_placed_in_a_value_shares_its_memory_from_the_start() -> None:
+    steps = [Step(NOTHING, ("x",), "a"), Step(NOTHING, ("x",), "b"), Step(NOTHING, ("b",), "c")]
+    steps += [Step(NOTHING, ("a", "c"), "w", placed=("a",)), Step(NOTHING, ("w",), "y")]
+    layouts = {name: Layout((8,), "uint8", outside=True) for name in "xabcwy"}
+    found = memory.plan(Program(tuple(steps), layouts, ("x",), ("y",)))
+    assert found.slots["a"] == found.slots["w"]
+    assert len({found.slots[name] for name in "wbc"}) == 3
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_no_two_values_meet(seed: int) -> None:
     random = np.random.default_rng(seed)

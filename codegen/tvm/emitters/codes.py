@@ -7,6 +7,8 @@ import numpy as np
 import onnx_ir as ir
 from onnx import helper
 
+from ptqc import integer
+from ptqc.codegen.tvm.drafts import Addition, Draft, Picture, Table
 from ptqc.codegen.tvm.emission import Emission
 from ptqc.codegen.tvm.emitters import real
 from ptqc.codegen.tvm.families import Built, Declined, planes, pointwise, pool, rows
@@ -15,7 +17,7 @@ from ptqc.codegen.tvm.layout import Layout
 from ptqc.codegen.tvm.oracle import compute, standalone
 from ptqc.formats import QuantParams
 from ptqc.integer import add_numbers, mean_factor, multiplier, repeats_inside, softmax_steps, softmax_table
-from ptqc.nodes import integer
+from ptqc.nodes import integer as integer_attribute
 from ptqc.operators import clip_bounds
 from ptqc.reference import Step, codes_of, input_params, output_params, params_of
 
@@ -31,12 +33,19 @@ def add(emission: Emission, step: Step) -> None:
         for pair in (names, operands, parameters):
             pair.reverse()
     numbers = np.array(add_numbers(parameters[0], parameters[1], y), np.float32)
+    if len(names) == len(operands) and {emission.layouts[name] for name in names} == {layout}:
+        emission.add(Addition(emission.isa, numbers), names, step.output, layout)
+        return
     emission.add(pointwise.add(operands, layout, emission.isa, numbers), names, step.output, layout)
 
 
 def mul(emission: Emission, step: Step) -> None:
-    """A product of two tensors of codes."""
+    """A product of two tensors of codes; of two functions of the same codes, as a table of these."""
     a, b, y = input_params(step, 0), input_params(step, 1), output_params(step)
+    (one, left), (other, right) = (_function(emission, name) for name in step.inputs)
+    if one == other:
+        _look_up(emission, one, integer.mul(left, a, right, b, y), step.output)
+        return
     names, operands = _operands(emission, step)
     layout = _of(emission, step, names[0])
     factor = float(multiplier(a, np.asarray(b.scale), y))
@@ -89,12 +98,15 @@ def quantize(emission: Emission, node: ir.Node) -> None:
     _round(emission, node, _quantize)
 
 
-def _quantize(x: Layout, y: Layout, isa: Isa, scale: float, zero_point: int) -> Built:
-    quantized: Built = (planes if planes.takes(x, y, isa) else pointwise).quantize(x, y, isa, scale, zero_point)
-    return quantized
+def _quantize(x: Layout, y: Layout, isa: Isa, scale: float, zero_point: int) -> Built | Draft:
+    if planes.takes(x, y, isa):
+        return Picture(isa, scale, zero_point, x.shape[2] >= isa.widest("uint8"))
+    return pointwise.quantize(x, y, isa, scale, zero_point)
 
 
-def _round(emission: Emission, node: ir.Node, kernel: Callable[[Layout, Layout, Isa, float, int], Built]) -> None:
+def _round(
+    emission: Emission, node: ir.Node, kernel: Callable[[Layout, Layout, Isa, float, int], Built | Draft]
+) -> None:
     """What a QuantizeLinear makes of its float input."""
     params, source = params_of(node), emission.read(node.inputs[0])
     layout = replace(emission.layouts[source], dtype="uint8", outside=False)
@@ -116,7 +128,7 @@ def softmax(emission: Emission, node: ir.Node, output: ir.Node) -> None:
     assert maker is not None
     x, y = params_of(maker), params_of(output)
     layout = emission.layouts[source]
-    axis = integer(node, "axis", -1) % (len(layout.shape) + 1)
+    axis = integer_attribute(node, "axis", -1) % (len(layout.shape) + 1)
     if axis == 0:
         raise Declined("it runs along the batch axis")
     powers, steps = softmax_table(x, layout.shape[axis - 1]), float(softmax_steps(y))
@@ -126,12 +138,23 @@ def softmax(emission: Emission, node: ir.Node, output: ir.Node) -> None:
 
 def table(emission: Emission, node: ir.Node, output: ir.Node) -> None:
     """A function of one tensor between codes; ONNX Runtime itself says what it gives for each code."""
-    source = emission.aligned([str(codes_of(node.inputs[0]))])[0]
+    source, before = _function(emission, str(codes_of(node.inputs[0])))
     maker = node.inputs[0].producer()  # type: ignore[union-attr]
     assert maker is not None
     entries = _table(emission, node, params_of(maker), params_of(output))
-    layout = emission.layouts[source]
-    emission.add(pointwise.table(layout, layout, emission.isa, entries), [source], str(output.outputs[0].name), layout)
+    _look_up(emission, source, entries[before], str(output.outputs[0].name))
+
+
+def _function(emission: Emission, name: str) -> tuple[str, np.ndarray]:
+    """The codes that a value is a function of, and the table; of any other value, itself."""
+    return emission.functions.get(name, (name, np.arange(CODES, dtype=np.uint8)))
+
+
+def _look_up(emission: Emission, source: str, entries: np.ndarray, output: str) -> None:
+    """Codes that are entries[source]."""
+    name = emission.aligned([source])[0]
+    emission.add(Table(emission.isa, entries), [name], output, emission.layouts[name])
+    emission.functions[output] = source, entries
 
 
 def _table(emission: Emission, node: ir.Node, x: QuantParams, y: QuantParams) -> np.ndarray:

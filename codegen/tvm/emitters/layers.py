@@ -1,14 +1,16 @@
 """Convolutions and matrix products, on codes and in float32."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import onnx_ir as ir
 
 from ptqc.codegen.tvm.constants import Arranged, Scaled
+from ptqc.codegen.tvm.drafts import Draft, Layer, Ready
 from ptqc.codegen.tvm.emission import Emission
 from ptqc.codegen.tvm.emitters.sliding import slide
-from ptqc.codegen.tvm.families import Declined, columns, dense, depthwise, matmul
+from ptqc.codegen.tvm.epilogue import Epilogue
+from ptqc.codegen.tvm.families import Built, Declined, columns, dense, depthwise, matmul
 from ptqc.codegen.tvm.layout import Layout
 from ptqc.codegen.tvm.sums import Sums
 from ptqc.codegen.tvm.tiling import Dense
@@ -30,17 +32,35 @@ def integer_conv(emission: Emission, step: Step) -> None:
     bias = _with_zero_point(weights, bias, x.zero_point)
     factor = multiplier(x, scale, y)
     given = emission.layouts[source]
+    kernel: Draft
     if _is_depthwise(weights.shape, window, groups) and columns.takes(window, emission.isa):
         isa = columns.narrowed(emission.isa, window.channels)
         by_column = columns.Columns(window, isa, Sums.of(isa, weights))
-        kernel = columns.integer(given, layout, by_column, weights, bias, factor, y.zero_point)
+        kernel = _layer(columns.integer, by_column, weights, bias, factor, y.zero_point)
     elif _is_depthwise(weights.shape, window, groups):
-        kernel = depthwise.integer(given, layout, window, emission.isa, weights, bias, factor, y.zero_point)
+        built = depthwise.integer(given, layout, window, emission.isa, weights, bias, factor, y.zero_point)
+        kernel = Ready(built)
     else:
         planes = weights.reshape(*weights.shape[:2], *window.kernel)
         loops = Dense(window, len(weights), groups, emission.isa, 1, Sums.of(emission.isa, weights))
-        kernel = dense.integer(given, layout, loops, planes, bias, factor, y.zero_point)
+        kernel = _layer(dense.integer, loops, planes, bias, factor, y.zero_point)
     emission.add(kernel, [source], step.output, layout)
+
+
+def _layer(
+    write: Callable[..., Built],
+    loops: Dense | columns.Columns,
+    weights: np.ndarray,
+    bias: np.ndarray,
+    factor: np.ndarray,
+    zero_point: int,
+) -> Layer:
+    """A layer between codes that may still take in what follows it."""
+
+    def layer(x: Layout, y: Layout, epilogue: Epilogue) -> Built:
+        return write(x, y, loops, weights, bias, factor, zero_point, epilogue)
+
+    return Layer(layer, loops.window.kernel)
 
 
 def integer_product(emission: Emission, step: Step) -> None:
@@ -58,8 +78,11 @@ def integer_product(emission: Emission, step: Step) -> None:
     bias = _with_zero_point(weights, bias, x.zero_point)
     planes = weights.reshape(*weights.shape, 1, 1)
     factor = np.broadcast_to(factor, (len(weights),))
-    kernel = dense.integer(given, layout, loops, planes, bias, factor, 0 if y is None else y.zero_point)
-    emission.add(kernel, [source], step.output, layout)
+    if y is None:
+        emission.add(dense.integer(given, layout, loops, planes, bias, factor, 0), [source], step.output, layout)
+    else:
+        kernel = _layer(dense.integer, loops, planes, bias, factor, y.zero_point)
+        emission.add(kernel, [source], step.output, layout)
 
 
 def conv(emission: Emission, node: ir.Node) -> None:

@@ -6,9 +6,10 @@ import numpy as np
 import onnx_ir as ir
 
 from ptqc.codegen.tvm.constants import Arranged, Order, Scaled, Source
+from ptqc.codegen.tvm.drafts import Joined, Largest, Nearest, Strided
 from ptqc.codegen.tvm.emission import Emission
 from ptqc.codegen.tvm.emitters.sliding import slide
-from ptqc.codegen.tvm.families import Declined, move, pool
+from ptqc.codegen.tvm.families import Declined, move, pointwise
 from ptqc.codegen.tvm.layout import Layout
 from ptqc.codegen.tvm.oracle import compute, standalone
 from ptqc.nodes import input_of, integer, integers, producer, text
@@ -28,7 +29,23 @@ def transpose(emission: Emission, node: ir.Node) -> None:
     axes = integers(node, "perm", [])
     if not axes or axes[0] != BATCH:
         raise Declined("it moves the batch axis")
-    emission.apply(node, lambda x, y: move.transpose(x, y, [axis - 1 for axis in axes[1:]]))
+    order = [axis - 1 for axis in axes[1:]]
+    source = emission.operand(node.inputs[0])
+    given = emission.layouts[source]
+    if [order.index(axis) for axis in given.order] == sorted(order):
+        _rename_axes(emission, node, source)
+        return
+    emission.apply(node, lambda x, y: move.transpose(x, y, order), source)
+
+
+def _rename_axes(emission: Emission, node: ir.Node, source: str) -> None:
+    """Transpose of a value that lies in memory as the plain result does."""
+    given = emission.layouts[source]
+    layout, flat = (
+        Layout(emission.shape(node.outputs[0]), given.dtype, plain=True),
+        Layout((given.elements,), given.dtype),
+    )
+    emission.add(pointwise.copy(flat, flat, emission.isa), [source], str(node.outputs[0].name), layout)
 
 
 def strided(emission: Emission, node: ir.Node) -> None:
@@ -44,7 +61,7 @@ def strided(emission: Emission, node: ir.Node) -> None:
         first[axis], step[axis] = chosen.start, chosen.step
     if first[BATCH] or step[BATCH] != 1:
         raise Declined("it slices the batch axis")
-    emission.apply(node, lambda x, y: move.strided(x, y, first[1:], step[1:]))
+    emission.apply(node, lambda _x, _y: Strided(emission.isa, first[1:], step[1:]))
 
 
 def pad(emission: Emission, node: ir.Node) -> None:
@@ -75,7 +92,7 @@ def gather(emission: Emission, node: ir.Node) -> None:
         emission.apply(node, lambda x, y: move.pick(x, y, axis - 1, int(places)), source)
         return
     maps = [places if i == axis - 1 else np.arange(size) for i, size in enumerate(sizes)]
-    emission.apply(node, lambda x, y: move.nearest(x, y, maps), source)
+    emission.apply(node, lambda _x, _y: Nearest(emission.isa, maps), source)
 
 
 def _look_up(emission: Emission, node: ir.Node) -> None:
@@ -118,7 +135,7 @@ def concat(emission: Emission, node: ir.Node) -> None:
     names = emission.aligned([emission.read(value) for value in node.inputs])
     given = [emission.layouts[name] for name in names]
     layout = Layout(emission.shape(node.outputs[0]), given[0].dtype, plain=given[0].plain)
-    emission.add(move.concat(given, layout, axis - 1, emission.isa), names, str(node.outputs[0].name), layout)
+    emission.add(Joined(emission.isa, axis - 1), names, str(node.outputs[0].name), layout)
 
 
 def split(emission: Emission, node: ir.Node) -> None:
@@ -132,7 +149,7 @@ def split(emission: Emission, node: ir.Node) -> None:
     for value in node.outputs:
         layout = Layout(emission.shape(value), given.dtype, plain=given.plain)
         starts = [start if i == axis - 1 else 0 for i in range(len(given.shape))]
-        emission.add(move.strided(given, layout, starts, [1] * len(starts)), [source], str(value.name), layout)
+        emission.add(Strided(emission.isa, starts, [1] * len(starts)), [source], str(value.name), layout)
         start += layout.shape[axis - 1]
 
 
@@ -149,7 +166,7 @@ def resize(emission: Emission, node: ir.Node) -> None:
     before = emission.shapes[str(emission.read(node.inputs[0]))]
     after = emission.shapes[str(node.outputs[0].name)]
     maps = [_neighbours(emission, node, axis, before, after) for axis in range(1, len(before))]
-    emission.apply(node, lambda x, y: move.nearest(x, y, maps))
+    emission.apply(node, lambda _x, _y: Nearest(emission.isa, maps))
 
 
 def _neighbours(
@@ -172,5 +189,4 @@ def largest(emission: Emission, node: ir.Node) -> None:
     border = LOWEST[emission.layouts[name].dtype]
     source, window = slide(emission, node, name, integers(node, "kernel_shape", []), border)
     layout = Layout(emission.shape(node.outputs[0]), emission.layouts[source].dtype)
-    kernel = pool.largest(emission.layouts[source], layout, window, emission.isa)
-    emission.add(kernel, [source], str(node.outputs[0].name), layout)
+    emission.add(Largest(emission.isa, window), [source], str(node.outputs[0].name), layout)

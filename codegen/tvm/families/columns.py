@@ -13,6 +13,7 @@ from tvm.tirx.script import builder as T  # noqa: N812
 
 from ptqc.codegen.tvm import narrowing
 from ptqc.codegen.tvm.constants import Arranged, Order, Source, Stored
+from ptqc.codegen.tvm.epilogue import NOTHING, Epilogue
 from ptqc.codegen.tvm.families import Built, build
 from ptqc.codegen.tvm.isa import DOT, Isa
 from ptqc.codegen.tvm.kernel import PRODUCTS, fill, pieces, registers, rows, span, vector
@@ -22,8 +23,8 @@ from ptqc.codegen.tvm.sums import Sums
 from ptqc.codegen.tvm.window import Window
 
 PART_BYTES = 16
-# The input, and which sample, row, column and channel of the output begin there.
-Place = tuple[Any, Any, Any, Any, Any]
+# The input, its layout, and which sample, row, column and channel of the output begin there.
+Place = tuple[Any, Layout, Any, Any, Any, Any]
 
 
 @dataclass(frozen=True)
@@ -99,24 +100,34 @@ def narrowed(isa: Isa, channels: int) -> Isa:
 
 
 def integer(
-    x: Layout, y: Layout, loops: Columns, weights: np.ndarray, bias: np.ndarray, factor: np.ndarray, zero_point: int
+    x: Layout,
+    y: Layout,
+    loops: Columns,
+    weights: np.ndarray,
+    bias: np.ndarray,
+    factor: np.ndarray,
+    zero_point: int,
+    epilogue: Epilogue = NOTHING,
 ) -> Built:
-    """Codes times int8 weights (channels, *kernel); bias and factor as in `dense.integer`."""
+    """Codes times int8 weights (channels, *kernel); bias, factor and epilogue as in `dense.integer`."""
     constants: list[Stored] = [
         Arranged(weights.astype(np.int8), loops.weight_order),
         loops.pack_channels(bias.astype(np.int32)),
         loops.pack_channels(factor.astype(np.float32)),
         np.array([zero_point], np.float32),
+        *epilogue.constants(loops.isa),
     ]
-    body = _body(loops, is_fitting=narrowing.fits(weights, bias, factor))
-    return build("depthwise", [x], constants, y, body, 2 * loops.window.products * loops.window.channels)
+    body = _body(loops, x, y, epilogue, is_fitting=narrowing.fits(weights, bias, factor))
+    operations = 2 * loops.window.products * loops.window.channels
+    return build("depthwise", [x, *epilogue.others], constants, y, body, operations)
 
 
-def _body(loops: Columns, *, is_fitting: bool) -> Any:
+def _body(loops: Columns, given: Layout, made: Layout, epilogue: Epilogue, *, is_fitting: bool) -> Any:
     window, pixels, (height, width) = loops.window, loops.pixels, loops.window.output
-    work = window.products * window.channels // PRODUCTS
+    work, beside = window.products * window.channels // PRODUCTS, len(epilogue.others)
 
-    def body(batch: Any, x: Any, w: Any, bias: Any, factor: Any, zero: Any, out: Any) -> None:
+    def body(batch: Any, x: Any, *rest: Any) -> None:
+        others, (w, bias, factor, zero, *numbers, out) = rest[:beside], rest[beside:]
         with (
             rows(batch, height, work) as (sample, row),
             T.serial(-(-width // pixels)) as tile,
@@ -125,11 +136,13 @@ def _body(loops: Columns, *, is_fitting: bool) -> Any:
             column = T.Bind(T.min(tile * pixels, width - pixels))
             channel = T.Bind(T.min(block * loops.wide, loops.starts[-1]))
             totals = _started(loops, bias, block)
-            _accumulate(loops, totals, (x, sample, row, column, channel), w, block)
+            _accumulate(loops, totals, (x, given, sample, row, column, channel), w, block)
             for p in range(pixels):
                 codes = registers(loops.wide, "uint8")
                 _settle(loops, totals[p], (factor, zero), block, codes, is_fitting=is_fitting)
-                place = (row * width + column + p) * window.channels + channel
+                places = [(sample, row, column + p, channel + q * loops.isa.lanes) for q in range(PACKED)]
+                epilogue.apply(loops.isa, codes, places, numbers, others)
+                place = made.at(row, column + p, channel)
                 for start, length in pieces(min(window.channels, loops.wide), loops.wide):
                     T.buffer_store(out, codes[span(start, length)], [sample, span(place + start, length)])
 
@@ -172,13 +185,13 @@ def _add(loops: Columns, total: Any, taps: Any, w: Any, place: tuple[Any, int, i
 
 def _column(loops: Columns, place: Place, left: int, height: int) -> list[Any]:
     """Up to four rows of a column of the input, interleaved: four neighbouring bytes are one channel's taps."""
-    x, sample, row, column, channel = place
+    x, layout, sample, row, column, channel = place
     window = loops.window
     taps = []
     for ky in range(height * DOT, (height + 1) * DOT):
         above = row * window.strides[0] + ky * window.dilations[0]
         beside = column * window.strides[1] + left
-        start = (above * window.size[1] + beside) * window.channels + channel
+        start = layout.at(above, beside, channel)
         missing = ky >= window.kernel[0]
         taps.append(fill(T.uint8(0), loops.wide) if missing else T.Bind(x[sample, span(start, loops.wide)]))
     pairs = [_halves(taps[0], taps[1], "uint8", loops.wide), _halves(taps[2], taps[3], "uint8", loops.wide)]

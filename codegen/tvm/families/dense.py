@@ -6,54 +6,87 @@ as nothing lies between its taps; no window is ever copied. Weights lie in the o
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 from tvm.tirx.script import builder as T  # noqa: N812
 
 from ptqc.codegen.tvm import narrowing
 from ptqc.codegen.tvm.constants import Arranged, Scaled, Stored
+from ptqc.codegen.tvm.epilogue import NOTHING, Epilogue, Place
 from ptqc.codegen.tvm.families import Built, build
 from ptqc.codegen.tvm.kernel import PRODUCTS, fill, pieces, registers, rows, span, vector
 from ptqc.codegen.tvm.layout import Layout
+from ptqc.codegen.tvm.narrowing import PACKED
 from ptqc.codegen.tvm.tiling import Dense
-
-# Weights beyond this stay in a core's second cache from one tile to the next only if panels are the outer loop.
-CACHED_WEIGHTS = 512 * 1024
 
 # By pixel, by vector of the panel.
 Totals = Sequence[Sequence[Any]]
 # Of unit, part of the weight, pixel and vector: input, place in it, weights, place in them.
 Operands = Callable[[Any, int, int, int], tuple[Any, Any, Any, Any]]
-# A local buffer, and where in it the channels of a pixel begin.
-Made = tuple[Any, int]
+
+
+class Accumulated(NamedTuple):
+    """A vector of accumulators. packed: where its channels are among the packed ones; place: in the output."""
+
+    total: Any
+    packed: Any
+    place: Place
+
+
+# Fills a local buffer with what is to be stored of up to PACKED vectors; then numbers, and values that are read.
+Settle = Callable[[Sequence[Accumulated], Any, Sequence[Any], Sequence[Any]], None]
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """Loops over two layouts, and how sums become elements. others: how many values `settle` reads."""
+
+    loops: Dense
+    x: Layout
+    y: Layout
+    settle: Settle
+    others: int = 0
 
 
 def integer(
-    x: Layout, y: Layout, loops: Dense, weights: np.ndarray, bias: np.ndarray, factor: np.ndarray, zero_point: int
+    x: Layout,
+    y: Layout,
+    loops: Dense,
+    weights: np.ndarray,
+    bias: np.ndarray,
+    factor: np.ndarray,
+    zero_point: int,
+    epilogue: Epilogue = NOTHING,
 ) -> Built:
     """Codes x times int8 weights; y is codes, or real values when it is float32.
 
     bias: int32 (outputs), with the input's zero point already in it. factor: float32 (outputs), s_x · s_w / s_y or
-    s_x · s_w.
+    s_x · s_w. epilogue: of codes.
     """
+    loops = replace(loops, is_framed=any(value.frame is not None for value in (x, y, *epilogue.others)))
+    isa, fitting = loops.isa, narrowing.fits(weights, bias, factor)
     constants: list[Stored] = [
         Arranged(weights.astype(np.int8), loops.order),
         loops.pack_channels(bias.astype(np.int32)),
         loops.pack_channels(factor.astype(np.float32)),
         np.array([zero_point], np.float32),
+        *epilogue.constants(isa),
     ]
-    lanes, fitting = loops.isa.lanes, narrowing.fits(weights, bias, factor)
 
-    def settle(totals: Sequence[Any], channels: Sequence[Any], out: Any, factors: Any, zero: Any) -> None:
-        scales = [factors[span(channel, lanes)] for channel in channels]
-        values = [T.Cast(vector("float32", lanes), t) * s for t, s in zip(totals, scales, strict=True)]
+    def settle(sums: Sequence[Accumulated], made: Any, numbers: Sequence[Any], others: Sequence[Any]) -> None:
+        factors, zero, *rest = numbers
+        kind = vector("float32", isa.lanes)
+        values = [T.Cast(kind, found.total) * factors[span(found.packed, isa.lanes)] for found in sums]
         if y.dtype == "float32":
-            _keep(values, lanes, out)
-        else:
-            narrowing.narrow(loops.isa, values, zero[0], out, fitting=fitting)
+            _keep(values, isa.lanes, made)
+            return
+        places = [found.place for found in sums]
+        epilogue.settle(isa, values, zero[0], made, places, rest, others, fitting=fitting)
 
-    return build("dense", [x], constants, y, _body(loops, y, settle), 2 * loops.products)
+    kernel = Kernel(loops, x, y, settle, len(epilogue.others))
+    return build("dense", [x, *epilogue.others], constants, y, _body(kernel), 2 * loops.products)
 
 
 def real(x: Layout, y: Layout, loops: Dense, weights: np.ndarray | Scaled, bias: np.ndarray) -> Built:
@@ -61,44 +94,39 @@ def real(x: Layout, y: Layout, loops: Dense, weights: np.ndarray | Scaled, bias:
     ready = weights if isinstance(weights, Scaled) else loops.order(weights.astype(np.float32))
     constants = [ready, loops.pack_channels(bias.astype(np.float32))]
 
-    def settle(totals: Sequence[Any], _channels: Sequence[Any], out: Any) -> None:
-        _keep(totals, loops.isa.lanes, out)
+    def settle(sums: Sequence[Accumulated], made: Any, _numbers: Sequence[Any], _others: Sequence[Any]) -> None:
+        _keep([found.total for found in sums], loops.isa.lanes, made)
 
-    return build("dense_float", [x], constants, y, _body(loops, y, settle), 2 * loops.products)
+    return build("dense_float", [x], constants, y, _body(Kernel(loops, x, y, settle)), 2 * loops.products)
 
 
-def _keep(values: Sequence[Any], lanes: int, out: Any) -> None:
+def _keep(values: Sequence[Any], lanes: int, made: Any) -> None:
     for place, value in enumerate(values):
-        T.buffer_store(out, value, [span(place * lanes, lanes)])
+        T.buffer_store(made, value, [span(place * lanes, lanes)])
 
 
-def _body(loops: Dense, y: Layout, settle: Any) -> Any:
-    height, width = loops.area
-    pixels, panel = loops.blocking
-    tiles, panels = height * -(-width // pixels), loops.groups * loops.panels
-    by_panel = panels * loops.panel_size * loops.width > CACHED_WEIGHTS and panels > 1
-    outer, inner = (panels, tiles) if by_panel else (tiles, panels)
+def _body(kernel: Kernel) -> Any:
+    loops, others = kernel.loops, kernel.others
+    width, pixels = loops.area[1], loops.blocking[0]
+    tiles, panels = loops.tiles, loops.groups * loops.panels
+    across = tiles // loops.area[0]
+    outer, inner = (panels, tiles) if loops.is_by_panel else (tiles, panels)
 
-    def body(batch: Any, x: Any, w: Any, bias: Any, *rest: Any) -> None:
-        *numbers, out = rest
+    def body(batch: Any, x: Any, *rest: Any) -> None:
+        beside, (w, bias, *numbers, out) = rest[:others], rest[others:]
         with rows(batch, outer, loops.products // PRODUCTS) as (sample, first), T.serial(inner) as second:
-            tile, group_panel = (second, first) if by_panel else (first, second)
-            row = tile // (tiles // height)
-            column = T.Bind(T.min(tile % (tiles // height) * pixels, width - pixels))
-            group = group_panel // loops.panels
-            totals = _accumulate(loops, x, w, bias, sample, (row, column), group, group_panel)
-            made = _settled(loops, totals, group_panel * panel * loops.isa.lanes, y.dtype, settle, numbers)
-            inside = group_panel % loops.panels * panel * loops.isa.lanes
-            place = (row * width + column) * loops.outputs + group * loops.group_outputs + inside
-            _store(loops, made, out, sample, place, group_panel % loops.panels)
+            tile, group_panel = (second, first) if loops.is_by_panel else (first, second)
+            pixel = tile // across, T.Bind(T.min(tile % across * pixels, width - pixels))
+            totals = _accumulate(kernel, (x, w, bias), (sample, *pixel), group_panel)
+            sums = _placed(loops, totals, sample, pixel, group_panel)
+            _store(kernel, sums, out, group_panel % loops.panels, numbers, beside)
 
     return body
 
 
-def _accumulate(
-    loops: Dense, x: Any, w: Any, bias: Any, sample: Any, pixel: tuple[Any, Any], group: Any, group_panel: Any
-) -> Totals:
-    """Sums of a tile and a panel."""
+def _accumulate(kernel: Kernel, buffers: tuple[Any, Any, Any], pixel: tuple[Any, Any, Any], group_panel: Any) -> Totals:
+    """Sums of a tile and a panel. buffers: input, weights, bias. pixel: sample, row and column of the first one."""
+    loops, (x, w, bias), sample = kernel.loops, buffers, pixel[0]
     lanes, (pixels, panel) = loops.isa.lanes, loops.blocking
     dtype, at = "int32" if loops.width == 1 else "float32", span(0, lanes)
     totals = [[registers(lanes, dtype) for _ in range(panel)] for _ in range(pixels)]
@@ -106,17 +134,18 @@ def _accumulate(
         for j, total in enumerate(row):
             T.buffer_store(total, bias[span((group_panel * panel + j) * lanes, lanes)], [at])
     window, (run_rows, run_columns, _) = loops.window, loops.runs
-    step = window.strides[1] if not (window.is_pointwise and loops.groups == 1) else 1
+    step, pitch = window.strides[1] if not loops.is_flat else 1, kernel.x.plane[0]
+    group = group_panel // loops.panels
     with T.serial(run_rows) as ky, T.serial(run_columns) as kx, T.serial(loops.links[0]) as link:
-        above = pixel[0] * window.strides[0] + ky * window.dilations[0]
-        left = pixel[1] * step + kx * window.dilations[1]
-        start = (above * window.size[1] + left) * window.channels + group * loops.group_inputs
+        above = pixel[1] * window.strides[0] + ky * window.dilations[0]
+        left = pixel[2] * step + kx * window.dilations[1]
+        start = kernel.x.at(above, left, group * loops.group_inputs)
         run = ky * run_columns + kx
 
         def operands(k: Any, part: int, p: int, j: int) -> tuple[Any, Any, Any, Any]:
             taps = (run * loops.depth + k) * loops.sums.parts + part
             weight = group_panel * loops.panel_size + (taps * panel + j) * lanes * loops.unit
-            return x, (sample, start + k * loops.unit + p * step * window.channels), w, weight
+            return x, (sample, start + k * loops.unit + p * step * pitch), w, weight
 
         (_chain if loops.sums.chain > 1 else _units)(loops, totals, link * loops.links[1], operands)
     return [[total[at] for total in row] for row in totals]
@@ -156,36 +185,54 @@ def _product(loops: Dense, total: Any, x: Any, place: tuple[Any, Any], w: Any, w
     return total + fill(x[place[0], place[1]], loops.isa.lanes) * w[span(weight, loops.isa.lanes)]
 
 
-def _settled(loops: Dense, totals: Totals, channel: Any, dtype: str, settle: Any, numbers: Sequence[Any]) -> list[Made]:
-    """What is to be stored of each pixel of a tile. As many pixels are settled at once as fill a vector of codes."""
-    lanes, (pixels, panel) = loops.isa.lanes, loops.blocking
-    channels, together = [channel + j * lanes for j in range(panel)], max(1, narrowing.PACKED // panel)
-    found: list[Made] = []
-    for start in range(0, pixels, together):
-        group = totals[start : start + together]
-        made = registers(narrowing.PACKED * lanes, dtype)
-        settle([total for row in group for total in row], channels * len(group), made, *numbers)
-        found += [(made, place * panel * lanes) for place in range(len(group))]
-    return found
+def _placed(loops: Dense, totals: Totals, sample: Any, pixel: tuple[Any, Any], group_panel: Any) -> list[Accumulated]:
+    """Vectors of a tile, pixel by pixel, with where they belong."""
+    lanes, panel = loops.isa.lanes, loops.blocking[1]
+    group, inside = group_panel // loops.panels, group_panel % loops.panels * panel * lanes
+    return [
+        Accumulated(
+            total,
+            (group_panel * panel + j) * lanes,
+            (sample, pixel[0], pixel[1] + p, group * loops.group_outputs + inside + j * lanes),
+        )
+        for p, row in enumerate(totals)
+        for j, total in enumerate(row)
+    ]
 
 
-def _store(loops: Dense, made: Sequence[Made], out: Any, sample: Any, place: Any, panel: Any) -> None:
-    """Store a tile; of the last panel only the channels that exist."""
-    whole = loops.blocking[1] * loops.isa.lanes
+def _store(
+    kernel: Kernel, sums: Sequence[Accumulated], out: Any, panel: Any, numbers: Sequence[Any], others: Sequence[Any]
+) -> None:
+    """Settle and store a tile; of the last panel only the channels that exist."""
+    loops = kernel.loops
+    lanes, whole = loops.isa.lanes, loops.blocking[1] * loops.isa.lanes
+    buffers = []
+    for start in range(0, len(sums), PACKED):
+        made = registers(PACKED * lanes, kernel.y.dtype)
+        kernel.settle(sums[start : start + PACKED], made, numbers, others)
+        buffers.append(made)
     rest = loops.group_outputs - (loops.panels - 1) * whole
     if loops.panels == 1 or rest == whole:
-        _store_channels(loops, made, out, sample, place, rest)
+        _store_channels(kernel, sums, buffers, out, rest)
         return
     with T.If(panel == loops.panels - 1):
         with T.Then():
-            _store_channels(loops, made, out, sample, place, rest)
+            _store_channels(kernel, sums, buffers, out, rest)
         with T.Else():
-            _store_channels(loops, made, out, sample, place, whole)
+            _store_channels(kernel, sums, buffers, out, whole)
 
 
-def _store_channels(loops: Dense, made: Sequence[Made], out: Any, sample: Any, place: Any, count: int) -> None:
-    """Store the first channels of every pixel of a tile."""
-    for p, (buffer, first) in enumerate(made):
-        for start, length in pieces(count, loops.isa.widest(str(out.dtype))):
-            value = buffer[span(first + start, length)]
-            T.buffer_store(out, value, [sample, span(place + p * loops.outputs + start, length)])
+def _store_channels(kernel: Kernel, sums: Sequence[Accumulated], buffers: Sequence[Any], out: Any, count: int) -> None:
+    """Store the first channels of every pixel of a tile, which may begin in one buffer and end in the next."""
+    lanes, panel = kernel.loops.isa.lanes, kernel.loops.blocking[1]
+    size, widest = PACKED * lanes, kernel.loops.isa.widest(kernel.y.dtype)
+    for first in range(0, len(sums), panel):
+        sample, *place = sums[first].place
+        target, done = kernel.y.at(*place), 0
+        while done < count:
+            buffer, start = divmod(first * lanes + done, size)
+            run = min(count - done, size - start)
+            for offset, length in pieces(run, widest):
+                value = buffers[buffer][span(start + offset, length)]
+                T.buffer_store(out, value, [sample, span(target + done + offset, length)])
+            done += run

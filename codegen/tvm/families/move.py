@@ -1,6 +1,7 @@
 """Operators that only move elements: padding, slices, transposes, reshapes, concatenation, resizing to neighbours."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -49,7 +50,7 @@ def _pad_plane(x: Layout, y: Layout, top: int, left: int, isa: Isa) -> Any:
             with T.If(T.And(row >= top, row < top + x.shape[1])):
                 with T.Then():
                     Run(out, sample, start, first).fill(filler[0], isa)
-                    Run(out, sample, start + first, inner).copy_from(given, (row - top) * inner, isa)
+                    _copy_row(x, given, row - top, Run(out, sample, start + first, channels), channels, isa)
                     Run(out, sample, start + first + inner, last).fill(filler[0], isa)
                 with T.Else():
                     Run(out, sample, start, width * channels).fill(filler[0], isa)
@@ -57,13 +58,51 @@ def _pad_plane(x: Layout, y: Layout, top: int, left: int, isa: Isa) -> Any:
     return body
 
 
+def _copy_row(x: Layout, given: Any, row: Any, pixel: Run, pitch: int, isa: Isa) -> None:
+    """Copy a row of a plane to where its first pixel goes; pitch: from there to the next one."""
+    channels, columns = x.shape[0], x.shape[2]
+    if channels == x.plane[0] == pitch:
+        replace(pixel, length=columns * channels).copy_from(given, x.at(row, 0, 0), isa)
+        return
+    with T.serial(columns) as column:
+        replace(pixel, start=pixel.start + column * pitch).copy_from(given, x.at(row, column, 0), isa)
+
+
+def border(x: Layout, y: Layout, value: float, isa: Isa) -> Built:
+    """What lies around x in y; x itself is there already."""
+    assert x.frame is not None
+    channels, height, width = y.shape
+    _, top, left = x.frame.at
+    first, inner = left * channels, x.shape[2] * channels
+    last = width * channels - inner - first
+
+    def body(batch: Any, filler: Any, out: Any) -> None:
+        with rows(batch, height, height * (first + last)) as (sample, row):
+            start = row * (width * channels)
+            with T.If(T.And(row >= top, row < top + x.shape[1])):
+                with T.Then():
+                    Run(out, sample, start, first).fill(filler[0], isa)
+                    Run(out, sample, start + first + inner, last).fill(filler[0], isa)
+                with T.Else():
+                    Run(out, sample, start, width * channels).fill(filler[0], isa)
+
+    return build("border", [], [np.array([value], y.dtype)], y, body)
+
+
 def remap(family: str, x: Layout, y: Layout, source: Callable[[Place], Place]) -> Built:
     """y at a place is x at source(place)."""
     return _moved(family, x, y, [], lambda place: (source(place), None))
 
 
-def strided(x: Layout, y: Layout, starts: Sequence[int], steps: Sequence[int]) -> Built:
+def strided(x: Layout, y: Layout, starts: Sequence[int], steps: Sequence[int], isa: Isa) -> Built:
     """Every `steps`-th element from `starts` on, along each axis."""
+    if x.order == y.order == CHANNELS_LAST and steps[0] == 1:
+
+        def source(row: Any, column: Any, _tables: Sequence[Any]) -> Any:
+            return x.at(row * steps[1] + starts[1], column * steps[2] + starts[2], starts[0])
+
+        is_whole = steps[2] == 1 and x.plane[0] == y.plane[0] == y.shape[0]
+        return build("slice", [x], [], y, _pixels(y, source, isa, y.shape[2] if is_whole else 1))
     return remap("slice", x, y, lambda place: [b + i * s for i, b, s in zip(place, starts, steps, strict=True)])
 
 
@@ -101,8 +140,28 @@ def depth_to_space(x: Layout, y: Layout, block: int, *, columns_first: bool) -> 
     return remap("depth_to_space", x, y, source)
 
 
-def nearest(x: Layout, y: Layout, maps: Sequence[np.ndarray]) -> Built:
+def _pixels(y: Layout, source: Callable[[Any, Any, Sequence[Any]], Any], isa: Isa, together: int = 1) -> Any:
+    """Pixel by pixel; source(row, column, tables): where the channels of a pixel of y begin in the input.
+
+    together: neighbours of a row that are neighbours in the input too.
+    """
+
+    def body(batch: Any, given: Any, *rest: Any) -> None:
+        *tables, out = rest
+        with rows(batch, y.shape[1], y.elements) as (sample, row), T.serial(y.shape[2] // together) as index:
+            column = index * together
+            start = T.Bind(source(row, column, tables))
+            Run(out, sample, y.at(row, column, 0), y.shape[0] * together).copy_from(given, start, isa)
+
+    return body
+
+
+def nearest(x: Layout, y: Layout, maps: Sequence[np.ndarray], isa: Isa) -> Built:
     """Along each axis, element maps[axis][i] of x for element i of y."""
+    places = [found.astype(np.int32) for found in maps]
+    if x.order == y.order == CHANNELS_LAST and np.array_equal(places[0], np.arange(x.shape[0])):
+        moved = _pixels(y, lambda row, column, tables: x.at(tables[0][row], tables[1][column], 0), isa)
+        return build("nearest", [x], places[1:], y, moved)
 
     def body(batch: Any, source: Any, *rest: Any) -> None:
         *tables, out = rest
@@ -110,7 +169,7 @@ def nearest(x: Layout, y: Layout, maps: Sequence[np.ndarray]) -> Built:
             taken = [table[i] for table, i in zip(tables, place, strict=True)]
             T.buffer_store(out, source[sample, x.offset(taken)], [sample, y.offset(place)])
 
-    return build("nearest", [x], [m.astype(np.int32) for m in maps], y, body)
+    return build("nearest", [x], places, y, body)
 
 
 def look_up(places: Layout, y: Layout, table: Stored, count: int) -> Built:
@@ -127,8 +186,13 @@ def look_up(places: Layout, y: Layout, table: Stored, count: int) -> Built:
     return build("look_up", [places], [table], y, body)
 
 
-def concat(inputs: Sequence[Layout], y: Layout, axis: int, isa: Isa) -> Built:
-    """One after the other along an axis. Whatever is faster in memory moves with it as one run."""
+def concat(inputs: Sequence[Layout], y: Layout, axis: int, isa: Isa, placed: Collection[int] = frozenset()) -> Built:
+    """One after the other along an axis. Whatever is faster in memory moves with it as one run.
+
+    placed: inputs that lie in y already.
+    """
+    if any(value.frame is not None for value in (*inputs, y)):
+        return _concat_pixels(inputs, y, isa, placed)
     slower = y.order[: y.order.index(axis)]
     count = prod(y.shape[other] for other in slower)
 
@@ -142,6 +206,22 @@ def concat(inputs: Sequence[Layout], y: Layout, axis: int, isa: Isa) -> Built:
                 start = start + length
 
     return build("concat", inputs, [], y, body)
+
+
+def _concat_pixels(inputs: Sequence[Layout], y: Layout, isa: Isa, placed: Collection[int]) -> Built:
+    """Channels one after the other, pixel by pixel, where values lie in larger planes."""
+    starts = [sum(x.shape[0] for x in inputs[:index]) for index in range(len(inputs))]
+    moved = [(x, start) for index, (x, start) in enumerate(zip(inputs, starts, strict=True)) if index not in placed]
+
+    def body(batch: Any, *buffers: Any) -> None:
+        *given, out = buffers
+        work = y.elements if moved else 0
+        with rows(batch, y.shape[1], work) as (sample, row):
+            for (x, start), buffer in zip(moved, given, strict=True):
+                pixel = Run(out, sample, y.at(row, 0, start), x.shape[0])
+                _copy_row(x, buffer, row, pixel, y.plane[0], isa)
+
+    return build("concat", [x for x, _ in moved], [], y, body)
 
 
 def _moved(

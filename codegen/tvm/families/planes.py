@@ -23,20 +23,21 @@ def takes(x: Layout, y: Layout, isa: Isa) -> bool:
 def quantize(x: Layout, y: Layout, isa: Isa, scale: float, zero_point: int) -> Built:
     """Codes of real values; see `takes`."""
     channels, step = x.shape[0], isa.widest("uint8")
-    pixels = x.elements // channels
+    height, width = (x.shape[1], x.shape[2]) if y.frame is not None else (1, x.elements // channels)
+    blocks = -(-width // step)
 
     def body(batch: Any, given: Any, numbers: Any, out: Any) -> None:
-        with rows(batch, -(-pixels // step), x.elements) as (sample, block):
-            start = T.Bind(T.min(block * step, pixels - step))
+        with rows(batch, height * blocks, x.elements) as (sample, block):
+            row, start = block // blocks, T.Bind(T.min(block % blocks * step, width - step))
             planes = []
             for channel in range(channels):
-                place = channel * pixels + start
+                place = (channel * height + row) * width + start
                 values = [_steps(given, sample, place + i * isa.lanes, numbers, isa) for i in range(narrowing.PACKED)]
                 codes = registers(step, "uint8")
                 narrowing.narrow(isa, values, numbers[1], codes, fitting=False)
                 planes.append(codes[span(0, step)])
             for part in range(channels):
-                place = start * channels + part * step
+                place = y.at(row, start, 0) + part * step
                 T.buffer_store(out, _interleaved(planes, part, step), [sample, span(place, step)])
 
     return build("quantize", [x], [np.array([scale, zero_point], np.float32)], y, body)

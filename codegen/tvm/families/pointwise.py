@@ -28,7 +28,10 @@ def pointwise(
     """value(lanes, constant buffers, *elements) gives the output element (or vector)."""
     inputs = [x for x in operands if isinstance(x, Layout)]
     arrays = [x for x in operands if not isinstance(x, Layout)]
-    same = all(x.shape == y.shape and x.order == y.order and not x.outside for x in (*inputs, y))
+    alike = (x.shape == y.shape and x.order == y.order for x in inputs)
+    values = (*inputs, y)
+    same = all(alike) and not any(x.frame is not None for x in values)
+    same &= y.elements >= isa.lanes or not any(x.outside for x in values)
     body = _flat(inputs, y, isa, value) if same and not arrays else _by_element(operands, y, value)
     return build(family, inputs, [*arrays, *constants], y, body)
 
@@ -47,13 +50,13 @@ def with_array(family: str, x: Layout, y: Layout, array: np.ndarray, value: Call
 
 
 def _flat(inputs: Sequence[Layout], y: Layout, isa: Isa, value: Value) -> Any:
-    blocks = -(-y.elements // isa.lanes)
+    blocks, last = -(-y.elements // isa.lanes), max(0, y.elements - isa.lanes)
     chunk = max(1, blocks // 16)
 
     def body(batch: Any, *buffers: Any) -> None:
         *given, out = buffers
         with rows(batch, -(-blocks // chunk), y.elements) as (sample, part), T.serial(chunk) as index:
-            place = span(T.Bind(T.min(part * chunk + index, blocks - 1) * isa.lanes), isa.lanes)
+            place = span(T.Bind(T.min((part * chunk + index) * isa.lanes, last)), isa.lanes)
             found = [T.Bind(x[sample, place]) for x in given[: len(inputs)]]
             T.buffer_store(out, value(isa.lanes, given[len(inputs) :], *found), [sample, place])
 
@@ -91,10 +94,8 @@ def add(operands: Sequence[Operand], y: Layout, isa: Isa, numbers: Reals) -> Bui
     """Codes of a sum a + b; numbers: ratio of a, ratio of b, and what both leave (`ptqc.integer.add`)."""
 
     def value(lanes: int, constants: Sequence[Any], left: Any, right: Any) -> Any:
-        ratio_a, ratio_b, rest = (fill(constants[0][i], lanes) for i in range(3))
-        in_c = isa.kind == "c"
-        inner = mathematics.fma(_real(right, lanes), ratio_b, rest, lanes, in_c=in_c)
-        total = mathematics.fma(_real(left, lanes), ratio_a, inner, lanes, in_c=in_c)
+        operands = _real(left, lanes), _real(right, lanes)
+        total = mathematics.weighted(constants[0], *operands, lanes, in_c=isa.kind == "c")
         return to_codes(T.nearbyint(total), lanes)
 
     return pointwise("add", operands, [numbers], y, isa, value)

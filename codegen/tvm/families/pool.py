@@ -14,8 +14,8 @@ from ptqc.codegen.tvm.window import Window
 
 def largest(x: Layout, y: Layout, window: Window, isa: Isa) -> Built:
     """The largest element of each window of a padded input (codes or real values)."""
-    lanes = min(isa.lanes, window.channels)
-    body = _windows(window, lanes, lambda a, b: T.max(a, b), lambda value, _pixel: value)
+    lanes = min(isa.widest(x.dtype), 1 << (window.channels.bit_length() - 1))
+    body = _windows(x, y, window, lanes, lambda a, b: T.max(a, b), lambda value, _pixel: value)
     return build("largest", [x], [], y, body)
 
 
@@ -26,7 +26,7 @@ def average(x: Layout, y: Layout, window: Window, isa: Isa, counts: np.ndarray) 
     def settle(total: Any, pixel: Any, numbers: Any) -> Any:
         return total / fill(numbers[pixel], lanes)
 
-    body = _windows(window, lanes, lambda a, b: a + b, settle)
+    body = _windows(x, y, window, lanes, lambda a, b: a + b, settle)
     return build("average", [x], [counts.astype(np.float32)], y, body)
 
 
@@ -71,7 +71,7 @@ def _mean(x: Layout, lanes: int, wide: str, settle: Any) -> Any:
     return body
 
 
-def _windows(window: Window, lanes: int, combine: Any, settle: Any) -> Any:
+def _windows(x: Layout, y: Layout, window: Window, lanes: int, combine: Any, settle: Any) -> Any:
     """Combine the elements of each window, row by row; settle(combined, pixel, *constants) is stored."""
     height, width = window.output
     blocks = -(-window.channels // lanes)
@@ -86,10 +86,9 @@ def _windows(window: Window, lanes: int, combine: Any, settle: Any) -> Any:
                 for kx in range(window.kernel[1]):
                     above = row * window.strides[0] + ky * window.dilations[0]
                     left = column * window.strides[1] + kx * window.dilations[1]
-                    place = (above * window.size[1] + left) * window.channels + channel
-                    found = source[sample, span(place, lanes)]
+                    found = source[sample, span(x.at(above, left, channel), lanes)]
                     value = T.Bind(found if value is None else combine(value, found))
-            place = (row * width + column) * window.channels + channel
-            T.buffer_store(out, settle(value, row * width + column, *numbers), [sample, span(place, lanes)])
+            place = span(y.at(row, column, channel), lanes)
+            T.buffer_store(out, settle(value, row * width + column, *numbers), [sample, place])
 
     return body

@@ -13,11 +13,11 @@ from ptqc.codegen.tvm.layout import Layout
 from ptqc.codegen.tvm.program import Program, Step
 
 
-def present() -> list[Isa]:
-    """Vector instruction sets of this processor."""
+def present(*more: Isa) -> list[Isa]:
+    """Of AVX2, AVX-512 VNNI and these, the instruction sets of this processor."""
     system = Path("/proc/cpuinfo")
     flags = set(system.read_text().split()) if system.is_file() else set()
-    return [known for known in (isa.AVX2, isa.AVX512_VNNI) if flags.issuperset(known.features)]
+    return [known for known in (isa.AVX2, isa.AVX512_VNNI, *more) if flags.issuperset(known.features)]
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,12 @@ pytest.importorskip("tvm.tirx", reason="the cpu target needs Apache TVM")
 from networks import FEEDS, residual
 from tvm.tirx.script import builder
 
-from ptqc.codegen.tvm import memory, target, worker
+from ptqc.codegen.tvm import fusion, memory, narrowing, target, worker
 from ptqc.codegen.tvm.constants import Order
 from ptqc.codegen.tvm.emission import Emission
 from ptqc.codegen.tvm.emitters import codes, layers
-from ptqc.codegen.tvm.families import depthwise, pool
+from ptqc.codegen.tvm.epilogue import Sum
+from ptqc.codegen.tvm.families import depthwise, move, pool
 from ptqc.codegen.tvm.isa import Isa
 from ptqc.codegen.tvm.tiling import Dense
 from ptqc.codegen.tvm.window import Window
@@ -45,6 +47,26 @@ def taps_reversed(right: Any) -> Any:
     return order
 
 
+def one_column_off(right: Any) -> Any:
+    """What is padded on both sides lies at its left edge."""
+
+    def frame(step: Any, index: int, layouts: Any) -> Any:
+        made = right(step, index, layouts)
+        if made is None or not made.at[2]:
+            return made
+        return replace(made, at=(made.at[0], made.at[1], made.at[2] - 1))
+
+    return frame
+
+
+def next_pixel(right: Any) -> Any:
+    def add(self: Any, isa: Any, own: Any, made: Any, places: Any, *rest: Any) -> None:
+        moved = [(sample, row, column + 1, channel) for sample, row, column, channel in places]
+        right(self, isa, own, made, moved, *rest)
+
+    return add
+
+
 FAULTS: dict[str, tuple[Any, str, Changed]] = {
     "zero point off by one": (layers, "_with_zero_point", lambda right: lambda w, b, z: right(w, b, z + 1)),
     "bias dropped": (layers, "_with_zero_point", lambda right: lambda w, _b, z: right(w, None, z)),
@@ -64,6 +86,10 @@ FAULTS: dict[str, tuple[Any, str, Changed]] = {
     ),
     "mean of too few": (pool, "mean_codes", lambda right: lambda x, y, i, z, f: right(x, y, i, z, f * 1.1)),
     "taps reversed": (depthwise, "_order", taps_reversed),
+    "placed one column off": (fusion, "_frame", one_column_off),
+    "border not written": (move, "border", lambda right: lambda x, y, _value, isa: right(x, y, 255, isa)),
+    "sum before rounding": (narrowing, "rounded", lambda _right: lambda _isa, value, zero: value + zero),
+    "other operand of a sum from the next pixel": (Sum, "add", next_pixel),
     "not saturated": (Isa, "saturate_codes", without_clipping),
 }
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("tvm.tirx", reason="the cpu target needs Apache TVM")
 
-from ptqc.codegen.tvm.layout import SLACK, Layout
+from ptqc.codegen.tvm.layout import SLACK, Frame, Layout
 
 LAYOUTS = st.builds(
     Layout,
@@ -17,6 +17,31 @@ LAYOUTS = st.builds(
     st.sampled_from(["uint8", "float32"]),
     st.booleans(),
 )
+
+
+@st.composite
+def framed(draw: st.DrawFn) -> Layout:
+    """A plane inside a larger one."""
+    shape, before, after = (draw(st.tuples(*[st.integers(low, 4)] * 3)) for low in (1, 0, 0))
+    size = tuple(b + s + a for b, s, a in zip(before, shape, after, strict=True))
+    return Layout(shape, "uint8", frame=Frame((size[0], size[1], size[2]), before))
+
+
+@given(framed())
+def test_a_framed_value_lies_in_the_memory_of_the_whole(layout: Layout) -> None:
+    assert layout.frame is not None
+    values = np.arange(1, layout.elements + 1).reshape(1, *layout.shape).astype("uint8")
+    memory = layout.to_memory(values)
+    whole = Layout(layout.frame.size, "uint8")
+    assert memory.shape[1] == whole.stride
+    assert np.count_nonzero(memory) == layout.elements
+    places = tuple(slice(at, at + size) for at, size in zip(layout.frame.at, layout.shape, strict=True))
+    np.testing.assert_array_equal(whole.from_memory(memory)[0][places], values[0])
+    np.testing.assert_array_equal(layout.from_memory(memory), values)
+    for channel, row, column in product(*map(range, layout.shape)):
+        offset = layout.offset((channel, row, column))
+        assert offset == layout.at(row, column, channel)
+        assert memory[0, offset] == values[0, channel, row, column]
 
 
 @given(LAYOUTS, st.integers(1, 3))

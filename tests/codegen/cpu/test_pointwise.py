@@ -1,6 +1,7 @@
 """Operators on codes give the reference's integers for all codes; functions in float32 are close to float64."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,10 +9,13 @@ import pytest
 pytest.importorskip("tvm.tirx", reason="the cpu target needs Apache TVM")
 
 from building import Case, present, run
+from tvm.tirx.script import builder as T  # noqa: N812
 
 from ptqc import integer
-from ptqc.codegen.tvm.families import functions, pointwise, pool
+from ptqc.codegen.tvm import isa, lookup
+from ptqc.codegen.tvm.families import build, functions, pointwise, pool
 from ptqc.codegen.tvm.isa import Isa
+from ptqc.codegen.tvm.kernel import span
 from ptqc.codegen.tvm.layout import Layout
 from ptqc.codegen.tvm.window import Window
 from ptqc.formats import UINT8, QuantParams
@@ -62,6 +66,29 @@ def test_rounding_tables_and_limits(chosen: Isa, tmp_path: Path) -> None:
     assert (moved != rounded).any()
     np.testing.assert_array_equal(looked_up[0], entries)
     np.testing.assert_array_equal(limited[0], np.clip(CODES, 17, 200))
+
+
+def looked_up(chosen: Isa, entries: np.ndarray) -> Case:
+    """All codes through a table, a whole vector at a time."""
+    wide, codes = 4 * chosen.lanes, Layout((256,), "uint8")
+
+    def body(_batch: Any, x: Any, table: Any, out: Any) -> None:
+        for start in range(0, 256, wide):
+            vector = T.Bind(x[0, span(start, wide)])
+            T.buffer_store(out, lookup.look_up(chosen, table, vector, wide), [0, span(start, wide)])
+
+    return Case(
+        build("lookup", [codes], [lookup.arranged(chosen, entries)], codes, body), [codes], [CODES[None]], codes
+    )
+
+
+@pytest.mark.parametrize("chosen", present(isa.AVX512_VBMI), ids=lambda chosen: chosen.name)
+def test_tables_of_whole_vectors(chosen: Isa, tmp_path: Path) -> None:
+    tables = [np.random.default_rng(seed).integers(0, 256, 256).astype(np.uint8) for seed in range(2)]
+    sets = [each for each in (chosen, chosen.half) if each is not None]
+    cases = [looked_up(each, entries) for each in sets for entries in tables]
+    for found, entries in zip(run(cases, chosen, tmp_path), tables * len(sets), strict=True):
+        np.testing.assert_array_equal(found[0], entries)
 
 
 @INSTRUCTION_SETS

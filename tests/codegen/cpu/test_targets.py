@@ -85,7 +85,9 @@ def test_the_rest_is_delivered_where_the_target_may_be_missing(cosine: onnx.Mode
 def test_unknown_targets_and_instruction_sets_are_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="target is 'gpu'; known: cpu"):
         TargetOptions(target="gpu")  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="cpu is 'sse'; known: host, portable, avx2, avx512-vnni, aarch64"):
+    with pytest.raises(
+        UsageError, match="cpu is 'sse'; known: host, portable, avx2, avx512-vnni, avx512-vbmi, aarch64"
+    ):
         TargetOptions(cpu="sse")  # type: ignore[arg-type]
     arguments = ["compile", "m.onnx", "-o", str(tmp_path / "out"), "--target", "cpu", "--cpu", "sse"]
     assert main(arguments) == 2

@@ -62,7 +62,9 @@ def _merged(programs: Mapping[str, Program]) -> Program:
         def own(name: str, network: str = network) -> str:
             return f"{network}/{name}"
 
-        steps += [replace(s, inputs=tuple(map(own, s.inputs)), output=own(s.output)) for s in program.steps]
+        for step in program.steps:
+            given, placed = tuple(map(own, step.inputs)), tuple(map(own, step.placed))
+            steps.append(replace(step, inputs=given, output=own(step.output), placed=placed))
         layouts |= {own(name): layout for name, layout in program.layouts.items()}
         inputs += tuple(map(own, program.inputs))
     return Program(tuple(steps), layouts, inputs, tuple(step.output for step in steps))

@@ -1,0 +1,211 @@
+"""Kernels that are not written yet, because what comes after them may become part of them or move their output."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ptqc.codegen.tvm.epilogue import NOTHING, Epilogue, Stage
+from ptqc.codegen.tvm.families import Built, move, planes, pointwise, pool
+from ptqc.codegen.tvm.isa import Isa
+from ptqc.codegen.tvm.layout import Layout
+from ptqc.codegen.tvm.window import Window
+from ptqc.integer import Reals
+
+
+class Draft(ABC):
+    """A kernel to be."""
+
+    @abstractmethod
+    def write(self, inputs: Sequence[Layout], output: Layout) -> Built:
+        """The kernel for its inputs and its output as they lie in the end."""
+
+    def reads_framed(self, _value: Layout) -> bool:
+        """Whether an input may lie like this in a larger plane."""
+        return False
+
+    def makes_framed(self) -> bool:
+        """Whether the output may lie in a larger plane."""
+        return False
+
+
+@dataclass(frozen=True, eq=False)
+class Ready(Draft):
+    """A kernel that stays as it is."""
+
+    built: Built
+
+    def write(self, _inputs: Sequence[Layout], _output: Layout) -> Built:
+        """The kernel."""
+        return self.built
+
+
+@dataclass(frozen=True, eq=False)
+class Layer(Draft):
+    """A convolution or product between codes. layer: writes it between two layouts. kernel: rows and columns."""
+
+    layer: Callable[[Layout, Layout, Epilogue], Built]
+    kernel: tuple[int, int]
+    epilogue: Epilogue = NOTHING
+
+    def then(self, stage: Stage) -> "Layer":
+        """With one more stage behind it."""
+        return replace(self, epilogue=self.epilogue.then(stage))
+
+    def write(self, inputs: Sequence[Layout], output: Layout) -> Built:
+        """The kernel; what its stages read follows the layer's own input."""
+        return self.layer(inputs[0], output, self.epilogue.reading(inputs[1:]))
+
+    def reads_framed(self, value: Layout) -> bool:
+        """A row of the window is one run of bytes, so it must not be cut by other channels."""
+        return value.frame is None or self.kernel[1] == 1 or value.frame.size[0] == value.shape[0]
+
+    def makes_framed(self) -> bool:
+        """Yes."""
+        return True
+
+
+@dataclass(frozen=True, eq=False)
+class Table(Draft):
+    """A function of codes."""
+
+    isa: Isa
+    entries: np.ndarray
+
+    def write(self, inputs: Sequence[Layout], output: Layout) -> Built:
+        """The kernel."""
+        return pointwise.table(inputs[0], output, self.isa, self.entries)
+
+
+@dataclass(frozen=True, eq=False)
+class Addition(Draft):
+    """A sum of two values of codes of one shape; numbers: as in `ptqc.integer.add`."""
+
+    isa: Isa
+    numbers: Reals
+
+    def write(self, inputs: Sequence[Layout], output: Layout) -> Built:
+        """The kernel."""
+        return pointwise.add(inputs, output, self.isa, self.numbers)
+
+
+@dataclass(frozen=True, eq=False)
+class Border(Draft):
+    """A plane with a border. placed: whether the plane lies in the output already."""
+
+    isa: Isa
+    top: int
+    left: int
+    value: float
+    placed: bool = False
+
+    def write(self, inputs: Sequence[Layout], output: Layout) -> Built:
+        """The kernel."""
+        if self.placed:
+            return move.border(inputs[0], output, self.value, self.isa)
+        return move.pad(inputs[0], output, (0, self.top, self.left), self.value, self.isa)
+
+    def reads_framed(self, _value: Layout) -> bool:
+        """Yes."""
+        return True
+
+
+@dataclass(frozen=True, eq=False)
+class Joined(Draft):
+    """Values one after the other along an axis. placed: which of them lie in the output already."""
+
+    isa: Isa
+    axis: int
+    placed: frozenset[int] = frozenset()
+
+    def write(self, inputs: Sequence[Layout], output: Layout) -> Built:
+        """The kernel."""
+        return move.concat(inputs, output, self.axis, self.isa, self.placed)
+
+    def reads_framed(self, _value: Layout) -> bool:
+        """Of channels, which are copied pixel by pixel."""
+        return self.axis == 0
+
+    def makes_framed(self) -> bool:
+        """Of channels."""
+        return self.axis == 0
+
+
+@dataclass(frozen=True, eq=False)
+class Largest(Draft):
+    """A pool."""
+
+    isa: Isa
+    window: Window
+
+    def write(self, inputs: Sequence[Layout], output: Layout) -> Built:
+        """The kernel."""
+        return pool.largest(inputs[0], output, self.window, self.isa)
+
+    def reads_framed(self, _value: Layout) -> bool:
+        """Yes."""
+        return True
+
+    def makes_framed(self) -> bool:
+        """Yes."""
+        return True
+
+
+@dataclass(frozen=True, eq=False)
+class Strided(Draft):
+    """Every so many elements along each axis."""
+
+    isa: Isa
+    starts: Sequence[int]
+    steps: Sequence[int]
+
+    def write(self, inputs: Sequence[Layout], output: Layout) -> Built:
+        """The kernel."""
+        return move.strided(inputs[0], output, self.starts, self.steps, self.isa)
+
+    def reads_framed(self, _value: Layout) -> bool:
+        """Where pixels are copied one by one."""
+        return self.steps[0] == 1
+
+    def makes_framed(self) -> bool:
+        """Where pixels are copied one by one."""
+        return self.steps[0] == 1
+
+
+@dataclass(frozen=True, eq=False)
+class Nearest(Draft):
+    """Elements of the places in a list along each axis."""
+
+    isa: Isa
+    maps: Sequence[np.ndarray]
+
+    def write(self, inputs: Sequence[Layout], output: Layout) -> Built:
+        """The kernel."""
+        return move.nearest(inputs[0], output, self.maps, self.isa)
+
+    def reads_framed(self, _value: Layout) -> bool:
+        """Yes."""
+        return True
+
+    def makes_framed(self) -> bool:
+        """Yes."""
+        return True
+
+
+@dataclass(frozen=True, eq=False)
+class Picture(Draft):
+    """Codes of a picture that comes plane by plane. has_vectors: whether its rows fill whole vectors."""
+
+    isa: Isa
+    scale: float
+    zero_point: int
+    has_vectors: bool
+
+    def write(self, inputs: Sequence[Layout], output: Layout) -> Built:
+        """The kernel."""
+        return planes.quantize(inputs[0], output, self.isa, self.scale, self.zero_point)
+
+    def makes_framed(self) -> bool:
+        """Where it may be written row by row."""
+        return self.has_vectors

@@ -1,0 +1,141 @@
+"""Tables, sums, borders and concatenations become part of layers, which still give ONNX Runtime's integers."""
+
+import re
+from collections import Counter
+from pathlib import Path
+
+import onnx_ir as ir
+import pytest
+
+pytest.importorskip("tvm.tirx", reason="the cpu target needs Apache TVM")
+
+import numpy as np
+from building import present
+from graphs import noise, parse
+from lowering import quantized, samples
+from together import compared, program_of
+
+from ptqc.codegen.tvm import isa, memory
+from ptqc.codegen.tvm.isa import Isa
+from ptqc.codegen.tvm.program import Program
+
+SHAPE = (2, 20, 9, 8)
+HERE = present(isa.AVX512_VBMI)
+SETS = pytest.mark.parametrize("chosen", dict.fromkeys([HERE[0], HERE[-1]]), ids=lambda chosen: chosen.name)
+CONSTANTS = {
+    "w": noise(20, 20, 3, 3, scale=0.08),
+    "v": noise(20, 20, 1, 1, seed=1, scale=0.2),
+    "u": noise(70, 20, 1, 1, seed=2, scale=0.2),
+    "wide": noise(20, 40, 1, 1, seed=3, scale=0.2),
+    "wider": noise(9, 40, 3, 3, seed=4, scale=0.1),
+    "back": noise(20, 70, 1, 1, seed=5, scale=0.1),
+    "taps": noise(20, 1, 3, 3, seed=6, scale=0.4),
+    "more": noise(70, 1, 5, 3, seed=7, scale=0.4),
+    "scales": np.array([1, 1, 2, 1], np.float32),
+    "zero": np.array(0, np.float32),
+    "six": np.array(6, np.float32),
+    "one": np.array([1]),
+    "rows": np.array([2]),
+    "end": np.array([99]),
+}
+BORDER = "<pads = [1, 1, 1, 1]>"
+SILU = "s = Sigmoid(c) m = Mul(c, s)"
+# Operators that must be left, beside layers, the rounded input and the output.
+GRAPHS: dict[str, tuple[str, dict[str, int]]] = {
+    "a function of a layer": (f"c = Conv(x, v) {SILU} y = Conv(m, v)", {}),
+    "a function of a depthwise layer": (
+        f"c = Conv <group = 20, pads = [1, 1, 1, 1]> (x, taps) {SILU} y = Conv(m, v)",
+        {},
+    ),
+    "a function of a function": ("c = Conv(x, v) a = Tanh(c) b = Sigmoid(a) d = Mul(a, b) y = Conv(d, v)", {}),
+    "a function that is read twice": (
+        f"c = Conv(x, v) {SILU} a = Conv(m, v) b = Conv(c, v) d = Add(a, b) y = Conv(d, v)",
+        {"table": 1},
+    ),
+    "a sum of layers": ("a = Conv(x, v) b = Conv(x, u) d = Conv(b, back) e = Add(a, d) y = Conv(e, v)", {}),
+    "a sum with what came before": ("a = Conv(x, v) r = Relu(a) b = Conv(r, v) e = Add(r, b) y = Conv(e, u)", {}),
+    "a sum, the other way around": ("a = Conv(x, v) r = Relu(a) b = Conv(r, v) e = Add(b, r) y = Conv(e, u)", {}),
+    "a sum behind a function": (f"a = Conv(x, v) c = Conv(a, v) {SILU} e = Add(a, m) y = Conv(e, v)", {}),
+    "a function of a sum": ("a = Conv(x, v) b = Conv(a, v) c = Add(a, b) s = Sigmoid(c) y = Conv(s, v)", {}),
+    "two sums": ("a = Conv(x, v) b = Conv(a, v) c = Add(a, b) d = Add(c, a) y = Conv(d, v)", {}),
+    "a value plus itself": ("a = Conv(x, v) b = Add(a, a) y = Conv(b, v)", {"add": 1}),
+    "a sum of wide depthwise layers": (
+        "a = Conv(x, u) b = Conv <group = 70, pads = [2, 1, 2, 1]> (a, more) e = Add(b, a) y = Conv(e, back)",
+        {"border": 1},
+    ),
+    "a border": (f"a = Conv(x, v) y = Conv {BORDER} (a, w)", {"border": 1}),
+    "a border on one side": ("a = Conv(x, v) y = Conv <pads = [0, 0, 2, 1]> (a, w)", {"border": 1}),
+    "with a border and without": (
+        f"a = Conv(x, v) b = Conv {BORDER} (a, w) c = Conv(a, v) d = Concat <axis = 1> (b, c) y = Conv(d, wide)",
+        {"border": 1, "concat": 1},
+    ),
+    "two borders": (
+        f"a = Conv(x, v) b = Conv {BORDER} (a, w) c = Conv <pads = [1, 0, 1, 2]> (a, w) e = Concat <axis = 3> (b, c) "
+        "y = Conv(e, v)",
+        {"border": 1, "pad": 1, "concat": 1},
+    ),
+    "a concatenation with a border": (
+        f"a = Conv(x, v) b = Conv {BORDER} (x, w) d = Concat <axis = 1> (a, b) y = Conv {BORDER} (d, wider)",
+        {"border": 1, "concat": 1},
+    ),
+    "a concatenation of a value twice": (
+        "a = Conv(x, v) d = Concat <axis = 1> (a, a) y = Conv(d, wide)",
+        {"concat": 1},
+    ),
+    "a concatenation of what another layer reads in rows": (
+        "a = Conv(x, v) b = Conv(a, w) e = Conv(x, v) d = Concat <axis = 1> (a, e) g = Conv(d, wide) "
+        "h = MaxPool <kernel_shape = [3, 3]> (g) k = Add(b, h) y = Conv(k, v)",
+        {"concat": 1, "largest": 1},
+    ),
+    "pools side by side": (
+        "a = Conv(x, v) p = MaxPool <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (a) d = Concat <axis = 1> (a, p) "
+        "y = Conv(d, wide)",
+        {"largest": 1, "pad": 1, "concat": 1},
+    ),
+    "stretched and joined": (
+        'a = Conv(x, v) q = MaxPool <kernel_shape = [2, 1], strides = [2, 1]> (a) r = Resize <mode = "nearest"> '
+        "(q, , scales) t = Slice(a, one, end, rows) d = Concat <axis = 1> (r, t) y = Conv(d, wide)",
+        {"largest": 1, "nearest": 1, "slice": 1, "concat": 1},
+    ),
+    "a part that is an output": (
+        "a = Conv(x, v) b = Conv(x, w) f = Conv(a, w) d = Concat <axis = 1> (b, f) y = Conv(d, wide)",
+        {"concat": 1},
+    ),
+    "clipped and bordered": (f"a = Conv(x, v) q = Clip(a, zero, six) y = Conv {BORDER} (q, w)", {"border": 1}),
+}
+OWN = ("dense", "depthwise", "quantize", "dequantize")
+
+
+def model(body: str) -> ir.Model:
+    used = {name: array for name, array in CONSTANTS.items() if re.search(rf"[(,] *{name} *[,)]", body)}
+    return parse(f"g (float[N, 20, 9, 8] x) => (float y) {{ {body} }}", **used)
+
+
+def left(program: Program) -> Counter[str]:
+    """Families of kernels that are no layers, without the borders of the input."""
+    steps = [step for step in program.steps if not step.inputs[0].startswith("x/")]
+    return Counter(step.built.family for step in steps if step.built.family not in OWN)
+
+
+@SETS
+def test_what_is_fused_gives_the_same_integers(chosen: Isa, tmp_path: Path) -> None:
+    programs, feeds = {}, samples(*SHAPE)
+    for name, (body, kept) in GRAPHS.items():
+        programs[name] = program_of(quantized(model(body), feeds), feeds, chosen, tmp_path / name)
+        assert left(programs[name]) == kept, name
+    assert compared(programs, chosen, tmp_path).wrong == {}
+
+
+@SETS
+def test_what_is_placed_shares_memory(chosen: Isa, tmp_path: Path) -> None:
+    feeds = samples(*SHAPE)
+    body, _ = GRAPHS["a concatenation with a border"]
+    program = program_of(quantized(model(body), feeds), feeds, chosen, tmp_path / "job")
+    (joined,) = [step for step in program.steps if step.built.family == "concat"]
+    (bordered,) = [step for step in program.steps if step.inputs == (joined.output,)]
+    assert joined.placed == joined.inputs
+    assert bordered.placed == (joined.output,)
+    assert joined.arguments == bordered.arguments == ()
+    assert {program.layouts[name].memory for name in (*joined.inputs, joined.output)} == {(40, 11, 10)}
+    slots = memory.plan(program).slots
+    assert len({slots[name] for name in (*joined.inputs, joined.output, bordered.output)}) == 1
