@@ -72,7 +72,7 @@ class Emission:
 
     def aligned(self, names: Sequence[str]) -> list[str]:
         """The values in one order in memory: plain if one of them is."""
-        arrange = self.plain if any(self.layouts[name].plain for name in names) else self.inside
+        arrange = self.plain if any(self.layout_of(name).plain for name in names) else self.inside
         return [arrange(name) for name in names]
 
     def read(self, value: ir.Value | None) -> str:
@@ -95,6 +95,12 @@ class Emission:
         kernel = pointwise.dequantize(given, layout, self.isa, params.scale, params.zero_point)
         return self.add(kernel, [source], output, layout)
 
+    def layout_of(self, name: str) -> Layout:
+        """Of a value's buffer. Raises Declined for what follows from constants and sizes, which has none."""
+        if name not in self.layouts:
+            raise Declined(f"its input {name} is constant")
+        return self.layouts[name]
+
     def check_varying(self, names: Sequence[str]) -> None:
         """Raises Declined when one of the values never changes."""
         for name in names:
@@ -110,11 +116,11 @@ class Emission:
 
     def inside(self, name: str) -> str:
         """The value with its channels last."""
-        return self._arranged(name, f"{name}@inside", replace(self.layouts[name], outside=False, plain=False))
+        return self._arranged(name, f"{name}@inside", replace(self.layout_of(name), outside=False, plain=False))
 
     def plain(self, name: str) -> str:
         """The value with its last axis last."""
-        return self._arranged(name, f"{name}@plain", replace(self.layouts[name], outside=False, plain=True))
+        return self._arranged(name, f"{name}@plain", replace(self.layout_of(name), outside=False, plain=True))
 
     def _arranged(self, name: str, moved: str, wanted: Layout) -> str:
         layout = self.layouts[name]

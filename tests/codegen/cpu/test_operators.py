@@ -128,9 +128,13 @@ REFUSED = {
         "its input s is not constant",
     ),
     "a sum over the batch": ("y = ReduceMean (x, batch)", "only neighbouring axes without the batch"),
+    "a sum with what follows from sizes": (
+        CONV + "s = Shape (x) e = Expand(unit, s) r = MatMul(e, seven) y = Add(c, r)",
+        "its input r/codes is constant",
+    ),
     "a power that is no function": (CONV + "y = Pow(c, odd)", "only the exponents 0.5"),
 }
-CONSTANTS |= {"batch": np.array([0]), "odd": np.array(2.5, np.float32)}
+CONSTANTS |= {"batch": np.array([0]), "odd": np.array(2.5, np.float32), "seven": noise(7, 7, seed=17)}
 
 
 def model(body: str, shape: tuple[int, ...]) -> ir.Model:
