@@ -89,6 +89,11 @@ class Factored:
         ordered = np.take_along_axis(np.take_along_axis(second, order[:, :, None], 1), order[:, None, :], 2)
         return cls(second, order, inverse_factor(ordered, damping))
 
+    @cached_property
+    def damped(self) -> np.ndarray:
+        """Second moments that coordinate descent can divide by."""
+        return _damped(self.second, DAMPING)
+
     def solve(self, rows: np.ndarray) -> np.ndarray:
         """Rows (groups, R, d) times the damped inverse."""
         return self.restored(self.ordered(rows) @ self.factor.swapaxes(1, 2) @ self.factor)
@@ -164,7 +169,7 @@ def _round_alike(targets: Sequence[Target], second: np.ndarray | Factored, round
 def _metric(second: np.ndarray | Factored, rounds: int) -> np.ndarray:
     """Second moments that scales are fitted by; damped for coordinate descent, which divides by them."""
     if isinstance(second, Factored):
-        return _damped(second.second, DAMPING) if rounds else second.second
+        return second.damped if rounds else second.second
     return second
 
 

@@ -30,6 +30,22 @@ class Draft(ABC):
         return False
 
 
+class ByPixel(Draft):
+    """A kernel that goes from pixel to pixel, and so may read and make what lies in a larger plane."""
+
+    def is_by_pixel(self) -> bool:
+        """Whether it does with these numbers."""
+        return True
+
+    def reads_framed(self, _value: Layout) -> bool:
+        """Where it goes by pixels."""
+        return self.is_by_pixel()
+
+    def makes_framed(self) -> bool:
+        """Where it goes by pixels."""
+        return self.is_by_pixel()
+
+
 @dataclass(frozen=True, eq=False)
 class Ready(Draft):
     """A kernel that stays as it is."""
@@ -112,7 +128,7 @@ class Border(Draft):
 
 
 @dataclass(frozen=True, eq=False)
-class Joined(Draft):
+class Joined(ByPixel):
     """Values one after the other along an axis. placed: which of them lie in the output already."""
 
     isa: Isa
@@ -123,17 +139,13 @@ class Joined(Draft):
         """The kernel."""
         return move.concat(inputs, output, self.axis, self.isa, self.placed)
 
-    def reads_framed(self, _value: Layout) -> bool:
-        """Of channels, which are copied pixel by pixel."""
-        return self.axis == 0
-
-    def makes_framed(self) -> bool:
+    def is_by_pixel(self) -> bool:
         """Of channels."""
         return self.axis == 0
 
 
 @dataclass(frozen=True, eq=False)
-class Largest(Draft):
+class Largest(ByPixel):
     """A pool."""
 
     isa: Isa
@@ -143,17 +155,9 @@ class Largest(Draft):
         """The kernel."""
         return pool.largest(inputs[0], output, self.window, self.isa)
 
-    def reads_framed(self, _value: Layout) -> bool:
-        """Yes."""
-        return True
-
-    def makes_framed(self) -> bool:
-        """Yes."""
-        return True
-
 
 @dataclass(frozen=True, eq=False)
-class Strided(Draft):
+class Strided(ByPixel):
     """Every so many elements along each axis."""
 
     isa: Isa
@@ -164,17 +168,13 @@ class Strided(Draft):
         """The kernel."""
         return move.strided(inputs[0], output, self.starts, self.steps, self.isa)
 
-    def reads_framed(self, _value: Layout) -> bool:
-        """Where pixels are copied one by one."""
-        return self.steps[0] == 1
-
-    def makes_framed(self) -> bool:
-        """Where pixels are copied one by one."""
+    def is_by_pixel(self) -> bool:
+        """Where no channels are left out."""
         return self.steps[0] == 1
 
 
 @dataclass(frozen=True, eq=False)
-class Nearest(Draft):
+class Nearest(ByPixel):
     """Elements of the places in a list along each axis."""
 
     isa: Isa
@@ -183,14 +183,6 @@ class Nearest(Draft):
     def write(self, inputs: Sequence[Layout], output: Layout) -> Built:
         """The kernel."""
         return move.nearest(inputs[0], output, self.maps, self.isa)
-
-    def reads_framed(self, _value: Layout) -> bool:
-        """Yes."""
-        return True
-
-    def makes_framed(self) -> bool:
-        """Yes."""
-        return True
 
 
 @dataclass(frozen=True, eq=False)

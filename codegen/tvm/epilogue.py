@@ -24,18 +24,16 @@ class Lookup:
     entries: np.ndarray
     operands = 0
 
-    def constants(self, isa: Isa) -> list[np.ndarray]:
+    def constant(self, isa: Isa) -> np.ndarray:
         """What `apply` needs beside the codes."""
-        return [lookup.arranged(isa, self.entries)]
+        return lookup.arranged(isa, self.entries)
 
-    def apply(
-        self, isa: Isa, made: Any, _places: Sequence[Place], constants: Sequence[Any], _others: Sequence[Any]
-    ) -> None:
+    def apply(self, isa: Isa, made: Any, _places: Sequence[Place], constant: Any, _others: Sequence[Any]) -> None:
         """Replace the codes in a local buffer of PACKED vectors."""
         wide = PACKED * isa.lanes if isa.pick else isa.lanes
         for start in range(0, PACKED * isa.lanes, wide):
             codes = T.Bind(made[span(start, wide)])
-            T.buffer_store(made, lookup.look_up(isa, constants[0], codes, wide), [span(start, wide)])
+            T.buffer_store(made, lookup.look_up(isa, constant, codes, wide), [span(start, wide)])
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,9 +48,9 @@ class Sum:
     other: Layout | None = None
     operands = 1
 
-    def constants(self, _isa: Isa) -> list[np.ndarray]:
+    def constant(self, _isa: Isa) -> np.ndarray:
         """What `apply` needs beside the codes."""
-        return [self.numbers.astype(np.float32)]
+        return self.numbers.astype(np.float32)
 
     @property
     def fits(self) -> bool:
@@ -60,12 +58,10 @@ class Sum:
         ratios = np.abs(self.numbers.astype(np.float64)) * (LARGEST_CODE, LARGEST_CODE, 1)
         return bool(ratios.sum() < LARGEST)
 
-    def apply(
-        self, isa: Isa, made: Any, places: Sequence[Place], constants: Sequence[Any], others: Sequence[Any]
-    ) -> None:
+    def apply(self, isa: Isa, made: Any, places: Sequence[Place], constant: Any, others: Sequence[Any]) -> None:
         """Replace the codes in a local buffer; places: of its vectors."""
         own = [_real(made[span(index * isa.lanes, isa.lanes)], isa.lanes) for index in range(len(places))]
-        self.add(isa, own, made, places, constants, others)
+        self.add(isa, own, made, places, constant, others)
 
     def add(
         self,
@@ -73,7 +69,7 @@ class Sum:
         own: Sequence[Any],
         made: Any,
         places: Sequence[Place],
-        constants: Sequence[Any],
+        constant: Any,
         others: Sequence[Any],
     ) -> None:
         """The same from codes as float32 vectors."""
@@ -82,7 +78,7 @@ class Sum:
         for codes, (sample, *place) in zip(own, places, strict=True):
             other = _real(others[0][sample, span(self.other.at(*place), isa.lanes)], isa.lanes)
             operands = (other, codes) if self.own else (codes, other)
-            sums.append(T.Bind(mathematics.weighted(constants[0], *operands, isa.lanes, in_c=isa.kind == "c")))
+            sums.append(T.Bind(mathematics.weighted(constant, *operands, isa.lanes, in_c=isa.kind == "c")))
         narrowing.narrow(isa, sums, T.float32(0), made, fitting=self.fits)
 
 
@@ -115,8 +111,8 @@ class Epilogue:
         return Epilogue((*self.stages, stage))
 
     def constants(self, isa: Isa) -> list[np.ndarray]:
-        """Of all stages, one behind the other."""
-        return [constant for stage in self.stages for constant in stage.constants(isa)]
+        """One of each stage."""
+        return [stage.constant(isa) for stage in self.stages]
 
     def settle(
         self,
@@ -140,18 +136,16 @@ class Epilogue:
             self.apply(isa, made, places, constants, others)
             return
         own = [narrowing.rounded(isa, value, zero_point) for value in values]
-        first.add(isa, own, made, places, constants[:1], others[:1])
+        first.add(isa, own, made, places, constants[0], others[:1])
         Epilogue(self.stages[1:]).apply(isa, made, places, constants[1:], others[1:])
 
     def apply(
         self, isa: Isa, made: Any, places: Sequence[Place], constants: Sequence[Any], others: Sequence[Any]
     ) -> None:
         """Replace the codes in a local buffer of PACKED vectors; places: of its vectors."""
-        left, beside = list(constants), list(others)
-        for stage in self.stages:
-            count = len(stage.constants(isa))
-            stage.apply(isa, made, places, left[:count], beside[: stage.operands])
-            left, beside = left[count:], beside[stage.operands :]
+        for stage, constant in zip(self.stages, constants, strict=True):
+            stage.apply(isa, made, places, constant, others[: stage.operands])
+            others = others[stage.operands :]
 
 
 NOTHING = Epilogue()

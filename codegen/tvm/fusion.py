@@ -51,8 +51,9 @@ def _reads(steps: Iterable[Drafted]) -> Counter[str]:
 def _with_epilogues(steps: Sequence[Drafted]) -> list[Drafted]:
     """Tables and sums as stages of layers. The layer moves to the place of what it absorbs."""
     reads, made = _reads(steps), dict[str, Drafted]()
+    order = {step.output: place for place, step in enumerate(steps)}
     for step in steps:
-        index = _absorbing(step, made, reads)
+        index = _absorbing(step, made, reads, order)
         if index is None:
             made[step.output] = step
             continue
@@ -64,11 +65,12 @@ def _with_epilogues(steps: Sequence[Drafted]) -> list[Drafted]:
     return list(made.values())
 
 
-def _absorbing(step: Drafted, made: Mapping[str, Drafted], reads: Mapping[str, int]) -> int | None:
+def _absorbing(
+    step: Drafted, made: Mapping[str, Drafted], reads: Mapping[str, int], order: Mapping[str, int]
+) -> int | None:
     """Which input of a table or sum comes from a layer that nothing else reads; of two, the one that was made last."""
     if not isinstance(step.draft, Table | Addition):
         return None
-    order = {name: place for place, name in enumerate(made)}
     found = [
         index
         for index, name in enumerate(step.inputs)

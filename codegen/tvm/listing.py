@@ -30,6 +30,11 @@ class Call:
         return cls(step.built.name, step.inputs, step.output, count, step.built.operations, step.placed)
 
     @property
+    def arguments(self) -> tuple[str, ...]:
+        """Inputs that the kernel takes."""
+        return tuple(name for name in self.inputs if name not in self.placed)
+
+    @property
     def family(self) -> str:
         """What is in front of the digest in the kernel's name."""
         return self.kernel.rpartition("_")[0]

@@ -1,6 +1,7 @@
 """From the lowered graph to a program: each node goes to the family that takes it, or is named with the reason."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 
 import onnx_ir as ir
 
@@ -80,17 +81,19 @@ def program(lowered: Lowered, shapes: Mapping[str, tuple[int, ...]], isa: Isa) -
     for node in graph:
         if node in done or all(value.name in settled for value in node.outputs):
             continue
-        try:
+        with _refusing(f"the cpu target has no kernel for {node.op_type} {node.outputs[0].name}"):
             done |= _emit(emission, node, kernels.get(node))
-        except Declined as reason:
-            message = f"the cpu target has no kernel for {node.op_type} {node.outputs[0].name}: {reason}"
-            raise TargetError(f"{message}; --allow-missing-target delivers the rest") from reason
-    try:
+    with _refusing("the cpu target cannot give an output"):
         return emission.program()
+
+
+@contextmanager
+def _refusing(what: str) -> Iterator[None]:
+    """Say what it was that had to be declined, and what helps."""
+    try:
+        yield
     except Declined as reason:
-        raise TargetError(
-            f"the cpu target cannot give an output: {reason}; --allow-missing-target delivers the rest"
-        ) from reason
+        raise TargetError(f"{what}: {reason}; --allow-missing-target delivers the rest") from reason
 
 
 def _input(emission: Emission, value: ir.Value) -> Layout:

@@ -16,6 +16,7 @@ from ptqc.errors import ModelError
 from ptqc.execute.kept import Held, Kept, real
 from ptqc.execute.onnxruntime import Feeds, open_session, session_options
 from ptqc.nodes import rank
+from ptqc.protos import reads
 
 Values = dict[str, np.ndarray]
 # What becomes of a value, given its name, as soon as it exists.
@@ -34,7 +35,7 @@ class Slicer:
     def __init__(self, model: ir.Model) -> None:
         proto = ir.to_proto(model)
         self.nodes: list[onnx.NodeProto] = list(proto.graph.node)
-        self.reads: list[set[str]] = [_names_read(node) for node in self.nodes]
+        self.reads: list[set[str]] = [reads(node) for node in self.nodes]
         self.outputs: list[str] = [value.name for value in proto.graph.output]
         # ONNX Runtime's shape inference takes a vector of sizes for an empty one where its length is not stated.
         self._lengths = {
@@ -101,19 +102,6 @@ def _value_info(name: str, value: object, length: object) -> onnx.ValueInfoProto
 
 def _type_of(array: Held) -> int:
     return onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
-
-
-def _names_read(node: onnx.NodeProto) -> set[str]:
-    """Outer values that a node reads, its subgraphs included."""
-    names = {name for name in node.input if name}
-    for attribute in node.attribute:
-        for graph in (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])):
-            inner = {name for child in graph.node for name in _names_read(child)}
-            inner |= {value.name for value in graph.output}
-            defined = {name for child in graph.node for name in child.output}
-            defined |= {value.name for value in (*graph.input, *graph.initializer)}
-            names |= inner - defined
-    return names
 
 
 class Walk:

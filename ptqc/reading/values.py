@@ -6,7 +6,8 @@ from graphlib import CycleError, TopologicalSorter
 import onnx
 
 from ptqc.errors import ModelError
-from ptqc.reading.walk import every_graph, label, subgraphs
+from ptqc.protos import reads, subgraphs
+from ptqc.reading.walk import every_graph, label
 
 Names = set[str]
 
@@ -42,17 +43,6 @@ def is_sorted(graph: onnx.GraphProto) -> bool:
 def _dependencies(nodes: Sequence[onnx.NodeProto]) -> dict[int, set[int]]:
     producer = {name: index for index, node in enumerate(nodes) for name in node.output if name}
     return {index: {producer[name] for name in reads(node) if name in producer} for index, node in enumerate(nodes)}
-
-
-def reads(node: onnx.NodeProto) -> Names:
-    """Names that the node reads, those that its subgraphs take from outside included."""
-    names = {name for name in node.input if name}
-    for graph in subgraphs(node):
-        own = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
-        own.update(name for inner in graph.node for name in inner.output)
-        inside = {name for inner in graph.node for name in reads(inner)} | {value.name for value in graph.output}
-        names |= inside - own
-    return names
 
 
 def _check_graph(graph: onnx.GraphProto, outer: list[Names]) -> None:

@@ -4,15 +4,7 @@ from collections.abc import Iterable, Iterator
 
 import onnx
 
-
-def subgraphs(node: onnx.NodeProto) -> list[onnx.GraphProto]:
-    """The graphs in a node's attributes (the branches of an If, the body of a Loop)."""
-    graphs = []
-    for attribute in node.attribute:
-        if attribute.HasField("g"):
-            graphs.append(attribute.g)
-        graphs.extend(attribute.graphs)
-    return graphs
+from ptqc.protos import subgraphs
 
 
 def all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:

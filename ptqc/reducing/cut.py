@@ -5,8 +5,7 @@ from dataclasses import dataclass, field
 
 import onnx
 
-from ptqc.reading.values import reads
-from ptqc.reading.walk import subgraphs
+from ptqc.protos import reads, subgraphs
 
 
 @dataclass(frozen=True)

@@ -64,7 +64,7 @@ class Command:
 
     def run(self, model: Path, data: Path, folder: Path) -> tuple[Failure | None, float]:
         """How it failed in a folder, or None; and the seconds it took."""
-        words = [word.replace(MODEL, str(model)).replace(DATA, str(data)) for word in self.words]
+        words = self._filled(model, data)
         module = "ptqc.cli" if words[0] in OWN else "ptqc.reducing.program"
         started = time.monotonic()
         ended = guarded.run(module, words, self.seconds, folder=folder)
@@ -73,8 +73,11 @@ class Command:
 
     def told(self, model: Path, data: Path) -> str:
         """As it is typed."""
-        words = [word.replace(MODEL, str(model)).replace(DATA, str(data)) for word in self.words]
+        words = self._filled(model, data)
         return shlex.join(["ptqc", *words] if words[0] in OWN else words)
+
+    def _filled(self, model: Path, data: Path) -> list[str]:
+        return [word.replace(MODEL, str(model)).replace(DATA, str(data)) for word in self.words]
 
 
 def _failure(ended: guarded.Ended) -> Failure:

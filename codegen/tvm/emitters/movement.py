@@ -41,10 +41,8 @@ def transpose(emission: Emission, node: ir.Node) -> None:
 def _rename_axes(emission: Emission, node: ir.Node, source: str) -> None:
     """Transpose of a value that lies in memory as the plain result does."""
     given = emission.layouts[source]
-    layout, flat = (
-        Layout(emission.shape(node.outputs[0]), given.dtype, plain=True),
-        Layout((given.elements,), given.dtype),
-    )
+    layout = Layout(emission.shape(node.outputs[0]), given.dtype, plain=True)
+    flat = Layout((given.elements,), given.dtype)
     emission.add(pointwise.copy(flat, flat, emission.isa), [source], str(node.outputs[0].name), layout)
 
 

@@ -39,23 +39,42 @@ def pad(x: Layout, y: Layout, before: Sequence[int], value: float, isa: Isa) -> 
 
 
 def _pad_plane(x: Layout, y: Layout, top: int, left: int, isa: Isa) -> Any:
-    """Row by row: all border, or border, a row of x, and border."""
-    channels, height, width = y.shape
-    inner, first = x.shape[2] * channels, left * channels
-    last = width * channels - inner - first
+    """A plane with the input in it, row by row."""
+    channels = y.shape[0]
 
     def body(batch: Any, given: Any, filler: Any, out: Any) -> None:
-        with rows(batch, height, y.elements) as (sample, row):
-            start = row * (width * channels)
-            with T.If(T.And(row >= top, row < top + x.shape[1])):
-                with T.Then():
-                    Run(out, sample, start, first).fill(filler[0], isa)
-                    _copy_row(x, given, row - top, Run(out, sample, start + first, channels), channels, isa)
-                    Run(out, sample, start + first + inner, last).fill(filler[0], isa)
-                with T.Else():
-                    Run(out, sample, start, width * channels).fill(filler[0], isa)
+        with rows(batch, y.shape[1], y.elements) as (sample, row):
+            _row_with_border(
+                x,
+                y,
+                (top, left),
+                row,
+                lambda start, length: Run(out, sample, start, length).fill(filler[0], isa),
+                lambda start: _copy_row(x, given, row - top, Run(out, sample, start, channels), channels, isa),
+            )
 
     return body
+
+
+def _row_with_border(
+    x: Layout,
+    y: Layout,
+    corner: tuple[int, int],
+    row: Any,
+    fill: Callable[[Any, int], None],
+    inner: Callable[[Any], None] = lambda _start: None,
+) -> None:
+    """A row of y: all border, or border, what `inner` does, and border. corner: where x begins. fill: start, length."""
+    (top, left), (channels, _, width) = corner, y.shape
+    first, length = left * channels, x.shape[2] * channels
+    start = row * (width * channels)
+    with T.If(T.And(row >= top, row < top + x.shape[1])):
+        with T.Then():
+            fill(start, first)
+            inner(start + first)
+            fill(start + first + length, width * channels - length - first)
+        with T.Else():
+            fill(start, width * channels)
 
 
 def _copy_row(x: Layout, given: Any, row: Any, pixel: Run, pitch: int, isa: Isa) -> None:
@@ -71,20 +90,14 @@ def _copy_row(x: Layout, given: Any, row: Any, pixel: Run, pitch: int, isa: Isa)
 def border(x: Layout, y: Layout, value: float, isa: Isa) -> Built:
     """What lies around x in y; x itself is there already."""
     assert x.frame is not None
-    channels, height, width = y.shape
     _, top, left = x.frame.at
-    first, inner = left * channels, x.shape[2] * channels
-    last = width * channels - inner - first
+    channels, height, width = y.shape
 
     def body(batch: Any, filler: Any, out: Any) -> None:
-        with rows(batch, height, height * (first + last)) as (sample, row):
-            start = row * (width * channels)
-            with T.If(T.And(row >= top, row < top + x.shape[1])):
-                with T.Then():
-                    Run(out, sample, start, first).fill(filler[0], isa)
-                    Run(out, sample, start + first + inner, last).fill(filler[0], isa)
-                with T.Else():
-                    Run(out, sample, start, width * channels).fill(filler[0], isa)
+        with rows(batch, height, height * (width - x.shape[2]) * channels) as (sample, row):
+            _row_with_border(
+                x, y, (top, left), row, lambda start, length: Run(out, sample, start, length).fill(filler[0], isa)
+            )
 
     return build("border", [], [np.array([value], y.dtype)], y, body)
 
