@@ -1,6 +1,7 @@
 """An artifact in long use: many threads, many calls, many times opened; right, and without growth."""
 
 import gc
+import mmap
 import resource
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -82,8 +83,14 @@ def test_an_artifact_that_is_closed_is_gone(artifact: Artifact) -> None:
 
 
 def test_a_leak_would_be_found() -> None:
-    kept: list[bytearray] = []
-    assert growth(lambda: kept.append(bytearray(b"x" * 1000)), 5000) > MOST_GROWTH
+    kept: list[mmap.mmap] = []
+
+    def leak() -> None:
+        page = mmap.mmap(-1, mmap.PAGESIZE)  # new to the process: no memory freed before can serve it
+        page[0] = 1
+        kept.append(page)
+
+    assert growth(leak, 1000) > MOST_GROWTH
 
 
 def test_a_difference_would_be_found(artifact: Artifact, monkeypatch: pytest.MonkeyPatch) -> None:
