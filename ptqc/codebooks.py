@@ -44,7 +44,9 @@ def fit(rows: np.ndarray, importance: np.ndarray, form: Format) -> tuple[Codeboo
 
     importance: (…, 1, d) or broadcastable, not negative. form: a codebook, whose `group` divides d.
     """
-    every_x, every_w = _points(rows, importance, form.group)
+    # By a power of two, which is exact: squares of what a dead layer has left would not be numbers of float32.
+    exponent = np.frexp(np.abs(rows).max(initial=0.0))[1]
+    every_x, every_w = _points(np.ldexp(rows, -exponent), importance, form.group)
     stride = max(1, min(len(every_x), every_x[..., 0].size // FITTED_POINTS))
     x, w = every_x[::stride], every_w[::stride]
     first = scale = _deviation(x, w)
@@ -58,7 +60,7 @@ def fit(rows: np.ndarray, importance: np.ndarray, form: Format) -> tuple[Codeboo
         scale = _scale(levels[_index(levels, every_x, scale)], every_x, every_w, scale)
     stretch = REACH / max(float(np.abs(levels).max()), 1e-30)
     levels = np.unique(np.rint(levels * stretch), axis=0).astype(np.float32)
-    scale = np.asarray(scale / stretch, np.float32).reshape(rows.shape[:-1])
+    scale = np.ldexp(np.asarray(scale / stretch, np.float32), exponent).reshape(rows.shape[:-1])
     return Codebook(levels), storable(scale, np.abs(rows).max(-1))
 
 

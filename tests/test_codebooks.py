@@ -57,6 +57,16 @@ def test_not_worse_than_the_best_even_grid(bits: int, seed: int) -> None:
     assert fitted <= 1.03 * error(rows, importance, codes, even)
 
 
+@pytest.mark.parametrize("form", FORMS)
+def test_what_a_dead_layer_has_left_is_scaled_exactly(form: Format) -> None:
+    rows, power = noise(40, 16), np.float32(2.0**-100)
+    rows[3, 5] *= 2.0**45
+    ones = np.ones((1, 16), np.float32)
+    found, wanted = codebooks.fit(rows * power, ones, form), codebooks.fit(rows, ones, form)
+    np.testing.assert_array_equal(found[0].levels, wanted[0].levels)
+    assert (found[1] > 0).all()
+
+
 @pytest.mark.parametrize("rows", [np.zeros((3, 8), np.float32), np.full((2, 5), 7, np.float32)])
 def test_constant_rows_have_a_codebook(rows: np.ndarray) -> None:
     book, scale = codebooks.fit(rows, np.ones((1, rows.shape[1]), np.float32), codebook(3))
