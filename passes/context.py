@@ -13,7 +13,7 @@ from ptqc.passes.moments import Moments
 from ptqc.plan import Plan
 from ptqc.progress import SILENT, Progress
 from ptqc.sites import Kernel, Site, find_kernels, find_sites, useful_sites
-from ptqc.solutions import Solution
+from ptqc.solutions import Candidates, Solution
 
 
 @dataclass
@@ -67,3 +67,21 @@ class Context:
     def site_of(self) -> Mapping[str, Site]:
         """Tensor name -> its site."""
         return {tensor: site for site in self.sites for tensor in site.tensors}
+
+    @property
+    def candidates(self) -> Candidates:
+        """Solutions and errors by weight."""
+        found: dict[str, list[tuple[Solution, float]]] = {}
+        for (name, form), solution in self.solutions.items():
+            found.setdefault(name, []).append((solution, self.errors[name, form]))
+        return found
+
+    def take(self, candidates: Candidates) -> None:
+        """Add solutions and errors of some weights, whose second moments are not needed any more; their means are."""
+        for name, several in candidates.items():
+            for solution, error in several:
+                self.solutions[name, solution.form] = solution
+                self.errors[name, solution.form] = error
+            self.held_moments.pop(name, None)
+            if name in self.moments:
+                self.moments[name].keep_mean()

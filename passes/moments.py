@@ -50,6 +50,10 @@ class Moments:
         self.total += columns.sum(-1, dtype=np.float64)
         self.count += columns.shape[-1]
 
+    def keep_mean(self) -> None:
+        """Let go of the squares, which are most of the memory."""
+        self.gram = np.zeros((0, 0), np.float32)
+
     @property
     def mean(self) -> np.ndarray:
         """E[x] (groups, d)."""

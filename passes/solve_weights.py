@@ -1,8 +1,8 @@
 """Fill the table of candidates: every weight in every format, with its error on held-back columns."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 import numpy as np
 import onnx_ir as ir
@@ -16,7 +16,7 @@ from ptqc.parallel import in_order
 from ptqc.passes import gptq, moments
 from ptqc.passes.base import Effect
 from ptqc.passes.context import Context
-from ptqc.solutions import Solution
+from ptqc.solutions import Candidates, Solution
 
 # Constants of at most this many distinct values are stored exactly, as indices into a table of them.
 LARGEST_PALETTE = 16
@@ -24,6 +24,28 @@ LARGEST_PALETTE = 16
 CODEBOOK_BITS = range(2, 5)
 PAIR_BITS = range(3, 9)
 ROUNDS = 1  # of coordinate descent: the plan is solved with more
+# Elements of the weights that are put on the shelf together: some 40 MB in all formats.
+TOGETHER = 2**21
+
+
+class Shelf(Protocol):
+    """Where candidates are put as soon as they are there, and found by a later compile."""
+
+    def find(self, weights: Sequence[Weight]) -> Candidates | None:
+        """What was put there for these weights."""
+
+    def put(self, weights: Sequence[Weight], candidates: Candidates) -> Candidates:
+        """Keep the candidates; what is returned takes their place."""
+
+
+class _NoShelf:
+    """Keeps nothing."""
+
+    def find(self, weights: Sequence[Weight]) -> None:  # noqa: ARG002
+        return None
+
+    def put(self, weights: Sequence[Weight], candidates: Candidates) -> Candidates:  # noqa: ARG002
+        return candidates
 
 
 def _codebooks(widths: tuple[int, ...]) -> list[Format]:
@@ -33,29 +55,59 @@ def _codebooks(widths: tuple[int, ...]) -> list[Format]:
     return single + [pairs(bits) for bits in PAIR_BITS if 2 * narrow - 1 <= bits <= 2 * wide]
 
 
+NO_SHELF: Shelf = _NoShelf()
+
+
 @dataclass(frozen=True)
 class SolveWeights:
-    """bits: the widths tried, on uniform grids and, up to 4 bits, as codebooks."""
+    """bits: the widths tried, on uniform grids and, up to 4 bits, as codebooks. shelf: where candidates are kept."""
 
     bits: tuple[int, ...] = (2, 3, 4, 5, 6, 7, 8)
+    shelf: Shelf = NO_SHELF
     name: ClassVar[str] = "solve-weights"
     effect: ClassVar[Effect] = Effect.DECIDE
 
     def apply(self, model: ir.Model, context: Context) -> list[Note]:
-        """Set solutions and errors of the context."""
-        forms = [integer(bits) for bits in self.bits] + _codebooks(self.bits)
-        with context.progress.stage("solve weights", len(context.weights)) as stage:
-            solved = in_order(
-                lambda weight: list(_candidates(weight, _values(model, weight), forms, context)),
-                context.weights,
-                lambda weight: _bytes(weight, len(forms)),
-            )
-            for weight, candidates in zip(context.weights, solved, strict=True):
-                for solution, error in candidates:
-                    context.solutions[weight.name, solution.form] = solution
-                    context.errors[weight.name, solution.form] = error
-                stage.advance(weight.name)
+        """Set solutions and errors of the context; second moments are let go of, their means stay."""
+        groups = list(_groups(context.weights))
+        kept = [self.shelf.find(group) for group in groups]
+        missing = [weight for group, found in zip(groups, kept, strict=True) if found is None for weight in group]
+        if missing and len(missing) < len(context.weights):
+            before = len(context.weights) - len(missing)
+            context.progress.line(f"{before} of {len(context.weights)} weights were solved by an earlier compile")
+        with context.progress.stage("solve weights", len(missing)) as stage:
+            solved = self._solve(model, context, missing)
+            for group, found in zip(groups, kept, strict=True):
+                if found is None:
+                    own = {}
+                    for weight in group:
+                        own[weight.name] = next(solved)
+                        stage.advance(weight.name)
+                    found = self.shelf.put(group, own)
+                context.take(found)
         return []
+
+    def _solve(
+        self, model: ir.Model, context: Context, weights: Sequence[Weight]
+    ) -> Iterator[list[tuple[Solution, float]]]:
+        forms = [integer(bits) for bits in self.bits] + _codebooks(self.bits)
+        return in_order(
+            lambda weight: list(_candidates(weight, _values(model, weight), forms, context)),
+            weights,
+            lambda weight: _bytes(weight, len(forms)),
+        )
+
+
+def _groups(weights: Iterable[Weight]) -> Iterator[list[Weight]]:
+    """Neighbours of together about TOGETHER elements."""
+    group: list[Weight] = []
+    for weight in weights:
+        group.append(weight)
+        if sum(one.size for one in group) >= TOGETHER:
+            yield group
+            group = []
+    if group:
+        yield group
 
 
 def _values(model: ir.Model, weight: Weight) -> np.ndarray:

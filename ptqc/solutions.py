@@ -1,6 +1,6 @@
 """What a candidate is: the numbers that replace a weight, and the bias that goes with them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,6 +34,10 @@ class Solution:
                 return np.asarray(self.scale[self.codes], np.float32)
             case _:
                 return self.codes.astype(np.float32)
+
+
+# Weight name -> its solutions, each with its error on held-back columns, relative to the output's power.
+Candidates = Mapping[str, Sequence[tuple[Solution, float]]]
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,6 +21,7 @@ import numpy as np
 
 from ptqc.errors import Interrupted, UsageError
 from ptqc.locks import InUse
+from ptqc.mapped import mapped
 
 ENVIRONMENT = "PTQC_CACHE"
 SUMS, QUARANTINE = "sums.json", "quarantine"
@@ -49,7 +50,7 @@ def is_unfinished(folder: Path) -> bool:
 
 @dataclass(frozen=True)
 class Entry:
-    """One stored result. folder: holds its further files."""
+    """One stored result. folder: holds its further files. arrays: mapped from the entry's file, not writable."""
 
     folder: Path
     document: Any
@@ -85,9 +86,7 @@ class Store:
         if not _is_whole(folder, name):
             self._quarantine(folder)
             return None
-        from safetensors.numpy import load_file
-
-        return Entry(folder, json.loads((folder / "entry.json").read_text()), load_file(folder / "arrays.safetensors"))
+        return Entry(folder, json.loads((folder / "entry.json").read_text()), mapped(folder / "arrays.safetensors"))
 
     def put(
         self,

@@ -1,6 +1,6 @@
 """Everything that is measured once per model and calibration set, and then serves every budget."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -23,13 +23,16 @@ from ptqc.passes.measure_sensitivity import MeasureSensitivity
 from ptqc.passes.solve_weights import SolveWeights
 from ptqc.progress import Progress
 from ptqc.stages.prepare import Origin, Prepared
+from ptqc.stages.stored_weights import StoredWeights
 from ptqc.store import Entry, Store
 
 MODEL, SAMPLES = "model.onnx", "samples"
 # Raised when what is measured, or how, changes, so that old entries are not taken for new ones.
-MEASUREMENT_VERSION = 5
+MEASUREMENT_VERSION = 6
 # Options that measuring does not look at.
 FITTING = ("pipeline", "time_limit")
+# Options that solving the weights does not look at either.
+LATER = (*FITTING, "observer", "loss", "activations", "activation_limit", "allow_8bit")
 
 
 def measure(
@@ -37,29 +40,31 @@ def measure(
 ) -> tuple[Context, list[Note], str]:
     """A filled context, its notes, and the name of its store entry; from the store where it is there already."""
     context = _fresh(prepared, options, progress)
-    key = _key(prepared, options)
-    if (entry := store.get(key)) is not None:
-        measurements.unpack(context, entry.document["measurements"], entry.arrays)
+    key = _key("measure", prepared, options, FITTING)
+    shelf = StoredWeights(store, _key("solve-weights", prepared, options, LATER), prepared.model)
+    entry = store.get(key)
+    if entry is not None and (candidates := shelf.open(entry.document["candidates"])) is not None:
+        measurements.unpack(context, entry.document["measurements"], candidates)
         return context, _notes(entry), entry.folder.name
     passes = (
         Calibrate(options.observer),
-        SolveWeights(options.bits),
+        SolveWeights(options.bits, shelf),
         MeasureSensitivity(options.loss),
         ChooseActivations(options.activations, options.activation_limit, options.loss),
     )
     notes = [note for step in passes for note in step.apply(prepared.model, context)]
-    document, arrays = measurements.pack(context)
-    stored = {
-        "measurements": document,
+    stored: dict[str, Any] = {
+        "measurements": measurements.pack(context),
+        "candidates": [shelf.names[weight.name] for weight in context.weights if weight.name in shelf.names],
         "origin": asdict(prepared.origin),
         "options": options.to_json(),
         "batchable": prepared.samples.batchable,
         "notes": [[note.step, note.subject, note.message, note.level] for note in (*prepared.notes, *notes)],
         "own_notes": len(notes),
     }
-    name = store.put(key, stored, arrays, lambda folder: _write_files(folder, prepared))
+    name = store.put(key, stored, {}, lambda folder: _write_files(folder, prepared))
     filled = _fresh(prepared, options, progress)  # without what only measuring needs, as from the store
-    measurements.unpack(filled, document, arrays)
+    measurements.unpack(filled, stored["measurements"], [context.candidates])
     return filled, notes, name
 
 
@@ -67,10 +72,7 @@ def recall(store: Store, name: str, progress: Progress) -> tuple[Prepared, Conte
     """What an earlier compile measured, by entry name. Raises UsageError when the store does not hold it."""
     entry = store.open(name)
     if entry is None:
-        raise UsageError(
-            f"the measurements of this artifact are not in the store {store.folder} (any more). "
-            "Run `ptqc compile` with the model and its calibration data again, or name the store with --cache"
-        )
+        raise _gone(store)
     stored = entry.document
     samples = Samples.open(entry.folder / SAMPLES)
     model = ir.load(entry.folder / MODEL)
@@ -79,8 +81,18 @@ def recall(store: Store, name: str, progress: Progress) -> tuple[Prepared, Conte
     own = len(notes) - stored["own_notes"]
     prepared = Prepared(model, _batchable(samples, stored["batchable"]), Origin(**stored["origin"]), tuple(notes[:own]))
     context = _fresh(prepared, options, progress)
-    measurements.unpack(context, stored["measurements"], entry.arrays)
+    candidates = StoredWeights(store, {}, model).open(stored["candidates"])
+    if candidates is None:
+        raise _gone(store)
+    measurements.unpack(context, stored["measurements"], candidates)
     return prepared, context, options, notes[own:]
+
+
+def _gone(store: Store) -> UsageError:
+    return UsageError(
+        f"the measurements of this artifact are not in the store {store.folder} (any more). "
+        "Run `ptqc compile` with the model and its calibration data again, or name the store with --cache"
+    )
 
 
 def _fresh(prepared: Prepared, options: CompileOptions, progress: Progress) -> Context:
@@ -91,14 +103,14 @@ def _batchable(samples: Samples, flag: bool) -> Samples:
     return Samples(samples.directory, samples.records, samples.notes, flag)
 
 
-def _key(prepared: Prepared, options: CompileOptions) -> Mapping[str, Any]:
+def _key(step: str, prepared: Prepared, options: CompileOptions, ignored: Collection[str]) -> Mapping[str, Any]:
     return {
-        "step": "measure",
+        "step": step,
         "version": [__version__, MEASUREMENT_VERSION],
         "libraries": {"onnxruntime": ort.__version__, "numpy": np.__version__, "onnx_ir": ir.__version__},
         "model": prepared.origin.digest,
         "calibration": prepared.samples.digest,
-        "options": {name: value for name, value in options.to_json().items() if name not in FITTING},
+        "options": {name: value for name, value in options.to_json().items() if name not in ignored},
     }
 
 

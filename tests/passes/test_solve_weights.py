@@ -1,3 +1,6 @@
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
 import numpy as np
 import onnx_ir as ir
 import pytest
@@ -7,16 +10,17 @@ from test_gptq import solve
 
 from ptqc.formats import FLOAT16, FLOAT32, Family, Format, codebook, integer
 from ptqc.layers import Weight, find_layers, find_weights
-from ptqc.passes import moments
+from ptqc.passes import moments, solve_weights
 from ptqc.passes.context import Context
 from ptqc.passes.moments import Moments
-from ptqc.passes.solve_weights import SolveWeights, palette
+from ptqc.passes.solve_weights import NO_SHELF, Shelf, SolveWeights, palette
+from ptqc.solutions import Candidates
 
 NO_SAMPLES = None
 
 
-def solved(model: ir.Model, bits: tuple[int, ...] = (2, 4, 8)) -> Context:
-    """A context with random moments for every layer, solved."""
+def measured(model: ir.Model) -> Context:
+    """A context with random moments for every layer."""
     layers = find_layers(model)
     context = Context(layers, find_weights(model, layers), [], [], NO_SAMPLES, NO_SAMPLES)  # type: ignore[arg-type]
     for number, weight in enumerate(w for w in context.weights if w.layers):
@@ -26,7 +30,13 @@ def solved(model: ir.Model, bits: tuple[int, ...] = (2, 4, 8)) -> Context:
             split[weight.name] = Moments.empty(layer.groups, width)
             mixing = noise(layer.groups, width, width, seed=number)
             split[weight.name].add(mixing @ noise(layer.groups, width, 50, seed=seed))
-    SolveWeights(bits).apply(model, context)
+    return context
+
+
+def solved(model: ir.Model, bits: tuple[int, ...] = (2, 4, 8), shelf: Shelf = NO_SHELF) -> Context:
+    """The same, solved."""
+    context = measured(model)
+    SolveWeights(bits, shelf).apply(model, context)
     return context
 
 
@@ -62,7 +72,8 @@ def test_errors_fall_with_the_bits_and_exact_formats_have_none(tables: Context) 
 
 def test_errors_of_layers_are_those_of_their_outputs_on_held_back_columns(tables: Context) -> None:
     (layer,) = (layer for layer in tables.layers if layer.weight == "m")
-    matrix, held = layer.matrix(TABLE_CONSTANTS["m"]), tables.held_moments["m"].second()
+    held = measured(parse(TABLES, **TABLE_CONSTANTS)).held_moments["m"].second()
+    matrix = layer.matrix(TABLE_CONSTANTS["m"])
     solution = tables.solutions["m", integer(4)]
     expected = moments.error(matrix - layer.matrix(solution.weight), held).sum() / moments.error(matrix, held).sum()
     assert tables.errors["m", integer(4)] == pytest.approx(float(expected), rel=1e-4)
@@ -72,12 +83,51 @@ def test_layers_are_solved_by_gptq_along_their_channels() -> None:
     model = parse("g (float[N, 4, T] x) => (float[N, 6, S] y) { y = Conv <group = 2> (x, w) }", w=noise(6, 2, 3))
     context = solved(model)
     (layer,) = context.layers
-    found = context.moments["w"]
+    found = measured(model).moments["w"]
     second = moments.shrunk(found.second(), found.count)
     expected = solve(layer.matrix(noise(6, 2, 3)), second, [integer(4)], rounds=1)[integer(4)]
     solution = context.solutions["w", integer(4)]
     np.testing.assert_allclose(layer.matrix(solution.weight), expected.weight, atol=0.05)
     assert (solution.codes.shape, solution.scale.shape, solution.axis) == ((6, 2, 3), (6,), 0)
+
+
+def test_only_the_means_of_the_moments_stay(tables: Context) -> None:
+    assert not tables.held_moments
+    assert tables.moments["m"].gram.size == 0
+    np.testing.assert_array_equal(
+        tables.moments["m"].mean, measured(parse(TABLES, **TABLE_CONSTANTS)).moments["m"].mean
+    )
+
+
+@dataclass
+class Remembered:
+    """A shelf that forgets some weights."""
+
+    kept: dict[str, Candidates] = field(default_factory=dict)
+    puts: list[list[str]] = field(default_factory=list)
+
+    def find(self, weights: Sequence[Weight]) -> Candidates | None:
+        return self.kept.get(weights[0].name)
+
+    def put(self, weights: Sequence[Weight], candidates: Candidates) -> Candidates:
+        self.puts.append([weight.name for weight in weights])
+        self.kept[weights[0].name] = candidates
+        return candidates
+
+
+def test_what_is_on_the_shelf_is_not_solved_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(solve_weights, "TOGETHER", 300)
+    model, shelf = parse(TABLES, **TABLE_CONSTANTS), Remembered()
+    first = solved(model, shelf=shelf)
+    assert [name for group in shelf.puts for name in group] == [weight.name for weight in first.weights]
+    assert len(shelf.puts) > 1
+    forgotten = shelf.puts[0]
+    del shelf.kept[forgotten[0]]
+    again = solved(model, shelf=shelf)
+    assert shelf.puts[-1] == forgotten
+    assert list(again.solutions) == list(first.solutions)
+    assert all((again.solutions[key] is first.solutions[key]) != (key[0] in forgotten) for key in first.solutions)
+    assert again.errors == first.errors
 
 
 def test_what_half_precision_cannot_hold() -> None:

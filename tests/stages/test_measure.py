@@ -1,7 +1,11 @@
 """Measuring: once per model, data and options; afterwards the store gives the same context back."""
 
+import io
+import shutil
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,9 +14,10 @@ from compiling import Measured, measure_residual, quick
 from ptqc.errors import UsageError
 from ptqc.formats import integer
 from ptqc.options import CompileOptions
+from ptqc.passes import solve_weights
 from ptqc.passes.calibrate import Calibrate
 from ptqc.passes.context import Context
-from ptqc.progress import SILENT
+from ptqc.progress import SILENT, Lines
 from ptqc.stages.measure import measure, recall
 from ptqc.store import Store
 
@@ -65,6 +70,55 @@ def test_a_second_measurement_comes_from_the_store(
     monkeypatch.setattr(Calibrate, "apply", never)
     context, _, name = measure(measured.prepared, measured.options, Store(place / "cache"), SILENT)
     assert name == entry
+    assert_same(context, measured.context)
+
+
+def test_a_stopped_measurement_resumes_behind_the_last_solved_weight(
+    tmp_path: Path, measured: Measured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(solve_weights, "TOGETHER", 1)
+    put, tried, lines = Store.put, list[str](), io.StringIO()
+    weights = [weight.name for weight in measured.context.weights]
+
+    def stopping(store: Store, key: Mapping[str, Any], *rest: Any) -> str:
+        tried.extend(key.get("weights", []))
+        if tried == weights:  # the last one, for the first time
+            raise KeyboardInterrupt
+        return put(store, key, *rest)
+
+    monkeypatch.setattr(Store, "put", stopping)
+    with quick(), pytest.raises(KeyboardInterrupt):
+        measure(measured.prepared, measured.options, Store(tmp_path), SILENT)
+    with quick():
+        context, _, name = measure(measured.prepared, measured.options, Store(tmp_path), Lines(lines))
+    assert tried == [*weights, weights[-1]]
+    assert f"{len(weights) - 1} of {len(weights)} weights were solved by an earlier compile" in lines.getvalue()
+    assert_same(context, measured.context)
+    assert_same(recall(Store(tmp_path), name, SILENT)[1], measured.context)
+
+
+@pytest.mark.usefixtures("entry")
+def test_options_that_solving_does_not_look_at_solve_nothing_again(
+    place: Path, measured: Measured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*_arguments: object) -> None:
+        raise AssertionError("solved again")
+
+    monkeypatch.setattr(solve_weights, "_candidates", never)
+    with quick():
+        assert measure(measured.prepared, replace(measured.options, loss="mse"), Store(place / "cache"), SILENT)
+
+
+def test_candidates_that_are_gone_are_solved_again(tmp_path: Path, measured: Measured) -> None:
+    with quick():
+        _, _, name = measure(measured.prepared, measured.options, Store(tmp_path), SILENT)
+        for folder in tmp_path.iterdir():
+            if folder.name != name:
+                shutil.rmtree(folder)
+        with pytest.raises(UsageError, match="not in the store"):
+            recall(Store(tmp_path), name, SILENT)
+        context, _, again = measure(measured.prepared, measured.options, Store(tmp_path), SILENT)
+    assert again == name
     assert_same(context, measured.context)
 
 

@@ -1,0 +1,56 @@
+"""Solved weights in the store, put there as they are solved: a compile that was stopped resumes behind the last."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from ptqc.layers import Weight
+from ptqc.nodes import constant
+from ptqc.passes.measurements import pack_candidates, unpack_candidates
+from ptqc.solutions import Candidates
+from ptqc.store import Entry, Store
+
+
+@dataclass(frozen=True)
+class StoredWeights:
+    """A shelf of `SolveWeights`. key: of all that the candidates follow from. names: of the entries, by first weight.
+
+    What is found is mapped from the store's files, so that the memory taken does not grow with the model.
+    """
+
+    store: Store
+    key: Mapping[str, Any]
+    model: ir.Model
+    names: dict[str, str] = field(default_factory=dict)
+
+    def find(self, weights: Sequence[Weight]) -> Candidates | None:
+        """The candidates of these weights, if they are in the store."""
+        entry = self.store.get(self._key(weights))
+        if entry is None:
+            return None
+        self.names[weights[0].name] = entry.folder.name
+        return self._unpack(entry)
+
+    def put(self, weights: Sequence[Weight], candidates: Candidates) -> Candidates:
+        """Store the candidates and map them from there. Raises Interrupted when they cannot be written."""
+        self.names[weights[0].name] = self.store.put(self._key(weights), *pack_candidates(candidates))
+        return self.find(weights) or candidates  # another process may have cleared the store
+
+    def open(self, names: Iterable[str]) -> list[Candidates] | None:
+        """The candidates of entries by name; None if one of them is not there any more."""
+        entries = [self.store.open(name) for name in names]
+        return None if None in entries else [self._unpack(entry) for entry in entries if entry is not None]
+
+    def _key(self, weights: Sequence[Weight]) -> Mapping[str, Any]:
+        return {**self.key, "weights": [weight.name for weight in weights]}
+
+    def _unpack(self, entry: Entry) -> Candidates:
+        return unpack_candidates(entry.document, entry.arrays, self._values)
+
+    def _values(self, name: str) -> np.ndarray:
+        values = constant(self.model.graph.initializers[name])
+        assert values is not None
+        return values
