@@ -14,7 +14,7 @@ import platform
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from importlib import metadata
 from importlib.abc import MetaPathFinder
@@ -35,13 +35,6 @@ PACKAGE, INSTALL = "apache-tvm", "pip install 'ptqc[tvm]'"
 ALIGNMENT = 64
 # How the Relax virtual machine is told of its device and of an allocator that keeps nothing: a run only makes outputs.
 CPU, DEVICE_INDEX, NAIVE = 1, 0, 1
-# TVM's thread count and pool belong to the calling thread. Its registered `runtime.config_threadpool` can only lower
-# the count below half of the processors; these two functions of the same library set it and end the pool.
-SET_THREADS = "_ZN3tvm7runtime9threading17SetMaxConcurrencyEi"
-END_THREADS = "_ZN3tvm7runtime9threading15ResetThreadPoolEv"
-# Pinned threads of two libraries would share processors. A worker that waits yields 300,000 times before it sleeps, and
-# nothing stops it meanwhile: on a busy machine a process would take minutes to end.
-THREADS = {"TVM_BIND_THREADS": "0", "TVM_THREAD_POOL_SPIN_COUNT": "5000"}
 # arch_prctl(2): a process asks the system once before it may use the tile registers of AMX.
 SYS_ARCH_PRCTL, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA = 158, 0x1023, 18
 MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
@@ -207,67 +200,31 @@ def _runtime_path() -> Path:
     )
 
 
-@dataclass(frozen=True)
-class _Runtime:
-    """TVM's run-time library in this process."""
-
-    ffi: Any
-    library: ctypes.CDLL
-    # Per thread: the _Pool in use. Lives as long as the process, so that a pool ends with its own thread.
-    local: threading.local = field(default_factory=threading.local)
-
-    def use_threads(self, count: int) -> None:
-        """Let the calling thread's parallel loops use `count` threads, itself included."""
-        pool: _Pool | None = getattr(self.local, "pool", None)
-        if pool is not None and pool.process != os.getpid() and max(pool.count, count) > 1:
-            raise TargetError(
-                "TVM's worker threads do not survive a fork: start processes by 'spawn', or open with threads=1"
-            )
-        if pool is None or pool.count != count:
-            self.library[SET_THREADS](count)
-            self.local.pool = _Pool(self.library, count)
-
-
-class _Pool:
-    """The calling thread's workers: TVM would leave them behind when the thread ends."""
-
-    def __init__(self, library: ctypes.CDLL, count: int) -> None:
-        self.library, self.count, self.process = library, count, os.getpid()
-
-    def __del__(self) -> None:
-        if self.count > 1 and self.process == os.getpid() and not sys.is_finalizing():
-            self.library[END_THREADS]()
-
-
 _LOADING = threading.Lock()
 # By SHA-256. TVM keeps what it loads for as long as the process lives, and more of it each time that it loads it again.
 _MODULES: dict[str, Any] = {}
 
 
 @cache
-def _load_runtime() -> _Runtime:
-    """Load TVM's runtime once. Raises TargetError when it is absent or of another version."""
+def _load_runtime() -> Any:
+    """Load TVM's runtime once; the module tvm_ffi. Raises TargetError when it is absent or of another version."""
     path = _runtime_path()
-    for name, value in THREADS.items():
-        os.environ.setdefault(name, value)
     ffi = _import_ffi()
     try:
         # The generated code finds its backend functions through this library, which must come first.
-        library = ctypes.CDLL(str(path), ctypes.RTLD_GLOBAL)
-        library[SET_THREADS].restype, library[SET_THREADS].argtypes = None, [ctypes.c_int]
-        library[END_THREADS].restype, library[END_THREADS].argtypes = None, []
-    except (OSError, AttributeError) as error:
+        ctypes.CDLL(str(path), ctypes.RTLD_GLOBAL)
+    except OSError as error:
         raise TargetError(f"{path} is not a TVM runtime that fits this version of ptqc ({error}): {INSTALL}") from error
-    return _Runtime(ffi, library)
+    return ffi
 
 
-def _load_module(runtime: _Runtime, path: Path) -> Any:
+def _load_module(ffi: Any, path: Path) -> Any:
     """The library in a file, loaded once however often it is opened."""
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     with _LOADING:
         if digest not in _MODULES:
-            _MODULES[digest] = runtime.ffi.load_module(str(path))
+            _MODULES[digest] = ffi.load_module(str(path))
         return _MODULES[digest]
 
 
@@ -296,9 +253,10 @@ class Library:
     kernels, in the order of their calls, unpacked.
     """
 
-    def __init__(self, interface: Interface, runtime: _Runtime, module: Any, threads: int) -> None:
+    def __init__(self, interface: Interface, ffi: Any, module: Any, threads: int) -> None:
         self.interface, self.threads = interface, threads
-        self._runtime, self._module, self._local = runtime, module, threading.local()
+        self._ffi, self._module, self._local = ffi, module, threading.local()
+        self._set_threads = module.get_function("set_threads", query_imports=True)
         self.constants = self._machine().virtual["prepare"]()
 
     @classmethod
@@ -318,10 +276,10 @@ class Library:
         if not (path.is_file() and os.access(path, os.R_OK)):
             raise TargetError(f"{path} is missing or cannot be read; compile again")
         with _LOADING:
-            runtime = _load_runtime()
+            ffi = _load_runtime()
         try:
-            module = _load_module(runtime, path)
-            return cls(interface, runtime, module, min(threads or interface.threads or processors(), processors()))
+            module = _load_module(ffi, path)
+            return cls(interface, ffi, module, min(threads or interface.threads or processors(), processors()))
         except (RuntimeError, AttributeError, OSError, ValueError) as error:
             raise TargetError(f"{path} is not a native library that runs here: {error}") from error
 
@@ -333,7 +291,7 @@ class Library:
         batch = self._check(feeds)
         if batch == 0:
             return {value.name: np.empty(_with_batch(value.shape, 0), value.dtype) for value in self.interface.outputs}
-        machine, convert = self._machine(), self._runtime.ffi.from_dlpack
+        machine, convert = self._machine(), self._ffi.from_dlpack
         inputs = [convert(aligned(np.asarray(feeds[value.name]))) for value in self.interface.inputs]
         try:
             found = machine.run(batch or 1, inputs, self.constants)
@@ -349,14 +307,14 @@ class Library:
 
     def prepared(self, name: str, *buffers: Any) -> Callable[[], object]:
         """A call of one kernel, see `kernel`."""
-        self._runtime.use_threads(self.threads)
-        function, convert = self._module.get_function(name, query_imports=True), self._runtime.ffi.from_dlpack
+        self._set_threads(self.threads)
+        function, convert = self._module.get_function(name, query_imports=True), self._ffi.from_dlpack
         ready = [convert(b) if isinstance(b, np.ndarray) else b for b in buffers]
         return lambda: function(*ready)
 
     def _machine(self) -> _Machine:
         """The calling thread's virtual machine; one must not be shared."""
-        self._runtime.use_threads(self.threads)
+        self._set_threads(self.threads)
         machine: _Machine | None = getattr(self._local, "machine", None)
         if machine is None:
             machine = self._local.machine = _Machine(self._module)

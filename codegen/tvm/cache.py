@@ -50,6 +50,7 @@ def _key(program: Program, module: Any, isa: Isa) -> dict[str, str]:
         "target": str(sorted(isa.target.items())),
         "tvm": metadata.version(PACKAGE),
         "linker": f"{linker} {version}",
+        "threads": hashlib.sha256(package.THREADS.read_bytes()).hexdigest(),
     }
 
 

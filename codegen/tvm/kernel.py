@@ -11,9 +11,11 @@ from tvm.tirx.script import builder as T  # noqa: N812
 
 from ptqc.codegen.tvm.layout import Layout
 
-# Kernels with less work are not worth waking other threads for: a thread that another process has to make room for
-# comes late, and all wait for it. The unit is an element that is moved; so many products of bytes take as long.
-PARALLEL_WORK, PRODUCTS = 250_000, 16
+# A loop with less than about 16 µs of work gains nothing from a second thread, whose inputs lie in the other one's
+# cache. The unit is an element that is moved; so many products of bytes take as long.
+PARALLEL_WORK, PRODUCTS = 200_000, 16
+# Of a parallel loop, in order and of equal size: what `threads.cpp` hands out, and cannot cut any finer.
+SLICES = 128
 
 
 @dataclass(frozen=True)
@@ -63,10 +65,18 @@ def _flat(buffer: Any, argument: Argument, batch: Any) -> Any:
 @contextmanager
 def rows(batch: Any, count: int, work: int) -> Iterator[tuple[Any, Any]]:
     """A loop over (sample, 0 … count − 1), in parallel when one sample is `work` operations worth it."""
-    loop = T.parallel if work >= PARALLEL_WORK and count > 1 else T.serial
-    with loop(batch * count) as index:
+    total = batch * T.int64(count)
+    with _sliced(total) if work >= PARALLEL_WORK and count > 1 else T.serial(total) as index:
         sample = T.Bind(index // T.int64(count))
         yield sample, T.Bind(T.Cast("int32", index % T.int64(count)))
+
+
+@contextmanager
+def _sliced(total: Any) -> Iterator[Any]:
+    """A parallel loop over 0 … total − 1."""
+    count = T.int64(SLICES)
+    with T.parallel(T.int64(0), count) as part, T.serial(part * total // count, (part + 1) * total // count) as index:
+        yield index
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from ptqc.errors import TargetError
 from ptqc.native import machine
 
 BYTE = 8
+THREADS = Path(__file__).with_name("threads.cpp")
 
 
 def module(program: Program) -> Any:
@@ -147,7 +148,7 @@ def link(module: Any, isa: Isa, path: Path) -> None:
     """Compile a module and write the library."""
     import tvm
 
-    command = [linker(isa), "-shared", "-fPIC", "-O2", "-ffp-contract=off", "-Wl,--build-id=none", "-s"]
+    command = [linker(isa), "-shared", "-fPIC", "-O2", "-ffp-contract=off", "-Wl,--build-id=none", "-s", *_threads()]
 
     def join(output: str, objects: Sequence[str], options: Sequence[str] | None = None, **_: Any) -> None:
         """Link with nothing in the file that depends on folders or times."""
@@ -157,6 +158,14 @@ def link(module: Any, isa: Isa, path: Path) -> None:
         subprocess.run(done, cwd=folder, check=True)
 
     tvm.relax.build(module, target=tvm.target.Target(isa.target)).export_library(str(path), fcompile=join)
+
+
+def _threads() -> list[str]:
+    """What compiles and links the library's threads, which outlive whoever closes the library."""
+    from tvm_ffi import libinfo
+
+    headers = f"-I{libinfo.find_include_path()}", f"-I{libinfo.find_dlpack_include_path()}"
+    return [str(THREADS), *headers, "-std=c++17", "-fno-exceptions", "-fvisibility=hidden", "-Wl,-z,nodelete"]
 
 
 def linker(isa: Isa) -> str:

@@ -16,7 +16,7 @@ from ptqc.codegen.tvm.constants import Arranged, Order, Source, Stored
 from ptqc.codegen.tvm.epilogue import NOTHING, Epilogue
 from ptqc.codegen.tvm.families import Built, build
 from ptqc.codegen.tvm.isa import DOT, Isa
-from ptqc.codegen.tvm.kernel import PRODUCTS, fill, pieces, registers, rows, span, vector
+from ptqc.codegen.tvm.kernel import fill, pieces, registers, rows, span, vector
 from ptqc.codegen.tvm.layout import Layout
 from ptqc.codegen.tvm.narrowing import PACKED, PART
 from ptqc.codegen.tvm.sums import Sums
@@ -124,7 +124,7 @@ def integer(
 
 def _body(loops: Columns, given: Layout, made: Layout, epilogue: Epilogue, *, is_fitting: bool) -> Any:
     window, pixels, (height, width) = loops.window, loops.pixels, loops.window.output
-    work, beside = window.products * window.channels // PRODUCTS, len(epilogue.others)
+    work, beside = window.products * window.channels // DOT, len(epilogue.others)
 
     def body(batch: Any, x: Any, *rest: Any) -> None:
         others, (w, bias, factor, zero, *numbers, out) = rest[:beside], rest[beside:]
