@@ -71,16 +71,17 @@ class Artifact:
     def _session(self) -> "ort.InferenceSession":
         return self.session()
 
-    def native(self, threads: int = 0) -> "Library":
-        """The native library; thread-safe. threads: per calling thread, 0 for all cores.
+    def native(self, threads: int = 0, cpu: str = "") -> "Library":
+        """The best native library for this machine; thread-safe. threads: per calling thread, 0 for all cores.
 
-        Raises TargetError when the artifact has none, or when it cannot run on this machine.
+        cpu: an instruction set of the artifact's, in place of the best one. Raises TargetError when the artifact has no
+        library, or none that can run on this machine.
         """
         from ptqc.native import Library
 
         if not (self.folder / NATIVE).is_dir():
             raise TargetError(f"{self.folder} has no native library; compile with --target cpu")
-        return Library.open(self.folder / NATIVE, threads)
+        return Library.open(self.folder / NATIVE, threads, cpu)
 
     @cached_property
     def _library(self) -> "Library":

@@ -146,6 +146,7 @@ def _parser() -> argparse.ArgumentParser:
     bench = commands.add_parser("bench", help="how long each kernel of the native library takes")
     bench.add_argument("folder", help="a folder that `ptqc compile --target cpu` wrote")
     bench.add_argument("--threads", type=int, metavar="N", help="threads of a run (default 1)")
+    bench.add_argument("--cpu", metavar="ISA", help="the library for this instruction set (default: the best one)")
     bench.set_defaults(run=_bench)
     return parser
 
@@ -267,7 +268,8 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--cpu",
         metavar="ISA",
-        help="host (default: the best of this machine), portable, avx2, avx512-vnni, avx512-vbmi or aarch64",
+        help="host (default: the best of this machine), portable, avx2, avx512-vnni, avx512-vbmi or aarch64; "
+        "several, separated by commas, for a library of each",
     )
     parser.add_argument(
         "--allow-missing-target", action="store_true", help="deliver the rest where the target cannot be built"
@@ -422,7 +424,7 @@ def _reduce(options: argparse.Namespace) -> None:
 def _bench(options: argparse.Namespace) -> None:
     from ptqc.stages.bench import bench
 
-    print(bench(options.folder, **_given(options, "threads")))
+    print(bench(options.folder, **_given(options, "threads", "cpu")))
 
 
 if __name__ == "__main__":

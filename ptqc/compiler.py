@@ -19,7 +19,7 @@ from ptqc.codegen.onnxruntime.verify import verify
 from ptqc.deadline import Deadline
 from ptqc.errors import UsageError
 from ptqc.latency import Times
-from ptqc.options import DEFAULT_CPU, CompileOptions, InstructionSet, Pipeline, TargetOptions
+from ptqc.options import DEFAULT_CPU, CompileOptions, Pipeline, TargetOptions
 from ptqc.plan import Plan, write_json
 from ptqc.progress import SILENT, Progress
 from ptqc.reading import read_model
@@ -53,7 +53,7 @@ def compile(  # noqa: A001
     cache: str | Path | None = None,
     dump_passes: str | Path | None = None,
     target: Literal["cpu"] | None = None,
-    cpu: InstructionSet = DEFAULT_CPU,
+    cpu: str = DEFAULT_CPU,
     allow_missing_target: bool = False,
     times: str | Path | None = None,
     progress: Progress = SILENT,
@@ -107,7 +107,7 @@ def resolve(
     force: bool = False,
     cache: str | Path | None = None,
     target: Literal["cpu"] | None = None,
-    cpu: InstructionSet = DEFAULT_CPU,
+    cpu: str = DEFAULT_CPU,
     allow_missing_target: bool = False,
     pipeline: Pipeline | None = None,
     time_limit: float = 0.0,

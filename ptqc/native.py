@@ -1,4 +1,4 @@
-"""Running a native CPU library (`cpu/model.so`): checked against this machine first, then one handle for all threads.
+"""Running a native CPU library (`cpu/avx2.so` and the like): the best for this machine, one handle for all threads.
 
 Needs numpy, tvm_ffi and libtvm_runtime.so only: importing `tvm` would load a compiler of 259 MB.
 """
@@ -28,7 +28,7 @@ import numpy as np
 from ptqc.errors import InternalError, TargetError, UsageError
 from ptqc.parallel import processors
 
-LIBRARY, INTERFACE, KERNELS = "model.so", "interface.json", "kernels.json"
+INTERFACE, KERNELS, WEIGHTS = "interface.json", "kernels.json", "weights.bin"
 RUNTIME, RUNTIME_VARIABLE = "libtvm_runtime.so", "PTQC_TVM_RUNTIME"
 PACKAGE, INSTALL = "apache-tvm", "pip install 'ptqc[tvm]'"
 # What TVM's kernels assume of every pointer, in bytes; less makes aligned vector moves fault.
@@ -63,16 +63,33 @@ class Value:
 
 
 @dataclass(frozen=True)
-class Interface:
-    """What a native library needs of the machine, and what goes in and out.
-
-    tvm: the version it was built with. threads: 0 means all processors.
-    """
+class Build:
+    """One library of an artifact: its instruction set, and what that needs, by the system's names."""
 
     isa: str
     machine: str
-    tvm: str
     features: tuple[str, ...]
+
+    def refusal(self) -> str | None:
+        """Why its instructions would kill the process on this machine, if they would."""
+        system, here = platform.system(), machine()
+        if (system, here) != ("Linux", self.machine):
+            return f"the native library is for Linux on {self.machine}, this is {system} on {here}"
+        missing = sorted(set(self.features) - processor_features())
+        if missing:
+            return f"the native library is for {self.isa}, this processor has no {', '.join(missing)}"
+        return _refused_tiles() if "amx_tile" in self.features else None
+
+
+@dataclass(frozen=True)
+class Interface:
+    """What goes in and out of a network, and its libraries, the best first.
+
+    tvm: the version they were built with. threads: 0 means all processors.
+    """
+
+    libraries: tuple[Build, ...]
+    tvm: str
     inputs: tuple[Value, ...]
     outputs: tuple[Value, ...]
     threads: int = 0
@@ -83,10 +100,11 @@ class Interface:
         try:
             document = json.loads(path.read_text(encoding="utf-8"))
             return cls(
-                isa=str(document["isa"]),
-                machine=str(document["machine"]),
+                libraries=tuple(
+                    Build(str(entry["isa"]), str(entry["machine"]), tuple(entry["features"]))
+                    for entry in document["libraries"]
+                ),
                 tvm=str(document["tvm"]),
-                features=tuple(document["features"]),
                 inputs=_values(document["inputs"]),
                 outputs=_values(document["outputs"]),
                 threads=int(document["threads"]),
@@ -94,22 +112,22 @@ class Interface:
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise TargetError(f"{path} does not describe a native library: {type(error).__name__}: {error}") from error
 
-    def check_machine(self) -> None:
-        """Refuse a machine on which the library's instructions would kill the process. Raises TargetError."""
-        system, here = platform.system(), machine()
-        if (system, here) != ("Linux", self.machine):
-            raise TargetError(
-                f"the native library is for Linux on {self.machine}, this is {system} on {here}; "
-                "compile for this machine, or run model.onnx"
-            )
-        missing = sorted(set(self.features) - processor_features())
-        if missing:
-            raise TargetError(
-                f"the native library is for {self.isa}, this processor has no {', '.join(missing)}; "
-                "compile for an instruction set that it has, or run model.onnx"
-            )
-        if "amx_tile" in self.features:
-            _ask_for_tiles()
+    @property
+    def runnable(self) -> list[str]:
+        """Instruction sets of the libraries that this machine can run."""
+        return [build.isa for build in self.libraries if build.refusal() is None]
+
+    def choose(self, cpu: str = "") -> Build:
+        """The best library that this machine can run, or the one of an instruction set. Raises TargetError."""
+        builds = [build for build in self.libraries if cpu in ("", build.isa)]
+        if not builds:
+            there = ", ".join(build.isa for build in self.libraries)
+            raise TargetError(f"there is no native library for {cpu!r}; there are: {there or 'none'}")
+        refusals = [build.refusal() for build in builds]
+        if None not in refusals:
+            told = "; ".join(filter(None, refusals))
+            raise TargetError(f"{told}; compile for an instruction set that this machine has, or run model.onnx")
+        return builds[refusals.index(None)]
 
     def check_runtime(self) -> None:
         """Refuse another version of TVM, whose interfaces change with every release. Raises TargetError.
@@ -125,6 +143,11 @@ class Interface:
                     f"the native library was built with {PACKAGE} {self.tvm}, and {found} is installed: "
                     f"pip install {PACKAGE}=={self.tvm}, or compile again"
                 )
+
+
+def library_file(isa: str) -> str:
+    """The name of the library for an instruction set."""
+    return f"{isa}.so"
 
 
 def machine() -> str:
@@ -150,11 +173,12 @@ def processor_features() -> frozenset[str]:
 
 
 @cache
-def _ask_for_tiles() -> None:
+def _refused_tiles() -> str | None:
     """Ask the system for the AMX tile registers: without its permission their first use kills the process."""
     libc = ctypes.CDLL(None, use_errno=True)
-    if libc.syscall(*map(ctypes.c_long, (SYS_ARCH_PRCTL, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA))) != 0:
-        raise TargetError(f"the system does not let this process use AMX: {os.strerror(ctypes.get_errno())}")
+    if libc.syscall(*map(ctypes.c_long, (SYS_ARCH_PRCTL, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA))) == 0:
+        return None
+    return f"the system does not let this process use AMX: {os.strerror(ctypes.get_errno())}"
 
 
 class _Hidden(MetaPathFinder):
@@ -249,37 +273,40 @@ class _Machine:
 class Library:
     """A native library, safe to share between threads: each gets its own virtual machine, all share the constants.
 
-    Open with `Library.open`. threads: how many threads one call uses, the calling thread included. constants: of all
-    kernels, in the order of their calls, unpacked.
+    Open with `Library.open`. isa: its instruction set. threads: how many threads one call uses, the calling thread
+    included. constants: of all kernels, in the order of their calls, unpacked.
     """
 
-    def __init__(self, interface: Interface, ffi: Any, module: Any, threads: int) -> None:
-        self.interface, self.threads = interface, threads
+    def __init__(
+        self, interface: Interface, isa: str, ffi: Any, module: Any, weights: np.ndarray, threads: int
+    ) -> None:
+        self.interface, self.isa, self.threads = interface, isa, threads
         self._ffi, self._module, self._local = ffi, module, threading.local()
         self._set_threads = module.get_function("set_threads", query_imports=True)
-        self.constants = self._machine().virtual["prepare"]()
+        self.constants = self._machine().virtual["prepare"](ffi.from_dlpack(weights))
 
     @classmethod
-    def open(cls, folder: Path, threads: int = 0) -> Self:
-        """Open the folder that holds model.so and interface.json, and unpack the constants.
+    def open(cls, folder: Path, threads: int = 0, cpu: str = "") -> Self:
+        """Open the best library of a folder, which holds interface.json and weights.bin too, and unpack its constants.
 
         threads: per calling thread; 0 leaves it to interface.json, whose 0 means every processor the process may use.
-        Raises TargetError when the library cannot run here, before any of its code is loaded.
+        cpu: the instruction set, in place of the best one. Raises TargetError when the library cannot run here, before
+        any of its code is loaded.
         """
         if threads < 0:
             raise UsageError(f"threads = {threads}; expected a positive number, or 0 for all processors")
         folder = Path(folder).resolve()
         interface = Interface.read(folder / INTERFACE)
-        interface.check_machine()
+        isa = interface.choose(cpu).isa
         interface.check_runtime()
-        path = folder / LIBRARY
-        if not (path.is_file() and os.access(path, os.R_OK)):
-            raise TargetError(f"{path} is missing or cannot be read; compile again")
+        path = _readable(folder / library_file(isa))
+        weights = np.memmap(_readable(folder / WEIGHTS), np.uint8, mode="c")
         with _LOADING:
             ffi = _load_runtime()
         try:
             module = _load_module(ffi, path)
-            return cls(interface, ffi, module, min(threads or interface.threads or processors(), processors()))
+            count = min(threads or interface.threads or processors(), processors())
+            return cls(interface, isa, ffi, module, weights, count)
         except (RuntimeError, AttributeError, OSError, ValueError) as error:
             raise TargetError(f"{path} is not a native library that runs here: {error}") from error
 
@@ -332,6 +359,12 @@ class Library:
         if len(batches) > 1:
             raise UsageError(f"the inputs have batch sizes {sorted(batches)}; expected the same one")
         return next(iter(batches), None)
+
+
+def _readable(path: Path) -> Path:
+    if not (path.is_file() and os.access(path, os.R_OK)):
+        raise TargetError(f"{path} is missing or cannot be read; compile again")
+    return path
 
 
 def _check_input(value: Value, array: Any) -> None:

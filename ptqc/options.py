@@ -12,7 +12,7 @@ Activations = Literal["auto", "integer", "float"]
 Loss = Literal["auto", "kl", "mse"]
 Pipeline = Literal["light", "advanced"]
 InstructionSet = Literal["host", "portable", "avx2", "avx512-vnni", "avx512-vbmi", "aarch64"]
-DEFAULT_CPU: InstructionSet = "host"
+DEFAULT_CPU = "host"
 NARROWEST, WIDEST = 2, 8
 
 
@@ -76,19 +76,20 @@ class CompileOptions:
 class TargetOptions:
     """What is built beside the ONNX file.
 
-    target: "cpu" adds a native library that TVM emits; None nothing. cpu: its instruction set; "host": the best that
-    this machine has, "portable": one that every machine of its kind of the last ten years has. allow_missing_target:
-    deliver the rest where the target cannot be built.
+    target: "cpu" adds a native library that TVM emits; None nothing. cpu: its instruction set, or several separated by
+    commas, each of which gets a library; "host": the best that this machine has, "portable": one that every machine of
+    its kind of the last ten years has. allow_missing_target: deliver the rest where the target cannot be built.
     """
 
     target: Literal["cpu"] | None = None
-    cpu: InstructionSet = DEFAULT_CPU
+    cpu: str = DEFAULT_CPU
     allow_missing_target: bool = False
 
     def __post_init__(self) -> None:
         if self.target is not None:
             _one_of("target", self.target, ("cpu",))
-        _one_of("cpu", self.cpu, get_args(InstructionSet))
+        for name in self.cpu.split(","):
+            _one_of("cpu", name, get_args(InstructionSet))
 
 
 def _one_of(name: str, value: object, known: tuple[str, ...]) -> None:

@@ -44,9 +44,10 @@ def _targets(manifest: Document) -> Iterator[tuple[str, str]]:
         if "missing" in found:
             yield name, f"not built: {found['missing']}"
             continue
-        steps, size = sum(found["steps"].values()), found["bytes"]
-        built = f"native library for {found['isa']}, {size:,} bytes, {steps} steps of {found['kernels']} kernels"
-        yield name, f"{built}; {_verified(found['verification'])}"
+        for library in found["libraries"]:
+            steps = f"{sum(library['steps'].values())} steps of {library['kernels']} kernels"
+            size = f"{library['bytes']:,} bytes beside {found['weights_bytes']:,} of weights"
+            yield name, f"native library for {library['isa']}, {size}, {steps}; {_verified(library['verification'])}"
 
 
 def _verified(checked: Document) -> str:

@@ -159,14 +159,17 @@ def manifest(told: int, original: int, loss: float, names: list[str]) -> dict[st
         "cpu": {"saturates_without_vnni": False, "session_option_without_vnni": {}},
         "targets": {
             "cpu": {
-                "isa": "avx2", "cpu_features": ["avx2", "fma"], "bytes": 104112, "constant_bytes": 12345, "kernels": 7,
-                "steps": {"dense": 8, "add": 3}, "workspace_bytes": 67904,
-                "low_bit_weights": "unpacked when the library is loaded",
-                "roundings_of_float_parts": [f"{names[0]}_q"],
-                "verification": {
-                    "kernels_compared": 11, "integers_compared": 54321, "reals_compared": 60,
-                    "end_to_end_integers": 54321, "end_to_end_different": {f"{names[-1]}_q": 17},
-                },
+                "weights_bytes": 23456,
+                "libraries": [{
+                    "isa": "avx2", "cpu_features": ["avx2", "fma"], "bytes": 104112, "constant_bytes": 12345,
+                    "kernels": 7, "steps": {"dense": 8, "add": 3}, "workspace_bytes": 67904,
+                    "low_bit_weights": "unpacked when the library is loaded",
+                    "roundings_of_float_parts": [f"{names[0]}_q"],
+                    "verification": {
+                        "kernels_compared": 11, "integers_compared": 54321, "reals_compared": 60,
+                        "end_to_end_integers": 54321, "end_to_end_different": {f"{names[-1]}_q": 17},
+                    },
+                }],
             }
         },
         "notes": [
@@ -189,14 +192,15 @@ def test_the_native_library() -> None:
     given = documents()
     text = given.page().text
     for told in (
-        "104,112 bytes, 12,345",
+        "104,112 bytes, and 12,345",
+        "23,456 bytes of weights",
         "11 calls of 7 kernels",
         "67,904 bytes",
         "54,321 integers, 17 of them",
         "avx2",
     ):
         assert told in text
-    given.manifest["targets"]["cpu"]["verification"] = {"missing": "it does not run here"}
+    given.manifest["targets"]["cpu"]["libraries"][0]["verification"] = {"missing": "it does not run here"}
     assert "compared nothing: it does not run here" in given.page().text
     given.manifest["targets"] = {"cpu": {"missing": "no kernel for Cos c"}}
     assert "cpu: not built: no kernel for Cos c" in given.page().text

@@ -174,5 +174,6 @@ def test_explain_without_notes(documents: tuple[dict[str, Any], dict[str, Any]])
 
 def test_a_library_that_could_not_be_compared_says_so() -> None:
     found = {"isa": "aarch64", "bytes": 1000, "steps": {"dense": 3}, "kernels": 2, "verification": {"missing": "why"}}
-    told = lines(targets={"cpu": found})["cpu"]
-    assert told == "native library for aarch64, 1,000 bytes, 3 steps of 2 kernels; NOT VERIFIED: why"
+    told = lines(targets={"cpu": {"weights_bytes": 2000, "libraries": [found]}})["cpu"]
+    size = "1,000 bytes beside 2,000 of weights"
+    assert told == f"native library for aarch64, {size}, 3 steps of 2 kernels; NOT VERIFIED: why"

@@ -197,6 +197,12 @@ def named(name: str) -> Isa:
     return KNOWN[name]
 
 
+def several(names: str) -> list[Isa]:
+    """Instruction sets of comma-separated names, the best first, each once. Raises UsageError naming the known ones."""
+    wanted = [named(name) for name in names.split(",")]
+    return [isa for isa in KNOWN.values() if isa in wanted]
+
+
 def _of_machine(features: Set[str] | None) -> Isa:
     """The best for these features on a machine of this kind; without features, the one that asks for the least."""
     own = [isa for isa in KNOWN.values() if isa.machine == machine() and isa.cpu]

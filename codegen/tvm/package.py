@@ -1,6 +1,7 @@
 """From kernels to one library: a Relax module, compiled and linked.
 
-Its functions: `prepare` unpacks the constants, `workspace` makes the memory of a run, `main` runs.
+Its functions: `prepare` unpacks the constants out of the file of weights, `workspace` makes the memory of a run,
+`main` runs.
 """
 
 import os
@@ -10,6 +11,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ptqc.codegen.tvm.constants import Arranged, Scaled, Stored
 from ptqc.codegen.tvm.families import unpack
 from ptqc.codegen.tvm.indexed import Indexed
@@ -17,6 +20,7 @@ from ptqc.codegen.tvm.isa import Isa
 from ptqc.codegen.tvm.layout import Layout
 from ptqc.codegen.tvm.memory import plan
 from ptqc.codegen.tvm.program import Program
+from ptqc.codegen.tvm.weights import Weights
 from ptqc.errors import TargetError
 from ptqc.native import machine
 
@@ -24,8 +28,8 @@ BYTE = 8
 THREADS = Path(__file__).with_name("threads.cpp")
 
 
-def module(program: Program) -> Any:
-    """The Relax module of a program."""
+def module(program: Program, weights: Weights) -> Any:
+    """The Relax module of a program; its constants are added to `weights`."""
     import tvm
 
     builder = tvm.relax.BlockBuilder()
@@ -36,23 +40,33 @@ def module(program: Program) -> Any:
             kernels[name] = builder.add_func(function, name)
         return kernels[name]
 
-    ready = _prepare(builder, kernel, program)
+    ready = _prepare(builder, kernel, program, weights)
     _workspace(builder, program)
     _main(builder, kernel, program, ready)
     return builder.finalize()
 
 
-def _prepare(builder: Any, kernel: Any, program: Program) -> list[Any]:
+def _prepare(builder: Any, kernel: Any, program: Program, weights: Weights) -> list[Any]:
     """Emit `prepare`; the types of what it returns."""
-    from tvm import relax
+    from tvm import relax, tirx
 
-    with builder.function("prepare", params=[]):
-        found = [_ready(builder, kernel, constant) for step in program.steps for constant in step.built.constants]
+    file = relax.Var("weights", relax.TensorType(None, "uint8", ndim=1))
+
+    def stored(array: np.ndarray) -> Any:
+        dtype, first = str(array.dtype), weights.place(array) // array.itemsize
+        made = _allocate(builder, relax.TensorType((array.size,), dtype))
+        arguments = [file, made, tirx.IntImm("int64", first)]
+        builder.emit(relax.Call(kernel(*unpack.part(dtype)), arguments, ty_args=[relax.TupleType([])]))
+        return made
+
+    with builder.function("prepare", params=[file], pure=False):
+        constants = [constant for step in program.steps for constant in step.built.constants]
+        found = [_ready(builder, kernel, stored, constant) for constant in constants]
         builder.emit_func_output(builder.emit(relax.Tuple(found)) if found else relax.Tuple([]))
     return [value.ty for value in found]
 
 
-def _ready(builder: Any, kernel: Any, constant: Stored) -> Any:
+def _ready(builder: Any, kernel: Any, stored: Callable[[np.ndarray], Any], constant: Stored) -> Any:
     """A constant as kernels take it."""
     from tvm import relax
 
@@ -62,22 +76,20 @@ def _ready(builder: Any, kernel: Any, constant: Stored) -> Any:
     match constant:
         case Scaled():
             made = unpack.real(constant.panels, constant.depth, constant.width)
-            given = [_ready(builder, kernel, constant.codes), relax.const(constant.scale)]
+            given = [_ready(builder, kernel, stored, constant.codes), stored(constant.scale)]
             return call(made, given, constant.codes.size, "float32")
         case Arranged():
             indexed = constant.indexed
-            index, count = _indices(call, indexed)
-            levels = [] if indexed.levels is None else [relax.const(indexed.levels.reshape(-1))]
+            index, count = _indices(call, stored, indexed)
+            levels = [] if indexed.levels is None else [stored(indexed.levels.reshape(-1))]
             return call(unpack.codes(indexed, count, constant.order), [index, *levels], constant.size, "int8")
         case _:
-            return builder.emit(relax.const(constant))
+            return stored(constant)
 
 
-def _indices(call: Callable[..., Any], indexed: Indexed) -> tuple[Any, int]:
+def _indices(call: Callable[..., Any], stored: Callable[[np.ndarray], Any], indexed: Indexed) -> tuple[Any, int]:
     """Indices of codes and their number, padding included."""
-    from tvm import relax
-
-    given = [relax.const(plane) for plane in indexed.planes]
+    given = [stored(plane) for plane in indexed.planes]
     if indexed.bits == BYTE:
         return given[0], indexed.planes[0].size
     count = sum(plane.size for plane in indexed.planes) * BYTE // indexed.bits

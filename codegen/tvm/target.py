@@ -18,7 +18,7 @@ from ptqc.codegen.tvm.job import ERROR, JOB, LOWERED, REPORT, VALUES, WORKER
 from ptqc.errors import InternalError, TargetError
 from ptqc.execute.onnxruntime import Feeds, Runner
 from ptqc.lowered import Lowered
-from ptqc.native import INSTALL, INTERFACE, KERNELS, LIBRARY
+from ptqc.native import INSTALL, INTERFACE, KERNELS, WEIGHTS, library_file
 from ptqc.npz import write_npz
 from ptqc.options import DEFAULT_CPU
 from ptqc.reference import codes_of
@@ -29,12 +29,20 @@ TIME_LIMIT = 1800.0
 
 @dataclass(frozen=True)
 class Native:
-    """The library and what is known of it. interface: for whoever loads it; kernels: what `ptqc bisect` needs."""
+    """The libraries of an artifact. files: by name. reports: what is known of each library, the best first."""
 
-    library: bytes
-    interface: Mapping[str, Any]
-    kernels: Mapping[str, Any]
-    report: Mapping[str, Any]
+    files: Mapping[str, bytes]
+    reports: Sequence[Mapping[str, Any]]
+
+    @property
+    def interface(self) -> Mapping[str, Any]:
+        """What goes in and out, and which library is for which processor."""
+        return dict(json.loads(self.files[INTERFACE]))
+
+    @property
+    def kernels(self) -> Mapping[str, Any]:
+        """The calls of each library's kernels."""
+        return dict(json.loads(self.files[KERNELS]))
 
 
 def check_present() -> None:
@@ -53,8 +61,8 @@ def build(
 ) -> Native:
     """Compile a lowered graph and compare the library with the exported file on samples and on edge inputs.
 
-    store: a folder of libraries that were built before. Raises TargetError when a node has no kernel or TVM fails,
-    VerificationError when anything differs.
+    isa: names of instruction sets, separated by commas; each gets a library. store: a folder of libraries that were
+    built before. Raises TargetError when a node has no kernel or TVM fails, VerificationError when anything differs.
     """
     check_present()
     _check_interface(lowered.model)
@@ -62,8 +70,12 @@ def build(
         folder = Path(temporary)
         _write_job(folder, lowered, exported, samples, isa, store)
         _run(folder, time_limit)
-        documents = [json.loads((folder / name).read_text()) for name in (INTERFACE, KERNELS, REPORT)]
-        return Native((folder / LIBRARY).read_bytes(), *documents)
+        reports = json.loads((folder / REPORT).read_text())["libraries"]
+        names = [library_file(report["isa"]) for report in reports]
+        files = {name: (folder / name).read_bytes() for name in (*names, WEIGHTS, INTERFACE, KERNELS)}
+        return Native(
+            files, [report | {"bytes": len(files[name])} for report, name in zip(reports, names, strict=True)]
+        )
 
 
 def _check_interface(model: ir.Model) -> None:

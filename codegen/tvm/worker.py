@@ -1,12 +1,13 @@
 """The process that runs TVM: a job folder in, a verified library out (`python -m ptqc.codegen.tvm.worker FOLDER`).
 
-Files of a job: `lowered.onnx`, `job.json`, `values-<i>.npz` (one run of ONNX Runtime each). It writes the library, its
-interface, the listing of its kernels, and `report.json`, or `error.json`.
+Files of a job: `lowered.onnx`, `job.json`, `values-<i>.npz` (one run of ONNX Runtime each). It writes a library for
+each instruction set, their weights, interface and kernels, and `report.json`, or `error.json`.
 """
 
 import json
 import sys
 from collections import Counter
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -18,10 +19,11 @@ from ptqc.codegen.tvm import cache, constants, isa, lowering, memory, verify
 from ptqc.codegen.tvm.job import ERROR, JOB, LOWERED, REPORT, VALUES
 from ptqc.codegen.tvm.listing import Listing
 from ptqc.codegen.tvm.program import Program
+from ptqc.codegen.tvm.weights import Weights
 from ptqc.errors import PtqcError
 from ptqc.formats import Format
 from ptqc.lowered import Lowered
-from ptqc.native import INTERFACE, KERNELS, LIBRARY, PACKAGE, Library, machine
+from ptqc.native import INTERFACE, KERNELS, PACKAGE, WEIGHTS, Build, Library, library_file
 from ptqc.plan import write_json
 from ptqc.store import Store
 
@@ -39,20 +41,31 @@ def _work(folder: Path) -> None:
     formats = {name: Format.parse(form) for name, form in job["formats"].items()}
     lowered = Lowered(ir.load(folder / LOWERED), formats, {}, {}, job["layer_constants"])
     shapes = {name: tuple(shape) for name, shape in job["shapes"].items()}
-    chosen = isa.named(job["isa"])
-    program = lowering.program(lowered, shapes, chosen)
-    write(program, chosen, folder, Store(Path(job["store"])) if job["store"] else None)
-    _write(folder / KERNELS, {**Listing.of(program).to_json(), **job["kept"]})
-    _write(folder / REPORT, {**_report(program), "verification": _verify(program, chosen, folder)})
+    programs = {chosen: lowering.program(lowered, shapes, chosen) for chosen in isa.several(job["isa"])}
+    write_all(programs, folder, Store(Path(job["store"])) if job["store"] else None)
+    listings = {chosen.name: Listing.of(program).to_json() for chosen, program in programs.items()}
+    _write(folder / KERNELS, {"libraries": listings, **job["kept"]})
+    reports = [
+        {**_report(program, chosen), "verification": _verify(program, chosen, folder)}
+        for chosen, program in programs.items()
+    ]
+    _write(folder / REPORT, {"libraries": reports})
 
 
 def write(program: Program, chosen: isa.Isa, folder: Path, store: Store | None = None) -> None:
-    """Write the library of a program and its interface."""
-    cache.link(program, chosen, folder / LIBRARY, store)
+    """Write the library of a program with its weights and interface."""
+    write_all({chosen: program}, folder, store)
+
+
+def write_all(programs: Mapping[isa.Isa, Program], folder: Path, store: Store | None = None) -> None:
+    """Write a library for each instruction set, the best first, and what they share."""
+    weights = Weights()
+    for chosen, program in programs.items():
+        cache.link(program, chosen, folder / library_file(chosen.name), weights, store)
+    (folder / WEIGHTS).write_bytes(bytes(weights))
+    program = next(iter(programs.values()))
     interface = {
-        "isa": chosen.name,
-        "machine": chosen.machine,
-        "features": list(chosen.features),
+        "libraries": [{"isa": i.name, "machine": i.machine, "features": list(i.features)} for i in programs],
         "tvm": metadata.version(PACKAGE),
         "threads": 0,
         "inputs": [_value(program, name) for name in program.inputs],
@@ -61,16 +74,16 @@ def write(program: Program, chosen: isa.Isa, folder: Path, store: Store | None =
     _write(folder / INTERFACE, interface)
 
 
-def load(folder: Path, program: Program) -> verify.Loaded:
-    """Open what `write` wrote."""
-    return verify.Loaded(Listing.of(program), Library.open(folder))
+def load(folder: Path, program: Program, name: str = "") -> verify.Loaded:
+    """Open what `write` wrote. name: of an instruction set, where there are several."""
+    return verify.Loaded(Listing.of(program), Library.open(folder, cpu=name))
 
 
 def _verify(program: Program, chosen: isa.Isa, folder: Path) -> dict[str, Any]:
     """Compare the library with what ONNX Runtime computed, where it can run."""
-    if chosen.machine != machine():
-        return {"missing": f"a library for {chosen.machine} does not run on {machine()}: run `ptqc bisect` there"}
-    loaded, compared = load(folder, program), verify.Compared()
+    if refusal := Build(chosen.name, chosen.machine, chosen.features).refusal():
+        return {"missing": f"{refusal}: run `ptqc bisect` where it can run"}
+    loaded, compared = load(folder, program, chosen.name), verify.Compared()
     for path in sorted(folder.glob(VALUES.replace("{:03}", "*"))):
         with np.load(path) as values:
             verify.compare(loaded, dict(values), compared)
@@ -88,10 +101,12 @@ def _value(program: Program, name: str) -> dict[str, Any]:
     return {"name": name.removesuffix("@outside"), "dtype": layout.dtype, "shape": [None, *layout.shape]}
 
 
-def _report(program: Program) -> dict[str, Any]:
+def _report(program: Program, chosen: isa.Isa) -> dict[str, Any]:
     families = Counter(step.built.family for step in program.steps)
     stored = [constant for step in program.steps for constant in step.built.constants]
     return {
+        "isa": chosen.name,
+        "cpu_features": list(chosen.features),
         "kernels": len({step.built.name for step in program.steps}),
         "steps": dict(sorted(families.items())),
         "constant_bytes": sum(constants.stored_bytes(constant) for constant in stored),

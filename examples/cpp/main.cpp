@@ -1,6 +1,6 @@
 // Runs a native library that ptqc compiled, without Python.
 //
-//   ptqc_example cpu/model.so 1x3x224x224 [shape of the second input ...]
+//   ptqc_example cpu/avx2.so 1x3x224x224 [shape of the second input ...]
 //
 // Every input is float32 and holds the values -3 ... 3 over and over. Printed are each output's shape and first values.
 
@@ -15,6 +15,7 @@
 #include <cstdlib>
 #include <exception>
 #include <filesystem>
+#include <fstream>
 #include <new>
 #include <sstream>
 #include <stdexcept>
@@ -55,6 +56,16 @@ ffi::Tensor MakeInput(const std::string& shape_text) {
   return tensor;
 }
 
+// The file of weights, which all libraries of an artifact share.
+ffi::Tensor ReadWeights(const std::filesystem::path& path) {
+  const int64_t size = static_cast<int64_t>(std::filesystem::file_size(path));
+  ffi::Tensor tensor = ffi::Tensor::FromNDAlloc(AlignedMemory(), ffi::ShapeView(&size, 1), DLDataType{kDLUInt, 8, 1},
+                                                DLDevice{kDLCPU, 0});
+  std::ifstream file(path, std::ios::binary);
+  if (!file.read(static_cast<char*>(tensor.data_ptr()), size)) throw std::runtime_error("cannot read " + path.string());
+  return tensor;
+}
+
 double ValueAt(const ffi::Tensor& tensor, int64_t i) {
   const DLDataType type = tensor.dtype();
   if (type.code == kDLFloat && type.bits == 32) return static_cast<const float*>(tensor.data_ptr())[i];
@@ -89,7 +100,8 @@ void Run(const std::string& path, const std::vector<std::string>& shapes) {
   // One virtual machine per thread; `constants` may be shared between all of them.
   const ffi::Module machine = Find(library, "vm_load_executable")().cast<ffi::Module>();
   Find(machine, "vm_initialization")(static_cast<int>(kDLCPU), 0, kNaiveAllocator);
-  const ffi::Any constants = Find(machine, "prepare")();
+  const ffi::Tensor weights = ReadWeights(std::filesystem::absolute(path).replace_filename("weights.bin"));
+  const ffi::Any constants = Find(machine, "prepare")(weights);
 
   std::vector<ffi::Any> arguments;
   for (const std::string& shape : shapes) arguments.push_back(MakeInput(shape));
@@ -107,7 +119,7 @@ void Run(const std::string& path, const std::vector<std::string>& shapes) {
 
 int main(int count, char** values) {
   if (count < 3) {
-    std::fprintf(stderr, "usage: %s cpu/model.so SHAPE [SHAPE ...], for example 1x3x224x224\n", values[0]);
+    std::fprintf(stderr, "usage: %s cpu/avx2.so SHAPE [SHAPE ...], for example 1x3x224x224\n", values[0]);
     return 2;
   }
   try {

@@ -21,13 +21,18 @@ def target_tables(facts: Facts) -> str:
 def _target(title: str, found: Document) -> str:
     if "missing" in found:
         return f"<p>{safe(title)}: not built: {safe(found['missing'])}</p>"
+    weights = f"<p>{found['weights_bytes']:,} bytes of weights, packed, for all libraries.</p>"
+    return weights + "\n".join(_library(title, library) for library in found["libraries"])
+
+
+def _library(title: str, found: Document) -> str:
     rows = (f'<th scope="row">{safe(what)}</th><td>{told}</td>' for what, told in _facts(found))
     return table([title, ""], rows, "facts") + _families(found) + _differing(found)
 
 
 def _facts(found: Document) -> Iterator[tuple[str, str]]:
     yield "instruction set", f"{safe(found['isa'])}: {safe(', '.join(found['cpu_features']))}"
-    yield "library", f"{found['bytes']:,} bytes, {found['constant_bytes']:,} of them constants"
+    yield "library", f"{found['bytes']:,} bytes, and {found['constant_bytes']:,} of the weights"
     yield "weights of fewer than 8 bits", f"packed in the file, {safe(found['low_bit_weights'])}"
     yield "memory of a run", f"{found['workspace_bytes']:,} bytes for each sample, beside the outputs"
     yield from _verified(found["verification"])

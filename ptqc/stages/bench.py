@@ -43,6 +43,7 @@ class Bench:
     timings: Sequence[Timing]
     seconds: float
     threads: int
+    isa: str
 
     def __str__(self) -> str:
         total = sum(timing.seconds for timing in self.timings)
@@ -51,19 +52,20 @@ class Bench:
         heading = ("value", "kernel", "µs", "GOP/s", "GB/s", "% of time")
         return (
             f"{table(heading, rows)}\n\n{len(rows)} kernels take {1e3 * total:.3f} ms, "
-            f"a whole run {1e3 * self.seconds:.3f} ms, with {self.threads} threads; the fastest of {ROUNDS} rounds"
+            f"a whole run {1e3 * self.seconds:.3f} ms, with {self.threads} threads of the library for {self.isa}; "
+            f"the fastest of {ROUNDS} rounds"
         )
 
 
-def bench(folder: str | Path, *, threads: int = 1, rounds: int = ROUNDS) -> Bench:
+def bench(folder: str | Path, *, threads: int = 1, rounds: int = ROUNDS, cpu: str = "") -> Bench:
     """Time every kernel of an artifact's native library, and the whole, on one random sample.
 
-    The kernels take turns, so that each finds the caches as in a run. Raises TargetError when the artifact has no
-    library that runs here.
+    cpu: an instruction set of the artifact's, in place of the best one. The kernels take turns, so that each finds the
+    caches as in a run. Raises TargetError when the artifact has no library that runs here.
     """
     artifact = load(folder)
-    library, document = artifact.native(threads), kept(artifact.folder / NATIVE / KERNELS)
-    loaded = Loaded(Listing.from_json(document), library)
+    library, document = artifact.native(threads, cpu), kept(artifact.folder / NATIVE / KERNELS)
+    loaded = Loaded(Listing.from_json(document["libraries"][library.isa]), library)
     feeds = dict(edges(seen_inputs(document)))["random"]
     runs = _prepared(loaded, feeds)
     fastest = _fastest([*runs, lambda: library.run(feeds)], rounds)
@@ -72,7 +74,7 @@ def bench(folder: str | Path, *, threads: int = 1, rounds: int = ROUNDS) -> Benc
         Timing(call, seconds, sum(size(layouts[name]) for name in (*call.inputs, call.output)))
         for call, seconds in zip(loaded.listing.calls, fastest, strict=False)
     ]
-    return Bench(timings, fastest[-1], library.threads)
+    return Bench(timings, fastest[-1], library.threads, library.isa)
 
 
 def _prepared(loaded: Loaded, feeds: dict[str, np.ndarray]) -> list[Callable[[], object]]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from ptqc.artifact import NATIVE, load
+from ptqc.artifact import NATIVE, Artifact, load
 from ptqc.calibration.images import Preprocessing
 from ptqc.calibration.inputs import input_specs
 from ptqc.calibration.samples import collect
@@ -18,7 +18,7 @@ from ptqc.codegen.tvm.listing import Listing
 from ptqc.codegen.tvm.verify import Loaded, Outcome, outcomes
 from ptqc.errors import TargetError
 from ptqc.execute.onnxruntime import Feeds, Runner
-from ptqc.native import KERNELS
+from ptqc.native import KERNELS, Library
 from ptqc.scratch import scratch
 
 SAMPLES = 8
@@ -26,13 +26,14 @@ SAMPLES = 8
 
 @dataclass
 class Bisection:
-    """What was found. order: what kernels make, in order. runs: their inputs. tensors: compared ones.
+    """What was found. order: what kernels make, in order. libraries: their instruction sets. runs: their inputs.
 
-    wrong: elements that differ, and problems: how, by what the kernel makes. chained: integers that differ end to end
-    though no kernel need do so.
+    tensors: compared ones. wrong: elements that differ, and problems: how, by what the kernel makes. chained: integers
+    that differ end to end though no kernel need do so.
     """
 
     order: Sequence[str]
+    libraries: Sequence[str]
     runs: list[str] = field(default_factory=list)
     tensors: set[str] = field(default_factory=set)
     integers: int = 0
@@ -60,7 +61,7 @@ class Bisection:
     def __str__(self) -> str:
         compared = (
             f"{len(self.tensors)} tensors, {self.integers:,} integers and {self.reals:,} floats "
-            f"in {len(self.runs)} runs ({', '.join(self.runs)})"
+            f"in {len(self.runs)} runs ({', '.join(self.runs)}) of the library for {', '.join(self.libraries)}"
         )
         if self.first is None:
             behind = (
@@ -78,23 +79,31 @@ def bisect(
     samples: int = SAMPLES,
     preprocessing: Preprocessing | None = None,
 ) -> Bisection:
-    """Run every kernel of an artifact's native library on ONNX Runtime's own values of `model.onnx`, and compare.
+    """Run every kernel of an artifact's native libraries on ONNX Runtime's own values of `model.onnx`, and compare.
 
     Inputs are all at the lowest value seen at compile time, all at the highest, zero, and random; and the first
     `samples` of `calibration`, where that is given. Raises TargetError when the artifact has no library that runs here.
     """
     artifact = load(folder)
-    library, document = artifact.native(), kept(artifact.folder / NATIVE / KERNELS)
-    loaded, names = Loaded(Listing.from_json(document), library), document["names"]
+    opened, document = _runnable(artifact), kept(artifact.folder / NATIVE / KERNELS)
+    libraries = [Loaded(Listing.from_json(document["libraries"][library.isa]), library) for library in opened]
+    order = dict.fromkeys(call.output for loaded in libraries for call in loaded.listing.calls)
+    found, names = Bisection(list(order), [library.isa for library in opened]), document["names"]
     runner = Runner(artifact.path, list(names.values()))
-    found = Bisection([call.output for call in loaded.listing.calls])
     for run, feeds in chain(edges(seen_inputs(document)), _given(artifact.path, calibration, samples, preprocessing)):
         found.runs.append(run)
         values = runner.run(feeds)
         wanted = {**feeds, **{name: values[short] for name, short in names.items()}}
-        for outcome in outcomes(loaded, wanted, {}):
-            found.add(outcome, run)
+        for loaded in libraries:
+            for outcome in outcomes(loaded, wanted, {}):
+                found.add(outcome, f"{run}, library: {loaded.library.isa}")
     return found
+
+
+def _runnable(artifact: Artifact) -> list[Library]:
+    """Every library that this machine can run, the best first. Raises TargetError when that is none."""
+    best = artifact.native()
+    return [best, *(artifact.native(cpu=isa) for isa in best.interface.runnable if isa != best.isa)]
 
 
 def kept(path: Path) -> Mapping[str, Any]:

@@ -8,9 +8,8 @@ from ptqc.artifact import NATIVE
 from ptqc.codegen.tvm import target
 from ptqc.errors import TargetError
 from ptqc.execute.onnxruntime import Feeds
-from ptqc.native import INTERFACE, KERNELS, LIBRARY
+from ptqc.native import WEIGHTS
 from ptqc.options import TargetOptions
-from ptqc.plan import write_json
 from ptqc.progress import Progress
 from ptqc.stages.fit import Fitted
 from ptqc.store import Store
@@ -49,13 +48,6 @@ def build_targets(
         if not options.allow_missing_target:
             raise
         return Targets({}, {NATIVE: {"missing": str(error)}})
-    files = {
-        LIBRARY: native.library,
-        INTERFACE: write_json(native.interface).encode(),
-        KERNELS: write_json(native.kernels).encode(),
-    }
-    document = {**native.report, "bytes": len(native.library), "isa": native.interface["isa"]}
-    return Targets(
-        {f"{NATIVE}/{name}": data for name, data in files.items()},
-        {NATIVE: {**document, "cpu_features": native.interface["features"]}},
-    )
+    files = {f"{NATIVE}/{name}": data for name, data in native.files.items()}
+    document = {"weights_bytes": len(native.files[WEIGHTS]), "libraries": native.reports}
+    return Targets(files, {NATIVE: document})

@@ -5,12 +5,29 @@ from contextlib import ExitStack
 from math import prod
 from typing import Any
 
+import numpy as np
+from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script import builder as T  # noqa: N812
 
 from ptqc.codegen.onnxruntime.planes import planes_of
 from ptqc.codegen.tvm.constants import Order, half
 from ptqc.codegen.tvm.indexed import Indexed
 from ptqc.codegen.tvm.kernel import Constant, write
+
+
+def part(dtype: str) -> tuple[str, Any]:
+    """Kernel from the file of weights to some of its numbers; after the output it takes the place of the first one."""
+    with IRBuilder() as builder, T.prim_func():
+        name = f"part_{dtype}"
+        T.func_name(name)
+        T.func_attr({"global_symbol": name, "tirx.noalias": True})
+        handles, first = [T.arg(f"a{i}", T.handle()) for i in range(2)], T.arg("first", T.int64())
+        size, count = T.int64(), T.int64()
+        file, out = T.match_buffer(handles[0], (size,), "uint8"), T.match_buffer(handles[1], (count,), dtype)
+        given = T.decl_buffer((size // np.dtype(dtype).itemsize,), dtype, data=file.data)
+        with T.serial(count) as index:
+            T.buffer_store(out, given[first + index], [index])
+    return name, builder.get()
 
 
 def indices(bits: int, size: int) -> tuple[str, Any]:

@@ -36,10 +36,11 @@ def test_an_object_for_the_machine_comes_out(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setenv("CXX", str(linker))
     made, file = residual()
     built = target.build(made.lowered, file, FEEDS, "aarch64")
-    assert built.library[:4] == b"\x7fELF"
-    assert struct.unpack_from("<H", built.library, 18) == (MACHINE_AARCH64,)
-    assert (built.interface["machine"], built.interface["features"]) == ("aarch64", ["asimd"])
-    assert "does not run on" in built.report["verification"]["missing"]
+    library = built.files["aarch64.so"]
+    assert library[:4] == b"\x7fELF"
+    assert struct.unpack_from("<H", library, 18) == (MACHINE_AARCH64,)
+    assert built.interface["libraries"] == [{"isa": "aarch64", "machine": "aarch64", "features": ["asimd"]}]
+    assert "is for Linux on aarch64" in built.reports[0]["verification"]["missing"]
 
 
 def test_an_absent_linker_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

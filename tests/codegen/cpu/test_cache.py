@@ -1,4 +1,4 @@
-"""A library is built once for the same kernels, constants and tools."""
+"""A library is built once for the same kernels and tools; constants lie beside it."""
 
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from ptqc.codegen.tvm.families import pointwise
 from ptqc.codegen.tvm.isa import Isa
 from ptqc.codegen.tvm.layout import Layout
 from ptqc.codegen.tvm.program import Program, Step
+from ptqc.codegen.tvm.weights import Weights
 from ptqc.store import Store
 
 LAYOUT = Layout((3,), "uint8", outside=True)
@@ -40,7 +41,7 @@ def links(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 def build(program: Program, folder: Path, store: Store) -> bytes:
     folder.mkdir()
     worker.write(program, isa.AVX2, folder, store)
-    return (folder / "model.so").read_bytes()
+    return (folder / "avx2.so").read_bytes()
 
 
 def test_a_library_is_built_once(links: list[Path], tmp_path: Path) -> None:
@@ -53,24 +54,26 @@ def test_a_library_is_built_once(links: list[Path], tmp_path: Path) -> None:
     np.testing.assert_array_equal(loaded(loaded.listing.calls[0], [x]), [[1, 8, 0]])
 
 
-def test_other_constants_are_another_library(links: list[Path], tmp_path: Path) -> None:
+def test_other_constants_are_other_weights_of_the_same_library(links: list[Path], tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
-    assert build(table(1), tmp_path / "a", store) != build(table(2), tmp_path / "b", store)
-    assert len(links) == 2
+    assert build(table(1), tmp_path / "a", store) == build(table(2), tmp_path / "b", store)
+    assert len(links) == 1
+    loaded = worker.load(tmp_path / "b", table(2))
+    np.testing.assert_array_equal(loaded(loaded.listing.calls[0], [np.array([[0, 7, 255]], np.uint8)]), [[2, 9, 1]])
 
 
 def test_a_damaged_library_is_built_again(links: list[Path], tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
     first = build(table(1), tmp_path / "a", store)
-    (kept,) = store.folder.glob("*/model.so")
+    (kept,) = store.folder.glob("*/library.so")
     kept.write_bytes(b"damaged")
     assert build(table(1), tmp_path / "b", store) == first
     assert len(links) == 2
 
 
 def test_other_tools_are_another_library(monkeypatch: pytest.MonkeyPatch) -> None:
-    made, module = table(1), package.module(table(1))
-    here = cache._key(made, module, isa.AVX2)
-    assert cache._key(made, module, isa.AVX512_VNNI) != here
+    module = package.module(table(1), Weights())
+    here = cache._key(module, isa.AVX2)
+    assert cache._key(module, isa.AVX512_VNNI) != here
     monkeypatch.setattr(cache.metadata, "version", lambda _: "0.0")
-    assert cache._key(made, module, isa.AVX2) != here
+    assert cache._key(module, isa.AVX2) != here

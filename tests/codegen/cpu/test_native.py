@@ -50,7 +50,7 @@ shape = (tvm.tirx.Var("n", "int64"), 2, 3)
 tensor = relax.TensorType(shape, "float32")
 builder = relax.BlockBuilder()
 kernel = builder.add_func(from_source(KERNEL), "scale")
-with builder.function("prepare", []):
+with builder.function("prepare", [relax.Var("weights", relax.TensorType(None, "uint8", ndim=1))]):
     builder.emit_func_output(relax.Tuple([relax.const(np.arange(6, dtype="float32"))]))
 x = relax.Var("x", tensor)
 constants = relax.Var("constants", relax.TupleType([relax.TensorType((6,), "float32")]))
@@ -115,19 +115,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if shutil.which("g++") is None:
         pytest.skip("needs a linker to build a library: no g++ here")
     made = tmp_path_factory.mktemp("cpu")
-    done = python(BUILD, str(made / "model.so"))
+    done = python(BUILD, str(made / "generic.so"))
     assert done.returncode == 0, done.stderr
     value = {"dtype": "float32", "shape": [None, 2, 3]}
     interface = {
-        "isa": "generic",
-        "features": [],
+        "libraries": [{"isa": "generic", "features": [], "machine": native.machine()}],
         "tvm": metadata.version("apache-tvm"),
-        "machine": native.MACHINES.get(native.platform.machine().lower(), native.platform.machine().lower()),
         "inputs": [{"name": "x", **value}],
         "outputs": [{"name": "y", **value}],
         "threads": 0,
     }
     (made / "interface.json").write_text(json.dumps(interface))
+    (made / "weights.bin").write_bytes(bytes(64))
     return made
 
 
@@ -258,12 +257,18 @@ def test_inputs_of_different_batch_sizes_are_refused(edited: Callable[..., Path]
         Library.open(edited(inputs=inputs)).run({"x": values(1), "z": values(5)})
 
 
+def libraries(*names: str, machine: str = native.machine()) -> dict[str, Any]:
+    return {"libraries": [{"isa": name, "features": ["made_up_feature"], "machine": machine} for name in names]}
+
+
 @pytest.mark.usefixtures("no_loading")
 @pytest.mark.parametrize(
     ("entries", "message"),
     [
-        ({"features": ["made_up_feature"], "isa": "made-up"}, "for made-up, this processor has no made_up_feature"),
-        ({"machine": "riscv64"}, "for Linux on riscv64"),
+        (libraries("made-up"), "for made-up, this processor has no made_up_feature; compile for"),
+        (libraries("made-up", machine="riscv64"), "for Linux on riscv64"),
+        (libraries("made-up", "newer"), "no made_up_feature; the native library is for newer"),
+        (libraries(), "there is no native library"),
         ({"tvm": "0.1.0"}, "built with apache-tvm 0.1.0, and "),
         ({"inputs": [{"name": "x"}]}, "does not describe a native library: KeyError: 'dtype'"),
         ({"outputs": [{"name": "x", "dtype": "huh", "shape": []}]}, "does not describe a native library: TypeError"),
@@ -276,6 +281,17 @@ def test_what_cannot_run_here_is_refused_before_it_is_loaded(
         Library.open(edited(**entries))
 
 
+def test_the_first_library_that_can_run_is_taken(edited: Callable[..., Path]) -> None:
+    generic = {"isa": "generic", "features": [], "machine": native.machine()}
+    folder = edited(libraries=[*libraries("made-up")["libraries"], generic, {**generic, "isa": "absent"}])
+    library = Library.open(folder)
+    assert (library.isa, library.interface.runnable) == ("generic", ["generic", "absent"])
+    with pytest.raises(TargetError, match="this processor has no made_up_feature"):
+        Library.open(folder, cpu="made-up")
+    with pytest.raises(TargetError, match="'sse'; there are: made-up, generic, absent"):
+        Library.open(folder, cpu="sse")
+
+
 def test_whoever_names_a_runtime_answers_for_its_version(
     edited: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -284,7 +300,7 @@ def test_whoever_names_a_runtime_answers_for_its_version(
 
 
 @pytest.mark.usefixtures("no_loading")
-@pytest.mark.parametrize("name", ["model.so", "interface.json"])
+@pytest.mark.parametrize("name", ["generic.so", "interface.json", "weights.bin"])
 def test_a_missing_file_is_refused(edited: Callable[..., Path], name: str) -> None:
     folder = edited()
     (folder / name).unlink()
@@ -294,8 +310,8 @@ def test_a_missing_file_is_refused(edited: Callable[..., Path], name: str) -> No
 
 def test_a_file_that_is_no_library_is_refused(edited: Callable[..., Path]) -> None:
     folder = edited()
-    (folder / "model.so").write_bytes(b"not a library")
-    with pytest.raises(TargetError, match=r"model\.so is not a native library that runs here"):
+    (folder / "generic.so").write_bytes(b"not a library")
+    with pytest.raises(TargetError, match=r"generic\.so is not a native library that runs here"):
         Library.open(folder)
 
 
@@ -337,7 +353,7 @@ def soon(condition: Callable[[], bool], seconds: float = 30.0) -> bool:
 def test_the_threads_of_a_process_serve_all_that_call(folder: Path, tmp_path: Path) -> None:
     """Libraries, handles and calling threads share them, so there are never more than processors."""
     other = shutil.copytree(folder, tmp_path / "other")
-    with (other / "model.so").open("ab") as file:
+    with (other / "generic.so").open("ab") as file:
         file.write(b"another library")
     opened = [Library.open(place, threads=1000) for place in (folder, folder, other)]
     opened[0].run({"x": values(5)})
@@ -384,7 +400,7 @@ def test_cpp_example(folder: Path, library: Library, tmp_path: Path) -> None:
         pytest.skip("needs g++")
     program = build_example(tmp_path)
     done = subprocess.run(
-        [program, folder / "model.so", "5x2x3"], capture_output=True, text=True, check=False, timeout=60
+        [program, folder / "generic.so", "5x2x3"], capture_output=True, text=True, check=False, timeout=60
     )
     assert done.returncode == 0, done.stderr
     shape, _, printed = done.stdout.strip().partition(":")

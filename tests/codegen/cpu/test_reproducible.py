@@ -19,10 +19,10 @@ def test_two_builds_are_equal(tmp_path: Path) -> None:
     made, file = residual()
     first = tmp_path / "first"
     first.mkdir()
-    target._write_job(first, made.lowered, file, FEEDS, "avx2")
+    target._write_job(first, made.lowered, file, FEEDS, "avx2,avx512-vnni")
     second = shutil.copytree(first, tmp_path / "a folder with a longer name")
     for seed, folder in enumerate((first, second)):
         command = [sys.executable, "-m", "ptqc.codegen.tvm.worker", str(folder)]
         subprocess.run(command, env={**os.environ, "PYTHONHASHSEED": str(seed)}, check=True)
-    for name in ("model.so", "interface.json", "report.json"):
+    for name in ("avx2.so", "avx512-vnni.so", "weights.bin", "interface.json", "report.json"):
         assert (first / name).read_bytes() == (second / name).read_bytes(), name

@@ -21,16 +21,21 @@ pytest.importorskip("tvm_ffi", reason="native libraries need apache-tvm: pip ins
 
 @pytest.fixture(scope="module")
 def artifact(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
-    return compiled(residual(), samples(3, 8, 8), tmp_path_factory.mktemp("native"), "25%", target="cpu")
+    """With libraries for the host and for every machine of its kind."""
+    folder = tmp_path_factory.mktemp("native")
+    return compiled(residual(), samples(3, 8, 8), folder, "25%", target="cpu", cpu="portable,host")
 
 
 def test_the_library_is_part_of_the_artifact(artifact: Artifact) -> None:
-    assert {"cpu/model.so", "cpu/interface.json", "cpu/kernels.json"} <= set(artifact.manifest["files"])
-    found = artifact.manifest["targets"]["cpu"]
-    assert found["isa"] == isa.named("host").name
-    assert found["cpu_features"] == list(isa.named("host").features)
-    assert found["verification"]["integers_compared"] > 1000
-    assert found["verification"]["end_to_end_different"] == {}
+    built = isa.several("host,portable")
+    files = {f"cpu/{name}" for name in ("weights.bin", "interface.json", "kernels.json")}
+    assert files | {f"cpu/{one.name}.so" for one in built} <= set(artifact.manifest["files"])
+    libraries = artifact.manifest["targets"]["cpu"]["libraries"]
+    assert [library["isa"] for library in libraries] == [one.name for one in built]
+    for library, one in zip(libraries, built, strict=True):
+        assert library["cpu_features"] == list(one.features)
+        assert library["verification"]["integers_compared"] > 1000
+        assert library["verification"]["end_to_end_different"] == {}
     assert "none differs end to end" in " ".join(artifact.summary().split())
 
 
@@ -45,12 +50,26 @@ def test_the_library_gives_what_the_file_gives_at_any_batch_size(artifact: Artif
         np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-5 * np.abs(wanted).max())
 
 
+def test_the_best_library_is_run_unless_another_is_asked_for(artifact: Artifact) -> None:
+    best, portable = artifact.native(), artifact.native(cpu=isa.named("portable").name)
+    assert (best.isa, portable.isa) == (isa.named("host").name, isa.named("portable").name)
+    x = {value.name: samples(3, 8, 8, count=2) for value in best.interface.inputs}
+    for name, found in best.run(x).items():
+        np.testing.assert_array_equal(found, portable.run(x)[name])
+
+
+def test_the_weights_lie_in_the_artifact_once(artifact: Artifact) -> None:
+    library = artifact.manifest["targets"]["cpu"]["libraries"][0]
+    stored = (artifact.folder / "cpu" / "weights.bin").stat().st_size
+    assert artifact.manifest["targets"]["cpu"]["weights_bytes"] == stored < 1.5 * library["constant_bytes"]
+
+
 def test_a_changed_library_is_refused_before_it_is_loaded(artifact: Artifact, tmp_path: Path) -> None:
     # In a copy: writing to the file of a loaded library pulls it from under the process, which crashes when it ends.
     folder = shutil.copytree(artifact.folder, tmp_path / "out")
-    with (folder / "cpu" / "model.so").open("ab") as file:
+    with (folder / "cpu" / "weights.bin").open("ab") as file:
         file.write(b"\0")
-    with pytest.raises(UsageError, match=r"model\.so was changed"):
+    with pytest.raises(UsageError, match=r"weights\.bin was changed"):
         ptqc.load(folder)
 
 
