@@ -1,9 +1,10 @@
 """Load time, memory and latency of the float file, ONNX Runtime's own int8 file and the compiled artifacts.
 
 python benchmarks/latency.py [--tasks a,b] [--artifacts FOLDER ...] [--threads 1,2] [--peers FOLDER]
-                             [--out results.json]
+                             [--isa avx2] [--out results.json]
 
---peers: where install_peers.py put the environment of OpenVINO, which is left out without it.
+--peers: where install_peers.py put the environment of OpenVINO, which is left out without it. --isa: keep all engines
+to AVX2.
 """
 
 import argparse
@@ -22,6 +23,7 @@ from typing import Any
 import harness
 import numpy as np
 import static_int8
+import without_avx512
 from compat import clean
 from harness import RESULTS, Column, Feeds, Run, in_child, number
 from install_peers import interpreter
@@ -59,7 +61,7 @@ COLUMNS = (
 class Served:
     """A model in OpenVINO, in a process of its own environment that runs it when asked."""
 
-    def __init__(self, python: str, path: str, feeds: Feeds, threads: int) -> None:
+    def __init__(self, python: str, path: str, feeds: Feeds, threads: int, isa: str) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="ptqc-bench-")
         samples = Path(self._folder.name) / "feeds.npz"
         np.savez(samples, **feeds)
@@ -70,7 +72,7 @@ class Served:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env=clean(),
+            env=clean() | ({"ONEDNN_MAX_CPU_ISA": isa.upper()} if isa else {}),
         )
         self.version = json.loads(self._answer())["openvino"]
 
@@ -96,11 +98,11 @@ class Served:
         self._folder.cleanup()
 
 
-def open_native(path: str, threads: int) -> Run:
-    """The native library beside a compiled file."""
+def open_native(path: str, threads: int, isa: str) -> Run:
+    """The native library beside a compiled file, the best one or that for an instruction set."""
     from ptqc.native import Library
 
-    library = Library.open(native_folder(path), threads)
+    library = Library.open(native_folder(path), threads, isa)
     return lambda feeds: list(library.run(feeds).values())
 
 
@@ -109,19 +111,17 @@ def native_folder(path: str) -> Path:
     return Path(path).parent / "cpu"
 
 
-OPENERS: Mapping[str, Callable[[str, int], Run]] = {"onnxruntime": harness.open_model, "tvm": open_native}
-
-
 def engines(openvino: str | None) -> list[str]:
     """Those that are at hand. openvino: the Python of its environment."""
     return [name for name in ENGINES if (openvino if name == "openvino" else importlib.util.find_spec(name))]
 
 
-def timer(engine: str, path: str, feeds: Feeds, threads: int, openvino: str | None) -> Timer:
+def timer(engine: str, path: str, feeds: Feeds, threads: int, openvino: str | None, isa: str) -> Timer:
     """Seconds per run, of a number of runs, of a file that has run once."""
     if engine == "openvino":
-        return Served(str(openvino), path, feeds, threads)
-    run = partial(OPENERS[engine](path, threads), feeds)
+        return Served(str(openvino), path, feeds, threads, isa)
+    opened = open_native(path, threads, isa) if engine == "tvm" else harness.open_model(path, threads)
+    run = partial(opened, feeds)
     run()
     return partial(timed, run)
 
@@ -158,12 +158,22 @@ def load(path: str | None, feeds: Feeds) -> float:
 
 
 def race(
-    paths: Mapping[str, str], feeds: Feeds, threads: int, blocks: int, seconds: float, openvino: str | None
+    paths: Mapping[str, str],
+    feeds: Feeds,
+    threads: int,
+    blocks: int,
+    seconds: float,
+    openvino: str | None,
+    limited: tuple[str, str] | None,
 ) -> dict[str, Any]:
     """Milliseconds per run, a list over blocks, by (file, engine); errors of those that do not start. Runs in a child.
 
-    All models are open at once and take turns in blocks, so that what slows the machine slows all of them.
+    All models are open at once and take turns in blocks, so that what slows the machine slows all of them. limited: an
+    instruction set, and the folder of an ONNX Runtime that keeps to it.
     """
+    isa, runtime = limited or ("", "")
+    if runtime:
+        without_avx512.use(Path(runtime))
     timers: dict[Entrant, Timer] = {}
     errors: dict[Entrant, str] = {}
     for engine in engines(openvino):
@@ -173,7 +183,7 @@ def race(
             if engine == "openvino" and file not in (FLOAT, INT8):  # it does not unpack weights when it loads a file
                 continue
             try:
-                timers[file, engine] = timer(engine, path, feeds, threads, openvino)
+                timers[file, engine] = timer(engine, path, feeds, threads, openvino, isa)
             except Exception as error:  # one that does not start leaves the race
                 errors[file, engine] = harness.describe(error)
     served = [found for found in timers.values() if isinstance(found, Served)]
@@ -214,7 +224,7 @@ def ratio(times: Sequence[float], reference: Sequence[float] | None) -> float | 
 def measure(task: Task, artifacts: Sequence[Path], arguments: argparse.Namespace, folder: Path) -> list[dict[str, Any]]:
     """The rows of one task."""
     harness.say(task.name)
-    int8 = folder / f"{task.name}.onnx"
+    int8 = folder / f"{task.path.stem}.onnx"
     made = in_child(make_int8, task.name, str(int8), arguments.samples, timeout=arguments.timeout)
     paths = {FLOAT: task.path, INT8: int8} | {path.name: path / "model.onnx" for path in artifacts}
     notes = {INT8: f"not made: {made.error}"} if made.error else {}
@@ -235,18 +245,24 @@ def examine(task: Task, path: Path, feeds: Feeds) -> dict[str, Any]:
     empty, loaded = in_child(load, None, feeds), in_child(load, str(path), feeds)
     if loaded.error or loaded.peak_mb is None or empty.peak_mb is None:
         return {**size, "note": f"does not run: {loaded.error or empty.error}"}
-    scored = in_child(score, task.name, str(path))
-    note = {"note": f"not scored: {scored.error}"} if scored.error else {}
     memory = {"memory_mb": loaded.peak_mb - empty.peak_mb, "peak_mb": loaded.peak_mb}
-    return {**size, "load_ms": loaded.value, **memory, "score": scored.value, **note}
+    return {**size, "load_ms": loaded.value, **memory, **scored(task, path)}
+
+
+def scored(task: Task, path: Path) -> dict[str, Any]:
+    """The score of a file, or why there is none."""
+    if not task.unit:
+        return {}
+    found = in_child(score, task.name, str(path))
+    return {"score": found.value} | ({"note": f"not scored: {found.error}"} if found.error else {})
 
 
 def timings(
     files: Sequence[harness.Row], paths: Mapping[str, str], feeds: Feeds, threads: int, arguments: argparse.Namespace
 ) -> list[dict[str, Any]]:
     """The rows of all files at one number of threads."""
-    openvino = openvino_python(arguments.peers)
-    raced = in_child(race, paths, feeds, threads, arguments.blocks, arguments.seconds / arguments.blocks, openvino)
+    openvino, seconds = openvino_python(arguments.peers), arguments.seconds / arguments.blocks
+    raced = in_child(race, paths, feeds, threads, arguments.blocks, seconds, openvino, arguments.limited)
     if raced.error:
         return [{**row, "threads": threads, "note": f"not timed: {raced.error}"} for row in files]
     return [{**row, "threads": threads} | latencies(row["file"], **raced.value) for row in files]
@@ -285,6 +301,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--artifacts", nargs="+", default=[RESULTS], help="artifacts, or folders of them")
     parser.add_argument("--threads", type=lambda text: [int(part) for part in text.split(",")], default=[1, 2])
     parser.add_argument("--peers", type=Path, metavar="FOLDER", help="where install_peers.py put OpenVINO")
+    parser.add_argument("--isa", choices=("avx2",), default="", help="keep all engines to this instruction set")
     parser.add_argument("--samples", type=int, default=256, help="calibration samples of the int8 file")
     parser.add_argument("--blocks", type=int, default=9, help="rounds; each file runs once in each")
     parser.add_argument("--seconds", type=float, default=1.5, help="seconds of measuring for each file and engine")
@@ -301,6 +318,9 @@ def main() -> None:
         )
     owners = [(task_of(path, tasks), path) for path in harness.artifacts_below(arguments.artifacts)]
     with tempfile.TemporaryDirectory(prefix="ptqc-bench-") as folder:
+        arguments.limited = (arguments.isa, folder) if arguments.isa else None
+        if arguments.isa:
+            without_avx512.copy(Path(folder))
         for task in tasks:
             artifacts = [path for owner, path in owners if owner is task]
             rows += measure(task, artifacts, arguments, Path(folder))

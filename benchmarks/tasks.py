@@ -2,7 +2,7 @@
 
 A folder of real models has a `tasks.py` with a dictionary TASKS of objects with `path`, `unit`, `float_score`,
 `calibration(n)` -> list of single-sample feeds and `score(run)`, where run(feeds) gives the list of outputs. It is
-PTQC_SHARED_DATA, or shared/data beside the repository.
+PTQC_SHARED_DATA, or shared/data beside the repository. An ONNX file is a task too, without data, for its speed.
 """
 
 import importlib.util
@@ -15,6 +15,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
+import onnx
 from harness import ROOT, Feeds, Run, manifest
 
 MODELS = ROOT / "models"
@@ -51,9 +53,13 @@ def all_tasks() -> dict[str, Task]:
 
 
 def chosen(names: str | None) -> list[Task]:
-    """The tasks named in a comma-separated list; all without one. Exits with the known names for an unknown one."""
+    """The tasks named in a comma-separated list, where an ONNX file is one without a score; all without a list.
+
+    Exits with the known names for an unknown one.
+    """
     known = all_tasks()
     wanted = names.split(",") if names else list(known)
+    known |= {name: _plain(name) for name in wanted if Path(name).suffix == ".onnx" and Path(name).is_file()}
     if unknown := [name for name in wanted if name not in known]:
         raise SystemExit(f"unknown task {', '.join(unknown)}; known: {', '.join(known)}")
     return [known[name] for name in wanted]
@@ -63,6 +69,28 @@ def task_of(artifact: Path, tasks: Iterable[Task]) -> Task | None:
     """The task that an artifact was compiled from, by the name of the model's file."""
     source = manifest(artifact)["source"]["name"]
     return next((task for task in tasks if task.path.name == source), None)
+
+
+def _plain(name: str) -> Task:
+    """A model for its speed only, on normal numbers."""
+    return Task(name, Path(name), partial(_normal, name), _no_score, "", 0.0, True)
+
+
+def _normal(path: str, count: int) -> list[Feeds]:
+    graph = onnx.load(path, load_external_data=False).graph
+    weights, random = {weight.name for weight in graph.initializer}, np.random.default_rng(0)
+    shapes = {
+        value.name: [size.dim_value or 1 for size in value.type.tensor_type.shape.dim]
+        for value in graph.input
+        if value.name not in weights
+    }
+    return [
+        {name: random.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()} for _ in range(count)
+    ]
+
+
+def _no_score(_run: Run) -> float:
+    raise ValueError("a model without data has no score")
 
 
 def _own() -> dict[str, Task]:
