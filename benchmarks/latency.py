@@ -234,19 +234,20 @@ def measure(task: Task, artifacts: Sequence[Path], arguments: argparse.Namespace
     files = []
     for name, path in paths.items():
         row = {"task": task.name, "file": name, "unit": task.unit, "note": notes.get(name)}
-        files.append(row if row["note"] else row | examine(task, path, feeds.value))
+        files.append(row if row["note"] else row | examine(task, path, feeds.value, arguments))
     runnable = {row["file"]: str(paths[row["file"]]) for row in files if "load_ms" in row}
     return [row for threads in arguments.threads for row in timings(files, runnable, feeds.value, threads, arguments)]
 
 
-def examine(task: Task, path: Path, feeds: Feeds) -> dict[str, Any]:
+def examine(task: Task, path: Path, feeds: Feeds, arguments: argparse.Namespace) -> dict[str, Any]:
     """Size, load time, memory and score of one file."""
     size = {"bytes": path.stat().st_size}
     empty, loaded = in_child(load, None, feeds), in_child(load, str(path), feeds)
     if loaded.error or loaded.peak_mb is None or empty.peak_mb is None:
         return {**size, "note": f"does not run: {loaded.error or empty.error}"}
     memory = {"memory_mb": loaded.peak_mb - empty.peak_mb, "peak_mb": loaded.peak_mb}
-    return {**size, "load_ms": loaded.value, **memory, **scored(task, path)}
+    found = {**size, "load_ms": loaded.value, **memory}
+    return found if arguments.no_score else found | scored(task, path)
 
 
 def scored(task: Task, path: Path) -> dict[str, Any]:
@@ -301,6 +302,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--artifacts", nargs="+", default=[RESULTS], help="artifacts, or folders of them")
     parser.add_argument("--threads", type=lambda text: [int(part) for part in text.split(",")], default=[1, 2])
     parser.add_argument("--peers", type=Path, metavar="FOLDER", help="where install_peers.py put OpenVINO")
+    parser.add_argument("--no-score", action="store_true", help="leave the scores out, which take long")
     parser.add_argument("--isa", choices=("avx2",), default="", help="keep all engines to this instruction set")
     parser.add_argument("--samples", type=int, default=256, help="calibration samples of the int8 file")
     parser.add_argument("--blocks", type=int, default=9, help="rounds; each file runs once in each")

@@ -37,7 +37,10 @@ constexpr int kTasksPerThread = 8;    // fewer wait longer for the last one, mor
 constexpr int kTasks = 128;           // of a job at most: as many as generated loops have slices
 constexpr int64_t kIdleTime = 200000; // ns: longer than the gaps between the loops of one run
 constexpr int kSpins = 64;            // between two looks at the clock
-constexpr int kWaitingSpins = 1000;   // before a caller offers its processor to a worker that has to finish a task
+constexpr int kWaitingSpins = 1000;   // before a caller looks at the clock while it waits for a worker
+constexpr int64_t kPatience = 2000000; // ns before it offers its processor, which others may take for longer
+constexpr int64_t kLate = 250000;     // ns: longer than a worker takes for a task, unless its processor does something else
+constexpr int64_t kShortest = 8000000, kLongest = 128000000;  // ns that callers work alone after that
 constexpr uint32_t kTaken = 1u << 31, kOpen = 1u << 30, kHelpers = kOpen - 1;
 
 // One on each cache line: they belong to different threads.
@@ -59,6 +62,7 @@ struct Pool {
   Job jobs[kJobs];
   std::atomic<uint32_t> news{0};  // changes whenever a job opens
   std::atomic<int> sleeping{0}, active{0}, started{0};
+  std::atomic<int64_t> alone_until{0}, alone_for{0};  // ns
   std::atomic<int> processors{0};  // that the process may use, once somebody asked
   std::atomic<bool> watches_forks{false};
 };
@@ -72,6 +76,12 @@ inline void Pause() {
 #elif defined(__aarch64__)
   __asm__ volatile("yield");
 #endif
+}
+
+inline int64_t Now() {
+  timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return int64_t{now.tv_sec} * 1000000000 + now.tv_nsec;
 }
 
 inline int Processors() {
@@ -129,12 +139,6 @@ inline void Sleep(uint32_t seen) {
   ++pool.sleeping;
   syscall(SYS_futex, &pool.news, FUTEX_WAIT_PRIVATE, seen, nullptr, nullptr, 0);
   --pool.sleeping;
-}
-
-inline int64_t Now() {
-  timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return int64_t{now.tv_sec} * 1000000000 + now.tv_nsec;
 }
 
 // Waits a while for another job to open, then sleeps until one does.
@@ -204,13 +208,22 @@ inline void Open(Job& job, Lambda lambda, void* data, int threads) {
   if (pool.sleeping > 0) syscall(SYS_futex, &pool.news, FUTEX_WAKE_PRIVATE, job.parts - 1, nullptr, nullptr, 0);
 }
 
-// Waits for workers that are in the middle of a task.
-inline void Close(Job& job) {
+// Waits for workers that are in the middle of a task. One whose processor does something else in the middle of a task
+// costs more than workers gain: then callers work alone for a while, the longer the more often it happens.
+inline void Close(Job& job, int64_t opened) {
   job.state &= ~kOpen;
-  for (int spins = 0; job.state & kHelpers; ++spins) {
-    if (spins < kWaitingSpins) Pause();
-    else sched_yield();
+  for (int spins = 0; (job.state & kHelpers) && spins < kWaitingSpins; ++spins) Pause();
+  if (!(job.state & kHelpers)) return;
+  const int64_t began = Now();
+  while (job.state & kHelpers) {
+    for (int i = 0; i < kSpins; ++i) Pause();
+    if (Now() - began > kPatience) sched_yield();
   }
+  const int64_t ended = Now();
+  if (ended - began < std::max(kLate, (began - opened) / 4)) return;
+  const bool again = ended - pool.alone_until < pool.alone_for;
+  pool.alone_for = again ? std::min(2 * pool.alone_for, kLongest) : kShortest;
+  pool.alone_until = ended + pool.alone_for;
 }
 
 inline int Alone(Lambda lambda, void* data) {
@@ -219,13 +232,14 @@ inline int Alone(Lambda lambda, void* data) {
 }
 
 inline int Launch(Lambda lambda, void* data, int threads) {
-  Job* const job = threads > 1 ? Take() : nullptr;
+  const int64_t opened = threads > 1 ? Now() : 0;
+  Job* const job = threads > 1 && opened >= pool.alone_until ? Take() : nullptr;
   if (job == nullptr) return Alone(lambda, data);
   Start(threads - 1);
   ++pool.active;
   Open(*job, lambda, data, threads);
   Work(*job, 0);
-  Close(*job);
+  Close(*job, opened);
   --pool.active;
   const bool failed = job->failed;
   job->state = 0;

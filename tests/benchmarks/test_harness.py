@@ -2,6 +2,9 @@
 
 import json
 import os
+import platform
+import subprocess
+import sys
 from functools import partial
 from pathlib import Path
 
@@ -13,7 +16,8 @@ import latency
 import numpy as np
 import pytest
 import tasks
-from harness import Column, in_child, number, percent, significant
+import without_avx512
+from harness import ROOT, Column, in_child, number, percent, significant
 
 
 def refuse(reason: str) -> None:
@@ -170,3 +174,27 @@ def test_difference_is_zero_only_for_equal_outputs() -> None:
     assert compat.difference(wanted, wanted) == {"relative_difference": 0, "largest_difference": 0}
     found = compat.difference(wanted, {"y": np.array([3.0, 5.0], np.float32)})
     assert found == {"relative_difference": pytest.approx(0.2), "largest_difference": 1}
+
+
+def test_an_onnx_file_is_a_task_without_data() -> None:
+    (task,) = tasks.chosen(str(ROOT / "models" / "tiny_mlp.onnx"))
+    first, second = task.calibration(2)
+    assert task.unit == ""
+    for name, array in first.items():
+        assert array.shape == second[name].shape
+        assert (array.dtype, len(array)) == (np.float32, 1)
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64" or sys.platform != "linux", reason="is about x86-64 Linux")
+def test_the_runtime_without_avx512_runs(tmp_path: Path) -> None:
+    without_avx512.copy(tmp_path)
+    code = """
+import sys, without_avx512
+from pathlib import Path
+without_avx512.use(Path(sys.argv[1]))
+import harness, numpy as np, onnxruntime
+assert onnxruntime.__file__.startswith(sys.argv[1])
+harness.open_model(sys.argv[2])
+"""
+    model, folder = ROOT / "models" / "tiny_mlp.onnx", str(ROOT / "benchmarks")
+    subprocess.run([sys.executable, "-c", code, tmp_path, model], env={**os.environ, "PYTHONPATH": folder}, check=True)
