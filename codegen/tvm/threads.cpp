@@ -1,9 +1,9 @@
 // Threads of native libraries: one set for the whole process, whatever the number of libraries and of calling threads.
 //
 // A parallel loop is a job, cut into more tasks than threads. The caller works on it, and idle workers join for as long
-// as it is open. Nobody waits for a worker that has not begun, so a processor that is busy with something else costs its
-// share of the speed and no more. Every participant begins with a part of its own, the same one in every loop, so that
-// it finds in its cache what it made in the loop before; then it takes over what is left of the others' parts.
+// as it is open. Nobody waits for a worker that has not begun. Every participant begins with a part of its own, the same
+// one in every loop, so that it finds in its cache what it made in the loop before; then it takes over what is left of
+// the others' parts.
 //
 // No thread stays bound to a processor. Workers join only while the process has processors to spare, sleep soon after
 // there is nothing to do, never end, and are started anew in a child after a fork.
