@@ -98,7 +98,7 @@ class Served:
         self._folder.cleanup()
 
 
-def open_native(path: str, threads: int, isa: str) -> Run:
+def open_native(path: str, threads: int, isa: str = "") -> Run:
     """The native library beside a compiled file, the best one or that for an instruction set."""
     from ptqc.native import Library
 
