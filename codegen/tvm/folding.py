@@ -11,18 +11,17 @@ from ptqc.nodes import constant, integer
 Shapes = Mapping[str, tuple[int, ...]]
 
 
-def fold(model: ir.Model, shapes: Shapes) -> tuple[dict[str, np.ndarray], set[str]]:
+def fold(model: ir.Model, shapes: Shapes, batch: int | None) -> tuple[dict[str, np.ndarray], set[str]]:
     """Values that are the same for every input and batch size, and the names of those that vary with the batch alone.
 
-    shapes: of every value for one batch, batch first.
+    shapes: of every value for a batch of this size, which is the first axis; None: nothing varies with a batch.
     """
     found = {name: array for name, value in model.graph.initializers.items() if (array := constant(value)) is not None}
     nodes = _nodes(model, set(found))
-    batch = shapes[str(model.graph.inputs[0].name)][:1]
     once = _values(model, nodes, found, shapes)
-    if not any(node.op_type == "Shape" for node in nodes):
+    if batch is None or not any(node.op_type == "Shape" for node in nodes):
         return found | once, set()
-    doubled = {name: (2 * shape[0], *shape[1:]) if shape[:1] == batch else shape for name, shape in shapes.items()}
+    doubled = {name: (2 * shape[0], *shape[1:]) if shape[:1] == (batch,) else shape for name, shape in shapes.items()}
     twice = _values(model, nodes, found, doubled)
     same = {name: array for name, array in once.items() if np.array_equal(array, twice[name])}
     return found | same, once.keys() - same.keys()

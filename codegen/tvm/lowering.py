@@ -6,6 +6,8 @@ from contextlib import contextmanager
 import onnx_ir as ir
 
 from ptqc import reference
+from ptqc.codegen.tvm.axes import Axes, Shape
+from ptqc.codegen.tvm.batching import Batching
 from ptqc.codegen.tvm.emission import Emission
 from ptqc.codegen.tvm.emitters import codes, layers, movement, real
 from ptqc.codegen.tvm.families import Declined
@@ -15,10 +17,10 @@ from ptqc.codegen.tvm.folding import fold
 from ptqc.codegen.tvm.isa import Isa
 from ptqc.codegen.tvm.layout import Layout
 from ptqc.codegen.tvm.program import Program
-from ptqc.errors import TargetError
+from ptqc.errors import NoKernel
 from ptqc.lowered import Lowered
 from ptqc.nodes import only_consumer
-from ptqc.operators import ELEMENTWISE, LAYERS
+from ptqc.operators import LAYERS
 
 DTYPES = {ir.DataType.FLOAT: "float32", ir.DataType.UINT8: "uint8", ir.DataType.INT64: "int64"}
 
@@ -62,29 +64,34 @@ OPERATORS: Mapping[str, Callable[[Emission, ir.Node], None]] = {
 }
 
 
-def program(lowered: Lowered, shapes: Mapping[str, tuple[int, ...]], isa: Isa) -> Program:
+def program(lowered: Lowered, shapes: Mapping[str, Shape], isa: Isa, batching: Batching) -> Program:
     """All kernels of a lowered graph.
 
-    shapes: of every value for one batch. Raises TargetError naming the node that no family takes.
+    shapes: of every value in one run of the model. Raises NoKernel naming the node that no family takes.
     """
-    constants, of_batch = fold(lowered.model, shapes)
-    emission = Emission(lowered, shapes, constants, isa)
+    constants, of_batch = fold(lowered.model, shapes, batching.batch)
+    known = {**shapes, **{name: array.shape for name, array in constants.items()}}
+    emission = Emission(lowered, Axes(known, batching.batch), constants, isa)
+    _take_inputs(emission)
     settled = constants.keys() | of_batch
-    graph = lowered.model.graph
-    for value in graph.inputs:
-        if value.dtype not in DTYPES:
-            taken = ", ".join(DTYPES.values())
-            raise TargetError(f"the input {value.name} is {value.dtype}; the cpu target takes {taken}")
-        emission.layouts[str(value.name)] = _input(emission, value)
     kernels = {step.node: step for step in reference.steps(lowered)}
     done: set[ir.Node] = set()
-    for node in graph:
+    for node in lowered.model.graph:
         if node in done or all(value.name in settled for value in node.outputs):
             continue
         with _refusing(f"the cpu target has no kernel for {node.op_type} {node.outputs[0].name}"):
             done |= _emit(emission, node, kernels.get(node))
     with _refusing("the cpu target cannot give an output"):
-        return emission.program()
+        return emission.program(is_any=batching.is_any)
+
+
+def _take_inputs(emission: Emission) -> None:
+    """Remember how the model's inputs lie in memory."""
+    for value in emission.lowered.model.graph.inputs:
+        with _refusing(f"the cpu target cannot take the input {value.name}"):
+            if value.dtype not in DTYPES:
+                raise Declined(f"it is {value.dtype}, and {', '.join(DTYPES.values())} are what has kernels")
+            emission.layouts[str(value.name)] = Layout(emission.shape(value), DTYPES[value.dtype], outside=True)
 
 
 @contextmanager
@@ -93,21 +100,12 @@ def _refusing(what: str) -> Iterator[None]:
     try:
         yield
     except Declined as reason:
-        raise TargetError(f"{what}: {reason}; --allow-missing-target delivers the rest") from reason
-
-
-def _input(emission: Emission, value: ir.Value) -> Layout:
-    try:
-        return Layout(emission.shape(value), DTYPES[value.dtype], outside=True)  # type: ignore[index]
-    except Declined as reason:
-        raise TargetError(f"the cpu target cannot take the input {value.name}: {reason}") from reason
+        raise NoKernel(f"{what}: {reason}; --allow-missing-target delivers the rest") from reason
 
 
 def _emit(emission: Emission, node: ir.Node, step: reference.Step | None) -> set[ir.Node]:
     """Add the kernels of a node; the nodes behind it that they do the work of."""
     if step is not None:
-        if node.op_type not in ELEMENTWISE:
-            emission.check_varying(step.inputs)
         KERNELS[node.op_type](emission, step)
         return {node.outputs[0].consumers()[0]}
     if node.op_type == "DequantizeLinear":

@@ -1,6 +1,7 @@
 """A network as calls of kernels."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ptqc.codegen.tvm.layout import Layout
@@ -29,9 +30,14 @@ class Step:
 
 @dataclass(frozen=True)
 class Program:
-    """All steps in order, and the layout of every value."""
+    """All steps in order, and the layout of every value.
+
+    sizes: shapes of inputs and outputs where the library takes one run of the model and no more; else the batch, of any
+    size, is in front of a sample.
+    """
 
     steps: tuple[Step, ...]
     layouts: dict[str, Layout]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
+    sizes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)

@@ -2,20 +2,21 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnx_ir as ir
 
 from ptqc import errors, guarded
 from ptqc.codegen.onnxruntime.census import values
 from ptqc.codegen.onnxruntime.export import Exported
+from ptqc.codegen.tvm.batching import Batching, along_the_batch, run_by_run, shapes_of
 from ptqc.codegen.tvm.edges import edges, extents
 from ptqc.codegen.tvm.job import ERROR, JOB, LOWERED, REPORT, VALUES, WORKER
-from ptqc.errors import InternalError, TargetError
+from ptqc.errors import InternalError, NoKernel, TargetError
 from ptqc.execute.onnxruntime import Feeds, Runner
 from ptqc.lowered import Lowered
 from ptqc.native import INSTALL, INTERFACE, KERNELS, LIBRARY
@@ -58,9 +59,30 @@ def build(
     """
     check_present()
     _check_interface(lowered.model)
+    batching = along_the_batch(lowered.model, samples[0])
+    if batching is not None:
+        with suppress(NoKernel):
+            return _build(lowered, exported, samples, Choices(batching, isa, store), time_limit)
+    batching, samples = run_by_run(lowered.model, exported, samples)
+    return _build(lowered, exported, samples, Choices(batching, isa, store), time_limit)
+
+
+@dataclass(frozen=True)
+class Choices:
+    """How a library takes samples, its instruction set, and a folder of libraries that were built before."""
+
+    batching: Batching
+    isa: str
+    store: Path | None = None
+
+
+def _build(
+    lowered: Lowered, exported: Exported, samples: Sequence[Feeds], choices: Choices, time_limit: float
+) -> Native:
+    """A library that takes samples in one way. Raises NoKernel where that leaves a node without a kernel."""
     with scratch() as temporary:
         folder = Path(temporary)
-        _write_job(folder, lowered, exported, samples, isa, store)
+        write_job(folder, lowered, exported, samples, choices)
         _run(folder, time_limit)
         documents = [json.loads((folder / name).read_text()) for name in (INTERFACE, KERNELS, REPORT)]
         return Native((folder / LIBRARY).read_bytes(), *documents)
@@ -73,19 +95,9 @@ def _check_interface(model: ir.Model) -> None:
             raise TargetError(f"the cpu target takes and gives tensors of numbers; {value.name} is {value.type}")
 
 
-def _write_job(
-    folder: Path,
-    lowered: Lowered,
-    exported: Exported,
-    samples: Sequence[Feeds],
-    isa: str,
-    store: Path | None = None,
-) -> None:
-    taps = _compared(lowered, exported)
-    inside = [str(v.name) for node in lowered.model.graph for v in node.outputs if v.name]
-    values_ = Runner(lowered.model, inside).run(samples[0])
-    shapes = {name: value.shape for name, value in values_.items() if isinstance(value, np.ndarray)}
-    shapes |= {name: value.shape for name, value in samples[0].items()}
+def write_job(folder: Path, lowered: Lowered, exported: Exported, samples: Sequence[Feeds], choices: Choices) -> None:
+    """Write what the process that runs TVM needs."""
+    taps, shapes = _compared(lowered, exported), shapes_of(lowered.model, samples[0])
     runner, seen = Runner(exported.proto, list(taps.values())), extents(samples)
     for index, feeds in enumerate([*samples, *(feeds for _, feeds in edges(seen))]):
         found = runner.run(feeds)
@@ -93,12 +105,17 @@ def _write_job(
         write_npz(folder / VALUES.format(index), kept)
     ir.save(lowered.model, folder / LOWERED)
     job = {
-        "isa": isa,
+        "isa": choices.isa,
+        "batching": asdict(choices.batching),
         "formats": {name: str(form) for name, form in lowered.formats.items()},
         "layer_constants": dict(lowered.layer_constants),
         "shapes": {name: list(shape) for name, shape in shapes.items()},
-        "store": str(store) if store is not None else "",
-        "kept": {"names": taps, "seen": {name: asdict(extent) for name, extent in seen.items()}},
+        "store": str(choices.store) if choices.store is not None else "",
+        "kept": {
+            "names": taps,
+            "by_run": choices.batching.batch is None,
+            "seen": {name: asdict(extent) for name, extent in seen.items()},
+        },
     }
     (folder / JOB).write_text(json.dumps(job))
 

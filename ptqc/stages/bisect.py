@@ -88,13 +88,21 @@ def bisect(
     loaded, names = Loaded(Listing.from_json(document), library), document["names"]
     runner = Runner(artifact.path, list(names.values()))
     found = Bisection([call.output for call in loaded.listing.calls])
-    for run, feeds in chain(edges(seen_inputs(document)), _given(artifact.path, calibration, samples, preprocessing)):
+    seen = seen_inputs(document)
+    given = _given(artifact.path, calibration, samples, preprocessing)
+    for run, feeds in chain(edges(seen), _cut(given, seen) if document["by_run"] else given):
         found.runs.append(run)
         values = runner.run(feeds)
         wanted = {**feeds, **{name: values[short] for name, short in names.items()}}
         for outcome in outcomes(loaded, wanted, {}):
             found.add(outcome, run)
     return found
+
+
+def _cut(given: Iterator[tuple[str, Feeds]], seen: Mapping[str, Extent]) -> Iterator[tuple[str, Feeds]]:
+    """As many samples of each batch as one run of the library takes."""
+    for run, feeds in given:
+        yield run, {name: value[: seen[name].shape[0]] if value.ndim else value for name, value in feeds.items()}
 
 
 def kept(path: Path) -> Mapping[str, Any]:

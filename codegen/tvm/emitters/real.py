@@ -1,6 +1,7 @@
 """Functions, pools and sums that stay in float32."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import onnx_ir as ir
@@ -54,36 +55,51 @@ def binary(emission: Emission, node: ir.Node) -> None:
     """A function of two tensors, one of which may be constant."""
     if len(node.inputs) != 2:
         raise Declined("only two operands have a kernel")
-    shape = emission.shape(node.outputs[0])
-    names = emission.aligned([emission.read(value) for value in node.inputs if not emission.is_constant(value)])
-    given = [_with_rank(emission.layouts[name], len(shape)) for name in names]
-    layout = Layout(shape, "float32", plain=given[0].plain)
-    constant = None
+    output, constant = node.outputs[0], None
+    varying = [value for value in node.inputs if not emission.is_constant(value)]
+    outer = _outer(emission, node)
+    names, given = _operands(emission, varying, output, outer)
+    layout = Layout(emission.sizes(output)[outer:], "float32", plain=given[0].plain)
     for place, value in enumerate(node.inputs):
         if emission.is_constant(value):
-            constant = place, _array(emission.number(value), len(shape))
+            constant = place, _array(emission.number(value), len(layout.shape), outer)
     kernel = functions.binary(node.op_type, given, layout, emission.isa, constant)
-    emission.add(kernel, names, str(node.outputs[0].name), layout)
+    emission.add(kernel, names, str(output.name), replace(layout, shape=emission.shape(output)))
 
 
-def _with_rank(layout: Layout, rank: int) -> Layout:
-    if len(layout.shape) != rank:
-        raise Declined("its operands differ in rank")
-    return layout
+def _outer(emission: Emission, node: ir.Node) -> int:
+    """See `Emission.outer`, of operands that may lack axes in front."""
+    values = [*(value for value in node.inputs if not emission.is_constant(value)), node.outputs[0]]
+    ranks = {len(emission.sizes(value)) for value in values}
+    return emission.outer(*values, touched=len(ranks) > 1)
 
 
-def _array(constant: np.ndarray, rank: int) -> np.ndarray:
+def _operands(
+    emission: Emission, values: Sequence[ir.Value | None], output: ir.Value, outer: int
+) -> tuple[list[str], list[Layout]]:
+    """Names of values and their layouts, with as many axes as the output's."""
+    if outer:
+        names = emission.aligned([emission.read(value) for value in values])
+        return names, [emission.layouts[name] for name in names]
+    rank = len(emission.sizes(output))
+    pairs = [emission.whole(value) for value in values]
+    padded = [replace(x, shape=(1,) * (rank - len(x.shape)) + x.shape) for _, x in pairs]
+    return [name for name, _ in pairs], padded
+
+
+def _array(constant: np.ndarray, rank: int, outer: int) -> np.ndarray:
     """A constant operand for one sample: one number, or `rank` axes."""
     if constant.size == 1:
         return constant.reshape(-1)
-    shape = (1,) * (rank + 1 - constant.ndim) + constant.shape
-    if len(shape) != rank + 1 or shape[0] != 1:
+    shape = (1,) * (rank + outer - constant.ndim) + constant.shape
+    if outer and shape[0] != 1:
         raise Declined("its constant differs from sample to sample")
-    return constant.reshape(shape[1:])
+    return constant.reshape(shape[outer:])
 
 
 def mean(emission: Emission, node: ir.Node) -> None:
     """GlobalAveragePool."""
+    emission.check_one_sample(node.inputs[0])
     source = emission.inside(emission.read(node.inputs[0]))
     emission.apply(node, lambda x, y: pool.mean(x, y, emission.isa), source)
 
@@ -115,35 +131,46 @@ def _present(window: Window, sizes: Sequence[int], before: Sequence[int]) -> np.
 def fold(emission: Emission, node: ir.Node) -> None:
     """ReduceSum, ReduceMean, ReduceMax, ReduceMin over neighbouring axes."""
     given = input_of(node, 1)
-    rank = len(emission.shapes[str(emission.read(node.inputs[0]))])
+    rank = len(emission.sizes(node.inputs[0]))
     chosen = emission.number(given).tolist() if given is not None else integers(node, "axes", [])
-    axes = sorted(axis % rank for axis in chosen)
-    if not axes or axes[0] == 0 or axes != list(range(axes[0], axes[-1] + 1)):
-        raise Declined("only neighbouring axes without the batch have a kernel")
+    axes = sorted(axis % rank for axis in chosen) or list(range(rank))
+    if axes != list(range(axes[0], axes[-1] + 1)):
+        raise Declined("only neighbouring axes have a kernel")
+    outer = emission.outer(node.inputs[0], node.outputs[0], touched=axes[0] == 0)
     source = emission.plain(emission.read(node.inputs[0]))
-    first, last = axes[0] - 1, axes[-1] - 1
-    emission.apply(node, lambda x, y: rows.fold(node.op_type, x, y, emission.isa, first, last), source)
+    first, last = axes[0] - outer, axes[-1] - outer
+    emission.apply(node, lambda x, y: rows.fold(node.op_type, x, y, emission.isa, first, last), source, outer=outer)
 
 
 def softmax(emission: Emission, node: ir.Node) -> None:
     """Softmax and LogSoftmax along an axis."""
+    axis = integer(node, "axis", -1) % len(emission.sizes(node.inputs[0]))
+    outer = emission.outer(node.inputs[0], touched=axis == 0)
     source = emission.plain(emission.read(node.inputs[0]))
-    axis = integer(node, "axis", -1) % (len(emission.layouts[source].shape) + 1)
-    if axis == 0:
-        raise Declined("it runs along the batch axis")
     logarithm = node.op_type == "LogSoftmax"
-    emission.apply(node, lambda x, y: rows.softmax(x, y, emission.isa, axis - 1, logarithm=logarithm), source)
+    emission.apply(
+        node,
+        lambda x, y: rows.softmax(x, y, emission.isa, axis - outer, logarithm=logarithm),
+        source,
+        outer=outer,
+    )
 
 
 def normalize(emission: Emission, node: ir.Node) -> None:
     """LayerNormalization."""
+    sizes = emission.sizes(node.inputs[0])
+    axis = integer(node, "axis", -1) % len(sizes)
+    if len([value for value in node.outputs if value.name]) > 1:
+        raise Declined("only its result has a kernel")
+    outer = emission.outer(node.inputs[0], touched=axis == 0)
     source = emission.plain(emission.read(node.inputs[0]))
-    shape = emission.layouts[source].shape
-    axis = integer(node, "axis", -1) % (len(shape) + 1)
-    if axis == 0 or len([value for value in node.outputs if value.name]) > 1:
-        raise Declined("only its result has a kernel, and not along the batch axis")
-    scale = np.broadcast_to(emission.number(node.inputs[1]), shape[axis - 1 :])
+    scale = np.broadcast_to(emission.number(node.inputs[1]), sizes[axis:])
     given = input_of(node, 2)
     bias = np.zeros_like(scale) if given is None else np.broadcast_to(emission.number(given), scale.shape)
     epsilon = number(node, "epsilon", 1e-5)
-    emission.apply(node, lambda x, y: rows.normalize(x, y, emission.isa, axis - 1, epsilon, scale, bias), source)
+    emission.apply(
+        node,
+        lambda x, y: rows.normalize(x, y, emission.isa, axis - outer, epsilon, scale, bias),
+        source,
+        outer=outer,
+    )

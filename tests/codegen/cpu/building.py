@@ -41,4 +41,6 @@ def run(cases: Sequence[Case], chosen: Isa, folder: Path) -> list[np.ndarray]:
     program = Program(tuple(steps), layouts, inputs, tuple(step.output for step in steps))
     worker.write(program, chosen, folder)
     loaded = worker.load(folder, program)
-    return [loaded(call, case.values) for call, case in zip(loaded.listing.calls, cases, strict=True)]
+    return [
+        loaded(call, case.values, len(case.values[0])) for call, case in zip(loaded.listing.calls, cases, strict=True)
+    ]
