@@ -26,6 +26,8 @@ class Axes:
         shape = self.shapes.get(name)
         if shape is None:
             raise Declined(f"{name} is no tensor")
+        if 0 in shape:
+            raise Declined(f"{name} has no elements")
         if self.batch is None:
             return int(shape[:1] == (1,))
         if shape[:1] != (self.batch,):

@@ -7,7 +7,8 @@ ONNX Runtime is asked.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any, Self
 
 import numpy as np
 import onnx_ir as ir
@@ -83,8 +84,30 @@ def _is_close(wanted: np.ndarray, found: np.ndarray) -> bool:
     return bool(np.square(a - b).sum() <= TOLERANCE**2 * np.square(a).sum())
 
 
-def shapes_of(lowered: ir.Model, feeds: Feeds) -> Mapping[str, tuple[int, ...]]:
-    """The shapes of all values of a graph in one run."""
-    inside = [str(value.name) for node in lowered.graph for value in node.outputs if value.name]
-    values = {**Runner(lowered, inside).run(feeds), **feeds}
-    return {name: value.shape for name, value in values.items() if isinstance(value, np.ndarray)}
+@dataclass(frozen=True)
+class Seen:
+    """Shapes and types of all values of a graph in one run. settled: inputs that are always these."""
+
+    shapes: Mapping[str, tuple[int, ...]]
+    dtypes: Mapping[str, str]
+    settled: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, model: ir.Model, feeds: Feeds, settled: Mapping[str, np.ndarray]) -> Self:
+        """What ONNX Runtime makes of the inputs."""
+        inside = [str(value.name) for node in model.graph for value in node.outputs if value.name]
+        values = {**Runner(model, inside).run(feeds), **feeds}
+        tensors = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
+        shapes = {name: tensor.shape for name, tensor in tensors.items()}
+        return cls(shapes, {name: str(tensor.dtype) for name, tensor in tensors.items()}, settled)
+
+    def to_json(self) -> dict[str, Any]:
+        """For a job file."""
+        fixed = {name: {"object": array.tolist(), "dtype": str(array.dtype)} for name, array in self.settled.items()}
+        return {"shapes": self.shapes, "dtypes": self.dtypes, "settled": fixed}
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Self:
+        """Inverse of `to_json`."""
+        shapes = {name: tuple(shape) for name, shape in document["shapes"].items()}
+        return cls(shapes, document["dtypes"], {name: np.array(**entry) for name, entry in document["settled"].items()})

@@ -20,13 +20,14 @@ from ptqc.reference import params_of
 
 @dataclass
 class Emission:
-    """One program. axes: of every value. constants: values that never change, with all axes of the model.
+    """One program. axes, dtypes: of every value. constants: values that never change, with all axes of the model.
 
     functions: codes that are a table of other codes, with the name of those.
     """
 
     lowered: Lowered
     axes: Axes
+    dtypes: Mapping[str, str]
     constants: Mapping[str, np.ndarray]
     isa: Isa
     layouts: dict[str, Layout] = field(default_factory=dict)
@@ -40,6 +41,10 @@ class Emission:
     def sizes(self, value: ir.Value | None) -> Shape:
         """Of all axes in one run of the model."""
         return self.axes.shapes[str(required(value).name)]
+
+    def dtype(self, value: ir.Value | None) -> str:
+        """The type of a value's elements."""
+        return self.dtypes[str(required(value).name)]
 
     def outer(self, *values: ir.Value | None, touched: bool = False) -> int:
         """How many axes in front of these values an operator may leave out of account; see `Axes.outer`."""
@@ -99,9 +104,18 @@ class Emission:
         name = self.plain(self.read(value))
         return name, Layout(self.sizes(value), self.layouts[name].dtype, plain=True)
 
+    def flat(self, value: ir.Value | None, outer: int) -> tuple[str, Layout]:
+        """The same but for so many axes in front; see `Axes.outer`."""
+        name, layout = self.whole(value)
+        return name, replace(layout, shape=layout.shape[outer:])
+
     def whole_output(self, value: ir.Value, dtype: str) -> Layout:
         """The same of an output to be."""
         return Layout(self.sizes(value), dtype, plain=True)
+
+    def add_as(self, kernel: Built | Draft, inputs: Sequence[str], output: ir.Value, layout: Layout) -> None:
+        """Append a kernel that was written for a layout of the output that may have every axis."""
+        self.add(kernel, inputs, str(output.name), replace(layout, shape=self.shape(output)))
 
     def add_whole(
         self, kernel: Built | Draft, inputs: Sequence[str], given: Sequence[Layout], output: ir.Value, dtype: str = ""
@@ -115,6 +129,12 @@ class Emission:
         """The name of a value's buffer that is no input of the model's."""
         return self.aligned([self.read(value)])[0]
 
+    def real(self, value: ir.Value | None) -> str:
+        """The name of a value's buffer. Raises Declined where its elements are no real numbers in single precision."""
+        if self.dtype(value) != "float32":
+            raise Declined(f"its input {required(value).name} is {self.dtype(value)}, and only float32 has a kernel")
+        return self.read(value)
+
     def aligned(self, names: Sequence[str]) -> list[str]:
         """The values in one order in memory: plain if one of them is."""
         arrange = self.plain if any(self.layout_of(name).plain for name in names) else self.inside
@@ -123,8 +143,6 @@ class Emission:
     def read(self, value: ir.Value | None) -> str:
         """The name of a value's buffer; codes become real values where somebody asks for those."""
         name = str(required(value).name)
-        if name in self.layouts and self.layouts[name].dtype == "int64":
-            raise Declined(f"its input {name} is whole numbers, which only places of a table have a kernel for")
         if name in self.layouts:
             return name
         node = required(value).producer()
@@ -160,13 +178,6 @@ class Emission:
     def layout_of(self, name: str) -> Layout:
         """Of a value's buffer, which one that never changes gets now."""
         return self.layouts[name if name in self.layouts else self._written(name)]
-
-    def places(self, value: ir.Value | None) -> str:
-        """The name of an input that holds places of a table."""
-        name = str(value.name) if value is not None else ""
-        if name not in self.layouts or self.layouts[name].dtype != "int64":
-            raise Declined(f"its places {name} are computed")
-        return name
 
     def inside(self, name: str) -> str:
         """The value with its channels last."""
@@ -206,8 +217,11 @@ class Emission:
         plane = Layout((channels, 1, columns), layout.dtype)
         return self.add(pointwise.copy(plane, plane, self.isa), [name], f"{name}@plane", plane)
 
-    def program(self, *, is_any: bool) -> Program:
-        """All steps, with the graph's outputs as the model declares them. is_any: for any number of samples."""
+    def program(self, settled: Mapping[str, np.ndarray], *, is_any: bool) -> Program:
+        """All steps, with the graph's outputs as the model declares them.
+
+        settled: inputs that are always these. is_any: for any number of samples.
+        """
         graph = self.lowered.model.graph
         for value in graph.outputs:
             self._give(value)
@@ -216,7 +230,7 @@ class Emission:
         drafted, layouts = fused(self.steps, self.layouts, outputs)
         declared = {} if is_any else {str(value.name): self.sizes(value) for value in graph.inputs}
         declared |= {} if is_any else {_outside(value): self.sizes(value) for value in graph.outputs}
-        return Program(tuple(_written(step, layouts) for step in drafted), layouts, inputs, outputs, declared)
+        return Program(tuple(_written(step, layouts) for step in drafted), layouts, inputs, outputs, declared, settled)
 
     def _give(self, value: ir.Value) -> None:
         """The value as the model declares it; codes that nobody else wants as real values become those on the way."""

@@ -8,18 +8,24 @@ import onnx_ir as ir
 from ptqc.codegen.tvm.oracle import compute
 from ptqc.nodes import constant, integer
 
+# Operators that look at the shape of their input only.
+SIZES = ("Shape", "Size")
 Shapes = Mapping[str, tuple[int, ...]]
 
 
-def fold(model: ir.Model, shapes: Shapes, batch: int | None) -> tuple[dict[str, np.ndarray], set[str]]:
+def fold(
+    model: ir.Model, shapes: Shapes, batch: int | None, settled: Mapping[str, np.ndarray]
+) -> tuple[dict[str, np.ndarray], set[str]]:
     """Values that are the same for every input and batch size, and the names of those that vary with the batch alone.
 
     shapes: of every value for a batch of this size, which is the first axis; None: nothing varies with a batch.
+    settled: inputs that are always these.
     """
     found = {name: array for name, value in model.graph.initializers.items() if (array := constant(value)) is not None}
+    found |= settled
     nodes = _nodes(model, set(found))
     once = _values(model, nodes, found, shapes)
-    if batch is None or not any(node.op_type == "Shape" for node in nodes):
+    if batch is None or not any(node.op_type in SIZES for node in nodes):
         return found | once, set()
     doubled = {name: (2 * shape[0], *shape[1:]) if shape[:1] == (batch,) else shape for name, shape in shapes.items()}
     twice = _values(model, nodes, found, doubled)
@@ -33,7 +39,7 @@ def _nodes(model: ir.Model, known: set[str]) -> list[ir.Node]:
     for node in model.graph:
         inner = any(a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in node.attributes.values())
         is_known = all(value is None or value.name in known for value in node.inputs)
-        if not inner and not node.domain and (is_known or node.op_type == "Shape"):
+        if not inner and not node.domain and (is_known or node.op_type in SIZES):
             nodes.append(node)
             known |= {str(value.name) for value in node.outputs}
     return nodes
@@ -43,8 +49,8 @@ def _values(
     model: ir.Model, nodes: list[ir.Node], constants: Mapping[str, np.ndarray], shapes: Shapes
 ) -> dict[str, np.ndarray]:
     """What the nodes make where values have these shapes."""
-    sizes = {str(node.outputs[0].name): _sizes(node, shapes) for node in nodes if node.op_type == "Shape"}
-    others = [node for node in nodes if node.op_type != "Shape"]
+    sizes = {str(node.outputs[0].name): _sizes(node, shapes) for node in nodes if node.op_type in SIZES}
+    others = [node for node in nodes if node.op_type not in SIZES]
     wanted = [str(value.name) for node in others for value in node.outputs]
     read = {str(value.name) for node in others for value in node.inputs if value is not None}
     needed = {name: array for name, array in {**constants, **sizes}.items() if name in read}
@@ -53,4 +59,6 @@ def _values(
 
 def _sizes(node: ir.Node, shapes: Shapes) -> np.ndarray:
     shape = shapes[str(node.inputs[0].name)]  # type: ignore[union-attr]
+    if node.op_type == "Size":
+        return np.array(np.prod(shape), np.int64)
     return np.array(shape[integer(node, "start", 0) : integer(node, "end", len(shape))], np.int64)

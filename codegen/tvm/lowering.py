@@ -6,13 +6,13 @@ from contextlib import contextmanager
 import onnx_ir as ir
 
 from ptqc import reference
-from ptqc.codegen.tvm.axes import Axes, Shape
-from ptqc.codegen.tvm.batching import Batching
+from ptqc.codegen.tvm.axes import Axes
+from ptqc.codegen.tvm.batching import Batching, Seen
 from ptqc.codegen.tvm.emission import Emission
-from ptqc.codegen.tvm.emitters import codes, layers, movement, real
+from ptqc.codegen.tvm.emitters import codes, elementwise, indexing, layers, movement, real, resizing
 from ptqc.codegen.tvm.families import Declined
 from ptqc.codegen.tvm.families.functions import BINARY, UNARY
-from ptqc.codegen.tvm.families.rows import FOLDS
+from ptqc.codegen.tvm.families.reductions import REDUCTIONS
 from ptqc.codegen.tvm.folding import fold
 from ptqc.codegen.tvm.isa import Isa
 from ptqc.codegen.tvm.layout import Layout
@@ -22,7 +22,8 @@ from ptqc.lowered import Lowered
 from ptqc.nodes import only_consumer
 from ptqc.operators import LAYERS
 
-DTYPES = {ir.DataType.FLOAT: "float32", ir.DataType.UINT8: "uint8", ir.DataType.INT64: "int64"}
+KINDS = tuple(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
+DTYPES = ("float32", "float64", "float16", "bool", *KINDS)
 
 KERNELS: Mapping[str, Callable[[Emission, reference.Step], None]] = {
     "Conv": layers.integer_conv,
@@ -38,18 +39,22 @@ BETWEEN_CODES: Mapping[str, Callable[[Emission, ir.Node, ir.Node], None]] = {
     "Softmax": codes.softmax,
 }
 OPERATORS: Mapping[str, Callable[[Emission, ir.Node], None]] = {
-    **dict.fromkeys(UNARY, real.unary),
-    **dict.fromkeys(BINARY, real.binary),
+    **dict.fromkeys((*UNARY, *BINARY, *elementwise.TYPED), elementwise.apply),
+    "Clip": elementwise.clip,
     **dict.fromkeys(("Reshape", "Flatten", "Squeeze", "Unsqueeze"), movement.reshape),
     "Conv": layers.conv,
     "Gemm": layers.product,
     "MatMul": layers.product,
     "AveragePool": real.average,
     "GlobalAveragePool": real.mean,
-    **dict.fromkeys(FOLDS, real.fold),
+    **dict.fromkeys(REDUCTIONS, real.fold),
+    **dict.fromkeys(("ArgMax", "ArgMin"), indexing.place_of_best),
+    **dict.fromkeys(("CumProd", "CumSum"), indexing.running),
+    "GatherElements": indexing.gather_elements,
+    "GatherND": indexing.gather_nd,
+    "Trilu": indexing.triangle,
     **dict.fromkeys(("Softmax", "LogSoftmax"), real.softmax),
     "LayerNormalization": real.normalize,
-    "Pow": real.power,
     "QuantizeLinear": codes.quantize,
     "Concat": movement.concat,
     **dict.fromkeys(("Expand", "Tile"), movement.repeat),
@@ -57,21 +62,22 @@ OPERATORS: Mapping[str, Callable[[Emission, ir.Node], None]] = {
     "DepthToSpace": movement.depth_to_space,
     "MaxPool": movement.largest,
     "Pad": movement.pad,
-    "Resize": movement.resize,
+    "Resize": resizing.resize,
     "Slice": movement.strided,
     "Split": movement.split,
     "Transpose": movement.transpose,
 }
 
 
-def program(lowered: Lowered, shapes: Mapping[str, Shape], isa: Isa, batching: Batching) -> Program:
+def program(lowered: Lowered, seen: Seen, isa: Isa, batching: Batching) -> Program:
     """All kernels of a lowered graph.
 
-    shapes: of every value in one run of the model. Raises NoKernel naming the node that no family takes.
+    seen: of every value in one run of the model. Raises NoKernel naming the node that no family takes.
     """
-    constants, of_batch = fold(lowered.model, shapes, batching.batch)
-    known = {**shapes, **{name: array.shape for name, array in constants.items()}}
-    emission = Emission(lowered, Axes(known, batching.batch), constants, isa)
+    constants, of_batch = fold(lowered.model, seen.shapes, batching.batch, seen.settled)
+    shapes = {**seen.shapes, **{name: array.shape for name, array in constants.items()}}
+    dtypes = {**seen.dtypes, **{name: str(array.dtype) for name, array in constants.items()}}
+    emission = Emission(lowered, Axes(shapes, batching.batch), dtypes, constants, isa)
     _take_inputs(emission)
     settled = constants.keys() | of_batch
     kernels = {step.node: step for step in reference.steps(lowered)}
@@ -82,16 +88,16 @@ def program(lowered: Lowered, shapes: Mapping[str, Shape], isa: Isa, batching: B
         with _refusing(f"the cpu target has no kernel for {node.op_type} {node.outputs[0].name}"):
             done |= _emit(emission, node, kernels.get(node))
     with _refusing("the cpu target cannot give an output"):
-        return emission.program(is_any=batching.is_any)
+        return emission.program(seen.settled, is_any=batching.is_any)
 
 
 def _take_inputs(emission: Emission) -> None:
     """Remember how the model's inputs lie in memory."""
     for value in emission.lowered.model.graph.inputs:
         with _refusing(f"the cpu target cannot take the input {value.name}"):
-            if value.dtype not in DTYPES:
-                raise Declined(f"it is {value.dtype}, and {', '.join(DTYPES.values())} are what has kernels")
-            emission.layouts[str(value.name)] = Layout(emission.shape(value), DTYPES[value.dtype], outside=True)
+            if emission.dtype(value) not in DTYPES:
+                raise Declined(f"it is {emission.dtype(value)}, and {', '.join(DTYPES)} are what has kernels")
+            emission.layouts[str(value.name)] = Layout(emission.shape(value), emission.dtype(value), outside=True)
 
 
 @contextmanager

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from ptqc.codegen.tvm.layout import Layout
 
 if TYPE_CHECKING:  # TVM, which only the process that compiles loads
@@ -33,7 +35,7 @@ class Program:
     """All steps in order, and the layout of every value.
 
     sizes: shapes of inputs and outputs where the library takes one run of the model and no more; else the batch, of any
-    size, is in front of a sample.
+    size, is in front of a sample. settled: inputs that have to be these.
     """
 
     steps: tuple[Step, ...]
@@ -41,3 +43,4 @@ class Program:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     sizes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    settled: Mapping[str, np.ndarray] = field(default_factory=dict)

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,11 @@ import onnx_ir as ir
 from ptqc import errors, guarded
 from ptqc.codegen.onnxruntime.census import values
 from ptqc.codegen.onnxruntime.export import Exported
-from ptqc.codegen.tvm.batching import Batching, along_the_batch, run_by_run, shapes_of
+from ptqc.codegen.tvm.batching import Batching, Seen, along_the_batch, run_by_run
 from ptqc.codegen.tvm.edges import edges, extents
+from ptqc.codegen.tvm.expansion import expanded, is_settled
 from ptqc.codegen.tvm.job import ERROR, JOB, LOWERED, REPORT, VALUES, WORKER
+from ptqc.codegen.tvm.settled import settled
 from ptqc.errors import InternalError, NoKernel, TargetError
 from ptqc.execute.onnxruntime import Feeds, Runner
 from ptqc.lowered import Lowered
@@ -26,6 +28,7 @@ from ptqc.reference import codes_of
 from ptqc.scratch import scratch
 
 TIME_LIMIT = 1800.0
+INTEGERS = frozenset(kind for kind in ir.DataType if kind.name.startswith(("INT", "UINT")))
 
 
 @dataclass(frozen=True)
@@ -58,13 +61,26 @@ def build(
     VerificationError when anything differs.
     """
     check_present()
+    lowered = replace(lowered, model=expanded(lowered.model))
     _check_interface(lowered.model)
+    _check_divisors(lowered.model)
     batching = along_the_batch(lowered.model, samples[0])
     if batching is not None:
         with suppress(NoKernel):
             return _build(lowered, exported, samples, Choices(batching, isa, store), time_limit)
     batching, samples = run_by_run(lowered.model, exported, samples)
     return _build(lowered, exported, samples, Choices(batching, isa, store), time_limit)
+
+
+def _check_divisors(model: ir.Model) -> None:
+    """Refuse what would end the process once an input is zero. Raises NoKernel."""
+    for node in model.graph:
+        value = node.inputs[-1] if node.op_type in ("Div", "Mod") else None
+        if value is not None and value.dtype in INTEGERS and not is_settled(value):
+            raise NoKernel(
+                f"the cpu target has no kernel for {node.op_type} {node.outputs[0].name}: integers are divided by "
+                f"{value.name}, which may be zero; --allow-missing-target delivers the rest"
+            )
 
 
 @dataclass(frozen=True)
@@ -97,8 +113,9 @@ def _check_interface(model: ir.Model) -> None:
 
 def write_job(folder: Path, lowered: Lowered, exported: Exported, samples: Sequence[Feeds], choices: Choices) -> None:
     """Write what the process that runs TVM needs."""
-    taps, shapes = _compared(lowered, exported), shapes_of(lowered.model, samples[0])
-    runner, seen = Runner(exported.proto, list(taps.values())), extents(samples)
+    fixed = settled(lowered.model, samples)
+    taps, values = _compared(lowered, exported), Seen.of(lowered.model, samples[0], fixed)
+    runner, seen = Runner(exported.proto, list(taps.values())), extents(samples, fixed)
     for index, feeds in enumerate([*samples, *(feeds for _, feeds in edges(seen))]):
         found = runner.run(feeds)
         kept = {**feeds, **{name: found[short] for name, short in taps.items()}}
@@ -109,7 +126,7 @@ def write_job(folder: Path, lowered: Lowered, exported: Exported, samples: Seque
         "batching": asdict(choices.batching),
         "formats": {name: str(form) for name, form in lowered.formats.items()},
         "layer_constants": dict(lowered.layer_constants),
-        "shapes": {name: list(shape) for name, shape in shapes.items()},
+        "values": values.to_json(),
         "store": str(choices.store) if choices.store is not None else "",
         "kept": {
             "names": taps,
@@ -131,9 +148,9 @@ def _compared(lowered: Lowered, exported: Exported) -> dict[str, str]:
         reads_codes = any(codes_of(value) for value in node.inputs)
         for value in node.outputs:
             name = str(value.name)
-            is_real = value.dtype == ir.DataType.FLOAT and node.op_type != "DequantizeLinear"
+            is_made = value.dtype is not None and node.op_type != "DequantizeLinear"
             is_apart = not reads_codes or exported.renamed.get(name) in apart
-            if value.dtype == ir.DataType.UINT8 or (is_real and is_apart):
+            if value.dtype == ir.DataType.UINT8 or (is_made and is_apart):
                 found.append(name)
     return {name: exported.renamed[name] for name in found if name in exported.renamed}
 

@@ -15,7 +15,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ptqc.codegen.tvm import cache, constants, isa, lowering, memory, verify
-from ptqc.codegen.tvm.batching import Batching
+from ptqc.codegen.tvm.batching import Batching, Seen
 from ptqc.codegen.tvm.job import ERROR, JOB, LOWERED, REPORT, VALUES
 from ptqc.codegen.tvm.listing import Listing
 from ptqc.codegen.tvm.program import Program
@@ -39,9 +39,9 @@ def _work(folder: Path) -> None:
     job = json.loads((folder / JOB).read_text())
     formats = {name: Format.parse(form) for name, form in job["formats"].items()}
     lowered = Lowered(ir.load(folder / LOWERED), formats, {}, {}, job["layer_constants"])
-    shapes = {name: tuple(shape) for name, shape in job["shapes"].items()}
+    seen = Seen.from_json(job["values"])
     chosen, batching = isa.named(job["isa"]), Batching(**job["batching"])
-    program = lowering.program(lowered, shapes, chosen, batching)
+    program = lowering.program(lowered, seen, chosen, batching)
     write(program, chosen, folder, Store(Path(job["store"])) if job["store"] else None)
     _write(folder / KERNELS, {**Listing.of(program).to_json(), **job["kept"]})
     _write(folder / REPORT, {**_report(program), "verification": _verify(program, chosen, folder)})
@@ -86,7 +86,8 @@ def _verify(program: Program, chosen: isa.Isa, folder: Path) -> dict[str, Any]:
 
 def _value(program: Program, name: str) -> dict[str, Any]:
     shape = program.sizes.get(name, (None, *program.layouts[name].shape))
-    return {"name": name.removesuffix("@outside"), "dtype": program.layouts[name].dtype, "shape": list(shape)}
+    entry = {"name": name.removesuffix("@outside"), "dtype": program.layouts[name].dtype, "shape": list(shape)}
+    return entry | ({"value": program.settled[name].tolist()} if name in program.settled else {})
 
 
 def _report(program: Program) -> dict[str, Any]:

@@ -90,7 +90,7 @@ def conv(emission: Emission, node: ir.Node) -> None:
     """A convolution in float32."""
     weights = emission.number(node.inputs[1])
     bias = emission.number(node.inputs[2]) if input_of(node, 2) is not None else np.zeros(len(weights), np.float32)
-    source, window = slide(emission, node, emission.read(node.inputs[0]), weights.shape[2:], 0.0)
+    source, window = slide(emission, node, emission.real(node.inputs[0]), weights.shape[2:], 0.0)
     groups = integer(node, "group", 1)
     layout = Layout(emission.shape(node.outputs[0]), "float32")
     given = emission.layouts[source]
@@ -108,7 +108,7 @@ def product(emission: Emission, node: ir.Node) -> None:
         _product_of_activations(emission, node)
         return
     weights = emission.number(node.inputs[1])
-    source = emission.read(node.inputs[0])
+    source = emission.real(node.inputs[0])
     if not emission.layouts[source].outside:
         source = emission.plain(source)
     if integer(node, "transA", 0):

@@ -1,6 +1,5 @@
 """Operators that only move elements, on codes and on real values."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -9,10 +8,10 @@ import onnx_ir as ir
 from ptqc.codegen.tvm.constants import Arranged, Order, Scaled, Source
 from ptqc.codegen.tvm.drafts import Joined, Largest, Nearest, Strided
 from ptqc.codegen.tvm.emission import Emission
+from ptqc.codegen.tvm.emitters import indexing
 from ptqc.codegen.tvm.emitters.sliding import slide
 from ptqc.codegen.tvm.families import Declined, move, pointwise
 from ptqc.codegen.tvm.layout import Layout
-from ptqc.codegen.tvm.oracle import compute, standalone
 from ptqc.nodes import input_of, integer, integers, producer, text
 
 # Below every code and every float32: what a largest-of-window ignores.
@@ -70,7 +69,7 @@ def pad(emission: Emission, node: ir.Node) -> None:
     pads = emission.number(node.inputs[1]).tolist()
     if text(node, "mode", "constant") != "constant" or input_of(node, 3) is not None or min(pads) < 0:
         raise Declined("only padding of all axes with a constant has a kernel")
-    value = float(emission.number(node.inputs[2])) if input_of(node, 2) is not None else 0.0
+    value = emission.number(node.inputs[2]).item() if input_of(node, 2) is not None else 0.0
     before, after = pads[: len(pads) // 2], pads[len(pads) // 2 :]
     outer = emission.outer(node.inputs[0], node.outputs[0], touched=bool(before[BATCH] or after[BATCH]))
     emission.apply(node, lambda x, y: move.pad(x, y, before[outer:], value, emission.isa), outer=outer)
@@ -78,8 +77,11 @@ def pad(emission: Emission, node: ir.Node) -> None:
 
 def gather(emission: Emission, node: ir.Node) -> None:
     """Gather of constant places along any axis but the batch: a list of places, or one that takes the axis away."""
-    if emission.is_constant(node.inputs[0]):
+    if emission.is_constant(node.inputs[0]) and _is_embedding(emission, node):
         _look_up(emission, node)
+        return
+    if not emission.is_constant(node.inputs[1]):
+        indexing.gather(emission, node)
         return
     sizes = emission.sizes(node.inputs[0])
     axis = integer(node, "axis", 0) % len(sizes)
@@ -95,11 +97,16 @@ def gather(emission: Emission, node: ir.Node) -> None:
     emission.apply(node, lambda _x, _y: Nearest(emission.isa, maps[outer:]), outer=outer)
 
 
+def _is_embedding(emission: Emission, node: ir.Node) -> bool:
+    """Whether rows of a float32 table are looked up at places that are an input of the model."""
+    places = node.inputs[1]
+    is_given = places is not None and places.is_graph_input() and emission.dtype(places) == "int64"
+    return is_given and integer(node, "axis", 0) == 0 and emission.dtype(node.inputs[0]) == "float32"
+
+
 def _look_up(emission: Emission, node: ir.Node) -> None:
     """Gather of rows of a constant table at places that are an input of the model: an embedding."""
-    table, places = emission.number(node.inputs[0]), emission.places(node.inputs[1])
-    if integer(node, "axis", 0) % table.ndim or table.dtype != np.float32:
-        raise Declined("only rows of a float32 table have a kernel")
+    table, places = emission.number(node.inputs[0]), emission.read(node.inputs[1])
     layout = Layout(emission.shape(node.outputs[0]), "float32", plain=True)
     kernel = move.look_up(emission.layouts[places], layout, _stored(emission, node.inputs[0]) or table, len(table))
     emission.add(kernel, [places], str(node.outputs[0].name), layout)
@@ -168,28 +175,6 @@ def depth_to_space(emission: Emission, node: ir.Node) -> None:
     emission.check_one_sample(node.inputs[0])
     block, columns_first = integer(node, "blocksize", 1), text(node, "mode", "DCR") == "CRD"
     emission.apply(node, lambda x, y: move.depth_to_space(x, y, block, columns_first=columns_first))
-
-
-def resize(emission: Emission, node: ir.Node) -> None:
-    """Resize to the nearest element; ONNX Runtime itself says which one that is along each axis."""
-    if text(node, "mode", "nearest") != "nearest":
-        raise Declined("only resizing to the nearest element has a kernel")
-    emission.check_one_sample(node.inputs[0])
-    before, after = emission.sizes(node.inputs[0]), emission.sizes(node.outputs[0])
-    maps = [_neighbours(emission, node, axis, before, after) for axis in range(1, len(before))]
-    emission.apply(node, lambda _x, _y: Nearest(emission.isa, maps))
-
-
-def _neighbours(
-    emission: Emission, node: ir.Node, axis: int, before: Sequence[int], after: Sequence[int]
-) -> np.ndarray:
-    """Index of the source element for each element along an axis."""
-    proto, constants = standalone(node, emission.number)
-    shape = [1] * len(before)
-    shape[axis] = before[axis]
-    ramp = np.ascontiguousarray(np.broadcast_to(np.arange(before[axis], dtype=np.float32).reshape(shape), before))
-    found = compute(emission.lowered.model, [proto], constants, {"x": ramp}, ["y"])["y"]
-    return np.moveaxis(found, axis, 0).reshape(after[axis], -1)[:, 0].astype(np.int32)
 
 
 def largest(emission: Emission, node: ir.Node) -> None:

@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from ptqc.codegen.tvm.emission import Emission
 from ptqc.codegen.tvm.emitters.sliding import slide
-from ptqc.codegen.tvm.families import Declined, functions, pool, rows
+from ptqc.codegen.tvm.families import Declined, functions, pool, reductions, rows
 from ptqc.codegen.tvm.layout import Layout
 from ptqc.codegen.tvm.window import Window
 from ptqc.nodes import input_of, integer, integers, number, text
@@ -44,37 +44,37 @@ def _numbers(node: ir.Node) -> list[float]:
 
 def power(emission: Emission, node: ir.Node) -> None:
     """Pow with an exponent that is a function of its own."""
-    exponent = emission.number(node.inputs[1])
-    form = POWERS.get(float(exponent.reshape(-1)[0])) if exponent.size == 1 else None
-    if form is None:
-        raise Declined(f"only the exponents {', '.join(map(str, POWERS))} have a kernel")
+    form = POWERS[float(emission.number(node.inputs[1]).reshape(-1)[0])]
     emission.apply(node, lambda x, y: functions.unary(form, x, y, emission.isa, ()))
+
+
+def is_function(emission: Emission, node: ir.Node) -> bool:
+    """Whether a Pow has an exponent that is a function of its own."""
+    exponent = emission.constants.get(str(node.inputs[1].name)) if node.inputs[1] is not None else None
+    return exponent is not None and exponent.size == 1 and float(exponent.reshape(-1)[0]) in POWERS
 
 
 def binary(emission: Emission, node: ir.Node) -> None:
     """A function of two tensors, one of which may be constant."""
-    if len(node.inputs) != 2:
-        raise Declined("only two operands have a kernel")
     output, constant = node.outputs[0], None
     varying = [value for value in node.inputs if not emission.is_constant(value)]
-    outer = _outer(emission, node)
-    names, given = _operands(emission, varying, output, outer)
-    layout = Layout(emission.sizes(output)[outer:], "float32", plain=given[0].plain)
+    lead = outer(emission, varying, output)
+    names, given = operands(emission, varying, output, lead)
+    layout = Layout(emission.sizes(output)[lead:], "float32", plain=given[0].plain)
     for place, value in enumerate(node.inputs):
         if emission.is_constant(value):
-            constant = place, _array(emission.number(value), len(layout.shape), outer)
+            constant = place, _array(emission.number(value), len(layout.shape), lead)
     kernel = functions.binary(node.op_type, given, layout, emission.isa, constant)
-    emission.add(kernel, names, str(output.name), replace(layout, shape=emission.shape(output)))
+    emission.add_as(kernel, names, output, layout)
 
 
-def _outer(emission: Emission, node: ir.Node) -> int:
+def outer(emission: Emission, varying: Sequence[ir.Value | None], output: ir.Value) -> int:
     """See `Emission.outer`, of operands that may lack axes in front."""
-    values = [*(value for value in node.inputs if not emission.is_constant(value)), node.outputs[0]]
-    ranks = {len(emission.sizes(value)) for value in values}
-    return emission.outer(*values, touched=len(ranks) > 1)
+    ranks = {len(emission.sizes(value)) for value in (*varying, output)}
+    return emission.outer(*varying, output, touched=len(ranks) > 1)
 
 
-def _operands(
+def operands(
     emission: Emission, values: Sequence[ir.Value | None], output: ir.Value, outer: int
 ) -> tuple[list[str], list[Layout]]:
     """Names of values and their layouts, with as many axes as the output's."""
@@ -89,8 +89,11 @@ def _operands(
 
 def _array(constant: np.ndarray, rank: int, outer: int) -> np.ndarray:
     """A constant operand for one sample: one number, or `rank` axes."""
-    if constant.size == 1:
-        return constant.reshape(-1)
+    return constant.reshape(-1) if constant.size == 1 else array(constant, rank, outer)
+
+
+def array(constant: np.ndarray, rank: int, outer: int) -> np.ndarray:
+    """A constant operand for one sample, with `rank` axes."""
     shape = (1,) * (rank + outer - constant.ndim) + constant.shape
     if outer and shape[0] != 1:
         raise Declined("its constant differs from sample to sample")
@@ -100,21 +103,22 @@ def _array(constant: np.ndarray, rank: int, outer: int) -> np.ndarray:
 def mean(emission: Emission, node: ir.Node) -> None:
     """GlobalAveragePool."""
     emission.check_one_sample(node.inputs[0])
-    source = emission.inside(emission.read(node.inputs[0]))
+    source = emission.inside(emission.real(node.inputs[0]))
     emission.apply(node, lambda x, y: pool.mean(x, y, emission.isa), source)
 
 
 def average(emission: Emission, node: ir.Node) -> None:
     """AveragePool over one or two axes."""
     kernel = integers(node, "kernel_shape", [])
-    name = emission.read(node.inputs[0])
+    name = emission.real(node.inputs[0])
     source, window = slide(emission, node, name, kernel, 0.0)
-    if integer(node, "ceil_mode", 0):
-        raise Declined("its size is rounded up")
-    counts = np.full(window.output, np.prod(window.kernel))
-    if not integer(node, "count_include_pad", 0):
-        pads = integers(node, "pads", [0] * (2 * len(kernel)))
-        counts = _present(window, (0, *emission.layouts[name].shape[1:])[-2:], ([0, *pads[: len(kernel)]])[-2:])
+    pads, rank = integers(node, "pads", [0] * (2 * len(kernel))), len(kernel)
+    sizes, before = (0, *emission.layouts[name].shape[1:])[-2:], [0, *pads[:rank]][-2:]
+    if integer(node, "count_include_pad", 0):
+        after = [0, *pads[rank:]][-2:]
+        sizes = tuple(max(size, 1) + b + a for size, b, a in zip(sizes, before, after, strict=True))
+        before = [0, 0]
+    counts = _present(window, sizes, before)
     emission.apply(node, lambda x, y: pool.average(x, y, window, emission.isa, counts), source)
 
 
@@ -129,24 +133,36 @@ def _present(window: Window, sizes: Sequence[int], before: Sequence[int]) -> np.
 
 
 def fold(emission: Emission, node: ir.Node) -> None:
-    """ReduceSum, ReduceMean, ReduceMax, ReduceMin over neighbouring axes."""
-    given = input_of(node, 1)
-    rank = len(emission.sizes(node.inputs[0]))
+    """Sums and the like over axes: of real numbers along neighbours by vectors, else element by element."""
+    rank, axes = len(emission.sizes(node.inputs[0])), _axes(emission, node)
+    outer = emission.outer(node.inputs[0], node.outputs[0], touched=0 in axes)
+    name, x = emission.flat(node.inputs[0], outer)
+    y = Layout(emission.sizes(node.outputs[0])[outer:], x.dtype, plain=True)
+    inner = [axis - outer for axis in axes]
+    if x.dtype not in reductions.TYPES or (x.dtype != "float32" and node.op_type in reductions.FOR_REALS_ONLY):
+        raise Declined(f"of {x.dtype} it has no kernel")
+    is_run = rank and inner and inner == list(range(inner[0], inner[-1] + 1))
+    if x.dtype == "float32" and is_run and node.op_type in rows.FOLDS:
+        kernel = rows.fold(node.op_type, x, y, emission.isa, inner[0], inner[-1])
+    else:
+        kernel = reductions.reduce(node.op_type, x, y, inner)
+    emission.add_as(kernel, [name], node.outputs[0], y)
+
+
+def _axes(emission: Emission, node: ir.Node) -> list[int]:
+    """Axes of a reduction: all of them where none is named, unless that means none."""
+    given, rank = input_of(node, 1), len(emission.sizes(node.inputs[0]))
     chosen = emission.number(given).tolist() if given is not None else integers(node, "axes", [])
-    axes = sorted(axis % rank for axis in chosen) or list(range(rank))
-    if axes != list(range(axes[0], axes[-1] + 1)):
-        raise Declined("only neighbouring axes have a kernel")
-    outer = emission.outer(node.inputs[0], node.outputs[0], touched=axes[0] == 0)
-    source = emission.plain(emission.read(node.inputs[0]))
-    first, last = axes[0] - outer, axes[-1] - outer
-    emission.apply(node, lambda x, y: rows.fold(node.op_type, x, y, emission.isa, first, last), source, outer=outer)
+    if not chosen and not integer(node, "noop_with_empty_axes", 0):
+        return list(range(rank))
+    return sorted(axis % rank for axis in chosen)
 
 
 def softmax(emission: Emission, node: ir.Node) -> None:
     """Softmax and LogSoftmax along an axis."""
     axis = integer(node, "axis", -1) % len(emission.sizes(node.inputs[0]))
     outer = emission.outer(node.inputs[0], touched=axis == 0)
-    source = emission.plain(emission.read(node.inputs[0]))
+    source = emission.plain(emission.real(node.inputs[0]))
     logarithm = node.op_type == "LogSoftmax"
     emission.apply(
         node,
@@ -163,7 +179,7 @@ def normalize(emission: Emission, node: ir.Node) -> None:
     if len([value for value in node.outputs if value.name]) > 1:
         raise Declined("only its result has a kernel")
     outer = emission.outer(node.inputs[0], touched=axis == 0)
-    source = emission.plain(emission.read(node.inputs[0]))
+    source = emission.plain(emission.real(node.inputs[0]))
     scale = np.broadcast_to(emission.number(node.inputs[1]), sizes[axis:])
     given = input_of(node, 2)
     bias = np.zeros_like(scale) if given is None else np.broadcast_to(emission.number(given), scale.shape)

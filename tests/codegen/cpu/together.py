@@ -13,7 +13,8 @@ from lowering import Quantized
 
 from ptqc.codegen.onnxruntime.export import Exported, export
 from ptqc.codegen.tvm import isa, lowering, verify, worker
-from ptqc.codegen.tvm.batching import along_the_batch, run_by_run
+from ptqc.codegen.tvm.batching import Seen, along_the_batch, run_by_run
+from ptqc.codegen.tvm.expansion import expanded
 from ptqc.codegen.tvm.isa import Isa
 from ptqc.codegen.tvm.listing import Listing
 from ptqc.codegen.tvm.program import Program
@@ -35,6 +36,7 @@ def program_of(made: Quantized, feeds: Sequence[Feeds], chosen: Isa, folder: Pat
     """The kernels of a network; what ONNX Runtime computes is left in the folder. Raises TargetError."""
     folder.mkdir()
     file = export(made.lowered, made.model)
+    made = replace(made, lowered=replace(made.lowered, model=expanded(made.lowered.model)))
     batching = along_the_batch(made.lowered.model, feeds[0])
     if batching is not None:
         with suppress(NoKernel):
@@ -45,9 +47,8 @@ def program_of(made: Quantized, feeds: Sequence[Feeds], chosen: Isa, folder: Pat
 
 def _program(made: Quantized, file: Exported, feeds: Sequence[Feeds], choices: Choices, folder: Path) -> Program:
     write_job(folder, made.lowered, file, feeds, choices)
-    shapes = json.loads((folder / "job.json").read_text())["shapes"]
-    sizes = {name: tuple(shape) for name, shape in shapes.items()}
-    return lowering.program(made.lowered, sizes, isa.named(choices.isa), choices.batching)
+    seen = Seen.from_json(json.loads((folder / "job.json").read_text())["values"])
+    return lowering.program(made.lowered, seen, isa.named(choices.isa), choices.batching)
 
 
 def compared(programs: Mapping[str, Program], chosen: Isa, folder: Path) -> Found:
