@@ -1,17 +1,18 @@
 """Operators without a kernel are replaced by others: by ONNX's own definition of them, or by one that is given here."""
 
-from collections.abc import Callable, Mapping
-from itertools import chain
+from collections.abc import Callable, Iterable, Mapping
 
 import onnx
+import onnx.defs
 import onnx.inliner
 import onnx.parser
+import onnx.shape_inference
 import onnx_ir as ir
 
 from ptqc.nodes import constant
 
-# Domains of nodes that are to be replaced, and of those that are not; while the replacing goes on.
-OURS, KEPT = "ptqc.definitions", "ptqc.kept"
+# The domain of nodes that a definition is put in place of, while that goes on.
+OURS = "ptqc.definitions"
 DEFINITIONS = {
     "BatchNormalization": """<epsilon: float = 1e-5> (x, scale, bias, mean, variance) => (y) {
         rows = Constant <value_ints = [0, 0, -1]> () row = Constant <value_ints = [1, -1, 1]> ()
@@ -31,6 +32,16 @@ DEFINITIONS = {
         first = Constant <value_float: float = @alpha> () second = Constant <value_float: float = @beta> ()
         product = MatMul(a, b) scaled = Mul(product, first) rest = Mul(c, second) y = Add(scaled, rest)
     }""",
+    "LayerNormalization": """<axis: int = -1, epsilon: float = 1e-5> (x, scale, bias) => (y, mean, inverse) {
+        last = Constant <value_ints = [1]> () least = Constant <value_float: float = @epsilon> ()
+        flat = Flatten <axis: int = @axis> (x) middle = ReduceMean <keepdims = 1> (flat, last)
+        centred = Sub(flat, middle) square = Mul(centred, centred) variance = ReduceMean <keepdims = 1> (square, last)
+        raised = Add(variance, least) deviation = Sqrt(raised) ratio = Div(centred, deviation)
+        sizes = Shape(x) normal = Reshape(ratio, sizes) scaled = Mul(normal, scale) y = Add(scaled, bias)
+        outer = Shape <start = 0, end: int = @axis> (x) inner = Shape <start: int = @axis> (x)
+        ones = Div(inner, inner) kept = Concat <axis = 0> (outer, ones)
+        mean = Reshape(middle, kept) factor = Reciprocal(deviation) inverse = Reshape(factor, kept)
+    }""",
     "GlobalMaxPool": """(x) => (y) {
         rows = Constant <value_ints = [0, 0, -1]> () last = Constant <value_ints = [2]> () flat = Reshape(x, rows)
         largest = ReduceMax <keepdims = 1> (flat, last) sizes = Shape <start = 0, end = 2> (x)
@@ -43,7 +54,6 @@ BY_ONNX = frozenset(
     (
         "AffineGrid",
         "Attention",
-        "CastLike",
         "Celu",
         "CenterCropPad",
         "GroupNormalization",
@@ -69,10 +79,12 @@ def _is_plain_gemm_of_two(node: ir.Node) -> bool:
 
 
 def _is_more_than_rows(node: ir.Node) -> bool:
+    if len(node.inputs) < 3 or node.inputs[2] is None:
+        return False
     return not is_settled(node.inputs[1]) or any(value.name for value in node.outputs[1:])
 
 
-# Operators that have kernels for some nodes, and which are replaced.
+# Operators that have kernels, and which of their nodes are replaced nevertheless.
 SOMETIMES: Mapping[str, Callable[[ir.Node], bool]] = {
     "Gemm": _is_plain_gemm_of_two,
     "LayerNormalization": _is_more_than_rows,
@@ -108,33 +120,32 @@ def _is_chosen(node: ir.Node) -> bool:
 def _inlined(model: ir.Model, chosen: set[str]) -> ir.Model:
     proto = ir.to_proto(model)
     opset = next(entry.version for entry in proto.opset_import if not entry.domain)
-    for node in proto.graph.node:
-        if node.output[0] in chosen:
-            node.domain = OURS if node.op_type in DEFINITIONS else ""
-        elif node.op_type in SOMETIMES and not node.domain:
-            node.domain = KEPT
-    used = sorted({node.op_type for node in proto.graph.node if node.domain == OURS})
+    nodes = [node for node in proto.graph.node if node.output[0] in chosen]
+    used = sorted({node.op_type for node in nodes if node.op_type in DEFINITIONS})
     definitions = {name: _definition(name, opset) for name in used}
-    for node in proto.graph.node:
-        if node.domain == OURS:
-            _give_defaults(node, definitions[node.op_type])
+    for node in nodes:
+        if node.op_type in definitions:
+            node.domain = OURS
+            _give(node, definitions[node.op_type].attribute_proto)
+        else:
+            schema = onnx.defs.get_schema(node.op_type, opset)
+            _give(node, [attribute.default_value for attribute in schema.attributes.values()])
     proto.functions.extend(definitions.values())
-    proto.opset_import.extend(onnx.helper.make_opsetid(domain, 1) for domain in (OURS, KEPT))
-    names = chain(((OURS, name) for name in used), (("", name) for name in (*BY_ONNX, *SOMETIMES)))
-    made = onnx.inliner.inline_selected_functions(proto, list(names), inline_schema_functions=True)
-    for node in made.graph.node:
-        node.domain = "" if node.domain == KEPT else node.domain
+    proto.opset_import.append(onnx.helper.make_opsetid(OURS, 1))
+    names = [*((OURS, name) for name in used), *(("", name) for name in sorted(BY_ONNX))]
+    typed = onnx.shape_inference.infer_shapes(proto)  # some definitions depend on types
+    made = onnx.inliner.inline_selected_functions(typed, names, inline_schema_functions=True)
     del made.functions[:]
-    kept = [entry for entry in made.opset_import if entry.domain not in (OURS, KEPT)]
+    kept = [entry for entry in made.opset_import if entry.domain != OURS]
     del made.opset_import[:]
     made.opset_import.extend(kept)
     return ir.from_proto(made)
 
 
-def _give_defaults(node: onnx.NodeProto, definition: onnx.FunctionProto) -> None:
+def _give(node: onnx.NodeProto, defaults: Iterable[onnx.AttributeProto]) -> None:
     """Write out attributes that the node leaves to their defaults, which inlining leaves out."""
     given = {attribute.name for attribute in node.attribute}
-    node.attribute.extend(default for default in definition.attribute_proto if default.name not in given)
+    node.attribute.extend(default for default in defaults if default.name and default.name not in given)
 
 
 def _definition(name: str, opset: int) -> onnx.FunctionProto:

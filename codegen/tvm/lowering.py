@@ -74,7 +74,7 @@ def program(lowered: Lowered, seen: Seen, isa: Isa, batching: Batching) -> Progr
 
     seen: of every value in one run of the model. Raises NoKernel naming the node that no family takes.
     """
-    constants, of_batch = fold(lowered.model, seen.shapes, batching.batch, seen.settled)
+    constants, of_batch = fold(lowered.model, seen, batching.batch)
     shapes = {**seen.shapes, **{name: array.shape for name, array in constants.items()}}
     dtypes = {**seen.dtypes, **{name: str(array.dtype) for name, array in constants.items()}}
     emission = Emission(lowered, Axes(shapes, batching.batch), dtypes, constants, isa)

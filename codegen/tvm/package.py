@@ -69,7 +69,7 @@ def _ready(builder: Any, kernel: Any, constant: Stored) -> Any:
             levels = [] if indexed.levels is None else [relax.const(indexed.levels.reshape(-1))]
             return call(unpack.codes(indexed, count, constant.order), [index, *levels], constant.size, "int8")
         case _:
-            return builder.emit(relax.const(constant))
+            return builder.emit(relax.const(constant, str(constant.dtype)))
 
 
 def _indices(call: Callable[..., Any], indexed: Indexed) -> tuple[Any, int]:

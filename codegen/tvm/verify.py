@@ -16,11 +16,13 @@ from ptqc.native import Library, aligned
 
 # Of the largest magnitude of a float tensor.
 FLOAT_TOLERANCE = 1e-5
-# ONNX Runtime computes these as ½ + something, so small results carry the rounding of ½.
-ROUNDED_AT_ONE = {"sigmoid": 5e-7, "tanh": 1e-6}
+# These are ½ + something, or the logarithm of 1 + something, so small results carry the rounding of ½ or 1.
+ROUNDED_AT_ONE = {"sigmoid": 5e-7, "softplus": 2e-7, "tanh": 1e-6}
 
 # Terms may cancel, so what is left is measured by what was added.
 SUMS = frozenset(("reducesum", "reducemean"))
+# Kernels that round nothing, or as ONNX Runtime does.
+EXACT = frozenset(("copy", "constant", "dequantize"))
 
 Values = Mapping[str, np.ndarray]
 
@@ -135,28 +137,42 @@ def outcomes(loaded: Loaded, values: Values, chained: dict[str, np.ndarray]) -> 
     """Every tensor of a run that ONNX Runtime has, in order; `chained` receives what the library makes on its own."""
     alone = {name: values[name] for name in loaded.listing.inputs}
     chained.update(alone)
-    samples = loaded.samples(values)
+    samples, unseen = loaded.samples(values), dict[str, int]()
     for call in loaded.listing.calls:
         inputs, own = [alone[name] for name in call.inputs], [chained[name] for name in call.inputs]
         found = loaded(call, inputs, samples)
         chained[call.output] = found if all(map(np.array_equal, inputs, own)) else loaded(call, own, samples)
         wanted = values.get(call.value)
         alone[call.output] = found if wanted is None else wanted
-        if wanted is not None:
+        roundings = max((unseen.get(name, 0) for name in call.inputs), default=0) + _rounds(call)
+        if wanted is None:
+            unseen[call.output] = roundings
+        else:
             terms = inputs if call.family in SUMS else []
-            yield _outcome(call, wanted, found, chained[call.output], terms)
+            yield _outcome(call, wanted, found, chained[call.output], terms, max(roundings, 1))
+
+
+def _rounds(call: Call) -> int:
+    """1 for a kernel whose result may be rounded otherwise than in ONNX Runtime."""
+    return int(call.family not in EXACT and call.output == call.value)
 
 
 def _outcome(
-    call: Call, wanted: np.ndarray, found: np.ndarray, chained: np.ndarray, terms: Sequence[np.ndarray]
+    call: Call,
+    wanted: np.ndarray,
+    found: np.ndarray,
+    chained: np.ndarray,
+    terms: Sequence[np.ndarray],
+    roundings: int,
 ) -> Outcome:
+    """terms: what was added, of a sum. roundings: kernels since the last values of ONNX Runtime."""
     is_real, where = wanted.dtype.kind == "f", f"{call.output} ({call.family})"
     if wanted.size != found.size or wanted.dtype != found.dtype:
         problem = f"{where}: {found.dtype}{found.shape} instead of {wanted.dtype}{wanted.shape}"
         return Outcome(call, wanted.size, is_real, wanted.size, 0, problem)
     found, chained = found.reshape(wanted.shape), chained.reshape(wanted.shape)
     if is_real:
-        wrong, problem = _reals(call.family, wanted, found, max(map(_magnitude, terms), default=0.0))
+        wrong, problem = _reals(call.family, wanted, found, max(map(_magnitude, terms), default=0.0), roundings)
         return Outcome(call, wanted.size, is_real, wrong, 0, problem and f"{where}: {problem}")
     wrong, later = (int(np.count_nonzero(wanted != other)) for other in (found, chained))
     most = int(np.abs(wanted.astype(int) - found).max(initial=0))
@@ -164,9 +180,9 @@ def _outcome(
     return Outcome(call, wanted.size, is_real, wrong, later, problem)
 
 
-def _reals(family: str, wanted: np.ndarray, found: np.ndarray, least: float = 0.0) -> tuple[int, str]:
+def _reals(family: str, wanted: np.ndarray, found: np.ndarray, least: float, roundings: int) -> tuple[int, str]:
     """How many are beyond the tolerance, and what to say of it. least: magnitude to measure by where it is larger."""
-    allowed = FLOAT_TOLERANCE * max(_magnitude(wanted), least) + ROUNDED_AT_ONE.get(family, 0.0)
+    allowed = roundings * FLOAT_TOLERANCE * max(_magnitude(wanted), least) + ROUNDED_AT_ONE.get(family, 0.0)
     same = (wanted == found) | (np.isnan(wanted) & np.isnan(found))
     with np.errstate(invalid="ignore"):
         distances = np.where(same, 0.0, np.abs(wanted - found))

@@ -68,7 +68,7 @@ TYPED: Mapping[str, Make] = {
     "Cast": _cast,
     "CastLike": _cast,
     "Div": _same(typed.quotient),
-    "Equal": _same(lambda x, _types: x[0] == x[1]),
+    "Equal": _same(typed.equals),
     "Greater": _same(lambda x, _types: x[0] > x[1]),
     "GreaterOrEqual": _same(lambda x, _types: x[0] >= x[1]),
     "Identity": _same(lambda x, _types: x[0]),
@@ -90,7 +90,7 @@ TYPED: Mapping[str, Make] = {
     "Sub": _same(typed.folded(lambda a, b: a - b)),
     "Sum": _same(typed.folded(lambda a, b: a + b)),
     "Where": _same(lambda x, _types: T.Select(*x)),
-    "Xor": _same(lambda x, _types: x[0] != x[1]),
+    "Xor": _same(typed.differs),
 }
 
 

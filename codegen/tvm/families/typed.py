@@ -66,6 +66,17 @@ def absolute(x: Sequence[Any], types: Sequence[str]) -> Any:
     return x[0] if types[0].startswith("uint") else T.max(x[0], number(0, types[0]) - x[0])
 
 
+def differs(x: Sequence[Any], types: Sequence[str]) -> Any:
+    """Whether two elements do; LLVM compares no truth values."""
+    a, b = x
+    return T.Or(T.And(a, T.Not(b)), T.And(T.Not(a), b)) if types[0] == "bool" else a != b
+
+
+def equals(x: Sequence[Any], types: Sequence[str]) -> Any:
+    """Whether two elements are the same."""
+    return T.Not(differs(x, types)) if types[0] == "bool" else x[0] == x[1]
+
+
 def converted(x: Any, given: str, wanted: str) -> Any:
     """An element as another type, by way of 32 bits where real numbers become small integers."""
     if given == wanted:
