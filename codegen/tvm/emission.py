@@ -155,6 +155,8 @@ class Emission:
         if name not in self.constants:
             raise Declined(f"its input {name} follows from the batch size")
         array = self._of_one_sample(name)
+        if not array.size:
+            raise Declined(f"{name} has no elements")
         layout = Layout(array.shape, str(array.dtype), plain=True)
         return self.add(move.constant(layout, array, self.isa), [], name, layout)
 
