@@ -145,13 +145,3 @@ def _bytes(columns: Columns) -> int:
     """Bytes that adding a batch to a layer's moments takes: its columns and their products, each twice."""
     width, groups = columns.layer.width, columns.layer.groups
     return 8 * groups * (width**2 + LARGEST_BATCH * columns.positions * width)
-
-
-def is_batchable(model: ir.Model) -> bool:
-    """Whether all inputs and outputs share a symbolic first dimension, so that samples can be joined."""
-    firsts = {str(v.shape[0]) if v.shape is not None and len(v.shape) else "" for v in model.graph.inputs}
-    symbolic = all(
-        v.shape is not None and len(v.shape) and not isinstance(v.shape[0], int)
-        for v in (*model.graph.inputs, *model.graph.outputs)
-    )
-    return len(firsts) == 1 and symbolic and "None" not in firsts

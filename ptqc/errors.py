@@ -6,6 +6,7 @@ PtqcError
 │   └── Unsupported      2   an operator that gradients cannot be computed through
 ├── CalibrationError     2   calibration data that does not fit the model
 ├── TargetError          2   a target that cannot be built for this model, or not run on this machine
+│   └── NoKernel         2   an operator or a value that a target has no kernel for
 ├── Infeasible           2   a budget below the smallest reachable size
 ├── Interrupted          3   stopped by the environment; running again resumes
 └── InternalError       70   a fault of the compiler
@@ -46,6 +47,10 @@ class TargetError(PtqcError):
     """A target cannot be built for this model, or its library not be run on this machine."""
 
     exit_code = 2
+
+
+class NoKernel(TargetError):
+    """A target has no kernel for an operator or a value of this model."""
 
 
 class Infeasible(PtqcError):

@@ -42,11 +42,15 @@ MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
 
 @dataclass(frozen=True)
 class Value:
-    """One input or output; None in the shape is the batch size, the same one everywhere in a call."""
+    """One input or output; None in the shape is the batch size, the same one everywhere in a call.
+
+    value: what an input has to be, where the library was built for that only.
+    """
 
     name: str
     dtype: np.dtype[Any]
     shape: tuple[int | None, ...]
+    value: Any = None
 
     def __str__(self) -> str:
         return f"{self.dtype} [{', '.join('N' if size is None else str(size) for size in self.shape)}]"
@@ -157,7 +161,9 @@ def machine() -> str:
 
 
 def _values(entries: Sequence[Mapping[str, Any]]) -> tuple[Value, ...]:
-    return tuple(Value(entry["name"], np.dtype(entry["dtype"]), tuple(entry["shape"])) for entry in entries)
+    return tuple(
+        Value(entry["name"], np.dtype(entry["dtype"]), tuple(entry["shape"]), entry.get("value")) for entry in entries
+    )
 
 
 @cache
@@ -372,6 +378,8 @@ def _check_input(value: Value, array: Any) -> None:
         raise UsageError(f"input {value.name!r} is a {type(array).__name__}; expected a numpy array, {value}")
     if array.dtype != value.dtype or not value.fits(array.shape):
         raise UsageError(f"input {value.name!r} is {array.dtype} {list(array.shape)}; expected {value}")
+    if value.value is not None and not np.array_equal(array, value.value):
+        raise UsageError(f"input {value.name!r} is {array.tolist()}; the library was built for {value.value}")
 
 
 def _with_batch(shape: Sequence[int | None], batch: int) -> tuple[int, ...]:

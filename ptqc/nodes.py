@@ -81,3 +81,18 @@ def static(value: ir.Value | None, axes: slice = slice(None)) -> tuple[int, ...]
 def rank(value: ir.Value | None) -> int | None:
     """The number of the value's axes, None if it is not known."""
     return None if value is None or value.shape is None else value.shape.rank()
+
+
+def is_batchable(model: ir.Model) -> bool:
+    """Whether all inputs and outputs share a symbolic first dimension, so that samples can be joined."""
+    return has_open_batch(model.graph.inputs) and all(map(_has_open_batch, model.graph.outputs))
+
+
+def has_open_batch(inputs: Sequence[ir.Value]) -> bool:
+    """Whether all of these values have one symbolic first dimension."""
+    firsts = {str(v.shape[0]) if v.shape is not None and len(v.shape) else "" for v in inputs}
+    return len(firsts) == 1 and "None" not in firsts and all(map(_has_open_batch, inputs))
+
+
+def _has_open_batch(value: ir.Value) -> bool:
+    return value.shape is not None and len(value.shape) > 0 and not isinstance(value.shape[0], int)

@@ -1,6 +1,6 @@
 """Inputs at the ends of what was seen, at zero, and random in between."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,28 +12,32 @@ EDGES = ("lowest", "highest", "zero", "random")
 
 @dataclass(frozen=True)
 class Extent:
-    """What was seen of one input. shape: of one batch."""
+    """What was seen of one input. shape: of one batch. value: what it has to be, of one that is settled."""
 
     low: float
     high: float
     shape: tuple[int, ...]
     dtype: str
+    value: list[float] | None = None
 
     def filled(self, edge: str, random: np.random.Generator) -> np.ndarray:
         """An input of one kind."""
+        if self.value is not None:
+            return np.array(self.value, self.dtype).reshape(self.shape)
         filler = {"lowest": self.low, "highest": self.high, "zero": 0.0}.get(edge)
         made = random.uniform(self.low, self.high, self.shape) if filler is None else np.full(self.shape, filler)
         return made.astype(self.dtype)
 
 
-def extents(samples: Sequence[Feeds]) -> dict[str, Extent]:
-    """The extents of all inputs."""
+def extents(samples: Sequence[Feeds], settled: Collection[str] = ()) -> dict[str, Extent]:
+    """The extents of all inputs. settled: names of those that are always the same."""
     return {
         name: Extent(
-            min(float(feeds[name].min()) for feeds in samples),
-            max(float(feeds[name].max()) for feeds in samples),
+            min((float(feeds[name].min()) for feeds in samples if value.size), default=0.0),
+            max((float(feeds[name].max()) for feeds in samples if value.size), default=0.0),
             value.shape,
             str(value.dtype),
+            value.reshape(-1).tolist() if name in settled else None,
         )
         for name, value in samples[0].items()
     }

@@ -6,38 +6,54 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import onnx_ir as ir
 
+from ptqc.codegen.tvm.axes import Axes, Shape
 from ptqc.codegen.tvm.drafts import Border, Draft, Ready
-from ptqc.codegen.tvm.families import Built, Declined, pointwise
+from ptqc.codegen.tvm.families import Built, Declined, move, pointwise
 from ptqc.codegen.tvm.fusion import Drafted, fused
 from ptqc.codegen.tvm.isa import Isa
 from ptqc.codegen.tvm.layout import Layout
 from ptqc.codegen.tvm.program import Program, Step
 from ptqc.lowered import Lowered
+from ptqc.nodes import required
 from ptqc.reference import params_of
 
 
 @dataclass
 class Emission:
-    """One program. shapes: of every value for one batch, batch first. constants: values that never change.
+    """One program. axes, dtypes: of every value. constants: values that never change, with all axes of the model.
 
     functions: codes that are a table of other codes, with the name of those.
     """
 
     lowered: Lowered
-    shapes: Mapping[str, tuple[int, ...]]
+    axes: Axes
+    dtypes: Mapping[str, str]
     constants: Mapping[str, np.ndarray]
     isa: Isa
     layouts: dict[str, Layout] = field(default_factory=dict)
     steps: list[Drafted] = field(default_factory=list)
     functions: dict[str, tuple[str, np.ndarray]] = field(default_factory=dict)
 
-    def shape(self, value: ir.Value) -> tuple[int, ...]:
+    def shape(self, value: ir.Value) -> Shape:
         """Of one sample. Raises Declined when the first axis is not the batch."""
-        shape = self.shapes.get(str(value.name))
-        batch = self.shapes[str(self.lowered.model.graph.inputs[0].name)][0]
-        if shape is None or not shape or shape[0] != batch:
-            raise Declined(f"the first axis of {value.name} is not the batch")
-        return tuple(shape[1:])
+        return self.axes.sample(str(value.name))
+
+    def sizes(self, value: ir.Value | None) -> Shape:
+        """Of all axes in one run of the model."""
+        return self.axes.shapes[str(required(value).name)]
+
+    def dtype(self, value: ir.Value | None) -> str:
+        """The type of a value's elements."""
+        return self.dtypes[str(required(value).name)]
+
+    def outer(self, *values: ir.Value | None, touched: bool = False) -> int:
+        """How many axes in front of these values an operator may leave out of account; see `Axes.outer`."""
+        return self.axes.outer(*(str(required(value).name) for value in values), touched=touched)
+
+    def check_one_sample(self, value: ir.Value | None) -> None:
+        """Raises Declined where a run has several of what an operator takes one by one."""
+        if not self.axes.lead(str(required(value).name)):
+            raise Declined(f"a run has several samples of its input {required(value).name}")
 
     def is_constant(self, value: ir.Value | None) -> bool:
         """Whether a value never changes."""
@@ -56,19 +72,68 @@ class Emission:
         self.layouts[output] = layout
         return output
 
-    def apply(self, node: ir.Node, build: Callable[[Layout, Layout], Built | Draft], source: str | None = None) -> None:
+    def apply(
+        self,
+        node: ir.Node,
+        build: Callable[[Layout, Layout], Built | Draft],
+        source: str | None = None,
+        *,
+        outer: int = 1,
+    ) -> None:
         """Append the kernel that build makes of the layouts of a value and of the node's output.
 
-        source: the value (default: the node's first input).
+        source: the value (default: the node's first input). outer: 0 for layouts with every axis of the first input
+        and of the output, see `whole`.
         """
+        if not outer:
+            self._apply_whole(node, build)
+            return
         source = source or self.operand(node.inputs[0])
-        given = self.layouts[source]
-        layout = Layout(self.shape(node.outputs[0]), given.dtype, plain=given.plain)
+        given, shape = self.layouts[source], self.shape(node.outputs[0])
+        layout = Layout(shape, given.dtype, plain=given.plain or not self.axes.lead(str(node.outputs[0].name)))
         self.add(build(given, layout), [source], str(node.outputs[0].name), layout)
+
+    def _apply_whole(self, node: ir.Node, build: Callable[[Layout, Layout], Built | Draft]) -> None:
+        source, given = self.whole(node.inputs[0])
+        self.add_whole(
+            build(given, self.whole_output(node.outputs[0], given.dtype)), [source], [given], node.outputs[0]
+        )
+
+    def whole(self, value: ir.Value | None) -> tuple[str, Layout]:
+        """The name of a value's buffer, and how that lies with every axis of the model's, the last one the fastest."""
+        name = self.plain(self.read(value))
+        return name, Layout(self.sizes(value), self.layouts[name].dtype, plain=True)
+
+    def flat(self, value: ir.Value | None, outer: int) -> tuple[str, Layout]:
+        """The same but for so many axes in front; see `Axes.outer`."""
+        name, layout = self.whole(value)
+        return name, replace(layout, shape=layout.shape[outer:])
+
+    def whole_output(self, value: ir.Value, dtype: str) -> Layout:
+        """The same of an output to be."""
+        return Layout(self.sizes(value), dtype, plain=True)
+
+    def add_as(self, kernel: Built | Draft, inputs: Sequence[str], output: ir.Value, layout: Layout) -> None:
+        """Append a kernel that was written for a layout of the output that may have every axis."""
+        self.add(kernel, inputs, str(output.name), replace(layout, shape=self.shape(output)))
+
+    def add_whole(
+        self, kernel: Built | Draft, inputs: Sequence[str], given: Sequence[Layout], output: ir.Value, dtype: str = ""
+    ) -> None:
+        """Append a kernel between layouts as `whole` gives them. dtype: of the output, default that of the input."""
+        dtype = dtype or given[0].dtype
+        built = kernel.write(given, self.whole_output(output, dtype)) if isinstance(kernel, Draft) else kernel
+        self.add(built, inputs, str(output.name), Layout(self.shape(output), dtype, plain=True))
 
     def operand(self, value: ir.Value | None) -> str:
         """The name of a value's buffer that is no input of the model's."""
         return self.aligned([self.read(value)])[0]
+
+    def real(self, value: ir.Value | None) -> str:
+        """The name of a value's buffer. Raises Declined where its elements are no real numbers in single precision."""
+        if self.dtype(value) != "float32":
+            raise Declined(f"its input {required(value).name} is {self.dtype(value)}, and only float32 has a kernel")
+        return self.read(value)
 
     def aligned(self, names: Sequence[str]) -> list[str]:
         """The values in one order in memory: plain if one of them is."""
@@ -77,15 +142,32 @@ class Emission:
 
     def read(self, value: ir.Value | None) -> str:
         """The name of a value's buffer; codes become real values where somebody asks for those."""
-        name = str(value.name) if value is not None else ""
-        if name in self.layouts and self.layouts[name].dtype == "int64":
-            raise Declined(f"its input {name} is whole numbers, which only places of a table have a kernel for")
+        name = str(required(value).name)
         if name in self.layouts:
             return name
-        node = value.producer() if value is not None else None
-        if node is None or node.op_type != "DequantizeLinear" or name in self.constants:
-            raise Declined(f"its input {name} is constant")
-        return self._dequantize(node, name, outside=False)
+        node = required(value).producer()
+        if node is not None and node.op_type == "DequantizeLinear" and name not in self.constants:
+            return self._dequantize(node, name, outside=False)
+        return self._written(name)
+
+    def _written(self, name: str) -> str:
+        """A value that never changes, written by a kernel."""
+        if name not in self.constants:
+            raise Declined(f"its input {name} follows from the batch size")
+        array = self._of_one_sample(name)
+        if not array.size:
+            raise Declined(f"{name} has no elements")
+        layout = Layout(array.shape, str(array.dtype), plain=True)
+        return self.add(move.constant(layout, array, self.isa), [], name, layout)
+
+    def _of_one_sample(self, name: str) -> np.ndarray:
+        """A value that never changes, for one sample."""
+        array = self.constants[name]
+        if self.axes.batch is None:
+            return np.reshape(array, array.shape[int(array.shape[:1] == (1,)) :])
+        if array.shape[:1] != (1,):
+            raise Declined(f"its input {name} differs from sample to sample")
+        return np.asarray(array[0])
 
     def _dequantize(self, node: ir.Node, output: str, *, outside: bool) -> str:
         """What a DequantizeLinear makes of codes."""
@@ -96,23 +178,8 @@ class Emission:
         return self.add(kernel, [source], output, layout)
 
     def layout_of(self, name: str) -> Layout:
-        """Of a value's buffer. Raises Declined for what follows from constants and sizes, which has none."""
-        if name not in self.layouts:
-            raise Declined(f"its input {name} is constant")
-        return self.layouts[name]
-
-    def check_varying(self, names: Sequence[str]) -> None:
-        """Raises Declined when one of the values never changes."""
-        for name in names:
-            if name in self.constants:
-                raise Declined(f"its input {name} is constant")
-
-    def places(self, value: ir.Value | None) -> str:
-        """The name of an input that holds places of a table."""
-        name = str(value.name) if value is not None else ""
-        if name not in self.layouts or self.layouts[name].dtype != "int64":
-            raise Declined(f"its places {name} are computed")
-        return name
+        """Of a value's buffer, which one that never changes gets now."""
+        return self.layouts[name if name in self.layouts else self._written(name)]
 
     def inside(self, name: str) -> str:
         """The value with its channels last."""
@@ -152,15 +219,20 @@ class Emission:
         plane = Layout((channels, 1, columns), layout.dtype)
         return self.add(pointwise.copy(plane, plane, self.isa), [name], f"{name}@plane", plane)
 
-    def program(self) -> Program:
-        """All steps, with the graph's outputs as the model declares them."""
+    def program(self, settled: Mapping[str, np.ndarray], *, is_any: bool) -> Program:
+        """All steps, with the graph's outputs as the model declares them.
+
+        settled: inputs that are always these. is_any: for any number of samples.
+        """
         graph = self.lowered.model.graph
         for value in graph.outputs:
             self._give(value)
         inputs = tuple(str(value.name) for value in graph.inputs)
         outputs = tuple(_outside(value) for value in graph.outputs)
         drafted, layouts = fused(self.steps, self.layouts, outputs)
-        return Program(tuple(_written(step, layouts) for step in drafted), layouts, inputs, outputs)
+        declared = {} if is_any else {str(value.name): self.sizes(value) for value in graph.inputs}
+        declared |= {} if is_any else {_outside(value): self.sizes(value) for value in graph.outputs}
+        return Program(tuple(_written(step, layouts) for step in drafted), layouts, inputs, outputs, declared, settled)
 
     def _give(self, value: ir.Value) -> None:
         """The value as the model declares it; codes that nobody else wants as real values become those on the way."""

@@ -6,21 +6,24 @@ from contextlib import contextmanager
 import onnx_ir as ir
 
 from ptqc import reference
+from ptqc.codegen.tvm.axes import Axes
+from ptqc.codegen.tvm.batching import Batching, Seen
 from ptqc.codegen.tvm.emission import Emission
-from ptqc.codegen.tvm.emitters import codes, layers, movement, real
+from ptqc.codegen.tvm.emitters import codes, elementwise, indexing, layers, movement, real, resizing
 from ptqc.codegen.tvm.families import Declined
 from ptqc.codegen.tvm.families.functions import BINARY, UNARY
-from ptqc.codegen.tvm.families.rows import FOLDS
+from ptqc.codegen.tvm.families.reductions import REDUCTIONS
 from ptqc.codegen.tvm.folding import fold
 from ptqc.codegen.tvm.isa import Isa
 from ptqc.codegen.tvm.layout import Layout
 from ptqc.codegen.tvm.program import Program
-from ptqc.errors import TargetError
+from ptqc.errors import NoKernel
 from ptqc.lowered import Lowered
 from ptqc.nodes import only_consumer
-from ptqc.operators import ELEMENTWISE, LAYERS
+from ptqc.operators import LAYERS
 
-DTYPES = {ir.DataType.FLOAT: "float32", ir.DataType.UINT8: "uint8", ir.DataType.INT64: "int64"}
+KINDS = tuple(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
+DTYPES = ("float32", "float64", "float16", "bool", *KINDS)
 
 KERNELS: Mapping[str, Callable[[Emission, reference.Step], None]] = {
     "Conv": layers.integer_conv,
@@ -36,18 +39,22 @@ BETWEEN_CODES: Mapping[str, Callable[[Emission, ir.Node, ir.Node], None]] = {
     "Softmax": codes.softmax,
 }
 OPERATORS: Mapping[str, Callable[[Emission, ir.Node], None]] = {
-    **dict.fromkeys(UNARY, real.unary),
-    **dict.fromkeys(BINARY, real.binary),
+    **dict.fromkeys((*UNARY, *BINARY, *elementwise.TYPED), elementwise.apply),
+    "Clip": elementwise.clip,
     **dict.fromkeys(("Reshape", "Flatten", "Squeeze", "Unsqueeze"), movement.reshape),
     "Conv": layers.conv,
     "Gemm": layers.product,
     "MatMul": layers.product,
     "AveragePool": real.average,
     "GlobalAveragePool": real.mean,
-    **dict.fromkeys(FOLDS, real.fold),
+    **dict.fromkeys(REDUCTIONS, real.fold),
+    **dict.fromkeys(("ArgMax", "ArgMin"), indexing.place_of_best),
+    **dict.fromkeys(("CumProd", "CumSum"), indexing.running),
+    "GatherElements": indexing.gather_elements,
+    "GatherND": indexing.gather_nd,
+    "Trilu": indexing.triangle,
     **dict.fromkeys(("Softmax", "LogSoftmax"), real.softmax),
     "LayerNormalization": real.normalize,
-    "Pow": real.power,
     "QuantizeLinear": codes.quantize,
     "Concat": movement.concat,
     **dict.fromkeys(("Expand", "Tile"), movement.repeat),
@@ -55,36 +62,42 @@ OPERATORS: Mapping[str, Callable[[Emission, ir.Node], None]] = {
     "DepthToSpace": movement.depth_to_space,
     "MaxPool": movement.largest,
     "Pad": movement.pad,
-    "Resize": movement.resize,
+    "Resize": resizing.resize,
     "Slice": movement.strided,
     "Split": movement.split,
     "Transpose": movement.transpose,
 }
 
 
-def program(lowered: Lowered, shapes: Mapping[str, tuple[int, ...]], isa: Isa) -> Program:
+def program(lowered: Lowered, seen: Seen, isa: Isa, batching: Batching) -> Program:
     """All kernels of a lowered graph.
 
-    shapes: of every value for one batch. Raises TargetError naming the node that no family takes.
+    seen: of every value in one run of the model. Raises NoKernel naming the node that no family takes.
     """
-    constants, of_batch = fold(lowered.model, shapes)
-    emission = Emission(lowered, shapes, constants, isa)
+    constants, of_batch = fold(lowered.model, seen, batching.batch)
+    shapes = {**seen.shapes, **{name: array.shape for name, array in constants.items()}}
+    dtypes = {**seen.dtypes, **{name: str(array.dtype) for name, array in constants.items()}}
+    emission = Emission(lowered, Axes(shapes, batching.batch), dtypes, constants, isa)
+    _take_inputs(emission)
     settled = constants.keys() | of_batch
-    graph = lowered.model.graph
-    for value in graph.inputs:
-        if value.dtype not in DTYPES:
-            taken = ", ".join(DTYPES.values())
-            raise TargetError(f"the input {value.name} is {value.dtype}; the cpu target takes {taken}")
-        emission.layouts[str(value.name)] = _input(emission, value)
     kernels = {step.node: step for step in reference.steps(lowered)}
     done: set[ir.Node] = set()
-    for node in graph:
+    for node in lowered.model.graph:
         if node in done or all(value.name in settled for value in node.outputs):
             continue
         with _refusing(f"the cpu target has no kernel for {node.op_type} {node.outputs[0].name}"):
             done |= _emit(emission, node, kernels.get(node))
     with _refusing("the cpu target cannot give an output"):
-        return emission.program()
+        return emission.program(seen.settled, is_any=batching.is_any)
+
+
+def _take_inputs(emission: Emission) -> None:
+    """Remember how the model's inputs lie in memory."""
+    for value in emission.lowered.model.graph.inputs:
+        with _refusing(f"the cpu target cannot take the input {value.name}"):
+            if emission.dtype(value) not in DTYPES:
+                raise Declined(f"it is {emission.dtype(value)}, and {', '.join(DTYPES)} are what has kernels")
+            emission.layouts[str(value.name)] = Layout(emission.shape(value), emission.dtype(value), outside=True)
 
 
 @contextmanager
@@ -93,21 +106,12 @@ def _refusing(what: str) -> Iterator[None]:
     try:
         yield
     except Declined as reason:
-        raise TargetError(f"{what}: {reason}; --allow-missing-target delivers the rest") from reason
-
-
-def _input(emission: Emission, value: ir.Value) -> Layout:
-    try:
-        return Layout(emission.shape(value), DTYPES[value.dtype], outside=True)  # type: ignore[index]
-    except Declined as reason:
-        raise TargetError(f"the cpu target cannot take the input {value.name}: {reason}") from reason
+        raise NoKernel(f"{what}: {reason}; --allow-missing-target delivers the rest") from reason
 
 
 def _emit(emission: Emission, node: ir.Node, step: reference.Step | None) -> set[ir.Node]:
     """Add the kernels of a node; the nodes behind it that they do the work of."""
     if step is not None:
-        if node.op_type not in ELEMENTWISE:
-            emission.check_varying(step.inputs)
         KERNELS[node.op_type](emission, step)
         return {node.outputs[0].consumers()[0]}
     if node.op_type == "DequantizeLinear":

@@ -98,23 +98,49 @@ def _indices(call: Callable[..., Any], stored: Callable[[np.ndarray], Any], inde
 
 def _main(builder: Any, kernel: Any, program: Program, ready: Sequence[Any]) -> None:
     """Emit `main`: inputs, what `prepare` returned and what `workspace` returned give the outputs."""
-    from tvm import relax, tirx
+    from tvm import relax
 
-    batch, memory = tirx.Var("batch", "int64"), plan(program)
-    values = {name: relax.Var(name, _type(program.layouts[name], batch)) for name in program.inputs}
+    batch, memory = _batch(program), plan(program)
+    given = {name: relax.Var(name, _declared(program, name, batch)) for name in program.inputs}
     # Of any size: what was made for a large batch serves a small one.
     slots = relax.TupleType([relax.TensorType(None, "uint8", ndim=2) for _ in memory.sizes])
     constants, workspace = relax.Var("constants", relax.TupleType(list(ready))), relax.Var("workspace", slots)
-    with builder.function("main", params=[*values.values(), constants, workspace], pure=False):
+    with builder.function("main", params=[*given.values(), constants, workspace], pure=False):
+        values = {name: _viewed(builder, value, _type(program.layouts[name], batch)) for name, value in given.items()}
         rooms = [builder.emit(relax.TupleGetItem(workspace, slot)) for slot in range(len(memory.sizes))]
-        given = iter(range(len(ready)))
+        numbers = iter(range(len(ready)))
         for step in program.steps:
             kind = _type(program.layouts[step.output], batch)
-            own = [builder.emit(relax.TupleGetItem(constants, next(given))) for _ in step.built.constants]
+            own = [builder.emit(relax.TupleGetItem(constants, next(numbers))) for _ in step.built.constants]
             arguments = [*(values[name] for name in step.arguments), *own]
             room = rooms[memory.slots[step.output]] if step.output in memory.slots else None
             values[step.output] = _call(builder, kernel(step.built.name, step.built.function), arguments, kind, room)
-        builder.emit_func_output(relax.Tuple([values[name] for name in program.outputs]))
+        made = [_viewed(builder, values[name], _declared(program, name, batch)) for name in program.outputs]
+        builder.emit_func_output(relax.Tuple(made))
+
+
+def _batch(program: Program) -> Any:
+    """How many samples: as many as are given, or one run."""
+    from tvm import tirx
+
+    return 1 if program.sizes else tirx.Var("batch", "int64")
+
+
+def _declared(program: Program, name: str, batch: Any) -> Any:
+    """The type of an input or output as the model declares it."""
+    from tvm import relax
+
+    layout = program.layouts[name]
+    return relax.TensorType(program.sizes[name], layout.dtype) if program.sizes else _type(layout, batch)
+
+
+def _viewed(builder: Any, value: Any, kind: Any) -> Any:
+    """The same memory with other axes, where they are others."""
+    from tvm import relax
+
+    if len(value.ty.shape.values) == len(kind.shape.values):  # of the same memory, so only ones in front can differ
+        return value
+    return builder.emit(relax.op.memory.view(value, kind.shape, kind.dtype))
 
 
 def _call(builder: Any, kernel: Any, arguments: Sequence[Any], kind: Any, room: Any) -> Any:
@@ -131,10 +157,10 @@ def _call(builder: Any, kernel: Any, arguments: Sequence[Any], kind: Any, room: 
 
 def _workspace(builder: Any, program: Program) -> None:
     """Emit `workspace`: the memory that `main` needs for inputs like those given."""
-    from tvm import relax, tirx
+    from tvm import relax
 
-    batch = tirx.Var("batch", "int64")
-    inputs = [relax.Var(name, _type(program.layouts[name], batch)) for name in program.inputs]
+    batch = _batch(program)
+    inputs = [relax.Var(name, _declared(program, name, batch)) for name in program.inputs]
     with builder.function("workspace", params=inputs):
         kinds = [relax.TensorType((batch, size), "uint8") for size in plan(program).sizes]
         builder.emit_func_output(builder.emit(relax.Tuple([_allocate(builder, kind) for kind in kinds])))

@@ -1,7 +1,10 @@
 """A network as calls of kernels."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from ptqc.codegen.tvm.layout import Layout
 
@@ -29,9 +32,15 @@ class Step:
 
 @dataclass(frozen=True)
 class Program:
-    """All steps in order, and the layout of every value."""
+    """All steps in order, and the layout of every value.
+
+    sizes: shapes of inputs and outputs where the library takes one run of the model and no more; else the batch, of any
+    size, is in front of a sample. settled: inputs that have to be these.
+    """
 
     steps: tuple[Step, ...]
     layouts: dict[str, Layout]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
+    sizes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    settled: Mapping[str, np.ndarray] = field(default_factory=dict)

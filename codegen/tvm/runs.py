@@ -23,6 +23,10 @@ class Run:
         """Copy the elements of the same sample of another buffer, from `start` on."""
         self._each(isa, lambda offset, lanes: source[self.sample, span(start + offset, lanes)])
 
+    def copy_from_constant(self, source: Any, isa: Isa) -> None:
+        """Copy the elements from a buffer that has no axis for samples."""
+        self._each(isa, lambda offset, lanes: source[span(offset, lanes)])
+
     def fill(self, value: Any, isa: Isa) -> None:
         """Make all elements `value`."""
         self._each(isa, lambda _offset, lanes: fill(value, lanes))

@@ -1,8 +1,9 @@
 """Building the cpu target: one child process compiles and verifies, so that a crash or a hang is an error message."""
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,12 @@ import onnx_ir as ir
 from ptqc import errors, guarded
 from ptqc.codegen.onnxruntime.census import values
 from ptqc.codegen.onnxruntime.export import Exported
+from ptqc.codegen.tvm.batching import Batching, Seen, along_the_batch, run_by_run
 from ptqc.codegen.tvm.edges import edges, extents
+from ptqc.codegen.tvm.expansion import expanded, is_settled
 from ptqc.codegen.tvm.job import ERROR, JOB, LOWERED, REPORT, VALUES, WORKER
-from ptqc.errors import InternalError, TargetError
+from ptqc.codegen.tvm.settled import settled
+from ptqc.errors import InternalError, NoKernel, TargetError
 from ptqc.execute.onnxruntime import Feeds, Runner
 from ptqc.lowered import Lowered
 from ptqc.native import INSTALL, INTERFACE, KERNELS, WEIGHTS, library_file
@@ -25,6 +29,7 @@ from ptqc.reference import codes_of
 from ptqc.scratch import scratch
 
 TIME_LIMIT = 1800.0
+INTEGERS = frozenset(kind for kind in ir.DataType if kind.name.startswith(("INT", "UINT")))
 
 
 @dataclass(frozen=True)
@@ -65,10 +70,44 @@ def build(
     built before. Raises TargetError when a node has no kernel or TVM fails, VerificationError when anything differs.
     """
     check_present()
+    lowered = replace(lowered, model=expanded(lowered.model))
     _check_interface(lowered.model)
+    _check_divisors(lowered.model)
+    batching = along_the_batch(lowered.model, samples[0])
+    if batching is not None:
+        with suppress(NoKernel):
+            return _build(lowered, exported, samples, Choices(batching, isa, store), time_limit)
+    batching, samples = run_by_run(lowered.model, exported, samples)
+    return _build(lowered, exported, samples, Choices(batching, isa, store), time_limit)
+
+
+def _check_divisors(model: ir.Model) -> None:
+    """Refuse what would end the process once an input is zero. Raises NoKernel."""
+    for node in model.graph:
+        value = node.inputs[-1] if node.op_type in ("Div", "Mod") else None
+        if value is not None and value.dtype in INTEGERS and not is_settled(value):
+            raise NoKernel(
+                f"the cpu target has no kernel for {node.op_type} {node.outputs[0].name}: integers are divided by "
+                f"{value.name}, which may be zero; --allow-missing-target delivers the rest"
+            )
+
+
+@dataclass(frozen=True)
+class Choices:
+    """How a library takes samples, its instruction set, and a folder of libraries that were built before."""
+
+    batching: Batching
+    isa: str
+    store: Path | None = None
+
+
+def _build(
+    lowered: Lowered, exported: Exported, samples: Sequence[Feeds], choices: Choices, time_limit: float
+) -> Native:
+    """A library that takes samples in one way. Raises NoKernel where that leaves a node without a kernel."""
     with scratch() as temporary:
         folder = Path(temporary)
-        _write_job(folder, lowered, exported, samples, isa, store)
+        write_job(folder, lowered, exported, samples, choices)
         _run(folder, time_limit)
         reports = json.loads((folder / REPORT).read_text())["libraries"]
         names = [library_file(report["isa"]) for report in reports]
@@ -85,34 +124,37 @@ def _check_interface(model: ir.Model) -> None:
             raise TargetError(f"the cpu target takes and gives tensors of numbers; {value.name} is {value.type}")
 
 
-def _write_job(
-    folder: Path,
-    lowered: Lowered,
-    exported: Exported,
-    samples: Sequence[Feeds],
-    isa: str,
-    store: Path | None = None,
-) -> None:
-    taps = _compared(lowered, exported)
-    inside = [str(v.name) for node in lowered.model.graph for v in node.outputs if v.name]
-    values_ = Runner(lowered.model, inside).run(samples[0])
-    shapes = {name: value.shape for name, value in values_.items() if isinstance(value, np.ndarray)}
-    shapes |= {name: value.shape for name, value in samples[0].items()}
-    runner, seen = Runner(exported.proto, list(taps.values())), extents(samples)
-    for index, feeds in enumerate([*samples, *(feeds for _, feeds in edges(seen))]):
-        found = runner.run(feeds)
+def write_job(folder: Path, lowered: Lowered, exported: Exported, samples: Sequence[Feeds], choices: Choices) -> None:
+    """Write what the process that runs TVM needs."""
+    fixed = settled(lowered.model, samples)
+    taps, values = _compared(lowered, exported), Seen.of(lowered.model, samples[0], fixed)
+    runner, seen = Runner(exported.proto, list(taps.values())), extents(samples, fixed)
+    runs = [*((feeds, runner.run(feeds)) for feeds in samples), *_runs(runner, (feeds for _, feeds in edges(seen)))]
+    for index, (feeds, found) in enumerate(runs):
         kept = {**feeds, **{name: found[short] for name, short in taps.items()}}
         write_npz(folder / VALUES.format(index), kept)
     ir.save(lowered.model, folder / LOWERED)
     job = {
-        "isa": isa,
+        "isa": choices.isa,
+        "batching": asdict(choices.batching),
         "formats": {name: str(form) for name, form in lowered.formats.items()},
         "layer_constants": dict(lowered.layer_constants),
-        "shapes": {name: list(shape) for name, shape in shapes.items()},
-        "store": str(store) if store is not None else "",
-        "kept": {"names": taps, "seen": {name: asdict(extent) for name, extent in seen.items()}},
+        "values": values.to_json(),
+        "store": str(choices.store) if choices.store is not None else "",
+        "kept": {
+            "names": taps,
+            "by_run": choices.batching.batch is None,
+            "seen": {name: asdict(extent) for name, extent in seen.items()},
+        },
     }
     (folder / JOB).write_text(json.dumps(job))
+
+
+def _runs(runner: Runner, given: Iterable[Feeds]) -> Iterator[tuple[Feeds, dict[str, np.ndarray]]]:
+    """What ONNX Runtime makes of made-up inputs, but for those that it refuses: places that a table does not have."""
+    for feeds in given:
+        with suppress(Exception):
+            yield feeds, runner.run(feeds)
 
 
 def _compared(lowered: Lowered, exported: Exported) -> dict[str, str]:
@@ -126,9 +168,9 @@ def _compared(lowered: Lowered, exported: Exported) -> dict[str, str]:
         reads_codes = any(codes_of(value) for value in node.inputs)
         for value in node.outputs:
             name = str(value.name)
-            is_real = value.dtype == ir.DataType.FLOAT and node.op_type != "DequantizeLinear"
+            is_made = value.dtype is not None and node.op_type != "DequantizeLinear"
             is_apart = not reads_codes or exported.renamed.get(name) in apart
-            if value.dtype == ir.DataType.UINT8 or (is_real and is_apart):
+            if value.dtype == ir.DataType.UINT8 or (is_made and is_apart):
                 found.append(name)
     return {name: exported.renamed[name] for name in found if name in exported.renamed}
 

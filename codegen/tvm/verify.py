@@ -16,8 +16,13 @@ from ptqc.native import Library, aligned
 
 # Of the largest magnitude of a float tensor.
 FLOAT_TOLERANCE = 1e-5
-# ONNX Runtime computes these as ½ + something, so small results carry the rounding of ½.
-ROUNDED_AT_ONE = {"sigmoid": 5e-7, "tanh": 1e-6}
+# These are ½ + something, or the logarithm of 1 + something, so small results carry the rounding of ½ or 1.
+ROUNDED_AT_ONE = {"sigmoid": 5e-7, "softplus": 2e-7, "tanh": 1e-6}
+
+# Terms may cancel, so what is left is measured by what was added.
+SUMS = frozenset(("reducesum", "reducemean"))
+# Kernels that round nothing, or as ONNX Runtime does.
+EXACT = frozenset(("copy", "constant", "dequantize"))
 
 Values = Mapping[str, np.ndarray]
 
@@ -42,17 +47,21 @@ class Loaded:
         """A value as kernels take it, from one in the model's order of axes."""
         return _buffer(self.listing.layouts[name], values)
 
-    def __call__(self, call: Call, inputs: Sequence[np.ndarray]) -> np.ndarray:
-        """The output of one call; it and the inputs in the model's order of axes."""
+    def __call__(self, call: Call, inputs: Sequence[np.ndarray], samples: int) -> np.ndarray:
+        """The output of one call for so many samples; it and the inputs in the model's order of axes."""
         layouts = self.listing.layouts
         layout = layouts[call.output]
-        output = _buffer(layout, np.zeros((len(inputs[0]), *layout.shape), layout.dtype))
+        output = _buffer(layout, np.zeros((samples, *layout.shape), layout.dtype))
         buffers = {name: _buffer(layouts[name], value) for name, value in zip(call.inputs, inputs, strict=True)}
         for name in call.placed:  # everything around a placed value is zero in its buffer
             output += buffers.pop(name)
-        given = [buffers[name] for name in call.arguments]
+        given = [buffers[name] for name in call.inputs if name not in call.placed]
         self.library.kernel(call.kernel)(*given, *self._constants[call.output], output)
         return layout.from_memory(output)
+
+    def samples(self, inputs: Values) -> int:
+        """How many samples the model's inputs are."""
+        return next((_count(self.listing.layouts[name], inputs[name]) for name in self.listing.inputs), 1)
 
     def run(self, inputs: Values) -> dict[str, np.ndarray]:
         """The program's outputs, by their names in it, from one call of the whole library."""
@@ -61,8 +70,14 @@ class Loaded:
 
 
 def _buffer(layout: Layout, values: np.ndarray) -> np.ndarray:
-    memory = layout.to_memory(values.reshape(len(values), *layout.shape))
-    return aligned(memory.reshape(len(values), *layout.shape) if layout.outside else memory)
+    count = _count(layout, values)
+    memory = layout.to_memory(values.reshape(count, *layout.shape))
+    return aligned(memory.reshape(count, *layout.shape) if layout.outside else memory)
+
+
+def _count(layout: Layout, values: np.ndarray) -> int:
+    """How many samples an array is."""
+    return values.size // layout.elements
 
 
 @dataclass(frozen=True)
@@ -122,24 +137,42 @@ def outcomes(loaded: Loaded, values: Values, chained: dict[str, np.ndarray]) -> 
     """Every tensor of a run that ONNX Runtime has, in order; `chained` receives what the library makes on its own."""
     alone = {name: values[name] for name in loaded.listing.inputs}
     chained.update(alone)
+    samples, unseen = loaded.samples(values), dict[str, int]()
     for call in loaded.listing.calls:
         inputs, own = [alone[name] for name in call.inputs], [chained[name] for name in call.inputs]
-        found = loaded(call, inputs)
-        chained[call.output] = found if all(map(np.array_equal, inputs, own)) else loaded(call, own)
+        found = loaded(call, inputs, samples)
+        chained[call.output] = found if all(map(np.array_equal, inputs, own)) else loaded(call, own, samples)
         wanted = values.get(call.value)
         alone[call.output] = found if wanted is None else wanted
-        if wanted is not None:
-            yield _outcome(call, wanted, found, chained[call.output])
+        roundings = max((unseen.get(name, 0) for name in call.inputs), default=0) + _rounds(call)
+        if wanted is None:
+            unseen[call.output] = roundings
+        else:
+            terms = inputs if call.family in SUMS else []
+            yield _outcome(call, wanted, found, chained[call.output], terms, max(roundings, 1))
 
 
-def _outcome(call: Call, wanted: np.ndarray, found: np.ndarray, chained: np.ndarray) -> Outcome:
+def _rounds(call: Call) -> int:
+    """1 for a kernel whose result may be rounded otherwise than in ONNX Runtime."""
+    return int(call.family not in EXACT and call.output == call.value)
+
+
+def _outcome(
+    call: Call,
+    wanted: np.ndarray,
+    found: np.ndarray,
+    chained: np.ndarray,
+    terms: Sequence[np.ndarray],
+    roundings: int,
+) -> Outcome:
+    """terms: what was added, of a sum. roundings: kernels since the last values of ONNX Runtime."""
     is_real, where = wanted.dtype.kind == "f", f"{call.output} ({call.family})"
     if wanted.size != found.size or wanted.dtype != found.dtype:
         problem = f"{where}: {found.dtype}{found.shape} instead of {wanted.dtype}{wanted.shape}"
         return Outcome(call, wanted.size, is_real, wanted.size, 0, problem)
     found, chained = found.reshape(wanted.shape), chained.reshape(wanted.shape)
     if is_real:
-        wrong, problem = _reals(call.family, wanted, found)
+        wrong, problem = _reals(call.family, wanted, found, max(map(_magnitude, terms), default=0.0), roundings)
         return Outcome(call, wanted.size, is_real, wrong, 0, problem and f"{where}: {problem}")
     wrong, later = (int(np.count_nonzero(wanted != other)) for other in (found, chained))
     most = int(np.abs(wanted.astype(int) - found).max(initial=0))
@@ -147,10 +180,16 @@ def _outcome(call: Call, wanted: np.ndarray, found: np.ndarray, chained: np.ndar
     return Outcome(call, wanted.size, is_real, wrong, later, problem)
 
 
-def _reals(family: str, wanted: np.ndarray, found: np.ndarray) -> tuple[int, str]:
-    """How many are beyond the tolerance, and what to say of it."""
-    magnitude = float(np.abs(wanted).max(initial=0.0))
-    allowed = FLOAT_TOLERANCE * magnitude + ROUNDED_AT_ONE.get(family, 0.0)
-    distances = np.abs(wanted - found)
+def _reals(family: str, wanted: np.ndarray, found: np.ndarray, least: float, roundings: int) -> tuple[int, str]:
+    """How many are beyond the tolerance, and what to say of it. least: magnitude to measure by where it is larger."""
+    allowed = roundings * FLOAT_TOLERANCE * max(_magnitude(wanted), least) + ROUNDED_AT_ONE.get(family, 0.0)
+    same = (wanted == found) | (np.isnan(wanted) & np.isnan(found))
+    with np.errstate(invalid="ignore"):
+        distances = np.where(same, 0.0, np.abs(wanted - found))
     wrong = int(np.count_nonzero(~(distances <= allowed)))  # NaN is never within
     return wrong, f"by {float(distances.max()):.1e} where {allowed:.1e} is allowed" if wrong else ""
+
+
+def _magnitude(values: np.ndarray) -> float:
+    """The largest of the finite ones."""
+    return float(np.abs(values[np.isfinite(values)]).max(initial=0.0))

@@ -16,6 +16,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ptqc.codegen.tvm import cache, constants, isa, lowering, memory, verify
+from ptqc.codegen.tvm.batching import Batching, Seen
 from ptqc.codegen.tvm.job import ERROR, JOB, LOWERED, REPORT, VALUES
 from ptqc.codegen.tvm.listing import Listing
 from ptqc.codegen.tvm.program import Program
@@ -40,8 +41,8 @@ def _work(folder: Path) -> None:
     job = json.loads((folder / JOB).read_text())
     formats = {name: Format.parse(form) for name, form in job["formats"].items()}
     lowered = Lowered(ir.load(folder / LOWERED), formats, {}, {}, job["layer_constants"])
-    shapes = {name: tuple(shape) for name, shape in job["shapes"].items()}
-    programs = {chosen: lowering.program(lowered, shapes, chosen) for chosen in isa.several(job["isa"])}
+    seen, batching = Seen.from_json(job["values"]), Batching(**job["batching"])
+    programs = {chosen: lowering.program(lowered, seen, chosen, batching) for chosen in isa.several(job["isa"])}
     write_all(programs, folder, Store(Path(job["store"])) if job["store"] else None)
     listings = {chosen.name: Listing.of(program).to_json() for chosen, program in programs.items()}
     _write(folder / KERNELS, {"libraries": listings, **job["kept"]})
@@ -97,8 +98,9 @@ def _verify(program: Program, chosen: isa.Isa, folder: Path) -> dict[str, Any]:
 
 
 def _value(program: Program, name: str) -> dict[str, Any]:
-    layout = program.layouts[name]
-    return {"name": name.removesuffix("@outside"), "dtype": layout.dtype, "shape": [None, *layout.shape]}
+    shape = program.sizes.get(name, (None, *program.layouts[name].shape))
+    entry = {"name": name.removesuffix("@outside"), "dtype": program.layouts[name].dtype, "shape": list(shape)}
+    return entry | ({"value": program.settled[name].tolist()} if name in program.settled else {})
 
 
 def _report(program: Program, chosen: isa.Isa) -> dict[str, Any]:

@@ -18,9 +18,8 @@ from ptqc.calibration.synthetic import draw
 from ptqc.errors import CalibrationError, ModelError, UsageError
 from ptqc.execute.onnxruntime import IN_MEMORY_LIMIT, LOOP_LIMIT, Feeds, Runner, has_loop
 from ptqc.loss import output_loss
-from ptqc.nodes import constant
+from ptqc.nodes import constant, is_batchable
 from ptqc.notes import Level, Note
-from ptqc.passes.calibrate import is_batchable
 from ptqc.passes.pipeline import default_rewrites, run_rewrites
 from ptqc.progress import Progress
 from ptqc.reading import Source

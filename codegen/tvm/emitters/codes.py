@@ -27,16 +27,17 @@ CODES = 256
 def add(emission: Emission, step: Step) -> None:
     """A sum of codes."""
     parameters = [input_params(step, 0), input_params(step, 1)]
-    names, operands = _operands(emission, step)
-    y, layout = output_params(step), _of(emission, step, names[0])
+    names, operands, layout = _operands(emission, step)
+    y = output_params(step)
     if repeats_inside(operands[0].shape, operands[1].shape):
         for pair in (names, operands, parameters):
             pair.reverse()
     numbers = np.array(add_numbers(parameters[0], parameters[1], y), np.float32)
-    if len(names) == len(operands) and {emission.layouts[name] for name in names} == {layout}:
-        emission.add(Addition(emission.isa, numbers), names, step.output, layout)
+    made = replace(layout, shape=emission.shape(step.node.outputs[0]))
+    if len(names) == len(operands) and {emission.layouts[name] for name in names} == {made}:
+        emission.add(Addition(emission.isa, numbers), names, step.output, made)
         return
-    emission.add(pointwise.add(operands, layout, emission.isa, numbers), names, step.output, layout)
+    emission.add(pointwise.add(operands, layout, emission.isa, numbers), names, step.output, made)
 
 
 def mul(emission: Emission, step: Step) -> None:
@@ -46,39 +47,47 @@ def mul(emission: Emission, step: Step) -> None:
     if one == other:
         _look_up(emission, one, integer.mul(left, a, right, b, y), step.output)
         return
-    names, operands = _operands(emission, step)
-    layout = _of(emission, step, names[0])
+    names, operands, layout = _operands(emission, step)
     factor = float(multiplier(a, np.asarray(b.scale), y))
     zeros = (a.zero_point, b.zero_point, y.zero_point)
-    emission.add(pointwise.mul(operands, layout, emission.isa, zeros, factor), names, step.output, layout)
+    made = replace(layout, shape=emission.shape(step.node.outputs[0]))
+    emission.add(pointwise.mul(operands, layout, emission.isa, zeros, factor), names, step.output, made)
 
 
-def _operands(emission: Emission, step: Step) -> tuple[list[str], list[pointwise.Operand]]:
-    """Names of the operands that vary, in one order in memory, and both operands."""
-    rank = len(emission.shape(step.node.outputs[0]))
-    names = emission.aligned([name for name in step.inputs if name not in emission.constants])
-    varying = iter(names)
-    return names, [
-        _fixed(emission.constants[name], rank) if name in emission.constants else emission.layouts[next(varying)]
+def _operands(emission: Emission, step: Step) -> tuple[list[str], list[pointwise.Operand], Layout]:
+    """Names of the operands that vary, in one order in memory, both operands, and the layout of the result."""
+    output = step.node.outputs[0]
+    rank = len(emission.sizes(output))
+    varying = [name for name in step.inputs if name not in emission.constants]
+    ranks = {len(emission.axes.shapes[name]) for name in varying} | {rank}
+    outer = emission.axes.outer(*varying, str(output.name), touched=len(ranks) > 1)
+    names = emission.aligned(varying) if outer else [emission.plain(name) for name in varying]
+    layouts = [_of_rank(emission.layouts[n], v, emission, rank, outer) for n, v in zip(names, varying, strict=True)]
+    left = iter(layouts)
+    operands = [
+        _fixed(emission.constants[name], rank, outer) if name in emission.constants else next(left)
         for name in step.inputs
     ]
+    return names, operands, Layout(emission.sizes(output)[outer:], "uint8", plain=layouts[0].plain)
 
 
-def _fixed(codes: np.ndarray, rank: int) -> np.ndarray:
+def _of_rank(layout: Layout, name: str, emission: Emission, rank: int, outer: int) -> Layout:
+    """The layout of a value; with all axes of the model and as many as `rank` where none is left out of account."""
+    shape = emission.axes.shapes[name]
+    return layout if outer else replace(layout, shape=(1,) * (rank - len(shape)) + shape)
+
+
+def _fixed(codes: np.ndarray, rank: int, outer: int) -> np.ndarray:
     """Codes that never change, for one sample."""
-    shape = (1,) * (rank + 1 - codes.ndim) + codes.shape
-    if len(shape) != rank + 1 or shape[0] != 1:
+    shape = (1,) * (rank - codes.ndim) + codes.shape
+    if outer and shape[0] != 1:
         raise Declined("its constant differs from sample to sample")
-    return codes.reshape(shape[1:])
-
-
-def _of(emission: Emission, step: Step, operand: str) -> Layout:
-    """The layout of a result whose axes lie in memory like an operand's."""
-    return Layout(emission.shape(step.node.outputs[0]), "uint8", plain=emission.layouts[operand].plain)
+    return codes.reshape(shape[outer:])
 
 
 def mean(emission: Emission, step: Step) -> None:
     """A global average pool of codes."""
+    emission.check_one_sample(step.node.inputs[0])
     x, y = input_params(step), output_params(step)
     source = emission.inside(step.inputs[0])
     given, layout = emission.layouts[source], Layout(emission.shape(step.node.outputs[0]), "uint8")
@@ -123,17 +132,18 @@ def limit(emission: Emission, node: ir.Node) -> None:
 
 def softmax(emission: Emission, node: ir.Node, output: ir.Node) -> None:
     """Softmax between codes."""
-    source = emission.plain(str(codes_of(node.inputs[0])))
+    codes = str(codes_of(node.inputs[0]))
     maker = node.inputs[0].producer()  # type: ignore[union-attr]
     assert maker is not None
     x, y = params_of(maker), params_of(output)
-    layout = emission.layouts[source]
-    axis = integer_attribute(node, "axis", -1) % (len(layout.shape) + 1)
-    if axis == 0:
-        raise Declined("it runs along the batch axis")
-    powers, steps = softmax_table(x, layout.shape[axis - 1]), float(softmax_steps(y))
-    kernel = rows.softmax_codes(layout, layout, emission.isa, axis - 1, powers, steps, y.zero_point)
-    emission.add(kernel, [source], str(output.outputs[0].name), layout)
+    sizes = emission.axes.shapes[codes]
+    axis = integer_attribute(node, "axis", -1) % len(sizes)
+    outer = emission.axes.outer(codes, touched=axis == 0)
+    source = emission.plain(codes)
+    powers, steps = softmax_table(x, sizes[axis]), float(softmax_steps(y))
+    whole = Layout(sizes[outer:], "uint8", plain=True)
+    kernel = rows.softmax_codes(whole, whole, emission.isa, axis - outer, powers, steps, y.zero_point)
+    emission.add(kernel, [source], str(output.outputs[0].name), emission.layouts[source])
 
 
 def table(emission: Emission, node: ir.Node, output: ir.Node) -> None:

@@ -20,6 +20,7 @@ from ptqc.nodes import input_of, integer, number
 from ptqc.reference import Step, input_params, layer_constants, output_params
 
 FLOAT_BYTES = 4
+MATRIX, BATCHED_MATRICES = 2, 3  # axes
 
 
 def integer_conv(emission: Emission, step: Step) -> None:
@@ -89,7 +90,7 @@ def conv(emission: Emission, node: ir.Node) -> None:
     """A convolution in float32."""
     weights = emission.number(node.inputs[1])
     bias = emission.number(node.inputs[2]) if input_of(node, 2) is not None else np.zeros(len(weights), np.float32)
-    source, window = slide(emission, node, emission.read(node.inputs[0]), weights.shape[2:], 0.0)
+    source, window = slide(emission, node, emission.real(node.inputs[0]), weights.shape[2:], 0.0)
     groups = integer(node, "group", 1)
     layout = Layout(emission.shape(node.outputs[0]), "float32")
     given = emission.layouts[source]
@@ -103,14 +104,14 @@ def conv(emission: Emission, node: ir.Node) -> None:
 
 def product(emission: Emission, node: ir.Node) -> None:
     """Gemm or MatMul in float32."""
-    if not emission.is_constant(node.inputs[1]):
+    if not emission.is_constant(node.inputs[1]) or emission.number(node.inputs[1]).ndim != MATRIX:
         _product_of_activations(emission, node)
         return
     weights = emission.number(node.inputs[1])
-    source = emission.read(node.inputs[0])
+    source = emission.real(node.inputs[0])
     if not emission.layouts[source].outside:
         source = emission.plain(source)
-    if weights.ndim != 2 or integer(node, "transA", 0):
+    if integer(node, "transA", 0):
         raise Declined("only products of rows with one constant matrix have a kernel")
     weights = weights if integer(node, "transB", 0) else weights.T
     bias: np.ndarray = np.zeros(len(weights), np.float32)
@@ -127,13 +128,21 @@ def product(emission: Emission, node: ir.Node) -> None:
 
 
 def _product_of_activations(emission: Emission, node: ir.Node) -> None:
-    names = [emission.plain(emission.read(value)) for value in node.inputs]
-    layout = _rows(emission, node, "float32")
-    ranks = {len(emission.layouts[name].shape) for name in names}
-    if node.op_type != "MatMul" or ranks != {len(layout.shape)} or ranks == {1}:
-        raise Declined("only a MatMul of two batches of matrices has a kernel")
-    a, b = (emission.layouts[name] for name in names)
-    emission.add(matmul.real(a, b, layout, emission.isa), names, str(node.outputs[0].name), layout)
+    if node.op_type != "MatMul":
+        raise Declined("of two tensors that vary, only a MatMul has a kernel")
+    first, second, output = *node.inputs, node.outputs[0]
+    ranks = {len(emission.sizes(value)) for value in (first, second, output)}
+    if emission.outer(first, second, output, touched=len(ranks) > 1 or max(ranks) < BATCHED_MATRICES):
+        names = [emission.plain(emission.read(value)) for value in (first, second)]
+        layout = _rows(emission, node, "float32")
+        a, b = (emission.layouts[name] for name in names)
+        emission.add(matmul.real(a, b, layout, emission.isa), names, str(output.name), layout)
+        return
+    (one, a), (other, b) = emission.whole(first), emission.whole(second)
+    left, right = matmul.matrices(a, b)
+    shape = (*np.broadcast_shapes(left.shape[:-2], right.shape[:-2]), left.shape[-2], right.shape[-1])
+    kernel = matmul.real(left, right, Layout(shape, "float32", plain=True), emission.isa)
+    emission.add_whole(kernel, [one, other], [a, b], output)
 
 
 def _rows(emission: Emission, node: ir.Node, dtype: str) -> Layout:

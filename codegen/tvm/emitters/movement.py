@@ -1,6 +1,6 @@
 """Operators that only move elements, on codes and on real values."""
 
-from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import onnx_ir as ir
@@ -8,10 +8,10 @@ import onnx_ir as ir
 from ptqc.codegen.tvm.constants import Arranged, Order, Scaled, Source
 from ptqc.codegen.tvm.drafts import Joined, Largest, Nearest, Strided
 from ptqc.codegen.tvm.emission import Emission
+from ptqc.codegen.tvm.emitters import indexing
 from ptqc.codegen.tvm.emitters.sliding import slide
 from ptqc.codegen.tvm.families import Declined, move, pointwise
 from ptqc.codegen.tvm.layout import Layout
-from ptqc.codegen.tvm.oracle import compute, standalone
 from ptqc.nodes import input_of, integer, integers, producer, text
 
 # Below every code and every float32: what a largest-of-window ignores.
@@ -25,17 +25,20 @@ def reshape(emission: Emission, node: ir.Node) -> None:
 
 
 def transpose(emission: Emission, node: ir.Node) -> None:
-    """Transpose that leaves the batch in front."""
-    axes = integers(node, "perm", [])
-    if not axes or axes[0] != BATCH:
-        raise Declined("it moves the batch axis")
-    order = [axis - 1 for axis in axes[1:]]
-    source = emission.operand(node.inputs[0])
-    given = emission.layouts[source]
-    if [order.index(axis) for axis in given.order] == sorted(order):
-        _rename_axes(emission, node, source)
+    """Transpose."""
+    rank = len(emission.sizes(node.inputs[0]))
+    axes = integers(node, "perm", list(range(rank))[::-1])
+    outer = emission.outer(node.inputs[0], node.outputs[0], touched=axes[:1] != [BATCH])
+    order = [axis - outer for axis in axes[outer:]]
+    if outer:
+        source = emission.operand(node.inputs[0])
+        given = emission.layouts[source]
+        if [order.index(axis) for axis in given.order] == sorted(order):
+            _rename_axes(emission, node, source)
+            return
+        emission.apply(node, lambda x, y: move.transpose(x, y, order), source)
         return
-    emission.apply(node, lambda x, y: move.transpose(x, y, order), source)
+    emission.apply(node, lambda x, y: move.transpose(x, y, order), outer=outer)
 
 
 def _rename_axes(emission: Emission, node: ir.Node, source: str) -> None:
@@ -48,18 +51,17 @@ def _rename_axes(emission: Emission, node: ir.Node, source: str) -> None:
 
 def strided(emission: Emission, node: ir.Node) -> None:
     """Slice with constant bounds."""
-    rank = len(emission.shapes[str(node.outputs[0].name)])
+    sizes = emission.sizes(node.inputs[0])
+    rank = len(sizes)
     starts, ends = emission.number(node.inputs[1]), emission.number(node.inputs[2])
     axes = emission.number(node.inputs[3]) if input_of(node, 3) is not None else np.arange(len(starts))
     steps = emission.number(node.inputs[4]) if input_of(node, 4) is not None else np.ones(len(starts), np.int64)
     first, step = [0] * rank, [1] * rank
-    sizes = emission.shapes[str(emission.read(node.inputs[0]))]
     for axis, start, end, stride in zip(axes % rank, starts, ends, steps, strict=True):
         chosen = range(*slice(int(start), int(end), int(stride)).indices(sizes[axis]))
         first[axis], step[axis] = chosen.start, chosen.step
-    if first[BATCH] or step[BATCH] != 1:
-        raise Declined("it slices the batch axis")
-    emission.apply(node, lambda _x, _y: Strided(emission.isa, first[1:], step[1:]))
+    outer = emission.outer(node.inputs[0], node.outputs[0], touched=first[0] != 0 or step[0] != 1)
+    emission.apply(node, lambda _x, _y: Strided(emission.isa, first[outer:], step[outer:]), outer=outer)
 
 
 def pad(emission: Emission, node: ir.Node) -> None:
@@ -67,37 +69,44 @@ def pad(emission: Emission, node: ir.Node) -> None:
     pads = emission.number(node.inputs[1]).tolist()
     if text(node, "mode", "constant") != "constant" or input_of(node, 3) is not None or min(pads) < 0:
         raise Declined("only padding of all axes with a constant has a kernel")
-    value = float(emission.number(node.inputs[2])) if input_of(node, 2) is not None else 0.0
-    before = pads[1 : len(pads) // 2]
-    emission.apply(node, lambda x, y: move.pad(x, y, before, value, emission.isa))
+    value = emission.number(node.inputs[2]).item() if input_of(node, 2) is not None else 0.0
+    before, after = pads[: len(pads) // 2], pads[len(pads) // 2 :]
+    outer = emission.outer(node.inputs[0], node.outputs[0], touched=bool(before[BATCH] or after[BATCH]))
+    emission.apply(node, lambda x, y: move.pad(x, y, before[outer:], value, emission.isa), outer=outer)
 
 
 def gather(emission: Emission, node: ir.Node) -> None:
     """Gather of constant places along any axis but the batch: a list of places, or one that takes the axis away."""
-    if emission.is_constant(node.inputs[0]):
+    if emission.is_constant(node.inputs[0]) and _is_embedding(emission, node):
         _look_up(emission, node)
         return
-    source = emission.operand(node.inputs[0])
-    sizes = emission.layouts[source].shape
-    axis = integer(node, "axis", 0) % (len(sizes) + 1)
-    if axis == BATCH:
-        raise Declined("it picks from the batch")
-    places = emission.number(node.inputs[1]) % sizes[axis - 1]
+    if not emission.is_constant(node.inputs[1]):
+        indexing.gather(emission, node)
+        return
+    sizes = emission.sizes(node.inputs[0])
+    axis = integer(node, "axis", 0) % len(sizes)
+    outer = emission.outer(node.inputs[0], node.outputs[0], touched=axis == BATCH)
+    places = emission.number(node.inputs[1]) % sizes[axis]
     if places.ndim > 1:
         raise Declined("its places are not a list")
     if places.ndim == 0:
-        source = emission.plain(source)
-        emission.apply(node, lambda x, y: move.pick(x, y, axis - 1, int(places)), source)
+        source = emission.plain(emission.read(node.inputs[0]))
+        emission.apply(node, lambda x, y: move.pick(x, y, axis - outer, int(places)), source, outer=outer)
         return
-    maps = [places if i == axis - 1 else np.arange(size) for i, size in enumerate(sizes)]
-    emission.apply(node, lambda _x, _y: Nearest(emission.isa, maps), source)
+    maps = [places if i == axis else np.arange(size) for i, size in enumerate(sizes)]
+    emission.apply(node, lambda _x, _y: Nearest(emission.isa, maps[outer:]), outer=outer)
+
+
+def _is_embedding(emission: Emission, node: ir.Node) -> bool:
+    """Whether rows of a float32 table are looked up at places that are an input of the model."""
+    places = node.inputs[1]
+    is_given = places is not None and places.is_graph_input() and emission.dtype(places) == "int64"
+    return is_given and integer(node, "axis", 0) == 0 and emission.dtype(node.inputs[0]) == "float32"
 
 
 def _look_up(emission: Emission, node: ir.Node) -> None:
     """Gather of rows of a constant table at places that are an input of the model: an embedding."""
-    table, places = emission.number(node.inputs[0]), emission.places(node.inputs[1])
-    if integer(node, "axis", 0) % table.ndim or table.dtype != np.float32:
-        raise Declined("only rows of a float32 table have a kernel")
+    table, places = emission.number(node.inputs[0]), emission.read(node.inputs[1])
     layout = Layout(emission.shape(node.outputs[0]), "float32", plain=True)
     kernel = move.look_up(emission.layouts[places], layout, _stored(emission, node.inputs[0]) or table, len(table))
     emission.add(kernel, [places], str(node.outputs[0].name), layout)
@@ -116,67 +125,56 @@ def _stored(emission: Emission, table: ir.Value | None) -> Scaled | None:
 
 
 def repeat(emission: Emission, node: ir.Node) -> None:
-    """Expand and Tile of anything but the batch."""
-    source = emission.operand(node.inputs[0])
-    before, after = emission.layouts[source].shape, emission.shape(node.outputs[0])
-    if len(before) != len(after):
-        raise Declined("it adds axes")
-    emission.apply(node, move.repeat, source)
+    """Expand and Tile."""
+    before, after = emission.sizes(node.inputs[0]), emission.sizes(node.outputs[0])
+    outer = emission.outer(
+        node.inputs[0], node.outputs[0], touched=len(before) != len(after) or before[:1] != after[:1]
+    )
+    emission.apply(node, lambda x, y: move.repeat(_with_rank(x, y), y), outer=outer)
+
+
+def _with_rank(x: Layout, y: Layout) -> Layout:
+    """A plain value with as many axes as another: those in front that it lacks have size 1."""
+    return replace(x, shape=(1,) * (len(y.shape) - len(x.shape)) + x.shape)
 
 
 def concat(emission: Emission, node: ir.Node) -> None:
-    """Concat along any axis but the batch."""
-    rank = len(emission.shapes[str(node.outputs[0].name)])
-    axis = integer(node, "axis", 0) % rank
-    if axis == BATCH:
-        raise Declined("it joins along the batch axis")
+    """Concat along an axis."""
+    axis = integer(node, "axis", 0) % len(emission.sizes(node.outputs[0]))
+    if not emission.outer(*node.inputs, node.outputs[0], touched=axis == BATCH):
+        parts = [emission.whole(value) for value in node.inputs]
+        joined = Joined(emission.isa, axis)
+        emission.add_whole(joined, [name for name, _ in parts], [given for _, given in parts], node.outputs[0])
+        return
     names = emission.aligned([emission.read(value) for value in node.inputs])
-    given = [emission.layouts[name] for name in names]
-    layout = Layout(emission.shape(node.outputs[0]), given[0].dtype, plain=given[0].plain)
+    first = emission.layouts[names[0]]
+    layout = Layout(emission.shape(node.outputs[0]), first.dtype, plain=first.plain)
     emission.add(Joined(emission.isa, axis - 1), names, str(node.outputs[0].name), layout)
 
 
 def split(emission: Emission, node: ir.Node) -> None:
-    """Split along any axis but the batch, one kernel per part."""
-    source = emission.operand(node.inputs[0])
-    given = emission.layouts[source]
-    axis = integer(node, "axis", 0) % (len(given.shape) + 1)
-    if axis == BATCH:
-        raise Declined("it splits the batch axis")
-    start = 0
+    """Split along an axis, one kernel per part."""
+    rank, start = len(emission.sizes(node.inputs[0])), 0
+    axis = integer(node, "axis", 0) % rank
     for value in node.outputs:
-        layout = Layout(emission.shape(value), given.dtype, plain=given.plain)
-        starts = [start if i == axis - 1 else 0 for i in range(len(given.shape))]
-        emission.add(Strided(emission.isa, starts, [1] * len(starts)), [source], str(value.name), layout)
-        start += layout.shape[axis - 1]
+        outer = emission.outer(node.inputs[0], value, touched=axis == BATCH)
+        starts = [start if i == axis else 0 for i in range(outer, rank)]
+        part = Strided(emission.isa, starts, [1] * len(starts))
+        start += emission.sizes(value)[axis]
+        if not outer:
+            source, given = emission.whole(node.inputs[0])
+            emission.add_whole(part, [source], [given], value)
+            continue
+        source = emission.operand(node.inputs[0])
+        given = emission.layouts[source]
+        emission.add(part, [source], str(value.name), Layout(emission.shape(value), given.dtype, plain=given.plain))
 
 
 def depth_to_space(emission: Emission, node: ir.Node) -> None:
     """DepthToSpace of planes."""
+    emission.check_one_sample(node.inputs[0])
     block, columns_first = integer(node, "blocksize", 1), text(node, "mode", "DCR") == "CRD"
     emission.apply(node, lambda x, y: move.depth_to_space(x, y, block, columns_first=columns_first))
-
-
-def resize(emission: Emission, node: ir.Node) -> None:
-    """Resize to the nearest element; ONNX Runtime itself says which one that is along each axis."""
-    if text(node, "mode", "nearest") != "nearest":
-        raise Declined("only resizing to the nearest element has a kernel")
-    before = emission.shapes[str(emission.read(node.inputs[0]))]
-    after = emission.shapes[str(node.outputs[0].name)]
-    maps = [_neighbours(emission, node, axis, before, after) for axis in range(1, len(before))]
-    emission.apply(node, lambda _x, _y: Nearest(emission.isa, maps))
-
-
-def _neighbours(
-    emission: Emission, node: ir.Node, axis: int, before: Sequence[int], after: Sequence[int]
-) -> np.ndarray:
-    """Index of the source element for each element along an axis."""
-    proto, constants = standalone(node, emission.number)
-    shape = [1] * len(before)
-    shape[axis] = before[axis]
-    ramp = np.ascontiguousarray(np.broadcast_to(np.arange(before[axis], dtype=np.float32).reshape(shape), before))
-    found = compute(emission.lowered.model, [proto], constants, {"x": ramp}, ["y"])["y"]
-    return np.moveaxis(found, axis, 0).reshape(after[axis], -1)[:, 0].astype(np.int32)
 
 
 def largest(emission: Emission, node: ir.Node) -> None:

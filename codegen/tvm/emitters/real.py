@@ -1,13 +1,14 @@
 """Functions, pools and sums that stay in float32."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import onnx_ir as ir
 
 from ptqc.codegen.tvm.emission import Emission
 from ptqc.codegen.tvm.emitters.sliding import slide
-from ptqc.codegen.tvm.families import Declined, functions, pool, rows
+from ptqc.codegen.tvm.families import Declined, functions, pool, reductions, rows
 from ptqc.codegen.tvm.layout import Layout
 from ptqc.codegen.tvm.window import Window
 from ptqc.nodes import input_of, integer, integers, number, text
@@ -43,62 +44,81 @@ def _numbers(node: ir.Node) -> list[float]:
 
 def power(emission: Emission, node: ir.Node) -> None:
     """Pow with an exponent that is a function of its own."""
-    exponent = emission.number(node.inputs[1])
-    form = POWERS.get(float(exponent.reshape(-1)[0])) if exponent.size == 1 else None
-    if form is None:
-        raise Declined(f"only the exponents {', '.join(map(str, POWERS))} have a kernel")
+    form = POWERS[float(emission.number(node.inputs[1]).reshape(-1)[0])]
     emission.apply(node, lambda x, y: functions.unary(form, x, y, emission.isa, ()))
+
+
+def is_function(emission: Emission, node: ir.Node) -> bool:
+    """Whether a Pow has an exponent that is a function of its own."""
+    exponent = emission.constants.get(str(node.inputs[1].name)) if node.inputs[1] is not None else None
+    return exponent is not None and exponent.size == 1 and float(exponent.reshape(-1)[0]) in POWERS
 
 
 def binary(emission: Emission, node: ir.Node) -> None:
     """A function of two tensors, one of which may be constant."""
-    if len(node.inputs) != 2:
-        raise Declined("only two operands have a kernel")
-    shape = emission.shape(node.outputs[0])
-    names = emission.aligned([emission.read(value) for value in node.inputs if not emission.is_constant(value)])
-    given = [_with_rank(emission.layouts[name], len(shape)) for name in names]
-    layout = Layout(shape, "float32", plain=given[0].plain)
-    constant = None
+    output, constant = node.outputs[0], None
+    varying = [value for value in node.inputs if not emission.is_constant(value)]
+    lead = outer(emission, varying, output)
+    names, given = operands(emission, varying, output, lead)
+    layout = Layout(emission.sizes(output)[lead:], "float32", plain=given[0].plain)
     for place, value in enumerate(node.inputs):
         if emission.is_constant(value):
-            constant = place, _array(emission.number(value), len(shape))
+            constant = place, _array(emission.number(value), len(layout.shape), lead)
     kernel = functions.binary(node.op_type, given, layout, emission.isa, constant)
-    emission.add(kernel, names, str(node.outputs[0].name), layout)
+    emission.add_as(kernel, names, output, layout)
 
 
-def _with_rank(layout: Layout, rank: int) -> Layout:
-    if len(layout.shape) != rank:
-        raise Declined("its operands differ in rank")
-    return layout
+def outer(emission: Emission, varying: Sequence[ir.Value | None], output: ir.Value) -> int:
+    """See `Emission.outer`, of operands that may lack axes in front."""
+    ranks = {len(emission.sizes(value)) for value in (*varying, output)}
+    return emission.outer(*varying, output, touched=len(ranks) > 1)
 
 
-def _array(constant: np.ndarray, rank: int) -> np.ndarray:
+def operands(
+    emission: Emission, values: Sequence[ir.Value | None], output: ir.Value, outer: int
+) -> tuple[list[str], list[Layout]]:
+    """Names of values and their layouts, with as many axes as the output's."""
+    if outer:
+        names = emission.aligned([emission.read(value) for value in values])
+        return names, [emission.layouts[name] for name in names]
+    rank = len(emission.sizes(output))
+    pairs = [emission.whole(value) for value in values]
+    padded = [replace(x, shape=(1,) * (rank - len(x.shape)) + x.shape) for _, x in pairs]
+    return [name for name, _ in pairs], padded
+
+
+def _array(constant: np.ndarray, rank: int, outer: int) -> np.ndarray:
     """A constant operand for one sample: one number, or `rank` axes."""
-    if constant.size == 1:
-        return constant.reshape(-1)
-    shape = (1,) * (rank + 1 - constant.ndim) + constant.shape
-    if len(shape) != rank + 1 or shape[0] != 1:
+    return constant.reshape(-1) if constant.size == 1 else array(constant, rank, outer)
+
+
+def array(constant: np.ndarray, rank: int, outer: int) -> np.ndarray:
+    """A constant operand for one sample, with `rank` axes."""
+    shape = (1,) * (rank + outer - constant.ndim) + constant.shape
+    if outer and shape[0] != 1:
         raise Declined("its constant differs from sample to sample")
-    return constant.reshape(shape[1:])
+    return constant.reshape(shape[outer:])
 
 
 def mean(emission: Emission, node: ir.Node) -> None:
     """GlobalAveragePool."""
-    source = emission.inside(emission.read(node.inputs[0]))
+    emission.check_one_sample(node.inputs[0])
+    source = emission.inside(emission.real(node.inputs[0]))
     emission.apply(node, lambda x, y: pool.mean(x, y, emission.isa), source)
 
 
 def average(emission: Emission, node: ir.Node) -> None:
     """AveragePool over one or two axes."""
     kernel = integers(node, "kernel_shape", [])
-    name = emission.read(node.inputs[0])
+    name = emission.real(node.inputs[0])
     source, window = slide(emission, node, name, kernel, 0.0)
-    if integer(node, "ceil_mode", 0):
-        raise Declined("its size is rounded up")
-    counts = np.full(window.output, np.prod(window.kernel))
-    if not integer(node, "count_include_pad", 0):
-        pads = integers(node, "pads", [0] * (2 * len(kernel)))
-        counts = _present(window, (0, *emission.layouts[name].shape[1:])[-2:], ([0, *pads[: len(kernel)]])[-2:])
+    pads, rank = integers(node, "pads", [0] * (2 * len(kernel))), len(kernel)
+    sizes, before = (0, *emission.layouts[name].shape[1:])[-2:], [0, *pads[:rank]][-2:]
+    if integer(node, "count_include_pad", 0):
+        after = [0, *pads[rank:]][-2:]
+        sizes = tuple(max(size, 1) + b + a for size, b, a in zip(sizes, before, after, strict=True))
+        before = [0, 0]
+    counts = _present(window, sizes, before)
     emission.apply(node, lambda x, y: pool.average(x, y, window, emission.isa, counts), source)
 
 
@@ -113,37 +133,60 @@ def _present(window: Window, sizes: Sequence[int], before: Sequence[int]) -> np.
 
 
 def fold(emission: Emission, node: ir.Node) -> None:
-    """ReduceSum, ReduceMean, ReduceMax, ReduceMin over neighbouring axes."""
-    given = input_of(node, 1)
-    rank = len(emission.shapes[str(emission.read(node.inputs[0]))])
+    """Sums and the like over axes: of real numbers along neighbours by vectors, else element by element."""
+    rank, axes = len(emission.sizes(node.inputs[0])), _axes(emission, node)
+    outer = emission.outer(node.inputs[0], node.outputs[0], touched=0 in axes)
+    name, x = emission.flat(node.inputs[0], outer)
+    y = Layout(emission.sizes(node.outputs[0])[outer:], x.dtype, plain=True)
+    inner = [axis - outer for axis in axes]
+    if x.dtype not in reductions.TYPES or (x.dtype != "float32" and node.op_type in reductions.FOR_REALS_ONLY):
+        raise Declined(f"of {x.dtype} it has no kernel")
+    is_run = rank and inner and inner == list(range(inner[0], inner[-1] + 1))
+    if x.dtype == "float32" and is_run and node.op_type in rows.FOLDS:
+        kernel = rows.fold(node.op_type, x, y, emission.isa, inner[0], inner[-1])
+    else:
+        kernel = reductions.reduce(node.op_type, x, y, inner)
+    emission.add_as(kernel, [name], node.outputs[0], y)
+
+
+def _axes(emission: Emission, node: ir.Node) -> list[int]:
+    """Axes of a reduction: all of them where none is named, unless that means none."""
+    given, rank = input_of(node, 1), len(emission.sizes(node.inputs[0]))
     chosen = emission.number(given).tolist() if given is not None else integers(node, "axes", [])
-    axes = sorted(axis % rank for axis in chosen)
-    if not axes or axes[0] == 0 or axes != list(range(axes[0], axes[-1] + 1)):
-        raise Declined("only neighbouring axes without the batch have a kernel")
-    source = emission.plain(emission.read(node.inputs[0]))
-    first, last = axes[0] - 1, axes[-1] - 1
-    emission.apply(node, lambda x, y: rows.fold(node.op_type, x, y, emission.isa, first, last), source)
+    if not chosen and not integer(node, "noop_with_empty_axes", 0):
+        return list(range(rank))
+    return sorted(axis % rank for axis in chosen)
 
 
 def softmax(emission: Emission, node: ir.Node) -> None:
     """Softmax and LogSoftmax along an axis."""
-    source = emission.plain(emission.read(node.inputs[0]))
-    axis = integer(node, "axis", -1) % (len(emission.layouts[source].shape) + 1)
-    if axis == 0:
-        raise Declined("it runs along the batch axis")
+    axis = integer(node, "axis", -1) % len(emission.sizes(node.inputs[0]))
+    outer = emission.outer(node.inputs[0], touched=axis == 0)
+    source = emission.plain(emission.real(node.inputs[0]))
     logarithm = node.op_type == "LogSoftmax"
-    emission.apply(node, lambda x, y: rows.softmax(x, y, emission.isa, axis - 1, logarithm=logarithm), source)
+    emission.apply(
+        node,
+        lambda x, y: rows.softmax(x, y, emission.isa, axis - outer, logarithm=logarithm),
+        source,
+        outer=outer,
+    )
 
 
 def normalize(emission: Emission, node: ir.Node) -> None:
     """LayerNormalization."""
-    source = emission.plain(emission.read(node.inputs[0]))
-    shape = emission.layouts[source].shape
-    axis = integer(node, "axis", -1) % (len(shape) + 1)
-    if axis == 0 or len([value for value in node.outputs if value.name]) > 1:
-        raise Declined("only its result has a kernel, and not along the batch axis")
-    scale = np.broadcast_to(emission.number(node.inputs[1]), shape[axis - 1 :])
+    sizes = emission.sizes(node.inputs[0])
+    axis = integer(node, "axis", -1) % len(sizes)
+    if len([value for value in node.outputs if value.name]) > 1:
+        raise Declined("only its result has a kernel")
+    outer = emission.outer(node.inputs[0], touched=axis == 0)
+    source = emission.plain(emission.real(node.inputs[0]))
+    scale = np.broadcast_to(emission.number(node.inputs[1]), sizes[axis:])
     given = input_of(node, 2)
     bias = np.zeros_like(scale) if given is None else np.broadcast_to(emission.number(given), scale.shape)
     epsilon = number(node, "epsilon", 1e-5)
-    emission.apply(node, lambda x, y: rows.normalize(x, y, emission.isa, axis - 1, epsilon, scale, bias), source)
+    emission.apply(
+        node,
+        lambda x, y: rows.normalize(x, y, emission.isa, axis - outer, epsilon, scale, bias),
+        source,
+        outer=outer,
+    )

@@ -14,6 +14,7 @@ Pair = tuple[int, int]
 
 def slide(emission: Emission, node: ir.Node, name: str, kernel: Sequence[int], border: float) -> tuple[str, Window]:
     """The value `name` as a plane with the node's padding, and how a window of this size moves over it."""
+    emission.check_one_sample(node.inputs[0])
     rank = len(kernel)
     if rank not in (1, 2) or text(node, "auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
         raise Declined("only windows over one or two axes with explicit padding have a kernel")

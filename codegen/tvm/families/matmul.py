@@ -1,6 +1,7 @@
 """Products of two activations in float32: vectors run over the columns of the second."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -42,6 +43,16 @@ def real(a: Layout, b: Layout, y: Layout, isa: Isa) -> Built:
                 T.buffer_store(out, totals[span(i * lanes, lanes)], [sample, span(start, lanes)])
 
     return build("matmul_float", [a, b], [], y, body)
+
+
+def matrices(a: Layout, b: Layout) -> tuple[Layout, Layout]:
+    """Two plain values with as many axes, the last two of which are matrices, as ONNX's MatMul takes them."""
+    left = a.shape if len(a.shape) > 1 else (1, *a.shape)
+    right = b.shape if len(b.shape) > 1 else (*b.shape, 1)
+    rank = max(len(left), len(right))
+    shapes = ((1,) * (rank - len(shape)) + shape for shape in (left, right))
+    one, other = (replace(value, shape=shape) for value, shape in zip((a, b), shapes, strict=True))
+    return one, other
 
 
 def _matrix(layout: Layout, place: Sequence[Any]) -> Any:

@@ -185,6 +185,16 @@ def nearest(x: Layout, y: Layout, maps: Sequence[np.ndarray], isa: Isa) -> Built
     return build("nearest", [x], places, y, body)
 
 
+def constant(y: Layout, values: np.ndarray, isa: Isa) -> Built:
+    """The same plain values for every sample."""
+
+    def body(batch: Any, given: Any, out: Any) -> None:
+        with rows(batch, 1, y.elements) as (sample, _):
+            Run(out, sample, 0, y.elements).copy_from_constant(given, isa)
+
+    return build("constant", [], [values], y, body)
+
+
 def look_up(places: Layout, y: Layout, table: Stored, count: int) -> Built:
     """Rows of a table (count, …) at the places; those below 0 count from the end, those beyond it give its ends."""
     width = y.elements // places.elements

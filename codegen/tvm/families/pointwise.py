@@ -36,6 +36,14 @@ def pointwise(
     return build(family, inputs, [*arrays, *constants], y, body)
 
 
+def by_element(family: str, operands: Sequence[Operand], y: Layout, value: Value) -> Built:
+    """value(*elements) gives the output element; arrays and values of any types."""
+    inputs = [x for x in operands if isinstance(x, Layout)]
+    arrays = [x for x in operands if not isinstance(x, Layout)]
+    body = _by_element(operands, y, lambda _lanes, _constants, *elements: value(*elements))
+    return build(family, inputs, arrays, y, body)
+
+
 def with_array(family: str, x: Layout, y: Layout, array: np.ndarray, value: Callable[[Any, Any], Any]) -> Built:
     """value(element, number) with the constant's number at the same place; array: of y's rank, or 1 along an axis."""
     fixed = Layout(array.shape, "float32", plain=True)

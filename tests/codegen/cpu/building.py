@@ -11,6 +11,8 @@ from ptqc.codegen.tvm.families import Built
 from ptqc.codegen.tvm.isa import Isa
 from ptqc.codegen.tvm.layout import Layout
 from ptqc.codegen.tvm.program import Program, Step
+from ptqc.codegen.tvm.target import Native
+from ptqc.native import Library
 
 
 def present(*more: Isa) -> list[Isa]:
@@ -41,4 +43,13 @@ def run(cases: Sequence[Case], chosen: Isa, folder: Path) -> list[np.ndarray]:
     program = Program(tuple(steps), layouts, inputs, tuple(step.output for step in steps))
     worker.write(program, chosen, folder)
     loaded = worker.load(folder, program)
-    return [loaded(call, case.values) for call, case in zip(loaded.listing.calls, cases, strict=True)]
+    return [
+        loaded(call, case.values, len(case.values[0])) for call, case in zip(loaded.listing.calls, cases, strict=True)
+    ]
+
+
+def written(native: Native, folder: Path) -> Library:
+    """The best of some built libraries, opened in a folder."""
+    for name, data in native.files.items():
+        (folder / name).write_bytes(data)
+    return Library.open(folder)

@@ -20,7 +20,9 @@ from ptqc.artifact import Artifact
 from ptqc.cli import main
 from ptqc.codegen.onnxruntime.export import Exported
 from ptqc.codegen.tvm import isa, target, verify, worker
+from ptqc.codegen.tvm.batching import Batching
 from ptqc.codegen.tvm.emitters import codes, layers
+from ptqc.codegen.tvm.target import Choices
 from ptqc.errors import TargetError
 
 
@@ -60,7 +62,7 @@ def test_the_first_of_two_faults_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made, file = residual()
-    target._write_job(tmp_path, made.lowered, file, FEEDS, "avx2")
+    target.write_job(tmp_path, made.lowered, file, FEEDS, Choices(Batching(2), "avx2"))
     right, numbers = layers.multiplier, codes.add_numbers
     monkeypatch.setattr(layers, "multiplier", lambda x, scale, y: right(x, scale, y) * 1.01)
     monkeypatch.setattr(codes, "add_numbers", lambda a, b, y: numbers(a, b, y) * np.float32([1, 1.1, 1]))

@@ -14,12 +14,14 @@ from networks import FEEDS, residual
 from tvm.tirx.script import builder
 
 from ptqc.codegen.tvm import fusion, memory, narrowing, target, worker
+from ptqc.codegen.tvm.batching import Batching
 from ptqc.codegen.tvm.constants import Order
 from ptqc.codegen.tvm.emission import Emission
 from ptqc.codegen.tvm.emitters import codes, layers
 from ptqc.codegen.tvm.epilogue import Sum
 from ptqc.codegen.tvm.families import depthwise, move, pool
 from ptqc.codegen.tvm.isa import Isa
+from ptqc.codegen.tvm.target import Choices
 from ptqc.codegen.tvm.tiling import Dense
 from ptqc.codegen.tvm.window import Window
 from ptqc.errors import VerificationError
@@ -98,7 +100,7 @@ FAULTS: dict[str, tuple[Any, str, Changed]] = {
 def job(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("job")
     made, file = residual()
-    target._write_job(folder, made.lowered, file, FEEDS, "avx2")
+    target.write_job(folder, made.lowered, file, FEEDS, Choices(Batching(2), "avx2"))
     return folder
 
 

@@ -123,18 +123,10 @@ ROWS = {
 }
 CONSTANTS |= {"all_rows": noise(8, 7, seed=15), "unit": np.array(1, np.float32), "narrow": noise(5, 12, 3, seed=16)}
 REFUSED = {
-    "the batch size as a number": (
-        CONV + "s = Shape <end = 1> (c) y = Slice(c, one, s, three)",
-        "its input s is not constant",
-    ),
-    "a sum over the batch": ("y = ReduceMean (x, batch)", "only neighbouring axes without the batch"),
-    "a sum with what follows from sizes": (
-        CONV + "s = Shape (x) e = Expand(unit, s) r = MatMul(e, seven) y = Add(c, r)",
-        "its input r/codes is constant",
-    ),
+    "a sum over axes that are not neighbours": ("y = ReduceMean (x, apart)", "only neighbouring axes"),
     "a power that is no function": (CONV + "y = Pow(c, odd)", "only the exponents 0.5"),
 }
-CONSTANTS |= {"batch": np.array([0]), "odd": np.array(2.5, np.float32), "seven": noise(7, 7, seed=17)}
+CONSTANTS |= {"apart": np.array([1, 3]), "odd": np.array(2.5, np.float32)}
 
 
 def model(body: str, shape: tuple[int, ...]) -> ir.Model:

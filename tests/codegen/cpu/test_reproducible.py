@@ -13,13 +13,15 @@ pytest.importorskip("tvm.tirx", reason="the cpu target needs Apache TVM")
 from networks import FEEDS, residual
 
 from ptqc.codegen.tvm import target
+from ptqc.codegen.tvm.batching import Batching
+from ptqc.codegen.tvm.target import Choices
 
 
 def test_two_builds_are_equal(tmp_path: Path) -> None:
     made, file = residual()
     first = tmp_path / "first"
     first.mkdir()
-    target._write_job(first, made.lowered, file, FEEDS, "avx2,avx512-vnni")
+    target.write_job(first, made.lowered, file, FEEDS, Choices(Batching(2), "avx2,avx512-vnni"))
     second = shutil.copytree(first, tmp_path / "a folder with a longer name")
     for seed, folder in enumerate((first, second)):
         command = [sys.executable, "-m", "ptqc.codegen.tvm.worker", str(folder)]

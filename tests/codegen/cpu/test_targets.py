@@ -79,24 +79,24 @@ def test_an_artifact_without_a_library_says_so(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def cosine() -> onnx.ModelProto:
+def hardmax() -> onnx.ModelProto:
     """A convolution behind an operator that no family takes."""
     graph = """g (float[N,3,8,8] x) => (float[N,8,8,8] y) {
-        c = Cos(x)
+        c = Hardmax(x)
         y = Conv<pads=[1,1,1,1]>(c, w)
     }"""
     return proto(graph, w=weight(8, 3, 3, 3))
 
 
-def test_a_node_without_a_kernel_is_named(cosine: onnx.ModelProto, tmp_path: Path) -> None:
-    with pytest.raises(TargetError, match=r"no kernel for Cos c: .*--allow-missing-target"):
-        compiled(cosine, samples(3, 8, 8), tmp_path, None, target="cpu")
+def test_a_node_without_a_kernel_is_named(hardmax: onnx.ModelProto, tmp_path: Path) -> None:
+    with pytest.raises(TargetError, match=r"no kernel for Hardmax c: .*--allow-missing-target"):
+        compiled(hardmax, samples(3, 8, 8), tmp_path, None, target="cpu")
     assert not (tmp_path / "out").exists()
 
 
-def test_the_rest_is_delivered_where_the_target_may_be_missing(cosine: onnx.ModelProto, tmp_path: Path) -> None:
-    artifact = compiled(cosine, samples(3, 8, 8), tmp_path, None, target="cpu", allow_missing_target=True)
-    assert "no kernel for Cos c" in artifact.manifest["targets"]["cpu"]["missing"]
+def test_the_rest_is_delivered_where_the_target_may_be_missing(hardmax: onnx.ModelProto, tmp_path: Path) -> None:
+    artifact = compiled(hardmax, samples(3, 8, 8), tmp_path, None, target="cpu", allow_missing_target=True)
+    assert "no kernel for Hardmax c" in artifact.manifest["targets"]["cpu"]["missing"]
     assert not (artifact.folder / "cpu").exists()
     assert "not built" in artifact.summary()
 

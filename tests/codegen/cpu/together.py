@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,12 +11,15 @@ from typing import cast
 import numpy as np
 from lowering import Quantized
 
-from ptqc.codegen.onnxruntime.export import export
-from ptqc.codegen.tvm import lowering, target, verify, worker
+from ptqc.codegen.onnxruntime.export import Exported, export
+from ptqc.codegen.tvm import isa, lowering, verify, worker
+from ptqc.codegen.tvm.batching import Seen, along_the_batch, run_by_run
+from ptqc.codegen.tvm.expansion import expanded
 from ptqc.codegen.tvm.isa import Isa
 from ptqc.codegen.tvm.listing import Listing
 from ptqc.codegen.tvm.program import Program
-from ptqc.errors import VerificationError
+from ptqc.codegen.tvm.target import Choices, write_job
+from ptqc.errors import NoKernel, VerificationError
 from ptqc.execute.onnxruntime import Feeds
 from ptqc.native import Library
 
@@ -31,9 +35,20 @@ class Found:
 def program_of(made: Quantized, feeds: Sequence[Feeds], chosen: Isa, folder: Path) -> Program:
     """The kernels of a network; what ONNX Runtime computes is left in the folder. Raises TargetError."""
     folder.mkdir()
-    target._write_job(folder, made.lowered, export(made.lowered, made.model), feeds, chosen.name)
-    shapes = json.loads((folder / "job.json").read_text())["shapes"]
-    return lowering.program(made.lowered, {name: tuple(shape) for name, shape in shapes.items()}, chosen)
+    file = export(made.lowered, made.model)
+    made = replace(made, lowered=replace(made.lowered, model=expanded(made.lowered.model)))
+    batching = along_the_batch(made.lowered.model, feeds[0])
+    if batching is not None:
+        with suppress(NoKernel):
+            return _program(made, file, feeds, Choices(batching, chosen.name), folder)
+    batching, feeds = run_by_run(made.lowered.model, file, feeds)
+    return _program(made, file, feeds, Choices(batching, chosen.name), folder)
+
+
+def _program(made: Quantized, file: Exported, feeds: Sequence[Feeds], choices: Choices, folder: Path) -> Program:
+    write_job(folder, made.lowered, file, feeds, choices)
+    seen = Seen.from_json(json.loads((folder / "job.json").read_text())["values"])
+    return lowering.program(made.lowered, seen, isa.named(choices.isa), choices.batching)
 
 
 def compared(programs: Mapping[str, Program], chosen: Isa, folder: Path) -> Found:
