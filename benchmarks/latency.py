@@ -100,7 +100,7 @@ class Served:
 
 def open_native(path: str, threads: int, isa: str = "") -> Run:
     """The native library beside a compiled file, the best one or that for an instruction set."""
-    from ptqc.native import Library
+    from ptqc.native.library import Library
 
     library = Library.open(native_folder(path), threads, isa)
     return lambda feeds: list(library.run(feeds).values())

@@ -22,7 +22,7 @@ from ptqc.locks import Claim, InUse
 if TYPE_CHECKING:
     import onnxruntime as ort
 
-    from ptqc.native import Library
+    from ptqc.native.library import Library
 
 MANIFEST, MODEL, PLAN, SENSITIVITY = "manifest.json", "model.onnx", "plan.json", "sensitivity.json"
 REPORT, RUN, NATIVE, GOLDEN = "report.html", "run.json", "cpu", "golden.safetensors"
@@ -77,7 +77,7 @@ class Artifact:
         cpu: an instruction set of the artifact's, in place of the best one. Raises TargetError when the artifact has no
         library, or none that can run on this machine.
         """
-        from ptqc.native import Library
+        from ptqc.native.library import Library
 
         if not (self.folder / NATIVE).is_dir():
             raise TargetError(f"{self.folder} has no native library; compile with --target cpu")

@@ -11,7 +11,7 @@ from ptqc.codegen.tvm import package
 from ptqc.codegen.tvm.isa import Isa
 from ptqc.codegen.tvm.program import Program
 from ptqc.codegen.tvm.weights import Weights
-from ptqc.native import PACKAGE
+from ptqc.native.runtime import PACKAGE
 from ptqc.store import Store
 
 LIBRARY = "library.so"

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ptqc.errors import UsageError
-from ptqc.native import machine, processor_features
+from ptqc.native.machine import machine, processor_features
 
 # Of a loop over products that is unrolled whole, LLVM loads all inputs first: more than there are registers.
 UNROLLED = "-unroll-full-max-count:uint=3"

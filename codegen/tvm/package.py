@@ -22,7 +22,7 @@ from ptqc.codegen.tvm.memory import plan
 from ptqc.codegen.tvm.program import Program
 from ptqc.codegen.tvm.weights import Weights
 from ptqc.errors import TargetError
-from ptqc.native import machine
+from ptqc.native.machine import machine
 
 BYTE = 8
 THREADS = Path(__file__).with_name("threads.cpp")

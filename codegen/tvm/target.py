@@ -22,7 +22,8 @@ from ptqc.codegen.tvm.settled import settled
 from ptqc.errors import InternalError, NoKernel, TargetError
 from ptqc.execute.onnxruntime import Feeds, Runner
 from ptqc.lowered import Lowered
-from ptqc.native import INSTALL, INTERFACE, KERNELS, WEIGHTS, library_file
+from ptqc.native.interface import INTERFACE, KERNELS, WEIGHTS, library_file
+from ptqc.native.runtime import INSTALL
 from ptqc.npz import write_npz
 from ptqc.options import DEFAULT_CPU
 from ptqc.reference import codes_of

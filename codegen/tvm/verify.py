@@ -12,7 +12,7 @@ import numpy as np
 from ptqc.codegen.tvm.layout import Layout
 from ptqc.codegen.tvm.listing import Call, Listing
 from ptqc.errors import VerificationError
-from ptqc.native import Library, aligned
+from ptqc.native.library import Library, aligned
 
 # Of the largest magnitude of a float tensor.
 FLOAT_TOLERANCE = 1e-5

@@ -24,7 +24,9 @@ from ptqc.codegen.tvm.weights import Weights
 from ptqc.errors import PtqcError
 from ptqc.formats import Format
 from ptqc.lowered import Lowered
-from ptqc.native import INTERFACE, KERNELS, PACKAGE, WEIGHTS, Build, Library, library_file
+from ptqc.native.interface import INTERFACE, KERNELS, WEIGHTS, Build, library_file
+from ptqc.native.library import Library
+from ptqc.native.runtime import PACKAGE
 from ptqc.plan import write_json
 from ptqc.store import Store
 

@@ -12,7 +12,7 @@ from ptqc.codegen.tvm.edges import edges
 from ptqc.codegen.tvm.listing import Call, Listing
 from ptqc.codegen.tvm.memory import size
 from ptqc.codegen.tvm.verify import Loaded
-from ptqc.native import KERNELS
+from ptqc.native.interface import KERNELS
 from ptqc.stages.bisect import kept, seen_inputs
 from ptqc.text import shorten, table, visible
 

@@ -18,7 +18,8 @@ from ptqc.codegen.tvm.listing import Listing
 from ptqc.codegen.tvm.verify import Loaded, Outcome, outcomes
 from ptqc.errors import TargetError
 from ptqc.execute.onnxruntime import Feeds, Runner
-from ptqc.native import KERNELS, Library
+from ptqc.native.interface import KERNELS
+from ptqc.native.library import Library
 from ptqc.scratch import scratch
 
 SAMPLES = 8

@@ -8,7 +8,7 @@ from ptqc.artifact import NATIVE
 from ptqc.codegen.tvm import target
 from ptqc.errors import TargetError
 from ptqc.execute.onnxruntime import Feeds
-from ptqc.native import WEIGHTS
+from ptqc.native.interface import WEIGHTS
 from ptqc.options import TargetOptions
 from ptqc.progress import Progress
 from ptqc.stages.fit import Fitted

@@ -12,7 +12,7 @@ from ptqc.codegen.tvm.isa import Isa
 from ptqc.codegen.tvm.layout import Layout
 from ptqc.codegen.tvm.program import Program, Step
 from ptqc.codegen.tvm.target import Native
-from ptqc.native import Library
+from ptqc.native.library import Library
 
 
 def present(*more: Isa) -> list[Isa]:

@@ -14,7 +14,7 @@ from networks import FEEDS, residual
 
 from ptqc.codegen.tvm import isa, package, target
 from ptqc.errors import TargetError
-from ptqc.native import machine
+from ptqc.native.machine import machine
 
 MACHINE_AARCH64 = 183  # ELF's e_machine
 LINKER = """#!/bin/sh

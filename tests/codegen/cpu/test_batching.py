@@ -19,7 +19,7 @@ from ptqc.codegen.tvm.program import Program
 from ptqc.codegen.tvm.target import build
 from ptqc.errors import UsageError
 from ptqc.execute.onnxruntime import Feeds, Runner
-from ptqc.native import Library
+from ptqc.native.library import Library
 
 CONSTANTS = {
     "token": noise(1, 1, 12, seed=1),

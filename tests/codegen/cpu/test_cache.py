@@ -51,7 +51,7 @@ def test_a_library_is_built_once(links: list[Path], tmp_path: Path) -> None:
     assert len(links) == 1
     loaded = worker.load(tmp_path / "b", table(1))
     x = np.array([[0, 7, 255]], np.uint8)
-    np.testing.assert_array_equal(loaded(loaded.listing.calls[0], [x]), [[1, 8, 0]])
+    np.testing.assert_array_equal(loaded(loaded.listing.calls[0], [x], 1), [[1, 8, 0]])
 
 
 def test_other_constants_are_other_weights_of_the_same_library(links: list[Path], tmp_path: Path) -> None:
@@ -59,7 +59,7 @@ def test_other_constants_are_other_weights_of_the_same_library(links: list[Path]
     assert build(table(1), tmp_path / "a", store) == build(table(2), tmp_path / "b", store)
     assert len(links) == 1
     loaded = worker.load(tmp_path / "b", table(2))
-    np.testing.assert_array_equal(loaded(loaded.listing.calls[0], [np.array([[0, 7, 255]], np.uint8)]), [[2, 9, 1]])
+    np.testing.assert_array_equal(loaded(loaded.listing.calls[0], [np.array([[0, 7, 255]], np.uint8)], 1), [[2, 9, 1]])
 
 
 def test_a_damaged_library_is_built_again(links: list[Path], tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from ptqc.codegen.tvm.program import Program
 from ptqc.codegen.tvm.target import Choices, write_job
 from ptqc.errors import NoKernel, VerificationError
 from ptqc.execute.onnxruntime import Feeds
-from ptqc.native import Library
+from ptqc.native.library import Library
 
 
 @dataclass

@@ -1,0 +1,1 @@
+"""Running native CPU libraries. Needs numpy, tvm_ffi and libtvm_runtime.so only."""

@@ -1,0 +1,120 @@
+"""What an artifact's native libraries take and give, which there are, and which of them this machine can run."""
+
+import json
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from ptqc.errors import TargetError
+from ptqc.native.machine import machine, processor_features, refused_tiles
+
+INTERFACE, KERNELS, WEIGHTS = "interface.json", "kernels.json", "weights.bin"
+
+
+@dataclass(frozen=True)
+class Value:
+    """One input or output; None in the shape is the batch size, the same one everywhere in a call.
+
+    value: what an input has to be, where the library was built for that only.
+    """
+
+    name: str
+    dtype: np.dtype[Any]
+    shape: tuple[int | None, ...]
+    value: Any = None
+
+    def __str__(self) -> str:
+        return f"{self.dtype} [{', '.join('N' if size is None else str(size) for size in self.shape)}]"
+
+    def fits(self, shape: Sequence[int]) -> bool:
+        """Whether an array of this shape is one of these, whatever its batch size."""
+        return len(shape) == len(self.shape) and all(
+            expected in (None, size) for size, expected in zip(shape, self.shape, strict=True)
+        )
+
+    def batches(self, shape: Sequence[int]) -> set[int]:
+        """The batch sizes that a fitting shape stands for: none or one, unless it contradicts itself."""
+        return {size for size, expected in zip(shape, self.shape, strict=True) if expected is None}
+
+
+@dataclass(frozen=True)
+class Build:
+    """One library of an artifact: its instruction set, and what that needs, by the system's names."""
+
+    isa: str
+    machine: str
+    features: tuple[str, ...]
+
+    def refusal(self) -> str | None:
+        """Why its instructions would kill the process on this machine, if they would."""
+        system, here = platform.system(), machine()
+        if (system, here) != ("Linux", self.machine):
+            return f"the native library is for Linux on {self.machine}, this is {system} on {here}"
+        missing = sorted(set(self.features) - processor_features())
+        if missing:
+            return f"the native library is for {self.isa}, this processor has no {', '.join(missing)}"
+        return refused_tiles() if "amx_tile" in self.features else None
+
+
+@dataclass(frozen=True)
+class Interface:
+    """What goes in and out of a network, and its libraries, the best first.
+
+    tvm: the version they were built with. threads: 0 means all processors.
+    """
+
+    libraries: tuple[Build, ...]
+    tvm: str
+    inputs: tuple[Value, ...]
+    outputs: tuple[Value, ...]
+    threads: int = 0
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read interface.json. Raises TargetError when it is missing or not one."""
+        try:
+            document = json.loads(path.read_text(encoding="utf-8"))
+            return cls(
+                libraries=tuple(
+                    Build(str(entry["isa"]), str(entry["machine"]), tuple(entry["features"]))
+                    for entry in document["libraries"]
+                ),
+                tvm=str(document["tvm"]),
+                inputs=_values(document["inputs"]),
+                outputs=_values(document["outputs"]),
+                threads=int(document["threads"]),
+            )
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise TargetError(f"{path} does not describe a native library: {type(error).__name__}: {error}") from error
+
+    @property
+    def runnable(self) -> list[str]:
+        """Instruction sets of the libraries that this machine can run."""
+        return [build.isa for build in self.libraries if build.refusal() is None]
+
+    def choose(self, cpu: str = "") -> Build:
+        """The best library that this machine can run, or the one of an instruction set. Raises TargetError."""
+        builds = [build for build in self.libraries if cpu in ("", build.isa)]
+        if not builds:
+            there = ", ".join(build.isa for build in self.libraries)
+            raise TargetError(f"there is no native library for {cpu!r}; there are: {there or 'none'}")
+        refusals = [build.refusal() for build in builds]
+        if None not in refusals:
+            told = "; ".join(filter(None, refusals))
+            raise TargetError(f"{told}; compile for an instruction set that this machine has, or run model.onnx")
+        return builds[refusals.index(None)]
+
+
+def library_file(isa: str) -> str:
+    """The name of the library for an instruction set."""
+    return f"{isa}.so"
+
+
+def _values(entries: Sequence[Mapping[str, Any]]) -> tuple[Value, ...]:
+    return tuple(
+        Value(entry["name"], np.dtype(entry["dtype"]), tuple(entry["shape"]), entry.get("value")) for entry in entries
+    )

@@ -1,0 +1,158 @@
+"""A native CPU library (`cpu/avx2.so` and the like) at work: the best for this machine, one handle for all threads."""
+
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from ptqc.errors import InternalError, TargetError, UsageError
+from ptqc.native.interface import INTERFACE, WEIGHTS, Interface, Value, library_file
+from ptqc.native.runtime import LOADING, check_version, load_module, load_runtime
+from ptqc.parallel import processors
+
+# What TVM's kernels assume of every pointer, in bytes; less makes aligned vector moves fault.
+ALIGNMENT = 64
+# How the Relax virtual machine is told of its device and of an allocator that keeps nothing: a run only makes outputs.
+CPU, DEVICE_INDEX, NAIVE = 1, 0, 1
+
+
+class _Machine:
+    """One virtual machine of the library's program, with the memory that a run works in."""
+
+    def __init__(self, module: Any) -> None:
+        self.virtual = module["vm_load_executable"]()
+        self.virtual["vm_initialization"](CPU, DEVICE_INDEX, NAIVE)
+        self._main, self._make_workspace = self.virtual["main"], self.virtual["workspace"]
+        self._workspace, self._batch = None, 0
+
+    def run(self, batch: int, inputs: Sequence[Any], constants: Any) -> Sequence[Any]:
+        """Outputs. The workspace of the largest batch so far serves all."""
+        if batch > self._batch:
+            self._workspace = None  # frees the old one first
+            self._workspace, self._batch = self._make_workspace(*inputs), batch
+        found: Sequence[Any] = self._main(*inputs, constants, self._workspace)
+        return found
+
+
+class Library:
+    """A native library, safe to share between threads: each gets its own virtual machine, all share the constants.
+
+    Open with `Library.open`. isa: its instruction set. threads: how many threads one call uses, the calling thread
+    included. constants: of all kernels, in the order of their calls, unpacked.
+    """
+
+    def __init__(
+        self, interface: Interface, isa: str, ffi: Any, module: Any, weights: np.ndarray, threads: int
+    ) -> None:
+        self.interface, self.isa, self.threads = interface, isa, threads
+        self._ffi, self._module, self._local = ffi, module, threading.local()
+        self._set_threads = module.get_function("set_threads", query_imports=True)
+        self.constants = self._machine().virtual["prepare"](ffi.from_dlpack(weights))
+
+    @classmethod
+    def open(cls, folder: Path, threads: int = 0, cpu: str = "") -> Self:
+        """Open the best library of a folder, which holds interface.json and weights.bin too, and unpack its constants.
+
+        threads: per calling thread; 0 leaves it to interface.json, whose 0 means every processor the process may use.
+        cpu: the instruction set, in place of the best one. Raises TargetError when the library cannot run here, before
+        any of its code is loaded.
+        """
+        if threads < 0:
+            raise UsageError(f"threads = {threads}; expected a positive number, or 0 for all processors")
+        folder = Path(folder).resolve()
+        interface = Interface.read(folder / INTERFACE)
+        isa = interface.choose(cpu).isa
+        check_version(interface.tvm)
+        path = _readable(folder / library_file(isa))
+        weights = np.memmap(_readable(folder / WEIGHTS), np.uint8, mode="c")
+        with LOADING:
+            ffi = load_runtime()
+        try:
+            module = load_module(ffi, path)
+            count = min(threads or interface.threads or processors(), processors())
+            return cls(interface, isa, ffi, module, weights, count)
+        except (RuntimeError, AttributeError, OSError, ValueError) as error:
+            raise TargetError(f"{path} is not a native library that runs here: {error}") from error
+
+    def run(self, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Outputs by name, owned by the caller. Inputs may have any alignment and strides; a batch may be empty.
+
+        Raises UsageError when a name, dtype or shape is not what the interface says.
+        """
+        batch = self._check(feeds)
+        if batch == 0:
+            return {value.name: np.empty(_with_batch(value.shape, 0), value.dtype) for value in self.interface.outputs}
+        machine, convert = self._machine(), self._ffi.from_dlpack
+        inputs = [convert(aligned(np.asarray(feeds[value.name]))) for value in self.interface.inputs]
+        try:
+            found = machine.run(batch or 1, inputs, self.constants)
+        except Exception as error:
+            raise InternalError(f"the native library failed: {error}") from error
+        # Copies: an output may be memory that the allocator, a constant or an input owns.
+        outputs = zip(self.interface.outputs, found, strict=True)
+        return {value.name: np.array(np.from_dlpack(array)) for value, array in outputs}
+
+    def kernel(self, name: str) -> Callable[..., object]:
+        """One kernel of the library: called with `aligned` arrays and constants, it writes to the last one."""
+        return lambda *buffers: self.prepared(name, *buffers)()
+
+    def prepared(self, name: str, *buffers: Any) -> Callable[[], object]:
+        """A call of one kernel, see `kernel`."""
+        self._set_threads(self.threads)
+        function, convert = self._module.get_function(name, query_imports=True), self._ffi.from_dlpack
+        ready = [convert(b) if isinstance(b, np.ndarray) else b for b in buffers]
+        return lambda: function(*ready)
+
+    def _machine(self) -> _Machine:
+        """The calling thread's virtual machine; one must not be shared."""
+        self._set_threads(self.threads)
+        machine: _Machine | None = getattr(self._local, "machine", None)
+        if machine is None:
+            machine = self._local.machine = _Machine(self._module)
+        return machine
+
+    def _check(self, feeds: Mapping[str, np.ndarray]) -> int | None:
+        """The batch size of inputs that fit the interface; None when it has none."""
+        expected = [value.name for value in self.interface.inputs]
+        if set(feeds) != set(expected):
+            raise UsageError(f"inputs {', '.join(map(repr, feeds)) or 'none'} were given; the model takes {expected}")
+        batches: set[int] = set()
+        for value in self.interface.inputs:
+            _check_input(value, feeds[value.name])
+            batches |= value.batches(feeds[value.name].shape)
+        if len(batches) > 1:
+            raise UsageError(f"the inputs have batch sizes {sorted(batches)}; expected the same one")
+        return next(iter(batches), None)
+
+
+def _readable(path: Path) -> Path:
+    if not (path.is_file() and os.access(path, os.R_OK)):
+        raise TargetError(f"{path} is missing or cannot be read; compile again")
+    return path
+
+
+def _check_input(value: Value, array: Any) -> None:
+    if not isinstance(array, np.ndarray):
+        raise UsageError(f"input {value.name!r} is a {type(array).__name__}; expected a numpy array, {value}")
+    if array.dtype != value.dtype or not value.fits(array.shape):
+        raise UsageError(f"input {value.name!r} is {array.dtype} {list(array.shape)}; expected {value}")
+    if value.value is not None and not np.array_equal(array, value.value):
+        raise UsageError(f"input {value.name!r} is {array.tolist()}; the library was built for {value.value}")
+
+
+def _with_batch(shape: Sequence[int | None], batch: int) -> tuple[int, ...]:
+    return tuple(batch if size is None else size for size in shape)
+
+
+def aligned(array: np.ndarray) -> np.ndarray:
+    """The array where it lies when TVM can read it there, or else a copy in contiguous memory aligned to 64 bytes."""
+    if array.flags.carray and array.ctypes.data % ALIGNMENT == 0:
+        return array
+    room = np.empty(array.nbytes + ALIGNMENT, np.uint8)
+    start = -room.ctypes.data % ALIGNMENT
+    copy = room[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+    copy[...] = array
+    return copy

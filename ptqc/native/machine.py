@@ -1,0 +1,40 @@
+"""What this machine is, and what its processors can do."""
+
+import ctypes
+import os
+import platform
+from functools import cache
+from pathlib import Path
+
+from ptqc.errors import TargetError
+
+# arch_prctl(2): a process asks the system once before it may use the tile registers of AMX.
+SYS_ARCH_PRCTL, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA = 158, 0x1023, 18
+MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
+
+
+def machine() -> str:
+    """The kind of this machine, by the name that Linux gives it."""
+    found = platform.machine().lower()
+    return MACHINES.get(found, found)
+
+
+@cache
+def processor_features() -> frozenset[str]:
+    """Instruction sets that every processor has and that the system supports, by the system's names."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise TargetError(f"cannot tell what this processor can do: {error}") from error
+    named = [line.partition(":") for line in lines]
+    sets = [frozenset(value.split()) for name, _, value in named if name.strip() in ("flags", "Features")]
+    return frozenset.intersection(*sets) if sets else frozenset()
+
+
+@cache
+def refused_tiles() -> str | None:
+    """Ask the system for the AMX tile registers: without its permission their first use kills the process."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.syscall(*map(ctypes.c_long, (SYS_ARCH_PRCTL, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA))) == 0:
+        return None
+    return f"the system does not let this process use AMX: {os.strerror(ctypes.get_errno())}"
