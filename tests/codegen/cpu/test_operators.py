@@ -123,10 +123,13 @@ ROWS = {
 }
 CONSTANTS |= {"all_rows": noise(8, 7, seed=15), "unit": np.array(1, np.float32), "narrow": noise(5, 12, 3, seed=16)}
 REFUSED = {
-    "a sum over axes that are not neighbours": ("y = ReduceMean (x, apart)", "only neighbouring axes"),
-    "a power that is no function": (CONV + "y = Pow(c, odd)", "only the exponents 0.5"),
+    "an operator that is not known": (CONV + "y = Hardmax(c)", "the operator is not known to it"),
+    "a border that mirrors": (
+        CONV + 'y = Pad <mode = "reflect"> (c, border)',
+        "only padding of all axes with a constant",
+    ),
 }
-CONSTANTS |= {"apart": np.array([1, 3]), "odd": np.array(2.5, np.float32)}
+CONSTANTS |= {"border": np.array([0, 0, 1, 1, 0, 0, 1, 1])}
 
 
 def model(body: str, shape: tuple[int, ...]) -> ir.Model:
@@ -164,10 +167,9 @@ def test_rows_of_a_table_at_places_that_are_an_input(tmp_path: Path) -> None:
     assert compared(programs, present()[0], tmp_path).wrong == {}
 
 
-@pytest.mark.parametrize(("body", "reason"), [("p = Neg(i) y = Gather(t, p)", "Neg p: its input i is whole numbers"),
-                                              ("y = Gather <axis = 1> (t, i)", "Gather y: only rows")])  # fmt: skip
-def test_other_whole_numbers_are_refused(body: str, reason: str, tmp_path: Path) -> None:
-    feeds = [{"i": np.arange(6).reshape(3, 2)}]
-    made = quantized(parse(f"g (int64[N, 2] i) => (float y) {{ {body} }}", t=noise(9, 6)), feeds)
-    with pytest.raises(TargetError, match=reason):
-        program_of(made, feeds, present()[0], tmp_path / "job")
+def test_places_that_are_computed(tmp_path: Path) -> None:
+    feeds, programs = [{"i": np.arange(6).reshape(3, 2)}], {}
+    for name, body in {"negative": "p = Neg(i) y = Gather(t, p)", "columns": "y = Gather <axis = 1> (t, i)"}.items():
+        made = quantized(parse(f"g (int64[N, 2] i) => (float y) {{ {body} }}", t=noise(9, 6)), feeds)
+        programs[name] = program_of(made, feeds, present()[0], tmp_path / name)
+    assert compared(programs, present()[0], tmp_path).wrong == {}
