@@ -24,6 +24,8 @@ FITTED_POINTS = 15_000
 SCALE_ITERATIONS = 2
 # Comparisons of points with levels held at a time: they stay in the processor's cache.
 COMPARED = 2**18
+# Of the largest weight: a scale 2⁶ times smaller has all its digits in float32.
+SMALLEST_EXPONENT = -110
 # The ends between which single levels start.
 QUANTILES = (0.005, 0.995)
 
@@ -44,8 +46,7 @@ def fit(rows: np.ndarray, importance: np.ndarray, form: Format) -> tuple[Codeboo
 
     importance: (…, 1, d) or broadcastable, not negative. form: a codebook, whose `group` divides d.
     """
-    # By a power of two, which is exact: squares of what a dead layer has left would not be numbers of float32.
-    exponent = np.frexp(np.abs(rows).max(initial=0.0))[1]
+    exponent = _exponent(rows)
     every_x, every_w = _points(np.ldexp(rows, -exponent), importance, form.group)
     stride = max(1, min(len(every_x), every_x[..., 0].size // FITTED_POINTS))
     x, w = every_x[::stride], every_w[::stride]
@@ -81,6 +82,15 @@ def indices(codes: np.ndarray, group: int) -> tuple[np.ndarray, np.ndarray]:
     levels = np.flatnonzero(occurs)[:, None] // places % CODES - CODES // 2
     rank = (np.cumsum(occurs) - 1).astype(np.uint8)
     return rank[digits], levels.astype(np.int8)
+
+
+def _exponent(rows: np.ndarray) -> int:
+    """Rows are looked at over this power of two: squares of what a dead layer has left would be no numbers of float32.
+
+    Rows whose scale would be none either count as zeros.
+    """
+    exponent = int(np.frexp(np.abs(rows).max(initial=0.0))[1])
+    return exponent if exponent > SMALLEST_EXPONENT else 0
 
 
 def _points(rows: np.ndarray, importance: np.ndarray, group: int) -> tuple[np.ndarray, np.ndarray]:
