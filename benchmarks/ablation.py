@@ -17,7 +17,7 @@ from typing import Any
 import agreement
 import harness
 from accuracy import score_compiled, score_float
-from harness import Column, in_child, number
+from harness import Column, number
 from tasks import Task, chosen
 
 from ptqc.allocation import Candidate, Problem, allocate, best_choice
@@ -80,6 +80,10 @@ class Bench:
         """The candidates with their bytes and losses."""
         return fit.problem_of(self.model, self.context, self.undecided, self.options)
 
+    def limit(self, task: Task, budget: str) -> int | None:
+        """Bytes that a budget allows the file of the task."""
+        return Budget.parse(budget).limit(task.path.stat().st_size, sum(w.size for w in self.context.weights))
+
     def table(self, plan: Plan) -> bytes:
         """A plan's file with the numbers of the table of candidates."""
         numbers = fit.table_numbers(self.model, self.context, plan.formats)
@@ -94,9 +98,9 @@ class Bench:
         return fit.fit(self.model, self.context, replace(self.options, pipeline=pipeline), limit).exported.data
 
 
-def best(bench: Bench, limit: int) -> Plan:
-    """The integer program's plan."""
-    problem = bench.problem
+def best(bench: Bench, limit: int, problem: Problem | None = None) -> Plan:
+    """The integer program's plan. problem: in place of the one with the measured losses."""
+    problem = problem or bench.problem
     most = problem.size(best_choice(problem))
     return bench.undecided.with_formats(allocate(problem, min(most, int(limit * (1 - MARGIN)))).choice)
 
@@ -158,7 +162,7 @@ def rows_of(name: str, budgets: Sequence[str], samples: int) -> list[dict[str, A
     with tempfile.TemporaryDirectory(prefix="ptqc-bench-") as folder:
         bench = Bench.of(task, samples, Path(folder))
         for budget in budgets:
-            limit = Budget.parse(budget).limit(task.path.stat().st_size, sum(w.size for w in bench.context.weights))
+            limit = bench.limit(task, budget)
             for step, make in steps(bench, limit):
                 harness.say(f"{name} {budget} {step}")
                 row = {"task": name, "budget": budget, "step": step, "unit": task.unit}
@@ -185,12 +189,8 @@ def parse() -> argparse.Namespace:
 
 def main() -> None:
     arguments = parse()
-    facts, rows = harness.machine(), list[dict[str, Any]]()
-    for task in chosen(arguments.tasks):
-        outcome = in_child(rows_of, task.name, arguments.budgets.split(","), arguments.samples)
-        rows += outcome.value or [{"task": task.name, "note": outcome.error}]
-        harness.write_results(arguments.out, rows, facts)
-    harness.print_results(rows, COLUMNS, facts)
+    names = [task.name for task in chosen(arguments.tasks)]
+    harness.tabulate(names, rows_of, (arguments.budgets.split(","), arguments.samples), COLUMNS, arguments.out)
 
 
 if __name__ == "__main__":

@@ -167,6 +167,25 @@ def significant(digits: int) -> Callable[[float], str]:
     return lambda value: f"{value:.{digits}g}"
 
 
+def tabulate(
+    names: Iterable[str],
+    rows_of: Callable[..., list[Row]],
+    arguments: Sequence[Any],
+    columns: Sequence[Column],
+    out: Path | None,
+) -> None:
+    """Print the rows that rows_of(name, *arguments) gives for every task, in a child each, or why there are none.
+
+    out: where they are written, after every task.
+    """
+    facts, rows = machine(), list[Row]()
+    for name in names:
+        outcome = in_child(rows_of, name, *arguments)
+        rows += outcome.value or [{"task": name, "note": outcome.error}]
+        write_results(out, rows, facts)
+    print_results(rows, columns, facts)
+
+
 def slug(text: str) -> str:
     """A budget or a name as part of a file name."""
     return re.sub(r"[^\w.]+", "-", text.replace("%", "pct")).strip("-")

@@ -13,22 +13,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import ablation
 import harness
 import numpy as np
 import torch
-from ablation import MARGIN, Bench
-from harness import Column, Feeds, Run, in_child, number, significant
+from ablation import Bench
+from harness import Column, Feeds, Run, number, significant
 from tasks import chosen
 from torch import Tensor
 
-from ptqc.allocation import allocate, best_choice
-from ptqc.budget import Budget
 from ptqc.execute.torch.graph import TorchGraph
+from ptqc.execute.torch.loss import log_probabilities, over
 from ptqc.execute.torch.types import tensor_of
 from ptqc.formats import Format
 from ptqc.layers import Layer
-from ptqc.loss import OutputLoss, Outputs, channel_axis, output_loss
-from ptqc.nodes import constant
+from ptqc.loss import OutputLoss, Outputs, output_loss
+from ptqc.nodes import initial
 from ptqc.passes.calibrate import Calibrate
 from ptqc.passes.measure_sensitivity import MeasureSensitivity, mean_shift
 from ptqc.passes.moments import error
@@ -43,7 +43,6 @@ FEWEST_FRESH, MOST_FRESH = 64, 1000
 DISTURBANCE = 1.0
 # Samples whose gradients are taken, and directions of the outputs of each.
 SAMPLES, DIRECTIONS = 64, 4
-SMALLEST_PROBABILITY = 1e-12
 COLUMNS = (
     Column("task", "task"),
     Column("budget", "budget"),
@@ -81,7 +80,7 @@ def curvature(bench: Bench, loss: OutputLoss) -> Losses:
     squares, found = _squared_gradients(bench, loss), dict[tuple[str, Format], float]()
     for layer in bench.context.layers:
         second = bench.context.held_moments[layer.weight].second()
-        original = constant(bench.model.graph.initializers[layer.weight])
+        original = initial(bench.model, layer.weight)
         for key, solution in bench.context.solutions.items():
             if key[0] == layer.weight:
                 changed = error(layer.matrix(original - solution.weight), second).reshape(-1)
@@ -128,17 +127,14 @@ def _direction(loss: OutputLoss, outputs: Mapping[str, Tensor], random: torch.Ge
     """A scalar whose squared gradient is, on average, the curvature of the loss along each value."""
     total = torch.zeros(())
     for name in loss.logits:
-        y = outputs[name]
-        y = y.clamp_min(SMALLEST_PROBABILITY).log() if name in loss.probabilities else y
-        log_p = torch.log_softmax(y, -1).reshape(-1, y.shape[-1])
+        y = log_probabilities(outputs[name], normalized=name in loss.probabilities)
+        log_p = y.reshape(-1, y.shape[-1])
         drawn = torch.multinomial(log_p.detach().exp(), 1, generator=random)
         total = total + log_p.gather(1, drawn).sum() / len(log_p) ** 0.5
     for name, variance in loss.scale.items():
         y = outputs[name]
-        shape = [-1 if i == channel_axis(y.ndim) or y.ndim == 1 else 1 for i in range(y.ndim)]
-        deviation = torch.from_numpy(np.sqrt(variance)).float().reshape(shape)
         signs = torch.randint(0, 2, y.shape, generator=random) * 2 - 1
-        total = total + (signs * y / deviation).sum() * (2 / y.numel()) ** 0.5
+        total = total + (signs * y / over(variance, y).sqrt()).sum() * (2 / y.numel()) ** 0.5
     return total
 
 
@@ -153,9 +149,7 @@ def drawn_plans(bench: Bench, several: Sequence[Losses], limit: int, count: int)
 def best(bench: Bench, losses: Losses, limit: int) -> Plan:
     """The plan with the least sum of these losses."""
     candidates = tuple(replace(one, loss=losses[one.weight, one.form]) for one in bench.problem.candidates)
-    problem = replace(bench.problem, candidates=candidates)
-    most = problem.size(best_choice(problem))
-    return bench.undecided.with_formats(allocate(problem, min(most, int(limit * (1 - MARGIN)))).choice)
+    return ablation.best(bench, limit, replace(bench.problem, candidates=candidates))
 
 
 def packed(bench: Bench, plan: Plan) -> bytes:
@@ -202,7 +196,7 @@ def rows_of(name: str, budgets: Sequence[str], plans: int, count: int) -> list[d
             return true_loss(loss, real, harness.open_model(path), samples)
 
         for budget in budgets:
-            limit = Budget.parse(budget).limit(task.path.stat().st_size, sum(w.size for w in bench.context.weights))
+            limit = bench.limit(task, budget)
             named = dict(criteria(bench, loss))
             drawn = drawn_plans(bench, list(named.values()), limit, plans)
             true = [measured(packed(bench, plan)) for plan in drawn]
@@ -227,12 +221,9 @@ def parse() -> argparse.Namespace:
 
 def main() -> None:
     arguments = parse()
-    facts, rows = harness.machine(), list[dict[str, Any]]()
-    for task in chosen(arguments.tasks):
-        outcome = in_child(rows_of, task.name, arguments.budgets.split(","), arguments.plans, arguments.samples)
-        rows += outcome.value or [{"task": task.name, "note": outcome.error}]
-        harness.write_results(arguments.out, rows, facts)
-    harness.print_results(rows, COLUMNS, facts)
+    names = [task.name for task in chosen(arguments.tasks)]
+    wanted = arguments.budgets.split(","), arguments.plans, arguments.samples
+    harness.tabulate(names, rows_of, wanted, COLUMNS, arguments.out)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from ptqc.formats import Family, Format, integer
 from ptqc.integer import fake_quantize
 from ptqc.layers import Layer
 from ptqc.loss import OutputLoss, output_loss
-from ptqc.nodes import constant
+from ptqc.nodes import initial
 from ptqc.notes import Note
 from ptqc.passes.base import Effect
 from ptqc.passes.context import Context
@@ -125,9 +125,7 @@ def _measure_layer(
 
 def mean_shift(model: ir.Model, context: Context, layer: Layer, weight: np.ndarray) -> np.ndarray:
     """(W − Ŵ) E[x]: what exact bias correction adds to the bias."""
-    original = constant(model.graph.initializers[layer.weight])
-    assert original is not None
-    delta = layer.matrix(original - weight)
+    delta = layer.matrix(initial(model, layer.weight) - weight)
     shift = np.einsum("gok,gk->go", delta, context.moments[layer.weight].mean)
     return np.asarray(shift.reshape(-1), np.float32)
 

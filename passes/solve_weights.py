@@ -10,7 +10,7 @@ import onnx_ir as ir
 from ptqc import codebooks, grids
 from ptqc.formats import FLOAT16, FLOAT32, Family, Format, codebook, integer, pairs
 from ptqc.layers import Weight
-from ptqc.nodes import constant
+from ptqc.nodes import initial
 from ptqc.notes import Note
 from ptqc.parallel import in_order
 from ptqc.passes import gptq, moments
@@ -92,7 +92,7 @@ class SolveWeights:
     ) -> Iterator[list[tuple[Solution, float]]]:
         forms = [integer(bits) for bits in self.bits] + _codebooks(self.bits)
         return in_order(
-            lambda weight: list(_candidates(weight, _values(model, weight), forms, context)),
+            lambda weight: list(_candidates(weight, initial(model, weight.name), forms, context)),
             weights,
             lambda weight: _bytes(weight, len(forms)),
         )
@@ -108,12 +108,6 @@ def _groups(weights: Iterable[Weight]) -> Iterator[list[Weight]]:
             group = []
     if group:
         yield group
-
-
-def _values(model: ir.Model, weight: Weight) -> np.ndarray:
-    values = constant(model.graph.initializers[weight.name])
-    assert values is not None
-    return values
 
 
 def _bytes(weight: Weight, formats: int) -> int:

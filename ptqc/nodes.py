@@ -21,6 +21,13 @@ def constant(value: ir.Value | None) -> np.ndarray | None:
     return None if tensor is None else tensor.numpy()
 
 
+def initial(model: ir.Model, name: str) -> np.ndarray:
+    """The array of an initializer that is there."""
+    array = constant(model.graph.initializers[name])
+    assert array is not None
+    return array
+
+
 def input_of(node: ir.Node, index: int) -> ir.Value | None:
     """The node's input, None where it is absent."""
     return node.inputs[index] if index < len(node.inputs) else None

@@ -118,10 +118,10 @@ class Emission:
         self.add(kernel, inputs, str(output.name), replace(layout, shape=self.shape(output)))
 
     def add_whole(
-        self, kernel: Built | Draft, inputs: Sequence[str], given: Sequence[Layout], output: ir.Value, dtype: str = ""
+        self, kernel: Built | Draft, inputs: Sequence[str], given: Sequence[Layout], output: ir.Value
     ) -> None:
-        """Append a kernel between layouts as `whole` gives them. dtype: of the output, default that of the input."""
-        dtype = dtype or given[0].dtype
+        """Append a kernel between layouts as `whole` gives them, whose output has the type of the first one."""
+        dtype = given[0].dtype
         built = kernel.write(given, self.whole_output(output, dtype)) if isinstance(kernel, Draft) else kernel
         self.add(built, inputs, str(output.name), Layout(self.shape(output), dtype, plain=True))
 

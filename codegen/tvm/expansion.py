@@ -9,6 +9,7 @@ import onnx.parser
 import onnx.shape_inference
 import onnx_ir as ir
 
+from ptqc.codegen.tvm.folding import SIZES
 from ptqc.nodes import constant
 
 # The domain of nodes that a definition is put in place of, while that goes on.
@@ -107,7 +108,7 @@ def is_settled(value: ir.Value | None) -> bool:
     if value is None or constant(value) is not None:
         return True
     maker = value.producer()
-    return maker is not None and (maker.op_type in ("Shape", "Size") or all(map(is_settled, maker.inputs)))
+    return maker is not None and (maker.op_type in SIZES or all(map(is_settled, maker.inputs)))
 
 
 def _is_chosen(node: ir.Node) -> bool:

@@ -27,9 +27,7 @@ def fold(model: ir.Model, seen: Seen, batch: int | None) -> tuple[dict[str, np.n
     once = _values(model, nodes, found, seen)
     if batch is None or not any(node.op_type in SIZES for node in nodes):
         return found | once, set()
-    doubled = {
-        name: (2 * shape[0], *shape[1:]) if shape[:1] == (batch,) else shape for name, shape in seen.shapes.items()
-    }
+    doubled = {name: _doubled(shape, batch) for name, shape in seen.shapes.items()}
     twice = _values(model, nodes, found, replace(seen, shapes=doubled))
     same = {name: array for name, array in once.items() if np.array_equal(array, twice[name])}
     return found | same, once.keys() - same.keys()

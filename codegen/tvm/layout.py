@@ -7,9 +7,9 @@ the last element; what is read there is multiplied by zero.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -43,6 +43,10 @@ class Layout:
         """Axes from the slowest to the fastest in memory."""
         rank = len(self.shape)
         return tuple(range(rank)) if self.outside or self.plain or rank < 2 else (*range(1, rank), 0)
+
+    def with_rank(self, rank: int) -> Self:
+        """A plain value with so many axes: those in front that it lacks have size 1."""
+        return replace(self, shape=(1,) * (rank - len(self.shape)) + self.shape)
 
     @property
     def elements(self) -> int:

@@ -13,6 +13,7 @@ from ptqc.codegen.tvm.emitters import codes, elementwise, indexing, layers, move
 from ptqc.codegen.tvm.families import Declined
 from ptqc.codegen.tvm.families.functions import BINARY, UNARY
 from ptqc.codegen.tvm.families.reductions import REDUCTIONS
+from ptqc.codegen.tvm.families.typed import INTEGERS
 from ptqc.codegen.tvm.folding import fold
 from ptqc.codegen.tvm.isa import Isa
 from ptqc.codegen.tvm.layout import Layout
@@ -22,8 +23,7 @@ from ptqc.lowered import Lowered
 from ptqc.nodes import only_consumer
 from ptqc.operators import LAYERS
 
-KINDS = tuple(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
-DTYPES = ("float32", "float64", "float16", "bool", *KINDS)
+DTYPES = ("float32", "float64", "float16", "bool", *INTEGERS)
 
 KERNELS: Mapping[str, Callable[[Emission, reference.Step], None]] = {
     "Conv": layers.integer_conv,

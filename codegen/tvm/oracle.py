@@ -29,6 +29,17 @@ def compute(
     outputs: Sequence[str],
 ) -> dict[str, np.ndarray]:
     """Values of the named outputs of nodes in the model's opset."""
+    return opened(model, nodes, constants, feeds, outputs).run(feeds)
+
+
+def opened(
+    model: ir.Model,
+    nodes: Sequence[onnx.NodeProto],
+    constants: Mapping[str, np.ndarray],
+    feeds: Feeds,
+    outputs: Sequence[str],
+) -> Runner:
+    """What computes them, for any feeds of these types and shapes."""
     graph = onnx.GraphProto(name="g", node=nodes)
     graph.initializer.extend(numpy_helper.from_array(np.asarray(array), name) for name, array in constants.items())
     for name, array in feeds.items():
@@ -36,4 +47,4 @@ def compute(
         graph.input.append(helper.make_tensor_value_info(name, dtype, array.shape))
     graph.output.extend(onnx.ValueInfoProto(name=name) for name in outputs)
     imports = [helper.make_opsetid(domain, version) for domain, version in model.opset_imports.items()]
-    return Runner(onnx.ModelProto(ir_version=model.ir_version, graph=graph, opset_import=imports)).run(feeds)
+    return Runner(onnx.ModelProto(ir_version=model.ir_version, graph=graph, opset_import=imports))

@@ -1,21 +1,20 @@
 """Building the cpu target: one child process compiles and verifies, so that a crash or a hang is an error message."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnx_ir as ir
 
 from ptqc import errors, guarded
 from ptqc.codegen.onnxruntime.census import values
 from ptqc.codegen.onnxruntime.export import Exported
 from ptqc.codegen.tvm.batching import Batching, Seen, along_the_batch, run_by_run
-from ptqc.codegen.tvm.edges import edges, extents
+from ptqc.codegen.tvm.edges import edge_runs, extents
 from ptqc.codegen.tvm.expansion import expanded, is_settled
 from ptqc.codegen.tvm.job import ERROR, JOB, LOWERED, REPORT, VALUES, WORKER
 from ptqc.codegen.tvm.settled import settled
@@ -30,7 +29,6 @@ from ptqc.reference import codes_of
 from ptqc.scratch import scratch
 
 TIME_LIMIT = 1800.0
-INTEGERS = frozenset(kind for kind in ir.DataType if kind.name.startswith(("INT", "UINT")))
 
 
 @dataclass(frozen=True)
@@ -39,16 +37,6 @@ class Native:
 
     files: Mapping[str, bytes]
     reports: Sequence[Mapping[str, Any]]
-
-    @property
-    def interface(self) -> Mapping[str, Any]:
-        """What goes in and out, and which library is for which processor."""
-        return dict(json.loads(self.files[INTERFACE]))
-
-    @property
-    def kernels(self) -> Mapping[str, Any]:
-        """The calls of each library's kernels."""
-        return dict(json.loads(self.files[KERNELS]))
 
 
 def check_present() -> None:
@@ -86,7 +74,7 @@ def _check_divisors(model: ir.Model) -> None:
     """Refuse what would end the process once an input is zero. Raises NoKernel."""
     for node in model.graph:
         value = node.inputs[-1] if node.op_type in ("Div", "Mod") else None
-        if value is not None and value.dtype in INTEGERS and not is_settled(value):
+        if value is not None and value.dtype is not None and value.dtype.is_integer() and not is_settled(value):
             raise NoKernel(
                 f"the cpu target has no kernel for {node.op_type} {node.outputs[0].name}: integers are divided by "
                 f"{value.name}, which may be zero; --allow-missing-target delivers the rest"
@@ -130,7 +118,8 @@ def write_job(folder: Path, lowered: Lowered, exported: Exported, samples: Seque
     fixed = settled(lowered.model, samples)
     taps, values = _compared(lowered, exported), Seen.of(lowered.model, samples[0], fixed)
     runner, seen = Runner(exported.proto, list(taps.values())), extents(samples, fixed)
-    runs = [*((feeds, runner.run(feeds)) for feeds in samples), *_runs(runner, (feeds for _, feeds in edges(seen)))]
+    made_up = ((feeds, found) for _, feeds, found in edge_runs(runner, seen))
+    runs = [*((feeds, runner.run(feeds)) for feeds in samples), *made_up]
     for index, (feeds, found) in enumerate(runs):
         kept = {**feeds, **{name: found[short] for name, short in taps.items()}}
         write_npz(folder / VALUES.format(index), kept)
@@ -149,13 +138,6 @@ def write_job(folder: Path, lowered: Lowered, exported: Exported, samples: Seque
         },
     }
     (folder / JOB).write_text(json.dumps(job))
-
-
-def _runs(runner: Runner, given: Iterable[Feeds]) -> Iterator[tuple[Feeds, dict[str, np.ndarray]]]:
-    """What ONNX Runtime makes of made-up inputs, but for those that it refuses: places that a table does not have."""
-    for feeds in given:
-        with suppress(Exception):
-            yield feeds, runner.run(feeds)
 
 
 def _compared(lowered: Lowered, exported: Exported) -> dict[str, str]:

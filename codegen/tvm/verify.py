@@ -55,7 +55,7 @@ class Loaded:
         buffers = {name: _buffer(layouts[name], value) for name, value in zip(call.inputs, inputs, strict=True)}
         for name in call.placed:  # everything around a placed value is zero in its buffer
             output += buffers.pop(name)
-        given = [buffers[name] for name in call.inputs if name not in call.placed]
+        given = [buffers[name] for name in call.arguments]
         self.library.kernel(call.kernel)(*given, *self._constants[call.output], output)
         return layout.from_memory(output)
 

@@ -2,13 +2,13 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
-import numpy as np
 import onnx_ir as ir
 
 from ptqc.layers import Weight
-from ptqc.nodes import constant
+from ptqc.nodes import initial
 from ptqc.passes.measurements import pack_candidates, unpack_candidates
 from ptqc.solutions import Candidates
 from ptqc.store import Entry, Store
@@ -48,9 +48,4 @@ class StoredWeights:
         return {**self.key, "weights": [weight.name for weight in weights]}
 
     def _unpack(self, entry: Entry) -> Candidates:
-        return unpack_candidates(entry.document, entry.arrays, self._values)
-
-    def _values(self, name: str) -> np.ndarray:
-        values = constant(self.model.graph.initializers[name])
-        assert values is not None
-        return values
+        return unpack_candidates(entry.document, entry.arrays, partial(initial, self.model))

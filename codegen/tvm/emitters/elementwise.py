@@ -102,7 +102,7 @@ def apply(emission: Emission, node: ir.Node) -> None:
         real.unary(emission, node)
     elif is_real and node.op_type in BINARY and len(values) == 2:
         real.binary(emission, node)
-    elif is_real and node.op_type == "Pow" and real.is_function(emission, node):
+    elif is_real and node.op_type == "Pow" and real.form_of_power(emission, node) is not None:
         real.power(emission, node)
     elif node.op_type in TYPED:
         by_element(emission, node, values, TYPED[node.op_type](node, emission.dtype(node.outputs[0])))

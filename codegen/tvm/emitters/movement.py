@@ -1,7 +1,5 @@
 """Operators that only move elements, on codes and on real values."""
 
-from dataclasses import replace
-
 import numpy as np
 import onnx_ir as ir
 
@@ -36,8 +34,6 @@ def transpose(emission: Emission, node: ir.Node) -> None:
         if [order.index(axis) for axis in given.order] == sorted(order):
             _rename_axes(emission, node, source)
             return
-        emission.apply(node, lambda x, y: move.transpose(x, y, order), source)
-        return
     emission.apply(node, lambda x, y: move.transpose(x, y, order), outer=outer)
 
 
@@ -130,12 +126,7 @@ def repeat(emission: Emission, node: ir.Node) -> None:
     outer = emission.outer(
         node.inputs[0], node.outputs[0], touched=len(before) != len(after) or before[:1] != after[:1]
     )
-    emission.apply(node, lambda x, y: move.repeat(_with_rank(x, y), y), outer=outer)
-
-
-def _with_rank(x: Layout, y: Layout) -> Layout:
-    """A plain value with as many axes as another: those in front that it lacks have size 1."""
-    return replace(x, shape=(1,) * (len(y.shape) - len(x.shape)) + x.shape)
+    emission.apply(node, lambda x, y: move.repeat(x.with_rank(len(y.shape)), y), outer=outer)
 
 
 def concat(emission: Emission, node: ir.Node) -> None:

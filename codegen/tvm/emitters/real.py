@@ -1,7 +1,6 @@
 """Functions, pools and sums that stay in float32."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 import onnx_ir as ir
@@ -11,7 +10,7 @@ from ptqc.codegen.tvm.emitters.sliding import slide
 from ptqc.codegen.tvm.families import Declined, functions, pool, reductions, rows
 from ptqc.codegen.tvm.layout import Layout
 from ptqc.codegen.tvm.window import Window
-from ptqc.nodes import input_of, integer, integers, number, text
+from ptqc.nodes import input_of, integer, integers, number, required, text
 from ptqc.operators import clip_bounds
 
 # Attributes of functions with their defaults.
@@ -44,14 +43,15 @@ def _numbers(node: ir.Node) -> list[float]:
 
 def power(emission: Emission, node: ir.Node) -> None:
     """Pow with an exponent that is a function of its own."""
-    form = POWERS[float(emission.number(node.inputs[1]).reshape(-1)[0])]
+    form = form_of_power(emission, node)
+    assert form is not None
     emission.apply(node, lambda x, y: functions.unary(form, x, y, emission.isa, ()))
 
 
-def is_function(emission: Emission, node: ir.Node) -> bool:
-    """Whether a Pow has an exponent that is a function of its own."""
-    exponent = emission.constants.get(str(node.inputs[1].name)) if node.inputs[1] is not None else None
-    return exponent is not None and exponent.size == 1 and float(exponent.reshape(-1)[0]) in POWERS
+def form_of_power(emission: Emission, node: ir.Node) -> str | None:
+    """The function that a Pow with a constant exponent is, where it is one."""
+    exponent = emission.constants.get(str(required(node.inputs[1]).name))
+    return POWERS.get(float(exponent.item())) if exponent is not None and exponent.size == 1 else None
 
 
 def binary(emission: Emission, node: ir.Node) -> None:
@@ -83,8 +83,7 @@ def operands(
         return names, [emission.layouts[name] for name in names]
     rank = len(emission.sizes(output))
     pairs = [emission.whole(value) for value in values]
-    padded = [replace(x, shape=(1,) * (rank - len(x.shape)) + x.shape) for _, x in pairs]
-    return [name for name, _ in pairs], padded
+    return [name for name, _ in pairs], [x.with_rank(rank) for _, x in pairs]
 
 
 def _array(constant: np.ndarray, rank: int, outer: int) -> np.ndarray:

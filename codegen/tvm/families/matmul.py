@@ -47,12 +47,9 @@ def real(a: Layout, b: Layout, y: Layout, isa: Isa) -> Built:
 
 def matrices(a: Layout, b: Layout) -> tuple[Layout, Layout]:
     """Two plain values with as many axes, the last two of which are matrices, as ONNX's MatMul takes them."""
-    left = a.shape if len(a.shape) > 1 else (1, *a.shape)
-    right = b.shape if len(b.shape) > 1 else (*b.shape, 1)
-    rank = max(len(left), len(right))
-    shapes = ((1,) * (rank - len(shape)) + shape for shape in (left, right))
-    one, other = (replace(value, shape=shape) for value, shape in zip((a, b), shapes, strict=True))
-    return one, other
+    right = b if len(b.shape) > 1 else replace(b, shape=(*b.shape, 1))
+    rank = max(len(a.shape), len(right.shape))
+    return a.with_rank(rank), right.with_rank(rank)
 
 
 def _matrix(layout: Layout, place: Sequence[Any]) -> Any:

@@ -58,7 +58,7 @@ REDUCTIONS = {
     "ReduceSum": Reduction(_zero, _add),
     "ReduceSumSquare": Reduction(_zero, _add, _square),
 }
-TYPES = ("float32", "float64", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)))
+TYPES = ("float32", "float64", *typed.INTEGERS)
 FOR_REALS_ONLY = ("ReduceL2", "ReduceMean")
 
 

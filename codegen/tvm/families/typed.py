@@ -18,6 +18,7 @@ NAMED = {
     name: name.lower()
     for name in ("Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Cos", "Cosh", "Sin", "Sinh", "Tan", "Log", "Exp")
 }
+INTEGERS = tuple(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
 ENDINGS = {"float32": "f", "float64": ""}
 
 

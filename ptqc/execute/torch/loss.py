@@ -16,16 +16,24 @@ def output_loss(loss: OutputLoss, reference: Mapping[str, Tensor], quantized: Ma
     """Mean loss of a batch, as a scalar tensor."""
     total = torch.zeros(())
     for name in loss.logits:
-        log_p, log_q = (_log_probabilities(x[name], name in loss.probabilities) for x in (reference, quantized))
+        log_p, log_q = (
+            log_probabilities(x[name], normalized=name in loss.probabilities) for x in (reference, quantized)
+        )
         total = total + (log_p.exp() * (log_p - log_q)).sum(-1).mean()
     for name, variance in loss.scale.items():
         error = (reference[name] - quantized[name]).square()
-        shape = [1] * error.ndim
-        if error.ndim > 1:
-            shape[channel_axis(error.ndim)] = -1
-        total = total + (error / tensor_of(np.asarray(variance)).float().reshape(shape)).mean()
+        total = total + (error / over(variance, error)).mean()
     return total
 
 
-def _log_probabilities(x: Tensor, normalized: bool) -> Tensor:
+def over(variance: np.ndarray, output: Tensor) -> Tensor:
+    """A variance per channel of an output, shaped to broadcast against it."""
+    shape = [1] * output.ndim
+    if output.ndim > 1:
+        shape[channel_axis(output.ndim)] = -1
+    return tensor_of(np.asarray(variance)).float().reshape(shape)
+
+
+def log_probabilities(x: Tensor, *, normalized: bool) -> Tensor:
+    """Of class scores on the last axis. normalized: they went through a softmax already."""
     return torch.log_softmax(x.clamp_min(SMALLEST_PROBABILITY).log() if normalized else x, -1)

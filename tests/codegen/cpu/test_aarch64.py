@@ -1,5 +1,6 @@
 """Libraries for another machine: compiled here, linked where there is a linker, never called verified."""
 
+import json
 import shutil
 import stat
 import struct
@@ -39,7 +40,9 @@ def test_an_object_for_the_machine_comes_out(tmp_path: Path, monkeypatch: pytest
     library = built.files["aarch64.so"]
     assert library[:4] == b"\x7fELF"
     assert struct.unpack_from("<H", library, 18) == (MACHINE_AARCH64,)
-    assert built.interface["libraries"] == [{"isa": "aarch64", "machine": "aarch64", "features": ["asimd"]}]
+    assert json.loads(built.files["interface.json"])["libraries"] == [
+        {"isa": "aarch64", "machine": "aarch64", "features": ["asimd"]}
+    ]
     assert "is for Linux on aarch64" in built.reports[0]["verification"]["missing"]
 
 
