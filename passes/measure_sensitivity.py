@@ -12,9 +12,9 @@ from typing import ClassVar
 import numpy as np
 import onnx_ir as ir
 
-from ptqc.calibration.samples import Samples
 from ptqc.execute.kept import Held
-from ptqc.execute.walk import Slicer, Suffix, Values, Walk
+from ptqc.execute.suffix import Suffix, Suffixes
+from ptqc.execute.walk import Slicer, Values, Walk
 from ptqc.formats import Family, Format, integer
 from ptqc.integer import fake_quantize
 from ptqc.layers import Layer
@@ -28,7 +28,7 @@ ANCHORS = (integer(2), integer(4))
 # Multiply-accumulates that a measurement may cost; it decides how many samples are looked at.
 COMPUTE = 3e12
 SAMPLES = (8, 64)
-BATCH = 8
+BATCH = 2
 # Losses below this are noise of the float arithmetic.
 SMALLEST_LOSS = 1e-9
 
@@ -43,19 +43,21 @@ class MeasureSensitivity:
 
     def apply(self, model: ir.Model, context: Context) -> list[Note]:
         """Set site_losses, weight_losses and loss_unit of the context."""
-        batches = list(_samples(context).batches(BATCH))
-        walk = Walk(Slicer(model), batches)
-        reference = walk.suffix().run({})
+        count, is_enough = _samples(context)
+        samples = context.held_back if len(context.held_back) >= SAMPLES[0] else context.tuning
+        walk = Walk(Slicer(model), list(samples[:count].batches(BATCH)))
+        suffixes = Suffixes(walk)
+        reference = suffixes.behind(-1).run({})
         loss = output_loss(model, reference, self.loss)
         context.loss_unit = loss.unit
-        probe = _Probe(walk, reference, loss)
+        probe = _Probe(walk, reference, loss, frozenset() if is_enough else _without_layers(context))
         anchors: dict[str, dict[Format, float]] = {}
         with context.progress.stage("measure sensitivity", len(walk)) as stage:
-            _measure_tables(context, probe, anchors)
-            _measure_sites(context, probe, walk.values, probe.suffix())
+            _measure_tables(context, probe, suffixes, anchors)
+            _measure_sites(context, probe, walk.values, suffixes.behind(-1))
             while walk.position < len(walk):
                 results = walk.compute()
-                suffix = probe.suffix(walk.position)
+                suffix = suffixes.behind(walk.position)
                 _measure_sites(context, probe, results, suffix)
                 for layer in context.layers:
                     if layer.name in walk.node.output:
@@ -70,29 +72,36 @@ class MeasureSensitivity:
 
 @dataclass(frozen=True)
 class _Probe:
-    """Compares outputs after a perturbation with the float outputs."""
+    """Compares outputs after a perturbation with the float outputs. minor: sites that one batch must do for."""
 
     walk: Walk
     reference: list[Values]
     loss: OutputLoss
+    minor: frozenset[str]
 
-    def suffix(self, after: int | None = None, constants: Mapping[str, np.ndarray] | None = None) -> Suffix:
-        return self.walk.suffix(after, constants)
-
-    def measure(self, suffix: Suffix, override: Mapping[str, Sequence[Held]]) -> float:
-        outputs = suffix.run(override)
-        losses = [self.loss(r, q) for r, q in zip(self.reference, outputs, strict=True)]
+    def measure(self, suffix: Suffix, override: Mapping[str, Sequence[Held]], batches: int | None = None) -> float:
+        outputs = suffix.run(override, batches)
+        losses = [self.loss(r, q) for r, q in zip(self.reference[:batches], outputs, strict=True)]
         return max(float(np.mean(losses)), 0.0)
 
 
-def _samples(context: Context) -> Samples:
-    """As many samples as COMPUTE allows; held back, as weights are fitted to the others, a classifier too well."""
+def _samples(context: Context) -> tuple[int, bool]:
+    """As many samples as COMPUTE allows, and whether that is enough.
+
+    They are held back, as weights are fitted to the others, a classifier too well.
+    """
     macs = [context.macs[layer.name] for layer in context.layers]
     behind = np.cumsum([0, *macs[::-1]])[::-1]
     runs_per_layer = len(ANCHORS) + sum(len(s.sources) for s in context.sites) / max(len(macs), 1)
-    cost = float(behind.sum()) * runs_per_layer
-    count = int(np.clip(COMPUTE / max(cost, 1.0), *SAMPLES))
-    return context.held_back[:count] if len(context.held_back) >= SAMPLES[0] else context.tuning[:count]
+    count = int(COMPUTE / max(float(behind.sum()) * runs_per_layer, 1.0))
+    return int(np.clip(count, *SAMPLES)), count >= SAMPLES[0]
+
+
+def _without_layers(context: Context) -> frozenset[str]:
+    """Sites that no layer reads or writes: they decide about little arithmetic, and transformers have hundreds."""
+    layers = {layer.name for layer in context.layers}
+    beside = {name for k in context.kernels if k.node in layers for name in (*k.inputs, k.output)}
+    return frozenset(site.name for site in context.sites if beside.isdisjoint(site.tensors))
 
 
 def _measure_sites(context: Context, probe: _Probe, values: Mapping[str, Sequence[Held]], suffix: Suffix) -> None:
@@ -100,7 +109,8 @@ def _measure_sites(context: Context, probe: _Probe, values: Mapping[str, Sequenc
         for source in site.sources:
             if source in values:
                 rounded = [fake_quantize(np.asarray(x), context.ranges[site.name]) for x in values[source]]
-                loss = probe.measure(suffix, {**values, source: rounded})  # the node's other outputs are in `values`
+                batches = 1 if site.name in probe.minor else None
+                loss = probe.measure(suffix, {**values, source: rounded}, batches)  # with the node's other outputs
                 context.site_losses[site.name] = context.site_losses.get(site.name, 0.0) + loss
 
 
@@ -130,13 +140,15 @@ def mean_shift(model: ir.Model, context: Context, layer: Layer, weight: np.ndarr
     return np.asarray(shift.reshape(-1), np.float32)
 
 
-def _measure_tables(context: Context, probe: _Probe, anchors: dict[str, dict[Format, float]]) -> None:
+def _measure_tables(
+    context: Context, probe: _Probe, suffixes: Suffixes, anchors: dict[str, dict[Format, float]]
+) -> None:
     for weight in context.weights:
         if weight.layers:
             continue
         for form in ANCHORS:
             if (solution := context.solutions.get((weight.name, form))) is not None:
-                replaced = probe.suffix(constants={weight.name: solution.weight})
+                replaced = suffixes.whole({weight.name: solution.weight})
                 anchors.setdefault(weight.name, {})[form] = probe.measure(replaced, {})
 
 

@@ -1,7 +1,6 @@
 """Walking through a graph node by node over a fixed set of samples, holding only the values still needed.
 
-Two walks side by side (float and quantized) give a layer the inputs it will really see; at any point the rest of the
-graph can be run from the values at hand.
+Two walks side by side (float and quantized) give a layer the inputs it will really see.
 """
 
 from collections import Counter
@@ -57,6 +56,15 @@ class Slicer:
                 kept.append(index)
                 wanted |= self.reads[index]
         return kept[::-1]
+
+    def read_by(self, indices: Sequence[int]) -> list[str]:
+        """Activations that some nodes read and do not make."""
+        read = set().union(*(self.reads[i] for i in indices))
+        return [name for name in sorted(read - self.made_by(indices)) if not self.is_constant(name)]
+
+    def made_by(self, indices: Sequence[int]) -> set[str]:
+        """Values that some nodes make."""
+        return {name for i in indices for name in self.nodes[i].output}
 
     def session(
         self,
@@ -172,7 +180,7 @@ class Walk:
         self.advance(results)
 
     def _inputs(self) -> dict[str, list[Held]]:
-        return {name: self.values[name] for name in self._read_by([self.position])}
+        return {name: self.values[name] for name in self.slicer.read_by([self.position])}
 
     def _outputs(self) -> list[str]:
         return [name for name in self.node.output if name]
@@ -183,21 +191,10 @@ class Walk:
         first = {name: values[0] for name, values in source.items()}
         return self.slicer.session([self.position], first, self._outputs(), {**self.constants, **(constants or {})})
 
-    def suffix(self, after: int | None = None, constants: Mapping[str, np.ndarray] | None = None) -> "Suffix":
-        """The rest of the graph behind node `after` (default: the one before the current)."""
-        first = self.position if after is None else after + 1
-        return Suffix(self, first, {**self.constants, **(constants or {})})
-
     @property
     def held_bytes(self) -> int:
         """Bytes of all values at hand."""
         return bytes_of(self.values)
-
-    def _read_by(self, indices: Sequence[int]) -> list[str]:
-        """Activations that some nodes read and do not make."""
-        read = set().union(*(self.slicer.reads[i] for i in indices))
-        made = {name for i in indices for name in self.slicer.nodes[i].output}
-        return [name for name in sorted(read - made) if not self.slicer.is_constant(name)]
 
 
 def bytes_of(values: Mapping[str, Sequence[object]]) -> int:
@@ -219,32 +216,3 @@ def run_batches(
         for name, result in zip(outputs, results, strict=True):
             columns[name].append(keep(name, result))
     return columns
-
-
-class Suffix:
-    """The end of a graph from some node on, run from a walk's values with some of them replaced."""
-
-    def __init__(self, walk: Walk, first: int, constants: Mapping[str, np.ndarray]) -> None:
-        slicer = walk.slicer
-        self._walk = walk
-        self._constants = constants
-        self._indices = slicer.needed(first, slicer.outputs)
-        made = {name for i in self._indices for name in slicer.nodes[i].output}
-        self._computed = [name for name in slicer.outputs if name in made]
-        self._reads = walk._read_by(self._indices)
-        self._session: ort.InferenceSession | None = None
-
-    def run(self, override: Mapping[str, Sequence[Held]]) -> list[Values]:
-        """The graph's outputs per batch when the values in `override` replace those at hand."""
-        walk = self._walk
-        source = {name: override.get(name, walk.values.get(name, [])) for name in self._reads}
-        results: dict[str, Sequence[Held]] = {}
-        if self._computed:
-            if self._session is None:
-                shapes = {name: values[0] for name, values in source.items()}
-                self._session = walk.slicer.session(self._indices, shapes, self._computed, self._constants)
-            results.update(run_batches(self._session, source, self._computed, walk.count))
-        for name in walk.slicer.outputs:
-            if name not in results:
-                results[name] = override.get(name, walk.values.get(name, []))
-        return [{name: real(results[name][i]) for name in walk.slicer.outputs} for i in range(walk.count)]
