@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 import onnx_ir as ir
 
-from ptqc.calibration.observers import RangeObserver
+from ptqc.calibration.observers import SAMPLED, RangeObserver
 from ptqc.calibration.ranges import Method, affine_params, choose_range
 from ptqc.calibration.samples import Samples
 from ptqc.errors import ModelError
@@ -23,10 +23,13 @@ from ptqc.parallel import in_order
 from ptqc.passes.base import Effect
 from ptqc.passes.context import Context
 from ptqc.passes.moments import Columns, Moments, positions_per_sample
+from ptqc.sites import Site
 
 # Activations of a batch that are held at a time.
 BATCH_BYTES = 256 * 2**20
 LARGEST_BATCH = 8
+# Values of a tensor that enter its histogram, over all samples.
+OBSERVED = 32 * SAMPLED
 # What one element of an element-wise operator costs, in multiply-accumulates of a layer (memory traffic decides).
 ELEMENT_COST = 8
 # Losses are sums of (weight · input)², which float32 holds up to 3e38.
@@ -57,7 +60,7 @@ class Calibrate:
         with context.progress.stage("calibrate", total) as stage:
             for split, moments in ((context.tuning, context.moments), (context.held_back, context.held_moments)):
                 for start, size, values in _batches(runner, split, taps, context):
-                    _observe(observers, context, values)
+                    _observe(observers, context, values, size * OBSERVED // total)
                     _accumulate(moments, context.layers, columns, values, start)
                     stage.advance(steps=size)
         notes = []
@@ -108,10 +111,15 @@ def _batches(
         start += count
 
 
-def _observe(observers: dict[str, RangeObserver], context: Context, values: Feeds) -> None:
-    for site in context.sites:
+def _observe(observers: dict[str, RangeObserver], context: Context, values: Feeds, most: int) -> None:
+    """Show a batch to the observers, at most so many values of each tensor to its histogram."""
+
+    def update(site: Site) -> None:
         for source in site.sources:
-            observers[site.name].update(values[source])
+            observers[site.name].update(values[source], min(most, SAMPLED))
+
+    for _ in in_order(update, context.sites):
+        pass
 
 
 def _accumulate(

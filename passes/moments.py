@@ -14,6 +14,8 @@ from ptqc.layers import Layer
 WIDEST_GRAM = 8192
 # Sums of outputs that stand for all of them in `total_error`.
 MIXTURES = 64
+# Images of one batch that are looked at, evenly spaced: a model may fix a batch of thousands.
+MOST_IMAGES = 512
 # Numbers that the columns of a layer may have together, and products that its gram matrix may take.
 MOST_NUMBERS = 2**26
 MOST_PRODUCTS = 2 * 10**10
@@ -144,7 +146,7 @@ class Columns:
         """Columns (groups, d, n) of a batch x; sample numbers start at `index`."""
         if self.layer.op_type != "Conv":
             return self._rows(x, index).T[None]
-        return np.concatenate([self._windows(x[i : i + 1], index + i) for i in range(len(x))], axis=-1)
+        return np.concatenate([self._windows(x[i : i + 1], index + i) for i in images(len(x))], axis=-1)
 
     def outputs(self, y: np.ndarray, input_shape: tuple[int, ...], index: int) -> np.ndarray:
         """The layer's outputs (groups, R, n) at the same columns."""
@@ -152,7 +154,7 @@ class Columns:
         if layer.op_type != "Conv":
             return self._rows(y, index).T[None]
         parts = []
-        for i in range(len(y)):
+        for i in images(len(y)):
             chosen = self.choose(input_shape, index + i)
             flat = y[i].reshape(layer.groups, layer.channels // layer.groups, -1)
             parts.append(flat if chosen is None else flat[:, :, chosen])
@@ -162,7 +164,7 @@ class Columns:
         if x.ndim == 2:
             return x
         parts = []
-        for i in range(len(x)):
+        for i in images(len(x)):
             rows = x[i].reshape(-1, x.shape[-1])
             chosen = self.choose(x.shape, index + i)
             parts.append(rows if chosen is None else rows[chosen])
@@ -180,6 +182,11 @@ class Columns:
         place = tuple(taps[i][:, None] * layer.dilations[i] + where[i][None, :] * layer.strides[i] for i in range(rank))
         flattened = padded.reshape(len(padded), -1)[:, np.ravel_multi_index(place, padded.shape[1:])]
         return np.asarray(flattened.reshape(layer.groups, -1, len(flat)))
+
+
+def images(batch: int) -> range:
+    """Which images of a batch are looked at."""
+    return range(0, batch, max(1, -(-batch // MOST_IMAGES)))
 
 
 def positions_per_sample(layer: Layer, samples: int, times: int = 1) -> int:

@@ -151,7 +151,7 @@ class _State:
         inputs = self.seen.values[layer.input]
         number = [x.name for x in self.plan.layers].index(layer.name)
         seed = self.context.seed * 100_003 + self.draw * 1_000_003 + 50_021 + number
-        samples = sum(len(x) for x in inputs[: self.split])
+        samples = sum(len(moments.images(len(x))) for x in inputs[: self.split])
         columns = Columns(layer, moments.positions_per_sample(layer, samples, COLUMNS), seed)
         weight, base = (constant(self.model.graph.initializers[n]) if n else None for n in (layer.weight, layer.bias))
         assert weight is not None

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from ptqc import codebooks, grids
 from ptqc.formats import FLOAT16, FLOAT32, Family, Format, codebook, integer, pairs
-from ptqc.layers import Weight
+from ptqc.layers import Layer, Weight
 from ptqc.nodes import initial
 from ptqc.notes import Note
 from ptqc.parallel import in_order
@@ -94,7 +94,7 @@ class SolveWeights:
         return in_order(
             lambda weight: list(_candidates(weight, initial(model, weight.name), forms, context)),
             weights,
-            lambda weight: _bytes(weight, len(forms)),
+            lambda weight: _bytes(weight, forms),
         )
 
 
@@ -110,13 +110,20 @@ def _groups(weights: Iterable[Weight]) -> Iterator[list[Weight]]:
         yield group
 
 
-def _bytes(weight: Weight, formats: int) -> int:
+def _bytes(weight: Weight, forms: Sequence[Format]) -> int:
     """Bytes that solving a weight takes: its factor in float64, and its numbers in every format, several times."""
     if not weight.layers:
         return 0
     layer = weight.layers[0]
     gram = layer.groups * layer.width**2 if layer.width <= moments.WIDEST_GRAM else 0
-    return 32 * gram + 24 * layer.channels * layer.width * formats
+    return 32 * gram + 24 * layer.channels * layer.width * len(_possible(layer, forms))
+
+
+def _possible(layer: Layer, forms: Sequence[Format]) -> list[Format]:
+    """The formats that a layer's weight can take: pairs are neighbours in memory."""
+    if layer.channel_axis or layer.width % 2:
+        return [form for form in forms if form.group == 1]
+    return list(forms)
 
 
 def _candidates(
@@ -140,8 +147,7 @@ def _layer(
     second = moments.shrunk(found.second(), found.count)
     held = context.held_moments.get(weight.name, found).second()
     power = moments.total_error(matrix, held) or 1.0
-    if layer.channel_axis or matrix.shape[-1] % 2:  # pairs are neighbours in memory
-        forms = [form for form in forms if form.group == 1]
+    forms = _possible(layer, forms)
     # Against its own diagonal alone GPTQ is nearest rounding; it wins where few columns make the rest of H misleading.
     diagonal = second if second.ndim == 2 else np.diagonal(second, axis1=1, axis2=2)
     grids = gptq.grids_for(matrix, second, forms)

@@ -111,8 +111,8 @@ def _is_classifier(model: ir.Model, floats: Sequence[str], outputs: Outputs) -> 
 
 
 def _variance(values: Sequence[np.ndarray]) -> np.ndarray:
-    """Variance per channel over samples and positions, floored at VARIANCE_FLOOR of its mean."""
-    if values[0].ndim < 2:
+    """Variance over samples and positions, floored at VARIANCE_FLOOR of its mean; per channel where all have the same."""
+    if len({_channels(v) for v in values}) > 1 or values[0].ndim < 2:
         variance = np.asarray(np.var(np.concatenate([v.ravel() for v in values]).astype(np.float64)))
     else:
         axis = channel_axis(values[0].ndim)
@@ -120,3 +120,8 @@ def _variance(values: Sequence[np.ndarray]) -> np.ndarray:
         variance = np.var(np.concatenate(flat, 1), axis=1)
     floor = max(VARIANCE_FLOOR * float(variance.mean()), 1e-12)
     return np.maximum(variance, floor)
+
+
+def _channels(value: np.ndarray) -> tuple[int, int]:
+    """Rank, and size of the channel axis."""
+    return value.ndim, value.shape[channel_axis(value.ndim)] if value.ndim > 1 else 1

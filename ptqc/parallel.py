@@ -12,7 +12,7 @@ from threading import Condition
 from typing import TypeVar
 
 # Bytes that all workers may need at a time.
-ROOM = 2**30
+ROOM = 7 * 2**28
 # Seconds after which an interrupt is noticed that the system gave to another thread than the waiting one.
 PATIENCE = 1.0
 Item = TypeVar("Item")

@@ -127,3 +127,13 @@ def test_a_vector_output() -> None:
     loss = OutputLoss((), frozenset(), {"y": np.asarray(4.0)})
     y = np.zeros(5, np.float32)
     assert loss({"y": y}, {"y": y + 2}) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("shapes", [((1, 1), (1, 8)), ((8,), (1, 8)), ((1, 2, 4, 4), (1, 3, 4, 4))])
+def test_outputs_whose_channels_vary_have_one_variance(shapes: tuple[tuple[int, ...], ...]) -> None:
+    rng = np.random.default_rng(0)
+    values = [rng.normal(size=shape).astype(np.float32) for shape in shapes]
+    loss = output_loss(model(IMAGE), [{"y": value} for value in values], "mse")
+    variance = np.concatenate([value.ravel() for value in values]).var()
+    for value in values:
+        assert loss({"y": value}, {"y": value + 0.5}) == pytest.approx(0.25 / variance, rel=1e-4)

@@ -35,8 +35,8 @@ class RangeObserver:
     zeros: int = 0
     integral: bool = True
 
-    def update(self, x: np.ndarray) -> None:
-        """Add a tensor of any shape and numeric dtype."""
+    def update(self, x: np.ndarray, most: int = SAMPLED) -> None:
+        """Add a tensor of any shape and numeric dtype; at most `most` of its values to the histogram."""
         values = np.asarray(x).reshape(-1)
         if values.dtype.kind not in "fiu":  # bool and bfloat16 lack some of the arithmetic below
             values = values.astype(np.float32)
@@ -44,11 +44,11 @@ class RangeObserver:
             return
         low, high = values.min(), values.max()
         if not (np.isfinite(low) and np.isfinite(high)):
-            self.update(values[np.isfinite(values)])
+            self.update(values[np.isfinite(values)], most)
             return
         self.count += values.size
         self._add_extremes(float(low), float(high))
-        self._add_counts(_subset(values))
+        self._add_counts(_subset(values, most))
 
     def _add_extremes(self, low: float, high: float) -> None:
         """Widen the range, and with it the bins as far as needed."""
@@ -91,12 +91,12 @@ def _exponent(low: float, high: float) -> int:
     return exponent
 
 
-def _subset(values: np.ndarray) -> np.ndarray:
-    """At most SAMPLED values at a constant stride.
+def _subset(values: np.ndarray, most: int) -> np.ndarray:
+    """At most `most` values at a constant stride.
 
     The stride shares no factor with the size, hence none with any axis: with one it would visit only some channels.
     """
-    stride = -(-values.size // SAMPLED)
+    stride = -(-values.size // most)
     while math.gcd(stride, values.size) > 1:
         stride += 1
     return values[::stride]

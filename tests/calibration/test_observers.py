@@ -71,6 +71,10 @@ def test_extremes_are_exact_over_more_values_than_the_histogram_takes():
     assert observer.count == everything.size
     assert (observer.low, observer.high) == (everything.min(), everything.max())
     assert observer.counts.sum() <= 2 * SAMPLED
+    few = RangeObserver()
+    few.update(everything, most=1000)
+    assert (few.count, few.low, few.high) == (everything.size, everything.min(), everything.max())
+    assert 500 <= few.counts.sum() <= 1000
 
 
 def test_values_that_are_not_finite_are_left_out():
@@ -104,7 +108,7 @@ def test_the_state_has_a_fixed_size():
 @pytest.mark.parametrize("channels", [2, 3, 7, 64])
 def test_the_subset_visits_every_channel_alike(channels):
     size = 4 * SAMPLED // channels * channels
-    subset = _subset(np.arange(size) % channels)
+    subset = _subset(np.arange(size) % channels, SAMPLED)
     assert SAMPLED * 0.5 <= subset.size <= SAMPLED
     counts = np.bincount(subset, minlength=channels)
     assert np.ptp(counts) <= 1

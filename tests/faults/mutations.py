@@ -195,7 +195,7 @@ def other_real(model: onnx.ModelProto, rng: Rng) -> None:
 def attribute_of_another_type(model: onnx.ModelProto, rng: Rng) -> None:
     attribute = _any(rng, _node(model, rng).attribute)
     if attribute is not None:
-        attribute.type = int(rng.integers(0, 16))
+        attribute.type = int(rng.integers(0, 15))
 
 
 def added_attribute(model: onnx.ModelProto, rng: Rng) -> None:

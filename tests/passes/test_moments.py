@@ -10,7 +10,7 @@ from hypothesis.extra import numpy as hnp
 from ptqc.execute.onnxruntime import run
 from ptqc.layers import Layer, find_layers
 from ptqc.passes import moments
-from ptqc.passes.moments import MOST_NUMBERS, Columns, Moments, positions_per_sample
+from ptqc.passes.moments import MOST_IMAGES, MOST_NUMBERS, Columns, Moments, positions_per_sample
 
 
 class Case(NamedTuple):
@@ -80,6 +80,17 @@ def test_a_sample_has_the_same_columns_whatever_its_batch() -> None:
     np.testing.assert_array_equal(joined, np.concatenate(parts, -1))
     assert not np.array_equal(columns.inputs(x, 0), joined)
     assert not np.array_equal(Columns(layer, 4, seed=2).inputs(x, 10), joined)
+
+
+@pytest.mark.parametrize("equation", ["Conv <pads = [1, 1, 1, 1]> (x, w)", "MatMul(x, w)"])
+def test_of_a_huge_batch_a_share_is_looked_at(equation: str) -> None:
+    batch = 3 * MOST_IMAGES + 1
+    shapes = ((batch, 3, 4, 4), (5, 3, 3, 3)) if equation.startswith("Conv") else ((batch, 4, 3), (3, 5))
+    found = case(equation, *(noise(*shape) for shape in shapes))
+    columns = Columns(found.layer, 2, seed=1)
+    x, y = columns.inputs(found.x, 0), columns.outputs(found.y, found.x.shape, 0)
+    assert 2 * MOST_IMAGES / 2 < x.shape[-1] <= 2 * MOST_IMAGES
+    np.testing.assert_allclose(found.layer.matrix(found.weight) @ x, y, rtol=1e-4, atol=1e-5)
 
 
 def test_chosen_positions_are_distinct_and_cover_the_output() -> None:
