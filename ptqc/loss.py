@@ -111,7 +111,7 @@ def _is_classifier(model: ir.Model, floats: Sequence[str], outputs: Outputs) -> 
 
 
 def _variance(values: Sequence[np.ndarray]) -> np.ndarray:
-    """Variance over samples and positions, floored at VARIANCE_FLOOR of its mean; per channel where all have the same."""
+    """Variance over samples and positions, floored at VARIANCE_FLOOR of its mean; per channel unless these vary."""
     if len({_channels(v) for v in values}) > 1 or values[0].ndim < 2:
         variance = np.asarray(np.var(np.concatenate([v.ravel() for v in values]).astype(np.float64)))
     else:
