@@ -5,6 +5,7 @@ and the outputs are compared (KL or relative squared error). Layers are measured
 follow from their local errors by the power law through both, since the loss grows smoothly with the layer's error.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -12,6 +13,7 @@ from typing import ClassVar
 import numpy as np
 import onnx_ir as ir
 
+from ptqc.calibration.samples import Samples
 from ptqc.execute.kept import Held
 from ptqc.execute.suffix import Suffix, Suffixes
 from ptqc.execute.walk import Slicer, Values, Walk
@@ -29,6 +31,7 @@ ANCHORS = (integer(2), integer(4))
 COMPUTE = 3e12
 SAMPLES = (8, 64)
 BATCH = 2
+Anchors = dict[str, dict[Format, float]]  # measured losses of a weight
 # Losses below this are noise of the float arithmetic.
 SMALLEST_LOSS = 1e-9
 
@@ -43,28 +46,30 @@ class MeasureSensitivity:
 
     def apply(self, model: ir.Model, context: Context) -> list[Note]:
         """Set site_losses, weight_losses and loss_unit of the context."""
-        count, is_enough = _samples(context)
-        samples = context.held_back if len(context.held_back) >= SAMPLES[0] else context.tuning
-        walk = Walk(Slicer(model), list(samples[:count].batches(BATCH)))
+        samples, is_enough = _samples(context)
+        walk = Walk(Slicer(model), list(samples.batches(BATCH)))
         suffixes = Suffixes(walk)
         reference = suffixes.behind(-1).run({})
         loss = output_loss(model, reference, self.loss)
         context.loss_unit = loss.unit
         probe = _Probe(walk, reference, loss, frozenset() if is_enough else _without_layers(context))
-        anchors: dict[str, dict[Format, float]] = {}
-        with context.progress.stage("measure sensitivity", len(walk)) as stage:
-            _measure_tables(context, probe, suffixes, anchors)
+        anchors: Anchors = {}
+        shared, tables = _tables(context, walk.slicer)
+        with context.progress.stage("measure sensitivity", len(walk) + len(shared)) as stage:
+            for name in shared:
+                _measure_shared(context, probe, suffixes, name, anchors)
+                stage.advance(name)
             _measure_sites(context, probe, walk.values, suffixes.behind(-1))
             while walk.position < len(walk):
-                results = walk.compute()
-                suffix = suffixes.behind(walk.position)
+                results, suffix = walk.compute(), suffixes.behind(walk.position)
                 _measure_sites(context, probe, results, suffix)
+                for name in tables & walk.slicer.reads[walk.position]:
+                    _measure_table(context, probe, name, suffix, anchors)
                 for layer in context.layers:
-                    if layer.name in walk.node.output:
+                    if layer.name in results:
                         _measure_layer(model, context, probe, layer, suffix, anchors)
-                label = walk.node.output[0]
                 walk.advance(results)
-                stage.advance(label)
+                stage.advance(next(iter(results)))
         for weight in context.weights:
             _interpolate(context, weight.name, anchors.get(weight.name, {}))
         return []
@@ -85,7 +90,7 @@ class _Probe:
         return max(float(np.mean(losses)), 0.0)
 
 
-def _samples(context: Context) -> tuple[int, bool]:
+def _samples(context: Context) -> tuple[Samples, bool]:
     """As many samples as COMPUTE allows, and whether that is enough.
 
     They are held back, as weights are fitted to the others, a classifier too well.
@@ -94,7 +99,8 @@ def _samples(context: Context) -> tuple[int, bool]:
     behind = np.cumsum([0, *macs[::-1]])[::-1]
     runs_per_layer = len(ANCHORS) + sum(len(s.sources) for s in context.sites) / max(len(macs), 1)
     count = int(COMPUTE / max(float(behind.sum()) * runs_per_layer, 1.0))
-    return int(np.clip(count, *SAMPLES)), count >= SAMPLES[0]
+    samples = context.held_back if len(context.held_back) >= SAMPLES[0] else context.tuning
+    return samples[: int(np.clip(count, *SAMPLES))], count >= SAMPLES[0]
 
 
 def _without_layers(context: Context) -> frozenset[str]:
@@ -120,7 +126,7 @@ def _measure_layer(
     probe: _Probe,
     layer: Layer,
     suffix: Suffix,
-    anchors: dict[str, dict[Format, float]],
+    anchors: Anchors,
 ) -> None:
     for form in ANCHORS:
         solution = context.solutions.get((layer.weight, form))
@@ -140,16 +146,25 @@ def mean_shift(model: ir.Model, context: Context, layer: Layer, weight: np.ndarr
     return np.asarray(shift.reshape(-1), np.float32)
 
 
-def _measure_tables(
-    context: Context, probe: _Probe, suffixes: Suffixes, anchors: dict[str, dict[Format, float]]
-) -> None:
-    for weight in context.weights:
-        if weight.layers:
-            continue
-        for form in ANCHORS:
-            if (solution := context.solutions.get((weight.name, form))) is not None:
-                replaced = suffixes.whole({weight.name: solution.weight})
-                anchors.setdefault(weight.name, {})[form] = probe.measure(replaced, {})
+def _tables(context: Context, slicer: Slicer) -> tuple[list[str], set[str]]:
+    """Weights that no layer multiplies with: those that several nodes read, and those that one does."""
+    readers = Counter(name for reads in slicer.reads for name in reads)
+    names = [weight.name for weight in context.weights if not weight.layers]
+    return [name for name in names if readers[name] != 1], {name for name in names if readers[name] == 1}
+
+
+def _measure_shared(context: Context, probe: _Probe, suffixes: Suffixes, name: str, anchors: Anchors) -> None:
+    for form in ANCHORS:
+        if (solution := context.solutions.get((name, form))) is not None:
+            replaced = suffixes.whole({name: solution.weight})
+            anchors.setdefault(name, {})[form] = probe.measure(replaced, {})
+
+
+def _measure_table(context: Context, probe: _Probe, name: str, suffix: Suffix, anchors: Anchors) -> None:
+    for form in ANCHORS:
+        if (solution := context.solutions.get((name, form))) is not None:
+            outputs = probe.walk.compute({name: solution.weight})
+            anchors.setdefault(name, {})[form] = probe.measure(suffix, outputs)
 
 
 def _interpolate(context: Context, name: str, anchors: Mapping[Format, float]) -> None:
