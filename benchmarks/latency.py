@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import harness
 import numpy as np
@@ -31,6 +31,7 @@ from tasks import Task, chosen, task_of
 
 Entrant = tuple[str, str]  # file and engine
 Times = dict[Entrant, list[float]]  # milliseconds per run of each block
+Name = TypeVar("Name")
 Timer = Callable[[int], float]  # seconds per run, of a number of runs
 
 FLOAT, INT8 = "float", "ONNX Runtime int8"
@@ -195,10 +196,10 @@ def race(
             server.close()
 
 
-def take_turns(timers: Mapping[Entrant, Timer], blocks: int, seconds: float) -> Times:
+def take_turns(timers: Mapping[Name, Timer], blocks: int, seconds: float) -> dict[Name, list[float]]:
     """Milliseconds per run of every block. Each block lasts about `seconds`; who begins changes from round to round."""
     repeats = {name: max(1, int(seconds / max(time_of(2), 1e-6))) for name, time_of in timers.items()}
-    times: Times = {name: [] for name in timers}
+    times: dict[Name, list[float]] = {name: [] for name in timers}
     order = list(timers)
     for _ in range(blocks):
         for name in order:

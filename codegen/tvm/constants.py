@@ -14,6 +14,9 @@ import numpy as np
 
 from ptqc.codegen.tvm.indexed import Indexed, smallest
 
+# What half a byte can tell apart, and bytes are picked from.
+VALUES = 16
+
 
 class Source(NamedTuple):
     """Where a number comes from: its place in the model's order.
@@ -71,6 +74,12 @@ class Arranged:
         return smallest(self.codes)
 
 
+def values_of(codes: np.ndarray) -> np.ndarray:
+    """The values that occur among int8 codes, in ascending order."""
+    occurs = np.bincount(codes.reshape(-1).view(np.uint8), minlength=256) > 0
+    return np.sort(np.flatnonzero(occurs).astype(np.uint8).view(np.int8))
+
+
 @dataclass(frozen=True, eq=False)
 class Scaled:
     """float32 weights (panels, depth, width) that are codes times one scale for each (panel, width)."""
@@ -90,7 +99,44 @@ class Scaled:
         return int(self.codes.size // self.scale.size)
 
 
-Stored = np.ndarray | Arranged | Scaled
+@dataclass(frozen=True, eq=False)
+class Nibbles:
+    """Codes of at most 16 values, which stay two to a byte when the library is loaded.
+
+    First a vector that repeats the 16 values, as bytes are picked from it; then for every two vectors of codes, in the
+    order in which the kernel reads them, one of bytes: the place of the first one's value in the lower half, of the
+    second one's in the upper. vector: codes in one.
+    """
+
+    codes: Arranged
+    vector: int
+
+    @property
+    def size(self) -> int:
+        """Bytes that the kernel reads."""
+        return self.vector + self.codes.size // 2
+
+    @cached_property
+    def values(self) -> np.ndarray:
+        """The values that occur (int8), and 0 where there is room for it; at most VALUES."""
+        occurring = values_of(self.codes.codes)
+        found = np.union1d(occurring, np.int8(0))
+        return found if len(found) <= VALUES else occurring
+
+    @property
+    def table(self) -> np.ndarray:
+        """The first vector."""
+        return np.tile(np.resize(self.values, VALUES), self.vector // VALUES).view(np.uint8)
+
+    @property
+    def places(self) -> np.ndarray:
+        """The place of each of the 256 codes, −128 first, among the values (uint8)."""
+        found = np.zeros(256, np.uint8)
+        found[self.values.astype(np.int32) + 128] = np.arange(len(self.values))
+        return found
+
+
+Stored = np.ndarray | Arranged | Scaled | Nibbles
 
 
 def stored_bytes(constant: Stored) -> int:
@@ -100,5 +146,7 @@ def stored_bytes(constant: Stored) -> int:
             return constant.indexed.nbytes
         case Scaled():
             return stored_bytes(constant.codes) + constant.scale.nbytes
+        case Nibbles():
+            return stored_bytes(constant.codes) + constant.places.nbytes + constant.table.nbytes
         case _:
             return int(constant.nbytes)

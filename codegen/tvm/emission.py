@@ -235,7 +235,11 @@ class Emission:
         return Program(tuple(_written(step, layouts) for step in drafted), layouts, inputs, outputs, declared, settled)
 
     def _give(self, value: ir.Value) -> None:
-        """The value as the model declares it; codes that nobody else wants as real values become those on the way."""
+        """The value as the model declares it; codes that nobody else wants as real values become those on the way.
+
+        Raises Declined where it has no batch in front, as values that never change may not.
+        """
+        self.axes.lead(str(value.name))
         maker = value.producer()
         if maker is not None and maker.op_type == "DequantizeLinear" and not value.uses() and not self._has(value):
             self._dequantize(maker, _outside(value), outside=True)

@@ -35,8 +35,9 @@ DEFINITIONS = {
     }""",
     "LayerNormalization": """<axis: int = -1, epsilon: float = 1e-5> (x, scale, bias) => (y, mean, inverse) {
         last = Constant <value_ints = [1]> () least = Constant <value_float: float = @epsilon> ()
-        flat = Flatten <axis: int = @axis> (x) middle = ReduceMean <keepdims = 1> (flat, last)
-        centred = Sub(flat, middle) square = Mul(centred, centred) variance = ReduceMean <keepdims = 1> (square, last)
+        flat = Flatten <axis: int = @axis> (x) about = ReduceMean <keepdims = 1> (flat, last)
+        rough = Sub(flat, about) beside = ReduceMean <keepdims = 1> (rough, last) centred = Sub(rough, beside)
+        middle = Add(about, beside) square = Mul(centred, centred) variance = ReduceMean <keepdims = 1> (square, last)
         raised = Add(variance, least) deviation = Sqrt(raised) ratio = Div(centred, deviation)
         sizes = Shape(x) normal = Reshape(ratio, sizes) scaled = Mul(normal, scale) y = Add(scaled, bias)
         outer = Shape <start = 0, end: int = @axis> (x) inner = Shape <start: int = @axis> (x)

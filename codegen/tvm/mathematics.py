@@ -27,12 +27,12 @@ ERF_LARGE = (
 
 
 def exp(x: Any, lanes: int) -> Any:
-    """e^x in float32; saturates at the ends of the range."""
+    """e^x in float32; saturates at the ends of the range. NaN stays: the second operand is what is left of one."""
 
     def number(value: float) -> Any:
         return fill(T.float32(value), lanes)
 
-    x = T.Bind(T.min(T.max(x, number(EXP_RANGE[0])), number(EXP_RANGE[1])))
+    x = T.Bind(T.min(number(EXP_RANGE[1]), T.max(number(EXP_RANGE[0]), x)))
     power = T.Bind(T.nearbyint(x * number(LOG2_E)))
     rest = T.Bind(x - power * number(LN2_HIGH) - power * number(LN2_LOW))
     total = _polynomial(EXP_POLYNOMIAL, rest, lanes) * rest * rest + rest + number(1.0)

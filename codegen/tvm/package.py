@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ptqc.codegen.tvm.constants import Arranged, Scaled, Stored
+from ptqc.codegen.tvm.constants import Arranged, Nibbles, Scaled, Stored
 from ptqc.codegen.tvm.families import unpack
 from ptqc.codegen.tvm.indexed import Indexed
 from ptqc.codegen.tvm.isa import Isa
@@ -78,6 +78,10 @@ def _ready(builder: Any, kernel: Any, stored: Callable[[np.ndarray], Any], const
             made = unpack.real(constant.panels, constant.depth, constant.width)
             given = [_ready(builder, kernel, stored, constant.codes), stored(constant.scale)]
             return call(made, given, constant.codes.size, "float32")
+        case Nibbles():
+            codes = constant.codes
+            given = [_ready(builder, kernel, stored, codes), stored(constant.places), stored(constant.table)]
+            return call(unpack.nibbles(codes.size, constant.vector), given, constant.size, "uint8")
         case Arranged():
             indexed = constant.indexed
             index, count = _indices(call, stored, indexed)

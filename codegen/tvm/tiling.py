@@ -16,6 +16,8 @@ from ptqc.codegen.tvm.window import Window
 LARGEST_TILE, LARGEST_PANEL = 14, 4
 # Weights beyond this stay in a core's second cache from one tile to the next only if panels are the outer loop.
 CACHED_WEIGHTS = 512 * 1024
+# Pixels for which reading the weights takes longer than multiplying with them.
+FEW_PIXELS = 4
 # What a load costs of the time of a product, as far as it is not hidden.
 LOAD = 0.4
 # As many vectors are settled while the next tile's products begin, and what that gains. A core's first cache.
@@ -26,7 +28,7 @@ SHORT_EPILOGUE, OVERLAP, FIRST_CACHE = 16, 1.08, 32 * 1024
 class Dense:
     """The loops of one layer. width: bytes of one input number (1: codes, 4: float32).
 
-    is_framed: whether rows of the input or of the output lie apart.
+    is_framed: whether rows of the input or of the output lie apart. in_nibbles: whether weights stay packed.
     """
 
     window: Window
@@ -36,6 +38,7 @@ class Dense:
     width: int
     sums: Sums = UNLIMITED
     is_framed: bool = False
+    in_nibbles: bool = False
 
     @property
     def unit(self) -> int:
@@ -89,6 +92,8 @@ class Dense:
     @cached_property
     def blocking(self) -> tuple[int, int]:
         """Pixels in a tile and vectors in a panel: few pixels twice, then many products per loaded number."""
+        if self.in_nibbles:
+            return self.area[1], LARGEST_PANEL
         vectors = -(-self.group_outputs // self.isa.lanes)
         panels = [panel for panel in range(1, LARGEST_PANEL + 1) if vectors % panel == 0]
         return max((shape for panel in panels for shape in self._tiles(panel)), key=self._worth)
@@ -134,6 +139,12 @@ class Dense:
         """Whether panels are the outer loop, tiles the inner one."""
         panels = self.groups * self.panels
         return panels > 1 and panels * self.panel_size * self.width > CACHED_WEIGHTS
+
+    @property
+    def is_weight_bound(self) -> bool:
+        """Whether a sample uses every weight but a few times, and they come from beyond a core's second cache."""
+        height, pixels = self.area
+        return height == 1 and pixels <= FEW_PIXELS and self.products // pixels * self.width > CACHED_WEIGHTS
 
     @property
     def order(self) -> Order:

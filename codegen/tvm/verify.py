@@ -17,7 +17,7 @@ from ptqc.native.library import Library, aligned
 # Of the largest magnitude of a float tensor.
 FLOAT_TOLERANCE = 1e-5
 # These are ½ + something, or the logarithm of 1 + something, so small results carry the rounding of ½ or 1.
-ROUNDED_AT_ONE = {"sigmoid": 5e-7, "softplus": 2e-7, "tanh": 1e-6}
+ROUNDED_AT_ONE = {"sigmoid": 5e-7, "softplus": 2e-7, "tanh": 1e-6, "mish": 1e-6}
 
 # Terms may cancel, so what is left is measured by what was added.
 SUMS = frozenset(("reducesum", "reducemean"))
@@ -141,7 +141,7 @@ def outcomes(loaded: Loaded, values: Values, chained: dict[str, np.ndarray]) -> 
     for call in loaded.listing.calls:
         inputs, own = [alone[name] for name in call.inputs], [chained[name] for name in call.inputs]
         found = loaded(call, inputs, samples)
-        chained[call.output] = found if all(map(np.array_equal, inputs, own)) else loaded(call, own, samples)
+        chained[call.output] = found if all(map(_same_bits, inputs, own)) else loaded(call, own, samples)
         wanted = values.get(call.value)
         alone[call.output] = found if wanted is None else wanted
         roundings = max((unseen.get(name, 0) for name in call.inputs), default=0) + _rounds(call)
@@ -150,6 +150,11 @@ def outcomes(loaded: Loaded, values: Values, chained: dict[str, np.ndarray]) -> 
         else:
             terms = inputs if call.family in SUMS else []
             yield _outcome(call, wanted, found, chained[call.output], terms, max(roundings, 1))
+
+
+def _same_bits(a: np.ndarray, b: np.ndarray) -> bool:
+    """Whether arrays of one size hold the same; 0 and −0 are not."""
+    return a is b or a.tobytes() == b.tobytes()
 
 
 def _rounds(call: Call) -> int:

@@ -7,7 +7,7 @@ each instruction set, their weights, interface and kernels, and `report.json`, o
 import json
 import sys
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ import onnx_ir as ir
 
 from ptqc.codegen.tvm import cache, constants, isa, lowering, memory, verify
 from ptqc.codegen.tvm.batching import Batching, Seen
+from ptqc.codegen.tvm.constants import Nibbles, Stored
 from ptqc.codegen.tvm.job import ERROR, JOB, LOWERED, REPORT, VALUES
 from ptqc.codegen.tvm.listing import Listing
 from ptqc.codegen.tvm.program import Program
@@ -115,9 +116,14 @@ def _report(program: Program, chosen: isa.Isa) -> dict[str, Any]:
         "steps": dict(sorted(families.items())),
         "constant_bytes": sum(constants.stored_bytes(constant) for constant in stored),
         "workspace_bytes": sum(memory.plan(program).sizes),
-        "low_bit_weights": "unpacked when the library is loaded",
+        "low_bit_weights": "unpacked when the library is loaded" + _exception(stored),
         "roundings_of_float_parts": [step.output for step in program.steps if step.built.family == "quantize"],
     }
+
+
+def _exception(stored: Sequence[Stored]) -> str:
+    packed = sum(constant.size for constant in stored if isinstance(constant, Nibbles))
+    return f", except for {packed:,} bytes that kernels read as they are" if packed else ""
 
 
 def _write(path: Path, document: dict[str, Any]) -> None:

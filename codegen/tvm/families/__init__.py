@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ptqc.codegen.tvm.constants import Arranged, Scaled, Stored
+from ptqc.codegen.tvm.constants import Arranged, Nibbles, Scaled, Stored
 from ptqc.codegen.tvm.kernel import Argument, Constant, write
 from ptqc.codegen.tvm.layout import Layout
 
@@ -54,4 +54,6 @@ def _declared(constant: Stored) -> Constant:
             return Constant("float32", constant.codes.size)
         case Arranged():
             return Constant("int8", constant.size)
+        case Nibbles():
+            return Constant("uint8", constant.size)
     return Constant(str(constant.dtype), constant.size)

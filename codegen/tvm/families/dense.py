@@ -3,6 +3,9 @@
 A tile of neighbouring output pixels times a panel of output channels stays in registers while the kernel runs over the
 window. The input is padded already and has its channels last, so that a row of the window is one run of bytes as long
 as nothing lies between its taps; no window is ever copied. Weights lie in the order in which the loops read them.
+
+Where every weight is used but once, reading them is what takes time: those of at most 16 values stay two to a byte, and
+become codes by picking bytes in registers.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,7 +16,7 @@ import numpy as np
 from tvm.tirx.script import builder as T  # noqa: N812
 
 from ptqc.codegen.tvm import narrowing
-from ptqc.codegen.tvm.constants import Arranged, Scaled, Stored
+from ptqc.codegen.tvm.constants import VALUES, Arranged, Nibbles, Scaled, Stored, values_of
 from ptqc.codegen.tvm.epilogue import NOTHING, Epilogue, Place
 from ptqc.codegen.tvm.families import Built, build
 from ptqc.codegen.tvm.kernel import PRODUCTS, fill, pieces, registers, rows, span, vector
@@ -66,9 +69,11 @@ def integer(
     s_x · s_w. epilogue: of codes.
     """
     loops = replace(loops, is_framed=any(value.frame is not None for value in (x, y, *epilogue.others)))
+    loops = replace(loops, in_nibbles=_stay_packed(loops, weights))
     isa, fitting = loops.isa, narrowing.fits(weights, bias, factor)
+    arranged = Arranged(weights.astype(np.int8), loops.order)
     constants: list[Stored] = [
-        Arranged(weights.astype(np.int8), loops.order),
+        Nibbles(arranged, loops.unit * isa.lanes) if loops.in_nibbles else arranged,
         loops.pack_channels(bias.astype(np.int32)),
         loops.pack_channels(factor.astype(np.float32)),
         np.array([zero_point], np.float32),
@@ -87,6 +92,15 @@ def integer(
 
     kernel = Kernel(loops, x, y, settle, len(epilogue.others))
     return build("dense", [x, *epilogue.others], constants, y, _body(kernel), 2 * loops.products)
+
+
+def _stay_packed(loops: Dense, weights: np.ndarray) -> bool:
+    """Whether reading the weights takes most of the time, and they can be read two to a byte."""
+    if not loops.isa.pick or not loops.is_weight_bound or loops.groups > 1 or loops.sums.parts > 1:
+        return False
+    values = values_of(weights.astype(np.int8))
+    is_padded = loops.depth * loops.unit > loops.runs[2]  # with weights of 0
+    return len(np.union1d(values, 0) if is_padded else values) <= VALUES
 
 
 def real(x: Layout, y: Layout, loops: Dense, weights: np.ndarray | Scaled, bias: np.ndarray) -> Built:
@@ -158,7 +172,7 @@ def _units(loops: Dense, totals: Totals, first: Any, operands: Operands) -> None
         for part in range(loops.sums.parts):
             for p, row in enumerate(totals):
                 for j, total in enumerate(row):
-                    T.buffer_store(total, _product(loops, total[at], *operands(first + k, part, p, j)), [at])
+                    T.buffer_store(total, _product(loops, total[at], operands(first + k, part, p, j), j), [at])
 
 
 def _chain(loops: Dense, totals: Totals, first: Any, operands: Operands) -> None:
@@ -172,17 +186,31 @@ def _chain(loops: Dense, totals: Totals, first: Any, operands: Operands) -> None
         for p, row in enumerate(words):
             for j, word in enumerate(row):
                 inputs, place, weights, offset = operands(first + k, 0, p, j)
-                found = loops.isa.words(loops.isa.taps(inputs, place), loops.isa.weights(weights, offset))
+                found = loops.isa.words(loops.isa.taps(inputs, place), _weights(loops, weights, offset, j))
                 T.buffer_store(word, word[words_at] + found, [words_at])
     for row, sums in zip(words, totals, strict=True):
         for word, total in zip(row, sums, strict=True):
             T.buffer_store(total, total[at] + loops.isa.widen(word[words_at]), [at])
 
 
-def _product(loops: Dense, total: Any, x: Any, place: tuple[Any, Any], w: Any, weight: Any) -> Any:
-    if loops.width == 1:
-        return loops.isa.dot(total, x, place, w, weight)
-    return total + fill(x[place[0], place[1]], loops.isa.lanes) * w[span(weight, loops.isa.lanes)]
+def _product(loops: Dense, total: Any, operands: tuple[Any, Any, Any, Any], j: int) -> Any:
+    x, place, w, weight = operands
+    if loops.width != 1:
+        return total + fill(x[place[0], place[1]], loops.isa.lanes) * w[span(weight, loops.isa.lanes)]
+    if loops.in_nibbles:
+        return loops.isa.add_products(total, loops.isa.taps(x, place), _weights(loops, w, weight, j))
+    return loops.isa.dot(total, x, place, w, weight)
+
+
+def _weights(loops: Dense, w: Any, offset: Any, j: int) -> Any:
+    """Vector j of a panel's weights; its offset is in codes. Two to a byte, it shares bytes with a neighbour."""
+    if not loops.in_nibbles:
+        return loops.isa.weights(w, offset)
+    size = loops.unit * loops.isa.lanes
+    both = w[span(size + (offset - j % 2 * size) // 2, size)]
+    places = T.shift_right(both, fill(T.uint8(4), size)) if j % 2 else both
+    found = loops.isa.pick_bytes(w[span(0, size)], T.bitwise_and(places, fill(T.uint8(15), size)))
+    return T.reinterpret(vector("int8", size), found)
 
 
 def _placed(loops: Dense, totals: Totals, sample: Any, pixel: tuple[Any, Any], group_panel: Any) -> list[Accumulated]:

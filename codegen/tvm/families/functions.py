@@ -74,7 +74,7 @@ UNARY: dict[str, Unary] = {
     "Tanh": _tanh,
     "Exp": lambda x, lanes, _: mathematics.exp(x, lanes),
     "Log": lambda x, _lanes, _: T.log(x),
-    "Neg": lambda x, lanes, _: _number(0, lanes) - x,
+    "Neg": lambda x, lanes, _: x * _number(-1, lanes),
     "Abs": _absolute,
     "Sqrt": lambda x, _lanes, _: T.sqrt(x),
     "Reciprocal": lambda x, lanes, _: _number(1, lanes) / x,

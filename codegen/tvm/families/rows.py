@@ -1,5 +1,6 @@
 """Sums, means, largest elements, softmax and layer normalization along neighbouring axes of a plain value."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -75,8 +76,8 @@ def _sum(a: Any, b: Any) -> Any:
 FOLDS: dict[str, tuple[float, Callable[[Any, Any], Any]]] = {
     "ReduceSum": (0.0, _sum),
     "ReduceMean": (0.0, _sum),
-    "ReduceMax": (LOWEST, lambda a, b: T.max(a, b)),
-    "ReduceMin": (-LOWEST, lambda a, b: T.min(a, b)),
+    "ReduceMax": (-math.inf, lambda a, b: T.max(a, b)),
+    "ReduceMin": (math.inf, lambda a, b: T.min(a, b)),
 }
 
 

@@ -70,6 +70,24 @@ def codes(indexed: Indexed, count: int, order: Order) -> tuple[str, Any]:
     return write("arrange", [Constant("uint8", count), *levels, Constant("int8", prod(order.sizes))], body)
 
 
+def nibbles(size: int, vector: int) -> tuple[str, Any]:
+    """Kernel from `size` int8 codes in order, places of codes and a first vector to bytes of two places each."""
+
+    def body(_batch: Any, given: Any, places: Any, table: Any, out: Any) -> None:
+        def place(index: Any) -> Any:
+            return T.Cast("int32", places[T.Cast("int32", given[index]) + 128])
+
+        with T.serial(vector) as lane:
+            T.buffer_store(out, table[lane], [lane])
+        with T.serial(size // (2 * vector)) as pair, T.serial(vector) as lane:
+            first = pair * (2 * vector) + lane
+            both = place(first) + T.shift_left(place(first + vector), T.int32(4))
+            T.buffer_store(out, T.Cast("uint8", both), [vector + pair * vector + lane])
+
+    shapes = [Constant("int8", size), Constant("uint8", 256), Constant("uint8", vector)]
+    return write("nibbles", [*shapes, Constant("uint8", vector + size // 2)], body)
+
+
 def _code(indexed: Indexed, index: Any, levels: Sequence[Any], offset: Any) -> Any:
     """The code at an offset in the model's order, as int32."""
     if not levels:

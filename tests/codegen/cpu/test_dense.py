@@ -11,9 +11,11 @@ pytest.importorskip("tvm.tirx", reason="the cpu target needs Apache TVM")
 from building import Case, present, run
 
 from ptqc import integer
+from ptqc.codegen.tvm import tiling
+from ptqc.codegen.tvm.constants import Nibbles
 from ptqc.codegen.tvm.emitters.layers import _with_zero_point
 from ptqc.codegen.tvm.families import columns, dense, depthwise
-from ptqc.codegen.tvm.isa import Isa
+from ptqc.codegen.tvm.isa import AVX2, Isa
 from ptqc.codegen.tvm.layout import Layout
 from ptqc.codegen.tvm.sums import Sums
 from ptqc.codegen.tvm.tiling import Dense
@@ -156,6 +158,54 @@ def test_integer_layers_give_the_references_codes(chosen: Isa, tmp_path: Path) -
     ):
         np.testing.assert_array_equal(found, wanted, str(geometry))
         assert wanted.size < 50 or len(np.unique(wanted)) > 10
+
+
+@INSTRUCTION_SETS
+def test_weights_that_are_used_once_stay_two_to_a_byte(
+    chosen: Isa, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tiling, "CACHED_WEIGHTS", 1000)
+    packed = [
+        Geometry(Window(64, (1, 1)), 64, reach=8),
+        Geometry(Window(128, (1, 3)), 37, reach=8),
+        Geometry(Window(4, (1, 1)), 1000, reach=2),
+        Geometry(Window(516, (1, 4)), 130, reach=1),
+        Geometry(Window(63, (1, 1)), 64, reach=8),
+        Geometry(Window(16, (3, 3), (3, 3)), 40, reach=4),
+    ]
+    apart = [  # too many values, too many pixels, and weights that stay in a cache
+        Geometry(Window(64, (1, 1)), 64, reach=9),
+        Geometry(Window(64, (1, 5)), 64, reach=8),
+        Geometry(Window(16, (1, 1)), 16, reach=8),
+    ]
+    cases = [integer_case(geometry, chosen, seed) for seed, geometry in enumerate([*packed, *apart])]
+    stay = [isinstance(case.built.constants[0], Nibbles) for case, _ in cases]
+    assert stay == [True] * len(packed) + [False] * len(apart)
+    for found, (_, wanted) in zip(run([c for c, _ in cases], chosen, tmp_path), cases, strict=True):
+        np.testing.assert_array_equal(found, wanted)
+
+
+@INSTRUCTION_SETS
+def test_listed_values_beyond_four_bits_stay_two_to_a_byte(
+    chosen: Isa, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some of the 256 codes, without 0 among them: what fills up a run has to be 0."""
+    monkeypatch.setattr(tiling, "CACHED_WEIGHTS", 1000)
+    random = np.random.default_rng(0)
+    y, bias, cases, wanted = Layout((48, 1, 1), "float32"), np.arange(48, dtype=np.int32), [], []
+    for inputs, count, stays in ((40, 16, True), (39, 16, False), (39, 15, True)):
+        x = Layout((inputs, 1, 1), "uint8")
+        values = random.choice([*range(-128, 0), *range(1, 128)], count, replace=False)
+        weights = random.choice(values, (48, inputs, 1, 1)).astype(np.int8)
+        weights.reshape(-1)[:count] = values
+        codes = random.integers(0, 256, (BATCH, inputs, 1, 1)).astype(np.uint8)
+        loops = Dense(Window(inputs, (1, 1)), 48, 1, chosen, 1, Sums.of(chosen, weights))
+        built = dense.integer(x, y, loops, weights, bias, np.ones(48, np.float32), 0)
+        assert isinstance(built.constants[0], Nibbles) == (stays and chosen is not AVX2)
+        cases.append(Case(built, [x], [codes], y))
+        wanted.append(codes.reshape(BATCH, -1).astype(np.int64) @ weights.reshape(48, -1).T.astype(np.int64) + bias)
+    for found, expected in zip(run(cases, chosen, tmp_path), wanted, strict=True):
+        np.testing.assert_array_equal(found.reshape(BATCH, -1), expected)
 
 
 @INSTRUCTION_SETS

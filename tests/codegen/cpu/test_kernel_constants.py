@@ -17,7 +17,7 @@ from tvm.tirx.script import builder as T  # noqa: N812
 from ptqc import codebooks
 from ptqc.codegen.onnxruntime import planes
 from ptqc.codegen.tvm import constants, isa, worker
-from ptqc.codegen.tvm.constants import Arranged, Order, Scaled, Source, Stored
+from ptqc.codegen.tvm.constants import Arranged, Nibbles, Order, Scaled, Source, Stored
 from ptqc.codegen.tvm.families import build
 from ptqc.codegen.tvm.indexed import Indexed, smallest
 from ptqc.codegen.tvm.layout import Layout
@@ -84,6 +84,7 @@ def test_stored_bytes() -> None:
     codes = Arranged(every_code(3), straight(200))
     assert constants.stored_bytes(codes) == 75
     assert constants.stored_bytes(Scaled(codes, np.ones(10, np.float32), 5)) == 75 + 40
+    assert constants.stored_bytes(Nibbles(codes, 32)) == 75 + 256 + 32
 
 
 def straight(*sizes: int) -> Order:
@@ -104,6 +105,12 @@ def ready_made(constant: Stored) -> np.ndarray:
         case Scaled():
             codes = ready_made(constant.codes).reshape(constant.panels, constant.depth, constant.width)
             return np.asarray(codes * constant.scale.reshape(constant.panels, 1, constant.width)).reshape(-1)
+        case Nibbles():
+            codes, size = ready_made(constant.codes).astype(int), constant.vector
+            values = sorted({0, *codes})
+            places = np.array([values.index(code) for code in codes], np.uint8).reshape(-1, 2, size)
+            table = np.tile(np.resize(np.array(values, np.int8), 16), size // 16).view(np.uint8)
+            return np.concatenate([table, (places[:, 0] + 16 * places[:, 1]).reshape(-1)])
         case Arranged():
             return constant.order(constant.codes)
         case _:
@@ -121,6 +128,7 @@ def test_loading_gives_the_constants_back(tmp_path: Path) -> None:
     stored += [Arranged(from_a_codebook(form), straight(4000)) for form in CODEBOOKS]
     stored += [Arranged(every_code(3, 203), straight(203)), halved(every_code(8, 210))]
     stored += [Scaled(Arranged(every_code(4, 240), straight(240)), np.linspace(0.1, 2, 10, dtype=np.float32), 2)]
+    stored += [Nibbles(Arranged(every_code(bits, 192), straight(192)), 32) for bits in (2, 3, 4)]
     layout = Layout((4,), "uint8")
 
     def body(batch: Any, *buffers: Any) -> None:

@@ -135,3 +135,30 @@ def test_a_division_that_may_be_by_zero_is_refused() -> None:
     low = quantized(made, feeds)
     with pytest.raises(NoKernel, match="no kernel for Div y: integers are divided by b, which may be zero"):
         build(low.lowered, export(low.lowered, low.model), feeds)
+
+
+def test_rows_that_are_masked_whole_and_zeros_without_sign(tmp_path: Path) -> None:
+    """A softmax of nothing but −∞ is NaN, its largest element −∞, and −0 is 0 to all kernels behind it."""
+    body = """more = Greater(x, half) kept = Where(more, x, lowest) y = Softmax(kept) z = Neg(x)
+        m = ReduceMax <keepdims = 1> (kept, one)"""
+    made = parse(
+        f"g (float[N, 20] x) => (float[N, 20] y, float[N, 20] z, float[N, 1] m) {{ {body} }}",
+        half=CONSTANTS["half"], lowest=np.array(-np.inf, np.float32), one=np.array([1]),
+    )  # fmt: skip
+    feeds = [{"x": noise(3, 20, seed=seed)} for seed in range(2)]
+    feeds[0]["x"][1] = 0
+    low = quantized(made, feeds, keep_float=lambda _site: True)
+    library = written(build(low.lowered, export(low.lowered, low.model), feeds), tmp_path)
+    found, wanted = library.run(feeds[0]), Runner(made).run(feeds[0])
+    assert np.isnan(found["y"][1]).all()
+    assert found["m"][1] == -np.inf
+    for name, values in wanted.items():
+        np.testing.assert_allclose(found[name], values, rtol=1e-5, atol=1e-6)
+
+
+def test_an_output_that_never_changes_has_the_shape_of_the_model(tmp_path: Path) -> None:
+    made = parse("g (float[3, 4] x) => (float[3, 4] y, int64[1] s) { y = Neg(x) s = Shape <start = 1> (x) }")
+    feeds = [{"x": noise(3, 4, seed=seed)} for seed in range(2)]
+    low = quantized(made, feeds, keep_float=lambda _site: True)
+    library = written(build(low.lowered, export(low.lowered, low.model), feeds), tmp_path)
+    np.testing.assert_array_equal(library.run(feeds[0])["s"], [4])
