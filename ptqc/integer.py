@@ -171,12 +171,14 @@ def softmax_steps(y: QuantParams) -> np.float32:
 
 
 def repeats_inside(a: Sequence[int], b: Sequence[int]) -> bool:
-    """Whether shape a is broadcast along the innermost axis on which the two differ from a single value."""
-    for i in range(1, max(len(a), len(b)) + 1):
-        sizes = [shape[-i] if i <= len(shape) else 1 for shape in (a, b)]
-        if max(sizes) > 1:
-            return sizes[0] == 1
-    return False
+    """Whether shape a is broadcast along the innermost axis, of those that both have, that is not 1 in both.
+
+    Without such an axis ONNX Runtime takes a for a single value; without any in b, if the last one of a is 1.
+    """
+    for i in range(1, min(len(a), len(b)) + 1):
+        if max(a[-i], b[-i]) > 1:
+            return a[-i] == 1
+    return len(b) > 0 or len(a) == 0 or a[-1] == 1
 
 
 def _fma(x: np.ndarray, y: np.ndarray, z: np.ndarray) -> Reals:

@@ -194,10 +194,22 @@ def broadcast_shapes(draw: st.DrawFn) -> tuple[tuple[int, ...], tuple[int, ...]]
     return pair[0], pair[1]
 
 
+PLAIN_AND_SINGLE = [
+    ((40, 50), (40, 50)),
+    ((1, 3, 6, 1), (1,)),
+    ((40, 1), (1,)),
+    ((40, 1), (1, 1)),
+    ((1, 1), (1, 1)),
+    ((), (5, 1)),
+    ((5, 1), ()),
+    ((3, 5), ()),
+]
+
+
 @x86
 @pytest.mark.parametrize("op_type", ["Add", "Mul"])
 @settings(deadline=None, max_examples=150)
-@given(shapes=broadcast_shapes() | st.just(((40, 50), (40, 50))), a=params(), b=params(), y=params(), rng=RNG)
+@given(shapes=broadcast_shapes() | st.sampled_from(PLAIN_AND_SINGLE), a=params(), b=params(), y=params(), rng=RNG)
 def test_element_wise(
     op_type: str,
     shapes: tuple[tuple[int, ...], tuple[int, ...]],

@@ -56,8 +56,9 @@ class Rows:
         """All elements of a run, combined."""
         vector = registers(self.lanes, "float32")
         single = registers(1, "float32")
-        T.buffer_store(vector, fill(T.float32(start), self.lanes), [span(0, self.lanes)])
-        T.buffer_store(single, T.float32(start), [0])
+        first = _number(start)
+        T.buffer_store(vector, fill(first, self.lanes), [span(0, self.lanes)])
+        T.buffer_store(single, first, [0])
 
         def visit(index: Any, lanes: int) -> None:
             total = vector if lanes == self.lanes else single
@@ -67,6 +68,14 @@ class Rows:
         with T.serial(self.lanes) as lane:
             T.buffer_store(single, combine(single[0], vector[lane]), [0])
         return T.Bind(single[0])
+
+
+def _number(value: float) -> Any:
+    """A float32; infinities from a logarithm, since TVM writes them in no way that C has."""
+    if math.isfinite(value):
+        return T.float32(value)
+    lowest = T.log(T.float32(0))
+    return lowest if value < 0 else T.float32(0) - lowest
 
 
 def _sum(a: Any, b: Any) -> Any:
