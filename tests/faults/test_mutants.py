@@ -16,6 +16,8 @@ from mutated import CRASH, FAULT, LITTER
 PROGRAM = Path(__file__).with_name("mutated.py")
 # Of processors, not of the clock: a busy machine is no fault of the mutant.
 SECONDS, MEGABYTES = 30.0, 2048.0
+# Four samples of one mutant are 262,144 images: its batch is fixed at 65,536.
+MORE_SECONDS = {972: 60.0}
 # On the clock, for a process that waits for ever.
 SILENCE = 300.0
 MUTANTS = 2000
@@ -58,7 +60,7 @@ def faults(outcome: Outcome) -> list[str]:
         "exit code": code not in (0, 2, 3),
         "trace": "Traceback" in told,
         "message": told != "" if code == 0 else not (told.startswith("ptqc: ") and told.count("\n") == 1),
-        "time": outcome["seconds"] > SECONDS,
+        "time": outcome["seconds"] > MORE_SECONDS.get(outcome["number"], SECONDS),
         "memory": max(outcome["megabytes"], outcome["child_megabytes"]) > MEGABYTES,
         "left behind": outcome["left"] != [],
         "model changed": not outcome["unchanged"],
@@ -107,6 +109,6 @@ def test_what_must_not_happen_would_be_found(tmp_path: Path) -> None:
     ],
 )
 def test_each_limit_is_looked_at(change: Outcome, wrong: str) -> None:
-    fine = {"code": 0, "told": "", "seconds": 1.0, "megabytes": 1.0, "child_megabytes": 1.0, "left": []}
+    fine = {"number": 0, "code": 0, "told": "", "seconds": 1.0, "megabytes": 1.0, "child_megabytes": 1.0, "left": []}
     assert faults({**fine, "unchanged": True}) == []
     assert wrong in faults({**fine, "unchanged": True, **change})
