@@ -144,18 +144,19 @@ def mean_factor(x: QuantParams, y: QuantParams, count: int) -> Reals:
     return np.asarray(np.float32(x.scale) / (np.float32(y.scale) * np.float32(count)))
 
 
-def softmax(x: np.ndarray, x_params: QuantParams, y: QuantParams, axis: int) -> Codes:
-    """Codes of softmax: e(x) · ⌊1 / s_y⌋ / Σ e(x) + z_y in float32, with e from a table and summed in order.
+def softmax(x: np.ndarray, x_params: QuantParams, y: QuantParams, axis: int, *, in_float64: bool) -> Codes:
+    """Codes of softmax: e(x) · ⌊1 / s_y⌋ / Σ e(x) + z_y, with e from a table and summed in order in float32.
 
-    The table is read as if the largest code were 255. A product beyond float32 counts as 0, as on x86 processors.
+    The table is read as if the largest code were 255. in_float64: whether product and quotient are, as since ONNX
+    Runtime 1.32; before that a product beyond float32 counts as 0, as on x86 processors.
     """
     moved = np.moveaxis(x.astype(np.int64), axis, -1)
     values = softmax_table(x_params, moved.shape[-1])[moved + 255 - moved.max(-1, keepdims=True)]
     total = np.add.accumulate(values, axis=-1, dtype=np.float32)[..., -1:]
     with np.errstate(over="ignore"):
-        products = values * softmax_steps(y)
+        products = (values.astype(np.float64) if in_float64 else values) * softmax_steps(y)
     steps = np.rint(np.where(np.isinf(products), np.float32(0), products) / total)
-    return _saturate(np.moveaxis(steps + np.float32(y.zero_point), -1, axis), y)
+    return _saturate(np.moveaxis(np.asarray(steps + np.float32(y.zero_point), np.float32), -1, axis), y)
 
 
 def softmax_table(x: QuantParams, length: int) -> Reals:

@@ -145,7 +145,7 @@ REFUSED: dict[str, tuple[Build, str]] = {
         text(f"z = Constant<value = int64 {{0}}>() r = Range(z, z, z) a = Cast<to=1>(r) {SUM}"),
         "delta in Range",
     ),
-    "negative repeats": (text(f"n = Constant<value = int64[2] {{-1,1}}>() a = Tile(x, n) {SUM}"), "non-negative"),
+    "negative repeats": (text(f"n = Constant<value = int64[2] {{-1,1}}>() a = Tile(x, n) {SUM}"), "negative"),
     "two free dimensions": (text("n = Constant<value = int64[2] {-1,-1}>() y = Reshape(x, n)"), "multiple -1"),
     "groups that do not divide": (convolution("group=7", 4, 3, 1, 1), "group"),
     "negative strides": (convolution("strides=[0,-1]", 4, 3, 1, 1), "positive values"),

@@ -93,10 +93,17 @@ class Dense:
     def blocking(self) -> tuple[int, int]:
         """Pixels in a tile and vectors in a panel: few pixels twice, then many products per loaded number."""
         if self.in_nibbles:
-            return self.area[1], LARGEST_PANEL
+            return self._pairs
         vectors = -(-self.group_outputs // self.isa.lanes)
         panels = [panel for panel in range(1, LARGEST_PANEL + 1) if vectors % panel == 0]
         return max((shape for panel in panels for shape in self._tiles(panel)), key=self._worth)
+
+    @property
+    def _pairs(self) -> tuple[int, int]:
+        """All pixels, and an even number of vectors, of which two share their bytes."""
+        pixels = self.area[1]
+        fits = pixels * LARGEST_PANEL <= self.isa.registers - self.isa.working
+        return pixels, LARGEST_PANEL if fits else LARGEST_PANEL // 2
 
     def _tiles(self, panel: int) -> Iterator[tuple[int, int]]:
         """The largest tile for the registers, and one whose epilogue overlaps with the next tile's products."""

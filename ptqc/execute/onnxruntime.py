@@ -36,6 +36,12 @@ def open_session(model: bytes | str, options: ort.SessionOptions) -> ort.Inferen
     return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"], enable_fallback=0)
 
 
+def softmax_in_float64() -> bool:
+    """How its integer softmax multiplies and divides: see `ptqc.integer.softmax`."""
+    major, minor = ort.__version__.split(".")[:2]
+    return (int(major), int(minor)) >= (1, 32)
+
+
 def weight_bytes(model: ir.Model) -> int:
     """Bytes of all initializers of the main graph."""
     return sum(value.const_value.nbytes for value in model.graph.initializers.values() if value.const_value is not None)

@@ -15,6 +15,7 @@ from ptqc.codegen.tvm.families import Built, Declined, planes, pointwise, pool, 
 from ptqc.codegen.tvm.isa import Isa
 from ptqc.codegen.tvm.layout import Layout
 from ptqc.codegen.tvm.oracle import compute, standalone
+from ptqc.execute.onnxruntime import softmax_in_float64
 from ptqc.formats import QuantParams
 from ptqc.integer import add_numbers, mean_factor, multiplier, repeats_inside, softmax_steps, softmax_table
 from ptqc.nodes import integer as integer_attribute
@@ -142,7 +143,8 @@ def softmax(emission: Emission, node: ir.Node, output: ir.Node) -> None:
     source = emission.plain(codes)
     powers, steps = softmax_table(x, sizes[axis]), float(softmax_steps(y))
     whole = Layout(sizes[outer:], "uint8", plain=True)
-    kernel = rows.softmax_codes(whole, whole, emission.isa, axis - outer, powers, steps, y.zero_point)
+    exact = softmax_in_float64()
+    kernel = rows.softmax_codes(whole, whole, emission.isa, axis - outer, powers, steps, y.zero_point, in_float64=exact)
     emission.add(kernel, [source], str(output.outputs[0].name), emission.layouts[source])
 
 

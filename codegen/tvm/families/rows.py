@@ -135,7 +135,17 @@ def softmax(x: Layout, y: Layout, isa: Isa, axis: int, *, logarithm: bool) -> Bu
     return build("log_softmax" if logarithm else "softmax", [x], [], y, body)
 
 
-def softmax_codes(x: Layout, y: Layout, isa: Isa, axis: int, table: np.ndarray, steps: float, zero_point: int) -> Built:
+def softmax_codes(
+    x: Layout,
+    y: Layout,
+    isa: Isa,
+    axis: int,
+    table: np.ndarray,
+    steps: float,
+    zero_point: int,
+    *,
+    in_float64: bool,
+) -> Built:
     """Codes of softmax along an axis (`ptqc.integer.softmax`)."""
     runs = Rows.along(x.shape, axis, axis, isa)
 
@@ -153,9 +163,12 @@ def softmax_codes(x: Layout, y: Layout, isa: Isa, axis: int, table: np.ndarray, 
             total = replace(runs, lanes=1).fold(0.0, _sum, power)
 
             def settle(index: Any, lanes: int) -> None:
-                product = T.Bind(power(index, lanes) * fill(numbers[0], lanes))
-                finite = T.Select(product > fill(T.float32(-LOWEST), lanes), fill(T.float32(0), lanes), product)
-                found = to_codes(T.nearbyint(finite / fill(total, lanes)) + fill(numbers[1], lanes), lanes)
+                kind = vector("float64" if in_float64 else "float32", lanes)
+                product = T.Bind(T.Cast(kind, power(index, lanes)) * T.Cast(kind, fill(numbers[0], lanes)))
+                if not in_float64:
+                    product = T.Select(product > fill(T.float32(-LOWEST), lanes), fill(T.float32(0), lanes), product)
+                share = T.nearbyint(product / T.Cast(kind, fill(total, lanes)))
+                found = to_codes(T.Cast(vector("float32", lanes), share) + fill(numbers[1], lanes), lanes)
                 T.buffer_store(out, found, [sample, runs.place(row, index, lanes)])
 
             runs.each(settle)
