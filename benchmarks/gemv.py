@@ -37,6 +37,18 @@ COLUMNS = (
 )
 
 
+def product(
+    node: onnx.NodeProto, outputs: int, inputs: int, constants: dict[str, np.ndarray], opsets: dict[str, int]
+) -> bytes:
+    """A model whose only node makes y of x and constants. opsets: version by domain."""
+    sizes = {"x": inputs, "y": outputs}
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N", size]) for name, size in sizes.items())
+    tensors = [onnx.numpy_helper.from_array(array, name) for name, array in constants.items()]
+    graph = helper.make_graph([node], "gemv", [x], [y], tensors)
+    imports = [helper.make_opsetid(domain, version) for domain, version in opsets.items()]
+    return bytes(helper.make_model(graph, opset_imports=imports, ir_version=10).SerializeToString())
+
+
 def matmul_nbits(outputs: int, inputs: int, block: int) -> tuple[bytes, int]:
     """A model with one MatMulNBits, and the bytes of its weights."""
     random, blocks = np.random.default_rng(0), -(-inputs // block)
@@ -46,15 +58,8 @@ def matmul_nbits(outputs: int, inputs: int, block: int) -> tuple[bytes, int]:
         "MatMulNBits", ["x", "w", "s"], ["y"], domain="com.microsoft",
         K=inputs, N=outputs, bits=BITS, block_size=block, accuracy_level=ACCURACY,
     )  # fmt: skip
-    tensors = [onnx.numpy_helper.from_array(packed, "w"), onnx.numpy_helper.from_array(scales, "s")]
-    x, y = (
-        helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N", size])
-        for name, size in (("x", inputs), ("y", outputs))
-    )
-    graph = helper.make_graph([node], "gemv", [x], [y], tensors)
-    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
-    model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
-    return model.SerializeToString(), packed.nbytes + scales.nbytes
+    opsets = {"": 21, "com.microsoft": 1}
+    return product(node, outputs, inputs, {"w": packed, "s": scales}, opsets), packed.nbytes + scales.nbytes
 
 
 def compiled(outputs: int, inputs: int, folder: str) -> int:
@@ -63,15 +68,9 @@ def compiled(outputs: int, inputs: int, folder: str) -> int:
 
     random = np.random.default_rng(0)
     weights = random.standard_normal((inputs, outputs), np.float32)
-    x, y = (
-        helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N", size])
-        for name, size in (("x", inputs), ("y", outputs))
-    )
-    tensor = onnx.numpy_helper.from_array(weights, "w")
-    graph = helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["y"])], "gemv", [x], [y], [tensor])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    node = helper.make_node("MatMul", ["x", "w"], ["y"])
     path = Path(folder).with_suffix(".onnx")
-    path.write_bytes(model.SerializeToString())
+    path.write_bytes(product(node, outputs, inputs, {"w": weights}, {"": 17}))
     samples = random.standard_normal((SAMPLES, inputs), np.float32)
     artifact = compile_model(
         path, calibration=samples, output=folder, force=True, target="cpu", bits=(BITS,), activations="integer"

@@ -6,7 +6,7 @@ follow from their local errors by the power law through both, since the loss gro
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -25,6 +25,7 @@ from ptqc.nodes import initial
 from ptqc.notes import Note
 from ptqc.passes.base import Effect
 from ptqc.passes.context import Context
+from ptqc.solutions import Solution
 
 ANCHORS = (integer(2), integer(4))
 # Multiply-accumulates that a measurement may cost; it decides how many samples are looked at.
@@ -128,10 +129,7 @@ def _measure_layer(
     suffix: Suffix,
     anchors: Anchors,
 ) -> None:
-    for form in ANCHORS:
-        solution = context.solutions.get((layer.weight, form))
-        if solution is None:
-            continue
+    for form, solution in _anchored(context, layer.weight):
         outputs = probe.walk.compute({layer.weight: solution.weight})[layer.name]
         shift = layer.over_output(mean_shift(model, context, layer, solution.weight))
         loss = probe.measure(suffix, {layer.name: [np.asarray(y) + shift for y in outputs]})
@@ -154,17 +152,22 @@ def _tables(context: Context, slicer: Slicer) -> tuple[list[str], set[str]]:
 
 
 def _measure_shared(context: Context, probe: _Probe, suffixes: Suffixes, name: str, anchors: Anchors) -> None:
-    for form in ANCHORS:
-        if (solution := context.solutions.get((name, form))) is not None:
-            replaced = suffixes.whole({name: solution.weight})
-            anchors.setdefault(name, {})[form] = probe.measure(replaced, {})
+    for form, solution in _anchored(context, name):
+        replaced = suffixes.whole({name: solution.weight})
+        anchors.setdefault(name, {})[form] = probe.measure(replaced, {})
 
 
 def _measure_table(context: Context, probe: _Probe, name: str, suffix: Suffix, anchors: Anchors) -> None:
+    for form, solution in _anchored(context, name):
+        outputs = probe.walk.compute({name: solution.weight})
+        anchors.setdefault(name, {})[form] = probe.measure(suffix, outputs)
+
+
+def _anchored(context: Context, name: str) -> Iterator[tuple[Format, Solution]]:
+    """The candidates of a weight that are measured."""
     for form in ANCHORS:
         if (solution := context.solutions.get((name, form))) is not None:
-            outputs = probe.walk.compute({name: solution.weight})
-            anchors.setdefault(name, {})[form] = probe.measure(suffix, outputs)
+            yield form, solution
 
 
 def _interpolate(context: Context, name: str, anchors: Mapping[Format, float]) -> None:

@@ -69,9 +69,10 @@ def integer(
     s_x · s_w. epilogue: of codes.
     """
     loops = replace(loops, is_framed=any(value.frame is not None for value in (x, y, *epilogue.others)))
-    loops = replace(loops, in_nibbles=_stay_packed(loops, weights))
+    codes = weights.astype(np.int8)
+    loops = replace(loops, in_nibbles=_stay_packed(loops, codes))
     isa, fitting = loops.isa, narrowing.fits(weights, bias, factor)
-    arranged = Arranged(weights.astype(np.int8), loops.order)
+    arranged = Arranged(codes, loops.order)
     constants: list[Stored] = [
         Nibbles(arranged, loops.unit * isa.lanes) if loops.in_nibbles else arranged,
         loops.pack_channels(bias.astype(np.int32)),
@@ -94,11 +95,11 @@ def integer(
     return build("dense", [x, *epilogue.others], constants, y, _body(kernel), 2 * loops.products)
 
 
-def _stay_packed(loops: Dense, weights: np.ndarray) -> bool:
+def _stay_packed(loops: Dense, codes: np.ndarray) -> bool:
     """Whether reading the weights takes most of the time, and they can be read two to a byte."""
     if not loops.isa.pick or not loops.is_weight_bound or loops.groups > 1 or loops.sums.parts > 1:
         return False
-    values = values_of(weights.astype(np.int8))
+    values = values_of(codes)
     is_padded = loops.depth * loops.unit > loops.runs[2]  # with weights of 0
     return len(np.union1d(values, 0) if is_padded else values) <= VALUES
 
