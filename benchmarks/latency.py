@@ -35,6 +35,7 @@ Name = TypeVar("Name")
 Timer = Callable[[int], float]  # seconds per run, of a number of runs
 
 FLOAT, INT8 = "float", "ONNX Runtime int8"
+REST = 0.05  # seconds, longer than waiting threads of any engine keep a processor busy
 SERVER = Path(__file__).with_name("openvino_server.py")
 ENGINES = ("onnxruntime", "openvino", "tvm")
 COLUMNS = (
@@ -197,13 +198,17 @@ def race(
 
 
 def take_turns(timers: Mapping[Name, Timer], blocks: int, seconds: float) -> dict[Name, list[float]]:
-    """Milliseconds per run of every block. Each block lasts about `seconds`; who begins changes from round to round."""
+    """Milliseconds per run of every block. Each block lasts about `seconds`; who begins changes from round to round.
+
+    Before each the threads of the one before come to rest, and its own wake up.
+    """
     repeats = {name: max(1, int(seconds / max(time_of(2), 1e-6))) for name, time_of in timers.items()}
     times: dict[Name, list[float]] = {name: [] for name in timers}
     order = list(timers)
     for _ in range(blocks):
         for name in order:
-            timers[name](1)
+            time.sleep(REST)
+            timers[name](max(1, repeats[name] // 10))
             times[name].append(1000 * timers[name](repeats[name]))
         order = order[1:] + order[:1]
     return times

@@ -11,9 +11,9 @@ from tvm.tirx.script import builder as T  # noqa: N812
 
 from ptqc.codegen.tvm.layout import Layout
 
-# A loop with less than about 16 µs of work gains nothing from a second thread, whose inputs lie in the other one's
+# A loop with less than about 4 µs of work gains nothing from a second thread, whose inputs lie in the other one's
 # cache. The unit is an element that is moved; so many products of bytes take as long.
-PARALLEL_WORK, PRODUCTS = 200_000, 16
+PARALLEL_WORK, PRODUCTS = 50_000, 16
 # Of a parallel loop, in order and of equal size: what `threads.cpp` hands out, and cannot cut any finer.
 SLICES = 128
 
