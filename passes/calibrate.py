@@ -144,7 +144,7 @@ def _accumulate(
 
 
 def _check_size(kind: str, name: str, values: np.ndarray | None, most: float) -> None:
-    largest = 0.0 if values is None else float(np.abs(values, dtype=np.float64).max(initial=0))
+    largest = 0.0 if values is None else max(float(values.max(initial=0)), -float(values.min(initial=0)))
     if largest > most:
         raise ModelError(f"{kind} {name!r} reaches {largest:.0e}, at most {most:.0e} can be measured: scale the model")
 

@@ -29,7 +29,7 @@ from ptqc.solutions import Solution
 
 ANCHORS = (integer(2), integer(4))
 # Multiply-accumulates that a measurement may cost; it decides how many samples are looked at.
-COMPUTE = 3e12
+COMPUTE = 2e12
 SAMPLES = (8, 64)
 BATCH = 2
 Anchors = dict[str, dict[Format, float]]  # measured losses of a weight

@@ -4,10 +4,11 @@ For a weight W (per group: outputs × d) the error of Ŵ on the data is tr(ΔW H
 correction only the centred part counts, H − E[x]E[x]ᵀ. One Moments object serves every bit width of its layer.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ptqc.execute.kept import Held, Kept
 from ptqc.layers import Layer
 
 # A gram matrix of d columns takes 8·d² bytes; wider layers keep its diagonal only.
@@ -142,14 +143,25 @@ class Columns:
             for i in range(rank)
         )
 
-    def inputs(self, x: np.ndarray, index: int) -> np.ndarray:
+    def inputs(self, x: Held, index: int) -> np.ndarray:
         """Columns (groups, d, n) of a batch x; sample numbers start at `index`."""
+        if isinstance(x, Kept):
+            return np.asarray(replace(x, codes=self._inputs(x.codes, index, x.zero_point)))
+        return self._inputs(x, index)
+
+    def outputs(self, y: Held, input_shape: tuple[int, ...], index: int) -> np.ndarray:
+        """The layer's outputs (groups, R, n) at the same columns."""
+        if isinstance(y, Kept):
+            return np.asarray(replace(y, codes=self._outputs(y.codes, input_shape, index)))
+        return self._outputs(y, input_shape, index)
+
+    def _inputs(self, x: np.ndarray, index: int, zero: int = 0) -> np.ndarray:
+        """The same of an array whose borders are padded with `zero`."""
         if self.layer.op_type != "Conv":
             return self._rows(x, index).T[None]
-        return np.concatenate([self._windows(x[i : i + 1], index + i) for i in images(len(x))], axis=-1)
+        return np.concatenate([self._windows(x[i : i + 1], index + i, zero) for i in images(len(x))], axis=-1)
 
-    def outputs(self, y: np.ndarray, input_shape: tuple[int, ...], index: int) -> np.ndarray:
-        """The layer's outputs (groups, R, n) at the same columns."""
+    def _outputs(self, y: np.ndarray, input_shape: tuple[int, ...], index: int) -> np.ndarray:
         layer = self.layer
         if layer.op_type != "Conv":
             return self._rows(y, index).T[None]
@@ -170,7 +182,7 @@ class Columns:
             parts.append(rows if chosen is None else rows[chosen])
         return np.concatenate(parts)
 
-    def _windows(self, x: np.ndarray, index: int) -> np.ndarray:
+    def _windows(self, x: np.ndarray, index: int, zero: int) -> np.ndarray:
         """im2col of one sample at the chosen positions."""
         layer, rank = self.layer, len(self.layer.kernel)
         out = self.out_shape(x.shape)
@@ -178,7 +190,8 @@ class Columns:
         flat = np.arange(int(np.prod(out))) if chosen is None else chosen
         where = np.unravel_index(flat, out)
         taps = np.unravel_index(np.arange(int(np.prod(layer.kernel))), layer.kernel)
-        padded = np.pad(x[0], [(0, 0), *((layer.pads[i], layer.pads[i + rank]) for i in range(rank))])
+        pads = [(0, 0), *((layer.pads[i], layer.pads[i + rank]) for i in range(rank))]
+        padded = np.pad(x[0], pads, constant_values=zero)
         place = tuple(taps[i][:, None] * layer.dilations[i] + where[i][None, :] * layer.strides[i] for i in range(rank))
         flattened = padded.reshape(len(padded), -1)[:, np.ravel_multi_index(place, padded.shape[1:])]
         return np.asarray(flattened.reshape(layer.groups, -1, len(flat)))
@@ -192,9 +205,9 @@ def images(batch: int) -> range:
 def positions_per_sample(layer: Layer, samples: int, times: int = 1) -> int:
     """Columns to take from each sample: enough in total for the gram matrix to be well conditioned.
 
-    times: as many more of them, as far as MOST_PRODUCTS allows.
+    times: as many more of them. Wide layers get fewer, as MOST_PRODUCTS says.
     """
     width = layer.width
     enough = min(max(16 * width, 8192), 32768)
-    wanted = max(min(times * enough, MOST_PRODUCTS // width**2), min(4 * width, enough)) if times > 1 else enough
+    wanted = max(min(times * enough, MOST_PRODUCTS // width**2), min(4 * width, enough))
     return max(1, -(-min(wanted, MOST_NUMBERS // width) // max(samples, 1)))

@@ -2,11 +2,11 @@
 
 With x̂ what the already quantized predecessors give and y = Wx the float output, the layer minimizes
 E‖y − Ŵx̂ − b̂‖². Its least-squares target is W* = W + (C − W H)(H + λ)⁻¹ with H = cov(x̂), C = cov(y, x̂); GPTQ rounds W*
-against H, and the bias makes the mean exact. Several answers compete (the table's own, GPTQ of W, GPTQ of W*, each with
-and without the bias), and the one with the lowest error on held-back columns is kept before the next layer starts.
+against H, and the bias makes the mean exact. Several answers compete (the table's own and GPTQ of W*, each with and
+without the bias), and the one with the lowest error on held-back columns is kept before the next layer starts.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -19,13 +19,15 @@ from ptqc.execute.walk import Slicer, Walk
 from ptqc.formats import Format
 from ptqc.layers import Layer
 from ptqc.nodes import constant
-from ptqc.parallel import in_order
+from ptqc.parallel import in_order, processors
 from ptqc.passes import gptq, moments
 from ptqc.passes.base import Effect
 from ptqc.passes.context import Context
 from ptqc.passes.moments import Columns, Moments
 from ptqc.passes.quantized_walk import compact, peak_bytes
 from ptqc.plan import Plan
+from ptqc.progress import Stage
+from ptqc.shared import Shared
 from ptqc.solutions import Solution, Tuned
 
 # Bytes that all walks may hold together; it decides how many samples take part.
@@ -40,6 +42,8 @@ DAMPINGS = (0.02, 0.05, 0.01)
 ROUNDS = 4
 # Columns looked at, for each that the table was made of.
 COLUMNS = 4
+# Layers that the float model is ahead at most.
+LEAD = 1
 
 
 @dataclass(frozen=True)
@@ -67,30 +71,46 @@ def reconstruct_all(model: ir.Model, context: Context, plan: Plan, draws: Sequen
     fitted = list(tuning.batches(BATCH))
     batches, split = [*fitted, *held.batches(BATCH)], len(fitted)
     tables = {w.name: context.solutions[w.name, plan.formats[w.name]] for w in plan.weights if not w.layers}
-    real = Walk(slicer, batches, keep=compact({}))
+    share = max(1, processors() // len(draws))
+    real = Walk(slicer, batches, keep=compact({}), processors=share)
     states = []
     for draw in draws:
-        seen = Walk(slicer, batches, {name: s.weight for name, s in tables.items()}, compact(plan.params))
+        constants = {name: s.weight for name, s in tables.items()}
+        seen = Walk(slicer, batches, constants, compact(plan.params), share)
         states.append(_State(model, context, plan, seen, split, draw, dict(tables)))
     with context.progress.stage("reconstruct", len(layers)) as stage:
-        for output in _nodes(real):
-            layer = layers.get(output)
-            if layer is None:
-                real.step()
-                for state in states:
-                    state.seen.step()
-                continue
-            results = real.compute()
-            _solve_all(states, layer, results[layer.name])
-            real.advance(results)
-            stage.advance(layer.name)
-    return [Tuned(state.weights, state.biases) for state in states]
+        return _solve_all(states, layers, _float_outputs(real, layers, stage))
 
 
-def _solve_all(states: Sequence["_State"], layer: Layer, outputs: list[Held]) -> None:
-    solved = in_order(lambda state: state.solve(layer, outputs), states)
-    for state, seen in zip(states, solved, strict=True):
-        state.seen.advance({layer.name: seen})
+def _solve_all(states: Sequence["_State"], layers: Mapping[str, Layer], outputs: Iterator[list[Held]]) -> list[Tuned]:
+    """What every state finds, all at the same time, while the outputs of the float model are made."""
+    shared = Shared[list[Held]](len(states), LEAD)
+
+    def work(number: int) -> Tuned | None:
+        if number == len(states):
+            shared.fill(outputs)
+            return None
+        with shared.reading(number) as own:
+            return states[number].solve_all(layers, own)
+
+    try:
+        return [tuned for tuned in in_order(work, range(len(states) + 1), workers=len(states) + 1) if tuned]
+    except BaseException as error:
+        shared.stop(error)
+        raise
+
+
+def _float_outputs(real: Walk, layers: Mapping[str, Layer], stage: Stage) -> Iterator[list[Held]]:
+    """What each layer gives in the float model, in run order."""
+    for output in _nodes(real):
+        if output not in layers:
+            real.step()
+            continue
+        results = real.compute()
+        found = list(results[output])  # the walk empties its own list
+        real.advance(results)
+        stage.advance(output)
+        yield found
 
 
 def _nodes(walk: Walk) -> Iterator[str]:
@@ -122,6 +142,15 @@ class _State:
     weights: dict[str, Solution]
     biases: dict[str, np.ndarray | None] = field(default_factory=dict)
 
+    def solve_all(self, layers: Mapping[str, Layer], outputs: Iterator[list[Held]]) -> Tuned:
+        """Settle all layers (by their outputs' names), given what each gives in the float model."""
+        for output in _nodes(self.seen):
+            if output in layers:
+                self.seen.advance({output: self.solve(layers[output], next(outputs))})
+            else:
+                self.seen.step()
+        return Tuned(self.weights, self.biases)
+
     def solve(self, layer: Layer, outputs: list[Held]) -> list[Held]:
         """Settle the layer's weight and bias; returns its outputs in the quantized walk."""
         problem = self._problem(layer, outputs)
@@ -139,7 +168,7 @@ class _State:
         table = self.context.solutions[layer.weight, form]
         if not form.has_codes:
             return [table]
-        return [table, *problem.rounded(form, DAMPINGS[self.draw % len(DAMPINGS)])]
+        return [table, problem.rounded(form, DAMPINGS[self.draw % len(DAMPINGS)])]
 
     def _outputs(self, layer: Layer, solution: Solution, bias: np.ndarray) -> list[Held]:
         constants = {layer.weight: solution.weight}
@@ -156,11 +185,8 @@ class _State:
         weight, base = (constant(self.model.graph.initializers[n]) if n else None for n in (layer.weight, layer.bias))
         assert weight is not None
         bias = np.zeros(layer.channels, np.float32) if base is None else base.reshape(-1)
-        x = [columns.inputs(np.asarray(a), 1000 * i) for i, a in enumerate(inputs)]
-        y = [
-            columns.outputs(np.asarray(b), a.shape, 1000 * i)
-            for i, (a, b) in enumerate(zip(inputs, outputs, strict=True))
-        ]
+        x = [columns.inputs(a, 1000 * i) for i, a in enumerate(inputs)]
+        y = [columns.outputs(b, a.shape, 1000 * i) for i, (a, b) in enumerate(zip(inputs, outputs, strict=True))]
         return _Problem(layer, layer.matrix(weight), bias, x, y, self.split)
 
 
@@ -184,13 +210,14 @@ class _Problem:
         total = sum(y.sum(-1, dtype=np.float64) for y in self.y[: self.split])
         self.mean_y = np.asarray(total / max(found.count, 1), np.float32)
 
-    def rounded(self, form: Format, damping: float) -> list[Solution]:
-        """GPTQ of the weight and of W* on the seen inputs."""
+    def rounded(self, form: Format, damping: float) -> Solution:
+        """GPTQ of W* on the seen inputs, of the weight itself where the layer is too wide for W*."""
         second = gptq.Factored.of(self.second, damping) if self.second.ndim == 3 else self.second
-        matrices = [self.weight, self.target(second)] if isinstance(second, gptq.Factored) else [self.weight]
-        grids = [gptq.grids_for(matrix, self.second, [form])[form] for matrix in matrices]
-        targets = [gptq.Target.of(m, grid, form, ROUNDS) for m, grid in zip(matrices, grids, strict=True)]
-        return [self._solution(form, answer) for answer in gptq.round_all(targets, second)]
+        matrix = self.target(second) if isinstance(second, gptq.Factored) else self.weight
+        grid = gptq.grids_for(matrix, self.second, [form])[form]
+        (answer,) = gptq.round_all([gptq.Target.of(matrix, grid, form, ROUNDS)], second)
+        codes = np.ascontiguousarray(self.layer.tensor(answer.codes))
+        return Solution(form, codes, answer.scale.reshape(-1), self.layer.channel_axis)
 
     def target(self, second: gptq.Factored) -> np.ndarray:
         """W*: the least-squares weight on the seen inputs, damped towards W."""
@@ -201,10 +228,6 @@ class _Problem:
         ) / np.float32(max(self.moments.count, 1))
         residual = cross - self.weight @ self.moments.second()
         return np.asarray(self.weight + second.solve(residual), np.float32)
-
-    def _solution(self, form: Format, answer: gptq.Rounded) -> Solution:
-        codes = np.ascontiguousarray(self.layer.tensor(answer.codes))
-        return Solution(form, codes, answer.scale.reshape(-1), self.layer.channel_axis)
 
     def judged(self, solution: Solution) -> list[tuple[float, Solution, np.ndarray]]:
         """Error on the held-back columns, solution and bias, for every bias: E‖y − Ŵx̂ − b̂‖²."""

@@ -24,6 +24,8 @@ LARGEST_PALETTE = 16
 CODEBOOK_BITS = range(2, 5)
 PAIR_BITS = range(3, 9)
 ROUNDS = 1  # of coordinate descent: the plan is solved with more
+# With as many columns for each input and as many samples, rounding each weight for itself was never better.
+ENOUGH_COLUMNS, ENOUGH_SAMPLES = 4, 32
 # Elements of the weights that are put on the shelf together: some 40 MB in all formats.
 TOGETHER = 2**21
 
@@ -148,11 +150,13 @@ def _layer(
     held = context.held_moments.get(weight.name, found).second()
     power = moments.total_error(matrix, held) or 1.0
     forms = _possible(layer, forms)
-    # Against its own diagonal alone GPTQ is nearest rounding; it wins where few columns make the rest of H misleading.
-    diagonal = second if second.ndim == 2 else np.diagonal(second, axis1=1, axis2=2)
     grids = gptq.grids_for(matrix, second, forms)
     targets = [gptq.Target.of(matrix, grids[form], form, ROUNDS) for form in forms]
-    answers = zip(gptq.round_all(targets, second), gptq.round_all(targets, diagonal), strict=True)
+    tried = [second]
+    if second.ndim == 3 and (found.count < ENOUGH_COLUMNS * layer.width or len(context.tuning) < ENOUGH_SAMPLES):
+        # Against its own diagonal alone GPTQ is nearest rounding; it wins where the rest of H misleads.
+        tried.append(np.diagonal(second, axis1=1, axis2=2))
+    answers = zip(*(gptq.round_all(targets, one) for one in tried), strict=True)
     for form, several in zip(forms, answers, strict=True):
         errors = {rounded: moments.total_error(matrix - rounded.weight, held) / power for rounded in several}
         rounded, error = min(errors.items(), key=lambda item: item[1])

@@ -118,8 +118,9 @@ def _nearest(levels: np.ndarray, ratio: np.ndarray, metric: np.ndarray | None) -
     if levels.shape[-1] == 1:
         return np.searchsorted((levels[1:, 0] + levels[:-1, 0]) / 2, ratio[..., 0])
     weighted = levels if metric is None else levels @ metric
-    products = ratio @ (levels.T if metric is None else weighted.swapaxes(-1, -2))
-    products -= ((weighted * levels).sum(-1) / 2)[..., None, :]
+    offset = (weighted * levels).sum(-1, keepdims=True) / -2
+    ones = np.ones_like(ratio[..., :1])
+    products = np.concatenate([ratio, ones], -1) @ np.concatenate([weighted, offset], -1).swapaxes(-1, -2)
     return np.asarray(products.argmax(-1))
 
 

@@ -28,13 +28,14 @@ def in_order(
     function: Callable[[Item], Result],
     items: Iterable[Item],
     need: Callable[[Item], int] = lambda _: 0,
+    workers: int = 0,
 ) -> Generator[Result, None, None]:
     """Results in the order of the items, computed in threads.
 
-    need: bytes that an item takes while it is worked on; at any time at most ROOM in all, or one item alone. When the
-    caller stops early, what has not begun never does.
+    need: bytes that an item takes while it is worked on; at any time at most ROOM in all, or one item alone. workers:
+    threads, 0: one for each processor. When the caller stops early, what has not begun never does.
     """
-    workers = processors()
+    workers = workers or processors()
     if workers == 1:
         yield from map(function, items)
         return

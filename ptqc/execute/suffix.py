@@ -3,12 +3,14 @@
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from math import ceil, sqrt
+from threading import Lock
 
 import numpy as np
 import onnxruntime as ort
 
 from ptqc.execute.kept import Held, real
-from ptqc.execute.walk import Slicer, Values, Walk
+from ptqc.execute.walk import Values, Walk
+from ptqc.parallel import in_order
 
 Constants = Mapping[str, np.ndarray]
 
@@ -16,22 +18,28 @@ Constants = Mapping[str, np.ndarray]
 class Piece:
     """Some nodes of a graph, with a session of their own that is opened for the first values."""
 
-    def __init__(self, slicer: Slicer, indices: Sequence[int], wanted: Sequence[str], constants: Constants) -> None:
-        made = slicer.made_by(indices)
-        self.reads = slicer.read_by(indices)
-        self._slicer, self._indices, self._constants = slicer, indices, constants
+    def __init__(self, walk: Walk, indices: Sequence[int], wanted: Sequence[str], constants: Constants) -> None:
+        made = walk.slicer.made_by(indices)
+        self.reads = walk.slicer.read_by(indices)
+        self._walk, self._indices, self._constants = walk, indices, constants
         self._outputs = [name for name in dict.fromkeys(wanted) if name in made]
         self._session: ort.InferenceSession | None = None
+        self._opening = Lock()
 
     def run(self, values: Mapping[str, Held]) -> Values:
         """Those of the wanted values that the piece makes."""
         if not self._outputs:
             return {}
         source = {name: values[name] for name in self.reads}
-        if self._session is None:
-            self._session = self._slicer.session(self._indices, source, self._outputs, self._constants)
-        results = self._session.run(self._outputs, {name: real(value) for name, value in source.items()})
+        results = self._opened(source).run(self._outputs, {name: real(value) for name, value in source.items()})
         return dict(zip(self._outputs, results, strict=True))
+
+    def _opened(self, source: Mapping[str, Held]) -> ort.InferenceSession:
+        with self._opening:
+            if self._session is None:
+                slicer, threads = self._walk.slicer, self._walk.threads
+                self._session = slicer.session(self._indices, source, self._outputs, self._constants, threads)
+            return self._session
 
 
 class Suffix:
@@ -44,7 +52,8 @@ class Suffix:
         """The graph's outputs in each batch (or the first few) where the values in `override` replace those at hand."""
         given = {**self._walk.values, **override}
         count = self._walk.count if batches is None else batches
-        return [self._run({name: several[i] for name, several in given.items()}) for i in range(count)]
+        inputs = ({name: several[i] for name, several in given.items()} for i in range(count))
+        return list(in_order(self._run, inputs, workers=self._walk.workers))
 
     def _run(self, values: dict[str, Held]) -> Values:
         for piece in self._pieces:
@@ -77,7 +86,7 @@ class Suffixes:
     def whole(self, constants: Constants) -> Suffix:
         """The whole graph with some initializers replaced."""
         slicer = self._walk.slicer
-        return Suffix(self._walk, [Piece(slicer, slicer.needed(0, slicer.outputs), slicer.outputs, constants)])
+        return Suffix(self._walk, [Piece(self._walk, slicer.needed(0, slicer.outputs), slicer.outputs, constants)])
 
     def _from(self, first: int) -> Piece:
         """All nodes from one on; kept until the walk is behind it."""
@@ -89,4 +98,5 @@ class Suffixes:
     def _piece(self, first: int, end: int, wanted: Sequence[str]) -> Piece:
         """The nodes between two places that the wanted values need."""
         slicer = self._walk.slicer
-        return Piece(slicer, [i for i in slicer.needed(first, wanted) if i < end], wanted, self._walk.constants)
+        indices = [i for i in slicer.needed(first, wanted) if i < end]
+        return Piece(self._walk, indices, wanted, self._walk.constants)

@@ -11,6 +11,7 @@ import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 
+from ptqc import parallel
 from ptqc.errors import ModelError
 from ptqc.execute.kept import Held, Kept, real
 from ptqc.execute.onnxruntime import Feeds, open_session, session_options
@@ -72,6 +73,7 @@ class Slicer:
         inputs: Mapping[str, Held],
         outputs: Sequence[str],
         constants: Mapping[str, np.ndarray] | None = None,
+        threads: int = 0,
     ) -> ort.InferenceSession:
         """A session for some nodes; inputs give dtypes and ranks, constants replace initializers."""
         constants = constants or {}
@@ -86,7 +88,7 @@ class Slicer:
             graph.input.append(_value_info(name, inputs[name], self._lengths.get(name)))
         graph.output.extend(onnx.ValueInfoProto(name=name) for name in outputs)
         proto = onnx.ModelProto(ir_version=self._ir_version, graph=graph, opset_import=self._opsets)
-        return open_session(proto.SerializeToString(), session_options())
+        return open_session(proto.SerializeToString(), session_options(threads=threads))
 
 
 def _values(model: ir.Model) -> Iterator[ir.Value]:
@@ -117,6 +119,7 @@ class Walk:
 
     batches: the feeds, one dict per batch. values: name -> one array per batch, for what is still needed.
     constants: replaced initializers. keep: how values are held, and with that what the nodes behind them see.
+    processors: how many it uses, 0: all. It works on several batches at a time.
     """
 
     def __init__(
@@ -125,11 +128,15 @@ class Walk:
         batches: Sequence[Feeds],
         constants: Mapping[str, np.ndarray] | None = None,
         keep: Keep = as_it_is,
+        processors: int = 0,
     ) -> None:
         self.slicer = slicer
         self.constants = dict(constants or {})
         self.keep = keep
         self.count = len(batches)
+        processors = processors or parallel.processors()
+        self.workers = min(processors, self.count)
+        self.threads = processors // self.workers  # of each session
         self.position = 0
         self.values: dict[str, list[Held]] = {name: [keep(name, b[name]) for b in batches] for name in batches[0]}
         self._uses = Counter(name for reads in slicer.reads for name in reads)
@@ -153,7 +160,7 @@ class Walk:
         source = self._inputs()
         session = self._session(source, constants)
         keep = self.keep if shift is None else (lambda name, array: self.keep(name, array + shift))
-        return run_batches(session, source, self._outputs(), self.count, keep)
+        return self._run(session, source, keep)
 
     def advance(self, results: Mapping[str, list[Held]]) -> None:
         """Take `results` as the current node's outputs, drop what nobody needs any more, go to the next node."""
@@ -167,17 +174,24 @@ class Walk:
 
     def step(self) -> None:
         """Run the current node and go on; what it alone needed is let go batch by batch."""
-        source, outputs = self._inputs(), self._outputs()
+        source = self._inputs()
         session = self._session(source, None)
-        last = [name for name in source if self._uses[name] == 1]
-        results: dict[str, list[Held]] = {name: [] for name in outputs}
-        for i in range(self.count):
-            batch = {name: values[i : i + 1] for name, values in source.items()}
-            for name, (result,) in run_batches(session, batch, outputs, 1, self.keep).items():
-                results[name].append(result)
+        self.advance(self._run(session, source, self.keep, [name for name in source if self._uses[name] == 1]))
+
+    def _run(
+        self, session: ort.InferenceSession, source: Mapping[str, list[Held]], keep: Keep, last: Sequence[str] = ()
+    ) -> dict[str, list[Held]]:
+        """The current node's outputs on all batches. last: inputs that each batch lets go of."""
+        outputs = self._outputs()
+
+        def run(i: int) -> list[Held]:
+            results = session.run(outputs, {name: real(values[i]) for name, values in source.items()})
             for name in last:
                 source[name][i] = EMPTY
-        self.advance(results)
+            return [keep(name, result) for name, result in zip(outputs, results, strict=True)]
+
+        rows = list(parallel.in_order(run, range(self.count), workers=self.workers))
+        return {name: [row[place] for row in rows] for place, name in enumerate(outputs)}
 
     def _inputs(self) -> dict[str, list[Held]]:
         return {name: self.values[name] for name in self.slicer.read_by([self.position])}
@@ -189,7 +203,8 @@ class Walk:
         self, source: Mapping[str, list[Held]], constants: Mapping[str, np.ndarray] | None
     ) -> ort.InferenceSession:
         first = {name: values[0] for name, values in source.items()}
-        return self.slicer.session([self.position], first, self._outputs(), {**self.constants, **(constants or {})})
+        replaced = {**self.constants, **(constants or {})}
+        return self.slicer.session([self.position], first, self._outputs(), replaced, self.threads)
 
     @property
     def held_bytes(self) -> int:
@@ -200,19 +215,3 @@ class Walk:
 def bytes_of(values: Mapping[str, Sequence[object]]) -> int:
     """Bytes of all arrays; what little there is of sequences is not counted."""
     return sum(value.nbytes for several in values.values() for value in several if isinstance(value, np.ndarray | Kept))
-
-
-def run_batches(
-    session: ort.InferenceSession,
-    source: Mapping[str, Sequence[Held]],
-    outputs: Sequence[str],
-    count: int,
-    keep: Keep = as_it_is,
-) -> dict[str, list[Held]]:
-    """Run a session on every batch; output name -> one array per batch."""
-    columns: dict[str, list[Held]] = {name: [] for name in outputs}
-    for i in range(count):
-        results = session.run(list(outputs), {name: real(values[i]) for name, values in source.items()})
-        for name, result in zip(outputs, results, strict=True):
-            columns[name].append(keep(name, result))
-    return columns

@@ -12,7 +12,7 @@ from compiling import digests, proto, quick, samples, weight
 
 import ptqc
 from ptqc import store
-from ptqc.errors import UsageError
+from ptqc.errors import CalibrationError, UsageError
 
 GRAPH = "g (float[N,8] x) => (float[N,8] y) { h = Gemm(x, w) r = Relu(h) y = Gemm(r, v) }"
 COUNT, SAMPLE = 200, 6
@@ -128,12 +128,12 @@ def test_an_undamaged_store_serves_both(made: Made, tmp_path: Path) -> None:
 def test_damage_that_is_not_looked_for_would_be_found(
     made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without the store's own check damaged measurements are resolved, or end in a trace."""
+    """Without the store's own check damaged measurements are resolved, or end in a trace or at the samples' check."""
     monkeypatch.setattr(store, "_is_whole", lambda _folder, _name: True)
 
     def check_some() -> None:
         for number in range(0, 14, 2):
             check(made, number, tmp_path / str(number))
 
-    with pytest.raises((AssertionError, ValueError, OSError, KeyError, pytest.fail.Exception)):
+    with pytest.raises((AssertionError, ValueError, OSError, KeyError, CalibrationError, pytest.fail.Exception)):
         check_some()

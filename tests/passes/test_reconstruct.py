@@ -12,17 +12,18 @@ from lowering import CONSTANTS, RESIDUAL, TABLE_CONSTANTS, TABLES, array
 from ptqc.calibration.inputs import input_specs
 from ptqc.calibration.samples import Samples, collect
 from ptqc.execute.onnxruntime import Feeds, Runner
-from ptqc.execute.walk import Slicer
+from ptqc.execute.walk import Slicer, Walk
 from ptqc.formats import FLOAT16, Family, Format, integer
 from ptqc.layers import Layer
 from ptqc.passes.calibrate import Calibrate
 from ptqc.passes.context import Context
-from ptqc.passes.gptq import Factored
+from ptqc.passes.gptq import Factored, Target, grids_for, round_all
 from ptqc.passes.quantized_walk import run_quantized
-from ptqc.passes.reconstruct import DAMPINGS, Reconstruct, _Problem
+from ptqc.passes.reconstruct import DAMPINGS, Reconstruct, _float_outputs, _Problem
 from ptqc.passes.solve_weights import SolveWeights
 from ptqc.plan import Plan
-from ptqc.solutions import Tuned
+from ptqc.progress import SILENT
+from ptqc.solutions import Solution, Tuned
 
 
 def measured(model: ir.Model, folder: Path, feeds: list[Feeds], held: int = 8) -> Context:
@@ -138,12 +139,23 @@ def test_shared_weights_are_settled_once(tmp_path: Path, monkeypatch: pytest.Mon
     plan = plan_of(context, integer(4))
     tuned = Reconstruct().apply(model, context, plan)
     calls = []
-    monkeypatch.setattr(_Problem, "rounded", lambda made, *_: calls.append(made.layer.name) or [tuned.weights["w"]])
+    monkeypatch.setattr(_Problem, "rounded", lambda made, *_: calls.append(made.layer.name) or tuned.weights["w"])
     Reconstruct().apply(model, context, plan)
     assert set(calls) == {"c"}
     assert list(tuned.weights) == ["w"]
     assert set(tuned.biases) == {"c", "d", "y"}
     assert error(model, plan, tuned, feeds[-8:]) < 0.1
+
+
+def test_float_outputs_stay_whole_while_the_walk_goes_on(residual: ir.Model, context: Context) -> None:
+    feeds: list[Feeds] = [{"x": noise(1, 3, 8, 8, seed=seed)} for seed in range(3)]
+    layers = {layer.name: layer for layer in context.layers}
+    with SILENT.stage("", None) as stage:
+        found = list(_float_outputs(Walk(Slicer(residual), feeds), layers, stage))
+    expected = [Runner(residual, list(layers)).run(one) for one in feeds]
+    for name, outputs_of in zip(layers, found, strict=True):
+        for batch, one in zip(outputs_of, expected, strict=True):
+            np.testing.assert_allclose(batch, one[name], rtol=1e-4, atol=1e-5)
 
 
 def test_tables_and_products_without_bias(tmp_path: Path) -> None:
@@ -229,7 +241,7 @@ def test_the_target_is_the_least_squares_weight(seed: int, drift: float) -> None
 @given(seed=st.integers(0, 99), drift=st.floats(0, 0.5), bits=st.sampled_from([2, 4, 8]))
 def test_bias_and_held_back_error(seed: int, drift: float, bits: int) -> None:
     made, y = problem(seed, drift)
-    solution, _ = made.rounded(integer(bits), DAMPINGS[0])
+    solution = made.rounded(integer(bits), DAMPINGS[0])
     (corrected, _, bias), (uncorrected, _, given_bias) = made.judged(solution)
     missing = y - LAYER.matrix(solution.weight) @ np.concatenate(made.x, -1)
     left = missing - bias.reshape(2, 3, 1)
@@ -242,6 +254,9 @@ def test_bias_and_held_back_error(seed: int, drift: float, bits: int) -> None:
 
 def test_rounding_the_target_beats_rounding_the_weight() -> None:
     made, _ = problem(0, 0.5)
-    answers = made.rounded(integer(8), DAMPINGS[0])
-    errors = [made.judged(answer)[0][0] for answer in answers]
+    form = integer(8)
+    grid = grids_for(made.weight, made.second, [form])[form]
+    (of_weight,) = round_all([Target.of(made.weight, grid, form, 0)], made.second)
+    plain = Solution(form, LAYER.tensor(of_weight.codes), of_weight.scale.reshape(-1), LAYER.channel_axis)
+    errors = [made.judged(answer)[0][0] for answer in (plain, made.rounded(form, DAMPINGS[0]))]
     assert errors[1] < 0.5 * errors[0]

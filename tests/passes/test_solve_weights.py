@@ -10,13 +10,13 @@ from test_gptq import solve
 
 from ptqc.formats import FLOAT16, FLOAT32, Family, Format, codebook, integer
 from ptqc.layers import Weight, find_layers, find_weights
-from ptqc.passes import moments, solve_weights
+from ptqc.passes import gptq, moments, solve_weights
 from ptqc.passes.context import Context
 from ptqc.passes.moments import Moments
 from ptqc.passes.solve_weights import NO_SHELF, Shelf, SolveWeights, palette
 from ptqc.solutions import Candidates
 
-NO_SAMPLES = None
+NO_SAMPLES: list[None] = []
 
 
 def measured(model: ir.Model) -> Context:
@@ -89,6 +89,24 @@ def test_layers_are_solved_by_gptq_along_their_channels() -> None:
     solution = context.solutions["w", integer(4)]
     np.testing.assert_allclose(layer.matrix(solution.weight), expected.weight, atol=0.05)
     assert (solution.codes.shape, solution.scale.shape, solution.axis) == ((6, 2, 3), (6,), 0)
+
+
+@pytest.mark.parametrize(("samples", "columns", "tried"), [(32, 24, [3]), (31, 24, [3, 2]), (32, 23, [3, 2])])
+def test_each_weight_for_itself_only_where_there_is_little_data(
+    samples: int, columns: int, tried: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = parse("g (float[N, 6] x) => (float[N, 4] y) { y = MatMul(x, w) }", w=noise(6, 4))
+    context = measured(model)
+    context.tuning = [None] * samples  # type: ignore[assignment]
+    context.moments["w"] = Moments.empty(1, 6)
+    context.moments["w"].add(noise(1, 6, columns))
+    dimensions: list[int] = []
+    round_all = gptq.round_all
+    monkeypatch.setattr(
+        gptq, "round_all", lambda targets, second: dimensions.append(second.ndim) or round_all(targets, second)
+    )
+    SolveWeights((4,)).apply(model, context)
+    assert dimensions == tried
 
 
 def test_only_the_means_of_the_moments_stay(tables: Context) -> None:
