@@ -16,7 +16,7 @@ TORCH = ("torch==2.13.0",)
 AIMET = ("bokeh", "hvplot", "jinja2", "jsonschema", "onnx_ir", "onnxscript", "osqp", "pandas", "psutil", "pybind11")
 AIMET += ("pyyaml", "scikit-learn", "scipy", "tqdm")
 STEPS: dict[str, tuple[tuple[str, ...], ...]] = {
-    "onnxruntime": ((*RUNTIME, "sympy"),),
+    "onnxruntime": ((*RUNTIME, "onnx-ir", "sympy"),),
     "onnxsim": ((*RUNTIME, "onnxsim==0.8.1"),),
     # Of what it requires all but onnx2torch, whose torchvision may bring another PyTorch; no recipe here needs it.
     "aimet": (TORCH, ("--no-deps", "aimet-onnx==2.42.0"), (*RUNTIME, *AIMET)),

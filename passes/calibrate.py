@@ -14,6 +14,7 @@ from ptqc.calibration.observers import SAMPLED, RangeObserver
 from ptqc.calibration.ranges import Method, affine_params, choose_range
 from ptqc.calibration.samples import Samples
 from ptqc.errors import ModelError
+from ptqc.execute.kept import largest
 from ptqc.execute.onnxruntime import Feeds, Runner
 from ptqc.formats import UINT8, QuantParams
 from ptqc.layers import Layer
@@ -144,9 +145,9 @@ def _accumulate(
 
 
 def _check_size(kind: str, name: str, values: np.ndarray | None, most: float) -> None:
-    largest = 0.0 if values is None else max(float(values.max(initial=0)), -float(values.min(initial=0)))
-    if largest > most:
-        raise ModelError(f"{kind} {name!r} reaches {largest:.0e}, at most {most:.0e} can be measured: scale the model")
+    reach = 0.0 if values is None else largest(values)
+    if reach > most:
+        raise ModelError(f"{kind} {name!r} reaches {reach:.0e}, at most {most:.0e} can be measured: scale the model")
 
 
 def _bytes(columns: Columns) -> int:

@@ -31,7 +31,7 @@ ANCHORS = (integer(2), integer(4))
 # Multiply-accumulates that a measurement may cost; it decides how many samples are looked at.
 COMPUTE = 2e12
 SAMPLES = (8, 64)
-BATCH = 2
+MINOR_SAMPLES = 2  # for sites that decide about little arithmetic, where COMPUTE does not reach
 Anchors = dict[str, dict[Format, float]]  # measured losses of a weight
 # Losses below this are noise of the float arithmetic.
 SMALLEST_LOSS = 1e-9
@@ -48,7 +48,7 @@ class MeasureSensitivity:
     def apply(self, model: ir.Model, context: Context) -> list[Note]:
         """Set site_losses, weight_losses and loss_unit of the context."""
         samples, is_enough = _samples(context)
-        walk = Walk(Slicer(model), list(samples.batches(BATCH)))
+        walk = Walk(Slicer(model), list(samples.batches(1)))
         suffixes = Suffixes(walk)
         reference = suffixes.behind(-1).run({})
         loss = output_loss(model, reference, self.loss)
@@ -78,7 +78,7 @@ class MeasureSensitivity:
 
 @dataclass(frozen=True)
 class _Probe:
-    """Compares outputs after a perturbation with the float outputs. minor: sites that one batch must do for."""
+    """Compares outputs after a perturbation with the float outputs. minor: sites that few samples must do for."""
 
     walk: Walk
     reference: list[Values]
@@ -116,7 +116,7 @@ def _measure_sites(context: Context, probe: _Probe, values: Mapping[str, Sequenc
         for source in site.sources:
             if source in values:
                 rounded = [fake_quantize(np.asarray(x), context.ranges[site.name]) for x in values[source]]
-                batches = 1 if site.name in probe.minor else None
+                batches = MINOR_SAMPLES if site.name in probe.minor else None
                 loss = probe.measure(suffix, {**values, source: rounded}, batches)  # with the node's other outputs
                 context.site_losses[site.name] = context.site_losses.get(site.name, 0.0) + loss
 

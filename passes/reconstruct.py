@@ -8,6 +8,7 @@ without the bias), and the one with the lowest error on held-back columns is kep
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -40,9 +41,9 @@ BATCH = 8
 # Of the second moments, by draw.
 DAMPINGS = (0.02, 0.05, 0.01)
 ROUNDS = 4
-# Columns looked at, for each that the table was made of.
+# Columns looked at, for each that the table was made of; of wide layers as many.
 COLUMNS = 4
-# Layers that the float model is ahead at most.
+# Layers whose float outputs wait for the last draw at most.
 LEAD = 1
 
 
@@ -79,28 +80,32 @@ def reconstruct_all(model: ir.Model, context: Context, plan: Plan, draws: Sequen
         seen = Walk(slicer, batches, constants, compact(plan.params), share)
         states.append(_State(model, context, plan, seen, split, draw, dict(tables)))
     with context.progress.stage("reconstruct", len(layers)) as stage:
-        return _solve_all(states, layers, _float_outputs(real, layers, stage))
+        _solve_all(states, layers, _float_outputs(real, layers), stage)
+    return [Tuned(state.weights, state.biases) for state in states]
 
 
-def _solve_all(states: Sequence["_State"], layers: Mapping[str, Layer], outputs: Iterator[list[Held]]) -> list[Tuned]:
-    """What every state finds, all at the same time, while the outputs of the float model are made."""
+def _solve_all(
+    states: Sequence["_State"], layers: Mapping[str, Layer], outputs: Iterator[list[Held]], stage: Stage
+) -> None:
+    """Settle the layers of all states at the same time, while the outputs of the float model are made."""
     shared = Shared[list[Held]](len(states), LEAD)
 
-    def work(number: int) -> Tuned | None:
-        if number == len(states):
-            shared.fill(outputs)
-            return None
+    def solve(number: int) -> None:
         with shared.reading(number) as own:
-            return states[number].solve_all(layers, own)
+            for name in states[number].solve_all(layers, own):
+                if number == 0:
+                    stage.advance(name)
 
+    work = [partial(shared.fill, outputs), *(partial(solve, number) for number in range(len(states)))]
     try:
-        return [tuned for tuned in in_order(work, range(len(states) + 1), workers=len(states) + 1) if tuned]
+        for _ in in_order(lambda one: one(), work, workers=len(work)):
+            pass
     except BaseException as error:
         shared.stop(error)
-        raise
+        raise shared.cause or error from None
 
 
-def _float_outputs(real: Walk, layers: Mapping[str, Layer], stage: Stage) -> Iterator[list[Held]]:
+def _float_outputs(real: Walk, layers: Mapping[str, Layer]) -> Iterator[list[Held]]:
     """What each layer gives in the float model, in run order."""
     for output in _nodes(real):
         if output not in layers:
@@ -109,7 +114,6 @@ def _float_outputs(real: Walk, layers: Mapping[str, Layer], stage: Stage) -> Ite
         results = real.compute()
         found = list(results[output])  # the walk empties its own list
         real.advance(results)
-        stage.advance(output)
         yield found
 
 
@@ -142,18 +146,17 @@ class _State:
     weights: dict[str, Solution]
     biases: dict[str, np.ndarray | None] = field(default_factory=dict)
 
-    def solve_all(self, layers: Mapping[str, Layer], outputs: Iterator[list[Held]]) -> Tuned:
-        """Settle all layers (by their outputs' names), given what each gives in the float model."""
+    def solve_all(self, layers: Mapping[str, Layer], outputs: Iterator[list[Held]]) -> Iterator[str]:
+        """Settle the layers one by one, given what each gives in the float model; the outputs' names."""
         for output in _nodes(self.seen):
             if output in layers:
-                self.seen.advance({output: self.solve(layers[output], next(outputs))})
+                self.seen.advance({output: self.solve(layers[output], self._problem(layers[output], next(outputs)))})
+                yield output
             else:
                 self.seen.step()
-        return Tuned(self.weights, self.biases)
 
-    def solve(self, layer: Layer, outputs: list[Held]) -> list[Held]:
+    def solve(self, layer: Layer, problem: "_Problem") -> list[Held]:
         """Settle the layer's weight and bias; returns its outputs in the quantized walk."""
-        problem = self._problem(layer, outputs)
         form = self.plan.formats[layer.weight]
         answers = (answer for solution in self._solutions(layer, form, problem) for answer in problem.judged(solution))
         _, solution, bias = min(answers, key=lambda answer: answer[0])  # on equal error the first is kept

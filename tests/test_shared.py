@@ -5,7 +5,7 @@ from itertools import count
 
 import pytest
 
-from ptqc.shared import Shared
+from ptqc.shared import Shared, Stopped
 
 PATIENCE = 10.0
 
@@ -24,6 +24,7 @@ def test_every_reader_gets_every_item(readers: int, size: int) -> None:
         found = list(executor.map(lambda reader: read_all(shared, reader), range(readers)))
         filled.result(PATIENCE)
     assert found == [list(range(size))] * readers
+    assert shared._held.keys() <= {size}  # nothing but the end stays
 
 
 def test_items_are_made_no_further_ahead_of_the_last_reader() -> None:
@@ -66,9 +67,10 @@ def test_an_error_of_one_ends_all(fails: str) -> None:
     shared = Shared[int](2)
     with ThreadPoolExecutor(3) as executor:
         everybody = [executor.submit(shared.fill, items()), *(executor.submit(read, reader) for reader in range(2))]
-        for one in everybody:
-            with pytest.raises(KeyError, match=fails):
-                one.result(PATIENCE)
+        errors = [one.exception(PATIENCE) for one in everybody]
+    assert sorted(type(error).__name__ for error in errors) == ["KeyError", "Stopped", "Stopped"]
+    assert shared.cause in errors
+    assert str(shared.cause) == repr(fails)
 
 
 def test_who_only_looks_on_can_stop_it() -> None:
@@ -76,5 +78,6 @@ def test_who_only_looks_on_can_stop_it() -> None:
     with ThreadPoolExecutor(1) as executor:
         waiting = executor.submit(read_all, shared, 0)
         shared.stop(KeyError("interrupted"))
-        with pytest.raises(KeyError, match="interrupted"):
+        with pytest.raises(Stopped):
             waiting.result(PATIENCE)
+    assert str(shared.cause) == repr("interrupted")

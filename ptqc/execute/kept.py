@@ -30,10 +30,10 @@ class Kept:
             return array
         if params is not None:
             return cls(np.asarray(quantize(array, params)), params.scale, params.zero_point)
-        largest = _largest(array) if array.dtype == np.float32 and array.ndim > 1 else np.nan
-        if not np.isfinite(largest):
+        reach = largest(array) if array.dtype == np.float32 and array.ndim > 1 else np.nan
+        if not np.isfinite(reach):
             return array
-        scale = max(float(np.float32(largest / STEPS)), SMALLEST_SCALE)
+        scale = max(float(np.float32(reach / STEPS)), SMALLEST_SCALE)
         steps = np.asarray(array / np.float32(scale))
         return cls(np.rint(steps, out=steps).astype(np.int16), scale)
 
@@ -69,7 +69,7 @@ class Kept:
         return self.codes.nbytes
 
 
-def _largest(array: np.ndarray) -> float:
+def largest(array: np.ndarray) -> float:
     """Magnitude, without a copy."""
     return max(float(array.max(initial=0.0)), -float(array.min(initial=0.0)))
 

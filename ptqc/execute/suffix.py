@@ -37,8 +37,8 @@ class Piece:
     def _opened(self, source: Mapping[str, Held]) -> ort.InferenceSession:
         with self._opening:
             if self._session is None:
-                slicer, threads = self._walk.slicer, self._walk.threads
-                self._session = slicer.session(self._indices, source, self._outputs, self._constants, threads)
+                slicer = self._walk.slicer
+                self._session = slicer.session(self._indices, source, self._outputs, self._constants)
             return self._session
 
 

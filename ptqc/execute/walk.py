@@ -22,6 +22,8 @@ Values = dict[str, np.ndarray]
 # What becomes of a value, given its name, as soon as it exists.
 Keep = Callable[[str, np.ndarray], Held]
 EMPTY = np.empty(0, np.float32)
+# Batches that are worked on at a time: each has its values in float32.
+MOST_WORKERS = 8
 
 
 def as_it_is(_name: str, array: np.ndarray) -> np.ndarray:
@@ -73,9 +75,8 @@ class Slicer:
         inputs: Mapping[str, Held],
         outputs: Sequence[str],
         constants: Mapping[str, np.ndarray] | None = None,
-        threads: int = 0,
     ) -> ort.InferenceSession:
-        """A session for some nodes; inputs give dtypes and ranks, constants replace initializers."""
+        """A session on one thread for some nodes; inputs give dtypes and ranks, constants replace initializers."""
         constants = constants or {}
         graph = onnx.GraphProto(name="slice")
         graph.node.extend(self.nodes[i] for i in indices)
@@ -88,7 +89,7 @@ class Slicer:
             graph.input.append(_value_info(name, inputs[name], self._lengths.get(name)))
         graph.output.extend(onnx.ValueInfoProto(name=name) for name in outputs)
         proto = onnx.ModelProto(ir_version=self._ir_version, graph=graph, opset_import=self._opsets)
-        return open_session(proto.SerializeToString(), session_options(threads=threads))
+        return open_session(proto.SerializeToString(), session_options(threads=1))
 
 
 def _values(model: ir.Model) -> Iterator[ir.Value]:
@@ -119,7 +120,8 @@ class Walk:
 
     batches: the feeds, one dict per batch. values: name -> one array per batch, for what is still needed.
     constants: replaced initializers. keep: how values are held, and with that what the nodes behind them see.
-    processors: how many it uses, 0: all. It works on several batches at a time.
+    processors: how many it uses, 0: all. It works on as many batches at a time, each on one thread, since the last bits
+    of what ONNX Runtime computes may depend on the number of threads of a session.
     """
 
     def __init__(
@@ -134,9 +136,7 @@ class Walk:
         self.constants = dict(constants or {})
         self.keep = keep
         self.count = len(batches)
-        processors = processors or parallel.processors()
-        self.workers = min(processors, self.count)
-        self.threads = processors // self.workers  # of each session
+        self.workers = min(processors or parallel.processors(), MOST_WORKERS)
         self.position = 0
         self.values: dict[str, list[Held]] = {name: [keep(name, b[name]) for b in batches] for name in batches[0]}
         self._uses = Counter(name for reads in slicer.reads for name in reads)
@@ -204,7 +204,7 @@ class Walk:
     ) -> ort.InferenceSession:
         first = {name: values[0] for name, values in source.items()}
         replaced = {**self.constants, **(constants or {})}
-        return self.slicer.session([self.position], first, self._outputs(), replaced, self.threads)
+        return self.slicer.session([self.position], first, self._outputs(), replaced)
 
     @property
     def held_bytes(self) -> int:

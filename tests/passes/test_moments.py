@@ -7,7 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from ptqc.execute.kept import Kept
 from ptqc.execute.onnxruntime import run
+from ptqc.formats import UINT8, QuantParams
 from ptqc.layers import Layer, find_layers
 from ptqc.passes import moments
 from ptqc.passes.moments import MOST_IMAGES, MOST_NUMBERS, Columns, Moments, positions_per_sample
@@ -59,6 +61,17 @@ def test_the_weight_times_the_columns_is_the_output(case: Case, positions: int, 
     matrix = case.layer.matrix(case.weight)
     assert found.shape == (case.layer.groups, matrix.shape[-1], expected.shape[-1])
     np.testing.assert_allclose(matrix @ found, expected, rtol=1e-4, atol=1e-5)
+
+
+@settings(deadline=None, max_examples=40)
+@given(case=cases(), zero_point=st.sampled_from([None, 0, 77, 255]))
+def test_columns_of_values_held_in_codes_are_those_of_the_real_values(case: Case, zero_point: int | None) -> None:
+    params = None if zero_point is None else QuantParams(UINT8, 0.02, zero_point)
+    columns = Columns(case.layer, 3, seed=7)
+    x, y = Kept.of(case.x, params), Kept.of(case.y, params)
+    np.testing.assert_array_equal(columns.inputs(x, 1), columns.inputs(np.asarray(x), 1))
+    of_codes, of_reals = (columns.outputs(held, case.x.shape, 1) for held in (y, np.asarray(y)))
+    np.testing.assert_array_equal(of_codes, of_reals)
 
 
 @settings(deadline=None, max_examples=40)
@@ -214,6 +227,7 @@ def test_enough_columns_for_the_gram_matrix() -> None:
 
     assert total(16, 100) >= 8192
     assert total(1000, 100) >= 16_000
+    assert 9_216 <= total(2304, 100) < 9_400  # four for each input, as products are many
     assert total(5000, 100) * 5000 < 1.01 * MOST_NUMBERS
     assert positions_per_sample(Layer("y", "Conv", "x", "w", None, "y", (8, 1, 1, 1), 0), 10**6) == 1
 

@@ -1,3 +1,5 @@
+import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,10 +21,9 @@ from ptqc.passes.calibrate import Calibrate
 from ptqc.passes.context import Context
 from ptqc.passes.gptq import Factored, Target, grids_for, round_all
 from ptqc.passes.quantized_walk import run_quantized
-from ptqc.passes.reconstruct import DAMPINGS, Reconstruct, _float_outputs, _Problem
+from ptqc.passes.reconstruct import DAMPINGS, Reconstruct, _float_outputs, _Problem, _State, reconstruct_all
 from ptqc.passes.solve_weights import SolveWeights
 from ptqc.plan import Plan
-from ptqc.progress import SILENT
 from ptqc.solutions import Solution, Tuned
 
 
@@ -150,12 +151,39 @@ def test_shared_weights_are_settled_once(tmp_path: Path, monkeypatch: pytest.Mon
 def test_float_outputs_stay_whole_while_the_walk_goes_on(residual: ir.Model, context: Context) -> None:
     feeds: list[Feeds] = [{"x": noise(1, 3, 8, 8, seed=seed)} for seed in range(3)]
     layers = {layer.name: layer for layer in context.layers}
-    with SILENT.stage("", None) as stage:
-        found = list(_float_outputs(Walk(Slicer(residual), feeds), layers, stage))
+    found = list(_float_outputs(Walk(Slicer(residual), feeds), layers))
     expected = [Runner(residual, list(layers)).run(one) for one in feeds]
     for name, outputs_of in zip(layers, found, strict=True):
         for batch, one in zip(outputs_of, expected, strict=True):
             np.testing.assert_allclose(batch, one[name], rtol=1e-4, atol=1e-5)
+
+
+def test_draws_together_are_those_alone(residual: ir.Model, context: Context) -> None:
+    plan = plan_of(context, integer(3))
+    together = reconstruct_all(residual, context, plan, [0, 1])
+    for draw, found in enumerate(together):
+        (alone,) = reconstruct_all(residual, context, plan, [draw])
+        for name, solution in alone.weights.items():
+            np.testing.assert_array_equal(solution.weight, found.weights[name].weight)
+    different = [not np.array_equal(together[0].weights[n].weight, s.weight) for n, s in together[1].weights.items()]
+    assert any(different)
+
+
+@pytest.mark.parametrize("where", [_State, Walk])
+def test_an_error_of_one_walk_is_raised_once_all_ended(
+    where: type, residual: ir.Model, context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise KeyError("planted")
+
+    monkeypatch.setattr(where, "solve" if where is _State else "step", fail)
+    before = threading.active_count()
+    with pytest.raises(KeyError, match="planted"):
+        reconstruct_all(residual, context, plan_of(context, integer(3)), [0, 1])
+    waited = time.monotonic() + 10
+    while threading.active_count() > before and time.monotonic() < waited:
+        time.sleep(0.01)
+    assert threading.active_count() <= before
 
 
 def test_tables_and_products_without_bias(tmp_path: Path) -> None:
