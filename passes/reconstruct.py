@@ -72,11 +72,11 @@ def reconstruct_all(model: ir.Model, context: Context, plan: Plan, draws: Sequen
     fitted = list(tuning.batches(BATCH))
     batches, split = [*fitted, *held.batches(BATCH)], len(fitted)
     tables = {w.name: context.solutions[w.name, plan.formats[w.name]] for w in plan.weights if not w.layers}
+    constants = {name: solution.weight for name, solution in tables.items()}
     share = max(1, processors() // len(draws))
-    real = Walk(slicer, batches, keep=compact({}), processors=share)
+    real = Walk(slicer, batches, keep=compact({}), workers=share)
     states = []
     for draw in draws:
-        constants = {name: s.weight for name, s in tables.items()}
         seen = Walk(slicer, batches, constants, compact(plan.params), share)
         states.append(_State(model, context, plan, seen, split, draw, dict(tables)))
     with context.progress.stage("reconstruct", len(layers)) as stage:

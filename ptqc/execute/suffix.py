@@ -9,7 +9,7 @@ import numpy as np
 import onnxruntime as ort
 
 from ptqc.execute.kept import Held, real
-from ptqc.execute.walk import Values, Walk
+from ptqc.execute.walk import Slicer, Values, Walk
 from ptqc.parallel import in_order
 
 Constants = Mapping[str, np.ndarray]
@@ -18,10 +18,10 @@ Constants = Mapping[str, np.ndarray]
 class Piece:
     """Some nodes of a graph, with a session of their own that is opened for the first values."""
 
-    def __init__(self, walk: Walk, indices: Sequence[int], wanted: Sequence[str], constants: Constants) -> None:
-        made = walk.slicer.made_by(indices)
-        self.reads = walk.slicer.read_by(indices)
-        self._walk, self._indices, self._constants = walk, indices, constants
+    def __init__(self, slicer: Slicer, indices: Sequence[int], wanted: Sequence[str], constants: Constants) -> None:
+        made = slicer.made_by(indices)
+        self.reads = slicer.read_by(indices)
+        self._slicer, self._indices, self._constants = slicer, indices, constants
         self._outputs = [name for name in dict.fromkeys(wanted) if name in made]
         self._session: ort.InferenceSession | None = None
         self._opening = Lock()
@@ -37,8 +37,7 @@ class Piece:
     def _opened(self, source: Mapping[str, Held]) -> ort.InferenceSession:
         with self._opening:
             if self._session is None:
-                slicer = self._walk.slicer
-                self._session = slicer.session(self._indices, source, self._outputs, self._constants)
+                self._session = self._slicer.session(self._indices, source, self._outputs, self._constants)
             return self._session
 
 
@@ -86,7 +85,7 @@ class Suffixes:
     def whole(self, constants: Constants) -> Suffix:
         """The whole graph with some initializers replaced."""
         slicer = self._walk.slicer
-        return Suffix(self._walk, [Piece(self._walk, slicer.needed(0, slicer.outputs), slicer.outputs, constants)])
+        return Suffix(self._walk, [Piece(slicer, slicer.needed(0, slicer.outputs), slicer.outputs, constants)])
 
     def _from(self, first: int) -> Piece:
         """All nodes from one on; kept until the walk is behind it."""
@@ -98,5 +97,4 @@ class Suffixes:
     def _piece(self, first: int, end: int, wanted: Sequence[str]) -> Piece:
         """The nodes between two places that the wanted values need."""
         slicer = self._walk.slicer
-        indices = [i for i in slicer.needed(first, wanted) if i < end]
-        return Piece(self._walk, indices, wanted, self._walk.constants)
+        return Piece(slicer, [i for i in slicer.needed(first, wanted) if i < end], wanted, self._walk.constants)

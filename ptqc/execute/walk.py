@@ -11,11 +11,11 @@ import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 
-from ptqc import parallel
 from ptqc.errors import ModelError
 from ptqc.execute.kept import Held, Kept, real
 from ptqc.execute.onnxruntime import Feeds, open_session, session_options
 from ptqc.nodes import rank
+from ptqc.parallel import in_order, processors
 from ptqc.protos import reads
 
 Values = dict[str, np.ndarray]
@@ -120,8 +120,8 @@ class Walk:
 
     batches: the feeds, one dict per batch. values: name -> one array per batch, for what is still needed.
     constants: replaced initializers. keep: how values are held, and with that what the nodes behind them see.
-    processors: how many it uses, 0: all. It works on as many batches at a time, each on one thread, since the last bits
-    of what ONNX Runtime computes may depend on the number of threads of a session.
+    workers: batches that are worked on at a time, 0: as many as there are processors. Each is worked on by one thread,
+    since the last bits of what ONNX Runtime computes may depend on the number of threads of a session.
     """
 
     def __init__(
@@ -130,13 +130,13 @@ class Walk:
         batches: Sequence[Feeds],
         constants: Mapping[str, np.ndarray] | None = None,
         keep: Keep = as_it_is,
-        processors: int = 0,
+        workers: int = 0,
     ) -> None:
         self.slicer = slicer
         self.constants = dict(constants or {})
         self.keep = keep
         self.count = len(batches)
-        self.workers = min(processors or parallel.processors(), MOST_WORKERS)
+        self.workers = min(workers or processors(), MOST_WORKERS)
         self.position = 0
         self.values: dict[str, list[Held]] = {name: [keep(name, b[name]) for b in batches] for name in batches[0]}
         self._uses = Counter(name for reads in slicer.reads for name in reads)
@@ -190,7 +190,7 @@ class Walk:
                 source[name][i] = EMPTY
             return [keep(name, result) for name, result in zip(outputs, results, strict=True)]
 
-        rows = list(parallel.in_order(run, range(self.count), workers=self.workers))
+        rows = list(in_order(run, range(self.count), workers=self.workers))
         return {name: [row[place] for row in rows] for place, name in enumerate(outputs)}
 
     def _inputs(self) -> dict[str, list[Held]]:

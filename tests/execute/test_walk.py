@@ -50,7 +50,7 @@ def test_no_bit_depends_on_the_number_of_processors() -> None:
         "g (float[N,301,9,9] x) => (float[N,30,9,9] y) { y = Conv <pads = [1,1,1,1]> (x, w) }", w=noise(30, 301, 3, 3)
     )
     batches = [{"x": noise(1, 301, 9, 9, seed=seed)} for seed in range(2)]
-    few, many = (Walk(Slicer(model), batches, processors=count).compute()["y"] for count in (1, 16))
+    few, many = (Walk(Slicer(model), batches, workers=count).compute()["y"] for count in (1, 16))
     for a, b in zip(few, many, strict=True):
         np.testing.assert_array_equal(a, b)
 

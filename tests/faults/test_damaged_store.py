@@ -1,5 +1,6 @@
 """Random damage to the store: measured again to the same bytes, or refused; never a result from damaged numbers."""
 
+import contextlib
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -128,12 +129,13 @@ def test_an_undamaged_store_serves_both(made: Made, tmp_path: Path) -> None:
 def test_damage_that_is_not_looked_for_would_be_found(
     made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without the store's own check damaged measurements are resolved, or end in a trace or at the samples' check."""
+    """Without the store's own check damaged measurements are resolved, or end in a trace."""
     monkeypatch.setattr(store, "_is_whole", lambda _folder, _name: True)
 
     def check_some() -> None:
         for number in range(0, 14, 2):
-            check(made, number, tmp_path / str(number))
+            with contextlib.suppress(CalibrationError):  # samples have a check of their own
+                check(made, number, tmp_path / str(number))
 
-    with pytest.raises((AssertionError, ValueError, OSError, KeyError, CalibrationError, pytest.fail.Exception)):
+    with pytest.raises((AssertionError, ValueError, OSError, KeyError, pytest.fail.Exception)):
         check_some()
