@@ -18,7 +18,7 @@ from ptqc.errors import Interrupted, PtqcError, UsageError, VerificationError
 from ptqc.interrupts import MESSAGE, Stopped
 
 PREPROCESSING = ("resize", "crop", "fit", "scale", "mean", "std", "layout", "channel_order", "resample")
-TARGET = ("target", "cpu", "allow_missing_target")
+TARGET = ("target", "cpu", "allow_missing_target", "tune")
 INTERRUPTED = 130
 # What disks and other limits of a machine give; any other error of the system that gets here is a fault of ptqc.
 ENVIRONMENT = {
@@ -273,6 +273,12 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--allow-missing-target", action="store_true", help="deliver the rest where the target cannot be built"
+    )
+    parser.add_argument(
+        "--tune",
+        metavar="HOW",
+        help="quick or full: time a few or all of the ways to cut each native kernel's loops on this machine, and take "
+        "the fastest; DIR: take those that an earlier compile recorded there",
     )
     parser.add_argument("-q", "--quiet", action="store_true", help="print nothing but errors")
 

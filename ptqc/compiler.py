@@ -19,7 +19,7 @@ from ptqc.codegen.onnxruntime.verify import verify
 from ptqc.deadline import Deadline
 from ptqc.errors import UsageError
 from ptqc.latency import Times
-from ptqc.options import DEFAULT_CPU, CompileOptions, Pipeline, TargetOptions
+from ptqc.options import DEFAULT_CPU, NOT_TUNED, CompileOptions, Pipeline, TargetOptions
 from ptqc.plan import Plan, write_json
 from ptqc.progress import SILENT, Progress
 from ptqc.reading import read_model
@@ -55,6 +55,7 @@ def compile(  # noqa: A001
     target: Literal["cpu"] | None = None,
     cpu: str = DEFAULT_CPU,
     allow_missing_target: bool = False,
+    tune: str = NOT_TUNED,
     times: str | Path | None = None,
     progress: Progress = SILENT,
     **options: Any,
@@ -67,12 +68,12 @@ def compile(  # noqa: A001
     the activation options allow. times: an artifact whose recorded times of operators a latency budget is met with;
     None measures them.
     labels: an .npz with inputs and `labels`, or a CSV of image,class; evaluate: called with run(feeds) -> outputs by
-    name, gives a score. Both are for the report only. target, cpu, allow_missing_target: see
+    name, gives a score. Both are for the report only. target, cpu, allow_missing_target, tune: see
     `ptqc.options.TargetOptions`. options: fields of `ptqc.options.CompileOptions`.
     Raises the errors of `ptqc.errors`.
     """
     started = time.monotonic()
-    chosen, targets = CompileOptions.of(options), TargetOptions(target, cpu, allow_missing_target)
+    chosen, targets = CompileOptions.of(options), TargetOptions(target, cpu, allow_missing_target, tune)
     budgets = Budgets.parse(budget)
     check_output(Path(output), force)
     check_target(targets)
@@ -109,6 +110,7 @@ def resolve(
     target: Literal["cpu"] | None = None,
     cpu: str = DEFAULT_CPU,
     allow_missing_target: bool = False,
+    tune: str = NOT_TUNED,
     pipeline: Pipeline | None = None,
     time_limit: float = 0.0,
     progress: Progress = SILENT,
@@ -121,7 +123,7 @@ def resolve(
     """
     started = time.monotonic()
     budgets = Budgets.parse(budget)
-    targets = TargetOptions(target, cpu, allow_missing_target)
+    targets = TargetOptions(target, cpu, allow_missing_target, tune)
     check_output(Path(output), force)
     check_target(targets)
     earlier = artifact.load(folder).manifest

@@ -11,8 +11,9 @@ from ptqc.errors import UsageError
 Activations = Literal["auto", "integer", "float"]
 Loss = Literal["auto", "kl", "mse"]
 Pipeline = Literal["light", "advanced"]
+Tuning = Literal["quick", "full"]
 InstructionSet = Literal["host", "portable", "avx2", "avx512-vnni", "avx512-vbmi", "aarch64"]
-DEFAULT_CPU = "host"
+DEFAULT_CPU, NOT_TUNED = "host", "off"
 NARROWEST, WIDEST = 2, 8
 
 
@@ -78,12 +79,15 @@ class TargetOptions:
 
     target: "cpu" adds a native library that TVM emits; None nothing. cpu: its instruction set, or several separated by
     commas, each of which gets a library; "host": the best that this machine has, "portable": one that every machine of
-    its kind of the last ten years has. allow_missing_target: deliver the rest where the target cannot be built.
+    its kind of the last ten years has. allow_missing_target: deliver the rest where the target cannot be built. tune:
+    "quick" or "full" times a few or all of the ways to cut each kernel's loops on this machine and takes the fastest;
+    "off" none; a folder: takes what an earlier compile recorded there.
     """
 
     target: Literal["cpu"] | None = None
     cpu: str = DEFAULT_CPU
     allow_missing_target: bool = False
+    tune: str = NOT_TUNED
 
     def __post_init__(self) -> None:
         if self.target is not None:

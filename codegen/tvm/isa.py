@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from ptqc.errors import UsageError
+from ptqc.native.interface import Build
 from ptqc.native.machine import machine, processor_features
 
 # Of a loop over products that is unrolled whole, LLVM loads all inputs first: more than there are registers.
@@ -59,6 +60,10 @@ class Isa:
             return {"kind": self.kind}
         found = {"kind": self.kind, "mcpu": self.cpu, "mtriple": f"{self.machine}-linux-gnu", "cl-opt": [UNROLLED]}
         return {**found, "mattr": list(self.attributes)} if self.attributes else found
+
+    def refusal(self) -> str | None:
+        """Why its instructions would kill the process on this machine, if they would."""
+        return Build(self.name, self.machine, self.features).refusal()
 
     def widest(self, dtype: str) -> int:
         """Numbers of a type that one store takes."""

@@ -18,10 +18,11 @@ from ptqc.codegen.tvm.edges import edge_runs, extents
 from ptqc.codegen.tvm.expansion import expanded, is_settled
 from ptqc.codegen.tvm.job import ERROR, JOB, LOWERED, REPORT, VALUES, WORKER
 from ptqc.codegen.tvm.settled import settled
+from ptqc.codegen.tvm.table import Request
 from ptqc.errors import InternalError, NoKernel, TargetError
 from ptqc.execute.onnxruntime import Feeds, Runner
 from ptqc.lowered import Lowered
-from ptqc.native.interface import INTERFACE, KERNELS, WEIGHTS, library_file
+from ptqc.native.interface import INTERFACE, KERNELS, TUNING, WEIGHTS, library_file
 from ptqc.native.runtime import INSTALL
 from ptqc.npz import write_npz
 from ptqc.options import DEFAULT_CPU
@@ -29,6 +30,7 @@ from ptqc.reference import codes_of
 from ptqc.scratch import scratch
 
 TIME_LIMIT = 1800.0
+NO_TUNING = Request()
 
 
 @dataclass(frozen=True)
@@ -51,12 +53,14 @@ def build(
     samples: Sequence[Feeds],
     isa: str = DEFAULT_CPU,
     store: Path | None = None,
+    tuning: Request = NO_TUNING,
     time_limit: float = TIME_LIMIT,
 ) -> Native:
     """Compile a lowered graph and compare the library with the exported file on samples and on edge inputs.
 
     isa: names of instruction sets, separated by commas; each gets a library. store: a folder of libraries that were
-    built before. Raises TargetError when a node has no kernel or TVM fails, VerificationError when anything differs.
+    built before. tuning: how kernels get their cuts. Raises TargetError when a node has no kernel or TVM fails,
+    VerificationError when anything differs.
     """
     check_present()
     lowered = replace(lowered, model=expanded(lowered.model))
@@ -65,9 +69,9 @@ def build(
     batching = along_the_batch(lowered.model, samples[0])
     if batching is not None:
         with suppress(NoKernel):
-            return _build(lowered, exported, samples, Choices(batching, isa, store), time_limit)
+            return _build(lowered, exported, samples, Choices(batching, isa, store, tuning), time_limit)
     batching, samples = run_by_run(lowered.model, exported, samples)
-    return _build(lowered, exported, samples, Choices(batching, isa, store), time_limit)
+    return _build(lowered, exported, samples, Choices(batching, isa, store, tuning), time_limit)
 
 
 def _check_divisors(model: ir.Model) -> None:
@@ -83,11 +87,12 @@ def _check_divisors(model: ir.Model) -> None:
 
 @dataclass(frozen=True)
 class Choices:
-    """How a library takes samples, its instruction set, and a folder of libraries that were built before."""
+    """How a library takes samples, its instruction sets, a folder of libraries that were built before, and tuning."""
 
     batching: Batching
     isa: str
     store: Path | None = None
+    tuning: Request = NO_TUNING
 
 
 def _build(
@@ -100,7 +105,8 @@ def _build(
         _run(folder, time_limit)
         reports = json.loads((folder / REPORT).read_text())["libraries"]
         names = [library_file(report["isa"]) for report in reports]
-        files = {name: (folder / name).read_bytes() for name in (*names, WEIGHTS, INTERFACE, KERNELS)}
+        tables = [TUNING] if (folder / TUNING).is_file() else []
+        files = {name: (folder / name).read_bytes() for name in (*names, WEIGHTS, INTERFACE, KERNELS, *tables)}
         return Native(
             files, [report | {"bytes": len(files[name])} for report, name in zip(reports, names, strict=True)]
         )
@@ -131,6 +137,7 @@ def write_job(folder: Path, lowered: Lowered, exported: Exported, samples: Seque
         "layer_constants": dict(lowered.layer_constants),
         "values": values.to_json(),
         "store": str(choices.store) if choices.store is not None else "",
+        "tuning": choices.tuning.to_json(),
         "kept": {
             "names": taps,
             "by_run": choices.batching.batch is None,

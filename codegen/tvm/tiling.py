@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,21 +14,32 @@ from ptqc.codegen.tvm.sums import UNLIMITED, Sums
 from ptqc.codegen.tvm.window import Window
 
 LARGEST_TILE, LARGEST_PANEL = 14, 4
+# Pixels of further tiles that are worth a trial.
+OTHER_TILES = (28, 10, 8, 4)
 # Weights beyond this stay in a core's second cache from one tile to the next only if panels are the outer loop.
 CACHED_WEIGHTS = 512 * 1024
 # Pixels for which reading the weights takes longer than multiplying with them.
 FEW_PIXELS = 4
 # What a load costs of the time of a product, as far as it is not hidden.
-LOAD = 0.4
+LOAD = 0.2
 # As many vectors are settled while the next tile's products begin, and what that gains. A core's first cache.
-SHORT_EPILOGUE, OVERLAP, FIRST_CACHE = 16, 1.08, 32 * 1024
+SHORT_EPILOGUE, OVERLAP, FIRST_CACHE = 12, 1.1, 32 * 1024
+
+
+class Cut(NamedTuple):
+    """Pixels in a tile, vectors in a panel, and whether panels are the outer loop, tiles the inner one."""
+
+    pixels: int
+    vectors: int
+    by_panel: bool
 
 
 @dataclass(frozen=True)
 class Dense:
     """The loops of one layer. width: bytes of one input number (1: codes, 4: float32).
 
-    is_framed: whether rows of the input or of the output lie apart. in_nibbles: whether weights stay packed.
+    is_framed: whether rows of the input or of the output lie apart. in_nibbles: whether weights stay packed. chosen:
+    one of `cuts`; None is the first.
     """
 
     window: Window
@@ -39,6 +50,7 @@ class Dense:
     sums: Sums = UNLIMITED
     is_framed: bool = False
     in_nibbles: bool = False
+    chosen: Cut | None = None
 
     @property
     def unit(self) -> int:
@@ -90,13 +102,25 @@ class Dense:
         return (1, height * width) if self.is_flat else (height, width)
 
     @cached_property
-    def blocking(self) -> tuple[int, int]:
+    def cut(self) -> Cut:
+        """How the loops are cut."""
+        return self.chosen or self.cuts[0]
+
+    @property
+    def cuts(self) -> list[Cut]:
+        """Ways to cut the loops, the one that should be the fastest first; of equal shapes the usual order first."""
+        shapes = [self._pairs] if self.in_nibbles else self._shapes()
+        found = [Cut(*shape, by_panel=self._is_usually_by_panel(shape[1])) for shape in shapes]
+        several = [cut for cut in found if self.groups * self._panels(cut.vectors) > 1]
+        others = [cut._replace(by_panel=not cut.by_panel) for cut in several]
+        return sorted([*found, *others], key=lambda cut: shapes.index(cut[:2]))
+
+    def _shapes(self) -> list[tuple[int, int]]:
         """Pixels in a tile and vectors in a panel: few pixels twice, then many products per loaded number."""
-        if self.in_nibbles:
-            return self._pairs
         vectors = -(-self.group_outputs // self.isa.lanes)
         panels = [panel for panel in range(1, LARGEST_PANEL + 1) if vectors % panel == 0]
-        return max((shape for panel in panels for shape in self._tiles(panel)), key=self._worth)
+        shapes = dict.fromkeys(shape for panel in panels for shape in self._tiles(panel))
+        return sorted(shapes, key=self._worth, reverse=True)
 
     @property
     def _pairs(self) -> tuple[int, int]:
@@ -106,9 +130,9 @@ class Dense:
         return pixels, LARGEST_PANEL if fits else LARGEST_PANEL // 2
 
     def _tiles(self, panel: int) -> Iterator[tuple[int, int]]:
-        """The largest tile for the registers, and one whose epilogue overlaps with the next tile's products."""
+        """The largest tile for the registers, one whose epilogue overlaps with the next tile's products, and others."""
         width, most = self.area[1], (self.isa.registers - self.isa.working - panel) // panel
-        for reach in (LARGEST_TILE, SHORT_EPILOGUE // panel):
+        for reach in (LARGEST_TILE, SHORT_EPILOGUE // panel, *OTHER_TILES):
             tiles = -(-width // min(most, reach))
             yield -(-width // tiles), panel
 
@@ -119,33 +143,39 @@ class Dense:
         computed = -(-width // pixels) * pixels
         loads = (pixels + panel) / (pixels * panel)
         # Small tiles read the weights more often, which costs little from the first cache.
-        rows, columns, _ = self.runs
-        weights = rows * columns * self.depth * self.sums.parts * panel * self.isa.lanes * self.unit * self.width
-        overlaps = self.width == 1 and pixels * panel <= SHORT_EPILOGUE and weights <= FIRST_CACHE // 2
+        weights = panel * self.vector_size * self.width
+        overlaps = pixels * panel <= SHORT_EPILOGUE and weights <= FIRST_CACHE // 2
         return width / computed / (1 + LOAD * loads) * (OVERLAP if overlaps else 1)
 
     @property
     def panels(self) -> int:
         """Panels of a group."""
-        return -(-self.group_outputs // (self.isa.lanes * self.blocking[1]))
+        return self._panels(self.cut.vectors)
+
+    def _panels(self, vectors: int) -> int:
+        return -(-self.group_outputs // (self.isa.lanes * vectors))
+
+    @property
+    def vector_size(self) -> int:
+        """Weights of as many outputs as a vector has."""
+        rows, columns, _ = self.runs
+        return rows * columns * self.depth * self.sums.parts * self.isa.lanes * self.unit
 
     @property
     def panel_size(self) -> int:
         """Weights of a panel."""
-        rows, columns, _ = self.runs
-        return rows * columns * self.depth * self.sums.parts * self.blocking[1] * self.isa.lanes * self.unit
+        return self.cut.vectors * self.vector_size
 
     @property
     def tiles(self) -> int:
         """Tiles of all pixels."""
         height, width = self.area
-        return height * -(-width // self.blocking[0])
+        return height * -(-width // self.cut.pixels)
 
-    @property
-    def is_by_panel(self) -> bool:
-        """Whether panels are the outer loop, tiles the inner one."""
-        panels = self.groups * self.panels
-        return panels > 1 and panels * self.panel_size * self.width > CACHED_WEIGHTS
+    def _is_usually_by_panel(self, vectors: int) -> bool:
+        """Whether weights leave a core's second cache before the next tile needs them."""
+        panels = self.groups * self._panels(vectors)
+        return panels > 1 and panels * vectors * self.vector_size * self.width > CACHED_WEIGHTS
 
     @property
     def is_weight_bound(self) -> bool:
@@ -157,13 +187,13 @@ class Dense:
     def order(self) -> Order:
         """Of weights (outputs, inputs of a group, *kernel): group, panel, run, unit, part, channel, tap."""
         rows, columns, _ = self.runs
-        width = self.blocking[1] * self.isa.lanes
+        width = self.cut.vectors * self.isa.lanes
         sizes = (self.groups, self.panels, rows, columns, self.depth, self.sums.parts, width, self.unit)
         return Order(sizes, self._source)
 
     def _source(self, place: Sequence[Any]) -> Source:
         group, panel, row, column, step, part, channel, tap = place
-        output = panel * (self.blocking[1] * self.isa.lanes) + channel
+        output = panel * (self.cut.vectors * self.isa.lanes) + channel
         along = step * self.unit + tap
         column = column + along // self.group_inputs
         plane = (group * self.group_outputs + output) * self.group_inputs + along % self.group_inputs
@@ -173,6 +203,6 @@ class Dense:
 
     def pack_channels(self, values: np.ndarray) -> np.ndarray:
         """One number per output channel in the order of the panels."""
-        width = self.panels * self.blocking[1] * self.isa.lanes
+        width = self.panels * self.cut.vectors * self.isa.lanes
         grouped = values.reshape(self.groups, self.group_outputs)
         return np.pad(grouped, ((0, 0), (0, width - self.group_outputs))).reshape(-1)

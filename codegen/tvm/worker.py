@@ -15,17 +15,18 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ptqc.codegen.tvm import cache, constants, isa, lowering, memory, verify
+from ptqc.codegen.tvm import cache, constants, isa, lowering, memory, tuning, verify
 from ptqc.codegen.tvm.batching import Batching, Seen
 from ptqc.codegen.tvm.constants import Nibbles, Stored
 from ptqc.codegen.tvm.job import ERROR, JOB, LOWERED, REPORT, VALUES
 from ptqc.codegen.tvm.listing import Listing
 from ptqc.codegen.tvm.program import Program
+from ptqc.codegen.tvm.table import Request, Table, tables_to_json
 from ptqc.codegen.tvm.weights import Weights
 from ptqc.errors import PtqcError
 from ptqc.formats import Format
 from ptqc.lowered import Lowered
-from ptqc.native.interface import INTERFACE, KERNELS, WEIGHTS, Build, library_file
+from ptqc.native.interface import INTERFACE, KERNELS, TUNING, WEIGHTS, library_file
 from ptqc.native.library import Library
 from ptqc.native.runtime import PACKAGE
 from ptqc.plan import write_json
@@ -46,14 +47,31 @@ def _work(folder: Path) -> None:
     lowered = Lowered(ir.load(folder / LOWERED), formats, {}, {}, job["layer_constants"])
     seen, batching = Seen.from_json(job["values"]), Batching(**job["batching"])
     programs = {chosen: lowering.program(lowered, seen, chosen, batching) for chosen in isa.several(job["isa"])}
-    write_all(programs, folder, Store(Path(job["store"])) if job["store"] else None)
+    store = Store(Path(job["store"])) if job["store"] else None
+    tables = _tables(programs, Request.from_json(job["tuning"]), store)
+    programs = {chosen: tuning.tuned(program, tables.get(chosen.name, {})) for chosen, program in programs.items()}
+    write_all(programs, folder, store)
     listings = {chosen.name: Listing.of(program).to_json() for chosen, program in programs.items()}
     _write(folder / KERNELS, {"libraries": listings, **job["kept"]})
     reports = [
-        {**_report(program, chosen), "verification": _verify(program, chosen, folder)}
+        {
+            **_report(program, chosen),
+            **_tuning(tables.get(chosen.name)),
+            "verification": _verify(program, chosen, folder),
+        }
         for chosen, program in programs.items()
     ]
     _write(folder / REPORT, {"libraries": reports})
+    if tables:
+        _write(folder / TUNING, tables_to_json(tables))
+
+
+def _tables(programs: Mapping[isa.Isa, Program], request: Request, store: Store | None) -> Mapping[str, Table]:
+    """Cuts of kernels by instruction set, measured or given."""
+    level = request.level
+    if level is None:
+        return request.tables
+    return {chosen.name: tuning.measure(program, chosen, level, store) for chosen, program in programs.items()}
 
 
 def write(program: Program, chosen: isa.Isa, folder: Path, store: Store | None = None) -> None:
@@ -85,7 +103,7 @@ def load(folder: Path, program: Program, name: str = "") -> verify.Loaded:
 
 def _verify(program: Program, chosen: isa.Isa, folder: Path) -> dict[str, Any]:
     """Compare the library with what ONNX Runtime computed, where it can run."""
-    if refusal := Build(chosen.name, chosen.machine, chosen.features).refusal():
+    if refusal := chosen.refusal():
         return {"missing": f"{refusal}: run `ptqc bisect` where it can run"}
     loaded, compared = load(folder, program, chosen.name), verify.Compared()
     for path in sorted(folder.glob(VALUES.replace("{:03}", "*"))):
@@ -119,6 +137,13 @@ def _report(program: Program, chosen: isa.Isa) -> dict[str, Any]:
         "low_bit_weights": "unpacked when the library is loaded" + _exception(stored),
         "roundings_of_float_parts": [step.output for step in program.steps if step.built.family == "quantize"],
     }
+
+
+def _tuning(table: Table | None) -> dict[str, Any]:
+    """How many kernels were looked at, and the times of those that were cut otherwise, as shares of the usual ones."""
+    if table is None:
+        return {}
+    return {"tuned": {"kernels": len(table), "of_usual": sorted(t.of_first for t in table.values() if t.of_first < 1)}}
 
 
 def _exception(stored: Sequence[Stored]) -> str:

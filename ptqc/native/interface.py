@@ -12,7 +12,7 @@ import numpy as np
 from ptqc.errors import TargetError
 from ptqc.native.machine import machine, processor_features, refused_tiles
 
-INTERFACE, KERNELS, WEIGHTS = "interface.json", "kernels.json", "weights.bin"
+INTERFACE, KERNELS, WEIGHTS, TUNING = "interface.json", "kernels.json", "weights.bin", "tuning.json"
 
 
 @dataclass(frozen=True)

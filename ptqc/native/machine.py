@@ -3,6 +3,7 @@
 import ctypes
 import os
 import platform
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -29,6 +30,17 @@ def processor_features() -> frozenset[str]:
     named = [line.partition(":") for line in lines]
     sets = [frozenset(value.split()) for name, _, value in named if name.strip() in ("flags", "Features")]
     return frozenset.intersection(*sets) if sets else frozenset()
+
+
+@cache
+def processor_name() -> str:
+    """What the processor calls itself; empty where the system does not tell."""
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            name, _, value = line.partition(":")
+            if name.strip() in ("model name", "CPU part"):
+                return value.strip()
+    return ""
 
 
 @cache

@@ -1,5 +1,6 @@
 """The section of the native library: its kernels, its bytes, how its weights are stored, and what was compared."""
 
+import statistics
 from collections.abc import Iterator
 
 from ptqc.report.markup import cell, details, name, safe, table
@@ -35,12 +36,20 @@ def _facts(found: Document) -> Iterator[tuple[str, str]]:
     yield "library", f"{found['bytes']:,} bytes, and {found['constant_bytes']:,} of the weights"
     yield "weights of fewer than 8 bits", f"packed in the file, {safe(found['low_bit_weights'])}"
     yield "memory of a run", f"{found['workspace_bytes']:,} bytes for each sample, beside the outputs"
+    if "tuned" in found:
+        yield "tuned", _tuned(found["tuned"])
     yield from _verified(found["verification"])
     rounded = found["roundings_of_float_parts"]
     shown = " ".join(name(value) for value in rounded[:OPEN_NAMES])
     rest = rounded[OPEN_NAMES:]
     more = details(f"and {len(rest):,} more", " ".join(map(name, rest))) if rest else ""
     yield "float parts rounded to codes", f"{shown}{more}" if rounded else "none"
+
+
+def _tuned(found: Document) -> str:
+    shares = found["of_usual"]
+    told = f"{len(shares):,} of {found['kernels']:,} kernels have loops cut otherwise than usual"
+    return told + (f", and take {statistics.median(shares):.2f} of the time in the median" if shares else "")
 
 
 def _verified(checked: Document) -> Iterator[tuple[str, str]]:

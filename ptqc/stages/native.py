@@ -6,6 +6,8 @@ from typing import Any
 
 from ptqc.artifact import NATIVE
 from ptqc.codegen.tvm import target
+from ptqc.codegen.tvm.isa import several
+from ptqc.codegen.tvm.table import Request
 from ptqc.errors import TargetError
 from ptqc.execute.onnxruntime import Feeds
 from ptqc.native.interface import WEIGHTS
@@ -24,12 +26,24 @@ class Targets:
 
 
 def check_target(options: TargetOptions) -> None:
-    """Refuse before any work what cannot be built here. Raises TargetError."""
-    if options.target is not None and not options.allow_missing_target:
+    """Refuse before any work what cannot be built here. Raises TargetError, or UsageError for an unknown tuning."""
+    if options.target is None:
+        return
+    _check_tuning(options)
+    if not options.allow_missing_target:
         try:
             target.check_present()
         except TargetError as error:
             raise TargetError(f"{error}, or --allow-missing-target") from error
+
+
+def _check_tuning(options: TargetOptions) -> None:
+    """Raises UsageError or TargetError where kernels cannot be timed here, or there is no such record."""
+    if Request.of(options.tune).level is None:
+        return
+    refusals = [isa.refusal() for isa in several(options.cpu)]
+    if found := next(filter(None, refusals), None):
+        raise TargetError(f"tuning runs the kernels on this machine, but {found}; compile without it, or there")
 
 
 def build_targets(
@@ -43,7 +57,8 @@ def build_targets(
         return Targets({}, {})
     try:
         with progress.stage("native library"):
-            native = target.build(fitted.lowered, fitted.exported, samples, options.cpu, store.folder)
+            tuning, folder = Request.of(options.tune), store.folder
+            native = target.build(fitted.lowered, fitted.exported, samples, options.cpu, folder, tuning)
     except TargetError as error:
         if not options.allow_missing_target:
             raise

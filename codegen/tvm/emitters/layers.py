@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import onnx_ir as ir
 
-from ptqc.codegen.tvm.constants import Arranged, Scaled
 from ptqc.codegen.tvm.drafts import Draft, Layer, Ready
 from ptqc.codegen.tvm.emission import Emission
 from ptqc.codegen.tvm.emitters.sliding import slide
@@ -98,7 +97,7 @@ def conv(emission: Emission, node: ir.Node) -> None:
         kernel = depthwise.real(given, layout, window, emission.isa, weights, bias)
     else:
         loops = Dense(window, len(weights), groups, emission.isa, FLOAT_BYTES)
-        kernel = dense.real(given, layout, loops, _packed(emission, node, loops) or weights, bias)
+        kernel = dense.real(given, layout, loops, _coded(emission, node, loops) or weights, bias)
     emission.add(kernel, [source], str(node.outputs[0].name), layout)
 
 
@@ -156,7 +155,7 @@ def _vectors(given: Layout) -> Window:
     return Window(channels, (1, given.elements // channels))
 
 
-def _packed(emission: Emission, node: ir.Node, loops: Dense) -> Scaled | None:
+def _coded(emission: Emission, node: ir.Node, loops: Dense) -> dense.Coded | None:
     """The stored codes of a layer's weight, if that is how it lies in the file."""
     maker = node.inputs[1].producer() if node.inputs[1] is not None else None
     codes = maker.inputs[0] if maker is not None and maker.op_type == "DequantizeLinear" else None
@@ -164,8 +163,7 @@ def _packed(emission: Emission, node: ir.Node, loops: Dense) -> Scaled | None:
         return None
     array, scale = emission.number(codes), emission.number(maker.inputs[1])
     planes = array.reshape(*array.shape[:2], *loops.window.kernel)
-    channels = loops.pack_channels(np.broadcast_to(scale, (len(array),)).astype(np.float32))
-    return Scaled(Arranged(planes.astype(np.int8), loops.order), channels, loops.groups * loops.panels)
+    return dense.Coded(planes, np.broadcast_to(scale, (len(array),)))
 
 
 def _with_zero_point(weights: np.ndarray, bias: np.ndarray | None, zero_point: int) -> np.ndarray:

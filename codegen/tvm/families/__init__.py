@@ -1,6 +1,6 @@
 """Kernel families, one file each: a function per family takes layouts and numbers and gives a `Built` kernel."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,10 +9,19 @@ import numpy as np
 from ptqc.codegen.tvm.constants import Arranged, Nibbles, Scaled, Stored
 from ptqc.codegen.tvm.kernel import Argument, Constant, write
 from ptqc.codegen.tvm.layout import Layout
+from ptqc.codegen.tvm.tiling import Cut
 
 
 class Declined(Exception):
     """What no family takes; the message says why."""
+
+
+@dataclass(frozen=True)
+class Choices:
+    """Ways to cut a kernel's loops, the one it has first; all compute the same. write: the kernel cut otherwise."""
+
+    cuts: Sequence[Cut]
+    write: Callable[[Cut], "Built"]
 
 
 @dataclass(frozen=True)
@@ -26,6 +35,7 @@ class Built:
     function: Any
     constants: tuple[Stored, ...]
     operations: int = 0
+    choices: Choices | None = None
 
     @property
     def family(self) -> str:
@@ -43,12 +53,13 @@ def build(
 ) -> Built:
     """Write the kernel of a family; see `kernel.write` for `body`."""
     flat = tuple(np.ascontiguousarray(c).reshape(-1) if isinstance(c, np.ndarray) else c for c in constants)
-    shapes: list[Argument] = [*inputs, *(_declared(constant) for constant in flat), output]
+    shapes: list[Argument] = [*inputs, *(declared(constant) for constant in flat), output]
     name, function = write(family, shapes, body)
     return Built(name, function, flat, operations)
 
 
-def _declared(constant: Stored) -> Constant:
+def declared(constant: Stored) -> Constant:
+    """How a kernel takes a constant."""
     match constant:
         case Scaled():
             return Constant("float32", constant.codes.size)

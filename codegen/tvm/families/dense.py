@@ -18,11 +18,11 @@ from tvm.tirx.script import builder as T  # noqa: N812
 from ptqc.codegen.tvm import narrowing
 from ptqc.codegen.tvm.constants import VALUES, Arranged, Nibbles, Scaled, Stored, values_of
 from ptqc.codegen.tvm.epilogue import NOTHING, Epilogue, Place
-from ptqc.codegen.tvm.families import Built, build
+from ptqc.codegen.tvm.families import Built, Choices, build
 from ptqc.codegen.tvm.kernel import PRODUCTS, fill, pieces, registers, rows, span, vector
 from ptqc.codegen.tvm.layout import Layout
 from ptqc.codegen.tvm.narrowing import PACKED
-from ptqc.codegen.tvm.tiling import Dense
+from ptqc.codegen.tvm.tiling import Cut, Dense
 
 # By pixel, by vector of the panel.
 Totals = Sequence[Sequence[Any]]
@@ -40,6 +40,13 @@ class Accumulated(NamedTuple):
 
 # Fills a local buffer with what is to be stored of up to PACKED vectors; then numbers, and values that are read.
 Settle = Callable[[Sequence[Accumulated], Any, Sequence[Any], Sequence[Any]], None]
+
+
+class Coded(NamedTuple):
+    """float32 weights as the file has them: codes (outputs, inputs of a group, *kernel) and a scale per output."""
+
+    codes: np.ndarray
+    scale: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -91,8 +98,12 @@ def integer(
         places = [found.place for found in sums]
         epilogue.settle(isa, values, zero[0], made, places, rest, others, fitting=fitting)
 
-    kernel = Kernel(loops, x, y, settle, len(epilogue.others))
-    return build("dense", [x, *epilogue.others], constants, y, _body(kernel), 2 * loops.products)
+    def cut(chosen: Cut) -> Built:
+        return integer(x, y, replace(loops, chosen=chosen), weights, bias, factor, zero_point, epilogue)
+
+    body = _body(Kernel(loops, x, y, settle, len(epilogue.others)))
+    built = build("dense", [x, *epilogue.others], constants, y, body, 2 * loops.products)
+    return replace(built, choices=Choices(loops.cuts, cut))
 
 
 def _stay_packed(loops: Dense, codes: np.ndarray) -> bool:
@@ -104,15 +115,25 @@ def _stay_packed(loops: Dense, codes: np.ndarray) -> bool:
     return len(np.union1d(values, 0) if is_padded else values) <= VALUES
 
 
-def real(x: Layout, y: Layout, loops: Dense, weights: np.ndarray | Scaled, bias: np.ndarray) -> Built:
-    """The same in float32; weights may be codes and scales that are packed already."""
-    ready = weights if isinstance(weights, Scaled) else loops.order(weights.astype(np.float32))
-    constants = [ready, loops.pack_channels(bias.astype(np.float32))]
+def real(x: Layout, y: Layout, loops: Dense, weights: np.ndarray | Coded, bias: np.ndarray) -> Built:
+    """The same in float32."""
+    constants = [_real_weights(loops, weights), loops.pack_channels(bias.astype(np.float32))]
 
     def settle(sums: Sequence[Accumulated], made: Any, _numbers: Sequence[Any], _others: Sequence[Any]) -> None:
         _keep([found.total for found in sums], loops.isa.lanes, made)
 
-    return build("dense_float", [x], constants, y, _body(Kernel(loops, x, y, settle)), 2 * loops.products)
+    def cut(chosen: Cut) -> Built:
+        return real(x, y, replace(loops, chosen=chosen), weights, bias)
+
+    built = build("dense_float", [x], constants, y, _body(Kernel(loops, x, y, settle)), 2 * loops.products)
+    return replace(built, choices=Choices(loops.cuts, cut))
+
+
+def _real_weights(loops: Dense, weights: np.ndarray | Coded) -> Stored:
+    if isinstance(weights, np.ndarray):
+        return loops.order(weights.astype(np.float32))
+    scale = loops.pack_channels(weights.scale.astype(np.float32))
+    return Scaled(Arranged(weights.codes.astype(np.int8), loops.order), scale, loops.groups * loops.panels)
 
 
 def _keep(values: Sequence[Any], lanes: int, made: Any) -> None:
@@ -122,15 +143,15 @@ def _keep(values: Sequence[Any], lanes: int, made: Any) -> None:
 
 def _body(kernel: Kernel) -> Any:
     loops, others = kernel.loops, kernel.others
-    width, pixels = loops.area[1], loops.blocking[0]
+    width, pixels = loops.area[1], loops.cut.pixels
     tiles, panels = loops.tiles, loops.groups * loops.panels
     across = tiles // loops.area[0]
-    outer, inner = (panels, tiles) if loops.is_by_panel else (tiles, panels)
+    outer, inner = (panels, tiles) if loops.cut.by_panel else (tiles, panels)
 
     def body(batch: Any, x: Any, *rest: Any) -> None:
         beside, (w, bias, *numbers, out) = rest[:others], rest[others:]
         with rows(batch, outer, loops.products // PRODUCTS) as (sample, first), T.serial(inner) as second:
-            tile, group_panel = (second, first) if loops.is_by_panel else (first, second)
+            tile, group_panel = (second, first) if loops.cut.by_panel else (first, second)
             pixel = tile // across, T.Bind(T.min(tile % across * pixels, width - pixels))
             totals = _accumulate(kernel, (x, w, bias), (sample, *pixel), group_panel)
             sums = _placed(loops, totals, sample, pixel, group_panel)
@@ -142,7 +163,7 @@ def _body(kernel: Kernel) -> Any:
 def _accumulate(kernel: Kernel, buffers: tuple[Any, Any, Any], pixel: tuple[Any, Any, Any], group_panel: Any) -> Totals:
     """Sums of a tile and a panel. buffers: input, weights, bias. pixel: sample, row and column of the first one."""
     loops, (x, w, bias), sample = kernel.loops, buffers, pixel[0]
-    lanes, (pixels, panel) = loops.isa.lanes, loops.blocking
+    lanes, (pixels, panel, _) = loops.isa.lanes, loops.cut
     dtype, at = "int32" if loops.width == 1 else "float32", span(0, lanes)
     totals = [[registers(lanes, dtype) for _ in range(panel)] for _ in range(pixels)]
     for row in totals:
@@ -216,7 +237,7 @@ def _weights(loops: Dense, w: Any, offset: Any, j: int) -> Any:
 
 def _placed(loops: Dense, totals: Totals, sample: Any, pixel: tuple[Any, Any], group_panel: Any) -> list[Accumulated]:
     """Vectors of a tile, pixel by pixel, with where they belong."""
-    lanes, panel = loops.isa.lanes, loops.blocking[1]
+    lanes, panel = loops.isa.lanes, loops.cut.vectors
     group, inside = group_panel // loops.panels, group_panel % loops.panels * panel * lanes
     return [
         Accumulated(
@@ -234,7 +255,7 @@ def _store(
 ) -> None:
     """Settle and store a tile; of the last panel only the channels that exist."""
     loops = kernel.loops
-    lanes, whole = loops.isa.lanes, loops.blocking[1] * loops.isa.lanes
+    lanes, whole = loops.isa.lanes, loops.cut.vectors * loops.isa.lanes
     buffers = []
     for start in range(0, len(sums), PACKED):
         made = registers(PACKED * lanes, kernel.y.dtype)
@@ -253,7 +274,7 @@ def _store(
 
 def _store_channels(kernel: Kernel, sums: Sequence[Accumulated], buffers: Sequence[Any], out: Any, count: int) -> None:
     """Store the first channels of every pixel of a tile, which may begin in one buffer and end in the next."""
-    lanes, panel = kernel.loops.isa.lanes, kernel.loops.blocking[1]
+    lanes, panel = kernel.loops.isa.lanes, kernel.loops.cut.vectors
     size, widest = PACKED * lanes, kernel.loops.isa.widest(kernel.y.dtype)
     for first in range(0, len(sums), panel):
         sample, *place = sums[first].place

@@ -20,7 +20,7 @@ SETS = st.sampled_from([isa.AVX2, isa.AVX512_VNNI, isa.AARCH64])
 @given(SETS, st.integers(1, 60), st.integers(1, 300), st.integers(1, 3))
 def test_a_tile_fits_the_registers(chosen: Isa, width: int, outputs: int, kernel: int) -> None:
     loops = Dense(Window(8, (kernel, width + kernel - 1), (kernel, kernel)), outputs, 1, chosen, 1)
-    pixels, panel = loops.blocking
+    pixels, panel, _ = loops.cut
     assert pixels * panel + panel + chosen.working <= chosen.registers
     assert 1 <= pixels <= width
     assert loops.panels * panel * chosen.lanes >= outputs

@@ -1,0 +1,157 @@
+"""Which cut of each kernel is the fastest on this machine: measured once, kept in the store, an input of a compile.
+
+The first cuts of all kernels run in the order of the network, then the second ones, and so on, again and again, so that
+each finds the caches as in a run and a slower moment slows all. What counts is the median of a cut's time over that of
+the kernel's first cut in the same round. Everything runs on one thread.
+"""
+
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib import metadata
+from typing import Any
+
+import numpy as np
+
+from ptqc.codegen.tvm.families import Choices, declared
+from ptqc.codegen.tvm.isa import Isa
+from ptqc.codegen.tvm.kernel import Argument, Constant
+from ptqc.codegen.tvm.program import Program, Step
+from ptqc.codegen.tvm.table import Table, Tuned
+from ptqc.codegen.tvm.tiling import Cut
+from ptqc.errors import UsageError
+from ptqc.native.machine import processor_name
+from ptqc.native.runtime import PACKAGE
+from ptqc.options import Tuning
+from ptqc.store import Store
+
+# Cuts of a kernel that are tried: of "quick" those that should be the fastest.
+TRIED: Mapping[Tuning, int | None] = {"quick": 6, "full": None}
+ROUNDS, WARM_UP = 31, 2
+# What another cut has to gain, of the kernel's time.
+MARGIN = 0.02
+
+
+def tuned(program: Program, table: Table) -> Program:
+    """The program with its kernels cut as the table says; those that it does not name stay as they are.
+
+    Raises UsageError where a kernel cannot be cut like that.
+    """
+    return replace(program, steps=tuple(_recut(step, table) for step in program.steps))
+
+
+def _recut(step: Step, table: Table) -> Step:
+    choices, found = step.built.choices, table.get(step.built.name)
+    if choices is None or found is None or found.cut == choices.cuts[0]:
+        return step
+    if found.cut not in choices.cuts:
+        known = ", ".join(str(tuple(cut)) for cut in choices.cuts)
+        raise UsageError(f"the tuning of {step.built.name} cuts it by {tuple(found.cut)}; known: {known}")
+    return replace(step, built=choices.write(found.cut))
+
+
+def measure(program: Program, isa: Isa, level: Tuning, store: Store | None) -> Table:
+    """The fastest cuts of a program's kernels on this machine; what the store has is not measured again."""
+    distinct = {step.built.name: step for step in program.steps if step.built.choices is not None}
+    keys = {name: _key(name, isa, level) for name in distinct}
+    entries = {name: store.get(key) for name, key in keys.items()} if store is not None else {}
+    found = {name: Tuned.from_json(entry.document) for name, entry in entries.items() if entry is not None}
+    missing = [step for name, step in distinct.items() if name not in found]
+    for name, result in _fastest(program, missing, isa, TRIED[level]):
+        found[name] = result
+        if store is not None:
+            store.put(keys[name], result.to_json(), {})
+    return {name: found[name] for name in distinct}
+
+
+def _key(name: str, isa: Isa, level: Tuning) -> dict[str, Any]:
+    return {
+        "what": "the fastest cut of a kernel",
+        "kernel": name,
+        "target": str(sorted(isa.target.items())),
+        "level": level,
+        "processor": processor_name(),
+        "tvm": metadata.version(PACKAGE),
+    }
+
+
+def _fastest(program: Program, steps: Sequence[Step], isa: Isa, tried: int | None) -> Iterator[tuple[str, Tuned]]:
+    """The best cut of each step's kernel, by the kernel's name."""
+    trials = [_Trials.of(program, step, isa, tried) for step in steps]
+    times: list[list[list[float]]] = [[[] for _ in one.runs] for one in trials]
+    for done in range(WARM_UP + ROUNDS):
+        for turn in range(max((len(one.runs) for one in trials), default=0)):
+            for one, found in zip(trials, times, strict=True):
+                if turn < len(one.runs):
+                    seconds = _timed(one.runs[turn])
+                    found[turn] += [seconds] if done >= WARM_UP else []
+    for one, found in zip(trials, times, strict=True):
+        yield one.name, _best(one.cuts, found)
+
+
+def _best(cuts: Sequence[Cut], times: Sequence[Sequence[float]]) -> Tuned:
+    """The fastest cut by its times in each round."""
+    ratios = [statistics.median(a / b for a, b in zip(own, times[0], strict=True)) for own in times]
+    best = min(range(len(cuts)), key=ratios.__getitem__)
+    return Tuned(cuts[best], ratios[best]) if ratios[best] < 1 - MARGIN else Tuned(cuts[0], 1.0)
+
+
+def _timed(run: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    run()
+    return time.perf_counter() - started
+
+
+@dataclass(frozen=True)
+class _Trials:
+    """A kernel in several cuts, ready to run. name: with the first one."""
+
+    name: str
+    cuts: Sequence[Cut]
+    runs: Sequence[Callable[[], object]]
+
+    @classmethod
+    def of(cls, program: Program, step: Step, isa: Isa, tried: int | None) -> "_Trials":
+        choices, layouts = step.built.choices, program.layouts
+        assert isinstance(choices, Choices)
+        cuts = choices.cuts[:tried]
+        kernels = [choices.write(cut) for cut in cuts]
+        library = _compiled({kernel.name: kernel.function for kernel in kernels}, isa)
+        inputs, output = [layouts[name] for name in step.arguments], layouts[step.output]
+        shapes: list[list[Argument]] = [[*inputs, *map(declared, kernel.constants), output] for kernel in kernels]
+        memory: dict[tuple[int, str, int], Any] = {}
+        runs = [
+            _call(library[kernel.name], [_filled(memory, i, argument) for i, argument in enumerate(arguments)])
+            for kernel, arguments in zip(kernels, shapes, strict=True)
+        ]
+        return cls(step.built.name, cuts, runs)
+
+
+def _compiled(functions: Mapping[str, Any], isa: Isa) -> Any:
+    """Kernels in this process."""
+    import tvm
+
+    os.environ["TVM_NUM_THREADS"] = "1"  # read once TVM runs its first parallel loop
+    return tvm.compile(tvm.IRModule(functions), target=tvm.target.Target(isa.target))
+
+
+def _filled(memory: dict[tuple[int, str, int], Any], place: int, argument: Argument) -> Any:
+    """An argument of one sample with numbers of its kind; cuts share what has the same size."""
+    import tvm
+
+    shape = (argument.size,) if isinstance(argument, Constant) else (1, *_shape(argument))
+    key = place, argument.dtype, int(np.prod(shape))
+    if key not in memory:
+        values = np.random.default_rng(place).integers(1, 100, shape)
+        memory[key] = tvm.runtime.tensor(values.astype(argument.dtype))
+    return memory[key]
+
+
+def _shape(layout: Any) -> tuple[int, ...]:
+    return tuple(layout.shape) if layout.outside else (layout.stride,)
+
+
+def _call(kernel: Callable[..., Any], arguments: Sequence[Any]) -> Callable[[], object]:
+    return lambda: kernel(*arguments)

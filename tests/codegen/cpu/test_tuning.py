@@ -1,0 +1,203 @@
+"""All cuts of a kernel give the same bits; the fastest one is kept, found again, and may be given."""
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tvm.tirx", reason="the cpu target needs Apache TVM")
+
+from building import present, run
+from networks import FEEDS, residual
+from test_dense import Geometry, integer_case, real_case
+
+from ptqc.artifact import NATIVE
+from ptqc.cli import main
+from ptqc.codegen.tvm import isa, target, tuning, worker
+from ptqc.codegen.tvm.batching import Batching
+from ptqc.codegen.tvm.families import Choices
+from ptqc.codegen.tvm.isa import Isa
+from ptqc.codegen.tvm.layout import Layout
+from ptqc.codegen.tvm.program import Program, Step
+from ptqc.codegen.tvm.table import Request, Tuned
+from ptqc.codegen.tvm.tiling import Cut
+from ptqc.codegen.tvm.window import Window
+from ptqc.errors import TargetError, UsageError
+from ptqc.options import TargetOptions
+from ptqc.stages.native import check_target
+from ptqc.store import Store
+
+LAYOUTS = {"x": Layout((8, 1, 5), "uint8"), "y": Layout((32, 1, 5), "uint8")}
+
+
+@pytest.mark.parametrize("chosen", present(), ids=lambda chosen: chosen.name)
+def test_all_cuts_of_a_kernel_give_the_same_bits(chosen: Isa, tmp_path: Path) -> None:
+    geometries = [Geometry(Window(5, (4, 11), (2, 3)), 70), Geometry(Window(24, (1, 13)), 96, groups=2)]
+    firsts = [made(g, chosen, 0)[0] for g in geometries for made in (integer_case, real_case)]
+    for number, first in enumerate(firsts):
+        choices = first.built.choices
+        assert choices is not None
+        assert len({tuple(cut) for cut in choices.cuts}) == len(choices.cuts) > 4
+        cases = [replace(first, built=choices.write(cut)) for cut in choices.cuts]
+        assert cases[0].built.name == first.built.name
+        assert len({case.built.name for case in cases}) == len(cases)
+        expected, *others = run(cases, chosen, _folder(tmp_path / str(number)))
+        for cut, found in zip(choices.cuts[1:], others, strict=True):
+            np.testing.assert_array_equal(found, expected, str(cut))
+
+
+def _folder(path: Path) -> Path:
+    path.mkdir()
+    return path
+
+
+CUTS = [Cut(1, 1, by_panel=False), Cut(2, 1, by_panel=False), Cut(4, 1, by_panel=False)]
+
+
+def test_the_fastest_cut_is_taken_where_it_gains_more_than_chance() -> None:
+    slow, fast, same = [2.0, 2.0, 9.0], [1.0, 1.0, 4.0], [1.99, 2.01, 8.9]
+    assert tuning._best(CUTS, [slow, same, fast]) == Tuned(CUTS[2], 0.5)
+    assert tuning._best(CUTS[:2], [slow, same]) == Tuned(CUTS[0], 1.0)
+
+
+def test_a_moment_in_which_everything_is_slow_changes_nothing() -> None:
+    """Medians of each cut's own times would prefer the first."""
+    first, other = [1.0, 10.0, 10.0], [9.0, 9.0, 0.9]
+    assert tuning._best(CUTS[:2], [first, other]) == Tuned(CUTS[1], 0.9)
+
+
+@pytest.fixture
+def program() -> Program:
+    """One layer of codes."""
+    case, _ = integer_case(Geometry(Window(8, (1, 5)), 32), isa.AVX2, 0)
+    return Program((Step(case.built, ("x",), "y"),), LAYOUTS, ("x",), ("y",))
+
+
+@pytest.fixture
+def timer(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Makes the third cut of every kernel the fastest; counts the runs."""
+    runs: list[int] = []
+
+    def timed(run: Callable[[], object]) -> float:
+        run()
+        runs.append(1)
+        return 1.0 if (len(runs) - 1) % 4 == 2 else 3.0
+
+    monkeypatch.setattr(tuning, "_timed", timed)
+    monkeypatch.setattr(tuning, "TRIED", {"quick": 4})
+    return runs
+
+
+def test_what_was_measured_is_kept(program: Program, timer: list[int], tmp_path: Path) -> None:
+    store, choices = Store(tmp_path / "store"), program.steps[0].built.choices
+    assert isinstance(choices, Choices)
+    table = tuning.measure(program, isa.AVX2, "quick", store)
+    assert table == {program.steps[0].built.name: Tuned(choices.cuts[2], 1 / 3)}
+    assert len(timer) == 4 * (tuning.WARM_UP + tuning.ROUNDS)
+    assert tuning.measure(program, isa.AVX2, "quick", store) == table
+    assert len(timer) == 4 * (tuning.WARM_UP + tuning.ROUNDS)
+    tuned = tuning.tuned(program, table)
+    assert tuned.steps[0].built.name == choices.write(choices.cuts[2]).name != program.steps[0].built.name
+
+
+def test_another_processor_measures_again(
+    program: Program, timer: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(tmp_path / "store")
+    tuning.measure(program, isa.AVX2, "quick", store)
+    monkeypatch.setattr(tuning, "processor_name", lambda: "another")
+    tuning.measure(program, isa.AVX2, "quick", store)
+    assert len(timer) == 2 * 4 * (tuning.WARM_UP + tuning.ROUNDS)
+
+
+def test_kernels_that_a_table_does_not_name_stay(program: Program) -> None:
+    assert tuning.tuned(program, {"dense_of_another_network": Tuned(CUTS[0], 0.5)}) == program
+
+
+def test_a_table_with_an_unknown_cut_is_refused(program: Program) -> None:
+    name = program.steps[0].built.name
+    with pytest.raises(UsageError, match=rf"the tuning of {name} cuts it by \(99, 1, False\); known: \("):
+        tuning.tuned(program, {name: Tuned(Cut(99, 1, by_panel=False), 0.5)})
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("job")
+    made, file = residual()
+    target.write_job(folder, made.lowered, file, FEEDS, target.Choices(Batching(2), "avx2", None, Request("quick")))
+    return folder
+
+
+def test_a_table_gives_the_library_that_was_measured(
+    job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tuning, "MARGIN", -1.0)  # whichever is the fastest
+    measured = shutil.copytree(job, tmp_path / "measured")
+    worker._work(measured)
+    tables = json.loads((measured / "tuning.json").read_text())
+    assert list(tables) == ["avx2"]
+    assert all(name.startswith("dense") for name in tables["avx2"])
+    monkeypatch.setattr(tuning, "_fastest", None)
+    given = shutil.copytree(job, tmp_path / "given")
+    document = json.loads((given / "job.json").read_text()) | {"tuning": {"level": None, "tables": tables}}
+    (given / "job.json").write_text(json.dumps(document))
+    worker._work(given)
+    for name in ("avx2.so", "weights.bin", "report.json", "tuning.json"):
+        assert (measured / name).read_bytes() == (given / name).read_bytes(), name
+
+
+def test_weights_lie_in_the_file_as_without_tuning(job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = shutil.copytree(job, tmp_path / "job")
+    document = json.loads((folder / "job.json").read_text()) | {"tuning": Request().to_json()}
+    (folder / "job.json").write_text(json.dumps(document))
+    worker._work(folder)
+    assert not (folder / "tuning.json").exists()
+    other = shutil.copytree(job, tmp_path / "other")
+    monkeypatch.setattr(tuning, "_best", lambda cuts, _times: Tuned(cuts[-1], 0.5))
+    worker._work(other)
+    assert (other / "weights.bin").read_bytes() == (folder / "weights.bin").read_bytes()
+    assert (other / "avx2.so").read_bytes() != (folder / "avx2.so").read_bytes()
+
+
+@pytest.fixture
+def artifact(tmp_path: Path) -> Iterator[Any]:
+    """Writes the record of an artifact; gives its folder."""
+    (tmp_path / NATIVE).mkdir()
+
+    def write(text: str) -> str:
+        (tmp_path / NATIVE / "tuning.json").write_text(text)
+        return str(tmp_path)
+
+    return write
+
+
+def test_what_was_recorded_is_read(artifact: Callable[[str], str]) -> None:
+    text = '{"avx2": {"dense_1": {"cut": {"pixels": 4, "vectors": 2, "by_panel": true}, "of_first": 0.9}}}'
+    request = Request.of(artifact(text))
+    assert request == Request(None, {"avx2": {"dense_1": Tuned(Cut(4, 2, by_panel=True), 0.9)}})
+    assert Request.from_json(request.to_json()) == request
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"avx2": {"dense_1": {}}}', '{"avx2": {"dense_1": {"cut": 3}}}'])
+def test_a_damaged_record_is_refused(artifact: Callable[[str], str], text: str) -> None:
+    with pytest.raises(UsageError, match=r"tuning\.json is no tuning of kernels"):
+        Request.of(artifact(text))
+
+
+def test_an_unknown_way_to_tune_is_refused_before_any_work(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    arguments = ["compile", "m.onnx", "-o", str(tmp_path / "out"), "--target", "cpu", "--tune", "fast"]
+    assert main([*arguments, "--calibration", "synthetic"]) == 2
+    told = capsys.readouterr().err
+    assert "tune is 'fast'; known: off, quick, full, or a folder" in told
+
+
+def test_kernels_of_another_machine_are_not_timed() -> None:
+    foreign = "aarch64" if isa.named("portable").machine != "aarch64" else "avx2"
+    with pytest.raises(TargetError, match="tuning runs the kernels on this machine, but the native library is for"):
+        check_target(TargetOptions("cpu", foreign, tune="quick"))
+    check_target(TargetOptions("cpu", foreign))
