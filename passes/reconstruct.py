@@ -1,9 +1,10 @@
 """Solve the chosen plan again in run order, each layer on the inputs it will really see.
 
 With x̂ what the already quantized predecessors give and y = Wx the float output, the layer minimizes
-E‖y − Ŵx̂ − b̂‖². Its least-squares target is W* = W + (C − W H)(H + λ)⁻¹ with H = cov(x̂), C = cov(y, x̂); GPTQ rounds W*
-against H, and the bias makes the mean exact. Several answers compete (the table's own and GPTQ of W*, each with and
-without the bias), and the one with the lowest error on held-back columns is kept before the next layer starts.
+E‖y − Ŵx̂ − b̂‖². Its least-squares target is W* = W + (C − W H)(H + λ)⁻¹ with H = cov(x̂), C = cov(y, x̂) (Li et al.
+2025, GPTAQ, arXiv 2504.02692, rounds towards the same); GPTQ rounds W*, or a point between W and it, against H, and the
+bias makes the mean exact. Several answers compete (the table's own and GPTQ's, each with and without the bias), and the
+one with the lowest error on held-back columns is kept before the next layer starts.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -38,8 +39,11 @@ WALK_COMPUTE = 4e11
 MOST_SAMPLES = 256
 HELD_SHARE = 0.25
 BATCH = 8
-# Of the second moments, by draw.
-DAMPINGS = (0.02, 0.05, 0.01)
+# Of the second moments.
+DAMPING = 0.02
+# How far from W to W* a layer goes, by draw. All the way makes up for most of what came before it; but noise in x̂ makes
+# W* small, which adds up over many layers.
+STRENGTHS = (0.5, 1.0, 0.25)
 ROUNDS = 4
 # Columns looked at, for each that the table was made of; of wide layers as many.
 COLUMNS = 4
@@ -51,8 +55,8 @@ LEAD = 1
 class Reconstruct:
     """Gives every layer of a plan its final codes, scales and bias.
 
-    draw: which columns of the data are looked at, and how strongly the target is damped; every draw gives another
-    answer of about the same loss.
+    draw: which columns of the data are looked at, and how much a layer makes up for those before it; every draw gives
+    another answer.
     """
 
     draw: int = 0
@@ -171,7 +175,7 @@ class _State:
         table = self.context.solutions[layer.weight, form]
         if not form.has_codes:
             return [table]
-        return [table, problem.rounded(form, DAMPINGS[self.draw % len(DAMPINGS)])]
+        return [table, problem.rounded(form, STRENGTHS[self.draw % len(STRENGTHS)])]
 
     def _outputs(self, layer: Layer, solution: Solution, bias: np.ndarray) -> list[Held]:
         constants = {layer.weight: solution.weight}
@@ -213,24 +217,24 @@ class _Problem:
         total = sum(y.sum(-1, dtype=np.float64) for y in self.y[: self.split])
         self.mean_y = np.asarray(total / max(found.count, 1), np.float32)
 
-    def rounded(self, form: Format, damping: float) -> Solution:
-        """GPTQ of W* on the seen inputs, of the weight itself where the layer is too wide for W*."""
-        second = gptq.Factored.of(self.second, damping) if self.second.ndim == 3 else self.second
-        matrix = self.target(second) if isinstance(second, gptq.Factored) else self.weight
+    def rounded(self, form: Format, strength: float) -> Solution:
+        """GPTQ on the seen inputs of what the layer aims at; of W where the layer is too wide for W*."""
+        second = gptq.Factored.of(self.second, DAMPING) if self.second.ndim == 3 else self.second
+        matrix = self.target(second, strength) if isinstance(second, gptq.Factored) else self.weight
         grid = gptq.grids_for(matrix, self.second, [form])[form]
         (answer,) = gptq.round_all([gptq.Target.of(matrix, grid, form, ROUNDS)], second)
         codes = np.ascontiguousarray(self.layer.tensor(answer.codes))
         return Solution(form, codes, answer.scale.reshape(-1), self.layer.channel_axis)
 
-    def target(self, second: gptq.Factored) -> np.ndarray:
-        """W*: the least-squares weight on the seen inputs, damped towards W."""
+    def target(self, second: gptq.Factored, strength: float) -> np.ndarray:
+        """W + strength · (W* − W), with W* the least-squares weight on the seen inputs, damped towards W."""
         mean_x = self.moments.mean
         cross = sum(
             (y - self.mean_y[..., None]) @ (x - mean_x[..., None]).transpose(0, 2, 1)
             for x, y in zip(self.x[: self.split], self.y[: self.split], strict=True)
         ) / np.float32(max(self.moments.count, 1))
         residual = cross - self.weight @ self.moments.second()
-        return np.asarray(self.weight + second.solve(residual), np.float32)
+        return np.asarray(self.weight + strength * second.solve(residual), np.float32)
 
     def judged(self, solution: Solution) -> list[tuple[float, Solution, np.ndarray]]:
         """Error on the held-back columns, solution and bias, for every bias: E‖y − Ŵx̂ − b̂‖²."""

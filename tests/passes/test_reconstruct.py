@@ -21,7 +21,7 @@ from ptqc.passes.calibrate import Calibrate
 from ptqc.passes.context import Context
 from ptqc.passes.gptq import Factored, Target, grids_for, round_all
 from ptqc.passes.quantized_walk import run_quantized
-from ptqc.passes.reconstruct import DAMPINGS, Reconstruct, _float_outputs, _Problem, _State, reconstruct_all
+from ptqc.passes.reconstruct import DAMPING, Reconstruct, _float_outputs, _Problem, _State, reconstruct_all
 from ptqc.passes.solve_weights import SolveWeights
 from ptqc.plan import Plan
 from ptqc.solutions import Solution, Tuned
@@ -204,7 +204,7 @@ def test_layers_are_solved_on_the_inputs_that_they_will_see(
 ) -> None:
     plan = plan_of(context, integer(3))
     seen: dict[str, _Problem] = {}
-    monkeypatch.setattr(_Problem, "target", lambda made, _: seen.setdefault(made.layer.name, made) and made.weight)
+    monkeypatch.setattr(_Problem, "target", lambda made, *_: seen.setdefault(made.layer.name, made) and made.weight)
     tuned = Reconstruct().apply(residual, context, plan)
     assert set(seen) == {layer.name for layer in plan.layers}
     copy = residual.clone()
@@ -228,7 +228,7 @@ def test_least_squares_targets_compete(residual: ir.Model, context: Context, mon
     """At two bits the inputs drift so far that some layer does better with other weights than its own."""
     plan = plan_of(context, integer(2))
     tuned = Reconstruct().apply(residual, context, plan)
-    monkeypatch.setattr(_Problem, "target", lambda made, _: made.weight)
+    monkeypatch.setattr(_Problem, "target", lambda made, *_: made.weight)
     without = Reconstruct().apply(residual, context, plan)
     assert any(not np.array_equal(s.codes, without.weights[name].codes) for name, s in tuned.weights.items())
 
@@ -251,16 +251,17 @@ def problem(seed: int, drift: float) -> tuple[_Problem, np.ndarray]:
 
 
 @settings(deadline=None, max_examples=20)
-@given(seed=st.integers(0, 99), drift=st.floats(0, 0.5))
-def test_the_target_is_the_least_squares_weight(seed: int, drift: float) -> None:
+@given(seed=st.integers(0, 99), drift=st.floats(0, 0.5), strength=st.sampled_from([0.25, 1.0]))
+def test_the_target_is_on_the_way_to_the_least_squares_weight(seed: int, drift: float, strength: float) -> None:
     made, y = problem(seed, drift)
     x = np.concatenate(made.x[:2], -1).astype(np.float64)
     for group in range(2):
         covariance = np.cov(np.concatenate([x[group], y[group, :, :300]]), bias=True)
         inputs, cross = covariance[:4, :4], covariance[4:, :4]
-        damped = made.second[group] + DAMPINGS[0] * np.trace(made.second[group]) / 4 * np.eye(4)
-        given, target = made.weight[group], made.target(Factored.of(made.second, DAMPINGS[0]))[group]
-        np.testing.assert_allclose(target, given + (cross - given @ inputs) @ np.linalg.inv(damped), atol=2e-3)
+        damped = made.second[group] + DAMPING * np.trace(made.second[group]) / 4 * np.eye(4)
+        given, target = made.weight[group], made.target(Factored.of(made.second, DAMPING), strength)[group]
+        whole = (cross - given @ inputs) @ np.linalg.inv(damped)
+        np.testing.assert_allclose(target, given + strength * whole, atol=2e-3)
         before, after = (np.var(y[group, :, :300] - matrix @ x[group], axis=-1).sum() for matrix in (given, target))
         assert after <= before * (1 + 1e-6)
 
@@ -269,7 +270,7 @@ def test_the_target_is_the_least_squares_weight(seed: int, drift: float) -> None
 @given(seed=st.integers(0, 99), drift=st.floats(0, 0.5), bits=st.sampled_from([2, 4, 8]))
 def test_bias_and_held_back_error(seed: int, drift: float, bits: int) -> None:
     made, y = problem(seed, drift)
-    solution = made.rounded(integer(bits), DAMPINGS[0])
+    solution = made.rounded(integer(bits), 0.5)
     (corrected, _, bias), (uncorrected, _, given_bias) = made.judged(solution)
     missing = y - LAYER.matrix(solution.weight) @ np.concatenate(made.x, -1)
     left = missing - bias.reshape(2, 3, 1)
@@ -286,5 +287,5 @@ def test_rounding_the_target_beats_rounding_the_weight() -> None:
     grid = grids_for(made.weight, made.second, [form])[form]
     (of_weight,) = round_all([Target.of(made.weight, grid, form, 0)], made.second)
     plain = Solution(form, LAYER.tensor(of_weight.codes), of_weight.scale.reshape(-1), LAYER.channel_axis)
-    errors = [made.judged(answer)[0][0] for answer in (plain, made.rounded(form, DAMPINGS[0]))]
+    errors = [made.judged(answer)[0][0] for answer in (plain, made.rounded(form, 1.0))]
     assert errors[1] < 0.5 * errors[0]
