@@ -1,6 +1,7 @@
 """Compile tasks with the same bits everywhere, for comparing engines on like terms: latency.py takes what comes out.
 
-python benchmarks/even.py --tasks a,b,net.onnx [--bits 8] [--cpu host,avx2] [--artifacts FOLDER] [--out results.json]
+python benchmarks/even.py --tasks a,b,net.onnx [--bits 8] [--cpu host,avx2] [--tune quick] [--artifacts FOLDER]
+                          [--out results.json]
 
 Activations have 8 bits wherever a kernel takes them, and ranges are the extremes of a few samples, as in ONNX Runtime's
 own int8 file.
@@ -23,7 +24,7 @@ COLUMNS = (
 )
 
 
-def build(name: str, folder: str, samples: int, bits: int, cpu: str) -> dict[str, Any]:
+def build(name: str, folder: str, samples: int, bits: int, cpu: str, tune: str) -> dict[str, Any]:
     """Compile a task; runs in a child."""
     from ptqc.compiler import compile as compile_model
 
@@ -35,6 +36,7 @@ def build(name: str, folder: str, samples: int, bits: int, cpu: str) -> dict[str
         force=True,
         target="cpu",
         cpu=cpu,
+        tune=tune,
         bits=(bits,),
         allow_8bit=True,
         activations="integer",
@@ -50,6 +52,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--tasks", help="comma-separated, ONNX files among them; default: all tasks")
     parser.add_argument("--bits", type=int, default=8, help="of weights")
     parser.add_argument("--cpu", default="host", help="instruction sets of the native libraries")
+    parser.add_argument("--tune", default="off", help="how their kernels' loops are cut")
     parser.add_argument("--samples", type=int, default=8, help="calibration samples")
     parser.add_argument("--artifacts", type=Path, default=RESULTS / "even", help="where the artifacts are put")
     return parser.parse_args()
@@ -62,7 +65,8 @@ def main() -> None:
     for task in chosen(arguments.tasks):
         harness.say(task.name)
         folder = str(arguments.artifacts / f"{task.path.stem}-{arguments.bits}bit")
-        made = in_child(build, task.name, folder, arguments.samples, arguments.bits, arguments.cpu)
+        options = arguments.samples, arguments.bits, arguments.cpu, arguments.tune
+        made = in_child(build, task.name, folder, *options)
         rows.append({"task": task.name, "seconds": made.seconds, "note": made.error, **(made.value or {})})
         harness.write_results(arguments.out, rows, facts)
     harness.print_results(rows, COLUMNS, facts)
