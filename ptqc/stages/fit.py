@@ -20,7 +20,7 @@ from ptqc.notes import Note, out_of_time
 from ptqc.options import CompileOptions, Pipeline
 from ptqc.passes.context import Context
 from ptqc.passes.lower import Lower
-from ptqc.passes.reconstruct import Reconstruct, reconstruct_all
+from ptqc.passes.reconstruct import reconstruct_all
 from ptqc.passes.tune import advanced
 from ptqc.plan import Plan
 from ptqc.solutions import Solution, Tuned
@@ -66,8 +66,7 @@ def fit(
         try:
             allocation = allocate(problem, most if limit is None else min(limit, most))
         except Infeasible:
-            allocate(_with_smallest_written(model, context, undecided, problem), limit or most)
-            raise
+            return _smallest(model, context, options, undecided, problem, limit or most)
         plan = undecided.with_formats(allocation.choice)
         written = _weighed(model, context, plan)
         if limit is None or written <= limit:
@@ -80,12 +79,20 @@ def fit(
     raise InternalError(f"no plan was found whose written file keeps {limit:,} bytes after {ATTEMPTS} attempts")
 
 
-def _with_smallest_written(model: ir.Model, context: Context, undecided: Plan, problem: Problem) -> Problem:
-    """The problem with the bytes that its smallest plan has once it is reconstructed and written."""
+def _smallest(
+    model: ir.Model, context: Context, options: CompileOptions, undecided: Plan, problem: Problem, limit: int
+) -> Fitted:
+    """The smallest plan where its written file keeps the limit after all: the solver's bytes are an upper estimate.
+
+    Raises Infeasible with the bytes that it really has.
+    """
     allocation = allocate(problem, problem.size(smallest_choice(problem)))
     plan = undecided.with_formats(allocation.choice)
-    _, exported = packed(model, plan, Reconstruct().apply(model, context, plan))
-    return replace(problem, fixed=problem.fixed + len(exported.data) - problem.size(plan.formats))
+    fitted = _built(model, context, options, plan, replace(allocation, limit=limit), problem, limit)
+    written = len(fitted.exported.data)
+    if written > limit:
+        allocate(replace(problem, fixed=problem.fixed + written - problem.size(plan.formats)), limit)
+    return fitted
 
 
 def _as_planned(

@@ -63,6 +63,20 @@ def test_a_limit_below_the_smallest_file_is_infeasible(measured: Measured) -> No
     assert len(measured.fit(refusal.value.smallest).exported.data) <= refusal.value.smallest
 
 
+def test_the_smallest_file_is_found_where_the_solver_is_told_too_many_bytes(
+    measured: Measured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(Infeasible) as refusal:
+        measured.fit(5_000)
+    smallest, right = refusal.value.smallest, fit.problem_of
+    monkeypatch.setattr(fit, "problem_of", lambda *given: replace(made := right(*given), fixed=made.fixed + 100))
+    found = measured.fit(smallest)
+    assert len(found.exported.data) <= smallest == found.allocation.limit
+    with pytest.raises(Infeasible) as refusal:
+        measured.fit(smallest - 100)
+    assert refusal.value.smallest == smallest
+
+
 def test_a_given_plan_is_followed(measured: Measured) -> None:
     plan = measured.fit(9_000).plan
     other = plan.with_formats({**plan.formats, "w1": Format(Family.INTEGER, 6)})
