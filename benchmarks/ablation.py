@@ -128,14 +128,18 @@ def _changes(group: Sequence[Candidate], form: Any) -> Iterator[tuple[float, Can
 
 def uniform(bench: Bench, limit: int) -> Plan:
     """Every layer in the widest even grid that keeps the limit. Raises Infeasible."""
-    problem = bench.problem
-    choice = {}
-    for bits in sorted(bench.options.bits, reverse=True):
-        choice = dict(best_choice(problem))
-        choice |= {c.weight: c.form for c in problem.candidates if str(c.form) == f"int{bits}"}
-        if problem.size(choice) <= limit * (1 - MARGIN):
-            return bench.undecided.with_formats(choice)
-    raise Infeasible(f"the narrowest grid takes {problem.size(choice):,} bytes", problem.size(choice), ())
+    plans = [of_width(bench, bits) for bits in sorted(bench.options.bits, reverse=True)]
+    sizes = [bench.problem.size(plan.formats) for plan in plans]
+    for plan, size in zip(plans, sizes, strict=True):
+        if size <= limit * (1 - MARGIN):
+            return plan
+    raise Infeasible(f"the narrowest grid takes {sizes[-1]:,} bytes", sizes[-1], ())
+
+
+def of_width(bench: Bench, bits: int) -> Plan:
+    """Every layer in the even grid of so many bits that has one, the others in their best format."""
+    forms = {c.weight: c.form for c in bench.problem.candidates if str(c.form) == f"int{bits}"}
+    return bench.undecided.with_formats({**best_choice(bench.problem), **forms})
 
 
 def steps(bench: Bench, limit: int) -> Iterator[tuple[str, Callable[[], bytes]]]:
@@ -166,11 +170,12 @@ def rows_of(name: str, budgets: Sequence[str], samples: int) -> list[dict[str, A
             for step, make in steps(bench, limit):
                 harness.say(f"{name} {budget} {step}")
                 row = {"task": name, "budget": budget, "step": step, "unit": task.unit}
-                rows.append(row | _scored(task, make, Path(folder) / "step.onnx", real))
+                rows.append(row | scored(task, make, Path(folder) / "step.onnx", real))
     return rows
 
 
-def _scored(task: Task, make: Callable[[], bytes], path: Path, real: float) -> dict[str, Any]:
+def scored(task: Task, make: Callable[[], bytes], path: Path, real: float) -> dict[str, Any]:
+    """Bytes, score and agreement of a file, or why there is none."""
     try:
         path.write_bytes(make())
     except Infeasible as error:
