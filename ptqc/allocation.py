@@ -16,6 +16,8 @@ from ptqc.formats import Format
 # Where two plans differ by less than this share of the loss, the smaller file wins.
 BYTES_WEIGHT = 1e-6
 RELATIVE_GAP = 1e-5
+# Of points in a plot.
+FRONTIER_GAP = 1e-3
 NODE_LIMIT = 200_000
 
 
@@ -74,11 +76,11 @@ class Problem:
         return [c for c in self.candidates if choice[c.weight] == c.form]
 
 
-def allocate(problem: Problem, limit: int) -> Allocation:
-    """The plan of least predicted loss within `limit` bytes. Raises Infeasible with the smallest reachable size."""
-    smallest = problem.size(smallest_choice(problem))
-    if smallest > limit:
-        raise _infeasible(problem, smallest, limit)
+def allocate(problem: Problem, limit: int, gap: float = RELATIVE_GAP) -> Allocation:
+    """The plan of least predicted loss within `limit` bytes. Raises Infeasible with the smallest reachable size.
+
+    gap: share of the loss by which a better plan may be left unfound.
+    """
     program, chosen, used = _program(problem)
     sizes = _bytes_expression(problem, chosen, used)
     program += sizes <= limit - problem.fixed
@@ -87,13 +89,16 @@ def allocate(problem: Problem, limit: int) -> Allocation:
     unit = 1.0 / worst if worst > 0 else 1.0
     loss = pulp.lpSum(c.loss * unit * chosen[i] for i, c in enumerate(problem.candidates))
     program.setObjective(loss + (BYTES_WEIGHT / max(limit, 1)) * sizes)
-    gap = _solve(program)
+    try:
+        left = _solve(program, gap)
+    except _NoPlan:
+        raise _infeasible(problem, limit) from None
     choice = _without_waste(problem, _choice(problem, chosen))
     total = sum(c.loss for c in problem.chosen(choice))
     bytes_ = problem.size(choice)
     if bytes_ > limit:
         raise InternalError(f"the solver's plan has {bytes_} bytes, over its limit of {limit}")
-    return Allocation(choice, total, max(0.0, total * (1 - gap)), bytes_, limit, "optimal" if gap <= 1e-4 else "gap")
+    return Allocation(choice, total, max(0.0, total * (1 - left)), bytes_, limit, "optimal" if left <= 1e-4 else "gap")
 
 
 def _program(problem: Problem) -> tuple[pulp.LpProblem, list[pulp.LpVariable], dict[str, pulp.LpVariable]]:
@@ -116,15 +121,21 @@ def _bytes_expression(
     return pulp.lpSum(parts + [problem.once[part] * variable for part, variable in used.items()])
 
 
-def _solve(program: pulp.LpProblem) -> float:
-    """Solve; the relative gap that was left open."""
-    solver = pulp.HiGHS(msg=False, gapRel=RELATIVE_GAP, threads=1, mip_max_nodes=NODE_LIMIT)
+class _NoPlan(Exception):
+    """No choice keeps the constraints."""
+
+
+def _solve(program: pulp.LpProblem, gap: float = RELATIVE_GAP) -> float:
+    """Solve; the relative gap that was left open. Raises _NoPlan."""
+    solver = pulp.HiGHS(msg=False, gapRel=gap, threads=1, mip_max_nodes=NODE_LIMIT)
     program.solve(solver)
+    if program.status == pulp.LpStatusInfeasible:
+        raise _NoPlan
     if program.sol_status not in (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible):
         raise InternalError(f"the solver gave no plan: {pulp.LpStatus[program.status]}")
     info = program.solverModel.getInfo()
-    gap = float(info.mip_gap)
-    return gap if math.isfinite(gap) else 0.0
+    left = float(info.mip_gap)
+    return left if math.isfinite(left) else 0.0
 
 
 def _choice(problem: Problem, chosen: Sequence[pulp.LpVariable]) -> dict[str, Format]:
@@ -157,9 +168,9 @@ def best_choice(problem: Problem) -> dict[str, Format]:
     return {weight: min(group, key=lambda c: (c.loss, c.bytes)).form for weight, group in problem.by_weight().items()}
 
 
-def _infeasible(problem: Problem, smallest: int, limit: int) -> Infeasible:
+def _infeasible(problem: Problem, limit: int) -> Infeasible:
     choice = smallest_choice(problem)
-    chosen = problem.chosen(choice)
+    smallest, chosen = problem.size(choice), problem.chosen(choice)
     parts = [(f"{c.weight} ({c.form})", c.bytes) for c in chosen]
     once = sum(problem.once[part] for part in {part for c in chosen for part in c.needs})
     parts += [("graph text and interface", problem.fixed), ("unpacking functions", once)]
@@ -184,6 +195,6 @@ def frontier(problem: Problem, limits: Sequence[int]) -> list[tuple[int, float]]
     smallest = problem.size(smallest_choice(problem))
     for limit in limits:
         if limit >= smallest:
-            answer = allocate(problem, limit)
+            answer = allocate(problem, limit, FRONTIER_GAP)
             points.append((answer.bytes, answer.loss))
     return points
