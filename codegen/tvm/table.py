@@ -24,7 +24,7 @@ class Tuned:
     def from_json(cls, document: Mapping[str, Any]) -> Self:
         """Inverse of `to_json`."""
         cut = document["cut"]
-        return cls(Cut(int(cut["pixels"]), int(cut["vectors"]), bool(cut["by_panel"])), float(document["of_first"]))
+        return cls(Cut(int(cut["pixels"]), int(cut["vectors"]), int(cut["stay"])), float(document["of_first"]))
 
     def to_json(self) -> dict[str, Any]:
         """For stores and artifacts."""

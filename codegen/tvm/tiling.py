@@ -14,24 +14,24 @@ from ptqc.codegen.tvm.sums import UNLIMITED, Sums
 from ptqc.codegen.tvm.window import Window
 
 LARGEST_TILE, LARGEST_PANEL = 14, 4
-# Pixels of further tiles that are worth a trial.
-OTHER_TILES = (28, 10, 8, 4)
+# Pixels of further tiles that are worth a trial, and pieces that an order of the loops has to leave for threads.
+OTHER_TILES, PIECES = (28, 10, 8, 4), 16
 # Weights beyond this stay in a core's second cache from one tile to the next only if panels are the outer loop.
 CACHED_WEIGHTS = 512 * 1024
 # Pixels for which reading the weights takes longer than multiplying with them.
 FEW_PIXELS = 4
 # What a load costs of the time of a product, as far as it is not hidden.
-LOAD = 0.2
-# As many vectors are settled while the next tile's products begin, and what that gains. A core's first cache.
-SHORT_EPILOGUE, OVERLAP, FIRST_CACHE = 12, 1.1, 32 * 1024
+LOAD = 0.1
+# As many vectors are settled while the next tile's products begin, and what that gains.
+SHORT_EPILOGUE, OVERLAP = 16, 1.1
 
 
 class Cut(NamedTuple):
-    """Pixels in a tile, vectors in a panel, and whether panels are the outer loop, tiles the inner one."""
+    """Pixels in a tile, vectors in a panel, and for how many tiles a panel stays before the next one has its turn."""
 
     pixels: int
     vectors: int
-    by_panel: bool
+    stay: int
 
 
 @dataclass(frozen=True)
@@ -110,10 +110,21 @@ class Dense:
     def cuts(self) -> list[Cut]:
         """Ways to cut the loops, the one that should be the fastest first; of equal shapes the usual order first."""
         shapes = [self._pairs] if self.in_nibbles else self._shapes()
-        found = [Cut(*shape, by_panel=self._is_usually_by_panel(shape[1])) for shape in shapes]
-        several = [cut for cut in found if self.groups * self._panels(cut.vectors) > 1]
-        others = [cut._replace(by_panel=not cut.by_panel) for cut in several]
-        return sorted([*found, *others], key=lambda cut: shapes.index(cut[:2]))
+        return [Cut(*shape, stay) for shape in shapes for stay in self._stays(*shape)]
+
+    def _stays(self, pixels: int, vectors: int) -> list[int]:
+        """For how many tiles a panel may stay: one, some, or all of them."""
+        tiles, panels = self._tile_count(pixels), self.groups * self._panels(vectors)
+        if panels == 1:
+            return [1]
+        some = max(tiles // PIECES, 1)
+        if panels * vectors * self.vector_size * self.width > CACHED_WEIGHTS:
+            usual = tiles
+        else:
+            # Lines of real numbers would leave a core's first cache before the next panel completes them.
+            usual = some if self.width == 1 else 1
+        several = [tiles] * (panels >= PIECES) + [some, 1] * (tiles >= PIECES)
+        return list(dict.fromkeys([usual, *several]))
 
     def _shapes(self) -> list[tuple[int, int]]:
         """Pixels in a tile and vectors in a panel: few pixels twice, then many products per loaded number."""
@@ -142,9 +153,7 @@ class Dense:
         width = self.area[1]
         computed = -(-width // pixels) * pixels
         loads = (pixels + panel) / (pixels * panel)
-        # Small tiles read the weights more often, which costs little from the first cache.
-        weights = panel * self.vector_size * self.width
-        overlaps = pixels * panel <= SHORT_EPILOGUE and weights <= FIRST_CACHE // 2
+        overlaps = pixels * panel <= SHORT_EPILOGUE
         return width / computed / (1 + LOAD * loads) * (OVERLAP if overlaps else 1)
 
     @property
@@ -169,13 +178,11 @@ class Dense:
     @property
     def tiles(self) -> int:
         """Tiles of all pixels."""
-        height, width = self.area
-        return height * -(-width // self.cut.pixels)
+        return self._tile_count(self.cut.pixels)
 
-    def _is_usually_by_panel(self, vectors: int) -> bool:
-        """Whether weights leave a core's second cache before the next tile needs them."""
-        panels = self.groups * self._panels(vectors)
-        return panels > 1 and panels * vectors * self.vector_size * self.width > CACHED_WEIGHTS
+    def _tile_count(self, pixels: int) -> int:
+        height, width = self.area
+        return height * -(-width // pixels)
 
     @property
     def is_weight_bound(self) -> bool:

@@ -28,7 +28,7 @@ from ptqc.options import Tuning
 from ptqc.store import Store
 
 # Cuts of a kernel that are tried: of "quick" those that should be the fastest.
-TRIED: Mapping[Tuning, int | None] = {"quick": 6, "full": None}
+TRIED: Mapping[Tuning, int | None] = {"quick": 8, "full": None}
 ROUNDS, WARM_UP = 31, 2
 # What another cut has to gain, of the kernel's time.
 MARGIN = 0.02

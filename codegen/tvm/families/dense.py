@@ -8,7 +8,8 @@ Where every weight is used but once, reading them is what takes time: those of a
 become codes by picking bytes in registers.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -144,20 +145,31 @@ def _keep(values: Sequence[Any], lanes: int, made: Any) -> None:
 def _body(kernel: Kernel) -> Any:
     loops, others = kernel.loops, kernel.others
     width, pixels = loops.area[1], loops.cut.pixels
-    tiles, panels = loops.tiles, loops.groups * loops.panels
-    across = tiles // loops.area[0]
-    outer, inner = (panels, tiles) if loops.cut.by_panel else (tiles, panels)
+    across = loops.tiles // loops.area[0]
 
     def body(batch: Any, x: Any, *rest: Any) -> None:
         beside, (w, bias, *numbers, out) = rest[:others], rest[others:]
-        with rows(batch, outer, loops.products // PRODUCTS) as (sample, first), T.serial(inner) as second:
-            tile, group_panel = (second, first) if loops.cut.by_panel else (first, second)
+        with _nest(batch, loops) as (sample, tile, group_panel):
             pixel = tile // across, T.Bind(T.min(tile % across * pixels, width - pixels))
             totals = _accumulate(kernel, (x, w, bias), (sample, *pixel), group_panel)
             sums = _placed(loops, totals, sample, pixel, group_panel)
             _store(kernel, sums, out, group_panel % loops.panels, numbers, beside)
 
     return body
+
+
+@contextmanager
+def _nest(batch: Any, loops: Dense) -> Iterator[tuple[Any, Any, Any]]:
+    """Loops over samples, tiles, and panels of all groups; the outer one in parallel."""
+    tiles, panels, stay, work = loops.tiles, loops.groups * loops.panels, loops.cut.stay, loops.products // PRODUCTS
+    if stay >= tiles:
+        with rows(batch, panels, work) as (sample, panel), T.serial(tiles) as tile:
+            yield sample, tile, panel
+        return
+    with rows(batch, -(-tiles // stay), work) as (sample, block), T.serial(panels) as panel:
+        count = T.min(stay, tiles - block * stay) if tiles % stay else stay
+        with T.serial(count) as step:
+            yield sample, block * stay + step, panel
 
 
 def _accumulate(kernel: Kernel, buffers: tuple[Any, Any, Any], pixel: tuple[Any, Any, Any], group_panel: Any) -> Totals:

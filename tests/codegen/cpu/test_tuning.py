@@ -37,12 +37,12 @@ LAYOUTS = {"x": Layout((8, 1, 5), "uint8"), "y": Layout((32, 1, 5), "uint8")}
 
 @pytest.mark.parametrize("chosen", present(), ids=lambda chosen: chosen.name)
 def test_all_cuts_of_a_kernel_give_the_same_bits(chosen: Isa, tmp_path: Path) -> None:
-    geometries = [Geometry(Window(5, (4, 11), (2, 3)), 70), Geometry(Window(24, (1, 13)), 96, groups=2)]
+    geometries = [Geometry(Window(5, (4, 11), (2, 3)), 70), Geometry(Window(24, (10, 21)), 96, groups=2)]
     firsts = [made(g, chosen, 0)[0] for g in geometries for made in (integer_case, real_case)]
     for number, first in enumerate(firsts):
         choices = first.built.choices
         assert choices is not None
-        assert len({tuple(cut) for cut in choices.cuts}) == len(choices.cuts) > 4
+        assert len(set(choices.cuts)) == len(choices.cuts) > 2
         cases = [replace(first, built=choices.write(cut)) for cut in choices.cuts]
         assert cases[0].built.name == first.built.name
         assert len({case.built.name for case in cases}) == len(cases)
@@ -56,7 +56,7 @@ def _folder(path: Path) -> Path:
     return path
 
 
-CUTS = [Cut(1, 1, by_panel=False), Cut(2, 1, by_panel=False), Cut(4, 1, by_panel=False)]
+CUTS = [Cut(1, 1, 1), Cut(2, 1, 1), Cut(4, 1, 1)]
 
 
 def test_the_fastest_cut_is_taken_where_it_gains_more_than_chance() -> None:
@@ -121,8 +121,8 @@ def test_kernels_that_a_table_does_not_name_stay(program: Program) -> None:
 
 def test_a_table_with_an_unknown_cut_is_refused(program: Program) -> None:
     name = program.steps[0].built.name
-    with pytest.raises(UsageError, match=rf"the tuning of {name} cuts it by \(99, 1, False\); known: \("):
-        tuning.tuned(program, {name: Tuned(Cut(99, 1, by_panel=False), 0.5)})
+    with pytest.raises(UsageError, match=rf"the tuning of {name} cuts it by \(99, 1, 1\); known: \("):
+        tuning.tuned(program, {name: Tuned(Cut(99, 1, 1), 0.5)})
 
 
 @pytest.fixture(scope="module")
@@ -177,9 +177,9 @@ def artifact(tmp_path: Path) -> Iterator[Any]:
 
 
 def test_what_was_recorded_is_read(artifact: Callable[[str], str]) -> None:
-    text = '{"avx2": {"dense_1": {"cut": {"pixels": 4, "vectors": 2, "by_panel": true}, "of_first": 0.9}}}'
+    text = '{"avx2": {"dense_1": {"cut": {"pixels": 4, "vectors": 2, "stay": 7}, "of_first": 0.9}}}'
     request = Request.of(artifact(text))
-    assert request == Request(None, {"avx2": {"dense_1": Tuned(Cut(4, 2, by_panel=True), 0.9)}})
+    assert request == Request(None, {"avx2": {"dense_1": Tuned(Cut(4, 2, 7), 0.9)}})
     assert Request.from_json(request.to_json()) == request
 
 
