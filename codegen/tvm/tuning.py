@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ptqc.codegen.tvm.families import Choices, declared
+from ptqc.codegen.tvm.families import Alternatives, declared
 from ptqc.codegen.tvm.isa import Isa
 from ptqc.codegen.tvm.kernel import Argument, Constant
 from ptqc.codegen.tvm.program import Program, Step
@@ -43,18 +43,18 @@ def tuned(program: Program, table: Table) -> Program:
 
 
 def _recut(step: Step, table: Table) -> Step:
-    choices, found = step.built.choices, table.get(step.built.name)
-    if choices is None or found is None or found.cut == choices.cuts[0]:
+    alternatives, found = step.built.alternatives, table.get(step.built.name)
+    if alternatives is None or found is None or found.cut == alternatives.cuts[0]:
         return step
-    if found.cut not in choices.cuts:
-        known = ", ".join(str(tuple(cut)) for cut in choices.cuts)
+    if found.cut not in alternatives.cuts:
+        known = ", ".join(str(tuple(cut)) for cut in alternatives.cuts)
         raise UsageError(f"the tuning of {step.built.name} cuts it by {tuple(found.cut)}; known: {known}")
-    return replace(step, built=choices.write(found.cut))
+    return replace(step, built=alternatives.write(found.cut))
 
 
 def measure(program: Program, isa: Isa, level: Tuning, store: Store | None) -> Table:
     """The fastest cuts of a program's kernels on this machine; what the store has is not measured again."""
-    distinct = {step.built.name: step for step in program.steps if step.built.choices is not None}
+    distinct = {step.built.name: step for step in program.steps if step.built.alternatives is not None}
     keys = {name: _key(name, isa, level) for name in distinct}
     entries = {name: store.get(key) for name, key in keys.items()} if store is not None else {}
     found = {name: Tuned.from_json(entry.document) for name, entry in entries.items() if entry is not None}
@@ -114,10 +114,10 @@ class _Trials:
 
     @classmethod
     def of(cls, program: Program, step: Step, isa: Isa, tried: int | None) -> "_Trials":
-        choices, layouts = step.built.choices, program.layouts
-        assert isinstance(choices, Choices)
-        cuts = choices.cuts[:tried]
-        kernels = [choices.write(cut) for cut in cuts]
+        alternatives, layouts = step.built.alternatives, program.layouts
+        assert isinstance(alternatives, Alternatives)
+        cuts = alternatives.cuts[:tried]
+        kernels = [alternatives.write(cut) for cut in cuts]
         library = _compiled({kernel.name: kernel.function for kernel in kernels}, isa)
         inputs, output = [layouts[name] for name in step.arguments], layouts[step.output]
         shapes: list[list[Argument]] = [[*inputs, *map(declared, kernel.constants), output] for kernel in kernels]

@@ -17,7 +17,7 @@ class Declined(Exception):
 
 
 @dataclass(frozen=True)
-class Choices:
+class Alternatives:
     """Ways to cut a kernel's loops, the one it has first; all compute the same. write: the kernel cut otherwise."""
 
     cuts: Sequence[Cut]
@@ -35,7 +35,7 @@ class Built:
     function: Any
     constants: tuple[Stored, ...]
     operations: int = 0
-    choices: Choices | None = None
+    alternatives: Alternatives | None = None
 
     @property
     def family(self) -> str:

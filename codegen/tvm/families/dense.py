@@ -19,7 +19,7 @@ from tvm.tirx.script import builder as T  # noqa: N812
 from ptqc.codegen.tvm import narrowing
 from ptqc.codegen.tvm.constants import VALUES, Arranged, Nibbles, Scaled, Stored, values_of
 from ptqc.codegen.tvm.epilogue import NOTHING, Epilogue, Place
-from ptqc.codegen.tvm.families import Built, Choices, build
+from ptqc.codegen.tvm.families import Alternatives, Built, build
 from ptqc.codegen.tvm.kernel import PRODUCTS, fill, pieces, registers, rows, span, vector
 from ptqc.codegen.tvm.layout import Layout
 from ptqc.codegen.tvm.narrowing import PACKED
@@ -104,7 +104,7 @@ def integer(
 
     body = _body(Kernel(loops, x, y, settle, len(epilogue.others)))
     built = build("dense", [x, *epilogue.others], constants, y, body, 2 * loops.products)
-    return replace(built, choices=Choices(loops.cuts, cut))
+    return replace(built, alternatives=Alternatives(loops.cuts, cut))
 
 
 def _stay_packed(loops: Dense, codes: np.ndarray) -> bool:
@@ -127,7 +127,7 @@ def real(x: Layout, y: Layout, loops: Dense, weights: np.ndarray | Coded, bias: 
         return real(x, y, replace(loops, chosen=chosen), weights, bias)
 
     built = build("dense_float", [x], constants, y, _body(Kernel(loops, x, y, settle)), 2 * loops.products)
-    return replace(built, choices=Choices(loops.cuts, cut))
+    return replace(built, alternatives=Alternatives(loops.cuts, cut))
 
 
 def _real_weights(loops: Dense, weights: np.ndarray | Coded) -> Stored:

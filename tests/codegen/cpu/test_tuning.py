@@ -20,7 +20,7 @@ from ptqc.artifact import NATIVE
 from ptqc.cli import main
 from ptqc.codegen.tvm import isa, target, tuning, worker
 from ptqc.codegen.tvm.batching import Batching
-from ptqc.codegen.tvm.families import Choices
+from ptqc.codegen.tvm.families import Alternatives
 from ptqc.codegen.tvm.isa import Isa
 from ptqc.codegen.tvm.layout import Layout
 from ptqc.codegen.tvm.program import Program, Step
@@ -40,7 +40,7 @@ def test_all_cuts_of_a_kernel_give_the_same_bits(chosen: Isa, tmp_path: Path) ->
     geometries = [Geometry(Window(5, (4, 11), (2, 3)), 70), Geometry(Window(24, (10, 21)), 96, groups=2)]
     firsts = [made(g, chosen, 0)[0] for g in geometries for made in (integer_case, real_case)]
     for number, first in enumerate(firsts):
-        choices = first.built.choices
+        choices = first.built.alternatives
         assert choices is not None
         assert len(set(choices.cuts)) == len(choices.cuts) > 2
         cases = [replace(first, built=choices.write(cut)) for cut in choices.cuts]
@@ -94,8 +94,8 @@ def timer(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def test_what_was_measured_is_kept(program: Program, timer: list[int], tmp_path: Path) -> None:
-    store, choices = Store(tmp_path / "store"), program.steps[0].built.choices
-    assert isinstance(choices, Choices)
+    store, choices = Store(tmp_path / "store"), program.steps[0].built.alternatives
+    assert isinstance(choices, Alternatives)
     table = tuning.measure(program, isa.AVX2, "quick", store)
     assert table == {program.steps[0].built.name: Tuned(choices.cuts[2], 1 / 3)}
     assert len(timer) == 4 * (tuning.WARM_UP + tuning.ROUNDS)
