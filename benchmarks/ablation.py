@@ -137,8 +137,10 @@ def uniform(bench: Bench, limit: int) -> Plan:
 
 
 def of_width(bench: Bench, bits: int) -> Plan:
-    """Every layer in the even grid of so many bits that has one, the others in their best format."""
+    """Every layer in the even grid of so many bits that has one, the others in their best format. Raises Infeasible."""
     forms = {c.weight: c.form for c in bench.problem.candidates if str(c.form) == f"int{bits}"}
+    if not forms:
+        raise Infeasible(f"no layer has an even grid of {bits} bits", 0)
     return bench.undecided.with_formats({**best_choice(bench.problem), **forms})
 
 

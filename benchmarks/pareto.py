@@ -9,6 +9,7 @@ codebooks too, always the change that loses least for each byte. pareto_plot.py 
 import argparse
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +30,15 @@ SHOWN = (
 
 def files(bench: Bench, bits: int) -> Iterator[tuple[str, Callable[[], bytes]]]:
     """The name of each method and what makes its file, of at most the bytes of one width."""
-    even = bench.even.reconstructed(of_width(bench.even, bits))
-    yield "one width", lambda: even
-    yield "greedy", lambda: bench.reconstructed(greedy(bench, len(even)))
-    yield "light", lambda: bench.compiled(len(even))
-    yield "advanced", lambda: bench.compiled(len(even), "advanced")
+
+    @cache
+    def even() -> bytes:
+        return bench.even.reconstructed(of_width(bench.even, bits))
+
+    yield "one width", even
+    yield "greedy", lambda: bench.reconstructed(greedy(bench, len(even())))
+    yield "light", lambda: bench.compiled(len(even()))
+    yield "advanced", lambda: bench.compiled(len(even()), "advanced")
 
 
 def rows_of(name: str, widths: Sequence[int], samples: int) -> list[dict[str, Any]]:

@@ -97,6 +97,8 @@ def allocate(problem: Problem, limit: int, gap: float = RELATIVE_GAP) -> Allocat
     total = sum(c.loss for c in problem.chosen(choice))
     bytes_ = problem.size(choice)
     if bytes_ > limit:
+        if problem.size(smallest_choice(problem)) > limit:  # by less than the solver's tolerance
+            raise _infeasible(problem, limit)
         raise InternalError(f"the solver's plan has {bytes_} bytes, over its limit of {limit}")
     return Allocation(choice, total, max(0.0, total * (1 - left)), bytes_, limit, "optimal" if left <= 1e-4 else "gap")
 

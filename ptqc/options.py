@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
 from typing import Any, Literal, get_args
 
 from ptqc.calibration.ranges import Method
@@ -87,13 +88,17 @@ class TargetOptions:
     target: Literal["cpu"] | None = None
     cpu: str = DEFAULT_CPU
     allow_missing_target: bool = False
-    tune: str = NOT_TUNED
+    tune: str | Path = NOT_TUNED
 
     def __post_init__(self) -> None:
         if self.target is not None:
             _one_of("target", self.target, ("cpu",))
         for name in self.cpu.split(","):
             _one_of("cpu", name, get_args(InstructionSet))
+        if not isinstance(self.tune, str | Path) or not str(self.tune):
+            raise UsageError(f"tune is {self.tune!r}; give off, quick, full, or a folder that a tuned compile wrote")
+        if self.tune != NOT_TUNED and self.target is None:
+            raise UsageError(f"tune is {str(self.tune)!r}, but without a target there are no kernels; give target cpu")
 
 
 def _one_of(name: str, value: object, known: tuple[str, ...]) -> None:

@@ -138,3 +138,21 @@ def test_price_and_frontier() -> None:
     assert all(size <= limit for (size, _), limit in zip(points, limits[1:], strict=True))
     first = allocate(problem, smallest)
     assert price(problem, first, 500) == pytest.approx(points[0][1] - points[1][1])
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("less", [1, 2, 10])
+def test_a_limit_just_below_the_smallest_of_large_files_is_infeasible(seed: int, less: int) -> None:
+    """By less than the tolerance of a solver that computes in float."""
+    random = np.random.default_rng(seed)
+    candidates = [
+        Candidate(f"w{i}", integer(bits), int(size * bits // 8), float(random.random()))
+        for i, size in enumerate(random.integers(10**6, 10**8, 12))
+        for bits in (2, 4, 8)
+    ]
+    problem = Problem(tuple(candidates), 10_000)
+    smallest = problem.size(smallest_choice(problem))
+    with pytest.raises(Infeasible) as refusal:
+        allocate(problem, smallest - less)
+    assert refusal.value.smallest == smallest
+    assert allocate(problem, smallest).bytes == smallest

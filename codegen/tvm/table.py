@@ -22,9 +22,11 @@ class Tuned:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Self:
-        """Inverse of `to_json`."""
-        cut = document["cut"]
-        return cls(Cut(int(cut["pixels"]), int(cut["vectors"]), int(cut["stay"])), float(document["of_first"]))
+        """Inverse of `to_json`. Raises ValueError, KeyError or TypeError for anything else."""
+        cut, of_first = Cut(**document["cut"]), float(document["of_first"])
+        if not all(type(number) is int and number > 0 for number in cut) or not 0 < of_first <= 1:
+            raise ValueError(f"{document} is no cut of a kernel with its share of the time")
+        return cls(cut, of_first)
 
     def to_json(self) -> dict[str, Any]:
         """For stores and artifacts."""
@@ -43,7 +45,7 @@ class Request:
     tables: Mapping[str, Table] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, tune: str) -> Self:
+    def of(cls, tune: str | Path) -> Self:
         """What `ptqc.options.TargetOptions.tune` asks for. Raises UsageError where it is none of those."""
         if tune == NOT_TUNED:
             return cls()
@@ -79,5 +81,5 @@ def _read(folder: Path) -> dict[str, Table]:
         raise UsageError(f"tune is {str(folder)!r}; known: {known}, or a folder that a compile with one of these wrote")
     try:
         return tables_from_json(json.loads(path.read_text(encoding="utf-8")))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UsageError(f"{path} is no tuning of kernels: {type(error).__name__}: {error}") from error

@@ -110,10 +110,17 @@ class Dense:
     def cuts(self) -> list[Cut]:
         """Ways to cut the loops, the one that should be the fastest first; of equal shapes the usual order first."""
         shapes = [self._pairs] if self.in_nibbles else self._shapes()
-        return [Cut(*shape, stay) for shape in shapes for stay in self._stays(*shape)]
+        found = [Cut(*shape, stay) for shape in shapes for stay in self._stays(*shape)]
+        least = min(PIECES, self._pieces(found[0]))
+        return [cut for cut in found if self._pieces(cut) >= least]
+
+    def _pieces(self, cut: Cut) -> int:
+        """Of the outer loop, which threads share."""
+        tiles = self._tile_count(cut.pixels)
+        return self.groups * self._panels(cut.vectors) if cut.stay >= tiles else -(-tiles // cut.stay)
 
     def _stays(self, pixels: int, vectors: int) -> list[int]:
-        """For how many tiles a panel may stay: one, some, or all of them."""
+        """For how many tiles a panel may stay: one, some, or all of them; the usual number first."""
         tiles, panels = self._tile_count(pixels), self.groups * self._panels(vectors)
         if panels == 1:
             return [1]
@@ -123,8 +130,7 @@ class Dense:
         else:
             # Lines of real numbers would leave a core's first cache before the next panel completes them.
             usual = some if self.width == 1 else 1
-        several = [tiles] * (panels >= PIECES) + [some, 1] * (tiles >= PIECES)
-        return list(dict.fromkeys([usual, *several]))
+        return list(dict.fromkeys([usual, tiles, some, 1]))
 
     def _shapes(self) -> list[tuple[int, int]]:
         """Pixels in a tile and vectors in a panel: few pixels twice, then many products per loaded number."""

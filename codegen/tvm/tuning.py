@@ -1,8 +1,8 @@
 """Which cut of each kernel is the fastest on this machine: measured once, kept in the store, an input of a compile.
 
 The first cuts of all kernels run in the order of the network, then the second ones, and so on, again and again, so that
-each finds the caches as in a run and a slower moment slows all. What counts is the median of a cut's time over that of
-the kernel's first cut in the same round. Everything runs on one thread.
+weights are about as far away as in a run and a slower moment slows all. What counts is the median of a cut's time over
+that of the kernel's first cut in the same round. Everything runs on one thread.
 """
 
 import os
@@ -30,6 +30,8 @@ from ptqc.store import Store
 # Cuts of a kernel that are tried: of "quick" those that should be the fastest.
 TRIED: Mapping[Tuning, int | None] = {"quick": 8, "full": None}
 ROUNDS, WARM_UP = 31, 2
+# Seconds after which fewer rounds have to do, and how many.
+PATIENCE, FEWEST = 60.0, 7
 # What another cut has to gain, of the kernel's time.
 MARGIN = 0.02
 
@@ -54,34 +56,42 @@ def _recut(step: Step, table: Table) -> Step:
 
 def measure(program: Program, isa: Isa, level: Tuning, store: Store | None) -> Table:
     """The fastest cuts of a program's kernels on this machine; what the store has is not measured again."""
-    distinct = {step.built.name: step for step in program.steps if step.built.alternatives is not None}
-    keys = {name: _key(name, isa, level) for name in distinct}
+    distinct, tried = tunable(program), TRIED[level]
+    keys = {name: _key(name, alternatives.cuts[:tried], isa) for name, (_, alternatives) in distinct.items()}
     entries = {name: store.get(key) for name, key in keys.items()} if store is not None else {}
     found = {name: Tuned.from_json(entry.document) for name, entry in entries.items() if entry is not None}
-    missing = [step for name, step in distinct.items() if name not in found]
-    for name, result in _fastest(program, missing, isa, TRIED[level]):
+    missing = [_Trials.of(program, *distinct[name], isa, tried) for name in distinct if name not in found]
+    for name, result in _fastest(missing):
         found[name] = result
         if store is not None:
             store.put(keys[name], result.to_json(), {})
     return {name: found[name] for name in distinct}
 
 
-def _key(name: str, isa: Isa, level: Tuning) -> dict[str, Any]:
+def tunable(program: Program) -> dict[str, tuple[Step, Alternatives]]:
+    """Kernels that may be cut otherwise, by name: a step that calls it, and the ways."""
+    found = {step.built.name: (step, step.built.alternatives) for step in program.steps}
+    return {name: (step, ways) for name, (step, ways) in found.items() if ways is not None}
+
+
+def _key(name: str, cuts: Sequence[Cut], isa: Isa) -> dict[str, Any]:
     return {
         "what": "the fastest cut of a kernel",
         "kernel": name,
+        "cuts": [list(cut) for cut in cuts],
         "target": str(sorted(isa.target.items())),
-        "level": level,
         "processor": processor_name(),
         "tvm": metadata.version(PACKAGE),
     }
 
 
-def _fastest(program: Program, steps: Sequence[Step], isa: Isa, tried: int | None) -> Iterator[tuple[str, Tuned]]:
-    """The best cut of each step's kernel, by the kernel's name."""
-    trials = [_Trials.of(program, step, isa, tried) for step in steps]
+def _fastest(trials: "Sequence[_Trials]") -> Iterator[tuple[str, Tuned]]:
+    """The best cut of each kernel, by the kernel's name."""
     times: list[list[list[float]]] = [[[] for _ in one.runs] for one in trials]
+    began = time.monotonic()
     for done in range(WARM_UP + ROUNDS):
+        if done >= WARM_UP + FEWEST and time.monotonic() - began > PATIENCE:
+            break
         for turn in range(max((len(one.runs) for one in trials), default=0)):
             for one, found in zip(trials, times, strict=True):
                 if turn < len(one.runs):
@@ -113,11 +123,9 @@ class _Trials:
     runs: Sequence[Callable[[], object]]
 
     @classmethod
-    def of(cls, program: Program, step: Step, isa: Isa, tried: int | None) -> "_Trials":
-        alternatives, layouts = step.built.alternatives, program.layouts
-        assert isinstance(alternatives, Alternatives)
-        cuts = alternatives.cuts[:tried]
-        kernels = [alternatives.write(cut) for cut in cuts]
+    def of(cls, program: Program, step: Step, ways: Alternatives, isa: Isa, tried: int | None) -> "_Trials":
+        cuts, layouts = ways.cuts[:tried], program.layouts
+        kernels = [ways.write(cut) for cut in cuts]
         library = _compiled({kernel.name: kernel.function for kernel in kernels}, isa)
         inputs, output = [layouts[name] for name in step.arguments], layouts[step.output]
         shapes: list[list[Argument]] = [[*inputs, *map(declared, kernel.constants), output] for kernel in kernels]

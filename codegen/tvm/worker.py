@@ -1,7 +1,7 @@
 """The process that runs TVM: a job folder in, a verified library out (`python -m ptqc.codegen.tvm.worker FOLDER`).
 
 Files of a job: `lowered.onnx`, `job.json`, `values-<i>.npz` (one run of ONNX Runtime each). It writes a library for
-each instruction set, their weights, interface and kernels, and `report.json`, or `error.json`.
+each instruction set, their weights, interface and kernels, what tuning found, and `report.json`, or `error.json`.
 """
 
 import json
@@ -23,7 +23,7 @@ from ptqc.codegen.tvm.listing import Listing
 from ptqc.codegen.tvm.program import Program
 from ptqc.codegen.tvm.table import Request, Table, tables_to_json
 from ptqc.codegen.tvm.weights import Weights
-from ptqc.errors import PtqcError
+from ptqc.errors import PtqcError, UsageError
 from ptqc.formats import Format
 from ptqc.lowered import Lowered
 from ptqc.native.interface import INTERFACE, KERNELS, TUNING, WEIGHTS, library_file
@@ -67,11 +67,24 @@ def _work(folder: Path) -> None:
 
 
 def _tables(programs: Mapping[isa.Isa, Program], request: Request, store: Store | None) -> Mapping[str, Table]:
-    """Cuts of kernels by instruction set, measured or given."""
+    """Cuts of kernels by instruction set, measured or given. Raises UsageError where none given is of these kernels."""
     level = request.level
-    if level is None:
-        return request.tables
-    return {chosen.name: tuning.measure(program, chosen, level, store) for chosen, program in programs.items()}
+    if level is not None:
+        return {chosen.name: tuning.measure(program, chosen, level, store) for chosen, program in programs.items()}
+    if not request.tables:
+        return {}
+    return {chosen.name: _given(program, chosen, request.tables) for chosen, program in programs.items()}
+
+
+def _given(program: Program, chosen: isa.Isa, tables: Mapping[str, Table]) -> Table:
+    """What is recorded of the kernels of a program."""
+    table, own = tables.get(chosen.name, {}), tuning.tunable(program)
+    if own and not own.keys() & table.keys():
+        raise UsageError(
+            f"the tuning that is given records none of this network's {len(own)} kernels for {chosen.name}: it is of "
+            f"{', '.join(tables)}, of another network, or of another version; measure with --tune quick"
+        )
+    return {name: found for name, found in table.items() if name in own}
 
 
 def write(program: Program, chosen: isa.Isa, folder: Path, store: Store | None = None) -> None:
@@ -143,7 +156,7 @@ def _tuning(table: Table | None) -> dict[str, Any]:
     """How many kernels were looked at, and the times of those that were cut otherwise, as shares of the usual ones."""
     if table is None:
         return {}
-    return {"tuned": {"kernels": len(table), "of_usual": sorted(t.of_first for t in table.values() if t.of_first < 1)}}
+    return {"tuned": {"kernels": len(table), "of_first": sorted(t.of_first for t in table.values() if t.of_first < 1)}}
 
 
 def _exception(stored: Sequence[Stored]) -> str:

@@ -47,7 +47,7 @@ def _facts(found: Document) -> Iterator[tuple[str, str]]:
 
 
 def _tuned(found: Document) -> str:
-    shares = found["of_usual"]
+    shares = found["of_first"]
     told = f"{len(shares):,} of {found['kernels']:,} kernels have loops cut otherwise than usual"
     return told + (f", and take {statistics.median(shares):.2f} of the time in the median" if shares else "")
 

@@ -20,7 +20,7 @@ from ptqc.notes import Note, out_of_time
 from ptqc.options import CompileOptions, Pipeline
 from ptqc.passes.context import Context
 from ptqc.passes.lower import Lower
-from ptqc.passes.reconstruct import reconstruct_all
+from ptqc.passes.reconstruct import Reconstruct, reconstruct_all
 from ptqc.passes.tune import advanced
 from ptqc.plan import Plan
 from ptqc.solutions import Solution, Tuned
@@ -88,11 +88,12 @@ def _smallest(
     """
     allocation = allocate(problem, problem.size(smallest_choice(problem)))
     plan = undecided.with_formats(allocation.choice)
-    fitted = _built(model, context, options, plan, replace(allocation, limit=limit), problem, limit)
-    written = len(fitted.exported.data)
+    _, exported = packed(model, plan, Reconstruct().apply(model, context, plan))
+    written = len(exported.data)
+    problem = replace(problem, fixed=problem.fixed + written - allocation.bytes)
     if written > limit:
-        allocate(replace(problem, fixed=problem.fixed + written - problem.size(plan.formats)), limit)
-    return fitted
+        allocate(problem, limit)
+    return _built(model, context, options, plan, replace(allocation, bytes=written, limit=limit), problem, limit)
 
 
 def _as_planned(

@@ -21,7 +21,7 @@ from ptqc.passes.calibrate import Calibrate
 from ptqc.passes.context import Context
 from ptqc.passes.gptq import Factored, Target, grids_for, round_all
 from ptqc.passes.quantized_walk import run_quantized
-from ptqc.passes.reconstruct import DAMPING, Reconstruct, _float_outputs, _Problem, _State, reconstruct_all
+from ptqc.passes.reconstruct import DAMPING, STRENGTHS, Reconstruct, _float_outputs, _Problem, _State, reconstruct_all
 from ptqc.passes.solve_weights import SolveWeights
 from ptqc.plan import Plan
 from ptqc.solutions import Solution, Tuned
@@ -289,3 +289,22 @@ def test_rounding_the_target_beats_rounding_the_weight() -> None:
     plain = Solution(form, LAYER.tensor(of_weight.codes), of_weight.scale.reshape(-1), LAYER.channel_axis)
     errors = [made.judged(answer)[0][0] for answer in (plain, made.rounded(form, 1.0))]
     assert errors[1] < 0.5 * errors[0]
+
+
+def test_each_draw_goes_another_part_of_the_way(
+    residual: ir.Model, context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right, found = _Problem.rounded, list[float]()
+
+    def rounded(made: _Problem, form: Format, strength: float) -> Solution:
+        found.append(strength)
+        return right(made, form, strength)
+
+    monkeypatch.setattr(_Problem, "rounded", rounded)
+    plan = plan_of(context, integer(4))
+    layers, expected = len(plan.layers), list[float]()
+    for draw, strength in enumerate((*STRENGTHS, STRENGTHS[0])):
+        Reconstruct(draw).apply(residual, context, plan)
+        expected += [strength] * layers
+    assert found == expected
+    assert max(STRENGTHS) == 1.0

@@ -11,7 +11,7 @@ from ptqc.codegen.tvm import isa
 from ptqc.codegen.tvm.families.columns import Columns
 from ptqc.codegen.tvm.isa import Isa
 from ptqc.codegen.tvm.sums import Sums
-from ptqc.codegen.tvm.tiling import Dense
+from ptqc.codegen.tvm.tiling import Cut, Dense
 from ptqc.codegen.tvm.window import Window
 
 SETS = st.sampled_from([isa.AVX2, isa.AVX512_VNNI, isa.AARCH64])
@@ -20,10 +20,25 @@ SETS = st.sampled_from([isa.AVX2, isa.AVX512_VNNI, isa.AARCH64])
 @given(SETS, st.integers(1, 60), st.integers(1, 300), st.integers(1, 3))
 def test_a_tile_fits_the_registers(chosen: Isa, width: int, outputs: int, kernel: int) -> None:
     loops = Dense(Window(8, (kernel, width + kernel - 1), (kernel, kernel)), outputs, 1, chosen, 1)
-    pixels, panel, _ = loops.cut
-    assert pixels * panel + panel + chosen.working <= chosen.registers
-    assert 1 <= pixels <= width
-    assert loops.panels * panel * chosen.lanes >= outputs
+    for pixels, panel, _ in loops.cuts:
+        assert pixels * panel + panel + chosen.working <= chosen.registers
+        assert 1 <= pixels <= width
+    assert loops.panels * loops.cut.vectors * chosen.lanes >= outputs
+
+
+@given(SETS, st.integers(1, 60), st.integers(1, 2000), st.integers(1, 600), st.sampled_from([1, 4]))
+def test_other_cuts_leave_as_many_pieces_for_threads(
+    chosen: Isa, width: int, outputs: int, inputs: int, size: int
+) -> None:
+    loops = Dense(Window(inputs, (width, width)), outputs, 1, chosen, size)
+
+    def pieces(cut: Cut) -> int:
+        tiles = -(-(width * width) // cut.pixels)
+        return -(-outputs // (cut.vectors * chosen.lanes)) if cut.stay >= tiles else -(-tiles // cut.stay)
+
+    first, *others = map(pieces, loops.cuts)
+    assert all(found >= min(first, 16) for found in others)
+    assert len(set(loops.cuts)) == len(loops.cuts)
 
 
 @given(st.sampled_from([isa.AVX2, isa.AVX512_VNNI]), st.integers(1, 200), st.integers(2, 7), st.sampled_from([3, 100]))

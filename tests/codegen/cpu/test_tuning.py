@@ -13,6 +13,8 @@ import pytest
 pytest.importorskip("tvm.tirx", reason="the cpu target needs Apache TVM")
 
 from building import present, run
+from compiling import compiled, samples
+from compiling import residual as net
 from networks import FEEDS, residual
 from test_dense import Geometry, integer_case, real_case
 
@@ -32,7 +34,7 @@ from ptqc.options import TargetOptions
 from ptqc.stages.native import check_target
 from ptqc.store import Store
 
-LAYOUTS = {"x": Layout((8, 1, 5), "uint8"), "y": Layout((32, 1, 5), "uint8")}
+LAYOUTS = {"x": Layout((8, 1, 200), "uint8"), "y": Layout((64, 1, 200), "uint8")}
 
 
 @pytest.mark.parametrize("chosen", present(), ids=lambda chosen: chosen.name)
@@ -74,7 +76,7 @@ def test_a_moment_in_which_everything_is_slow_changes_nothing() -> None:
 @pytest.fixture
 def program() -> Program:
     """One layer of codes."""
-    case, _ = integer_case(Geometry(Window(8, (1, 5)), 32), isa.AVX2, 0)
+    case, _ = integer_case(Geometry(Window(8, (1, 200)), 64), isa.AVX2, 0)
     return Program((Step(case.built, ("x",), "y"),), LAYOUTS, ("x",), ("y",))
 
 
@@ -103,6 +105,26 @@ def test_what_was_measured_is_kept(program: Program, timer: list[int], tmp_path:
     assert len(timer) == 4 * (tuning.WARM_UP + tuning.ROUNDS)
     tuned = tuning.tuned(program, table)
     assert tuned.steps[0].built.name == choices.write(choices.cuts[2]).name != program.steps[0].built.name
+
+
+def test_what_takes_long_is_timed_less_often(
+    program: Program, timer: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tuning, "PATIENCE", 0.0)
+    (found,) = tuning.measure(program, isa.AVX2, "quick", None).values()
+    assert found.of_first == 1 / 3
+    assert len(timer) == 4 * (tuning.WARM_UP + tuning.FEWEST)
+
+
+def test_other_cuts_are_measured_again(
+    program: Program, timer: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(tmp_path / "store")
+    tuning.measure(program, isa.AVX2, "quick", store)
+    before = len(timer)
+    monkeypatch.setattr(tuning, "TRIED", {"quick": 3})
+    tuning.measure(program, isa.AVX2, "quick", store)
+    assert len(timer) > before
 
 
 def test_another_processor_measures_again(
@@ -151,7 +173,7 @@ def test_a_table_gives_the_library_that_was_measured(
         assert (measured / name).read_bytes() == (given / name).read_bytes(), name
 
 
-def test_weights_lie_in_the_file_as_without_tuning(job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_codes_lie_in_the_file_as_without_tuning(job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = shutil.copytree(job, tmp_path / "job")
     document = json.loads((folder / "job.json").read_text()) | {"tuning": Request().to_json()}
     (folder / "job.json").write_text(json.dumps(document))
@@ -177,16 +199,61 @@ def artifact(tmp_path: Path) -> Iterator[Any]:
 
 
 def test_what_was_recorded_is_read(artifact: Callable[[str], str]) -> None:
-    text = '{"avx2": {"dense_1": {"cut": {"pixels": 4, "vectors": 2, "stay": 7}, "of_first": 0.9}}}'
-    request = Request.of(artifact(text))
+    request = Request.of(artifact(entry()))
     assert request == Request(None, {"avx2": {"dense_1": Tuned(Cut(4, 2, 7), 0.9)}})
     assert Request.from_json(request.to_json()) == request
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"avx2": {"dense_1": {}}}', '{"avx2": {"dense_1": {"cut": 3}}}'])
+def entry(cut: str = '{"pixels": 4, "vectors": 2, "stay": 7}', of_first: str = "0.9") -> str:
+    return f'{{"avx2": {{"dense_1": {{"cut": {cut}, "of_first": {of_first}}}}}}}'
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "[" * 100_000,
+        '{"avx2": {"dense_1": {}}}',
+        entry("3"),
+        entry('{"pixels": Infinity, "vectors": 2, "stay": 7}'),
+        entry('{"pixels": true, "vectors": 2, "stay": 7}'),
+        entry('{"pixels": 4.5, "vectors": 2, "stay": 7}'),
+        entry('{"pixels": 4, "vectors": 2, "stay": 0}'),
+        entry('{"pixels": 4, "vectors": 2, "stay": 7, "more": 1}'),
+        entry(of_first="NaN"),
+        entry(of_first="-3"),
+        entry(of_first="1e999"),
+    ],
+)
 def test_a_damaged_record_is_refused(artifact: Callable[[str], str], text: str) -> None:
     with pytest.raises(UsageError, match=r"tuning\.json is no tuning of kernels"):
         Request.of(artifact(text))
+
+
+def test_a_record_of_other_kernels_is_refused(job: Path, tmp_path: Path) -> None:
+    folder, tables = shutil.copytree(job, tmp_path / "job"), json.loads(entry())
+    document = json.loads((folder / "job.json").read_text()) | {"tuning": {"level": None, "tables": tables}}
+    (folder / "job.json").write_text(json.dumps(document))
+    with pytest.raises(UsageError, match=r"records none of this network's \d+ kernels for avx2"):
+        worker._work(folder)
+
+
+def test_what_a_compile_recorded_another_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tuning, "ROUNDS", 1)
+    target_of = {"target": "cpu", "cpu": "portable"}
+    for name in ("first", "second"):
+        _folder(tmp_path / name)
+    first = compiled(net(), samples(3, 8, 8), tmp_path / "first", "25%", tune="quick", **target_of)
+    second = compiled(net(), samples(3, 8, 8), tmp_path / "second", "25%", tune=first.folder, **target_of)
+    libraries = first.manifest["targets"]["cpu"]["libraries"]
+    assert libraries == second.manifest["targets"]["cpu"]["libraries"]
+    assert libraries[0]["tuned"]["kernels"] > 0
+    names = [f"{NATIVE}/{name}" for name in (f"{libraries[0]['isa']}.so", "weights.bin", "tuning.json")]
+    for name in names:
+        assert (first.folder / name).read_bytes() == (second.folder / name).read_bytes(), name
+    report = (first.folder / "report.html").read_text()
+    assert f"of {libraries[0]['tuned']['kernels']} kernels have loops cut otherwise than usual" in report
 
 
 def test_an_unknown_way_to_tune_is_refused_before_any_work(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -194,6 +261,18 @@ def test_an_unknown_way_to_tune_is_refused_before_any_work(capsys: pytest.Captur
     assert main([*arguments, "--calibration", "synthetic"]) == 2
     told = capsys.readouterr().err
     assert "tune is 'fast'; known: off, quick, full, or a folder" in told
+
+
+@pytest.mark.parametrize("tune", ["quick", "fast", "out"])
+def test_without_a_target_there_is_nothing_to_tune(tune: str) -> None:
+    with pytest.raises(UsageError, match=f"tune is '{tune}', but without a target"):
+        TargetOptions(tune=tune)
+
+
+@pytest.mark.parametrize("tune", ["", None, 3, True])
+def test_what_names_no_way_to_tune_is_refused(tune: Any) -> None:
+    with pytest.raises(UsageError, match="give off, quick, full, or a folder"):
+        TargetOptions("cpu", tune=tune)
 
 
 def test_kernels_of_another_machine_are_not_timed() -> None:
