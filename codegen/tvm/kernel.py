@@ -51,8 +51,7 @@ def _declared(handle: Any, argument: Argument, batch: Any) -> Any:
     """The buffer as the caller passes it."""
     if isinstance(argument, Constant):
         return T.match_buffer(handle, (argument.size,), argument.dtype)
-    shape = argument.shape if argument.outside else (argument.stride,)
-    return T.match_buffer(handle, (batch, *shape), argument.dtype)
+    return T.match_buffer(handle, (batch, *argument.axes), argument.dtype)
 
 
 def _flat(buffer: Any, argument: Argument, batch: Any) -> Any:

@@ -64,6 +64,11 @@ class Layout:
         return prod(self.memory) + (0 if self.outside else SLACK)
 
     @property
+    def axes(self) -> tuple[int, ...]:
+        """Of one sample as kernels take it: those of the model's outside, one inside."""
+        return self.shape if self.outside else (self.stride,)
+
+    @property
     def plane(self) -> Plane:
         """Channels, rows and columns of the memory; the rows of a plain value are the pixels of one row."""
         if self.plain or self.outside or len(self.shape) == 1:

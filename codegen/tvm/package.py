@@ -182,8 +182,7 @@ def _allocate(builder: Any, kind: Any) -> Any:
 def _type(layout: Layout, batch: Any) -> Any:
     from tvm import relax
 
-    shape = layout.shape if layout.outside else (layout.stride,)
-    return relax.TensorType((batch, *shape), layout.dtype)
+    return relax.TensorType((batch, *layout.axes), layout.dtype)
 
 
 def link(module: Any, isa: Isa, path: Path) -> None:

@@ -25,6 +25,7 @@ from ptqc.errors import UsageError
 from ptqc.native.machine import processor_name
 from ptqc.native.runtime import PACKAGE
 from ptqc.options import Tuning
+from ptqc.stopwatch import seconds_of
 from ptqc.store import Store
 
 # Cuts of a kernel that are tried: of "quick" those that should be the fastest.
@@ -95,7 +96,7 @@ def _fastest(trials: "Sequence[_Trials]") -> Iterator[tuple[str, Tuned]]:
         for turn in range(max((len(one.runs) for one in trials), default=0)):
             for one, found in zip(trials, times, strict=True):
                 if turn < len(one.runs):
-                    seconds = _timed(one.runs[turn])
+                    seconds = seconds_of(one.runs[turn])
                     found[turn] += [seconds] if done >= WARM_UP else []
     for one, found in zip(trials, times, strict=True):
         yield one.name, _best(one.cuts, found)
@@ -106,12 +107,6 @@ def _best(cuts: Sequence[Cut], times: Sequence[Sequence[float]]) -> Tuned:
     ratios = [statistics.median(a / b for a, b in zip(own, times[0], strict=True)) for own in times]
     best = min(range(len(cuts)), key=ratios.__getitem__)
     return Tuned(cuts[best], ratios[best]) if ratios[best] < 1 - MARGIN else Tuned(cuts[0], 1.0)
-
-
-def _timed(run: Callable[[], object]) -> float:
-    started = time.perf_counter()
-    run()
-    return time.perf_counter() - started
 
 
 @dataclass(frozen=True)
@@ -149,16 +144,12 @@ def _filled(memory: dict[tuple[int, str, int], Any], place: int, argument: Argum
     """An argument of one sample with numbers of its kind; cuts share what has the same size."""
     import tvm
 
-    shape = (argument.size,) if isinstance(argument, Constant) else (1, *_shape(argument))
+    shape = (argument.size,) if isinstance(argument, Constant) else (1, *argument.axes)
     key = place, argument.dtype, int(np.prod(shape))
     if key not in memory:
         values = np.random.default_rng(place).integers(1, 100, shape)
         memory[key] = tvm.runtime.tensor(values.astype(argument.dtype))
     return memory[key]
-
-
-def _shape(layout: Any) -> tuple[int, ...]:
-    return tuple(layout.shape) if layout.outside else (layout.stride,)
 
 
 def _call(kernel: Callable[..., Any], arguments: Sequence[Any]) -> Callable[[], object]:

@@ -24,11 +24,9 @@ def machine() -> str:
 def processor_features() -> frozenset[str]:
     """Instruction sets that every processor has and that the system supports, by the system's names."""
     try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        sets = [frozenset(value.split()) for value in _told("flags", "Features")]
     except OSError as error:
         raise TargetError(f"cannot tell what this processor can do: {error}") from error
-    named = [line.partition(":") for line in lines]
-    sets = [frozenset(value.split()) for name, _, value in named if name.strip() in ("flags", "Features")]
     return frozenset.intersection(*sets) if sets else frozenset()
 
 
@@ -36,11 +34,15 @@ def processor_features() -> frozenset[str]:
 def processor_name() -> str:
     """What the processor calls itself; empty where the system does not tell."""
     with suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            name, _, value = line.partition(":")
-            if name.strip() in ("model name", "CPU part"):
-                return value.strip()
+        return next(iter(_told("model name", "CPU part")), "")
     return ""
+
+
+def _told(*names: str) -> list[str]:
+    """What the system says under these names, of every processor."""
+    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    named = [line.partition(":") for line in lines]
+    return [value.strip() for name, _, value in named if name.strip() in names]
 
 
 @cache

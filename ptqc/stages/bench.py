@@ -1,6 +1,5 @@
 """How long each kernel of an artifact's native library takes on this machine."""
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from ptqc.codegen.tvm.memory import size
 from ptqc.codegen.tvm.verify import Loaded
 from ptqc.native.interface import KERNELS
 from ptqc.stages.bisect import kept, seen_inputs
+from ptqc.stopwatch import seconds_of
 from ptqc.text import shorten, table, visible
 
 ROUNDS = 20
@@ -90,11 +90,5 @@ def _prepared(loaded: Loaded, feeds: dict[str, np.ndarray]) -> list[Callable[[],
 
 
 def _fastest(runs: Sequence[Callable[[], object]], rounds: int) -> list[float]:
-    times = [[_timed(run) for run in runs] for _ in range(rounds)]
+    times = [[seconds_of(run) for run in runs] for _ in range(rounds)]
     return [min(column) for column in zip(*times, strict=True)]
-
-
-def _timed(run: Callable[[], object]) -> float:
-    started = time.perf_counter()
-    run()
-    return time.perf_counter() - started

@@ -90,7 +90,7 @@ def timer(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         runs.append(1)
         return 1.0 if (len(runs) - 1) % 4 == 2 else 3.0
 
-    monkeypatch.setattr(tuning, "_timed", timed)
+    monkeypatch.setattr(tuning, "seconds_of", timed)
     monkeypatch.setattr(tuning, "TRIED", {"quick": 4})
     return runs
 
