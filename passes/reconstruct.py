@@ -42,8 +42,10 @@ BATCH = 8
 # Of the second moments.
 DAMPING = 0.02
 # How far from W to W* a layer goes, by draw. All the way makes up for most of what came before it; but noise in x̂ makes
-# W* small, which adds up over many layers.
+# W* small, which adds up over many layers. With weights of GENEROUS_BITS there is little to make up for.
 STRENGTHS = (0.5, 1.0, 0.25)
+GENEROUS_BITS = 6.0
+GENEROUS_STRENGTHS = (0.5, 0.25, 1.0)
 ROUNDS = 4
 # Columns looked at, for each that the table was made of; of wide layers as many.
 COLUMNS = 4
@@ -150,6 +152,12 @@ class _State:
     weights: dict[str, Solution]
     biases: dict[str, np.ndarray | None] = field(default_factory=dict)
 
+    @property
+    def strength(self) -> float:
+        """How far from W to W* the layers go."""
+        strengths = GENEROUS_STRENGTHS if self.plan.mean_bits >= GENEROUS_BITS else STRENGTHS
+        return strengths[self.draw % len(strengths)]
+
     def solve_all(self, layers: Mapping[str, Layer], outputs: Iterator[list[Held]]) -> Iterator[str]:
         """Settle the layers one by one, given what each gives in the float model; the outputs' names."""
         for output in _nodes(self.seen):
@@ -175,7 +183,7 @@ class _State:
         table = self.context.solutions[layer.weight, form]
         if not form.has_codes:
             return [table]
-        return [table, problem.rounded(form, STRENGTHS[self.draw % len(STRENGTHS)])]
+        return [table, problem.rounded(form, self.strength)]
 
     def _outputs(self, layer: Layer, solution: Solution, bias: np.ndarray) -> list[Held]:
         constants = {layer.weight: solution.weight}

@@ -56,6 +56,12 @@ class Plan:
             if kernel.node not in layers or self._has_codes(layers[kernel.node])
         }
 
+    @cached_property
+    def mean_bits(self) -> float:
+        """Stored bits of the mean weight, without scales and levels; 0 where there are none."""
+        bits = sum(self.formats[weight.name].bits_per_weight * weight.size for weight in self.weights)
+        return bits / max(sum(weight.size for weight in self.weights), 1)
+
     def _has_codes(self, layer: Layer) -> bool:
         """Whether the layer's weight is stored as codes with a scale per output channel."""
         weight = next(weight for weight in self.weights if weight.name == layer.weight)

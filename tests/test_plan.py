@@ -56,6 +56,11 @@ def test_layers_are_integer_where_tensors_and_weight_have_codes(plan: Plan) -> N
     assert undecided.activations is plan.activations
 
 
+def test_mean_bits_are_those_of_the_mean_weight(plan: Plan) -> None:
+    assert plan.mean_bits == (3 * 16 + 8 * 16 + 16 * 20) / 52
+    assert Plan((), (), (), (), {}, {}).mean_bits == 0
+
+
 def test_a_plan_survives_json(plan: Plan, roles: Plan) -> None:
     text = write_json(plan.to_json())
     again = Plan.from_json(json.loads(text), roles)

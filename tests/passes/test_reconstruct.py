@@ -21,7 +21,16 @@ from ptqc.passes.calibrate import Calibrate
 from ptqc.passes.context import Context
 from ptqc.passes.gptq import Factored, Target, grids_for, round_all
 from ptqc.passes.quantized_walk import run_quantized
-from ptqc.passes.reconstruct import DAMPING, STRENGTHS, Reconstruct, _float_outputs, _Problem, _State, reconstruct_all
+from ptqc.passes.reconstruct import (
+    DAMPING,
+    GENEROUS_STRENGTHS,
+    STRENGTHS,
+    Reconstruct,
+    _float_outputs,
+    _Problem,
+    _State,
+    reconstruct_all,
+)
 from ptqc.passes.solve_weights import SolveWeights
 from ptqc.plan import Plan
 from ptqc.solutions import Solution, Tuned
@@ -291,8 +300,9 @@ def test_rounding_the_target_beats_rounding_the_weight() -> None:
     assert errors[1] < 0.5 * errors[0]
 
 
+@pytest.mark.parametrize(("bits", "strengths"), [(4, STRENGTHS), (8, GENEROUS_STRENGTHS)])
 def test_each_draw_goes_another_part_of_the_way(
-    residual: ir.Model, context: Context, monkeypatch: pytest.MonkeyPatch
+    bits: int, strengths: tuple[float, ...], residual: ir.Model, context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     right, found = _Problem.rounded, list[float]()
 
@@ -301,10 +311,10 @@ def test_each_draw_goes_another_part_of_the_way(
         return right(made, form, strength)
 
     monkeypatch.setattr(_Problem, "rounded", rounded)
-    plan = plan_of(context, integer(4))
+    plan = plan_of(context, integer(bits))
     layers, expected = len(plan.layers), list[float]()
-    for draw, strength in enumerate((*STRENGTHS, STRENGTHS[0])):
+    for draw, strength in enumerate((*strengths, strengths[0])):
         Reconstruct(draw).apply(residual, context, plan)
         expected += [strength] * layers
     assert found == expected
-    assert max(STRENGTHS) == 1.0
+    assert max(strengths) == 1.0
