@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ptqc.codegen.tvm.epilogue import NOTHING, Epilogue, Stage
-from ptqc.codegen.tvm.families import Built, move, planes, pointwise, pool
+from ptqc.codegen.tvm.families import Built, functions, move, planes, pointwise, pool
+from ptqc.codegen.tvm.families.functions import Function
 from ptqc.codegen.tvm.isa import Isa
 from ptqc.codegen.tvm.layout import Layout
 from ptqc.codegen.tvm.window import Window
@@ -58,11 +59,25 @@ class Ready(Draft):
 
 
 @dataclass(frozen=True, eq=False)
-class Layer(Draft):
-    """A convolution or product between codes. layer: writes it between two layouts. kernel: rows and columns."""
+class Windowed(Draft):
+    """A kernel that slides a window over a plane. kernel: rows and columns of the window."""
+
+    kernel: tuple[int, int]
+
+    def reads_framed(self, value: Layout) -> bool:
+        """A row of the window is one run of elements, so it must not be cut by other channels."""
+        return value.frame is None or self.kernel[1] == 1 or value.frame.size[0] == value.shape[0]
+
+    def makes_framed(self) -> bool:
+        """Yes."""
+        return True
+
+
+@dataclass(frozen=True, eq=False)
+class Layer(Windowed):
+    """A convolution or product between codes. layer: writes it between two layouts."""
 
     layer: Callable[[Layout, Layout, Epilogue], Built]
-    kernel: tuple[int, int]
     epilogue: Epilogue = NOTHING
 
     def then(self, stage: Stage) -> "Layer":
@@ -73,13 +88,33 @@ class Layer(Draft):
         """The kernel; what its stages read follows the layer's own input."""
         return self.layer(inputs[0], output, self.epilogue.reading(inputs[1:]))
 
-    def reads_framed(self, value: Layout) -> bool:
-        """A row of the window is one run of bytes, so it must not be cut by other channels."""
-        return value.frame is None or self.kernel[1] == 1 or value.frame.size[0] == value.shape[0]
 
-    def makes_framed(self) -> bool:
-        """Yes."""
-        return True
+@dataclass(frozen=True, eq=False)
+class RealLayer(Windowed):
+    """A convolution or product in float32. layer: writes it between two layouts, and functions of what it makes."""
+
+    layer: Callable[[Layout, Layout, Sequence[Function]], Built]
+    functions: tuple[Function, ...] = ()
+
+    def then(self, function: Function) -> "RealLayer":
+        """With a function of what it makes."""
+        return replace(self, functions=(*self.functions, function))
+
+    def write(self, inputs: Sequence[Layout], output: Layout) -> Built:
+        """The kernel."""
+        return self.layer(inputs[0], output, self.functions)
+
+
+@dataclass(frozen=True, eq=False)
+class Applied(Draft):
+    """A function of real values."""
+
+    isa: Isa
+    function: Function
+
+    def write(self, inputs: Sequence[Layout], output: Layout) -> Built:
+        """The kernel."""
+        return functions.unary(self.function, inputs[0], output, self.isa)
 
 
 @dataclass(frozen=True, eq=False)

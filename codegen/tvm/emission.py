@@ -9,6 +9,7 @@ import onnx_ir as ir
 from ptqc.codegen.tvm.axes import Axes, Shape
 from ptqc.codegen.tvm.drafts import Border, Draft, Ready
 from ptqc.codegen.tvm.families import Built, Declined, move, pointwise
+from ptqc.codegen.tvm.families.functions import Function
 from ptqc.codegen.tvm.fusion import Drafted, fused
 from ptqc.codegen.tvm.isa import Isa
 from ptqc.codegen.tvm.layout import Layout
@@ -22,7 +23,7 @@ from ptqc.reference import params_of
 class Emission:
     """One program. axes, dtypes: of every value. constants: values that never change, with all axes of the model.
 
-    functions: codes that are a table of other codes, with the name of those.
+    functions: codes that are a table of other codes, with the name of those. reals: the same of real values.
     """
 
     lowered: Lowered
@@ -33,6 +34,7 @@ class Emission:
     layouts: dict[str, Layout] = field(default_factory=dict)
     steps: list[Drafted] = field(default_factory=list)
     functions: dict[str, tuple[str, np.ndarray]] = field(default_factory=dict)
+    reals: dict[str, tuple[ir.Value, Function]] = field(default_factory=dict)
 
     def shape(self, value: ir.Value) -> Shape:
         """Of one sample. Raises Declined when the first axis is not the batch."""
@@ -260,4 +262,4 @@ def _outside(value: ir.Value) -> str:
 def _written(step: Drafted, layouts: Mapping[str, Layout]) -> Step:
     """The step with its kernel."""
     built = step.draft.write([layouts[name] for name in step.inputs], layouts[step.output])
-    return Step(built, step.inputs, step.output, step.placed)
+    return Step(built, step.inputs, step.output, step.placed, step.within)

@@ -1,14 +1,14 @@
-"""What steps of a program become part of others: tables and sums of layers, padding and concatenation of their inputs.
+"""What steps become part of others: functions and sums part of layers, padding and concatenation part of their inputs.
 
-A table or a sum that alone reads what a layer makes is computed in the layer's registers. A value that is only padded
-or concatenated is written where it has to be in the larger plane, so that nothing is left to copy.
+A table, a sum or a function that alone reads what a layer makes is computed in the layer's registers. A value that is
+only padded or concatenated is written where it has to be in the larger plane, so that nothing is left to copy.
 """
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ptqc.codegen.tvm.drafts import Addition, Border, Draft, Joined, Layer, Table
+from ptqc.codegen.tvm.drafts import Addition, Applied, Border, Draft, Joined, Layer, RealLayer, Table
 from ptqc.codegen.tvm.epilogue import Lookup, Stage, Sum
 from ptqc.codegen.tvm.layout import Frame, Layout
 
@@ -21,6 +21,7 @@ class Drafted:
     inputs: tuple[str, ...]
     output: str
     placed: tuple[str, ...] = ()
+    within: tuple[str, ...] = ()
 
 
 Layouts = dict[str, Layout]
@@ -49,7 +50,7 @@ def _reads(steps: Iterable[Drafted]) -> Counter[str]:
 
 
 def _with_epilogues(steps: Sequence[Drafted]) -> list[Drafted]:
-    """Tables and sums as stages of layers. The layer moves to the place of what it absorbs."""
+    """Tables, sums and functions as stages of layers. The layer moves to the place of what it absorbs."""
     reads, made = _reads(steps), dict[str, Drafted]()
     order = {step.output: place for place, step in enumerate(steps)}
     for step in steps:
@@ -57,24 +58,35 @@ def _with_epilogues(steps: Sequence[Drafted]) -> list[Drafted]:
         if index is None:
             made[step.output] = step
             continue
-        layer = made.pop(step.inputs[index])
-        assert isinstance(layer.draft, Layer)
-        others = step.inputs[:index] + step.inputs[index + 1 :]
-        draft = layer.draft.then(_stage(step.draft, index))
-        made[step.output] = Drafted(draft, (*layer.inputs, *others), step.output)
+        made[step.output] = _joined(made.pop(step.inputs[index]), step, index)
     return list(made.values())
+
+
+def _joined(layer: Drafted, step: Drafted, index: int) -> Drafted:
+    """A layer with what reads its output as operand `index`."""
+    others = step.inputs[:index] + step.inputs[index + 1 :]
+    within = layer.within
+    draft: Draft
+    if isinstance(layer.draft, RealLayer):
+        assert isinstance(step.draft, Applied)
+        draft, within = layer.draft.then(step.draft.function), (*within, layer.output)
+    else:
+        assert isinstance(layer.draft, Layer)
+        draft = layer.draft.then(_stage(step.draft, index))
+    return Drafted(draft, (*layer.inputs, *others), step.output, within=within)
 
 
 def _absorbing(
     step: Drafted, made: Mapping[str, Drafted], reads: Mapping[str, int], order: Mapping[str, int]
 ) -> int | None:
-    """Which input of a table or sum comes from a layer that nothing else reads; of two, the one that was made last."""
-    if not isinstance(step.draft, Table | Addition):
+    """Which input of a step comes from a layer that takes it in and that nothing else reads; of two, the last made."""
+    kind = Layer if isinstance(step.draft, Table | Addition) else RealLayer if isinstance(step.draft, Applied) else None
+    if kind is None:
         return None
     found = [
         index
         for index, name in enumerate(step.inputs)
-        if reads[name] == 1 and name in made and isinstance(made[name].draft, Layer)
+        if reads[name] == 1 and name in made and isinstance(made[name].draft, kind)
     ]
     return max(found, key=lambda index: order[step.inputs[index]], default=None)
 

@@ -13,7 +13,7 @@ class Call:
     """One call of a kernel: names of what it reads and makes. constants: how many it takes behind its inputs.
 
     operations: products and sums of one sample, where these are what takes time. placed: inputs that lie in the memory
-    of the output already, and are no arguments.
+    of the output already, and are no arguments. within: real values that it computes on the way.
     """
 
     kernel: str
@@ -22,12 +22,13 @@ class Call:
     constants: int
     operations: int = 0
     placed: tuple[str, ...] = ()
+    within: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, step: Step) -> Self:
         """The call that a step becomes."""
-        count = len(step.built.constants)
-        return cls(step.built.name, step.inputs, step.output, count, step.built.operations, step.placed)
+        built, count = step.built, len(step.built.constants)
+        return cls(built.name, step.inputs, step.output, count, built.operations, step.placed, step.within)
 
     @property
     def arguments(self) -> tuple[str, ...]:

@@ -16,13 +16,15 @@ if TYPE_CHECKING:  # TVM, which only the process that compiles loads
 class Step:
     """One kernel of the network: names of the values it reads and of the one it makes.
 
-    placed: inputs that lie in the memory of the output already, and are no arguments of the kernel.
+    placed: inputs that lie in the memory of the output already, and are no arguments of the kernel. within: real values
+    that it computes on the way.
     """
 
     built: "Built"
     inputs: tuple[str, ...]
     output: str
     placed: tuple[str, ...] = ()
+    within: tuple[str, ...] = ()
 
     @property
     def arguments(self) -> tuple[str, ...]:

@@ -148,7 +148,7 @@ def outcomes(loaded: Loaded, values: Values, chained: dict[str, np.ndarray]) -> 
         if wanted is None:
             unseen[call.output] = roundings
         else:
-            terms = inputs if call.family in SUMS else []
+            terms = inputs if call.family in SUMS else [values[name] for name in call.within if name in values]
             yield _outcome(call, wanted, found, chained[call.output], terms, max(roundings, 1))
 
 
@@ -158,8 +158,8 @@ def _same_bits(a: np.ndarray, b: np.ndarray) -> bool:
 
 
 def _rounds(call: Call) -> int:
-    """1 for a kernel whose result may be rounded otherwise than in ONNX Runtime."""
-    return int(call.family not in EXACT and call.output == call.value)
+    """How many operators of a kernel may round otherwise than ONNX Runtime's."""
+    return int(call.family not in EXACT and call.output == call.value) + len(call.within)
 
 
 def _outcome(
@@ -170,7 +170,10 @@ def _outcome(
     terms: Sequence[np.ndarray],
     roundings: int,
 ) -> Outcome:
-    """terms: what was added, of a sum. roundings: kernels since the last values of ONNX Runtime."""
+    """terms: what was added, of a sum; what was computed on the way.
+
+    roundings: operators since the last values of ONNX Runtime.
+    """
     is_real, where = wanted.dtype.kind == "f", f"{call.output} ({call.family})"
     if wanted.size != found.size or wanted.dtype != found.dtype:
         problem = f"{where}: {found.dtype}{found.shape} instead of {wanted.dtype}{wanted.shape}"
@@ -187,7 +190,8 @@ def _outcome(
 
 def _reals(family: str, wanted: np.ndarray, found: np.ndarray, least: float, roundings: int) -> tuple[int, str]:
     """How many are beyond the tolerance, and what to say of it. least: magnitude to measure by where it is larger."""
-    allowed = roundings * FLOAT_TOLERANCE * max(_magnitude(wanted), least) + ROUNDED_AT_ONE.get(family, 0.0)
+    last = family.rpartition("_")[2]
+    allowed = roundings * FLOAT_TOLERANCE * max(_magnitude(wanted), least) + ROUNDED_AT_ONE.get(last, 0.0)
     same = (wanted == found) | (np.isnan(wanted) & np.isnan(found))
     with np.errstate(invalid="ignore"):
         distances = np.where(same, 0.0, np.abs(wanted - found))

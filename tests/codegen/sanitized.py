@@ -42,6 +42,8 @@ def build(folder: Path) -> None:
     numbers = np.ones(6, np.float32)
     framed, bordered = replace(dense_out, frame=Frame((7, 6, 5), (1, 2, 1))), Layout((6, 9, 8), "uint8")
     placed, twice = replace(x, frame=Frame((6, 9, 8), (0, 1, 2))), replace(x, shape=(12, 7, 5), frame=Frame((13, 8, 6)))
+    inside, around = replace(real, frame=Frame((6, 9, 8), (0, 1, 2))), replace(half, frame=Frame((7, 8, 9), (1, 2, 1)))
+    gates = [functions.Function("LeakyRelu", (0.1,)), functions.Function("Sigmoid", is_gate=True)]
     stages = Epilogue((Lookup(np.arange(256)[::-1]), Sum(np.array([0.5, 0.25, 3]), 1, dense_out)))
     part, stretched = Layout((2, 3, 5), "uint8"), Layout((6, 2, 9), "uint8")
     places = [np.arange(6), np.array([6, 0]), np.arange(9) // 2]
@@ -58,8 +60,10 @@ def build(folder: Path) -> None:
         (move.strided(x, part, (1, 6, 0), (1, -2, 1), plain), [x], part),
         (move.nearest(x, stretched, places, plain), [x], stretched),
         (dense.real(real, half, groups, codes(6, 3, 3, 3), numbers), [real], half),
+        (dense.real(inside, around, groups, codes(6, 3, 3, 3), numbers, gates), [inside], around),
         (depthwise.integer(x, wide, grouped, plain, codes(6, 3, 3), numbers, numbers / 99, 3), [x], wide),
         (depthwise.real(real, half, grouped, plain, codes(6, 3, 3), numbers), [real], half),
+        (depthwise.real(inside, around, grouped, plain, codes(6, 3, 3), numbers, gates), [inside], around),
         (pointwise.add([x, x], x, plain, np.array([0.5, 0.25, 3.0], np.float32)), [x, x], x),
         (pointwise.mul([x, x], x, plain, (3, 4, 5), 0.01), [x, x], x),
         (pointwise.table(x, x, plain, np.arange(256)[::-1]), [x], x),
@@ -73,9 +77,9 @@ def build(folder: Path) -> None:
         (move.transpose(x, Layout((5, 6, 7), "uint8"), (2, 0, 1)), [x], Layout((5, 6, 7), "uint8")),
         (move.concat([x, x], Layout((12, 7, 5), "uint8"), 0, plain), [x, x], Layout((12, 7, 5), "uint8")),
         (move.look_up(tokens, matrix, np.ones((3, matrix.shape[1]), np.float32), 3), [tokens], matrix),
-        (functions.unary("Sigmoid", real, real, plain, ()), [real], real),
-        (functions.unary("Exp", real, real, plain, ()), [real], real),
-        (functions.unary("Erf", real, real, plain, ()), [real], real),
+        (functions.unary(functions.Function("Sigmoid"), real, real, plain), [real], real),
+        (functions.unary(functions.Function("Exp"), real, real, plain), [real], real),
+        (functions.unary(functions.Function("Erf"), real, real, plain), [real], real),
         (functions.binary("Div", [real, real], real, plain), [real, real], real),
         (functions.binary("Sub", [real], real, plain, (0, np.ones((6, 1, 1)))), [real], real),
         (pool.average(real, half, grouped, plain, np.full(grouped.output, 9)), [real], half),

@@ -5,11 +5,12 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import onnx_ir as ir
 
-from ptqc.codegen.tvm.drafts import Draft, Layer, Ready
+from ptqc.codegen.tvm.drafts import Draft, Layer, Ready, RealLayer
 from ptqc.codegen.tvm.emission import Emission
 from ptqc.codegen.tvm.emitters.sliding import slide
 from ptqc.codegen.tvm.epilogue import Epilogue
 from ptqc.codegen.tvm.families import Built, Declined, columns, dense, depthwise, matmul
+from ptqc.codegen.tvm.families.functions import Function
 from ptqc.codegen.tvm.layout import Layout
 from ptqc.codegen.tvm.sums import Sums
 from ptqc.codegen.tvm.tiling import Dense
@@ -60,7 +61,7 @@ def _layer(
     def layer(x: Layout, y: Layout, epilogue: Epilogue) -> Built:
         return write(x, y, loops, weights, bias, factor, zero_point, epilogue)
 
-    return Layer(layer, loops.window.kernel)
+    return Layer(loops.window.kernel, layer)
 
 
 def integer_product(emission: Emission, step: Step) -> None:
@@ -92,13 +93,15 @@ def conv(emission: Emission, node: ir.Node) -> None:
     source, window = slide(emission, node, emission.real(node.inputs[0]), weights.shape[2:], 0.0)
     groups = integer(node, "group", 1)
     layout = Layout(emission.shape(node.outputs[0]), "float32")
-    given = emission.layouts[source]
-    if _is_depthwise(weights.shape, window, groups):
-        kernel = depthwise.real(given, layout, window, emission.isa, weights, bias)
-    else:
-        loops = Dense(window, len(weights), groups, emission.isa, FLOAT_BYTES)
-        kernel = dense.real(given, layout, loops, _coded(emission, node, loops) or weights, bias)
-    emission.add(kernel, [source], str(node.outputs[0].name), layout)
+    loops = Dense(window, len(weights), groups, emission.isa, FLOAT_BYTES)
+    stored = _coded(emission, node, loops) or weights
+
+    def layer(x: Layout, y: Layout, functions: Sequence[Function]) -> Built:
+        if _is_depthwise(weights.shape, window, groups):
+            return depthwise.real(x, y, window, emission.isa, weights, bias, functions)
+        return dense.real(x, y, loops, stored, bias, functions)
+
+    emission.add(RealLayer(window.kernel, layer), [source], str(node.outputs[0].name), layout)
 
 
 def product(emission: Emission, node: ir.Node) -> None:
@@ -122,8 +125,12 @@ def product(emission: Emission, node: ir.Node) -> None:
     given, layout = emission.layouts[source], _rows(emission, node, "float32")
     loops = Dense(_vectors(given), len(weights), 1, emission.isa, FLOAT_BYTES)
     scaled = np.asarray(weights * np.float32(number(node, "alpha", 1.0)))
-    kernel = dense.real(given, layout, loops, scaled.reshape(*scaled.shape, 1, 1), bias)
-    emission.add(kernel, [source], str(node.outputs[0].name), layout)
+    planes = scaled.reshape(*scaled.shape, 1, 1)
+
+    def layer(x: Layout, y: Layout, functions: Sequence[Function]) -> Built:
+        return dense.real(x, y, loops, planes, bias, functions)
+
+    emission.add(RealLayer(loops.window.kernel, layer), [source], str(node.outputs[0].name), layout)
 
 
 def _product_of_activations(emission: Emission, node: ir.Node) -> None:

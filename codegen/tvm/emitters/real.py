@@ -5,9 +5,11 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
+from ptqc.codegen.tvm.drafts import Applied
 from ptqc.codegen.tvm.emission import Emission
 from ptqc.codegen.tvm.emitters.sliding import slide
 from ptqc.codegen.tvm.families import Declined, functions, pool, reductions, rows
+from ptqc.codegen.tvm.families.functions import Function
 from ptqc.codegen.tvm.layout import Layout
 from ptqc.codegen.tvm.window import Window
 from ptqc.nodes import input_of, integer, integers, number, required, text
@@ -26,8 +28,18 @@ LARGEST_FLOAT = 3.4028235e38
 def unary(emission: Emission, node: ir.Node) -> None:
     """A function of one tensor."""
     by_tanh = node.op_type == "Gelu" and text(node, "approximate", "none") == "tanh"
-    form, numbers = "gelu_by_tanh" if by_tanh else node.op_type, _numbers(node)
-    emission.apply(node, lambda x, y: functions.unary(form, x, y, emission.isa, numbers))
+    function = Function("gelu_by_tanh" if by_tanh else node.op_type, tuple(_numbers(node)))
+    emission.apply(node, lambda _x, _y: Applied(emission.isa, function))
+    emission.reals[str(node.outputs[0].name)] = required(node.inputs[0]), function
+
+
+def _gate(emission: Emission, node: ir.Node) -> tuple[ir.Value, Function] | None:
+    """x and x · f(x), where a product is that."""
+    for own, other in (node.inputs, node.inputs[::-1]):
+        found = emission.reals.get(str(required(other).name))
+        if node.op_type == "Mul" and found is not None and found[0] is own:
+            return found[0], found[1].gating()
+    return None
 
 
 def _numbers(node: ir.Node) -> list[float]:
@@ -45,7 +57,7 @@ def power(emission: Emission, node: ir.Node) -> None:
     """Pow with an exponent that is a function of its own."""
     form = form_of_power(emission, node)
     assert form is not None
-    emission.apply(node, lambda x, y: functions.unary(form, x, y, emission.isa, ()))
+    emission.apply(node, lambda _x, _y: Applied(emission.isa, Function(form)))
 
 
 def form_of_power(emission: Emission, node: ir.Node) -> str | None:
@@ -56,6 +68,9 @@ def form_of_power(emission: Emission, node: ir.Node) -> str | None:
 
 def binary(emission: Emission, node: ir.Node) -> None:
     """A function of two tensors, one of which may be constant."""
+    if (gate := _gate(emission, node)) is not None:
+        emission.apply(node, lambda _x, _y: Applied(emission.isa, gate[1]), emission.operand(gate[0]))
+        return
     output, constant = node.outputs[0], None
     varying = [value for value in node.inputs if not emission.is_constant(value)]
     lead = outer(emission, varying, output)

@@ -1,5 +1,6 @@
 """Convolutions with one input and one output channel per group: vectors run over channels."""
 
+from collections.abc import Sequence
 from math import prod
 from typing import Any
 
@@ -8,6 +9,7 @@ from tvm.tirx.script import builder as T  # noqa: N812
 
 from ptqc.codegen.tvm.constants import Arranged, Order, Source, Stored
 from ptqc.codegen.tvm.families import Built, build
+from ptqc.codegen.tvm.families.functions import Function, composed
 from ptqc.codegen.tvm.isa import Isa
 from ptqc.codegen.tvm.kernel import fill, registers, rows, span, to_codes, vector
 from ptqc.codegen.tvm.layout import Layout
@@ -39,15 +41,28 @@ def integer(
         factor.astype(np.float32),
         np.array([zero_point], np.float32),
     ]
-    return build("depthwise", [x], constants, y, _body(window, lanes, "int32", settle), _operations(window))
+    return build("depthwise", [x], constants, y, _body(window, (x, y), lanes, settle), _operations(window))
 
 
-def real(x: Layout, y: Layout, window: Window, isa: Isa, weights: np.ndarray, bias: np.ndarray) -> Built:
-    """The same in float32."""
+def real(
+    x: Layout,
+    y: Layout,
+    window: Window,
+    isa: Isa,
+    weights: np.ndarray,
+    bias: np.ndarray,
+    functions: Sequence[Function] = (),
+) -> Built:
+    """The same in float32. functions: of the sums, one of the other's result."""
     lanes = min(isa.lanes, window.channels)
     constants = [_order(window)(weights.astype(np.float32)), bias.astype(np.float32)]
-    body = _body(window, lanes, "float32", lambda total, _channel: total)
-    return build("depthwise_float", [x], constants, y, body, _operations(window))
+    constants += [constant for function in functions for constant in function.constants()]
+
+    def settle(total: Any, _channel: Any, *numbers: Any) -> Any:
+        return composed(functions, total, lanes, numbers)
+
+    family = "_".join(("depthwise_float", *(function.family for function in functions)))
+    return build(family, [x], constants, y, _body(window, (x, y), lanes, settle), _operations(window))
 
 
 def _operations(window: Window) -> int:
@@ -60,8 +75,10 @@ def _order(window: Window) -> Order:
     return Order((taps, window.channels), lambda place: Source(place[1] * taps + place[0]))
 
 
-def _body(window: Window, lanes: int, dtype: str, settle: Any) -> Any:
-    height, width = window.output
+def _body(window: Window, layouts: tuple[Layout, Layout], lanes: int, settle: Any) -> Any:
+    """layouts: of input and output."""
+    (given, made), (height, width) = layouts, window.output
+    dtype = "float32" if given.dtype == "float32" else "int32"
     pixels = -(-width // -(-width // LARGEST_TILE))
     tiles, blocks = -(-width // pixels), -(-window.channels // lanes)
 
@@ -82,13 +99,11 @@ def _body(window: Window, lanes: int, dtype: str, settle: Any) -> Any:
                     above = row * window.strides[0] + ky * window.dilations[0]
                     for p in range(pixels):
                         left = (column + p) * window.strides[1] + kx * window.dilations[1]
-                        place = (above * window.size[1] + left) * window.channels + channel
-                        value = T.Cast(wide, x[sample, span(place, lanes)])
+                        value = T.Cast(wide, x[sample, span(given.at(above, left, channel), lanes)])
                         at = span(p * lanes, lanes)
                         T.buffer_store(totals, totals[at] + value * weight, [at])
             for p in range(pixels):
-                place = (row * width + column + p) * window.channels + channel
                 value = settle(totals[span(p * lanes, lanes)], channel, *numbers)
-                T.buffer_store(out, value, [sample, span(place, lanes)])
+                T.buffer_store(out, value, [sample, span(made.at(row, column + p, channel), lanes)])
 
     return body

@@ -1,6 +1,7 @@
 """Float functions of one and two operands."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from math import pi
 from typing import Any
 
@@ -108,15 +109,50 @@ BINARY: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
-def unary(form: str, x: Layout, y: Layout, isa: Isa, numbers: Sequence[float]) -> Built:
-    """A function of one operand; numbers: bounds, slopes and the like."""
+@dataclass(frozen=True)
+class Function:
+    """f(x) of one real operand, or x · f(x). numbers: bounds, slopes and the like."""
+
+    form: str
+    numbers: tuple[float, ...] = ()
+    is_gate: bool = False
+
+    @property
+    def family(self) -> str:
+        """What kernels that compute it are called."""
+        return f"gated_{self.form.lower()}" if self.is_gate else self.form.lower()
+
+    def gating(self) -> "Function":
+        """x · f(x)."""
+        return replace(self, is_gate=True)
+
+    def constants(self) -> list[np.ndarray]:
+        """What `value` needs beside the operand."""
+        return [np.array(self.numbers, np.float32)] if self.numbers else []
+
+    def value(self, x: Any, lanes: int, constants: Sequence[Any]) -> Any:
+        """Of a vector."""
+        given = [fill(constants[0][i], lanes) for i in range(len(self.numbers))]
+        found = FORMS[self.form](x, lanes, given)
+        return x * found if self.is_gate else found
+
+
+def composed(functions: Sequence[Function], x: Any, lanes: int, constants: Sequence[Any]) -> Any:
+    """Of a vector, one function of the other's result; constants: of all in their order."""
+    for function in functions:
+        count = len(function.constants())
+        x = function.value(T.Bind(x), lanes, constants[:count])
+        constants = constants[count:]
+    return x
+
+
+def unary(function: Function, x: Layout, y: Layout, isa: Isa) -> Built:
+    """A function of one operand."""
 
     def value(lanes: int, constants: Sequence[Any], element: Any) -> Any:
-        given = [fill(constants[0][i], lanes) for i in range(len(numbers))]
-        return FORMS[form](element, lanes, given)
+        return function.value(element, lanes, constants)
 
-    constants = [np.array(numbers, np.float32)] if numbers else []
-    return pointwise(form.lower(), [x], constants, y, isa, value)
+    return pointwise(function.family, [x], function.constants(), y, isa, value)
 
 
 def binary(

@@ -1,11 +1,12 @@
 """Faults planted in the lowering: the comparison with the ONNX file must stop every one of them."""
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
 import pytest
 
 pytest.importorskip("tvm.tirx", reason="the cpu target needs Apache TVM")
@@ -13,7 +14,7 @@ pytest.importorskip("tvm.tirx", reason="the cpu target needs Apache TVM")
 from networks import FEEDS, residual
 from tvm.tirx.script import builder
 
-from ptqc.codegen.tvm import fusion, memory, narrowing, target, worker
+from ptqc.codegen.tvm import fusion, memory, narrowing, target, verify, worker
 from ptqc.codegen.tvm.batching import Batching
 from ptqc.codegen.tvm.constants import Order
 from ptqc.codegen.tvm.emission import Emission
@@ -21,6 +22,8 @@ from ptqc.codegen.tvm.emitters import codes, layers
 from ptqc.codegen.tvm.epilogue import Sum
 from ptqc.codegen.tvm.families import depthwise, move, pool
 from ptqc.codegen.tvm.isa import Isa
+from ptqc.codegen.tvm.layout import Layout
+from ptqc.codegen.tvm.listing import Call, Listing
 from ptqc.codegen.tvm.target import Choices
 from ptqc.codegen.tvm.tiling import Dense
 from ptqc.codegen.tvm.window import Window
@@ -122,3 +125,27 @@ def test_memory_that_is_shared_too_early_is_found(job: Path, tmp_path: Path, mon
     monkeypatch.setattr(memory, "_meet", lambda _one, _other: False)
     with pytest.raises(VerificationError, match="as a whole differs from its own kernels at y"):
         worker._work(own)
+
+
+class Shifted:
+    """A library of one kernel, whose result is off by `by`."""
+
+    def __init__(self, call: Call, wanted: np.ndarray, by: float) -> None:
+        layouts = {name: Layout((3,), "float32") for name in (*call.inputs, call.output)}
+        self.listing = Listing((call,), layouts, call.inputs, (call.output,))
+        self.found = (wanted + by).astype(np.float32)
+
+    def __call__(self, _call: Call, _inputs: Sequence[np.ndarray], _samples: int) -> np.ndarray:
+        return self.found
+
+    def samples(self, _values: verify.Values) -> int:
+        return 1
+
+
+@pytest.mark.parametrize(("within", "is_wrong"), [((), True), (("c",), False)])
+def test_a_function_is_measured_by_what_was_computed_on_the_way(within: tuple[str, ...], is_wrong: bool) -> None:
+    call = Call("dense_float_sigmoid_0123", ("x",), "y", 2, within=within)
+    values = {name: np.array([[0.1, 0.5, size]], np.float32) for name, size in (("x", 1), ("c", 1000), ("y", 1))}
+    loaded = cast(verify.Loaded, Shifted(call, values["y"], 1e-3))
+    (found,) = verify.outcomes(loaded, values, {})
+    assert bool(found.problem) is is_wrong

@@ -1,4 +1,4 @@
-"""Tables, sums, borders and concatenations become part of layers, which still give ONNX Runtime's integers."""
+"""Functions, sums, borders and concatenations become part of layers, which still give what ONNX Runtime gives."""
 
 import re
 from collections import Counter
@@ -31,6 +31,8 @@ CONSTANTS = {
     "back": noise(20, 70, 1, 1, seed=5, scale=0.1),
     "taps": noise(20, 1, 3, 3, seed=6, scale=0.4),
     "more": noise(70, 1, 5, 3, seed=7, scale=0.4),
+    "rect": noise(20 * 9 * 8, 11, seed=8, scale=0.02),
+    "large": noise(20, 20, 1, 1, seed=9, scale=200),
     "scales": np.array([1, 1, 2, 1], np.float32),
     "zero": np.array(0, np.float32),
     "six": np.array(6, np.float32),
@@ -104,6 +106,68 @@ GRAPHS: dict[str, tuple[str, dict[str, int]]] = {
     "clipped and bordered": (f"a = Conv(x, v) q = Clip(a, zero, six) y = Conv {BORDER} (q, w)", {"border": 1}),
 }
 OWN = ("dense", "depthwise", "quantize", "dequantize")
+HARD = "h = HardSigmoid <alpha = 0.16666667> (c) m = Mul(h, c)"
+# The same in float32; with every operator but copies.
+REAL_GRAPHS: dict[str, tuple[str, dict[str, int]]] = {
+    "a function of a layer": ("c = Conv(x, v) r = Relu(c) y = Conv(r, v)", {"dense_float_relu": 1, "dense_float": 1}),
+    "with numbers": (
+        "c = Conv(x, v) r = LeakyRelu(c) q = Clip(r, zero, six) y = Neg(q)",
+        {"dense_float_leakyrelu_clip_neg": 1},
+    ),
+    "a gate": (f"c = Conv(x, v) {SILU} y = Conv(m, v)", {"dense_float_gated_sigmoid": 1, "dense_float": 1}),
+    "a gate, the other way around": (
+        f"c = Conv(x, v) {HARD} y = Conv(m, v)",
+        {"dense_float_gated_hardsigmoid": 1, "dense_float": 1},
+    ),
+    "a gate of an input": ("s = Sigmoid(x) y = Mul(x, s)", {"gated_sigmoid": 1}),
+    "a gate of a gate": (
+        "c = Conv(x, v) s = Sigmoid(c) m = Mul(c, s) t = Tanh(m) y = Mul(t, m)",
+        {"dense_float_gated_sigmoid_gated_tanh": 1},
+    ),
+    "a gate of a function of something else": (
+        "c = Conv(x, v) d = Conv(x, u) e = Conv(d, back) s = Sigmoid(e) y = Mul(c, s)",
+        {"dense_float": 2, "dense_float_sigmoid": 1, "mul_float": 1},
+    ),
+    "a square of a function": (
+        "c = Conv(x, v) s = Sigmoid(c) y = Mul(s, s)",
+        {"dense_float_sigmoid": 1, "mul_float": 1},
+    ),
+    "a gate whose function is read": (
+        f"c = Conv(x, v) {SILU} y = Add(s, m)",
+        {"dense_float": 1, "sigmoid": 1, "gated_sigmoid": 1, "add_float": 1},
+    ),
+    "a gate whose layer is read": (
+        f"c = Conv(x, v) {SILU} y = Add(c, m)",
+        {"dense_float": 1, "gated_sigmoid": 1, "add_float": 1},
+    ),
+    "a gate of a depthwise layer": (
+        f"c = Conv <group = 20, pads = [1, 1, 1, 1]> (x, taps) {SILU} y = Conv(m, v)",
+        {"pad": 1, "depthwise_float_gated_sigmoid": 1, "dense_float": 1},
+    ),
+    "a border": (
+        f"c = Conv(x, v) {SILU} y = Conv {BORDER} (m, w)",
+        {"border": 1, "dense_float_gated_sigmoid": 1, "dense_float": 1},
+    ),
+    "a border of a depthwise layer": (
+        "a = Conv(x, u) r = Relu(a) b = Conv <group = 70, pads = [2, 1, 2, 1]> (r, more) y = Conv(b, back)",
+        {"border": 1, "dense_float_relu": 1, "depthwise_float": 1, "dense_float": 1},
+    ),
+    "depthwise layers one behind the other": (
+        "a = Conv <group = 20, pads = [1, 1, 1, 1]> (x, taps) r = Relu(a) "
+        "y = Conv <group = 20, pads = [1, 1, 1, 1], strides = [2, 2]> (r, taps)",
+        {"pad": 1, "border": 1, "depthwise_float_relu": 1, "depthwise_float": 1},
+    ),
+    "a concatenation": (
+        "a = Conv(x, v) r = Relu(a) b = Conv(x, u) d = Concat <axis = 1> (r, b) y = Relu(d)",
+        {"dense_float_relu": 1, "dense_float": 1, "concat": 1, "relu": 1},
+    ),
+    "a concatenation with a border": (
+        f"a = Conv(x, v) b = Conv {BORDER} (x, w) d = Concat <axis = 1> (a, b) y = Conv {BORDER} (d, wider)",
+        {"pad": 1, "border": 1, "dense_float": 3, "concat": 1},
+    ),
+    "a function of large sums": ("c = Conv(x, large) y = Sigmoid(c)", {"dense_float_sigmoid": 1}),
+    "rows": ("f = Flatten(x) p = MatMul(f, rect) y = Relu(p)", {"reshape": 1, "dense_float_relu": 1}),
+}
 
 
 def model(body: str) -> ir.Model:
@@ -124,6 +188,25 @@ def test_what_is_fused_gives_the_same_integers(chosen: Isa, tmp_path: Path) -> N
         programs[name] = program_of(quantized(model(body), feeds), feeds, chosen, tmp_path / name)
         assert left(programs[name]) == kept, name
     assert compared(programs, chosen, tmp_path).wrong == {}
+
+
+@SETS
+def test_what_is_fused_gives_the_same_real_numbers(chosen: Isa, tmp_path: Path) -> None:
+    programs, feeds = {}, samples(*SHAPE)
+    for name, (body, kept) in REAL_GRAPHS.items():
+        made = quantized(model(body), feeds, keep_float=lambda _site: True)
+        programs[name] = program_of(made, feeds, chosen, tmp_path / name)
+        families = Counter(step.built.family for step in programs[name].steps)
+        assert {family: count for family, count in families.items() if family != "copy"} == kept, name
+    assert compared(programs, chosen, tmp_path).wrong == {}
+
+
+def test_what_is_computed_on_the_way_is_named(tmp_path: Path) -> None:
+    feeds = samples(*SHAPE)
+    body, _ = REAL_GRAPHS["with numbers"]
+    made = quantized(model(body), feeds, keep_float=lambda _site: True)
+    (layer,) = [step for step in program_of(made, feeds, HERE[0], tmp_path / "job").steps if step.within]
+    assert (layer.within, layer.output) == (("c", "r", "q"), "y")
 
 
 @SETS
