@@ -187,10 +187,8 @@ def scored(task: Task, make: Callable[[], bytes], path: Path, real: float) -> di
 
 
 def parse() -> argparse.Namespace:
-    parser = harness.command_line(__doc__)
-    parser.add_argument("--tasks", help="comma-separated; default: all")
+    parser = harness.command_line_of_tasks(__doc__)
     parser.add_argument("--budgets", default="13%,10%")
-    parser.add_argument("--samples", type=int, default=256, help="calibration samples")
     return parser.parse_args()
 
 

@@ -126,10 +126,8 @@ def _scored(outcome: Outcome, real: Outcome, task: Task) -> dict[str, Any]:
 
 
 def parse() -> argparse.Namespace:
-    parser = harness.command_line(__doc__)
-    parser.add_argument("--tasks", help="comma-separated; default: all")
+    parser = harness.command_line_of_tasks(__doc__)
     parser.add_argument("--budgets", default="25%,13%", help="the first is compiled, the others are resolved from it")
-    parser.add_argument("--samples", type=int, default=256, help="calibration samples")
     parser.add_argument("--calibration", choices=(REAL, SYNTHETIC), default=REAL, help="synthetic: no data at all")
     parser.add_argument("--seed", type=int, default=0, help="of the compile's draws")
     parser.add_argument("--pipeline", choices=("light", "advanced"), default="light")

@@ -234,6 +234,14 @@ def command_line(description: str | None) -> argparse.ArgumentParser:
     return parser
 
 
+def command_line_of_tasks(description: str | None) -> argparse.ArgumentParser:
+    """The same with the options of benchmarks that compile tasks."""
+    parser = command_line(description)
+    parser.add_argument("--tasks", help="comma-separated; default: all")
+    parser.add_argument("--samples", type=int, default=256, help="calibration samples")
+    return parser
+
+
 def write_results(path: Path | None, rows: Sequence[Row], facts: Mapping[str, Any]) -> None:
     """Write rows and machine as JSON; does nothing without a path."""
     if path is not None:

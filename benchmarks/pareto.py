@@ -56,10 +56,8 @@ def rows_of(name: str, widths: Sequence[int], samples: int) -> list[dict[str, An
 
 
 def parse() -> argparse.Namespace:
-    parser = harness.command_line(__doc__)
-    parser.add_argument("--tasks", help="comma-separated; default: all")
+    parser = harness.command_line_of_tasks(__doc__)
     parser.add_argument("--widths", default="7,6,5,4,3,2")
-    parser.add_argument("--samples", type=int, default=256, help="calibration samples")
     return parser.parse_args()
 
 

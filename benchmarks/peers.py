@@ -197,11 +197,9 @@ def joined(row: dict[str, Any], beside: dict[str, Any]) -> dict[str, Any]:
 
 
 def parse() -> argparse.Namespace:
-    parser = harness.command_line(__doc__)
+    parser = harness.command_line_of_tasks(__doc__)
     parser.add_argument("folder", type=Path, help="the peers' environments, as install_peers.py makes them")
-    parser.add_argument("--tasks", help="comma-separated; default: all")
     parser.add_argument("--recipes", default=",".join(RECIPES), help="comma-separated PEER:RECIPE; default: all")
-    parser.add_argument("--samples", type=int, default=256, help="calibration samples, the same for all")
     parser.add_argument(
         "--effort", type=float, default=1, help="share of the optimizing steps that each peer recommends"
     )

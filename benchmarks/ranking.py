@@ -23,11 +23,10 @@ from tasks import chosen
 from torch import Tensor
 
 from ptqc.execute.torch.graph import TorchGraph
-from ptqc.execute.torch.loss import log_probabilities, over
 from ptqc.execute.torch.types import tensor_of
 from ptqc.formats import Format
 from ptqc.layers import Layer
-from ptqc.loss import OutputLoss, Outputs, output_loss
+from ptqc.loss import OutputLoss, Outputs, channel_axis, output_loss
 from ptqc.nodes import initial
 from ptqc.passes.calibrate import Calibrate
 from ptqc.passes.measure_sensitivity import MeasureSensitivity, mean_shift
@@ -43,6 +42,7 @@ FEWEST_FRESH, MOST_FRESH = 64, 1000
 DISTURBANCE = 1.0
 # Samples whose gradients are taken, and directions of the outputs of each.
 SAMPLES, DIRECTIONS = 64, 4
+SMALLEST_PROBABILITY = 1e-12
 COLUMNS = (
     Column("task", "task"),
     Column("budget", "budget"),
@@ -127,15 +127,28 @@ def _direction(loss: OutputLoss, outputs: Mapping[str, Tensor], random: torch.Ge
     """A scalar whose squared gradient is, on average, the curvature of the loss along each value."""
     total = torch.zeros(())
     for name in loss.logits:
-        y = log_probabilities(outputs[name], normalized=name in loss.probabilities)
+        y = _log_probabilities(outputs[name], normalized=name in loss.probabilities)
         log_p = y.reshape(-1, y.shape[-1])
         drawn = torch.multinomial(log_p.detach().exp(), 1, generator=random)
         total = total + log_p.gather(1, drawn).sum() / len(log_p) ** 0.5
     for name, variance in loss.scale.items():
         y = outputs[name]
         signs = torch.randint(0, 2, y.shape, generator=random) * 2 - 1
-        total = total + (signs * y / over(variance, y).sqrt()).sum() * (2 / y.numel()) ** 0.5
+        total = total + (signs * y / _over(variance, y).sqrt()).sum() * (2 / y.numel()) ** 0.5
     return total
+
+
+def _log_probabilities(x: Tensor, *, normalized: bool) -> Tensor:
+    """Of class scores on the last axis. normalized: they went through a softmax already."""
+    return torch.log_softmax(x.clamp_min(SMALLEST_PROBABILITY).log() if normalized else x, -1)
+
+
+def _over(variance: np.ndarray, output: Tensor) -> Tensor:
+    """A variance per channel of an output, shaped to broadcast against it."""
+    shape = [1] * output.ndim
+    if output.ndim > 1:
+        shape[channel_axis(output.ndim)] = -1
+    return tensor_of(np.asarray(variance)).float().reshape(shape)
 
 
 def drawn_plans(bench: Bench, several: Sequence[Losses], limit: int, count: int) -> list[Plan]:
@@ -211,11 +224,9 @@ def rows_of(name: str, budgets: Sequence[str], plans: int, count: int) -> list[d
 
 
 def parse() -> argparse.Namespace:
-    parser = harness.command_line(__doc__)
-    parser.add_argument("--tasks", help="comma-separated; default: all")
+    parser = harness.command_line_of_tasks(__doc__)
     parser.add_argument("--budgets", default="13%")
     parser.add_argument("--plans", type=int, default=40, help="plans that are drawn at each budget")
-    parser.add_argument("--samples", type=int, default=256, help="calibration samples")
     return parser.parse_args()
 
 
