@@ -11,7 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ptqc.calibration.observers import SAMPLED, RangeObserver
-from ptqc.calibration.ranges import Method, affine_params, choose_range
+from ptqc.calibration.ranges import TRIED, Method, Observer, affine_params, choose_range
 from ptqc.calibration.samples import Samples
 from ptqc.errors import ModelError
 from ptqc.execute.kept import largest
@@ -39,14 +39,14 @@ LARGEST_WEIGHT, LARGEST_INPUT = 1e6, 1e12
 
 @dataclass(frozen=True)
 class Calibrate:
-    """observer: how a range is chosen from what was seen: minmax, percentile, entropy or mse."""
+    """observer: how a range is chosen from what was seen: minmax, percentile, entropy, mse, or auto."""
 
-    observer: Method = "mse"
+    observer: Observer = "auto"
     name: ClassVar[str] = "calibrate"
     effect: ClassVar[Effect] = Effect.DECIDE
 
     def apply(self, model: ir.Model, context: Context) -> list[Note]:
-        """Set ranges, moments, held_moments, macs and sample_bytes of the context.
+        """Set ranges, other_ranges, moments, held_moments, macs and sample_bytes of the context.
 
         Raises ModelError for weights and inputs of layers that are too large to be squared.
         """
@@ -66,16 +66,18 @@ class Calibrate:
                     stage.advance(steps=size)
         notes = []
         for site in context.sites:
-            observer = observers[site.name]
-            context.ranges[site.name] = self._params(observer)
+            observer, methods = observers[site.name], TRIED if self.observer == "auto" else (self.observer,)
+            found = list(dict.fromkeys(_params(observer, method) for method in methods))
+            context.ranges[site.name], context.other_ranges[site.name] = found[0], tuple(found[1:])
             if observer.low == observer.high == 0:
                 notes.append(Note(self.name, site.name, "is always zero on the calibration set", Level.WARNING))
         return notes
 
-    def _params(self, observer: RangeObserver) -> QuantParams:
-        low, high = choose_range(observer, self.observer, UINT8.bits)
-        scale, zero_point = affine_params(low, high, UINT8.bits)
-        return QuantParams(UINT8, float(scale), int(zero_point))
+
+def _params(observer: RangeObserver, method: Method) -> QuantParams:
+    low, high = choose_range(observer, method, UINT8.bits)
+    scale, zero_point = affine_params(low, high, UINT8.bits)
+    return QuantParams(UINT8, float(scale), int(zero_point))
 
 
 def _taps(context: Context) -> list[str]:

@@ -34,6 +34,7 @@ class Context:
     deadline: Deadline = field(default_factory=Deadline)
     # calibrate
     ranges: dict[str, QuantParams] = field(default_factory=dict)  # by site name
+    other_ranges: dict[str, tuple[QuantParams, ...]] = field(default_factory=dict)  # that may lose less
     moments: dict[str, Moments] = field(default_factory=dict)  # by weight name
     held_moments: dict[str, Moments] = field(default_factory=dict)
     macs: dict[str, int] = field(default_factory=dict)  # per sample, by kernel (node) name

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from ptqc.calibration.ranges import Method
+from ptqc.calibration.ranges import Observer
 from ptqc.errors import UsageError
 
 Activations = Literal["auto", "integer", "float"]
@@ -33,7 +33,7 @@ class CompileOptions:
     """
 
     samples: int = 256
-    observer: Method = "mse"
+    observer: Observer = "auto"
     activations: Activations = "auto"
     activation_limit: float = 0.0
     loss: Loss = "auto"
@@ -45,7 +45,7 @@ class CompileOptions:
     cast_double: bool = False
 
     def __post_init__(self) -> None:
-        _one_of("observer", self.observer, get_args(Method))
+        _one_of("observer", self.observer, get_args(Observer))
         _one_of("activations", self.activations, get_args(Activations))
         _one_of("loss", self.loss, get_args(Loss))
         _one_of("pipeline", self.pipeline, get_args(Pipeline))

@@ -65,7 +65,7 @@ def test_the_manifest_says_what_was_given_and_found(small: Artifact) -> None:
     assert manifest["source"]["name"] == "model.onnx"
     assert manifest["calibration"]["samples"] == 32
     assert manifest["budget"] == "25%"
-    assert manifest["options"]["observer"] == "mse"
+    assert manifest["options"]["observer"] == "auto"
     assert manifest["file"]["bytes"] == small.path.stat().st_size
     assert manifest["allocation"]["limit"] == 59172 // 4
     assert manifest["verification"]["integer_nodes"] == 6

@@ -14,6 +14,9 @@ from ptqc.calibration.observers import RangeObserver
 from ptqc.errors import UsageError
 
 Method = Literal["minmax", "percentile", "entropy", "mse"]
+# auto: of TRIED the first; where a tensor matters, the one that loses least at the outputs.
+Observer = Literal["auto", Method]
+TRIED: tuple[Method, ...] = ("mse", "minmax", "percentile")
 Range = tuple[float, float]
 
 SMALLEST_SCALE = np.finfo(np.float32).tiny  # below it float32 is subnormal, which kernels may flush to 0

@@ -16,7 +16,7 @@ from ptqc.formats import FLOAT16, FLOAT32, Family, integer
 from ptqc.loss import output_loss
 from ptqc.passes.calibrate import Calibrate
 from ptqc.passes.context import Context
-from ptqc.passes.measure_sensitivity import ANCHORS, MeasureSensitivity, _interpolate, mean_shift
+from ptqc.passes.measure_sensitivity import ANCHORS, NEGLIGIBLE, MeasureSensitivity, _interpolate, mean_shift
 from ptqc.passes.quantized_walk import run_quantized
 from ptqc.passes.solve_weights import SolveWeights
 
@@ -55,6 +55,29 @@ def test_a_site_alone(residual: ir.Model, context: Context) -> None:
         outputs = run_quantized(Slicer(residual), batches, {site.sources[0]: context.ranges[site.name]})
         assert context.site_losses[site.name] == pytest.approx(loss_of(residual, context, outputs), rel=0.01, abs=1e-9)
     assert set(context.site_losses) == {site.name for site in context.sites}
+
+
+@pytest.mark.parametrize(("wider", "is_taken"), [(32, True), (1, False)])
+def test_a_site_that_matters_takes_the_range_that_loses_least(
+    wider: int, is_taken: bool, residual: ir.Model, context: Context
+) -> None:
+    right = dict(context.ranges)
+    wide = {name: replace(params, scale=params.scale * wider) for name, params in right.items()}
+    changed = replace(context, ranges=dict(wide), site_losses={}, weight_losses={})
+    changed.other_ranges = {name: (params,) for name, params in right.items()}
+    MeasureSensitivity().apply(residual, changed)
+    batches = list(context.held_back.batches(8))
+    for site in context.sites:
+        losses = [
+            loss_of(residual, context, run_quantized(Slicer(residual), batches, {site.name: params[site.name]}))
+            for params in (wide, right)
+        ]
+        matters = losses[0] > NEGLIGIBLE["nat"]
+        assert changed.ranges[site.name] == (right if matters and losses[1] < losses[0] else wide)[site.name], site
+        assert changed.site_losses[site.name] == pytest.approx(
+            min(losses) if matters else losses[0], rel=0.01, abs=1e-9
+        )
+    assert (changed.ranges != wide) is is_taken
 
 
 @pytest.mark.parametrize("bits", [2, 4])
