@@ -1,9 +1,9 @@
 """How much the outputs suffer from each candidate alone, without labels.
 
 One walk through the float graph: behind every layer and site the perturbed value runs through the rest of the graph
-and the outputs are compared (KL or relative squared error). A site that matters takes the range that loses least.
-Layers are measured at two anchor widths; the others follow from their local errors by the power law through both, since
-the loss grows smoothly with the layer's error.
+and the outputs are compared (KL or relative squared error). A site of one source that matters takes the range that
+loses least. Layers are measured at two anchor widths; the others follow from their local errors by the power law
+through both, since the loss grows smoothly with the layer's error.
 """
 
 from collections import Counter
@@ -25,16 +25,17 @@ from ptqc.loss import OutputLoss, output_loss
 from ptqc.nodes import initial
 from ptqc.notes import Note
 from ptqc.passes.base import Effect
+from ptqc.passes.choose_activations import LIMITS
 from ptqc.passes.context import Context
 from ptqc.sites import Site
 from ptqc.solutions import Solution
 
 ANCHORS = (integer(2), integer(4))
-# Multiply-accumulates that a measurement may cost; it decides how many samples are looked at.
+# Multiply-accumulates that a measurement may cost; it decides how many samples are looked at. Other ranges come on top.
 COMPUTE = 2e12
 SAMPLES = (8, 64)
-# A thousandth of what activations may cost in all; a site below it keeps its range.
-NEGLIGIBLE = {"nat": 2e-5, "relative squared error": 2e-6}
+# Of what activations may cost in all; a site that loses less keeps its range.
+NEGLIGIBLE = 1e-3
 MINOR_SAMPLES = 2  # for sites that decide about little arithmetic, where COMPUTE does not reach
 Anchors = dict[str, dict[Format, float]]  # measured losses of a weight
 # Losses below this are noise of the float arithmetic.
@@ -43,9 +44,10 @@ SMALLEST_LOSS = 1e-9
 
 @dataclass(frozen=True)
 class MeasureSensitivity:
-    """loss: kl, mse or auto."""
+    """loss: kl, mse or auto. limit: loss that activations may cost in all; 0 takes the default."""
 
     loss: str = "auto"
+    limit: float = 0.0
     name: ClassVar[str] = "measure-sensitivity"
     effect: ClassVar[Effect] = Effect.DECIDE
 
@@ -57,7 +59,8 @@ class MeasureSensitivity:
         reference = suffixes.behind(-1).run({})
         loss = output_loss(model, reference, self.loss)
         context.loss_unit = loss.unit
-        probe = _Probe(walk, reference, loss, frozenset() if is_enough else _without_layers(context))
+        minor = frozenset[str]() if is_enough else _without_layers(context)
+        probe = _Probe(walk, reference, loss, minor, NEGLIGIBLE * (self.limit or LIMITS[loss.unit]))
         anchors: Anchors = {}
         shared, tables = _tables(context, walk.slicer)
         with context.progress.stage("measure sensitivity", len(walk) + len(shared)) as stage:
@@ -82,12 +85,16 @@ class MeasureSensitivity:
 
 @dataclass(frozen=True)
 class _Probe:
-    """Compares outputs after a perturbation with the float outputs. minor: sites that few samples must do for."""
+    """Compares outputs after a perturbation with the float outputs.
+
+    minor: sites that few samples must do for. negligible: the loss of a site that does not matter.
+    """
 
     walk: Walk
     reference: list[Values]
     loss: OutputLoss
     minor: frozenset[str]
+    negligible: float
 
     def measure(self, suffix: Suffix, override: Mapping[str, Sequence[Held]], batches: int | None = None) -> float:
         outputs = suffix.run(override, batches)
@@ -121,7 +128,7 @@ def _measure_sites(context: Context, probe: _Probe, values: Mapping[str, Sequenc
             if source in values:
                 rounded = _Rounded(probe, values, suffix, source, MINOR_SAMPLES if site.name in probe.minor else None)
                 loss = rounded.loss(context.ranges[site.name])
-                if loss > NEGLIGIBLE[context.loss_unit] and site.name not in probe.minor and len(site.sources) == 1:
+                if loss > probe.negligible and site.name not in probe.minor and len(site.sources) == 1:
                     loss = _take_best_range(context, site, rounded, loss)
                 context.site_losses[site.name] = context.site_losses.get(site.name, 0.0) + loss
 

@@ -155,7 +155,7 @@ class _State:
     @property
     def strength(self) -> float:
         """How far from W to W* the layers go."""
-        strengths = GENEROUS_STRENGTHS if self.plan.mean_bits >= GENEROUS_BITS else STRENGTHS
+        strengths = GENEROUS_STRENGTHS if self.plan.code_bits >= GENEROUS_BITS else STRENGTHS
         return strengths[self.draw % len(strengths)]
 
     def solve_all(self, layers: Mapping[str, Layer], outputs: Iterator[list[Held]]) -> Iterator[str]:

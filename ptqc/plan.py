@@ -57,10 +57,11 @@ class Plan:
         }
 
     @cached_property
-    def mean_bits(self) -> float:
-        """Stored bits of the mean weight, without scales and levels; 0 where there are none."""
-        bits = sum(self.formats[weight.name].bits_per_weight * weight.size for weight in self.weights)
-        return bits / max(sum(weight.size for weight in self.weights), 1)
+    def code_bits(self) -> float:
+        """Stored bits of the mean weight that layers read as codes, without scales and levels; 0 without such."""
+        coded = [weight for weight in self.weights if weight.layers and self.formats[weight.name].has_codes]
+        bits = sum(self.formats[weight.name].bits_per_weight * weight.size for weight in coded)
+        return bits / max(sum(weight.size for weight in coded), 1)
 
     def _has_codes(self, layer: Layer) -> bool:
         """Whether the layer's weight is stored as codes with a scale per output channel."""

@@ -56,9 +56,13 @@ def test_layers_are_integer_where_tensors_and_weight_have_codes(plan: Plan) -> N
     assert undecided.activations is plan.activations
 
 
-def test_mean_bits_are_those_of_the_mean_weight(plan: Plan) -> None:
-    assert plan.mean_bits == (3 * 16 + 8 * 16 + 16 * 20) / 52
-    assert Plan((), (), (), (), {}, {}).mean_bits == 0
+def test_code_bits_are_those_of_the_mean_weight_with_codes(plan: Plan) -> None:
+    wide = Plan(
+        plan.layers, plan.weights, (), (), {}, {**plan.formats, "w": integer(8), "v": integer(8), "m": integer(2)}
+    )
+    assert wide.code_bits == (8 * 32 + 2 * 20) / 52
+    assert plan.code_bits == (3 + 8) / 2
+    assert Plan((), (), (), (), {}, {}).code_bits == 0
 
 
 def test_a_plan_survives_json(plan: Plan, roles: Plan) -> None:

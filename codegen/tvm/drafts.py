@@ -30,6 +30,10 @@ class Draft(ABC):
         """Whether the output may lie in a larger plane."""
         return False
 
+    def takes_in(self, _step: "Draft") -> bool:
+        """Whether what alone reads the output may become part of the kernel."""
+        return False
+
 
 class ByPixel(Draft):
     """A kernel that goes from pixel to pixel, and so may read and make what lies in a larger plane."""
@@ -80,6 +84,10 @@ class Layer(Windowed):
     layer: Callable[[Layout, Layout, Epilogue], Built]
     epilogue: Epilogue = NOTHING
 
+    def takes_in(self, step: Draft) -> bool:
+        """Tables and sums."""
+        return isinstance(step, Table | Addition)
+
     def then(self, stage: Stage) -> "Layer":
         """With one more stage behind it."""
         return replace(self, epilogue=self.epilogue.then(stage))
@@ -95,6 +103,10 @@ class RealLayer(Windowed):
 
     layer: Callable[[Layout, Layout, Sequence[Function]], Built]
     functions: tuple[Function, ...] = ()
+
+    def takes_in(self, step: Draft) -> bool:
+        """Functions that the order of the sums does not matter to."""
+        return isinstance(step, Applied) and step.function.is_gentle
 
     def then(self, function: Function) -> "RealLayer":
         """With a function of what it makes."""

@@ -80,13 +80,10 @@ def _absorbing(
     step: Drafted, made: Mapping[str, Drafted], reads: Mapping[str, int], order: Mapping[str, int]
 ) -> int | None:
     """Which input of a step comes from a layer that takes it in and that nothing else reads; of two, the last made."""
-    kind = Layer if isinstance(step.draft, Table | Addition) else RealLayer if isinstance(step.draft, Applied) else None
-    if kind is None:
-        return None
     found = [
         index
         for index, name in enumerate(step.inputs)
-        if reads[name] == 1 and name in made and isinstance(made[name].draft, kind)
+        if reads[name] == 1 and name in made and made[name].draft.takes_in(step.draft)
     ]
     return max(found, key=lambda index: order[step.inputs[index]], default=None)
 

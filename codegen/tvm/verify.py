@@ -54,7 +54,7 @@ class Loaded:
         output = _buffer(layout, np.zeros((samples, *layout.shape), layout.dtype))
         buffers = {name: _buffer(layouts[name], value) for name, value in zip(call.inputs, inputs, strict=True)}
         for name in call.placed:  # everything around a placed value is zero in its buffer
-            output += buffers.pop(name)
+            np.bitwise_or(_bits(output), _bits(buffers.pop(name)), out=_bits(output))  # a sum would lose −0
         given = [buffers[name] for name in call.arguments]
         self.library.kernel(call.kernel)(*given, *self._constants[call.output], output)
         return layout.from_memory(output)
@@ -67,6 +67,10 @@ class Loaded:
         """The program's outputs, by their names in it, from one call of the whole library."""
         found = self.library.run({name: inputs[name] for name in self.listing.inputs})
         return dict(zip(self.listing.outputs, found.values(), strict=True))
+
+
+def _bits(array: np.ndarray) -> np.ndarray:
+    return array.view(np.uint8)
 
 
 def _buffer(layout: Layout, values: np.ndarray) -> np.ndarray:

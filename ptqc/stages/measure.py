@@ -49,7 +49,7 @@ def measure(
     passes = (
         Calibrate(options.observer),
         SolveWeights(options.bits, shelf),
-        MeasureSensitivity(options.loss),
+        MeasureSensitivity(options.loss, options.activation_limit),
         ChooseActivations(options.activations, options.activation_limit, options.loss),
     )
     notes = [note for step in passes for note in step.apply(prepared.model, context)]

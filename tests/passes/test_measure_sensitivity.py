@@ -15,6 +15,7 @@ from ptqc.execute.walk import Slicer
 from ptqc.formats import FLOAT16, FLOAT32, Family, integer
 from ptqc.loss import output_loss
 from ptqc.passes.calibrate import Calibrate
+from ptqc.passes.choose_activations import LIMITS
 from ptqc.passes.context import Context
 from ptqc.passes.measure_sensitivity import ANCHORS, NEGLIGIBLE, MeasureSensitivity, _interpolate, mean_shift
 from ptqc.passes.quantized_walk import run_quantized
@@ -72,7 +73,7 @@ def test_a_site_that_matters_takes_the_range_that_loses_least(
             loss_of(residual, context, run_quantized(Slicer(residual), batches, {site.name: params[site.name]}))
             for params in (wide, right)
         ]
-        matters = losses[0] > NEGLIGIBLE["nat"]
+        matters = losses[0] > NEGLIGIBLE * LIMITS["nat"]
         assert changed.ranges[site.name] == (right if matters and losses[1] < losses[0] else wide)[site.name], site
         assert changed.site_losses[site.name] == pytest.approx(
             min(losses) if matters else losses[0], rel=0.01, abs=1e-9
@@ -143,3 +144,32 @@ def test_nodes_with_several_outputs(tmp_path: Path) -> None:
     feeds: list[Feeds] = [{"x": noise(1, 6, 8, 8, seed=seed)} for seed in range(24)]
     context = measured(model, feeds, tmp_path)
     assert context.site_losses["p"] > 0
+
+
+def test_tensors_that_are_tied_keep_their_range(tmp_path: Path) -> None:
+    text = """g (float[N, 3, 8, 8] x) => (float[N, 4] y) {
+        a = Conv(x, v) b = Conv(x, w) d = Concat <axis = 1> (a, b) m = GlobalAveragePool(d)
+        f = Flatten(m) y = Gemm(f, u)
+    }"""
+    model = parse(text, v=noise(4, 3, 1, 1), w=noise(4, 3, 1, 1, seed=1), u=noise(8, 4, seed=2))
+    feeds: list[Feeds] = [{"x": noise(1, 3, 8, 8, seed=seed)} for seed in range(24)]
+    context = measured(model, feeds, tmp_path)
+    (tied,) = [site for site in context.sites if len(site.sources) > 1]
+    right = context.ranges[tied.name]
+    wide = replace(right, scale=right.scale * 32)
+    changed = replace(context, ranges={**context.ranges, tied.name: wide}, site_losses={}, weight_losses={})
+    changed.other_ranges[tied.name] = (right,)
+    MeasureSensitivity().apply(model, changed)
+    assert changed.site_losses[tied.name] > NEGLIGIBLE * LIMITS["nat"]
+    assert changed.ranges[tied.name] == wide
+
+
+def test_what_matters_depends_on_the_limit(residual: ir.Model, context: Context) -> None:
+    name = context.sites[0].name
+    right = context.ranges[name]
+    wide = replace(right, scale=right.scale * 8)
+    for limit, kept in ((1e6, wide), (1e-6, right)):
+        changed = replace(context, ranges={**context.ranges, name: wide}, site_losses={}, weight_losses={})
+        changed.other_ranges = {**context.other_ranges, name: (right,)}
+        MeasureSensitivity(limit=limit).apply(residual, changed)
+        assert changed.ranges[name] == kept

@@ -12,7 +12,7 @@ from ptqc.codegen.tvm.families import Declined, functions, pool, reductions, row
 from ptqc.codegen.tvm.families.functions import Function
 from ptqc.codegen.tvm.layout import Layout
 from ptqc.codegen.tvm.window import Window
-from ptqc.nodes import input_of, integer, integers, number, required, text
+from ptqc.nodes import input_of, integer, integers, number, only_consumer, required, text
 from ptqc.operators import clip_bounds
 
 # Attributes of functions with their defaults.
@@ -28,16 +28,16 @@ LARGEST_FLOAT = 3.4028235e38
 def unary(emission: Emission, node: ir.Node) -> None:
     """A function of one tensor."""
     by_tanh = node.op_type == "Gelu" and text(node, "approximate", "none") == "tanh"
-    function = Function("gelu_by_tanh" if by_tanh else node.op_type, tuple(_numbers(node)))
+    function = Function("tanh_gelu" if by_tanh else node.op_type, tuple(_numbers(node)))
     emission.apply(node, lambda _x, _y: Applied(emission.isa, function))
     emission.reals[str(node.outputs[0].name)] = required(node.inputs[0]), function
 
 
 def _gate(emission: Emission, node: ir.Node) -> tuple[ir.Value, Function] | None:
-    """x and x · f(x), where a product is that."""
+    """x and x · f(x), where a product is that and nothing else reads f(x)."""
     for own, other in (node.inputs, node.inputs[::-1]):
         found = emission.reals.get(str(required(other).name))
-        if node.op_type == "Mul" and found is not None and found[0] is own:
+        if node.op_type == "Mul" and found is not None and found[0] is own and only_consumer(required(other)) is node:
             return found[0], found[1].gating()
     return None
 

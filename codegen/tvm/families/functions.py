@@ -90,10 +90,17 @@ UNARY: dict[str, Unary] = {
     "Round": lambda x, _lanes, _: T.nearbyint(x),
     "Identity": lambda x, _lanes, _: x,
 }
+# Functions whose slope is about 1 at most (some by their numbers), and those of them that x may be multiplied with: a
+# small change of x, as sums in another order make, stays small.
+SLOPED = frozenset(("Elu", "HardSigmoid", "LeakyRelu"))
+GATES = frozenset(("Erf", "HardSigmoid", "Sigmoid", "Softsign", "Tanh"))
+GENTLE = (
+    GATES | SLOPED | {"Abs", "Clip", "Gelu", "HardSwish", "Identity", "Mish", "Neg", "Relu", "Softplus", "tanh_gelu"}
+)
 # Forms of an operator that an attribute or a constant operand chooses.
 FORMS: dict[str, Unary] = {
     **UNARY,
-    "gelu_by_tanh": _gelu_by_tanh,
+    "tanh_gelu": _gelu_by_tanh,
     "square": lambda x, _lanes, _: x * x,
     "cube": lambda x, _lanes, _: x * x * x,
 }
@@ -121,6 +128,12 @@ class Function:
     def family(self) -> str:
         """What kernels that compute it are called."""
         return f"gated_{self.form.lower()}" if self.is_gate else self.form.lower()
+
+    @property
+    def is_gentle(self) -> bool:
+        """Whether small changes of x stay small."""
+        is_flat = self.form not in SLOPED or abs(self.numbers[0]) <= 1
+        return is_flat and self.form in (GATES if self.is_gate else GENTLE)
 
     def gating(self) -> "Function":
         """x · f(x)."""

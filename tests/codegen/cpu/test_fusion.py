@@ -2,7 +2,10 @@
 
 import re
 from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import onnx_ir as ir
 import pytest
@@ -15,7 +18,9 @@ from graphs import noise, parse
 from lowering import quantized, samples
 from together import compared, program_of
 
-from ptqc.codegen.tvm import isa, memory
+from ptqc.codegen.tvm import isa, memory, verify, worker
+from ptqc.codegen.tvm.families import dense
+from ptqc.codegen.tvm.families.functions import Function
 from ptqc.codegen.tvm.isa import Isa
 from ptqc.codegen.tvm.program import Program
 
@@ -134,7 +139,14 @@ REAL_GRAPHS: dict[str, tuple[str, dict[str, int]]] = {
     ),
     "a gate whose function is read": (
         f"c = Conv(x, v) {SILU} y = Add(s, m)",
-        {"dense_float": 1, "sigmoid": 1, "gated_sigmoid": 1, "add_float": 1},
+        {"dense_float": 1, "sigmoid": 1, "mul_float": 1, "add_float": 1},
+    ),
+    "what magnifies": ("c = Conv(x, v) y = Reciprocal(c)", {"dense_float": 1, "reciprocal": 1}),
+    "what jumps": ("c = Conv(x, v) y = Floor(c)", {"dense_float": 1, "floor": 1}),
+    "a steep slope": ("c = Conv(x, v) y = LeakyRelu <alpha = 3.0> (c)", {"dense_float": 1, "leakyrelu": 1}),
+    "a steep gate": (
+        "c = Conv(x, v) r = Softplus(c) y = Mul(c, r)",
+        {"dense_float": 1, "gated_softplus": 1},
     ),
     "a gate whose layer is read": (
         f"c = Conv(x, v) {SILU} y = Add(c, m)",
@@ -199,6 +211,34 @@ def test_what_is_fused_gives_the_same_real_numbers(chosen: Isa, tmp_path: Path) 
         families = Counter(step.built.family for step in programs[name].steps)
         assert {family: count for family, count in families.items() if family != "copy"} == kept, name
     assert compared(programs, chosen, tmp_path).wrong == {}
+
+
+def test_negative_zero_keeps_its_sign_in_a_larger_plane(tmp_path: Path) -> None:
+    feeds = samples(*SHAPE)
+    body = f"c = Conv(x, v) {HARD} b = Conv(x, u) y = Concat <axis = 1> (m, b)"
+    made = quantized(model(body), feeds, keep_float=lambda _site: True)
+    program = program_of(made, feeds, HERE[0], tmp_path / "job")
+    worker.write(program, HERE[0], tmp_path)
+    loaded, negative = worker.load(tmp_path, program), 0
+    for path in sorted((tmp_path / "job").glob("values-*.npz")):
+        with np.load(path) as values:
+            verify.compare(loaded, dict(values), verify.Compared())
+            negative += int(np.count_nonzero(np.signbit(values["m"]) & (values["m"] == 0)))
+    assert negative
+
+
+@pytest.mark.parametrize("fault", ["order", "gate"])
+def test_faults_in_functions_of_layers_are_found(fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    right, feeds = dense.composed, samples(*SHAPE)
+
+    def wrong(functions: Sequence[Function], *rest: Any) -> Any:
+        return right(functions[::-1] if fault == "order" else [replace(f, is_gate=False) for f in functions], *rest)
+
+    body, _ = REAL_GRAPHS["with numbers" if fault == "order" else "a gate"]
+    made = quantized(model(body), feeds, keep_float=lambda _site: True)
+    monkeypatch.setattr(dense, "composed", wrong)
+    found = compared({"g": program_of(made, feeds, HERE[0], tmp_path / "g")}, HERE[0], tmp_path)
+    assert "dense_float" in found.wrong["g"]
 
 
 def test_what_is_computed_on_the_way_is_named(tmp_path: Path) -> None:
