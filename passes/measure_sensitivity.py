@@ -128,7 +128,7 @@ def _measure_sites(context: Context, probe: _Probe, values: Mapping[str, Sequenc
             if source in values:
                 rounded = _Rounded(probe, values, suffix, source, MINOR_SAMPLES if site.name in probe.minor else None)
                 loss = rounded.loss(context.ranges[site.name])
-                if loss > probe.negligible and site.name not in probe.minor and len(site.sources) == 1:
+                if loss > probe.negligible and rounded.batches is None and len(site.sources) == 1:
                     loss = _take_best_range(context, site, rounded, loss)
                 context.site_losses[site.name] = context.site_losses.get(site.name, 0.0) + loss
 

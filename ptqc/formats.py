@@ -1,5 +1,6 @@
 """Number formats, how finely their parameters are shared, and the parameters themselves."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -69,6 +70,12 @@ class Format:
     def high(self) -> int:
         """Largest integer code."""
         return (1 << (self.bits - 1)) - 1 if self.signed else (1 << self.bits) - 1
+
+
+def mean_bits(counts: Iterable[tuple[Format, int]]) -> float:
+    """Stored bits of the mean weight, without scales and levels; 0 where there are none. counts: weights per format."""
+    found = list(counts)
+    return sum(form.bits_per_weight * count for form, count in found) / max(1, sum(count for _, count in found))
 
 
 def integer(bits: int, signed: bool = True) -> Format:

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from ptqc.errors import UsageError
-from ptqc.formats import UINT8, Format, QuantParams
+from ptqc.formats import UINT8, Format, QuantParams, mean_bits
 from ptqc.layers import Layer, Weight
 from ptqc.sites import Kernel, Site, integer_kernels, source_params
 
@@ -59,9 +59,8 @@ class Plan:
     @cached_property
     def code_bits(self) -> float:
         """Stored bits of the mean weight that layers read as codes, without scales and levels; 0 without such."""
-        coded = [weight for weight in self.weights if weight.layers and self.formats[weight.name].has_codes]
-        bits = sum(self.formats[weight.name].bits_per_weight * weight.size for weight in coded)
-        return bits / max(sum(weight.size for weight in coded), 1)
+        read = [(self.formats[weight.name], weight.size) for weight in self.weights if weight.layers]
+        return mean_bits((form, size) for form, size in read if form.has_codes)
 
     def _has_codes(self, layer: Layer) -> bool:
         """Whether the layer's weight is stored as codes with a scale per output channel."""

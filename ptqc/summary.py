@@ -4,7 +4,7 @@ import textwrap
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ptqc.formats import Format
+from ptqc.formats import Format, mean_bits
 from ptqc.text import number, shorten, visible
 
 Document = Mapping[str, Any]
@@ -35,7 +35,8 @@ def _size(manifest: Document) -> Iterator[tuple[str, str]]:
     yield "size", f"{before:,} -> {after:,} bytes: {100 * after / before:.2f} % of the original{budget}"
     formats: Mapping[str, int] = manifest["weights_by_format"]
     if formats:
-        yield "weights", f"{_counted(formats)}; {_mean_bits(formats):.2f} bits on average"
+        bits = mean_bits((Format.parse(form), count) for form, count in formats.items())
+        yield "weights", f"{_counted(formats)}; {bits:.2f} bits on average"
     yield "plan", _plan(manifest["allocation"])
 
 
@@ -63,11 +64,6 @@ def _counted(counts: Mapping[str, int]) -> str:
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     more = f" and {len(ordered) - LISTED} more" if len(ordered) > LISTED else ""
     return ", ".join(f"{count:,} {visible(what)}" for what, count in ordered[:LISTED]) + more
-
-
-def _mean_bits(formats: Mapping[str, int]) -> float:
-    bits = sum(Format.parse(form).bits_per_weight * count for form, count in formats.items())
-    return bits / max(1, sum(formats.values()))
 
 
 def _plan(allocation: Document) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from ptqc.formats import Format
+from ptqc.formats import Format, mean_bits
 
 Document = Mapping[str, Any]
 
@@ -105,8 +105,7 @@ class Facts:
     @property
     def bits_per_weight(self) -> float:
         """Mean over all elements, codes alone."""
-        elements = sum(row.elements for row in self.rows)
-        return sum(row.elements * row.chosen.form.bits_per_weight for row in self.rows) / elements if elements else 0.0
+        return mean_bits((row.chosen.form, row.elements) for row in self.rows)
 
     @cached_property
     def parts(self) -> tuple[Part, ...]:

@@ -93,13 +93,12 @@ def conv(emission: Emission, node: ir.Node) -> None:
     source, window = slide(emission, node, emission.real(node.inputs[0]), weights.shape[2:], 0.0)
     groups = integer(node, "group", 1)
     layout = Layout(emission.shape(node.outputs[0]), "float32")
-    loops = Dense(window, len(weights), groups, emission.isa, FLOAT_BYTES)
-    stored = _coded(emission, node, loops) or weights
 
     def layer(x: Layout, y: Layout, functions: Sequence[Function]) -> Built:
         if _is_depthwise(weights.shape, window, groups):
             return depthwise.real(x, y, window, emission.isa, weights, bias, functions)
-        return dense.real(x, y, loops, stored, bias, functions)
+        loops = Dense(window, len(weights), groups, emission.isa, FLOAT_BYTES)
+        return dense.real(x, y, loops, _coded(emission, node, loops) or weights, bias, functions)
 
     emission.add(RealLayer(window.kernel, layer), [source], str(node.outputs[0].name), layout)
 

@@ -35,9 +35,11 @@ def unary(emission: Emission, node: ir.Node) -> None:
 
 def _gate(emission: Emission, node: ir.Node) -> tuple[ir.Value, Function] | None:
     """x and x · f(x), where a product is that and nothing else reads f(x)."""
+    if node.op_type != "Mul":
+        return None
     for own, other in (node.inputs, node.inputs[::-1]):
         found = emission.reals.get(str(required(other).name))
-        if node.op_type == "Mul" and found is not None and found[0] is own and only_consumer(required(other)) is node:
+        if found is not None and found[0] is own and only_consumer(required(other)) is node:
             return found[0], found[1].gating()
     return None
 

@@ -20,7 +20,7 @@ from ptqc.codegen.tvm import narrowing
 from ptqc.codegen.tvm.constants import VALUES, Arranged, Nibbles, Scaled, Stored, values_of
 from ptqc.codegen.tvm.epilogue import NOTHING, Epilogue, Place
 from ptqc.codegen.tvm.families import Alternatives, Built, build
-from ptqc.codegen.tvm.families.functions import Function, composed
+from ptqc.codegen.tvm.families.functions import Function, composed, constants_of, family_with
 from ptqc.codegen.tvm.kernel import PRODUCTS, fill, pieces, registers, rows, span, vector
 from ptqc.codegen.tvm.layout import Layout
 from ptqc.codegen.tvm.narrowing import PACKED
@@ -128,7 +128,7 @@ def real(
     """The same in float32. functions: of the sums, one of the other's result."""
     loops = replace(loops, is_framed=x.frame is not None or y.frame is not None)
     constants = [_real_weights(loops, weights), loops.pack_channels(bias.astype(np.float32))]
-    constants += [constant for function in functions for constant in function.constants()]
+    constants += constants_of(functions)
 
     def settle(sums: Sequence[Accumulated], made: Any, numbers: Sequence[Any], _others: Sequence[Any]) -> None:
         values = [composed(functions, found.total, loops.isa.lanes, numbers) for found in sums]
@@ -137,7 +137,7 @@ def real(
     def cut(chosen: Cut) -> Built:
         return real(x, y, replace(loops, chosen=chosen), weights, bias, functions)
 
-    family = "_".join(("dense_float", *(function.family for function in functions)))
+    family = family_with("dense_float", functions)
     built = build(family, [x], constants, y, _body(Kernel(loops, x, y, settle)), 2 * loops.products)
     return replace(built, alternatives=Alternatives(loops.cuts, cut))
 

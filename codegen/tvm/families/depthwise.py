@@ -9,7 +9,7 @@ from tvm.tirx.script import builder as T  # noqa: N812
 
 from ptqc.codegen.tvm.constants import Arranged, Order, Source, Stored
 from ptqc.codegen.tvm.families import Built, build
-from ptqc.codegen.tvm.families.functions import Function, composed
+from ptqc.codegen.tvm.families.functions import Function, composed, constants_of, family_with
 from ptqc.codegen.tvm.isa import Isa
 from ptqc.codegen.tvm.kernel import fill, registers, rows, span, to_codes, vector
 from ptqc.codegen.tvm.layout import Layout
@@ -56,12 +56,12 @@ def real(
     """The same in float32. functions: of the sums, one of the other's result."""
     lanes = min(isa.lanes, window.channels)
     constants = [_order(window)(weights.astype(np.float32)), bias.astype(np.float32)]
-    constants += [constant for function in functions for constant in function.constants()]
+    constants += constants_of(functions)
 
     def settle(total: Any, _channel: Any, *numbers: Any) -> Any:
         return composed(functions, total, lanes, numbers)
 
-    family = "_".join(("depthwise_float", *(function.family for function in functions)))
+    family = family_with("depthwise_float", functions)
     return build(family, [x], constants, y, _body(window, (x, y), lanes, settle), _operations(window))
 
 

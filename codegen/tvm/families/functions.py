@@ -150,6 +150,16 @@ class Function:
         return x * found if self.is_gate else found
 
 
+def family_with(family: str, functions: Sequence[Function]) -> str:
+    """What kernels of a family are called that compute functions of their results."""
+    return "_".join((family, *(function.family for function in functions)))
+
+
+def constants_of(functions: Sequence[Function]) -> list[np.ndarray]:
+    """What `composed` needs beside the operand."""
+    return [constant for function in functions for constant in function.constants()]
+
+
 def composed(functions: Sequence[Function], x: Any, lanes: int, constants: Sequence[Any]) -> Any:
     """Of a vector, one function of the other's result; constants: of all in their order."""
     for function in functions:
