@@ -5,7 +5,7 @@ kernels, less what its loss is worth, subject to Σ (loss of each quantized site
 whole, and where its true loss exceeds the limit (losses only roughly add up) the limit of the sum is tightened.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -73,9 +73,9 @@ class Checked:
         self._reference = run_quantized(self._slicer, self._batches, {})
         self._loss = output_loss(model, self._reference, loss)
 
-    def loss_of(self, params: Mapping[str, QuantParams]) -> float:
-        """Mean loss with the tensors in `params` rounded."""
-        outputs = run_quantized(self._slicer, self._batches, params)
+    def loss_of(self, params: Mapping[str, QuantParams], bfloats: Collection[str] = ()) -> float:
+        """Mean loss with the tensors in `params` rounded to codes and those in `bfloats` to bfloat16."""
+        outputs = run_quantized(self._slicer, self._batches, params, bfloats=bfloats)
         return float(np.mean([self._loss(r, q) for r, q in zip(self._reference, outputs, strict=True)]))
 
 

@@ -49,6 +49,8 @@ class Context:
     # choose-activations
     quantized: dict[str, QuantParams] = field(default_factory=dict)  # by site name
     activation_loss: float = 0.0  # measured with all of them quantized and float weights
+    # choose-bfloats, which adds to the activation loss
+    bfloats: frozenset[str] = frozenset()  # names of sites
 
     @classmethod
     def of(cls, model: ir.Model, tuning: Samples, held_back: Samples, **settings: object) -> "Context":

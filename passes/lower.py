@@ -27,7 +27,7 @@ from ptqc.plan import Plan
 from ptqc.solutions import Solution, Tuned
 
 Insert = Callable[[Sequence[ir.Node]], None]
-PARTS = ("codes", "real", "float", "bias", "bias_codes", "weight", "scale", "values", "index")
+PARTS = ("codes", "real", "float", "bfloat", "bias", "bias_codes", "weight", "scale", "values", "index")
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,8 @@ class Lower:
         builder.build()
         integer = {name: kernel.op_type for name, kernel in plan.integer.items()}
         codes = {tensor: str(value.name) for tensor, value in builder.codes.items()}
-        return Lowered(builder.model, builder.formats, integer, codes, builder.layer_constants, builder.weights)
+        constants, weights = builder.layer_constants, builder.weights
+        return Lowered(builder.model, builder.formats, integer, codes, constants, weights, frozenset(builder.bfloats))
 
 
 @dataclass
@@ -64,6 +65,7 @@ class _Builder:
     formats: dict[str, Format] = field(default_factory=dict)
     layer_constants: dict[str, str | None] = field(default_factory=dict)
     weights: dict[str, str] = field(default_factory=dict)
+    bfloats: set[str] = field(default_factory=set)
     mark: str = "/"  # between a name of the model and what is said about it; no name of the model has it there
 
     def __post_init__(self) -> None:
@@ -89,8 +91,7 @@ class _Builder:
                 self._store_table(weight.name, self.tuned.weights[weight.name])
         first = graph[0]
         for value in graph.inputs:
-            if value.name in self.params:
-                self._quantize(value, str(value.name), lambda added: graph.insert_before(first, added))
+            self._round(value, lambda added: graph.insert_before(first, added))
         for node in nodes:
             name = str(node.outputs[0].name)
             if name in layers:
@@ -104,11 +105,10 @@ class _Builder:
     # Activations
 
     def _settle(self, node: ir.Node) -> None:
-        """Quantize the node's outputs that are sites; an absorbed Relu or Clip goes."""
+        """Round the node's outputs that are sites; an absorbed Relu or Clip goes."""
         graph = self.model.graph
         for value in node.outputs:
-            if value.name in self.params:
-                self._quantize(value, str(value.name), lambda added: graph.insert_after(node, added))
+            self._round(value, lambda added: graph.insert_after(node, added))
         absorbed = absorbs(node)
         if absorbed is None or not self._saturates(absorbed):
             return
@@ -123,6 +123,27 @@ class _Builder:
         params = self.params.get(str(activation.outputs[0].name))
         bounds = clip_bounds(activation)
         return params is not None and bounds is not None and params.zero_point == 0 and _reaches(bounds[1], params)
+
+    def _round(self, value: ir.Value, insert: Insert) -> None:
+        """Behind `value` what the plan makes of it."""
+        if value.name in self.params:
+            self._quantize(value, str(value.name), insert)
+        elif value.name in self.plan.rounded_to_bfloat16:
+            self._to_bfloat16(value, str(value.name), insert)
+
+    def _to_bfloat16(self, value: ir.Value, tensor: str, insert: Insert) -> None:
+        """All that reads `value` in the graph reads it rounded."""
+        there = ir.node("Cast", [value], attributes={"to": ir.DataType.BFLOAT16.value})
+        back = ir.node("Cast", there.outputs, attributes={"to": ir.DataType.FLOAT.value})
+        for node, part in ((there, "bfloat"), (back, "real")):
+            made = node.outputs[0]
+            made.name, made.shape = f"{tensor}{self.mark}{part}", value.shape
+            made.dtype = ir.DataType(node.attributes["to"].as_int())
+        for reader, index in tuple(value.uses()):  # a graph output stays as it is
+            if reader is not there:
+                reader.replace_input_with(index, back.outputs[0])
+        insert([there, back])
+        self.bfloats.add(tensor)
 
     def _quantize(self, value: ir.Value, tensor: str, insert: Insert) -> None:
         """Codes and their real value behind `value`; all readers move to the real value."""

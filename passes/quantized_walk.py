@@ -1,9 +1,10 @@
 """A walk in which every quantized tensor is rounded as soon as it exists: what the layers behind will really see."""
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 
 import numpy as np
 
+from ptqc.bfloat16 import to_bfloat16
 from ptqc.execute.kept import Kept, real
 from ptqc.execute.onnxruntime import Feeds
 from ptqc.execute.walk import Keep, Slicer, Values, Walk, bytes_of
@@ -21,11 +22,14 @@ def run_quantized(
     batches: Sequence[Feeds],
     params: Mapping[str, QuantParams],
     constants: Mapping[str, np.ndarray] | None = None,
+    bfloats: Collection[str] = (),
 ) -> list[Values]:
-    """Outputs per batch with the tensors in `params` rounded."""
+    """Outputs per batch with the tensors in `params` rounded to codes and those in `bfloats` to bfloat16."""
 
     def keep(name: str, array: np.ndarray) -> np.ndarray:
-        return fake_quantize(array, params[name]) if name in params else array
+        if name in params:
+            return fake_quantize(array, params[name])
+        return to_bfloat16(array) if name in bfloats else array
 
     walk = Walk(slicer, batches, constants, keep)
     while walk.position < len(walk):

@@ -255,6 +255,12 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
         help="90s, 5m or 1h: after it nothing more is begun that only improves the result",
     )
     parser.add_argument(
+        "--float-layers",
+        metavar="F",
+        help="what convolutions in float read: bfloat16 as far as that loses little, float32, or auto (default): "
+        "bfloat16 where the cpu target is built for processors that multiply it faster",
+    )
+    parser.add_argument(
         "--labels",
         metavar="DATA",
         help="labelled samples to report top-1 accuracy on: an .npz with the inputs and `labels`, or a CSV of "
@@ -268,8 +274,8 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--cpu",
         metavar="ISA",
-        help="host (default: the best of this machine), portable, avx2, avx512-vnni, avx512-vbmi or aarch64; "
-        "several, separated by commas, for a library of each",
+        help="host (default: the best of this machine), portable, avx2, avx-vnni, avx512-vnni, avx512-vbmi, "
+        "avx512-bf16 or aarch64; several, separated by commas, for a library of each",
     )
     parser.add_argument(
         "--allow-missing-target", action="store_true", help="deliver the rest where the target cannot be built"
@@ -309,7 +315,7 @@ def _compile(options: argparse.Namespace) -> None:
     from ptqc.progress import for_terminal
 
     names = ("samples", "observer", "activations", "activation_limit", "loss", "bits", "allow_8bit", "seed", "pipeline")
-    given = _given(options, *names, "time_limit", "cast_double")
+    given = _given(options, *names, "time_limit", "cast_double", "float_layers")
     artifact = compile(
         options.model,
         calibration=options.calibration,
@@ -343,7 +349,7 @@ def _resolve(options: argparse.Namespace) -> None:
         cache=options.cache,
         pipeline=options.pipeline,
         progress=for_terminal(options.quiet),
-        **_given(options, "time_limit", *TARGET),
+        **_given(options, "time_limit", "float_layers", *TARGET),
     )
     _done(artifact, options)
 

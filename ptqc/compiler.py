@@ -19,7 +19,7 @@ from ptqc.codegen.onnxruntime.verify import verify
 from ptqc.deadline import Deadline
 from ptqc.errors import UsageError
 from ptqc.latency import Times
-from ptqc.options import DEFAULT_CPU, NOT_TUNED, CompileOptions, Pipeline, TargetOptions
+from ptqc.options import DEFAULT_CPU, NOT_TUNED, CompileOptions, FloatLayers, Pipeline, TargetOptions
 from ptqc.plan import Plan, write_json
 from ptqc.progress import SILENT, Progress
 from ptqc.reading import read_model
@@ -28,6 +28,7 @@ from ptqc.scratch import scratch
 from ptqc.stages import documents
 from ptqc.stages.documents import Job
 from ptqc.stages.fit import fit
+from ptqc.stages.float_layers import with_float_layers
 from ptqc.stages.judge import Evaluate, judge
 from ptqc.stages.labels import read_labels
 from ptqc.stages.latency import recorded_times, time_delivered, times_of, within_latency
@@ -113,12 +114,13 @@ def resolve(
     tune: str | Path = NOT_TUNED,
     pipeline: Pipeline | None = None,
     time_limit: float = 0.0,
+    float_layers: FloatLayers = "auto",
     progress: Progress = SILENT,
 ) -> Artifact:
     """Another artifact from what an earlier compile measured: for another budget, or with a plan given as JSON.
 
     A latency is met with the times that the earlier compile recorded, where it did. pipeline: None takes that of the
-    earlier compile. time_limit: see `ptqc.options.CompileOptions`.
+    earlier compile. time_limit, float_layers: see `ptqc.options.CompileOptions`.
     Raises UsageError when the measurements are not in the store any more.
     """
     started = time.monotonic()
@@ -130,7 +132,8 @@ def resolve(
     entry, chosen = earlier["measurements"], pipeline or earlier["options"]["pipeline"]
     store = Store(Path(cache) if cache is not None else default_folder())
     prepared, context, measured, notes = recall(store, entry, progress)
-    options = CompileOptions.of({**vars(measured), "pipeline": chosen, "time_limit": time_limit})
+    fitting = {"pipeline": chosen, "time_limit": time_limit, "float_layers": float_layers}
+    options = CompileOptions.of({**vars(measured), **fitting})
     job = Job(prepared, context, options, (*prepared.notes, *notes), entry, budgets, started)
     given = None if plan is None else Plan.from_json(plan, context.roles)
     with _one_blas_thread(), scratch() as temporary:
@@ -163,8 +166,8 @@ def _finish(
     times: Times | None,
     given: Plan | None = None,
 ) -> Artifact:
-    """Choose for the latency, fit, verify, judge, publish."""
-    job = within_latency(job, times, given, progress)
+    """Choose for the latency and the float layers, fit, verify, judge, publish."""
+    job = with_float_layers(within_latency(job, times, given, progress), targets, given, progress)
     model, held_back = job.prepared.model, job.context.held_back
     context = replace(job.context, deadline=Deadline.after(job.options.time_limit, job.started))
     fitted = fit(model, context, job.options, job.limit, given)

@@ -12,6 +12,7 @@ class Family(StrEnum):
 
     INTEGER = "int"
     FLOAT = "float"
+    BFLOAT = "bfloat"  # the upper half of a float32
     PALETTE = "palette"  # an exact table of the distinct values
     CODEBOOK = "codebook"  # int8 codes from a short list that the weight shares
     PAIRS = "pairs"  # the same for two neighbouring weights at a time
@@ -21,7 +22,8 @@ class Family(StrEnum):
 class Format:
     """A storage format: family, bits and, for integers, signedness.
 
-    str() gives the stable key used in plans: int4, uint8, codebook3, pairs7, float16, float32, palette1.
+    str() gives the stable key used in plans: int4, uint8, codebook3, pairs7, float16, float32, bfloat16,
+    palette1.
     """
 
     family: Family
@@ -38,7 +40,7 @@ class Format:
             for prefix, signed in ((family.value, True), ("u" + family.value, False)):
                 if text.startswith(prefix) and text[len(prefix) :].isdigit():
                     return cls(family, int(text[len(prefix) :]), signed)
-        known = "int2…int8, uint8, codebook2…4, pairs3…8, float16, float32, palette1…8"
+        known = "int2…int8, uint8, codebook2…4, pairs3…8, float16, float32, bfloat16, palette1…8"
         raise ValueError(f"unknown number format {text!r}; known: {known}")
 
     @property
@@ -96,6 +98,7 @@ def pairs(bits: int) -> Format:
 UINT8 = integer(8, signed=False)
 FLOAT16 = Format(Family.FLOAT, 16)
 FLOAT32 = Format(Family.FLOAT, 32)
+BFLOAT16 = Format(Family.BFLOAT, 16)
 
 
 @dataclass(frozen=True)

@@ -46,6 +46,11 @@ class Layer:
         return math.prod(self.shape) // self.channels
 
     @property
+    def reads_pairs(self) -> bool:
+        """Whether it may multiply two neighbouring inputs of a pixel at once."""
+        return self.op_type == "Conv" and self.shape[1] % 2 == 0
+
+    @property
     def kernel(self) -> tuple[int, ...]:
         """Spatial kernel shape; () for products."""
         return self.shape[2:] if self.op_type == "Conv" else ()

@@ -16,7 +16,7 @@ class Lowered:
     plan puts on integer kernels -> their operator. codes: quantized tensor, or a node's output in front of an
     activation that runs on codes -> name of its codes. layer_constants: dequantized weight of each integer layer -> its
     dequantized bias. weights: real value of a packed weight -> the integer layer that it is made for, or the weight
-    where it is made once.
+    where it is made once. bfloats: tensors that are rounded to bfloat16.
     """
 
     model: ir.Model
@@ -25,3 +25,4 @@ class Lowered:
     codes: Mapping[str, str]
     layer_constants: Mapping[str, str | None]
     weights: Mapping[str, str] = field(default_factory=dict)
+    bfloats: frozenset[str] = frozenset()

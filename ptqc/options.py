@@ -11,9 +11,10 @@ from ptqc.errors import UsageError
 
 Activations = Literal["auto", "integer", "float"]
 Loss = Literal["auto", "kl", "mse"]
+FloatLayers = Literal["auto", "bfloat16", "float32"]
 Pipeline = Literal["light", "advanced"]
 Tuning = Literal["quick", "full"]
-InstructionSet = Literal["host", "portable", "avx2", "avx512-vnni", "avx512-vbmi", "aarch64"]
+InstructionSet = Literal["host", "portable", "avx2", "avx-vnni", "avx512-vnni", "avx512-vbmi", "avx512-bf16", "aarch64"]
 DEFAULT_CPU, NOT_TUNED = "host", "off"
 NARROWEST, WIDEST = 2, 8
 
@@ -29,7 +30,9 @@ class CompileOptions:
     CPUs without VNNI, so they are used there only with allow_8bit. seed: of all draws. pipeline: "advanced" takes
     the best of more reconstructions and adds gradient steps (with torch), each kept only where it lowers the held-back
     loss. time_limit: seconds after which nothing more is begun that only improves the result; 0: none. cast_double:
-    compile a float64 model, in float32 inside; its inputs and outputs stay float64.
+    compile a float64 model, in float32 inside; its inputs and outputs stay float64. float_layers: what convolutions
+    that stay in float read. "bfloat16": values rounded to it, as far as that loses little; "float32": values as they
+    are; "auto": bfloat16 where a native library is built for an instruction set that multiplies it faster.
     """
 
     samples: int = 256
@@ -43,12 +46,14 @@ class CompileOptions:
     pipeline: Pipeline = "light"
     time_limit: float = 0.0
     cast_double: bool = False
+    float_layers: FloatLayers = "auto"
 
     def __post_init__(self) -> None:
         _one_of("observer", self.observer, get_args(Observer))
         _one_of("activations", self.activations, get_args(Activations))
         _one_of("loss", self.loss, get_args(Loss))
         _one_of("pipeline", self.pipeline, get_args(Pipeline))
+        _one_of("float_layers", self.float_layers, get_args(FloatLayers))
         if self.samples < 2:
             raise UsageError(f"samples is {self.samples}; at least 2 are needed, one of them held back")
         if not self.bits or any(not NARROWEST <= b <= WIDEST for b in self.bits):

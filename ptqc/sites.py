@@ -112,6 +112,11 @@ def source_params(sites: Sequence[Site], params: Mapping[str, QuantParams]) -> d
     return {source: params[site.name] for site in sites if site.name in params for source in site.sources}
 
 
+def sources(sites: Sequence[Site], chosen: Collection[str]) -> frozenset[str]:
+    """The tensors at which values of some sites, given by name, are rounded."""
+    return frozenset(source for site in sites if site.name in chosen for source in site.sources)
+
+
 def integer_kernels(kernels: Sequence[Kernel], quantized: Collection[str]) -> list[Kernel]:
     """The kernels that run on codes when the tensors `quantized` are."""
     return [

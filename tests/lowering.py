@@ -48,7 +48,7 @@ class Quantized:
             if site.name in self.plan.activations
         }
         weights = {name: solution.weight for name, solution in self.tuned.weights.items()}
-        return run_quantized(Slicer(self.model), [feeds], params, weights)[0]
+        return run_quantized(Slicer(self.model), [feeds], params, weights, self.plan.rounded_to_bfloat16)[0]
 
 
 def quantized(
@@ -58,8 +58,9 @@ def quantized(
     forms: Mapping[str, Format] | Format = EIGHT,
     keep_float: Callable[[str], bool] = lambda _site: False,
     params: Mapping[str, QuantParams] | None = None,
+    in_bfloat16: Callable[[str], bool] = lambda _site: False,
 ) -> Quantized:
-    """Lower a model with all useful sites quantized but those kept float.
+    """Lower a model with all useful sites quantized but those kept float, some of which are rounded to bfloat16.
 
     forms: of all weights, or by name (others 8 bit). params: of some sites; of the others from the samples.
     """
@@ -70,7 +71,8 @@ def quantized(
     chosen = [site for site in sites if not keep_float(site.name)]
     activations = {**observed(model, samples, chosen), **(params or {})}
     formats = {w.name: forms if isinstance(forms, Format) else forms.get(w.name, EIGHT) for w in weights}
-    plan = Plan(tuple(layers), tuple(weights), tuple(kernels), tuple(sites), activations, formats)
+    bfloats = frozenset(site.name for site in sites if keep_float(site.name) and in_bfloat16(site.name))
+    plan = Plan(tuple(layers), tuple(weights), tuple(kernels), tuple(sites), activations, formats, bfloats)
     solutions = {weight.name: rounded(model, weight, formats[weight.name]) for weight in weights}
     biases = {layer.name: _bias(model, layer.bias) for layer in layers}
     tuned = Tuned(solutions, biases)
@@ -215,6 +217,12 @@ GRAPHS = {
     "squared": (C + "y = Mul(c, c)", Y),
     "two readers": (C + "d = Conv(c, v) t = Tanh(c) y = Sub(d, t)", Y),
     "a shared weight": (C + "d = Conv(c, w) y = Conv(d, w)", Y),
+}
+
+
+# The same as whole networks.
+FLOAT_GRAPHS = {
+    kind: f"g (float[N, 6, 8, 8] x) => ({outputs}) {{ {nodes} }}" for kind, (nodes, outputs) in GRAPHS.items()
 }
 
 

@@ -13,6 +13,7 @@ from functools import cached_property
 import numpy as np
 import onnx_ir as ir
 
+from ptqc.bfloat16 import to_bfloat16
 from ptqc.biases import accumulator_scale, usable_scale
 from ptqc.errors import VerificationError
 from ptqc.execute.walk import Slicer
@@ -80,7 +81,9 @@ class Intent:
 
     def _real(self, name: str, value: np.ndarray) -> np.ndarray:
         params = self.plan.params.get(name)
-        return value if params is None else dequantize(value, params)
+        if params is not None:
+            return dequantize(value, params)
+        return to_bfloat16(value) if name in self.plan.rounded_to_bfloat16 else value
 
     def _check_node(self, node: ir.Node, slicer: Slicer, place: int, feeds: Values, values: Values) -> Values:
         """One operator's outputs, or what the activation makes of it where that one is absorbed.

@@ -109,7 +109,12 @@ def _same_interface(proto: onnx.ModelProto, model: ir.Model) -> None:
 def _same_decisions(lowered: Lowered, plan: Plan) -> None:
     """What is quantized and what computes on integers is what the plan says."""
     quantized = lowered.codes.keys() - {name for name, kernel in plan.integer.items() if kernel.output != name}
-    for what, done, planned in (("quantized", quantized, plan.params), ("integer", lowered.integer, plan.integer)):
+    decisions = (
+        ("quantized", quantized, plan.params),
+        ("integer", lowered.integer, plan.integer),
+        ("rounded to bfloat16", lowered.bfloats, plan.rounded_to_bfloat16),
+    )
+    for what, done, planned in decisions:
         if different := sorted(set(done) ^ set(planned)):
             raise VerificationError(f"{', '.join(different[:5])}: {what} in the file or in the plan, but not in both")
 

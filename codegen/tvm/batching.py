@@ -95,7 +95,8 @@ class Seen:
     @classmethod
     def of(cls, model: ir.Model, feeds: Feeds, settled: Mapping[str, np.ndarray]) -> Self:
         """What ONNX Runtime makes of the inputs."""
-        inside = [str(value.name) for node in model.graph for value in node.outputs if value.name]
+        made = (value for node in model.graph for value in node.outputs)
+        inside = [str(value.name) for value in made if value.name and value.dtype != ir.DataType.BFLOAT16]
         values = {**Runner(model, inside).run(feeds), **feeds}
         tensors = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
         shapes = {name: tensor.shape for name, tensor in tensors.items()}

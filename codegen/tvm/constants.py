@@ -100,6 +100,13 @@ class Scaled:
 
 
 @dataclass(frozen=True, eq=False)
+class Bfloats:
+    """Codes as bfloat16, which have all their digits."""
+
+    codes: Arranged
+
+
+@dataclass(frozen=True, eq=False)
 class Nibbles:
     """Codes of at most 16 values, which stay two to a byte when the library is loaded.
 
@@ -136,7 +143,7 @@ class Nibbles:
         return found
 
 
-Stored = np.ndarray | Arranged | Scaled | Nibbles
+Stored = np.ndarray | Arranged | Scaled | Bfloats | Nibbles
 
 
 def stored_bytes(constant: Stored) -> int:
@@ -144,6 +151,8 @@ def stored_bytes(constant: Stored) -> int:
     match constant:
         case Arranged():
             return constant.indexed.nbytes
+        case Bfloats():
+            return stored_bytes(constant.codes)
         case Scaled():
             return stored_bytes(constant.codes) + constant.scale.nbytes
         case Nibbles():

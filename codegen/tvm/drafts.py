@@ -8,7 +8,7 @@ import numpy as np
 
 from ptqc.codegen.tvm.epilogue import NOTHING, Epilogue, Stage
 from ptqc.codegen.tvm.families import Built, functions, move, planes, pointwise, pool
-from ptqc.codegen.tvm.families.functions import Function
+from ptqc.codegen.tvm.families.functions import ROUNDED, Function
 from ptqc.codegen.tvm.isa import Isa
 from ptqc.codegen.tvm.layout import Layout
 from ptqc.codegen.tvm.window import Window
@@ -105,8 +105,10 @@ class RealLayer(Windowed):
     functions: tuple[Function, ...] = ()
 
     def takes_in(self, step: Draft) -> bool:
-        """Functions that the order of the sums does not matter to."""
-        return isinstance(step, Applied) and step.function.is_gentle
+        """Functions that the order of the sums does not matter to, and at last rounding."""
+        if not isinstance(step, Applied) or any(function.form == ROUNDED for function in self.functions):
+            return False
+        return step.function.is_gentle or step.function.form == ROUNDED
 
     def then(self, function: Function) -> "RealLayer":
         """With a function of what it makes."""

@@ -12,10 +12,11 @@ from ptqc.codegen.tvm.families import Built, Declined, move, pointwise
 from ptqc.codegen.tvm.families.functions import Function
 from ptqc.codegen.tvm.fusion import Drafted, fused
 from ptqc.codegen.tvm.isa import Isa
-from ptqc.codegen.tvm.layout import Layout
+from ptqc.codegen.tvm.layout import BFLOAT16, Layout
 from ptqc.codegen.tvm.program import Program, Step
 from ptqc.lowered import Lowered
 from ptqc.nodes import required
+from ptqc.operators import data_inputs, keeps_codes
 from ptqc.reference import params_of
 
 
@@ -23,7 +24,8 @@ from ptqc.reference import params_of
 class Emission:
     """One program. axes, dtypes: of every value. constants: values that never change, with all axes of the model.
 
-    functions: codes that are a table of other codes, with the name of those. reals: the same of real values.
+    functions: codes that are a table of other codes, with the name of those. reals: the same of real values. bfloats:
+    whether values are bfloat16, of those that were asked for.
     """
 
     lowered: Lowered
@@ -35,6 +37,7 @@ class Emission:
     steps: list[Drafted] = field(default_factory=list)
     functions: dict[str, tuple[str, np.ndarray]] = field(default_factory=dict)
     reals: dict[str, tuple[ir.Value, Function]] = field(default_factory=dict)
+    bfloats: dict[str, bool] = field(default_factory=dict)
 
     def shape(self, value: ir.Value) -> Shape:
         """Of one sample. Raises Declined when the first axis is not the batch."""
@@ -81,18 +84,22 @@ class Emission:
         source: str | None = None,
         *,
         outer: int = 1,
+        stored: bool = False,
+        dtype: str | None = None,
     ) -> None:
         """Append the kernel that build makes of the layouts of a value and of the node's output.
 
         source: the value (default: the node's first input). outer: 0 for layouts with every axis of the first input
-        and of the output, see `whole`.
+        and of the output, see `whole`. stored: whether the value may be of bfloat16. dtype: of the output
+        (default: that of the value).
         """
         if not outer:
             self._apply_whole(node, build)
             return
-        source = source or self.operand(node.inputs[0])
+        source = source or self.aligned([self.stored(node.inputs[0]) if stored else self.read(node.inputs[0])])[0]
         given, shape = self.layouts[source], self.shape(node.outputs[0])
-        layout = Layout(shape, given.dtype, plain=given.plain or not self.axes.lead(str(node.outputs[0].name)))
+        plain = given.plain or not self.axes.lead(str(node.outputs[0].name))
+        layout = Layout(shape, dtype or given.dtype, plain=plain)
         self.add(build(given, layout), [source], str(node.outputs[0].name), layout)
 
     def _apply_whole(self, node: ir.Node, build: Callable[[Layout, Layout], Built | Draft]) -> None:
@@ -131,11 +138,18 @@ class Emission:
         """The name of a value's buffer that is no input of the model's."""
         return self.aligned([self.read(value)])[0]
 
-    def real(self, value: ir.Value | None) -> str:
-        """The name of a value's buffer. Raises Declined where its elements are no real numbers in single precision."""
+    def stored_operand(self, value: ir.Value | None) -> str:
+        """The same, perhaps of bfloat16."""
+        return self.aligned([self.stored(value)])[0]
+
+    def real(self, value: ir.Value | None, *, stored: bool = False) -> str:
+        """The name of a value's buffer. stored: perhaps of bfloat16.
+
+        Raises Declined where its elements are no real numbers in single precision.
+        """
         if self.dtype(value) != "float32":
             raise Declined(f"its input {required(value).name} is {self.dtype(value)}, and only float32 has a kernel")
-        return self.read(value)
+        return self.stored(value) if stored else self.read(value)
 
     def aligned(self, names: Sequence[str]) -> list[str]:
         """The values in one order in memory: plain if one of them is."""
@@ -143,7 +157,35 @@ class Emission:
         return [arrange(name) for name in names]
 
     def read(self, value: ir.Value | None) -> str:
-        """The name of a value's buffer; codes become real values where somebody asks for those."""
+        """The name of a value's buffer; codes and bfloat16 become real values where somebody asks for those."""
+        name = self.stored(value)
+        layout = self.layouts[name]
+        return self._copied(name, f"{name}@wide", replace(layout, dtype=layout.values))
+
+    def in_bfloat16(self, value: ir.Value | None) -> str | None:
+        """The name of a value's buffer of bfloat16; None where its elements have more digits."""
+        if not self.is_bfloat16(required(value)):
+            return None
+        name = self.inside(self.stored(value))
+        return self._copied(name, f"{name}@bfloat", replace(self.layouts[name], dtype=BFLOAT16))
+
+    def is_bfloat16(self, value: ir.Value) -> bool:
+        """Whether a value is rounded to bfloat16, or made of such values without computing."""
+        name = str(value.name)
+        if name not in self.bfloats:
+            self.bfloats[name] = self._is_bfloat16(value.producer())
+        return self.bfloats[name]
+
+    def _is_bfloat16(self, node: ir.Node | None) -> bool:
+        if node is None:
+            return False
+        if node.op_type == "Cast" and not node.domain:
+            return required(node.inputs[0]).dtype == ir.DataType.BFLOAT16
+        moves = keeps_codes(node) and node.op_type != "Clip"
+        return moves and all(self.is_bfloat16(moved) for moved in data_inputs(node))
+
+    def stored(self, value: ir.Value | None) -> str:
+        """The name of a value's buffer, perhaps of bfloat16; codes become real values."""
         name = str(required(value).name)
         if name in self.layouts:
             return name
@@ -195,9 +237,13 @@ class Emission:
         layout = self.layouts[name]
         if not layout.outside and layout.order == wanted.order:
             return name
-        if moved in self.layouts:
-            return moved
-        return self.add(pointwise.copy(layout, wanted, self.isa), [name], moved, wanted)
+        return self._copied(name, moved, wanted)
+
+    def _copied(self, name: str, copy: str, wanted: Layout) -> str:
+        """A value in another order or type, where it is not like that."""
+        if self.layouts[name] == wanted or copy in self.layouts:
+            return name if self.layouts[name] == wanted else copy
+        return self.add(pointwise.copy(self.layouts[name], wanted, self.isa), [name], copy, wanted)
 
     def padded(self, name: str, pads: Sequence[int], value: float) -> str:
         """A plane (channels, rows, columns) with a border; pads: top, left, bottom, right."""

@@ -33,8 +33,9 @@ class Isa:
     a vector. registers: vectors that it holds. working: those an inner product needs beside sums and weights. packs:
     where it has them, within parts of 128 bits. products: LLVM's name of inner products of four bytes in 32 bits.
     in_words: whether products of bytes are summed in 16 bits instead. half: the same with vectors of half the length.
-    pick: LLVM's name of picking bytes from each part of 128 bits; permute: from two whole vectors.
-    attributes: what LLVM may use beyond its cpu. machine: as the system names it.
+    pick: LLVM's name of picking bytes from each part of 128 bits; permute: from two whole vectors. bfloats: LLVM's name
+    of inner products of pairs of bfloat16 in float32. attributes: what LLVM may use beyond its cpu. machine: as the
+    system names it.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Isa:
     half: "Isa | None" = None
     pick: str = ""
     permute: str = ""
+    bfloats: str = ""
     attributes: tuple[str, ...] = ()
     kind: str = "llvm"
     machine: str = "x86_64"
@@ -169,6 +171,16 @@ _VNNI = "llvm.x86.avx512.vpdpbusd"
 _PICK_256, _PICK_512 = "llvm.x86.avx2.pshuf.b", "llvm.x86.avx512.pshuf.b.512"
 _PERMUTE = "llvm.x86.avx512.vpermi2var.qi"
 AVX2 = Isa("avx2", "haswell", _AVX2, lanes=8, registers=16, working=6, packs=_PACKS_256, in_words=True, pick=_PICK_256)
+# The products of bytes of AVX-512 VNNI on vectors of AVX2, which processors without AVX-512 have.
+AVX_VNNI = replace(
+    AVX2,
+    name="avx-vnni",
+    features=(*_AVX2, "avx_vnni"),
+    working=1,
+    in_words=False,
+    products=f"{_VNNI}.256",
+    attributes=("+avxvnni",),
+)
 _VNNI_HALF = Isa(
     "avx512-vnni",
     "cascadelake",
@@ -184,10 +196,17 @@ AVX512_VNNI = replace(_VNNI_HALF, lanes=16, packs=_PACKS_512, products=f"{_VNNI}
 _VBMI = {"name": "avx512-vbmi", "features": (*_AVX512, "avx512vbmi"), "attributes": ("+avx512vbmi",)}
 _VBMI_HALF = replace(_VNNI_HALF, permute=f"{_PERMUTE}.256", **_VBMI)  # type: ignore[arg-type]
 AVX512_VBMI = replace(AVX512_VNNI, permute=f"{_PERMUTE}.512", half=_VBMI_HALF, **_VBMI)  # type: ignore[arg-type]
+AVX512_BF16 = replace(
+    AVX512_VBMI,
+    name="avx512-bf16",
+    features=(*AVX512_VBMI.features, "avx512_bf16"),
+    attributes=(*AVX512_VBMI.attributes, "+avx512bf16"),
+    bfloats="llvm.x86.avx512bf16.dpbf16ps.512",
+)
 AARCH64 = Isa("aarch64", "generic", ("asimd",), lanes=4, registers=32, working=8, machine="aarch64")
 # Plain C: for other processors, and for what address and undefined-behaviour sanitizers can look into.
 C = Isa("c", "", (), lanes=1, registers=16, working=2, kind="c")
-KNOWN = {isa.name: isa for isa in (AVX512_VBMI, AVX512_VNNI, AVX2, AARCH64, C)}
+KNOWN = {isa.name: isa for isa in (AVX512_BF16, AVX512_VBMI, AVX512_VNNI, AVX_VNNI, AVX2, AARCH64, C)}
 
 
 def named(name: str) -> Isa:

@@ -51,14 +51,14 @@ def _declared(handle: Any, argument: Argument, batch: Any) -> Any:
     """The buffer as the caller passes it."""
     if isinstance(argument, Constant):
         return T.match_buffer(handle, (argument.size,), argument.dtype)
-    return T.match_buffer(handle, (batch, *argument.axes), argument.dtype)
+    return T.match_buffer(handle, (batch, *argument.axes), argument.stored)
 
 
 def _flat(buffer: Any, argument: Argument, batch: Any) -> Any:
     """The same memory with one axis for a sample."""
     if isinstance(argument, Constant) or not argument.outside:
         return buffer
-    return T.decl_buffer((batch, argument.stride), argument.dtype, data=buffer.data)
+    return T.decl_buffer((batch, argument.stride), argument.stored, data=buffer.data)
 
 
 @contextmanager

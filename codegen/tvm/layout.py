@@ -11,8 +11,10 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, Self
 
+import ml_dtypes
 import numpy as np
 
+BFLOAT16 = "bfloat16"
 SLACK = 64
 Plane = tuple[int, int, int]
 
@@ -27,7 +29,8 @@ class Frame:
 
 @dataclass(frozen=True)
 class Layout:
-    """One value. shape: of one sample, in the model's order (C, H, W). outside: it is an input or output.
+    """One value. shape: of one sample, in the model's order (C, H, W). dtype: of its elements in memory; bfloat16 are
+    elements of float32 values that need no more digits. outside: it is an input or output.
 
     plain: the last axis is the fastest, as outside. frame: of a plane that is part of a larger one.
     """
@@ -47,6 +50,16 @@ class Layout:
     def with_rank(self, rank: int) -> Self:
         """A plain value with so many axes: those in front that it lacks have size 1."""
         return replace(self, shape=(1,) * (rank - len(self.shape)) + self.shape)
+
+    @property
+    def stored(self) -> str:
+        """The type that kernels declare."""
+        return "uint16" if self.dtype == BFLOAT16 else self.dtype
+
+    @property
+    def values(self) -> str:
+        """The type of the model's elements."""
+        return "float32" if self.dtype == BFLOAT16 else self.dtype
 
     @property
     def elements(self) -> int:
@@ -103,11 +116,11 @@ class Layout:
     def to_memory(self, values: np.ndarray) -> np.ndarray:
         """(batch, stride) array of a value (batch, *shape); what lies around it in its frame is zero."""
         if self.frame is not None:
-            around = np.zeros((len(values), *self.memory), self.dtype)
+            around = np.zeros((len(values), *self.memory), self.values)
             around[self._part] = values
             values = around
         moved = np.transpose(values, (0, *(axis + 1 for axis in self.order)))
-        flat = moved.reshape(len(values), -1).astype(self.dtype)
+        flat = self.encoded(moved.reshape(len(values), -1))
         return np.ascontiguousarray(np.pad(flat, ((0, 0), (0, self.stride - flat.shape[1]))))
 
     def from_memory(self, memory: np.ndarray) -> np.ndarray:
@@ -115,7 +128,14 @@ class Layout:
         flat = memory.reshape(len(memory), -1)[:, : prod(self.memory)]
         moved = flat.reshape(len(memory), *(self.memory[axis] for axis in self.order))
         values = np.transpose(moved, (0, *(self.order.index(a) + 1 for a in range(len(self.order)))))
-        return np.ascontiguousarray(values[self._part])
+        found = np.ascontiguousarray(values[self._part])
+        return found.view(ml_dtypes.bfloat16).astype(self.values) if self.dtype == BFLOAT16 else found
+
+    def encoded(self, values: np.ndarray) -> np.ndarray:
+        """Elements as they lie in memory."""
+        if self.dtype == BFLOAT16:
+            return np.asarray(values).astype(ml_dtypes.bfloat16).view(np.uint16)
+        return np.asarray(values).astype(self.dtype)
 
     @property
     def _part(self) -> tuple[slice, ...]:

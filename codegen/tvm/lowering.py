@@ -127,6 +127,9 @@ def _emit(emission: Emission, node: ir.Node, step: reference.Step | None) -> set
     if between is not None and reference.codes_of(node.inputs[0]) and rounding is not None and is_rounded:
         between(emission, node, rounding)
         return {rounding}
+    if node.outputs[0].dtype == ir.DataType.BFLOAT16 and rounding is not None and rounding.op_type == "Cast":
+        real.rounded(emission, node, rounding)
+        return {rounding}
     if node.op_type in ("Relu", "Clip") and node.outputs[0].dtype == ir.DataType.UINT8:
         codes.limit(emission, node)
     elif node.op_type in OPERATORS and not node.domain:

@@ -40,7 +40,7 @@ def plan(program: Program) -> Memory:
 
 def size(layout: Layout) -> int:
     """Bytes of one sample."""
-    return layout.stride * np.dtype(layout.dtype).itemsize
+    return layout.stride * np.dtype(layout.stored).itemsize
 
 
 def _homes(program: Program) -> dict[str, str]:

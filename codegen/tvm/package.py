@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ptqc.codegen.tvm.constants import Arranged, Nibbles, Scaled, Stored
+from ptqc.codegen.tvm.constants import Arranged, Bfloats, Nibbles, Scaled, Stored
 from ptqc.codegen.tvm.families import unpack
 from ptqc.codegen.tvm.indexed import Indexed
 from ptqc.codegen.tvm.isa import Isa
@@ -78,6 +78,9 @@ def _ready(builder: Any, kernel: Any, stored: Callable[[np.ndarray], Any], const
             made = unpack.real(constant.panels, constant.depth, constant.width)
             given = [_ready(builder, kernel, stored, constant.codes), stored(constant.scale)]
             return call(made, given, constant.codes.size, "float32")
+        case Bfloats():
+            given = [_ready(builder, kernel, stored, constant.codes)]
+            return call(unpack.bfloats(constant.codes.size), given, constant.codes.size, "uint16")
         case Nibbles():
             codes = constant.codes
             given = [_ready(builder, kernel, stored, codes), stored(constant.places), stored(constant.table)]
@@ -182,7 +185,7 @@ def _allocate(builder: Any, kind: Any) -> Any:
 def _type(layout: Layout, batch: Any) -> Any:
     from tvm import relax
 
-    return relax.TensorType((batch, *layout.axes), layout.dtype)
+    return relax.TensorType((batch, *layout.axes), layout.stored)
 
 
 def link(module: Any, isa: Isa, path: Path) -> None:

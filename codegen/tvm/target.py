@@ -158,7 +158,7 @@ def _compared(lowered: Lowered, exported: Exported) -> dict[str, str]:
         reads_codes = any(codes_of(value) for value in node.inputs)
         for value in node.outputs:
             name = str(value.name)
-            is_made = value.dtype is not None and node.op_type != "DequantizeLinear"
+            is_made = value.dtype not in (None, ir.DataType.BFLOAT16) and node.op_type != "DequantizeLinear"
             is_apart = not reads_codes or exported.renamed.get(name) in apart
             if value.dtype == ir.DataType.UINT8 or (is_made and is_apart):
                 found.append(name)

@@ -36,7 +36,8 @@ class Cut(NamedTuple):
 
 @dataclass(frozen=True)
 class Dense:
-    """The loops of one layer. width: bytes of one input number (1: codes, 4: float32).
+    """The loops of one layer. width: bytes of one input number (1: codes, 2: bfloat16, 4:
+    float32).
 
     is_framed: whether rows of the input or of the output lie apart. in_nibbles: whether weights stay packed. chosen:
     one of `cuts`; None is the first.
@@ -55,7 +56,7 @@ class Dense:
     @property
     def unit(self) -> int:
         """Inputs taken at once."""
-        return DOT if self.width == 1 else 1
+        return DOT // self.width
 
     @property
     def group_inputs(self) -> int:

@@ -9,6 +9,7 @@ from itertools import accumulate
 
 import numpy as np
 
+from ptqc.bfloat16 import to_bfloat16
 from ptqc.codegen.tvm.layout import Layout
 from ptqc.codegen.tvm.listing import Call, Listing
 from ptqc.errors import VerificationError
@@ -23,6 +24,8 @@ ROUNDED_AT_ONE = {"sigmoid": 5e-7, "softplus": 2e-7, "tanh": 1e-6, "mish": 1e-6}
 SUMS = frozenset(("reducesum", "reducemean"))
 # Kernels that round nothing, or as ONNX Runtime does.
 EXACT = frozenset(("copy", "constant", "dequantize"))
+# What kernels that round to bfloat16 at last are called.
+ROUNDED = "rounded"
 
 Values = Mapping[str, np.ndarray]
 
@@ -51,7 +54,7 @@ class Loaded:
         """The output of one call for so many samples; it and the inputs in the model's order of axes."""
         layouts = self.listing.layouts
         layout = layouts[call.output]
-        output = _buffer(layout, np.zeros((samples, *layout.shape), layout.dtype))
+        output = _buffer(layout, np.zeros((samples, *layout.shape), layout.values))
         buffers = {name: _buffer(layouts[name], value) for name, value in zip(call.inputs, inputs, strict=True)}
         for name in call.placed:  # everything around a placed value is zero in its buffer
             np.bitwise_or(_bits(output), _bits(buffers.pop(name)), out=_bits(output))  # a sum would lose −0
@@ -152,8 +155,10 @@ def outcomes(loaded: Loaded, values: Values, chained: dict[str, np.ndarray]) -> 
         if wanted is None:
             unseen[call.output] = roundings
         else:
-            terms = inputs if call.family in SUMS else [values[name] for name in call.within if name in values]
-            yield _outcome(call, wanted, found, chained[call.output], terms, max(roundings, 1))
+            inside = [values[name] for name in call.within if name in values]
+            terms = inputs if call.family in SUMS else inside
+            before = [*inputs[:1], *inside][-1] if call.family.endswith(ROUNDED) else None
+            yield _outcome(call, wanted, found, chained[call.output], _Terms(terms, before), max(roundings, 1))
 
 
 def _same_bits(a: np.ndarray, b: np.ndarray) -> bool:
@@ -166,25 +171,25 @@ def _rounds(call: Call) -> int:
     return int(call.family not in EXACT and call.output == call.value) + len(call.within)
 
 
-def _outcome(
-    call: Call,
-    wanted: np.ndarray,
-    found: np.ndarray,
-    chained: np.ndarray,
-    terms: Sequence[np.ndarray],
-    roundings: int,
-) -> Outcome:
-    """terms: what was added, of a sum; what was computed on the way.
+@dataclass(frozen=True)
+class _Terms:
+    """What real values are measured by. added: by a sum; computed on the way. rounded: what became bfloat16 at last."""
 
-    roundings: operators since the last values of ONNX Runtime.
-    """
+    added: Sequence[np.ndarray]
+    rounded: np.ndarray | None
+
+
+def _outcome(
+    call: Call, wanted: np.ndarray, found: np.ndarray, chained: np.ndarray, terms: _Terms, roundings: int
+) -> Outcome:
+    """roundings: operators since the last values of ONNX Runtime."""
     is_real, where = wanted.dtype.kind == "f", f"{call.output} ({call.family})"
     if wanted.size != found.size or wanted.dtype != found.dtype:
         problem = f"{where}: {found.dtype}{found.shape} instead of {wanted.dtype}{wanted.shape}"
         return Outcome(call, wanted.size, is_real, wanted.size, 0, problem)
     found, chained = found.reshape(wanted.shape), chained.reshape(wanted.shape)
     if is_real:
-        wrong, problem = _reals(call.family, wanted, found, max(map(_magnitude, terms), default=0.0), roundings)
+        wrong, problem = _reals(call.family, wanted, found, terms, roundings)
         return Outcome(call, wanted.size, is_real, wrong, 0, problem and f"{where}: {problem}")
     wrong, later = (int(np.count_nonzero(wanted != other)) for other in (found, chained))
     most = int(np.abs(wanted.astype(int) - found).max(initial=0))
@@ -192,11 +197,16 @@ def _outcome(
     return Outcome(call, wanted.size, is_real, wrong, later, problem)
 
 
-def _reals(family: str, wanted: np.ndarray, found: np.ndarray, least: float, roundings: int) -> tuple[int, str]:
-    """How many are beyond the tolerance, and what to say of it. least: magnitude to measure by where it is larger."""
-    last = family.rpartition("_")[2]
-    allowed = roundings * FLOAT_TOLERANCE * max(_magnitude(wanted), least) + ROUNDED_AT_ONE.get(last, 0.0)
+def _reals(family: str, wanted: np.ndarray, found: np.ndarray, terms: _Terms, roundings: int) -> tuple[int, str]:
+    """How many are beyond the tolerance, and what to say of it."""
+    last = family.removesuffix(f"_{ROUNDED}").rpartition("_")[2]
+    magnitude = max(map(_magnitude, (wanted, *terms.added)))
+    allowed = roundings * FLOAT_TOLERANCE * magnitude + ROUNDED_AT_ONE.get(last, 0.0)
     same = (wanted == found) | (np.isnan(wanted) & np.isnan(found))
+    if terms.rounded is not None:  # to what something within the tolerance is rounded to
+        before = terms.rounded.reshape(found.shape)
+        same |= (to_bfloat16(before - allowed) <= found) & (found <= to_bfloat16(before + allowed))
+        allowed = 0.0
     with np.errstate(invalid="ignore"):
         distances = np.where(same, 0.0, np.abs(wanted - found))
     wrong = int(np.count_nonzero(~(distances <= allowed)))  # NaN is never within

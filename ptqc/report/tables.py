@@ -115,8 +115,10 @@ def activation_table(facts: Facts) -> str:
         return "<p>The model has no activation that an integer kernel could read.</p>"
     scales = {entry["site"]: entry for entry in facts.plan["activations"]}
     quantized = sum(site["quantized"] for site in sites)
+    halves = sum(entry["format"] == "bfloat16" for entry in facts.plan["activations"])
     told = (
-        f"<p>{quantized:,} of {len(sites):,} activations are quantized to 8 bits; together they cost a loss of "
+        f"<p>{quantized:,} of {len(sites):,} activations are quantized to 8 bits"
+        f"{f' and {halves:,} rounded to bfloat16' if halves else ''}; together they cost a loss of "
         f"{number(loss)} {safe(facts.unit)}.</p>"
     )
     largest = max(site["loss"] for site in sites)
@@ -127,8 +129,9 @@ def activation_table(facts: Facts) -> str:
 
 def _site(place: int, site: Document, decided: Document | None, largest: float) -> str:
     stored = safe(decided["format"]) if decided else '<span class="tag">float</span>'
-    scale = cell(number(decided["scale"]), decided["scale"]) if decided else cell("", "")
-    zero = cell(str(decided["zero_point"]), decided["zero_point"]) if decided else cell("", "")
+    codes = decided if decided and "scale" in decided else None
+    scale = cell(number(codes["scale"]), codes["scale"]) if codes else cell("", "")
+    zero = cell(str(codes["zero_point"]), codes["zero_point"]) if codes else cell("", "")
     loss = cell(number(site["loss"]), site["loss"], site["loss"] / largest if largest else None)
     return cell(str(place), place) + cell(name(site["site"]), site["site"]) + cell(stored, "") + scale + zero + loss
 

@@ -55,8 +55,8 @@ def fit(
 
     fixed_plan: take these decisions instead. Raises Infeasible.
     """
-    activations = context.quantized if fixed_plan is None else fixed_plan.activations
-    undecided = replace(context.roles, activations=activations)
+    chosen = replace(context.roles, activations=context.quantized, bfloats=context.bfloats)
+    undecided = chosen if fixed_plan is None else replace(fixed_plan, formats={})
     problem = problem_of(model, context, undecided, options)
     if fixed_plan is not None:
         return _as_planned(model, context, options, fixed_plan, problem, limit)
@@ -226,10 +226,11 @@ def _bias(model: ir.Model, layer: Layer) -> np.ndarray:
 
 def _name_length(model: ir.Model, plan: Plan) -> int:
     """Characters per name, the same for every choice of formats: from an upper estimate of the names in the file."""
-    per_layer, per_site, per_table = 7, 5, 4
+    per_layer, per_site, per_bfloat, per_table = 7, 5, 2, 4
     tables = sum(not weight.layers for weight in plan.weights)
     values = sum(len(node.outputs) for node in model.graph) + len(model.graph.inputs) + len(model.graph.initializers)
     added = per_layer * len(plan.layers) + per_site * len(plan.activations) + per_table * tables
+    added += per_bfloat * len(plan.rounded_to_bfloat16)
     return names.name_length(values + added)
 
 

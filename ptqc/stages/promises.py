@@ -19,9 +19,11 @@ FACTOR, ALLOWANCE = 2.0, 1e-6
 
 def check_activations(model: ir.Model, context: Context, plan: Plan, loss: str) -> None:
     """Run the plan's activations again; those of a given plan were never run. Raises VerificationError."""
-    if not plan.activations or plan.activations != context.quantized:
+    is_measured = plan.activations == context.quantized and plan.bfloats <= context.bfloats
+    if not is_measured or not (plan.activations or plan.bfloats):
         return
-    found, promised = Checked(model, context, loss).loss_of(plan.rounded), context.activation_loss
+    found = Checked(model, context, loss).loss_of(plan.rounded, plan.rounded_to_bfloat16)
+    promised = context.activation_loss
     if not found <= FACTOR * promised + ALLOWANCE:  # NaN included
         raise VerificationError(
             f"the plan's activations lose {found:.3g} {context.loss_unit}; {promised:.3g} were measured"
@@ -31,7 +33,7 @@ def check_activations(model: ir.Model, context: Context, plan: Plan, loss: str) 
 def check_documents(manifest: Mapping[str, Any], plan: Mapping[str, Any], fitted: Fitted) -> None:
     """Read the plan back, and compare what the manifest says of the file. Raises VerificationError."""
     read = Plan.from_json(json.loads(write_json(plan)), fitted.plan)
-    if (read.activations, read.formats) != (fitted.plan.activations, fitted.plan.formats):
+    if read != fitted.plan:
         raise VerificationError("the plan as written is not the plan of the file")
     weights: Counter[str] = Counter()
     for weight in fitted.plan.weights:

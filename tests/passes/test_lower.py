@@ -27,6 +27,7 @@ from lowering import (
 )
 
 from ptqc import reference
+from ptqc.bfloat16 import to_bfloat16
 from ptqc.execute.onnxruntime import Feeds, Runner, run, session_options
 from ptqc.formats import FLOAT16, FLOAT32, UINT8, Format, QuantParams, integer
 from ptqc.passes.lower import Lower
@@ -123,6 +124,34 @@ def test_all_may_stay_float() -> None:
     made = quantized(parse(RESIDUAL, **CONSTANTS), samples(2, 3, 8, 8), forms=SEVEN, keep_float=lambda _site: True)
     assert not made.lowered.codes
     check(made, samples(2, 3, 8, 8), 1e-5)
+
+
+@pytest.mark.parametrize("kind", GRAPHS)
+def test_real_numbers_may_be_rounded_to_bfloat16(kind: str) -> None:
+    nodes, outputs = GRAPHS[kind]
+    model = parse(f"g (float[N, 6, 8, 8] x) => ({outputs}) {{ {nodes} }}", **SMALL)
+    feeds = samples(2, 6, 8, 8)
+    made = quantized(model, feeds, keep_float=lambda _site: True, in_bfloat16=lambda _: True)
+    assert made.lowered.bfloats == made.plan.rounded_to_bfloat16
+    values = [*made.model.graph.inputs, *(value for node in made.model.graph for value in node.outputs)]
+    read = {value.name for value in values if value.uses()}
+    casts = sum(node.op_type == "Cast" for node in made.lowered.model.graph)
+    assert casts == 2 * len(made.lowered.bfloats & read) > 0
+    check(made, feeds, 3e-3)
+    plain = quantized(model, feeds, keep_float=lambda _site: True)
+    for one in feeds:  # the rounding is there
+        found, real = made.run(one)["y"], plain.run(one)["y"]
+        assert 0 < np.abs(found - real).max() < 0.05 * np.abs(real).max()
+
+
+def test_outputs_themselves_are_not_rounded_to_bfloat16() -> None:
+    model = parse(f"g (float[N, 6, 8, 8] x) => ({Y}, float[N, 6, 8, 8] c) {{ {C} y = Conv(c, v) }}", **SMALL)
+    made = quantized(model, samples(2, 6, 8, 8), keep_float=lambda _: True, in_bfloat16=lambda _: True)
+    for feeds in samples(2, 6, 8, 8):
+        found = made.run(feeds)
+        assert not any(np.array_equal(found[name], to_bfloat16(found[name])) for name in ("c", "y"))
+        wanted = np.einsum("oi,nihw->nohw", made.tuned.weights["v"].weight[:, :, 0, 0], to_bfloat16(found["c"]))
+        np.testing.assert_allclose(found["y"], wanted, atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", GRAPHS)

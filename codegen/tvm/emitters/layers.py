@@ -19,7 +19,7 @@ from ptqc.integer import multiplier
 from ptqc.nodes import input_of, integer, number
 from ptqc.reference import Step, input_params, layer_constants, output_params
 
-FLOAT_BYTES = 4
+BFLOAT_BYTES, FLOAT_BYTES = 2, 4
 MATRIX, BATCHED_MATRICES = 2, 3  # axes
 
 
@@ -34,11 +34,11 @@ def integer_conv(emission: Emission, step: Step) -> None:
     factor = multiplier(x, scale, y)
     given = emission.layouts[source]
     kernel: Draft
-    if _is_depthwise(weights.shape, window, groups) and columns.takes(window, emission.isa):
+    if _is_depthwise(weights.shape, groups) and columns.takes(window, emission.isa):
         isa = columns.narrowed(emission.isa, window.channels)
         by_column = columns.Columns(window, isa, Sums.of(isa, weights))
         kernel = _layer(columns.integer, by_column, weights, bias, factor, y.zero_point)
-    elif _is_depthwise(weights.shape, window, groups):
+    elif _is_depthwise(weights.shape, groups):
         built = depthwise.integer(given, layout, window, emission.isa, weights, bias, factor, y.zero_point)
         kernel = Ready(built)
     else:
@@ -90,15 +90,19 @@ def conv(emission: Emission, node: ir.Node) -> None:
     """A convolution in float32."""
     weights = emission.number(node.inputs[1])
     bias = emission.number(node.inputs[2]) if input_of(node, 2) is not None else np.zeros(len(weights), np.float32)
-    source, window = slide(emission, node, emission.real(node.inputs[0]), weights.shape[2:], 0.0)
-    groups = integer(node, "group", 1)
+    groups, coded = integer(node, "group", 1), _coded(emission, node)
+    pairs = _in_pairs(emission, node, weights.shape[1]) if coded is not None else None
+    name = pairs or emission.real(node.inputs[0], stored=_is_depthwise(weights.shape, groups))
+    source, window = slide(emission, node, name, weights.shape[2:], 0.0)
     layout = Layout(emission.shape(node.outputs[0]), "float32")
 
     def layer(x: Layout, y: Layout, functions: Sequence[Function]) -> Built:
-        if _is_depthwise(weights.shape, window, groups):
+        if _is_depthwise(weights.shape, groups):
             return depthwise.real(x, y, window, emission.isa, weights, bias, functions)
-        loops = Dense(window, len(weights), groups, emission.isa, FLOAT_BYTES)
-        return dense.real(x, y, loops, _coded(emission, node, loops) or weights, bias, functions)
+        loops = Dense(window, len(weights), groups, emission.isa, BFLOAT_BYTES if pairs else FLOAT_BYTES)
+        if coded is not None and pairs:
+            return dense.bfloat(x, y, loops, coded, bias, functions)
+        return dense.real(x, y, loops, coded or weights, bias, functions)
 
     emission.add(RealLayer(window.kernel, layer), [source], str(node.outputs[0].name), layout)
 
@@ -161,14 +165,20 @@ def _vectors(given: Layout) -> Window:
     return Window(channels, (1, given.elements // channels))
 
 
-def _coded(emission: Emission, node: ir.Node, loops: Dense) -> dense.Coded | None:
+def _in_pairs(emission: Emission, node: ir.Node, inputs: int) -> str | None:
+    """A layer's input in bfloat16, if pairs of such numbers are multiplied at once and none is cut by groups."""
+    return emission.in_bfloat16(node.inputs[0]) if emission.isa.bfloats and inputs % 2 == 0 else None
+
+
+def _coded(emission: Emission, node: ir.Node) -> dense.Coded | None:
     """The stored codes of a layer's weight, if that is how it lies in the file."""
     maker = node.inputs[1].producer() if node.inputs[1] is not None else None
     codes = maker.inputs[0] if maker is not None and maker.op_type == "DequantizeLinear" else None
     if maker is None or codes is None or codes.name not in emission.lowered.formats or integer(maker, "axis", 1):
         return None
     array, scale = emission.number(codes), emission.number(maker.inputs[1])
-    planes = array.reshape(*array.shape[:2], *loops.window.kernel)
+    rank = array.ndim - 2
+    planes = array.reshape(*array.shape[:2], *(1,) * (2 - rank), *array.shape[2:])
     return dense.Coded(planes, np.broadcast_to(scale, (len(array),)))
 
 
@@ -179,5 +189,6 @@ def _with_zero_point(weights: np.ndarray, bias: np.ndarray | None, zero_point: i
     return np.asarray(total.astype(np.int32))
 
 
-def _is_depthwise(shape: Sequence[int], window: Window, groups: int) -> bool:
-    return groups == window.channels == shape[0] and groups > 1
+def _is_depthwise(shape: Sequence[int], groups: int) -> bool:
+    """shape: of the weight; one input and one output of each group."""
+    return groups == shape[0] > 1 == shape[1]

@@ -57,7 +57,7 @@ def strided(emission: Emission, node: ir.Node) -> None:
         chosen = range(*slice(int(start), int(end), int(stride)).indices(sizes[axis]))
         first[axis], step[axis] = chosen.start, chosen.step
     outer = emission.outer(node.inputs[0], node.outputs[0], touched=first[0] != 0 or step[0] != 1)
-    emission.apply(node, lambda _x, _y: Strided(emission.isa, first[outer:], step[outer:]), outer=outer)
+    emission.apply(node, lambda _x, _y: Strided(emission.isa, first[outer:], step[outer:]), outer=outer, stored=True)
 
 
 def pad(emission: Emission, node: ir.Node) -> None:
@@ -137,10 +137,17 @@ def concat(emission: Emission, node: ir.Node) -> None:
         joined = Joined(emission.isa, axis)
         emission.add_whole(joined, [name for name, _ in parts], [given for _, given in parts], node.outputs[0])
         return
-    names = emission.aligned([emission.read(value) for value in node.inputs])
+    names = emission.aligned(_parts(emission, node))
     first = emission.layouts[names[0]]
     layout = Layout(emission.shape(node.outputs[0]), first.dtype, plain=first.plain)
     emission.add(Joined(emission.isa, axis - 1), names, str(node.outputs[0].name), layout)
+
+
+def _parts(emission: Emission, node: ir.Node) -> list[str]:
+    """The inputs of a concatenation, all of one type."""
+    found = [emission.in_bfloat16(value) if emission.isa.bfloats else None for value in node.inputs]
+    names = [name for name in found if name is not None]
+    return names if len(names) == len(found) else [emission.read(value) for value in node.inputs]
 
 
 def split(emission: Emission, node: ir.Node) -> None:
@@ -156,7 +163,7 @@ def split(emission: Emission, node: ir.Node) -> None:
             source, given = emission.whole(node.inputs[0])
             emission.add_whole(part, [source], [given], value)
             continue
-        source = emission.operand(node.inputs[0])
+        source = emission.stored_operand(node.inputs[0])
         given = emission.layouts[source]
         emission.add(part, [source], str(value.name), Layout(emission.shape(value), given.dtype, plain=given.plain))
 

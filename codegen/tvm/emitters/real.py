@@ -9,8 +9,8 @@ from ptqc.codegen.tvm.drafts import Applied
 from ptqc.codegen.tvm.emission import Emission
 from ptqc.codegen.tvm.emitters.sliding import slide
 from ptqc.codegen.tvm.families import Declined, functions, pool, reductions, rows
-from ptqc.codegen.tvm.families.functions import Function
-from ptqc.codegen.tvm.layout import Layout
+from ptqc.codegen.tvm.families.functions import ROUNDED, Function
+from ptqc.codegen.tvm.layout import BFLOAT16, Layout
 from ptqc.codegen.tvm.window import Window
 from ptqc.nodes import input_of, integer, integers, number, only_consumer, required, text
 from ptqc.operators import clip_bounds
@@ -29,7 +29,7 @@ def unary(emission: Emission, node: ir.Node) -> None:
     """A function of one tensor."""
     by_tanh = node.op_type == "Gelu" and text(node, "approximate", "none") == "tanh"
     function = Function("tanh_gelu" if by_tanh else node.op_type, tuple(_numbers(node)))
-    emission.apply(node, lambda _x, _y: Applied(emission.isa, function))
+    emission.apply(node, lambda _x, _y: Applied(emission.isa, function), stored=True, dtype="float32")
     emission.reals[str(node.outputs[0].name)] = required(node.inputs[0]), function
 
 
@@ -55,6 +55,12 @@ def _numbers(node: ir.Node) -> list[float]:
     return [number(node, name, default) for name, default in NUMBERS.get(node.op_type, ())]
 
 
+def rounded(emission: Emission, node: ir.Node, back: ir.Node) -> None:
+    """A Cast to bfloat16 and the one back to float32."""
+    source, dtype = emission.stored_operand(node.inputs[0]), BFLOAT16 if emission.isa.bfloats else "float32"
+    emission.apply(back, lambda _x, _y: Applied(emission.isa, Function(ROUNDED)), source, dtype=dtype)
+
+
 def power(emission: Emission, node: ir.Node) -> None:
     """Pow with an exponent that is a function of its own."""
     form = form_of_power(emission, node)
@@ -71,12 +77,13 @@ def form_of_power(emission: Emission, node: ir.Node) -> str | None:
 def binary(emission: Emission, node: ir.Node) -> None:
     """A function of two tensors, one of which may be constant."""
     if (gate := _gate(emission, node)) is not None:
-        emission.apply(node, lambda _x, _y: Applied(emission.isa, gate[1]), emission.operand(gate[0]))
+        source = emission.stored_operand(gate[0])
+        emission.apply(node, lambda _x, _y: Applied(emission.isa, gate[1]), source, dtype="float32")
         return
     output, constant = node.outputs[0], None
     varying = [value for value in node.inputs if not emission.is_constant(value)]
     lead = outer(emission, varying, output)
-    names, given = operands(emission, varying, output, lead)
+    names, given = operands(emission, varying, output, lead, stored=True)
     layout = Layout(emission.sizes(output)[lead:], "float32", plain=given[0].plain)
     for place, value in enumerate(node.inputs):
         if emission.is_constant(value):
@@ -92,11 +99,11 @@ def outer(emission: Emission, varying: Sequence[ir.Value | None], output: ir.Val
 
 
 def operands(
-    emission: Emission, values: Sequence[ir.Value | None], output: ir.Value, outer: int
+    emission: Emission, values: Sequence[ir.Value | None], output: ir.Value, outer: int, *, stored: bool = False
 ) -> tuple[list[str], list[Layout]]:
-    """Names of values and their layouts, with as many axes as the output's."""
+    """Names of values and their layouts, with as many axes as the output's. stored: perhaps of bfloat16."""
     if outer:
-        names = emission.aligned([emission.read(value) for value in values])
+        names = emission.aligned([emission.stored(value) if stored else emission.read(value) for value in values])
         return names, [emission.layouts[name] for name in names]
     rank = len(emission.sizes(output))
     pairs = [emission.whole(value) for value in values]

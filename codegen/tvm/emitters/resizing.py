@@ -27,7 +27,7 @@ def resize(emission: Emission, node: ir.Node) -> None:
     resized = _oracle(emission, node)
     if mode == "nearest":
         maps = [_neighbours(resized, axis, before, after) for axis in range(outer, len(before))]
-        emission.apply(node, lambda _x, _y: Nearest(emission.isa, maps), outer=outer)
+        emission.apply(node, lambda _x, _y: Nearest(emission.isa, maps), outer=outer, stored=True)
         return
     _interpolate(emission, node, resized, outer)
 

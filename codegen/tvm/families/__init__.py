@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ptqc.codegen.tvm.constants import Arranged, Nibbles, Scaled, Stored
+from ptqc.codegen.tvm.constants import Arranged, Bfloats, Nibbles, Scaled, Stored
 from ptqc.codegen.tvm.kernel import Argument, Constant, write
 from ptqc.codegen.tvm.layout import Layout
 from ptqc.codegen.tvm.tiling import Cut
@@ -63,6 +63,8 @@ def declared(constant: Stored) -> Constant:
     match constant:
         case Scaled():
             return Constant("float32", constant.codes.size)
+        case Bfloats():
+            return Constant("uint16", constant.codes.size)
         case Arranged():
             return Constant("int8", constant.size)
         case Nibbles():

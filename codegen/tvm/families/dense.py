@@ -9,20 +9,20 @@ become codes by picking bytes in registers.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 from tvm.tirx.script import builder as T  # noqa: N812
 
-from ptqc.codegen.tvm import narrowing
-from ptqc.codegen.tvm.constants import VALUES, Arranged, Nibbles, Scaled, Stored, values_of
+from ptqc.codegen.tvm import bfloats, narrowing
+from ptqc.codegen.tvm.constants import VALUES, Arranged, Bfloats, Nibbles, Scaled, Stored, values_of
 from ptqc.codegen.tvm.epilogue import NOTHING, Epilogue, Place
 from ptqc.codegen.tvm.families import Alternatives, Built, build
 from ptqc.codegen.tvm.families.functions import Function, composed, constants_of, family_with
 from ptqc.codegen.tvm.kernel import PRODUCTS, fill, pieces, registers, rows, span, vector
-from ptqc.codegen.tvm.layout import Layout
+from ptqc.codegen.tvm.layout import BFLOAT16, Layout
 from ptqc.codegen.tvm.narrowing import PACKED
 from ptqc.codegen.tvm.tiling import Cut, Dense
 
@@ -95,7 +95,7 @@ def integer(
         kind = vector("float32", isa.lanes)
         values = [T.Cast(kind, found.total) * factors[span(found.packed, isa.lanes)] for found in sums]
         if y.dtype == "float32":
-            _keep(values, isa.lanes, made)
+            _keep(y, values, isa.lanes, made)
             return
         places = [found.place for found in sums]
         epilogue.settle(isa, values, zero[0], made, places, rest, others, fitting=fitting)
@@ -132,12 +132,43 @@ def real(
 
     def settle(sums: Sequence[Accumulated], made: Any, numbers: Sequence[Any], _others: Sequence[Any]) -> None:
         values = [composed(functions, found.total, loops.isa.lanes, numbers) for found in sums]
-        _keep(values, loops.isa.lanes, made)
+        _keep(y, values, loops.isa.lanes, made)
 
     def cut(chosen: Cut) -> Built:
         return real(x, y, replace(loops, chosen=chosen), weights, bias, functions)
 
     family = family_with("dense_float", functions)
+    built = build(family, [x], constants, y, _body(Kernel(loops, x, y, settle)), 2 * loops.products)
+    return replace(built, alternatives=Alternatives(loops.cuts, cut))
+
+
+def bfloat(
+    x: Layout, y: Layout, loops: Dense, weights: Coded, bias: np.ndarray, functions: Sequence[Function] = ()
+) -> Built:
+    """The same of inputs and codes in bfloat16, which have no more digits; a run has an even number of inputs.
+
+    Sums are in units of the weights' scales.
+    """
+    assert loops.runs[2] % loops.unit == 0, "what lies behind a run may be no number"
+    loops = replace(loops, is_framed=x.frame is not None or y.frame is not None)
+    scale = weights.scale.astype(np.float32)
+    constants: list[Stored] = [
+        Bfloats(Arranged(weights.codes.astype(np.int8), loops.order)),
+        loops.pack_channels((bias / scale).astype(np.float32)),
+        loops.pack_channels(scale),
+        *constants_of(functions),
+    ]
+
+    def settle(sums: Sequence[Accumulated], made: Any, numbers: Sequence[Any], _others: Sequence[Any]) -> None:
+        scales, *rest = numbers
+        lanes = loops.isa.lanes
+        values = [found.total * scales[span(found.packed, lanes)] for found in sums]
+        _keep(y, [composed(functions, value, lanes, rest) for value in values], lanes, made)
+
+    def cut(chosen: Cut) -> Built:
+        return bfloat(x, y, replace(loops, chosen=chosen), weights, bias, functions)
+
+    family = family_with("dense_bfloat", functions)
     built = build(family, [x], constants, y, _body(Kernel(loops, x, y, settle)), 2 * loops.products)
     return replace(built, alternatives=Alternatives(loops.cuts, cut))
 
@@ -149,9 +180,10 @@ def _real_weights(loops: Dense, weights: np.ndarray | Coded) -> Stored:
     return Scaled(Arranged(weights.codes.astype(np.int8), loops.order), scale, loops.groups * loops.panels)
 
 
-def _keep(values: Sequence[Any], lanes: int, made: Any) -> None:
+def _keep(y: Layout, values: Sequence[Any], lanes: int, made: Any) -> None:
     for place, value in enumerate(values):
-        T.buffer_store(made, value, [span(place * lanes, lanes)])
+        kept = bfloats.narrowed(value, lanes) if y.dtype == BFLOAT16 else value
+        T.buffer_store(made, kept, [span(place * lanes, lanes)])
 
 
 def _body(kernel: Kernel) -> Any:
@@ -161,13 +193,18 @@ def _body(kernel: Kernel) -> Any:
 
     def body(batch: Any, x: Any, *rest: Any) -> None:
         beside, (w, bias, *numbers, out) = rest[:others], rest[others:]
-        with _nest(batch, loops) as (sample, tile, group_panel):
+        with _instructions(loops), _nest(batch, loops) as (sample, tile, group_panel):
             pixel = tile // across, T.Bind(T.min(tile % across * pixels, width - pixels))
             totals = _accumulate(kernel, (x, w, bias), (sample, *pixel), group_panel)
             sums = _placed(loops, totals, sample, pixel, group_panel)
             _store(kernel, sums, out, group_panel % loops.panels, numbers, beside)
 
     return body
+
+
+def _instructions(loops: Dense) -> AbstractContextManager[None]:
+    """Where what `_product` calls is known."""
+    return bfloats.products(loops.isa) if loops.width == 2 else nullcontext()
 
 
 @contextmanager
@@ -241,7 +278,9 @@ def _chain(loops: Dense, totals: Totals, first: Any, operands: Operands) -> None
 
 def _product(loops: Dense, total: Any, operands: tuple[Any, Any, Any, Any], j: int) -> Any:
     x, place, w, weight = operands
-    if loops.width != 1:
+    if loops.width == 2:
+        return bfloats.add_products(loops.isa, total, x, place, w, weight)
+    if loops.width == 4:
         return total + fill(x[place[0], place[1]], loops.isa.lanes) * w[span(weight, loops.isa.lanes)]
     if loops.in_nibbles:
         return loops.isa.add_products(total, loops.isa.taps(x, place), _weights(loops, w, weight, j))
@@ -282,7 +321,7 @@ def _store(
     lanes, whole = loops.isa.lanes, loops.cut.vectors * loops.isa.lanes
     buffers = []
     for start in range(0, len(sums), PACKED):
-        made = registers(PACKED * lanes, kernel.y.dtype)
+        made = registers(PACKED * lanes, kernel.y.stored)
         kernel.settle(sums[start : start + PACKED], made, numbers, others)
         buffers.append(made)
     rest = loops.group_outputs - (loops.panels - 1) * whole
@@ -299,7 +338,7 @@ def _store(
 def _store_channels(kernel: Kernel, sums: Sequence[Accumulated], buffers: Sequence[Any], out: Any, count: int) -> None:
     """Store the first channels of every pixel of a tile, which may begin in one buffer and end in the next."""
     lanes, panel = kernel.loops.isa.lanes, kernel.loops.cut.vectors
-    size, widest = PACKED * lanes, kernel.loops.isa.widest(kernel.y.dtype)
+    size, widest = PACKED * lanes, kernel.loops.isa.widest(kernel.y.stored)
     for first in range(0, len(sums), panel):
         sample, *place = sums[first].place
         target, done = kernel.y.at(*place), 0

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from tvm.tirx.script import builder as T  # noqa: N812
 
+from ptqc.codegen.tvm.bfloats import load, store
 from ptqc.codegen.tvm.constants import Arranged, Order, Source, Stored
 from ptqc.codegen.tvm.families import Built, build
 from ptqc.codegen.tvm.families.functions import Function, composed, constants_of, family_with
@@ -78,7 +79,7 @@ def _order(window: Window) -> Order:
 def _body(window: Window, layouts: tuple[Layout, Layout], lanes: int, settle: Any) -> Any:
     """layouts: of input and output."""
     (given, made), (height, width) = layouts, window.output
-    dtype = "float32" if given.dtype == "float32" else "int32"
+    dtype = "float32" if given.values == "float32" else "int32"
     pixels = -(-width // -(-width // LARGEST_TILE))
     tiles, blocks = -(-width // pixels), -(-window.channels // lanes)
 
@@ -99,11 +100,11 @@ def _body(window: Window, layouts: tuple[Layout, Layout], lanes: int, settle: An
                     above = row * window.strides[0] + ky * window.dilations[0]
                     for p in range(pixels):
                         left = (column + p) * window.strides[1] + kx * window.dilations[1]
-                        value = T.Cast(wide, x[sample, span(given.at(above, left, channel), lanes)])
+                        value = T.Cast(wide, load(given, x, sample, given.at(above, left, channel), lanes))
                         at = span(p * lanes, lanes)
                         T.buffer_store(totals, totals[at] + value * weight, [at])
             for p in range(pixels):
                 value = settle(totals[span(p * lanes, lanes)], channel, *numbers)
-                T.buffer_store(out, value, [sample, span(made.at(row, column + p, channel), lanes)])
+                store(made, out, value, sample, made.at(row, column + p, channel), lanes)
 
     return body

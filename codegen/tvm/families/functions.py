@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from tvm.tirx.script import builder as T  # noqa: N812
 
-from ptqc.codegen.tvm import mathematics
+from ptqc.codegen.tvm import bfloats, mathematics
 from ptqc.codegen.tvm.families import Built
 from ptqc.codegen.tvm.families.pointwise import pointwise, with_array
 from ptqc.codegen.tvm.isa import Isa
@@ -97,12 +97,15 @@ GATES = frozenset(("Erf", "HardSigmoid", "Sigmoid", "Softsign", "Tanh"))
 GENTLE = (
     GATES | SLOPED | {"Abs", "Clip", "Gelu", "HardSwish", "Identity", "Mish", "Neg", "Relu", "Softplus", "tanh_gelu"}
 )
+# To bfloat16.
+ROUNDED = "rounded"
 # Forms of an operator that an attribute or a constant operand chooses.
 FORMS: dict[str, Unary] = {
     **UNARY,
     "tanh_gelu": _gelu_by_tanh,
     "square": lambda x, _lanes, _: x * x,
     "cube": lambda x, _lanes, _: x * x * x,
+    ROUNDED: lambda x, lanes, _: bfloats.rounded(x, lanes),
 }
 
 BINARY: dict[str, Callable[[Any, Any], Any]] = {

@@ -21,7 +21,7 @@ CHANNELS_LAST = (1, 2, 0)
 
 def pad(x: Layout, y: Layout, before: Sequence[int], value: float, isa: Isa) -> Built:
     """x in the middle of y, `before` elements from each axis's start; the rest is `value`."""
-    constants = [np.array([value], x.dtype)]
+    constants = [x.encoded(np.array([value]))]
     if x.order == y.order == CHANNELS_LAST and x.shape[0] == y.shape[0]:
         return build("pad", [x], constants, y, _pad_plane(x, y, before[1], before[2], isa))
 
@@ -99,7 +99,7 @@ def border(x: Layout, y: Layout, value: float, isa: Isa) -> Built:
                 x, y, (top, left), row, lambda start, length: Run(out, sample, start, length).fill(filler[0], isa)
             )
 
-    return build("border", [], [np.array([value], y.dtype)], y, body)
+    return build("border", [], [y.encoded(np.array([value]))], y, body)
 
 
 def remap(family: str, x: Layout, y: Layout, source: Callable[[Place], Place]) -> Built:

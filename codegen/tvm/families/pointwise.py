@@ -11,9 +11,10 @@ import numpy as np
 from tvm.tirx.script import builder as T  # noqa: N812
 
 from ptqc.codegen.tvm import mathematics
+from ptqc.codegen.tvm.bfloats import load, store
 from ptqc.codegen.tvm.families import Built, build
 from ptqc.codegen.tvm.isa import Isa
-from ptqc.codegen.tvm.kernel import elements, fill, rows, span, to_codes, vector
+from ptqc.codegen.tvm.kernel import elements, fill, rows, to_codes, vector
 from ptqc.codegen.tvm.layout import Layout
 from ptqc.integer import Reals
 
@@ -50,9 +51,9 @@ def with_array(family: str, x: Layout, y: Layout, array: np.ndarray, value: Call
 
     def body(batch: Any, given: Any, numbers: Any, out: Any) -> None:
         with elements(batch, y) as (sample, place):
-            element = T.Bind(given[sample, x.offset(_within(x, place))])
+            element = T.Bind(load(x, given, sample, x.offset(_within(x, place)), 1))
             number = T.Bind(numbers[fixed.offset(_within(fixed, place))])
-            T.buffer_store(out, value(element, number), [sample, y.offset(place)])
+            store(y, out, value(element, number), sample, y.offset(place), 1)
 
     return build(family, [x], [array.astype(np.float32)], y, body)
 
@@ -64,9 +65,10 @@ def _flat(inputs: Sequence[Layout], y: Layout, isa: Isa, value: Value) -> Any:
     def body(batch: Any, *buffers: Any) -> None:
         *given, out = buffers
         with rows(batch, -(-blocks // chunk), y.elements) as (sample, part), T.serial(chunk) as index:
-            place = span(T.Bind(T.min((part * chunk + index) * isa.lanes, last)), isa.lanes)
-            found = [T.Bind(x[sample, place]) for x in given[: len(inputs)]]
-            T.buffer_store(out, value(isa.lanes, given[len(inputs) :], *found), [sample, place])
+            place = T.Bind(T.min((part * chunk + index) * isa.lanes, last))
+            buffers_of = zip(inputs, given, strict=False)
+            found = [T.Bind(load(x, buffer, sample, place, isa.lanes)) for x, buffer in buffers_of]
+            store(y, out, value(isa.lanes, given[len(inputs) :], *found), sample, place, isa.lanes)
 
     return body
 
@@ -80,7 +82,8 @@ def _by_element(operands: Sequence[Operand], y: Layout, value: Value) -> Any:
         with elements(batch, y) as (sample, place):
             found = {i: _element(operands[i], buffer, sample, place) for i, buffer in zip(order, given, strict=False)}
             numbers = given[len(operands) :]
-            T.buffer_store(out, value(1, numbers, *(found[i] for i in range(len(operands)))), [sample, y.offset(place)])
+            made = value(1, numbers, *(found[i] for i in range(len(operands))))
+            store(y, out, made, sample, y.offset(place), 1)
 
     return body
 
@@ -88,7 +91,7 @@ def _by_element(operands: Sequence[Operand], y: Layout, value: Value) -> Any:
 def _element(operand: Operand, buffer: Any, sample: Any, place: Sequence[Any]) -> Any:
     """The element of an operand at a place of the output."""
     if isinstance(operand, Layout):
-        return T.Bind(buffer[sample, operand.offset(_within(operand, place))])
+        return T.Bind(load(operand, buffer, sample, operand.offset(_within(operand, place)), 1))
     fixed = Layout(operand.shape, str(operand.dtype), plain=True)
     return T.Bind(buffer[fixed.offset(_within(fixed, place))])
 

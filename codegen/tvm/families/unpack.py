@@ -10,6 +10,7 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script import builder as T  # noqa: N812
 
 from ptqc.codegen.onnxruntime.planes import planes_of
+from ptqc.codegen.tvm.bfloats import narrowed
 from ptqc.codegen.tvm.constants import Order, half
 from ptqc.codegen.tvm.indexed import Indexed
 from ptqc.codegen.tvm.kernel import Constant, write
@@ -86,6 +87,16 @@ def nibbles(size: int, vector: int) -> tuple[str, Any]:
 
     shapes = [Constant("int8", size), Constant("uint8", 256), Constant("uint8", vector)]
     return write("nibbles", [*shapes, Constant("uint8", vector + size // 2)], body)
+
+
+def bfloats(size: int) -> tuple[str, Any]:
+    """Kernel from `size` int8 codes to the same numbers as bfloat16."""
+
+    def body(_batch: Any, given: Any, out: Any) -> None:
+        with T.serial(size) as index:
+            T.buffer_store(out, narrowed(T.Cast("float32", given[index]), 1), [index])
+
+    return write("bfloats", [Constant("int8", size), Constant("uint16", size)], body)
 
 
 def _code(indexed: Indexed, index: Any, levels: Sequence[Any], offset: Any) -> Any:

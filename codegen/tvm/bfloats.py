@@ -1,0 +1,72 @@
+"""Values of bfloat16, which lie in memory as uint16 and are float32 in registers; and products of pairs of them."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from tvm.tirx.script import builder as T  # noqa: N812
+
+from ptqc.codegen.tvm.isa import Isa
+from ptqc.codegen.tvm.kernel import fill, span, vector
+from ptqc.codegen.tvm.layout import BFLOAT16, Layout
+
+UPPER = 16  # bits of a float32
+HALF, LAST = (1 << UPPER - 1) - 1, -(1 << UPPER)
+# TVM makes float32 of every operand of this type, so the instruction is called from a function in LLVM's own language.
+PRODUCTS = "ptqc_bfloat16_products"
+CODE = """
+declare <{lanes} x float> @{name}(<{lanes} x float>, <{pairs} x bfloat>, <{pairs} x bfloat>)
+define <{lanes} x float> @{function}(<{lanes} x float> %total, <{lanes} x i32> %taps, <{lanes} x i32> %weights) {{
+  %a = bitcast <{lanes} x i32> %taps to <{pairs} x bfloat>
+  %b = bitcast <{lanes} x i32> %weights to <{pairs} x bfloat>
+  %sum = call <{lanes} x float> @{name}(<{lanes} x float> %total, <{pairs} x bfloat> %a, <{pairs} x bfloat> %b)
+  ret <{lanes} x float> %sum
+}}
+"""
+
+
+@contextmanager
+def products(isa: Isa) -> Iterator[None]:
+    """In a kernel, where `add_products` may be called."""
+    code = CODE.format(name=isa.bfloats, function=PRODUCTS, lanes=isa.lanes, pairs=2 * isa.lanes)
+    with T.attr(T.int32(0), "pragma_import_llvm", code):
+        yield
+
+
+def add_products(isa: Isa, total: Any, x: Any, place: tuple[Any, Any], w: Any, offset: Any) -> Any:
+    """total (float32, one per lane) plus x[place … + 2] times each lane's two weights from w[offset]."""
+    row, column = place
+    taps = T.Broadcast(T.reinterpret("int32", x[row, T.ramp(column, 1, 2)]), isa.lanes)
+    weights = T.reinterpret(vector("int32", isa.lanes), w[T.ramp(offset, 1, 2 * isa.lanes)])
+    return T.call_extern(vector("float32", isa.lanes), PRODUCTS, total, taps, weights)
+
+
+def rounded(x: Any, lanes: int) -> Any:
+    """The nearest bfloat16 of float32, halves to even."""
+    bits = T.Bind(T.reinterpret(vector("int32", lanes), x))
+    odd = T.bitwise_and(T.shift_right(bits, fill(T.int32(UPPER), lanes)), fill(T.int32(1), lanes))
+    up = bits + fill(T.int32(HALF), lanes) + odd
+    return T.reinterpret(vector("float32", lanes), T.bitwise_and(up, fill(T.int32(LAST), lanes)))
+
+
+def load(layout: Layout, buffer: Any, sample: Any, start: Any, lanes: int) -> Any:
+    """Neighbours as they are computed with."""
+    found = buffer[sample, span(start, lanes)]
+    return widened(found, lanes) if layout.dtype == BFLOAT16 else found
+
+
+def store(layout: Layout, buffer: Any, value: Any, sample: Any, start: Any, lanes: int) -> None:
+    """Store neighbours; as bfloat16 what is such a number."""
+    T.buffer_store(buffer, narrowed(value, lanes) if layout.dtype == BFLOAT16 else value, [sample, span(start, lanes)])
+
+
+def widened(x: Any, lanes: int) -> Any:
+    """float32 of values as they lie in memory."""
+    whole = T.Cast(vector("int32", lanes), x)
+    return T.reinterpret(vector("float32", lanes), T.shift_left(whole, fill(T.int32(UPPER), lanes)))
+
+
+def narrowed(x: Any, lanes: int) -> Any:
+    """What lies in memory of numbers that are bfloat16."""
+    bits = T.reinterpret(vector("uint32", lanes), x)
+    return T.Cast(vector("uint16", lanes), T.shift_right(bits, fill(T.uint32(UPPER), lanes)))

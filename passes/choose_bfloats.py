@@ -1,0 +1,102 @@
+"""Which activations that stay real numbers are rounded to bfloat16: those that convolutions in float read.
+
+Their products then take half the time where a processor has instructions for them, and the weights are exact: codes of
+8 bits have no more digits. Sites are taken by the arithmetic that they serve for each bit of loss, until all together
+would lose more than a share of what activations may cost.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import ClassVar
+
+import numpy as np
+import onnx_ir as ir
+
+from ptqc.bfloat16 import to_bfloat16
+from ptqc.execute.kept import Held
+from ptqc.execute.suffix import Suffix, Suffixes
+from ptqc.execute.walk import Slicer, Walk
+from ptqc.loss import output_loss
+from ptqc.notes import Note
+from ptqc.passes.base import Effect
+from ptqc.passes.choose_activations import LIMITS, Checked
+from ptqc.passes.context import Context
+from ptqc.sites import integer_kernels, source_params, sources
+
+# Of the limit on the loss from activations.
+SHARE = 0.25
+SAMPLES = 8
+ATTEMPTS = 5
+
+
+@dataclass(frozen=True)
+class ChooseBfloats:
+    """limit: loss that activations may cost in all; 0 takes the default."""
+
+    limit: float = 0.0
+    loss: str = "auto"
+    name: ClassVar[str] = "choose-bfloats"
+    effect: ClassVar[Effect] = Effect.DECIDE
+
+    def apply(self, model: ir.Model, context: Context) -> list[Note]:
+        """Set bfloats of the context and add to its activation_loss."""
+        gains = _gains(context)
+        if not gains:
+            return []
+        losses = self._losses(model, context, gains)
+        order = sorted(gains, key=lambda name: losses[name] / gains[name])
+        checked, codes = Checked(model, context, self.loss), source_params(context.sites, context.quantized)
+        most = context.activation_loss + SHARE * (self.limit or LIMITS[context.loss_unit])
+        for _ in range(ATTEMPTS):
+            found = checked.loss_of(codes, sources(context.sites, order))
+            if found <= most:
+                context.bfloats, context.activation_loss = frozenset(order), found
+                break
+            order = _cheapest(order, losses, 0.7 * sum(losses[name] for name in order))
+        return [Note(self.name, "", f"{len(context.bfloats)} of {len(gains)} inputs of float layers are bfloat16")]
+
+    def _losses(self, model: ir.Model, context: Context, gains: Mapping[str, int]) -> dict[str, float]:
+        """What each site loses alone."""
+        walk = Walk(Slicer(model), list(context.held_back[:SAMPLES].batches(1)))
+        suffixes = Suffixes(walk)
+        reference = suffixes.behind(-1).run({})
+        loss = output_loss(model, reference, self.loss)
+        site_of = {source: site.name for site in context.sites if site.name in gains for source in site.sources}
+        found = dict.fromkeys(gains, 0.0)
+
+        def measure(values: Mapping[str, Sequence[Held]], suffix: Suffix) -> None:
+            for name in site_of.keys() & values.keys():
+                rounded = [to_bfloat16(np.asarray(x)) for x in values[name]]
+                outputs = suffix.run({**values, name: rounded})
+                found[site_of[name]] += float(np.mean([loss(r, q) for r, q in zip(reference, outputs, strict=True)]))
+
+        with context.progress.stage("choose bfloat16", len(walk)) as stage:
+            measure(walk.values, suffixes.behind(-1))
+            while walk.position < len(walk):
+                results = walk.compute()
+                measure(results, suffixes.behind(walk.position))
+                walk.advance(results)
+                stage.advance(next(iter(results)))
+        return found
+
+
+def _gains(context: Context) -> dict[str, int]:
+    """Multiply-accumulates of the convolutions in float that read each site, of those that none may be codes."""
+    on_codes = {kernel.node for kernel in integer_kernels(context.kernels, _quantized(context))}
+    gains: dict[str, int] = {}
+    for layer in context.layers:
+        site = context.site_of.get(layer.input)
+        if layer.reads_pairs and layer.name not in on_codes and site is not None and site.name not in context.quantized:
+            gains[site.name] = gains.get(site.name, 0) + context.macs[layer.name]
+    return gains
+
+
+def _quantized(context: Context) -> set[str]:
+    return {tensor for site in context.sites if site.name in context.quantized for tensor in site.tensors}
+
+
+def _cheapest(order: Sequence[str], losses: Mapping[str, float], most: float) -> list[str]:
+    """The first sites, as far as their losses sum to at most so much."""
+    sums = accumulate(losses[name] for name in order)
+    return [name for name, total in zip(order, sums, strict=True) if total <= most]

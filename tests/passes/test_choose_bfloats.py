@@ -1,0 +1,104 @@
+from copy import copy
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+from graphs import noise, parse
+from test_measure_sensitivity import measured as measure
+
+from ptqc.bfloat16 import to_bfloat16
+from ptqc.execute.onnxruntime import Feeds, Runner
+from ptqc.loss import output_loss
+from ptqc.passes import choose_bfloats
+from ptqc.passes.choose_bfloats import ChooseBfloats
+from ptqc.passes.context import Context
+
+# A layer of 3 channels, a depthwise one, and two whose inputs are pairs of channels, the last one behind a pool.
+BODY = """g (float[N, 3, 8, 8] x) => (float[N, 4, 8, 8] y) {
+    a = Conv(x, first)
+    r = Relu(a)
+    d = Conv <group = 4, pads = [1, 1, 1, 1]> (r, depth)
+    e = Conv(d, point)
+    p = MaxPool <kernel_shape = [1, 1]> (e)
+    y = Conv(p, other)
+}"""
+CONSTANTS = {
+    "first": noise(4, 3, 1, 1, scale=0.4),
+    "depth": noise(4, 1, 3, 3, seed=1, scale=0.4),
+    "point": noise(4, 4, 1, 1, seed=2),
+    "other": noise(4, 4, 1, 1, seed=3),
+}
+
+
+@pytest.fixture(scope="module")
+def model() -> ir.Model:
+    return parse(BODY, **CONSTANTS)
+
+
+@pytest.fixture(scope="module")
+def measured(model: ir.Model, tmp_path_factory: pytest.TempPathFactory) -> Context:
+    feeds: list[Feeds] = [{"x": noise(1, 3, 8, 8, seed=seed)} for seed in range(28)]
+    return measure(model, feeds, tmp_path_factory.mktemp("samples"), (2, 4))
+
+
+@pytest.fixture
+def context(measured: Context) -> Context:
+    """A copy to write on, with nothing quantized."""
+    fresh = copy(measured)
+    fresh.quantized, fresh.bfloats, fresh.activation_loss = {}, frozenset(), 0.0
+    return fresh
+
+
+def loss_by_hand(model: ir.Model, context: Context) -> float:
+    """With d and e rounded in NumPy, each layer computed by ONNX Runtime on its own."""
+    batches = list(context.held_back.batches(8))
+    real = [Runner(model).run(feeds) for feeds in batches]
+    inside = [Runner(model, ["d"]).run(feeds)["d"] for feeds in batches]
+    point, other = (CONSTANTS[name].reshape(4, 4).astype(np.float64) for name in ("point", "other"))
+
+    def product(weight: np.ndarray, x: np.ndarray) -> np.ndarray:
+        return np.einsum("oi,nihw->nohw", weight, x).astype(np.float32)
+
+    found = [{"y": product(other, to_bfloat16(product(point, to_bfloat16(d))))} for d in inside]
+    loss = output_loss(model, real)
+    return float(np.mean([loss(a, b) for a, b in zip(real, found, strict=True)]))
+
+
+def test_inputs_of_layers_in_float_are_rounded(model: ir.Model, context: Context) -> None:
+    """Not that of three channels, whose pairs would be cut, and not that of a depthwise layer."""
+    (note,) = ChooseBfloats().apply(model, context)
+    assert context.bfloats == {"d", "e"}
+    assert context.activation_loss == pytest.approx(loss_by_hand(model, context), rel=0.01)
+    assert 0 < context.activation_loss < 1e-4
+    assert note.message == "2 of 2 inputs of float layers are bfloat16"
+
+
+def test_what_layers_on_codes_read_is_not(model: ir.Model, context: Context) -> None:
+    context.quantized = dict(context.ranges)
+    assert ChooseBfloats().apply(model, context) == []
+    assert not context.bfloats
+    context.quantized = {name: context.ranges[name] for name in ("x", "r", "d")}
+    ChooseBfloats().apply(model, context)
+    assert context.bfloats == {"e"}
+
+
+def test_the_loss_keeps_its_share_of_the_limit(model: ir.Model, context: Context) -> None:
+    ChooseBfloats().apply(model, context)
+    both = context.activation_loss
+    for room, few in ((1.1, 2), (0.9, 1), (1e-6, 0)):
+        context.bfloats, context.activation_loss = frozenset(), 0.0
+        ChooseBfloats(limit=room * both / choose_bfloats.SHARE).apply(model, context)
+        assert len(context.bfloats) == few, room
+        assert context.activation_loss <= room * both
+
+
+def test_of_two_the_one_that_loses_less_for_its_products_is_taken(model: ir.Model, context: Context) -> None:
+    ChooseBfloats().apply(model, context)
+    limit = 0.9 * context.activation_loss / choose_bfloats.SHARE
+    taken = set()
+    for gains in ({"e": 1, "y": 1000}, {"e": 1000, "y": 1}):
+        context.macs = context.macs | gains
+        context.bfloats, context.activation_loss = frozenset(), 0.0
+        ChooseBfloats(limit=limit).apply(model, context)
+        taken |= context.bfloats
+    assert taken == {"d", "e"}
