@@ -7,7 +7,6 @@ would lose more than a share of what activations may cost.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import ClassVar
 
 import numpy as np
@@ -22,6 +21,7 @@ from ptqc.notes import Note
 from ptqc.passes.base import Effect
 from ptqc.passes.choose_activations import LIMITS, Checked
 from ptqc.passes.context import Context
+from ptqc.passes.meet_latency import tensors_of
 from ptqc.sites import integer_kernels, source_params, sources
 
 # Of the limit on the loss from activations.
@@ -54,7 +54,7 @@ class ChooseBfloats:
                 context.bfloats, context.activation_loss = frozenset(order), found
                 break
             order = _cheapest(order, losses, 0.7 * sum(losses[name] for name in order))
-        return [Note(self.name, "", f"{len(context.bfloats)} of {len(gains)} inputs of float layers are bfloat16")]
+        return []
 
     def _losses(self, model: ir.Model, context: Context, gains: Mapping[str, int]) -> dict[str, float]:
         """What each site loses alone."""
@@ -66,7 +66,7 @@ class ChooseBfloats:
         found = dict.fromkeys(gains, 0.0)
 
         def measure(values: Mapping[str, Sequence[Held]], suffix: Suffix) -> None:
-            for name in site_of.keys() & values.keys():
+            for name in filter(site_of.__contains__, values):
                 rounded = [to_bfloat16(np.asarray(x)) for x in values[name]]
                 outputs = suffix.run({**values, name: rounded})
                 found[site_of[name]] += float(np.mean([loss(r, q) for r, q in zip(reference, outputs, strict=True)]))
@@ -83,7 +83,8 @@ class ChooseBfloats:
 
 def _gains(context: Context) -> dict[str, int]:
     """Multiply-accumulates of the convolutions in float that read each site, of those that none may be codes."""
-    on_codes = {kernel.node for kernel in integer_kernels(context.kernels, _quantized(context))}
+    quantized = tensors_of(context, context.quantized)
+    on_codes = {kernel.node for kernel in integer_kernels(context.kernels, quantized)}
     gains: dict[str, int] = {}
     for layer in context.layers:
         site = context.site_of.get(layer.input)
@@ -92,11 +93,11 @@ def _gains(context: Context) -> dict[str, int]:
     return gains
 
 
-def _quantized(context: Context) -> set[str]:
-    return {tensor for site in context.sites if site.name in context.quantized for tensor in site.tensors}
-
-
 def _cheapest(order: Sequence[str], losses: Mapping[str, float], most: float) -> list[str]:
-    """The first sites, as far as their losses sum to at most so much."""
-    sums = accumulate(losses[name] for name in order)
-    return [name for name, total in zip(order, sums, strict=True) if total <= most]
+    """The sites in this order, without those that would take the sum of the losses beyond so much."""
+    kept, total = [], 0.0
+    for name in order:
+        if total + losses[name] <= most:
+            kept.append(name)
+            total += losses[name]
+    return kept

@@ -114,13 +114,13 @@ def resolve(
     tune: str | Path = NOT_TUNED,
     pipeline: Pipeline | None = None,
     time_limit: float = 0.0,
-    float_layers: FloatLayers = "auto",
+    float_layers: FloatLayers | None = None,
     progress: Progress = SILENT,
 ) -> Artifact:
     """Another artifact from what an earlier compile measured: for another budget, or with a plan given as JSON.
 
-    A latency is met with the times that the earlier compile recorded, where it did. pipeline: None takes that of the
-    earlier compile. time_limit, float_layers: see `ptqc.options.CompileOptions`.
+    A latency is met with the times that the earlier compile recorded, where it did. pipeline, float_layers: None takes
+    that of the earlier compile. time_limit: see `ptqc.options.CompileOptions`.
     Raises UsageError when the measurements are not in the store any more.
     """
     started = time.monotonic()
@@ -129,11 +129,11 @@ def resolve(
     check_output(Path(output), force)
     check_target(targets)
     earlier = artifact.load(folder).manifest
-    entry, chosen = earlier["measurements"], pipeline or earlier["options"]["pipeline"]
+    entry, before = earlier["measurements"], earlier["options"]
     store = Store(Path(cache) if cache is not None else default_folder())
     prepared, context, measured, notes = recall(store, entry, progress)
-    fitting = {"pipeline": chosen, "time_limit": time_limit, "float_layers": float_layers}
-    options = CompileOptions.of({**vars(measured), **fitting})
+    chosen = {"pipeline": pipeline or before["pipeline"], "float_layers": float_layers or before["float_layers"]}
+    options = CompileOptions.of({**vars(measured), **chosen, "time_limit": time_limit})
     job = Job(prepared, context, options, (*prepared.notes, *notes), entry, budgets, started)
     given = None if plan is None else Plan.from_json(plan, context.roles)
     with _one_blas_thread(), scratch() as temporary:
@@ -167,13 +167,13 @@ def _finish(
     given: Plan | None = None,
 ) -> Artifact:
     """Choose for the latency and the float layers, fit, verify, judge, publish."""
-    job = with_float_layers(within_latency(job, times, given, progress), targets, given, progress)
+    job = with_float_layers(within_latency(job, times, given, progress), targets, given)
     model, held_back = job.prepared.model, job.context.held_back
     context = replace(job.context, deadline=Deadline.after(job.options.time_limit, job.started))
     fitted = fit(model, context, job.options, job.limit, given)
     with progress.stage("verify"):
         probes = list(held_back[:VERIFIED_SAMPLES])
-        check_activations(model, job.context, fitted.plan, job.options.loss)
+        activations = check_activations(model, context, fitted.plan, job.options.loss)
         verified = verify(fitted.exported, fitted.lowered, Intent(model, fitted.plan, fitted.tuned), probes, job.limit)
     native = build_targets(fitted, probes, targets, store, progress)
     delivered = time_delivered(job, fitted, progress)
@@ -181,6 +181,7 @@ def _finish(
     kept, distances = golden.take(model, fitted.exported.data, held_back)
     manifest = {
         **documents.manifest(job, fitted, verified, judged, delivered),
+        "activation_loss": activations,
         "golden": {"samples": len(kept.inputs), "distances": distances},
         "targets": dict(native.documents),
     }

@@ -22,8 +22,8 @@ class Family(StrEnum):
 class Format:
     """A storage format: family, bits and, for integers, signedness.
 
-    str() gives the stable key used in plans: int4, uint8, codebook3, pairs7, float16, float32, bfloat16,
-    palette1.
+    str() gives the stable key used in plans: int4, uint8, codebook3, pairs7, float16, float32,
+    bfloat16, palette1.
     """
 
     family: Family

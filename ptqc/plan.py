@@ -12,7 +12,7 @@ from typing import Any
 from ptqc.errors import UsageError
 from ptqc.formats import BFLOAT16, UINT8, Format, QuantParams, mean_bits
 from ptqc.layers import Layer, Weight
-from ptqc.sites import Kernel, Site, integer_kernels, source_params
+from ptqc.sites import Kernel, Site, integer_kernels, source_params, sources
 
 VERSION = 1
 
@@ -51,7 +51,7 @@ class Plan:
     @cached_property
     def rounded_to_bfloat16(self) -> frozenset[str]:
         """The tensors at which values are rounded to bfloat16."""
-        return frozenset(source for site in self.bfloat_sites for source in site.sources)
+        return sources(self.sites, self.bfloats)
 
     @property
     def bfloat_sites(self) -> list[Site]:

@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -95,6 +96,24 @@ def test_a_plan_may_leave_activations_float(plan: Plan, roles: Plan) -> None:
     again = Plan.from_json(document, roles)
     assert again.integer == {}
     assert again.formats == plan.formats
+
+
+def test_sites_in_bfloat16_survive_json(plan: Plan, roles: Plan) -> None:
+    rounded = replace(plan, activations={"x": plan.activations["x"]}, bfloats=frozenset(["r", "s"]))
+    document = rounded.to_json()
+    assert document["activations"][1] == {"site": "r", "tensors": ["r", "p"], "format": "bfloat16"}
+    assert Plan.from_json(json.loads(write_json(document)), roles) == rounded
+    assert rounded.rounded_to_bfloat16 == {"r", "s"}
+    document["activations"][1]["site"] = "nowhere"
+    with pytest.raises(UsageError, match=r"unknown activations \['nowhere'\]"):
+        Plan.from_json(document, roles)
+
+
+def test_only_inputs_of_convolutions_with_codes_stay_in_bfloat16(plan: Plan) -> None:
+    rounded = replace(plan, activations={}, bfloats=frozenset(["x", "r", "s"]))
+    assert rounded.with_formats({}).bfloats == {"x", "r"}  # what the product reads gains nothing
+    assert rounded.with_formats({**plan.formats, "v": FLOAT16}).bfloats == {"x"}
+    assert replace(rounded, activations=plan.activations).with_formats(plan.formats).bfloats == frozenset()
 
 
 def altered(document: dict[str, Any], *path: str | int, value: Any) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from ptqc.codegen.tvm.layout import BFLOAT16, Layout
 
 UPPER = 16  # bits of a float32
 HALF, LAST = (1 << UPPER - 1) - 1, -(1 << UPPER)
+MAGNITUDE, INFINITY, NAN = 0x7FFFFFFF, 0x7F800000, 0x7FC00000
 # TVM makes float32 of every operand of this type, so the instruction is called from a function in LLVM's own language.
 PRODUCTS = "ptqc_bfloat16_products"
 CODE = """
@@ -42,11 +43,13 @@ def add_products(isa: Isa, total: Any, x: Any, place: tuple[Any, Any], w: Any, o
 
 
 def rounded(x: Any, lanes: int) -> Any:
-    """The nearest bfloat16 of float32, halves to even."""
+    """The nearest bfloat16 of float32, halves to even. A sum could make a number of what is none."""
     bits = T.Bind(T.reinterpret(vector("int32", lanes), x))
     odd = T.bitwise_and(T.shift_right(bits, fill(T.int32(UPPER), lanes)), fill(T.int32(1), lanes))
     up = bits + fill(T.int32(HALF), lanes) + odd
-    return T.reinterpret(vector("float32", lanes), T.bitwise_and(up, fill(T.int32(LAST), lanes)))
+    found = T.reinterpret(vector("float32", lanes), T.bitwise_and(up, fill(T.int32(LAST), lanes)))
+    is_number = T.bitwise_and(bits, fill(T.int32(MAGNITUDE), lanes)) <= fill(T.int32(INFINITY), lanes)
+    return T.Select(is_number, found, fill(T.reinterpret("float32", T.int32(NAN)), lanes))
 
 
 def load(layout: Layout, buffer: Any, sample: Any, start: Any, lanes: int) -> Any:

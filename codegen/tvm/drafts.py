@@ -8,9 +8,9 @@ import numpy as np
 
 from ptqc.codegen.tvm.epilogue import NOTHING, Epilogue, Stage
 from ptqc.codegen.tvm.families import Built, functions, move, planes, pointwise, pool
-from ptqc.codegen.tvm.families.functions import ROUNDED, Function
+from ptqc.codegen.tvm.families.functions import Function
 from ptqc.codegen.tvm.isa import Isa
-from ptqc.codegen.tvm.layout import Layout
+from ptqc.codegen.tvm.layout import ROUNDED, Layout
 from ptqc.codegen.tvm.window import Window
 from ptqc.integer import Reals
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import onnx_ir as ir
 
+from ptqc.bfloat16 import to_bfloat16
 from ptqc.codegen.tvm.axes import Axes, Shape
 from ptqc.codegen.tvm.drafts import Border, Draft, Ready
 from ptqc.codegen.tvm.families import Built, Declined, move, pointwise
@@ -16,7 +17,7 @@ from ptqc.codegen.tvm.layout import BFLOAT16, Layout
 from ptqc.codegen.tvm.program import Program, Step
 from ptqc.lowered import Lowered
 from ptqc.nodes import required
-from ptqc.operators import data_inputs, keeps_codes
+from ptqc.operators import clip_bounds, data_inputs, keeps_codes
 from ptqc.reference import params_of
 
 
@@ -181,7 +182,8 @@ class Emission:
             return False
         if node.op_type == "Cast" and not node.domain:
             return required(node.inputs[0]).dtype == ir.DataType.BFLOAT16
-        moves = keeps_codes(node) and node.op_type != "Clip"
+        bounds = np.array(clip_bounds(node) or (0.0, 0.0), np.float32)
+        moves = keeps_codes(node) and np.array_equal(to_bfloat16(bounds), bounds)
         return moves and all(self.is_bfloat16(moved) for moved in data_inputs(node))
 
     def stored(self, value: ir.Value | None) -> str:

@@ -14,7 +14,8 @@ from typing import Any, Self
 import ml_dtypes
 import numpy as np
 
-BFLOAT16 = "bfloat16"
+# A type of elements, and what the names of kernels end in that round to it.
+BFLOAT16, ROUNDED = "bfloat16", "rounded"
 SLACK = 64
 Plane = tuple[int, int, int]
 

@@ -41,9 +41,14 @@ class Native:
     reports: Sequence[Mapping[str, Any]]
 
 
+def is_present() -> bool:
+    """Whether TVM is installed."""
+    return find_spec("tvm") is not None
+
+
 def check_present() -> None:
     """Raises TargetError where TVM is not installed."""
-    if find_spec("tvm") is None:
+    if not is_present():
         raise TargetError(f"the cpu target needs Apache TVM: {INSTALL}")
 
 

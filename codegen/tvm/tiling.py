@@ -36,11 +36,10 @@ class Cut(NamedTuple):
 
 @dataclass(frozen=True)
 class Dense:
-    """The loops of one layer. width: bytes of one input number (1: codes, 2: bfloat16, 4:
-    float32).
+    """The loops of one layer.
 
-    is_framed: whether rows of the input or of the output lie apart. in_nibbles: whether weights stay packed. chosen:
-    one of `cuts`; None is the first.
+    width: bytes of one input number (1: codes, 2: bfloat16, 4: float32). is_framed: whether rows of the input or of the
+    output lie apart. in_nibbles: whether weights stay packed. chosen: one of `cuts`; None is the first.
     """
 
     window: Window

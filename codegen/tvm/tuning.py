@@ -18,6 +18,7 @@ import numpy as np
 from ptqc.codegen.tvm.families import Alternatives, declared
 from ptqc.codegen.tvm.isa import Isa
 from ptqc.codegen.tvm.kernel import Argument, Constant
+from ptqc.codegen.tvm.layout import Layout
 from ptqc.codegen.tvm.program import Program, Step
 from ptqc.codegen.tvm.table import Table, Tuned
 from ptqc.codegen.tvm.tiling import Cut
@@ -148,7 +149,8 @@ def _filled(memory: dict[tuple[int, str, int], Any], place: int, argument: Argum
     key = place, argument.dtype, int(np.prod(shape))
     if key not in memory:
         values = np.random.default_rng(place).integers(1, 100, shape)
-        memory[key] = tvm.runtime.tensor(values.astype(argument.dtype))
+        stored = argument.encoded(values) if isinstance(argument, Layout) else values.astype(argument.dtype)
+        memory[key] = tvm.runtime.tensor(stored)
     return memory[key]
 
 

@@ -10,7 +10,7 @@ from itertools import accumulate
 import numpy as np
 
 from ptqc.bfloat16 import to_bfloat16
-from ptqc.codegen.tvm.layout import Layout
+from ptqc.codegen.tvm.layout import ROUNDED, Layout
 from ptqc.codegen.tvm.listing import Call, Listing
 from ptqc.errors import VerificationError
 from ptqc.native.library import Library, aligned
@@ -23,9 +23,7 @@ ROUNDED_AT_ONE = {"sigmoid": 5e-7, "softplus": 2e-7, "tanh": 1e-6, "mish": 1e-6}
 # Terms may cancel, so what is left is measured by what was added.
 SUMS = frozenset(("reducesum", "reducemean"))
 # Kernels that round nothing, or as ONNX Runtime does.
-EXACT = frozenset(("copy", "constant", "dequantize"))
-# What kernels that round to bfloat16 at last are called.
-ROUNDED = "rounded"
+EXACT = frozenset(("copy", "constant", "dequantize", ROUNDED))
 
 Values = Mapping[str, np.ndarray]
 
@@ -158,7 +156,7 @@ def outcomes(loaded: Loaded, values: Values, chained: dict[str, np.ndarray]) -> 
             inside = [values[name] for name in call.within if name in values]
             terms = inputs if call.family in SUMS else inside
             before = [*inputs[:1], *inside][-1] if call.family.endswith(ROUNDED) else None
-            yield _outcome(call, wanted, found, chained[call.output], _Terms(terms, before), max(roundings, 1))
+            yield _outcome(call, wanted, found, chained[call.output], _Terms(terms, before), roundings)
 
 
 def _same_bits(a: np.ndarray, b: np.ndarray) -> bool:
@@ -201,7 +199,8 @@ def _reals(family: str, wanted: np.ndarray, found: np.ndarray, terms: _Terms, ro
     """How many are beyond the tolerance, and what to say of it."""
     last = family.removesuffix(f"_{ROUNDED}").rpartition("_")[2]
     magnitude = max(map(_magnitude, (wanted, *terms.added)))
-    allowed = roundings * FLOAT_TOLERANCE * magnitude + ROUNDED_AT_ONE.get(last, 0.0)
+    least = 0 if family == ROUNDED else 1
+    allowed = max(roundings, least) * FLOAT_TOLERANCE * magnitude + ROUNDED_AT_ONE.get(last, 0.0)
     same = (wanted == found) | (np.isnan(wanted) & np.isnan(found))
     if terms.rounded is not None:  # to what something within the tolerance is rounded to
         before = terms.rounded.reshape(found.shape)

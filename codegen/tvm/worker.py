@@ -19,8 +19,9 @@ from ptqc.codegen.tvm import cache, constants, isa, lowering, memory, tuning, ve
 from ptqc.codegen.tvm.batching import Batching, Seen
 from ptqc.codegen.tvm.constants import Nibbles, Stored
 from ptqc.codegen.tvm.job import ERROR, JOB, LOWERED, REPORT, VALUES
+from ptqc.codegen.tvm.layout import ROUNDED
 from ptqc.codegen.tvm.listing import Listing
-from ptqc.codegen.tvm.program import Program
+from ptqc.codegen.tvm.program import Program, Step
 from ptqc.codegen.tvm.table import Request, Table, tables_to_json
 from ptqc.codegen.tvm.weights import Weights
 from ptqc.errors import PtqcError, UsageError
@@ -148,8 +149,13 @@ def _report(program: Program, chosen: isa.Isa) -> dict[str, Any]:
         "constant_bytes": sum(constants.stored_bytes(constant) for constant in stored),
         "workspace_bytes": sum(memory.plan(program).sizes),
         "low_bit_weights": "unpacked when the library is loaded" + _exception(stored),
-        "roundings_of_float_parts": [step.output for step in program.steps if step.built.family == "quantize"],
+        "roundings_of_float_parts": [step.output for step in program.steps if _rounds(step)],
     }
+
+
+def _rounds(step: Step) -> bool:
+    """Whether real numbers become codes or bfloat16."""
+    return step.built.family == "quantize" or step.built.family.endswith(ROUNDED)
 
 
 def _tuning(table: Table | None) -> dict[str, Any]:

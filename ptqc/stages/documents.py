@@ -25,7 +25,7 @@ from ptqc.stages.delivered import Delivered
 from ptqc.stages.fit import Fitted
 from ptqc.stages.judge import Judged, to_json
 from ptqc.stages.prepare import Prepared
-from ptqc.stages.remarks import float_operators, unquantized_weights
+from ptqc.stages.remarks import float_operators, rounded_to_bfloat16, unquantized_weights
 
 FRONTIER_POINTS = 12
 
@@ -59,7 +59,8 @@ def manifest(
     """Everything reproducible about an artifact."""
     origin, proto = job.prepared.origin, fitted.exported.proto
     remarks = float_operators(job.prepared.model, fitted.plan)
-    notes = [*job.notes, *fitted.notes, *unquantized_weights(fitted.plan), *remarks, *_warnings(judged)]
+    notes = [*job.notes, *fitted.notes, *unquantized_weights(fitted.plan), *rounded_to_bfloat16(fitted.plan)]
+    notes += [*remarks, *_warnings(judged)]
     notes += delivered.notes if delivered is not None else ()
     operators = Counter(note.message.split()[0] for note in remarks)
     weights: Counter[str] = Counter()
@@ -84,7 +85,6 @@ def manifest(
         "cut_short": any(note.step == OUT_OF_TIME for note in fitted.notes),
         "weights_by_format": dict(weights),
         "float_operators": dict(operators),
-        "activation_loss": job.context.activation_loss,
         "verification": verified.to_json(),
         "results": to_json(judged)[0],
         "measurements": job.entry,

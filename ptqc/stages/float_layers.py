@@ -3,31 +3,26 @@
 from dataclasses import replace
 
 from ptqc.codegen.tvm.isa import several
+from ptqc.codegen.tvm.target import is_present
 from ptqc.options import TargetOptions
 from ptqc.passes.choose_bfloats import ChooseBfloats
 from ptqc.plan import Plan
-from ptqc.progress import Progress
 from ptqc.stages.documents import Job
 
 
-def with_float_layers(job: Job, targets: TargetOptions, given: Plan | None, progress: Progress) -> Job:
-    """The compile with `float_layers` settled, and the activations chosen that are rounded to bfloat16.
-
-    given: fixed decisions, which have them already.
-    """
-    options = replace(job.options, float_layers="bfloat16" if _in_bfloat16(job, targets) else "float32")
-    job = replace(job, options=options)
-    if options.float_layers == "float32" or given is not None:
+def with_float_layers(job: Job, targets: TargetOptions, given: Plan | None) -> Job:
+    """The compile with the activations chosen that are rounded to bfloat16. given: fixed decisions, which have them."""
+    if given is not None or not _in_bfloat16(job, targets):
         return job
-    context = replace(job.context, progress=progress)
-    notes = ChooseBfloats(options.activation_limit, options.loss).apply(job.prepared.model, context)
-    return replace(job, context=context, notes=(*job.notes, *notes))
+    context = replace(job.context)
+    ChooseBfloats(job.options.activation_limit, job.options.loss).apply(job.prepared.model, context)
+    return replace(job, context=context)
 
 
 def _in_bfloat16(job: Job, targets: TargetOptions) -> bool:
     """`auto` is bfloat16 where a library multiplies it faster; ONNX Runtime, which latencies are met with, does not."""
     if job.options.float_layers != "auto":
         return job.options.float_layers == "bfloat16"
-    if targets.target is None or job.budgets.latency is not None:
+    if targets.target is None or job.budgets.latency is not None or not is_present():
         return False
     return any(isa.bfloats for isa in several(targets.cpu))

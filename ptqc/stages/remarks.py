@@ -55,3 +55,10 @@ def unquantized_weights(plan: Plan) -> list[Note]:
         for name, form in plan.formats.items()
         if form.family == "float"
     ]
+
+
+def rounded_to_bfloat16(plan: Plan) -> list[Note]:
+    """Activations that layers in float read as bfloat16."""
+    return [
+        Note(STEP, site.name, "is rounded to bfloat16 for layers in float", Level.INFO) for site in plan.bfloat_sites
+    ]

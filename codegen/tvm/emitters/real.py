@@ -9,8 +9,8 @@ from ptqc.codegen.tvm.drafts import Applied
 from ptqc.codegen.tvm.emission import Emission
 from ptqc.codegen.tvm.emitters.sliding import slide
 from ptqc.codegen.tvm.families import Declined, functions, pool, reductions, rows
-from ptqc.codegen.tvm.families.functions import ROUNDED, Function
-from ptqc.codegen.tvm.layout import BFLOAT16, Layout
+from ptqc.codegen.tvm.families.functions import Function
+from ptqc.codegen.tvm.layout import BFLOAT16, ROUNDED, Layout
 from ptqc.codegen.tvm.window import Window
 from ptqc.nodes import input_of, integer, integers, number, only_consumer, required, text
 from ptqc.operators import clip_bounds

@@ -13,7 +13,7 @@ from ptqc.codegen.tvm.families import Built
 from ptqc.codegen.tvm.families.pointwise import pointwise, with_array
 from ptqc.codegen.tvm.isa import Isa
 from ptqc.codegen.tvm.kernel import fill
-from ptqc.codegen.tvm.layout import Layout
+from ptqc.codegen.tvm.layout import ROUNDED, Layout
 
 # Each takes a vector, its length, and the function's own numbers.
 Unary = Callable[[Any, int, Sequence[Any]], Any]
@@ -97,8 +97,6 @@ GATES = frozenset(("Erf", "HardSigmoid", "Sigmoid", "Softsign", "Tanh"))
 GENTLE = (
     GATES | SLOPED | {"Abs", "Clip", "Gelu", "HardSwish", "Identity", "Mish", "Neg", "Relu", "Softplus", "tanh_gelu"}
 )
-# To bfloat16.
-ROUNDED = "rounded"
 # Forms of an operator that an attribute or a constant operand chooses.
 FORMS: dict[str, Unary] = {
     **UNARY,

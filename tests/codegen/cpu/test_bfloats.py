@@ -18,11 +18,11 @@ from together import compared, program_of
 from tvm.tirx.script import builder as T  # noqa: N812
 
 from ptqc.bfloat16 import to_bfloat16
-from ptqc.codegen.tvm import bfloats, isa
+from ptqc.codegen.tvm import bfloats, isa, tuning
 from ptqc.codegen.tvm.families import dense, functions
-from ptqc.codegen.tvm.families.functions import ROUNDED, Function
+from ptqc.codegen.tvm.families.functions import Function
 from ptqc.codegen.tvm.isa import Isa
-from ptqc.codegen.tvm.layout import BFLOAT16, Layout
+from ptqc.codegen.tvm.layout import BFLOAT16, ROUNDED, Layout
 from ptqc.codegen.tvm.tiling import Dense
 from ptqc.codegen.tvm.window import Window
 from ptqc.errors import NoKernel
@@ -78,11 +78,20 @@ def test_products_of_bfloat16_are_close_to_float64(tmp_path: Path) -> None:
         assert np.abs(found - expected).max() <= 1e-5 * np.abs(expected).max()
 
 
+@MULTIPLIES
+def test_kernels_in_bfloat16_are_tuned(tmp_path: Path) -> None:
+    program = program_of(rounded(CHAIN, TAPS, "cs"), samples(2, 6, 8, 8), isa.AVX512_BF16, tmp_path / "g")
+    table = tuning.measure(program, isa.AVX512_BF16, "quick", None)
+    assert sum(name.startswith("dense_bfloat") for name in table) == 3
+    assert compared({"g": tuning.tuned(program, table)}, isa.AVX512_BF16, tmp_path).wrong == {}
+
+
 @SETS
 def test_rounding_is_that_of_numpy(chosen: Isa, tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     x = (random.standard_normal((1, 40, 5, 7)) * 10.0 ** random.uniform(-30, 30, (1, 40, 5, 7))).astype(np.float32)
     x.flat[:6] = 0.0, -0.0, np.inf, -np.inf, np.nan, 3.4028235e38
+    x.flat[6:10] = np.array([0x7FFFFFFF, 0xFFFFFFFF, 0x7F800001, 0xFF800001], np.uint32).view(np.float32)
     given, cases = Layout(x.shape[1:], "float32"), []
     for dtype in ("float32", BFLOAT16):
         made = Layout(x.shape[1:], dtype)
