@@ -44,12 +44,12 @@ def add_products(isa: Isa, total: Any, x: Any, place: tuple[Any, Any], w: Any, o
 
 def rounded(x: Any, lanes: int) -> Any:
     """The nearest bfloat16 of float32, halves to even. A sum could make a number of what is none."""
-    bits = T.Bind(T.reinterpret(vector("int32", lanes), x))
+    bits = T.Bind(T.reinterpret(vector("int32", lanes), T.Bind(x)))
     odd = T.bitwise_and(T.shift_right(bits, fill(T.int32(UPPER), lanes)), fill(T.int32(1), lanes))
-    up = bits + fill(T.int32(HALF), lanes) + odd
-    found = T.reinterpret(vector("float32", lanes), T.bitwise_and(up, fill(T.int32(LAST), lanes)))
+    up = T.bitwise_and(bits + fill(T.int32(HALF), lanes) + odd, fill(T.int32(LAST), lanes))
     is_number = T.bitwise_and(bits, fill(T.int32(MAGNITUDE), lanes)) <= fill(T.int32(INFINITY), lanes)
-    return T.Select(is_number, found, fill(T.reinterpret("float32", T.int32(NAN)), lanes))
+    found = T.Bind(T.Select(is_number, up, fill(T.int32(NAN), lanes)))
+    return T.reinterpret(vector("float32", lanes), found)
 
 
 def load(layout: Layout, buffer: Any, sample: Any, start: Any, lanes: int) -> Any:
@@ -66,10 +66,11 @@ def store(layout: Layout, buffer: Any, value: Any, sample: Any, start: Any, lane
 def widened(x: Any, lanes: int) -> Any:
     """float32 of values as they lie in memory."""
     whole = T.Cast(vector("int32", lanes), x)
-    return T.reinterpret(vector("float32", lanes), T.shift_left(whole, fill(T.int32(UPPER), lanes)))
+    bits = T.Bind(T.shift_left(whole, fill(T.int32(UPPER), lanes)))
+    return T.reinterpret(vector("float32", lanes), bits)
 
 
 def narrowed(x: Any, lanes: int) -> Any:
     """What lies in memory of numbers that are bfloat16."""
-    bits = T.reinterpret(vector("uint32", lanes), x)
+    bits = T.reinterpret(vector("uint32", lanes), T.Bind(x))
     return T.Cast(vector("uint16", lanes), T.shift_right(bits, fill(T.uint32(UPPER), lanes)))

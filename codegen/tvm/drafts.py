@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 
@@ -63,6 +64,18 @@ class Ready(Draft):
 
 
 @dataclass(frozen=True, eq=False)
+class Renamed(Draft):
+    """The same memory as a value of other axes."""
+
+    isa: Isa
+
+    def write(self, inputs: Sequence[Layout], output: Layout) -> Built:
+        """The kernel, where it is left."""
+        flat = Layout((output.elements,), inputs[0].dtype)
+        return pointwise.copy(flat, flat, self.isa)
+
+
+@dataclass(frozen=True, eq=False)
 class Windowed(Draft):
     """A kernel that slides a window over a plane. kernel: rows and columns of the window."""
 
@@ -97,22 +110,28 @@ class Layer(Windowed):
         return self.layer(inputs[0], output, self.epilogue.reading(inputs[1:]))
 
 
-@dataclass(frozen=True, eq=False)
-class RealLayer(Windowed):
-    """A convolution or product in float32. layer: writes it between two layouts, and functions of what it makes."""
+class Composed(Draft):
+    """Real numbers of which functions are computed before they are stored. functions: one of the other's result."""
 
-    layer: Callable[[Layout, Layout, Sequence[Function]], Built]
-    functions: tuple[Function, ...] = ()
+    functions: tuple[Function, ...]
 
     def takes_in(self, step: Draft) -> bool:
-        """Functions that the order of the sums does not matter to, and at last rounding."""
+        """Functions that the last bits of what is made do not matter to, and at last rounding."""
         if not isinstance(step, Applied) or any(function.form == ROUNDED for function in self.functions):
             return False
         return step.function.is_gentle or step.function.form == ROUNDED
 
-    def then(self, function: Function) -> "RealLayer":
+    def then(self, function: Function) -> Self:
         """With a function of what it makes."""
-        return replace(self, functions=(*self.functions, function))
+        return replace(self, functions=(*self.functions, function))  # type: ignore[type-var]
+
+
+@dataclass(frozen=True, eq=False)
+class RealLayer(Composed, Windowed):
+    """A convolution or product in float32. layer: writes it between two layouts, and functions of what it makes."""
+
+    layer: Callable[[Layout, Layout, Sequence[Function]], Built]
+    functions: tuple[Function, ...] = ()
 
     def write(self, inputs: Sequence[Layout], output: Layout) -> Built:
         """The kernel."""
@@ -120,15 +139,29 @@ class RealLayer(Windowed):
 
 
 @dataclass(frozen=True, eq=False)
-class Applied(Draft):
-    """A function of real values."""
+class Combined(Composed):
+    """An operation on two real values of one shape."""
 
     isa: Isa
-    function: Function
+    op_type: str
+    functions: tuple[Function, ...] = ()
 
     def write(self, inputs: Sequence[Layout], output: Layout) -> Built:
         """The kernel."""
-        return functions.unary(self.function, inputs[0], output, self.isa)
+        return functions.binary(self.op_type, inputs, output, self.isa, then=self.functions)
+
+
+@dataclass(frozen=True, eq=False)
+class Applied(Composed):
+    """A function of real values. functions: of its results."""
+
+    isa: Isa
+    function: Function
+    functions: tuple[Function, ...] = ()
+
+    def write(self, inputs: Sequence[Layout], output: Layout) -> Built:
+        """The kernel."""
+        return functions.unary((self.function, *self.functions), inputs[0], output, self.isa)
 
 
 @dataclass(frozen=True, eq=False)
@@ -216,6 +249,12 @@ class Strided(ByPixel):
     def write(self, inputs: Sequence[Layout], output: Layout) -> Built:
         """The kernel."""
         return move.strided(inputs[0], output, self.starts, self.steps, self.isa)
+
+    def behind(self, first: "Strided") -> "Strided":
+        """Both as one."""
+        pairs = [list(zip(first.starts, first.steps, strict=True)), list(zip(self.starts, self.steps, strict=True))]
+        starts = [start + step * own for (start, step), (own, _) in zip(*pairs, strict=True)]
+        return replace(self, starts=starts, steps=[step * own for (_, step), (_, own) in zip(*pairs, strict=True)])
 
     def is_by_pixel(self) -> bool:
         """Where no channels are left out."""

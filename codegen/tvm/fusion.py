@@ -1,6 +1,7 @@
 """What steps become part of others: functions and sums part of layers, padding and concatenation part of their inputs.
 
-A table, a sum or a function that alone reads what a layer makes is computed in the layer's registers. A value that is
+A table, a sum or a function that alone reads what a layer makes is computed in the layer's registers; so is a function
+of a sum or function of real numbers. A value that is
 only padded or concatenated is written where it has to be in the larger plane, so that nothing is left to copy.
 """
 
@@ -8,7 +9,19 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ptqc.codegen.tvm.drafts import Addition, Applied, Border, Draft, Joined, Layer, RealLayer, Table
+from ptqc.codegen.tvm.drafts import (
+    Addition,
+    Applied,
+    Border,
+    Composed,
+    Draft,
+    Joined,
+    Layer,
+    Ready,
+    Renamed,
+    Strided,
+    Table,
+)
 from ptqc.codegen.tvm.epilogue import Lookup, Stage, Sum
 from ptqc.codegen.tvm.layout import Frame, Layout
 
@@ -31,7 +44,7 @@ def fused(
     steps: Sequence[Drafted], layouts: Mapping[str, Layout], outputs: Collection[str]
 ) -> tuple[list[Drafted], Layouts]:
     """The steps that are left, and where values lie then. outputs: what the program has to make."""
-    used = _used(steps, outputs)
+    used = _used(_by_first_names(_sliced_once(steps)), outputs)
     return _framed(_with_epilogues(used), dict(layouts))
 
 
@@ -43,6 +56,28 @@ def _used(steps: Sequence[Drafted], outputs: Collection[str]) -> list[Drafted]:
             needed.update(step.inputs)
             kept.append(step)
     return kept[::-1]
+
+
+def _sliced_once(steps: Sequence[Drafted]) -> list[Drafted]:
+    """Slices of slices read what the first one does."""
+    done: dict[str, Drafted] = {}
+    for step in steps:
+        first = done.get(step.inputs[0]) if isinstance(step.draft, Strided) else None
+        if first is not None and isinstance(first.draft, Strided) and isinstance(step.draft, Strided):
+            step = replace(step, draft=step.draft.behind(first.draft), inputs=first.inputs)
+        done[step.output] = step
+    return list(done.values())
+
+
+def _by_first_names(steps: Sequence[Drafted]) -> list[Drafted]:
+    """Kernels that are written already read values where they were before they were renamed."""
+    first = {step.output: step.inputs[0] for step in steps if isinstance(step.draft, Renamed)}
+    return [
+        replace(step, inputs=tuple(first.get(name, name) for name in step.inputs))
+        if isinstance(step.draft, Ready)
+        else step
+        for step in steps
+    ]
 
 
 def _reads(steps: Iterable[Drafted]) -> Counter[str]:
@@ -67,7 +102,7 @@ def _joined(layer: Drafted, step: Drafted, index: int) -> Drafted:
     others = step.inputs[:index] + step.inputs[index + 1 :]
     within = layer.within
     draft: Draft
-    if isinstance(layer.draft, RealLayer):
+    if isinstance(layer.draft, Composed):
         assert isinstance(step.draft, Applied)
         draft, within = layer.draft.then(step.draft.function), (*within, layer.output)
     else:

@@ -23,7 +23,7 @@ def build(folder: Path) -> None:
     from ptqc.codegen.tvm.constants import Arranged
     from ptqc.codegen.tvm.epilogue import Epilogue, Lookup, Sum
     from ptqc.codegen.tvm.families import Built, dense, depthwise, functions, matmul, move, pointwise, pool, rows
-    from ptqc.codegen.tvm.layout import Frame, Layout
+    from ptqc.codegen.tvm.layout import BFLOAT16, ROUNDED, Frame, Layout
     from ptqc.codegen.tvm.tiling import Dense
     from ptqc.codegen.tvm.window import Window
 
@@ -43,6 +43,7 @@ def build(folder: Path) -> None:
     framed, bordered = replace(dense_out, frame=Frame((7, 6, 5), (1, 2, 1))), Layout((6, 9, 8), "uint8")
     placed, twice = replace(x, frame=Frame((6, 9, 8), (0, 1, 2))), replace(x, shape=(12, 7, 5), frame=Frame((13, 8, 6)))
     inside, around = replace(real, frame=Frame((6, 9, 8), (0, 1, 2))), replace(half, frame=Frame((7, 8, 9), (1, 2, 1)))
+    brief, bordered_brief, brief_half = (replace(v, dtype=BFLOAT16) for v in (real, bordered, half))
     gates = [functions.Function("LeakyRelu", (0.1,)), functions.Function("Sigmoid", is_gate=True)]
     stages = Epilogue((Lookup(np.arange(256)[::-1]), Sum(np.array([0.5, 0.25, 3]), 1, dense_out)))
     part, stretched = Layout((2, 3, 5), "uint8"), Layout((6, 2, 9), "uint8")
@@ -77,9 +78,15 @@ def build(folder: Path) -> None:
         (move.transpose(x, Layout((5, 6, 7), "uint8"), (2, 0, 1)), [x], Layout((5, 6, 7), "uint8")),
         (move.concat([x, x], Layout((12, 7, 5), "uint8"), 0, plain), [x, x], Layout((12, 7, 5), "uint8")),
         (move.look_up(tokens, matrix, np.ones((3, matrix.shape[1]), np.float32), 3), [tokens], matrix),
-        (functions.unary(functions.Function("Sigmoid"), real, real, plain), [real], real),
-        (functions.unary(functions.Function("Exp"), real, real, plain), [real], real),
-        (functions.unary(functions.Function("Erf"), real, real, plain), [real], real),
+        (functions.unary([functions.Function("Sigmoid")], real, real, plain), [real], real),
+        (functions.unary([functions.Function("Exp")], real, real, plain), [real], real),
+        (functions.unary([functions.Function("Erf")], real, real, plain), [real], real),
+        (functions.unary([functions.Function(ROUNDED)], real, brief, plain), [real], brief),
+        (functions.unary([functions.Function("Relu"), functions.Function(ROUNDED)], brief, real, plain), [brief], real),
+        (pointwise.copy(brief, real, plain), [brief], real),
+        (move.pad(brief, bordered_brief, (0, 1, 2), 0.0, plain), [brief], bordered_brief),
+        (depthwise.real(brief, half, grouped, plain, codes(6, 3, 3), numbers), [brief], half),
+        (depthwise.real(real, brief_half, grouped, plain, codes(6, 3, 3), numbers), [real], brief_half),
         (functions.binary("Div", [real, real], real, plain), [real, real], real),
         (functions.binary("Sub", [real], real, plain, (0, np.ones((6, 1, 1)))), [real], real),
         (pool.average(real, half, grouped, plain, np.full(grouped.output, 9)), [real], half),
@@ -99,12 +106,12 @@ def build(folder: Path) -> None:
         shapes = [(2, *layout.shape) if layout.outside else (2, layout.stride) for layout in (*inputs, output)]
         for place, (layout, shape) in enumerate(zip(inputs, shapes, strict=False)):
             made = random.integers(0, 256, shape) if layout.dtype == "uint8" else random.normal(size=shape)
-            arrays[f"{index}/{place}"] = made.astype(layout.dtype)
+            arrays[f"{index}/{place}"] = layout.encoded(made)
         for place, constant in enumerate(built.constants):
             arrays[f"{index}/{len(inputs) + place}"] = (
                 constant.order(constant.codes) if isinstance(constant, Arranged) else np.asarray(constant)
             )
-        calls.append([built.name, len(inputs) + len(built.constants), shapes[-1], output.dtype])
+        calls.append([built.name, len(inputs) + len(built.constants), shapes[-1], output.stored])
     np.savez(folder / "arrays.npz", **arrays)
     (folder / "calls.json").write_text(json.dumps(calls))
 

@@ -4,11 +4,11 @@ import numpy as np
 import onnx_ir as ir
 
 from ptqc.codegen.tvm.constants import Arranged, Order, Scaled, Source
-from ptqc.codegen.tvm.drafts import Joined, Largest, Nearest, Strided
+from ptqc.codegen.tvm.drafts import Joined, Largest, Nearest, Renamed, Strided
 from ptqc.codegen.tvm.emission import Emission
 from ptqc.codegen.tvm.emitters import indexing
 from ptqc.codegen.tvm.emitters.sliding import slide
-from ptqc.codegen.tvm.families import Declined, move, pointwise
+from ptqc.codegen.tvm.families import Declined, move
 from ptqc.codegen.tvm.layout import Layout
 from ptqc.nodes import input_of, integer, integers, producer, text
 
@@ -41,8 +41,7 @@ def _rename_axes(emission: Emission, node: ir.Node, source: str) -> None:
     """Transpose of a value that lies in memory as the plain result does."""
     given = emission.layouts[source]
     layout = Layout(emission.shape(node.outputs[0]), given.dtype, plain=True)
-    flat = Layout((given.elements,), given.dtype)
-    emission.add(pointwise.copy(flat, flat, emission.isa), [source], str(node.outputs[0].name), layout)
+    emission.add(Renamed(emission.isa), [source], str(node.outputs[0].name), layout)
 
 
 def strided(emission: Emission, node: ir.Node) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from ptqc.codegen.tvm.drafts import Applied
+from ptqc.codegen.tvm.drafts import Applied, Combined
 from ptqc.codegen.tvm.emission import Emission
 from ptqc.codegen.tvm.emitters.sliding import slide
 from ptqc.codegen.tvm.families import Declined, functions, pool, reductions, rows
@@ -88,6 +88,9 @@ def binary(emission: Emission, node: ir.Node) -> None:
     for place, value in enumerate(node.inputs):
         if emission.is_constant(value):
             constant = place, _array(emission.number(value), len(layout.shape), lead)
+    if all(x.shape == layout.shape for x in given) and layout.shape == emission.shape(output) and constant is None:
+        emission.add(Combined(emission.isa, node.op_type), names, str(output.name), layout)
+        return
     kernel = functions.binary(node.op_type, given, layout, emission.isa, constant)
     emission.add_as(kernel, names, output, layout)
 

@@ -170,25 +170,31 @@ def composed(functions: Sequence[Function], x: Any, lanes: int, constants: Seque
     return x
 
 
-def unary(function: Function, x: Layout, y: Layout, isa: Isa) -> Built:
-    """A function of one operand."""
+def unary(functions: Sequence[Function], x: Layout, y: Layout, isa: Isa) -> Built:
+    """Functions of one operand, one of the other's result."""
 
     def value(lanes: int, constants: Sequence[Any], element: Any) -> Any:
-        return function.value(element, lanes, constants)
+        return composed(functions, element, lanes, constants)
 
-    return pointwise(function.family, [x], function.constants(), y, isa, value)
+    family = family_with(functions[0].family, functions[1:])
+    return pointwise(family, [x], constants_of(functions), y, isa, value)
 
 
 def binary(
-    op_type: str, given: Sequence[Layout], y: Layout, isa: Isa, constant: tuple[int, np.ndarray] | None = None
+    op_type: str,
+    given: Sequence[Layout],
+    y: Layout,
+    isa: Isa,
+    constant: tuple[int, np.ndarray] | None = None,
+    then: Sequence[Function] = (),
 ) -> Built:
     """A function of two operands, either of which may repeat along axes of size 1.
 
-    constant: place and array (one number, or of y's rank) of an operand that never changes.
+    constant: place and array (one number, or of y's rank) of an operand that never changes. then: functions of what two
+    operands give.
     """
     if constant is None:
-        family = f"{op_type.lower()}_float"
-        return pointwise(family, given, [], y, isa, lambda _lanes, _constants, a, b: BINARY[op_type](a, b))
+        return _combined(op_type, given, y, isa, then)
     place, array = constant
     function = BINARY[op_type]
     if array.size > 1:
@@ -200,3 +206,10 @@ def binary(
         return function(*((other, element) if place == 0 else (element, other)))
 
     return pointwise(f"{op_type.lower()}_number{place}", given, [array.astype(np.float32)], y, isa, value)
+
+
+def _combined(op_type: str, given: Sequence[Layout], y: Layout, isa: Isa, then: Sequence[Function]) -> Built:
+    def value(lanes: int, constants: Sequence[Any], a: Any, b: Any) -> Any:
+        return composed(then, BINARY[op_type](a, b), lanes, constants)
+
+    return pointwise(family_with(f"{op_type.lower()}_float", then), given, constants_of(then), y, isa, value)

@@ -95,7 +95,7 @@ def test_rounding_is_that_of_numpy(chosen: Isa, tmp_path: Path) -> None:
     given, cases = Layout(x.shape[1:], "float32"), []
     for dtype in ("float32", BFLOAT16):
         made = Layout(x.shape[1:], dtype)
-        cases.append(Case(functions.unary(Function(ROUNDED), given, made, chosen), [given], [x], made))
+        cases.append(Case(functions.unary([Function(ROUNDED)], given, made, chosen), [given], [x], made))
     for found in run(cases, chosen, tmp_path):
         np.testing.assert_array_equal(found, to_bfloat16(x))
 

@@ -43,6 +43,10 @@ CONSTANTS = {
     "six": np.array(6, np.float32),
     "one": np.array([1]),
     "rows": np.array([2]),
+    "two": np.array([2]),
+    "last": np.array([-1]),
+    "first": np.array([-99]),
+    "down": np.array([-3]),
     "end": np.array([99]),
 }
 BORDER = "<pads = [1, 1, 1, 1]>"
@@ -103,6 +107,11 @@ GRAPHS: dict[str, tuple[str, dict[str, int]]] = {
         'a = Conv(x, v) q = MaxPool <kernel_shape = [2, 1], strides = [2, 1]> (a) r = Resize <mode = "nearest"> '
         "(q, , scales) t = Slice(a, one, end, rows) d = Concat <axis = 1> (r, t) y = Conv(d, wide)",
         {"largest": 1, "nearest": 1, "slice": 1, "concat": 1},
+    ),
+    "slices of slices": (
+        "a = Conv(x, v) t = Slice(a, one, end, rows, two) b = Slice(t, last, first, last, down) "
+        "c = Slice(t, one, end, last, two) d = Concat <axis = 3> (b, c) y = Conv(d, v)",
+        {"slice": 2, "concat": 1},
     ),
     "a part that is an output": (
         "a = Conv(x, v) b = Conv(x, w) f = Conv(a, w) d = Concat <axis = 1> (b, f) y = Conv(d, wide)",
@@ -176,6 +185,19 @@ REAL_GRAPHS: dict[str, tuple[str, dict[str, int]]] = {
     "a concatenation with a border": (
         f"a = Conv(x, v) b = Conv {BORDER} (x, w) d = Concat <axis = 1> (a, b) y = Conv {BORDER} (d, wider)",
         {"pad": 1, "border": 1, "dense_float": 3, "concat": 1},
+    ),
+    "a function of a sum": (
+        "c = Conv(x, v) d = Conv(x, u) e = Conv(d, back) a = Add(c, e) r = Relu(a) y = Conv(r, v)",
+        {"dense_float": 4, "add_float_relu": 1},
+    ),
+    "functions of a product of an input": (
+        "p = Mul(x, x) n = Neg(p) q = Clip(n, zero, six) y = Exp(q)",
+        {"mul_float_neg_clip": 1, "exp": 1},
+    ),
+    "a function of a function": ("e = Exp(x) r = Sigmoid(e) y = Relu(r)", {"exp_sigmoid_relu": 1}),
+    "a sum that is read twice": (
+        "s = Add(x, x) r = Relu(s) y = Sub(r, s)",
+        {"add_float": 1, "relu": 1, "sub_float": 1},
     ),
     "a function of large sums": ("c = Conv(x, large) y = Sigmoid(c)", {"dense_float_sigmoid": 1}),
     "rows": ("f = Flatten(x) p = MatMul(f, rect) y = Relu(p)", {"reshape": 1, "dense_float_relu": 1}),
