@@ -13,24 +13,34 @@ from ptqc.codegen.tvm.layout import BFLOAT16, Layout
 UPPER = 16  # bits of a float32
 HALF, LAST = (1 << UPPER - 1) - 1, -(1 << UPPER)
 MAGNITUDE, INFINITY, NAN = 0x7FFFFFFF, 0x7F800000, 0x7FC00000
-# TVM makes float32 of every operand of this type, so the instruction is called from a function in LLVM's own language.
-PRODUCTS = "ptqc_bfloat16_products"
+# TVM makes float32 of all that has this type, so instructions are called from functions in LLVM's own language.
+PRODUCTS, ROUNDING = "ptqc_bfloat16_products", "ptqc_bfloat16_rounding"
 CODE = """
-declare <{lanes} x float> @{name}(<{lanes} x float>, <{pairs} x bfloat>, <{pairs} x bfloat>)
-define <{lanes} x float> @{function}(<{lanes} x float> %total, <{lanes} x i32> %taps, <{lanes} x i32> %weights) {{
+declare <{lanes} x float> @{products}(<{lanes} x float>, <{pairs} x bfloat>, <{pairs} x bfloat>)
+declare <{lanes} x bfloat> @{rounding}(<{lanes} x float>)
+define <{lanes} x float> @ptqc_bfloat16_products(<{lanes} x float> %total, <{lanes} x i32> %taps, <{lanes} x i32> %w) {{
   %a = bitcast <{lanes} x i32> %taps to <{pairs} x bfloat>
-  %b = bitcast <{lanes} x i32> %weights to <{pairs} x bfloat>
-  %sum = call <{lanes} x float> @{name}(<{lanes} x float> %total, <{pairs} x bfloat> %a, <{pairs} x bfloat> %b)
+  %b = bitcast <{lanes} x i32> %w to <{pairs} x bfloat>
+  %sum = call <{lanes} x float> @{products}(<{lanes} x float> %total, <{pairs} x bfloat> %a, <{pairs} x bfloat> %b)
   ret <{lanes} x float> %sum
+}}
+define <{lanes} x i16> @ptqc_bfloat16_rounding(<{lanes} x float> %x) {{
+  %found = call <{lanes} x bfloat> @{rounding}(<{lanes} x float> %x)
+  %bits = bitcast <{lanes} x bfloat> %found to <{lanes} x i16>
+  ret <{lanes} x i16> %bits
 }}
 """
 
 
 @contextmanager
-def products(isa: Isa) -> Iterator[None]:
-    """In a kernel, where `add_products` may be called."""
-    code = CODE.format(name=isa.bfloats, function=PRODUCTS, lanes=isa.lanes, pairs=2 * isa.lanes)
-    with T.attr(T.int32(0), "pragma_import_llvm", code):
+def instructions(isa: Isa, *, needed: bool) -> Iterator[None]:
+    """In a kernel, where `add_products` and `kept` may be called."""
+    if isa.bfloats is None or not needed:
+        yield
+        return
+    with T.attr(
+        T.int32(0), "pragma_import_llvm", CODE.format(**vars(isa.bfloats), lanes=isa.lanes, pairs=2 * isa.lanes)
+    ):
         yield
 
 
@@ -50,6 +60,15 @@ def rounded(x: Any, lanes: int) -> Any:
     is_number = T.bitwise_and(bits, fill(T.int32(MAGNITUDE), lanes)) <= fill(T.int32(INFINITY), lanes)
     found = T.Bind(T.Select(is_number, up, fill(T.int32(NAN), lanes)))
     return T.reinterpret(vector("float32", lanes), found)
+
+
+def kept(isa: Isa, y: Layout, x: Any, lanes: int) -> Any:
+    """A value as it lies in memory, rounded where that is bfloat16; the instruction makes 0 of what is below 2^-126."""
+    if y.dtype != BFLOAT16:
+        return x
+    if isa.bfloats is not None and lanes == isa.lanes:
+        return T.call_extern(vector("uint16", lanes), ROUNDING, x)
+    return narrowed(rounded(x, lanes), lanes)
 
 
 def load(layout: Layout, buffer: Any, sample: Any, start: Any, lanes: int) -> Any:

@@ -26,6 +26,14 @@ class Packs:
 
 
 @dataclass(frozen=True)
+class Bfloats:
+    """LLVM's names for bfloat16: inner products of pairs in float32, and float32 rounded to it."""
+
+    products: str
+    rounding: str
+
+
+@dataclass(frozen=True)
 class Isa:
     """One instruction set.
 
@@ -33,9 +41,8 @@ class Isa:
     a vector. registers: vectors that it holds. working: those an inner product needs beside sums and weights. packs:
     where it has them, within parts of 128 bits. products: LLVM's name of inner products of four bytes in 32 bits.
     in_words: whether products of bytes are summed in 16 bits instead. half: the same with vectors of half the length.
-    pick: LLVM's name of picking bytes from each part of 128 bits; permute: from two whole vectors. bfloats: LLVM's name
-    of inner products of pairs of bfloat16 in float32. attributes: what LLVM may use beyond its cpu. machine: as the
-    system names it.
+    pick: LLVM's name of picking bytes from each part of 128 bits; permute: from two whole vectors. bfloats: where
+    it has them. attributes: what LLVM may use beyond its cpu. machine: as the system names it.
     """
 
     name: str
@@ -50,7 +57,7 @@ class Isa:
     half: "Isa | None" = None
     pick: str = ""
     permute: str = ""
-    bfloats: str = ""
+    bfloats: Bfloats | None = None
     attributes: tuple[str, ...] = ()
     kind: str = "llvm"
     machine: str = "x86_64"
@@ -201,7 +208,7 @@ AVX512_BF16 = replace(
     name="avx512-bf16",
     features=(*AVX512_VBMI.features, "avx512_bf16"),
     attributes=(*AVX512_VBMI.attributes, "+avx512bf16"),
-    bfloats="llvm.x86.avx512bf16.dpbf16ps.512",
+    bfloats=Bfloats("llvm.x86.avx512bf16.dpbf16ps.512", "llvm.x86.avx512bf16.cvtneps2bf16.512"),
 )
 AARCH64 = Isa("aarch64", "generic", ("asimd",), lanes=4, registers=32, working=8, machine="aarch64")
 # Plain C: for other processors, and for what address and undefined-behaviour sanitizers can look into.

@@ -9,7 +9,7 @@ become codes by picking bytes in registers.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -20,7 +20,8 @@ from ptqc.codegen.tvm import bfloats, narrowing
 from ptqc.codegen.tvm.constants import VALUES, Arranged, Bfloats, Nibbles, Scaled, Stored, values_of
 from ptqc.codegen.tvm.epilogue import NOTHING, Epilogue, Place
 from ptqc.codegen.tvm.families import Alternatives, Built, build
-from ptqc.codegen.tvm.families.functions import Function, composed, constants_of, family_with
+from ptqc.codegen.tvm.families.functions import Function, composed, constants_of, family_with, unrounded
+from ptqc.codegen.tvm.isa import Isa
 from ptqc.codegen.tvm.kernel import PRODUCTS, fill, pieces, registers, rows, span, vector
 from ptqc.codegen.tvm.layout import BFLOAT16, Layout
 from ptqc.codegen.tvm.narrowing import PACKED
@@ -95,7 +96,7 @@ def integer(
         kind = vector("float32", isa.lanes)
         values = [T.Cast(kind, found.total) * factors[span(found.packed, isa.lanes)] for found in sums]
         if y.dtype == "float32":
-            _keep(y, values, isa.lanes, made)
+            _keep(isa, y, values, made)
             return
         places = [found.place for found in sums]
         epilogue.settle(isa, values, zero[0], made, places, rest, others, fitting=fitting)
@@ -131,8 +132,9 @@ def real(
     constants += constants_of(functions)
 
     def settle(sums: Sequence[Accumulated], made: Any, numbers: Sequence[Any], _others: Sequence[Any]) -> None:
-        values = [composed(functions, found.total, loops.isa.lanes, numbers) for found in sums]
-        _keep(y, values, loops.isa.lanes, made)
+        left = unrounded(functions, y)
+        values = [composed(left, found.total, loops.isa.lanes, numbers) for found in sums]
+        _keep(loops.isa, y, values, made)
 
     def cut(chosen: Cut) -> Built:
         return real(x, y, replace(loops, chosen=chosen), weights, bias, functions)
@@ -160,10 +162,9 @@ def bfloat(
     ]
 
     def settle(sums: Sequence[Accumulated], made: Any, numbers: Sequence[Any], _others: Sequence[Any]) -> None:
-        scales, *rest = numbers
-        lanes = loops.isa.lanes
+        (scales, *rest), left, lanes = numbers, unrounded(functions, y), loops.isa.lanes
         values = [found.total * scales[span(found.packed, lanes)] for found in sums]
-        _keep(y, [composed(functions, value, lanes, rest) for value in values], lanes, made)
+        _keep(loops.isa, y, [composed(left, value, lanes, rest) for value in values], made)
 
     def cut(chosen: Cut) -> Built:
         return bfloat(x, y, replace(loops, chosen=chosen), weights, bias, functions)
@@ -180,10 +181,9 @@ def _real_weights(loops: Dense, weights: np.ndarray | Coded) -> Stored:
     return Scaled(Arranged(weights.codes.astype(np.int8), loops.order), scale, loops.groups * loops.panels)
 
 
-def _keep(y: Layout, values: Sequence[Any], lanes: int, made: Any) -> None:
+def _keep(isa: Isa, y: Layout, values: Sequence[Any], made: Any) -> None:
     for place, value in enumerate(values):
-        kept = bfloats.narrowed(value, lanes) if y.dtype == BFLOAT16 else value
-        T.buffer_store(made, kept, [span(place * lanes, lanes)])
+        T.buffer_store(made, bfloats.kept(isa, y, value, isa.lanes), [span(place * isa.lanes, isa.lanes)])
 
 
 def _body(kernel: Kernel) -> Any:
@@ -193,18 +193,14 @@ def _body(kernel: Kernel) -> Any:
 
     def body(batch: Any, x: Any, *rest: Any) -> None:
         beside, (w, bias, *numbers, out) = rest[:others], rest[others:]
-        with _instructions(loops), _nest(batch, loops) as (sample, tile, group_panel):
+        needed = loops.width == 2 or kernel.y.dtype == BFLOAT16
+        with bfloats.instructions(loops.isa, needed=needed), _nest(batch, loops) as (sample, tile, group_panel):
             pixel = tile // across, T.Bind(T.min(tile % across * pixels, width - pixels))
             totals = _accumulate(kernel, (x, w, bias), (sample, *pixel), group_panel)
             sums = _placed(loops, totals, sample, pixel, group_panel)
             _store(kernel, sums, out, group_panel % loops.panels, numbers, beside)
 
     return body
-
-
-def _instructions(loops: Dense) -> AbstractContextManager[None]:
-    """Where what `_product` calls is known."""
-    return bfloats.products(loops.isa) if loops.width == 2 else nullcontext()
 
 
 @contextmanager

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 from tvm.tirx.script import builder as T  # noqa: N812
 
-from ptqc.codegen.tvm.bfloats import load, store
+from ptqc.codegen.tvm.bfloats import instructions, kept, load
 from ptqc.codegen.tvm.constants import Arranged, Order, Source, Stored
 from ptqc.codegen.tvm.families import Built, build
-from ptqc.codegen.tvm.families.functions import Function, composed, constants_of, family_with
+from ptqc.codegen.tvm.families.functions import Function, composed, constants_of, family_with, unrounded
 from ptqc.codegen.tvm.isa import Isa
 from ptqc.codegen.tvm.kernel import fill, registers, rows, span, to_codes, vector
-from ptqc.codegen.tvm.layout import Layout
+from ptqc.codegen.tvm.layout import BFLOAT16, Layout
 from ptqc.codegen.tvm.window import Window
 
 LARGEST_TILE = 4
@@ -60,10 +60,16 @@ def real(
     constants += constants_of(functions)
 
     def settle(total: Any, _channel: Any, *numbers: Any) -> Any:
-        return composed(functions, total, lanes, numbers)
+        return kept(isa, y, composed(unrounded(functions, y), total, lanes, numbers), lanes)
 
     family = family_with("depthwise_float", functions)
-    return build(family, [x], constants, y, _body(window, (x, y), lanes, settle), _operations(window))
+    body = _body(window, (x, y), lanes, settle)
+
+    def with_instructions(*buffers: Any) -> None:
+        with instructions(isa, needed=y.dtype == BFLOAT16):
+            body(*buffers)
+
+    return build(family, [x], constants, y, with_instructions, _operations(window))
 
 
 def _operations(window: Window) -> int:
@@ -105,6 +111,6 @@ def _body(window: Window, layouts: tuple[Layout, Layout], lanes: int, settle: An
                         T.buffer_store(totals, totals[at] + value * weight, [at])
             for p in range(pixels):
                 value = settle(totals[span(p * lanes, lanes)], channel, *numbers)
-                store(made, out, value, sample, made.at(row, column + p, channel), lanes)
+                T.buffer_store(out, value, [sample, span(made.at(row, column + p, channel), lanes)])
 
     return body

@@ -13,7 +13,7 @@ from ptqc.codegen.tvm.families import Built
 from ptqc.codegen.tvm.families.pointwise import pointwise, with_array
 from ptqc.codegen.tvm.isa import Isa
 from ptqc.codegen.tvm.kernel import fill
-from ptqc.codegen.tvm.layout import ROUNDED, Layout
+from ptqc.codegen.tvm.layout import BFLOAT16, ROUNDED, Layout
 
 # Each takes a vector, its length, and the function's own numbers.
 Unary = Callable[[Any, int, Sequence[Any]], Any]
@@ -168,6 +168,11 @@ def composed(functions: Sequence[Function], x: Any, lanes: int, constants: Seque
         x = function.value(T.Bind(x), lanes, constants[:count])
         constants = constants[count:]
     return x
+
+
+def unrounded(functions: Sequence[Function], y: Layout) -> list[Function]:
+    """Those that are left to compute where storing a value rounds it."""
+    return [function for function in functions if function.form != ROUNDED or y.dtype != BFLOAT16]
 
 
 def unary(functions: Sequence[Function], x: Layout, y: Layout, isa: Isa) -> Built:
