@@ -71,7 +71,7 @@ def quantized(
     chosen = [site for site in sites if not keep_float(site.name)]
     activations = {**observed(model, samples, chosen), **(params or {})}
     formats = {w.name: forms if isinstance(forms, Format) else forms.get(w.name, EIGHT) for w in weights}
-    bfloats = frozenset(site.name for site in sites if keep_float(site.name) and in_bfloat16(site.name))
+    bfloats = frozenset(site.name for site in sites if site not in chosen and in_bfloat16(site.name))
     plan = Plan(tuple(layers), tuple(weights), tuple(kernels), tuple(sites), activations, formats, bfloats)
     solutions = {weight.name: rounded(model, weight, formats[weight.name]) for weight in weights}
     biases = {layer.name: _bias(model, layer.bias) for layer in layers}

@@ -85,6 +85,7 @@ def manifest(
         "cut_short": any(note.step == OUT_OF_TIME for note in fitted.notes),
         "weights_by_format": dict(weights),
         "float_operators": dict(operators),
+        "bfloat16_activations": len(fitted.plan.bfloats),
         "verification": verified.to_json(),
         "results": to_json(judged)[0],
         "measurements": job.entry,

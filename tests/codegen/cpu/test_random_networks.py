@@ -13,7 +13,7 @@ from drawing import draw
 from lowering import quantized
 from together import compared, program_of
 
-from ptqc.codegen.tvm.isa import Isa
+from ptqc.codegen.tvm.isa import AVX512_BF16, Isa
 from ptqc.codegen.tvm.program import Program
 from ptqc.errors import TargetError
 from ptqc.formats import Format, codebook, integer, pairs
@@ -25,14 +25,21 @@ REFUSED = 1  # of these
 
 
 def network(seed: int, chosen: Isa, folder: Path) -> Program:
-    """A random network with weights in random formats and some sites kept float."""
+    """A random network with weights in random formats, and some sites kept float or rounded to bfloat16."""
     proto, feeds = draw(seed)
     random = np.random.default_rng(seed)
     model = ir.from_proto(proto)
     run_rewrites(model, default_rewrites(), feeds[:1])
     floating = random.random() if random.random() < 0.3 else 0.0
     forms = {w.name: format_of(w, random) for w in find_weights(model, find_layers(model))}
-    made = quantized(model, feeds, forms=forms, keep_float=lambda _site: bool(random.random() < floating))
+    rounded = random.random()
+    made = quantized(
+        model,
+        feeds,
+        forms=forms,
+        keep_float=lambda _site: bool(random.random() < floating),
+        in_bfloat16=lambda _site: bool(random.random() < rounded),
+    )
     return program_of(made, feeds, chosen, folder)
 
 
@@ -45,7 +52,8 @@ def format_of(weight: Weight, random: np.random.Generator) -> Format:
 
 
 def check(part: int, folder: Path) -> None:
-    chosen = present()[part % len(present())]
+    here = present(AVX512_BF16)
+    chosen = here[part % len(here)]
     programs, refused = {}, {}
     for seed in range(part * TOGETHER, (part + 1) * TOGETHER):
         try:
