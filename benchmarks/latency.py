@@ -37,7 +37,9 @@ Timer = Callable[[int], float]  # seconds per run, of a number of runs
 FLOAT, INT8 = "float", "ONNX Runtime int8"
 REST = 0.05  # seconds, longer than waiting threads of any engine keep a processor busy
 SERVER = Path(__file__).with_name("openvino_server.py")
-ENGINES = ("onnxruntime", "openvino", "tvm")
+# Engines of OpenVINO, with what computes in float computing in this.
+PRECISIONS = {"openvino": "f32", "openvino_bf16": "bf16"}
+ENGINES = ("onnxruntime", *PRECISIONS, "tvm")
 COLUMNS = (
     Column("task", "task"),
     Column("file", "file"),
@@ -51,10 +53,12 @@ COLUMNS = (
     Column("of int8", "of_int8", number(2)),
     Column("OpenVINO ms", "openvino_ms", number(3)),
     Column("OpenVINO of float", "openvino_of_float", number(2)),
+    Column("OpenVINO bf16 ms", "openvino_bf16_ms", number(3)),
     Column("native ms", "tvm_ms", number(3)),
     Column("native of float", "native_of_float", number(2)),
     Column("native of int8", "native_of_int8", number(2)),
     Column("native of OpenVINO float", "native_of_openvino_float", number(2)),
+    Column("native of OpenVINO bf16", "native_of_openvino_bf16", number(2)),
     Column("native of OpenVINO int8", "native_of_openvino_int8", number(2)),
     Column("note", "note"),
 )
@@ -63,11 +67,11 @@ COLUMNS = (
 class Served:
     """A model in OpenVINO, in a process of its own environment that runs it when asked."""
 
-    def __init__(self, python: str, path: str, feeds: Feeds, threads: int, isa: str) -> None:
+    def __init__(self, python: str, path: str, feeds: Feeds, threads: int, isa: str, precision: str) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="ptqc-bench-")
         samples = Path(self._folder.name) / "feeds.npz"
         np.savez(samples, **feeds)
-        command = [python, "-W", "ignore", SERVER, path, samples, threads]
+        command = [python, "-W", "ignore", SERVER, path, samples, threads, precision]
         self._process = subprocess.Popen(
             [str(part) for part in command],
             stdin=subprocess.PIPE,
@@ -115,13 +119,13 @@ def native_folder(path: str) -> Path:
 
 def engines(openvino: str | None) -> list[str]:
     """Those that are at hand. openvino: the Python of its environment."""
-    return [name for name in ENGINES if (openvino if name == "openvino" else importlib.util.find_spec(name))]
+    return [name for name in ENGINES if (openvino if name in PRECISIONS else importlib.util.find_spec(name))]
 
 
 def timer(engine: str, path: str, feeds: Feeds, threads: int, openvino: str | None, isa: str) -> Timer:
     """Seconds per run, of a number of runs, of a file that has run once."""
-    if engine == "openvino":
-        return Served(str(openvino), path, feeds, threads, isa)
+    if engine in PRECISIONS:
+        return Served(str(openvino), path, feeds, threads, isa, PRECISIONS[engine])
     opened = open_native(path, threads, isa) if engine == "tvm" else harness.open_model(path, threads)
     run = partial(opened, feeds)
     run()
@@ -183,6 +187,8 @@ def race(
             if engine == "tvm" and not native_folder(path).is_dir():
                 continue
             if engine == "openvino" and file not in (FLOAT, INT8):  # it does not unpack weights when it loads a file
+                continue
+            if engine == "openvino_bf16" and file != FLOAT:
                 continue
             try:
                 timers[file, engine] = timer(engine, path, feeds, threads, openvino, isa)
@@ -294,6 +300,7 @@ def latencies(file: str, blocks: Times, errors: Mapping[Entrant, str], openvino:
         found["openvino_of_float"] = ratio(times, blocks.get((FLOAT, "onnxruntime")))
     if times := blocks.get((file, "tvm")):
         found["native_of_openvino_float"] = ratio(times, blocks.get((FLOAT, "openvino")))
+        found["native_of_openvino_bf16"] = ratio(times, blocks.get((FLOAT, "openvino_bf16")))
         found["native_of_openvino_int8"] = ratio(times, blocks.get((INT8, "openvino")))
         found["native_of_float"] = ratio(times, blocks.get((FLOAT, "onnxruntime")))
         found["native_of_int8"] = ratio(times, blocks.get((INT8, "onnxruntime")))

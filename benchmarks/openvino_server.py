@@ -1,6 +1,6 @@
 """Times runs of a model in OpenVINO when told to: one line with a number of runs in, one with seconds per run out.
 
-python benchmarks/openvino_server.py MODEL FEEDS.npz THREADS    (needs openvino and numpy, nothing of ptqc)
+python benchmarks/openvino_server.py MODEL FEEDS.npz THREADS f32|bf16    (needs openvino and numpy, nothing of ptqc)
 """
 
 import json
@@ -14,20 +14,20 @@ import numpy as np
 import openvino
 
 
-def opened(path: str, feeds: dict[str, np.ndarray], threads: int) -> Callable[[], Any]:
-    """A run of a model of the sizes of the feeds, computing in float32 where the model says float."""
+def opened(path: str, feeds: dict[str, np.ndarray], threads: int, precision: str) -> Callable[[], Any]:
+    """A run of a model of the sizes of the feeds. precision: what it computes in where the model says float."""
     core = openvino.Core()
     model = core.read_model(path)
     model.reshape({name: list(array.shape) for name, array in feeds.items()})
-    config = {"INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32"}
+    config = {"INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": precision}
     request = core.compile_model(model, "CPU", config).create_infer_request()
     return lambda: request.infer(feeds, share_inputs=True, share_outputs=True)
 
 
 def main() -> None:
-    path, samples, threads = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
+    path, samples, threads, precision = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
     with np.load(samples) as arrays:
-        run = opened(path, dict(arrays), threads)
+        run = opened(path, dict(arrays), threads, precision)
     run()
     print(json.dumps({"openvino": openvino.__version__}), flush=True)
     for line in sys.stdin:
