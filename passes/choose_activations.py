@@ -33,6 +33,11 @@ CHECKED_SAMPLES = 32
 BATCH = 8
 
 
+def limit_of(unit: str, given: float) -> float:
+    """Loss that activations may cost; given: 0 for the default."""
+    return given or LIMITS[unit]
+
+
 @dataclass(frozen=True)
 class ChooseActivations:
     """activations: auto (within the limit), integer (all that can be), float (none). limit: 0 takes the default."""
@@ -48,7 +53,7 @@ class ChooseActivations:
         if self.activations == "float" or not context.sites:
             return [Note(self.name, "", "all activations stay float")]
         sites, checked = list(context.sites), Checked(model, context, self.loss)
-        limit = target = self.limit or LIMITS[context.loss_unit]
+        limit = target = limit_of(context.loss_unit, self.limit)
         for _ in range(ATTEMPTS):
             if self.activations == "auto":
                 sites = _within(context, limit)

@@ -19,7 +19,7 @@ from ptqc.execute.walk import Slicer, Walk
 from ptqc.loss import output_loss
 from ptqc.notes import Note
 from ptqc.passes.base import Effect
-from ptqc.passes.choose_activations import LIMITS, Checked
+from ptqc.passes.choose_activations import Checked, limit_of
 from ptqc.passes.context import Context
 from ptqc.passes.meet_latency import tensors_of
 from ptqc.sites import integer_kernels, source_params, sources
@@ -47,7 +47,7 @@ class ChooseBfloats:
         losses = self._losses(model, context, gains)
         order = sorted(gains, key=lambda name: losses[name] / gains[name])
         checked, codes = Checked(model, context, self.loss), source_params(context.sites, context.quantized)
-        most = context.activation_loss + SHARE * (self.limit or LIMITS[context.loss_unit])
+        most = context.activation_loss + SHARE * limit_of(context.loss_unit, self.limit)
         for _ in range(ATTEMPTS):
             found = checked.loss_of(codes, sources(context.sites, order))
             if found <= most:

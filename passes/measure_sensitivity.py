@@ -25,7 +25,7 @@ from ptqc.loss import OutputLoss, output_loss
 from ptqc.nodes import initial
 from ptqc.notes import Note
 from ptqc.passes.base import Effect
-from ptqc.passes.choose_activations import LIMITS
+from ptqc.passes.choose_activations import limit_of
 from ptqc.passes.context import Context
 from ptqc.sites import Site
 from ptqc.solutions import Solution
@@ -60,7 +60,7 @@ class MeasureSensitivity:
         loss = output_loss(model, reference, self.loss)
         context.loss_unit = loss.unit
         minor = frozenset[str]() if is_enough else _without_layers(context)
-        probe = _Probe(walk, reference, loss, minor, NEGLIGIBLE * (self.limit or LIMITS[loss.unit]))
+        probe = _Probe(walk, reference, loss, minor, NEGLIGIBLE * limit_of(loss.unit, self.limit))
         anchors: Anchors = {}
         shared, tables = _tables(context, walk.slicer)
         with context.progress.stage("measure sensitivity", len(walk) + len(shared)) as stage:

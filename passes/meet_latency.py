@@ -18,7 +18,7 @@ from ptqc.latency import Edge, Network, Operator, Times
 from ptqc.notes import Level, Note
 from ptqc.options import Activations
 from ptqc.passes.base import Effect
-from ptqc.passes.choose_activations import LIMITS, Checked
+from ptqc.passes.choose_activations import Checked, limit_of
 from ptqc.passes.context import Context
 from ptqc.sites import Site, source_params, useful_sites
 
@@ -54,7 +54,7 @@ class MeetLatency:
         context.quantized = {site.name: context.ranges[site.name] for site in sites}
         found = Checked(model, context, self.loss).loss_of(source_params(sites, context.ranges))
         context.activation_loss = found
-        limit = self.limit or LIMITS[context.loss_unit]
+        limit = limit_of(context.loss_unit, self.limit)
         message = f"8-bit activations lose {found:.3g} {context.loss_unit} to reach {self.budget}"
         if found > limit:
             return [Note(self.name, "", f"{message}; without a latency budget at most {limit:g}", Level.WARNING)]
