@@ -257,8 +257,8 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--float-layers",
         metavar="F",
-        help="what convolutions in float read: bfloat16 as far as that loses little, float32, or auto (default): "
-        "bfloat16 where the cpu target is built for processors that multiply it faster",
+        help="what convolutions in float read: bfloat16 as far as that loses little, float32, or auto: bfloat16 where "
+        "the cpu target is built for processors that multiply it faster (default: auto, of resolve as before)",
     )
     parser.add_argument(
         "--labels",

@@ -132,7 +132,10 @@ def resolve(
     entry, before = earlier["measurements"], earlier["options"]
     store = Store(Path(cache) if cache is not None else default_folder())
     prepared, context, measured, notes = recall(store, entry, progress)
-    chosen = {"pipeline": pipeline or before["pipeline"], "float_layers": float_layers or before["float_layers"]}
+    chosen = {
+        "pipeline": pipeline or before["pipeline"],
+        "float_layers": float_layers or before.get("float_layers", "auto"),
+    }
     options = CompileOptions.of({**vars(measured), **chosen, "time_limit": time_limit})
     job = Job(prepared, context, options, (*prepared.notes, *notes), entry, budgets, started)
     given = None if plan is None else Plan.from_json(plan, context.roles)

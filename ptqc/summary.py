@@ -92,7 +92,7 @@ def _speed(manifest: Document, times: Document) -> Iterator[tuple[str, str]]:
     yield "latency", _latency(times["float_ms"], times["compiled_ms"])
     integer, floats = manifest["verification"]["integer_nodes"], manifest["float_operators"]
     in_float = f"in float {_counted(floats)}" if floats else "none in float"
-    rounded = manifest["bfloat16_activations"]
+    rounded = manifest.get("bfloat16_activations", 0)
     yield (
         "kernels",
         f"{integer:,} on integers, {in_float}" + (f"; {rounded:,} activations in bfloat16" if rounded else ""),

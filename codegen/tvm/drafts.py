@@ -159,6 +159,10 @@ class Applied(Composed):
     function: Function
     functions: tuple[Function, ...] = ()
 
+    def takes_in(self, step: Draft) -> bool:
+        """As others, but behind rounding."""
+        return self.function.form != ROUNDED and super().takes_in(step)
+
     def write(self, inputs: Sequence[Layout], output: Layout) -> Built:
         """The kernel."""
         return functions.unary((self.function, *self.functions), inputs[0], output, self.isa)

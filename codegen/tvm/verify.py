@@ -5,6 +5,7 @@ Layer by layer, each kernel given ONNX Runtime's own values; then end to end, on
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from itertools import accumulate
 
 import numpy as np
@@ -22,6 +23,8 @@ ROUNDED_AT_ONE = {"sigmoid": 5e-7, "softplus": 2e-7, "tanh": 1e-6, "mish": 1e-6}
 
 # Terms may cancel, so what is left is measured by what was added.
 SUMS = frozenset(("reducesum", "reducemean"))
+# What the names of kernels begin with that add up products.
+LAYERS = ("dense", "depthwise", "matmul")
 # Kernels that round nothing, or as ONNX Runtime does.
 EXACT = frozenset(("copy", "constant", "dequantize", ROUNDED))
 
@@ -155,8 +158,9 @@ def outcomes(loaded: Loaded, values: Values, chained: dict[str, np.ndarray]) -> 
         else:
             inside = [values[name] for name in call.within if name in values]
             terms = inputs if call.family in SUMS else inside
-            before = [*inputs[:1], *inside][-1] if call.family.endswith(ROUNDED) else None
-            yield _outcome(call, wanted, found, chained[call.output], _Terms(terms, before), roundings)
+            before = values.get(call.within[-1], wanted) if call.within else next(iter(inputs), wanted)
+            rounded = before if call.family.endswith(ROUNDED) else None
+            yield _outcome(call, wanted, found, chained[call.output], _Terms(terms, rounded), roundings)
 
 
 def _same_bits(a: np.ndarray, b: np.ndarray) -> bool:
@@ -197,19 +201,27 @@ def _outcome(
 
 def _reals(family: str, wanted: np.ndarray, found: np.ndarray, terms: _Terms, roundings: int) -> tuple[int, str]:
     """How many are beyond the tolerance, and what to say of it."""
-    last = family.removesuffix(f"_{ROUNDED}").rpartition("_")[2]
-    magnitude = max(map(_magnitude, (wanted, *terms.added)))
+    at_one = sum(ROUNDED_AT_ONE.get(name, 0.0) for name in family.split("_"))
     least = 0 if family == ROUNDED else 1
-    allowed = max(roundings, least) * FLOAT_TOLERANCE * magnitude + ROUNDED_AT_ONE.get(last, 0.0)
+    allowed = np.asarray(max(roundings, least) * FLOAT_TOLERANCE * _reach(family, wanted, terms.added) + at_one)
     same = (wanted == found) | (np.isnan(wanted) & np.isnan(found))
     if terms.rounded is not None:  # to what something within the tolerance is rounded to
         before = terms.rounded.reshape(found.shape)
         same |= (to_bfloat16(before - allowed) <= found) & (found <= to_bfloat16(before + allowed))
-        allowed = 0.0
+        allowed = np.zeros(())
     with np.errstate(invalid="ignore"):
         distances = np.where(same, 0.0, np.abs(wanted - found))
     wrong = int(np.count_nonzero(~(distances <= allowed)))  # NaN is never within
-    return wrong, f"by {float(distances.max()):.1e} where {allowed:.1e} is allowed" if wrong else ""
+    return wrong, f"by {float(distances.max()):.1e} where {float(allowed.max()):.1e} is allowed" if wrong else ""
+
+
+def _reach(family: str, wanted: np.ndarray, added: Sequence[np.ndarray]) -> np.ndarray:
+    """Magnitudes that elements are measured by: the largest there is of layers and sums, of others those on the way."""
+    largest = _magnitude(wanted)
+    if family in SUMS or family.startswith(LAYERS):
+        return np.asarray(max([largest, *map(_magnitude, added)]))
+    own = (np.where(np.isfinite(values), np.abs(values), 0).reshape(wanted.shape) for values in added)
+    return reduce(np.maximum, own, np.asarray(largest))
 
 
 def _magnitude(values: np.ndarray) -> float:

@@ -19,7 +19,7 @@ from lowering import quantized, samples
 from together import compared, program_of
 
 from ptqc.codegen.tvm import isa, memory, verify, worker
-from ptqc.codegen.tvm.families import dense
+from ptqc.codegen.tvm.families import dense, functions
 from ptqc.codegen.tvm.families.functions import Function
 from ptqc.codegen.tvm.isa import Isa
 from ptqc.codegen.tvm.program import Program
@@ -44,6 +44,8 @@ CONSTANTS = {
     "one": np.array([1]),
     "rows": np.array([2]),
     "two": np.array([2]),
+    "small": np.array(0.05, np.float32),
+    "low": np.array(-9, np.float32),
     "last": np.array([-1]),
     "first": np.array([-99]),
     "down": np.array([-3]),
@@ -195,6 +197,14 @@ REAL_GRAPHS: dict[str, tuple[str, dict[str, int]]] = {
         {"mul_float_neg_clip": 1, "exp": 1},
     ),
     "a function of a function": ("e = Exp(x) r = Sigmoid(e) y = Relu(r)", {"exp_sigmoid_relu": 1}),
+    "a function of what is rounded at one": (
+        "p = Mul(x, small) a = Add(p, low) s = Softplus(a) y = Neg(s)",
+        {"mul_number1": 1, "add_number1": 1, "softplus_neg": 1},
+    ),
+    "a limit of what is rounded at one": (
+        "p = Mul(x, small) a = Add(p, low) s = Sigmoid(a) y = Clip(s, zero, six)",
+        {"mul_number1": 1, "add_number1": 1, "sigmoid_clip": 1},
+    ),
     "a sum that is read twice": (
         "s = Add(x, x) r = Relu(s) y = Sub(r, s)",
         {"add_float": 1, "relu": 1, "sub_float": 1},
@@ -261,6 +271,24 @@ def test_faults_in_functions_of_layers_are_found(fault: str, tmp_path: Path, mon
     monkeypatch.setattr(dense, "composed", wrong)
     found = compared({"g": program_of(made, feeds, HERE[0], tmp_path / "g")}, HERE[0], tmp_path)
     assert "dense_float" in found.wrong["g"]
+
+
+@pytest.mark.parametrize(
+    "kind", ["a function of a sum", "a function of a function", "functions of a product of an input"]
+)
+def test_faults_in_functions_of_other_kernels_are_found(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right, feeds = functions.composed, samples(*SHAPE)
+
+    def wrong(found: Sequence[Function], *rest: Any) -> Any:
+        return right(found[:-1], *rest)
+
+    body, _ = REAL_GRAPHS[kind]
+    body = body.replace("y = Relu(r)", "y = Neg(r)")  # which changes what a sigmoid makes
+    made = quantized(model(body), feeds, keep_float=lambda _: True)
+    monkeypatch.setattr(functions, "composed", wrong)
+    assert compared({"g": program_of(made, feeds, HERE[0], tmp_path / "g")}, HERE[0], tmp_path).wrong
 
 
 def test_what_is_computed_on_the_way_is_named(tmp_path: Path) -> None:
