@@ -38,9 +38,8 @@ def instructions(isa: Isa, *, needed: bool) -> Iterator[None]:
     if isa.bfloats is None or not needed:
         yield
         return
-    with T.attr(
-        T.int32(0), "pragma_import_llvm", CODE.format(**vars(isa.bfloats), lanes=isa.lanes, pairs=2 * isa.lanes)
-    ):
+    code = CODE.format(**vars(isa.bfloats), lanes=isa.lanes, pairs=2 * isa.lanes)
+    with T.attr(T.int32(0), "pragma_import_llvm", code):
         yield
 
 
@@ -53,7 +52,7 @@ def add_products(isa: Isa, total: Any, x: Any, place: tuple[Any, Any], w: Any, o
 
 
 def rounded(x: Any, lanes: int) -> Any:
-    """The nearest bfloat16 of float32, halves to even. A sum could make a number of what is none."""
+    """The nearest bfloat16 of float32, halves to even; what is no number stays none."""
     bits = T.Bind(T.reinterpret(vector("int32", lanes), T.Bind(x)))
     odd = T.bitwise_and(T.shift_right(bits, fill(T.int32(UPPER), lanes)), fill(T.int32(1), lanes))
     up = T.bitwise_and(bits + fill(T.int32(HALF), lanes) + odd, fill(T.int32(LAST), lanes))
