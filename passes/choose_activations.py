@@ -9,7 +9,6 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
 import onnx_ir as ir
 import pulp
 
@@ -81,7 +80,7 @@ class Checked:
     def loss_of(self, params: Mapping[str, QuantParams], bfloats: Collection[str] = ()) -> float:
         """Mean loss with the tensors in `params` rounded to codes and those in `bfloats` to bfloat16."""
         outputs = run_quantized(self._slicer, self._batches, params, bfloats=bfloats)
-        return float(np.mean([self._loss(r, q) for r, q in zip(self._reference, outputs, strict=True)]))
+        return self._loss.mean(self._reference, outputs)
 
 
 def _within(context: Context, limit: float) -> list[Site]:

@@ -69,7 +69,7 @@ class ChooseBfloats:
             for name in filter(site_of.__contains__, values):
                 rounded = [to_bfloat16(np.asarray(x)) for x in values[name]]
                 outputs = suffix.run({**values, name: rounded})
-                found[site_of[name]] += float(np.mean([loss(r, q) for r, q in zip(reference, outputs, strict=True)]))
+                found[site_of[name]] += loss.mean(reference, outputs)
 
         with context.progress.stage("choose bfloat16", len(walk)) as stage:
             measure(walk.values, suffixes.behind(-1))

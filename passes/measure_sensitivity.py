@@ -98,8 +98,7 @@ class _Probe:
 
     def measure(self, suffix: Suffix, override: Mapping[str, Sequence[Held]], batches: int | None = None) -> float:
         outputs = suffix.run(override, batches)
-        losses = [self.loss(r, q) for r, q in zip(self.reference[:batches], outputs, strict=True)]
-        return max(float(np.mean(losses)), 0.0)
+        return max(self.loss.mean(self.reference[:batches], outputs), 0.0)
 
 
 def _samples(context: Context) -> tuple[Samples, bool]:

@@ -4,7 +4,7 @@ Classifiers: KL(float ‖ quantized) in nats per prediction. Everything else: sq
 that channel's variance. Both are means over predictions, so losses of layers add up to first order.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,6 +36,10 @@ class OutputLoss:
         total = sum(self._divergence(name, reference[name], quantized[name]) for name in self.logits)
         total += sum(_relative_error(reference[name], quantized[name], v) for name, v in self.scale.items())
         return float(total)
+
+    def mean(self, reference: Iterable[Outputs], quantized: Iterable[Outputs]) -> float:
+        """Over batches of one size."""
+        return float(np.mean([self(a, b) for a, b in zip(reference, quantized, strict=True)]))
 
     def _divergence(self, name: str, reference: np.ndarray, quantized: np.ndarray) -> float:
         log_p, log_q = (self._log_probabilities(name, x) for x in (reference, quantized))

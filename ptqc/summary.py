@@ -93,10 +93,8 @@ def _speed(manifest: Document, times: Document) -> Iterator[tuple[str, str]]:
     integer, floats = manifest["verification"]["integer_nodes"], manifest["float_operators"]
     in_float = f"in float {_counted(floats)}" if floats else "none in float"
     rounded = manifest.get("bfloat16_activations", 0)
-    yield (
-        "kernels",
-        f"{integer:,} on integers, {in_float}" + (f"; {rounded:,} activations in bfloat16" if rounded else ""),
-    )
+    more = f"; {rounded:,} activations in bfloat16" if rounded else ""
+    yield "kernels", f"{integer:,} on integers, {in_float}{more}"
     yield "took", f"{times['seconds']:.1f} s, {times['peak_memory_mb']:,.0f} MB of memory at most"
 
 

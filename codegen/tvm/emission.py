@@ -97,7 +97,7 @@ class Emission:
         if not outer:
             self._apply_whole(node, build)
             return
-        source = source or self.aligned([self.stored(node.inputs[0]) if stored else self.read(node.inputs[0])])[0]
+        source = source or self.operand(node.inputs[0], stored=stored)
         given, shape = self.layouts[source], self.shape(node.outputs[0])
         plain = given.plain or not self.axes.lead(str(node.outputs[0].name))
         layout = Layout(shape, dtype or given.dtype, plain=plain)
@@ -135,13 +135,9 @@ class Emission:
         built = kernel.write(given, self.whole_output(output, dtype)) if isinstance(kernel, Draft) else kernel
         self.add(built, inputs, str(output.name), Layout(self.shape(output), dtype, plain=True))
 
-    def operand(self, value: ir.Value | None) -> str:
-        """The name of a value's buffer that is no input of the model's."""
-        return self.aligned([self.read(value)])[0]
-
-    def stored_operand(self, value: ir.Value | None) -> str:
-        """The same, perhaps of bfloat16."""
-        return self.aligned([self.stored(value)])[0]
+    def operand(self, value: ir.Value | None, *, stored: bool = False) -> str:
+        """The name of a value's buffer that is no input of the model's. stored: perhaps of bfloat16."""
+        return self.aligned([self.read(value, stored=stored)])[0]
 
     def real(self, value: ir.Value | None, *, stored: bool = False) -> str:
         """The name of a value's buffer. stored: perhaps of bfloat16.
@@ -150,16 +146,18 @@ class Emission:
         """
         if self.dtype(value) != "float32":
             raise Declined(f"its input {required(value).name} is {self.dtype(value)}, and only float32 has a kernel")
-        return self.stored(value) if stored else self.read(value)
+        return self.read(value, stored=stored)
 
     def aligned(self, names: Sequence[str]) -> list[str]:
         """The values in one order in memory: plain if one of them is."""
         arrange = self.plain if any(self.layout_of(name).plain for name in names) else self.inside
         return [arrange(name) for name in names]
 
-    def read(self, value: ir.Value | None) -> str:
-        """The name of a value's buffer; codes and bfloat16 become real values where somebody asks for those."""
-        name = self.stored(value)
+    def read(self, value: ir.Value | None, *, stored: bool = False) -> str:
+        """The name of a value's buffer; codes become real values, and bfloat16 too where that is not `stored`."""
+        name = self._stored(value)
+        if stored:
+            return name
         layout = self.layouts[name]
         return self._copied(name, f"{name}@wide", replace(layout, dtype=layout.values))
 
@@ -167,7 +165,7 @@ class Emission:
         """The name of a value's buffer of bfloat16; None where its elements have more digits."""
         if not self.is_bfloat16(required(value)):
             return None
-        name = self.inside(self.stored(value))
+        name = self.inside(self._stored(value))
         return self._copied(name, f"{name}@bfloat", replace(self.layouts[name], dtype=BFLOAT16))
 
     def is_bfloat16(self, value: ir.Value) -> bool:
@@ -186,7 +184,7 @@ class Emission:
         moves = keeps_codes(node) and np.array_equal(to_bfloat16(bounds), bounds)
         return moves and all(self.is_bfloat16(moved) for moved in data_inputs(node))
 
-    def stored(self, value: ir.Value | None) -> str:
+    def _stored(self, value: ir.Value | None) -> str:
         """The name of a value's buffer, perhaps of bfloat16; codes become real values."""
         name = str(required(value).name)
         if name in self.layouts:

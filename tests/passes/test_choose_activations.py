@@ -1,6 +1,6 @@
 import itertools
 from collections.abc import Iterator
-from copy import copy
+from dataclasses import replace
 
 import numpy as np
 import onnx_ir as ir
@@ -32,9 +32,7 @@ def measured(model: ir.Model, tmp_path_factory: pytest.TempPathFactory) -> Conte
 @pytest.fixture
 def context(measured: Context) -> Context:
     """A copy to write on."""
-    fresh = copy(measured)
-    fresh.site_losses, fresh.macs, fresh.quantized = dict(measured.site_losses), dict(measured.macs), {}
-    return fresh
+    return replace(measured, site_losses=dict(measured.site_losses), macs=dict(measured.macs), quantized={})
 
 
 def true_loss(model: ir.Model, context: Context) -> float:

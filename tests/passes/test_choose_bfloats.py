@@ -1,4 +1,4 @@
-from copy import copy
+from dataclasses import replace
 
 import numpy as np
 import onnx_ir as ir
@@ -44,9 +44,7 @@ def measured(model: ir.Model, tmp_path_factory: pytest.TempPathFactory) -> Conte
 @pytest.fixture
 def context(measured: Context) -> Context:
     """A copy to write on, with nothing quantized."""
-    fresh = copy(measured)
-    fresh.quantized, fresh.bfloats, fresh.activation_loss = {}, frozenset(), 0.0
-    return fresh
+    return replace(measured, quantized={}, bfloats=frozenset(), activation_loss=0.0)
 
 
 def loss_by_hand(model: ir.Model, context: Context) -> float:

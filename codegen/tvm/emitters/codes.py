@@ -118,7 +118,7 @@ def _round(
     emission: Emission, node: ir.Node, kernel: Callable[[Layout, Layout, Isa, float, int], Built | Draft]
 ) -> None:
     """What a QuantizeLinear makes of its float input."""
-    params, source = params_of(node), emission.stored(node.inputs[0])
+    params, source = params_of(node), emission.read(node.inputs[0], stored=True)
     layout = replace(emission.layouts[source], dtype="uint8", outside=False)
     built = kernel(emission.layouts[source], layout, emission.isa, params.scale, params.zero_point)
     emission.add(built, [source], str(node.outputs[0].name), layout)

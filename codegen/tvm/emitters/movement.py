@@ -162,7 +162,7 @@ def split(emission: Emission, node: ir.Node) -> None:
             source, given = emission.whole(node.inputs[0])
             emission.add_whole(part, [source], [given], value)
             continue
-        source = emission.stored_operand(node.inputs[0])
+        source = emission.operand(node.inputs[0], stored=True)
         given = emission.layouts[source]
         emission.add(part, [source], str(value.name), Layout(emission.shape(value), given.dtype, plain=given.plain))
 

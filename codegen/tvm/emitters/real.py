@@ -57,7 +57,8 @@ def _numbers(node: ir.Node) -> list[float]:
 
 def rounded(emission: Emission, node: ir.Node, back: ir.Node) -> None:
     """A Cast to bfloat16 and the one back to float32."""
-    source, dtype = emission.stored_operand(node.inputs[0]), BFLOAT16 if emission.isa.bfloats else "float32"
+    source = emission.operand(node.inputs[0], stored=True)
+    dtype = BFLOAT16 if emission.isa.bfloats else "float32"
     emission.apply(back, lambda _x, _y: Applied(emission.isa, Function(ROUNDED)), source, dtype=dtype)
 
 
@@ -77,7 +78,7 @@ def form_of_power(emission: Emission, node: ir.Node) -> str | None:
 def binary(emission: Emission, node: ir.Node) -> None:
     """A function of two tensors, one of which may be constant."""
     if (gate := _gate(emission, node)) is not None:
-        source = emission.stored_operand(gate[0])
+        source = emission.operand(gate[0], stored=True)
         emission.apply(node, lambda _x, _y: Applied(emission.isa, gate[1]), source, dtype="float32")
         return
     output, constant = node.outputs[0], None
@@ -106,7 +107,7 @@ def operands(
 ) -> tuple[list[str], list[Layout]]:
     """Names of values and their layouts, with as many axes as the output's. stored: perhaps of bfloat16."""
     if outer:
-        names = emission.aligned([emission.stored(value) if stored else emission.read(value) for value in values])
+        names = emission.aligned([emission.read(value, stored=stored) for value in values])
         return names, [emission.layouts[name] for name in names]
     rank = len(emission.sizes(output))
     pairs = [emission.whole(value) for value in values]
