@@ -12,7 +12,7 @@ the best code of column j is Q(q_j − ((Ŵ − W) H)_j / (H_jj s)); the error n
 for what it costs.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -23,6 +23,8 @@ from ptqc.formats import Format
 from ptqc.passes import moments
 
 BLOCK = 128
+# Columns of a block among which errors are passed on one by one; to the others they go as products of matrices.
+STRETCH = 16
 SMALLEST_HALF = 64
 DAMPING = 0.01  # of the mean diagonal
 DESCENDED_BITS = 4
@@ -258,13 +260,22 @@ def _round_block(rows: _Rows, matrix: np.ndarray, factor: np.ndarray) -> tuple[n
     """Codes and errors e of some columns, whose errors are passed on among them."""
     work, scale = _columns(matrix), rows.scale.swapaxes(1, 2)
     codes, errors = np.empty_like(work), np.empty_like(work)
-    for j in range(0, work.shape[1], rows.group):
-        here, later = slice(j, j + rows.group), slice(j + rows.group, None)
-        inverse = np.linalg.inv(factor[:, here, here])
-        codes[:, here] = rows.nearest(work[:, here] / scale, inverse @ inverse.swapaxes(1, 2))
-        errors[:, here] = inverse.swapaxes(1, 2) @ (work[:, here] - codes[:, here] * scale)
-        _add(work[:, later], -factor[:, here, later], errors[:, here])
+    for stretch, rest in _stretches(work.shape[1]):
+        for j in range(stretch.start, stretch.stop, rows.group):
+            here, later = slice(j, j + rows.group), slice(j + rows.group, stretch.stop)
+            inverse = np.linalg.inv(factor[:, here, here])
+            codes[:, here] = rows.nearest(work[:, here] / scale, inverse @ inverse.swapaxes(1, 2))
+            errors[:, here] = inverse.swapaxes(1, 2) @ (work[:, here] - codes[:, here] * scale)
+            _add(work[:, later], -factor[:, here, later], errors[:, here])
+        work[:, rest] -= factor[:, stretch, rest].swapaxes(1, 2) @ errors[:, stretch]
     return codes.swapaxes(1, 2), errors.swapaxes(1, 2)
+
+
+def _stretches(width: int) -> Iterator[tuple[slice, slice]]:
+    """Stretches of columns, each with the columns behind it."""
+    for start in range(0, width, STRETCH):
+        stop = min(start + STRETCH, width)
+        yield slice(start, stop), slice(stop, None)
 
 
 def _columns(matrix: np.ndarray) -> np.ndarray:
@@ -303,10 +314,14 @@ def _descend_block(rows: _Rows, part: slice) -> np.ndarray:
     """The best codes of some columns, one after the other."""
     second, codes, scale = rows.second[:, part, part], _columns(rows.codes[:, :, part]), rows.scale.swapaxes(1, 2)
     gradient = _columns(rows.product[:, :, part] * rows.scale - rows.wanted[:, :, part])
-    for j in range(0, codes.shape[1], rows.group):
-        here, later = slice(j, j + rows.group), slice(j + rows.group, None)
-        own = second[:, here, here]
-        best = rows.nearest(codes[:, here] - np.linalg.inv(own) @ gradient[:, here] / scale, own)
-        _add(gradient[:, later], second[:, here, later], (best - codes[:, here]) * scale)
-        codes[:, here] = best
+    moves = np.empty_like(codes)
+    for stretch, rest in _stretches(codes.shape[1]):
+        for j in range(stretch.start, stretch.stop, rows.group):
+            here, later = slice(j, j + rows.group), slice(j + rows.group, stretch.stop)
+            own = second[:, here, here]
+            best = rows.nearest(codes[:, here] - np.linalg.inv(own) @ gradient[:, here] / scale, own)
+            moves[:, here] = (best - codes[:, here]) * scale
+            _add(gradient[:, later], second[:, here, later], moves[:, here])
+            codes[:, here] = best
+        gradient[:, rest] += second[:, stretch, rest].swapaxes(1, 2) @ moves[:, stretch]
     return codes.swapaxes(1, 2)

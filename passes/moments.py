@@ -4,7 +4,8 @@ For a weight W (per group: outputs × d) the error of Ŵ on the data is tr(ΔW H
 correction only the centred part counts, H − E[x]E[x]ᵀ. One Moments object serves every bit width of its layer.
 """
 
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -15,6 +16,8 @@ from ptqc.layers import Layer
 WIDEST_GRAM = 8192
 # Sums of outputs that stand for all of them in `total_error`.
 MIXTURES = 64
+# Columns that are multiplied at once: with a tenth of them, writing a wide gram matrix takes most of the time.
+TOGETHER = 512
 # Images of one batch that are looked at, evenly spaced: a model may fix a batch of thousands.
 MOST_IMAGES = 512
 # Numbers that the columns of a layer may have together, and products that its gram matrix may take.
@@ -27,13 +30,14 @@ class Moments:
     """Running sums over columns: gram (groups, d, d) or its diagonal (groups, d), total (groups, d), count.
 
     gram is taken about `origin`, the mean of the first columns: where the mean is far larger than the deviations,
-    float32 would not hold the squares about zero.
+    float32 would not hold the squares about zero. It lacks the columns that still wait for others.
     """
 
     gram: np.ndarray
     total: np.ndarray
     origin: np.ndarray
     count: int = 0
+    waiting: list[np.ndarray] = field(default_factory=list)
 
     @classmethod
     def empty(cls, groups: int, width: int) -> "Moments":
@@ -43,19 +47,27 @@ class Moments:
 
     def add(self, columns: np.ndarray) -> None:
         """Add columns (groups, d, n)."""
-        if not self.count:
-            self.origin = np.asarray(columns.mean(-1, dtype=np.float64), np.float32)
-        moved = columns - self.origin[..., None]
-        if self.gram.ndim == 3:
-            self.gram += moved @ moved.transpose(0, 2, 1)
-        else:
-            self.gram += (moved * moved).sum(-1)
         self.total += columns.sum(-1, dtype=np.float64)
         self.count += columns.shape[-1]
+        self.waiting.append(columns)
+        if _count(self.waiting) >= TOGETHER:
+            self._multiply()
+
+    def _multiply(self) -> None:
+        """Take the waiting columns into gram."""
+        if not self.waiting:
+            return
+        columns = _together(self.waiting)
+        if columns.shape[-1] == self.count:
+            self.origin = np.asarray(columns.mean(-1, dtype=np.float64), np.float32)
+        self.waiting.clear()
+        moved = columns - self.origin[..., None]
+        self.gram += moved @ moved.transpose(0, 2, 1) if self.gram.ndim == 3 else (moved * moved).sum(-1)
 
     def keep_mean(self) -> None:
         """Let go of the squares, which are most of the memory."""
         self.gram = np.zeros((0, 0), np.float32)
+        self.waiting.clear()
 
     @property
     def mean(self) -> np.ndarray:
@@ -64,6 +76,7 @@ class Moments:
 
     def second(self, centred: bool = True) -> np.ndarray:
         """E[x xᵀ], less E[x]E[x]ᵀ when centred; float32, of gram's shape."""
+        self._multiply()
         mean = self.total / max(self.count, 1)
         moved = np.asarray(mean - self.origin, np.float32)
         second = self.gram / np.float32(max(self.count, 1)) - self._square(moved)
@@ -73,6 +86,26 @@ class Moments:
 
     def _square(self, mean: np.ndarray) -> np.ndarray:
         return np.asarray(mean * mean if self.gram.ndim == 2 else mean[:, :, None] * mean[:, None, :])
+
+
+def joined(parts: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
+    """Columns (groups, d, n) of neighbouring batches in one piece, TOGETHER of them where there are as many."""
+    waiting: list[np.ndarray] = []
+    for columns in parts:
+        waiting.append(columns)
+        if _count(waiting) >= TOGETHER:
+            yield _together(waiting)
+            waiting.clear()
+    if waiting:
+        yield _together(waiting)
+
+
+def _together(parts: Sequence[np.ndarray]) -> np.ndarray:
+    return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=-1)
+
+
+def _count(parts: Iterable[np.ndarray]) -> int:
+    return sum(columns.shape[-1] for columns in parts)
 
 
 def error(delta: np.ndarray, second: np.ndarray) -> np.ndarray:

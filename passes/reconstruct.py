@@ -10,13 +10,14 @@ one with the lowest error on held-back columns is kept before the next layer sta
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from typing import ClassVar
 
 import numpy as np
 import onnx_ir as ir
 
-from ptqc.calibration.samples import Samples
 from ptqc.execute.kept import Held
+from ptqc.execute.onnxruntime import Feeds
 from ptqc.execute.walk import Slicer, Walk
 from ptqc.formats import Format
 from ptqc.layers import Layer
@@ -38,7 +39,9 @@ WALK_BYTES = 3 * 2**29
 WALK_COMPUTE = 4e11
 MOST_SAMPLES = 256
 HELD_SHARE = 0.25
-BATCH = 8
+# Of a batch, what a walk holds of it at a time: memory of this size is used again and again, not had anew.
+BATCH_BYTES = 2**23
+LARGEST_BATCH = 8
 # Of the second moments.
 DAMPING = 0.02
 # How far from W to W* a layer goes, by draw. All the way makes up for most of what came before it; but noise in x̂ makes
@@ -74,9 +77,7 @@ def reconstruct_all(model: ir.Model, context: Context, plan: Plan, draws: Sequen
     """The tuned numbers of a plan from each draw; one float walk serves them all."""
     slicer = Slicer(model)
     layers = {layer.name: layer for layer in plan.layers}
-    tuning, held = _share_samples(slicer, context, plan, len(draws))
-    fitted = list(tuning.batches(BATCH))
-    batches, split = [*fitted, *held.batches(BATCH)], len(fitted)
+    batches, split = _share_batches(slicer, context, plan, len(draws))
     tables = {w.name: context.solutions[w.name, plan.formats[w.name]] for w in plan.weights if not w.layers}
     constants = {name: solution.weight for name, solution in tables.items()}
     share = max(1, processors() // len(draws))
@@ -129,14 +130,16 @@ def _nodes(walk: Walk) -> Iterator[str]:
         yield walk.node.output[0]
 
 
-def _share_samples(slicer: Slicer, context: Context, plan: Plan, draws: int) -> tuple[Samples, Samples]:
-    """As many samples of both splits as WALK_BYTES has room for in all walks, and WALK_COMPUTE allows."""
+def _share_batches(slicer: Slicer, context: Context, plan: Plan, draws: int) -> tuple[list[Feeds], int]:
+    """As many samples as WALK_BYTES has room for in all walks, and WALK_COMPUTE allows; how many batches are fitted."""
     sample, layers = [context.tuning[0]], {layer.name for layer in plan.layers}
     real, seen = (peak_bytes(Walk(slicer, sample, keep=compact(params)), layers) for params in ({}, plan.params))
     room = min(WALK_BYTES / max(real + draws * seen, 1), WALK_COMPUTE / max(sum(context.macs.values()), 1))
     count = int(np.clip(room, 8, MOST_SAMPLES))
     held = max(2, int(count * HELD_SHARE))
-    return context.tuning[: count - held], context.held_back[:held]
+    size = int(np.clip(BATCH_BYTES // max(real, 1), 1, LARGEST_BATCH))
+    fitted = list(context.tuning[: count - held].batches(size))
+    return [*fitted, *context.held_back[:held].batches(size)], len(fitted)
 
 
 @dataclass
@@ -200,14 +203,19 @@ class _State:
         weight, base = (constant(self.model.graph.initializers[n]) if n else None for n in (layer.weight, layer.bias))
         assert weight is not None
         bias = np.zeros(layer.channels, np.float32) if base is None else base.reshape(-1)
-        x = [columns.inputs(a, 1000 * i) for i, a in enumerate(inputs)]
-        y = [columns.outputs(b, a.shape, 1000 * i) for i, (a, b) in enumerate(zip(inputs, outputs, strict=True))]
-        return _Problem(layer, layer.matrix(weight), bias, x, y, self.split)
+        x = (columns.inputs(a, 1000 * i) for i, a in enumerate(inputs))
+        y = (columns.outputs(b, a.shape, 1000 * i) for i, (a, b) in enumerate(zip(inputs, outputs, strict=True)))
+        fitted_x, fitted_y = (list(moments.joined(islice(parts, self.split))) for parts in (x, y))
+        held_x, held_y = (list(moments.joined(parts)) for parts in (x, y))
+        return _Problem(layer, layer.matrix(weight), bias, fitted_x + held_x, fitted_y + held_y, len(fitted_x))
 
 
 @dataclass
 class _Problem:
-    """One layer's columns: x (groups, d, n) as seen, y (groups, R, n) as the float model has it, per batch."""
+    """One layer's columns: x (groups, d, n) as seen, y (groups, R, n) as the float model has it.
+
+    split: pieces of them that are fitted; the rest judges.
+    """
 
     layer: Layer
     weight: np.ndarray
