@@ -1,7 +1,8 @@
 """How far the outputs of one quantized network may differ between two right executions.
 
 Single steps of one code grow through the layers when sums are ordered differently, in deep networks until two right
-executions differ about as much as quantization itself changes the outputs. Allowed: 1.5 times that, within bounds.
+executions differ about as much as quantization itself changes the outputs: each is as far from the float outputs, and
+from the other at most the sum of both. Allowed: twice what quantization changes, within bounds.
 """
 
 import math
@@ -9,6 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+SUM_OF_BOTH = 2.0
 BOUNDS = (0.01, 0.7)
 
 
@@ -32,4 +34,4 @@ def _squared_distance(a: np.ndarray, b: np.ndarray) -> float:
 
 def allowed(quantization: float) -> float:
     """The relative difference that is allowed where quantization itself makes one of this size."""
-    return float(np.clip(1.5 * quantization, *BOUNDS))
+    return float(np.clip(SUM_OF_BOTH * quantization, *BOUNDS))

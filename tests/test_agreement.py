@@ -33,5 +33,5 @@ def test_zeros_have_no_size() -> None:
 
 def test_what_is_allowed_has_bounds() -> None:
     assert allowed(0.0) == BOUNDS[0]
-    assert allowed(0.1) == pytest.approx(0.15)
+    assert allowed(0.1) == pytest.approx(0.2)
     assert allowed(9.0) == BOUNDS[1]
