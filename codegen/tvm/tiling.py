@@ -10,7 +10,7 @@ import numpy as np
 
 from ptqc.codegen.tvm.constants import Order, Source
 from ptqc.codegen.tvm.isa import DOT, Isa
-from ptqc.codegen.tvm.sums import UNLIMITED, Sums
+from ptqc.codegen.tvm.sums import PAIR, UNLIMITED, Sums, overflows
 from ptqc.codegen.tvm.window import Window
 
 LARGEST_TILE, LARGEST_PANEL = 14, 4
@@ -84,6 +84,17 @@ class Dense:
     def links(self) -> tuple[int, int]:
         """Chains of a run, and units in a chain."""
         return self.sums.links(-(-self.runs[2] // self.unit))
+
+    @property
+    def has_risky_links(self) -> bool:
+        """Whether chains may overflow."""
+        return self.links[1] > self.sums.sure
+
+    def risky_links(self, codes: np.ndarray) -> np.ndarray:
+        """Which chains can overflow with these weights (uint8): panel of any group, run, chain."""
+        rows, columns, _ = self.runs
+        sizes = (self.groups * self.panels, rows * columns, *self.links, -1, PAIR)
+        return overflows(self.order(codes).reshape(sizes)).any(-1).astype(np.uint8).reshape(-1)
 
     @property
     def depth(self) -> int:

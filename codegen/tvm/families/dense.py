@@ -11,6 +11,8 @@ become codes by picking bytes in registers.
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial, reduce
+from operator import add
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,6 +28,11 @@ from ptqc.codegen.tvm.kernel import PRODUCTS, fill, pieces, registers, rows, spa
 from ptqc.codegen.tvm.layout import BFLOAT16, Layout
 from ptqc.codegen.tvm.narrowing import PACKED
 from ptqc.codegen.tvm.tiling import Cut, Dense
+
+# Vectors of products that stay in registers one chain after the other; sums of longer chains are all open at once.
+SHORT_CHAIN = 4
+# Share of chains that may overflow beyond which taking them apart costs more than the others gain.
+MOST_RISKY = 0.25
 
 # By pixel, by vector of the panel.
 Totals = Sequence[Sequence[Any]]
@@ -80,12 +87,14 @@ def integer(
     """
     loops = replace(loops, is_framed=any(value.frame is not None for value in (x, y, *epilogue.others)))
     codes = weights.astype(np.int8)
+    loops = _chained(loops, codes)
     loops = replace(loops, in_nibbles=_stay_packed(loops, codes))
     isa, fitting = loops.isa, narrowing.fits(weights, bias, factor)
     arranged = Arranged(codes, loops.order)
     constants: list[Stored] = [
         Nibbles(arranged, loops.unit * isa.lanes) if loops.in_nibbles else arranged,
         loops.pack_channels(bias.astype(np.int32)),
+        *([loops.risky_links(codes)] if loops.has_risky_links else []),
         loops.pack_channels(factor.astype(np.float32)),
         np.array([zero_point], np.float32),
         *epilogue.constants(isa),
@@ -107,6 +116,16 @@ def integer(
     body = _body(Kernel(loops, x, y, settle, len(epilogue.others)))
     built = build("dense", [x, *epilogue.others], constants, y, body, 2 * loops.products)
     return replace(built, alternatives=Alternatives(loops.cuts, cut))
+
+
+def _chained(loops: Dense, codes: np.ndarray) -> Dense:
+    """With long chains where few of them can overflow, known to be sure where none can."""
+    if not loops.has_risky_links:
+        return loops
+    share = loops.risky_links(codes).mean()
+    if share > MOST_RISKY:
+        return replace(loops, sums=loops.sums.always)
+    return loops if share else replace(loops, sums=replace(loops.sums, sure=loops.sums.chain))
 
 
 def _stay_packed(loops: Dense, codes: np.ndarray) -> bool:
@@ -193,10 +212,11 @@ def _body(kernel: Kernel) -> Any:
 
     def body(batch: Any, x: Any, *rest: Any) -> None:
         beside, (w, bias, *numbers, out) = rest[:others], rest[others:]
+        risky = numbers.pop(0) if loops.has_risky_links else None
         needed = loops.width == 2 or kernel.y.dtype == BFLOAT16
         with bfloats.instructions(loops.isa, needed=needed), _nest(batch, loops) as (sample, tile, group_panel):
             pixel = tile // across, T.Bind(T.min(tile % across * pixels, width - pixels))
-            totals = _accumulate(kernel, (x, w, bias), (sample, *pixel), group_panel)
+            totals = _accumulate(kernel, (x, w, bias, risky), (sample, *pixel), group_panel)
             sums = _placed(loops, totals, sample, pixel, group_panel)
             _store(kernel, sums, out, group_panel % loops.panels, numbers, beside)
 
@@ -217,9 +237,12 @@ def _nest(batch: Any, loops: Dense) -> Iterator[tuple[Any, Any, Any]]:
             yield sample, block * stay + step, panel
 
 
-def _accumulate(kernel: Kernel, buffers: tuple[Any, Any, Any], pixel: tuple[Any, Any, Any], group_panel: Any) -> Totals:
-    """Sums of a tile and a panel. buffers: input, weights, bias. pixel: sample, row and column of the first one."""
-    loops, (x, w, bias), sample = kernel.loops, buffers, pixel[0]
+def _accumulate(kernel: Kernel, buffers: Sequence[Any], pixel: tuple[Any, Any, Any], group_panel: Any) -> Totals:
+    """Sums of a tile and a panel. pixel: sample, row and column of the first one.
+
+    buffers: input, weights, bias, which chains may overflow.
+    """
+    loops, (x, w, bias, risky), sample = kernel.loops, buffers, pixel[0]
     lanes, (pixels, panel, _) = loops.isa.lanes, loops.cut
     dtype, at = "int32" if loops.width == 1 else "float32", span(0, lanes)
     totals = [[registers(lanes, dtype) for _ in range(panel)] for _ in range(pixels)]
@@ -240,35 +263,60 @@ def _accumulate(kernel: Kernel, buffers: tuple[Any, Any, Any], pixel: tuple[Any,
             weight = group_panel * loops.panel_size + (taps * panel + j) * lanes * loops.unit
             return x, (sample, start + k * loops.unit + p * step * pitch), w, weight
 
-        (_chain if loops.sums.chain > 1 else _units)(loops, totals, link * loops.links[1], operands)
+        chain = (group_panel * run_rows * run_columns + run) * loops.links[0] + link
+        _add(loops, totals, link * loops.links[1], operands, None if risky is None else risky[chain])
     return [[total[at] for total in row] for row in totals]
 
 
-def _units(loops: Dense, totals: Totals, first: Any, operands: Operands) -> None:
+def _add(loops: Dense, totals: Totals, first: Any, operands: Operands, risky: Any) -> None:
+    """Add the products of a chain, in two halves where it may overflow."""
+    length, half = loops.links[1], -(-loops.links[1] // 2)
+    sum_up = partial(_chain if loops.sums.chain > 1 else _units, loops, totals, operands)
+    if risky is None:
+        sum_up(first, length)
+        return
+    with T.If(risky != T.uint8(0)):
+        with T.Then():
+            sum_up(first, half)
+            sum_up(first + half, length - half)
+        with T.Else():
+            sum_up(first, length)
+
+
+def _units(loops: Dense, totals: Totals, operands: Operands, first: Any, count: int) -> None:
     """Add products unit by unit."""
     at = span(0, loops.isa.lanes)
-    with T.serial(loops.links[1]) as k:
+    with T.serial(count) as k:
         for part in range(loops.sums.parts):
             for p, row in enumerate(totals):
                 for j, total in enumerate(row):
                     T.buffer_store(total, _product(loops, total[at], operands(first + k, part, p, j), j), [at])
 
 
-def _chain(loops: Dense, totals: Totals, first: Any, operands: Operands) -> None:
+def _chain(loops: Dense, totals: Totals, operands: Operands, first: Any, count: int) -> None:
     """Add products of a chain in 16 bits, then their sums."""
     at, words_at = span(0, loops.isa.lanes), span(0, 2 * loops.isa.lanes)
-    words = [[registers(2 * loops.isa.lanes, "int16") for _ in row] for row in totals]
-    for row in words:
+
+    def words(k: Any, p: int, j: int) -> Any:
+        inputs, place, weights, offset = operands(k, 0, p, j)
+        return loops.isa.words(loops.isa.taps(inputs, place), _weights(loops, weights, offset, j))
+
+    if count <= SHORT_CHAIN:
+        for p, row in enumerate(totals):
+            for j, total in enumerate(row):
+                word = reduce(add, (words(first + k, p, j) for k in range(count)))
+                T.buffer_store(total, total[at] + loops.isa.widen(word), [at])
+        return
+    sums = [[registers(2 * loops.isa.lanes, "int16") for _ in row] for row in totals]
+    for row in sums:
         for word in row:
             T.buffer_store(word, fill(T.int16(0), 2 * loops.isa.lanes), [words_at])
-    with T.serial(loops.links[1]) as k:
-        for p, row in enumerate(words):
+    with T.serial(count) as k:
+        for p, row in enumerate(sums):
             for j, word in enumerate(row):
-                inputs, place, weights, offset = operands(first + k, 0, p, j)
-                found = loops.isa.words(loops.isa.taps(inputs, place), _weights(loops, weights, offset, j))
-                T.buffer_store(word, word[words_at] + found, [words_at])
-    for row, sums in zip(words, totals, strict=True):
-        for word, total in zip(row, sums, strict=True):
+                T.buffer_store(word, word[words_at] + words(first + k, p, j), [words_at])
+    for row, into in zip(sums, totals, strict=True):
+        for word, total in zip(row, into, strict=True):
             T.buffer_store(total, total[at] + loops.isa.widen(word[words_at]), [at])
 
 

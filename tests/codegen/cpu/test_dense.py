@@ -208,6 +208,28 @@ def test_listed_values_beyond_four_bits_stay_two_to_a_byte(
         np.testing.assert_array_equal(found.reshape(BATCH, -1), expected)
 
 
+@pytest.mark.parametrize("reach", [8, 16, 32, 64])
+@pytest.mark.parametrize("large", ["none", "few", "all"])
+def test_chains_that_would_overflow_are_taken_apart(large: str, reach: int, tmp_path: Path) -> None:
+    """Codes that are largest where the weights of an output are positive, or negative, drive its sums to the limits."""
+    outputs = 70
+    x, y = Layout((24, 5, 5), "uint8"), Layout((outputs, 3, 3), "float32")
+    weights = np.random.default_rng(reach).integers(-reach // 4, reach // 4, (outputs, 24, 3, 3)).astype(np.int8)
+    weights[{"none": slice(0), "few": (3, slice(None), 0), "all": slice(None)}[large]] = -reach
+    weights[0, 0] = -reach
+    signs = np.where(np.arange(outputs) % 2, -1, 1)[:, None, None, None] * weights > 0
+    codes = np.tile(np.where(signs, 255, 0).astype(np.uint8), (1, 1, 2, 2))[..., :5, :5]
+    loops = Dense(Window(24, (5, 5), (3, 3)), outputs, 1, AVX2, 1, Sums.of(AVX2, weights))
+    share = loops.risky_links(weights).mean()
+    assert {"none": share == 0, "few": 0 < share < dense.MOST_RISKY, "all": share > dense.MOST_RISKY}[large]
+    bias, ones = np.zeros(outputs, np.int32), np.ones(outputs, np.float32)
+    case = Case(dense.integer(x, y, loops, weights, bias, ones, 0), [x], [codes], y)
+    assert len(case.built.constants) == (5 if large == "few" else 4)
+    (found,) = run([case], AVX2, tmp_path)
+    windows = np.lib.stride_tricks.sliding_window_view(codes.astype(np.int64), (3, 3), axis=(2, 3))
+    np.testing.assert_array_equal(found, np.einsum("bcyxij,ocij->boyx", windows, weights.astype(np.int64)))
+
+
 @INSTRUCTION_SETS
 def test_float_layers_are_close_to_float64(chosen: Isa, tmp_path: Path) -> None:
     cases = [real_case(geometry, chosen, seed) for seed, geometry in enumerate(GEOMETRIES)]

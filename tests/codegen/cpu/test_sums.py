@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
 
 from ptqc.codegen.tvm import isa
-from ptqc.codegen.tvm.sums import LARGEST_CODE, LARGEST_SUM, LONGEST, PAIR, Sums
+from ptqc.codegen.tvm.sums import LARGEST_CODE, LARGEST_SUM, LONGEST, PAIR, Sums, overflows
 
 WORDS = range(-(LARGEST_SUM + 1), LARGEST_SUM + 1)
 
@@ -15,15 +16,25 @@ WORDS = range(-(LARGEST_SUM + 1), LARGEST_SUM + 1)
 def test_the_largest_codes_and_weights_stay_in_range(reach: int) -> None:
     sums = Sums.of(isa.AVX2, np.array([-reach, reach - 1], np.int8))
     halved = reach // sums.parts
-    assert sums.chain * PAIR * LARGEST_CODE * -halved in WORDS
+    assert sums.sure * PAIR * LARGEST_CODE * -halved in WORDS
     assert sums.parts == (2 if reach == 128 else 1)
-    assert sums.chain == LONGEST or sums.parts == 2 or (sums.chain + 1) * PAIR * LARGEST_CODE * reach > LARGEST_SUM
+    assert sums.sure == LONGEST or sums.parts == 2 or (sums.sure + 1) * PAIR * LARGEST_CODE * reach > LARGEST_SUM
+    assert sums.chain == (1 if sums.parts == 2 else min(2 * sums.sure, LONGEST))
+    assert sums.always.chain == sums.always.sure == sums.sure
 
 
 def test_only_sums_in_words_have_limits() -> None:
     weights = np.array([-128, 127], np.int8)
     assert Sums.of(isa.AVX512_VNNI, weights) == Sums.of(isa.C, weights) == Sums(parts=1, chain=1)
-    assert Sums.of(isa.AVX2, np.array([0, 64], np.int8)) == Sums(parts=1, chain=1)
+    assert Sums.of(isa.AVX2, np.array([0, 64], np.int8)) == Sums(parts=1, chain=2, sure=1)
+
+
+@given(hnp.arrays(np.int8, (3, 5, PAIR), elements=st.integers(-64, 64)))
+def test_what_overflows_is_what_some_codes_drive_out_of_range(weights: np.ndarray) -> None:
+    """Codes that are largest where weights are positive, and those that are largest where they are negative."""
+    wide = weights.astype(int)
+    most, least = (np.where(chosen, LARGEST_CODE * wide, 0).sum((0, 2)) for chosen in (wide > 0, wide < 0))
+    np.testing.assert_array_equal(overflows(weights), (most > LARGEST_SUM) | (least < -LARGEST_SUM))
 
 
 @given(st.integers(1, 5000), st.integers(1, LONGEST))
