@@ -12,7 +12,8 @@ from typing import ClassVar
 import onnx_ir as ir
 import pulp
 
-from ptqc.execute.walk import Slicer
+from ptqc.execute.suffix import Suffixes
+from ptqc.execute.walk import Slicer, Walk
 from ptqc.formats import QuantParams
 from ptqc.loss import output_loss
 from ptqc.notes import Note
@@ -74,7 +75,7 @@ class Checked:
     def __init__(self, model: ir.Model, context: Context, loss: str) -> None:
         self._slicer = Slicer(model)
         self._batches = list(context.held_back[:CHECKED_SAMPLES].batches(BATCH))
-        self._reference = run_quantized(self._slicer, self._batches, {})
+        self._reference = Suffixes(Walk(self._slicer, self._batches)).behind(-1).run({})
         self._loss = output_loss(model, self._reference, loss)
 
     def loss_of(self, params: Mapping[str, QuantParams], bfloats: Collection[str] = ()) -> float:
