@@ -21,7 +21,6 @@ from ptqc.notes import Note
 from ptqc.passes.base import Effect
 from ptqc.passes.choose_activations import Checked, limit_of
 from ptqc.passes.context import Context
-from ptqc.passes.meet_latency import tensors_of
 from ptqc.sites import integer_kernels, source_params, sources
 
 # Of the limit on the loss from activations.
@@ -83,7 +82,7 @@ class ChooseBfloats:
 
 def _gains(context: Context) -> dict[str, int]:
     """Multiply-accumulates of the convolutions in float that read each site, of those that none may be codes."""
-    quantized = tensors_of(context, context.quantized)
+    quantized = context.tensors_of(context.quantized)
     on_codes = {kernel.node for kernel in integer_kernels(context.kernels, quantized)}
     gains: dict[str, int] = {}
     for layer in context.layers:

@@ -1,6 +1,6 @@
 """What the deciding and tuning passes read and fill in: each field is set by one pass and read by later ones."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 import onnx_ir as ir
@@ -70,6 +70,10 @@ class Context:
     def site_of(self) -> Mapping[str, Site]:
         """Tensor name -> its site."""
         return {tensor: site for site in self.sites for tensor in site.tensors}
+
+    def tensors_of(self, sites: Collection[str]) -> dict[str, None]:
+        """The tensors of sites given by name, in the order of the graph."""
+        return {tensor: None for site in self.sites if site.name in sites for tensor in site.tensors}
 
     @property
     def candidates(self) -> Candidates:

@@ -45,7 +45,7 @@ class MeetLatency:
 
     def apply(self, model: ir.Model, context: Context) -> list[Note]:
         """Set quantized and activation_loss of the context. Raises Infeasible with the shortest predicted latency."""
-        quantized = tensors_of(context, context.quantized)
+        quantized = context.tensors_of(context.quantized)
         if self._predict(quantized) <= self.budget.nanoseconds:
             return []
         if self.activations != "auto":
@@ -66,13 +66,13 @@ class MeetLatency:
     def _least_loss(self, context: Context) -> list[Site]:
         target = self.budget.nanoseconds
         fastest = _useful(context, _Program(self.network, self.times, context).solve(None))
-        shortest = self._predict(tensors_of(context, fastest))
+        shortest = self._predict(context.tensors_of(fastest))
         if shortest > target:
-            raise self._infeasible(tensors_of(context, fastest))
+            raise self._infeasible(context.tensors_of(fastest))
         for _ in range(ATTEMPTS):
             chosen = _Program(self.network, self.times, context).solve(target)
             sites = _useful(context, chosen)
-            over = self._predict(tensors_of(context, sites)) - self.budget.nanoseconds
+            over = self._predict(context.tensors_of(sites)) - self.budget.nanoseconds
             if over <= 0:
                 return _sites(context, sites)
             # Sites that serve no layer were dropped, and what they carried takes longer in float.
@@ -96,11 +96,6 @@ class MeetLatency:
             round(shortest),
             slowest,
         )
-
-
-def tensors_of(context: Context, sites: Mapping[str, object] | set[str]) -> dict[str, None]:
-    """The tensors of sites given by name."""
-    return {tensor: None for site in context.sites if site.name in sites for tensor in site.tensors}
 
 
 def _sites(context: Context, names: set[str]) -> list[Site]:

@@ -19,7 +19,7 @@ from ptqc.latency import Network, Times
 from ptqc.notes import Level
 from ptqc.passes.choose_activations import ChooseActivations
 from ptqc.passes.context import Context
-from ptqc.passes.meet_latency import MeetLatency, _Program, tensors_of
+from ptqc.passes.meet_latency import MeetLatency, _Program
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +75,7 @@ def subsets(context: Context) -> Iterator[set[str]]:
 def test_no_set_of_sites_within_the_time_loses_less(context: Context, network: Network, seed: int) -> None:
     rng, times = np.random.default_rng(seed), random_times(network, seed)
     context.site_losses = {site.name: float(np.exp(rng.normal(-3, 2))) for site in context.sites}
-    taken = {frozenset(s): network.predict(times, tensors_of(context, s)) for s in subsets(context)}
+    taken = {frozenset(s): network.predict(times, context.tensors_of(s)) for s in subsets(context)}
     shortest = min(taken.values())
     target = shortest + rng.uniform(0.02, 0.9) * (taken[frozenset()] - shortest)
 
@@ -91,8 +91,8 @@ def test_no_set_of_sites_within_the_time_loses_less(context: Context, network: N
 def test_no_set_of_sites_is_faster_than_the_fastest(context: Context, network: Network, seed: int) -> None:
     times = random_times(network, seed)
     found = _Program(network, times, context).solve(None)
-    shortest = min(network.predict(times, tensors_of(context, sites)) for sites in subsets(context))
-    assert network.predict(times, tensors_of(context, found)) <= shortest * (1 + 1e-3)
+    shortest = min(network.predict(times, context.tensors_of(sites)) for sites in subsets(context))
+    assert network.predict(times, context.tensors_of(found)) <= shortest * (1 + 1e-3)
 
 
 def test_a_choice_that_is_fast_enough_stays(model: ir.Model, context: Context, network: Network) -> None:
@@ -105,7 +105,7 @@ def test_the_limit_on_the_loss_gives_way_to_the_time(model: ir.Model, context: C
     times, promised = even_times(network), context.activation_loss
     real = network.predict(times, ())
     (note,) = MeetLatency(network, times, Latency(0.6 * real), limit=1e-7).apply(model, context)
-    assert network.predict(times, tensors_of(context, context.quantized)) <= 0.6 * real
+    assert network.predict(times, context.tensors_of(context.quantized)) <= 0.6 * real
     assert context.activation_loss > max(promised, 1e-7)
     assert note.level == Level.WARNING
     assert "without a latency budget at most 1e-07" in note.message
@@ -127,7 +127,7 @@ def test_what_cannot_be_reached_names_the_shortest_time_and_what_takes_it(
     times = even_times(network)
     with pytest.raises(Infeasible, match=r"budget of 0\.01 ms cannot be met .* in a runtime\. Slowest: ") as refusal:
         MeetLatency(network, times, Latency(1e4)).apply(model, context)
-    shortest = min(network.predict(times, tensors_of(context, sites)) for sites in subsets(context))
+    shortest = min(network.predict(times, context.tensors_of(sites)) for sites in subsets(context))
     assert refusal.value.smallest == round(shortest)
     assert refusal.value.blockers[0][1] == 1e5
     MeetLatency(network, times, Latency(shortest)).apply(model, context)
