@@ -15,9 +15,10 @@ from typing import Any
 
 import numpy as np
 
+from ptqc.codegen.tvm.constants import Stored
 from ptqc.codegen.tvm.families import Alternatives, declared
 from ptqc.codegen.tvm.isa import Isa
-from ptqc.codegen.tvm.kernel import Argument, Constant
+from ptqc.codegen.tvm.kernel import Constant
 from ptqc.codegen.tvm.layout import Layout
 from ptqc.codegen.tvm.program import Program, Step
 from ptqc.codegen.tvm.table import Table, Tuned
@@ -124,11 +125,11 @@ class _Trials:
         kernels = [ways.write(cut) for cut in cuts]
         library = _compiled({kernel.name: kernel.function for kernel in kernels}, isa)
         inputs, output = [layouts[name] for name in step.arguments], layouts[step.output]
-        shapes: list[list[Argument]] = [[*inputs, *map(declared, kernel.constants), output] for kernel in kernels]
         memory: dict[tuple[int, str, int], Any] = {}
+        given: list[list[Layout | Stored]] = [[*inputs, *kernel.constants, output] for kernel in kernels]
         runs = [
             _call(library[kernel.name], [_filled(memory, i, argument) for i, argument in enumerate(arguments)])
-            for kernel, arguments in zip(kernels, shapes, strict=True)
+            for kernel, arguments in zip(kernels, given, strict=True)
         ]
         return cls(step.built.name, cuts, runs)
 
@@ -141,10 +142,16 @@ def _compiled(functions: Mapping[str, Any], isa: Isa) -> Any:
     return tvm.compile(tvm.IRModule(functions), target=tvm.target.Target(isa.target))
 
 
-def _filled(memory: dict[tuple[int, str, int], Any], place: int, argument: Argument) -> Any:
-    """An argument of one sample with numbers of its kind; cuts share what has the same size."""
+def _filled(memory: dict[tuple[int, str, int], Any], place: int, given: Layout | Stored) -> Any:
+    """An argument of one sample with numbers of its kind, which cuts share where it has the same size.
+
+    What the file has as the kernel reads it is taken as it is: which way a kernel goes may depend on it.
+    """
     import tvm
 
+    if isinstance(given, np.ndarray):
+        return tvm.runtime.tensor(given)
+    argument = given if isinstance(given, Layout) else declared(given)
     shape = (argument.size,) if isinstance(argument, Constant) else (1, *argument.axes)
     key = place, argument.dtype, int(np.prod(shape))
     if key not in memory:

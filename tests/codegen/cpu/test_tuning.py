@@ -116,6 +116,21 @@ def test_what_takes_long_is_timed_less_often(
     assert len(timer) == 4 * (tuning.WARM_UP + tuning.FEWEST)
 
 
+def test_kernels_are_timed_on_what_decides_which_way_they_go(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Constants in the order of the file are the layer's own, the others and the inputs random."""
+    given: list[Any] = []
+
+    def kept(_kernel: object, arguments: list[Any]) -> Callable[[], object]:
+        given.append([argument.numpy() for argument in arguments])
+        return lambda: None
+
+    monkeypatch.setattr(tuning, "_call", kept)
+    tuning.measure(program, isa.AVX2, "quick", None)
+    _, _, *constants, _ = given[0]
+    wanted = program.steps[0].built.constants[1:]
+    assert all(np.array_equal(found, constant) for found, constant in zip(constants, wanted, strict=True))
+
+
 def test_other_cuts_are_measured_again(
     program: Program, timer: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
