@@ -23,7 +23,7 @@ from ptqc.notes import Level, Note
 from ptqc.parallel import in_order
 from ptqc.passes.base import Effect
 from ptqc.passes.context import Context
-from ptqc.passes.moments import Columns, Moments, positions_per_sample
+from ptqc.passes.moments import TOGETHER, Columns, Moments, positions_per_sample
 from ptqc.sites import Site
 
 # Activations of a batch that are held at a time.
@@ -153,6 +153,6 @@ def _check_size(kind: str, name: str, values: np.ndarray | None, most: float) ->
 
 
 def _bytes(columns: Columns) -> int:
-    """Bytes that adding a batch to a layer's moments takes: its columns and their products, each twice."""
+    """Bytes that adding a batch to a layer's moments takes: columns, those that waited, and products, all twice."""
     width, groups = columns.layer.width, columns.layer.groups
-    return 8 * groups * (width**2 + LARGEST_BATCH * columns.positions * width)
+    return 8 * groups * (width**2 + (TOGETHER + LARGEST_BATCH * columns.positions) * width)

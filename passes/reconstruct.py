@@ -39,7 +39,7 @@ WALK_BYTES = 3 * 2**29
 WALK_COMPUTE = 4e11
 MOST_SAMPLES = 256
 HELD_SHARE = 0.25
-# Of a batch, what a walk holds of it at a time: memory of this size is used again and again, not had anew.
+# Of a batch, what a walk holds of it at a time: the system keeps memory of this size for the next one.
 BATCH_BYTES = 2**23
 LARGEST_BATCH = 8
 # Of the second moments.

@@ -21,7 +21,7 @@ LONGEST = 16
 class Sums:
     """parts: into which a weight is split. chain: vectors of products that are added before they are widened.
 
-    sure: as many never overflow.
+    sure: how many of them never overflow.
     """
 
     parts: int = 1
@@ -38,9 +38,9 @@ class Sums:
         return cls(parts=2) if longest == 0 else cls(chain=min(2 * longest, LONGEST), sure=min(longest, LONGEST))
 
     @property
-    def always(self) -> Self:
-        """No longer chains than never overflow."""
-        return replace(self, chain=self.sure)
+    def all_sure(self) -> Self:
+        """Of weights with which no chain overflows, large as the largest may be."""
+        return replace(self, sure=self.chain)
 
     def links(self, units: int) -> tuple[int, int]:
         """Chains that cover so many vectors of products, and the length of each."""
@@ -49,10 +49,9 @@ class Sums:
 
 
 def overflows(weights: np.ndarray) -> np.ndarray:
-    """Whether codes can make a sum overflow: weights (…, vectors of a chain, lanes, PAIR) gives (…, lanes)."""
-    wide = weights.astype(np.int32)
-    reach = np.maximum(np.maximum(wide, 0).sum((-3, -1)), np.maximum(-wide, 0).sum((-3, -1)))
-    return np.asarray(reach * LARGEST_CODE > LARGEST_SUM)
+    """Whether codes can make a sum overflow: int8 weights (…, vectors of a chain, lanes, PAIR) give (…, lanes)."""
+    most, least = (limited(weights, 0).sum((-3, -1), dtype=np.int32) for limited in (np.maximum, np.minimum))
+    return np.asarray(np.maximum(most, -least) * LARGEST_CODE > LARGEST_SUM)
 
 
 UNLIMITED = Sums()

@@ -91,10 +91,18 @@ class Dense:
         return self.links[1] > self.sums.sure
 
     def risky_links(self, codes: np.ndarray) -> np.ndarray:
-        """Which chains can overflow with these weights (uint8): panel of any group, run, chain."""
-        rows, columns, _ = self.runs
-        sizes = (self.groups * self.panels, rows * columns, *self.links, -1, PAIR)
-        return overflows(self.order(codes).reshape(sizes)).any(-1).astype(np.uint8).reshape(-1)
+        """Which chains can overflow with weights (outputs, inputs of a group, *kernel): flat, uint8, by panel of any
+        group, run and chain.
+        """
+        rows, columns, run = self.runs
+        (count, length), width = self.links, self.cut.vectors * self.isa.lanes
+        along = np.moveaxis(codes, 1, -1).reshape(self.outputs, rows * columns, run)
+        along = np.pad(along, ((0, 0), (0, 0), (0, count * length * self.unit - run)))
+        chains = along.reshape(self.groups, self.group_outputs, -1, count, length, self.unit // PAIR, PAIR)
+        missing = self.panels * width - self.group_outputs
+        found = np.pad(overflows(chains).any(-1), ((0, 0), (0, missing), (0, 0), (0, 0)))
+        panels = found.reshape(self.groups, self.panels, width, -1, count)
+        return panels.any(2).astype(np.uint8).reshape(-1)
 
     @property
     def depth(self) -> int:

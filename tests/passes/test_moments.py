@@ -118,16 +118,32 @@ def test_chosen_positions_are_distinct_and_cover_the_output() -> None:
 columns_arrays = hnp.arrays(np.float32, (2, 3, 20), elements=st.floats(-4, 4, width=16))
 
 
-@given(x=columns_arrays, split=st.integers(1, 19))
-def test_moments_are_those_of_all_columns(x: np.ndarray, split: int) -> None:
+@given(x=columns_arrays, splits=st.lists(st.integers(1, 19), max_size=6), together=st.sampled_from([1, 5, 30]))
+def test_moments_are_those_of_all_columns(x: np.ndarray, splits: list[int], together: int) -> None:
+    """However they come, and whether or not they were asked for on the way."""
     found = Moments.empty(2, 3)
-    found.add(x[..., :split])
-    found.add(x[..., split:])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(moments, "TOGETHER", together)
+        for part in np.split(x, sorted(set(splits)), axis=-1):
+            found.add(part)
+            if together == 5:
+                found.second()
     assert found.count == 20
     np.testing.assert_allclose(found.mean, x.mean(-1), atol=1e-6)
     np.testing.assert_allclose(found.second(centred=False), x @ x.transpose(0, 2, 1) / 20, atol=1e-4)
     covariance = np.stack([np.cov(group, bias=True) for group in x.astype(np.float64)])
     np.testing.assert_allclose(found.second(), covariance, atol=1e-4)
+
+
+@given(sizes=st.lists(st.integers(1, 9), max_size=8))
+def test_joined_columns_are_all_there_in_order(sizes: list[int]) -> None:
+    parts = np.split(noise(2, 3, sum(sizes)), np.cumsum(sizes)[:-1], axis=-1) if sizes else []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(moments, "TOGETHER", 5)
+        found = list(moments.joined(parts))
+    assert all(piece.shape[-1] >= 5 for piece in found[:-1])
+    none = np.empty((2, 3, 0))
+    np.testing.assert_array_equal(np.concatenate([none, *found], -1), np.concatenate([none, *parts], -1))
 
 
 @given(x=columns_arrays)

@@ -31,8 +31,6 @@ from ptqc.codegen.tvm.tiling import Cut, Dense
 
 # Vectors of products that stay in registers one chain after the other; sums of longer chains are all open at once.
 SHORT_CHAIN = 4
-# Share of chains that may overflow beyond which taking them apart costs more than the others gain.
-MOST_RISKY = 0.25
 
 # By pixel, by vector of the panel.
 Totals = Sequence[Sequence[Any]]
@@ -87,14 +85,15 @@ def integer(
     """
     loops = replace(loops, is_framed=any(value.frame is not None for value in (x, y, *epilogue.others)))
     codes = weights.astype(np.int8)
-    loops = _chained(loops, codes)
+    loops, risky = _chained(loops, codes)
     loops = replace(loops, in_nibbles=_stay_packed(loops, codes))
+    assert not loops.in_nibbles or loops.cut.vectors % 2 == 0, "two vectors of weights share their bytes"
     isa, fitting = loops.isa, narrowing.fits(weights, bias, factor)
     arranged = Arranged(codes, loops.order)
     constants: list[Stored] = [
         Nibbles(arranged, loops.unit * isa.lanes) if loops.in_nibbles else arranged,
         loops.pack_channels(bias.astype(np.int32)),
-        *([loops.risky_links(codes)] if loops.has_risky_links else []),
+        *risky,
         loops.pack_channels(factor.astype(np.float32)),
         np.array([zero_point], np.float32),
         *epilogue.constants(isa),
@@ -118,14 +117,12 @@ def integer(
     return replace(built, alternatives=Alternatives(loops.cuts, cut))
 
 
-def _chained(loops: Dense, codes: np.ndarray) -> Dense:
-    """With long chains where few of them can overflow, known to be sure where none can."""
+def _chained(loops: Dense, codes: np.ndarray) -> tuple[Dense, list[Stored]]:
+    """The loops, and which chains may overflow; where none does with these weights, the loops know all to be sure."""
     if not loops.has_risky_links:
-        return loops
-    share = loops.risky_links(codes).mean()
-    if share > MOST_RISKY:
-        return replace(loops, sums=loops.sums.always)
-    return loops if share else replace(loops, sums=replace(loops.sums, sure=loops.sums.chain))
+        return loops, []
+    risky = loops.risky_links(codes)
+    return (loops, [risky]) if risky.any() else (replace(loops, sums=loops.sums.all_sure), [])
 
 
 def _stay_packed(loops: Dense, codes: np.ndarray) -> bool:

@@ -20,7 +20,7 @@ def test_the_largest_codes_and_weights_stay_in_range(reach: int) -> None:
     assert sums.parts == (2 if reach == 128 else 1)
     assert sums.sure == LONGEST or sums.parts == 2 or (sums.sure + 1) * PAIR * LARGEST_CODE * reach > LARGEST_SUM
     assert sums.chain == (1 if sums.parts == 2 else min(2 * sums.sure, LONGEST))
-    assert sums.always.chain == sums.always.sure == sums.sure
+    assert sums.all_sure.sure == sums.all_sure.chain == sums.chain
 
 
 def test_only_sums_in_words_have_limits() -> None:
