@@ -13,7 +13,7 @@ import onnx_ir as ir
 from ptqc.calibration.observers import SAMPLED, RangeObserver
 from ptqc.calibration.ranges import TRIED, Method, Observer, affine_params, choose_range
 from ptqc.calibration.samples import Samples
-from ptqc.errors import ModelError
+from ptqc.errors import CalibrationError, ModelError, PtqcError
 from ptqc.execute.kept import largest
 from ptqc.execute.onnxruntime import Feeds, Runner
 from ptqc.formats import UINT8, QuantParams
@@ -25,6 +25,7 @@ from ptqc.passes.base import Effect
 from ptqc.passes.context import Context
 from ptqc.passes.moments import TOGETHER, Columns, Moments, positions_per_sample
 from ptqc.sites import Site
+from ptqc.trial import NO_MEMORY
 
 # Activations of a batch that are held at a time.
 BATCH_BYTES = 256 * 2**20
@@ -110,8 +111,20 @@ def _batches(
     start = 0
     for feeds in samples.batches(size):
         count = len(next(iter(feeds.values()))) if samples.batchable else 1
-        yield start, count, runner.run(feeds, taps) if taps else {}
+        yield start, count, _run(runner, feeds, taps) if taps else {}
         start += count
+
+
+def _run(runner: Runner, feeds: Feeds, taps: Sequence[str]) -> Feeds:
+    """The tapped values. Raises CalibrationError for samples that the model refuses, as with an index out of range."""
+    try:
+        return runner.run(feeds, taps)
+    except PtqcError:
+        raise
+    except Exception as error:  # ONNX Runtime raises a dozen types of its own
+        if any(words in str(error) for words in NO_MEMORY):
+            raise MemoryError from error
+        raise CalibrationError(f"the model does not run on some of the calibration samples: {error}") from error
 
 
 def _observe(observers: dict[str, RangeObserver], context: Context, values: Feeds, most: int) -> None:

@@ -17,6 +17,8 @@ Outputs = Mapping[str, np.ndarray]
 # Channels with less than this share of the mean channel variance are measured against that share instead,
 # so that outputs that hardly ever move (a class that never occurs) do not decide.
 VARIANCE_FLOOR = 0.05
+# Operators that leave the place of a largest score what it is.
+KEEPS_LABELS = frozenset({"Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
 
 
 @dataclass(frozen=True)
@@ -102,16 +104,28 @@ def _check_finite(names: Sequence[str], references: Sequence[Outputs]) -> None:
 
 
 def _is_classifier(model: ir.Model, floats: Sequence[str], outputs: Outputs) -> bool:
-    """One output of at least two scores, made by a layer or a softmax, that does not reconstruct an input."""
-    if len(floats) != 1 or len(model.graph.outputs) != 1:
+    """One output of at least two scores, made by a layer or a softmax, that does not reconstruct an input.
+
+    Beside it there may be the places of the largest scores.
+    """
+    by_name = {str(value.name): value for value in model.graph.outputs}
+    if len(floats) != 1 or not all(_is_label(value) for name, value in by_name.items() if name not in floats):
         return False
-    value = model.graph.outputs[0]
+    value = by_name[floats[0]]
     scores, producer = outputs[str(value.name)], value.producer()
     if scores.ndim not in (2, 3) or scores.shape[-1] < 2 or producer is None:
         return False
     if any(str(i.shape) == str(value.shape) for i in model.graph.inputs if i.shape is not None):
         return False
     return scores.ndim == 2 or producer.op_type in ("MatMul", "Gemm", "Add", "Softmax", "LogSoftmax")
+
+
+def _is_label(value: ir.Value) -> bool:
+    """Whether a value is where the largest is, in whatever shape and type."""
+    node = value.producer()
+    while node is not None and node.op_type in KEEPS_LABELS and node.inputs[0] is not None:
+        node = node.inputs[0].producer()
+    return node is not None and node.op_type == "ArgMax"
 
 
 def _variance(values: Sequence[np.ndarray]) -> np.ndarray:

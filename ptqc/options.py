@@ -17,6 +17,8 @@ Tuning = Literal["quick", "full"]
 InstructionSet = Literal["host", "portable", "avx2", "avx-vnni", "avx512-vnni", "avx512-vbmi", "avx512-bf16", "aarch64"]
 DEFAULT_CPU, NOT_TUNED = "host", "off"
 NARROWEST, WIDEST = 2, 8
+# Weights of at most this many bits cannot saturate the 16-bit sums of CPUs without VNNI.
+PORTABLE_BITS = 7
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,11 @@ class CompileOptions:
             raise UsageError(f"samples is {self.samples}; at least 2 are needed, one of them held back")
         if not self.bits or any(not NARROWEST <= b <= WIDEST for b in self.bits):
             raise UsageError(f"bits is {self.bits}; give widths from {NARROWEST} to {WIDEST}")
+        if min(self.bits) > PORTABLE_BITS and not self.allow_8bit and self.activations != "float":
+            raise UsageError(
+                f"bits is {self.bits}, but weights on integer kernels take at most {PORTABLE_BITS} bits unless "
+                "allow_8bit is given: give it, narrower widths as well, or activations float"
+            )
         if not 0 <= self.activation_limit < math.inf:
             raise UsageError(f"activation_limit is {self.activation_limit}; give a loss of 0 or more")
         if not 0 <= self.time_limit < math.inf:

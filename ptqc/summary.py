@@ -72,7 +72,7 @@ def _plan(allocation: Document) -> str:
         return f"{predicted}; as given, not chosen by the solver"
     gap, price = allocation["gap"], allocation["price_of_one_percent"]
     proof = "proven best" if gap <= PROVEN else f"at most {100 * gap:.2g} % from the best"
-    more = f"+1 % of size: -{price:.2g}" if price > 0 else "more size would gain nothing"
+    more = f"+1 % of size: -{price:.2g}" if price > 0 else "+1 % of size gains nothing"
     return f"{predicted}, {proof}; {more}"
 
 

@@ -87,6 +87,9 @@ def test_losses_of_batches_average() -> None:
     assert loss({"y": y}, {"y": z}) == pytest.approx(np.mean(halves))
 
 
+LABELLED = "g (float[N, 4] x, float[4, 3] w) => (int64[a, b] z, float[N, 3] y) {{ y = MatMul(x, w) {} }}"
+
+
 @pytest.mark.parametrize(
     ("text", "shape", "classifies"),
     [
@@ -102,11 +105,14 @@ def test_losses_of_batches_average() -> None:
             (5, 3),
             False,
         ),
+        (LABELLED.format("z = ArgMax<axis=1>(y)"), (5, 3), True),
+        (LABELLED.format("place = ArgMax<axis=1>(y) z = Squeeze(place)"), (5, 3), True),
+        (LABELLED.format("places = NonZero(y) z = Transpose(places)"), (5, 3), False),
     ],
 )
 def test_what_counts_as_a_classifier(text: str, shape: tuple[int, ...], classifies: bool) -> None:
     array = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
-    outputs = {"y": np.abs(array), "z": array}
+    outputs = {"y": np.abs(array), "z": np.ones(1, np.int64) if "int64" in text else array}
     assert bool(output_loss(model(text), [outputs]).logits) is classifies
 
 

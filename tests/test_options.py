@@ -29,6 +29,7 @@ def test_an_unknown_option_names_all_known_ones() -> None:
         ({"samples": 1}, "samples is 1; at least 2"),
         ({"bits": ()}, r"bits is \(\); give widths from 2 to 8"),
         ({"bits": (1, 4)}, "give widths from 2 to 8"),
+        ({"bits": (8,)}, "at most 7 bits unless allow_8bit is given"),
         ({"bits": (4, 9)}, "give widths from 2 to 8"),
         ({"activation_limit": -0.1}, "activation_limit is -0.1"),
         ({"activation_limit": float("nan")}, "activation_limit is nan"),

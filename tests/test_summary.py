@@ -72,7 +72,7 @@ def test_a_latency() -> None:
 def test_no_budget() -> None:
     found = lines(budget=None, allocation__price_of_one_percent=0.0)
     assert found["size"] == "1,000,000 -> 129,946 bytes: 12.99 % of the original"
-    assert found["plan"].endswith("proven best; more size would gain nothing")
+    assert found["plan"].endswith("proven best; +1 % of size gains nothing")
 
 
 def test_a_plan_that_is_not_proven() -> None:

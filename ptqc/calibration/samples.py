@@ -159,7 +159,7 @@ def collect(
         raise CalibrationError(f"{stream.description} holds no samples: give at least one, better {FEW} or more")
     with _spooling(directory):
         _write_index(directory, records)
-    return Samples(directory, tuple(records), _notes(stream, len(records)))
+    return Samples(directory, tuple(records), _notes(stream, records, preprocessing))
 
 
 def _guarded(stream: Source) -> Iterator[Feeds]:
@@ -192,13 +192,22 @@ def _spooling(directory: Path) -> Iterator[None]:
         ) from error
 
 
-def _notes(stream: Source, count: int) -> tuple[Note, ...]:
-    notes = []
+def _notes(stream: Source, records: Sequence[_Record], preprocessing: Preprocessing | None) -> tuple[Note, ...]:
+    notes, count, distinct = [], len(records), len({record.sha256 for record in records})
+    if preprocessing not in (None, Preprocessing()) and not stream.holds_images:
+        message = f"{stream.description} holds arrays, which are taken as they are: the preprocessing is for images"
+        notes.append(Note("calibrate", "", message, Level.WARNING))
     if stream.available is not None and stream.available > count:
         message = f"{count} of the {stream.available} samples given are used, evenly spread"
         notes.append(Note("calibrate", "", message))
     if count < FEW:
         message = f"only {count} calibration samples: the observed ranges may be too narrow; give {FEW} or more"
+        notes.append(Note("calibrate", "", message, Level.WARNING))
+    elif distinct < FEW:
+        message = (
+            f"only {distinct} of the {count} calibration samples differ from one another: what is measured on them "
+            "says little about other inputs; check what reads them"
+        )
         notes.append(Note("calibrate", "", message, Level.WARNING))
     return tuple(notes)
 

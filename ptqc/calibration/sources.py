@@ -28,13 +28,14 @@ class Source:
 
     samples: the stream, at most `limit` long where the source has a length; values are not checked yet.
     count: samples expected from it, None when unknown. available: samples the source holds, None when unknown.
-    description: how messages name it.
+    description: how messages name it. holds_images: whether samples are pictures that were preprocessed.
     """
 
     samples: Iterator[Feeds]
     description: str
     count: int | None = None
     available: int | None = None
+    holds_images: bool = False
 
 
 def open_source(
@@ -50,8 +51,9 @@ def open_source(
         raise CalibrationError("the model has no inputs, so there is nothing to calibrate on")
     if isinstance(source, str | Path):
         return _open_text(source, inputs, limit, preprocessing)
-    if isinstance(source, np.ndarray):
-        return _stacked({_only(inputs, "one array").name: source}, inputs, limit, "the array")
+    if hasattr(source, "__array__"):
+        array = as_array(source, "the array")
+        return _stacked({_only(inputs, "one array").name: array}, inputs, limit, "the array")
     if isinstance(source, Mapping):
         arrays = {str(name): as_array(array, f"the dict's array {name!r}") for name, array in source.items()}
         return _stacked(arrays, inputs, limit, "the dict of arrays")
@@ -88,7 +90,7 @@ def _open_folder(folder: Path, inputs: Sequence[InputSpec], limit: int, preproce
         raise CalibrationError(f"folder {folder} holds no calibration data, expected files ending in {kinds}")
     read = _image_reader(folder, inputs, preprocessing) if images else _array_file_reader(inputs)
     chosen = [files[index] for index in spread(len(files), limit)]
-    return Source(map(read, chosen), f"folder {folder}", len(chosen), len(files))
+    return Source(map(read, chosen), f"folder {folder}", len(chosen), len(files), holds_images=bool(images))
 
 
 def _files(folder: Path, suffixes: frozenset[str]) -> list[Path]:

@@ -110,6 +110,6 @@ def _price(facts: Facts) -> Figure:
     if allocation["status"] == "given":
         return Figure(title, "–", "not computed for a given plan")
     if price <= 0:
-        return Figure(title, "no gain", "no larger file has less predicted loss")
+        return Figure(title, "no gain", "no plan of that size has less predicted loss")
     share = f", {percent(price / loss)} of the predicted loss" if loss else ""
     return Figure(title, f"−{number(price)}", f"{allocation['unit']}{share}")

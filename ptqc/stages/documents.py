@@ -156,7 +156,9 @@ def sensitivity(job: Job, fitted: Fitted) -> dict[str, Any]:
 def _warnings(judged: Judged) -> list[Note]:
     if not judged.is_low:
         return []
-    found = f"{judged.agreement:.0%} of top classes" if judged.agreement is not None else f"{judged.sqnr:.1f} dB SQNR"
+    found = f"{judged.sqnr:.1f} dB SQNR, {judged.loss:.0%} of the variance lost"
+    if judged.agreement is not None:
+        found = f"{judged.agreement:.0%} of top classes"
     return [
         Note(
             "judge",

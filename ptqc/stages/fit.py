@@ -17,7 +17,7 @@ from ptqc.layers import Layer, Weight
 from ptqc.lowered import Lowered
 from ptqc.nodes import constant
 from ptqc.notes import Note, out_of_time
-from ptqc.options import CompileOptions, Pipeline
+from ptqc.options import PORTABLE_BITS, CompileOptions, Pipeline
 from ptqc.passes.context import Context
 from ptqc.passes.lower import Lower
 from ptqc.passes.reconstruct import Reconstruct, reconstruct_all
@@ -26,8 +26,6 @@ from ptqc.plan import Plan
 from ptqc.solutions import Solution, Tuned
 from ptqc.stages.compare import HeldBackLoss
 
-# Weights of at most this many bits cannot saturate the 16-bit sums of CPUs without VNNI.
-PORTABLE_BITS = 7
 ATTEMPTS = 8
 # Reconstructions of a plan of which the best on held-back samples is taken.
 TRIES: Mapping[Pipeline, int] = {"light": 2, "advanced": 6}

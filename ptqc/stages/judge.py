@@ -21,6 +21,7 @@ JUDGED_SAMPLES = 64
 # Below these the summary warns loudly.
 LOW_AGREEMENT = 0.9
 LOW_SQNR = 15.0  # dB
+LARGE_LOSS = 0.1  # of the outputs' variance: their mean, which SQNR counts, may hide it
 BEST_SQNR = 300.0  # what equal outputs have
 LATENCY_SECONDS = 1.5
 BLOCKS = 7
@@ -43,7 +44,9 @@ class Judged:
     @property
     def is_low(self) -> bool:
         """Whether the user should be warned."""
-        return self.agreement < LOW_AGREEMENT if self.agreement is not None else self.sqnr < LOW_SQNR
+        if self.agreement is not None:
+            return self.agreement < LOW_AGREEMENT
+        return self.sqnr < LOW_SQNR or self.loss > LARGE_LOSS
 
 
 def judge(

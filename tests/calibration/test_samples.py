@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from ptqc.calibration.images import Preprocessing
 from ptqc.calibration.samples import DATA, INDEX, InputSpec, Samples, collect
 from ptqc.errors import CalibrationError, Interrupted
 from ptqc.notes import Level
@@ -176,8 +177,24 @@ def test_few_samples_are_warned_about(tmp_path):
     assert collect(feeds(32), [X, MASK], tmp_path / "b", 100).notes == ()
 
 
+@pytest.mark.parametrize(("distinct", "warned"), [(1, True), (31, True), (32, False)])
+def test_samples_that_hardly_differ_are_warned_about(tmp_path, distinct, warned):
+    rows = np.arange(256, dtype=np.float32)[:, None] % distinct * np.ones(4, np.float32)
+    notes = collect(rows, [X], tmp_path, 256).notes
+    said = [note.message for note in notes if note.level == Level.WARNING]
+    assert [text.startswith(f"only {distinct} of the 256 calibration samples") for text in said] == [True] * warned
+
+
+@pytest.mark.parametrize(("stated", "warned"), [(None, False), ({}, False), ({"mean": 1.0}, True)])
+def test_preprocessing_of_arrays_is_warned_about(tmp_path, stated, warned):
+    preprocessing = None if stated is None else Preprocessing(**stated)
+    rows = np.arange(400, dtype=np.float32).reshape(100, 4)
+    notes = collect(rows, [X], tmp_path, 100, preprocessing).notes
+    assert ["taken as they are: the preprocessing is for images" in note.message for note in notes] == [True] * warned
+
+
 def test_a_subset_is_noted(tmp_path):
-    samples = collect(np.zeros((100, 4), np.float32), [X], tmp_path, 40)
+    samples = collect(np.arange(400, dtype=np.float32).reshape(100, 4), [X], tmp_path, 40)
     assert [note.message for note in samples.notes] == ["40 of the 100 samples given are used, evenly spread"]
 
 

@@ -43,7 +43,17 @@ def test_a_spread_is_distinct_sorted_and_reaches_both_ends(count, limit):
     assert np.ptp(np.diff(indices)) <= 1 if len(indices) > 2 else True
 
 
-@pytest.mark.parametrize("make", [lambda: ROWS, lambda: {"x": ROWS}, lambda: {"x": ROWS[:, np.newaxis]}])
+class Foreign:
+    """An array of another library, which is iterable too."""
+
+    def __array__(self, dtype=None, copy=None):
+        return np.array(ROWS, dtype)
+
+    def __iter__(self):
+        return iter(ROWS)
+
+
+@pytest.mark.parametrize("make", [lambda: ROWS, Foreign, lambda: {"x": ROWS}, lambda: {"x": ROWS[:, np.newaxis]}])
 def test_arrays_are_cut_along_axis_0(make):
     source = open_source(make(), [X], 100)
     assert (source.count, source.available) == (5, 5)

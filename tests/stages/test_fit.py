@@ -9,10 +9,11 @@ from compiling import Measured, measure_residual
 from ptqc.deadline import Deadline
 from ptqc.errors import Infeasible, UsageError
 from ptqc.formats import FLOAT16, Family, Format
+from ptqc.options import PORTABLE_BITS
 from ptqc.passes.reconstruct import Reconstruct
 from ptqc.stages import fit
 from ptqc.stages.compare import HeldBackLoss
-from ptqc.stages.fit import PORTABLE_BITS, TRIES
+from ptqc.stages.fit import TRIES
 
 
 @pytest.fixture(scope="module")

@@ -61,6 +61,7 @@ def test_models_without_classes_are_judged_by_their_error() -> None:
     found = Judged(8, 0.0, "", None, 14.9, 1.0, 1.0)
     assert found.is_low
     assert not replace(found, sqnr=15.1).is_low
+    assert replace(found, sqnr=47.9, loss=0.35).is_low  # a large mean hides what is lost
     assert not replace(found, agreement=0.95).is_low
     assert replace(found, agreement=0.85, sqnr=40.0).is_low
 
