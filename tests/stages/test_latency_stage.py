@@ -16,7 +16,6 @@ from ptqc.execute import profile
 from ptqc.execute.profile import Profile
 from ptqc.latency import Network, Operator, Timed, Times
 from ptqc.notes import Note
-from ptqc.passes.meet_latency import tensors_of
 from ptqc.progress import SILENT
 from ptqc.stages import latency, times
 from ptqc.stages.delivered import _over_budget
@@ -36,7 +35,7 @@ TIMES = Times(
 
 def as_predicted(_job: Job, context: Any, timed: Any) -> tuple[float, float]:
     """A file that takes as long as predicted."""
-    return (timed.network.predict(timed.times, tensors_of(context, context.quantized)),) * 2
+    return (timed.network.predict(timed.times, context.tensors_of(context.quantized)),) * 2
 
 
 def never(*_given: object) -> None:
@@ -176,7 +175,7 @@ def test_times_are_corrected_by_what_the_file_takes(job: Job, monkeypatch: pytes
     assert found is not None
     assert found.times.floats["a"] == pytest.approx(1.4e6)
     assert 1 <= trials.count <= latency.CORRECTIONS
-    assert found.network.predict(found.times, tensors_of(context, context.quantized)) <= 3e6
+    assert found.network.predict(found.times, context.tensors_of(context.quantized)) <= 3e6
 
 
 def test_corrections_that_allow_nothing_keep_the_choice(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
