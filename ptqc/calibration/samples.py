@@ -203,7 +203,7 @@ def _notes(stream: Source, records: Sequence[_Record], preprocessing: Preprocess
     if count < FEW:
         message = f"only {count} calibration samples: the observed ranges may be too narrow; give {FEW} or more"
         notes.append(Note("calibrate", "", message, Level.WARNING))
-    elif distinct < FEW:
+    if distinct < min(count, FEW):
         message = (
             f"only {distinct} of the {count} calibration samples differ from one another: what is measured on them "
             "says little about other inputs; check what reads them"
