@@ -52,8 +52,8 @@ def open_source(
     if isinstance(source, str | Path):
         return _open_text(source, inputs, limit, preprocessing)
     if hasattr(source, "__array__"):
-        array = as_array(source, "the array")
-        return _stacked({_only(inputs, "one array").name: array}, inputs, limit, "the array")
+        name = _only(inputs, "one array").name
+        return _stacked({name: as_array(source, f"the array for input {name!r}")}, inputs, limit, "the array")
     if isinstance(source, Mapping):
         arrays = {str(name): as_array(array, f"the dict's array {name!r}") for name, array in source.items()}
         return _stacked(arrays, inputs, limit, "the dict of arrays")
