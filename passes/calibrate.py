@@ -25,7 +25,7 @@ from ptqc.passes.base import Effect
 from ptqc.passes.context import Context
 from ptqc.passes.moments import TOGETHER, Columns, Moments, positions_per_sample
 from ptqc.sites import Site
-from ptqc.trial import NO_MEMORY
+from ptqc.trial import lacks_memory
 
 # Activations of a batch that are held at a time.
 BATCH_BYTES = 256 * 2**20
@@ -122,7 +122,7 @@ def _run(runner: Runner, feeds: Feeds, taps: Sequence[str]) -> Feeds:
     except PtqcError:
         raise
     except Exception as error:  # ONNX Runtime raises a dozen types of its own
-        if any(words in str(error) for words in NO_MEMORY):
+        if lacks_memory(error):
             raise MemoryError from error
         raise CalibrationError(f"the model does not run on some of the calibration samples: {error}") from error
 

@@ -81,7 +81,7 @@ class Checked:
     def loss_of(self, params: Mapping[str, QuantParams], bfloats: Collection[str] = ()) -> float:
         """Mean loss with the tensors in `params` rounded to codes and those in `bfloats` to bfloat16."""
         if not params and not bfloats:
-            return 0.0
+            return 0.0  # the reference is one whole run, from whose last bits a walk may differ
         outputs = run_quantized(self._slicer, self._batches, params, bfloats=bfloats)
         return self._loss.mean(self._reference, outputs)
 

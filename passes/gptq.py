@@ -249,8 +249,7 @@ def _round_columns(rows: _Rows, factored: Factored) -> np.ndarray:
     """GPTQ, code by code."""
     work, factor = factored.ordered(rows.matrix), factored.factor
     codes = np.empty_like(work)
-    for start in range(0, work.shape[-1], BLOCK):
-        here, later = slice(start, start + BLOCK), slice(start + BLOCK, None)
+    for here, later in _stretches(work.shape[-1], BLOCK):
         codes[:, :, here], errors = _round_block(rows, work[:, :, here], factor[:, here, here])
         work[:, :, later] -= errors @ factor[:, here, later]
     return factored.restored(codes)
@@ -260,7 +259,7 @@ def _round_block(rows: _Rows, matrix: np.ndarray, factor: np.ndarray) -> tuple[n
     """Codes and errors e of some columns, whose errors are passed on among them."""
     work, scale = _columns(matrix), rows.scale.swapaxes(1, 2)
     codes, errors = np.empty_like(work), np.empty_like(work)
-    for stretch, rest in _stretches(work.shape[1]):
+    for stretch, rest in _stretches(work.shape[1], STRETCH):
         for j in range(stretch.start, stretch.stop, rows.group):
             here, later = slice(j, j + rows.group), slice(j + rows.group, stretch.stop)
             inverse = np.linalg.inv(factor[:, here, here])
@@ -271,10 +270,10 @@ def _round_block(rows: _Rows, matrix: np.ndarray, factor: np.ndarray) -> tuple[n
     return codes.swapaxes(1, 2), errors.swapaxes(1, 2)
 
 
-def _stretches(width: int) -> Iterator[tuple[slice, slice]]:
+def _stretches(width: int, size: int) -> Iterator[tuple[slice, slice]]:
     """Stretches of columns, each with the columns behind it."""
-    for start in range(0, width, STRETCH):
-        stop = min(start + STRETCH, width)
+    for start in range(0, width, size):
+        stop = min(start + size, width)
         yield slice(start, stop), slice(stop, None)
 
 
@@ -315,7 +314,7 @@ def _descend_block(rows: _Rows, part: slice) -> np.ndarray:
     second, codes, scale = rows.second[:, part, part], _columns(rows.codes[:, :, part]), rows.scale.swapaxes(1, 2)
     gradient = _columns(rows.product[:, :, part] * rows.scale - rows.wanted[:, :, part])
     moves = np.empty_like(codes)
-    for stretch, rest in _stretches(codes.shape[1]):
+    for stretch, rest in _stretches(codes.shape[1], STRETCH):
         for j in range(stretch.start, stretch.stop, rows.group):
             here, later = slice(j, j + rows.group), slice(j + rows.group, stretch.stop)
             own = second[:, here, here]

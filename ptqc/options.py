@@ -60,7 +60,7 @@ class CompileOptions:
             raise UsageError(f"samples is {self.samples}; at least 2 are needed, one of them held back")
         if not self.bits or any(not NARROWEST <= b <= WIDEST for b in self.bits):
             raise UsageError(f"bits is {self.bits}; give widths from {NARROWEST} to {WIDEST}")
-        if min(self.bits) > PORTABLE_BITS and not self.allow_8bit and self.activations != "float":
+        if min(self.bits) > self.widest_on_integers and self.activations != "float":
             raise UsageError(
                 f"bits is {self.bits}, but weights on integer kernels take at most {PORTABLE_BITS} bits unless "
                 "allow_8bit is given: give it, narrower widths as well, or activations float"
@@ -71,6 +71,11 @@ class CompileOptions:
             raise UsageError(f"time_limit is {self.time_limit}; give seconds, or 0 for no limit")
         if self.seed < 0:
             raise UsageError(f"seed is {self.seed}; it cannot be negative")
+
+    @property
+    def widest_on_integers(self) -> int:
+        """Bits that a weight on an integer kernel has at most."""
+        return WIDEST if self.allow_8bit else PORTABLE_BITS
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> "CompileOptions":

@@ -23,6 +23,11 @@ ADVICE = "export the model again, with another exporter or opset, and report thi
 NO_MEMORY = ("bad_alloc", "bad allocation", "Failed to allocate memory", "Failed to map memory")
 
 
+def lacks_memory(error: Exception) -> bool:
+    """Whether an error of whatever library says that there is no more memory."""
+    return isinstance(error, MemoryError) or any(words in str(error) for words in NO_MEMORY)
+
+
 def check(path: Path, size: int) -> None:
     """Have ONNX's checker and shape inference look at a file. size: its bytes, external data included.
 
@@ -81,7 +86,7 @@ def _tolerated(work: Callable[[], Any]) -> Any:
     try:
         return work()
     except Exception as error:
-        if isinstance(error, MemoryError) or any(words in str(error) for words in NO_MEMORY):
+        if lacks_memory(error):
             raise MemoryError from error
         return None
 

@@ -17,7 +17,7 @@ from ptqc.layers import Layer, Weight
 from ptqc.lowered import Lowered
 from ptqc.nodes import constant
 from ptqc.notes import Note, out_of_time
-from ptqc.options import PORTABLE_BITS, CompileOptions, Pipeline
+from ptqc.options import CompileOptions, Pipeline
 from ptqc.passes.context import Context
 from ptqc.passes.lower import Lower
 from ptqc.passes.reconstruct import Reconstruct, reconstruct_all
@@ -203,7 +203,7 @@ def forms(weight: Weight, context: Context, plan: Plan, options: CompileOptions)
     found = sorted(form for name, form in context.solutions if name == weight.name)
     if not any(layer.name in plan.integer for layer in weight.layers):
         return found
-    widest = max(PORTABLE_BITS, 8 * options.allow_8bit)
+    widest = options.widest_on_integers
     return [form for form in found if form.has_codes and (form.is_codebook or form.bits <= widest)]
 
 
