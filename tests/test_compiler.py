@@ -664,6 +664,19 @@ def test_an_activation_that_shares_its_scale_with_other_values_runs_on_codes(kin
     assert artifact.manifest["results"]["sqnr_db"] > 20
 
 
+def test_numbers_given_as_lists_of_one_element_are_numbers(tmp_path: Path) -> None:
+    graph = """g (float[N, 3, 8, 8] x) => (float[N, 8, 9, 8] y) {
+        a = Conv(x, w) r = Clip(a, zero, six) p = Pad(r, pads, zero) y = Conv(p, u)
+    }"""
+    weights = {"w": weight(6, 3, 1, 1), "u": weight(8, 6, 1, 1, seed=2), "pads": np.array([0, 0, 0, 0, 0, 0, 1, 0])}
+    bounds = {"zero": np.zeros(1, np.float32), "six": np.full(1, 6, np.float32)}
+    found = compiled(proto(graph, **weights, **bounds), samples(3, 8, 8), tmp_path, None, activations="integer")
+    operators = found.manifest["verification"]["operators"]
+    assert operators["QLinearConv"] == 2
+    assert "Clip" not in operators  # the rounding to the layer's output does its work
+    assert found.manifest["results"]["sqnr_db"] > 25
+
+
 def test_a_transposed_convolution_in_float_is_named(tmp_path: Path) -> None:
     graph, weights, shape, budget, _ = KINDS["another transposed convolution"]
     found = compiled(proto(graph, **weights), samples(*shape), tmp_path, budget)
