@@ -548,6 +548,17 @@ def test_metadata_are_kept(tmp_path: Path) -> None:
     assert_same_interface(model, onnx.load(found.path))
 
 
+def test_what_exporters_write_beside_the_network_takes_no_bytes_of_the_budget(small: Artifact, tmp_path: Path) -> None:
+    annotated = residual()
+    for node in annotated.graph.node:
+        node.metadata_props.add(key="pkg.torch.onnx.stack_trace", value="File net.py, in forward\n" * 100)
+        node.doc_string = "a layer"
+    limit = small.manifest["allocation"]["limit"]
+    found = compiled(annotated, samples(3, 8, 8), tmp_path, f"{limit}B", cache=store_of(small))
+    assert found.manifest["source"]["bytes"] == annotated.ByteSize() > 2 * limit
+    assert found.path.read_bytes() == small.path.read_bytes()
+
+
 # graph, weights, shape of a sample, budget, operators that must be in what ONNX Runtime runs
 KINDS = {
     "a weight shared by two convolutions": (
