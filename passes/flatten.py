@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
-from ptqc.nodes import constant, input_of, integer, nodes_of, producer, rank, static
+from ptqc.nodes import constant, input_of, integer, nodes_of, producer, rank, scalar, static
 from ptqc.notes import Note
 from ptqc.passes.base import Effect, RewriteContext
 from ptqc.passes.graph_tools import infer_shapes, remove_dead, replace_node
@@ -43,10 +43,8 @@ def _flattens(node: ir.Node) -> bool:
     concat = producer(target, "Concat")
     if concat is None or len(concat.inputs) != 2:
         return False
-    rest = constant(concat.inputs[1])
-    return (
-        rest is not None and rest.size == 1 and _is_rest(source, int(rest[0])) and _is_batch(concat.inputs[0], source)
-    )
+    rest = scalar(concat.inputs[1])
+    return rest is not None and _is_rest(source, int(rest)) and _is_batch(concat.inputs[0], source)
 
 
 def _keeps_first_axis(source: ir.Value, sizes: list[int]) -> bool:
@@ -76,7 +74,7 @@ def _is_first_size(value: ir.Value | None, source: ir.Value, *, one_element: boo
     gather, shape = producer(value, "Gather"), producer(value, "Shape")
     if gather is not None:
         index = constant(gather.inputs[1])
-        if index is None or index.size != 1 or int(index.ravel()[0]) != 0 or index.ndim != int(one_element):
+        if index is None or index.ndim != int(one_element) or scalar(gather.inputs[1]) != 0:
             return False
         shape = producer(gather.inputs[0], "Shape")
         return shape is not None and integer(shape, "start", 0) == 0 and _same_batch(shape.inputs[0], source)

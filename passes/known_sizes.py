@@ -6,7 +6,7 @@ The batch of an exported model is symbolic, its channels are numbers; Gather(Sha
 import numpy as np
 import onnx_ir as ir
 
-from ptqc.nodes import constant, input_of, integer, nodes_of, producer
+from ptqc.nodes import constant, input_of, integer, nodes_of, producer, scalar
 from ptqc.passes.graph_tools import fix_value
 
 
@@ -56,11 +56,7 @@ def _gathered(node: ir.Node, sizes: np.ndarray) -> np.ndarray | None:
 
 
 def _sliced(node: ir.Node, sizes: np.ndarray) -> np.ndarray | None:
-    bounds = [constant(input_of(node, index)) for index in (1, 2)]
-    if any(bound is None or bound.size != 1 for bound in bounds):
+    start, end = (scalar(input_of(node, index)) for index in (1, 2))
+    if start is None or end is None or (input_of(node, 4) is not None and scalar(input_of(node, 4)) != 1):
         return None
-    steps = constant(input_of(node, 4))
-    if (steps is None and input_of(node, 4) is not None) or (steps is not None and steps.tolist() != [1]):
-        return None
-    start, end = (int(bound[0]) for bound in bounds if bound is not None)
-    return np.asarray(sizes[start:end], object)
+    return np.asarray(sizes[int(start) : int(end)], object)

@@ -21,6 +21,15 @@ def constant(value: ir.Value | None) -> np.ndarray | None:
     return None if tensor is None else tensor.numpy()
 
 
+def scalar(value: ir.Value | None) -> float | None:
+    """The number that a constant of one element holds, whatever its rank; None for any other value.
+
+    Exporters write bounds, fill values and axes with shape [] or [1], and ONNX Runtime takes both.
+    """
+    array = constant(value)
+    return None if array is None or array.size != 1 else array.item()
+
+
 def initial(model: ir.Model, name: str) -> np.ndarray:
     """The array of an initializer that is there."""
     array = constant(model.graph.initializers[name])

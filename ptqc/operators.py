@@ -3,7 +3,7 @@
 import numpy as np
 import onnx_ir as ir
 
-from ptqc.nodes import constant, text
+from ptqc.nodes import constant, scalar, text
 
 # Operators whose kernel moves or selects codes: the output has the scale of the input(s). DepthToSpace and SpaceToDepth
 # have none for uint8 before ONNX Runtime 1.20.
@@ -53,10 +53,10 @@ def clip_bounds(node: ir.Node) -> tuple[float, float] | None:
     for index, value in enumerate(node.inputs[1:3]):
         if value is None:
             continue
-        array = constant(value)
-        if array is None:
+        bound = scalar(value)
+        if bound is None:
             return None
-        bounds[index] = float(array)
+        bounds[index] = float(bound)
     return bounds[0], bounds[1]
 
 

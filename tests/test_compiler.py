@@ -548,6 +548,17 @@ def test_metadata_are_kept(tmp_path: Path) -> None:
     assert_same_interface(model, onnx.load(found.path))
 
 
+def test_what_exporters_write_beside_the_network_takes_no_bytes_of_the_budget(small: Artifact, tmp_path: Path) -> None:
+    annotated = residual()
+    for node in annotated.graph.node:
+        node.metadata_props.add(key="pkg.torch.onnx.stack_trace", value="File net.py, in forward\n" * 100)
+        node.doc_string = "a layer"
+    limit = small.manifest["allocation"]["limit"]
+    found = compiled(annotated, samples(3, 8, 8), tmp_path, f"{limit}B", cache=store_of(small))
+    assert found.manifest["source"]["bytes"] == annotated.ByteSize() > 2 * limit
+    assert found.path.read_bytes() == small.path.read_bytes()
+
+
 # graph, weights, shape of a sample, budget, operators that must be in what ONNX Runtime runs
 KINDS = {
     "a weight shared by two convolutions": (
@@ -662,6 +673,19 @@ def test_an_activation_that_shares_its_scale_with_other_values_runs_on_codes(kin
     assert found["operators"]["Clip"] == 1
     assert found["operators"]["QLinearConv"] == 3
     assert artifact.manifest["results"]["sqnr_db"] > 20
+
+
+def test_numbers_given_as_lists_of_one_element_are_numbers(tmp_path: Path) -> None:
+    graph = """g (float[N, 3, 8, 8] x) => (float[N, 8, 9, 8] y) {
+        a = Conv(x, w) r = Clip(a, zero, six) p = Pad(r, pads, zero) y = Conv(p, u)
+    }"""
+    weights = {"w": weight(6, 3, 1, 1), "u": weight(8, 6, 1, 1, seed=2), "pads": np.array([0, 0, 0, 0, 0, 0, 1, 0])}
+    bounds = {"zero": np.zeros(1, np.float32), "six": np.full(1, 6, np.float32)}
+    found = compiled(proto(graph, **weights, **bounds), samples(3, 8, 8), tmp_path, None, activations="integer")
+    operators = found.manifest["verification"]["operators"]
+    assert operators["QLinearConv"] == 2
+    assert "Clip" not in operators  # the rounding to the layer's output does its work
+    assert found.manifest["results"]["sqnr_db"] > 25
 
 
 def test_a_transposed_convolution_in_float_is_named(tmp_path: Path) -> None:

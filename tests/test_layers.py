@@ -107,6 +107,7 @@ def test_a_bias_per_row_of_a_square_output_is_no_bias_per_channel() -> None:
     [
         ("c = Conv(x, w) y = Relu(c)", "y"),
         ("c = Conv(x, w) y = Clip(c, zero, six)", "y"),
+        ("c = Conv(x, w) y = Clip(c, none, sixes)", "y"),
         ("c = Conv(x, w) y = Clip(c, zero)", "y"),
         ("c = Conv(x, w) y = Clip(c, six)", "c"),
         ("c = Conv(x, w) y = Clip(c, , six)", "c"),
@@ -119,6 +120,7 @@ def test_a_bias_per_row_of_a_square_output_is_no_bias_per_channel() -> None:
 def test_what_a_layer_absorbs(nodes: str, settled: str) -> None:
     graph = f"g (float[N, 6, 9, 9] x) => (float[N, 4, 9, 9] y) {{ {nodes} }}"
     constants = {"w": noise(4, 6, 1, 1), "zero": np.float32(0), "six": np.float32(6)}
+    constants |= {"none": np.zeros(1, np.float32), "sixes": np.full(1, 6, np.float32)}
     assert only(graph, **{name: np.asarray(value) for name, value in constants.items()}).settled == settled
 
 

@@ -68,6 +68,47 @@ def test_lowers_an_ir_version_that_the_runtime_would_refuse(tmp_path: Path) -> N
     assert "IR version 14" in source.notes[0].message
 
 
+def annotated(model: onnx.ModelProto, text: str) -> onnx.ModelProto:
+    """A copy with metadata and doc strings wherever ONNX has room for them."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    copy.doc_string = text
+    graph = copy.graph
+    inner = [graph for node in graph.node for attribute in node.attribute for graph in [attribute.g] if graph.node]
+    for part in (graph, *inner):
+        for message in (part, *part.node, *part.initializer, *part.input, *part.output, *part.value_info):
+            message.doc_string = text
+            message.metadata_props.add(key="pkg.torch.onnx.stack_trace", value=text)
+    for function in copy.functions:
+        for message in (function, *function.node, *function.value_info):
+            message.doc_string = text
+            message.metadata_props.add(key="pkg.torch.onnx.stack_trace", value=text)
+    for attribute in (attribute for node in graph.node for attribute in node.attribute):
+        attribute.doc_string = text
+    return copy
+
+
+def test_leaves_out_what_the_exporter_wrote_beside_the_network(tmp_path: Path) -> None:
+    plain = onnx.parser.parse_model(
+        """<ir_version: 10, opset_import: ["": 18, "f": 1], metadata_props: ["author": "someone"]>
+        g (float[N,4] x, bool c) => (float[N,4] y) {
+            k = Constant <value = float[4] {1, 2, 3, 4}> ()
+            a = f.scaled(x, k)
+            y = If(c) <then_branch = t () => (float[N,4] b) { b = Neg(a) },
+                       else_branch = e () => (float[N,4] o) { o = Abs(a) }>
+        }
+        <domain: "f", opset_import: ["": 18]> scaled (p, q) => (r) { r = Mul(p, q) }"""
+    )
+    given = annotated(plain, "File modeling_bert.py, line 541, in forward")
+    path = write(tmp_path / "annotated.onnx", given)
+    found, wanted = read_model(path), read_model(write(tmp_path / "plain.onnx", plain))
+    assert ir.to_proto(found.model).SerializeToString() == ir.to_proto(wanted.model).SerializeToString()
+    assert found.model.metadata_props == {"author": "someone"}
+    assert found.size == path.stat().st_size == len(given.SerializeToString())
+    dropped = f"{len(given.SerializeToString()) - len(plain.SerializeToString()):,} bytes of metadata"
+    assert [note.message[: len(dropped)] for note in found.notes if "metadata" in note.message] == [dropped]
+
+
 def test_sorts_an_unsorted_graph(tmp_path: Path) -> None:
     proto = linear()
     nodes = list(proto.graph.node)[::-1]

@@ -12,6 +12,7 @@ from ptqc import trial
 from ptqc.errors import ModelError
 from ptqc.execute.onnxruntime import IN_MEMORY_LIMIT
 from ptqc.notes import Level, Note
+from ptqc.reading.annotations import drop_annotations
 from ptqc.reading.file import digest_of, parse, read_bytes
 from ptqc.reading.functions import check_functions
 from ptqc.reading.inference import check_inference
@@ -82,6 +83,8 @@ def _read(path: Path, cast_double: bool) -> Source:
     trial.check(path, size)
     check_sizes(proto)
     notes = list(_remarks(proto))
+    if dropped := drop_annotations(proto):
+        notes.append(Note(STEP, "", f"{dropped:,} bytes of metadata and doc strings of the exporter left out"))
     for node in every_node(proto):
         node.name = ""  # need not be unique, and ONNX Runtime refuses two of one name; values are the keys
     model = _to_ir(proto, path.parent)

@@ -41,6 +41,8 @@ CONSTANTS = {
     "scales": np.array([1, 1, 2, 1], np.float32),
     "zero": np.array(0, np.float32),
     "six": np.array(6, np.float32),
+    "none": np.zeros(1, np.float32),
+    "sixes": np.full(1, 6, np.float32),
     "one": np.array([1]),
     "rows": np.array([2]),
     "two": np.array([2]),
@@ -120,6 +122,7 @@ GRAPHS: dict[str, tuple[str, dict[str, int]]] = {
         {"concat": 1},
     ),
     "clipped and bordered": (f"a = Conv(x, v) q = Clip(a, zero, six) y = Conv {BORDER} (q, w)", {"border": 1}),
+    "clipped by lists of one": ("a = Conv(x, v) q = Clip(a, none, sixes) y = Conv(q, v)", {}),
 }
 OWN = ("dense", "depthwise", "quantize", "dequantize")
 HARD = "h = HardSigmoid <alpha = 0.16666667> (c) m = Mul(h, c)"
@@ -129,6 +132,10 @@ REAL_GRAPHS: dict[str, tuple[str, dict[str, int]]] = {
     "with numbers": (
         "c = Conv(x, v) r = LeakyRelu(c) q = Clip(r, zero, six) y = Neg(q)",
         {"dense_float_leakyrelu_clip_neg": 1},
+    ),
+    "with numbers as lists of one": (
+        "c = Conv(x, v) q = Clip(c, none, sixes) y = Neg(q)",
+        {"dense_float_clip_neg": 1},
     ),
     "a gate": (f"c = Conv(x, v) {SILU} y = Conv(m, v)", {"dense_float_gated_sigmoid": 1, "dense_float": 1}),
     "a gate, the other way around": (

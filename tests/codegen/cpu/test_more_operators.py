@@ -34,6 +34,9 @@ CONSTANTS = {
     "byte": np.array(3, np.uint8),
     "second": np.array(1),
     "rows": noise(5, 4, seed=4),
+    "bound": np.array([0.5], np.float32),
+    "bounds": np.array([4]),
+    "crossed": np.array([0, 0, 1, 0, 0, 0, 0, 2]),
 }
 # What is done with x, and with other inputs; types of the outputs that are not float.
 PLANES = {
@@ -59,11 +62,13 @@ PLANES = {
     "places of the smallest": "y = ArgMin <axis = 0, keepdims = 0, select_last_index = 1> (x)",
     "triangle": "a = Trilu(x, second) y = Trilu <upper = 0> (a)",
     "running sums": "a = CumSum <reverse = 1> (x, two) y = CumSum <exclusive = 1> (a, second)",
+    "numbers as lists of one": "a = Clip(x, , bound) b = Pad(a, crossed, bound) c = Trilu(b, one) y = CumSum(c, one)",
 }
 OTHERS = {
     "whole numbers": ("int32[N, 5] i", """a = Mul(i, seven) b = Sub(a, i) d = Div(b, seven)
         e = Mod(d, seven) y = Max(e, i)"""),
     "sums of whole numbers": ("int64[N, 5] i", "a = ReduceMax(i, one) b = ReduceSum(i, one) y = Add(a, b)"),
+    "bounds as lists of one": ("int64[N, 5] i", "y = Clip(i, one, bounds)"),
     "bits": ("uint8[N, 5] i", """a = BitwiseAnd(i, byte) b = BitwiseXor(a, i) c = BitwiseNot(b)
         y = BitShift <direction = "RIGHT"> (c, byte)"""),
     "conversions": ("int64[N, 5] i", """a = Cast <to = 1> (i) b = Mul(a, half) d = Cast <to = 6> (b)
@@ -79,6 +84,7 @@ OUTPUTS = {
     "places of the smallest": "int64",
     "whole numbers": "int32",
     "sums of whole numbers": "int64",
+    "bounds as lists of one": "int64",
     "bits": "uint8",
     "half precision": "float16",
 }

@@ -1,0 +1,47 @@
+"""What exporters write beside the network: stack traces and names of modules, in metadata and doc strings."""
+
+from collections.abc import Iterable, Iterator
+
+import onnx
+
+from ptqc.reading.walk import every_graph, every_node
+
+Annotated = onnx.GraphProto | onnx.FunctionProto | onnx.NodeProto | onnx.ValueInfoProto | onnx.TensorProto
+
+
+def drop_annotations(model: onnx.ModelProto) -> int:
+    """Clear metadata and doc strings everywhere but in the model's own `metadata_props`; the bytes that they took."""
+    before = model.ByteSize()
+    model.ClearField("doc_string")
+    for message in _annotated(model):
+        message.ClearField("metadata_props")
+        message.ClearField("doc_string")
+    for node in every_node(model):
+        for attribute in node.attribute:
+            attribute.ClearField("doc_string")
+    return before - model.ByteSize()
+
+
+def _annotated(model: onnx.ModelProto) -> Iterator[Annotated]:
+    yield from model.functions
+    yield from every_node(model)
+    for graph in every_graph(model):
+        yield graph
+        yield from graph.initializer
+        yield from _values(graph)
+    for function in model.functions:
+        yield from function.value_info
+    yield from _attribute_tensors(every_node(model))
+
+
+def _values(graph: onnx.GraphProto) -> Iterator[onnx.ValueInfoProto]:
+    yield from graph.input
+    yield from graph.output
+    yield from graph.value_info
+
+
+def _attribute_tensors(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.TensorProto]:
+    for attribute in (attribute for node in nodes for attribute in node.attribute):
+        if attribute.HasField("t"):
+            yield attribute.t
+        yield from attribute.tensors
