@@ -4,7 +4,7 @@ State is of fixed size per tensor and layer; samples stream through in batches.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -54,17 +54,16 @@ class Calibrate:
         for layer in context.layers:
             _check_size("weight", layer.weight, constant(model.graph.initializers[layer.weight]), LARGEST_WEIGHT)
         observers = {site.name: RangeObserver() for site in context.sites}
-        columns = {layer.name: _columns(layer, context) for layer in context.layers}
         taps = _taps(context)
-        _measure_work(model, context)
+        sizes = _Sizes.of(context.tuning, context.held_back)
+        columns = _columns(context, sizes, _measure_work(model, context))
         runner = Runner(model, taps)
-        total = len(context.tuning) + len(context.held_back)
-        with context.progress.stage("calibrate", total) as stage:
+        with context.progress.stage("calibrate", sizes.samples) as stage:
             for split, moments in ((context.tuning, context.moments), (context.held_back, context.held_moments)):
-                for start, size, values in _batches(runner, split, taps, context):
-                    _observe(observers, context, values, size * OBSERVED // total)
+                for start, feeds, values in _batches(runner, split, taps, context):
+                    _observe(observers, context, values, sizes.share(feeds, OBSERVED))
                     _accumulate(moments, context.layers, columns, values, start)
-                    stage.advance(steps=size)
+                    stage.advance(steps=_rows(split, feeds))
         notes = []
         for site in context.sites:
             observer, methods = observers[site.name], TRIED if self.observer == "auto" else (self.observer,)
@@ -73,6 +72,29 @@ class Calibrate:
             if observer.low == observer.high == 0:
                 notes.append(Note(self.name, site.name, "is always zero on the calibration set", Level.WARNING))
         return notes
+
+
+@dataclass(frozen=True)
+class _Sizes:
+    """How many samples there are, their rows, and the elements of their inputs."""
+
+    samples: int
+    rows: int
+    elements: int
+
+    @classmethod
+    def of(cls, *splits: Samples) -> "_Sizes":
+        """Of all splits together."""
+        return cls(sum(map(len, splits)), sum(split.rows for split in splits), sum(s.elements for s in splits))
+
+    def share(self, feeds: Feeds, whole: int) -> int:
+        """What a batch gets of a number that is meant for all samples, by its size."""
+        elements = sum(array.size for array in feeds.values())
+        return elements * self.rows * whole // max(self.samples * self.elements, 1)
+
+    def usual(self, total: int, sample: Samples) -> int:
+        """Positions that a row has in the mean, where one of `sample` has `total`."""
+        return max(1, total * self.elements * sample.rows // max(self.rows * sample.elements, 1))
 
 
 def _params(observer: RangeObserver, method: Method) -> QuantParams:
@@ -87,32 +109,42 @@ def _taps(context: Context) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def _columns(layer: Layer, context: Context) -> Columns:
-    # The layer's own number keeps its draw independent of the other layers.
-    seed = context.seed * 100_003 + [x.name for x in context.layers].index(layer.name)
-    return Columns(layer, positions_per_sample(layer, len(context.tuning)), seed)
+def _columns(context: Context, sizes: _Sizes, largest: Feeds) -> dict[str, Columns]:
+    """By layer. largest: the inputs of layers for the largest sample."""
+    found = {}
+    for number, layer in enumerate(context.layers):
+        seed = context.seed * 100_003 + number  # a draw of its own for each layer
+        columns = Columns(layer, positions_per_sample(layer, len(context.tuning)), seed)
+        total = columns.total(largest[layer.input].shape)
+        found[layer.name] = replace(columns, usual=sizes.usual(total, context.tuning.largest))
+    return found
 
 
-def _measure_work(model: ir.Model, context: Context) -> None:
-    """Set macs and sample_bytes from one sample."""
+def _measure_work(model: ir.Model, context: Context) -> Feeds:
+    """Set macs and sample_bytes from the largest sample; its values."""
     taps = list(dict.fromkeys([*_taps(context), *(kernel.node for kernel in context.kernels)]))
-    values = Runner(model, taps).run(context.tuning[0], taps) if taps else {}
+    values = Runner(model, taps).run(context.tuning.largest[0], taps) if taps else {}
     context.sample_bytes = sum(values[name].nbytes for name in _taps(context))
     layers = {layer.name: layer for layer in context.layers}
     for kernel in context.kernels:
         layer, elements = layers.get(kernel.node), values[kernel.node].size
         context.macs[kernel.node] = elements * (ELEMENT_COST if layer is None else layer.width)
+    return values
 
 
 def _batches(
     runner: Runner, samples: Samples, taps: Sequence[str], context: Context
-) -> Iterator[tuple[int, int, Feeds]]:
+) -> Iterator[tuple[int, Feeds, Feeds]]:
+    """Each batch with the number of its first row, and the tapped values."""
     size = int(np.clip(BATCH_BYTES // max(context.sample_bytes, 1), 1, LARGEST_BATCH))
     start = 0
     for feeds in samples.batches(size):
-        count = len(next(iter(feeds.values()))) if samples.batchable else 1
-        yield start, count, _run(runner, feeds, taps) if taps else {}
-        start += count
+        yield start, feeds, _run(runner, feeds, taps) if taps else {}
+        start += _rows(samples, feeds)
+
+
+def _rows(samples: Samples, feeds: Feeds) -> int:
+    return len(next(iter(feeds.values()))) if samples.batchable else 1
 
 
 def _run(runner: Runner, feeds: Feeds, taps: Sequence[str]) -> Feeds:

@@ -149,19 +149,29 @@ def shrunk(second: np.ndarray, count: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Columns:
-    """Which columns of a layer are looked at: at most `positions` output positions of each sample, drawn by `seed`."""
+    """Which columns of a layer are looked at: at most `positions` output positions of each sample, drawn by `seed`.
+
+    usual: positions that a sample has in the mean. One that has more of them gives more columns, so that a position
+    counts the same in samples of every size; 0: all samples have as many.
+    """
 
     layer: Layer
     positions: int
     seed: int
+    usual: int = 0
 
     def choose(self, input_shape: tuple[int, ...], index: int) -> np.ndarray | None:
         """Flat output positions for sample `index`; None means all."""
-        total = int(np.prod(self.out_shape(input_shape)))
-        if total <= self.positions:
+        total = self.total(input_shape)
+        wanted = -(-self.positions * total // self.usual) if self.usual else self.positions
+        if total <= wanted:
             return None
         generator = np.random.default_rng((self.seed, index))
-        return np.sort(generator.choice(total, self.positions, replace=False))
+        return np.sort(generator.choice(total, wanted, replace=False))
+
+    def total(self, input_shape: tuple[int, ...]) -> int:
+        """Output positions of one sample."""
+        return int(np.prod(self.out_shape(input_shape)))
 
     def out_shape(self, input_shape: tuple[int, ...]) -> tuple[int, ...]:
         """Shape of the positions of the layer's output for one sample: spatial, or the leading axes of a product."""

@@ -8,7 +8,7 @@ one with the lowest error on held-back columns is kept before the next layer sta
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from typing import ClassVar
@@ -132,7 +132,7 @@ def _nodes(walk: Walk) -> Iterator[str]:
 
 def _share_batches(slicer: Slicer, context: Context, plan: Plan, draws: int) -> tuple[list[Feeds], int]:
     """As many samples as WALK_BYTES has room for in all walks, and WALK_COMPUTE allows; how many batches are fitted."""
-    sample, layers = [context.tuning[0]], {layer.name for layer in plan.layers}
+    sample, layers = list(context.tuning.largest), {layer.name for layer in plan.layers}
     real, seen = (peak_bytes(Walk(slicer, sample, keep=compact(params)), layers) for params in ({}, plan.params))
     room = min(WALK_BYTES / max(real + draws * seen, 1), WALK_COMPUTE / max(sum(context.macs.values()), 1))
     count = int(np.clip(room, 8, MOST_SAMPLES))
@@ -198,8 +198,10 @@ class _State:
         inputs = self.seen.values[layer.input]
         number = [x.name for x in self.plan.layers].index(layer.name)
         seed = self.context.seed * 100_003 + self.draw * 1_000_003 + 50_021 + number
-        samples = sum(len(moments.images(len(x))) for x in inputs[: self.split])
-        columns = Columns(layer, moments.positions_per_sample(layer, samples, COLUMNS), seed)
+        counts = [len(moments.images(len(x))) for x in inputs[: self.split]]
+        columns = Columns(layer, moments.positions_per_sample(layer, sum(counts), COLUMNS), seed)
+        totals = (count * columns.total(x.shape) for count, x in zip(counts, inputs, strict=False))
+        columns = replace(columns, usual=max(1, sum(totals) // sum(counts)))
         weight, base = (constant(self.model.graph.initializers[n]) if n else None for n in (layer.weight, layer.bias))
         assert weight is not None
         bias = np.zeros(layer.channels, np.float32) if base is None else base.reshape(-1)

@@ -164,12 +164,16 @@ class _Error:
         return cls(graph, taps, {name: max(float(x.var(correction=0)), 1e-30) for name, x in probe.items()})
 
     def add_gradient(self, weights: Mapping[str, Tensor], biases: Mapping[str, Tensor], samples: Samples) -> None:
-        """Add the gradient of the mean error of some samples to what weights and biases were made of."""
+        """Add the gradient of the mean error of some samples, by size, to what weights and biases were made of."""
         parts = list(samples.batches(TOGETHER))
+        sizes = [sum(array.size for array in feeds.values()) for feeds in parts]
+        shares = [size * len(sizes) / sum(sizes) for size in sizes]
         gradients = list(in_order(lambda feeds: self._gradient(weights, biases, feeds), parts))
-        torch.autograd.backward(
-            _learned(weights, biases), [sum(of) / len(parts) for of in zip(*gradients, strict=True)]
-        )
+        whole = [
+            sum(share * one for share, one in zip(shares, of, strict=True)) / len(parts)
+            for of in zip(*gradients, strict=True)
+        ]
+        torch.autograd.backward(_learned(weights, biases), whole)
 
     def _gradient(self, weights: Mapping[str, Tensor], biases: Mapping[str, Tensor], feeds: Feeds) -> Sequence[Tensor]:
         """By the weights and biases that are learned, in order."""

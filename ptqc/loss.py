@@ -40,8 +40,13 @@ class OutputLoss:
         return float(total)
 
     def mean(self, reference: Iterable[Outputs], quantized: Iterable[Outputs]) -> float:
-        """Over batches of one size."""
-        return float(np.mean([self(a, b) for a, b in zip(reference, quantized, strict=True)]))
+        """Over batches, each weighed by the size of its outputs."""
+        found = [(self(a, b), self._size(a)) for a, b in zip(reference, quantized, strict=True)]
+        usual = np.mean([size for _, size in found]) or 1.0
+        return float(np.mean([loss * (size / usual) for loss, size in found]))
+
+    def _size(self, outputs: Outputs) -> int:
+        return sum(outputs[name].size for name in (*self.logits, *self.scale))
 
     def _divergence(self, name: str, reference: np.ndarray, quantized: np.ndarray) -> float:
         log_p, log_q = (self._log_probabilities(name, x) for x in (reference, quantized))

@@ -100,15 +100,16 @@ def rank(value: ir.Value | None) -> int | None:
 
 
 def is_batchable(model: ir.Model) -> bool:
-    """Whether all inputs and outputs share a symbolic first dimension, so that samples can be joined."""
-    return has_open_batch(model.graph.inputs) and all(map(_has_open_batch, model.graph.outputs))
+    """Whether all inputs and outputs are declared with an open first axis, that of the inputs the same."""
+    return has_open_batch(model.graph.inputs) and all(map(has_open_first_axis, model.graph.outputs))
 
 
 def has_open_batch(inputs: Sequence[ir.Value]) -> bool:
     """Whether all of these values have one symbolic first dimension."""
     firsts = {str(v.shape[0]) if v.shape is not None and len(v.shape) else "" for v in inputs}
-    return len(firsts) == 1 and "None" not in firsts and all(map(_has_open_batch, inputs))
+    return len(firsts) == 1 and "None" not in firsts and all(map(has_open_first_axis, inputs))
 
 
-def _has_open_batch(value: ir.Value) -> bool:
+def has_open_first_axis(value: ir.Value) -> bool:
+    """Whether the value is declared with a first axis of any size."""
     return value.shape is not None and len(value.shape) > 0 and not isinstance(value.shape[0], int)

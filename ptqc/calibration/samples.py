@@ -26,7 +26,7 @@ from ptqc.errors import CalibrationError, Interrupted, PtqcError
 from ptqc.execute.onnxruntime import Feeds
 from ptqc.notes import Level, Note
 
-__all__ = ["InputSpec", "Samples", "collect", "input_specs"]
+__all__ = ["InputSpec", "Samples", "collect", "input_specs", "joined"]
 
 DATA = "samples.bin"
 INDEX = "samples.json"
@@ -57,14 +57,24 @@ class _Record:
     def nbytes(self) -> int:
         return sum(tensor.nbytes for tensor in self.tensors)
 
+    @property
+    def elements(self) -> int:
+        """Of all tensors together; strings count alike, however long."""
+        return sum(prod(tensor.shape) for tensor in self.tensors)
+
+    @property
+    def rows(self) -> int:
+        """Length of axis 0."""
+        return self.tensors[0].shape[0] if self.tensors[0].shape else 1
+
 
 @dataclass(frozen=True)
 class Samples(Sequence[Feeds]):
     """A spooled sequence of samples; each is read from disk when asked for.
 
     notes: what the caller should tell the user (few samples, a subset taken).
-    batchable: whether the model treats rows along axis 0 independently, so that samples may be concatenated there;
-    set by the caller, `dataclasses.replace(samples, batchable=True)`.
+    batchable: whether the model treats rows along axis 0 independently, so that samples of equal shapes may be
+    concatenated there; set by the caller, `dataclasses.replace(samples, batchable=True)`.
     """
 
     directory: Path
@@ -113,23 +123,50 @@ class Samples(Sequence[Feeds]):
         return replace(self, records=tuple(self.records[operator.index(index)] for index in indices), notes=())
 
     def batches(self, size: int) -> Iterator[Feeds]:
-        """Feeds of up to `size` consecutive samples joined along axis 0; one sample each unless `batchable`."""
+        """Feeds of up to `size` samples of equal shapes joined along axis 0, in the order of their first ones.
+
+        One sample each unless `batchable`.
+        """
         if size < 1:
             raise ValueError(f"batch size {size}, expected at least 1")
-        start = 0
-        while start < len(self):
-            stop = self._batch_end(start, size)
-            yield _joined([self[index] for index in range(start, stop)])
-            start = stop
+        for group in self._groups(size):
+            yield joined([self[index] for index in group])
 
-    def _batch_end(self, start: int, size: int) -> int:
-        tails = _row_shapes(self.records[start])
-        stop = start + 1
-        while self.batchable and tails and stop < min(start + size, len(self)):
-            if _row_shapes(self.records[stop]) != tails:
-                break
-            stop += 1
-        return stop
+    def _groups(self, size: int) -> list[list[int]]:
+        groups: list[list[int]] = []
+        open_groups: dict[object, list[int]] = {}
+        for index, record in enumerate(self.records):
+            tails = _row_shapes(record)
+            group = open_groups.get(tails) if self.batchable and tails else None
+            if group is None or len(group) == size:
+                group = open_groups[tails] = []
+                groups.append(group)
+            group.append(index)
+        return groups
+
+    def pair(self) -> tuple[Feeds, Feeds] | None:
+        """The first two samples that differ and may be joined, as far as their shapes tell."""
+        first: dict[object, int] = {}
+        for index, record in enumerate(self.records):
+            tails = _row_shapes(record)
+            if tails and record.sha256 != self.records[first.setdefault(tails, index)].sha256:
+                return self[first[tails]], self[index]
+        return None
+
+    @property
+    def largest(self) -> "Samples":
+        """Only the sample with the most elements, the first of several."""
+        return self.select([max(range(len(self)), key=lambda index: self.records[index].elements)])
+
+    @property
+    def elements(self) -> int:
+        """Of all samples together."""
+        return sum(record.elements for record in self.records)
+
+    @property
+    def rows(self) -> int:
+        """How many there are; where they may be joined, each row is one."""
+        return sum(record.rows for record in self.records) if self.batchable else len(self)
 
 
 def collect(
@@ -287,7 +324,8 @@ def _row_shapes(record: _Record) -> tuple[tuple[int, ...], ...]:
     return tuple(tensor.shape[1:] for tensor in record.tensors)
 
 
-def _joined(group: Sequence[Feeds]) -> Feeds:
+def joined(group: Sequence[Feeds]) -> Feeds:
+    """Samples of equal shapes concatenated along axis 0."""
     if len(group) == 1:
         return group[0]
     return {name: np.concatenate([feeds[name] for feeds in group]) for name in group[0]}

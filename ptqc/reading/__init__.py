@@ -14,6 +14,7 @@ from ptqc.execute.onnxruntime import IN_MEMORY_LIMIT
 from ptqc.notes import Level, Note
 from ptqc.reading.annotations import drop_annotations
 from ptqc.reading.file import digest_of, parse, read_bytes
+from ptqc.reading.free_axes import name_free_axes
 from ptqc.reading.functions import check_functions
 from ptqc.reading.inference import check_inference
 from ptqc.reading.operators import INTEGER, check_attributes, check_operators, check_versions
@@ -81,6 +82,7 @@ def _read(path: Path, cast_double: bool) -> Source:
     files = external_files(proto, path.parent)
     size = len(data) + sum(file.stat().st_size for file in files.values())
     trial.check(path, size)
+    name_free_axes(proto)
     check_sizes(proto)
     notes = list(_remarks(proto))
     if dropped := drop_annotations(proto):

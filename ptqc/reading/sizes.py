@@ -11,13 +11,10 @@ MAX_ELEMENTS = 1 << 30  # 4 GiB of float32 in one inner value
 
 
 def check_sizes(model: onnx.ModelProto) -> None:
-    """Refuse models with inputs of negative size, or an inner value of known shape that memory could not hold.
+    """Refuse models with a value of known shape that memory could not hold.
 
     Without data propagation: with it, shape inference itself runs out of memory on such models.
     """
-    for value in model.graph.input:
-        if any(dim.dim_value < 0 for dim in value.type.tensor_type.shape.dim):
-            raise ModelError(f"input {value.name!r} has a negative size; give an axis that is free a name at export")
     try:
         inferred = onnx.shape_inference.infer_shapes(model, data_prop=False)
     except Exception as error:  # the library's own error types

@@ -64,7 +64,9 @@ def judge(
     agreement = None
     if measure.logits:
         name = measure.logits[0]
-        agreement = float(np.mean([np.mean(a[name].argmax(-1) == b[name].argmax(-1)) for a, b in pairs]))
+        agreement = float(
+            np.mean(np.concatenate([np.ravel(a[name].argmax(-1) == b[name].argmax(-1)) for a, b in pairs]))
+        )
     times = _latency(real, packed, samples[0])
     scores: tuple[float | None, float | None] = (None, None)
     if evaluate is not None:
@@ -74,7 +76,7 @@ def judge(
             scores = (scores[0], evaluate(packed.run))
     return Judged(
         len(samples),
-        float(np.mean([measure(a, b) for a, b in pairs])),
+        measure.mean(*zip(*pairs, strict=True)),
         measure.unit,
         agreement,
         _sqnr(pairs),

@@ -11,6 +11,7 @@ import onnx_ir as ir
 from ptqc import trial
 from ptqc.calibration.images import Preprocessing
 from ptqc.calibration.inputs import input_specs
+from ptqc.calibration.joining import takes_batches
 from ptqc.calibration.observers import RangeObserver
 from ptqc.calibration.plausibility import preprocessing_warning
 from ptqc.calibration.samples import Samples, collect
@@ -18,7 +19,7 @@ from ptqc.calibration.synthetic import draw
 from ptqc.errors import CalibrationError, ModelError, UsageError
 from ptqc.execute.onnxruntime import IN_MEMORY_LIMIT, LOOP_LIMIT, Feeds, Runner, has_loop
 from ptqc.loss import output_loss
-from ptqc.nodes import constant, is_batchable
+from ptqc.nodes import constant
 from ptqc.notes import Level, Note
 from ptqc.passes.pipeline import default_rewrites, run_rewrites
 from ptqc.progress import Progress
@@ -119,7 +120,7 @@ def prepare(source: Source, samples: Samples, progress: Progress, dump: Path | N
         notes = run_rewrites(model, passes, probes, stage.advance, dump)
     runner = Runner(model)
     output_loss(model, [runner.run(feeds) for feeds in probes])  # refuses outputs that no loss can be measured on
-    samples_ = dataclasses.replace(samples, batchable=is_batchable(model))
+    samples_ = dataclasses.replace(samples, batchable=takes_batches(model, runner, samples))
     origin = Origin(source.path.name, source.size, source.digest, _float_elements(source.model))
     warnings = (*source.notes, *samples.notes, *_plausible(source.model, samples))
     return Prepared(model, samples_, origin, (*warnings, *notes))

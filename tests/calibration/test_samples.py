@@ -139,15 +139,24 @@ def test_batches_are_single_samples_unless_batchable(tmp_path):
     assert [len(batch["x"]) for batch in samples.batches(4)] == [1] * 4
 
 
-def test_batches_break_where_shapes_change_and_never_join_scalars(tmp_path):
+def test_batches_join_equal_shapes_wherever_they_are_and_never_scalars(tmp_path):
     spec = InputSpec("x", np.dtype(np.float32), ("N", "T"))
-    lengths = [3, 3, 2, 3]
-    arrays = [np.zeros((1, length), np.float32) for length in lengths]
+    arrays = [np.full((1, length), index, np.float32) for index, length in enumerate([3, 3, 2, 3, 2, 3, 5])]
     samples = replace(collect(arrays, [spec], tmp_path / "a", 10), batchable=True)
-    assert [batch["x"].shape for batch in samples.batches(8)] == [(2, 3), (1, 2), (1, 3)]
+    assert [batch["x"][:, 0].tolist() for batch in samples.batches(3)] == [[0, 1, 3], [2, 4], [5], [6]]
+    assert [batch["x"].shape for batch in samples.batches(3)] == [(3, 3), (2, 2), (1, 3), (1, 5)]
     scalar = InputSpec("x", np.dtype(np.float32), ())
     scalars = replace(collect([1.0, 2.0], [scalar], tmp_path / "b", 10), batchable=True)
     assert [batch["x"].shape for batch in scalars.batches(2)] == [(), ()]
+
+
+def test_sizes_are_counted_in_elements_and_rows(tmp_path):
+    spec = InputSpec("x", np.dtype(np.float32), ("N", "T"))
+    samples = collect([np.zeros(shape, np.float32) for shape in ((1, 2), (2, 4), (4, 2))], [spec], tmp_path, 10)
+    assert samples.elements == 18
+    assert samples.rows == 3
+    assert replace(samples, batchable=True).rows == 7
+    assert [sample["x"].shape for sample in samples.largest] == [(2, 4)]
 
 
 def test_a_reader_that_raises_is_named_with_its_sample_and_cause(tmp_path):
