@@ -36,6 +36,7 @@ from ptqc.stages.measure import measure, recall
 from ptqc.stages.native import build_targets, check_target
 from ptqc.stages.prepare import gather, prepare
 from ptqc.stages.promises import check_activations, check_documents
+from ptqc.stages.speed import measure_speed
 from ptqc.store import Store, default_folder
 
 VERIFIED_SAMPLES = 4
@@ -181,6 +182,7 @@ def _finish(
     native = build_targets(fitted, probes, targets, store, progress)
     delivered = time_delivered(job, fitted, progress)
     judged = judge(model, fitted.exported.data, held_back, job.options.loss, evaluate, progress)
+    speed = measure_speed(model, fitted.exported.data, held_back, progress)
     kept, distances = golden.take(model, fitted.exported.data, held_back)
     manifest = {
         **documents.manifest(job, fitted, verified, judged, delivered),
@@ -198,4 +200,4 @@ def _finish(
         artifact.GOLDEN: kept.to_bytes(),
         **native.files,
     }
-    return artifact.publish(output, files, manifest, documents.times(job, verified, judged), force)
+    return artifact.publish(output, files, manifest, documents.times(job, verified, speed), force)

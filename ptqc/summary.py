@@ -14,6 +14,7 @@ LISTED = 4  # formats or operators that a line names
 WARNINGS = 3
 NAME_LENGTH = 60
 TIMES = ("predicted µs", "measured µs")
+EQUAL = 0.05  # within this of each other two files are called equally fast
 PROVEN = 1e-4  # a gap below this is the solver's tolerance
 
 
@@ -89,7 +90,7 @@ def _quality(manifest: Document) -> Iterator[tuple[str, str]]:
 
 
 def _speed(manifest: Document, times: Document) -> Iterator[tuple[str, str]]:
-    yield "latency", _latency(times["float_ms"], times["compiled_ms"])
+    yield "latency", _latency(times)
     integer, floats = manifest["verification"]["integer_nodes"], manifest["float_operators"]
     in_float = f"in float {_counted(floats)}" if floats else "none in float"
     rounded = manifest.get("bfloat16_activations", 0)
@@ -106,9 +107,22 @@ def _time(manifest: Document) -> Iterator[tuple[str, str]]:
         yield "time", f"{times} of the budget of {found['budget']} ({beside})"
 
 
-def _latency(before: float, after: float) -> str:
-    word = f"{before / after:.2f} times as fast" if after <= before else f"SLOWER, {after / before:.2f} times as long"
-    return f"{before:.3f} -> {after:.3f} ms per run in ONNX Runtime: {word}"
+def _latency(times: Document) -> str:
+    found, speed = f"{times['float_ms']:.3f} -> {times['compiled_ms']:.3f} ms", times["speed"]
+    rows = "one sample" if speed["rows"] == 1 else f"a batch of {speed['rows']} as the model asks for"
+    return f"{found}, {rows}, one thread, ONNX Runtime: {_faster(speed)}"
+
+
+def _faster(speed: Document) -> str:
+    """Which of the two is faster, as far as the spread of what was measured allows to say."""
+    ratio, low, high = (speed[name] for name in ("times_as_fast", "low", "high"))
+    if low > 1:
+        return f"{ratio:.2f} times as fast ({low:.2f}-{high:.2f})"
+    if high < 1:
+        return f"SLOWER, {1 / ratio:.2f} times as long ({1 / high:.2f}-{1 / low:.2f})"
+    if max(high, 1 / low) <= 1 + EQUAL:
+        return f"equally fast ({low:.2f}-{high:.2f} times)"
+    return f"the machine was too busy to say which is faster ({low:.2f}-{high:.2f} times as fast)"
 
 
 def _warnings(manifest: Document) -> Iterator[tuple[str, str]]:

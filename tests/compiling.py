@@ -16,12 +16,12 @@ from threadpoolctl import threadpool_limits
 
 import ptqc
 from ptqc.artifact import Artifact
+from ptqc.execute import speed
 from ptqc.options import CompileOptions
 from ptqc.passes.context import Context
 from ptqc.plan import Plan
 from ptqc.progress import SILENT
 from ptqc.reading import read_model
-from ptqc.stages import judge
 from ptqc.stages.fit import Fitted, fit
 from ptqc.stages.measure import measure
 from ptqc.stages.prepare import Prepared, gather, prepare
@@ -71,13 +71,13 @@ def residual(opset: int = 18) -> onnx.ModelProto:
 @contextmanager
 def quick() -> Iterator[None]:
     """Short latency measurements, and one BLAS thread: threads that wait for a busy core take most of the time."""
-    before = judge.LATENCY_SECONDS
-    judge.LATENCY_SECONDS = 0.02
+    before = speed.SECONDS
+    speed.SECONDS = 0.02
     try:
         with threadpool_limits(1):
             yield
     finally:
-        judge.LATENCY_SECONDS = before
+        speed.SECONDS = before
 
 
 # Times and memory of a compile; no two are alike.

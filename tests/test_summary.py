@@ -6,7 +6,8 @@ import pytest
 
 from ptqc.summary import WIDTH, explain, summarize
 
-TIMES = {"float_ms": 2.0, "compiled_ms": 1.0, "seconds": 7.06, "peak_memory_mb": 1254.1}
+SPEED = {"times_as_fast": 2.0, "low": 1.96, "high": 2.11, "rounds": 12, "rows": 1}
+TIMES = {"float_ms": 2.0, "compiled_ms": 1.0, "speed": SPEED, "seconds": 7.06, "peak_memory_mb": 1254.1}
 
 
 def manifest(**changes: Any) -> dict[str, Any]:
@@ -37,7 +38,7 @@ def manifest(**changes: Any) -> dict[str, Any]:
     return document
 
 
-def lines(times: dict[str, float] = TIMES, **changes: Any) -> dict[str, str]:
+def lines(times: dict[str, Any] = TIMES, **changes: Any) -> dict[str, str]:
     """Label -> content of a summary, continuation lines joined."""
     text = summarize(manifest(**changes), times)
     found: dict[str, str] = {}
@@ -54,7 +55,7 @@ def test_the_whole_summary() -> None:
         "weights     300 int4, 100 int5; 4.25 bits on average",
         "plan        predicted loss 0.00202 nat, proven best; +1 % of size: -0.00066",
         "agreement   same top class in 98.4 %, SQNR 22.5 dB, loss 0.00037 nat (32 held-back samples)",
-        "latency     2.000 -> 1.000 ms per run in ONNX Runtime: 2.00 times as fast",
+        "latency     2.000 -> 1.000 ms, one sample, one thread, ONNX Runtime: 2.00 times as fast (1.96-2.11)",
         "kernels     32 on integers, none in float",
         "took        7.1 s, 1,254 MB of memory at most",
     ]
@@ -83,9 +84,25 @@ def test_a_given_plan() -> None:
     assert lines(allocation__status="given")["plan"] == "predicted loss 0.00202 nat; as given, not chosen by the solver"
 
 
-def test_slower_is_said_loudly() -> None:
-    found = lines({**TIMES, "compiled_ms": 3.0})
-    assert found["latency"] == "2.000 -> 3.000 ms per run in ONNX Runtime: SLOWER, 1.50 times as long"
+@pytest.mark.parametrize(
+    ("ratio", "low", "high", "said"),
+    [
+        (2.0, 1.96, 2.11, "2.00 times as fast (1.96-2.11)"),
+        (1.02, 1.01, 1.03, "1.02 times as fast (1.01-1.03)"),
+        (0.8, 0.75, 0.82, "SLOWER, 1.25 times as long (1.22-1.33)"),
+        (1.01, 0.98, 1.03, "equally fast (0.98-1.03 times)"),
+        (1.3, 0.9, 1.6, "the machine was too busy to say which is faster (0.90-1.60 times as fast)"),
+        (7.9, 0.99, 18.0, "the machine was too busy to say which is faster (0.99-18.00 times as fast)"),
+    ],
+)
+def test_the_faster_one_is_named_only_where_the_spread_allows(ratio: float, low: float, high: float, said: str) -> None:
+    speed = {**SPEED, "times_as_fast": ratio, "low": low, "high": high}
+    assert lines({**TIMES, "speed": speed})["latency"].partition(": ")[2] == said
+
+
+def test_a_batch_that_the_model_asks_for_is_named() -> None:
+    told = lines({**TIMES, "speed": {**SPEED, "rows": 8}})["latency"]
+    assert told.startswith("2.000 -> 1.000 ms, a batch of 8 as the model asks for, one thread")
 
 
 def test_no_classes() -> None:

@@ -7,8 +7,7 @@ run only ever adds to it.
 
 import json
 import re
-import time
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -20,6 +19,7 @@ import onnx_ir as ir
 
 from ptqc.execute.onnxruntime import Feeds, Runner, session_options
 from ptqc.scratch import scratch
+from ptqc.stopwatch import processor_ns
 
 MARK = re.compile(";([0-9]+);")
 # Runs in a row: the first finds the caches full of another model, and is not among the fastest.
@@ -90,19 +90,13 @@ def _race(subjects: Sequence[Subject], runners: Sequence[Runner], seconds: float
     runs = [partial(runner.run, subject.feeds) for subject, runner in zip(subjects, runners, strict=True)]
     for run in runs:
         run()
-    once = sum(map(_timed, runs))
+    once = sum(map(processor_ns, runs))
     rounds = int(np.clip(seconds * 1e9 / (once * TURN), *ROUNDS))
     times: list[list[float]] = [[] for _ in runs]
     for _ in range(rounds):
         for run, found in zip(runs, times, strict=True):
-            found += [_timed(run) for _ in range(TURN)]
+            found += [processor_ns(run) for _ in range(TURN)]
     return [undisturbed(found) for found in times]
-
-
-def _timed(run: Callable[[], object]) -> float:
-    started = time.thread_time_ns()
-    run()
-    return float(time.thread_time_ns() - started)
 
 
 def _marked(model: ir.Model | onnx.ModelProto) -> ir.Model | onnx.ModelProto:

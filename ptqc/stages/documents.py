@@ -26,6 +26,7 @@ from ptqc.stages.fit import Fitted
 from ptqc.stages.judge import Judged, to_json
 from ptqc.stages.prepare import Prepared
 from ptqc.stages.remarks import float_operators, rounded_to_bfloat16, unquantized_weights
+from ptqc.stages.speed import Measured
 
 FRONTIER_POINTS = 12
 
@@ -87,7 +88,7 @@ def manifest(
         "float_operators": dict(operators),
         "bfloat16_activations": len(fitted.plan.bfloats),
         "verification": verified.to_json(),
-        "results": to_json(judged)[0],
+        "results": to_json(judged),
         "measurements": job.entry,
         "cpu": _cpu(fitted.plan),
         "notes": [{"step": n.step, "subject": n.subject, "message": n.message, "level": str(n.level)} for n in notes],
@@ -169,10 +170,10 @@ def _warnings(judged: Judged) -> list[Note]:
     ]
 
 
-def times(job: Job, verified: Verified, judged: Judged) -> dict[str, Any]:
+def times(job: Job, verified: Verified, speed: Measured) -> dict[str, Any]:
     """What differs from run to run: times, memory, host."""
     return {
-        **to_json(judged)[1],
+        **speed.to_json(),
         "load_seconds": verified.load_seconds,
         "seconds": time.monotonic() - job.started,
         "peak_memory_mb": peak_memory_mb(),

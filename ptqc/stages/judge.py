@@ -1,7 +1,5 @@
-"""How good the delivered file is: agreement with the float model, score where labels are given, latency."""
+"""How good the delivered file is: agreement with the float model, score where labels are given."""
 
-import statistics
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,21 +21,17 @@ LOW_AGREEMENT = 0.9
 LOW_SQNR = 15.0  # dB
 LARGE_LOSS = 0.1  # of the outputs' variance: their mean, which SQNR counts, may hide it
 BEST_SQNR = 300.0  # what equal outputs have
-LATENCY_SECONDS = 1.5
-BLOCKS = 7
 
 
 @dataclass(frozen=True)
 class Judged:
-    """Held-back agreement, latency in milliseconds per sample, and scores if there were labels."""
+    """Held-back agreement, and scores if there were labels."""
 
     samples: int
     loss: float
     loss_unit: str
     agreement: float | None  # share of predictions with the same top class
     sqnr: float  # dB, over all float outputs
-    float_ms: float
-    compiled_ms: float
     float_score: float | None = None
     compiled_score: float | None = None
 
@@ -67,7 +61,6 @@ def judge(
         agreement = float(
             np.mean(np.concatenate([np.ravel(a[name].argmax(-1) == b[name].argmax(-1)) for a, b in pairs]))
         )
-    times = _latency(real, packed, samples[0])
     scores: tuple[float | None, float | None] = (None, None)
     if evaluate is not None:
         with progress.stage("score with labels", 2) as stage:
@@ -80,7 +73,6 @@ def judge(
         measure.unit,
         agreement,
         _sqnr(pairs),
-        *times,
         *scores,
     )
 
@@ -96,30 +88,9 @@ def _sqnr(pairs: Sequence[tuple[Mapping[str, np.ndarray], Mapping[str, np.ndarra
     return min(BEST_SQNR, 10 * float(np.log10(max(signal, 1e-30) / error))) if error else BEST_SQNR
 
 
-def _latency(real: Runner, packed: Runner, feeds: Feeds) -> tuple[float, float]:
-    """Medians of interleaved blocks, milliseconds per run, all cores."""
-    times: tuple[list[float], list[float]] = ([], [])
-    runners = (real, packed)
-    for runner in runners:
-        runner.run(feeds)
-    once = max(_timed(real, feeds, 1), 1e-5)
-    repeats = max(1, int(LATENCY_SECONDS / BLOCKS / 2 / once))
-    for _ in range(BLOCKS):
-        for runner, found in zip(runners, times, strict=True):
-            found.append(_timed(runner, feeds, repeats))
-    return statistics.median(times[0]) * 1e3, statistics.median(times[1]) * 1e3
-
-
-def _timed(runner: Runner, feeds: Feeds, repeats: int) -> float:
-    started = time.perf_counter()
-    for _ in range(repeats):
-        runner.run(feeds)
-    return (time.perf_counter() - started) / repeats
-
-
-def to_json(judged: Judged) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(reproducible results, volatile times)."""
-    results = {
+def to_json(judged: Judged) -> dict[str, Any]:
+    """For the manifest."""
+    return {
         "held_back_samples": judged.samples,
         "loss": judged.loss,
         "loss_unit": judged.loss_unit,
@@ -128,4 +99,3 @@ def to_json(judged: Judged) -> tuple[dict[str, Any], dict[str, Any]]:
         "float_score": judged.float_score,
         "compiled_score": judged.compiled_score,
     }
-    return results, {"float_ms": judged.float_ms, "compiled_ms": judged.compiled_ms}

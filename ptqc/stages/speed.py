@@ -1,0 +1,56 @@
+"""How fast the delivered file is beside the float model, for one sample."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+
+from ptqc.calibration.samples import Samples
+from ptqc.execute.onnxruntime import Feeds
+from ptqc.execute.profile import Subject
+from ptqc.execute.speed import Speed, compare
+from ptqc.progress import Progress
+
+
+@dataclass(frozen=True)
+class Measured:
+    """rows: samples in a run, more than one where the model takes no single one."""
+
+    speed: Speed
+    rows: int
+
+    def to_json(self) -> dict[str, Any]:
+        """For the volatile document of an artifact."""
+        speed = self.speed
+        return {
+            "float_ms": speed.float_ms,
+            "compiled_ms": speed.compiled_ms,
+            "speed": {
+                "times_as_fast": speed.ratio,
+                "low": speed.low,
+                "high": speed.high,
+                "rounds": speed.rounds,
+                "rows": self.rows,
+            },
+        }
+
+
+def measure_speed(model: ir.Model, data: bytes, samples: Samples, progress: Progress) -> Measured:
+    """Run the packed file and the float model in turns on one sample."""
+    packed = onnx.load_from_string(data)
+    with progress.stage("compare speeds"):
+        feeds, rows = one_sample(model, samples)
+        return Measured(compare(Subject(model, feeds), Subject(packed, feeds)), rows)
+
+
+def one_sample(model: ir.Model, samples: Samples) -> tuple[Feeds, int]:
+    """Feeds of a single sample, and how many the model takes it for: what a reader gives may be a batch."""
+    given = samples[0]
+    rows = {len(array) if array.ndim else 0 for array in given.values()}
+    if len(rows) != 1 or max(rows) < 2:
+        return given, 1
+    if samples.batchable:
+        return {name: array[:1] for name, array in given.items()}, 1
+    firsts = {value.shape[0] if value.shape else None for value in (*model.graph.inputs, *model.graph.outputs)}
+    return given, max(rows) if firsts == rows else 1
