@@ -19,7 +19,7 @@ def drop_annotations(model: onnx.ModelProto) -> int:
     for node in every_node(model):
         for attribute in node.attribute:
             attribute.ClearField("doc_string")
-    return before - model.ByteSize()
+    return int(before - model.ByteSize())
 
 
 def _annotated(model: onnx.ModelProto) -> Iterator[Annotated]:
