@@ -55,9 +55,19 @@ def test_reads_a_model_and_leaves_the_file_alone(tmp_path: Path) -> None:
     assert [node.op_type for node in source.model.graph] == ["MatMul", "Relu"]
 
 
-@pytest.mark.parametrize("opset", [13, 26])
+@pytest.mark.parametrize("opset", [7, 26])
 def test_accepts_the_limits_of_the_opset_range(tmp_path: Path, opset: int) -> None:
     assert read_model(write(tmp_path / "m.onnx", linear(opset))).model.opset_imports[""] == opset
+
+
+def test_constants_that_an_old_format_lists_as_inputs_are_no_inputs(tmp_path: Path) -> None:
+    proto = linear(9)
+    proto.ir_version = 3
+    proto.graph.input.append(helper.make_tensor_value_info("w", TensorProto.FLOAT, [4, 2]))
+    source = read_model(write(tmp_path / "m.onnx", proto))
+    assert [value.name for value in source.model.graph.inputs] == ["x"]
+    assert [note.message for note in source.notes] == ["IR version 3 lists constants as inputs: left out of the inputs"]
+    assert run(source.model, {"x": np.ones((1, 4), np.float32)})["y"].tolist() == [[12, 16]]
 
 
 def test_lowers_an_ir_version_that_the_runtime_would_refuse(tmp_path: Path) -> None:
@@ -247,8 +257,8 @@ def bad_attribute(model: onnx.ModelProto) -> None:
         (no_nodes, "no nodes"),
         (no_outputs, "no outputs"),
         (no_opset, "no operator set version"),
-        (opset(12), "opset 12; 13 to 26 are accepted"),
-        (opset(27), "opset 27; 13 to 26 are accepted"),
+        (opset(6), "opset 6; 7 to 26 are accepted: use onnx.version_converter"),
+        (opset(27), "opset 27; 7 to 26 are accepted"),
         (operator("Frobnicate"), "Frobnicate"),
         (operator("Relu", "my.domain"), "my.domain:Relu"),
         (operator("FusedConv", "com.microsoft"), "optimized or quantized already"),

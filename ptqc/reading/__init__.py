@@ -28,6 +28,8 @@ STEP = "read"
 
 # ONNX Runtime 1.31 refuses models that declare a higher version; nothing that opset 26 can say needs one.
 MAX_IR_VERSION = 13
+# The first in which an initializer need not be listed as an input as well.
+SEPARATE_INITIALIZERS = 4
 
 # In this order: each check may rely on what the ones before it found.
 PROTO_CHECKS: tuple[Callable[[onnx.ModelProto], None], ...] = (
@@ -102,6 +104,9 @@ def _remarks(proto: onnx.ModelProto) -> list[Note]:
     notes = []
     if not is_sorted(proto.graph):
         notes.append(Note(STEP, "", "nodes were not in topological order: sorted", Level.WARNING))
+    if proto.ir_version < SEPARATE_INITIALIZERS:
+        message = f"IR version {proto.ir_version} lists constants as inputs: left out of the inputs"
+        notes.append(Note(STEP, "", message))
     if proto.ir_version > MAX_IR_VERSION:
         message = f"IR version {proto.ir_version} lowered to {MAX_IR_VERSION}, the highest that ONNX Runtime loads"
         notes.append(Note(STEP, "", message))
@@ -121,8 +126,16 @@ def _to_ir(proto: onnx.ModelProto, folder: Path) -> ir.Model:
         model.graph.sort()
     except Exception as error:  # whatever is malformed in a way that no check above names
         raise ModelError(f"is damaged: {error}; export the model again") from error
+    if model.ir_version < SEPARATE_INITIALIZERS:
+        _separate_initializers(model)
     model.ir_version = min(model.ir_version, MAX_IR_VERSION)
     return model
+
+
+def _separate_initializers(model: ir.Model) -> None:
+    for value in [value for value in model.graph.inputs if value.is_initializer()]:
+        model.graph.inputs.remove(value)
+    model.ir_version = SEPARATE_INITIALIZERS
 
 
 def _check_with_onnx(model: ir.Model | Path) -> None:

@@ -11,7 +11,7 @@ Annotated = onnx.GraphProto | onnx.FunctionProto | onnx.NodeProto | onnx.ValueIn
 
 def drop_annotations(model: onnx.ModelProto) -> int:
     """Clear metadata and doc strings everywhere but in the model's own `metadata_props`; the bytes that they took."""
-    before = model.ByteSize()
+    before: int = model.ByteSize()
     model.ClearField("doc_string")
     for message in _annotated(model):
         message.ClearField("metadata_props")
@@ -19,7 +19,8 @@ def drop_annotations(model: onnx.ModelProto) -> int:
     for node in every_node(model):
         for attribute in node.attribute:
             attribute.ClearField("doc_string")
-    return int(before - model.ByteSize())
+    after: int = model.ByteSize()
+    return before - after
 
 
 def _annotated(model: onnx.ModelProto) -> Iterator[Annotated]:

@@ -10,7 +10,7 @@ from ptqc.errors import ModelError
 from ptqc.reading.functions import key_of
 from ptqc.reading.walk import every_graph, every_node, label
 
-MIN_OPSET = 13
+MIN_OPSET = 7  # lower ones broadcast by attributes
 MAX_OPSET = 26  # what ONNX Runtime 1.31 loads
 
 ONNX_DOMAINS = ("", "ai.onnx")
@@ -21,7 +21,7 @@ INTEGER = {"DynamicQuantizeLinear", "ConvInteger", "MatMulInteger", "QLinearConv
 
 
 def check_versions(model: onnx.ModelProto) -> None:
-    """Refuse a model without an operator set version, or with one outside 13 to 26; functions alike."""
+    """Refuse a model without an operator set version, or with one outside 7 to 26; functions alike."""
     version = _opset(model.opset_import)
     if version is None:
         raise ModelError("names no operator set version for ai.onnx; export the model again")

@@ -18,7 +18,7 @@ Arrays = Sequence[np.ndarray]
 
 LIST = Path(__file__).with_name("onnx_nodes_refused.txt")
 EVERY = 60  # of the sample in the normal run
-SHARE = 0.98  # of those of accepted opsets that are right in ONNX Runtime itself
+SHARE = 0.975  # of those of accepted opsets that are right in ONNX Runtime itself
 
 
 def expected() -> set[str]:
@@ -92,7 +92,7 @@ def test_a_worker_that_dies_is_an_outcome() -> None:
     assert [outcome.kind for outcome in found.values()] == [Kind.CRASHED, Kind.ACCEPTED]
 
 
-@pytest.mark.parametrize(("opset", "answer", "counts"), [(18, 1.0, True), (18, 2.0, False), (12, 1.0, False)])
+@pytest.mark.parametrize(("opset", "answer", "counts"), [(18, 1.0, True), (18, 2.0, False), (6, 1.0, False)])
 def test_a_share_counts_what_is_right_in_onnxruntime(opset: int, answer: float, counts: bool) -> None:
     model = proto("g (float[2] x) => (float[2] y) { y = Abs(x) }", opset)
     inputs, expected = [np.full(2, -1, np.float32)], [np.full(2, answer, np.float32)]

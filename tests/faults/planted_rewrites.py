@@ -11,7 +11,6 @@ from ptqc.nodes import constant
 from ptqc.passes import (
     channel_scaling,
     conv_transpose,
-    convert_opset,
     explicit_padding,
     flatten,
     float32_inside,
@@ -22,6 +21,7 @@ from ptqc.passes import (
     fold_pad,
     global_pool,
     linear_layers,
+    opset_changes,
     remove_dead,
 )
 
@@ -141,7 +141,7 @@ REWRITES: dict[str, Fault] = {
         "fold-constants changed output",
     ),
     "an axis lost on the way to opset 18": Fault(
-        convert_opset, "add_constant", first_axis_only, "image", "convert-opset (changed output|left a model)"
+        opset_changes, "add_constant", first_axis_only, "image", "convert-opset (changed output|left a model)"
     ),
     "live output removed": Fault(remove_dead, "remove_dead", lost_output, "image", "remove-dead changed the model's"),
     "cast at the output lost": Fault(float32_inside, "_cast_output", lambda _: lost_cast, "half", "float32-inside"),

@@ -3,7 +3,8 @@ import pytest
 from graphs import noise, parse
 from rewriting import rewrite
 
-from ptqc.passes.convert_opset import REDUCTIONS, ConvertOpset
+from ptqc.passes.convert_opset import ConvertOpset
+from ptqc.passes.opset_changes import REDUCTIONS
 
 
 @pytest.mark.parametrize("kind", REDUCTIONS)
