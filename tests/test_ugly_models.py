@@ -176,6 +176,14 @@ REFUSED: dict[str, tuple[Build, str]] = {
         ),
         "layer input 'h' reaches",
     ),
+    "NaN into a layer": (
+        lambda: proto(
+            "g (float[N,8] x) => (float[N,8] y) "
+            "{ z = Sub(x, x) h = Div(z, z) g = Gemm(h, w) n = IsNaN(g) y = Where(n, x, g) }",
+            w=weight(8, 8),
+        ),
+        "layer input 'h' is NaN or infinite",
+    ),
     "empty axis": (text("y = Relu(x)", "float[N,0] x", "float[N,0] y"), "axis 1 of (N, 0) has no size"),
     "empty batch": (text("y = Relu(x)", "float[0,4] x", "float[0,4] y"), "axis 0 of (0, 4) has no size"),
     "weights that overflow": (lambda: layer(w=np.full((8, 8), 3e38, np.float32)), "'y' of the float model has"),
