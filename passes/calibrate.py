@@ -193,6 +193,11 @@ def _accumulate(
 
 def _check_size(kind: str, name: str, values: np.ndarray | None, most: float) -> None:
     reach = 0.0 if values is None else largest(values)
+    if not np.isfinite(reach):
+        raise ModelError(
+            f"{kind} {name!r} is NaN or infinite in places, and nothing can be fitted to that: check the model, "
+            "the samples and their preprocessing"
+        )
     if reach > most:
         raise ModelError(f"{kind} {name!r} reaches {reach:.0e}, at most {most:.0e} can be measured: scale the model")
 

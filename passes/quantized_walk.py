@@ -1,6 +1,6 @@
 """A walk in which every quantized tensor is rounded as soon as it exists: what the layers behind will really see."""
 
-from collections.abc import Collection, Container, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
 
 import numpy as np
 
@@ -10,11 +10,40 @@ from ptqc.execute.onnxruntime import Feeds
 from ptqc.execute.walk import Keep, Slicer, Values, Walk, bytes_of
 from ptqc.formats import QuantParams
 from ptqc.integer import fake_quantize
+from ptqc.operators import LAYERS
+
+# From the parameters of quantized tensors, and the tensors whose small numbers count, to how values are held.
+Holding = Callable[[Mapping[str, QuantParams], Collection[str]], Keep]
 
 
-def compact(params: Mapping[str, QuantParams]) -> Keep:
-    """Keeps values in 8 bits where they are quantized, in 16 elsewhere. params: tensor -> parameters."""
-    return lambda name, array: Kept.of(array, params.get(name))
+def compact(params: Mapping[str, QuantParams], fine: Collection[str] = ()) -> Keep:
+    """Keeps values in 8 bits where they are quantized, in 16 elsewhere where that is enough.
+
+    params: tensor -> parameters. fine: tensors whose small numbers count, see `fine_values`.
+    """
+    return lambda name, array: Kept.of(array, params.get(name), name in fine)
+
+
+def uncompressed(params: Mapping[str, QuantParams], _fine: Collection[str] = ()) -> Keep:
+    """Keeps values in 8 bits where they are quantized, as they are elsewhere."""
+    return lambda name, array: Kept.of(array, params[name]) if name in params else array
+
+
+def fine_values(slicer: Slicer) -> frozenset[str]:
+    """Values whose small numbers count as much as their large ones, and 0 is another matter altogether.
+
+    They are denominators, what roots and logarithms are taken of, and all that a logarithm is made of since the last
+    layer.
+    """
+    fine, logged = set[str](), set[str]()
+    for node in reversed(slicer.nodes):
+        if node.op_type == "Log" or (logged.intersection(node.output) and node.op_type not in LAYERS):
+            logged.update(node.input)
+        elif node.op_type in ("Reciprocal", "Sqrt"):
+            fine.add(node.input[0])
+        elif node.op_type == "Div":
+            fine.add(node.input[1])
+    return frozenset(fine | logged)
 
 
 def run_quantized(

@@ -16,9 +16,11 @@ from typing import ClassVar
 import numpy as np
 import onnx_ir as ir
 
+from ptqc.errors import NotFinite
+from ptqc.execute.finite import Finite
 from ptqc.execute.kept import Held
 from ptqc.execute.onnxruntime import Feeds
-from ptqc.execute.walk import Slicer, Walk
+from ptqc.execute.walk import Keep, Slicer, Walk
 from ptqc.formats import Format
 from ptqc.layers import Layer
 from ptqc.nodes import constant
@@ -27,7 +29,7 @@ from ptqc.passes import gptq, moments
 from ptqc.passes.base import Effect
 from ptqc.passes.context import Context
 from ptqc.passes.moments import Columns, Moments
-from ptqc.passes.quantized_walk import compact, peak_bytes
+from ptqc.passes.quantized_walk import Holding, compact, fine_values, peak_bytes, uncompressed
 from ptqc.plan import Plan
 from ptqc.progress import Stage
 from ptqc.shared import Shared
@@ -74,17 +76,33 @@ class Reconstruct:
 
 
 def reconstruct_all(model: ir.Model, context: Context, plan: Plan, draws: Sequence[int]) -> list[Tuned]:
-    """The tuned numbers of a plan from each draw; one float walk serves them all."""
+    """The tuned numbers of a plan from each draw.
+
+    Raises NotFinite where a value is NaN or infinite that is not in the float model.
+    """
+    try:
+        return _reconstructed(model, context, plan, draws, compact)
+    except NotFinite:  # it may be the 16 bits that values are held in on the way
+        return _reconstructed(model, context, plan, draws, uncompressed)
+
+
+def _reconstructed(
+    model: ir.Model, context: Context, plan: Plan, draws: Sequence[int], holding: Holding
+) -> list[Tuned]:
+    """One float walk serves all draws."""
     slicer = Slicer(model)
+    fine = fine_values(slicer)
     layers = {layer.name: layer for layer in plan.layers}
-    batches, split = _share_batches(slicer, context, plan, len(draws))
+    keeps = holding({}, fine), holding(plan.params, fine)
+    batches, split = _share_batches(slicer, context, plan, len(draws), keeps)
+    check = Finite(slicer, batches)
     tables = {w.name: context.solutions[w.name, plan.formats[w.name]] for w in plan.weights if not w.layers}
     constants = {name: solution.weight for name, solution in tables.items()}
     share = max(1, processors() // len(draws))
-    real = Walk(slicer, batches, keep=compact({}), workers=share)
+    real = Walk(slicer, batches, keep=keeps[0], workers=share, check=check)
     states = []
     for draw in draws:
-        seen = Walk(slicer, batches, constants, compact(plan.params), share)
+        seen = Walk(slicer, batches, constants, keeps[1], share, check)
         states.append(_State(model, context, plan, seen, split, draw, dict(tables)))
     with context.progress.stage("reconstruct", len(layers)) as stage:
         _solve_all(states, layers, _float_outputs(real, layers), stage)
@@ -130,10 +148,15 @@ def _nodes(walk: Walk) -> Iterator[str]:
         yield walk.node.output[0]
 
 
-def _share_batches(slicer: Slicer, context: Context, plan: Plan, draws: int) -> tuple[list[Feeds], int]:
-    """As many samples as WALK_BYTES has room for in all walks, and WALK_COMPUTE allows; how many batches are fitted."""
+def _share_batches(
+    slicer: Slicer, context: Context, plan: Plan, draws: int, keeps: tuple[Keep, Keep]
+) -> tuple[list[Feeds], int]:
+    """As many samples as WALK_BYTES has room for in all walks, and WALK_COMPUTE allows; how many batches are fitted.
+
+    keeps: how the float walk and the quantized ones hold values.
+    """
     sample, layers = list(context.tuning.largest), {layer.name for layer in plan.layers}
-    real, seen = (peak_bytes(Walk(slicer, sample, keep=compact(params)), layers) for params in ({}, plan.params))
+    real, seen = (peak_bytes(Walk(slicer, sample, keep=keep), layers) for keep in keeps)
     room = min(WALK_BYTES / max(real + draws * seen, 1), WALK_COMPUTE / max(sum(context.macs.values()), 1))
     count = int(np.clip(room, 8, MOST_SAMPLES))
     held = max(2, int(count * HELD_SHARE))

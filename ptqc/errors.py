@@ -3,7 +3,8 @@
 PtqcError
 ├── UsageError           2   an option, a budget or an output folder that cannot be accepted
 ├── ModelError           2   a model that cannot be read or is not supported
-│   └── Unsupported      2   an operator that gradients cannot be computed through
+│   ├── Unsupported      2   an operator that gradients cannot be computed through
+│   └── NotFinite        2   a value that is NaN or infinite in the quantized model only
 ├── CalibrationError     2   calibration data that does not fit the model
 ├── TargetError          2   a target that cannot be built for this model, or not run on this machine
 │   └── NoKernel         2   an operator or a value that a target has no kernel for
@@ -35,6 +36,10 @@ class ModelError(PtqcError):
 
 class Unsupported(ModelError):
     """The model has an operator that gradients cannot be computed through."""
+
+
+class NotFinite(ModelError):
+    """A value is NaN or infinite in the quantized model where the float model has a number."""
 
 
 class CalibrationError(PtqcError):

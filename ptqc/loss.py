@@ -17,6 +17,8 @@ Outputs = Mapping[str, np.ndarray]
 # Channels with less than this share of the mean channel variance are measured against that share instead,
 # so that outputs that hardly ever move (a class that never occurs) do not decide.
 VARIANCE_FLOOR = 0.05
+# Loss of outputs that are NaN or infinite: more than any that is kept, and still a number that can be added up.
+HOPELESS = 1e3
 # Operators that leave the place of a largest score what it is.
 KEEPS_LABELS = frozenset({"Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
 
@@ -35,6 +37,8 @@ class OutputLoss:
 
     def __call__(self, reference: Outputs, quantized: Outputs) -> float:
         """Mean loss of a batch (or sample): the sum over outputs."""
+        if not all(np.isfinite(quantized[name]).all() for name in (*self.logits, *self.scale)):
+            return HOPELESS
         total = sum(self._divergence(name, reference[name], quantized[name]) for name in self.logits)
         total += sum(_relative_error(reference[name], quantized[name], v) for name, v in self.scale.items())
         return float(total)

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import parser
 
-from ptqc.loss import OutputLoss, output_loss
+from ptqc.loss import HOPELESS, OutputLoss, output_loss
 
 
 def model(text: str) -> ir.Model:
@@ -50,6 +50,14 @@ def test_a_probability_of_zero_is_finite() -> None:
     p, q = (np.array([x], np.float32) for x in ([1, 0, 0], [0, 1, 0]))
     loss = output_loss(model(SOFTMAX), [{"y": p}])
     assert 10 < loss({"y": p}, {"y": q}) < 100
+
+
+@pytest.mark.parametrize("text", [CLASSIFIER, SOFTMAX])
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
+def test_outputs_that_are_no_numbers_lose_everything(text: str, wrong: float) -> None:
+    p = np.array([[0.2, 0.3, 0.5]], np.float32)
+    loss = output_loss(model(text), [{"y": p}])
+    assert loss({"y": p}, {"y": np.array([[0.2, wrong, 0.5]], np.float32)}) == HOPELESS
 
 
 def test_large_scores_do_not_overflow() -> None:

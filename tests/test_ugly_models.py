@@ -176,6 +176,14 @@ REFUSED: dict[str, tuple[Build, str]] = {
         "layer input 'h' reaches",
     ),
     "free axis": (text("y = Relu(x)", "float[N,-2] x", "float[N,4] y"), "axis 1 of (N, x_1) has no size"),
+    "NaN into a layer": (
+        lambda: proto(
+            "g (float[N,8] x) => (float[N,8] y) "
+            "{ z = Sub(x, x) h = Div(z, z) g = Gemm(h, w) n = IsNaN(g) y = Where(n, x, g) }",
+            w=weight(8, 8),
+        ),
+        "layer input 'h' is NaN or infinite",
+    ),
     "weights that overflow": (lambda: layer(w=np.full((8, 8), 3e38, np.float32)), "'y' of the float model has"),
     "0 / 0": (text("z = Sub(x, x) y = Div(z, z)"), "'y' of the float model has"),
     "1 / 0": (text("z = Sub(x, x) y = Reciprocal(z)"), "'y' of the float model has"),

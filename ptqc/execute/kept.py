@@ -9,6 +9,15 @@ from ptqc.formats import QuantParams
 from ptqc.integer import quantize
 
 STEPS = 32767
+# From here on a step times STEPS may be beyond float32.
+LARGEST = 2.0**127
+# Below it steps are fine enough even beside a mask's values: an exponential takes no notice.
+COARSEST = 1.0
+# Shares of the largest magnitude: values up to the first are the array's own, values from the second on are the mask's.
+# An ordinary array has some between.
+OWN, FAR = 1 / 32, 1 / 4
+# Steps that the smallest number gets, where small ones count as much as large ones.
+FINE_STEPS = 64
 SMALLEST_SCALE = float(np.finfo(np.float32).smallest_normal)
 
 
@@ -21,17 +30,19 @@ class Kept:
     zero_point: int = 0
 
     @classmethod
-    def of(cls, array: np.ndarray, params: QuantParams | None = None) -> "Kept | np.ndarray":
+    def of(cls, array: np.ndarray, params: QuantParams | None = None, fine: bool = False) -> "Kept | np.ndarray":
         """The array in its own 8-bit codes where it is quantized, else rounded to 16 bits of its largest magnitude.
 
-        Anything but float32 arrays, what is not finite, and vectors (they may be factors) are kept as they are.
+        Anything but float32 arrays, what is not finite, and vectors (they may be factors) are kept as they are. So are
+        masked arrays: 16 bits of the mask's value would leave nothing of the rest. fine: small numbers count as much
+        as large ones, and the array is kept as it is where 16 bits are too few for its smallest.
         """
         if not isinstance(array, np.ndarray):
             return array
         if params is not None:
             return cls(np.asarray(quantize(array, params)), params.scale, params.zero_point)
         reach = largest(array) if array.dtype == np.float32 and array.ndim > 1 else np.nan
-        if not np.isfinite(reach):
+        if not reach < LARGEST or is_masked(array, reach) or (fine and is_wide(array, reach)):
             return array
         scale = max(float(np.float32(reach / STEPS)), SMALLEST_SCALE)
         steps = np.asarray(array / np.float32(scale))
@@ -72,6 +83,21 @@ class Kept:
 def largest(array: np.ndarray) -> float:
     """Magnitude, without a copy."""
     return max(float(array.max(initial=0.0)), -float(array.min(initial=0.0)))
+
+
+def is_masked(array: np.ndarray, reach: float) -> bool:
+    """Whether values of a mask, such as the lowest of float32, stand far from all others. reach: largest magnitude."""
+    if reach <= COARSEST * STEPS:
+        return False
+    magnitude = np.abs(array)
+    own = magnitude < OWN * reach
+    return bool((own | (magnitude > FAR * reach)).all() and magnitude.any(where=own))
+
+
+def is_wide(array: np.ndarray, reach: float) -> bool:
+    """Whether the smallest number that is not 0 has fewer than FINE_STEPS of 16 bits."""
+    magnitude = np.abs(array)
+    return float(magnitude.min(initial=np.inf, where=magnitude > 0)) * STEPS < FINE_STEPS * reach
 
 
 Held = np.ndarray | Kept

@@ -21,6 +21,8 @@ from ptqc.protos import reads
 Values = dict[str, np.ndarray]
 # What becomes of a value, given its name, as soon as it exists.
 Keep = Callable[[str, np.ndarray], Held]
+# Looks at what a node, by its place, made of a batch, by its number: inputs and outputs by name.
+Check = Callable[[int, int, Mapping[str, np.ndarray], Mapping[str, np.ndarray]], None]
 EMPTY = np.empty(0, np.float32)
 # Batches that are worked on at a time: each has its values in float32.
 MOST_WORKERS = 8
@@ -29,6 +31,10 @@ MOST_WORKERS = 8
 def as_it_is(_name: str, array: np.ndarray) -> np.ndarray:
     """Keeps a value unchanged."""
     return array
+
+
+def unchecked(_place: int, _batch: int, _inputs: Mapping[str, np.ndarray], _outputs: Mapping[str, np.ndarray]) -> None:
+    """Takes everything as it comes."""
 
 
 class Slicer:
@@ -120,6 +126,7 @@ class Walk:
 
     batches: the feeds, one dict per batch. values: name -> one array per batch, for what is still needed.
     constants: replaced initializers. keep: how values are held, and with that what the nodes behind them see.
+    check: sees all values before they are held.
     workers: batches that are worked on at a time, 0: as many as there are processors. Each is worked on by one thread,
     since the last bits of what ONNX Runtime computes may depend on the number of threads of a session.
     """
@@ -131,10 +138,12 @@ class Walk:
         constants: Mapping[str, np.ndarray] | None = None,
         keep: Keep = as_it_is,
         workers: int = 0,
+        check: Check = unchecked,
     ) -> None:
         self.slicer = slicer
         self.constants = dict(constants or {})
         self.keep = keep
+        self.check = check
         self.count = len(batches)
         self.workers = min(workers or processors(), MOST_WORKERS)
         self.position = 0
@@ -185,7 +194,9 @@ class Walk:
         outputs = self._outputs()
 
         def run(i: int) -> list[Held]:
-            results = session.run(outputs, {name: real(values[i]) for name, values in source.items()})
+            inputs = {name: real(values[i]) for name, values in source.items()}
+            results = session.run(outputs, inputs)
+            self.check(self.position, i, inputs, dict(zip(outputs, results, strict=True)))
             for name in last:
                 source[name][i] = EMPTY
             return [keep(name, result) for name, result in zip(outputs, results, strict=True)]

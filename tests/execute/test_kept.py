@@ -40,6 +40,38 @@ def test_what_16_bits_do_not_hold_stays(array: np.ndarray) -> None:
     assert Kept.of(array) is array
 
 
+MASKS = [float(np.finfo(np.float32).min), -1e30, -1e9, -65504.0, 1e9]
+
+
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("share", [0.001, 0.5, 0.999])
+def test_a_mask_leaves_the_rest_exact(mask: float, share: float) -> None:
+    x = noise(8, 500, scale=3)
+    x[np.random.default_rng(1).random(x.shape) < share] += np.float32(mask)
+    assert Kept.of(x) is x
+
+
+@given(st.floats(0, 6), st.integers(0, 100))
+def test_large_values_of_one_kind_are_no_mask(exponent: float, seed: int) -> None:
+    """Wide as they are: the delivered bytes of a model hang on the 16 bits."""
+    x = noise(8, 500, seed=seed, scale=3 * 10**exponent) ** 3
+    step = np.float32(np.abs(x).max() / STEPS)
+    np.testing.assert_array_equal(np.asarray(Kept.of(x)), np.rint(x / step) * step)
+
+
+@pytest.mark.parametrize("mask", MASKS)
+def test_a_mask_alone(mask: float) -> None:
+    x = np.where(noise(8, 50) > 0, np.float32(mask), np.float32(0))
+    np.testing.assert_allclose(np.asarray(Kept.of(x)), x, rtol=1e-6)
+
+
+def test_small_numbers_that_count_are_kept() -> None:
+    power = np.abs(noise(8, 500)) ** 8
+    assert isinstance(Kept.of(power), Kept)
+    assert Kept.of(power, fine=True) is power
+    assert isinstance(Kept.of(power + power.max(), fine=True), Kept)
+
+
 def test_factors_stay_exact() -> None:
     array = np.array([1, 1, 1.5, 2.94], np.float32)  # of a Resize, say, where 0.99997 would not be 1
     assert Kept.of(array) is array

@@ -13,6 +13,7 @@ from lowering import CONSTANTS, RESIDUAL, TABLE_CONSTANTS, TABLES, array
 
 from ptqc.calibration.inputs import input_specs
 from ptqc.calibration.samples import Samples, collect
+from ptqc.errors import NotFinite
 from ptqc.execute.onnxruntime import Feeds, Runner
 from ptqc.execute.walk import Slicer, Walk
 from ptqc.formats import FLOAT16, Family, Format, integer
@@ -318,3 +319,42 @@ def test_each_draw_goes_another_part_of_the_way(
         expected += [strength] * layers
     assert found == expected
     assert max(strengths) == 1.0
+
+
+# The variance that a float model finds by E[x²] − E[x]² is just positive; from values in 16 bits it may be negative.
+DEVIATION = """g (float[N, 4] x) => (float[N, 2] y) {
+    h = MatMul(x, w)
+    square = Mul(h, h)
+    mean = ReduceMean<keepdims = 1>(h, axes)
+    mean_square = ReduceMean<keepdims = 1>(square, axes)
+    squared_mean = Mul(mean, mean)
+    variance = Sub(mean_square, squared_mean)
+    deviation = Sqrt(variance)
+    normal = Div(h, deviation)
+    y = MatMul(normal, v)
+}"""
+RECIPROCAL = """g (float[N, 4] x) => (float[N, 2] y) {
+    h = MatMul(x, w)
+    gate = Sigmoid(h)
+    a = MatMul(gate, v)
+    other = Reciprocal(gate)
+    b = MatMul(other, v)
+    y = Add(a, b)
+}"""
+
+
+def test_what_16_bits_alone_make_of_it_is_no_fault_of_the_model(tmp_path: Path) -> None:
+    w = np.ones((4, 4), np.float32) + noise(4, 4, scale=0.02)
+    model = parse(DEVIATION, w=w, v=noise(4, 2), axes=np.array([1]))
+    context = measured(model, tmp_path, [{"x": 1 + noise(1, 4, seed=seed, scale=0.02)} for seed in range(40)])
+    plan = plan_of(context, integer(8), quantize=False)
+    assert error(model, plan, Reconstruct().apply(model, context, plan), [{"x": np.ones((1, 4), np.float32)}]) < 1
+
+
+def test_an_infinity_of_the_quantized_model_is_named(tmp_path: Path) -> None:
+    model = parse(RECIPROCAL, w=noise(4, 4), v=noise(4, 2))
+    context = measured(model, tmp_path, [{"x": noise(1, 4, seed=seed)} for seed in range(40)])
+    plan = plan_of(context, integer(8))
+    assert "gate" in plan.params  # a code of 0 stands for all that is small
+    with pytest.raises(NotFinite, match=r"Reciprocal 'other' is infinite in \d+ of \d+ places"):
+        Reconstruct().apply(model, context, plan)
