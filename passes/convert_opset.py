@@ -34,7 +34,7 @@ class ConvertOpset:
         if version >= TARGET:
             return []
         for node in list(model.graph.all_nodes()):
-            adapter = ADAPTERS.get(node.op_type)
+            adapter = None if node.domain else ADAPTERS.get(node.op_type)
             if adapter is not None:
                 adapter(model, node, version)
         model.graph.opset_imports[""] = TARGET

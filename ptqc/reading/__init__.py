@@ -12,6 +12,7 @@ from ptqc import trial
 from ptqc.errors import ModelError
 from ptqc.execute.onnxruntime import IN_MEMORY_LIMIT
 from ptqc.notes import Level, Note
+from ptqc.reading.classical import check_classical
 from ptqc.reading.file import digest_of, parse, read_bytes
 from ptqc.reading.functions import check_functions
 from ptqc.reading.inference import check_inference
@@ -32,6 +33,7 @@ PROTO_CHECKS: tuple[Callable[[onnx.ModelProto], None], ...] = (
     check_versions,
     check_functions,
     check_operators,
+    check_classical,
     check_attributes,
     check_values,
     check_no_cycles,
