@@ -87,3 +87,10 @@ def test_what_has_nothing_to_quantize_is_refused(
         read_model(path)
     assert remedy in str(info.value)
     assert "custom" not in str(info.value)
+
+
+def test_a_model_without_operators_of_the_main_domain_needs_no_version_of_it(tmp_path: Path) -> None:
+    model = one_node("Binarizer", "float[N, 4] y", threshold=0.5)
+    del model.opset_import[0]
+    onnx.save(model, tmp_path / "m.onnx")
+    assert read_model(tmp_path / "m.onnx").model.opset_imports == {"ai.onnx.ml": 3, "": 18}

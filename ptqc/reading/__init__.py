@@ -27,6 +27,8 @@ STEP = "read"
 
 # ONNX Runtime 1.31 refuses models that declare a higher version; nothing that opset 26 can say needs one.
 MAX_IR_VERSION = 13
+# Of models that use no operator of ONNX's main domain.
+LOWEST_OPSET = 18
 
 # In this order: each check may rely on what the ones before it found.
 PROTO_CHECKS: tuple[Callable[[onnx.ModelProto], None], ...] = (
@@ -116,6 +118,7 @@ def _to_ir(proto: onnx.ModelProto, folder: Path) -> ir.Model:
         model = ir.serde.deserialize_model(proto)
         ir.external_data.set_base_dir(model.graph, folder)
         model.graph.sort()
+        model.graph.opset_imports.setdefault("", LOWEST_OPSET)
     except Exception as error:  # whatever is malformed in a way that no check above names
         raise ModelError(f"is damaged: {error}; export the model again") from error
     model.ir_version = min(model.ir_version, MAX_IR_VERSION)

@@ -22,8 +22,13 @@ INTEGER = {"DynamicQuantizeLinear", "ConvInteger", "MatMulInteger", "QLinearConv
 
 
 def check_versions(model: onnx.ModelProto) -> None:
-    """Refuse a model without an operator set version, or with one outside 13 to 26; functions alike."""
+    """Refuse a model without an operator set version, or with one outside 13 to 26; functions alike.
+
+    None is needed where every operator is of another domain, as in a pipeline of `ai.onnx.ml` alone.
+    """
     version = _opset(model.opset_import)
+    if version is None and not any(node.domain in ONNX_DOMAINS for node in every_node(model)):
+        return
     if version is None:
         raise ModelError("names no operator set version for ai.onnx; export the model again")
     if not MIN_OPSET <= version <= MAX_OPSET:
