@@ -27,9 +27,13 @@ def unique_name(graph: ir.Graph, hint: str) -> str:
 
 
 def add_constant(model: ir.Model, array: np.ndarray, hint: str) -> ir.Value:
-    """A new initializer of the main graph, which every subgraph may read, named after the hint."""
+    """A new initializer of the main graph, which every subgraph may read, named after the hint.
+
+    array: strings are given as objects, encoded.
+    """
     name = unique_name(model.graph, hint)
-    tensor = ir.tensor(array, name=name)
+    is_text = array.dtype == object
+    tensor = ir.StringTensor(array, shape=ir.Shape(array.shape), name=name) if is_text else ir.tensor(array, name=name)
     value = ir.Value(name=name, shape=ir.Shape(array.shape), type=ir.TensorType(tensor.dtype), const_value=tensor)
     model.graph.register_initializer(value)
     return value
@@ -138,14 +142,15 @@ def _has_sequences(model: ir.Model) -> bool:
 def infer_shapes(model: ir.Model) -> None:
     """Infer every inner shape and type anew; those of inputs and outputs stay as declared.
 
-    Models with sequences or optionals keep what they came with: the pass of onnx_ir takes them for tensors.
+    What operators outside ONNX's own domain give keeps its shape, which nothing here could infer. Models with
+    sequences or optionals keep what they came with: the pass of onnx_ir takes them for tensors.
     """
     if _has_sequences(model):
         return
     interface = {value: (value.type, value.shape) for value in (*model.graph.inputs, *model.graph.outputs)}
     for node in model.graph.all_nodes():
         for output in node.outputs:
-            if output not in interface:
+            if output not in interface and not node.domain:
                 output.shape = None
     common.ShapeInferencePass(check_type=False, strict_mode=False, data_prop=False)(model)
     if not _has_long_vector(model):

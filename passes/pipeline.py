@@ -12,6 +12,7 @@ from ptqc.errors import ModelError, PassError
 from ptqc.execute.onnxruntime import Runner, session_options
 from ptqc.notes import Level, Note
 from ptqc.passes.base import Feeds, Rewrite, RewriteContext
+from ptqc.passes.classical import Classical
 from ptqc.passes.conv_transpose import ConvTransposeToConv
 from ptqc.passes.convert_opset import ConvertOpset
 from ptqc.passes.explicit_padding import ExplicitPadding
@@ -22,6 +23,7 @@ from ptqc.passes.fold_batch_norm import FoldBatchNorm
 from ptqc.passes.fold_constants import FoldConstants
 from ptqc.passes.fold_gemm_factors import FoldGemmFactors
 from ptqc.passes.fold_pad import FoldPad
+from ptqc.passes.foreign_types import ForeignTypes
 from ptqc.passes.global_pool import GlobalPool
 from ptqc.passes.inline_functions import InlineFunctions
 from ptqc.passes.linear_layers import LinearLayers
@@ -50,6 +52,8 @@ def default_rewrites(cast_double: bool = False) -> tuple[Rewrite, ...]:
     return (
         InlineFunctions(),
         ConvertOpset(),
+        ForeignTypes(),
+        Classical(),
         Float32Inside(cast_double),
         FoldConstants(),
         ExplicitPadding(),

@@ -32,6 +32,12 @@ def _squared_distance(a: np.ndarray, b: np.ndarray) -> float:
     return float(np.square(first - second).sum())
 
 
+def alike(wanted: np.ndarray, found: np.ndarray) -> bool:
+    """Whether two outputs are of one type and shape; strings may differ in length."""
+    is_text = wanted.dtype.kind == found.dtype.kind == "U"
+    return wanted.shape == found.shape and (is_text or wanted.dtype == found.dtype)
+
+
 def allowed(quantization: float) -> float:
     """The relative difference that is allowed where quantization itself makes one of this size."""
     return float(np.clip(SUM_OF_BOTH * quantization, *BOUNDS))

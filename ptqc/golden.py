@@ -16,6 +16,8 @@ from ptqc.agreement import relative
 from ptqc.errors import UsageError
 from ptqc.execute.onnxruntime import Feeds, Runner, session_options, tensors_of
 
+# What arrays of numbers and arrays of strings are called in the file.
+INPUTS, OUTPUTS = ("input", "text"), ("output", "output_text")
 MOST_SAMPLES = 2
 MOST_BYTES = 4 << 20  # a second sample is kept only within this
 
@@ -28,16 +30,16 @@ class Golden:
     outputs: tuple[Feeds, ...]
 
     def to_bytes(self) -> bytes:
-        """As safetensors: `0.input.x`, `0.output.y`, `1.input.x`, …; inputs of strings as `0.text.x`."""
+        """As safetensors: `0.input.x`, `0.output.y`, `1.input.x`, …; strings as `0.text.x` and `0.output_text.y`."""
         from safetensors.numpy import save
 
         arrays = {}
-        for role, samples in (("input", self.inputs), ("output", self.outputs)):
+        for roles, samples in ((INPUTS, self.inputs), (OUTPUTS, self.outputs)):
             for number, sample in enumerate(samples):
                 for name, array in sample.items():
                     is_text = array.dtype.kind == "U"
                     kept = _numbered(array) if is_text else array
-                    arrays[f"{number}.{'text' if is_text else role}.{name}"] = np.asarray(kept, order="C")
+                    arrays[f"{number}.{roles[is_text]}.{name}"] = np.asarray(kept, order="C")
         return bytes(save(arrays))
 
     @classmethod
@@ -51,8 +53,8 @@ class Golden:
             count = 1 + max(int(key.partition(".")[0]) for key in arrays)
         except (OSError, ValueError, SafetensorError) as error:
             raise UsageError(f"{path} does not hold golden samples: {error}; compile again") from error
-        inputs = ({**_named(arrays, f"{i}.input."), **_texts(arrays, f"{i}.text.")} for i in range(count))
-        return cls(tuple(inputs), tuple(_named(arrays, f"{i}.output.") for i in range(count)))
+        inputs, outputs = ([_sample(arrays, i, roles) for i in range(count)] for roles in (INPUTS, OUTPUTS))
+        return cls(tuple(inputs), tuple(outputs))
 
 
 def take(model: ir.Model, data: bytes, samples: Sequence[Feeds]) -> tuple[Golden, dict[str, float]]:
@@ -75,6 +77,11 @@ def distances(golden: Golden, runner: Runner) -> dict[str, float]:
         for name, array in golden.outputs[0].items()
         if array.dtype.kind == "f"
     }
+
+
+def _sample(arrays: Mapping[str, np.ndarray], number: int, roles: tuple[str, str]) -> Feeds:
+    numbers, text = roles
+    return {**_named(arrays, f"{number}.{numbers}."), **_texts(arrays, f"{number}.{text}.")}
 
 
 def _named(arrays: Mapping[str, np.ndarray], prefix: str) -> Feeds:

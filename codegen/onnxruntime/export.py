@@ -60,6 +60,8 @@ def _model(graph: onnx.GraphProto, used: Iterable[functions.Function], interface
     opset = max(LOWEST_OPSET, _newest_operator(graph, interface.opset_imports[""]))
     imports = [helper.make_opsetid("", opset)]
     protos = [function.to_proto(opset) for function in sorted(used)]
+    foreign = sorted(item for item in interface.opset_imports.items() if item[0])
+    imports += [helper.make_opsetid(*item) for item in foreign]
     if protos:
         imports.append(helper.make_opsetid(functions.DOMAIN, 1))
     version = helper.find_min_ir_version_for(imports[:1])
@@ -158,7 +160,7 @@ def _merged(graph: onnx.GraphProto, nodes: list[onnx.NodeProto], packer: _Packer
     """The initializers still read, equal ones once; the nodes are pointed at the survivors."""
     tensors = {t.name: t for t in graph.initializer}
     tensors |= {name: constants.tensor(name, array) for name, array in packer.arrays.items()}
-    first: dict[tuple[int, tuple[int, ...], bytes], str] = {}
+    first: dict[tuple[object, ...], str] = {}
     alias: dict[str, str] = {}
     kept = []
     outputs = {value.name for value in graph.output}
@@ -166,7 +168,7 @@ def _merged(graph: onnx.GraphProto, nodes: list[onnx.NodeProto], packer: _Packer
         if name not in tensors:
             continue
         raw = constants.tensor(name, numpy_helper.to_array(tensors[name]))
-        key = (raw.data_type, tuple(raw.dims), raw.raw_data)
+        key = (raw.data_type, tuple(raw.dims), raw.raw_data, tuple(raw.string_data))
         alias[name] = first.setdefault(key, name) if name not in outputs else name
         if alias[name] == name:
             kept.append(raw)

@@ -16,7 +16,7 @@ import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 
-from ptqc.agreement import allowed, relative
+from ptqc.agreement import alike, allowed, relative
 from ptqc.codegen.onnxruntime import parity, stored
 from ptqc.codegen.onnxruntime.census import Census, take
 from ptqc.codegen.onnxruntime.export import Exported
@@ -159,7 +159,7 @@ def _agreement(data: bytes, lowered: Lowered, model: ir.Model, samples: Sequence
 
 
 def _same_kind(wanted: np.ndarray, found: np.ndarray, name: str) -> None:
-    if wanted.shape != found.shape or wanted.dtype != found.dtype:
+    if not alike(wanted, found):
         raise VerificationError(
             f"output {name!r} is {found.dtype}{found.shape} in the file, {wanted.dtype}{wanted.shape} in the graph"
         )

@@ -144,11 +144,16 @@ def _open(
 
 
 def tensors_of(outputs: Mapping[str, object]) -> Feeds:
-    """Every tensor among outputs, those of sequences numbered; optionals without a value and strings are left out."""
+    """Every tensor among outputs, those of sequences numbered; optionals without a value are left out.
+
+    Strings come as NumPy's own, not as objects.
+    """
     found: Feeds = {}
     for name, value in outputs.items():
         parts = {f"{name}[{i}]": part for i, part in enumerate(value)} if isinstance(value, list) else {name: value}
-        found.update({key: a for key, a in parts.items() if isinstance(a, np.ndarray) and a.dtype.kind in "fiub"})
+        for key, array in parts.items():
+            if isinstance(array, np.ndarray) and array.dtype.kind in "fiubOU":
+                found[key] = array.astype(np.str_) if array.dtype.kind == "O" else array
     return found
 
 

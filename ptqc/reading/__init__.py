@@ -13,6 +13,7 @@ from ptqc.errors import ModelError
 from ptqc.execute.onnxruntime import IN_MEMORY_LIMIT
 from ptqc.notes import Level, Note
 from ptqc.reading.annotations import drop_annotations
+from ptqc.reading.classical import check_classical
 from ptqc.reading.file import digest_of, parse, read_bytes
 from ptqc.reading.free_axes import name_free_axes
 from ptqc.reading.functions import check_functions
@@ -30,12 +31,15 @@ STEP = "read"
 MAX_IR_VERSION = 13
 # The first in which an initializer need not be listed as an input as well.
 SEPARATE_INITIALIZERS = 4
+# Of models that use no operator of ONNX's main domain.
+LOWEST_OPSET = 18
 
 # In this order: each check may rely on what the ones before it found.
 PROTO_CHECKS: tuple[Callable[[onnx.ModelProto], None], ...] = (
     check_versions,
     check_functions,
     check_operators,
+    check_classical,
     check_attributes,
     check_values,
     check_no_cycles,
@@ -124,6 +128,7 @@ def _to_ir(proto: onnx.ModelProto, folder: Path) -> ir.Model:
         model = ir.serde.deserialize_model(proto)
         ir.external_data.set_base_dir(model.graph, folder)
         model.graph.sort()
+        model.graph.opset_imports.setdefault("", LOWEST_OPSET)
     except Exception as error:  # whatever is malformed in a way that no check above names
         raise ModelError(f"is damaged: {error}; export the model again") from error
     if model.ir_version < SEPARATE_INITIALIZERS:

@@ -1,12 +1,13 @@
 """Which operators and versions are accepted: ONNX's own, in float, that the installed runtime can run."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import onnx
 from onnx.defs import SchemaError
 
 from ptqc.errors import ModelError
+from ptqc.reading.classical import DOMAIN as CLASSICAL
 from ptqc.reading.functions import key_of
 from ptqc.reading.walk import every_graph, every_node, label
 
@@ -21,8 +22,13 @@ INTEGER = {"DynamicQuantizeLinear", "ConvInteger", "MatMulInteger", "QLinearConv
 
 
 def check_versions(model: onnx.ModelProto) -> None:
-    """Refuse a model without an operator set version, or with one outside 7 to 26; functions alike."""
+    """Refuse a model without an operator set version, or with one outside 7 to 26; functions alike.
+
+    None is needed where every operator is of another domain, as in a pipeline of `ai.onnx.ml` alone.
+    """
     version = _opset(model.opset_import)
+    if version is None and not any(node.domain in ONNX_DOMAINS for node in every_node(model)):
+        return
     if version is None:
         raise ModelError("names no operator set version for ai.onnx; export the model again")
     if not MIN_OPSET <= version <= MAX_OPSET:
@@ -37,6 +43,7 @@ def check_versions(model: onnx.ModelProto) -> None:
 def check_operators(model: onnx.ModelProto) -> None:
     """Refuse quantized, optimized, custom and unknown operators, listing them."""
     version = _opset(model.opset_import) or 0
+    versions = {entry.domain: entry.version for entry in model.opset_import} | dict.fromkeys(ONNX_DOMAINS, version)
     constants = _constants(model)
     functions = {key_of(function) for function in model.functions}
     foreign: dict[str, str] = {}
@@ -45,7 +52,7 @@ def check_operators(model: onnx.ModelProto) -> None:
             continue
         if _is_quantized(node, constants):
             raise ModelError(f"is quantized already ({label(node)}); give the float model that it was made from")
-        if not _known(node, version):
+        if not _known(node, versions):
             foreign.setdefault(":".join(filter(None, (node.domain, node.op_type))), label(node))
     if any(name.startswith("com.microsoft") for name in foreign):
         raise ModelError(
@@ -82,11 +89,13 @@ def _is_quantized(node: onnx.NodeProto, constants: set[str]) -> bool:
     return is_integer or node.op_type in CONVERSIONS
 
 
-def _known(node: onnx.NodeProto, version: int) -> bool:
-    if node.domain not in ONNX_DOMAINS:
+def _known(node: onnx.NodeProto, versions: Mapping[str, int]) -> bool:
+    """Whether one of ONNX's own domains has the operator."""
+    if node.domain not in (*ONNX_DOMAINS, CLASSICAL):
         return False
+    domain = "" if node.domain in ONNX_DOMAINS else node.domain
     try:
-        return not onnx.defs.get_schema(node.op_type, version, "").deprecated
+        return not onnx.defs.get_schema(node.op_type, versions.get(node.domain, 0), domain).deprecated
     except SchemaError:
         return False
 

@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 
 from ptqc import golden, trial
-from ptqc.agreement import allowed, relative
+from ptqc.agreement import alike, allowed, relative
 from ptqc.artifact import GOLDEN, MODEL, NATIVE, Artifact, load
 from ptqc.codegen.onnxruntime import parity
 from ptqc.codegen.onnxruntime.unpack import unpack
@@ -83,7 +83,7 @@ def _same_outputs(artifact: Artifact, kept: Golden, found: list[Feeds], what: st
     worst = 0.0
     for name, array in kept.outputs[0].items():
         wanted, here = [sample[name] for sample in kept.outputs], [sample[name] for sample in found]
-        if any(a.shape != b.shape or a.dtype != b.dtype for a, b in zip(wanted, here, strict=True)):
+        if not all(map(alike, wanted, here)):
             raise VerificationError(f"output {name!r} of {what} has another type or shape than when it was compiled")
         if array.dtype.kind == "f" and not all(map(_equal, wanted, here)):
             worst = max(worst, _near(name, wanted, here, artifact.manifest["golden"]["distances"][name], what))

@@ -1,0 +1,47 @@
+"""Types and ranks behind operators that ONNX's own shape inference does not know: ONNX Runtime is asked for them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import onnx
+import onnx_ir as ir
+
+from ptqc.execute.onnxruntime import Runner, session_options
+from ptqc.notes import Note
+from ptqc.passes.base import Effect, RewriteContext
+from ptqc.passes.graph_tools import infer_shapes
+
+
+@dataclass(frozen=True)
+class ForeignTypes:
+    """State the type and shape of what operators outside ONNX's own domain give, as far as a run can tell."""
+
+    name: ClassVar[str] = "foreign-types"
+    effect: ClassVar[Effect] = Effect.REWRITE
+
+    def apply(self, model: ir.Model, context: RewriteContext) -> list[Note]:
+        """No notes: only what is known of values changes."""
+        values = {str(v.name): v for node in model.graph if node.domain for v in node.outputs if v.name}
+        inner = {name: value for name, value in values.items() if not value.is_graph_output()}
+        if inner and context.probe:
+            _state(inner, model, context)
+        if values:
+            infer_shapes(model)
+        return []
+
+
+def _state(values: Mapping[str, ir.Value], model: ir.Model, context: RewriteContext) -> None:
+    """Give the values the types and shapes of a run."""
+    runner = Runner(model, list(values), session_options(optimize=False))
+    found = runner.run({name: context.probe[0][name] for name in runner.inputs}, list(values))
+    declared = {entry.name: entry.shape for entry in runner.session.get_outputs()}
+    for name, value in values.items():
+        kind = onnx.helper.np_dtype_to_tensor_dtype(found[name].dtype)
+        value.type = ir.TensorType(ir.DataType(kind))
+        value.shape = _shape(declared[name], found[name].ndim)
+
+
+def _shape(declared: Sequence[int | str | None], rank: int) -> ir.Shape:
+    """The shape that ONNX Runtime inferred, which is empty where it did not; then the rank alone."""
+    return ir.Shape(declared if len(declared) == rank else [None] * rank)
