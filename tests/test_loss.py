@@ -151,3 +151,23 @@ def test_outputs_whose_channels_vary_have_one_variance(shapes: tuple[tuple[int, 
     variance = np.concatenate([value.ravel() for value in values]).var()
     for value in values:
         assert loss({"y": value}, {"y": value + 0.5}) == pytest.approx(0.25 / variance, rel=1e-4)
+
+
+@pytest.mark.parametrize("text", [CLASSIFIER, "g (float[N, 4] x) => (float[N, 3, H, W] y) { y = Identity(x) }"])
+def test_the_mean_over_batches_counts_what_they_hold(text: str) -> None:
+    """Batches of 1 to 5 rows have the mean loss of all rows together."""
+    rng = np.random.default_rng(0)
+    shape = (15, 3) if text == CLASSIFIER else (15, 3, 4, 2)
+    y, z = rng.normal(0, 1, shape).astype(np.float32), rng.normal(0, 1, shape).astype(np.float32)
+    parts = [np.split(of, np.cumsum([1, 2, 3, 4])) for of in (y, z)]
+    loss = output_loss(model(text), [{"y": y}])
+    found = loss.mean(*([{"y": part} for part in of] for of in parts))
+    assert found == pytest.approx(loss({"y": y}, {"y": z}), rel=1e-9)
+
+
+def test_batches_of_one_size_count_alike() -> None:
+    y, z = np.random.default_rng(0).normal(0, 1, (2, 7, 1, 3))
+    loss = output_loss(model(CLASSIFIER), [{"y": y[0]}])
+    pairs = [({"y": a}, {"y": b}) for a, b in zip(y, z, strict=True)]
+    assert loss.mean(*zip(*pairs, strict=True)) == float(np.mean([loss(a, b) for a, b in pairs]))
+    assert output_loss(model(CLASSIFIER), [{"y": np.zeros((2, 3), np.int64)}]).mean([{}], [{}]) == 0

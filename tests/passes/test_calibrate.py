@@ -4,14 +4,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import onnx_ir as ir
 import pytest
-from graphs import parse
+from graphs import noise, parse
 from lowering import TABLE_CONSTANTS, TABLES
 
 from ptqc.calibration.inputs import input_specs
+from ptqc.calibration.observers import RangeObserver
 from ptqc.calibration.samples import Samples, collect
 from ptqc.errors import CalibrationError
 from ptqc.execute.onnxruntime import Runner
+from ptqc.passes import calibrate
 from ptqc.passes.calibrate import Calibrate
 from ptqc.passes.context import Context
 
@@ -41,3 +44,58 @@ def test_a_lack_of_memory_is_none_of_the_samples_faults(context: Context, monkey
     monkeypatch.setattr(Runner, "run", run)
     with pytest.raises(MemoryError):
         Calibrate().apply(parse(TABLES, **TABLE_CONSTANTS), context)
+
+
+LENGTHS = (2, 18, 4, 2, 10, 4, 18, 6)
+PRODUCT = "g (float[N,L,8] x) => (float[N,L,6] y) { r = Relu(x) y = MatMul(r, w) }"
+
+
+def of_lengths(folder: Path, model: ir.Model) -> Context:
+    """Samples of many lengths, of which the longer ones have larger values."""
+    feeds = [{"x": noise(1, length, 8, seed=i) * length} for i, length in enumerate(LENGTHS)]
+    samples: Samples = replace(collect(feeds, input_specs(model), folder, 9), batchable=True)
+    return Context.of(model, samples, samples[:2])
+
+
+def test_every_position_counts_the_same(tmp_path: Path) -> None:
+    model = parse(PRODUCT, w=noise(8, 6))
+    context = of_lengths(tmp_path, model)
+    Calibrate("minmax").apply(model, context)
+    rows = np.concatenate([np.maximum(feeds["x"][0], 0) for feeds in context.tuning])
+    found = context.moments["w"]
+    assert found.count == sum(LENGTHS)
+    np.testing.assert_allclose(found.mean[0], rows.mean(0), rtol=1e-5)
+    np.testing.assert_allclose(found.second()[0], np.cov(rows.T, bias=True), rtol=1e-3, atol=1e-3)
+
+
+def test_of_long_samples_more_positions_are_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = parse(PRODUCT, w=noise(8, 6))
+    context = of_lengths(tmp_path, model)
+    monkeypatch.setattr(calibrate, "positions_per_sample", lambda *_: 4)
+    Calibrate("minmax").apply(model, context)
+    usual = sum(LENGTHS + LENGTHS[:2]) // (len(LENGTHS) + 2)
+    assert context.moments["w"].count == sum(-(-4 * length // usual) for length in LENGTHS)
+
+
+def test_the_largest_sample_says_how_much_a_sample_takes(tmp_path: Path) -> None:
+    model = parse(PRODUCT, w=noise(8, 6))
+    context = of_lengths(tmp_path, model)
+    Calibrate("minmax").apply(model, context)
+    assert context.macs["y"] == 18 * 6 * 8
+    assert context.sample_bytes == 2 * 18 * 8 * 4  # of x and r
+
+
+def test_a_histogram_takes_values_by_the_size_of_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = parse(PRODUCT, w=noise(8, 6))
+    context = of_lengths(tmp_path, model)
+    asked, update = set(), RangeObserver.update
+
+    def shown(observer: RangeObserver, x: np.ndarray, most: int) -> None:
+        asked.add((x.size // 8, most))
+        update(observer, x, most)
+
+    monkeypatch.setattr(calibrate, "OBSERVED", 8 * (sum(LENGTHS) + sum(LENGTHS[:2])) // 2)
+    monkeypatch.setattr(RangeObserver, "update", shown)
+    Calibrate("minmax").apply(model, context)
+    joined = {length * LENGTHS.count(length) for length in LENGTHS} | set(LENGTHS[:2])
+    assert asked >= {(positions, positions * 8 // 2) for positions in joined}
