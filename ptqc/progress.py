@@ -1,6 +1,7 @@
-"""Progress of long steps: a live bar on a terminal, a line per stage elsewhere, nothing for the Python API."""
+"""Progress of long steps: a live bar on a terminal, lines elsewhere, nothing for the Python API."""
 
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -41,17 +42,32 @@ class _Nothing:
 SILENT: Progress = _Nothing()
 
 
+# Seconds after which a stage says that it is still at work, and again.
+HEARTBEAT = 30.0
+
+
 class Lines:
-    """One plain line at the end of each stage that took over two seconds."""
+    """A plain line every HEARTBEAT seconds of a stage, and one at the end of each that took over two seconds."""
 
     def __init__(self, stream: TextIO = sys.stderr) -> None:
         self._stream = stream
 
     @contextmanager
     def stage(self, name: str, total: int | None = None) -> Iterator[Stage]:
-        """Time the stage; print when it is done."""
-        started = time.monotonic()
-        yield _Nothing()
+        """Time the stage; print while it lasts and when it is done."""
+        started, counted, ended = time.monotonic(), _Count(), threading.Event()
+
+        def beat() -> None:
+            while not ended.wait(HEARTBEAT):
+                of = f" of {total}" if total else ""
+                done = f"{counted.steps}{of} done, " if counted.steps or total else ""
+                self.line(f"{name}: {done}{time.monotonic() - started:.0f} s so far")
+
+        threading.Thread(target=beat, daemon=True).start()
+        try:
+            yield counted
+        finally:
+            ended.set()
         elapsed = time.monotonic() - started
         if elapsed > 2:
             steps = f", {total} steps" if total else ""
@@ -60,6 +76,15 @@ class Lines:
     def line(self, text: str) -> None:
         """Print the text."""
         print(text, file=self._stream, flush=True)
+
+
+class _Count:
+    def __init__(self) -> None:
+        self.steps = 0
+
+    def advance(self, label: str = "", steps: int = 1) -> None:  # noqa: ARG002
+        """Count."""
+        self.steps += steps
 
 
 class Live:

@@ -2,6 +2,7 @@
 
 import io
 import sys
+import time
 
 import pytest
 
@@ -48,6 +49,49 @@ def test_a_failed_stage_says_nothing(clock: Clock) -> None:
     clock.now += 9
     assert not stage.__exit__(ZeroDivisionError, ZeroDivisionError(), None)
     assert stream.getvalue() == ""
+
+
+@pytest.fixture
+def beats(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What `Lines` says, with a heartbeat that each takes a minute of the clock."""
+    said: list[str] = []
+
+    def line(_: Lines, text: str) -> None:
+        said.append(text)
+        clock.now += 60
+
+    monkeypatch.setattr(Lines, "line", line)
+    monkeypatch.setattr(progress, "HEARTBEAT", 0.001)
+    return said
+
+
+def wait_for(beats: list[str], count: int) -> None:
+    end = time.monotonic() + 10
+    while len(beats) < count and time.monotonic() < end:
+        time.sleep(0.001)
+
+
+def test_a_long_stage_says_that_it_is_at_work(beats: list[str]) -> None:
+    with Lines().stage("measure", 12) as stage:
+        stage.advance("layer", 5)
+        said = len(beats)
+        wait_for(beats, said + 2)
+    assert beats[said + 1] == f"measure: 5 of 12 done, {60 * (said + 1)} s so far"
+
+
+def test_a_stage_of_unknown_length(beats: list[str]) -> None:
+    with Lines().stage("read"):
+        wait_for(beats, 2)
+    assert beats[:2] == ["read: 0 s so far", "read: 60 s so far"]
+
+
+def test_a_stage_that_ended_says_no_more(beats: list[str]) -> None:
+    with Lines().stage("read"):
+        wait_for(beats, 1)
+    time.sleep(0.05)
+    said = len(beats)
+    time.sleep(0.05)
+    assert len(beats) == said
 
 
 def use(shown: Progress) -> None:
