@@ -62,9 +62,19 @@ class Artifact:
         return self.folder / MODEL
 
     def session(self, options: "ort.SessionOptions | None" = None) -> "ort.InferenceSession":
-        """An ONNX Runtime CPU session; thread-safe."""
+        """An ONNX Runtime CPU session; thread-safe.
+
+        Without options of your own, 8-bit weights are added up exactly on every processor; with them, add the entries
+        of `manifest["cpu"]["session_option_without_vnni"]` where the processor lacks VNNI.
+        """
         import onnxruntime as ort
 
+        from ptqc.execute.saturation import saturates
+
+        if options is None and saturates():
+            options = ort.SessionOptions()
+            for name, value in self.manifest["cpu"]["session_option_without_vnni"].items():
+                options.add_session_config_entry(name, value)
         return ort.InferenceSession(str(self.path), options, providers=["CPUExecutionProvider"])
 
     @cached_property

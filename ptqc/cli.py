@@ -172,7 +172,7 @@ def _add_compile(parser: argparse.ArgumentParser) -> None:
         "--allow-8bit",
         action="store_true",
         default=None,
-        help="8-bit weights on integer kernels too: CPUs without VNNI may saturate",
+        help="8-bit weights on integer kernels too: on CPUs without VNNI sessions then need an option, or saturate",
     )
     parser.add_argument(
         "--cast-double",

@@ -36,6 +36,7 @@ from ptqc.stages.measure import measure, recall
 from ptqc.stages.native import build_targets, check_target
 from ptqc.stages.prepare import gather, prepare
 from ptqc.stages.promises import check_activations, check_documents
+from ptqc.stages.saturation import saturation_notes
 from ptqc.stages.speed import measure_speed
 from ptqc.store import Store, default_folder
 
@@ -179,6 +180,7 @@ def _finish(
         probes = list(held_back[:VERIFIED_SAMPLES])
         activations = check_activations(model, context, fitted.plan, job.options.loss)
         verified = verify(fitted.exported, fitted.lowered, Intent(model, fitted.plan, fitted.tuned), probes, job.limit)
+    job = replace(job, notes=(*job.notes, *saturation_notes(fitted.exported, probes)))
     native = build_targets(fitted, probes, targets, store, progress)
     delivered = time_delivered(job, fitted, progress)
     judged = judge(model, fitted.exported.data, held_back, job.options.loss, evaluate, progress)

@@ -1,7 +1,7 @@
 """Names and numbers as people read them; names come from models and may hold anything."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
@@ -52,6 +52,11 @@ def magnitude(count: float) -> str:
 def decibels(error: float) -> str:
     """A relative squared error as a signal to noise ratio: −10 log10(error)."""
     return f"{0.0 - 10 * math.log10(error):.1f} dB" if error > 0 else "exact"
+
+
+def entries(settings: Mapping[str, str]) -> str:
+    """Settings as they are written down: "a=1, b=2"."""
+    return ", ".join(f"{name}={value}" for name, value in sorted(settings.items()))
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

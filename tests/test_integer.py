@@ -13,6 +13,8 @@ from ptqc.execute.onnxruntime import softmax_in_float64
 from ptqc.formats import UINT8, QuantParams
 from ptqc.formats import integer as integers
 
+pytestmark = pytest.mark.processor
+
 RNG = st.integers(0, 2**32 - 1).map(np.random.default_rng)
 SEVEN_BITS = (-64, 64)  # cannot saturate the 16-bit sums of processors without VNNI
 

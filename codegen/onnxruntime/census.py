@@ -7,7 +7,7 @@ from pathlib import Path
 
 import onnx
 
-from ptqc.execute.onnxruntime import open_session, session_options
+from ptqc.execute.onnxruntime import open_proto, session_options
 from ptqc.scratch import scratch
 
 MARK = ";"
@@ -61,12 +61,11 @@ def _optimized(proto: onnx.ModelProto) -> onnx.GraphProto:
         path = Path(folder) / "optimized.onnx"
         options = session_options()
         options.optimized_model_filepath = str(path)
-        data = proto.SerializeToString()
         try:
-            open_session(data, options)
+            open_proto(proto, options)
             return onnx.load(path).graph
         except Exception:
-            path.write_bytes(data)  # where the disk is at fault, this says so
+            path.write_bytes(proto.SerializeToString())  # where the disk is at fault, this says so
             raise
 
 

@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from ptqc.codegen.onnxruntime.export import Exported
 from ptqc.codegen.tvm.edges import edges, extents
-from ptqc.execute.onnxruntime import Feeds, Runner
+from ptqc.execute.onnxruntime import Feeds, Runner, session_options
 from ptqc.nodes import has_open_batch
 
 # Of an output's root mean square: what codes that flip, where sums are ordered otherwise, may make of it.
@@ -97,7 +97,7 @@ class Seen:
         """What ONNX Runtime makes of the inputs."""
         made = (value for node in model.graph for value in node.outputs)
         inside = [str(value.name) for value in made if value.name and value.dtype != ir.DataType.BFLOAT16]
-        values = {**Runner(model, inside).run(feeds), **feeds}
+        values = {**Runner(model, inside, session_options(optimize=False)).run(feeds), **feeds}
         tensors = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
         shapes = {name: tensor.shape for name, tensor in tensors.items()}
         return cls(shapes, {name: str(tensor.dtype) for name, tensor in tensors.items()}, settled)

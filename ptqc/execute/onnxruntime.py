@@ -11,6 +11,7 @@ import onnx_ir as ir
 import onnxruntime as ort
 
 from ptqc.errors import ModelError
+from ptqc.execute.saturation import EXACT_SUMS, NOT_WITH_EXACT_SUMS, apart, can_saturate, saturates
 from ptqc.scratch import scratch
 
 Feeds = dict[str, np.ndarray]
@@ -21,9 +22,14 @@ IN_MEMORY_LIMIT = 1_500_000_000
 LOOP_LIMIT = 25.0
 
 
-def session_options(*, threads: int = 0, optimize: bool = True) -> ort.SessionOptions:
-    """Options of a quiet CPU session; threads = 0 means all cores."""
+def session_options(*, threads: int = 0, optimize: bool = True, exact_sums: bool = True) -> ort.SessionOptions:
+    """Options of a quiet CPU session; threads = 0 means all cores.
+
+    exact_sums: whether 8-bit weights are added up exactly, also where that takes an option.
+    """
     options = ort.SessionOptions()
+    for name, value in EXACT_SUMS.items() if exact_sums and saturates() else ():
+        options.add_session_config_entry(name, value)
     options.intra_op_num_threads = threads
     options.log_severity_level = 4
     if not optimize:
@@ -31,9 +37,20 @@ def session_options(*, threads: int = 0, optimize: bool = True) -> ort.SessionOp
     return options
 
 
-def open_session(model: bytes | str, options: ort.SessionOptions) -> ort.InferenceSession:
-    """A CPU session. What fails is raised: ONNX Runtime would print it to stdout and try the same once more."""
-    return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"], enable_fallback=0)
+def open_session(model: bytes | str, options: ort.SessionOptions, without: Sequence[str] = ()) -> ort.InferenceSession:
+    """A CPU session, without some of its optimizations.
+
+    What fails is raised: ONNX Runtime would print it to stdout and try the same once more.
+    """
+    providers, left_out = ["CPUExecutionProvider"], list(without) or None
+    return ort.InferenceSession(model, options, providers, disabled_optimizers=left_out, enable_fallback=0)
+
+
+def open_proto(proto: onnx.ModelProto, options: ort.SessionOptions) -> ort.InferenceSession:
+    """A session of a model in memory, which adds up 8-bit weights exactly on every processor."""
+    if saturates() and can_saturate(proto):
+        return open_session(apart(proto).SerializeToString(), options, NOT_WITH_EXACT_SUMS)
+    return open_session(proto.SerializeToString(), options)
 
 
 def softmax_in_float64() -> bool:
@@ -124,7 +141,7 @@ def _open(
     if isinstance(model, onnx.ModelProto):
         copy = onnx.ModelProto()
         copy.CopyFrom(model)
-        return open_session(_with_taps(copy, taps).SerializeToString(), options)
+        return open_proto(_with_taps(copy, taps), options)
     if not isinstance(model, ir.Model):
         if not taps:
             return open_session(str(model), options)
@@ -132,8 +149,7 @@ def _open(
         if weight_bytes(model) < IN_MEMORY_LIMIT:
             ir.external_data.load_to_model(model)
     if weight_bytes(model) < IN_MEMORY_LIMIT:
-        data = _with_taps(ir.to_proto(model), taps).SerializeToString()
-        return open_session(data, options)
+        return open_proto(_with_taps(ir.to_proto(model), taps), options)
     with scratch() as folder:
         path = Path(folder) / "model.onnx"
         ir.save(model, path, external_data="model.data")

@@ -13,6 +13,7 @@ from ptqc.report.size_plot import size_plot
 from ptqc.report.style import SCRIPT, STYLE
 from ptqc.report.tables import activation_table, layer_table, note_list, reproducibility_table, worst_table
 from ptqc.report.targets import has_target, target_tables
+from ptqc.text import entries
 
 # Nothing is loaded from anywhere, whatever a name in the model says.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
@@ -110,8 +111,7 @@ def _warnings(facts: Facts) -> str:
     told = [_warning(note["message"], note["subject"]) for note in facts.warnings]
     option = facts.manifest["cpu"]["session_option_without_vnni"]
     if option:
-        named = ", ".join(f"{key}={value}" for key, value in sorted(option.items()))
-        told.append(_warning(f"8-bit weights can saturate on x64 CPUs without VNNI; there, set {named}", ""))
+        told.append(_warning(f"8-bit weights can saturate on x64 CPUs without VNNI; there, set {entries(option)}", ""))
     return "\n".join(told)
 
 

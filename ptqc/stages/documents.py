@@ -13,14 +13,14 @@ import onnxruntime as ort
 from ptqc import __version__
 from ptqc.allocation import frontier, price, smallest_choice
 from ptqc.budget import Budgets
+from ptqc.codegen.onnxruntime import exact
+from ptqc.codegen.onnxruntime.export import Exported
 from ptqc.codegen.onnxruntime.verify import Verified
-from ptqc.formats import integer
 from ptqc.latency import Timed
 from ptqc.memory import peak_memory_mb
 from ptqc.notes import OUT_OF_TIME, Level, Note
 from ptqc.options import CompileOptions
 from ptqc.passes.context import Context
-from ptqc.plan import Plan
 from ptqc.stages.delivered import Delivered
 from ptqc.stages.fit import Fitted
 from ptqc.stages.judge import Judged, to_json
@@ -90,7 +90,7 @@ def manifest(
         "verification": verified.to_json(),
         "results": to_json(judged),
         "measurements": job.entry,
-        "cpu": _cpu(fitted.plan),
+        "cpu": _cpu(fitted.exported),
         "notes": [{"step": n.step, "subject": n.subject, "message": n.message, "level": str(n.level)} for n in notes],
     }
 
@@ -111,12 +111,9 @@ def _allocation(job: Job, fitted: Fitted) -> dict[str, Any]:
     }
 
 
-def _cpu(plan: Plan) -> dict[str, Any]:
-    wide = any(plan.formats[layer.weight] == integer(8) for layer in plan.layers if layer.name in plan.integer)
-    return {
-        "saturates_without_vnni": wide,
-        "session_option_without_vnni": {"session.x64quantprecision": "1"} if wide else {},
-    }
+def _cpu(exported: Exported) -> dict[str, Any]:
+    needed = exact.settings(exported)
+    return {"saturates_without_vnni": bool(needed), "session_option_without_vnni": needed}
 
 
 def sensitivity(job: Job, fitted: Fitted) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from ptqc.codegen.onnxruntime import parity
 from ptqc.codegen.onnxruntime.unpack import unpack
 from ptqc.errors import UsageError, VerificationError
 from ptqc.execute.onnxruntime import Feeds, Runner, tensors_of
+from ptqc.execute.saturation import saturates
 from ptqc.golden import Golden
 from ptqc.passes.pipeline import in_float32
 from ptqc.reading import read_model
@@ -26,6 +27,7 @@ from ptqc.reading.functions import check_functions
 from ptqc.reading.values import check_no_cycles, check_values
 from ptqc.stages.bisect import bisect
 from ptqc.stages.prepare import try_once
+from ptqc.text import entries
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,9 @@ def _kernels(artifact: Artifact, proto: onnx.ModelProto, kept: Golden) -> str:
         raise VerificationError(
             f"the reference finds {kernels} integer kernels in {MODEL}, its manifest says {expected}; compile again"
         )
-    return f"{kernels} integer kernels give the integers of the reference ({codes:,} compared)"
+    needed = artifact.manifest["cpu"]["session_option_without_vnni"]
+    option = f"; sessions here need {entries(needed)}, else they saturate" if needed and saturates() else ""
+    return f"{kernels} integer kernels give the integers of the reference ({codes:,} compared){option}"
 
 
 def _same_outputs(artifact: Artifact, kept: Golden, found: list[Feeds], what: str) -> str:

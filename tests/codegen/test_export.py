@@ -29,6 +29,8 @@ from ptqc.formats import FLOAT16, FLOAT32, Format, integer
 from ptqc.passes.lower import Lower
 from ptqc.solutions import Tuned
 
+pytestmark = pytest.mark.processor
+
 UNPACKING = {"BitShift", "BitwiseAnd", "BitwiseOr", "Cast", "Sub", "Mul", "Slice", "ReduceProd"}
 
 

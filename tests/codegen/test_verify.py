@@ -18,6 +18,8 @@ from ptqc.errors import VerificationError
 from ptqc.lowered import Lowered
 from ptqc.stages.fit import Fitted
 
+pytestmark = pytest.mark.processor
+
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> Measured:

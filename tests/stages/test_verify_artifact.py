@@ -22,6 +22,8 @@ from ptqc.cli import main
 from ptqc.errors import UsageError, VerificationError
 from ptqc.golden import Golden
 
+pytestmark = pytest.mark.processor
+
 
 @pytest.fixture(scope="module")
 def artifact(tmp_path_factory: pytest.TempPathFactory) -> Artifact:

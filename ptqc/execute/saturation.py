@@ -1,0 +1,67 @@
+"""Sums of products of 8-bit weights, which ONNX Runtime keeps in 16 bits on x64 processors without VNNI.
+
+A pair of products is added first, and 255 · 127 · 2 does not fit; products of 7-bit weights do. An option makes the
+sums exact, by unsigned weights. With it a session cannot be opened where layers share a weight or a zero point (ONNX
+Runtime then makes two constants of one name), so sessions of ptqc give each layer its own.
+"""
+
+from functools import cache
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+from onnx import TensorProto, helper, numpy_helper
+
+# Other processors take unsigned weights, too, but not as fast.
+EXACT_SUMS = {"session.x64quantprecision": "1"}
+# Exact as well, at the speed of float, and for every file.
+IN_FLOAT = {"session.disable_quant_qdq": "1"}
+# It would make one constant of equal ones.
+NOT_WITH_EXACT_SUMS = ("CommonSubexpressionElimination",)
+LARGEST_SAFE = 64
+LENGTH = 4
+
+
+@cache
+def saturates() -> bool:
+    """Whether sessions on this machine do without the option; one product shows it, as the processor alone does not."""
+    return product({}) != LENGTH * 255 * 127
+
+
+def product(settings: dict[str, str]) -> int:
+    """The largest codes times the largest weights, LENGTH of each, in a session with these entries."""
+    options = ort.SessionOptions()
+    options.intra_op_num_threads, options.log_severity_level = 1, 4
+    for name, value in settings.items():
+        options.add_session_config_entry(name, value)
+    session = ort.InferenceSession(_product().SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return int(session.run(["y"], {"x": np.full((1, LENGTH), 255, np.uint8)})[0].item())
+
+
+def _product() -> onnx.ModelProto:
+    weight = numpy_helper.from_array(np.full((LENGTH, 1), 127, np.int8), "w")
+    x = helper.make_tensor_value_info("x", TensorProto.UINT8, (1, LENGTH))
+    y = helper.make_tensor_value_info("y", TensorProto.INT32, (1, 1))
+    graph = helper.make_graph([helper.make_node("MatMulInteger", ["x", "w"], ["y"])], "product", [x], [y], [weight])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+
+
+def can_saturate(proto: onnx.ModelProto) -> bool:
+    """Whether a model has 8-bit weights."""
+    codes = (numpy_helper.to_array(t) for t in proto.graph.initializer if t.data_type == TensorProto.INT8)
+    return any(int(np.abs(array.astype(np.int16)).max(initial=0)) > LARGEST_SAFE for array in codes)
+
+
+def apart(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy in which no two nodes read one int8 constant."""
+    made, seen = onnx.ModelProto(), set[str]()
+    made.CopyFrom(proto)
+    tensors = {tensor.name: tensor for tensor in proto.graph.initializer if tensor.data_type == TensorProto.INT8}
+    for number, node in enumerate(made.graph.node):
+        for place, name in enumerate(node.input):
+            if name in tensors and name in seen:
+                node.input[place] = f"{name}/apart/{number}"
+                made.graph.initializer.add().CopyFrom(tensors[name])
+                made.graph.initializer[-1].name = node.input[place]
+            seen.add(name)
+    return made

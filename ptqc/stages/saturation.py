@@ -1,0 +1,33 @@
+"""What a user should know where the delivered file has 8-bit weights and this machine's ONNX Runtime saturates."""
+
+from collections.abc import Sequence
+
+from ptqc.agreement import relative
+from ptqc.codegen.onnxruntime import exact
+from ptqc.codegen.onnxruntime.export import Exported
+from ptqc.execute.onnxruntime import Feeds, Runner, session_options, tensors_of
+from ptqc.execute.saturation import saturates
+from ptqc.notes import Level, Note
+from ptqc.text import entries, percent
+
+
+def saturation_notes(exported: Exported, samples: Sequence[Feeds]) -> tuple[Note, ...]:
+    """A warning with what saturation does to the outputs on samples; none where it cannot happen."""
+    needed = exact.settings(exported)
+    if not (needed and saturates()):
+        return ()
+    off = percent(_distance(exported, samples))
+    message = (
+        f"8-bit weights saturate in ONNX Runtime on this processor, unless a session sets {entries(needed)}: without, "
+        f"outputs are off by {off} of their size here. artifact.session() sets it, and what is reported does not "
+        "saturate; processors with VNNI need nothing"
+    )
+    return (Note("saturation", "", message, Level.WARNING),)
+
+
+def _distance(exported: Exported, samples: Sequence[Feeds]) -> float:
+    """The largest relative difference that saturation makes to a float output."""
+    runners = [Runner(exported.proto, options=session_options(exact_sums=choice)) for choice in (True, False)]
+    wanted, found = ([tensors_of(runner.run(feeds)) for feeds in samples] for runner in runners)
+    floats = [name for name, array in wanted[0].items() if array.dtype.kind == "f"]
+    return max((relative([x[name] for x in wanted], [x[name] for x in found]) for name in floats), default=0.0)

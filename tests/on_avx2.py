@@ -1,0 +1,43 @@
+"""The tests that depend on the processor, with an ONNX Runtime that keeps to AVX2: no such processor is needed.
+
+    python tests/on_avx2.py [arguments of pytest]
+
+Other processes that the tests start get the same ONNX Runtime. For x86-64 Linux.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+TESTS = Path(__file__).resolve().parent
+sys.path.append(str(TESTS.parent / "benchmarks"))
+
+import without_avx512  # noqa: E402
+
+# The second is left out where folders are searched: TVM gets a process of its own.
+ROOMS = (TESTS, TESTS / "codegen" / "cpu")
+CHOSEN = ("-m", "pytest", "-m", "processor and not slow")
+CHECK = "from ptqc.execute.saturation import saturates; assert saturates(), 'ONNX Runtime does not keep to AVX2'"
+
+
+def main(arguments: list[str]) -> int:
+    """The first exit code that is not 0."""
+    with tempfile.TemporaryDirectory() as folder:
+        without_avx512.copy(Path(folder))
+        paths = [folder, str(TESTS.parent), os.environ.get("PYTHONPATH", "")]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+        commands = [
+            ["-c", CHECK],
+            *([*CHOSEN, str(room), *arguments] for room in ROOMS),
+        ]
+        for command in commands:
+            done = subprocess.run([sys.executable, *command], env=environment, check=False)
+            if done.returncode:
+                return done.returncode
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
