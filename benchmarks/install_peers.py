@@ -30,11 +30,11 @@ def interpreter(folder: Path, peer: str) -> Path:
     return folder / peer / "bin" / "python"
 
 
-def install(folder: Path, peer: str) -> bool:
-    """Make the environment of a peer; whether all of it could be installed."""
-    venv.create(folder / peer, with_pip=True)
-    pip = [str(interpreter(folder, peer)), "-m", "pip", "install", "-q"]
-    return all(subprocess.run([*pip, *packages], check=False).returncode == 0 for packages in STEPS[peer])
+def install(folder: Path, name: str, steps: tuple[tuple[str, ...], ...]) -> bool:
+    """Make an environment of that name, with the packages of each step in turn; whether all could be installed."""
+    venv.create(folder / name, with_pip=True)
+    pip = [str(interpreter(folder, name)), "-m", "pip", "install", "-q"]
+    return all(subprocess.run([*pip, *packages], check=False).returncode == 0 for packages in steps)
 
 
 def main() -> None:
@@ -43,7 +43,7 @@ def main() -> None:
     parser.add_argument("--peers", default=",".join(STEPS), help="comma-separated; default: all")
     arguments = parser.parse_args()
     for peer in arguments.peers.split(","):
-        say(f"{peer}: {'installed' if install(arguments.folder, peer) else 'not installed, see above'}")
+        say(f"{peer}: {'installed' if install(arguments.folder, peer, STEPS[peer]) else 'not installed, see above'}")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,88 @@
+"""What all recipes share: where they read and write, and how their samples are stored."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+Feeds = Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Place:
+    """packages: a folder of unpacked wheels. folder: where the model and its samples are written."""
+
+    packages: Path
+    folder: Path
+
+    @property
+    def model(self) -> Path:
+        """The file that a recipe writes."""
+        return self.folder / "model.onnx"
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """A folder of pictures (N, H, W, 3) of uint8, and how a compile is told to prepare them."""
+
+    pictures: np.ndarray
+    options: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Data:
+    """Samples as a user of the model would have them.
+
+    calibration: one array per input, first axis samples; or a list of feeds, each with its own first axis; or pictures.
+    evaluation: feeds that no step of a compile sees.
+    """
+
+    calibration: Feeds | Sequence[Feeds] | Pictures
+    evaluation: Sequence[Feeds]
+
+
+def save(data: Data, folder: Path) -> None:
+    """Write calibration.npz, or calibration/ with a file for each sample (and options.json), and evaluation/."""
+    if isinstance(data.calibration, Mapping):
+        np.savez(folder / "calibration.npz", **data.calibration)
+    elif isinstance(data.calibration, Pictures):
+        _save_pictures(data.calibration, folder)
+    else:
+        _save_each(data.calibration, folder / "calibration")
+    _save_each(data.evaluation, folder / "evaluation")
+
+
+def _save_each(samples: Iterable[Feeds], folder: Path) -> None:
+    folder.mkdir(exist_ok=True)
+    for number, feeds in enumerate(samples):
+        np.savez(folder / f"{number:04}.npz", **feeds)
+
+
+def _save_pictures(given: Pictures, folder: Path) -> None:
+    from PIL import Image
+
+    (folder / "calibration").mkdir(exist_ok=True)
+    for number, picture in enumerate(given.pictures):
+        Image.fromarray(picture).save(folder / "calibration" / f"{number:04}.png")
+    (folder / "options.json").write_text(json.dumps(list(given.options)), encoding="utf-8")
+
+
+def rows(feeds: Feeds) -> list[Feeds]:
+    """One array per input with samples along its first axis, as feeds of one sample each."""
+    count = len(next(iter(feeds.values())))
+    return [{name: array[index : index + 1] for name, array in feeds.items()} for index in range(count)]
+
+
+def split(feeds: Feeds, calibration: int, evaluation: int) -> Data:
+    """The first samples to calibrate with, and the last to evaluate on, one by one."""
+    first = {name: array[:calibration] for name, array in feeds.items()}
+    last = {name: array[-evaluation:] for name, array in feeds.items()}
+    assert calibration + evaluation <= len(next(iter(feeds.values())))
+    return Data(first, rows(last))
+
+
+def apart(samples: Sequence[Feeds], calibration: int) -> Data:
+    """The same for samples whose shapes differ."""
+    return Data(samples[:calibration], samples[calibration:])

@@ -1,0 +1,105 @@
+"""Training and exporting in PyTorch."""
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from common import Place
+from torch import Tensor, nn
+
+BATCH = 64
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    """Seed everything that PyTorch draws."""
+    torch.manual_seed(seed)
+    return torch.Generator().manual_seed(seed)
+
+
+def train(
+    model: nn.Module, data: Sequence[Tensor], loss: Callable[..., Tensor], steps: int, rate: float = 2e-3
+) -> nn.Module:
+    """AdamW with one cycle of the learning rate; loss(model, *batch). Returns the model ready to be used."""
+    draw = seeded(1)
+    optimizer = torch.optim.AdamW(model.parameters(), rate, weight_decay=0.01)
+    cycle = torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, steps)
+    model.train()
+    for step in range(steps):
+        chosen = torch.randint(len(data[0]), (BATCH,), generator=draw)
+        found = loss(model, *(tensor[chosen] for tensor in data))
+        optimizer.zero_grad()
+        found.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        cycle.step()
+        if step % 100 == 99:
+            print(f"step {step + 1}: loss {found.item():.4f}", flush=True)
+    return model.eval()
+
+
+def classified(model: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
+    """Cross-entropy of a classifier."""
+    return nn.functional.cross_entropy(model(inputs), labels)
+
+
+def accuracy(model: nn.Module, inputs: Any, labels: Any) -> float:
+    """Share that a classifier gets right; printed, so that one sees that something was learned."""
+    with torch.no_grad():
+        share = (model(torch.as_tensor(inputs)).argmax(1) == torch.as_tensor(labels)).float().mean().item()
+    print(f"accuracy {share:.3f}", flush=True)
+    return share
+
+
+def by_torchscript(
+    place: Place,
+    model: nn.Module,
+    inputs: Mapping[str, Tensor],
+    outputs: Sequence[str],
+    opset: int,
+    free: Mapping[str, Mapping[int, str]] | None = None,
+) -> None:
+    """Export with the TorchScript exporter; free: names of free axes by input or output."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(
+            model.eval(),
+            tuple(inputs.values()),
+            str(place.model),
+            dynamo=False,
+            opset_version=opset,
+            input_names=list(inputs),
+            output_names=list(outputs),
+            dynamic_axes=free or {name: {0: "batch"} for name in [*inputs, *outputs]},
+        )
+
+
+def by_dynamo(
+    place: Place,
+    model: nn.Module,
+    inputs: Mapping[str, Tensor],
+    outputs: Sequence[str],
+    opset: int,
+    free: Sequence[Mapping[int, str]] | None = None,
+) -> None:
+    """Export with the exporter built on torch.export, which keeps weights in a file beside the model by default."""
+    shapes = free or [{0: "batch"}] * len(inputs)
+    dynamic = tuple(dict.fromkeys(axes, torch.export.Dim.DYNAMIC) for axes in shapes)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(
+            model.eval(),
+            tuple(inputs.values()),
+            str(place.model),
+            dynamo=True,
+            opset_version=opset,
+            input_names=list(inputs),
+            output_names=list(outputs),
+            dynamic_shapes=dynamic,
+        )
+
+
+def tensors(*arrays: np.ndarray) -> list[Tensor]:
+    """Arrays as tensors."""
+    return [torch.as_tensor(array) for array in arrays]
