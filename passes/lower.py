@@ -43,8 +43,8 @@ class Lower:
         builder.build()
         integer = {name: kernel.op_type for name, kernel in plan.integer.items()}
         codes = {tensor: str(value.name) for tensor, value in builder.codes.items()}
-        constants, weights = builder.layer_constants, builder.weights
-        return Lowered(builder.model, builder.formats, integer, codes, constants, weights, frozenset(builder.bfloats))
+        constants, weights, bfloats = builder.layer_constants, builder.weights, frozenset(builder.bfloats)
+        return Lowered(builder.model, builder.formats, integer, codes, constants, weights, bfloats, builder.mark)
 
 
 @dataclass

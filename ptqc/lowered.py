@@ -16,7 +16,8 @@ class Lowered:
     plan puts on integer kernels -> their operator. codes: quantized tensor, or a node's output in front of an
     activation that runs on codes -> name of its codes. layer_constants: dequantized weight of each integer layer -> its
     dequantized bias. weights: real value of a packed weight -> the integer layer that it is made for, or the weight
-    where it is made once. bfloats: tensors that are rounded to bfloat16.
+    where it is made once. bfloats: tensors that are rounded to bfloat16. mark: between a name of the model and what the
+    graph says of it.
     """
 
     model: ir.Model
@@ -26,3 +27,8 @@ class Lowered:
     layer_constants: Mapping[str, str | None]
     weights: Mapping[str, str] = field(default_factory=dict)
     bfloats: frozenset[str] = frozenset()
+    mark: str = "/"
+
+    def before_rounding(self, output: str) -> str:
+        """Name of what is rounded to give an output of the graph that is quantized."""
+        return f"{output}{self.mark}float"

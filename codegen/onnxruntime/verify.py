@@ -125,7 +125,8 @@ def _as_planned(exported: Exported, lowered: Lowered, intent: Intent, feeds: Fee
     values = {name: renamed[lowered.codes[name]] for name in intent.plan.params}
     values |= {name: renamed[name] for name in intent.floating() if name in renamed}
     # A graph output that is rounded is made under another name.
-    reals = {name: renamed[f"{name}/float" if f"{name}/float" in renamed else name] for name in intent.rounded()}
+    before = {name: lowered.before_rounding(name) for name in intent.rounded()}
+    reals = {name: renamed.get(real, renamed[name]) for name, real in before.items()}
     taps = sorted({*values.values(), *reals.values()} - feeds.keys())
     found = {**feeds, **(Runner(exported.proto, taps).run(feeds, taps) if taps else {})}
     return intent.check(

@@ -8,7 +8,8 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from compiling import Measured, measure_residual
+from compiling import Measured, measure_residual, measured_model, samples, weight
+from compiling import proto as parsed
 from onnx import numpy_helper
 
 from ptqc.codegen.onnxruntime.export import Exported, export
@@ -120,11 +121,16 @@ def _set(lowered: Lowered, name: str, how: Callable[[np.ndarray], np.ndarray]) -
     value.const_value = ir.tensor(changed, name=name)
 
 
-def _parameter(lowered: Lowered, tensor: str, index: int, how: Callable[[np.ndarray], np.ndarray]) -> None:
+BOTH = ("QuantizeLinear", "DequantizeLinear")
+
+
+def _parameter(
+    lowered: Lowered, tensor: str, index: int, how: Callable[[np.ndarray], np.ndarray], where: tuple[str, ...] = BOTH
+) -> None:
     """Change scale (1) or zero point (2) of a quantized tensor wherever it is quantized and dequantized."""
     graph = lowered.model.graph
     changed: dict[str, ir.Value] = {}
-    for node in [n for n in graph if n.op_type in ("QuantizeLinear", "DequantizeLinear")]:
+    for node in [n for n in graph if n.op_type in where]:
         codes = node.outputs[0] if node.op_type == "QuantizeLinear" else node.inputs[0]
         if codes is None or codes.name != lowered.codes[tensor]:
             continue
@@ -176,6 +182,37 @@ def test_faults_of_lowering_are_found(measured: Measured, good: Fitted, fault: C
 def test_a_copied_graph_without_a_fault_passes(measured: Measured, good: Fitted) -> None:
     lowered = replace(good.lowered, model=good.lowered.model.clone())
     assert check(measured, good, export(lowered, measured.model), lowered, None).kernels_as_planned == 6
+
+
+# Models with names that look like what lowering calls the real value of a tensor
+NAMESAKE = """g (float[N,8] x) => (float[N,8] r, float[N,8] y, float[N,8] z) {
+    h = Gemm(x, w, b)
+    r = Tanh(h)
+    namesake = Neg(h)
+    z = Abs(namesake)
+    y = Gemm(r, v)
+}"""
+
+
+@pytest.fixture(scope="module", params=["r/float", "h/float"])
+def namesake(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Measured:
+    model = parsed(NAMESAKE, w=weight(8, 8), b=weight(8), v=weight(8, 8, seed=1))
+    for node in model.graph.node:
+        for names in (node.input, node.output):
+            names[:] = [request.param if name == "namesake" else name for name in names]
+    folder = tmp_path_factory.mktemp("namesake")
+    return measured_model(model, samples(8), folder, bits=(7,), activations="integer")
+
+
+def test_a_quantized_output_is_compared_with_what_was_rounded(namesake: Measured) -> None:
+    fitted = namesake.fit()
+    assert fitted.lowered.mark == "//"
+    assert "r" in fitted.plan.params
+    assert check(namesake, fitted, limit=None).operators_as_planned == 5
+    lowered = replace(fitted.lowered, model=fitted.lowered.model.clone())
+    _parameter(lowered, "r", 2, lambda zero: zero + 2, where=("QuantizeLinear",))
+    with pytest.raises(VerificationError, match="QuantizeLinear r: 100% of the codes differ"):
+        check(namesake, fitted, export(lowered, namesake.model), lowered, None)
 
 
 # Files that are not what they should be at all
