@@ -3,8 +3,8 @@
 import numpy as np
 import onnx_ir as ir
 
-from ptqc.nodes import input_of, number, producer, rank, required, text
-from ptqc.passes.post_transform import Writer
+from ptqc.nodes import number, producer, rank, text
+from ptqc.passes.writing import Writer
 
 NORMS = {"MAX": "ReduceMax", "L1": "ReduceL1", "L2": "ReduceL2"}
 
@@ -17,7 +17,7 @@ def floats(node: ir.Node, name: str) -> np.ndarray:
 
 def real_input(write: Writer, index: int = 0) -> ir.Value:
     """An input of the node in float32."""
-    value = required(input_of(write.node, index))
+    value = write.input(index)
     return value if value.dtype == ir.DataType.FLOAT else write.op("Cast", value, to=ir.DataType.FLOAT.value)
 
 
@@ -45,7 +45,7 @@ def normalizer(write: Writer) -> list[ir.Value] | str:
 def imputer(write: Writer) -> list[ir.Value] | str:
     """What stands for a missing number replaced, in each column by its own or in all by the same."""
     values = floats(write.node, "imputed_value_floats")
-    if not values.size or required(write.node.inputs[0]).dtype != ir.DataType.FLOAT:
+    if not values.size or write.input().dtype != ir.DataType.FLOAT:
         return "it is not one of floats"
     missing, rows = number(write.node, "replaced_value_float", 0.0), real_input(write)
     found = write.op("IsNaN", rows) if np.isnan(missing) else write.op("Equal", rows, write.real(missing, "missing"))
@@ -67,7 +67,7 @@ def feature_vectorizer(write: Writer) -> list[ir.Value] | str:
 
 def array_feature_extractor(write: Writer) -> list[ir.Value] | str:
     """Columns by their numbers; of a vector it makes one row."""
-    values, columns = required(write.node.inputs[0]), required(write.node.inputs[1])
+    values, columns = write.input(), write.input(1)
     if rank(values) is None:
         return "the rank of its input is not known"
     flat = columns if rank(columns) == 1 else write.op("Reshape", columns, write.constant(np.array([-1]), "flat"))

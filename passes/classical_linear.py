@@ -5,7 +5,8 @@ import onnx_ir as ir
 
 from ptqc.nodes import integer, rank, text
 from ptqc.passes.classical_features import floats, real_input
-from ptqc.passes.post_transform import Writer, probit, transformed, with_second_class
+from ptqc.passes.post_transform import probit, transformed, with_second_class
+from ptqc.passes.writing import Writer
 
 NOT_ROWS = "its input is not known to have one row per sample"
 

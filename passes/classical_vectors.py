@@ -12,7 +12,8 @@ import onnx_ir as ir
 from ptqc.nodes import integer, integers, rank, text
 from ptqc.passes.classical_features import floats
 from ptqc.passes.classical_linear import NOT_ROWS, class_labels, gemm, labels_of
-from ptqc.passes.post_transform import Writer, transformed, with_second_class
+from ptqc.passes.post_transform import transformed, with_second_class
+from ptqc.passes.writing import Writer
 
 
 def svm_regressor(write: Writer) -> list[ir.Value] | str:

@@ -24,6 +24,7 @@ from ptqc.passes.fold_constants import FoldConstants
 from ptqc.passes.fold_gemm_factors import FoldGemmFactors
 from ptqc.passes.fold_pad import FoldPad
 from ptqc.passes.foreign_types import ForeignTypes
+from ptqc.passes.fused import Fused
 from ptqc.passes.global_pool import GlobalPool
 from ptqc.passes.inline_functions import InlineFunctions
 from ptqc.passes.linear_layers import LinearLayers
@@ -39,6 +40,8 @@ LONG_SUM_TOLERANCE = 1e-4
 # A model that computes in half precision rounds every value in its middle, where float32 is the better answer; one in
 # float64 is rounded by float32.
 OTHER_TOLERANCE = {ir.DataType.FLOAT16: 2e-2, ir.DataType.BFLOAT16: 1e-1, ir.DataType.DOUBLE: 1e-4}
+# Operators whose second input is a weight, those that ONNX Runtime fuses included.
+WEIGHTED = {"Attention", "Conv", "ConvTranspose", "FusedConv", "FusedGemm", "FusedMatMul", "Gemm", "MatMul"}
 ALLOWANCE = 1e-6  # absolute, for outputs that are zero but for rounding
 
 
@@ -52,9 +55,10 @@ def default_rewrites(cast_double: bool = False) -> tuple[Rewrite, ...]:
     return (
         InlineFunctions(),
         ConvertOpset(),
+        Float32Inside(cast_double),
         ForeignTypes(),
         Classical(),
-        Float32Inside(cast_double),
+        Fused(),
         FoldConstants(),
         ExplicitPadding(),
         GlobalPool(),
@@ -201,7 +205,7 @@ def longest_sum(model: ir.Model) -> int:
     """Terms of the longest sum that a constant weight enters."""
     longest = 0
     for node in model.graph.all_nodes():
-        if node.op_type in ("Conv", "ConvTranspose", "Gemm", "MatMul") and len(node.inputs) > 1:
+        if node.op_type in WEIGHTED and len(node.inputs) > 1:
             weight = node.inputs[1]
             sizes = weight.shape if weight is not None and weight.shape is not None else ()
             known = [size for size in sizes if isinstance(size, int) and size > 0]

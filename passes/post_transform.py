@@ -5,37 +5,13 @@ from collections.abc import Callable
 import numpy as np
 import onnx_ir as ir
 
-from ptqc.passes.graph_tools import add_constant, insert_before
+from ptqc.passes.writing import Writer
 
 # Scores nearer to zero than this count as zero for SOFTMAX_ZERO.
 ZERO = 1e-7
 # The approximation of the inverse error function after S. Winitzki (2008), with ONNX Runtime's digits.
 WINITZKI = 0.147
 PI = 3.14159
-
-
-class Writer:
-    """Writes operators in front of a node of a model."""
-
-    def __init__(self, model: ir.Model, node: ir.Node) -> None:
-        self.model, self.node = model, node
-        self.hint = node.outputs[0].name or node.op_type
-
-    def op(self, op_type: str, *inputs: ir.Value, **attributes: object) -> ir.Value:
-        """The output of a new node."""
-        return insert_before(self.node, op_type, inputs, attributes)
-
-    def constant(self, array: np.ndarray, role: str) -> ir.Value:
-        """A new initializer named after the node and its role there."""
-        return add_constant(self.model, array, f"{self.hint}_{role}")
-
-    def real(self, number: float, role: str) -> ir.Value:
-        """A float32 scalar."""
-        return self.constant(np.array(number, np.float32), role)
-
-    def axis(self, axis: int) -> ir.Value:
-        """The axes input of a reduction over one axis."""
-        return self.constant(np.array([axis], np.int64), "axis")
 
 
 def transformed(write: Writer, scores: ir.Value, kind: str) -> ir.Value:

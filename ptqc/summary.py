@@ -39,6 +39,8 @@ def _size(manifest: Document) -> Iterator[tuple[str, str]]:
         bits = mean_bits((Format.parse(form), count) for form, count in formats.items())
         yield "weights", f"{_counted(formats)}; {bits:.2f} bits on average"
     yield "plan", _plan(manifest["allocation"])
+    if own := manifest["file"].get("runtime_operators"):
+        yield "runs in", f"ONNX Runtime alone, with operators of its own: {visible(', '.join(own))}"
 
 
 def _targets(manifest: Document) -> Iterator[tuple[str, str]]:

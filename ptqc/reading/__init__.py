@@ -18,6 +18,7 @@ from ptqc.reading.file import digest_of, parse, read_bytes
 from ptqc.reading.free_axes import name_free_axes
 from ptqc.reading.functions import check_functions
 from ptqc.reading.inference import check_inference
+from ptqc.reading.normalizations import write_out_normalizations
 from ptqc.reading.operators import INTEGER, check_attributes, check_operators, check_versions
 from ptqc.reading.sizes import check_sizes
 from ptqc.reading.tensors import check_tensors, external_files
@@ -34,10 +35,11 @@ SEPARATE_INITIALIZERS = 4
 # Of models that use no operator of ONNX's main domain.
 LOWEST_OPSET = 18
 
-# In this order: each check may rely on what the ones before it found.
+# In this order: each may rely on what the ones before it found; one writes operators in the form that ONNX defines.
 PROTO_CHECKS: tuple[Callable[[onnx.ModelProto], None], ...] = (
     check_versions,
     check_functions,
+    write_out_normalizations,
     check_operators,
     check_classical,
     check_attributes,

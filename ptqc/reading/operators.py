@@ -1,5 +1,6 @@
 """Which operators and versions are accepted: ONNX's own, in float, that the installed runtime can run."""
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
@@ -19,6 +20,11 @@ ONNX_DOMAINS = ("", "ai.onnx")
 CONVERSIONS = {"QuantizeLinear", "DequantizeLinear"}
 # Left as they are where all that they read is computed: no weights of a quantized network.
 INTEGER = {"DynamicQuantizeLinear", "ConvInteger", "MatMulInteger", "QLinearConv", "QLinearMatMul"}
+# Operators of ONNX Runtime's own, left by its optimizer; those with such names are of quantized networks.
+FUSED = "com.microsoft"
+QUANTIZED = re.compile(r"^Q[A-Z]|[Qq]uantize|Integer|NBits|Bnb4|FpQ4|Float8")
+# Layouts for one kind of processor.
+BLOCKED = ("com.microsoft.nchwc", "com.ms.internal.nhwc")
 
 
 def check_versions(model: onnx.ModelProto) -> None:
@@ -41,29 +47,40 @@ def check_versions(model: onnx.ModelProto) -> None:
 
 
 def check_operators(model: onnx.ModelProto) -> None:
-    """Refuse quantized, optimized, custom and unknown operators, listing them."""
+    """Refuse quantized, custom and unknown operators, and layouts for one kind of processor."""
     version = _opset(model.opset_import) or 0
     versions = {entry.domain: entry.version for entry in model.opset_import} | dict.fromkeys(ONNX_DOMAINS, version)
     constants = _constants(model)
     functions = {key_of(function) for function in model.functions}
-    foreign: dict[str, str] = {}
+    unknown: dict[str, str] = {}
     for node in every_node(model):
         if (node.domain, node.op_type, node.overload) in functions:
             continue
         if _is_quantized(node, constants):
             raise ModelError(f"is quantized already ({label(node)}); give the float model that it was made from")
+        if node.domain in BLOCKED:
+            raise ModelError(
+                f"was laid out by ONNX Runtime for one kind of processor ({node.domain}: {label(node)}); "
+                "give the model as it was exported, or optimized with ORT_ENABLE_EXTENDED at most"
+            )
         if not _known(node, versions):
-            foreign.setdefault(":".join(filter(None, (node.domain, node.op_type))), label(node))
-    if any(name.startswith("com.microsoft") for name in foreign):
+            unknown.setdefault(":".join(filter(None, (node.domain, node.op_type))), label(node))
+    if unknown:
+        _refuse_unknown(unknown, version)
+
+
+def _refuse_unknown(unknown: Mapping[str, str], version: int) -> None:
+    first = next(iter(unknown.values()))
+    own = [name for name in unknown if ":" not in name or name.startswith(("ai.onnx:", f"{CLASSICAL}:"))]
+    if own:
         raise ModelError(
-            f"has operators of ONNX Runtime ({_list(foreign)}): it was optimized or quantized already; "
-            "give the model as it was exported"
+            f"has operators that ONNX opset {version} does not define: {_list(own)} (first: {first}); "
+            "export the model again, with a newer opset"
         )
-    if foreign:
-        raise ModelError(
-            f"has operators that ONNX opset {version} does not define: {_list(foreign)} "
-            f"(first: {next(iter(foreign.values()))}); custom operators are not supported"
-        )
+    raise ModelError(
+        f"has custom operators: {_list(unknown)} (first: {first}), which ONNX Runtime has no kernels for; "
+        "export the model without them, or cut it in front of them"
+    )
 
 
 def check_attributes(model: onnx.ModelProto) -> None:
@@ -85,14 +102,16 @@ def _constants(model: onnx.ModelProto) -> set[str]:
 
 
 def _is_quantized(node: onnx.NodeProto, constants: set[str]) -> bool:
+    if node.domain == FUSED:
+        return QUANTIZED.search(node.op_type) is not None
     is_integer = node.op_type in INTEGER and not constants.isdisjoint(node.input)
     return is_integer or node.op_type in CONVERSIONS
 
 
 def _known(node: onnx.NodeProto, versions: Mapping[str, int]) -> bool:
-    """Whether one of ONNX's own domains has the operator."""
+    """Whether one of ONNX's own domains has the operator; of ONNX Runtime's own, its loading says."""
     if node.domain not in (*ONNX_DOMAINS, CLASSICAL):
-        return False
+        return node.domain == FUSED
     domain = "" if node.domain in ONNX_DOMAINS else node.domain
     try:
         return not onnx.defs.get_schema(node.op_type, versions.get(node.domain, 0), domain).deprecated

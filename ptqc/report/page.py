@@ -78,6 +78,12 @@ SECTIONS = (
 )
 
 
+def _operators(facts: Facts) -> str:
+    """Which operators the file has that are not ONNX's."""
+    own = facts.manifest["file"].get("runtime_operators")
+    return f"with operators of its own: {', '.join(own)}" if own else "with no custom operator"
+
+
 def page(facts: Facts) -> str:
     """HTML text."""
     source = facts.manifest["source"]["name"]
@@ -92,7 +98,7 @@ def page(facts: Facts) -> str:
 <body><main>
 <header><h1>{name(source, 90)}</h1>
 <p class="lead">Compiled by ptqc {safe(facts.manifest["ptqc"])}; runs in ONNX Runtime \
-{safe(facts.manifest["file"]["oldest_onnxruntime"])} and newer, with no custom operator.</p></header>
+{safe(facts.manifest["file"]["oldest_onnxruntime"])} and newer, {safe(_operators(facts))}.</p></header>
 <nav>{links}</nav>
 {cards(facts)}
 {_warnings(facts)}

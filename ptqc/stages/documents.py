@@ -21,6 +21,7 @@ from ptqc.memory import peak_memory_mb
 from ptqc.notes import OUT_OF_TIME, Level, Note
 from ptqc.options import CompileOptions
 from ptqc.passes.context import Context
+from ptqc.reading.operators import FUSED
 from ptqc.stages.delivered import Delivered
 from ptqc.stages.fit import Fitted
 from ptqc.stages.judge import Judged, to_json
@@ -80,6 +81,7 @@ def manifest(
             "opset": proto.opset_import[0].version,
             "ir_version": proto.ir_version,
             "oldest_onnxruntime": oldest_runtime(proto.opset_import[0].version, proto.ir_version),
+            "runtime_operators": sorted({node.op_type for node in proto.graph.node if node.domain == FUSED}),
         },
         "allocation": _allocation(job, fitted),
         "latency": delivered.document if delivered is not None else None,

@@ -1,0 +1,65 @@
+"""Normalizations that ONNX Runtime's optimizer writes as if ONNX defined them there, in operators that it does define.
+
+SimplifiedLayerNormalization (x over the root of its mean square) belongs to no version of ONNX, LayerNormalization to
+none before 17.
+"""
+
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from ptqc.reading.walk import every_graph
+
+NORMALIZATIONS = ("LayerNormalization", "SimplifiedLayerNormalization")
+INTRODUCED = 17  # LayerNormalization
+AXES_ARE_INPUT = 18  # of ReduceMean
+
+
+def write_out_normalizations(model: onnx.ModelProto) -> None:
+    """Replace them in the model, in place. Those over more than the last axis stay, and are refused as unknown."""
+    version = next((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), 0)
+    for graph in every_graph(model):
+        nodes = [
+            made for node in graph.node for made in (_written(node, version) if _is_meant(node, version) else [node])
+        ]
+        if len(nodes) > len(graph.node):
+            del graph.node[:]
+            graph.node.extend(nodes)
+
+
+def _is_meant(node: onnx.NodeProto, version: int) -> bool:
+    foreign = node.op_type == NORMALIZATIONS[1] or (node.op_type == NORMALIZATIONS[0] and version < INTRODUCED)
+    axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), -1)
+    return foreign and node.domain == "" and axis == -1 and not any(node.output[1:])
+
+
+def _written(node: onnx.NodeProto, version: int) -> list[onnx.NodeProto]:
+    """((x - mean) / √(variance + ε)) · scale + bias, without mean and bias for the simplified one."""
+    epsilon = next((attribute.f for attribute in node.attribute if attribute.name == "epsilon"), 1e-5)
+    made: list[onnx.NodeProto] = []
+
+    def op(op_type: str, *inputs: str, **attributes: Any) -> str:
+        output = f"{node.output[0]}/{len(made)}"
+        made.append(helper.make_node(op_type, inputs, [output], **attributes))
+        return output
+
+    def constant(array: np.ndarray) -> str:
+        return op("Constant", value=numpy_helper.from_array(array))
+
+    def mean(name: str) -> str:
+        if version < AXES_ARE_INPUT:
+            return op("ReduceMean", name, axes=[-1])
+        return op("ReduceMean", name, constant(np.array([-1], np.int64)))
+
+    x = node.input[0]
+    if node.op_type == NORMALIZATIONS[0]:
+        x = op("Sub", x, mean(x))
+    square = op("Pow", x, constant(np.array(2.0, np.float32)))
+    size = op("Sqrt", op("Add", mean(square), constant(np.array(epsilon, np.float32))))
+    op("Mul", op("Div", x, size), node.input[1])
+    if len(node.input) > 2 and node.input[2]:
+        op("Add", made[-1].output[0], node.input[2])
+    made[-1].output[0] = node.output[0]
+    return made
