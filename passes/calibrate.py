@@ -12,8 +12,9 @@ import onnx_ir as ir
 
 from ptqc.calibration.observers import SAMPLED, RangeObserver
 from ptqc.calibration.ranges import TRIED, Method, Observer, affine_params, choose_range
-from ptqc.calibration.samples import Samples
-from ptqc.errors import CalibrationError, ModelError, PtqcError
+from ptqc.calibration.runnable import explaining
+from ptqc.calibration.samples import InputSpec, Samples, input_specs
+from ptqc.errors import ModelError
 from ptqc.execute.kept import largest
 from ptqc.execute.onnxruntime import Feeds, Runner
 from ptqc.formats import UINT8, QuantParams
@@ -25,7 +26,6 @@ from ptqc.passes.base import Effect
 from ptqc.passes.context import Context
 from ptqc.passes.moments import TOGETHER, Columns, Moments, positions_per_sample
 from ptqc.sites import Site
-from ptqc.trial import lacks_memory
 
 # Activations of a batch that are held at a time.
 BATCH_BYTES = 256 * 2**20
@@ -57,10 +57,10 @@ class Calibrate:
         taps = _taps(context)
         sizes = _Sizes.of(context.tuning, context.held_back)
         columns = _columns(context, sizes, _measure_work(model, context))
-        runner = Runner(model, taps)
+        runner, inputs = Runner(model, taps), input_specs(model)
         with context.progress.stage("calibrate", sizes.samples) as stage:
             for split, moments in ((context.tuning, context.moments), (context.held_back, context.held_moments)):
-                for start, feeds, values in _batches(runner, split, taps, context):
+                for start, feeds, values in _batches(runner, split, taps, context, inputs):
                     _observe(observers, context, values, sizes.share(feeds, OBSERVED))
                     _accumulate(moments, context.layers, columns, values, start)
                     stage.advance(steps=_rows(split, feeds))
@@ -123,7 +123,7 @@ def _columns(context: Context, sizes: _Sizes, largest: Feeds) -> dict[str, Colum
 def _measure_work(model: ir.Model, context: Context) -> Feeds:
     """Set macs and sample_bytes from the largest sample; its values."""
     taps = list(dict.fromkeys([*_taps(context), *(kernel.node for kernel in context.kernels)]))
-    values = Runner(model, taps).run(context.tuning.largest[0], taps) if taps else {}
+    ((_, _, values),) = _batches(Runner(model, taps), context.tuning.largest, taps, context, input_specs(model))
     context.sample_bytes = sum(values[name].nbytes for name in _taps(context))
     layers = {layer.name: layer for layer in context.layers}
     for kernel in context.kernels:
@@ -133,30 +133,20 @@ def _measure_work(model: ir.Model, context: Context) -> Feeds:
 
 
 def _batches(
-    runner: Runner, samples: Samples, taps: Sequence[str], context: Context
+    runner: Runner, samples: Samples, taps: Sequence[str], context: Context, inputs: Sequence[InputSpec]
 ) -> Iterator[tuple[int, Feeds, Feeds]]:
     """Each batch with the number of its first row, and the tapped values."""
     size = int(np.clip(BATCH_BYTES // max(context.sample_bytes, 1), 1, LARGEST_BATCH))
     start = 0
     for feeds in samples.batches(size):
-        yield start, feeds, _run(runner, feeds, taps) if taps else {}
+        with explaining(runner, samples, inputs):
+            values = runner.run(feeds, taps) if taps else {}
+        yield start, feeds, values
         start += _rows(samples, feeds)
 
 
 def _rows(samples: Samples, feeds: Feeds) -> int:
     return len(next(iter(feeds.values()))) if samples.batchable else 1
-
-
-def _run(runner: Runner, feeds: Feeds, taps: Sequence[str]) -> Feeds:
-    """The tapped values. Raises CalibrationError for samples that the model refuses, as with an index out of range."""
-    try:
-        return runner.run(feeds, taps)
-    except PtqcError:
-        raise
-    except Exception as error:  # ONNX Runtime raises a dozen types of its own
-        if lacks_memory(error):
-            raise MemoryError from error
-        raise CalibrationError(f"the model does not run on some of the calibration samples: {error}") from error
 
 
 def _observe(observers: dict[str, RangeObserver], context: Context, values: Feeds, most: int) -> None:

@@ -17,7 +17,7 @@ from ptqc.deadline import parse_seconds
 from ptqc.errors import Interrupted, PtqcError, UsageError, VerificationError
 from ptqc.interrupts import MESSAGE, Stopped
 
-PREPROCESSING = ("resize", "crop", "fit", "scale", "mean", "std", "layout", "channel_order", "resample")
+PREPROCESSING = ("resize", "crop", "fit", "scale", "mean", "std", "layout", "channel_order", "resample", "fill")
 TARGET = ("target", "cpu", "allow_missing_target", "tune")
 INTERRUPTED = 130
 # What disks and other limits of a machine give; any other error of the system that gets here is a fault of ptqc.
@@ -295,6 +295,8 @@ def _add_preprocessing(parser: argparse.ArgumentParser) -> None:
     examples = {
         "resize": "256",
         "crop": "224 or 224x192",
+        "fit": "letterbox, the whole image inside --resize, or stretch (default crop)",
+        "fill": "0 or 124,116,104: pixels that a letterbox leaves free (default 114)",
         "mean": "0.485,0.456,0.406",
         "scale": "255",
         "layout": "NCHW",

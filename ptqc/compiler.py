@@ -66,9 +66,9 @@ def compile(  # noqa: A001
     """Compile an ONNX file to a packed, verified artifact in the folder `output`.
 
     calibration: a folder of images, an .npz/.npy file, "module:function", an ONNX Runtime CalibrationDataReader, an
-    array, any iterable of feeds, or "synthetic": samples that ptqc draws, at a loss of accuracy. budget: "13%",
-    "4.5MB", "4.2bit", "2ms" or a size and a latency; None: the best accuracy with as many layers on integer kernels as
-    the activation options allow. times: an artifact whose recorded times of operators a latency budget is met with;
+    array, any iterable of feeds, whose shapes may differ, or "synthetic": samples that ptqc draws, at a loss of
+    accuracy. budget: "13%", "4.5MB", "4.2bit", "2ms" or a size and a latency; None: the best accuracy with as many
+    layers on integer kernels as the activation options allow. times: an artifact whose recorded times of operators a latency budget is met with;
     None measures them.
     labels: an .npz with inputs and `labels`, or a CSV of image,class; evaluate: called with run(feeds) -> outputs by
     name, gives a score. Both are for the report only. target, cpu, allow_missing_target, tune: see

@@ -41,7 +41,6 @@ CHOICES = {
     "channel_order": get_args(ChannelOrder),
     "resample": get_args(Resample),
 }
-LETTERBOX_GRAY = 114  # what YOLO models are trained with
 
 
 @dataclass(frozen=True)
@@ -52,7 +51,9 @@ class Preprocessing:
     resize: an int or (height, width); not given, `crop`. A model without a fixed size, where neither is given, gets
     images in their own size.
     fit: "crop" resizes the short side to an int `resize`, or so that a pair is covered, and then crops; "stretch"
-    resizes to exactly `resize`; "letterbox" puts the whole image inside `resize`, on gray 114.
+    resizes to exactly `resize`; "letterbox" puts the whole image inside `resize`, centred.
+    fill: pixels of what a letterbox leaves free, 0 to 255, one number or red, green and blue; 114 is what YOLO models
+    are trained with.
     mean, std: one number, or one per channel in the order in which the model takes the channels.
     layout: None reads it from the input's shape: where 1 or 3 channels stand.
     Raises UsageError for a value that no image can be processed with.
@@ -67,6 +68,7 @@ class Preprocessing:
     layout: Layout | None = None
     channel_order: ChannelOrder = "RGB"
     resample: Resample = "bilinear"
+    fill: float | tuple[float, ...] = 114.0
 
     def __post_init__(self) -> None:
         for name, choices in CHOICES.items():
@@ -77,6 +79,7 @@ class Preprocessing:
             _check_size(name, getattr(self, name))
         for name in ("scale", "mean", "std"):
             _check_numbers(name, getattr(self, name), nonzero=name != "mean")
+        _check_fill(self.fill)
         if self.fit == "letterbox" and self.crop is not None:
             raise UsageError("preprocessing fit = 'letterbox' shows the whole image: give resize and no crop")
 
@@ -128,13 +131,15 @@ class Preprocessing:
         if channels not in (1, 3) and isinstance(channels, int):
             raise CalibrationError(f"{where}: takes {channels} channels in layout {layout}, images have 1 or 3")
         count = channels if isinstance(channels, int) else 3
-        for name in ("mean", "std"):
+        for name in ("mean", "std", "fill"):
             value = getattr(self, name)
             if isinstance(value, tuple) and len(value) not in (1, count):
                 raise CalibrationError(
                     f"{where}: {name} has {len(value)} values for {count} channels: give 1 or {count}"
                 )
         size = (height, width) if isinstance(height, int) and isinstance(width, int) else None
+        if self.fit == "letterbox" and not (self.resize or size):
+            raise CalibrationError(f"{where}: takes any size, so a letterbox needs one: give resize, for example 320")
         return _Target(layout, count, size)
 
     def _placed(self, image: Image.Image, model_size: Pair | None) -> Image.Image:
@@ -146,14 +151,18 @@ class Preprocessing:
         resample = FILTERS[self.resample]
         height, width = _pair(resize)
         if self.fit == "letterbox":
-            gray = LETTERBOX_GRAY if image.mode == "L" else (LETTERBOX_GRAY,) * 3
-            return ImageOps.pad(image, (width, height), resample, color=gray)
+            return ImageOps.pad(image, (width, height), resample, color=self._fill(image))
         if self.fit == "stretch":
             resized = image.resize((width, height), resample)
         else:
             resized = image.resize(_covering(image.size, resize), resample)
             crop = crop or (resize if isinstance(resize, tuple) else None)
         return _centre_crop(resized, crop) if crop else resized
+
+    def _fill(self, image: Image.Image) -> tuple[int, ...]:
+        """The colour of `fill` for each band of the image."""
+        values = self.fill if isinstance(self.fill, tuple) else (self.fill,)
+        return tuple(round(value) for value in values * (len(image.getbands()) // len(values)))
 
 
 @dataclass(frozen=True)
@@ -229,6 +238,12 @@ def _check_numbers(name: str, value: object, nonzero: bool) -> None:
         raise UsageError(f"preprocessing {name} = {value!r}, expected {kind}{per_channel}")
 
 
+def _check_fill(value: object) -> None:
+    numbers = value if isinstance(value, tuple) else (value,)
+    if len(numbers) not in (1, 3) or not all(_is_number(number) and 0 <= number <= 255 for number in numbers):
+        raise UsageError(f"preprocessing fill = {value!r}, expected a number from 0 to 255, or three: red, green, blue")
+
+
 def _check_keys(values: Mapping[str, object], where: str) -> None:
     known = [field.name for field in fields(Preprocessing)]
     unknown = [key for key in values if key not in known]
@@ -261,4 +276,5 @@ PARSERS: dict[str, Callable[[str], Any]] = {
     "scale": _parse_numbers,
     "mean": _parse_numbers,
     "std": _parse_numbers,
+    "fill": _parse_numbers,
 }

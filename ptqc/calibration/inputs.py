@@ -7,6 +7,7 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
+from ptqc.calibration.tables import rows_of_tables
 from ptqc.errors import CalibrationError
 from ptqc.execute.onnxruntime import Feeds
 
@@ -25,11 +26,15 @@ NARROWED = {
 
 @dataclass(frozen=True)
 class InputSpec:
-    """One declared input; a dimension is its size, its symbol, or None when the model says nothing."""
+    """One declared input; a dimension is its size, its symbol, or None when the model says nothing.
+
+    rows: of the smallest table that an input of integers indexes, None if it indexes none.
+    """
 
     name: str
     dtype: np.dtype
     shape: tuple[Dim, ...]
+    rows: int | None = None
 
     def __str__(self) -> str:
         return f"{self.name!r} {'str' if self.dtype == TEXT else self.dtype.name}{shape_text(self.shape)}"
@@ -56,25 +61,29 @@ def _spec(value: ir.Value) -> InputSpec:
     if value.shape is None:
         raise CalibrationError(f"{where}: declares no shape, so samples cannot be checked: declare one with --shape")
     dims = tuple(dim.value if isinstance(dim, ir.SymbolicDim) else dim for dim in value.shape)
-    return InputSpec(str(value.name), TEXT if value.dtype == ir.DataType.STRING else value.dtype.numpy(), dims)
+    dtype = TEXT if value.dtype == ir.DataType.STRING else value.dtype.numpy()
+    return InputSpec(str(value.name), dtype, dims, rows_of_tables(value) if dtype.kind in "iu" else None)
 
 
 def conform(sample: Mapping[str, object], inputs: Sequence[InputSpec], index: int) -> Feeds:
     """The sample's arrays in the model's input order and dtypes, C-contiguous, native byte order.
 
+    A batch of one may lack its axis, which is added in front where the other axes fit the declared ones.
     index: the sample's number in messages. Raises CalibrationError for a missing or unknown name, another dtype
     (only float64 -> float32 and float32/float64 -> a 16-bit float are converted), a rank or dimension that differs
-    from the declared one, a symbol with two values within the sample, and NaN or infinite values.
+    from the declared one, a symbol with two values within the sample, NaN or infinite values, and numbers of rows that
+    a table does not have.
     """
     _check_names(sample, inputs, index)
     feeds: Feeds = {}
     symbols: dict[str, tuple[int, str]] = {}
     for spec in inputs:
         where = f"sample {index}, input {spec.name!r}"
-        array = (as_text if spec.dtype == TEXT else as_array)(sample[spec.name], where)
+        array = _batched((as_text if spec.dtype == TEXT else as_array)(sample[spec.name], where), spec)
         _check_shape(array.shape, spec, where)
         _bind_symbols(array.shape, spec, where, symbols)
         feeds[spec.name] = _check_finite(_as_declared(array, spec, where), where)
+        _check_rows(feeds[spec.name], spec, where)
     return feeds
 
 
@@ -108,6 +117,12 @@ def as_text(value: object, where: str) -> np.ndarray:
     return array.astype(f"=U{max(map(len, array.flat), default=1) or 1}")
 
 
+def _batched(array: np.ndarray, spec: InputSpec) -> np.ndarray:
+    """With an axis in front where only that of a batch of one is missing."""
+    takes_one = bool(spec.shape) and (not isinstance(spec.shape[0], int) or spec.shape[0] == 1)
+    return array[np.newaxis] if takes_one and _agrees(array.shape, spec.shape[1:]) else array
+
+
 def _as_declared(array: np.ndarray, spec: InputSpec, where: str) -> np.ndarray:
     if array.dtype == spec.dtype or spec.dtype == TEXT:
         return array
@@ -132,11 +147,19 @@ def _check_finite(array: np.ndarray, where: str) -> np.ndarray:
     return array
 
 
+def _check_rows(array: np.ndarray, spec: InputSpec, where: str) -> None:
+    if spec.rows is None or not array.size:
+        return
+    bad = array[(array < -spec.rows) | (array >= spec.rows)]
+    if bad.size:
+        raise CalibrationError(
+            f"{where}: holds {bad[0]}, and {bad.size} of {array.size} values are no row of the table that they index: "
+            f"it has {spec.rows} rows, so give 0 to {spec.rows - 1} (-{spec.rows} to -1 count from its end)"
+        )
+
+
 def _check_shape(given: tuple[int, ...], spec: InputSpec, where: str) -> None:
-    fits = len(given) == len(spec.shape) and all(
-        not isinstance(dim, int) or dim == size for size, dim in zip(given, spec.shape, strict=True)
-    )
-    if not fits:
+    if not _agrees(given, spec.shape):
         raise CalibrationError(
             f"{where}: has shape {given}, expected {shape_text(spec.shape)}: {_shape_advice(given, spec.shape)}"
         )
@@ -144,7 +167,7 @@ def _check_shape(given: tuple[int, ...], spec: InputSpec, where: str) -> None:
 
 def _shape_advice(given: tuple[int, ...], expected: tuple[Dim, ...]) -> str:
     if len(given) + 1 == len(expected):
-        return "add the batch axis with array[numpy.newaxis]"
+        return f"add the batch axis with array[numpy.newaxis], then {_shape_advice((1, *given), expected)}"
     if len(given) != len(expected):
         return f"give an array with {len(expected)} axes"
     if len(given) == 4:
@@ -157,7 +180,9 @@ def _shape_advice(given: tuple[int, ...], expected: tuple[Dim, ...]) -> str:
 
 
 def _agrees(given: Sequence[int], expected: Sequence[Dim]) -> bool:
-    return all(not isinstance(dim, int) or dim == size for size, dim in zip(given, expected, strict=True))
+    return len(given) == len(expected) and all(
+        not isinstance(dim, int) or dim == size for size, dim in zip(given, expected, strict=True)
+    )
 
 
 def _bind_symbols(given: tuple[int, ...], spec: InputSpec, where: str, symbols: dict[str, tuple[int, str]]) -> None:

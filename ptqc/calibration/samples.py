@@ -21,7 +21,7 @@ import numpy as np
 
 from ptqc.calibration.images import Preprocessing
 from ptqc.calibration.inputs import InputSpec, conform, input_specs
-from ptqc.calibration.sources import Source, open_source
+from ptqc.calibration.sources import Source, open_source, spread
 from ptqc.errors import CalibrationError, Interrupted, PtqcError
 from ptqc.execute.onnxruntime import Feeds
 from ptqc.notes import Level, Note
@@ -47,8 +47,9 @@ class _Tensor:
 
 @dataclass(frozen=True)
 class _Record:
-    """Where one sample lies in the data file, and what it holds."""
+    """Where one sample lies in the data file, and what it holds. number: its place among all that were collected."""
 
+    number: int
     offset: int
     sha256: str
     tensors: tuple[_Tensor, ...]
@@ -144,6 +145,19 @@ class Samples(Sequence[Feeds]):
             group.append(index)
         return groups
 
+    def of_each_shape(self, most: int) -> "Samples":
+        """The first sample of each shape, or of `most` of them, evenly spread from the smallest to the largest."""
+        first: dict[object, int] = {}
+        for index, record in enumerate(self.records):
+            first.setdefault(tuple(tensor.shape for tensor in record.tensors), index)
+        by_size = sorted(first.values(), key=lambda index: self.records[index].elements)
+        return self.select([by_size[place] for place in spread(len(by_size), most)])
+
+    @property
+    def numbers(self) -> list[int]:
+        """Place of each sample among all that were collected, as messages name it."""
+        return [record.number for record in self.records]
+
     def pair(self) -> tuple[Feeds, Feeds] | None:
         """The first two samples that differ and may be joined, as far as their shapes tell."""
         first: dict[object, int] = {}
@@ -187,16 +201,20 @@ def collect(
         raise CalibrationError(f"a limit of {limit} calibration samples, expected at least 1")
     stream = open_source(source, inputs, limit, preprocessing)
     records: list[_Record] = []
+    unbatched: set[str] = set()
     with _spooling(directory), (directory / DATA).open("wb") as file:
         for index, sample in enumerate(islice(_guarded(stream), limit)):
-            records.append(_append(file, conform(sample, inputs, index)))
+            feeds = conform(sample, inputs, index)
+            unbatched.update(name for name, array in feeds.items() if np.ndim(sample[name]) < array.ndim)
+            records.append(_append(file, index, feeds))
             if progress:
                 progress(len(records), stream.count)
     if not records:
         raise CalibrationError(f"{stream.description} holds no samples: give at least one, better {FEW} or more")
     with _spooling(directory):
         _write_index(directory, records)
-    return Samples(directory, tuple(records), _notes(stream, records, preprocessing))
+    notes = (*_notes(stream, records, preprocessing), *map(_added_axis, sorted(unbatched)))
+    return Samples(directory, tuple(records), notes)
 
 
 def _guarded(stream: Source) -> Iterator[Feeds]:
@@ -234,6 +252,12 @@ def _notes(stream: Source, records: Sequence[_Record], preprocessing: Preprocess
     if preprocessing not in (None, Preprocessing()) and not stream.holds_images:
         message = f"{stream.description} holds arrays, which are taken as they are: the preprocessing is for images"
         notes.append(Note("calibrate", "", message, Level.WARNING))
+    if stream.holds_images and len(sizes := {record.tensors[0].shape for record in records}) > 1:
+        message = (
+            f"images of {len(sizes)} sizes are taken as they are; --resize 320 --crop 320, or --resize 320 "
+            "--fit letterbox, would bring them to one"
+        )
+        notes.append(Note("calibrate", "", message))
     if stream.available is not None and stream.available > count:
         message = f"{count} of the {stream.available} samples given are used, evenly spread"
         notes.append(Note("calibrate", "", message))
@@ -249,11 +273,15 @@ def _notes(stream: Source, records: Sequence[_Record], preprocessing: Preprocess
     return tuple(notes)
 
 
-def _append(file: BinaryIO, feeds: Feeds) -> _Record:
+def _added_axis(name: str) -> Note:
+    return Note("calibrate", name, "samples have no batch axis for this input: each is taken as a batch of one")
+
+
+def _append(file: BinaryIO, number: int, feeds: Feeds) -> _Record:
     offset = file.tell()
     for array in feeds.values():
         file.write(_raw(array))
-    return _Record(offset, _digest(feeds), _tensors(feeds))
+    return _Record(number, offset, _digest(feeds), _tensors(feeds))
 
 
 def _raw(array: np.ndarray) -> memoryview:
@@ -298,7 +326,7 @@ def _read_index(directory: Path) -> tuple[_Record, ...]:
         content = json.loads(path.read_text(encoding="utf-8"))
         if content["layout"] != LAYOUT:
             raise ValueError(f"layout {content['layout']!r}, expected {LAYOUT!r}")
-        records = tuple(_record(entry) for entry in content["samples"])
+        records = tuple(_record(number, entry) for number, entry in enumerate(content["samples"]))
         size = (directory / DATA).stat().st_size
         end = max((record.offset + record.nbytes for record in records), default=0)
         if end > size:
@@ -310,11 +338,11 @@ def _read_index(directory: Path) -> tuple[_Record, ...]:
     return records
 
 
-def _record(entry: dict[str, object]) -> _Record:
+def _record(number: int, entry: dict[str, object]) -> _Record:
     offset, sha256, tensors = entry["offset"], entry["sha256"], entry["tensors"]
     if not isinstance(offset, int) or not isinstance(sha256, str) or not isinstance(tensors, list):
         raise TypeError("a sample without offset, sha256 and tensors")
-    return _Record(offset, sha256, tuple(_Tensor(t["name"], t["dtype"], tuple(t["shape"])) for t in tensors))
+    return _Record(number, offset, sha256, tuple(_Tensor(t["name"], t["dtype"], tuple(t["shape"])) for t in tensors))
 
 
 def _row_shapes(record: _Record) -> tuple[tuple[int, ...], ...]:

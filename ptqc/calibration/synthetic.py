@@ -14,7 +14,6 @@ from ptqc.calibration.pictures import picture
 from ptqc.calibration.pixel_range import RAW, PixelRange
 from ptqc.errors import CalibrationError
 from ptqc.execute.onnxruntime import Feeds
-from ptqc.nodes import constant, integer
 
 CHANNELS = (1, 3)
 FREE_SIDE = 224  # of a picture whose sizes the model leaves open: a multiple of every usual stride
@@ -30,8 +29,7 @@ def draw(model: ir.Model, count: int, seed: int, pixels: Mapping[str, PixelRange
     pixels: the range of each image, by input name (default: bytes).
     Raises CalibrationError, at once, for an input that nothing can be drawn for.
     """
-    values = {value.name: value for value in model.graph.inputs}
-    drawn = {spec.name: _drawer(spec, values[spec.name], pixels.get(spec.name, RAW)) for spec in input_specs(model)}
+    drawn = {spec.name: _drawer(spec, pixels.get(spec.name, RAW)) for spec in input_specs(model)}
     return (_sample(drawn, np.random.default_rng((seed, index))) for index in range(count))
 
 
@@ -40,15 +38,21 @@ def is_image(spec: InputSpec) -> bool:
     return _channel_axis(spec) is not None
 
 
+def spatial_axes(spec: InputSpec) -> tuple[int, ...]:
+    """Where height and width of images stand; none for any other input."""
+    axis = _channel_axis(spec)
+    return () if axis is None else (1, 2) if axis == 3 else (2, 3)
+
+
 def _sample(drawn: Mapping[str, Draw], rng: np.random.Generator) -> Feeds:
     return {name: one(rng) for name, one in drawn.items()}
 
 
-def _drawer(spec: InputSpec, value: ir.Value, pixels: PixelRange) -> Draw:
+def _drawer(spec: InputSpec, pixels: PixelRange) -> Draw:
     if is_image(spec):
         return _pictures(spec, pixels)
     if spec.dtype.kind in "iu":
-        return _rows(spec, value)
+        return _rows(spec)
     if spec.dtype.kind in "bcU":
         raise CalibrationError(f"input {spec}: nothing can be drawn for this type: {ADVICE}")
     shape = _sizes(spec, {})
@@ -63,8 +67,7 @@ def _channel_axis(spec: InputSpec) -> int | None:
 
 
 def _pictures(spec: InputSpec, pixels: PixelRange) -> Draw:
-    axis = _channel_axis(spec)
-    spatial = (1, 2) if axis == 3 else (2, 3)
+    axis, spatial = _channel_axis(spec), spatial_axes(spec)
     shape = _sizes(spec, dict.fromkeys(spatial, FREE_SIDE))
     channels, height, width = (shape[a] for a in (axis or 1, *spatial))
 
@@ -76,26 +79,14 @@ def _pictures(spec: InputSpec, pixels: PixelRange) -> Draw:
     return one
 
 
-def _rows(spec: InputSpec, value: ir.Value) -> Draw:
-    rows = _table_rows(value)
+def _rows(spec: InputSpec) -> Draw:
+    rows = spec.rows
     if not rows:
         raise CalibrationError(
             f"input {spec}: no embedding says which integers it takes, so none can be drawn: {ADVICE}"
         )
     shape = _sizes(spec, dict.fromkeys(range(1, len(spec.shape)), FREE_LENGTH))
-    return lambda rng: rng.integers(0, min(rows), shape).astype(spec.dtype)
-
-
-def _table_rows(value: ir.Value) -> list[int]:
-    """Rows of the constant tables that the value indexes, directly or moved."""
-    found = []
-    for node in value.consumers():
-        if node.op_type in ("Cast", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity"):
-            found += _table_rows(node.outputs[0])
-        table = constant(node.inputs[0]) if node.op_type == "Gather" and node.inputs[1] is value else None
-        if table is not None:
-            found.append(table.shape[integer(node, "axis", 0)])
-    return found
+    return lambda rng: rng.integers(0, rows, shape).astype(spec.dtype)
 
 
 def _sizes(spec: InputSpec, free: Mapping[int, int]) -> tuple[int, ...]:

@@ -14,6 +14,7 @@ from ptqc.calibration.inputs import input_specs
 from ptqc.calibration.joining import takes_batches
 from ptqc.calibration.observers import RangeObserver
 from ptqc.calibration.plausibility import preprocessing_warning
+from ptqc.calibration.runnable import check_runs
 from ptqc.calibration.samples import Samples, collect
 from ptqc.calibration.synthetic import draw
 from ptqc.errors import CalibrationError, ModelError, UsageError
@@ -111,9 +112,13 @@ def try_once(source: Source, feeds: Feeds) -> None:
 
 
 def prepare(source: Source, samples: Samples, progress: Progress, dump: Path | None = None) -> Prepared:
-    """Rewrite the model to normal form, checked on the first samples after every pass."""
+    """Rewrite the model to normal form, checked on the first samples after every pass.
+
+    Raises CalibrationError for samples that the model does not run on.
+    """
     if dump is not None:
         _make_dump_folder(dump)
+    check_runs(source.model, samples)
     model = source.model.clone()
     passes, probes = default_rewrites(source.cast_double), [samples[i] for i in range(PROBES)]
     with progress.stage("normal form", len(passes)) as stage:

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -101,6 +103,26 @@ def test_letterbox_pads_with_gray(photo):
     assert (gray[0, 0, :4] == 114).all()
 
 
+@pytest.mark.parametrize(("fill", "expected"), [(0, (0, 0, 0)), ((9, 8.6, 7), (9, 9, 7))])
+def test_what_a_letterbox_leaves_free_is_filled(photo, fill, expected):
+    boxed = Preprocessing(fit="letterbox", resize=20, fill=fill)
+    got = boxed.load(photo, RAW)
+    assert got.shape == (1, 3, 20, 20)
+    assert [set(got[0, channel, :4].ravel().tolist()) for channel in range(3)] == [{value} for value in expected]
+    bgr = replace(boxed, channel_order="BGR").load(photo, RAW)
+    np.testing.assert_array_equal(bgr, got[:, ::-1])
+
+
+def test_a_letterbox_of_no_size_is_refused(photo):
+    with pytest.raises(CalibrationError, match="takes any size, so a letterbox needs one: give resize"):
+        Preprocessing(fit="letterbox").load(photo, RAW)
+
+
+def test_three_colours_do_not_fill_one_channel(photo):
+    with pytest.raises(CalibrationError, match="fill has 3 values for 1 channels"):
+        Preprocessing(fit="letterbox", fill=(1, 2, 3)).load(photo, spec(1, 1, 20, 20))
+
+
 def test_one_channel_is_gray(photo):
     got = Preprocessing().load(photo, spec(1, 1, "H", "W", dtype=np.uint8))
     np.testing.assert_array_equal(got[0, 0], np.asarray(Image.open(photo).convert("L")))
@@ -181,6 +203,9 @@ def test_a_file_holds_every_field(tmp_path):
         ('fit = "pad"', "expected one of crop, stretch, letterbox"),
         ("layout = 3", "expected one of NCHW, NHWC"),
         ('fit = "letterbox"\ncrop = 3', "give resize and no crop"),
+        ("fill = 256", "fill = 256, expected a number from 0 to 255, or three"),
+        ("fill = [1, 2]", "fill = (1, 2)"),
+        ('fill = "gray"', "fill = 'gray'"),
     ],
 )
 def test_a_file_that_cannot_be_used(tmp_path, text, message):
@@ -198,6 +223,7 @@ def test_a_missing_file_is_named(tmp_path):
 
 def test_command_line_texts():
     parsed = Preprocessing.parse({"resize": "256", "crop": "224X200", "mean": "0.485,0.456,0.406", "scale": "1"})
+    assert Preprocessing.parse({"fill": "1,2,3"}).fill == (1, 2, 3)
     assert parsed == Preprocessing(resize=256, crop=(224, 200), mean=(0.485, 0.456, 0.406), scale=1.0)
     assert Preprocessing.parse({"layout": "NHWC"}, base=parsed).resize == 256
     assert Preprocessing.parse({}) == Preprocessing()

@@ -2,6 +2,7 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 import pytest
+from graphs import parse
 
 from ptqc.calibration.inputs import TEXT, InputSpec, conform, input_specs
 from ptqc.errors import CalibrationError
@@ -31,7 +32,7 @@ def test_feeds_come_in_the_models_input_order():
     ("shape", "advice"),
     [
         ((1, 3, 6, 6), "resize, crop or pad"),
-        ((3, 8, 8), "add the batch axis"),
+        ((8, 8, 3), "add the batch axis with array[numpy.newaxis], then the data look channels last"),
         ((8, 8), "an array with 4 axes"),
         ((1, 8, 8, 3), "channels last; use array.transpose(0, 3, 1, 2)"),
     ],
@@ -42,9 +43,68 @@ def test_a_wrong_shape_says_what_is_expected_and_what_to_do(shape, advice):
     assert advice in message
 
 
-def test_a_fixed_batch_asks_for_its_rows():
+@pytest.mark.parametrize("shape", [(1, 5), (5,)])
+def test_a_fixed_batch_asks_for_its_rows(shape):
     spec = InputSpec("x", np.dtype(np.float32), (4, 5))
-    assert "give 4 rows in each sample" in refusal({"x": np.zeros((1, 5), np.float32)}, spec)
+    assert "give 4 rows in each sample" in refusal({"x": np.zeros(shape, np.float32)}, spec)
+
+
+@pytest.mark.parametrize(
+    ("shape", "declared"),
+    [((3, 8, 8), ("N", 3, 8, 8)), ((5,), (None, 5)), ((7,), ("B", "T")), ((5,), (1, 5)), ((), ("N",))],
+)
+def test_the_axis_of_a_batch_of_one_may_be_left_out(shape, declared):
+    x = np.random.default_rng(0).random(shape, np.float32)
+    spec = InputSpec("x", np.dtype(np.float32), declared)
+    np.testing.assert_array_equal(conform({"x": x}, [spec], 0)["x"], x[np.newaxis])
+
+
+def test_text_may_lack_that_axis_too():
+    assert conform({"x": np.array("a b")}, [InputSpec("x", TEXT, ("N",))], 0)["x"].tolist() == ["a b"]
+
+
+def test_only_one_axis_is_added():
+    assert "an array with 4 axes" in refusal({"x": np.zeros((8, 8), np.float32)}, IMAGE)
+
+
+TOKENS = "g (int64[N,L] ids, int64[N,L] kinds) => (float[N,L,4] y) {{ {} y = Add(a, b) }}"
+
+
+def tokens(ids: str) -> tuple[InputSpec, ...]:
+    return input_specs(
+        parse(
+            TOKENS.format(f"{ids} k = Cast<to=6>(kinds) b = Gather(segments, k)"),
+            words=np.zeros((50, 4), np.float32),
+            segments=np.zeros((2, 4), np.float32),
+        )
+    )
+
+
+@pytest.mark.parametrize("bad", [50, -51, 70_000])
+def test_a_token_that_the_embedding_lacks_is_told_with_the_range(bad):
+    sample = {"ids": np.array([[1, bad, 49]]), "kinds": np.array([[0, 1, 1]])}
+    message = refusal(sample, *tokens("a = Gather(words, ids)"))
+    assert message.startswith(f"sample 37, input 'ids': holds {bad}, and 1 of 3 values are no row of the table")
+    assert "it has 50 rows, so give 0 to 49 (-50 to -1 count from its end)" in message
+
+
+def test_the_range_of_each_input_is_its_own():
+    specs = tokens("a = Gather(words, ids)")
+    assert [spec.rows for spec in specs] == [50, 2]
+    sample = {"ids": np.array([[1, -50, 49]]), "kinds": np.array([[0, 2, 1]])}
+    assert "input 'kinds': holds 2" in refusal(sample, *specs)
+    assert conform(sample | {"kinds": np.array([[0, -2, 1]])}, specs, 0)
+
+
+def test_what_is_computed_of_tokens_is_not_checked():
+    ids, kinds = tokens("m = Constant<value = int64 {49}>() i = Min(ids, m) a = Gather(words, i)")
+    assert (ids.rows, kinds.rows) == (None, 2)
+
+
+def test_unsigned_numbers_have_no_negative_rows():
+    spec = InputSpec("x", np.dtype(np.uint8), ("N",), 200)
+    assert "holds 200" in refusal({"x": np.array([3, 200], np.uint8)}, spec)
+    assert conform({"x": np.array([3, 199], np.uint8)}, [spec], 0)
 
 
 def test_one_symbol_has_one_value_within_a_sample():

@@ -159,6 +159,22 @@ def test_sizes_are_counted_in_elements_and_rows(tmp_path):
     assert [sample["x"].shape for sample in samples.largest] == [(2, 4)]
 
 
+def test_an_added_batch_axis_is_told_once_for_each_input(tmp_path):
+    given = [{"x": sample["x"][0], "mask": sample["mask"]} for sample in feeds(32)]
+    samples = collect(given, [X, MASK], tmp_path / "a", 100)
+    assert [(note.subject, note.level) for note in samples.notes] == [("x", Level.INFO)]
+    assert "no batch axis" in samples.notes[0].message
+    assert samples.digest == collect(feeds(32), [X, MASK], tmp_path / "b", 100).digest
+
+
+def test_one_sample_of_each_shape_from_the_smallest_to_the_largest(tmp_path):
+    spec = InputSpec("x", np.dtype(np.float32), ("N", "T"))
+    samples = collect([np.zeros((1, n), np.float32) for n in (5, 2, 5, 9, 2, 7)], [spec], tmp_path, 10)
+    assert samples.of_each_shape(9).numbers == [1, 0, 5, 3]
+    assert samples.of_each_shape(2).numbers == [1, 3]
+    assert Samples.open(tmp_path).select([4, 2]).numbers == [4, 2]
+
+
 def test_a_reader_that_raises_is_named_with_its_sample_and_cause(tmp_path):
     def reader():
         yield from feeds(3)

@@ -18,19 +18,21 @@ from ptqc.passes import calibrate
 from ptqc.passes.calibrate import Calibrate
 from ptqc.passes.context import Context
 
+MAGNITUDES = TABLES.replace("Gather(embedding, i)", "Gather(embedding, a)").replace("e =", "a = Abs(i) e =", 1)
+
 
 @pytest.fixture
 def context(tmp_path: Path) -> Context:
-    """Of a model with a table of 50 rows, and a sample that asks for another one."""
-    model = parse(TABLES, **TABLE_CONSTANTS)
-    feeds = [{"i": np.full((1, 10), index)} for index in (0, 1, 2, 50, 3)]
+    """Of a model with a table of 50 rows that is indexed by magnitudes, and a sample that asks for another one."""
+    model = parse(MAGNITUDES, **TABLE_CONSTANTS)
+    feeds = [{"i": np.full((1, 10), index)} for index in (0, -1, 2, 50, 3)]
     samples: Samples = replace(collect(feeds, input_specs(model), tmp_path, 9), batchable=True)
-    return Context.of(model, samples[:4], samples[4:])
+    return Context.of(model, samples[1:], samples[:1])
 
 
-def test_a_sample_that_the_model_refuses_is_told(context: Context) -> None:
-    with pytest.raises(CalibrationError, match=r"does not run on some of the calibration samples: .*idx=50"):
-        Calibrate().apply(parse(TABLES, **TABLE_CONSTANTS), context)
+def test_a_sample_that_the_model_refuses_is_told_by_its_number(context: Context) -> None:
+    with pytest.raises(CalibrationError, match=r"sample 3: the model does not run on 'i' of shape \(1, 10\): .*idx=50"):
+        Calibrate().apply(parse(MAGNITUDES, **TABLE_CONSTANTS), context)
 
 
 def test_a_lack_of_memory_is_none_of_the_samples_faults(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,7 +45,7 @@ def test_a_lack_of_memory_is_none_of_the_samples_faults(context: Context, monkey
 
     monkeypatch.setattr(Runner, "run", run)
     with pytest.raises(MemoryError):
-        Calibrate().apply(parse(TABLES, **TABLE_CONSTANTS), context)
+        Calibrate().apply(parse(MAGNITUDES, **TABLE_CONSTANTS), context)
 
 
 LENGTHS = (2, 18, 4, 2, 10, 4, 18, 6)

@@ -1,0 +1,79 @@
+"""Whether the model runs on samples, of whatever size they are, and what helps where it does not."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+
+import onnx_ir as ir
+
+from ptqc.calibration.inputs import InputSpec, input_specs
+from ptqc.calibration.samples import Samples
+from ptqc.calibration.synthetic import spatial_axes
+from ptqc.errors import CalibrationError, ModelError, PtqcError
+from ptqc.execute.onnxruntime import Feeds, Runner
+from ptqc.trial import lacks_memory
+
+# Sizes that are tried before anything is measured, the smallest and the largest among them.
+TRIED_SIZES = 16
+IMAGE_ADVICE = (
+    "bring all images to one size that it takes, for example with --resize 320 --crop 320, or with --resize 320 "
+    "--fit letterbox, which shows the whole image"
+)
+ADVICE = "give samples of sizes and with values that it takes, or leave this one out"
+
+
+def check_runs(model: ir.Model, samples: Samples) -> None:
+    """Where inputs take any size, run one sample of each size, at most TRIED_SIZES.
+
+    Raises CalibrationError where ONNX Runtime refuses one.
+    """
+    inputs = input_specs(model)
+    if not any(isinstance(dim, str | None) for spec in inputs for dim in spec.shape[1:]):
+        return
+    try:
+        runner = Runner(model)
+    except ModelError:
+        return  # some models load only after they are rewritten
+    chosen = samples.of_each_shape(TRIED_SIZES)
+    with suppress(MemoryError), explaining(runner, chosen, inputs):  # a lack of memory is met and told again
+        for feeds in chosen:
+            runner.run(feeds)
+
+
+@contextmanager
+def explaining(runner: Runner, samples: Samples, inputs: Sequence[InputSpec]) -> Iterator[None]:
+    """Tells a failure to run on the samples, alone or joined, by the first one that the model refuses.
+
+    Raises CalibrationError, or MemoryError where that is what is missing.
+    """
+    try:
+        yield
+    except PtqcError:
+        raise
+    except Exception as error:  # ONNX Runtime raises a dozen types of its own
+        if lacks_memory(error):
+            raise MemoryError from error
+        raise _first_refused(runner, samples, inputs, error) from error
+
+
+def _first_refused(runner: Runner, samples: Samples, inputs: Sequence[InputSpec], error: Exception) -> CalibrationError:
+    for number, feeds in zip(samples.numbers, samples, strict=True):
+        try:
+            runner.run(feeds)
+        except Exception as reason:  # as above
+            return _refused(number, feeds, inputs, reason)
+    return CalibrationError(f"the model does not run on some of the calibration samples: {_reason(error)}")
+
+
+def _refused(number: int, feeds: Feeds, inputs: Sequence[InputSpec], error: Exception) -> CalibrationError:
+    shapes = ", ".join(f"{name!r} of shape {array.shape}" for name, array in feeds.items())
+    advice = IMAGE_ADVICE if any(map(_is_image_of_any_size, inputs)) else ADVICE
+    return CalibrationError(f"sample {number}: the model does not run on {shapes}: {_reason(error)}: {advice}")
+
+
+def _is_image_of_any_size(spec: InputSpec) -> bool:
+    return any(not isinstance(spec.shape[axis], int) for axis in spatial_axes(spec))
+
+
+def _reason(error: Exception) -> str:
+    """What ONNX Runtime says, without how it says it."""
+    return str(error).rpartition("Status Message: ")[2].strip()
