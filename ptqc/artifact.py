@@ -7,15 +7,16 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from ptqc.arguments import path_of
 from ptqc.errors import Interrupted, TargetError, UsageError
 from ptqc.locks import Claim, InUse
 
@@ -23,6 +24,37 @@ if TYPE_CHECKING:
     import onnxruntime as ort
 
     from ptqc.native.library import Library
+
+
+class Session(Protocol):
+    """An `onnxruntime.InferenceSession`, which has no types of its own."""
+
+    def run(
+        self, output_names: Sequence[str] | None, input_feed: Mapping[str, np.ndarray], run_options: Any = None
+    ) -> list[Any]:
+        """Values of the named outputs, or of all."""
+
+    def get_inputs(self) -> list[Any]:
+        """Name, type and shape of each input."""
+
+    def get_outputs(self) -> list[Any]:
+        """Name, type and shape of each output."""
+
+    def __getattr__(self, name: str) -> Any:
+        """All else that it has."""
+
+
+@dataclass(frozen=True)
+class KeptBudgets:
+    """Which budgets a delivered file keeps; None where there was none of the kind."""
+
+    size: bool | None
+    latency: bool | None
+
+    def __bool__(self) -> bool:
+        """Whether it keeps all there were."""
+        return self.size is not False and self.latency is not False
+
 
 MANIFEST, MODEL, PLAN, SENSITIVITY = "manifest.json", "model.onnx", "plan.json", "sensitivity.json"
 REPORT, RUN, NATIVE, GOLDEN = "report.html", "run.json", "cpu", "golden.safetensors"
@@ -61,7 +93,14 @@ class Artifact:
         """The packed ONNX file: ship this one (an optimized copy of it would be unpacked)."""
         return self.folder / MODEL
 
-    def session(self, options: "ort.SessionOptions | None" = None) -> "ort.InferenceSession":
+    @property
+    def kept_budgets(self) -> KeptBudgets:
+        """Whether the file has at most the bytes, and was measured to take at most the time, that were asked for."""
+        found, latency = self.manifest, self.manifest["latency"]
+        size = None if found["budget"] is None else found["file"]["bytes"] <= found["allocation"]["limit"]
+        return KeptBudgets(size, None if latency is None else latency["measured_ms"] <= latency["budget_ms"])
+
+    def session(self, options: "ort.SessionOptions | None" = None) -> Session:
         """An ONNX Runtime CPU session; thread-safe.
 
         Without options of your own, 8-bit weights are added up exactly on every processor; with them, add the entries
@@ -75,10 +114,11 @@ class Artifact:
             options = ort.SessionOptions()
             for name, value in self.manifest["cpu"]["session_option_without_vnni"].items():
                 options.add_session_config_entry(name, value)
-        return ort.InferenceSession(str(self.path), options, providers=["CPUExecutionProvider"])
+        session: Session = ort.InferenceSession(str(self.path), options, providers=["CPUExecutionProvider"])
+        return session
 
     @cached_property
-    def _session(self) -> "ort.InferenceSession":
+    def _session(self) -> Session:
         return self.session()
 
     def native(self, threads: int = 0, cpu: str = "") -> "Library":
@@ -122,7 +162,7 @@ class Artifact:
 
 def load(folder: str | Path) -> Artifact:
     """Open an artifact. Raises UsageError when it is not one, or when a file is not what the manifest says."""
-    artifact = Artifact(Path(folder))
+    artifact = Artifact(path_of("folder", folder))
     if not (artifact.folder / MANIFEST).is_file():
         raise UsageError(f"{folder} is not a folder that `ptqc compile` wrote: it has no {MANIFEST}")
     if not _is_ours(artifact.folder):
@@ -155,11 +195,11 @@ def check_output(folder: Path, force: bool) -> None:
         raise UsageError(
             f"{folder} was not written by ptqc (it has no {MANIFEST} of ptqc); --force replaces artifacts only"
         )
-    parent = folder.resolve().parent
-    if not parent.is_dir():
-        raise UsageError(f"the output folder {folder} cannot be made: {parent} does not exist")
-    if not os.access(parent, os.W_OK):
-        raise UsageError(f"the output folder {folder} cannot be made: {parent} is not writable")
+    above = next(path for path in folder.resolve().parents if path.exists())
+    if not above.is_dir():
+        raise UsageError(f"the output folder {folder} cannot be made: {above} is a file")
+    if not os.access(above, os.W_OK):
+        raise UsageError(f"the output folder {folder} cannot be made: {above} is not writable")
 
 
 def _is_ours(folder: Path) -> bool:
@@ -186,6 +226,7 @@ def publish(
         RUN: write_json(run).encode(),
     }
     try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
         _sweep(folder)
         with _beside(folder) as temporary:
             new = temporary / folder.name

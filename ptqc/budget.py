@@ -3,8 +3,13 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Integral, Real
 
+from ptqc.arguments import shown
 from ptqc.errors import UsageError
+
+One = str | float  # a float is a fraction of the model's size, an int (which is a float to type checkers) bytes
+Given = One | Sequence[One] | None
 
 UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 NANOSECONDS = {"ns": 1, "us": 10**3, "µs": 10**3, "ms": 10**6, "s": 10**9}
@@ -40,6 +45,8 @@ class Budget:
                 return int(self.value)
 
     def __str__(self) -> str:
+        if self.unit == "B":
+            return f"{int(self.value):,} B"
         return f"{self.value:g}{'%' if self.unit == '%' else ' ' + self.unit}"
 
 
@@ -55,25 +62,42 @@ class Latency:
 
 @dataclass(frozen=True)
 class Budgets:
-    """At most one limit of each kind."""
+    """At most one limit of each kind. strict: a file that takes longer than the latency is not delivered."""
 
     size: Budget | None = None
     latency: Latency | None = None
+    strict: bool = False
 
     @classmethod
-    def parse(cls, given: str | Sequence[str] | None) -> "Budgets":
-        """Read "13%", or ("13%", "2ms"). Raises UsageError where a kind is given twice, or as `parse` does."""
-        texts = [given] if isinstance(given, str) else list(given or ())
-        found = [parse(text) for text in texts]
+    def parse(cls, given: object, *, strict: bool = False) -> "Budgets":
+        """Read what `Given` is. Raises UsageError where a kind is given twice, or as `parse` does."""
+        several = list(given) if isinstance(given, Sequence) and not isinstance(given, str | bytes) else [given]
+        found = [parse(one) for one in several if one is not None]
         sizes = [limit for limit in found if isinstance(limit, Budget)]
         latencies = [limit for limit in found if isinstance(limit, Latency)]
         if len(sizes) > 1 or len(latencies) > 1:
-            raise UsageError(f"the budgets {', '.join(texts)} are several of one kind; give one size and one latency")
-        return cls(next(iter(sizes), None), next(iter(latencies), None))
+            told = ", ".join(map(str, several))
+            raise UsageError(f"the budgets {told} are several of one kind; give one size and one latency")
+        return cls(next(iter(sizes), None), next(iter(latencies), None), strict)
 
 
-def parse(text: str) -> Budget | Latency:
-    """Read "13%", "4.5MB", "4.2bit", "2ms". Raises UsageError naming the text and the known forms."""
+def parse(given: object) -> Budget | Latency:
+    """Read "13%", "4.5MB", "4.2bit", "2ms", a fraction or bytes. Raises UsageError naming it and the known forms."""
+    if isinstance(given, str):
+        return _of_text(given)
+    if isinstance(given, Real) and not isinstance(given, bool):
+        number = float(given)
+        if isinstance(given, Integral) and number > 0:
+            return Budget(number, "B")
+        if 0 < number <= 1:
+            return Budget(float(f"{100 * number:.12g}"), "%")
+    raise UsageError(
+        f"budget {shown(given)} is neither a fraction of the model's size (0.13) nor a number of bytes (200_000); "
+        f"as text, give {KNOWN}"
+    )
+
+
+def _of_text(text: str) -> Budget | Latency:
     match = re.fullmatch(r"\s*([+-]?\d+(?:\.\d*)?|[+-]?\.\d+)\s*(%|[A-Za-zµ]+)\s*", text)
     if match is None:
         raise UsageError(f"budget {text!r} is not understood; give {KNOWN}")

@@ -266,6 +266,11 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
         help="labelled samples to report top-1 accuracy on: an .npz with the inputs and `labels`, or a CSV of "
         "image,class-number lines (paths relative to it)",
     )
+    parser.add_argument(
+        "--strict",
+        action="store_true",
+        help="end with 2, and write nothing, where the file takes longer than the latency budget",
+    )
     parser.add_argument("--force", action="store_true", help="replace the output folder")
     parser.add_argument("--cache", metavar="DIR", help="where measurements are kept (default ~/.cache/ptqc)")
     parser.add_argument(
@@ -326,6 +331,7 @@ def _compile(options: argparse.Namespace) -> None:
         preprocessing=_preprocessing(options),
         labels=options.labels,
         force=options.force,
+        strict=options.strict,
         cache=options.cache,
         dump_passes=options.dump_passes,
         times=options.times,
@@ -348,6 +354,7 @@ def _resolve(options: argparse.Namespace) -> None:
         preprocessing=_preprocessing(options),
         labels=options.labels,
         force=options.force,
+        strict=options.strict,
         cache=options.cache,
         pipeline=options.pipeline,
         progress=for_terminal(options.quiet),

@@ -1,28 +1,31 @@
 """The story of a compile: read, normal form, measure, fit to the budget, verify, judge, publish."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from inspect import signature
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 import onnx_ir as ir
 from threadpoolctl import threadpool_limits
 
 from ptqc import artifact, golden
+from ptqc.arguments import check_kind, path_of
 from ptqc.artifact import Artifact, check_output
-from ptqc.budget import Budgets
+from ptqc.budget import Budgets, Given
 from ptqc.calibration.images import Preprocessing
 from ptqc.codegen.onnxruntime.intent import Intent
 from ptqc.codegen.onnxruntime.verify import verify
 from ptqc.deadline import Deadline
 from ptqc.errors import UsageError
 from ptqc.latency import Times
-from ptqc.options import DEFAULT_CPU, NOT_TUNED, CompileOptions, FloatLayers, Pipeline, TargetOptions
+from ptqc.logs import quiet_libraries
+from ptqc.options import DEFAULT_CPU, NOT_TUNED, CompileOptions, FloatLayers, Keywords, Pipeline, TargetOptions
 from ptqc.plan import Plan, write_json
 from ptqc.progress import SILENT, Progress
-from ptqc.reading import read_model
+from ptqc.reading.given import Model, read_given
 from ptqc.report import render
 from ptqc.scratch import scratch
 from ptqc.stages import documents
@@ -43,12 +46,13 @@ from ptqc.store import Store, default_folder
 VERIFIED_SAMPLES = 4
 
 
+@quiet_libraries()
 def compile(  # noqa: A001
-    model: str | Path,
+    model: Model,
     *,
     calibration: object,
     output: str | Path,
-    budget: str | Sequence[str] | None = None,
+    budget: Given = None,
     preprocessing: Preprocessing | None = None,
     labels: str | Path | None = None,
     evaluate: Evaluate | None = None,
@@ -61,49 +65,55 @@ def compile(  # noqa: A001
     tune: str | Path = NOT_TUNED,
     times: str | Path | None = None,
     progress: Progress = SILENT,
-    **options: Any,
+    strict: bool = False,
+    **options: Unpack[Keywords],
 ) -> Artifact:
-    """Compile an ONNX file to a packed, verified artifact in the folder `output`.
+    """Compile an ONNX model to a packed, verified artifact in the folder `output`.
 
-    calibration: a folder of images, an .npz/.npy file, "module:function", an ONNX Runtime CalibrationDataReader, an
-    array, any iterable of feeds, whose shapes may differ, or "synthetic": samples that ptqc draws, at a loss of
-    accuracy. budget: "13%", "4.5MB", "4.2bit", "2ms" or a size and a latency; None: the best accuracy with as many
-    layers on integer kernels as the activation options allow. times: an artifact whose recorded times of operators a latency budget is met with;
-    None measures them.
+    model: the path of a file, an `onnx.ModelProto` or an `onnx_ir.Model`. calibration: a folder of images, an
+    .npz/.npy file, "module:function", an ONNX Runtime CalibrationDataReader, an array, any iterable of feeds, whose
+    shapes may differ, or "synthetic": samples that ptqc draws, at a loss of accuracy. budget: "13%", 0.13, "4.5MB",
+    4_500_000 (bytes), "4.2bit", "2ms" or a size and a latency; None: the best accuracy with as many layers on integer
+    kernels as the activation options allow. strict: raise Missed, and write nothing, where the file takes longer than
+    the latency. times: an artifact whose recorded times of operators a latency budget is met with; None measures them.
     labels: an .npz with inputs and `labels`, or a CSV of image,class; evaluate: called with run(feeds) -> outputs by
     name, gives a score. Both are for the report only. target, cpu, allow_missing_target, tune: see
     `ptqc.options.TargetOptions`. options: fields of `ptqc.options.CompileOptions`.
     Raises the errors of `ptqc.errors`.
     """
     started = time.monotonic()
-    chosen, targets = CompileOptions.of(options), TargetOptions(target, cpu, allow_missing_target, tune)
-    budgets = Budgets.parse(budget)
-    check_output(Path(output), force)
+    chosen = CompileOptions.of(options, signature(compile).parameters)
+    targets = TargetOptions(target, cpu, allow_missing_target, tune)
+    budgets = Budgets.parse(budget, strict=strict)
+    place = path_of("output", output)
+    check_output(place, force)
     check_target(targets)
+    check_kind("preprocessing", preprocessing, Preprocessing)
     given_times = times_of(times) if times is not None else None
-    source = read_model(model, cast_double=chosen.cast_double)
     if calibration is None:
         raise UsageError(
             "no calibration data: give a few hundred samples with --calibration DATA; "
             "without any, --calibration synthetic draws some, at a loss of accuracy"
         )
-    with _one_blas_thread(), scratch() as folder:
-        spool = Path(folder) / "samples"
-        samples = gather(source, calibration, spool, chosen.samples, preprocessing, progress, chosen.seed)
-        dump = Path(dump_passes) if dump_passes is not None else None
-        score = evaluate or _scorer(source.model, labels, Path(folder), preprocessing)
+    dump = path_of("dump_passes", dump_passes) if dump_passes is not None else None
+    store = _store(cache)
+    with _one_blas_thread(), scratch() as temporary:
+        folder = Path(temporary)
+        source = read_given(model, folder, cast_double=chosen.cast_double)
+        samples = gather(source, calibration, folder / "samples", chosen.samples, preprocessing, progress, chosen.seed)
+        score = evaluate or _scorer(source.model, labels, folder, preprocessing)
         prepared = prepare(source, samples, progress, dump)
-        store = Store(Path(cache) if cache is not None else default_folder())
         context, notes, entry = measure(prepared, chosen, store, progress)
         job = Job(prepared, context, chosen, (*prepared.notes, *notes), entry, budgets, started)
-        return _finish(job, Path(output), score, force, progress, targets, store, given_times)
+        return _finish(job, place, score, force, progress, targets, store, given_times)
 
 
+@quiet_libraries()
 def resolve(
     folder: str | Path,
     *,
     output: str | Path,
-    budget: str | Sequence[str] | None = None,
+    budget: Given = None,
     plan: Mapping[str, Any] | None = None,
     preprocessing: Preprocessing | None = None,
     labels: str | Path | None = None,
@@ -118,21 +128,23 @@ def resolve(
     time_limit: float = 0.0,
     float_layers: FloatLayers | None = None,
     progress: Progress = SILENT,
+    strict: bool = False,
 ) -> Artifact:
     """Another artifact from what an earlier compile measured: for another budget, or with a plan given as JSON.
 
     A latency is met with the times that the earlier compile recorded, where it did. pipeline, float_layers: None takes
-    that of the earlier compile. time_limit: see `ptqc.options.CompileOptions`.
+    that of the earlier compile. time_limit: see `ptqc.options.CompileOptions`; strict: see `compile`.
     Raises UsageError when the measurements are not in the store any more.
     """
     started = time.monotonic()
-    budgets = Budgets.parse(budget)
+    budgets = Budgets.parse(budget, strict=strict)
     targets = TargetOptions(target, cpu, allow_missing_target, tune)
-    check_output(Path(output), force)
+    place = path_of("output", output)
+    check_output(place, force)
     check_target(targets)
     earlier = artifact.load(folder).manifest
     entry, before = earlier["measurements"], earlier["options"]
-    store = Store(Path(cache) if cache is not None else default_folder())
+    store = _store(cache)
     prepared, context, measured, notes = recall(store, entry, progress)
     chosen = {
         "pipeline": pipeline or before["pipeline"],
@@ -143,7 +155,7 @@ def resolve(
     given = None if plan is None else Plan.from_json(plan, context.roles)
     with _one_blas_thread(), scratch() as temporary:
         score = evaluate or _scorer(prepared.model, labels, Path(temporary), preprocessing)
-        return _finish(job, Path(output), score, force, progress, targets, store, recorded_times(earlier), given)
+        return _finish(job, place, score, force, progress, targets, store, recorded_times(earlier), given)
 
 
 def _one_blas_thread() -> AbstractContextManager[object]:
@@ -152,12 +164,16 @@ def _one_blas_thread() -> AbstractContextManager[object]:
     return limits
 
 
+def _store(cache: str | Path | None) -> Store:
+    return Store(path_of("cache", cache) if cache is not None else default_folder())
+
+
 def _scorer(
     model: ir.Model, labels: str | Path | None, folder: Path, preprocessing: Preprocessing | None
 ) -> Evaluate | None:
     if labels is None:
         return None
-    return read_labels(model, Path(labels), folder / "labelled", preprocessing).top1
+    return read_labels(model, path_of("labels", labels), folder / "labelled", preprocessing).top1
 
 
 def _finish(
@@ -183,6 +199,8 @@ def _finish(
     job = replace(job, notes=(*job.notes, *saturation_notes(fitted.exported, probes)))
     native = build_targets(fitted, probes, targets, store, progress)
     delivered = time_delivered(job, fitted, progress)
+    if delivered is not None and job.budgets.strict:
+        delivered.check()
     judged = judge(model, fitted.exported.data, held_back, job.options.loss, evaluate, progress)
     speed = measure_speed(model, fitted.exported.data, held_back, progress)
     kept, distances = golden.take(model, fitted.exported.data, held_back)

@@ -1,11 +1,13 @@
 """What a user can choose about a compile. Defaults are the same for every model."""
 
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypedDict, get_args, get_type_hints
 
+from ptqc.arguments import shown, unknown
 from ptqc.calibration.ranges import Observer
 from ptqc.errors import UsageError
 
@@ -68,7 +70,7 @@ class CompileOptions:
         if not 0 <= self.activation_limit < math.inf:
             raise UsageError(f"activation_limit is {self.activation_limit}; give a loss of 0 or more")
         if not 0 <= self.time_limit < math.inf:
-            raise UsageError(f"time_limit is {self.time_limit}; give seconds, or 0 for no limit")
+            raise UsageError(f"time_limit is {self.time_limit:g}; give seconds, or 0 for no limit")
         if self.seed < 0:
             raise UsageError(f"seed is {self.seed}; it cannot be negative")
 
@@ -78,17 +80,36 @@ class CompileOptions:
         return WIDEST if self.allow_8bit else PORTABLE_BITS
 
     @classmethod
-    def of(cls, given: Mapping[str, Any]) -> "CompileOptions":
-        """Options by name. Raises UsageError for an unknown one, naming the known ones."""
-        known = [field.name for field in fields(cls)]
-        unknown = sorted(set(given) - set(known))
-        if unknown:
-            raise UsageError(f"unknown option {', '.join(unknown)}; known: {', '.join(known)}")
-        return replace(cls(), **given)
+    def of(cls, given: Mapping[str, Any], others: Iterable[str] = ()) -> "CompileOptions":
+        """Options by name. others: names that may have been meant, too.
+
+        Raises UsageError for an unknown one, naming the known ones, and for values of the wrong type.
+        """
+        types = get_type_hints(cls)
+        if given.keys() - types:
+            raise unknown("option", given.keys() - types, types, others)
+        return replace(cls(), **{name: _declared(name, types[name], value) for name, value in given.items()})
 
     def to_json(self) -> dict[str, Any]:
         """For manifests and store keys."""
         return {**asdict(self), "bits": list(self.bits)}
+
+
+class Keywords(TypedDict, total=False):
+    """The fields of `CompileOptions` as `ptqc.compile` takes them, for type checkers; a test holds the two together."""
+
+    samples: int
+    observer: Observer
+    activations: Activations
+    activation_limit: float
+    loss: Loss
+    bits: tuple[int, ...]
+    allow_8bit: bool
+    seed: int
+    pipeline: Pipeline
+    time_limit: float
+    cast_double: bool
+    float_layers: FloatLayers
 
 
 @dataclass(frozen=True)
@@ -110,6 +131,8 @@ class TargetOptions:
     def __post_init__(self) -> None:
         if self.target is not None:
             _one_of("target", self.target, ("cpu",))
+        if not isinstance(self.cpu, str):
+            raise UsageError(f"cpu is {shown(self.cpu)}; give names of instruction sets, separated by commas")
         for name in self.cpu.split(","):
             _one_of("cpu", name, get_args(InstructionSet))
         if not isinstance(self.tune, str | Path) or not str(self.tune):
@@ -121,3 +144,26 @@ class TargetOptions:
 def _one_of(name: str, value: object, known: tuple[str, ...]) -> None:
     if value not in known:
         raise UsageError(f"{name} is {value!r}; known: {', '.join(known)}")
+
+
+def _declared(name: str, kind: object, value: Any) -> Any:
+    """A number, a flag or widths as the field has them; what else it may be, the field itself checks."""
+    if kind is bool and not isinstance(value, bool):
+        raise UsageError(f"{name} is {shown(value)}; give True or False")
+    if kind is int:
+        return _whole(name, value)
+    if kind is float:
+        if isinstance(value, bool) or not isinstance(value, Real):
+            raise UsageError(f"{name} is {shown(value)}; give a number")
+        return float(value)
+    if kind == tuple[int, ...]:
+        if not isinstance(value, Sequence) or isinstance(value, str):
+            raise UsageError(f"{name} is {shown(value)}; give widths, as in (2, 4, 8)")
+        return tuple(_whole(name, width) for width in value)
+    return value
+
+
+def _whole(name: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise UsageError(f"{name} is {shown(value)}; give a whole number")
+    return int(value)

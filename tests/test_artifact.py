@@ -98,9 +98,12 @@ def test_a_file_is_never_replaced(tmp_path: Path) -> None:
         check_output(tmp_path / "out", force=True)
 
 
-def test_the_parent_must_exist(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="does not exist"):
-        check_output(tmp_path / "missing" / "out", force=False)
+def test_missing_folders_above_are_made_but_not_in_a_file(tmp_path: Path) -> None:
+    check_output(tmp_path / "missing" / "too" / "out", force=False)
+    assert not (tmp_path / "missing").exists()
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(UsageError, match="file is a file"):
+        check_output(tmp_path / "file" / "too" / "out", force=False)
 
 
 def test_the_parent_must_be_writable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 
 from ptqc.budget import Budget, Budgets, Latency, parse
@@ -80,10 +81,17 @@ def test_units_of_time_are_written_as_they_are(text: str) -> None:
         ("2ms", None, "2 ms"),
         (("2ms", "13%"), "13%", "2 ms"),
         (["13%"], "13%", None),
+        (0.13, "13%", None),
+        (np.float32(0.25), "25%", None),
+        (1.0, "100%", None),
+        (200_000, "200,000 B", None),
+        (np.int64(1), "1 B", None),
+        ("12 MB", "12,000,000 B", None),
+        ([200_000, " 2 ms "], "200,000 B", "2 ms"),
     ],
 )
 def test_one_budget_of_each_kind(given: object, size: str | None, latency: str | None) -> None:
-    found = Budgets.parse(given)  # type: ignore[arg-type]
+    found = Budgets.parse(given)
     assert [None if limit is None else str(limit) for limit in (found.size, found.latency)] == [size, latency]
 
 
@@ -91,6 +99,19 @@ def test_one_budget_of_each_kind(given: object, size: str | None, latency: str |
 def test_two_budgets_of_a_kind_are_refused(given: tuple[str, ...]) -> None:
     with pytest.raises(UsageError, match="several of one kind; give one size and one latency"):
         Budgets.parse(given)
+
+
+@pytest.mark.parametrize(
+    "given", [13.0, 0.0, -0.1, float("nan"), float("inf"), 0, -5, True, b"13%", {"size": 3}, [[1]]]
+)
+def test_what_is_no_budget_is_named_with_the_known_forms(given: object) -> None:
+    with pytest.raises(UsageError, match=r"neither a fraction of the model's size \(0.13\) nor a number of bytes"):
+        Budgets.parse(given)
+
+
+def test_a_fraction_is_the_same_budget_as_its_percentage() -> None:
+    for percent in range(1, 101):
+        assert Budgets.parse(percent / 100) == Budgets.parse(f"{percent}%")
 
 
 def test_a_latency_is_no_size() -> None:

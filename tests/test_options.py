@@ -15,7 +15,9 @@ def test_defaults_are_kept_where_nothing_is_given() -> None:
 
 def test_an_unknown_option_names_all_known_ones() -> None:
     known = "samples, observer, activations, activation_limit, loss, bits, allow_8bit, seed, pipeline, time_limit"
-    with pytest.raises(UsageError, match=rf"unknown option sede, turbo; known: {known}, cast_double"):
+    with pytest.raises(
+        UsageError, match=rf"unknown option sede, turbo \(did you mean seed\?\); known: {known}, cast_double"
+    ):
         CompileOptions.of({"turbo": 1, "sede": 2, "seed": 3})
 
 

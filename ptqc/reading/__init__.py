@@ -1,7 +1,7 @@
 """Reading a model: cheap checks first, so that no library sees a file that hangs or crashes it."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import onnx
@@ -27,6 +27,7 @@ from ptqc.reading.walk import every_node
 from ptqc.reading.weights import check_interface, check_no_double, check_weights_finite
 
 STEP = "read"
+FILE = "file"
 
 # ONNX Runtime 1.31 refuses models that declare a higher version; nothing that opset 26 can say needs one.
 MAX_IR_VERSION = 13
@@ -55,6 +56,7 @@ class Source:
 
     size: bytes of the .onnx file and of every external data file.
     digest: SHA-256 over the same bytes, hexadecimal.
+    given: what it was before: "file", or the type of a model in memory.
     cast_double: whether float64 is to become float32 inside.
     """
 
@@ -64,19 +66,29 @@ class Source:
     digest: str
     notes: tuple[Note, ...]
     cast_double: bool = False
+    given: str = FILE
+
+    @property
+    def called(self) -> str:
+        """How messages name it."""
+        return _called(self.path, self.given)
 
 
-def read_model(path: Path | str, *, cast_double: bool = False) -> Source:
+def _called(path: Path, given: str) -> str:
+    return str(path) if given == FILE else f"the {given}"
+
+
+def read_model(path: Path | str, *, cast_double: bool = False, given: str = FILE) -> Source:
     """Read and check an ONNX model; the file is never changed.
 
-    cast_double: take float64, which is refused otherwise. Nodes come out sorted. Raises ModelError, which names the
-    file, the tensor or node, the rule and a remedy.
+    cast_double: take float64, which is refused otherwise. given: see `Source`. Nodes come out sorted. Raises
+    ModelError, which names the file, the tensor or node, the rule and a remedy.
     """
     path = Path(path)
     try:
-        return _read(path, cast_double)
+        return replace(_read(path, cast_double), given=given)
     except ModelError as error:
-        raise ModelError(f"{path}: {error}") from error
+        raise ModelError(f"{_called(path, given)}: {error}") from error
 
 
 def _read(path: Path, cast_double: bool) -> Source:

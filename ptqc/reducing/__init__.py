@@ -15,6 +15,7 @@ from ptqc.calibration.synthetic import draw
 from ptqc.deadline import Deadline
 from ptqc.errors import UsageError
 from ptqc.execute.onnxruntime import Feeds
+from ptqc.logs import quiet_libraries
 from ptqc.progress import SILENT, Progress
 from ptqc.reading.file import parse, read_bytes
 from ptqc.reading.tensors import check_tensors
@@ -51,6 +52,7 @@ class Reduced:
         )
 
 
+@quiet_libraries()
 def reduce(
     model: str | Path,
     *,

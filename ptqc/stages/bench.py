@@ -11,6 +11,7 @@ from ptqc.codegen.tvm.edges import edges
 from ptqc.codegen.tvm.listing import Call, Listing
 from ptqc.codegen.tvm.memory import size
 from ptqc.codegen.tvm.verify import Loaded
+from ptqc.logs import quiet_libraries
 from ptqc.native.interface import KERNELS
 from ptqc.stages.bisect import kept, seen_inputs
 from ptqc.stopwatch import seconds_of
@@ -57,6 +58,7 @@ class Bench:
         )
 
 
+@quiet_libraries()
 def bench(folder: str | Path, *, threads: int = 1, rounds: int = ROUNDS, cpu: str = "") -> Bench:
     """Time every kernel of an artifact's native library, and the whole, on one random sample.
 

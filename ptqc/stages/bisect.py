@@ -18,6 +18,7 @@ from ptqc.codegen.tvm.listing import Listing
 from ptqc.codegen.tvm.verify import Loaded, Outcome, outcomes
 from ptqc.errors import TargetError
 from ptqc.execute.onnxruntime import Feeds, Runner
+from ptqc.logs import quiet_libraries
 from ptqc.native.interface import KERNELS
 from ptqc.native.library import Library
 from ptqc.scratch import scratch
@@ -73,6 +74,7 @@ class Bisection:
         return f"the first kernel that differs makes {self.problems[self.first]}; of {compared}, these differ: {counts}"
 
 
+@quiet_libraries()
 def bisect(
     folder: str | Path,
     *,

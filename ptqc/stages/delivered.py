@@ -4,6 +4,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ptqc.errors import Missed
 from ptqc.execute.profile import Profile
 from ptqc.latency import Timed
 from ptqc.notes import Level, Note
@@ -19,6 +20,11 @@ class Delivered:
 
     document: Mapping[str, Any]
     notes: tuple[Note, ...]
+
+    def check(self) -> None:
+        """Raises Missed where the file takes longer than its budget."""
+        if self.notes:
+            raise Missed(f"{self.notes[0].message}; without strict the file is delivered all the same")
 
 
 def tell(timed: Timed, plan: Plan, real: Profile, found: Profile) -> Delivered:

@@ -71,7 +71,13 @@ def manifest(
     return {
         "ptqc": __version__,
         "libraries": {"onnxruntime": ort.__version__, "onnx_ir": ir.__version__, "numpy": np.__version__},
-        "source": {"name": origin.name, "bytes": origin.size, "sha256": origin.digest, "weights": origin.weights},
+        "source": {
+            "name": origin.name,
+            "given": origin.given,
+            "bytes": origin.size,
+            "sha256": origin.digest,
+            "weights": origin.weights,
+        },
         "calibration": {"samples": len(job.prepared.samples), "sha256": job.prepared.samples.digest},
         "options": job.options.to_json(),
         "budget": str(job.budgets.size) if job.budgets.size else None,

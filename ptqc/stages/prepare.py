@@ -24,7 +24,7 @@ from ptqc.nodes import constant
 from ptqc.notes import Level, Note
 from ptqc.passes.pipeline import default_rewrites, run_rewrites
 from ptqc.progress import Progress
-from ptqc.reading import Source
+from ptqc.reading import FILE, Source
 from ptqc.stages.synthesize import synthesize
 
 SYNTHETIC = "synthetic"
@@ -56,12 +56,16 @@ class Prepared:
 
 @dataclass(frozen=True)
 class Origin:
-    """The model file as given: name, bytes (with external data), SHA-256, and elements of all float constants."""
+    """The model file as given: name, bytes (with external data), SHA-256, and elements of all float constants.
+
+    given: "file", or the type of a model in memory, whose serialized bytes count.
+    """
 
     name: str
     size: int
     digest: str
     weights: int
+    given: str = FILE
 
 
 def gather(
@@ -108,7 +112,7 @@ def try_once(source: Source, feeds: Feeds) -> None:
         trial.run(save, feeds, source.size, LOOP_LIMIT if loops else None)
     except ModelError as error:
         remark = " (a Loop of it may have no end)" if loops else ""
-        raise ModelError(f"{source.path}: {error}{remark}") from error
+        raise ModelError(f"{source.called}: {error}{remark}") from error
 
 
 def prepare(source: Source, samples: Samples, progress: Progress, dump: Path | None = None) -> Prepared:
@@ -126,7 +130,7 @@ def prepare(source: Source, samples: Samples, progress: Progress, dump: Path | N
     runner = Runner(model)
     output_loss(model, [runner.run(feeds) for feeds in probes])  # refuses outputs that no loss can be measured on
     samples_ = dataclasses.replace(samples, batchable=takes_batches(model, runner, samples))
-    origin = Origin(source.path.name, source.size, source.digest, _float_elements(source.model))
+    origin = Origin(source.path.name, source.size, source.digest, _float_elements(source.model), source.given)
     warnings = (*source.notes, *samples.notes, *_plausible(source.model, samples))
     return Prepared(model, samples_, origin, (*warnings, *notes))
 

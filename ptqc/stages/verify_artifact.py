@@ -20,6 +20,7 @@ from ptqc.errors import UsageError, VerificationError
 from ptqc.execute.onnxruntime import Feeds, Runner, tensors_of
 from ptqc.execute.saturation import saturates
 from ptqc.golden import Golden
+from ptqc.logs import quiet_libraries
 from ptqc.passes.pipeline import in_float32
 from ptqc.reading import read_model
 from ptqc.reading.file import parse
@@ -40,6 +41,7 @@ class Verification:
         return "\n".join(f"{name:<10}  {found}" for name, found in self.checks.items())
 
 
+@quiet_libraries()
 def verify(folder: str | Path, *, model: str | Path | None = None, onnx_only: bool = False) -> Verification:
     """Repeat the checks of an artifact without trusting the machine that compiled it.
 

@@ -9,9 +9,10 @@ import pytest
 from compiling import compiled, measure_residual, quick, residual, samples
 
 import ptqc
-from ptqc.artifact import Artifact
+from ptqc.artifact import Artifact, KeptBudgets
 from ptqc.budget import Budgets
-from ptqc.errors import Infeasible, UsageError
+from ptqc.cli import main
+from ptqc.errors import Infeasible, Missed, UsageError
 from ptqc.execute import profile
 from ptqc.execute.profile import Profile
 from ptqc.latency import Network, Operator, Timed, Times
@@ -125,6 +126,23 @@ def test_recorded_times_give_the_same_bytes(
     again = compile_(place, tmp_path / "again", ("3ms", "30%"), times=tight.folder)
     resolved = resolve(tight, tmp_path / "resolved", ["30%", "3ms"])
     assert reproducible(tight) == reproducible(again) == reproducible(resolved)
+
+
+def test_a_latency_that_is_missed_counts_where_asked_for(
+    tight: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert tight.kept_budgets == KeptBudgets(size=True, latency=True)
+    monkeypatch.setattr(latency, "profile", lambda subjects, _seconds: [Profile(4e6, {}, {}, False) for _ in subjects])
+    found = resolve(tight, tmp_path / "missed", ["30%", "3ms"])
+    assert found.kept_budgets == KeptBudgets(size=True, latency=False)
+    assert not found.kept_budgets
+    with pytest.raises(Missed, match=r"took 4 ms, over the budget of 3 ms.*without strict the file is delivered"):
+        resolve(tight, tmp_path / "strict", ["30%", "3ms"], strict=True)
+    cache = str(tight.folder.parent / "cache")
+    words = ["resolve", str(tight.folder), "-o", str(tmp_path / "strict"), "--budget", "3ms", "--cache", cache]
+    assert main([*words, "--strict", "-q"]) == Missed.exit_code == 2
+    assert "over the budget of 3 ms" in capsys.readouterr().err
+    assert not (tmp_path / "strict").exists()
 
 
 def test_what_cannot_be_reached_is_refused(place: Path, tmp_path: Path) -> None:

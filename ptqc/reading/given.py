@@ -1,0 +1,53 @@
+"""A model as a caller of the API has it: in a file, or in memory, from where it is written to a file first."""
+
+import os
+from pathlib import Path
+
+import onnx
+import onnx_ir as ir
+
+from ptqc.arguments import path_of, shown
+from ptqc.errors import UsageError
+from ptqc.execute.onnxruntime import IN_MEMORY_LIMIT, weight_bytes
+from ptqc.reading import Source, read_model
+from ptqc.reading.walk import every_graph
+
+Model = str | os.PathLike[str] | onnx.ModelProto | ir.Model
+FILE, DATA = "model.onnx", "model.data"
+
+
+def read_given(model: object, folder: Path, *, cast_double: bool = False) -> Source:
+    """Read a model, which is not changed; `folder` takes the file of one in memory, and has to stay.
+
+    Size and digest of one in memory are those of its serialized bytes; what it has of external data, or has to have
+    because it is too large for one message, counts as for a file. Raises UsageError, or ModelError as `read_model`.
+    """
+    if isinstance(model, str | os.PathLike):
+        return read_model(path_of("model", model), cast_double=cast_double)
+    if isinstance(model, onnx.ModelProto):
+        _write_proto(model, folder / FILE)
+        return read_model(folder / FILE, cast_double=cast_double, given="onnx.ModelProto")
+    if isinstance(model, ir.Model):
+        _write_ir(model, folder / FILE)
+        return read_model(folder / FILE, cast_double=cast_double, given="onnx_ir.Model")
+    raise UsageError(f"model is {shown(model)}; give the path of an .onnx file, an onnx.ModelProto or an onnx_ir.Model")
+
+
+def _write_proto(model: onnx.ModelProto, path: Path) -> None:
+    if any(t.data_location == onnx.TensorProto.EXTERNAL for graph in every_graph(model) for t in graph.initializer):
+        raise UsageError(
+            "the onnx.ModelProto was loaded without its external data: give the path of its file, or onnx.load(path)"
+        )
+    if sum(len(tensor.raw_data) for tensor in model.graph.initializer) < IN_MEMORY_LIMIT:
+        path.write_bytes(model.SerializeToString())
+    else:
+        _write_ir(ir.from_proto(model), path)
+
+
+def _write_ir(model: ir.Model, path: Path) -> None:
+    values = [value for graph in model.graphs() for value in graph.initializers.values()]
+    is_external = any(isinstance(value.const_value, ir.ExternalTensor) for value in values)
+    if is_external or weight_bytes(model) >= IN_MEMORY_LIMIT:
+        ir.save(model, path, external_data=DATA)
+    else:
+        ir.save(model, path)
