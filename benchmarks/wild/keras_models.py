@@ -76,7 +76,7 @@ def shapes_efficientnet(place: Place) -> Data:
         deep = squeezed(deep, filters, stride)
     pooled = layers.GlobalAveragePooling2D()(swish(deep, 160, 1))
     model = keras.Model(image, layers.Dense(KINDS, "softmax")(pooled))
-    trained(model, x[:2000], y[:2000], "sparse_categorical_crossentropy", 8)
+    trained(model, x[:2000], y[:2000], "sparse_categorical_crossentropy", 5)
     convert(place, model, {"image": (None, 48, 48, 3)}, 15)
     return split({"image": x}, CALIBRATION, 500)
 
@@ -96,7 +96,7 @@ def shapes_mobilenet_tflite(place: Place) -> Data:
     first = [layers.Conv2D(16, 3, 2, "same", use_bias=False), layers.BatchNormalization(), layers.ReLU(6)]
     last = [layers.GlobalAveragePooling2D(), layers.Dense(KINDS, "softmax")]
     model = keras.Sequential([keras.Input((48, 48, 3)), *first, *stages, *last])
-    trained(model, x[:2000], y[:2000], "sparse_categorical_crossentropy", 8)
+    trained(model, x[:2000], y[:2000], "sparse_categorical_crossentropy", 5)
     converter = tf.lite.TFLiteConverter.from_keras_model(model)
     converter.optimizations, converter.target_spec.supported_types = [tf.lite.Optimize.DEFAULT], [tf.float16]
     lite = place.folder / "model.tflite"
@@ -141,7 +141,7 @@ def shapes_deeplab(place: Place) -> Data:
     small = layers.Conv2D(KINDS + 1, 1)(joined)
     model = keras.Model(image, layers.UpSampling2D(4, interpolation="bilinear")(small))
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    trained(model, x[:1000], masks[:1000], loss, 10)
+    trained(model, x[:1000], masks[:1000], loss, 6)
     convert(place, model, {"image": (None, 64, 64, 3)}, 17)
     return split({"image": x}, CALIBRATION, 100)
 
@@ -203,7 +203,7 @@ def docs_gru(place: Place) -> Data:
             layers.Dense(len(prose.TOPICS), "softmax"),
         ]
     )
-    trained(model, ids[:-500], topics[:-500], "sparse_categorical_crossentropy", 6)
+    trained(model, ids[:-500], topics[:-500], "sparse_categorical_crossentropy", 4)
     convert(place, model, {"words": (None, 32)}, 11, tf.int32)
     return split({"words": ids}, CALIBRATION, 500)
 
@@ -231,7 +231,7 @@ def sensors_autoencoder(place: Place) -> Data:
     inside: Sequence[int] = (128, 64, 16, 64, 128)
     hidden = [layer for units in inside for layer in (layers.Dense(units), layers.BatchNormalization(), layers.ReLU())]
     model = keras.Sequential([keras.Input((128,)), *hidden, layers.Dense(128)])
-    trained(model, x[:4000], x[:4000], "mse", 10)
+    trained(model, x[:4000], x[:4000], "mse", 6)
     convert(place, model, {"spectrum": (None, 128)}, 12)
     return split({"spectrum": x}, CALIBRATION, 500)
 
@@ -250,6 +250,6 @@ def ratings_neumf(place: Place) -> Data:
         deep = layers.Dense(units, "relu")(deep)
     model = keras.Model([user, item], layers.Dense(1)(layers.Concatenate()([product, deep])))
     given = [drawn[name].astype(np.int32)[:, None] for name in ("user", "item")]
-    trained(model, [part[:38000] for part in given], drawn["rating"][:38000], "mse", 6, 5e-3)
+    trained(model, [part[:38000] for part in given], drawn["rating"][:38000], "mse", 3, 5e-3)
     convert(place, model, {"user": (None, 1), "item": (None, 1)}, 14, tf.int32)
     return split(dict(zip(("user", "item"), given, strict=True)), CALIBRATION, 1000)

@@ -112,7 +112,7 @@ def char_gpt(place: Place) -> Data:
     seeded()
     tokens, vocabulary = letters()
     ids, mask = padded(contexts(tokens[:-20000], 4000, CONTEXT, 1), 1)
-    model = train(Gpt(vocabulary), tensors(ids, mask), next_letter, 400, 3e-3)
+    model = train(Gpt(vocabulary), tensors(ids, mask), next_letter, 250, 3e-3)
     free = {name: {0: "batch", 1: "length"} for name in ("input_ids", "attention_mask", "logits")}
     first = {"input_ids": torch.as_tensor(ids[:1]), "attention_mask": torch.as_tensor(mask[:1])}
     by_torchscript(place, model, first, ["logits"], 16, free)
@@ -162,7 +162,7 @@ def char_llama(place: Place) -> Data:
     seeded()
     tokens, vocabulary = letters()
     ids = contexts(tokens[:-20000], 4000, CONTEXT, 3)
-    model = train(Llama(vocabulary), tensors(ids), next_letter, 400, 3e-3)
+    model = train(Llama(vocabulary), tensors(ids), next_letter, 250, 3e-3)
     by_dynamo(place, model, {"input_ids": torch.as_tensor(ids[:2])}, ["logits"], 23)
     both = np.concatenate([ids[:256], contexts(tokens[-20000:], 64, CONTEXT, 4)])
     return split({"input_ids": both}, 256, 64)
@@ -212,7 +212,7 @@ def docs_bert(place: Place) -> Data:
     def loss(model: nn.Module, ids: Tensor, mask: Tensor, topics: Tensor) -> Tensor:
         return functional.cross_entropy(model(ids, mask), topics)
 
-    train(model, tensors(ids[:-500], mask[:-500], topics[:-500]), loss, 350, 1e-3)
+    train(model, tensors(ids[:-500], mask[:-500], topics[:-500]), loss, 250, 1e-3)
     inputs = {"input_ids": torch.as_tensor(ids[:2]), "attention_mask": torch.as_tensor(mask[:2])}
     by_dynamo(place, model, inputs, ["logits"], 24)
     return split({"input_ids": ids, "attention_mask": mask}, 256, 500)
@@ -495,7 +495,7 @@ def ratings_dlrm(place: Place) -> Data:
         return functional.mse_loss(model(user, item, age), rating)
 
     inputs = {"user": drawn["user"], "item": drawn["item"], "age": age}
-    train(model, tensors(*inputs.values(), drawn["rating"]), loss, 1500, 2e-2)
+    train(model, tensors(*inputs.values(), drawn["rating"]), loss, 800, 2e-2)
     by_torchscript(place, model, {name: torch.as_tensor(array[:2]) for name, array in inputs.items()}, ["rating"], 17)
     return split(inputs, 256, 1000)
 

@@ -9,7 +9,7 @@ import torch
 from common import Place
 from torch import Tensor, nn
 
-BATCH = 64
+BATCH = 32
 
 
 def seeded(seed: int = 0) -> torch.Generator:

@@ -47,7 +47,7 @@ def digits_resnet(place: Place) -> Data:
     model = nn.Sequential(
         convolution(1, 24), nn.ReLU(), Residual(24, 24, 1), Residual(24, 48, 2), Residual(48, 96, 2), head(96, 10)
     )
-    train(model, tensors(x[:1200], y[:1200]), classified, 250)
+    train(model, tensors(x[:1200], y[:1200]), classified, 150)
     accuracy(model, x[1200:], y[1200:])
     by_torchscript(place, model, {"image": torch.zeros(1, 1, 16, 16)}, ["logits"], 7)
     return split({"image": x}, CALIBRATION, 597)
@@ -84,7 +84,7 @@ def shapes_mobilenet_v2(place: Place) -> Data:
         nn.ReLU6(),
         head(192, KINDS),
     )
-    train(model, tensors(x[:3000], y[:3000]), classified, 500)
+    train(model, tensors(x[:3000], y[:3000]), classified, 300)
     accuracy(model, x[3000:], y[3000:])
     by_torchscript(place, model, {"input": torch.zeros(1, 3, 48, 48)}, ["output"], 9)
     return split({"input": x}, CALIBRATION, 500)
@@ -146,8 +146,8 @@ class VisionTransformer(nn.Module):
 def shapes_vit(place: Place) -> Data:
     seeded()
     x, y = pictures.single_shapes(6500, 48)
-    model = VisionTransformer(48, 6, 96, 4)
-    train(model, tensors(x[:6000], y[:6000]), classified, 900, 1e-3)
+    model = VisionTransformer(48, 8, 96, 4)
+    train(model, tensors(x[:6000], y[:6000]), classified, 400, 1e-3)
     accuracy(model, x[6000:], y[6000:])
     by_dynamo(place, model, {"pixels": torch.zeros(2, 3, 48, 48)}, ["logits"], 18)
     return split({"pixels": x}, CALIBRATION, 500)
@@ -243,7 +243,7 @@ def shapes_yolo(place: Place) -> Data:
     seeded()
     x, boxes, kinds = batched(pictures.scenes(2600, 96, (1, 4), 5))
     model = Yolo(96)
-    train(model, [x[:2300], boxes[:2300], kinds[:2300]], yolo_loss, 600)
+    train(model, [x[:2300], boxes[:2300], kinds[:2300]], yolo_loss, 300)
     by_torchscript(place, model, {"images": x[:1]}, ["output0"], 17, {"images": {0: "batch"}, "output0": {0: "batch"}})
     return split({"images": x.numpy()}, CALIBRATION, 128)
 
@@ -296,7 +296,7 @@ def shapes_ssd(place: Place) -> Data:
     seeded()
     x, boxes, kinds = batched(pictures.scenes(2600, 96, (1, 4), 6))
     model = Ssd(96)
-    train(model, [x[:2300], boxes[:2300], kinds[:2300]], ssd_loss, 600)
+    train(model, [x[:2300], boxes[:2300], kinds[:2300]], ssd_loss, 300)
     by_torchscript(place, model, {"image": x[:1]}, ["boxes", "scores"], 12)
     return split({"image": x.numpy()}, CALIBRATION, 128)
 
@@ -350,7 +350,7 @@ def shapes_centernet(place: Place) -> Data:
     seeded()
     x, boxes, kinds = batched(pictures.scenes(2600, 96, (1, 4), 7))
     model = CenterNet()
-    train(model, [x[:2300], boxes[:2300], kinds[:2300]], centernet_loss, 400)
+    train(model, [x[:2300], boxes[:2300], kinds[:2300]], centernet_loss, 300)
     free = [{0: "batch", 2: "height", 3: "width"}]
     by_dynamo(place, model, {"image": x[:2]}, ["heat", "size", "shift"], 18, free)
     return split({"image": x.numpy()}, CALIBRATION, 128)
@@ -387,7 +387,7 @@ def shapes_unet(place: Place) -> Data:
     found = pictures.scenes(1400, 64, (1, 4), 8)
     x, masks = tensors(np.stack([one.picture for one in found]), np.stack([one.mask for one in found]))
     model = UNet()
-    train(model, [x[:1200], masks[:1200]], classified, 400)
+    train(model, [x[:1200], masks[:1200]], classified, 200)
     accuracy(model, x[1200:], masks[1200:])
     free = [{0: "batch", 2: "height", 3: "width"}]
     by_dynamo(place, model, {"image": x[:2]}, ["logits"], 20, free)
@@ -417,7 +417,7 @@ def photos_espcn(place: Place) -> Data:
         nn.Conv2d(32, 12, 3, padding=1),
         nn.PixelShuffle(2),
     )
-    train(model, [small, large], squared, 800)
+    train(model, [small, large], squared, 300)
     by_dynamo(place, model, {"image": small[:2]}, ["larger"], 19, [{0: "batch", 2: "height", 3: "width"}])
     return split({"image": torch.cat([small, other]).numpy()}, CALIBRATION, 64)
 
@@ -446,7 +446,7 @@ class SrResNet(nn.Module):
 def photos_srresnet(place: Place) -> Data:
     seeded()
     small, large, other = halves(place, 48, 64)
-    model = train(SrResNet(), [small, large], squared, 400).half()
+    model = train(SrResNet(), [small, large], squared, 150).half()
     free = {name: {0: "batch", 2: f"{name}_height", 3: f"{name}_width"} for name in ("image", "larger")}
     by_torchscript(place, model, {"image": small[:1].half()}, ["larger"], 13, free)
     return split({"image": torch.cat([small, other]).numpy().astype(np.float16)}, CALIBRATION, 64)
@@ -493,7 +493,7 @@ def words_crnn(place: Place) -> Data:
     x = np.concatenate([np.pad(image, ((0, 0),) * 3 + ((0, wide - image.shape[-1]),)) for image in images])
     letters = np.array([[ord(letter) - 96 for letter in word.ljust(10, "a")] for word in words])
     lengths, columns = np.array([len(word) for word in words]), np.array([image.shape[-1] // 2 for image in images])
-    model = train(Crnn(), tensors(x, letters, lengths, columns), ctc_loss, 700, 3e-3)
+    model = train(Crnn(), tensors(x, letters, lengths, columns), ctc_loss, 400, 3e-3)
     free = {"image": {0: "batch", 3: "width"}, "logits": {0: "batch", 1: "columns"}}
     by_torchscript(place, model, {"image": torch.as_tensor(images[0])}, ["logits"], 14, free)
     return apart([{"image": image} for image in printed(256, 2)[0]], 128)
