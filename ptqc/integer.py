@@ -3,8 +3,9 @@
 Both targets are held to these functions, which are what ONNX Runtime's kernels compute on x86 processors with AVX2.
 Convolutions and products accumulate in int32 with the bias inside and requantize as
 ``clip(rint(float32(acc) · float32(s_x · s_w / s_y)) + z_y)``, and so does the global average pool with the factor
-s_x / (s_y · n); softmax reads its powers from a table; Add and Mul round once, after their zero point was added; a
-pointwise function is a table of 256 codes.
+s_x / (s_y · n); softmax reads its powers from a table; Add, Mul and other average pools round once, after their zero
+point was added; a pointwise function is a table of 256 codes. A product whose output stays float is
+``float32(acc) · float32(s_x · s_w)``. All are exact but the sigmoid, which is known to SIGMOID_ERROR.
 Inner products are computed with float64 matrix products, which are exact below 2^53.
 """
 
@@ -17,6 +18,9 @@ from ptqc.formats import QuantParams
 
 Codes = NDArray[np.integer]
 Reals = NDArray[np.float32]
+# Largest error of ONNX Runtime's sigmoid, a quotient of polynomials in float32: it may take a value next to a half to
+# either code.
+SIGMOID_ERROR = 5e-7
 
 
 def quantize(x: np.ndarray, params: QuantParams) -> Codes:
@@ -49,6 +53,11 @@ def multiplier(x: QuantParams, weight_scale: np.ndarray, y: QuantParams) -> Real
 def requantize(accumulator: np.ndarray, factor: np.ndarray, y: QuantParams) -> Codes:
     """Codes of an int32 accumulator; `factor` broadcasts against it."""
     return _saturate(np.rint(accumulator.astype(np.float32) * factor) + np.float32(y.zero_point), y)
+
+
+def product(accumulator: np.ndarray, x: QuantParams, weight_scale: np.ndarray) -> Reals:
+    """Real values of an int32 accumulator of products."""
+    return accumulator.astype(np.float32) * (np.float32(x.scale) * np.asarray(weight_scale, np.float32))
 
 
 def conv_accumulator(
@@ -142,6 +151,60 @@ def global_average_pool(x: np.ndarray, x_params: QuantParams, y: QuantParams) ->
 def mean_factor(x: QuantParams, y: QuantParams, count: int) -> Reals:
     """float32 factor from a sum of `count` codes to codes of their mean."""
     return np.asarray(np.float32(x.scale) / (np.float32(y.scale) * np.float32(count)))
+
+
+def average_pool(
+    x: np.ndarray,
+    x_params: QuantParams,
+    y: QuantParams,
+    *,
+    kernel: Sequence[int],
+    strides: Sequence[int],
+    pads: Sequence[int],
+    ceil: bool,
+    counts_pads: bool,
+) -> Codes:
+    """Codes of the means over windows of x (N, C, *spatial): clip(rint(float32 mean / s_y + z_y)).
+
+    The real values of a window are added in order in float32. pads: begins, then ends. ceil: whether a last window may
+    reach beyond them. counts_pads: whether a mean is over the window's size, instead of what is in it of x.
+    """
+    rank = len(kernel)
+    sizes = [n + pads[i] + pads[i + rank] - k for i, (n, k) in enumerate(zip(x.shape[2:], kernel, strict=True))]
+    out = [(-(-n // s) if ceil else n // s) + 1 for n, s in zip(sizes, strides, strict=True)]
+    # No window starts behind the end.
+    out = [n - (ceil and (n - 1) * strides[i] >= x.shape[2 + i] + pads[i]) for i, n in enumerate(out)]
+    real, inside = dequantize(x, x_params), np.ones((1, 1, *x.shape[2:]), np.float32)
+    total, count = (_window_sums(array, kernel, strides, pads[:rank], out) for array in (real, inside))
+    mean = total / (np.float32(np.prod(kernel)) if counts_pads else count)
+    return _saturate(np.rint(mean / np.float32(y.scale) + np.float32(y.zero_point)), y)
+
+
+def _window_sums(
+    x: np.ndarray, kernel: Sequence[int], strides: Sequence[int], before: Sequence[int], out: Sequence[int]
+) -> np.ndarray:
+    """Sums of x (N, C, *spatial) over windows, padded with 0, in the order of the taps."""
+    ends = [(n - 1) * s + k for n, s, k in zip(out, strides, kernel, strict=True)]
+    widths = [(b, max(0, end - b - n)) for b, end, n in zip(before, ends, x.shape[2:], strict=True)]
+    padded = np.pad(x, [(0, 0), (0, 0), *widths])
+    total = np.zeros((*x.shape[:2], *out), np.float32)
+    for tap in np.ndindex(*kernel):
+        places = (slice(t, t + (n - 1) * s + 1, s) for t, n, s in zip(tap, out, strides, strict=True))
+        total += padded[:, :, *places]
+    return total
+
+
+def leaky_relu(x: np.ndarray, x_params: QuantParams, y: QuantParams, alpha: float) -> Codes:
+    """Codes of x, and of alpha · x where x is negative."""
+    real = dequantize(x, x_params)
+    return quantize(np.where(real >= 0, real, np.float32(alpha) * real), y)
+
+
+def sigmoid(x: np.ndarray, x_params: QuantParams, y: QuantParams) -> tuple[Codes, Codes]:
+    """The smallest and largest codes of 1 / (1 + exp(−x)) to within SIGMOID_ERROR."""
+    with np.errstate(over="ignore"):
+        exact = 1 / (1 + np.exp(-dequantize(x, x_params).astype(np.float64)))
+    return quantize(exact - SIGMOID_ERROR, y), quantize(exact + SIGMOID_ERROR, y)
 
 
 def softmax(x: np.ndarray, x_params: QuantParams, y: QuantParams, axis: int, *, in_float64: bool) -> Codes:

@@ -1,6 +1,6 @@
-"""The integers that a lowered graph must give: its kernels computed by `ptqc.integer` from given input codes."""
+"""What the integer kernels of a lowered graph must give, computed by `ptqc.integer` from given input codes."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,16 +9,16 @@ import onnx_ir as ir
 from ptqc import integer
 from ptqc.formats import UINT8, QuantParams
 from ptqc.lowered import Lowered
-from ptqc.nodes import constant, integers
+from ptqc.nodes import constant, integers, number
 from ptqc.nodes import integer as integer_attribute
-from ptqc.operators import LAYERS
+from ptqc.operators import FLOAT_OUTPUT, LAYERS
 
 Values = Mapping[str, np.ndarray]
 
 
 @dataclass(frozen=True)
 class Step:
-    """One kernel of a lowered graph: names of its input codes and of its output codes."""
+    """One kernel of a lowered graph: names of its input codes, and of its output: codes, or real values of the node."""
 
     node: ir.Node
     inputs: tuple[str, ...]
@@ -31,20 +31,23 @@ class Step:
 
 
 def steps(lowered: Lowered) -> Iterator[Step]:
-    """The kernels between codes that `ptqc.integer` defines, in execution order."""
+    """The kernels that read codes and are defined by `ptqc.integer`, in execution order."""
     for node in lowered.model.graph:
         if node.op_type not in _KERNELS or (node.op_type in LAYERS and not has_codes(node, lowered)):
             continue
         data = node.inputs[:2] if node.op_type in ("Add", "Mul") else node.inputs[:1]
         inputs = [codes_of(value) for value in data]
         output = _quantized(node)
+        if output is None and node.op_type in FLOAT_OUTPUT:
+            output = str(node.outputs[0].name)
         if output is not None and all(name is not None for name in inputs):
             yield Step(node, tuple(str(name) for name in inputs), output)
 
 
-def compute(step: Step, values: Values) -> np.ndarray:
-    """The output codes of a kernel for input codes by name."""
-    return _KERNELS[step.node.op_type](step, [values[name] for name in step.inputs])
+def bounds(step: Step, values: Values) -> tuple[np.ndarray, np.ndarray]:
+    """The least and the most that a kernel may give for input codes by name: the same, but for a sigmoid."""
+    found = _KERNELS[step.node.op_type](step, [values[name] for name in step.inputs])
+    return found if isinstance(found, tuple) else (found, found)
 
 
 def has_codes(layer: ir.Node, lowered: Lowered) -> bool:
@@ -82,6 +85,11 @@ def input_params(step: Step, index: int = 0) -> QuantParams:
     producer = step.node.inputs[index].producer()  # type: ignore[union-attr]
     assert producer is not None
     return params_of(producer)
+
+
+def has_float_output(step: Step) -> bool:
+    """Whether a kernel gives real values."""
+    return step.output == step.node.outputs[0].name
 
 
 def output_params(step: Step) -> QuantParams:
@@ -123,9 +131,12 @@ def _conv(step: Step, inputs: list[np.ndarray]) -> np.ndarray:
 
 def _product(step: Step, inputs: list[np.ndarray]) -> np.ndarray:
     codes, scale, bias = layer_constants(step)
-    x, y = input_params(step), output_params(step)
+    x = input_params(step)
     weight = codes.T if integer_attribute(step.node, "transB", 0) else codes
     accumulator = integer.matmul_accumulator(inputs[0], x.zero_point, weight, bias)
+    if has_float_output(step):
+        return integer.product(accumulator, x, scale)
+    y = output_params(step)
     return integer.requantize(accumulator, integer.multiplier(x, scale, y), y)
 
 
@@ -137,15 +148,40 @@ def _mul(step: Step, inputs: list[np.ndarray]) -> np.ndarray:
     return integer.mul(inputs[0], input_params(step), inputs[1], input_params(step, 1), output_params(step))
 
 
-def _pool(step: Step, inputs: list[np.ndarray]) -> np.ndarray:
+def _mean(step: Step, inputs: list[np.ndarray]) -> np.ndarray:
     return integer.global_average_pool(inputs[0], input_params(step), output_params(step))
 
 
-_KERNELS = {
+def _pool(step: Step, inputs: list[np.ndarray]) -> np.ndarray:
+    kernel = integers(step.node, "kernel_shape", [])
+    return integer.average_pool(
+        inputs[0],
+        input_params(step),
+        output_params(step),
+        kernel=kernel,
+        strides=integers(step.node, "strides", [1] * len(kernel)),
+        pads=integers(step.node, "pads", [0] * (2 * len(kernel))),
+        ceil=bool(integer_attribute(step.node, "ceil_mode", 0)),
+        counts_pads=bool(integer_attribute(step.node, "count_include_pad", 0)),
+    )
+
+
+def _leaky_relu(step: Step, inputs: list[np.ndarray]) -> np.ndarray:
+    return integer.leaky_relu(inputs[0], input_params(step), output_params(step), number(step.node, "alpha", 0.01))
+
+
+def _sigmoid(step: Step, inputs: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    return integer.sigmoid(inputs[0], input_params(step), output_params(step))
+
+
+_KERNELS: Mapping[str, Callable[[Step, list[np.ndarray]], np.ndarray | tuple[np.ndarray, np.ndarray]]] = {
     "Conv": _conv,
     "Gemm": _product,
     "MatMul": _product,
     "Add": _add,
     "Mul": _mul,
-    "GlobalAveragePool": _pool,
+    "AveragePool": _pool,
+    "GlobalAveragePool": _mean,
+    "LeakyRelu": _leaky_relu,
+    "Sigmoid": _sigmoid,
 }

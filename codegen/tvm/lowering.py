@@ -21,7 +21,6 @@ from ptqc.codegen.tvm.program import Program
 from ptqc.errors import NoKernel
 from ptqc.lowered import Lowered
 from ptqc.nodes import only_consumer
-from ptqc.operators import LAYERS
 
 DTYPES = ("float32", "float64", "float16", "bool", *INTEGERS)
 
@@ -80,7 +79,7 @@ def program(lowered: Lowered, seen: Seen, isa: Isa, batching: Batching) -> Progr
     emission = Emission(lowered, Axes(shapes, batching.batch), dtypes, constants, isa)
     _take_inputs(emission)
     settled = constants.keys() | of_batch
-    kernels = {step.node: step for step in reference.steps(lowered)}
+    kernels = {step.node: step for step in reference.steps(lowered) if step.node.op_type in KERNELS}
     done: set[ir.Node] = set()
     for node in lowered.model.graph:
         if node in done or all(value.name in settled for value in node.outputs):
@@ -113,14 +112,9 @@ def _emit(emission: Emission, node: ir.Node, step: reference.Step | None) -> set
     """Add the kernels of a node; the nodes behind it that they do the work of."""
     if step is not None:
         KERNELS[node.op_type](emission, step)
-        return {node.outputs[0].consumers()[0]}
+        return set() if reference.has_float_output(step) else {node.outputs[0].consumers()[0]}
     if node.op_type == "DequantizeLinear":
         return set()  # written where somebody asks for the real value
-    if node.op_type in LAYERS and reference.has_codes(node, emission.lowered):
-        source = reference.codes_of(node.inputs[0])
-        if source is not None and node.op_type != "Conv":
-            layers.integer_product(emission, reference.Step(node, (source,), str(node.outputs[0].name)))
-            return set()
     rounding = only_consumer(node.outputs[0])
     is_rounded = rounding is not None and rounding.op_type == "QuantizeLinear"
     between = BETWEEN_CODES.get(node.op_type)

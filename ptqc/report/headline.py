@@ -90,7 +90,7 @@ def _kernels(facts: Facts) -> Figure:
 
 def _checked(facts: Facts) -> Figure:
     found = facts.manifest["verification"]
-    more = f"equal to the reference in {found['codes_compared']:,} integers, of {found['kernels_compared']:,} kernels"
+    more = f"equal to the reference in {found['codes_compared']:,} numbers, of {found['kernels_compared']:,} kernels"
     return Figure("kernels checked", "bit-exact" if found["codes_compared"] else "none", more)
 
 

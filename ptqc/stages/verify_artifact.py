@@ -73,15 +73,15 @@ def _checked_proto(path: Path) -> onnx.ModelProto:
 
 
 def _kernels(artifact: Artifact, proto: onnx.ModelProto, kept: Golden) -> str:
-    kernels, codes = parity.compare(proto, unpack(proto), kept.inputs)
+    kernels, numbers = parity.compare(proto, unpack(proto), kept.inputs)
     expected = artifact.manifest["verification"]["kernels_compared"]
-    if kernels != expected:
+    if kernels < expected:  # an earlier version compared fewer of them
         raise VerificationError(
             f"the reference finds {kernels} integer kernels in {MODEL}, its manifest says {expected}; compile again"
         )
     needed = artifact.manifest["cpu"]["session_option_without_vnni"]
     option = f"; sessions here need {entries(needed)}, else they saturate" if needed and saturates() else ""
-    return f"{kernels} integer kernels give the integers of the reference ({codes:,} compared){option}"
+    return f"{kernels} integer kernels give what the reference gives ({numbers:,} numbers compared){option}"
 
 
 def _same_outputs(artifact: Artifact, kept: Golden, found: list[Feeds], what: str) -> str:

@@ -66,7 +66,8 @@ def parity(made: Quantized, file: Exported, feeds: Feeds) -> None:
     found = Runner(file.proto, short).run(feeds, short) if short else {}
     values = {name: found[other] for name, other in zip(names, short, strict=True)}
     for step in steps:
-        np.testing.assert_array_equal(reference.compute(step, values), values[step.output], step.name)
+        low, high = reference.bounds(step, values)
+        assert ((low <= values[step.output]) & (values[step.output] <= high)).all(), step.name
 
 
 @pytest.mark.parametrize("bits", range(2, 9))

@@ -79,6 +79,25 @@ SMALL = """g (float[N,8,4,4] x) => (float[N,8] y) {
     y = Gemm<transB=1>(gr, w3, b3)
 }"""
 
+# Functions and means of codes, and products that stay float.
+GATES = """g (float[N,4,8,8] x) => (float[N,6] y, float[N,6] z) {
+    a = Conv(x, w1, b1)
+    s = Sigmoid(a)
+    c = Conv(s, w2, b2)
+    l = LeakyRelu<alpha=0.3>(c)
+    p = AveragePool<kernel_shape=[2,2], strides=[2,2], pads=[1,1,1,1], count_include_pad=1>(l)
+    e = Conv(p, w3, b3)
+    g = GlobalAveragePool(e)
+    f = Flatten(g)
+    h = Gemm(f, w4, b4)
+    k = Sigmoid(h)
+    y = Gemm(k, w5, b5)
+    t = Conv(x, w6, b6)
+    m = GlobalAveragePool(t)
+    n = Flatten(m)
+    z = MatMul(n, w7)
+}"""
+
 HALF = "g (float16[N,8] x) => (float16[N,8] y) { h = Gemm(x, w, b) r = Relu(h) y = Gemm(r, v) }"
 
 
@@ -126,6 +145,13 @@ def small() -> onnx.ModelProto:
     return proto(SMALL, 18, **weights, **{f"b{i}": weight(8, seed=10 + i) for i in (1, 2, 3)})
 
 
+def gates() -> onnx.ModelProto:
+    shapes = [(8, 4, 1, 1), (8, 8, 1, 1), (8, 8, 1, 1), (8, 8), (8, 6), (8, 4, 1, 1), (8, 6)]
+    weights = {f"w{i}": weight(*shape, seed=i) for i, shape in enumerate(shapes, 1)}
+    biases = {f"b{i}": weight(8, seed=10 + i) for i in (1, 2, 3, 4, 6)}
+    return proto(GATES, 18, **weights, **biases, b5=weight(6, seed=15))
+
+
 def half() -> onnx.ModelProto:
     arrays = {"w": weight(8, 8), "b": weight(8, seed=1), "v": weight(8, 8, seed=2)}
     return proto(HALF, 18, **{name: array.astype(np.float16) for name, array in arrays.items()})
@@ -140,6 +166,7 @@ def _networks() -> dict[str, Network]:
         "pairs": Network(small(), samples(8, 4, 4, count=16), "95%", {**integer, "bits": (2, 3)}),
         "codebook": Network(small(), samples(8, 4, 4, count=16), "75%", {**integer, "bits": (2, 3)}),
         "words": Network(words(), tokens, "40%", {"activations": "float", "bits": (3, 4)}),
+        "gates": Network(gates(), samples(4, 8, 8, count=16), None, {**integer, "bits": (7,)}),
         "half": Network(half(), numbers, None, {**integer, "bits": (4,)}),
     }
 

@@ -9,6 +9,12 @@ from planting import DIFFER, TUNED, Changed, Fault, given
 from ptqc import codebooks
 from ptqc.codegen.onnxruntime import constants, export, functions, planes
 
+# Operators with integer kernels, and what those give.
+KERNELS = {
+    **dict.fromkeys(("AveragePool", "GlobalAveragePool", "LeakyRelu", "Sigmoid"), "integers"),
+    **dict.fromkeys(("Gemm", "MatMul"), "real values"),
+}
+
 
 def planes_reversed(right: Any) -> Any:
     """The lowest bits in the widest plane."""
@@ -64,6 +70,28 @@ def merged_by_size(right: Any) -> Any:
     return merged
 
 
+def without_slope(model: onnx.ModelProto) -> onnx.ModelProto:
+    for node in model.graph.node:
+        if node.op_type == "LeakyRelu":
+            del node.attribute[:]
+    return model
+
+
+def read_at_another_scale(op_type: str) -> Changed:
+    """The last such operator gets twice the real values that its codes stand for."""
+
+    def changed(model: onnx.ModelProto) -> onnx.ModelProto:
+        graph = model.graph
+        reader = [node for node in graph.node if node.op_type == op_type][-1]
+        dequantize = next(node for node in graph.node if reader.input[0] in node.output)
+        scale = next(tensor for tensor in graph.initializer if tensor.name == dequantize.input[1])
+        graph.initializer.append(onnx.numpy_helper.from_array(2 * onnx.numpy_helper.to_array(scale), "twice"))
+        dequantize.input[1] = "twice"
+        return model
+
+    return given(changed)
+
+
 PACKING: dict[str, Fault] = {
     "bit planes in the wrong order": Fault(planes, "pack", planes_reversed, "image", TUNED),
     "nibbles swapped": Fault(planes, "pack", given(nibbles_swapped), "image", TUNED),
@@ -82,5 +110,15 @@ PACKING: dict[str, Fault] = {
     "unequal constants merged": Fault(export, "_merged", merged_by_size, "pairs", TUNED),
     "transB taken for a default": Fault(export, "_is_default", taken_for_a_default("transB"), "pairs", DIFFER),
     "pads taken for a default": Fault(export, "_is_default", taken_for_a_default("pads"), "pairs", "does not load"),
+    "pads of a mean taken for a default": Fault(
+        export, "_is_default", taken_for_a_default("count_include_pad"), "gates", f"AveragePool .*{DIFFER}"
+    ),
+    "slope lost": Fault(export, "_model", given(without_slope), "gates", f"LeakyRelu .*{DIFFER}"),
+    **{
+        f"{op_type} of another scale": Fault(
+            export, "_model", read_at_another_scale(op_type), "gates", f"{op_type} .*{what} differ"
+        )
+        for op_type, what in KERNELS.items()
+    },
     "output renamed": Fault(export, "_model", given(renamed_output), "pairs", "interface"),
 }

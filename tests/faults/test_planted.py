@@ -27,6 +27,7 @@ SAMPLE = (
     "padded with code zero",
     "softmax along the wrong axis",
     "halves of pairs swapped",
+    "slope lost",
     "output renamed",
 )
 assert set(SAMPLE) <= set(FAULTS)

@@ -69,7 +69,8 @@ def parity(made: Quantized, feeds: Feeds) -> int:
     names = sorted({name for step in steps for name in (*step.inputs, step.output)})
     values = Runner(made.lowered.model, names).run(feeds, names) if names else {}
     for step in steps:
-        np.testing.assert_array_equal(reference.compute(step, values), values[step.output], step.name)
+        low, high = reference.bounds(step, values)
+        assert ((low <= values[step.output]) & (values[step.output] <= high)).all(), step.name
     return len(steps)
 
 
@@ -92,7 +93,7 @@ def test_a_residual_network_runs_on_integer_kernels(bits: int) -> None:
     left = check(made, [*samples(2, 3, 8, 8), *samples(1, 3, 8, 8)])
     assert left <= INTEGER | MOVES
     assert set(made.lowered.integer) == {"c", "d", "e", "s", "f", "m", "y"}
-    assert parity(made, samples(2, 3, 8, 8)[0]) == 6  # the last product is float behind its kernel
+    assert parity(made, samples(2, 3, 8, 8)[0]) == 7
     assert set(made.lowered.formats.values()) == {integer(bits)}
 
 

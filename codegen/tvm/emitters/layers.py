@@ -17,7 +17,7 @@ from ptqc.codegen.tvm.tiling import Dense
 from ptqc.codegen.tvm.window import Window
 from ptqc.integer import multiplier
 from ptqc.nodes import input_of, integer, number
-from ptqc.reference import Step, input_params, layer_constants, output_params
+from ptqc.reference import Step, has_float_output, input_params, layer_constants, output_params
 
 BFLOAT_BYTES, FLOAT_BYTES = 2, 4
 MATRIX, BATCHED_MATRICES = 2, 3  # axes
@@ -69,7 +69,7 @@ def integer_product(emission: Emission, step: Step) -> None:
     weights, scale, bias = layer_constants(step)
     if integer(step.node, "transB", 0) == 0:
         weights = weights.T
-    x, real = input_params(step), step.output == step.node.outputs[0].name
+    x, real = input_params(step), has_float_output(step)
     y = None if real else output_params(step)
     factor = np.float32(x.scale) * scale if y is None else multiplier(x, scale, y)
     source = emission.plain(step.inputs[0])
