@@ -1,4 +1,4 @@
-"""An If whose condition is constant replaced by the branch that it takes."""
+"""Branches of If and bodies of Loop and Scan: their constants, and the branch that a constant condition takes."""
 
 import onnx_ir as ir
 
@@ -15,7 +15,8 @@ def inline_constant_branches(model: ir.Model) -> None:
         branch = node.attributes["then_branch" if condition.any() else "else_branch"].as_graph()
         results = list(branch.outputs)
         branch.outputs.clear()
-        _move_constants(model, branch)
+        for value in list(branch.initializers.values()):
+            _move_constant(model, branch, value)
         _move_nodes(model, branch, node)
         for output, result in zip(node.outputs, results, strict=True):
             _give(node, output, result)
@@ -23,11 +24,36 @@ def inline_constant_branches(model: ir.Model) -> None:
         node.graph.remove(node, safe=True)
 
 
-def _move_constants(model: ir.Model, branch: ir.Graph) -> None:
-    for value in list(branch.initializers.values()):
-        del branch.initializers[value.name or ""]
-        value.name = unique_name(model.graph, value.name or "constant")
-        model.graph.register_initializer(value)
+def lift_constants(model: ir.Model) -> int:
+    """Make constants of subgraphs constants of the main graph, which subgraphs may read, equal ones once; their number.
+
+    Only those of the main graph are packed. A constant that is the output of a subgraph stays in it.
+    """
+    lifted: dict[tuple[ir.DataType, tuple[int, ...], bytes], ir.Value] = {}
+    count = 0
+    for graph in list(model.graph.subgraphs()):
+        for value in list(graph.initializers.values()):
+            if value.is_graph_input() or value.is_graph_output() or value.const_value is None:
+                continue
+            count += 1
+            key = _content(value.const_value)
+            if key in lifted:
+                value.replace_all_uses_with(lifted[key])
+                del graph.initializers[value.name or ""]
+            else:
+                _move_constant(model, graph, value)
+                lifted[key] = value
+    return count
+
+
+def _content(tensor: ir.TensorProtocol) -> tuple[ir.DataType, tuple[int, ...], bytes]:
+    return tensor.dtype, tuple(tensor.shape.numpy()), tensor.tobytes()
+
+
+def _move_constant(model: ir.Model, graph: ir.Graph, value: ir.Value) -> None:
+    del graph.initializers[value.name or ""]
+    value.name = unique_name(model.graph, value.name or "constant")
+    model.graph.register_initializer(value)
 
 
 def _move_nodes(model: ir.Model, branch: ir.Graph, target: ir.Node) -> None:

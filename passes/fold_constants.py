@@ -18,7 +18,7 @@ from ptqc.nodes import constant, input_of, integer, nodes_of, rank
 from ptqc.notes import Note
 from ptqc.operators import RANDOM
 from ptqc.passes.base import Effect, RewriteContext
-from ptqc.passes.branches import inline_constant_branches
+from ptqc.passes.branches import inline_constant_branches, lift_constants
 from ptqc.passes.graph_tools import bypass, fix_value, infer_shapes, insert_before, remove_dead
 from ptqc.passes.known_sizes import fold_known_sizes
 
@@ -61,6 +61,7 @@ def _count(model: ir.Model) -> int:
 
 def _lift(model: ir.Model) -> None:
     common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
+    lift_constants(model)
 
 
 def _drop_idle(model: ir.Model) -> None:

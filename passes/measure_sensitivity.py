@@ -23,10 +23,11 @@ from ptqc.integer import fake_quantize
 from ptqc.layers import Layer
 from ptqc.loss import OutputLoss, output_loss
 from ptqc.nodes import initial
-from ptqc.notes import Note
+from ptqc.notes import Level, Note
 from ptqc.passes.base import Effect
 from ptqc.passes.choose_activations import limit_of
 from ptqc.passes.context import Context
+from ptqc.protos import reads
 from ptqc.sites import Site
 from ptqc.solutions import Solution
 
@@ -38,6 +39,7 @@ SAMPLES = (8, 64)
 NEGLIGIBLE = 1e-3
 MINOR_SAMPLES = 2  # for sites that decide about little arithmetic, where COMPUTE does not reach
 Anchors = dict[str, dict[Format, float]]  # measured losses of a weight
+UNREACHED = "their losses are taken to be like those of others; give samples that take every branch"
 # Losses below this are noise of the float arithmetic.
 SMALLEST_LOSS = 1e-9
 
@@ -78,9 +80,10 @@ class MeasureSensitivity:
                         _measure_layer(model, context, probe, layer, suffix, anchors)
                 walk.advance(results)
                 stage.advance(next(iter(results)))
+        notes = _assume_unreached(context, walk.slicer, anchors)
         for weight in context.weights:
             _interpolate(context, weight.name, anchors.get(weight.name, {}))
-        return []
+        return notes
 
 
 @dataclass(frozen=True)
@@ -195,6 +198,19 @@ def _measure_table(context: Context, probe: _Probe, name: str, suffix: Suffix, a
     for form, solution in _anchored(context, name):
         outputs = probe.walk.compute({name: solution.weight})
         anchors.setdefault(name, {})[form] = probe.measure(suffix, outputs)
+
+
+def _assume_unreached(context: Context, slicer: Slicer, anchors: Anchors) -> list[Note]:
+    """Give constants of branches that no sample takes the losses that others have at their errors."""
+    inside = set().union(*(reads(node) - set(node.input) for node in slicer.nodes))
+    measured = {name: found for name, found in anchors.items() if any(found.values())}
+    unreached = sorted(inside.intersection(anchors) - measured.keys())
+    errors = {(name, form): context.errors[name, form] for name, found in anchors.items() for form in found}
+    ratios = [measured[name][form] / error for (name, form), error in errors.items() if name in measured and error]
+    for name in unreached:
+        anchors[name] = {form: float(np.median(ratios or [1.0])) * errors[name, form] for form in anchors[name]}
+    message = f"{len(unreached)} constants are read in branches that no sample takes: {UNREACHED}"
+    return [Note(MeasureSensitivity.name, unreached[0], message, Level.WARNING)] if unreached else []
 
 
 def _anchored(context: Context, name: str) -> Iterator[tuple[Format, Solution]]:

@@ -16,6 +16,7 @@ from compiling import compiled, proto, quick, residual, samples, weight
 from onnx import helper, numpy_helper
 
 import ptqc
+from ptqc.agreement import relative
 from ptqc.artifact import Artifact
 from ptqc.codegen.onnxruntime import size
 from ptqc.errors import CalibrationError, Infeasible, ModelError, UsageError
@@ -558,6 +559,43 @@ def test_what_exporters_write_beside_the_network_takes_no_bytes_of_the_budget(sm
     found = compiled(annotated, samples(3, 8, 8), tmp_path, f"{limit}B", cache=store_of(small))
     assert found.manifest["source"]["bytes"] == annotated.ByteSize() > 2 * limit
     assert found.path.read_bytes() == small.path.read_bytes()
+
+
+BRANCHES = """g (float[N,48] x, bool c) => (float[N,48] y) {
+    h = Neg(x)
+    y = If(c) <then_branch = t () => (float[N,48] a) { p = MatMul(h, w) a = MatMul(p, s) },
+               else_branch = e () => (float[N,48] b) { q = MatMul(h, v) r = MatMul(q, s) b = Abs(r) }>
+}"""
+
+
+def in_branches() -> onnx.ModelProto:
+    """Two layers in each branch of an If, their weights as Constant nodes of the branch; the second one is shared."""
+    model = proto(BRANCHES)
+    for attribute in model.graph.node[1].attribute:
+        for name, seed in {"w": 0, "v": 1, "s": 2}.items():
+            if any(name in node.input for node in attribute.g.node):
+                tensor = onnx.numpy_helper.from_array(weight(48, 48, seed=seed), name)
+                attribute.g.node.insert(0, onnx.helper.make_node("Constant", [], [name], value=tensor))
+    return model
+
+
+def both_ways(count: int = 32) -> list[dict[str, np.ndarray]]:
+    return [{"x": x[None], "c": np.array(bool(i % 3))} for i, x in enumerate(samples(48, count=count))]
+
+
+def test_weights_inside_branches_are_packed_down_to_the_size_that_is_named(tmp_path: Path) -> None:
+    model = in_branches()
+    found = compiled(model, both_ways(), tmp_path, "30%", pipeline="light")
+    assert model.ByteSize() > 4 * 48 * 48 * 4
+    assert found.path.stat().st_size < 0.3 * model.ByteSize()
+    assert found.manifest["results"]["sqnr_db"] > 20
+    wanted = Runner(model).run
+    for feeds in both_ways(6):
+        assert relative([wanted(feeds)["y"]], [found.run(feeds)["y"]]) < 0.1
+    with pytest.raises(Infeasible) as refused:
+        compiled(model, both_ways(), tmp_path, "1%", force=True, pipeline="light")
+    smallest = compiled(model, both_ways(), tmp_path, f"{refused.value.smallest}B", force=True, pipeline="light")
+    assert smallest.path.stat().st_size == refused.value.smallest < 0.15 * model.ByteSize()
 
 
 # graph, weights, shape of a sample, budget, operators that must be in what ONNX Runtime runs

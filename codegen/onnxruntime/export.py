@@ -15,6 +15,7 @@ from onnx import helper, numpy_helper
 from ptqc.codegen.onnxruntime import constants, functions, names
 from ptqc.formats import Family, Format
 from ptqc.lowered import Lowered
+from ptqc.protos import subgraphs
 
 LOWEST_OPSET = 18  # model-local functions with the bit operators
 PRODUCER = "ptqc"
@@ -78,9 +79,8 @@ def _newest_operator(graph: onnx.GraphProto, opset: int) -> int:
     for node in graph.node:
         if not node.domain:
             newest = max(newest, onnx.defs.get_schema(node.op_type, max(opset, LOWEST_OPSET), "").since_version)
-        for attribute in node.attribute:
-            for inner in (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])):
-                newest = max(newest, _newest_operator(inner, opset))
+        for inner in subgraphs(node):
+            newest = max(newest, _newest_operator(inner, opset))
     return newest
 
 
@@ -179,23 +179,23 @@ def _merged(graph: onnx.GraphProto, nodes: list[onnx.NodeProto], packer: _Packer
 def _reads(nodes: Iterable[onnx.NodeProto]) -> Iterable[str]:
     for node in nodes:
         yield from node.input
-        for attribute in node.attribute:
-            for inner in (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])):
-                yield from _reads(inner.node)
-                yield from (value.name for value in inner.output)
+        for inner in subgraphs(node):
+            yield from _reads(inner.node)
+            yield from (value.name for value in inner.output)
 
 
 def _point_at(nodes: Iterable[onnx.NodeProto], alias: Mapping[str, str]) -> None:
     for node in nodes:
         node.input[:] = [alias.get(name, name) for name in node.input]
-        for attribute in node.attribute:
-            for inner in (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])):
-                _point_at(inner.node, alias)
+        for inner in subgraphs(node):
+            _point_at(inner.node, alias)
 
 
 def _strip(graph: onnx.GraphProto) -> None:
     """Attributes of convolutions and pools that equal their default."""
     for node in graph.node:
+        for inner in subgraphs(node):
+            _strip(inner)
         if node.op_type not in ("Conv", "MaxPool", "AveragePool", "Gemm", "Flatten", "Concat", "Softmax", "Cast"):
             continue
         kept = [attribute for attribute in node.attribute if not _is_default(node.op_type, attribute)]

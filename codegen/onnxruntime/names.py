@@ -32,7 +32,7 @@ def name_length(values: int) -> int:
 
 
 def shorten(graph: onnx.GraphProto, length: int) -> None:
-    """Rename every value but the inputs and outputs, in subgraphs too; drop inner shapes, and node names but a few."""
+    """Rename subgraphs, and every value but the inputs and outputs; drop inner shapes, and node names but a few."""
     interface = frozenset(value.name for value in (*graph.input, *graph.output))
     fresh = short_names(length, interface)
     renamed: dict[str, str] = {name: name for name in interface}
@@ -58,6 +58,7 @@ def _rename(graph: onnx.GraphProto, new: Callable[[str], str], *, is_main: bool)
             _rename(inner, new, is_main=False)
         node.output[:] = [new(name) for name in node.output]
     if not is_main:
+        graph.name = "g"
         for value in (*graph.input, *graph.output):
             value.name = new(value.name)
 

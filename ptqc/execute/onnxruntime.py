@@ -12,6 +12,7 @@ import onnxruntime as ort
 
 from ptqc.errors import ModelError
 from ptqc.execute.saturation import EXACT_SUMS, NOT_WITH_EXACT_SUMS, apart, can_saturate, saturates
+from ptqc.external import hold_external
 from ptqc.scratch import scratch
 
 Feeds = dict[str, np.ndarray]
@@ -57,6 +58,11 @@ def softmax_in_float64() -> bool:
     """How its integer softmax multiplies and divides: see `ptqc.integer.softmax`."""
     major, minor = ort.__version__.split(".")[:2]
     return (int(major), int(minor)) >= (1, 32)
+
+
+def fits_in_memory(size: int) -> bool:
+    """Whether a model of this many bytes goes through memory, not through a file."""
+    return size < IN_MEMORY_LIMIT
 
 
 def weight_bytes(model: ir.Model) -> int:
@@ -145,10 +151,8 @@ def _open(
     if not isinstance(model, ir.Model):
         if not taps:
             return open_session(str(model), options)
-        model = ir.load(str(model))
-        if weight_bytes(model) < IN_MEMORY_LIMIT:
-            ir.external_data.load_to_model(model)
-    if weight_bytes(model) < IN_MEMORY_LIMIT:
+        model = _loaded(Path(model))
+    if fits_in_memory(weight_bytes(model)):
         return open_proto(_with_taps(ir.to_proto(model), taps), options)
     with scratch() as folder:
         path = Path(folder) / "model.onnx"
@@ -157,6 +161,12 @@ def _open(
             proto = onnx.load(path, load_external_data=False)
             onnx.save(_with_taps(proto, taps), path)
         return open_session(str(path), options)
+
+
+def _loaded(path: Path) -> ir.Model:
+    model = ir.load(path)
+    hold_external(model, path.parent, mapped=True)
+    return model
 
 
 def tensors_of(outputs: Mapping[str, object]) -> Feeds:

@@ -10,7 +10,8 @@ import onnx_ir.passes.common as common
 
 from ptqc import trial
 from ptqc.errors import ModelError
-from ptqc.execute.onnxruntime import IN_MEMORY_LIMIT
+from ptqc.execute.onnxruntime import fits_in_memory
+from ptqc.external import hold_external
 from ptqc.notes import Level, Note
 from ptqc.reading.annotations import drop_annotations
 from ptqc.reading.classical import check_classical
@@ -109,12 +110,11 @@ def _read(path: Path, cast_double: bool) -> Source:
         notes.append(Note(STEP, "", f"{dropped:,} bytes of metadata and doc strings of the exporter left out"))
     for node in every_node(proto):
         node.name = ""  # need not be unique, and ONNX Runtime refuses two of one name; values are the keys
-    model = _to_ir(proto, path.parent)
-    if size < IN_MEMORY_LIMIT:
-        ir.external_data.load_to_model(model)
+    model = _to_ir(proto)
+    hold_external(model, path.parent, mapped=not fits_in_memory(size))
     check_weights_finite(model)
     check_inference(model)
-    _check_with_onnx(model if size < IN_MEMORY_LIMIT else path)
+    _check_with_onnx(model if fits_in_memory(size) else path)
     return Source(model, path, size, digest_of(data, files), tuple(notes), cast_double)
 
 
@@ -137,10 +137,9 @@ def _remarks(proto: onnx.ModelProto) -> list[Note]:
     return notes
 
 
-def _to_ir(proto: onnx.ModelProto, folder: Path) -> ir.Model:
+def _to_ir(proto: onnx.ModelProto) -> ir.Model:
     try:
         model = ir.serde.deserialize_model(proto)
-        ir.external_data.set_base_dir(model.graph, folder)
         model.graph.sort()
         model.graph.opset_imports.setdefault("", LOWEST_OPSET)
     except Exception as error:  # whatever is malformed in a way that no check above names

@@ -12,7 +12,8 @@ import onnxruntime as ort
 from ptqc import __version__
 from ptqc.calibration.samples import Samples
 from ptqc.errors import UsageError
-from ptqc.execute.onnxruntime import IN_MEMORY_LIMIT, weight_bytes
+from ptqc.execute.onnxruntime import fits_in_memory, weight_bytes
+from ptqc.external import hold_external
 from ptqc.notes import Level, Note
 from ptqc.options import CompileOptions
 from ptqc.passes import measurements
@@ -76,6 +77,7 @@ def recall(store: Store, name: str, progress: Progress) -> tuple[Prepared, Conte
     stored = entry.document
     samples = Samples.open(entry.folder / SAMPLES)
     model = ir.load(entry.folder / MODEL)
+    hold_external(model, entry.folder, mapped=True)
     options = CompileOptions.of({**stored["options"], "bits": tuple(stored["options"]["bits"])})
     notes = _notes(entry, everything=True)
     own = len(notes) - stored["own_notes"]
@@ -120,7 +122,7 @@ def _notes(entry: Entry, *, everything: bool = False) -> list[Note]:
 
 
 def _write_files(folder: Path, prepared: Prepared) -> None:
-    external = "model.data" if weight_bytes(prepared.model) > IN_MEMORY_LIMIT else None
+    external = None if fits_in_memory(weight_bytes(prepared.model)) else "model.data"
     ir.save(prepared.model, folder / MODEL, external_data=external)
     spool = folder / SAMPLES
     spool.mkdir()

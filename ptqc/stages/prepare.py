@@ -18,7 +18,7 @@ from ptqc.calibration.runnable import check_runs
 from ptqc.calibration.samples import Samples, collect
 from ptqc.calibration.synthetic import draw
 from ptqc.errors import CalibrationError, ModelError, UsageError
-from ptqc.execute.onnxruntime import IN_MEMORY_LIMIT, LOOP_LIMIT, Feeds, Runner, has_loop
+from ptqc.execute.onnxruntime import LOOP_LIMIT, Feeds, Runner, fits_in_memory, has_loop
 from ptqc.loss import output_loss
 from ptqc.nodes import constant
 from ptqc.notes import Level, Note
@@ -102,7 +102,7 @@ def try_once(source: Source, feeds: Feeds) -> None:
     """Load and run the model in a process of its own. Raises ModelError where ONNX Runtime does not survive that."""
 
     def save(folder: Path) -> Path:
-        if source.size >= IN_MEMORY_LIMIT:
+        if not fits_in_memory(source.size):
             return source.path
         ir.save(source.model, folder / "model.onnx")
         return folder / "model.onnx"

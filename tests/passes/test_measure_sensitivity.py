@@ -14,6 +14,7 @@ from ptqc.execute.onnxruntime import Feeds, Runner
 from ptqc.execute.walk import Slicer
 from ptqc.formats import FLOAT16, FLOAT32, Family, integer
 from ptqc.loss import output_loss
+from ptqc.notes import Level
 from ptqc.passes.calibrate import Calibrate
 from ptqc.passes.choose_activations import LIMITS
 from ptqc.passes.context import Context
@@ -173,3 +174,25 @@ def test_what_matters_depends_on_the_limit(residual: ir.Model, context: Context)
         changed.other_ranges = {**context.other_ranges, name: (right,)}
         MeasureSensitivity(limit=limit).apply(residual, changed)
         assert changed.ranges[name] == kept
+
+
+def test_a_branch_that_no_sample_takes_loses_like_the_other(tmp_path: Path) -> None:
+    """Otherwise its weights were taken to be of no use, and stored in two bits."""
+    model = parse(
+        """g (float[N, 16] x, bool c) => (float[N, 16] y) {
+            y = If(c) <then_branch = t () => (float[N, 16] a) { a = MatMul(x, w) },
+                       else_branch = e () => (float[N, 16] b) { b = MatMul(x, v) }>
+        }""",
+        w=noise(16, 16),
+        v=noise(16, 16, seed=1),
+    )
+    feeds: list[Feeds] = [{"x": noise(1, 16, seed=seed), "c": np.array(True)} for seed in range(24)]
+    samples = collect(feeds, input_specs(model), tmp_path, 10_000)
+    context = Context.of(model, samples[:16], samples[16:])
+    notes = [note for step in (SolveWeights((2, 4)), MeasureSensitivity()) for note in step.apply(model, context)]
+    (warning,) = [note for note in notes if note.level == Level.WARNING]
+    assert warning.subject == "v"
+    assert "give samples that take every branch" in warning.message
+    for form in (integer(2), integer(4)):
+        taken, other = (context.weight_losses[name, form] for name in ("w", "v"))
+        assert 0.2 < other / taken < 5
