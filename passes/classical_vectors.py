@@ -5,6 +5,7 @@ sum of the vectors, each times its coefficient.
 """
 
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -14,6 +15,9 @@ from ptqc.passes.classical_features import floats
 from ptqc.passes.classical_linear import NOT_ROWS, class_labels, gemm, labels_of
 from ptqc.passes.post_transform import transformed, with_second_class
 from ptqc.passes.writing import Writer
+from ptqc.reading.classical import DOMAIN
+
+REPLACED = ("coefficients", "rho", "support_vectors", "vectors_per_class")
 
 
 def svm_regressor(write: Writer) -> list[ir.Value] | str:
@@ -38,16 +42,40 @@ def svm_classifier(write: Writer) -> list[ir.Value] | str:
     count = class_labels(node).size
     if rank(node.inputs[0]) != 2:
         return NOT_ROWS
-    if "prob_a" in node.attributes:
-        return "it couples probabilities of pairs of classes, in steps whose number depends on the sample"
     if not integers(node, "vectors_per_class", ()) or count < 2 or (count == 2 and kind == "PROBIT"):
         return "ONNX Runtime has a way of its own with such a classifier"
     rows, rho = _decisions(node, count)
+    if "prob_a" in node.attributes:
+        return _coupled(write, rows, rho, count)
     scores = gemm(write, rows, rho)
     labels = labels_of(write, write.op("ArgMax", _votes(write, scores, count), axis=1, keepdims=0))
     if count == 2:
         return [labels, with_second_class(write, scores, kind, opposite=kind == "NONE")]
     return [labels, transformed(write, scores, kind)]
+
+
+def _coupled(write: Writer, rows: np.ndarray, rho: np.ndarray, count: int) -> list[ir.Value] | str:
+    """The decisions given to a machine that takes them for its own, and couples their probabilities as it did.
+
+    Coupling goes in steps whose number depends on the sample, so it stays. The machine has one vector for each pair of
+    classes, with a single one, and reads from it the decision of that pair.
+    """
+    node, pairs = write.node, list(combinations(range(count), 2))
+    coefficients = np.zeros((count - 1, len(pairs)), np.float32)
+    for place, (_, second) in enumerate(pairs):
+        coefficients[second - 1, place] = 1.0
+    before = sum(floats(node, name).size for name in ("support_vectors", "coefficients"))
+    if rows.size + len(pairs) ** 2 + coefficients.size >= before:
+        return "it has so few support vectors that one row of weights per pair of classes would be larger"
+    kept = {name: attribute.value for name, attribute in node.attributes.items() if name not in REPLACED}
+    replaced: dict[str, Any] = {
+        "coefficients": coefficients.ravel().tolist(),
+        "support_vectors": np.eye(len(pairs), dtype=np.float32).ravel().tolist(),
+        "vectors_per_class": [count - 1 - first for first in range(count)],
+        "rho": [0.0] * len(pairs),
+    }
+    decisions = gemm(write, rows, rho)
+    return list(write.ops("SVMClassifier", 2, decisions, domain=DOMAIN, **kept, **replaced))
 
 
 def _decisions(node: ir.Node, count: int) -> tuple[np.ndarray, np.ndarray]:

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 
@@ -37,6 +38,8 @@ def _state(values: Mapping[str, ir.Value], model: ir.Model, context: RewriteCont
     found = runner.run({name: context.probe[0][name] for name in runner.inputs}, list(values))
     declared = {entry.name: entry.shape for entry in runner.session.get_outputs()}
     for name, value in values.items():
+        if not isinstance(found[name], np.ndarray):  # a sequence, or an optional without a value
+            continue
         kind = onnx.helper.np_dtype_to_tensor_dtype(found[name].dtype)
         value.type = ir.TensorType(ir.DataType(kind))
         value.shape = _shape(declared[name], found[name].ndim)

@@ -4,7 +4,7 @@ What has no other form stays in float: attention over a cache, rotary positions.
 a product with them and MultiHeadAttention of its parts. ONNX Runtime fuses the written file anew when it loads it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import pi, sqrt
 from typing import Any, ClassVar
@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 import onnx_ir as ir
 
-from ptqc.nodes import integer, integers, number, rank, required, static, text
+from ptqc.nodes import integer, integers, number, rank, static, text
 from ptqc.notes import Note
 from ptqc.passes.base import Effect, RewriteContext
 from ptqc.passes.writing import Rule, Writer, write_out
@@ -22,8 +22,15 @@ LAYER_ATTRIBUTES = {
     "Conv": ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides"),
     "Gemm": ("alpha", "beta", "transA", "transB"),
 }
-# Of the activations that the optimizer fuses into layers: the parameters that they take.
-ACTIVATIONS = {"Relu": (), "Tanh": (), "Sigmoid": (), "LeakyRelu": ("alpha",), "HardSigmoid": ("alpha", "beta")}
+# Of the activations that the optimizer fuses into layers: the parameters that they take, in its order.
+ACTIVATIONS = {
+    "Relu": (),
+    "Tanh": (),
+    "Sigmoid": (),
+    "LeakyRelu": ("alpha",),
+    "HardSigmoid": ("alpha", "beta"),
+    "Clip": ("min", "max"),
+}
 EPSILON = 1e-12  # of the skip and embedding normalizations, where none is stated
 
 
@@ -42,37 +49,38 @@ class Fused:
 def _layer(write: Writer, op_type: str, inputs: int) -> ir.Value:
     """The standard layer in a fused one, with its own attributes and first inputs."""
     kept = {name: a.value for name, a in write.node.attributes.items() if name in LAYER_ATTRIBUTES[op_type]}
-    given = list(write.node.inputs[:inputs])
-    return write.op(op_type, *given, **kept)
+    return write.op(op_type, *write.node.inputs[:inputs], **kept)
 
 
-def _activated(write: Writer, value: ir.Value, kind: str, parameters: list[float]) -> ir.Value | str:
+def _activated(write: Writer, value: ir.Value, parameters: Mapping[str, Any]) -> ir.Value:
+    kind = text(write.node, "activation", "")
     if kind == "Clip":
-        lower, upper = (write.real(bound, role) for bound, role in zip(parameters, ("lower", "upper"), strict=True))
-        return write.op("Clip", value, lower, upper)
-    if kind not in ACTIVATIONS:
-        return f"its activation {kind!r} is not known"
-    stated: dict[str, Any] = dict(zip(ACTIVATIONS[kind], parameters, strict=False))
-    return write.op(kind, value, **stated)
+        return write.op(kind, value, *(write.real(parameters[name], name) for name in ACTIVATIONS[kind]))
+    return write.op(kind, value, **parameters)
+
+
+def _unknown_activation(write: Writer) -> str | None:
+    kind = text(write.node, "activation", "")
+    return None if kind in ACTIVATIONS else f"its activation {kind!r} is not known"
 
 
 def _conv(write: Writer) -> list[ir.Value] | str:
     """act(Conv(x, w, b) + z)"""
-    attribute = write.node.attributes.get("activation_params")
-    parameters = [] if attribute is None else list(attribute.as_floats())
+    if (reason := _unknown_activation(write)) is not None:
+        return reason
+    names, attribute = ACTIVATIONS[text(write.node, "activation", "")], write.node.attributes.get("activation_params")
+    parameters = {} if attribute is None else dict(zip(names, attribute.as_floats(), strict=False))
     made, addend = _layer(write, "Conv", 3), write.optional(3)
-    if addend is not None:
-        made = write.op("Add", made, addend)
-    found = _activated(write, made, text(write.node, "activation", ""), parameters)
-    return found if isinstance(found, str) else [found]
+    return [_activated(write, made if addend is None else write.op("Add", made, addend), parameters)]
 
 
 def _gemm(write: Writer) -> list[ir.Value] | str:
-    kind = text(write.node, "activation", "")
-    names = [f"activation_{name}" for name in ("alpha", "beta") if f"activation_{name}" in write.node.attributes]
-    parameters = [number(write.node, name, 0.0) for name in names]
-    found = _activated(write, _layer(write, "Gemm", 3), kind, parameters)
-    return found if isinstance(found, str) else [found]
+    """act(alpha A B + beta C)"""
+    if (reason := _unknown_activation(write)) is not None:
+        return reason
+    stated = {name: write.node.attributes.get(f"activation_{name}") for name in ("alpha", "beta")}
+    parameters = {name: attribute.as_float() for name, attribute in stated.items() if attribute is not None}
+    return [_activated(write, _layer(write, "Gemm", 3), parameters)]
 
 
 def _matmul(write: Writer) -> list[ir.Value] | str:
@@ -93,8 +101,8 @@ def _matmul(write: Writer) -> list[ir.Value] | str:
     return [product if alpha == 1.0 else write.op("Mul", product, write.real(alpha, "alpha"))]
 
 
-def _with_bias(write: Writer, index: int = 1) -> ir.Value:
-    bias = write.optional(index)
+def _with_bias(write: Writer) -> ir.Value:
+    bias = write.optional(1)
     return write.input() if bias is None else write.op("Add", write.input(), bias)
 
 
@@ -146,9 +154,8 @@ def _of_sum(write: Writer, bias: int, norm: Callable[[ir.Value], ir.Value]) -> l
 
 
 def _layer_norm(write: Writer, value: ir.Value, scale: int, bias: int) -> ir.Value:
-    given = [required(v) for v in (write.input(scale), write.optional(bias)) if v is not None]
     epsilon = number(write.node, "epsilon", EPSILON)
-    return write.op("LayerNormalization", value, *given, axis=-1, epsilon=epsilon)
+    return write.op("LayerNormalization", value, write.input(scale), write.optional(bias), axis=-1, epsilon=epsilon)
 
 
 def _embed_norm(write: Writer) -> list[ir.Value] | str:
@@ -161,12 +168,12 @@ def _embed_norm(write: Writer) -> list[ir.Value] | str:
     total = write.op("Add", write.op("Gather", write.input(2), words), write.op("Gather", write.input(3), positions))
     if segments is not None:
         total = write.op("Add", total, write.op("Gather", write.input(4), segments))
-    counted = words if mask is None else mask
-    is_word = write.op("Equal", counted, write.constant(np.array(1, np.int32), "word"))
-    number_of = write.op("Cast", is_word, to=ir.DataType.INT32.value)
     if mask is None:
-        number_of = write.op("Mul", number_of, write.constant(np.array(0, np.int32), "none"))
-    return [_layer_norm(write, total, 5, 6), write.op("ReduceSum", number_of, write.axis(1), keepdims=0), total]
+        counted = write.op("Mul", words, write.constant(np.array(0, np.int32), "none"))
+    else:
+        is_word = write.op("Equal", mask, write.constant(np.array(1, np.int32), "word"))
+        counted = write.op("Cast", is_word, to=ir.DataType.INT32.value)
+    return [_layer_norm(write, total, 5, 6), write.op("ReduceSum", counted, write.axis(1), keepdims=0), total]
 
 
 def _attention(write: Writer) -> list[ir.Value] | str:

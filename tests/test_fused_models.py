@@ -106,3 +106,11 @@ def test_normalizations_that_onnx_does_not_define_there(tmp_path: Path, opset: i
     feeds = {"x": samples(WIDTH)}
     found = Runner(read_model(path).model).run(feeds)["y"]
     np.testing.assert_allclose(found, Runner(path).run(feeds)["y"], rtol=1e-5, atol=1e-6)
+
+
+def test_a_normalization_in_half_precision_stays_in_it(tmp_path: Path) -> None:
+    graph = f"g (float16[N, {WIDTH}] x) => (float16[N, {WIDTH}] y) {{ y = SimplifiedLayerNormalization(x, gamma) }}"
+    onnx.save(proto(graph, gamma=weight(WIDTH).astype(np.float16)), tmp_path / "m.onnx")
+    feeds = {"x": samples(WIDTH).astype(np.float16)}
+    found = Runner(read_model(tmp_path / "m.onnx").model).run(feeds)["y"]
+    np.testing.assert_allclose(found, Runner(tmp_path / "m.onnx").run(feeds)["y"], rtol=5e-3, atol=1e-3)

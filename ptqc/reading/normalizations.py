@@ -20,10 +20,12 @@ AXES_ARE_INPUT = 18  # of ReduceMean
 def write_out_normalizations(model: onnx.ModelProto) -> None:
     """Replace them in the model, in place. Those over more than the last axis stay, and are refused as unknown."""
     version = next((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), 0)
+    kinds = {tensor.name: tensor.data_type for graph in every_graph(model) for tensor in graph.initializer}
     for graph in every_graph(model):
-        nodes = [
-            made for node in graph.node for made in (_written(node, version) if _is_meant(node, version) else [node])
-        ]
+        nodes: list[onnx.NodeProto] = []
+        for node in graph.node:
+            is_meant = _is_meant(node, version)
+            nodes += _written(node, version, kinds.get(node.input[1], onnx.TensorProto.FLOAT)) if is_meant else [node]
         if len(nodes) > len(graph.node):
             del graph.node[:]
             graph.node.extend(nodes)
@@ -35,8 +37,11 @@ def _is_meant(node: onnx.NodeProto, version: int) -> bool:
     return foreign and node.domain == "" and axis == -1 and not any(node.output[1:])
 
 
-def _written(node: onnx.NodeProto, version: int) -> list[onnx.NodeProto]:
-    """((x - mean) / √(variance + ε)) · scale + bias, without mean and bias for the simplified one."""
+def _written(node: onnx.NodeProto, version: int, kind: int) -> list[onnx.NodeProto]:
+    """((x - mean) / √(variance + ε)) · scale + bias, without mean and bias for the simplified one.
+
+    kind: type of the numbers.
+    """
     epsilon = next((attribute.f for attribute in node.attribute if attribute.name == "epsilon"), 1e-5)
     made: list[onnx.NodeProto] = []
 
@@ -45,19 +50,19 @@ def _written(node: onnx.NodeProto, version: int) -> list[onnx.NodeProto]:
         made.append(helper.make_node(op_type, inputs, [output], **attributes))
         return output
 
-    def constant(array: np.ndarray) -> str:
-        return op("Constant", value=numpy_helper.from_array(array))
+    def constant(number: float) -> str:
+        return op("Constant", value=numpy_helper.from_array(np.array(number, helper.tensor_dtype_to_np_dtype(kind))))
 
     def mean(name: str) -> str:
         if version < AXES_ARE_INPUT:
             return op("ReduceMean", name, axes=[-1])
-        return op("ReduceMean", name, constant(np.array([-1], np.int64)))
+        return op("ReduceMean", name, op("Constant", value_ints=[-1]))
 
     x = node.input[0]
     if node.op_type == NORMALIZATIONS[0]:
         x = op("Sub", x, mean(x))
-    square = op("Pow", x, constant(np.array(2.0, np.float32)))
-    size = op("Sqrt", op("Add", mean(square), constant(np.array(epsilon, np.float32))))
+    square = op("Pow", x, constant(2.0))
+    size = op("Sqrt", op("Add", mean(square), constant(epsilon)))
     op("Mul", op("Div", x, size), node.input[1])
     if len(node.input) > 2 and node.input[2]:
         op("Add", made[-1].output[0], node.input[2])

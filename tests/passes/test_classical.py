@@ -167,13 +167,25 @@ def test_linear_support_vector_regressors(supports: int, one_class: int) -> None
     rewritten(model)
 
 
-def test_coupled_probabilities_stay_with_a_reason() -> None:
-    model = vectors((2, 3), "NONE", of_strings=False)
-    node = model.graph.node(0)
-    node.attributes["prob_a"] = ir.AttrFloat32s("prob_a", [-1.0])
-    node.attributes["prob_b"] = ir.AttrFloat32s("prob_b", [0.1])
-    notes = rewrite(model, Classical(), x=ROWS)
-    assert [(note.level, "couples probabilities" in note.message) for note in notes] == [(Level.SKIPPED, True)]
+def coupled(sizes: Sequence[int]) -> ir.Model:
+    """A machine that gives probabilities."""
+    model = vectors(sizes, "NONE", of_strings=True)
+    pairs = len(sizes) * (len(sizes) - 1) // 2
+    for name, values in {"prob_a": [-1.0 - 0.1 * i for i in range(pairs)], "prob_b": [0.1] * pairs}.items():
+        model.graph.node(0).attributes[name] = ir.AttrFloat32s(name, values)
+    return model
+
+
+@pytest.mark.parametrize("sizes", [(5, 6), (8, 7, 9), (9, 9, 9, 9)])
+def test_coupled_probabilities_are_made_of_the_decisions_of_a_layer(sizes: Sequence[int]) -> None:
+    model = coupled(sizes)
+    rewrite(model, Classical(), x=ROWS)
+    assert operators(model) == ["Gemm", "SVMClassifier"]
+
+
+def test_coupled_probabilities_of_few_vectors_stay_with_a_reason() -> None:
+    notes = rewrite(coupled((1, 1, 1)), Classical(), x=ROWS)
+    assert [(note.level, "so few support vectors" in note.message) for note in notes] == [(Level.SKIPPED, True)]
 
 
 @pytest.mark.parametrize("columns", [1, FEATURES])
