@@ -111,12 +111,12 @@ def _taps(context: Context) -> list[str]:
 
 def _columns(context: Context, sizes: _Sizes, largest: Feeds) -> dict[str, Columns]:
     """By layer. largest: the inputs of layers for the largest sample."""
-    found = {}
+    found, sample = {}, context.tuning.largest
     for number, layer in enumerate(context.layers):
         seed = context.seed * 100_003 + number  # a draw of its own for each layer
         columns = Columns(layer, positions_per_sample(layer, len(context.tuning)), seed)
         total = columns.total(largest[layer.input].shape)
-        found[layer.name] = replace(columns, usual=sizes.usual(total, context.tuning.largest))
+        found[layer.name] = replace(columns, usual=sizes.usual(total, sample))
     return found
 
 

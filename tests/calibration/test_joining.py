@@ -73,3 +73,11 @@ def test_nothing_is_joined_where_no_two_samples_fit_or_differ(lengths: tuple[int
 def test_samples_of_several_rows(tmp_path: Path) -> None:
     graph, _ = GRAPHS["a layer"]
     assert taken(graph, [ROWS[:2], ROWS[2:5]], tmp_path)
+
+
+def test_rotations_that_are_kept_for_a_batch_of_one(tmp_path: Path) -> None:
+    """As in language models of opset 23: each sample runs, two together do not."""
+    angles = {"c": np.ones((1, 5, 4), np.float32), "s": np.zeros((1, 5, 4), np.float32)}
+    model = parse("g (float[N,2,5,8] x) => (float[N,2,5,8] y) { y = RotaryEmbedding(x, c, s) }", opset=23, **angles)
+    samples = collect(list(ROWS.reshape(-1, 1, 2, 1, 8).repeat(5, 3)), input_specs(model), tmp_path, 100)
+    assert not takes_batches(model, Runner(model), samples)
