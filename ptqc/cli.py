@@ -261,6 +261,11 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
         "the cpu target is built for processors that multiply it faster (default: auto, of resolve as before)",
     )
     parser.add_argument(
+        "--inline",
+        action=argparse.BooleanOptionalAction,
+        help="a file without model-local functions, a little larger, for runtimes that do not inline them",
+    )
+    parser.add_argument(
         "--labels",
         metavar="DATA",
         help="labelled samples to report top-1 accuracy on: an .npz with the inputs and `labels`, or a CSV of "
@@ -322,7 +327,7 @@ def _compile(options: argparse.Namespace) -> None:
     from ptqc.progress import for_terminal
 
     names = ("samples", "observer", "activations", "activation_limit", "loss", "bits", "allow_8bit", "seed", "pipeline")
-    given = _given(options, *names, "time_limit", "cast_double", "float_layers")
+    given = _given(options, *names, "time_limit", "cast_double", "float_layers", "inline")
     artifact = compile(
         options.model,
         calibration=options.calibration,
@@ -358,7 +363,7 @@ def _resolve(options: argparse.Namespace) -> None:
         cache=options.cache,
         pipeline=options.pipeline,
         progress=for_terminal(options.quiet),
-        **_given(options, "time_limit", "float_layers", *TARGET),
+        **_given(options, "time_limit", "float_layers", "inline", *TARGET),
     )
     _done(artifact, options)
 

@@ -127,13 +127,14 @@ def resolve(
     pipeline: Pipeline | None = None,
     time_limit: float = 0.0,
     float_layers: FloatLayers | None = None,
+    inline: bool | None = None,
     progress: Progress = SILENT,
     strict: bool = False,
 ) -> Artifact:
     """Another artifact from what an earlier compile measured: for another budget, or with a plan given as JSON.
 
-    A latency is met with the times that the earlier compile recorded, where it did. pipeline, float_layers: None takes
-    that of the earlier compile. time_limit: see `ptqc.options.CompileOptions`; strict: see `compile`.
+    A latency is met with the times that the earlier compile recorded, where it did. pipeline, float_layers, inline:
+    None takes that of the earlier compile. time_limit: see `ptqc.options.CompileOptions`; strict: see `compile`.
     Raises UsageError when the measurements are not in the store any more.
     """
     started = time.monotonic()
@@ -149,6 +150,7 @@ def resolve(
     chosen = {
         "pipeline": pipeline or before["pipeline"],
         "float_layers": float_layers or before.get("float_layers", "auto"),
+        "inline": before.get("inline", False) if inline is None else inline,
     }
     options = CompileOptions.of({**vars(measured), **chosen, "time_limit": time_limit})
     job = Job(prepared, context, options, (*prepared.notes, *notes), entry, budgets, started)

@@ -36,7 +36,8 @@ class CompileOptions:
     loss. time_limit: seconds after which nothing more is begun that only improves the result; 0: none. cast_double:
     compile a float64 model, in float32 inside; its inputs and outputs stay float64. float_layers: what convolutions
     that stay in float read. "bfloat16": values rounded to it, as far as that loses little; "float32": values as they
-    are; "auto": bfloat16 where a native library is built for an instruction set that multiplies it faster.
+    are; "auto": bfloat16 where a native library is built for an instruction set that multiplies it faster. inline:
+    write no model-local functions, for runtimes that do not inline them; the file is a little larger.
     """
 
     samples: int = 256
@@ -51,6 +52,7 @@ class CompileOptions:
     time_limit: float = 0.0
     cast_double: bool = False
     float_layers: FloatLayers = "auto"
+    inline: bool = False
 
     def __post_init__(self) -> None:
         _one_of("observer", self.observer, get_args(Observer))
@@ -110,6 +112,7 @@ class Keywords(TypedDict, total=False):
     time_limit: float
     cast_double: bool
     float_layers: FloatLayers
+    inline: bool
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ def settings(exported: Exported) -> Mapping[str, str]:
     """
     kinds = (Kind.LAYER, Kind.WEIGHT)
     wide = {function.name for function in exported.functions if function.kind in kinds and function.form == integer(8)}
-    calls = [node for node in exported.proto.graph.node if node.op_type in wide]
+    calls = [node for node in exported.packed.graph.node if node.op_type in wide]
     read = [name for call in calls for name in call.input[:2]]  # codes and scales
     if not calls:
         return {}

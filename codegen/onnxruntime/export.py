@@ -13,6 +13,7 @@ import onnx_ir as ir
 from onnx import helper, numpy_helper
 
 from ptqc.codegen.onnxruntime import constants, functions, names
+from ptqc.codegen.onnxruntime.inline import inlined
 from ptqc.formats import Family, Format
 from ptqc.lowered import Lowered
 from ptqc.protos import subgraphs
@@ -23,11 +24,15 @@ PRODUCER = "ptqc"
 
 @dataclass(frozen=True)
 class Exported:
-    """The file as a proto, and how each inner value of the lowered graph is called in it."""
+    """The file as a proto, and how each inner value of the lowered graph is called in it.
+
+    packed: the same with calls of the functions, which the file itself has only where they are not inlined.
+    """
 
     proto: onnx.ModelProto
     functions: tuple[functions.Function, ...]
     renamed: Mapping[str, str]
+    packed: onnx.ModelProto
 
     @property
     def data(self) -> bytes:
@@ -35,11 +40,11 @@ class Exported:
         return bytes(self.proto.SerializeToString(deterministic=True))
 
 
-def export(lowered: Lowered, interface: ir.Model, name_length: int = 1) -> Exported:
+def export(lowered: Lowered, interface: ir.Model, name_length: int = 1, *, inline: bool = False) -> Exported:
     """Pack a lowered graph.
 
     interface: the model as the user gave it: inputs, outputs and metadata are kept as there. name_length: of inner
-    names at least, so that plans of one model have names of one length.
+    names at least, so that plans of one model have names of one length. inline: without model-local functions.
     """
     proto = ir.to_proto(lowered.model)
     packer = _Packer(proto.graph, lowered)
@@ -54,7 +59,8 @@ def export(lowered: Lowered, interface: ir.Model, name_length: int = 1) -> Expor
     before = _value_names(graph)
     names.shorten(graph, max(name_length, names.name_length(len(before))))
     renamed = dict(zip(before, _value_names(graph), strict=True))
-    return Exported(_model(graph, used, interface), tuple(sorted(used)), renamed)
+    packed = _model(graph, used, interface)
+    return Exported(inlined(packed) if inline else packed, tuple(sorted(used)), renamed, packed)
 
 
 def _model(graph: onnx.GraphProto, used: Iterable[functions.Function], interface: ir.Model) -> onnx.ModelProto:

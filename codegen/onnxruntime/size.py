@@ -12,7 +12,9 @@ import numpy as np
 import onnx
 
 from ptqc.codegen.onnxruntime import constants
+from ptqc.codegen.onnxruntime.export import LOWEST_OPSET
 from ptqc.codegen.onnxruntime.functions import DOMAIN, Function
+from ptqc.codegen.onnxruntime.inline import expanded
 from ptqc.formats import Family
 from ptqc.solutions import Solution
 
@@ -52,12 +54,28 @@ def entry(length: int) -> int:
     return 1 + prefix + length
 
 
-def stored(solution: Solution, uses: Sequence[Use], name_length: int) -> tuple[int, tuple[Function, ...]]:
-    """Bytes of a weight and its calls, and the functions it needs. uses: its layers; none for a table."""
+def stored(
+    solution: Solution, uses: Sequence[Use], name_length: int, *, inline: bool = False
+) -> tuple[int, tuple[Function, ...]]:
+    """Bytes of a weight and its calls, and the functions it needs. uses: its layers; none for a table.
+
+    inline: nodes stand in the place of the calls, and there are no functions.
+    """
     counter = _Counter("n" * name_length)
     calls = [_call(solution, use, counter) for use in uses or (Use(False, None),)]
-    total = counter.total + sum(entry(node.ByteSize()) for _, node in calls if node is not None)
-    return total, tuple(dict.fromkeys(function for function, _ in calls if function is not None))
+    needed = tuple(dict.fromkeys(function for function, _ in calls if function is not None))
+    nodes = [node for call in calls for node in (_inlined(*call, counter) if inline else call[1:]) if node is not None]
+    total = counter.total + sum(entry(node.ByteSize()) for node in nodes)
+    return total, () if inline else needed
+
+
+def _inlined(function: Function | None, call: onnx.NodeProto | None, counter: _Counter) -> list[onnx.NodeProto | None]:
+    """The nodes of a call. Its shape becomes a constant; those of the function are the same for every plan."""
+    if function is None or call is None:
+        return [call]
+    if function.has_shape:
+        counter.share(np.array(call.attribute[0].ints, np.int64))
+    return [*expanded(call, function.to_proto(LOWEST_OPSET), lambda: counter.name, lambda _array: counter.name)]
 
 
 def _call(solution: Solution, use: Use, counter: _Counter) -> tuple[Function | None, onnx.NodeProto | None]:

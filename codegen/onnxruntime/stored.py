@@ -19,10 +19,10 @@ def check(exported: Exported, lowered: Lowered, intent: Intent) -> int:
     layers = {layer.name: layer.weight for layer in intent.plan.layers}
     places = {**lowered.weights, **{w.name: w.name for w in intent.plan.weights if w.name in exported.renamed}}
     short = [exported.renamed[place] for place in places]
-    makers = {name: node for node in exported.proto.graph.node for name in node.output}
+    makers = {name: node for node in exported.packed.graph.node for name in node.output}
     forms = {function.name: function.form for function in exported.functions}
     seen = set()
-    for (place, of), name, found in zip(places.items(), short, _values(exported.proto, makers, short), strict=True):
+    for (place, of), name, found in zip(places.items(), short, _values(exported.proto, short), strict=True):
         weight = layers.get(of, of)
         form, planned = _form(makers.get(name), forms), intent.plan.formats[weight]
         if form != planned:
@@ -44,15 +44,18 @@ def _form(maker: onnx.NodeProto | None, forms: dict[str, Format]) -> Format:
     return forms[maker.op_type] if maker.domain else FLOAT16
 
 
-def _values(proto: onnx.ModelProto, makers: dict[str, onnx.NodeProto], names: Sequence[str]) -> list[np.ndarray]:
-    """Values of constants, each made by one node from initializers or an initializer itself."""
+def _values(proto: onnx.ModelProto, names: Sequence[str]) -> list[np.ndarray]:
+    """Values of constants, each made by nodes from initializers or an initializer itself."""
     tensors = {tensor.name: tensor for tensor in proto.graph.initializer}
-    made = [name for name in names if name in makers]
-    nodes = {id(makers[name]): makers[name] for name in made}
-    read = {name for node in nodes.values() for name in node.input}
+    made = [name for name in names if name not in tensors]
+    nodes, read = list[onnx.NodeProto](), set(made)
+    for node in reversed(proto.graph.node):
+        if not read.isdisjoint(node.output):
+            nodes.append(node)
+            read.update(node.input)
     part = onnx.ModelProto(ir_version=proto.ir_version, opset_import=proto.opset_import, functions=proto.functions)
     part.graph.name = "weights"
-    part.graph.node.extend(nodes.values())
+    part.graph.node.extend(reversed(nodes))
     part.graph.initializer.extend(tensor for name, tensor in tensors.items() if name in read)
     part.graph.output.extend(onnx.ValueInfoProto(name=name) for name in made)
     found = Runner(part, options=session_options(optimize=False)).run({}) if made else {}

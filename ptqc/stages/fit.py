@@ -66,7 +66,7 @@ def fit(
         except Infeasible:
             return _smallest(model, context, options, undecided, problem, limit or most)
         plan = undecided.with_formats(allocation.choice)
-        written = _weighed(model, context, plan)
+        written = _weighed(model, context, options, plan)
         if limit is None or written <= limit:
             fitted = _built(model, context, options, plan, allocation, problem, limit)
             written = len(fitted.exported.data)
@@ -86,7 +86,8 @@ def _smallest(
     """
     allocation = allocate(problem, problem.size(smallest_choice(problem)))
     plan = undecided.with_formats(allocation.choice)
-    _, exported = packed(model, plan, Reconstruct().apply(model, context, plan))
+    tuned = Reconstruct().apply(model, context, plan)
+    _, exported = packed(model, plan, tuned, inline=options.inline)
     written = len(exported.data)
     problem = replace(problem, fixed=problem.fixed + written - allocation.bytes)
     if written > limit:
@@ -116,9 +117,10 @@ def _check_formats(problem: Problem, plan: Plan) -> None:
             )
 
 
-def _weighed(model: ir.Model, context: Context, plan: Plan) -> int:
+def _weighed(model: ir.Model, context: Context, options: CompileOptions, plan: Plan) -> int:
     """Bytes of a plan's file with the table's numbers."""
-    return len(packed(model, plan, table_numbers(model, context, plan.formats))[1].data)
+    numbers = table_numbers(model, context, plan.formats)
+    return len(packed(model, plan, numbers, inline=options.inline)[1].data)
 
 
 def _built(
@@ -138,7 +140,7 @@ def _built(
     if within and options.pipeline == "advanced":
         tuned, more = advanced(model, context, plan, tuned, options.loss)
         notes += more
-        lowered, exported = packed(model, plan, tuned)
+        lowered, exported = packed(model, plan, tuned, inline=options.inline)
     return Fitted(plan, tuned, allocation, problem, lowered, exported, problem.size(plan.formats), tuple(notes))
 
 
@@ -154,7 +156,7 @@ def _tries(model: ir.Model, context: Context, options: CompileOptions, plan: Pla
         together = DRAWS_AT_ONCE if context.deadline.leaves(0) else 1
         tuned += reconstruct_all(model, context, plan, draws[first : first + together])
     notes = [] if len(tuned) == len(draws) else [out_of_time(f"{len(tuned)} of {len(draws)} reconstructions")]
-    return [(numbers, *packed(model, plan, numbers)) for numbers in tuned], notes
+    return [(numbers, *packed(model, plan, numbers, inline=options.inline)) for numbers in tuned], notes
 
 
 def _best(model: ir.Model, context: Context, options: CompileOptions, found: Sequence[_Built]) -> _Built:
@@ -165,10 +167,10 @@ def _best(model: ir.Model, context: Context, options: CompileOptions, found: Seq
     return min(found, key=lambda built: loss(built[-1].data))
 
 
-def packed(model: ir.Model, plan: Plan, tuned: Tuned) -> tuple[Lowered, Exported]:
-    """The lowered graph of a plan with its numbers, and its file."""
+def packed(model: ir.Model, plan: Plan, tuned: Tuned, *, inline: bool = False) -> tuple[Lowered, Exported]:
+    """The lowered graph of a plan with its numbers, and its file; inline: without model-local functions."""
     lowered = Lower().apply(model, plan, tuned)
-    return lowered, export(lowered, model, _name_length(model, plan))
+    return lowered, export(lowered, model, _name_length(model, plan), inline=inline)
 
 
 def _as_given(problem: Problem, plan: Plan, limit: int | None) -> Allocation:
@@ -186,7 +188,7 @@ def problem_of(model: ir.Model, context: Context, plan: Plan, options: CompileOp
         for form in forms(weight, context, plan, options):
             solution = context.solutions[weight.name, form]
             uses = [_use(model, layer, solution, plan) for layer in weight.layers]
-            total, needed = size.stored(solution, uses, length)
+            total, needed = size.stored(solution, uses, length, inline=options.inline)
             found.update({function.name: function for function in needed})
             parts = (*(f.name for f in needed), *((functions.DOMAIN,) if needed else ()))
             candidates.append(Candidate(weight.name, form, total, context.weight_losses[weight.name, form], parts))
@@ -194,7 +196,7 @@ def problem_of(model: ir.Model, context: Context, plan: Plan, options: CompileOp
     once = size.function_bytes(list(found.values()), opset)
     empty = Problem(tuple(candidates), 0, once)
     weighed = (best_choice(empty), smallest_choice(empty))
-    fixed = max(_weighed(model, context, plan.with_formats(choice)) - empty.size(choice) for choice in weighed)
+    fixed = max(_weighed(model, context, options, plan.with_formats(choice)) - empty.size(choice) for choice in weighed)
     return replace(empty, fixed=fixed)
 
 

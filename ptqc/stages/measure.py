@@ -31,7 +31,7 @@ MODEL, SAMPLES = "model.onnx", "samples"
 # Raised when what is measured, or how, changes, so that old entries are not taken for new ones.
 MEASUREMENT_VERSION = 10
 # Options that measuring does not look at.
-FITTING = ("pipeline", "time_limit", "float_layers")
+FITTING = ("pipeline", "time_limit", "float_layers", "inline")
 # Options that solving the weights does not look at either.
 LATER = (*FITTING, "observer", "loss", "activations", "activation_limit", "allow_8bit")
 
