@@ -8,9 +8,11 @@ python benchmarks/wild.py table   [--only a,b] [--work build/wild] [--out result
 import argparse
 import json
 import os
+import resource
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -28,6 +30,7 @@ Row = dict[str, Any]
 
 AGREES, DIFFERS, REFUSED, FAULT, SLOW, MISSING = "agrees", "DIFFERS", "refused", "FAULT", "TIMED OUT", "not built"
 COMPILED, USAGE = 0, 2
+REMEDIED = "remedied.onnx"  # what a recipe makes of a model that it expects to be refused, as the message asks
 LONGEST_MESSAGE = 300
 COLUMNS = (
     Column("model", "model"),
@@ -40,7 +43,9 @@ COLUMNS = (
     Column("outputs", "outputs"),
     Column("verdict", "verdict"),
     Column("seconds", "seconds", number(0)),
+    Column("of processor", "processor_seconds", number(0)),
     Column("note", "note"),
+    Column("remedy", "remedy"),
 )
 
 
@@ -88,41 +93,53 @@ def _ran(command: Sequence[str], folder: Path, limit: float) -> str | None:
 
 
 def compile_row(model: Model, arguments: argparse.Namespace) -> Row:
-    """Compile a model in a process of its own and compare what comes out on the samples that were kept aside."""
+    """Compile a model and compare; where it is refused, do what the message says where the recipe could, and again."""
     folder, out = arguments.work / "models" / model.name, arguments.work / "compiled" / model.name
     row: Row = {"model": model.name, "family": model.family, "weights": model.weights}
     row |= {"exporter": model.exporter, "opset": model.opset, "expected_refusal": model.refused}
     if not (folder / "built").is_file():
         return {**row, "verdict": MISSING, "note": "wild.py build says why"}
-    row["float_bytes"] = written_bytes(folder / "model.onnx")
-    row |= run_compile(command(folder, out, arguments), arguments)
-    if row["exit_code"] == COMPILED:
-        size = (out / "model.onnx").stat().st_size
-        row |= {"bytes": size, "share_of_float": size / row["float_bytes"], "warnings": warnings(out)}
-        row |= agreement_row(model, folder, out)
+    row |= attempt(model, folder / "model.onnx", out, arguments)
+    if row["verdict"] == REFUSED and (folder / REMEDIED).is_file():
+        remedied = attempt(model, folder / REMEDIED, out.with_name(f"{model.name}-remedied"), arguments)
+        row |= {"remedied": remedied, "remedy": remedied["verdict"]}
     return row
 
 
-def command(folder: Path, out: Path, arguments: argparse.Namespace) -> list[str]:
+def attempt(model: Model, path: Path, out: Path, arguments: argparse.Namespace) -> Row:
+    """Compile a file in a process of its own and compare what comes out on the samples that were kept aside."""
+    row: Row = {"float_bytes": written_bytes(path)}
+    out.parent.mkdir(parents=True, exist_ok=True)
+    row |= run_compile(command(path, out, arguments), arguments)
+    if row["exit_code"] == COMPILED:
+        size = (out / "model.onnx").stat().st_size
+        row |= {"bytes": size, "share_of_float": size / row["float_bytes"], "warnings": warnings(out)}
+        row |= agreement_row(model, path, out)
+    return row
+
+
+def command(path: Path, out: Path, arguments: argparse.Namespace) -> list[str]:
     """What a new user types: the model, its samples, a budget, and how pictures are prepared."""
+    folder = path.parent
     calibration = next(path for path in (folder / "calibration.npz", folder / "calibration") if path.exists())
     options = folder / "options.json"
     prepared = json.loads(options.read_text(encoding="utf-8")) if options.is_file() else []
-    given = [str(folder / "model.onnx"), "--calibration", str(calibration), "--budget", arguments.budget]
+    given = [str(path), "--calibration", str(calibration), "--budget", arguments.budget]
     return [sys.executable, "-m", "ptqc", "compile", *given, *prepared, "-o", str(out), "--force"]
 
 
 def run_compile(given: Sequence[str], arguments: argparse.Namespace) -> Row:
-    """Exit code, seconds, and where nothing was written the verdict and what was said."""
-    environment = {**os.environ, "PTQC_CACHE": str(arguments.work / "cache"), "PYTHONPATH": str(ROOT)}
-    started = time.monotonic()
+    """Exit code, seconds, and where nothing was written the verdict and what was said; no earlier compile helps."""
+    started, used = time.monotonic(), processor_seconds()
+    limits = {"capture_output": True, "text": True, "timeout": arguments.timeout, "check": False}
     try:
-        done = subprocess.run(
-            given, capture_output=True, text=True, timeout=arguments.timeout, check=False, env=environment
-        )
+        with tempfile.TemporaryDirectory(prefix="wild-cache-") as cache:
+            environment = {**os.environ, "PTQC_CACHE": cache, "PYTHONPATH": str(ROOT)}
+            done = subprocess.run(given, env=environment, **limits)
     except subprocess.TimeoutExpired:
         return {"exit_code": None, "seconds": arguments.timeout, "verdict": SLOW, "note": "killed"}
     row: Row = {"exit_code": done.returncode, "seconds": time.monotonic() - started}
+    row["processor_seconds"] = processor_seconds() - used
     row |= {"stdout": done.stdout, "stderr": done.stderr}
     if done.returncode != COMPILED:
         row["verdict"] = REFUSED if done.returncode == USAGE else f"{FAULT} (exit {done.returncode})"
@@ -130,11 +147,16 @@ def run_compile(given: Sequence[str], arguments: argparse.Namespace) -> Row:
     return row
 
 
+def processor_seconds() -> float:
+    """Time of the processor that all children that have ended took, in seconds."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 def message(stderr: str) -> str:
-    """What a compile says when it ends without an artifact, in one line from its own "error:" on."""
+    """What a compile says when it ends without an artifact, in one line, from its own name on if that is there."""
     text = " ".join(stderr.split())
-    start = text.find("error:")
-    return text[max(start, 0) :][:LONGEST_MESSAGE]
+    return text[max(text.find("ptqc: "), 0) :][:LONGEST_MESSAGE]
 
 
 def warnings(out: Path) -> list[str]:
@@ -146,9 +168,9 @@ def warnings(out: Path) -> list[str]:
 # -- comparing
 
 
-def agreement_row(model: Model, folder: Path, out: Path) -> Row:
+def agreement_row(model: Model, path: Path, out: Path) -> Row:
     """How each output agrees on data that no step saw, and the verdict."""
-    outcome = harness.in_child(judged, model, str(folder), str(out / "model.onnx"))
+    outcome = harness.in_child(judged, model, str(path), str(out / "model.onnx"))
     if outcome.value is None:
         return {"verdict": DIFFERS, "note": f"the compiled file does not run: {outcome.error}"}
     found: list[Judgement] = outcome.value
@@ -158,10 +180,11 @@ def agreement_row(model: Model, folder: Path, out: Path) -> Row:
     return {**row, "note": "; ".join(wrong)} if wrong else row
 
 
-def judged(model: Model, folder: str, compiled: str) -> list[Judgement]:
+def judged(model: Model, path: str, compiled: str) -> list[Judgement]:
     """The judgements of all outputs; runs in a child."""
-    names, real = outputs(Path(folder) / "model.onnx", Path(folder) / "evaluation")
-    _, found = outputs(Path(compiled), Path(folder) / "evaluation")
+    samples = Path(path).with_name("evaluation")
+    names, real = outputs(Path(path), samples)
+    _, found = outputs(Path(compiled), samples)
     return judge(model.outputs, names, real, found)
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import prose
 import series
-from common import Data, Place, split
+from common import REMEDIED, Data, Place, split
 from sklearn.datasets import load_digits
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.feature_extraction.text import HashingVectorizer
@@ -19,14 +19,20 @@ CALIBRATION, EVALUATION = 256, 400
 HASHES = 2048
 
 
-def convert(place: Place, model: Any, x: np.ndarray, opset: int, **options: Any) -> None:
-    """The usual way, with a free batch."""
+def convert(place: Place, model: Any, x: np.ndarray, opset: int, name: str = "model.onnx", **options: Any) -> None:
+    """The usual way, with a free batch; name: of the file."""
     from skl2onnx import convert_sklearn
     from skl2onnx.common.data_types import FloatTensorType
 
     kinds = [("X", FloatTensorType([None, x.shape[1]]))]
     found = convert_sklearn(model, initial_types=kinds, target_opset={"": opset, "ai.onnx.ml": 3}, **options)
-    place.model.write_bytes(found.SerializeToString())
+    (place.folder / name).write_bytes(found.SerializeToString())
+
+
+def convert_both(place: Place, model: Any, x: np.ndarray, opset: int) -> None:
+    """By default, and without the maps that a classifier gives its scores in then."""
+    convert(place, model, x, opset)
+    convert(place, model, x, opset, REMEDIED, options={"zipmap": False})
 
 
 def digits() -> tuple[np.ndarray, np.ndarray]:
@@ -45,7 +51,7 @@ def digits_network() -> tuple[Any, np.ndarray]:
 
 def digits_mlp(place: Place) -> Data:
     model, x = digits_network()
-    convert(place, model, x, 17)
+    convert_both(place, model, x, 17)
     return split({"X": x}, CALIBRATION, EVALUATION)
 
 
@@ -77,7 +83,7 @@ def documents() -> tuple[np.ndarray, np.ndarray]:
 def docs_logistic(place: Place) -> Data:
     x, y = documents()
     model = make_pipeline(Normalizer(), LogisticRegression(max_iter=100)).fit(x[:-EVALUATION], y[:-EVALUATION])
-    convert(place, model, x, 15)
+    convert_both(place, model, x, 15)
     return split({"X": x}, CALIBRATION, EVALUATION)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 Feeds = Mapping[str, np.ndarray]
+REMEDIED = "remedied.onnx"  # the same model as a refusal asks for it
 
 
 @dataclass(frozen=True)

@@ -461,7 +461,7 @@ def series_tcn(place: Place) -> Data:
     seeded()
     stretches, known = both(place)
     model = train(Tcn(), [stretches], forecast, 300, 3e-3)
-    by_dynamo(place, model, {"past": stretches[:2, :48]}, ["future"], 21)
+    by_dynamo(place, model, {"past": stretches[:2, :48].contiguous()}, ["future"], 21)
     return split({"past": known}, 256, 400)
 
 

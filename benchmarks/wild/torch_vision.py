@@ -241,9 +241,9 @@ def yolo_loss(model: Yolo, x: Tensor, boxes: Tensor, kinds: Tensor) -> Tensor:
 
 def shapes_yolo(place: Place) -> Data:
     seeded()
-    x, boxes, kinds = batched(pictures.scenes(2600, 96, (1, 4), 5))
-    model = Yolo(96)
-    train(model, [x[:2300], boxes[:2300], kinds[:2300]], yolo_loss, 300)
+    x, boxes, kinds = batched(pictures.scenes(2000, 64, (1, 4), 5))
+    model = Yolo(64)
+    train(model, [x[:1800], boxes[:1800], kinds[:1800]], yolo_loss, 250)
     by_torchscript(place, model, {"images": x[:1]}, ["output0"], 17, {"images": {0: "batch"}, "output0": {0: "batch"}})
     return split({"images": x.numpy()}, CALIBRATION, 128)
 
@@ -294,9 +294,9 @@ def ssd_loss(model: Ssd, x: Tensor, boxes: Tensor, kinds: Tensor) -> Tensor:
 
 def shapes_ssd(place: Place) -> Data:
     seeded()
-    x, boxes, kinds = batched(pictures.scenes(2600, 96, (1, 4), 6))
-    model = Ssd(96)
-    train(model, [x[:2300], boxes[:2300], kinds[:2300]], ssd_loss, 300)
+    x, boxes, kinds = batched(pictures.scenes(2000, 64, (1, 4), 6))
+    model = Ssd(64)
+    train(model, [x[:1800], boxes[:1800], kinds[:1800]], ssd_loss, 250)
     by_torchscript(place, model, {"image": x[:1]}, ["boxes", "scores"], 12)
     return split({"image": x.numpy()}, CALIBRATION, 128)
 
@@ -348,9 +348,9 @@ def centernet_loss(model: CenterNet, x: Tensor, boxes: Tensor, kinds: Tensor) ->
 
 def shapes_centernet(place: Place) -> Data:
     seeded()
-    x, boxes, kinds = batched(pictures.scenes(2600, 96, (1, 4), 7))
+    x, boxes, kinds = batched(pictures.scenes(2000, 64, (1, 4), 7))
     model = CenterNet()
-    train(model, [x[:2300], boxes[:2300], kinds[:2300]], centernet_loss, 300)
+    train(model, [x[:1800], boxes[:1800], kinds[:1800]], centernet_loss, 250)
     free = [{0: "batch", 2: "height", 3: "width"}]
     by_dynamo(place, model, {"image": x[:2]}, ["heat", "size", "shift"], 18, free)
     return split({"image": x.numpy()}, CALIBRATION, 128)

@@ -156,9 +156,9 @@ def ended(code: str, tmp_path: Path, limit: float = 60) -> wild.Row:
 
 
 def test_exit_codes_become_verdicts(tmp_path: Path) -> None:
-    said = "import sys; print('ptqc: error: no\\n  such file', file=sys.stderr); sys.exit({})"
+    said = "import sys; print('a heartbeat\\nptqc: no\\n  such file', file=sys.stderr); sys.exit({})"
     refused, fault = (ended(said.format(code), tmp_path) for code in (2, 70))
-    assert (refused["verdict"], refused["note"]) == (wild.REFUSED, "error: no such file")
+    assert (refused["verdict"], refused["note"]) == (wild.REFUSED, "ptqc: no such file")
     assert fault["verdict"] == "FAULT (exit 70)"
     assert "verdict" not in ended("", tmp_path)
     assert ended("import time; time.sleep(9)", tmp_path, 0.2)["verdict"] == wild.SLOW
@@ -167,6 +167,17 @@ def test_exit_codes_become_verdicts(tmp_path: Path) -> None:
 def test_a_model_that_was_not_built_is_a_row(tmp_path: Path) -> None:
     row = wild.compile_row(MODELS[0], argparse.Namespace(work=tmp_path))
     assert (row["model"], row["verdict"]) == (MODELS[0].name, wild.MISSING)
+
+
+def test_the_remedy_of_a_refusal_is_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "models" / MODELS[0].name
+    folder.mkdir(parents=True)
+    for name in ("built", "model.onnx", wild.REMEDIED):
+        (folder / name).touch()
+    verdicts = {"model.onnx": wild.REFUSED, wild.REMEDIED: wild.AGREES}
+    monkeypatch.setattr(wild, "attempt", lambda _model, path, _out, _arguments: {"verdict": verdicts[path.name]})
+    row = wild.compile_row(MODELS[0], argparse.Namespace(work=tmp_path))
+    assert (row["verdict"], row["remedy"]) == (wild.REFUSED, wild.AGREES)
 
 
 def test_a_family_with_too_few_is_marked() -> None:
@@ -210,7 +221,6 @@ def test_pictures_come_with_the_options_that_prepare_them(common: ModuleType, tm
     pictures = common.Pictures(np.zeros((2, 4, 4, 3), np.uint8), ["--scale", "1"])
     common.save(common.Data(pictures, [{"x": np.zeros(1)}]), tmp_path)
     assert len(list((tmp_path / "calibration").glob("*.png"))) == 2
-    (tmp_path / "model.onnx").touch()
-    given = wild.command(tmp_path, tmp_path / "out", argparse.Namespace(budget="25%"))
+    given = wild.command(tmp_path / "model.onnx", tmp_path / "out", argparse.Namespace(budget="25%"))
     assert given[given.index("--scale") + 1] == "1"
     assert given[given.index("--budget") + 1] == "25%"
