@@ -61,6 +61,11 @@ class _NoShelf:
         return candidates
 
 
+def formats_of(widths: tuple[int, ...]) -> list[Format]:
+    """The formats that weights are solved in: uniform grids of these widths, and codebooks."""
+    return [integer(bits) for bits in widths] + _codebooks(widths)
+
+
 def _codebooks(widths: tuple[int, ...]) -> list[Format]:
     """Single codes and pairs of at least the narrowest and at most the widest bits."""
     narrow, wide = min(widths), max(widths)
@@ -108,8 +113,8 @@ class SolveWeights:
         self, model: ir.Model, context: Context, weights: Sequence[Weight], hurried: set[str]
     ) -> Iterator[list[tuple[Solution, float]]]:
         """Candidates of each weight. hurried: gets the names of those that there is no time to solve."""
-        forms = [integer(bits) for bits in self.bits] + _codebooks(self.bits)
-        pace = Pace(context.deadline, sum(_products(weight, forms) for weight in weights))
+        forms = formats_of(self.bits)
+        pace = Pace(context.deadline, sum(products(weight, forms) for weight in weights))
 
         def solve(weight: Weight) -> list[tuple[Solution, float]]:
             is_hurried = bool(weight.layers) and pace.part() < 1
@@ -117,7 +122,7 @@ class SolveWeights:
                 hurried.add(weight.name)
             taken = [form for form in forms if not (is_hurried and form.is_codebook)]
             found = list(_candidates(weight, initial(model, weight.name), taken, context, is_hurried))
-            pace.did(_products(weight, forms), HURRIED_COST if is_hurried else 1.0)
+            pace.did(products(weight, forms), HURRIED_COST if is_hurried else 1.0)
             return found
 
         return in_order(solve, weights, lambda weight: _bytes(weight, forms))
@@ -141,10 +146,10 @@ def _bytes(weight: Weight, forms: Sequence[Format]) -> int:
         return 0
     layer = weight.layers[0]
     gram = layer.groups * layer.width**2 if layer.width <= moments.WIDEST_GRAM else 0
-    return 32 * gram + 24 * layer.channels * layer.width * len(_possible(layer, forms))
+    return 32 * gram + 24 * layer.channels * layer.width * len(possible(layer, forms))
 
 
-def _products(weight: Weight, forms: Sequence[Format]) -> float:
+def products(weight: Weight, forms: Sequence[Format]) -> float:
     """Roughly the multiplications that solving a weight takes: factoring its moments, and rounding in every format."""
     if not weight.layers:
         return float(weight.size)
@@ -153,7 +158,7 @@ def _products(weight: Weight, forms: Sequence[Format]) -> float:
     return float(layer.groups * layer.width**2 * (layer.width + rows))
 
 
-def _possible(layer: Layer, forms: Sequence[Format]) -> list[Format]:
+def possible(layer: Layer, forms: Sequence[Format]) -> list[Format]:
     """The formats that a layer's weight can take: pairs are neighbours in memory."""
     if layer.channel_axis or layer.width % 2:
         return [form for form in forms if form.group == 1]
@@ -184,7 +189,7 @@ def _layer(
     if hurried and second.ndim == 3:
         second = np.diagonal(second, axis1=1, axis2=2)
     power = moments.total_error(matrix, held) or 1.0
-    forms = _possible(layer, forms)
+    forms = possible(layer, forms)
     grids = gptq.grids_for(matrix, second, forms)
     targets = [gptq.Target.of(matrix, grids[form], form, ROUNDS) for form in forms]
     tried = [second]

@@ -33,6 +33,7 @@ from ptqc.stages.documents import Job
 from ptqc.stages.fewer import affordable
 from ptqc.stages.fit import fit
 from ptqc.stages.float_layers import with_float_layers
+from ptqc.stages.foresee import check_foreseeable
 from ptqc.stages.judge import Evaluate, judge
 from ptqc.stages.labels import read_labels
 from ptqc.stages.latency import recorded_times, time_delivered, times_of, within_latency
@@ -106,6 +107,7 @@ def compile(  # noqa: A001
         samples = gather(source, calibration, folder / "samples", chosen.samples, preprocessing, progress, chosen.seed)
         score = evaluate or _scorer(source.model, labels, folder, preprocessing)
         prepared = affordable(prepare(source, samples, progress, dump), deadline)
+        check_foreseeable(prepared, budgets, chosen, targets)
         context, notes, entry = measure(prepared, chosen, store, progress, deadline.share(MEASURING))
         job = Job(prepared, context, chosen, (*prepared.notes, *notes), entry, budgets, started)
         return _finish(job, place, score, force, progress, targets, store, given_times)

@@ -126,7 +126,7 @@ class Samples(Sequence[Feeds]):
     def save(self, directory: Path) -> None:
         """Spool the same samples to another folder. Raises Interrupted when it cannot be written."""
         with _spooling(directory), (directory / DATA).open("wb") as file:
-            records = [_append(file, feeds) for feeds in self]
+            records = [_append(file, number, feeds) for number, feeds in zip(self.numbers, self, strict=True)]
             _write_index(directory, records)
 
     def batches(self, size: int) -> Iterator[Feeds]:
