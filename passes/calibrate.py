@@ -3,7 +3,7 @@
 State is of fixed size per tensor and layer; samples stream through in batches.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -14,13 +14,14 @@ from ptqc.calibration.observers import SAMPLED, RangeObserver
 from ptqc.calibration.ranges import TRIED, Method, Observer, affine_params, choose_range
 from ptqc.calibration.runnable import explaining
 from ptqc.calibration.samples import InputSpec, Samples, input_specs
+from ptqc.deadline import Pace
 from ptqc.errors import ModelError
 from ptqc.execute.kept import largest
 from ptqc.execute.onnxruntime import Feeds, Runner
 from ptqc.formats import UINT8, QuantParams
 from ptqc.layers import Layer
 from ptqc.nodes import constant
-from ptqc.notes import Level, Note
+from ptqc.notes import Level, Note, out_of_time
 from ptqc.parallel import in_order
 from ptqc.passes.base import Effect
 from ptqc.passes.context import Context
@@ -32,6 +33,9 @@ BATCH_BYTES = 256 * 2**20
 LARGEST_BATCH = 8
 # Values of a tensor that enter its histogram, over all samples.
 OBSERVED = 32 * SAMPLED
+# Of a batch's columns: with fewer, the rest of the samples is left out.
+LEAST_PART = 0.25
+HURRIED: Method = "minmax"  # where there is no time to search for a range
 # What one element of an element-wise operator costs, in multiply-accumulates of a layer (memory traffic decides).
 ELEMENT_COST = 8
 # Losses are sums of (weight · input)², which float32 holds up to 3e38.
@@ -57,21 +61,44 @@ class Calibrate:
         taps = _taps(context)
         sizes = _Sizes.of(context.tuning, context.held_back)
         columns = _columns(context, sizes, _measure_work(model, context))
-        runner, inputs = Runner(model, taps), input_specs(model)
+        runner, inputs, pace = Runner(model, taps), input_specs(model), Pace(context.deadline, sizes.samples)
         with context.progress.stage("calibrate", sizes.samples) as stage:
             for split, moments in ((context.tuning, context.moments), (context.held_back, context.held_moments)):
                 for start, feeds, values in _batches(runner, split, taps, context, inputs):
+                    part, rows = pace.part(), _rows(split, feeds)
+                    if start and part < LEAST_PART:
+                        pace.did(len(split) - start, 0.0)
+                        break
                     _observe(observers, context, values, sizes.share(feeds, OBSERVED))
-                    _accumulate(moments, context.layers, columns, values, start)
-                    stage.advance(steps=_rows(split, feeds))
-        notes = []
+                    _accumulate(moments, context.layers, _thinned(columns, part), values, start)
+                    stage.advance(steps=rows)
+                    pace.did(rows, max(part, LEAST_PART))
+        context.is_thinned = pace.is_short
+        notes = [out_of_time("calibration on fewer samples or columns")] if pace.is_short else []
+        notes += self._choose_ranges(context, observers)
         for site in context.sites:
-            observer, methods = observers[site.name], TRIED if self.observer == "auto" else (self.observer,)
-            found = list(dict.fromkeys(_params(observer, method) for method in methods))
-            context.ranges[site.name], context.other_ranges[site.name] = found[0], tuple(found[1:])
-            if observer.low == observer.high == 0:
+            if observers[site.name].low == observers[site.name].high == 0:
                 notes.append(Note(self.name, site.name, "is always zero on the calibration set", Level.WARNING))
         return notes
+
+    def _choose_ranges(self, context: Context, observers: Mapping[str, RangeObserver]) -> list[Note]:
+        """Set ranges and other_ranges."""
+        pace = Pace(context.deadline, len(context.sites))
+
+        def ranges(site: Site) -> list[QuantParams]:
+            methods: tuple[Method, ...] = TRIED if self.observer == "auto" else (self.observer,)
+            if pace.part() < 1:
+                methods = (HURRIED,)
+            found = [_params(observers[site.name], method) for method in methods]
+            pace.did(1, float(methods != (HURRIED,)))
+            return found
+
+        with context.progress.stage("choose ranges", len(context.sites)) as stage:
+            for site, found in zip(context.sites, in_order(ranges, context.sites), strict=True):
+                first, *others = dict.fromkeys(found)
+                context.ranges[site.name], context.other_ranges[site.name] = first, tuple(others)
+                stage.advance(site.name)
+        return [out_of_time("few ranges of activations other than from least to largest")] if pace.is_short else []
 
 
 @dataclass(frozen=True)
@@ -120,6 +147,13 @@ def _columns(context: Context, sizes: _Sizes, largest: Feeds) -> dict[str, Colum
     return found
 
 
+def _thinned(columns: Mapping[str, Columns], part: float) -> Mapping[str, Columns]:
+    """This part of the columns of every layer."""
+    if part == 1:
+        return columns
+    return {name: replace(each, positions=max(1, int(part * each.positions))) for name, each in columns.items()}
+
+
 def _measure_work(model: ir.Model, context: Context) -> Feeds:
     """Set macs and sample_bytes from the largest sample; its values."""
     taps = list(dict.fromkeys([*_taps(context), *(kernel.node for kernel in context.kernels)]))
@@ -161,7 +195,7 @@ def _observe(observers: dict[str, RangeObserver], context: Context, values: Feed
 
 
 def _accumulate(
-    moments: dict[str, Moments], layers: Sequence[Layer], columns: dict[str, Columns], values: Feeds, start: int
+    moments: dict[str, Moments], layers: Sequence[Layer], columns: Mapping[str, Columns], values: Feeds, start: int
 ) -> None:
     by_weight: dict[str, list[Layer]] = {}
     for layer in layers:

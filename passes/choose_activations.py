@@ -5,6 +5,7 @@ kernels, less what its loss is worth, subject to Σ (loss of each quantized site
 whole, and where its true loss exceeds the limit (losses only roughly add up) the limit of the sum is tightened.
 """
 
+import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
@@ -16,7 +17,7 @@ from ptqc.execute.suffix import Suffixes
 from ptqc.execute.walk import Slicer, Walk
 from ptqc.formats import QuantParams
 from ptqc.loss import output_loss
-from ptqc.notes import Note
+from ptqc.notes import Note, out_of_time
 from ptqc.options import Activations
 from ptqc.passes.base import Effect
 from ptqc.passes.context import Context
@@ -53,8 +54,12 @@ class ChooseActivations:
         if self.activations == "float" or not context.sites:
             return [Note(self.name, "", "all activations stay float")]
         sites, checked = list(context.sites), Checked(model, context, self.loss)
+        notes, began = list[Note](), time.monotonic()
         limit = target = limit_of(context.loss_unit, self.limit)
-        for _ in range(ATTEMPTS):
+        for done in range(ATTEMPTS):
+            if done and not context.deadline.leaves((time.monotonic() - began) / done):
+                sites, found, notes = [], 0.0, [out_of_time(f"{done} choices of activations, all too bad")]
+                break
             if self.activations == "auto":
                 sites = _within(context, limit)
             found = checked.loss_of(source_params(sites, context.ranges))
@@ -66,7 +71,7 @@ class ChooseActivations:
             sites, found = [], 0.0
         context.quantized = {site.name: context.ranges[site.name] for site in sites}
         context.activation_loss = found
-        return []
+        return notes
 
 
 class Checked:

@@ -39,6 +39,7 @@ class Context:
     held_moments: dict[str, Moments] = field(default_factory=dict)
     macs: dict[str, int] = field(default_factory=dict)  # per sample, by kernel (node) name
     sample_bytes: int = 0  # of all observed activations of one sample
+    is_thinned: bool = False  # whether there was no time for all samples and columns
     # solve-weights
     solutions: dict[tuple[str, Format], Solution] = field(default_factory=dict)
     errors: dict[tuple[str, Format], float] = field(default_factory=dict)  # held-back, relative to the output's power

@@ -6,6 +6,7 @@ loses least. Layers are measured at two anchor widths; the others follow from th
 through both, since the loss grows smoothly with the layer's error.
 """
 
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ptqc.calibration.samples import Samples
+from ptqc.deadline import Pace
 from ptqc.execute.kept import Held
 from ptqc.execute.suffix import Suffix, Suffixes
 from ptqc.execute.walk import Slicer, Values, Walk
@@ -23,7 +25,7 @@ from ptqc.integer import fake_quantize
 from ptqc.layers import Layer
 from ptqc.loss import OutputLoss, output_loss
 from ptqc.nodes import initial
-from ptqc.notes import Level, Note
+from ptqc.notes import Level, Note, out_of_time
 from ptqc.passes.base import Effect
 from ptqc.passes.choose_activations import limit_of
 from ptqc.passes.context import Context
@@ -57,20 +59,21 @@ class MeasureSensitivity:
         """Set site_losses, weight_losses and loss_unit of the context, and ranges where another one loses less."""
         samples, is_enough = _samples(context)
         walk = Walk(Slicer(model), list(samples.batches(1)))
-        suffixes = Suffixes(walk)
+        suffixes, began = Suffixes(walk), time.monotonic()
         reference = suffixes.behind(-1).run({})
         loss = output_loss(model, reference, self.loss)
         context.loss_unit = loss.unit
         minor = frozenset[str]() if is_enough else _without_layers(context)
-        probe = _Probe(walk, reference, loss, minor, NEGLIGIBLE * limit_of(loss.unit, self.limit))
-        anchors: Anchors = {}
         shared, tables = _tables(context, walk.slicer)
+        pace = Pace(context.deadline, _runs(context, walk.slicer), time.monotonic() - began)
+        probe = _Probe(walk, reference, loss, minor, NEGLIGIBLE * limit_of(loss.unit, self.limit), pace)
+        anchors: Anchors = {}
         with context.progress.stage("measure sensitivity", len(walk) + len(shared)) as stage:
             for name in shared:
                 _measure_shared(context, probe, suffixes, name, anchors)
                 stage.advance(name)
             _measure_sites(context, probe, walk.values, suffixes.behind(-1))
-            while walk.position < len(walk):
+            while walk.position < len(walk) and context.deadline.leaves(0):
                 results, suffix = walk.compute(), suffixes.behind(walk.position)
                 _measure_sites(context, probe, results, suffix)
                 for name in tables & walk.slicer.reads[walk.position]:
@@ -80,17 +83,15 @@ class MeasureSensitivity:
                         _measure_layer(model, context, probe, layer, suffix, anchors)
                 walk.advance(results)
                 stage.advance(next(iter(results)))
-        notes = _assume_unreached(context, walk.slicer, anchors)
-        for weight in context.weights:
-            _interpolate(context, weight.name, anchors.get(weight.name, {}))
-        return notes
+        return [*_assume_unreached(context, walk.slicer, anchors), *_losses(context, anchors, pace)]
 
 
 @dataclass(frozen=True)
 class _Probe:
     """Compares outputs after a perturbation with the float outputs.
 
-    minor: sites that few samples must do for. negligible: the loss of a site that does not matter.
+    minor: sites that few samples must do for. negligible: the loss of a site that does not matter. pace: in runs of
+    the whole graph on all batches.
     """
 
     walk: Walk
@@ -98,10 +99,61 @@ class _Probe:
     loss: OutputLoss
     minor: frozenset[str]
     negligible: float
+    pace: Pace
 
-    def measure(self, suffix: Suffix, override: Mapping[str, Sequence[Held]], batches: int | None = None) -> float:
+    def batches(self, most: int | None = None) -> int | None:
+        """How many there is time for; None: all of them, 0: none."""
+        part = self.pace.part()
+        if part == 1:
+            return most
+        count = int(part * (most or self.walk.count))
+        if not count:
+            self.pace.did(self._rest, 0.0)
+        return count
+
+    def measure(self, suffix: Suffix, override: Mapping[str, Sequence[Held]], batches: int | None) -> float:
+        """The loss with some values replaced, on the first few batches."""
         outputs = suffix.run(override, batches)
+        self.pace.did(self._rest, len(outputs) / self.walk.count)
         return max(self.loss.mean(self.reference[:batches], outputs), 0.0)
+
+    @property
+    def _rest(self) -> float:
+        """The part of the graph that is not yet walked."""
+        return 1 - self.walk.position / len(self.walk)
+
+
+def _runs(context: Context, slicer: Slicer) -> float:
+    """How many runs of the whole graph all measurements take: each runs what is behind its place."""
+    probes = Counter(source for site in context.sites for source in site.sources)
+    anchored = Counter(name for name, form in context.solutions if form in ANCHORS)
+    probes.update({layer.name: anchored[layer.weight] for layer in context.layers})
+    tables = Counter({weight.name: anchored[weight.name] for weight in context.weights if not weight.layers})
+    behind, total = float(sum(probes.values())), 0.0
+    for place, (node, read) in enumerate(zip(slicer.nodes, slicer.reads, strict=True)):
+        count = sum(probes[name] for name in node.output) + sum(tables[name] for name in read)
+        behind -= sum(probes[name] for name in node.output)
+        total += count * (1 - place / len(slicer.nodes))
+    return total + behind  # what is left are inputs of the graph
+
+
+def _losses(context: Context, anchors: Anchors, pace: Pace) -> list[Note]:
+    """Losses of all formats of all weights; what there was no time to measure is taken for what is usual."""
+    measured = [
+        (context.errors[name, form], loss) for name, found in anchors.items() for form, loss in found.items() if loss
+    ]
+    usual = float(np.median([loss / error for error, loss in measured if error])) if measured else 1.0
+    for weight in context.weights:
+        found = anchors.get(weight.name, {})
+        if pace.is_short and not found:
+            found = {form: usual * context.errors[weight.name, form] for form, _ in _anchored(context, weight.name)}
+        _interpolate(context, weight.name, found)
+    if not pace.is_short:
+        return []
+    known, of = list(context.site_losses.values()), len(context.sites)
+    for site in context.sites:
+        context.site_losses.setdefault(site.name, float(np.median(known)) if known else 1.0)
+    return [out_of_time(f"{len(known)} of {of} sites and {len(anchors)} of {len(context.weights)} weights, roughly")]
 
 
 def _samples(context: Context) -> tuple[Samples, bool]:
@@ -128,7 +180,10 @@ def _measure_sites(context: Context, probe: _Probe, values: Mapping[str, Sequenc
     for site in context.sites:
         for source in site.sources:
             if source in values:
-                rounded = _Rounded(probe, values, suffix, source, MINOR_SAMPLES if site.name in probe.minor else None)
+                batches = probe.batches(MINOR_SAMPLES if site.name in probe.minor else None)
+                if batches == 0:
+                    continue
+                rounded = _Rounded(probe, values, suffix, source, batches)
                 loss = rounded.loss(context.ranges[site.name])
                 if loss > probe.negligible and rounded.batches is None and len(site.sources) == 1:
                     loss = _take_best_range(context, site, rounded, loss)
@@ -146,7 +201,7 @@ class _Rounded:
     batches: int | None
 
     def loss(self, params: QuantParams) -> float:
-        rounded = [fake_quantize(np.asarray(x), params) for x in self.values[self.source]]
+        rounded = [fake_quantize(np.asarray(x), params) for x in self.values[self.source][: self.batches]]
         return self.probe.measure(self.suffix, {**self.values, self.source: rounded}, self.batches)
 
 
@@ -167,9 +222,11 @@ def _measure_layer(
     anchors: Anchors,
 ) -> None:
     for form, solution in _anchored(context, layer.weight):
+        if (batches := probe.batches()) == 0:
+            continue
         outputs = probe.walk.compute({layer.weight: solution.weight})[layer.name]
         shift = layer.over_output(mean_shift(model, context, layer, solution.weight))
-        loss = probe.measure(suffix, {layer.name: [np.asarray(y) + shift for y in outputs]})
+        loss = probe.measure(suffix, {layer.name: [np.asarray(y) + shift for y in outputs[:batches]]}, batches)
         found = anchors.setdefault(layer.weight, {})
         found[form] = found.get(form, 0.0) + loss
 
@@ -190,14 +247,18 @@ def _tables(context: Context, slicer: Slicer) -> tuple[list[str], set[str]]:
 
 def _measure_shared(context: Context, probe: _Probe, suffixes: Suffixes, name: str, anchors: Anchors) -> None:
     for form, solution in _anchored(context, name):
+        if (batches := probe.batches()) == 0:
+            continue
         replaced = suffixes.whole({name: solution.weight})
-        anchors.setdefault(name, {})[form] = probe.measure(replaced, {})
+        anchors.setdefault(name, {})[form] = probe.measure(replaced, {}, batches)
 
 
 def _measure_table(context: Context, probe: _Probe, name: str, suffix: Suffix, anchors: Anchors) -> None:
     for form, solution in _anchored(context, name):
+        if (batches := probe.batches()) == 0:
+            continue
         outputs = probe.walk.compute({name: solution.weight})
-        anchors.setdefault(name, {})[form] = probe.measure(suffix, outputs)
+        anchors.setdefault(name, {})[form] = probe.measure(suffix, outputs, batches)
 
 
 def _assume_unreached(context: Context, slicer: Slicer, anchors: Anchors) -> list[Note]:

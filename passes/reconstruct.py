@@ -7,6 +7,7 @@ bias makes the mean exact. Several answers compete (the table's own and GPTQ's, 
 one with the lowest error on held-back columns is kept before the next layer starts.
 """
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -16,6 +17,7 @@ from typing import ClassVar
 import numpy as np
 import onnx_ir as ir
 
+from ptqc.deadline import Deadline
 from ptqc.errors import NotFinite
 from ptqc.execute.finite import Finite
 from ptqc.execute.kept import Held
@@ -40,6 +42,7 @@ WALK_BYTES = 3 * 2**29
 # Multiply-accumulates that a walk may take; it decides too.
 WALK_COMPUTE = 4e11
 MOST_SAMPLES = 256
+FEWEST_SAMPLES = 4  # where time is short
 HELD_SHARE = 0.25
 # Of a batch, what a walk holds of it at a time: the system keeps memory of this size for the next one.
 BATCH_BYTES = 2**23
@@ -105,8 +108,8 @@ def _reconstructed(
         seen = Walk(slicer, batches, constants, keeps[1], share, check)
         states.append(_State(model, context, plan, seen, split, draw, dict(tables)))
     with context.progress.stage("reconstruct", len(layers)) as stage:
-        _solve_all(states, layers, _float_outputs(real, layers), stage)
-    return [Tuned(state.weights, state.biases) for state in states]
+        _solve_all(states, layers, _float_outputs(real, layers, context.deadline), stage)
+    return [Tuned(state.weights, state.biases, state.kept) for state in states]
 
 
 def _solve_all(
@@ -130,9 +133,11 @@ def _solve_all(
         raise shared.cause or error from None
 
 
-def _float_outputs(real: Walk, layers: Mapping[str, Layer]) -> Iterator[list[Held]]:
-    """What each layer gives in the float model, in run order."""
+def _float_outputs(real: Walk, layers: Mapping[str, Layer], deadline: Deadline) -> Iterator[list[Held]]:
+    """What each layer gives in the float model, in run order, as long as there is time."""
     for output in _nodes(real):
+        if not deadline.leaves(0):
+            return
         if output not in layers:
             real.step()
             continue
@@ -151,14 +156,16 @@ def _nodes(walk: Walk) -> Iterator[str]:
 def _share_batches(
     slicer: Slicer, context: Context, plan: Plan, draws: int, keeps: tuple[Keep, Keep]
 ) -> tuple[list[Feeds], int]:
-    """As many samples as WALK_BYTES has room for in all walks, and WALK_COMPUTE allows; how many batches are fitted.
+    """As many samples as WALK_BYTES has room for in all walks, and WALK_COMPUTE and the deadline allow.
 
-    keeps: how the float walk and the quantized ones hold values.
+    The batches, and how many of them are fitted. keeps: how the float walk and the quantized ones hold values.
     """
+    began = time.monotonic()
     sample, layers = list(context.tuning.largest), {layer.name for layer in plan.layers}
     real, seen = (peak_bytes(Walk(slicer, sample, keep=keep), layers) for keep in keeps)
     room = min(WALK_BYTES / max(real + draws * seen, 1), WALK_COMPUTE / max(sum(context.macs.values()), 1))
-    count = int(np.clip(room, 8, MOST_SAMPLES))
+    each = (time.monotonic() - began) / 2 * (1 + 2 * draws) / processors()  # a draw computes its layers twice
+    count = context.deadline.affords(each, int(np.clip(room, 8, MOST_SAMPLES)), FEWEST_SAMPLES)
     held = max(2, int(count * HELD_SHARE))
     size = int(np.clip(BATCH_BYTES // max(real, 1), 1, LARGEST_BATCH))
     fitted = list(context.tuning[: count - held].batches(size))
@@ -177,6 +184,7 @@ class _State:
     draw: int
     weights: dict[str, Solution]
     biases: dict[str, np.ndarray | None] = field(default_factory=dict)
+    kept: int = 0
 
     @property
     def strength(self) -> float:
@@ -185,13 +193,27 @@ class _State:
         return strengths[self.draw % len(strengths)]
 
     def solve_all(self, layers: Mapping[str, Layer], outputs: Iterator[list[Held]]) -> Iterator[str]:
-        """Settle the layers one by one, given what each gives in the float model; the outputs' names."""
+        """Settle the layers one by one, given what each gives in the float model; the outputs' names.
+
+        Where `outputs` ends early the other layers keep the table's numbers.
+        """
         for output in _nodes(self.seen):
-            if output in layers:
-                self.seen.advance({output: self.solve(layers[output], self._problem(layers[output], next(outputs)))})
-                yield output
-            else:
+            if output not in layers:
                 self.seen.step()
+                continue
+            if (wanted := next(outputs, None)) is None:
+                break
+            self.seen.advance({output: self.solve(layers[output], self._problem(layers[output], wanted))})
+            yield output
+        for layer in layers.values():
+            if layer.name not in self.biases:
+                self._keep_table(layer)
+
+    def _keep_table(self, layer: Layer) -> None:
+        self.kept += 1
+        self.weights.setdefault(layer.weight, self.context.solutions[layer.weight, self.plan.formats[layer.weight]])
+        bias = constant(self.model.graph.initializers[layer.bias]) if layer.bias is not None else None
+        self.biases[layer.name] = None if bias is None else bias.reshape(-1)
 
     def solve(self, layer: Layer, problem: "_Problem") -> list[Held]:
         """Settle the layer's weight and bias; returns its outputs in the quantized walk."""

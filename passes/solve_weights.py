@@ -8,10 +8,11 @@ import numpy as np
 import onnx_ir as ir
 
 from ptqc import codebooks, grids
+from ptqc.deadline import Pace
 from ptqc.formats import FLOAT16, FLOAT32, Family, Format, codebook, integer, pairs
 from ptqc.layers import Layer, Weight
 from ptqc.nodes import initial
-from ptqc.notes import Note
+from ptqc.notes import Note, out_of_time
 from ptqc.parallel import in_order
 from ptqc.passes import gptq, moments
 from ptqc.passes.base import Effect
@@ -26,6 +27,8 @@ PAIR_BITS = range(3, 9)
 ROUNDS = 1  # of coordinate descent: the plan is solved with more
 # With as many columns for each input and as many samples, rounding each weight for itself was never better.
 ENOUGH_COLUMNS, ENOUGH_SAMPLES = 4, 32
+# What rounding each weight for itself in few formats costs, relative to solving.
+HURRIED_COST = 0.1
 # Elements of the weights that are put on the shelf together: some 40 MB in all formats.
 TOGETHER = 2**21
 
@@ -36,8 +39,11 @@ class Shelf(Protocol):
     def find(self, weights: Sequence[Weight]) -> Candidates | None:
         """What was put there for these weights."""
 
-    def put(self, weights: Sequence[Weight], candidates: Candidates) -> Candidates:
-        """Keep the candidates; what is returned takes their place."""
+    def put(self, weights: Sequence[Weight], candidates: Candidates, cut_short: bool = False) -> Candidates:
+        """Keep the candidates; what is returned takes their place.
+
+        cut_short: by the time limit; a later compile does not find them.
+        """
 
 
 class _NoShelf:
@@ -46,8 +52,18 @@ class _NoShelf:
     def find(self, weights: Sequence[Weight]) -> None:  # noqa: ARG002
         return None
 
-    def put(self, weights: Sequence[Weight], candidates: Candidates) -> Candidates:  # noqa: ARG002
+    def put(
+        self,
+        weights: Sequence[Weight],  # noqa: ARG002
+        candidates: Candidates,
+        cut_short: bool = False,  # noqa: ARG002
+    ) -> Candidates:
         return candidates
+
+
+def formats_of(widths: tuple[int, ...]) -> list[Format]:
+    """The formats that weights are solved in: uniform grids of these widths, and codebooks."""
+    return [integer(bits) for bits in widths] + _codebooks(widths)
 
 
 def _codebooks(widths: tuple[int, ...]) -> list[Format]:
@@ -77,27 +93,39 @@ class SolveWeights:
         if missing and len(missing) < len(context.weights):
             before = len(context.weights) - len(missing)
             context.progress.line(f"{before} of {len(context.weights)} weights were solved by an earlier compile")
+        hurried = set[str]()
         with context.progress.stage("solve weights", len(missing)) as stage:
-            solved = self._solve(model, context, missing)
+            solved = self._solve(model, context, missing, hurried)
             for group, found in zip(groups, kept, strict=True):
                 if found is None:
                     own = {}
                     for weight in group:
                         own[weight.name] = next(solved)
                         stage.advance(weight.name)
-                    found = self.shelf.put(group, own)
+                    cut_short = context.is_thinned or not hurried.isdisjoint(own)
+                    found = self.shelf.put(group, own, cut_short)
                 context.take(found)
-        return []
+        if not hurried:
+            return []
+        return [out_of_time(f"{len(missing) - len(hurried)} of {len(missing)} weights in all formats")]
 
     def _solve(
-        self, model: ir.Model, context: Context, weights: Sequence[Weight]
+        self, model: ir.Model, context: Context, weights: Sequence[Weight], hurried: set[str]
     ) -> Iterator[list[tuple[Solution, float]]]:
-        forms = [integer(bits) for bits in self.bits] + _codebooks(self.bits)
-        return in_order(
-            lambda weight: list(_candidates(weight, initial(model, weight.name), forms, context)),
-            weights,
-            lambda weight: _bytes(weight, forms),
-        )
+        """Candidates of each weight. hurried: gets the names of those that there is no time to solve."""
+        forms = formats_of(self.bits)
+        pace = Pace(context.deadline, sum(products(weight, forms) for weight in weights))
+
+        def solve(weight: Weight) -> list[tuple[Solution, float]]:
+            is_hurried = bool(weight.layers) and pace.part() < 1
+            if is_hurried:
+                hurried.add(weight.name)
+            taken = [form for form in forms if not (is_hurried and form.is_codebook)]
+            found = list(_candidates(weight, initial(model, weight.name), taken, context, is_hurried))
+            pace.did(products(weight, forms), HURRIED_COST if is_hurried else 1.0)
+            return found
+
+        return in_order(solve, weights, lambda weight: _bytes(weight, forms))
 
 
 def _groups(weights: Iterable[Weight]) -> Iterator[list[Weight]]:
@@ -118,10 +146,19 @@ def _bytes(weight: Weight, forms: Sequence[Format]) -> int:
         return 0
     layer = weight.layers[0]
     gram = layer.groups * layer.width**2 if layer.width <= moments.WIDEST_GRAM else 0
-    return 32 * gram + 24 * layer.channels * layer.width * len(_possible(layer, forms))
+    return 32 * gram + 24 * layer.channels * layer.width * len(possible(layer, forms))
 
 
-def _possible(layer: Layer, forms: Sequence[Format]) -> list[Format]:
+def products(weight: Weight, forms: Sequence[Format]) -> float:
+    """Roughly the multiplications that solving a weight takes: factoring its moments, and rounding in every format."""
+    if not weight.layers:
+        return float(weight.size)
+    layer = weight.layers[0]
+    rows = layer.channels // layer.groups * len(forms)
+    return float(layer.groups * layer.width**2 * (layer.width + rows))
+
+
+def possible(layer: Layer, forms: Sequence[Format]) -> list[Format]:
     """The formats that a layer's weight can take: pairs are neighbours in memory."""
     if layer.channel_axis or layer.width % 2:
         return [form for form in forms if form.group == 1]
@@ -129,27 +166,30 @@ def _possible(layer: Layer, forms: Sequence[Format]) -> list[Format]:
 
 
 def _candidates(
-    weight: Weight, values: np.ndarray, forms: list[Format], context: Context
+    weight: Weight, values: np.ndarray, forms: list[Format], context: Context, hurried: bool
 ) -> Iterable[tuple[Solution, float]]:
     yield Solution(FLOAT32, values, np.empty(0, np.float32), weight.channel_axis), 0.0
     if np.isfinite(values).all():
         if np.abs(values).max(initial=0.0) < np.finfo(np.float16).max:
             yield Solution(FLOAT16, values.astype(np.float16), np.empty(0, np.float32), weight.channel_axis), 0.0
-        yield from _layer(weight, values, forms, context) if weight.layers else _table(weight, values, forms)
+        yield from _layer(weight, values, forms, context, hurried) if weight.layers else _table(weight, values, forms)
     if (exact := palette(weight, values)) is not None:
         yield exact, 0.0
 
 
 def _layer(
-    weight: Weight, values: np.ndarray, forms: list[Format], context: Context
+    weight: Weight, values: np.ndarray, forms: list[Format], context: Context, hurried: bool
 ) -> Iterable[tuple[Solution, float]]:
+    """hurried: each weight is rounded for itself."""
     layer = weight.layers[0]
     matrix = layer.matrix(values)
     found = context.moments[weight.name]
     second = moments.shrunk(found.second(), found.count)
     held = context.held_moments.get(weight.name, found).second()
+    if hurried and second.ndim == 3:
+        second = np.diagonal(second, axis1=1, axis2=2)
     power = moments.total_error(matrix, held) or 1.0
-    forms = _possible(layer, forms)
+    forms = possible(layer, forms)
     grids = gptq.grids_for(matrix, second, forms)
     targets = [gptq.Target.of(matrix, grids[form], form, ROUNDS) for form in forms]
     tried = [second]

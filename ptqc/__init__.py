@@ -9,11 +9,12 @@ Heavy libraries are imported when a function that needs them is called.
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["Artifact", "__version__", "bench", "bisect", "compile", "load", "reduce", "resolve", "verify"]
+__all__ = ["Artifact", "__version__", "bench", "bisect", "compile", "inspect", "load", "reduce", "resolve", "verify"]
 
 if TYPE_CHECKING:
     from ptqc.artifact import Artifact, load
     from ptqc.compiler import compile, resolve
+    from ptqc.inspecting import inspect
     from ptqc.reducing import reduce
     from ptqc.stages.bench import bench
     from ptqc.stages.bisect import bisect
@@ -24,6 +25,7 @@ _HOMES = {
     "load": "ptqc.artifact",
     "compile": "ptqc.compiler",
     "resolve": "ptqc.compiler",
+    "inspect": "ptqc.inspecting",
     "reduce": "ptqc.reducing",
     "bench": "ptqc.stages.bench",
     "bisect": "ptqc.stages.bisect",

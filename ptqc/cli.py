@@ -127,6 +127,10 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_compile(commands.add_parser("compile", help="compile an ONNX model to a byte budget"))
     _add_resolve(commands.add_parser("resolve", help="another budget from what a compile measured"))
+    inspected = commands.add_parser("inspect", help="what a model is and what compiling it would take, without data")
+    inspected.add_argument("model", help="the ONNX file; it is not changed")
+    inspected.add_argument("--json", action="store_true", help="print everything as JSON")
+    inspected.set_defaults(run=_inspect)
     explain = commands.add_parser("explain", help="what was decided for each layer, and why")
     explain.add_argument("folder", help="a folder that `ptqc compile` wrote")
     explain.set_defaults(run=_explain)
@@ -445,6 +449,13 @@ def _reduce(options: argparse.Namespace) -> None:
     )
     if not options.quiet:
         print(found)
+
+
+def _inspect(options: argparse.Namespace) -> None:
+    from ptqc.inspecting import inspect
+
+    found = inspect(options.model)
+    print(json.dumps(found.to_json(), indent=1) if options.json else found)
 
 
 def _bench(options: argparse.Namespace) -> None:

@@ -30,8 +30,10 @@ from ptqc.report import render
 from ptqc.scratch import scratch
 from ptqc.stages import documents
 from ptqc.stages.documents import Job
+from ptqc.stages.fewer import affordable
 from ptqc.stages.fit import fit
 from ptqc.stages.float_layers import with_float_layers
+from ptqc.stages.foresee import check_foreseeable
 from ptqc.stages.judge import Evaluate, judge
 from ptqc.stages.labels import read_labels
 from ptqc.stages.latency import recorded_times, time_delivered, times_of, within_latency
@@ -44,6 +46,8 @@ from ptqc.stages.speed import measure_speed
 from ptqc.store import Store, default_folder
 
 VERIFIED_SAMPLES = 4
+# Of the time that is left, where there is a limit; the rest is for what comes behind.
+MEASURING, FITTING = 0.6, 0.5
 
 
 @quiet_libraries()
@@ -96,14 +100,15 @@ def compile(  # noqa: A001
             "without any, --calibration synthetic draws some, at a loss of accuracy"
         )
     dump = path_of("dump_passes", dump_passes) if dump_passes is not None else None
-    store = _store(cache)
+    store, deadline = _store(cache), Deadline.after(chosen.time_limit, started)
     with _one_blas_thread(), scratch() as temporary:
         folder = Path(temporary)
         source = read_given(model, folder, cast_double=chosen.cast_double)
         samples = gather(source, calibration, folder / "samples", chosen.samples, preprocessing, progress, chosen.seed)
         score = evaluate or _scorer(source.model, labels, folder, preprocessing)
-        prepared = prepare(source, samples, progress, dump)
-        context, notes, entry = measure(prepared, chosen, store, progress)
+        prepared = affordable(prepare(source, samples, progress, dump), deadline)
+        check_foreseeable(prepared, budgets, chosen, targets)
+        context, notes, entry = measure(prepared, chosen, store, progress, deadline.share(MEASURING))
         job = Job(prepared, context, chosen, (*prepared.notes, *notes), entry, budgets, started)
         return _finish(job, place, score, force, progress, targets, store, given_times)
 
@@ -192,7 +197,8 @@ def _finish(
     """Choose for the latency and the float layers, fit, verify, judge, publish."""
     job = with_float_layers(within_latency(job, times, given, progress), targets, given)
     model, held_back = job.prepared.model, job.context.held_back
-    context = replace(job.context, deadline=Deadline.after(job.options.time_limit, job.started))
+    deadline = Deadline.after(job.options.time_limit, job.started)
+    context = replace(job.context, deadline=deadline.share(FITTING))
     fitted = fit(model, context, job.options, job.limit, given)
     with progress.stage("verify"):
         probes = list(held_back[:VERIFIED_SAMPLES])
@@ -204,7 +210,7 @@ def _finish(
     if delivered is not None and job.budgets.strict:
         delivered.check()
     judged = judge(model, fitted.exported.data, held_back, job.options.loss, evaluate, progress)
-    speed = measure_speed(model, fitted.exported.data, held_back, progress)
+    speed = measure_speed(model, fitted.exported.data, held_back, progress, deadline)
     kept, distances = golden.take(model, fitted.exported.data, held_back)
     manifest = {
         **documents.manifest(job, fitted, verified, judged, delivered),

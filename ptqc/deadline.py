@@ -1,9 +1,10 @@
-"""How long a compile may take: what improves the result is left out when there is no time for it."""
+"""How long a compile may take, and how its steps keep to that: what improves the result shrinks or is left out."""
 
 import math
 import re
+import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ptqc.errors import UsageError
 
@@ -21,9 +22,70 @@ class Deadline:
         """`seconds` behind `started`; 0: never."""
         return cls(started + seconds if seconds else math.inf)
 
+    @property
+    def is_limited(self) -> bool:
+        """Whether there is an end."""
+        return math.isfinite(self.end)
+
+    @property
+    def left(self) -> float:
+        """Seconds until the end, at least 0."""
+        return max(self.end - time.monotonic(), 0.0)
+
     def leaves(self, seconds: float) -> bool:
         """Whether what takes `seconds` would still be done in time."""
         return time.monotonic() + seconds <= self.end
+
+    def share(self, part: float) -> "Deadline":
+        """That of a step which may take this part of what is left."""
+        return Deadline(time.monotonic() + part * self.left) if self.is_limited else self
+
+    def affords(self, seconds: float, most: int, least: int = 1) -> int:
+        """How many things of `seconds` each there is time for, from `least` to `most`; without a limit all."""
+        if not self.is_limited:
+            return most
+        return min(most, max(least, int(self.left / max(seconds, 1e-9))))
+
+
+NEVER = Deadline()
+
+
+@dataclass
+class Pace:
+    """How much of each piece of a step is done so that the step is at its end in time.
+
+    Pieces are of known relative cost, and what has been done says how many seconds one unit of it takes.
+
+    total: cost of all pieces. seconds: that one unit takes, as far as is known. is_short: whether there ever was time
+    for a part only.
+    """
+
+    deadline: Deadline
+    total: float
+    seconds: float | None = None
+    is_short: bool = False
+    _began: float = field(default_factory=lambda: time.monotonic())
+    _passed: float = 0.0  # cost of the pieces that are done, in full or in part
+    _done: float = 0.0  # of what was really done
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def part(self) -> float:
+        """How much of the next pieces there is time for: 1 is all, 0 none."""
+        if not self.deadline.is_limited:
+            return 1.0
+        with self._lock:
+            each = (time.monotonic() - self._began) / self._done if self._done else self.seconds
+            left = max(self.total - self._passed, 0.0)
+            needed = (each or 0.0) * left
+            found = min(1.0, self.deadline.left / needed) if needed else float(self.deadline.left > 0)
+            self.is_short |= found < 1
+            return found
+
+    def did(self, cost: float, part: float = 1.0) -> None:
+        """A piece of this cost is behind, of which this part was done."""
+        with self._lock:
+            self._passed += cost
+            self._done += cost * part
 
 
 def parse_seconds(text: str) -> float:

@@ -62,7 +62,7 @@ class NoKernel(TargetError):
 class Infeasible(PtqcError):
     """No plan meets the budget.
 
-    smallest: bytes of the smallest reachable file.
+    smallest: bytes of the smallest reachable file; about those, where nothing was measured yet.
     blockers: (what, bytes) pairs that make up the smallest file, largest first.
     """
 

@@ -1,5 +1,6 @@
 """What a step did, or did not do and why: the raw material of `ptqc explain` and of the report."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -32,3 +33,8 @@ OUT_OF_TIME = "time-limit"
 def out_of_time(done: str) -> Note:
     """That the time limit left something out. done: what there was time for."""
     return Note(OUT_OF_TIME, "", f"cut short: there was time for {done}", Level.WARNING)
+
+
+def is_cut_short(notes: Iterable[Note]) -> bool:
+    """Whether the time limit left out anything."""
+    return any(note.step == OUT_OF_TIME for note in notes)

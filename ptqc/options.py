@@ -33,11 +33,11 @@ class CompileOptions:
     loss: how outputs are compared. bits: widths tried for weights. 8-bit weights on integer kernels can saturate on
     CPUs without VNNI, so they are used there only with allow_8bit. seed: of all draws. pipeline: "advanced" takes
     the best of more reconstructions and adds gradient steps (with torch), each kept only where it lowers the held-back
-    loss. time_limit: seconds after which nothing more is begun that only improves the result; 0: none. cast_double:
-    compile a float64 model, in float32 inside; its inputs and outputs stay float64. float_layers: what convolutions
-    that stay in float read. "bfloat16": values rounded to it, as far as that loses little; "float32": values as they
-    are; "auto": bfloat16 where a native library is built for an instruction set that multiplies it faster. inline:
-    write no model-local functions, for runtimes that do not inline them; the file is a little larger.
+    loss. time_limit: seconds, for which what improves the result is left out or done on fewer samples; 0: none.
+    cast_double: compile a float64 model, in float32 inside; its inputs and outputs stay float64. float_layers: what
+    convolutions that stay in float read. "bfloat16": values rounded to it, as far as that loses little; "float32":
+    values as they are; "auto": bfloat16 where a native library is built for an instruction set that multiplies it
+    faster. inline: write no model-local functions, for runtimes that do not inline them; the file is a little larger.
     """
 
     samples: int = 256

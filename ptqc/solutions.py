@@ -42,7 +42,11 @@ Candidates = Mapping[str, Sequence[tuple[Solution, float]]]
 
 @dataclass(frozen=True, eq=False)
 class Tuned:
-    """The numbers of a whole model: weight name -> solution, layer name -> bias (None: no bias)."""
+    """The numbers of a whole model: weight name -> solution, layer name -> bias (None: no bias).
+
+    kept: layers with numbers as they were solved alone, as there was no time for more.
+    """
 
     weights: Mapping[str, Solution]
     biases: Mapping[str, np.ndarray | None]
+    kept: int = 0

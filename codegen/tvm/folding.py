@@ -42,14 +42,14 @@ def _nodes(model: ir.Model, known: set[str]) -> list[ir.Node]:
     known, nodes = set(known), []
     for node in model.graph:
         inner = any(a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in node.attributes.values())
-        is_known = all(value is None or value.name in known for value in _read(node))
+        is_known = all(value is None or value.name in known for value in entering(node))
         if not inner and not node.domain and (is_known or node.op_type in SIZES):
             nodes.append(node)
             known |= {str(value.name) for value in node.outputs}
     return nodes
 
 
-def _read(node: ir.Node) -> Sequence[ir.Value | None]:
+def entering(node: ir.Node) -> Sequence[ir.Value | None]:
     """Inputs of which not only the type counts."""
     return node.inputs[:1] if node.op_type == "CastLike" else node.inputs
 
@@ -69,7 +69,7 @@ def _values(
     sizes = {str(node.outputs[0].name): _sizes(node, seen.shapes) for node in nodes if node.op_type in SIZES}
     others = [node for node in nodes if node.op_type not in SIZES]
     wanted = [str(value.name) for node in others for value in node.outputs]
-    read = {str(value.name) for node in others for value in _read(node) if value is not None}
+    read = {str(value.name) for node in others for value in entering(node) if value is not None}
     needed = {name: array for name, array in {**constants, **sizes}.items() if name in read}
     return sizes | (
         compute(model, [_proto(node, seen.dtypes) for node in others], needed, {}, wanted) if wanted else {}

@@ -68,15 +68,21 @@ def build(
     VerificationError when anything differs.
     """
     check_present()
-    lowered = replace(lowered, model=expanded(lowered.model))
-    _check_interface(lowered.model)
-    _check_divisors(lowered.model)
+    lowered = replace(lowered, model=check_model(lowered.model))
     batching = along_the_batch(lowered.model, samples[0])
     if batching is not None:
         with suppress(NoKernel):
             return _build(lowered, exported, samples, Choices(batching, isa, store, tuning), time_limit)
     batching, samples = run_by_run(lowered.model, exported, samples)
     return _build(lowered, exported, samples, Choices(batching, isa, store, tuning), time_limit)
+
+
+def check_model(model: ir.Model) -> ir.Model:
+    """The model with operators that have no kernel written out as others. Raises TargetError for what is refused."""
+    _check_interface(model)
+    found = expanded(model)
+    _check_divisors(found)
+    return found
 
 
 def _check_divisors(model: ir.Model) -> None:

@@ -123,6 +123,12 @@ class Samples(Sequence[Feeds]):
         """The samples at these indices, in this order, read from the same spool."""
         return replace(self, records=tuple(self.records[operator.index(index)] for index in indices), notes=())
 
+    def save(self, directory: Path) -> None:
+        """Spool the same samples to another folder. Raises Interrupted when it cannot be written."""
+        with _spooling(directory), (directory / DATA).open("wb") as file:
+            records = [_append(file, number, feeds) for number, feeds in zip(self.numbers, self, strict=True)]
+            _write_index(directory, records)
+
     def batches(self, size: int) -> Iterator[Feeds]:
         """Feeds of up to `size` samples of equal shapes joined along axis 0, in the order of their first ones.
 

@@ -14,6 +14,7 @@ from math import comb
 
 import numpy as np
 
+from ptqc.deadline import NEVER, Deadline
 from ptqc.execute.profile import Subject, undisturbed
 from ptqc.stopwatch import processor_ns, seconds_of
 
@@ -37,9 +38,14 @@ class Speed:
     rounds: int
 
 
-def compare(first: Subject, second: Subject) -> Speed:
-    """How much faster the second model runs than the first, in about SECONDS; slow models take longer."""
-    times = np.array(list(_rounds((first, second))))
+def compare(first: Subject, second: Subject, deadline: Deadline = NEVER) -> Speed | None:
+    """How much faster the second model runs than the first, in about SECONDS; slow models take longer.
+
+    None where there is no time for the fewest rounds.
+    """
+    times = np.array(list(_rounds((first, second), deadline)))
+    if not len(times):
+        return None
     ratios = times[:, 0] / times[:, 1]
     float_ms, compiled_ms = np.median(times, axis=0) / 1e6
     return Speed(float(float_ms), float(compiled_ms), float(np.median(ratios)), *interval(ratios), len(ratios))
@@ -57,7 +63,7 @@ def interval(found: Sequence[float] | np.ndarray) -> tuple[float, float]:
     return ordered[left_out], ordered[count - 1 - left_out]
 
 
-def _rounds(subjects: Sequence[Subject]) -> Iterator[list[float]]:
+def _rounds(subjects: Sequence[Subject], deadline: Deadline) -> Iterator[list[float]]:
     """Nanoseconds per run of each model, round by round."""
     share, began, generator = SECONDS / ROUNDS, time.perf_counter(), np.random.default_rng(0)
     runs = list[Callable[[], object]]()
@@ -71,6 +77,8 @@ def _rounds(subjects: Sequence[Subject]) -> Iterator[list[float]]:
             runs += [partial(subject.session().run, subject.feeds) for subject in subjects]
             opening = time.perf_counter() - started
             once = max(seconds_of(run) for run in runs)
+            if not done and not deadline.leaves(FEWEST_ROUNDS * len(runs) * once):
+                return
         yield _round(runs, max(1, min(TURN, int(share / once / 2))), started + share, generator)
 
 

@@ -18,7 +18,7 @@ from ptqc.codegen.onnxruntime.export import Exported
 from ptqc.codegen.onnxruntime.verify import Verified
 from ptqc.latency import Timed
 from ptqc.memory import peak_memory_mb
-from ptqc.notes import OUT_OF_TIME, Level, Note
+from ptqc.notes import Level, Note, is_cut_short
 from ptqc.options import CompileOptions
 from ptqc.passes.context import Context
 from ptqc.reading.operators import FUSED
@@ -91,7 +91,7 @@ def manifest(
         },
         "allocation": _allocation(job, fitted),
         "latency": delivered.document if delivered is not None else None,
-        "cut_short": any(note.step == OUT_OF_TIME for note in fitted.notes),
+        "cut_short": is_cut_short(notes),
         "weights_by_format": dict(weights),
         "float_operators": dict(operators),
         "bfloat16_activations": len(fitted.plan.bfloats),

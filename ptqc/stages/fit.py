@@ -156,6 +156,8 @@ def _tries(model: ir.Model, context: Context, options: CompileOptions, plan: Pla
         together = DRAWS_AT_ONCE if context.deadline.leaves(0) else 1
         tuned += reconstruct_all(model, context, plan, draws[first : first + together])
     notes = [] if len(tuned) == len(draws) else [out_of_time(f"{len(tuned)} of {len(draws)} reconstructions")]
+    if kept := max(numbers.kept for numbers in tuned):
+        notes.append(out_of_time(f"the reconstruction of {len(plan.layers) - kept} of {len(plan.layers)} layers"))
     return [(numbers, *packed(model, plan, numbers, inline=options.inline)) for numbers in tuned], notes
 
 

@@ -11,10 +11,11 @@ import onnxruntime as ort
 
 from ptqc import __version__
 from ptqc.calibration.samples import Samples
+from ptqc.deadline import NEVER, Deadline
 from ptqc.errors import UsageError
 from ptqc.execute.onnxruntime import fits_in_memory, weight_bytes
 from ptqc.external import hold_external
-from ptqc.notes import Level, Note
+from ptqc.notes import Level, Note, is_cut_short
 from ptqc.options import CompileOptions
 from ptqc.passes import measurements
 from ptqc.passes.calibrate import Calibrate
@@ -25,7 +26,7 @@ from ptqc.passes.solve_weights import SolveWeights
 from ptqc.progress import Progress
 from ptqc.stages.prepare import Origin, Prepared
 from ptqc.stages.stored_weights import StoredWeights
-from ptqc.store import Entry, Store
+from ptqc.store import Entry, Store, digest
 
 MODEL, SAMPLES = "model.onnx", "samples"
 # Raised when what is measured, or how, changes, so that old entries are not taken for new ones.
@@ -37,9 +38,12 @@ LATER = (*FITTING, "observer", "loss", "activations", "activation_limit", "allow
 
 
 def measure(
-    prepared: Prepared, options: CompileOptions, store: Store, progress: Progress
+    prepared: Prepared, options: CompileOptions, store: Store, progress: Progress, deadline: Deadline = NEVER
 ) -> tuple[Context, list[Note], str]:
-    """A filled context, its notes, and the name of its store entry; from the store where it is there already."""
+    """A filled context, its notes, and the name of its store entry; from the store where it is there already.
+
+    What was cut short is not taken for the whole by a later compile: it is stored under a key of its own.
+    """
     context = _fresh(prepared, options, progress)
     key = _key("measure", prepared, options, FITTING)
     shelf = StoredWeights(store, _key("solve-weights", prepared, options, LATER), prepared.model)
@@ -48,12 +52,15 @@ def measure(
         measurements.unpack(context, entry.document["measurements"], candidates)
         return context, _notes(entry), entry.folder.name
     passes = (
-        Calibrate(options.observer),
-        SolveWeights(options.bits, shelf),
-        MeasureSensitivity(options.loss, options.activation_limit),
-        ChooseActivations(options.activations, options.activation_limit, options.loss),
+        (Calibrate(options.observer), 0.25),
+        (SolveWeights(options.bits, shelf), 0.4),
+        (MeasureSensitivity(options.loss, options.activation_limit), 0.4),
+        (ChooseActivations(options.activations, options.activation_limit, options.loss), 0.3),
     )
-    notes = [note for step in passes for note in step.apply(prepared.model, context)]
+    notes = list[Note]()
+    for step, share in passes:
+        context.deadline = deadline.share(share)
+        notes += step.apply(prepared.model, context)
     stored: dict[str, Any] = {
         "measurements": measurements.pack(context),
         "candidates": [shelf.names[weight.name] for weight in context.weights if weight.name in shelf.names],
@@ -63,6 +70,8 @@ def measure(
         "notes": [[note.step, note.subject, note.message, note.level] for note in (*prepared.notes, *notes)],
         "own_notes": len(notes),
     }
+    if is_cut_short(notes):
+        key = {**key, "cut_short": digest(stored)}
     name = store.put(key, stored, {}, lambda folder: _write_files(folder, prepared))
     filled = _fresh(prepared, options, progress)  # without what only measuring needs, as from the store
     measurements.unpack(filled, stored["measurements"], [context.candidates])
@@ -124,8 +133,4 @@ def _notes(entry: Entry, *, everything: bool = False) -> list[Note]:
 def _write_files(folder: Path, prepared: Prepared) -> None:
     external = None if fits_in_memory(weight_bytes(prepared.model)) else "model.data"
     ir.save(prepared.model, folder / MODEL, external_data=external)
-    spool = folder / SAMPLES
-    spool.mkdir()
-    for path in prepared.samples.directory.iterdir():
-        if path.is_file():
-            (spool / path.name).write_bytes(path.read_bytes())
+    prepared.samples.save(folder / SAMPLES)

@@ -19,6 +19,8 @@ from ptqc.calibration.samples import Samples, collect
 from ptqc.calibration.synthetic import draw
 from ptqc.errors import CalibrationError, ModelError, UsageError
 from ptqc.execute.onnxruntime import LOOP_LIMIT, Feeds, Runner, fits_in_memory, has_loop
+from ptqc.execute.suffix import Piece
+from ptqc.execute.walk import Slicer
 from ptqc.loss import output_loss
 from ptqc.nodes import constant
 from ptqc.notes import Level, Note
@@ -179,8 +181,9 @@ def _first_statistics(model: ir.Model, name: str, probes: Sequence[Feeds]) -> tu
         if mean is None or variance is None:
             return ()
         tap = str(conv.outputs[0].name)
-        runner = Runner(model, [tap])
-        seen = np.concatenate([_by_channel(runner.run(feeds, [tap])[tap]) for feeds in probes], axis=1)
+        slicer = Slicer(model)
+        piece = Piece(slicer, slicer.needed(0, [tap]), [tap], {})  # the whole model may take long
+        seen = np.concatenate([_by_channel(piece.run(feeds)[tap]) for feeds in probes], axis=1)
         return mean, np.sqrt(variance), seen.mean(1), seen.std(1)
     return ()
 

@@ -7,6 +7,7 @@ import onnx
 import onnx_ir as ir
 
 from ptqc.calibration.samples import Samples
+from ptqc.deadline import NEVER, Deadline
 from ptqc.execute.onnxruntime import Feeds
 from ptqc.execute.profile import Subject
 from ptqc.execute.speed import Speed, compare
@@ -15,14 +16,16 @@ from ptqc.progress import Progress
 
 @dataclass(frozen=True)
 class Measured:
-    """rows: samples in a run, more than one where the model takes no single one."""
+    """speed: None without time for it. rows: samples in a run, more than one where the model takes no single one."""
 
-    speed: Speed
+    speed: Speed | None
     rows: int
 
     def to_json(self) -> dict[str, Any]:
         """For the volatile document of an artifact."""
         speed = self.speed
+        if speed is None:
+            return {"speed": None}
         return {
             "float_ms": speed.float_ms,
             "compiled_ms": speed.compiled_ms,
@@ -36,12 +39,14 @@ class Measured:
         }
 
 
-def measure_speed(model: ir.Model, data: bytes, samples: Samples, progress: Progress) -> Measured:
+def measure_speed(
+    model: ir.Model, data: bytes, samples: Samples, progress: Progress, deadline: Deadline = NEVER
+) -> Measured:
     """Run the packed file and the float model in turns on one sample."""
     packed = onnx.load_from_string(data)
     with progress.stage("compare speeds"):
         feeds, rows = one_sample(model, samples)
-        return Measured(compare(Subject(model, feeds), Subject(packed, feeds)), rows)
+        return Measured(compare(Subject(model, feeds), Subject(packed, feeds), deadline), rows)
 
 
 def one_sample(model: ir.Model, samples: Samples) -> tuple[Feeds, int]:

@@ -34,10 +34,15 @@ class StoredWeights:
         self.names[weights[0].name] = entry.folder.name
         return self._unpack(entry)
 
-    def put(self, weights: Sequence[Weight], candidates: Candidates) -> Candidates:
-        """Store the candidates and map them from there. Raises Interrupted when they cannot be written."""
-        self.names[weights[0].name] = self.store.put(self._key(weights), *pack_candidates(candidates))
-        return self.find(weights) or candidates  # another process may have cleared the store
+    def put(self, weights: Sequence[Weight], candidates: Candidates, cut_short: bool = False) -> Candidates:
+        """Store the candidates and map them from there. Raises Interrupted when they cannot be written.
+
+        cut_short: by the time limit; they are then found by name only.
+        """
+        key = {**self._key(weights), **({"cut_short": True} if cut_short else {})}
+        self.names[weights[0].name] = name = self.store.put(key, *pack_candidates(candidates))
+        entry = self.store.open(name)
+        return candidates if entry is None else self._unpack(entry)  # another process may have cleared the store
 
     def open(self, names: Iterable[str]) -> list[Candidates] | None:
         """The candidates of entries by name; None if one of them is not there any more."""

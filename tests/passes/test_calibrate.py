@@ -7,13 +7,15 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 from graphs import noise, parse
-from lowering import TABLE_CONSTANTS, TABLES
+from lowering import CONSTANTS, RESIDUAL, TABLE_CONSTANTS, TABLES
 
 from ptqc.calibration.inputs import input_specs
 from ptqc.calibration.observers import RangeObserver
 from ptqc.calibration.samples import Samples, collect
+from ptqc.deadline import NEVER, Deadline
 from ptqc.errors import CalibrationError
 from ptqc.execute.onnxruntime import Runner
+from ptqc.notes import Note
 from ptqc.passes import calibrate
 from ptqc.passes.calibrate import Calibrate
 from ptqc.passes.context import Context
@@ -101,3 +103,25 @@ def test_a_histogram_takes_values_by_the_size_of_samples(tmp_path: Path, monkeyp
     Calibrate("minmax").apply(model, context)
     joined = {length * LENGTHS.count(length) for length in LENGTHS} | set(LENGTHS[:2])
     assert asked >= {(positions, positions * 8 // 2) for positions in joined}
+
+
+def calibrated(folder: Path, deadline: Deadline = NEVER) -> tuple[Context, list[Note]]:
+    model = parse(RESIDUAL, **CONSTANTS)
+    feeds = [{"x": noise(1, 3, 8, 8, seed=seed)} for seed in range(24)]
+    samples = collect(feeds, input_specs(model), folder, 99)  # one by one
+    context = Context.of(model, samples[:18], samples[18:], deadline=deadline)
+    return context, Calibrate().apply(model, context)
+
+
+def test_without_time_one_batch_of_each_split_does(tmp_path: Path) -> None:
+    whole, notes = calibrated(tmp_path / "whole")
+    assert notes == []
+    assert not whole.is_thinned
+    late, told = calibrated(tmp_path / "late", Deadline(0.0))
+    assert [note.step for note in told] == ["time-limit"] * 2
+    assert not any(late.other_ranges.values())
+    assert late.is_thinned
+    assert late.ranges.keys() == whole.ranges.keys()
+    for split, held in ((late.moments, whole.moments), (late.held_moments, whole.held_moments)):
+        assert split.keys() == held.keys()
+        assert all(0 < split[name].count < held[name].count for name in split)

@@ -9,6 +9,7 @@ from graphs import noise, parse
 from lowering import CONSTANTS, RESIDUAL
 from test_measure_sensitivity import measured as measure
 
+from ptqc.deadline import Deadline
 from ptqc.execute.onnxruntime import Feeds, Runner
 from ptqc.execute.walk import Slicer
 from ptqc.loss import output_loss
@@ -136,3 +137,11 @@ def test_no_set_of_sites_is_worth_more(context: Context, seed: int) -> None:
     limit = float(sum(context.site_losses.values()) * rng.uniform(0.05, 1.1))
     best = max(worth(context, sites, limit) for sites in subsets(context.sites))
     assert worth(context, _within(context, limit), limit) >= best - 2e-3 * abs(best) - 1e-9
+
+
+def test_a_choice_is_not_searched_for_beyond_the_deadline(model: ir.Model, context: Context) -> None:
+    """One choice loses too much; there is no time for another."""
+    late = replace(context, deadline=Deadline(0.0), site_losses=dict.fromkeys(context.site_losses, 1e-12))
+    (note,) = ChooseActivations("auto", limit=1e-10).apply(model, late)
+    assert "1 choices of activations" in note.message
+    assert (late.quantized, late.activation_loss) == ({}, 0.0)

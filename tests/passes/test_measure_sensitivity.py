@@ -10,7 +10,9 @@ from numpy.testing import assert_allclose
 
 from ptqc.calibration.inputs import input_specs
 from ptqc.calibration.samples import collect
+from ptqc.deadline import Deadline, Pace
 from ptqc.execute.onnxruntime import Feeds, Runner
+from ptqc.execute.suffix import Suffix
 from ptqc.execute.walk import Slicer
 from ptqc.formats import FLOAT16, FLOAT32, Family, integer
 from ptqc.loss import output_loss
@@ -196,3 +198,45 @@ def test_a_branch_that_no_sample_takes_loses_like_the_other(tmp_path: Path) -> N
     for form in (integer(2), integer(4)):
         taken, other = (context.weight_losses[name, form] for name in ("w", "v"))
         assert 0.2 < other / taken < 5
+
+
+def short(context: Context, **changes: object) -> Context:
+    """A copy to measure again."""
+    return replace(context, site_losses={}, weight_losses={}, ranges=dict(context.ranges), **changes)  # type: ignore[arg-type]
+
+
+def test_without_time_losses_follow_the_local_errors(residual: ir.Model, context: Context) -> None:
+    late = short(context, deadline=Deadline(0.0))
+    notes = MeasureSensitivity().apply(residual, late)
+    assert [note.step for note in notes] == ["time-limit"]
+    assert set(late.site_losses) == {site.name for site in context.sites}
+    assert set(late.weight_losses) == set(context.weight_losses)
+    for weight in context.weights:
+        losses = [late.weight_losses[weight.name, integer(bits)] for bits in (2, 3, 4, 8)]
+        assert losses == sorted(losses, reverse=True)
+        assert losses[0] > losses[-1] > 0
+
+
+def test_with_little_time_few_samples_do(residual: ir.Model, context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Pace, "part", lambda _: 0.5)
+    runs: list[int | None] = []
+    run = Suffix.run
+    monkeypatch.setattr(Suffix, "run", lambda self, given, n=None: runs.append(n) or run(self, given, n))
+    rough = short(context)
+    MeasureSensitivity().apply(residual, rough)
+    assert set(runs[1:]) == {4}
+    assert 0.3 < sum(rough.weight_losses.values()) / sum(context.weight_losses.values()) < 3  # one sample matters
+    assert rough.weight_losses.keys() == context.weight_losses.keys()
+
+
+def test_the_pace_knows_how_much_there_is_to_do(
+    residual: ir.Model, context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paces: list[Pace] = []
+    init = Pace.__init__
+    monkeypatch.setattr(Pace, "__init__", lambda self, *given: paces.append(self) or init(self, *given))
+    again = short(context, other_ranges=dict.fromkeys(context.other_ranges, ()))
+    MeasureSensitivity().apply(residual, again)
+    (pace,) = paces
+    assert pace._passed == pytest.approx(pace.total)
+    assert again.weight_losses == context.weight_losses

@@ -13,6 +13,7 @@ from lowering import CONSTANTS, RESIDUAL, TABLE_CONSTANTS, TABLES, array
 
 from ptqc.calibration.inputs import input_specs
 from ptqc.calibration.samples import Samples, collect
+from ptqc.deadline import NEVER, Deadline
 from ptqc.errors import NotFinite
 from ptqc.execute.onnxruntime import Feeds, Runner
 from ptqc.execute.walk import Slicer, Walk
@@ -161,11 +162,38 @@ def test_shared_weights_are_settled_once(tmp_path: Path, monkeypatch: pytest.Mon
 def test_float_outputs_stay_whole_while_the_walk_goes_on(residual: ir.Model, context: Context) -> None:
     feeds: list[Feeds] = [{"x": noise(1, 3, 8, 8, seed=seed)} for seed in range(3)]
     layers = {layer.name: layer for layer in context.layers}
-    found = list(_float_outputs(Walk(Slicer(residual), feeds), layers))
+    found = list(_float_outputs(Walk(Slicer(residual), feeds), layers, NEVER))
     expected = [Runner(residual, list(layers)).run(one) for one in feeds]
     for name, outputs_of in zip(layers, found, strict=True):
         for batch, one in zip(outputs_of, expected, strict=True):
             np.testing.assert_allclose(batch, one[name], rtol=1e-4, atol=1e-5)
+
+
+def test_without_time_the_layers_keep_the_table(residual: ir.Model, context: Context) -> None:
+    plan = plan_of(context, integer(3))
+    (found,) = reconstruct_all(residual, replace(context, deadline=Deadline(0.0)), plan, [0])
+    assert found.kept == len(context.layers)
+    for weight in context.weights:
+        assert found.weights[weight.name] is context.solutions[weight.name, integer(3)]
+    for layer in context.layers:
+        own = None if layer.bias is None else array(residual, layer.bias).reshape(-1)
+        np.testing.assert_array_equal(found.biases[layer.name], own)
+
+
+def test_where_time_ends_between_layers_those_before_are_settled(
+    residual: ir.Model, context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = iter([True, True, *[False] * 10])
+    monkeypatch.setattr(Deadline, "leaves", lambda *_: next(answers))
+    plan = plan_of(context, integer(3))
+    (found,) = reconstruct_all(residual, context, plan, [0])
+    monkeypatch.undo()
+    (whole,) = reconstruct_all(residual, context, plan, [0])
+    settled = len(context.layers) - found.kept
+    assert 0 < settled < len(context.layers)
+    for number, layer in enumerate(context.layers):
+        same = np.array_equal(found.weights[layer.weight].codes, whole.weights[layer.weight].codes)
+        assert same or number >= settled
 
 
 def test_draws_together_are_those_alone(residual: ir.Model, context: Context) -> None:

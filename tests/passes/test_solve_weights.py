@@ -8,6 +8,7 @@ from graphs import noise, parse
 from lowering import TABLE_CONSTANTS, TABLES
 from test_gptq import solve
 
+from ptqc.deadline import Pace
 from ptqc.formats import FLOAT16, FLOAT32, Family, Format, codebook, integer
 from ptqc.layers import Weight, find_layers, find_weights
 from ptqc.passes import gptq, moments, solve_weights
@@ -123,11 +124,13 @@ class Remembered:
 
     kept: dict[str, Candidates] = field(default_factory=dict)
     puts: list[list[str]] = field(default_factory=list)
+    cut_short: bool = False
 
     def find(self, weights: Sequence[Weight]) -> Candidates | None:
         return self.kept.get(weights[0].name)
 
-    def put(self, weights: Sequence[Weight], candidates: Candidates) -> Candidates:
+    def put(self, weights: Sequence[Weight], candidates: Candidates, cut_short: bool = False) -> Candidates:
+        self.cut_short |= cut_short
         self.puts.append([weight.name for weight in weights])
         self.kept[weights[0].name] = candidates
         return candidates
@@ -146,6 +149,23 @@ def test_what_is_on_the_shelf_is_not_solved_again(monkeypatch: pytest.MonkeyPatc
     assert list(again.solutions) == list(first.solutions)
     assert all((again.solutions[key] is first.solutions[key]) != (key[0] in forgotten) for key in first.solutions)
     assert again.errors == first.errors
+    assert not shelf.cut_short
+
+
+def test_without_time_each_weight_is_rounded_for_itself_in_few_formats(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, shelf = parse(TABLES, **TABLE_CONSTANTS), Remembered()
+    monkeypatch.setattr(Pace, "part", lambda _: 0.5)
+    dimensions: list[int] = []
+    round_all = gptq.round_all
+    monkeypatch.setattr(
+        gptq, "round_all", lambda targets, second: dimensions.append(second.ndim) or round_all(targets, second)
+    )
+    context = solved(model, shelf=shelf)
+    assert set(dimensions) == {2}
+    assert shelf.cut_short
+    layers = {weight.name for weight in context.weights if weight.layers}
+    families = {form.family for name, form in context.solutions if name in layers}
+    assert families == {Family.FLOAT, Family.INTEGER}
 
 
 def test_what_half_precision_cannot_hold() -> None:

@@ -137,6 +137,8 @@ def test_a_time_limit_leaves_out_further_reconstructions(measured: Measured) -> 
     late = replace(measured.context, deadline=Deadline(0.0))
     fitted = replace(measured, context=late).fit(6_200)
     assert [str(note) for note in fitted.notes] == [
-        f"[time-limit] cut short: there was time for 1 of {TRIES['light']} reconstructions"
+        f"[time-limit] cut short: there was time for 1 of {TRIES['light']} reconstructions",
+        "[time-limit] cut short: there was time for the reconstruction of 0 of 4 layers",
     ]
+    assert len(fitted.exported.data) <= 6_200
     assert not measured.fit(6_200).notes

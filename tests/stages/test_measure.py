@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 from compiling import Measured, measure_residual, quick
 
+from ptqc.deadline import Deadline
 from ptqc.errors import UsageError
 from ptqc.formats import integer
+from ptqc.notes import is_cut_short
 from ptqc.options import CompileOptions
 from ptqc.passes import solve_weights
 from ptqc.passes.calibrate import Calibrate
@@ -166,3 +168,20 @@ def test_an_emptied_store_says_what_to_do(tmp_path: Path, entry: str) -> None:
 
 def test_defaults_are_those_of_the_options() -> None:
     assert CompileOptions.of({}).bits == (2, 3, 4, 5, 6, 7, 8)
+
+
+def test_what_was_cut_short_is_not_taken_for_the_whole(measured: Measured, tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    short, notes, entry = measure(measured.prepared, measured.options, store, SILENT, Deadline(0.0))
+    assert is_cut_short(notes)
+    assert short.solutions.keys() <= measured.context.solutions.keys()
+    whole, notes, other = measure(measured.prepared, measured.options, store, SILENT)
+    assert not is_cut_short(notes)
+    assert other != entry
+    assert_same(whole, measured.context)
+
+
+def test_what_was_cut_short_can_be_recalled(measured: Measured, tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    short, _, entry = measure(measured.prepared, measured.options, store, SILENT, Deadline(0.0))
+    assert_same(recall(store, entry, SILENT)[1], short)

@@ -1,0 +1,42 @@
+"""What a compile will roughly take: whether minutes or hours, no more.
+
+seconds = START + EACH · weights + products of solving / SOLVED + products of running / RAN, on one processor
+bytes = PROGRAM + COPIES · weights in float32 + what a walk holds of activations
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ptqc.formats import Format
+from ptqc.layers import Weight
+from ptqc.passes.measure_sensitivity import COMPUTE
+from ptqc.passes.reconstruct import WALK_BYTES, WALK_COMPUTE
+from ptqc.passes.solve_weights import products
+
+# Seconds in any case and for each weight, and products per second; fitted to compiles of 0.07 to 5 million weights.
+START, EACH, SOLVED, RAN = 4.0, 0.5, 1e10, 4e10
+# Runs of a calibration sample, from the observation to the comparison with float.
+RUNS = 10
+# Draws that reconstruction walks with.
+WALKS = 3
+PROGRAM, COPIES = 350e6, 6
+
+
+@dataclass(frozen=True)
+class Effort:
+    """Seconds of one processor, and bytes of memory; both rough. seconds: None where the products are not known."""
+
+    seconds: float | None
+    memory: float
+
+
+def effort(weights: Sequence[Weight], forms: Sequence[Format], macs: int | None, samples: int) -> Effort:
+    """Of a compile with so many samples. macs: of one run of one sample."""
+    elements = sum(weight.size for weight in weights)
+    memory = PROGRAM + 4 * COPIES * elements + (WALK_BYTES if macs is None else min(WALK_BYTES, macs))
+    if macs is None:
+        return Effort(None, memory)
+    ran = min(COMPUTE, len(weights) ** 2 * 2.0 * macs) + RUNS * samples * macs
+    ran += WALKS * min(WALK_COMPUTE, float(samples * macs))
+    solving = sum(products(weight, forms) for weight in weights)
+    return Effort(START + EACH * len(weights) + solving / SOLVED + ran / RAN, memory)

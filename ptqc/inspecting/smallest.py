@@ -1,0 +1,91 @@
+"""The smallest file of a model, from counts of bytes alone: a bound that no file is below, and about its size."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil
+
+import numpy as np
+import onnx_ir as ir
+
+from ptqc import grids
+from ptqc.codegen.onnxruntime.export import export
+from ptqc.codegen.onnxruntime.size import entry
+from ptqc.formats import FLOAT32, integer
+from ptqc.layers import Weight, find_layers, find_weights
+from ptqc.nodes import constant, initial
+from ptqc.passes.lower import Lower
+from ptqc.passes.solve_weights import formats_of, palette, possible
+from ptqc.plan import Plan
+from ptqc.sites import find_kernels, find_sites
+from ptqc.solutions import Solution, Tuned
+
+# Nodes of these may go: they become the saturation of a kernel, or move nothing.
+MAY_GO = ("Cast", "Clip", "Constant", "Dropout", "Identity", "Relu")
+NAMED = 8
+
+
+@dataclass(frozen=True)
+class Bound:
+    """bytes: that every file has. parts: the largest of them, what and bytes."""
+
+    bytes: int
+    parts: tuple[tuple[str, int], ...]
+
+
+def lower_bound(model: ir.Model, bits: Sequence[int]) -> Bound:
+    """What the narrowest codes of all weights and the names of the operators take together.
+
+    model: in normal form. bits: the widths tried. Scales, biases, attributes, names and functions come on top. Equal
+    weights count once.
+    """
+    parts: dict[str, int] = {}
+    seen = set[bytes]()
+    for weight in find_weights(model, find_layers(model)):
+        values = initial(model, weight.name)
+        key = hashlib.sha256(str(values.shape).encode() + np.ascontiguousarray(values).tobytes()).digest()
+        if key not in seen:
+            seen.add(key)
+            parts[weight.name] = ceil(weight.size * _narrowest(weight, values, bits) / 8)
+    kept = [node for node in model.graph if node.op_type not in MAY_GO]
+    parts["graph text"] = sum(
+        entry(entry(len(node.op_type)) + 3 * (len(node.inputs) + len(node.outputs))) for node in kept
+    )
+    largest = sorted(parts.items(), key=lambda part: -part[1])[:NAMED]
+    return Bound(sum(parts.values()), tuple(largest))
+
+
+def about(model: ir.Model, bits: Sequence[int]) -> int:
+    """Bytes of a file whose weights have the fewest bits on uniform grids, and whose activations are float.
+
+    It is written with codes drawn at random: only its size is right.
+    """
+    layers = find_layers(model)
+    kernels, weights = find_kernels(model, layers), find_weights(model, layers)
+    generator = np.random.default_rng(0)
+    numbers = {weight.name: _stand_in(weight, initial(model, weight.name), min(bits), generator) for weight in weights}
+    plan = Plan(tuple(layers), tuple(weights), tuple(kernels), tuple(find_sites(model, kernels)), {}, {})
+    plan = plan.with_formats({name: solution.form for name, solution in numbers.items()})
+    biases = {layer.name: constant(model.graph.initializers[layer.bias]) if layer.bias else None for layer in layers}
+    flat = {name: None if bias is None else bias.reshape(-1) for name, bias in biases.items()}
+    return len(export(Lower().apply(model, plan, Tuned(numbers, flat)), model).data)
+
+
+def _narrowest(weight: Weight, values: np.ndarray, bits: Sequence[int]) -> float:
+    """Bits of one number at least, without scales and levels."""
+    forms = formats_of(tuple(bits))
+    forms = possible(weight.layers[0], forms) if weight.layers else [form for form in forms if form.group == 1]
+    exact = palette(weight, values)
+    return min(form.bits_per_weight for form in (*forms, *([exact.form] if exact is not None else [])))
+
+
+def _stand_in(weight: Weight, values: np.ndarray, bits: int, generator: np.random.Generator) -> Solution:
+    """Codes of the fewest bits; the exact form of what has few values."""
+    if not np.isfinite(values).all():
+        return Solution(FLOAT32, values, np.empty(0, np.float32), weight.channel_axis)
+    if (exact := palette(weight, values)) is not None:
+        return exact
+    form = integer(bits)
+    codes = np.asarray(grids.code_of(generator.integers(0, 2**bits, values.shape), form), np.int8)
+    scale = generator.uniform(0.5, 1, values.shape[weight.channel_axis] if values.ndim else 1)
+    return Solution(form, codes, scale.astype(np.float16).astype(np.float32), weight.channel_axis)

@@ -1,0 +1,36 @@
+"""Fewer calibration samples where a time limit does not leave time for all."""
+
+import dataclasses
+
+from ptqc.deadline import Deadline
+from ptqc.execute.onnxruntime import Runner
+from ptqc.notes import out_of_time
+from ptqc.stages.prepare import Prepared
+from ptqc.stopwatch import seconds_of
+
+# Runs that one sample takes in all, from calibration to the comparison with float, where there is time.
+RUNS = 20
+# Of the time that is left, what they may take.
+SHARE = 0.5
+FEWEST = 8
+
+
+def affordable(prepared: Prepared, deadline: Deadline) -> Prepared:
+    """With half the samples, or a quarter, and so on, evenly spread, as there is time for; all without a limit.
+
+    Halves, so that a second compile with the same limit finds what the first one stored.
+    """
+    samples = prepared.samples
+    if not deadline.is_limited or len(samples) <= FEWEST:
+        return prepared
+    runner, feeds = Runner(prepared.model), samples.largest[0]
+    runner.run(feeds)
+    each, count = seconds_of(lambda: runner.run(feeds)), len(samples)
+    most = deadline.share(SHARE).affords(RUNS * each, len(samples), FEWEST)
+    while count > most:
+        count = max(FEWEST, count // 2)
+    if count == len(samples):
+        return prepared
+    kept = samples.select([i * len(samples) // count for i in range(count)])
+    note = out_of_time(f"{count} of {len(samples)} calibration samples")
+    return dataclasses.replace(prepared, samples=kept, notes=(*prepared.notes, note))
