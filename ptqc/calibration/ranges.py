@@ -41,7 +41,9 @@ def affine_params(low: float, high: float, bits: int, signed: bool = False) -> t
         return np.float32(1), bottom
     exact = high / levels - low / levels  # divided first: the difference of two float64 could overflow
     scale = np.float32(min(max(exact, float(SMALLEST_SCALE)), float(np.finfo(np.float32).max)))
-    return scale, bottom + int(np.clip(np.rint(-low / float(scale)), 0, levels))
+    zero = int(np.clip(np.rint(-low / float(scale)), 0, levels))
+    most = np.float32(float(np.finfo(np.float32).max) / max(zero, levels - zero))  # every code stands for a float32
+    return min(scale, np.nextafter(most, np.float32(0))), bottom + zero
 
 
 def choose_range(

@@ -52,6 +52,16 @@ def test_scale_and_zero_point_are_always_usable(a, b, bits, signed):
         assert zero == top
 
 
+LOWEST = float(np.finfo(np.float32).min)
+
+
+@pytest.mark.parametrize("ends", [(LOWEST, -LOWEST), (LOWEST, 0), (LOWEST, 1e38), (-1e38, -LOWEST), (0, -LOWEST)])
+@pytest.mark.parametrize("bits", [2, 8, 16])
+def test_every_code_stands_for_a_number_of_float32(ends, bits):
+    scale, zero = affine_params(*ends, bits)
+    assert np.isfinite(np.array([0 - zero, 2**bits - 1 - zero], np.float32) * scale).all()
+
+
 @given(st.floats(-1e4, 1e4), st.floats(-1e4, 1e4), st.integers(2, 16))
 def test_the_codes_span_the_range_with_zero_among_them(a, b, bits):
     low, high = min(a, b, 0.0), max(a, b, 0.0)
