@@ -32,7 +32,7 @@ FILE = "file"
 
 # ONNX Runtime 1.31 refuses models that declare a higher version; nothing that opset 26 can say needs one.
 MAX_IR_VERSION = 13
-# Of what the exporter wrote beside the network; less is not worth a remark.
+# Bytes of what the exporter wrote beside the network; fewer are not worth a remark.
 WORTH_TELLING = 1000
 # The first in which an initializer need not be listed as an input as well.
 SEPARATE_INITIALIZERS = 4
