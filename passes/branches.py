@@ -1,5 +1,7 @@
 """Branches of If and bodies of Loop and Scan: their constants, and the branch that a constant condition takes."""
 
+from hashlib import sha256
+
 import onnx_ir as ir
 
 from ptqc.nodes import constant, nodes_of
@@ -24,30 +26,26 @@ def inline_constant_branches(model: ir.Model) -> None:
         node.graph.remove(node, safe=True)
 
 
-def lift_constants(model: ir.Model) -> int:
-    """Make constants of subgraphs constants of the main graph, which subgraphs may read, equal ones once; their number.
+def lift_constants(model: ir.Model) -> None:
+    """Make constants of subgraphs constants of the main graph, which subgraphs may read, equal ones once.
 
-    Only those of the main graph are packed. A constant that is the output of a subgraph stays in it.
+    Only those of the main graph are packed. A constant that is the output of a subgraph stays in it, and so do strings.
     """
     lifted: dict[tuple[ir.DataType, tuple[int, ...], bytes], ir.Value] = {}
-    count = 0
     for graph in list(model.graph.subgraphs()):
         for value in list(graph.initializers.values()):
-            if value.is_graph_input() or value.is_graph_output() or value.const_value is None:
+            tensor = value.const_value
+            if tensor is None or value.is_graph_input() or value.is_graph_output():
                 continue
-            count += 1
-            key = _content(value.const_value)
+            if tensor.dtype == ir.DataType.STRING:  # which has no bytes to compare
+                continue
+            key = tensor.dtype, tuple(tensor.shape.numpy()), sha256(tensor.tobytes()).digest()
             if key in lifted:
                 value.replace_all_uses_with(lifted[key])
                 del graph.initializers[value.name or ""]
             else:
                 _move_constant(model, graph, value)
                 lifted[key] = value
-    return count
-
-
-def _content(tensor: ir.TensorProtocol) -> tuple[ir.DataType, tuple[int, ...], bytes]:
-    return tensor.dtype, tuple(tensor.shape.numpy()), tensor.tobytes()
 
 
 def _move_constant(model: ir.Model, graph: ir.Graph, value: ir.Value) -> None:

@@ -109,7 +109,7 @@ def test_leaves_out_what_the_exporter_wrote_beside_the_network(tmp_path: Path) -
         }
         <domain: "f", opset_import: ["": 18]> scaled (p, q) => (r) { r = Mul(p, q) }"""
     )
-    given = annotated(plain, "File modeling_bert.py, line 541, in forward")
+    given = annotated(plain, "File modeling_bert.py, line 541, in forward " * 9)
     path = write(tmp_path / "annotated.onnx", given)
     found, wanted = read_model(path), read_model(write(tmp_path / "plain.onnx", plain))
     assert ir.to_proto(found.model).SerializeToString() == ir.to_proto(wanted.model).SerializeToString()

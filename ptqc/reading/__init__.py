@@ -32,6 +32,8 @@ FILE = "file"
 
 # ONNX Runtime 1.31 refuses models that declare a higher version; nothing that opset 26 can say needs one.
 MAX_IR_VERSION = 13
+# Bytes of what the exporter wrote beside the network; fewer are not worth a remark.
+WORTH_TELLING = 1000
 # The first in which an initializer need not be listed as an input as well.
 SEPARATE_INITIALIZERS = 4
 # Of models that use no operator of ONNX's main domain.
@@ -106,7 +108,7 @@ def _read(path: Path, cast_double: bool) -> Source:
     name_free_axes(proto)
     check_sizes(proto)
     notes = list(_remarks(proto))
-    if dropped := drop_annotations(proto):
+    if (dropped := drop_annotations(proto)) >= WORTH_TELLING:
         notes.append(Note(STEP, "", f"{dropped:,} bytes of metadata and doc strings of the exporter left out"))
     for node in every_node(proto):
         node.name = ""  # need not be unique, and ONNX Runtime refuses two of one name; values are the keys
@@ -131,7 +133,7 @@ def _remarks(proto: onnx.ModelProto) -> list[Note]:
     for node in proto.graph.node:
         subject = node.output[0] if node.output else ""
         if any(attribute.HasField("g") or attribute.graphs for attribute in node.attribute):
-            notes.append(Note(STEP, subject, f"the graphs inside this {node.op_type} stay float", Level.SKIPPED))
+            notes.append(Note(STEP, subject, f"the graphs inside this {node.op_type} compute in float", Level.SKIPPED))
         if node.op_type in INTEGER:
             notes.append(Note(STEP, subject, f"this {node.op_type} of computed integers stays as it is", Level.SKIPPED))
     return notes

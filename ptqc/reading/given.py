@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from ptqc.arguments import path_of, shown
 from ptqc.errors import UsageError
-from ptqc.execute.onnxruntime import IN_MEMORY_LIMIT, weight_bytes
+from ptqc.execute.onnxruntime import fits_in_memory, weight_bytes
 from ptqc.reading import Source, read_model
 from ptqc.reading.walk import every_graph
 
@@ -38,7 +38,7 @@ def _write_proto(model: onnx.ModelProto, path: Path) -> None:
         raise UsageError(
             "the onnx.ModelProto was loaded without its external data: give the path of its file, or onnx.load(path)"
         )
-    if sum(len(tensor.raw_data) for tensor in model.graph.initializer) < IN_MEMORY_LIMIT:
+    if fits_in_memory(sum(len(tensor.raw_data) for tensor in model.graph.initializer)):
         path.write_bytes(model.SerializeToString())
     else:
         _write_ir(ir.from_proto(model), path)
@@ -47,7 +47,7 @@ def _write_proto(model: onnx.ModelProto, path: Path) -> None:
 def _write_ir(model: ir.Model, path: Path) -> None:
     values = [value for graph in model.graphs() for value in graph.initializers.values()]
     is_external = any(isinstance(value.const_value, ir.ExternalTensor) for value in values)
-    if is_external or weight_bytes(model) >= IN_MEMORY_LIMIT:
+    if is_external or not fits_in_memory(weight_bytes(model)):
         ir.save(model, path, external_data=DATA)
     else:
         ir.save(model, path)

@@ -3,6 +3,7 @@ import pytest
 from graphs import noise, parse
 from rewriting import rewrite
 
+from ptqc.passes.base import RewriteContext
 from ptqc.passes.fold_constants import FoldConstants
 
 TWO = np.array([[1, 2], [3, 4]], np.float32)
@@ -70,3 +71,13 @@ def test_a_constant_that_a_branch_gives_stays_in_it() -> None:
     model = parse(graph)
     rewrite(model, FoldConstants(), x=noise(2), c=np.array(True))
     assert "a" not in model.graph.initializers
+
+
+def test_strings_stay_where_they_are() -> None:
+    graph = """g (float[N, 2] x, bool c) => (string[2] y) {
+        y = If(c) <then_branch = t () => (string[2] a) { s = Constant <value_strings = ["p", "q"]> () a = Identity(s) },
+                   else_branch = e () => (string[2] b) { b = Cast <to = 8> (v) }>
+    }"""
+    model = parse(graph, v=noise(2))
+    FoldConstants().apply(model, RewriteContext())
+    assert list(model.graph.initializers) == ["v"]
