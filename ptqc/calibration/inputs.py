@@ -77,8 +77,8 @@ def conform(sample: Mapping[str, object], inputs: Sequence[InputSpec], index: in
     A batch of one may lack its axis, which is added in front where the other axes fit the declared ones.
     index: the sample's number in messages. Raises CalibrationError for a missing or unknown name, another dtype
     (only float64 -> float32 and float32/float64 -> a 16-bit float are converted), a rank or dimension that differs
-    from the declared one, a symbol with two values within the sample, NaN or infinite values, and numbers of rows that
-    a table does not have.
+    from the declared one, a symbol with two values within the sample, NaN that the model does not fill in, infinite
+    values, and numbers of rows that a table does not have.
     """
     _check_names(sample, inputs, index)
     feeds: Feeds = {}
