@@ -16,6 +16,9 @@ Dim = int | str | None
 # Strings of any length, as NumPy's own type for text: it has bytes that can be written, where Python objects have not.
 TEXT = np.dtype(np.str_)
 
+# Models with one of these fill in what is missing, for which NaN stands.
+FILL_GAPS = {"Imputer", "IsNaN"}
+
 NARROWED = {
     # NumPy's default float is float64, and images arrive as float32: nobody means another precision by that.
     np.dtype(np.float32): (np.dtype(np.float64),),
@@ -28,13 +31,15 @@ NARROWED = {
 class InputSpec:
     """One declared input; a dimension is its size, its symbol, or None when the model says nothing.
 
-    rows: of the smallest table that an input of integers indexes, None if it indexes none.
+    rows: of the smallest table that an input of integers indexes, None if it indexes none. gaps: whether NaN may stand
+    for a number that is missing.
     """
 
     name: str
     dtype: np.dtype
     shape: tuple[Dim, ...]
     rows: int | None = None
+    gaps: bool = False
 
     def __str__(self) -> str:
         return f"{self.name!r} {'str' if self.dtype == TEXT else self.dtype.name}{shape_text(self.shape)}"
@@ -51,10 +56,11 @@ def input_specs(model: ir.Model) -> tuple[InputSpec, ...]:
 
     Raises CalibrationError for an input that is not a tensor of numbers or strings of known rank.
     """
-    return tuple(_spec(value) for value in model.graph.inputs if value.name not in model.graph.initializers)
+    gaps = any(node.op_type in FILL_GAPS for node in model.graph)
+    return tuple(_spec(value, gaps) for value in model.graph.inputs if value.name not in model.graph.initializers)
 
 
-def _spec(value: ir.Value) -> InputSpec:
+def _spec(value: ir.Value, gaps: bool) -> InputSpec:
     where = f"model input {value.name!r}"
     if not isinstance(value.type, ir.TensorType) or value.dtype is None:
         raise CalibrationError(f"{where}: has type {value.type}, calibration needs a tensor")
@@ -62,7 +68,7 @@ def _spec(value: ir.Value) -> InputSpec:
         raise CalibrationError(f"{where}: declares no shape, so samples cannot be checked: declare one with --shape")
     dims = tuple(dim.value if isinstance(dim, ir.SymbolicDim) else dim for dim in value.shape)
     dtype = TEXT if value.dtype == ir.DataType.STRING else value.dtype.numpy()
-    return InputSpec(str(value.name), dtype, dims, rows_of_tables(value) if dtype.kind in "iu" else None)
+    return InputSpec(str(value.name), dtype, dims, rows_of_tables(value) if dtype.kind in "iu" else None, gaps)
 
 
 def conform(sample: Mapping[str, object], inputs: Sequence[InputSpec], index: int) -> Feeds:
@@ -71,8 +77,8 @@ def conform(sample: Mapping[str, object], inputs: Sequence[InputSpec], index: in
     A batch of one may lack its axis, which is added in front where the other axes fit the declared ones.
     index: the sample's number in messages. Raises CalibrationError for a missing or unknown name, another dtype
     (only float64 -> float32 and float32/float64 -> a 16-bit float are converted), a rank or dimension that differs
-    from the declared one, a symbol with two values within the sample, NaN or infinite values, and numbers of rows that
-    a table does not have.
+    from the declared one, a symbol with two values within the sample, NaN that the model does not fill in, infinite
+    values, and numbers of rows that a table does not have.
     """
     _check_names(sample, inputs, index)
     feeds: Feeds = {}
@@ -82,7 +88,7 @@ def conform(sample: Mapping[str, object], inputs: Sequence[InputSpec], index: in
         array = _batched((as_text if spec.dtype == TEXT else as_array)(sample[spec.name], where), spec)
         _check_shape(array.shape, spec, where)
         _bind_symbols(array.shape, spec, where, symbols)
-        feeds[spec.name] = _check_finite(_as_declared(array, spec, where), where)
+        feeds[spec.name] = _check_finite(_as_declared(array, spec, where), spec, where)
         _check_rows(feeds[spec.name], spec, where)
     return feeds
 
@@ -135,10 +141,10 @@ def _as_declared(array: np.ndarray, spec: InputSpec, where: str) -> np.ndarray:
     )
 
 
-def _check_finite(array: np.ndarray, where: str) -> np.ndarray:
+def _check_finite(array: np.ndarray, spec: InputSpec, where: str) -> np.ndarray:
     if array.dtype.kind not in "fc" and array.dtype not in NARROWED:
         return array
-    bad = array.size - int(np.count_nonzero(np.isfinite(array)))
+    bad = int(np.count_nonzero(np.isinf(array) if spec.gaps else ~np.isfinite(array)))
     if bad:
         raise CalibrationError(
             f"{where}: {bad} of {array.size} values are NaN or infinite as {array.dtype.name}, "

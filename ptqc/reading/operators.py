@@ -71,7 +71,9 @@ def check_operators(model: onnx.ModelProto) -> None:
 
 def _refuse_unknown(unknown: Mapping[str, str], version: int) -> None:
     first = next(iter(unknown.values()))
-    own = [name for name in unknown if ":" not in name or name.startswith(("ai.onnx:", f"{CLASSICAL}:"))]
+    own = [
+        name for name in unknown if ":" not in name or name.startswith(("ai.onnx:", f"{CLASSICAL}:", "ai.onnx.preview"))
+    ]
     if own:
         raise ModelError(
             f"has operators that ONNX opset {version} does not define: {_list(own)} (first: {first}); "

@@ -217,3 +217,12 @@ def test_inputs_that_cannot_be_calibrated_are_refused(kind, shape, reason):
     graph = ir.Graph([x], [x], nodes=[], opset_imports={"": 21}, name="g")
     with pytest.raises(CalibrationError, match=reason):
         input_specs(ir.Model(graph, ir_version=10))
+
+
+def test_nan_stands_for_what_a_model_fills_in_itself() -> None:
+    graph = "g (float[N, 2] x) => (float[N, 2] y) { m = IsNaN(x)  y = Where(m, zero, x) }"
+    specs = input_specs(parse(graph, zero=np.array(0, np.float32)))
+    row = np.array([[np.nan, 1.0]], np.float32)
+    np.testing.assert_array_equal(conform({"x": row}, specs, 0)["x"], row)
+    with pytest.raises(CalibrationError, match="1 of 2 values are NaN or infinite"):
+        conform({"x": np.array([[np.nan, np.inf]], np.float32)}, specs, 0)
