@@ -38,7 +38,7 @@ from ptqc.stages.judge import Evaluate, judge
 from ptqc.stages.labels import read_labels
 from ptqc.stages.latency import recorded_times, time_delivered, times_of, within_latency
 from ptqc.stages.measure import measure, recall
-from ptqc.stages.native import build_targets, check_target
+from ptqc.stages.native import build_targets, check_samples, check_target
 from ptqc.stages.prepare import gather, prepare
 from ptqc.stages.promises import check_activations, check_documents
 from ptqc.stages.saturation import saturation_notes
@@ -105,6 +105,7 @@ def compile(  # noqa: A001
         folder = Path(temporary)
         source = read_given(model, folder, cast_double=chosen.cast_double)
         samples = gather(source, calibration, folder / "samples", chosen.samples, preprocessing, progress, chosen.seed)
+        check_samples(targets, samples)
         score = evaluate or _scorer(source.model, labels, folder, preprocessing)
         prepared = affordable(prepare(source, samples, progress, dump), deadline)
         check_foreseeable(prepared, budgets, chosen, targets)
@@ -152,6 +153,7 @@ def resolve(
     entry, before = earlier["measurements"], earlier["options"]
     store = _store(cache)
     prepared, context, measured, notes = recall(store, entry, progress)
+    check_samples(targets, prepared.samples)
     chosen = {
         "pipeline": pipeline or before["pipeline"],
         "float_layers": float_layers or before.get("float_layers", "auto"),
@@ -201,7 +203,7 @@ def _finish(
     context = replace(job.context, deadline=deadline.share(FITTING))
     fitted = fit(model, context, job.options, job.limit, given)
     with progress.stage("verify"):
-        probes = list(held_back[:VERIFIED_SAMPLES])
+        probes = list(held_back.few(VERIFIED_SAMPLES))
         activations = check_activations(model, context, fitted.plan, job.options.loss)
         verified = verify(fitted.exported, fitted.lowered, Intent(model, fitted.plan, fitted.tuned), probes, job.limit)
     job = replace(job, notes=(*job.notes, *saturation_notes(fitted.exported, probes)))

@@ -1,7 +1,7 @@
 """Building the cpu target: one child process compiles and verifies, so that a crash or a hang is an error message."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
@@ -52,6 +52,15 @@ def check_present() -> None:
         raise TargetError(f"the cpu target needs Apache TVM: {INSTALL}")
 
 
+def check_sizes(row_shapes: Collection[object]) -> None:
+    """Raises TargetError for samples of several sizes. row_shapes: those that they have beyond axis 0."""
+    if len(row_shapes) > 1:
+        raise TargetError(
+            f"the cpu target is built for one size of samples, and these have {len(row_shapes)}: give samples of one "
+            "size (images with --resize and --crop, or --fit letterbox), or --allow-missing-target, or leave it out"
+        )
+
+
 def build(
     lowered: Lowered,
     exported: Exported,
@@ -68,6 +77,7 @@ def build(
     VerificationError when anything differs.
     """
     check_present()
+    check_sizes({tuple(array.shape[1:] for array in feeds.values()) for feeds in samples})
     lowered = replace(lowered, model=check_model(lowered.model))
     batching = along_the_batch(lowered.model, samples[0])
     if batching is not None:

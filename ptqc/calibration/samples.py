@@ -159,6 +159,15 @@ class Samples(Sequence[Feeds]):
         by_size = sorted(first.values(), key=lambda index: self.records[index].elements)
         return self.select([by_size[place] for place in spread(len(by_size), most)])
 
+    def few(self, most: int) -> "Samples":
+        """At most so many to check something on: the first ones, or of each shape one where these differ."""
+        return self.of_each_shape(most) if len(self.row_shapes) > 1 else self[:most]
+
+    @property
+    def row_shapes(self) -> frozenset[tuple[tuple[int, ...], ...]]:
+        """The shapes beyond axis 0 that samples have."""
+        return frozenset(tuple(tensor.shape[1:] for tensor in record.tensors) for record in self.records)
+
     @property
     def numbers(self) -> list[int]:
         """Place of each sample among all that were collected, as messages name it."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ptqc.artifact import NATIVE
+from ptqc.calibration.samples import Samples
 from ptqc.codegen.tvm import target
 from ptqc.codegen.tvm.isa import several
 from ptqc.codegen.tvm.table import Request
@@ -35,6 +36,12 @@ def check_target(options: TargetOptions) -> None:
             target.check_present()
         except TargetError as error:
             raise TargetError(f"{error}, or --allow-missing-target") from error
+
+
+def check_samples(options: TargetOptions, samples: Samples) -> None:
+    """Raises TargetError where they differ in size, and a target is built that may not be missing."""
+    if options.target is not None and not options.allow_missing_target:
+        target.check_sizes(samples.row_shapes)
 
 
 def _check_tuning(options: TargetOptions) -> None:

@@ -171,7 +171,8 @@ def test_one_sample_of_each_shape_from_the_smallest_to_the_largest(tmp_path):
     spec = InputSpec("x", np.dtype(np.float32), ("N", "T"))
     samples = collect([np.zeros((1, n), np.float32) for n in (5, 2, 5, 9, 2, 7)], [spec], tmp_path, 10)
     assert samples.of_each_shape(9).numbers == [1, 0, 5, 3]
-    assert samples.of_each_shape(2).numbers == [1, 3]
+    assert samples.of_each_shape(2).numbers == samples.few(2).numbers == [1, 3]
+    assert samples.select([0, 2]).few(9).numbers == [0, 2]
     assert Samples.open(tmp_path).select([4, 2]).numbers == [4, 2]
 
 
