@@ -30,7 +30,7 @@ Row = dict[str, Any]
 
 AGREES, DIFFERS, REFUSED, FAULT, SLOW, MISSING = "agrees", "DIFFERS", "refused", "FAULT", "TIMED OUT", "not built"
 COMPILED, USAGE = 0, 2
-REMEDIED = "remedied.onnx"  # what a recipe makes of a model that it expects to be refused, as the message asks
+REMEDIED, REMEDY = "remedied.onnx", "remedy.json"  # the file or the options that the message of a refusal asks for
 LONGEST_MESSAGE = 300
 COLUMNS = (
     Column("model", "model"),
@@ -100,17 +100,25 @@ def compile_row(model: Model, arguments: argparse.Namespace) -> Row:
     if not (folder / "built").is_file():
         return {**row, "verdict": MISSING, "note": "wild.py build says why"}
     row |= attempt(model, folder / "model.onnx", out, arguments)
-    if row["verdict"] == REFUSED and (folder / REMEDIED).is_file():
-        remedied = attempt(model, folder / REMEDIED, out.with_name(f"{model.name}-remedied"), arguments)
-        row |= {"remedied": remedied, "remedy": remedied["verdict"]}
+    if row["verdict"] == REFUSED:
+        row |= remedied_row(model, folder, out.with_name(f"{model.name}-remedied"), arguments)
     return row
 
 
-def attempt(model: Model, path: Path, out: Path, arguments: argparse.Namespace) -> Row:
+def remedied_row(model: Model, folder: Path, out: Path, arguments: argparse.Namespace) -> Row:
+    """What comes of the remedy that a recipe stored, another file or options; nothing if it stored none."""
+    path, options = folder / REMEDIED, stored_options(folder / REMEDY)
+    if not path.is_file() and not options:
+        return {}
+    row = attempt(model, path if path.is_file() else folder / "model.onnx", out, arguments, options)
+    return {"remedied": row, "remedy": row["verdict"]}
+
+
+def attempt(model: Model, path: Path, out: Path, arguments: argparse.Namespace, options: Sequence[str] = ()) -> Row:
     """Compile a file in a process of its own and compare what comes out on the samples that were kept aside."""
     row: Row = {"float_bytes": written_bytes(path)}
     out.parent.mkdir(parents=True, exist_ok=True)
-    row |= run_compile(command(path, out, arguments), arguments)
+    row |= run_compile([*command(path, out, arguments), *options], arguments)
     if row["exit_code"] == COMPILED:
         size = (out / "model.onnx").stat().st_size
         row |= {"bytes": size, "share_of_float": size / row["float_bytes"], "warnings": warnings(out)}
@@ -122,10 +130,15 @@ def command(path: Path, out: Path, arguments: argparse.Namespace) -> list[str]:
     """What a new user types: the model, its samples, a budget, and how pictures are prepared."""
     folder = path.parent
     calibration = next(path for path in (folder / "calibration.npz", folder / "calibration") if path.exists())
-    options = folder / "options.json"
-    prepared = json.loads(options.read_text(encoding="utf-8")) if options.is_file() else []
     given = [str(path), "--calibration", str(calibration), "--budget", arguments.budget]
-    return [sys.executable, "-m", "ptqc", "compile", *given, *prepared, "-o", str(out), "--force"]
+    given += stored_options(folder / "options.json")
+    return [sys.executable, "-m", "ptqc", "compile", *given, "-o", str(out), "--force"]
+
+
+def stored_options(path: Path) -> list[str]:
+    """Options that a recipe stored, none if it did not."""
+    options: list[str] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else []
+    return options
 
 
 def run_compile(given: Sequence[str], arguments: argparse.Namespace) -> Row:

@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -136,7 +137,8 @@ def swift_f0(place: Place) -> Data:
         lambda: sounds.speech(place.packages, sentences(), rng.uniform(1, 2), rng),
         lambda: sounds.melody(rng.uniform(1, 2), sounds.RATE, rng),
     ]
-    return apart([{"audio": draws[index % 2]()[None], **bounds} for index in range(64 + 48)], 64)
+    samples = apart([{"audio": draws[index % 2]()[None], **bounds} for index in range(64 + 48)], 64)
+    return replace(samples, remedy=["--cast-double"])
 
 
 def embeddings_of(place: Place, wave: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -3,6 +3,7 @@
 import argparse
 import ast
 import importlib.util
+import json
 import sys
 from collections import Counter
 from pathlib import Path
@@ -169,13 +170,20 @@ def test_a_model_that_was_not_built_is_a_row(tmp_path: Path) -> None:
     assert (row["model"], row["verdict"]) == (MODELS[0].name, wild.MISSING)
 
 
-def test_the_remedy_of_a_refusal_is_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("stored", "given"), [("remedied.onnx", ()), ("remedy.json", ("--cast-double",))])
+def test_the_remedy_of_a_refusal_is_tried(
+    stored: str, given: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = tmp_path / "models" / MODELS[0].name
     folder.mkdir(parents=True)
-    for name in ("built", "model.onnx", wild.REMEDIED):
-        (folder / name).touch()
-    verdicts = {"model.onnx": wild.REFUSED, wild.REMEDIED: wild.AGREES}
-    monkeypatch.setattr(wild, "attempt", lambda _model, path, _out, _arguments: {"verdict": verdicts[path.name]})
+    for name in ("built", "model.onnx", stored):
+        (folder / name).write_text(json.dumps(given))
+
+    def attempt(_model: Model, path: Path, *others: object) -> wild.Row:
+        remedied = path.name == wild.REMEDIED or others[2:] == (["--cast-double"],)
+        return {"verdict": wild.AGREES if remedied else wild.REFUSED}
+
+    monkeypatch.setattr(wild, "attempt", attempt)
     row = wild.compile_row(MODELS[0], argparse.Namespace(work=tmp_path))
     assert (row["verdict"], row["remedy"]) == (wild.REFUSED, wild.AGREES)
 
@@ -219,7 +227,8 @@ def test_samples_of_different_sizes_have_a_file_each(common: ModuleType, tmp_pat
 
 def test_pictures_come_with_the_options_that_prepare_them(common: ModuleType, tmp_path: Path) -> None:
     pictures = common.Pictures(np.zeros((2, 4, 4, 3), np.uint8), ["--scale", "1"])
-    common.save(common.Data(pictures, [{"x": np.zeros(1)}]), tmp_path)
+    common.save(common.Data(pictures, [{"x": np.zeros(1)}], ["--cast-double"]), tmp_path)
+    assert wild.stored_options(tmp_path / wild.REMEDY) == ["--cast-double"]
     assert len(list((tmp_path / "calibration").glob("*.png"))) == 2
     given = wild.command(tmp_path / "model.onnx", tmp_path / "out", argparse.Namespace(budget="25%"))
     assert given[given.index("--scale") + 1] == "1"
