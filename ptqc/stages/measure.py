@@ -50,7 +50,7 @@ def measure(
         Calibrate(options.observer),
         SolveWeights(options.bits, shelf),
         MeasureSensitivity(options.loss, options.activation_limit),
-        ChooseActivations(options.activations, options.activation_limit, options.loss),
+        ChooseActivations(options.activations, options.activation_limit),
     )
     notes = [note for step in passes for note in step.apply(prepared.model, context)]
     stored: dict[str, Any] = {

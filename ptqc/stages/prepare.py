@@ -19,7 +19,7 @@ from ptqc.calibration.samples import Samples, collect
 from ptqc.calibration.synthetic import draw
 from ptqc.errors import CalibrationError, ModelError, UsageError
 from ptqc.execute.onnxruntime import IN_MEMORY_LIMIT, LOOP_LIMIT, Feeds, Runner, has_loop
-from ptqc.loss import output_loss
+from ptqc.losses import check_finite
 from ptqc.nodes import constant
 from ptqc.notes import Level, Note
 from ptqc.passes.pipeline import default_rewrites, run_rewrites
@@ -128,7 +128,7 @@ def prepare(source: Source, samples: Samples, progress: Progress, dump: Path | N
     with progress.stage("normal form", len(passes)) as stage:
         notes = run_rewrites(model, passes, probes, stage.advance, dump)
     runner = Runner(model)
-    output_loss(model, [runner.run(feeds) for feeds in probes])  # refuses outputs that no loss can be measured on
+    check_finite(model, [runner.run(feeds) for feeds in probes])
     samples_ = dataclasses.replace(samples, batchable=takes_batches(model, runner, samples))
     origin = Origin(source.path.name, source.size, source.digest, _float_elements(source.model), source.given)
     warnings = (*source.notes, *samples.notes, *_plausible(source.model, samples))
