@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from ptqc.losses.base import Arrays, Group, sizes_vary
+from ptqc.losses.base import Arrays, Group, sizes_vary, some_rows
 from ptqc.losses.trace import Trace
 
 # How much better another axis must tell the values apart than the usual one.
@@ -46,7 +46,7 @@ def _by_data(axes: Sequence[int], values: Arrays) -> int | None:
 
 def _difference(values: Arrays, axis: int) -> float:
     """Variance of the slices' means over the variance within slices, less what chance gives."""
-    slices = np.concatenate([np.moveaxis(v, axis, 0).reshape(v.shape[axis], -1) for v in values], 1).astype(np.float64)
+    slices = np.concatenate([some_rows(value, axis) for value in values]).T
     within = float(slices.var(1).mean())
     between = float(slices.mean(1).var()) - within / slices.shape[1]
     return float(max(between, 0.0) / max(within, DEAD))
@@ -67,7 +67,7 @@ def groups(found: Trace | None, axis: int | None, values: Arrays) -> tuple[Group
     several = _of_one_scale(scale, 0, channels)
     if len(several) < 2:
         return (Group(0, channels),)
-    middle = np.median(np.concatenate([np.moveaxis(v, axis, 0).reshape(channels, -1) for v in values], 1), axis=1)
+    middle = np.median(np.concatenate([some_rows(value, axis) for value in values]), axis=0)
     rare = within & (middle < RARE)
     return tuple(Group(start, stop, bool(rare[start:stop].all())) for start, stop in several)
 

@@ -15,6 +15,7 @@ LOW_AGREEMENT = 0.9
 LOW_COSINE = 0.98
 LOW_SQNR = 15.0  # dB
 LARGE_LOSS = 0.1  # of a variance: a large mean, which SQNR counts, may hide it
+MOST_ROWS = 2000  # of a sample, to see what it is
 FITTED = {"fitted": True}  # marks fields that `Kind.fitted` fills
 
 
@@ -103,9 +104,9 @@ class Facts:
         return self.values[0].size // self.channels if self.channels else 0
 
     def rows(self) -> np.ndarray:
-        """All values as (positions, channels), float64."""
+        """Values as (positions, channels), float64; of many positions of a sample some."""
         assert self.axis is not None
-        return np.concatenate([rows(value, self.axis) for value in self.values])
+        return np.concatenate([some_rows(value, self.axis) for value in self.values])
 
 
 @dataclass(frozen=True)
@@ -183,6 +184,13 @@ def decibels(sqnr: Mapping[str, float], low: float | None = None) -> list[Figure
 def rows(value: np.ndarray, axis: int) -> np.ndarray:
     """(positions, channels), float64."""
     return np.moveaxis(value, axis, -1).reshape(-1, value.shape[axis]).astype(np.float64)
+
+
+def some_rows(value: np.ndarray, axis: int) -> np.ndarray:
+    """Of `rows` at most MOST_ROWS, evenly spread."""
+    moved = np.moveaxis(value, axis, -1)
+    found = moved.reshape(-1, moved.shape[-1])
+    return found[:: -(-len(found) // MOST_ROWS)].astype(np.float64)
 
 
 def sizes_vary(values: Arrays, axis: int) -> bool:

@@ -8,7 +8,7 @@ Gaussians of variance v is half the relative squared error, and a box has four o
 own scores: Li et al. 2022, YOLOv6, arXiv 2209.02976, section 2.5.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Self
 
@@ -56,14 +56,19 @@ class Detection(Kind):
 
     def fitted(self, values: Arrays) -> Self:
         """With its constants."""
-        anchors = np.concatenate([rows(value, self.axis) for value in values])
-        weight = self._scores(anchors).max(1)
-        total = max(float(weight.sum()), LEAST_SHARE * len(anchors))
-        mean = weight @ anchors / total
-        variance = weight @ (anchors - mean) ** 2 / total
+        count = sum(value.size // value.shape[self.axis] for value in values)
+        total = max(sum(float(weight.sum()) for weight, _ in self._weighed(values)), LEAST_SHARE * count)
+        mean = sum(weight @ anchors for weight, anchors in self._weighed(values)) / total
+        variance = sum(weight @ (anchors - mean) ** 2 for weight, anchors in self._weighed(values)) / total
         for group in self.groups:
             variance[group.channels] = floored(variance[group.channels])
-        return replace(self, share=total / len(anchors), variance=variance)
+        return replace(self, share=total / count, variance=variance)
+
+    def _weighed(self, values: Arrays) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Weights and anchors of each sample."""
+        for value in values:
+            anchors = rows(value, self.axis)
+            yield self._scores(anchors).max(1), anchors
 
     def losses(self, reference: np.ndarray, quantized: np.ndarray) -> dict[str, float]:
         """By group of channels."""

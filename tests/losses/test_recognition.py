@@ -146,6 +146,27 @@ def test_anchors_first() -> None:
     assert kinds(text, inputs(1, 3, 8, 8), **HEADS)["y"].to_json() == {"kind": "detection", "axis": 2, "groups": GROUPS}
 
 
+def test_boxes_from_distributions() -> None:
+    """Distances to the four sides, each the mean of a softmax over 16 steps, made corners in pixels; classes beside."""
+    text = """g (float[N, 3, 8, 8] x) => (float[N, 11, 64] y) {
+        d = Conv(x, wd) c = Conv(x, wk) both = Concat <axis = 1> (d, c) flat = Reshape(both, form)
+        box, class = Split <axis = 1> (flat, parts)
+        r = Reshape(box, four) t = Transpose <perm = [0, 2, 1, 3]> (r) p = Softmax <axis = 1> (t)
+        m = Conv(p, steps) q = Reshape(m, three) lt, rb = Split <axis = 1, num_outputs = 2> (q)
+        a = Sub(grid, lt) b = Add(grid, rb) sum = Add(a, b) middle = Div(sum, two) size = Sub(b, a)
+        corners = Concat <axis = 1> (middle, size) pixels = Mul(corners, stride) s = Sigmoid(class)
+        y = Concat <axis = 1> (pixels, s)
+    }"""
+    constants = {
+        "wd": noise(64, 3, 1, 1), "wk": noise(7, 3, 1, 1), "form": np.array([0, 71, 64]), "parts": np.array([64, 7]),
+        "four": np.array([0, 4, 16, 64]), "steps": np.arange(16, dtype=np.float32).reshape(1, 16, 1, 1),
+        "three": np.array([0, 4, 64]), "grid": noise(1, 2, 64, scale=4), "two": np.array(2, np.float32),
+        "stride": np.full((1, 64), 8, np.float32),
+    }  # fmt: skip
+    found = kinds(text, inputs(1, 3, 8, 8), **constants)["y"]
+    assert found.to_json() == {"kind": "detection", "axis": 1, "groups": [[0, 4, False], [4, 11, True]]}
+
+
 def test_maps_of_a_detector() -> None:
     text = f"g (float[N, 3, 8, 8] x) => (float[N, 11, 8, 8] m1, float[N, 11, 4, 4] m2) {{ {BOTH} }}"
     for found in kinds(text, inputs(1, 3, 8, 8), **HEADS).values():

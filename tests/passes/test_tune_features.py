@@ -120,6 +120,13 @@ def test_class_scores_are_no_target(tmp_path: Path) -> None:
     assert _taps(model, plan, OutputLoss({"y": Regression(1)})) == ("h", "y")
 
 
+@pytest.mark.parametrize("kind", ["logits", "embedding", "scores", "state", "map"])
+def test_outputs_of_every_kind(residual: ir.Model, context: Context, start: tuple[Plan, Tuned], kind: str) -> None:
+    kinds = recognize(residual, context.held_back[0], [Runner(residual).run(context.held_back[0])], kind)
+    _, (note,) = replace(QUICK, steps=4).apply(residual, replace(context, kinds=kinds), *start)
+    assert "held-back loss" in note.message
+
+
 def test_a_gain_must_be_more_than_chance() -> None:
     assert _is_certain(np.array([1.0, 1.1, 0.9, 1.0]))
     assert not _is_certain(np.array([1.0, -0.9, 0.9, -0.8]))
