@@ -74,9 +74,10 @@ class Figure:
 class Facts:
     """What graph and data say of a float output.
 
-    values: of some samples. axis: of the channels; None where it has none. groups: along that axis, at least one where
-    there is an axis. direct: whether it comes from a layer through nothing but its bias, a factor and changes of shape.
-    carried: whether it hands an input on to the next run. inputs: declared shapes of the model's inputs.
+    values: of some samples. axis: of the channels; None where it has none. groups: along that axis; none where there is
+    no axis, or one whose size varies. traced: whether the graph says where the channels are. direct: whether it comes
+    from a layer through nothing but its bias, a factor and changes of shape. alone: whether it is the only output with
+    floats. carried: whether it hands an input on to the next run. inputs: declared shapes of the model's inputs.
     """
 
     name: str
@@ -84,7 +85,9 @@ class Facts:
     values: tuple[np.ndarray, ...]
     axis: int | None
     groups: tuple[Group, ...] = ()
+    traced: bool = False
     direct: bool = False
+    alone: bool = True
     carried: bool = False
     inputs: tuple[tuple[int | str | None, ...], ...] = ()
 

@@ -56,12 +56,14 @@ class Logits(Classes):
 
     @classmethod
     def recognize(cls, facts: Facts) -> "Kind | None":
-        """What its name calls so; else rows of a layer that are neither flat nor alike."""
+        """What its name calls so; else rows that come from a layer and are neither flat nor alike."""
         if says(facts.name, CLASSES) and facts.rank >= 2:
             return cls.asked(facts)
         if facts.axis is None or facts.channels < 2 or facts.shape in facts.inputs or says(facts.name, PLACES):
             return None
         if facts.rank > 3 or (facts.rank == 3 and not facts.direct) or says(facts.name, EMBEDDINGS):
+            return None
+        if not (facts.traced or facts.alone):
             return None
         return None if is_flat(facts) or (are_alike(facts) and is_sure(facts)) else cls(facts.axis)
 

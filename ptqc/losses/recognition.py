@@ -94,7 +94,9 @@ def facts(model: ir.Model, feeds: Feeds, references: Sequence[Outputs]) -> dict[
             arrays,
             axis,
             groups(traced, axis, arrays),
+            traced=traced is not None and traced.axis == axis,
             direct=traced is not None and traced.direct and traced.axis == axis,
+            alone=len(values) == 1,
             carried=name in carried,
             inputs=inputs,
         )

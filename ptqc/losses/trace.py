@@ -63,7 +63,7 @@ def sources_of(values: Sequence[ir.Value]) -> list[str]:
             continue
         found[value.name] = None
         found.update(dict.fromkeys(str(x.name) for x in node.outputs if x.name))
-        if node.op_type not in PLANES | ROWS | {"If", "Loop", "Scan"}:
+        if node.op_type not in PLANES | ROWS:
             left += [x for x in node.inputs if x is not None]
     return list(found)
 
@@ -108,9 +108,6 @@ class _Tracer:
         raise Unknown
 
     def _made_by(self, node: ir.Node, value: ir.Value) -> Trace:
-        if node.op_type == "If":
-            branch = node.attributes["then_branch"].as_graph()
-            return self.of(branch.outputs[list(node.outputs).index(value)])
         if node.op_type in PLANES:
             return self._fresh(node, value, 1)
         if node.op_type in ROWS:

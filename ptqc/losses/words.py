@@ -3,9 +3,7 @@
 import re
 
 # Whole words of a name, of which exporters' own ("output_0", "/model/Concat") say nothing.
-CLASSES = frozenset(
-    ["logit", "logits", "class", "classes", "label", "labels", "prob", "probs", "probabilities", "softmax"]
-)
+CLASSES = frozenset(["logit", "logits", "prob", "probs", "probabilities", "softmax"])
 EMBEDDINGS = frozenset(
     ["emb", "embed", "embeds", "embedding", "embeddings", "descriptor", "descriptors", "feature", "features", "pooled"]
     + ["pooler", "vector", "xvector", "dvector"]

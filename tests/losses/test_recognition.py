@@ -233,6 +233,15 @@ def test_several_answers_and_labels() -> None:
     assert {name: kind.name for name, kind in kinds(text, inputs(1, 8), **W).items()} == {"a": "logits", "b": "logits"}
 
 
+def test_the_classes_of_things_that_were_selected_are_numbers() -> None:
+    """Of several outputs, one that no layer's channels are followed to."""
+    text = """g (float[N, 8] x) => (float[N, 10] y, float[N, 4] detection_classes) {
+        y = MatMul(x, w10) best, place = TopK(y, four) detection_classes = Cast <to = 1> (place)
+    }"""
+    found = kinds(text, inputs(1, 8), **W, four=np.array([4]))
+    assert {name: kind.name for name, kind in found.items()} == {"y": "logits", "detection_classes": "regression"}
+
+
 PRODUCT = "g (float[N, 8] x) => (float[N, 10] y, float[N, 3] z) { y = MatMul(x, w10) z = MatMul(x, w3) }"
 
 
