@@ -26,7 +26,9 @@ from ptqc.execute.torch.graph import TorchGraph
 from ptqc.execute.torch.types import tensor_of
 from ptqc.formats import Format
 from ptqc.layers import Layer
-from ptqc.loss import OutputLoss, Outputs, channel_axis, output_loss
+from ptqc.losses import OutputLoss, Outputs
+from ptqc.losses.classes import Logits, Probabilities
+from ptqc.losses.relative import Relative
 from ptqc.nodes import initial
 from ptqc.passes.calibrate import Calibrate
 from ptqc.passes.measure_sensitivity import MeasureSensitivity, mean_shift
@@ -60,7 +62,8 @@ COLUMNS = (
 def criteria(bench: Bench, loss: OutputLoss) -> Iterator[tuple[str, Losses]]:
     """The name of every prediction, and the losses that it gives the candidates."""
     yield "local error", bench.context.errors
-    yield "curvature", curvature(bench, loss)
+    if all(isinstance(kind, Logits | Probabilities | Relative) for kind in loss.kinds.values()):
+        yield "curvature", curvature(bench, loss)
     yield "outputs", bench.context.weight_losses
     yield "outputs, squared error", squared(bench)
 
@@ -126,15 +129,17 @@ def _by_channel(layer: Layer, values: Tensor) -> np.ndarray:
 def _direction(loss: OutputLoss, outputs: Mapping[str, Tensor], random: torch.Generator) -> Tensor:
     """A scalar whose squared gradient is, on average, the curvature of the loss along each value."""
     total = torch.zeros(())
-    for name in loss.logits:
-        y = _log_probabilities(outputs[name], normalized=name in loss.probabilities)
-        log_p = y.reshape(-1, y.shape[-1])
-        drawn = torch.multinomial(log_p.detach().exp(), 1, generator=random)
-        total = total + log_p.gather(1, drawn).sum() / len(log_p) ** 0.5
-    for name, variance in loss.scale.items():
+    for name, kind in loss.kinds.items():
         y = outputs[name]
-        signs = torch.randint(0, 2, y.shape, generator=random) * 2 - 1
-        total = total + (signs * y / _over(variance, y).sqrt()).sum() * (2 / y.numel()) ** 0.5
+        if isinstance(kind, Relative):
+            signs = torch.randint(0, 2, y.shape, generator=random) * 2 - 1
+            total = total + (signs * y / _variance(kind, y).sqrt()).sum() * (2 / y.numel()) ** 0.5
+        else:
+            assert isinstance(kind, Logits | Probabilities)
+            y = y.movedim(kind.axis, -1)
+            log_p = _log_probabilities(y, normalized=isinstance(kind, Probabilities)).flatten(0, -2)
+            drawn = torch.multinomial(log_p.detach().exp(), 1, generator=random)
+            total = total + log_p.gather(1, drawn).sum() / len(log_p) ** 0.5
     return total
 
 
@@ -143,12 +148,13 @@ def _log_probabilities(x: Tensor, *, normalized: bool) -> Tensor:
     return torch.log_softmax(x.clamp_min(SMALLEST_PROBABILITY).log() if normalized else x, -1)
 
 
-def _over(variance: np.ndarray, output: Tensor) -> Tensor:
-    """A variance per channel of an output, shaped to broadcast against it."""
+def _variance(kind: Relative, output: Tensor) -> Tensor:
+    """Per channel, shaped to broadcast against the output."""
+    assert kind.variance is not None
     shape = [1] * output.ndim
-    if output.ndim > 1:
-        shape[channel_axis(output.ndim)] = -1
-    return tensor_of(np.asarray(variance)).float().reshape(shape)
+    if kind.axis is not None and kind.variance.ndim:
+        shape[kind.axis] = -1
+    return tensor_of(kind.variance).float().reshape(shape)
 
 
 def drawn_plans(bench: Bench, several: Sequence[Losses], limit: int, count: int) -> list[Plan]:
@@ -201,7 +207,7 @@ def rows_of(name: str, budgets: Sequence[str], plans: int, count: int) -> list[d
         names = [str(value.name) for value in bench.model.graph.outputs]
         run = harness.open_model(task.path)
         real = [dict(zip(names, run(feeds), strict=True)) for feeds in samples]
-        loss = output_loss(bench.model, real)
+        loss = OutputLoss.of(bench.context.kinds, real)
 
         def measured(data: bytes) -> float:
             path = Path(folder) / "plan.onnx"

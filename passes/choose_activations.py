@@ -16,7 +16,7 @@ import pulp
 from ptqc.execute.suffix import Suffixes
 from ptqc.execute.walk import Slicer, Walk
 from ptqc.formats import QuantParams
-from ptqc.loss import output_loss
+from ptqc.losses import UNITS, OutputLoss
 from ptqc.notes import Note, out_of_time
 from ptqc.options import Activations
 from ptqc.passes.base import Effect
@@ -24,8 +24,6 @@ from ptqc.passes.context import Context
 from ptqc.passes.quantized_walk import run_quantized
 from ptqc.sites import Site, source_params, useful_sites
 
-# Loss that activations may cost in "auto": nats for classifiers, relative squared error elsewhere.
-LIMITS = {"nat": 0.02, "relative squared error": 2e-3}
 # Spending the whole limit must buy at least this share of the arithmetic: what costs much and saves little stays float.
 WORTH = 0.5
 ATTEMPTS = 5
@@ -36,7 +34,7 @@ BATCH = 8
 
 def limit_of(unit: str, given: float) -> float:
     """Loss that activations may cost; given: 0 for the default."""
-    return given or LIMITS[unit]
+    return given or UNITS[unit].tolerance
 
 
 @dataclass(frozen=True)
@@ -45,7 +43,6 @@ class ChooseActivations:
 
     activations: Activations = "auto"
     limit: float = 0.0
-    loss: str = "auto"
     name: ClassVar[str] = "choose-activations"
     effect: ClassVar[Effect] = Effect.DECIDE
 
@@ -53,7 +50,7 @@ class ChooseActivations:
         """Set quantized and activation_loss of the context."""
         if self.activations == "float" or not context.sites:
             return [Note(self.name, "", "all activations stay float")]
-        sites, checked = list(context.sites), Checked(model, context, self.loss)
+        sites, checked = list(context.sites), Checked(model, context)
         notes, began = list[Note](), time.monotonic()
         limit = target = limit_of(context.loss_unit, self.limit)
         for done in range(ATTEMPTS):
@@ -77,11 +74,11 @@ class ChooseActivations:
 class Checked:
     """Held-back samples on which a choice of activations is run whole, with float weights."""
 
-    def __init__(self, model: ir.Model, context: Context, loss: str) -> None:
+    def __init__(self, model: ir.Model, context: Context) -> None:
         self._slicer = Slicer(model)
         self._batches = list(context.held_back[:CHECKED_SAMPLES].batches(BATCH))
         self._reference = Suffixes(Walk(self._slicer, self._batches)).behind(-1).run({})
-        self._loss = output_loss(model, self._reference, loss)
+        self._loss = OutputLoss.of(context.kinds, self._reference)
 
     def loss_of(self, params: Mapping[str, QuantParams], bfloats: Collection[str] = ()) -> float:
         """Mean loss with the tensors in `params` rounded to codes and those in `bfloats` to bfloat16."""

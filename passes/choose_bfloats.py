@@ -16,7 +16,7 @@ from ptqc.bfloat16 import to_bfloat16
 from ptqc.execute.kept import Held
 from ptqc.execute.suffix import Suffix, Suffixes
 from ptqc.execute.walk import Slicer, Walk
-from ptqc.loss import output_loss
+from ptqc.losses import OutputLoss
 from ptqc.notes import Note
 from ptqc.passes.base import Effect
 from ptqc.passes.choose_activations import Checked, limit_of
@@ -34,7 +34,6 @@ class ChooseBfloats:
     """limit: loss that activations may cost in all; 0 takes the default."""
 
     limit: float = 0.0
-    loss: str = "auto"
     name: ClassVar[str] = "choose-bfloats"
     effect: ClassVar[Effect] = Effect.DECIDE
 
@@ -45,7 +44,7 @@ class ChooseBfloats:
             return []
         losses = self._losses(model, context, gains)
         order = sorted(gains, key=lambda name: losses[name] / gains[name])
-        checked, codes = Checked(model, context, self.loss), source_params(context.sites, context.quantized)
+        checked, codes = Checked(model, context), source_params(context.sites, context.quantized)
         most = context.activation_loss + SHARE * limit_of(context.loss_unit, self.limit)
         for _ in range(ATTEMPTS):
             found = checked.loss_of(codes, sources(context.sites, order))
@@ -60,7 +59,7 @@ class ChooseBfloats:
         walk = Walk(Slicer(model), list(context.held_back[:SAMPLES].batches(1)))
         suffixes = Suffixes(walk)
         reference = suffixes.behind(-1).run({})
-        loss = output_loss(model, reference, self.loss)
+        loss = OutputLoss.of(context.kinds, reference)
         site_of = {source: site.name for site in context.sites if site.name in gains for source in site.sources}
         found = dict.fromkeys(gains, 0.0)
 

@@ -9,6 +9,7 @@ from ptqc.calibration.samples import Samples
 from ptqc.deadline import Deadline
 from ptqc.formats import Format, QuantParams
 from ptqc.layers import Layer, Weight, find_layers, find_weights
+from ptqc.losses import Kinds
 from ptqc.passes.moments import Moments
 from ptqc.plan import Plan
 from ptqc.progress import SILENT, Progress
@@ -44,6 +45,7 @@ class Context:
     solutions: dict[tuple[str, Format], Solution] = field(default_factory=dict)
     errors: dict[tuple[str, Format], float] = field(default_factory=dict)  # held-back, relative to the output's power
     # measure-sensitivity
+    kinds: Kinds = field(default_factory=dict)  # by output: how it is compared with the float model's
     site_losses: dict[str, float] = field(default_factory=dict)  # by site name
     weight_losses: dict[tuple[str, Format], float] = field(default_factory=dict)
     loss_unit: str = ""

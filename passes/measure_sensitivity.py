@@ -1,7 +1,7 @@
 """How much the outputs suffer from each candidate alone, without labels.
 
 One walk through the float graph: behind every layer and site the perturbed value runs through the rest of the graph
-and the outputs are compared (KL or relative squared error). A site of one source that matters takes the range that
+and the outputs are compared, each by its kind (`ptqc.losses`). A site of one source that matters takes the range that
 loses least. Layers are measured at two anchor widths; the others follow from their local errors by the power law
 through both, since the loss grows smoothly with the layer's error.
 """
@@ -23,7 +23,7 @@ from ptqc.execute.walk import Slicer, Values, Walk
 from ptqc.formats import Family, Format, QuantParams, integer
 from ptqc.integer import fake_quantize
 from ptqc.layers import Layer
-from ptqc.loss import OutputLoss, output_loss
+from ptqc.losses import AUTO, OutputLoss, recognize
 from ptqc.nodes import initial
 from ptqc.notes import Level, Note, out_of_time
 from ptqc.passes.base import Effect
@@ -48,20 +48,21 @@ SMALLEST_LOSS = 1e-9
 
 @dataclass(frozen=True)
 class MeasureSensitivity:
-    """loss: kl, mse or auto. limit: loss that activations may cost in all; 0 takes the default."""
+    """loss: a kind for all outputs, or for some by name. limit: loss that activations may cost; 0: the default."""
 
-    loss: str = "auto"
+    loss: str | Mapping[str, str] = AUTO
     limit: float = 0.0
     name: ClassVar[str] = "measure-sensitivity"
     effect: ClassVar[Effect] = Effect.DECIDE
 
     def apply(self, model: ir.Model, context: Context) -> list[Note]:
-        """Set site_losses, weight_losses and loss_unit of the context, and ranges where another one loses less."""
+        """Set kinds, site_losses, weight_losses and loss_unit of the context, and ranges that lose less."""
         samples, is_enough = _samples(context)
         walk = Walk(Slicer(model), list(samples.batches(1)))
         suffixes, began = Suffixes(walk), time.monotonic()
         reference = suffixes.behind(-1).run({})
-        loss = output_loss(model, reference, self.loss)
+        context.kinds = recognize(model, samples[0], reference, self.loss)
+        loss = OutputLoss.of(context.kinds, reference)
         context.loss_unit = loss.unit
         minor = frozenset[str]() if is_enough else _without_layers(context)
         shared, tables = _tables(context, walk.slicer)

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from ptqc import losses
 from ptqc.formats import FLOAT32, UINT8, Format, QuantParams
 from ptqc.passes.context import Context
 from ptqc.solutions import Candidates, Solution
@@ -19,6 +20,7 @@ def pack(context: Context) -> dict[str, Any]:
         "macs": context.macs,
         "weight_losses": [[weight, str(form), value] for (weight, form), value in context.weight_losses.items()],
         "site_losses": context.site_losses,
+        "kinds": losses.to_json(context.kinds),
         "loss_unit": context.loss_unit,
         "quantized": sorted(context.quantized),
         "activation_loss": context.activation_loss,
@@ -33,6 +35,7 @@ def unpack(context: Context, document: Mapping[str, Any], candidates: Iterable[C
     context.macs = dict(document["macs"])
     context.weight_losses = {(weight, Format.parse(form)): value for weight, form, value in document["weight_losses"]}
     context.site_losses = dict(document["site_losses"])
+    context.kinds = losses.from_json(document["kinds"])
     context.loss_unit = document["loss_unit"]
     context.quantized = {name: context.ranges[name] for name in document["quantized"]}
     context.activation_loss = document["activation_loss"]

@@ -32,14 +32,13 @@ NAMED = 5
 
 @dataclass(frozen=True)
 class MeetLatency:
-    """activations, limit, loss: as in `ChooseActivations`; only "auto" leaves a choice."""
+    """activations, limit: as in `ChooseActivations`; only "auto" leaves a choice."""
 
     network: Network
     times: Times
     budget: Latency
     activations: Activations = "auto"
     limit: float = 0.0
-    loss: str = "auto"
     name: ClassVar[str] = "meet-latency"
     effect: ClassVar[Effect] = Effect.DECIDE
 
@@ -52,7 +51,7 @@ class MeetLatency:
             raise self._infeasible(quantized, f" with {self.activations} activations")
         sites = self._least_loss(context)
         context.quantized = {site.name: context.ranges[site.name] for site in sites}
-        found = Checked(model, context, self.loss).loss_of(source_params(sites, context.ranges))
+        found = Checked(model, context).loss_of(source_params(sites, context.ranges))
         context.activation_loss = found
         limit = limit_of(context.loss_unit, self.limit)
         message = f"8-bit activations lose {found:.3g} {context.loss_unit} to reach {self.budget}"

@@ -15,9 +15,7 @@ from ptqc.solutions import Tuned
 STEP = "tune"
 
 
-def advanced(
-    model: ir.Model, context: Context, plan: Plan, tuned: Tuned, loss: str = "auto"
-) -> tuple[Tuned, list[Note]]:
+def advanced(model: ir.Model, context: Context, plan: Plan, tuned: Tuned) -> tuple[Tuned, list[Note]]:
     """The plan's numbers after every gradient step that lowered the held-back loss; else as they were, and why."""
     if find_spec("torch") is None:
         return tuned, [_declined("torch is not installed: pip install 'ptqc[torch]'")]
@@ -27,7 +25,7 @@ def advanced(
 
     try:
         with _one_torch_thread():
-            return TuneFeatures(loss=loss).apply(model, context, plan, tuned)
+            return TuneFeatures().apply(model, context, plan, tuned)
     except Unsupported as reason:
         return tuned, [_declined(str(reason))]
 

@@ -23,7 +23,7 @@ from ptqc.calibration.samples import Samples
 from ptqc.execute.onnxruntime import Feeds
 from ptqc.execute.torch.quantized import QuantizedGraph, tensors_of
 from ptqc.execute.torch.types import tensor_of
-from ptqc.loss import OutputLoss, Outputs, output_loss
+from ptqc.losses import Kinds, OutputLoss, Outputs
 from ptqc.notes import Level, Note, out_of_time
 from ptqc.parallel import in_order
 from ptqc.passes.base import Effect
@@ -54,14 +54,13 @@ class TuneFeatures:
     scale_rate: float = 1e-3
     bias_rate: float = 1e-3
     looks: int = 4
-    loss: str = "auto"
     name: ClassVar[str] = "tune-features"
     effect: ClassVar[Effect] = Effect.TUNE
 
     def apply(self, model: ir.Model, context: Context, plan: Plan, tuned: Tuned) -> tuple[Tuned, list[Note]]:
         """The tuned numbers with the lowest held-back loss on the way. Raises Unsupported where torch cannot run."""
         graph = QuantizedGraph(model, plan)
-        held = _Held.of(model, graph, context.held_back, self.loss)
+        held = _Held.of(graph, context.held_back, context.kinds)
         error = _Error.of(graph, _taps(model, plan, held.loss), context.tuning)
         best, start, notes = tuned, held(tuned), list[Note]()
         lowest, began = float(start.mean()), time.monotonic()
@@ -100,12 +99,15 @@ class TuneFeatures:
 
 
 def _taps(model: ir.Model, plan: Plan, loss: OutputLoss) -> tuple[str, ...]:
-    """The inputs of layers through which everything behind passes, and the outputs that are no class scores.
+    """The inputs of layers through which everything behind passes, and the outputs whose values all count alike.
 
     What a block of layers gives together is what matters (Li et al. 2021, BRECQ, arXiv 2102.05426, section 3.2).
     """
     read = {layer.input for layer in plan.layers} - {value.name for value in model.graph.inputs}
-    return (*(name for name in bottlenecks(model) if name in read), *loss.scale)
+    return (
+        *(name for name in bottlenecks(model) if name in read),
+        *(name for name, kind in loss.kinds.items() if kind.is_target),
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,10 +120,10 @@ class _Held:
     loss: OutputLoss
 
     @classmethod
-    def of(cls, model: ir.Model, graph: QuantizedGraph, samples: Samples, kind: str) -> "_Held":
+    def of(cls, graph: QuantizedGraph, samples: Samples, kinds: Kinds) -> "_Held":
         batches = list(samples[:HELD_SAMPLES].batches(PROBED_SAMPLES))
         references = [_numpy(graph.real.run(_tensors(feeds))) for feeds in batches]
-        return cls(graph, batches, references, output_loss(model, references, kind))
+        return cls(graph, batches, references, OutputLoss.of(kinds, references))
 
     def __call__(self, state: Tuned) -> np.ndarray:
         weights, biases = tensors_of(state)

@@ -170,7 +170,12 @@ def _add_compile(parser: argparse.ArgumentParser) -> None:
         "--activations", help="auto (8-bit where the loss allows it; default), integer (everywhere) or float (nowhere)"
     )
     parser.add_argument("--activation-limit", type=float, metavar="LOSS", help="loss that 8-bit activations may cost")
-    parser.add_argument("--loss", help="how outputs are compared: kl, mse or auto (default)")
+    parser.add_argument(
+        "--loss",
+        action="append",
+        metavar="[OUTPUT=]KIND",
+        help="how outputs are compared: auto (default), logits, embedding, detection, …; once per output",
+    )
     parser.add_argument("--bits", type=_bits, metavar="2,3,…", help="widths tried for weights (default 2 to 8)")
     parser.add_argument(
         "--allow-8bit",
@@ -326,12 +331,24 @@ def _bits(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split(","))
 
 
+def _loss(given: Sequence[str]) -> str | dict[str, str]:
+    """One kind for all outputs, or a kind for each that is named."""
+    named = [text.rpartition("=") for text in given]
+    if len(given) == 1 and not named[0][1]:
+        return given[0]
+    if plain := [text for text, (_, equals, _) in zip(given, named, strict=True) if not equals]:
+        raise UsageError(f"--loss {plain[0]} is for all outputs; beside another --loss, give OUTPUT=KIND")
+    return {output: kind for output, _, kind in named}
+
+
 def _compile(options: argparse.Namespace) -> None:
     from ptqc.compiler import compile
     from ptqc.progress import for_terminal
 
     names = ("samples", "observer", "activations", "activation_limit", "loss", "bits", "allow_8bit", "seed", "pipeline")
     given = _given(options, *names, "time_limit", "cast_double", "float_layers", "inline")
+    if options.loss:
+        given["loss"] = _loss(options.loss)
     artifact = compile(
         options.model,
         calibration=options.calibration,

@@ -11,7 +11,7 @@ from typing import Any, Literal, Unpack
 import onnx_ir as ir
 from threadpoolctl import threadpool_limits
 
-from ptqc import artifact, golden
+from ptqc import artifact, golden, losses
 from ptqc.arguments import check_kind, path_of
 from ptqc.artifact import Artifact, check_output
 from ptqc.budget import Budgets, Given
@@ -104,6 +104,7 @@ def compile(  # noqa: A001
     with _one_blas_thread(), scratch() as temporary:
         folder = Path(temporary)
         source = read_given(model, folder, cast_double=chosen.cast_double)
+        losses.check(source.model, chosen.loss)
         samples = gather(source, calibration, folder / "samples", chosen.samples, preprocessing, progress, chosen.seed)
         check_samples(targets, samples)
         score = evaluate or _scorer(source.model, labels, folder, preprocessing)
@@ -204,14 +205,14 @@ def _finish(
     fitted = fit(model, context, job.options, job.limit, given)
     with progress.stage("verify"):
         probes = list(held_back.few(VERIFIED_SAMPLES))
-        activations = check_activations(model, context, fitted.plan, job.options.loss)
+        activations = check_activations(model, context, fitted.plan)
         verified = verify(fitted.exported, fitted.lowered, Intent(model, fitted.plan, fitted.tuned), probes, job.limit)
     job = replace(job, notes=(*job.notes, *saturation_notes(fitted.exported, probes)))
     native = build_targets(fitted, probes, targets, store, progress)
     delivered = time_delivered(job, fitted, progress)
     if delivered is not None and job.budgets.strict:
         delivered.check()
-    judged = judge(model, fitted.exported.data, held_back, job.options.loss, evaluate, progress)
+    judged = judge(model, fitted.exported.data, held_back, context.kinds, evaluate, progress)
     speed = measure_speed(model, fitted.exported.data, held_back, progress, deadline)
     kept, distances = golden.take(model, fitted.exported.data, held_back)
     manifest = {

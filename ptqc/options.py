@@ -10,9 +10,10 @@ from typing import Any, Literal, TypedDict, get_args, get_type_hints
 from ptqc.arguments import shown, unknown
 from ptqc.calibration.ranges import Observer
 from ptqc.errors import UsageError
+from ptqc.losses import AUTO, NAMES
 
 Activations = Literal["auto", "integer", "float"]
-Loss = Literal["auto", "kl", "mse"]
+Loss = str | Mapping[str, str]
 FloatLayers = Literal["auto", "bfloat16", "float32"]
 Pipeline = Literal["light", "advanced"]
 Tuning = Literal["quick", "full"]
@@ -29,22 +30,23 @@ class CompileOptions:
 
     samples: calibration samples used at most. observer: how activation ranges are chosen. activations: "auto" puts
     layers on integer kernels as far as `activation_limit` allows, "integer" all that can be, "float" none.
-    activation_limit: loss that 8-bit activations may cost (nats, or relative squared error); 0 takes the default.
-    loss: how outputs are compared. bits: widths tried for weights. 8-bit weights on integer kernels can saturate on
-    CPUs without VNNI, so they are used there only with allow_8bit. seed: of all draws. pipeline: "advanced" takes
-    the best of more reconstructions and adds gradient steps (with torch), each kept only where it lowers the held-back
-    loss. time_limit: seconds, for which what improves the result is left out or done on fewer samples; 0: none.
-    cast_double: compile a float64 model, in float32 inside; its inputs and outputs stay float64. float_layers: what
-    convolutions that stay in float read. "bfloat16": values rounded to it, as far as that loses little; "float32":
-    values as they are; "auto": bfloat16 where a native library is built for an instruction set that multiplies it
-    faster. inline: write no model-local functions, for runtimes that do not inline them; the file is a little larger.
+    activation_limit: loss that 8-bit activations may cost, in the unit of the loss; 0 takes the default. loss: how
+    outputs are compared: a name of `ptqc.losses.NAMES` for all, or names by output, as {"scores": "logits"}.
+    bits: widths tried for weights. 8-bit weights on integer kernels can saturate on CPUs without VNNI, so they are used
+    there only with allow_8bit. seed: of all draws. pipeline: "advanced" takes the best of more reconstructions and adds
+    gradient steps (with torch), each kept only where it lowers the held-back loss. time_limit: seconds, for which what
+    improves the result is left out or done on fewer samples; 0: none. cast_double: compile a float64 model, in float32
+    inside; its inputs and outputs stay float64. float_layers: what convolutions that stay in float read. "bfloat16":
+    values rounded to it, as far as that loses little; "float32": values as they are; "auto": bfloat16 where a native
+    library is built for an instruction set that multiplies it faster. inline: write no model-local functions, for
+    runtimes that do not inline them; the file is a little larger.
     """
 
     samples: int = 256
     observer: Observer = "auto"
     activations: Activations = "auto"
     activation_limit: float = 0.0
-    loss: Loss = "auto"
+    loss: Loss = AUTO
     bits: tuple[int, ...] = (2, 3, 4, 5, 6, 7, 8)
     allow_8bit: bool = False
     seed: int = 0
@@ -57,7 +59,7 @@ class CompileOptions:
     def __post_init__(self) -> None:
         _one_of("observer", self.observer, get_args(Observer))
         _one_of("activations", self.activations, get_args(Activations))
-        _one_of("loss", self.loss, get_args(Loss))
+        self._check_loss()
         _one_of("pipeline", self.pipeline, get_args(Pipeline))
         _one_of("float_layers", self.float_layers, get_args(FloatLayers))
         if self.samples < 2:
@@ -75,6 +77,11 @@ class CompileOptions:
             raise UsageError(f"time_limit is {self.time_limit:g}; give seconds, or 0 for no limit")
         if self.seed < 0:
             raise UsageError(f"seed is {self.seed}; it cannot be negative")
+
+    def _check_loss(self) -> None:
+        by_output = {"": self.loss} if isinstance(self.loss, str) else self.loss
+        for output, kind in by_output.items():
+            _one_of(f"loss of output {output!r}" if output else "loss", kind, NAMES)
 
     @property
     def widest_on_integers(self) -> int:

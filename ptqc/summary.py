@@ -1,7 +1,7 @@
 """A compile in a few lines for the terminal, and a table per layer for `ptqc explain`."""
 
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ptqc.formats import Format, mean_bits
@@ -15,6 +15,8 @@ WARNINGS = 3
 NAME_LENGTH = 60
 TIMES = ("predicted µs", "measured µs")
 EQUAL = 0.05  # within this of each other two files are called equally fast
+# Figures that a line about the whole model has already.
+SAID = (["same top class", "SQNR"], ["SQNR"], ["SQNR", "variance"])
 PROVEN = 1e-4  # a gap below this is the solver's tolerance
 
 
@@ -86,9 +88,28 @@ def _quality(manifest: Document) -> Iterator[tuple[str, str]]:
     loss = f"loss {results['loss']:.3g} {results['loss_unit']}"
     samples = f"{results['held_back_samples']:,} held-back samples"
     yield "agreement", f"{same}SQNR {results['sqnr_db']:.1f} dB, {loss} ({samples})"
+    yield from _outputs(results.get("outputs", []))
     before, after = results["float_score"], results["compiled_score"]
     if before is not None and after is not None:
         yield "score", f"{before:.2f} -> {after:.2f} ({after - before:+.2f})"
+
+
+def _outputs(outputs: Sequence[Document]) -> Iterator[tuple[str, str]]:
+    """How each was judged, with its own figures where the line above says them of another."""
+    for found in outputs[:LISTED]:
+        is_said = len(outputs) == 1 and [figure["name"] for figure in found["figures"]] in SAID
+        yield "output", _judged_as(found) if is_said else f"{_judged_as(found)}: {_agreement(found)}"
+    if len(outputs) > LISTED:
+        yield "output", f"and {len(outputs) - LISTED} more, see the report"
+
+
+def _judged_as(output: Document) -> str:
+    return f"{shorten(visible(output['output']), NAME_LENGTH)} judged as {output['judged_as']}"
+
+
+def _agreement(output: Document) -> str:
+    figures = ", ".join(figure["text"] for figure in output["figures"])
+    return f"{figures}, loss {output['loss']:.3g} {output['loss_unit']}"
 
 
 def _speed(manifest: Document, times: Document) -> Iterator[tuple[str, str]]:
@@ -142,15 +163,26 @@ def _warnings(manifest: Document) -> Iterator[tuple[str, str]]:
 def explain(manifest: Document, plan: Document, sensitivity: Document) -> str:
     """One line per layer and constant: format, kernel, bytes, predicted loss, times where measured; then the notes.
 
-    Layers that share a weight share its bytes and its loss.
+    Between them how each output was judged. Layers that share a weight share its bytes and its loss.
     """
     latency = manifest.get("latency")
     head = ("layer or weight", "elements", "format", "compute", "bytes", "predicted loss")
     rows = [head if latency is None else (*head, *TIMES), *_rows(plan, sensitivity, latency)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows]
-    notes = [_note(note) for note in manifest["notes"]]
-    return "\n".join([*lines, "", *notes] if notes else lines)
+    for part in (_explained(manifest["results"].get("outputs", [])), [_note(note) for note in manifest["notes"]]):
+        lines += ["", *part] if part else []
+    return "\n".join(lines)
+
+
+def _explained(outputs: Sequence[Document]) -> list[str]:
+    """How each output was judged, and the losses of its groups."""
+    lines = []
+    for found in outputs:
+        lines.append(f"{_judged_as(found)}: {_agreement(found)}")
+        if len(found["losses"]) > 1:
+            lines += [f"  {group}: loss {loss:.3g} {found['units'][group]}" for group, loss in found["losses"].items()]
+    return lines
 
 
 def _rows(plan: Document, sensitivity: Document, latency: Document | None) -> Iterator[tuple[str, ...]]:

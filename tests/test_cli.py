@@ -17,6 +17,7 @@ from PIL import Image
 import ptqc
 from ptqc import cli
 from ptqc.artifact import load
+from ptqc.errors import UsageError
 
 
 @pytest.fixture(scope="module")
@@ -288,6 +289,23 @@ def test_an_internal_fault_ends_with_70_and_keeps_its_trace(
     assert [path.name for path in tmp_path.iterdir()] == ["ptqc-fault.txt"]
 
 
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (["mse"], "mse"),
+        (["y=logits"], {"y": "logits"}),
+        (["a=b=kl", "z=embedding"], {"a=b": "kl", "z": "embedding"}),
+    ],
+)
+def test_how_outputs_are_compared(given: list[str], expected: str | dict[str, str]) -> None:
+    assert cli._loss(given) == expected
+
+
+def test_one_loss_for_all_and_one_for_an_output() -> None:
+    with pytest.raises(UsageError, match="--loss mse is for all outputs; beside another --loss, give OUTPUT=KIND"):
+        cli._loss(["y=kl", "mse"])
+
+
 def test_compile_resolve_and_explain(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -305,6 +323,7 @@ def test_compile_resolve_and_explain(
     assert cli.main(["explain", out]) == 0
     explained = capsys.readouterr().out
     assert all(layer in explained for layer in ("\na ", "\nb ", "\nc ", "\ny ", "integer", "predicted loss"))
+    assert "\ny judged as class scores, softmax over axis 1: same top class in " in explained
 
 
 def test_lines_are_plain_where_there_is_no_terminal(

@@ -182,6 +182,33 @@ def test_bytes_that_lower_no_loss_are_not_spent(tmp_path: Path) -> None:
     assert np.array_equal(found.run({"x": np.array([[1, 2, 3, 99]])})["y"][0], table[[1, 2, 3, 99]])
 
 
+# How outputs are judged
+
+
+def test_outputs_are_judged_as_what_they_are_or_are_said_to_be(tmp_path: Path) -> None:
+    """A label's scores and an embedding; the store and a second budget keep what was chosen."""
+    text = """g (float[N,16] x) => (float[N,8] y, float[N,48] z) {
+        h = Gemm(x, a) r = Relu(h) y = Gemm(r, b) v = Gemm(r, c) z = LpNormalization(v)
+    }"""
+    model = proto(text, a=weight(16, 32), b=weight(32, 8), c=weight(32, 48))
+    found = compiled(model, samples(16), tmp_path, "40%")
+    assert [output["kind"] for output in found.manifest["results"]["outputs"]] == ["logits", "embedding"]
+    assert found.manifest["results"]["loss_unit"] == "relative squared error"
+    assert "z judged as embedding along axis 1, normalized: mean cosine 0.9" in " ".join(found.summary().split())
+    other = compiled(model, samples(16), tmp_path / "other", "40%", loss={"y": "regression"})
+    assert [output["kind"] for output in other.manifest["results"]["outputs"]] == ["regression", "embedding"]
+    assert other.manifest["results"]["top1_agreement"] is None
+    assert other.manifest["options"]["loss"] == {"y": "regression"}
+    with quick():
+        again = ptqc.resolve(other.folder, output=tmp_path / "again", budget="45%", cache=store_of(other))
+    assert [output["kind"] for output in again.manifest["results"]["outputs"]] == ["regression", "embedding"]
+
+
+def test_a_loss_of_an_unknown_output(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="loss: the model has no output 'logits'; its outputs: y"):
+        compiled(residual(), samples(3, 8, 8), tmp_path, loss={"logits": "kl"})
+
+
 # Other budgets and plans from the store
 
 

@@ -154,6 +154,14 @@ def manifest(told: int, original: int, loss: float, names: list[str]) -> dict[st
         "results": {
             "held_back_samples": 32, "loss": 4e-4, "loss_unit": "nat", "top1_agreement": 0.984, "sqnr_db": 22.5,
             "float_score": 91.2, "compiled_score": 90.95,
+            "outputs": [
+                {
+                    "output": names[-1], "judged_as": "boxes and scores, channels on axis 1", "loss": 0.5,
+                    "loss_unit": "nat", "losses": {"scores": 0.3, "values (channels 0 to 3)": 0.02},
+                    "units": {"scores": "nat", "values (channels 0 to 3)": "relative squared error"},
+                    "figures": [{"name": "SQNR", "value": 27.1, "text": "SQNR of scores 27.1 dB", "low": False}],
+                },
+            ],
         },
         "measurements": "ee" * 32,
         "cpu": {"saturates_without_vnni": False, "session_option_without_vnni": {}},
@@ -186,6 +194,15 @@ def test_every_section_is_there_and_linked() -> None:
     assert {section.key for section in SECTIONS} <= ids
     assert links == {f"#{section.key}" for section in SECTIONS}
     assert page.tags.count("svg") == 3
+
+
+def test_how_outputs_were_judged() -> None:
+    given = documents()
+    text = given.page().text
+    for told in ("boxes and scores, channels on axis 1", "SQNR of scores 27.1 dB", "values (channels 0 to 3)", "0.02"):
+        assert told in text
+    given.manifest["results"]["outputs"] = []  # as an older version wrote it
+    assert "judged as" not in given.page().text
 
 
 def test_the_native_library() -> None:

@@ -61,6 +61,40 @@ def test_the_whole_summary() -> None:
     ]
 
 
+def judged(name: str, kind: str, *figures: str) -> dict[str, Any]:
+    told = [{"name": text.rpartition(" ")[0], "text": text} for text in figures]
+    return {"output": name, "judged_as": kind, "loss": 0.007, "loss_unit": "a unit", "figures": told}
+
+
+def test_how_an_output_was_judged() -> None:
+    scores = judged("y", "class scores, softmax over axis 1", "same top class 98.4", "SQNR 22.5")
+    assert lines(results__outputs=[scores])["output"] == "y judged as class scores, softmax over axis 1"
+    vectors = judged("y", "embedding along axis 1, normalized", "mean cosine 0.993", "least 0.981")
+    assert lines(results__outputs=[vectors])["output"] == (
+        "y judged as embedding along axis 1, normalized: mean cosine 0.993, least 0.981, loss 0.007 a unit"
+    )
+
+
+def test_several_outputs() -> None:
+    found = lines(results__outputs=[judged(f"y{i}", "numbers", "SQNR 22.5") for i in range(6)])["output"]
+    assert found.startswith("y0 judged as numbers: SQNR 22.5, loss 0.007 a unit y1 judged")
+    assert found.endswith("and 2 more, see the report")
+
+
+def test_explain_says_how_outputs_were_judged() -> None:
+    boxes = judged("y", "boxes and scores", "SQNR 22.5") | {
+        "losses": {"scores": 0.3, "values (channels 0 to 3)": 0.02},
+        "units": {"scores": "nat", "values (channels 0 to 3)": "relative squared error"},
+    }
+    told = explain(manifest(results__outputs=[boxes]), {"weights": []}, {"weights": []})
+    assert told.splitlines()[1:] == [
+        "",
+        "y judged as boxes and scores: SQNR 22.5, loss 0.007 a unit",
+        "  scores: loss 0.3 nat",
+        "  values (channels 0 to 3): loss 0.02 relative squared error",
+    ]
+
+
 def test_a_latency() -> None:
     told = {
         "budget": "2 ms", "runtime": "a runtime", "predicted_ms": 1.95, "measured_ms": 1.9, "float_ms": 4.5

@@ -8,6 +8,7 @@ from ptqc.report.frontier_plot import frontier_plot
 from ptqc.report.headline import cards
 from ptqc.report.latency import has_latency, latency_tables
 from ptqc.report.markup import name, safe
+from ptqc.report.outputs import has_outputs, output_table
 from ptqc.report.rows import Facts
 from ptqc.report.size_plot import size_plot
 from ptqc.report.style import SCRIPT, STYLE
@@ -39,6 +40,13 @@ def _notes(facts: Facts) -> str:
 
 
 SECTIONS = (
+    Section(
+        "outputs",
+        "Outputs",
+        "What each output was taken for, and how far it is from the float model's on held-back samples.",
+        output_table,
+        has_outputs,
+    ),
     Section("size", "Where the bytes are", "", size_plot),
     Section("bits", "Bits per layer", "In execution order. Hover over a bar for its name.", bits_plot),
     Section(

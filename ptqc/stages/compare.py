@@ -6,19 +6,19 @@ import onnx_ir as ir
 from ptqc.calibration.samples import Samples
 from ptqc.errors import ModelError, VerificationError
 from ptqc.execute.onnxruntime import Runner
-from ptqc.loss import output_loss
+from ptqc.losses import Kinds, OutputLoss
 
 COMPARED_SAMPLES = 64
 
 
 class HeldBackLoss:
-    """Mean loss of a packed file: nats, or relative squared error."""
+    """Mean loss of a packed file, in the unit of the kinds."""
 
-    def __init__(self, model: ir.Model, held_back: Samples, kind: str) -> None:
+    def __init__(self, model: ir.Model, held_back: Samples, kinds: Kinds) -> None:
         self._samples = held_back[:COMPARED_SAMPLES]
         real = Runner(model)
         self._expected = [real.run(feeds) for feeds in self._samples]
-        self._loss = output_loss(model, self._expected, kind)
+        self._loss = OutputLoss.of(kinds, self._expected)
 
     def __call__(self, data: bytes) -> float:
         """Loss of a file's bytes. Raises VerificationError for a file that does not load or has other outputs."""

@@ -160,19 +160,14 @@ def sensitivity(job: Job, fitted: Fitted) -> dict[str, Any]:
 
 
 def _warnings(judged: Judged) -> list[Note]:
-    if not judged.is_low:
-        return []
-    found = f"{judged.sqnr:.1f} dB SQNR, {judged.loss:.0%} of the variance lost"
-    if judged.agreement is not None:
-        found = f"{judged.agreement:.0%} of top classes"
-    return [
-        Note(
-            "judge",
-            "",
-            f"the compiled model agrees poorly with the float model ({found}): give it more bytes",
-            Level.WARNING,
-        )
-    ]
+    """One for each output that is kept poorly."""
+    found = []
+    for output in judged.outputs:
+        if output.low:
+            told = ", ".join(figure.text for figure in output.low)
+            message = f"the compiled model agrees poorly with the float model ({told}): give it more bytes"
+            found.append(Note("judge", output.name, message, Level.WARNING))
+    return found
 
 
 def times(job: Job, verified: Verified, speed: Measured) -> dict[str, Any]:

@@ -136,9 +136,9 @@ def _built(
     tries, notes = _tries(model, context, options, plan)
     within = [built for built in tries if limit is None or len(built[-1].data) <= limit]
     smallest = min(tries, key=lambda built: len(built[-1].data))
-    tuned, lowered, exported = _best(model, context, options, within) if within else smallest
+    tuned, lowered, exported = _best(model, context, within) if within else smallest
     if within and options.pipeline == "advanced":
-        tuned, more = advanced(model, context, plan, tuned, options.loss)
+        tuned, more = advanced(model, context, plan, tuned)
         notes += more
         lowered, exported = packed(model, plan, tuned, inline=options.inline)
     return Fitted(plan, tuned, allocation, problem, lowered, exported, problem.size(plan.formats), tuple(notes))
@@ -161,11 +161,11 @@ def _tries(model: ir.Model, context: Context, options: CompileOptions, plan: Pla
     return [(numbers, *packed(model, plan, numbers, inline=options.inline)) for numbers in tuned], notes
 
 
-def _best(model: ir.Model, context: Context, options: CompileOptions, found: Sequence[_Built]) -> _Built:
+def _best(model: ir.Model, context: Context, found: Sequence[_Built]) -> _Built:
     """The one of least held-back loss."""
     if len(found) == 1:
         return found[0]
-    loss = HeldBackLoss(model, context.held_back, options.loss)
+    loss = HeldBackLoss(model, context.held_back, context.kinds)
     return min(found, key=lambda built: loss(built[-1].data))
 
 

@@ -15,7 +15,7 @@ def with_float_layers(job: Job, targets: TargetOptions, given: Plan | None) -> J
     if given is not None or not _in_bfloat16(job, targets):
         return job
     context = replace(job.context)
-    ChooseBfloats(job.options.activation_limit, job.options.loss).apply(job.prepared.model, context)
+    ChooseBfloats(job.options.activation_limit).apply(job.prepared.model, context)
     return replace(job, context=context)
 
 

@@ -10,41 +10,84 @@ import onnx_ir as ir
 
 from ptqc.calibration.samples import Samples
 from ptqc.execute.onnxruntime import Feeds, Runner, tensors_of
-from ptqc.loss import output_loss
+from ptqc.losses import Kind, Kinds, OutputLoss, Outputs, aligned
+from ptqc.losses.base import Figure, Pair
+from ptqc.losses.classes import SAME_CLASS
+from ptqc.losses.state import State
 from ptqc.progress import Progress
 
 Evaluate = Callable[[Callable[[Feeds], dict[str, np.ndarray]]], float]
+Pairs = Sequence[tuple[Outputs, Outputs]]
 
 JUDGED_SAMPLES = 64
-# Below these the summary warns loudly.
-LOW_AGREEMENT = 0.9
-LOW_SQNR = 15.0  # dB
-LARGE_LOSS = 0.1  # of the outputs' variance: their mean, which SQNR counts, may hide it
-BEST_SQNR = 300.0  # what equal outputs have
+BEST_SQNR = 300.0  # dB, what equal outputs have
+
+
+@dataclass(frozen=True)
+class JudgedOutput:
+    """How one output agrees. losses: by group of channels, where there are several; sqnr: in dB, by group."""
+
+    name: str
+    kind: Kind
+    loss: float
+    losses: Mapping[str, float]
+    sqnr: Mapping[str, float]
+    figures: tuple[Figure, ...]
+
+    @property
+    def low(self) -> list[Figure]:
+        """The figures that the user should be warned of."""
+        return [figure for figure in self.figures if figure.is_low]
+
+    @property
+    def worst_sqnr(self) -> float:
+        """Of its groups."""
+        return min(self.sqnr.values())
+
+    def to_json(self) -> dict[str, Any]:
+        """For the manifest."""
+        return {
+            "output": self.name,
+            **self.kind.to_json(),
+            "judged_as": self.kind.describe(),
+            "loss": self.loss,
+            "loss_unit": self.kind.unit.name,
+            "losses": dict(self.losses),
+            "units": {group: unit.name for group, unit in self.kind.units().items()},
+            "sqnr_db": dict(self.sqnr),
+            "figures": [{"name": f.name, "value": f.value, "text": f.text, "low": f.is_low} for f in self.figures],
+        }
 
 
 @dataclass(frozen=True)
 class Judged:
-    """Held-back agreement, and scores if there were labels."""
+    """Held-back agreement, and scores if there were labels.
+
+    loss: of all outputs together.
+    """
 
     samples: int
     loss: float
     loss_unit: str
-    agreement: float | None  # share of predictions with the same top class
-    sqnr: float  # dB, over all float outputs
+    outputs: tuple[JudgedOutput, ...]
     float_score: float | None = None
     compiled_score: float | None = None
 
     @property
-    def is_low(self) -> bool:
-        """Whether the user should be warned."""
-        if self.agreement is not None:
-            return self.agreement < LOW_AGREEMENT
-        return self.sqnr < LOW_SQNR or self.loss > LARGE_LOSS
+    def agreement(self) -> float | None:
+        """Share of predictions with the same top class: of the output of classes that has the least."""
+        found = [f.value for output in self.outputs for f in output.figures if f.name == SAME_CLASS]
+        return min(found, default=None)
+
+    @property
+    def sqnr(self) -> float:
+        """In dB, of the output or group of channels that has the least; states count only where all are such."""
+        answers = [output for output in self.outputs if not isinstance(output.kind, State)] or self.outputs
+        return min((output.worst_sqnr for output in answers), default=BEST_SQNR)
 
 
 def judge(
-    model: ir.Model, data: bytes, held_back: Samples, loss: str, evaluate: Evaluate | None, progress: Progress
+    model: ir.Model, data: bytes, held_back: Samples, kinds: Kinds, evaluate: Evaluate | None, progress: Progress
 ) -> Judged:
     """Compare the packed file with the float model on held-back samples (and on the user's labels)."""
     real, packed = Runner(model), Runner(onnx.load_from_string(data))
@@ -54,13 +97,7 @@ def judge(
         for feeds in samples:
             pairs.append((tensors_of(real.run(feeds)), tensors_of(packed.run(feeds))))
             stage.advance()
-    measure = output_loss(model, [float_ for float_, _ in pairs], loss)
-    agreement = None
-    if measure.logits:
-        name = measure.logits[0]
-        agreement = float(
-            np.mean(np.concatenate([np.ravel(a[name].argmax(-1) == b[name].argmax(-1)) for a, b in pairs]))
-        )
+    measure = OutputLoss.of(kinds, [float_ for float_, _ in pairs])
     scores: tuple[float | None, float | None] = (None, None)
     if evaluate is not None:
         with progress.stage("score with labels", 2) as stage:
@@ -71,20 +108,33 @@ def judge(
         len(samples),
         measure.mean(*zip(*pairs, strict=True)),
         measure.unit,
-        agreement,
-        _sqnr(pairs),
+        tuple(_judged(name, measure, pairs) for name in kinds),
         *scores,
     )
 
 
-def _sqnr(pairs: Sequence[tuple[Mapping[str, np.ndarray], Mapping[str, np.ndarray]]]) -> float:
-    """10 log10 of signal power over error power, over all float outputs."""
-    signal = error = 0.0
-    for real, packed in pairs:
-        for name, value in real.items():
-            if value.dtype.kind == "f":
-                signal += float(np.square(value, dtype=np.float64).sum())
-                error += float(np.square(value.astype(np.float64) - packed[name]).sum())
+def _judged(name: str, measure: OutputLoss, pairs: Pairs) -> JudgedOutput:
+    """One output."""
+    kind = measure.kinds[name]
+    losses = measure.mean_losses(name, *zip(*pairs, strict=True))
+    loss = kind.combine(losses)
+    arrays = [aligned(real[name], packed[name]) for real, packed in pairs]
+    sqnr = {group: _sqnr([_cut(pair, part) for pair in arrays]) for group, part in kind.parts().items()}
+    return JudgedOutput(name, kind, loss, losses, sqnr, tuple(kind.figures(arrays, loss, sqnr)))
+
+
+def _cut(pair: Pair, part: tuple[int, slice] | None) -> Pair:
+    """Some channels of both."""
+    if part is None:
+        return pair
+    first, second = (np.moveaxis(x, part[0], 0)[part[1]] for x in pair)
+    return first, second
+
+
+def _sqnr(pairs: Sequence[Pair]) -> float:
+    """10 log10 of signal power over error power."""
+    signal = sum(float(np.square(real, dtype=np.float64).sum()) for real, _ in pairs)
+    error = sum(float(np.square(real.astype(np.float64) - packed).sum()) for real, packed in pairs)
     return min(BEST_SQNR, 10 * float(np.log10(max(signal, 1e-30) / error))) if error else BEST_SQNR
 
 
@@ -96,6 +146,7 @@ def to_json(judged: Judged) -> dict[str, Any]:
         "loss_unit": judged.loss_unit,
         "top1_agreement": judged.agreement,
         "sqnr_db": judged.sqnr,
+        "outputs": [output.to_json() for output in judged.outputs],
         "float_score": judged.float_score,
         "compiled_score": judged.compiled_score,
     }

@@ -94,9 +94,7 @@ def _check(timed: Timed, plan: Plan) -> None:
 def _choose(job: Job, timed: Timed) -> tuple[Context, list[Note]]:
     """A context with the activations of least loss within the predicted time."""
     options, context = job.options, replace(job.context)
-    step = MeetLatency(
-        timed.network, timed.times, timed.budget, options.activations, options.activation_limit, options.loss
-    )
+    step = MeetLatency(timed.network, timed.times, timed.budget, options.activations, options.activation_limit)
     return context, step.apply(job.prepared.model, context)
 
 

@@ -55,7 +55,7 @@ def measure(
         (Calibrate(options.observer), 0.25),
         (SolveWeights(options.bits, shelf), 0.4),
         (MeasureSensitivity(options.loss, options.activation_limit), 0.4),
-        (ChooseActivations(options.activations, options.activation_limit, options.loss), 0.3),
+        (ChooseActivations(options.activations, options.activation_limit), 0.3),
     )
     notes = list[Note]()
     for step, share in passes:

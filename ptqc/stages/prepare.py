@@ -21,7 +21,7 @@ from ptqc.errors import CalibrationError, ModelError, UsageError
 from ptqc.execute.onnxruntime import LOOP_LIMIT, Feeds, Runner, fits_in_memory, has_loop
 from ptqc.execute.suffix import Piece
 from ptqc.execute.walk import Slicer
-from ptqc.loss import output_loss
+from ptqc.losses import check_finite
 from ptqc.nodes import constant
 from ptqc.notes import Level, Note
 from ptqc.passes.pipeline import default_rewrites, run_rewrites
@@ -130,7 +130,7 @@ def prepare(source: Source, samples: Samples, progress: Progress, dump: Path | N
     with progress.stage("normal form", len(passes)) as stage:
         notes = run_rewrites(model, passes, probes, stage.advance, dump)
     runner = Runner(model)
-    output_loss(model, [runner.run(feeds) for feeds in probes])  # refuses outputs that no loss can be measured on
+    check_finite(model, [runner.run(feeds) for feeds in probes])
     samples_ = dataclasses.replace(samples, batchable=takes_batches(model, runner, samples))
     origin = Origin(source.path.name, source.size, source.digest, _float_elements(source.model), source.given)
     warnings = (*source.notes, *samples.notes, *_plausible(source.model, samples))

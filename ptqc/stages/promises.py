@@ -17,14 +17,14 @@ from ptqc.stages.fit import Fitted
 FACTOR, ALLOWANCE = 2.0, 1e-6
 
 
-def check_activations(model: ir.Model, context: Context, plan: Plan, loss: str) -> float:
+def check_activations(model: ir.Model, context: Context, plan: Plan) -> float:
     """What the plan's activations lose with float weights: as was measured, where they are those that were chosen.
 
     Raises VerificationError where they, or fewer in bfloat16, now lose clearly more.
     """
     if not (plan.activations or plan.bfloats):
         return 0.0
-    found = Checked(model, context, loss).loss_of(plan.rounded, plan.rounded_to_bfloat16)
+    found = Checked(model, context).loss_of(plan.rounded, plan.rounded_to_bfloat16)
     promised = context.activation_loss
     is_measured = plan.activations == context.quantized and plan.bfloats <= context.bfloats
     if is_measured and not found <= FACTOR * promised + ALLOWANCE:  # NaN included

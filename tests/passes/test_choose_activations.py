@@ -12,8 +12,8 @@ from test_measure_sensitivity import measured as measure
 from ptqc.deadline import Deadline
 from ptqc.execute.onnxruntime import Feeds, Runner
 from ptqc.execute.walk import Slicer
-from ptqc.loss import output_loss
-from ptqc.passes.choose_activations import LIMITS, WORTH, ChooseActivations, _within
+from ptqc.losses import UNITS, OutputLoss
+from ptqc.passes.choose_activations import WORTH, ChooseActivations, _within
 from ptqc.passes.context import Context
 from ptqc.passes.quantized_walk import run_quantized
 from ptqc.sites import Site, integer_kernels, source_params
@@ -43,7 +43,7 @@ def true_loss(model: ir.Model, context: Context) -> float:
     batches = list(context.held_back.batches(8))
     real = [Runner(model).run(feeds) for feeds in batches]
     found = run_quantized(Slicer(model), batches, params)
-    loss = output_loss(model, real)
+    loss = OutputLoss.of(context.kinds, real)
     return float(np.mean([loss(a, b) for a, b in zip(real, found, strict=True)]))
 
 
@@ -97,7 +97,7 @@ def test_more_loss_buys_more_arithmetic(model: ir.Model, context: Context) -> No
 def test_the_default_limit_is_that_of_the_losss_unit(model: ir.Model, context: Context) -> None:
     assert context.loss_unit == "nat"
     ChooseActivations().apply(model, context)
-    assert context.activation_loss <= LIMITS["nat"]
+    assert context.activation_loss <= UNITS["nat"].tolerance
 
 
 def test_sums_of_losses_that_are_too_hopeful_are_tightened(model: ir.Model, context: Context) -> None:

@@ -8,7 +8,7 @@ from test_measure_sensitivity import measured as measure
 
 from ptqc.bfloat16 import to_bfloat16
 from ptqc.execute.onnxruntime import Feeds, Runner
-from ptqc.loss import output_loss
+from ptqc.losses import OutputLoss
 from ptqc.passes import choose_bfloats
 from ptqc.passes.choose_bfloats import ChooseBfloats
 from ptqc.passes.context import Context
@@ -58,7 +58,7 @@ def loss_by_hand(model: ir.Model, context: Context) -> float:
         return np.einsum("oi,nihw->nohw", weight, x).astype(np.float32)
 
     found = [{"y": product(other, to_bfloat16(product(point, to_bfloat16(d))))} for d in inside]
-    loss = output_loss(model, real)
+    loss = OutputLoss.of(context.kinds, real)
     losses = [loss(a, b) for a, b in zip(real, found, strict=True)]
     return float(np.average(losses, weights=[len(outputs["y"]) for outputs in real]))
 

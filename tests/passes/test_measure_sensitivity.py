@@ -15,10 +15,9 @@ from ptqc.execute.onnxruntime import Feeds, Runner
 from ptqc.execute.suffix import Suffix
 from ptqc.execute.walk import Slicer
 from ptqc.formats import FLOAT16, FLOAT32, Family, integer
-from ptqc.loss import output_loss
+from ptqc.losses import UNITS, OutputLoss
 from ptqc.notes import Level
 from ptqc.passes.calibrate import Calibrate
-from ptqc.passes.choose_activations import LIMITS
 from ptqc.passes.context import Context
 from ptqc.passes.measure_sensitivity import ANCHORS, NEGLIGIBLE, MeasureSensitivity, _interpolate, mean_shift
 from ptqc.passes.quantized_walk import run_quantized
@@ -36,7 +35,7 @@ def measured(model: ir.Model, feeds: list[Feeds], folder: Path, bits: tuple[int,
 def loss_of(model: ir.Model, context: Context, outputs: list[dict[str, np.ndarray]]) -> float:
     """Mean over batches of what the outputs lose against the float model's."""
     real = [Runner(model).run(feeds) for feeds in context.held_back.batches(8)]
-    loss = output_loss(model, real)
+    loss = OutputLoss.of(context.kinds, real)
     return float(np.mean([loss(a, b) for a, b in zip(real, outputs, strict=True)]))
 
 
@@ -76,7 +75,7 @@ def test_a_site_that_matters_takes_the_range_that_loses_least(
             loss_of(residual, context, run_quantized(Slicer(residual), batches, {site.name: params[site.name]}))
             for params in (wide, right)
         ]
-        matters = losses[0] > NEGLIGIBLE * LIMITS["nat"]
+        matters = losses[0] > NEGLIGIBLE * UNITS["nat"].tolerance
         assert changed.ranges[site.name] == (right if matters and losses[1] < losses[0] else wide)[site.name], site
         assert changed.site_losses[site.name] == pytest.approx(
             min(losses) if matters else losses[0], rel=0.01, abs=1e-9
@@ -163,7 +162,7 @@ def test_tensors_that_are_tied_keep_their_range(tmp_path: Path) -> None:
     changed = replace(context, ranges={**context.ranges, tied.name: wide}, site_losses={}, weight_losses={})
     changed.other_ranges[tied.name] = (right,)
     MeasureSensitivity().apply(model, changed)
-    assert changed.site_losses[tied.name] > NEGLIGIBLE * LIMITS["nat"]
+    assert changed.site_losses[tied.name] > NEGLIGIBLE * UNITS["nat"].tolerance
     assert changed.ranges[tied.name] == wide
 
 

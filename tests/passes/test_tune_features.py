@@ -10,9 +10,11 @@ from test_reconstruct import error, measured, plan_of, table
 
 from ptqc import parallel
 from ptqc.deadline import Deadline
-from ptqc.execute.onnxruntime import Feeds
+from ptqc.execute.onnxruntime import Feeds, Runner
 from ptqc.formats import integer
-from ptqc.loss import output_loss
+from ptqc.losses import OutputLoss, recognize
+from ptqc.losses.classes import Logits
+from ptqc.losses.regression import Regression
 from ptqc.passes.context import Context
 from ptqc.plan import Plan
 from ptqc.solutions import Tuned
@@ -24,7 +26,13 @@ from ptqc.passes.tune_features import TuneFeatures, _is_certain, _taps
 CHOICE = """g (float[N, 4] x) => (float[N] y) {
     a = MatMul(x, w) i = ArgMax <axis = 1, keepdims = 0> (a) y = Cast <to = 1> (i)
 }"""
-QUICK = TuneFeatures(code_rate=2e-2, scale_rate=5e-3, bias_rate=1e-2, loss="mse")
+QUICK = TuneFeatures(code_rate=2e-2, scale_rate=5e-3, bias_rate=1e-2)
+
+
+def judged(model: ir.Model, context: Context) -> Context:
+    """With outputs that are judged by their squared error."""
+    references = [Runner(model).run(feeds) for feeds in context.held_back.batches(8)]
+    return replace(context, kinds=recognize(model, context.held_back[0], references, "mse"))
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +43,7 @@ def residual() -> ir.Model:
 @pytest.fixture(scope="module")
 def context(residual: ir.Model, tmp_path_factory: pytest.TempPathFactory) -> Context:
     feeds: list[Feeds] = [{"x": noise(1, 3, 8, 8, seed=seed)} for seed in range(64)]
-    return measured(residual, tmp_path_factory.mktemp("samples"), feeds, 24)
+    return judged(residual, measured(residual, tmp_path_factory.mktemp("samples"), feeds, 24))
 
 
 @pytest.fixture
@@ -108,9 +116,15 @@ def test_class_scores_are_no_target(tmp_path: Path) -> None:
     feeds: list[Feeds] = [{"x": noise(1, 4, seed=seed)} for seed in range(64)]
     context = measured(model, tmp_path, feeds, 24)
     plan = plan_of(context, integer(3))
-    scores = [{"y": noise(8, 3)}]
-    assert _taps(model, plan, output_loss(model, scores, "kl")) == ("h",)
-    assert _taps(model, plan, output_loss(model, scores, "mse")) == ("h", "y")
+    assert _taps(model, plan, OutputLoss({"y": Logits(1)})) == ("h",)
+    assert _taps(model, plan, OutputLoss({"y": Regression(1)})) == ("h", "y")
+
+
+@pytest.mark.parametrize("kind", ["logits", "embedding", "scores", "state", "map"])
+def test_outputs_of_every_kind(residual: ir.Model, context: Context, start: tuple[Plan, Tuned], kind: str) -> None:
+    kinds = recognize(residual, context.held_back[0], [Runner(residual).run(context.held_back[0])], kind)
+    _, (note,) = replace(QUICK, steps=4).apply(residual, replace(context, kinds=kinds), *start)
+    assert "held-back loss" in note.message
 
 
 def test_a_gain_must_be_more_than_chance() -> None:
@@ -123,7 +137,7 @@ def test_a_gain_must_be_more_than_chance() -> None:
 def test_nothing_to_learn(tmp_path: Path) -> None:
     model = parse("g (float[N, 4] x) => (float[N, 4] y) { y = Relu(x) }")
     feeds: list[Feeds] = [{"x": noise(1, 4, seed=seed)} for seed in range(12)]
-    context = Context.of(model, *(measured(model, tmp_path, feeds, 4).tuning,) * 2)
+    context = judged(model, Context.of(model, *(measured(model, tmp_path, feeds, 4).tuning,) * 2))
     empty = Tuned({}, {})
     assert QUICK.apply(model, context, context.roles, empty)[0] is empty
 
@@ -131,7 +145,7 @@ def test_nothing_to_learn(tmp_path: Path) -> None:
 def test_outputs_that_no_gradient_reaches(tmp_path: Path) -> None:
     model = parse(CHOICE, w=noise(4, 3))
     feeds: list[Feeds] = [{"x": noise(1, 4, seed=seed)} for seed in range(24)]
-    context = measured(model, tmp_path, feeds)
+    context = judged(model, measured(model, tmp_path, feeds))
     plan = plan_of(context, integer(3))
     before = table(context, plan, model)
     assert QUICK.apply(model, context, plan, before)[0] is before

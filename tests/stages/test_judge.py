@@ -1,15 +1,21 @@
 """Judging: agreement, error and scores of the delivered file against the float model."""
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 import onnx_ir as ir
 import pytest
 from compiling import Measured, measured_model, proto, weight
 
+from ptqc.losses import Kind, OutputLoss
+from ptqc.losses.base import Group
+from ptqc.losses.classes import Logits
+from ptqc.losses.detection import Detection
+from ptqc.losses.embedding import Embedding
+from ptqc.losses.regression import Regression
+from ptqc.losses.state import State
 from ptqc.progress import SILENT
-from ptqc.stages.judge import BEST_SQNR, Judged, judge, to_json
+from ptqc.stages.judge import BEST_SQNR, Judged, _judged, judge, to_json
 
 Run = Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]]
 
@@ -32,13 +38,13 @@ def packed(model: ir.Model, change: Callable[[np.ndarray], np.ndarray]) -> bytes
 
 def judged(measured: Measured, change: Callable[[np.ndarray], np.ndarray], evaluate: object = None) -> Judged:
     held = measured.prepared.held_back
-    return judge(measured.model, packed(measured.model, change), held, "auto", evaluate, SILENT)
+    return judge(measured.model, packed(measured.model, change), held, measured.context.kinds, evaluate, SILENT)
 
 
 def test_the_same_function_agrees_completely(measured: Measured) -> None:
     found = judged(measured, lambda w: w)
     assert (found.samples, found.agreement, found.sqnr, found.loss) == (8, 1.0, BEST_SQNR, 0.0)
-    assert not found.is_low
+    assert not found.outputs[0].low
 
 
 def test_the_error_of_a_scaled_output_is_known(measured: Measured) -> None:
@@ -53,23 +59,43 @@ def test_a_negated_output_agrees_nowhere(measured: Measured) -> None:
     found = judged(measured, np.negative)
     assert found.agreement == 0.0
     assert found.sqnr == pytest.approx(-6.02, abs=0.01)
-    assert found.is_low
+    assert [figure.text for figure in found.outputs[0].low] == ["same top class in 0.0 %"]
 
 
-def test_models_without_classes_are_judged_by_their_error() -> None:
-    found = Judged(8, 0.0, "", None, 14.9)
-    assert found.is_low
-    assert not replace(found, sqnr=15.1).is_low
-    assert replace(found, sqnr=47.9, loss=0.35).is_low  # a large mean hides what is lost
-    assert not replace(found, agreement=0.95).is_low
-    assert replace(found, agreement=0.85, sqnr=40.0).is_low
+def low(kind: Kind, y: np.ndarray, z: np.ndarray) -> list[str]:
+    """What the user is warned of where an output is z instead of y."""
+    measure = OutputLoss.of({"y": kind}, [{"y": y}])
+    return [figure.text for figure in _judged("y", measure, [({"y": y}, {"y": z})]).low]
+
+
+def test_when_the_user_is_warned() -> None:
+    y = np.random.default_rng(0).standard_normal((200, 10))
+    error = np.random.default_rng(1).standard_normal((200, 10))
+    assert low(Regression(1), y, y + 0.19 * error) == ["SQNR 14.4 dB"]
+    assert low(Regression(1), y, y + 0.15 * error) == []
+    assert low(Regression(1), y + 100, y + 100 + 0.5 * error) == ["25.57 % of the variance lost"]  # behind a large mean
+    assert low(Embedding(1), y, y + 0.25 * error) == ["mean cosine 0.9666"]
+    assert low(Embedding(1), y, y + 0.15 * error) == []
+    assert low(Logits(1), y, y + 0.5 * error) == ["same top class in 65.0 %"]
+    assert low(State(1), y, y + 0.25 * error) == []
+
+
+def test_the_worst_group_of_channels_is_warned_of() -> None:
+    """Scores that are lost beside boxes that are kept, whose power is a million times theirs."""
+    rng = np.random.default_rng(0)
+    y = np.concatenate([rng.uniform(0, 300, (2, 50, 4)), rng.beta(0.2, 2, (2, 50, 3))], 2)
+    z = np.concatenate([y[..., :4], y[..., 4:] * 0.5], 2)
+    kind = Detection(2, (Group(0, 4), Group(4, 7, scores=True)))
+    assert low(kind, y, z) == ["SQNR of scores (channels 4 to 6) 6.0 dB"]
 
 
 def test_zeros_that_stay_zeros_are_equal(measured: Measured) -> None:
     zeros = measured.model.clone()
     value = zeros.graph.initializers["w"]
     value.const_value = ir.tensor(np.zeros((16, 8), np.float32), name="w")
-    found = judge(zeros, ir.to_proto(zeros).SerializeToString(), measured.prepared.held_back, "auto", None, SILENT)
+    found = judge(
+        zeros, ir.to_proto(zeros).SerializeToString(), measured.prepared.held_back, measured.context.kinds, None, SILENT
+    )
     assert found.sqnr == BEST_SQNR
 
 

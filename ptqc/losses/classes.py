@@ -1,0 +1,128 @@
+"""Class scores that a softmax makes probabilities of, and such probabilities.
+
+loss = KL(float ‖ compiled) = Σ_c p_c log(p_c / q_c) over the class axis, mean over predictions, in nats.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from ptqc.errors import UsageError
+from ptqc.losses.base import LOW_AGREEMENT, NAT, Facts, Figure, Kind, Pair, Unit, decibels
+from ptqc.losses.divergence import divergence, log_probabilities, log_softmax
+from ptqc.losses.words import CLASSES, EMBEDDINGS, PLACES, says
+
+# From so many numbers on, rows whose softmax spreads over more than the share FLAT of them are no class scores.
+MANY, FLAT = 32, 0.5
+# Rows of at least SEVERAL numbers, each of a cosine over ALIKE with their mean, are places, and no class scores where
+# a softmax would be surer than SURE of one and the same class.
+SEVERAL, ALIKE, SURE = 4, 0.98, 0.999
+SUM_TOLERANCE = 1e-3
+SAME_CLASS = "same top class"
+
+
+@dataclass(frozen=True)
+class Classes(Kind):
+    """axis: of the classes."""
+
+    axis: int = 1
+
+    @property
+    def unit(self) -> Unit:
+        """Of its loss."""
+        return NAT
+
+    @classmethod
+    def asked(cls, facts: Facts) -> "Kind":
+        """As the user says."""
+        if not facts.rank:
+            raise UsageError(f"loss: output {facts.name!r} is one number and cannot be {cls.name}")
+        return cls(facts.rank - 1 if facts.axis is None else facts.axis)
+
+    def figures(self, pairs: Sequence[Pair], loss: float, sqnr: Mapping[str, float]) -> list[Figure]:
+        """What the user is told."""
+        same = np.concatenate([np.ravel(a.argmax(self.axis) == b.argmax(self.axis)) for a, b in pairs]).mean()
+        del loss
+        return [Figure(SAME_CLASS, float(same), f"{SAME_CLASS} in {100 * same:.1f} %", LOW_AGREEMENT), *decibels(sqnr)]
+
+
+@dataclass(frozen=True)
+class Logits(Classes):
+    """Scores before the softmax."""
+
+    name: ClassVar[str] = "logits"
+
+    @classmethod
+    def recognize(cls, facts: Facts) -> "Kind | None":
+        """What its name calls so; else rows that come from a layer and are neither flat nor alike."""
+        if says(facts.name, CLASSES) and facts.rank >= 2:
+            return cls.asked(facts)
+        if facts.axis is None or facts.channels < 2 or facts.shape in facts.inputs or says(facts.name, PLACES):
+            return None
+        if facts.rank > 3 or (facts.rank == 3 and not facts.direct) or says(facts.name, EMBEDDINGS):
+            return None
+        if not (facts.traced or facts.alone):
+            return None
+        return None if is_flat(facts) or (are_alike(facts) and is_sure(facts)) else cls(facts.axis)
+
+    def losses(self, reference: np.ndarray, quantized: np.ndarray) -> dict[str, float]:
+        """By group of channels."""
+        log_p, log_q = (log_softmax(x, self.axis) for x in (reference, quantized))
+        return {"": divergence(log_p, log_q, self.axis)}
+
+    def describe(self) -> str:
+        """In a few words."""
+        return f"class scores, softmax over axis {self.axis}"
+
+
+@dataclass(frozen=True)
+class Probabilities(Classes):
+    """What a softmax made."""
+
+    name: ClassVar[str] = "probabilities"
+
+    @classmethod
+    def recognize(cls, facts: Facts) -> "Kind | None":
+        """Behind a softmax, or rows that sum to one."""
+        if facts.axis is None or facts.channels < 2:
+            return None
+        rows = facts.rows()
+        sums = np.abs(rows.sum(1) - 1).max() < SUM_TOLERANCE and rows.min() >= 0
+        return cls(facts.axis) if sums else None
+
+    def losses(self, reference: np.ndarray, quantized: np.ndarray) -> dict[str, float]:
+        """By group of channels."""
+        log_p, log_q = (log_probabilities(x, self.axis) for x in (reference, quantized))
+        return {"": divergence(log_p, log_q, self.axis)}
+
+    def describe(self) -> str:
+        """In a few words."""
+        return f"class probabilities over axis {self.axis}"
+
+
+def is_flat(facts: Facts) -> bool:
+    """Whether rows of many numbers are such that no class would stand out."""
+    if facts.axis is None or facts.channels < MANY:
+        return False
+    log_p = log_softmax(facts.rows(), 1)
+    spread = np.exp(-(np.exp(log_p) * log_p).sum(1))
+    return bool(spread.mean() > FLAT * facts.channels)
+
+
+def is_sure(facts: Facts) -> bool:
+    """Whether a softmax leaves one number of every row."""
+    assert facts.axis is not None
+    return bool(np.exp(log_softmax(facts.rows(), 1)).max(1).min() > SURE)
+
+
+def are_alike(facts: Facts) -> bool:
+    """Whether all rows are nearly their mean, as coordinates are."""
+    rows = facts.rows()
+    if facts.channels < SEVERAL or len(rows) < SEVERAL:
+        return False
+    centred = rows - rows.mean(1, keepdims=True)
+    mean = centred.mean(0)
+    norms = np.linalg.norm(centred, axis=1) * np.linalg.norm(mean)
+    return bool((centred @ mean > ALIKE * norms).all())

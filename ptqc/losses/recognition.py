@@ -1,0 +1,187 @@
+"""Which kind every float output of a model is of: as the user says, else by graph and data."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from ptqc.errors import ModelError, UsageError
+from ptqc.execute.onnxruntime import Feeds, Runner
+from ptqc.losses.axes import channel_axis, groups
+from ptqc.losses.base import Facts, Group, Kind
+from ptqc.losses.classes import Logits, Probabilities
+from ptqc.losses.detection import Detection
+from ptqc.losses.embedding import Embedding
+from ptqc.losses.features import Features
+from ptqc.losses.maps import Map
+from ptqc.losses.regression import Regression
+from ptqc.losses.scores import Scores
+from ptqc.losses.state import State
+from ptqc.losses.trace import sources_of, trace
+from ptqc.losses.words import STATES, says, words
+
+Outputs = Mapping[str, np.ndarray]
+Kinds = Mapping[str, Kind]
+# In the order in which an output is tried; the last one takes every output.
+KNOWN: tuple[type[Kind], ...] = (
+    State,
+    Probabilities,
+    Scores,
+    Detection,
+    Embedding,
+    Logits,
+    Features,
+    Map,
+    Regression,
+)
+BY_NAME = {kind.name: kind for kind in KNOWN}
+AUTO = "auto"
+# Other names that a user may say.
+ALSO = {"kl": Logits.name, "mse": Regression.name}
+NAMES = (AUTO, *ALSO, *BY_NAME)
+
+
+def check(model: ir.Model, asked: str | Mapping[str, str]) -> None:
+    """Whether every output that is spoken of exists. Raises UsageError that names those that do."""
+    known = [str(value.name) for value in model.graph.outputs]
+    for name in () if isinstance(asked, str) else asked:
+        if name not in known:
+            raise UsageError(f"loss: the model has no output {name!r}; its outputs: {', '.join(known)}")
+
+
+def recognize(
+    model: ir.Model, feeds: Feeds, references: Sequence[Outputs], asked: str | Mapping[str, str] = AUTO
+) -> dict[str, Kind]:
+    """The kind of every float output, in the model's order.
+
+    feeds: one sample, with which shapes are found out. references: float outputs of some samples. asked: a kind for all
+    outputs, or for some by name. Raises ModelError where the float model gives NaN or infinities.
+    """
+    found = facts(model, feeds, references)
+    given = {name: asked if isinstance(asked, str) else asked.get(name, AUTO) for name in found}
+    kinds = {}
+    for name, known in found.items():
+        if given[name] == AUTO:
+            kinds[name] = next(kind for one in KNOWN if (kind := one.recognize(known)) is not None)
+        else:
+            kinds[name] = _asked(known, given[name])
+    return kinds
+
+
+def _asked(known: Facts, name: str) -> Kind:
+    """ "kl" takes probabilities for what they are, as before."""
+    if name == "kl" and (found := Probabilities.recognize(known)) is not None:
+        return found
+    return BY_NAME[ALSO.get(name, name)].asked(known)
+
+
+def facts(model: ir.Model, feeds: Feeds, references: Sequence[Outputs]) -> dict[str, Facts]:
+    """What is known of every float output that is not empty."""
+    check_finite(model, references)
+    values = _with_loss(model, references[0])
+    shapes = _shapes(model, feeds, list(values.values()))
+    carried = _carried(model, list(values.values()))
+    inputs = tuple(shape_of(value) for value in model.graph.inputs)
+    found = {}
+    for name, value in values.items():
+        arrays = tuple(outputs[name] for outputs in references if outputs[name].size)
+        traced = trace(value, shapes)
+        axis = channel_axis(traced, shape_of(value), arrays)
+        found[name] = Facts(
+            name,
+            shape_of(value),
+            arrays,
+            axis,
+            groups(traced, axis, arrays),
+            traced=traced is not None and traced.axis == axis,
+            direct=traced is not None and traced.direct and traced.axis == axis,
+            alone=len(values) == 1,
+            carried=name in carried,
+            inputs=inputs,
+        )
+    return found
+
+
+def has_loss(output: object) -> bool:
+    """Whether an output is a tensor of floats, and not an empty one."""
+    return isinstance(output, np.ndarray) and output.dtype.kind == "f" and output.size > 0
+
+
+def _with_loss(model: ir.Model, outputs: Outputs) -> dict[str, ir.Value]:
+    return {str(value.name): value for value in model.graph.outputs if has_loss(outputs.get(str(value.name)))}
+
+
+def check_finite(model: ir.Model, references: Sequence[Outputs]) -> None:
+    """Raises ModelError where a float output has NaN or infinities."""
+    for name in _with_loss(model, references[0]):
+        if bad := sum(int(np.count_nonzero(~np.isfinite(outputs[name]))) for outputs in references):
+            raise ModelError(
+                f"output {name!r} of the float model has {bad} values that are NaN or infinite on the calibration "
+                "samples, so no loss can be measured: check the samples and their preprocessing, or drop the output"
+            )
+
+
+def shape_of(value: ir.Value) -> tuple[int | str | None, ...]:
+    """Declared sizes; symbolic ones by name."""
+    if value.shape is None:
+        return ()
+    return tuple(size if isinstance(size, int) else size.value for size in value.shape)
+
+
+def _shapes(model: ir.Model, feeds: Feeds, outputs: Sequence[ir.Value]) -> dict[str, tuple[int, ...]]:
+    """Shapes of what is between the outputs and the layers behind them, from one run; none where that fails."""
+    names = sources_of(outputs)
+    try:
+        ran = Runner(model, names).run(feeds, names)
+    except ModelError:  # an inner value that cannot be an output
+        return {}
+    return {name: array.shape for name, array in ran.items() if isinstance(array, np.ndarray)}
+
+
+def _carried(model: ir.Model, outputs: Sequence[ir.Value]) -> frozenset[str]:
+    """Outputs that hand an input of their shape on, beside at least one input and one output that are not such."""
+    free = list(model.graph.inputs)
+    found = set[str]()
+    for output in outputs:
+        for value in free:
+            if _hands_on(value, output):
+                found.add(str(output.name))
+                free.remove(value)
+                break
+    rest = [value for value in model.graph.outputs if str(value.name) not in found]
+    return frozenset(found) if free and rest else frozenset()
+
+
+def _hands_on(given: ir.Value, output: ir.Value) -> bool:
+    """Whether both are of one type and rank, of sizes that may be equal, and their names go together."""
+    one, other = shape_of(given), shape_of(output)
+    if given.dtype != output.dtype or len(one) != len(other):
+        return False
+    if any(isinstance(a, int) and isinstance(b, int) and a != b for a, b in zip(one, other, strict=True)):
+        return False
+    numbers = {_numbers(value) for value in (given, output)} - {"", "0"}
+    named = says(str(output.name), STATES) and len(numbers) < 2
+    said = words(str(given.name))
+    return named or (bool(said) and said <= words(str(output.name)))
+
+
+def _numbers(value: ir.Value) -> str:
+    """The digits of a name: past.3.key goes with present.3.key, h0 with hn."""
+    return "".join(filter(str.isdigit, str(value.name)))
+
+
+def to_json(kinds: Kinds) -> dict[str, Any]:
+    """For the store."""
+    return {name: kind.to_json() for name, kind in kinds.items()}
+
+
+def from_json(document: Mapping[str, Mapping[str, Any]]) -> dict[str, Kind]:
+    """What `to_json` was given."""
+    found = {}
+    for name, entry in document.items():
+        known = {key: value for key, value in entry.items() if key != "kind"}
+        if "groups" in known:
+            known["groups"] = tuple(Group(*group) for group in known["groups"])
+        found[name] = BY_NAME[entry["kind"]](**known)
+    return found

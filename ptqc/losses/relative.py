@@ -1,0 +1,102 @@
+"""Squared error relative to the variance of each channel: what images, features, places and plain numbers lose.
+
+For a group G of channels, with variances v over samples and positions of the float outputs,
+loss_G = mean over c in G and positions of (ŷ_c − y_c)² / max(v_c, VARIANCE_FLOOR · mean v_G); the loss of the output is
+the mean over its groups, so that groups of another scale neither drown nor are drowned.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, Self
+
+import numpy as np
+
+from ptqc.losses.base import (
+    FITTED,
+    LARGE_LOSS,
+    RELATIVE,
+    Arrays,
+    Facts,
+    Figure,
+    Group,
+    Kind,
+    Pair,
+    Unit,
+    sizes_vary,
+)
+
+# Channels with less than this share of the mean channel variance are measured against that share instead,
+# so that outputs that hardly ever move (a class that never occurs) do not decide.
+VARIANCE_FLOOR = 0.05
+
+
+@dataclass(frozen=True)
+class Relative(Kind):
+    """axis: of the channels; None: all values have one variance. groups: of channels that are judged together."""
+
+    axis: int | None = None
+    groups: tuple[Group, ...] = ()
+    variance: np.ndarray | None = field(default=None, compare=False, metadata=FITTED)
+    is_target: ClassVar[bool] = True
+
+    @property
+    def unit(self) -> Unit:
+        """Of its loss."""
+        return RELATIVE
+
+    @classmethod
+    def asked(cls, facts: Facts) -> "Kind":
+        """As the user says."""
+        return cls(facts.axis, facts.groups)
+
+    def fitted(self, values: Arrays) -> Self:
+        """With its constants."""
+        return type(self)(self.axis, self.groups, variance_of(values, self.axis, self.groups))
+
+    def losses(self, reference: np.ndarray, quantized: np.ndarray) -> dict[str, float]:
+        """By group of channels."""
+        assert self.variance is not None
+        error = (reference.astype(np.float64) - quantized) ** 2
+        if self.variance.ndim == 0:
+            return {"": float((error / self.variance).mean())}
+        assert self.axis is not None
+        shape = [1] * reference.ndim
+        shape[self.axis] = -1
+        relative = error / self.variance.reshape(shape)
+        if len(self.groups) < 2:
+            return {"": float(relative.mean())}
+        relative = np.moveaxis(relative, self.axis, 0)
+        return {str(group): float(relative[group.channels].mean()) for group in self.groups}
+
+    def combine(self, losses: Mapping[str, float]) -> float:
+        """Of the output."""
+        return float(np.mean(list(losses.values())))
+
+    def parts(self) -> dict[str, tuple[int, slice] | None]:
+        """By group."""
+        if self.axis is None or len(self.groups) < 2:
+            return {"": None}
+        return {str(group): (self.axis, group.channels) for group in self.groups}
+
+    def figures(self, pairs: Sequence[Pair], loss: float, sqnr: Mapping[str, float]) -> list[Figure]:
+        """What the user is told."""
+        return [
+            *super().figures(pairs, loss, sqnr),
+            Figure("variance", 1 - loss, f"{100 * loss:.2f} % of the variance lost", 1 - LARGE_LOSS),
+        ]
+
+
+def variance_of(values: Arrays, axis: int | None, groups: Sequence[Group] = ()) -> np.ndarray:
+    """Variance over samples and positions, floored within each group; one for all where there are no channels."""
+    if axis is None or sizes_vary(values, axis):
+        return floored(np.asarray(np.var(np.concatenate([v.ravel() for v in values]).astype(np.float64))))
+    flat = [np.moveaxis(v, axis, 0).reshape(v.shape[axis], -1).astype(np.float64) for v in values]
+    variance = np.asarray(np.var(np.concatenate(flat, 1), axis=1))
+    if len(groups) < 2:
+        return floored(variance)
+    return np.concatenate([floored(variance[group.channels]) for group in groups])
+
+
+def floored(variance: np.ndarray) -> np.ndarray:
+    """No less than VARIANCE_FLOOR of the mean."""
+    return np.asarray(np.maximum(variance, max(VARIANCE_FLOOR * float(variance.mean()), 1e-12)))

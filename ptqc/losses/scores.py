@@ -1,0 +1,69 @@
+"""Independent probabilities: several labels at once, speech or none, masks.
+
+With p of the float model and q of the compiled one,
+loss = Σ_c p log(p/q) + (1 − p) log((1 − p)/(1 − q)) in nats, a mean over predictions. Where an output has many places
+(anchors, pixels), of which few show anything, it is the sum over the places divided by Σ max_c p, so that it is said
+per thing that is found and not per place of the background.
+"""
+
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Self
+
+import numpy as np
+
+from ptqc.losses.base import FITTED, NAT, PER_DETECTION, Arrays, Facts, Kind, Unit, rows
+from ptqc.losses.divergence import binary_divergence
+from ptqc.losses.words import PLACES, says
+
+COLOURS = 3
+# Least share of places that anything is taken to be found at.
+LEAST_SHARE = 1e-4
+
+
+@dataclass(frozen=True)
+class Scores(Kind):
+    """axis: of the labels; None for one. places: whether there are many predictions in a sample."""
+
+    axis: int | None = None
+    places: bool = False
+    share: float = field(default=1.0, compare=False, metadata=FITTED)
+    name: ClassVar[str] = "scores"
+
+    @property
+    def unit(self) -> Unit:
+        """Of its loss."""
+        return PER_DETECTION if self.places else NAT
+
+    @classmethod
+    def recognize(cls, facts: Facts) -> "Kind | None":
+        """Behind a sigmoid, but for places by their name and for colours."""
+        if not facts.groups or not all(group.scores for group in facts.groups) or says(facts.name, PLACES):
+            return None
+        image = facts.rank == 4 and facts.channels == COLOURS and any(len(shape) == 4 for shape in facts.inputs)
+        return None if image else cls.asked(facts)
+
+    @classmethod
+    def asked(cls, facts: Facts) -> "Kind":
+        """As the user says."""
+        batch = facts.values[0].shape[0] if facts.rank else 1
+        return cls(facts.axis, facts.positions > batch)
+
+    def fitted(self, values: Arrays) -> Self:
+        """With its constants."""
+        if not self.places:
+            return self
+        best = np.concatenate([self._rows(value).max(1) for value in values])
+        return replace(self, share=max(float(best.mean()), LEAST_SHARE))
+
+    def losses(self, reference: np.ndarray, quantized: np.ndarray) -> dict[str, float]:
+        """By group of channels."""
+        found = binary_divergence(self._rows(reference), self._rows(quantized))
+        return {"": float(found.sum(1).mean() / self.share)}
+
+    def _rows(self, value: np.ndarray) -> np.ndarray:
+        return value.reshape(-1, 1).astype(np.float64) if self.axis is None else rows(value, self.axis)
+
+    def describe(self) -> str:
+        """In a few words."""
+        along = "" if self.axis is None else f" along axis {self.axis}"
+        return f"independent scores{along}{', of many places' if self.places else ''}"

@@ -1,0 +1,92 @@
+"""The loss of a model: the sum over its outputs, each by its own kind, in one unit.
+
+loss = Σ_o share_o · loss_o · tolerance / tolerance_o. Where all outputs have one unit, so has the sum; else it is said
+in relative squared errors, and the tolerances are the rates of exchange: a nat is a tenth. share is 1, but for states,
+which have `ptqc.losses.state.SHARE` together. All losses are means over predictions, so those of layers add up to first
+order, and those of batches average.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ptqc.losses.base import RELATIVE, Kind, Unit
+from ptqc.losses.recognition import Kinds, Outputs
+from ptqc.losses.state import SHARE, State
+
+# Loss of outputs that are NaN or infinite: more than any that is kept, and still a number that can be added up.
+HOPELESS = 1e3
+
+
+@dataclass(frozen=True)
+class OutputLoss:
+    """kinds: by output, fitted to float outputs."""
+
+    kinds: Mapping[str, Kind]
+
+    @classmethod
+    def of(cls, kinds: Kinds, references: Sequence[Outputs]) -> "OutputLoss":
+        """With the constants that these float outputs give."""
+        return cls({name: kind.fitted([outputs[name] for outputs in references]) for name, kind in kinds.items()})
+
+    def __call__(self, reference: Outputs, quantized: Outputs) -> float:
+        """Mean loss of a batch (or sample)."""
+        if not all(np.isfinite(quantized[name]).all() for name in self.kinds):
+            return HOPELESS
+        total = 0.0
+        for name, kind in self.kinds.items():
+            loss = kind.combine(self.losses(name, reference, quantized))
+            total += self._share(kind) * loss * (self._unit.tolerance / kind.unit.tolerance)
+        return float(total)
+
+    def losses(self, name: str, reference: Outputs, quantized: Outputs) -> dict[str, float]:
+        """Of one output, by groups of its channels."""
+        pair = aligned(reference[name], quantized[name])
+        if not np.isfinite(pair[1]).all():
+            return dict.fromkeys(self.kinds[name].units(), HOPELESS)
+        if not pair[0].size:  # nothing was found, by either
+            return dict.fromkeys(self.kinds[name].units(), 0.0)
+        return self.kinds[name].losses(*pair)
+
+    def mean(self, reference: Iterable[Outputs], quantized: Iterable[Outputs]) -> float:
+        """Over batches, each weighed by the size of its outputs."""
+        pairs = list(zip(reference, quantized, strict=True))
+        sizes = [sum(outputs[name].size for name in self.kinds) for outputs, _ in pairs]
+        return _weighed([self(a, b) for a, b in pairs], sizes)
+
+    def mean_losses(self, name: str, reference: Sequence[Outputs], quantized: Sequence[Outputs]) -> dict[str, float]:
+        """Of one output, by groups of its channels; batches are weighed by its size."""
+        found = [self.losses(name, a, b) for a, b in zip(reference, quantized, strict=True)]
+        sizes = [outputs[name].size for outputs in reference]
+        return {group: _weighed([losses[group] for losses in found], sizes) for group in found[0]}
+
+    @property
+    def unit(self) -> str:
+        """What a loss of 1 means."""
+        return self._unit.name
+
+    @property
+    def _unit(self) -> Unit:
+        answers = [kind for kind in self.kinds.values() if not isinstance(kind, State)]
+        units = {kind.unit for kind in answers or self.kinds.values()}
+        return units.pop() if len(units) == 1 else RELATIVE
+
+    def _share(self, kind: Kind) -> float:
+        states = sum(isinstance(other, State) for other in self.kinds.values())
+        return SHARE / states if isinstance(kind, State) and states < len(self.kinds) else 1.0
+
+
+def _weighed(losses: Sequence[float], sizes: Sequence[int]) -> float:
+    usual = np.mean(sizes) or 1.0
+    return float(np.mean([loss * (size / usual) for loss, size in zip(losses, sizes, strict=True)]))
+
+
+def aligned(reference: np.ndarray, quantized: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Both of the larger sizes: where a network finds more things or fewer, what is missing is zeros."""
+    if reference.shape == quantized.shape or reference.ndim != quantized.ndim:
+        return reference, quantized
+    sizes = np.maximum(reference.shape, quantized.shape)
+    return tuple(
+        np.pad(x, [(0, int(n - m)) for n, m in zip(sizes, x.shape, strict=True)]) for x in (reference, quantized)
+    )  # type: ignore[return-value]

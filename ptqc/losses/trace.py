@@ -1,0 +1,346 @@
+"""Where the channels of the last layers are in an output of the graph, and which of them went through a sigmoid.
+
+An output is followed back to the layers that made it, through everything that only moves, joins, cuts or maps values;
+from there the axis of the layers' channels is told by the operators' own rules. Shapes are those of one run.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import onnx_ir as ir
+
+from ptqc.nodes import constant, input_of, integer, integers
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+# Their channels are on axis 1; those of the others on the last one.
+PLANES = frozenset(["Conv", "ConvTranspose", "Gemm", "DepthToSpace", "SpaceToDepth"])
+NORMALIZATIONS = ("LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization")
+ROWS = frozenset(["MatMul", "LSTM", "GRU", "RNN", *NORMALIZATIONS])
+LAYERS = frozenset(["Conv", "ConvTranspose", "Gemm", "MatMul"])
+SIGMOIDS = frozenset(["Sigmoid", "HardSigmoid"])
+SOFTMAXES = frozenset(["Softmax", "LogSoftmax"])
+# What keeps a probability one, or is looked at again in the data.
+KEEPS_SCORES = frozenset(["Cast", "Clip", "Dropout", "Identity", "Mul", "ScatterND"])
+MEANS = frozenset(["ReduceMax", "ReduceMean", "ReduceMin"])
+SHAPES_ONLY = frozenset(["Flatten", "Reshape", "Squeeze", "Unsqueeze"])
+# Keep what a layer gave, up to a factor and a bias.
+LINEAR = frozenset(["Add", "Sub", "Mul", "Div", "Cast", "Identity", "LogSoftmax", "Transpose", "Concat", *SHAPES_ONLY])
+DEEPEST = 150
+
+
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """axis: of the channels; None: they were cut to one and their axis is gone.
+
+    source: by channel, which layer made it. scores: by channel, whether it went through a sigmoid last. direct: whether
+    only LINEAR operators are between.
+    """
+
+    axis: int | None
+    source: np.ndarray
+    scores: np.ndarray
+    direct: bool = True
+
+    def picked(self, index: np.ndarray) -> "Trace":
+        """With some of the channels."""
+        return replace(self, source=self.source[index], scores=self.scores[index])
+
+
+class Unknown(Exception):
+    """The channels cannot be followed through a node."""
+
+
+def sources_of(values: Sequence[ir.Value]) -> list[str]:
+    """Names of everything between these values and the layers behind them, whose shapes `trace` needs."""
+    found: dict[str, None] = {}
+    left = [value for value in values if value is not None]
+    while left:
+        value = left.pop()
+        node = value.producer()
+        if not value.name or value.name in found or node is None or constant(value) is not None:
+            continue
+        found[value.name] = None
+        found.update(dict.fromkeys(str(x.name) for x in node.outputs if x.name))
+        if node.op_type not in PLANES | ROWS:
+            left += [x for x in node.inputs if x is not None]
+    return list(found)
+
+
+def trace(value: ir.Value, shapes: Shapes) -> Trace | None:
+    """Where the channels of a value are; None where that cannot be told. shapes: by name, of all of `sources_of`."""
+    try:
+        return _Tracer(shapes).of(value)
+    except Unknown:
+        return None
+
+
+class _Tracer:
+    def __init__(self, shapes: Shapes) -> None:
+        self._shapes = shapes
+        self._found: dict[str, Trace | None] = {}
+        self._depth = 0
+
+    def of(self, value: ir.Value | None) -> Trace:
+        """Raises Unknown."""
+        node = value.producer() if value is not None else None
+        if value is None or node is None or self._depth > DEEPEST:
+            raise Unknown
+        name = str(value.name)
+        if name not in self._found:
+            self._depth += 1
+            try:
+                self._found[name] = self._made_by(node, value)
+            except Unknown:
+                self._found[name] = None
+            self._depth -= 1
+        if (found := self._found[name]) is None:
+            raise Unknown
+        return found
+
+    def shape(self, value: ir.Value | None) -> tuple[int, ...]:
+        """Of the run, else of a constant. Raises Unknown."""
+        if value is not None and str(value.name) in self._shapes:
+            return self._shapes[str(value.name)]
+        if (array := constant(value)) is not None:
+            return array.shape
+        raise Unknown
+
+    def _made_by(self, node: ir.Node, value: ir.Value) -> Trace:
+        if node.op_type in PLANES:
+            return self._fresh(node, value, 1)
+        if node.op_type in ROWS:
+            return self._fresh(node, value, len(self.shape(value)) - 1)
+        handler = HANDLERS.get(node.op_type, _elementwise)
+        found = handler(self, node, value)
+        if found.axis is not None and len(found.source) != self.shape(value)[found.axis]:
+            raise Unknown
+        keeps = node.op_type in KEEPS_SCORES or handler is not _elementwise
+        return replace(
+            found,
+            scores=found.scores if keeps else np.zeros_like(found.scores),
+            direct=found.direct and node.op_type in LINEAR,
+        )
+
+    def _fresh(self, node: ir.Node, value: ir.Value, axis: int) -> Trace:
+        """The channels that a layer makes."""
+        shape = self.shape(value)
+        if axis >= len(shape):
+            raise Unknown
+        channels = shape[axis]
+        return Trace(axis, np.full(channels, id(node)), np.zeros(channels, bool), direct=node.op_type in LAYERS)
+
+
+def _elementwise(tracer: _Tracer, node: ir.Node, value: ir.Value) -> Trace:
+    """Operators whose output has the shape of an input, or of several that are broadcast."""
+    shape, found, scores = tracer.shape(value), list[Trace](), True
+    activations = [x for x in node.inputs if x is not None and constant(x) is None]
+    for x in activations:
+        try:
+            one, given = tracer.of(x), tracer.shape(x)
+        except Unknown:
+            scores = False
+            continue
+        if one.axis is None or len(given) > len(shape):
+            continue
+        axis = one.axis + len(shape) - len(given)
+        if shape[axis] == len(one.source):
+            found.append(replace(one, axis=axis))
+        else:
+            scores = scores and bool(one.scores.all())
+    if not found:
+        raise Unknown
+    first = found[0]
+    if node.op_type == "Mul" and len(activations) < len(node.inputs):
+        scores = False  # a factor makes any number of a probability
+    marks = np.logical_and.reduce([one.scores for one in found if one.axis == first.axis]) & scores
+    return replace(first, scores=marks, direct=len(activations) == 1 and first.direct)
+
+
+def _sigmoid(tracer: _Tracer, node: ir.Node, value: ir.Value) -> Trace:
+    found = _elementwise(tracer, node, value)
+    return replace(found, scores=np.ones_like(found.scores))
+
+
+def _softmax(tracer: _Tracer, node: ir.Node, value: ir.Value) -> Trace:
+    """Its axis is that of the classes, whatever made them."""
+    shape = tracer.shape(value)
+    axis = integer(node, "axis", -1) % len(shape)
+    try:
+        before = tracer.of(node.inputs[0])
+        direct = before.direct and before.axis == axis
+    except Unknown:
+        direct = False
+    none = np.zeros(shape[axis], bool)
+    return Trace(axis, np.full(shape[axis], id(node)), none, direct)
+
+
+def _transpose(tracer: _Tracer, node: ir.Node, value: ir.Value) -> Trace:
+    found = tracer.of(node.inputs[0])
+    order = integers(node, "perm", list(range(len(tracer.shape(value))))[::-1])
+    return found if found.axis is None else replace(found, axis=order.index(found.axis))
+
+
+def _reshape(tracer: _Tracer, node: ir.Node, value: ir.Value) -> Trace:
+    found = tracer.of(node.inputs[0])
+    before, after = tracer.shape(node.inputs[0]), tracer.shape(value)
+    if found.axis is None:
+        return found
+    old, new = _block(before, after, found.axis)
+    channels, wide = before[found.axis], [axis for axis in new if after[axis] > 1]
+    if channels == 1 or not wide:
+        return _reshape_of_one(found, before, after)
+    axis = wide[-1]
+    if len(wide) == 1 and after[axis] == channels:
+        return replace(found, axis=axis)
+    innermost = all(before[other] == 1 for other in old if other > found.axis)
+    if innermost and channels % after[axis] == 0:  # several anchors of one pixel, then their channels
+        return replace(found.picked(np.arange(after[axis])), axis=axis)
+    if len(wide) == 1 and not any(before[other] > 1 for other in old if other < found.axis):  # places are channels, too
+        return replace(found.picked(np.repeat(np.arange(channels), after[axis] // channels)), axis=axis)
+    raise Unknown
+
+
+def _reshape_of_one(found: Trace, before: Sequence[int], after: Sequence[int]) -> Trace:
+    """A single channel: its axis is there, or gone."""
+    assert found.axis is not None
+    if len(after) == len(before):
+        return found
+    if len(after) > len(before):
+        raise Unknown
+    return replace(found, axis=None)
+
+
+def _block(before: Sequence[int], after: Sequence[int], axis: int) -> tuple[list[int], list[int]]:
+    """The fewest axes, of both shapes, that hold the same values and have the axis among the first."""
+    i = j = 0
+    while i < len(before):
+        old, new = [i], [j] if j < len(after) else []
+        sizes = [before[i], after[j] if j < len(after) else 1]
+        i, j = i + 1, j + 1
+        while sizes[0] != sizes[1]:
+            if sizes[0] < sizes[1] and i < len(before):
+                old.append(i)
+                sizes[0] *= before[i]
+                i += 1
+            elif j < len(after):
+                new.append(j)
+                sizes[1] *= after[j]
+                j += 1
+            else:
+                raise Unknown
+        if axis in old:
+            return old, new
+    raise Unknown
+
+
+def _concat(tracer: _Tracer, node: ir.Node, value: ir.Value) -> Trace:
+    rank = len(tracer.shape(value))
+    along, found = integer(node, "axis", 0) % rank, list[Trace | None]()
+    for x in node.inputs:
+        try:
+            found.append(tracer.of(x))
+        except Unknown:
+            found.append(None)
+    axes = [one.axis for one in found if one is not None and one.axis is not None]
+    if not axes:
+        raise Unknown
+    # Parts of one channel are as likely found along the wrong axis; most agree.
+    axis = max(set(axes), key=axes.count)
+    known = [one for one in found if one is not None and one.axis == axis]
+    if along != axis:
+        same = all(len(one.scores) == len(known[0].scores) for one in known)
+        scores = np.logical_and.reduce([one.scores for one in known]) if same else np.zeros_like(known[0].scores)
+        return replace(known[0], scores=scores, direct=all(one.direct for one in known))
+    parts = [
+        one if one is not None and one.axis == axis else _nothing(tracer.shape(x)[axis], axis)
+        for one, x in zip(found, node.inputs, strict=True)
+    ]
+    source, scores = (np.concatenate([getattr(one, of) for one in parts]) for of in ("source", "scores"))
+    return Trace(axis, source, scores, direct=False)
+
+
+def _nothing(channels: int, axis: int) -> Trace:
+    """Channels of which nothing is known."""
+    return Trace(axis, np.zeros(channels, int), np.zeros(channels, bool), direct=False)
+
+
+def _split(tracer: _Tracer, node: ir.Node, value: ir.Value) -> Trace:
+    found = tracer.of(node.inputs[0])
+    rank = len(tracer.shape(value))
+    axis = integer(node, "axis", 0) % rank
+    if axis != found.axis:
+        return found
+    sizes = [tracer.shape(output)[axis] for output in node.outputs]
+    place = list(node.outputs).index(value)
+    start = sum(sizes[:place])
+    return found.picked(np.arange(start, start + sizes[place]))
+
+
+def _slice(tracer: _Tracer, node: ir.Node, value: ir.Value) -> Trace:
+    found = tracer.of(node.inputs[0])
+    before, after = tracer.shape(node.inputs[0]), tracer.shape(value)
+    if found.axis is None or before[found.axis] == after[found.axis]:
+        return found
+    starts, ends = constant(node.inputs[1]), constant(node.inputs[2])
+    axes, steps = constant(input_of(node, 3)), constant(input_of(node, 4))
+    if starts is None or ends is None:
+        raise Unknown
+    along = list(range(len(starts))) if axes is None else [int(axis) % len(before) for axis in axes]
+    place = along.index(found.axis)
+    step = 1 if steps is None else int(steps[place])
+    index = np.arange(len(found.source))[int(starts[place]) : int(ends[place]) : step]
+    return found.picked(index)
+
+
+def _gather(tracer: _Tracer, node: ir.Node, value: ir.Value) -> Trace:
+    table, index = constant(node.inputs[0]), constant(node.inputs[1])
+    if table is not None:  # an embedding
+        rank = len(tracer.shape(value))
+        return _nothing(tracer.shape(value)[-1], rank - 1)
+    found = tracer.of(node.inputs[0])
+    axis = integer(node, "axis", 0) % len(tracer.shape(node.inputs[0]))
+    added = (len(tracer.shape(node.inputs[1]))) - 1
+    if found.axis is None:
+        return found
+    if axis == found.axis:
+        if index is None or index.ndim > 1:
+            raise Unknown
+        return replace(found, axis=None) if index.ndim == 0 else found.picked(index)
+    return replace(found, axis=found.axis + added if found.axis > axis else found.axis)
+
+
+def _reduce(tracer: _Tracer, node: ir.Node, _value: ir.Value) -> Trace:
+    found, before = tracer.of(node.inputs[0]), tracer.shape(node.inputs[0])
+    given = constant(input_of(node, 1))
+    listed = integers(node, "axes", []) if given is None else [int(axis) for axis in given.ravel()]
+    axes = {axis % len(before) for axis in listed} or set(range(len(before)))
+    if found.axis is None or found.axis in axes:
+        raise Unknown
+    removed = 0 if integer(node, "keepdims", 1) else sum(axis < found.axis for axis in axes)
+    scores = found.scores & (node.op_type in MEANS)
+    return replace(found, scores=scores, axis=found.axis - removed, direct=False)
+
+
+def _same_axis(tracer: _Tracer, node: ir.Node, _value: ir.Value) -> Trace:
+    """Operators on planes of pixels."""
+    found = tracer.of(node.inputs[0])
+    return replace(found, direct=False)
+
+
+HANDLERS: Mapping[str, Callable[[_Tracer, ir.Node, ir.Value], Trace]] = {
+    **dict.fromkeys(SIGMOIDS, _sigmoid),
+    **dict.fromkeys(SOFTMAXES, _softmax),
+    **dict.fromkeys(SHAPES_ONLY, _reshape),
+    **dict.fromkeys([*MEANS, "ReduceSum"], _reduce),
+    **dict.fromkeys(
+        ["AveragePool", "Expand", "GlobalAveragePool", "GlobalMaxPool", "MaxPool", "Pad", "Resize", "Upsample"],
+        _same_axis,
+    ),
+    "Concat": _concat,
+    "Gather": _gather,
+    "Slice": _slice,
+    "Split": _split,
+    "Transpose": _transpose,
+}
