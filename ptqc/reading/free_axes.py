@@ -1,10 +1,16 @@
-"""Sizes of -1 or 0, with which some exporters (PaddlePaddle's, TensorFlow's) say that an axis may have any size."""
+"""Sizes of -1 or 0, and names such as "?", with which some exporters say that an axis may have any size.
 
+PaddlePaddle's and TensorFlow's write them. One "?" says nothing of another one.
+"""
+
+import re
 from collections.abc import Container
 
 import onnx
 
 from ptqc.reading.walk import every_graph
+
+NO_NAMES = frozenset(("None", "-1"))
 
 
 def name_free_axes(model: onnx.ModelProto) -> None:
@@ -28,7 +34,9 @@ def _dims(value: onnx.ValueInfoProto) -> list[onnx.TensorShapeProto.Dimension]:
 
 
 def _is_free(dim: onnx.TensorShapeProto.Dimension) -> bool:
-    return dim.HasField("dim_value") and dim.dim_value <= 0
+    if dim.HasField("dim_value"):
+        return bool(dim.dim_value <= 0)
+    return dim.HasField("dim_param") and (dim.dim_param in NO_NAMES or not re.search(r"\w", dim.dim_param))
 
 
 def _unused(name: str, taken: Container[str]) -> str:
