@@ -22,9 +22,18 @@ class InlineFunctions:
         notes = [Note(self.name, function.name, "inlined") for function in model.functions.values()]
         common.InlinePass()(model)
         model.functions.clear()
-        for value in [value for value in model.graph.inputs if value.is_initializer()]:
-            model.graph.inputs.remove(value)
-            message = "was an input with a default value: now a constant, since weights must not change at run time"
-            notes.append(Note(self.name, value.name or "", message, Level.WARNING))
+        notes += _without_defaults(model)
         common.RemoveUnusedOpsetsPass()(model)
         return notes
+
+
+def _without_defaults(model: ir.Model) -> list[Note]:
+    """Make constants of inputs that have a default value. Some exporters list every weight so: one note for all."""
+    given = [value for value in model.graph.inputs if value.is_initializer()]
+    if not given:
+        return []
+    for value in given:
+        model.graph.inputs.remove(value)
+    were = "was an input" if len(given) == 1 else f"and {len(given) - 1:,} more were inputs"
+    message = f"{were} with a default value: now constant, since weights must not change at run time"
+    return [Note(InlineFunctions.name, given[0].name or "", message, Level.WARNING)]
