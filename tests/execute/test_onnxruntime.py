@@ -35,6 +35,10 @@ def test_outputs_and_taps(model: ir.Model) -> None:
     check(run(model, {"x": x}, ["h", "y"]), x, ["y", "s", "h"])
 
 
+def test_no_outputs_are_none(model: ir.Model) -> None:
+    assert Runner(model).run({"x": noise(5, 40)}, []) == {}
+
+
 def test_a_runner_is_kept_for_many_runs(model: ir.Model) -> None:
     runner = Runner(model, ["h", "y", "h"])
     assert (runner.inputs, runner.outputs) == (["x"], ["y", "s", "h"])
