@@ -254,7 +254,7 @@ def test_another_output_shape_is_refused(measured: Measured, good: Fitted) -> No
         proto.graph.output[0].type.tensor_type.shape.dim[axis].dim_param = name
     renamed = {**good.exported.renamed, "y": "inner"}
     with pytest.raises(VerificationError, match=r"the file's interface \(y\) is not that"):
-        check(measured, good, Exported(proto, good.exported.functions, renamed))
+        check(measured, good, replace(good.exported, proto=proto, renamed=renamed))
 
 
 def test_nan_outputs_are_refused(measured: Measured, good: Fitted) -> None:
@@ -265,7 +265,7 @@ def test_nan_outputs_are_refused(measured: Measured, good: Fitted) -> None:
     proto.graph.node.append(onnx.helper.make_node("Add", ["inner", "nan"], ["y"]))
     renamed = {**good.exported.renamed, "y": "inner"}
     with pytest.raises(VerificationError, match="differs from the unpacked graph by inf"):
-        check(measured, good, Exported(proto, good.exported.functions, renamed))
+        check(measured, good, replace(good.exported, proto=proto, renamed=renamed))
 
 
 def test_a_float_plan_has_no_kernels_to_compare(tmp_path: Path) -> None:
