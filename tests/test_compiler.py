@@ -620,7 +620,7 @@ def test_weights_inside_branches_are_packed_down_to_the_size_that_is_named(tmp_p
     for feeds in both_ways(6):
         assert relative([wanted(feeds)["y"]], [found.run(feeds)["y"]]) < 0.1
     with pytest.raises(Infeasible) as refused:
-        compiled(model, both_ways(), tmp_path, "1%", force=True, pipeline="light")
+        compiled(model, both_ways(), tmp_path, "6%", force=True, pipeline="light")
     smallest = compiled(model, both_ways(), tmp_path, f"{refused.value.smallest}B", force=True, pipeline="light")
     assert smallest.path.stat().st_size == refused.value.smallest < 0.15 * model.ByteSize()
 

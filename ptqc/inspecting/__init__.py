@@ -1,5 +1,6 @@
 """`ptqc inspect`: what a model is and what a compile of it would be, without data and in seconds."""
 
+import os
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,8 +20,10 @@ from ptqc.options import PORTABLE_BITS, CompileOptions
 from ptqc.passes.pipeline import default_rewrites, run_rewrites
 from ptqc.passes.solve_weights import formats_of
 from ptqc.plan import Plan
-from ptqc.reading import Source, read_model
+from ptqc.reading import Source
 from ptqc.reading.file import parse, read_bytes
+from ptqc.reading.given import FILE, read_given
+from ptqc.scratch import scratch
 from ptqc.sites import find_kernels, find_sites, useful_sites
 from ptqc.stages.remarks import float_operators
 
@@ -32,16 +35,21 @@ SENSIBLE = (25, 13)
 ROOM = 1.2
 
 
-def inspect(model: str | Path) -> Inspection:
-    """What is known of an ONNX file without data.
+def inspect(model: str | Path | onnx.ModelProto | ir.Model) -> Inspection:
+    """What is known of an ONNX model without data.
 
     A model that `compile` would refuse is told with the reason and what helps. Raises ModelError for what is no ONNX.
     """
-    path = Path(model)
-    try:
-        source = read_model(path)
-    except ModelError as error:
-        return _refused(path, str(error))
+    with scratch() as folder:
+        try:
+            source = read_given(model, Path(folder))
+        except ModelError as error:
+            is_file = isinstance(model, str | os.PathLike)
+            return _refused(Path(model) if is_file else Path(folder) / FILE, str(error))  # type: ignore[arg-type]
+        return _inspected(source)
+
+
+def _inspected(source: Source) -> Inspection:
     try:
         normal, notes = _normal_form(source)
         found = _compilable(source, normal)
@@ -96,7 +104,7 @@ def _described(
     inputs = tuple(_tensor(value, content(model, str(value.name))) for value in fed)
     outputs = tuple(_tensor(value) for value in model.graph.outputs)
     opset = model.opset_imports.get("")
-    return Inspection(str(source.path), source.size, opset, inputs, outputs, _ordered(operators), found, refusal, notes)
+    return Inspection(source.called, source.size, opset, inputs, outputs, _ordered(operators), found, refusal, notes)
 
 
 def _tensor(value: ir.Value, what: str = "") -> Tensor:

@@ -100,6 +100,12 @@ def test_a_refused_model_is_described_with_the_refusal(tmp_path: Path) -> None:
     assert str(refusal.value) == found.refusal
 
 
+def test_a_model_in_memory(found: Inspection) -> None:
+    told = inspect(residual())
+    assert told.path == "the onnx.ModelProto"
+    assert told.found == found.found
+
+
 def test_what_is_no_onnx_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "m.onnx").write_text("hello")
     with pytest.raises(ModelError, match="is a text file"):
