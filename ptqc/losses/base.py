@@ -198,4 +198,4 @@ def some_rows(value: np.ndarray, axis: int) -> np.ndarray:
 
 def sizes_vary(values: Arrays, axis: int) -> bool:
     """Whether an axis is not equally long in all samples."""
-    return len({(value.ndim, value.shape[axis]) for value in values}) > 1
+    return len({(value.ndim, value.shape[axis : axis + 1]) for value in values}) > 1

@@ -70,16 +70,16 @@ def recognize(
 
 
 def _asked(known: Facts, name: str) -> Kind:
-    """ "kl" takes probabilities for what they are, as before."""
+    """What the user says; probabilities stay such where that is "kl"."""
     if name == "kl" and (found := Probabilities.recognize(known)) is not None:
         return found
     return BY_NAME[ALSO.get(name, name)].asked(known)
 
 
 def facts(model: ir.Model, feeds: Feeds, references: Sequence[Outputs]) -> dict[str, Facts]:
-    """What is known of every float output that is not empty."""
+    """What is known of every float output that is not always empty."""
     check_finite(model, references)
-    values = _with_loss(model, references[0])
+    values = _with_loss(model, references)
     shapes = _shapes(model, feeds, list(values.values()))
     carried = _carried(model, list(values.values()))
     inputs = tuple(shape_of(value) for value in model.graph.inputs)
@@ -103,18 +103,20 @@ def facts(model: ir.Model, feeds: Feeds, references: Sequence[Outputs]) -> dict[
     return found
 
 
-def has_loss(output: object) -> bool:
-    """Whether an output is a tensor of floats, and not an empty one."""
-    return isinstance(output, np.ndarray) and output.dtype.kind == "f" and output.size > 0
+def _with_loss(model: ir.Model, references: Sequence[Outputs]) -> dict[str, ir.Value]:
+    """Outputs that are tensors of floats, and not empty in all samples."""
 
+    def has_loss(name: str) -> bool:
+        arrays = [outputs.get(name) for outputs in references]
+        floats = all(isinstance(array, np.ndarray) and array.dtype.kind == "f" for array in arrays)
+        return floats and any(array is not None and array.size for array in arrays)
 
-def _with_loss(model: ir.Model, outputs: Outputs) -> dict[str, ir.Value]:
-    return {str(value.name): value for value in model.graph.outputs if has_loss(outputs.get(str(value.name)))}
+    return {str(value.name): value for value in model.graph.outputs if has_loss(str(value.name))}
 
 
 def check_finite(model: ir.Model, references: Sequence[Outputs]) -> None:
     """Raises ModelError where a float output has NaN or infinities."""
-    for name in _with_loss(model, references[0]):
+    for name in _with_loss(model, references):
         if bad := sum(int(np.count_nonzero(~np.isfinite(outputs[name]))) for outputs in references):
             raise ModelError(
                 f"output {name!r} of the float model has {bad} values that are NaN or infinite on the calibration "

@@ -28,7 +28,7 @@ class OutputLoss:
     @classmethod
     def of(cls, kinds: Kinds, references: Sequence[Outputs]) -> "OutputLoss":
         """With the constants that these float outputs give."""
-        return cls({name: kind.fitted([outputs[name] for outputs in references]) for name, kind in kinds.items()})
+        return cls({name: kind.fitted(_not_empty(name, references)) for name, kind in kinds.items()})
 
     def __call__(self, reference: Outputs, quantized: Outputs) -> float:
         """Mean loss of a batch (or sample)."""
@@ -75,6 +75,12 @@ class OutputLoss:
     def _share(self, kind: Kind) -> float:
         states = sum(isinstance(other, State) for other in self.kinds.values())
         return SHARE / states if isinstance(kind, State) and states < len(self.kinds) else 1.0
+
+
+def _not_empty(name: str, references: Sequence[Outputs]) -> list[np.ndarray]:
+    """An output of all samples, but for those in which nothing was found; all where nothing was found in any."""
+    arrays = [outputs[name] for outputs in references]
+    return [array for array in arrays if array.size] or arrays
 
 
 def _weighed(losses: Sequence[float], sizes: Sequence[int]) -> float:

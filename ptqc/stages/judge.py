@@ -118,9 +118,10 @@ def _judged(name: str, measure: OutputLoss, pairs: Pairs) -> JudgedOutput:
     kind = measure.kinds[name]
     losses = measure.mean_losses(name, *zip(*pairs, strict=True))
     loss = kind.combine(losses)
-    arrays = [aligned(real[name], packed[name]) for real, packed in pairs]
+    arrays = [pair for pair in (aligned(real[name], packed[name]) for real, packed in pairs) if pair[0].size]
     sqnr = {group: _sqnr([_cut(pair, part) for pair in arrays]) for group, part in kind.parts().items()}
-    return JudgedOutput(name, kind, loss, losses, sqnr, tuple(kind.figures(arrays, loss, sqnr)))
+    figures = tuple(kind.figures(arrays, loss, sqnr)) if arrays else ()
+    return JudgedOutput(name, kind, loss, losses, sqnr, figures)
 
 
 def _cut(pair: Pair, part: tuple[int, slice] | None) -> Pair:

@@ -280,6 +280,15 @@ def test_integer_outputs_have_no_loss() -> None:
     assert list(kinds(text, inputs(1, 3, 8, 8))) == ["y"]
 
 
+def test_nothing_found_in_the_first_sample() -> None:
+    """Positive numbers of each sample, of which the first has none."""
+    text = """g (float[N] x) => (float[K] y) {
+        zero = Sub(x, x) p = Greater(x, zero) y = Compress <axis = 0> (x, p)
+    }"""
+    feeds = [{"x": np.array(x, np.float32)} for x in ([-1, -2], [1, -1], [2, 3])]
+    assert kinds(text, feeds)["y"].to_json() == {"kind": "regression", "axis": None, "groups": []}
+
+
 def test_infinities_are_refused() -> None:
     text = "g (float[N, 3] x) => (float[N, 3] y) { y = Log(x) }"
     model = parse(text)

@@ -89,6 +89,17 @@ def test_the_worst_group_of_channels_is_warned_of() -> None:
     assert low(kind, y, z) == ["SQNR of scores (channels 4 to 6) 6.0 dB"]
 
 
+def test_things_that_are_found_in_some_samples_only() -> None:
+    """Three boxes and none; then one less than the float model finds."""
+    three, two, none = (np.ones((count, 4), np.float32) for count in (3, 2, 0))
+    kind = Regression(None)
+    measure = OutputLoss.of({"y": kind}, [{"y": none}, {"y": three * np.arange(4, dtype=np.float32)}])
+    found = _judged("y", measure, [({"y": none}, {"y": none}), ({"y": three}, {"y": two})])
+    assert found.sqnr[""] == pytest.approx(10 * np.log10(3))
+    nothing = _judged("y", measure, [({"y": none}, {"y": none})])
+    assert (nothing.loss, nothing.sqnr[""], nothing.figures) == (0.0, BEST_SQNR, ())
+
+
 def test_zeros_that_stay_zeros_are_equal(measured: Measured) -> None:
     zeros = measured.model.clone()
     value = zeros.graph.initializers["w"]
