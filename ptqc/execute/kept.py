@@ -11,8 +11,8 @@ from ptqc.integer import quantize
 STEPS = 32767
 # From here on a step times STEPS may be beyond float32.
 LARGEST = 2.0**127
-# Below it steps are fine enough even beside a mask's values: an exponential takes no notice.
-COARSEST = 1.0
+# Below it steps are fine enough even beside a mask's values: an exponential takes little notice.
+COARSEST = 1 / 64
 # Shares of the largest magnitude: values up to the first are the array's own, values from the second on are the mask's.
 # An ordinary array has some between.
 OWN, FAR = 1 / 32, 1 / 4

@@ -40,7 +40,7 @@ def test_what_16_bits_do_not_hold_stays(array: np.ndarray) -> None:
     assert Kept.of(array) is array
 
 
-MASKS = [float(np.finfo(np.float32).min), -1e30, -1e9, -65504.0, 1e9]
+MASKS = [float(np.finfo(np.float32).min), -1e30, -1e9, -65504.0, -10000.0, 1e9]
 
 
 @pytest.mark.parametrize("mask", MASKS)
