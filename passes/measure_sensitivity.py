@@ -84,6 +84,7 @@ class MeasureSensitivity:
                         _measure_layer(model, context, probe, layer, suffix, anchors)
                 walk.advance(results)
                 stage.advance(next(iter(results)))
+        pace.is_short |= walk.position < len(walk)
         return [*_assume_unreached(context, walk.slicer, anchors), *_losses(context, anchors, pace)]
 
 

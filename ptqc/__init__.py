@@ -14,10 +14,10 @@ __all__ = ["Artifact", "__version__", "bench", "bisect", "compile", "inspect", "
 if TYPE_CHECKING:
     from ptqc.artifact import Artifact, load
     from ptqc.compiler import compile, resolve
-    from ptqc.inspecting import inspect
     from ptqc.reducing import reduce
     from ptqc.stages.bench import bench
     from ptqc.stages.bisect import bisect
+    from ptqc.stages.inspecting import inspect
     from ptqc.stages.verify_artifact import verify
 
 _HOMES = {
@@ -25,7 +25,7 @@ _HOMES = {
     "load": "ptqc.artifact",
     "compile": "ptqc.compiler",
     "resolve": "ptqc.compiler",
-    "inspect": "ptqc.inspecting",
+    "inspect": "ptqc.stages.inspecting",
     "reduce": "ptqc.reducing",
     "bench": "ptqc.stages.bench",
     "bisect": "ptqc.stages.bisect",

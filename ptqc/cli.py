@@ -469,7 +469,7 @@ def _reduce(options: argparse.Namespace) -> None:
 
 
 def _inspect(options: argparse.Namespace) -> None:
-    from ptqc.inspecting import inspect
+    from ptqc.stages.inspecting import inspect
 
     found = inspect(options.model)
     print(json.dumps(found.to_json(), indent=1) if options.json else found)

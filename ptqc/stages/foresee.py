@@ -11,11 +11,11 @@ from ptqc.budget import Budgets
 from ptqc.codegen.tvm.folding import SIZES, entering
 from ptqc.codegen.tvm.target import check_model
 from ptqc.errors import Infeasible, NoKernel, TargetError
-from ptqc.inspecting.smallest import about, lower_bound
 from ptqc.nodes import constant
 from ptqc.operators import is_float
 from ptqc.options import CompileOptions, TargetOptions
 from ptqc.scratch import scratch
+from ptqc.stages.inspecting.smallest import about, lower_bound
 from ptqc.stages.prepare import Prepared
 
 NAMED = 5

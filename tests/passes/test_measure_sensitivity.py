@@ -204,11 +204,13 @@ def short(context: Context, **changes: object) -> Context:
     return replace(context, site_losses={}, weight_losses={}, ranges=dict(context.ranges), **changes)  # type: ignore[arg-type]
 
 
-def test_without_time_losses_follow_the_local_errors(residual: ir.Model, context: Context) -> None:
-    late = short(context, deadline=Deadline(0.0))
+@pytest.mark.parametrize("quantizable", [True, False])
+def test_without_time_losses_follow_the_local_errors(residual: ir.Model, context: Context, quantizable: bool) -> None:
+    """Also where not even a site at the input was looked at: a loss of zero would ask for the narrowest weights."""
+    late = short(context, deadline=Deadline(0.0), sites=context.sites if quantizable else [])
     notes = MeasureSensitivity().apply(residual, late)
     assert [note.step for note in notes] == ["time-limit"]
-    assert set(late.site_losses) == {site.name for site in context.sites}
+    assert set(late.site_losses) == {site.name for site in late.sites}
     assert set(late.weight_losses) == set(context.weight_losses)
     for weight in context.weights:
         losses = [late.weight_losses[weight.name, integer(bits)] for bits in (2, 3, 4, 8)]

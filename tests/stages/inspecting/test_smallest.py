@@ -9,8 +9,8 @@ import pytest
 from compiling import Measured, measure_residual, proto, weight
 
 from ptqc.allocation import smallest_choice
-from ptqc.inspecting.smallest import about, lower_bound
 from ptqc.stages.fit import problem_of
+from ptqc.stages.inspecting.smallest import about, lower_bound
 
 BITS = (2, 4, 7)
 
@@ -57,7 +57,7 @@ def test_equal_weights_count_once_and_masks_with_their_palette() -> None:
 
 
 def test_the_projects_own_model() -> None:
-    path = Path(__file__).parents[2] / "models" / "tiny_mlp.onnx"
+    path = Path(__file__).parents[3] / "models" / "tiny_mlp.onnx"
     model = ir.load(path)
     before = str(model)
     assert lower_bound(model, (2,)).bytes < about(model, (2,)) < path.stat().st_size

@@ -12,10 +12,10 @@ from onnx import TensorProto, helper
 import ptqc
 from ptqc import cli
 from ptqc.errors import ModelError
-from ptqc.inspecting import inspect
-from ptqc.inspecting.facts import Inspection, Tensor
+from ptqc.stages.inspecting import inspect
+from ptqc.stages.inspecting.facts import Inspection, Tensor
 
-MODELS = Path(__file__).parents[2] / "models"
+MODELS = Path(__file__).parents[3] / "models"
 
 
 @pytest.fixture(scope="module")
