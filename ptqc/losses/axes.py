@@ -8,8 +8,8 @@ import numpy as np
 from ptqc.losses.base import Arrays, Group, sizes_vary, some_rows
 from ptqc.losses.trace import Trace
 
-# How much better another axis must tell the values apart than the usual one.
-CLEARLY = 3.0
+# How much better another axis must tell the values apart than the usual one, and how well at least.
+CLEARLY, WELL = 3.0, 0.1
 # Scales that differ so much are judged apart, where there are at least FEWEST channels in all and SMALLEST in a group.
 APART, FEWEST, SMALLEST = 10.0, 5, 2
 # Scores of detectors are nearly all close to zero.
@@ -41,7 +41,7 @@ def _by_data(axes: Sequence[int], values: Arrays) -> int | None:
         return axes[0] if axes else None
     told = {axis: _difference(values, axis) for axis in axes}
     best, usual = max(told, key=lambda axis: told[axis]), usual_axis(values[0].ndim)
-    return usual if usual in told and told[best] < CLEARLY * told[usual] else best
+    return usual if usual in told and told[best] < max(CLEARLY * told[usual], WELL) else best
 
 
 def _difference(values: Arrays, axis: int) -> float:
@@ -64,7 +64,7 @@ def groups(found: Trace | None, axis: int | None, values: Arrays) -> tuple[Group
     if found is not None and found.axis == axis and found.scores.any():
         return _runs(found.scores & within, found.source)
     scale = np.sqrt(np.mean([np.square(value, dtype=np.float64).mean(others) for value in values], axis=0))
-    several = _of_one_scale(scale, 0, channels)
+    several = _of_one_scale(scale)
     if len(several) < 2:
         return (Group(0, channels),)
     middle = np.median(np.concatenate([some_rows(value, axis) for value in values]), axis=0)
@@ -79,11 +79,12 @@ def _runs(scores: np.ndarray, source: np.ndarray) -> tuple[Group, ...]:
     return tuple(Group(start, stop, bool(scores[start])) for start, stop in pairwise(ends))
 
 
-def _of_one_scale(scale: np.ndarray, start: int, stop: int) -> list[tuple[int, int]]:
-    """Stretches of channels, all of which are APART times larger, or smaller, than all of the next stretch."""
-    if len(scale) >= FEWEST and scale.min() > DEAD * scale.max():
-        for cut in range(start + SMALLEST, stop - SMALLEST + 1):
-            one, other = scale[start:cut], scale[cut:stop]
-            if one.min() > APART * other.max() or other.min() > APART * one.max():
-                return [*_of_one_scale(scale, start, cut), *_of_one_scale(scale, cut, stop)]
-    return [(start, stop)]
+def _of_one_scale(scale: np.ndarray) -> list[tuple[int, int]]:
+    """Stretches of channels: all before a cut are APART times larger, or smaller, than all behind it."""
+    if len(scale) < FEWEST or scale.min() <= DEAD * scale.max():
+        return [(0, len(scale))]
+    lows, highs = np.minimum.accumulate(scale)[:-1], np.maximum.accumulate(scale)[:-1]
+    later_lows, later_highs = (of.accumulate(scale[::-1])[-2::-1] for of in (np.minimum, np.maximum))
+    cuts = np.flatnonzero((lows > APART * later_highs) | (later_lows > APART * highs)) + 1
+    inner = [int(cut) for cut in cuts if SMALLEST <= cut <= len(scale) - SMALLEST]
+    return list(pairwise([0, *inner, len(scale)]))

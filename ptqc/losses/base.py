@@ -15,7 +15,7 @@ LOW_AGREEMENT = 0.9
 LOW_COSINE = 0.98
 LOW_SQNR = 15.0  # dB
 LARGE_LOSS = 0.1  # of a variance: a large mean, which SQNR counts, may hide it
-MOST_ROWS = 2000  # of a sample, to see what it is
+LOOKED_AT = 250_000  # values of a sample, to see what it is
 FITTED = {"fitted": True}  # marks fields that `Kind.fitted` fills
 
 
@@ -190,10 +190,10 @@ def rows(value: np.ndarray, axis: int) -> np.ndarray:
 
 
 def some_rows(value: np.ndarray, axis: int) -> np.ndarray:
-    """Of `rows` at most MOST_ROWS, evenly spread."""
+    """Of `rows` some, evenly spread, with about LOOKED_AT values."""
     moved = np.moveaxis(value, axis, -1)
     found = moved.reshape(-1, moved.shape[-1])
-    return found[:: -(-len(found) // MOST_ROWS)].astype(np.float64)
+    return found[:: max(1, found.size // LOOKED_AT)].astype(np.float64)
 
 
 def sizes_vary(values: Arrays, axis: int) -> bool:
