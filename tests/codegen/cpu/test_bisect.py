@@ -25,8 +25,6 @@ from ptqc.codegen.tvm.emitters import codes, layers
 from ptqc.codegen.tvm.target import Choices
 from ptqc.errors import TargetError
 
-pytestmark = pytest.mark.processor
-
 
 @pytest.fixture(scope="module")
 def artifact(tmp_path_factory: pytest.TempPathFactory) -> Artifact:

@@ -16,9 +16,8 @@ from ptqc.codegen.tvm import target
 from ptqc.errors import TargetError
 from ptqc.formats import UINT8, QuantParams
 
-pytestmark = pytest.mark.processor
 
-
+@pytest.mark.processor
 def test_a_residual_network_becomes_a_verified_library() -> None:
     made, file = residual()
     first = target.build(made.lowered, file, FEEDS)
