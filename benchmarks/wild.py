@@ -123,6 +123,8 @@ def attempt(model: Model, path: Path, out: Path, arguments: argparse.Namespace, 
         size = (out / "model.onnx").stat().st_size
         row |= {"bytes": size, "share_of_float": size / row["float_bytes"], "warnings": warnings(out)}
         row |= agreement_row(model, path, out)
+        if row["verdict"] == DIFFERS and row["warnings"]:
+            row["note"] += f" (the compile warned: {'; '.join(dict.fromkeys(row['warnings']))})"
     return row
 
 

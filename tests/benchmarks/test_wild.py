@@ -10,8 +10,10 @@ from pathlib import Path
 from types import ModuleType
 
 import numpy as np
+import onnx
 import pytest
 import wild
+from onnx import helper
 from wild_environments import ENVIRONMENT_OF, STEPS
 from wild_judges import KINDS, Judgement, as_array, judge
 from wild_list import SCRIPTS, Model, chosen, listed
@@ -168,6 +170,20 @@ def test_exit_codes_become_verdicts(tmp_path: Path) -> None:
 def test_a_model_that_was_not_built_is_a_row(tmp_path: Path) -> None:
     row = wild.compile_row(MODELS[0], argparse.Namespace(work=tmp_path))
     assert (row["model"], row["verdict"]) == (MODELS[0].name, wild.MISSING)
+
+
+def test_a_difference_says_what_the_compile_warned_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, out = tmp_path / "model.onnx", tmp_path / "out"
+    out.mkdir()
+    for written in (path, out / "model.onnx"):
+        onnx.save(helper.make_model(helper.make_graph([], "empty", [], [])), written)
+    notes = [{"level": level, "message": f"a {level}"} for level in ("warning", "info", "warning")]
+    (out / "manifest.json").write_text(json.dumps({"notes": notes}))
+    monkeypatch.setattr(wild, "run_compile", lambda *_: {"exit_code": 0})
+    monkeypatch.setattr(wild, "command", lambda *_: [])
+    monkeypatch.setattr(wild, "agreement_row", lambda *_: {"verdict": wild.DIFFERS, "note": "y: values 3 dB"})
+    row = wild.attempt(MODELS[0], path, out, argparse.Namespace())
+    assert row["note"] == "y: values 3 dB (the compile warned: a warning)"
 
 
 @pytest.mark.parametrize(("stored", "given"), [("remedied.onnx", ()), ("remedy.json", ("--cast-double",))])
