@@ -65,7 +65,7 @@ def told_other_weights(document: dict[str, Any]) -> dict[str, Any]:
 
 def with_numbers(change: Callable[[Tuned], Tuned]) -> Changed:
     """Other numbers are lowered and packed than the compile goes on with."""
-    return lambda right: lambda model, plan, tuned: right(model, plan, change(tuned))
+    return lambda right: lambda model, plan, tuned, **given: right(model, plan, change(tuned), **given)
 
 
 def weights_exchanged(tuned: Tuned) -> Tuned:
