@@ -5,8 +5,9 @@ from collections.abc import Iterator
 import onnx_ir as ir
 
 from ptqc.layers import why_not_a_layer
+from ptqc.nodes import constant
 from ptqc.notes import Level, Note
-from ptqc.operators import LAYERS, absorbs, is_float, keeps_codes
+from ptqc.operators import ELEMENTWISE, LAYERS, absorbs, is_float, keeps_codes
 from ptqc.plan import Plan
 from ptqc.sites import find_kernels
 
@@ -45,6 +46,8 @@ def _reason(node: ir.Node, plan: Plan, capable: set[str]) -> str:
         return why_not_a_layer(node)
     if keeps_codes(node):
         return "its input is not quantized"
+    if node.op_type in ELEMENTWISE and any(constant(value) is not None for value in node.inputs):
+        return "one of its operands is constant"
     return "ONNX Runtime has no integer kernel for it"
 
 

@@ -28,6 +28,7 @@ def test_everything_is_named_where_all_is_float(tmp_path: Path) -> None:
 REASONS = {
     "Softmax": ("y = Softmax(a)", "ONNX Runtime has no integer kernel for it"),
     "Transpose": ("t = Softmax(a) y = Transpose<perm=[1,0]>(t)", "its input is not quantized"),
+    "Add": ("s = Softmax(a) y = Add(s, b)", "one of its operands is constant"),
     "MatMul": ("t = Transpose<perm=[1,0]>(a) y = MatMul(a, t)", "its second operand is computed, not constant"),
 }
 

@@ -1,5 +1,6 @@
 """What is known of a model without data, and how it is told."""
 
+import re
 import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
@@ -20,9 +21,14 @@ class Tensor:
     content: str = ""
 
     def __str__(self) -> str:
-        sizes = "any shape" if self.shape is None else " x ".join("?" if d is None else str(d) for d in self.shape)
+        sizes = "any shape" if self.shape is None else " x ".join(map(_size, self.shape))
         about = f": {self.content}" if self.content else ""
         return f"{shorten(visible(self.name), NAME)} ({self.dtype}, {visible(sizes) or 'one number'}){about}"
+
+
+def _size(size: int | str | None) -> str:
+    """As it is declared; formulas of other sizes, which shape inference makes, as "?"."""
+    return "?" if size is None or (isinstance(size, str) and not re.fullmatch(r"[\w.:/-]+", size)) else str(size)
 
 
 @dataclass(frozen=True)
@@ -100,8 +106,9 @@ def _of(found: Compilable, size: int) -> Iterator[tuple[str, str]]:
     yield "smallest", f"about {smallest}; certainly not below {found.at_least:,}"
     sensible = ", ".join(f"--budget {budget} ({count:,} bytes)" for budget, count in found.sensible.items())
     yield "sensible", sensible or "none: the graph's text is most of the file"
-    time = "a time that depends on the free sizes" if found.seconds is None else _duration(found.seconds)
-    yield "compile", f"roughly {time} of one processor, and {found.memory / 1e9:.1f} GB of memory"
+    memory = f"{found.memory / 1e9:.1f} GB of memory"
+    known = f"roughly {_duration(found.seconds or 0)} of one processor, and {memory}"
+    yield "compile", f"a time that depends on the free sizes; roughly {memory}" if found.seconds is None else known
     for kind in found.stays_float:
         yield "stays float", f"{kind.count:,} {visible(kind.operator)}: {kind.reason}"
     if not found.stays_float:
