@@ -141,10 +141,7 @@ def _runs(context: Context, slicer: Slicer) -> float:
 
 def _losses(context: Context, anchors: Anchors, pace: Pace) -> list[Note]:
     """Losses of all formats of all weights; what there was no time to measure is taken for what is usual."""
-    measured = [
-        (context.errors[name, form], loss) for name, found in anchors.items() for form, loss in found.items() if loss
-    ]
-    usual = float(np.median([loss / error for error, loss in measured if error])) if measured else 1.0
+    usual = _loss_per_error(context, anchors)
     for weight in context.weights:
         found = anchors.get(weight.name, {})
         if pace.is_short and not found:
@@ -266,14 +263,18 @@ def _measure_table(context: Context, probe: _Probe, name: str, suffix: Suffix, a
 def _assume_unreached(context: Context, slicer: Slicer, anchors: Anchors) -> list[Note]:
     """Give constants of branches that no sample takes the losses that others have at their errors."""
     inside = set().union(*(reads(node) - set(node.input) for node in slicer.nodes))
-    measured = {name: found for name, found in anchors.items() if any(found.values())}
-    unreached = sorted(inside.intersection(anchors) - measured.keys())
-    errors = {(name, form): context.errors[name, form] for name, found in anchors.items() for form in found}
-    ratios = [measured[name][form] / error for (name, form), error in errors.items() if name in measured and error]
+    unreached = sorted(name for name in inside.intersection(anchors) if not any(anchors[name].values()))
+    usual = _loss_per_error(context, anchors)
     for name in unreached:
-        anchors[name] = {form: float(np.median(ratios or [1.0])) * errors[name, form] for form in anchors[name]}
+        anchors[name] = {form: usual * context.errors[name, form] for form in anchors[name]}
     message = f"{len(unreached)} constants are read in branches that no sample takes: {UNREACHED}"
     return [Note(MeasureSensitivity.name, unreached[0], message, Level.WARNING)] if unreached else []
+
+
+def _loss_per_error(context: Context, anchors: Anchors) -> float:
+    """What is usual among the losses that were measured; 1 where none was."""
+    found = [(loss, context.errors[name, form]) for name, losses in anchors.items() for form, loss in losses.items()]
+    return float(np.median([loss / error for loss, error in found if loss and error] or [1.0]))
 
 
 def _anchored(context: Context, name: str) -> Iterator[tuple[Format, Solution]]:

@@ -62,7 +62,8 @@ def text_files() -> Iterator[Path]:
     """Text files of the project, found without git so that an unpacked archive is checked as well."""
     rooms = ["ptqc", "passes", "codegen", "models", "tests", "benchmarks", "docs", "examples", ".ci"]
     candidates = [*ROOT.iterdir(), *(path for room in rooms for path in (ROOT / room).rglob("*"))]
-    return (path for path in candidates if path.is_file() and path.suffix in TEXT_SUFFIXES)
+    texts = (path for path in candidates if path.is_file() and path.suffix in TEXT_SUFFIXES)
+    return (path for path in texts if path.name != ".git")  # of a work tree, it names a folder
 
 
 def test_every_package_in_the_tree_is_installed() -> None:

@@ -71,7 +71,7 @@ READERS: dict[str, tuple[Callable[[], Any], str]] = {
     "no name": (then({}), "sample 2: "),
     "one name too many": (then({"x": GOOD, "z": GOOD}), "sample 2: "),
     "number as name": (then({3: GOOD}), "sample 2: "),
-    "another rank": (then({"x": GOOD[0]}), "sample 2, input 'x': "),
+    "another rank": (then({"x": GOOD[None]}), "sample 2, input 'x': "),
     "another size": (then({"x": GOOD[:, :7]}), "sample 2, input 'x': "),
     "integers": (then({"x": GOOD.astype(np.int64)}), "sample 2, input 'x': "),
     "complex numbers": (then({"x": GOOD.astype(np.complex64)}), "sample 2, input 'x': "),

@@ -75,7 +75,7 @@ def test_a_site_that_matters_takes_the_range_that_loses_least(
             loss_of(residual, context, run_quantized(Slicer(residual), batches, {site.name: params[site.name]}))
             for params in (wide, right)
         ]
-        matters = losses[0] > NEGLIGIBLE * UNITS["nat"].tolerance
+        matters = losses[0] > NEGLIGIBLE * UNITS[context.loss_unit].tolerance
         assert changed.ranges[site.name] == (right if matters and losses[1] < losses[0] else wide)[site.name], site
         assert changed.site_losses[site.name] == pytest.approx(
             min(losses) if matters else losses[0], rel=0.01, abs=1e-9
@@ -103,7 +103,7 @@ def test_losses_never_grow_with_the_bits(context: Context) -> None:
         assert losses == sorted(losses, reverse=True)
         assert losses[0] > losses[-1] > 0
         assert context.weight_losses[weight.name, FLOAT16] == context.weight_losses[weight.name, FLOAT32] == 0
-    assert context.loss_unit == "nat"
+    assert context.loss_unit == context.kinds["y"].unit.name
 
 
 def test_a_local_error_that_grew_with_the_bits_counts_no_more(context: Context) -> None:
@@ -162,7 +162,7 @@ def test_tensors_that_are_tied_keep_their_range(tmp_path: Path) -> None:
     changed = replace(context, ranges={**context.ranges, tied.name: wide}, site_losses={}, weight_losses={})
     changed.other_ranges[tied.name] = (right,)
     MeasureSensitivity().apply(model, changed)
-    assert changed.site_losses[tied.name] > NEGLIGIBLE * UNITS["nat"].tolerance
+    assert changed.site_losses[tied.name] > NEGLIGIBLE * UNITS[context.loss_unit].tolerance
     assert changed.ranges[tied.name] == wide
 
 

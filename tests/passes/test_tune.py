@@ -6,6 +6,7 @@ from test_reconstruct import measured, plan_of, table
 
 from ptqc.execute.onnxruntime import Feeds
 from ptqc.formats import integer
+from ptqc.losses.regression import Regression
 from ptqc.notes import Level
 from ptqc.passes import tune
 
@@ -17,9 +18,10 @@ def advanced(folder: Path, operator: str, samples: int = 256) -> tuple[bool, str
     model = parse(GRAPH.replace("{0}", operator), w=noise(4, 8), v=noise(8, 6), b=noise(6))
     feeds: list[Feeds] = [{"x": noise(1, 4, seed=seed)} for seed in range(samples)]
     context = measured(model, folder, feeds, samples // 4)
+    context.kinds = {"y": Regression()}
     plan = plan_of(context, integer(3))
     before = table(context, plan, model)
-    after, notes = tune.advanced(model, context, plan, before, "mse")
+    after, notes = tune.advanced(model, context, plan, before)
     return after is before, notes[0].message, notes[0].level
 
 
