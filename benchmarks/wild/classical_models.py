@@ -12,7 +12,7 @@ from sklearn.feature_extraction.text import HashingVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.neural_network import MLPClassifier, MLPRegressor
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import MinMaxScaler, Normalizer, StandardScaler
+from sklearn.preprocessing import Normalizer, StandardScaler
 from sklearn.svm import LinearSVC
 
 CALIBRATION, EVALUATION = 256, 400
@@ -89,7 +89,7 @@ def docs_logistic(place: Place) -> Data:
 
 def docs_svm(place: Place) -> Data:
     x, y = documents()
-    model = make_pipeline(MinMaxScaler(), LinearSVC()).fit(x[:-EVALUATION], y[:-EVALUATION])
+    model = LinearSVC().fit(x[:-EVALUATION], y[:-EVALUATION])
     convert(place, model, x, 18)
     return split({"X": x}, CALIBRATION, EVALUATION)
 
