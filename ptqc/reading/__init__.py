@@ -25,7 +25,7 @@ from ptqc.reading.sizes import check_sizes
 from ptqc.reading.tensors import check_tensors, external_files
 from ptqc.reading.values import check_no_cycles, check_values, is_sorted
 from ptqc.reading.walk import every_node
-from ptqc.reading.weights import check_interface, check_no_double, check_weights_finite
+from ptqc.reading.weights import check_interface, check_no_double, check_no_double_layers, check_weights_finite
 
 STEP = "read"
 FILE = "file"
@@ -119,6 +119,8 @@ def _read(path: Path, cast_double: bool) -> Source:
     check_weights_finite(model)
     check_inference(model)
     _check_with_onnx(model if fits_in_memory(size) else path)
+    if not cast_double:
+        check_no_double_layers(model)
     return Source(model, path, size, digest_of(data, files), tuple(notes), cast_double)
 
 
