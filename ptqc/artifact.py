@@ -137,10 +137,15 @@ class Artifact:
     def _library(self) -> "Library":
         return self.native()
 
-    def run(self, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Outputs by name: of the native library where the artifact has one, else of ONNX Runtime."""
+    def run(self, feeds: Mapping[str, np.ndarray]) -> dict[str, Any]:
+        """Outputs by name: of the native library where the artifact has one, else of ONNX Runtime.
+
+        Each is what the model gives: an array, or a list of maps from class labels to scores where it ends in a ZipMap.
+        """
         if (self.folder / NATIVE).is_dir():
-            return self._library.run(feeds)
+            maps = self.manifest.get("maps", {})
+            found = self._library.run(feeds)
+            return {name: _zipped(array, maps[name]) if name in maps else array for name, array in found.items()}
         names = [value.name for value in self._session.get_outputs()]
         return dict(zip(names, self._session.run(names, dict(feeds)), strict=True))
 
@@ -158,6 +163,11 @@ class Artifact:
         if not isinstance(found, dict):
             raise UsageError(f"{self.folder} is not a folder that `ptqc compile` wrote: {name} holds no object")
         return found
+
+
+def _zipped(scores: np.ndarray, labels: Sequence[int | str]) -> list[dict[int | str, float]]:
+    """What a ZipMap makes of scores, (N, classes) or (classes,): ONNX Runtime sorts by label."""
+    return [dict(sorted(zip(labels, row.tolist(), strict=True))) for row in np.atleast_2d(scores)]
 
 
 def load(folder: str | Path) -> Artifact:

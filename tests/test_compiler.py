@@ -13,7 +13,7 @@ import onnx
 import onnxruntime as ort
 import pytest
 from compiling import compiled, proto, quick, residual, samples, weight
-from onnx import helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
 import ptqc
 from ptqc.agreement import relative
@@ -526,6 +526,26 @@ def test_a_float64_model_is_taken_where_that_is_meant(small: Artifact, tmp_path:
     assert y.dtype == np.float64
     assert np.allclose(y, small.run({"x": x})["y"], atol=0.2)
     assert "computes in float32 inside; inputs and outputs keep their type" in str(found.manifest["notes"])
+    assert "is the one that was compiled" in str(ptqc.verify(found.folder, model=tmp_path / "model.onnx"))
+
+
+def test_float64_behind_the_last_layer_stays(tmp_path: Path) -> None:
+    graph = """g (float[N,64] x) => (double[N] pitch) {
+        h = Gemm<transB=1>(x, w)
+        d = Cast<to=11>(h)
+        s = Softmax<axis=1>(d)
+        m = Mul(s, bins)
+        r = ReduceSum<keepdims=0>(m, axes)
+        pitch = Exp(r)
+    }"""
+    model = proto(graph, w=weight(64, 64), bins=np.linspace(0, 2, 64)[None], axes=np.array([1]))
+    found = compiled(model, samples(64), tmp_path, "40%")
+    delivered, x = onnx.load(found.path), samples(64, count=8)
+    assert_same_interface(model, delivered)
+    assert TensorProto.DOUBLE in {tensor.data_type for tensor in delivered.graph.initializer}
+    y = found.run({"x": x})["pitch"]
+    assert y.dtype == np.float64
+    assert np.allclose(y, Runner(model).run({"x": x})["pitch"], rtol=0.1)
     assert "is the one that was compiled" in str(ptqc.verify(found.folder, model=tmp_path / "model.onnx"))
 
 

@@ -12,6 +12,7 @@ import onnx
 import onnx_ir as ir
 from onnx import helper, numpy_helper
 
+from ptqc import zipmaps
 from ptqc.codegen.onnxruntime import constants, functions, names
 from ptqc.codegen.onnxruntime.inline import inlined
 from ptqc.formats import Family, Format
@@ -54,11 +55,13 @@ def export(lowered: Lowered, interface: ir.Model, name_length: int = 1, *, inlin
     graph = onnx.GraphProto(name="g", node=nodes, initializer=merged)
     original = ir.to_proto(interface).graph
     graph.input.extend(original.input)
-    graph.output.extend(original.output)
+    maps = zipmaps.remembered(interface)
+    graph.output.extend(value for value in original.output if value.name not in maps)
     _strip(graph)
     before = _value_names(graph)
-    names.shorten(graph, max(name_length, names.name_length(len(before))))
+    names.shorten(graph, max(name_length, names.name_length(len(before))), taken=maps)
     renamed = dict(zip(before, _value_names(graph), strict=True))
+    zipmaps.put_back(graph, original.output, maps, renamed)
     packed = _model(graph, used, interface)
     return Exported(inlined(packed) if inline else packed, tuple(sorted(used)), renamed, packed)
 
@@ -67,7 +70,8 @@ def _model(graph: onnx.GraphProto, used: Iterable[functions.Function], interface
     opset = max(LOWEST_OPSET, _newest_operator(graph, interface.opset_imports[""]))
     imports = [helper.make_opsetid("", opset)]
     protos = [function.to_proto(opset) for function in sorted(used)]
-    foreign = sorted(item for item in interface.opset_imports.items() if item[0])
+    maps = {zipmaps.DOMAIN: zipmaps.VERSION} if zipmaps.remembered(interface) else {}
+    foreign = sorted(item for item in {**maps, **interface.opset_imports}.items() if item[0])
     imports += [helper.make_opsetid(*item) for item in foreign]
     if protos:
         imports.append(helper.make_opsetid(functions.DOMAIN, 1))

@@ -1,7 +1,7 @@
 """Short names for everything that is not the model's interface: names are most of a small file's text."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import count
 
 import onnx
@@ -31,10 +31,13 @@ def name_length(values: int) -> int:
     return length
 
 
-def shorten(graph: onnx.GraphProto, length: int) -> None:
-    """Rename subgraphs, and every value but the inputs and outputs; drop inner shapes, and node names but a few."""
+def shorten(graph: onnx.GraphProto, length: int, taken: Iterable[str] = ()) -> None:
+    """Rename subgraphs, and every value but the inputs and outputs; drop inner shapes, and node names but a few.
+
+    taken: names that no value may get.
+    """
     interface = frozenset(value.name for value in (*graph.input, *graph.output))
-    fresh = short_names(length, interface)
+    fresh = short_names(length, interface.union(taken))
     renamed: dict[str, str] = {name: name for name in interface}
 
     def new(name: str) -> str:

@@ -16,6 +16,7 @@ import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 
+from ptqc import zipmaps
 from ptqc.agreement import alike, allowed, relative
 from ptqc.codegen.onnxruntime import parity, stored
 from ptqc.codegen.onnxruntime.census import Census, take
@@ -99,11 +100,14 @@ def _census(exported: Exported, lowered: Lowered, plan: Plan) -> tuple[Census, f
 
 
 def _same_interface(proto: onnx.ModelProto, model: ir.Model) -> None:
-    wanted, found = ir.to_proto(model).graph, proto.graph
-    for given, kept in ((wanted.input, found.input), (wanted.output, found.output)):
-        if list(given) != list(kept):
+    wanted, found, maps = ir.to_proto(model).graph, proto.graph, zipmaps.remembered(model)
+    outputs = [zipmaps.as_given(value, maps) for value in wanted.output]
+    for given, kept in ((list(wanted.input), found.input), (outputs, found.output)):
+        if given != list(kept):
             names = ", ".join(value.name for value in kept)
             raise VerificationError(f"the file's interface ({names}) is not that of the model")
+    if (labels := zipmaps.labels(found)) != maps:
+        raise VerificationError(f"the class labels in the file's maps ({labels}) are not those of the model ({maps})")
 
 
 def _same_decisions(lowered: Lowered, plan: Plan) -> None:

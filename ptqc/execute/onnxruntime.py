@@ -10,6 +10,7 @@ import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 
+from ptqc import zipmaps
 from ptqc.errors import ModelError
 from ptqc.execute.saturation import EXACT_SUMS, NOT_WITH_EXACT_SUMS, apart, can_saturate, saturates
 from ptqc.external import hold_external
@@ -82,7 +83,8 @@ def _with_taps(proto: onnx.ModelProto, taps: Iterable[str]) -> onnx.ModelProto:
 class Runner:
     """A model held by one ONNX Runtime session: a model, a proto of under 2 GB, or a file.
 
-    taps: names of inner values that become extra outputs.
+    taps: names of inner values that become extra outputs. Outputs that are maps come as the tensors of their scores; a
+    file without taps is run as it is.
     Raises ModelError when ONNX Runtime refuses the model.
     """
 
@@ -94,6 +96,7 @@ class Runner:
     ) -> None:
         options = options or session_options()
         try:
+            model = zipmaps.as_tensors(model) if isinstance(model, onnx.ModelProto) else model
             self.session = _open(model, taps, options)
         except Exception as error:  # ONNX Runtime raises a dozen types of its own
             raise ModelError(f"ONNX Runtime {ort.__version__} cannot load the model: {error}") from error
@@ -166,7 +169,7 @@ def _open(
 
 
 def _loaded(path: Path) -> ir.Model:
-    model = ir.load(path)
+    model = zipmaps.load(path)
     hold_external(model, path.parent, mapped=True)
     return model
 

@@ -8,7 +8,7 @@ import onnx
 import onnx_ir as ir
 import onnx_ir.passes.common as common
 
-from ptqc import trial
+from ptqc import trial, zipmaps
 from ptqc.errors import ModelError
 from ptqc.execute.onnxruntime import fits_in_memory
 from ptqc.external import hold_external
@@ -25,7 +25,7 @@ from ptqc.reading.sizes import check_sizes
 from ptqc.reading.tensors import check_tensors, external_files
 from ptqc.reading.values import check_no_cycles, check_values, is_sorted
 from ptqc.reading.walk import every_node
-from ptqc.reading.weights import check_interface, check_no_double, check_weights_finite
+from ptqc.reading.weights import check_interface, check_no_double, check_no_double_layers, check_weights_finite
 
 STEP = "read"
 FILE = "file"
@@ -105,18 +105,22 @@ def _read(path: Path, cast_double: bool) -> Source:
     files = external_files(proto, path.parent)
     size = len(data) + sum(file.stat().st_size for file in files.values())
     trial.check(path, size)
+    maps = zipmaps.take_off(proto.graph)
     name_free_axes(proto)
     check_sizes(proto)
-    notes = list(_remarks(proto))
+    notes = [*_remarks(proto), *(Note(STEP, name, "the ZipMap that makes this output stays as it is") for name in maps)]
     if (dropped := drop_annotations(proto)) >= WORTH_TELLING:
         notes.append(Note(STEP, "", f"{dropped:,} bytes of metadata and doc strings of the exporter left out"))
     for node in every_node(proto):
         node.name = ""  # need not be unique, and ONNX Runtime refuses two of one name; values are the keys
     model = _to_ir(proto)
+    zipmaps.remember(model, maps)
     hold_external(model, path.parent, mapped=not fits_in_memory(size))
     check_weights_finite(model)
     check_inference(model)
     _check_with_onnx(model if fits_in_memory(size) else path)
+    if not cast_double:
+        check_no_double_layers(model)
     return Source(model, path, size, digest_of(data, files), tuple(notes), cast_double)
 
 

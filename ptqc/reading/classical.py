@@ -2,16 +2,18 @@
 
 import onnx
 
+from ptqc import zipmaps
 from ptqc.errors import ModelError
 from ptqc.reading.walk import every_node, label
 
-DOMAIN = "ai.onnx.ml"
+DOMAIN = zipmaps.DOMAIN
 TREES = {"TreeEnsemble", "TreeEnsembleClassifier", "TreeEnsembleRegressor"}
 SUPPORT_VECTORS = {"SVMClassifier", "SVMRegressor"}
 
 
 def check_classical(model: onnx.ModelProto) -> None:
-    """Refuse decision trees, support vectors behind a kernel that is not linear, and outputs that are maps."""
+    """Refuse decision trees, support vectors behind a kernel that is not linear, and maps in front of the outputs."""
+    at_outputs = set(zipmaps.labels(model.graph))
     for node in every_node(model):
         if node.domain != DOMAIN:
             continue
@@ -26,10 +28,10 @@ def check_classical(model: onnx.ModelProto) -> None:
                 "with all of them and has no weights to quantize; train with kernel='linear', or a network "
                 "(MLPClassifier, MLPRegressor) in its place"
             )
-        if node.op_type == "ZipMap":
+        if node.op_type == zipmaps.OPERATOR and at_outputs.isdisjoint(node.output):
             raise ModelError(
-                f"gives its scores as one map per sample (the {label(node)}), not as a tensor; convert it again "
-                "without: to_onnx(model, X, options={id(model): {'zipmap': False}}) in skl2onnx"
+                f"makes one map per sample of its scores (the {label(node)}) that is not just an output of the model; "
+                "convert it again without: to_onnx(model, X, options={id(model): {'zipmap': False}}) in skl2onnx"
             )
 
 

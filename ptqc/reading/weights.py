@@ -22,9 +22,9 @@ def check_interface(model: onnx.ModelProto) -> None:
 
 
 def check_no_double(model: onnx.ModelProto) -> None:
-    """Refuse models that compute in float64. float64 constants elsewhere (exporters write them) are fine."""
+    """Refuse float64 inputs and weights. float64 constants elsewhere (exporters write them) are fine."""
     double = onnx.TensorProto.DOUBLE
-    for value in (*model.graph.input, *model.graph.output):
+    for value in model.graph.input:
         if value.type.tensor_type.elem_type == double:
             raise ModelError(f"{value.name!r} is float64; float32 is expected: {CAST}")
     weights = {name for node in every_node(model) if node.op_type in COMPUTE for name in node.input}
@@ -32,6 +32,32 @@ def check_no_double(model: onnx.ModelProto) -> None:
         for tensor in graph.initializer:
             if tensor.data_type == double and tensor.name in weights:
                 raise ModelError(f"weight {tensor.name!r} is float64; float32 is expected: {CAST}")
+
+
+def check_no_double_layers(model: ir.Model) -> None:
+    """Refuse float64 outputs of layers that compute in float64. Where it begins behind them it stays: it costs nothing.
+
+    Values without a type count as float64 where something that the node reads is.
+    """
+    if all(value.dtype != ir.DataType.DOUBLE for value in model.graph.outputs):
+        return
+    doubles = {value for value in model.graph.initializers.values() if value.dtype == ir.DataType.DOUBLE}
+    for node in model.graph.all_nodes():
+        reads_double = not doubles.isdisjoint(node.inputs)
+        if reads_double and node.op_type in COMPUTE:
+            name = node.outputs[0].name
+            raise ModelError(f"the {node.op_type} that gives {name!r} computes in float64; float32 is expected: {CAST}")
+        if node.op_type in ("Cast", "Constant"):
+            reads_double = _makes_double(node)
+        doubles |= {v for v in node.outputs if v.dtype == ir.DataType.DOUBLE or (v.dtype is None and reads_double)}
+
+
+def _makes_double(node: ir.Node) -> bool:
+    """Whether a Cast or a Constant says that it gives float64."""
+    if node.op_type == "Cast":
+        return node.attributes["to"].as_int() == ir.DataType.DOUBLE.value
+    value = node.attributes.get("value")
+    return value is not None and value.as_tensor().dtype == ir.DataType.DOUBLE
 
 
 def _check_type(value: onnx.ValueInfoProto) -> None:

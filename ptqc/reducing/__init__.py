@@ -25,6 +25,7 @@ from ptqc.reducing.recording import record
 from ptqc.reducing.search import smallest
 from ptqc.reducing.trials import Trials
 from ptqc.scratch import scratch
+from ptqc.zipmaps import as_tensors
 
 SAMPLES = 8
 
@@ -76,7 +77,7 @@ def reduce(
     started = time.monotonic()
     asked, path, place = Command.parse(command, message), Path(model), Path(output)
     _check_free(place)
-    proto = parse(read_bytes(path))
+    proto = as_tensors(parse(read_bytes(path)))
     check_tensors(proto, path.parent)
     onnx.load_external_data_for_model(proto, str(path.parent))
     with scratch() as temporary:

@@ -7,8 +7,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import onnx_ir as ir
-
+from ptqc import zipmaps
 from ptqc.artifact import NATIVE, Artifact, load
 from ptqc.calibration.images import Preprocessing
 from ptqc.calibration.inputs import input_specs
@@ -136,6 +135,6 @@ def _given(
     if calibration is None:
         return
     with scratch() as folder:
-        specs = input_specs(ir.load(model))
+        specs = input_specs(zipmaps.load(model))
         for index, feeds in enumerate(collect(calibration, specs, Path(folder), samples, preprocessing)):
             yield f"sample {index}", feeds

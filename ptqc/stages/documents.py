@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 import onnxruntime as ort
 
-from ptqc import __version__
+from ptqc import __version__, zipmaps
 from ptqc.allocation import frontier, price, smallest_choice
 from ptqc.budget import Budgets
 from ptqc.codegen.onnxruntime import exact
@@ -89,6 +89,7 @@ def manifest(
             "oldest_onnxruntime": oldest_runtime(proto.opset_import[0].version, proto.ir_version),
             "runtime_operators": sorted({node.op_type for node in proto.graph.node if node.domain == FUSED}),
         },
+        "maps": zipmaps.remembered(job.prepared.model),
         "allocation": _allocation(job, fitted),
         "latency": delivered.document if delivered is not None else None,
         "cut_short": is_cut_short(notes),

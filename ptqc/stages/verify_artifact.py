@@ -29,6 +29,7 @@ from ptqc.reading.values import check_no_cycles, check_values
 from ptqc.stages.bisect import bisect
 from ptqc.stages.prepare import try_once
 from ptqc.text import entries
+from ptqc.zipmaps import as_tensors
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ def _checked_proto(path: Path) -> onnx.ModelProto:
     proto = parse(path.read_bytes())
     for check in (check_functions, check_values, check_no_cycles):
         check(proto)
-    return proto
+    return as_tensors(proto)
 
 
 def _kernels(artifact: Artifact, proto: onnx.ModelProto, kept: Golden) -> str:

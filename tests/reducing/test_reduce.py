@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import pytest
 from compiling import proto, residual, samples
+from onnx import TensorProto, helper
 
 import ptqc
 from ptqc import cli, guarded
@@ -99,6 +100,20 @@ def test_a_fault_of_the_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_only_the_same_failure_counts() -> None:
     assert ptqc.reduce("m.onnx", output="s.onnx", command=COMMAND).nodes == 2
     assert operators("s.onnx") == ["Add", "Flatten"]
+
+
+@pytest.mark.usefixtures("_without_processes")
+def test_an_output_of_maps_is_cut_as_a_tensor() -> None:
+    model = onnx.load("m.onnx")
+    model.graph.node[-1].output[0] = "scores"
+    model.graph.node.append(
+        helper.make_node("ZipMap", ["scores"], ["y"], domain="ai.onnx.ml", classlabels_int64s=range(10))
+    )
+    model.opset_import.append(helper.make_opsetid("ai.onnx.ml", 1))
+    one = helper.make_map_type_proto(TensorProto.INT64, helper.make_tensor_type_proto(TensorProto.FLOAT, None))
+    model.graph.output[0].CopyFrom(helper.make_value_info("y", helper.make_sequence_type_proto(one)))
+    onnx.save(model, "m.onnx")
+    assert ptqc.reduce("m.onnx", output="s.onnx", command=COMMAND).nodes == 2
 
 
 @pytest.mark.usefixtures("_without_processes")
