@@ -1,5 +1,6 @@
 """scikit-learn and LightGBM by way of skl2onnx and onnxmltools."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,20 +20,20 @@ CALIBRATION, EVALUATION = 256, 400
 HASHES = 2048
 
 
-def convert(place: Place, model: Any, x: np.ndarray, opset: int, name: str = "model.onnx", **options: Any) -> None:
-    """The usual way, with a free batch; name: of the file."""
+def convert(place: Place, model: Any, x: np.ndarray, opset: int, **options: Any) -> None:
+    """The usual way, with a free batch."""
     from skl2onnx import convert_sklearn
     from skl2onnx.common.data_types import FloatTensorType
 
     kinds = [("X", FloatTensorType([None, x.shape[1]]))]
     found = convert_sklearn(model, initial_types=kinds, target_opset={"": opset, "ai.onnx.ml": 3}, **options)
-    (place.folder / name).write_bytes(found.SerializeToString())
+    place.model.write_bytes(found.SerializeToString())
 
 
 def convert_both(place: Place, model: Any, x: np.ndarray, opset: int) -> None:
     """By default, and without the maps that a classifier gives its scores in then."""
     convert(place, model, x, opset)
-    convert(place, model, x, opset, REMEDIED, options={"zipmap": False})
+    convert(replace(place, name=REMEDIED), model, x, opset, options={"zipmap": False})
 
 
 def digits() -> tuple[np.ndarray, np.ndarray]:

@@ -13,15 +13,16 @@ REMEDIED = "remedied.onnx"  # the same model as a refusal asks for it
 
 @dataclass(frozen=True)
 class Place:
-    """packages: a folder of unpacked wheels. folder: where the model and its samples are written."""
+    """packages: a folder of unpacked wheels. folder: where the model, of that name, and its samples are written."""
 
     packages: Path
     folder: Path
+    name: str = "model.onnx"
 
     @property
     def model(self) -> Path:
         """The file that a recipe writes."""
-        return self.folder / "model.onnx"
+        return self.folder / self.name
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from keras import layers
 
 CALIBRATION = 256
 KINDS = len(pictures.SHAPES)
+LEARNED = 0.6  # the least accuracy; chance is a sixth
 
 
 def trained(model: keras.Model, x: object, y: np.ndarray, loss: str, epochs: int, rate: float = 2e-3) -> keras.Model:
@@ -24,6 +25,13 @@ def trained(model: keras.Model, x: object, y: np.ndarray, loss: str, epochs: int
     model.compile(keras.optimizers.Adam(rate), loss)
     model.fit(x, y, 64, epochs, verbose=2)
     return model
+
+
+def check(model: keras.Model, x: np.ndarray, y: np.ndarray) -> None:
+    """Print what share a classifier gets right; a network that has learned next to nothing is no test of anything."""
+    share = float((model.predict(x, verbose=0).argmax(-1) == y).mean())
+    print(f"accuracy {share:.3f}", flush=True)
+    assert share >= LEARNED, share
 
 
 def convert(
@@ -68,7 +76,7 @@ def squeezed(x: keras.KerasTensor, filters: int, stride: int) -> keras.KerasTens
 
 def shapes_efficientnet(place: Place) -> Data:
     keras.utils.set_random_seed(0)
-    x, y = pictures.single_shapes(2500, 48, 1)
+    x, y = pictures.single_shapes(6500, 48, 1)
     x = channels_last(x)
     image = keras.Input((48, 48, 3))
     deep = swish(image, 16, 3, 2)
@@ -76,14 +84,15 @@ def shapes_efficientnet(place: Place) -> Data:
         deep = squeezed(deep, filters, stride)
     pooled = layers.GlobalAveragePooling2D()(swish(deep, 160, 1))
     model = keras.Model(image, layers.Dense(KINDS, "softmax")(pooled))
-    trained(model, x[:2000], y[:2000], "sparse_categorical_crossentropy", 5)
+    trained(model, x[:6000], y[:6000], "sparse_categorical_crossentropy", 6)
+    check(model, x[6000:], y[6000:])
     convert(place, model, {"image": (None, 48, 48, 3)}, 15)
     return split({"image": x}, CALIBRATION, 500)
 
 
 def shapes_mobilenet_tflite(place: Place) -> Data:
     keras.utils.set_random_seed(0)
-    x, y = pictures.single_shapes(2500, 48, 2)
+    x, y = pictures.single_shapes(6500, 48, 2)
     x = channels_last(x)
     stages = []
     for filters, stride in ((32, 1), (64, 2), (64, 1), (128, 2), (128, 1), (192, 2)):
@@ -96,7 +105,8 @@ def shapes_mobilenet_tflite(place: Place) -> Data:
     first = [layers.Conv2D(16, 3, 2, "same", use_bias=False), layers.BatchNormalization(), layers.ReLU(6)]
     last = [layers.GlobalAveragePooling2D(), layers.Dense(KINDS, "softmax")]
     model = keras.Sequential([keras.Input((48, 48, 3)), *first, *stages, *last])
-    trained(model, x[:2000], y[:2000], "sparse_categorical_crossentropy", 5)
+    trained(model, x[:6000], y[:6000], "sparse_categorical_crossentropy", 6)
+    check(model, x[6000:], y[6000:])
     converter = tf.lite.TFLiteConverter.from_keras_model(model)
     converter.optimizations, converter.target_spec.supported_types = [tf.lite.Optimize.DEFAULT], [tf.float16]
     lite = place.folder / "model.tflite"

@@ -10,7 +10,7 @@ from PIL import Image, ImageDraw, ImageFilter, ImageFont
 SHAPES = ("disc", "square", "triangle", "ring", "cross", "star")
 PHOTOS = ("astronaut", "chelsea", "coffee", "ihc", "motorcycle_left", "hubble_deep_field", "retina", "rocket")
 UNSEEN_PHOTOS = 2  # the last of them are kept for evaluation
-FONT_SIZES = (16, 24)
+SMALL, LARGE = (0.1, 0.22), (0.25, 0.42)
 
 
 def digits(size: int) -> tuple[np.ndarray, np.ndarray]:
@@ -35,13 +35,13 @@ class Scene:
     mask: np.ndarray
 
 
-def scene(size: int, shapes: int, rng: np.random.Generator) -> Scene:
-    """Shapes of random kind, place, size and colour before a cloudy background."""
+def scene(size: int, shapes: int, rng: np.random.Generator, halves: tuple[float, float] = SMALL) -> Scene:
+    """Shapes of random kind, place, colour and size before a cloudy background; halves: of a shape's share of it."""
     picture, mask = _clouds(size, rng), Image.new("L", (size, size))
     pens = ImageDraw.Draw(picture), ImageDraw.Draw(mask)
     boxes, kinds = [], []
     for _ in range(shapes):
-        kind, half = int(rng.integers(len(SHAPES))), rng.uniform(0.1, 0.22) * size
+        kind, half = int(rng.integers(len(SHAPES))), rng.uniform(*halves) * size
         x, y = rng.uniform(half, size - half, 2)
         colour = tuple(int(value) for value in rng.integers(0, 256, 3))
         _draw(SHAPES[kind], (x, y, half, rng.uniform(0, 6.28)), pens, colour, kind + 1)
@@ -60,7 +60,8 @@ def scenes(count: int, size: int, shapes: tuple[int, int], seed: int) -> list[Sc
 
 def single_shapes(count: int, size: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """Pictures (N, 3, size, size) of one shape each, and its kind."""
-    drawn = scenes(count, size, (1, 1), seed)
+    rng = np.random.default_rng(seed)
+    drawn = [scene(size, 1, rng, LARGE) for _ in range(count)]
     return np.stack([one.picture for one in drawn]), np.array([one.kinds[0] for one in drawn])
 
 

@@ -1,6 +1,7 @@
 """Pictures in PyTorch: classifiers, detectors, segmentation, super-resolution and reading printed words."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 import pictures
@@ -9,7 +10,7 @@ import torch
 from common import Data, Place, apart, split
 from torch import Tensor, nn
 from torch.nn import functional
-from torch_tools import accuracy, by_dynamo, by_torchscript, classified, seeded, tensors, train
+from torch_tools import by_dynamo, by_torchscript, check, classified, seeded, tensors, train
 
 KINDS = len(pictures.SHAPES)
 CALIBRATION = 256
@@ -48,7 +49,7 @@ def digits_resnet(place: Place) -> Data:
         convolution(1, 24), nn.ReLU(), Residual(24, 24, 1), Residual(24, 48, 2), Residual(48, 96, 2), head(96, 10)
     )
     train(model, tensors(x[:1200], y[:1200]), classified, 150)
-    accuracy(model, x[1200:], y[1200:])
+    check(model, x[1200:], y[1200:])
     by_torchscript(place, model, {"image": torch.zeros(1, 1, 16, 16)}, ["logits"], 7)
     return split({"image": x}, CALIBRATION, 597)
 
@@ -74,7 +75,7 @@ class InvertedResidual(nn.Module):
 
 def shapes_mobilenet_v2(place: Place) -> Data:
     seeded()
-    x, y = pictures.single_shapes(3500, 48)
+    x, y = pictures.single_shapes(8500, 48)
     stages = [(16, 24, 2), (24, 24, 1), (24, 40, 2), (40, 40, 1), (40, 80, 2), (80, 80, 1)]
     model = nn.Sequential(
         convolution(3, 16, 3, 2),
@@ -84,8 +85,8 @@ def shapes_mobilenet_v2(place: Place) -> Data:
         nn.ReLU6(),
         head(192, KINDS),
     )
-    train(model, tensors(x[:3000], y[:3000]), classified, 300)
-    accuracy(model, x[3000:], y[3000:])
+    train(model, tensors(x[:8000], y[:8000]), classified, 600)
+    check(model, x[8000:], y[8000:])
     by_torchscript(place, model, {"input": torch.zeros(1, 3, 48, 48)}, ["output"], 9)
     return split({"input": x}, CALIBRATION, 500)
 
@@ -120,19 +121,21 @@ def digits_shufflenet(place: Place) -> Data:
         *(convolution(96, 160, 1), nn.ReLU(), head(160, 10)),
     )
     train(model, tensors(x[:1200], y[:1200]), classified, 300)
-    accuracy(model, x[1200:], y[1200:])
+    check(model, x[1200:], y[1200:])
     by_torchscript(place, model, {"image": torch.zeros(1, 1, 24, 24)}, ["logits"], 10)
     return split({"image": x}, CALIBRATION, 597)
 
 
 class VisionTransformer(nn.Module):
-    """Dosovitskiy et al. 2021."""
+    """Dosovitskiy et al. 2021, the patches by three convolutions (Xiao et al. 2021), to learn from few pictures."""
 
-    def __init__(self, size: int, patch: int, width: int, depth: int) -> None:
+    def __init__(self, size: int, width: int, depth: int) -> None:
         super().__init__()
-        self.patches = nn.Conv2d(3, width, patch, patch)
+        widths = (3, width // 4, width // 2, width)
+        stages = (nn.Sequential(convolution(a, b, 3, 2), nn.ReLU()) for a, b in pairwise(widths))
+        self.patches = nn.Sequential(*stages, nn.Conv2d(width, width, 1))
         self.first = nn.Parameter(torch.zeros(1, 1, width))
-        self.places = nn.Parameter(torch.randn(1, (size // patch) ** 2 + 1, width) * 0.02)
+        self.places = nn.Parameter(torch.randn(1, (size // 8) ** 2 + 1, width) * 0.02)
         layer = nn.TransformerEncoderLayer(width, 4, 4 * width, 0.0, "gelu", batch_first=True, norm_first=True)
         self.body = nn.TransformerEncoder(layer, depth, nn.LayerNorm(width), enable_nested_tensor=False)
         self.head = nn.Linear(width, KINDS)
@@ -145,10 +148,10 @@ class VisionTransformer(nn.Module):
 
 def shapes_vit(place: Place) -> Data:
     seeded()
-    x, y = pictures.single_shapes(6500, 48)
-    model = VisionTransformer(48, 8, 96, 4)
-    train(model, tensors(x[:6000], y[:6000]), classified, 400, 1e-3)
-    accuracy(model, x[6000:], y[6000:])
+    x, y = pictures.single_shapes(10500, 48)
+    model = VisionTransformer(48, 96, 4)
+    train(model, tensors(x[:10000], y[:10000]), classified, 900, 1e-3)
+    check(model, x[10000:], y[10000:])
     by_dynamo(place, model, {"pixels": torch.zeros(2, 3, 48, 48)}, ["logits"], 18)
     return split({"pixels": x}, CALIBRATION, 500)
 
@@ -388,7 +391,7 @@ def shapes_unet(place: Place) -> Data:
     x, masks = tensors(np.stack([one.picture for one in found]), np.stack([one.mask for one in found]))
     model = UNet()
     train(model, [x[:1200], masks[:1200]], classified, 200)
-    accuracy(model, x[1200:], masks[1200:])
+    check(model, x[1200:], masks[1200:])
     free = [{0: "batch", 2: "height", 3: "width"}]
     by_dynamo(place, model, {"image": x[:2]}, ["logits"], 20, free)
     return split({"image": x.numpy()}, CALIBRATION, 100)
