@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import textwrap
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -31,7 +32,7 @@ Row = dict[str, Any]
 AGREES, DIFFERS, REFUSED, FAULT, SLOW, MISSING = "agrees", "DIFFERS", "refused", "FAULT", "TIMED OUT", "not built"
 COMPILED, USAGE = 0, 2
 REMEDIED, REMEDY = "remedied.onnx", "remedy.json"  # the file or the options that the message of a refusal asks for
-LONGEST_MESSAGE = 300
+LONGEST_MESSAGE, LONGEST_SHOWN = 300, 160
 COLUMNS = (
     Column("model", "model"),
     Column("family", "family"),
@@ -44,7 +45,7 @@ COLUMNS = (
     Column("verdict", "verdict"),
     Column("seconds", "seconds", number(0)),
     Column("of processor", "processor_seconds", number(0)),
-    Column("note", "note"),
+    Column("note", "note", lambda text: textwrap.shorten(text, LONGEST_SHOWN, placeholder=" …")),
     Column("remedy", "remedy"),
 )
 
@@ -119,6 +120,8 @@ def attempt(model: Model, path: Path, out: Path, arguments: argparse.Namespace, 
     row: Row = {"float_bytes": written_bytes(path)}
     out.parent.mkdir(parents=True, exist_ok=True)
     row |= run_compile([*command(path, out, arguments), *options], arguments)
+    if "note" in row:
+        row["note"] = row["note"].replace(f"{path.parent}/", "")
     if row["exit_code"] == COMPILED:
         size = (out / "model.onnx").stat().st_size
         row |= {"bytes": size, "share_of_float": size / row["float_bytes"], "warnings": warnings(out)}

@@ -272,7 +272,7 @@ def minilm(place: Place) -> Data:
     numbers = [np.array([tokenizer.encode(text).ids], np.int64) for text in texts]
     inputs = {"input_ids": torch.as_tensor(numbers[0]).repeat(2, 1)}
     inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
-    by_dynamo(place, model, inputs, ["embedding"], 18, [{0: "batch", 1: "length"}] * 2)
+    by_dynamo(place, model, inputs, ["sentence_embedding"], 18, [{0: "batch", 1: "length"}] * 2)
     return apart([{"input_ids": ids, "attention_mask": np.ones_like(ids)} for ids in numbers], 200)
 
 

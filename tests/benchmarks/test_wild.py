@@ -186,6 +186,16 @@ def test_a_difference_says_what_the_compile_warned_of(tmp_path: Path, monkeypatc
     assert row["note"] == "y: values 3 dB (the compile warned: a warning)"
 
 
+def test_a_message_names_the_file_without_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "model.onnx"
+    onnx.save(helper.make_model(helper.make_graph([], "empty", [], [])), path)
+    said = {"exit_code": 2, "verdict": wild.REFUSED, "note": f"ptqc: {path}: has decision trees"}
+    monkeypatch.setattr(wild, "run_compile", lambda *_: said)
+    monkeypatch.setattr(wild, "command", lambda *_: [])
+    row = wild.attempt(MODELS[0], path, tmp_path / "out", argparse.Namespace())
+    assert row["note"] == "ptqc: model.onnx: has decision trees"
+
+
 @pytest.mark.parametrize(("stored", "given"), [("remedied.onnx", ()), ("remedy.json", ("--cast-double",))])
 def test_the_remedy_of_a_refusal_is_tried(
     stored: str, given: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
