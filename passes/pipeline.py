@@ -10,7 +10,7 @@ import onnx_ir as ir
 import onnx_ir.passes.common as common
 
 from ptqc.errors import ModelError, PassError
-from ptqc.execute.onnxruntime import Runner, session_options
+from ptqc.execute.onnxruntime import Runner, reason_of, session_options
 from ptqc.notes import Level, Note
 from ptqc.passes.base import Feeds, Rewrite, RewriteContext
 from ptqc.passes.classical import Classical
@@ -45,6 +45,10 @@ OTHER_TOLERANCE = {ir.DataType.FLOAT16: 2e-2, ir.DataType.BFLOAT16: 1e-1, ir.Dat
 # Operators whose second input is a weight, those that ONNX Runtime fuses included.
 WEIGHTED = {"Attention", "Conv", "ConvTranspose", "FusedConv", "FusedGemm", "FusedMatMul", "Gemm", "MatMul"}
 ALLOWANCE = 1e-6  # absolute, for outputs that are zero but for rounding
+# From here on exporters write whole attentions as one operator, of which ONNX Runtime does not take every form.
+NEWEST = 23
+REWRITTEN = "export it with opset 22 or lower, where its newest operators are written as older ones"
+RUN_IT = "run it in ONNX Runtime on a sample, and mend the model or the samples"
 # Times what rounding alone makes of an output: folding rounds a weight more than once, and reorders sums.
 ROUNDINGS = 16
 
@@ -152,7 +156,11 @@ class _Guard:
             self.reference = _outputs(model, self.probe)
         except Exception as error:  # ONNX Runtime raises a dozen types of its own
             if self.other is None:
-                raise ModelError(f"ONNX Runtime cannot run the model on the probe samples: {error}") from error
+                advice = REWRITTEN if model.graph.opset_imports[""] >= NEWEST else RUN_IT
+                reason = reason_of(error)
+                raise ModelError(
+                    f"ONNX Runtime cannot run the model on the probe samples: {reason}; {advice}"
+                ) from error
             message = f"ONNX Runtime cannot run the {self.other.name} model itself: compared from float32 on"
             self.notes.append(Note("pipeline", "", message, Level.WARNING))
 

@@ -9,7 +9,7 @@ from ptqc.calibration.inputs import InputSpec, input_specs
 from ptqc.calibration.samples import Samples
 from ptqc.calibration.synthetic import spatial_axes
 from ptqc.errors import CalibrationError, ModelError, PtqcError
-from ptqc.execute.onnxruntime import Feeds, Runner
+from ptqc.execute.onnxruntime import Feeds, Runner, reason_of
 from ptqc.trial import lacks_memory
 
 # Sizes that are tried before anything is measured, the smallest and the largest among them.
@@ -61,19 +61,14 @@ def _first_refused(runner: Runner, samples: Samples, inputs: Sequence[InputSpec]
             runner.run(feeds)
         except Exception as reason:  # as above
             return _refused(number, feeds, inputs, reason)
-    return CalibrationError(f"the model does not run on some of the calibration samples: {_reason(error)}")
+    return CalibrationError(f"the model does not run on some of the calibration samples: {reason_of(error)}")
 
 
 def _refused(number: int, feeds: Feeds, inputs: Sequence[InputSpec], error: Exception) -> CalibrationError:
     shapes = ", ".join(f"{name!r} of shape {array.shape}" for name, array in feeds.items())
     advice = IMAGE_ADVICE if any(map(_is_image_of_any_size, inputs)) else ADVICE
-    return CalibrationError(f"sample {number}: the model does not run on {shapes}: {_reason(error)}: {advice}")
+    return CalibrationError(f"sample {number}: the model does not run on {shapes}: {reason_of(error)}: {advice}")
 
 
 def _is_image_of_any_size(spec: InputSpec) -> bool:
     return any(not isinstance(spec.shape[axis], int) for axis in spatial_axes(spec))
-
-
-def _reason(error: Exception) -> str:
-    """What ONNX Runtime says, without how it says it."""
-    return str(error).rpartition("Status Message: ")[2].strip()

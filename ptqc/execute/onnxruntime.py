@@ -48,6 +48,11 @@ def open_session(model: bytes | str, options: ort.SessionOptions, without: Seque
     return ort.InferenceSession(model, options, providers, disabled_optimizers=left_out, enable_fallback=0)
 
 
+def reason_of(error: Exception) -> str:
+    """What ONNX Runtime says of a failure, without the places in its sources that it names."""
+    return str(error).rpartition("Status Message: ")[2].rpartition(" was false. ")[2].strip()
+
+
 def open_proto(proto: onnx.ModelProto, options: ort.SessionOptions) -> ort.InferenceSession:
     """A session of a model in memory, which adds up 8-bit weights exactly on every processor."""
     if saturates() and can_saturate(proto):

@@ -121,3 +121,12 @@ def test_real_models_keep_their_function(shared_data: Path) -> None:
     model = read_model(shared_data / "models" / "mlperftiny_kws_dscnn.onnx").model
     run_rewrites(model, default_rewrites(), [{"input": noise(2, 1, 49, 10)}])
     assert set(operators(model)) == {"Conv", "Relu", "GlobalAveragePool", "Flatten", "Gemm"}
+
+
+@pytest.mark.parametrize(("opset", "advice"), [(18, "mend the model or the samples"), (23, "opset 22 or lower")])
+def test_a_model_that_does_not_run_is_told_with_what_helps(opset: int, advice: str) -> None:
+    model = parse(LINEAR, w=noise(4, 3))
+    model.graph.opset_imports[""] = opset
+    with pytest.raises(ModelError, match=advice) as caught:
+        run_rewrites(model, (), [{"x": noise(5, 7)}])
+    assert "onnxruntime_src" not in str(caught.value)
