@@ -132,10 +132,15 @@ class Target:
         return cls(matrix, grid, rounds if form.is_codebook or form.bits <= DESCENDED_BITS else 0)
 
 
-def grids_for(matrix: np.ndarray, second: np.ndarray, forms: Sequence[Format]) -> dict[Format, Grid]:
-    """Where weights (groups, R, d) may lie in every format, by the importance that the diagonal of `second` gives."""
+def grids_for(
+    matrix: np.ndarray, second: np.ndarray, forms: Sequence[Format], *, keeps_sign: bool = False
+) -> dict[Format, Grid]:
+    """Where weights (groups, R, d) may lie in every format, by the importance that the diagonal of `second` gives.
+
+    keeps_sign: not below 0, as no weight does.
+    """
     importance = _importance(second)
-    return {form: _grid(matrix, importance, form) for form in forms}
+    return {form: _grid(matrix, importance, form, keeps_sign) for form in forms}
 
 
 def round_all(targets: Sequence[Target], second: np.ndarray | Factored) -> list[Rounded]:
@@ -226,11 +231,12 @@ def _importance(second: np.ndarray) -> np.ndarray:
     return np.asarray((diagonal + 1e-6 * diagonal.mean() + 1e-30)[:, None, :], np.float32)
 
 
-def _grid(matrix: np.ndarray, importance: np.ndarray, form: Format) -> Grid:
-    if form.is_codebook:
+def _grid(matrix: np.ndarray, importance: np.ndarray, form: Format, keeps_sign: bool) -> Grid:
+    if form.is_codebook:  # whose levels are means of weights
         book, scale = codebooks.fit(matrix, importance, form)
         return Grid(scale, form.group, book.nearest)
-    return Grid(grids.search_scale(matrix, importance, form), 1, lambda ratio, _: grids.nearest(ratio, form))
+    scale, lowest = grids.search_scale(matrix, importance, form), 0.0 if keeps_sign else -np.inf
+    return Grid(scale, 1, lambda ratio, _: grids.nearest(np.maximum(ratio, lowest), form))
 
 
 def _round_each(rows: _Rows, importance: np.ndarray) -> np.ndarray:

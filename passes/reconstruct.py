@@ -284,7 +284,9 @@ class _Problem:
         """GPTQ on the seen inputs of what the layer aims at; of W where the layer is too wide for W*."""
         second = gptq.Factored.of(self.second, DAMPING) if self.second.ndim == 3 else self.second
         matrix = self.target(second, strength) if isinstance(second, gptq.Factored) else self.weight
-        grid = gptq.grids_for(matrix, self.second, [form])[form]
+        if self.layer.keeps_sign:
+            matrix = np.maximum(matrix, 0)
+        grid = gptq.grids_for(matrix, self.second, [form], keeps_sign=self.layer.keeps_sign)[form]
         (answer,) = gptq.round_all([gptq.Target.of(matrix, grid, form, ROUNDS)], second)
         codes = np.ascontiguousarray(self.layer.tensor(answer.codes))
         return Solution(form, codes, answer.scale.reshape(-1), self.layer.channel_axis)
@@ -314,7 +316,7 @@ class _Problem:
 
     def _biases(self, solution: Solution) -> list[np.ndarray]:
         """The bias that makes the mean of every channel exact on the tuning columns, and the layer's own."""
-        if self.layer.op_type == "MatMul":
+        if self.layer.op_type == "MatMul" or self.layer.keeps_sign:
             return [self.bias]
         mean = np.einsum("gok,gk->go", self.layer.matrix(solution.weight), self.moments.mean)
         return [np.asarray((self.mean_y - mean).reshape(-1), np.float32), self.bias]

@@ -190,7 +190,7 @@ def _layer(
         second = np.diagonal(second, axis1=1, axis2=2)
     power = moments.total_error(matrix, held) or 1.0
     forms = possible(layer, forms)
-    grids = gptq.grids_for(matrix, second, forms)
+    grids = gptq.grids_for(matrix, second, forms, keeps_sign=layer.keeps_sign)
     targets = [gptq.Target.of(matrix, grids[form], form, ROUNDS) for form in forms]
     tried = [second]
     if second.ndim == 3 and (found.count < ENOUGH_COLUMNS * layer.width or len(context.tuning) < ENOUGH_SAMPLES):

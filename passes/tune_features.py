@@ -23,6 +23,7 @@ from ptqc.calibration.samples import Samples
 from ptqc.execute.onnxruntime import Feeds
 from ptqc.execute.torch.quantized import QuantizedGraph, tensors_of
 from ptqc.execute.torch.types import tensor_of
+from ptqc.layers import Layer
 from ptqc.losses import Kinds, OutputLoss, Outputs
 from ptqc.notes import Level, Note, out_of_time
 from ptqc.parallel import in_order
@@ -80,7 +81,7 @@ class TuneFeatures:
 
     def _states(self, error: "_Error", context: Context, tuned: Tuned) -> Iterator[Tuned]:
         """The numbers after each part of the steps."""
-        state = _State.of(error.graph, context.tuning, tuned)
+        state = _State.of(error.graph, context.tuning, tuned, context.layers)
         positions = {name: codes.position for name, codes in state.codes.items()}
         groups = ((positions, self.code_rate), (state.factors, self.scale_rate), (state.offsets, self.bias_rate))
         settings = [{"params": list(of.values()), "lr": rate} for of, rate in groups if of]
@@ -217,12 +218,14 @@ class _State:
     units: Mapping[str, float]
 
     @classmethod
-    def of(cls, graph: QuantizedGraph, samples: Samples, tuned: Tuned) -> "_State":
+    def of(cls, graph: QuantizedGraph, samples: Samples, tuned: Tuned, layers: Sequence[Layer]) -> "_State":
+        """Layers that keep their sign are left as they are: a step might take it from them."""
         weights, biases = tensors_of(tuned)
-        coded = {name: s for name, s in tuned.weights.items() if s.form.has_codes}
+        left = {name for layer in layers if layer.keeps_sign for name in (layer.name, layer.weight)}
+        coded = {name: s for name, s in tuned.weights.items() if s.form.has_codes and name not in left}
         codes = {name: latent(s, graph.real.constants[name].numpy()) for name, s in coded.items()}
         factors = {name: torch.zeros(len(s.scale), requires_grad=True) for name, s in coded.items()}
-        offsets = {name: torch.zeros_like(bias, requires_grad=True) for name, bias in biases.items()}
+        offsets = {name: torch.zeros_like(bias, requires_grad=True) for name, bias in biases.items() if name not in left}
         with torch.no_grad():
             probe = graph.run(_tensors(next(samples.batches(PROBED_SAMPLES))), weights, biases, list(offsets))
         units = {name: float(value.std(correction=0)) for name, value in probe.items()}

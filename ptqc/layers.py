@@ -19,7 +19,8 @@ class Layer:
     """A linear node with a constant weight. All names are value names; `name` is the node's output and the stable key.
 
     channel_axis: the weight axis of output channels. groups, strides, pads (begins, then ends), dilations: of a Conv.
-    settled: the output, or what follows it when a Relu or Clip(0, …) is absorbed.
+    settled: the output, or what follows it when a Relu or Clip(0, …) is absorbed. keeps_sign: whether its weights, none
+    of which is negative, must stay so: a logarithm or a root is taken of its sums.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Layer:
     strides: tuple[int, ...] = ()
     pads: tuple[int, ...] = ()
     dilations: tuple[int, ...] = ()
+    keeps_sign: bool = False
 
     @property
     def channels(self) -> int:
@@ -98,8 +100,25 @@ def all_nodes(graph: ir.Graph) -> Iterator[ir.Node]:
 
 def find_layers(model: ir.Model) -> list[Layer]:
     """The layers of the main graph in execution order."""
-    found = (_as_layer(node) for node in model.graph)
-    return [layer for layer in found if layer is not None]
+    found, rooted = (_as_layer(node) for node in model.graph), _rooted(model.graph)
+    layers = [layer for layer in found if layer is not None]
+    return [replace(x, keeps_sign=True) if x.name in rooted and _is_positive(model, x) else x for x in layers]
+
+
+def _rooted(graph: ir.Graph) -> set[str]:
+    """All that logarithms and roots are made of since the last layers."""
+    found = set[str]()
+    for node in reversed(graph):
+        is_inside = any(output.name in found for output in node.outputs) and node.op_type not in LAYERS
+        if node.op_type in ("Log", "Sqrt") or is_inside:
+            found.update(str(value.name) for value in node.inputs if value is not None)
+    return found
+
+
+def _is_positive(model: ir.Model, layer: Layer) -> bool:
+    """Whether neither a weight nor a bias is negative."""
+    arrays = (constant(model.graph.initializers[name]) for name in (layer.weight, layer.bias) if name is not None)
+    return all(array is not None and bool((array >= 0).all()) for array in arrays)
 
 
 def why_not_a_layer(node: ir.Node) -> str:

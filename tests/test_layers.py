@@ -129,6 +129,32 @@ def test_a_layer_that_is_an_output_absorbs_nothing() -> None:
     assert only(graph, w=noise(4, 6, 1, 1)).settled == "c"
 
 
+# A sum of powers, of which a logarithm and a root are taken at the end.
+BANK = """g (float[N, 4] x) => (float[N, 3] y, float[N, 3] z) {
+    power = Mul(x, x)
+    sum = MatMul(power, w)
+    above = Add(sum, b)
+    y = OP(above)
+    z = MatMul(y, v)
+}"""
+
+
+def bank(op: str, *, lowest: float) -> list[bool]:
+    constants = {"w": abs(noise(4, 3)) + np.float32(lowest), "b": np.float32([1e-6]), "v": abs(noise(3, 3))}
+    return [layer.keeps_sign for layer in layers_of(BANK.replace("OP", op), **constants)]
+
+
+def test_sums_that_a_logarithm_is_taken_of_keep_their_sign() -> None:
+    assert bank("Log", lowest=0.0) == bank("Sqrt", lowest=0.0) == [True, False]
+    assert bank("Log", lowest=-0.1) == bank("Exp", lowest=0.0) == [False, False]
+
+
+def test_a_negative_bias_leaves_a_sum_no_sign() -> None:
+    graph = "g (float[N, 4] x) => (float[N, 3] y) { h = Gemm(x, w, b) y = Log(h) }"
+    for lowest, keeps_sign in ((0.0, True), (-0.1, False)):
+        assert only(graph, w=abs(noise(4, 3)), b=np.float32([lowest, 1, 2])).keeps_sign is keeps_sign
+
+
 def weights_of(graph: str, **constants: np.ndarray) -> list[Weight]:
     model = parse(graph, **constants)
     return find_weights(model, find_layers(model))

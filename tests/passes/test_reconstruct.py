@@ -17,7 +17,7 @@ from ptqc.deadline import NEVER, Deadline
 from ptqc.errors import NotFinite
 from ptqc.execute.onnxruntime import Feeds, Runner
 from ptqc.execute.walk import Slicer, Walk
-from ptqc.formats import FLOAT16, Family, Format, integer
+from ptqc.formats import FLOAT16, Family, Format, codebook, integer
 from ptqc.layers import Layer
 from ptqc.passes.calibrate import Calibrate
 from ptqc.passes.context import Context
@@ -386,3 +386,25 @@ def test_an_infinity_of_the_quantized_model_is_named(tmp_path: Path) -> None:
     assert "gate" in plan.params  # a code of 0 stands for all that is small
     with pytest.raises(NotFinite, match=r"Reciprocal 'other' is infinite in \d+ of \d+ places"):
         Reconstruct().apply(model, context, plan)
+
+
+# Filters of powers: narrow ones that have next to nothing in common, and rows of zeros between them.
+FILTERS = {
+    "MatMul": "g (float[N, 16] x) => (float[N, 6] y) { p = Mul(x, x) h = MatMul(p, w) s = Add(h, tiny) y = Log(s) }",
+    "Gemm": "g (float[N, 16] x) => (float[N, 6] y) { p = Mul(x, x) s = Gemm(p, w, tiny) y = Log(s) }",
+}
+
+
+@pytest.mark.parametrize("form", [integer(3), integer(8), codebook(3)], ids=str)
+@pytest.mark.parametrize("op", FILTERS)
+def test_what_a_logarithm_is_taken_of_stays_positive(op: str, form: Format, tmp_path: Path) -> None:
+    w = np.maximum(1 - abs(np.arange(16)[:, None] - np.arange(1, 16, 2.6)) / 2.6, 0).astype(np.float32)
+    model = parse(FILTERS[op], w=w, tiny=np.full(6, 1e-6, np.float32))
+    mixed = noise(16, 16) * np.geomspace(1, 1e-3, 16, dtype=np.float32)
+    feeds = [{"x": noise(1, 16, seed=seed) @ mixed} for seed in range(40)]
+    context = measured(model, tmp_path, feeds)
+    plan = plan_of(context, form, quantize=False)
+    for tuned in (table(context, plan, model), *reconstruct_all(model, context, plan, [0, 1])):
+        (solution,), (bias,) = tuned.weights.values(), tuned.biases.values()
+        assert solution.weight.min() >= 0
+        assert bias is None or bias.min() >= 0

@@ -71,6 +71,17 @@ def test_outputs_come_closer_and_formats_stay(residual: ir.Model, context: Conte
     assert 0 < max(changed) < 0.3
 
 
+def test_a_layer_that_keeps_its_sign_is_left_alone(
+    residual: ir.Model, context: Context, start: tuple[Plan, Tuned]
+) -> None:
+    (kept, *others), (plan, before) = context.layers, start
+    layers = [replace(kept, keeps_sign=True), *others]
+    after, _ = QUICK.apply(residual, replace(context, layers=layers), plan, before)
+    assert after is not before
+    assert after.weights[kept.weight] is before.weights[kept.weight]
+    assert after.biases[kept.name] is before.biases[kept.name]
+
+
 def test_what_does_not_help_is_not_kept(residual: ir.Model, context: Context, start: tuple[Plan, Tuned]) -> None:
     after, notes = replace(QUICK, steps=8, code_rate=1.0, scale_rate=3.0, bias_rate=30.0).apply(
         residual, context, *start
