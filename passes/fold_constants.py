@@ -2,7 +2,8 @@
 
 Chains like ConstantOfShape -> Concat -> Reshape -> Slice -> Transpose, with which PyTorch writes the pads of a Pad,
 become one initializer. Values come from ONNX Runtime, node by node, so that the size of a result is known before it
-is computed.
+is computed. What would add much to the constants of the model stays computed: ONNX Runtime folds it when it loads the
+file.
 """
 
 from dataclasses import dataclass
@@ -22,8 +23,11 @@ from ptqc.passes.branches import inline_constant_branches, lift_constants
 from ptqc.passes.graph_tools import bypass, fix_value, infer_shapes, insert_before, remove_dead
 from ptqc.passes.known_sizes import fold_known_sizes
 
-# Folding may trade this many bytes of constants for a computation; more would cost file size.
+# Folding may trade this many bytes of constants for a computation, or LARGEST_SHARE of those that the model has if that
+# is less, but at least ALWAYS: more would cost file size.
 MAX_BYTES = 1 << 20
+LARGEST_SHARE = 0.5
+ALWAYS = 1 << 16
 MAX_INPUT_BYTES = 64 << 20  # a large weight may be transposed, but not at any cost in time
 MAX_ROUNDS = 8
 
@@ -38,14 +42,16 @@ class FoldConstants:
     def apply(self, model: ir.Model, context: RewriteContext) -> list[Note]:  # noqa: ARG002
         """Repeat while it helps: each folded value may make a shape known, and each shape a value."""
         before = _count(model)
+        _lift(model)
+        limit = _largest(model)
         for _ in range(MAX_ROUNDS):
             size = _count(model)
-            _lift(model)
             infer_shapes(model)
             _drop_idle(model)
             fold_known_sizes(model)
-            _fold_values(model)
+            _fold_values(model, limit)
             inline_constant_branches(model)
+            _lift(model)
             _make_scalars(model)
             remove_dead(model)
             if _count(model) == size:
@@ -81,11 +87,18 @@ def _is_idle(node: ir.Node, source: ir.Value) -> bool:
     return infers and not any(output.uses() or output.is_graph_output() for output in node.outputs[1:])
 
 
-def _fold_values(model: ir.Model) -> None:
+def _largest(model: ir.Model) -> int:
+    """Bytes of the largest constant that folding may make without freeing others."""
+    constants = (value.const_value for value in model.graph.initializers.values())
+    total = sum(tensor.nbytes for tensor in constants if tensor is not None)
+    return int(np.clip(LARGEST_SHARE * total, ALWAYS, MAX_BYTES))
+
+
+def _fold_values(model: ir.Model, limit: int) -> None:
     for node in list(model.graph.all_nodes()):
         if node.graph is None or not _foldable(node):
             continue
-        results = _evaluate(node, model.graph.opset_imports[""])
+        results = _evaluate(node, model.graph.opset_imports[""], limit)
         for output, array in zip(node.outputs, results or (), strict=False):
             fix_value(model, output, array)
 
@@ -112,7 +125,7 @@ def _constants(node: ir.Node) -> dict[str, ir.TensorProtocol]:
     return {value.name or "": value.const_value for value in values if value.const_value is not None}
 
 
-def _evaluate(node: ir.Node, opset: int) -> list[np.ndarray] | None:
+def _evaluate(node: ir.Node, opset: int, limit: int) -> list[np.ndarray] | None:
     """The node's outputs; None if an input or an output is too large, or if ONNX Runtime cannot say."""
     constants = _constants(node)
     if sum(tensor.nbytes for tensor in constants.values()) > MAX_INPUT_BYTES:
@@ -121,7 +134,7 @@ def _evaluate(node: ir.Node, opset: int) -> list[np.ndarray] | None:
     try:
         inferred = onnx.shape_inference.infer_shapes(model)
         size = sum(_bytes_of(value.type.tensor_type) for value in inferred.graph.output)
-        if size > max(MAX_BYTES, _bytes_freed(node)):
+        if size > max(limit, _bytes_freed(node)):
             return None
         session = open_session(model.SerializeToString(), session_options(threads=1, optimize=False))
         results = session.run(None, {})

@@ -225,7 +225,8 @@ class _State:
         coded = {name: s for name, s in tuned.weights.items() if s.form.has_codes and name not in left}
         codes = {name: latent(s, graph.real.constants[name].numpy()) for name, s in coded.items()}
         factors = {name: torch.zeros(len(s.scale), requires_grad=True) for name, s in coded.items()}
-        offsets = {name: torch.zeros_like(bias, requires_grad=True) for name, bias in biases.items() if name not in left}
+        moved = {name: bias for name, bias in biases.items() if name not in left}
+        offsets = {name: torch.zeros_like(bias, requires_grad=True) for name, bias in moved.items()}
         with torch.no_grad():
             probe = graph.run(_tensors(next(samples.batches(PROBED_SAMPLES))), weights, biases, list(offsets))
         units = {name: float(value.std(correction=0)) for name, value in probe.items()}

@@ -1,7 +1,7 @@
 """Views of a model by role: the layers with their weights, and the constants that may be stored packed."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -100,9 +100,9 @@ def all_nodes(graph: ir.Graph) -> Iterator[ir.Node]:
 
 def find_layers(model: ir.Model) -> list[Layer]:
     """The layers of the main graph in execution order."""
-    found, rooted = (_as_layer(node) for node in model.graph), _rooted(model.graph)
-    layers = [layer for layer in found if layer is not None]
-    return [replace(x, keeps_sign=True) if x.name in rooted and _is_positive(model, x) else x for x in layers]
+    rooted = _rooted(model.graph)
+    found = (_as_layer(node, rooted) for node in model.graph)
+    return [layer for layer in found if layer is not None]
 
 
 def _rooted(graph: ir.Graph) -> set[str]:
@@ -115,12 +115,6 @@ def _rooted(graph: ir.Graph) -> set[str]:
     return found
 
 
-def _is_positive(model: ir.Model, layer: Layer) -> bool:
-    """Whether neither a weight nor a bias is negative."""
-    arrays = (constant(model.graph.initializers[name]) for name in (layer.weight, layer.bias) if name is not None)
-    return all(array is not None and bool((array >= 0).all()) for array in arrays)
-
-
 def why_not_a_layer(node: ir.Node) -> str:
     """The reason a Conv, Gemm or MatMul is not treated as a layer."""
     if constant(node.inputs[1]) is None:
@@ -128,7 +122,7 @@ def why_not_a_layer(node: ir.Node) -> str:
     return "its attributes have no integer kernel"
 
 
-def _as_layer(node: ir.Node) -> Layer | None:
+def _as_layer(node: ir.Node, rooted: Collection[str]) -> Layer | None:
     if node.op_type not in LAYERS or node.domain or len(node.inputs) < 2 or node.inputs[0] is None:
         return None
     weight = constant(node.inputs[1])
@@ -149,8 +143,15 @@ def _as_layer(node: ir.Node) -> Layer | None:
         settled=str(settled_output(node).name),
         shape=tuple(int(d) for d in weight.shape),
         channel_axis=axis,
+        keeps_sign=node.outputs[0].name in rooted and all(_is_positive(value) for value in node.inputs[1:]),
     )
     return _with_window(layer, node) if node.op_type == "Conv" else layer
+
+
+def _is_positive(value: ir.Value | None) -> bool:
+    """Whether no element of a constant is negative; of one left out, too."""
+    array = constant(value)
+    return value is None or (array is not None and bool((array >= 0).all()))
 
 
 def _channel_axis(node: ir.Node, weight: np.ndarray, bias: ir.Value | None) -> int | None:

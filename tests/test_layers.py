@@ -149,6 +149,15 @@ def test_sums_that_a_logarithm_is_taken_of_keep_their_sign() -> None:
     assert bank("Log", lowest=-0.1) == bank("Exp", lowest=0.0) == [False, False]
 
 
+def test_weights_of_constant_nodes_have_a_sign_too() -> None:
+    graph = """g (float[N, 2] x) => (float[N, 1] y) {
+        w = Constant <value = float[2, 1] {1, 2}> ()
+        h = MatMul(x, w)
+        y = Log(h)
+    }"""
+    assert only(graph).keeps_sign
+
+
 def test_a_negative_bias_leaves_a_sum_no_sign() -> None:
     graph = "g (float[N, 4] x) => (float[N, 3] y) { h = Gemm(x, w, b) y = Log(h) }"
     for lowest, keeps_sign in ((0.0, True), (-0.1, False)):

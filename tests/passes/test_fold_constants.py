@@ -150,6 +150,29 @@ def test_nothing_large_is_created() -> None:
     assert operators(model) == ["ConstantOfShape", "Add"]
 
 
+FILTERS = """g (float[N, 64] x) => (float[N, W] y, float[N, V] z) {
+    empty = ConstantOfShape <value = float[1] {0}> (length)
+    filled = ScatterElements <axis = 0> (empty, places, values)
+    filters = Reshape(filled, shape)
+    y = MatMul(x, filters)
+    z = MatMul(x, w)
+}"""
+
+
+@pytest.mark.parametrize(("width", "others", "folded"), [(256, 1, True), (320, 1, False), (320, 640, True)])
+def test_constants_do_not_grow_beyond_what_the_model_has(width: int, others: int, folded: bool) -> None:
+    model = parse(
+        FILTERS,
+        length=np.array([64 * width]),
+        places=np.arange(0, 64 * width, 97),
+        values=noise(len(range(0, 64 * width, 97))),
+        shape=np.array([64, width]),
+        w=noise(64, others),
+    )
+    rewrite(model, FoldConstants(), x=noise(1, 64))
+    assert ("ScatterElements" not in operators(model)) == folded
+
+
 def test_a_bomb_is_not_computed() -> None:
     model = parse(
         "g (float[1] x) => (float[A] y) { huge = Expand(one, n)  y = Add(huge, x) }",
