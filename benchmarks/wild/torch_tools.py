@@ -62,18 +62,8 @@ def by_torchscript(
     free: Mapping[str, Mapping[int, str]] | None = None,
 ) -> None:
     """Export with the TorchScript exporter; free: names of free axes by input or output."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        torch.onnx.export(
-            model.eval(),
-            tuple(inputs.values()),
-            str(place.model),
-            dynamo=False,
-            opset_version=opset,
-            input_names=list(inputs),
-            output_names=list(outputs),
-            dynamic_axes=free or {name: {0: "batch"} for name in [*inputs, *outputs]},
-        )
+    axes = free or {name: {0: "batch"} for name in [*inputs, *outputs]}
+    _export(place, model, inputs, outputs, opset, dynamo=False, dynamic_axes=axes)
 
 
 def by_dynamo(
@@ -87,18 +77,21 @@ def by_dynamo(
     """Export with the exporter built on torch.export, which keeps weights in a file beside the model by default."""
     shapes = free or [{0: "batch"}] * len(inputs)
     dynamic = tuple(dict.fromkeys(axes, torch.export.Dim.DYNAMIC) for axes in shapes)
+    _export(place, model, inputs, outputs, opset, dynamo=True, dynamic_shapes=dynamic)
+
+
+def _export(
+    place: Place,
+    model: nn.Module,
+    inputs: Mapping[str, Tensor],
+    outputs: Sequence[str],
+    opset: int,
+    **settings: Any,
+) -> None:
+    names = {"input_names": list(inputs), "output_names": list(outputs), "opset_version": opset}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        torch.onnx.export(
-            model.eval(),
-            tuple(inputs.values()),
-            str(place.model),
-            dynamo=True,
-            opset_version=opset,
-            input_names=list(inputs),
-            output_names=list(outputs),
-            dynamic_shapes=dynamic,
-        )
+        torch.onnx.export(model.eval(), tuple(inputs.values()), str(place.model), **names, **settings)
 
 
 def tensors(*arrays: np.ndarray) -> list[Tensor]:
