@@ -31,7 +31,7 @@ Row = dict[str, Any]
 
 AGREES, DIFFERS, REFUSED, FAULT, SLOW, MISSING = "agrees", "DIFFERS", "refused", "FAULT", "TIMED OUT", "not built"
 COMPILED, USAGE = 0, 2
-REMEDIED, REMEDY = "remedied.onnx", "remedy.json"  # the file or the options that the message of a refusal asks for
+REMEDIED, BUDGET = "remedied.onnx", "larger_budget"  # the file or the budget that the message of a refusal asks for
 LONGEST_MESSAGE, LONGEST_SHOWN = 300, 160
 COLUMNS = (
     Column("model", "model"),
@@ -107,19 +107,23 @@ def compile_row(model: Model, arguments: argparse.Namespace) -> Row:
 
 
 def remedied_row(model: Model, folder: Path, out: Path, arguments: argparse.Namespace) -> Row:
-    """What comes of the remedy that a recipe stored, another file or options; nothing if it stored none."""
-    path, options = folder / REMEDIED, stored_options(folder / REMEDY)
-    if not path.is_file() and not options:
+    """What comes of the remedy that a recipe stored, another file or a larger budget; nothing if it stored none."""
+    path, budget = folder / REMEDIED, folder / BUDGET
+    if path.is_file():
+        row = attempt(model, path, out, arguments)
+    elif budget.is_file():
+        larger = {**vars(arguments), "budget": budget.read_text(encoding="utf-8")}
+        row = attempt(model, folder / "model.onnx", out, argparse.Namespace(**larger))
+    else:
         return {}
-    row = attempt(model, path if path.is_file() else folder / "model.onnx", out, arguments, options)
     return {"remedied": row, "remedy": row["verdict"]}
 
 
-def attempt(model: Model, path: Path, out: Path, arguments: argparse.Namespace, options: Sequence[str] = ()) -> Row:
+def attempt(model: Model, path: Path, out: Path, arguments: argparse.Namespace) -> Row:
     """Compile a file in a process of its own and compare what comes out on the samples that were kept aside."""
     row: Row = {"float_bytes": written_bytes(path)}
     out.parent.mkdir(parents=True, exist_ok=True)
-    row |= run_compile([*command(path, out, arguments), *options], arguments)
+    row |= run_compile(command(path, out, arguments), arguments)
     if "note" in row:
         row["note"] = row["note"].replace(f"{path.parent}/", "")
     if row["exit_code"] == COMPILED:
@@ -136,14 +140,9 @@ def command(path: Path, out: Path, arguments: argparse.Namespace) -> list[str]:
     folder = path.parent
     calibration = next(path for path in (folder / "calibration.npz", folder / "calibration") if path.exists())
     given = [str(path), "--calibration", str(calibration), "--budget", arguments.budget]
-    given += stored_options(folder / "options.json")
+    options = folder / "options.json"
+    given += json.loads(options.read_text(encoding="utf-8")) if options.is_file() else []
     return [sys.executable, "-m", "ptqc", "compile", *given, "-o", str(out), "--force"]
-
-
-def stored_options(path: Path) -> list[str]:
-    """Options that a recipe stored, none if it did not."""
-    options: list[str] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else []
-    return options
 
 
 def run_compile(given: Sequence[str], arguments: argparse.Namespace) -> Row:

@@ -39,16 +39,16 @@ class Data:
 
     calibration: one array per input, first axis samples; or a list of feeds, each with its own first axis; or pictures.
     evaluation: feeds that no step of a compile sees.
-    remedy: options that the message of a refusal asks for.
+    larger_budget: where too small a budget is to be refused, one that will do.
     """
 
     calibration: Feeds | Sequence[Feeds] | Pictures
     evaluation: Sequence[Feeds]
-    remedy: Sequence[str] = ()
+    larger_budget: str | None = None
 
 
 def save(data: Data, folder: Path) -> None:
-    """Write calibration.npz, or calibration/ with a file for each sample; evaluation/; options and remedy as JSON."""
+    """Write calibration.npz, or calibration/ with a file for each sample; evaluation/; options and a larger budget."""
     if isinstance(data.calibration, Mapping):
         np.savez(folder / "calibration.npz", **data.calibration)
     elif isinstance(data.calibration, Pictures):
@@ -56,8 +56,8 @@ def save(data: Data, folder: Path) -> None:
     else:
         _save_each(data.calibration, folder / "calibration")
     _save_each(data.evaluation, folder / "evaluation")
-    if data.remedy:
-        _save_options(data.remedy, folder / "remedy.json")
+    if data.larger_budget:
+        (folder / "larger_budget").write_text(data.larger_budget, encoding="utf-8")
 
 
 def _save_each(samples: Iterable[Feeds], folder: Path) -> None:
@@ -72,11 +72,7 @@ def _save_pictures(given: Pictures, folder: Path) -> None:
     (folder / "calibration").mkdir(exist_ok=True)
     for number, picture in enumerate(given.pictures):
         Image.fromarray(picture).save(folder / "calibration" / f"{number:04}.png")
-    _save_options(given.options, folder / "options.json")
-
-
-def _save_options(options: Sequence[str], path: Path) -> None:
-    path.write_text(json.dumps(list(options)), encoding="utf-8")
+    (folder / "options.json").write_text(json.dumps(list(given.options)), encoding="utf-8")
 
 
 def rows(feeds: Feeds) -> list[Feeds]:

@@ -138,7 +138,7 @@ def swift_f0(place: Place) -> Data:
         lambda: sounds.melody(rng.uniform(1, 2), sounds.RATE, rng),
     ]
     samples = apart([{"audio": draws[index % 2]()[None], **bounds} for index in range(64 + 48)], 64)
-    return replace(samples, remedy=["--cast-double"])
+    return replace(samples, larger_budget="75%")
 
 
 def embeddings_of(place: Place, wave: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -196,22 +196,24 @@ def test_a_message_names_the_file_without_its_folder(tmp_path: Path, monkeypatch
     assert row["note"] == "ptqc: model.onnx: has decision trees"
 
 
-@pytest.mark.parametrize(("stored", "given"), [("remedied.onnx", ()), ("remedy.json", ("--cast-double",))])
+@pytest.mark.parametrize(("stored", "budget"), [("remedied.onnx", "25%"), ("larger_budget", "50%")])
 def test_the_remedy_of_a_refusal_is_tried(
-    stored: str, given: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    stored: str, budget: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "models" / MODELS[0].name
     folder.mkdir(parents=True)
     for name in ("built", "model.onnx", stored):
-        (folder / name).write_text(json.dumps(given))
+        (folder / name).write_text(budget)
+    given: list[tuple[str, str]] = []
 
-    def attempt(_model: Model, path: Path, *others: object) -> wild.Row:
-        remedied = path.name == wild.REMEDIED or others[2:] == (["--cast-double"],)
-        return {"verdict": wild.AGREES if remedied else wild.REFUSED}
+    def attempt(_model: Model, path: Path, _out: Path, arguments: argparse.Namespace) -> wild.Row:
+        given.append((path.name, arguments.budget))
+        return {"verdict": wild.REFUSED if len(given) == 1 else wild.AGREES}
 
     monkeypatch.setattr(wild, "attempt", attempt)
-    row = wild.compile_row(MODELS[0], argparse.Namespace(work=tmp_path))
+    row = wild.compile_row(MODELS[0], argparse.Namespace(work=tmp_path, budget="25%"))
     assert (row["verdict"], row["remedy"]) == (wild.REFUSED, wild.AGREES)
+    assert given == [("model.onnx", "25%"), (wild.REMEDIED if stored == wild.REMEDIED else "model.onnx", budget)]
 
 
 def test_a_family_with_too_few_is_marked() -> None:
@@ -253,8 +255,8 @@ def test_samples_of_different_sizes_have_a_file_each(common: ModuleType, tmp_pat
 
 def test_pictures_come_with_the_options_that_prepare_them(common: ModuleType, tmp_path: Path) -> None:
     pictures = common.Pictures(np.zeros((2, 4, 4, 3), np.uint8), ["--scale", "1"])
-    common.save(common.Data(pictures, [{"x": np.zeros(1)}], ["--cast-double"]), tmp_path)
-    assert wild.stored_options(tmp_path / wild.REMEDY) == ["--cast-double"]
+    common.save(common.Data(pictures, [{"x": np.zeros(1)}], "50%"), tmp_path)
+    assert (tmp_path / wild.BUDGET).read_text() == "50%"
     assert len(list((tmp_path / "calibration").glob("*.png"))) == 2
     given = wild.command(tmp_path / "model.onnx", tmp_path / "out", argparse.Namespace(budget="25%"))
     assert given[given.index("--scale") + 1] == "1"
