@@ -9,7 +9,7 @@ from pathlib import Path
 from install_peers import install, interpreter
 
 COMMON = ("numpy==2.4.6", "scipy==1.17.1", "pillow==13.0.0", "scikit-learn==1.9.1", "onnxruntime==1.32.0")
-TEXT = ("tokenizers==0.23.1", "safetensors==0.8.0")
+TEXT = ("tokenizers==0.23.3", "safetensors==0.8.0")
 # PyTorch by itself first, so that a CPU build that pip finds is kept.
 STEPS: dict[str, tuple[tuple[str, ...], ...]] = {
     "torch": (("torch==2.13.0",), (*COMMON, *TEXT, "onnx==1.23.2", "onnxscript==0.7.2")),

@@ -84,7 +84,7 @@ def shapes_efficientnet(place: Place) -> Data:
         deep = squeezed(deep, filters, stride)
     pooled = layers.GlobalAveragePooling2D()(swish(deep, 160, 1))
     model = keras.Model(image, layers.Dense(KINDS, "softmax")(pooled))
-    trained(model, x[:6000], y[:6000], "sparse_categorical_crossentropy", 6)
+    trained(model, x[:6000], y[:6000], "sparse_categorical_crossentropy", 15)
     check(model, x[6000:], y[6000:])
     convert(place, model, {"image": (None, 48, 48, 3)}, 15)
     return split({"image": x}, CALIBRATION, 500)
@@ -105,7 +105,7 @@ def shapes_mobilenet_tflite(place: Place) -> Data:
     first = [layers.Conv2D(16, 3, 2, "same", use_bias=False), layers.BatchNormalization(), layers.ReLU(6)]
     last = [layers.GlobalAveragePooling2D(), layers.Dense(KINDS, "softmax")]
     model = keras.Sequential([keras.Input((48, 48, 3)), *first, *stages, *last])
-    trained(model, x[:6000], y[:6000], "sparse_categorical_crossentropy", 6)
+    trained(model, x[:6000], y[:6000], "sparse_categorical_crossentropy", 15)
     check(model, x[6000:], y[6000:])
     converter = tf.lite.TFLiteConverter.from_keras_model(model)
     converter.optimizations, converter.target_spec.supported_types = [tf.lite.Optimize.DEFAULT], [tf.float16]
