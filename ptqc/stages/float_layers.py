@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from ptqc.codegen.tvm.isa import several
-from ptqc.codegen.tvm.target import is_present
+from ptqc.codegen.cpu.isa import several
+from ptqc.codegen.cpu.target import is_present
 from ptqc.options import TargetOptions
 from ptqc.passes.choose_bfloats import ChooseBfloats
 from ptqc.plan import Plan

@@ -8,8 +8,8 @@ import onnx_ir as ir
 
 from ptqc import guarded
 from ptqc.budget import Budgets
-from ptqc.codegen.tvm.folding import SIZES, entering
-from ptqc.codegen.tvm.target import check_model
+from ptqc.codegen.cpu.target import check_model
+from ptqc.codegen.program.folding import SIZES, entering
 from ptqc.errors import Infeasible, NoKernel, TargetError
 from ptqc.nodes import constant
 from ptqc.operators import is_float
@@ -20,7 +20,7 @@ from ptqc.stages.prepare import Prepared
 
 NAMED = 5
 SECONDS = 120.0
-KNOWN = "ptqc.codegen.tvm.known"
+KNOWN = "ptqc.codegen.cpu.known"
 
 
 def check_foreseeable(prepared: Prepared, budgets: Budgets, options: CompileOptions, targets: TargetOptions) -> None:

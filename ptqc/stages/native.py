@@ -6,9 +6,9 @@ from typing import Any
 
 from ptqc.artifact import NATIVE
 from ptqc.calibration.samples import Samples
-from ptqc.codegen.tvm import target
-from ptqc.codegen.tvm.isa import several
-from ptqc.codegen.tvm.table import Request
+from ptqc.codegen.cpu import target
+from ptqc.codegen.cpu.isa import several
+from ptqc.codegen.cpu.table import Request
 from ptqc.errors import TargetError
 from ptqc.execute.onnxruntime import Feeds
 from ptqc.native.interface import WEIGHTS

@@ -10,7 +10,7 @@ from compiling import proto, residual, samples, weight
 
 import ptqc
 from ptqc import guarded
-from ptqc.codegen.tvm.target import is_present
+from ptqc.codegen.cpu.target import is_present
 from ptqc.errors import CalibrationError, Infeasible, NoKernel, TargetError
 from ptqc.passes.calibrate import Calibrate
 from ptqc.stages import foresee

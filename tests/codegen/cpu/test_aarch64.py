@@ -13,7 +13,7 @@ pytest.importorskip("tvm.tirx", reason="the cpu target needs Apache TVM")
 
 from networks import FEEDS, residual
 
-from ptqc.codegen.tvm import isa, package, target
+from ptqc.codegen.cpu import isa, package, target
 from ptqc.errors import TargetError
 from ptqc.native.machine import machine
 

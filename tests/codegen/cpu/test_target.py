@@ -11,8 +11,8 @@ from graphs import noise, parse
 from lowering import quantized, samples
 from networks import FEEDS, residual
 
+from ptqc.codegen.cpu import target
 from ptqc.codegen.onnxruntime.export import export
-from ptqc.codegen.tvm import target
 from ptqc.errors import TargetError
 from ptqc.formats import UINT8, QuantParams
 

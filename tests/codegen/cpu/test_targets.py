@@ -11,7 +11,7 @@ from compiling import compiled, proto, residual, samples, weight
 import ptqc
 from ptqc.artifact import Artifact
 from ptqc.cli import main
-from ptqc.codegen.tvm import isa, target
+from ptqc.codegen.cpu import isa, target
 from ptqc.errors import TargetError, UsageError
 from ptqc.options import TargetOptions
 from ptqc.stages.native import check_target
