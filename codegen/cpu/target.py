@@ -1,16 +1,16 @@
 """Building the cpu target: one child process compiles and verifies, so that a crash or a hang is an error message."""
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import onnx_ir as ir
 
 from ptqc import errors, guarded
+from ptqc.codegen.cpu.isa import several
 from ptqc.codegen.cpu.job import ERROR, JOB, LOWERED, REPORT, VALUES, WORKER
 from ptqc.codegen.cpu.table import Request
 from ptqc.codegen.onnxruntime.census import values
@@ -18,27 +18,24 @@ from ptqc.codegen.onnxruntime.export import Exported
 from ptqc.codegen.program.batching import Batching, Seen, along_the_batch, run_by_run
 from ptqc.codegen.program.edges import edge_runs, extents
 from ptqc.codegen.program.expansion import expanded, is_settled
+from ptqc.codegen.program.folding import SIZES, entering
 from ptqc.codegen.program.settled import settled
+from ptqc.codegen.targets import Native, Target
 from ptqc.errors import InternalError, NoKernel, TargetError
 from ptqc.execute.onnxruntime import Feeds, Runner
 from ptqc.lowered import Lowered
 from ptqc.native.interface import INTERFACE, KERNELS, TUNING, WEIGHTS, library_file
 from ptqc.native.runtime import INSTALL
+from ptqc.nodes import constant
 from ptqc.npz import write_npz
-from ptqc.options import DEFAULT_CPU
+from ptqc.operators import is_float
+from ptqc.options import DEFAULT_CPU, TargetOptions
 from ptqc.reference import codes_of
 from ptqc.scratch import scratch
 
-TIME_LIMIT = 1800.0
+TIME_LIMIT, LOOK_UP_TIME_LIMIT = 1800.0, 120.0
+KNOWN = "ptqc.codegen.cpu.known"
 NO_TUNING = Request()
-
-
-@dataclass(frozen=True)
-class Native:
-    """The libraries of an artifact. files: by name. reports: what is known of each library, the best first."""
-
-    files: Mapping[str, bytes]
-    reports: Sequence[Mapping[str, Any]]
 
 
 def is_present() -> bool:
@@ -95,6 +92,43 @@ def check_model(model: ir.Model) -> ir.Model:
     return found
 
 
+def check_kernels(model: ir.Model) -> None:
+    """Raises TargetError where the native library cannot take the model, or has no kernel of an operator that it needs.
+
+    Only what is certain is refused: operators that read numbers computed from the model's inputs.
+    """
+    expanded = check_model(model)
+    known = _known()
+    for node in _computing(expanded):
+        if node.domain or node.op_type not in known:
+            raise NoKernel(
+                f"the cpu target has no kernel for {node.op_type} {node.outputs[0].name}: the operator is not known to "
+                "it; --allow-missing-target delivers the rest"
+            )
+
+
+def _computing(model: ir.Model) -> Iterator[ir.Node]:
+    """Nodes that make floats of floats that are not constant."""
+    moving = {value for value in model.graph.inputs if constant(value) is None}
+    for node in model.graph:
+        moved = [] if node.op_type in SIZES else [v for v in entering(node) if v is not None and v in moving]
+        if not moved:
+            continue
+        moving.update(node.outputs)
+        if any(map(is_float, moved)) and any(map(is_float, node.outputs)):
+            yield node
+
+
+def _known() -> set[str]:
+    """Operators that have kernels. Raises TargetError where TVM does not load."""
+    with scratch() as folder:
+        path = Path(folder) / "known.json"
+        problem = guarded.run(KNOWN, [str(path)], LOOK_UP_TIME_LIMIT).problem
+        if problem is not None:
+            raise TargetError(f"TVM {problem}; leave the cpu target out")
+        return set(json.loads(path.read_text()))
+
+
 def _check_divisors(model: ir.Model) -> None:
     """Refuse what would end the process once an input is zero. Raises NoKernel."""
     for node in model.graph:
@@ -128,9 +162,8 @@ def _build(
         names = [library_file(report["isa"]) for report in reports]
         tables = [TUNING] if (folder / TUNING).is_file() else []
         files = {name: (folder / name).read_bytes() for name in (*names, WEIGHTS, INTERFACE, KERNELS, *tables)}
-        return Native(
-            files, [report | {"bytes": len(files[name])} for report, name in zip(reports, names, strict=True)]
-        )
+        libraries = [report | {"bytes": len(files[name])} for report, name in zip(reports, names, strict=True)]
+        return Native(files, {"weights_bytes": len(files[WEIGHTS]), "libraries": libraries})
 
 
 def _check_interface(model: ir.Model) -> None:
@@ -195,3 +228,37 @@ def _run(folder: Path, time_limit: float) -> None:
         problem = "left no report"
     if problem is not None:
         raise TargetError(f"TVM {problem}; leave the cpu target out")
+
+
+class CpuTarget:
+    """The target as a compile knows it; see `ptqc.codegen.targets.Target`."""
+
+    check_present = staticmethod(check_present)
+    check_sizes = staticmethod(check_sizes)
+    check_kernels = staticmethod(check_kernels)
+
+    def check_options(self, options: TargetOptions) -> None:
+        """Raises UsageError or TargetError where kernels cannot be timed here, or there is no such record."""
+        if Request.of(options.tune).level is None:
+            return
+        refusals = [isa.refusal() for isa in several(options.cpu)]
+        if found := next(filter(None, refusals), None):
+            raise TargetError(f"tuning runs the kernels on this machine, but {found}; compile without it, or there")
+
+    def gains_by_bfloat16(self, options: TargetOptions) -> bool:
+        """Whether an instruction set that it is built for multiplies bfloat16."""
+        return is_present() and any(isa.bfloats for isa in several(options.cpu))
+
+    def build(
+        self,
+        lowered: Lowered,
+        exported: Exported,
+        samples: Sequence[Feeds],
+        options: TargetOptions,
+        store: Path,
+    ) -> Native:
+        """A library for each instruction set; see `build`."""
+        return build(lowered, exported, samples, options.cpu, store, Request.of(options.tune))
+
+
+TARGET: Target = CpuTarget()

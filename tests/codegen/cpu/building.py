@@ -8,10 +8,10 @@ import numpy as np
 
 from ptqc.codegen.cpu import isa, worker
 from ptqc.codegen.cpu.isa import Isa
-from ptqc.codegen.cpu.target import Native
 from ptqc.codegen.program.built import Built
 from ptqc.codegen.program.layout import Layout
 from ptqc.codegen.program.program import Program, Step
+from ptqc.codegen.targets import Native
 from ptqc.native.library import Library
 
 
