@@ -231,7 +231,9 @@ def _measure_layer(
 
 
 def mean_shift(model: ir.Model, context: Context, layer: Layer, weight: np.ndarray) -> np.ndarray:
-    """(W − Ŵ) E[x]: what exact bias correction adds to the bias."""
+    """(W − Ŵ) E[x]: what exact bias correction adds to the bias; zeros where there is none."""
+    if not layer.is_corrected:
+        return np.zeros(layer.channels, np.float32)
     delta = layer.matrix(initial(model, layer.weight) - weight)
     shift = np.einsum("gok,gk->go", delta, context.moments[layer.weight].mean)
     return np.asarray(shift.reshape(-1), np.float32)

@@ -316,7 +316,7 @@ class _Problem:
 
     def _biases(self, solution: Solution) -> list[np.ndarray]:
         """The bias that makes the mean of every channel exact on the tuning columns, and the layer's own."""
-        if self.layer.op_type == "MatMul" or self.layer.keeps_sign:
+        if not self.layer.is_corrected:
             return [self.bias]
         mean = np.einsum("gok,gk->go", self.layer.matrix(solution.weight), self.moments.mean)
         return [np.asarray((self.mean_y - mean).reshape(-1), np.float32), self.bias]

@@ -73,12 +73,21 @@ def write_out(model: ir.Model, step: str, domain: str, rules: Mapping[str, Rule]
 def _replace(model: ir.Model, node: ir.Node, step: str, rules: Mapping[str, Rule]) -> Note:
     subject = node.outputs[0].name or ""
     rule = rules.get(node.op_type)
-    made = "none of ONNX's own computes the same" if rule is None else rule(Writer(model, node))
+    made = "none of ONNX's own computes the same" if rule is None else _written(model, node, rule)
     if isinstance(made, str):
         return Note(step, subject, f"{node.op_type} stays as it is, in float: {made}", Level.SKIPPED)
     for old, new in zip(node.outputs, made, strict=False):
         _stand_for(node, old, new)
     return Note(step, subject, f"{node.op_type} written in other operators")
+
+
+def _written(model: ir.Model, node: ir.Node, rule: Rule) -> list[ir.Value] | str:
+    """What the rule says, once more where it refuses an input whose shape is known since what makes it was written."""
+    made = rule(Writer(model, node))
+    if isinstance(made, str) and any(value is not None and value.shape is None for value in node.inputs):
+        infer_shapes(model)
+        made = rule(Writer(model, node))
+    return made
 
 
 def _stand_for(node: ir.Node, old: ir.Value, new: ir.Value) -> None:

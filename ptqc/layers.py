@@ -53,6 +53,11 @@ class Layer:
         return self.op_type == "Conv" and self.shape[1] % 2 == 0
 
     @property
+    def is_corrected(self) -> bool:
+        """Whether its bias makes up for the mean error of its weights; MatMul has none."""
+        return self.op_type != "MatMul" and not self.keeps_sign
+
+    @property
     def kernel(self) -> tuple[int, ...]:
         """Spatial kernel shape; () for products."""
         return self.shape[2:] if self.op_type == "Conv" else ()

@@ -126,21 +126,19 @@ class Keywords(TypedDict, total=False):
 class TargetOptions:
     """What is built beside the ONNX file.
 
-    target: "cpu" adds a native library that TVM emits; None nothing. cpu: its instruction set, or several separated by
-    commas, each of which gets a library; "host": the best that this machine has, "portable": one that every machine of
-    its kind of the last ten years has. allow_missing_target: deliver the rest where the target cannot be built. tune:
-    "quick" or "full" times a few or all of the ways to cut each kernel's loops on this machine and takes the fastest;
-    "off" none; a folder: takes what an earlier compile recorded there.
+    target: a target of `ptqc.codegen.targets`: "cpu" adds a native library that TVM emits; None nothing. cpu: its
+    instruction set, or several separated by commas, each of which gets a library; "host": the best that this machine
+    has, "portable": one that every machine of its kind of the last ten years has. allow_missing_target: deliver the
+    rest where the target cannot be built. tune: "quick" or "full" times a few or all of the ways to cut each kernel's
+    loops on this machine and takes the fastest; "off" none; a folder: takes what an earlier compile recorded there.
     """
 
-    target: Literal["cpu"] | None = None
+    target: str | None = None
     cpu: str = DEFAULT_CPU
     allow_missing_target: bool = False
     tune: str | Path = NOT_TUNED
 
     def __post_init__(self) -> None:
-        if self.target is not None:
-            _one_of("target", self.target, ("cpu",))
         if not isinstance(self.cpu, str):
             raise UsageError(f"cpu is {shown(self.cpu)}; give names of instruction sets, separated by commas")
         for name in self.cpu.split(","):

@@ -111,6 +111,11 @@ def test_codegen_does_not_know_passes() -> None:
     assert offenders("ptqc.codegen", ("ptqc.passes",)) == []
 
 
+def test_what_all_targets_share_knows_no_target() -> None:
+    shared = ("ptqc.codegen.program", "ptqc.codegen.onnxruntime")
+    assert [line for line in offenders("ptqc.codegen", ("ptqc.codegen.cpu",)) if line.startswith(shared)] == []
+
+
 def test_nothing_below_knows_the_compiler_or_the_command_line() -> None:
     below = tuple(KNOWS_ALL - {"ptqc"})
     assert [line for room in ROOMS for line in offenders(room, below)] == []

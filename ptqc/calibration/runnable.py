@@ -56,18 +56,18 @@ def explaining(runner: Runner, samples: Samples, inputs: Sequence[InputSpec]) ->
 
 
 def _first_refused(runner: Runner, samples: Samples, inputs: Sequence[InputSpec], error: Exception) -> CalibrationError:
-    for number, feeds in zip(samples.numbers, samples, strict=True):
+    for name, feeds in zip(samples.names, samples, strict=True):
         try:
             runner.run(feeds)
         except Exception as reason:  # as above
-            return _refused(number, feeds, inputs, reason)
+            return _refused(name, feeds, inputs, reason)
     return CalibrationError(f"the model does not run on some of the calibration samples: {reason_of(error)}")
 
 
-def _refused(number: int, feeds: Feeds, inputs: Sequence[InputSpec], error: Exception) -> CalibrationError:
-    shapes = ", ".join(f"{name!r} of shape {array.shape}" for name, array in feeds.items())
+def _refused(name: str, feeds: Feeds, inputs: Sequence[InputSpec], error: Exception) -> CalibrationError:
+    shapes = ", ".join(f"{fed!r} of shape {array.shape}" for fed, array in feeds.items())
     advice = IMAGE_ADVICE if any(map(_is_image_of_any_size, inputs)) else ADVICE
-    return CalibrationError(f"sample {number}: the model does not run on {shapes}: {reason_of(error)}: {advice}")
+    return CalibrationError(f"{name}: the model does not run on {shapes}: {reason_of(error)}: {advice}")
 
 
 def _is_image_of_any_size(spec: InputSpec) -> bool:

@@ -20,7 +20,7 @@ from typing import BinaryIO, overload
 import numpy as np
 
 from ptqc.calibration.images import Preprocessing
-from ptqc.calibration.inputs import InputSpec, conform, input_specs
+from ptqc.calibration.inputs import InputSpec, called, conform, input_specs
 from ptqc.calibration.sources import Source, open_source, spread
 from ptqc.errors import CalibrationError, Interrupted, PtqcError
 from ptqc.execute.onnxruntime import Feeds
@@ -47,12 +47,16 @@ class _Tensor:
 
 @dataclass(frozen=True)
 class _Record:
-    """Where one sample lies in the data file, and what it holds. number: its place among all that were collected."""
+    """Where one sample lies in the data file, and what it holds.
+
+    number: its place among all that were collected. file: what it was read from, where it was a file of its own.
+    """
 
     number: int
     offset: int
     sha256: str
     tensors: tuple[_Tensor, ...]
+    file: str = ""
 
     @property
     def nbytes(self) -> int:
@@ -126,7 +130,10 @@ class Samples(Sequence[Feeds]):
     def save(self, directory: Path) -> None:
         """Spool the same samples to another folder. Raises Interrupted when it cannot be written."""
         with _spooling(directory), (directory / DATA).open("wb") as file:
-            records = [_append(file, number, feeds) for number, feeds in zip(self.numbers, self, strict=True)]
+            records = [
+                _append(file, record.number, feeds, record.file)
+                for record, feeds in zip(self.records, self, strict=True)
+            ]
             _write_index(directory, records)
 
     def batches(self, size: int) -> Iterator[Feeds]:
@@ -170,8 +177,13 @@ class Samples(Sequence[Feeds]):
 
     @property
     def numbers(self) -> list[int]:
-        """Place of each sample among all that were collected, as messages name it."""
+        """Place of each sample among all that were collected."""
         return [record.number for record in self.records]
+
+    @property
+    def names(self) -> list[str]:
+        """How messages name each sample: by its number and the file that it came from."""
+        return [called(record.number, record.file) for record in self.records]
 
     def pair(self) -> tuple[Feeds, Feeds] | None:
         """The first two samples that differ and may be joined, as far as their shapes tell."""
@@ -219,9 +231,10 @@ def collect(
     unbatched: set[str] = set()
     with _spooling(directory), (directory / DATA).open("wb") as file:
         for index, sample in enumerate(islice(_guarded(stream), limit)):
-            feeds = conform(sample, inputs, index)
+            source = stream.files[index] if index < len(stream.files) else ""
+            feeds = conform(sample, inputs, index, source)
             unbatched.update(name for name, array in feeds.items() if np.ndim(sample[name]) < array.ndim)
-            records.append(_append(file, index, feeds))
+            records.append(_append(file, index, feeds, source))
             if progress:
                 progress(len(records), stream.count)
     if not records:
@@ -292,11 +305,11 @@ def _added_axis(name: str) -> Note:
     return Note("calibrate", name, "samples have no batch axis for this input: each is taken as a batch of one")
 
 
-def _append(file: BinaryIO, number: int, feeds: Feeds) -> _Record:
+def _append(file: BinaryIO, number: int, feeds: Feeds, source: str) -> _Record:
     offset = file.tell()
     for array in feeds.values():
         file.write(_raw(array))
-    return _Record(number, offset, _digest(feeds), _tensors(feeds))
+    return _Record(number, offset, _digest(feeds), _tensors(feeds), source)
 
 
 def _raw(array: np.ndarray) -> memoryview:
@@ -354,10 +367,11 @@ def _read_index(directory: Path) -> tuple[_Record, ...]:
 
 
 def _record(number: int, entry: dict[str, object]) -> _Record:
-    offset, sha256, tensors = entry["offset"], entry["sha256"], entry["tensors"]
+    offset, sha256, tensors, file = entry["offset"], entry["sha256"], entry["tensors"], entry.get("file", "")
     if not isinstance(offset, int) or not isinstance(sha256, str) or not isinstance(tensors, list):
         raise TypeError("a sample without offset, sha256 and tensors")
-    return _Record(number, offset, sha256, tuple(_Tensor(t["name"], t["dtype"], tuple(t["shape"])) for t in tensors))
+    held = tuple(_Tensor(t["name"], t["dtype"], tuple(t["shape"])) for t in tensors)
+    return _Record(number, offset, sha256, held, str(file))
 
 
 def _row_shapes(record: _Record) -> tuple[tuple[int, ...], ...]:

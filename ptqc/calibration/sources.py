@@ -29,6 +29,7 @@ class Source:
     samples: the stream, at most `limit` long where the source has a length; values are not checked yet.
     count: samples expected from it, None when unknown. available: samples the source holds, None when unknown.
     description: how messages name it. holds_images: whether samples are pictures that were preprocessed.
+    files: where each sample is a file, their names in order.
     """
 
     samples: Iterator[Feeds]
@@ -36,6 +37,7 @@ class Source:
     count: int | None = None
     available: int | None = None
     holds_images: bool = False
+    files: Sequence[str] = ()
 
 
 def open_source(
@@ -90,7 +92,8 @@ def _open_folder(folder: Path, inputs: Sequence[InputSpec], limit: int, preproce
         raise CalibrationError(f"folder {folder} holds no calibration data, expected files ending in {kinds}")
     read = _image_reader(folder, inputs, preprocessing) if images else _array_file_reader(inputs)
     chosen = [files[index] for index in spread(len(files), limit)]
-    return Source(map(read, chosen), f"folder {folder}", len(chosen), len(files), holds_images=bool(images))
+    names = [path.relative_to(folder).as_posix() for path in chosen]
+    return Source(map(read, chosen), f"folder {folder}", len(chosen), len(files), bool(images), names)
 
 
 def _files(folder: Path, suffixes: frozenset[str]) -> list[Path]:

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 
 from ptqc.artifact import NATIVE, load
-from ptqc.codegen.tvm.edges import edges
-from ptqc.codegen.tvm.listing import Call, Listing
-from ptqc.codegen.tvm.memory import size
-from ptqc.codegen.tvm.verify import Loaded
+from ptqc.codegen.program.edges import edges
+from ptqc.codegen.program.listing import Call, Listing
+from ptqc.codegen.program.memory import size
+from ptqc.codegen.program.verify import Loaded
 from ptqc.logs import quiet_libraries
 from ptqc.native.interface import KERNELS
 from ptqc.stages.bisect import kept, seen_inputs

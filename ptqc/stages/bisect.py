@@ -12,9 +12,9 @@ from ptqc.artifact import NATIVE, Artifact, load
 from ptqc.calibration.images import Preprocessing
 from ptqc.calibration.inputs import input_specs
 from ptqc.calibration.samples import collect
-from ptqc.codegen.tvm.edges import Extent, edge_runs
-from ptqc.codegen.tvm.listing import Listing
-from ptqc.codegen.tvm.verify import Loaded, Outcome, outcomes
+from ptqc.codegen.program.edges import Extent, edge_runs
+from ptqc.codegen.program.listing import Listing
+from ptqc.codegen.program.verify import Loaded, Outcome, outcomes
 from ptqc.errors import TargetError
 from ptqc.execute.onnxruntime import Feeds, Runner
 from ptqc.logs import quiet_libraries

@@ -2,8 +2,7 @@
 
 from dataclasses import replace
 
-from ptqc.codegen.tvm.isa import several
-from ptqc.codegen.tvm.target import is_present
+from ptqc.codegen.targets import target_named
 from ptqc.options import TargetOptions
 from ptqc.passes.choose_bfloats import ChooseBfloats
 from ptqc.plan import Plan
@@ -23,6 +22,6 @@ def _in_bfloat16(job: Job, targets: TargetOptions) -> bool:
     """`auto` is bfloat16 where a library multiplies it faster; ONNX Runtime, which latencies are met with, does not."""
     if job.options.float_layers != "auto":
         return job.options.float_layers == "bfloat16"
-    if targets.target is None or job.budgets.latency is not None or not is_present():
+    if targets.target is None or job.budgets.latency is not None:
         return False
-    return any(isa.bfloats for isa in several(targets.cpu))
+    return target_named(targets.target).gains_by_bfloat16(targets)

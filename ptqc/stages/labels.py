@@ -1,7 +1,7 @@
 """Labelled samples for the report: top-1 accuracy of the float and the compiled model. Never used for decisions."""
 
 import csv
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,12 +26,24 @@ class Labelled:
     labels: np.ndarray
 
     def top1(self, run: Callable[[Feeds], dict[str, np.ndarray]]) -> float:
-        """Share, in percent, of samples whose label has the largest score in the first output."""
-        hits = 0
-        for feeds, label in zip(self.samples, self.labels, strict=True):
-            scores = next(iter(run(feeds).values()))
-            hits += int(scores.reshape(-1).argmax() == label)
+        """Share, in percent, of samples whose class is their label; see `predicted`."""
+        pairs = zip(self.samples, self.labels, strict=True)
+        hits = sum(int(predicted(run(feeds)) == label) for feeds, label in pairs)
         return 100 * hits / len(self.labels)
+
+
+def predicted(outputs: Mapping[str, object]) -> int:
+    """The class that a model gives one sample.
+
+    That with the largest score in the first output of several real numbers; where there is none, the first integer
+    alone, as classifiers of scikit-learn give it; else the first output decides.
+    """
+    arrays = [array for array in outputs.values() if isinstance(array, np.ndarray)]
+    scores = next((array for array in arrays if array.dtype.kind == "f" and array.size > 1), None)
+    classes = next((array for array in arrays if array.dtype.kind in "iu" and array.size == 1), None)
+    if scores is None and classes is not None:
+        return int(classes.item())
+    return int((arrays[0] if scores is None else scores).reshape(-1).argmax())
 
 
 def read_labels(model: ir.Model, path: Path, folder: Path, preprocessing: Preprocessing | None) -> Labelled:

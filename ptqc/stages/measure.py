@@ -30,7 +30,7 @@ from ptqc.store import Entry, Store, digest
 
 MODEL, SAMPLES = "model.onnx", "samples"
 # Raised when what is measured, or how, changes, so that old entries are not taken for new ones.
-MEASUREMENT_VERSION = 13
+MEASUREMENT_VERSION = 14
 # Options that measuring does not look at.
 FITTING = ("pipeline", "time_limit", "float_layers", "inline")
 # Options that solving the weights does not look at either.

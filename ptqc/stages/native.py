@@ -1,17 +1,13 @@
-"""The native library of a compile, where one is asked for."""
+"""What a target builds of a compile, where one is asked for."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ptqc.artifact import NATIVE
 from ptqc.calibration.samples import Samples
-from ptqc.codegen.tvm import target
-from ptqc.codegen.tvm.isa import several
-from ptqc.codegen.tvm.table import Request
+from ptqc.codegen.targets import target_named
 from ptqc.errors import TargetError
 from ptqc.execute.onnxruntime import Feeds
-from ptqc.native.interface import WEIGHTS
 from ptqc.options import TargetOptions
 from ptqc.progress import Progress
 from ptqc.stages.fit import Fitted
@@ -27,10 +23,11 @@ class Targets:
 
 
 def check_target(options: TargetOptions) -> None:
-    """Refuse before any work what cannot be built here. Raises TargetError, or UsageError for an unknown tuning."""
+    """Refuse before any work what cannot be built here. Raises TargetError, or UsageError for what is not known."""
     if options.target is None:
         return
-    _check_tuning(options)
+    target = target_named(options.target)
+    target.check_options(options)
     if not options.allow_missing_target:
         try:
             target.check_present()
@@ -41,35 +38,24 @@ def check_target(options: TargetOptions) -> None:
 def check_samples(options: TargetOptions, samples: Samples) -> None:
     """Raises TargetError where they differ in size, and a target is built that may not be missing."""
     if options.target is not None and not options.allow_missing_target:
-        target.check_sizes(samples.row_shapes)
-
-
-def _check_tuning(options: TargetOptions) -> None:
-    """Raises UsageError or TargetError where kernels cannot be timed here, or there is no such record."""
-    if Request.of(options.tune).level is None:
-        return
-    refusals = [isa.refusal() for isa in several(options.cpu)]
-    if found := next(filter(None, refusals), None):
-        raise TargetError(f"tuning runs the kernels on this machine, but {found}; compile without it, or there")
+        target_named(options.target).check_sizes(samples.row_shapes)
 
 
 def build_targets(
     fitted: Fitted, samples: Sequence[Feeds], options: TargetOptions, store: Store, progress: Progress
 ) -> Targets:
-    """The library of the fitted plan, verified against the exported file.
+    """The native library of the fitted plan, verified against the exported file.
 
     Raises TargetError when it cannot be built and may not be missing; VerificationError when it computes anything else.
     """
-    if options.target is None:
+    name = options.target
+    if name is None:
         return Targets({}, {})
     try:
         with progress.stage("native library"):
-            tuning, folder = Request.of(options.tune), store.folder
-            native = target.build(fitted.lowered, fitted.exported, samples, options.cpu, folder, tuning)
+            native = target_named(name).build(fitted.lowered, fitted.exported, samples, options, store.folder)
     except TargetError as error:
         if not options.allow_missing_target:
             raise
-        return Targets({}, {NATIVE: {"missing": str(error)}})
-    files = {f"{NATIVE}/{name}": data for name, data in native.files.items()}
-    document = {"weights_bytes": len(native.files[WEIGHTS]), "libraries": native.reports}
-    return Targets(files, {NATIVE: document})
+        return Targets({}, {name: {"missing": str(error)}})
+    return Targets({f"{name}/{file}": data for file, data in native.files.items()}, {name: native.document})

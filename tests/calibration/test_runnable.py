@@ -53,7 +53,7 @@ def test_a_size_that_the_model_refuses_is_told_with_the_options_that_help(hourgl
     with pytest.raises(CalibrationError) as caught:
         check_runs(hourglass, taken(hourglass, folder, tmp_path, Preprocessing()))
     message = str(caught.value)
-    assert message.startswith("sample 2: the model does not run on 'x' of shape (1, 3, 9, 12): ")
+    assert message.startswith("sample 2 (2.png): the model does not run on 'x' of shape (1, 3, 9, 12): ")
     assert "Status Message" not in message
     for remedy, given in (
         ("--resize 320 --crop 320", Preprocessing(resize=320, crop=320)),

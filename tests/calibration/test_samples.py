@@ -295,3 +295,18 @@ def test_memory_does_not_grow_with_the_number_of_samples(tmp_path):
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 10 * 400_000
+
+
+def test_a_refused_sample_is_named_by_its_file(tmp_path):
+    for name, columns in (("a", 4), ("b", 5)):
+        np.savez(tmp_path / f"{name}.npz", x=np.zeros((1, columns), np.float32))
+    with pytest.raises(CalibrationError, match=r"^sample 1 \(b.npz\), input 'x': has shape \(1, 5\)"):
+        collect(tmp_path, [X], tmp_path / "spool", 10)
+
+
+def test_a_spool_remembers_the_files_of_its_samples(tmp_path):
+    for name in "ab":
+        np.savez(tmp_path / f"{name}.npz", x=np.full((1, 4), ord(name), np.float32))
+    collect(tmp_path, [X], tmp_path / "spool", 10).select([1]).save(tmp_path / "copy")
+    assert Samples.open(tmp_path / "spool").names == ["sample 0 (a.npz)", "sample 1 (b.npz)"]
+    assert Samples.open(tmp_path / "copy").names == ["sample 0 (b.npz)"]

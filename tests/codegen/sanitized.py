@@ -19,13 +19,14 @@ def build(folder: Path) -> None:
     """Kernels of all families on odd shapes: primes, one channel, groups, borders."""
     import tvm
 
-    from ptqc.codegen.tvm import isa
-    from ptqc.codegen.tvm.constants import Arranged
-    from ptqc.codegen.tvm.epilogue import Epilogue, Lookup, Sum
-    from ptqc.codegen.tvm.families import Built, dense, depthwise, functions, matmul, move, pointwise, pool, rows
-    from ptqc.codegen.tvm.layout import BFLOAT16, ROUNDED, Frame, Layout
-    from ptqc.codegen.tvm.tiling import Dense
-    from ptqc.codegen.tvm.window import Window
+    from ptqc.codegen.cpu import isa
+    from ptqc.codegen.cpu.epilogue import Epilogue, Lookup, Sum
+    from ptqc.codegen.cpu.families import dense, depthwise, functions, matmul, move, pointwise, pool, rows
+    from ptqc.codegen.cpu.tiling import Dense
+    from ptqc.codegen.program.built import Built
+    from ptqc.codegen.program.constants import Arranged
+    from ptqc.codegen.program.layout import BFLOAT16, ROUNDED, Frame, Layout
+    from ptqc.codegen.program.window import Window
 
     plain = isa.C
     random = np.random.default_rng(0)

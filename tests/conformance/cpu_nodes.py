@@ -20,9 +20,9 @@ import onnx_ir as ir
 from onnx_nodes import SAMPLES, Case, _finite, cases, feeds_of, is_counted, quick
 
 import ptqc
-from ptqc.codegen.tvm import isa, lowering, target
-from ptqc.codegen.tvm.batching import Batching, Seen
-from ptqc.codegen.tvm.job import JOB, LOWERED
+from ptqc.codegen.cpu import isa, lowering, target
+from ptqc.codegen.cpu.job import JOB, LOWERED
+from ptqc.codegen.program.batching import Batching, Seen
 from ptqc.errors import PtqcError, TargetError
 from ptqc.formats import Format
 from ptqc.lowered import Lowered

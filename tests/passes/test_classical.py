@@ -241,6 +241,21 @@ def test_the_norm_of_probabilities_is_dropped() -> None:
     assert "Div" not in operators(rewritten(model))
 
 
+def test_a_classifier_behind_an_operator_of_unknown_rank_is_written_without_data() -> None:
+    coefficients = ", ".join(map(str, floats(3, 5)))
+    model = parsed(
+        f"""g (float[N, 5] x) => (int64[N] label, float[N, 3] scores) {{
+            v = ai.onnx.ml.Normalizer <norm: string = "L2"> (x)
+            label, scores = ai.onnx.ml.LinearClassifier <
+                classlabels_ints: ints = [0, 1, 2], coefficients: floats = [{coefficients}],
+                intercepts: floats = [0.1, 0.2, 0.3], post_transform: string = "NONE"
+            > (v)
+        }}"""
+    )
+    run_rewrites(model, (Classical(),), [])
+    assert "Gemm" in operators(model)
+
+
 def test_what_renames_labels_stays_with_a_reason() -> None:
     model = parsed(
         """g (float[N, 5] x) => (string[N] y) {

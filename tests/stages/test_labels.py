@@ -10,7 +10,7 @@ from PIL import Image
 
 from ptqc.calibration.images import Preprocessing
 from ptqc.errors import CalibrationError
-from ptqc.stages.labels import read_labels
+from ptqc.stages.labels import predicted, read_labels
 
 
 @pytest.fixture
@@ -100,3 +100,16 @@ def test_a_csv_needs_a_model_with_one_input(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("1.png,0\n")
     with pytest.raises(CalibrationError, match=r"this one has 2: give an \.npz"):
         read_labels(two, tmp_path / "a.csv", tmp_path / "spool", None)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "expected"),
+    [
+        ({"label": np.array([7]), "scores": np.float32([[0.1, 0.7, 0.2]])}, 1),
+        ({"label": np.array(["cat"]), "scores": np.float32([[0.1, 0.2, 0.7]])}, 2),
+        ({"label": np.array([7]), "scores": [{0: 0.4, 7: 0.6}]}, 7),
+        ({"scores": np.int64([[3, 9, 4]])}, 1),
+    ],
+)
+def test_the_class_is_found_among_the_outputs(outputs: dict[str, object], expected: int) -> None:
+    assert predicted(outputs) == expected

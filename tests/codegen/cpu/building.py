@@ -6,12 +6,12 @@ from pathlib import Path
 
 import numpy as np
 
-from ptqc.codegen.tvm import isa, worker
-from ptqc.codegen.tvm.families import Built
-from ptqc.codegen.tvm.isa import Isa
-from ptqc.codegen.tvm.layout import Layout
-from ptqc.codegen.tvm.program import Program, Step
-from ptqc.codegen.tvm.target import Native
+from ptqc.codegen.cpu import isa, worker
+from ptqc.codegen.cpu.isa import Isa
+from ptqc.codegen.program.built import Built
+from ptqc.codegen.program.layout import Layout
+from ptqc.codegen.program.program import Program, Step
+from ptqc.codegen.targets import Native
 from ptqc.native.library import Library
 
 

@@ -13,7 +13,7 @@ pytest.importorskip("tvm.tirx", reason="the cpu target needs Apache TVM")
 
 from networks import FEEDS, residual
 
-from ptqc.codegen.tvm import isa, package, target
+from ptqc.codegen.cpu import isa, package, target
 from ptqc.errors import TargetError
 from ptqc.native.machine import machine
 
@@ -43,7 +43,7 @@ def test_an_object_for_the_machine_comes_out(tmp_path: Path, monkeypatch: pytest
     assert json.loads(built.files["interface.json"])["libraries"] == [
         {"isa": "aarch64", "machine": "aarch64", "features": ["asimd"]}
     ]
-    assert "is for Linux on aarch64" in built.reports[0]["verification"]["missing"]
+    assert "is for Linux on aarch64" in built.document["libraries"][0]["verification"]["missing"]
 
 
 def test_an_absent_linker_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from building import present, run
 from networks import FEEDS, residual
 from test_dense import GEOMETRIES, integer_case
 
-from ptqc.codegen.tvm import isa, target
+from ptqc.codegen.cpu import isa, target
 from ptqc.native.machine import machine
 
 pytestmark = pytest.mark.skipif(machine() != "x86_64", reason="is about x86-64")

@@ -14,9 +14,9 @@ from graphs import noise, parse
 from lowering import quantized, samples
 from together import compared, program_of
 
+from ptqc.codegen.cpu.target import build
 from ptqc.codegen.onnxruntime.export import export
-from ptqc.codegen.tvm.program import Program
-from ptqc.codegen.tvm.target import build
+from ptqc.codegen.program.program import Program
 from ptqc.errors import UsageError
 from ptqc.execute.onnxruntime import Feeds, Runner
 from ptqc.native.library import Library

@@ -18,13 +18,13 @@ from together import compared, program_of
 from tvm.tirx.script import builder as T  # noqa: N812
 
 from ptqc.bfloat16 import to_bfloat16
-from ptqc.codegen.tvm import bfloats, isa, tuning
-from ptqc.codegen.tvm.families import dense, functions
-from ptqc.codegen.tvm.families.functions import Function
-from ptqc.codegen.tvm.isa import Isa
-from ptqc.codegen.tvm.layout import BFLOAT16, ROUNDED, Layout
-from ptqc.codegen.tvm.tiling import Dense
-from ptqc.codegen.tvm.window import Window
+from ptqc.codegen.cpu import bfloats, isa, tuning
+from ptqc.codegen.cpu.families import dense, functions
+from ptqc.codegen.cpu.families.functions import Function
+from ptqc.codegen.cpu.isa import Isa
+from ptqc.codegen.cpu.tiling import Dense
+from ptqc.codegen.program.layout import BFLOAT16, ROUNDED, Layout
+from ptqc.codegen.program.window import Window
 from ptqc.errors import NoKernel
 from ptqc.formats import FLOAT16
 from ptqc.integer import im2col

@@ -18,11 +18,12 @@ from networks import FEEDS, residual
 import ptqc
 from ptqc.artifact import Artifact
 from ptqc.cli import main
+from ptqc.codegen.cpu import isa, target, worker
+from ptqc.codegen.cpu.emitters import codes, layers
+from ptqc.codegen.cpu.target import Choices
 from ptqc.codegen.onnxruntime.export import Exported
-from ptqc.codegen.tvm import isa, target, verify, worker
-from ptqc.codegen.tvm.batching import Batching
-from ptqc.codegen.tvm.emitters import codes, layers
-from ptqc.codegen.tvm.target import Choices
+from ptqc.codegen.program import verify
+from ptqc.codegen.program.batching import Batching
 from ptqc.errors import TargetError
 
 

@@ -8,12 +8,12 @@ import pytest
 
 pytest.importorskip("tvm.tirx", reason="the cpu target needs Apache TVM")
 
-from ptqc.codegen.tvm import cache, isa, package, worker
-from ptqc.codegen.tvm.families import pointwise
-from ptqc.codegen.tvm.isa import Isa
-from ptqc.codegen.tvm.layout import Layout
-from ptqc.codegen.tvm.program import Program, Step
-from ptqc.codegen.tvm.weights import Weights
+from ptqc.codegen.cpu import cache, isa, package, worker
+from ptqc.codegen.cpu.families import pointwise
+from ptqc.codegen.cpu.isa import Isa
+from ptqc.codegen.program.layout import Layout
+from ptqc.codegen.program.program import Program, Step
+from ptqc.codegen.program.weights import Weights
 from ptqc.store import Store
 
 LAYOUT = Layout((3,), "uint8", outside=True)

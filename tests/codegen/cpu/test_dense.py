@@ -13,15 +13,15 @@ pytest.importorskip("tvm.tirx", reason="the cpu target needs Apache TVM")
 from building import Case, present, run
 
 from ptqc import integer
-from ptqc.codegen.tvm import tiling
-from ptqc.codegen.tvm.constants import Nibbles
-from ptqc.codegen.tvm.emitters.layers import _with_zero_point
-from ptqc.codegen.tvm.families import columns, dense, depthwise
-from ptqc.codegen.tvm.isa import AVX2, Isa
-from ptqc.codegen.tvm.layout import Layout
-from ptqc.codegen.tvm.sums import PAIR, Sums, overflows
-from ptqc.codegen.tvm.tiling import Dense
-from ptqc.codegen.tvm.window import Window
+from ptqc.codegen.cpu import tiling
+from ptqc.codegen.cpu.emitters.layers import _with_zero_point
+from ptqc.codegen.cpu.families import columns, dense, depthwise
+from ptqc.codegen.cpu.isa import AVX2, Isa
+from ptqc.codegen.cpu.sums import PAIR, Sums, overflows
+from ptqc.codegen.cpu.tiling import Dense
+from ptqc.codegen.program.constants import Nibbles
+from ptqc.codegen.program.layout import Layout
+from ptqc.codegen.program.window import Window
 from ptqc.formats import UINT8, QuantParams
 
 INSTRUCTION_SETS = pytest.mark.parametrize("chosen", present(), ids=lambda chosen: chosen.name)

@@ -14,19 +14,20 @@ pytest.importorskip("tvm.tirx", reason="the cpu target needs Apache TVM")
 from networks import FEEDS, residual
 from tvm.tirx.script import builder
 
-from ptqc.codegen.tvm import fusion, memory, narrowing, target, verify, worker
-from ptqc.codegen.tvm.batching import Batching
-from ptqc.codegen.tvm.constants import Order
-from ptqc.codegen.tvm.emission import Emission
-from ptqc.codegen.tvm.emitters import codes, layers
-from ptqc.codegen.tvm.epilogue import Sum
-from ptqc.codegen.tvm.families import depthwise, move, pool
-from ptqc.codegen.tvm.isa import Isa
-from ptqc.codegen.tvm.layout import Layout
-from ptqc.codegen.tvm.listing import Call, Listing
-from ptqc.codegen.tvm.target import Choices
-from ptqc.codegen.tvm.tiling import Dense
-from ptqc.codegen.tvm.window import Window
+from ptqc.codegen.cpu import fusion, narrowing, target, worker
+from ptqc.codegen.cpu.emission import Emission
+from ptqc.codegen.cpu.emitters import codes, layers
+from ptqc.codegen.cpu.epilogue import Sum
+from ptqc.codegen.cpu.families import depthwise, move, pool
+from ptqc.codegen.cpu.isa import Isa
+from ptqc.codegen.cpu.target import Choices
+from ptqc.codegen.cpu.tiling import Dense
+from ptqc.codegen.program import memory, verify
+from ptqc.codegen.program.batching import Batching
+from ptqc.codegen.program.constants import Order
+from ptqc.codegen.program.layout import Layout
+from ptqc.codegen.program.listing import Call, Listing
+from ptqc.codegen.program.window import Window
 from ptqc.errors import VerificationError
 
 Changed = Callable[[Any], Any]  # from the right function to the wrong one

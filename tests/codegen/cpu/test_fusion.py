@@ -18,11 +18,12 @@ from graphs import noise, parse
 from lowering import quantized, samples
 from together import compared, program_of
 
-from ptqc.codegen.tvm import isa, memory, verify, worker
-from ptqc.codegen.tvm.families import dense, functions
-from ptqc.codegen.tvm.families.functions import Function
-from ptqc.codegen.tvm.isa import Isa
-from ptqc.codegen.tvm.program import Program
+from ptqc.codegen.cpu import isa, worker
+from ptqc.codegen.cpu.families import dense, functions
+from ptqc.codegen.cpu.families.functions import Function
+from ptqc.codegen.cpu.isa import Isa
+from ptqc.codegen.program import memory, verify
+from ptqc.codegen.program.program import Program
 
 SHAPE = (2, 20, 9, 8)
 HERE = present(isa.AVX512_VBMI)

@@ -15,16 +15,17 @@ from together import program_of
 from tvm.tirx.script import builder as T  # noqa: N812
 
 from ptqc import codebooks
+from ptqc.codegen.cpu import isa, worker
+from ptqc.codegen.cpu.families import build
+from ptqc.codegen.cpu.sums import Sums
+from ptqc.codegen.cpu.tiling import Dense
 from ptqc.codegen.onnxruntime import planes
-from ptqc.codegen.tvm import constants, isa, worker
-from ptqc.codegen.tvm.constants import Arranged, Nibbles, Order, Scaled, Source, Stored
-from ptqc.codegen.tvm.families import build
-from ptqc.codegen.tvm.indexed import Indexed, smallest
-from ptqc.codegen.tvm.layout import Layout
-from ptqc.codegen.tvm.program import Program, Step
-from ptqc.codegen.tvm.sums import Sums
-from ptqc.codegen.tvm.tiling import Dense
-from ptqc.codegen.tvm.window import Window
+from ptqc.codegen.program import constants
+from ptqc.codegen.program.constants import Arranged, Nibbles, Order, Scaled, Source, Stored
+from ptqc.codegen.program.indexed import Indexed, smallest
+from ptqc.codegen.program.layout import Layout
+from ptqc.codegen.program.program import Program, Step
+from ptqc.codegen.program.window import Window
 from ptqc.formats import Format, codebook, pairs
 
 WIDTHS = range(2, 9)

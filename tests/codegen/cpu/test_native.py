@@ -36,7 +36,7 @@ import numpy as np
 import tvm
 from tvm import relax
 from tvm.script import from_source
-from ptqc.codegen.tvm import isa, package
+from ptqc.codegen.cpu import isa, package
 
 KERNEL = """
 @T.prim_func

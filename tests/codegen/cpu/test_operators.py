@@ -14,7 +14,7 @@ from graphs import noise, parse
 from lowering import TABLE_CONSTANTS, TABLES, quantized, samples
 from together import compared, program_of
 
-from ptqc.codegen.tvm.isa import Isa
+from ptqc.codegen.cpu.isa import Isa
 from ptqc.errors import TargetError
 from ptqc.formats import FLOAT32, codebook, integer
 

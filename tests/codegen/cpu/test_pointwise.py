@@ -12,13 +12,13 @@ from building import Case, present, run
 from tvm.tirx.script import builder as T  # noqa: N812
 
 from ptqc import integer
-from ptqc.codegen.tvm import isa, lookup
-from ptqc.codegen.tvm.families import build, functions, pointwise, pool
-from ptqc.codegen.tvm.families.functions import Function
-from ptqc.codegen.tvm.isa import Isa
-from ptqc.codegen.tvm.kernel import span
-from ptqc.codegen.tvm.layout import Layout
-from ptqc.codegen.tvm.window import Window
+from ptqc.codegen.cpu import isa, lookup
+from ptqc.codegen.cpu.families import build, functions, pointwise, pool
+from ptqc.codegen.cpu.families.functions import Function
+from ptqc.codegen.cpu.isa import Isa
+from ptqc.codegen.cpu.kernel import span
+from ptqc.codegen.program.layout import Layout
+from ptqc.codegen.program.window import Window
 from ptqc.formats import UINT8, QuantParams
 
 INSTRUCTION_SETS = pytest.mark.parametrize("chosen", present(), ids=lambda chosen: chosen.name)

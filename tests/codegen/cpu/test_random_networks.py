@@ -13,8 +13,8 @@ from drawing import draw
 from lowering import quantized
 from together import compared, program_of
 
-from ptqc.codegen.tvm.isa import AVX512_BF16, Isa
-from ptqc.codegen.tvm.program import Program
+from ptqc.codegen.cpu.isa import AVX512_BF16, Isa
+from ptqc.codegen.program.program import Program
 from ptqc.errors import TargetError
 from ptqc.formats import Format, codebook, integer, pairs
 from ptqc.layers import Weight, find_layers, find_weights

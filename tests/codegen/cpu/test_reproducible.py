@@ -12,9 +12,9 @@ pytest.importorskip("tvm.tirx", reason="the cpu target needs Apache TVM")
 
 from networks import FEEDS, residual
 
-from ptqc.codegen.tvm import target
-from ptqc.codegen.tvm.batching import Batching
-from ptqc.codegen.tvm.target import Choices
+from ptqc.codegen.cpu import target
+from ptqc.codegen.cpu.target import Choices
+from ptqc.codegen.program.batching import Batching
 
 
 def test_two_builds_are_equal(tmp_path: Path) -> None:
@@ -24,7 +24,7 @@ def test_two_builds_are_equal(tmp_path: Path) -> None:
     target.write_job(first, made.lowered, file, FEEDS, Choices(Batching(2), "avx2,avx512-vnni"))
     second = shutil.copytree(first, tmp_path / "a folder with a longer name")
     for seed, folder in enumerate((first, second)):
-        command = [sys.executable, "-m", "ptqc.codegen.tvm.worker", str(folder)]
+        command = [sys.executable, "-m", "ptqc.codegen.cpu.worker", str(folder)]
         subprocess.run(command, env={**os.environ, "PYTHONHASHSEED": str(seed)}, check=True)
     for name in ("avx2.so", "avx512-vnni.so", "weights.bin", "interface.json", "report.json"):
         assert (first / name).read_bytes() == (second / name).read_bytes(), name

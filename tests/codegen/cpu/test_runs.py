@@ -9,10 +9,10 @@ pytest.importorskip("tvm.tirx", reason="the cpu target needs Apache TVM")
 
 from building import Case, present, run
 
-from ptqc.codegen.tvm.families import move, planes
-from ptqc.codegen.tvm.isa import Isa
-from ptqc.codegen.tvm.kernel import pieces
-from ptqc.codegen.tvm.layout import Layout
+from ptqc.codegen.cpu.families import move, planes
+from ptqc.codegen.cpu.isa import Isa
+from ptqc.codegen.cpu.kernel import pieces
+from ptqc.codegen.program.layout import Layout
 
 INSTRUCTION_SETS = pytest.mark.parametrize("chosen", present(), ids=lambda chosen: chosen.name)
 SHAPES = [(1, 3, 2), (3, 5, 21), (3, 4, 200), (64, 2, 3), (37, 3, 4), (130, 1, 1)]

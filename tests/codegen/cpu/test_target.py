@@ -11,8 +11,8 @@ from graphs import noise, parse
 from lowering import quantized, samples
 from networks import FEEDS, residual
 
+from ptqc.codegen.cpu import target
 from ptqc.codegen.onnxruntime.export import export
-from ptqc.codegen.tvm import target
 from ptqc.errors import TargetError
 from ptqc.formats import UINT8, QuantParams
 
@@ -21,7 +21,7 @@ from ptqc.formats import UINT8, QuantParams
 def test_a_residual_network_becomes_a_verified_library() -> None:
     made, file = residual()
     first = target.build(made.lowered, file, FEEDS)
-    verification = first.reports[0]["verification"]
+    verification = first.document["libraries"][0]["verification"]
     assert verification["end_to_end_different"] == {}
     assert verification["integers_compared"] > 1000
     assert json.loads(first.files["interface.json"])["inputs"] == [
@@ -61,7 +61,7 @@ def test_random_networks(seed: int) -> None:
     feeds = samples(2, 3, 12, 11)
     made = quantized(parse(graph, **constants), feeds)
     built = target.build(made.lowered, export(made.lowered, made.model), feeds)
-    assert built.reports[0]["verification"]["end_to_end_different"] == {}
+    assert built.document["libraries"][0]["verification"]["end_to_end_different"] == {}
 
 
 def test_a_rounding_tie_behind_a_float_operator_stops_nothing() -> None:
@@ -78,4 +78,4 @@ def test_a_rounding_tie_behind_a_float_operator_stops_nothing() -> None:
     made = quantized(parse(graph, **constants), feeds, params=halves)
     built = target.build(made.lowered, export(made.lowered, made.model), feeds)
     assert "m" in json.loads(built.files["kernels.json"])["names"]
-    assert set(built.reports[0]["verification"]["end_to_end_different"]) <= {"m/codes"}
+    assert set(built.document["libraries"][0]["verification"]["end_to_end_different"]) <= {"m/codes"}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 libinfo = pytest.importorskip("tvm_ffi.libinfo", reason="native libraries need tvm_ffi")
-package = pytest.importorskip("ptqc.codegen.tvm.package")
+package = pytest.importorskip("ptqc.codegen.cpu.package")
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="native libraries run on Linux only"),

@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 
 pytest.importorskip("tvm.tirx", reason="the cpu target needs Apache TVM")
 
-from ptqc.codegen.tvm import isa
-from ptqc.codegen.tvm.families.columns import Columns
-from ptqc.codegen.tvm.isa import Isa
-from ptqc.codegen.tvm.sums import Sums
-from ptqc.codegen.tvm.tiling import Cut, Dense
-from ptqc.codegen.tvm.window import Window
+from ptqc.codegen.cpu import isa
+from ptqc.codegen.cpu.families.columns import Columns
+from ptqc.codegen.cpu.isa import Isa
+from ptqc.codegen.cpu.sums import Sums
+from ptqc.codegen.cpu.tiling import Cut, Dense
+from ptqc.codegen.program.window import Window
 
 SETS = st.sampled_from([isa.AVX2, isa.AVX512_VNNI, isa.AARCH64])
 

@@ -20,15 +20,15 @@ from test_dense import Geometry, integer_case, real_case
 
 from ptqc.artifact import NATIVE
 from ptqc.cli import main
-from ptqc.codegen.tvm import isa, target, tuning, worker
-from ptqc.codegen.tvm.batching import Batching
-from ptqc.codegen.tvm.families import Alternatives
-from ptqc.codegen.tvm.isa import Isa
-from ptqc.codegen.tvm.layout import Layout
-from ptqc.codegen.tvm.program import Program, Step
-from ptqc.codegen.tvm.table import Request, Tuned
-from ptqc.codegen.tvm.tiling import Cut
-from ptqc.codegen.tvm.window import Window
+from ptqc.codegen.cpu import isa, target, tuning, worker
+from ptqc.codegen.cpu.isa import Isa
+from ptqc.codegen.cpu.table import Request, Tuned
+from ptqc.codegen.cpu.tiling import Cut
+from ptqc.codegen.program.batching import Batching
+from ptqc.codegen.program.built import Alternatives
+from ptqc.codegen.program.layout import Layout
+from ptqc.codegen.program.program import Program, Step
+from ptqc.codegen.program.window import Window
 from ptqc.errors import TargetError, UsageError
 from ptqc.options import TargetOptions
 from ptqc.stages.native import check_target

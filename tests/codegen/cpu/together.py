@@ -11,14 +11,15 @@ from typing import cast
 import numpy as np
 from lowering import Quantized
 
+from ptqc.codegen.cpu import isa, lowering, worker
+from ptqc.codegen.cpu.isa import Isa
+from ptqc.codegen.cpu.target import Choices, write_job
 from ptqc.codegen.onnxruntime.export import Exported, export
-from ptqc.codegen.tvm import isa, lowering, verify, worker
-from ptqc.codegen.tvm.batching import Seen, along_the_batch, run_by_run
-from ptqc.codegen.tvm.expansion import expanded
-from ptqc.codegen.tvm.isa import Isa
-from ptqc.codegen.tvm.listing import Listing
-from ptqc.codegen.tvm.program import Program
-from ptqc.codegen.tvm.target import Choices, write_job
+from ptqc.codegen.program import verify
+from ptqc.codegen.program.batching import Seen, along_the_batch, run_by_run
+from ptqc.codegen.program.expansion import expanded
+from ptqc.codegen.program.listing import Listing
+from ptqc.codegen.program.program import Program
 from ptqc.errors import NoKernel, VerificationError
 from ptqc.execute.onnxruntime import Feeds
 from ptqc.native.library import Library

@@ -1,0 +1,40 @@
+"""Kernel families, one file each: a function per family takes layouts and numbers and gives a `Built` kernel."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ptqc.codegen.cpu.kernel import Argument, Constant, write
+from ptqc.codegen.program.built import Built
+from ptqc.codegen.program.constants import Arranged, Bfloats, Nibbles, Scaled, Stored
+from ptqc.codegen.program.layout import Layout
+
+
+def build(
+    family: str,
+    inputs: Sequence[Layout],
+    constants: Sequence[Stored],
+    output: Layout,
+    body: Any,
+    operations: int = 0,
+) -> Built:
+    """Write the kernel of a family; see `kernel.write` for `body`."""
+    flat = tuple(np.ascontiguousarray(c).reshape(-1) if isinstance(c, np.ndarray) else c for c in constants)
+    shapes: list[Argument] = [*inputs, *(declared(constant) for constant in flat), output]
+    name, function = write(family, shapes, body)
+    return Built(name, function, flat, operations)
+
+
+def declared(constant: Stored) -> Constant:
+    """How a kernel takes a constant."""
+    match constant:
+        case Scaled():
+            return Constant("float32", constant.codes.size)
+        case Bfloats():
+            return Constant("uint16", constant.codes.size)
+        case Arranged():
+            return Constant("int8", constant.size)
+        case Nibbles():
+            return Constant("uint8", constant.size)
+    return Constant(str(constant.dtype), constant.size)

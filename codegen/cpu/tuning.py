@@ -1,0 +1,166 @@
+"""Which cut of each kernel is the fastest on this machine: measured once, kept in the store, an input of a compile.
+
+The first cuts of all kernels run in the order of the network, then the second ones, and so on, again and again, so that
+weights are about as far away as in a run and a slower moment slows all. What counts is the median of a cut's time over
+that of the kernel's first cut in the same round. Everything runs on one thread.
+"""
+
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib import metadata
+from typing import Any
+
+import numpy as np
+
+from ptqc.codegen.cpu.families import declared
+from ptqc.codegen.cpu.isa import Isa
+from ptqc.codegen.cpu.kernel import Constant
+from ptqc.codegen.cpu.table import Table, Tuned
+from ptqc.codegen.cpu.tiling import Cut
+from ptqc.codegen.program.built import Alternatives
+from ptqc.codegen.program.constants import Stored
+from ptqc.codegen.program.layout import Layout
+from ptqc.codegen.program.program import Program, Step
+from ptqc.errors import UsageError
+from ptqc.native.machine import processor_name
+from ptqc.native.runtime import PACKAGE
+from ptqc.options import Tuning
+from ptqc.stopwatch import seconds_of
+from ptqc.store import Store
+
+# Cuts of a kernel that are tried: of "quick" those that should be the fastest.
+TRIED: Mapping[Tuning, int | None] = {"quick": 8, "full": None}
+ROUNDS, WARM_UP = 31, 2
+# Seconds after which fewer rounds have to do, and how many.
+PATIENCE, FEWEST = 60.0, 7
+# What another cut has to gain, of the kernel's time.
+MARGIN = 0.02
+
+
+def tuned(program: Program, table: Table) -> Program:
+    """The program with its kernels cut as the table says; those that it does not name stay as they are.
+
+    Raises UsageError where a kernel cannot be cut like that.
+    """
+    return replace(program, steps=tuple(_recut(step, table) for step in program.steps))
+
+
+def _recut(step: Step, table: Table) -> Step:
+    alternatives, found = step.built.alternatives, table.get(step.built.name)
+    if alternatives is None or found is None or found.cut == alternatives.cuts[0]:
+        return step
+    if found.cut not in alternatives.cuts:
+        known = ", ".join(str(tuple(cut)) for cut in alternatives.cuts)
+        raise UsageError(f"the tuning of {step.built.name} cuts it by {tuple(found.cut)}; known: {known}")
+    return replace(step, built=alternatives.write(found.cut))
+
+
+def measure(program: Program, isa: Isa, level: Tuning, store: Store | None) -> Table:
+    """The fastest cuts of a program's kernels on this machine; what the store has is not measured again."""
+    distinct, tried = tunable(program), TRIED[level]
+    keys = {name: _key(name, alternatives.cuts[:tried], isa) for name, (_, alternatives) in distinct.items()}
+    entries = {name: store.get(key) for name, key in keys.items()} if store is not None else {}
+    found = {name: Tuned.from_json(entry.document) for name, entry in entries.items() if entry is not None}
+    missing = [_Trials.of(program, *distinct[name], isa, tried) for name in distinct if name not in found]
+    for name, result in _fastest(missing):
+        found[name] = result
+        if store is not None:
+            store.put(keys[name], result.to_json(), {})
+    return {name: found[name] for name in distinct}
+
+
+def tunable(program: Program) -> dict[str, tuple[Step, Alternatives[Cut]]]:
+    """Kernels that may be cut otherwise, by name: a step that calls it, and the ways."""
+    found = {step.built.name: (step, step.built.alternatives) for step in program.steps}
+    return {name: (step, ways) for name, (step, ways) in found.items() if ways is not None}
+
+
+def _key(name: str, cuts: Sequence[Cut], isa: Isa) -> dict[str, Any]:
+    return {
+        "what": "the fastest cut of a kernel",
+        "kernel": name,
+        "cuts": [list(cut) for cut in cuts],
+        "target": str(sorted(isa.target.items())),
+        "processor": processor_name(),
+        "tvm": metadata.version(PACKAGE),
+    }
+
+
+def _fastest(trials: "Sequence[_Trials]") -> Iterator[tuple[str, Tuned]]:
+    """The best cut of each kernel, by the kernel's name."""
+    times: list[list[list[float]]] = [[[] for _ in one.runs] for one in trials]
+    began = time.monotonic()
+    for done in range(WARM_UP + ROUNDS):
+        if done >= WARM_UP + FEWEST and time.monotonic() - began > PATIENCE:
+            break
+        for turn in range(max((len(one.runs) for one in trials), default=0)):
+            for one, found in zip(trials, times, strict=True):
+                if turn < len(one.runs):
+                    seconds = seconds_of(one.runs[turn])
+                    found[turn] += [seconds] if done >= WARM_UP else []
+    for one, found in zip(trials, times, strict=True):
+        yield one.name, _best(one.cuts, found)
+
+
+def _best(cuts: Sequence[Cut], times: Sequence[Sequence[float]]) -> Tuned:
+    """The fastest cut by its times in each round."""
+    ratios = [statistics.median(a / b for a, b in zip(own, times[0], strict=True)) for own in times]
+    best = min(range(len(cuts)), key=ratios.__getitem__)
+    return Tuned(cuts[best], ratios[best]) if ratios[best] < 1 - MARGIN else Tuned(cuts[0], 1.0)
+
+
+@dataclass(frozen=True)
+class _Trials:
+    """A kernel in several cuts, ready to run. name: with the first one."""
+
+    name: str
+    cuts: Sequence[Cut]
+    runs: Sequence[Callable[[], object]]
+
+    @classmethod
+    def of(cls, program: Program, step: Step, ways: Alternatives[Cut], isa: Isa, tried: int | None) -> "_Trials":
+        cuts, layouts = ways.cuts[:tried], program.layouts
+        kernels = [ways.write(cut) for cut in cuts]
+        library = _compiled({kernel.name: kernel.function for kernel in kernels}, isa)
+        inputs, output = [layouts[name] for name in step.arguments], layouts[step.output]
+        memory: dict[tuple[int, str, int], Any] = {}
+        given: list[list[Layout | Stored]] = [[*inputs, *kernel.constants, output] for kernel in kernels]
+        runs = [
+            _call(library[kernel.name], [_filled(memory, i, argument) for i, argument in enumerate(arguments)])
+            for kernel, arguments in zip(kernels, given, strict=True)
+        ]
+        return cls(step.built.name, cuts, runs)
+
+
+def _compiled(functions: Mapping[str, Any], isa: Isa) -> Any:
+    """Kernels in this process."""
+    import tvm
+
+    os.environ["TVM_NUM_THREADS"] = "1"  # read once TVM runs its first parallel loop
+    return tvm.compile(tvm.IRModule(functions), target=tvm.target.Target(isa.target))
+
+
+def _filled(memory: dict[tuple[int, str, int], Any], place: int, given: Layout | Stored) -> Any:
+    """An argument of one sample with numbers of its kind, which cuts share where it has the same size.
+
+    What the file has as the kernel reads it is taken as it is: which way a kernel goes may depend on it.
+    """
+    import tvm
+
+    if isinstance(given, np.ndarray):
+        return tvm.runtime.tensor(given)
+    argument = given if isinstance(given, Layout) else declared(given)
+    shape = (argument.size,) if isinstance(argument, Constant) else (1, *argument.axes)
+    key = place, argument.dtype, int(np.prod(shape))
+    if key not in memory:
+        values = np.random.default_rng(place).integers(1, 100, shape)
+        stored = argument.encoded(values) if isinstance(argument, Layout) else values.astype(argument.dtype)
+        memory[key] = tvm.runtime.tensor(stored)
+    return memory[key]
+
+
+def _call(kernel: Callable[..., Any], arguments: Sequence[Any]) -> Callable[[], object]:
+    return lambda: kernel(*arguments)

@@ -1,0 +1,1 @@
+"""A lowered network as calls of kernels, the same for every target: shapes, layouts, memory, comparison."""

@@ -1,0 +1,40 @@
+"""A kernel that a target wrote, and what it says of a node that it has none for."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from ptqc.codegen.program.constants import Stored
+
+Cut = TypeVar("Cut")
+
+
+class Declined(Exception):
+    """What no kernel of a target computes; the message says why."""
+
+
+@dataclass(frozen=True)
+class Alternatives(Generic[Cut]):
+    """Ways to cut a kernel's loops, the one it has first; all compute the same. write: the kernel cut otherwise."""
+
+    cuts: Sequence[Cut]
+    write: Callable[[Cut], "Built"]
+
+
+@dataclass(frozen=True)
+class Built:
+    """A kernel and its constants, which follow the inputs among its arguments; the output is the last one.
+
+    function: TVM's. operations: products and sums of one sample, where these are what takes time.
+    """
+
+    name: str
+    function: Any
+    constants: tuple[Stored, ...]
+    operations: int = 0
+    alternatives: Alternatives[Any] | None = None
+
+    @property
+    def family(self) -> str:
+        """What is in front of the digest in the name."""
+        return self.name.rpartition("_")[0]

@@ -1,0 +1,156 @@
+"""Operators without a kernel are replaced by others: by ONNX's own definition of them, or by one that is given here."""
+
+from collections.abc import Callable, Iterable, Mapping
+
+import onnx
+import onnx.defs
+import onnx.inliner
+import onnx.parser
+import onnx.shape_inference
+import onnx_ir as ir
+
+from ptqc.codegen.program.folding import SIZES
+from ptqc.nodes import constant
+
+# The domain of nodes that a definition is put in place of, while that goes on.
+OURS = "ptqc.definitions"
+DEFINITIONS = {
+    "BatchNormalization": """<epsilon: float = 1e-5> (x, scale, bias, mean, variance) => (y) {
+        rows = Constant <value_ints = [0, 0, -1]> () row = Constant <value_ints = [1, -1, 1]> ()
+        least = Constant <value_float: float = @epsilon> () raised = Add(variance, least) deviation = Sqrt(raised)
+        factor = Div(scale, deviation) moved = Mul(mean, factor) rest = Sub(bias, moved)
+        factors = Reshape(factor, row) rests = Reshape(rest, row)
+        flat = Reshape(x, rows) scaled = Mul(flat, factors) total = Add(scaled, rests)
+        sizes = Shape(x) y = Reshape(total, sizes)
+    }""",
+    "InstanceNormalization": """<epsilon: float = 1e-5> (x, scale, bias) => (y) {
+        rows = Constant <value_ints = [0, 0, -1]> () row = Constant <value_ints = [1, -1, 1]> ()
+        one = Constant <value_floats = [1.0]> () factors = Reshape(scale, row) rests = Reshape(bias, row)
+        flat = Reshape(x, rows) normal = LayerNormalization <axis = 2, epsilon: float = @epsilon> (flat, one)
+        scaled = Mul(normal, factors) total = Add(scaled, rests) sizes = Shape(x) y = Reshape(total, sizes)
+    }""",
+    "Gemm": """<alpha: float = 1.0, beta: float = 1.0> (a, b, c) => (y) {
+        first = Constant <value_float: float = @alpha> () second = Constant <value_float: float = @beta> ()
+        product = MatMul(a, b) scaled = Mul(product, first) rest = Mul(c, second) y = Add(scaled, rest)
+    }""",
+    "LayerNormalization": """<axis: int = -1, epsilon: float = 1e-5> (x, scale, bias) => (y, mean, inverse) {
+        last = Constant <value_ints = [1]> () least = Constant <value_float: float = @epsilon> ()
+        flat = Flatten <axis: int = @axis> (x) about = ReduceMean <keepdims = 1> (flat, last)
+        rough = Sub(flat, about) beside = ReduceMean <keepdims = 1> (rough, last) centred = Sub(rough, beside)
+        middle = Add(about, beside) square = Mul(centred, centred) variance = ReduceMean <keepdims = 1> (square, last)
+        raised = Add(variance, least) deviation = Sqrt(raised) ratio = Div(centred, deviation)
+        sizes = Shape(x) normal = Reshape(ratio, sizes) scaled = Mul(normal, scale) y = Add(scaled, bias)
+        outer = Shape <start = 0, end: int = @axis> (x) inner = Shape <start: int = @axis> (x)
+        ones = Div(inner, inner) kept = Concat <axis = 0> (outer, ones)
+        mean = Reshape(middle, kept) factor = Reciprocal(deviation) inverse = Reshape(factor, kept)
+    }""",
+    "GlobalMaxPool": """(x) => (y) {
+        rows = Constant <value_ints = [0, 0, -1]> () last = Constant <value_ints = [2]> () flat = Reshape(x, rows)
+        largest = ReduceMax <keepdims = 1> (flat, last) sizes = Shape <start = 0, end = 2> (x)
+        rest = Shape <start = 2> (x) ones = Div(rest, rest) wanted = Concat <axis = 0> (sizes, ones)
+        y = Reshape(largest, wanted)
+    }""",
+}
+# Everything else that ONNX defines by other operators has kernels, or a definition with a loop.
+BY_ONNX = frozenset(
+    (
+        "AffineGrid",
+        "Attention",
+        "Celu",
+        "CenterCropPad",
+        "GroupNormalization",
+        "MeanVarianceNormalization",
+        "NegativeLogLikelihoodLoss",
+        "RMSNormalization",
+        "ReduceLogSum",
+        "ReduceLogSumExp",
+        "RotaryEmbedding",
+        "Selu",
+        "Shrink",
+        "SoftmaxCrossEntropyLoss",
+        "SpaceToDepth",
+        "Swish",
+        "ThresholdedRelu",
+    )
+)
+
+
+def _is_plain_gemm_of_two(node: ir.Node) -> bool:
+    is_turned = any(node.attributes.get_int(name, 0) for name in ("transA", "transB"))
+    return not is_turned and len(node.inputs) > 2 and not is_settled(node.inputs[1])
+
+
+def _is_more_than_rows(node: ir.Node) -> bool:
+    if len(node.inputs) < 3 or node.inputs[2] is None:
+        return False
+    return not is_settled(node.inputs[1]) or any(value.name for value in node.outputs[1:])
+
+
+# Operators that have kernels, and which of their nodes are replaced nevertheless.
+SOMETIMES: Mapping[str, Callable[[ir.Node], bool]] = {
+    "Gemm": _is_plain_gemm_of_two,
+    "LayerNormalization": _is_more_than_rows,
+}
+
+
+def expanded(model: ir.Model) -> ir.Model:
+    """The model with definitions in the place of nodes without a kernel; the same one where there are none."""
+    chosen = [node for node in model.graph if _is_chosen(node)]
+    if not chosen:
+        return model
+    try:
+        return _inlined(model, {str(node.outputs[0].name) for node in chosen})
+    except Exception:  # the operators then stay, and are named as what has no kernel
+        return model
+
+
+def is_settled(value: ir.Value | None) -> bool:
+    """Whether a value follows from constants and sizes alone."""
+    if value is None or constant(value) is not None:
+        return True
+    maker = value.producer()
+    return maker is not None and (maker.op_type in SIZES or all(map(is_settled, maker.inputs)))
+
+
+def _is_chosen(node: ir.Node) -> bool:
+    if node.domain:
+        return False
+    known = node.op_type in BY_ONNX or node.op_type in DEFINITIONS
+    return SOMETIMES[node.op_type](node) if node.op_type in SOMETIMES else known
+
+
+def _inlined(model: ir.Model, chosen: set[str]) -> ir.Model:
+    proto = ir.to_proto(model)
+    opset = next(entry.version for entry in proto.opset_import if not entry.domain)
+    nodes = [node for node in proto.graph.node if node.output[0] in chosen]
+    used = sorted({node.op_type for node in nodes if node.op_type in DEFINITIONS})
+    definitions = {name: _definition(name, opset) for name in used}
+    for node in nodes:
+        if node.op_type in definitions:
+            node.domain = OURS
+            _give(node, definitions[node.op_type].attribute_proto)
+        else:
+            schema = onnx.defs.get_schema(node.op_type, opset)
+            _give(node, [attribute.default_value for attribute in schema.attributes.values()])
+    proto.functions.extend(definitions.values())
+    proto.opset_import.append(onnx.helper.make_opsetid(OURS, 1))
+    names = [*((OURS, name) for name in used), *(("", name) for name in sorted(BY_ONNX))]
+    typed = onnx.shape_inference.infer_shapes(proto)  # some definitions depend on types
+    made = onnx.inliner.inline_selected_functions(typed, names, inline_schema_functions=True)
+    del made.functions[:]
+    kept = [entry for entry in made.opset_import if entry.domain != OURS]
+    del made.opset_import[:]
+    made.opset_import.extend(kept)
+    return ir.from_proto(made)
+
+
+def _give(node: onnx.NodeProto, defaults: Iterable[onnx.AttributeProto]) -> None:
+    """Write out attributes that the node leaves to their defaults, which inlining leaves out."""
+    given = {attribute.name for attribute in node.attribute}
+    node.attribute.extend(default for default in defaults if default.name and default.name not in given)
+
+
+def _definition(name: str, opset: int) -> onnx.FunctionProto:
+    head = f'<domain: "{OURS}", opset_import: ["": {opset}]> {name} '
+    found: onnx.FunctionProto = onnx.parser.parse_function(head + DEFINITIONS[name])
+    return found

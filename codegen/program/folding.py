@@ -1,0 +1,83 @@
+"""Values that no element of an input enters: they follow from constants, and from shapes once the sizes are settled."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from ptqc.codegen.program.batching import Seen
+from ptqc.codegen.program.oracle import compute
+from ptqc.nodes import constant, integer, required
+
+# Operators that look at the shape of their input only.
+SIZES = ("Shape", "Size")
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+def fold(model: ir.Model, seen: Seen, batch: int | None) -> tuple[dict[str, np.ndarray], set[str]]:
+    """Values that are the same for every input and batch size, and the names of those that vary with the batch alone.
+
+    seen: of every value for a batch of this size, which is the first axis; None: nothing varies with a batch.
+    """
+    found = {name: array for name, value in model.graph.initializers.items() if (array := constant(value)) is not None}
+    found |= seen.settled
+    nodes = _nodes(model, set(found))
+    once = _values(model, nodes, found, seen)
+    if batch is None or not any(node.op_type in SIZES for node in nodes):
+        return found | once, set()
+    doubled = {name: _doubled(shape, batch) for name, shape in seen.shapes.items()}
+    twice = _values(model, nodes, found, replace(seen, shapes=doubled))
+    same = {name: array for name, array in once.items() if np.array_equal(array, twice[name])}
+    return found | same, once.keys() - same.keys()
+
+
+def _doubled(shape: tuple[int, ...], batch: int) -> tuple[int, ...]:
+    return (2 * batch, *shape[1:]) if shape[:1] == (batch,) else shape
+
+
+def _nodes(model: ir.Model, known: set[str]) -> list[ir.Node]:
+    """Nodes that read nothing but constants, shapes, and what other such nodes make."""
+    known, nodes = set(known), []
+    for node in model.graph:
+        inner = any(a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in node.attributes.values())
+        is_known = all(value is None or value.name in known for value in entering(node))
+        if not inner and not node.domain and (is_known or node.op_type in SIZES):
+            nodes.append(node)
+            known |= {str(value.name) for value in node.outputs}
+    return nodes
+
+
+def entering(node: ir.Node) -> Sequence[ir.Value | None]:
+    """Inputs of which not only the type counts."""
+    return node.inputs[:1] if node.op_type == "CastLike" else node.inputs
+
+
+def _proto(node: ir.Node, dtypes: Mapping[str, str]) -> onnx.NodeProto:
+    if node.op_type != "CastLike":
+        return ir.to_proto(node)
+    value = node.outputs[0]
+    wanted = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtypes[str(value.name)]))
+    return onnx.helper.make_node("Cast", [str(required(node.inputs[0]).name)], [str(value.name)], to=wanted)
+
+
+def _values(
+    model: ir.Model, nodes: list[ir.Node], constants: Mapping[str, np.ndarray], seen: Seen
+) -> dict[str, np.ndarray]:
+    """What the nodes make where values have these shapes and types."""
+    sizes = {str(node.outputs[0].name): _sizes(node, seen.shapes) for node in nodes if node.op_type in SIZES}
+    others = [node for node in nodes if node.op_type not in SIZES]
+    wanted = [str(value.name) for node in others for value in node.outputs]
+    read = {str(value.name) for node in others for value in entering(node) if value is not None}
+    needed = {name: array for name, array in {**constants, **sizes}.items() if name in read}
+    return sizes | (
+        compute(model, [_proto(node, seen.dtypes) for node in others], needed, {}, wanted) if wanted else {}
+    )
+
+
+def _sizes(node: ir.Node, shapes: Shapes) -> np.ndarray:
+    shape = shapes[str(node.inputs[0].name)]  # type: ignore[union-attr]
+    if node.op_type == "Size":
+        return np.array(np.prod(shape), np.int64)
+    return np.array(shape[integer(node, "start", 0) : integer(node, "end", len(shape))], np.int64)

@@ -1,0 +1,67 @@
+"""A static plan of memory: values that are never needed at the same time share a slot.
+
+Greedy by size (Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net Inference", 2020): the largest
+value first, each into the first slot that is free during its whole life.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from ptqc.codegen.program.layout import Layout
+from ptqc.codegen.program.program import Program
+
+
+@dataclass(frozen=True)
+class Memory:
+    """slots: of every value between inputs and outputs. sizes: bytes of each slot for one sample."""
+
+    slots: Mapping[str, int]
+    sizes: tuple[int, ...]
+
+
+def plan(program: Program) -> Memory:
+    """Slots for what the steps of a program make, its outputs aside."""
+    homes = _homes(program)
+    lives = _lives(program, homes)
+    slots: dict[str, int] = {}
+    taken: list[list[range]] = []
+    sizes: list[int] = []
+    for name in sorted(lives, key=lambda name: (-size(program.layouts[name]), lives[name].start)):
+        slot = next((i for i, other in enumerate(taken) if not any(_meet(lives[name], o) for o in other)), len(taken))
+        if slot == len(taken):
+            taken.append([])
+            sizes.append(size(program.layouts[name]))
+        taken[slot].append(lives[name])
+        slots[name] = slot
+    return Memory({name: slots[home] for name, home in homes.items()}, tuple(sizes))
+
+
+def size(layout: Layout) -> int:
+    """Bytes of one sample."""
+    return layout.stride * np.dtype(layout.stored).itemsize
+
+
+def _homes(program: Program) -> dict[str, str]:
+    """Of every value that gets a slot, the one in whose memory it lies: itself, or what it was placed in."""
+    homes = {step.output: step.output for step in program.steps if step.output not in program.outputs}
+    for step in reversed(program.steps):
+        for name in step.placed:
+            homes[name] = homes.get(step.output, name)
+    return homes
+
+
+def _lives(program: Program, homes: Mapping[str, str]) -> dict[str, range]:
+    """The steps during which memory must be kept: from the first one that writes there to the last one that reads."""
+    lives: dict[str, range] = {}
+    for place, step in enumerate(program.steps):
+        for name in (*step.inputs, step.output):
+            if name in homes:
+                start = lives.get(homes[name], range(place, place)).start
+                lives[homes[name]] = range(start, place + 1)
+    return lives
+
+
+def _meet(one: range, other: range) -> bool:
+    return one.start < other.stop and other.start < one.stop

@@ -1,0 +1,45 @@
+"""A network as calls of kernels."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ptqc.codegen.program.built import Built
+from ptqc.codegen.program.layout import Layout
+
+
+@dataclass(frozen=True)
+class Step:
+    """One kernel of the network: names of the values it reads and of the one it makes.
+
+    placed: inputs that lie in the memory of the output already, and are no arguments of the kernel. within: real values
+    that it computes on the way.
+    """
+
+    built: Built
+    inputs: tuple[str, ...]
+    output: str
+    placed: tuple[str, ...] = ()
+    within: tuple[str, ...] = ()
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """Inputs that the kernel takes."""
+        return tuple(name for name in self.inputs if name not in self.placed)
+
+
+@dataclass(frozen=True)
+class Program:
+    """All steps in order, and the layout of every value.
+
+    sizes: shapes of inputs and outputs where the library takes one run of the model and no more; else the batch, of any
+    size, is in front of a sample. settled: inputs that have to be these.
+    """
+
+    steps: tuple[Step, ...]
+    layouts: dict[str, Layout]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    sizes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    settled: Mapping[str, np.ndarray] = field(default_factory=dict)

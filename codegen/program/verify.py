@@ -1,0 +1,229 @@
+"""What the library computes against what ONNX Runtime computed with the exported file.
+
+Layer by layer, each kernel given ONNX Runtime's own values; then end to end, on the library's own values.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+from itertools import accumulate
+
+import numpy as np
+
+from ptqc.bfloat16 import to_bfloat16
+from ptqc.codegen.program.layout import ROUNDED, Layout
+from ptqc.codegen.program.listing import Call, Listing
+from ptqc.errors import VerificationError
+from ptqc.native.library import Library, aligned
+
+# Of the largest magnitude of a float tensor.
+FLOAT_TOLERANCE = 1e-5
+# These are ½ + something, or the logarithm of 1 + something, so small results carry the rounding of ½ or 1.
+ROUNDED_AT_ONE = {"sigmoid": 5e-7, "softplus": 2e-7, "tanh": 1e-6, "mish": 1e-6}
+
+# Terms may cancel, so what is left is measured by what was added.
+SUMS = frozenset(("reducesum", "reducemean"))
+# What the names of kernels begin with that add up products.
+LAYERS = ("dense", "depthwise", "matmul")
+# Kernels that round nothing, or as ONNX Runtime does.
+EXACT = frozenset(("copy", "constant", "dequantize", ROUNDED))
+
+Values = Mapping[str, np.ndarray]
+
+
+class Loaded:
+    """A library whose kernels can be called one by one."""
+
+    def __init__(self, listing: Listing, library: Library) -> None:
+        self.listing, self.library = listing, library
+        ends = list(accumulate((call.constants for call in listing.calls), initial=0))
+        self._constants = {
+            call.output: library.constants[start:end]
+            for call, start, end in zip(listing.calls, ends, ends[1:], strict=False)
+        }
+
+    def prepared(self, call: Call, buffers: Mapping[str, np.ndarray]) -> Callable[[], object]:
+        """One call on `buffer`s of its own inputs and output."""
+        given = [buffers[name] for name in call.arguments]
+        return self.library.prepared(call.kernel, *given, *self._constants[call.output], buffers[call.output])
+
+    def buffer(self, name: str, values: np.ndarray) -> np.ndarray:
+        """A value as kernels take it, from one in the model's order of axes."""
+        return _buffer(self.listing.layouts[name], values)
+
+    def __call__(self, call: Call, inputs: Sequence[np.ndarray], samples: int) -> np.ndarray:
+        """The output of one call for so many samples; it and the inputs in the model's order of axes."""
+        layouts = self.listing.layouts
+        layout = layouts[call.output]
+        output = _buffer(layout, np.zeros((samples, *layout.shape), layout.values))
+        buffers = {name: _buffer(layouts[name], value) for name, value in zip(call.inputs, inputs, strict=True)}
+        for name in call.placed:  # everything around a placed value is zero in its buffer
+            np.bitwise_or(_bits(output), _bits(buffers.pop(name)), out=_bits(output))  # a sum would lose −0
+        given = [buffers[name] for name in call.arguments]
+        self.library.kernel(call.kernel)(*given, *self._constants[call.output], output)
+        return layout.from_memory(output)
+
+    def samples(self, inputs: Values) -> int:
+        """How many samples the model's inputs are."""
+        return next((_count(self.listing.layouts[name], inputs[name]) for name in self.listing.inputs), 1)
+
+    def run(self, inputs: Values) -> dict[str, np.ndarray]:
+        """The program's outputs, by their names in it, from one call of the whole library."""
+        found = self.library.run({name: inputs[name] for name in self.listing.inputs})
+        return dict(zip(self.listing.outputs, found.values(), strict=True))
+
+
+def _bits(array: np.ndarray) -> np.ndarray:
+    return array.view(np.uint8)
+
+
+def _buffer(layout: Layout, values: np.ndarray) -> np.ndarray:
+    count = _count(layout, values)
+    memory = layout.to_memory(values.reshape(count, *layout.shape))
+    return aligned(memory.reshape(count, *layout.shape) if layout.outside else memory)
+
+
+def _count(layout: Layout, values: np.ndarray) -> int:
+    """How many samples an array is."""
+    return values.size // layout.elements
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One tensor of one run. wrong: elements that differ given ONNX Runtime's inputs, chained: given the library's own.
+
+    problem: what differs, or nothing. Of float tensors, only those beyond the tolerance count, and none as chained.
+    """
+
+    call: Call
+    elements: int
+    is_real: bool
+    wrong: int
+    chained: int
+    problem: str
+
+
+@dataclass
+class Compared:
+    """integers, reals: elements compared, kernel by kernel. different: integers that differ end to end, by tensor."""
+
+    kernels: int = 0
+    integers: int = 0
+    reals: int = 0
+    end_to_end: int = 0
+    different: dict[str, int] = field(default_factory=dict)
+
+    def add(self, outcome: Outcome) -> None:
+        """Count a tensor."""
+        self.kernels += 1
+        if outcome.is_real:
+            self.reals += outcome.elements
+            return
+        self.integers += outcome.elements
+        self.end_to_end += outcome.elements
+        if outcome.chained:
+            name = outcome.call.output
+            self.different[name] = self.different.get(name, 0) + outcome.chained
+
+
+def compare(loaded: Loaded, values: Values, compared: Compared) -> None:
+    """Compare every tensor of one run; values: of ONNX Runtime, inputs included, by name in the lowered graph.
+
+    Raises VerificationError naming the first kernel that differs.
+    """
+    chained: dict[str, np.ndarray] = {}
+    for outcome in outcomes(loaded, values, chained):
+        if outcome.problem:
+            raise VerificationError(f"the native library differs from the ONNX file at {outcome.problem}")
+        compared.add(outcome)
+    for name, found in loaded.run(values).items():
+        if found.tobytes() != chained[name].tobytes():
+            raise VerificationError(f"the native library as a whole differs from its own kernels at {name}")
+
+
+def outcomes(loaded: Loaded, values: Values, chained: dict[str, np.ndarray]) -> Iterator[Outcome]:
+    """Every tensor of a run that ONNX Runtime has, in order; `chained` receives what the library makes on its own."""
+    alone = {name: values[name] for name in loaded.listing.inputs}
+    chained.update(alone)
+    samples, unseen = loaded.samples(values), dict[str, int]()
+    for call in loaded.listing.calls:
+        inputs, own = [alone[name] for name in call.inputs], [chained[name] for name in call.inputs]
+        found = loaded(call, inputs, samples)
+        chained[call.output] = found if all(map(_same_bits, inputs, own)) else loaded(call, own, samples)
+        wanted = values.get(call.value)
+        alone[call.output] = found if wanted is None else wanted
+        roundings = max((unseen.get(name, 0) for name in call.inputs), default=0) + _rounds(call)
+        if wanted is None:
+            unseen[call.output] = roundings
+        else:
+            inside = [values[name] for name in call.within if name in values]
+            terms = inputs if call.family in SUMS else inside
+            before = values.get(call.within[-1], wanted) if call.within else next(iter(inputs), wanted)
+            rounded = before if call.family.endswith(ROUNDED) else None
+            yield _outcome(call, wanted, found, chained[call.output], _Terms(terms, rounded), roundings)
+
+
+def _same_bits(a: np.ndarray, b: np.ndarray) -> bool:
+    """Whether arrays of one size hold the same; 0 and −0 are not."""
+    return a is b or a.tobytes() == b.tobytes()
+
+
+def _rounds(call: Call) -> int:
+    """How many operators of a kernel may round otherwise than ONNX Runtime's."""
+    return int(call.family not in EXACT and call.output == call.value) + len(call.within)
+
+
+@dataclass(frozen=True)
+class _Terms:
+    """What real values are measured by. added: by a sum; computed on the way. rounded: what became bfloat16 at last."""
+
+    added: Sequence[np.ndarray]
+    rounded: np.ndarray | None
+
+
+def _outcome(
+    call: Call, wanted: np.ndarray, found: np.ndarray, chained: np.ndarray, terms: _Terms, roundings: int
+) -> Outcome:
+    """roundings: operators since the last values of ONNX Runtime."""
+    is_real, where = wanted.dtype.kind == "f", f"{call.output} ({call.family})"
+    if wanted.size != found.size or wanted.dtype != found.dtype:
+        problem = f"{where}: {found.dtype}{found.shape} instead of {wanted.dtype}{wanted.shape}"
+        return Outcome(call, wanted.size, is_real, wanted.size, 0, problem)
+    found, chained = found.reshape(wanted.shape), chained.reshape(wanted.shape)
+    if is_real:
+        wrong, problem = _reals(call.family, wanted, found, terms, roundings)
+        return Outcome(call, wanted.size, is_real, wrong, 0, problem and f"{where}: {problem}")
+    wrong, later = (int(np.count_nonzero(wanted != other)) for other in (found, chained))
+    most = int(np.abs(wanted.astype(int) - found).max(initial=0))
+    problem = f"{where}: {wrong} of {wanted.size} integers, by up to {most}" if wrong else ""
+    return Outcome(call, wanted.size, is_real, wrong, later, problem)
+
+
+def _reals(family: str, wanted: np.ndarray, found: np.ndarray, terms: _Terms, roundings: int) -> tuple[int, str]:
+    """How many are beyond the tolerance, and what to say of it."""
+    at_one = sum(ROUNDED_AT_ONE.get(name, 0.0) for name in family.split("_"))
+    least = 0 if family == ROUNDED else 1
+    allowed = np.asarray(max(roundings, least) * FLOAT_TOLERANCE * _reach(family, wanted, terms.added) + at_one)
+    same = (wanted == found) | (np.isnan(wanted) & np.isnan(found))
+    if terms.rounded is not None:  # to what something within the tolerance is rounded to
+        before = terms.rounded.reshape(found.shape)
+        same |= (to_bfloat16(before - allowed) <= found) & (found <= to_bfloat16(before + allowed))
+        allowed = np.zeros(())
+    with np.errstate(invalid="ignore"):
+        distances = np.where(same, 0.0, np.abs(wanted - found))
+    wrong = int(np.count_nonzero(~(distances <= allowed)))  # NaN is never within
+    return wrong, f"by {float(distances.max()):.1e} where {float(allowed.max()):.1e} is allowed" if wrong else ""
+
+
+def _reach(family: str, wanted: np.ndarray, added: Sequence[np.ndarray]) -> np.ndarray:
+    """Magnitudes that elements are measured by: the largest there is of layers and sums, of others those on the way."""
+    largest = _magnitude(wanted)
+    if family in SUMS or family.startswith(LAYERS):
+        return np.asarray(max([largest, *map(_magnitude, added)]))
+    own = (np.where(np.isfinite(values), np.abs(values), 0).reshape(wanted.shape) for values in added)
+    return reduce(np.maximum, own, np.asarray(largest))
+
+
+def _magnitude(values: np.ndarray) -> float:
+    """The largest of the finite ones."""
+    return float(np.abs(values[np.isfinite(values)]).max(initial=0.0))

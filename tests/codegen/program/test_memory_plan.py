@@ -1,0 +1,57 @@
+"""Values that are needed at the same time get different memory; others share it."""
+
+import numpy as np
+import pytest
+
+from ptqc.codegen.program import memory
+from ptqc.codegen.program.built import Built
+from ptqc.codegen.program.layout import Layout
+from ptqc.codegen.program.program import Program, Step
+
+NOTHING = Built("none_0", None, ())
+
+
+def program(steps: list[tuple[str, str]], sizes: dict[str, int]) -> Program:
+    """steps: (names of inputs, name of output), one letter each; the last output is the program's."""
+    made = tuple(Step(NOTHING, tuple(inputs), output) for inputs, output in steps)
+    layouts = {name: Layout((size,), "uint8", outside=True) for name, size in sizes.items()}
+    return Program(made, layouts, ("x",), (steps[-1][1],))
+
+
+def test_a_chain_takes_turns() -> None:
+    found = memory.plan(program([("x", "a"), ("a", "b"), ("b", "c"), ("c", "y")], {"a": 3, "b": 5, "c": 4, "y": 9}))
+    assert found == memory.Memory({"b": 0, "c": 1, "a": 1}, (5, 4))
+
+
+def test_what_is_read_again_is_kept() -> None:
+    found = memory.plan(program([("x", "a"), ("a", "b"), ("ba", "c"), ("c", "y")], {"a": 8, "b": 8, "c": 8, "y": 1}))
+    assert len(found.sizes) == 3
+
+
+def test_a_value_nobody_reads_has_memory_of_its_own() -> None:
+    found = memory.plan(program([("x", "a"), ("x", "b"), ("a", "y")], {"a": 8, "b": 8, "y": 1}))
+    assert found.slots["a"] != found.slots["b"]
+
+
+def test_what_is_placed_in_a_value_shares_its_memory_from_the_start() -> None:
+    steps = [Step(NOTHING, ("x",), "a"), Step(NOTHING, ("x",), "b"), Step(NOTHING, ("b",), "c")]
+    steps += [Step(NOTHING, ("a", "c"), "w", placed=("a",)), Step(NOTHING, ("w",), "y")]
+    layouts = {name: Layout((8,), "uint8", outside=True) for name in "xabcwy"}
+    found = memory.plan(Program(tuple(steps), layouts, ("x",), ("y",)))
+    assert found.slots["a"] == found.slots["w"]
+    assert len({found.slots[name] for name in "wbc"}) == 3
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_two_values_meet(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    names = "abcdefghijklmnop"
+    steps = [("".join(random.choice(list("x" + names[:i]), 2)), name) for i, name in enumerate(names)]
+    made = program(steps, {name: int(random.integers(1, 100)) for name in names})
+    found = memory.plan(made)
+    for place, step in enumerate(made.steps):
+        later = {name for other in made.steps[place + 1 :] for name in other.inputs}
+        alive = [name for name in later if name in names[: place + 1]]
+        slots = [found.slots[name] for name in {*alive, *step.inputs, step.output} & found.slots.keys()]
+        assert len(slots) == len(set(slots))
+    assert all(found.sizes[slot] >= memory.size(made.layouts[name]) for name, slot in found.slots.items())

@@ -1,0 +1,75 @@
+"""A target is a folder of its own: the compile, the artifact and the report take one that they have never seen."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from compiling import compiled, proto, residual, samples, weight
+
+import ptqc.codegen
+from ptqc.artifact import load
+from ptqc.codegen import targets
+from ptqc.codegen.targets import target_named
+from ptqc.errors import TargetError, UsageError
+
+TARGET = """
+from ptqc.codegen.targets import Native
+from ptqc.errors import TargetError
+
+
+class Listing:
+    def check_options(self, options): pass
+
+    def check_present(self): pass
+
+    def check_sizes(self, row_shapes): pass
+
+    def check_kernels(self, model):
+        if any(node.op_type == "Sigmoid" for node in model.graph):
+            raise TargetError("listing has no kernel for Sigmoid")
+
+    def gains_by_bfloat16(self, options):
+        return False
+
+    def build(self, lowered, exported, samples, options, store):
+        data = "\\n".join(node.op_type for node in lowered.model.graph).encode()
+        library = {"isa": "any", "cpu_features": [], "bytes": len(data), "constant_bytes": 0, "low_bit_weights": "none",
+                   "workspace_bytes": 0, "steps": {}, "kernels": 0, "roundings_of_float_parts": [],
+                   "verification": {"missing": "nothing to run"}}
+        return Native({"operators.txt": data}, {"weights_bytes": 0, "libraries": [library]})
+
+
+TARGET = Listing()
+"""
+
+
+@pytest.fixture
+def listing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The name of a target whose folder lies beside those of the project."""
+    room = tmp_path / "rooms" / "listing"
+    room.mkdir(parents=True)
+    (room / "__init__.py").touch()
+    (room / "target.py").write_text(TARGET, encoding="utf-8")
+    monkeypatch.setattr(ptqc.codegen, "__path__", [*ptqc.codegen.__path__, str(room.parent)])
+    return "listing"
+
+
+def test_its_files_are_delivered_and_told(listing: str, tmp_path: Path) -> None:
+    artifact = compiled(residual(), samples(3, 8, 8), tmp_path, "25%", target=listing)
+    assert b"Conv" in (artifact.folder / "listing" / "operators.txt").read_bytes()
+    assert "listing/operators.txt" in load(artifact.folder).manifest["files"]
+    assert "listing" in artifact.summary()
+    assert "listing" in (artifact.folder / "report.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.usefixtures("listing")
+def test_it_is_found_by_its_name() -> None:
+    assert targets.names() == ["cpu", "listing"]
+    with pytest.raises(UsageError, match="target is 'gpu'; known: cpu, listing"):
+        target_named("gpu")
+
+
+def test_it_refuses_before_anything_is_measured(listing: str, tmp_path: Path) -> None:
+    model = proto("g (float[N,16] x) => (float[N,8] z) { y = Gemm(x, w) z = Sigmoid(y) }", w=weight(16, 8))
+    with pytest.raises(TargetError, match="no kernel for Sigmoid"):
+        compiled(model, samples(16), tmp_path, None, target=listing)
