@@ -102,17 +102,6 @@ BFLOAT16 = Format(Family.BFLOAT, 16)
 
 
 @dataclass(frozen=True)
-class Granularity:
-    """How scales are shared: one per tensor (axis None), per index of an axis, or per block of that axis."""
-
-    axis: int | None = None
-    block: int | None = None
-
-
-PER_TENSOR = Granularity()
-
-
-@dataclass(frozen=True)
 class QuantParams:
     """Per-tensor quantization of an activation: real = scale · (code − zero_point).
 
