@@ -70,7 +70,7 @@ class Calibrate:
                         pace.did(len(split) - start, 0.0)
                         break
                     _observe(observers, context, values, sizes.share(feeds, OBSERVED))
-                    _accumulate(moments, context.layers, _thinned(columns, part), values, start)
+                    accumulate(moments, context.layers, _thinned(columns, part), values, start)
                     stage.advance(steps=rows)
                     pace.did(rows, max(part, LEAST_PART))
         context.is_thinned = pace.is_short
@@ -194,9 +194,13 @@ def _observe(observers: dict[str, RangeObserver], context: Context, values: Feed
         pass
 
 
-def _accumulate(
+def accumulate(
     moments: dict[str, Moments], layers: Sequence[Layer], columns: Mapping[str, Columns], values: Feeds, start: int
 ) -> None:
+    """Add the inputs of layers in a batch to the moments of their weights; columns: by layer. start: its first row.
+
+    Raises ModelError where they are not finite or too large to be squared.
+    """
     by_weight: dict[str, list[Layer]] = {}
     for layer in layers:
         by_weight.setdefault(layer.weight, []).append(layer)

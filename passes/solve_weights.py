@@ -117,7 +117,7 @@ class SolveWeights:
         pace = Pace(context.deadline, sum(products(weight, forms) for weight in weights))
 
         def solve(weight: Weight) -> list[tuple[Solution, float]]:
-            is_hurried = bool(weight.layers) and pace.part() < 1
+            is_hurried = bool(weight.fitted_to) and pace.part() < 1
             if is_hurried:
                 hurried.add(weight.name)
             taken = [form for form in forms if not (is_hurried and form.is_codebook)]
@@ -142,18 +142,18 @@ def _groups(weights: Iterable[Weight]) -> Iterator[list[Weight]]:
 
 def _bytes(weight: Weight, forms: Sequence[Format]) -> int:
     """Bytes that solving a weight takes: its factor in float64, and its numbers in every format, several times."""
-    if not weight.layers:
+    if not weight.fitted_to:
         return 0
-    layer = weight.layers[0]
+    layer = weight.fitted_to[0]
     gram = layer.groups * layer.width**2 if layer.width <= moments.WIDEST_GRAM else 0
     return 32 * gram + 24 * layer.channels * layer.width * len(possible(layer, forms))
 
 
 def products(weight: Weight, forms: Sequence[Format]) -> float:
     """Roughly the multiplications that solving a weight takes: factoring its moments, and rounding in every format."""
-    if not weight.layers:
+    if not weight.fitted_to:
         return float(weight.size)
-    layer = weight.layers[0]
+    layer = weight.fitted_to[0]
     rows = layer.channels // layer.groups * len(forms)
     return float(layer.groups * layer.width**2 * (layer.width + rows))
 
@@ -172,7 +172,9 @@ def _candidates(
     if np.isfinite(values).all():
         if np.abs(values).max(initial=0.0) < np.finfo(np.float16).max:
             yield Solution(FLOAT16, values.astype(np.float16), np.empty(0, np.float32), weight.channel_axis), 0.0
-        yield from _layer(weight, values, forms, context, hurried) if weight.layers else _table(weight, values, forms)
+        yield from (
+            _layer(weight, values, forms, context, hurried) if weight.fitted_to else _table(weight, values, forms)
+        )
     if (exact := palette(weight, values)) is not None:
         yield exact, 0.0
 
@@ -181,11 +183,9 @@ def _layer(
     weight: Weight, values: np.ndarray, forms: list[Format], context: Context, hurried: bool
 ) -> Iterable[tuple[Solution, float]]:
     """hurried: each weight is rounded for itself."""
-    layer = weight.layers[0]
+    layer = weight.fitted_to[0]
     matrix = layer.matrix(values)
-    found = context.moments[weight.name]
-    second = moments.shrunk(found.second(), found.count)
-    held = context.held_moments.get(weight.name, found).second()
+    second, held, count = _moments(weight, layer, context)
     if hurried and second.ndim == 3:
         second = np.diagonal(second, axis1=1, axis2=2)
     power = moments.total_error(matrix, held) or 1.0
@@ -193,7 +193,7 @@ def _layer(
     grids = gptq.grids_for(matrix, second, forms, keeps_sign=layer.keeps_sign)
     targets = [gptq.Target.of(matrix, grids[form], form, ROUNDS) for form in forms]
     tried = [second]
-    if second.ndim == 3 and (found.count < ENOUGH_COLUMNS * layer.width or len(context.tuning) < ENOUGH_SAMPLES):
+    if second.ndim == 3 and (count < ENOUGH_COLUMNS * layer.width or len(context.tuning) < ENOUGH_SAMPLES):
         # Against its own diagonal alone GPTQ is nearest rounding; it wins where the rest of H misleads.
         tried.append(np.diagonal(second, axis1=1, axis2=2))
     answers = zip(*(gptq.round_all(targets, one) for one in tried), strict=True)
@@ -202,6 +202,20 @@ def _layer(
         rounded, error = min(errors.items(), key=lambda item: item[1])
         codes = np.ascontiguousarray(layer.tensor(rounded.codes))
         yield Solution(form, codes, rounded.scale.reshape(-1), weight.channel_axis), error
+
+
+def _moments(weight: Weight, layer: Layer, context: Context) -> tuple[np.ndarray, np.ndarray, int]:
+    """Second moments to fit to and to judge by, and of how many columns.
+
+    Centred where the bias is corrected, which those of layers in subgraphs are not. Where no sample takes a branch, or
+    what it computes cannot be observed, all inputs count the same.
+    """
+    found = context.moments.get(weight.name)
+    if found is None:
+        same = np.ones((layer.groups, layer.width), np.float32)
+        return same, same, 0
+    held, centred = context.held_moments.get(weight.name, found), bool(weight.layers)
+    return moments.shrunk(found.second(centred), found.count), held.second(centred), found.count
 
 
 def _table(weight: Weight, values: np.ndarray, forms: list[Format]) -> Iterable[tuple[Solution, float]]:

@@ -84,13 +84,19 @@ class Weight:
     """A constant that may be stored in few bits, with everything that uses it.
 
     layers: the layers that use it as their weight (empty for a table: an embedding, a recurrent matrix, a mask).
-    channel_axis: the axis that scales run along.
+    channel_axis: the axis that scales run along. inner: of a table the layers in subgraphs that use it as their weight.
     """
 
     name: str
     shape: tuple[int, ...]
     channel_axis: int
     layers: tuple[Layer, ...]
+    inner: tuple[Layer, ...] = ()
+
+    @property
+    def fitted_to(self) -> tuple[Layer, ...]:
+        """The layers whose inputs its rounding is fitted to; empty where each element is rounded for itself."""
+        return self.layers or self.inner
 
     @property
     def size(self) -> int:
@@ -108,6 +114,22 @@ def find_layers(model: ir.Model) -> list[Layer]:
     rooted = _rooted(model.graph)
     found = (_as_layer(node, rooted) for node in model.graph)
     return [layer for layer in found if layer is not None]
+
+
+def find_inner_layers(model: ir.Model) -> dict[ir.Node, Layer]:
+    """The layers in subgraphs whose weight is in the main graph, by node.
+
+    Names of outputs and inputs are followed by the number of the subgraph: two branches of an If may use one twice.
+    """
+    found = {}
+    for number, graph in enumerate(model.graph.subgraphs()):
+        rooted = _rooted(graph)
+        for node in graph:
+            layer = _as_layer(node, rooted)
+            if layer is not None and layer.weight in model.graph.initializers:
+                name, read = (f"{value} in graph {number}" for value in (layer.name, layer.input))
+                found[node] = replace(layer, name=name, input=read)
+    return found
 
 
 def _rooted(graph: ir.Graph) -> set[str]:
@@ -192,12 +214,14 @@ def find_weights(model: ir.Model, layers: Sequence[Layer]) -> list[Weight]:
     weights = [_layer_weight(model, name, group) for name, group in users.items()]
     taken = set(users) | {layer.bias for layer in layers}
     used = {str(v.name) for node in all_nodes(model.graph) for v in node.inputs if v is not None}
+    inner: dict[str, list[Layer]] = {}
+    for layer in find_inner_layers(model).values():
+        inner.setdefault(layer.weight, []).append(layer)
     for name, value in model.graph.initializers.items():
         array = value.const_value
         if name in taken or name not in used or array is None or not is_float(value) or array.size < SMALLEST_TABLE:
             continue
-        shape = tuple(array.numpy().shape)
-        weights.append(Weight(name, shape, _table_axis(shape), ()))
+        weights.append(_table(model, name, tuple(array.numpy().shape), inner.get(name, [])))
     return weights
 
 
@@ -205,9 +229,20 @@ def _layer_weight(model: ir.Model, name: str, layers: list[Layer]) -> Weight:
     """A weight of layers; one that other nodes use too, or that is used in different roles, is a table."""
     shape, axes = layers[0].shape, {layer.channel_axis for layer in layers}
     axis = axes.pop() if len(axes) == 1 else _table_axis(shape)
-    others = len(model.graph.initializers[name].uses()) != len(layers)
-    is_table = others or len({(x.op_type, x.channel_axis, x.groups) for x in layers}) > 1
-    return Weight(name, shape, axis, () if is_table else tuple(layers))
+    return Weight(name, shape, axis, tuple(layers) if _has_one_role(model, name, layers) else ())
+
+
+def _table(model: ir.Model, name: str, shape: tuple[int, ...], inner: list[Layer]) -> Weight:
+    """A table; inner: the layers in subgraphs that use it as their weight."""
+    if not inner or not _has_one_role(model, name, inner):
+        return Weight(name, shape, _table_axis(shape), ())
+    return Weight(name, shape, inner[0].channel_axis, (), tuple(inner))
+
+
+def _has_one_role(model: ir.Model, name: str, layers: list[Layer]) -> bool:
+    """Whether all that use a constant are these layers, and in the same way."""
+    are_all = len(model.graph.initializers[name].uses()) == len(layers)
+    return are_all and len({(x.op_type, x.channel_axis, x.groups) for x in layers}) == 1
 
 
 def _table_axis(shape: tuple[int, ...]) -> int:

@@ -21,6 +21,7 @@ from ptqc.artifact import Artifact
 from ptqc.codegen.onnxruntime import size
 from ptqc.errors import CalibrationError, Infeasible, ModelError, UsageError
 from ptqc.execute.onnxruntime import Runner
+from ptqc.passes.calibrate_inner import CalibrateInner
 from ptqc.stages.documents import oldest_runtime
 
 REPRODUCIBLE = ["golden.safetensors", "manifest.json", "model.onnx", "plan.json", "report.html", "sensitivity.json"]
@@ -643,6 +644,30 @@ def test_weights_inside_branches_are_packed_down_to_the_size_that_is_named(tmp_p
         compiled(model, both_ways(), tmp_path, "6%", force=True, pipeline="light")
     smallest = compiled(model, both_ways(), tmp_path, f"{refused.value.smallest}B", force=True, pipeline="light")
     assert smallest.path.stat().st_size == refused.value.smallest < 0.15 * model.ByteSize()
+
+
+LOOP = """g (float[N,48] x, int64 n, bool go) => (float[N,48] y) {
+    y = Loop(n, go, x) <body = b (int64 i, bool d, float[N,48] s) => (bool e, float[N,48] t) {
+        e = Identity(d)
+        p = MatMul(s, w)
+        r = Relu(p)
+        q = MatMul(r, v)
+        t = Tanh(q)
+    }>
+}"""
+
+
+def test_weights_inside_loops_are_fitted_to_what_every_iteration_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = proto(LOOP, w=weight(48, 48), v=weight(48, 48, seed=1))
+    mixing, times = weight(48, 6).T, {"n": np.array(3), "go": np.array(True)}
+    feeds = [{"x": x[None] @ mixing, **times} for x in samples(6, count=48)]
+    fitted = compiled(model, feeds, tmp_path / "fitted", "20%", pipeline="light")
+    monkeypatch.setattr(CalibrateInner, "apply", lambda *_: [])
+    blind = compiled(model, feeds, tmp_path / "blind", "20%", pipeline="light")
+    losses = [found.manifest["results"]["loss"] for found in (fitted, blind)]
+    assert losses[0] < 0.6 * losses[1]
 
 
 # graph, weights, shape of a sample, budget, operators that must be in what ONNX Runtime runs

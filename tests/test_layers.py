@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from graphs import noise, parse
 
-from ptqc.layers import Layer, Weight, all_nodes, find_layers, find_weights, why_not_a_layer
+from ptqc.layers import Layer, Weight, all_nodes, find_inner_layers, find_layers, find_weights, why_not_a_layer
 
 
 def layers_of(graph: str, **constants: np.ndarray) -> list[Layer]:
@@ -242,7 +242,8 @@ def test_constants_read_in_subgraphs_count() -> None:
     model = parse(graph, w=noise(20, 20))
     assert find_layers(model) == []
     (weight,) = find_weights(model, [])
-    assert (weight.name, weight.layers) == ("w", ())
+    assert (weight.name, weight.layers, weight.channel_axis) == ("w", (), 1)
+    assert [layer.shape for layer in weight.inner] == [(20, 20)]
     assert [node.op_type for node in all_nodes(model.graph)] == ["If", "MatMul", "Identity"]
 
 
@@ -255,4 +256,19 @@ def test_a_weight_that_a_subgraph_reads_too_is_a_table() -> None:
         >
     }"""
     (weight,) = weights_of(graph, w=noise(20, 20))
-    assert weight.layers == ()
+    assert weight.layers == weight.inner == ()
+
+
+def test_a_weight_with_two_roles_in_subgraphs_is_rounded_for_itself() -> None:
+    graph = """g (bool c, float[N, 20] x) => (float[N, 20] y) {
+        y = If (c) <
+            then_branch = then () => (float[N, 20] a) { a = MatMul(x, w) },
+            else_branch = other () => (float[N, 20] a) { a = Gemm <transB = 1>(x, w) }
+        >
+    }"""
+    model = parse(graph, w=noise(20, 20))
+    first, second = find_inner_layers(model).values()
+    assert (first.channel_axis, second.channel_axis) == (1, 0)
+    assert first.name != second.name
+    (weight,) = find_weights(model, [])
+    assert weight.layers == weight.inner == ()

@@ -19,6 +19,7 @@ from ptqc.notes import Level, Note, is_cut_short
 from ptqc.options import CompileOptions
 from ptqc.passes import measurements
 from ptqc.passes.calibrate import Calibrate
+from ptqc.passes.calibrate_inner import CalibrateInner
 from ptqc.passes.choose_activations import ChooseActivations
 from ptqc.passes.context import Context
 from ptqc.passes.measure_sensitivity import MeasureSensitivity
@@ -30,7 +31,7 @@ from ptqc.store import Entry, Store, digest
 
 MODEL, SAMPLES = "model.onnx", "samples"
 # Raised when what is measured, or how, changes, so that old entries are not taken for new ones.
-MEASUREMENT_VERSION = 14
+MEASUREMENT_VERSION = 15
 # Options that measuring does not look at.
 FITTING = ("pipeline", "time_limit", "float_layers", "inline")
 # Options that solving the weights does not look at either.
@@ -53,6 +54,7 @@ def measure(
         return context, _notes(entry), entry.folder.name
     passes = (
         (Calibrate(options.observer), 0.25),
+        (CalibrateInner(), 0.1),
         (SolveWeights(options.bits, shelf), 0.4),
         (MeasureSensitivity(options.loss, options.activation_limit), 0.4),
         (ChooseActivations(options.activations, options.activation_limit), 0.3),

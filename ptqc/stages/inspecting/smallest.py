@@ -74,7 +74,7 @@ def about(model: ir.Model, bits: Sequence[int]) -> int:
 def _narrowest(weight: Weight, values: np.ndarray, bits: Sequence[int]) -> float:
     """Bits of one number at least, without scales and levels."""
     forms = formats_of(tuple(bits))
-    forms = possible(weight.layers[0], forms) if weight.layers else [form for form in forms if form.group == 1]
+    forms = possible(weight.fitted_to[0], forms) if weight.fitted_to else [form for form in forms if form.group == 1]
     exact = palette(weight, values)
     return min(form.bits_per_weight for form in (*forms, *([exact.form] if exact is not None else [])))
 
