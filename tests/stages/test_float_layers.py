@@ -13,7 +13,6 @@ import ptqc
 from ptqc.artifact import Artifact
 from ptqc.budget import Budgets
 from ptqc.options import CompileOptions, TargetOptions
-from ptqc.stages import float_layers
 from ptqc.stages.documents import Job
 from ptqc.stages.float_layers import _in_bfloat16
 
@@ -83,7 +82,7 @@ def test_weights_without_codes_leave_nothing_to_gain(tmp_path: Path) -> None:
 def test_auto_is_bfloat16_where_a_library_gains(
     target: Any, latency: str | None, present: bool, cpu: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(float_layers, "is_present", lambda: present)
+    monkeypatch.setattr("ptqc.codegen.cpu.target.is_present", lambda: present)
 
     def found(asked: str) -> bool:
         options = CompileOptions.of({"float_layers": asked})
