@@ -71,7 +71,7 @@ def _spec(value: ir.Value, gaps: bool) -> InputSpec:
     return InputSpec(str(value.name), dtype, dims, rows_of_tables(value) if dtype.kind in "iu" else None, gaps)
 
 
-def called(number: int, file: str = "") -> str:
+def sample_name(number: int, file: str = "") -> str:
     """How messages name a sample: by its place, and the file that it came from, where it has one of its own."""
     return f"sample {number} ({file})" if file else f"sample {number}"
 
@@ -80,12 +80,12 @@ def conform(sample: Mapping[str, object], inputs: Sequence[InputSpec], index: in
     """The sample's arrays in the model's input order and dtypes, C-contiguous, native byte order.
 
     A batch of one may lack its axis, which is added in front where the other axes fit the declared ones.
-    index, file: see `called`. Raises CalibrationError for a missing or unknown name, another dtype
+    index, file: see `sample_name`. Raises CalibrationError for a missing or unknown name, another dtype
     (only float64 -> float32 and float32/float64 -> a 16-bit float are converted), a rank or dimension that differs
     from the declared one, a symbol with two values within the sample, NaN that the model does not fill in, infinite
     values, and numbers of rows that a table does not have.
     """
-    name = called(index, file)
+    name = sample_name(index, file)
     _check_names(sample, inputs, name)
     feeds: Feeds = {}
     symbols: dict[str, tuple[int, str]] = {}
@@ -99,7 +99,7 @@ def conform(sample: Mapping[str, object], inputs: Sequence[InputSpec], index: in
     return feeds
 
 
-def _check_names(sample: Mapping[str, object], inputs: Sequence[InputSpec], called: str) -> None:
+def _check_names(sample: Mapping[str, object], inputs: Sequence[InputSpec], where: str) -> None:
     names = [spec.name for spec in inputs]
     missing = [name for name in names if name not in sample]
     unknown = [name for name in sample if name not in names]
@@ -107,7 +107,7 @@ def _check_names(sample: Mapping[str, object], inputs: Sequence[InputSpec], call
         return
     faults = [f"input {name!r} is missing" for name in missing] + [f"{name!r} is not an input" for name in unknown]
     takes = ", ".join(str(spec) for spec in inputs)
-    raise CalibrationError(f"{called}: {', '.join(faults)}: give exactly the model's inputs: {takes}")
+    raise CalibrationError(f"{where}: {', '.join(faults)}: give exactly the model's inputs: {takes}")
 
 
 def as_array(value: object, where: str) -> np.ndarray:

@@ -20,7 +20,7 @@ from typing import BinaryIO, overload
 import numpy as np
 
 from ptqc.calibration.images import Preprocessing
-from ptqc.calibration.inputs import InputSpec, called, conform, input_specs
+from ptqc.calibration.inputs import InputSpec, conform, input_specs, sample_name
 from ptqc.calibration.sources import Source, open_source, spread
 from ptqc.errors import CalibrationError, Interrupted, PtqcError
 from ptqc.execute.onnxruntime import Feeds
@@ -176,14 +176,9 @@ class Samples(Sequence[Feeds]):
         return frozenset(tuple(tensor.shape[1:] for tensor in record.tensors) for record in self.records)
 
     @property
-    def numbers(self) -> list[int]:
-        """Place of each sample among all that were collected."""
-        return [record.number for record in self.records]
-
-    @property
     def names(self) -> list[str]:
         """How messages name each sample: by its number and the file that it came from."""
-        return [called(record.number, record.file) for record in self.records]
+        return [sample_name(record.number, record.file) for record in self.records]
 
     def pair(self) -> tuple[Feeds, Feeds] | None:
         """The first two samples that differ and may be joined, as far as their shapes tell."""
@@ -257,7 +252,9 @@ def _guarded(stream: Source) -> Iterator[Feeds]:
             raise
         except Exception as error:
             kind = type(error).__name__
-            raise CalibrationError(f"sample {index}: reading {stream.description} raised {kind}: {error}") from error
+            raise CalibrationError(
+                f"{sample_name(index)}: reading {stream.description} raised {kind}: {error}"
+            ) from error
         yield sample
         index += 1
 

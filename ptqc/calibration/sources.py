@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ptqc.calibration.images import IMAGE_SUFFIXES, Preprocessing
-from ptqc.calibration.inputs import InputSpec, as_array, shape_text
+from ptqc.calibration.inputs import InputSpec, as_array, sample_name, shape_text
 from ptqc.errors import CalibrationError
 from ptqc.execute.onnxruntime import Feeds
 
@@ -255,7 +255,7 @@ def _feeds(item: Any, inputs: Sequence[InputSpec], index: int) -> Feeds:
     if len(values) != len(inputs):
         names = ", ".join(repr(spec.name) for spec in inputs)
         raise CalibrationError(
-            f"sample {index}: {type(item).__name__} of {len(values)} values for {len(inputs)} inputs ({names}): "
+            f"{sample_name(index)}: {type(item).__name__} of {len(values)} values for {len(inputs)} inputs ({names}): "
             "yield a dict, or exactly one array for each input, without labels"
         )
     return {spec.name: value for spec, value in zip(inputs, values, strict=True)}
