@@ -44,7 +44,10 @@ LARGEST_WEIGHT, LARGEST_INPUT = 1e6, 1e12
 
 @dataclass(frozen=True)
 class Calibrate:
-    """observer: how a range is chosen from what was seen: minmax, percentile, entropy, mse, or auto."""
+    """Observe activations: their ranges, and the second moments of what each weight multiplies.
+
+    observer: how a range is chosen from what was seen: minmax, percentile, entropy, mse, or auto.
+    """
 
     observer: Observer = "auto"
     name: ClassVar[str] = "calibrate"

@@ -21,7 +21,7 @@ from ptqc.passes.moments import Columns, Moments, positions_per_sample
 
 @dataclass(frozen=True)
 class CalibrateInner:
-    """Where what the layers read cannot be observed, their weights are rounded without it."""
+    """Observe what layers inside branches and loops read; where that cannot be done, they are rounded without it."""
 
     name: ClassVar[str] = "calibrate-inner"
     effect: ClassVar[Effect] = Effect.DECIDE

@@ -39,7 +39,10 @@ def limit_of(unit: str, given: float) -> float:
 
 @dataclass(frozen=True)
 class ChooseActivations:
-    """activations: auto (within the limit), integer (all that can be), float (none). limit: 0 takes the default."""
+    """Choose the activations that become 8-bit codes.
+
+    activations: auto (within the limit), integer (all that can be), float (none). limit: 0 takes the default.
+    """
 
     activations: Activations = "auto"
     limit: float = 0.0

@@ -31,7 +31,10 @@ ATTEMPTS = 5
 
 @dataclass(frozen=True)
 class ChooseBfloats:
-    """limit: loss that activations may cost in all; 0 takes the default."""
+    """Choose the float activations that are rounded to bfloat16.
+
+    limit: loss that activations may cost in all; 0 takes the default.
+    """
 
     limit: float = 0.0
     name: ClassVar[str] = "choose-bfloats"

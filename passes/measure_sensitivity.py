@@ -48,7 +48,10 @@ SMALLEST_LOSS = 1e-9
 
 @dataclass(frozen=True)
 class MeasureSensitivity:
-    """loss: a kind for all outputs, or for some by name. limit: loss that activations may cost; 0: the default."""
+    """Measure what each candidate format of a weight, and each 8-bit activation, loses at the outputs.
+
+    loss: a kind for all outputs, or for some by name. limit: loss that activations may cost; 0: the default.
+    """
 
     loss: str | Mapping[str, str] = AUTO
     limit: float = 0.0

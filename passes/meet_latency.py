@@ -32,7 +32,10 @@ NAMED = 5
 
 @dataclass(frozen=True)
 class MeetLatency:
-    """activations, limit: as in `ChooseActivations`; only "auto" leaves a choice."""
+    """Choose the 8-bit activations that keep a latency budget at the least loss.
+
+    activations, limit: as in `ChooseActivations`; only "auto" leaves a choice.
+    """
 
     network: Network
     times: Times

@@ -78,7 +78,10 @@ NO_SHELF: Shelf = _NoShelf()
 
 @dataclass(frozen=True)
 class SolveWeights:
-    """bits: the widths tried, on uniform grids and, up to 4 bits, as codebooks. shelf: where candidates are kept."""
+    """Solve each weight in every format it may take, against the activations that were observed.
+
+    bits: the widths tried, on uniform grids and, up to 4 bits, as codebooks. shelf: where candidates are kept.
+    """
 
     bits: tuple[int, ...] = (2, 3, 4, 5, 6, 7, 8)
     shelf: Shelf = NO_SHELF

@@ -2,32 +2,41 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib.util import find_spec
+from typing import ClassVar
 
 import onnx_ir as ir
 
 from ptqc.errors import Unsupported
 from ptqc.notes import Level, Note, out_of_time
+from ptqc.passes.base import Effect
 from ptqc.passes.context import Context
+from ptqc.passes.gradient_steps import STEP, GradientSteps
 from ptqc.plan import Plan
 from ptqc.solutions import Tuned
 
-STEP = "tune"
 
+@dataclass(frozen=True)
+class TuneFeatures(GradientSteps):
+    """Gradient steps on codes, scales and biases towards the features of the float model, with torch."""
 
-def advanced(model: ir.Model, context: Context, plan: Plan, tuned: Tuned) -> tuple[Tuned, list[Note]]:
-    """The plan's numbers after every gradient step that lowered the held-back loss; else as they were, and why."""
-    if find_spec("torch") is None:
-        return tuned, [_declined("torch is not installed: pip install 'ptqc[torch]'")]
-    if not context.deadline.leaves(0):
-        return tuned, [out_of_time("no gradient steps")]
-    from ptqc.passes.tune_features import TuneFeatures
+    name: ClassVar[str] = STEP
+    effect: ClassVar[Effect] = Effect.TUNE
 
-    try:
-        with _one_torch_thread():
-            return TuneFeatures().apply(model, context, plan, tuned)
-    except Unsupported as reason:
-        return tuned, [_declined(str(reason))]
+    def apply(self, model: ir.Model, context: Context, plan: Plan, tuned: Tuned) -> tuple[Tuned, list[Note]]:
+        """The plan's numbers after every gradient step that lowered the held-back loss; else as they were, and why."""
+        if find_spec("torch") is None:
+            return tuned, [_declined("torch is not installed: pip install 'ptqc[torch]'")]
+        if not context.deadline.leaves(0):
+            return tuned, [out_of_time("no gradient steps")]
+        from ptqc.passes.tune_features import tune_features
+
+        try:
+            with _one_torch_thread():
+                return tune_features(self, model, context, plan, tuned)
+        except Unsupported as reason:
+            return tuned, [_declined(str(reason))]
 
 
 def _declined(reason: str) -> Note:

@@ -23,6 +23,7 @@ from ptqc.errors import UsageError
 from ptqc.latency import Times
 from ptqc.logs import quiet_libraries
 from ptqc.options import DEFAULT_CPU, NOT_TUNED, CompileOptions, FloatLayers, Keywords, Pipeline, TargetOptions
+from ptqc.passes.registry import added_rewrites
 from ptqc.plan import Plan, write_json
 from ptqc.progress import SILENT, Progress
 from ptqc.reading.given import Model, read_given
@@ -100,6 +101,7 @@ def compile(  # noqa: A001
             "without any, --calibration synthetic draws some, at a loss of accuracy"
         )
     dump = path_of("dump_passes", dump_passes) if dump_passes is not None else None
+    added = added_rewrites(chosen.rewrites)
     store, deadline = _store(cache), Deadline.after(chosen.time_limit, started)
     with _one_blas_thread(), scratch() as temporary:
         folder = Path(temporary)
@@ -108,7 +110,7 @@ def compile(  # noqa: A001
         samples = gather(source, calibration, folder / "samples", chosen.samples, preprocessing, progress, chosen.seed)
         check_samples(targets, samples)
         score = evaluate or _scorer(source.model, labels, folder, preprocessing)
-        prepared = affordable(prepare(source, samples, progress, dump), deadline)
+        prepared = affordable(prepare(source, samples, progress, dump, added), deadline)
         check_foreseeable(prepared, budgets, chosen, targets)
         context, notes, entry = measure(prepared, chosen, store, progress, deadline.share(MEASURING))
         job = Job(prepared, context, chosen, (*prepared.notes, *notes), entry, budgets, started)

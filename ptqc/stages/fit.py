@@ -21,7 +21,7 @@ from ptqc.options import CompileOptions, Pipeline
 from ptqc.passes.context import Context
 from ptqc.passes.lower import Lower
 from ptqc.passes.reconstruct import Reconstruct, reconstruct_all
-from ptqc.passes.tune import advanced
+from ptqc.passes.tune import TuneFeatures
 from ptqc.plan import Plan
 from ptqc.solutions import Solution, Tuned
 from ptqc.stages.compare import HeldBackLoss
@@ -138,7 +138,7 @@ def _built(
     smallest = min(tries, key=lambda built: len(built[-1].data))
     tuned, lowered, exported = _best(model, context, within) if within else smallest
     if within and options.pipeline == "advanced":
-        tuned, more = advanced(model, context, plan, tuned)
+        tuned, more = TuneFeatures().apply(model, context, plan, tuned)
         notes += more
         lowered, exported = packed(model, plan, tuned, inline=options.inline)
     return Fitted(plan, tuned, allocation, problem, lowered, exported, problem.size(plan.formats), tuple(notes))

@@ -24,6 +24,7 @@ from ptqc.execute.walk import Slicer
 from ptqc.losses import check_finite
 from ptqc.nodes import constant
 from ptqc.notes import Level, Note
+from ptqc.passes.base import Rewrite
 from ptqc.passes.pipeline import default_rewrites, run_rewrites
 from ptqc.progress import Progress
 from ptqc.reading import FILE, Source
@@ -117,16 +118,23 @@ def try_once(source: Source, feeds: Feeds) -> None:
         raise ModelError(f"{source.called}: {error}{remark}") from error
 
 
-def prepare(source: Source, samples: Samples, progress: Progress, dump: Path | None = None) -> Prepared:
+def prepare(
+    source: Source,
+    samples: Samples,
+    progress: Progress,
+    dump: Path | None = None,
+    added: Sequence[Rewrite] = (),
+) -> Prepared:
     """Rewrite the model to normal form, checked on the first samples after every pass.
 
+    added: rewrites of other packages, by `CompileOptions.rewrites`.
     Raises CalibrationError for samples that the model does not run on.
     """
     if dump is not None:
         _make_dump_folder(dump)
     check_runs(source.model, samples)
     model = source.model.clone()
-    passes, probes = default_rewrites(source.cast_double), [samples[i] for i in range(PROBES)]
+    passes, probes = default_rewrites(source.cast_double, added), [samples[i] for i in range(PROBES)]
     with progress.stage("normal form", len(passes)) as stage:
         notes = run_rewrites(model, passes, probes, stage.advance, dump)
     runner = Runner(model)

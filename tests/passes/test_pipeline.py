@@ -11,7 +11,7 @@ from rewriting import operators
 from ptqc.errors import ModelError, PassError
 from ptqc.nodes import constant
 from ptqc.notes import Note
-from ptqc.passes.base import Effect, RewriteContext
+from ptqc.passes.base import Effect, Probed, Result
 from ptqc.passes.graph_tools import replace_constant
 from ptqc.passes.pipeline import default_rewrites, run_rewrites
 
@@ -26,7 +26,8 @@ class Saboteur:
     name: ClassVar[str] = "saboteur"
     effect: ClassVar[Effect] = Effect.REWRITE
 
-    def apply(self, model: ir.Model, context: RewriteContext) -> list[Note]:  # noqa: ARG002
+    def apply(self, given: Probed) -> Result[Probed]:
+        model = given.model
         node = model.graph[0]
         weight = constant(node.inputs[1])
         assert weight is not None
@@ -40,7 +41,7 @@ class Saboteur:
             model.graph.inputs[0].shape = ir.Shape([1, 4])
         elif self.way == "operator":
             model.graph[1].op_type = "Nonsense"
-        return [Note(self.name, "", self.way)]
+        return Result(given, self.way != "nothing", (Note(self.name, "", self.way),))
 
 
 @pytest.mark.parametrize("way", ["scale", "nan", "rename", "retype", "operator"])

@@ -21,7 +21,7 @@ def advanced(folder: Path, operator: str, samples: int = 256) -> tuple[bool, str
     context.kinds = {"y": Regression()}
     plan = plan_of(context, integer(3))
     before = table(context, plan, model)
-    after, notes = tune.advanced(model, context, plan, before)
+    after, notes = tune.TuneFeatures().apply(model, context, plan, before)
     return after is before, notes[0].message, notes[0].level
 
 

@@ -21,7 +21,8 @@ from ptqc.solutions import Tuned
 
 pytest.importorskip("torch", reason="torch is not installed")
 
-from ptqc.passes.tune_features import TuneFeatures, _is_certain, _taps
+from ptqc.passes.tune import TuneFeatures
+from ptqc.passes.tune_features import _is_certain, _taps, tune_features
 
 CHOICE = """g (float[N, 4] x) => (float[N] y) {
     a = MatMul(x, w) i = ArgMax <axis = 1, keepdims = 0> (a) y = Cast <to = 1> (i)
@@ -166,5 +167,5 @@ def test_a_deadline_ends_the_steps_at_the_next_look(
     residual: ir.Model, context: Context, start: tuple[Plan, Tuned]
 ) -> None:
     plan, before = start
-    _, notes = QUICK.apply(residual, replace(context, deadline=Deadline(0.0)), plan, before)
+    _, notes = tune_features(QUICK, residual, replace(context, deadline=Deadline(0.0)), plan, before)
     assert notes[-1].message == "cut short: there was time for 30 of 120 gradient steps"
