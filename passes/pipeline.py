@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
@@ -15,6 +14,7 @@ from ptqc.passes.base import Feeds, Probed, Rewrite
 from ptqc.passes.classical import Classical
 from ptqc.passes.conv_transpose import ConvTransposeToConv
 from ptqc.passes.convert_opset import ConvertOpset
+from ptqc.passes.dump import NO_DUMP, Dump
 from ptqc.passes.explicit_padding import ExplicitPadding
 from ptqc.passes.flatten import Flatten
 from ptqc.passes.float32_inside import HALF, Float32Inside, Types
@@ -93,27 +93,25 @@ def run_rewrites(
     passes: Sequence[Rewrite],
     probe: Sequence[Feeds],
     progress: Callable[[str], None] | None = None,
-    dump: Path | None = None,
+    dump: Dump = NO_DUMP,
 ) -> list[Note]:
     """Apply the passes to the model in place, holding each to its promise on the probe feeds.
 
     progress: called with the name of each pass before it runs.
-    dump: folder that gets the model as text after each pass, `003_fold-batch-norm.txt`.
+    dump: gets the model after each pass.
     Raises PassError, which names the pass, the output and the difference.
     """
     report = progress or (lambda message: None)  # noqa: ARG005
     given = Probed(model, probe)
     guard = _Guard(model, probe, _to_float32(passes))
     notes = list(guard.notes)
-    for number, rewrite in enumerate(passes, start=1):
+    for rewrite in passes:
         report(rewrite.name)
         result = rewrite.apply(given)
         notes += result.notes
         if result.changed:
             guard.check(rewrite.name, model)
-        if dump is not None:
-            dump.mkdir(parents=True, exist_ok=True)
-            (dump / f"{number:03d}_{rewrite.name}.txt").write_text(str(model), encoding="utf-8")
+        dump.model(rewrite.name, model)
     return notes
 
 

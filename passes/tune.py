@@ -6,14 +6,11 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import ClassVar
 
-import onnx_ir as ir
-
 from ptqc.errors import Unsupported
 from ptqc.notes import Level, Note, out_of_time
-from ptqc.passes.base import Effect
-from ptqc.passes.context import Context
+from ptqc.passes.base import Effect, Result
 from ptqc.passes.gradient_steps import STEP, GradientSteps
-from ptqc.plan import Plan
+from ptqc.passes.phases import Tunable
 from ptqc.solutions import Tuned
 
 
@@ -24,23 +21,23 @@ class TuneFeatures(GradientSteps):
     name: ClassVar[str] = STEP
     effect: ClassVar[Effect] = Effect.TUNE
 
-    def apply(self, model: ir.Model, context: Context, plan: Plan, tuned: Tuned) -> tuple[Tuned, list[Note]]:
+    def apply(self, given: Tunable) -> Result[Tuned]:
         """The plan's numbers after every gradient step that lowered the held-back loss; else as they were, and why."""
         if find_spec("torch") is None:
-            return tuned, [_declined("torch is not installed: pip install 'ptqc[torch]'")]
-        if not context.deadline.leaves(0):
-            return tuned, [out_of_time("no gradient steps")]
+            return _declined(given, "torch is not installed: pip install 'ptqc[torch]'")
+        if not given.decided.deadline.leaves(0):
+            return Result(given.tuned, False, (out_of_time("no gradient steps"),))
         from ptqc.passes.tune_features import tune_features
 
         try:
             with _one_torch_thread():
-                return tune_features(self, model, context, plan, tuned)
+                return tune_features(self, given)
         except Unsupported as reason:
-            return tuned, [_declined(str(reason))]
+            return _declined(given, str(reason))
 
 
-def _declined(reason: str) -> Note:
-    return Note(STEP, "", f"no gradient steps: {reason}", Level.SKIPPED)
+def _declined(given: Tunable, reason: str) -> Result[Tuned]:
+    return Result(given.tuned, False, (Note(STEP, "", f"no gradient steps: {reason}", Level.SKIPPED),))
 
 
 @contextmanager

@@ -9,7 +9,7 @@ several times on the way, and the state with the least is kept where it is lower
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx_ir as ir
@@ -26,9 +26,10 @@ from ptqc.layers import Layer
 from ptqc.losses import Kinds, OutputLoss, Outputs
 from ptqc.notes import Level, Note, out_of_time
 from ptqc.parallel import in_order
-from ptqc.passes.context import Context
+from ptqc.passes.base import Result
 from ptqc.passes.gradient_steps import STEP, GradientSteps
 from ptqc.passes.latent_codes import Latent, latent
+from ptqc.passes.phases import Decided, Tunable
 from ptqc.plan import Plan
 from ptqc.solutions import Solution, Tuned
 
@@ -41,33 +42,33 @@ MOMENTA = (0.9, 0.99)
 CERTAIN = 2.0
 
 
-def tune_features(
-    options: GradientSteps, model: ir.Model, context: Context, plan: Plan, tuned: Tuned
-) -> tuple[Tuned, list[Note]]:
+def tune_features(options: GradientSteps, given: Tunable) -> Result[Tuned]:
     """The tuned numbers with the lowest held-back loss on the way. Raises Unsupported where torch cannot run."""
-    graph = QuantizedGraph(model, plan)
-    held = _Held.of(graph, context.held_back, context.kinds)
-    error = _Error.of(graph, _taps(model, plan, held.loss), context.tuning)
+    decided, plan, tuned = given.decided, given.plan, given.tuned
+    graph = QuantizedGraph(given.model, plan)
+    held = _Held.of(graph, decided.held_back, decided.kinds)
+    error = _Error.of(graph, _taps(given.model, plan, held.loss), decided.tuning)
     best, start, notes = tuned, held(tuned), list[Note]()
     lowest, began = float(start.mean()), time.monotonic()
-    with context.progress.stage("tune features", options.looks) as stage:
-        for look, state in enumerate(_states(options, error, context, tuned), 1):
+    with decided.progress.stage("tune features", options.looks) as stage:
+        for look, state in enumerate(_states(options, error, decided, tuned), 1):
             found = held(state)
             if found.mean() < lowest and _is_certain(start - found):
                 best, lowest = state, float(found.mean())
             stage.advance()
-            if look < options.looks and not context.deadline.leaves((time.monotonic() - began) / look):
+            if look < options.looks and not decided.deadline.leaves((time.monotonic() - began) / look):
                 notes = [out_of_time(f"{look * options.steps // options.looks} of {options.steps} gradient steps")]
                 break
     if best is tuned:
-        return tuned, [_unchanged(), *notes]
+        return Result(tuned, False, (_unchanged(), *notes))
     told = f"held-back loss {start.mean():.4g} before, {lowest:.4g} after, in {held.loss.unit}s"
-    return best, [Note(STEP, "", told), *notes]
+    best = replace(best, losses=(float(start.mean()), lowest))
+    return Result(best, True, (Note(STEP, "", told), *notes))
 
 
-def _states(options: GradientSteps, error: "_Error", context: Context, tuned: Tuned) -> Iterator[Tuned]:
+def _states(options: GradientSteps, error: "_Error", given: Decided, tuned: Tuned) -> Iterator[Tuned]:
     """The numbers after each part of the steps."""
-    state = _State.of(error.graph, context.tuning, tuned, context.layers)
+    state = _State.of(error.graph, given.tuning, tuned, given.layers)
     positions = {name: codes.position for name, codes in state.codes.items()}
     groups = ((positions, options.code_rate), (state.factors, options.scale_rate), (state.offsets, options.bias_rate))
     settings = [{"params": list(of.values()), "lr": rate} for of, rate in groups if of]
@@ -75,7 +76,7 @@ def _states(options: GradientSteps, error: "_Error", context: Context, tuned: Tu
         return
     optimizer = torch.optim.Adam(settings, betas=MOMENTA)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, options.steps)
-    draws = _draws(context.tuning, options.batch, context.seed)
+    draws = _draws(given.tuning, options.batch, given.seed)
     for step in range(1, options.steps + 1):
         optimizer.zero_grad()
         error.add_gradient(*state.tensors(), next(draws))

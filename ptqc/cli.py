@@ -204,7 +204,9 @@ def _add_compile(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="a rewrite that an installed package adds, run on the normal form; once for each (see `ptqc passes`)",
     )
-    parser.add_argument("--dump-passes", metavar="DIR", help="write the model as text after every rewrite")
+    parser.add_argument(
+        "--dump-passes", metavar="DIR", help="write what every pass made: the model as text, what was found out as JSON"
+    )
     _add_preprocessing(parser)
     parser.set_defaults(run=_compile)
 

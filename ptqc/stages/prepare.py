@@ -17,7 +17,7 @@ from ptqc.calibration.plausibility import preprocessing_warning
 from ptqc.calibration.runnable import check_runs
 from ptqc.calibration.samples import Samples, collect
 from ptqc.calibration.synthetic import draw
-from ptqc.errors import CalibrationError, ModelError, UsageError
+from ptqc.errors import CalibrationError, ModelError
 from ptqc.execute.onnxruntime import LOOP_LIMIT, Feeds, Runner, fits_in_memory, has_loop
 from ptqc.execute.suffix import Piece
 from ptqc.execute.walk import Slicer
@@ -25,6 +25,7 @@ from ptqc.losses import check_finite
 from ptqc.nodes import constant
 from ptqc.notes import Level, Note
 from ptqc.passes.base import Rewrite
+from ptqc.passes.dump import NO_DUMP, Dump
 from ptqc.passes.pipeline import default_rewrites, run_rewrites
 from ptqc.progress import Progress
 from ptqc.reading import FILE, Source
@@ -122,7 +123,7 @@ def prepare(
     source: Source,
     samples: Samples,
     progress: Progress,
-    dump: Path | None = None,
+    dump: Dump = NO_DUMP,
     added: Sequence[Rewrite] = (),
 ) -> Prepared:
     """Rewrite the model to normal form, checked on the first samples after every pass.
@@ -130,8 +131,6 @@ def prepare(
     added: rewrites of other packages, by `CompileOptions.rewrites`.
     Raises CalibrationError for samples that the model does not run on.
     """
-    if dump is not None:
-        _make_dump_folder(dump)
     check_runs(source.model, samples)
     model = source.model.clone()
     passes, probes = default_rewrites(source.cast_double, added), [samples[i] for i in range(PROBES)]
@@ -143,13 +142,6 @@ def prepare(
     origin = Origin(source.path.name, source.size, source.digest, _float_elements(source.model), source.given)
     warnings = (*source.notes, *samples.notes, *_plausible(source.model, samples))
     return Prepared(model, samples_, origin, (*warnings, *notes))
-
-
-def _make_dump_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"cannot make the folder {folder} that passes are dumped to: {error}") from error
 
 
 def _float_elements(model: ir.Model) -> int:

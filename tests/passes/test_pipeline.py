@@ -12,6 +12,7 @@ from ptqc.errors import ModelError, PassError
 from ptqc.nodes import constant
 from ptqc.notes import Note
 from ptqc.passes.base import Effect, Probed, Result
+from ptqc.passes.dump import Dump
 from ptqc.passes.graph_tools import replace_constant
 from ptqc.passes.pipeline import default_rewrites, run_rewrites
 
@@ -69,7 +70,7 @@ def test_a_probe_that_does_not_fit_is_a_model_error() -> None:
 
 def test_progress_and_dump(tmp_path: Path) -> None:
     heard: list[str] = []
-    run_rewrites(parse(LINEAR, w=noise(4, 3)), default_rewrites()[:2], [], heard.append, tmp_path / "dump")
+    run_rewrites(parse(LINEAR, w=noise(4, 3)), default_rewrites()[:2], [], heard.append, Dump(tmp_path / "dump"))
     assert heard == ["inline-functions", "convert-opset"]
     assert sorted(path.name for path in (tmp_path / "dump").iterdir()) == [
         "001_inline-functions.txt",
