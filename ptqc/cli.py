@@ -12,10 +12,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ptqc import __version__, interrupts
+from ptqc import interrupts
 from ptqc.deadline import parse_seconds
 from ptqc.errors import Interrupted, PtqcError, UsageError, VerificationError
 from ptqc.interrupts import MESSAGE, Stopped
+from ptqc.version import __version__
 
 PREPROCESSING = ("resize", "crop", "fit", "scale", "mean", "std", "layout", "channel_order", "resample", "fill")
 TARGET = ("target", "cpu", "allow_missing_target", "tune")

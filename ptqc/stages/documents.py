@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 import onnxruntime as ort
 
-from ptqc import __version__, zipmaps
+from ptqc import zipmaps
 from ptqc.allocation import frontier, price, smallest_choice
 from ptqc.budget import Budgets
 from ptqc.codegen.onnxruntime import exact
@@ -28,6 +28,7 @@ from ptqc.stages.judge import Judged, to_json
 from ptqc.stages.prepare import Prepared
 from ptqc.stages.remarks import float_operators, rounded_to_bfloat16, unquantized_weights
 from ptqc.stages.speed import Measured
+from ptqc.version import __version__
 
 FRONTIER_POINTS = 12
 

@@ -9,7 +9,6 @@ import numpy as np
 import onnx_ir as ir
 import onnxruntime as ort
 
-from ptqc import __version__
 from ptqc.calibration.samples import Samples
 from ptqc.deadline import NEVER, Deadline
 from ptqc.errors import UsageError
@@ -31,6 +30,7 @@ from ptqc.progress import Progress
 from ptqc.stages.prepare import Origin, Prepared
 from ptqc.stages.stored_weights import StoredWeights
 from ptqc.store import Entry, Store, digest
+from ptqc.version import __version__
 
 MODEL, SAMPLES = "model.onnx", "samples"
 # Raised when what is measured, or how, changes, so that old entries are not taken for new ones.
