@@ -1,5 +1,6 @@
 """A rewrite that an installed package adds, from the command line to the delivered file."""
 
+import json
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -95,6 +96,15 @@ def test_a_compile_runs_it_and_tells_of_it(model: Path) -> None:
     assert any(note["step"] == "drop-idle-clip" for note in artifact.manifest["notes"])
     operators = {node.op_type for node in onnx.load(artifact.folder / "model.onnx").graph.node}
     assert "Clip" not in operators
+
+
+def test_a_dump_holds_what_every_pass_made(model: Path, tmp_path: Path) -> None:
+    data, dump = {"x": noise(16, 4)}, tmp_path / "a" / "dump"
+    ptqc.compile(model, calibration=data, output=tmp_path / "out", cache=tmp_path, dump_passes=dump)
+    dumped = {path.name.partition("_")[2]: path.read_text() for path in dump.iterdir()}
+    assert {"fold-pad.txt", "calibrate.json", "solve-weights.json", "lower.txt", "plan.json"} <= set(dumped)
+    assert set(json.loads(dumped["measure-sensitivity.json"])["weight_losses"]) == {"w", "v"}
+    assert "y/weight" in dumped["lower.txt"]
 
 
 def test_one_that_breaks_its_promise_is_named(model: Path) -> None:
