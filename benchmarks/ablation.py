@@ -25,7 +25,7 @@ from ptqc.budget import Budget
 from ptqc.compiler import compile as compile_model
 from ptqc.errors import Infeasible
 from ptqc.options import CompileOptions, Pipeline
-from ptqc.passes.context import Context
+from ptqc.passes.phases import Decided
 from ptqc.passes.reconstruct import Reconstruct
 from ptqc.plan import Plan
 from ptqc.progress import SILENT
@@ -51,7 +51,7 @@ class Bench:
     """The measurements of a task."""
 
     model: Any
-    context: Context
+    decided: Decided
     options: CompileOptions
 
     @classmethod
@@ -61,41 +61,41 @@ class Bench:
         artifact = compile_model(
             task.path, calibration=task.calibration(samples), output=folder / "out", cache=store, samples=samples
         )
-        prepared, context, options, _ = recall(Store(store), artifact.manifest["measurements"], SILENT)
-        return cls(prepared.model, context, options)
+        prepared, decided, options, _ = recall(Store(store), artifact.manifest["measurements"], SILENT)
+        return cls(prepared.model, decided, options)
 
     @cached_property
     def even(self) -> "Bench":
         """The same with even grids alone."""
-        kept = {key: value for key, value in self.context.solutions.items() if not key[1].is_codebook}
-        return replace(self, context=replace(self.context, solutions=kept))
+        kept = {key: value for key, value in self.decided.solutions.items() if not key[1].is_codebook}
+        return replace(self, decided=replace(self.decided, solutions=kept))
 
     @property
     def undecided(self) -> Plan:
         """A plan without formats."""
-        return replace(self.context.roles, activations=self.context.quantized)
+        return replace(self.decided.roles, activations=self.decided.quantized)
 
     @cached_property
     def problem(self) -> Problem:
         """The candidates with their bytes and losses."""
-        return fit.problem_of(self.model, self.context, self.undecided, self.options)
+        return fit.problem_of(self.model, self.decided, self.undecided, self.options)
 
     def limit(self, task: Task, budget: str) -> int | None:
         """Bytes that a budget allows the file of the task."""
-        return Budget.parse(budget).limit(task.path.stat().st_size, sum(w.size for w in self.context.weights))
+        return Budget.parse(budget).limit(task.path.stat().st_size, sum(w.size for w in self.decided.weights))
 
     def table(self, plan: Plan) -> bytes:
         """A plan's file with the numbers of the table of candidates."""
-        numbers = fit.table_numbers(self.model, self.context, plan.formats)
+        numbers = fit.table_numbers(self.model, self.decided, plan.formats)
         return fit.packed(self.model, plan, numbers)[1].data
 
     def reconstructed(self, plan: Plan) -> bytes:
         """A plan's file after one reconstruction."""
-        return fit.packed(self.model, plan, Reconstruct().apply(self.model, self.context, plan))[1].data
+        return fit.packed(self.model, plan, Reconstruct().apply(self.model, self.decided, plan))[1].data
 
     def compiled(self, limit: int, pipeline: Pipeline = "light") -> bytes:
         """The file of a whole compile."""
-        return fit.fit(self.model, self.context, replace(self.options, pipeline=pipeline), limit).exported.data
+        return fit.fit(self.model, self.decided, replace(self.options, pipeline=pipeline), limit).exported.data
 
 
 def best(bench: Bench, limit: int, problem: Problem | None = None) -> Plan:

@@ -61,18 +61,18 @@ COLUMNS = (
 
 def criteria(bench: Bench, loss: OutputLoss) -> Iterator[tuple[str, Losses]]:
     """The name of every prediction, and the losses that it gives the candidates."""
-    yield "local error", bench.context.errors
+    yield "local error", bench.decided.errors
     if all(isinstance(kind, Logits | Probabilities | Relative) for kind in loss.kinds.values()):
         yield "curvature", curvature(bench, loss)
-    yield "outputs", bench.context.weight_losses
+    yield "outputs", bench.decided.weight_losses
     yield "outputs, squared error", squared(bench)
 
 
 def squared(bench: Bench) -> Losses:
     """What the table of losses is by the squared error of the outputs."""
-    context = replace(bench.context, weight_losses={}, site_losses={})
-    MeasureSensitivity("mse").apply(bench.model, context)
-    return context.weight_losses
+    decided = replace(bench.decided, weight_losses={}, site_losses={})
+    MeasureSensitivity("mse").apply(bench.model, decided)
+    return decided.weight_losses
 
 
 def curvature(bench: Bench, loss: OutputLoss) -> Losses:
@@ -81,10 +81,10 @@ def curvature(bench: Bench, loss: OutputLoss) -> Losses:
     The diagonal of Fisher's information for classes, of Gauss and Newton's matrix for squared errors.
     """
     squares, found = _squared_gradients(bench, loss), dict[tuple[str, Format], float]()
-    for layer in bench.context.layers:
-        second = bench.context.held_moments[layer.weight].second()
+    for layer in bench.decided.layers:
+        second = bench.decided.held_moments[layer.weight].second()
         original = initial(bench.model, layer.weight)
-        for key, solution in bench.context.solutions.items():
+        for key, solution in bench.decided.solutions.items():
             if key[0] == layer.weight:
                 changed = error(layer.matrix(original - solution.weight), second).reshape(-1)
                 found[key] = found.get(key, 0.0) + 0.5 * float(changed @ squares[layer.name])
@@ -94,9 +94,9 @@ def curvature(bench: Bench, loss: OutputLoss) -> Losses:
 def _squared_gradients(bench: Bench, loss: OutputLoss) -> dict[str, np.ndarray]:
     """Of every layer and output channel: squared gradients summed over positions, mean over samples and directions."""
     graph, random = TorchGraph(bench.model), torch.Generator().manual_seed(0)
-    layers = {layer.name: layer for layer in bench.context.layers}
+    layers = {layer.name: layer for layer in bench.decided.layers}
     total = {name: np.zeros(layer.channels) for name, layer in layers.items()}
-    samples = bench.context.held_back[:SAMPLES]
+    samples = bench.decided.held_back[:SAMPLES]
     for feeds in samples:
         seen, outputs = _watched(graph, feeds, layers)
         for _ in range(DIRECTIONS):
@@ -173,12 +173,12 @@ def best(bench: Bench, losses: Losses, limit: int) -> Plan:
 
 def packed(bench: Bench, plan: Plan) -> bytes:
     """A plan's file with the table's weights, and biases that make the mean of every channel exact."""
-    numbers = fit.table_numbers(bench.model, bench.context, plan.formats)
+    numbers = fit.table_numbers(bench.model, bench.decided, plan.formats)
     biases = dict(numbers.biases)
-    for layer in bench.context.layers:
+    for layer in bench.decided.layers:
         if (bias := biases[layer.name]) is not None:
             original = np.zeros_like(bias) if layer.bias is None else bias
-            shift = mean_shift(bench.model, bench.context, layer, numbers.weights[layer.weight].weight)
+            shift = mean_shift(bench.model, bench.decided, layer, numbers.weights[layer.weight].weight)
             biases[layer.name] = original + shift
     return fit.packed(bench.model, plan, Tuned(numbers.weights, biases))[1].data
 
@@ -203,11 +203,11 @@ def rows_of(name: str, budgets: Sequence[str], plans: int, count: int) -> list[d
         if len(samples) < FEWEST_FRESH:
             return [{"task": name, "note": f"has {len(samples)} samples beyond the first {count}"}]
         bench = Bench.of(task, count, Path(folder))
-        Calibrate().apply(bench.model, bench.context)  # its moments are not in the store
+        Calibrate().apply(bench.model, bench.decided)  # its moments are not in the store
         names = [str(value.name) for value in bench.model.graph.outputs]
         run = harness.open_model(task.path)
         real = [dict(zip(names, run(feeds), strict=True)) for feeds in samples]
-        loss = OutputLoss.of(bench.context.kinds, real)
+        loss = OutputLoss.of(bench.decided.kinds, real)
 
         def measured(data: bytes) -> float:
             path = Path(folder) / "plan.onnx"

@@ -1,41 +1,63 @@
-"""What every pass is, and what its declared effect promises."""
+"""What every pass is: typed options as fields, an effect that is held to, and a result that says what happened."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import Enum
-from typing import ClassVar, Protocol
+from typing import ClassVar, Generic, Protocol, TypeVar
 
 import numpy as np
 import onnx_ir as ir
 
-from ptqc.notes import Note
+from ptqc.notes import Level, Note
 
 Feeds = dict[str, np.ndarray]
+Made = TypeVar("Made", covariant=True)
+Given = TypeVar("Given", contravariant=True)
 
 
 class Effect(Enum):
-    """What a pass may change; `ptqc.passes.pipeline` holds every pass to it."""
+    """What a pass may change; `ptqc.passes.effects` and the pipeline hold every pass to it."""
 
     REWRITE = "rewrite"  # the same function: float outputs agree on a probe batch
-    DECIDE = "decide"  # only plan and statistics change: model bytes unchanged
-    TUNE = "tune"  # weights, scales, biases change: the pass's own held-back error did not grow
-    LOWER = "lower"  # quantized operators appear: each layer gives the reference's integers
+    DECIDE = "decide"  # statistics and decisions are found; the model is untouched
+    TUNE = "tune"  # weights, scales and biases change; the pass's own held-back loss does not grow
+    LOWER = "lower"  # quantized operators appear; each layer gives the integers of the reference
 
 
-@dataclass
-class RewriteContext:
-    """What a REWRITE pass may look at: probe feeds that the pipeline compares outputs on, and a progress callback."""
+@dataclass(frozen=True)
+class Result(Generic[Made]):
+    """What a pass made of what it was given.
 
-    probe: Sequence[Feeds] = ()
-    report: Callable[[str], None] = field(default=lambda _message: None)
+    changed: whether `made` may differ from what was given, which is then checked. notes: one for each place that the
+    pass changed, or could have changed and did not.
+    """
+
+    made: Made
+    changed: bool
+    notes: tuple[Note, ...] = ()
 
 
-class Rewrite(Protocol):
-    """A pass that keeps the model's function. `apply` changes the model in place."""
+class Pass(Protocol[Given, Made]):
+    """One step of a compile. Its fields are its options; it holds no state."""
 
     name: ClassVar[str]
     effect: ClassVar[Effect]
 
-    def apply(self, model: ir.Model, context: RewriteContext) -> list[Note]:
-        """Rewrite the model in place; one note for each place changed or skipped."""
+    def apply(self, given: Given, /) -> Result[Made]:
+        """What the step makes of what it is given."""
         ...
+
+
+@dataclass(frozen=True)
+class Probed:
+    """A model that a rewrite changes in place, and the samples that its outputs are compared on."""
+
+    model: ir.Model
+    probe: Sequence[Feeds] = ()
+
+    def rewritten(self, notes: Sequence[Note], *, unsaid: bool = False) -> Result["Probed"]:
+        """The result of a rewrite. unsaid: whether anything may have changed that no note tells of."""
+        return Result(self, unsaid or any(note.level != Level.SKIPPED for note in notes), tuple(notes))
+
+
+Rewrite = Pass[Probed, Probed]

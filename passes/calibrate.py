@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
-import onnx_ir as ir
 
 from ptqc.calibration.observers import SAMPLED, RangeObserver
 from ptqc.calibration.ranges import TRIED, Method, Observer, affine_params, choose_range
@@ -23,9 +22,9 @@ from ptqc.layers import Layer
 from ptqc.nodes import constant
 from ptqc.notes import Level, Note, out_of_time
 from ptqc.parallel import in_order
-from ptqc.passes.base import Effect
-from ptqc.passes.context import Context
+from ptqc.passes.base import Effect, Result
 from ptqc.passes.moments import TOGETHER, Columns, Moments, positions_per_sample
+from ptqc.passes.phases import Observed, Setting
 from ptqc.sites import Site
 
 # Activations of a batch that are held at a time.
@@ -44,46 +43,64 @@ LARGEST_WEIGHT, LARGEST_INPUT = 1e6, 1e12
 
 @dataclass(frozen=True)
 class Calibrate:
-    """observer: how a range is chosen from what was seen: minmax, percentile, entropy, mse, or auto."""
+    """Observe activations: their ranges, and the second moments of what each weight multiplies.
+
+    observer: how a range is chosen from what was seen: minmax, percentile, entropy, mse, or auto.
+    """
 
     observer: Observer = "auto"
     name: ClassVar[str] = "calibrate"
     effect: ClassVar[Effect] = Effect.DECIDE
 
-    def apply(self, model: ir.Model, context: Context) -> list[Note]:
-        """Set ranges, other_ranges, moments, held_moments, macs and sample_bytes of the context.
+    def apply(self, given: Setting) -> Result[Observed]:
+        """The ranges of sites, the moments of layers, and their arithmetic.
 
         Raises ModelError for weights and inputs of layers that are too large to be squared.
         """
-        for layer in context.layers:
+        model = given.model
+        for layer in given.layers:
             _check_size("weight", layer.weight, constant(model.graph.initializers[layer.weight]), LARGEST_WEIGHT)
-        observers = {site.name: RangeObserver() for site in context.sites}
-        taps = _taps(context)
-        sizes = _Sizes.of(context.tuning, context.held_back)
-        columns = _columns(context, sizes, _measure_work(model, context))
-        runner, inputs, pace = Runner(model, taps), input_specs(model), Pace(context.deadline, sizes.samples)
-        with context.progress.stage("calibrate", sizes.samples) as stage:
-            for split, moments in ((context.tuning, context.moments), (context.held_back, context.held_moments)):
-                for start, feeds, values in _batches(runner, split, taps, context, inputs):
+        observers = {site.name: RangeObserver() for site in given.sites}
+        taps = _taps(given)
+        sizes = _Sizes.of(given.tuning, given.held_back)
+        work = _Work.of(given)
+        columns = _columns(given, sizes, work.values)
+        runner, inputs, pace = Runner(model, taps), input_specs(model), Pace(given.deadline, sizes.samples)
+        tuning, held = dict[str, Moments](), dict[str, Moments]()
+        with given.progress.stage("calibrate", sizes.samples) as stage:
+            for split, moments in ((given.tuning, tuning), (given.held_back, held)):
+                for start, feeds, values in _batches(runner, split, taps, work.sample_bytes, inputs):
                     part, rows = pace.part(), _rows(split, feeds)
                     if start and part < LEAST_PART:
                         pace.did(len(split) - start, 0.0)
                         break
-                    _observe(observers, context, values, sizes.share(feeds, OBSERVED))
-                    accumulate(moments, context.layers, _thinned(columns, part), values, start)
+                    _observe(observers, given, values, sizes.share(feeds, OBSERVED))
+                    accumulate(moments, given.layers, _thinned(columns, part), values, start)
                     stage.advance(steps=rows)
                     pace.did(rows, max(part, LEAST_PART))
-        context.is_thinned = pace.is_short
         notes = [out_of_time("calibration on fewer samples or columns")] if pace.is_short else []
-        notes += self._choose_ranges(context, observers)
-        for site in context.sites:
+        ranges, others, hurried = self._choose_ranges(given, observers)
+        notes += hurried
+        for site in given.sites:
             if observers[site.name].low == observers[site.name].high == 0:
                 notes.append(Note(self.name, site.name, "is always zero on the calibration set", Level.WARNING))
-        return notes
+        found = Observed.after(
+            given,
+            ranges=ranges,
+            other_ranges=others,
+            moments=tuning,
+            held_moments=held,
+            macs=work.macs,
+            is_thinned=pace.is_short,
+        )
+        return Result(found, True, tuple(notes))
 
-    def _choose_ranges(self, context: Context, observers: Mapping[str, RangeObserver]) -> list[Note]:
-        """Set ranges and other_ranges."""
-        pace = Pace(context.deadline, len(context.sites))
+    def _choose_ranges(
+        self, given: Setting, observers: Mapping[str, RangeObserver]
+    ) -> tuple[dict[str, QuantParams], dict[str, tuple[QuantParams, ...]], list[Note]]:
+        """The range of each site, others that may lose less, and what there was no time for."""
+        pace = Pace(given.deadline, len(given.sites))
+        chosen, others = dict[str, QuantParams](), dict[str, tuple[QuantParams, ...]]()
 
         def ranges(site: Site) -> list[QuantParams]:
             methods: tuple[Method, ...] = TRIED if self.observer == "auto" else (self.observer,)
@@ -93,12 +110,13 @@ class Calibrate:
             pace.did(1, float(methods != (HURRIED,)))
             return found
 
-        with context.progress.stage("choose ranges", len(context.sites)) as stage:
-            for site, found in zip(context.sites, in_order(ranges, context.sites), strict=True):
-                first, *others = dict.fromkeys(found)
-                context.ranges[site.name], context.other_ranges[site.name] = first, tuple(others)
+        with given.progress.stage("choose ranges", len(given.sites)) as stage:
+            for site, found in zip(given.sites, in_order(ranges, given.sites), strict=True):
+                first, *rest = dict.fromkeys(found)
+                chosen[site.name], others[site.name] = first, tuple(rest)
                 stage.advance(site.name)
-        return [out_of_time("few ranges of activations other than from least to largest")] if pace.is_short else []
+        short = [out_of_time("few ranges of activations other than from least to largest")] if pace.is_short else []
+        return chosen, others, short
 
 
 @dataclass(frozen=True)
@@ -130,18 +148,18 @@ def _params(observer: RangeObserver, method: Method) -> QuantParams:
     return QuantParams(UINT8, float(scale), int(zero_point))
 
 
-def _taps(context: Context) -> list[str]:
-    names = [source for site in context.sites for source in site.sources]
-    names += [layer.input for layer in context.layers]
+def _taps(given: Setting) -> list[str]:
+    names = [source for site in given.sites for source in site.sources]
+    names += [layer.input for layer in given.layers]
     return list(dict.fromkeys(names))
 
 
-def _columns(context: Context, sizes: _Sizes, largest: Feeds) -> dict[str, Columns]:
+def _columns(given: Setting, sizes: _Sizes, largest: Feeds) -> dict[str, Columns]:
     """By layer. largest: the inputs of layers for the largest sample."""
-    found, sample = {}, context.tuning.largest
-    for number, layer in enumerate(context.layers):
-        seed = context.seed * 100_003 + number  # a draw of its own for each layer
-        columns = Columns(layer, positions_per_sample(layer, len(context.tuning)), seed)
+    found, sample = {}, given.tuning.largest
+    for number, layer in enumerate(given.layers):
+        seed = given.seed * 100_003 + number  # a draw of its own for each layer
+        columns = Columns(layer, positions_per_sample(layer, len(given.tuning)), seed)
         total = columns.total(largest[layer.input].shape)
         found[layer.name] = replace(columns, usual=sizes.usual(total, sample))
     return found
@@ -154,23 +172,33 @@ def _thinned(columns: Mapping[str, Columns], part: float) -> Mapping[str, Column
     return {name: replace(each, positions=max(1, int(part * each.positions))) for name, each in columns.items()}
 
 
-def _measure_work(model: ir.Model, context: Context) -> Feeds:
-    """Set macs and sample_bytes from the largest sample; its values."""
-    taps = list(dict.fromkeys([*_taps(context), *(kernel.node for kernel in context.kernels)]))
-    ((_, _, values),) = _batches(Runner(model, taps), context.tuning.largest, taps, context, input_specs(model))
-    context.sample_bytes = sum(values[name].nbytes for name in _taps(context))
-    layers = {layer.name: layer for layer in context.layers}
-    for kernel in context.kernels:
-        layer, elements = layers.get(kernel.node), values[kernel.node].size
-        context.macs[kernel.node] = elements * (ELEMENT_COST if layer is None else layer.width)
-    return values
+@dataclass(frozen=True)
+class _Work:
+    """What a sample takes: the values of the largest one, bytes of all that is observed, arithmetic by kernel."""
+
+    values: Feeds
+    sample_bytes: int
+    macs: dict[str, int]
+
+    @classmethod
+    def of(cls, given: Setting) -> "_Work":
+        """Measured on the largest sample."""
+        taps, inputs = _taps(given), input_specs(given.model)
+        every = list(dict.fromkeys([*taps, *(kernel.node for kernel in given.kernels)]))
+        ((_, _, values),) = _batches(Runner(given.model, every), given.tuning.largest, every, 0, inputs)
+        layers = {layer.name: layer for layer in given.layers}
+        macs = {}
+        for kernel in given.kernels:
+            layer = layers.get(kernel.node)
+            macs[kernel.node] = values[kernel.node].size * (ELEMENT_COST if layer is None else layer.width)
+        return cls(values, sum(values[name].nbytes for name in taps), macs)
 
 
 def _batches(
-    runner: Runner, samples: Samples, taps: Sequence[str], context: Context, inputs: Sequence[InputSpec]
+    runner: Runner, samples: Samples, taps: Sequence[str], sample_bytes: int, inputs: Sequence[InputSpec]
 ) -> Iterator[tuple[int, Feeds, Feeds]]:
     """Each batch with the number of its first row, and the tapped values."""
-    size = int(np.clip(BATCH_BYTES // max(context.sample_bytes, 1), 1, LARGEST_BATCH))
+    size = int(np.clip(BATCH_BYTES // max(sample_bytes, 1), 1, LARGEST_BATCH))
     start = 0
     for feeds in samples.batches(size):
         with explaining(runner, samples, inputs):
@@ -183,14 +211,14 @@ def _rows(samples: Samples, feeds: Feeds) -> int:
     return len(next(iter(feeds.values()))) if samples.batchable else 1
 
 
-def _observe(observers: dict[str, RangeObserver], context: Context, values: Feeds, most: int) -> None:
+def _observe(observers: dict[str, RangeObserver], given: Setting, values: Feeds, most: int) -> None:
     """Show a batch to the observers, at most so many values of each tensor to its histogram."""
 
     def update(site: Site) -> None:
         for source in site.sources:
             observers[site.name].update(values[source], min(most, SAMPLED))
 
-    for _ in in_order(update, context.sites):
+    for _ in in_order(update, given.sites):
         pass
 
 

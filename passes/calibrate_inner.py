@@ -1,7 +1,7 @@
 """Observe the inputs of layers in branches of If and bodies of Loop and Scan: the second moments of their weights."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -12,38 +12,40 @@ from ptqc.errors import ModelError
 from ptqc.execute.onnxruntime import Feeds, Runner, reason_of
 from ptqc.layers import Layer
 from ptqc.notes import Level, Note, out_of_time
-from ptqc.passes.base import Effect
+from ptqc.passes.base import Effect, Result
 from ptqc.passes.calibrate import accumulate
-from ptqc.passes.context import Context
 from ptqc.passes.inner_inputs import with_inner_inputs
 from ptqc.passes.moments import Columns, Moments, positions_per_sample
+from ptqc.passes.phases import Observed, Setting
 
 
 @dataclass(frozen=True)
 class CalibrateInner:
-    """Where what the layers read cannot be observed, their weights are rounded without it."""
+    """Observe what layers inside branches and loops read; where that cannot be done, they are rounded without it."""
 
     name: ClassVar[str] = "calibrate-inner"
     effect: ClassVar[Effect] = Effect.DECIDE
 
-    def apply(self, model: ir.Model, context: Context) -> list[Note]:
-        """Add moments and held_moments of the weights of inner layers to the context, for those that are reached."""
-        layers = [layer for weight in context.weights for layer in weight.inner]
+    def apply(self, given: Observed) -> Result[Observed]:
+        """With moments of the weights of inner layers, for those that are reached."""
+        layers = [layer for weight in given.weights for layer in weight.inner]
         if not layers:
-            return []
+            return Result(given, False)
         found: tuple[dict[str, Moments], dict[str, Moments]] = ({}, {})
         try:
-            observer = _Observer.of(model, layers, context)
-            is_whole = observer.observe(context.tuning, found[0]) and observer.observe(context.held_back, found[1])
+            observer = _Observer.of(given.model, layers, given)
+            is_whole = observer.observe(given.tuning, found[0]) and observer.observe(given.held_back, found[1])
         except ModelError as error:
             message = f"layers in branches and loops are solved without data, as what they read cannot be seen: {error}"
-            return [Note(self.name, layers[0].weight, message, Level.SKIPPED)]
-        context.moments |= found[0]
-        context.held_moments |= found[1]
-        if is_whole:
-            return []
-        context.is_thinned = True
-        return [out_of_time("few samples of what layers in branches and loops read")]
+            return Result(given, False, (Note(self.name, layers[0].weight, message, Level.SKIPPED),))
+        observed = replace(
+            given,
+            moments=given.moments | found[0],
+            held_moments=given.held_moments | found[1],
+            is_thinned=given.is_thinned or not is_whole,
+        )
+        short = () if is_whole else (out_of_time("few samples of what layers in branches and loops read"),)
+        return Result(observed, True, short)
 
 
 @dataclass(frozen=True)
@@ -53,13 +55,13 @@ class _Observer:
     runner: Runner
     taps: Mapping[str, str]
     layers: Sequence[Layer]
-    context: Context
+    setting: Setting
 
     @classmethod
-    def of(cls, model: ir.Model, layers: Sequence[Layer], context: Context) -> "_Observer":
+    def of(cls, model: ir.Model, layers: Sequence[Layer], setting: Setting) -> "_Observer":
         """Raises ModelError where ONNX Runtime does not take the model."""
         showing, taps = with_inner_inputs(model)
-        return cls(Runner(showing, list(taps.values())), taps, layers, context)
+        return cls(Runner(showing, list(taps.values())), taps, layers, setting)
 
     def observe(self, samples: Samples, found: dict[str, Moments]) -> bool:
         """Add what samples show to the moments found; whether there was time for all of them.
@@ -67,7 +69,7 @@ class _Observer:
         Raises ModelError where ONNX Runtime cannot show it, or it is not finite or too large to be squared.
         """
         for start, feeds in enumerate(samples.batches(1)):
-            if start and not self.context.deadline.leaves(0):
+            if start and not self.setting.deadline.leaves(0):
                 return False
             values = self._read(feeds)
             layers = [layer for layer in self.layers if layer.input in values]
@@ -87,8 +89,8 @@ class _Observer:
 
     def _columns(self, layer: Layer, array: np.ndarray) -> Columns:
         """As many columns of a sample as of other layers, whether it has one iteration or many."""
-        each = positions_per_sample(layer, len(self.context.tuning))
-        return Columns(layer, -(-each // len(array)), self.context.seed * 100_003 + self.layers.index(layer))
+        each = positions_per_sample(layer, len(self.setting.tuning))
+        return Columns(layer, -(-each // len(array)), self.setting.seed * 100_003 + self.layers.index(layer))
 
 
 def _as_batch(layer: Layer, array: np.ndarray) -> np.ndarray:

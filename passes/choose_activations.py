@@ -10,7 +10,6 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-import onnx_ir as ir
 import pulp
 
 from ptqc.execute.suffix import Suffixes
@@ -19,8 +18,8 @@ from ptqc.formats import QuantParams
 from ptqc.losses import UNITS, OutputLoss
 from ptqc.notes import Note, out_of_time
 from ptqc.options import Activations
-from ptqc.passes.base import Effect
-from ptqc.passes.context import Context
+from ptqc.passes.base import Effect, Result
+from ptqc.passes.phases import Assessed, Decided
 from ptqc.passes.quantized_walk import run_quantized
 from ptqc.sites import Site, source_params, useful_sites
 
@@ -39,46 +38,49 @@ def limit_of(unit: str, given: float) -> float:
 
 @dataclass(frozen=True)
 class ChooseActivations:
-    """activations: auto (within the limit), integer (all that can be), float (none). limit: 0 takes the default."""
+    """Choose the activations that become 8-bit codes.
+
+    activations: auto (within the limit), integer (all that can be), float (none). limit: 0 takes the default.
+    """
 
     activations: Activations = "auto"
     limit: float = 0.0
     name: ClassVar[str] = "choose-activations"
     effect: ClassVar[Effect] = Effect.DECIDE
 
-    def apply(self, model: ir.Model, context: Context) -> list[Note]:
-        """Set quantized and activation_loss of the context."""
-        if self.activations == "float" or not context.sites:
-            return [Note(self.name, "", "all activations stay float")]
-        sites, checked = list(context.sites), Checked(model, context)
+    def apply(self, given: Assessed) -> Result[Decided]:
+        """With the activations that become codes, and what they lose together."""
+        if self.activations == "float" or not given.sites:
+            note = Note(self.name, "", "all activations stay float")
+            return Result(Decided.after(given), True, (note,))
+        sites, checked = list(given.sites), Checked(given)
         notes, began = list[Note](), time.monotonic()
-        limit = target = limit_of(context.loss_unit, self.limit)
+        limit = target = limit_of(given.loss_unit, self.limit)
         for done in range(ATTEMPTS):
-            if done and not context.deadline.leaves((time.monotonic() - began) / done):
+            if done and not given.deadline.leaves((time.monotonic() - began) / done):
                 sites, found, notes = [], 0.0, [out_of_time(f"{done} choices of activations, all too bad")]
                 break
             if self.activations == "auto":
-                sites = _within(context, limit)
-            found = checked.loss_of(source_params(sites, context.ranges))
+                sites = _within(given, limit)
+            found = checked.loss_of(source_params(sites, given.ranges))
             if self.activations == "integer" or found <= target:
                 break
-            spent = sum(context.site_losses.get(site.name, 0.0) for site in sites)
+            spent = sum(given.site_losses.get(site.name, 0.0) for site in sites)
             limit = max(min(limit, spent) * min(0.7, target / found), SMALLEST_LIMIT)
         else:  # the losses one by one say too little about the loss of all
             sites, found = [], 0.0
-        context.quantized = {site.name: context.ranges[site.name] for site in sites}
-        context.activation_loss = found
-        return notes
+        quantized = {site.name: given.ranges[site.name] for site in sites}
+        return Result(Decided.after(given, quantized=quantized, activation_loss=found), True, tuple(notes))
 
 
 class Checked:
     """Held-back samples on which a choice of activations is run whole, with float weights."""
 
-    def __init__(self, model: ir.Model, context: Context) -> None:
-        self._slicer = Slicer(model)
-        self._batches = list(context.held_back[:CHECKED_SAMPLES].batches(BATCH))
+    def __init__(self, given: Assessed) -> None:
+        self._slicer = Slicer(given.model)
+        self._batches = list(given.held_back[:CHECKED_SAMPLES].batches(BATCH))
         self._reference = Suffixes(Walk(self._slicer, self._batches)).behind(-1).run({})
-        self._loss = OutputLoss.of(context.kinds, self._reference)
+        self._loss = OutputLoss.of(given.kinds, self._reference)
 
     def loss_of(self, params: Mapping[str, QuantParams], bfloats: Collection[str] = ()) -> float:
         """Mean loss with the tensors in `params` rounded to codes and those in `bfloats` to bfloat16."""
@@ -88,25 +90,25 @@ class Checked:
         return self._loss.mean(self._reference, outputs)
 
 
-def _within(context: Context, limit: float) -> list[Site]:
+def _within(given: Assessed, limit: float) -> list[Site]:
     """The sites of the most integer arithmetic whose losses sum to at most the limit."""
     program = pulp.LpProblem("activations", pulp.LpMaximize)
-    chosen = {site.name: program.add_variable(f"q{i}", cat="Binary") for i, site in enumerate(context.sites)}
-    of = {tensor: chosen[site.name] for tensor, site in context.site_of.items()}
+    chosen = {site.name: program.add_variable(f"q{i}", cat="Binary") for i, site in enumerate(given.sites)}
+    of = {tensor: chosen[site.name] for tensor, site in given.site_of.items()}
     gains = []
-    everything = max(sum(context.macs.values()), 1)
-    for i, kernel in enumerate(context.kernels):
+    everything = max(sum(given.macs.values()), 1)
+    for i, kernel in enumerate(given.kernels):
         tensors = [*kernel.inputs, *([] if kernel.float_output else [kernel.output])]
         if any(name not in of for name in tensors):
             continue
         runs = program.add_variable(f"k{i}", 0, 1)
         for name in tensors:
             program += runs <= of[name]
-        gains.append(context.macs.get(kernel.node, 0) / everything * runs)
+        gains.append(given.macs.get(kernel.node, 0) / everything * runs)
     # What is over the limit alone is cut off at twice the limit: the solver refuses huge coefficients.
-    spent = pulp.lpSum(min(context.site_losses.get(n, 0.0) / limit, 2.0) * v for n, v in chosen.items())
+    spent = pulp.lpSum(min(given.site_losses.get(n, 0.0) / limit, 2.0) * v for n, v in chosen.items())
     program += spent <= 1.0
     program.setObjective(pulp.lpSum(gains) - WORTH * spent)
     program.solve(pulp.HiGHS(msg=False, gapRel=1e-3, threads=1, mip_max_nodes=20_000))
-    kept = [site for site in context.sites if (chosen[site.name].value() or 0) > 0.5]
-    return useful_sites(kept, context.kernels, {layer.name for layer in context.layers})
+    kept = [site for site in given.sites if (chosen[site.name].value() or 0) > 0.5]
+    return useful_sites(kept, given.kernels, {layer.name for layer in given.layers})

@@ -6,21 +6,19 @@ would lose more than a share of what activations may cost.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
-import onnx_ir as ir
 
 from ptqc.bfloat16 import to_bfloat16
 from ptqc.execute.kept import Held
 from ptqc.execute.suffix import Suffix, Suffixes
 from ptqc.execute.walk import Slicer, Walk
 from ptqc.losses import OutputLoss
-from ptqc.notes import Note
-from ptqc.passes.base import Effect
+from ptqc.passes.base import Effect, Result
 from ptqc.passes.choose_activations import Checked, limit_of
-from ptqc.passes.context import Context
+from ptqc.passes.phases import Decided
 from ptqc.sites import integer_kernels, source_params, sources
 
 # Of the limit on the loss from activations.
@@ -31,36 +29,38 @@ ATTEMPTS = 5
 
 @dataclass(frozen=True)
 class ChooseBfloats:
-    """limit: loss that activations may cost in all; 0 takes the default."""
+    """Choose the float activations that are rounded to bfloat16.
+
+    limit: loss that activations may cost in all; 0 takes the default.
+    """
 
     limit: float = 0.0
     name: ClassVar[str] = "choose-bfloats"
     effect: ClassVar[Effect] = Effect.DECIDE
 
-    def apply(self, model: ir.Model, context: Context) -> list[Note]:
-        """Set bfloats of the context and add to its activation_loss."""
-        gains = _gains(context)
+    def apply(self, given: Decided) -> Result[Decided]:
+        """With the activations that are rounded to bfloat16, and what all of them lose together."""
+        gains = _gains(given)
         if not gains:
-            return []
-        losses = self._losses(model, context, gains)
+            return Result(given, False)
+        losses = self._losses(given, gains)
         order = sorted(gains, key=lambda name: losses[name] / gains[name])
-        checked, codes = Checked(model, context), source_params(context.sites, context.quantized)
-        most = context.activation_loss + SHARE * limit_of(context.loss_unit, self.limit)
+        checked, codes = Checked(given), source_params(given.sites, given.quantized)
+        most = given.activation_loss + SHARE * limit_of(given.loss_unit, self.limit)
         for _ in range(ATTEMPTS):
-            found = checked.loss_of(codes, sources(context.sites, order))
+            found = checked.loss_of(codes, sources(given.sites, order))
             if found <= most:
-                context.bfloats, context.activation_loss = frozenset(order), found
-                break
+                return Result(replace(given, bfloats=frozenset(order), activation_loss=found), True)
             order = _cheapest(order, losses, 0.7 * sum(losses[name] for name in order))
-        return []
+        return Result(given, False)
 
-    def _losses(self, model: ir.Model, context: Context, gains: Mapping[str, int]) -> dict[str, float]:
+    def _losses(self, given: Decided, gains: Mapping[str, int]) -> dict[str, float]:
         """What each site loses alone."""
-        walk = Walk(Slicer(model), list(context.held_back[:SAMPLES].batches(1)))
+        walk = Walk(Slicer(given.model), list(given.held_back[:SAMPLES].batches(1)))
         suffixes = Suffixes(walk)
         reference = suffixes.behind(-1).run({})
-        loss = OutputLoss.of(context.kinds, reference)
-        site_of = {source: site.name for site in context.sites if site.name in gains for source in site.sources}
+        loss = OutputLoss.of(given.kinds, reference)
+        site_of = {source: site.name for site in given.sites if site.name in gains for source in site.sources}
         found = dict.fromkeys(gains, 0.0)
 
         def measure(values: Mapping[str, Sequence[Held]], suffix: Suffix) -> None:
@@ -69,7 +69,7 @@ class ChooseBfloats:
                 outputs = suffix.run({**values, name: rounded})
                 found[site_of[name]] += loss.mean(reference, outputs)
 
-        with context.progress.stage("choose bfloat16", len(walk)) as stage:
+        with given.progress.stage("choose bfloat16", len(walk)) as stage:
             measure(walk.values, suffixes.behind(-1))
             while walk.position < len(walk):
                 results = walk.compute()
@@ -79,15 +79,15 @@ class ChooseBfloats:
         return found
 
 
-def _gains(context: Context) -> dict[str, int]:
+def _gains(given: Decided) -> dict[str, int]:
     """Multiply-accumulates of the convolutions in float that read each site, of those that none may be codes."""
-    quantized = context.tensors_of(context.quantized)
-    on_codes = {kernel.node for kernel in integer_kernels(context.kernels, quantized)}
+    quantized = given.tensors_of(given.quantized)
+    on_codes = {kernel.node for kernel in integer_kernels(given.kernels, quantized)}
     gains: dict[str, int] = {}
-    for layer in context.layers:
-        site = context.site_of.get(layer.input)
-        if layer.reads_pairs and layer.name not in on_codes and site is not None and site.name not in context.quantized:
-            gains[site.name] = gains.get(site.name, 0) + context.macs[layer.name]
+    for layer in given.layers:
+        site = given.site_of.get(layer.input)
+        if layer.reads_pairs and layer.name not in on_codes and site is not None and site.name not in given.quantized:
+            gains[site.name] = gains.get(site.name, 0) + given.macs[layer.name]
     return gains
 
 

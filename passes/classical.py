@@ -6,10 +6,7 @@ What such an operator keeps in its attributes becomes the weight of a Gemm, whic
 from dataclasses import dataclass
 from typing import ClassVar
 
-import onnx_ir as ir
-
-from ptqc.notes import Note
-from ptqc.passes.base import Effect, RewriteContext
+from ptqc.passes.base import Effect, Probed, Result
 from ptqc.passes.classical_features import (
     array_feature_extractor,
     binarizer,
@@ -44,6 +41,7 @@ class Classical:
     name: ClassVar[str] = "classical"
     effect: ClassVar[Effect] = Effect.REWRITE
 
-    def apply(self, model: ir.Model, context: RewriteContext) -> list[Note]:  # noqa: ARG002
+    def apply(self, given: Probed) -> Result[Probed]:
         """One note for each operator of `ai.onnx.ml`."""
-        return write_out(model, self.name, DOMAIN, RULES)
+        notes = write_out(given.model, self.name, DOMAIN, RULES)
+        return given.rewritten(notes, unsaid=bool(notes))

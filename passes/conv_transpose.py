@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from ptqc.nodes import constant, input_of, integer, integers, nodes_of, text
 from ptqc.notes import Level, Note
-from ptqc.passes.base import Effect, RewriteContext
+from ptqc.passes.base import Effect, Probed, Result
 from ptqc.passes.graph_tools import add_constant, insert_before, replace_node, unique_name
 
 
@@ -23,8 +23,9 @@ class ConvTransposeToConv:
     name: ClassVar[str] = "conv-transpose"
     effect: ClassVar[Effect] = Effect.REWRITE
 
-    def apply(self, model: ir.Model, context: RewriteContext) -> list[Note]:  # noqa: ARG002
+    def apply(self, given: Probed) -> Result[Probed]:
         """One note for each ConvTranspose."""
+        model = given.model
         notes = []
         for node in nodes_of(model, "ConvTranspose"):
             subject = node.outputs[0].name or ""
@@ -41,7 +42,7 @@ class ConvTransposeToConv:
             else:
                 reason = f"stays float: kernel {site.kernel}, strides {site.strides}, pads {site.pads}"
                 notes.append(Note(self.name, subject, reason, Level.SKIPPED))
-        return notes
+        return given.rewritten(notes)
 
 
 @dataclass(frozen=True)

@@ -3,10 +3,8 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-import onnx_ir as ir
-
 from ptqc.notes import Note
-from ptqc.passes.base import Effect, RewriteContext
+from ptqc.passes.base import Effect, Probed, Result
 from ptqc.passes.graph_tools import infer_shapes
 from ptqc.passes.opset_changes import adapters_of
 
@@ -24,14 +22,15 @@ class ConvertOpset:
     name: ClassVar[str] = "convert-opset"
     effect: ClassVar[Effect] = Effect.REWRITE
 
-    def apply(self, model: ir.Model, context: RewriteContext) -> list[Note]:
+    def apply(self, given: Probed) -> Result[Probed]:
         """Adapt the operators whose meaning changed, in subgraphs as well. Raises ModelError for what has no successor.
 
         That the outputs stay the same is checked on the probe feeds, as after every rewrite.
         """
+        model = given.model
         version = model.graph.opset_imports[""]
         if version >= TARGET:
-            return []
+            return given.rewritten([])
         if version < SHAPED:
             infer_shapes(model)
         for node in list(model.graph.all_nodes()):
@@ -39,5 +38,5 @@ class ConvertOpset:
                 adapt(model, node)
         model.graph.opset_imports[""] = TARGET
         model.ir_version = max(model.ir_version, MIN_IR_VERSION)
-        compared = f"; the outputs on {len(context.probe)} samples are the same" if context.probe else ""
-        return [Note(self.name, "", f"opset {version} converted to {TARGET}{compared}")]
+        compared = f"; the outputs on {len(given.probe)} samples are the same" if given.probe else ""
+        return given.rewritten([Note(self.name, "", f"opset {version} converted to {TARGET}{compared}")])

@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from ptqc.nodes import integers, nodes_of, rank, static, text
 from ptqc.notes import Level, Note
-from ptqc.passes.base import Effect, RewriteContext
+from ptqc.passes.base import Effect, Probed, Result
 
 
 @dataclass(frozen=True)
@@ -21,13 +21,14 @@ class ExplicitPadding:
     name: ClassVar[str] = "explicit-padding"
     effect: ClassVar[Effect] = Effect.REWRITE
 
-    def apply(self, model: ir.Model, context: RewriteContext) -> list[Note]:  # noqa: ARG002
+    def apply(self, given: Probed) -> Result[Probed]:
         """One note for each node with auto_pad."""
-        notes = []
+        model = given.model
+        notes, idle = [], False
         for node in nodes_of(model, "Conv", "ConvTranspose", "MaxPool", "AveragePool", "LpPool"):
             mode = text(node, "auto_pad", "NOTSET")
             if mode == "NOTSET":
-                node.attributes.pop("auto_pad", None)
+                idle = node.attributes.pop("auto_pad", None) is not None or idle
                 continue
             pads = _pads(node, mode)
             subject = node.outputs[0].name or ""
@@ -38,7 +39,7 @@ class ExplicitPadding:
             del node.attributes["auto_pad"]
             node.attributes["pads"] = ir.AttrInt64s("pads", pads)
             notes.append(Note(self.name, subject, f"auto_pad {mode} written as pads {pads}"))
-        return notes
+        return given.rewritten(notes, unsaid=idle)
 
 
 def _kernel(node: ir.Node) -> list[int] | None:

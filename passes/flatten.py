@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from ptqc.nodes import constant, input_of, integer, nodes_of, producer, rank, scalar, static
 from ptqc.notes import Note
-from ptqc.passes.base import Effect, RewriteContext
+from ptqc.passes.base import Effect, Probed, Result
 from ptqc.passes.graph_tools import infer_shapes, remove_dead, replace_node
 
 
@@ -19,8 +19,9 @@ class Flatten:
     name: ClassVar[str] = "flatten"
     effect: ClassVar[Effect] = Effect.REWRITE
 
-    def apply(self, model: ir.Model, context: RewriteContext) -> list[Note]:  # noqa: ARG002
+    def apply(self, given: Probed) -> Result[Probed]:
         """One note for each node that became Flatten; other Reshapes are other functions, so they get none."""
+        model = given.model
         notes = []
         for node in nodes_of(model, "Reshape", "Squeeze"):
             if _flattens(node) if node.op_type == "Reshape" else _squeezes_positions(node):
@@ -29,7 +30,7 @@ class Flatten:
         if notes:
             remove_dead(model)
             infer_shapes(model)
-        return notes
+        return given.rewritten(notes)
 
 
 def _flattens(node: ir.Node) -> bool:

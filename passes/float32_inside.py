@@ -1,5 +1,6 @@
 """Models in half (or double) precision compute in float32 inside; inputs and outputs keep their types."""
 
+import copy
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -7,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ptqc.notes import Note
-from ptqc.passes.base import Effect, RewriteContext
+from ptqc.passes.base import Effect, Probed, Result
 from ptqc.passes.graph_tools import unique_name
 
 Types = tuple[ir.DataType, ...]
@@ -32,11 +33,12 @@ class Float32Inside:
         """What becomes float32."""
         return (*HALF, ir.DataType.DOUBLE) if self.double else HALF
 
-    def apply(self, model: ir.Model, context: RewriteContext) -> list[Note]:  # noqa: ARG002
+    def apply(self, given: Probed) -> Result[Probed]:
         """Cast constants, attributes and value types, then put Casts at the inputs and outputs."""
+        model = given.model
         found = _present(model, self.types)
         if not found:
-            return []
+            return given.rewritten([])
         for graph in model.graphs():
             _cast_constants(graph, found)
             if graph is not model.graph:
@@ -51,9 +53,8 @@ class Float32Inside:
         for value in outputs:
             _cast_output(model.graph, value)
         names = " and ".join(sorted(dtype.name for dtype in found))
-        return [
-            Note(self.name, "", f"the {names} model computes in float32 inside; inputs and outputs keep their type")
-        ]
+        message = f"the {names} model computes in float32 inside; inputs and outputs keep their type"
+        return given.rewritten([Note(self.name, "", message)])
 
 
 def _present(model: ir.Model, types: Types) -> Types:
@@ -81,13 +82,19 @@ def _cast_constants(graph: ir.Graph, types: Types) -> None:
     for value in graph.initializers.values():
         if value.dtype in types and value.const_value is not None:
             value.const_value = _cast(value.const_value)
-            value.dtype = ir.DataType.FLOAT
+            _set_float(value)
 
 
 def _retype(values: list[ir.Value], types: Types) -> None:
     for value in values:
         if value.dtype in types:
-            value.dtype = ir.DataType.FLOAT
+            _set_float(value)
+
+
+def _set_float(value: ir.Value) -> None:
+    """Make its elements float32. A clone of the model shares the type itself, which must stay as it is."""
+    value.type = copy.deepcopy(value.type)
+    value.dtype = ir.DataType.FLOAT
 
 
 def _cast_attributes(node: ir.Node, types: Types) -> None:

@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from ptqc.nodes import constant, nodes_of, only_consumer, producer
 from ptqc.notes import Level, Note
-from ptqc.passes.base import Effect, RewriteContext
+from ptqc.passes.base import Effect, Probed, Result
 from ptqc.passes.channel_scaling import channels_of, layer_problem, scale_outputs
 from ptqc.passes.graph_tools import bypass
 
@@ -20,8 +20,9 @@ class FoldAffine:
     name: ClassVar[str] = "fold-affine"
     effect: ClassVar[Effect] = Effect.REWRITE
 
-    def apply(self, model: ir.Model, context: RewriteContext) -> list[Note]:  # noqa: ARG002
+    def apply(self, given: Probed) -> Result[Probed]:
         """One note for each operator by a constant that follows a convolution directly."""
+        model = given.model
         notes = []
         for node in nodes_of(model, "Mul", "Div", "Add", "Sub"):
             found = _layer_and_operand(node)
@@ -37,7 +38,7 @@ class FoldAffine:
                 notes.append(Note(self.name, subject, f"{node.op_type} folded into the {layer.op_type} before it"))
             else:
                 notes.append(Note(self.name, subject, f"{node.op_type} stays: {reason}", Level.SKIPPED))
-        return notes
+        return given.rewritten(notes)
 
 
 def _layer_and_operand(node: ir.Node) -> tuple[ir.Node, np.ndarray] | None:

@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from ptqc.nodes import constant, input_of, integer, integers, nodes_of, number, only_consumer, producer, rank, text
 from ptqc.notes import Level, Note
-from ptqc.passes.base import Effect, RewriteContext
+from ptqc.passes.base import Effect, Probed, Result
 from ptqc.passes.channel_scaling import LAYERS, channels_of, layer_problem, scale_inputs, scale_outputs
 from ptqc.passes.graph_tools import add_constant, bypass, replace_node
 
@@ -26,8 +26,9 @@ class FoldBatchNorm:
     name: ClassVar[str] = "fold-batch-norm"
     effect: ClassVar[Effect] = Effect.REWRITE
 
-    def apply(self, model: ir.Model, context: RewriteContext) -> list[Note]:  # noqa: ARG002
+    def apply(self, given: Probed) -> Result[Probed]:
         """One note for each batch normalization."""
+        model = given.model
         notes = []
         for node in nodes_of(model, "BatchNormalization"):
             subject = node.outputs[0].name or ""
@@ -38,7 +39,7 @@ class FoldBatchNorm:
             else:
                 message, level = _fold(model, node, affine)
                 notes.append(Note(self.name, subject, message, level))
-        return notes
+        return given.rewritten(notes)
 
 
 def _affine(node: ir.Node) -> Affine | None:

@@ -18,7 +18,7 @@ from ptqc.execute.onnxruntime import open_session, session_options
 from ptqc.nodes import constant, input_of, integer, nodes_of, rank
 from ptqc.notes import Note
 from ptqc.operators import RANDOM
-from ptqc.passes.base import Effect, RewriteContext
+from ptqc.passes.base import Effect, Probed, Result
 from ptqc.passes.branches import inline_constant_branches, lift_constants
 from ptqc.passes.graph_tools import bypass, fix_value, infer_shapes, insert_before, remove_dead
 from ptqc.passes.known_sizes import fold_known_sizes
@@ -39,8 +39,9 @@ class FoldConstants:
     name: ClassVar[str] = "fold-constants"
     effect: ClassVar[Effect] = Effect.REWRITE
 
-    def apply(self, model: ir.Model, context: RewriteContext) -> list[Note]:  # noqa: ARG002
+    def apply(self, given: Probed) -> Result[Probed]:
         """Repeat while it helps: each folded value may make a shape known, and each shape a value."""
+        model = given.model
         before = _count(model)
         _lift(model)
         limit = _largest(model)
@@ -58,7 +59,8 @@ class FoldConstants:
                 break
         infer_shapes(model)
         folded = before - _count(model)
-        return [Note(self.name, "", f"{folded} constant or idle nodes folded")] if folded else []
+        notes = [Note(self.name, "", f"{folded} constant or idle nodes folded")] if folded else []
+        return given.rewritten(notes, unsaid=True)  # constants become scalars or initializers without a note
 
 
 def _count(model: ir.Model) -> int:

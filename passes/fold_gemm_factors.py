@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from ptqc.nodes import constant, input_of, nodes_of, number
 from ptqc.notes import Level, Note
-from ptqc.passes.base import Effect, RewriteContext
+from ptqc.passes.base import Effect, Probed, Result
 from ptqc.passes.graph_tools import remove_dead, replace_constant
 
 # Which input each factor belongs to.
@@ -22,16 +22,16 @@ class FoldGemmFactors:
     name: ClassVar[str] = "fold-gemm-factors"
     effect: ClassVar[Effect] = Effect.REWRITE
 
-    def apply(self, model: ir.Model, context: RewriteContext) -> list[Note]:  # noqa: ARG002
+    def apply(self, given: Probed) -> Result[Probed]:
         """One note for each factor that is not 1."""
+        model = given.model
         notes = []
         for node in nodes_of(model, "Gemm"):
             for name, index in FACTORS.items():
                 factor = number(node, name, 1.0)
                 if factor != 1.0:
                     notes.append(self._fold(model, node, name, index, factor))
-        remove_dead(model)
-        return notes
+        return given.rewritten(notes, unsaid=remove_dead(model))
 
     def _fold(self, model: ir.Model, node: ir.Node, name: str, index: int, factor: float) -> Note:
         subject, value = node.outputs[0].name or "", input_of(node, index)

@@ -7,7 +7,7 @@ import onnx_ir as ir
 
 from ptqc.nodes import constant, input_of, integer, integers, nodes_of, producer, rank, text
 from ptqc.notes import Level, Note
-from ptqc.passes.base import Effect, RewriteContext
+from ptqc.passes.base import Effect, Probed, Result
 from ptqc.passes.graph_tools import bypass, remove_dead
 
 
@@ -18,8 +18,9 @@ class FoldPad:
     name: ClassVar[str] = "fold-pad"
     effect: ClassVar[Effect] = Effect.REWRITE
 
-    def apply(self, model: ir.Model, context: RewriteContext) -> list[Note]:  # noqa: ARG002
+    def apply(self, given: Probed) -> Result[Probed]:
         """One note for each Pad and user of it."""
+        model = given.model
         notes = []
         for node in nodes_of(model, "Pad"):
             pads = zero_pads(node)
@@ -32,8 +33,7 @@ class FoldPad:
                 notes.append(Note(self.name, subject, "pads nothing: removed"))
             else:
                 notes += [self._move(node, pads, user) for user in list(node.outputs[0].consumers())]
-        remove_dead(model)
-        return notes
+        return given.rewritten(notes, unsaid=remove_dead(model))
 
     def _move(self, pad: ir.Node, pads: list[int], user: ir.Node) -> Note:
         subject = pad.outputs[0].name or ""

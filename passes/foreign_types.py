@@ -9,8 +9,7 @@ import onnx
 import onnx_ir as ir
 
 from ptqc.execute.onnxruntime import Runner, session_options
-from ptqc.notes import Note
-from ptqc.passes.base import Effect, RewriteContext
+from ptqc.passes.base import Effect, Probed, Result
 from ptqc.passes.graph_tools import infer_shapes
 
 
@@ -21,21 +20,22 @@ class ForeignTypes:
     name: ClassVar[str] = "foreign-types"
     effect: ClassVar[Effect] = Effect.REWRITE
 
-    def apply(self, model: ir.Model, context: RewriteContext) -> list[Note]:
+    def apply(self, given: Probed) -> Result[Probed]:
         """No notes: only what is known of values changes."""
+        model = given.model
         values = {str(v.name): v for node in model.graph if node.domain for v in node.outputs if v.name}
         inner = {name: value for name, value in values.items() if not value.is_graph_output()}
-        if inner and context.probe:
-            _state(inner, model, context)
+        if inner and given.probe:
+            _state(inner, given)
         if values:
             infer_shapes(model)
-        return []
+        return given.rewritten([])
 
 
-def _state(values: Mapping[str, ir.Value], model: ir.Model, context: RewriteContext) -> None:
+def _state(values: Mapping[str, ir.Value], given: Probed) -> None:
     """Give the values the types and shapes of a run."""
-    runner = Runner(model, list(values), session_options(optimize=False))
-    found = runner.run({name: context.probe[0][name] for name in runner.inputs}, list(values))
+    runner = Runner(given.model, list(values), session_options(optimize=False))
+    found = runner.run({name: given.probe[0][name] for name in runner.inputs}, list(values))
     declared = {entry.name: entry.shape for entry in runner.session.get_outputs()}
     for name, value in values.items():
         if not isinstance(found[name], np.ndarray):  # a sequence, or an optional without a value

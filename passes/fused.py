@@ -13,8 +13,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ptqc.nodes import integer, integers, number, rank, static, text
-from ptqc.notes import Note
-from ptqc.passes.base import Effect, RewriteContext
+from ptqc.passes.base import Effect, Probed, Result
 from ptqc.passes.writing import Rule, Writer, write_out
 from ptqc.reading.operators import FUSED as DOMAIN
 
@@ -41,9 +40,10 @@ class Fused:
     name: ClassVar[str] = "fused"
     effect: ClassVar[Effect] = Effect.REWRITE
 
-    def apply(self, model: ir.Model, context: RewriteContext) -> list[Note]:  # noqa: ARG002
+    def apply(self, given: Probed) -> Result[Probed]:
         """One note for each operator of ONNX Runtime's own."""
-        return write_out(model, self.name, DOMAIN, RULES)
+        notes = write_out(given.model, self.name, DOMAIN, RULES)
+        return given.rewritten(notes, unsaid=bool(notes))
 
 
 def _layer(write: Writer, op_type: str, inputs: int) -> ir.Value:

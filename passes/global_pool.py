@@ -7,7 +7,7 @@ import onnx_ir as ir
 
 from ptqc.nodes import constant, input_of, integer, integers, nodes_of, producer, rank, static
 from ptqc.notes import Note
-from ptqc.passes.base import Effect, RewriteContext
+from ptqc.passes.base import Effect, Probed, Result
 from ptqc.passes.graph_tools import insert_before, replace_node, unique_name
 
 POSITIONAL = ("Conv", "ConvTranspose", "MaxPool", "AveragePool")
@@ -21,8 +21,9 @@ class GlobalPool:
     name: ClassVar[str] = "global-pool"
     effect: ClassVar[Effect] = Effect.REWRITE
 
-    def apply(self, model: ir.Model, context: RewriteContext) -> list[Note]:  # noqa: ARG002
+    def apply(self, given: Probed) -> Result[Probed]:
         """One note for each mean that became a pool; other means are other functions, so they get none."""
+        model = given.model
         notes = []
         for node in nodes_of(model, "ReduceMean", "AveragePool"):
             subject = node.outputs[0].name or ""
@@ -33,7 +34,7 @@ class GlobalPool:
             else:
                 continue
             notes.append(Note(self.name, subject, f"{node.op_type} over all positions is now GlobalAveragePool"))
-        return notes
+        return given.rewritten(notes)
 
 
 def _covers_input(node: ir.Node) -> bool:

@@ -7,7 +7,7 @@ import onnx_ir as ir
 import onnx_ir.passes.common as common
 
 from ptqc.notes import Level, Note
-from ptqc.passes.base import Effect, RewriteContext
+from ptqc.passes.base import Effect, Probed, Result
 
 
 @dataclass(frozen=True)
@@ -17,14 +17,15 @@ class InlineFunctions:
     name: ClassVar[str] = "inline-functions"
     effect: ClassVar[Effect] = Effect.REWRITE
 
-    def apply(self, model: ir.Model, context: RewriteContext) -> list[Note]:  # noqa: ARG002
+    def apply(self, given: Probed) -> Result[Probed]:
         """Inline, then drop the functions and the opsets that nothing uses any more."""
+        model = given.model
         notes = [Note(self.name, function.name, "inlined") for function in model.functions.values()]
         common.InlinePass()(model)
         model.functions.clear()
         notes += _without_defaults(model)
-        common.RemoveUnusedOpsetsPass()(model)
-        return notes
+        idle = bool(common.RemoveUnusedOpsetsPass()(model).modified)
+        return given.rewritten(notes, unsaid=idle)
 
 
 def _without_defaults(model: ir.Model) -> list[Note]:

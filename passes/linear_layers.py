@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from ptqc.nodes import constant, nodes_of, only_consumer, rank
 from ptqc.notes import Level, Note
-from ptqc.passes.base import Effect, RewriteContext
+from ptqc.passes.base import Effect, Probed, Result
 from ptqc.passes.graph_tools import add_constant, replace_node
 
 
@@ -19,8 +19,9 @@ class LinearLayers:
     name: ClassVar[str] = "linear-layers"
     effect: ClassVar[Effect] = Effect.REWRITE
 
-    def apply(self, model: ir.Model, context: RewriteContext) -> list[Note]:  # noqa: ARG002
+    def apply(self, given: Probed) -> Result[Probed]:
         """One note for each MatMul with a bias."""
+        model = given.model
         notes = []
         for node in nodes_of(model, "MatMul"):
             found = _bias(node)
@@ -37,7 +38,7 @@ class LinearLayers:
             assert node.graph is not None
             node.graph.remove(node, safe=True)
             notes.append(Note(self.name, subject, "MatMul + Add is now Gemm"))
-        return notes
+        return given.rewritten(notes)
 
 
 def _bias(node: ir.Node) -> tuple[ir.Node, np.ndarray, ir.Value] | None:

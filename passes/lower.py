@@ -22,7 +22,8 @@ from ptqc.layers import Layer
 from ptqc.lowered import Lowered
 from ptqc.nodes import constant
 from ptqc.operators import absorbs, clip_bounds, data_inputs, keeps_codes
-from ptqc.passes.base import Effect
+from ptqc.passes.base import Effect, Result
+from ptqc.passes.phases import Numbered
 from ptqc.plan import Plan
 from ptqc.solutions import Solution, Tuned
 
@@ -37,14 +38,16 @@ class Lower:
     name: ClassVar[str] = "lower"
     effect: ClassVar[Effect] = Effect.LOWER
 
-    def apply(self, model: ir.Model, plan: Plan, tuned: Tuned) -> Lowered:
+    def apply(self, given: Numbered) -> Result[Lowered]:
         """The lowered graph of a plan with its tuned numbers."""
-        builder = _Builder(model.clone(), plan, tuned)
+        plan = given.plan
+        builder = _Builder(given.model.clone(), plan, given.tuned)
         builder.build()
         integer = {name: kernel.op_type for name, kernel in plan.integer.items()}
         codes = {tensor: str(value.name) for tensor, value in builder.codes.items()}
         constants, weights, bfloats = builder.layer_constants, builder.weights, frozenset(builder.bfloats)
-        return Lowered(builder.model, builder.formats, integer, codes, constants, weights, bfloats, builder.mark)
+        lowered = Lowered(builder.model, builder.formats, integer, codes, constants, weights, bfloats, builder.mark)
+        return Result(lowered, True)
 
 
 @dataclass

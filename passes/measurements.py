@@ -7,40 +7,66 @@ import numpy as np
 
 from ptqc import losses
 from ptqc.formats import FLOAT32, UINT8, Format, QuantParams
-from ptqc.passes.context import Context
+from ptqc.passes.phases import Assessed, Decided, Observed, Setting, Solved
 from ptqc.solutions import Candidates, Solution
 
 SEPARATOR = "|"
 
 
-def pack(context: Context) -> dict[str, Any]:
+def pack(decided: Decided) -> dict[str, Any]:
     """Everything that later steps need, except for the candidates."""
     return {
-        "ranges": {name: [p.scale, p.zero_point] for name, p in context.ranges.items()},
-        "macs": context.macs,
-        "weight_losses": [[weight, str(form), value] for (weight, form), value in context.weight_losses.items()],
-        "site_losses": context.site_losses,
-        "kinds": losses.to_json(context.kinds),
-        "loss_unit": context.loss_unit,
-        "quantized": sorted(context.quantized),
-        "activation_loss": context.activation_loss,
+        "ranges": {name: [p.scale, p.zero_point] for name, p in decided.ranges.items()},
+        "macs": decided.macs,
+        "weight_losses": [[weight, str(form), value] for (weight, form), value in decided.weight_losses.items()],
+        "site_losses": decided.site_losses,
+        "kinds": losses.to_json(decided.kinds),
+        "loss_unit": decided.loss_unit,
+        "quantized": sorted(decided.quantized),
+        "activation_loss": decided.activation_loss,
     }
 
 
-def unpack(context: Context, document: Mapping[str, Any], candidates: Iterable[Candidates]) -> None:
-    """Fill a fresh context of the same model with what `pack` gave, and with candidates."""
-    context.ranges = {
+def overview(found: Setting) -> dict[str, Any]:
+    """What is known so far of sites and weights, for people: no arrays."""
+    document: dict[str, Any] = {}
+    if isinstance(found, Observed):
+        document["ranges"] = {name: [params.low, params.high] for name, params in found.ranges.items()}
+    if isinstance(found, Solved):
+        document["errors"] = _by_weight(found.errors)
+    if isinstance(found, Assessed):
+        document["loss_unit"] = found.loss_unit
+        document["kinds"] = losses.to_json(found.kinds)
+        document["weight_losses"] = _by_weight(found.weight_losses)
+        document["site_losses"] = dict(found.site_losses)
+    if isinstance(found, Decided):
+        document["quantized"] = sorted(found.quantized)
+        document["activation_loss"] = found.activation_loss
+    return document
+
+
+def _by_weight(figures: Mapping[tuple[str, Format], float]) -> dict[str, dict[str, float]]:
+    found: dict[str, dict[str, float]] = {}
+    for (weight, form), figure in figures.items():
+        found.setdefault(weight, {})[str(form)] = figure
+    return found
+
+
+def unpack(setting: Setting, document: Mapping[str, Any], candidates: Iterable[Candidates]) -> Decided:
+    """What `pack` was given, without what only measuring needs."""
+    ranges = {
         name: QuantParams(UINT8, float(np.float32(scale)), zero) for name, (scale, zero) in document["ranges"].items()
     }
-    context.macs = dict(document["macs"])
-    context.weight_losses = {(weight, Format.parse(form)): value for weight, form, value in document["weight_losses"]}
-    context.site_losses = dict(document["site_losses"])
-    context.kinds = losses.from_json(document["kinds"])
-    context.loss_unit = document["loss_unit"]
-    context.quantized = {name: context.ranges[name] for name in document["quantized"]}
-    context.activation_loss = document["activation_loss"]
-    for found in candidates:
-        context.take(found)
+    observed = Observed.after(setting, ranges=ranges, macs=dict(document["macs"]))
+    return Decided.after(
+        Solved.with_candidates(observed, candidates),
+        weight_losses={(weight, Format.parse(form)): value for weight, form, value in document["weight_losses"]},
+        site_losses=dict(document["site_losses"]),
+        kinds=losses.from_json(document["kinds"]),
+        loss_unit=document["loss_unit"],
+        quantized={name: ranges[name] for name in document["quantized"]},
+        activation_loss=document["activation_loss"],
+    )
 
 
 def pack_candidates(candidates: Candidates) -> tuple[list[Any], dict[str, np.ndarray]]:

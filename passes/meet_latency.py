@@ -6,10 +6,9 @@ Where a choice within the activation limit keeps the budget already, it stays.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
-import onnx_ir as ir
 import pulp
 
 from ptqc.budget import Latency
@@ -17,9 +16,9 @@ from ptqc.errors import Infeasible, InternalError
 from ptqc.latency import Edge, Network, Operator, Times
 from ptqc.notes import Level, Note
 from ptqc.options import Activations
-from ptqc.passes.base import Effect
+from ptqc.passes.base import Effect, Result
 from ptqc.passes.choose_activations import Checked, limit_of
-from ptqc.passes.context import Context
+from ptqc.passes.phases import Assessed, Decided
 from ptqc.sites import Site, source_params, useful_sites
 
 ATTEMPTS = 8
@@ -32,7 +31,10 @@ NAMED = 5
 
 @dataclass(frozen=True)
 class MeetLatency:
-    """activations, limit: as in `ChooseActivations`; only "auto" leaves a choice."""
+    """Choose the 8-bit activations that keep a latency budget at the least loss.
+
+    activations, limit: as in `ChooseActivations`; only "auto" leaves a choice.
+    """
 
     network: Network
     times: Times
@@ -42,41 +44,45 @@ class MeetLatency:
     name: ClassVar[str] = "meet-latency"
     effect: ClassVar[Effect] = Effect.DECIDE
 
-    def apply(self, model: ir.Model, context: Context) -> list[Note]:
-        """Set quantized and activation_loss of the context. Raises Infeasible with the shortest predicted latency."""
-        quantized = context.tensors_of(context.quantized)
+    def apply(self, given: Decided) -> Result[Decided]:
+        """With the activations that keep the budget, and what they lose together.
+
+        Raises Infeasible with the shortest predicted latency.
+        """
+        quantized = given.tensors_of(given.quantized)
         if self._predict(quantized) <= self.budget.nanoseconds:
-            return []
+            return Result(given, False)
         if self.activations != "auto":
             raise self._infeasible(quantized, f" with {self.activations} activations")
-        sites = self._least_loss(context)
-        context.quantized = {site.name: context.ranges[site.name] for site in sites}
-        found = Checked(model, context).loss_of(source_params(sites, context.ranges))
-        context.activation_loss = found
-        limit = limit_of(context.loss_unit, self.limit)
-        message = f"8-bit activations lose {found:.3g} {context.loss_unit} to reach {self.budget}"
+        sites = self._least_loss(given)
+        chosen = {site.name: given.ranges[site.name] for site in sites}
+        found = Checked(given).loss_of(source_params(sites, given.ranges))
+        decided = replace(given, quantized=chosen, activation_loss=found)
+        limit = limit_of(given.loss_unit, self.limit)
+        message = f"8-bit activations lose {found:.3g} {given.loss_unit} to reach {self.budget}"
         if found > limit:
-            return [Note(self.name, "", f"{message}; without a latency budget at most {limit:g}", Level.WARNING)]
-        return [Note(self.name, "", message)]
+            warning = Note(self.name, "", f"{message}; without a latency budget at most {limit:g}", Level.WARNING)
+            return Result(decided, True, (warning,))
+        return Result(decided, True, (Note(self.name, "", message),))
 
     def _predict(self, quantized: Mapping[str, object]) -> float:
         return self.network.predict(self.times, quantized)
 
-    def _least_loss(self, context: Context) -> list[Site]:
+    def _least_loss(self, given: Assessed) -> list[Site]:
         target = self.budget.nanoseconds
-        fastest = _useful(context, _Program(self.network, self.times, context).solve(None))
-        shortest = self._predict(context.tensors_of(fastest))
+        fastest = _useful(given, _Program(self.network, self.times, given).solve(None))
+        shortest = self._predict(given.tensors_of(fastest))
         if shortest > target:
-            raise self._infeasible(context.tensors_of(fastest))
+            raise self._infeasible(given.tensors_of(fastest))
         for _ in range(ATTEMPTS):
-            chosen = _Program(self.network, self.times, context).solve(target)
-            sites = _useful(context, chosen)
-            over = self._predict(context.tensors_of(sites)) - self.budget.nanoseconds
+            chosen = _Program(self.network, self.times, given).solve(target)
+            sites = _useful(given, chosen)
+            over = self._predict(given.tensors_of(sites)) - self.budget.nanoseconds
             if over <= 0:
-                return _sites(context, sites)
+                return _sites(given, sites)
             # Sites that serve no layer were dropped, and what they carried takes longer in float.
             target = max(target - over, shortest)
-        return _sites(context, fastest)
+        return _sites(given, fastest)
 
     def _infeasible(self, quantized: Mapping[str, object], how: str = "") -> Infeasible:
         shortest = self._predict(quantized)
@@ -97,29 +103,29 @@ class MeetLatency:
         )
 
 
-def _sites(context: Context, names: set[str]) -> list[Site]:
-    return [site for site in context.sites if site.name in names]
+def _sites(given: Assessed, names: set[str]) -> list[Site]:
+    return [site for site in given.sites if site.name in names]
 
 
-def _useful(context: Context, names: set[str]) -> set[str]:
-    layers = {layer.name for layer in context.layers}
-    return {site.name for site in useful_sites(_sites(context, names), context.kernels, layers)}
+def _useful(given: Assessed, names: set[str]) -> set[str]:
+    layers = {layer.name for layer in given.layers}
+    return {site.name for site in useful_sites(_sites(given, names), given.kernels, layers)}
 
 
 class _Program:
     """The integer program of one network, losses and times as shares of their totals."""
 
-    def __init__(self, network: Network, times: Times, context: Context) -> None:
+    def __init__(self, network: Network, times: Times, given: Assessed) -> None:
         self._times = times
         self._unit = max(network.predict(times, ()), 1.0)
         self._program = pulp.LpProblem("latency", pulp.LpMinimize)
-        self._sites = {site.name: self._binary(f"q{i}") for i, site in enumerate(context.sites)}
-        self._of = {tensor: self._sites[site.name] for tensor, site in context.site_of.items()}
+        self._sites = {site.name: self._binary(f"q{i}") for i, site in enumerate(given.sites)}
+        self._of = {tensor: self._sites[site.name] for tensor, site in given.site_of.items()}
         self._runs: dict[str, pulp.LpVariable] = {}
         spent = [self._operator(i, operator) for i, operator in enumerate(network.operators)]
         spent += [part for i, edge in enumerate(network.edges) for part in self._edge(i, edge)]
         self._time = pulp.lpSum(spent)
-        losses = {site.name: context.site_losses.get(site.name, 0.0) for site in context.sites}
+        losses = {site.name: given.site_losses.get(site.name, 0.0) for site in given.sites}
         largest = max(losses.values(), default=0.0) or 1.0
         self._loss = pulp.lpSum(losses[name] / largest * chosen for name, chosen in self._sites.items())
 

@@ -1,9 +1,7 @@
 """The rewrites in their order, and the check after each: the model stays valid and computes the same function."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
@@ -12,10 +10,11 @@ import onnx_ir.passes.common as common
 from ptqc.errors import ModelError, PassError
 from ptqc.execute.onnxruntime import Runner, reason_of, session_options
 from ptqc.notes import Level, Note
-from ptqc.passes.base import Feeds, Rewrite, RewriteContext
+from ptqc.passes.base import Feeds, Probed, Rewrite
 from ptqc.passes.classical import Classical
 from ptqc.passes.conv_transpose import ConvTransposeToConv
 from ptqc.passes.convert_opset import ConvertOpset
+from ptqc.passes.dump import NO_DUMP, Dump
 from ptqc.passes.explicit_padding import ExplicitPadding
 from ptqc.passes.flatten import Flatten
 from ptqc.passes.float32_inside import HALF, Float32Inside, Types
@@ -53,10 +52,10 @@ RUN_IT = "run it in ONNX Runtime on a sample, and mend the model or the samples"
 ROUNDINGS = 16
 
 
-def default_rewrites(cast_double: bool = False) -> tuple[Rewrite, ...]:
+def default_rewrites(cast_double: bool = False, added: Sequence[Rewrite] = ()) -> tuple[Rewrite, ...]:
     """Every rewrite, in the order in which each finds what it needs.
 
-    cast_double: whether float64 becomes float32 inside.
+    cast_double: whether float64 becomes float32 inside. added: those of other packages, which see the normal form.
     Normal forms first. Pads go before batch normalization, which then sees whether the convolution behind it pads;
     transposed convolutions last, since what follows them folds into them but not into a DepthToSpace.
     """
@@ -77,6 +76,7 @@ def default_rewrites(cast_double: bool = False) -> tuple[Rewrite, ...]:
         FoldBatchNorm(),
         FoldAffine(),
         ConvTransposeToConv(),
+        *added,
         RemoveDead(),
     )
 
@@ -93,51 +93,26 @@ def run_rewrites(
     passes: Sequence[Rewrite],
     probe: Sequence[Feeds],
     progress: Callable[[str], None] | None = None,
-    dump: Path | None = None,
+    dump: Dump = NO_DUMP,
 ) -> list[Note]:
     """Apply the passes to the model in place, holding each to its promise on the probe feeds.
 
     progress: called with the name of each pass before it runs.
-    dump: folder that gets the model as text after each pass, `003_fold-batch-norm.txt`.
+    dump: gets the model after each pass.
     Raises PassError, which names the pass, the output and the difference.
     """
     report = progress or (lambda message: None)  # noqa: ARG005
-    context = RewriteContext(probe, report)
+    given = Probed(model, probe)
     guard = _Guard(model, probe, _to_float32(passes))
     notes = list(guard.notes)
-    for number, rewrite in enumerate(passes, start=1):
+    for rewrite in passes:
         report(rewrite.name)
-        before = _fingerprint(model)
-        notes += rewrite.apply(model, context)
-        if _fingerprint(model) != before:
+        result = rewrite.apply(given)
+        notes += result.notes
+        if result.changed:
             guard.check(rewrite.name, model)
-        if dump is not None:
-            dump.mkdir(parents=True, exist_ok=True)
-            (dump / f"{number:03d}_{rewrite.name}.txt").write_text(str(model), encoding="utf-8")
+        dump.model(rewrite.name, model)
     return notes
-
-
-@dataclass(frozen=True, eq=False)
-class _Same:
-    """Wraps an object to compare by identity, and keeps it alive so that its identity stays its own."""
-
-    held: object
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and self.held is other.held
-
-
-def _fingerprint(model: ir.Model) -> list[object]:
-    """What a pass can change, with tensors and attributes (never changed in place) by identity."""
-    marks: list[object] = [dict(model.opset_imports), model.ir_version, list(model.functions)]
-    for graph in model.graphs():
-        marks.append([(name, _Same(value.const_value)) for name, value in graph.initializers.items()])
-        marks.append([(value.name, value.dtype, str(value.shape)) for value in (*graph.inputs, *graph.outputs)])
-    for node in model.graph.all_nodes():
-        inputs = [value.name if value is not None else None for value in node.inputs]
-        attributes = [(name, _Same(attribute)) for name, attribute in node.attributes.items()]
-        marks.append((node.domain, node.op_type, inputs, [value.name for value in node.outputs], attributes))
-    return marks
 
 
 class _Guard:

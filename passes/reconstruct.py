@@ -15,7 +15,6 @@ from itertools import islice
 from typing import ClassVar
 
 import numpy as np
-import onnx_ir as ir
 
 from ptqc.deadline import Deadline
 from ptqc.errors import NotFinite
@@ -28,9 +27,9 @@ from ptqc.layers import Layer
 from ptqc.nodes import constant
 from ptqc.parallel import in_order, processors
 from ptqc.passes import gptq, moments
-from ptqc.passes.base import Effect
-from ptqc.passes.context import Context
+from ptqc.passes.base import Effect, Result
 from ptqc.passes.moments import Columns, Moments
+from ptqc.passes.phases import Decided, Planned
 from ptqc.passes.quantized_walk import Holding, compact, fine_values, peak_bytes, uncompressed
 from ptqc.plan import Plan
 from ptqc.progress import Stage
@@ -73,43 +72,42 @@ class Reconstruct:
     name: ClassVar[str] = "reconstruct"
     effect: ClassVar[Effect] = Effect.TUNE
 
-    def apply(self, model: ir.Model, context: Context, plan: Plan) -> Tuned:
+    def apply(self, given: Planned) -> Result[Tuned]:
         """The tuned numbers of the plan."""
-        return reconstruct_all(model, context, plan, [self.draw])[0]
+        return Result(reconstruct_all(given, [self.draw])[0], True)
 
 
-def reconstruct_all(model: ir.Model, context: Context, plan: Plan, draws: Sequence[int]) -> list[Tuned]:
+def reconstruct_all(planned: Planned, draws: Sequence[int]) -> list[Tuned]:
     """The tuned numbers of a plan from each draw.
 
     Raises NotFinite where a value is NaN or infinite that is not in the float model.
     """
     try:
-        return _reconstructed(model, context, plan, draws, compact)
+        return _reconstructed(planned, draws, compact)
     except NotFinite:  # it may be the 16 bits that values are held in on the way
-        return _reconstructed(model, context, plan, draws, uncompressed)
+        return _reconstructed(planned, draws, uncompressed)
 
 
-def _reconstructed(
-    model: ir.Model, context: Context, plan: Plan, draws: Sequence[int], holding: Holding
-) -> list[Tuned]:
+def _reconstructed(planned: Planned, draws: Sequence[int], holding: Holding) -> list[Tuned]:
     """One float walk serves all draws."""
-    slicer = Slicer(model)
+    given, plan = planned.decided, planned.plan
+    slicer = Slicer(given.model)
     fine = fine_values(slicer)
     layers = {layer.name: layer for layer in plan.layers}
     keeps = holding({}, fine), holding(plan.params, fine)
-    batches, split = _share_batches(slicer, context, plan, len(draws), keeps)
+    batches, split = _share_batches(slicer, given, plan, len(draws), keeps)
     check = Finite(slicer, batches)
-    tables = {w.name: context.solutions[w.name, plan.formats[w.name]] for w in plan.weights if not w.layers}
+    tables = {w.name: given.solutions[w.name, plan.formats[w.name]] for w in plan.weights if not w.layers}
     constants = {name: solution.weight for name, solution in tables.items()}
     share = max(1, processors() // len(draws))
     real = Walk(slicer, batches, keep=keeps[0], workers=share, check=check)
     states = []
     for draw in draws:
         seen = Walk(slicer, batches, constants, keeps[1], share, check)
-        states.append(_State(model, context, plan, seen, split, draw, dict(tables)))
-    with context.progress.stage("reconstruct", len(layers)) as stage:
-        _solve_all(states, layers, _float_outputs(real, layers, context.deadline), stage)
-    return [Tuned(state.weights, state.biases, state.kept) for state in states]
+        states.append(_State(given, plan, seen, split, draw, dict(tables)))
+    with given.progress.stage("reconstruct", len(layers)) as stage:
+        _solve_all(states, layers, _float_outputs(real, layers, given.deadline), stage)
+    return [state.tuned for state in states]
 
 
 def _solve_all(
@@ -154,30 +152,29 @@ def _nodes(walk: Walk) -> Iterator[str]:
 
 
 def _share_batches(
-    slicer: Slicer, context: Context, plan: Plan, draws: int, keeps: tuple[Keep, Keep]
+    slicer: Slicer, given: Decided, plan: Plan, draws: int, keeps: tuple[Keep, Keep]
 ) -> tuple[list[Feeds], int]:
     """As many samples as WALK_BYTES has room for in all walks, and WALK_COMPUTE and the deadline allow.
 
     The batches, and how many of them are fitted. keeps: how the float walk and the quantized ones hold values.
     """
     began = time.monotonic()
-    sample, layers = list(context.tuning.largest), {layer.name for layer in plan.layers}
+    sample, layers = list(given.tuning.largest), {layer.name for layer in plan.layers}
     real, seen = (peak_bytes(Walk(slicer, sample, keep=keep), layers) for keep in keeps)
-    room = min(WALK_BYTES / max(real + draws * seen, 1), WALK_COMPUTE / max(sum(context.macs.values()), 1))
+    room = min(WALK_BYTES / max(real + draws * seen, 1), WALK_COMPUTE / max(sum(given.macs.values()), 1))
     each = (time.monotonic() - began) / 2 * (1 + 2 * draws) / processors()  # a draw computes its layers twice
-    count = context.deadline.affords(each, int(np.clip(room, 8, MOST_SAMPLES)), FEWEST_SAMPLES)
+    count = given.deadline.affords(each, int(np.clip(room, 8, MOST_SAMPLES)), FEWEST_SAMPLES)
     held = max(2, int(count * HELD_SHARE))
     size = int(np.clip(BATCH_BYTES // max(real, 1), 1, LARGEST_BATCH))
-    fitted = list(context.tuning[: count - held].batches(size))
-    return [*fitted, *context.held_back[:held].batches(size)], len(fitted)
+    fitted = list(given.tuning[: count - held].batches(size))
+    return [*fitted, *given.held_back[:held].batches(size)], len(fitted)
 
 
 @dataclass
 class _State:
     """The quantized walk of one draw, and the answers so far. split: batches that are fitted; the rest judges."""
 
-    model: ir.Model
-    context: Context
+    given: Decided
     plan: Plan
     seen: Walk
     split: int
@@ -185,6 +182,13 @@ class _State:
     weights: dict[str, Solution]
     biases: dict[str, np.ndarray | None] = field(default_factory=dict)
     kept: int = 0
+    before: float = 0.0
+    after: float = 0.0
+
+    @property
+    def tuned(self) -> Tuned:
+        """The answers, and by how much they are closer on held-back columns than the table's."""
+        return Tuned(self.weights, self.biases, self.kept, (self.before, self.after))
 
     @property
     def strength(self) -> float:
@@ -211,15 +215,16 @@ class _State:
 
     def _keep_table(self, layer: Layer) -> None:
         self.kept += 1
-        self.weights.setdefault(layer.weight, self.context.solutions[layer.weight, self.plan.formats[layer.weight]])
-        bias = constant(self.model.graph.initializers[layer.bias]) if layer.bias is not None else None
+        self.weights.setdefault(layer.weight, self.given.solutions[layer.weight, self.plan.formats[layer.weight]])
+        bias = constant(self.given.model.graph.initializers[layer.bias]) if layer.bias is not None else None
         self.biases[layer.name] = None if bias is None else bias.reshape(-1)
 
     def solve(self, layer: Layer, problem: "_Problem") -> list[Held]:
         """Settle the layer's weight and bias; returns its outputs in the quantized walk."""
         form = self.plan.formats[layer.weight]
-        answers = (answer for solution in self._solutions(layer, form, problem) for answer in problem.judged(solution))
-        _, solution, bias = min(answers, key=lambda answer: answer[0])  # on equal error the first is kept
+        answers = [answer for solution in self._solutions(layer, form, problem) for answer in problem.judged(solution)]
+        error, solution, bias = min(answers, key=lambda answer: answer[0])  # on equal error the first is kept
+        self.before, self.after = self.before + answers[0][0], self.after + error
         self.weights[layer.weight] = solution
         self.biases[layer.name] = bias if bias.any() or layer.bias is not None else None
         return self._outputs(layer, solution, bias)
@@ -228,7 +233,7 @@ class _State:
         """Candidates in order of preference."""
         if (fixed := self.weights.get(layer.weight)) is not None:  # an earlier layer shares it
             return [fixed]
-        table = self.context.solutions[layer.weight, form]
+        table = self.given.solutions[layer.weight, form]
         if not form.has_codes:
             return [table]
         return [table, problem.rounded(form, self.strength)]
@@ -242,12 +247,14 @@ class _State:
     def _problem(self, layer: Layer, outputs: list[Held]) -> "_Problem":
         inputs = self.seen.values[layer.input]
         number = [x.name for x in self.plan.layers].index(layer.name)
-        seed = self.context.seed * 100_003 + self.draw * 1_000_003 + 50_021 + number
+        seed = self.given.seed * 100_003 + self.draw * 1_000_003 + 50_021 + number
         counts = [len(moments.images(len(x))) for x in inputs[: self.split]]
         columns = Columns(layer, moments.positions_per_sample(layer, sum(counts), COLUMNS), seed)
         totals = (count * columns.total(x.shape) for count, x in zip(counts, inputs, strict=False))
         columns = replace(columns, usual=max(1, sum(totals) // sum(counts)))
-        weight, base = (constant(self.model.graph.initializers[n]) if n else None for n in (layer.weight, layer.bias))
+        weight, base = (
+            constant(self.given.model.graph.initializers[n]) if n else None for n in (layer.weight, layer.bias)
+        )
         assert weight is not None
         bias = np.zeros(layer.channels, np.float32) if base is None else base.reshape(-1)
         x = (columns.inputs(a, 1000 * i) for i, a in enumerate(inputs))

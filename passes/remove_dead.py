@@ -3,10 +3,8 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-import onnx_ir as ir
-
 from ptqc.notes import Note
-from ptqc.passes.base import Effect, RewriteContext
+from ptqc.passes.base import Effect, Probed, Result
 from ptqc.passes.graph_tools import infer_shapes, remove_dead
 
 
@@ -17,10 +15,12 @@ class RemoveDead:
     name: ClassVar[str] = "remove-dead"
     effect: ClassVar[Effect] = Effect.REWRITE
 
-    def apply(self, model: ir.Model, context: RewriteContext) -> list[Note]:  # noqa: ARG002
+    def apply(self, given: Probed) -> Result[Probed]:
         """Leave only what the outputs need."""
+        model = given.model
         before = sum(1 for _ in model.graph.all_nodes())
-        remove_dead(model)
+        dead = remove_dead(model)
         infer_shapes(model)
         removed = before - sum(1 for _ in model.graph.all_nodes())
-        return [Note(self.name, "", f"{removed} nodes that no output needs removed")] if removed else []
+        notes = [Note(self.name, "", f"{removed} nodes that no output needs removed")] if removed else []
+        return given.rewritten(notes, unsaid=dead)

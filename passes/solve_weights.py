@@ -5,18 +5,17 @@ from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
 import numpy as np
-import onnx_ir as ir
 
 from ptqc import codebooks, grids
 from ptqc.deadline import Pace
 from ptqc.formats import FLOAT16, FLOAT32, Family, Format, codebook, integer, pairs
 from ptqc.layers import Layer, Weight
 from ptqc.nodes import initial
-from ptqc.notes import Note, out_of_time
+from ptqc.notes import out_of_time
 from ptqc.parallel import in_order
 from ptqc.passes import gptq, moments
-from ptqc.passes.base import Effect
-from ptqc.passes.context import Context
+from ptqc.passes.base import Effect, Result
+from ptqc.passes.phases import Observed, Solved
 from ptqc.solutions import Candidates, Solution
 
 # Constants of at most this many distinct values are stored exactly, as indices into a table of them.
@@ -78,50 +77,56 @@ NO_SHELF: Shelf = _NoShelf()
 
 @dataclass(frozen=True)
 class SolveWeights:
-    """bits: the widths tried, on uniform grids and, up to 4 bits, as codebooks. shelf: where candidates are kept."""
+    """Solve each weight in every format it may take, against the activations that were observed.
+
+    bits: the widths tried, on uniform grids and, up to 4 bits, as codebooks. shelf: where candidates are kept.
+    """
 
     bits: tuple[int, ...] = (2, 3, 4, 5, 6, 7, 8)
     shelf: Shelf = NO_SHELF
     name: ClassVar[str] = "solve-weights"
     effect: ClassVar[Effect] = Effect.DECIDE
 
-    def apply(self, model: ir.Model, context: Context) -> list[Note]:
-        """Set solutions and errors of the context; second moments are let go of, their means stay."""
-        groups = list(_groups(context.weights))
+    def apply(self, given: Observed) -> Result[Solved]:
+        """Solutions and errors of all weights; second moments are let go of, their means stay."""
+        groups = list(_groups(given.weights))
         kept = [self.shelf.find(group) for group in groups]
         missing = [weight for group, found in zip(groups, kept, strict=True) if found is None for weight in group]
-        if missing and len(missing) < len(context.weights):
-            before = len(context.weights) - len(missing)
-            context.progress.line(f"{before} of {len(context.weights)} weights were solved by an earlier compile")
-        hurried = set[str]()
-        with context.progress.stage("solve weights", len(missing)) as stage:
-            solved = self._solve(model, context, missing, hurried)
+        if missing and len(missing) < len(given.weights):
+            before = len(given.weights) - len(missing)
+            given.progress.line(f"{before} of {len(given.weights)} weights were solved by an earlier compile")
+        hurried, candidates = set[str](), list[Candidates]()
+        with given.progress.stage("solve weights", len(missing)) as stage:
+            solved = self._solve(given, missing, hurried)
             for group, found in zip(groups, kept, strict=True):
                 if found is None:
                     own = {}
                     for weight in group:
                         own[weight.name] = next(solved)
                         stage.advance(weight.name)
-                    cut_short = context.is_thinned or not hurried.isdisjoint(own)
+                    cut_short = given.is_thinned or not hurried.isdisjoint(own)
                     found = self.shelf.put(group, own, cut_short)
-                context.take(found)
+                given.release(found)
+                candidates.append(found)
+        solution = Solved.with_candidates(given, candidates)
         if not hurried:
-            return []
-        return [out_of_time(f"{len(missing) - len(hurried)} of {len(missing)} weights in all formats")]
+            return Result(solution, True)
+        short = out_of_time(f"{len(missing) - len(hurried)} of {len(missing)} weights in all formats")
+        return Result(solution, True, (short,))
 
     def _solve(
-        self, model: ir.Model, context: Context, weights: Sequence[Weight], hurried: set[str]
+        self, given: Observed, weights: Sequence[Weight], hurried: set[str]
     ) -> Iterator[list[tuple[Solution, float]]]:
         """Candidates of each weight. hurried: gets the names of those that there is no time to solve."""
         forms = formats_of(self.bits)
-        pace = Pace(context.deadline, sum(products(weight, forms) for weight in weights))
+        pace = Pace(given.deadline, sum(products(weight, forms) for weight in weights))
 
         def solve(weight: Weight) -> list[tuple[Solution, float]]:
             is_hurried = bool(weight.fitted_to) and pace.part() < 1
             if is_hurried:
                 hurried.add(weight.name)
             taken = [form for form in forms if not (is_hurried and form.is_codebook)]
-            found = list(_candidates(weight, initial(model, weight.name), taken, context, is_hurried))
+            found = list(_candidates(weight, initial(given.model, weight.name), taken, given, is_hurried))
             pace.did(products(weight, forms), HURRIED_COST if is_hurried else 1.0)
             return found
 
@@ -166,26 +171,26 @@ def possible(layer: Layer, forms: Sequence[Format]) -> list[Format]:
 
 
 def _candidates(
-    weight: Weight, values: np.ndarray, forms: list[Format], context: Context, hurried: bool
+    weight: Weight, values: np.ndarray, forms: list[Format], observed: Observed, hurried: bool
 ) -> Iterable[tuple[Solution, float]]:
     yield Solution(FLOAT32, values, np.empty(0, np.float32), weight.channel_axis), 0.0
     if np.isfinite(values).all():
         if np.abs(values).max(initial=0.0) < np.finfo(np.float16).max:
             yield Solution(FLOAT16, values.astype(np.float16), np.empty(0, np.float32), weight.channel_axis), 0.0
         yield from (
-            _layer(weight, values, forms, context, hurried) if weight.fitted_to else _table(weight, values, forms)
+            _layer(weight, values, forms, observed, hurried) if weight.fitted_to else _table(weight, values, forms)
         )
     if (exact := palette(weight, values)) is not None:
         yield exact, 0.0
 
 
 def _layer(
-    weight: Weight, values: np.ndarray, forms: list[Format], context: Context, hurried: bool
+    weight: Weight, values: np.ndarray, forms: list[Format], observed: Observed, hurried: bool
 ) -> Iterable[tuple[Solution, float]]:
     """hurried: each weight is rounded for itself."""
     layer = weight.fitted_to[0]
     matrix = layer.matrix(values)
-    second, held, count = _moments(weight, layer, context)
+    second, held, count = _moments(weight, layer, observed)
     if hurried and second.ndim == 3:
         second = np.diagonal(second, axis1=1, axis2=2)
     power = moments.total_error(matrix, held) or 1.0
@@ -193,7 +198,7 @@ def _layer(
     grids = gptq.grids_for(matrix, second, forms, keeps_sign=layer.keeps_sign)
     targets = [gptq.Target.of(matrix, grids[form], form, ROUNDS) for form in forms]
     tried = [second]
-    if second.ndim == 3 and (count < ENOUGH_COLUMNS * layer.width or len(context.tuning) < ENOUGH_SAMPLES):
+    if second.ndim == 3 and (count < ENOUGH_COLUMNS * layer.width or len(observed.tuning) < ENOUGH_SAMPLES):
         # Against its own diagonal alone GPTQ is nearest rounding; it wins where the rest of H misleads.
         tried.append(np.diagonal(second, axis1=1, axis2=2))
     answers = zip(*(gptq.round_all(targets, one) for one in tried), strict=True)
@@ -204,17 +209,17 @@ def _layer(
         yield Solution(form, codes, rounded.scale.reshape(-1), weight.channel_axis), error
 
 
-def _moments(weight: Weight, layer: Layer, context: Context) -> tuple[np.ndarray, np.ndarray, int]:
+def _moments(weight: Weight, layer: Layer, observed: Observed) -> tuple[np.ndarray, np.ndarray, int]:
     """Second moments to fit to and to judge by, and of how many columns.
 
     Centred where the bias is corrected, which those of layers in subgraphs are not. Where no sample takes a branch, or
     what it computes cannot be observed, all inputs count the same.
     """
-    found = context.moments.get(weight.name)
+    found = observed.moments.get(weight.name)
     if found is None:
         same = np.ones((layer.groups, layer.width), np.float32)
         return same, same, 0
-    held, centred = context.held_moments.get(weight.name, found), bool(weight.layers)
+    held, centred = observed.held_moments.get(weight.name, found), bool(weight.layers)
     return moments.shrunk(found.second(centred), found.count), held.second(centred), found.count
 
 

@@ -2,36 +2,42 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib.util import find_spec
-
-import onnx_ir as ir
+from typing import ClassVar
 
 from ptqc.errors import Unsupported
 from ptqc.notes import Level, Note, out_of_time
-from ptqc.passes.context import Context
-from ptqc.plan import Plan
+from ptqc.passes.base import Effect, Result
+from ptqc.passes.gradient_steps import STEP, GradientSteps
+from ptqc.passes.phases import Tunable
 from ptqc.solutions import Tuned
 
-STEP = "tune"
+
+@dataclass(frozen=True)
+class TuneFeatures(GradientSteps):
+    """Gradient steps on codes, scales and biases towards the features of the float model, with torch."""
+
+    name: ClassVar[str] = STEP
+    effect: ClassVar[Effect] = Effect.TUNE
+
+    def apply(self, given: Tunable) -> Result[Tuned]:
+        """The plan's numbers after every gradient step that lowered the held-back loss; else as they were, and why."""
+        if find_spec("torch") is None:
+            return _declined(given, "torch is not installed: pip install 'ptqc[torch]'")
+        if not given.decided.deadline.leaves(0):
+            return Result(given.tuned, False, (out_of_time("no gradient steps"),))
+        from ptqc.passes.tune_features import tune_features
+
+        try:
+            with _one_torch_thread():
+                return tune_features(self, given)
+        except Unsupported as reason:
+            return _declined(given, str(reason))
 
 
-def advanced(model: ir.Model, context: Context, plan: Plan, tuned: Tuned) -> tuple[Tuned, list[Note]]:
-    """The plan's numbers after every gradient step that lowered the held-back loss; else as they were, and why."""
-    if find_spec("torch") is None:
-        return tuned, [_declined("torch is not installed: pip install 'ptqc[torch]'")]
-    if not context.deadline.leaves(0):
-        return tuned, [out_of_time("no gradient steps")]
-    from ptqc.passes.tune_features import TuneFeatures
-
-    try:
-        with _one_torch_thread():
-            return TuneFeatures().apply(model, context, plan, tuned)
-    except Unsupported as reason:
-        return tuned, [_declined(str(reason))]
-
-
-def _declined(reason: str) -> Note:
-    return Note(STEP, "", f"no gradient steps: {reason}", Level.SKIPPED)
+def _declined(given: Tunable, reason: str) -> Result[Tuned]:
+    return Result(given.tuned, False, (Note(STEP, "", f"no gradient steps: {reason}", Level.SKIPPED),))
 
 
 @contextmanager

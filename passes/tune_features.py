@@ -9,8 +9,7 @@ several times on the way, and the state with the least is kept where it is lower
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx_ir as ir
@@ -27,9 +26,10 @@ from ptqc.layers import Layer
 from ptqc.losses import Kinds, OutputLoss, Outputs
 from ptqc.notes import Level, Note, out_of_time
 from ptqc.parallel import in_order
-from ptqc.passes.base import Effect
-from ptqc.passes.context import Context
+from ptqc.passes.base import Result
+from ptqc.passes.gradient_steps import STEP, GradientSteps
 from ptqc.passes.latent_codes import Latent, latent
+from ptqc.passes.phases import Decided, Tunable
 from ptqc.plan import Plan
 from ptqc.solutions import Solution, Tuned
 
@@ -42,61 +42,48 @@ MOMENTA = (0.9, 0.99)
 CERTAIN = 2.0
 
 
-@dataclass(frozen=True)
-class TuneFeatures:
-    """steps: updates. batch: samples of one. looks: how often the held-back loss is measured.
+def tune_features(options: GradientSteps, given: Tunable) -> Result[Tuned]:
+    """The tuned numbers with the lowest held-back loss on the way. Raises Unsupported where torch cannot run."""
+    decided, plan, tuned = given.decided, given.plan, given.tuned
+    graph = QuantizedGraph(given.model, plan)
+    held = _Held.of(graph, decided.held_back, decided.kinds)
+    error = _Error.of(graph, _taps(given.model, plan, held.loss), decided.tuning)
+    best, start, notes = tuned, held(tuned), list[Note]()
+    lowest, began = float(start.mean()), time.monotonic()
+    with decided.progress.stage("tune features", options.looks) as stage:
+        for look, state in enumerate(_states(options, error, decided, tuned), 1):
+            found = held(state)
+            if found.mean() < lowest and _is_certain(start - found):
+                best, lowest = state, float(found.mean())
+            stage.advance()
+            if look < options.looks and not decided.deadline.leaves((time.monotonic() - began) / look):
+                notes = [out_of_time(f"{look * options.steps // options.looks} of {options.steps} gradient steps")]
+                break
+    if best is tuned:
+        return Result(tuned, False, (_unchanged(), *notes))
+    told = f"held-back loss {start.mean():.4g} before, {lowest:.4g} after, in {held.loss.unit}s"
+    best = replace(best, losses=(float(start.mean()), lowest))
+    return Result(best, True, (Note(STEP, "", told), *notes))
 
-    Learning rates: code_rate in levels, scale_rate relative, bias_rate in deviations of the layer's output.
-    """
 
-    steps: int = 120
-    batch: int = 8
-    code_rate: float = 5e-3
-    scale_rate: float = 1e-3
-    bias_rate: float = 1e-3
-    looks: int = 4
-    name: ClassVar[str] = "tune-features"
-    effect: ClassVar[Effect] = Effect.TUNE
-
-    def apply(self, model: ir.Model, context: Context, plan: Plan, tuned: Tuned) -> tuple[Tuned, list[Note]]:
-        """The tuned numbers with the lowest held-back loss on the way. Raises Unsupported where torch cannot run."""
-        graph = QuantizedGraph(model, plan)
-        held = _Held.of(graph, context.held_back, context.kinds)
-        error = _Error.of(graph, _taps(model, plan, held.loss), context.tuning)
-        best, start, notes = tuned, held(tuned), list[Note]()
-        lowest, began = float(start.mean()), time.monotonic()
-        with context.progress.stage("tune features", self.looks) as stage:
-            for look, state in enumerate(self._states(error, context, tuned), 1):
-                found = held(state)
-                if found.mean() < lowest and _is_certain(start - found):
-                    best, lowest = state, float(found.mean())
-                stage.advance()
-                if look < self.looks and not context.deadline.leaves((time.monotonic() - began) / look):
-                    notes = [out_of_time(f"{look * self.steps // self.looks} of {self.steps} gradient steps")]
-                    break
-        if best is tuned:
-            return tuned, [_unchanged(), *notes]
-        told = f"held-back loss {start.mean():.4g} before, {lowest:.4g} after, in {held.loss.unit}s"
-        return best, [Note(self.name, "", told), *notes]
-
-    def _states(self, error: "_Error", context: Context, tuned: Tuned) -> Iterator[Tuned]:
-        """The numbers after each part of the steps."""
-        state = _State.of(error.graph, context.tuning, tuned, context.layers)
-        positions = {name: codes.position for name, codes in state.codes.items()}
-        groups = ((positions, self.code_rate), (state.factors, self.scale_rate), (state.offsets, self.bias_rate))
-        settings = [{"params": list(of.values()), "lr": rate} for of, rate in groups if of]
-        if not settings or not error.taps:
-            return
-        optimizer = torch.optim.Adam(settings, betas=MOMENTA)
-        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, self.steps)
-        draws = _draws(context.tuning, self.batch, context.seed)
-        for step in range(1, self.steps + 1):
-            optimizer.zero_grad()
-            error.add_gradient(*state.tensors(), next(draws))
-            optimizer.step()
-            schedule.step()
-            if step * self.looks // self.steps > (step - 1) * self.looks // self.steps:
-                yield state.tuned()
+def _states(options: GradientSteps, error: "_Error", given: Decided, tuned: Tuned) -> Iterator[Tuned]:
+    """The numbers after each part of the steps."""
+    state = _State.of(error.graph, given.tuning, tuned, given.layers)
+    positions = {name: codes.position for name, codes in state.codes.items()}
+    groups = ((positions, options.code_rate), (state.factors, options.scale_rate), (state.offsets, options.bias_rate))
+    settings = [{"params": list(of.values()), "lr": rate} for of, rate in groups if of]
+    if not settings or not error.taps:
+        return
+    optimizer = torch.optim.Adam(settings, betas=MOMENTA)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, options.steps)
+    draws = _draws(given.tuning, options.batch, given.seed)
+    for step in range(1, options.steps + 1):
+        optimizer.zero_grad()
+        error.add_gradient(*state.tensors(), next(draws))
+        optimizer.step()
+        schedule.step()
+        if step * options.looks // options.steps > (step - 1) * options.looks // options.steps:
+            yield state.tuned()
 
 
 def _taps(model: ir.Model, plan: Plan, loss: OutputLoss) -> tuple[str, ...]:
@@ -255,7 +242,7 @@ class _State:
 
 
 def _unchanged() -> Note:
-    return Note(TuneFeatures.name, "", "left as it was: the held-back loss did not surely fall", Level.SKIPPED)
+    return Note(STEP, "", "left as it was: the held-back loss did not surely fall", Level.SKIPPED)
 
 
 def _draws(samples: Samples, size: int, seed: int) -> Iterator[Samples]:

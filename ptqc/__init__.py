@@ -8,7 +8,8 @@ Heavy libraries are imported when a function that needs them is called.
 
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from ptqc.version import __version__
+
 __all__ = ["Artifact", "__version__", "bench", "bisect", "compile", "inspect", "load", "reduce", "resolve", "verify"]
 
 if TYPE_CHECKING:

@@ -12,10 +12,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ptqc import __version__, interrupts
+from ptqc import interrupts
 from ptqc.deadline import parse_seconds
 from ptqc.errors import Interrupted, PtqcError, UsageError, VerificationError
 from ptqc.interrupts import MESSAGE, Stopped
+from ptqc.version import __version__
 
 PREPROCESSING = ("resize", "crop", "fit", "scale", "mean", "std", "layout", "channel_order", "resample", "fill")
 TARGET = ("target", "cpu", "allow_missing_target", "tune")
@@ -127,6 +128,8 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_compile(commands.add_parser("compile", help="compile an ONNX model to a byte budget"))
     _add_resolve(commands.add_parser("resolve", help="another budget from what a compile measured"))
+    listed = commands.add_parser("passes", help="the passes in their order, what each does, and its options")
+    listed.set_defaults(run=_passes)
     inspected = commands.add_parser("inspect", help="what a model is and what compiling it would take, without data")
     inspected.add_argument("model", help="the ONNX file; it is not changed")
     inspected.add_argument("--json", action="store_true", help="print everything as JSON")
@@ -195,7 +198,16 @@ def _add_compile(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="an artifact whose recorded times of operators a latency budget is met with, instead of measuring them",
     )
-    parser.add_argument("--dump-passes", metavar="DIR", help="write the model as text after every rewrite")
+    parser.add_argument(
+        "--rewrite",
+        action="append",
+        dest="rewrites",
+        metavar="NAME",
+        help="a rewrite that an installed package adds, run on the normal form; once for each (see `ptqc passes`)",
+    )
+    parser.add_argument(
+        "--dump-passes", metavar="DIR", help="write what every pass made: the model as text, what was found out as JSON"
+    )
     _add_preprocessing(parser)
     parser.set_defaults(run=_compile)
 
@@ -346,7 +358,7 @@ def _compile(options: argparse.Namespace) -> None:
     from ptqc.progress import for_terminal
 
     names = ("samples", "observer", "activations", "activation_limit", "loss", "bits", "allow_8bit", "seed", "pipeline")
-    given = _given(options, *names, "time_limit", "cast_double", "float_layers", "inline")
+    given = _given(options, *names, "time_limit", "cast_double", "float_layers", "inline", "rewrites")
     if options.loss:
         given["loss"] = _loss(options.loss)
     artifact = compile(
@@ -473,6 +485,12 @@ def _inspect(options: argparse.Namespace) -> None:
 
     found = inspect(options.model)
     print(json.dumps(found.to_json(), indent=1) if options.json else found)
+
+
+def _passes(options: argparse.Namespace) -> None:  # noqa: ARG001
+    from ptqc.passes.registry import listing
+
+    print(listing())
 
 
 def _bench(options: argparse.Namespace) -> None:

@@ -23,6 +23,9 @@ from ptqc.errors import UsageError
 from ptqc.latency import Times
 from ptqc.logs import quiet_libraries
 from ptqc.options import DEFAULT_CPU, NOT_TUNED, CompileOptions, FloatLayers, Keywords, Pipeline, TargetOptions
+from ptqc.passes.dump import NO_DUMP, Dump
+from ptqc.passes.lower import Lower
+from ptqc.passes.registry import added_rewrites
 from ptqc.plan import Plan, write_json
 from ptqc.progress import SILENT, Progress
 from ptqc.reading.given import Model, read_given
@@ -99,7 +102,8 @@ def compile(  # noqa: A001
             "no calibration data: give a few hundred samples with --calibration DATA; "
             "without any, --calibration synthetic draws some, at a loss of accuracy"
         )
-    dump = path_of("dump_passes", dump_passes) if dump_passes is not None else None
+    dump = _dump(dump_passes)
+    added = added_rewrites(chosen.rewrites)
     store, deadline = _store(cache), Deadline.after(chosen.time_limit, started)
     with _one_blas_thread(), scratch() as temporary:
         folder = Path(temporary)
@@ -108,11 +112,11 @@ def compile(  # noqa: A001
         samples = gather(source, calibration, folder / "samples", chosen.samples, preprocessing, progress, chosen.seed)
         check_samples(targets, samples)
         score = evaluate or _scorer(source.model, labels, folder, preprocessing)
-        prepared = affordable(prepare(source, samples, progress, dump), deadline)
+        prepared = affordable(prepare(source, samples, progress, dump, added), deadline)
         check_foreseeable(prepared, budgets, chosen, targets)
-        context, notes, entry = measure(prepared, chosen, store, progress, deadline.share(MEASURING))
-        job = Job(prepared, context, chosen, (*prepared.notes, *notes), entry, budgets, started)
-        return _finish(job, place, score, force, progress, targets, store, given_times)
+        decided, notes, entry = measure(prepared, chosen, store, progress, deadline.share(MEASURING), dump)
+        job = Job(prepared, decided, chosen, (*prepared.notes, *notes), entry, budgets, started)
+        return _finish(job, place, score, force, progress, targets, store, given_times, dump=dump)
 
 
 @quiet_libraries()
@@ -153,7 +157,7 @@ def resolve(
     earlier = artifact.load(folder).manifest
     entry, before = earlier["measurements"], earlier["options"]
     store = _store(cache)
-    prepared, context, measured, notes = recall(store, entry, progress)
+    prepared, decided, measured, notes = recall(store, entry, progress)
     check_samples(targets, prepared.samples)
     chosen = {
         "pipeline": pipeline or before["pipeline"],
@@ -161,8 +165,8 @@ def resolve(
         "inline": before.get("inline", False) if inline is None else inline,
     }
     options = CompileOptions.of({**vars(measured), **chosen, "time_limit": time_limit})
-    job = Job(prepared, context, options, (*prepared.notes, *notes), entry, budgets, started)
-    given = None if plan is None else Plan.from_json(plan, context.roles)
+    job = Job(prepared, decided, options, (*prepared.notes, *notes), entry, budgets, started)
+    given = None if plan is None else Plan.from_json(plan, decided.roles)
     with _one_blas_thread(), scratch() as temporary:
         score = evaluate or _scorer(prepared.model, labels, Path(temporary), preprocessing)
         return _finish(job, place, score, force, progress, targets, store, recorded_times(earlier), given)
@@ -172,6 +176,16 @@ def _one_blas_thread() -> AbstractContextManager[object]:
     """One thread for NumPy's products: their rounding, and with it the delivered bytes, depends on the number."""
     limits: AbstractContextManager[object] = threadpool_limits(1, "blas")
     return limits
+
+
+def _dump(folder: str | Path | None) -> Dump:
+    if folder is None:
+        return NO_DUMP
+    place = path_of("dump_passes", folder)
+    try:
+        return Dump(place)
+    except OSError as error:
+        raise UsageError(f"cannot make the folder {place} that passes are dumped to: {error}") from error
 
 
 def _store(cache: str | Path | None) -> Store:
@@ -196,23 +210,26 @@ def _finish(
     store: Store,
     times: Times | None,
     given: Plan | None = None,
+    dump: Dump = NO_DUMP,
 ) -> Artifact:
     """Choose for the latency and the float layers, fit, verify, judge, publish."""
     job = with_float_layers(within_latency(job, times, given, progress), targets, given)
-    model, held_back = job.prepared.model, job.context.held_back
+    model, held_back = job.prepared.model, job.decided.held_back
     deadline = Deadline.after(job.options.time_limit, job.started)
-    context = replace(job.context, deadline=deadline.share(FITTING))
-    fitted = fit(model, context, job.options, job.limit, given)
+    decided = replace(job.decided, deadline=deadline.share(FITTING))
+    fitted = fit(model, decided, job.options, job.limit, given)
+    dump.document("plan", fitted.plan.to_json())
+    dump.model(Lower.name, fitted.lowered.model)
     with progress.stage("verify"):
         probes = list(held_back.few(VERIFIED_SAMPLES))
-        activations = check_activations(model, context, fitted.plan)
+        activations = check_activations(decided, fitted.plan)
         verified = verify(fitted.exported, fitted.lowered, Intent(model, fitted.plan, fitted.tuned), probes, job.limit)
     job = replace(job, notes=(*job.notes, *saturation_notes(fitted.exported, probes)))
     native = build_targets(fitted, probes, targets, store, progress)
     delivered = time_delivered(job, fitted, progress)
     if delivered is not None and job.budgets.strict:
         delivered.check()
-    judged = judge(model, fitted.exported.data, held_back, context.kinds, evaluate, progress)
+    judged = judge(model, fitted.exported.data, held_back, decided.kinds, evaluate, progress)
     speed = measure_speed(model, fitted.exported.data, held_back, progress, deadline)
     kept, distances = golden.take(model, fitted.exported.data, held_back)
     manifest = {

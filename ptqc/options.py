@@ -39,7 +39,8 @@ class CompileOptions:
     inside; its inputs and outputs stay float64. float_layers: what convolutions that stay in float read. "bfloat16":
     values rounded to it, as far as that loses little; "float32": values as they are; "auto": bfloat16 where a native
     library is built for an instruction set that multiplies it faster. inline: write no model-local functions, for
-    runtimes that do not inline them; the file is a little larger.
+    runtimes that do not inline them; the file is a little larger. rewrites: names of rewrites that installed packages
+    add, which run on the normal form; `ptqc passes` lists them.
     """
 
     samples: int = 256
@@ -55,6 +56,7 @@ class CompileOptions:
     cast_double: bool = False
     float_layers: FloatLayers = "auto"
     inline: bool = False
+    rewrites: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         _one_of("observer", self.observer, get_args(Observer))
@@ -101,7 +103,7 @@ class CompileOptions:
 
     def to_json(self) -> dict[str, Any]:
         """For manifests and store keys."""
-        return {**asdict(self), "bits": list(self.bits)}
+        return {**asdict(self), "bits": list(self.bits), "rewrites": list(self.rewrites)}
 
 
 class Keywords(TypedDict, total=False):
@@ -120,6 +122,7 @@ class Keywords(TypedDict, total=False):
     cast_double: bool
     float_layers: FloatLayers
     inline: bool
+    rewrites: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -168,6 +171,10 @@ def _declared(name: str, kind: object, value: Any) -> Any:
         if not isinstance(value, Sequence) or isinstance(value, str):
             raise UsageError(f"{name} is {shown(value)}; give widths, as in (2, 4, 8)")
         return tuple(_whole(name, width) for width in value)
+    if kind == tuple[str, ...]:
+        if not isinstance(value, Sequence) or isinstance(value, str) or not all(isinstance(x, str) for x in value):
+            raise UsageError(f"{name} is {shown(value)}; give a list of names")
+        return tuple(value)
     return value
 
 

@@ -18,7 +18,7 @@ import ptqc
 from ptqc.artifact import Artifact
 from ptqc.execute import speed
 from ptqc.options import CompileOptions
-from ptqc.passes.context import Context
+from ptqc.passes.phases import Decided
 from ptqc.plan import Plan
 from ptqc.progress import SILENT
 from ptqc.reading import read_model
@@ -114,7 +114,7 @@ class Measured:
     """A network in normal form with its measurements, and a few of its samples."""
 
     prepared: Prepared
-    context: Context
+    context: Decided
     options: CompileOptions
     feeds: tuple[dict[str, np.ndarray], ...]
 

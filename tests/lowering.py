@@ -15,6 +15,7 @@ from ptqc.formats import UINT8, Family, Format, QuantParams, integer
 from ptqc.layers import Weight, find_layers, find_weights
 from ptqc.lowered import Lowered
 from ptqc.passes.lower import Lower
+from ptqc.passes.phases import Numbered
 from ptqc.passes.quantized_walk import run_quantized
 from ptqc.passes.solve_weights import palette
 from ptqc.plan import Plan
@@ -76,7 +77,7 @@ def quantized(
     solutions = {weight.name: rounded(model, weight, formats[weight.name]) for weight in weights}
     biases = {layer.name: _bias(model, layer.bias) for layer in layers}
     tuned = Tuned(solutions, biases)
-    return Quantized(model, plan, tuned, Lower().apply(model, plan, tuned))
+    return Quantized(model, plan, tuned, Lower().apply(Numbered(model, plan, tuned)).made)
 
 
 def observed(model: ir.Model, samples: Sequence[Feeds], sites: Sequence[object]) -> dict[str, QuantParams]:

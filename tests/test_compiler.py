@@ -21,6 +21,7 @@ from ptqc.artifact import Artifact
 from ptqc.codegen.onnxruntime import size
 from ptqc.errors import CalibrationError, Infeasible, ModelError, UsageError
 from ptqc.execute.onnxruntime import Runner
+from ptqc.passes.base import Result
 from ptqc.passes.calibrate_inner import CalibrateInner
 from ptqc.stages.documents import oldest_runtime
 
@@ -664,7 +665,7 @@ def test_weights_inside_loops_are_fitted_to_what_every_iteration_reads(
     mixing, times = weight(48, 6).T, {"n": np.array(3), "go": np.array(True)}
     feeds = [{"x": x[None] @ mixing, **times} for x in samples(6, count=48)]
     fitted = compiled(model, feeds, tmp_path / "fitted", "20%", pipeline="light")
-    monkeypatch.setattr(CalibrateInner, "apply", lambda *_: [])
+    monkeypatch.setattr(CalibrateInner, "apply", lambda _, given: Result(given, False))
     blind = compiled(model, feeds, tmp_path / "blind", "20%", pipeline="light")
     losses = [found.manifest["results"]["loss"] for found in (fitted, blind)]
     assert losses[0] < 0.6 * losses[1]

@@ -5,7 +5,9 @@ import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from graphlib import CycleError, TopologicalSorter
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -46,6 +48,14 @@ def imports(name: str, path: Path) -> Iterator[str]:
             base = ".".join([*above, *([node.module] if node.module else [])])
             yield base
             yield from (f"{base}.{alias.name}" for alias in node.names)
+
+
+def needed(name: str, path: Path, files: Mapping[str, Path]) -> Iterator[str]:
+    """The modules that a module imports; of `from a import b` a.b where that is one, else a."""
+    named = list(imports(name, path))
+    for first, second in pairwise([*named, ""]):
+        if first in files and not (second.rpartition(".")[0] == first and second in files):
+            yield first
 
 
 def offenders(room: str, forbidden: tuple[str, ...]) -> list[str]:
@@ -119,6 +129,16 @@ def test_what_all_targets_share_knows_no_target() -> None:
 def test_nothing_below_knows_the_compiler_or_the_command_line() -> None:
     below = tuple(KNOWS_ALL - {"ptqc"})
     assert [line for room in ROOMS for line in offenders(room, below)] == []
+
+
+def test_no_module_imports_itself_on_some_way() -> None:
+    """Imports inside functions count as well."""
+    files = {name: path for room in ROOMS for name, path in modules(room).items()}
+    needs = {name: set(needed(name, path, files)) - {name} for name, path in files.items()}
+    try:
+        tuple(TopologicalSorter(needs).static_order())
+    except CycleError as error:
+        pytest.fail(" imports ".join(error.args[1]))
 
 
 def test_no_file_names_a_folder_of_one_workplace() -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 import onnxruntime as ort
 
-from ptqc import __version__, zipmaps
+from ptqc import zipmaps
 from ptqc.allocation import frontier, price, smallest_choice
 from ptqc.budget import Budgets
 from ptqc.codegen.onnxruntime import exact
@@ -20,7 +20,7 @@ from ptqc.latency import Timed
 from ptqc.memory import peak_memory_mb
 from ptqc.notes import Level, Note, is_cut_short
 from ptqc.options import CompileOptions
-from ptqc.passes.context import Context
+from ptqc.passes.phases import Decided
 from ptqc.reading.operators import FUSED
 from ptqc.stages.delivered import Delivered
 from ptqc.stages.fit import Fitted
@@ -28,6 +28,7 @@ from ptqc.stages.judge import Judged, to_json
 from ptqc.stages.prepare import Prepared
 from ptqc.stages.remarks import float_operators, rounded_to_bfloat16, unquantized_weights
 from ptqc.stages.speed import Measured
+from ptqc.version import __version__
 
 FRONTIER_POINTS = 12
 
@@ -40,7 +41,7 @@ class Job:
     """
 
     prepared: Prepared
-    context: Context
+    decided: Decided
     options: CompileOptions
     notes: tuple[Note, ...]
     entry: str
@@ -111,7 +112,7 @@ def _allocation(job: Job, fitted: Fitted) -> dict[str, Any]:
     return {
         "status": allocation.status,
         "loss": allocation.loss,
-        "unit": job.context.loss_unit,
+        "unit": job.decided.loss_unit,
         "bound": allocation.bound,
         "gap": 0.0 if given else allocation.gap,
         "limit": job.limit or len(fitted.exported.data),
@@ -127,31 +128,31 @@ def _cpu(exported: Exported) -> dict[str, Any]:
 
 def sensitivity(job: Job, fitted: Fitted) -> dict[str, Any]:
     """Every candidate's bytes and predicted loss, and the least loss at other sizes."""
-    context, problem = job.context, fitted.problem
+    decided, problem = job.decided, fitted.problem
     smallest = problem.size(smallest_choice(problem))
     largest = max(len(fitted.exported.data), int(smallest * 1.02))
     steps = np.geomspace(smallest, max(largest, 2 * smallest), FRONTIER_POINTS).astype(int)
     weights = []
     for weight, group in problem.by_weight().items():
-        found = next(w for w in context.weights if w.name == weight)
+        found = next(w for w in decided.weights if w.name == weight)
         candidates = [
             {
                 "format": str(c.form),
                 "bytes": c.bytes,
                 "loss": c.loss,
-                "error": context.errors[weight, c.form],
+                "error": decided.errors[weight, c.form],
                 "needs": list(c.needs),
             }
             for c in group
         ]
-        layers = {layer.name: context.macs.get(layer.name, 0) for layer in found.layers}
+        layers = {layer.name: decided.macs.get(layer.name, 0) for layer in found.layers}
         weights.append({"weight": weight, "elements": found.size, "layers": layers, "candidates": candidates})
     sites = [
-        {"site": s.name, "loss": context.site_losses.get(s.name, 0.0), "quantized": s.name in context.quantized}
-        for s in context.sites
+        {"site": s.name, "loss": decided.site_losses.get(s.name, 0.0), "quantized": s.name in decided.quantized}
+        for s in decided.sites
     ]
     return {
-        "loss_unit": context.loss_unit,
+        "loss_unit": decided.loss_unit,
         "weights": weights,
         "activations": sites,
         "fixed_bytes": problem.fixed,

@@ -18,10 +18,11 @@ from ptqc.lowered import Lowered
 from ptqc.nodes import constant
 from ptqc.notes import Note, out_of_time
 from ptqc.options import CompileOptions, Pipeline
-from ptqc.passes.context import Context
+from ptqc.passes.effects import applied, check_tuned
 from ptqc.passes.lower import Lower
+from ptqc.passes.phases import Decided, Numbered, Planned, Tunable
 from ptqc.passes.reconstruct import Reconstruct, reconstruct_all
-from ptqc.passes.tune import advanced
+from ptqc.passes.tune import TuneFeatures
 from ptqc.plan import Plan
 from ptqc.solutions import Solution, Tuned
 from ptqc.stages.compare import HeldBackLoss
@@ -47,28 +48,28 @@ class Fitted:
 
 
 def fit(
-    model: ir.Model, context: Context, options: CompileOptions, limit: int | None, fixed_plan: Plan | None = None
+    model: ir.Model, decided: Decided, options: CompileOptions, limit: int | None, fixed_plan: Plan | None = None
 ) -> Fitted:
     """The best plan whose written file has at most `limit` bytes; None: the best plan whatever its size.
 
     fixed_plan: take these decisions instead. Raises Infeasible.
     """
-    chosen = replace(context.roles, activations=context.quantized, bfloats=context.bfloats)
+    chosen = replace(decided.roles, activations=decided.quantized, bfloats=decided.bfloats)
     undecided = chosen if fixed_plan is None else replace(fixed_plan, formats={})
-    problem = problem_of(model, context, undecided, options)
+    problem = problem_of(model, decided, undecided, options)
     if fixed_plan is not None:
-        return _as_planned(model, context, options, fixed_plan, problem, limit)
+        return _as_planned(model, decided, options, fixed_plan, problem, limit)
     for _ in range(ATTEMPTS):
         # More than the best plan needs is never spent: what lowers no loss gets no bytes.
         most = problem.size(best_choice(problem))
         try:
             allocation = allocate(problem, most if limit is None else min(limit, most))
         except Infeasible:
-            return _smallest(model, context, options, undecided, problem, limit or most)
+            return _smallest(model, decided, options, undecided, problem, limit or most)
         plan = undecided.with_formats(allocation.choice)
-        written = _weighed(model, context, options, plan)
+        written = _weighed(model, decided, options, plan)
         if limit is None or written <= limit:
-            fitted = _built(model, context, options, plan, allocation, problem, limit)
+            fitted = _built(model, decided, options, plan, allocation, problem, limit)
             written = len(fitted.exported.data)
         if limit is None or written <= limit:
             return fitted
@@ -78,7 +79,7 @@ def fit(
 
 
 def _smallest(
-    model: ir.Model, context: Context, options: CompileOptions, undecided: Plan, problem: Problem, limit: int
+    model: ir.Model, decided: Decided, options: CompileOptions, undecided: Plan, problem: Problem, limit: int
 ) -> Fitted:
     """The smallest plan where its written file keeps the limit after all: the solver's bytes are an upper estimate.
 
@@ -86,20 +87,20 @@ def _smallest(
     """
     allocation = allocate(problem, problem.size(smallest_choice(problem)))
     plan = undecided.with_formats(allocation.choice)
-    tuned = Reconstruct().apply(model, context, plan)
+    tuned = applied(Reconstruct(), Planned(decided, plan)).made
     _, exported = packed(model, plan, tuned, inline=options.inline)
     written = len(exported.data)
     problem = replace(problem, fixed=problem.fixed + written - allocation.bytes)
     if written > limit:
         allocate(problem, limit)
-    return _built(model, context, options, plan, replace(allocation, bytes=written, limit=limit), problem, limit)
+    return _built(model, decided, options, plan, replace(allocation, bytes=written, limit=limit), problem, limit)
 
 
 def _as_planned(
-    model: ir.Model, context: Context, options: CompileOptions, plan: Plan, problem: Problem, limit: int | None
+    model: ir.Model, decided: Decided, options: CompileOptions, plan: Plan, problem: Problem, limit: int | None
 ) -> Fitted:
     _check_formats(problem, plan)
-    fitted = _built(model, context, options, plan, _as_given(problem, plan, limit), problem, limit)
+    fitted = _built(model, decided, options, plan, _as_given(problem, plan, limit), problem, limit)
     written = len(fitted.exported.data)
     if limit is not None and written > limit:
         raise UsageError(f"the file of the given plan has {written:,} bytes, over the budget of {limit:,}")
@@ -117,15 +118,15 @@ def _check_formats(problem: Problem, plan: Plan) -> None:
             )
 
 
-def _weighed(model: ir.Model, context: Context, options: CompileOptions, plan: Plan) -> int:
+def _weighed(model: ir.Model, decided: Decided, options: CompileOptions, plan: Plan) -> int:
     """Bytes of a plan's file with the table's numbers."""
-    numbers = table_numbers(model, context, plan.formats)
+    numbers = table_numbers(model, decided, plan.formats)
     return len(packed(model, plan, numbers, inline=options.inline)[1].data)
 
 
 def _built(
     model: ir.Model,
-    context: Context,
+    decided: Decided,
     options: CompileOptions,
     plan: Plan,
     allocation: Allocation,
@@ -133,13 +134,13 @@ def _built(
     limit: int | None,
 ) -> Fitted:
     """The best of a plan's reconstructions that keep the limit; the smallest one where none does."""
-    tries, notes = _tries(model, context, options, plan)
+    tries, notes = _tries(model, decided, options, plan)
     within = [built for built in tries if limit is None or len(built[-1].data) <= limit]
     smallest = min(tries, key=lambda built: len(built[-1].data))
-    tuned, lowered, exported = _best(model, context, within) if within else smallest
+    tuned, lowered, exported = _best(model, decided, within) if within else smallest
     if within and options.pipeline == "advanced":
-        tuned, more = advanced(model, context, plan, tuned)
-        notes += more
+        result = applied(TuneFeatures(), Tunable(decided, plan, tuned))
+        tuned, notes = result.made, [*notes, *result.notes]
         lowered, exported = packed(model, plan, tuned, inline=options.inline)
     return Fitted(plan, tuned, allocation, problem, lowered, exported, problem.size(plan.formats), tuple(notes))
 
@@ -147,31 +148,33 @@ def _built(
 _Built = tuple[Tuned, Lowered, Exported]
 
 
-def _tries(model: ir.Model, context: Context, options: CompileOptions, plan: Plan) -> tuple[list[_Built], list[Note]]:
+def _tries(model: ir.Model, decided: Decided, options: CompileOptions, plan: Plan) -> tuple[list[_Built], list[Note]]:
     """A plan's reconstructions from several draws of the data: below 4 bits their losses differ by half and more."""
     draws, tuned, began = range(TRIES[options.pipeline]), list[Tuned](), time.monotonic()
     for done, first in enumerate(draws[::DRAWS_AT_ONCE]):
-        if done and not context.deadline.leaves((time.monotonic() - began) / done):
+        if done and not decided.deadline.leaves((time.monotonic() - began) / done):
             break
-        together = DRAWS_AT_ONCE if context.deadline.leaves(0) else 1
-        tuned += reconstruct_all(model, context, plan, draws[first : first + together])
+        together = DRAWS_AT_ONCE if decided.deadline.leaves(0) else 1
+        tuned += reconstruct_all(Planned(decided, plan), draws[first : first + together])
+    for numbers in tuned:
+        check_tuned(Reconstruct.name, numbers)
     notes = [] if len(tuned) == len(draws) else [out_of_time(f"{len(tuned)} of {len(draws)} reconstructions")]
     if kept := max(numbers.kept for numbers in tuned):
         notes.append(out_of_time(f"the reconstruction of {len(plan.layers) - kept} of {len(plan.layers)} layers"))
     return [(numbers, *packed(model, plan, numbers, inline=options.inline)) for numbers in tuned], notes
 
 
-def _best(model: ir.Model, context: Context, found: Sequence[_Built]) -> _Built:
+def _best(model: ir.Model, decided: Decided, found: Sequence[_Built]) -> _Built:
     """The one of least held-back loss."""
     if len(found) == 1:
         return found[0]
-    loss = HeldBackLoss(model, context.held_back, context.kinds)
+    loss = HeldBackLoss(model, decided.held_back, decided.kinds)
     return min(found, key=lambda built: loss(built[-1].data))
 
 
 def packed(model: ir.Model, plan: Plan, tuned: Tuned, *, inline: bool = False) -> tuple[Lowered, Exported]:
     """The lowered graph of a plan with its numbers, and its file; inline: without model-local functions."""
-    lowered = Lower().apply(model, plan, tuned)
+    lowered = applied(Lower(), Numbered(model, plan, tuned)).made
     return lowered, export(lowered, model, _name_length(model, plan), inline=inline)
 
 
@@ -181,30 +184,30 @@ def _as_given(problem: Problem, plan: Plan, limit: int | None) -> Allocation:
     return Allocation(dict(plan.formats), loss, 0.0, total, limit or total, "given")
 
 
-def problem_of(model: ir.Model, context: Context, plan: Plan, options: CompileOptions) -> Problem:
+def problem_of(model: ir.Model, decided: Decided, plan: Plan, options: CompileOptions) -> Problem:
     """Candidates with their bytes; what every plan has is weighed on two plans that are really written."""
     length = _name_length(model, plan)
     candidates: list[Candidate] = []
     found: dict[str, functions.Function] = {}
-    for weight in context.weights:
-        for form in forms(weight, context, plan, options):
-            solution = context.solutions[weight.name, form]
+    for weight in decided.weights:
+        for form in forms(weight, decided, plan, options):
+            solution = decided.solutions[weight.name, form]
             uses = [_use(model, layer, solution, plan) for layer in weight.layers]
             total, needed = size.stored(solution, uses, length, inline=options.inline)
             found.update({function.name: function for function in needed})
             parts = (*(f.name for f in needed), *((functions.DOMAIN,) if needed else ()))
-            candidates.append(Candidate(weight.name, form, total, context.weight_losses[weight.name, form], parts))
+            candidates.append(Candidate(weight.name, form, total, decided.weight_losses[weight.name, form], parts))
     opset = model.opset_imports[""]
     once = size.function_bytes(list(found.values()), opset)
     empty = Problem(tuple(candidates), 0, once)
     weighed = (best_choice(empty), smallest_choice(empty))
-    fixed = max(_weighed(model, context, options, plan.with_formats(choice)) - empty.size(choice) for choice in weighed)
+    fixed = max(_weighed(model, decided, options, plan.with_formats(choice)) - empty.size(choice) for choice in weighed)
     return replace(empty, fixed=fixed)
 
 
-def forms(weight: Weight, context: Context, plan: Plan, options: CompileOptions) -> list[Format]:
+def forms(weight: Weight, decided: Decided, plan: Plan, options: CompileOptions) -> list[Format]:
     """The formats a weight may take: on an integer kernel integers that cannot saturate, else everything."""
-    found = sorted(form for name, form in context.solutions if name == weight.name)
+    found = sorted(form for name, form in decided.solutions if name == weight.name)
     if not any(layer.name in plan.integer for layer in weight.layers):
         return found
     widest = options.widest_on_integers
@@ -236,8 +239,8 @@ def _name_length(model: ir.Model, plan: Plan) -> int:
     return names.name_length(values + added)
 
 
-def table_numbers(model: ir.Model, context: Context, choice: Mapping[str, Format]) -> Tuned:
+def table_numbers(model: ir.Model, decided: Decided, choice: Mapping[str, Format]) -> Tuned:
     """The table's own numbers, without bias correction: enough to weigh a plan."""
-    weights = {name: context.solutions[name, form] for name, form in choice.items()}
-    biases = {layer.name: None if layer.op_type == "MatMul" else _bias(model, layer) for layer in context.layers}
+    weights = {name: decided.solutions[name, form] for name, form in choice.items()}
+    biases = {layer.name: None if layer.op_type == "MatMul" else _bias(model, layer) for layer in decided.layers}
     return Tuned(weights, biases)

@@ -5,6 +5,7 @@ from dataclasses import replace
 from ptqc.codegen.targets import target_named
 from ptqc.options import TargetOptions
 from ptqc.passes.choose_bfloats import ChooseBfloats
+from ptqc.passes.effects import applied
 from ptqc.plan import Plan
 from ptqc.stages.documents import Job
 
@@ -13,9 +14,8 @@ def with_float_layers(job: Job, targets: TargetOptions, given: Plan | None) -> J
     """The compile with the activations chosen that are rounded to bfloat16. given: fixed decisions, which have them."""
     if given is not None or not _in_bfloat16(job, targets):
         return job
-    context = replace(job.context)
-    ChooseBfloats(job.options.activation_limit).apply(job.prepared.model, context)
-    return replace(job, context=context)
+    step = ChooseBfloats(job.options.activation_limit)
+    return replace(job, decided=applied(step, job.decided).made)
 
 
 def _in_bfloat16(job: Job, targets: TargetOptions) -> bool:

@@ -10,8 +10,9 @@ from ptqc.errors import Infeasible, UsageError
 from ptqc.execute.profile import Subject, latencies, profile
 from ptqc.latency import Network, Timed, Times
 from ptqc.notes import Note
-from ptqc.passes.context import Context
+from ptqc.passes.effects import applied
 from ptqc.passes.meet_latency import MeetLatency
+from ptqc.passes.phases import Decided
 from ptqc.plan import Plan
 from ptqc.progress import Progress
 from ptqc.stages import times as measuring
@@ -47,10 +48,10 @@ def within_latency(job: Job, given: Times | None, plan: Plan | None, progress: P
     budget = job.budgets.latency
     if budget is None:
         return job
-    model, context = job.prepared.model, job.context
-    network = measuring.network_of(model, context)
+    model, decided = job.prepared.model, job.decided
+    network = measuring.network_of(model, decided)
     if given is None:
-        times = measuring.measure_times(model, context, job.options, progress)
+        times = measuring.measure_times(model, decided, job.options, progress)
     else:
         times = _of_this(given, network)
     timed = Timed(budget, network, times)
@@ -58,18 +59,18 @@ def within_latency(job: Job, given: Times | None, plan: Plan | None, progress: P
         _check(timed, plan)
         return replace(job, timed=timed)
     if given is not None:
-        context, notes = _choose(job, timed)
+        decided, notes = _choose(job, timed)
     else:
         with progress.stage("choose for the latency"):
-            context, timed, notes = _choose_and_correct(job, timed)
-    return replace(job, context=context, timed=timed, notes=(*job.notes, *notes))
+            decided, timed, notes = _choose_and_correct(job, timed)
+    return replace(job, decided=decided, timed=timed, notes=(*job.notes, *notes))
 
 
 def time_delivered(job: Job, fitted: Fitted, progress: Progress) -> Delivered | None:
     """Time the delivered file where a latency was asked for."""
     if job.timed is None:
         return None
-    feeds, model = job.context.held_back[0], job.prepared.model
+    feeds, model = job.decided.held_back[0], job.prepared.model
     with progress.stage("time the file"):
         real = measuring.float_subject(model, fitted.plan, feeds)
         packed_ = measuring.quantized_subject(fitted.lowered, fitted.exported, fitted.plan, feeds)
@@ -91,41 +92,42 @@ def _check(timed: Timed, plan: Plan) -> None:
         )
 
 
-def _choose(job: Job, timed: Timed) -> tuple[Context, list[Note]]:
-    """A context with the activations of least loss within the predicted time."""
-    options, context = job.options, replace(job.context)
+def _choose(job: Job, timed: Timed) -> tuple[Decided, list[Note]]:
+    """The activations of least loss within the predicted time."""
+    options = job.options
     step = MeetLatency(timed.network, timed.times, timed.budget, options.activations, options.activation_limit)
-    return context, step.apply(job.prepared.model, context)
+    result = applied(step, job.decided)
+    return result.made, list(result.notes)
 
 
-def _choose_and_correct(job: Job, measured: Timed) -> tuple[Context, Timed, list[Note]]:
+def _choose_and_correct(job: Job, measured: Timed) -> tuple[Decided, Timed, list[Note]]:
     """Choose; where a file of the choice takes longer than the budget, correct all times by its ratio and choose again.
 
     Raises Infeasible where even the measured times allow no choice; corrected ones only end the search.
     """
     timed = measured
-    context, notes = _choose(job, timed)
+    decided, notes = _choose(job, timed)
     for _ in range(CORRECTIONS):
-        predicted, actual = _trial(job, context, measured)
+        predicted, actual = _trial(job, decided, measured)
         if actual <= timed.budget.nanoseconds:
             break
         corrected = replace(timed, times=measured.times.scaled(actual / predicted))
         try:
-            context, notes = _choose(job, corrected)
+            decided, notes = _choose(job, corrected)
         except Infeasible:
             break
         timed = corrected
-    return context, timed, notes
+    return decided, timed, notes
 
 
-def _trial(job: Job, context: Context, timed: Timed) -> tuple[float, float]:
-    """Predicted and actual nanoseconds of a file with a context's activations.
+def _trial(job: Job, decided: Decided, timed: Timed) -> tuple[float, float]:
+    """Predicted and actual nanoseconds of a file with the activations that were chosen.
 
     The actual time is relative to the float network's at the same moment, as the machine may have slowed down.
     """
-    model, feeds = job.prepared.model, context.held_back[0]
-    plan = measuring.any_plan(context, job.options, context.quantized)
-    _, exported = packed(model, plan, table_numbers(model, context, plan.formats))
+    model, feeds = job.prepared.model, decided.held_back[0]
+    plan = measuring.any_plan(decided, job.options, decided.quantized)
+    _, exported = packed(model, plan, table_numbers(model, decided, plan.formats))
     subjects = [Subject(model, feeds), Subject(exported.proto, feeds)]
     real, found = latencies(subjects, SECONDS)
     network, times = timed.network, timed.times

@@ -1,15 +1,14 @@
 """Everything that is measured once per model and calibration set, and then serves every budget."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import onnx_ir as ir
 import onnxruntime as ort
 
-from ptqc import __version__
 from ptqc.calibration.samples import Samples
 from ptqc.deadline import NEVER, Deadline
 from ptqc.errors import UsageError
@@ -18,16 +17,20 @@ from ptqc.external import hold_external
 from ptqc.notes import Level, Note, is_cut_short
 from ptqc.options import CompileOptions
 from ptqc.passes import measurements
+from ptqc.passes.base import Pass
 from ptqc.passes.calibrate import Calibrate
 from ptqc.passes.calibrate_inner import CalibrateInner
 from ptqc.passes.choose_activations import ChooseActivations
-from ptqc.passes.context import Context
+from ptqc.passes.dump import NO_DUMP, Dump
+from ptqc.passes.effects import applied
 from ptqc.passes.measure_sensitivity import MeasureSensitivity
-from ptqc.passes.solve_weights import SolveWeights
+from ptqc.passes.phases import Decided, Setting
+from ptqc.passes.solve_weights import Shelf, SolveWeights
 from ptqc.progress import Progress
 from ptqc.stages.prepare import Origin, Prepared
 from ptqc.stages.stored_weights import StoredWeights
 from ptqc.store import Entry, Store, digest
+from ptqc.version import __version__
 
 MODEL, SAMPLES = "model.onnx", "samples"
 # Raised when what is measured, or how, changes, so that old entries are not taken for new ones.
@@ -37,35 +40,36 @@ FITTING = ("pipeline", "time_limit", "float_layers", "inline")
 # Options that solving the weights does not look at either.
 LATER = (*FITTING, "observer", "loss", "activations", "activation_limit", "allow_8bit")
 
+Before = TypeVar("Before", bound=Setting)
+After = TypeVar("After", bound=Setting)
+
 
 def measure(
-    prepared: Prepared, options: CompileOptions, store: Store, progress: Progress, deadline: Deadline = NEVER
-) -> tuple[Context, list[Note], str]:
-    """A filled context, its notes, and the name of its store entry; from the store where it is there already.
+    prepared: Prepared,
+    options: CompileOptions,
+    store: Store,
+    progress: Progress,
+    deadline: Deadline = NEVER,
+    dump: Dump = NO_DUMP,
+) -> tuple[Decided, list[Note], str]:
+    """What was decided, the notes on it, and the name of its store entry; from the store where it is there already.
 
     What was cut short is not taken for the whole by a later compile: it is stored under a key of its own.
     """
-    context = _fresh(prepared, options, progress)
     key = _key("measure", prepared, options, FITTING)
     shelf = StoredWeights(store, _key("solve-weights", prepared, options, LATER), prepared.model)
     entry = store.get(key)
     if entry is not None and (candidates := shelf.open(entry.document["candidates"])) is not None:
-        measurements.unpack(context, entry.document["measurements"], candidates)
-        return context, _notes(entry), entry.folder.name
-    passes = (
-        (Calibrate(options.observer), 0.25),
-        (CalibrateInner(), 0.1),
-        (SolveWeights(options.bits, shelf), 0.4),
-        (MeasureSensitivity(options.loss, options.activation_limit), 0.4),
-        (ChooseActivations(options.activations, options.activation_limit), 0.3),
-    )
-    notes = list[Note]()
-    for step, share in passes:
-        context.deadline = deadline.share(share)
-        notes += step.apply(prepared.model, context)
+        setting = _setting(prepared, options, progress)
+        return (
+            measurements.unpack(setting, entry.document["measurements"], candidates),
+            _notes(entry),
+            entry.folder.name,
+        )
+    decided, notes = _decide(_setting(prepared, options, progress), options, shelf, deadline, dump)
     stored: dict[str, Any] = {
-        "measurements": measurements.pack(context),
-        "candidates": [shelf.names[weight.name] for weight in context.weights if weight.name in shelf.names],
+        "measurements": measurements.pack(decided),
+        "candidates": [shelf.names[weight.name] for weight in decided.weights if weight.name in shelf.names],
         "origin": asdict(prepared.origin),
         "options": options.to_json(),
         "batchable": prepared.samples.batchable,
@@ -75,12 +79,31 @@ def measure(
     if is_cut_short(notes):
         key = {**key, "cut_short": digest(stored)}
     name = store.put(key, stored, {}, lambda folder: _write_files(folder, prepared))
-    filled = _fresh(prepared, options, progress)  # without what only measuring needs, as from the store
-    measurements.unpack(filled, stored["measurements"], [context.candidates])
-    return filled, notes, name
+    # Without what only measuring needs, as from the store.
+    setting = _setting(prepared, options, progress)
+    return measurements.unpack(setting, stored["measurements"], [decided.candidates]), notes, name
 
 
-def recall(store: Store, name: str, progress: Progress) -> tuple[Prepared, Context, CompileOptions, list[Note]]:
+def _decide(
+    setting: Setting, options: CompileOptions, shelf: Shelf, deadline: Deadline, dump: Dump
+) -> tuple[Decided, list[Note]]:
+    """The passes that measure, in their order, each with its share of the time that is left."""
+    notes = list[Note]()
+
+    def run(step: Pass[Before, After], before: Before, share: float) -> After:
+        result = applied(step, replace(before, deadline=deadline.share(share)))
+        notes.extend(result.notes)
+        dump.document(step.name, measurements.overview(result.made))
+        return result.made
+
+    observed = run(Calibrate(options.observer), setting, 0.25)
+    observed = run(CalibrateInner(), observed, 0.1)
+    solved = run(SolveWeights(options.bits, shelf), observed, 0.4)
+    assessed = run(MeasureSensitivity(options.loss, options.activation_limit), solved, 0.4)
+    return run(ChooseActivations(options.activations, options.activation_limit), assessed, 0.3), notes
+
+
+def recall(store: Store, name: str, progress: Progress) -> tuple[Prepared, Decided, CompileOptions, list[Note]]:
     """What an earlier compile measured, by entry name. Raises UsageError when the store does not hold it."""
     entry = store.open(name)
     if entry is None:
@@ -93,12 +116,11 @@ def recall(store: Store, name: str, progress: Progress) -> tuple[Prepared, Conte
     notes = _notes(entry, everything=True)
     own = len(notes) - stored["own_notes"]
     prepared = Prepared(model, _batchable(samples, stored["batchable"]), Origin(**stored["origin"]), tuple(notes[:own]))
-    context = _fresh(prepared, options, progress)
     candidates = StoredWeights(store, {}, model).open(stored["candidates"])
     if candidates is None:
         raise _gone(store)
-    measurements.unpack(context, stored["measurements"], candidates)
-    return prepared, context, options, notes[own:]
+    decided = measurements.unpack(_setting(prepared, options, progress), stored["measurements"], candidates)
+    return prepared, decided, options, notes[own:]
 
 
 def _gone(store: Store) -> UsageError:
@@ -108,8 +130,8 @@ def _gone(store: Store) -> UsageError:
     )
 
 
-def _fresh(prepared: Prepared, options: CompileOptions, progress: Progress) -> Context:
-    return Context.of(prepared.model, prepared.tuning, prepared.held_back, seed=options.seed, progress=progress)
+def _setting(prepared: Prepared, options: CompileOptions, progress: Progress) -> Setting:
+    return Setting.of(prepared.model, prepared.tuning, prepared.held_back, seed=options.seed, progress=progress)
 
 
 def _batchable(samples: Samples, flag: bool) -> Samples:

@@ -17,13 +17,15 @@ from ptqc.calibration.plausibility import preprocessing_warning
 from ptqc.calibration.runnable import check_runs
 from ptqc.calibration.samples import Samples, collect
 from ptqc.calibration.synthetic import draw
-from ptqc.errors import CalibrationError, ModelError, UsageError
+from ptqc.errors import CalibrationError, ModelError
 from ptqc.execute.onnxruntime import LOOP_LIMIT, Feeds, Runner, fits_in_memory, has_loop
 from ptqc.execute.suffix import Piece
 from ptqc.execute.walk import Slicer
 from ptqc.losses import check_finite
 from ptqc.nodes import constant
 from ptqc.notes import Level, Note
+from ptqc.passes.base import Rewrite
+from ptqc.passes.dump import NO_DUMP, Dump
 from ptqc.passes.pipeline import default_rewrites, run_rewrites
 from ptqc.progress import Progress
 from ptqc.reading import FILE, Source
@@ -117,16 +119,21 @@ def try_once(source: Source, feeds: Feeds) -> None:
         raise ModelError(f"{source.called}: {error}{remark}") from error
 
 
-def prepare(source: Source, samples: Samples, progress: Progress, dump: Path | None = None) -> Prepared:
+def prepare(
+    source: Source,
+    samples: Samples,
+    progress: Progress,
+    dump: Dump = NO_DUMP,
+    added: Sequence[Rewrite] = (),
+) -> Prepared:
     """Rewrite the model to normal form, checked on the first samples after every pass.
 
+    added: rewrites of other packages, by `CompileOptions.rewrites`.
     Raises CalibrationError for samples that the model does not run on.
     """
-    if dump is not None:
-        _make_dump_folder(dump)
     check_runs(source.model, samples)
     model = source.model.clone()
-    passes, probes = default_rewrites(source.cast_double), [samples[i] for i in range(PROBES)]
+    passes, probes = default_rewrites(source.cast_double, added), [samples[i] for i in range(PROBES)]
     with progress.stage("normal form", len(passes)) as stage:
         notes = run_rewrites(model, passes, probes, stage.advance, dump)
     runner = Runner(model)
@@ -135,13 +142,6 @@ def prepare(source: Source, samples: Samples, progress: Progress, dump: Path | N
     origin = Origin(source.path.name, source.size, source.digest, _float_elements(source.model), source.given)
     warnings = (*source.notes, *samples.notes, *_plausible(source.model, samples))
     return Prepared(model, samples_, origin, (*warnings, *notes))
-
-
-def _make_dump_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"cannot make the folder {folder} that passes are dumped to: {error}") from error
 
 
 def _float_elements(model: ir.Model) -> int:

@@ -5,11 +5,9 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-import onnx_ir as ir
-
 from ptqc.errors import VerificationError
 from ptqc.passes.choose_activations import Checked
-from ptqc.passes.context import Context
+from ptqc.passes.phases import Decided
 from ptqc.plan import Plan, write_json
 from ptqc.stages.fit import Fitted
 
@@ -17,21 +15,21 @@ from ptqc.stages.fit import Fitted
 FACTOR, ALLOWANCE = 2.0, 1e-6
 
 
-def check_activations(model: ir.Model, context: Context, plan: Plan) -> float:
+def check_activations(decided: Decided, plan: Plan) -> float:
     """What the plan's activations lose with float weights: as was measured, where they are those that were chosen.
 
     Raises VerificationError where they, or fewer in bfloat16, now lose clearly more.
     """
     if not (plan.activations or plan.bfloats):
         return 0.0
-    found = Checked(model, context).loss_of(plan.rounded, plan.rounded_to_bfloat16)
-    promised = context.activation_loss
-    is_measured = plan.activations == context.quantized and plan.bfloats <= context.bfloats
+    found = Checked(decided).loss_of(plan.rounded, plan.rounded_to_bfloat16)
+    promised = decided.activation_loss
+    is_measured = plan.activations == decided.quantized and plan.bfloats <= decided.bfloats
     if is_measured and not found <= FACTOR * promised + ALLOWANCE:  # NaN included
         raise VerificationError(
-            f"the plan's activations lose {found:.3g} {context.loss_unit}; {promised:.3g} were measured"
+            f"the plan's activations lose {found:.3g} {decided.loss_unit}; {promised:.3g} were measured"
         )
-    return promised if is_measured and plan.bfloats == context.bfloats else found
+    return promised if is_measured and plan.bfloats == decided.bfloats else found
 
 
 def check_documents(manifest: Mapping[str, Any], plan: Mapping[str, Any], fitted: Fitted) -> None:

@@ -19,7 +19,7 @@ from ptqc.formats import QuantParams
 from ptqc.latency import Network, Times, owners
 from ptqc.lowered import Lowered
 from ptqc.options import CompileOptions
-from ptqc.passes.context import Context
+from ptqc.passes.phases import Decided
 from ptqc.plan import Plan
 from ptqc.progress import Progress
 from ptqc.stages.fit import forms, packed, table_numbers
@@ -33,12 +33,12 @@ TO_LAST, FROM_LAST = (0, 2, 3, 1), (0, 3, 1, 2)
 Conversion = tuple[str, str]  # "quantize" or "dequantize", and the tensor
 
 
-def measure_times(model: ir.Model, context: Context, options: CompileOptions, progress: Progress) -> Times:
+def measure_times(model: ir.Model, decided: Decided, options: CompileOptions, progress: Progress) -> Times:
     """Profile a float model in normal form and what quantization makes of it."""
-    network, everything = network_of(model, context), any_plan(context, options, context.ranges)
+    network, everything = network_of(model, decided), any_plan(decided, options, decided.ranges)
     with progress.stage("time operators"):
-        lowered, exported = packed(model, everything, table_numbers(model, context, everything.formats))
-        feeds = context.held_back[0]
+        lowered, exported = packed(model, everything, table_numbers(model, decided, everything.formats))
+        feeds = decided.held_back[0]
         subjects = [float_subject(model, everything, feeds), quantized_subject(lowered, exported, everything, feeds)]
         subjects.append(replace(subjects[1], settings=NO_INTEGER_KERNELS))
         real, codes, rounded = profile(subjects, SECONDS)
@@ -46,18 +46,18 @@ def measure_times(model: ir.Model, context: Context, options: CompileOptions, pr
     return _times(network, real, codes, rounded, moves)
 
 
-def network_of(model: ir.Model, context: Context) -> Network:
+def network_of(model: ir.Model, decided: Decided) -> Network:
     """What the latency of a choice of sites depends on."""
-    return Network.of(model, replace(context.roles, activations=context.ranges))
+    return Network.of(model, replace(decided.roles, activations=decided.ranges))
 
 
-def any_plan(context: Context, options: CompileOptions, activations: Mapping[str, QuantParams]) -> Plan:
+def any_plan(decided: Decided, options: CompileOptions, activations: Mapping[str, QuantParams]) -> Plan:
     """A plan that quantizes these sites, with some format for each weight: none is faster than another."""
-    plan = replace(context.roles, activations=activations)
-    losses = context.weight_losses
+    plan = replace(decided.roles, activations=activations)
+    losses = decided.weight_losses
     formats = {
-        w.name: min(forms(w, context, plan, options), key=lambda form, w=w: losses[w.name, form])  # type: ignore[misc]
-        for w in context.weights
+        w.name: min(forms(w, decided, plan, options), key=lambda form, w=w: losses[w.name, form])  # type: ignore[misc]
+        for w in decided.weights
     }
     return plan.with_formats(formats)
 

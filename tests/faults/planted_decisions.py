@@ -9,7 +9,7 @@ from planting import ASKED, TUNED, Changed, Fault, given
 
 from ptqc import compiler
 from ptqc.passes import measurements
-from ptqc.passes.context import Context
+from ptqc.passes.phases import Decided, Setting
 from ptqc.plan import Plan
 from ptqc.solutions import Solution, Tuned
 from ptqc.stages import documents, fit
@@ -18,11 +18,13 @@ from ptqc.stages import documents, fit
 def ranges_swapped(right: Any) -> Any:
     """The narrowest range and the widest exchanged, behind the measurements that chose them."""
 
-    def unpack(context: Context, document: Any, arrays: Any) -> None:
-        right(context, document, arrays)
-        narrow, *_, wide = sorted(context.quantized, key=lambda name: context.quantized[name].scale)
-        for ranges in (context.ranges, context.quantized):
-            ranges[narrow], ranges[wide] = ranges[wide], ranges[narrow]
+    def unpack(setting: Setting, document: Any, candidates: Any) -> Decided:
+        decided: Decided = right(setting, document, candidates)
+        narrow, *_, wide = sorted(decided.quantized, key=lambda name: decided.quantized[name].scale)
+        exchanged = {narrow: decided.ranges[wide], wide: decided.ranges[narrow]}
+        return dataclasses.replace(
+            decided, ranges={**decided.ranges, **exchanged}, quantized={**decided.quantized, **exchanged}
+        )
 
     return unpack
 
@@ -30,12 +32,14 @@ def ranges_swapped(right: Any) -> Any:
 def solutions_swapped(right: Any) -> Any:
     """Numbers of one width under the name of another."""
 
-    def unpack(context: Context, document: Any, arrays: Any) -> None:
-        right(context, document, arrays)
-        for weight, form in list(context.solutions):
-            wide = context.solutions[weight, max(f for w, f in context.solutions if w == weight and f.has_codes)]
+    def unpack(setting: Setting, document: Any, candidates: Any) -> Decided:
+        decided: Decided = right(setting, document, candidates)
+        solutions = dict(decided.solutions)
+        for weight, form in decided.solutions:
+            wide = solutions[weight, max(f for w, f in solutions if w == weight and f.has_codes)]
             if form.has_codes:
-                context.solutions[weight, form] = dataclasses.replace(wide, form=form)
+                solutions[weight, form] = dataclasses.replace(wide, form=form)
+        return dataclasses.replace(decided, solutions=solutions)
 
     return unpack
 

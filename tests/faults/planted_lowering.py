@@ -11,8 +11,8 @@ from planting import ASKED, Changed, Fault, given
 from ptqc.formats import UINT8, QuantParams
 from ptqc.lowered import Lowered
 from ptqc.passes import lower
-from ptqc.plan import Plan
-from ptqc.solutions import Tuned
+from ptqc.passes.base import Result
+from ptqc.passes.phases import Numbered
 
 
 def zero_point_moved(right: Any) -> Any:
@@ -35,9 +35,10 @@ def params_of_another(right: Any) -> Any:
 def one_more_quantized(right: Any) -> Any:
     """An activation that the plan leaves in float."""
 
-    def apply(self: Any, model: ir.Model, plan: Plan, tuned: Tuned) -> Lowered:
-        more = {plan.sites[0].name: QuantParams(UINT8, 0.05, 128)}
-        found: Lowered = right(self, model, dataclasses.replace(plan, activations=more), tuned)
+    def apply(self: Any, given: Numbered) -> Result[Lowered]:
+        more = {given.plan.sites[0].name: QuantParams(UINT8, 0.05, 128)}
+        plan = dataclasses.replace(given.plan, activations=more)
+        found: Result[Lowered] = right(self, dataclasses.replace(given, plan=plan))
         return found
 
     return apply
@@ -46,12 +47,12 @@ def one_more_quantized(right: Any) -> Any:
 def in_the_graph(change: Callable[[ir.Node], None], *op_types: str) -> Changed:
     """Something done to nodes of the lowered graph."""
 
-    def changed(lowered: Lowered) -> Lowered:
-        nodes = [node for node in lowered.model.graph if node.op_type in op_types]
+    def changed(result: Result[Lowered]) -> Result[Lowered]:
+        nodes = [node for node in result.made.model.graph if node.op_type in op_types]
         assert nodes
         for node in nodes:
             change(node)
-        return lowered
+        return result
 
     return given(changed)
 

@@ -4,13 +4,20 @@ import numpy as np
 import onnx_ir as ir
 
 from ptqc.notes import Note
-from ptqc.passes.base import Feeds, Rewrite
+from ptqc.passes.base import Feeds, Probed, Rewrite
+from ptqc.passes.fingerprint import fingerprint
 from ptqc.passes.pipeline import run_rewrites
 
 
 def rewrite(model: ir.Model, step: Rewrite, **feeds: np.ndarray) -> list[Note]:
-    """Apply one pass; the pipeline compares the outputs before and after on the feeds."""
+    """Apply one pass; the pipeline compares the outputs before and after on the feeds.
+
+    The pass must also say that it changed the model where it did: the pipeline compares nothing otherwise.
+    """
     probe: list[Feeds] = [feeds]
+    copy = model.clone()
+    before = fingerprint(copy)
+    assert step.apply(Probed(copy, probe)).changed or fingerprint(copy) == before
     return run_rewrites(model, (step,), probe)
 
 

@@ -3,7 +3,7 @@ import pytest
 from graphs import noise, parse
 from rewriting import rewrite
 
-from ptqc.passes.base import RewriteContext
+from ptqc.passes.base import Probed
 from ptqc.passes.fold_constants import FoldConstants
 
 TWO = np.array([[1, 2], [3, 4]], np.float32)
@@ -79,5 +79,5 @@ def test_strings_stay_where_they_are() -> None:
                    else_branch = e () => (string[2] b) { b = Cast <to = 8> (v) }>
     }"""
     model = parse(graph, v=noise(2))
-    FoldConstants().apply(model, RewriteContext())
+    FoldConstants().apply(Probed(model))
     assert list(model.graph.initializers) == ["v"]

@@ -15,7 +15,7 @@ from ptqc.formats import integer
 from ptqc.notes import Level, is_cut_short
 from ptqc.passes import moments
 from ptqc.passes.calibrate_inner import CalibrateInner
-from ptqc.passes.context import Context
+from ptqc.passes.phases import Observed
 from ptqc.passes.solve_weights import SolveWeights
 
 MIXING = noise(3, 16)  # inputs that move together leave room for errors that cancel
@@ -49,45 +49,48 @@ def mixed(seed: int) -> np.ndarray:
     return noise(4, 3, seed=seed) @ MIXING
 
 
-def context_of(model: ir.Model, feeds: Sequence[Feeds], folder: Path, held: int = 16) -> Context:
+def context_of(model: ir.Model, feeds: Sequence[Feeds], folder: Path, held: int = 16) -> Observed:
     samples = collect(feeds, input_specs(model), folder, 10_000)
-    return Context.of(model, samples[:-held], samples[-held:])
+    return Observed.of(model, samples[:-held], samples[-held:])
 
 
 @pytest.fixture
-def branches(tmp_path: Path) -> tuple[ir.Model, Context]:
+def branches(tmp_path: Path) -> tuple[ir.Model, Observed]:
     """An If of two products, whose samples take the first branch alone."""
     model = parse(IF, w=W, v=V)
     feeds: list[Feeds] = [{"x": mixed(seed), "c": np.array(True)} for seed in range(48)]
     return model, context_of(model, feeds, tmp_path)
 
 
-def test_moments_are_those_of_what_the_branch_reads(branches: tuple[ir.Model, Context]) -> None:
-    model, context = branches
-    assert CalibrateInner().apply(model, context) == []
+def test_moments_are_those_of_what_the_branch_reads(branches: tuple[ir.Model, Observed]) -> None:
+    _, context = branches
+    result = CalibrateInner().apply(context)
+    context, notes = result.made, result.notes
+    assert notes == ()
     for found, seeds in ((context.moments, range(32)), (context.held_moments, range(32, 48))):
         rows = np.maximum(np.concatenate([mixed(seed) for seed in seeds]), 0)
         assert set(found) == {"w"}
         np.testing.assert_allclose(found["w"].second(centred=False)[0], rows.T @ rows / len(rows), rtol=1e-3, atol=1e-3)
 
 
-def test_weights_are_fitted_to_what_the_branch_reads(branches: tuple[ir.Model, Context]) -> None:
+def test_weights_are_fitted_to_what_the_branch_reads(branches: tuple[ir.Model, Observed]) -> None:
     """Otherwise twice the error is made at the output."""
-    model, context = branches
-    blind = replace(context, solutions={}, errors={}, moments={}, held_moments={})
-    CalibrateInner().apply(model, context)
+    _, blind = branches
+    observed = CalibrateInner().apply(blind).made
     rows = np.maximum(np.concatenate([mixed(seed) for seed in range(100, 400)]), 0)
     errors = []
-    for each in (context, blind):
-        SolveWeights((3,)).apply(model, each)
-        errors.append(float(((rows @ (each.solutions["w", integer(3)].weight - W)) ** 2).sum()))
+    for each in (observed, blind):
+        solved = SolveWeights((3,)).apply(each).made
+        errors.append(float(((rows @ (solved.solutions["w", integer(3)].weight - W)) ** 2).sum()))
     assert errors[0] < 0.5 * errors[1]
 
 
-def test_the_weight_of_a_branch_that_no_sample_takes_is_solved_without_data(branches: tuple[ir.Model, Context]) -> None:
-    model, context = branches
-    CalibrateInner().apply(model, context)
-    SolveWeights((2, 4)).apply(model, context)
+def test_the_weight_of_a_branch_that_no_sample_takes_is_solved_without_data(
+    branches: tuple[ir.Model, Observed],
+) -> None:
+    _, context = branches
+    context = CalibrateInner().apply(context).made
+    context = SolveWeights((2, 4)).apply(context).made
     solution = context.solutions["v", integer(4)]
     assert solution.scale.shape == (24,)
     relative = float(((solution.weight - V) ** 2).sum() / (V**2).sum())
@@ -101,7 +104,9 @@ def test_convolutions_in_a_loop_see_every_iteration(tmp_path: Path) -> None:
         {"x": noise(1, 4, 5, 5, seed=seed), "n": np.array(3), "go": np.array(True)} for seed in range(6)
     ]
     context = context_of(model, feeds, tmp_path, 2)
-    assert CalibrateInner().apply(model, context) == []
+    result = CalibrateInner().apply(context)
+    context, notes = result.made, result.notes
+    assert notes == ()
     assert context.moments["w"].count == 4 * 3 * 25
     (weight,) = context.weights
     assert moments.total_error(weight.inner[0].matrix(K), context.moments["w"].second()) > 0
@@ -111,16 +116,18 @@ def test_what_grows_from_iteration_to_iteration_is_told(tmp_path: Path) -> None:
     model = parse(GROWING, w=W, v=V)
     feeds: list[Feeds] = [{"x": mixed(seed), "n": np.array(3), "go": np.array(True)} for seed in range(6)]
     context = context_of(model, feeds, tmp_path, 2)
-    (note,) = CalibrateInner().apply(model, context)
+    result = CalibrateInner().apply(context)
+    context, (note,) = result.made, result.notes
     assert note.level == Level.SKIPPED
     assert note.subject == "w"
     assert context.moments == context.held_moments == {}
 
 
-def test_without_time_few_samples_are_looked_at(branches: tuple[ir.Model, Context]) -> None:
-    model, context = branches
-    context.deadline = Deadline(0.0)
-    assert is_cut_short(CalibrateInner().apply(model, context))
+def test_without_time_few_samples_are_looked_at(branches: tuple[ir.Model, Observed]) -> None:
+    _, context = branches
+    result = CalibrateInner().apply(replace(context, deadline=Deadline(0.0)))
+    assert is_cut_short(result.notes)
+    context = result.made
     assert context.is_thinned
     assert context.moments["w"].count == 4  # rows of one sample
 
@@ -128,5 +135,7 @@ def test_without_time_few_samples_are_looked_at(branches: tuple[ir.Model, Contex
 def test_a_model_without_subgraphs_is_left_alone(tmp_path: Path) -> None:
     model = parse("g (float[N, 16] x) => (float[N, 24] y) { y = MatMul(x, w) }", w=W)
     context = context_of(model, [{"x": mixed(seed)} for seed in range(4)], tmp_path, 1)
-    assert CalibrateInner().apply(model, context) == []
+    result = CalibrateInner().apply(context)
+    context, notes = result.made, result.notes
+    assert notes == ()
     assert not context.moments

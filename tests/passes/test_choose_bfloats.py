@@ -11,7 +11,7 @@ from ptqc.execute.onnxruntime import Feeds, Runner
 from ptqc.losses import OutputLoss
 from ptqc.passes import choose_bfloats
 from ptqc.passes.choose_bfloats import ChooseBfloats
-from ptqc.passes.context import Context
+from ptqc.passes.phases import Assessed, Decided
 
 # A layer of 3 channels, a depthwise one, and two whose inputs are pairs of channels, the last one behind a pool.
 BODY = """g (float[N, 3, 8, 8] x) => (float[N, 4, 8, 8] y) {
@@ -36,18 +36,18 @@ def model() -> ir.Model:
 
 
 @pytest.fixture(scope="module")
-def measured(model: ir.Model, tmp_path_factory: pytest.TempPathFactory) -> Context:
+def measured(model: ir.Model, tmp_path_factory: pytest.TempPathFactory) -> Assessed:
     feeds: list[Feeds] = [{"x": noise(1, 3, 8, 8, seed=seed)} for seed in range(28)]
     return measure(model, feeds, tmp_path_factory.mktemp("samples"), (2, 4))
 
 
 @pytest.fixture
-def context(measured: Context) -> Context:
+def context(measured: Assessed) -> Decided:
     """A copy to write on, with nothing quantized."""
-    return replace(measured, quantized={}, bfloats=frozenset(), activation_loss=0.0)
+    return Decided.after(measured)
 
 
-def loss_by_hand(model: ir.Model, context: Context) -> float:
+def loss_by_hand(model: ir.Model, context: Decided) -> float:
     """With d and e rounded in NumPy, each layer computed by ONNX Runtime on its own."""
     batches = list(context.held_back.batches(8))
     real = [Runner(model).run(feeds) for feeds in batches]
@@ -63,41 +63,45 @@ def loss_by_hand(model: ir.Model, context: Context) -> float:
     return float(np.average(losses, weights=[len(outputs["y"]) for outputs in real]))
 
 
-def test_inputs_of_layers_in_float_are_rounded(model: ir.Model, context: Context) -> None:
+def test_inputs_of_layers_in_float_are_rounded(model: ir.Model, context: Decided) -> None:
     """Not that of three channels, whose pairs would be cut, and not that of a depthwise layer."""
-    assert ChooseBfloats().apply(model, context) == []
+    result = ChooseBfloats().apply(context)
+    context, notes = result.made, result.notes
+    assert notes == ()
     assert context.bfloats == {"d", "e"}
     assert context.activation_loss == pytest.approx(loss_by_hand(model, context), rel=0.01)
     assert 0 < context.activation_loss < 1e-4
 
 
-def test_what_layers_on_codes_read_is_not(model: ir.Model, context: Context) -> None:
-    context.quantized = dict(context.ranges)
-    assert ChooseBfloats().apply(model, context) == []
+def test_what_layers_on_codes_read_is_not(context: Decided) -> None:
+    context = replace(context, quantized=dict(context.ranges))
+    result = ChooseBfloats().apply(context)
+    context, notes = result.made, result.notes
+    assert notes == ()
     assert not context.bfloats
-    context.quantized = {name: context.ranges[name] for name in ("x", "r", "d")}
-    ChooseBfloats().apply(model, context)
+    context = replace(context, quantized={name: context.ranges[name] for name in ("x", "r", "d")})
+    context = ChooseBfloats().apply(context).made
     assert context.bfloats == {"e"}
 
 
-def test_the_loss_keeps_its_share_of_the_limit(model: ir.Model, context: Context) -> None:
-    ChooseBfloats().apply(model, context)
+def test_the_loss_keeps_its_share_of_the_limit(context: Decided) -> None:
+    context = ChooseBfloats().apply(context).made
     both = context.activation_loss
     for room, few in ((1.1, 2), (0.9, 1), (1e-6, 0)):
-        context.bfloats, context.activation_loss = frozenset(), 0.0
-        ChooseBfloats(limit=room * both / choose_bfloats.SHARE).apply(model, context)
+        context = replace(context, bfloats=frozenset(), activation_loss=0.0)
+        context = ChooseBfloats(limit=room * both / choose_bfloats.SHARE).apply(context).made
         assert len(context.bfloats) == few, room
         assert context.activation_loss <= room * both
 
 
-def test_of_two_the_one_that_loses_less_for_its_products_is_taken(model: ir.Model, context: Context) -> None:
-    ChooseBfloats().apply(model, context)
+def test_of_two_the_one_that_loses_less_for_its_products_is_taken(context: Decided) -> None:
+    context = ChooseBfloats().apply(context).made
     limit = 0.9 * context.activation_loss / choose_bfloats.SHARE
     taken = set()
     for gains in ({"e": 1, "y": 1000}, {"e": 1000, "y": 1}):
-        context.macs = context.macs | gains
-        context.bfloats, context.activation_loss = frozenset(), 0.0
-        ChooseBfloats(limit=limit).apply(model, context)
+        context = replace(context, macs=context.macs | gains)
+        context = replace(context, bfloats=frozenset(), activation_loss=0.0)
+        context = ChooseBfloats(limit=limit).apply(context).made
         taken |= context.bfloats
     assert taken == {"d", "e"}
 

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rewriting import operators, rewrite
 
-from ptqc.passes.base import RewriteContext
+from ptqc.passes.base import Probed
 from ptqc.passes.fold_batch_norm import FoldBatchNorm
 
 NORM = "BatchNormalization({}, scale, shift, mean, variance)"
@@ -119,6 +119,6 @@ def test_training_mode_and_rank_two_stay_with_a_reason() -> None:
         " y, m, v = BatchNormalization <training_mode = 1> (x, scale, shift, mean, variance) }",
         **statistics(3),
     )
-    assert "training" in FoldBatchNorm().apply(training, RewriteContext())[0].message
+    assert "training" in FoldBatchNorm().apply(Probed(training)).notes[0].message
     flat = parse(f"g (float[N, 3] x) => (float[N, 3] y) {{ y = {NORM.format('x')} }}", **statistics(3))
     assert "rank 3" in rewrite(flat, FoldBatchNorm(), x=noise(4, 3))[0].message

@@ -5,7 +5,7 @@ from rewriting import operators, rewrite
 
 from ptqc.execute.onnxruntime import run
 from ptqc.nodes import constant
-from ptqc.passes.base import RewriteContext
+from ptqc.passes.base import Probed
 from ptqc.passes.fold_constants import FoldConstants
 
 
@@ -136,7 +136,7 @@ def test_range_gets_scalars() -> None:
     }"""
     numbers = {"four": [-1], "one": [2], "where": [1], "zero": 0, "step": 1}
     model = parse(graph, **{name: np.array(value) for name, value in numbers.items()})
-    FoldConstants().apply(model, RewriteContext())
+    FoldConstants().apply(Probed(model))
     assert run(model, {"x": noise(3, 4)})["y"].tolist() == [0, 1]
 
 
@@ -179,7 +179,7 @@ def test_a_bomb_is_not_computed() -> None:
         one=noise(1),
         n=np.array([1 << 40]),
     )
-    FoldConstants().apply(model, RewriteContext())
+    FoldConstants().apply(Probed(model))
     assert operators(model) == ["Expand", "Add"]
 
 
@@ -191,7 +191,7 @@ def test_a_large_weight_is_transposed_in_place() -> None:
 
 def test_random_numbers_stay_random() -> None:
     model = parse("g (float[3] x) => (float[3] y) { r = RandomNormal <shape = [3]> ()  y = Add(x, r) }")
-    FoldConstants().apply(model, RewriteContext())
+    FoldConstants().apply(Probed(model))
     assert operators(model) == ["RandomNormal", "Add"]
 
 

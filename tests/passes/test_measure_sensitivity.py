@@ -18,21 +18,19 @@ from ptqc.formats import FLOAT16, FLOAT32, Family, integer
 from ptqc.losses import UNITS, OutputLoss
 from ptqc.notes import Level
 from ptqc.passes.calibrate import Calibrate
-from ptqc.passes.context import Context
-from ptqc.passes.measure_sensitivity import ANCHORS, NEGLIGIBLE, MeasureSensitivity, _interpolate, mean_shift
+from ptqc.passes.measure_sensitivity import ANCHORS, NEGLIGIBLE, MeasureSensitivity, _interpolated, mean_shift
+from ptqc.passes.phases import Assessed, Observed, Setting
 from ptqc.passes.quantized_walk import run_quantized
 from ptqc.passes.solve_weights import SolveWeights
 
 
-def measured(model: ir.Model, feeds: list[Feeds], folder: Path, bits: tuple[int, ...] = (2, 3, 4, 8)) -> Context:
+def measured(model: ir.Model, feeds: list[Feeds], folder: Path, bits: tuple[int, ...] = (2, 3, 4, 8)) -> Assessed:
     samples = replace(collect(feeds, input_specs(model), folder, 10_000), batchable=True)
-    context = Context.of(model, samples[:16], samples[16:])
-    for step in (Calibrate(), SolveWeights(bits), MeasureSensitivity()):
-        step.apply(model, context)
-    return context
+    observed = Calibrate().apply(Setting.of(model, samples[:16], samples[16:])).made
+    return MeasureSensitivity().apply(SolveWeights(bits).apply(observed).made).made
 
 
-def loss_of(model: ir.Model, context: Context, outputs: list[dict[str, np.ndarray]]) -> float:
+def loss_of(model: ir.Model, context: Assessed, outputs: list[dict[str, np.ndarray]]) -> float:
     """Mean over batches of what the outputs lose against the float model's."""
     real = [Runner(model).run(feeds) for feeds in context.held_back.batches(8)]
     loss = OutputLoss.of(context.kinds, real)
@@ -45,12 +43,12 @@ def residual() -> ir.Model:
 
 
 @pytest.fixture(scope="module")
-def context(residual: ir.Model, tmp_path_factory: pytest.TempPathFactory) -> Context:
+def context(residual: ir.Model, tmp_path_factory: pytest.TempPathFactory) -> Assessed:
     feeds: list[Feeds] = [{"x": noise(1, 3, 8, 8, seed=seed)} for seed in range(24)]
     return measured(residual, feeds, tmp_path_factory.mktemp("samples"))
 
 
-def test_a_site_alone(residual: ir.Model, context: Context) -> None:
+def test_a_site_alone(residual: ir.Model, context: Assessed) -> None:
     batches = list(context.held_back.batches(8))
     for site in context.sites:
         if len(site.sources) > 1:
@@ -62,13 +60,13 @@ def test_a_site_alone(residual: ir.Model, context: Context) -> None:
 
 @pytest.mark.parametrize(("wider", "is_taken"), [(32, True), (1, False)])
 def test_a_site_that_matters_takes_the_range_that_loses_least(
-    wider: int, is_taken: bool, residual: ir.Model, context: Context
+    wider: int, is_taken: bool, residual: ir.Model, context: Assessed
 ) -> None:
     right = dict(context.ranges)
     wide = {name: replace(params, scale=params.scale * wider) for name, params in right.items()}
-    changed = replace(context, ranges=dict(wide), site_losses={}, weight_losses={})
-    changed.other_ranges = {name: (params,) for name, params in right.items()}
-    MeasureSensitivity().apply(residual, changed)
+    others = {name: (params,) for name, params in right.items()}
+    changed = replace(context, ranges=dict(wide), site_losses={}, weight_losses={}, other_ranges=others)
+    changed = MeasureSensitivity().apply(changed).made
     batches = list(context.held_back.batches(8))
     for site in context.sites:
         losses = [
@@ -84,13 +82,13 @@ def test_a_site_that_matters_takes_the_range_that_loses_least(
 
 
 @pytest.mark.parametrize("bits", [2, 4])
-def test_a_layer_alone_with_its_mean_kept(residual: ir.Model, context: Context, bits: int) -> None:
+def test_a_layer_alone_with_its_mean_kept(residual: ir.Model, context: Assessed, bits: int) -> None:
     batches = list(context.held_back.batches(8))
     for layer in context.layers:
         solution = context.solutions[layer.weight, integer(bits)]
         if layer.bias is None or len([x for x in context.layers if x.bias == layer.bias]) > 1:
             continue
-        shift = mean_shift(residual, context, layer, solution.weight)
+        shift = mean_shift(context, layer, solution.weight)
         constants = {layer.weight: solution.weight, layer.bias: array(residual, layer.bias) + shift}
         expected = loss_of(residual, context, run_quantized(Slicer(residual), batches, {}, constants))
         found = context.weight_losses[layer.weight, integer(bits)]
@@ -110,7 +108,7 @@ def test_a_product_of_tokens_has_no_bias_that_keeps_its_mean(tmp_path: Path) -> 
         assert context.weight_losses["w", integer(bits)] == pytest.approx(expected, rel=0.02)
 
 
-def test_losses_never_grow_with_the_bits(context: Context) -> None:
+def test_losses_never_grow_with_the_bits(context: Assessed) -> None:
     for weight in context.weights:
         losses = [context.weight_losses[weight.name, integer(bits)] for bits in (2, 3, 4, 8)]
         assert losses == sorted(losses, reverse=True)
@@ -119,21 +117,21 @@ def test_losses_never_grow_with_the_bits(context: Context) -> None:
     assert context.loss_unit == context.kinds["y"].unit.name
 
 
-def test_a_local_error_that_grew_with_the_bits_counts_no_more(context: Context) -> None:
+def test_a_local_error_that_grew_with_the_bits_counts_no_more(context: Assessed) -> None:
     name = context.weights[0].name
-    changed = replace(context, errors=dict(context.errors), weight_losses={})
-    changed.errors[name, integer(8)] = 2 * context.errors[name, integer(2)]
-    _interpolate(changed, name, {form: context.weight_losses[name, form] for form in ANCHORS})
-    losses = [changed.weight_losses[name, integer(bits)] for bits in (2, 3, 4, 8)]
+    errors = {**context.errors, (name, integer(8)): 2 * context.errors[name, integer(2)]}
+    anchors = {form: context.weight_losses[name, form] for form in ANCHORS}
+    found = _interpolated(replace(context, errors=errors), name, anchors)
+    losses = [found[name, integer(bits)] for bits in (2, 3, 4, 8)]
     assert losses == sorted(losses, reverse=True)
 
 
-def test_the_shift_is_what_the_mean_input_loses(residual: ir.Model, context: Context) -> None:
+def test_the_shift_is_what_the_mean_input_loses(residual: ir.Model, context: Assessed) -> None:
     for layer in context.layers:
         weight = context.solutions[layer.weight, integer(2)].weight
         delta = layer.matrix(array(residual, layer.weight) - weight)
         expected = delta @ context.moments[layer.weight].mean[..., None]
-        assert_allclose(mean_shift(residual, context, layer, weight), expected.reshape(-1), atol=1e-5)
+        assert_allclose(mean_shift(context, layer, weight), expected.reshape(-1), atol=1e-5)
 
 
 def test_tables_and_palettes(tmp_path: Path) -> None:
@@ -172,21 +170,21 @@ def test_tensors_that_are_tied_keep_their_range(tmp_path: Path) -> None:
     (tied,) = [site for site in context.sites if len(site.sources) > 1]
     right = context.ranges[tied.name]
     wide = replace(right, scale=right.scale * 32)
-    changed = replace(context, ranges={**context.ranges, tied.name: wide}, site_losses={}, weight_losses={})
-    changed.other_ranges[tied.name] = (right,)
-    MeasureSensitivity().apply(model, changed)
+    others = {**context.other_ranges, tied.name: (right,)}
+    changed = replace(context, ranges={**context.ranges, tied.name: wide}, other_ranges=others)
+    changed = MeasureSensitivity().apply(changed).made
     assert changed.site_losses[tied.name] > NEGLIGIBLE * UNITS[context.loss_unit].tolerance
     assert changed.ranges[tied.name] == wide
 
 
-def test_what_matters_depends_on_the_limit(residual: ir.Model, context: Context) -> None:
+def test_what_matters_depends_on_the_limit(context: Assessed) -> None:
     name = context.sites[0].name
     right = context.ranges[name]
     wide = replace(right, scale=right.scale * 8)
     for limit, kept in ((1e6, wide), (1e-6, right)):
-        changed = replace(context, ranges={**context.ranges, name: wide}, site_losses={}, weight_losses={})
-        changed.other_ranges = {**context.other_ranges, name: (right,)}
-        MeasureSensitivity(limit=limit).apply(residual, changed)
+        others = {**context.other_ranges, name: (right,)}
+        changed = replace(context, ranges={**context.ranges, name: wide}, other_ranges=others)
+        changed = MeasureSensitivity(limit=limit).apply(changed).made
         assert changed.ranges[name] == kept
 
 
@@ -202,8 +200,9 @@ def test_a_branch_that_no_sample_takes_loses_like_the_other(tmp_path: Path) -> N
     )
     feeds: list[Feeds] = [{"x": noise(1, 16, seed=seed), "c": np.array(True)} for seed in range(24)]
     samples = collect(feeds, input_specs(model), tmp_path, 10_000)
-    context = Context.of(model, samples[:16], samples[16:])
-    notes = [note for step in (SolveWeights((2, 4)), MeasureSensitivity()) for note in step.apply(model, context)]
+    solved = SolveWeights((2, 4)).apply(Observed.of(model, samples[:16], samples[16:])).made
+    result = MeasureSensitivity().apply(solved)
+    context, notes = result.made, result.notes
     (warning,) = [note for note in notes if note.level == Level.WARNING]
     assert warning.subject == "v"
     assert "give samples that take every branch" in warning.message
@@ -212,16 +211,17 @@ def test_a_branch_that_no_sample_takes_loses_like_the_other(tmp_path: Path) -> N
         assert 0.2 < other / taken < 5
 
 
-def short(context: Context, **changes: object) -> Context:
+def short(context: Assessed, **changes: object) -> Assessed:
     """A copy to measure again."""
     return replace(context, site_losses={}, weight_losses={}, ranges=dict(context.ranges), **changes)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("quantizable", [True, False])
-def test_without_time_losses_follow_the_local_errors(residual: ir.Model, context: Context, quantizable: bool) -> None:
+def test_without_time_losses_follow_the_local_errors(context: Assessed, quantizable: bool) -> None:
     """Also where not even a site at the input was looked at: a loss of zero would ask for the narrowest weights."""
     late = short(context, deadline=Deadline(0.0), sites=context.sites if quantizable else [])
-    notes = MeasureSensitivity().apply(residual, late)
+    result = MeasureSensitivity().apply(late)
+    late, notes = result.made, list(result.notes)
     assert [note.step for note in notes] == ["time-limit"]
     assert set(late.site_losses) == {site.name for site in late.sites}
     assert set(late.weight_losses) == set(context.weight_losses)
@@ -231,26 +231,22 @@ def test_without_time_losses_follow_the_local_errors(residual: ir.Model, context
         assert losses[0] > losses[-1] > 0
 
 
-def test_with_little_time_few_samples_do(residual: ir.Model, context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_with_little_time_few_samples_do(context: Assessed, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Pace, "part", lambda _: 0.5)
     runs: list[int | None] = []
     run = Suffix.run
     monkeypatch.setattr(Suffix, "run", lambda self, given, n=None: runs.append(n) or run(self, given, n))
-    rough = short(context)
-    MeasureSensitivity().apply(residual, rough)
+    rough = MeasureSensitivity().apply(short(context)).made
     assert set(runs[1:]) == {4}
     assert 0.3 < sum(rough.weight_losses.values()) / sum(context.weight_losses.values()) < 3  # one sample matters
     assert rough.weight_losses.keys() == context.weight_losses.keys()
 
 
-def test_the_pace_knows_how_much_there_is_to_do(
-    residual: ir.Model, context: Context, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_pace_knows_how_much_there_is_to_do(context: Assessed, monkeypatch: pytest.MonkeyPatch) -> None:
     paces: list[Pace] = []
     init = Pace.__init__
     monkeypatch.setattr(Pace, "__init__", lambda self, *given: paces.append(self) or init(self, *given))
-    again = short(context, other_ranges=dict.fromkeys(context.other_ranges, ()))
-    MeasureSensitivity().apply(residual, again)
+    again = MeasureSensitivity().apply(short(context, other_ranges=dict.fromkeys(context.other_ranges, ()))).made
     (pace,) = paces
     assert pace._passed == pytest.approx(pace.total)
     assert again.weight_losses == context.weight_losses

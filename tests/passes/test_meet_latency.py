@@ -2,7 +2,6 @@
 
 import itertools
 from collections.abc import Iterator
-from copy import copy
 from dataclasses import replace
 
 import numpy as np
@@ -18,8 +17,8 @@ from ptqc.execute.onnxruntime import Feeds
 from ptqc.latency import Network, Times
 from ptqc.notes import Level
 from ptqc.passes.choose_activations import ChooseActivations
-from ptqc.passes.context import Context
 from ptqc.passes.meet_latency import MeetLatency, _Program
+from ptqc.passes.phases import Decided
 
 
 @pytest.fixture(scope="module")
@@ -28,23 +27,20 @@ def model() -> ir.Model:
 
 
 @pytest.fixture(scope="module")
-def measured(model: ir.Model, tmp_path_factory: pytest.TempPathFactory) -> Context:
+def measured(model: ir.Model, tmp_path_factory: pytest.TempPathFactory) -> Decided:
     feeds: list[Feeds] = [{"x": noise(1, 3, 8, 8, seed=seed)} for seed in range(32)]
-    context = measure(model, feeds, tmp_path_factory.mktemp("samples"), (2, 4))
-    ChooseActivations("auto", 1e-7).apply(model, context)
-    return context
+    found = measure(model, feeds, tmp_path_factory.mktemp("samples"), (2, 4))
+    return ChooseActivations("auto", 1e-7).apply(found).made
 
 
 @pytest.fixture
-def context(measured: Context) -> Context:
+def context(measured: Decided) -> Decided:
     """A copy to write on."""
-    fresh = copy(measured)
-    fresh.site_losses = dict(measured.site_losses)
-    return fresh
+    return replace(measured, site_losses=dict(measured.site_losses))
 
 
 @pytest.fixture(scope="module")
-def network(model: ir.Model, measured: Context) -> Network:
+def network(model: ir.Model, measured: Decided) -> Network:
     return Network.of(model, replace(measured.roles, activations=measured.ranges))
 
 
@@ -65,16 +61,16 @@ def even_times(network: Network) -> Times:
     return Times("a runtime", *columns)
 
 
-def subsets(context: Context) -> Iterator[set[str]]:
+def subsets(context: Decided) -> Iterator[set[str]]:
     names = [site.name for site in context.sites]
     for count in range(len(names) + 1):
         yield from (set(chosen) for chosen in itertools.combinations(names, count))
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_no_set_of_sites_within_the_time_loses_less(context: Context, network: Network, seed: int) -> None:
+def test_no_set_of_sites_within_the_time_loses_less(context: Decided, network: Network, seed: int) -> None:
     rng, times = np.random.default_rng(seed), random_times(network, seed)
-    context.site_losses = {site.name: float(np.exp(rng.normal(-3, 2))) for site in context.sites}
+    context = replace(context, site_losses={site.name: float(np.exp(rng.normal(-3, 2))) for site in context.sites})
     taken = {frozenset(s): network.predict(times, context.tensors_of(s)) for s in subsets(context)}
     shortest = min(taken.values())
     target = shortest + rng.uniform(0.02, 0.9) * (taken[frozenset()] - shortest)
@@ -88,52 +84,53 @@ def test_no_set_of_sites_within_the_time_loses_less(context: Context, network: N
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_no_set_of_sites_is_faster_than_the_fastest(context: Context, network: Network, seed: int) -> None:
+def test_no_set_of_sites_is_faster_than_the_fastest(context: Decided, network: Network, seed: int) -> None:
     times = random_times(network, seed)
     found = _Program(network, times, context).solve(None)
     shortest = min(network.predict(times, context.tensors_of(sites)) for sites in subsets(context))
     assert network.predict(times, context.tensors_of(found)) <= shortest * (1 + 1e-3)
 
 
-def test_a_choice_that_is_fast_enough_stays(model: ir.Model, context: Context, network: Network) -> None:
+def test_a_choice_that_is_fast_enough_stays(context: Decided, network: Network) -> None:
     before = context.quantized
-    assert MeetLatency(network, even_times(network), Latency(1e9)).apply(model, context) == []
+    result = MeetLatency(network, even_times(network), Latency(1e9)).apply(context)
+    context, notes = result.made, result.notes
+    assert notes == ()
     assert context.quantized is before
 
 
-def test_the_limit_on_the_loss_gives_way_to_the_time(model: ir.Model, context: Context, network: Network) -> None:
+def test_the_limit_on_the_loss_gives_way_to_the_time(context: Decided, network: Network) -> None:
     times, promised = even_times(network), context.activation_loss
     real = network.predict(times, ())
-    (note,) = MeetLatency(network, times, Latency(0.6 * real), limit=1e-7).apply(model, context)
+    result = MeetLatency(network, times, Latency(0.6 * real), limit=1e-7).apply(context)
+    context, (note,) = result.made, result.notes
     assert network.predict(times, context.tensors_of(context.quantized)) <= 0.6 * real
     assert context.activation_loss > max(promised, 1e-7)
     assert note.level == Level.WARNING
     assert "without a latency budget at most 1e-07" in note.message
 
 
-def test_less_time_never_loses_less(model: ir.Model, context: Context, network: Network) -> None:
+def test_less_time_never_loses_less(context: Decided, network: Network) -> None:
     times = even_times(network)
     real, lost = network.predict(times, ()), []
     for share in (0.9, 0.7, 0.5, 0.4):
-        MeetLatency(network, times, Latency(share * real)).apply(model, context)
+        context = MeetLatency(network, times, Latency(share * real)).apply(context).made
         lost.append(sum(context.site_losses[name] for name in context.quantized))
     assert lost == sorted(lost)
     assert lost[0] < lost[-1]
 
 
-def test_what_cannot_be_reached_names_the_shortest_time_and_what_takes_it(
-    model: ir.Model, context: Context, network: Network
-) -> None:
+def test_what_cannot_be_reached_names_the_shortest_time_and_what_takes_it(context: Decided, network: Network) -> None:
     times = even_times(network)
     with pytest.raises(Infeasible, match=r"budget of 0\.01 ms cannot be met .* in a runtime\. Slowest: ") as refusal:
-        MeetLatency(network, times, Latency(1e4)).apply(model, context)
+        context = MeetLatency(network, times, Latency(1e4)).apply(context).made
     shortest = min(network.predict(times, context.tensors_of(sites)) for sites in subsets(context))
     assert refusal.value.smallest == round(shortest)
     assert refusal.value.blockers[0][1] == 1e5
-    MeetLatency(network, times, Latency(shortest)).apply(model, context)
+    context = MeetLatency(network, times, Latency(shortest)).apply(context).made
 
 
-def test_stated_activations_leave_no_choice(model: ir.Model, context: Context, network: Network) -> None:
-    context.quantized = {}
+def test_stated_activations_leave_no_choice(context: Decided, network: Network) -> None:
+    context = replace(context, quantized={})
     with pytest.raises(Infeasible, match="with float activations is"):
-        MeetLatency(network, even_times(network), Latency(1e6), "float").apply(model, context)
+        context = MeetLatency(network, even_times(network), Latency(1e6), "float").apply(context).made

@@ -9,7 +9,7 @@ from graphs import noise, parse
 from rewriting import operators, rewrite
 
 from ptqc.errors import ModelError
-from ptqc.passes.base import RewriteContext
+from ptqc.passes.base import Probed
 from ptqc.passes.convert_opset import TARGET, ConvertOpset
 from ptqc.passes.opset_changes import CHANGES
 
@@ -138,4 +138,4 @@ def test_what_has_no_successor_is_refused_by_name(opset: int, body: str, message
     used = {key: array for key, array in constants.items() if key in body}
     model = parse(f"g (float[N, 2, 1, 1] x) => (float[N, 2, H, W] y) {{ {body} }}", opset, **used)
     with pytest.raises(ModelError, match=message):
-        ConvertOpset().apply(model, RewriteContext())
+        ConvertOpset().apply(Probed(model))

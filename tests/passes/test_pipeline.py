@@ -11,7 +11,8 @@ from rewriting import operators
 from ptqc.errors import ModelError, PassError
 from ptqc.nodes import constant
 from ptqc.notes import Note
-from ptqc.passes.base import Effect, RewriteContext
+from ptqc.passes.base import Effect, Probed, Result
+from ptqc.passes.dump import Dump
 from ptqc.passes.graph_tools import replace_constant
 from ptqc.passes.pipeline import default_rewrites, run_rewrites
 
@@ -26,7 +27,8 @@ class Saboteur:
     name: ClassVar[str] = "saboteur"
     effect: ClassVar[Effect] = Effect.REWRITE
 
-    def apply(self, model: ir.Model, context: RewriteContext) -> list[Note]:  # noqa: ARG002
+    def apply(self, given: Probed) -> Result[Probed]:
+        model = given.model
         node = model.graph[0]
         weight = constant(node.inputs[1])
         assert weight is not None
@@ -40,7 +42,7 @@ class Saboteur:
             model.graph.inputs[0].shape = ir.Shape([1, 4])
         elif self.way == "operator":
             model.graph[1].op_type = "Nonsense"
-        return [Note(self.name, "", self.way)]
+        return Result(given, self.way != "nothing", (Note(self.name, "", self.way),))
 
 
 @pytest.mark.parametrize("way", ["scale", "nan", "rename", "retype", "operator"])
@@ -68,7 +70,7 @@ def test_a_probe_that_does_not_fit_is_a_model_error() -> None:
 
 def test_progress_and_dump(tmp_path: Path) -> None:
     heard: list[str] = []
-    run_rewrites(parse(LINEAR, w=noise(4, 3)), default_rewrites()[:2], [], heard.append, tmp_path / "dump")
+    run_rewrites(parse(LINEAR, w=noise(4, 3)), default_rewrites()[:2], [], heard.append, Dump(tmp_path / "dump"))
     assert heard == ["inline-functions", "convert-opset"]
     assert sorted(path.name for path in (tmp_path / "dump").iterdir()) == [
         "001_inline-functions.txt",

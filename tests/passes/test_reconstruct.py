@@ -20,8 +20,8 @@ from ptqc.execute.walk import Slicer, Walk
 from ptqc.formats import FLOAT16, Family, Format, codebook, integer
 from ptqc.layers import Layer
 from ptqc.passes.calibrate import Calibrate
-from ptqc.passes.context import Context
 from ptqc.passes.gptq import Factored, Target, grids_for, round_all
+from ptqc.passes.phases import Decided, Planned, Setting
 from ptqc.passes.quantized_walk import run_quantized
 from ptqc.passes.reconstruct import (
     DAMPING,
@@ -38,22 +38,20 @@ from ptqc.plan import Plan
 from ptqc.solutions import Solution, Tuned
 
 
-def measured(model: ir.Model, folder: Path, feeds: list[Feeds], held: int = 8) -> Context:
+def measured(model: ir.Model, folder: Path, feeds: list[Feeds], held: int = 8) -> Decided:
     """Ranges, moments and candidates from the feeds; the last ones are held back."""
     samples: Samples = replace(collect(feeds, input_specs(model), folder, 10_000), batchable=True)
-    context = Context.of(model, samples[:-held], samples[-held:])
-    Calibrate().apply(model, context)
-    SolveWeights((2, 3, 4, 8)).apply(model, context)
-    return context
+    observed = Calibrate().apply(Setting.of(model, samples[:-held], samples[-held:])).made
+    return Decided.after(SolveWeights((2, 3, 4, 8)).apply(observed).made)
 
 
-def plan_of(context: Context, form: Format | dict[str, Format], quantize: bool = True) -> Plan:
+def plan_of(context: Decided, form: Format | dict[str, Format], quantize: bool = True) -> Plan:
     formats = {w.name: form if isinstance(form, Format) else form[w.name] for w in context.weights}
     roles = (tuple(context.layers), tuple(context.weights), tuple(context.kernels), tuple(context.sites))
     return Plan(*roles, dict(context.ranges) if quantize else {}, formats)
 
 
-def table(context: Context, plan: Plan, model: ir.Model) -> Tuned:
+def table(context: Decided, plan: Plan, model: ir.Model) -> Tuned:
     """The numbers that a plan has before reconstruction."""
     weights = {name: context.solutions[name, form] for name, form in plan.formats.items()}
     biases = {layer.name: array(model, layer.bias) if layer.bias else None for layer in plan.layers}
@@ -90,7 +88,7 @@ def residual() -> ir.Model:
 
 
 @pytest.fixture(scope="module")
-def context(residual: ir.Model, tmp_path_factory: pytest.TempPathFactory) -> Context:
+def context(residual: ir.Model, tmp_path_factory: pytest.TempPathFactory) -> Decided:
     feeds: list[Feeds] = [{"x": noise(1, 3, 8, 8, seed=seed)} for seed in range(40)]
     return measured(residual, tmp_path_factory.mktemp("samples"), feeds)
 
@@ -100,9 +98,9 @@ UNSEEN: list[Feeds] = [{"x": noise(16, 3, 8, 8, seed=1000)}]
 
 @pytest.mark.parametrize("quantize", [True, False])
 @pytest.mark.parametrize("bits", [2, 3, 4, 8])
-def test_unseen_outputs_come_closer_to_float(residual: ir.Model, context: Context, bits: int, quantize: bool) -> None:
+def test_unseen_outputs_come_closer_to_float(residual: ir.Model, context: Decided, bits: int, quantize: bool) -> None:
     plan = plan_of(context, integer(bits), quantize)
-    tuned = Reconstruct().apply(residual, context, plan)
+    tuned = Reconstruct().apply(Planned(context, plan)).made
     before, after = (error(residual, plan, t, UNSEEN) for t in (table(context, plan, residual), tuned))
     assert after < (0.7 if bits < 8 else 1.5) * before
     assert bits > 2 or tuned.biases["e"] is not None  # a layer that had none
@@ -111,9 +109,9 @@ def test_unseen_outputs_come_closer_to_float(residual: ir.Model, context: Contex
         assert solution.codes.shape == array(residual, name).shape
 
 
-def test_the_same_numbers_every_time(residual: ir.Model, context: Context) -> None:
+def test_the_same_numbers_every_time(context: Decided) -> None:
     plan = plan_of(context, integer(3))
-    first, second = (Reconstruct().apply(residual, context, plan) for _ in range(2))
+    first, second = (Reconstruct().apply(Planned(context, plan)).made for _ in range(2))
     for name, solution in first.weights.items():
         np.testing.assert_array_equal(solution.codes, second.weights[name].codes)
         np.testing.assert_array_equal(solution.scale, second.weights[name].scale)
@@ -121,10 +119,10 @@ def test_the_same_numbers_every_time(residual: ir.Model, context: Context) -> No
         np.testing.assert_array_equal(bias, second.biases[name])
 
 
-def test_the_mean_of_every_channel_is_kept(residual: ir.Model, context: Context) -> None:
+def test_the_mean_of_every_channel_is_kept(residual: ir.Model, context: Decided) -> None:
     """On what was tuned on, with all columns looked at, unless the bias was better left alone."""
     plan = plan_of(context, integer(2))
-    tuned = Reconstruct().apply(residual, context, plan)
+    tuned = Reconstruct().apply(Planned(context, plan)).made
     feeds = list(context.tuning.batches(40))
     real = Runner(residual, ["c", "d"]).run(feeds[0])
     copy = parse(RESIDUAL.replace("(float[N, 5] y)", "(float[N, 5] y, float[N, 4, 8, 8] c)"), **CONSTANTS)
@@ -134,9 +132,9 @@ def test_the_mean_of_every_channel_is_kept(residual: ir.Model, context: Context)
     assert drift.max() < 0.02
 
 
-def test_formats_that_are_exact_keep_the_weights(residual: ir.Model, context: Context) -> None:
+def test_formats_that_are_exact_keep_the_weights(residual: ir.Model, context: Decided) -> None:
     plan = plan_of(context, FLOAT16)
-    tuned = Reconstruct().apply(residual, context, plan)
+    tuned = Reconstruct().apply(Planned(context, plan)).made
     for name, solution in tuned.weights.items():
         np.testing.assert_array_equal(solution.codes, array(residual, name).astype(np.float16))
 
@@ -149,17 +147,17 @@ def test_shared_weights_are_settled_once(tmp_path: Path, monkeypatch: pytest.Mon
     feeds: list[Feeds] = [{"x": noise(1, 6, 8, 8, seed=seed)} for seed in range(24)]
     context = measured(model, tmp_path, feeds)
     plan = plan_of(context, integer(4))
-    tuned = Reconstruct().apply(model, context, plan)
+    tuned = Reconstruct().apply(Planned(context, plan)).made
     calls = []
     monkeypatch.setattr(_Problem, "rounded", lambda made, *_: calls.append(made.layer.name) or tuned.weights["w"])
-    Reconstruct().apply(model, context, plan)
+    Reconstruct().apply(Planned(context, plan))
     assert set(calls) == {"c"}
     assert list(tuned.weights) == ["w"]
     assert set(tuned.biases) == {"c", "d", "y"}
     assert error(model, plan, tuned, feeds[-8:]) < 0.1
 
 
-def test_float_outputs_stay_whole_while_the_walk_goes_on(residual: ir.Model, context: Context) -> None:
+def test_float_outputs_stay_whole_while_the_walk_goes_on(residual: ir.Model, context: Decided) -> None:
     feeds: list[Feeds] = [{"x": noise(1, 3, 8, 8, seed=seed)} for seed in range(3)]
     layers = {layer.name: layer for layer in context.layers}
     found = list(_float_outputs(Walk(Slicer(residual), feeds), layers, NEVER))
@@ -169,9 +167,9 @@ def test_float_outputs_stay_whole_while_the_walk_goes_on(residual: ir.Model, con
             np.testing.assert_allclose(batch, one[name], rtol=1e-4, atol=1e-5)
 
 
-def test_without_time_the_layers_keep_the_table(residual: ir.Model, context: Context) -> None:
+def test_without_time_the_layers_keep_the_table(residual: ir.Model, context: Decided) -> None:
     plan = plan_of(context, integer(3))
-    (found,) = reconstruct_all(residual, replace(context, deadline=Deadline(0.0)), plan, [0])
+    (found,) = reconstruct_all(Planned(replace(context, deadline=Deadline(0.0)), plan), [0])
     assert found.kept == len(context.layers)
     for weight in context.weights:
         assert found.weights[weight.name] is context.solutions[weight.name, integer(3)]
@@ -181,14 +179,14 @@ def test_without_time_the_layers_keep_the_table(residual: ir.Model, context: Con
 
 
 def test_where_time_ends_between_layers_those_before_are_settled(
-    residual: ir.Model, context: Context, monkeypatch: pytest.MonkeyPatch
+    context: Decided, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answers = iter([True, True, *[False] * 10])
     monkeypatch.setattr(Deadline, "leaves", lambda *_: next(answers))
     plan = plan_of(context, integer(3))
-    (found,) = reconstruct_all(residual, context, plan, [0])
+    (found,) = reconstruct_all(Planned(context, plan), [0])
     monkeypatch.undo()
-    (whole,) = reconstruct_all(residual, context, plan, [0])
+    (whole,) = reconstruct_all(Planned(context, plan), [0])
     settled = len(context.layers) - found.kept
     assert 0 < settled < len(context.layers)
     for number, layer in enumerate(context.layers):
@@ -196,11 +194,11 @@ def test_where_time_ends_between_layers_those_before_are_settled(
         assert same or number >= settled
 
 
-def test_draws_together_are_those_alone(residual: ir.Model, context: Context) -> None:
+def test_draws_together_are_those_alone(context: Decided) -> None:
     plan = plan_of(context, integer(3))
-    together = reconstruct_all(residual, context, plan, [0, 1])
+    together = reconstruct_all(Planned(context, plan), [0, 1])
     for draw, found in enumerate(together):
-        (alone,) = reconstruct_all(residual, context, plan, [draw])
+        (alone,) = reconstruct_all(Planned(context, plan), [draw])
         for name, solution in alone.weights.items():
             np.testing.assert_array_equal(solution.weight, found.weights[name].weight)
     different = [not np.array_equal(together[0].weights[n].weight, s.weight) for n, s in together[1].weights.items()]
@@ -209,7 +207,7 @@ def test_draws_together_are_those_alone(residual: ir.Model, context: Context) ->
 
 @pytest.mark.parametrize("where", [_State, Walk])
 def test_an_error_of_one_walk_is_raised_once_all_ended(
-    where: type, residual: ir.Model, context: Context, monkeypatch: pytest.MonkeyPatch
+    where: type, context: Decided, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:
         raise KeyError("planted")
@@ -217,7 +215,7 @@ def test_an_error_of_one_walk_is_raised_once_all_ended(
     monkeypatch.setattr(where, "solve" if where is _State else "step", fail)
     before = threading.active_count()
     with pytest.raises(KeyError, match="planted"):
-        reconstruct_all(residual, context, plan_of(context, integer(3)), [0, 1])
+        reconstruct_all(Planned(context, plan_of(context, integer(3))), [0, 1])
     waited = time.monotonic() + 10
     while threading.active_count() > before and time.monotonic() < waited:
         time.sleep(0.01)
@@ -230,7 +228,7 @@ def test_tables_and_products_without_bias(tmp_path: Path) -> None:
     context = measured(model, tmp_path, feeds)
     forms = {"embedding": integer(4), "m": integer(3), "h": integer(4), "mask": Format(Family.PALETTE, 1)}
     plan = plan_of(context, forms)
-    tuned = Reconstruct().apply(model, context, plan)
+    tuned = Reconstruct().apply(Planned(context, plan)).made
     for name in ("embedding", "mask"):
         assert tuned.weights[name] is context.solutions[name, forms[name]]
     assert tuned.biases == {"z": None, "y": None}
@@ -238,12 +236,12 @@ def test_tables_and_products_without_bias(tmp_path: Path) -> None:
 
 
 def test_layers_are_solved_on_the_inputs_that_they_will_see(
-    residual: ir.Model, context: Context, monkeypatch: pytest.MonkeyPatch
+    residual: ir.Model, context: Decided, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = plan_of(context, integer(3))
     seen: dict[str, _Problem] = {}
     monkeypatch.setattr(_Problem, "target", lambda made, *_: seen.setdefault(made.layer.name, made) and made.weight)
-    tuned = Reconstruct().apply(residual, context, plan)
+    tuned = Reconstruct().apply(Planned(context, plan)).made
     assert set(seen) == {layer.name for layer in plan.layers}
     copy = residual.clone()
     names = {layer.input for layer in plan.layers} - {"x"}
@@ -262,12 +260,12 @@ def test_layers_are_solved_on_the_inputs_that_they_will_see(
         assert max(float(np.abs(x).max()) for x in columns) <= reach + scale / 2
 
 
-def test_least_squares_targets_compete(residual: ir.Model, context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_least_squares_targets_compete(context: Decided, monkeypatch: pytest.MonkeyPatch) -> None:
     """At two bits the inputs drift so far that some layer does better with other weights than its own."""
     plan = plan_of(context, integer(2))
-    tuned = Reconstruct().apply(residual, context, plan)
+    tuned = Reconstruct().apply(Planned(context, plan)).made
     monkeypatch.setattr(_Problem, "target", lambda made, *_: made.weight)
-    without = Reconstruct().apply(residual, context, plan)
+    without = Reconstruct().apply(Planned(context, plan)).made
     assert any(not np.array_equal(s.codes, without.weights[name].codes) for name, s in tuned.weights.items())
 
 
@@ -331,7 +329,7 @@ def test_rounding_the_target_beats_rounding_the_weight() -> None:
 
 @pytest.mark.parametrize(("bits", "strengths"), [(4, STRENGTHS), (8, GENEROUS_STRENGTHS)])
 def test_each_draw_goes_another_part_of_the_way(
-    bits: int, strengths: tuple[float, ...], residual: ir.Model, context: Context, monkeypatch: pytest.MonkeyPatch
+    bits: int, strengths: tuple[float, ...], context: Decided, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     right, found = _Problem.rounded, list[float]()
 
@@ -343,7 +341,7 @@ def test_each_draw_goes_another_part_of_the_way(
     plan = plan_of(context, integer(bits))
     layers, expected = len(plan.layers), list[float]()
     for draw, strength in enumerate((*strengths, strengths[0])):
-        Reconstruct(draw).apply(residual, context, plan)
+        Reconstruct(draw).apply(Planned(context, plan))
         expected += [strength] * layers
     assert found == expected
     assert max(strengths) == 1.0
@@ -376,7 +374,9 @@ def test_what_16_bits_alone_make_of_it_is_no_fault_of_the_model(tmp_path: Path) 
     model = parse(DEVIATION, w=w, v=noise(4, 2), axes=np.array([1]))
     context = measured(model, tmp_path, [{"x": 1 + noise(1, 4, seed=seed, scale=0.02)} for seed in range(40)])
     plan = plan_of(context, integer(8), quantize=False)
-    assert error(model, plan, Reconstruct().apply(model, context, plan), [{"x": np.ones((1, 4), np.float32)}]) < 1
+    assert (
+        error(model, plan, Reconstruct().apply(Planned(context, plan)).made, [{"x": np.ones((1, 4), np.float32)}]) < 1
+    )
 
 
 def test_an_infinity_of_the_quantized_model_is_named(tmp_path: Path) -> None:
@@ -385,7 +385,7 @@ def test_an_infinity_of_the_quantized_model_is_named(tmp_path: Path) -> None:
     plan = plan_of(context, integer(8))
     assert "gate" in plan.params  # a code of 0 stands for all that is small
     with pytest.raises(NotFinite, match=r"Reciprocal 'other' is infinite in \d+ of \d+ places"):
-        Reconstruct().apply(model, context, plan)
+        Reconstruct().apply(Planned(context, plan))
 
 
 # Filters of powers: narrow ones that have next to nothing in common, and rows of zeros between them.
@@ -404,7 +404,7 @@ def test_what_a_logarithm_is_taken_of_stays_positive(op: str, form: Format, tmp_
     feeds = [{"x": noise(1, 16, seed=seed) @ mixed} for seed in range(40)]
     context = measured(model, tmp_path, feeds)
     plan = plan_of(context, form, quantize=False)
-    for tuned in (table(context, plan, model), *reconstruct_all(model, context, plan, [0, 1])):
+    for tuned in (table(context, plan, model), *reconstruct_all(Planned(context, plan), [0, 1])):
         (solution,), (bias,) = tuned.weights.values(), tuned.biases.values()
         assert solution.weight.min() >= 0
         assert bias is None or bias.min() >= 0

@@ -5,8 +5,7 @@ from graphs import noise, parse
 
 from ptqc.errors import PassError
 from ptqc.execute.onnxruntime import Runner
-from ptqc.notes import Note
-from ptqc.passes.base import RewriteContext
+from ptqc.passes.base import Probed, Result
 from ptqc.passes.fold_batch_norm import FoldBatchNorm
 from ptqc.passes.pipeline import run_rewrites
 from ptqc.passes.rounding import rounded_otherwise
@@ -37,13 +36,13 @@ def model() -> ir.Model:
 class Doubled(FoldBatchNorm):
     """Folds, and then moves the weights by more than roundings do."""
 
-    def apply(self, model: ir.Model, context: RewriteContext) -> list[Note]:
-        notes = super().apply(model, context)
-        for value in model.graph.initializers.values():
+    def apply(self, given: Probed) -> Result[Probed]:
+        result = super().apply(given)
+        for value in given.model.graph.initializers.values():
             if value.name != "large":
                 assert value.const_value is not None
                 value.const_value = ir.tensor(value.const_value.numpy() * np.float32(1 + 1e-4), name=value.name)
-        return notes
+        return result
 
 
 def test_weights_become_their_neighbours(model: ir.Model) -> None:

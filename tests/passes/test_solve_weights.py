@@ -1,5 +1,5 @@
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import onnx_ir as ir
@@ -12,18 +12,18 @@ from ptqc.deadline import Pace
 from ptqc.formats import FLOAT16, FLOAT32, Family, Format, codebook, integer
 from ptqc.layers import Weight, find_layers, find_weights
 from ptqc.passes import gptq, moments, solve_weights
-from ptqc.passes.context import Context
 from ptqc.passes.moments import Moments
+from ptqc.passes.phases import Observed, Solved
 from ptqc.passes.solve_weights import NO_SHELF, Shelf, SolveWeights, palette
 from ptqc.solutions import Candidates
 
 NO_SAMPLES: list[None] = []
 
 
-def measured(model: ir.Model) -> Context:
-    """A context with random moments for every layer."""
+def measured(model: ir.Model) -> Observed:
+    """A setting with random moments for every layer."""
     layers = find_layers(model)
-    context = Context(layers, find_weights(model, layers), [], [], NO_SAMPLES, NO_SAMPLES)  # type: ignore[arg-type]
+    context = Observed(model, layers, find_weights(model, layers), [], [], NO_SAMPLES, NO_SAMPLES)  # type: ignore[arg-type]
     for number, weight in enumerate(w for w in context.weights if w.layers):
         layer = weight.layers[0]
         width = int(np.prod(layer.shape)) // layer.channels
@@ -34,26 +34,24 @@ def measured(model: ir.Model) -> Context:
     return context
 
 
-def solved(model: ir.Model, bits: tuple[int, ...] = (2, 4, 8), shelf: Shelf = NO_SHELF) -> Context:
+def solved(model: ir.Model, bits: tuple[int, ...] = (2, 4, 8), shelf: Shelf = NO_SHELF) -> Solved:
     """The same, solved."""
-    context = measured(model)
-    SolveWeights(bits, shelf).apply(model, context)
-    return context
+    return SolveWeights(bits, shelf).apply(measured(model)).made
 
 
 @pytest.fixture(scope="module")
-def tables() -> Context:
+def tables() -> Solved:
     return solved(parse(TABLES, **TABLE_CONSTANTS))
 
 
-def test_every_weight_in_every_format(tables: Context) -> None:
+def test_every_weight_in_every_format(tables: Solved) -> None:
     found = {(name, str(form)) for name, form in tables.solutions}
     every = {"float32", "float16", "int2", "int4", "int8", "codebook2", "codebook4"}
     assert found == {(w, f) for w in TABLE_CONSTANTS for f in every} | {("mask", "palette1")}
     assert set(tables.errors) == set(tables.solutions)
 
 
-def test_solutions_have_the_weights_shape_and_come_close(tables: Context) -> None:
+def test_solutions_have_the_weights_shape_and_come_close(tables: Solved) -> None:
     for (name, form), solution in tables.solutions.items():
         values = TABLE_CONSTANTS[name]
         assert (solution.form, solution.weight.shape, solution.weight.dtype) == (form, values.shape, np.float32)
@@ -63,7 +61,7 @@ def test_solutions_have_the_weights_shape_and_come_close(tables: Context) -> Non
             np.testing.assert_allclose(solution.weight, values, rtol=1e-3)
 
 
-def test_errors_fall_with_the_bits_and_exact_formats_have_none(tables: Context) -> None:
+def test_errors_fall_with_the_bits_and_exact_formats_have_none(tables: Solved) -> None:
     for name in TABLE_CONSTANTS:
         errors = [tables.errors[name, integer(bits)] for bits in (2, 4, 8)]
         assert errors == sorted(errors, reverse=True)
@@ -71,7 +69,7 @@ def test_errors_fall_with_the_bits_and_exact_formats_have_none(tables: Context) 
         assert name == "mask" or errors[-1] > 0
 
 
-def test_errors_of_layers_are_those_of_their_outputs_on_held_back_columns(tables: Context) -> None:
+def test_errors_of_layers_are_those_of_their_outputs_on_held_back_columns(tables: Solved) -> None:
     (layer,) = (layer for layer in tables.layers if layer.weight == "m")
     held = measured(parse(TABLES, **TABLE_CONSTANTS)).held_moments["m"].second()
     matrix = layer.matrix(TABLE_CONSTANTS["m"])
@@ -98,7 +96,7 @@ def test_each_weight_for_itself_only_where_there_is_little_data(
 ) -> None:
     model = parse("g (float[N, 6] x) => (float[N, 4] y) { y = MatMul(x, w) }", w=noise(6, 4))
     context = measured(model)
-    context.tuning = [None] * samples  # type: ignore[assignment]
+    context = replace(context, tuning=[None] * samples)
     context.moments["w"] = Moments.empty(1, 6)
     context.moments["w"].add(noise(1, 6, columns))
     dimensions: list[int] = []
@@ -106,11 +104,11 @@ def test_each_weight_for_itself_only_where_there_is_little_data(
     monkeypatch.setattr(
         gptq, "round_all", lambda targets, second: dimensions.append(second.ndim) or round_all(targets, second)
     )
-    SolveWeights((4,)).apply(model, context)
+    context = SolveWeights((4,)).apply(context).made
     assert dimensions == tried
 
 
-def test_only_the_means_of_the_moments_stay(tables: Context) -> None:
+def test_only_the_means_of_the_moments_stay(tables: Solved) -> None:
     assert not tables.held_moments
     assert tables.moments["m"].gram.size == 0
     np.testing.assert_array_equal(

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from ptqc.formats import integer
 from ptqc.losses.regression import Regression
 from ptqc.notes import Level
 from ptqc.passes import tune
+from ptqc.passes.phases import Tunable
 
 GRAPH = "g (float[N, 4] x) => (float[N, 6] y) { a = MatMul(x, w) h = {0}(a) y = Gemm(h, v, b) }"
 
@@ -18,11 +20,12 @@ def advanced(folder: Path, operator: str, samples: int = 256) -> tuple[bool, str
     model = parse(GRAPH.replace("{0}", operator), w=noise(4, 8), v=noise(8, 6), b=noise(6))
     feeds: list[Feeds] = [{"x": noise(1, 4, seed=seed)} for seed in range(samples)]
     context = measured(model, folder, feeds, samples // 4)
-    context.kinds = {"y": Regression()}
+    context = replace(context, kinds={"y": Regression()})
     plan = plan_of(context, integer(3))
     before = table(context, plan, model)
-    after, notes = tune.advanced(model, context, plan, before)
-    return after is before, notes[0].message, notes[0].level
+    result = tune.TuneFeatures().apply(Tunable(context, plan, before))
+    notes = result.notes
+    return result.made is before, notes[0].message, notes[0].level
 
 
 def test_gradient_steps_are_taken(tmp_path: Path) -> None:

@@ -15,13 +15,14 @@ from ptqc.formats import integer
 from ptqc.losses import OutputLoss, recognize
 from ptqc.losses.classes import Logits
 from ptqc.losses.regression import Regression
-from ptqc.passes.context import Context
+from ptqc.passes.phases import Decided, Tunable
 from ptqc.plan import Plan
 from ptqc.solutions import Tuned
 
 pytest.importorskip("torch", reason="torch is not installed")
 
-from ptqc.passes.tune_features import TuneFeatures, _is_certain, _taps
+from ptqc.passes.tune import TuneFeatures
+from ptqc.passes.tune_features import _is_certain, _taps, tune_features
 
 CHOICE = """g (float[N, 4] x) => (float[N] y) {
     a = MatMul(x, w) i = ArgMax <axis = 1, keepdims = 0> (a) y = Cast <to = 1> (i)
@@ -29,7 +30,7 @@ CHOICE = """g (float[N, 4] x) => (float[N] y) {
 QUICK = TuneFeatures(code_rate=2e-2, scale_rate=5e-3, bias_rate=1e-2)
 
 
-def judged(model: ir.Model, context: Context) -> Context:
+def judged(model: ir.Model, context: Decided) -> Decided:
     """With outputs that are judged by their squared error."""
     references = [Runner(model).run(feeds) for feeds in context.held_back.batches(8)]
     return replace(context, kinds=recognize(model, context.held_back[0], references, "mse"))
@@ -41,24 +42,25 @@ def residual() -> ir.Model:
 
 
 @pytest.fixture(scope="module")
-def context(residual: ir.Model, tmp_path_factory: pytest.TempPathFactory) -> Context:
+def context(residual: ir.Model, tmp_path_factory: pytest.TempPathFactory) -> Decided:
     feeds: list[Feeds] = [{"x": noise(1, 3, 8, 8, seed=seed)} for seed in range(64)]
     return judged(residual, measured(residual, tmp_path_factory.mktemp("samples"), feeds, 24))
 
 
 @pytest.fixture
-def start(residual: ir.Model, context: Context) -> tuple[Plan, Tuned]:
+def start(residual: ir.Model, context: Decided) -> tuple[Plan, Tuned]:
     plan = plan_of(context, integer(3))
     return plan, table(context, plan, residual)
 
 
-def held_error(model: ir.Model, context: Context, plan: Plan, tuned: Tuned) -> float:
+def held_error(model: ir.Model, context: Decided, plan: Plan, tuned: Tuned) -> float:
     return error(model, plan, tuned, list(context.held_back.batches(8)))
 
 
-def test_outputs_come_closer_and_formats_stay(residual: ir.Model, context: Context, start: tuple[Plan, Tuned]) -> None:
+def test_outputs_come_closer_and_formats_stay(residual: ir.Model, context: Decided, start: tuple[Plan, Tuned]) -> None:
     plan, before = start
-    after, notes = QUICK.apply(residual, context, plan, before)
+    result = QUICK.apply(Tunable(context, plan, before))
+    after, notes = result.made, result.notes
     assert [note.subject for note in notes] == [""]
     assert held_error(residual, context, plan, after) < 0.9 * held_error(residual, context, plan, before)
     changed = []
@@ -71,27 +73,25 @@ def test_outputs_come_closer_and_formats_stay(residual: ir.Model, context: Conte
     assert 0 < max(changed) < 0.3
 
 
-def test_a_layer_that_keeps_its_sign_is_left_alone(
-    residual: ir.Model, context: Context, start: tuple[Plan, Tuned]
-) -> None:
+def test_a_layer_that_keeps_its_sign_is_left_alone(context: Decided, start: tuple[Plan, Tuned]) -> None:
     (*others, kept), (plan, before) = context.layers, start
     layers = [*others, replace(kept, keeps_sign=True)]
-    after, _ = QUICK.apply(residual, replace(context, layers=layers), plan, before)
+    after = QUICK.apply(Tunable(replace(context, layers=layers), plan, before)).made
     assert any(after.biases[layer.name] is not before.biases[layer.name] for layer in others)
     assert after.weights[kept.weight] is before.weights[kept.weight]
     assert after.biases[kept.name] is before.biases[kept.name]
 
 
-def test_what_does_not_help_is_not_kept(residual: ir.Model, context: Context, start: tuple[Plan, Tuned]) -> None:
-    after, notes = replace(QUICK, steps=8, code_rate=1.0, scale_rate=3.0, bias_rate=30.0).apply(
-        residual, context, *start
-    )
+def test_what_does_not_help_is_not_kept(context: Decided, start: tuple[Plan, Tuned]) -> None:
+    wild = replace(QUICK, steps=8, code_rate=1.0, scale_rate=3.0, bias_rate=30.0)
+    result = wild.apply(Tunable(context, *start))
+    after, notes = result.made, result.notes
     assert after is start[1]
     assert "did not surely fall" in notes[0].message
 
 
-def test_the_same_numbers_every_time(residual: ir.Model, context: Context, start: tuple[Plan, Tuned]) -> None:
-    first, second = (replace(QUICK, steps=8).apply(residual, context, *start)[0] for _ in range(2))
+def test_the_same_numbers_every_time(context: Decided, start: tuple[Plan, Tuned]) -> None:
+    first, second = (replace(QUICK, steps=8).apply(Tunable(context, *start)).made for _ in range(2))
     for name, solution in first.weights.items():
         np.testing.assert_array_equal(solution.codes, second.weights[name].codes)
         np.testing.assert_array_equal(solution.scale, second.weights[name].scale)
@@ -99,20 +99,20 @@ def test_the_same_numbers_every_time(residual: ir.Model, context: Context, start
         np.testing.assert_array_equal(bias, second.biases[name])
 
 
-def test_samples_that_cannot_be_joined(residual: ir.Model, context: Context, start: tuple[Plan, Tuned]) -> None:
+def test_samples_that_cannot_be_joined(residual: ir.Model, context: Decided, start: tuple[Plan, Tuned]) -> None:
     plan, before = start
     single = replace(context, tuning=replace(context.tuning, batchable=False))
-    after, _ = QUICK.apply(residual, single, plan, before)
+    after = QUICK.apply(Tunable(single, plan, before)).made
     assert held_error(residual, context, plan, after) <= held_error(residual, context, plan, before)
 
 
 def test_the_bytes_do_not_depend_on_the_processors(
-    residual: ir.Model, context: Context, start: tuple[Plan, Tuned], monkeypatch: pytest.MonkeyPatch
+    context: Decided, start: tuple[Plan, Tuned], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = []
     for count in (1, 3):
         monkeypatch.setattr(parallel, "processors", lambda count=count: count)
-        found.append(replace(QUICK, steps=8).apply(residual, context, *start)[0])
+        found.append(replace(QUICK, steps=8).apply(Tunable(context, *start)).made)
     for name, solution in found[0].weights.items():
         np.testing.assert_array_equal(solution.weight, found[1].weights[name].weight)
 
@@ -132,9 +132,9 @@ def test_class_scores_are_no_target(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["logits", "embedding", "scores", "state", "map"])
-def test_outputs_of_every_kind(residual: ir.Model, context: Context, start: tuple[Plan, Tuned], kind: str) -> None:
+def test_outputs_of_every_kind(residual: ir.Model, context: Decided, start: tuple[Plan, Tuned], kind: str) -> None:
     kinds = recognize(residual, context.held_back[0], [Runner(residual).run(context.held_back[0])], kind)
-    _, (note,) = replace(QUICK, steps=4).apply(residual, replace(context, kinds=kinds), *start)
+    (note,) = replace(QUICK, steps=4).apply(Tunable(replace(context, kinds=kinds), *start)).notes
     assert "held-back loss" in note.message
 
 
@@ -148,9 +148,9 @@ def test_a_gain_must_be_more_than_chance() -> None:
 def test_nothing_to_learn(tmp_path: Path) -> None:
     model = parse("g (float[N, 4] x) => (float[N, 4] y) { y = Relu(x) }")
     feeds: list[Feeds] = [{"x": noise(1, 4, seed=seed)} for seed in range(12)]
-    context = judged(model, Context.of(model, *(measured(model, tmp_path, feeds, 4).tuning,) * 2))
+    context = judged(model, Decided.of(model, *(measured(model, tmp_path, feeds, 4).tuning,) * 2))
     empty = Tuned({}, {})
-    assert QUICK.apply(model, context, context.roles, empty)[0] is empty
+    assert QUICK.apply(Tunable(context, context.roles, empty)).made is empty
 
 
 def test_outputs_that_no_gradient_reaches(tmp_path: Path) -> None:
@@ -159,12 +159,10 @@ def test_outputs_that_no_gradient_reaches(tmp_path: Path) -> None:
     context = judged(model, measured(model, tmp_path, feeds))
     plan = plan_of(context, integer(3))
     before = table(context, plan, model)
-    assert QUICK.apply(model, context, plan, before)[0] is before
+    assert QUICK.apply(Tunable(context, plan, before)).made is before
 
 
-def test_a_deadline_ends_the_steps_at_the_next_look(
-    residual: ir.Model, context: Context, start: tuple[Plan, Tuned]
-) -> None:
+def test_a_deadline_ends_the_steps_at_the_next_look(context: Decided, start: tuple[Plan, Tuned]) -> None:
     plan, before = start
-    _, notes = QUICK.apply(residual, replace(context, deadline=Deadline(0.0)), plan, before)
+    notes = tune_features(QUICK, Tunable(replace(context, deadline=Deadline(0.0)), plan, before)).notes
     assert notes[-1].message == "cut short: there was time for 30 of 120 gradient steps"

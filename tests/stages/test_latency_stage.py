@@ -189,7 +189,7 @@ def test_times_are_corrected_by_what_the_file_takes(job: Job, monkeypatch: pytes
     trials = Trials(1.4, latency._trial)
     monkeypatch.setattr(latency, "_trial", trials)
     corrected = latency.within_latency(job, None, None, SILENT)
-    context, found = corrected.context, corrected.timed
+    context, found = corrected.decided, corrected.timed
     assert found is not None
     assert found.times.floats["a"] == pytest.approx(1.4e6)
     assert 1 <= trials.count <= latency.CORRECTIONS
@@ -201,7 +201,7 @@ def test_corrections_that_allow_nothing_keep_the_choice(job: Job, monkeypatch: p
     monkeypatch.setattr(latency, "_trial", Trials(9.0, latency._trial))
     kept = latency.within_latency(job, None, None, SILENT)
     assert kept.timed == uncorrected.timed
-    assert kept.context.quantized == uncorrected.context.quantized != {}
+    assert kept.decided.quantized == uncorrected.decided.quantized != {}
 
 
 def test_without_a_latency_nothing_is_timed(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:

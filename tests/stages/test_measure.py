@@ -18,7 +18,7 @@ from ptqc.notes import is_cut_short
 from ptqc.options import CompileOptions
 from ptqc.passes import solve_weights
 from ptqc.passes.calibrate import Calibrate
-from ptqc.passes.context import Context
+from ptqc.passes.phases import Decided
 from ptqc.progress import SILENT, Lines
 from ptqc.stages.measure import measure, recall
 from ptqc.store import Store
@@ -40,7 +40,7 @@ def entry(place: Path, measured: Measured) -> str:
         return measure(measured.prepared, measured.options, Store(place / "cache"), SILENT)[2]
 
 
-def assert_same(one: Context, other: Context) -> None:
+def assert_same(one: Decided, other: Decided) -> None:
     assert one.ranges == other.ranges
     assert one.quantized == other.quantized
     assert one.site_losses == other.site_losses

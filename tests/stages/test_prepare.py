@@ -7,9 +7,11 @@ import onnx
 import pytest
 from compiling import proto, residual, samples, weight
 
+from ptqc import compiler
 from ptqc.errors import CalibrationError, UsageError
 from ptqc.execute.onnxruntime import Runner
 from ptqc.notes import Level
+from ptqc.passes.dump import Dump
 from ptqc.progress import SILENT
 from ptqc.reading import read_model
 from ptqc.stages.prepare import HELD_BACK, Prepared, gather, prepare
@@ -24,7 +26,7 @@ NORMALIZED = """g (float[N,3,8,8] x) => (float[N,4,8,8] y) {
 def prepared(model: onnx.ModelProto, data: object, folder: Path, dump: Path | None = None) -> Prepared:
     onnx.save(model, folder / "model.onnx")
     source = read_model(folder / "model.onnx")
-    return prepare(source, gather(source, data, folder / "samples", 64, None, SILENT), SILENT, dump)
+    return prepare(source, gather(source, data, folder / "samples", 64, None, SILENT), SILENT, Dump(dump))
 
 
 def normalized() -> onnx.ModelProto:
@@ -106,5 +108,5 @@ def test_a_dump_holds_the_model_after_every_pass(tmp_path: Path) -> None:
 def test_a_dump_into_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     with pytest.raises(UsageError, match="cannot make the folder"):
-        prepared(residual(), samples(3, 8, 8), tmp_path, tmp_path / "file")
+        compiler._dump(tmp_path / "file")
     assert (tmp_path / "file").read_text() == "mine"

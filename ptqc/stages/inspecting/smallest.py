@@ -15,6 +15,7 @@ from ptqc.formats import FLOAT32, integer
 from ptqc.layers import Weight, find_layers, find_weights
 from ptqc.nodes import constant, initial
 from ptqc.passes.lower import Lower
+from ptqc.passes.phases import Numbered
 from ptqc.passes.solve_weights import formats_of, palette, possible
 from ptqc.plan import Plan
 from ptqc.sites import find_kernels, find_sites
@@ -68,7 +69,7 @@ def about(model: ir.Model, bits: Sequence[int]) -> int:
     plan = plan.with_formats({name: solution.form for name, solution in numbers.items()})
     biases = {layer.name: constant(model.graph.initializers[layer.bias]) if layer.bias else None for layer in layers}
     flat = {name: None if bias is None else bias.reshape(-1) for name, bias in biases.items()}
-    return len(export(Lower().apply(model, plan, Tuned(numbers, flat)), model).data)
+    return len(export(Lower().apply(Numbered(model, plan, Tuned(numbers, flat))).made, model).data)
 
 
 def _narrowest(weight: Weight, values: np.ndarray, bits: Sequence[int]) -> float:

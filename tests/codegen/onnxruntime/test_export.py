@@ -27,6 +27,7 @@ from ptqc.codegen.onnxruntime.functions import DOMAIN
 from ptqc.execute.onnxruntime import Feeds, Runner
 from ptqc.formats import FLOAT16, FLOAT32, Format, integer
 from ptqc.passes.lower import Lower
+from ptqc.passes.phases import Numbered
 from ptqc.solutions import Tuned
 
 pytestmark = pytest.mark.processor
@@ -285,5 +286,5 @@ def test_biases_of_new_layers_are_packed() -> None:
     model = parse(RESIDUAL, **CONSTANTS)
     made = quantized(model, samples(2, 3, 8, 8), forms=integer(4))
     tuned = Tuned(made.tuned.weights, {**made.tuned.biases, "e": noise(4, seed=8)})
-    changed = Quantized(model, made.plan, tuned, Lower().apply(model, made.plan, tuned))
+    changed = Quantized(model, made.plan, tuned, Lower().apply(Numbered(model, made.plan, tuned)).made)
     check(changed, samples(2, 3, 8, 8), 0.03)

@@ -16,6 +16,7 @@ from ptqc.codegen.onnxruntime.functions import DOMAIN, Function
 from ptqc.formats import Format
 from ptqc.operators import constant
 from ptqc.passes.lower import Lower
+from ptqc.passes.phases import Numbered
 from ptqc.plan import Plan
 from ptqc.solutions import Tuned
 
@@ -57,7 +58,7 @@ def written(measured: Measured, forms: Mapping[str, Format]) -> int:
     """Bytes of the file with these formats."""
     weights = {name: measured.context.solutions[name, form] for name, form in forms.items()}
     biases = {layer.name: bias_of(measured, layer.name) for layer in measured.context.layers}
-    lowered = Lower().apply(measured.model, plan_of(measured, forms), Tuned(weights, biases))
+    lowered = Lower().apply(Numbered(measured.model, plan_of(measured, forms), Tuned(weights, biases))).made
     return len(export(lowered, measured.model, NAME_LENGTH).data)
 
 

@@ -1,0 +1,133 @@
+"""A rewrite that an installed package adds, from the command line to the delivered file."""
+
+import json
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import onnx
+import pytest
+from graphs import noise, parse
+
+import ptqc
+from ptqc.cli import main
+from ptqc.errors import PassError, UsageError
+from ptqc.nodes import constant, input_of, nodes_of
+from ptqc.notes import Note
+from ptqc.passes import registry
+from ptqc.passes.base import Effect, Probed, Result
+from ptqc.passes.graph_tools import bypass
+from ptqc.passes.registry import added_rewrites
+
+GRAPH = """g (float[N, 4] x) => (float[N, 3] y) {
+    h = MatMul(x, w)  a = Relu(h)  b = Clip(a, low)  y = MatMul(b, v)
+}"""
+
+
+@dataclass(frozen=True)
+class DropIdleClip:
+    """Drop each Clip to at least zero behind a Relu."""
+
+    name: ClassVar[str] = "drop-idle-clip"
+    effect: ClassVar[Effect] = Effect.REWRITE
+
+    def apply(self, given: Probed) -> Result[Probed]:
+        notes = []
+        for node in nodes_of(given.model, "Clip"):
+            source, low = input_of(node, 0), constant(input_of(node, 1))
+            producer = source.producer() if source is not None else None
+            if source is None or producer is None or producer.op_type != "Relu" or low is None or low > 0:
+                continue
+            if bypass(node, source):
+                notes.append(Note(self.name, node.outputs[0].name or "", "dropped: Relu has no values below zero"))
+        return given.rewritten(notes)
+
+
+@dataclass(frozen=True)
+class DropEveryRelu:
+    """Break the promise of a rewrite."""
+
+    name: ClassVar[str] = "drop-every-relu"
+    effect: ClassVar[Effect] = Effect.REWRITE
+
+    def apply(self, given: Probed) -> Result[Probed]:
+        for node in nodes_of(given.model, "Relu"):
+            bypass(node, node.inputs[0])  # type: ignore[arg-type]
+        return given.rewritten([], unsaid=True)
+
+
+class NoRewrite:
+    """Something else that a package names."""
+
+
+@pytest.fixture(autouse=True)
+def package(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An installed package that names its rewrites."""
+    named = {"drop-idle-clip": "DropIdleClip", "drop-every-relu": "DropEveryRelu", "no-rewrite": "NoRewrite"}
+    points = [EntryPoint(name, f"{__name__}:{kind}", registry.GROUP) for name, kind in named.items()]
+    missing = EntryPoint("missing", "no_such_package:Rewrite", registry.GROUP)
+    monkeypatch.setattr(registry, "entry_points", lambda group: [*points, missing] if group == registry.GROUP else [])
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    path = tmp_path / "model.onnx"
+    onnx.save(ptqc_proto(), path)
+    return path
+
+
+def ptqc_proto() -> onnx.ModelProto:
+    import onnx_ir as ir
+
+    model = parse(GRAPH, w=noise(4, 64), v=noise(64, 3, seed=1), low=np.float32(-1))
+    return ir.to_proto(model)
+
+
+def compiled(model: Path, rewrite: str) -> ptqc.Artifact:
+    return ptqc.compile(
+        model, calibration={"x": noise(16, 4)}, output=model.parent / "out", rewrites=(rewrite,), cache=model.parent
+    )
+
+
+def test_a_compile_runs_it_and_tells_of_it(model: Path) -> None:
+    artifact = compiled(model, "drop-idle-clip")
+    assert any(note["step"] == "drop-idle-clip" for note in artifact.manifest["notes"])
+    operators = {node.op_type for node in onnx.load(artifact.folder / "model.onnx").graph.node}
+    assert "Clip" not in operators
+
+
+def test_a_dump_holds_what_every_pass_made(model: Path, tmp_path: Path) -> None:
+    data, dump = {"x": noise(16, 4)}, tmp_path / "a" / "dump"
+    ptqc.compile(model, calibration=data, output=tmp_path / "out", cache=tmp_path, dump_passes=dump)
+    dumped = {path.name.partition("_")[2]: path.read_text() for path in dump.iterdir()}
+    assert {"fold-pad.txt", "calibrate.json", "solve-weights.json", "lower.txt", "plan.json"} <= set(dumped)
+    assert set(json.loads(dumped["measure-sensitivity.json"])["weight_losses"]) == {"w", "v"}
+    assert "y/weight" in dumped["lower.txt"]
+
+
+def test_one_that_breaks_its_promise_is_named(model: Path) -> None:
+    with pytest.raises(PassError, match="drop-every-relu changed output 'y'"):
+        compiled(model, "drop-every-relu")
+
+
+def test_the_command_lists_passes_with_effect_and_options(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    point = EntryPoint("drop-idle-clip", f"{__name__}:DropIdleClip", registry.GROUP)
+    monkeypatch.setattr(registry, "entry_points", lambda group: [point])  # noqa: ARG005
+    assert main(["passes"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    for effect, name in (("rewrite", "fold-pad"), ("rewrite", "drop-idle-clip"), ("decide", "calibrate")):
+        assert any(line.split()[:2] == [effect, name] for line in lines)
+    assert any(line.strip() == "observer = 'auto'" for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("drop-idle-clips", "did you mean drop-idle-clip"), ("missing", "cannot be loaded"), ("no-rewrite", "no rewrite")],
+)
+def test_what_cannot_be_used_is_named(name: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        added_rewrites((name,))
