@@ -67,13 +67,13 @@ class Bench:
     @cached_property
     def even(self) -> "Bench":
         """The same with even grids alone."""
-        kept = {key: value for key, value in self.context.solutions.items() if not key[1].is_codebook}
+        kept = {key: value for key, value in self.context.solutions.items() if not key[1].is_learned}
         return replace(self, context=replace(self.context, solutions=kept))
 
     @property
     def undecided(self) -> Plan:
         """A plan without formats."""
-        return replace(self.context.roles, activations=self.context.quantized)
+        return replace(self.context.roles, activations=self.context.activations)
 
     @cached_property
     def problem(self) -> Problem:

@@ -12,16 +12,16 @@ from typing import ClassVar
 import numpy as np
 import onnx_ir as ir
 
-from ptqc.bfloat16 import to_bfloat16
 from ptqc.execute.kept import Held
 from ptqc.execute.suffix import Suffix, Suffixes
 from ptqc.execute.walk import Slicer, Walk
+from ptqc.formats import BFLOAT16, Rounding
 from ptqc.losses import OutputLoss
 from ptqc.notes import Note
 from ptqc.passes.base import Effect
 from ptqc.passes.choose_activations import Checked, limit_of
 from ptqc.passes.context import Context
-from ptqc.sites import integer_kernels, source_params, sources
+from ptqc.sites import integer_kernels, source_params
 
 # Of the limit on the loss from activations.
 SHARE = 0.25
@@ -38,18 +38,19 @@ class ChooseBfloats:
     effect: ClassVar[Effect] = Effect.DECIDE
 
     def apply(self, model: ir.Model, context: Context) -> list[Note]:
-        """Set bfloats of the context and add to its activation_loss."""
+        """Add to activations and activation_loss of the context."""
         gains = _gains(context)
         if not gains:
             return []
         losses = self._losses(model, context, gains)
         order = sorted(gains, key=lambda name: losses[name] / gains[name])
-        checked, codes = Checked(model, context), source_params(context.sites, context.quantized)
+        checked = Checked(model, context)
         most = context.activation_loss + SHARE * limit_of(context.loss_unit, self.limit)
         for _ in range(ATTEMPTS):
-            found = checked.loss_of(codes, sources(context.sites, order))
+            chosen = {**context.activations, **dict.fromkeys(order, Rounding(BFLOAT16))}
+            found = checked.loss_of(source_params(context.sites, chosen))
             if found <= most:
-                context.bfloats, context.activation_loss = frozenset(order), found
+                context.activations, context.activation_loss = chosen, found
                 break
             order = _cheapest(order, losses, 0.7 * sum(losses[name] for name in order))
         return []
@@ -65,7 +66,7 @@ class ChooseBfloats:
 
         def measure(values: Mapping[str, Sequence[Held]], suffix: Suffix) -> None:
             for name in filter(site_of.__contains__, values):
-                rounded = [to_bfloat16(np.asarray(x)) for x in values[name]]
+                rounded = [BFLOAT16.round(np.asarray(x)) for x in values[name]]
                 outputs = suffix.run({**values, name: rounded})
                 found[site_of[name]] += loss.mean(reference, outputs)
 
@@ -81,12 +82,14 @@ class ChooseBfloats:
 
 def _gains(context: Context) -> dict[str, int]:
     """Multiply-accumulates of the convolutions in float that read each site, of those that none may be codes."""
-    quantized = context.tensors_of(context.quantized)
+    quantized = context.tensors_of(context.activations)
     on_codes = {kernel.node for kernel in integer_kernels(context.kernels, quantized)}
     gains: dict[str, int] = {}
     for layer in context.layers:
         site = context.site_of.get(layer.input)
-        if layer.reads_pairs and layer.name not in on_codes and site is not None and site.name not in context.quantized:
+        if site is None or site.name in context.activations:
+            continue
+        if layer.reads_pairs and layer.name not in on_codes:
             gains[site.name] = gains.get(site.name, 0) + context.macs[layer.name]
     return gains
 

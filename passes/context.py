@@ -7,7 +7,7 @@ import onnx_ir as ir
 
 from ptqc.calibration.samples import Samples
 from ptqc.deadline import Deadline
-from ptqc.formats import Format, QuantParams
+from ptqc.formats import ActivationParams, Format, QuantParams
 from ptqc.layers import Layer, Weight, find_layers, find_weights
 from ptqc.losses import Kinds
 from ptqc.passes.moments import Moments
@@ -49,11 +49,9 @@ class Context:
     site_losses: dict[str, float] = field(default_factory=dict)  # by site name
     weight_losses: dict[tuple[str, Format], float] = field(default_factory=dict)
     loss_unit: str = ""
-    # choose-activations
-    quantized: dict[str, QuantParams] = field(default_factory=dict)  # by site name
-    activation_loss: float = 0.0  # measured with all of them quantized and float weights
-    # choose-bfloats, which adds to the activation loss
-    bfloats: frozenset[str] = frozenset()  # names of sites
+    # choose-activations, choose-bfloats
+    activations: dict[str, ActivationParams] = field(default_factory=dict)  # by site name; the others stay float32
+    activation_loss: float = 0.0  # measured with all of them rounded and float weights
 
     @classmethod
     def of(cls, model: ir.Model, tuning: Samples, held_back: Samples, **settings: object) -> "Context":

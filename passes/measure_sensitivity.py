@@ -20,7 +20,7 @@ from ptqc.deadline import Pace
 from ptqc.execute.kept import Held
 from ptqc.execute.suffix import Suffix, Suffixes
 from ptqc.execute.walk import Slicer, Values, Walk
-from ptqc.formats import Family, Format, QuantParams, integer
+from ptqc.formats import Format, Integer, QuantParams
 from ptqc.integer import fake_quantize
 from ptqc.layers import Layer
 from ptqc.losses import AUTO, OutputLoss, recognize
@@ -33,7 +33,7 @@ from ptqc.protos import reads
 from ptqc.sites import Site
 from ptqc.solutions import Solution
 
-ANCHORS = (integer(2), integer(4))
+ANCHORS = (Integer(2), Integer(4))
 # Multiply-accumulates that a measurement may cost; it decides how many samples are looked at. Other ranges come on top.
 COMPUTE = 2e12
 SAMPLES = (8, 64)
@@ -290,13 +290,11 @@ def _interpolate(context: Context, name: str, anchors: Mapping[Format, float]) -
     """Losses of all formats of a weight: a power law of the local error, never growing with the bits."""
     forms = sorted(form for weight, form in context.solutions if weight == name)
     points = [(context.errors[name, form], loss) for form, loss in anchors.items() if context.errors[name, form] > 0]
-    for family in (Family.INTEGER, Family.CODEBOOK, Family.PAIRS):
+    for family in Format.families:
         ceiling = np.inf
-        for form in (form for form in forms if form.family == family):
+        for form in (form for form in forms if form.family == family.family):
             ceiling = min(ceiling, _power_law(points, context.errors[name, form]))
             context.weight_losses[name, form] = ceiling
-    for form in forms:
-        context.weight_losses.setdefault((name, form), 0.0)
 
 
 def _power_law(points: Sequence[tuple[float, float]], error: float) -> float:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from ptqc import losses
-from ptqc.formats import FLOAT32, UINT8, Format, QuantParams
+from ptqc.formats import UINT8, Format, QuantParams
 from ptqc.passes.context import Context
 from ptqc.solutions import Candidates, Solution
 
@@ -22,7 +22,7 @@ def pack(context: Context) -> dict[str, Any]:
         "site_losses": context.site_losses,
         "kinds": losses.to_json(context.kinds),
         "loss_unit": context.loss_unit,
-        "quantized": sorted(context.quantized),
+        "quantized": sorted(context.activations),
         "activation_loss": context.activation_loss,
     }
 
@@ -37,7 +37,7 @@ def unpack(context: Context, document: Mapping[str, Any], candidates: Iterable[C
     context.site_losses = dict(document["site_losses"])
     context.kinds = losses.from_json(document["kinds"])
     context.loss_unit = document["loss_unit"]
-    context.quantized = {name: context.ranges[name] for name in document["quantized"]}
+    context.activations = {name: context.ranges[name] for name in document["quantized"]}
     context.activation_loss = document["activation_loss"]
     for found in candidates:
         context.take(found)
@@ -49,7 +49,7 @@ def pack_candidates(candidates: Candidates) -> tuple[list[Any], dict[str, np.nda
     for weight, several in candidates.items():
         for solution, error in several:
             document.append([weight, str(solution.form), solution.axis, error])
-            if solution.form != FLOAT32:
+            if not solution.form.is_given:
                 arrays[_name(weight, solution.form, "codes")] = solution.codes
                 arrays[_name(weight, solution.form, "scale")] = solution.scale
     return document, arrays
@@ -62,7 +62,7 @@ def unpack_candidates(
     candidates: dict[str, list[tuple[Solution, float]]] = {}
     for weight, written, axis, error in document:
         form = Format.parse(written)
-        if form == FLOAT32:
+        if form.is_given:
             solution = Solution(form, values(weight), np.empty(0, np.float32), axis)
         else:
             solution = Solution(form, arrays[_name(weight, form, "codes")], arrays[_name(weight, form, "scale")], axis)

@@ -43,14 +43,14 @@ class MeetLatency:
     effect: ClassVar[Effect] = Effect.DECIDE
 
     def apply(self, model: ir.Model, context: Context) -> list[Note]:
-        """Set quantized and activation_loss of the context. Raises Infeasible with the shortest predicted latency."""
-        quantized = context.tensors_of(context.quantized)
+        """Set activations and activation_loss of the context. Raises Infeasible with the shortest predicted latency."""
+        quantized = context.tensors_of(context.activations)
         if self._predict(quantized) <= self.budget.nanoseconds:
             return []
         if self.activations != "auto":
             raise self._infeasible(quantized, f" with {self.activations} activations")
         sites = self._least_loss(context)
-        context.quantized = {site.name: context.ranges[site.name] for site in sites}
+        context.activations = {site.name: context.ranges[site.name] for site in sites}
         found = Checked(model, context).loss_of(source_params(sites, context.ranges))
         context.activation_loss = found
         limit = limit_of(context.loss_unit, self.limit)

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ptqc.report.markup import cell, details, name, safe, swatch, table
-from ptqc.report.rows import Document, Facts, Row, kind
+from ptqc.report.rows import Document, Facts, Row
 from ptqc.text import decibels, magnitude, number, percent
 
 OPEN_ROWS = 300  # longer tables are collapsed
@@ -18,7 +18,7 @@ def worst_table(facts: Facts) -> str:
         return "<p>No weight costs any predicted loss.</p>"
     rows = (
         cell(_names(row))
-        + cell(swatch(kind(row.chosen.form)) + safe(row.chosen.form))
+        + cell(swatch(row.chosen.form.colour) + safe(row.chosen.form))
         + cell(number(row.chosen.loss), row.chosen.loss)
         + _of_all(row.chosen.loss, facts.loss)
         + cell(safe(_remedy(row, facts)))
@@ -93,7 +93,7 @@ def _layer(place: int, row: Row, facts: Facts, reasons: Mapping[str, str]) -> st
             cell(_names(row), row.names[0]),
             cell(f"{row.elements:,}", row.elements),
             cell(percent(share), share, share / facts.largest_share),
-            cell(swatch(kind(chosen.form)) + safe(chosen.form), f"{chosen.form.bits_per_weight:g}"),
+            cell(swatch(chosen.form.colour) + safe(chosen.form), f"{chosen.form.bits_per_weight:g}"),
             cell(compute, row.compute),
             cell(f"{chosen.bytes:,}", chosen.bytes),
             cell(number(chosen.loss), chosen.loss, chosen.loss / facts.largest_loss if facts.largest_loss else None),

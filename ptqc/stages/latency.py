@@ -124,7 +124,7 @@ def _trial(job: Job, context: Context, timed: Timed) -> tuple[float, float]:
     The actual time is relative to the float network's at the same moment, as the machine may have slowed down.
     """
     model, feeds = job.prepared.model, context.held_back[0]
-    plan = measuring.any_plan(context, job.options, context.quantized)
+    plan = measuring.any_plan(context, job.options, context.activations)
     _, exported = packed(model, plan, table_numbers(model, context, plan.formats))
     subjects = [Subject(model, feeds), Subject(exported.proto, feeds)]
     real, found = latencies(subjects, SECONDS)

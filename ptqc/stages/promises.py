@@ -8,6 +8,7 @@ from typing import Any
 import onnx_ir as ir
 
 from ptqc.errors import VerificationError
+from ptqc.formats import coded
 from ptqc.passes.choose_activations import Checked
 from ptqc.passes.context import Context
 from ptqc.plan import Plan, write_json
@@ -20,18 +21,19 @@ FACTOR, ALLOWANCE = 2.0, 1e-6
 def check_activations(model: ir.Model, context: Context, plan: Plan) -> float:
     """What the plan's activations lose with float weights: as was measured, where they are those that were chosen.
 
-    Raises VerificationError where they, or fewer in bfloat16, now lose clearly more.
+    Raises VerificationError where they, or fewer real numbers of few digits, now lose clearly more.
     """
-    if not (plan.activations or plan.bfloats):
+    if not plan.activations:
         return 0.0
-    found = Checked(model, context).loss_of(plan.rounded, plan.rounded_to_bfloat16)
+    found = Checked(model, context).loss_of(plan.rounded)
     promised = context.activation_loss
-    is_measured = plan.activations == context.quantized and plan.bfloats <= context.bfloats
+    given, chosen = plan.activations, context.activations
+    is_measured = coded(given) == coded(chosen) and given.items() <= chosen.items()
     if is_measured and not found <= FACTOR * promised + ALLOWANCE:  # NaN included
         raise VerificationError(
             f"the plan's activations lose {found:.3g} {context.loss_unit}; {promised:.3g} were measured"
         )
-    return promised if is_measured and plan.bfloats == context.bfloats else found
+    return promised if given == chosen else found
 
 
 def check_documents(manifest: Mapping[str, Any], plan: Mapping[str, Any], fitted: Fitted) -> None:

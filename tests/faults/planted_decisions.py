@@ -20,8 +20,8 @@ def ranges_swapped(right: Any) -> Any:
 
     def unpack(context: Context, document: Any, arrays: Any) -> None:
         right(context, document, arrays)
-        narrow, *_, wide = sorted(context.quantized, key=lambda name: context.quantized[name].scale)
-        for ranges in (context.ranges, context.quantized):
+        narrow, *_, wide = sorted(context.activations, key=lambda name: context.activations[name].scale)
+        for ranges in (context.ranges, context.activations):
             ranges[narrow], ranges[wide] = ranges[wide], ranges[narrow]
 
     return unpack

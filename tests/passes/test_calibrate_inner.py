@@ -11,7 +11,7 @@ from ptqc.calibration.inputs import input_specs
 from ptqc.calibration.samples import collect
 from ptqc.deadline import Deadline
 from ptqc.execute.onnxruntime import Feeds
-from ptqc.formats import integer
+from ptqc.formats import Integer
 from ptqc.notes import Level, is_cut_short
 from ptqc.passes import moments
 from ptqc.passes.calibrate_inner import CalibrateInner
@@ -80,7 +80,7 @@ def test_weights_are_fitted_to_what_the_branch_reads(branches: tuple[ir.Model, C
     errors = []
     for each in (context, blind):
         SolveWeights((3,)).apply(model, each)
-        errors.append(float(((rows @ (each.solutions["w", integer(3)].weight - W)) ** 2).sum()))
+        errors.append(float(((rows @ (each.solutions["w", Integer(3)].weight - W)) ** 2).sum()))
     assert errors[0] < 0.5 * errors[1]
 
 
@@ -88,11 +88,11 @@ def test_the_weight_of_a_branch_that_no_sample_takes_is_solved_without_data(bran
     model, context = branches
     CalibrateInner().apply(model, context)
     SolveWeights((2, 4)).apply(model, context)
-    solution = context.solutions["v", integer(4)]
+    solution = context.solutions["v", Integer(4)]
     assert solution.scale.shape == (24,)
     relative = float(((solution.weight - V) ** 2).sum() / (V**2).sum())
     assert relative < 0.02
-    assert context.errors["v", integer(4)] == pytest.approx(relative, rel=1e-3)
+    assert context.errors["v", Integer(4)] == pytest.approx(relative, rel=1e-3)
 
 
 def test_convolutions_in_a_loop_see_every_iteration(tmp_path: Path) -> None:

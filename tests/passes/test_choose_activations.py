@@ -33,12 +33,12 @@ def measured(model: ir.Model, tmp_path_factory: pytest.TempPathFactory) -> Conte
 @pytest.fixture
 def context(measured: Context) -> Context:
     """A copy to write on."""
-    return replace(measured, site_losses=dict(measured.site_losses), macs=dict(measured.macs), quantized={})
+    return replace(measured, site_losses=dict(measured.site_losses), macs=dict(measured.macs), activations={})
 
 
 def true_loss(model: ir.Model, context: Context) -> float:
     """Of the chosen sites on the held-back samples, through another way of rounding."""
-    sites = [site for site in context.sites if site.name in context.quantized]
+    sites = [site for site in context.sites if site.name in context.activations]
     params = source_params(sites, context.ranges)
     batches = list(context.held_back.batches(8))
     real = [Runner(model).run(feeds) for feeds in batches]
@@ -49,7 +49,7 @@ def true_loss(model: ir.Model, context: Context) -> float:
 
 def test_everything_that_can_be_integer(model: ir.Model, context: Context) -> None:
     notes = ChooseActivations("integer").apply(model, context)
-    assert set(context.quantized) == {site.name for site in context.sites}
+    assert set(context.activations) == {site.name for site in context.sites}
     assert context.activation_loss == pytest.approx(true_loss(model, context), rel=1e-3)
     assert context.activation_loss > 0
     assert notes == []
@@ -57,12 +57,12 @@ def test_everything_that_can_be_integer(model: ir.Model, context: Context) -> No
 
 def test_nothing(model: ir.Model, context: Context) -> None:
     (note,) = ChooseActivations("float").apply(model, context)
-    assert (context.quantized, note.message) == ({}, "all activations stay float")
+    assert (context.activations, note.message) == ({}, "all activations stay float")
 
 
 def test_parameters_are_those_that_were_observed(model: ir.Model, context: Context) -> None:
     ChooseActivations("integer").apply(model, context)
-    assert all(context.quantized[name] is context.ranges[name] for name in context.quantized)
+    assert all(context.activations[name] is context.ranges[name] for name in context.activations)
 
 
 @pytest.mark.parametrize("limit", [1e-7, 1e-5, 1e-4, 1e-3, 1.0])
@@ -86,7 +86,7 @@ def test_what_costs_much_and_saves_little_stays_float(context: Context) -> None:
 def test_more_loss_buys_more_arithmetic(model: ir.Model, context: Context) -> None:
     def arithmetic(limit: float) -> int:
         ChooseActivations("auto", limit).apply(model, context)
-        tensors = {t for site in context.sites if site.name in context.quantized for t in site.tensors}
+        tensors = {t for site in context.sites if site.name in context.activations for t in site.tensors}
         return sum(context.macs[kernel.node] for kernel in integer_kernels(context.kernels, tensors))
 
     bought = [arithmetic(limit) for limit in (1e-7, 1e-4, 1e-2, 1.0)]
@@ -144,4 +144,4 @@ def test_a_choice_is_not_searched_for_beyond_the_deadline(model: ir.Model, conte
     late = replace(context, deadline=Deadline(0.0), site_losses=dict.fromkeys(context.site_losses, 1e-12))
     (note,) = ChooseActivations("auto", limit=1e-10).apply(model, late)
     assert "1 choices of activations" in note.message
-    assert (late.quantized, late.activation_loss) == ({}, 0.0)
+    assert (late.activations, late.activation_loss) == ({}, 0.0)

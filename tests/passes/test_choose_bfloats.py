@@ -6,8 +6,8 @@ import pytest
 from graphs import noise, parse
 from test_measure_sensitivity import measured as measure
 
-from ptqc.bfloat16 import to_bfloat16
 from ptqc.execute.onnxruntime import Feeds, Runner
+from ptqc.formats import BFLOAT16, Rounding, cast, to_bfloat16
 from ptqc.losses import OutputLoss
 from ptqc.passes import choose_bfloats
 from ptqc.passes.choose_bfloats import ChooseBfloats
@@ -44,7 +44,7 @@ def measured(model: ir.Model, tmp_path_factory: pytest.TempPathFactory) -> Conte
 @pytest.fixture
 def context(measured: Context) -> Context:
     """A copy to write on, with nothing quantized."""
-    return replace(measured, quantized={}, bfloats=frozenset(), activation_loss=0.0)
+    return replace(measured, activations={}, activation_loss=0.0)
 
 
 def loss_by_hand(model: ir.Model, context: Context) -> float:
@@ -66,27 +66,27 @@ def loss_by_hand(model: ir.Model, context: Context) -> float:
 def test_inputs_of_layers_in_float_are_rounded(model: ir.Model, context: Context) -> None:
     """Not that of three channels, whose pairs would be cut, and not that of a depthwise layer."""
     assert ChooseBfloats().apply(model, context) == []
-    assert context.bfloats == {"d", "e"}
+    assert context.activations == dict.fromkeys(["d", "e"], Rounding(BFLOAT16))
     assert context.activation_loss == pytest.approx(loss_by_hand(model, context), rel=0.01)
     assert 0 < context.activation_loss < 1e-4
 
 
 def test_what_layers_on_codes_read_is_not(model: ir.Model, context: Context) -> None:
-    context.quantized = dict(context.ranges)
+    context.activations = dict(context.ranges)
     assert ChooseBfloats().apply(model, context) == []
-    assert not context.bfloats
-    context.quantized = {name: context.ranges[name] for name in ("x", "r", "d")}
+    assert not cast(context.activations)
+    context.activations = {name: context.ranges[name] for name in ("x", "r", "d")}
     ChooseBfloats().apply(model, context)
-    assert context.bfloats == {"e"}
+    assert set(cast(context.activations)) == {"e"}
 
 
 def test_the_loss_keeps_its_share_of_the_limit(model: ir.Model, context: Context) -> None:
     ChooseBfloats().apply(model, context)
     both = context.activation_loss
     for room, few in ((1.1, 2), (0.9, 1), (1e-6, 0)):
-        context.bfloats, context.activation_loss = frozenset(), 0.0
+        context.activations, context.activation_loss = {}, 0.0
         ChooseBfloats(limit=room * both / choose_bfloats.SHARE).apply(model, context)
-        assert len(context.bfloats) == few, room
+        assert len(context.activations) == few, room
         assert context.activation_loss <= room * both
 
 
@@ -96,9 +96,9 @@ def test_of_two_the_one_that_loses_less_for_its_products_is_taken(model: ir.Mode
     taken = set()
     for gains in ({"e": 1, "y": 1000}, {"e": 1000, "y": 1}):
         context.macs = context.macs | gains
-        context.bfloats, context.activation_loss = frozenset(), 0.0
+        context.activations, context.activation_loss = {}, 0.0
         ChooseBfloats(limit=limit).apply(model, context)
-        taken |= context.bfloats
+        taken |= context.activations.keys()
     assert taken == {"d", "e"}
 
 
