@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ptqc.execute.torch.types import tensor_of
-from ptqc.formats import Scaled, spread
+from ptqc.formats import Coded, spread
 from ptqc.formats.levels import indices
 from ptqc.solutions import Solution
 
@@ -52,7 +52,7 @@ class LatentCodes:
     @classmethod
     def of(cls, solution: Solution, ratio: np.ndarray) -> "LatentCodes":
         """At the codes of a solution; ratio: weight / scale."""
-        assert isinstance(solution.form, Scaled)
+        assert isinstance(solution.form, Coded)
         levels = solution.form.levels(solution.codes)
         index = np.searchsorted(levels, solution.codes)
         away = ratio - solution.codes

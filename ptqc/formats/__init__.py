@@ -6,7 +6,7 @@ write its file and list it here.
 
 from ptqc.formats.activations import ActivationFormat, ActivationParams
 from ptqc.formats.affine import UINT8, Affine, QuantParams, coded
-from ptqc.formats.base import Format, Grid, Nodes, Scaled, mean_bits, spread
+from ptqc.formats.base import Coded, Format, Grid, Nodes, Scaled, mean_bits, spread
 from ptqc.formats.bfloat16 import BFLOAT16, FloatActivation, Rounding, cast, to_bfloat16
 from ptqc.formats.codebook import Codebook
 from ptqc.formats.floats import FLOAT16, FLOAT32, Float
@@ -23,6 +23,7 @@ __all__ = [
     "ActivationParams",
     "Affine",
     "Codebook",
+    "Coded",
     "Float",
     "FloatActivation",
     "Format",

@@ -141,9 +141,9 @@ class Format(ABC):
         """The arrays that are stored, in the order of `inputs`."""
 
     @property
-    @abstractmethod
     def inputs(self) -> list[str]:
-        """Short names of the arrays that are stored."""
+        """Short names of the arrays that are stored: of what holds the codes, v for a table, s for scales."""
+        return [*self.planes(), *(["s"] if self.is_scaled else [])]
 
     @abstractmethod
     def unpack(self, nodes: Nodes[V], to: ir.DataType) -> V:
@@ -183,10 +183,6 @@ class Scaled(Format):
         keeps_sign: not below 0, as no weight does; a format whose levels are means of weights has none there anyway.
         """
 
-    @abstractmethod
-    def levels(self, codes: np.ndarray) -> np.ndarray:
-        """The levels that a weight of these codes can have, float32, ascending."""
-
     def decode(self, codes: np.ndarray, scale: np.ndarray, axis: int) -> np.ndarray:
         """Codes times scale, float32."""
         return np.asarray(codes.astype(np.float32) * spread(scale, codes.ndim, axis), np.float32)
@@ -203,6 +199,19 @@ class Scaled(Format):
         ratio = (rows / grid.scale[:, None]).reshape(len(rows), -1, self.group)
         codes: np.ndarray = grid.nearest(ratio, None).reshape(moved.shape).astype(grid.code_type)
         return np.ascontiguousarray(np.moveaxis(codes, 0, axis)), grid.scale
+
+
+class Coded(Scaled):
+    """Scaled int8 codes, which integer kernels can read."""
+
+    @property
+    @abstractmethod
+    def code_bits(self) -> int:
+        """Bits of the codes."""
+
+    @abstractmethod
+    def levels(self, codes: np.ndarray) -> np.ndarray:
+        """The levels that a weight of these codes can have, float32, ascending."""
 
 
 def spread(scale: np.ndarray, rank: int, axis: int) -> np.ndarray:

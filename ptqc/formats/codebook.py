@@ -12,14 +12,14 @@ import onnx_ir as ir
 
 from ptqc.errors import InternalError
 from ptqc.formats import planes, scales
-from ptqc.formats.base import Grid, Nodes, Scaled, V
+from ptqc.formats.base import Coded, Grid, Nodes, Scaled, V
 from ptqc.formats.levels import REACH, fit, indices
 
 # Of more levels within ±63 too many would lie where an even grid has them.
 BITS = range(2, 5)
 
 
-class Codebook(Scaled):
+class Codebook(Coded):
     """codebook2 to codebook4: 2^bits codes that the weight shares."""
 
     family = "codebook"

@@ -47,11 +47,6 @@ class Float(Format):
         """The values as they are."""
         return [codes]
 
-    @property
-    def inputs(self) -> list[str]:
-        """Short names of the arrays that are stored."""
-        return self.planes()
-
     def unpack(self, nodes: Nodes[V], to: ir.DataType) -> V:
         """The values in float32."""
         return nodes.stored() if self.is_given else nodes.add("Cast", [nodes.stored()], to=to)

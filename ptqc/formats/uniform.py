@@ -11,13 +11,13 @@ import numpy as np
 import onnx_ir as ir
 
 from ptqc.formats import planes, scales
-from ptqc.formats.base import Grid, Nodes, Scaled, V
+from ptqc.formats.base import Coded, Grid, Nodes, Scaled, V
 
 BITS = range(2, 9)
 SYMMETRIC_UP_TO = 3
 
 
-class Integer(Scaled):
+class Integer(Coded):
     """int2 to int8."""
 
     family = "int"
@@ -85,11 +85,6 @@ class Integer(Scaled):
         """Planes of indices, codes of 8 bits as they are; then the scales."""
         packed = planes.pack(self.index_of(codes.astype(np.int32)), self.bits)
         return [*(packed or (codes,)), scales.narrow(scale)]
-
-    @property
-    def inputs(self) -> list[str]:
-        """Short names of the arrays that are stored."""
-        return [*self.planes(), "s"]
 
     def unpack(self, nodes: Nodes[V], to: ir.DataType) -> V:
         """Codes from indices, in int32: 8-bit subtraction does not fold in every version of ONNX Runtime."""

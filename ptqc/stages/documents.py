@@ -96,7 +96,7 @@ def manifest(
         "cut_short": is_cut_short(notes),
         "weights_by_format": dict(weights),
         "float_operators": dict(operators),
-        "bfloat16_activations": len(fitted.plan.cast_sites),
+        "rounded_activations": dict(Counter(map(str, fitted.plan.cast_sites.values()))),
         "verification": verified.to_json(),
         "results": to_json(judged),
         "measurements": job.entry,
