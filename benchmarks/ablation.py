@@ -67,13 +67,13 @@ class Bench:
     @cached_property
     def even(self) -> "Bench":
         """The same with even grids alone."""
-        kept = {key: value for key, value in self.decided.solutions.items() if not key[1].is_codebook}
+        kept = {key: value for key, value in self.decided.solutions.items() if not key[1].is_learned}
         return replace(self, decided=replace(self.decided, solutions=kept))
 
     @property
     def undecided(self) -> Plan:
         """A plan without formats."""
-        return replace(self.decided.roles, activations=self.decided.quantized)
+        return replace(self.decided.roles, activations=self.decided.activations)
 
     @cached_property
     def problem(self) -> Problem:

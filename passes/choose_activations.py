@@ -6,7 +6,7 @@ whole, and where its true loss exceeds the limit (losses only roughly add up) th
 """
 
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -14,7 +14,7 @@ import pulp
 
 from ptqc.execute.suffix import Suffixes
 from ptqc.execute.walk import Slicer, Walk
-from ptqc.formats import QuantParams
+from ptqc.formats import ActivationParams
 from ptqc.losses import UNITS, OutputLoss
 from ptqc.notes import Note, out_of_time
 from ptqc.options import Activations
@@ -69,8 +69,8 @@ class ChooseActivations:
             limit = max(min(limit, spent) * min(0.7, target / found), SMALLEST_LIMIT)
         else:  # the losses one by one say too little about the loss of all
             sites, found = [], 0.0
-        quantized = {site.name: given.ranges[site.name] for site in sites}
-        return Result(Decided.after(given, quantized=quantized, activation_loss=found), True, tuple(notes))
+        chosen = {site.name: given.ranges[site.name] for site in sites}
+        return Result(Decided.after(given, activations=chosen, activation_loss=found), True, tuple(notes))
 
 
 class Checked:
@@ -82,11 +82,11 @@ class Checked:
         self._reference = Suffixes(Walk(self._slicer, self._batches)).behind(-1).run({})
         self._loss = OutputLoss.of(given.kinds, self._reference)
 
-    def loss_of(self, params: Mapping[str, QuantParams], bfloats: Collection[str] = ()) -> float:
-        """Mean loss with the tensors in `params` rounded to codes and those in `bfloats` to bfloat16."""
-        if not params and not bfloats:
+    def loss_of(self, params: Mapping[str, ActivationParams]) -> float:
+        """Mean loss with the tensors in `params` rounded."""
+        if not params:
             return 0.0  # the reference is one whole run, from whose last bits a walk may differ
-        outputs = run_quantized(self._slicer, self._batches, params, bfloats=bfloats)
+        outputs = run_quantized(self._slicer, self._batches, params)
         return self._loss.mean(self._reference, outputs)
 
 

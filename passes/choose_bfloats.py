@@ -11,15 +11,15 @@ from typing import ClassVar
 
 import numpy as np
 
-from ptqc.bfloat16 import to_bfloat16
 from ptqc.execute.kept import Held
 from ptqc.execute.suffix import Suffix, Suffixes
 from ptqc.execute.walk import Slicer, Walk
+from ptqc.formats import BFLOAT16, Rounding
 from ptqc.losses import OutputLoss
 from ptqc.passes.base import Effect, Result
 from ptqc.passes.choose_activations import Checked, limit_of
 from ptqc.passes.phases import Decided
-from ptqc.sites import integer_kernels, source_params, sources
+from ptqc.sites import integer_kernels, source_params
 
 # Of the limit on the loss from activations.
 SHARE = 0.25
@@ -45,12 +45,13 @@ class ChooseBfloats:
             return Result(given, False)
         losses = self._losses(given, gains)
         order = sorted(gains, key=lambda name: losses[name] / gains[name])
-        checked, codes = Checked(given), source_params(given.sites, given.quantized)
+        checked = Checked(given)
         most = given.activation_loss + SHARE * limit_of(given.loss_unit, self.limit)
         for _ in range(ATTEMPTS):
-            found = checked.loss_of(codes, sources(given.sites, order))
+            chosen = {**given.activations, **dict.fromkeys(order, Rounding(BFLOAT16))}
+            found = checked.loss_of(source_params(given.sites, chosen))
             if found <= most:
-                return Result(replace(given, bfloats=frozenset(order), activation_loss=found), True)
+                return Result(replace(given, activations=chosen, activation_loss=found), True)
             order = _cheapest(order, losses, 0.7 * sum(losses[name] for name in order))
         return Result(given, False)
 
@@ -65,7 +66,7 @@ class ChooseBfloats:
 
         def measure(values: Mapping[str, Sequence[Held]], suffix: Suffix) -> None:
             for name in filter(site_of.__contains__, values):
-                rounded = [to_bfloat16(np.asarray(x)) for x in values[name]]
+                rounded = [BFLOAT16.round(np.asarray(x)) for x in values[name]]
                 outputs = suffix.run({**values, name: rounded})
                 found[site_of[name]] += loss.mean(reference, outputs)
 
@@ -81,12 +82,14 @@ class ChooseBfloats:
 
 def _gains(given: Decided) -> dict[str, int]:
     """Multiply-accumulates of the convolutions in float that read each site, of those that none may be codes."""
-    quantized = given.tensors_of(given.quantized)
+    quantized = given.tensors_of(given.activations)
     on_codes = {kernel.node for kernel in integer_kernels(given.kernels, quantized)}
     gains: dict[str, int] = {}
     for layer in given.layers:
         site = given.site_of.get(layer.input)
-        if layer.reads_pairs and layer.name not in on_codes and site is not None and site.name not in given.quantized:
+        if site is None or site.name in given.activations:
+            continue
+        if layer.reads_pairs and layer.name not in on_codes:
             gains[site.name] = gains.get(site.name, 0) + given.macs[layer.name]
     return gains
 

@@ -12,14 +12,13 @@ the best code of column j is Q(q_j − ((Ŵ − W) H)_j / (H_jj s)); the error n
 for what it costs.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 
-from ptqc import codebooks, grids
-from ptqc.formats import Format
+from ptqc.formats import Format, Grid, Scaled, scales
 from ptqc.passes import moments
 
 BLOCK = 128
@@ -32,7 +31,7 @@ DESCENDED_BITS = 4
 
 @dataclass(frozen=True, eq=False)
 class Rounded:
-    """codes (groups, R, d) int8 and scale (groups, R) float32."""
+    """codes (groups, R, d) and scale (groups, R) float32."""
 
     codes: np.ndarray
     scale: np.ndarray
@@ -40,7 +39,7 @@ class Rounded:
     @property
     def weight(self) -> np.ndarray:
         """scale · codes."""
-        return np.asarray(self.codes * self.scale[..., None], np.float32)
+        return np.asarray(self.codes.astype(np.float32) * self.scale[..., None], np.float32)
 
 
 def inverse_factor(second: np.ndarray, damping: float = DAMPING) -> np.ndarray:
@@ -110,15 +109,6 @@ class Factored:
 
 
 @dataclass(frozen=True, eq=False)
-class Grid:
-    """Where the weights of one format may lie: `group` neighbours at a time. scale (groups, R)."""
-
-    scale: np.ndarray
-    group: int
-    nearest: Callable[[np.ndarray, np.ndarray], np.ndarray]
-
-
-@dataclass(frozen=True, eq=False)
 class Target:
     """What is rounded: weights (groups, R, d), where they may lie, and the rounds of coordinate descent at most."""
 
@@ -129,18 +119,18 @@ class Target:
     @classmethod
     def of(cls, matrix: np.ndarray, grid: Grid, form: Format, rounds: int) -> "Target":
         """rounds: where the format has few bits."""
-        return cls(matrix, grid, rounds if form.is_codebook or form.bits <= DESCENDED_BITS else 0)
+        return cls(matrix, grid, rounds if form.bits_per_weight <= DESCENDED_BITS else 0)
 
 
 def grids_for(
-    matrix: np.ndarray, second: np.ndarray, forms: Sequence[Format], *, keeps_sign: bool = False
+    matrix: np.ndarray, second: np.ndarray, forms: Sequence[Scaled], *, keeps_sign: bool = False
 ) -> dict[Format, Grid]:
     """Where weights (groups, R, d) may lie in every format, by the importance that the diagonal of `second` gives.
 
     keeps_sign: not below 0, as no weight does.
     """
     importance = _importance(second)
-    return {form: _grid(matrix, importance, form, keeps_sign) for form in forms}
+    return {form: form.grid(matrix, importance, keeps_sign=keeps_sign) for form in forms}
 
 
 def round_all(targets: Sequence[Target], second: np.ndarray | Factored) -> list[Rounded]:
@@ -170,7 +160,7 @@ def _round_alike(targets: Sequence[Target], second: np.ndarray | Factored, round
         if not _descend(rows):
             break
         rows.refit()
-    return [Rounded(rows.codes[:, part].astype(np.int8), rows.scale[:, part, 0]) for _, part in rows.parts]
+    return [Rounded(rows.codes[:, part].astype(grid.code_type), rows.scale[:, part, 0]) for grid, part in rows.parts]
 
 
 def _metric(second: np.ndarray | Factored, rounds: int) -> np.ndarray:
@@ -220,7 +210,7 @@ class _Rows:
         norm, inner = (self.product * self.codes).sum(-1), (self.product * self.matrix).sum(-1)
         usable, scale = (norm > 0) & (inner > 0), self.scale[..., 0]
         fitted = np.where(usable, inner / np.where(usable, norm, 1.0), scale)
-        fitted = grids.storable(fitted, np.abs(self.matrix).max(-1))
+        fitted = scales.storable(fitted, np.abs(self.matrix).max(-1))
         gain = (fitted - scale) * (2 * inner - (fitted + scale) * norm)
         self.scale = np.where(gain > 0, fitted, scale)[..., None].astype(np.float32)
 
@@ -229,14 +219,6 @@ def _importance(second: np.ndarray) -> np.ndarray:
     """What a unit of error in each column costs (groups, 1, d), never quite 0."""
     diagonal = second if second.ndim == 2 else np.diagonal(second, axis1=1, axis2=2)
     return np.asarray((diagonal + 1e-6 * diagonal.mean() + 1e-30)[:, None, :], np.float32)
-
-
-def _grid(matrix: np.ndarray, importance: np.ndarray, form: Format, keeps_sign: bool) -> Grid:
-    if form.is_codebook:  # whose levels are means of weights
-        book, scale = codebooks.fit(matrix, importance, form)
-        return Grid(scale, form.group, book.nearest)
-    scale, lowest = grids.search_scale(matrix, importance, form), 0.0 if keeps_sign else -np.inf
-    return Grid(scale, 1, lambda ratio, _: grids.nearest(np.maximum(ratio, lowest), form))
 
 
 def _round_each(rows: _Rows, importance: np.ndarray) -> np.ndarray:

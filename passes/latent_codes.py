@@ -12,8 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ptqc import codebooks, grids
 from ptqc.execute.torch.types import tensor_of
+from ptqc.formats import Coded, spread
+from ptqc.formats.levels import indices
 from ptqc.solutions import Solution
 
 FARTHEST = 0.2  # of the way to the next level: only a gradient that stays the same moves a code over ½
@@ -37,9 +38,7 @@ class Latent(Protocol):
 
 def latent(solution: Solution, weight: np.ndarray) -> Latent:
     """At the codes of a solution for a float weight."""
-    shape = [1] * weight.ndim
-    shape[solution.axis] = -1
-    ratio = np.asarray(weight / solution.scale.reshape(shape), np.float32)
+    ratio = np.asarray(weight / spread(solution.scale, weight.ndim, solution.axis), np.float32)
     return LatentPairs.of(solution, ratio) if solution.form.group == 2 else LatentCodes.of(solution, ratio)
 
 
@@ -53,7 +52,8 @@ class LatentCodes:
     @classmethod
     def of(cls, solution: Solution, ratio: np.ndarray) -> "LatentCodes":
         """At the codes of a solution; ratio: weight / scale."""
-        levels = _levels(solution)
+        assert isinstance(solution.form, Coded)
+        levels = solution.form.levels(solution.codes)
         index = np.searchsorted(levels, solution.codes)
         away = ratio - solution.codes
         neighbour = levels[np.clip(index + np.where(away > 0, 1, -1), 0, len(levels) - 1)]
@@ -88,7 +88,7 @@ class LatentPairs:
     @classmethod
     def of(cls, solution: Solution, ratio: np.ndarray) -> "LatentPairs":
         """At the codes of a solution; ratio: weight / scale."""
-        index, levels = codebooks.indices(solution.codes, 2)
+        index, levels = indices(solution.codes, 2)
         real = levels.astype(np.float32)
         distance = np.sqrt(((real[:, None] - real) ** 2).sum(-1))
         near = np.argsort(distance, axis=1, kind="stable")[:, :NEIGHBOURS]
@@ -116,9 +116,3 @@ class LatentPairs:
         near = self.near[index]
         distance = (self.levels[near] - points[:, None]).square().sum(-1)
         return near.gather(1, distance.argmin(1, keepdim=True))[:, 0]
-
-
-def _levels(solution: Solution) -> np.ndarray:
-    if solution.form.is_codebook:
-        return np.unique(solution.codes).astype(np.float32)
-    return np.asarray(grids.code_of(np.arange(2**solution.form.bits), solution.form), np.float32)

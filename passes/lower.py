@@ -9,14 +9,14 @@ QuantizeLinear whose zero point is 0 disappears: saturation does its work.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import onnx_ir as ir
 import onnx_ir.passes.common as common
 
 from ptqc.biases import accumulator_scale, bias_codes, usable_scale
-from ptqc.formats import FLOAT32, Family, Format, QuantParams
+from ptqc.formats import FloatActivation, Format, QuantParams
 from ptqc.integer import quantize
 from ptqc.layers import Layer
 from ptqc.lowered import Lowered
@@ -28,7 +28,9 @@ from ptqc.plan import Plan
 from ptqc.solutions import Solution, Tuned
 
 Insert = Callable[[Sequence[ir.Node]], None]
-PARTS = ("codes", "real", "float", "bfloat", "bias", "bias_codes", "weight", "scale", "values", "index")
+# Of values on the way from what is stored to a weight.
+STEPS = ("step0", "step1", "step2", "step3")
+PARTS = ("codes", "real", "float", "cast", "bias", "bias_codes", "weight", "scale", "values", *STEPS)
 
 
 @dataclass(frozen=True)
@@ -45,8 +47,8 @@ class Lower:
         builder.build()
         integer = {name: kernel.op_type for name, kernel in plan.integer.items()}
         codes = {tensor: str(value.name) for tensor, value in builder.codes.items()}
-        constants, weights, bfloats = builder.layer_constants, builder.weights, frozenset(builder.bfloats)
-        lowered = Lowered(builder.model, builder.formats, integer, codes, constants, weights, bfloats, builder.mark)
+        constants, weights, cast = builder.layer_constants, builder.weights, builder.cast
+        lowered = Lowered(builder.model, builder.formats, integer, codes, constants, weights, cast, builder.mark)
         return Result(lowered, True)
 
 
@@ -68,7 +70,7 @@ class _Builder:
     formats: dict[str, Format] = field(default_factory=dict)
     layer_constants: dict[str, str | None] = field(default_factory=dict)
     weights: dict[str, str] = field(default_factory=dict)
-    bfloats: set[str] = field(default_factory=set)
+    cast: dict[str, FloatActivation] = field(default_factory=dict)
     mark: str = "/"  # between a name of the model and what is said about it; no name of the model has it there
 
     def __post_init__(self) -> None:
@@ -104,6 +106,8 @@ class _Builder:
             else:
                 self._settle(node)
         _drop_unused(self.model)
+        opset = max((form.opset for form in self.formats.values()), default=0)
+        graph.opset_imports[""] = max(graph.opset_imports[""], opset)
 
     # Activations
 
@@ -131,14 +135,14 @@ class _Builder:
         """Behind `value` what the plan makes of it."""
         if value.name in self.params:
             self._quantize(value, str(value.name), insert)
-        elif value.name in self.plan.rounded_to_bfloat16:
-            self._to_bfloat16(value, str(value.name), insert)
+        elif (form := self.plan.cast.get(str(value.name))) is not None:
+            self._cast(value, str(value.name), form, insert)
 
-    def _to_bfloat16(self, value: ir.Value, tensor: str, insert: Insert) -> None:
+    def _cast(self, value: ir.Value, tensor: str, form: FloatActivation, insert: Insert) -> None:
         """All that reads `value` in the graph reads it rounded."""
-        there = ir.node("Cast", [value], attributes={"to": ir.DataType.BFLOAT16.value})
+        there = ir.node("Cast", [value], attributes={"to": form.element.value})
         back = ir.node("Cast", there.outputs, attributes={"to": ir.DataType.FLOAT.value})
-        for node, part in ((there, "bfloat"), (back, "real")):
+        for node, part in ((there, "cast"), (back, "real")):
             made = node.outputs[0]
             made.name, made.shape = f"{tensor}{self.mark}{part}", value.shape
             made.dtype = ir.DataType(node.attributes["to"].as_int())
@@ -146,7 +150,7 @@ class _Builder:
             if reader is not there:
                 reader.replace_input_with(index, back.outputs[0])
         insert([there, back])
-        self.bfloats.add(tensor)
+        self.cast[tensor] = form
 
     def _quantize(self, value: ir.Value, tensor: str, insert: Insert) -> None:
         """Codes and their real value behind `value`; all readers move to the real value."""
@@ -305,7 +309,7 @@ class _Builder:
 
     def _store_table(self, name: str, solution: Solution) -> None:
         value = self.model.graph.initializers[name]
-        if solution.form == FLOAT32:
+        if solution.form.is_given:
             return
         packed = self._weight(name, solution)
         ir.convenience.replace_all_uses_with(value, packed)
@@ -319,23 +323,44 @@ class _Builder:
 
     def _real_weight(self, name: str, solution: Solution, before: ir.Node) -> ir.Value:
         form = solution.form
-        if form == FLOAT32:
+        if form.is_given:
             return self.model.graph.initializers[name]
         codes = self._constant(solution.codes, f"{name}{self.mark}codes")
-        if form.has_codes:
+        if not form.is_plain:
             self.formats[str(codes.name)] = form
+        if form.is_scaled:
             return self._dequantized(codes, solution.scale, solution.axis, f"{name}{self.mark}real", before)
-        if form.family == Family.FLOAT:
-            nodes = [ir.node("Cast", [codes], attributes={"to": ir.DataType.FLOAT.value})]
-        else:
-            self.formats[str(codes.name)] = form
-            index = ir.node("Cast", [codes], attributes={"to": ir.DataType.INT32.value})
-            values = self._constant(solution.scale, f"{name}{self.mark}values")
-            nodes = [index, ir.node("Gather", [values, index.outputs[0]])]
-            index.outputs[0].name = f"{name}{self.mark}index"
-        nodes[-1].outputs[0].name = f"{name}{self.mark}real"
-        self.model.graph.insert_before(before, nodes)
-        return nodes[-1].outputs[0]
+        nodes = _Unpacked(codes, lambda: self._constant(solution.scale, f"{name}{self.mark}values"))
+        found = form.unpack(nodes, ir.DataType.FLOAT)
+        for place, node in enumerate(nodes.made):
+            node.outputs[0].name = f"{name}{self.mark}{'real' if node.outputs[0] is found else STEPS[place]}"
+        self.model.graph.insert_before(before, nodes.made)
+        return found
+
+
+@dataclass
+class _Unpacked:
+    """Where a format writes the nodes that make a weight of codes which have its shape already."""
+
+    codes: ir.Value
+    values: Callable[[], ir.Value]
+    made: list[ir.Node] = field(default_factory=list)
+
+    def add(self, op_type: str, inputs: Sequence[ir.Value], **attributes: Any) -> ir.Value:
+        self.made.append(ir.node(op_type, inputs, attributes=attributes))
+        return self.made[-1].outputs[0]
+
+    def constant(self, value: object, dtype: type) -> ir.Value:
+        return self.add("Constant", [], value=ir.tensor(np.array(value, dtype)))
+
+    def stored(self) -> ir.Value:
+        return self.codes
+
+    def shaped(self, flat: ir.Value) -> ir.Value:
+        return flat
+
+    def table(self) -> ir.Value:
+        return self.values()
 
 
 def _reaches(bound: float, params: QuantParams) -> bool:

@@ -19,7 +19,7 @@ from ptqc.deadline import Pace
 from ptqc.execute.kept import Held
 from ptqc.execute.suffix import Suffix, Suffixes
 from ptqc.execute.walk import Slicer, Values, Walk
-from ptqc.formats import Family, Format, QuantParams, integer
+from ptqc.formats import Format, Integer, QuantParams
 from ptqc.integer import fake_quantize
 from ptqc.layers import Layer
 from ptqc.losses import AUTO, OutputLoss, recognize
@@ -32,7 +32,7 @@ from ptqc.protos import reads
 from ptqc.sites import Site
 from ptqc.solutions import Solution
 
-ANCHORS = (integer(2), integer(4))
+ANCHORS = (Integer(2), Integer(4))
 # Multiply-accumulates that a measurement may cost; it decides how many samples are looked at. Other ranges come on top.
 COMPUTE = 2e12
 SAMPLES = (8, 64)
@@ -317,9 +317,9 @@ def _interpolated(given: Solved, name: str, anchors: Mapping[Format, float]) -> 
     forms = sorted(form for weight, form in given.solutions if weight == name)
     losses = {(name, form): 0.0 for form in forms}
     points = [(given.errors[name, form], loss) for form, loss in anchors.items() if given.errors[name, form] > 0]
-    for family in (Family.INTEGER, Family.CODEBOOK, Family.PAIRS):
+    for family in Format.families:
         ceiling = np.inf
-        for form in (form for form in forms if form.family == family):
+        for form in (form for form in forms if form.family == family.family):
             ceiling = min(ceiling, _power_law(points, given.errors[name, form]))
             losses[name, form] = ceiling
     return losses

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from ptqc import losses
-from ptqc.formats import FLOAT32, UINT8, Format, QuantParams
+from ptqc.formats import UINT8, Format, QuantParams
 from ptqc.passes.phases import Assessed, Decided, Observed, Setting, Solved
 from ptqc.solutions import Candidates, Solution
 
@@ -22,7 +22,7 @@ def pack(decided: Decided) -> dict[str, Any]:
         "site_losses": decided.site_losses,
         "kinds": losses.to_json(decided.kinds),
         "loss_unit": decided.loss_unit,
-        "quantized": sorted(decided.quantized),
+        "quantized": sorted(decided.activations),
         "activation_loss": decided.activation_loss,
     }
 
@@ -40,7 +40,7 @@ def overview(found: Setting) -> dict[str, Any]:
         document["weight_losses"] = _by_weight(found.weight_losses)
         document["site_losses"] = dict(found.site_losses)
     if isinstance(found, Decided):
-        document["quantized"] = sorted(found.quantized)
+        document["quantized"] = sorted(found.activations)
         document["activation_loss"] = found.activation_loss
     return document
 
@@ -64,7 +64,7 @@ def unpack(setting: Setting, document: Mapping[str, Any], candidates: Iterable[C
         site_losses=dict(document["site_losses"]),
         kinds=losses.from_json(document["kinds"]),
         loss_unit=document["loss_unit"],
-        quantized={name: ranges[name] for name in document["quantized"]},
+        activations={name: ranges[name] for name in document["quantized"]},
         activation_loss=document["activation_loss"],
     )
 
@@ -75,7 +75,7 @@ def pack_candidates(candidates: Candidates) -> tuple[list[Any], dict[str, np.nda
     for weight, several in candidates.items():
         for solution, error in several:
             document.append([weight, str(solution.form), solution.axis, error])
-            if solution.form != FLOAT32:
+            if not solution.form.is_given:
                 arrays[_name(weight, solution.form, "codes")] = solution.codes
                 arrays[_name(weight, solution.form, "scale")] = solution.scale
     return document, arrays
@@ -88,7 +88,7 @@ def unpack_candidates(
     candidates: dict[str, list[tuple[Solution, float]]] = {}
     for weight, written, axis, error in document:
         form = Format.parse(written)
-        if form == FLOAT32:
+        if form.is_given:
             solution = Solution(form, values(weight), np.empty(0, np.float32), axis)
         else:
             solution = Solution(form, arrays[_name(weight, form, "codes")], arrays[_name(weight, form, "scale")], axis)

@@ -49,7 +49,7 @@ class MeetLatency:
 
         Raises Infeasible with the shortest predicted latency.
         """
-        quantized = given.tensors_of(given.quantized)
+        quantized = given.tensors_of(given.activations)
         if self._predict(quantized) <= self.budget.nanoseconds:
             return Result(given, False)
         if self.activations != "auto":
@@ -57,7 +57,7 @@ class MeetLatency:
         sites = self._least_loss(given)
         chosen = {site.name: given.ranges[site.name] for site in sites}
         found = Checked(given).loss_of(source_params(sites, given.ranges))
-        decided = replace(given, quantized=chosen, activation_loss=found)
+        decided = replace(given, activations=chosen, activation_loss=found)
         limit = limit_of(given.loss_unit, self.limit)
         message = f"8-bit activations lose {found:.3g} {given.loss_unit} to reach {self.budget}"
         if found > limit:

@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from ptqc.calibration.samples import Samples
 from ptqc.deadline import Deadline
-from ptqc.formats import Format, QuantParams
+from ptqc.formats import ActivationParams, Format, QuantParams
 from ptqc.layers import Layer, Weight, find_layers, find_weights
 from ptqc.losses import Kinds
 from ptqc.passes.moments import Moments
@@ -141,12 +141,11 @@ class Assessed(Solved):
 class Decided(Assessed):
     """With the activations that are rounded.
 
-    quantized: by site name. bfloats: names of sites. activation_loss: measured with all of them rounded and float
+    activations: by site name; the others stay float32. activation_loss: measured with all of them rounded and float
     weights.
     """
 
-    quantized: Mapping[str, QuantParams] = field(default_factory=dict)
-    bfloats: frozenset[str] = frozenset()
+    activations: Mapping[str, ActivationParams] = field(default_factory=dict)
     activation_loss: float = 0.0
 
 

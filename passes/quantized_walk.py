@@ -4,12 +4,10 @@ from collections.abc import Callable, Collection, Container, Mapping, Sequence
 
 import numpy as np
 
-from ptqc.bfloat16 import to_bfloat16
 from ptqc.execute.kept import Kept, real
 from ptqc.execute.onnxruntime import Feeds
 from ptqc.execute.walk import Keep, Slicer, Values, Walk, bytes_of
-from ptqc.formats import QuantParams
-from ptqc.integer import fake_quantize
+from ptqc.formats import ActivationParams, QuantParams
 from ptqc.operators import LAYERS
 
 # From the parameters of quantized tensors, and the tensors whose small numbers count, to how values are held.
@@ -49,16 +47,13 @@ def fine_values(slicer: Slicer) -> frozenset[str]:
 def run_quantized(
     slicer: Slicer,
     batches: Sequence[Feeds],
-    params: Mapping[str, QuantParams],
+    params: Mapping[str, ActivationParams],
     constants: Mapping[str, np.ndarray] | None = None,
-    bfloats: Collection[str] = (),
 ) -> list[Values]:
-    """Outputs per batch with the tensors in `params` rounded to codes and those in `bfloats` to bfloat16."""
+    """Outputs per batch with the tensors in `params` rounded."""
 
     def keep(name: str, array: np.ndarray) -> np.ndarray:
-        if name in params:
-            return fake_quantize(array, params[name])
-        return to_bfloat16(array) if name in bfloats else array
+        return params[name].rounded(array) if name in params else array
 
     walk = Walk(slicer, batches, constants, keep)
     while walk.position < len(walk):

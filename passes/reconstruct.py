@@ -22,7 +22,7 @@ from ptqc.execute.finite import Finite
 from ptqc.execute.kept import Held
 from ptqc.execute.onnxruntime import Feeds
 from ptqc.execute.walk import Keep, Slicer, Walk
-from ptqc.formats import Format
+from ptqc.formats import Format, Scaled
 from ptqc.layers import Layer
 from ptqc.nodes import constant
 from ptqc.parallel import in_order, processors
@@ -234,7 +234,7 @@ class _State:
         if (fixed := self.weights.get(layer.weight)) is not None:  # an earlier layer shares it
             return [fixed]
         table = self.given.solutions[layer.weight, form]
-        if not form.has_codes:
+        if not isinstance(form, Scaled):
             return [table]
         return [table, problem.rounded(form, self.strength)]
 
@@ -287,7 +287,7 @@ class _Problem:
         total = sum(y.sum(-1, dtype=np.float64) for y in self.y[: self.split])
         self.mean_y = np.asarray(total / max(found.count, 1), np.float32)
 
-    def rounded(self, form: Format, strength: float) -> Solution:
+    def rounded(self, form: Scaled, strength: float) -> Solution:
         """GPTQ on the seen inputs of what the layer aims at; of W where the layer is too wide for W*."""
         second = gptq.Factored.of(self.second, DAMPING) if self.second.ndim == 3 else self.second
         matrix = self.target(second, strength) if isinstance(second, gptq.Factored) else self.weight

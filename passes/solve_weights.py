@@ -6,9 +6,8 @@ from typing import ClassVar, Protocol
 
 import numpy as np
 
-from ptqc import codebooks, grids
 from ptqc.deadline import Pace
-from ptqc.formats import FLOAT16, FLOAT32, Family, Format, codebook, integer, pairs
+from ptqc.formats import Format, Scaled
 from ptqc.layers import Layer, Weight
 from ptqc.nodes import initial
 from ptqc.notes import out_of_time
@@ -18,11 +17,6 @@ from ptqc.passes.base import Effect, Result
 from ptqc.passes.phases import Observed, Solved
 from ptqc.solutions import Candidates, Solution
 
-# Constants of at most this many distinct values are stored exactly, as indices into a table of them.
-LARGEST_PALETTE = 16
-# Of more levels within ±63 too many would lie where an even grid has them.
-CODEBOOK_BITS = range(2, 5)
-PAIR_BITS = range(3, 9)
 ROUNDS = 1  # of coordinate descent: the plan is solved with more
 # With as many columns for each input and as many samples, rounding each weight for itself was never better.
 ENOUGH_COLUMNS, ENOUGH_SAMPLES = 4, 32
@@ -60,16 +54,9 @@ class _NoShelf:
         return candidates
 
 
-def formats_of(widths: tuple[int, ...]) -> list[Format]:
-    """The formats that weights are solved in: uniform grids of these widths, and codebooks."""
-    return [integer(bits) for bits in widths] + _codebooks(widths)
-
-
-def _codebooks(widths: tuple[int, ...]) -> list[Format]:
-    """Single codes and pairs of at least the narrowest and at most the widest bits."""
-    narrow, wide = min(widths), max(widths)
-    single = [codebook(bits) for bits in widths if bits in CODEBOOK_BITS]
-    return single + [pairs(bits) for bits in PAIR_BITS if 2 * narrow - 1 <= bits <= 2 * wide]
+def formats_of(widths: tuple[int, ...]) -> list[Scaled]:
+    """The formats that weights are solved in."""
+    return [form for family in Format.families for form in family.offered(widths)]
 
 
 NO_SHELF: Shelf = _NoShelf()
@@ -79,7 +66,7 @@ NO_SHELF: Shelf = _NoShelf()
 class SolveWeights:
     """Solve each weight in every format it may take, against the activations that were observed.
 
-    bits: the widths tried, on uniform grids and, up to 4 bits, as codebooks. shelf: where candidates are kept.
+    bits: the widths tried. shelf: where candidates are kept.
     """
 
     bits: tuple[int, ...] = (2, 3, 4, 5, 6, 7, 8)
@@ -125,7 +112,7 @@ class SolveWeights:
             is_hurried = bool(weight.fitted_to) and pace.part() < 1
             if is_hurried:
                 hurried.add(weight.name)
-            taken = [form for form in forms if not (is_hurried and form.is_codebook)]
+            taken = [form for form in forms if not (is_hurried and form.is_learned)]
             found = list(_candidates(weight, initial(given.model, weight.name), taken, given, is_hurried))
             pace.did(products(weight, forms), HURRIED_COST if is_hurried else 1.0)
             return found
@@ -145,13 +132,13 @@ def _groups(weights: Iterable[Weight]) -> Iterator[list[Weight]]:
         yield group
 
 
-def _bytes(weight: Weight, forms: Sequence[Format]) -> int:
+def _bytes(weight: Weight, forms: Sequence[Scaled]) -> int:
     """Bytes that solving a weight takes: its factor in float64, and its numbers in every format, several times."""
     if not weight.fitted_to:
         return 0
     layer = weight.fitted_to[0]
     gram = layer.groups * layer.width**2 if layer.width <= moments.WIDEST_GRAM else 0
-    return 32 * gram + 24 * layer.channels * layer.width * len(possible(layer, forms))
+    return 32 * gram + 24 * layer.channels * layer.width * len(possible(weight, forms))
 
 
 def products(weight: Weight, forms: Sequence[Format]) -> float:
@@ -163,29 +150,35 @@ def products(weight: Weight, forms: Sequence[Format]) -> float:
     return float(layer.groups * layer.width**2 * (layer.width + rows))
 
 
-def possible(layer: Layer, forms: Sequence[Format]) -> list[Format]:
-    """The formats that a layer's weight can take: pairs are neighbours in memory."""
-    if layer.channel_axis or layer.width % 2:
+def possible(weight: Weight, forms: Sequence[Scaled]) -> list[Scaled]:
+    """The formats that a weight can take; what no layer multiplies with is rounded number by number."""
+    if not weight.fitted_to:
         return [form for form in forms if form.group == 1]
-    return list(forms)
+    layer = weight.fitted_to[0]
+    return [form for form in forms if form.fits(layer.channel_axis, layer.width)]
+
+
+def direct(weight: Weight, values: np.ndarray) -> Iterator[Solution]:
+    """What a weight can be stored as without being fitted to anything."""
+    for family in Format.families:
+        for form, codes, scale in family.direct(values):
+            yield Solution(form, codes, scale, weight.channel_axis)
 
 
 def _candidates(
-    weight: Weight, values: np.ndarray, forms: list[Format], observed: Observed, hurried: bool
+    weight: Weight, values: np.ndarray, forms: list[Scaled], observed: Observed, hurried: bool
 ) -> Iterable[tuple[Solution, float]]:
-    yield Solution(FLOAT32, values, np.empty(0, np.float32), weight.channel_axis), 0.0
+    for solution in direct(weight, values):
+        yield solution, 0.0
     if np.isfinite(values).all():
-        if np.abs(values).max(initial=0.0) < np.finfo(np.float16).max:
-            yield Solution(FLOAT16, values.astype(np.float16), np.empty(0, np.float32), weight.channel_axis), 0.0
+        forms = possible(weight, forms)
         yield from (
             _layer(weight, values, forms, observed, hurried) if weight.fitted_to else _table(weight, values, forms)
         )
-    if (exact := palette(weight, values)) is not None:
-        yield exact, 0.0
 
 
 def _layer(
-    weight: Weight, values: np.ndarray, forms: list[Format], observed: Observed, hurried: bool
+    weight: Weight, values: np.ndarray, forms: list[Scaled], observed: Observed, hurried: bool
 ) -> Iterable[tuple[Solution, float]]:
     """hurried: each weight is rounded for itself."""
     layer = weight.fitted_to[0]
@@ -194,7 +187,6 @@ def _layer(
     if hurried and second.ndim == 3:
         second = np.diagonal(second, axis1=1, axis2=2)
     power = moments.total_error(matrix, held) or 1.0
-    forms = possible(layer, forms)
     grids = gptq.grids_for(matrix, second, forms, keeps_sign=layer.keeps_sign)
     targets = [gptq.Target.of(matrix, grids[form], form, ROUNDS) for form in forms]
     tried = [second]
@@ -223,27 +215,8 @@ def _moments(weight: Weight, layer: Layer, observed: Observed) -> tuple[np.ndarr
     return moments.shrunk(found.second(centred), found.count), held.second(centred), found.count
 
 
-def _table(weight: Weight, values: np.ndarray, forms: list[Format]) -> Iterable[tuple[Solution, float]]:
+def _table(weight: Weight, values: np.ndarray, forms: list[Scaled]) -> Iterable[tuple[Solution, float]]:
     power = float((values.astype(np.float64) ** 2).sum()) or 1.0
     for form in forms:
-        if form.group > 1:
-            continue
-        if form.is_codebook:
-            codes, scale = codebooks.round_nearest(values, weight.channel_axis, form)
-        else:
-            codes, scale = grids.round_nearest(values, weight.channel_axis, form)
-        solution = Solution(form, codes, scale, weight.channel_axis)
+        solution = Solution(form, *form.rounded(values, weight.channel_axis), weight.channel_axis)
         yield solution, float(((values.astype(np.float64) - solution.weight) ** 2).sum()) / power
-
-
-def palette(weight: Weight, values: np.ndarray) -> Solution | None:
-    """The exact form of a constant with few distinct values, in 1, 2 or 4 bits."""
-    distinct = np.unique(values[:: max(1, len(values) // 64)])
-    if len(distinct) > LARGEST_PALETTE:
-        return None
-    distinct, indices = np.unique(values, return_inverse=True)
-    if len(distinct) > LARGEST_PALETTE:
-        return None
-    bits = next(b for b in (1, 2, 4) if len(distinct) <= 2**b)
-    codes = indices.reshape(values.shape).astype(np.uint8)
-    return Solution(Format(Family.PALETTE, bits), codes, distinct.astype(np.float32), weight.channel_axis)

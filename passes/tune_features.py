@@ -16,12 +16,13 @@ import onnx_ir as ir
 import torch
 from torch import Tensor
 
-from ptqc import grids
 from ptqc.bottlenecks import bottlenecks
 from ptqc.calibration.samples import Samples
 from ptqc.execute.onnxruntime import Feeds
 from ptqc.execute.torch.quantized import QuantizedGraph, tensors_of
 from ptqc.execute.torch.types import tensor_of
+from ptqc.formats import spread
+from ptqc.formats.scales import storable
 from ptqc.layers import Layer
 from ptqc.losses import Kinds, OutputLoss, Outputs
 from ptqc.notes import Level, Note, out_of_time
@@ -226,9 +227,8 @@ class _State:
 
     def _scale(self, name: str) -> Tensor:
         solution = self.start.weights[name]
-        shape = [1] * solution.codes.ndim
-        shape[solution.axis] = -1
-        return (tensor_of(solution.scale) * self.factors[name].exp()).reshape(shape)
+        scale = tensor_of(solution.scale) * self.factors[name].exp()
+        return spread(scale, solution.codes.ndim, solution.axis)
 
     def tuned(self) -> Tuned:
         """The numbers as they are now, scales as they are stored."""
@@ -236,7 +236,7 @@ class _State:
         for name, codes in self.codes.items():
             old, scale = weights[name], self._scale(name).detach().numpy().reshape(-1)
             rounded = codes.rounded().numpy().astype(np.int8)
-            weights[name] = Solution(old.form, rounded, grids.storable(scale, np.ones_like(scale)), old.axis)
+            weights[name] = Solution(old.form, rounded, storable(scale, np.ones_like(scale)), old.axis)
         biases = {name: bias.detach().numpy().copy() for name, bias in self.tensors()[1].items()}
         return Tuned(weights, {**self.start.biases, **biases})
 

@@ -25,7 +25,7 @@ SIGMOID_ERROR = 5e-7
 
 def quantize(x: np.ndarray, params: QuantParams) -> Codes:
     """Codes of real values: clip(rint(x / scale) + zero_point), halves to even."""
-    steps = _steps(x, params)
+    steps = params.steps(x)
     steps += np.float32(params.zero_point)
     return _saturate(steps, params)
 
@@ -37,11 +37,7 @@ def dequantize(codes: np.ndarray, params: QuantParams) -> Reals:
 
 def fake_quantize(x: np.ndarray, params: QuantParams) -> Reals:
     """dequantize(quantize(x))."""
-    low, high = params.format.low - params.zero_point, params.format.high - params.zero_point
-    steps = _steps(x, params)
-    np.clip(steps, low, high, out=steps)
-    steps *= np.float32(params.scale)
-    return steps
+    return params.rounded(x)
 
 
 def multiplier(x: QuantParams, weight_scale: np.ndarray, y: QuantParams) -> Reals:
@@ -248,13 +244,6 @@ def repeats_inside(a: Sequence[int], b: Sequence[int]) -> bool:
 def _fma(x: np.ndarray, y: np.ndarray, z: np.ndarray) -> Reals:
     """x · y + z rounded once to float32; float64 holds the product exactly."""
     return np.asarray(np.asarray(x, np.float64) * np.asarray(y, np.float64) + np.asarray(z, np.float64), np.float32)
-
-
-def _steps(x: np.ndarray, params: QuantParams) -> Reals:
-    """rint(x / scale), the caller's to change; values beyond float32 become infinite, which saturates."""
-    with np.errstate(over="ignore"):
-        steps = np.asarray(np.asarray(x, np.float32) / np.float32(params.scale))
-    return np.rint(steps, out=steps)
 
 
 def _saturate(rounded: np.ndarray, params: QuantParams) -> Codes:

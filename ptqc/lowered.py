@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
-from ptqc.formats import Format
+from ptqc.formats import FloatActivation, Format
 
 
 @dataclass(frozen=True)
@@ -16,8 +16,8 @@ class Lowered:
     plan puts on integer kernels -> their operator. codes: quantized tensor, or a node's output in front of an
     activation that runs on codes -> name of its codes. layer_constants: dequantized weight of each integer layer -> its
     dequantized bias. weights: real value of a packed weight -> the integer layer that it is made for, or the weight
-    where it is made once. bfloats: tensors that are rounded to bfloat16. mark: between a name of the model and what the
-    graph says of it.
+    where it is made once. cast: tensors that are rounded to real numbers of fewer digits -> to which. mark: between a
+    name of the model and what the graph says of it.
     """
 
     model: ir.Model
@@ -26,7 +26,7 @@ class Lowered:
     codes: Mapping[str, str]
     layer_constants: Mapping[str, str | None]
     weights: Mapping[str, str] = field(default_factory=dict)
-    bfloats: frozenset[str] = frozenset()
+    cast: Mapping[str, FloatActivation] = field(default_factory=dict)
     mark: str = "/"
 
     def before_rounding(self, output: str) -> str:

@@ -3,15 +3,16 @@
 import json
 import math
 import mmap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 # https://huggingface.co/docs/safetensors: the length of the header, the header in JSON, the bytes of all tensors.
 LENGTH = 8
-DTYPES = {
+DTYPES: Mapping[str, Any] = {
     "BOOL": "?",
     "U8": "u1",
     "I8": "i1",
@@ -24,6 +25,9 @@ DTYPES = {
     "U64": "<u8",
     "I64": "<i8",
     "F64": "<f8",
+    "BF16": ml_dtypes.bfloat16,
+    "F8_E4M3": ml_dtypes.float8_e4m3fn,
+    "F8_E5M2": ml_dtypes.float8_e5m2,
 }
 
 

@@ -4,15 +4,16 @@ A plan is plain JSON with stable keys (output value names), can be written, edit
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 from ptqc.errors import UsageError
-from ptqc.formats import BFLOAT16, UINT8, Format, QuantParams, mean_bits
+from ptqc.formats import ActivationParams, FloatActivation, Format, QuantParams, cast, coded, mean_bits
+from ptqc.formats.activations import read
 from ptqc.layers import Layer, Weight
-from ptqc.sites import Kernel, Site, integer_kernels, source_params, sources
+from ptqc.sites import Kernel, Site, integer_kernels, source_params
 
 VERSION = 1
 
@@ -21,42 +22,38 @@ VERSION = 1
 class Plan:
     """Decisions over the roles of one model.
 
-    activations: site name -> parameters, for the sites that are quantized. formats: weight name -> storage format.
-    bfloats: names of other sites, which are rounded to bfloat16.
+    activations: site name -> its format with parameters, for the sites that are rounded; the others are float32.
+    formats: weight name -> storage format.
     """
 
     layers: tuple[Layer, ...]
     weights: tuple[Weight, ...]
     kernels: tuple[Kernel, ...]
     sites: tuple[Site, ...]
-    activations: Mapping[str, QuantParams]
+    activations: Mapping[str, ActivationParams]
     formats: Mapping[str, Format]
-    bfloats: frozenset[str] = frozenset()
 
     @cached_property
     def params(self) -> Mapping[str, QuantParams]:
-        """Tensor -> parameters; tensors of one site share one object."""
-        return {
-            tensor: self.activations[site.name]
-            for site in self.sites
-            if site.name in self.activations
-            for tensor in site.tensors
-        }
+        """Tensor -> parameters, for those that are codes; tensors of one site share one object."""
+        found = coded(self.activations)
+        return {tensor: found[site.name] for site in self.sites if site.name in found for tensor in site.tensors}
 
     @cached_property
-    def rounded(self) -> Mapping[str, QuantParams]:
+    def rounded(self) -> Mapping[str, ActivationParams]:
         """Parameters of the tensors at which values are rounded; the others of a site only move them."""
         return source_params(self.sites, self.activations)
 
     @cached_property
-    def rounded_to_bfloat16(self) -> frozenset[str]:
-        """The tensors at which values are rounded to bfloat16."""
-        return sources(self.sites, self.bfloats)
+    def cast(self) -> Mapping[str, FloatActivation]:
+        """Format of the tensors that are rounded to real numbers of fewer digits."""
+        return cast(self.rounded)
 
     @property
-    def bfloat_sites(self) -> list[Site]:
-        """The sites that are rounded to bfloat16."""
-        return [site for site in self.sites if site.name in self.bfloats]
+    def cast_sites(self) -> dict[str, FloatActivation]:
+        """The same of whole sites, by name, in order of appearance."""
+        found = cast(self.activations)
+        return {site.name: found[site.name] for site in self.sites if site.name in found}
 
     @cached_property
     def integer(self) -> Mapping[str, Kernel]:
@@ -83,16 +80,17 @@ class Plan:
     def with_formats(self, formats: Mapping[str, Format]) -> "Plan":
         """The same activations with other weight formats; those stay float32 whose rounding then gains nothing."""
         plan = replace(self, formats=dict(formats))
-        read = {x.input for x in plan.layers if x.reads_pairs and x.name not in plan.integer and plan._has_codes(x)}
-        return replace(plan, bfloats=frozenset(s.name for s in plan.bfloat_sites if not read.isdisjoint(s.tensors)))
+        gaining = {x.input for x in plan.layers if x.reads_pairs and x.name not in plan.integer and plan._has_codes(x)}
+        left = {s.name for s in self.sites if s.name in self.cast_sites and gaining.isdisjoint(s.tensors)}
+        return replace(plan, activations={n: p for n, p in self.activations.items() if n not in left}) if left else plan
 
     def to_json(self) -> dict[str, Any]:
         """Canonical JSON: activations with their tensors, and layers and tables with format and compute."""
         users = {weight.name: weight for weight in self.weights}
         activations = [
-            {"site": site.name, "tensors": list(site.tensors), **self._decided(site)}
+            {"site": site.name, "tensors": list(site.tensors), **self.activations[site.name].to_json()}
             for site in self.sites
-            if site.name in self.activations or site.name in self.bfloats
+            if site.name in self.activations
         ]
         weights = [
             {
@@ -104,12 +102,6 @@ class Plan:
         ]
         return {"version": VERSION, "activations": activations, "weights": weights}
 
-    def _decided(self, site: Site) -> dict[str, Any]:
-        params = self.activations.get(site.name)
-        if params is None:
-            return {"format": str(BFLOAT16)}
-        return {"format": str(params.format), "scale": float(params.scale), "zero_point": params.zero_point}
-
     @classmethod
     def from_json(cls, document: Mapping[str, Any], roles: "Plan") -> "Plan":
         """A plan read back, over the roles of the model it is for. Raises UsageError where the two do not fit."""
@@ -117,26 +109,13 @@ class Plan:
             raise UsageError(f"the plan has version {document.get('version')!r}; this ptqc reads version {VERSION}")
         sites = {site.name for site in roles.sites}
         try:
-            activations, bfloats = _decisions(document["activations"])
+            activations = {entry["site"]: read(entry) for entry in document["activations"]}
             formats = {entry["weight"]: Format.parse(entry["format"]) for entry in document["weights"]}
         except (KeyError, TypeError, ValueError) as error:
             raise UsageError(f"the plan cannot be read: {type(error).__name__}: {error}") from error
-        _same("activation", sites, {**activations, **dict.fromkeys(bfloats)}, subset=True)
+        _same("activation", sites, activations, subset=True)
         _same("weight", {weight.name for weight in roles.weights}, formats, subset=False)
-        return cls(roles.layers, roles.weights, roles.kernels, roles.sites, activations, formats, bfloats)
-
-
-def _decisions(entries: Sequence[Mapping[str, Any]]) -> tuple[dict[str, QuantParams], frozenset[str]]:
-    """Parameters of quantized sites, and the sites that are rounded to bfloat16."""
-    bfloats = frozenset(str(entry["site"]) for entry in entries if Format.parse(entry["format"]) == BFLOAT16)
-    return {entry["site"]: _params(entry) for entry in entries if entry["site"] not in bfloats}, bfloats
-
-
-def _params(entry: Mapping[str, Any]) -> QuantParams:
-    form = Format.parse(entry["format"])
-    if form != UINT8:
-        raise ValueError(f"site {entry['site']!r} is {form}; activations are uint8 or bfloat16")
-    return QuantParams(form, entry["scale"], entry["zero_point"])
+        return cls(roles.layers, roles.weights, roles.kernels, roles.sites, activations, formats)
 
 
 def _same(what: str, known: set[str], given: Mapping[str, object], *, subset: bool) -> None:

@@ -2,13 +2,16 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import onnx_ir as ir
 
-from ptqc.formats import QuantParams
+from ptqc.formats import ActivationParams
 from ptqc.layers import Layer
 from ptqc.nodes import constant
 from ptqc.operators import ELEMENTWISE, FLOAT_OUTPUT, UNARY, absorbs, data_inputs, is_float, keeps_codes
+
+P = TypeVar("P", bound=ActivationParams)
 
 
 @dataclass(frozen=True)
@@ -107,14 +110,9 @@ def _float_tensors(model: ir.Model) -> list[str]:
     return names
 
 
-def source_params(sites: Sequence[Site], params: Mapping[str, QuantParams]) -> dict[str, QuantParams]:
-    """Source tensor -> parameters, for the tensors at which values are rounded. params: by site, of those quantized."""
+def source_params(sites: Sequence[Site], params: Mapping[str, P]) -> dict[str, P]:
+    """Source tensor -> parameters, for the tensors at which values are rounded. params: by site, of those rounded."""
     return {source: params[site.name] for site in sites if site.name in params for source in site.sources}
-
-
-def sources(sites: Sequence[Site], chosen: Collection[str]) -> frozenset[str]:
-    """The tensors at which values of some sites, given by name, are rounded."""
-    return frozenset(source for site in sites if site.name in chosen for source in site.sources)
 
 
 def integer_kernels(kernels: Sequence[Kernel], quantized: Collection[str]) -> list[Kernel]:

@@ -5,16 +5,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ptqc.formats import Family, Format
+from ptqc.formats import Format
 
 
 @dataclass(frozen=True, eq=False)
 class Solution:
     """A weight in one format.
 
-    codes: int8 of the weight's shape (integer, codebook), uint8 indices (palette), float16 or float32 values (float).
-    scale: float32 per index of the channel axis (integer, codebook), the distinct values (palette), empty (float).
-    axis: the channel axis.
+    codes: of the weight's shape, as the format encodes it: int8 codes, uint8 indices, float16 values.
+    scale: float32 per index of the channel axis where the format is scaled; a palette's values. axis: the channel axis.
     """
 
     form: Format
@@ -25,15 +24,7 @@ class Solution:
     @property
     def weight(self) -> np.ndarray:
         """The real values, float32, as they will be used."""
-        match self.form.family:
-            case Family.INTEGER | Family.CODEBOOK | Family.PAIRS:
-                shape = [1] * self.codes.ndim
-                shape[self.axis] = -1
-                return np.asarray(self.codes * self.scale.reshape(shape), np.float32)
-            case Family.PALETTE:
-                return np.asarray(self.scale[self.codes], np.float32)
-            case _:
-                return self.codes.astype(np.float32)
+        return self.form.decode(self.codes, self.scale, self.axis)
 
 
 # Weight name -> its solutions, each with its error on held-back columns, relative to the output's power.

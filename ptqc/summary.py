@@ -116,8 +116,9 @@ def _speed(manifest: Document, times: Document) -> Iterator[tuple[str, str]]:
     yield "latency", _latency(times)
     integer, floats = manifest["verification"]["integer_nodes"], manifest["float_operators"]
     in_float = f"in float {_counted(floats)}" if floats else "none in float"
-    rounded = manifest.get("bfloat16_activations", 0)
-    more = f"; {rounded:,} activations in bfloat16" if rounded else ""
+    # Artifacts of earlier versions count bfloat16 alone.
+    rounded = manifest.get("rounded_activations", {"bfloat16": manifest.get("bfloat16_activations", 0)})
+    more = "".join(f"; {count:,} activations in {form}" for form, count in rounded.items() if count)
     yield "kernels", f"{integer:,} on integers, {in_float}{more}"
     yield "took", f"{times['seconds']:.1f} s, {times['peak_memory_mb']:,.0f} MB of memory at most"
 

@@ -7,23 +7,22 @@ import numpy as np
 import onnx_ir as ir
 from graphs import noise
 
-from ptqc import codebooks, grids
 from ptqc.calibration.ranges import affine_params
 from ptqc.execute.onnxruntime import Feeds, Runner, session_options
 from ptqc.execute.walk import Slicer
-from ptqc.formats import UINT8, Family, Format, QuantParams, integer
+from ptqc.formats import BFLOAT16, UINT8, Format, Integer, Palette, QuantParams, Rounding, Scaled
 from ptqc.layers import Weight, find_layers, find_weights
 from ptqc.lowered import Lowered
 from ptqc.passes.lower import Lower
 from ptqc.passes.phases import Numbered
 from ptqc.passes.quantized_walk import run_quantized
-from ptqc.passes.solve_weights import palette
+from ptqc.passes.solve_weights import direct
 from ptqc.plan import Plan
 from ptqc.sites import find_kernels, find_sites, useful_sites
 from ptqc.solutions import Solution, Tuned
 
-EIGHT = integer(8)
-SEVEN = integer(7)
+EIGHT = Integer(8)
+SEVEN = Integer(7)
 NOTHING = np.empty(0, np.float32)
 
 
@@ -42,14 +41,8 @@ class Quantized:
 
     def simulate(self, feeds: Feeds) -> dict[str, np.ndarray]:
         """Outputs of the float graph with every source tensor and weight rounded."""
-        params = {
-            s: self.plan.activations[site.name]
-            for site in self.plan.sites
-            for s in site.sources
-            if site.name in self.plan.activations
-        }
         weights = {name: solution.weight for name, solution in self.tuned.weights.items()}
-        return run_quantized(Slicer(self.model), [feeds], params, weights, self.plan.rounded_to_bfloat16)[0]
+        return run_quantized(Slicer(self.model), [feeds], self.plan.rounded, weights)[0]
 
 
 def quantized(
@@ -72,8 +65,8 @@ def quantized(
     chosen = [site for site in sites if not keep_float(site.name)]
     activations = {**observed(model, samples, chosen), **(params or {})}
     formats = {w.name: forms if isinstance(forms, Format) else forms.get(w.name, EIGHT) for w in weights}
-    bfloats = frozenset(site.name for site in sites if site not in chosen and in_bfloat16(site.name))
-    plan = Plan(tuple(layers), tuple(weights), tuple(kernels), tuple(sites), activations, formats, bfloats)
+    bfloats = {site.name: Rounding(BFLOAT16) for site in sites if site not in chosen and in_bfloat16(site.name)}
+    plan = Plan(tuple(layers), tuple(weights), tuple(kernels), tuple(sites), {**activations, **bfloats}, formats)
     solutions = {weight.name: rounded(model, weight, formats[weight.name]) for weight in weights}
     biases = {layer.name: _bias(model, layer.bias) for layer in layers}
     tuned = Tuned(solutions, biases)
@@ -95,23 +88,11 @@ def observed(model: ir.Model, samples: Sequence[Feeds], sites: Sequence[object])
 def rounded(model: ir.Model, weight: Weight, form: Format) -> Solution:
     """A weight in a format, by plain rounding."""
     values = array(model, weight.name)
-    match str(form.family):
-        case "int":
-            return Solution(form, *grids.round_nearest(values, weight.channel_axis, form), weight.channel_axis)
-        case "codebook":
-            return Solution(form, *codebooks.round_nearest(values, weight.channel_axis, form), weight.channel_axis)
-        case "pairs":
-            rows = values.reshape(len(values), -1)
-            book, scale = codebooks.fit(rows, np.ones((1, rows.shape[1]), np.float32), form)
-            codes = book.nearest((rows / scale[:, None]).reshape(len(rows), -1, form.group))
-            return Solution(form, codes.reshape(values.shape).astype(np.int8), scale, weight.channel_axis)
-        case "palette":
-            found = palette(weight, values)
-            assert found is not None
-            return found
-        case _:
-            dtype = np.float16 if form.bits == 16 else np.float32
-            return Solution(form, values.astype(dtype), NOTHING, weight.channel_axis)
+    if isinstance(form, Scaled):
+        axis = weight.channel_axis if form.group == 1 else 0  # pairs are neighbours in memory
+        return Solution(form, *form.rounded(values, axis), weight.channel_axis)
+    found = direct(weight, values)
+    return next(one for one in found if one.form == form or {one.form.family, form.family} == {"palette"})
 
 
 def array(model: ir.Model, name: str) -> np.ndarray:
@@ -248,5 +229,5 @@ TABLE_CONSTANTS = {
     "mask": np.where(np.random.default_rng(0).random((10, 40)) < 0.5, np.float32(0), np.float32(-1)),
     "h": noise(40, 6, seed=2),
 }
-PALETTE = Format(Family.PALETTE, 1)
+PALETTE = Palette(1)
 WORDS: list[Feeds] = [{"i": np.random.default_rng(seed).integers(0, 50, (3, 10))} for seed in range(3)]

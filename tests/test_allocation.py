@@ -18,9 +18,9 @@ from ptqc.allocation import (
     smallest_choice,
 )
 from ptqc.errors import Infeasible
-from ptqc.formats import FLOAT16, Format, integer
+from ptqc.formats import FLOAT16, Format, Integer
 
-FORMS = (integer(2), integer(4), integer(8), FLOAT16)
+FORMS = (Integer(2), Integer(4), Integer(8), FLOAT16)
 
 
 def problem_of(seed: int) -> Problem:
@@ -84,7 +84,7 @@ def test_bytes_are_not_spent_where_they_lower_no_loss() -> None:
     candidates = [Candidate("a", form, form.bits * 10, 0.5) for form in FORMS]
     candidates += [Candidate("b", form, form.bits * 10, 1.0 / form.bits) for form in FORMS]
     found = allocate(Problem(tuple(candidates), 100), 10_000)
-    assert found.choice == {"a": integer(2), "b": FLOAT16}
+    assert found.choice == {"a": Integer(2), "b": FLOAT16}
     assert found.bytes == 100 + 20 + 160
     assert best_choice(Problem(tuple(candidates), 100)) == found.choice
 
@@ -97,17 +97,17 @@ def test_a_shared_part_is_paid_once() -> None:
         for form in FORMS[:2]
     ]
     problem = Problem(tuple(candidates), 0, {"L2": 500, "L4": 500})
-    assert problem.size({"a": integer(4), "b": integer(4)}) == 800 + 500
-    assert problem.size({"a": integer(2), "b": integer(4)}) == 600 + 1000
-    assert allocate(problem, 1300).choice == {"a": integer(4), "b": integer(4)}
-    assert allocate(problem, 1299).choice == {"a": integer(2), "b": integer(2)}
+    assert problem.size({"a": Integer(4), "b": Integer(4)}) == 800 + 500
+    assert problem.size({"a": Integer(2), "b": Integer(4)}) == 600 + 1000
+    assert allocate(problem, 1300).choice == {"a": Integer(4), "b": Integer(4)}
+    assert allocate(problem, 1299).choice == {"a": Integer(2), "b": Integer(2)}
 
 
 def test_losses_of_any_scale() -> None:
     for scale in (1e-12, 1.0, 1e9):
         candidates = [Candidate(w, f, f.bits * 10, scale * (1 + w.count("b")) / f.bits) for w in "ab" for f in FORMS]
         found = allocate(Problem(tuple(candidates), 0), 100)
-        assert found.choice == {"a": integer(2), "b": integer(8)}
+        assert found.choice == {"a": Integer(2), "b": Integer(8)}
 
 
 def test_nothing_to_choose() -> None:
@@ -119,7 +119,7 @@ def test_nothing_to_choose() -> None:
 
 def test_no_loss_anywhere() -> None:
     found = allocate(Problem(tuple(Candidate("a", f, f.bits, 0.0) for f in FORMS), 0), 16)
-    assert (found.choice, found.loss, found.gap) == ({"a": integer(2)}, 0.0, 0.0)
+    assert (found.choice, found.loss, found.gap) == ({"a": Integer(2)}, 0.0, 0.0)
 
 
 def test_the_same_answer_every_time() -> None:
@@ -146,7 +146,7 @@ def test_a_limit_just_below_the_smallest_of_large_files_is_infeasible(seed: int,
     """By less than the tolerance of a solver that computes in float."""
     random = np.random.default_rng(seed)
     candidates = [
-        Candidate(f"w{i}", integer(bits), int(size * bits // 8), float(random.random()))
+        Candidate(f"w{i}", Integer(bits), int(size * bits // 8), float(random.random()))
         for i, size in enumerate(random.integers(10**6, 10**8, 12))
         for bits in (2, 4, 8)
     ]

@@ -10,8 +10,7 @@ from kernels import Graph, params, scales
 
 from ptqc import integer
 from ptqc.execute.onnxruntime import softmax_in_float64
-from ptqc.formats import UINT8, QuantParams
-from ptqc.formats import integer as integers
+from ptqc.formats import UINT8, Affine, QuantParams
 
 pytestmark = pytest.mark.processor
 
@@ -42,7 +41,7 @@ def test_halves_go_to_even_and_ends_saturate() -> None:
 
 def test_dtypes() -> None:
     x = np.linspace(-3, 300, 50, dtype=np.float32)
-    for form, dtype in ((UINT8, np.uint8), (integers(8), np.int8), (integers(16, signed=False), np.uint16)):
+    for form, dtype in ((UINT8, np.uint8), (Affine(8, signed=True), np.int8), (Affine(16), np.uint16)):
         codes = integer.quantize(x, QuantParams(form, 0.5, 7))
         assert codes.dtype == dtype
         assert integer.dequantize(codes, QuantParams(form, 0.5, 7)).dtype == np.float32
@@ -60,7 +59,7 @@ extreme = st.sampled_from([0.0, -0.0, 3e38, -3e38, 1e-38, 1e-45, -1e-45, float("
     steps=st.lists(st.integers(-600, 600), min_size=1, max_size=40),
 )
 def test_quantize_and_dequantize(scale: float, zero: int, signed: bool, values: list[float], steps: list[int]) -> None:
-    given = QuantParams(integers(8, signed), scale, zero - 128 * signed)
+    given = QuantParams(Affine(8, signed), scale, zero - 128 * signed)
     halves = np.float32(scale) * (np.array(steps, np.float32) / 2)
     x = np.concatenate([np.array(values, np.float32), halves])
     graph = Graph()

@@ -1,19 +1,19 @@
-"""Mapped arrays are those that safetensors itself reads."""
+"""Mapped arrays are those that safetensors wrote."""
 
 from pathlib import Path
 
-import ml_dtypes
 import numpy as np
 import pytest
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import save_file
 
 from ptqc.mapped import DTYPES, mapped
 
 
-def test_every_type_is_read_as_by_the_library(tmp_path: Path) -> None:
-    arrays = {name: np.arange(6).reshape(2, 3).astype(dtype) for name, dtype in DTYPES.items()}
-    save_file({**arrays, "empty": np.zeros((0, 4)), "scalar": np.array(2.5)}, tmp_path / "a", {"format": "np"})
-    found, wanted = mapped(tmp_path / "a"), load_file(tmp_path / "a")
+def test_every_type_is_read_as_the_library_wrote_it(tmp_path: Path) -> None:
+    wanted = {name: np.arange(6).reshape(2, 3).astype(dtype) for name, dtype in DTYPES.items()}
+    wanted |= {"empty": np.zeros((0, 4)), "scalar": np.array(2.5)}
+    save_file(wanted, tmp_path / "a", {"format": "np"})
+    found = mapped(tmp_path / "a")
     assert found.keys() == wanted.keys()
     for name, array in found.items():
         assert (array.dtype, array.shape) == (wanted[name].dtype, wanted[name].shape)
@@ -35,8 +35,8 @@ def test_what_is_mapped_cannot_be_written_and_outlives_the_file(tmp_path: Path) 
 
 
 def test_an_unknown_type_is_named(tmp_path: Path) -> None:
-    save_file({"x": np.ones(3, ml_dtypes.bfloat16)}, tmp_path / "x")
-    with pytest.raises(ValueError, match=r"'x' of type BF16; known are BOOL, U8"):
+    save_file({"x": np.ones(3, np.complex64)}, tmp_path / "x")
+    with pytest.raises(ValueError, match=r"'x' of type C64; known are BOOL, U8"):
         mapped(tmp_path / "x")
 
 

@@ -6,7 +6,7 @@ import pytest
 from graphs import noise, parse
 
 from ptqc.errors import UsageError
-from ptqc.formats import FLOAT16, UINT8, Format, QuantParams, integer
+from ptqc.formats import BFLOAT16, FLOAT16, UINT8, Format, Integer, QuantParams, Rounding
 from ptqc.layers import find_layers, find_weights
 from ptqc.plan import Plan, write_json
 from ptqc.sites import find_kernels, find_sites
@@ -20,6 +20,7 @@ GRAPH = """g (float[N, 4, 8, 8] x) => (float[N, 5] y) {
     f = Flatten(g)
     y = Gemm(f, m)
 }"""
+BFLOATS = Rounding(BFLOAT16)
 
 
 @pytest.fixture
@@ -34,7 +35,7 @@ def roles() -> Plan:
 @pytest.fixture
 def plan(roles: Plan) -> Plan:
     activations = {name: QuantParams(UINT8, 0.1 + i, i) for i, name in enumerate(["x", "r", "s", "g"])}
-    formats = {"w": integer(3), "v": integer(8), "m": FLOAT16}
+    formats = {"w": Integer(3), "v": Integer(8), "m": FLOAT16}
     return Plan(roles.layers, roles.weights, roles.kernels, roles.sites, activations, formats)
 
 
@@ -50,7 +51,7 @@ def test_tensors_of_a_site_share_one_object(plan: Plan) -> None:
 
 def test_layers_are_integer_where_tensors_and_weight_have_codes(plan: Plan) -> None:
     assert list(plan.integer) == ["c", "s", "g"]
-    assert list(plan.with_formats({**plan.formats, "m": integer(4)}).integer) == ["c", "s", "g", "y"]
+    assert list(plan.with_formats({**plan.formats, "m": Integer(4)}).integer) == ["c", "s", "g", "y"]
     assert list(plan.with_formats({**plan.formats, "w": Format.parse("palette2")}).integer) == ["s", "g"]
     undecided = plan.with_formats({})
     assert list(undecided.integer) == ["c", "s", "g", "y"]
@@ -59,7 +60,7 @@ def test_layers_are_integer_where_tensors_and_weight_have_codes(plan: Plan) -> N
 
 def test_code_bits_are_those_of_the_mean_weight_with_codes(plan: Plan) -> None:
     wide = Plan(
-        plan.layers, plan.weights, (), (), {}, {**plan.formats, "w": integer(8), "v": integer(8), "m": integer(2)}
+        plan.layers, plan.weights, (), (), {}, {**plan.formats, "w": Integer(8), "v": Integer(8), "m": Integer(2)}
     )
     assert wide.code_bits == (8 * 32 + 2 * 20) / 52
     assert plan.code_bits == (3 + 8) / 2
@@ -99,21 +100,22 @@ def test_a_plan_may_leave_activations_float(plan: Plan, roles: Plan) -> None:
 
 
 def test_sites_in_bfloat16_survive_json(plan: Plan, roles: Plan) -> None:
-    rounded = replace(plan, activations={"x": plan.activations["x"]}, bfloats=frozenset(["r", "s"]))
+    rounded = replace(plan, activations={"x": plan.activations["x"], "r": BFLOATS, "s": BFLOATS})
     document = rounded.to_json()
     assert document["activations"][1] == {"site": "r", "tensors": ["r", "p"], "format": "bfloat16"}
     assert Plan.from_json(json.loads(write_json(document)), roles) == rounded
-    assert rounded.rounded_to_bfloat16 == {"r", "s"}
+    assert rounded.cast == dict.fromkeys(["r", "s"], BFLOAT16)
     document["activations"][1]["site"] = "nowhere"
     with pytest.raises(UsageError, match=r"unknown activations \['nowhere'\]"):
         Plan.from_json(document, roles)
 
 
 def test_only_inputs_of_convolutions_with_codes_stay_in_bfloat16(plan: Plan) -> None:
-    rounded = replace(plan, activations={}, bfloats=frozenset(["x", "r", "s"]))
-    assert rounded.with_formats({}).bfloats == {"x", "r"}  # what the product reads gains nothing
-    assert rounded.with_formats({**plan.formats, "v": FLOAT16}).bfloats == {"x"}
-    assert replace(rounded, activations=plan.activations).with_formats(plan.formats).bfloats == frozenset()
+    rounded = replace(plan, activations=dict.fromkeys(["x", "r", "s"], BFLOATS))
+    assert list(rounded.with_formats({}).cast) == ["x", "r"]  # what the product reads gains nothing
+    assert list(rounded.with_formats({**plan.formats, "v": FLOAT16}).cast) == ["x"]
+    on_codes = replace(rounded, activations={**plan.activations, "g": BFLOATS}).with_formats(plan.formats)
+    assert (on_codes.cast, list(on_codes.activations)) == ({}, ["x", "r", "s"])
 
 
 def altered(document: dict[str, Any], *path: str | int, value: Any) -> dict[str, Any]:
@@ -131,7 +133,7 @@ def altered(document: dict[str, Any], *path: str | int, value: Any) -> dict[str,
         (("activations", 0, "site"), "z", r"unknown activations \['z'\]"),
         (("weights", 0, "weight"), "z", r"unknown weights \['z'\], missing weights \['w'\]"),
         (("weights", 0, "format"), "int99x", "unknown number format 'int99x'"),
-        (("activations", 0, "format"), "uint", "unknown number format 'uint'"),
+        (("activations", 0, "format"), "uint", "site 'x' is uint; activations are uint8 or bfloat16"),
         (("activations", 0, "scale"), -1.0, "scale must be positive"),
         (("activations", 0, "zero_point"), 300, "zero point 300"),
         (("weights", 0), {}, "the plan cannot be read: KeyError: 'weight'"),

@@ -26,7 +26,7 @@ def manifest(**changes: Any) -> dict[str, Any]:
         },
         "verification": {"integer_nodes": 32},
         "float_operators": {},
-        "bfloat16_activations": 0,
+        "rounded_activations": {},
         "notes": [],
     }  # fmt: skip
     for path, value in changes.items():
@@ -152,8 +152,11 @@ def test_operators_in_float_are_named_most_frequent_first() -> None:
     operators = {"Softmax": 1, "Resize": 4, "Erf": 4, "Gather": 2, "Tanh": 1, "Sin": 1}
     found = lines(float_operators=operators)["kernels"]
     assert found == "32 on integers, in float 4 Erf, 4 Resize, 2 Gather, 1 Sin and 2 more"
-    found = lines(float_operators={"Conv": 3}, bfloat16_activations=2)["kernels"]
+    found = lines(float_operators={"Conv": 3}, rounded_activations={"bfloat16": 2})["kernels"]
     assert found == "32 on integers, in float 3 Conv; 2 activations in bfloat16"
+    earlier = manifest(bfloat16_activations=2)
+    del earlier["rounded_activations"]
+    assert "none in float; 2 activations in bfloat16" in summarize(earlier, TIMES)
 
 
 def test_no_weights() -> None:

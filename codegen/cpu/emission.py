@@ -6,7 +6,6 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import onnx_ir as ir
 
-from ptqc.bfloat16 import to_bfloat16
 from ptqc.codegen.cpu.drafts import Border, Draft, Ready
 from ptqc.codegen.cpu.families import move, pointwise
 from ptqc.codegen.cpu.families.functions import Function
@@ -16,6 +15,7 @@ from ptqc.codegen.program.axes import Axes, Shape
 from ptqc.codegen.program.built import Built, Declined
 from ptqc.codegen.program.layout import BFLOAT16, Layout
 from ptqc.codegen.program.program import Program, Step
+from ptqc.formats import to_bfloat16
 from ptqc.lowered import Lowered
 from ptqc.nodes import required
 from ptqc.operators import clip_bounds, data_inputs, keeps_codes

@@ -4,7 +4,7 @@ Each weight becomes its bit planes and one call that rebuilds it; equal initiali
 say what is the default anyway, names and inner shapes go; opset and IR version are the lowest the operators allow.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,11 +15,10 @@ from onnx import helper, numpy_helper
 from ptqc import zipmaps
 from ptqc.codegen.onnxruntime import constants, functions, names
 from ptqc.codegen.onnxruntime.inline import inlined
-from ptqc.formats import Family, Format
+from ptqc.formats.base import LOWEST_OPSET
 from ptqc.lowered import Lowered
 from ptqc.protos import subgraphs
 
-LOWEST_OPSET = 18  # model-local functions with the bit operators
 PRODUCER = "ptqc"
 
 
@@ -66,8 +65,9 @@ def export(lowered: Lowered, interface: ir.Model, name_length: int = 1, *, inlin
     return Exported(inlined(packed) if inline else packed, tuple(sorted(used)), renamed, packed)
 
 
-def _model(graph: onnx.GraphProto, used: Iterable[functions.Function], interface: ir.Model) -> onnx.ModelProto:
-    opset = max(LOWEST_OPSET, _newest_operator(graph, interface.opset_imports[""]))
+def _model(graph: onnx.GraphProto, used: Set[functions.Function], interface: ir.Model) -> onnx.ModelProto:
+    newest = _newest_operator(graph, interface.opset_imports[""])
+    opset = max(LOWEST_OPSET, newest, *(function.form.opset for function in used))
     imports = [helper.make_opsetid("", opset)]
     protos = [function.to_proto(opset) for function in sorted(used)]
     maps = {zipmaps.DOMAIN: zipmaps.VERSION} if zipmaps.remembered(interface) else {}
@@ -119,21 +119,29 @@ class _Packer:
 
     def nodes(self) -> list[onnx.NodeProto]:
         """The graph's nodes with packed constants."""
-        biases = {bias for bias in self.lowered.layer_constants.values() if bias is not None}
+        dropped = {bias for bias in self.lowered.layer_constants.values() if bias is not None}
+        makers = {value: list(self._makers_of(value)) for value in self.lowered.weights}
+        codes = {value: name for value, nodes in makers.items() for name in self._codes_of(nodes)}
+        dropped |= {name for value in codes for node in makers[value][1:] for name in node.output}
         kept = []
         for node in self.graph.node:
-            form = self.lowered.formats.get(node.input[0]) if len(node.input) else None
-            if node.output and node.output[0] in biases:
-                continue
-            if form is not None and node.op_type == "DequantizeLinear":
-                kept.append(self._take(self._weight(node, form)))
-            elif form is not None and form.family == Family.PALETTE:
-                continue  # the Cast in front of the Gather below
-            elif (source := self._palette_of(node)) is not None:
-                kept.append(self._take(self._palette(node, source)))
-            else:
+            output = node.output[0] if node.output else ""
+            if output in codes:
+                kept.append(self._take(self._packed(node, codes[output], makers[output])))
+            elif output not in dropped:
                 kept.append(node)
         return kept
+
+    def _makers_of(self, value: str) -> Iterator[onnx.NodeProto]:
+        """The nodes that make a weight, the last one first."""
+        if value in self.makers:
+            yield self.makers[value]
+            for name in self.makers[value].input:
+                yield from self._makers_of(name)
+
+    def _codes_of(self, nodes: Iterable[onnx.NodeProto]) -> Iterator[str]:
+        """The name of the codes that these nodes read, if they are to be packed."""
+        return (name for node in nodes for name in node.input if name in self.lowered.formats)
 
     def _take(self, constant: constants.Constant) -> onnx.NodeProto:
         self.used.add(constant.function)
@@ -142,9 +150,14 @@ class _Packer:
     def _array(self, name: str) -> np.ndarray:
         return np.asarray(numpy_helper.to_array(self.initializers[name]))
 
-    def _weight(self, node: onnx.NodeProto, form: Format) -> constants.Constant:
-        codes, scale = self._array(node.input[0]), self._array(node.input[1])
-        axis, output = int(node.attribute[0].i), node.output[0]
+    def _packed(self, node: onnx.NodeProto, name: str, makers: Sequence[onnx.NodeProto]) -> constants.Constant:
+        """A weight from its codes. node: the last of those that make it."""
+        codes, form, output = self._array(name), self.lowered.formats[name], node.output[0]
+        if node.op_type != "DequantizeLinear":
+            tables = [read for maker in makers for read in maker.input if read in self.initializers and read != name]
+            scale = self._array(tables[0]) if tables else np.empty(0, np.float32)
+            return constants.weight(codes, form, scale, 0, output, self.share, as_float=True)
+        scale, axis = self._array(node.input[1]), int(node.attribute[0].i)
         if output not in self.lowered.layer_constants:
             return constants.weight(codes, form, scale, axis, output, self.share, as_float=True)
         bias = self.lowered.layer_constants[output]
@@ -153,17 +166,6 @@ class _Packer:
         integers = self._array(self.makers[bias].input[0])
         step = self.makers[self.readers[output].input[0]].input[1]
         return constants.layer(codes, form, scale, integers, step, axis, [output, bias], self.share)
-
-    def _palette_of(self, node: onnx.NodeProto) -> str | None:
-        """Name of the palette codes that a Gather looks up, if it is one of ours."""
-        if node.op_type != "Gather" or node.input[1] not in self.makers:
-            return None
-        cast = self.makers[node.input[1]]
-        return cast.input[0] if cast.op_type == "Cast" and cast.input[0] in self.lowered.formats else None
-
-    def _palette(self, node: onnx.NodeProto, source: str) -> constants.Constant:
-        values = self._array(node.input[0])
-        return constants.palette(self._array(source), self.lowered.formats[source], values, node.output[0], self.share)
 
 
 def _merged(graph: onnx.GraphProto, nodes: list[onnx.NodeProto], packer: _Packer) -> list[onnx.TensorProto]:

@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 from onnx import TensorProto, helper, numpy_helper
 
-from ptqc import grids
-from ptqc.codegen.onnxruntime.planes import planes_of
-from ptqc.formats import Family, Format
+from ptqc.formats import Format
+from ptqc.formats.planes import planes_of
 
 DOMAIN = "p"
 
@@ -24,11 +24,11 @@ DOMAIN = "p"
 class Kind(StrEnum):
     """What a function gives: both dequantized constants of an integer layer, its weight alone, or a float constant."""
 
-    # Those of codebooks take its levels between planes and scale.
-    LAYER = "layer"  # planes, scale, bias, s_x, 2^k -> DequantizeLinear of weight and of bias
-    WEIGHT = "weight"  # planes, scale -> DequantizeLinear of weight
-    FLOAT = "float"  # planes, scale -> scale · codes, folded to a float constant
-    PALETTE = "palette"  # planes, values -> values[codes]
+    # Each takes what the format stores.
+    LAYER = "layer"  # and bias, s_x, 2^k -> DequantizeLinear of weight and of bias
+    WEIGHT = "weight"  # -> DequantizeLinear of weight
+    FLOAT = "float"  # -> scale · codes, folded to a float constant
+    VALUES = "values"  # -> the values themselves, where they have no scale
 
 
 @dataclass(frozen=True, order=True)
@@ -43,40 +43,30 @@ class Function:
     @property
     def name(self) -> str:
         """Short name, unique within a file."""
-        kind = {Kind.LAYER: "L", Kind.WEIGHT: "W", Kind.FLOAT: "F", Kind.PALETTE: "P"}[self.kind]
-        kind += {Family.CODEBOOK: "c", Family.PAIRS: "d"}.get(self.form.family, "")
+        kind = {Kind.LAYER: "L", Kind.WEIGHT: "W", Kind.FLOAT: "F", Kind.VALUES: "P"}[self.kind] + self.form.mark
         place = f"{self.axis}{self.rank}" if self.axis or self.rank else ""
         return f"{kind}{self.form.bits}{place}"
 
     @property
     def inputs(self) -> list[str]:
         """Formal inputs."""
-        planes = [f"p{width}" for width in planes_of(self.form.bits)] or ["p"]
-        levels = ["v"] if self.form.is_codebook or self.form.family == Family.PALETTE else []
-        extra = {Kind.LAYER: ["s", "b", "x", "k"], Kind.PALETTE: []}
-        return planes + levels + extra.get(self.kind, ["s"])
-
-    @property
-    def has_shape(self) -> bool:
-        """Whether the codes have to be given the weight's shape; those of 8 bits are stored in it."""
-        return bool(planes_of(self.form.bits)) or self.form.group > 1
+        return [*self.form.inputs, *(("b", "x", "k") if self.kind == Kind.LAYER else ())]
 
     def to_proto(self, opset: int) -> onnx.FunctionProto:
         """The function's body."""
-        body = _Body()
-        codes = _codes(body, self.form)
-        outputs = {Kind.LAYER: _layer, Kind.WEIGHT: _weight, Kind.FLOAT: _float, Kind.PALETTE: _palette}[self.kind](
-            body, codes, self
-        )
-        attributes = ["d"] if self.has_shape else []
+        body = _Body(self.form)
+        make = {Kind.LAYER: _layer, Kind.WEIGHT: _weight, Kind.FLOAT: _float, Kind.VALUES: _values}[self.kind]
+        outputs = make(body, self)
+        attributes = ["d"] if self.form.is_packed else []
         imports = [helper.make_opsetid("", opset)]
         return helper.make_function(DOMAIN, self.name, self.inputs, outputs, body.nodes, imports, attributes)
 
 
 class _Body:
-    """Nodes of a function with generated names."""
+    """Nodes of a function with generated names, where a format writes those that unpack it."""
 
-    def __init__(self) -> None:
+    def __init__(self, form: Format) -> None:
+        self.bits = form.bits
         self.nodes: list[onnx.NodeProto] = []
 
     def add(self, op_type: str, inputs: Sequence[str], **attributes: Any) -> str:
@@ -87,7 +77,34 @@ class _Body:
     def constant(self, value: object, dtype: type) -> str:
         return self.add("Constant", [], value=numpy_helper.from_array(np.array(value, dtype)))
 
-    def shape(self) -> str:
+    def stored(self) -> str:
+        """Indices from the planes, flat and padded; without planes what is stored."""
+        if not planes_of(self.bits):
+            return "p"
+        total, shift = "", self.bits
+        flat = self.constant([-1], np.int64)
+        for width in planes_of(self.bits):
+            shift -= width
+            offsets = self.constant(np.arange(0, 8, width).reshape(-1, 1), np.uint8)
+            part = self.add("BitShift", [f"p{width}", offsets], direction="RIGHT")
+            part = self.add("BitwiseAnd", [part, self.constant(2**width - 1, np.uint8)])
+            part = self.add("Reshape", [part, flat])
+            if shift:
+                part = self.add("BitShift", [part, self.constant(shift, np.uint8)], direction="LEFT")
+            total = self.add("BitwiseOr", [total, part]) if total else part
+        return total
+
+    def shaped(self, flat: str) -> str:
+        """Cut the padding off and give the weight's shape."""
+        shape = self._shape()
+        size = self.add("ReduceProd", [shape], keepdims=1)
+        cut = self.add("Slice", [flat, self.constant([0], np.int64), size])
+        return self.add("Reshape", [cut, shape])
+
+    def table(self) -> str:
+        return "v"
+
+    def _shape(self) -> str:
         """The caller's attribute d: the weight's dimensions."""
         output = self.add("Constant", [])
         attribute = onnx.AttributeProto(name="value_ints", ref_attr_name="d", type=onnx.AttributeProto.INTS)
@@ -95,74 +112,27 @@ class _Body:
         return output
 
 
-def _codes(body: _Body, form: Format) -> str:
-    """What the weight's shape holds: uint8 grid indices from the planes, codes of pairs, 8-bit codes as they are."""
-    if form.group > 1:
-        found = _looked_up(body, _joined(body, form) if planes_of(form.bits) else "p")
-        return _shaped(body, body.add("Reshape", [found, body.constant([-1], np.int64)]))
-    return _shaped(body, _joined(body, form)) if planes_of(form.bits) else "p"
-
-
-def _joined(body: _Body, form: Format) -> str:
-    """Indices from the planes, flat and padded."""
-    total, shift = "", form.bits
-    flat = body.constant([-1], np.int64)
-    for width in planes_of(form.bits):
-        shift -= width
-        offsets = body.constant(np.arange(0, 8, width).reshape(-1, 1), np.uint8)
-        part = body.add("BitShift", [f"p{width}", offsets], direction="RIGHT")
-        part = body.add("BitwiseAnd", [part, body.constant(2**width - 1, np.uint8)])
-        part = body.add("Reshape", [part, flat])
-        if shift:
-            part = body.add("BitShift", [part, body.constant(shift, np.uint8)], direction="LEFT")
-        total = body.add("BitwiseOr", [total, part]) if total else part
-    return total
-
-
-def _shaped(body: _Body, flat: str) -> str:
-    """Cut the padding off and give the weight's shape."""
-    shape = body.shape()
-    size = body.add("ReduceProd", [shape], keepdims=1)
-    cut = body.add("Slice", [flat, body.constant([0], np.int64), size])
-    return body.add("Reshape", [cut, shape])
-
-
-def _signed(body: _Body, index: str, form: Format) -> str:
-    """Codes of indices: int32 on a uniform grid (see ptqc.grids), int8 from a codebook."""
-    if form.is_codebook:
-        return index if form.group > 1 else _looked_up(body, index)
-    if not planes_of(form.bits):
-        return index
-    codes = body.add("Cast", [index], to=TensorProto.INT32)
-    if grids.is_symmetric(form):
-        codes = body.add("Mul", [codes, body.constant(2, np.int32)])
-    lowest = -int(grids.code_of(np.zeros((), np.int64), form))
-    return body.add("Sub", [codes, body.constant(lowest, np.int32)])
-
-
-def _dequantized(body: _Body, index: str, function: Function) -> tuple[str, str]:
-    codes = _signed(body, index, function.form)
-    if planes_of(function.form.bits) and function.form.family == Family.INTEGER:
-        codes = body.add("Cast", [codes], to=TensorProto.INT8)
+def _dequantized(body: _Body, function: Function) -> tuple[str, str]:
+    codes = function.form.unpack(body, ir.DataType.INT8)
     scale = body.add("Cast", ["s"], to=TensorProto.FLOAT)
     # Zeros of the scale's length: Gemm becomes an integer kernel only where the zero point is explicit.
     zero = body.add("Cast", [body.add("Sub", [scale, scale])], to=TensorProto.INT8)
     return body.add("DequantizeLinear", [codes, scale, zero], axis=function.axis), scale
 
 
-def _layer(body: _Body, index: str, function: Function) -> list[str]:
-    weight, scale = _dequantized(body, index, function)
+def _layer(body: _Body, function: Function) -> list[str]:
+    weight, scale = _dequantized(body, function)
     bias = body.add("Mul", [body.add("Cast", ["b"], to=TensorProto.INT32), "k"])
     products = body.add("Mul", ["x", scale])
     return [weight, body.add("DequantizeLinear", [bias, products], axis=0)]
 
 
-def _weight(body: _Body, index: str, function: Function) -> list[str]:
-    return [_dequantized(body, index, function)[0]]
+def _weight(body: _Body, function: Function) -> list[str]:
+    return [_dequantized(body, function)[0]]
 
 
-def _float(body: _Body, index: str, function: Function) -> list[str]:
-    codes = body.add("Cast", [_signed(body, index, function.form)], to=TensorProto.FLOAT)
+def _float(body: _Body, function: Function) -> list[str]:
+    codes = function.form.unpack(body, ir.DataType.FLOAT)
     scale = body.add("Cast", ["s"], to=TensorProto.FLOAT)
     if function.rank > 1:
         shape = [1] * function.rank
@@ -171,10 +141,5 @@ def _float(body: _Body, index: str, function: Function) -> list[str]:
     return [body.add("Mul", [codes, scale])]
 
 
-def _palette(body: _Body, index: str, function: Function) -> list[str]:
-    assert function.form.family == Family.PALETTE
-    return [_looked_up(body, index)]
-
-
-def _looked_up(body: _Body, index: str) -> str:
-    return body.add("Gather", ["v", body.add("Cast", [index], to=TensorProto.INT32)])
+def _values(body: _Body, function: Function) -> list[str]:
+    return [function.form.unpack(body, ir.DataType.FLOAT)]

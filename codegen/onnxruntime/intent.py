@@ -13,10 +13,10 @@ from functools import cached_property
 import numpy as np
 import onnx_ir as ir
 
-from ptqc.bfloat16 import to_bfloat16
 from ptqc.biases import accumulator_scale, usable_scale
 from ptqc.errors import VerificationError
 from ptqc.execute.walk import Slicer
+from ptqc.formats import coded
 from ptqc.integer import dequantize, quantize
 from ptqc.layers import Layer
 from ptqc.operators import RANDOM, absorbs, clip_bounds
@@ -41,7 +41,7 @@ class Intent:
     def rounded(self) -> list[str]:
         """The quantized tensors that float operators make, or that are inputs."""
         made = {kernel.output for kernel in self.plan.integer.values()}
-        return [name for name in self.plan.rounded if name not in made]
+        return [name for name in coded(self.plan.rounded) if name not in made]
 
     def floating(self) -> list[str]:
         """The tensors that the plan leaves as they are, in order of appearance."""
@@ -83,7 +83,8 @@ class Intent:
         params = self.plan.params.get(name)
         if params is not None:
             return dequantize(value, params)
-        return to_bfloat16(value) if name in self.plan.rounded_to_bfloat16 else value
+        form = self.plan.cast.get(name)
+        return value if form is None else form.round(value)
 
     def _check_node(self, node: ir.Node, slicer: Slicer, place: int, feeds: Values, values: Values) -> Values:
         """One operator's outputs, or what the activation makes of it where that one is absorbed.

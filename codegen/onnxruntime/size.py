@@ -12,10 +12,9 @@ import numpy as np
 import onnx
 
 from ptqc.codegen.onnxruntime import constants
-from ptqc.codegen.onnxruntime.export import LOWEST_OPSET
 from ptqc.codegen.onnxruntime.functions import DOMAIN, Function
 from ptqc.codegen.onnxruntime.inline import expanded
-from ptqc.formats import Family
+from ptqc.formats.base import LOWEST_OPSET
 from ptqc.solutions import Solution
 
 # What the outer length prefixes can differ by between two plans of one model.
@@ -73,28 +72,22 @@ def _inlined(function: Function | None, call: onnx.NodeProto | None, counter: _C
     """The nodes of a call. Its shape becomes a constant; those of the function are the same for every plan."""
     if function is None or call is None:
         return [call]
-    if function.has_shape:
+    if function.form.is_packed:
         counter.share(np.array(call.attribute[0].ints, np.int64))
     return [*expanded(call, function.to_proto(LOWEST_OPSET), lambda: counter.name, lambda _array: counter.name)]
 
 
 def _call(solution: Solution, use: Use, counter: _Counter) -> tuple[Function | None, onnx.NodeProto | None]:
     name, form = counter.name, solution.form
-    if form.family == Family.FLOAT:
-        counter.share(solution.codes)
-        return None, None if form.bits == 32 else onnx.helper.make_node(
-            "Cast", [name], [name], to=onnx.TensorProto.FLOAT
-        )
-    if form.family == Family.PALETTE:
-        packed = constants.palette(solution.codes, form, solution.scale, name, counter.share)
-    elif use.integer and use.bias is not None:
-        packed = constants.layer(
-            solution.codes, form, solution.scale, use.bias, name, solution.axis, [name, name], counter.share
-        )
+    if form.is_plain:
+        (array,) = form.pack(solution.codes, solution.scale)
+        counter.share(array)
+        return None, None if form.is_given else onnx.helper.make_node("Cast", [name], [name], to=onnx.TensorProto.FLOAT)
+    codes, scale, axis = solution.codes, solution.scale, solution.axis
+    if use.integer and use.bias is not None:
+        packed = constants.layer(codes, form, scale, use.bias, name, axis, [name, name], counter.share)
     else:
-        packed = constants.weight(
-            solution.codes, form, solution.scale, solution.axis, name, counter.share, as_float=not use.integer
-        )
+        packed = constants.weight(codes, form, scale, axis, name, counter.share, as_float=not use.integer)
     return packed.function, packed.call
 
 

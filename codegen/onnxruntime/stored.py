@@ -1,16 +1,16 @@
 """Every weight of a packed file, rebuilt as a session rebuilds it, against the numbers that it stands for."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import onnx
-from onnx import numpy_helper
+from onnx import helper, numpy_helper
 
 from ptqc.codegen.onnxruntime.export import Exported
 from ptqc.codegen.onnxruntime.intent import Intent
 from ptqc.errors import VerificationError
 from ptqc.execute.onnxruntime import Runner, session_options
-from ptqc.formats import FLOAT16, FLOAT32, Format
+from ptqc.formats import Format
 from ptqc.lowered import Lowered
 
 
@@ -21,27 +21,28 @@ def check(exported: Exported, lowered: Lowered, intent: Intent) -> int:
     short = [exported.renamed[place] for place in places]
     makers = {name: node for node in exported.packed.graph.node for name in node.output}
     forms = {function.name: function.form for function in exported.functions}
+    types = {t.name: helper.tensor_dtype_to_np_dtype(t.data_type).name for t in exported.packed.graph.initializer}
     seen = set()
     for (place, of), name, found in zip(places.items(), short, _values(exported.proto, short), strict=True):
         weight = layers.get(of, of)
-        form, planned = _form(makers.get(name), forms), intent.plan.formats[weight]
+        form, planned = _form(makers.get(name), forms, types, name), intent.plan.formats[weight]
         if form != planned:
             raise VerificationError(f"weight {weight!r} is stored as {form}, not as {planned} as the plan says")
         if not np.array_equal(intent.solution(of).weight, found):
             raise VerificationError(f"weight {weight!r}, made as {place!r}, is not what was tuned")
         seen.add(weight)
     # Of equal float constants one is stored.
-    packed = {name for name, form in intent.plan.formats.items() if form != FLOAT32}
+    packed = {name for name, form in intent.plan.formats.items() if not form.is_given}
     if missing := sorted(packed - seen):
         raise VerificationError(f"weights are not in the file: {', '.join(missing[:5])}")
     return len(seen)
 
 
-def _form(maker: onnx.NodeProto | None, forms: dict[str, Format]) -> Format:
-    """The format behind a value: that of the function that makes it, or the values themselves."""
-    if maker is None:
-        return FLOAT32
-    return forms[maker.op_type] if maker.domain else FLOAT16
+def _form(maker: onnx.NodeProto | None, forms: Mapping[str, Format], types: Mapping[str, str], name: str) -> Format:
+    """The format behind a value: that of the function that makes it, or of the tensor itself, which a Cast may read."""
+    if maker is not None and maker.domain:
+        return forms[maker.op_type]
+    return Format.parse(types[name if maker is None else maker.input[0]])
 
 
 def _values(proto: onnx.ModelProto, names: Sequence[str]) -> list[np.ndarray]:

@@ -24,6 +24,7 @@ from ptqc.codegen.onnxruntime.export import Exported
 from ptqc.codegen.onnxruntime.intent import Intent
 from ptqc.errors import VerificationError
 from ptqc.execute.onnxruntime import Feeds, Runner, session_options, tensors_of
+from ptqc.formats import FloatActivation
 from ptqc.lowered import Lowered
 from ptqc.plan import Plan
 
@@ -116,11 +117,15 @@ def _same_decisions(lowered: Lowered, plan: Plan) -> None:
     decisions = (
         ("quantized", quantized, plan.params),
         ("integer", lowered.integer, plan.integer),
-        ("rounded to bfloat16", lowered.bfloats, plan.rounded_to_bfloat16),
+        ("rounded", _told(lowered.cast), _told(plan.cast)),
     )
     for what, done, planned in decisions:
         if different := sorted(set(done) ^ set(planned)):
             raise VerificationError(f"{', '.join(different[:5])}: {what} in the file or in the plan, but not in both")
+
+
+def _told(cast: Mapping[str, FloatActivation]) -> set[str]:
+    return {f"{tensor} to {form}" for tensor, form in cast.items()}
 
 
 def _as_planned(exported: Exported, lowered: Lowered, intent: Intent, feeds: Feeds) -> int:

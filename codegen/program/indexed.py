@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ptqc.codegen.onnxruntime import planes
+from ptqc.formats import planes
 
 MOST_LEVELS = 256
 KEYS = {1: np.uint8, 2: np.uint16}

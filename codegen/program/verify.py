@@ -10,10 +10,10 @@ from itertools import accumulate
 
 import numpy as np
 
-from ptqc.bfloat16 import to_bfloat16
 from ptqc.codegen.program.layout import ROUNDED, Layout
 from ptqc.codegen.program.listing import Call, Listing
 from ptqc.errors import VerificationError
+from ptqc.formats import to_bfloat16
 from ptqc.native.library import Library, aligned
 
 # Of the largest magnitude of a float tensor.

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from ptqc.report.markup import label, line, rect, safe, svg, swatch
-from ptqc.report.rows import Facts, Row, kind
+from ptqc.report.rows import Facts, Row
 from ptqc.text import number, percent, shorten, visible
 
 WIDTH, LEFT = 1040.0, 34.0
@@ -54,7 +54,7 @@ def _bar(row: Row, place: int, x: float, bottom: float, height: float, slot: flo
     tall = height * min(form.bits_per_weight, FULL) / FULL
     width = max(slot * 0.84, 1.0)
     title = f"{place}: {_names(row)}: {form}, {row.compute}, {row.elements:,} elements, loss {number(row.chosen.loss)}"
-    yield rect(x, bottom - tall, width, tall, kind(form), f"{title} {facts.unit}")
+    yield rect(x, bottom - tall, width, tall, form.colour, f"{title} {facts.unit}")
     if row.in_float:
         yield rect(x, bottom - tall, width, tall, "hatched")
     if width >= 14:
@@ -73,7 +73,7 @@ def _legend(facts: Facts) -> str:
         rows = [row for row in facts.rows if row.chosen.form == form]
         share = percent(sum(row.elements for row in rows) / total)
         entries.append(
-            f"<li>{swatch(kind(form))}{safe(form)}: {len(rows)} of {len(facts.rows)}, {share} of elements</li>"
+            f"<li>{swatch(form.colour)}{safe(form)}: {len(rows)} of {len(facts.rows)}, {share} of elements</li>"
         )
     if any(row.in_float for row in facts.rows):
         entries.append(f"<li>{swatch('hatch')}computes in float</li>")

@@ -110,7 +110,7 @@ class Facts:
     @cached_property
     def parts(self) -> tuple[Part, ...]:
         """Where the bytes of the written file are; they add up to it."""
-        codes = [Part(f"weights in {form}", kind(form), total) for form, total in self._codes().items()]
+        codes = [Part(f"weights in {form}", form.colour, total) for form, total in self._codes().items()]
         packed, stored = sum(part.bytes for part in codes), sum(row.chosen.bytes for row in self.rows)
         fixed, told = self.sensitivity["fixed_bytes"], self.manifest["file"]["bytes_told_to_solver"]
         functions = max(0, told - fixed - stored)
@@ -156,11 +156,6 @@ class Facts:
     def other_notes(self) -> list[Document]:
         """All other notes."""
         return [note for note in self.manifest["notes"] if not _is_on_float(note) and note["level"] != "warning"]
-
-
-def kind(form: Format) -> str:
-    """The colour class of a format."""
-    return f"b{math.ceil(form.bits_per_weight)}" if form.has_codes else str(form.family)
 
 
 def _is_on_float(note: Document) -> bool:

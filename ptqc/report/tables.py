@@ -1,10 +1,13 @@
 """The tables: weights, the five that cost most, activations, notes, and what it takes to get the same file again."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from ptqc.formats import Integer
+from ptqc.options import PORTABLE_BITS
 from ptqc.report.markup import cell, details, name, safe, swatch, table
-from ptqc.report.rows import Document, Facts, Row, kind
+from ptqc.report.rows import Document, Facts, Row
 from ptqc.text import decibels, magnitude, number, percent
 
 OPEN_ROWS = 300  # longer tables are collapsed
@@ -18,7 +21,7 @@ def worst_table(facts: Facts) -> str:
         return "<p>No weight costs any predicted loss.</p>"
     rows = (
         cell(_names(row))
-        + cell(swatch(kind(row.chosen.form)) + safe(row.chosen.form))
+        + cell(swatch(row.chosen.form.colour) + safe(row.chosen.form))
         + cell(number(row.chosen.loss), row.chosen.loss)
         + _of_all(row.chosen.loss, facts.loss)
         + cell(safe(_remedy(row, facts)))
@@ -58,7 +61,8 @@ def _remedy(row: Row, facts: Facts) -> str:
 
 def _no_upgrade(row: Row, facts: Facts) -> str:
     options, form = facts.manifest["options"], row.chosen.form
-    if "integer" in row.compute and form.bits == 7 and 8 in options["bits"] and not options["allow_8bit"]:
+    widest = form == Integer(PORTABLE_BITS)
+    if "integer" in row.compute and widest and 8 in options["bits"] and not options["allow_8bit"]:
         return "the widest that cannot saturate on CPUs without VNNI; where all have VNNI, allow 8 bits (allow_8bit)"
     return f"no larger candidate loses less than {form}"
 
@@ -93,7 +97,7 @@ def _layer(place: int, row: Row, facts: Facts, reasons: Mapping[str, str]) -> st
             cell(_names(row), row.names[0]),
             cell(f"{row.elements:,}", row.elements),
             cell(percent(share), share, share / facts.largest_share),
-            cell(swatch(kind(chosen.form)) + safe(chosen.form), f"{chosen.form.bits_per_weight:g}"),
+            cell(swatch(chosen.form.colour) + safe(chosen.form), f"{chosen.form.bits_per_weight:g}"),
             cell(compute, row.compute),
             cell(f"{chosen.bytes:,}", chosen.bytes),
             cell(number(chosen.loss), chosen.loss, chosen.loss / facts.largest_loss if facts.largest_loss else None),
@@ -115,11 +119,11 @@ def activation_table(facts: Facts) -> str:
         return "<p>The model has no activation that an integer kernel could read.</p>"
     scales = {entry["site"]: entry for entry in facts.plan["activations"]}
     quantized = sum(site["quantized"] for site in sites)
-    halves = sum(entry["format"] == "bfloat16" for entry in facts.plan["activations"])
+    decided = Counter(entry["format"] for entry in facts.plan["activations"] if "scale" not in entry)
+    rounded = "".join(f" and {count:,} rounded to {form}" for form, count in decided.items())
     told = (
-        f"<p>{quantized:,} of {len(sites):,} activations are quantized to 8 bits"
-        f"{f' and {halves:,} rounded to bfloat16' if halves else ''}; together they cost a loss of "
-        f"{number(loss)} {safe(facts.unit)}.</p>"
+        f"<p>{quantized:,} of {len(sites):,} activations are quantized to 8 bits{rounded}; together they cost "
+        f"a loss of {number(loss)} {safe(facts.unit)}.</p>"
     )
     largest = max(site["loss"] for site in sites)
     rows = [_site(i + 1, site, scales.get(site["site"]), largest) for i, site in enumerate(sites)]

@@ -16,6 +16,7 @@ from ptqc.budget import Budgets
 from ptqc.codegen.onnxruntime import exact
 from ptqc.codegen.onnxruntime.export import Exported
 from ptqc.codegen.onnxruntime.verify import Verified
+from ptqc.formats import coded
 from ptqc.latency import Timed
 from ptqc.memory import peak_memory_mb
 from ptqc.notes import Level, Note, is_cut_short
@@ -26,7 +27,7 @@ from ptqc.stages.delivered import Delivered
 from ptqc.stages.fit import Fitted
 from ptqc.stages.judge import Judged, to_json
 from ptqc.stages.prepare import Prepared
-from ptqc.stages.remarks import float_operators, rounded_to_bfloat16, unquantized_weights
+from ptqc.stages.remarks import float_operators, rounded_for_float, unquantized_weights
 from ptqc.stages.speed import Measured
 from ptqc.version import __version__
 
@@ -62,7 +63,7 @@ def manifest(
     """Everything reproducible about an artifact."""
     origin, proto = job.prepared.origin, fitted.exported.proto
     remarks = float_operators(job.prepared.model, fitted.plan)
-    notes = [*job.notes, *fitted.notes, *unquantized_weights(fitted.plan), *rounded_to_bfloat16(fitted.plan)]
+    notes = [*job.notes, *fitted.notes, *unquantized_weights(fitted.plan), *rounded_for_float(fitted.plan)]
     notes += [*remarks, *_warnings(judged)]
     notes += delivered.notes if delivered is not None else ()
     operators = Counter(note.message.split()[0] for note in remarks)
@@ -96,7 +97,7 @@ def manifest(
         "cut_short": is_cut_short(notes),
         "weights_by_format": dict(weights),
         "float_operators": dict(operators),
-        "bfloat16_activations": len(fitted.plan.bfloats),
+        "rounded_activations": dict(Counter(map(str, fitted.plan.cast_sites.values()))),
         "verification": verified.to_json(),
         "results": to_json(judged),
         "measurements": job.entry,
@@ -147,8 +148,9 @@ def sensitivity(job: Job, fitted: Fitted) -> dict[str, Any]:
         ]
         layers = {layer.name: decided.macs.get(layer.name, 0) for layer in found.layers}
         weights.append({"weight": weight, "elements": found.size, "layers": layers, "candidates": candidates})
+    quantized = coded(decided.activations)
     sites = [
-        {"site": s.name, "loss": decided.site_losses.get(s.name, 0.0), "quantized": s.name in decided.quantized}
+        {"site": s.name, "loss": decided.site_losses.get(s.name, 0.0), "quantized": s.name in quantized}
         for s in decided.sites
     ]
     return {

@@ -12,7 +12,7 @@ from ptqc.biases import accumulator_scale, bias_codes, usable_scale
 from ptqc.codegen.onnxruntime import functions, names, size
 from ptqc.codegen.onnxruntime.export import Exported, export
 from ptqc.errors import Infeasible, InternalError, UsageError
-from ptqc.formats import Format
+from ptqc.formats import Format, coded
 from ptqc.layers import Layer, Weight
 from ptqc.lowered import Lowered
 from ptqc.nodes import constant
@@ -54,7 +54,7 @@ def fit(
 
     fixed_plan: take these decisions instead. Raises Infeasible.
     """
-    chosen = replace(decided.roles, activations=decided.quantized, bfloats=decided.bfloats)
+    chosen = replace(decided.roles, activations=decided.activations)
     undecided = chosen if fixed_plan is None else replace(fixed_plan, formats={})
     problem = problem_of(model, decided, undecided, options)
     if fixed_plan is not None:
@@ -206,12 +206,12 @@ def problem_of(model: ir.Model, decided: Decided, plan: Plan, options: CompileOp
 
 
 def forms(weight: Weight, decided: Decided, plan: Plan, options: CompileOptions) -> list[Format]:
-    """The formats a weight may take: on an integer kernel integers that cannot saturate, else everything."""
+    """The formats a weight may take: on an integer kernel codes that cannot saturate, else everything."""
     found = sorted(form for name, form in decided.solutions if name == weight.name)
     if not any(layer.name in plan.integer for layer in weight.layers):
         return found
     widest = options.widest_on_integers
-    return [form for form in found if form.has_codes and (form.is_codebook or form.bits <= widest)]
+    return [form for form in found if form.code_bits is not None and form.code_bits <= widest]
 
 
 def _use(model: ir.Model, layer: Layer, solution: Solution, plan: Plan) -> size.Use:
@@ -231,11 +231,11 @@ def _bias(model: ir.Model, layer: Layer) -> np.ndarray:
 
 def _name_length(model: ir.Model, plan: Plan) -> int:
     """Characters per name, the same for every choice of formats: from an upper estimate of the names in the file."""
-    per_layer, per_site, per_bfloat, per_table = 7, 5, 2, 4
+    per_layer, per_site, per_cast, per_table = 7, 5, 2, 4
     tables = sum(not weight.layers for weight in plan.weights)
     values = sum(len(node.outputs) for node in model.graph) + len(model.graph.inputs) + len(model.graph.initializers)
-    added = per_layer * len(plan.layers) + per_site * len(plan.activations) + per_table * tables
-    added += per_bfloat * len(plan.rounded_to_bfloat16)
+    added = per_layer * len(plan.layers) + per_site * len(coded(plan.activations)) + per_table * tables
+    added += per_cast * len(plan.cast)
     return names.name_length(values + added)
 
 

@@ -126,7 +126,7 @@ def _trial(job: Job, decided: Decided, timed: Timed) -> tuple[float, float]:
     The actual time is relative to the float network's at the same moment, as the machine may have slowed down.
     """
     model, feeds = job.prepared.model, decided.held_back[0]
-    plan = measuring.any_plan(decided, job.options, decided.quantized)
+    plan = measuring.any_plan(decided, job.options, decided.activations)
     _, exported = packed(model, plan, table_numbers(model, decided, plan.formats))
     subjects = [Subject(model, feeds), Subject(exported.proto, feeds)]
     real, found = latencies(subjects, SECONDS)

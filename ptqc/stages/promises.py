@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ptqc.errors import VerificationError
+from ptqc.formats import coded
 from ptqc.passes.choose_activations import Checked
 from ptqc.passes.phases import Decided
 from ptqc.plan import Plan, write_json
@@ -18,18 +19,19 @@ FACTOR, ALLOWANCE = 2.0, 1e-6
 def check_activations(decided: Decided, plan: Plan) -> float:
     """What the plan's activations lose with float weights: as was measured, where they are those that were chosen.
 
-    Raises VerificationError where they, or fewer in bfloat16, now lose clearly more.
+    Raises VerificationError where they, or fewer real numbers of few digits, now lose clearly more.
     """
-    if not (plan.activations or plan.bfloats):
+    if not plan.activations:
         return 0.0
-    found = Checked(decided).loss_of(plan.rounded, plan.rounded_to_bfloat16)
+    found = Checked(decided).loss_of(plan.rounded)
     promised = decided.activation_loss
-    is_measured = plan.activations == decided.quantized and plan.bfloats <= decided.bfloats
+    given, chosen = plan.activations, decided.activations
+    is_measured = coded(given) == coded(chosen) and given.items() <= chosen.items()
     if is_measured and not found <= FACTOR * promised + ALLOWANCE:  # NaN included
         raise VerificationError(
             f"the plan's activations lose {found:.3g} {decided.loss_unit}; {promised:.3g} were measured"
         )
-    return promised if is_measured and plan.bfloats == decided.bfloats else found
+    return promised if given == chosen else found
 
 
 def check_documents(manifest: Mapping[str, Any], plan: Mapping[str, Any], fitted: Fitted) -> None:

@@ -56,12 +56,13 @@ def unquantized_weights(plan: Plan) -> list[Note]:
     return [
         Note("allocate", name, f"is stored as {form}", Level.INFO)
         for name, form in plan.formats.items()
-        if form.family == "float"
+        if form.is_plain
     ]
 
 
-def rounded_to_bfloat16(plan: Plan) -> list[Note]:
-    """Activations that layers in float read as bfloat16."""
+def rounded_for_float(plan: Plan) -> list[Note]:
+    """Activations that layers in float read with fewer digits."""
     return [
-        Note(STEP, site.name, "is rounded to bfloat16 for layers in float", Level.INFO) for site in plan.bfloat_sites
+        Note(STEP, site, f"is rounded to {form} for layers in float", Level.INFO)
+        for site, form in plan.cast_sites.items()
     ]

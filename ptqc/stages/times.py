@@ -12,10 +12,11 @@ import onnx_ir as ir
 import onnxruntime as ort
 from onnx import TensorProto, helper
 
-from ptqc.codegen.onnxruntime.export import LOWEST_OPSET, Exported
+from ptqc.codegen.onnxruntime.export import Exported
 from ptqc.execute.onnxruntime import Feeds
 from ptqc.execute.profile import Profile, Subject, profile
-from ptqc.formats import QuantParams
+from ptqc.formats import ActivationParams
+from ptqc.formats.base import LOWEST_OPSET
 from ptqc.latency import Network, Times, owners
 from ptqc.lowered import Lowered
 from ptqc.options import CompileOptions
@@ -51,7 +52,7 @@ def network_of(model: ir.Model, decided: Decided) -> Network:
     return Network.of(model, replace(decided.roles, activations=decided.ranges))
 
 
-def any_plan(decided: Decided, options: CompileOptions, activations: Mapping[str, QuantParams]) -> Plan:
+def any_plan(decided: Decided, options: CompileOptions, activations: Mapping[str, ActivationParams]) -> Plan:
     """A plan that quantizes these sites, with some format for each weight: none is faster than another."""
     plan = replace(decided.roles, activations=activations)
     losses = decided.weight_losses

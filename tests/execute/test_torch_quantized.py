@@ -6,7 +6,7 @@ import pytest
 from graphs import noise, parse
 
 from ptqc.execute.walk import Slicer
-from ptqc.formats import UINT8, QuantParams, integer
+from ptqc.formats import UINT8, Integer, QuantParams
 from ptqc.integer import fake_quantize
 from ptqc.passes.quantized_walk import run_quantized
 from ptqc.plan import Plan
@@ -37,11 +37,11 @@ def planned(model: ir.Model) -> tuple[Plan, Tuned]:
     layers = find_layers(model)
     weights = find_weights(model, layers)
     sites = tuple(Site(name, (name,), (name,)) for name in "xrd")
-    forms = {weight.name: integer(8) for weight in weights}
+    forms = {weight.name: Integer(8) for weight in weights}
     plan = Plan(tuple(layers), tuple(weights), (), sites, dict.fromkeys("xrd", FINE), forms)
     codes = {w.name: np.random.default_rng(0).integers(-90, 90, w.shape).astype(np.int8) for w in weights}
     scales = {w.name: np.linspace(0.005, 0.01, w.shape[w.channel_axis], dtype=np.float32) for w in weights}
-    solutions = {w.name: Solution(integer(8), codes[w.name], scales[w.name], w.channel_axis) for w in weights}
+    solutions = {w.name: Solution(Integer(8), codes[w.name], scales[w.name], w.channel_axis) for w in weights}
     biases = {name: noise(size, seed=size) for name, size in (("c", 4), ("d", 5), ("e", 4))}
     return plan, Tuned(solutions, {**biases, "m": None})
 

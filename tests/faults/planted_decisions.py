@@ -20,10 +20,10 @@ def ranges_swapped(right: Any) -> Any:
 
     def unpack(setting: Setting, document: Any, candidates: Any) -> Decided:
         decided: Decided = right(setting, document, candidates)
-        narrow, *_, wide = sorted(decided.quantized, key=lambda name: decided.quantized[name].scale)
+        narrow, *_, wide = sorted(decided.activations, key=lambda name: decided.activations[name].scale)
         exchanged = {narrow: decided.ranges[wide], wide: decided.ranges[narrow]}
         return dataclasses.replace(
-            decided, ranges={**decided.ranges, **exchanged}, quantized={**decided.quantized, **exchanged}
+            decided, ranges={**decided.ranges, **exchanged}, activations={**decided.activations, **exchanged}
         )
 
     return unpack

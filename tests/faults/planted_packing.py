@@ -6,8 +6,8 @@ import numpy as np
 import onnx
 from planting import DIFFER, TUNED, Changed, Fault, given
 
-from ptqc import codebooks
-from ptqc.codegen.onnxruntime import constants, export, functions, planes
+from ptqc.codegen.onnxruntime import constants, export
+from ptqc.formats import Integer, codebook, planes, scales
 
 # Operators with integer kernels, and what those give.
 KERNELS = {
@@ -39,8 +39,8 @@ def nibbles_swapped(found: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
 
 def unsigned(right: Any) -> Any:
     """Indices taken for codes."""
-    return lambda body, index, form: (
-        body.add("Cast", [index], to=onnx.TensorProto.INT32) if form.family == "int" else right(body, index, form)
+    return lambda form, nodes, to: (
+        nodes.add("Cast", [nodes.shaped(nodes.stored())], to=to) if form.is_packed else right(form, nodes, to)
     )
 
 
@@ -95,18 +95,16 @@ def read_at_another_scale(op_type: str) -> Changed:
 PACKING: dict[str, Fault] = {
     "bit planes in the wrong order": Fault(planes, "pack", planes_reversed, "image", TUNED),
     "nibbles swapped": Fault(planes, "pack", given(nibbles_swapped), "image", TUNED),
-    "signed codes taken for unsigned": Fault(functions, "_signed", unsigned, "image", TUNED),
+    "signed codes taken for unsigned": Fault(Integer, "unpack", unsigned, "image", TUNED),
     "levels of a codebook rotated": Fault(
-        codebooks, "indices", given(lambda found: (found[0], np.roll(found[1], 1, axis=0))), "codebook", TUNED
+        codebook, "indices", given(lambda found: (found[0], np.roll(found[1], 1, axis=0))), "codebook", TUNED
     ),
     "halves of pairs swapped": Fault(
-        codebooks, "indices", given(lambda found: (found[0], found[1][:, ::-1].copy())), "pairs", TUNED
+        codebook, "indices", given(lambda found: (found[0], found[1][:, ::-1].copy())), "pairs", TUNED
     ),
     "factor of a bias lost": Fault(constants, "narrow_bias", given(lambda found: (found[0], 1)), "image", DIFFER),
-    "scales rounded when they are stored": Fault(constants, "narrow_scale", lambda _: rounded_late, "words", TUNED),
-    "scales of the channels permuted": Fault(
-        constants, "narrow_scale", given(lambda scale: np.roll(scale, 1)), "words", TUNED
-    ),
+    "scales rounded when they are stored": Fault(scales, "narrow", lambda _: rounded_late, "words", TUNED),
+    "scales of the channels permuted": Fault(scales, "narrow", given(lambda scale: np.roll(scale, 1)), "words", TUNED),
     "unequal constants merged": Fault(export, "_merged", merged_by_size, "pairs", TUNED),
     "transB taken for a default": Fault(export, "_is_default", taken_for_a_default("transB"), "pairs", DIFFER),
     "pads taken for a default": Fault(export, "_is_default", taken_for_a_default("pads"), "pairs", "does not load"),

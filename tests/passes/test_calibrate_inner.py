@@ -11,7 +11,7 @@ from ptqc.calibration.inputs import input_specs
 from ptqc.calibration.samples import collect
 from ptqc.deadline import Deadline
 from ptqc.execute.onnxruntime import Feeds
-from ptqc.formats import integer
+from ptqc.formats import Integer
 from ptqc.notes import Level, is_cut_short
 from ptqc.passes import moments
 from ptqc.passes.calibrate_inner import CalibrateInner
@@ -81,7 +81,7 @@ def test_weights_are_fitted_to_what_the_branch_reads(branches: tuple[ir.Model, O
     errors = []
     for each in (observed, blind):
         solved = SolveWeights((3,)).apply(each).made
-        errors.append(float(((rows @ (solved.solutions["w", integer(3)].weight - W)) ** 2).sum()))
+        errors.append(float(((rows @ (solved.solutions["w", Integer(3)].weight - W)) ** 2).sum()))
     assert errors[0] < 0.5 * errors[1]
 
 
@@ -91,11 +91,11 @@ def test_the_weight_of_a_branch_that_no_sample_takes_is_solved_without_data(
     _, context = branches
     context = CalibrateInner().apply(context).made
     context = SolveWeights((2, 4)).apply(context).made
-    solution = context.solutions["v", integer(4)]
+    solution = context.solutions["v", Integer(4)]
     assert solution.scale.shape == (24,)
     relative = float(((solution.weight - V) ** 2).sum() / (V**2).sum())
     assert relative < 0.02
-    assert context.errors["v", integer(4)] == pytest.approx(relative, rel=1e-3)
+    assert context.errors["v", Integer(4)] == pytest.approx(relative, rel=1e-3)
 
 
 def test_convolutions_in_a_loop_see_every_iteration(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ def context(measured: Assessed) -> Decided:
 
 def true_loss(model: ir.Model, context: Decided) -> float:
     """Of the chosen sites on the held-back samples, through another way of rounding."""
-    sites = [site for site in context.sites if site.name in context.quantized]
+    sites = [site for site in context.sites if site.name in context.activations]
     params = source_params(sites, context.ranges)
     batches = list(context.held_back.batches(8))
     real = [Runner(model).run(feeds) for feeds in batches]
@@ -50,7 +50,7 @@ def true_loss(model: ir.Model, context: Decided) -> float:
 def test_everything_that_can_be_integer(model: ir.Model, context: Decided) -> None:
     result = ChooseActivations("integer").apply(context)
     context, notes = result.made, list(result.notes)
-    assert set(context.quantized) == {site.name for site in context.sites}
+    assert set(context.activations) == {site.name for site in context.sites}
     assert context.activation_loss == pytest.approx(true_loss(model, context), rel=1e-3)
     assert context.activation_loss > 0
     assert notes == []
@@ -59,12 +59,12 @@ def test_everything_that_can_be_integer(model: ir.Model, context: Decided) -> No
 def test_nothing(context: Decided) -> None:
     result = ChooseActivations("float").apply(context)
     context, (note,) = result.made, result.notes
-    assert (context.quantized, note.message) == ({}, "all activations stay float")
+    assert (context.activations, note.message) == ({}, "all activations stay float")
 
 
 def test_parameters_are_those_that_were_observed(context: Decided) -> None:
     context = ChooseActivations("integer").apply(context).made
-    assert all(context.quantized[name] is context.ranges[name] for name in context.quantized)
+    assert all(context.activations[name] is context.ranges[name] for name in context.activations)
 
 
 @pytest.mark.parametrize("limit", [1e-7, 1e-5, 1e-4, 1e-3, 1.0])
@@ -88,7 +88,7 @@ def test_what_costs_much_and_saves_little_stays_float(context: Decided) -> None:
 def test_more_loss_buys_more_arithmetic(context: Decided) -> None:
     def arithmetic(limit: float) -> int:
         chosen = ChooseActivations("auto", limit).apply(context).made
-        tensors = {t for site in context.sites if site.name in chosen.quantized for t in site.tensors}
+        tensors = {t for site in context.sites if site.name in chosen.activations for t in site.tensors}
         return sum(context.macs[kernel.node] for kernel in integer_kernels(context.kernels, tensors))
 
     bought = [arithmetic(limit) for limit in (1e-7, 1e-4, 1e-2, 1.0)]
@@ -147,4 +147,4 @@ def test_a_choice_is_not_searched_for_beyond_the_deadline(context: Decided) -> N
     result = ChooseActivations("auto", limit=1e-10).apply(late)
     late, (note,) = result.made, result.notes
     assert "1 choices of activations" in note.message
-    assert (late.quantized, late.activation_loss) == ({}, 0.0)
+    assert (late.activations, late.activation_loss) == ({}, 0.0)

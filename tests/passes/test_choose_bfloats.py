@@ -6,8 +6,8 @@ import pytest
 from graphs import noise, parse
 from test_measure_sensitivity import measured as measure
 
-from ptqc.bfloat16 import to_bfloat16
 from ptqc.execute.onnxruntime import Feeds, Runner
+from ptqc.formats import cast, to_bfloat16
 from ptqc.losses import OutputLoss
 from ptqc.passes import choose_bfloats
 from ptqc.passes.choose_bfloats import ChooseBfloats
@@ -68,29 +68,29 @@ def test_inputs_of_layers_in_float_are_rounded(model: ir.Model, context: Decided
     result = ChooseBfloats().apply(context)
     context, notes = result.made, result.notes
     assert notes == ()
-    assert context.bfloats == {"d", "e"}
+    assert set(cast(context.activations)) == {"d", "e"}
     assert context.activation_loss == pytest.approx(loss_by_hand(model, context), rel=0.01)
     assert 0 < context.activation_loss < 1e-4
 
 
 def test_what_layers_on_codes_read_is_not(context: Decided) -> None:
-    context = replace(context, quantized=dict(context.ranges))
+    context = replace(context, activations=dict(context.ranges))
     result = ChooseBfloats().apply(context)
     context, notes = result.made, result.notes
     assert notes == ()
-    assert not context.bfloats
-    context = replace(context, quantized={name: context.ranges[name] for name in ("x", "r", "d")})
+    assert not cast(context.activations)
+    context = replace(context, activations={name: context.ranges[name] for name in ("x", "r", "d")})
     context = ChooseBfloats().apply(context).made
-    assert context.bfloats == {"e"}
+    assert set(cast(context.activations)) == {"e"}
 
 
 def test_the_loss_keeps_its_share_of_the_limit(context: Decided) -> None:
     context = ChooseBfloats().apply(context).made
     both = context.activation_loss
     for room, few in ((1.1, 2), (0.9, 1), (1e-6, 0)):
-        context = replace(context, bfloats=frozenset(), activation_loss=0.0)
+        context = replace(context, activations={}, activation_loss=0.0)
         context = ChooseBfloats(limit=room * both / choose_bfloats.SHARE).apply(context).made
-        assert len(context.bfloats) == few, room
+        assert len(set(cast(context.activations))) == few, room
         assert context.activation_loss <= room * both
 
 
@@ -100,9 +100,9 @@ def test_of_two_the_one_that_loses_less_for_its_products_is_taken(context: Decid
     taken = set()
     for gains in ({"e": 1, "y": 1000}, {"e": 1000, "y": 1}):
         context = replace(context, macs=context.macs | gains)
-        context = replace(context, bfloats=frozenset(), activation_loss=0.0)
+        context = replace(context, activations={}, activation_loss=0.0)
         context = ChooseBfloats(limit=limit).apply(context).made
-        taken |= context.bfloats
+        taken |= set(cast(context.activations))
     assert taken == {"d", "e"}
 
 

@@ -6,11 +6,10 @@ from graphs import noise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ptqc import grids
-from ptqc.formats import Format, codebook, integer, pairs
+from ptqc.formats import Codebook, Format, Integer, VectorCodebook
 from ptqc.passes import gptq, moments
 
-FORMS = [integer(bits) for bits in range(2, 9)]
+FORMS = [Integer(bits) for bits in range(2, 9)]
 
 
 def solve(
@@ -30,15 +29,15 @@ def correlated(groups: int, width: int, seed: int, rank: int | None = None) -> n
     return x @ x.transpose(0, 2, 1) / x.shape[-1]
 
 
-def nearest(matrix: np.ndarray, second: np.ndarray, form: Format) -> tuple[np.ndarray, np.ndarray]:
+def nearest(matrix: np.ndarray, second: np.ndarray, form: Integer) -> tuple[np.ndarray, np.ndarray]:
     """Codes and scale of plain rounding, with the scale that the solver starts from."""
     diagonal = np.diagonal(second, axis1=1, axis2=2)
     importance = (diagonal + 1e-6 * diagonal.mean())[:, None, :].astype(np.float32)
-    scale = grids.search_scale(matrix, importance, form)
-    return grids.nearest(matrix / scale[..., None], form), scale
+    scale = form.grid(matrix, importance).scale
+    return form.nearest(matrix / scale[..., None]), scale
 
 
-def column_by_column(matrix: np.ndarray, second: np.ndarray, form: Format) -> np.ndarray:
+def column_by_column(matrix: np.ndarray, second: np.ndarray, form: Integer) -> np.ndarray:
     """One group in float64: round a column, move the others to their best places, strike it from the inverse.
 
     Optimal Brain Quantization (Frantar, Alistarh 2022, eq. 2 and lemma 1), which GPTQ reformulates, in the order of
@@ -51,7 +50,7 @@ def column_by_column(matrix: np.ndarray, second: np.ndarray, form: Format) -> np
     group = 1 if width % 2 else 2
     first = np.argsort(-np.diagonal(second).reshape(-1, group).sum(1), kind="stable")
     for j in (first[:, None] * group + np.arange(group)).ravel():
-        codes[:, j] = grids.nearest(work[:, j] / scale[0], form)
+        codes[:, j] = form.nearest(work[:, j] / scale[0])
         error = (work[:, j] - codes[:, j] * scale[0]) / inverse[j, j]
         work -= np.outer(error, inverse[j])
         inverse -= np.outer(inverse[:, j], inverse[j]) / inverse[j, j]
@@ -59,7 +58,7 @@ def column_by_column(matrix: np.ndarray, second: np.ndarray, form: Format) -> np
 
 
 @pytest.mark.parametrize("width", [1, 7, 60, 140, 260])
-@pytest.mark.parametrize("form", [integer(2), integer(4), integer(8)], ids=str)
+@pytest.mark.parametrize("form", [Integer(2), Integer(4), Integer(8)], ids=str)
 def test_codes_are_those_of_the_method(form: Format, width: int) -> None:
     matrix, second = noise(12, width, seed=width), correlated(1, width, seed=width)
     found = solve(matrix[None], second, [form])[form].codes[0]
@@ -70,7 +69,9 @@ def test_codes_are_those_of_the_method(form: Format, width: int) -> None:
     assert (found == expected).mean() > 0.85
 
 
-@pytest.mark.parametrize("form", [integer(2), integer(3), integer(5), codebook(2), codebook(4), pairs(5)], ids=str)
+@pytest.mark.parametrize(
+    "form", [Integer(2), Integer(3), Integer(5), Codebook(2), Codebook(4), VectorCodebook(5)], ids=str
+)
 def test_refined_codes_cannot_be_improved_one_by_one(form: Format) -> None:
     matrix, second = noise(1, 12, 150), correlated(1, 150, seed=4)
     plain, refined = (solve(matrix, second, [form], rounds=r)[form] for r in (0, 100))
@@ -93,7 +94,7 @@ def test_refined_codes_cannot_be_improved_one_by_one(form: Format) -> None:
 
 def test_wide_grids_are_not_refined() -> None:
     matrix, second = noise(1, 12, 150), correlated(1, 150, seed=4)
-    forms = [integer(3), integer(4), codebook(4), pairs(8), integer(5), integer(8)]
+    forms = [Integer(3), Integer(4), Codebook(4), VectorCodebook(8), Integer(5), Integer(8)]
     grids = gptq.grids_for(matrix, second, forms)
     assert [gptq.Target.of(matrix, grids[form], form, 7).rounds for form in forms] == [7, 7, 7, 7, 0, 0]
 
@@ -101,10 +102,10 @@ def test_wide_grids_are_not_refined() -> None:
 @pytest.mark.parametrize("bits", range(2, 5))
 def test_codebooks_are_better_than_even_grids_on_skewed_weights(bits: int) -> None:
     matrix, second = np.exp(0.7 * noise(1, 24, 64)) - 1, correlated(1, 64, seed=6, rank=40)
-    found = solve(matrix, second, [integer(bits), codebook(bits)])
-    even, fitted = (moments.error(matrix - found[f].weight, second).sum() for f in (integer(bits), codebook(bits)))
+    found = solve(matrix, second, [Integer(bits), Codebook(bits)])
+    even, fitted = (moments.error(matrix - found[f].weight, second).sum() for f in (Integer(bits), Codebook(bits)))
     assert fitted < 0.9 * even
-    assert len(np.unique(found[codebook(bits)].codes)) <= 2**bits
+    assert len(np.unique(found[Codebook(bits)].codes)) <= 2**bits
 
 
 @pytest.mark.parametrize("width", [1, 5, 128, 129, 200, 300])
@@ -204,7 +205,7 @@ def test_formats_together_equal_formats_alone() -> None:
 @pytest.mark.parametrize(("groups", "rows", "width"), [(16, 1, 9), (3, 4, 20)])
 def test_groups_are_solved_one_by_one(groups: int, rows: int, width: int) -> None:
     matrix, second = noise(groups, rows, width), correlated(groups, width, seed=2)
-    form = integer(4)
+    form = Integer(4)
     together = solve(matrix, second, [form])[form]
     assert together.codes.shape == matrix.shape
     assert together.codes.dtype == np.int8
@@ -218,7 +219,7 @@ def test_groups_are_solved_one_by_one(groups: int, rows: int, width: int) -> Non
 @pytest.mark.parametrize("form", FORMS, ids=str)
 def test_codes_are_on_the_grid_and_scales_storable(form: Format) -> None:
     found = solve(noise(1, 16, 40, scale=0.05), correlated(1, 40, seed=4), [form])[form]
-    assert np.isin(found.codes, grids.code_of(np.arange(2**form.bits), form)).all()
+    assert np.isin(found.codes, form.levels(found.codes)).all()
     assert (found.scale > 0).all()
     np.testing.assert_array_equal(found.scale.astype(np.float16).astype(np.float32), found.scale)
 
@@ -229,5 +230,5 @@ def test_dead_inputs_and_rows_of_zeros() -> None:
     matrix[:, 1] = 0
     for form, found in solve(matrix, second, FORMS).items():
         assert np.isfinite(found.weight).all()
-        if not grids.is_symmetric(form):
+        if not form.is_symmetric:
             assert not found.weight[:, 1].any()

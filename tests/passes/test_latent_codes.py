@@ -2,26 +2,23 @@ import numpy as np
 import pytest
 from graphs import noise
 
-from ptqc import codebooks, grids
-from ptqc.formats import Format, codebook, integer, pairs
+from ptqc.formats import Codebook, Integer, Scaled, VectorCodebook
 from ptqc.solutions import Solution
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from ptqc.passes.latent_codes import LatentCodes, LatentPairs, latent  # noqa: E402
 
-FORMATS = [integer(2), integer(3), integer(4), integer(8), codebook(3)]
+FORMATS = [Integer(2), Integer(3), Integer(4), Integer(8), Codebook(3)]
 
 
-def solution(weight: np.ndarray, form: Format, axis: int) -> Solution:
-    if form == codebook(3):
-        return Solution(form, *codebooks.round_nearest(weight, axis, form), axis)
-    return Solution(form, *grids.round_nearest(weight, axis, form), axis)
+def solution(weight: np.ndarray, form: Scaled, axis: int) -> Solution:
+    return Solution(form, *form.rounded(weight, axis), axis)
 
 
 @pytest.mark.parametrize("axis", [0, 1])
 @pytest.mark.parametrize("form", FORMATS)
-def test_the_start_is_the_code_that_is_there(form: Format, axis: int) -> None:
+def test_the_start_is_the_code_that_is_there(form: Scaled, axis: int) -> None:
     weight = noise(6, 9)
     made = solution(weight, form, axis)
     found = latent(made, weight)
@@ -32,7 +29,7 @@ def test_the_start_is_the_code_that_is_there(form: Format, axis: int) -> None:
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_codes_move_along_the_levels_and_no_further(form: Format) -> None:
+def test_codes_move_along_the_levels_and_no_further(form: Scaled) -> None:
     made = solution(noise(4, 7), form, 0)
     found = latent(made, made.weight)
     assert isinstance(found, LatentCodes)
@@ -44,7 +41,7 @@ def test_codes_move_along_the_levels_and_no_further(form: Format) -> None:
 
 
 def test_gradients_pass_the_rounding() -> None:
-    made = solution(noise(4, 7), integer(3), 0)
+    made = solution(noise(4, 7), Integer(3), 0)
     found = latent(made, noise(4, 7))
     (found.codes() * torch.from_numpy(noise(4, 7, seed=1))).sum().backward()
     assert found.position.grad is not None
@@ -52,9 +49,7 @@ def test_gradients_pass_the_rounding() -> None:
 
 
 def in_pairs(weight: np.ndarray) -> Solution:
-    book, scale = codebooks.fit(weight, np.ones((1, weight.shape[1]), np.float32), pairs(4))
-    ratio = (weight / scale[:, None]).reshape(len(weight), -1, 2)
-    return Solution(pairs(4), book.nearest(ratio).reshape(weight.shape).astype(np.int8), scale, 0)
+    return solution(weight, VectorCodebook(4), 0)
 
 
 @pytest.mark.parametrize("away", [1.0, -3.0])

@@ -27,9 +27,8 @@ from lowering import (
 )
 
 from ptqc import reference
-from ptqc.bfloat16 import to_bfloat16
 from ptqc.execute.onnxruntime import Feeds, Runner, run, session_options
-from ptqc.formats import FLOAT16, FLOAT32, UINT8, Format, QuantParams, integer
+from ptqc.formats import FLOAT16, FLOAT32, UINT8, Format, Integer, QuantParams, to_bfloat16
 from ptqc.passes.lower import Lower
 from ptqc.passes.phases import Numbered
 from ptqc.solutions import Tuned
@@ -90,12 +89,12 @@ MOVES = {"MaxPool", "NhwcMaxPool", "Concat", "Reshape", "Flatten", "Transpose", 
 
 @pytest.mark.parametrize("bits", [2, 4, 7])
 def test_a_residual_network_runs_on_integer_kernels(bits: int) -> None:
-    made = quantized(parse(RESIDUAL, **CONSTANTS), samples(2, 3, 8, 8), forms=integer(bits))
+    made = quantized(parse(RESIDUAL, **CONSTANTS), samples(2, 3, 8, 8), forms=Integer(bits))
     left = check(made, [*samples(2, 3, 8, 8), *samples(1, 3, 8, 8)])
     assert left <= INTEGER | MOVES
     assert set(made.lowered.integer) == {"c", "d", "e", "s", "f", "m", "y"}
     assert parity(made, samples(2, 3, 8, 8)[0]) == 7
-    assert set(made.lowered.formats.values()) == {integer(bits)}
+    assert set(made.lowered.formats.values()) == {Integer(bits)}
 
 
 def test_eight_bits_are_close_to_float() -> None:
@@ -134,11 +133,11 @@ def test_real_numbers_may_be_rounded_to_bfloat16(kind: str) -> None:
     model = parse(f"g (float[N, 6, 8, 8] x) => ({outputs}) {{ {nodes} }}", **SMALL)
     feeds = samples(2, 6, 8, 8)
     made = quantized(model, feeds, keep_float=lambda _site: True, in_bfloat16=lambda _: True)
-    assert made.lowered.bfloats == made.plan.rounded_to_bfloat16
+    assert made.lowered.cast == made.plan.cast
     values = [*made.model.graph.inputs, *(value for node in made.model.graph for value in node.outputs)]
     read = {value.name for value in values if value.uses()}
     casts = sum(node.op_type == "Cast" for node in made.lowered.model.graph)
-    assert casts == 2 * len(made.lowered.bfloats & read) > 0
+    assert casts == 2 * len(made.lowered.cast.keys() & read) > 0
     check(made, feeds, 3e-3)
     plain = quantized(model, feeds, keep_float=lambda _site: True)
     for one in feeds:  # the rounding is there
@@ -208,7 +207,7 @@ def test_subgraphs_read_the_dequantized_value() -> None:
 # Weights
 
 
-@pytest.mark.parametrize("form", [integer(3), integer(8), FLOAT16, FLOAT32], ids=str)
+@pytest.mark.parametrize("form", [Integer(3), Integer(8), FLOAT16, FLOAT32], ids=str)
 def test_tables_and_float_layers(form: Format) -> None:
     forms = {"embedding": form, "m": form, "h": form, "mask": PALETTE}
     made = quantized(parse(TABLES, **TABLE_CONSTANTS), WORDS, forms=forms, keep_float=lambda _site: True)

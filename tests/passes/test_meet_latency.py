@@ -92,11 +92,11 @@ def test_no_set_of_sites_is_faster_than_the_fastest(context: Decided, network: N
 
 
 def test_a_choice_that_is_fast_enough_stays(context: Decided, network: Network) -> None:
-    before = context.quantized
+    before = context.activations
     result = MeetLatency(network, even_times(network), Latency(1e9)).apply(context)
     context, notes = result.made, result.notes
     assert notes == ()
-    assert context.quantized is before
+    assert context.activations is before
 
 
 def test_the_limit_on_the_loss_gives_way_to_the_time(context: Decided, network: Network) -> None:
@@ -104,7 +104,7 @@ def test_the_limit_on_the_loss_gives_way_to_the_time(context: Decided, network: 
     real = network.predict(times, ())
     result = MeetLatency(network, times, Latency(0.6 * real), limit=1e-7).apply(context)
     context, (note,) = result.made, result.notes
-    assert network.predict(times, context.tensors_of(context.quantized)) <= 0.6 * real
+    assert network.predict(times, context.tensors_of(context.activations)) <= 0.6 * real
     assert context.activation_loss > max(promised, 1e-7)
     assert note.level == Level.WARNING
     assert "without a latency budget at most 1e-07" in note.message
@@ -115,7 +115,7 @@ def test_less_time_never_loses_less(context: Decided, network: Network) -> None:
     real, lost = network.predict(times, ()), []
     for share in (0.9, 0.7, 0.5, 0.4):
         context = MeetLatency(network, times, Latency(share * real)).apply(context).made
-        lost.append(sum(context.site_losses[name] for name in context.quantized))
+        lost.append(sum(context.site_losses[name] for name in context.activations))
     assert lost == sorted(lost)
     assert lost[0] < lost[-1]
 
@@ -131,6 +131,6 @@ def test_what_cannot_be_reached_names_the_shortest_time_and_what_takes_it(contex
 
 
 def test_stated_activations_leave_no_choice(context: Decided, network: Network) -> None:
-    context = replace(context, quantized={})
+    context = replace(context, activations={})
     with pytest.raises(Infeasible, match="with float activations is"):
         context = MeetLatency(network, even_times(network), Latency(1e6), "float").apply(context).made

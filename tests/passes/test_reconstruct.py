@@ -17,7 +17,7 @@ from ptqc.deadline import NEVER, Deadline
 from ptqc.errors import NotFinite
 from ptqc.execute.onnxruntime import Feeds, Runner
 from ptqc.execute.walk import Slicer, Walk
-from ptqc.formats import FLOAT16, Family, Format, codebook, integer
+from ptqc.formats import FLOAT16, Codebook, Format, Integer, Palette
 from ptqc.layers import Layer
 from ptqc.passes.calibrate import Calibrate
 from ptqc.passes.gptq import Factored, Target, grids_for, round_all
@@ -99,18 +99,18 @@ UNSEEN: list[Feeds] = [{"x": noise(16, 3, 8, 8, seed=1000)}]
 @pytest.mark.parametrize("quantize", [True, False])
 @pytest.mark.parametrize("bits", [2, 3, 4, 8])
 def test_unseen_outputs_come_closer_to_float(residual: ir.Model, context: Decided, bits: int, quantize: bool) -> None:
-    plan = plan_of(context, integer(bits), quantize)
+    plan = plan_of(context, Integer(bits), quantize)
     tuned = Reconstruct().apply(Planned(context, plan)).made
     before, after = (error(residual, plan, t, UNSEEN) for t in (table(context, plan, residual), tuned))
     assert after < (0.7 if bits < 8 else 1.5) * before
     assert bits > 2 or tuned.biases["e"] is not None  # a layer that had none
     for name, solution in tuned.weights.items():
-        assert solution.form == integer(bits)
+        assert solution.form == Integer(bits)
         assert solution.codes.shape == array(residual, name).shape
 
 
 def test_the_same_numbers_every_time(context: Decided) -> None:
-    plan = plan_of(context, integer(3))
+    plan = plan_of(context, Integer(3))
     first, second = (Reconstruct().apply(Planned(context, plan)).made for _ in range(2))
     for name, solution in first.weights.items():
         np.testing.assert_array_equal(solution.codes, second.weights[name].codes)
@@ -121,7 +121,7 @@ def test_the_same_numbers_every_time(context: Decided) -> None:
 
 def test_the_mean_of_every_channel_is_kept(residual: ir.Model, context: Decided) -> None:
     """On what was tuned on, with all columns looked at, unless the bias was better left alone."""
-    plan = plan_of(context, integer(2))
+    plan = plan_of(context, Integer(2))
     tuned = Reconstruct().apply(Planned(context, plan)).made
     feeds = list(context.tuning.batches(40))
     real = Runner(residual, ["c", "d"]).run(feeds[0])
@@ -146,7 +146,7 @@ def test_shared_weights_are_settled_once(tmp_path: Path, monkeypatch: pytest.Mon
     model = parse(graph, w=noise(6, 6, 1, 1), b=noise(6, seed=1))
     feeds: list[Feeds] = [{"x": noise(1, 6, 8, 8, seed=seed)} for seed in range(24)]
     context = measured(model, tmp_path, feeds)
-    plan = plan_of(context, integer(4))
+    plan = plan_of(context, Integer(4))
     tuned = Reconstruct().apply(Planned(context, plan)).made
     calls = []
     monkeypatch.setattr(_Problem, "rounded", lambda made, *_: calls.append(made.layer.name) or tuned.weights["w"])
@@ -168,11 +168,11 @@ def test_float_outputs_stay_whole_while_the_walk_goes_on(residual: ir.Model, con
 
 
 def test_without_time_the_layers_keep_the_table(residual: ir.Model, context: Decided) -> None:
-    plan = plan_of(context, integer(3))
+    plan = plan_of(context, Integer(3))
     (found,) = reconstruct_all(Planned(replace(context, deadline=Deadline(0.0)), plan), [0])
     assert found.kept == len(context.layers)
     for weight in context.weights:
-        assert found.weights[weight.name] is context.solutions[weight.name, integer(3)]
+        assert found.weights[weight.name] is context.solutions[weight.name, Integer(3)]
     for layer in context.layers:
         own = None if layer.bias is None else array(residual, layer.bias).reshape(-1)
         np.testing.assert_array_equal(found.biases[layer.name], own)
@@ -183,7 +183,7 @@ def test_where_time_ends_between_layers_those_before_are_settled(
 ) -> None:
     answers = iter([True, True, *[False] * 10])
     monkeypatch.setattr(Deadline, "leaves", lambda *_: next(answers))
-    plan = plan_of(context, integer(3))
+    plan = plan_of(context, Integer(3))
     (found,) = reconstruct_all(Planned(context, plan), [0])
     monkeypatch.undo()
     (whole,) = reconstruct_all(Planned(context, plan), [0])
@@ -195,7 +195,7 @@ def test_where_time_ends_between_layers_those_before_are_settled(
 
 
 def test_draws_together_are_those_alone(context: Decided) -> None:
-    plan = plan_of(context, integer(3))
+    plan = plan_of(context, Integer(3))
     together = reconstruct_all(Planned(context, plan), [0, 1])
     for draw, found in enumerate(together):
         (alone,) = reconstruct_all(Planned(context, plan), [draw])
@@ -215,7 +215,7 @@ def test_an_error_of_one_walk_is_raised_once_all_ended(
     monkeypatch.setattr(where, "solve" if where is _State else "step", fail)
     before = threading.active_count()
     with pytest.raises(KeyError, match="planted"):
-        reconstruct_all(Planned(context, plan_of(context, integer(3))), [0, 1])
+        reconstruct_all(Planned(context, plan_of(context, Integer(3))), [0, 1])
     waited = time.monotonic() + 10
     while threading.active_count() > before and time.monotonic() < waited:
         time.sleep(0.01)
@@ -226,7 +226,7 @@ def test_tables_and_products_without_bias(tmp_path: Path) -> None:
     model = parse(TABLES, **TABLE_CONSTANTS)
     feeds: list[Feeds] = [{"i": np.random.default_rng(seed).integers(0, 50, (1, 10))} for seed in range(24)]
     context = measured(model, tmp_path, feeds)
-    forms = {"embedding": integer(4), "m": integer(3), "h": integer(4), "mask": Format(Family.PALETTE, 1)}
+    forms = {"embedding": Integer(4), "m": Integer(3), "h": Integer(4), "mask": Palette(1)}
     plan = plan_of(context, forms)
     tuned = Reconstruct().apply(Planned(context, plan)).made
     for name in ("embedding", "mask"):
@@ -238,7 +238,7 @@ def test_tables_and_products_without_bias(tmp_path: Path) -> None:
 def test_layers_are_solved_on_the_inputs_that_they_will_see(
     residual: ir.Model, context: Decided, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan = plan_of(context, integer(3))
+    plan = plan_of(context, Integer(3))
     seen: dict[str, _Problem] = {}
     monkeypatch.setattr(_Problem, "target", lambda made, *_: seen.setdefault(made.layer.name, made) and made.weight)
     tuned = Reconstruct().apply(Planned(context, plan)).made
@@ -262,7 +262,7 @@ def test_layers_are_solved_on_the_inputs_that_they_will_see(
 
 def test_least_squares_targets_compete(context: Decided, monkeypatch: pytest.MonkeyPatch) -> None:
     """At two bits the inputs drift so far that some layer does better with other weights than its own."""
-    plan = plan_of(context, integer(2))
+    plan = plan_of(context, Integer(2))
     tuned = Reconstruct().apply(Planned(context, plan)).made
     monkeypatch.setattr(_Problem, "target", lambda made, *_: made.weight)
     without = Reconstruct().apply(Planned(context, plan)).made
@@ -306,7 +306,7 @@ def test_the_target_is_on_the_way_to_the_least_squares_weight(seed: int, drift: 
 @given(seed=st.integers(0, 99), drift=st.floats(0, 0.5), bits=st.sampled_from([2, 4, 8]))
 def test_bias_and_held_back_error(seed: int, drift: float, bits: int) -> None:
     made, y = problem(seed, drift)
-    solution = made.rounded(integer(bits), 0.5)
+    solution = made.rounded(Integer(bits), 0.5)
     (corrected, _, bias), (uncorrected, _, given_bias) = made.judged(solution)
     missing = y - LAYER.matrix(solution.weight) @ np.concatenate(made.x, -1)
     left = missing - bias.reshape(2, 3, 1)
@@ -319,7 +319,7 @@ def test_bias_and_held_back_error(seed: int, drift: float, bits: int) -> None:
 
 def test_rounding_the_target_beats_rounding_the_weight() -> None:
     made, _ = problem(0, 0.5)
-    form = integer(8)
+    form = Integer(8)
     grid = grids_for(made.weight, made.second, [form])[form]
     (of_weight,) = round_all([Target.of(made.weight, grid, form, 0)], made.second)
     plain = Solution(form, LAYER.tensor(of_weight.codes), of_weight.scale.reshape(-1), LAYER.channel_axis)
@@ -338,7 +338,7 @@ def test_each_draw_goes_another_part_of_the_way(
         return right(made, form, strength)
 
     monkeypatch.setattr(_Problem, "rounded", rounded)
-    plan = plan_of(context, integer(bits))
+    plan = plan_of(context, Integer(bits))
     layers, expected = len(plan.layers), list[float]()
     for draw, strength in enumerate((*strengths, strengths[0])):
         Reconstruct(draw).apply(Planned(context, plan))
@@ -373,7 +373,7 @@ def test_what_16_bits_alone_make_of_it_is_no_fault_of_the_model(tmp_path: Path) 
     w = np.ones((4, 4), np.float32) + noise(4, 4, scale=0.02)
     model = parse(DEVIATION, w=w, v=noise(4, 2), axes=np.array([1]))
     context = measured(model, tmp_path, [{"x": 1 + noise(1, 4, seed=seed, scale=0.02)} for seed in range(40)])
-    plan = plan_of(context, integer(8), quantize=False)
+    plan = plan_of(context, Integer(8), quantize=False)
     assert (
         error(model, plan, Reconstruct().apply(Planned(context, plan)).made, [{"x": np.ones((1, 4), np.float32)}]) < 1
     )
@@ -382,7 +382,7 @@ def test_what_16_bits_alone_make_of_it_is_no_fault_of_the_model(tmp_path: Path) 
 def test_an_infinity_of_the_quantized_model_is_named(tmp_path: Path) -> None:
     model = parse(RECIPROCAL, w=noise(4, 4), v=noise(4, 2))
     context = measured(model, tmp_path, [{"x": noise(1, 4, seed=seed)} for seed in range(40)])
-    plan = plan_of(context, integer(8))
+    plan = plan_of(context, Integer(8))
     assert "gate" in plan.params  # a code of 0 stands for all that is small
     with pytest.raises(NotFinite, match=r"Reciprocal 'other' is infinite in \d+ of \d+ places"):
         Reconstruct().apply(Planned(context, plan))
@@ -395,7 +395,7 @@ FILTERS = {
 }
 
 
-@pytest.mark.parametrize("form", [integer(3), integer(8), codebook(3)], ids=str)
+@pytest.mark.parametrize("form", [Integer(3), Integer(8), Codebook(3)], ids=str)
 @pytest.mark.parametrize("op", FILTERS)
 def test_what_a_logarithm_is_taken_of_stays_positive(op: str, form: Format, tmp_path: Path) -> None:
     w = np.maximum(1 - abs(np.arange(16)[:, None] - np.arange(1, 16, 2.6)) / 2.6, 0).astype(np.float32)

@@ -9,12 +9,12 @@ from lowering import TABLE_CONSTANTS, TABLES
 from test_gptq import solve
 
 from ptqc.deadline import Pace
-from ptqc.formats import FLOAT16, FLOAT32, Family, Format, codebook, integer
+from ptqc.formats import FLOAT16, FLOAT32, Codebook, Integer, Palette
 from ptqc.layers import Weight, find_layers, find_weights
 from ptqc.passes import gptq, moments, solve_weights
 from ptqc.passes.moments import Moments
 from ptqc.passes.phases import Observed, Solved
-from ptqc.passes.solve_weights import NO_SHELF, Shelf, SolveWeights, palette
+from ptqc.passes.solve_weights import NO_SHELF, Shelf, SolveWeights, direct
 from ptqc.solutions import Candidates
 
 NO_SAMPLES: list[None] = []
@@ -55,7 +55,7 @@ def test_solutions_have_the_weights_shape_and_come_close(tables: Solved) -> None
     for (name, form), solution in tables.solutions.items():
         values = TABLE_CONSTANTS[name]
         assert (solution.form, solution.weight.shape, solution.weight.dtype) == (form, values.shape, np.float32)
-        if form == integer(8):
+        if form == Integer(8):
             assert np.abs(solution.weight - values).max() < 0.05 * np.abs(values).max()
         if not form.has_codes:
             np.testing.assert_allclose(solution.weight, values, rtol=1e-3)
@@ -63,7 +63,7 @@ def test_solutions_have_the_weights_shape_and_come_close(tables: Solved) -> None
 
 def test_errors_fall_with_the_bits_and_exact_formats_have_none(tables: Solved) -> None:
     for name in TABLE_CONSTANTS:
-        errors = [tables.errors[name, integer(bits)] for bits in (2, 4, 8)]
+        errors = [tables.errors[name, Integer(bits)] for bits in (2, 4, 8)]
         assert errors == sorted(errors, reverse=True)
         assert tables.errors[name, FLOAT32] == tables.errors[name, FLOAT16] == 0
         assert name == "mask" or errors[-1] > 0
@@ -73,9 +73,9 @@ def test_errors_of_layers_are_those_of_their_outputs_on_held_back_columns(tables
     (layer,) = (layer for layer in tables.layers if layer.weight == "m")
     held = measured(parse(TABLES, **TABLE_CONSTANTS)).held_moments["m"].second()
     matrix = layer.matrix(TABLE_CONSTANTS["m"])
-    solution = tables.solutions["m", integer(4)]
+    solution = tables.solutions["m", Integer(4)]
     expected = moments.error(matrix - layer.matrix(solution.weight), held).sum() / moments.error(matrix, held).sum()
-    assert tables.errors["m", integer(4)] == pytest.approx(float(expected), rel=1e-4)
+    assert tables.errors["m", Integer(4)] == pytest.approx(float(expected), rel=1e-4)
 
 
 def test_layers_are_solved_by_gptq_along_their_channels() -> None:
@@ -84,8 +84,8 @@ def test_layers_are_solved_by_gptq_along_their_channels() -> None:
     (layer,) = context.layers
     found = measured(model).moments["w"]
     second = moments.shrunk(found.second(), found.count)
-    expected = solve(layer.matrix(noise(6, 2, 3)), second, [integer(4)], rounds=1)[integer(4)]
-    solution = context.solutions["w", integer(4)]
+    expected = solve(layer.matrix(noise(6, 2, 3)), second, [Integer(4)], rounds=1)[Integer(4)]
+    solution = context.solutions["w", Integer(4)]
     np.testing.assert_allclose(layer.matrix(solution.weight), expected.weight, atol=0.05)
     assert (solution.codes.shape, solution.scale.shape, solution.axis) == ((6, 2, 3), (6,), 0)
 
@@ -163,13 +163,13 @@ def test_without_time_each_weight_is_rounded_for_itself_in_few_formats(monkeypat
     assert shelf.cut_short
     layers = {weight.name for weight in context.weights if weight.layers}
     families = {form.family for name, form in context.solutions if name in layers}
-    assert families == {Family.FLOAT, Family.INTEGER}
+    assert families == {"float", "int"}
 
 
 def test_what_half_precision_cannot_hold() -> None:
     model = parse("g (float[N, 300] x) => (float[N, 300] y) { y = Mul(x, w) }", w=noise(1, 300, scale=1e5))
     forms = {form for _, form in solved(model).solutions}
-    assert forms == {FLOAT32, integer(2), integer(4), integer(8), codebook(2), codebook(4)}
+    assert forms == {FLOAT32, Integer(2), Integer(4), Integer(8), Codebook(2), Codebook(4)}
 
 
 def weight_of(values: np.ndarray) -> Weight:
@@ -179,15 +179,14 @@ def weight_of(values: np.ndarray) -> Weight:
 @pytest.mark.parametrize(("distinct", "bits"), [(1, 1), (2, 1), (3, 2), (4, 2), (5, 4), (16, 4)])
 def test_palettes_are_exact(distinct: int, bits: int) -> None:
     values = np.resize(noise(distinct), (7, 9))
-    found = palette(weight_of(values), values)
-    assert found is not None
-    assert found.form == Format(Family.PALETTE, bits)
+    found = list(direct(weight_of(values), values))[-1]
+    assert found.form == Palette(bits)
     np.testing.assert_array_equal(found.weight, values)
     assert found.codes.dtype == np.uint8
 
 
 def test_more_values_have_no_palette() -> None:
-    assert palette(weight_of(noise(17)), noise(17)) is None
+    assert [found.form for found in direct(weight_of(noise(17)), noise(17))] == [FLOAT32, FLOAT16]
     hidden = np.zeros((1000, 4), np.float32)
     hidden[1:20, 0] = np.arange(19)  # not among the rows looked at first
-    assert palette(weight_of(hidden), hidden) is None
+    assert [found.form for found in direct(weight_of(hidden), hidden)] == [FLOAT32, FLOAT16]

@@ -6,7 +6,7 @@ from graphs import noise, parse
 from test_reconstruct import measured, plan_of, table
 
 from ptqc.execute.onnxruntime import Feeds
-from ptqc.formats import integer
+from ptqc.formats import Integer
 from ptqc.losses.regression import Regression
 from ptqc.notes import Level
 from ptqc.passes import tune
@@ -21,7 +21,7 @@ def advanced(folder: Path, operator: str, samples: int = 256) -> tuple[bool, str
     feeds: list[Feeds] = [{"x": noise(1, 4, seed=seed)} for seed in range(samples)]
     context = measured(model, folder, feeds, samples // 4)
     context = replace(context, kinds={"y": Regression()})
-    plan = plan_of(context, integer(3))
+    plan = plan_of(context, Integer(3))
     before = table(context, plan, model)
     result = tune.TuneFeatures().apply(Tunable(context, plan, before))
     notes = result.notes

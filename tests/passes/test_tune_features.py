@@ -11,7 +11,7 @@ from test_reconstruct import error, measured, plan_of, table
 from ptqc import parallel
 from ptqc.deadline import Deadline
 from ptqc.execute.onnxruntime import Feeds, Runner
-from ptqc.formats import integer
+from ptqc.formats import Integer
 from ptqc.losses import OutputLoss, recognize
 from ptqc.losses.classes import Logits
 from ptqc.losses.regression import Regression
@@ -49,7 +49,7 @@ def context(residual: ir.Model, tmp_path_factory: pytest.TempPathFactory) -> Dec
 
 @pytest.fixture
 def start(residual: ir.Model, context: Decided) -> tuple[Plan, Tuned]:
-    plan = plan_of(context, integer(3))
+    plan = plan_of(context, Integer(3))
     return plan, table(context, plan, residual)
 
 
@@ -126,7 +126,7 @@ def test_class_scores_are_no_target(tmp_path: Path) -> None:
     )
     feeds: list[Feeds] = [{"x": noise(1, 4, seed=seed)} for seed in range(64)]
     context = measured(model, tmp_path, feeds, 24)
-    plan = plan_of(context, integer(3))
+    plan = plan_of(context, Integer(3))
     assert _taps(model, plan, OutputLoss({"y": Logits(1)})) == ("h",)
     assert _taps(model, plan, OutputLoss({"y": Regression(1)})) == ("h", "y")
 
@@ -157,7 +157,7 @@ def test_outputs_that_no_gradient_reaches(tmp_path: Path) -> None:
     model = parse(CHOICE, w=noise(4, 3))
     feeds: list[Feeds] = [{"x": noise(1, 4, seed=seed)} for seed in range(24)]
     context = judged(model, measured(model, tmp_path, feeds))
-    plan = plan_of(context, integer(3))
+    plan = plan_of(context, Integer(3))
     before = table(context, plan, model)
     assert QUICK.apply(Tunable(context, plan, before)).made is before
 

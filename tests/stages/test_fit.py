@@ -8,7 +8,7 @@ from compiling import Measured, measure_residual
 
 from ptqc.deadline import Deadline
 from ptqc.errors import Infeasible, UsageError
-from ptqc.formats import FLOAT16, Family, Format
+from ptqc.formats import FLOAT16, Format, Integer
 from ptqc.options import PORTABLE_BITS
 from ptqc.passes.reconstruct import Reconstruct
 from ptqc.stages import fit
@@ -47,15 +47,15 @@ def test_a_plan_over_the_limit_is_refused(measured: Measured) -> None:
 
 def test_no_limit_takes_the_best_of_every_weight(measured: Measured) -> None:
     fitted = measured.fit()
-    widest = {weight.name: Format(Family.INTEGER, PORTABLE_BITS) for weight in measured.context.weights}
+    widest = {weight.name: Integer(PORTABLE_BITS) for weight in measured.context.weights}
     assert fitted.plan.formats == widest
     assert measured.fit(10**9).exported.data == fitted.exported.data
 
 
 def test_integer_layers_get_no_saturating_weights_unless_allowed(measured: Measured) -> None:
-    assert Format(Family.INTEGER, 8) not in measured.fit().plan.formats.values()
+    assert Integer(8) not in measured.fit().plan.formats.values()
     allowed = replace(measured, options=replace(measured.options, allow_8bit=True))
-    assert Format(Family.INTEGER, 8) in allowed.fit().plan.formats.values()
+    assert Integer(8) in allowed.fit().plan.formats.values()
 
 
 def test_a_limit_below_the_smallest_file_is_infeasible(measured: Measured) -> None:
@@ -80,7 +80,7 @@ def test_the_smallest_file_is_found_where_the_solver_is_told_too_many_bytes(
 
 def test_a_given_plan_is_followed(measured: Measured) -> None:
     plan = measured.fit(9_000).plan
-    other = plan.with_formats({**plan.formats, "w1": Format(Family.INTEGER, 6)})
+    other = plan.with_formats({**plan.formats, "w1": Integer(6)})
     fitted = measured.fit(None, other)
     assert fitted.plan == other
     assert fitted.allocation.status == "given"

@@ -36,7 +36,7 @@ TIMES = Times(
 
 def as_predicted(_job: Job, context: Any, timed: Any) -> tuple[float, float]:
     """A file that takes as long as predicted."""
-    return (timed.network.predict(timed.times, context.tensors_of(context.quantized)),) * 2
+    return (timed.network.predict(timed.times, context.tensors_of(context.activations)),) * 2
 
 
 def never(*_given: object) -> None:
@@ -193,7 +193,7 @@ def test_times_are_corrected_by_what_the_file_takes(job: Job, monkeypatch: pytes
     assert found is not None
     assert found.times.floats["a"] == pytest.approx(1.4e6)
     assert 1 <= trials.count <= latency.CORRECTIONS
-    assert found.network.predict(found.times, context.tensors_of(context.quantized)) <= 3e6
+    assert found.network.predict(found.times, context.tensors_of(context.activations)) <= 3e6
 
 
 def test_corrections_that_allow_nothing_keep_the_choice(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,7 +201,7 @@ def test_corrections_that_allow_nothing_keep_the_choice(job: Job, monkeypatch: p
     monkeypatch.setattr(latency, "_trial", Trials(9.0, latency._trial))
     kept = latency.within_latency(job, None, None, SILENT)
     assert kept.timed == uncorrected.timed
-    assert kept.decided.quantized == uncorrected.decided.quantized != {}
+    assert kept.decided.activations == uncorrected.decided.activations != {}
 
 
 def test_without_a_latency_nothing_is_timed(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:

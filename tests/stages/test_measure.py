@@ -13,7 +13,7 @@ from compiling import Measured, measure_residual, quick
 
 from ptqc.deadline import Deadline
 from ptqc.errors import UsageError
-from ptqc.formats import integer
+from ptqc.formats import Integer
 from ptqc.notes import is_cut_short
 from ptqc.options import CompileOptions
 from ptqc.passes import solve_weights
@@ -42,7 +42,7 @@ def entry(place: Path, measured: Measured) -> str:
 
 def assert_same(one: Decided, other: Decided) -> None:
     assert one.ranges == other.ranges
-    assert one.quantized == other.quantized
+    assert one.activations == other.activations
     assert one.site_losses == other.site_losses
     assert one.weight_losses == other.weight_losses
     assert one.errors == other.errors
@@ -59,7 +59,7 @@ def test_every_weight_is_measured_in_every_format(measured: Measured) -> None:
     keys = {(weight.name, bits) for weight in context.weights for bits in (2, 4, 7)}
     assert {(name, form.bits) for name, form in context.solutions if form.family == "int"} == keys
     for weight in context.weights:
-        losses = [context.weight_losses[weight.name, integer(bits)] for bits in (2, 4, 7)]
+        losses = [context.weight_losses[weight.name, Integer(bits)] for bits in (2, 4, 7)]
         assert losses[0] > losses[1] > losses[2] > 0
 
 

@@ -172,10 +172,11 @@ def _in_pairs(emission: Emission, node: ir.Node, inputs: int) -> str | None:
 
 
 def _coded(emission: Emission, node: ir.Node) -> dense.Coded | None:
-    """The stored codes of a layer's weight, if that is how it lies in the file."""
+    """The int8 codes of a layer's weight, if that is how it lies in the file."""
     maker = node.inputs[1].producer() if node.inputs[1] is not None else None
     codes = maker.inputs[0] if maker is not None and maker.op_type == "DequantizeLinear" else None
-    if maker is None or codes is None or codes.name not in emission.lowered.formats or integer(maker, "axis", 1):
+    form = emission.lowered.formats.get(str(codes.name)) if codes is not None else None
+    if maker is None or codes is None or form is None or not form.has_codes or integer(maker, "axis", 1):
         return None
     array, scale = emission.number(codes), emission.number(maker.inputs[1])
     rank = array.ndim - 2

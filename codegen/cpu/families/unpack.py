@@ -11,9 +11,9 @@ from tvm.tirx.script import builder as T  # noqa: N812
 
 from ptqc.codegen.cpu.bfloats import narrowed
 from ptqc.codegen.cpu.kernel import Constant, write
-from ptqc.codegen.onnxruntime.planes import planes_of
 from ptqc.codegen.program.constants import Order, half
 from ptqc.codegen.program.indexed import Indexed
+from ptqc.formats.planes import planes_of
 
 
 def part(dtype: str) -> tuple[str, Any]:

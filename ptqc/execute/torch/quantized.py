@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ptqc.execute.torch.graph import TorchGraph
 from ptqc.execute.torch.types import tensor_of
-from ptqc.formats import QuantParams
+from ptqc.formats import QuantParams, coded
 from ptqc.plan import Plan
 from ptqc.solutions import Tuned
 
@@ -45,7 +45,7 @@ class QuantizedGraph:
     """
 
     def __init__(self, model: ir.Model, plan: Plan) -> None:
-        self.params = plan.rounded
+        self.params = coded(plan.rounded)
         self.real = TorchGraph(model)
         owned, self._bias_of = _with_own_biases(model, plan)
         self._rounded = TorchGraph(owned)

@@ -9,7 +9,7 @@ import onnx
 import onnx_ir as ir
 
 from ptqc.errors import ModelError, PtqcError
-from ptqc.formats import UINT8, QuantParams, integer
+from ptqc.formats import UINT8, Integer, QuantParams
 from ptqc.layers import find_layers, find_weights
 from ptqc.options import PORTABLE_BITS, CompileOptions
 from ptqc.passes.pipeline import default_rewrites, run_rewrites
@@ -72,7 +72,7 @@ def _compilable(source: Source, model: ir.Model) -> Compilable:
     sites = useful_sites(find_sites(model, kernels), kernels, {layer.name for layer in layers})
     anything = {site.name: QuantParams(UINT8, 1.0, 0) for site in sites}
     plan = Plan(tuple(layers), tuple(weights), tuple(kernels), tuple(sites), anything, {})
-    plan = plan.with_formats({weight.name: integer(PORTABLE_BITS) for weight in weights})
+    plan = plan.with_formats({weight.name: Integer(PORTABLE_BITS) for weight in weights})
     smallest, macs = about(model, options.bits), products_of_a_run(model, layers)
     work = effort(weights, formats_of(options.bits), macs, options.samples)
     sensible = {f"{share}%": source.size * share // 100 for share in SENSIBLE}

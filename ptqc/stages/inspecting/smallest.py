@@ -8,15 +8,14 @@ from math import ceil
 import numpy as np
 import onnx_ir as ir
 
-from ptqc import grids
 from ptqc.codegen.onnxruntime.export import export
 from ptqc.codegen.onnxruntime.size import entry
-from ptqc.formats import FLOAT32, integer
+from ptqc.formats import Integer
 from ptqc.layers import Weight, find_layers, find_weights
 from ptqc.nodes import constant, initial
 from ptqc.passes.lower import Lower
 from ptqc.passes.phases import Numbered
-from ptqc.passes.solve_weights import formats_of, palette, possible
+from ptqc.passes.solve_weights import direct, formats_of, possible
 from ptqc.plan import Plan
 from ptqc.sites import find_kernels, find_sites
 from ptqc.solutions import Solution, Tuned
@@ -74,19 +73,16 @@ def about(model: ir.Model, bits: Sequence[int]) -> int:
 
 def _narrowest(weight: Weight, values: np.ndarray, bits: Sequence[int]) -> float:
     """Bits of one number at least, without scales and levels."""
-    forms = formats_of(tuple(bits))
-    forms = possible(weight.fitted_to[0], forms) if weight.fitted_to else [form for form in forms if form.group == 1]
-    exact = palette(weight, values)
-    return min(form.bits_per_weight for form in (*forms, *([exact.form] if exact is not None else [])))
+    forms = [*possible(weight, formats_of(tuple(bits))), *(solution.form for solution in direct(weight, values))]
+    return min(form.bits_per_weight for form in forms)
 
 
 def _stand_in(weight: Weight, values: np.ndarray, bits: int, generator: np.random.Generator) -> Solution:
     """Codes of the fewest bits; the exact form of what has few values."""
-    if not np.isfinite(values).all():
-        return Solution(FLOAT32, values, np.empty(0, np.float32), weight.channel_axis)
-    if (exact := palette(weight, values)) is not None:
-        return exact
-    form = integer(bits)
-    codes = np.asarray(grids.code_of(generator.integers(0, 2**bits, values.shape), form), np.int8)
+    narrow = min(direct(weight, values), key=lambda solution: solution.form.bits)
+    if not (np.isfinite(values).all() and narrow.form.is_plain):
+        return narrow
+    form = Integer(bits)
+    codes = np.asarray(form.code_of(generator.integers(0, 2**bits, values.shape)), np.int8)
     scale = generator.uniform(0.5, 1, values.shape[weight.channel_axis] if values.ndim else 1)
     return Solution(form, codes, scale.astype(np.float16).astype(np.float32), weight.channel_axis)

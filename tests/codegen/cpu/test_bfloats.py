@@ -17,7 +17,6 @@ from lowering import CONSTANTS, FLOAT_GRAPHS, RESIDUAL, SMALL, Quantized, quanti
 from together import compared, program_of
 from tvm.tirx.script import builder as T  # noqa: N812
 
-from ptqc.bfloat16 import to_bfloat16
 from ptqc.codegen.cpu import bfloats, isa, tuning
 from ptqc.codegen.cpu.families import dense, functions
 from ptqc.codegen.cpu.families.functions import Function
@@ -26,7 +25,7 @@ from ptqc.codegen.cpu.tiling import Dense
 from ptqc.codegen.program.layout import BFLOAT16, ROUNDED, Layout
 from ptqc.codegen.program.window import Window
 from ptqc.errors import NoKernel
-from ptqc.formats import FLOAT16
+from ptqc.formats import FLOAT16, to_bfloat16
 from ptqc.integer import im2col
 
 HERE = present(isa.AVX512_BF16)

@@ -14,22 +14,21 @@ from lowering import quantized, samples
 from together import program_of
 from tvm.tirx.script import builder as T  # noqa: N812
 
-from ptqc import codebooks
 from ptqc.codegen.cpu import isa, worker
 from ptqc.codegen.cpu.families import build
 from ptqc.codegen.cpu.sums import Sums
 from ptqc.codegen.cpu.tiling import Dense
-from ptqc.codegen.onnxruntime import planes
 from ptqc.codegen.program import constants
 from ptqc.codegen.program.constants import Arranged, Nibbles, Order, Scaled, Source, Stored
 from ptqc.codegen.program.indexed import Indexed, smallest
 from ptqc.codegen.program.layout import Layout
 from ptqc.codegen.program.program import Program, Step
 from ptqc.codegen.program.window import Window
-from ptqc.formats import Format, codebook, pairs
+from ptqc.formats import Codebook, Format, VectorCodebook, planes
+from ptqc.formats.levels import REACH
 
 WIDTHS = range(2, 9)
-CODEBOOKS = [*(codebook(bits) for bits in range(2, 5)), *(pairs(bits) for bits in range(3, 9))]
+CODEBOOKS = [*(Codebook(bits) for bits in range(2, 5)), *(VectorCodebook(bits) for bits in range(3, 9))]
 
 
 def every_code(bits: int, size: int = 200) -> np.ndarray:
@@ -41,7 +40,7 @@ def every_code(bits: int, size: int = 200) -> np.ndarray:
 
 def from_a_codebook(form: Format, size: int = 4000) -> np.ndarray:
     random = np.random.default_rng(form.bits)
-    levels = random.integers(-codebooks.REACH, codebooks.REACH + 1, (2**form.bits, form.group))
+    levels = random.integers(-REACH, REACH + 1, (2**form.bits, form.group))
     return levels[random.integers(0, len(levels), size // form.group)].reshape(-1).astype(np.int8)
 
 
@@ -151,7 +150,7 @@ def test_the_halves_of_a_weight_add_up_and_the_rest_is_zero() -> None:
     assert sorted(parts.sum(0)[parts.sum(0) != 0]) == sorted(made.codes[made.codes != 0])
 
 
-@pytest.mark.parametrize("form", [codebook(3), pairs(5)], ids=str)
+@pytest.mark.parametrize("form", [Codebook(3), VectorCodebook(5)], ids=str)
 def test_a_network_of_codebooks_takes_about_their_bits(form: Format, tmp_path: Path) -> None:
     graph = (
         "g (float[N, 32, 6, 6] x) => (float[N, 64, 6, 6] y) { a = Conv(x, u) y = Conv <pads = [1, 1, 1, 1]> (a, w) }"

@@ -16,7 +16,7 @@ from together import compared, program_of
 
 from ptqc.codegen.cpu.isa import Isa
 from ptqc.errors import TargetError
-from ptqc.formats import FLOAT32, codebook, integer
+from ptqc.formats import FLOAT32, Codebook, Integer
 
 IMAGE, TOKENS = (3, 6, 8, 7), (3, 9, 12)  # batches
 CONV = "c = Conv <pads = [1, 1, 1, 1]> (x, w) "
@@ -161,7 +161,7 @@ def test_what_has_no_kernel_is_named(case: str, tmp_path: Path) -> None:
 def test_rows_of_a_table_at_places_that_are_an_input(tmp_path: Path) -> None:
     feeds = [{"i": np.random.default_rng(seed).integers(-50, 50, (3, 10))} for seed in range(2)]
     programs = {}
-    for form in (FLOAT32, integer(5), codebook(3)):
+    for form in (FLOAT32, Integer(5), Codebook(3)):
         made = quantized(parse(TABLES, **TABLE_CONSTANTS), feeds, forms={"embedding": form})
         programs[str(form)] = program_of(made, feeds, present()[0], tmp_path / str(form))
     assert compared(programs, present()[0], tmp_path).wrong == {}

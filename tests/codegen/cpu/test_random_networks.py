@@ -16,7 +16,7 @@ from together import compared, program_of
 from ptqc.codegen.cpu.isa import AVX512_BF16, Isa
 from ptqc.codegen.program.program import Program
 from ptqc.errors import TargetError
-from ptqc.formats import Format, codebook, integer, pairs
+from ptqc.formats import Codebook, Format, Integer, VectorCodebook
 from ptqc.layers import Weight, find_layers, find_weights
 from ptqc.passes.pipeline import default_rewrites, run_rewrites
 
@@ -45,9 +45,9 @@ def network(seed: int, chosen: Isa, folder: Path) -> Program:
 
 def format_of(weight: Weight, random: np.random.Generator) -> Format:
     """A format that the weight can have: pairs are neighbours in a channel."""
-    forms = [integer(int(random.integers(2, 9))), codebook(int(random.integers(2, 5)))]
+    forms = [Integer(int(random.integers(2, 9))), Codebook(int(random.integers(2, 5)))]
     if weight.layers and weight.channel_axis == 0 and weight.size // weight.shape[0] % 2 == 0:
-        forms.append(pairs(int(random.integers(3, 9))))
+        forms.append(VectorCodebook(int(random.integers(3, 9))))
     return forms[int(random.integers(len(forms)))]
 
 

@@ -7,7 +7,7 @@ from onnx import numpy_helper
 
 from ptqc.codegen.onnxruntime import constants
 from ptqc.codegen.onnxruntime.functions import DOMAIN, Function, Kind
-from ptqc.formats import Family, Format, integer
+from ptqc.formats import Integer, Palette
 
 
 class Shared:
@@ -19,18 +19,6 @@ class Shared:
     def __call__(self, array: np.ndarray) -> str:
         self.arrays.append(array)
         return f"a{len(self.arrays) - 1}"
-
-
-@given(hnp.arrays(np.float32, 5, elements=st.floats(-1e6, 1e6, width=32) | st.floats(-1e3, 1e3, width=16)))
-def test_scales_are_narrowed_only_where_that_is_exact(scale: np.ndarray) -> None:
-    narrow = constants.narrow_scale(scale)
-    np.testing.assert_array_equal(narrow.astype(np.float32), scale)
-    assert narrow.dtype in (np.float16, np.float32)
-
-
-def test_half_precision_scales() -> None:
-    assert constants.narrow_scale(np.array([0.5, 0.25], np.float32)).dtype == np.float16
-    assert constants.narrow_scale(np.array([0.5, 0.1], np.float32)).dtype == np.float32
 
 
 integers = st.integers(1 - 2**31, 2**31 - 1) | st.integers(-(2**15), 2**15 - 1).map(lambda x: x * 64)
@@ -63,8 +51,8 @@ def test_biases(codes: list[int], dtype: type, factor: int) -> None:
 def test_a_layer() -> None:
     codes, scale = np.array([[1, -3], [3, -1], [1, 1]], np.int8), np.array([0.5, 1, 2], np.float32)
     share = Shared()
-    made = constants.layer(codes, integer(2), scale, np.array([8, 16, -24], np.int32), "step", 0, ["w", "b"], share)
-    assert made.function == Function(Kind.LAYER, integer(2), 0)
+    made = constants.layer(codes, Integer(2), scale, np.array([8, 16, -24], np.int32), "step", 0, ["w", "b"], share)
+    assert made.function == Function(Kind.LAYER, Integer(2), 0)
     assert (made.call.op_type, made.call.domain, list(made.call.output)) == ("L2", DOMAIN, ["w", "b"])
     assert list(made.call.input) == ["a0", "a1", "a2", "step", "a3"]
     assert [(a.dtype, a.size) for a in share.arrays] == [(np.uint8, 2), (np.float16, 3), (np.int16, 3), (np.int32, 1)]
@@ -73,20 +61,20 @@ def test_a_layer() -> None:
 
 def test_eight_bits_are_stored_as_they_are() -> None:
     codes, share = np.array([[1, -128]], np.int8), Shared()
-    made = constants.weight(codes, integer(8), np.ones(1, np.float32), 0, "w", share, as_float=False)
-    assert made.function == Function(Kind.WEIGHT, integer(8), 0)
+    made = constants.weight(codes, Integer(8), np.ones(1, np.float32), 0, "w", share, as_float=False)
+    assert made.function == Function(Kind.WEIGHT, Integer(8), 0)
     np.testing.assert_array_equal(share.arrays[0], codes)
     assert not made.call.attribute
 
 
 def test_a_float_constant_and_a_palette() -> None:
     codes = np.array([[[1, -2]]], np.int8)
-    made = constants.weight(codes, integer(4), np.ones(1, np.float32), 1, "w", Shared(), as_float=True)
-    assert made.function == Function(Kind.FLOAT, integer(4), 1, 3)
-    form = Format(Family.PALETTE, 2)
+    made = constants.weight(codes, Integer(4), np.ones(1, np.float32), 1, "w", Shared(), as_float=True)
+    assert made.function == Function(Kind.FLOAT, Integer(4), 1, 3)
+    form = Palette(2)
     share = Shared()
-    made = constants.palette(np.array([0, 2, 1], np.uint8), form, np.array([1, 2, 3.5]), "w", share)
-    assert made.function == Function(Kind.PALETTE, form)
+    made = constants.weight(np.array([0, 2, 1], np.uint8), form, np.array([1, 2, 3.5]), 0, "w", share, as_float=True)
+    assert made.function == Function(Kind.VALUES, form)
     assert share.arrays[-1].dtype == np.float32
 
 

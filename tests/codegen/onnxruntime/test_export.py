@@ -25,7 +25,7 @@ from ptqc import reference
 from ptqc.codegen.onnxruntime.export import Exported, export
 from ptqc.codegen.onnxruntime.functions import DOMAIN
 from ptqc.execute.onnxruntime import Feeds, Runner
-from ptqc.formats import FLOAT16, FLOAT32, Format, integer
+from ptqc.formats import FLOAT16, FLOAT32, Format, Integer
 from ptqc.passes.lower import Lower
 from ptqc.passes.phases import Numbered
 from ptqc.solutions import Tuned
@@ -73,7 +73,7 @@ def parity(made: Quantized, file: Exported, feeds: Feeds) -> None:
 
 @pytest.mark.parametrize("bits", range(2, 9))
 def test_a_residual_network(bits: int) -> None:
-    made = quantized(parse(RESIDUAL, **CONSTANTS), samples(2, 3, 8, 8), forms=integer(bits))
+    made = quantized(parse(RESIDUAL, **CONSTANTS), samples(2, 3, 8, 8), forms=Integer(bits))
     operators = check(made, [*samples(2, 3, 8, 8), *samples(1, 3, 8, 8)], 0.03)
     assert not operators & (UNPACKING | {"Conv", "Gemm", "Add", "GlobalAveragePool"})
     assert operators >= {"QLinearConv", "QGemm", "QLinearAdd", "QLinearGlobalAveragePool"}
@@ -81,11 +81,11 @@ def test_a_residual_network(bits: int) -> None:
 
 def test_formats_of_every_kind_side_by_side() -> None:
     forms: dict[str, Format] = {
-        "w": integer(3),
+        "w": Integer(3),
         "depth": FLOAT16,
-        "point": integer(2),
+        "point": Integer(2),
         "other": FLOAT32,
-        "head": integer(5),
+        "head": Integer(5),
     }
     made = quantized(
         parse(RESIDUAL, **CONSTANTS), samples(2, 3, 8, 8), forms=forms, keep_float=lambda site: site in ("q", "f")
@@ -99,12 +99,12 @@ def test_graphs(kind: str) -> None:
     nodes, outputs = GRAPHS[kind]
     model = parse(f"g (float[N, 6, 8, 8] x) => ({outputs}) {{ {nodes} }}", **SMALL)
     for keep in (lambda _site: False, lambda _site: True):
-        made = quantized(model, samples(2, 6, 8, 8), forms=integer(3), keep_float=keep)
+        made = quantized(model, samples(2, 6, 8, 8), forms=Integer(3), keep_float=keep)
         operators = check(made, samples(2, 6, 8, 8), 0.05)
         assert not operators & (UNPACKING - set(nodes.replace("(", " ").split()))
 
 
-@pytest.mark.parametrize("form", [integer(3), integer(8), FLOAT16, FLOAT32], ids=str)
+@pytest.mark.parametrize("form", [Integer(3), Integer(8), FLOAT16, FLOAT32], ids=str)
 def test_tables(form: Format) -> None:
     forms = {"embedding": form, "m": form, "h": form, "mask": PALETTE}
     made = quantized(parse(TABLES, **TABLE_CONSTANTS), WORDS, forms=forms, keep_float=lambda _site: True)
@@ -127,7 +127,7 @@ def test_a_weight_used_in_two_ways(quantize: bool) -> None:
 
 def test_subgraphs() -> None:
     feeds: list[Feeds] = [{"x": noise(2, 6, 8, 8), "k": np.array(choice)} for choice in (True, False)]
-    check(quantized(parse(SUBGRAPH, **SMALL), feeds, forms=integer(4)), feeds, 0.03)
+    check(quantized(parse(SUBGRAPH, **SMALL), feeds, forms=Integer(4)), feeds, 0.03)
 
 
 def test_a_packed_table_in_a_subgraph() -> None:
@@ -138,14 +138,14 @@ def test_a_packed_table_in_a_subgraph() -> None:
         >
     }"""
     feeds: list[Feeds] = [{"x": noise(2, 20), "k": np.array(choice)} for choice in (True, False)]
-    made = quantized(parse(graph, w=noise(20, 20), half=np.array(0.5, np.float32)), feeds, forms=integer(4))
+    made = quantized(parse(graph, w=noise(20, 20), half=np.array(0.5, np.float32)), feeds, forms=Integer(4))
     check(made, feeds)
     assert len(exported(made).proto.graph.initializer) == 3
 
 
 def test_the_same_graph_gives_the_same_bytes() -> None:
     model = parse(RESIDUAL, **CONSTANTS)
-    first, second = (exported(quantized(model, samples(2, 3, 8, 8), forms=integer(4))).data for _ in range(2))
+    first, second = (exported(quantized(model, samples(2, 3, 8, 8), forms=Integer(4))).data for _ in range(2))
     assert first == second
 
 
@@ -162,7 +162,7 @@ def test_the_interface_is_kept() -> None:
     proto.graph.initializer.append(onnx.numpy_helper.from_array(SMALL["w"], "w"))
     proto.graph.input[0].doc_string = "pixels"
     feeds: list[Feeds] = [{"x": noise(2, 6, 8, 5), "k": np.array([7])}]
-    made = quantized(ir.from_proto(proto), feeds, forms=integer(4))
+    made = quantized(ir.from_proto(proto), feeds, forms=Integer(4))
     file = exported(made)
     assert list(file.proto.graph.input) == list(proto.graph.input)
     assert list(file.proto.graph.output) == list(proto.graph.output)
@@ -184,7 +184,7 @@ def test_the_interface_is_kept() -> None:
 )
 def test_the_lowest_opset_that_the_operators_allow(nodes: str, opset: int, expected: int) -> None:
     model = parse(f"g (float[N, 6, 8, 8] x) => (float[N, 6, 8, 8] y) {{ {nodes} }}", opset, w=SMALL["w"])
-    proto = exported(quantized(model, samples(2, 6, 8, 8), forms=integer(4))).proto
+    proto = exported(quantized(model, samples(2, 6, 8, 8), forms=Integer(4))).proto
     assert [(entry.domain, entry.version) for entry in proto.opset_import] == [("", expected), (DOMAIN, 1)]
     assert proto.ir_version == max(8, helper.find_min_ir_version_for(proto.opset_import[:1]))
     assert {entry.version for function in proto.functions for entry in function.opset_import} == {expected}
@@ -200,7 +200,7 @@ def test_float_models_stay_at_the_lowest_opset_of_all() -> None:
 
 
 def test_equal_constants_are_stored_once() -> None:
-    made = quantized(parse(RESIDUAL, **CONSTANTS), samples(2, 3, 8, 8), forms=integer(4))
+    made = quantized(parse(RESIDUAL, **CONSTANTS), samples(2, 3, 8, 8), forms=Integer(4))
     graph = exported(made).proto.graph
     contents = [(t.data_type, tuple(t.dims), t.raw_data) for t in graph.initializer]
     assert len(set(contents)) == len(contents)
@@ -209,7 +209,7 @@ def test_equal_constants_are_stored_once() -> None:
 
 
 def test_names_are_short_and_defaults_left_out() -> None:
-    graph = exported(quantized(parse(RESIDUAL, **CONSTANTS), samples(2, 3, 8, 8), forms=integer(4))).proto.graph
+    graph = exported(quantized(parse(RESIDUAL, **CONSTANTS), samples(2, 3, 8, 8), forms=Integer(4))).proto.graph
     names = {name for node in graph.node for name in (*node.input, *node.output)} - {"x", "y"}
     assert {len(name) for name in names} == {2}
     assert not any(node.name or node.doc_string for node in graph.node)
@@ -220,7 +220,7 @@ def test_names_are_short_and_defaults_left_out() -> None:
 
 
 def test_names_have_at_least_the_asked_length() -> None:
-    made = quantized(parse(RESIDUAL, **CONSTANTS), samples(2, 3, 8, 8), forms=integer(4))
+    made = quantized(parse(RESIDUAL, **CONSTANTS), samples(2, 3, 8, 8), forms=Integer(4))
     graph = export(made.lowered, made.model, name_length=3).proto.graph
     assert {len(name) for node in graph.node for name in (*node.input, *node.output)} == {1, 3}
 
@@ -284,7 +284,7 @@ def test_what_values_are_called_in_the_file() -> None:
 
 def test_biases_of_new_layers_are_packed() -> None:
     model = parse(RESIDUAL, **CONSTANTS)
-    made = quantized(model, samples(2, 3, 8, 8), forms=integer(4))
+    made = quantized(model, samples(2, 3, 8, 8), forms=Integer(4))
     tuned = Tuned(made.tuned.weights, {**made.tuned.biases, "e": noise(4, seed=8)})
     changed = Quantized(model, made.plan, tuned, Lower().apply(Numbered(model, made.plan, tuned)).made)
     check(changed, samples(2, 3, 8, 8), 0.03)

@@ -7,21 +7,21 @@ from graphs import noise
 from kernels import ELEMENT, Graph, run_optimized
 from onnx import helper
 
-from ptqc import grids, integer
+from ptqc import integer
 from ptqc.codegen.onnxruntime import constants
 from ptqc.codegen.onnxruntime.functions import DOMAIN, Function, Kind
-from ptqc.formats import UINT8, Family, Format, QuantParams, codebook, pairs
-from ptqc.formats import integer as integers
+from ptqc.formats import UINT8, Codebook, Format, Integer, Palette, QuantParams, VectorCodebook
 
-FORMS = [integers(bits) for bits in range(2, 9)] + [codebook(bits) for bits in range(2, 5)]
-PAIRS = [pairs(bits) for bits in range(3, 9)]
+FORMS = [Integer(bits) for bits in range(2, 9)] + [Codebook(bits) for bits in range(2, 5)]
+PAIRS = [VectorCodebook(bits) for bits in range(3, 9)]
 SHAPES = [((1,), 0), ((13,), 0), ((3, 5), 0), ((3, 5), 1), ((4, 3, 3, 3), 0), ((2, 5, 1), 1), ((8, 8), 0)]
 
 
 def codes_of(form: Format, shape: tuple[int, ...]) -> np.ndarray:
     """Codes that go through the whole grid, ends included."""
-    every = grids.code_of(np.arange(2**form.bits), form)
-    if form.is_codebook:
+    if isinstance(form, Integer):
+        every = form.levels(np.empty(0))
+    else:
         every = np.rint(63 * np.sin(np.arange(2**form.bits * form.group)))
     return np.resize(every[::-1], shape).astype(np.int8)
 
@@ -109,7 +109,7 @@ def test_palettes(bits: int, shape: tuple[int, ...]) -> None:
     values = noise(2**bits)
     codes = np.resize(np.arange(2**bits)[::-1], shape).astype(np.uint8)
     graph = Graph()
-    made = constants.palette(codes, Format(Family.PALETTE, bits), values, "w", graph.constant)
+    made = constants.weight(codes, Palette(bits), values, 0, "w", graph.constant, as_float=True)
     call(graph, made)
     (found,) = evaluated(graph, {"w": len(shape)}, made.function)
     np.testing.assert_array_equal(found, values[codes])
@@ -118,7 +118,7 @@ def test_palettes(bits: int, shape: tuple[int, ...]) -> None:
 @pytest.mark.parametrize("opset", [18, 19, 20, 21, 22, 23, 24, 25, 26])
 def test_every_accepted_opset(opset: int) -> None:
     graph = Graph()
-    form, codes = integers(7), codes_of(integers(7), (3, 5))
+    form, codes = Integer(7), codes_of(Integer(7), (3, 5))
     made = constants.weight(codes, form, np.ones(3, np.float32), 0, "w", graph.constant, as_float=True)
     call(graph, made)
     (found,) = evaluated(graph, {"w": 2}, made.function, opset)
@@ -176,7 +176,7 @@ def test_a_product_becomes_one_integer_kernel(op_type: str, quantized: bool, for
         np.testing.assert_allclose(found, accumulator * (X.scale * scale.astype(np.float64)), rtol=1e-5, atol=1e-4)
 
 
-@pytest.mark.parametrize("form", [integers(2), integers(5), integers(8)], ids=str)
+@pytest.mark.parametrize("form", [Integer(2), Integer(5), Integer(8)], ids=str)
 def test_a_float_layer_reads_a_folded_constant(form: Format) -> None:
     codes, scale = codes_of(form, (4, 4, 3, 3)), np.full(4, 0.5, np.float32)
     graph = Graph()
@@ -189,5 +189,5 @@ def test_a_float_layer_reads_a_folded_constant(form: Format) -> None:
 def test_names_differ_where_functions_do() -> None:
     functions = [Function(Kind.FLOAT, form, axis, rank) for form in FORMS for axis in range(4) for rank in range(5)]
     functions += [Function(kind, form, axis) for kind in (Kind.LAYER, Kind.WEIGHT) for form in FORMS for axis in (0, 1)]
-    functions += [Function(Kind.PALETTE, Format(Family.PALETTE, bits)) for bits in (1, 2, 4)]
+    functions += [Function(Kind.VALUES, Palette(bits)) for bits in (1, 2, 4)]
     assert len({function.name for function in functions}) == len(functions)

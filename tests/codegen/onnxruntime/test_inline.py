@@ -28,7 +28,7 @@ from ptqc.artifact import Artifact
 from ptqc.codegen.onnxruntime.export import export
 from ptqc.codegen.onnxruntime.functions import DOMAIN
 from ptqc.execute.onnxruntime import Feeds, Runner
-from ptqc.formats import FLOAT16, Format, codebook, integer, pairs
+from ptqc.formats import FLOAT16, Codebook, Format, Integer, VectorCodebook
 
 
 def check(made: Quantized, feeds: Feeds) -> None:
@@ -44,7 +44,7 @@ def check(made: Quantized, feeds: Feeds) -> None:
     assert operators[0] == operators[1]
 
 
-@pytest.mark.parametrize("form", [*map(integer, range(2, 9)), codebook(3), FLOAT16], ids=str)
+@pytest.mark.parametrize("form", [*map(Integer, range(2, 9)), Codebook(3), FLOAT16], ids=str)
 @pytest.mark.parametrize("is_float", [False, True], ids=["on integers", "in float"])
 def test_a_residual_network(form: Format, is_float: bool) -> None:
     made = quantized(
@@ -56,7 +56,7 @@ def test_a_residual_network(form: Format, is_float: bool) -> None:
     check(made, batches(2, 3, 8, 8)[0])
 
 
-@pytest.mark.parametrize("form", [integer(3), integer(8), FLOAT16], ids=str)
+@pytest.mark.parametrize("form", [Integer(3), Integer(8), FLOAT16], ids=str)
 def test_tables(form: Format) -> None:
     forms = {"embedding": form, "m": form, "h": form, "mask": PALETTE}
     check(quantized(parse(TABLES, **TABLE_CONSTANTS), WORDS, forms=forms, keep_float=lambda _site: True), WORDS[0])
@@ -64,16 +64,16 @@ def test_tables(form: Format) -> None:
 
 def test_codes_of_pairs() -> None:
     model = parse("g (float[N, 20] x) => (float[N, 20] y) { y = MatMul(x, w) }", w=noise(20, 20))
-    check(quantized(model, batches(4, 20), forms=pairs(5)), batches(4, 20)[0])
+    check(quantized(model, batches(4, 20), forms=VectorCodebook(5)), batches(4, 20)[0])
 
 
 def test_subgraphs() -> None:
     feeds: Feeds = {**batches(2, 6, 8, 8)[0], "k": np.array(True)}
-    check(quantized(parse(SUBGRAPH, **SMALL), [feeds], forms=integer(4)), feeds)
+    check(quantized(parse(SUBGRAPH, **SMALL), [feeds], forms=Integer(4)), feeds)
 
 
 def test_names_that_were_there_are_not_taken_again() -> None:
-    made = quantized(parse(RESIDUAL, **CONSTANTS), batches(2, 3, 8, 8), forms=integer(5))
+    made = quantized(parse(RESIDUAL, **CONSTANTS), batches(2, 3, 8, 8), forms=Integer(5))
     file = export(made.lowered, made.model, inline=True)
     outputs = [name for node in file.proto.graph.node for name in node.output]
     constants = [tensor.name for tensor in file.proto.graph.initializer]

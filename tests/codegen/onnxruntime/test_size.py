@@ -46,7 +46,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Measured:
 
 
 def plan_of(measured: Measured, forms: Mapping[str, Format]) -> Plan:
-    return replace(measured.context.roles, activations=measured.context.quantized, formats=dict(forms))
+    return replace(measured.context.roles, activations=measured.context.activations, formats=dict(forms))
 
 
 def bias_of(measured: Measured, name: str) -> np.ndarray | None:

@@ -1,18 +1,14 @@
-"""Codebooks: the int8 codes that fit a weight best, in place of evenly spaced ones.
+"""The levels of a codebook: the few int8 codes, or pairs of codes, that fit a weight best.
 
-A weight is scale · q, with a scale per channel as on uniform grids, and q from a short list that the whole weight
-shares: single codes, or pairs of codes for two neighbouring weights of a channel. The file holds indices into the
-list; the kernel sees int8 codes, so it costs nothing at run time. The levels are those of Lloyd (1982, Least squares
-quantization in PCM), for pairs of Linde, Buzo and Gray (1980), under the importance of each column. They gain most
-where weights are skewed or have heavy tails; pairs gain another decibel at the same bytes, and have half bits.
+They are those of Lloyd (1982, Least squares quantization in PCM), for pairs of Linde, Buzo and Gray (1980), under the
+importance of each column.
 """
 
 from dataclasses import dataclass
 
 import numpy as np
 
-from ptqc.formats import Format
-from ptqc.grids import storable
+from ptqc.formats.scales import storable
 
 # Codes of 7 bits: they cannot saturate the 16-bit sums of processors without VNNI.
 REACH = 63
@@ -31,27 +27,27 @@ QUANTILES = (0.005, 0.995)
 
 
 @dataclass(frozen=True, eq=False)
-class Codebook:
-    """levels (K, size): whole numbers, float32; size is 1 or 2."""
+class Levels:
+    """values (K, size): whole numbers, float32; size is 1 or 2."""
 
-    levels: np.ndarray
+    values: np.ndarray
 
     def nearest(self, ratio: np.ndarray, metric: np.ndarray | None = None) -> np.ndarray:
         """The levels nearest to weight / scale (…, R, size), by (r − q) M (r − q)ᵀ; metric M: (…, size, size)."""
-        return np.asarray(self.levels[_nearest(self.levels, ratio, metric)])
+        return np.asarray(self.values[_nearest(self.values, ratio, metric)])
 
 
-def fit(rows: np.ndarray, importance: np.ndarray, form: Format) -> tuple[Codebook, np.ndarray]:
-    """Codebook of rows (…, R, d) and the scale of each row (…, R), by alternating both with nearest rounding.
+def fit(rows: np.ndarray, importance: np.ndarray, bits: int, group: int) -> tuple[Levels, np.ndarray]:
+    """At most 2^bits levels of rows (…, R, d), and a scale per row (…, R), by alternating both with nearest rounding.
 
-    importance: (…, 1, d) or broadcastable, not negative. form: a codebook, whose `group` divides d.
+    importance: (…, 1, d) or broadcastable, not negative. group: numbers of a level; it divides d.
     """
     exponent = _exponent(rows)
-    every_x, every_w = _points(np.ldexp(rows, -exponent), importance, form.group)
+    every_x, every_w = _points(np.ldexp(rows, -exponent), importance, group)
     stride = max(1, min(len(every_x), every_x[..., 0].size // FITTED_POINTS))
     x, w = every_x[::stride], every_w[::stride]
     first = scale = _deviation(x, w)
-    levels = _start((x / scale[:, None, None])[np.abs(x).max((1, 2)) > 0], form)
+    levels = _start((x / scale[:, None, None])[np.abs(x).max((1, 2)) > 0], bits, group)
     for _ in range(ITERATIONS):
         index = _index(levels, x, scale)
         levels = _centres(levels, index, x, w, scale)
@@ -62,16 +58,7 @@ def fit(rows: np.ndarray, importance: np.ndarray, form: Format) -> tuple[Codeboo
     stretch = REACH / max(float(np.abs(levels).max()), 1e-30)
     levels = np.unique(np.rint(levels * stretch), axis=0).astype(np.float32)
     scale = np.ldexp(np.asarray(scale / stretch, np.float32), exponent).reshape(rows.shape[:-1])
-    return Codebook(levels), storable(scale, np.abs(rows).max(-1))
-
-
-def round_nearest(weight: np.ndarray, axis: int, form: Format) -> tuple[np.ndarray, np.ndarray]:
-    """Codes (int8, the weight's shape) and scale per index of `axis`, without looking at data; single codes only."""
-    rows = np.moveaxis(weight, axis, 0).reshape(weight.shape[axis], -1)
-    book, scale = fit(rows, np.ones((1, rows.shape[1]), np.float32), form)
-    shape = [1] * weight.ndim
-    shape[axis] = -1
-    return book.nearest((weight / scale.reshape(shape))[..., None])[..., 0].astype(np.int8), scale
+    return Levels(levels), storable(scale, np.abs(rows).max(-1))
 
 
 def indices(codes: np.ndarray, group: int) -> tuple[np.ndarray, np.ndarray]:
@@ -124,11 +111,11 @@ def _nearest(levels: np.ndarray, ratio: np.ndarray, metric: np.ndarray | None) -
     return np.asarray(products.argmax(-1))
 
 
-def _start(ratio: np.ndarray, form: Format) -> np.ndarray:
+def _start(ratio: np.ndarray, bits: int, group: int) -> np.ndarray:
     """First levels: between even ones and quantiles for single codes, points of the data for pairs."""
-    count = 2**form.bits
-    flat = ratio.reshape(-1, form.group) if ratio.size else np.array([[-1.0], [1.0]], np.float32).repeat(form.group, 1)
-    if form.group == 1:
+    count = 2**bits
+    flat = ratio.reshape(-1, group) if ratio.size else np.array([[-1.0], [1.0]], np.float32).repeat(group, 1)
+    if group == 1:
         # The best density is between an even one and the data's (its cube root: Panter and Dite 1951).
         low, high = np.quantile(flat, QUANTILES)
         even = np.linspace(low, max(high, low + 1e-6), count)

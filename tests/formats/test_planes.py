@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from ptqc.codegen.onnxruntime.planes import pack, packed_bytes, planes_of, unpack
+from ptqc.formats.planes import pack, packed_bytes, planes_of, unpack
 
 
 @st.composite

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ptqc.bfloat16 import to_bfloat16
+from ptqc.formats import to_bfloat16
 
 
 def neighbours(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

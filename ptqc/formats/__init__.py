@@ -1,0 +1,46 @@
+"""Number formats, each an object in a file of its own that says all there is to know about it.
+
+Weights: `Format`, listed below in the order in which a solver tries them. Activations: `ActivationFormat`. To add one,
+write its file and list it here.
+"""
+
+from ptqc.formats.activations import ActivationFormat, ActivationParams
+from ptqc.formats.affine import UINT8, Affine, QuantParams, coded
+from ptqc.formats.base import Coded, Format, Grid, Nodes, Scaled, mean_bits, spread
+from ptqc.formats.bfloat16 import BFLOAT16, FloatActivation, Rounding, cast, to_bfloat16
+from ptqc.formats.codebook import Codebook
+from ptqc.formats.floats import FLOAT16, FLOAT32, Float
+from ptqc.formats.palette import Palette
+from ptqc.formats.uniform import Integer
+from ptqc.formats.vector_codebook import VectorCodebook
+
+__all__ = [
+    "BFLOAT16",
+    "FLOAT16",
+    "FLOAT32",
+    "UINT8",
+    "ActivationFormat",
+    "ActivationParams",
+    "Affine",
+    "Codebook",
+    "Coded",
+    "Float",
+    "FloatActivation",
+    "Format",
+    "Grid",
+    "Integer",
+    "Nodes",
+    "Palette",
+    "QuantParams",
+    "Rounding",
+    "Scaled",
+    "VectorCodebook",
+    "cast",
+    "coded",
+    "mean_bits",
+    "spread",
+    "to_bfloat16",
+]
+
+Format.families = (Float, Integer, Codebook, VectorCodebook, Palette)
+ActivationFormat.known = (UINT8, BFLOAT16)

@@ -1,0 +1,232 @@
+"""What a format of weights is: one object that every part of the compiler asks.
+
+A format says which bits are stored for a weight, how a solver finds them, and how an ONNX graph rebuilds the weight
+from them. Each is a file of this package; `ptqc.formats` lists them.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache, total_ordering
+from typing import Any, ClassVar, Protocol, TypeVar
+
+import numpy as np
+import onnx_ir as ir
+
+from ptqc.formats.planes import planes_of
+
+V = TypeVar("V")
+
+# The first opset with model-local functions and the bit operators.
+LOWEST_OPSET = 18
+
+
+class Nodes(Protocol[V]):
+    """Where a format writes the ONNX nodes that rebuild a weight; V: how values are referred to."""
+
+    def add(self, op_type: str, inputs: Sequence[V], **attributes: Any) -> V:
+        """The output of a new node."""
+
+    def constant(self, value: object, dtype: type) -> V:
+        """A constant."""
+
+    def stored(self) -> V:
+        """What is stored of the codes: indices joined from their planes, flat and padded, or a tensor as it is."""
+
+    def shaped(self, flat: V) -> V:
+        """Flat and padded values cut and given the weight's shape."""
+
+    def table(self) -> V:
+        """The values that indices stand for."""
+
+
+@total_ordering
+@dataclass(frozen=True)
+class Format(ABC):
+    """A storage format of weights; formats are ordered by family and bits.
+
+    bits: of one stored index. family: the name without the bits. group: neighbouring weights that share an index.
+    mark: tells the unpacking functions of this family from those of others. opset: the lowest that can unpack it.
+    is_given: the weight as the model has it. is_plain: a tensor of the file that needs no function. is_learned: whether
+    fitting it to a weight takes long. families: all that there are, in the order in which they are tried.
+    """
+
+    bits: int
+
+    family: ClassVar[str]
+    group: ClassVar[int] = 1
+    mark: ClassVar[str] = ""
+    opset: ClassVar[int] = LOWEST_OPSET
+    is_plain: ClassVar[bool] = False
+    is_learned: ClassVar[bool] = False
+    families: ClassVar[tuple[type["Format"], ...]] = ()
+
+    @property
+    def name(self) -> str:
+        """The stable key in plans: int4, codebook3, pairs7, float16, palette1."""
+        return f"{self.family}{self.bits}"
+
+    def __str__(self) -> str:
+        return self.name
+
+    def __lt__(self, other: object) -> bool:
+        if not isinstance(other, Format):
+            return NotImplemented
+        return (self.family, self.bits) < (other.family, other.bits)
+
+    @staticmethod
+    def parse(text: str) -> "Format":
+        """Inverse of str(). Raises ValueError naming the text and the known formats."""
+        known = _named(Format.families)
+        if text not in known:
+            raise ValueError(f"unknown number format {text!r}; known: {', '.join(known)}")
+        return known[text]
+
+    @property
+    def bits_per_weight(self) -> float:
+        """Stored bits of one weight, without scales and tables."""
+        return self.bits / self.group
+
+    @property
+    def is_given(self) -> bool:
+        """Whether it is the weight as the model has it, float32."""
+        return False
+
+    @property
+    def is_scaled(self) -> bool:
+        """Whether a weight is codes times scales that a solver chooses."""
+        return False
+
+    @property
+    def code_bits(self) -> int | None:
+        """Bits of the int8 codes that integer kernels read, with a scale per channel; None where there are none."""
+        return None
+
+    @property
+    def has_codes(self) -> bool:
+        """Whether integer kernels can read it."""
+        return self.code_bits is not None
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether what is stored does not have the weight's shape."""
+        return self.group > 1 or bool(planes_of(self.bits))
+
+    @property
+    def colour(self) -> str:
+        """Its colour in the report, one of `ptqc.report.style.KINDS`."""
+        return f"b{int(np.ceil(self.bits_per_weight))}"
+
+    @classmethod
+    @abstractmethod
+    def members(cls) -> Iterable["Format"]:
+        """All formats of the family."""
+
+    @classmethod
+    def offered(cls, widths: Sequence[int]) -> list["Scaled"]:  # noqa: ARG003
+        """Those that a solver tries when weights of these bits are asked for."""
+        return []
+
+    @classmethod
+    def direct(cls, values: np.ndarray) -> Iterator[tuple["Format", np.ndarray, np.ndarray]]:  # noqa: ARG003
+        """Those that a weight has without a solver, each with its codes and scale."""
+        return iter(())
+
+    @abstractmethod
+    def decode(self, codes: np.ndarray, scale: np.ndarray, axis: int) -> np.ndarray:
+        """The weight, float32, as it will be used. axis: of the channels."""
+
+    @abstractmethod
+    def pack(self, codes: np.ndarray, scale: np.ndarray) -> list[np.ndarray]:
+        """The arrays that are stored, in the order of `inputs`."""
+
+    @property
+    def inputs(self) -> list[str]:
+        """Short names of the arrays that are stored: of what holds the codes, v for a table, s for scales."""
+        return [*self.planes(), *(["s"] if self.is_scaled else [])]
+
+    @abstractmethod
+    def unpack(self, nodes: Nodes[V], to: ir.DataType) -> V:
+        """Codes of the weight's shape from what is stored, not yet scaled; as float32 or, for integer kernels, int8."""
+
+    def planes(self) -> list[str]:
+        """Short names of what holds the indices."""
+        return [f"p{width}" for width in planes_of(self.bits)] or ["p"]
+
+
+@dataclass(frozen=True, eq=False)
+class Grid:
+    """Where the weights of one format may lie: `group` neighbours at a time.
+
+    scale (…, R): of each row. nearest: of weight / scale (…, R, group), by the metric (…, group, group) if one is
+    given, to the nearest levels, float32. code_type: of NumPy, that holds every level.
+    """
+
+    scale: np.ndarray
+    group: int
+    nearest: Callable[[np.ndarray, np.ndarray | None], np.ndarray]
+    code_type: type = np.int8
+
+
+class Scaled(Format):
+    """Codes times a scale per channel, both chosen by a solver."""
+
+    @property
+    def is_scaled(self) -> bool:
+        """Whether a weight is codes times scales that a solver chooses."""
+        return True
+
+    @abstractmethod
+    def grid(self, rows: np.ndarray, importance: np.ndarray, *, keeps_sign: bool = False) -> Grid:
+        """Where rows (…, R, d) may lie. importance (…, 1, d): what a unit of squared error costs, not negative.
+
+        keeps_sign: not below 0, as no weight does; a format whose levels are means of weights has none there anyway.
+        """
+
+    def decode(self, codes: np.ndarray, scale: np.ndarray, axis: int) -> np.ndarray:
+        """Codes times scale, float32."""
+        return np.asarray(codes.astype(np.float32) * spread(scale, codes.ndim, axis), np.float32)
+
+    def fits(self, axis: int, width: int) -> bool:
+        """Whether a weight of channels of `width` numbers along `axis` can have it: groups are neighbours in memory."""
+        return self.group == 1 or (axis == 0 and width % self.group == 0)
+
+    def rounded(self, weight: np.ndarray, axis: int) -> tuple[np.ndarray, np.ndarray]:
+        """Codes (of the weight's shape) and scale per index of `axis`, without looking at data."""
+        moved = np.moveaxis(weight, axis, 0)
+        rows = moved.reshape(len(moved), -1)
+        grid = self.grid(rows, np.ones((1, rows.shape[1]), np.float32))
+        ratio = (rows / grid.scale[:, None]).reshape(len(rows), -1, self.group)
+        codes: np.ndarray = grid.nearest(ratio, None).reshape(moved.shape).astype(grid.code_type)
+        return np.ascontiguousarray(np.moveaxis(codes, 0, axis)), grid.scale
+
+
+class Coded(Scaled):
+    """Scaled int8 codes, which integer kernels can read."""
+
+    @property
+    @abstractmethod
+    def code_bits(self) -> int:
+        """Bits of the codes."""
+
+    @abstractmethod
+    def levels(self, codes: np.ndarray) -> np.ndarray:
+        """The levels that a weight of these codes can have, float32, ascending."""
+
+
+def spread(scale: np.ndarray, rank: int, axis: int) -> np.ndarray:
+    """Scales per channel, an array or a tensor of torch, with as many axes as the numbers that they scale."""
+    shape = [1] * rank
+    shape[axis] = -1
+    return scale.reshape(shape)
+
+
+@cache
+def _named(families: tuple[type[Format], ...]) -> dict[str, Format]:
+    return {str(form): form for family in families for form in family.members()}
+
+
+def mean_bits(counts: Iterable[tuple[Format, int]]) -> float:
+    """Stored bits of the mean weight, without scales and levels; 0 where there are none. counts: weights per format."""
+    found = list(counts)
+    return sum(form.bits_per_weight * count for form, count in found) / max(1, sum(count for _, count in found))
