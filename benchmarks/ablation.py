@@ -20,18 +20,18 @@ from accuracy import score_compiled, score_float
 from harness import Column, number
 from tasks import Task, chosen
 
-from ptqc.allocation import Candidate, Problem, allocate, best_choice
 from ptqc.budget import Budget
 from ptqc.compiler import compile as compile_model
 from ptqc.errors import Infeasible
 from ptqc.options import CompileOptions, Pipeline
-from ptqc.passes.phases import Decided
-from ptqc.passes.reconstruct import Reconstruct
+from ptqc.passes.decide.phases import Decided
+from ptqc.passes.tune.reconstruct import Reconstruct
 from ptqc.plan import Plan
-from ptqc.progress import SILENT
+from ptqc.solvers.allocation import Candidate, Problem, allocate, best_choice
 from ptqc.stages import fit
 from ptqc.stages.measure import recall
-from ptqc.store import Store
+from ptqc.store.entries import Store
+from ptqc.work.progress import SILENT
 
 # Of a budget: what reconstruction may add to a plan's file in digits of biases and levels.
 MARGIN = 0.002

@@ -25,16 +25,16 @@ from torch import Tensor
 from ptqc.execute.torch.graph import TorchGraph
 from ptqc.execute.torch.types import tensor_of
 from ptqc.formats import Format
-from ptqc.layers import Layer
+from ptqc.graph.layers import Layer
+from ptqc.graph.nodes import initial
 from ptqc.losses import OutputLoss, Outputs
 from ptqc.losses.classes import Logits, Probabilities
 from ptqc.losses.relative import Relative
-from ptqc.nodes import initial
-from ptqc.passes.calibrate import Calibrate
-from ptqc.passes.measure_sensitivity import MeasureSensitivity, mean_shift
-from ptqc.passes.moments import error
+from ptqc.passes.decide.calibrate import Calibrate
+from ptqc.passes.decide.measure_sensitivity import MeasureSensitivity, mean_shift
 from ptqc.plan import Plan
 from ptqc.solutions import Tuned
+from ptqc.solvers.moments import error
 from ptqc.stages import fit
 
 Losses = Mapping[tuple[str, Format], float]

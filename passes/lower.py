@@ -17,13 +17,13 @@ import onnx_ir.passes.common as common
 
 from ptqc.biases import accumulator_scale, bias_codes, usable_scale
 from ptqc.formats import FloatActivation, Format, QuantParams
+from ptqc.graph.layers import Layer
+from ptqc.graph.nodes import constant
 from ptqc.integer import quantize
-from ptqc.layers import Layer
 from ptqc.lowered import Lowered
-from ptqc.nodes import constant
 from ptqc.operators import absorbs, clip_bounds, data_inputs, keeps_codes
 from ptqc.passes.base import Effect, Result
-from ptqc.passes.phases import Numbered
+from ptqc.passes.decide.phases import Numbered
 from ptqc.plan import Plan
 from ptqc.solutions import Solution, Tuned
 

@@ -11,25 +11,25 @@ from ptqc.errors import ModelError, PassError
 from ptqc.execute.onnxruntime import Runner, reason_of, session_options
 from ptqc.notes import Level, Note
 from ptqc.passes.base import Feeds, Probed, Rewrite
-from ptqc.passes.classical import Classical
-from ptqc.passes.conv_transpose import ConvTransposeToConv
-from ptqc.passes.convert_opset import ConvertOpset
 from ptqc.passes.dump import NO_DUMP, Dump
-from ptqc.passes.explicit_padding import ExplicitPadding
-from ptqc.passes.flatten import Flatten
-from ptqc.passes.float32_inside import HALF, Float32Inside, Types
-from ptqc.passes.fold_affine import FoldAffine
-from ptqc.passes.fold_batch_norm import FoldBatchNorm
-from ptqc.passes.fold_constants import FoldConstants
-from ptqc.passes.fold_gemm_factors import FoldGemmFactors
-from ptqc.passes.fold_pad import FoldPad
-from ptqc.passes.foreign_types import ForeignTypes
-from ptqc.passes.fused import Fused
-from ptqc.passes.global_pool import GlobalPool
-from ptqc.passes.inline_functions import InlineFunctions
-from ptqc.passes.linear_layers import LinearLayers
-from ptqc.passes.remove_dead import RemoveDead
-from ptqc.passes.rounding import rounded_otherwise
+from ptqc.passes.rewrite.classical.learners import Classical
+from ptqc.passes.rewrite.conv_transpose import ConvTransposeToConv
+from ptqc.passes.rewrite.convert_opset import ConvertOpset
+from ptqc.passes.rewrite.explicit_padding import ExplicitPadding
+from ptqc.passes.rewrite.flatten import Flatten
+from ptqc.passes.rewrite.float32_inside import HALF, Float32Inside, Types
+from ptqc.passes.rewrite.fold_affine import FoldAffine
+from ptqc.passes.rewrite.fold_batch_norm import FoldBatchNorm
+from ptqc.passes.rewrite.fold_constants import FoldConstants
+from ptqc.passes.rewrite.fold_gemm_factors import FoldGemmFactors
+from ptqc.passes.rewrite.fold_pad import FoldPad
+from ptqc.passes.rewrite.foreign_types import ForeignTypes
+from ptqc.passes.rewrite.fused import Fused
+from ptqc.passes.rewrite.global_pool import GlobalPool
+from ptqc.passes.rewrite.inline_functions import InlineFunctions
+from ptqc.passes.rewrite.linear_layers import LinearLayers
+from ptqc.passes.rewrite.remove_dead import RemoveDead
+from ptqc.passes.rewrite.tools.rounding import rounded_otherwise
 
 Outputs = dict[str, np.ndarray]
 Interface = list[tuple[str | None, str, str]]

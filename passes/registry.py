@@ -8,17 +8,17 @@ from typing import Any
 from ptqc.arguments import unknown
 from ptqc.errors import UsageError
 from ptqc.passes.base import Effect, Pass, Rewrite
-from ptqc.passes.calibrate import Calibrate
-from ptqc.passes.calibrate_inner import CalibrateInner
-from ptqc.passes.choose_activations import ChooseActivations
-from ptqc.passes.choose_bfloats import ChooseBfloats
+from ptqc.passes.decide.calibrate import Calibrate
+from ptqc.passes.decide.calibrate_inner import CalibrateInner
+from ptqc.passes.decide.choose_activations import ChooseActivations
+from ptqc.passes.decide.choose_bfloats import ChooseBfloats
+from ptqc.passes.decide.measure_sensitivity import MeasureSensitivity
+from ptqc.passes.decide.meet_latency import MeetLatency
+from ptqc.passes.decide.solve_weights import SolveWeights
 from ptqc.passes.lower import Lower
-from ptqc.passes.measure_sensitivity import MeasureSensitivity
-from ptqc.passes.meet_latency import MeetLatency
 from ptqc.passes.pipeline import default_rewrites
-from ptqc.passes.reconstruct import Reconstruct
-from ptqc.passes.solve_weights import SolveWeights
-from ptqc.passes.tune import TuneFeatures
+from ptqc.passes.tune.features import TuneFeatures
+from ptqc.passes.tune.reconstruct import Reconstruct
 
 # A package adds a rewrite with [project.entry-points."ptqc.rewrites"] my-pass = "package.module:MyPass".
 GROUP = "ptqc.rewrites"

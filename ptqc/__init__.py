@@ -13,24 +13,24 @@ from ptqc.version import __version__
 __all__ = ["Artifact", "__version__", "bench", "bisect", "compile", "inspect", "load", "reduce", "resolve", "verify"]
 
 if TYPE_CHECKING:
-    from ptqc.artifact import Artifact, load
+    from ptqc.artifact.bench import bench
+    from ptqc.artifact.bisect import bisect
+    from ptqc.artifact.folder import Artifact, load
+    from ptqc.artifact.verify import verify
     from ptqc.compiler import compile, resolve
     from ptqc.reducing import reduce
-    from ptqc.stages.bench import bench
-    from ptqc.stages.bisect import bisect
     from ptqc.stages.inspecting import inspect
-    from ptqc.stages.verify_artifact import verify
 
 _HOMES = {
-    "Artifact": "ptqc.artifact",
-    "load": "ptqc.artifact",
+    "Artifact": "ptqc.artifact.folder",
+    "load": "ptqc.artifact.folder",
     "compile": "ptqc.compiler",
     "resolve": "ptqc.compiler",
     "inspect": "ptqc.stages.inspecting",
     "reduce": "ptqc.reducing",
-    "bench": "ptqc.stages.bench",
-    "bisect": "ptqc.stages.bisect",
-    "verify": "ptqc.stages.verify_artifact",
+    "bench": "ptqc.artifact.bench",
+    "bisect": "ptqc.artifact.bisect",
+    "verify": "ptqc.artifact.verify",
 }
 
 

@@ -12,11 +12,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ptqc import interrupts
-from ptqc.deadline import parse_seconds
 from ptqc.errors import Interrupted, PtqcError, UsageError, VerificationError
-from ptqc.interrupts import MESSAGE, Stopped
 from ptqc.version import __version__
+from ptqc.work import interrupts
+from ptqc.work.deadline import parse_seconds
+from ptqc.work.interrupts import MESSAGE, Stopped
 
 PREPROCESSING = ("resize", "crop", "fit", "scale", "mean", "std", "layout", "channel_order", "resample", "fill")
 TARGET = ("target", "cpu", "allow_missing_target", "tune")
@@ -355,7 +355,7 @@ def _loss(given: Sequence[str]) -> str | dict[str, str]:
 
 def _compile(options: argparse.Namespace) -> None:
     from ptqc.compiler import compile
-    from ptqc.progress import for_terminal
+    from ptqc.work.progress import for_terminal
 
     names = ("samples", "observer", "activations", "activation_limit", "loss", "bits", "allow_8bit", "seed", "pipeline")
     given = _given(options, *names, "time_limit", "cast_double", "float_layers", "inline", "rewrites")
@@ -382,7 +382,7 @@ def _compile(options: argparse.Namespace) -> None:
 
 def _resolve(options: argparse.Namespace) -> None:
     from ptqc.compiler import resolve
-    from ptqc.progress import for_terminal
+    from ptqc.work.progress import for_terminal
 
     artifact = resolve(
         options.folder,
@@ -431,29 +431,29 @@ def _preprocessing(options: argparse.Namespace) -> Any:
 
 
 def _explain(options: argparse.Namespace) -> None:
-    from ptqc.artifact import load
-    from ptqc.summary import explain
+    from ptqc.artifact.folder import load
+    from ptqc.report.summary import explain
 
     artifact = load(options.folder)
     print(explain(artifact.manifest, artifact.plan, artifact.sensitivity))
 
 
 def _cache(options: argparse.Namespace) -> None:
-    from ptqc.housekeeping import clear, contents
-    from ptqc.store import Store, default_folder
+    from ptqc.store.entries import Store, default_folder
+    from ptqc.store.housekeeping import clear, contents
 
     store = Store(Path(options.cache) if options.cache is not None else default_folder())
     print(clear(store) if options.action == "clear" else contents(store), f"in {store.folder}")
 
 
 def _verify(options: argparse.Namespace) -> None:
-    from ptqc.stages.verify_artifact import verify
+    from ptqc.artifact.verify import verify
 
     print(verify(options.folder, model=options.model, onnx_only=options.onnx_only))
 
 
 def _bisect(options: argparse.Namespace) -> None:
-    from ptqc.stages.bisect import bisect
+    from ptqc.artifact.bisect import bisect
 
     given = _given(options, "calibration", "samples")
     found = bisect(options.folder, preprocessing=_preprocessing(options), **given)
@@ -463,8 +463,8 @@ def _bisect(options: argparse.Namespace) -> None:
 
 
 def _reduce(options: argparse.Namespace) -> None:
-    from ptqc.progress import for_terminal
     from ptqc.reducing import reduce
+    from ptqc.work.progress import for_terminal
 
     given = _given(options, "calibration", "message", "time_limit")
     if options.command:
@@ -494,7 +494,7 @@ def _passes(options: argparse.Namespace) -> None:  # noqa: ARG001
 
 
 def _bench(options: argparse.Namespace) -> None:
-    from ptqc.stages.bench import bench
+    from ptqc.artifact.bench import bench
 
     print(bench(options.folder, **_given(options, "threads", "cpu")))
 

@@ -11,26 +11,24 @@ from typing import Any, Literal, Unpack
 import onnx_ir as ir
 from threadpoolctl import threadpool_limits
 
-from ptqc import artifact, golden, losses
+from ptqc import losses
 from ptqc.arguments import check_kind, path_of
-from ptqc.artifact import Artifact, check_output
+from ptqc.artifact import folder as artifact
+from ptqc.artifact import golden
+from ptqc.artifact.folder import Artifact, check_output
 from ptqc.budget import Budgets, Given
 from ptqc.calibration.images import Preprocessing
 from ptqc.codegen.onnxruntime.intent import Intent
 from ptqc.codegen.onnxruntime.verify import verify
-from ptqc.deadline import Deadline
 from ptqc.errors import UsageError
-from ptqc.latency import Times
-from ptqc.logs import quiet_libraries
 from ptqc.options import DEFAULT_CPU, NOT_TUNED, CompileOptions, FloatLayers, Keywords, Pipeline, TargetOptions
 from ptqc.passes.dump import NO_DUMP, Dump
 from ptqc.passes.lower import Lower
 from ptqc.passes.registry import added_rewrites
 from ptqc.plan import Plan, write_json
-from ptqc.progress import SILENT, Progress
 from ptqc.reading.given import Model, read_given
 from ptqc.report import render
-from ptqc.scratch import scratch
+from ptqc.solvers.cost_model import Times
 from ptqc.stages import documents
 from ptqc.stages.documents import Job
 from ptqc.stages.fewer import affordable
@@ -39,14 +37,18 @@ from ptqc.stages.float_layers import with_float_layers
 from ptqc.stages.foresee import check_foreseeable
 from ptqc.stages.judge import Evaluate, judge
 from ptqc.stages.labels import read_labels
-from ptqc.stages.latency import recorded_times, time_delivered, times_of, within_latency
+from ptqc.stages.latency_budget import recorded_times, time_delivered, times_of, within_latency
 from ptqc.stages.measure import measure, recall
 from ptqc.stages.native import build_targets, check_samples, check_target
 from ptqc.stages.prepare import gather, prepare
 from ptqc.stages.promises import check_activations, check_documents
 from ptqc.stages.saturation import saturation_notes
 from ptqc.stages.speed import measure_speed
-from ptqc.store import Store, default_folder
+from ptqc.store.entries import Store, default_folder
+from ptqc.work.deadline import Deadline
+from ptqc.work.logs import quiet_libraries
+from ptqc.work.progress import SILENT, Progress
+from ptqc.work.scratch import scratch
 
 VERIFIED_SAMPLES = 4
 # Of the time that is left, where there is a limit; the rest is for what comes behind.

@@ -3,7 +3,7 @@
 import numpy as np
 import onnx_ir as ir
 
-from ptqc.nodes import constant, scalar, text
+from ptqc.graph.nodes import constant, scalar, text
 
 # Operators whose kernel moves or selects codes: the output has the scale of the input(s). DepthToSpace and SpaceToDepth
 # have none for uint8 before ONNX Runtime 1.20.

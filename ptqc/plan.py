@@ -12,8 +12,8 @@ from typing import Any
 from ptqc.errors import UsageError
 from ptqc.formats import ActivationParams, FloatActivation, Format, QuantParams, cast, coded, mean_bits
 from ptqc.formats.activations import read
-from ptqc.layers import Layer, Weight
-from ptqc.sites import Kernel, Site, integer_kernels, source_params
+from ptqc.graph.layers import Layer, Weight
+from ptqc.graph.sites import Kernel, Site, integer_kernels, source_params
 
 VERSION = 1
 

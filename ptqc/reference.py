@@ -8,9 +8,9 @@ import onnx_ir as ir
 
 from ptqc import integer
 from ptqc.formats import UINT8, QuantParams
+from ptqc.graph.nodes import constant, integers, number
+from ptqc.graph.nodes import integer as integer_attribute
 from ptqc.lowered import Lowered
-from ptqc.nodes import constant, integers, number
-from ptqc.nodes import integer as integer_attribute
 from ptqc.operators import FLOAT_OUTPUT, LAYERS
 
 Values = Mapping[str, np.ndarray]

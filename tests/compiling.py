@@ -15,17 +15,17 @@ from onnx import numpy_helper
 from threadpoolctl import threadpool_limits
 
 import ptqc
-from ptqc.artifact import Artifact
+from ptqc.artifact.folder import Artifact
 from ptqc.execute import speed
 from ptqc.options import CompileOptions
-from ptqc.passes.phases import Decided
+from ptqc.passes.decide.phases import Decided
 from ptqc.plan import Plan
-from ptqc.progress import SILENT
 from ptqc.reading import read_model
 from ptqc.stages.fit import Fitted, fit
 from ptqc.stages.measure import measure
 from ptqc.stages.prepare import Prepared, gather, prepare
-from ptqc.store import Store, file_digest
+from ptqc.store.entries import Store, file_digest
+from ptqc.work.progress import SILENT
 
 # A residual network: every layer, the addition and the pool have integer kernels.
 RESIDUAL = """g (float[N,3,8,8] x) => (float[N,10] y) {

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ptqc import trial
+from ptqc.execute import trial
 
 ROOT = Path(__file__).resolve().parent.parent
 MODELS = ROOT / "models"

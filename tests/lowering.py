@@ -11,14 +11,14 @@ from ptqc.calibration.ranges import affine_params
 from ptqc.execute.onnxruntime import Feeds, Runner, session_options
 from ptqc.execute.walk import Slicer
 from ptqc.formats import BFLOAT16, UINT8, Format, Integer, Palette, QuantParams, Rounding, Scaled
-from ptqc.layers import Weight, find_layers, find_weights
+from ptqc.graph.layers import Weight, find_layers, find_weights
+from ptqc.graph.sites import find_kernels, find_sites, useful_sites
 from ptqc.lowered import Lowered
+from ptqc.passes.decide.phases import Numbered
+from ptqc.passes.decide.solve_weights import direct
 from ptqc.passes.lower import Lower
-from ptqc.passes.phases import Numbered
-from ptqc.passes.quantized_walk import run_quantized
-from ptqc.passes.solve_weights import direct
+from ptqc.passes.tune.quantized_walk import run_quantized
 from ptqc.plan import Plan
-from ptqc.sites import find_kernels, find_sites, useful_sites
 from ptqc.solutions import Solution, Tuned
 
 EIGHT = Integer(8)

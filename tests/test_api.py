@@ -15,10 +15,10 @@ from compiling import compiled, proto, quick, samples, weight
 
 import ptqc
 from ptqc.errors import ModelError, PtqcError, UsageError
-from ptqc.logs import CHATTY, quiet_libraries
 from ptqc.options import CompileOptions, Keywords
 from ptqc.reading.given import read_given
-from ptqc.store import file_digest
+from ptqc.store.entries import file_digest
+from ptqc.work.logs import CHATTY, quiet_libraries
 
 ROOT = Path(__file__).resolve().parent.parent
 GRAPH = "g (float[N,16] x) => (float[N,32] y) { y = Gemm(x, w) }"
@@ -61,7 +61,7 @@ def test_a_model_in_memory_gives_the_file_that_its_file_gives(tmp_path: Path) ->
     assert [source["given"] for source in sources] == ["file", "onnx.ModelProto", "onnx_ir.Model"]
     assert sources[0]["sha256"] == sources[1]["sha256"] == file_digest(tmp_path / "model.onnx")
     assert sources[1]["bytes"] == len(model.SerializeToString())
-    assert found[0].kept_budgets == ptqc.artifact.KeptBudgets(size=True, latency=None)
+    assert found[0].kept_budgets == ptqc.artifact.folder.KeptBudgets(size=True, latency=None)
 
 
 def test_external_data_of_a_model_in_memory_are_written_with_it(tmp_path: Path) -> None:

@@ -10,10 +10,10 @@ from compiling import compiled, samples, weight
 from onnx import helper, numpy_helper
 
 import ptqc
-from ptqc.artifact import GOLDEN
+from ptqc.artifact.folder import GOLDEN
+from ptqc.artifact.golden import Golden
 from ptqc.errors import ModelError
 from ptqc.execute.onnxruntime import Runner
-from ptqc.golden import Golden
 from ptqc.reading import read_model
 
 FEATURES, CLASSES = 64, 10

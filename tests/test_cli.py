@@ -16,7 +16,7 @@ from PIL import Image
 
 import ptqc
 from ptqc import cli
-from ptqc.artifact import load
+from ptqc.artifact.folder import load
 from ptqc.errors import UsageError
 
 
@@ -244,7 +244,8 @@ WAITING = """
 import signal
 import time
 import ptqc.compiler
-from ptqc import cli, parallel
+from ptqc import cli
+from ptqc.work import parallel
 
 def wait(*given):
     print("begun", flush=True)

@@ -16,13 +16,13 @@ from compiling import compiled, proto, quick, residual, samples, weight
 from onnx import TensorProto, helper, numpy_helper
 
 import ptqc
-from ptqc.agreement import relative
-from ptqc.artifact import Artifact
+from ptqc.artifact.folder import Artifact
 from ptqc.codegen.onnxruntime import size
 from ptqc.errors import CalibrationError, Infeasible, ModelError, UsageError
+from ptqc.execute.agreement import relative
 from ptqc.execute.onnxruntime import Runner
 from ptqc.passes.base import Result
-from ptqc.passes.calibrate_inner import CalibrateInner
+from ptqc.passes.decide.calibrate_inner import CalibrateInner
 from ptqc.stages.documents import oldest_runtime
 
 REPRODUCIBLE = ["golden.safetensors", "manifest.json", "model.onnx", "plan.json", "report.html", "sensitivity.json"]

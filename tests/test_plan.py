@@ -7,9 +7,9 @@ from graphs import noise, parse
 
 from ptqc.errors import UsageError
 from ptqc.formats import BFLOAT16, FLOAT16, UINT8, Format, Integer, QuantParams, Rounding
-from ptqc.layers import find_layers, find_weights
+from ptqc.graph.layers import find_layers, find_weights
+from ptqc.graph.sites import find_kernels, find_sites
 from ptqc.plan import Plan, write_json
-from ptqc.sites import find_kernels, find_sites
 
 GRAPH = """g (float[N, 4, 8, 8] x) => (float[N, 5] y) {
     c = Conv(x, w)

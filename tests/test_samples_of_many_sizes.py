@@ -9,9 +9,9 @@ import pytest
 from compiling import compiled, proto, quick, weight
 
 import ptqc
-from ptqc.artifact import Artifact
+from ptqc.artifact.folder import Artifact
+from ptqc.artifact.verify import verify
 from ptqc.execute.onnxruntime import Feeds, Runner
-from ptqc.stages.verify_artifact import verify
 
 ATTENTION = """g (int64[N,L] ids) => (float[N,L,20] y) {
     e = Gather(table, ids)

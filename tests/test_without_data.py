@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from compiling import compiled, residual
 
-from ptqc.artifact import Artifact
+from ptqc.artifact.folder import Artifact
 from ptqc.errors import CalibrationError
 
 MODELS = Path(__file__).resolve().parent.parent / "models"

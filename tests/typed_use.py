@@ -7,7 +7,7 @@ import onnx
 import onnx_ir
 
 import ptqc
-from ptqc.artifact import Artifact, KeptBudgets
+from ptqc.artifact.folder import Artifact, KeptBudgets
 
 
 def right(model: onnx.ModelProto, other: onnx_ir.Model, feeds: Mapping[str, np.ndarray]) -> list[object]:

@@ -12,7 +12,7 @@ from ptqc.codegen.cpu.isa import Isa
 from ptqc.codegen.program.program import Program
 from ptqc.codegen.program.weights import Weights
 from ptqc.native.runtime import PACKAGE
-from ptqc.store import Store
+from ptqc.store.entries import Store
 
 LIBRARY = "library.so"
 

@@ -16,8 +16,8 @@ from ptqc.codegen.program.built import Built, Declined
 from ptqc.codegen.program.layout import BFLOAT16, Layout
 from ptqc.codegen.program.program import Program, Step
 from ptqc.formats import to_bfloat16
+from ptqc.graph.nodes import required
 from ptqc.lowered import Lowered
-from ptqc.nodes import required
 from ptqc.operators import clip_bounds, data_inputs, keeps_codes
 from ptqc.reference import params_of
 

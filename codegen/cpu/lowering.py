@@ -19,8 +19,8 @@ from ptqc.codegen.program.folding import fold
 from ptqc.codegen.program.layout import Layout
 from ptqc.codegen.program.program import Program
 from ptqc.errors import NoKernel
+from ptqc.graph.nodes import only_consumer
 from ptqc.lowered import Lowered
-from ptqc.nodes import only_consumer
 
 DTYPES = ("float32", "float64", "float16", "bool", *INTEGERS)
 

@@ -6,11 +6,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self, cast, get_args
 
-from ptqc.artifact import NATIVE
 from ptqc.codegen.cpu.tiling import Cut
 from ptqc.errors import UsageError
 from ptqc.native.interface import TUNING
 from ptqc.options import NOT_TUNED, Tuning
+
+DELIVERED = "cpu"  # the folder of an artifact that has the target's files is named as the target
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ def tables_to_json(tables: Mapping[str, Table]) -> dict[str, Any]:
 
 def _read(folder: Path) -> dict[str, Table]:
     """The tables of an artifact."""
-    path = folder / NATIVE / TUNING
+    path = folder / DELIVERED / TUNING
     if not path.is_file():
         known = ", ".join((NOT_TUNED, *get_args(Tuning)))
         raise UsageError(f"tune is {str(folder)!r}; known: {known}, or a folder that a compile with one of these wrote")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from ptqc import errors, guarded
+from ptqc import errors
 from ptqc.codegen.cpu.isa import several
 from ptqc.codegen.cpu.job import ERROR, JOB, LOWERED, REPORT, VALUES, WORKER
 from ptqc.codegen.cpu.table import Request
@@ -23,15 +23,16 @@ from ptqc.codegen.program.settled import settled
 from ptqc.codegen.targets import Native, Target
 from ptqc.errors import InternalError, NoKernel, TargetError
 from ptqc.execute.onnxruntime import Feeds, Runner
+from ptqc.graph.nodes import constant
 from ptqc.lowered import Lowered
 from ptqc.native.interface import INTERFACE, KERNELS, TUNING, WEIGHTS, library_file
 from ptqc.native.runtime import INSTALL
-from ptqc.nodes import constant
-from ptqc.npz import write_npz
 from ptqc.operators import is_float
 from ptqc.options import DEFAULT_CPU, TargetOptions
 from ptqc.reference import codes_of
-from ptqc.scratch import scratch
+from ptqc.store.npz import write_npz
+from ptqc.work import guarded
+from ptqc.work.scratch import scratch
 
 TIME_LIMIT, LOOK_UP_TIME_LIMIT = 1800.0, 120.0
 KNOWN = "ptqc.codegen.cpu.known"

@@ -28,8 +28,8 @@ from ptqc.errors import UsageError
 from ptqc.native.machine import processor_name
 from ptqc.native.runtime import PACKAGE
 from ptqc.options import Tuning
-from ptqc.stopwatch import seconds_of
-from ptqc.store import Store
+from ptqc.store.entries import Store
+from ptqc.work.stopwatch import seconds_of
 
 # Cuts of a kernel that are tried: of "quick" those that should be the fastest.
 TRIED: Mapping[Tuning, int | None] = {"quick": 8, "full": None}

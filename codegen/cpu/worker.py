@@ -32,7 +32,7 @@ from ptqc.native.interface import INTERFACE, KERNELS, TUNING, WEIGHTS, library_f
 from ptqc.native.library import Library
 from ptqc.native.runtime import PACKAGE
 from ptqc.plan import write_json
-from ptqc.store import Store
+from ptqc.store.entries import Store
 
 
 def main(folder: Path) -> None:

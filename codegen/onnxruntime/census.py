@@ -8,7 +8,7 @@ from pathlib import Path
 import onnx
 
 from ptqc.execute.onnxruntime import open_proto, session_options
-from ptqc.scratch import scratch
+from ptqc.work.scratch import scratch
 
 MARK = ";"
 

@@ -12,12 +12,12 @@ import onnx
 import onnx_ir as ir
 from onnx import helper, numpy_helper
 
-from ptqc import zipmaps
 from ptqc.codegen.onnxruntime import constants, functions, names
 from ptqc.codegen.onnxruntime.inline import inlined
 from ptqc.formats.base import LOWEST_OPSET
+from ptqc.graph import zipmaps
+from ptqc.graph.protos import subgraphs
 from ptqc.lowered import Lowered
-from ptqc.protos import subgraphs
 
 PRODUCER = "ptqc"
 

@@ -13,7 +13,7 @@ from onnx import helper, numpy_helper
 from ptqc.codegen.onnxruntime.constants import Share, tensor
 from ptqc.codegen.onnxruntime.functions import DOMAIN
 from ptqc.codegen.onnxruntime.names import short_names
-from ptqc.protos import subgraphs
+from ptqc.graph.protos import subgraphs
 
 
 def inlined(model: onnx.ModelProto) -> onnx.ModelProto:

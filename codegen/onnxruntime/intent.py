@@ -17,8 +17,8 @@ from ptqc.biases import accumulator_scale, usable_scale
 from ptqc.errors import VerificationError
 from ptqc.execute.walk import Slicer
 from ptqc.formats import coded
+from ptqc.graph.layers import Layer
 from ptqc.integer import dequantize, quantize
-from ptqc.layers import Layer
 from ptqc.operators import RANDOM, absorbs, clip_bounds
 from ptqc.plan import Plan
 from ptqc.solutions import Solution, Tuned

@@ -16,15 +16,15 @@ import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 
-from ptqc import zipmaps
-from ptqc.agreement import alike, allowed, relative
 from ptqc.codegen.onnxruntime import parity, stored
 from ptqc.codegen.onnxruntime.census import Census, take
 from ptqc.codegen.onnxruntime.export import Exported
 from ptqc.codegen.onnxruntime.intent import Intent
 from ptqc.errors import VerificationError
+from ptqc.execute.agreement import alike, allowed, relative
 from ptqc.execute.onnxruntime import Feeds, Runner, session_options, tensors_of
 from ptqc.formats import FloatActivation
+from ptqc.graph import zipmaps
 from ptqc.lowered import Lowered
 from ptqc.plan import Plan
 

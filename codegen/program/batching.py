@@ -16,7 +16,7 @@ import onnx_ir as ir
 from ptqc.codegen.onnxruntime.export import Exported
 from ptqc.codegen.program.edges import edges, extents
 from ptqc.execute.onnxruntime import Feeds, Runner, session_options
-from ptqc.nodes import has_open_batch
+from ptqc.graph.nodes import has_open_batch
 
 # Of an output's root mean square: what codes that flip, where sums are ordered otherwise, may make of it.
 TOLERANCE = 0.1

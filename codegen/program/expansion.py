@@ -10,7 +10,7 @@ import onnx.shape_inference
 import onnx_ir as ir
 
 from ptqc.codegen.program.folding import SIZES
-from ptqc.nodes import constant
+from ptqc.graph.nodes import constant
 
 # The domain of nodes that a definition is put in place of, while that goes on.
 OURS = "ptqc.definitions"

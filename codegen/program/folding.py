@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from ptqc.codegen.program.batching import Seen
 from ptqc.codegen.program.oracle import compute
-from ptqc.nodes import constant, integer, required
+from ptqc.graph.nodes import constant, integer, required
 
 # Operators that look at the shape of their input only.
 SIZES = ("Shape", "Size")

@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ptqc.calibration.pictures import MEAN, STD
-from ptqc.nodes import constant, number, only_consumer
+from ptqc.graph.nodes import constant, number, only_consumer
 
 Array = np.ndarray
 BYTES = 255.0

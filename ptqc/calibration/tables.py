@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
-from ptqc.nodes import constant, integer
+from ptqc.graph.nodes import constant, integer
 
 # Operators that change nothing about which rows are meant.
 MOVES = frozenset({"Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})

@@ -10,11 +10,11 @@ import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 
-from ptqc import zipmaps
 from ptqc.errors import ModelError
 from ptqc.execute.saturation import EXACT_SUMS, NOT_WITH_EXACT_SUMS, apart, can_saturate, saturates
-from ptqc.external import hold_external
-from ptqc.scratch import scratch
+from ptqc.graph import zipmaps
+from ptqc.graph.external import hold_external
+from ptqc.work.scratch import scratch
 
 Feeds = dict[str, np.ndarray]
 

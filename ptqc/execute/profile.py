@@ -18,8 +18,8 @@ import onnx
 import onnx_ir as ir
 
 from ptqc.execute.onnxruntime import Feeds, Runner, session_options
-from ptqc.scratch import scratch
-from ptqc.stopwatch import processor_ns
+from ptqc.work.scratch import scratch
+from ptqc.work.stopwatch import processor_ns
 
 MARK = re.compile(";([0-9]+);")
 # Runs in a row: the first finds the caches full of another model, and is not among the fastest.

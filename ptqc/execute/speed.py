@@ -14,9 +14,9 @@ from math import comb
 
 import numpy as np
 
-from ptqc.deadline import NEVER, Deadline
 from ptqc.execute.profile import Subject, undisturbed
-from ptqc.stopwatch import processor_ns, seconds_of
+from ptqc.work.deadline import NEVER, Deadline
+from ptqc.work.stopwatch import processor_ns, seconds_of
 
 SECONDS, LONGEST = 2.0, 3.0
 # Twelve rounds leave one out at either end of the interval; with fewer than eleven, of slow models, it is their range.

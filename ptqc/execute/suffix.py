@@ -10,7 +10,7 @@ import onnxruntime as ort
 
 from ptqc.execute.kept import Held, real
 from ptqc.execute.walk import Slicer, Values, Walk
-from ptqc.parallel import in_order
+from ptqc.work.parallel import in_order
 
 Constants = Mapping[str, np.ndarray]
 

@@ -14,9 +14,9 @@ import onnxruntime as ort
 from ptqc.errors import ModelError
 from ptqc.execute.kept import Held, Kept, real
 from ptqc.execute.onnxruntime import Feeds, open_session, session_options
-from ptqc.nodes import rank
-from ptqc.parallel import in_order, processors
-from ptqc.protos import reads
+from ptqc.graph.nodes import rank
+from ptqc.graph.protos import reads
+from ptqc.work.parallel import in_order, processors
 
 Values = dict[str, np.ndarray]
 # What becomes of a value, given its name, as soon as it exists.

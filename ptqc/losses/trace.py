@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx_ir as ir
 
-from ptqc.nodes import constant, input_of, integer, integers
+from ptqc.graph.nodes import constant, input_of, integer, integers
 
 Shapes = Mapping[str, tuple[int, ...]]
 

@@ -11,7 +11,7 @@ import numpy as np
 from ptqc.errors import InternalError, TargetError, UsageError
 from ptqc.native.interface import INTERFACE, WEIGHTS, Interface, Value, library_file
 from ptqc.native.runtime import LOADING, check_version, load_module, load_runtime
-from ptqc.parallel import processors
+from ptqc.work.parallel import processors
 
 # What TVM's kernels assume of every pointer, in bytes; less makes aligned vector moves fault.
 ALIGNMENT = 64

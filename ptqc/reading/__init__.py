@@ -8,10 +8,11 @@ import onnx
 import onnx_ir as ir
 import onnx_ir.passes.common as common
 
-from ptqc import trial, zipmaps
 from ptqc.errors import ModelError
+from ptqc.execute import trial
 from ptqc.execute.onnxruntime import fits_in_memory
-from ptqc.external import hold_external
+from ptqc.graph import zipmaps
+from ptqc.graph.external import hold_external
 from ptqc.notes import Level, Note
 from ptqc.reading.annotations import drop_annotations
 from ptqc.reading.classical import check_classical

@@ -2,8 +2,8 @@
 
 import onnx
 
-from ptqc import zipmaps
 from ptqc.errors import ModelError
+from ptqc.graph import zipmaps
 from ptqc.reading.walk import every_node, label
 
 DOMAIN = zipmaps.DOMAIN

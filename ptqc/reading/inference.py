@@ -3,7 +3,7 @@
 import onnx_ir as ir
 
 from ptqc.errors import ModelError
-from ptqc.nodes import constant, input_of
+from ptqc.graph.nodes import constant, input_of
 
 DRAWING = {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
 

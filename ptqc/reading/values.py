@@ -6,7 +6,7 @@ from graphlib import CycleError, TopologicalSorter
 import onnx
 
 from ptqc.errors import ModelError
-from ptqc.protos import reads, subgraphs
+from ptqc.graph.protos import reads, subgraphs
 from ptqc.reading.walk import every_graph, label
 
 Names = set[str]

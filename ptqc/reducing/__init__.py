@@ -12,11 +12,9 @@ from ptqc.calibration.images import Preprocessing
 from ptqc.calibration.inputs import input_specs
 from ptqc.calibration.samples import collect
 from ptqc.calibration.synthetic import draw
-from ptqc.deadline import Deadline
 from ptqc.errors import UsageError
 from ptqc.execute.onnxruntime import Feeds
-from ptqc.logs import quiet_libraries
-from ptqc.progress import SILENT, Progress
+from ptqc.graph.zipmaps import as_tensors
 from ptqc.reading.file import parse, read_bytes
 from ptqc.reading.tensors import check_tensors
 from ptqc.reducing.cut import Cut, Whole
@@ -24,8 +22,10 @@ from ptqc.reducing.failure import COMPILE, SECONDS, Command, Failure, check_told
 from ptqc.reducing.recording import record
 from ptqc.reducing.search import smallest
 from ptqc.reducing.trials import Trials
-from ptqc.scratch import scratch
-from ptqc.zipmaps import as_tensors
+from ptqc.work.deadline import Deadline
+from ptqc.work.logs import quiet_libraries
+from ptqc.work.progress import SILENT, Progress
+from ptqc.work.scratch import scratch
 
 SAMPLES = 8
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import onnx
 
-from ptqc.protos import reads, subgraphs
+from ptqc.graph.protos import reads, subgraphs
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ptqc import guarded
 from ptqc.errors import UsageError
+from ptqc.work import guarded
 
 MODEL, DATA = "{model}", "{data}"
 COMPILE = ("compile", MODEL, "--calibration", DATA, "-o", "out", "--cache", "cache")

@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from ptqc import guarded
 from ptqc.execute.onnxruntime import Feeds
-from ptqc.npz import write_npz
+from ptqc.store.npz import write_npz
+from ptqc.work import guarded
 
 SECONDS = 600.0
 MODEL, INFERRED, SAMPLE = "model.onnx", "inferred.onnx", "{}.npz"

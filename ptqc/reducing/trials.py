@@ -9,11 +9,11 @@ import numpy as np
 import onnx
 
 from ptqc.execute.onnxruntime import Feeds
-from ptqc.npz import write_npz
 from ptqc.reducing.cut import Cut, Whole
 from ptqc.reducing.failure import Command, Failure
 from ptqc.reducing.recording import recorded
-from ptqc.store import file_digest
+from ptqc.store.entries import file_digest
+from ptqc.store.npz import write_npz
 
 FEWEST = 2  # samples that a compile needs
 

@@ -6,9 +6,9 @@ from typing import Any
 
 from ptqc.errors import Missed
 from ptqc.execute.profile import Profile
-from ptqc.latency import Timed
 from ptqc.notes import Level, Note
 from ptqc.plan import Plan
+from ptqc.solvers.cost_model import Timed
 
 MILLISECOND, MICROSECOND = 1e6, 1e3
 STEP = "latency"

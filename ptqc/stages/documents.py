@@ -10,19 +10,18 @@ import numpy as np
 import onnx_ir as ir
 import onnxruntime as ort
 
-from ptqc import zipmaps
-from ptqc.allocation import frontier, price, smallest_choice
 from ptqc.budget import Budgets
 from ptqc.codegen.onnxruntime import exact
 from ptqc.codegen.onnxruntime.export import Exported
 from ptqc.codegen.onnxruntime.verify import Verified
 from ptqc.formats import coded
-from ptqc.latency import Timed
-from ptqc.memory import peak_memory_mb
+from ptqc.graph import zipmaps
 from ptqc.notes import Level, Note, is_cut_short
 from ptqc.options import CompileOptions
-from ptqc.passes.phases import Decided
+from ptqc.passes.decide.phases import Decided
 from ptqc.reading.operators import FUSED
+from ptqc.solvers.allocation import frontier, price, smallest_choice
+from ptqc.solvers.cost_model import Timed
 from ptqc.stages.delivered import Delivered
 from ptqc.stages.fit import Fitted
 from ptqc.stages.judge import Judged, to_json
@@ -30,6 +29,7 @@ from ptqc.stages.prepare import Prepared
 from ptqc.stages.remarks import float_operators, rounded_for_float, unquantized_weights
 from ptqc.stages.speed import Measured
 from ptqc.version import __version__
+from ptqc.work.memory import peak_memory_mb
 
 FRONTIER_POINTS = 12
 

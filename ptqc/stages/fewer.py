@@ -2,11 +2,11 @@
 
 import dataclasses
 
-from ptqc.deadline import Deadline
 from ptqc.execute.onnxruntime import Runner
 from ptqc.notes import out_of_time
 from ptqc.stages.prepare import Prepared
-from ptqc.stopwatch import seconds_of
+from ptqc.work.deadline import Deadline
+from ptqc.work.stopwatch import seconds_of
 
 # Runs that one sample takes in all, from calibration to the comparison with float, where there is time.
 RUNS = 20

@@ -7,24 +7,24 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx_ir as ir
 
-from ptqc.allocation import Allocation, Candidate, Problem, allocate, best_choice, smallest_choice
 from ptqc.biases import accumulator_scale, bias_codes, usable_scale
 from ptqc.codegen.onnxruntime import functions, names, size
 from ptqc.codegen.onnxruntime.export import Exported, export
 from ptqc.errors import Infeasible, InternalError, UsageError
 from ptqc.formats import Format, coded
-from ptqc.layers import Layer, Weight
+from ptqc.graph.layers import Layer, Weight
+from ptqc.graph.nodes import constant
 from ptqc.lowered import Lowered
-from ptqc.nodes import constant
 from ptqc.notes import Note, out_of_time
 from ptqc.options import CompileOptions, Pipeline
+from ptqc.passes.decide.phases import Decided, Numbered, Planned, Tunable
 from ptqc.passes.effects import applied, check_tuned
 from ptqc.passes.lower import Lower
-from ptqc.passes.phases import Decided, Numbered, Planned, Tunable
-from ptqc.passes.reconstruct import Reconstruct, reconstruct_all
-from ptqc.passes.tune import TuneFeatures
+from ptqc.passes.tune.features import TuneFeatures
+from ptqc.passes.tune.reconstruct import Reconstruct, reconstruct_all
 from ptqc.plan import Plan
 from ptqc.solutions import Solution, Tuned
+from ptqc.solvers.allocation import Allocation, Candidate, Problem, allocate, best_choice, smallest_choice
 from ptqc.stages.compare import HeldBackLoss
 
 ATTEMPTS = 8

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from ptqc.codegen.targets import target_named
 from ptqc.options import TargetOptions
-from ptqc.passes.choose_bfloats import ChooseBfloats
+from ptqc.passes.decide.choose_bfloats import ChooseBfloats
 from ptqc.passes.effects import applied
 from ptqc.plan import Plan
 from ptqc.stages.documents import Job

@@ -14,7 +14,7 @@ from ptqc.losses import Kind, Kinds, OutputLoss, Outputs, aligned
 from ptqc.losses.base import Figure, Pair
 from ptqc.losses.classes import SAME_CLASS
 from ptqc.losses.state import State
-from ptqc.progress import Progress
+from ptqc.work.progress import Progress
 
 Evaluate = Callable[[Callable[[Feeds], dict[str, np.ndarray]]], float]
 Pairs = Sequence[tuple[Outputs, Outputs]]

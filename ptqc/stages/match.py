@@ -10,8 +10,8 @@ import onnx_ir as ir
 from ptqc.calibration.inputs import input_specs
 from ptqc.errors import Unsupported
 from ptqc.execute.onnxruntime import Feeds, Runner
-from ptqc.nodes import constant, input_of, is_batchable, nodes_of, static
-from ptqc.progress import Progress
+from ptqc.graph.nodes import constant, input_of, is_batchable, nodes_of, static
+from ptqc.work.progress import Progress
 
 SAMPLES = 64
 STEPS = 40

@@ -10,27 +10,27 @@ import onnx_ir as ir
 import onnxruntime as ort
 
 from ptqc.calibration.samples import Samples
-from ptqc.deadline import NEVER, Deadline
 from ptqc.errors import UsageError
 from ptqc.execute.onnxruntime import fits_in_memory, weight_bytes
-from ptqc.external import hold_external
+from ptqc.graph.external import hold_external
 from ptqc.notes import Level, Note, is_cut_short
 from ptqc.options import CompileOptions
-from ptqc.passes import measurements
 from ptqc.passes.base import Pass
-from ptqc.passes.calibrate import Calibrate
-from ptqc.passes.calibrate_inner import CalibrateInner
-from ptqc.passes.choose_activations import ChooseActivations
+from ptqc.passes.decide import measurements
+from ptqc.passes.decide.calibrate import Calibrate
+from ptqc.passes.decide.calibrate_inner import CalibrateInner
+from ptqc.passes.decide.choose_activations import ChooseActivations
+from ptqc.passes.decide.measure_sensitivity import MeasureSensitivity
+from ptqc.passes.decide.phases import Decided, Setting
+from ptqc.passes.decide.solve_weights import Shelf, SolveWeights
 from ptqc.passes.dump import NO_DUMP, Dump
 from ptqc.passes.effects import applied
-from ptqc.passes.measure_sensitivity import MeasureSensitivity
-from ptqc.passes.phases import Decided, Setting
-from ptqc.passes.solve_weights import Shelf, SolveWeights
-from ptqc.progress import Progress
 from ptqc.stages.prepare import Origin, Prepared
 from ptqc.stages.stored_weights import StoredWeights
-from ptqc.store import Entry, Store, digest
+from ptqc.store.entries import Entry, Store, digest
 from ptqc.version import __version__
+from ptqc.work.deadline import NEVER, Deadline
+from ptqc.work.progress import Progress
 
 MODEL, SAMPLES = "model.onnx", "samples"
 # Raised when what is measured, or how, changes, so that old entries are not taken for new ones.

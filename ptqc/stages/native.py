@@ -9,9 +9,9 @@ from ptqc.codegen.targets import target_named
 from ptqc.errors import TargetError
 from ptqc.execute.onnxruntime import Feeds
 from ptqc.options import TargetOptions
-from ptqc.progress import Progress
 from ptqc.stages.fit import Fitted
-from ptqc.store import Store
+from ptqc.store.entries import Store
+from ptqc.work.progress import Progress
 
 
 @dataclass(frozen=True)

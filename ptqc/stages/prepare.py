@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 
-from ptqc import trial
 from ptqc.calibration.images import Preprocessing
 from ptqc.calibration.inputs import input_specs
 from ptqc.calibration.joining import takes_batches
@@ -17,19 +16,20 @@ from ptqc.calibration.plausibility import preprocessing_warning
 from ptqc.calibration.runnable import check_runs
 from ptqc.calibration.samples import Samples, collect
 from ptqc.calibration.synthetic import draw
-from ptqc.errors import CalibrationError, ModelError
-from ptqc.execute.onnxruntime import LOOP_LIMIT, Feeds, Runner, fits_in_memory, has_loop
+from ptqc.errors import CalibrationError
+from ptqc.execute.onnxruntime import Feeds, Runner
 from ptqc.execute.suffix import Piece
 from ptqc.execute.walk import Slicer
+from ptqc.graph.nodes import constant
 from ptqc.losses import check_finite
-from ptqc.nodes import constant
 from ptqc.notes import Level, Note
 from ptqc.passes.base import Rewrite
 from ptqc.passes.dump import NO_DUMP, Dump
 from ptqc.passes.pipeline import default_rewrites, run_rewrites
-from ptqc.progress import Progress
 from ptqc.reading import FILE, Source
+from ptqc.reading.first_run import try_once
 from ptqc.stages.synthesize import synthesize
+from ptqc.work.progress import Progress
 
 SYNTHETIC = "synthetic"
 # One sample in HELD_BACK is kept for accepting decisions, and not used for making them.
@@ -100,23 +100,6 @@ def gather(
     if not is_drawn:
         try_once(source, samples[0])
     return samples
-
-
-def try_once(source: Source, feeds: Feeds) -> None:
-    """Load and run the model in a process of its own. Raises ModelError where ONNX Runtime does not survive that."""
-
-    def save(folder: Path) -> Path:
-        if not fits_in_memory(source.size):
-            return source.path
-        ir.save(source.model, folder / "model.onnx")
-        return folder / "model.onnx"
-
-    loops = has_loop(source.model)
-    try:
-        trial.run(save, feeds, source.size, LOOP_LIMIT if loops else None)
-    except ModelError as error:
-        remark = " (a Loop of it may have no end)" if loops else ""
-        raise ModelError(f"{source.called}: {error}{remark}") from error
 
 
 def prepare(

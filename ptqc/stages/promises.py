@@ -7,8 +7,8 @@ from typing import Any
 
 from ptqc.errors import VerificationError
 from ptqc.formats import coded
-from ptqc.passes.choose_activations import Checked
-from ptqc.passes.phases import Decided
+from ptqc.passes.decide.choose_activations import Checked
+from ptqc.passes.decide.phases import Decided
 from ptqc.plan import Plan, write_json
 from ptqc.stages.fit import Fitted
 

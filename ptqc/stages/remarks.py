@@ -4,12 +4,12 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
-from ptqc.layers import why_not_a_layer
-from ptqc.nodes import constant
+from ptqc.graph.layers import why_not_a_layer
+from ptqc.graph.nodes import constant
+from ptqc.graph.sites import find_kernels
 from ptqc.notes import Level, Note
 from ptqc.operators import ELEMENTWISE, LAYERS, absorbs, is_float, keeps_codes
 from ptqc.plan import Plan
-from ptqc.sites import find_kernels
 
 STEP = "lower"
 

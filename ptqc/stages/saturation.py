@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from ptqc.agreement import relative
 from ptqc.codegen.onnxruntime import exact
 from ptqc.codegen.onnxruntime.export import Exported
+from ptqc.execute.agreement import relative
 from ptqc.execute.onnxruntime import Feeds, Runner, session_options, tensors_of
 from ptqc.execute.saturation import saturates
 from ptqc.notes import Level, Note

@@ -7,11 +7,11 @@ import onnx
 import onnx_ir as ir
 
 from ptqc.calibration.samples import Samples
-from ptqc.deadline import NEVER, Deadline
 from ptqc.execute.onnxruntime import Feeds
 from ptqc.execute.profile import Subject
 from ptqc.execute.speed import Speed, compare
-from ptqc.progress import Progress
+from ptqc.work.deadline import NEVER, Deadline
+from ptqc.work.progress import Progress
 
 
 @dataclass(frozen=True)

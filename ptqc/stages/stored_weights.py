@@ -7,11 +7,11 @@ from typing import Any
 
 import onnx_ir as ir
 
-from ptqc.layers import Weight
-from ptqc.nodes import initial
-from ptqc.passes.measurements import pack_candidates, unpack_candidates
+from ptqc.graph.layers import Weight
+from ptqc.graph.nodes import initial
+from ptqc.passes.decide.measurements import pack_candidates, unpack_candidates
 from ptqc.solutions import Candidates
-from ptqc.store import Entry, Store
+from ptqc.store.entries import Entry, Store
 
 
 @dataclass(frozen=True)

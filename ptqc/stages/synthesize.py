@@ -11,12 +11,12 @@ from ptqc.calibration.inputs import input_specs
 from ptqc.calibration.pixel_range import COMMON, RAW, PixelRange, stated_range
 from ptqc.calibration.synthetic import draw, is_image
 from ptqc.execute.onnxruntime import Feeds, Runner
-from ptqc.nodes import constant, input_of, nodes_of
+from ptqc.graph.nodes import constant, input_of, nodes_of
 from ptqc.notes import Level, Note
-from ptqc.passes.fold_batch_norm import FoldBatchNorm
 from ptqc.passes.pipeline import default_rewrites, in_float32, run_rewrites
-from ptqc.progress import Progress
+from ptqc.passes.rewrite.fold_batch_norm import FoldBatchNorm
 from ptqc.stages import match
+from ptqc.work.progress import Progress
 
 STEP = "synthesize"
 PROBES = 8

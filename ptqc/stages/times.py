@@ -17,13 +17,13 @@ from ptqc.execute.onnxruntime import Feeds
 from ptqc.execute.profile import Profile, Subject, profile
 from ptqc.formats import ActivationParams
 from ptqc.formats.base import LOWEST_OPSET
-from ptqc.latency import Network, Times, owners
 from ptqc.lowered import Lowered
 from ptqc.options import CompileOptions
-from ptqc.passes.phases import Decided
+from ptqc.passes.decide.phases import Decided
 from ptqc.plan import Plan
-from ptqc.progress import Progress
+from ptqc.solvers.cost_model import Network, Times, owners
 from ptqc.stages.fit import forms, packed, table_numbers
+from ptqc.work.progress import Progress
 
 RUNTIME = f"ONNX Runtime {ort.__version__}"
 SECONDS = 6.0

@@ -7,7 +7,7 @@ import pytest
 from compiling import compiled, proto, residual, samples, weight
 
 import ptqc.codegen
-from ptqc.artifact import load
+from ptqc.artifact.folder import load
 from ptqc.codegen import targets
 from ptqc.codegen.targets import target_named
 from ptqc.errors import TargetError, UsageError

@@ -7,17 +7,17 @@ from graphs import noise, parse
 
 from ptqc.execute.walk import Slicer
 from ptqc.formats import UINT8, Integer, QuantParams
+from ptqc.graph.sites import Site
 from ptqc.integer import fake_quantize
-from ptqc.passes.quantized_walk import run_quantized
+from ptqc.passes.tune.quantized_walk import run_quantized
 from ptqc.plan import Plan
-from ptqc.sites import Site
 from ptqc.solutions import Solution, Tuned
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from ptqc.execute.torch import quantized  # noqa: E402
 from ptqc.execute.torch.quantized import QuantizedGraph, tensors_of  # noqa: E402
-from ptqc.layers import find_layers, find_weights  # noqa: E402
+from ptqc.graph.layers import find_layers, find_weights  # noqa: E402
 
 NETWORK = """g (float[N, 3, 6, 6] x) => (float[N, 2] y) {
     c = Conv(x, w, b) r = Relu(c) d = Conv(r, v) e = Conv(d, u, b)

@@ -19,9 +19,10 @@ import numpy as np
 import onnx
 from compiling import alone, digests, proto, quick, weight
 
-from ptqc import cli, guarded
-from ptqc.housekeeping import clear, contents
-from ptqc.store import Store
+from ptqc import cli
+from ptqc.store.entries import Store
+from ptqc.store.housekeeping import clear, contents
+from ptqc.work import guarded
 
 GRAPH = "g (float[N,8] x) => (float[N,8] y) { h = Gemm(x, w) r = Relu(h) y = Gemm(r, v) }"
 DISK = ctypes.CDLL(None)

@@ -20,7 +20,7 @@ from compiling import alone, quick
 from mutations import SEEDS, mutant
 
 from ptqc import cli, compiler
-from ptqc.memory import peak_memory_mb
+from ptqc.work.memory import peak_memory_mb
 
 CRASH, LITTER, FAULT = -1, -2, -3
 ADDRESS_SPACE = 8 * 2**30

@@ -8,8 +8,8 @@ import numpy as np
 from planting import ASKED, TUNED, Changed, Fault, given
 
 from ptqc import compiler
-from ptqc.passes import measurements
-from ptqc.passes.phases import Decided, Setting
+from ptqc.passes.decide import measurements
+from ptqc.passes.decide.phases import Decided, Setting
 from ptqc.plan import Plan
 from ptqc.solutions import Solution, Tuned
 from ptqc.stages import documents, fit

@@ -12,7 +12,7 @@ from ptqc.formats import UINT8, QuantParams
 from ptqc.lowered import Lowered
 from ptqc.passes import lower
 from ptqc.passes.base import Result
-from ptqc.passes.phases import Numbered
+from ptqc.passes.decide.phases import Numbered
 
 
 def zero_point_moved(right: Any) -> Any:

@@ -7,9 +7,8 @@ import numpy as np
 import onnx_ir as ir
 from planting import Changed, Fault, always, given
 
-from ptqc.nodes import constant
-from ptqc.passes import (
-    channel_scaling,
+from ptqc.graph.nodes import constant
+from ptqc.passes.rewrite import (
     conv_transpose,
     explicit_padding,
     flatten,
@@ -21,9 +20,9 @@ from ptqc.passes import (
     fold_pad,
     global_pool,
     linear_layers,
-    opset_changes,
     remove_dead,
 )
+from ptqc.passes.rewrite.tools import channel_scaling, opset_changes
 
 
 def swapped_halves(values: Any) -> Any:

@@ -12,8 +12,8 @@ import pytest
 from compiling import digests, proto, quick, samples, weight
 
 import ptqc
-from ptqc import store
 from ptqc.errors import CalibrationError, UsageError
+from ptqc.store import entries as store
 
 GRAPH = "g (float[N,8] x) => (float[N,8] y) { h = Gemm(x, w) r = Relu(h) y = Gemm(r, v) }"
 COUNT, SAMPLE = 200, 6

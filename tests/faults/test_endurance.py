@@ -13,7 +13,7 @@ import pytest
 from compiling import compiled, proto, samples, weight
 
 import ptqc
-from ptqc.artifact import Artifact
+from ptqc.artifact.folder import Artifact
 
 GRAPH = "g (float[N,8] x) => (float[N,8] y) { h = Gemm(x, w) r = Relu(h) y = Gemm(r, v) }"
 THREADS, CALLS_PER_THREAD, CALLS, LOADS = 16, 10_000, 100_000, 1000

@@ -18,7 +18,8 @@ GRAPH = "g (float[N,8] x) => (float[N,8] y) { h = Gemm(x, w) r = Relu(h) y = Gem
 PROGRAM = """
 import signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)
-from ptqc import cli, interrupts
+from ptqc import cli
+from ptqc.work import interrupts
 right = interrupts.listen
 def listen():
     right()

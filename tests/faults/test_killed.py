@@ -10,8 +10,8 @@ import pytest
 from compiling import digests, proto, weight
 
 import ptqc
-from ptqc.housekeeping import clear, contents
-from ptqc.store import Store
+from ptqc.store.entries import Store
+from ptqc.store.housekeeping import clear, contents
 
 PROGRAM = Path(__file__).with_name("killed.py")
 

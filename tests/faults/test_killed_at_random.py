@@ -14,8 +14,8 @@ import pytest
 from compiling import digests, samples
 
 import ptqc
-from ptqc.housekeeping import clear, contents
-from ptqc.store import Store
+from ptqc.store.entries import Store
+from ptqc.store.housekeeping import clear, contents
 
 TIMES = 50
 MARK = "PTQC_TEST_PROCESS"

@@ -12,7 +12,7 @@ from planted_lowering import LOWERING
 from planted_packing import PACKING
 from planted_rewrites import REWRITES
 
-from ptqc.artifact import Artifact
+from ptqc.artifact.folder import Artifact
 from ptqc.errors import InternalError
 
 FAULTS = REWRITES | DECISIONS | LOWERING | PACKING

@@ -14,12 +14,12 @@ from graphs import noise, parse
 import ptqc
 from ptqc.cli import main
 from ptqc.errors import PassError, UsageError
-from ptqc.nodes import constant, input_of, nodes_of
+from ptqc.graph.nodes import constant, input_of, nodes_of
 from ptqc.notes import Note
 from ptqc.passes import registry
 from ptqc.passes.base import Effect, Probed, Result
-from ptqc.passes.graph_tools import bypass
 from ptqc.passes.registry import added_rewrites
+from ptqc.passes.rewrite.tools.graph import bypass
 
 GRAPH = """g (float[N, 4] x) => (float[N, 3] y) {
     h = MatMul(x, w)  a = Relu(h)  b = Clip(a, low)  y = MatMul(b, v)

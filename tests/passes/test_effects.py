@@ -7,8 +7,8 @@ from graphs import noise, parse
 
 from ptqc.errors import PassError
 from ptqc.passes.base import Effect, Result
+from ptqc.passes.decide.phases import Numbered
 from ptqc.passes.effects import applied, check_tuned
-from ptqc.passes.phases import Numbered
 from ptqc.plan import Plan
 from ptqc.solutions import Tuned
 

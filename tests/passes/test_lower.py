@@ -29,8 +29,8 @@ from lowering import (
 from ptqc import reference
 from ptqc.execute.onnxruntime import Feeds, Runner, run, session_options
 from ptqc.formats import FLOAT16, FLOAT32, UINT8, Format, Integer, QuantParams, to_bfloat16
+from ptqc.passes.decide.phases import Numbered
 from ptqc.passes.lower import Lower
-from ptqc.passes.phases import Numbered
 from ptqc.solutions import Tuned
 
 

@@ -12,10 +12,11 @@ from compiling import proto, residual, samples
 from onnx import TensorProto, helper
 
 import ptqc
-from ptqc import cli, guarded
+from ptqc import cli
 from ptqc.errors import UsageError
-from ptqc.guarded import Ended
 from ptqc.reducing import recording
+from ptqc.work import guarded
+from ptqc.work.guarded import Ended
 
 # Fails on models with both operators, in another way on those with one of them alone.
 CHECK = """

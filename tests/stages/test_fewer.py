@@ -8,10 +8,10 @@ import pytest
 from compiling import Measured, compiled, measured_model, proto, quick, residual, samples, weight
 
 import ptqc
-from ptqc.deadline import NEVER, Deadline
 from ptqc.notes import is_cut_short
 from ptqc.stages import fewer
 from ptqc.stages.fewer import affordable
+from ptqc.work.deadline import NEVER, Deadline
 
 
 @pytest.fixture(scope="module")

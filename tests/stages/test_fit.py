@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 from compiling import Measured, measure_residual
 
-from ptqc.deadline import Deadline
 from ptqc.errors import Infeasible, UsageError
 from ptqc.formats import FLOAT16, Format, Integer
 from ptqc.options import PORTABLE_BITS
-from ptqc.passes.reconstruct import Reconstruct
+from ptqc.passes.tune.reconstruct import Reconstruct
 from ptqc.stages import fit
 from ptqc.stages.compare import HeldBackLoss
 from ptqc.stages.fit import TRIES
+from ptqc.work.deadline import Deadline
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ import pytest
 from compiling import compiled, quick, residual, samples
 
 import ptqc
-from ptqc.artifact import Artifact
+from ptqc.artifact.folder import Artifact
 from ptqc.budget import Budgets
 from ptqc.options import CompileOptions, TargetOptions
 from ptqc.stages.documents import Job

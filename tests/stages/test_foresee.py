@@ -11,7 +11,7 @@ import ptqc
 from ptqc.codegen.cpu import target
 from ptqc.codegen.cpu.target import is_present
 from ptqc.errors import CalibrationError, Infeasible, NoKernel
-from ptqc.passes.calibrate import Calibrate
+from ptqc.passes.decide.calibrate import Calibrate
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ from ptqc.losses.detection import Detection
 from ptqc.losses.embedding import Embedding
 from ptqc.losses.regression import Regression
 from ptqc.losses.state import State
-from ptqc.progress import SILENT
 from ptqc.stages.judge import BEST_SQNR, Judged, _judged, judge, to_json
+from ptqc.work.progress import SILENT
 
 Run = Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]]
 

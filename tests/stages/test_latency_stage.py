@@ -9,18 +9,19 @@ import pytest
 from compiling import compiled, measure_residual, quick, residual, samples
 
 import ptqc
-from ptqc.artifact import Artifact, KeptBudgets
+from ptqc.artifact.folder import Artifact, KeptBudgets
 from ptqc.budget import Budgets
 from ptqc.cli import main
 from ptqc.errors import Infeasible, Missed, UsageError
 from ptqc.execute import profile
 from ptqc.execute.profile import Profile
-from ptqc.latency import Network, Operator, Timed, Times
 from ptqc.notes import Note
-from ptqc.progress import SILENT
-from ptqc.stages import latency, times
+from ptqc.solvers.cost_model import Network, Operator, Timed, Times
+from ptqc.stages import latency_budget as latency
+from ptqc.stages import times
 from ptqc.stages.delivered import _over_budget
 from ptqc.stages.documents import Job
+from ptqc.work.progress import SILENT
 
 LAYERS = ("a", "b", "c", "y")
 TENSORS = ("x", "ar", "br", "cr", "p", "f", "y")

@@ -11,17 +11,17 @@ import numpy as np
 import pytest
 from compiling import Measured, measure_residual, quick
 
-from ptqc.deadline import Deadline
 from ptqc.errors import UsageError
 from ptqc.formats import Integer
 from ptqc.notes import is_cut_short
 from ptqc.options import CompileOptions
-from ptqc.passes import solve_weights
-from ptqc.passes.calibrate import Calibrate
-from ptqc.passes.phases import Decided
-from ptqc.progress import SILENT, Lines
+from ptqc.passes.decide import solve_weights
+from ptqc.passes.decide.calibrate import Calibrate
+from ptqc.passes.decide.phases import Decided
 from ptqc.stages.measure import measure, recall
-from ptqc.store import Store
+from ptqc.store.entries import Store
+from ptqc.work.deadline import Deadline
+from ptqc.work.progress import SILENT, Lines
 
 
 @pytest.fixture(scope="module")

@@ -12,9 +12,9 @@ from ptqc.errors import CalibrationError, UsageError
 from ptqc.execute.onnxruntime import Runner
 from ptqc.notes import Level
 from ptqc.passes.dump import Dump
-from ptqc.progress import SILENT
 from ptqc.reading import read_model
 from ptqc.stages.prepare import HELD_BACK, Prepared, gather, prepare
+from ptqc.work.progress import SILENT
 
 NORMALIZED = """g (float[N,3,8,8] x) => (float[N,4,8,8] y) {
     a = Conv<pads=[1,1,1,1]>(x, w)

@@ -8,8 +8,8 @@ import pytest
 from compiling import compiled, proto, residual, samples, weight
 
 import ptqc
-from ptqc.agreement import relative
-from ptqc.artifact import Artifact
+from ptqc.artifact.folder import Artifact
+from ptqc.execute.agreement import relative
 from ptqc.execute.onnxruntime import Runner, session_options
 from ptqc.execute.saturation import EXACT_SUMS, IN_FLOAT, saturates
 

@@ -10,8 +10,8 @@ from compiling import proto, weight
 
 from ptqc.calibration.samples import Samples, collect, input_specs
 from ptqc.execute import speed
-from ptqc.progress import SILENT
 from ptqc.stages.speed import measure_speed, one_sample
+from ptqc.work.progress import SILENT
 
 
 def given(tmp_path: Path, axis: str, rows: int) -> tuple[ir.Model, Samples]:

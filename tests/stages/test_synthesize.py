@@ -10,9 +10,9 @@ from graphs import noise, parse
 from ptqc.calibration.pixel_range import COMMON, PixelRange
 from ptqc.errors import CalibrationError
 from ptqc.notes import Level
-from ptqc.progress import SILENT
 from ptqc.stages import match
 from ptqc.stages.synthesize import BALANCE, Synthetic, synthesize
+from ptqc.work.progress import SILENT
 
 PLAIN = """g (float[N,3,16,16] x) => (float[N,4,16,16] y) {
     a = Conv<pads=[1,1,1,1]>(x, w, b)

@@ -5,11 +5,11 @@ import pytest
 from compiling import Measured, measure_residual
 
 from ptqc.execute import profile
-from ptqc.progress import SILENT
-from ptqc.sites import useful_sites
+from ptqc.graph.sites import useful_sites
 from ptqc.stages import times
 from ptqc.stages.fit import packed, table_numbers
 from ptqc.stages.times import any_plan, measure_times, network_of, quantized_subject
+from ptqc.work.progress import SILENT
 
 
 @pytest.fixture(scope="module")

@@ -18,8 +18,8 @@ from ptqc.codegen.program.layout import Layout
 from ptqc.codegen.program.oracle import compute, standalone
 from ptqc.execute.onnxruntime import softmax_in_float64
 from ptqc.formats import QuantParams
+from ptqc.graph.nodes import integer as integer_attribute
 from ptqc.integer import add_numbers, mean_factor, multiplier, repeats_inside, softmax_steps, softmax_table
-from ptqc.nodes import integer as integer_attribute
 from ptqc.operators import clip_bounds
 from ptqc.reference import Step, codes_of, input_params, output_params, params_of
 

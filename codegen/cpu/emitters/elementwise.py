@@ -14,7 +14,7 @@ from ptqc.codegen.cpu.families.functions import BINARY, UNARY
 from ptqc.codegen.cpu.families.pointwise import Operand
 from ptqc.codegen.program.built import Declined
 from ptqc.codegen.program.layout import Layout
-from ptqc.nodes import input_of, integer, text
+from ptqc.graph.nodes import input_of, integer, text
 from ptqc.operators import clip_bounds
 
 REAL = "float32"

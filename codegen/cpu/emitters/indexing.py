@@ -8,7 +8,7 @@ from ptqc.codegen.cpu.emission import Emission
 from ptqc.codegen.cpu.families import indexing
 from ptqc.codegen.program.built import Built, Declined
 from ptqc.codegen.program.layout import Layout
-from ptqc.nodes import input_of, integer
+from ptqc.graph.nodes import input_of, integer
 
 Build = Callable[[Layout, Layout, Layout], Built]
 

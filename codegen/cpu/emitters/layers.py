@@ -16,8 +16,8 @@ from ptqc.codegen.cpu.tiling import Dense
 from ptqc.codegen.program.built import Built, Declined
 from ptqc.codegen.program.layout import Layout
 from ptqc.codegen.program.window import Window
+from ptqc.graph.nodes import input_of, integer, number
 from ptqc.integer import multiplier
-from ptqc.nodes import input_of, integer, number
 from ptqc.reference import Step, has_float_output, input_params, layer_constants, output_params
 
 BFLOAT_BYTES, FLOAT_BYTES = 2, 4

@@ -11,7 +11,7 @@ from ptqc.codegen.cpu.families import move
 from ptqc.codegen.program.built import Declined
 from ptqc.codegen.program.constants import Arranged, Order, Scaled, Source
 from ptqc.codegen.program.layout import Layout
-from ptqc.nodes import input_of, integer, integers, producer, text
+from ptqc.graph.nodes import input_of, integer, integers, producer, text
 
 # Below every code and every float32: what a largest-of-window ignores.
 LOWEST = {"uint8": 0.0, "float32": -3.4028235e38}

@@ -13,7 +13,7 @@ from ptqc.codegen.cpu.families.functions import Function
 from ptqc.codegen.program.built import Declined
 from ptqc.codegen.program.layout import BFLOAT16, ROUNDED, Layout
 from ptqc.codegen.program.window import Window
-from ptqc.nodes import input_of, integer, integers, number, only_consumer, required, text
+from ptqc.graph.nodes import input_of, integer, integers, number, only_consumer, required, text
 from ptqc.operators import clip_bounds
 
 # Attributes of functions with their defaults.

@@ -11,7 +11,7 @@ from ptqc.codegen.cpu.families import resample
 from ptqc.codegen.program.built import Declined
 from ptqc.codegen.program.layout import Layout
 from ptqc.codegen.program.oracle import opened, standalone
-from ptqc.nodes import text
+from ptqc.graph.nodes import text
 
 Shape = Sequence[int]
 Resized = Callable[[np.ndarray], np.ndarray]

@@ -7,7 +7,7 @@ import onnx_ir as ir
 from ptqc.codegen.cpu.emission import Emission
 from ptqc.codegen.program.built import Declined
 from ptqc.codegen.program.window import Window
-from ptqc.nodes import integers, text
+from ptqc.graph.nodes import integers, text
 
 Pair = tuple[int, int]
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ptqc.execute.torch.graph import TorchGraph
-from ptqc.nodes import required
+from ptqc.graph.nodes import required
 
 RATE = 0.05  # of Adam, in standard deviations of the input; ZeroQ's 0.5 suits its start from white noise
 EPSILON = 1e-6  # of variances

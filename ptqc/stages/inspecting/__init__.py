@@ -10,22 +10,22 @@ import onnx_ir as ir
 
 from ptqc.errors import ModelError, PtqcError
 from ptqc.formats import UINT8, Integer, QuantParams
-from ptqc.layers import find_layers, find_weights
+from ptqc.graph.layers import find_layers, find_weights
+from ptqc.graph.sites import find_kernels, find_sites, useful_sites
 from ptqc.options import PORTABLE_BITS, CompileOptions
+from ptqc.passes.decide.solve_weights import formats_of
 from ptqc.passes.pipeline import default_rewrites, run_rewrites
-from ptqc.passes.solve_weights import formats_of
 from ptqc.plan import Plan
 from ptqc.reading import Source
 from ptqc.reading.file import parse, read_bytes
 from ptqc.reading.given import FILE, read_given
-from ptqc.scratch import scratch
-from ptqc.sites import find_kernels, find_sites, useful_sites
 from ptqc.stages.inspecting.content import content
 from ptqc.stages.inspecting.effort import effort
 from ptqc.stages.inspecting.facts import Compilable, Inspection, StaysFloat, Tensor
 from ptqc.stages.inspecting.products import products_of_a_run
 from ptqc.stages.inspecting.smallest import about, lower_bound
 from ptqc.stages.remarks import float_operators
+from ptqc.work.scratch import scratch
 
 __all__ = ["Inspection", "inspect"]
 

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ptqc.formats import Format
-from ptqc.layers import Weight
-from ptqc.passes.measure_sensitivity import COMPUTE
-from ptqc.passes.reconstruct import WALK_BYTES, WALK_COMPUTE
-from ptqc.passes.solve_weights import products
+from ptqc.graph.layers import Weight
+from ptqc.passes.decide.measure_sensitivity import COMPUTE
+from ptqc.passes.decide.solve_weights import products
+from ptqc.passes.tune.reconstruct import WALK_BYTES, WALK_COMPUTE
 
 # Seconds in any case and for each weight, and products per second; fitted to compiles of 0.07 to 5 million weights.
 START, EACH, SOLVED, RAN = 4.0, 0.5, 1e10, 4e10

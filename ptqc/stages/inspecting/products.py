@@ -5,7 +5,7 @@ from math import prod
 
 import onnx_ir as ir
 
-from ptqc.layers import Layer
+from ptqc.graph.layers import Layer
 
 
 def products_of_a_run(model: ir.Model, layers: Sequence[Layer]) -> int | None:

@@ -11,13 +11,13 @@ import onnx_ir as ir
 from ptqc.codegen.onnxruntime.export import export
 from ptqc.codegen.onnxruntime.size import entry
 from ptqc.formats import Integer
-from ptqc.layers import Weight, find_layers, find_weights
-from ptqc.nodes import constant, initial
+from ptqc.graph.layers import Weight, find_layers, find_weights
+from ptqc.graph.nodes import constant, initial
+from ptqc.graph.sites import find_kernels, find_sites
+from ptqc.passes.decide.phases import Numbered
+from ptqc.passes.decide.solve_weights import direct, formats_of, possible
 from ptqc.passes.lower import Lower
-from ptqc.passes.phases import Numbered
-from ptqc.passes.solve_weights import direct, formats_of, possible
 from ptqc.plan import Plan
-from ptqc.sites import find_kernels, find_sites
 from ptqc.solutions import Solution, Tuned
 
 # Nodes of these may go: they become the saturation of a kernel, or move nothing.

@@ -11,7 +11,7 @@ from compiling import residual as model
 from compiling import samples as given
 
 import ptqc
-from ptqc.artifact import Artifact
+from ptqc.artifact.folder import Artifact
 from ptqc.cli import main
 
 

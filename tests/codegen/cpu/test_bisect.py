@@ -16,7 +16,7 @@ from compiling import samples as given
 from networks import FEEDS, residual
 
 import ptqc
-from ptqc.artifact import Artifact
+from ptqc.artifact.folder import Artifact
 from ptqc.cli import main
 from ptqc.codegen.cpu import isa, target, worker
 from ptqc.codegen.cpu.emitters import codes, layers

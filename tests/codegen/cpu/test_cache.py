@@ -14,7 +14,7 @@ from ptqc.codegen.cpu.isa import Isa
 from ptqc.codegen.program.layout import Layout
 from ptqc.codegen.program.program import Program, Step
 from ptqc.codegen.program.weights import Weights
-from ptqc.store import Store
+from ptqc.store.entries import Store
 
 LAYOUT = Layout((3,), "uint8", outside=True)
 

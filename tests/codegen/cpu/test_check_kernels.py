@@ -6,10 +6,10 @@ import onnx_ir as ir
 import pytest
 from compiling import proto, weight
 
-from ptqc import guarded
 from ptqc.codegen.cpu import target
 from ptqc.codegen.cpu.target import check_kernels, is_present
 from ptqc.errors import NoKernel, TargetError
+from ptqc.work import guarded
 
 
 def known(monkeypatch: pytest.MonkeyPatch, *operators: str) -> None:

@@ -17,7 +17,7 @@ from ptqc.codegen.cpu.isa import AVX512_BF16, Isa
 from ptqc.codegen.program.program import Program
 from ptqc.errors import TargetError
 from ptqc.formats import Codebook, Format, Integer, VectorCodebook
-from ptqc.layers import Weight, find_layers, find_weights
+from ptqc.graph.layers import Weight, find_layers, find_weights
 from ptqc.passes.pipeline import default_rewrites, run_rewrites
 
 TOGETHER = 25  # networks in one library

@@ -9,7 +9,7 @@ import pytest
 from compiling import compiled, proto, residual, samples, weight
 
 import ptqc
-from ptqc.artifact import Artifact
+from ptqc.artifact.folder import Artifact
 from ptqc.cli import main
 from ptqc.codegen.cpu import isa, target
 from ptqc.errors import TargetError, UsageError

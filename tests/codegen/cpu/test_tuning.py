@@ -18,7 +18,7 @@ from compiling import residual as net
 from networks import FEEDS, residual
 from test_dense import Geometry, integer_case, real_case
 
-from ptqc.artifact import NATIVE
+from ptqc.artifact.folder import NATIVE
 from ptqc.cli import main
 from ptqc.codegen.cpu import isa, target, tuning, worker
 from ptqc.codegen.cpu.isa import Isa
@@ -32,7 +32,7 @@ from ptqc.codegen.program.window import Window
 from ptqc.errors import TargetError, UsageError
 from ptqc.options import TargetOptions
 from ptqc.stages.native import check_target
-from ptqc.store import Store
+from ptqc.store.entries import Store
 
 LAYOUTS = {"x": Layout((8, 1, 200), "uint8"), "y": Layout((64, 1, 200), "uint8")}
 

@@ -26,8 +26,8 @@ from ptqc.codegen.onnxruntime.export import Exported, export
 from ptqc.codegen.onnxruntime.functions import DOMAIN
 from ptqc.execute.onnxruntime import Feeds, Runner
 from ptqc.formats import FLOAT16, FLOAT32, Format, Integer
+from ptqc.passes.decide.phases import Numbered
 from ptqc.passes.lower import Lower
-from ptqc.passes.phases import Numbered
 from ptqc.solutions import Tuned
 
 pytestmark = pytest.mark.processor

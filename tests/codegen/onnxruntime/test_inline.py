@@ -24,7 +24,7 @@ from lowering import (
 from lowering import samples as batches
 
 import ptqc
-from ptqc.artifact import Artifact
+from ptqc.artifact.folder import Artifact
 from ptqc.codegen.onnxruntime.export import export
 from ptqc.codegen.onnxruntime.functions import DOMAIN
 from ptqc.execute.onnxruntime import Feeds, Runner

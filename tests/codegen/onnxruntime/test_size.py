@@ -15,8 +15,8 @@ from ptqc.codegen.onnxruntime.export import export
 from ptqc.codegen.onnxruntime.functions import DOMAIN, Function
 from ptqc.formats import Format
 from ptqc.operators import constant
+from ptqc.passes.decide.phases import Numbered
 from ptqc.passes.lower import Lower
-from ptqc.passes.phases import Numbered
 from ptqc.plan import Plan
 from ptqc.solutions import Tuned
 

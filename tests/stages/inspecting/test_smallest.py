@@ -8,7 +8,7 @@ import onnx_ir as ir
 import pytest
 from compiling import Measured, measure_residual, proto, weight
 
-from ptqc.allocation import smallest_choice
+from ptqc.solvers.allocation import smallest_choice
 from ptqc.stages.fit import problem_of
 from ptqc.stages.inspecting.smallest import about, lower_bound
 

@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ptqc.execute.torch.operators.signature import Operators, of_inputs
-from ptqc.nodes import integer, number, text
+from ptqc.graph.nodes import integer, number, text
 
 SELU_ALPHA, SELU_GAMMA = 1.67326319217681884765625, 1.05070102214813232421875
 

@@ -6,7 +6,7 @@ from torch.nn import functional
 
 from ptqc.execute.torch.operators.signature import Operators
 from ptqc.execute.torch.operators.window import padded, window_of
-from ptqc.nodes import integer, integers, text
+from ptqc.graph.nodes import integer, integers, text
 
 FORWARD = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}
 TRANSPOSED = {1: functional.conv_transpose1d, 2: functional.conv_transpose2d, 3: functional.conv_transpose3d}

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ptqc.execute.torch.operators.signature import Operator, Operators, of_inputs
-from ptqc.nodes import integer, text
+from ptqc.graph.nodes import integer, text
 
 Functions = dict[str, Callable[..., Tensor]]
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ptqc.execute.torch.operators.signature import Operators, whole_numbers, wrapped
-from ptqc.nodes import integer, text
+from ptqc.graph.nodes import integer, text
 
 REDUCTIONS = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
 

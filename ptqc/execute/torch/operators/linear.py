@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from ptqc.execute.torch.operators.signature import Operators, of_inputs
-from ptqc.nodes import integer, number, text
+from ptqc.graph.nodes import integer, number, text
 
 
 def _gemm(node: ir.Node, a: Tensor, b: Tensor, c: Tensor | None = None) -> Tensor:

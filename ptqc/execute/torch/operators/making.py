@@ -6,7 +6,7 @@ from torch import Tensor
 
 from ptqc.execute.torch.operators.signature import Check, Operators, whole_numbers
 from ptqc.execute.torch.types import DTYPES, tensor_of
-from ptqc.nodes import integer
+from ptqc.graph.nodes import integer
 
 
 def _cast(node: ir.Node, x: Tensor) -> Tensor:

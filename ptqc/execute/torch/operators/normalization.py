@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ptqc.execute.torch.operators.signature import Check, Operators
-from ptqc.nodes import integer, integers, number
+from ptqc.graph.nodes import integer, integers, number
 
 
 def _batch_normalization(

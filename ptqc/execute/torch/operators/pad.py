@@ -6,7 +6,7 @@ from torch import Tensor
 
 from ptqc.execute.torch.operators.signature import Operators, whole_numbers
 from ptqc.execute.torch.operators.window import padded
-from ptqc.nodes import text
+from ptqc.graph.nodes import text
 
 
 def _pad(

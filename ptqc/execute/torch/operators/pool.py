@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from ptqc.execute.torch.operators.signature import Check, Operators
 from ptqc.execute.torch.operators.window import Window, padded, window_of
-from ptqc.nodes import integer, integers
+from ptqc.graph.nodes import integer, integers
 
 MAXIMUM = {1: functional.max_pool1d, 2: functional.max_pool2d, 3: functional.max_pool3d}
 AVERAGE = {1: functional.avg_pool1d, 2: functional.avg_pool2d, 3: functional.avg_pool3d}

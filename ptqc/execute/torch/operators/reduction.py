@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ptqc.execute.torch.operators.signature import Operator, Operators, whole_numbers
-from ptqc.nodes import integer, integers
+from ptqc.graph.nodes import integer, integers
 
 Reduction = Callable[[Tensor, list[int], bool], Tensor]
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ptqc.execute.torch.operators.signature import Check, Operators, whole_numbers
-from ptqc.nodes import integer, integers, number, text
+from ptqc.graph.nodes import integer, integers, number, text
 
 ROUNDINGS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "round_prefer_floor": lambda x: np.ceil(x - 0.5),

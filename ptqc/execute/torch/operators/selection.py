@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from ptqc.execute.torch.operators.signature import Operators, whole_numbers, wrapped
-from ptqc.nodes import integer
+from ptqc.graph.nodes import integer
 
 
 def _top_k(node: ir.Node, x: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ptqc.execute.torch.operators.signature import Operators, whole_numbers
-from ptqc.nodes import integer, integers, text
+from ptqc.graph.nodes import integer, integers, text
 
 
 def _reshape(node: ir.Node, x: Tensor, shape: Tensor) -> Tensor:

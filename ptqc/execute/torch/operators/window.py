@@ -7,7 +7,7 @@ import onnx_ir as ir
 from torch import Tensor
 from torch.nn import functional
 
-from ptqc.nodes import integer, integers, text
+from ptqc.graph.nodes import integer, integers, text
 
 Sizes = tuple[int, ...]
 

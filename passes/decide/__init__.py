@@ -1,0 +1,1 @@
+"""Passes that measure and decide; the model stays as it is."""

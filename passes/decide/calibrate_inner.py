@@ -1,0 +1,100 @@
+"""Observe the inputs of layers in branches of If and bodies of Loop and Scan: the second moments of their weights."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+import onnx_ir as ir
+
+from ptqc.calibration.samples import Samples
+from ptqc.errors import ModelError
+from ptqc.execute.onnxruntime import Feeds, Runner, reason_of
+from ptqc.graph.layers import Layer
+from ptqc.notes import Level, Note, out_of_time
+from ptqc.passes.base import Effect, Result
+from ptqc.passes.decide.calibrate import accumulate
+from ptqc.passes.decide.inner_inputs import with_inner_inputs
+from ptqc.passes.decide.phases import Observed, Setting
+from ptqc.solvers.moments import Columns, Moments, positions_per_sample
+
+
+@dataclass(frozen=True)
+class CalibrateInner:
+    """Observe what layers inside branches and loops read; where that cannot be done, they are rounded without it."""
+
+    name: ClassVar[str] = "calibrate-inner"
+    effect: ClassVar[Effect] = Effect.DECIDE
+
+    def apply(self, given: Observed) -> Result[Observed]:
+        """With moments of the weights of inner layers, for those that are reached."""
+        layers = [layer for weight in given.weights for layer in weight.inner]
+        if not layers:
+            return Result(given, False)
+        found: tuple[dict[str, Moments], dict[str, Moments]] = ({}, {})
+        try:
+            observer = _Observer.of(given.model, layers, given)
+            is_whole = observer.observe(given.tuning, found[0]) and observer.observe(given.held_back, found[1])
+        except ModelError as error:
+            message = f"layers in branches and loops are solved without data, as what they read cannot be seen: {error}"
+            return Result(given, False, (Note(self.name, layers[0].weight, message, Level.SKIPPED),))
+        observed = replace(
+            given,
+            moments=given.moments | found[0],
+            held_moments=given.held_moments | found[1],
+            is_thinned=given.is_thinned or not is_whole,
+        )
+        short = () if is_whole else (out_of_time("few samples of what layers in branches and loops read"),)
+        return Result(observed, True, short)
+
+
+@dataclass(frozen=True)
+class _Observer:
+    """Runs a model that hands on what inner layers read. taps: by the name of a layer's input the value that is it."""
+
+    runner: Runner
+    taps: Mapping[str, str]
+    layers: Sequence[Layer]
+    setting: Setting
+
+    @classmethod
+    def of(cls, model: ir.Model, layers: Sequence[Layer], setting: Setting) -> "_Observer":
+        """Raises ModelError where ONNX Runtime does not take the model."""
+        showing, taps = with_inner_inputs(model)
+        return cls(Runner(showing, list(taps.values())), taps, layers, setting)
+
+    def observe(self, samples: Samples, found: dict[str, Moments]) -> bool:
+        """Add what samples show to the moments found; whether there was time for all of them.
+
+        Raises ModelError where ONNX Runtime cannot show it, or it is not finite or too large to be squared.
+        """
+        for start, feeds in enumerate(samples.batches(1)):
+            if start and not self.setting.deadline.leaves(0):
+                return False
+            values = self._read(feeds)
+            layers = [layer for layer in self.layers if layer.input in values]
+            columns = {layer.name: self._columns(layer, values[layer.input]) for layer in layers}
+            accumulate(found, layers, columns, values, start)
+        return True
+
+    def _read(self, feeds: Feeds) -> Feeds:
+        """What the layers that a sample reaches read, by the names of their inputs. Raises ModelError."""
+        try:
+            values = self.runner.run(feeds, list(self.taps.values()))
+        except Exception as error:  # ONNX Runtime raises a dozen types of its own
+            raise ModelError(reason_of(error)) from error
+        read = {layer.input: layer for layer in self.layers if layer.input in self.taps}
+        shown = {name: _as_batch(layer, values[self.taps[name]]) for name, layer in read.items()}
+        return {name: array for name, array in shown.items() if array.size}
+
+    def _columns(self, layer: Layer, array: np.ndarray) -> Columns:
+        """As many columns of a sample as of other layers, whether it has one iteration or many."""
+        each = positions_per_sample(layer, len(self.setting.tuning))
+        return Columns(layer, -(-each // len(array)), self.setting.seed * 100_003 + self.layers.index(layer))
+
+
+def _as_batch(layer: Layer, array: np.ndarray) -> np.ndarray:
+    """Iterations and samples of a convolution's input on one axis; a product's of one axis as a row."""
+    if layer.op_type == "Conv" and array.size:
+        return array.reshape(-1, *array.shape[-1 - len(layer.kernel) :])
+    return np.atleast_2d(array)

@@ -1,0 +1,114 @@
+"""Which activations are quantized: as much integer arithmetic as a limit on the loss from activations allows.
+
+A quantized activation costs no bytes either way; it buys integer kernels. So: maximize the arithmetic on integer
+kernels, less what its loss is worth, subject to Σ (loss of each quantized site) ≤ limit. The choice is then run
+whole, and where its true loss exceeds the limit (losses only roughly add up) the limit of the sum is tightened.
+"""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import pulp
+
+from ptqc.execute.suffix import Suffixes
+from ptqc.execute.walk import Slicer, Walk
+from ptqc.formats import ActivationParams
+from ptqc.graph.sites import Site, source_params, useful_sites
+from ptqc.losses import UNITS, OutputLoss
+from ptqc.notes import Note, out_of_time
+from ptqc.options import Activations
+from ptqc.passes.base import Effect, Result
+from ptqc.passes.decide.phases import Assessed, Decided
+from ptqc.passes.tune.quantized_walk import run_quantized
+
+# Spending the whole limit must buy at least this share of the arithmetic: what costs much and saves little stays float.
+WORTH = 0.5
+ATTEMPTS = 5
+SMALLEST_LIMIT = 1e-30
+CHECKED_SAMPLES = 32
+BATCH = 8
+
+
+def limit_of(unit: str, given: float) -> float:
+    """Loss that activations may cost; given: 0 for the default."""
+    return given or UNITS[unit].tolerance
+
+
+@dataclass(frozen=True)
+class ChooseActivations:
+    """Choose the activations that become 8-bit codes.
+
+    activations: auto (within the limit), integer (all that can be), float (none). limit: 0 takes the default.
+    """
+
+    activations: Activations = "auto"
+    limit: float = 0.0
+    name: ClassVar[str] = "choose-activations"
+    effect: ClassVar[Effect] = Effect.DECIDE
+
+    def apply(self, given: Assessed) -> Result[Decided]:
+        """With the activations that become codes, and what they lose together."""
+        if self.activations == "float" or not given.sites:
+            note = Note(self.name, "", "all activations stay float")
+            return Result(Decided.after(given), True, (note,))
+        sites, checked = list(given.sites), Checked(given)
+        notes, began = list[Note](), time.monotonic()
+        limit = target = limit_of(given.loss_unit, self.limit)
+        for done in range(ATTEMPTS):
+            if done and not given.deadline.leaves((time.monotonic() - began) / done):
+                sites, found, notes = [], 0.0, [out_of_time(f"{done} choices of activations, all too bad")]
+                break
+            if self.activations == "auto":
+                sites = _within(given, limit)
+            found = checked.loss_of(source_params(sites, given.ranges))
+            if self.activations == "integer" or found <= target:
+                break
+            spent = sum(given.site_losses.get(site.name, 0.0) for site in sites)
+            limit = max(min(limit, spent) * min(0.7, target / found), SMALLEST_LIMIT)
+        else:  # the losses one by one say too little about the loss of all
+            sites, found = [], 0.0
+        chosen = {site.name: given.ranges[site.name] for site in sites}
+        return Result(Decided.after(given, activations=chosen, activation_loss=found), True, tuple(notes))
+
+
+class Checked:
+    """Held-back samples on which a choice of activations is run whole, with float weights."""
+
+    def __init__(self, given: Assessed) -> None:
+        self._slicer = Slicer(given.model)
+        self._batches = list(given.held_back[:CHECKED_SAMPLES].batches(BATCH))
+        self._reference = Suffixes(Walk(self._slicer, self._batches)).behind(-1).run({})
+        self._loss = OutputLoss.of(given.kinds, self._reference)
+
+    def loss_of(self, params: Mapping[str, ActivationParams]) -> float:
+        """Mean loss with the tensors in `params` rounded."""
+        if not params:
+            return 0.0  # the reference is one whole run, from whose last bits a walk may differ
+        outputs = run_quantized(self._slicer, self._batches, params)
+        return self._loss.mean(self._reference, outputs)
+
+
+def _within(given: Assessed, limit: float) -> list[Site]:
+    """The sites of the most integer arithmetic whose losses sum to at most the limit."""
+    program = pulp.LpProblem("activations", pulp.LpMaximize)
+    chosen = {site.name: program.add_variable(f"q{i}", cat="Binary") for i, site in enumerate(given.sites)}
+    of = {tensor: chosen[site.name] for tensor, site in given.site_of.items()}
+    gains = []
+    everything = max(sum(given.macs.values()), 1)
+    for i, kernel in enumerate(given.kernels):
+        tensors = [*kernel.inputs, *([] if kernel.float_output else [kernel.output])]
+        if any(name not in of for name in tensors):
+            continue
+        runs = program.add_variable(f"k{i}", 0, 1)
+        for name in tensors:
+            program += runs <= of[name]
+        gains.append(given.macs.get(kernel.node, 0) / everything * runs)
+    # What is over the limit alone is cut off at twice the limit: the solver refuses huge coefficients.
+    spent = pulp.lpSum(min(given.site_losses.get(n, 0.0) / limit, 2.0) * v for n, v in chosen.items())
+    program += spent <= 1.0
+    program.setObjective(pulp.lpSum(gains) - WORTH * spent)
+    program.solve(pulp.HiGHS(msg=False, gapRel=1e-3, threads=1, mip_max_nodes=20_000))
+    kept = [site for site in given.sites if (chosen[site.name].value() or 0) > 0.5]
+    return useful_sites(kept, given.kernels, {layer.name for layer in given.layers})

@@ -1,0 +1,337 @@
+"""How much the outputs suffer from each candidate alone, without labels.
+
+One walk through the float graph: behind every layer and site the perturbed value runs through the rest of the graph
+and the outputs are compared, each by its kind (`ptqc.losses`). A site of one source that matters takes the range that
+loses least. Layers are measured at two anchor widths; the others follow from their local errors by the power law
+through both, since the loss grows smoothly with the layer's error.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+
+from ptqc.calibration.samples import Samples
+from ptqc.execute.kept import Held
+from ptqc.execute.suffix import Suffix, Suffixes
+from ptqc.execute.walk import Slicer, Values, Walk
+from ptqc.formats import Format, Integer, QuantParams
+from ptqc.graph.layers import Layer
+from ptqc.graph.nodes import initial
+from ptqc.graph.protos import reads
+from ptqc.graph.sites import Site
+from ptqc.integer import fake_quantize
+from ptqc.losses import AUTO, OutputLoss, recognize
+from ptqc.notes import Level, Note, out_of_time
+from ptqc.passes.base import Effect, Result
+from ptqc.passes.decide.choose_activations import limit_of
+from ptqc.passes.decide.phases import Assessed, Observed, Solved
+from ptqc.solutions import Solution
+from ptqc.work.deadline import Pace
+
+ANCHORS = (Integer(2), Integer(4))
+# Multiply-accumulates that a measurement may cost; it decides how many samples are looked at. Other ranges come on top.
+COMPUTE = 2e12
+SAMPLES = (8, 64)
+# Of what activations may cost in all; a site that loses less keeps its range.
+NEGLIGIBLE = 1e-3
+MINOR_SAMPLES = 2  # for sites that decide about little arithmetic, where COMPUTE does not reach
+Anchors = dict[str, dict[Format, float]]  # measured losses of a weight
+UNREACHED = "their losses are taken to be like those of others; give samples that take every branch"
+# Losses below this are noise of the float arithmetic.
+SMALLEST_LOSS = 1e-9
+
+
+@dataclass(frozen=True)
+class MeasureSensitivity:
+    """Measure what each candidate format of a weight, and each 8-bit activation, loses at the outputs.
+
+    loss: a kind for all outputs, or for some by name. limit: loss that activations may cost; 0: the default.
+    """
+
+    loss: str | Mapping[str, str] = AUTO
+    limit: float = 0.0
+    name: ClassVar[str] = "measure-sensitivity"
+    effect: ClassVar[Effect] = Effect.DECIDE
+
+    def apply(self, given: Solved) -> Result[Assessed]:
+        """How outputs are compared, the losses of sites and weights, and ranges that lose less."""
+        model = given.model
+        samples, is_enough = _samples(given)
+        walk = Walk(Slicer(model), list(samples.batches(1)))
+        suffixes, began = Suffixes(walk), time.monotonic()
+        reference = suffixes.behind(-1).run({})
+        kinds = recognize(model, samples[0], reference, self.loss)
+        loss = OutputLoss.of(kinds, reference)
+        minor = frozenset[str]() if is_enough else _without_layers(given)
+        shared, tables = _tables(given, walk.slicer)
+        pace = Pace(given.deadline, _runs(given, walk.slicer), time.monotonic() - began)
+        probe = _Probe(walk, reference, loss, minor, NEGLIGIBLE * limit_of(loss.unit, self.limit), pace)
+        anchors, sites = Anchors(), _Sites(given, dict(given.ranges))
+        with given.progress.stage("measure sensitivity", len(walk) + len(shared)) as stage:
+            for name in shared:
+                _measure_shared(given, probe, suffixes, name, anchors)
+                stage.advance(name)
+            _measure_sites(sites, probe, walk.values, suffixes.behind(-1))
+            while walk.position < len(walk) and given.deadline.leaves(0):
+                results, suffix = walk.compute(), suffixes.behind(walk.position)
+                _measure_sites(sites, probe, results, suffix)
+                for name in tables & walk.slicer.reads[walk.position]:
+                    _measure_table(given, probe, name, suffix, anchors)
+                for layer in given.layers:
+                    if layer.name in results:
+                        _measure_layer(given, probe, layer, suffix, anchors)
+                walk.advance(results)
+                stage.advance(next(iter(results)))
+        pace.is_short |= walk.position < len(walk)
+        notes = _assume_unreached(given, walk.slicer, anchors)
+        if pace.is_short:
+            known, of = len(sites.losses), len(given.sites)
+            notes.append(
+                out_of_time(f"{known} of {of} sites and {len(anchors)} of {len(given.weights)} weights, roughly")
+            )
+            sites.assume_the_rest()
+        found = Assessed.after(
+            given,
+            ranges=sites.ranges,
+            kinds=kinds,
+            site_losses=sites.losses,
+            weight_losses=_losses(given, anchors, pace),
+            loss_unit=loss.unit,
+        )
+        return Result(found, True, tuple(notes))
+
+
+@dataclass(frozen=True)
+class _Probe:
+    """Compares outputs after a perturbation with the float outputs.
+
+    minor: sites that few samples must do for. negligible: the loss of a site that does not matter. pace: in runs of
+    the whole graph on all batches.
+    """
+
+    walk: Walk
+    reference: list[Values]
+    loss: OutputLoss
+    minor: frozenset[str]
+    negligible: float
+    pace: Pace
+
+    def batches(self, most: int | None = None) -> int | None:
+        """How many there is time for; None: all of them, 0: none."""
+        part = self.pace.part()
+        if part == 1:
+            return most
+        count = int(part * (most or self.walk.count))
+        if not count:
+            self.pace.did(self._rest, 0.0)
+        return count
+
+    def measure(self, suffix: Suffix, override: Mapping[str, Sequence[Held]], batches: int | None) -> float:
+        """The loss with some values replaced, on the first few batches."""
+        outputs = suffix.run(override, batches)
+        self.pace.did(self._rest, len(outputs) / self.walk.count)
+        return max(self.loss.mean(self.reference[:batches], outputs), 0.0)
+
+    @property
+    def _rest(self) -> float:
+        """The part of the graph that is not yet walked."""
+        return 1 - self.walk.position / len(self.walk)
+
+
+def _runs(given: Solved, slicer: Slicer) -> float:
+    """How many runs of the whole graph all measurements take: each runs what is behind its place."""
+    probes = Counter(source for site in given.sites for source in site.sources)
+    anchored = Counter(name for name, form in given.solutions if form in ANCHORS)
+    probes.update({layer.name: anchored[layer.weight] for layer in given.layers})
+    tables = Counter({weight.name: anchored[weight.name] for weight in given.weights if not weight.layers})
+    behind, total = float(sum(probes.values())), 0.0
+    for place, (node, read) in enumerate(zip(slicer.nodes, slicer.reads, strict=True)):
+        count = sum(probes[name] for name in node.output) + sum(tables[name] for name in read)
+        behind -= sum(probes[name] for name in node.output)
+        total += count * (1 - place / len(slicer.nodes))
+    return total + behind  # what is left are inputs of the graph
+
+
+def _losses(given: Solved, anchors: Anchors, pace: Pace) -> dict[tuple[str, Format], float]:
+    """Losses of all formats of all weights; what there was no time to measure is taken for what is usual."""
+    usual, losses = _loss_per_error(given, anchors), dict[tuple[str, Format], float]()
+    for weight in given.weights:
+        found = anchors.get(weight.name, {})
+        if pace.is_short and not found:
+            found = {form: usual * given.errors[weight.name, form] for form, _ in _anchored(given, weight.name)}
+        losses.update(_interpolated(given, weight.name, found))
+    return losses
+
+
+def _samples(given: Solved) -> tuple[Samples, bool]:
+    """As many samples as COMPUTE allows, and whether that is enough.
+
+    They are held back, as weights are fitted to the others, a classifier too well.
+    """
+    macs = [given.macs[layer.name] for layer in given.layers]
+    behind = np.cumsum([0, *macs[::-1]])[::-1]
+    runs_per_layer = len(ANCHORS) + sum(len(s.sources) for s in given.sites) / max(len(macs), 1)
+    count = int(COMPUTE / max(float(behind.sum()) * runs_per_layer, 1.0))
+    samples = given.held_back if len(given.held_back) >= SAMPLES[0] else given.tuning
+    return samples[: int(np.clip(count, *SAMPLES))], count >= SAMPLES[0]
+
+
+def _without_layers(given: Solved) -> frozenset[str]:
+    """Sites that no layer reads or writes: they decide about little arithmetic, and transformers have hundreds."""
+    layers = {layer.name for layer in given.layers}
+    beside = {name for k in given.kernels if k.node in layers for name in (*k.inputs, k.output)}
+    return frozenset(site.name for site in given.sites if beside.isdisjoint(site.tensors))
+
+
+@dataclass(frozen=True)
+class _Sites:
+    """What is found of the sites on the way: their losses, by name, and the ranges that lose least."""
+
+    given: Solved
+    ranges: dict[str, QuantParams]
+    losses: dict[str, float] = field(default_factory=dict)
+
+    def assume_the_rest(self) -> None:
+        """Give those that there was no time to measure the loss that is usual."""
+        known = list(self.losses.values())
+        for site in self.given.sites:
+            self.losses.setdefault(site.name, float(np.median(known)) if known else 1.0)
+
+
+def _measure_sites(sites: _Sites, probe: _Probe, values: Mapping[str, Sequence[Held]], suffix: Suffix) -> None:
+    for site in sites.given.sites:
+        for source in site.sources:
+            if source in values:
+                batches = probe.batches(MINOR_SAMPLES if site.name in probe.minor else None)
+                if batches == 0:
+                    continue
+                rounded = _Rounded(probe, values, suffix, source, batches)
+                loss = rounded.loss(sites.ranges[site.name])
+                if loss > probe.negligible and rounded.batches is None and len(site.sources) == 1:
+                    loss = _take_best_range(sites, site, rounded, loss)
+                sites.losses[site.name] = sites.losses.get(site.name, 0.0) + loss
+
+
+@dataclass(frozen=True)
+class _Rounded:
+    """A value of the walk that is rounded, with the other outputs of its node."""
+
+    probe: _Probe
+    values: Mapping[str, Sequence[Held]]
+    suffix: Suffix
+    source: str
+    batches: int | None
+
+    def loss(self, params: QuantParams) -> float:
+        rounded = [fake_quantize(np.asarray(x), params) for x in self.values[self.source][: self.batches]]
+        return self.probe.measure(self.suffix, {**self.values, self.source: rounded}, self.batches)
+
+
+def _take_best_range(sites: _Sites, site: Site, rounded: _Rounded, loss: float) -> float:
+    """Give a site the range that loses least at the outputs; that loss. loss: of the range that it has."""
+    for params in sites.given.other_ranges[site.name]:
+        if (found := rounded.loss(params)) < loss:
+            sites.ranges[site.name], loss = params, found
+    return loss
+
+
+def _measure_layer(
+    given: Solved,
+    probe: _Probe,
+    layer: Layer,
+    suffix: Suffix,
+    anchors: Anchors,
+) -> None:
+    for form, solution in _anchored(given, layer.weight):
+        if (batches := probe.batches()) == 0:
+            continue
+        outputs = probe.walk.compute({layer.weight: solution.weight})[layer.name]
+        shift = layer.over_output(mean_shift(given, layer, solution.weight))
+        loss = probe.measure(suffix, {layer.name: [np.asarray(y) + shift for y in outputs[:batches]]}, batches)
+        found = anchors.setdefault(layer.weight, {})
+        found[form] = found.get(form, 0.0) + loss
+
+
+def mean_shift(observed: Observed, layer: Layer, weight: np.ndarray) -> np.ndarray:
+    """(W − Ŵ) E[x]: what exact bias correction adds to the bias; zeros where there is none."""
+    if not layer.is_corrected:
+        return np.zeros(layer.channels, np.float32)
+    delta = layer.matrix(initial(observed.model, layer.weight) - weight)
+    shift = np.einsum("gok,gk->go", delta, observed.moments[layer.weight].mean)
+    return np.asarray(shift.reshape(-1), np.float32)
+
+
+def _tables(given: Solved, slicer: Slicer) -> tuple[list[str], set[str]]:
+    """Weights that no layer multiplies with: those that several nodes read, and those that one does."""
+    readers = Counter(name for reads in slicer.reads for name in reads)
+    names = [weight.name for weight in given.weights if not weight.layers]
+    return [name for name in names if readers[name] != 1], {name for name in names if readers[name] == 1}
+
+
+def _measure_shared(given: Solved, probe: _Probe, suffixes: Suffixes, name: str, anchors: Anchors) -> None:
+    for form, solution in _anchored(given, name):
+        if (batches := probe.batches()) == 0:
+            continue
+        replaced = suffixes.whole({name: solution.weight})
+        anchors.setdefault(name, {})[form] = probe.measure(replaced, {}, batches)
+
+
+def _measure_table(given: Solved, probe: _Probe, name: str, suffix: Suffix, anchors: Anchors) -> None:
+    for form, solution in _anchored(given, name):
+        if (batches := probe.batches()) == 0:
+            continue
+        outputs = probe.walk.compute({name: solution.weight})
+        anchors.setdefault(name, {})[form] = probe.measure(suffix, outputs, batches)
+
+
+def _assume_unreached(given: Solved, slicer: Slicer, anchors: Anchors) -> list[Note]:
+    """Give constants of branches that no sample takes the losses that others have at their errors."""
+    inside = set().union(*(reads(node) - set(node.input) for node in slicer.nodes))
+    unreached = sorted(name for name in inside.intersection(anchors) if not any(anchors[name].values()))
+    usual = _loss_per_error(given, anchors)
+    for name in unreached:
+        anchors[name] = {form: usual * given.errors[name, form] for form in anchors[name]}
+    message = f"{len(unreached)} constants are read in branches that no sample takes: {UNREACHED}"
+    return [Note(MeasureSensitivity.name, unreached[0], message, Level.WARNING)] if unreached else []
+
+
+def _loss_per_error(given: Solved, anchors: Anchors) -> float:
+    """What is usual among the losses that were measured; 1 where none was."""
+    found = [(loss, given.errors[name, form]) for name, losses in anchors.items() for form, loss in losses.items()]
+    return float(np.median([loss / error for loss, error in found if loss and error] or [1.0]))
+
+
+def _anchored(given: Solved, name: str) -> Iterator[tuple[Format, Solution]]:
+    """The candidates of a weight that are measured."""
+    for form in ANCHORS:
+        if (solution := given.solutions.get((name, form))) is not None:
+            yield form, solution
+
+
+def _interpolated(given: Solved, name: str, anchors: Mapping[Format, float]) -> dict[tuple[str, Format], float]:
+    """Losses of all formats of a weight: a power law of the local error, never growing with the bits."""
+    forms = sorted(form for weight, form in given.solutions if weight == name)
+    losses = {(name, form): 0.0 for form in forms}
+    points = [(given.errors[name, form], loss) for form, loss in anchors.items() if given.errors[name, form] > 0]
+    for family in Format.families:
+        ceiling = np.inf
+        for form in (form for form in forms if form.family == family.family):
+            ceiling = min(ceiling, _power_law(points, given.errors[name, form]))
+            losses[name, form] = ceiling
+    return losses
+
+
+def _power_law(points: Sequence[tuple[float, float]], error: float) -> float:
+    """The loss at a local error, through one or two measured (error, loss) points."""
+    if not points or error <= 0:
+        return 0.0
+    (e0, l0), (e1, l1) = points[0], points[-1]
+    l0, l1 = max(l0, SMALLEST_LOSS), max(l1, SMALLEST_LOSS)
+    slope = float(np.clip(np.log(l1 / l0) / np.log(e1 / e0), 0.5, 2.0)) if e0 != e1 else 1.0
+    # Interpolate between the points, extrapolate from the nearer one.
+    anchor_error, anchor_loss = (e1, l1) if abs(np.log(error / e1)) <= abs(np.log(error / e0)) else (e0, l0)
+    return float(anchor_loss * (error / anchor_error) ** slope)

@@ -1,0 +1,178 @@
+"""What a compile knows after each of its deciding passes: one frozen class for each, which adds to the one before.
+
+Setting → Observed (calibrate) → Solved (solve-weights) → Assessed (measure-sensitivity) → Decided (choose-activations).
+With a plan, whose formats are allocated, they are Planned; its final numbers are Tuned, and a lowered graph has both.
+A function that takes one of them says with its type which passes have to have run before.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Self
+
+import onnx_ir as ir
+
+from ptqc.calibration.samples import Samples
+from ptqc.formats import ActivationParams, Format, QuantParams
+from ptqc.graph.layers import Layer, Weight, find_layers, find_weights
+from ptqc.graph.sites import Kernel, Site, find_kernels, find_sites, useful_sites
+from ptqc.losses import Kinds
+from ptqc.plan import Plan
+from ptqc.solutions import Candidates, Solution, Tuned
+from ptqc.solvers.moments import Moments
+from ptqc.work.deadline import Deadline
+from ptqc.work.progress import SILENT, Progress
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A normalized model by role, and the two splits of the calibration set.
+
+    tuning, held_back: disjoint samples; decisions are fitted on the first and accepted on the second.
+    """
+
+    model: ir.Model
+    layers: tuple[Layer, ...]
+    weights: tuple[Weight, ...]
+    kernels: tuple[Kernel, ...]
+    sites: tuple[Site, ...]
+    tuning: Samples
+    held_back: Samples
+    seed: int = 0
+    progress: Progress = SILENT
+    deadline: Deadline = field(default_factory=Deadline)
+
+    @classmethod
+    def of(cls, model: ir.Model, tuning: Samples, held_back: Samples, **settings: Any) -> Self:
+        """The roles found in a normalized model."""
+        layers = find_layers(model)
+        kernels = find_kernels(model, layers)
+        sites = useful_sites(find_sites(model, kernels), kernels, {layer.name for layer in layers})
+        weights = find_weights(model, layers)
+        return cls(model, tuple(layers), tuple(weights), tuple(kernels), tuple(sites), tuning, held_back, **settings)
+
+    @classmethod
+    def after(cls, earlier: "Setting", **found: Any) -> Self:
+        """What was known before, and what a pass found since."""
+        return cls(**{each.name: getattr(earlier, each.name) for each in fields(earlier)} | found)
+
+    @property
+    def roles(self) -> Plan:
+        """A plan in which nothing is decided yet."""
+        return Plan(self.layers, self.weights, self.kernels, self.sites, {}, {})
+
+    @property
+    def site_of(self) -> Mapping[str, Site]:
+        """Tensor name -> its site."""
+        return {tensor: site for site in self.sites for tensor in site.tensors}
+
+    def tensors_of(self, sites: Collection[str]) -> dict[str, None]:
+        """The tensors of sites given by name, in the order of the graph."""
+        return {tensor: None for site in self.sites if site.name in sites for tensor in site.tensors}
+
+
+@dataclass(frozen=True)
+class Observed(Setting):
+    """With what the calibration set showed of activations.
+
+    ranges: by site name; other_ranges: others that may lose less. moments, held_moments: of what weights multiply, by
+    weight name, on the two splits; a weight that is solved lets go of all but its means. macs: multiply-accumulates of
+    a sample, by kernel (node) name. is_thinned: whether there was no time for all samples and columns.
+    """
+
+    ranges: Mapping[str, QuantParams] = field(default_factory=dict)
+    other_ranges: Mapping[str, tuple[QuantParams, ...]] = field(default_factory=dict)
+    moments: dict[str, Moments] = field(default_factory=dict)
+    held_moments: dict[str, Moments] = field(default_factory=dict)
+    macs: Mapping[str, int] = field(default_factory=dict)
+    is_thinned: bool = False
+
+    def release(self, weights: Iterable[str]) -> None:
+        """Let go of the second moments of weights that are solved; of one split their means stay."""
+        for name in weights:
+            self.held_moments.pop(name, None)
+            if name in self.moments:
+                self.moments[name].keep_mean()
+
+
+@dataclass(frozen=True)
+class Solved(Observed):
+    """With the numbers of every weight in every format, and their errors on held-back columns.
+
+    errors: relative to the power of the layer's output.
+    """
+
+    solutions: Mapping[tuple[str, Format], Solution] = field(default_factory=dict)
+    errors: Mapping[tuple[str, Format], float] = field(default_factory=dict)
+
+    @classmethod
+    def with_candidates(cls, observed: Observed, several: Iterable[Candidates]) -> Self:
+        """What was observed, and candidates of its weights."""
+        found = [
+            (name, *candidate) for candidates in several for name, each in candidates.items() for candidate in each
+        ]
+        solutions = {(name, solution.form): solution for name, solution, _ in found}
+        errors = {(name, solution.form): error for name, solution, error in found}
+        return cls.after(observed, solutions=solutions, errors=errors)
+
+    @property
+    def candidates(self) -> Candidates:
+        """Solutions and errors by weight."""
+        found: dict[str, list[tuple[Solution, float]]] = {}
+        for (name, form), solution in self.solutions.items():
+            found.setdefault(name, []).append((solution, self.errors[name, form]))
+        return found
+
+
+@dataclass(frozen=True)
+class Assessed(Solved):
+    """With what every candidate and every 8-bit activation loses at the outputs.
+
+    kinds: by output, how it is compared with the float model's. site_losses: by site name. weight_losses: by weight
+    and format. loss_unit: of all of them.
+    """
+
+    kinds: Kinds = field(default_factory=dict)
+    site_losses: Mapping[str, float] = field(default_factory=dict)
+    weight_losses: Mapping[tuple[str, Format], float] = field(default_factory=dict)
+    loss_unit: str = ""
+
+
+@dataclass(frozen=True)
+class Decided(Assessed):
+    """With the activations that are rounded.
+
+    activations: by site name; the others stay float32. activation_loss: measured with all of them rounded and float
+    weights.
+    """
+
+    activations: Mapping[str, ActivationParams] = field(default_factory=dict)
+    activation_loss: float = 0.0
+
+
+@dataclass(frozen=True)
+class Planned:
+    """Decisions, and the plan that follows from them and from the formats that were allocated."""
+
+    decided: Decided
+    plan: Plan
+
+    @property
+    def model(self) -> ir.Model:
+        """The float model."""
+        return self.decided.model
+
+
+@dataclass(frozen=True)
+class Tunable(Planned):
+    """A plan with numbers that may become better."""
+
+    tuned: Tuned
+
+
+@dataclass(frozen=True)
+class Numbered:
+    """A float model, a plan for it, and the plan's numbers: what a quantized graph is made of."""
+
+    model: ir.Model
+    plan: Plan
+    tuned: Tuned

@@ -1,0 +1,222 @@
+"""Fill the table of candidates: every weight in every format, with its error on held-back columns."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+import numpy as np
+
+from ptqc.formats import Format, Scaled
+from ptqc.graph.layers import Layer, Weight
+from ptqc.graph.nodes import initial
+from ptqc.notes import out_of_time
+from ptqc.passes.base import Effect, Result
+from ptqc.passes.decide.phases import Observed, Solved
+from ptqc.solutions import Candidates, Solution
+from ptqc.solvers import gptq, moments
+from ptqc.work.deadline import Pace
+from ptqc.work.parallel import in_order
+
+ROUNDS = 1  # of coordinate descent: the plan is solved with more
+# With as many columns for each input and as many samples, rounding each weight for itself was never better.
+ENOUGH_COLUMNS, ENOUGH_SAMPLES = 4, 32
+# What rounding each weight for itself in few formats costs, relative to solving.
+HURRIED_COST = 0.1
+# Elements of the weights that are put on the shelf together: some 40 MB in all formats.
+TOGETHER = 2**21
+
+
+class Shelf(Protocol):
+    """Where candidates are put as soon as they are there, and found by a later compile."""
+
+    def find(self, weights: Sequence[Weight]) -> Candidates | None:
+        """What was put there for these weights."""
+
+    def put(self, weights: Sequence[Weight], candidates: Candidates, cut_short: bool = False) -> Candidates:
+        """Keep the candidates; what is returned takes their place.
+
+        cut_short: by the time limit; a later compile does not find them.
+        """
+
+
+class _NoShelf:
+    """Keeps nothing."""
+
+    def find(self, weights: Sequence[Weight]) -> None:  # noqa: ARG002
+        return None
+
+    def put(
+        self,
+        weights: Sequence[Weight],  # noqa: ARG002
+        candidates: Candidates,
+        cut_short: bool = False,  # noqa: ARG002
+    ) -> Candidates:
+        return candidates
+
+
+def formats_of(widths: tuple[int, ...]) -> list[Scaled]:
+    """The formats that weights are solved in."""
+    return [form for family in Format.families for form in family.offered(widths)]
+
+
+NO_SHELF: Shelf = _NoShelf()
+
+
+@dataclass(frozen=True)
+class SolveWeights:
+    """Solve each weight in every format it may take, against the activations that were observed.
+
+    bits: the widths tried. shelf: where candidates are kept.
+    """
+
+    bits: tuple[int, ...] = (2, 3, 4, 5, 6, 7, 8)
+    shelf: Shelf = NO_SHELF
+    name: ClassVar[str] = "solve-weights"
+    effect: ClassVar[Effect] = Effect.DECIDE
+
+    def apply(self, given: Observed) -> Result[Solved]:
+        """Solutions and errors of all weights; second moments are let go of, their means stay."""
+        groups = list(_groups(given.weights))
+        kept = [self.shelf.find(group) for group in groups]
+        missing = [weight for group, found in zip(groups, kept, strict=True) if found is None for weight in group]
+        if missing and len(missing) < len(given.weights):
+            before = len(given.weights) - len(missing)
+            given.progress.line(f"{before} of {len(given.weights)} weights were solved by an earlier compile")
+        hurried, candidates = set[str](), list[Candidates]()
+        with given.progress.stage("solve weights", len(missing)) as stage:
+            solved = self._solve(given, missing, hurried)
+            for group, found in zip(groups, kept, strict=True):
+                if found is None:
+                    own = {}
+                    for weight in group:
+                        own[weight.name] = next(solved)
+                        stage.advance(weight.name)
+                    cut_short = given.is_thinned or not hurried.isdisjoint(own)
+                    found = self.shelf.put(group, own, cut_short)
+                given.release(found)
+                candidates.append(found)
+        solution = Solved.with_candidates(given, candidates)
+        if not hurried:
+            return Result(solution, True)
+        short = out_of_time(f"{len(missing) - len(hurried)} of {len(missing)} weights in all formats")
+        return Result(solution, True, (short,))
+
+    def _solve(
+        self, given: Observed, weights: Sequence[Weight], hurried: set[str]
+    ) -> Iterator[list[tuple[Solution, float]]]:
+        """Candidates of each weight. hurried: gets the names of those that there is no time to solve."""
+        forms = formats_of(self.bits)
+        pace = Pace(given.deadline, sum(products(weight, forms) for weight in weights))
+
+        def solve(weight: Weight) -> list[tuple[Solution, float]]:
+            is_hurried = bool(weight.fitted_to) and pace.part() < 1
+            if is_hurried:
+                hurried.add(weight.name)
+            taken = [form for form in forms if not (is_hurried and form.is_learned)]
+            found = list(_candidates(weight, initial(given.model, weight.name), taken, given, is_hurried))
+            pace.did(products(weight, forms), HURRIED_COST if is_hurried else 1.0)
+            return found
+
+        return in_order(solve, weights, lambda weight: _bytes(weight, forms))
+
+
+def _groups(weights: Iterable[Weight]) -> Iterator[list[Weight]]:
+    """Neighbours of together about TOGETHER elements."""
+    group: list[Weight] = []
+    for weight in weights:
+        group.append(weight)
+        if sum(one.size for one in group) >= TOGETHER:
+            yield group
+            group = []
+    if group:
+        yield group
+
+
+def _bytes(weight: Weight, forms: Sequence[Scaled]) -> int:
+    """Bytes that solving a weight takes: its factor in float64, and its numbers in every format, several times."""
+    if not weight.fitted_to:
+        return 0
+    layer = weight.fitted_to[0]
+    gram = layer.groups * layer.width**2 if layer.width <= moments.WIDEST_GRAM else 0
+    return 32 * gram + 24 * layer.channels * layer.width * len(possible(weight, forms))
+
+
+def products(weight: Weight, forms: Sequence[Format]) -> float:
+    """Roughly the multiplications that solving a weight takes: factoring its moments, and rounding in every format."""
+    if not weight.fitted_to:
+        return float(weight.size)
+    layer = weight.fitted_to[0]
+    rows = layer.channels // layer.groups * len(forms)
+    return float(layer.groups * layer.width**2 * (layer.width + rows))
+
+
+def possible(weight: Weight, forms: Sequence[Scaled]) -> list[Scaled]:
+    """The formats that a weight can take; what no layer multiplies with is rounded number by number."""
+    if not weight.fitted_to:
+        return [form for form in forms if form.group == 1]
+    layer = weight.fitted_to[0]
+    return [form for form in forms if form.fits(layer.channel_axis, layer.width)]
+
+
+def direct(weight: Weight, values: np.ndarray) -> Iterator[Solution]:
+    """What a weight can be stored as without being fitted to anything."""
+    for family in Format.families:
+        for form, codes, scale in family.direct(values):
+            yield Solution(form, codes, scale, weight.channel_axis)
+
+
+def _candidates(
+    weight: Weight, values: np.ndarray, forms: list[Scaled], observed: Observed, hurried: bool
+) -> Iterable[tuple[Solution, float]]:
+    for solution in direct(weight, values):
+        yield solution, 0.0
+    if np.isfinite(values).all():
+        forms = possible(weight, forms)
+        yield from (
+            _layer(weight, values, forms, observed, hurried) if weight.fitted_to else _table(weight, values, forms)
+        )
+
+
+def _layer(
+    weight: Weight, values: np.ndarray, forms: list[Scaled], observed: Observed, hurried: bool
+) -> Iterable[tuple[Solution, float]]:
+    """hurried: each weight is rounded for itself."""
+    layer = weight.fitted_to[0]
+    matrix = layer.matrix(values)
+    second, held, count = _moments(weight, layer, observed)
+    if hurried and second.ndim == 3:
+        second = np.diagonal(second, axis1=1, axis2=2)
+    power = moments.total_error(matrix, held) or 1.0
+    grids = gptq.grids_for(matrix, second, forms, keeps_sign=layer.keeps_sign)
+    targets = [gptq.Target.of(matrix, grids[form], form, ROUNDS) for form in forms]
+    tried = [second]
+    if second.ndim == 3 and (count < ENOUGH_COLUMNS * layer.width or len(observed.tuning) < ENOUGH_SAMPLES):
+        # Against its own diagonal alone GPTQ is nearest rounding; it wins where the rest of H misleads.
+        tried.append(np.diagonal(second, axis1=1, axis2=2))
+    answers = zip(*(gptq.round_all(targets, one) for one in tried), strict=True)
+    for form, several in zip(forms, answers, strict=True):
+        errors = {rounded: moments.total_error(matrix - rounded.weight, held) / power for rounded in several}
+        rounded, error = min(errors.items(), key=lambda item: item[1])
+        codes = np.ascontiguousarray(layer.tensor(rounded.codes))
+        yield Solution(form, codes, rounded.scale.reshape(-1), weight.channel_axis), error
+
+
+def _moments(weight: Weight, layer: Layer, observed: Observed) -> tuple[np.ndarray, np.ndarray, int]:
+    """Second moments to fit to and to judge by, and of how many columns.
+
+    Centred where the bias is corrected, which those of layers in subgraphs are not. Where no sample takes a branch, or
+    what it computes cannot be observed, all inputs count the same.
+    """
+    found = observed.moments.get(weight.name)
+    if found is None:
+        same = np.ones((layer.groups, layer.width), np.float32)
+        return same, same, 0
+    held, centred = observed.held_moments.get(weight.name, found), bool(weight.layers)
+    return moments.shrunk(found.second(centred), found.count), held.second(centred), found.count
+
+
+def _table(weight: Weight, values: np.ndarray, forms: list[Scaled]) -> Iterable[tuple[Solution, float]]:
+    power = float((values.astype(np.float64) ** 2).sum()) or 1.0
+    for form in forms:
+        solution = Solution(form, *form.rounded(values, weight.channel_axis), weight.channel_axis)
+        yield solution, float(((values.astype(np.float64) - solution.weight) ** 2).sum()) / power

@@ -1,0 +1,1 @@
+"""Rewrites: the same function in the form that later passes expect."""

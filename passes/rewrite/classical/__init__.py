@@ -1,0 +1,1 @@
+"""The rewrite of classical learners, operator family by operator family."""

@@ -1,0 +1,1 @@
+"""Passes that give a plan its final numbers."""

@@ -1,0 +1,53 @@
+"""The gradient steps behind reconstruction, where torch is installed and can run the model."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import ClassVar
+
+from ptqc.errors import Unsupported
+from ptqc.notes import Level, Note, out_of_time
+from ptqc.passes.base import Effect, Result
+from ptqc.passes.decide.phases import Tunable
+from ptqc.passes.tune.gradient_steps import STEP, GradientSteps
+from ptqc.solutions import Tuned
+
+
+@dataclass(frozen=True)
+class TuneFeatures(GradientSteps):
+    """Gradient steps on codes, scales and biases towards the features of the float model, with torch."""
+
+    name: ClassVar[str] = STEP
+    effect: ClassVar[Effect] = Effect.TUNE
+
+    def apply(self, given: Tunable) -> Result[Tuned]:
+        """The plan's numbers after every gradient step that lowered the held-back loss; else as they were, and why."""
+        if find_spec("torch") is None:
+            return _declined(given, "torch is not installed: pip install 'ptqc[torch]'")
+        if not given.decided.deadline.leaves(0):
+            return Result(given.tuned, False, (out_of_time("no gradient steps"),))
+        from ptqc.passes.tune.gradients import tune_features
+
+        try:
+            with _one_torch_thread():
+                return tune_features(self, given)
+        except Unsupported as reason:
+            return _declined(given, str(reason))
+
+
+def _declined(given: Tunable, reason: str) -> Result[Tuned]:
+    return Result(given.tuned, False, (Note(STEP, "", f"no gradient steps: {reason}", Level.SKIPPED),))
+
+
+@contextmanager
+def _one_torch_thread() -> Iterator[None]:
+    """Rounding of sums, and with it the delivered bytes, depends on the number of threads."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)

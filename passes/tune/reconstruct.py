@@ -1,0 +1,329 @@
+"""Solve the chosen plan again in run order, each layer on the inputs it will really see.
+
+With x̂ what the already quantized predecessors give and y = Wx the float output, the layer minimizes
+E‖y − Ŵx̂ − b̂‖². Its least-squares target is W* = W + (C − W H)(H + λ)⁻¹ with H = cov(x̂), C = cov(y, x̂) (Li et al.
+2025, GPTAQ, arXiv 2504.02692, rounds towards the same); GPTQ rounds W*, or a point between W and it, against H, and the
+bias makes the mean exact. Several answers compete (the table's own and GPTQ's, each with and without the bias), and the
+one with the lowest error on held-back columns is kept before the next layer starts.
+"""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import islice
+from typing import ClassVar
+
+import numpy as np
+
+from ptqc.errors import NotFinite
+from ptqc.execute.finite import Finite
+from ptqc.execute.kept import Held
+from ptqc.execute.onnxruntime import Feeds
+from ptqc.execute.walk import Keep, Slicer, Walk
+from ptqc.formats import Format, Scaled
+from ptqc.graph.layers import Layer
+from ptqc.graph.nodes import constant
+from ptqc.passes.base import Effect, Result
+from ptqc.passes.decide.phases import Decided, Planned
+from ptqc.passes.tune.quantized_walk import Holding, compact, fine_values, peak_bytes, uncompressed
+from ptqc.plan import Plan
+from ptqc.solutions import Solution, Tuned
+from ptqc.solvers import gptq, moments
+from ptqc.solvers.moments import Columns, Moments
+from ptqc.work.deadline import Deadline
+from ptqc.work.parallel import in_order, processors
+from ptqc.work.progress import Stage
+from ptqc.work.tee import Shared
+
+# Bytes that all walks may hold together; it decides how many samples take part.
+WALK_BYTES = 3 * 2**29
+# Multiply-accumulates that a walk may take; it decides too.
+WALK_COMPUTE = 4e11
+MOST_SAMPLES = 256
+FEWEST_SAMPLES = 4  # where time is short
+HELD_SHARE = 0.25
+# Of a batch, what a walk holds of it at a time: the system keeps memory of this size for the next one.
+BATCH_BYTES = 2**23
+LARGEST_BATCH = 8
+# Of the second moments.
+DAMPING = 0.02
+# How far from W to W* a layer goes, by draw. All the way makes up for most of what came before it; but noise in x̂ makes
+# W* small, which adds up over many layers. With weights of GENEROUS_BITS there is little to make up for.
+STRENGTHS = (0.5, 1.0, 0.25)
+GENEROUS_BITS = 6.0
+GENEROUS_STRENGTHS = (0.5, 0.25, 1.0)
+ROUNDS = 4
+# Columns looked at, for each that the table was made of; of wide layers as many.
+COLUMNS = 4
+# Layers whose float outputs wait for the last draw at most.
+LEAD = 1
+
+
+@dataclass(frozen=True)
+class Reconstruct:
+    """Gives every layer of a plan its final codes, scales and bias.
+
+    draw: which columns of the data are looked at, and how much a layer makes up for those before it; every draw gives
+    another answer.
+    """
+
+    draw: int = 0
+    name: ClassVar[str] = "reconstruct"
+    effect: ClassVar[Effect] = Effect.TUNE
+
+    def apply(self, given: Planned) -> Result[Tuned]:
+        """The tuned numbers of the plan."""
+        return Result(reconstruct_all(given, [self.draw])[0], True)
+
+
+def reconstruct_all(planned: Planned, draws: Sequence[int]) -> list[Tuned]:
+    """The tuned numbers of a plan from each draw.
+
+    Raises NotFinite where a value is NaN or infinite that is not in the float model.
+    """
+    try:
+        return _reconstructed(planned, draws, compact)
+    except NotFinite:  # it may be the 16 bits that values are held in on the way
+        return _reconstructed(planned, draws, uncompressed)
+
+
+def _reconstructed(planned: Planned, draws: Sequence[int], holding: Holding) -> list[Tuned]:
+    """One float walk serves all draws."""
+    given, plan = planned.decided, planned.plan
+    slicer = Slicer(given.model)
+    fine = fine_values(slicer)
+    layers = {layer.name: layer for layer in plan.layers}
+    keeps = holding({}, fine), holding(plan.params, fine)
+    batches, split = _share_batches(slicer, given, plan, len(draws), keeps)
+    check = Finite(slicer, batches)
+    tables = {w.name: given.solutions[w.name, plan.formats[w.name]] for w in plan.weights if not w.layers}
+    constants = {name: solution.weight for name, solution in tables.items()}
+    share = max(1, processors() // len(draws))
+    real = Walk(slicer, batches, keep=keeps[0], workers=share, check=check)
+    states = []
+    for draw in draws:
+        seen = Walk(slicer, batches, constants, keeps[1], share, check)
+        states.append(_State(given, plan, seen, split, draw, dict(tables)))
+    with given.progress.stage("reconstruct", len(layers)) as stage:
+        _solve_all(states, layers, _float_outputs(real, layers, given.deadline), stage)
+    return [state.tuned for state in states]
+
+
+def _solve_all(
+    states: Sequence["_State"], layers: Mapping[str, Layer], outputs: Iterator[list[Held]], stage: Stage
+) -> None:
+    """Settle the layers of all states at the same time, while the outputs of the float model are made."""
+    shared = Shared[list[Held]](len(states), LEAD)
+
+    def solve(number: int) -> None:
+        with shared.reading(number) as own:
+            for name in states[number].solve_all(layers, own):
+                if number == 0:
+                    stage.advance(name)
+
+    work = [partial(shared.fill, outputs), *(partial(solve, number) for number in range(len(states)))]
+    try:
+        for _ in in_order(lambda one: one(), work, workers=len(work)):
+            pass
+    except BaseException as error:
+        shared.stop(error)
+        raise shared.cause or error from None
+
+
+def _float_outputs(real: Walk, layers: Mapping[str, Layer], deadline: Deadline) -> Iterator[list[Held]]:
+    """What each layer gives in the float model, in run order, as long as there is time."""
+    for output in _nodes(real):
+        if not deadline.leaves(0):
+            return
+        if output not in layers:
+            real.step()
+            continue
+        results = real.compute()
+        found = list(results[output])  # the walk empties its own list
+        real.advance(results)
+        yield found
+
+
+def _nodes(walk: Walk) -> Iterator[str]:
+    """The first output of each node, until the walk is at its end."""
+    while walk.position < len(walk):
+        yield walk.node.output[0]
+
+
+def _share_batches(
+    slicer: Slicer, given: Decided, plan: Plan, draws: int, keeps: tuple[Keep, Keep]
+) -> tuple[list[Feeds], int]:
+    """As many samples as WALK_BYTES has room for in all walks, and WALK_COMPUTE and the deadline allow.
+
+    The batches, and how many of them are fitted. keeps: how the float walk and the quantized ones hold values.
+    """
+    began = time.monotonic()
+    sample, layers = list(given.tuning.largest), {layer.name for layer in plan.layers}
+    real, seen = (peak_bytes(Walk(slicer, sample, keep=keep), layers) for keep in keeps)
+    room = min(WALK_BYTES / max(real + draws * seen, 1), WALK_COMPUTE / max(sum(given.macs.values()), 1))
+    each = (time.monotonic() - began) / 2 * (1 + 2 * draws) / processors()  # a draw computes its layers twice
+    count = given.deadline.affords(each, int(np.clip(room, 8, MOST_SAMPLES)), FEWEST_SAMPLES)
+    held = max(2, int(count * HELD_SHARE))
+    size = int(np.clip(BATCH_BYTES // max(real, 1), 1, LARGEST_BATCH))
+    fitted = list(given.tuning[: count - held].batches(size))
+    return [*fitted, *given.held_back[:held].batches(size)], len(fitted)
+
+
+@dataclass
+class _State:
+    """The quantized walk of one draw, and the answers so far. split: batches that are fitted; the rest judges."""
+
+    given: Decided
+    plan: Plan
+    seen: Walk
+    split: int
+    draw: int
+    weights: dict[str, Solution]
+    biases: dict[str, np.ndarray | None] = field(default_factory=dict)
+    kept: int = 0
+    before: float = 0.0
+    after: float = 0.0
+
+    @property
+    def tuned(self) -> Tuned:
+        """The answers, and by how much they are closer on held-back columns than the table's."""
+        return Tuned(self.weights, self.biases, self.kept, (self.before, self.after))
+
+    @property
+    def strength(self) -> float:
+        """How far from W to W* the layers go."""
+        strengths = GENEROUS_STRENGTHS if self.plan.code_bits >= GENEROUS_BITS else STRENGTHS
+        return strengths[self.draw % len(strengths)]
+
+    def solve_all(self, layers: Mapping[str, Layer], outputs: Iterator[list[Held]]) -> Iterator[str]:
+        """Settle the layers one by one, given what each gives in the float model; the outputs' names.
+
+        Where `outputs` ends early the other layers keep the table's numbers.
+        """
+        for output in _nodes(self.seen):
+            if output not in layers:
+                self.seen.step()
+                continue
+            if (wanted := next(outputs, None)) is None:
+                break
+            self.seen.advance({output: self.solve(layers[output], self._problem(layers[output], wanted))})
+            yield output
+        for layer in layers.values():
+            if layer.name not in self.biases:
+                self._keep_table(layer)
+
+    def _keep_table(self, layer: Layer) -> None:
+        self.kept += 1
+        self.weights.setdefault(layer.weight, self.given.solutions[layer.weight, self.plan.formats[layer.weight]])
+        bias = constant(self.given.model.graph.initializers[layer.bias]) if layer.bias is not None else None
+        self.biases[layer.name] = None if bias is None else bias.reshape(-1)
+
+    def solve(self, layer: Layer, problem: "_Problem") -> list[Held]:
+        """Settle the layer's weight and bias; returns its outputs in the quantized walk."""
+        form = self.plan.formats[layer.weight]
+        answers = [answer for solution in self._solutions(layer, form, problem) for answer in problem.judged(solution)]
+        error, solution, bias = min(answers, key=lambda answer: answer[0])  # on equal error the first is kept
+        self.before, self.after = self.before + answers[0][0], self.after + error
+        self.weights[layer.weight] = solution
+        self.biases[layer.name] = bias if bias.any() or layer.bias is not None else None
+        return self._outputs(layer, solution, bias)
+
+    def _solutions(self, layer: Layer, form: Format, problem: "_Problem") -> list[Solution]:
+        """Candidates in order of preference."""
+        if (fixed := self.weights.get(layer.weight)) is not None:  # an earlier layer shares it
+            return [fixed]
+        table = self.given.solutions[layer.weight, form]
+        if not isinstance(form, Scaled):
+            return [table]
+        return [table, problem.rounded(form, self.strength)]
+
+    def _outputs(self, layer: Layer, solution: Solution, bias: np.ndarray) -> list[Held]:
+        constants = {layer.weight: solution.weight}
+        if layer.bias is not None:
+            return self.seen.compute({**constants, layer.bias: bias})[layer.name]
+        return self.seen.compute(constants, layer.over_output(bias))[layer.name]
+
+    def _problem(self, layer: Layer, outputs: list[Held]) -> "_Problem":
+        inputs = self.seen.values[layer.input]
+        number = [x.name for x in self.plan.layers].index(layer.name)
+        seed = self.given.seed * 100_003 + self.draw * 1_000_003 + 50_021 + number
+        counts = [len(moments.images(len(x))) for x in inputs[: self.split]]
+        columns = Columns(layer, moments.positions_per_sample(layer, sum(counts), COLUMNS), seed)
+        totals = (count * columns.total(x.shape) for count, x in zip(counts, inputs, strict=False))
+        columns = replace(columns, usual=max(1, sum(totals) // sum(counts)))
+        weight, base = (
+            constant(self.given.model.graph.initializers[n]) if n else None for n in (layer.weight, layer.bias)
+        )
+        assert weight is not None
+        bias = np.zeros(layer.channels, np.float32) if base is None else base.reshape(-1)
+        x = (columns.inputs(a, 1000 * i) for i, a in enumerate(inputs))
+        y = (columns.outputs(b, a.shape, 1000 * i) for i, (a, b) in enumerate(zip(inputs, outputs, strict=True)))
+        fitted_x, fitted_y = (list(moments.joined(islice(parts, self.split))) for parts in (x, y))
+        held_x, held_y = (list(moments.joined(parts)) for parts in (x, y))
+        return _Problem(layer, layer.matrix(weight), bias, fitted_x + held_x, fitted_y + held_y, len(fitted_x))
+
+
+@dataclass
+class _Problem:
+    """One layer's columns: x (groups, d, n) as seen, y (groups, R, n) as the float model has it.
+
+    split: pieces of them that are fitted; the rest judges.
+    """
+
+    layer: Layer
+    weight: np.ndarray
+    bias: np.ndarray
+    x: list[np.ndarray]
+    y: list[np.ndarray]
+    split: int
+
+    def __post_init__(self) -> None:
+        found = Moments.empty(self.x[0].shape[0], self.x[0].shape[1])
+        for x in self.x[: self.split]:
+            found.add(x)
+        self.moments = found
+        self.second = moments.shrunk(found.second(), found.count)
+        total = sum(y.sum(-1, dtype=np.float64) for y in self.y[: self.split])
+        self.mean_y = np.asarray(total / max(found.count, 1), np.float32)
+
+    def rounded(self, form: Scaled, strength: float) -> Solution:
+        """GPTQ on the seen inputs of what the layer aims at; of W where the layer is too wide for W*."""
+        second = gptq.Factored.of(self.second, DAMPING) if self.second.ndim == 3 else self.second
+        matrix = self.target(second, strength) if isinstance(second, gptq.Factored) else self.weight
+        if self.layer.keeps_sign:
+            matrix = np.maximum(matrix, 0)
+        grid = gptq.grids_for(matrix, self.second, [form], keeps_sign=self.layer.keeps_sign)[form]
+        (answer,) = gptq.round_all([gptq.Target.of(matrix, grid, form, ROUNDS)], second)
+        codes = np.ascontiguousarray(self.layer.tensor(answer.codes))
+        return Solution(form, codes, answer.scale.reshape(-1), self.layer.channel_axis)
+
+    def target(self, second: gptq.Factored, strength: float) -> np.ndarray:
+        """W + strength · (W* − W), with W* the least-squares weight on the seen inputs, damped towards W."""
+        mean_x = self.moments.mean
+        cross = sum(
+            (y - self.mean_y[..., None]) @ (x - mean_x[..., None]).transpose(0, 2, 1)
+            for x, y in zip(self.x[: self.split], self.y[: self.split], strict=True)
+        ) / np.float32(max(self.moments.count, 1))
+        residual = cross - self.weight @ self.moments.second()
+        return np.asarray(self.weight + strength * second.solve(residual), np.float32)
+
+    def judged(self, solution: Solution) -> list[tuple[float, Solution, np.ndarray]]:
+        """Error on the held-back columns, solution and bias, for every bias: E‖y − Ŵx̂ − b̂‖²."""
+        matrix, biases = self.layer.matrix(solution.weight), self._biases(solution)
+        square, total, count = 0.0, np.zeros(matrix.shape[:2]), 0
+        for x, y in zip(self.x[self.split :], self.y[self.split :], strict=True):
+            residual = y - matrix @ x - biases[0].reshape(*matrix.shape[:2], 1)
+            square += float((residual[..., None, :] @ residual[..., None]).sum(dtype=np.float64))
+            total += residual.sum(-1)
+            count += residual.shape[-1]
+        moves = [(bias - biases[0]).reshape(total.shape).astype(np.float64) for bias in biases]
+        errors = [float(square - 2 * (move * total).sum() + count * (move * move).sum()) for move in moves]
+        return [(error, solution, bias) for error, bias in zip(errors, biases, strict=True)]
+
+    def _biases(self, solution: Solution) -> list[np.ndarray]:
+        """The bias that makes the mean of every channel exact on the tuning columns, and the layer's own."""
+        if not self.layer.is_corrected:
+            return [self.bias]
+        mean = np.einsum("gok,gk->go", self.layer.matrix(solution.weight), self.moments.mean)
+        return [np.asarray((self.mean_y - mean).reshape(-1), np.float32), self.bias]

@@ -1,0 +1,96 @@
+"""How long each kernel of an artifact's native library takes on this machine."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ptqc.artifact.bisect import kept, seen_inputs
+from ptqc.artifact.folder import NATIVE, load
+from ptqc.codegen.program.edges import edges
+from ptqc.codegen.program.listing import Call, Listing
+from ptqc.codegen.program.memory import size
+from ptqc.codegen.program.verify import Loaded
+from ptqc.native.interface import KERNELS
+from ptqc.text import shorten, table, visible
+from ptqc.work.logs import quiet_libraries
+from ptqc.work.stopwatch import seconds_of
+
+ROUNDS = 20
+NAME = 40
+
+
+@dataclass(frozen=True)
+class Timing:
+    """One kernel: seconds, products and sums, and bytes of values that it reads and writes."""
+
+    call: Call
+    seconds: float
+    bytes: int
+
+    @property
+    def row(self) -> tuple[str, ...]:
+        """What, microseconds, 10⁹ operations and bytes per second."""
+        speed = f"{self.call.operations / self.seconds / 1e9:,.0f}" if self.call.operations else ""
+        moved = f"{self.bytes / self.seconds / 1e9:,.1f}"
+        return shorten(visible(self.call.value), NAME), self.call.family, f"{1e6 * self.seconds:,.1f}", speed, moved
+
+
+@dataclass(frozen=True)
+class Bench:
+    """All kernels in order, and seconds of a whole run. Each is the fastest of several rounds."""
+
+    timings: Sequence[Timing]
+    seconds: float
+    threads: int
+    isa: str
+
+    def __str__(self) -> str:
+        total = sum(timing.seconds for timing in self.timings)
+        slowest = sorted(self.timings, key=lambda timing: -timing.seconds)
+        rows = [(*timing.row, f"{100 * timing.seconds / total:.1f}") for timing in slowest]
+        heading = ("value", "kernel", "µs", "GOP/s", "GB/s", "% of time")
+        return (
+            f"{table(heading, rows)}\n\n{len(rows)} kernels take {1e3 * total:.3f} ms, "
+            f"a whole run {1e3 * self.seconds:.3f} ms, with {self.threads} threads of the library for {self.isa}; "
+            f"the fastest of {ROUNDS} rounds"
+        )
+
+
+@quiet_libraries()
+def bench(folder: str | Path, *, threads: int = 1, rounds: int = ROUNDS, cpu: str = "") -> Bench:
+    """Time every kernel of an artifact's native library, and the whole, on one random sample.
+
+    cpu: an instruction set of the artifact's, in place of the best one. The kernels take turns, so that each finds the
+    caches as in a run. Raises TargetError when the artifact has no library that runs here.
+    """
+    artifact = load(folder)
+    library, document = artifact.native(threads, cpu), kept(artifact.folder / NATIVE / KERNELS)
+    loaded = Loaded(Listing.from_json(document["libraries"][library.isa]), library)
+    feeds = dict(edges(seen_inputs(document)))["random"]
+    runs = _prepared(loaded, feeds)
+    fastest = _fastest([*runs, lambda: library.run(feeds)], rounds)
+    layouts = loaded.listing.layouts
+    timings = [
+        Timing(call, seconds, sum(size(layouts[name]) for name in (*call.inputs, call.output)))
+        for call, seconds in zip(loaded.listing.calls, fastest, strict=False)
+    ]
+    return Bench(timings, fastest[-1], library.threads, library.isa)
+
+
+def _prepared(loaded: Loaded, feeds: dict[str, np.ndarray]) -> list[Callable[[], object]]:
+    """Each call on buffers of its own values: what lies in them does not change how long it takes."""
+    listing = loaded.listing
+    buffers = {name: loaded.buffer(name, feeds[name]) for name in listing.inputs}
+    for call in reversed(listing.calls):  # what a value is placed in comes after it
+        layout = listing.layouts[call.output]
+        if call.output not in buffers:
+            buffers[call.output] = loaded.buffer(call.output, np.zeros((1, *layout.shape), layout.dtype))
+        buffers |= dict.fromkeys(call.placed, buffers[call.output])
+    return [loaded.prepared(call, buffers) for call in listing.calls]
+
+
+def _fastest(runs: Sequence[Callable[[], object]], rounds: int) -> list[float]:
+    times = [[seconds_of(run) for run in runs] for _ in range(rounds)]
+    return [min(column) for column in zip(*times, strict=True)]

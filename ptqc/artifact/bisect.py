@@ -1,0 +1,140 @@
+"""Comparing an artifact's native library with its ONNX file afterwards, layer by layer."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from ptqc.artifact.folder import NATIVE, Artifact, load
+from ptqc.calibration.images import Preprocessing
+from ptqc.calibration.inputs import input_specs
+from ptqc.calibration.samples import collect
+from ptqc.codegen.program.edges import Extent, edge_runs
+from ptqc.codegen.program.listing import Listing
+from ptqc.codegen.program.verify import Loaded, Outcome, outcomes
+from ptqc.errors import TargetError
+from ptqc.execute.onnxruntime import Feeds, Runner
+from ptqc.graph import zipmaps
+from ptqc.native.interface import KERNELS
+from ptqc.native.library import Library
+from ptqc.work.logs import quiet_libraries
+from ptqc.work.scratch import scratch
+
+SAMPLES = 8
+
+
+@dataclass
+class Bisection:
+    """What was found. order: what kernels make, in order. libraries: their instruction sets. runs: their inputs.
+
+    tensors: compared ones. wrong: elements that differ, and problems: how, by what the kernel makes. chained: integers
+    that differ end to end though no kernel need do so.
+    """
+
+    order: Sequence[str]
+    libraries: Sequence[str]
+    runs: list[str] = field(default_factory=list)
+    tensors: set[str] = field(default_factory=set)
+    integers: int = 0
+    reals: int = 0
+    chained: int = 0
+    wrong: dict[str, int] = field(default_factory=dict)
+    problems: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def first(self) -> str | None:
+        """What the earliest kernel that differs makes."""
+        return next((name for name in self.order if name in self.wrong), None)
+
+    def add(self, outcome: Outcome, run: str) -> None:
+        """Count a tensor of one run."""
+        name = outcome.call.output
+        self.tensors.add(name)
+        self.integers += 0 if outcome.is_real else outcome.elements
+        self.reals += outcome.elements if outcome.is_real else 0
+        self.chained += outcome.chained
+        if outcome.problem:
+            self.wrong[name] = self.wrong.get(name, 0) + outcome.wrong
+            self.problems.setdefault(name, f"{outcome.problem} (input: {run})")
+
+    def __str__(self) -> str:
+        compared = (
+            f"{len(self.tensors)} tensors, {self.integers:,} integers and {self.reals:,} floats "
+            f"in {len(self.runs)} runs ({', '.join(self.runs)}) of the library for {', '.join(self.libraries)}"
+        )
+        if self.first is None:
+            behind = (
+                f"; end to end, {self.chained:,} integers behind rounded float parts differ" if self.chained else ""
+            )
+            return f"no kernel differs from the ONNX file: {compared}{behind}"
+        counts = ", ".join(f"{name} ({self.wrong[name]:,})" for name in self.order if name in self.wrong)
+        return f"the first kernel that differs makes {self.problems[self.first]}; of {compared}, these differ: {counts}"
+
+
+@quiet_libraries()
+def bisect(
+    folder: str | Path,
+    *,
+    calibration: object = None,
+    samples: int = SAMPLES,
+    preprocessing: Preprocessing | None = None,
+) -> Bisection:
+    """Run every kernel of an artifact's native libraries on ONNX Runtime's own values of `model.onnx`, and compare.
+
+    Inputs are all at the lowest value seen at compile time, all at the highest, zero, and random; and the first
+    `samples` of `calibration`, where that is given. Raises TargetError when the artifact has no library that runs here.
+    """
+    artifact = load(folder)
+    opened, document = _runnable(artifact), kept(artifact.folder / NATIVE / KERNELS)
+    libraries = [Loaded(Listing.from_json(document["libraries"][library.isa]), library) for library in opened]
+    order = dict.fromkeys(call.output for loaded in libraries for call in loaded.listing.calls)
+    found, names = Bisection(list(order), [library.isa for library in opened]), document["names"]
+    runner = Runner(artifact.path, list(names.values()))
+    seen = seen_inputs(document)
+    given = _given(artifact.path, calibration, samples, preprocessing)
+    taken = _cut(given, seen) if document["by_run"] else given
+    for run, feeds, values in chain(edge_runs(runner, seen), ((run, x, runner.run(x)) for run, x in taken)):
+        found.runs.append(run)
+        wanted = {**feeds, **{name: values[short] for name, short in names.items()}}
+        for loaded in libraries:
+            for outcome in outcomes(loaded, wanted, {}):
+                found.add(outcome, f"{run}, library: {loaded.library.isa}")
+    return found
+
+
+def _runnable(artifact: Artifact) -> list[Library]:
+    """Every library that this machine can run, the best first. Raises TargetError when that is none."""
+    best = artifact.native()
+    return [best, *(artifact.native(cpu=isa) for isa in best.interface.runnable if isa != best.isa)]
+
+
+def _cut(given: Iterator[tuple[str, Feeds]], seen: Mapping[str, Extent]) -> Iterator[tuple[str, Feeds]]:
+    """As many samples of each batch as one run of the library takes."""
+    for run, feeds in given:
+        yield run, {name: value[: seen[name].shape[0]] if value.ndim else value for name, value in feeds.items()}
+
+
+def kept(path: Path) -> Mapping[str, Any]:
+    """What is kept of a library's kernels. Raises TargetError when it is not there."""
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError) as error:
+        raise TargetError(f"{path} does not list the kernels of a native library: {error}; compile again") from error
+
+
+def seen_inputs(document: Mapping[str, Any]) -> dict[str, Extent]:
+    """What the inputs were like at compile time."""
+    return {name: Extent(**{**entry, "shape": tuple(entry["shape"])}) for name, entry in document["seen"].items()}
+
+
+def _given(
+    model: Path, calibration: object, samples: int, preprocessing: Preprocessing | None
+) -> Iterator[tuple[str, Feeds]]:
+    if calibration is None:
+        return
+    with scratch() as folder:
+        specs = input_specs(zipmaps.load(model))
+        for index, feeds in enumerate(collect(calibration, specs, Path(folder), samples, preprocessing)):
+            yield f"sample {index}", feeds

@@ -1,0 +1,309 @@
+"""The output folder: written whole or not at all, opened with its checks, run, summarized."""
+
+import ctypes
+import hashlib
+import json
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from ptqc.arguments import path_of
+from ptqc.errors import Interrupted, TargetError, UsageError
+from ptqc.work.locks import Claim, InUse
+
+if TYPE_CHECKING:
+    import onnxruntime as ort
+
+    from ptqc.native.library import Library
+
+
+class Session(Protocol):
+    """An `onnxruntime.InferenceSession`, which has no types of its own."""
+
+    def run(
+        self, output_names: Sequence[str] | None, input_feed: Mapping[str, np.ndarray], run_options: Any = None
+    ) -> list[Any]:
+        """Values of the named outputs, or of all."""
+
+    def get_inputs(self) -> list[Any]:
+        """Name, type and shape of each input."""
+
+    def get_outputs(self) -> list[Any]:
+        """Name, type and shape of each output."""
+
+    def __getattr__(self, name: str) -> Any:
+        """All else that it has."""
+
+
+@dataclass(frozen=True)
+class KeptBudgets:
+    """Which budgets a delivered file keeps; None where there was none of the kind."""
+
+    size: bool | None
+    latency: bool | None
+
+    def __bool__(self) -> bool:
+        """Whether it keeps all there were."""
+        return self.size is not False and self.latency is not False
+
+
+MANIFEST, MODEL, PLAN, SENSITIVITY = "manifest.json", "model.onnx", "plan.json", "sensitivity.json"
+REPORT, RUN, NATIVE, GOLDEN = "report.html", "run.json", "cpu", "golden.safetensors"
+# renameat2(2): swap two paths in one step.
+AT_FDCWD, RENAME_EXCHANGE = -100, 2
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """A compiled model in its folder. Raises UsageError on opening when files are missing or changed."""
+
+    folder: Path
+
+    @cached_property
+    def manifest(self) -> Mapping[str, Any]:
+        """Hashes, versions, options, results: everything reproducible."""
+        return dict(self._read(MANIFEST))
+
+    @cached_property
+    def plan(self) -> Mapping[str, Any]:
+        """The decisions (see `ptqc.plan`)."""
+        return dict(self._read(PLAN))
+
+    @cached_property
+    def sensitivity(self) -> Mapping[str, Any]:
+        """Every candidate's bytes and predicted loss."""
+        return dict(self._read(SENSITIVITY))
+
+    @cached_property
+    def times(self) -> Mapping[str, Any]:
+        """Times and host of the compile; not reproducible."""
+        return dict(self._read(RUN))
+
+    @property
+    def path(self) -> Path:
+        """The packed ONNX file: ship this one (an optimized copy of it would be unpacked)."""
+        return self.folder / MODEL
+
+    @property
+    def kept_budgets(self) -> KeptBudgets:
+        """Whether the file has at most the bytes, and was measured to take at most the time, that were asked for."""
+        found, latency = self.manifest, self.manifest["latency"]
+        size = None if found["budget"] is None else found["file"]["bytes"] <= found["allocation"]["limit"]
+        return KeptBudgets(size, None if latency is None else latency["measured_ms"] <= latency["budget_ms"])
+
+    def session(self, options: "ort.SessionOptions | None" = None) -> Session:
+        """An ONNX Runtime CPU session; thread-safe.
+
+        Without options of your own, 8-bit weights are added up exactly on every processor; with them, add the entries
+        of `manifest["cpu"]["session_option_without_vnni"]` where the processor lacks VNNI.
+        """
+        import onnxruntime as ort
+
+        from ptqc.execute.saturation import saturates
+
+        if options is None and saturates():
+            options = ort.SessionOptions()
+            for name, value in self.manifest["cpu"]["session_option_without_vnni"].items():
+                options.add_session_config_entry(name, value)
+        session: Session = ort.InferenceSession(str(self.path), options, providers=["CPUExecutionProvider"])
+        return session
+
+    @cached_property
+    def _session(self) -> Session:
+        return self.session()
+
+    def native(self, threads: int = 0, cpu: str = "") -> "Library":
+        """The best native library for this machine; thread-safe. threads: per calling thread, 0 for all cores.
+
+        cpu: an instruction set of the artifact's, in place of the best one. Raises TargetError when the artifact has no
+        library, or none that can run on this machine.
+        """
+        from ptqc.native.library import Library
+
+        if not (self.folder / NATIVE).is_dir():
+            raise TargetError(f"{self.folder} has no native library; compile with --target cpu")
+        return Library.open(self.folder / NATIVE, threads, cpu)
+
+    @cached_property
+    def _library(self) -> "Library":
+        return self.native()
+
+    def run(self, feeds: Mapping[str, np.ndarray]) -> dict[str, Any]:
+        """Outputs by name: of the native library where the artifact has one, else of ONNX Runtime.
+
+        Each is what the model gives: an array, or a list of maps from class labels to scores where it ends in a ZipMap.
+        """
+        if (self.folder / NATIVE).is_dir():
+            maps = self.manifest.get("maps", {})
+            found = self._library.run(feeds)
+            return {name: _zipped(array, maps[name]) if name in maps else array for name, array in found.items()}
+        names = [value.name for value in self._session.get_outputs()]
+        return dict(zip(names, self._session.run(names, dict(feeds)), strict=True))
+
+    def summary(self) -> str:
+        """What came out, in a few lines."""
+        from ptqc.report.summary import summarize
+
+        return summarize(self.manifest, self.times)
+
+    def _read(self, name: str) -> Any:
+        try:
+            found = json.loads((self.folder / name).read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError) as error:
+            raise UsageError(f"{self.folder} is not a folder that `ptqc compile` wrote: {name}: {error}") from error
+        if not isinstance(found, dict):
+            raise UsageError(f"{self.folder} is not a folder that `ptqc compile` wrote: {name} holds no object")
+        return found
+
+
+def _zipped(scores: np.ndarray, labels: Sequence[int | str]) -> list[dict[int | str, float]]:
+    """What a ZipMap makes of scores, (N, classes) or (classes,): ONNX Runtime sorts by label."""
+    return [dict(sorted(zip(labels, row.tolist(), strict=True))) for row in np.atleast_2d(scores)]
+
+
+def load(folder: str | Path) -> Artifact:
+    """Open an artifact. Raises UsageError when it is not one, or when a file is not what the manifest says."""
+    artifact = Artifact(path_of("folder", folder))
+    if not (artifact.folder / MANIFEST).is_file():
+        raise UsageError(f"{folder} is not a folder that `ptqc compile` wrote: it has no {MANIFEST}")
+    if not _is_ours(artifact.folder):
+        raise UsageError(f"{folder} is not a folder that `ptqc compile` wrote: its {MANIFEST} is another program's")
+    for name, expected in artifact.manifest["files"].items():
+        _check_file(artifact.folder, name, expected)
+    for path in (artifact.folder / NATIVE).glob("*"):
+        if f"{NATIVE}/{path.name}" not in artifact.manifest["files"]:
+            raise UsageError(f"{path} is not a file that `ptqc compile` wrote, and would be run: remove it")
+    return artifact
+
+
+def _check_file(folder: Path, name: str, expected: str) -> None:
+    path = folder / name
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise UsageError(f"the {MANIFEST} of {folder} lists {name!r}, which lies outside; compile again")
+    if not path.is_file():
+        raise UsageError(f"{folder} is incomplete: {name} is missing; compile again")
+    if hashlib.sha256(path.read_bytes()).hexdigest() != expected:
+        raise UsageError(f"{path} was changed after it was compiled (its SHA-256 differs); compile again")
+
+
+def check_output(folder: Path, force: bool) -> None:
+    """Refuse an output folder that exists or cannot be made, before any work is done. Raises UsageError."""
+    if folder.exists() and not force:
+        raise UsageError(f"the output folder {folder} exists; give another one with -o, or --force to replace it")
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"the output {folder} is a file; give a folder with -o")
+    if folder.is_dir() and any(folder.iterdir()) and not _is_ours(folder):
+        raise UsageError(
+            f"{folder} was not written by ptqc (it has no {MANIFEST} of ptqc); --force replaces artifacts only"
+        )
+    above = next(path for path in folder.resolve().parents if path.exists())
+    if not above.is_dir():
+        raise UsageError(f"the output folder {folder} cannot be made: {above} is a file")
+    if not os.access(above, os.W_OK):
+        raise UsageError(f"the output folder {folder} cannot be made: {above} is not writable")
+
+
+def _is_ours(folder: Path) -> bool:
+    """Whether a folder holds a manifest of ptqc; other programs have a file of this name, too."""
+    try:
+        manifest = Artifact(folder).manifest
+    except UsageError:
+        return False
+    return "ptqc" in manifest and isinstance(manifest.get("files"), dict)
+
+
+def publish(
+    folder: Path, files: Mapping[str, bytes], manifest: Mapping[str, Any], run: Mapping[str, Any], force: bool
+) -> Artifact:
+    """Write an artifact beside its place and move it there in one step. Raises Interrupted when the disk does not."""
+    from ptqc.plan import write_json
+
+    check_output(folder, force)
+    folder = folder.resolve()
+    sums = {name: hashlib.sha256(data).hexdigest() for name, data in sorted(files.items())}
+    everything = {
+        **files,
+        MANIFEST: write_json({**manifest, "files": sums}).encode(),
+        RUN: write_json(run).encode(),
+    }
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        _sweep(folder)
+        with _beside(folder) as temporary:
+            new = temporary / folder.name
+            new.mkdir()
+            for name, data in everything.items():
+                _write_through(new / name, data)
+            _move(new, folder)
+    except OSError as error:
+        raise Interrupted(f"cannot write the artifact to {folder}: {error}; nothing was changed there") from error
+    return Artifact(folder)
+
+
+@contextmanager
+def _beside(folder: Path) -> Iterator[Path]:
+    """A temporary folder that no other compile takes for a leftover; made anew where one did before it was marked."""
+    while True:
+        made = tempfile.TemporaryDirectory(dir=folder.parent, prefix=_prefix(folder), ignore_cleanup_errors=True)
+        with made as temporary:
+            try:
+                used = InUse(Path(temporary))
+            except FileNotFoundError:
+                continue
+            yield Path(temporary)
+            del used
+            return
+
+
+def _prefix(folder: Path) -> str:
+    return f".{folder.name}.ptqc-"
+
+
+def _sweep(folder: Path) -> None:
+    """Remove what compiles that were killed left beside the folder."""
+    for path in folder.parent.iterdir():
+        if path.name.startswith(_prefix(folder)) and path.is_dir():
+            with Claim(path) as claim:
+                if claim.taken:
+                    shutil.rmtree(path, ignore_errors=True)
+
+
+def _write_through(path: Path, data: bytes) -> None:
+    path.parent.mkdir(exist_ok=True)
+    with path.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _move(new: Path, place: Path) -> None:
+    if not place.exists():
+        new.rename(place)
+    elif not _exchange(new, place):
+        old = new.with_name(f"{new.name}.old")
+        place.rename(old)
+        try:
+            new.rename(place)
+        except OSError:
+            old.rename(place)
+            raise
+        shutil.rmtree(old)
+
+
+def _exchange(new: Path, place: Path) -> bool:
+    """Swap two folders atomically where the system can; the old one goes with the temporary folder."""
+    if sys.platform != "linux":
+        return False
+    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if rename is None:
+        return False
+    return bool(rename(AT_FDCWD, bytes(new), AT_FDCWD, bytes(place), RENAME_EXCHANGE) == 0)

@@ -1,0 +1,99 @@
+"""Golden samples: inputs, and what the delivered file made of them when it was compiled, kept beside it.
+
+One thread computed the outputs, so that their bytes do not depend on the machine's number of processors.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from ptqc.errors import UsageError
+from ptqc.execute.agreement import relative
+from ptqc.execute.onnxruntime import Feeds, Runner, session_options, tensors_of
+
+# What arrays of numbers and arrays of strings are called in the file.
+INPUTS, OUTPUTS = ("input", "text"), ("output", "output_text")
+MOST_SAMPLES = 2
+MOST_BYTES = 4 << 20  # a second sample is kept only within this
+
+
+@dataclass(frozen=True)
+class Golden:
+    """Inputs and outputs by name, sample by sample."""
+
+    inputs: tuple[Feeds, ...]
+    outputs: tuple[Feeds, ...]
+
+    def to_bytes(self) -> bytes:
+        """As safetensors: `0.input.x`, `0.output.y`, `1.input.x`, …; strings as `0.text.x` and `0.output_text.y`."""
+        from safetensors.numpy import save
+
+        arrays = {}
+        for roles, samples in ((INPUTS, self.inputs), (OUTPUTS, self.outputs)):
+            for number, sample in enumerate(samples):
+                for name, array in sample.items():
+                    is_text = array.dtype.kind == "U"
+                    kept = _numbered(array) if is_text else array
+                    arrays[f"{number}.{roles[is_text]}.{name}"] = np.asarray(kept, order="C")
+        return bytes(save(arrays))
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Raises UsageError when the file is missing or holds anything else."""
+        from safetensors import SafetensorError
+        from safetensors.numpy import load
+
+        try:
+            arrays = load(path.read_bytes())
+            count = 1 + max(int(key.partition(".")[0]) for key in arrays)
+        except (OSError, ValueError, SafetensorError) as error:
+            raise UsageError(f"{path} does not hold golden samples: {error}; compile again") from error
+        inputs, outputs = ([_sample(arrays, i, roles) for i in range(count)] for roles in (INPUTS, OUTPUTS))
+        return cls(tuple(inputs), tuple(outputs))
+
+
+def take(model: ir.Model, data: bytes, samples: Sequence[Feeds]) -> tuple[Golden, dict[str, float]]:
+    """Golden samples of a file, and how far each float output is from the float model's on them, relatively."""
+    packed = Runner(onnx.load_from_string(data), options=session_options(threads=1))
+    outputs: list[Feeds] = []
+    for feeds in samples[:MOST_SAMPLES]:
+        outputs.append(tensors_of(packed.run(feeds)))
+        if 2 * sum(array.nbytes for array in (*feeds.values(), *outputs[0].values())) > MOST_BYTES:
+            break
+    golden = Golden(tuple(samples[: len(outputs)]), tuple(outputs))
+    return golden, distances(golden, Runner(model, options=session_options(threads=1)))
+
+
+def distances(golden: Golden, runner: Runner) -> dict[str, float]:
+    """Relative difference of the golden outputs from those of another network, by float output."""
+    found = [tensors_of(runner.run(feeds)) for feeds in golden.inputs]
+    return {
+        name: relative([other[name] for other in found], [kept[name] for kept in golden.outputs])
+        for name, array in golden.outputs[0].items()
+        if array.dtype.kind == "f"
+    }
+
+
+def _sample(arrays: Mapping[str, np.ndarray], number: int, roles: tuple[str, str]) -> Feeds:
+    numbers, text = roles
+    return {**_named(arrays, f"{number}.{numbers}."), **_texts(arrays, f"{number}.{text}.")}
+
+
+def _named(arrays: Mapping[str, np.ndarray], prefix: str) -> Feeds:
+    return {key.removeprefix(prefix): array for key, array in arrays.items() if key.startswith(prefix)}
+
+
+def _texts(arrays: Mapping[str, np.ndarray], prefix: str) -> Feeds:
+    """Strings from the numbers of their characters."""
+    found = _named(arrays, prefix)
+    return {name: a.reshape(-1).view(f"U{a.shape[-1]}").reshape(a.shape[:-1]) for name, a in found.items()}
+
+
+def _numbered(array: np.ndarray) -> np.ndarray:
+    """Strings as the numbers of their characters, along a new last axis."""
+    return array.reshape(-1).view(np.uint32).reshape(*array.shape, array.dtype.itemsize // 4)

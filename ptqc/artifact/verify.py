@@ -1,0 +1,141 @@
+"""Checking a delivered artifact anew, on whatever machine it came to, from its files alone.
+
+Files against their hashes; every integer kernel of `model.onnx` against the reference; outputs on the golden samples
+against those of the machine that compiled it; the native library against `model.onnx`; the float model, where given,
+against the one that was compiled.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+
+from ptqc.artifact import golden
+from ptqc.artifact.bisect import bisect
+from ptqc.artifact.folder import GOLDEN, MODEL, NATIVE, Artifact, load
+from ptqc.artifact.golden import Golden
+from ptqc.codegen.onnxruntime import parity
+from ptqc.codegen.onnxruntime.unpack import unpack
+from ptqc.errors import UsageError, VerificationError
+from ptqc.execute import trial
+from ptqc.execute.agreement import alike, allowed, relative
+from ptqc.execute.onnxruntime import Feeds, Runner, tensors_of
+from ptqc.execute.saturation import saturates
+from ptqc.graph.zipmaps import as_tensors
+from ptqc.passes.pipeline import in_float32
+from ptqc.reading import read_model
+from ptqc.reading.file import parse
+from ptqc.reading.first_run import try_once
+from ptqc.reading.functions import check_functions
+from ptqc.reading.values import check_no_cycles, check_values
+from ptqc.text import entries
+from ptqc.work.logs import quiet_libraries
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What was checked, one line each; every check passed."""
+
+    checks: dict[str, str]
+
+    def __str__(self) -> str:
+        return "\n".join(f"{name:<10}  {found}" for name, found in self.checks.items())
+
+
+@quiet_libraries()
+def verify(folder: str | Path, *, model: str | Path | None = None, onnx_only: bool = False) -> Verification:
+    """Repeat the checks of an artifact without trusting the machine that compiled it.
+
+    model: the float model that it was compiled from. onnx_only: leave the native library out.
+    Raises UsageError for an artifact that is incomplete, changed, or of another model; VerificationError for one that
+    computes anything else than it should; TargetError where its library cannot run on this machine.
+    """
+    artifact = load(folder)
+    proto = _checked_proto(artifact.folder / MODEL)
+    kept = Golden.read(artifact.folder / GOLDEN)
+    trial.run(lambda _folder: artifact.path, kept.inputs[0], artifact.path.stat().st_size)
+    checks = {"files": f"{len(artifact.manifest['files'])} have the SHA-256 of the manifest"}
+    checks["kernels"] = _kernels(artifact, proto, kept)
+    runner = Runner(proto)
+    checks["golden"] = _same_outputs(artifact, kept, [tensors_of(runner.run(feeds)) for feeds in kept.inputs], MODEL)
+    if model is not None:
+        checks["model"] = _source(artifact, kept, Path(model))
+    if (artifact.folder / NATIVE).is_dir():
+        checks["library"] = "left out" if onnx_only else _library(artifact, kept)
+    return Verification(checks)
+
+
+def _checked_proto(path: Path) -> onnx.ModelProto:
+    """The delivered model, looked at before any library that could hang or crash gets it."""
+    proto = parse(path.read_bytes())
+    for check in (check_functions, check_values, check_no_cycles):
+        check(proto)
+    return as_tensors(proto)
+
+
+def _kernels(artifact: Artifact, proto: onnx.ModelProto, kept: Golden) -> str:
+    kernels, numbers = parity.compare(proto, unpack(proto), kept.inputs)
+    expected = artifact.manifest["verification"]["kernels_compared"]
+    if kernels < expected:  # an earlier version compared fewer of them
+        raise VerificationError(
+            f"the reference finds {kernels} integer kernels in {MODEL}, its manifest says {expected}; compile again"
+        )
+    needed = artifact.manifest["cpu"]["session_option_without_vnni"]
+    option = f"; sessions here need {entries(needed)}, else they saturate" if needed and saturates() else ""
+    return f"{kernels} integer kernels give what the reference gives ({numbers:,} numbers compared){option}"
+
+
+def _same_outputs(artifact: Artifact, kept: Golden, found: list[Feeds], what: str) -> str:
+    """Raise VerificationError unless the outputs are the golden ones, or as close as two right executions are."""
+    worst = 0.0
+    for name, array in kept.outputs[0].items():
+        wanted, here = [sample[name] for sample in kept.outputs], [sample[name] for sample in found]
+        if not all(map(alike, wanted, here)):
+            raise VerificationError(f"output {name!r} of {what} has another type or shape than when it was compiled")
+        if array.dtype.kind == "f" and not all(map(_equal, wanted, here)):
+            worst = max(worst, _near(name, wanted, here, artifact.manifest["golden"]["distances"][name], what))
+    samples = f"{len(kept.inputs)} golden sample{'s' * (len(kept.inputs) > 1)}"
+    return f"{what} gives the recorded outputs on {samples}" + (f", to {worst:.1e} of their size" if worst else "")
+
+
+def _equal(wanted: np.ndarray, found: np.ndarray) -> bool:
+    return bool(np.array_equal(wanted, found, equal_nan=True))
+
+
+def _near(name: str, wanted: list[np.ndarray], found: list[np.ndarray], quantization: float, what: str) -> float:
+    difference, limit = relative(wanted, found), allowed(quantization)
+    if not difference <= limit:  # NaN included
+        raise VerificationError(
+            f"output {name!r} of {what} differs from what the machine that compiled it got, by {difference:.1%} of its "
+            f"size (allowed {limit:.1%}): this ONNX Runtime or processor computes something else"
+        )
+    return difference
+
+
+def _source(artifact: Artifact, kept: Golden, path: Path) -> str:
+    recorded = artifact.manifest["source"]
+    source = read_model(path, cast_double=artifact.manifest["options"]["cast_double"])
+    if source.digest != recorded["sha256"]:
+        raise UsageError(
+            f"{path} is not the model that {artifact.folder} was compiled from: its SHA-256 is {source.digest}, "
+            f"that of {recorded['name']} was {recorded['sha256']}"
+        )
+    try_once(source, kept.inputs[0])
+    found = golden.distances(kept, Runner(in_float32(source.model) if source.cast_double else source.model))
+    for name, difference in found.items():
+        limit = allowed(artifact.manifest["golden"]["distances"][name])
+        if not difference <= limit:
+            raise VerificationError(
+                f"output {name!r} is {difference:.1%} of its size away from that of {path} (allowed {limit:.1%})"
+            )
+    return f"{path} is the one that was compiled; outputs differ from it by {max(found.values(), default=0.0):.1%}"
+
+
+def _library(artifact: Artifact, kept: Golden) -> str:
+    compared = bisect(artifact.folder, calibration=list(kept.inputs))
+    if compared.first is not None:
+        raise VerificationError(str(compared))
+    library = artifact.native()
+    outputs = _same_outputs(artifact, kept, [library.run(feeds) for feeds in kept.inputs], "the native library")
+    return f"{compared}; {outputs}"

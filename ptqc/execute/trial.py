@@ -1,0 +1,95 @@
+"""The first time that a native library meets a foreign model, in a guarded process.
+
+`python -m ptqc.execute.trial check MODEL` and `… run MODEL FEEDS` are the work of that process. What a library refuses
+by an error of its own is no finding here: it is met again, and told, by the process that asked.
+"""
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ptqc.errors import ModelError
+from ptqc.store.npz import write_npz
+from ptqc.work import guarded
+from ptqc.work.scratch import scratch
+
+SECONDS = 120.0
+BYTES_PER_SECOND = 10_000_000
+ADVICE = "export the model again, with another exporter or opset, and report this"
+# How ONNX Runtime and protobuf say that there is no more memory.
+NO_MEMORY = ("bad_alloc", "bad allocation", "Failed to allocate memory", "Failed to map memory")
+
+
+def lacks_memory(error: Exception) -> bool:
+    """Whether an error of whatever library says that there is no more memory."""
+    return isinstance(error, MemoryError) or any(words in str(error) for words in NO_MEMORY)
+
+
+def check(path: Path, size: int) -> None:
+    """Have ONNX's checker and shape inference look at a file. size: its bytes, external data included.
+
+    Raises ModelError where one of them crashes, hangs or takes all memory.
+    """
+    _attempt(["check", str(path)], size)
+
+
+def run(save: Callable[[Path], Path], feeds: Mapping[str, np.ndarray], size: int, seconds: float | None = None) -> None:
+    """Have ONNX Runtime load a model and run one sample.
+
+    save: writes the model to a folder and returns its path. seconds: for a model without an end, say.
+    Raises ModelError as `check` does.
+    """
+    with scratch() as temporary:
+        folder = Path(temporary)
+        write_npz(folder / "feeds.npz", feeds)
+        _attempt(["run", str(save(folder)), str(folder / "feeds.npz")], size, seconds)
+
+
+def _attempt(arguments: Sequence[str], size: int, seconds: float | None = None) -> None:
+    limit = (SECONDS if seconds is None else seconds) + size / BYTES_PER_SECOND
+    ended = guarded.run(__name__, arguments, limit, size)
+    if ended.problem is not None:
+        raise ModelError(f"{ended.said or 'reading it'} {ended.problem}; {ADVICE}")
+
+
+def _check(path: str) -> None:
+    import onnx
+
+    print("parsing it", flush=True)
+    model = onnx.load(path, load_external_data=False)
+    print("ONNX's shape inference", flush=True)
+    _tolerated(lambda: onnx.shape_inference.infer_shapes(model, data_prop=False))
+    print("ONNX's checker", flush=True)
+    _tolerated(lambda: onnx.checker.check_model(path))
+
+
+def _run(path: str, feeds: str) -> None:
+    import onnxruntime as ort
+
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    print(f"loading it in ONNX Runtime {ort.__version__}", flush=True)
+    session = _tolerated(
+        lambda: ort.InferenceSession(path, options, providers=["CPUExecutionProvider"], enable_fallback=0)
+    )
+    if session is not None:
+        print(f"a run in ONNX Runtime {ort.__version__}", flush=True)
+        with np.load(feeds) as given:
+            _tolerated(lambda: session.run(None, dict(given)))
+
+
+def _tolerated(work: Callable[[], Any]) -> Any:
+    """The result of something that may raise whatever it likes, but for want of memory; then None."""
+    try:
+        return work()
+    except Exception as error:
+        if lacks_memory(error):
+            raise MemoryError from error
+        return None
+
+
+if __name__ == "__main__":
+    (_check if sys.argv[1] == "check" else _run)(*sys.argv[2:])

@@ -1,0 +1,1 @@
+"""The model as ptqc sees it: nodes, layers with their weights, sites of activations."""

@@ -1,0 +1,251 @@
+"""Views of a model by role: the layers with their weights, and the constants that may be stored packed."""
+
+import math
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import onnx_ir as ir
+
+from ptqc.graph.nodes import constant, integer, integers, text
+from ptqc.operators import LAYERS, is_float, settled_output
+
+# Constants smaller than this cost more graph text than packing them saves.
+SMALLEST_TABLE = 256
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A linear node with a constant weight. All names are value names; `name` is the node's output and the stable key.
+
+    channel_axis: the weight axis of output channels. groups, strides, pads (begins, then ends), dilations: of a Conv.
+    settled: the output, or what follows it when a Relu or Clip(0, …) is absorbed. keeps_sign: whether its weights, none
+    of which is negative, must stay so: a logarithm or a root is taken of its sums.
+    """
+
+    name: str
+    op_type: str
+    input: str
+    weight: str
+    bias: str | None
+    settled: str
+    shape: tuple[int, ...]
+    channel_axis: int
+    groups: int = 1
+    strides: tuple[int, ...] = ()
+    pads: tuple[int, ...] = ()
+    dilations: tuple[int, ...] = ()
+    keeps_sign: bool = False
+
+    @property
+    def channels(self) -> int:
+        """Output channels."""
+        return self.shape[self.channel_axis]
+
+    @property
+    def width(self) -> int:
+        """Inputs per group · taps: products of one output."""
+        return math.prod(self.shape) // self.channels
+
+    @property
+    def reads_pairs(self) -> bool:
+        """Whether it may multiply two neighbouring inputs of a pixel at once."""
+        return self.op_type == "Conv" and self.shape[1] % 2 == 0
+
+    @property
+    def is_corrected(self) -> bool:
+        """Whether its bias makes up for the mean error of its weights; MatMul has none."""
+        return self.op_type != "MatMul" and not self.keeps_sign
+
+    @property
+    def kernel(self) -> tuple[int, ...]:
+        """Spatial kernel shape; () for products."""
+        return self.shape[2:] if self.op_type == "Conv" else ()
+
+    def matrix(self, weight: np.ndarray) -> np.ndarray:
+        """Weight as (groups, outputs per group, inputs per group · taps); a view where possible."""
+        if self.channel_axis == 1 and self.op_type != "Conv":
+            weight = weight.T
+        return weight.reshape(self.groups, self.channels // self.groups, -1)
+
+    def tensor(self, matrix: np.ndarray) -> np.ndarray:
+        """Inverse of `matrix`."""
+        if self.channel_axis == 1 and self.op_type != "Conv":
+            return np.ascontiguousarray(matrix.reshape(self.channels, -1).T)
+        return matrix.reshape(self.shape)
+
+    def over_output(self, vector: np.ndarray) -> np.ndarray:
+        """A per-channel vector, shaped to broadcast against the layer's output."""
+        return vector.reshape(1, -1, *(1,) * len(self.kernel)) if self.op_type == "Conv" else vector
+
+
+@dataclass(frozen=True)
+class Weight:
+    """A constant that may be stored in few bits, with everything that uses it.
+
+    layers: the layers that use it as their weight (empty for a table: an embedding, a recurrent matrix, a mask).
+    channel_axis: the axis that scales run along. inner: of a table the layers in subgraphs that use it as their weight.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    channel_axis: int
+    layers: tuple[Layer, ...]
+    inner: tuple[Layer, ...] = ()
+
+    @property
+    def fitted_to(self) -> tuple[Layer, ...]:
+        """The layers whose inputs its rounding is fitted to; empty where each element is rounded for itself."""
+        return self.layers or self.inner
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return int(np.prod(self.shape))
+
+
+def all_nodes(graph: ir.Graph) -> Iterator[ir.Node]:
+    """Nodes of the graph and of all subgraphs, in order."""
+    yield from ir.traversal.RecursiveGraphIterator(graph)
+
+
+def find_layers(model: ir.Model) -> list[Layer]:
+    """The layers of the main graph in execution order."""
+    rooted = _rooted(model.graph)
+    found = (_as_layer(node, rooted) for node in model.graph)
+    return [layer for layer in found if layer is not None]
+
+
+def find_inner_layers(model: ir.Model) -> dict[ir.Node, Layer]:
+    """The layers in subgraphs whose weight is in the main graph, by node.
+
+    Names of outputs and inputs are followed by the number of the subgraph: two branches of an If may use one twice.
+    """
+    found = {}
+    for number, graph in enumerate(model.graph.subgraphs()):
+        rooted = _rooted(graph)
+        for node in graph:
+            layer = _as_layer(node, rooted)
+            if layer is not None and layer.weight in model.graph.initializers:
+                name, read = (f"{value} in graph {number}" for value in (layer.name, layer.input))
+                found[node] = replace(layer, name=name, input=read)
+    return found
+
+
+def _rooted(graph: ir.Graph) -> set[str]:
+    """All that logarithms and roots are made of since the last layers."""
+    found = set[str]()
+    for node in reversed(graph):
+        is_inside = any(output.name in found for output in node.outputs) and node.op_type not in LAYERS
+        if node.op_type in ("Log", "Sqrt") or is_inside:
+            found.update(str(value.name) for value in node.inputs if value is not None)
+    return found
+
+
+def why_not_a_layer(node: ir.Node) -> str:
+    """The reason a Conv, Gemm or MatMul is not treated as a layer."""
+    if constant(node.inputs[1]) is None:
+        return "its second operand is computed, not constant"
+    return "its attributes have no integer kernel"
+
+
+def _as_layer(node: ir.Node, rooted: Collection[str]) -> Layer | None:
+    if node.op_type not in LAYERS or node.domain or len(node.inputs) < 2 or node.inputs[0] is None:
+        return None
+    weight = constant(node.inputs[1])
+    if weight is None or weight.dtype != np.float32 or constant(node.inputs[0]) is not None:
+        return None
+    bias = node.inputs[2] if len(node.inputs) > 2 else None
+    if bias is not None and constant(bias) is None:
+        return None
+    axis = _channel_axis(node, weight, bias)
+    if axis is None:
+        return None
+    layer = Layer(
+        name=str(node.outputs[0].name),
+        op_type=node.op_type,
+        input=str(node.inputs[0].name),
+        weight=str(node.inputs[1].name),  # type: ignore[union-attr]
+        bias=None if bias is None else str(bias.name),
+        settled=str(settled_output(node).name),
+        shape=tuple(int(d) for d in weight.shape),
+        channel_axis=axis,
+        keeps_sign=node.outputs[0].name in rooted and all(_is_positive(value) for value in node.inputs[1:]),
+    )
+    return _with_window(layer, node) if node.op_type == "Conv" else layer
+
+
+def _is_positive(value: ir.Value | None) -> bool:
+    """Whether no element of a constant is negative; of one left out, too."""
+    array = constant(value)
+    return value is None or (array is not None and bool((array >= 0).all()))
+
+
+def _channel_axis(node: ir.Node, weight: np.ndarray, bias: ir.Value | None) -> int | None:
+    if node.op_type == "Conv":
+        return 0 if text(node, "auto_pad", "NOTSET") == "NOTSET" else None
+    if weight.ndim != 2:
+        return None
+    if node.op_type == "MatMul":
+        return 1
+    scaled = any(a is not None and a.as_float() != 1.0 for a in map(node.attributes.get, ("alpha", "beta")))
+    axis = 0 if integer(node, "transB", 0) else 1
+    values = constant(bias)
+    vector_bias = values is None or values.size == weight.shape[axis] == (values.shape or (1,))[-1]
+    return axis if not scaled and not integer(node, "transA", 0) and vector_bias else None
+
+
+def _with_window(layer: Layer, node: ir.Node) -> Layer:
+    rank = len(layer.shape) - 2
+    return replace(
+        layer,
+        groups=integer(node, "group", 1),
+        strides=tuple(integers(node, "strides", [1] * rank)),
+        pads=tuple(integers(node, "pads", [0] * (2 * rank))),
+        dilations=tuple(integers(node, "dilations", [1] * rank)),
+    )
+
+
+def find_weights(model: ir.Model, layers: Sequence[Layer]) -> list[Weight]:
+    """Every float constant worth packing: the layers' weights first, then other constants of SMALLEST_TABLE or more."""
+    users: dict[str, list[Layer]] = {}
+    for layer in layers:
+        users.setdefault(layer.weight, []).append(layer)
+    weights = [_layer_weight(model, name, group) for name, group in users.items()]
+    taken = set(users) | {layer.bias for layer in layers}
+    used = {str(v.name) for node in all_nodes(model.graph) for v in node.inputs if v is not None}
+    inner: dict[str, list[Layer]] = {}
+    for layer in find_inner_layers(model).values():
+        inner.setdefault(layer.weight, []).append(layer)
+    for name, value in model.graph.initializers.items():
+        array = value.const_value
+        if name in taken or name not in used or array is None or not is_float(value) or array.size < SMALLEST_TABLE:
+            continue
+        weights.append(_table(model, name, tuple(array.numpy().shape), inner.get(name, [])))
+    return weights
+
+
+def _layer_weight(model: ir.Model, name: str, layers: list[Layer]) -> Weight:
+    """A weight of layers; one that other nodes use too, or that is used in different roles, is a table."""
+    shape, axes = layers[0].shape, {layer.channel_axis for layer in layers}
+    axis = axes.pop() if len(axes) == 1 else _table_axis(shape)
+    return Weight(name, shape, axis, tuple(layers) if _has_one_role(model, name, layers) else ())
+
+
+def _table(model: ir.Model, name: str, shape: tuple[int, ...], inner: list[Layer]) -> Weight:
+    """A table; inner: the layers in subgraphs that use it as their weight."""
+    if not inner or not _has_one_role(model, name, inner):
+        return Weight(name, shape, _table_axis(shape), ())
+    return Weight(name, shape, inner[0].channel_axis, (), tuple(inner))
+
+
+def _has_one_role(model: ir.Model, name: str, layers: list[Layer]) -> bool:
+    """Whether all that use a constant are these layers, and in the same way."""
+    are_all = len(model.graph.initializers[name].uses()) == len(layers)
+    return are_all and len({(x.op_type, x.channel_axis, x.groups) for x in layers}) == 1
+
+
+def _table_axis(shape: tuple[int, ...]) -> int:
+    """The axis of a table that gets own scales: the longest but the last, so that rows are at least 8 long."""
+    axes = [axis for axis in range(len(shape) - 1) if np.prod(shape) // shape[axis] >= 8]
+    return max(axes, key=lambda axis: shape[axis], default=0)

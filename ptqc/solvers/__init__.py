@@ -1,0 +1,1 @@
+"""Solvers as functions of plain data: rounding of weights, allocation of formats, predicted times."""

@@ -1,0 +1,314 @@
+"""GPTQ: rounding a layer's weights column by column, each error passed on to the columns not yet rounded.
+
+Frantar, Ashkboos, Hoefler, Alistarh 2022 (arXiv 2210.17323), algorithm 1: with U the upper Cholesky factor of H⁻¹,
+e_j = (w_j − Q(w_j)) / U_jj, then W_{:,j:} −= e_j · U_{j,j:}, columns of large H_jj first. All groups of a layer are
+solved together, so a depthwise layer is one batch of small problems.
+
+Pairs of columns that share a code are rounded together, by the metric (U_JJ U_JJᵀ)⁻¹ (van Baalen et al. 2024, GPTVQ,
+arXiv 2402.15319).
+
+Coordinate descent follows for few bits (Behdin et al. 2023, QuantEase, arXiv 2309.01885): with everything else held,
+the best code of column j is Q(q_j − ((Ŵ − W) H)_j / (H_jj s)); the error never grows. Above 4 bits it gains too little
+for what it costs.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from ptqc.formats import Format, Grid, Scaled, scales
+from ptqc.solvers import moments
+
+BLOCK = 128
+# Columns of a block among which errors are passed on one by one; to the others they go as products of matrices.
+STRETCH = 16
+SMALLEST_HALF = 64
+DAMPING = 0.01  # of the mean diagonal
+DESCENDED_BITS = 4
+
+
+@dataclass(frozen=True, eq=False)
+class Rounded:
+    """codes (groups, R, d) and scale (groups, R) float32."""
+
+    codes: np.ndarray
+    scale: np.ndarray
+
+    @property
+    def weight(self) -> np.ndarray:
+        """scale · codes."""
+        return np.asarray(self.codes.astype(np.float32) * self.scale[..., None], np.float32)
+
+
+def inverse_factor(second: np.ndarray, damping: float = DAMPING) -> np.ndarray:
+    """U (groups, d, d) with UᵀU = (H + damping · mean diagonal)⁻¹, upper triangular; computed in float64."""
+    damped = _damped(second.astype(np.float64), damping)[:, ::-1, ::-1]
+    # chol(inv(H)) = reversed inverse of the Cholesky factor of the reversed H, without forming inv(H).
+    lower = np.linalg.cholesky(damped)
+    return np.ascontiguousarray(_invert_lower(lower)[:, ::-1, ::-1], np.float32)
+
+
+def _damped(second: np.ndarray, damping: float) -> np.ndarray:
+    """second with a share of its mean diagonal added to the diagonal."""
+    damped = second.copy()
+    diagonal = np.einsum("gii->gi", damped)
+    mean = diagonal.mean(-1, keepdims=True)
+    diagonal += damping * np.where(mean > 0, mean, 1.0)
+    return damped
+
+
+def _invert_lower(lower: np.ndarray) -> np.ndarray:
+    """Inverse of lower triangular matrices by halves, which is mostly matrix products."""
+    width = lower.shape[-1]
+    if width <= SMALLEST_HALF:
+        return np.asarray(np.linalg.inv(lower))
+    half = width // 2
+    first, second = _invert_lower(lower[:, :half, :half]), _invert_lower(lower[:, half:, half:])
+    inverse = np.zeros_like(lower)
+    inverse[:, :half, :half], inverse[:, half:, half:] = first, second
+    inverse[:, half:, :half] = -second @ (lower[:, half:, :half] @ first)
+    return inverse
+
+
+@dataclass(frozen=True, eq=False)
+class Factored:
+    """Second moments (groups, d, d) with the factor of their damped inverse, for columns in the order of `order`.
+
+    order (groups, d): columns of the largest second moments first, pairs of neighbours together.
+    """
+
+    second: np.ndarray
+    order: np.ndarray
+    factor: np.ndarray
+
+    @classmethod
+    def of(cls, second: np.ndarray, damping: float = DAMPING) -> "Factored":
+        """Where d is odd there are no pairs."""
+        order = _activation_order(second, 1 + (second.shape[-1] + 1) % 2)
+        ordered = np.take_along_axis(np.take_along_axis(second, order[:, :, None], 1), order[:, None, :], 2)
+        return cls(second, order, inverse_factor(ordered, damping))
+
+    @cached_property
+    def damped(self) -> np.ndarray:
+        """Second moments that coordinate descent can divide by."""
+        return _damped(self.second, DAMPING)
+
+    def solve(self, rows: np.ndarray) -> np.ndarray:
+        """Rows (groups, R, d) times the damped inverse."""
+        return self.restored(self.ordered(rows) @ self.factor.swapaxes(1, 2) @ self.factor)
+
+    def ordered(self, rows: np.ndarray) -> np.ndarray:
+        """Rows (groups, R, d) with their columns in order."""
+        return np.take_along_axis(rows, self.order[:, None, :], 2)
+
+    def restored(self, rows: np.ndarray) -> np.ndarray:
+        """The inverse of `ordered`."""
+        return np.take_along_axis(rows, np.argsort(self.order, axis=1)[:, None, :], 2)
+
+
+@dataclass(frozen=True, eq=False)
+class Target:
+    """What is rounded: weights (groups, R, d), where they may lie, and the rounds of coordinate descent at most."""
+
+    matrix: np.ndarray
+    grid: Grid
+    rounds: int = 0
+
+    @classmethod
+    def of(cls, matrix: np.ndarray, grid: Grid, form: Format, rounds: int) -> "Target":
+        """rounds: where the format has few bits."""
+        return cls(matrix, grid, rounds if form.bits_per_weight <= DESCENDED_BITS else 0)
+
+
+def grids_for(
+    matrix: np.ndarray, second: np.ndarray, forms: Sequence[Scaled], *, keeps_sign: bool = False
+) -> dict[Format, Grid]:
+    """Where weights (groups, R, d) may lie in every format, by the importance that the diagonal of `second` gives.
+
+    keeps_sign: not below 0, as no weight does.
+    """
+    importance = _importance(second)
+    return {form: form.grid(matrix, importance, keeps_sign=keeps_sign) for form in forms}
+
+
+def round_all(targets: Sequence[Target], second: np.ndarray | Factored) -> list[Rounded]:
+    """Codes and scales of all targets at once.
+
+    second: E[x xᵀ] (groups, d, d), or its diagonal, for which GPTQ is nearest rounding.
+    """
+    if isinstance(second, np.ndarray) and second.ndim == 3:
+        second = Factored.of(second)
+    found: dict[int, Rounded] = {}
+    kinds = [(target.grid.group, target.rounds if isinstance(second, Factored) else 0) for target in targets]
+    for kind in sorted(set(kinds)):
+        which = [i for i, other in enumerate(kinds) if other == kind]
+        found |= zip(which, _round_alike([targets[i] for i in which], second, kind[1]), strict=True)
+    return [found[i] for i in range(len(targets))]
+
+
+def _round_alike(targets: Sequence[Target], second: np.ndarray | Factored, rounds: int) -> list[Rounded]:
+    """The same for grids of one group. All targets stand below each other: they share the factor as further rows."""
+    rows = _Rows.of(targets, _metric(second, rounds))
+    rows.codes = (
+        _round_columns(rows, second) if isinstance(second, Factored) else _round_each(rows, _importance(second))
+    )
+    rows.product = moments.weighted(rows.codes, rows.second)
+    rows.refit()
+    for _ in range(rounds):
+        if not _descend(rows):
+            break
+        rows.refit()
+    return [Rounded(rows.codes[:, part].astype(grid.code_type), rows.scale[:, part, 0]) for grid, part in rows.parts]
+
+
+def _metric(second: np.ndarray | Factored, rounds: int) -> np.ndarray:
+    """Second moments that scales are fitted by; damped for coordinate descent, which divides by them."""
+    if isinstance(second, Factored):
+        return second.damped if rounds else second.second
+    return second
+
+
+@dataclass(eq=False)
+class _Rows:
+    """Targets below each other: matrix and codes (groups, k·R, d), scale (groups, k·R, 1), product: codes · second."""
+
+    targets: Sequence[Target]
+    matrix: np.ndarray
+    scale: np.ndarray
+    parts: list[tuple[Grid, slice]]
+    group: int
+    second: np.ndarray
+    codes: np.ndarray = field(init=False)
+    product: np.ndarray = field(init=False)
+
+    @classmethod
+    def of(cls, targets: Sequence[Target], second: np.ndarray) -> "_Rows":
+        count = targets[0].matrix.shape[1]
+        matrix = np.concatenate([target.matrix for target in targets], axis=1).astype(np.float32)
+        scale = np.concatenate([target.grid.scale for target in targets], axis=1)[..., None].astype(np.float32)
+        parts = [(target.grid, slice(i * count, (i + 1) * count)) for i, target in enumerate(targets)]
+        return cls(targets, matrix, scale, parts, targets[0].grid.group, second)
+
+    @cached_property
+    def wanted(self) -> np.ndarray:
+        """matrix · second."""
+        distinct = {id(target.matrix): target.matrix for target in self.targets}
+        products = {name: moments.weighted(matrix, self.second) for name, matrix in distinct.items()}
+        return np.concatenate([products[id(target.matrix)] for target in self.targets], axis=1)
+
+    def nearest(self, ratio: np.ndarray, metric: np.ndarray) -> np.ndarray:
+        """Codes nearest to weight / scale (groups, group, k·R), each target's by its own grid."""
+        codes = np.empty_like(ratio)
+        for grid, part in self.parts:
+            codes[:, :, part] = grid.nearest(ratio[:, :, part].swapaxes(1, 2), metric).swapaxes(1, 2)
+        return codes
+
+    def refit(self) -> None:
+        """The scales that fit the codes best in the layer's output, where they lower the error."""
+        norm, inner = (self.product * self.codes).sum(-1), (self.product * self.matrix).sum(-1)
+        usable, scale = (norm > 0) & (inner > 0), self.scale[..., 0]
+        fitted = np.where(usable, inner / np.where(usable, norm, 1.0), scale)
+        fitted = scales.storable(fitted, np.abs(self.matrix).max(-1))
+        gain = (fitted - scale) * (2 * inner - (fitted + scale) * norm)
+        self.scale = np.where(gain > 0, fitted, scale)[..., None].astype(np.float32)
+
+
+def _importance(second: np.ndarray) -> np.ndarray:
+    """What a unit of error in each column costs (groups, 1, d), never quite 0."""
+    diagonal = second if second.ndim == 2 else np.diagonal(second, axis1=1, axis2=2)
+    return np.asarray((diagonal + 1e-6 * diagonal.mean() + 1e-30)[:, None, :], np.float32)
+
+
+def _round_each(rows: _Rows, importance: np.ndarray) -> np.ndarray:
+    """Nearest rounding, code by code."""
+    codes = np.empty_like(rows.matrix)
+    for start in range(0, codes.shape[-1], rows.group):
+        here = slice(start, start + rows.group)
+        metric = importance[:, 0, here, None] * np.eye(rows.group, dtype=np.float32)
+        ratio = rows.matrix[:, :, here] / rows.scale
+        for grid, part in rows.parts:
+            codes[:, part, here] = grid.nearest(ratio[:, part], metric)
+    return codes
+
+
+def _round_columns(rows: _Rows, factored: Factored) -> np.ndarray:
+    """GPTQ, code by code."""
+    work, factor = factored.ordered(rows.matrix), factored.factor
+    codes = np.empty_like(work)
+    for here, later in _stretches(work.shape[-1], BLOCK):
+        codes[:, :, here], errors = _round_block(rows, work[:, :, here], factor[:, here, here])
+        work[:, :, later] -= errors @ factor[:, here, later]
+    return factored.restored(codes)
+
+
+def _round_block(rows: _Rows, matrix: np.ndarray, factor: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Codes and errors e of some columns, whose errors are passed on among them."""
+    work, scale = _columns(matrix), rows.scale.swapaxes(1, 2)
+    codes, errors = np.empty_like(work), np.empty_like(work)
+    for stretch, rest in _stretches(work.shape[1], STRETCH):
+        for j in range(stretch.start, stretch.stop, rows.group):
+            here, later = slice(j, j + rows.group), slice(j + rows.group, stretch.stop)
+            inverse = np.linalg.inv(factor[:, here, here])
+            codes[:, here] = rows.nearest(work[:, here] / scale, inverse @ inverse.swapaxes(1, 2))
+            errors[:, here] = inverse.swapaxes(1, 2) @ (work[:, here] - codes[:, here] * scale)
+            _add(work[:, later], -factor[:, here, later], errors[:, here])
+        work[:, rest] -= factor[:, stretch, rest].swapaxes(1, 2) @ errors[:, stretch]
+    return codes.swapaxes(1, 2), errors.swapaxes(1, 2)
+
+
+def _stretches(width: int, size: int) -> Iterator[tuple[slice, slice]]:
+    """Stretches of columns, each with the columns behind it."""
+    for start in range(0, width, size):
+        stop = min(start + size, width)
+        yield slice(start, stop), slice(stop, None)
+
+
+def _columns(matrix: np.ndarray) -> np.ndarray:
+    """(groups, d, R) with every column in one piece: what is done column by column is many times as fast."""
+    return np.ascontiguousarray(matrix.swapaxes(1, 2))
+
+
+def _activation_order(second: np.ndarray, group: int) -> np.ndarray:
+    """Columns (groups, d), those of the largest second moments first, neighbours of a group together."""
+    diagonal = np.diagonal(second, axis1=1, axis2=2)
+    first = np.argsort(-diagonal.reshape(len(diagonal), -1, group).sum(-1), axis=1, kind="stable")
+    return np.asarray((first[..., None] * group + np.arange(group)).reshape(len(diagonal), -1))
+
+
+def _add(columns: np.ndarray, by: np.ndarray, rows: np.ndarray) -> None:
+    """columns (groups, d, R) += byᵀ rows; so few rows that a product of matrices would take several times as long."""
+    for i in range(rows.shape[1]):
+        columns += by[:, i, :, None] * rows[:, i, None]
+
+
+def _descend(rows: _Rows) -> bool:
+    """One pass over the columns, each (or each pair) set to its best codes; whether any changed."""
+    changed = False
+    for start in range(0, rows.codes.shape[-1], BLOCK):
+        here = slice(start, start + BLOCK)
+        before = rows.codes[:, :, here]
+        found = _descend_block(rows, here)
+        if not np.array_equal(found, before):
+            rows.product += (found - before) @ rows.second[:, here]
+            rows.codes[:, :, here] = found
+            changed = True
+    return changed
+
+
+def _descend_block(rows: _Rows, part: slice) -> np.ndarray:
+    """The best codes of some columns, one after the other."""
+    second, codes, scale = rows.second[:, part, part], _columns(rows.codes[:, :, part]), rows.scale.swapaxes(1, 2)
+    gradient = _columns(rows.product[:, :, part] * rows.scale - rows.wanted[:, :, part])
+    moves = np.empty_like(codes)
+    for stretch, rest in _stretches(codes.shape[1], STRETCH):
+        for j in range(stretch.start, stretch.stop, rows.group):
+            here, later = slice(j, j + rows.group), slice(j + rows.group, stretch.stop)
+            own = second[:, here, here]
+            best = rows.nearest(codes[:, here] - np.linalg.inv(own) @ gradient[:, here] / scale, own)
+            moves[:, here] = (best - codes[:, here]) * scale
+            _add(gradient[:, later], second[:, here, later], moves[:, here])
+            codes[:, here] = best
+        gradient[:, rest] += second[:, stretch, rest].swapaxes(1, 2) @ moves[:, stretch]
+    return codes.swapaxes(1, 2)

@@ -1,0 +1,134 @@
+"""A budget of time: operators are timed, activations chosen for it, and the delivered file is timed again."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ptqc.artifact import folder as artifact
+from ptqc.errors import Infeasible, UsageError
+from ptqc.execute.profile import Subject, latencies, profile
+from ptqc.notes import Note
+from ptqc.passes.decide.meet_latency import MeetLatency
+from ptqc.passes.decide.phases import Decided
+from ptqc.passes.effects import applied
+from ptqc.plan import Plan
+from ptqc.solvers.cost_model import Network, Timed, Times
+from ptqc.stages import times as measuring
+from ptqc.stages.delivered import Delivered, tell
+from ptqc.stages.documents import Job
+from ptqc.stages.fit import Fitted, packed, table_numbers
+from ptqc.work.progress import Progress
+
+# How often the times are corrected by what a file of the chosen activations really takes.
+CORRECTIONS = 2
+SECONDS = 3.0
+
+
+def recorded_times(manifest: Mapping[str, Any]) -> Times | None:
+    """The times of operators that an artifact was compiled with, if a latency was asked for."""
+    latency = manifest.get("latency")
+    return None if latency is None else Times.from_json(latency["times"])
+
+
+def times_of(folder: str | Path) -> Times:
+    """The times that the artifact in a folder recorded. Raises UsageError where it has none."""
+    found = recorded_times(artifact.load(folder).manifest)
+    if found is None:
+        raise UsageError(f"{folder} was compiled with no latency budget, so it records no times of operators")
+    return found
+
+
+def within_latency(job: Job, given: Times | None, plan: Plan | None, progress: Progress) -> Job:
+    """The compile with activations whose predicted latency is within the budget, where there is one.
+
+    given: times of operators, which are then taken as they are. plan: fixed decisions, which are only looked at.
+    Raises Infeasible, or UsageError where a fixed plan or given times do not fit.
+    """
+    budget = job.budgets.latency
+    if budget is None:
+        return job
+    model, decided = job.prepared.model, job.decided
+    network = measuring.network_of(model, decided)
+    if given is None:
+        times = measuring.measure_times(model, decided, job.options, progress)
+    else:
+        times = _of_this(given, network)
+    timed = Timed(budget, network, times)
+    if plan is not None:
+        _check(timed, plan)
+        return replace(job, timed=timed)
+    if given is not None:
+        decided, notes = _choose(job, timed)
+    else:
+        with progress.stage("choose for the latency"):
+            decided, timed, notes = _choose_and_correct(job, timed)
+    return replace(job, decided=decided, timed=timed, notes=(*job.notes, *notes))
+
+
+def time_delivered(job: Job, fitted: Fitted, progress: Progress) -> Delivered | None:
+    """Time the delivered file where a latency was asked for."""
+    if job.timed is None:
+        return None
+    feeds, model = job.decided.held_back[0], job.prepared.model
+    with progress.stage("time the file"):
+        real = measuring.float_subject(model, fitted.plan, feeds)
+        packed_ = measuring.quantized_subject(fitted.lowered, fitted.exported, fitted.plan, feeds)
+        return tell(job.timed, fitted.plan, *profile([real, packed_], SECONDS))
+
+
+def _of_this(times: Times, network: Network) -> Times:
+    known = {operator.node for operator in network.operators}
+    if unknown := sorted((times.floats.keys() | times.integers.keys()) - known):
+        raise UsageError(f"the times given are of another model: it has no operator that makes {unknown[0]!r}")
+    return times
+
+
+def _check(timed: Timed, plan: Plan) -> None:
+    predicted = timed.network.predict(timed.times, plan.params)
+    if predicted > timed.budget.nanoseconds:
+        raise UsageError(
+            f"the given plan is predicted to take {predicted / 1e6:.3g} ms, over the budget of {timed.budget}"
+        )
+
+
+def _choose(job: Job, timed: Timed) -> tuple[Decided, list[Note]]:
+    """The activations of least loss within the predicted time."""
+    options = job.options
+    step = MeetLatency(timed.network, timed.times, timed.budget, options.activations, options.activation_limit)
+    result = applied(step, job.decided)
+    return result.made, list(result.notes)
+
+
+def _choose_and_correct(job: Job, measured: Timed) -> tuple[Decided, Timed, list[Note]]:
+    """Choose; where a file of the choice takes longer than the budget, correct all times by its ratio and choose again.
+
+    Raises Infeasible where even the measured times allow no choice; corrected ones only end the search.
+    """
+    timed = measured
+    decided, notes = _choose(job, timed)
+    for _ in range(CORRECTIONS):
+        predicted, actual = _trial(job, decided, measured)
+        if actual <= timed.budget.nanoseconds:
+            break
+        corrected = replace(timed, times=measured.times.scaled(actual / predicted))
+        try:
+            decided, notes = _choose(job, corrected)
+        except Infeasible:
+            break
+        timed = corrected
+    return decided, timed, notes
+
+
+def _trial(job: Job, decided: Decided, timed: Timed) -> tuple[float, float]:
+    """Predicted and actual nanoseconds of a file with the activations that were chosen.
+
+    The actual time is relative to the float network's at the same moment, as the machine may have slowed down.
+    """
+    model, feeds = job.prepared.model, decided.held_back[0]
+    plan = measuring.any_plan(decided, job.options, decided.activations)
+    _, exported = packed(model, plan, table_numbers(model, decided, plan.formats))
+    subjects = [Subject(model, feeds), Subject(exported.proto, feeds)]
+    real, found = latencies(subjects, SECONDS)
+    network, times = timed.network, timed.times
+    return network.predict(times, plan.params), found / real * network.predict(times, ())

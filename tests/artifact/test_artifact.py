@@ -1,0 +1,198 @@
+"""The output folder: whole or not at all, opened with its checks, replaced only where it is ours."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ptqc.artifact import folder as artifact
+from ptqc.artifact.folder import check_output, load, publish
+from ptqc.errors import Interrupted, UsageError
+from ptqc.work.locks import InUse
+
+FILES = {"model.onnx": b"model", "plan.json": b'{"version": 1}', "report.html": b"<!doctype html>"}
+MANIFEST = {"ptqc": "0.1.0", "budget": None}
+RUN = {"seconds": 1.5}
+
+
+def write(folder: Path, files: dict[str, bytes] = FILES, *, force: bool = False) -> artifact.Artifact:
+    return publish(folder, files, MANIFEST, RUN, force)
+
+
+def fail(*_arguments: object) -> None:
+    raise OSError(28, "No space left on device")
+
+
+def refuse(*_arguments: object) -> bool:
+    return False
+
+
+def test_what_is_published_can_be_loaded(tmp_path: Path) -> None:
+    write(tmp_path / "out")
+    found = load(tmp_path / "out")
+    assert found.path.read_bytes() == b"model"
+    assert found.plan == {"version": 1}
+    assert found.times == RUN
+    assert sorted(found.manifest["files"]) == sorted(FILES)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out"]
+
+
+def test_the_same_artifact_has_the_same_bytes(tmp_path: Path) -> None:
+    one, two = write(tmp_path / "one"), write(tmp_path / "two")
+    assert all((one.folder / p.name).read_bytes() == p.read_bytes() for p in two.folder.iterdir())
+
+
+def test_an_existing_folder_is_kept_without_force(tmp_path: Path) -> None:
+    write(tmp_path / "out")
+    with pytest.raises(UsageError, match="exists; give another one"):
+        write(tmp_path / "out", {"model.onnx": b"other"})
+    assert load(tmp_path / "out").path.read_bytes() == b"model"
+
+
+def without_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(artifact, "_exchange", refuse)
+
+
+@pytest.mark.parametrize("prepare", [lambda _: None, without_exchange], ids=["exchange", "two-renames"])
+def test_force_replaces_an_artifact(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prepare: Callable[[pytest.MonkeyPatch], None]
+) -> None:
+    prepare(monkeypatch)
+    write(tmp_path / "out")
+    write(tmp_path / "out", {"model.onnx": b"other"}, force=True)
+    assert load(tmp_path / "out").path.read_bytes() == b"other"
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["manifest.json", "model.onnx", "run.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out"]
+
+
+def test_force_fills_an_empty_folder(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    write(tmp_path / "out", force=True)
+    assert load(tmp_path / "out").path.read_bytes() == b"model"
+
+
+def test_the_target_of_a_link_is_replaced(tmp_path: Path) -> None:
+    write(tmp_path / "real")
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    write(tmp_path / "link", {"model.onnx": b"other"}, force=True)
+    assert (tmp_path / "link").is_symlink()
+    assert load(tmp_path / "real").path.read_bytes() == b"other"
+
+
+@pytest.mark.parametrize("content", [None, "[]", '{"manifest_version": 3, "name": "an extension"}', "not JSON"])
+def test_a_foreign_folder_is_never_replaced(tmp_path: Path, content: str | None) -> None:
+    folder = tmp_path / "thesis"
+    folder.mkdir()
+    (folder / "chapter.txt").write_text("years of work")
+    if content is not None:
+        (folder / "manifest.json").write_text(content)
+    with pytest.raises(UsageError, match="was not written by ptqc"):
+        write(folder, force=True)
+    assert (folder / "chapter.txt").read_text() == "years of work"
+
+
+def test_a_file_is_never_replaced(tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("mine")
+    with pytest.raises(UsageError, match="is a file; give a folder"):
+        check_output(tmp_path / "out", force=True)
+
+
+def test_missing_folders_above_are_made_but_not_in_a_file(tmp_path: Path) -> None:
+    check_output(tmp_path / "missing" / "too" / "out", force=False)
+    assert not (tmp_path / "missing").exists()
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(UsageError, match="file is a file"):
+        check_output(tmp_path / "file" / "too" / "out", force=False)
+
+
+def test_the_parent_must_be_writable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(artifact.os, "access", refuse)
+    with pytest.raises(UsageError, match="is not writable"):
+        check_output(tmp_path / "out", force=False)
+
+
+def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(artifact, "_write_through", fail)
+    with pytest.raises(Interrupted, match="No space left on device; nothing was changed there"):
+        write(tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_leaves_the_old_artifact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "out")
+    monkeypatch.setattr(artifact, "_write_through", fail)
+    with pytest.raises(Interrupted):
+        write(tmp_path / "out", {"model.onnx": b"other"}, force=True)
+    assert load(tmp_path / "out").path.read_bytes() == b"model"
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_failed_rename_puts_the_old_artifact_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "out")
+    rename = Path.rename
+
+    def rename_but_for_the_new(path: Path, target: Path) -> Path:
+        if target == tmp_path / "out" and not path.name.endswith(".old"):
+            fail()
+        return rename(path, target)
+
+    monkeypatch.setattr(artifact, "_exchange", refuse)
+    monkeypatch.setattr(Path, "rename", rename_but_for_the_new)
+    with pytest.raises(Interrupted):
+        write(tmp_path / "out", {"model.onnx": b"other"}, force=True)
+    assert load(tmp_path / "out").path.read_bytes() == b"model"
+
+
+def test_a_changed_file_is_found(tmp_path: Path) -> None:
+    write(tmp_path / "out").path.write_bytes(b"tampered")
+    with pytest.raises(UsageError, match=r"model\.onnx was changed after it was compiled"):
+        load(tmp_path / "out")
+
+
+def test_a_missing_file_is_found(tmp_path: Path) -> None:
+    write(tmp_path / "out").path.unlink()
+    with pytest.raises(UsageError, match=r"incomplete: model\.onnx is missing"):
+        load(tmp_path / "out")
+
+
+NOT_MANIFESTS = [None, "{", "[]", "{}", "5", '{"files": {}}', '{"ptqc": "0", "files": []}', "[" * 9999]
+
+
+@pytest.mark.parametrize("content", NOT_MANIFESTS)
+def test_what_is_not_an_artifact_is_not_loaded(tmp_path: Path, content: str | None) -> None:
+    if content is not None:
+        (tmp_path / "manifest.json").write_text(content)
+    with pytest.raises(UsageError, match="is not a folder that `ptqc compile` wrote"):
+        load(tmp_path)
+
+
+def test_times_do_not_change_the_checked_files(tmp_path: Path) -> None:
+    folder = write(tmp_path / "out").folder
+    assert "run.json" not in json.loads((folder / "manifest.json").read_text())["files"]
+
+
+def test_a_library_that_the_manifest_does_not_list_is_never_run(tmp_path: Path) -> None:
+    folder = write(tmp_path / "out").folder
+    (folder / "cpu").mkdir()
+    (folder / "cpu" / "model.so").write_bytes(b"code")
+    with pytest.raises(UsageError, match=r"model\.so is not a file that `ptqc compile` wrote"):
+        load(folder)
+
+
+def test_files_outside_the_folder_are_not_read(tmp_path: Path) -> None:
+    folder = write(tmp_path / "out").folder
+    (folder / "manifest.json").write_text(json.dumps({"ptqc": "0", "files": {"../secret": "0"}}))
+    with pytest.raises(UsageError, match=r"lists '\.\./secret', which lies outside"):
+        load(folder)
+
+
+def test_what_a_killed_compile_left_is_swept_away_and_nothing_else(tmp_path: Path) -> None:
+    for name in (".out.ptqc-killed", ".out.ptqc-alive", ".out-mine", ".other.ptqc-killed"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "model.onnx").write_bytes(b"half")
+    used = InUse(tmp_path / ".out.ptqc-alive")
+    write(tmp_path / "out")
+    left = sorted(path.name for path in tmp_path.iterdir())
+    assert left == [".other.ptqc-killed", ".out-mine", ".out.ptqc-alive", "out"]
+    del used

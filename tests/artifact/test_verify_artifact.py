@@ -1,0 +1,152 @@
+"""An artifact is checked anew from its files alone; whatever was changed since is found."""
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.parser
+import onnx_ir
+import pytest
+from compiling import compiled, residual, samples
+from onnx import numpy_helper
+
+import ptqc
+from ptqc.artifact import golden
+from ptqc.artifact.folder import GOLDEN, MANIFEST, MODEL, Artifact
+from ptqc.artifact.golden import Golden
+from ptqc.cli import main
+from ptqc.errors import UsageError, VerificationError
+
+pytestmark = pytest.mark.processor
+
+
+@pytest.fixture(scope="module")
+def artifact(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+    return compiled(residual(), samples(3, 8, 8), tmp_path_factory.mktemp("verify"), "25%")
+
+
+@pytest.fixture
+def copy(artifact: Artifact, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(artifact.folder, tmp_path / "out"))
+
+
+def seal(folder: Path, change: Callable[[dict[str, Any]], None] = lambda _manifest: None) -> None:
+    """Make the manifest's hashes those of the files, as someone who hides a change would."""
+    manifest = json.loads((folder / MANIFEST).read_text())
+    manifest["files"] = {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in manifest["files"]}
+    change(manifest)
+    (folder / MANIFEST).write_text(json.dumps(manifest))
+
+
+def test_a_delivered_artifact_passes(artifact: Artifact, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["verify", str(artifact.folder), "--model", str(artifact.folder.parent / "model.onnx")]) == 0
+    printed = capsys.readouterr().out
+    assert "5 have the SHA-256 of the manifest" in printed
+    assert "6 integer kernels give what the reference gives (5,204 numbers compared)" in printed
+    assert "gives the recorded outputs on 2 golden samples\n" in printed
+    assert "is the one that was compiled" in printed
+
+
+def test_golden_samples_are_the_same_in_every_compile(artifact: Artifact, tmp_path: Path) -> None:
+    again = compiled(residual(), samples(3, 8, 8), tmp_path, "25%")
+    assert (again.folder / GOLDEN).read_bytes() == (artifact.folder / GOLDEN).read_bytes()
+    assert again.manifest["golden"] == artifact.manifest["golden"]
+
+
+def test_a_changed_file_is_refused(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = (copy / MODEL).read_bytes()
+    (copy / MODEL).write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    assert main(["verify", str(copy)]) == 2
+    assert "was changed after it was compiled" in capsys.readouterr().err
+
+
+def test_changed_weights_behind_a_new_hash_are_found(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    proto = onnx.load(copy / MODEL)
+    planes = max(proto.graph.initializer, key=lambda tensor: len(tensor.raw_data))
+    planes.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(planes)[::-1].copy(), planes.name))
+    (copy / MODEL).write_bytes(proto.SerializeToString())
+    seal(copy)
+    assert main(["verify", str(copy)]) == 70
+    assert "differs from what the machine that compiled it got" in capsys.readouterr().err
+
+
+def test_a_kernel_that_computes_something_else_is_found(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from ptqc import integer
+
+    right = integer.requantize
+    monkeypatch.setattr(integer, "requantize", lambda x, factor, y: right(x, factor * np.float32(1.01), y))
+    with pytest.raises(VerificationError, match=r"integers differ from the reference"):
+        ptqc.verify(copy)
+
+
+def test_a_kernel_that_went_missing_is_found(copy: Path) -> None:
+    seal(copy, lambda manifest: manifest["verification"].update(kernels_compared=7))
+    with pytest.raises(VerificationError, match=r"finds 6 integer kernels .* says 7"):
+        ptqc.verify(copy)
+
+
+def test_other_golden_outputs_are_found(copy: Path) -> None:
+    kept = Golden.read(copy / GOLDEN)
+    changed = Golden(kept.inputs, tuple({"y": sample["y"] * 1.1} for sample in kept.outputs))
+    (copy / GOLDEN).write_bytes(changed.to_bytes())
+    seal(copy)
+    with pytest.raises(VerificationError, match=r"output 'y' of model\.onnx differs"):
+        ptqc.verify(copy)
+
+
+def test_outputs_of_another_type_are_found(copy: Path) -> None:
+    kept = Golden.read(copy / GOLDEN)
+    changed = Golden(kept.inputs, tuple({"y": sample["y"].astype(np.float16)} for sample in kept.outputs))
+    (copy / GOLDEN).write_bytes(changed.to_bytes())
+    seal(copy)
+    with pytest.raises(VerificationError, match="another type or shape"):
+        ptqc.verify(copy)
+
+
+def test_a_rounding_of_another_machine_is_told(copy: Path) -> None:
+    kept = Golden.read(copy / GOLDEN)
+    changed = Golden(kept.inputs, tuple({"y": sample["y"] * np.float32(1.001)} for sample in kept.outputs))
+    (copy / GOLDEN).write_bytes(changed.to_bytes())
+    seal(copy)
+    assert "to 1.0e-03 of their size" in ptqc.verify(copy).checks["golden"]
+
+
+def test_another_model_is_refused(copy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    other = residual()
+    other.producer_name = "another exporter"
+    onnx.save(other, tmp_path / "other.onnx")
+    assert main(["verify", str(copy), "--model", str(tmp_path / "other.onnx")]) == 2
+    assert "is not the model that" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("content", [None, b"", b"junk" * 9])
+def test_without_golden_samples_an_artifact_is_refused(copy: Path, content: bytes | None) -> None:
+    (copy / GOLDEN).unlink()
+    if content is not None:
+        (copy / GOLDEN).write_bytes(content)
+        seal(copy)
+    else:
+        seal_without_golden(copy)
+    with pytest.raises(UsageError, match="does not hold golden samples"):
+        ptqc.verify(copy)
+
+
+def seal_without_golden(folder: Path) -> None:
+    manifest = json.loads((folder / MANIFEST).read_text())
+    del manifest["files"][GOLDEN]
+    (folder / MANIFEST).write_text(json.dumps(manifest))
+
+
+def test_large_samples_are_kept_alone() -> None:
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 18]> g (float[N] x) => (float[N] y) { y = Relu(x) }'
+    )
+    feeds = [{"x": np.ones(golden.MOST_BYTES // 4, np.float32)}] * 3
+    kept, distances = golden.take(onnx_ir.from_proto(model), model.SerializeToString(), feeds)
+    assert len(kept.inputs) == len(kept.outputs) == 1
+    assert distances == {"y": 0.0}

@@ -1,0 +1,150 @@
+import itertools
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+from graphs import noise, parse
+from lowering import CONSTANTS, RESIDUAL
+from test_measure_sensitivity import measured as measure
+
+from ptqc.execute.onnxruntime import Feeds, Runner
+from ptqc.execute.walk import Slicer
+from ptqc.graph.sites import Site, integer_kernels, source_params
+from ptqc.losses import UNITS, OutputLoss
+from ptqc.passes.decide.choose_activations import WORTH, ChooseActivations, _within
+from ptqc.passes.decide.phases import Assessed, Decided
+from ptqc.passes.tune.quantized_walk import run_quantized
+from ptqc.work.deadline import Deadline
+
+
+@pytest.fixture(scope="module")
+def model() -> ir.Model:
+    return parse(RESIDUAL, **CONSTANTS)
+
+
+@pytest.fixture(scope="module")
+def measured(model: ir.Model, tmp_path_factory: pytest.TempPathFactory) -> Assessed:
+    feeds: list[Feeds] = [{"x": noise(1, 3, 8, 8, seed=seed)} for seed in range(32)]
+    return measure(model, feeds, tmp_path_factory.mktemp("samples"), (2, 4))
+
+
+@pytest.fixture
+def context(measured: Assessed) -> Decided:
+    """A copy to write on."""
+    return Decided.after(measured, site_losses=dict(measured.site_losses), macs=dict(measured.macs))
+
+
+def true_loss(model: ir.Model, context: Decided) -> float:
+    """Of the chosen sites on the held-back samples, through another way of rounding."""
+    sites = [site for site in context.sites if site.name in context.activations]
+    params = source_params(sites, context.ranges)
+    batches = list(context.held_back.batches(8))
+    real = [Runner(model).run(feeds) for feeds in batches]
+    found = run_quantized(Slicer(model), batches, params)
+    loss = OutputLoss.of(context.kinds, real)
+    return float(np.mean([loss(a, b) for a, b in zip(real, found, strict=True)]))
+
+
+def test_everything_that_can_be_integer(model: ir.Model, context: Decided) -> None:
+    result = ChooseActivations("integer").apply(context)
+    context, notes = result.made, list(result.notes)
+    assert set(context.activations) == {site.name for site in context.sites}
+    assert context.activation_loss == pytest.approx(true_loss(model, context), rel=1e-3)
+    assert context.activation_loss > 0
+    assert notes == []
+
+
+def test_nothing(context: Decided) -> None:
+    result = ChooseActivations("float").apply(context)
+    context, (note,) = result.made, result.notes
+    assert (context.activations, note.message) == ({}, "all activations stay float")
+
+
+def test_parameters_are_those_that_were_observed(context: Decided) -> None:
+    context = ChooseActivations("integer").apply(context).made
+    assert all(context.activations[name] is context.ranges[name] for name in context.activations)
+
+
+@pytest.mark.parametrize("limit", [1e-7, 1e-5, 1e-4, 1e-3, 1.0])
+def test_the_limit_holds_for_the_whole_choice(model: ir.Model, context: Decided, limit: float) -> None:
+    context = ChooseActivations("auto", limit).apply(context).made
+    assert context.activation_loss <= limit
+    assert context.activation_loss == pytest.approx(true_loss(model, context), rel=1e-3, abs=1e-12)
+
+
+def test_what_costs_much_and_saves_little_stays_float(context: Decided) -> None:
+    """Though the limit has room for it."""
+    first, *others = context.layers
+    context = replace(context, macs={first.name: 1} | {layer.name: 10 for layer in others})
+    costly = context.site_of[first.input]
+    context = replace(context, site_losses=dict.fromkeys(context.site_losses, 1e-6) | {costly.name: 0.5})
+    assert costly not in _within(context, 1.0)
+    context.macs[first.name] = 100
+    assert costly in _within(context, 1.0)
+
+
+def test_more_loss_buys_more_arithmetic(context: Decided) -> None:
+    def arithmetic(limit: float) -> int:
+        chosen = ChooseActivations("auto", limit).apply(context).made
+        tensors = {t for site in context.sites if site.name in chosen.activations for t in site.tensors}
+        return sum(context.macs[kernel.node] for kernel in integer_kernels(context.kernels, tensors))
+
+    bought = [arithmetic(limit) for limit in (1e-7, 1e-4, 1e-2, 1.0)]
+    assert bought == sorted(bought)
+    assert bought[0] < bought[-1] == sum(context.macs.values())
+
+
+def test_the_default_limit_is_that_of_the_losss_unit(context: Decided) -> None:
+    assert context.loss_unit == "nat"
+    context = ChooseActivations().apply(context).made
+    assert context.activation_loss <= UNITS["nat"].tolerance
+
+
+def test_sums_of_losses_that_are_too_hopeful_are_tightened(context: Decided) -> None:
+    """Losses measured one by one may add up to less than what all of them cost together."""
+    context = ChooseActivations("integer").apply(context).made
+    limit = context.activation_loss / 4
+    context = replace(context, site_losses={name: loss / 500 for name, loss in context.site_losses.items()})
+    assert len(_within(context, limit)) >= len(context.sites) - 1
+    context = ChooseActivations("auto", limit).apply(context).made
+    assert 0 < context.activation_loss <= limit
+
+
+def test_losses_measured_as_zero(context: Decided) -> None:
+    context = replace(context, site_losses=dict.fromkeys(context.site_losses, 0.0))
+    context = ChooseActivations("auto", 1e-9).apply(context).made
+    assert context.activation_loss <= 1e-9
+
+
+def subsets(sites: list[Site]) -> Iterator[list[Site]]:
+    for count in range(len(sites) + 1):
+        yield from (list(chosen) for chosen in itertools.combinations(sites, count))
+
+
+def worth(context: Decided, sites: list[Site], limit: float) -> float:
+    """What the program maximizes, and minus infinity beyond the limit."""
+    spent = sum(context.site_losses[site.name] for site in sites) / limit
+    tensors = {tensor for site in sites for tensor in site.tensors}
+    gained = sum(context.macs.get(kernel.node, 0) for kernel in integer_kernels(context.kernels, tensors))
+    return gained / sum(context.macs.values()) - WORTH * spent if spent <= 1 + 1e-6 else -np.inf
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_no_set_of_sites_is_worth_more(context: Decided, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    context = replace(context, site_losses={site.name: float(np.exp(rng.normal(-3, 2))) for site in context.sites})
+    context = replace(context, macs={layer.name: int(np.exp(rng.uniform(0, 12))) for layer in context.layers})
+    limit = float(sum(context.site_losses.values()) * rng.uniform(0.05, 1.1))
+    best = max(worth(context, sites, limit) for sites in subsets(context.sites))
+    assert worth(context, _within(context, limit), limit) >= best - 2e-3 * abs(best) - 1e-9
+
+
+def test_a_choice_is_not_searched_for_beyond_the_deadline(context: Decided) -> None:
+    """One choice loses too much; there is no time for another."""
+    late = replace(context, deadline=Deadline(0.0), site_losses=dict.fromkeys(context.site_losses, 1e-12))
+    result = ChooseActivations("auto", limit=1e-10).apply(late)
+    late, (note,) = result.made, result.notes
+    assert "1 choices of activations" in note.message
+    assert (late.activations, late.activation_loss) == ({}, 0.0)

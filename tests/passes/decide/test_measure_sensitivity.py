@@ -1,0 +1,252 @@
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+from graphs import noise, parse
+from lowering import CONSTANTS, RESIDUAL, TABLE_CONSTANTS, TABLES, array
+from numpy.testing import assert_allclose
+
+from ptqc.calibration.inputs import input_specs
+from ptqc.calibration.samples import collect
+from ptqc.execute.onnxruntime import Feeds, Runner
+from ptqc.execute.suffix import Suffix
+from ptqc.execute.walk import Slicer
+from ptqc.formats import FLOAT16, FLOAT32, Integer, Palette
+from ptqc.losses import UNITS, OutputLoss
+from ptqc.notes import Level
+from ptqc.passes.decide.calibrate import Calibrate
+from ptqc.passes.decide.measure_sensitivity import ANCHORS, NEGLIGIBLE, MeasureSensitivity, _interpolated, mean_shift
+from ptqc.passes.decide.phases import Assessed, Observed, Setting
+from ptqc.passes.decide.solve_weights import SolveWeights
+from ptqc.passes.tune.quantized_walk import run_quantized
+from ptqc.work.deadline import Deadline, Pace
+
+
+def measured(model: ir.Model, feeds: list[Feeds], folder: Path, bits: tuple[int, ...] = (2, 3, 4, 8)) -> Assessed:
+    samples = replace(collect(feeds, input_specs(model), folder, 10_000), batchable=True)
+    observed = Calibrate().apply(Setting.of(model, samples[:16], samples[16:])).made
+    return MeasureSensitivity().apply(SolveWeights(bits).apply(observed).made).made
+
+
+def loss_of(model: ir.Model, context: Assessed, outputs: list[dict[str, np.ndarray]]) -> float:
+    """Mean over batches of what the outputs lose against the float model's."""
+    real = [Runner(model).run(feeds) for feeds in context.held_back.batches(8)]
+    loss = OutputLoss.of(context.kinds, real)
+    return float(np.mean([loss(a, b) for a, b in zip(real, outputs, strict=True)]))
+
+
+@pytest.fixture(scope="module")
+def residual() -> ir.Model:
+    return parse(RESIDUAL, **CONSTANTS)
+
+
+@pytest.fixture(scope="module")
+def context(residual: ir.Model, tmp_path_factory: pytest.TempPathFactory) -> Assessed:
+    feeds: list[Feeds] = [{"x": noise(1, 3, 8, 8, seed=seed)} for seed in range(24)]
+    return measured(residual, feeds, tmp_path_factory.mktemp("samples"))
+
+
+def test_a_site_alone(residual: ir.Model, context: Assessed) -> None:
+    batches = list(context.held_back.batches(8))
+    for site in context.sites:
+        if len(site.sources) > 1:
+            continue
+        outputs = run_quantized(Slicer(residual), batches, {site.sources[0]: context.ranges[site.name]})
+        assert context.site_losses[site.name] == pytest.approx(loss_of(residual, context, outputs), rel=0.01, abs=1e-9)
+    assert set(context.site_losses) == {site.name for site in context.sites}
+
+
+@pytest.mark.parametrize(("wider", "is_taken"), [(32, True), (1, False)])
+def test_a_site_that_matters_takes_the_range_that_loses_least(
+    wider: int, is_taken: bool, residual: ir.Model, context: Assessed
+) -> None:
+    right = dict(context.ranges)
+    wide = {name: replace(params, scale=params.scale * wider) for name, params in right.items()}
+    others = {name: (params,) for name, params in right.items()}
+    changed = replace(context, ranges=dict(wide), site_losses={}, weight_losses={}, other_ranges=others)
+    changed = MeasureSensitivity().apply(changed).made
+    batches = list(context.held_back.batches(8))
+    for site in context.sites:
+        losses = [
+            loss_of(residual, context, run_quantized(Slicer(residual), batches, {site.name: params[site.name]}))
+            for params in (wide, right)
+        ]
+        matters = losses[0] > NEGLIGIBLE * UNITS[context.loss_unit].tolerance
+        assert changed.ranges[site.name] == (right if matters and losses[1] < losses[0] else wide)[site.name], site
+        assert changed.site_losses[site.name] == pytest.approx(
+            min(losses) if matters else losses[0], rel=0.01, abs=1e-9
+        )
+    assert (changed.ranges != wide) is is_taken
+
+
+@pytest.mark.parametrize("bits", [2, 4])
+def test_a_layer_alone_with_its_mean_kept(residual: ir.Model, context: Assessed, bits: int) -> None:
+    batches = list(context.held_back.batches(8))
+    for layer in context.layers:
+        solution = context.solutions[layer.weight, Integer(bits)]
+        if layer.bias is None or len([x for x in context.layers if x.bias == layer.bias]) > 1:
+            continue
+        shift = mean_shift(context, layer, solution.weight)
+        constants = {layer.weight: solution.weight, layer.bias: array(residual, layer.bias) + shift}
+        expected = loss_of(residual, context, run_quantized(Slicer(residual), batches, {}, constants))
+        found = context.weight_losses[layer.weight, Integer(bits)]
+        assert found == pytest.approx(expected, rel=0.02)
+
+
+def test_a_product_of_tokens_has_no_bias_that_keeps_its_mean(tmp_path: Path) -> None:
+    """Gemm takes no rank 3, so nothing in the file makes up for the mean error of a MatMul's weights."""
+    graph = "g (float[N,4,16] x) => (float[N,4,24] y) { h = MatMul(x, w) s = Add(h, b) y = Tanh(s) }"
+    model = parse(graph, w=0.1 * noise(16, 24), b=noise(24, seed=1))
+    feeds: list[Feeds] = [{"x": 3 + noise(1, 4, 16, seed=seed)} for seed in range(24)]
+    context = measured(model, feeds, tmp_path)
+    batches = list(context.held_back.batches(8))
+    for bits in (2, 4):
+        constants = {"w": context.solutions["w", Integer(bits)].weight}
+        expected = loss_of(model, context, run_quantized(Slicer(model), batches, {}, constants))
+        assert context.weight_losses["w", Integer(bits)] == pytest.approx(expected, rel=0.02)
+
+
+def test_losses_never_grow_with_the_bits(context: Assessed) -> None:
+    for weight in context.weights:
+        losses = [context.weight_losses[weight.name, Integer(bits)] for bits in (2, 3, 4, 8)]
+        assert losses == sorted(losses, reverse=True)
+        assert losses[0] > losses[-1] > 0
+        assert context.weight_losses[weight.name, FLOAT16] == context.weight_losses[weight.name, FLOAT32] == 0
+    assert context.loss_unit == context.kinds["y"].unit.name
+
+
+def test_a_local_error_that_grew_with_the_bits_counts_no_more(context: Assessed) -> None:
+    name = context.weights[0].name
+    errors = {**context.errors, (name, Integer(8)): 2 * context.errors[name, Integer(2)]}
+    anchors = {form: context.weight_losses[name, form] for form in ANCHORS}
+    found = _interpolated(replace(context, errors=errors), name, anchors)
+    losses = [found[name, Integer(bits)] for bits in (2, 3, 4, 8)]
+    assert losses == sorted(losses, reverse=True)
+
+
+def test_the_shift_is_what_the_mean_input_loses(residual: ir.Model, context: Assessed) -> None:
+    for layer in context.layers:
+        weight = context.solutions[layer.weight, Integer(2)].weight
+        delta = layer.matrix(array(residual, layer.weight) - weight)
+        expected = delta @ context.moments[layer.weight].mean[..., None]
+        assert_allclose(mean_shift(context, layer, weight), expected.reshape(-1), atol=1e-5)
+
+
+def test_tables_and_palettes(tmp_path: Path) -> None:
+    feeds: list[Feeds] = [{"i": np.random.default_rng(seed).integers(0, 50, (1, 10))} for seed in range(24)]
+    context = measured(parse(TABLES, **TABLE_CONSTANTS), feeds, tmp_path)
+    forms = {form for name, form in context.weight_losses if name == "mask" and isinstance(form, Palette)}
+    assert len(forms) == 1
+    assert context.weight_losses["mask", forms.pop()] == 0
+    assert context.weight_losses["embedding", Integer(2)] > context.weight_losses["embedding", Integer(4)] > 0
+
+
+def test_nodes_with_several_outputs(tmp_path: Path) -> None:
+    """Behind one output that is rounded, the rest of the graph reads the others as well."""
+    graph = """g (float[N, 6, 8, 8] x) => (float[N, 3, 8, 8] y) {
+        s = Tanh(x)
+        p, i = MaxPool <kernel_shape = [1, 1]> (s)
+        c = Conv(p, w)
+        f = Cast <to = 1> (i)
+        m = ReduceMean <keepdims = 1> (f)
+        y = Div(c, m)
+    }"""
+    model = parse(graph, w=noise(3, 6, 1, 1))
+    feeds: list[Feeds] = [{"x": noise(1, 6, 8, 8, seed=seed)} for seed in range(24)]
+    context = measured(model, feeds, tmp_path)
+    assert context.site_losses["p"] > 0
+
+
+def test_tensors_that_are_tied_keep_their_range(tmp_path: Path) -> None:
+    text = """g (float[N, 3, 8, 8] x) => (float[N, 4] y) {
+        a = Conv(x, v) b = Conv(x, w) d = Concat <axis = 1> (a, b) m = GlobalAveragePool(d)
+        f = Flatten(m) y = Gemm(f, u)
+    }"""
+    model = parse(text, v=noise(4, 3, 1, 1), w=noise(4, 3, 1, 1, seed=1), u=noise(8, 4, seed=2))
+    feeds: list[Feeds] = [{"x": noise(1, 3, 8, 8, seed=seed)} for seed in range(24)]
+    context = measured(model, feeds, tmp_path)
+    (tied,) = [site for site in context.sites if len(site.sources) > 1]
+    right = context.ranges[tied.name]
+    wide = replace(right, scale=right.scale * 32)
+    others = {**context.other_ranges, tied.name: (right,)}
+    changed = replace(context, ranges={**context.ranges, tied.name: wide}, other_ranges=others)
+    changed = MeasureSensitivity().apply(changed).made
+    assert changed.site_losses[tied.name] > NEGLIGIBLE * UNITS[context.loss_unit].tolerance
+    assert changed.ranges[tied.name] == wide
+
+
+def test_what_matters_depends_on_the_limit(context: Assessed) -> None:
+    name = context.sites[0].name
+    right = context.ranges[name]
+    wide = replace(right, scale=right.scale * 8)
+    for limit, kept in ((1e6, wide), (1e-6, right)):
+        others = {**context.other_ranges, name: (right,)}
+        changed = replace(context, ranges={**context.ranges, name: wide}, other_ranges=others)
+        changed = MeasureSensitivity(limit=limit).apply(changed).made
+        assert changed.ranges[name] == kept
+
+
+def test_a_branch_that_no_sample_takes_loses_like_the_other(tmp_path: Path) -> None:
+    """Otherwise its weights were taken to be of no use, and stored in two bits."""
+    model = parse(
+        """g (float[N, 16] x, bool c) => (float[N, 16] y) {
+            y = If(c) <then_branch = t () => (float[N, 16] a) { a = MatMul(x, w) },
+                       else_branch = e () => (float[N, 16] b) { b = MatMul(x, v) }>
+        }""",
+        w=noise(16, 16),
+        v=noise(16, 16, seed=1),
+    )
+    feeds: list[Feeds] = [{"x": noise(1, 16, seed=seed), "c": np.array(True)} for seed in range(24)]
+    samples = collect(feeds, input_specs(model), tmp_path, 10_000)
+    solved = SolveWeights((2, 4)).apply(Observed.of(model, samples[:16], samples[16:])).made
+    result = MeasureSensitivity().apply(solved)
+    context, notes = result.made, result.notes
+    (warning,) = [note for note in notes if note.level == Level.WARNING]
+    assert warning.subject == "v"
+    assert "give samples that take every branch" in warning.message
+    for form in (Integer(2), Integer(4)):
+        taken, other = (context.weight_losses[name, form] for name in ("w", "v"))
+        assert 0.2 < other / taken < 5
+
+
+def short(context: Assessed, **changes: object) -> Assessed:
+    """A copy to measure again."""
+    return replace(context, site_losses={}, weight_losses={}, ranges=dict(context.ranges), **changes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("quantizable", [True, False])
+def test_without_time_losses_follow_the_local_errors(context: Assessed, quantizable: bool) -> None:
+    """Also where not even a site at the input was looked at: a loss of zero would ask for the narrowest weights."""
+    late = short(context, deadline=Deadline(0.0), sites=context.sites if quantizable else [])
+    result = MeasureSensitivity().apply(late)
+    late, notes = result.made, list(result.notes)
+    assert [note.step for note in notes] == ["time-limit"]
+    assert set(late.site_losses) == {site.name for site in late.sites}
+    assert set(late.weight_losses) == set(context.weight_losses)
+    for weight in context.weights:
+        losses = [late.weight_losses[weight.name, Integer(bits)] for bits in (2, 3, 4, 8)]
+        assert losses == sorted(losses, reverse=True)
+        assert losses[0] > losses[-1] > 0
+
+
+def test_with_little_time_few_samples_do(context: Assessed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Pace, "part", lambda _: 0.5)
+    runs: list[int | None] = []
+    run = Suffix.run
+    monkeypatch.setattr(Suffix, "run", lambda self, given, n=None: runs.append(n) or run(self, given, n))
+    rough = MeasureSensitivity().apply(short(context)).made
+    assert set(runs[1:]) == {4}
+    assert 0.3 < sum(rough.weight_losses.values()) / sum(context.weight_losses.values()) < 3  # one sample matters
+    assert rough.weight_losses.keys() == context.weight_losses.keys()
+
+
+def test_the_pace_knows_how_much_there_is_to_do(context: Assessed, monkeypatch: pytest.MonkeyPatch) -> None:
+    paces: list[Pace] = []
+    init = Pace.__init__
+    monkeypatch.setattr(Pace, "__init__", lambda self, *given: paces.append(self) or init(self, *given))
+    again = MeasureSensitivity().apply(short(context, other_ranges=dict.fromkeys(context.other_ranges, ()))).made
+    (pace,) = paces
+    assert pace._passed == pytest.approx(pace.total)
+    assert again.weight_losses == context.weight_losses

@@ -1,0 +1,193 @@
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+from graphs import noise, parse
+from lowering import TABLE_CONSTANTS, TABLES
+from solving import solve
+
+from ptqc.formats import FLOAT16, FLOAT32, Codebook, Integer, Palette
+from ptqc.graph.layers import Weight, find_layers, find_weights
+from ptqc.passes.decide import solve_weights
+from ptqc.passes.decide.phases import Observed, Solved
+from ptqc.passes.decide.solve_weights import NO_SHELF, Shelf, SolveWeights, direct
+from ptqc.solutions import Candidates
+from ptqc.solvers import gptq, moments
+from ptqc.solvers.moments import Moments
+from ptqc.work.deadline import Pace
+
+NO_SAMPLES: list[None] = []
+
+
+def measured(model: ir.Model) -> Observed:
+    """A setting with random moments for every layer."""
+    layers = find_layers(model)
+    context = Observed(model, layers, find_weights(model, layers), [], [], NO_SAMPLES, NO_SAMPLES)  # type: ignore[arg-type]
+    for number, weight in enumerate(w for w in context.weights if w.layers):
+        layer = weight.layers[0]
+        width = int(np.prod(layer.shape)) // layer.channels
+        for seed, split in ((number, context.moments), (number + 100, context.held_moments)):
+            split[weight.name] = Moments.empty(layer.groups, width)
+            mixing = noise(layer.groups, width, width, seed=number)
+            split[weight.name].add(mixing @ noise(layer.groups, width, 50, seed=seed))
+    return context
+
+
+def solved(model: ir.Model, bits: tuple[int, ...] = (2, 4, 8), shelf: Shelf = NO_SHELF) -> Solved:
+    """The same, solved."""
+    return SolveWeights(bits, shelf).apply(measured(model)).made
+
+
+@pytest.fixture(scope="module")
+def tables() -> Solved:
+    return solved(parse(TABLES, **TABLE_CONSTANTS))
+
+
+def test_every_weight_in_every_format(tables: Solved) -> None:
+    found = {(name, str(form)) for name, form in tables.solutions}
+    every = {"float32", "float16", "int2", "int4", "int8", "codebook2", "codebook4"}
+    assert found == {(w, f) for w in TABLE_CONSTANTS for f in every} | {("mask", "palette1")}
+    assert set(tables.errors) == set(tables.solutions)
+
+
+def test_solutions_have_the_weights_shape_and_come_close(tables: Solved) -> None:
+    for (name, form), solution in tables.solutions.items():
+        values = TABLE_CONSTANTS[name]
+        assert (solution.form, solution.weight.shape, solution.weight.dtype) == (form, values.shape, np.float32)
+        if form == Integer(8):
+            assert np.abs(solution.weight - values).max() < 0.05 * np.abs(values).max()
+        if not form.has_codes:
+            np.testing.assert_allclose(solution.weight, values, rtol=1e-3)
+
+
+def test_errors_fall_with_the_bits_and_exact_formats_have_none(tables: Solved) -> None:
+    for name in TABLE_CONSTANTS:
+        errors = [tables.errors[name, Integer(bits)] for bits in (2, 4, 8)]
+        assert errors == sorted(errors, reverse=True)
+        assert tables.errors[name, FLOAT32] == tables.errors[name, FLOAT16] == 0
+        assert name == "mask" or errors[-1] > 0
+
+
+def test_errors_of_layers_are_those_of_their_outputs_on_held_back_columns(tables: Solved) -> None:
+    (layer,) = (layer for layer in tables.layers if layer.weight == "m")
+    held = measured(parse(TABLES, **TABLE_CONSTANTS)).held_moments["m"].second()
+    matrix = layer.matrix(TABLE_CONSTANTS["m"])
+    solution = tables.solutions["m", Integer(4)]
+    expected = moments.error(matrix - layer.matrix(solution.weight), held).sum() / moments.error(matrix, held).sum()
+    assert tables.errors["m", Integer(4)] == pytest.approx(float(expected), rel=1e-4)
+
+
+def test_layers_are_solved_by_gptq_along_their_channels() -> None:
+    model = parse("g (float[N, 4, T] x) => (float[N, 6, S] y) { y = Conv <group = 2> (x, w) }", w=noise(6, 2, 3))
+    context = solved(model)
+    (layer,) = context.layers
+    found = measured(model).moments["w"]
+    second = moments.shrunk(found.second(), found.count)
+    expected = solve(layer.matrix(noise(6, 2, 3)), second, [Integer(4)], rounds=1)[Integer(4)]
+    solution = context.solutions["w", Integer(4)]
+    np.testing.assert_allclose(layer.matrix(solution.weight), expected.weight, atol=0.05)
+    assert (solution.codes.shape, solution.scale.shape, solution.axis) == ((6, 2, 3), (6,), 0)
+
+
+@pytest.mark.parametrize(("samples", "columns", "tried"), [(32, 24, [3]), (31, 24, [3, 2]), (32, 23, [3, 2])])
+def test_each_weight_for_itself_only_where_there_is_little_data(
+    samples: int, columns: int, tried: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = parse("g (float[N, 6] x) => (float[N, 4] y) { y = MatMul(x, w) }", w=noise(6, 4))
+    context = measured(model)
+    context = replace(context, tuning=[None] * samples)
+    context.moments["w"] = Moments.empty(1, 6)
+    context.moments["w"].add(noise(1, 6, columns))
+    dimensions: list[int] = []
+    round_all = gptq.round_all
+    monkeypatch.setattr(
+        gptq, "round_all", lambda targets, second: dimensions.append(second.ndim) or round_all(targets, second)
+    )
+    context = SolveWeights((4,)).apply(context).made
+    assert dimensions == tried
+
+
+def test_only_the_means_of_the_moments_stay(tables: Solved) -> None:
+    assert not tables.held_moments
+    assert tables.moments["m"].gram.size == 0
+    np.testing.assert_array_equal(
+        tables.moments["m"].mean, measured(parse(TABLES, **TABLE_CONSTANTS)).moments["m"].mean
+    )
+
+
+@dataclass
+class Remembered:
+    """A shelf that forgets some weights."""
+
+    kept: dict[str, Candidates] = field(default_factory=dict)
+    puts: list[list[str]] = field(default_factory=list)
+    cut_short: bool = False
+
+    def find(self, weights: Sequence[Weight]) -> Candidates | None:
+        return self.kept.get(weights[0].name)
+
+    def put(self, weights: Sequence[Weight], candidates: Candidates, cut_short: bool = False) -> Candidates:
+        self.cut_short |= cut_short
+        self.puts.append([weight.name for weight in weights])
+        self.kept[weights[0].name] = candidates
+        return candidates
+
+
+def test_what_is_on_the_shelf_is_not_solved_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(solve_weights, "TOGETHER", 300)
+    model, shelf = parse(TABLES, **TABLE_CONSTANTS), Remembered()
+    first = solved(model, shelf=shelf)
+    assert [name for group in shelf.puts for name in group] == [weight.name for weight in first.weights]
+    assert len(shelf.puts) > 1
+    forgotten = shelf.puts[0]
+    del shelf.kept[forgotten[0]]
+    again = solved(model, shelf=shelf)
+    assert shelf.puts[-1] == forgotten
+    assert list(again.solutions) == list(first.solutions)
+    assert all((again.solutions[key] is first.solutions[key]) != (key[0] in forgotten) for key in first.solutions)
+    assert again.errors == first.errors
+    assert not shelf.cut_short
+
+
+def test_without_time_each_weight_is_rounded_for_itself_in_few_formats(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, shelf = parse(TABLES, **TABLE_CONSTANTS), Remembered()
+    monkeypatch.setattr(Pace, "part", lambda _: 0.5)
+    dimensions: list[int] = []
+    round_all = gptq.round_all
+    monkeypatch.setattr(
+        gptq, "round_all", lambda targets, second: dimensions.append(second.ndim) or round_all(targets, second)
+    )
+    context = solved(model, shelf=shelf)
+    assert set(dimensions) == {2}
+    assert shelf.cut_short
+    layers = {weight.name for weight in context.weights if weight.layers}
+    families = {form.family for name, form in context.solutions if name in layers}
+    assert families == {"float", "int"}
+
+
+def test_what_half_precision_cannot_hold() -> None:
+    model = parse("g (float[N, 300] x) => (float[N, 300] y) { y = Mul(x, w) }", w=noise(1, 300, scale=1e5))
+    forms = {form for _, form in solved(model).solutions}
+    assert forms == {FLOAT32, Integer(2), Integer(4), Integer(8), Codebook(2), Codebook(4)}
+
+
+def weight_of(values: np.ndarray) -> Weight:
+    return Weight("w", values.shape, 0, ())
+
+
+@pytest.mark.parametrize(("distinct", "bits"), [(1, 1), (2, 1), (3, 2), (4, 2), (5, 4), (16, 4)])
+def test_palettes_are_exact(distinct: int, bits: int) -> None:
+    values = np.resize(noise(distinct), (7, 9))
+    found = list(direct(weight_of(values), values))[-1]
+    assert found.form == Palette(bits)
+    np.testing.assert_array_equal(found.weight, values)
+    assert found.codes.dtype == np.uint8
+
+
+def test_more_values_have_no_palette() -> None:
+    assert [found.form for found in direct(weight_of(noise(17)), noise(17))] == [FLOAT32, FLOAT16]
+    hidden = np.zeros((1000, 4), np.float32)
+    hidden[1:20, 0] = np.arange(19)  # not among the rows looked at first
+    assert [found.form for found in direct(weight_of(hidden), hidden)] == [FLOAT32, FLOAT16]

@@ -1,0 +1,158 @@
+import itertools
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ptqc.errors import Infeasible
+from ptqc.formats import FLOAT16, Format, Integer
+from ptqc.solvers.allocation import (
+    BYTES_WEIGHT,
+    RELATIVE_GAP,
+    Candidate,
+    Problem,
+    allocate,
+    best_choice,
+    frontier,
+    price,
+    smallest_choice,
+)
+
+FORMS = (Integer(2), Integer(4), Integer(8), FLOAT16)
+
+
+def problem_of(seed: int) -> Problem:
+    """A small problem with parts that several candidates share."""
+    rng = np.random.default_rng(seed)
+    candidates = []
+    for number in range(int(rng.integers(1, 6))):
+        size, loss = int(rng.integers(20, 4000)), float(np.exp(rng.normal(0, 3)))
+        for form in FORMS[: int(rng.integers(1, 5))]:
+            needs = ("domain", f"L{form.bits}") if form.family == "int" else ()
+            found = loss * 4.0**-form.bits * rng.uniform(0.5, 1.5) if form.family == "int" else 0.0
+            candidates.append(Candidate(f"w{number}", form, size * form.bits // 8 + 60, found, needs))
+    return Problem(tuple(candidates), int(rng.integers(100, 2000)), {"domain": 9, "L2": 300, "L4": 280, "L8": 90})
+
+
+def plans(problem: Problem) -> Iterator[tuple[Mapping[str, Format], float, int]]:
+    """Every choice there is with its loss and bytes, counted here again."""
+    for chosen in itertools.product(*problem.by_weight().values()):
+        shared = {name for candidate in chosen for name in candidate.needs}
+        total = problem.fixed + sum(c.bytes for c in chosen) + sum(problem.once[name] for name in shared)
+        yield {c.weight: c.form for c in chosen}, sum(c.loss for c in chosen), total
+
+
+@settings(deadline=None, max_examples=25)
+@given(seed=st.integers(0, 10_000), share=st.floats(0, 1.1))
+def test_no_plan_is_better(seed: int, share: float) -> None:
+    problem = problem_of(seed)
+    every = list(plans(problem))
+    sizes = [size for _, _, size in every]
+    limit = int(min(sizes) + share * (max(sizes) - min(sizes)))
+    found = allocate(problem, limit)
+    loss, size = next((loss, size) for choice, loss, size in every if choice == found.choice)
+    assert found.loss == pytest.approx(loss)
+    assert found.bytes == size <= limit == found.limit
+    best = min(loss for _, loss, size in every if size <= limit)
+    worst = max(candidate.loss for candidate in problem.candidates)
+    assert best <= found.loss * (1 + 1e-9) + 1e-12
+    assert found.loss <= best * (1 + 2 * RELATIVE_GAP) + 2 * BYTES_WEIGHT * worst
+    assert found.bound <= best * (1 + 1e-4) + 2 * BYTES_WEIGHT * worst
+    assert (found.status, found.gap < 1e-3) == ("optimal", True)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_the_smallest_plan_and_what_lies_below_it(seed: int) -> None:
+    problem = problem_of(seed)
+    smallest = min(size for _, _, size in plans(problem))
+    assert problem.size(smallest_choice(problem)) == smallest
+    assert allocate(problem, smallest).bytes == smallest
+    with pytest.raises(Infeasible) as error:
+        allocate(problem, smallest - 1)
+    assert error.value.smallest == smallest
+    assert f"the smallest reachable file has {smallest:,} bytes" in str(error.value)
+    assert f"the budget of {smallest - 1:,} bytes" in str(error.value)
+    blockers = error.value.blockers
+    assert sum(size for _, size in blockers) == smallest
+    assert [size for _, size in blockers] == sorted((size for _, size in blockers), reverse=True)
+    assert {"graph text and interface", "unpacking functions"} <= {what for what, _ in blockers}
+
+
+def test_bytes_are_not_spent_where_they_lower_no_loss() -> None:
+    candidates = [Candidate("a", form, form.bits * 10, 0.5) for form in FORMS]
+    candidates += [Candidate("b", form, form.bits * 10, 1.0 / form.bits) for form in FORMS]
+    found = allocate(Problem(tuple(candidates), 100), 10_000)
+    assert found.choice == {"a": Integer(2), "b": FLOAT16}
+    assert found.bytes == 100 + 20 + 160
+    assert best_choice(Problem(tuple(candidates), 100)) == found.choice
+
+
+def test_a_shared_part_is_paid_once() -> None:
+    """Two weights at four bits cost one function; one of them at two bits would bring another."""
+    candidates = [
+        Candidate(name, form, form.bits * 100, 1.0 / form.bits, (f"L{form.bits}",))
+        for name in ("a", "b")
+        for form in FORMS[:2]
+    ]
+    problem = Problem(tuple(candidates), 0, {"L2": 500, "L4": 500})
+    assert problem.size({"a": Integer(4), "b": Integer(4)}) == 800 + 500
+    assert problem.size({"a": Integer(2), "b": Integer(4)}) == 600 + 1000
+    assert allocate(problem, 1300).choice == {"a": Integer(4), "b": Integer(4)}
+    assert allocate(problem, 1299).choice == {"a": Integer(2), "b": Integer(2)}
+
+
+def test_losses_of_any_scale() -> None:
+    for scale in (1e-12, 1.0, 1e9):
+        candidates = [Candidate(w, f, f.bits * 10, scale * (1 + w.count("b")) / f.bits) for w in "ab" for f in FORMS]
+        found = allocate(Problem(tuple(candidates), 0), 100)
+        assert found.choice == {"a": Integer(2), "b": Integer(8)}
+
+
+def test_nothing_to_choose() -> None:
+    assert allocate(Problem((), 100), 100).bytes == 100
+    with pytest.raises(Infeasible) as error:
+        allocate(Problem((), 100), 99)
+    assert error.value.smallest == 100
+
+
+def test_no_loss_anywhere() -> None:
+    found = allocate(Problem(tuple(Candidate("a", f, f.bits, 0.0) for f in FORMS), 0), 16)
+    assert (found.choice, found.loss, found.gap) == ({"a": Integer(2)}, 0.0, 0.0)
+
+
+def test_the_same_answer_every_time() -> None:
+    problem = problem_of(3)
+    limit = problem.size(smallest_choice(problem)) + 500
+    assert allocate(problem, limit) == allocate(problem, limit)
+
+
+def test_price_and_frontier() -> None:
+    problem = problem_of(5)
+    smallest = problem.size(smallest_choice(problem))
+    limits = [smallest - 1, *range(smallest, smallest + 4000, 500)]
+    points = frontier(problem, limits)
+    assert len(points) == len(limits) - 1
+    assert [loss for _, loss in points] == sorted((loss for _, loss in points), reverse=True)
+    assert all(size <= limit for (size, _), limit in zip(points, limits[1:], strict=True))
+    first = allocate(problem, smallest)
+    assert price(problem, first, 500) == pytest.approx(points[0][1] - points[1][1])
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("less", [1, 2, 10])
+def test_a_limit_just_below_the_smallest_of_large_files_is_infeasible(seed: int, less: int) -> None:
+    """By less than the tolerance of a solver that computes in float."""
+    random = np.random.default_rng(seed)
+    candidates = [
+        Candidate(f"w{i}", Integer(bits), int(size * bits // 8), float(random.random()))
+        for i, size in enumerate(random.integers(10**6, 10**8, 12))
+        for bits in (2, 4, 8)
+    ]
+    problem = Problem(tuple(candidates), 10_000)
+    smallest = problem.size(smallest_choice(problem))
+    with pytest.raises(Infeasible) as refusal:
+        allocate(problem, smallest - less)
+    assert refusal.value.smallest == smallest
+    assert allocate(problem, smallest).bytes == smallest
