@@ -164,8 +164,12 @@ def average_pool(
 
     The real values of a window are added in order in float32. pads: begins, then ends. ceil: whether a last window may
     reach beyond them. counts_pads: whether a mean is over the window's size, instead of what is in it of x.
+
+    A window that is all of x is computed as `global_average_pool`, as ONNX Runtime does.
     """
     rank = len(kernel)
+    if tuple(kernel) == x.shape[2:] and not any(pads):
+        return global_average_pool(x, x_params, y)
     sizes = [n + pads[i] + pads[i + rank] - k for i, (n, k) in enumerate(zip(x.shape[2:], kernel, strict=True))]
     out = [(-(-n // s) if ceil else n // s) + 1 for n, s in zip(sizes, strides, strict=True)]
     # No window starts behind the end.

@@ -395,6 +395,29 @@ def test_average_pools_near_halves() -> None:
         np.testing.assert_array_equal(computed, found)
 
 
+@settings(deadline=None, max_examples=60)
+@given(
+    window=st.lists(st.integers(1, 4), min_size=1, max_size=3),
+    stride=st.integers(1, 2),
+    x=params(),
+    ratio=st.sampled_from([0.5, 2.0, 4.0, 8.0]),
+    zero=st.integers(0, 255),
+    rng=RNG,
+)
+def test_average_pool_of_one_window(
+    window: list[int], stride: int, x: QuantParams, ratio: float, zero: int, rng: np.random.Generator
+) -> None:
+    y = QuantParams(UINT8, float(np.float32(x.scale * ratio)), zero)
+    data, strides, none = codes_like(rng, 1, 8, *window), [stride] * len(window), [0, 0] * len(window)
+    graph = Graph()
+    real = graph.real(graph.input(data), x)
+    found, _ = graph.run(graph.codes(graph.add("AveragePool", [real], kernel_shape=window, strides=strides), y))
+    computed = integer.average_pool(
+        data, x, y, kernel=window, strides=strides, pads=none, ceil=False, counts_pads=False
+    )
+    np.testing.assert_array_equal(computed, found)
+
+
 # Functions of one tensor
 
 EVERY_CODE = np.arange(256, dtype=np.uint8).reshape(1, 256)
