@@ -204,14 +204,15 @@ def _layer(
 def _moments(weight: Weight, layer: Layer, observed: Observed) -> tuple[np.ndarray, np.ndarray, int]:
     """Second moments to fit to and to judge by, and of how many columns.
 
-    Centred where the bias is corrected, which those of layers in subgraphs are not. Where no sample takes a branch, or
-    what it computes cannot be observed, all inputs count the same.
+    Centred where a bias makes up for the mean error of every layer that uses the weight; none does in subgraphs. Where
+    no sample takes a branch, or what it computes cannot be observed, all inputs count the same.
     """
     found = observed.moments.get(weight.name)
     if found is None:
         same = np.ones((layer.groups, layer.width), np.float32)
         return same, same, 0
-    held, centred = observed.held_moments.get(weight.name, found), bool(weight.layers)
+    held = observed.held_moments.get(weight.name, found)
+    centred = bool(weight.layers) and all(user.is_corrected for user in weight.layers)
     return moments.shrunk(found.second(centred), found.count), held.second(centred), found.count
 
 

@@ -3,8 +3,9 @@
 With x̂ what the already quantized predecessors give and y = Wx the float output, the layer minimizes
 E‖y − Ŵx̂ − b̂‖². Its least-squares target is W* = W + (C − W H)(H + λ)⁻¹ with H = cov(x̂), C = cov(y, x̂) (Li et al.
 2025, GPTAQ, arXiv 2504.02692, rounds towards the same); GPTQ rounds W*, or a point between W and it, against H, and the
-bias makes the mean exact. Several answers compete (the table's own and GPTQ's, each with and without the bias), and the
-one with the lowest error on held-back columns is kept before the next layer starts.
+bias makes the mean exact. Of a layer whose bias is not corrected both are taken about zero, so that its weights answer
+for the mean too. Several answers compete (the table's own and GPTQ's, each with and without the bias), and the one with
+the lowest error on held-back columns is kept before the next layer starts.
 """
 
 import time
@@ -283,7 +284,7 @@ class _Problem:
         for x in self.x[: self.split]:
             found.add(x)
         self.moments = found
-        self.second = moments.shrunk(found.second(), found.count)
+        self.second = moments.shrunk(found.second(self.layer.is_corrected), found.count)
         total = sum(y.sum(-1, dtype=np.float64) for y in self.y[: self.split])
         self.mean_y = np.asarray(total / max(found.count, 1), np.float32)
 
@@ -306,6 +307,9 @@ class _Problem:
             for x, y in zip(self.x[: self.split], self.y[: self.split], strict=True)
         ) / np.float32(max(self.moments.count, 1))
         residual = cross - self.weight @ self.moments.second()
+        if not self.layer.is_corrected:
+            missing = self.mean_y - self.bias.reshape(self.mean_y.shape) - self._mean_of(self.weight)
+            residual += missing[..., None] * mean_x[:, None, :]
         return np.asarray(self.weight + strength * second.solve(residual), np.float32)
 
     def judged(self, solution: Solution) -> list[tuple[float, Solution, np.ndarray]]:
@@ -325,5 +329,9 @@ class _Problem:
         """The bias that makes the mean of every channel exact on the tuning columns, and the layer's own."""
         if not self.layer.is_corrected:
             return [self.bias]
-        mean = np.einsum("gok,gk->go", self.layer.matrix(solution.weight), self.moments.mean)
+        mean = self._mean_of(self.layer.matrix(solution.weight))
         return [np.asarray((self.mean_y - mean).reshape(-1), np.float32), self.bias]
+
+    def _mean_of(self, matrix: np.ndarray) -> np.ndarray:
+        """What a weight gives in the mean, without bias (groups, R)."""
+        return np.asarray(np.einsum("gok,gk->go", matrix, self.moments.mean))

@@ -72,11 +72,38 @@ def test_errors_fall_with_the_bits_and_exact_formats_have_none(tables: Solved) -
 
 def test_errors_of_layers_are_those_of_their_outputs_on_held_back_columns(tables: Solved) -> None:
     (layer,) = (layer for layer in tables.layers if layer.weight == "m")
-    held = measured(parse(TABLES, **TABLE_CONSTANTS)).held_moments["m"].second()
+    held = measured(parse(TABLES, **TABLE_CONSTANTS)).held_moments["m"].second(centred=False)
     matrix = layer.matrix(TABLE_CONSTANTS["m"])
     solution = tables.solutions["m", Integer(4)]
     expected = moments.error(matrix - layer.matrix(solution.weight), held).sum() / moments.error(matrix, held).sum()
     assert tables.errors["m", Integer(4)] == pytest.approx(float(expected), rel=1e-4)
+
+
+# By whether a bias makes up for the mean error of the weights.
+PRODUCTS = {
+    "g (float[N, 5, 6] x) => (float[N, 5, 4] y) { y = MatMul(x, w) }": False,
+    "g (float[N, 6] x) => (float[N, 4] y) { p = Mul(x, x) h = MatMul(p, w) y = Log(h) }": False,
+    "g (float[N, 6] x) => (float[N, 4] y) { y = Gemm(x, w) }": True,
+}
+
+
+@pytest.mark.parametrize("graph", PRODUCTS)
+def test_the_mean_error_counts_where_no_bias_makes_up_for_it(graph: str) -> None:
+    """On inputs far from zero on the whole."""
+    w, held = abs(noise(6, 4)), 3 + noise(6, 60, seed=1)
+    context = measured(parse(graph, w=w))
+    for split, columns in ((context.moments, 3 + noise(6, 200)), (context.held_moments, held)):
+        split["w"] = Moments.empty(1, 6)
+        split["w"].add(columns[None])
+    made = SolveWeights((2, 3)).apply(context).made
+    size = np.var if PRODUCTS[graph] else lambda x, axis: np.square(x).mean(axis)
+    for bits in (2, 3):
+        lost = (w - made.solutions["w", Integer(bits)].weight).T @ held
+        expected = size(lost, axis=1).sum() / size(w.T @ held, axis=1).sum()
+        assert made.errors["w", Integer(bits)] == pytest.approx(float(expected), rel=1e-3)
+        # Weights that answer for the mean have next to none of it left.
+        drift = float(np.square(lost.mean(1)).sum() / np.square(lost).mean(1).sum())
+        assert PRODUCTS[graph] or drift < 0.3
 
 
 def test_layers_are_solved_by_gptq_along_their_channels() -> None:

@@ -303,6 +303,25 @@ def test_the_target_is_on_the_way_to_the_least_squares_weight(seed: int, drift: 
 
 
 @settings(deadline=None, max_examples=20)
+@given(seed=st.integers(0, 99), strength=st.sampled_from([0.25, 1.0]))
+def test_weights_without_correction_aim_at_the_mean_too(seed: int, strength: float) -> None:
+    """Least squares without a free intercept: on the way to it the squared error falls, the mean's included."""
+    corrected, y = problem(seed, 0.3)
+    made = replace(corrected, layer=replace(LAYER, keeps_sign=True))
+    x = np.concatenate(made.x[:2], -1).astype(np.float64)
+    wanted = y[..., :300] - made.bias.reshape(2, 3, 1)
+    for group in range(2):
+        inputs, cross = x[group] @ x[group].T / 300, wanted[group] @ x[group].T / 300
+        damped = made.second[group] + DAMPING * np.trace(made.second[group]) / 4 * np.eye(4)
+        np.testing.assert_allclose(made.second[group], inputs, atol=0.05 * np.trace(inputs))
+        given, target = made.weight[group], made.target(Factored.of(made.second, DAMPING), strength)[group]
+        whole = (cross - given @ inputs) @ np.linalg.inv(damped)
+        np.testing.assert_allclose(target, given + strength * whole, atol=2e-3)
+        before, after = (np.square(wanted[group] - matrix @ x[group]).sum() for matrix in (given, target))
+        assert after <= before * (1 + 1e-6)
+
+
+@settings(deadline=None, max_examples=20)
 @given(seed=st.integers(0, 99), drift=st.floats(0, 0.5), bits=st.sampled_from([2, 4, 8]))
 def test_bias_and_held_back_error(seed: int, drift: float, bits: int) -> None:
     made, y = problem(seed, drift)
