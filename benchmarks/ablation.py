@@ -24,11 +24,11 @@ from ptqc.budget import Budget
 from ptqc.compiler import compile as compile_model
 from ptqc.errors import Infeasible
 from ptqc.options import CompileOptions, Pipeline
-from ptqc.passes.decide.phases import Decided
+from ptqc.passes.decide.phases import Decided, Planned
 from ptqc.passes.tune.reconstruct import Reconstruct
 from ptqc.plan import Plan
 from ptqc.solvers.allocation import Candidate, Problem, allocate, best_choice
-from ptqc.stages import fit
+from ptqc.stages import fit, problem
 from ptqc.stages.measure import recall
 from ptqc.store.entries import Store
 from ptqc.work.progress import SILENT
@@ -78,7 +78,7 @@ class Bench:
     @cached_property
     def problem(self) -> Problem:
         """The candidates with their bytes and losses."""
-        return fit.problem_of(self.model, self.decided, self.undecided, self.options)
+        return problem.problem_of(self.decided, self.undecided, self.options)
 
     def limit(self, task: Task, budget: str) -> int | None:
         """Bytes that a budget allows the file of the task."""
@@ -86,16 +86,16 @@ class Bench:
 
     def table(self, plan: Plan) -> bytes:
         """A plan's file with the numbers of the table of candidates."""
-        numbers = fit.table_numbers(self.model, self.decided, plan.formats)
-        return fit.packed(self.model, plan, numbers)[1].data
+        numbers = problem.table_numbers(self.decided, plan.formats)
+        return problem.packed(self.decided, plan, numbers)[1].data
 
     def reconstructed(self, plan: Plan) -> bytes:
         """A plan's file after one reconstruction."""
-        return fit.packed(self.model, plan, Reconstruct().apply(self.model, self.decided, plan))[1].data
+        return problem.packed(self.decided, plan, Reconstruct().apply(Planned(self.decided, plan)).made)[1].data
 
     def compiled(self, limit: int, pipeline: Pipeline = "light") -> bytes:
         """The file of a whole compile."""
-        return fit.fit(self.model, self.decided, replace(self.options, pipeline=pipeline), limit).exported.data
+        return fit.fit(self.decided, replace(self.options, pipeline=pipeline), limit).exported.data
 
 
 def best(bench: Bench, limit: int, problem: Problem | None = None) -> Plan:

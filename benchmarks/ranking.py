@@ -35,7 +35,7 @@ from ptqc.passes.decide.measure_sensitivity import MeasureSensitivity, mean_shif
 from ptqc.plan import Plan
 from ptqc.solutions import Tuned
 from ptqc.solvers.moments import error
-from ptqc.stages import fit
+from ptqc.stages import problem
 
 Losses = Mapping[tuple[str, Format], float]
 
@@ -173,14 +173,14 @@ def best(bench: Bench, losses: Losses, limit: int) -> Plan:
 
 def packed(bench: Bench, plan: Plan) -> bytes:
     """A plan's file with the table's weights, and biases that make the mean of every channel exact."""
-    numbers = fit.table_numbers(bench.model, bench.decided, plan.formats)
+    numbers = problem.table_numbers(bench.decided, plan.formats)
     biases = dict(numbers.biases)
     for layer in bench.decided.layers:
         if (bias := biases[layer.name]) is not None:
             original = np.zeros_like(bias) if layer.bias is None else bias
             shift = mean_shift(bench.model, bench.decided, layer, numbers.weights[layer.weight].weight)
             biases[layer.name] = original + shift
-    return fit.packed(bench.model, plan, Tuned(numbers.weights, biases))[1].data
+    return problem.packed(bench.decided, plan, Tuned(numbers.weights, biases))[1].data
 
 
 def true_loss(loss: OutputLoss, real: Sequence[Outputs], run: Run, samples: Sequence[Feeds]) -> float:

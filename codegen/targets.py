@@ -1,21 +1,44 @@
-"""Targets: what a compile can build beside the ONNX file. A folder here with a `target.py` is one, named like it."""
+"""Targets: what a compile can build beside the ONNX file. A folder here with a `target.py` is one, named like it.
+
+`target.py` gives `TARGET`, an object with the methods of `Target`. Beside it, where it has options, `options.py` gives
+their class as `OPTIONS`, and where ptqc can run what it builds, `runtime.py` gives `load`.
+"""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from pkgutil import iter_modules
-from typing import Any, Protocol
-
-import onnx_ir as ir
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypedDict, TypeVar
 
 import ptqc.codegen
-from ptqc.codegen.onnxruntime.export import Exported
-from ptqc.errors import UsageError
-from ptqc.execute.onnxruntime import Feeds
-from ptqc.lowered import Lowered
-from ptqc.options import TargetOptions
+from ptqc.arguments import one_of, unknown
+from ptqc.errors import TargetError, UsageError
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from ptqc.codegen.onnxruntime.export import Exported
+    from ptqc.execute.onnxruntime import Feeds
+    from ptqc.lowered import Lowered
+    from ptqc.native.library import Library
+
+Options = TypeVar("Options", contravariant=True)
+
+
+class TargetKeywords(TypedDict, total=False):
+    """The options of all targets as `ptqc.compile` takes them, for type checkers; a test holds them to the classes."""
+
+    cpu: str
+    tune: str | Path
+
+
+@dataclass(frozen=True)
+class NoOptions:
+    """Of a target that has none."""
+
+    title: ClassVar[str] = "no options"
 
 
 @dataclass(frozen=True)
@@ -26,10 +49,10 @@ class Native:
     document: Mapping[str, Any]
 
 
-class Target(Protocol):
-    """What `target.py` of a target gives as `TARGET`. What it refuses, it refuses with TargetError."""
+class Target(Protocol[Options]):
+    """What a target does. What it refuses, it refuses with TargetError."""
 
-    def check_options(self, options: TargetOptions) -> None:
+    def check_options(self, options: Options) -> None:
         """Refuse options that cannot work on this machine. Raises UsageError too."""
 
     def check_present(self) -> None:
@@ -38,18 +61,18 @@ class Target(Protocol):
     def check_sizes(self, row_shapes: Collection[object]) -> None:
         """Refuse samples that it cannot take. row_shapes: those that they have beyond axis 0."""
 
-    def check_kernels(self, model: ir.Model) -> None:
+    def check_kernels(self, model: "ir.Model") -> None:
         """Refuse a model that certainly has a node without a kernel, before anything is measured."""
 
-    def gains_by_bfloat16(self, options: TargetOptions) -> bool:
+    def gains_by_bfloat16(self, options: Options) -> bool:
         """Whether it multiplies bfloat16 faster than float32, and is there to do so."""
 
     def build(
         self,
-        lowered: Lowered,
-        exported: Exported,
-        samples: Sequence[Feeds],
-        options: TargetOptions,
+        lowered: "Lowered",
+        exported: "Exported",
+        samples: "Sequence[Feeds]",
+        options: Options,
         store: Path,
     ) -> Native:
         """Compile a lowered graph, and compare what it computes with the exported file on samples and edge inputs.
@@ -58,15 +81,81 @@ class Target(Protocol):
         """
 
 
+@dataclass(frozen=True)
+class Chosen:
+    """A target that a compile was asked for. may_be_missing: deliver the rest where it cannot be built."""
+
+    name: str
+    target: Target[Any]
+    options: Any
+    may_be_missing: bool = False
+
+
 def names() -> list[str]:
     """The targets that there are."""
     rooms = (module.name for module in iter_modules(ptqc.codegen.__path__) if module.ispkg)
     return sorted(name for name in rooms if find_spec(f"ptqc.codegen.{name}.target") is not None)
 
 
-def target_named(name: str) -> Target:
-    """A target. Raises UsageError for an unknown name."""
-    if name not in names():
-        raise UsageError(f"target is {name!r}; known: {', '.join(names())}")
-    found: Target = import_module(f"ptqc.codegen.{name}.target").TARGET
+def options_of(name: str) -> type[Any]:
+    """The class of a target's options: frozen, with `help` and `metavar` of each for the command line as metadata."""
+    if find_spec(f"ptqc.codegen.{name}.options") is None:
+        return NoOptions
+    found: type[Any] = import_module(f"ptqc.codegen.{name}.options").OPTIONS
     return found
+
+
+def target_named(name: str) -> Target[Any]:
+    """A target. Raises UsageError for an unknown name."""
+    one_of("target", name, tuple(names()))
+    found: Target[Any] = import_module(f"ptqc.codegen.{name}.target").TARGET
+    return found
+
+
+def choose(
+    name: str | None,
+    given: Mapping[str, object],
+    known: Collection[str] = (),
+    others: Collection[str] = (),
+    *,
+    may_be_missing: bool = False,
+) -> Chosen | None:
+    """A target by name with the options given by name; None without one.
+
+    known: other options that there are. others: names that may have been meant, too.
+
+    Raises UsageError for an unknown target or option, and for an option of a target that was not asked for.
+    """
+    if name is None:
+        _check_none(given, known, others)
+        return None
+    target, options = target_named(name), options_of(name)
+    own = [option.name for option in fields(options)]
+    if strange := given.keys() - own:
+        raise unknown("option", strange, [*known, *own], others)
+    return Chosen(name, target, options(**given), may_be_missing)
+
+
+def _check_none(given: Mapping[str, object], known: Collection[str], others: Collection[str]) -> None:
+    """Raises UsageError where options are given without a target."""
+    owners = {option.name: name for name in names() for option in fields(options_of(name))}
+    if strange := given.keys() - owners.keys():
+        raise unknown("option", strange, known, [*others, *owners])
+    for option in sorted(given):
+        raise UsageError(f"{option} is an option of the target {owners[option]}; give target {owners[option]} too")
+
+
+def load(name: str, folder: Path, threads: int = 0, isa: str = "") -> "Library":
+    """What a target built, ready to run; see `ptqc.artifact.folder.Artifact.native`.
+
+    Raises TargetError where ptqc cannot run what this target builds.
+    """
+    if find_spec(f"ptqc.codegen.{name}.runtime") is None:
+        raise TargetError(f"ptqc does not run what the target {name} builds; run model.onnx")
+    found: Library = import_module(f"ptqc.codegen.{name}.runtime").load(folder, threads, isa)
+    return found
+
+
+def can_load(name: str) -> bool:
+    """Whether ptqc can run what a target builds."""
+    return find_spec(f"ptqc.codegen.{name}.runtime") is not None

@@ -1,4 +1,4 @@
-"""The rewrites in their order, and the check after each: the model stays valid and computes the same function."""
+"""Running rewrites, and the check after each: the model stays valid and computes the same function."""
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
@@ -12,23 +12,8 @@ from ptqc.execute.onnxruntime import Runner, reason_of, session_options
 from ptqc.notes import Level, Note
 from ptqc.passes.base import Feeds, Probed, Rewrite
 from ptqc.passes.dump import NO_DUMP, Dump
-from ptqc.passes.rewrite.classical.learners import Classical
-from ptqc.passes.rewrite.conv_transpose import ConvTransposeToConv
-from ptqc.passes.rewrite.convert_opset import ConvertOpset
-from ptqc.passes.rewrite.explicit_padding import ExplicitPadding
-from ptqc.passes.rewrite.flatten import Flatten
 from ptqc.passes.rewrite.float32_inside import HALF, Float32Inside, Types
-from ptqc.passes.rewrite.fold_affine import FoldAffine
-from ptqc.passes.rewrite.fold_batch_norm import FoldBatchNorm
-from ptqc.passes.rewrite.fold_constants import FoldConstants
-from ptqc.passes.rewrite.fold_gemm_factors import FoldGemmFactors
-from ptqc.passes.rewrite.fold_pad import FoldPad
-from ptqc.passes.rewrite.foreign_types import ForeignTypes
-from ptqc.passes.rewrite.fused import Fused
-from ptqc.passes.rewrite.global_pool import GlobalPool
 from ptqc.passes.rewrite.inline_functions import InlineFunctions
-from ptqc.passes.rewrite.linear_layers import LinearLayers
-from ptqc.passes.rewrite.remove_dead import RemoveDead
 from ptqc.passes.rewrite.tools.rounding import rounded_otherwise
 
 Outputs = dict[str, np.ndarray]
@@ -50,35 +35,6 @@ REWRITTEN = "export it with opset 22 or lower, where its newest operators are wr
 RUN_IT = "run it in ONNX Runtime on a sample, and mend the model or the samples"
 # Times what rounding alone makes of an output: folding rounds a weight more than once, and reorders sums.
 ROUNDINGS = 16
-
-
-def default_rewrites(cast_double: bool = False, added: Sequence[Rewrite] = ()) -> tuple[Rewrite, ...]:
-    """Every rewrite, in the order in which each finds what it needs.
-
-    cast_double: whether float64 becomes float32 inside. added: those of other packages, which see the normal form.
-    Normal forms first. Pads go before batch normalization, which then sees whether the convolution behind it pads;
-    transposed convolutions last, since what follows them folds into them but not into a DepthToSpace.
-    """
-    return (
-        InlineFunctions(),
-        ConvertOpset(),
-        Float32Inside(cast_double),
-        ForeignTypes(),
-        Classical(),
-        Fused(),
-        FoldConstants(),
-        ExplicitPadding(),
-        GlobalPool(),
-        Flatten(),
-        FoldGemmFactors(),
-        LinearLayers(),
-        FoldPad(),
-        FoldBatchNorm(),
-        FoldAffine(),
-        ConvTransposeToConv(),
-        *added,
-        RemoveDead(),
-    )
 
 
 def in_float32(model: ir.Model) -> ir.Model:

@@ -8,32 +8,10 @@ from typing import Any
 from ptqc.arguments import unknown
 from ptqc.errors import UsageError
 from ptqc.passes.base import Effect, Pass, Rewrite
-from ptqc.passes.decide.calibrate import Calibrate
-from ptqc.passes.decide.calibrate_inner import CalibrateInner
-from ptqc.passes.decide.choose_activations import ChooseActivations
-from ptqc.passes.decide.choose_bfloats import ChooseBfloats
-from ptqc.passes.decide.measure_sensitivity import MeasureSensitivity
-from ptqc.passes.decide.meet_latency import MeetLatency
-from ptqc.passes.decide.solve_weights import SolveWeights
-from ptqc.passes.lower import Lower
-from ptqc.passes.pipeline import default_rewrites
-from ptqc.passes.tune.features import TuneFeatures
-from ptqc.passes.tune.reconstruct import Reconstruct
+from ptqc.passes.schedule import FITTING, MEASURING, default_rewrites
 
 # A package adds a rewrite with [project.entry-points."ptqc.rewrites"] my-pass = "package.module:MyPass".
 GROUP = "ptqc.rewrites"
-OTHERS: tuple[type[Any], ...] = (
-    Calibrate,
-    CalibrateInner,
-    SolveWeights,
-    MeasureSensitivity,
-    ChooseActivations,
-    MeetLatency,
-    ChooseBfloats,
-    Reconstruct,
-    TuneFeatures,
-    Lower,
-)
 
 
 def added_rewrites(names: Sequence[str]) -> tuple[Rewrite, ...]:
@@ -64,7 +42,7 @@ def listing() -> str:
     """All passes in the order in which they run: effect, name, what they do, and their options with the defaults."""
     added = added_rewrites([point.name for point in entry_points(group=GROUP)])
     lines = [line for rewrite in (*default_rewrites(), *added) for line in _told(type(rewrite))]
-    return "\n".join([*lines, *(line for kind in OTHERS for line in _told(kind))])
+    return "\n".join([*lines, *(line for kind in (*MEASURING, *FITTING) for line in _told(kind))])
 
 
 def _told(kind: type[Pass[Any, Any]]) -> Iterator[str]:

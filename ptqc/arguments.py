@@ -30,6 +30,12 @@ def check_kind(name: str, value: object, kind: type) -> None:
         raise UsageError(f"{name} is {shown(value)}; give a {kind.__name__} (of {kind.__module__})")
 
 
+def one_of(name: str, value: object, known: tuple[str, ...]) -> None:
+    """Raises UsageError for a value that is none of the known ones."""
+    if value not in known:
+        raise UsageError(f"{name} is {value!r}; known: {', '.join(known)}")
+
+
 def unknown(what: str, given: Iterable[str], known: Iterable[str], others: Iterable[str] = ()) -> UsageError:
     """An error that names what is known, and what may have been meant. others: known as well, but not listed."""
     names, known = sorted(given), list(known)

@@ -1,6 +1,7 @@
 """The command line: compile, resolve, explain, verify, bisect, bench, reduce, cache."""
 
 import argparse
+import dataclasses
 import errno
 import json
 import os
@@ -19,7 +20,6 @@ from ptqc.work.deadline import parse_seconds
 from ptqc.work.interrupts import MESSAGE, Stopped
 
 PREPROCESSING = ("resize", "crop", "fit", "scale", "mean", "std", "layout", "channel_order", "resample", "fill")
-TARGET = ("target", "cpu", "allow_missing_target", "tune")
 INTERRUPTED = 130
 # What disks and other limits of a machine give; any other error of the system that gets here is a fault of ptqc.
 ENVIRONMENT = {
@@ -151,9 +151,9 @@ def _parser() -> argparse.ArgumentParser:
         )
     )
     bench = commands.add_parser("bench", help="how long each kernel of the native library takes")
-    bench.add_argument("folder", help="a folder that `ptqc compile --target cpu` wrote")
+    bench.add_argument("folder", help="a folder that `ptqc compile --target T` wrote")
     bench.add_argument("--threads", type=int, metavar="N", help="threads of a run (default 1)")
-    bench.add_argument("--cpu", metavar="ISA", help="the library for this instruction set (default: the best one)")
+    bench.add_argument("--isa", metavar="ISA", help="the library for this instruction set (default: the best one)")
     bench.set_defaults(run=_bench)
     return parser
 
@@ -234,7 +234,7 @@ def _add_verify(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_bisect(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folder", help="a folder that `ptqc compile --target cpu` wrote")
+    parser.add_argument("folder", help="a folder that `ptqc compile --target T` wrote")
     parser.add_argument(
         "--calibration",
         metavar="DATA",
@@ -299,25 +299,31 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--force", action="store_true", help="replace the output folder")
     parser.add_argument("--cache", metavar="DIR", help="where measurements are kept (default ~/.cache/ptqc)")
-    parser.add_argument(
-        "--target", metavar="T", help="cpu: add a native library (needs Apache TVM), see docs/native.md"
-    )
-    parser.add_argument(
-        "--cpu",
-        metavar="ISA",
-        help="host (default: the best of this machine), portable, avx2, avx-vnni, avx512-vnni, avx512-vbmi, "
-        "avx512-bf16 or aarch64; several, separated by commas, for a library of each",
-    )
-    parser.add_argument(
+    parser.add_argument("-q", "--quiet", action="store_true", help="print nothing but errors")
+    _add_targets(parser)
+
+
+def _add_targets(parser: argparse.ArgumentParser) -> None:
+    from ptqc.codegen.targets import names, options_of
+
+    told = "; ".join(f"{name}: {options_of(name).title}" for name in names())
+    group = parser.add_argument_group("targets", "what is built beside the ONNX file")
+    group.add_argument("--target", metavar="T", help=told)
+    group.add_argument(
         "--allow-missing-target", action="store_true", help="deliver the rest where the target cannot be built"
     )
-    parser.add_argument(
-        "--tune",
-        metavar="HOW",
-        help="quick or full: time a few or all of the ways to cut each native kernel's loops on this machine, and take "
-        "the fastest; DIR: take those that an earlier compile recorded there",
-    )
-    parser.add_argument("-q", "--quiet", action="store_true", help="print nothing but errors")
+    for option in _target_options().values():
+        group.add_argument(f"--{option.name.replace('_', '-')}", **option.metadata)
+
+
+def _target_options() -> dict[str, dataclasses.Field[Any]]:
+    """The options of all targets by name; one that several have is told as the first tells it."""
+    from ptqc.codegen.targets import names, options_of
+
+    found: dict[str, dataclasses.Field[Any]] = {}
+    for option in (option for name in names() for option in dataclasses.fields(options_of(name))):
+        found.setdefault(option.name, option)
+    return found
 
 
 def _add_preprocessing(parser: argparse.ArgumentParser) -> None:
@@ -375,7 +381,7 @@ def _compile(options: argparse.Namespace) -> None:
         times=options.times,
         progress=for_terminal(options.quiet),
         **given,
-        **_given(options, *TARGET),
+        **_given(options, "target", "allow_missing_target", *_target_options()),
     )
     _done(artifact, options)
 
@@ -396,7 +402,7 @@ def _resolve(options: argparse.Namespace) -> None:
         cache=options.cache,
         pipeline=options.pipeline,
         progress=for_terminal(options.quiet),
-        **_given(options, "time_limit", "float_layers", "inline", *TARGET),
+        **_given(options, "time_limit", "float_layers", "inline", "target", "allow_missing_target", *_target_options()),
     )
     _done(artifact, options)
 
@@ -496,7 +502,7 @@ def _passes(options: argparse.Namespace) -> None:  # noqa: ARG001
 def _bench(options: argparse.Namespace) -> None:
     from ptqc.artifact.bench import bench
 
-    print(bench(options.folder, **_given(options, "threads", "cpu")))
+    print(bench(options.folder, **_given(options, "threads", "isa")))
 
 
 if __name__ == "__main__":

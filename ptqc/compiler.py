@@ -1,17 +1,20 @@
-"""The story of a compile: read, normal form, measure, fit to the budget, verify, judge, publish."""
+"""The whole compile on one page: read, rewrite, measure, choose, fit to the budget, verify, build, judge, publish.
+
+The passes of each phase are in `ptqc.passes.schedule`, in their order.
+"""
 
 import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from inspect import signature
 from pathlib import Path
-from typing import Any, Literal, Unpack
+from typing import Any, Unpack
 
 import onnx_ir as ir
 from threadpoolctl import threadpool_limits
 
-from ptqc import losses
+from ptqc import losses, options
 from ptqc.arguments import check_kind, path_of
 from ptqc.artifact import folder as artifact
 from ptqc.artifact import golden
@@ -19,29 +22,31 @@ from ptqc.artifact.folder import Artifact, check_output
 from ptqc.budget import Budgets, Given
 from ptqc.calibration.images import Preprocessing
 from ptqc.codegen.onnxruntime.intent import Intent
-from ptqc.codegen.onnxruntime.verify import verify
+from ptqc.codegen.onnxruntime.verify import Verified, verify
+from ptqc.codegen.targets import Chosen, TargetKeywords, choose
 from ptqc.errors import UsageError
-from ptqc.options import DEFAULT_CPU, NOT_TUNED, CompileOptions, FloatLayers, Keywords, Pipeline, TargetOptions
+from ptqc.execute.onnxruntime import Feeds
+from ptqc.options import CompileOptions, FloatLayers, Pipeline
 from ptqc.passes.dump import NO_DUMP, Dump
 from ptqc.passes.lower import Lower
 from ptqc.passes.registry import added_rewrites
-from ptqc.plan import Plan, write_json
+from ptqc.plan import Plan
 from ptqc.reading.given import Model, read_given
-from ptqc.report import render
 from ptqc.solvers.cost_model import Times
 from ptqc.stages import documents
-from ptqc.stages.documents import Job
+from ptqc.stages.documents import Outcome
 from ptqc.stages.fewer import affordable
-from ptqc.stages.fit import fit
+from ptqc.stages.fit import Fitted, fit
 from ptqc.stages.float_layers import with_float_layers
 from ptqc.stages.foresee import check_foreseeable
+from ptqc.stages.job import Job
 from ptqc.stages.judge import Evaluate, judge
 from ptqc.stages.labels import read_labels
 from ptqc.stages.latency_budget import recorded_times, time_delivered, times_of, within_latency
 from ptqc.stages.measure import measure, recall
-from ptqc.stages.native import build_targets, check_samples, check_target
+from ptqc.stages.native import build_target, check_samples, check_target
 from ptqc.stages.prepare import gather, prepare
-from ptqc.stages.promises import check_activations, check_documents
+from ptqc.stages.promises import check_activations
 from ptqc.stages.saturation import saturation_notes
 from ptqc.stages.speed import measure_speed
 from ptqc.store.entries import Store, default_folder
@@ -53,6 +58,28 @@ from ptqc.work.scratch import scratch
 VERIFIED_SAMPLES = 4
 # Of the time that is left, where there is a limit; the rest is for what comes behind.
 MEASURING, FITTING = 0.6, 0.5
+
+
+class Keywords(options.Keywords, TargetKeywords, total=False):
+    """All options of `compile` by name, for type checkers."""
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """What is delivered of a job, and where to.
+
+    times: of operators, which a latency is met with; None measures them. plan: fixed decisions, in place of solving.
+    """
+
+    output: Path
+    force: bool
+    target: Chosen | None
+    evaluate: Evaluate | None
+    store: Store
+    progress: Progress
+    times: Times | None = None
+    plan: Plan | None = None
+    dump: Dump = NO_DUMP
 
 
 @quiet_libraries()
@@ -68,14 +95,12 @@ def compile(  # noqa: A001
     force: bool = False,
     cache: str | Path | None = None,
     dump_passes: str | Path | None = None,
-    target: Literal["cpu"] | None = None,
-    cpu: str = DEFAULT_CPU,
+    target: str | None = None,
     allow_missing_target: bool = False,
-    tune: str | Path = NOT_TUNED,
     times: str | Path | None = None,
     progress: Progress = SILENT,
     strict: bool = False,
-    **options: Unpack[Keywords],
+    **given: Unpack[Keywords],
 ) -> Artifact:
     """Compile an ONNX model to a packed, verified artifact in the folder `output`.
 
@@ -86,17 +111,20 @@ def compile(  # noqa: A001
     kernels as the activation options allow. strict: raise Missed, and write nothing, where the file takes longer than
     the latency. times: an artifact whose recorded times of operators a latency budget is met with; None measures them.
     labels: an .npz with inputs and `labels`, or a CSV of image,class; evaluate: called with run(feeds) -> outputs by
-    name, gives a score. Both are for the report only. target, cpu, allow_missing_target, tune: see
-    `ptqc.options.TargetOptions`. options: fields of `ptqc.options.CompileOptions`.
+    name, gives a score. Both are for the report only. target: a folder of `ptqc.codegen` with what is built beside the
+    ONNX file: "cpu" adds a native library. allow_missing_target: deliver the rest where it cannot be built. given:
+    fields of `ptqc.options.CompileOptions`, and of the target's options (`ptqc.codegen.cpu.options.CpuOptions`).
     Raises the errors of `ptqc.errors`.
     """
     started = time.monotonic()
-    chosen = CompileOptions.of(options, signature(compile).parameters)
-    targets = TargetOptions(target, cpu, allow_missing_target, tune)
+    known, parameters = CompileOptions.names(), signature(compile).parameters
+    chosen = CompileOptions.of({name: value for name, value in given.items() if name in known})
+    of_target = {name: value for name, value in given.items() if name not in known}
+    built = choose(target, of_target, known, parameters, may_be_missing=allow_missing_target)
     budgets = Budgets.parse(budget, strict=strict)
     place = path_of("output", output)
     check_output(place, force)
-    check_target(targets)
+    check_target(built)
     check_kind("preprocessing", preprocessing, Preprocessing)
     given_times = times_of(times) if times is not None else None
     if calibration is None:
@@ -112,13 +140,13 @@ def compile(  # noqa: A001
         source = read_given(model, folder, cast_double=chosen.cast_double)
         losses.check(source.model, chosen.loss)
         samples = gather(source, calibration, folder / "samples", chosen.samples, preprocessing, progress, chosen.seed)
-        check_samples(targets, samples)
+        check_samples(built, samples)
         score = evaluate or _scorer(source.model, labels, folder, preprocessing)
         prepared = affordable(prepare(source, samples, progress, dump, added), deadline)
-        check_foreseeable(prepared, budgets, chosen, targets)
+        check_foreseeable(prepared, budgets, chosen, built)
         decided, notes, entry = measure(prepared, chosen, store, progress, deadline.share(MEASURING), dump)
         job = Job(prepared, decided, chosen, (*prepared.notes, *notes), entry, budgets, started)
-        return _finish(job, place, score, force, progress, targets, store, given_times, dump=dump)
+        return _deliver(job, Delivery(place, force, built, score, store, progress, given_times, dump=dump))
 
 
 @quiet_libraries()
@@ -133,45 +161,78 @@ def resolve(
     evaluate: Evaluate | None = None,
     force: bool = False,
     cache: str | Path | None = None,
-    target: Literal["cpu"] | None = None,
-    cpu: str = DEFAULT_CPU,
+    target: str | None = None,
     allow_missing_target: bool = False,
-    tune: str | Path = NOT_TUNED,
     pipeline: Pipeline | None = None,
     time_limit: float = 0.0,
     float_layers: FloatLayers | None = None,
     inline: bool | None = None,
     progress: Progress = SILENT,
     strict: bool = False,
+    **given: Unpack[TargetKeywords],
 ) -> Artifact:
     """Another artifact from what an earlier compile measured: for another budget, or with a plan given as JSON.
 
     A latency is met with the times that the earlier compile recorded, where it did. pipeline, float_layers, inline:
-    None takes that of the earlier compile. time_limit: see `ptqc.options.CompileOptions`; strict: see `compile`.
+    None takes that of the earlier compile. time_limit: see `ptqc.options.CompileOptions`; strict, target,
+    allow_missing_target and given: see `compile`.
     Raises UsageError when the measurements are not in the store any more.
     """
     started = time.monotonic()
     budgets = Budgets.parse(budget, strict=strict)
-    targets = TargetOptions(target, cpu, allow_missing_target, tune)
+    built = choose(target, given, signature(resolve).parameters, may_be_missing=allow_missing_target)
     place = path_of("output", output)
     check_output(place, force)
-    check_target(targets)
+    check_target(built)
     earlier = artifact.load(folder).manifest
     entry, before = earlier["measurements"], earlier["options"]
     store = _store(cache)
     prepared, decided, measured, notes = recall(store, entry, progress)
-    check_samples(targets, prepared.samples)
+    check_samples(built, prepared.samples)
     chosen = {
         "pipeline": pipeline or before["pipeline"],
         "float_layers": float_layers or before.get("float_layers", "auto"),
         "inline": before.get("inline", False) if inline is None else inline,
     }
-    options = CompileOptions.of({**vars(measured), **chosen, "time_limit": time_limit})
-    job = Job(prepared, decided, options, (*prepared.notes, *notes), entry, budgets, started)
-    given = None if plan is None else Plan.from_json(plan, decided.roles)
+    options_ = CompileOptions.of({**vars(measured), **chosen, "time_limit": time_limit})
+    job = Job(prepared, decided, options_, (*prepared.notes, *notes), entry, budgets, started)
+    fixed = None if plan is None else Plan.from_json(plan, decided.roles)
     with _one_blas_thread(), scratch() as temporary:
         score = evaluate or _scorer(prepared.model, labels, Path(temporary), preprocessing)
-        return _finish(job, place, score, force, progress, targets, store, recorded_times(earlier), given)
+        return _deliver(job, Delivery(place, force, built, score, store, progress, recorded_times(earlier), fixed))
+
+
+def _deliver(job: Job, delivery: Delivery) -> Artifact:
+    """What differs from budget to budget: choose, fit, verify, build, judge, publish."""
+    progress, held_back = delivery.progress, job.decided.held_back
+    job = within_latency(job, delivery.times, delivery.plan, progress)
+    job = with_float_layers(job, delivery.target, delivery.plan)
+    deadline = Deadline.after(job.options.time_limit, job.started)
+    decided = replace(job.decided, deadline=deadline.share(FITTING))
+    fitted = fit(decided, job.options, job.limit, delivery.plan)  # allocate, reconstruct, lower, pack
+    delivery.dump.document("plan", fitted.plan.to_json())
+    delivery.dump.model(Lower.name, fitted.lowered.model)
+    probes, data = list(held_back.few(VERIFIED_SAMPLES)), fitted.exported.data
+    with progress.stage("verify"):
+        activation_loss, verified = _verify(job, fitted, probes)
+    job = replace(job, notes=(*job.notes, *saturation_notes(fitted.exported, probes)))
+    native = build_target(fitted, probes, delivery.target, delivery.store, progress)
+    timed = time_delivered(job, fitted, progress)
+    if timed is not None and job.budgets.strict:
+        timed.check()
+    judged = judge(job.model, data, held_back, decided.kinds, delivery.evaluate, progress)
+    speed = measure_speed(job.model, data, held_back, progress, deadline)
+    kept = golden.take(job.model, data, held_back)
+    outcome = Outcome(fitted, verified, activation_loss, native, timed, judged, speed, *kept)
+    files, manifest = documents.files(job, outcome)
+    return artifact.publish(delivery.output, files, manifest, documents.times(job, outcome), delivery.force)
+
+
+def _verify(job: Job, fitted: Fitted, probes: list[Feeds]) -> tuple[float, Verified]:
+    """The loss of the activations, and what was found of the file. Raises VerificationError."""
+    loss = check_activations(job.decided, fitted.plan)
+    intent = Intent(job.model, fitted.plan, fitted.tuned)
+    return loss, verify(fitted.exported, fitted.lowered, intent, probes, job.limit)
 
 
 def _one_blas_thread() -> AbstractContextManager[object]:
@@ -200,54 +261,3 @@ def _scorer(
     if labels is None:
         return None
     return read_labels(model, path_of("labels", labels), folder / "labelled", preprocessing).top1
-
-
-def _finish(
-    job: Job,
-    output: Path,
-    evaluate: Evaluate | None,
-    force: bool,
-    progress: Progress,
-    targets: TargetOptions,
-    store: Store,
-    times: Times | None,
-    given: Plan | None = None,
-    dump: Dump = NO_DUMP,
-) -> Artifact:
-    """Choose for the latency and the float layers, fit, verify, judge, publish."""
-    job = with_float_layers(within_latency(job, times, given, progress), targets, given)
-    model, held_back = job.prepared.model, job.decided.held_back
-    deadline = Deadline.after(job.options.time_limit, job.started)
-    decided = replace(job.decided, deadline=deadline.share(FITTING))
-    fitted = fit(model, decided, job.options, job.limit, given)
-    dump.document("plan", fitted.plan.to_json())
-    dump.model(Lower.name, fitted.lowered.model)
-    with progress.stage("verify"):
-        probes = list(held_back.few(VERIFIED_SAMPLES))
-        activations = check_activations(decided, fitted.plan)
-        verified = verify(fitted.exported, fitted.lowered, Intent(model, fitted.plan, fitted.tuned), probes, job.limit)
-    job = replace(job, notes=(*job.notes, *saturation_notes(fitted.exported, probes)))
-    native = build_targets(fitted, probes, targets, store, progress)
-    delivered = time_delivered(job, fitted, progress)
-    if delivered is not None and job.budgets.strict:
-        delivered.check()
-    judged = judge(model, fitted.exported.data, held_back, decided.kinds, evaluate, progress)
-    speed = measure_speed(model, fitted.exported.data, held_back, progress, deadline)
-    kept, distances = golden.take(model, fitted.exported.data, held_back)
-    manifest = {
-        **documents.manifest(job, fitted, verified, judged, delivered),
-        "activation_loss": activations,
-        "golden": {"samples": len(kept.inputs), "distances": distances},
-        "targets": dict(native.documents),
-    }
-    sensitivity, plan = documents.sensitivity(job, fitted), fitted.plan.to_json()
-    check_documents(manifest, plan, fitted)
-    files = {
-        artifact.MODEL: fitted.exported.data,
-        artifact.PLAN: write_json(plan).encode(),
-        artifact.SENSITIVITY: write_json(sensitivity).encode(),
-        artifact.REPORT: render(manifest, plan, sensitivity).encode(),
-        artifact.GOLDEN: kept.to_bytes(),
-        **native.files,
-    }
-    return artifact.publish(output, files, manifest, documents.times(job, verified, speed), force)

@@ -1,13 +1,12 @@
 """What a user can choose about a compile. Defaults are the same for every model."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from numbers import Integral, Real
-from pathlib import Path
 from typing import Any, Literal, TypedDict, get_args, get_type_hints
 
-from ptqc.arguments import shown, unknown
+from ptqc.arguments import one_of, shown, unknown
 from ptqc.calibration.ranges import Observer
 from ptqc.errors import UsageError
 from ptqc.losses import AUTO, NAMES
@@ -16,9 +15,6 @@ Activations = Literal["auto", "integer", "float"]
 Loss = str | Mapping[str, str]
 FloatLayers = Literal["auto", "bfloat16", "float32"]
 Pipeline = Literal["light", "advanced"]
-Tuning = Literal["quick", "full"]
-InstructionSet = Literal["host", "portable", "avx2", "avx-vnni", "avx512-vnni", "avx512-vbmi", "avx512-bf16", "aarch64"]
-DEFAULT_CPU, NOT_TUNED = "host", "off"
 NARROWEST, WIDEST = 2, 8
 # Weights of at most this many bits cannot saturate the 16-bit sums of CPUs without VNNI.
 PORTABLE_BITS = 7
@@ -59,11 +55,11 @@ class CompileOptions:
     rewrites: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        _one_of("observer", self.observer, get_args(Observer))
-        _one_of("activations", self.activations, get_args(Activations))
+        one_of("observer", self.observer, get_args(Observer))
+        one_of("activations", self.activations, get_args(Activations))
         self._check_loss()
-        _one_of("pipeline", self.pipeline, get_args(Pipeline))
-        _one_of("float_layers", self.float_layers, get_args(FloatLayers))
+        one_of("pipeline", self.pipeline, get_args(Pipeline))
+        one_of("float_layers", self.float_layers, get_args(FloatLayers))
         if self.samples < 2:
             raise UsageError(f"samples is {self.samples}; at least 2 are needed, one of them held back")
         if not self.bits or any(not NARROWEST <= b <= WIDEST for b in self.bits):
@@ -83,7 +79,7 @@ class CompileOptions:
     def _check_loss(self) -> None:
         by_output = {"": self.loss} if isinstance(self.loss, str) else self.loss
         for output, kind in by_output.items():
-            _one_of(f"loss of output {output!r}" if output else "loss", kind, NAMES)
+            one_of(f"loss of output {output!r}" if output else "loss", kind, NAMES)
 
     @property
     def widest_on_integers(self) -> int:
@@ -91,14 +87,19 @@ class CompileOptions:
         return WIDEST if self.allow_8bit else PORTABLE_BITS
 
     @classmethod
-    def of(cls, given: Mapping[str, Any], others: Iterable[str] = ()) -> "CompileOptions":
-        """Options by name. others: names that may have been meant, too.
+    def names(cls) -> list[str]:
+        """The options that there are."""
+        return [field.name for field in fields(cls)]
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> "CompileOptions":
+        """Options by name.
 
         Raises UsageError for an unknown one, naming the known ones, and for values of the wrong type.
         """
         types = get_type_hints(cls)
         if given.keys() - types:
-            raise unknown("option", given.keys() - types, types, others)
+            raise unknown("option", given.keys() - types, types)
         return replace(cls(), **{name: _declared(name, types[name], value) for name, value in given.items()})
 
     def to_json(self) -> dict[str, Any]:
@@ -123,38 +124,6 @@ class Keywords(TypedDict, total=False):
     float_layers: FloatLayers
     inline: bool
     rewrites: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class TargetOptions:
-    """What is built beside the ONNX file.
-
-    target: a target of `ptqc.codegen.targets`: "cpu" adds a native library that TVM emits; None nothing. cpu: its
-    instruction set, or several separated by commas, each of which gets a library; "host": the best that this machine
-    has, "portable": one that every machine of its kind of the last ten years has. allow_missing_target: deliver the
-    rest where the target cannot be built. tune: "quick" or "full" times a few or all of the ways to cut each kernel's
-    loops on this machine and takes the fastest; "off" none; a folder: takes what an earlier compile recorded there.
-    """
-
-    target: str | None = None
-    cpu: str = DEFAULT_CPU
-    allow_missing_target: bool = False
-    tune: str | Path = NOT_TUNED
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.cpu, str):
-            raise UsageError(f"cpu is {shown(self.cpu)}; give names of instruction sets, separated by commas")
-        for name in self.cpu.split(","):
-            _one_of("cpu", name, get_args(InstructionSet))
-        if not isinstance(self.tune, str | Path) or not str(self.tune):
-            raise UsageError(f"tune is {self.tune!r}; give off, quick, full, or a folder that a tuned compile wrote")
-        if self.tune != NOT_TUNED and self.target is None:
-            raise UsageError(f"tune is {str(self.tune)!r}, but without a target there are no kernels; give target cpu")
-
-
-def _one_of(name: str, value: object, known: tuple[str, ...]) -> None:
-    if value not in known:
-        raise UsageError(f"{name} is {value!r}; known: {', '.join(known)}")
 
 
 def _declared(name: str, kind: object, value: Any) -> Any:

@@ -126,7 +126,7 @@ class Measured:
     def fit(self, limit: int | None = None, plan: Plan | None = None) -> Fitted:
         """The file within a limit, or of a plan."""
         with quick():
-            return fit(self.model, self.context, self.options, limit, plan)
+            return fit(self.context, self.options, limit, plan)
 
 
 def measured_model(model: onnx.ModelProto, data: object, folder: Path, **options: Any) -> Measured:

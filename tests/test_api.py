@@ -14,6 +14,7 @@ import pytest
 from compiling import compiled, proto, quick, samples, weight
 
 import ptqc
+from ptqc.codegen import targets
 from ptqc.errors import ModelError, PtqcError, UsageError
 from ptqc.options import CompileOptions, Keywords
 from ptqc.reading.given import read_given
@@ -35,6 +36,9 @@ def test_the_names_of_the_api_are_shown() -> None:
 
 def test_types_and_fields_of_the_options_are_the_same() -> None:
     assert typing.get_type_hints(Keywords) == typing.get_type_hints(CompileOptions)
+    of_targets = [typing.get_type_hints(targets.options_of(name)) for name in targets.names()]
+    expected = {name: hint for hints in of_targets for name, hint in hints.items() if name != "title"}
+    assert typing.get_type_hints(targets.TargetKeywords) == expected
 
 
 @pytest.mark.slow

@@ -12,7 +12,8 @@ from onnx import numpy_helper
 
 from ptqc.errors import ModelError
 from ptqc.execute.onnxruntime import Runner, open_session, session_options
-from ptqc.passes.pipeline import default_rewrites, run_rewrites
+from ptqc.passes.pipeline import run_rewrites
+from ptqc.passes.schedule import default_rewrites
 from ptqc.reading import read_model
 
 WIDTH = 32

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self, cast, get_args
 
+from ptqc.codegen.cpu.options import NOT_TUNED, Tuning
 from ptqc.codegen.cpu.tiling import Cut
 from ptqc.errors import UsageError
 from ptqc.native.interface import TUNING
-from ptqc.options import NOT_TUNED, Tuning
 
 DELIVERED = "cpu"  # the folder of an artifact that has the target's files is named as the target
 
@@ -47,7 +47,7 @@ class Request:
 
     @classmethod
     def of(cls, tune: str | Path) -> Self:
-        """What `ptqc.options.TargetOptions.tune` asks for. Raises UsageError where it is none of those."""
+        """What `ptqc.codegen.cpu.options.CpuOptions.tune` asks for. Raises UsageError where it is none of those."""
         if tune == NOT_TUNED:
             return cls()
         if tune in get_args(Tuning):

@@ -12,6 +12,7 @@ import onnx_ir as ir
 from ptqc import errors
 from ptqc.codegen.cpu.isa import several
 from ptqc.codegen.cpu.job import ERROR, JOB, LOWERED, REPORT, VALUES, WORKER
+from ptqc.codegen.cpu.options import DEFAULT_CPU, CpuOptions
 from ptqc.codegen.cpu.table import Request
 from ptqc.codegen.onnxruntime.census import values
 from ptqc.codegen.onnxruntime.export import Exported
@@ -28,7 +29,6 @@ from ptqc.lowered import Lowered
 from ptqc.native.interface import INTERFACE, KERNELS, TUNING, WEIGHTS, library_file
 from ptqc.native.runtime import INSTALL
 from ptqc.operators import is_float
-from ptqc.options import DEFAULT_CPU, TargetOptions
 from ptqc.reference import codes_of
 from ptqc.store.npz import write_npz
 from ptqc.work import guarded
@@ -238,7 +238,7 @@ class CpuTarget:
     check_sizes = staticmethod(check_sizes)
     check_kernels = staticmethod(check_kernels)
 
-    def check_options(self, options: TargetOptions) -> None:
+    def check_options(self, options: CpuOptions) -> None:
         """Raises UsageError or TargetError where kernels cannot be timed here, or there is no such record."""
         if Request.of(options.tune).level is None:
             return
@@ -246,7 +246,7 @@ class CpuTarget:
         if found := next(filter(None, refusals), None):
             raise TargetError(f"tuning runs the kernels on this machine, but {found}; compile without it, or there")
 
-    def gains_by_bfloat16(self, options: TargetOptions) -> bool:
+    def gains_by_bfloat16(self, options: CpuOptions) -> bool:
         """Whether an instruction set that it is built for multiplies bfloat16."""
         return is_present() and any(isa.bfloats for isa in several(options.cpu))
 
@@ -255,11 +255,11 @@ class CpuTarget:
         lowered: Lowered,
         exported: Exported,
         samples: Sequence[Feeds],
-        options: TargetOptions,
+        options: CpuOptions,
         store: Path,
     ) -> Native:
         """A library for each instruction set; see `build`."""
         return build(lowered, exported, samples, options.cpu, store, Request.of(options.tune))
 
 
-TARGET: Target = CpuTarget()
+TARGET: Target[CpuOptions] = CpuTarget()

@@ -18,6 +18,7 @@ import numpy as np
 from ptqc.codegen.cpu.families import declared
 from ptqc.codegen.cpu.isa import Isa
 from ptqc.codegen.cpu.kernel import Constant
+from ptqc.codegen.cpu.options import Tuning
 from ptqc.codegen.cpu.table import Table, Tuned
 from ptqc.codegen.cpu.tiling import Cut
 from ptqc.codegen.program.built import Alternatives
@@ -27,7 +28,6 @@ from ptqc.codegen.program.program import Program, Step
 from ptqc.errors import UsageError
 from ptqc.native.machine import processor_name
 from ptqc.native.runtime import PACKAGE
-from ptqc.options import Tuning
 from ptqc.store.entries import Store
 from ptqc.work.stopwatch import seconds_of
 

@@ -113,7 +113,7 @@ def write_all(programs: Mapping[isa.Isa, Program], folder: Path, store: Store | 
 
 def load(folder: Path, program: Program, name: str = "") -> verify.Loaded:
     """Open what `write` wrote. name: of an instruction set, where there are several."""
-    return verify.Loaded(Listing.of(program), Library.open(folder, cpu=name))
+    return verify.Loaded(Listing.of(program), Library.open(folder, isa=name))
 
 
 def _verify(program: Program, chosen: isa.Isa, folder: Path) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from ptqc.artifact.bisect import kept, seen_inputs
-from ptqc.artifact.folder import NATIVE, load
+from ptqc.artifact.folder import load
 from ptqc.codegen.program.edges import edges
 from ptqc.codegen.program.listing import Call, Listing
 from ptqc.codegen.program.memory import size
@@ -59,14 +59,15 @@ class Bench:
 
 
 @quiet_libraries()
-def bench(folder: str | Path, *, threads: int = 1, rounds: int = ROUNDS, cpu: str = "") -> Bench:
+def bench(folder: str | Path, *, threads: int = 1, rounds: int = ROUNDS, isa: str = "") -> Bench:
     """Time every kernel of an artifact's native library, and the whole, on one random sample.
 
-    cpu: an instruction set of the artifact's, in place of the best one. The kernels take turns, so that each finds the
+    isa: an instruction set of the artifact's, in place of the best one. The kernels take turns, so that each finds the
     caches as in a run. Raises TargetError when the artifact has no library that runs here.
     """
     artifact = load(folder)
-    library, document = artifact.native(threads, cpu), kept(artifact.folder / NATIVE / KERNELS)
+    library = artifact.native(threads, isa)
+    document = kept(artifact.folder / artifact.runnable / KERNELS)
     loaded = Loaded(Listing.from_json(document["libraries"][library.isa]), library)
     feeds = dict(edges(seen_inputs(document)))["random"]
     runs = _prepared(loaded, feeds)

@@ -7,7 +7,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from ptqc.artifact.folder import NATIVE, Artifact, load
+from ptqc.artifact.folder import Artifact, load
 from ptqc.calibration.images import Preprocessing
 from ptqc.calibration.inputs import input_specs
 from ptqc.calibration.samples import collect
@@ -87,7 +87,7 @@ def bisect(
     `samples` of `calibration`, where that is given. Raises TargetError when the artifact has no library that runs here.
     """
     artifact = load(folder)
-    opened, document = _runnable(artifact), kept(artifact.folder / NATIVE / KERNELS)
+    opened, document = _runnable(artifact), kept(artifact.folder / artifact.runnable / KERNELS)
     libraries = [Loaded(Listing.from_json(document["libraries"][library.isa]), library) for library in opened]
     order = dict.fromkeys(call.output for loaded in libraries for call in loaded.listing.calls)
     found, names = Bisection(list(order), [library.isa for library in opened]), document["names"]
@@ -107,7 +107,7 @@ def bisect(
 def _runnable(artifact: Artifact) -> list[Library]:
     """Every library that this machine can run, the best first. Raises TargetError when that is none."""
     best = artifact.native()
-    return [best, *(artifact.native(cpu=isa) for isa in best.interface.runnable if isa != best.isa)]
+    return [best, *(artifact.native(isa=isa) for isa in best.interface.runnable if isa != best.isa)]
 
 
 def _cut(given: Iterator[tuple[str, Feeds]], seen: Mapping[str, Extent]) -> Iterator[tuple[str, Feeds]]:

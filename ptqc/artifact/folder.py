@@ -57,7 +57,7 @@ class KeptBudgets:
 
 
 MANIFEST, MODEL, PLAN, SENSITIVITY = "manifest.json", "model.onnx", "plan.json", "sensitivity.json"
-REPORT, RUN, NATIVE, GOLDEN = "report.html", "run.json", "cpu", "golden.safetensors"
+REPORT, RUN, GOLDEN = "report.html", "run.json", "golden.safetensors"
 # renameat2(2): swap two paths in one step.
 AT_FDCWD, RENAME_EXCHANGE = -100, 2
 
@@ -121,17 +121,29 @@ class Artifact:
     def _session(self) -> Session:
         return self.session()
 
-    def native(self, threads: int = 0, cpu: str = "") -> "Library":
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """The targets that something was built for; what was built lies in a folder of the target's name."""
+        return tuple(name for name in self.manifest.get("targets", {}) if (self.folder / name).is_dir())
+
+    @cached_property
+    def runnable(self) -> str:
+        """The first target whose libraries ptqc runs; "" where there is none."""
+        from ptqc.codegen.targets import can_load
+
+        return next(filter(can_load, self.targets), "")
+
+    def native(self, threads: int = 0, isa: str = "") -> "Library":
         """The best native library for this machine; thread-safe. threads: per calling thread, 0 for all cores.
 
-        cpu: an instruction set of the artifact's, in place of the best one. Raises TargetError when the artifact has no
+        isa: an instruction set of the artifact's, in place of the best one. Raises TargetError when the artifact has no
         library, or none that can run on this machine.
         """
-        from ptqc.native.library import Library
+        from ptqc.codegen.targets import load as load_library
 
-        if not (self.folder / NATIVE).is_dir():
+        if not self.runnable:
             raise TargetError(f"{self.folder} has no native library; compile with --target cpu")
-        return Library.open(self.folder / NATIVE, threads, cpu)
+        return load_library(self.runnable, self.folder / self.runnable, threads, isa)
 
     @cached_property
     def _library(self) -> "Library":
@@ -142,7 +154,7 @@ class Artifact:
 
         Each is what the model gives: an array, or a list of maps from class labels to scores where it ends in a ZipMap.
         """
-        if (self.folder / NATIVE).is_dir():
+        if self.runnable:
             maps = self.manifest.get("maps", {})
             found = self._library.run(feeds)
             return {name: _zipped(array, maps[name]) if name in maps else array for name, array in found.items()}
@@ -172,6 +184,8 @@ def _zipped(scores: np.ndarray, labels: Sequence[int | str]) -> list[dict[int | 
 
 def load(folder: str | Path) -> Artifact:
     """Open an artifact. Raises UsageError when it is not one, or when a file is not what the manifest says."""
+    from ptqc.codegen.targets import names
+
     artifact = Artifact(path_of("folder", folder))
     if not (artifact.folder / MANIFEST).is_file():
         raise UsageError(f"{folder} is not a folder that `ptqc compile` wrote: it has no {MANIFEST}")
@@ -179,8 +193,8 @@ def load(folder: str | Path) -> Artifact:
         raise UsageError(f"{folder} is not a folder that `ptqc compile` wrote: its {MANIFEST} is another program's")
     for name, expected in artifact.manifest["files"].items():
         _check_file(artifact.folder, name, expected)
-    for path in (artifact.folder / NATIVE).glob("*"):
-        if f"{NATIVE}/{path.name}" not in artifact.manifest["files"]:
+    for path in (path for target in names() for path in (artifact.folder / target).glob("*")):
+        if f"{path.parent.name}/{path.name}" not in artifact.manifest["files"]:
             raise UsageError(f"{path} is not a file that `ptqc compile` wrote, and would be run: remove it")
     return artifact
 

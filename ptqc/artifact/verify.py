@@ -13,7 +13,7 @@ import onnx
 
 from ptqc.artifact import golden
 from ptqc.artifact.bisect import bisect
-from ptqc.artifact.folder import GOLDEN, MODEL, NATIVE, Artifact, load
+from ptqc.artifact.folder import GOLDEN, MODEL, Artifact, load
 from ptqc.artifact.golden import Golden
 from ptqc.codegen.onnxruntime import parity
 from ptqc.codegen.onnxruntime.unpack import unpack
@@ -61,7 +61,7 @@ def verify(folder: str | Path, *, model: str | Path | None = None, onnx_only: bo
     checks["golden"] = _same_outputs(artifact, kept, [tensors_of(runner.run(feeds)) for feeds in kept.inputs], MODEL)
     if model is not None:
         checks["model"] = _source(artifact, kept, Path(model))
-    if (artifact.folder / NATIVE).is_dir():
+    if artifact.runnable:
         checks["library"] = "left out" if onnx_only else _library(artifact, kept)
     return Verification(checks)
 

@@ -96,12 +96,12 @@ class Interface:
         """Instruction sets of the libraries that this machine can run."""
         return [build.isa for build in self.libraries if build.refusal() is None]
 
-    def choose(self, cpu: str = "") -> Build:
+    def choose(self, isa: str = "") -> Build:
         """The best library that this machine can run, or the one of an instruction set. Raises TargetError."""
-        builds = [build for build in self.libraries if cpu in ("", build.isa)]
+        builds = [build for build in self.libraries if isa in ("", build.isa)]
         if not builds:
             there = ", ".join(build.isa for build in self.libraries)
-            raise TargetError(f"there is no native library for {cpu!r}; there are: {there or 'none'}")
+            raise TargetError(f"there is no native library for {isa!r}; there are: {there or 'none'}")
         refusals = [build.refusal() for build in builds]
         if None not in refusals:
             told = "; ".join(filter(None, refusals))

@@ -53,18 +53,18 @@ class Library:
         self.constants = self._machine().virtual["prepare"](ffi.from_dlpack(weights))
 
     @classmethod
-    def open(cls, folder: Path, threads: int = 0, cpu: str = "") -> Self:
+    def open(cls, folder: Path, threads: int = 0, isa: str = "") -> Self:
         """Open the best library of a folder, which holds interface.json and weights.bin too, and unpack its constants.
 
         threads: per calling thread; 0 leaves it to interface.json, whose 0 means every processor the process may use.
-        cpu: the instruction set, in place of the best one. Raises TargetError when the library cannot run here, before
+        isa: the instruction set, in place of the best one. Raises TargetError when the library cannot run here, before
         any of its code is loaded.
         """
         if threads < 0:
             raise UsageError(f"threads = {threads}; expected a positive number, or 0 for all processors")
         folder = Path(folder).resolve()
         interface = Interface.read(folder / INTERFACE)
-        isa = interface.choose(cpu).isa
+        isa = interface.choose(isa).isa
         check_version(interface.tvm)
         path = _readable(folder / library_file(isa))
         weights = np.memmap(_readable(folder / WEIGHTS), np.uint8, mode="c")

@@ -1,8 +1,9 @@
-"""The documents of an artifact: manifest, sensitivities, times."""
+"""The files of an artifact: model, manifest, plan, sensitivities, report, times."""
 
 import platform
 import time
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,22 +11,24 @@ import numpy as np
 import onnx_ir as ir
 import onnxruntime as ort
 
-from ptqc.budget import Budgets
+from ptqc.artifact import folder as artifact
+from ptqc.artifact.golden import Golden
 from ptqc.codegen.onnxruntime import exact
 from ptqc.codegen.onnxruntime.export import Exported
 from ptqc.codegen.onnxruntime.verify import Verified
 from ptqc.formats import coded
 from ptqc.graph import zipmaps
 from ptqc.notes import Level, Note, is_cut_short
-from ptqc.options import CompileOptions
-from ptqc.passes.decide.phases import Decided
+from ptqc.plan import write_json
 from ptqc.reading.operators import FUSED
+from ptqc.report import render
 from ptqc.solvers.allocation import frontier, price, smallest_choice
-from ptqc.solvers.cost_model import Timed
 from ptqc.stages.delivered import Delivered
 from ptqc.stages.fit import Fitted
+from ptqc.stages.job import Job
 from ptqc.stages.judge import Judged, to_json
-from ptqc.stages.prepare import Prepared
+from ptqc.stages.native import Built
+from ptqc.stages.promises import check_documents
 from ptqc.stages.remarks import float_operators, rounded_for_float, unquantized_weights
 from ptqc.stages.speed import Measured
 from ptqc.version import __version__
@@ -35,34 +38,44 @@ FRONTIER_POINTS = 12
 
 
 @dataclass(frozen=True)
-class Job:
-    """A compile whose measurements are done.
+class Outcome:
+    """Everything that came out of a compile.
 
-    entry: their name in the store; started: on the monotonic clock; timed: where a latency is asked for.
+    activation_loss: of the plan's activations with float weights. distances: of the golden outputs from the float
+    model's, relative, by name.
     """
 
-    prepared: Prepared
-    decided: Decided
-    options: CompileOptions
-    notes: tuple[Note, ...]
-    entry: str
-    budgets: Budgets
-    started: float
-    timed: Timed | None = None
-
-    @property
-    def limit(self) -> int | None:
-        """Bytes that the file may have; None without a budget."""
-        origin, size = self.prepared.origin, self.budgets.size
-        return None if size is None else size.limit(origin.size, origin.weights)
+    fitted: Fitted
+    verified: Verified
+    activation_loss: float
+    built: Built
+    delivered: Delivered | None
+    judged: Judged
+    speed: Measured
+    golden: Golden
+    distances: Mapping[str, float]
 
 
-def manifest(
-    job: Job, fitted: Fitted, verified: Verified, judged: Judged, delivered: Delivered | None
-) -> dict[str, Any]:
+def files(job: Job, outcome: Outcome) -> tuple[dict[str, bytes], dict[str, Any]]:
+    """The files of an artifact by name, and its manifest. Raises VerificationError where they contradict each other."""
+    said, costs, plan = manifest(job, outcome), sensitivity(job, outcome.fitted), outcome.fitted.plan.to_json()
+    check_documents(said, plan, outcome.fitted)
+    found = {
+        artifact.MODEL: outcome.fitted.exported.data,
+        artifact.PLAN: write_json(plan).encode(),
+        artifact.SENSITIVITY: write_json(costs).encode(),
+        artifact.REPORT: render(said, plan, costs).encode(),
+        artifact.GOLDEN: outcome.golden.to_bytes(),
+        **outcome.built.files,
+    }
+    return found, said
+
+
+def manifest(job: Job, outcome: Outcome) -> dict[str, Any]:
     """Everything reproducible about an artifact."""
+    fitted, judged, delivered = outcome.fitted, outcome.judged, outcome.delivered
     origin, proto = job.prepared.origin, fitted.exported.proto
-    remarks = float_operators(job.prepared.model, fitted.plan)
+    remarks = float_operators(job.model, fitted.plan)
     notes = [*job.notes, *fitted.notes, *unquantized_weights(fitted.plan), *rounded_for_float(fitted.plan)]
     notes += [*remarks, *_warnings(judged)]
     notes += delivered.notes if delivered is not None else ()
@@ -91,18 +104,21 @@ def manifest(
             "oldest_onnxruntime": oldest_runtime(proto.opset_import[0].version, proto.ir_version),
             "runtime_operators": sorted({node.op_type for node in proto.graph.node if node.domain == FUSED}),
         },
-        "maps": zipmaps.remembered(job.prepared.model),
+        "maps": zipmaps.remembered(job.model),
         "allocation": _allocation(job, fitted),
         "latency": delivered.document if delivered is not None else None,
         "cut_short": is_cut_short(notes),
         "weights_by_format": dict(weights),
         "float_operators": dict(operators),
         "rounded_activations": dict(Counter(map(str, fitted.plan.cast_sites.values()))),
-        "verification": verified.to_json(),
+        "verification": outcome.verified.to_json(),
         "results": to_json(judged),
         "measurements": job.entry,
         "cpu": _cpu(fitted.exported),
         "notes": [{"step": n.step, "subject": n.subject, "message": n.message, "level": str(n.level)} for n in notes],
+        "activation_loss": outcome.activation_loss,
+        "golden": {"samples": len(outcome.golden.inputs), "distances": dict(outcome.distances)},
+        "targets": dict(outcome.built.documents),
     }
 
 
@@ -174,11 +190,11 @@ def _warnings(judged: Judged) -> list[Note]:
     return found
 
 
-def times(job: Job, verified: Verified, speed: Measured) -> dict[str, Any]:
+def times(job: Job, outcome: Outcome) -> dict[str, Any]:
     """What differs from run to run: times, memory, host."""
     return {
-        **speed.to_json(),
-        "load_seconds": verified.load_seconds,
+        **outcome.speed.to_json(),
+        "load_seconds": outcome.verified.load_seconds,
         "seconds": time.monotonic() - job.started,
         "peak_memory_mb": peak_memory_mb(),
         "host": {"machine": platform.machine(), "system": platform.system(), "python": platform.python_version()},

@@ -1,20 +1,20 @@
 """What cannot work, said before anything is measured: budgets below every file, operators without native kernels."""
 
 from ptqc.budget import Budgets
-from ptqc.codegen.targets import target_named
+from ptqc.codegen.targets import Chosen
 from ptqc.errors import Infeasible
-from ptqc.options import CompileOptions, TargetOptions
+from ptqc.options import CompileOptions
 from ptqc.stages.inspecting.smallest import about, lower_bound
 from ptqc.stages.prepare import Prepared
 
 NAMED = 5
 
 
-def check_foreseeable(prepared: Prepared, budgets: Budgets, options: CompileOptions, targets: TargetOptions) -> None:
+def check_foreseeable(prepared: Prepared, budgets: Budgets, options: CompileOptions, chosen: Chosen | None) -> None:
     """Raises Infeasible for a size that no file of the model has, TargetError for what certainly has no kernel."""
     _check_size(prepared, budgets, options)
-    if targets.target is not None and not targets.allow_missing_target:
-        target_named(targets.target).check_kernels(prepared.model)
+    if chosen is not None and not chosen.may_be_missing:
+        chosen.target.check_kernels(prepared.model)
 
 
 def _check_size(prepared: Prepared, budgets: Budgets, options: CompileOptions) -> None:

@@ -16,8 +16,9 @@ from ptqc.plan import Plan
 from ptqc.solvers.cost_model import Network, Timed, Times
 from ptqc.stages import times as measuring
 from ptqc.stages.delivered import Delivered, tell
-from ptqc.stages.documents import Job
-from ptqc.stages.fit import Fitted, packed, table_numbers
+from ptqc.stages.fit import Fitted
+from ptqc.stages.job import Job
+from ptqc.stages.problem import packed, table_numbers
 from ptqc.work.progress import Progress
 
 # How often the times are corrected by what a file of the chosen activations really takes.
@@ -48,12 +49,11 @@ def within_latency(job: Job, given: Times | None, plan: Plan | None, progress: P
     budget = job.budgets.latency
     if budget is None:
         return job
-    model, decided = job.prepared.model, job.decided
-    network = measuring.network_of(model, decided)
-    if given is None:
-        times = measuring.measure_times(model, decided, job.options, progress)
+    network, times = measuring.network_of(job.decided), given
+    if times is None:
+        times = measuring.measure_times(job.decided, job.options, progress)
     else:
-        times = _of_this(given, network)
+        _check_of_this(times, network)
     timed = Timed(budget, network, times)
     if plan is not None:
         _check(timed, plan)
@@ -70,18 +70,17 @@ def time_delivered(job: Job, fitted: Fitted, progress: Progress) -> Delivered | 
     """Time the delivered file where a latency was asked for."""
     if job.timed is None:
         return None
-    feeds, model = job.decided.held_back[0], job.prepared.model
+    feeds, model = job.decided.held_back[0], job.model
     with progress.stage("time the file"):
         real = measuring.float_subject(model, fitted.plan, feeds)
         packed_ = measuring.quantized_subject(fitted.lowered, fitted.exported, fitted.plan, feeds)
         return tell(job.timed, fitted.plan, *profile([real, packed_], SECONDS))
 
 
-def _of_this(times: Times, network: Network) -> Times:
+def _check_of_this(times: Times, network: Network) -> None:
     known = {operator.node for operator in network.operators}
     if unknown := sorted((times.floats.keys() | times.integers.keys()) - known):
         raise UsageError(f"the times given are of another model: it has no operator that makes {unknown[0]!r}")
-    return times
 
 
 def _check(timed: Timed, plan: Plan) -> None:
@@ -125,9 +124,9 @@ def _trial(job: Job, decided: Decided, timed: Timed) -> tuple[float, float]:
 
     The actual time is relative to the float network's at the same moment, as the machine may have slowed down.
     """
-    model, feeds = job.prepared.model, decided.held_back[0]
+    model, feeds = job.model, decided.held_back[0]
     plan = measuring.any_plan(decided, job.options, decided.activations)
-    _, exported = packed(model, plan, table_numbers(model, decided, plan.formats))
+    _, exported = packed(decided, plan, table_numbers(decided, plan.formats))
     subjects = [Subject(model, feeds), Subject(exported.proto, feeds)]
     real, found = latencies(subjects, SECONDS)
     network, times = timed.network, timed.times

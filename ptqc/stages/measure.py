@@ -17,14 +17,10 @@ from ptqc.notes import Level, Note, is_cut_short
 from ptqc.options import CompileOptions
 from ptqc.passes.base import Pass
 from ptqc.passes.decide import measurements
-from ptqc.passes.decide.calibrate import Calibrate
-from ptqc.passes.decide.calibrate_inner import CalibrateInner
-from ptqc.passes.decide.choose_activations import ChooseActivations
-from ptqc.passes.decide.measure_sensitivity import MeasureSensitivity
 from ptqc.passes.decide.phases import Decided, Setting
-from ptqc.passes.decide.solve_weights import Shelf, SolveWeights
 from ptqc.passes.dump import NO_DUMP, Dump
 from ptqc.passes.effects import applied
+from ptqc.passes.schedule import decide
 from ptqc.stages.prepare import Origin, Prepared
 from ptqc.stages.stored_weights import StoredWeights
 from ptqc.store.entries import Entry, Store, digest
@@ -66,7 +62,8 @@ def measure(
             _notes(entry),
             entry.folder.name,
         )
-    decided, notes = _decide(_setting(prepared, options, progress), options, shelf, deadline, dump)
+    run = _Run(deadline, dump)
+    decided, notes = decide(_setting(prepared, options, progress), options, shelf, run), run.notes
     stored: dict[str, Any] = {
         "measurements": measurements.pack(decided),
         "candidates": [shelf.names[weight.name] for weight in decided.weights if weight.name in shelf.names],
@@ -84,23 +81,18 @@ def measure(
     return measurements.unpack(setting, stored["measurements"], [decided.candidates]), notes, name
 
 
-def _decide(
-    setting: Setting, options: CompileOptions, shelf: Shelf, deadline: Deadline, dump: Dump
-) -> tuple[Decided, list[Note]]:
-    """The passes that measure, in their order, each with its share of the time that is left."""
-    notes = list[Note]()
+class _Run:
+    """Runs passes within a deadline; what each made is dumped, its notes are kept."""
 
-    def run(step: Pass[Before, After], before: Before, share: float) -> After:
-        result = applied(step, replace(before, deadline=deadline.share(share)))
-        notes.extend(result.notes)
-        dump.document(step.name, measurements.overview(result.made))
+    def __init__(self, deadline: Deadline, dump: Dump) -> None:
+        self.deadline, self.dump, self.notes = deadline, dump, list[Note]()
+
+    def __call__(self, step: Pass[Before, After], given: Before, share: float) -> After:
+        """See `ptqc.passes.schedule.Run`."""
+        result = applied(step, replace(given, deadline=self.deadline.share(share)))
+        self.notes.extend(result.notes)
+        self.dump.document(step.name, measurements.overview(result.made))
         return result.made
-
-    observed = run(Calibrate(options.observer), setting, 0.25)
-    observed = run(CalibrateInner(), observed, 0.1)
-    solved = run(SolveWeights(options.bits, shelf), observed, 0.4)
-    assessed = run(MeasureSensitivity(options.loss, options.activation_limit), solved, 0.4)
-    return run(ChooseActivations(options.activations, options.activation_limit), assessed, 0.3), notes
 
 
 def recall(store: Store, name: str, progress: Progress) -> tuple[Prepared, Decided, CompileOptions, list[Note]]:

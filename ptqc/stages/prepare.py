@@ -25,7 +25,8 @@ from ptqc.losses import check_finite
 from ptqc.notes import Level, Note
 from ptqc.passes.base import Rewrite
 from ptqc.passes.dump import NO_DUMP, Dump
-from ptqc.passes.pipeline import default_rewrites, run_rewrites
+from ptqc.passes.pipeline import run_rewrites
+from ptqc.passes.schedule import default_rewrites
 from ptqc.reading import FILE, Source
 from ptqc.reading.first_run import try_once
 from ptqc.stages.synthesize import synthesize

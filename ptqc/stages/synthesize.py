@@ -13,8 +13,9 @@ from ptqc.calibration.synthetic import draw, is_image
 from ptqc.execute.onnxruntime import Feeds, Runner
 from ptqc.graph.nodes import constant, input_of, nodes_of
 from ptqc.notes import Level, Note
-from ptqc.passes.pipeline import default_rewrites, in_float32, run_rewrites
+from ptqc.passes.pipeline import in_float32, run_rewrites
 from ptqc.passes.rewrite.fold_batch_norm import FoldBatchNorm
+from ptqc.passes.schedule import default_rewrites
 from ptqc.stages import match
 from ptqc.work.progress import Progress
 

@@ -22,7 +22,7 @@ from ptqc.options import CompileOptions
 from ptqc.passes.decide.phases import Decided
 from ptqc.plan import Plan
 from ptqc.solvers.cost_model import Network, Times, owners
-from ptqc.stages.fit import forms, packed, table_numbers
+from ptqc.stages.problem import forms, packed, table_numbers
 from ptqc.work.progress import Progress
 
 RUNTIME = f"ONNX Runtime {ort.__version__}"
@@ -34,22 +34,25 @@ TO_LAST, FROM_LAST = (0, 2, 3, 1), (0, 3, 1, 2)
 Conversion = tuple[str, str]  # "quantize" or "dequantize", and the tensor
 
 
-def measure_times(model: ir.Model, decided: Decided, options: CompileOptions, progress: Progress) -> Times:
+def measure_times(decided: Decided, options: CompileOptions, progress: Progress) -> Times:
     """Profile a float model in normal form and what quantization makes of it."""
-    network, everything = network_of(model, decided), any_plan(decided, options, decided.ranges)
+    network, everything = network_of(decided), any_plan(decided, options, decided.ranges)
     with progress.stage("time operators"):
-        lowered, exported = packed(model, everything, table_numbers(model, decided, everything.formats))
+        lowered, exported = packed(decided, everything, table_numbers(decided, everything.formats))
         feeds = decided.held_back[0]
-        subjects = [float_subject(model, everything, feeds), quantized_subject(lowered, exported, everything, feeds)]
+        subjects = [
+            float_subject(decided.model, everything, feeds),
+            quantized_subject(lowered, exported, everything, feeds),
+        ]
         subjects.append(replace(subjects[1], settings=NO_INTEGER_KERNELS))
         real, codes, rounded = profile(subjects, SECONDS)
         moves = _moves(rounded) if codes.transposes else {}
     return _times(network, real, codes, rounded, moves)
 
 
-def network_of(model: ir.Model, decided: Decided) -> Network:
+def network_of(decided: Decided) -> Network:
     """What the latency of a choice of sites depends on."""
-    return Network.of(model, replace(decided.roles, activations=decided.ranges))
+    return Network.of(decided.model, replace(decided.roles, activations=decided.ranges))
 
 
 def any_plan(decided: Decided, options: CompileOptions, activations: Mapping[str, ActivationParams]) -> Plan:

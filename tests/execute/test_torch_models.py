@@ -8,7 +8,8 @@ import pytest
 from graphs import noise, parse
 
 from ptqc.execute.onnxruntime import Feeds, run
-from ptqc.passes.pipeline import default_rewrites, run_rewrites
+from ptqc.passes.pipeline import run_rewrites
+from ptqc.passes.schedule import default_rewrites
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 

@@ -13,8 +13,9 @@ from ptqc.graph.nodes import constant
 from ptqc.notes import Note
 from ptqc.passes.base import Effect, Probed, Result
 from ptqc.passes.dump import Dump
-from ptqc.passes.pipeline import default_rewrites, run_rewrites
+from ptqc.passes.pipeline import run_rewrites
 from ptqc.passes.rewrite.tools.graph import replace_constant
+from ptqc.passes.schedule import default_rewrites
 
 LINEAR = "g (float[N, 4] x) => (float[N, 3] y) { h = MatMul(x, w)  y = Relu(h) }"
 

@@ -12,9 +12,10 @@ from compiling import compiled, quick, residual, samples
 import ptqc
 from ptqc.artifact.folder import Artifact
 from ptqc.budget import Budgets
-from ptqc.options import CompileOptions, TargetOptions
-from ptqc.stages.documents import Job
+from ptqc.codegen.targets import choose
+from ptqc.options import CompileOptions
 from ptqc.stages.float_layers import _in_bfloat16
+from ptqc.stages.job import Job
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +88,7 @@ def test_auto_is_bfloat16_where_a_library_gains(
     def found(asked: str) -> bool:
         options = CompileOptions.of({"float_layers": asked})
         job = SimpleNamespace(options=options, budgets=Budgets.parse(latency))
-        return _in_bfloat16(cast(Job, job), TargetOptions(target, cpu))
+        return _in_bfloat16(cast(Job, job), choose(target, {"cpu": cpu} if target else {}))
 
     gains = target == "cpu" and latency is None and present and "bf16" in cpu
     assert (found("auto"), found("bfloat16"), found("float32")) == (gains, True, False)

@@ -20,7 +20,7 @@ from ptqc.solvers.cost_model import Network, Operator, Timed, Times
 from ptqc.stages import latency_budget as latency
 from ptqc.stages import times
 from ptqc.stages.delivered import _over_budget
-from ptqc.stages.documents import Job
+from ptqc.stages.job import Job
 from ptqc.work.progress import SILENT
 
 LAYERS = ("a", "b", "c", "y")
@@ -159,7 +159,7 @@ def test_a_plan_is_held_to_the_latency(tight: Artifact, tmp_path: Path) -> None:
 def test_times_of_another_model_are_refused() -> None:
     other = replace(TIMES, floats={**TIMES.floats, "other": 1.0})
     with pytest.raises(UsageError, match="no operator that makes 'other'"):
-        latency._of_this(other, _network(TIMES))
+        latency._check_of_this(other, _network(TIMES))
 
 
 def _network(known: Times) -> Network:

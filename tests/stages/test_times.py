@@ -7,7 +7,7 @@ from compiling import Measured, measure_residual
 from ptqc.execute import profile
 from ptqc.graph.sites import useful_sites
 from ptqc.stages import times
-from ptqc.stages.fit import packed, table_numbers
+from ptqc.stages.problem import packed, table_numbers
 from ptqc.stages.times import any_plan, measure_times, network_of, quantized_subject
 from ptqc.work.progress import SILENT
 
@@ -26,9 +26,9 @@ def test_executed_conversions_are_the_predicted_ones(
     some = [site for site in context.sites if rng.random() < 0.7]
     kept = useful_sites(some, context.kernels, {layer.name for layer in context.layers})
     plan = any_plan(context, measured.options, {site.name: context.ranges[site.name] for site in kept})
-    lowered, exported = packed(measured.model, plan, table_numbers(measured.model, context, plan.formats))
+    lowered, exported = packed(context, plan, table_numbers(context, plan.formats))
     (found,) = profile.profile([quantized_subject(lowered, exported, plan, measured.feeds[0])], 0.01)
-    network = network_of(measured.model, context)
+    network = network_of(context)
     operators = {operator.node for operator in network.operators}
     assert set(found.charges) - operators == {
         (what, tensor)
@@ -50,7 +50,7 @@ def _counting(network: times.Network, what: str) -> times.Times:
 
 def test_every_operator_that_takes_time_gets_one(measured: Measured, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(times, "SECONDS", 0.01)
-    found = measure_times(measured.model, measured.context, measured.options, SILENT)
+    found = measure_times(measured.context, measured.options, SILENT)
     layers = {layer.name for layer in measured.context.layers}
     assert layers <= found.floats.keys()
     assert layers <= found.integers.keys()

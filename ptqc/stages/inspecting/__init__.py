@@ -14,7 +14,8 @@ from ptqc.graph.layers import find_layers, find_weights
 from ptqc.graph.sites import find_kernels, find_sites, useful_sites
 from ptqc.options import PORTABLE_BITS, CompileOptions
 from ptqc.passes.decide.solve_weights import formats_of
-from ptqc.passes.pipeline import default_rewrites, run_rewrites
+from ptqc.passes.pipeline import run_rewrites
+from ptqc.passes.schedule import default_rewrites
 from ptqc.plan import Plan
 from ptqc.reading import Source
 from ptqc.reading.file import parse, read_bytes

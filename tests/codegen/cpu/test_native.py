@@ -290,9 +290,9 @@ def test_the_first_library_that_can_run_is_taken(edited: Callable[..., Path]) ->
     library = Library.open(folder)
     assert (library.isa, library.interface.runnable) == ("generic", ["generic", "absent"])
     with pytest.raises(TargetError, match="this processor has no made_up_feature"):
-        Library.open(folder, cpu="made-up")
+        Library.open(folder, isa="made-up")
     with pytest.raises(TargetError, match="'sse'; there are: made-up, generic, absent"):
-        Library.open(folder, cpu="sse")
+        Library.open(folder, isa="sse")
 
 
 def test_whoever_names_a_runtime_answers_for_its_version(

@@ -18,7 +18,8 @@ from ptqc.codegen.program.program import Program
 from ptqc.errors import TargetError
 from ptqc.formats import Codebook, Format, Integer, VectorCodebook
 from ptqc.graph.layers import Weight, find_layers, find_weights
-from ptqc.passes.pipeline import default_rewrites, run_rewrites
+from ptqc.passes.pipeline import run_rewrites
+from ptqc.passes.schedule import default_rewrites
 
 TOGETHER = 25  # networks in one library
 REFUSED = 1  # of these

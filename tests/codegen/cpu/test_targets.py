@@ -12,8 +12,9 @@ import ptqc
 from ptqc.artifact.folder import Artifact
 from ptqc.cli import main
 from ptqc.codegen.cpu import isa, target
+from ptqc.codegen.cpu.options import CpuOptions
+from ptqc.codegen.targets import choose
 from ptqc.errors import TargetError, UsageError
-from ptqc.options import TargetOptions
 from ptqc.stages.native import check_target
 
 pytest.importorskip("tvm_ffi", reason="native libraries need apache-tvm: pip install 'ptqc[tvm]'")
@@ -51,7 +52,7 @@ def test_the_library_gives_what_the_file_gives_at_any_batch_size(artifact: Artif
 
 
 def test_the_best_library_is_run_unless_another_is_asked_for(artifact: Artifact) -> None:
-    best, portable = artifact.native(), artifact.native(cpu=isa.named("portable").name)
+    best, portable = artifact.native(), artifact.native(isa=isa.named("portable").name)
     assert (best.isa, portable.isa) == (isa.named("host").name, isa.named("portable").name)
     x = {value.name: samples(3, 8, 8, count=2) for value in best.interface.inputs}
     for name, found in best.run(x).items():
@@ -103,10 +104,10 @@ def test_the_rest_is_delivered_where_the_target_may_be_missing(hardmax: onnx.Mod
 
 def test_unknown_targets_and_instruction_sets_are_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="target is 'gpu'; known: cpu"):
-        check_target(TargetOptions(target="gpu"))
+        choose("gpu", {})
     known = "host, portable, avx2, avx-vnni, avx512-vnni, avx512-vbmi, avx512-bf16, aarch64"
     with pytest.raises(UsageError, match=f"cpu is 'sse'; known: {known}"):
-        TargetOptions(cpu="sse")
+        CpuOptions(cpu="sse")
     arguments = ["compile", "m.onnx", "-o", str(tmp_path / "out"), "--target", "cpu", "--cpu", "sse"]
     assert main(arguments) == 2
     assert "known: host" in capsys.readouterr().err
@@ -115,9 +116,9 @@ def test_unknown_targets_and_instruction_sets_are_refused(capsys: pytest.Capture
 def test_a_missing_tvm_is_told_before_any_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(target, "find_spec", lambda _name: None)
     with pytest.raises(TargetError, match=r"pip install 'ptqc\[tvm\]'"):
-        check_target(TargetOptions("cpu"))
-    check_target(TargetOptions("cpu", allow_missing_target=True))
-    check_target(TargetOptions())
+        check_target(choose("cpu", {}))
+    check_target(choose("cpu", {}, may_be_missing=True))
+    check_target(None)
 
 
 def test_samples_of_several_sizes_are_refused_before_anything_is_measured(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from ptqc.artifact.folder import NATIVE
 from ptqc.cli import main
 from ptqc.codegen.cpu import isa, target, tuning, worker
 from ptqc.codegen.cpu.isa import Isa
+from ptqc.codegen.cpu.options import CpuOptions
 from ptqc.codegen.cpu.table import Request, Tuned
 from ptqc.codegen.cpu.tiling import Cut
 from ptqc.codegen.program.batching import Batching
@@ -29,8 +30,8 @@ from ptqc.codegen.program.built import Alternatives
 from ptqc.codegen.program.layout import Layout
 from ptqc.codegen.program.program import Program, Step
 from ptqc.codegen.program.window import Window
+from ptqc.codegen.targets import choose
 from ptqc.errors import TargetError, UsageError
-from ptqc.options import TargetOptions
 from ptqc.stages.native import check_target
 from ptqc.store.entries import Store
 
@@ -278,20 +279,19 @@ def test_an_unknown_way_to_tune_is_refused_before_any_work(capsys: pytest.Captur
     assert "tune is 'fast'; known: off, quick, full, or a folder" in told
 
 
-@pytest.mark.parametrize("tune", ["quick", "fast", "out"])
-def test_without_a_target_there_is_nothing_to_tune(tune: str) -> None:
-    with pytest.raises(UsageError, match=f"tune is '{tune}', but without a target"):
-        TargetOptions(tune=tune)
+def test_without_a_target_there_is_nothing_to_tune() -> None:
+    with pytest.raises(UsageError, match="tune is an option of the target cpu; give target cpu too"):
+        choose(None, {"tune": "quick"})
 
 
 @pytest.mark.parametrize("tune", ["", None, 3, True])
 def test_what_names_no_way_to_tune_is_refused(tune: Any) -> None:
     with pytest.raises(UsageError, match="give off, quick, full, or a folder"):
-        TargetOptions("cpu", tune=tune)
+        CpuOptions(tune=tune)
 
 
 def test_kernels_of_another_machine_are_not_timed() -> None:
     foreign = "aarch64" if isa.named("portable").machine != "aarch64" else "avx2"
     with pytest.raises(TargetError, match="tuning runs the kernels on this machine, but the native library is for"):
-        check_target(TargetOptions("cpu", foreign, tune="quick"))
-    check_target(TargetOptions("cpu", foreign))
+        check_target(choose("cpu", {"cpu": foreign, "tune": "quick"}))
+    check_target(choose("cpu", {"cpu": foreign}))

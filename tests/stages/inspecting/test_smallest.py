@@ -9,8 +9,8 @@ import pytest
 from compiling import Measured, measure_residual, proto, weight
 
 from ptqc.solvers.allocation import smallest_choice
-from ptqc.stages.fit import problem_of
 from ptqc.stages.inspecting.smallest import about, lower_bound
+from ptqc.stages.problem import problem_of
 
 BITS = (2, 4, 7)
 
@@ -24,7 +24,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Measured:
 def test_no_file_is_below_the_bound(measured: Measured, on_codes: bool) -> None:
     context = measured.context
     plan = replace(context.roles, activations=context.ranges if on_codes else {})
-    problem = problem_of(measured.model, context, plan, measured.options)
+    problem = problem_of(context, plan, measured.options)
     smallest = problem.size(smallest_choice(problem))
     assert 0.4 * smallest < lower_bound(measured.model, BITS).bytes < smallest
     assert about(measured.model, BITS) == pytest.approx(smallest, rel=0.35 if on_codes else 0.1)

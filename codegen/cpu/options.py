@@ -1,0 +1,53 @@
+"""What a user can choose about native libraries for processors."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar, Literal, get_args
+
+from ptqc.arguments import one_of, shown
+from ptqc.errors import UsageError
+
+Tuning = Literal["quick", "full"]
+InstructionSet = Literal["host", "portable", "avx2", "avx-vnni", "avx512-vnni", "avx512-vbmi", "avx512-bf16", "aarch64"]
+DEFAULT_CPU, NOT_TUNED = "host", "off"
+
+
+@dataclass(frozen=True)
+class CpuOptions:
+    """Options of the target cpu.
+
+    cpu: the instruction set of the library, or several separated by commas, each of which gets a library; "host": the
+    best that this machine has, "portable": one that every machine of its kind of the last ten years has. tune: "quick"
+    or "full" times a few or all of the ways to cut each kernel's loops on this machine and takes the fastest; "off"
+    none; a folder: takes what an earlier compile recorded there.
+    """
+
+    title: ClassVar[str] = "a native library for processors, by Apache TVM: docs/native.md"
+
+    cpu: str = field(
+        default=DEFAULT_CPU,
+        metadata={
+            "metavar": "ISA",
+            "help": "host (default: the best of this machine), portable, avx2, avx-vnni, avx512-vnni, avx512-vbmi, "
+            "avx512-bf16 or aarch64; several, separated by commas, for a library of each",
+        },
+    )
+    tune: str | Path = field(
+        default=NOT_TUNED,
+        metadata={
+            "metavar": "HOW",
+            "help": "quick or full: time a few or all of the ways to cut each kernel's loops on this machine, and take "
+            "the fastest; DIR: take those that an earlier compile recorded there",
+        },
+    )
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.cpu, str):
+            raise UsageError(f"cpu is {shown(self.cpu)}; give names of instruction sets, separated by commas")
+        for name in self.cpu.split(","):
+            one_of("cpu", name, get_args(InstructionSet))
+        if not isinstance(self.tune, str | Path) or not str(self.tune):
+            raise UsageError(f"tune is {self.tune!r}; give off, quick, full, or a folder that a tuned compile wrote")
+
+
+OPTIONS = CpuOptions

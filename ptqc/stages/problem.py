@@ -1,0 +1,98 @@
+"""What the bytes of a plan are, and with them the problem that allocation solves."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+import onnx_ir as ir
+
+from ptqc.biases import accumulator_scale, bias_codes, usable_scale
+from ptqc.codegen.onnxruntime import functions, names, size
+from ptqc.codegen.onnxruntime.export import Exported, export
+from ptqc.formats import Format, coded
+from ptqc.graph.layers import Layer, Weight
+from ptqc.graph.nodes import constant
+from ptqc.lowered import Lowered
+from ptqc.options import CompileOptions
+from ptqc.passes.decide.phases import Decided, Numbered
+from ptqc.passes.effects import applied
+from ptqc.passes.lower import Lower
+from ptqc.plan import Plan
+from ptqc.solutions import Solution, Tuned
+from ptqc.solvers.allocation import Candidate, Problem, best_choice, smallest_choice
+
+
+def problem_of(decided: Decided, plan: Plan, options: CompileOptions) -> Problem:
+    """Candidates with their bytes; what every plan has is weighed on two plans that are really written."""
+    model, length = decided.model, _name_length(decided.model, plan)
+    candidates: list[Candidate] = []
+    found: dict[str, functions.Function] = {}
+    for weight in decided.weights:
+        for form in forms(weight, decided, plan, options):
+            solution = decided.solutions[weight.name, form]
+            uses = [_use(model, layer, solution, plan) for layer in weight.layers]
+            total, needed = size.stored(solution, uses, length, inline=options.inline)
+            found.update({function.name: function for function in needed})
+            parts = (*(f.name for f in needed), *((functions.DOMAIN,) if needed else ()))
+            candidates.append(Candidate(weight.name, form, total, decided.weight_losses[weight.name, form], parts))
+    opset = model.opset_imports[""]
+    once = size.function_bytes(list(found.values()), opset)
+    empty = Problem(tuple(candidates), 0, once)
+    extremes = (best_choice(empty), smallest_choice(empty))
+    fixed = max(weighed(decided, options, plan.with_formats(choice)) - empty.size(choice) for choice in extremes)
+    return replace(empty, fixed=fixed)
+
+
+def forms(weight: Weight, decided: Decided, plan: Plan, options: CompileOptions) -> list[Format]:
+    """The formats a weight may take: on an integer kernel codes that cannot saturate, else everything."""
+    found = sorted(form for name, form in decided.solutions if name == weight.name)
+    if not any(layer.name in plan.integer for layer in weight.layers):
+        return found
+    widest = options.widest_on_integers
+    return [form for form in found if form.code_bits is not None and form.code_bits <= widest]
+
+
+def table_numbers(decided: Decided, choice: Mapping[str, Format]) -> Tuned:
+    """The table's own numbers, without bias correction: enough to weigh a plan."""
+    weights = {name: decided.solutions[name, form] for name, form in choice.items()}
+    biases = {
+        layer.name: None if layer.op_type == "MatMul" else _bias(decided.model, layer) for layer in decided.layers
+    }
+    return Tuned(weights, biases)
+
+
+def packed(decided: Decided, plan: Plan, tuned: Tuned, *, inline: bool = False) -> tuple[Lowered, Exported]:
+    """The lowered graph of a plan with its numbers, and its file; inline: without model-local functions."""
+    lowered = applied(Lower(), Numbered(decided.model, plan, tuned)).made
+    return lowered, export(lowered, decided.model, _name_length(decided.model, plan), inline=inline)
+
+
+def weighed(decided: Decided, options: CompileOptions, plan: Plan) -> int:
+    """Bytes of a plan's file with the table's numbers."""
+    numbers = table_numbers(decided, plan.formats)
+    return len(packed(decided, plan, numbers, inline=options.inline)[1].data)
+
+
+def _use(model: ir.Model, layer: Layer, solution: Solution, plan: Plan) -> size.Use:
+    if layer.name not in plan.integer or layer.op_type == "MatMul":
+        return size.Use(layer.name in plan.integer, None)
+    x, y = plan.params[layer.input], plan.params.get(layer.settled)
+    bias = _bias(model, layer)
+    scale = usable_scale(solution.scale, bias, x)
+    return size.Use(True, bias_codes(bias, accumulator_scale(x, scale), None if y is None else y.scale))
+
+
+def _bias(model: ir.Model, layer: Layer) -> np.ndarray:
+    bias = constant(model.graph.initializers[layer.bias]) if layer.bias else None
+    # Bias correction gives every layer a bias; its digits do not matter for the size, their presence does.
+    return np.ones(layer.channels, np.float32) * 1e-3 if bias is None else bias.reshape(-1)
+
+
+def _name_length(model: ir.Model, plan: Plan) -> int:
+    """Characters per name, the same for every choice of formats: from an upper estimate of the names in the file."""
+    per_layer, per_site, per_cast, per_table = 7, 5, 2, 4
+    tables = sum(not weight.layers for weight in plan.weights)
+    values = sum(len(node.outputs) for node in model.graph) + len(model.graph.inputs) + len(model.graph.initializers)
+    added = per_layer * len(plan.layers) + per_site * len(coded(plan.activations)) + per_table * tables
+    added += per_cast * len(plan.cast)
+    return names.name_length(values + added)
