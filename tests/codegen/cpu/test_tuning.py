@@ -18,12 +18,11 @@ from compiling import residual as net
 from networks import FEEDS, residual
 from test_dense import Geometry, integer_case, real_case
 
-from ptqc.artifact.folder import NATIVE
 from ptqc.cli import main
 from ptqc.codegen.cpu import isa, target, tuning, worker
 from ptqc.codegen.cpu.isa import Isa
 from ptqc.codegen.cpu.options import CpuOptions
-from ptqc.codegen.cpu.table import Request, Tuned
+from ptqc.codegen.cpu.table import DELIVERED, Request, Tuned
 from ptqc.codegen.cpu.tiling import Cut
 from ptqc.codegen.program.batching import Batching
 from ptqc.codegen.program.built import Alternatives
@@ -205,10 +204,10 @@ def test_codes_lie_in_the_file_as_without_tuning(job: Path, tmp_path: Path, monk
 @pytest.fixture
 def artifact(tmp_path: Path) -> Iterator[Any]:
     """Writes the record of an artifact; gives its folder."""
-    (tmp_path / NATIVE).mkdir()
+    (tmp_path / DELIVERED).mkdir()
 
     def write(text: str) -> str:
-        (tmp_path / NATIVE / "tuning.json").write_text(text)
+        (tmp_path / DELIVERED / "tuning.json").write_text(text)
         return str(tmp_path)
 
     return write
@@ -265,7 +264,7 @@ def test_what_a_compile_recorded_another_takes(tmp_path: Path, monkeypatch: pyte
     libraries = first.manifest["targets"]["cpu"]["libraries"]
     assert libraries == second.manifest["targets"]["cpu"]["libraries"]
     assert libraries[0]["tuned"]["kernels"] > 0
-    names = [f"{NATIVE}/{name}" for name in (f"{libraries[0]['isa']}.so", "weights.bin", "tuning.json")]
+    names = [f"{DELIVERED}/{name}" for name in (f"{libraries[0]['isa']}.so", "weights.bin", "tuning.json")]
     for name in names:
         assert (first.folder / name).read_bytes() == (second.folder / name).read_bytes(), name
     report = (first.folder / "report.html").read_text()
