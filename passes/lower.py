@@ -211,9 +211,7 @@ class _Builder:
     def _on_codes(self, node: ir.Node, params: QuantParams) -> ir.Node:
         """The operator that does to codes what `node` does to real values."""
         graph = self.model.graph
-        if node.op_type in ("Relu", "Clip"):
-            bounds = clip_bounds(node)
-            assert bounds is not None
+        if (bounds := clip_bounds(node)) is not None:
             low, high = (quantize(np.asarray(np.clip(b, -3e38, 3e38)), params) for b in bounds)
             clip = ir.node("Clip", [node.inputs[0], self._constant(low), self._constant(high)])
             clip.outputs[0].name, clip.outputs[0].shape = node.outputs[0].name, node.outputs[0].shape

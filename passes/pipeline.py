@@ -10,6 +10,7 @@ import onnx_ir.passes.common as common
 from ptqc.errors import ModelError, PassError
 from ptqc.execute.onnxruntime import Runner, reason_of, session_options
 from ptqc.notes import Level, Note
+from ptqc.operators import Trait, named
 from ptqc.passes.base import Feeds, Probed, Rewrite
 from ptqc.passes.dump import NO_DUMP, Dump
 from ptqc.passes.rewrite.float32_inside import HALF, Float32Inside, Types
@@ -26,8 +27,7 @@ LONG_SUM_TOLERANCE = 1e-4
 # A model that computes in half precision rounds every value in its middle, where float32 is the better answer; one in
 # float64 is rounded by float32.
 OTHER_TOLERANCE = {ir.DataType.FLOAT16: 2e-2, ir.DataType.BFLOAT16: 1e-1, ir.DataType.DOUBLE: 1e-4}
-# Operators whose second input is a weight, those that ONNX Runtime fuses included.
-WEIGHTED = {"Attention", "Conv", "ConvTranspose", "FusedConv", "FusedGemm", "FusedMatMul", "Gemm", "MatMul"}
+PRODUCTS = named(Trait.PRODUCT)
 ALLOWANCE = 1e-6  # absolute, for outputs that are zero but for rounding
 # From here on exporters write whole attentions as one operator, of which ONNX Runtime does not take every form.
 NEWEST = 23
@@ -157,7 +157,7 @@ def longest_sum(model: ir.Model) -> int:
     """Terms of the longest sum that a constant weight enters."""
     longest = 0
     for node in model.graph.all_nodes():
-        if node.op_type in WEIGHTED and len(node.inputs) > 1:
+        if node.op_type in PRODUCTS and len(node.inputs) > 1:
             weight = node.inputs[1]
             sizes = weight.shape if weight is not None and weight.shape is not None else ()
             known = [size for size in sizes if isinstance(size, int) and size > 0]

@@ -12,6 +12,7 @@ from ptqc import reference
 from ptqc.codegen.onnxruntime.unpack import unpack
 from ptqc.execute.onnxruntime import Runner
 from ptqc.lowered import Lowered
+from ptqc.operators.step import has_float_output
 from ptqc.stages.fit import Fitted
 
 pytestmark = pytest.mark.processor
@@ -38,7 +39,7 @@ def test_steps_are_the_kernels_on_codes(fitted: Fitted) -> None:
     steps = list(reference.steps(fitted.lowered))
     assert [step.name for step in steps] == ["Conv ar", "Conv br", "Conv c", "Add cr", "GlobalAveragePool p", "Gemm y"]
     assert steps[3].inputs == ("c/codes", "br/codes")
-    assert [reference.has_float_output(step) for step in steps] == [False] * 5 + [True]
+    assert [has_float_output(step) for step in steps] == [False] * 5 + [True]
 
 
 def test_every_kernel_gives_the_references_integers(measured: Measured, fitted: Fitted) -> None:
@@ -46,7 +47,7 @@ def test_every_kernel_gives_the_references_integers(measured: Measured, fitted: 
         values = codes(fitted.lowered, feeds)
         for step in reference.steps(fitted.lowered):
             low, high = reference.bounds(step, values)
-            assert low.dtype == (np.float32 if reference.has_float_output(step) else np.uint8)
+            assert low.dtype == (np.float32 if has_float_output(step) else np.uint8)
             assert low is high
             assert np.array_equal(low, values[step.output]), step.name
             assert len(np.unique(low)) >= 10

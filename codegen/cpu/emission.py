@@ -19,7 +19,7 @@ from ptqc.formats import to_bfloat16
 from ptqc.graph.nodes import required
 from ptqc.lowered import Lowered
 from ptqc.operators import clip_bounds, data_inputs, keeps_codes
-from ptqc.reference import params_of
+from ptqc.operators.step import params_of
 
 
 @dataclass

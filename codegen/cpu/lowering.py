@@ -21,10 +21,12 @@ from ptqc.codegen.program.program import Program
 from ptqc.errors import NoKernel
 from ptqc.graph.nodes import only_consumer
 from ptqc.lowered import Lowered
+from ptqc.operators import clip_bounds
+from ptqc.operators.step import Step, codes_of, has_float_output
 
 DTYPES = ("float32", "float64", "float16", "bool", *INTEGERS)
 
-KERNELS: Mapping[str, Callable[[Emission, reference.Step], None]] = {
+KERNELS: Mapping[str, Callable[[Emission, Step], None]] = {
     "Conv": layers.integer_conv,
     "Gemm": layers.integer_product,
     "MatMul": layers.integer_product,
@@ -108,23 +110,23 @@ def _refusing(what: str) -> Iterator[None]:
         raise NoKernel(f"{what}: {reason}; --allow-missing-target delivers the rest") from reason
 
 
-def _emit(emission: Emission, node: ir.Node, step: reference.Step | None) -> set[ir.Node]:
+def _emit(emission: Emission, node: ir.Node, step: Step | None) -> set[ir.Node]:
     """Add the kernels of a node; the nodes behind it that they do the work of."""
     if step is not None:
         KERNELS[node.op_type](emission, step)
-        return set() if reference.has_float_output(step) else {node.outputs[0].consumers()[0]}
+        return set() if has_float_output(step) else {node.outputs[0].consumers()[0]}
     if node.op_type == "DequantizeLinear":
         return set()  # written where somebody asks for the real value
     rounding = only_consumer(node.outputs[0])
     is_rounded = rounding is not None and rounding.op_type == "QuantizeLinear"
     between = BETWEEN_CODES.get(node.op_type)
-    if between is not None and reference.codes_of(node.inputs[0]) and rounding is not None and is_rounded:
+    if between is not None and codes_of(node.inputs[0]) and rounding is not None and is_rounded:
         between(emission, node, rounding)
         return {rounding}
     if node.outputs[0].dtype == ir.DataType.BFLOAT16 and rounding is not None and rounding.op_type == "Cast":
         real.rounded(emission, node, rounding)
         return {rounding}
-    if node.op_type in ("Relu", "Clip") and node.outputs[0].dtype == ir.DataType.UINT8:
+    if clip_bounds(node) is not None and node.outputs[0].dtype == ir.DataType.UINT8:
         codes.limit(emission, node)
     elif node.op_type in OPERATORS and not node.domain:
         OPERATORS[node.op_type](emission, node)

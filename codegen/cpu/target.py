@@ -29,7 +29,7 @@ from ptqc.lowered import Lowered
 from ptqc.native.interface import INTERFACE, KERNELS, TUNING, WEIGHTS, library_file
 from ptqc.native.runtime import INSTALL
 from ptqc.operators import is_float
-from ptqc.reference import codes_of
+from ptqc.operators.step import codes_of
 from ptqc.store.npz import write_npz
 from ptqc.work import guarded
 from ptqc.work.scratch import scratch

@@ -8,21 +8,10 @@ from pathlib import Path
 import onnx
 
 from ptqc.execute.onnxruntime import open_proto, session_options
+from ptqc.operators import OPERATORS
 from ptqc.work.scratch import scratch
 
 MARK = ";"
-
-INTEGER_KERNELS = {
-    "Conv": frozenset(("QLinearConv",)),
-    "Gemm": frozenset(("QGemm",)),
-    "MatMul": frozenset(("QLinearMatMul", "MatMulIntegerToFloat")),
-    "Add": frozenset(("QLinearAdd",)),
-    "Mul": frozenset(("QLinearMul",)),
-    "AveragePool": frozenset(("QLinearAveragePool",)),
-    "GlobalAveragePool": frozenset(("QLinearGlobalAveragePool",)),
-    "Sigmoid": frozenset(("QLinearSigmoid",)),
-    "LeakyRelu": frozenset(("QLinearLeakyRelu",)),
-}
 
 
 @dataclass(frozen=True)
@@ -46,7 +35,7 @@ def take(proto: onnx.ModelProto, expected: Mapping[str, tuple[str, str]]) -> Cen
     missed = {}
     for node, (operator, _) in expected.items():
         kernel = found.get(marks[node], "nothing")
-        if kernel not in INTEGER_KERNELS[operator]:
+        if kernel not in OPERATORS[operator].kernels:
             missed[node] = kernel
     return Census(dict(sorted(Counter(n.op_type for n in graph.node).items())), missed)
 

@@ -19,7 +19,7 @@ from ptqc.execute.walk import Slicer
 from ptqc.formats import coded
 from ptqc.graph.layers import Layer
 from ptqc.integer import dequantize, quantize
-from ptqc.operators import RANDOM, absorbs, clip_bounds
+from ptqc.operators import Trait, absorbs, clip_bounds, named
 from ptqc.plan import Plan
 from ptqc.solutions import Solution, Tuned
 
@@ -68,7 +68,7 @@ class Intent:
         for place, node in enumerate(self.model.graph):
             read = [name for name in slicer.reads[place] if not slicer.is_constant(name)]
             if (
-                node.op_type not in RANDOM
+                node.op_type not in named(Trait.RANDOM)
                 and all(name in known for name in read)
                 and any(map(_is_tensor, node.outputs))
             ):

@@ -10,9 +10,10 @@ import onnx_ir as ir
 from ptqc.codegen.program.batching import Seen
 from ptqc.codegen.program.oracle import compute
 from ptqc.graph.nodes import constant, integer, required
+from ptqc.operators import Trait, named
 
 # Operators that look at the shape of their input only.
-SIZES = ("Shape", "Size")
+SIZES = named(Trait.MEASURES)
 Shapes = Mapping[str, tuple[int, ...]]
 
 

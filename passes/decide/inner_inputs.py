@@ -12,8 +12,9 @@ import onnx_ir as ir
 
 from ptqc.graph.layers import find_inner_layers
 from ptqc.graph.nodes import integers
+from ptqc.operators import Trait, named
 
-HANDING_ON = ("If", "Loop", "Scan")
+BODIES = named(Trait.BODIES)
 
 
 def with_inner_inputs(model: ir.Model) -> tuple[ir.Model, Mapping[str, str]]:
@@ -28,7 +29,7 @@ def _handed_on(graph: ir.Graph, wanted: Mapping[ir.Node, str], numbers: Iterator
     """Values of a graph that layers in it and in its subgraphs read."""
     found = {wanted[node]: value for node in graph if node in wanted and (value := node.inputs[0]) is not None}
     for node in list(graph):
-        if node.op_type in HANDING_ON and not node.domain:
+        if node.op_type in BODIES and not node.domain:
             found |= _from_inside(node, wanted, numbers)
     return found
 

@@ -17,7 +17,7 @@ import onnx_ir.passes.common as common
 from ptqc.execute.onnxruntime import open_session, session_options
 from ptqc.graph.nodes import constant, input_of, integer, nodes_of, rank
 from ptqc.notes import Note
-from ptqc.operators import RANDOM
+from ptqc.operators import Trait, named
 from ptqc.passes.base import Effect, Probed, Result
 from ptqc.passes.rewrite.tools.branches import inline_constant_branches, lift_constants
 from ptqc.passes.rewrite.tools.graph import bypass, fix_value, infer_shapes, insert_before, remove_dead
@@ -114,7 +114,7 @@ def _make_scalars(model: ir.Model) -> None:
 
 
 def _foldable(node: ir.Node) -> bool:
-    if node.domain != "" or node.op_type in RANDOM or node.op_type == "Constant":
+    if node.domain != "" or node.op_type in named(Trait.RANDOM) or node.op_type == "Constant":
         return False
     kinds = {attribute.type for attribute in node.attributes.values()}
     if kinds & {ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS} or any(out.is_graph_output() for out in node.outputs):

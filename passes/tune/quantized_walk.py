@@ -8,7 +8,9 @@ from ptqc.execute.kept import Kept, real
 from ptqc.execute.onnxruntime import Feeds
 from ptqc.execute.walk import Keep, Slicer, Values, Walk, bytes_of
 from ptqc.formats import ActivationParams, QuantParams
-from ptqc.operators import LAYERS
+from ptqc.operators import Trait, named
+
+LAYERS = named(Trait.LAYER)
 
 # From the parameters of quantized tensors, and the tensors whose small numbers count, to how values are held.
 Holding = Callable[[Mapping[str, QuantParams], Collection[str]], Keep]

@@ -10,6 +10,7 @@ import onnx_ir as ir
 from ptqc.calibration.tables import rows_of_tables
 from ptqc.errors import CalibrationError
 from ptqc.execute.onnxruntime import Feeds
+from ptqc.operators import Trait, named
 
 Dim = int | str | None
 
@@ -17,7 +18,7 @@ Dim = int | str | None
 TEXT = np.dtype(np.str_)
 
 # Models with one of these fill in what is missing, for which NaN stands.
-FILL_GAPS = {"Imputer", "IsNaN"}
+FILL_GAPS = named(Trait.FILLS_GAPS)
 
 NARROWED = {
     # NumPy's default float is float64, and images arrive as float32: nobody means another precision by that.

@@ -10,10 +10,11 @@ import onnx_ir as ir
 
 from ptqc.calibration.pictures import MEAN, STD
 from ptqc.graph.nodes import constant, number, only_consumer
+from ptqc.operators import Trait, named
 
 Array = np.ndarray
 BYTES = 255.0
-AFFINE = frozenset({"Add", "Sub", "Mul", "Div"})
+AFFINE = named(Trait.AFFINE)
 MOVES = frozenset({"Cast", "Identity", "Transpose"})
 
 

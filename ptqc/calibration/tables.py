@@ -5,9 +5,10 @@ from collections.abc import Iterator
 import onnx_ir as ir
 
 from ptqc.graph.nodes import constant, integer
+from ptqc.operators import Trait, named
 
 # Operators that change nothing about which rows are meant.
-MOVES = frozenset({"Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
+MOVES = named(Trait.RESHAPES, Trait.COPIES)
 
 
 def rows_of_tables(value: ir.Value) -> int | None:

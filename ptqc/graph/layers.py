@@ -8,7 +8,9 @@ import numpy as np
 import onnx_ir as ir
 
 from ptqc.graph.nodes import constant, integer, integers, text
-from ptqc.operators import LAYERS, is_float, settled_output
+from ptqc.operators import Trait, is_float, named, settled_output
+
+LAYERS = named(Trait.LAYER)
 
 # Constants smaller than this cost more graph text than packing them saves.
 SMALLEST_TABLE = 256

@@ -8,8 +8,7 @@ import onnx_ir as ir
 
 from ptqc.formats import ActivationParams
 from ptqc.graph.layers import Layer
-from ptqc.graph.nodes import constant
-from ptqc.operators import ELEMENTWISE, FLOAT_OUTPUT, UNARY, absorbs, data_inputs, is_float, keeps_codes
+from ptqc.operators import Trait, absorbs, data_inputs, has_own_scale, is_float, keeps_codes, named
 
 P = TypeVar("P", bound=ActivationParams)
 
@@ -47,8 +46,8 @@ def find_kernels(model: ir.Model, layers: Sequence[Layer]) -> list[Kernel]:
             layer = by_name[name]
             settled = layer.settled
             inputs: tuple[str, ...] = (layer.input,)
-            free = node.op_type in FLOAT_OUTPUT and settled == layer.name
-        elif (node.op_type in UNARY or _is_sum_or_product(node)) and not node.domain and is_float(node.outputs[0]):
+            free = node.op_type in named(Trait.FLOAT_OUTPUT) and settled == layer.name
+        elif has_own_scale(node) and is_float(node.outputs[0]):
             absorbed = absorbs(node)
             settled = str(absorbed.outputs[0].name) if absorbed is not None else name
             inputs, free = tuple(str(v.name) for v in data_inputs(node)), False
@@ -56,10 +55,6 @@ def find_kernels(model: ir.Model, layers: Sequence[Layer]) -> list[Kernel]:
             continue
         kernels.append(Kernel(name, node.op_type, inputs, settled, free))
     return kernels
-
-
-def _is_sum_or_product(node: ir.Node) -> bool:
-    return node.op_type in ELEMENTWISE and all(constant(v) is None for v in data_inputs(node))
 
 
 def find_sites(model: ir.Model, kernels: Sequence[Kernel]) -> list[Site]:

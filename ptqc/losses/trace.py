@@ -11,22 +11,20 @@ import numpy as np
 import onnx_ir as ir
 
 from ptqc.graph.nodes import constant, input_of, integer, integers
+from ptqc.operators import EVERY, Trait, named
 
 Shapes = Mapping[str, tuple[int, ...]]
 
-# Their channels are on axis 1; those of the others on the last one.
-PLANES = frozenset(["Conv", "ConvTranspose", "Gemm", "DepthToSpace", "SpaceToDepth"])
-NORMALIZATIONS = ("LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization")
-ROWS = frozenset(["MatMul", "LSTM", "GRU", "RNN", *NORMALIZATIONS])
-LAYERS = frozenset(["Conv", "ConvTranspose", "Gemm", "MatMul"])
-SIGMOIDS = frozenset(["Sigmoid", "HardSigmoid"])
-SOFTMAXES = frozenset(["Softmax", "LogSoftmax"])
+# Axis of the channels that an operator makes.
+CHANNELS = {operator.name: operator.channels for operator in EVERY if operator.channels is not None}
+PRODUCTS = named(Trait.PRODUCT)
 # What keeps a probability one, or is looked at again in the data.
 KEEPS_SCORES = frozenset(["Cast", "Clip", "Dropout", "Identity", "Mul", "ScatterND"])
 MEANS = frozenset(["ReduceMax", "ReduceMean", "ReduceMin"])
-SHAPES_ONLY = frozenset(["Flatten", "Reshape", "Squeeze", "Unsqueeze"])
 # Keep what a layer gave, up to a factor and a bias.
-LINEAR = frozenset(["Add", "Sub", "Mul", "Div", "Cast", "Identity", "LogSoftmax", "Transpose", "Concat", *SHAPES_ONLY])
+LINEAR = frozenset(
+    ["Add", "Sub", "Mul", "Div", "Cast", "Identity", "LogSoftmax", "Transpose", "Concat", *named(Trait.RESHAPES)]
+)
 DEEPEST = 150
 
 
@@ -63,7 +61,7 @@ def sources_of(values: Sequence[ir.Value]) -> list[str]:
             continue
         found[value.name] = None
         found.update(dict.fromkeys(str(x.name) for x in node.outputs if x.name))
-        if node.op_type not in PLANES | ROWS:
+        if node.op_type not in CHANNELS:
             left += [x for x in node.inputs if x is not None]
     return list(found)
 
@@ -108,10 +106,9 @@ class _Tracer:
         raise Unknown
 
     def _made_by(self, node: ir.Node, value: ir.Value) -> Trace:
-        if node.op_type in PLANES:
-            return self._fresh(node, value, 1)
-        if node.op_type in ROWS:
-            return self._fresh(node, value, len(self.shape(value)) - 1)
+        if node.op_type in CHANNELS:
+            axis = CHANNELS[node.op_type]
+            return self._fresh(node, value, axis if axis >= 0 else axis + len(self.shape(value)))
         handler = HANDLERS.get(node.op_type, _elementwise)
         found = handler(self, node, value)
         if found.axis is not None and len(found.source) != self.shape(value)[found.axis]:
@@ -129,7 +126,7 @@ class _Tracer:
         if axis >= len(shape):
             raise Unknown
         channels = shape[axis]
-        return Trace(axis, np.full(channels, id(node)), np.zeros(channels, bool), direct=node.op_type in LAYERS)
+        return Trace(axis, np.full(channels, id(node)), np.zeros(channels, bool), direct=node.op_type in PRODUCTS)
 
 
 def _elementwise(tracer: _Tracer, node: ir.Node, value: ir.Value) -> Trace:
@@ -330,14 +327,11 @@ def _same_axis(tracer: _Tracer, node: ir.Node, _value: ir.Value) -> Trace:
 
 
 HANDLERS: Mapping[str, Callable[[_Tracer, ir.Node, ir.Value], Trace]] = {
-    **dict.fromkeys(SIGMOIDS, _sigmoid),
-    **dict.fromkeys(SOFTMAXES, _softmax),
-    **dict.fromkeys(SHAPES_ONLY, _reshape),
+    **dict.fromkeys(named(Trait.SIGMOID), _sigmoid),
+    **dict.fromkeys(named(Trait.SOFTMAX), _softmax),
+    **dict.fromkeys(named(Trait.RESHAPES), _reshape),
     **dict.fromkeys([*MEANS, "ReduceSum"], _reduce),
-    **dict.fromkeys(
-        ["AveragePool", "Expand", "GlobalAveragePool", "GlobalMaxPool", "MaxPool", "Pad", "Resize", "Upsample"],
-        _same_axis,
-    ),
+    **dict.fromkeys(named(Trait.PLANES), _same_axis),
     "Concat": _concat,
     "Gather": _gather,
     "Slice": _slice,

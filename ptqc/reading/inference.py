@@ -4,8 +4,9 @@ import onnx_ir as ir
 
 from ptqc.errors import ModelError
 from ptqc.graph.nodes import constant, input_of
+from ptqc.operators import Trait, named
 
-DRAWING = {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
+DRAWING = named(Trait.RANDOM)
 
 
 def check_inference(model: ir.Model) -> None:

@@ -8,6 +8,7 @@ import onnx
 from onnx.defs import SchemaError
 
 from ptqc.errors import ModelError
+from ptqc.operators import Trait, named
 from ptqc.reading.classical import DOMAIN as CLASSICAL
 from ptqc.reading.functions import key_of
 from ptqc.reading.walk import every_graph, every_node, label
@@ -17,9 +18,9 @@ MAX_OPSET = 26  # what ONNX Runtime 1.31 loads
 
 ONNX_DOMAINS = ("", "ai.onnx")
 # What a lowered graph is made of itself.
-CONVERSIONS = {"QuantizeLinear", "DequantizeLinear"}
+CONVERSIONS = named(Trait.CONVERTS)
 # Left as they are where all that they read is computed: no weights of a quantized network.
-INTEGER = {"DynamicQuantizeLinear", "ConvInteger", "MatMulInteger", "QLinearConv", "QLinearMatMul"}
+INTEGER = named(Trait.QUANTIZED)
 # Operators of ONNX Runtime's own, left by its optimizer; those with such names are of quantized networks.
 FUSED = "com.microsoft"
 QUANTIZED = re.compile(r"^Q[A-Z]|[Qq]uantize|Integer|NBits|Bnb4|FpQ4|Float8")

@@ -5,13 +5,11 @@ import onnx
 import onnx_ir as ir
 
 from ptqc.errors import ModelError
+from ptqc.operators import Trait, named
 from ptqc.reading.walk import every_graph, every_node
 
 # Infinities in other places (an attention mask) are meant.
-COMPUTE = {
-    *("Conv", "ConvTranspose", "Gemm", "MatMul", "Einsum", "LSTM", "GRU", "RNN"),
-    *("BatchNormalization", "InstanceNormalization", "LayerNormalization", "GroupNormalization"),
-}
+COMPUTE = named(Trait.WEIGHTED)
 CAST = "export it in float32, or give --cast-double (cast_double=True), which computes in float32 inside"
 
 

@@ -8,7 +8,7 @@ from ptqc.graph.layers import why_not_a_layer
 from ptqc.graph.nodes import constant
 from ptqc.graph.sites import find_kernels
 from ptqc.notes import Level, Note
-from ptqc.operators import ELEMENTWISE, LAYERS, absorbs, is_float, keeps_codes
+from ptqc.operators import Trait, absorbs, data_inputs, is_float, keeps_codes, known
 from ptqc.plan import Plan
 
 STEP = "lower"
@@ -42,11 +42,13 @@ def _reason(node: ir.Node, plan: Plan, capable: set[str]) -> str:
     layer = next((layer for layer in plan.layers if layer.name == name), None)
     if layer is not None or name in capable:
         return "8-bit activations would cost more accuracy than they are worth"
-    if node.op_type in LAYERS:
+    operator = known(node)
+    if operator is not None and Trait.LAYER in operator.traits:
         return why_not_a_layer(node)
     if keeps_codes(node):
         return "its input is not quantized"
-    if node.op_type in ELEMENTWISE and any(constant(value) is not None for value in node.inputs):
+    has_kernel = operator is not None and bool(operator.kernels)
+    if has_kernel and any(constant(value) is not None for value in data_inputs(node)):
         return "one of its operands is constant"
     return "ONNX Runtime has no integer kernel for it"
 

@@ -21,7 +21,7 @@ from ptqc.formats import QuantParams
 from ptqc.graph.nodes import integer as integer_attribute
 from ptqc.integer import add_numbers, mean_factor, multiplier, repeats_inside, softmax_steps, softmax_table
 from ptqc.operators import clip_bounds
-from ptqc.reference import Step, codes_of, input_params, output_params, params_of
+from ptqc.operators.step import Step, codes_of, input_params, output_params, params_of
 
 CODES = 256
 

@@ -18,7 +18,7 @@ from ptqc.codegen.program.layout import Layout
 from ptqc.codegen.program.window import Window
 from ptqc.graph.nodes import input_of, integer, number
 from ptqc.integer import multiplier
-from ptqc.reference import Step, has_float_output, input_params, layer_constants, output_params
+from ptqc.operators.step import Step, has_float_output, input_params, layer_constants, output_params
 
 BFLOAT_BYTES, FLOAT_BYTES = 2, 4
 MATRIX, BATCHED_MATRICES = 2, 3  # axes

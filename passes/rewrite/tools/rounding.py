@@ -1,6 +1,6 @@
 """What rounding alone makes of a model's outputs: the yardstick for passes that compute the same in another order.
 
-Every weight of a compute operator is moved by one unit in the last place, up or down as a coin says. Deep networks make
+Every trained constant is moved by one unit in the last place, up or down as a coin says. Deep networks make
 many times as much of it as shallow ones, and no share of an output's size fits both.
 """
 
@@ -8,9 +8,10 @@ import numpy as np
 import onnx_ir as ir
 
 from ptqc.graph.nodes import constant
+from ptqc.operators import Trait, named
 from ptqc.passes.rewrite.tools.graph import add_constant
 
-LINEAR = frozenset(("BatchNormalization", "Conv", "ConvTranspose", "Gemm", "MatMul"))
+WEIGHTED = named(Trait.WEIGHTED)
 
 
 def rounded_otherwise(model: ir.Model) -> ir.Model:
@@ -18,7 +19,7 @@ def rounded_otherwise(model: ir.Model) -> ir.Model:
     copy, random = model.clone(), np.random.default_rng(0)
     moved: dict[ir.Value, ir.Value] = {}
     for node in list(copy.graph):
-        for place, value in enumerate(node.inputs) if node.op_type in LINEAR else ():
+        for place, value in enumerate(node.inputs) if node.op_type in WEIGHTED else ():
             array = constant(value)
             if value is None or array is None or array.dtype != np.float32:
                 continue

@@ -14,7 +14,7 @@ from ptqc.codegen.onnxruntime import size
 from ptqc.codegen.onnxruntime.export import export
 from ptqc.codegen.onnxruntime.functions import DOMAIN, Function
 from ptqc.formats import Format
-from ptqc.operators import constant
+from ptqc.graph.nodes import constant
 from ptqc.passes.decide.phases import Numbered
 from ptqc.passes.lower import Lower
 from ptqc.plan import Plan

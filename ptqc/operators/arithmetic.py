@@ -1,0 +1,24 @@
+"""Sums, products and the like of several tensors, element by element."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ptqc import integer
+from ptqc.operators.base import Trait, alike, operator
+from ptqc.operators.step import Step, input_params, output_params
+
+
+def _add(step: Step, inputs: Sequence[np.ndarray]) -> np.ndarray:
+    return integer.add(inputs[0], input_params(step), inputs[1], input_params(step, 1), output_params(step))
+
+
+def _mul(step: Step, inputs: Sequence[np.ndarray]) -> np.ndarray:
+    return integer.mul(inputs[0], input_params(step), inputs[1], input_params(step, 1), output_params(step))
+
+
+OPERATORS = (
+    operator("Add", Trait.AFFINE, operands=None, kernels=frozenset(["QLinearAdd"]), reference=_add),
+    operator("Mul", Trait.AFFINE, operands=None, kernels=frozenset(["QLinearMul"]), reference=_mul),
+    *alike(["Sub", "Div"], Trait.AFFINE, operands=None),
+)

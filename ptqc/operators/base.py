@@ -1,0 +1,71 @@
+"""What there is to know of an operator, whatever the node."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+
+import numpy as np
+import onnx_ir as ir
+
+from ptqc.operators.step import Step
+
+# Codes of a kernel, or the real values that it gives; the least and the most of them where rounding is not fixed.
+Computed = np.ndarray | tuple[np.ndarray, np.ndarray]
+ACTIVATION = (0,)
+
+
+class Trait(Enum):
+    """What an operator is, where a yes or no says it."""
+
+    LAYER = auto()  # multiplies activations by weights, which get codes of their own
+    WEIGHTED = auto()  # its constants are trained: weights, or the factors of a normalization
+    PRODUCT = auto()  # adds up products of its input and a weight, its second input
+    NORMALIZATION = auto()
+    FLOAT_OUTPUT = auto()  # ONNX Runtime computes it on codes even where its output stays float
+    RESHAPES = auto()  # keeps the values and their order
+    COPIES = auto()  # keeps the values, their order and their shape
+    SIGMOID = auto()  # from 0 to 1, each element for itself
+    SOFTMAX = auto()
+    PLANES = auto()  # works on planes of pixels, each channel for itself
+    AFFINE = auto()  # adds to its input or multiplies it
+    MEASURES = auto()  # looks at the shape of its input only
+    RANDOM = auto()  # gives another output at every run
+    BODIES = auto()  # runs graphs that it has as attributes
+    CONVERTS = auto()  # between real values and codes
+    QUANTIZED = auto()  # computes on codes, in a model that is quantized already
+    FILLS_GAPS = auto()  # expects NaN, which stands for what is missing
+
+
+@dataclass(frozen=True)
+class Operator:
+    """One operator of ONNX or of ONNX Runtime.
+
+    name, domain: "" is ONNX's own. traits: see `Trait`. channels: the axis along which a layer gives its channels.
+    moves: whether a node can move or select codes as they are, where the operator can; then output and input have one
+    scale. operands: inputs, by place, that carry activations; None: all. kernels: those of ONNX Runtime that compute it
+    on codes with an output scale of its own. reference: what these kernels give for input codes, bit by bit.
+    parameters: inputs, by place, that say what shape the output has or along which axes it is computed.
+    """
+
+    name: str
+    traits: frozenset[Trait] = frozenset()
+    domain: str = ""
+    channels: int | None = None
+    moves: Callable[[ir.Node], bool] | None = None
+    operands: tuple[int, ...] | None = ACTIVATION
+    kernels: frozenset[str] = frozenset()
+    reference: Callable[[Step, Sequence[np.ndarray]], Computed] | None = None
+    parameters: tuple[int, ...] = ()
+
+
+def operator(name: str, *traits: Trait, **facts: object) -> Operator:
+    """An operator with these traits."""
+    return Operator(name, frozenset(traits), **facts)  # type: ignore[arg-type]
+
+
+def alike(names: Sequence[str], *traits: Trait, **facts: object) -> tuple[Operator, ...]:
+    """Operators of which the same is known."""
+    return tuple(operator(name, *traits, **facts) for name in names)
+
+
+Table = Mapping[str, Operator]

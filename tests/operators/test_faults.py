@@ -1,0 +1,74 @@
+"""A fault in the reference of any operator is found: what ONNX Runtime gives is compared with every reference."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from compiling import Measured, measured_model, proto, samples, weight
+
+from ptqc import reference
+from ptqc.codegen.onnxruntime.parity import compare
+from ptqc.errors import VerificationError
+from ptqc.operators import OPERATORS, registry
+from ptqc.operators.step import Step
+from ptqc.stages.fit import Fitted
+
+pytestmark = pytest.mark.processor
+
+# Every operator that has a reference: one that is added belongs in here.
+NETWORK = """g (float[N,4,8,8] x) => (float[N,6] y, float[N,6] z) {
+    a = Conv(x, w1, b1)
+    s = Sigmoid(a)
+    m = Mul(a, s)
+    c = Conv(m, w2, b2)
+    t = Add(c, m)
+    l = LeakyRelu<alpha=0.3>(t)
+    p = AveragePool<kernel_shape=[2,2], strides=[2,2]>(l)
+    g = GlobalAveragePool(p)
+    f = Flatten(g)
+    y = Gemm(f, w3, b3)
+    z = MatMul(f, w4)
+}"""
+WITH_REFERENCE = sorted(name for name, operator in OPERATORS.items() if operator.reference is not None)
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Measured:
+    weights = {"w1": weight(8, 4, 1, 1), "w2": weight(8, 8, 1, 1), "w3": weight(8, 6), "w4": weight(8, 6)}
+    biases = {"b1": weight(8, seed=1), "b2": weight(8, seed=2), "b3": weight(6, seed=3)}
+    model = proto(NETWORK, **weights, **biases)
+    return measured_model(model, samples(4, 8, 8, count=16), tmp_path_factory.mktemp("every"), activations="integer")
+
+
+@pytest.fixture(scope="module")
+def fitted(measured: Measured) -> Fitted:
+    return measured.fit()
+
+
+def test_the_network_has_every_operator_that_has_a_reference(fitted: Fitted) -> None:
+    assert sorted({step.node.op_type for step in reference.steps(fitted.lowered)}) == WITH_REFERENCE
+
+
+@pytest.mark.parametrize("name", WITH_REFERENCE)
+def test_a_fault_in_its_reference_is_found(
+    name: str, measured: Measured, fitted: Fitted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Next to the right answer: a code further, or a thousandth of a real value."""
+    right = OPERATORS[name].reference
+    assert right is not None
+
+    def wrong(step: Step, inputs: Sequence[np.ndarray]) -> Any:
+        found = right(step, inputs)
+        return tuple(map(_moved, found)) if isinstance(found, tuple) else _moved(found)
+
+    given = (fitted.exported.proto, fitted.lowered, measured.feeds[:1], fitted.exported.renamed)
+    compare(*given)
+    monkeypatch.setitem(registry.OPERATORS, name, replace(OPERATORS[name], reference=wrong))  # type: ignore[arg-type]
+    with pytest.raises(VerificationError, match=f"^{name} .* differ from the reference"):
+        compare(*given)
+
+
+def _moved(found: np.ndarray) -> np.ndarray:
+    return found * np.float32(1.001) if found.dtype.kind == "f" else found ^ 1

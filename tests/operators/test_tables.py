@@ -1,0 +1,81 @@
+"""What an operator is, is said in `ptqc/operators`, and nowhere else in a list of names."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import onnx.defs
+import pytest
+
+from ptqc.operators import EVERY
+
+ROOT = Path(__file__).resolve().parents[2]
+NAMES = {schema.name for schema in onnx.defs.get_all_schemas()} | {operator.name for operator in EVERY}
+FOLDERS = ("ptqc", "passes", "codegen")
+# Where operators may be named in a list, and why.
+ALLOWED = {
+    "ptqc/operators": "this is the place",
+    "ptqc/execute/torch/operators": "a function of torch for each operator; torch is optional, and not imported there",
+    "codegen/cpu": "a kernel or a function of TVM for each operator",
+    "codegen/program/expansion.py": "a definition by other operators, of those that have no kernel",
+    "codegen/onnxruntime/export.py": "operators whose attributes may be left out at their defaults",
+    "codegen/onnxruntime/names.py": "a fault of ONNX Runtime 1.18 with two operators",
+    "passes/rewrite": "a rewrite names the operators of its pattern",
+    "passes/tune/quantized_walk.py": "operators that are steep at zero",
+    "ptqc/graph/layers.py": "operators that are steep at zero",
+    "ptqc/losses/trace.py": "how the channels go through each operator",
+    "ptqc/calibration/pixel_range.py": "the pattern of a preprocessing",
+    "ptqc/reading/normalizations.py": "two normalizations that ONNX Runtime reads in the same way",
+    "ptqc/reading/classical.py": "learners, which are rewritten or refused by name",
+    "ptqc/reading/weights.py": "the two operators whose attributes say a type",
+    "ptqc/stages/inspecting/smallest.py": "operators that the rewrites may remove",
+}
+
+
+def listed(tree: ast.AST) -> Iterator[tuple[int, list[str]]]:
+    """Line and names of every collection, and every match, with names of two operators or more."""
+    for node in ast.walk(tree):
+        found: list[ast.expr | None] = []
+        if isinstance(node, ast.Set | ast.List | ast.Tuple):
+            found = [*node.elts]
+        elif isinstance(node, ast.Dict):
+            found = [*node.keys]
+        elif isinstance(node, ast.Match):
+            patterns = (pattern for case in node.cases for pattern in ast.walk(case.pattern))
+            found = [pattern.value for pattern in patterns if isinstance(pattern, ast.MatchValue)]
+        names = [each.value for each in found if isinstance(each, ast.Constant) and each.value in NAMES]
+        if len(names) > 1:
+            yield getattr(node, "lineno", 0), names
+
+
+def files() -> Iterator[Path]:
+    for folder in FOLDERS:
+        rooms = [path for path in (ROOT / folder).iterdir() if not path.is_symlink()]
+        yield from (file for room in rooms for file in ([room] if room.suffix == ".py" else room.rglob("*.py")))
+
+
+def place(file: Path) -> str | None:
+    """The entry of `ALLOWED` that a file belongs to."""
+    path = file.relative_to(ROOT)
+    return next((str(above) for above in (path, *path.parents) if str(above) in ALLOWED), None)
+
+
+def test_no_other_list_of_operators() -> None:
+    found = [
+        f"{file.relative_to(ROOT)}:{line}: {', '.join(names)}"
+        for file in files()
+        if place(file) is None
+        for line, names in listed(ast.parse(file.read_text(encoding="utf-8")))
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize("allowed", ALLOWED)
+def test_every_exception_is_needed(allowed: str) -> None:
+    own = [file for file in files() if place(file) == allowed]
+    assert any(True for file in own for _ in listed(ast.parse(file.read_text(encoding="utf-8"))))
+
+
+def test_lists_are_found() -> None:
+    code = 'A = {"Conv", "Gemm"}\nB = {"Conv": 1, "x": 2}\nC = x in ("Add", "Mul")\nmatch x:\n case "Add" | "Sub": 1'
+    assert [names for _, names in listed(ast.parse(code))] == [["Add", "Sub"], ["Conv", "Gemm"], ["Add", "Mul"]]
