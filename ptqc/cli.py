@@ -168,7 +168,11 @@ def _add_compile(parser: argparse.ArgumentParser) -> None:
     )
     _add_common(parser)
     parser.add_argument("--samples", type=int, metavar="N", help="calibration samples used at most (default 256)")
-    parser.add_argument("--observer", help="activation ranges: minmax, percentile, entropy, mse or auto (default auto)")
+    parser.add_argument(
+        "--observer",
+        metavar="METHOD",
+        help="how activation ranges are chosen, such as minmax or mse (default auto); an unknown one lists all",
+    )
     parser.add_argument(
         "--activations", help="auto (8-bit where the loss allows it; default), integer (everywhere) or float (nowhere)"
     )

@@ -5,8 +5,8 @@ uniform. entropy: the range with the smallest Kullback-Leibler divergence betwee
 after Migacz, "8-bit inference with TensorRT" (GTC 2017), with a low and a high clip instead of one magnitude.
 """
 
-from collections.abc import Callable
-from typing import Literal, get_args
+from collections.abc import Callable, Mapping
+from typing import Literal
 
 import numpy as np
 
@@ -23,6 +23,7 @@ SMALLEST_SCALE = np.finfo(np.float32).tiny  # below it float32 is subnormal, whi
 COARSE = 2.0 ** -np.arange(0, 10, 0.5)  # clips tried first, as fractions of the observed extreme; 1 is no clip
 MOST_CLIPPED = 0.1  # share of values; clipping nearly all leaves one bin, which any quantizer copies perfectly
 FINE = 2.0 ** np.linspace(-0.5, 0.5, 11)  # then around the best
+KEPT = 0.9999  # share of the values that the method percentile keeps
 
 
 def affine_params(low: float, high: float, bits: int, signed: bool = False) -> tuple[np.float32, int]:
@@ -46,29 +47,24 @@ def affine_params(low: float, high: float, bits: int, signed: bool = False) -> t
     return min(scale, np.nextafter(most, np.float32(0))), bottom + zero
 
 
-def choose_range(
-    observer: RangeObserver, method: Method, bits: int = 8, percentile: float = 99.99
-) -> tuple[float, float]:
+def choose_range(observer: RangeObserver, method: Method, bits: int = 8) -> Range:
     """The range (low, high) to quantize the observed values to; (0, 0) when nothing was observed.
 
-    percentile: per cent of values kept by "percentile", the loss shared by both ends where values have both signs.
     Raises UsageError for an unknown method.
     """
-    if method not in get_args(Method):
-        raise UsageError(f"range method {method!r}, expected one of {', '.join(get_args(Method))}")
-    if not observer.count:
-        return 0.0, 0.0
-    if method == "minmax":
-        return observer.low, observer.high
-    if method == "percentile":
-        return _percentile_range(observer, percentile)
-    loss = _squared_errors if method == "mse" else _divergences
-    return _search(observer, lambda lows, highs: loss(observer, lows, highs, bits))
+    if method not in METHODS:
+        raise UsageError(f"range method {method!r}, expected one of {', '.join(METHODS)}")
+    return METHODS[method](observer, bits) if observer.count else (0.0, 0.0)
 
 
-def _percentile_range(observer: RangeObserver, percentile: float) -> Range:
+def _minmax(observer: RangeObserver, _bits: int) -> Range:
+    return observer.low, observer.high
+
+
+def _percentile(observer: RangeObserver, _bits: int) -> Range:
+    """KEPT of the values; where they have both signs, what is lost is shared by both ends."""
     counts, edges = observer.histogram()
-    tail = 1 - percentile / 100
+    tail = 1 - KEPT
     if observer.low < 0 < observer.high:
         tail /= 2
     cumulative = np.concatenate([[0], np.cumsum(counts)]) / counts.sum()
@@ -78,6 +74,22 @@ def _percentile_range(observer: RangeObserver, percentile: float) -> Range:
     if observer.high <= 0:
         high = observer.high
     return float(np.clip(low, observer.low, observer.high)), float(np.clip(high, observer.low, observer.high))
+
+
+def _mse(observer: RangeObserver, bits: int) -> Range:
+    return _search(observer, lambda lows, highs: _squared_errors(observer, lows, highs, bits))
+
+
+def _entropy(observer: RangeObserver, bits: int) -> Range:
+    return _search(observer, lambda lows, highs: _divergences(observer, lows, highs, bits))
+
+
+METHODS: Mapping[Method, Callable[[RangeObserver, int], Range]] = {
+    "minmax": _minmax,
+    "percentile": _percentile,
+    "entropy": _entropy,
+    "mse": _mse,
+}
 
 
 def _search(observer: RangeObserver, losses: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Range:

@@ -1,10 +1,13 @@
+from typing import get_args
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ptqc.calibration import ranges
 from ptqc.calibration.observers import RangeObserver
-from ptqc.calibration.ranges import affine_params, choose_range
+from ptqc.calibration.ranges import METHODS, affine_params, choose_range
 from ptqc.errors import UsageError
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False, width=32)
@@ -104,19 +107,21 @@ def test_minmax_is_exact():
 
 
 @pytest.mark.parametrize("percentile", [90.0, 99.0, 99.9])
-def test_percentile_agrees_with_the_sorted_values(percentile):
+def test_percentile_agrees_with_the_sorted_values(percentile, monkeypatch):
+    monkeypatch.setattr(ranges, "KEPT", percentile / 100)
     values = DISTRIBUTIONS["normal"]
     tail = (100 - percentile) / 2
-    low, high = choose_range(observed(values), "percentile", percentile=percentile)
+    low, high = choose_range(observed(values), "percentile")
     np.testing.assert_allclose((low, high), np.percentile(values, [tail, 100 - tail]), atol=np.ptp(values) / 1024)
 
 
-def test_percentile_takes_all_of_its_loss_where_there_are_values():
+def test_percentile_takes_all_of_its_loss_where_there_are_values(monkeypatch):
+    monkeypatch.setattr(ranges, "KEPT", 0.99)
     values = DISTRIBUTIONS["relu"]
-    low, high = choose_range(observed(values), "percentile", percentile=99.0)
+    low, high = choose_range(observed(values), "percentile")
     assert low == 0
     assert high == pytest.approx(np.percentile(values, 99), abs=np.ptp(values) / 1024)
-    low, high = choose_range(observed(-values), "percentile", percentile=99.0)
+    low, high = choose_range(observed(-values), "percentile")
     assert high == 0
     assert low == pytest.approx(np.percentile(-values, 1), abs=np.ptp(values) / 1024)
 
@@ -131,7 +136,7 @@ def test_entropy_keeps_a_uniform_range_and_clips_long_tails():
     assert squared_error(laplace, low, high, 4) < squared_error(laplace, laplace.min(), laplace.max(), 4)
 
 
-@pytest.mark.parametrize("method", ["minmax", "percentile", "entropy", "mse"])
+@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("bits", [2, 4, 8, 16])
 @pytest.mark.parametrize(
     "values", [[0.0], [0.0, 0.0], [3.0], [-3.0], [1e-38, 1e-38], [-3e38, 3e38], [5.0, 6.0, 10.0], [1e-45]]
@@ -145,7 +150,7 @@ def test_every_method_survives_odd_values(method, bits, values):
         assert high <= np.float32(max(*values, 0.0))
 
 
-@pytest.mark.parametrize("method", ["minmax", "percentile", "entropy", "mse"])
+@pytest.mark.parametrize("method", METHODS)
 def test_nothing_observed_is_an_empty_range(method):
     assert choose_range(RangeObserver(), method) == (0.0, 0.0)
 
@@ -153,3 +158,7 @@ def test_nothing_observed_is_an_empty_range(method):
 def test_an_unknown_method_is_refused():
     with pytest.raises(UsageError, match="expected one of minmax, percentile, entropy, mse"):
         choose_range(observed([1.0]), "median")
+
+
+def test_each_method_that_an_option_may_name_is_known():
+    assert sorted(METHODS) == sorted(get_args(ranges.Method))
