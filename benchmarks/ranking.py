@@ -33,7 +33,7 @@ from ptqc.losses.relative import Relative
 from ptqc.passes.decide.calibrate import Calibrate
 from ptqc.passes.decide.measure_sensitivity import MeasureSensitivity, mean_shift
 from ptqc.plan import Plan
-from ptqc.solutions import Tuned
+from ptqc.solutions import TunedNumbers
 from ptqc.solvers.moments import error
 from ptqc.stages import problem
 
@@ -180,7 +180,7 @@ def packed(bench: Bench, plan: Plan) -> bytes:
             original = np.zeros_like(bias) if layer.bias is None else bias
             shift = mean_shift(bench.model, bench.decided, layer, numbers.weights[layer.weight].weight)
             biases[layer.name] = original + shift
-    return problem.packed(bench.decided, plan, Tuned(numbers.weights, biases))[1].data
+    return problem.packed(bench.decided, plan, TunedNumbers(numbers.weights, biases))[1].data
 
 
 def true_loss(loss: OutputLoss, real: Sequence[Outputs], run: Run, samples: Sequence[Feeds]) -> float:

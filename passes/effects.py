@@ -11,7 +11,7 @@ import onnx_ir as ir
 from ptqc.errors import PassError
 from ptqc.passes.base import Pass, Result
 from ptqc.passes.fingerprint import fingerprint
-from ptqc.solutions import Tuned
+from ptqc.solutions import TunedNumbers
 
 # Of a loss: it is summed up in another order.
 ROUNDING = 1e-9
@@ -39,12 +39,12 @@ def applied(step: Pass[Given, Made], given: Given) -> Result[Made]:
     result = step.apply(given)
     if fingerprint(given.model) != before:
         raise PassError(f"{step.name} changed the model, which a pass that is to {step.effect.value} must not")
-    if isinstance(result.made, Tuned):
+    if isinstance(result.made, TunedNumbers):
         check_tuned(step.name, result.made)
     return result
 
 
-def check_tuned(name: str, tuned: Tuned) -> None:
+def check_tuned(name: str, tuned: TunedNumbers) -> None:
     """Raises PassError where numbers are worse than those that were there, by the measure of the pass of this name."""
     before, after = tuned.losses
     if after > before + ROUNDING * abs(before):

@@ -25,7 +25,7 @@ from ptqc.operators import absorbs, clip_bounds, data_inputs, keeps_codes
 from ptqc.passes.base import Effect, Result
 from ptqc.passes.decide.phases import Numbered
 from ptqc.plan import Plan
-from ptqc.solutions import Solution, Tuned
+from ptqc.solutions import Solution, TunedNumbers
 
 Insert = Callable[[Sequence[ir.Node]], None]
 # Of values on the way from what is stored to a weight.
@@ -62,7 +62,7 @@ class _Builder:
 
     model: ir.Model
     plan: Plan
-    tuned: Tuned
+    tuned: TunedNumbers
     params: dict[str, QuantParams] = field(default_factory=dict)
     codes: dict[str, ir.Value] = field(default_factory=dict)
     tensor_of: dict[ir.Value, str] = field(default_factory=dict)

@@ -42,7 +42,7 @@ MEASURING: tuple[type[Any], ...] = (Calibrate, CalibrateInner, SolveWeights, Mea
 FITTING: tuple[type[Any], ...] = (MeetLatency, ChooseBfloats, Reconstruct, TuneFeatures, Lower)
 
 
-class Run(Protocol):
+class RunPass(Protocol):
     """Runs a pass that decides."""
 
     def __call__(self, step: Pass[Before, After], given: Before, share: float) -> After:
@@ -78,7 +78,7 @@ def default_rewrites(cast_double: bool = False, added: Sequence[Rewrite] = ()) -
     )
 
 
-def decide(setting: Setting, options: CompileOptions, shelf: Shelf, run: Run) -> Decided:
+def decide(setting: Setting, options: CompileOptions, shelf: Shelf, run: RunPass) -> Decided:
     """The passes that measure, once for every budget. shelf: where solved weights are kept."""
     observed = run(Calibrate(options.observer), setting, 0.25)
     observed = run(CalibrateInner(), observed, 0.1)

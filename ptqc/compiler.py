@@ -34,7 +34,7 @@ from ptqc.plan import Plan
 from ptqc.reading.given import Model, read_given
 from ptqc.solvers.cost_model import Times
 from ptqc.stages import documents
-from ptqc.stages.documents import Outcome
+from ptqc.stages.documents import CompileOutcome
 from ptqc.stages.fewer import affordable
 from ptqc.stages.fit import Fitted, fit
 from ptqc.stages.float_layers import with_float_layers
@@ -60,7 +60,7 @@ VERIFIED_SAMPLES = 4
 MEASURING, FITTING = 0.6, 0.5
 
 
-class Keywords(options.Keywords, TargetKeywords, total=False):
+class CompileKeywords(options.Keywords, TargetKeywords, total=False):
     """All options of `compile` by name, for type checkers."""
 
 
@@ -100,7 +100,7 @@ def compile(  # noqa: A001
     times: str | Path | None = None,
     progress: Progress = SILENT,
     strict: bool = False,
-    **given: Unpack[Keywords],
+    **given: Unpack[CompileKeywords],
 ) -> Artifact:
     """Compile an ONNX model to a packed, verified artifact in the folder `output`.
 
@@ -223,7 +223,7 @@ def _deliver(job: Job, delivery: Delivery) -> Artifact:
     judged = judge(job.model, data, held_back, decided.kinds, delivery.evaluate, progress)
     speed = measure_speed(job.model, data, held_back, progress, deadline)
     kept = golden.take(job.model, data, held_back)
-    outcome = Outcome(fitted, verified, activation_loss, native, timed, judged, speed, *kept)
+    outcome = CompileOutcome(fitted, verified, activation_loss, native, timed, judged, speed, *kept)
     files, manifest = documents.files(job, outcome)
     return artifact.publish(delivery.output, files, manifest, documents.times(job, outcome), delivery.force)
 

@@ -7,12 +7,12 @@ import onnx_ir as ir
 
 from ptqc.lowered import Lowered
 from ptqc.operators import Trait, data_inputs, known
-from ptqc.operators.step import Step, codes_of
+from ptqc.operators.step import LoweredStep, codes_of
 
 Values = Mapping[str, np.ndarray]
 
 
-def steps(lowered: Lowered) -> Iterator[Step]:
+def steps(lowered: Lowered) -> Iterator[LoweredStep]:
     """The kernels that read codes and have a reference, in execution order."""
     for node in lowered.model.graph:
         found = known(node)
@@ -23,10 +23,10 @@ def steps(lowered: Lowered) -> Iterator[Step]:
         if output is None and Trait.FLOAT_OUTPUT in found.traits:
             output = str(node.outputs[0].name)
         if output is not None and all(name is not None for name in inputs):
-            yield Step(node, tuple(str(name) for name in inputs), output)
+            yield LoweredStep(node, tuple(str(name) for name in inputs), output)
 
 
-def bounds(step: Step, values: Values) -> tuple[np.ndarray, np.ndarray]:
+def bounds(step: LoweredStep, values: Values) -> tuple[np.ndarray, np.ndarray]:
     """The least and the most that a kernel may give for input codes by name: the same, but for a sigmoid."""
     operator = known(step.node)
     assert operator is not None

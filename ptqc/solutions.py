@@ -32,7 +32,7 @@ Candidates = Mapping[str, Sequence[tuple[Solution, float]]]
 
 
 @dataclass(frozen=True, eq=False)
-class Tuned:
+class TunedNumbers:
     """The numbers of a whole model: weight name -> solution, layer name -> bias (None: no bias).
 
     kept: layers with numbers as they were solved alone, as there was no time for more. losses: of the numbers that

@@ -19,7 +19,7 @@ from ptqc.passes.decide.solve_weights import direct
 from ptqc.passes.lower import Lower
 from ptqc.passes.tune.quantized_walk import run_quantized
 from ptqc.plan import Plan
-from ptqc.solutions import Solution, Tuned
+from ptqc.solutions import Solution, TunedNumbers
 
 EIGHT = Integer(8)
 SEVEN = Integer(7)
@@ -32,7 +32,7 @@ class Quantized:
 
     model: ir.Model
     plan: Plan
-    tuned: Tuned
+    tuned: TunedNumbers
     lowered: Lowered
 
     def run(self, feeds: Feeds, *, optimize: bool = True) -> dict[str, np.ndarray]:
@@ -69,7 +69,7 @@ def quantized(
     plan = Plan(tuple(layers), tuple(weights), tuple(kernels), tuple(sites), {**activations, **bfloats}, formats)
     solutions = {weight.name: rounded(model, weight, formats[weight.name]) for weight in weights}
     biases = {layer.name: _bias(model, layer.bias) for layer in layers}
-    tuned = Tuned(solutions, biases)
+    tuned = TunedNumbers(solutions, biases)
     return Quantized(model, plan, tuned, Lower().apply(Numbered(model, plan, tuned)).made)
 
 

@@ -13,5 +13,5 @@ def solve(
 ) -> dict[Format, gptq.Rounded]:
     """Codes and scales in every format, with rounds of coordinate descent for all of them."""
     chosen = gptq.grids_for(matrix, second, forms)
-    targets = [gptq.Target(matrix, chosen[form], rounds) for form in forms]
+    targets = [gptq.RoundingTarget(matrix, chosen[form], rounds) for form in forms]
     return dict(zip(forms, gptq.round_all(targets, second), strict=True))

@@ -158,6 +158,15 @@ def test_no_module_imports_itself_on_some_way() -> None:
         pytest.fail(" imports ".join(error.args[1]))
 
 
+def test_a_public_class_has_a_name_of_its_own() -> None:
+    found: dict[str, list[str]] = {}
+    for name, path in (item for room in ROOMS for item in modules(room).items()):
+        classes = (node for node in ast.parse(path.read_text()).body if isinstance(node, ast.ClassDef))
+        for node in classes:
+            found.setdefault(node.name, []).append(name)
+    assert {name: where for name, where in found.items() if len(where) > 1 and not name.startswith("_")} == {}
+
+
 def test_no_file_names_a_folder_of_one_workplace() -> None:
     workplace = re.compile(r"(?<![\w.])/(?:work|tmp/v|home|root)/")
     found = [path for path in text_files() if workplace.search(path.read_text(encoding="utf-8"))]

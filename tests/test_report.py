@@ -10,7 +10,7 @@ import pytest
 
 from ptqc.report import render
 from ptqc.report.page import SECTIONS
-from ptqc.report.rows import Facts
+from ptqc.report.rows import ReportFacts
 from ptqc.report.tables import OPEN_ROWS
 from ptqc.text import decibels, magnitude, number, percent, shorten, visible
 
@@ -330,7 +330,7 @@ def test_two_thousand_layers() -> None:
 
 def test_the_worst_come_with_a_remedy() -> None:
     given = documents()
-    facts = Facts(given.manifest, given.plan, given.sensitivity)
+    facts = ReportFacts(given.manifest, given.plan, given.sensitivity)
     worst = facts.worst[0]
     assert worst.chosen.loss == facts.largest_loss
     assert worst.upgrade is not None
@@ -353,7 +353,7 @@ def test_the_remedy_for_the_widest_integers() -> None:
 
 def test_parts_add_up_to_the_file() -> None:
     given = documents(40)
-    facts = Facts(given.manifest, given.plan, given.sensitivity)
+    facts = ReportFacts(given.manifest, given.plan, given.sensitivity)
     assert sum(part.bytes for part in facts.parts) == facts.size
     assert all(part.bytes > 0 for part in facts.parts)
 

@@ -54,7 +54,7 @@ class ByPixel(Draft):
 
 
 @dataclass(frozen=True, eq=False)
-class Ready(Draft):
+class Finished(Draft):
     """A kernel that stays as it is."""
 
     built: Built
@@ -65,7 +65,7 @@ class Ready(Draft):
 
 
 @dataclass(frozen=True, eq=False)
-class Renamed(Draft):
+class Alias(Draft):
     """The same memory as a value of other axes."""
 
     isa: Isa
@@ -92,7 +92,7 @@ class Windowed(Draft):
 
 
 @dataclass(frozen=True, eq=False)
-class Layer(Windowed):
+class IntegerLayer(Windowed):
     """A convolution or product between codes. layer: writes it between two layouts."""
 
     layer: Callable[[Layout, Layout, Epilogue], Built]
@@ -100,9 +100,9 @@ class Layer(Windowed):
 
     def takes_in(self, step: Draft) -> bool:
         """Tables and sums."""
-        return isinstance(step, Table | Addition)
+        return isinstance(step, TableLookup | IntegerAdd)
 
-    def then(self, stage: Stage) -> "Layer":
+    def then(self, stage: Stage) -> "IntegerLayer":
         """With one more stage behind it."""
         return replace(self, epilogue=self.epilogue.then(stage))
 
@@ -118,7 +118,7 @@ class Composed(Draft):
 
     def takes_in(self, step: Draft) -> bool:
         """Functions that the last bits of what is made do not matter to, and at last rounding."""
-        if not isinstance(step, Applied) or any(function.form == ROUNDED for function in self.functions):
+        if not isinstance(step, Unary) or any(function.form == ROUNDED for function in self.functions):
             return False
         return step.function.is_gentle or step.function.form == ROUNDED
 
@@ -140,7 +140,7 @@ class RealLayer(Composed, Windowed):
 
 
 @dataclass(frozen=True, eq=False)
-class Combined(Composed):
+class Binary(Composed):
     """An operation on two real values of one shape."""
 
     isa: Isa
@@ -153,7 +153,7 @@ class Combined(Composed):
 
 
 @dataclass(frozen=True, eq=False)
-class Applied(Composed):
+class Unary(Composed):
     """A function of real values. functions: of its results."""
 
     isa: Isa
@@ -170,7 +170,7 @@ class Applied(Composed):
 
 
 @dataclass(frozen=True, eq=False)
-class Table(Draft):
+class TableLookup(Draft):
     """A function of codes."""
 
     isa: Isa
@@ -182,7 +182,7 @@ class Table(Draft):
 
 
 @dataclass(frozen=True, eq=False)
-class Addition(Draft):
+class IntegerAdd(Draft):
     """A sum of two values of codes of one shape; numbers: as in `ptqc.integer.add`."""
 
     isa: Isa
@@ -194,7 +194,7 @@ class Addition(Draft):
 
 
 @dataclass(frozen=True, eq=False)
-class Border(Draft):
+class Pad(Draft):
     """A plane with a border. placed: whether the plane lies in the output already."""
 
     isa: Isa
@@ -215,7 +215,7 @@ class Border(Draft):
 
 
 @dataclass(frozen=True, eq=False)
-class Joined(ByPixel):
+class Concat(ByPixel):
     """Values one after the other along an axis. placed: which of them lie in the output already."""
 
     isa: Isa
@@ -232,7 +232,7 @@ class Joined(ByPixel):
 
 
 @dataclass(frozen=True, eq=False)
-class Largest(ByPixel):
+class MaxPool(ByPixel):
     """A pool."""
 
     isa: Isa
@@ -244,7 +244,7 @@ class Largest(ByPixel):
 
 
 @dataclass(frozen=True, eq=False)
-class Strided(ByPixel):
+class StridedSlice(ByPixel):
     """Every so many elements along each axis."""
 
     isa: Isa
@@ -255,7 +255,7 @@ class Strided(ByPixel):
         """The kernel."""
         return move.strided(inputs[0], output, self.starts, self.steps, self.isa)
 
-    def behind(self, first: "Strided") -> "Strided":
+    def behind(self, first: "StridedSlice") -> "StridedSlice":
         """Both as one."""
         pairs = [list(zip(first.starts, first.steps, strict=True)), list(zip(self.starts, self.steps, strict=True))]
         starts = [start + step * own for (start, step), (own, _) in zip(*pairs, strict=True)]
@@ -267,7 +267,7 @@ class Strided(ByPixel):
 
 
 @dataclass(frozen=True, eq=False)
-class Nearest(ByPixel):
+class NearestResize(ByPixel):
     """Elements of the places in a list along each axis."""
 
     isa: Isa
@@ -279,7 +279,7 @@ class Nearest(ByPixel):
 
 
 @dataclass(frozen=True, eq=False)
-class Picture(Draft):
+class QuantizedImage(Draft):
     """Codes of a picture that comes plane by plane. has_vectors: whether its rows fill whole vectors."""
 
     isa: Isa

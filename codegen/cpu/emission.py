@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import onnx_ir as ir
 
-from ptqc.codegen.cpu.drafts import Border, Draft, Ready
+from ptqc.codegen.cpu.drafts import Draft, Finished, Pad
 from ptqc.codegen.cpu.families import move, pointwise
 from ptqc.codegen.cpu.families.functions import Function
 from ptqc.codegen.cpu.fusion import Drafted, fused
@@ -14,7 +14,7 @@ from ptqc.codegen.cpu.isa import Isa
 from ptqc.codegen.program.axes import Axes, Shape
 from ptqc.codegen.program.built import Built, Declined
 from ptqc.codegen.program.layout import BFLOAT16, Layout
-from ptqc.codegen.program.program import Program, Step
+from ptqc.codegen.program.program import Program, ProgramStep
 from ptqc.formats import to_bfloat16
 from ptqc.graph.nodes import required
 from ptqc.lowered import Lowered
@@ -74,7 +74,7 @@ class Emission:
 
     def add(self, kernel: Built | Draft, inputs: Sequence[str], output: str, layout: Layout) -> str:
         """Append a kernel."""
-        draft = Ready(kernel) if isinstance(kernel, Built) else kernel
+        draft = Finished(kernel) if isinstance(kernel, Built) else kernel
         self.steps.append(Drafted(draft, tuple(inputs), output))
         self.layouts[output] = layout
         return output
@@ -257,7 +257,7 @@ class Emission:
         border = f"{name}@{'_'.join(map(str, pads))}_{value:g}"
         if border in self.layouts:
             return border
-        return self.add(Border(self.isa, pads[0], pads[1], value), [name], border, layout)
+        return self.add(Pad(self.isa, pads[0], pads[1], value), [name], border, layout)
 
     def plane(self, name: str) -> str:
         """A value of one spatial axis as a plane of one row, which is the same memory."""
@@ -306,7 +306,7 @@ def _outside(value: ir.Value) -> str:
     return f"{value.name}@outside"
 
 
-def _written(step: Drafted, layouts: Mapping[str, Layout]) -> Step:
+def _written(step: Drafted, layouts: Mapping[str, Layout]) -> ProgramStep:
     """The step with its kernel."""
     built = step.draft.write([layouts[name] for name in step.inputs], layouts[step.output])
-    return Step(built, step.inputs, step.output, step.placed, step.within)
+    return ProgramStep(built, step.inputs, step.output, step.placed, step.within)

@@ -10,17 +10,17 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ptqc.codegen.cpu.drafts import (
-    Addition,
-    Applied,
-    Border,
+    Alias,
     Composed,
+    Concat,
     Draft,
-    Joined,
-    Layer,
-    Ready,
-    Renamed,
-    Strided,
-    Table,
+    Finished,
+    IntegerAdd,
+    IntegerLayer,
+    Pad,
+    StridedSlice,
+    TableLookup,
+    Unary,
 )
 from ptqc.codegen.cpu.epilogue import Lookup, Stage, Sum
 from ptqc.codegen.program.layout import Frame, Layout
@@ -62,8 +62,8 @@ def _sliced_once(steps: Sequence[Drafted]) -> list[Drafted]:
     """Slices of slices read what the first one does."""
     done: dict[str, Drafted] = {}
     for step in steps:
-        first = done.get(step.inputs[0]) if isinstance(step.draft, Strided) else None
-        if first is not None and isinstance(first.draft, Strided) and isinstance(step.draft, Strided):
+        first = done.get(step.inputs[0]) if isinstance(step.draft, StridedSlice) else None
+        if first is not None and isinstance(first.draft, StridedSlice) and isinstance(step.draft, StridedSlice):
             step = replace(step, draft=step.draft.behind(first.draft), inputs=first.inputs)
         done[step.output] = step
     return list(done.values())
@@ -71,10 +71,10 @@ def _sliced_once(steps: Sequence[Drafted]) -> list[Drafted]:
 
 def _by_first_names(steps: Sequence[Drafted]) -> list[Drafted]:
     """Kernels that are written already read values where they were before they were renamed."""
-    first = {step.output: step.inputs[0] for step in steps if isinstance(step.draft, Renamed)}
+    first = {step.output: step.inputs[0] for step in steps if isinstance(step.draft, Alias)}
     return [
         replace(step, inputs=tuple(first.get(name, name) for name in step.inputs))
-        if isinstance(step.draft, Ready)
+        if isinstance(step.draft, Finished)
         else step
         for step in steps
     ]
@@ -103,10 +103,10 @@ def _joined(layer: Drafted, step: Drafted, index: int) -> Drafted:
     within = layer.within
     draft: Draft
     if isinstance(layer.draft, Composed):
-        assert isinstance(step.draft, Applied)
+        assert isinstance(step.draft, Unary)
         draft, within = layer.draft.then(step.draft.function), (*within, layer.output)
     else:
-        assert isinstance(layer.draft, Layer)
+        assert isinstance(layer.draft, IntegerLayer)
         draft = layer.draft.then(_stage(step.draft, index))
     return Drafted(draft, (*layer.inputs, *others), step.output, within=within)
 
@@ -124,9 +124,9 @@ def _absorbing(
 
 
 def _stage(draft: Draft, index: int) -> Stage:
-    if isinstance(draft, Addition):
+    if isinstance(draft, IntegerAdd):
         return Sum(draft.numbers, index)
-    assert isinstance(draft, Table)
+    assert isinstance(draft, TableLookup)
     return Lookup(draft.entries)
 
 
@@ -167,9 +167,9 @@ def _frame(step: Drafted, index: int, layouts: Layouts) -> Frame | None:
     whole = output.frame or Frame((output.shape[0], output.shape[1], output.shape[2]))
     channel, row, column = whole.at
     match step.draft:
-        case Border():
+        case Pad():
             return Frame(whole.size, (channel, row + step.draft.top, column + step.draft.left))
-        case Joined(axis=0):
+        case Concat(axis=0):
             before = sum(layouts[name].shape[0] for name in step.inputs[:index])
             return Frame(whole.size, (channel + before, row, column))
     return None
@@ -180,7 +180,7 @@ def _placed(step: Drafted, indices: Sequence[int]) -> Drafted:
     if not indices:
         return step
     names = tuple(step.inputs[index] for index in indices)
-    if isinstance(step.draft, Border):
+    if isinstance(step.draft, Pad):
         return replace(step, draft=replace(step.draft, placed=True), placed=names)
-    assert isinstance(step.draft, Joined)
+    assert isinstance(step.draft, Concat)
     return replace(step, draft=replace(step.draft, placed=frozenset(indices)), placed=names)

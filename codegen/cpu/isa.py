@@ -26,7 +26,7 @@ class Packs:
 
 
 @dataclass(frozen=True)
-class Bfloats:
+class BfloatInstructions:
     """LLVM's names for bfloat16: inner products of pairs in float32, and float32 rounded to it."""
 
     products: str
@@ -57,7 +57,7 @@ class Isa:
     half: "Isa | None" = None
     pick: str = ""
     permute: str = ""
-    bfloats: Bfloats | None = None
+    bfloats: BfloatInstructions | None = None
     attributes: tuple[str, ...] = ()
     kind: str = "llvm"
     machine: str = "x86_64"
@@ -208,7 +208,7 @@ AVX512_BF16 = replace(
     name="avx512-bf16",
     features=(*AVX512_VBMI.features, "avx512_bf16"),
     attributes=(*AVX512_VBMI.attributes, "+avx512bf16"),
-    bfloats=Bfloats("llvm.x86.avx512bf16.dpbf16ps.512", "llvm.x86.avx512bf16.cvtneps2bf16.512"),
+    bfloats=BfloatInstructions("llvm.x86.avx512bf16.dpbf16ps.512", "llvm.x86.avx512bf16.cvtneps2bf16.512"),
 )
 AARCH64 = Isa("aarch64", "generic", ("asimd",), lanes=4, registers=32, working=8, machine="aarch64")
 # Plain C: for other processors, and for what address and undefined-behaviour sanitizers can look into.

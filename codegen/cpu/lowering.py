@@ -22,11 +22,11 @@ from ptqc.errors import NoKernel
 from ptqc.graph.nodes import only_consumer
 from ptqc.lowered import Lowered
 from ptqc.operators import clip_bounds
-from ptqc.operators.step import Step, codes_of, has_float_output
+from ptqc.operators.step import LoweredStep, codes_of, has_float_output
 
 DTYPES = ("float32", "float64", "float16", "bool", *INTEGERS)
 
-KERNELS: Mapping[str, Callable[[Emission, Step], None]] = {
+KERNELS: Mapping[str, Callable[[Emission, LoweredStep], None]] = {
     "Conv": layers.integer_conv,
     "Gemm": layers.integer_product,
     "MatMul": layers.integer_product,
@@ -110,7 +110,7 @@ def _refusing(what: str) -> Iterator[None]:
         raise NoKernel(f"{what}: {reason}; --allow-missing-target delivers the rest") from reason
 
 
-def _emit(emission: Emission, node: ir.Node, step: Step | None) -> set[ir.Node]:
+def _emit(emission: Emission, node: ir.Node, step: LoweredStep | None) -> set[ir.Node]:
     """Add the kernels of a node; the nodes behind it that they do the work of."""
     if step is not None:
         KERNELS[node.op_type](emission, step)

@@ -15,7 +15,7 @@ import numpy as np
 
 from ptqc.codegen.cpu.families import unpack
 from ptqc.codegen.cpu.isa import Isa
-from ptqc.codegen.program.constants import Arranged, Bfloats, Nibbles, Scaled, Stored
+from ptqc.codegen.program.constants import Arranged, BfloatCodes, Nibbles, ScaledPanels, Stored
 from ptqc.codegen.program.indexed import Indexed
 from ptqc.codegen.program.layout import Layout
 from ptqc.codegen.program.memory import plan
@@ -74,11 +74,11 @@ def _ready(builder: Any, kernel: Any, stored: Callable[[np.ndarray], Any], const
         return builder.emit(relax.call_tir(kernel(*made), arguments, relax.TensorType((size,), dtype)))
 
     match constant:
-        case Scaled():
+        case ScaledPanels():
             made = unpack.real(constant.panels, constant.depth, constant.width)
             given = [_ready(builder, kernel, stored, constant.codes), stored(constant.scale)]
             return call(made, given, constant.codes.size, "float32")
-        case Bfloats():
+        case BfloatCodes():
             given = [_ready(builder, kernel, stored, constant.codes)]
             return call(unpack.bfloats(constant.codes.size), given, constant.codes.size, "uint16")
         case Nibbles():

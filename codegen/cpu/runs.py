@@ -11,7 +11,7 @@ from ptqc.codegen.cpu.kernel import fill, pieces, span
 
 
 @dataclass(frozen=True)
-class Run:
+class ElementRun:
     """`length` elements of a sample in a buffer, from `start` on."""
 
     buffer: Any

@@ -15,7 +15,7 @@ DELIVERED = "cpu"  # the folder of an artifact that has the target's files is na
 
 
 @dataclass(frozen=True)
-class Tuned:
+class TunedKernel:
     """The cut of a kernel, and its time as a share of that of the kernel's first cut; 1 where that one stayed."""
 
     cut: Cut
@@ -35,7 +35,7 @@ class Tuned:
 
 
 # By the name of a kernel with its first cut.
-Table = Mapping[str, Tuned]
+Table = Mapping[str, TunedKernel]
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Request:
 
 def tables_from_json(document: Mapping[str, Any]) -> dict[str, Table]:
     """Inverse of `tables_to_json`."""
-    return {isa: {name: Tuned.from_json(one) for name, one in table.items()} for isa, table in document.items()}
+    return {isa: {name: TunedKernel.from_json(one) for name, one in table.items()} for isa, table in document.items()}
 
 
 def tables_to_json(tables: Mapping[str, Table]) -> dict[str, Any]:

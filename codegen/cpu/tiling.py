@@ -10,7 +10,7 @@ import numpy as np
 
 from ptqc.codegen.cpu.isa import DOT, Isa
 from ptqc.codegen.cpu.sums import PAIR, UNLIMITED, Sums, overflows
-from ptqc.codegen.program.constants import Order, Source
+from ptqc.codegen.program.constants import IndexSource, Order
 from ptqc.codegen.program.window import Window
 
 LARGEST_TILE, LARGEST_PANEL = 14, 4
@@ -223,7 +223,7 @@ class Dense:
         sizes = (self.groups, self.panels, rows, columns, self.depth, self.sums.parts, width, self.unit)
         return Order(sizes, self._source)
 
-    def _source(self, place: Sequence[Any]) -> Source:
+    def _source(self, place: Sequence[Any]) -> IndexSource:
         group, panel, row, column, step, part, channel, tap = place
         output = panel * (self.cut.vectors * self.isa.lanes) + channel
         along = step * self.unit + tap
@@ -231,7 +231,7 @@ class Dense:
         plane = (group * self.group_outputs + output) * self.group_inputs + along % self.group_inputs
         offset = (plane * self.window.kernel[0] + row) * self.window.kernel[1] + column
         limits = (output, self.group_outputs), (along, self.runs[2])
-        return Source(offset, limits, part if self.sums.parts > 1 else None)
+        return IndexSource(offset, limits, part if self.sums.parts > 1 else None)
 
     def pack_channels(self, values: np.ndarray) -> np.ndarray:
         """One number per output channel in the order of the panels."""

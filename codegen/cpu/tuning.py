@@ -19,12 +19,12 @@ from ptqc.codegen.cpu.families import declared
 from ptqc.codegen.cpu.isa import Isa
 from ptqc.codegen.cpu.kernel import Constant
 from ptqc.codegen.cpu.options import Tuning
-from ptqc.codegen.cpu.table import Table, Tuned
+from ptqc.codegen.cpu.table import Table, TunedKernel
 from ptqc.codegen.cpu.tiling import Cut
 from ptqc.codegen.program.built import Alternatives
 from ptqc.codegen.program.constants import Stored
 from ptqc.codegen.program.layout import Layout
-from ptqc.codegen.program.program import Program, Step
+from ptqc.codegen.program.program import Program, ProgramStep
 from ptqc.errors import UsageError
 from ptqc.native.machine import processor_name
 from ptqc.native.runtime import PACKAGE
@@ -48,7 +48,7 @@ def tuned(program: Program, table: Table) -> Program:
     return replace(program, steps=tuple(_recut(step, table) for step in program.steps))
 
 
-def _recut(step: Step, table: Table) -> Step:
+def _recut(step: ProgramStep, table: Table) -> ProgramStep:
     alternatives, found = step.built.alternatives, table.get(step.built.name)
     if alternatives is None or found is None or found.cut == alternatives.cuts[0]:
         return step
@@ -63,7 +63,7 @@ def measure(program: Program, isa: Isa, level: Tuning, store: Store | None) -> T
     distinct, tried = tunable(program), TRIED[level]
     keys = {name: _key(name, alternatives.cuts[:tried], isa) for name, (_, alternatives) in distinct.items()}
     entries = {name: store.get(key) for name, key in keys.items()} if store is not None else {}
-    found = {name: Tuned.from_json(entry.document) for name, entry in entries.items() if entry is not None}
+    found = {name: TunedKernel.from_json(entry.document) for name, entry in entries.items() if entry is not None}
     missing = [_Trials.of(program, *distinct[name], isa, tried) for name in distinct if name not in found]
     for name, result in _fastest(missing):
         found[name] = result
@@ -72,7 +72,7 @@ def measure(program: Program, isa: Isa, level: Tuning, store: Store | None) -> T
     return {name: found[name] for name in distinct}
 
 
-def tunable(program: Program) -> dict[str, tuple[Step, Alternatives[Cut]]]:
+def tunable(program: Program) -> dict[str, tuple[ProgramStep, Alternatives[Cut]]]:
     """Kernels that may be cut otherwise, by name: a step that calls it, and the ways."""
     found = {step.built.name: (step, step.built.alternatives) for step in program.steps}
     return {name: (step, ways) for name, (step, ways) in found.items() if ways is not None}
@@ -89,7 +89,7 @@ def _key(name: str, cuts: Sequence[Cut], isa: Isa) -> dict[str, Any]:
     }
 
 
-def _fastest(trials: "Sequence[_Trials]") -> Iterator[tuple[str, Tuned]]:
+def _fastest(trials: "Sequence[_Trials]") -> Iterator[tuple[str, TunedKernel]]:
     """The best cut of each kernel, by the kernel's name."""
     times: list[list[list[float]]] = [[[] for _ in one.runs] for one in trials]
     began = time.monotonic()
@@ -105,11 +105,11 @@ def _fastest(trials: "Sequence[_Trials]") -> Iterator[tuple[str, Tuned]]:
         yield one.name, _best(one.cuts, found)
 
 
-def _best(cuts: Sequence[Cut], times: Sequence[Sequence[float]]) -> Tuned:
+def _best(cuts: Sequence[Cut], times: Sequence[Sequence[float]]) -> TunedKernel:
     """The fastest cut by its times in each round."""
     ratios = [statistics.median(a / b for a, b in zip(own, times[0], strict=True)) for own in times]
     best = min(range(len(cuts)), key=ratios.__getitem__)
-    return Tuned(cuts[best], ratios[best]) if ratios[best] < 1 - MARGIN else Tuned(cuts[0], 1.0)
+    return TunedKernel(cuts[best], ratios[best]) if ratios[best] < 1 - MARGIN else TunedKernel(cuts[0], 1.0)
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ class _Trials:
     runs: Sequence[Callable[[], object]]
 
     @classmethod
-    def of(cls, program: Program, step: Step, ways: Alternatives[Cut], isa: Isa, tried: int | None) -> "_Trials":
+    def of(cls, program: Program, step: ProgramStep, ways: Alternatives[Cut], isa: Isa, tried: int | None) -> "_Trials":
         cuts, layouts = ways.cuts[:tried], program.layouts
         kernels = [ways.write(cut) for cut in cuts]
         library = _compiled({kernel.name: kernel.function for kernel in kernels}, isa)

@@ -23,7 +23,7 @@ from ptqc.codegen.program.batching import Batching, Seen
 from ptqc.codegen.program.constants import Nibbles, Stored
 from ptqc.codegen.program.layout import ROUNDED
 from ptqc.codegen.program.listing import Listing
-from ptqc.codegen.program.program import Program, Step
+from ptqc.codegen.program.program import Program, ProgramStep
 from ptqc.codegen.program.weights import Weights
 from ptqc.errors import PtqcError, UsageError
 from ptqc.formats import Format
@@ -154,7 +154,7 @@ def _report(program: Program, chosen: isa.Isa) -> dict[str, Any]:
     }
 
 
-def _rounds(step: Step) -> bool:
+def _rounds(step: ProgramStep) -> bool:
     """Whether real numbers become codes or bfloat16."""
     return step.built.family == "quantize" or step.built.family.endswith(ROUNDED)
 

@@ -8,17 +8,17 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from ptqc.codegen.onnxruntime.functions import DOMAIN, Function, Kind
+from ptqc.codegen.onnxruntime.functions import DOMAIN, UnpackFunction, UnpackKind
 from ptqc.formats import Format
 
 Share = Callable[[np.ndarray], str]
 
 
 @dataclass(frozen=True)
-class Constant:
+class UnpackedConstant:
     """What stands for one weight: function called, and the call node (its arrays went through `share`)."""
 
-    function: Function
+    function: UnpackFunction
     call: onnx.NodeProto
 
 
@@ -32,7 +32,9 @@ def narrow_bias(codes: np.ndarray) -> tuple[np.ndarray, int]:
     return codes.astype(np.int32), 1
 
 
-def _call(function: Function, inputs: Sequence[str], outputs: Sequence[str], shape: Sequence[int]) -> onnx.NodeProto:
+def _call(
+    function: UnpackFunction, inputs: Sequence[str], outputs: Sequence[str], shape: Sequence[int]
+) -> onnx.NodeProto:
     attributes: dict[str, Any] = {"d": list(shape)} if function.form.is_packed else {}
     return helper.make_node(function.name, inputs, outputs, domain=DOMAIN, **attributes)
 
@@ -46,24 +48,28 @@ def layer(
     axis: int,
     outputs: Sequence[str],
     share: Share,
-) -> Constant:
+) -> UnpackedConstant:
     """Weight and bias of an integer layer. step: name of the input's scale; outputs: names of weight and bias."""
-    function = Function(Kind.LAYER, form, axis)
+    function = UnpackFunction(UnpackKind.LAYER, form, axis)
     narrow, factor = narrow_bias(bias)
     inputs = [share(a) for a in (*form.pack(codes, scale), narrow)] + [step, share(np.array(factor, np.int32))]
-    return Constant(function, _call(function, inputs, outputs, codes.shape))
+    return UnpackedConstant(function, _call(function, inputs, outputs, codes.shape))
 
 
 def weight(
     codes: np.ndarray, form: Format, scale: np.ndarray, axis: int, output: str, share: Share, *, as_float: bool
-) -> Constant:
+) -> UnpackedConstant:
     """A weight alone: for an integer product without bias, or as a float constant."""
     if not form.is_scaled:
-        function = Function(Kind.VALUES, form)
+        function = UnpackFunction(UnpackKind.VALUES, form)
     else:
-        function = Function(Kind.FLOAT, form, axis, codes.ndim) if as_float else Function(Kind.WEIGHT, form, axis)
+        function = (
+            UnpackFunction(UnpackKind.FLOAT, form, axis, codes.ndim)
+            if as_float
+            else UnpackFunction(UnpackKind.WEIGHT, form, axis)
+        )
     inputs = [share(a) for a in form.pack(codes, scale)]
-    return Constant(function, _call(function, inputs, [output], codes.shape))
+    return UnpackedConstant(function, _call(function, inputs, [output], codes.shape))
 
 
 def tensor(name: str, array: np.ndarray) -> onnx.TensorProto:

@@ -30,7 +30,7 @@ class Exported:
     """
 
     proto: onnx.ModelProto
-    functions: tuple[functions.Function, ...]
+    functions: tuple[functions.UnpackFunction, ...]
     renamed: Mapping[str, str]
     packed: onnx.ModelProto
 
@@ -65,7 +65,7 @@ def export(lowered: Lowered, interface: ir.Model, name_length: int = 1, *, inlin
     return Exported(inlined(packed) if inline else packed, tuple(sorted(used)), renamed, packed)
 
 
-def _model(graph: onnx.GraphProto, used: Set[functions.Function], interface: ir.Model) -> onnx.ModelProto:
+def _model(graph: onnx.GraphProto, used: Set[functions.UnpackFunction], interface: ir.Model) -> onnx.ModelProto:
     newest = _newest_operator(graph, interface.opset_imports[""])
     opset = max(LOWEST_OPSET, newest, *(function.form.opset for function in used))
     imports = [helper.make_opsetid("", opset)]
@@ -100,7 +100,7 @@ class _Packer:
 
     graph: onnx.GraphProto
     lowered: Lowered
-    used: set[functions.Function] = field(default_factory=set)
+    used: set[functions.UnpackFunction] = field(default_factory=set)
     arrays: dict[str, np.ndarray] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -143,14 +143,14 @@ class _Packer:
         """The name of the codes that these nodes read, if they are to be packed."""
         return (name for node in nodes for name in node.input if name in self.lowered.formats)
 
-    def _take(self, constant: constants.Constant) -> onnx.NodeProto:
+    def _take(self, constant: constants.UnpackedConstant) -> onnx.NodeProto:
         self.used.add(constant.function)
         return constant.call
 
     def _array(self, name: str) -> np.ndarray:
         return np.asarray(numpy_helper.to_array(self.initializers[name]))
 
-    def _packed(self, node: onnx.NodeProto, name: str, makers: Sequence[onnx.NodeProto]) -> constants.Constant:
+    def _packed(self, node: onnx.NodeProto, name: str, makers: Sequence[onnx.NodeProto]) -> constants.UnpackedConstant:
         """A weight from its codes. node: the last of those that make it."""
         codes, form, output = self._array(name), self.lowered.formats[name], node.output[0]
         if node.op_type != "DequantizeLinear":

@@ -21,7 +21,7 @@ from ptqc.formats.planes import planes_of
 DOMAIN = "p"
 
 
-class Kind(StrEnum):
+class UnpackKind(StrEnum):
     """What a function gives: both dequantized constants of an integer layer, its weight alone, or a float constant."""
 
     # Each takes what the format stores.
@@ -31,11 +31,15 @@ class Kind(StrEnum):
     VALUES = "values"  # -> the values themselves, where they have no scale
 
 
+# How the names of functions begin.
+LETTERS = {UnpackKind.LAYER: "L", UnpackKind.WEIGHT: "W", UnpackKind.FLOAT: "F", UnpackKind.VALUES: "P"}
+
+
 @dataclass(frozen=True, order=True)
-class Function:
+class UnpackFunction:
     """Identity of a function. axis, rank: of the weight's scales (0, 0 where they do not matter)."""
 
-    kind: Kind
+    kind: UnpackKind
     form: Format
     axis: int = 0
     rank: int = 0
@@ -43,20 +47,19 @@ class Function:
     @property
     def name(self) -> str:
         """Short name, unique within a file."""
-        kind = {Kind.LAYER: "L", Kind.WEIGHT: "W", Kind.FLOAT: "F", Kind.VALUES: "P"}[self.kind] + self.form.mark
+        kind = LETTERS[self.kind] + self.form.mark
         place = f"{self.axis}{self.rank}" if self.axis or self.rank else ""
         return f"{kind}{self.form.bits}{place}"
 
     @property
     def inputs(self) -> list[str]:
         """Formal inputs."""
-        return [*self.form.inputs, *(("b", "x", "k") if self.kind == Kind.LAYER else ())]
+        return [*self.form.inputs, *(("b", "x", "k") if self.kind == UnpackKind.LAYER else ())]
 
     def to_proto(self, opset: int) -> onnx.FunctionProto:
         """The function's body."""
         body = _Body(self.form)
-        make = {Kind.LAYER: _layer, Kind.WEIGHT: _weight, Kind.FLOAT: _float, Kind.VALUES: _values}[self.kind]
-        outputs = make(body, self)
+        outputs = _BODIES[self.kind](body, self)
         attributes = ["d"] if self.form.is_packed else []
         imports = [helper.make_opsetid("", opset)]
         return helper.make_function(DOMAIN, self.name, self.inputs, outputs, body.nodes, imports, attributes)
@@ -112,7 +115,7 @@ class _Body:
         return output
 
 
-def _dequantized(body: _Body, function: Function) -> tuple[str, str]:
+def _dequantized(body: _Body, function: UnpackFunction) -> tuple[str, str]:
     codes = function.form.unpack(body, ir.DataType.INT8)
     scale = body.add("Cast", ["s"], to=TensorProto.FLOAT)
     # Zeros of the scale's length: Gemm becomes an integer kernel only where the zero point is explicit.
@@ -120,18 +123,18 @@ def _dequantized(body: _Body, function: Function) -> tuple[str, str]:
     return body.add("DequantizeLinear", [codes, scale, zero], axis=function.axis), scale
 
 
-def _layer(body: _Body, function: Function) -> list[str]:
+def _layer(body: _Body, function: UnpackFunction) -> list[str]:
     weight, scale = _dequantized(body, function)
     bias = body.add("Mul", [body.add("Cast", ["b"], to=TensorProto.INT32), "k"])
     products = body.add("Mul", ["x", scale])
     return [weight, body.add("DequantizeLinear", [bias, products], axis=0)]
 
 
-def _weight(body: _Body, function: Function) -> list[str]:
+def _weight(body: _Body, function: UnpackFunction) -> list[str]:
     return [_dequantized(body, function)[0]]
 
 
-def _float(body: _Body, function: Function) -> list[str]:
+def _float(body: _Body, function: UnpackFunction) -> list[str]:
     codes = function.form.unpack(body, ir.DataType.FLOAT)
     scale = body.add("Cast", ["s"], to=TensorProto.FLOAT)
     if function.rank > 1:
@@ -141,5 +144,8 @@ def _float(body: _Body, function: Function) -> list[str]:
     return [body.add("Mul", [codes, scale])]
 
 
-def _values(body: _Body, function: Function) -> list[str]:
+def _values(body: _Body, function: UnpackFunction) -> list[str]:
     return [function.form.unpack(body, ir.DataType.FLOAT)]
+
+
+_BODIES = {UnpackKind.LAYER: _layer, UnpackKind.WEIGHT: _weight, UnpackKind.FLOAT: _float, UnpackKind.VALUES: _values}

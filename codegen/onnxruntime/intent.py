@@ -21,7 +21,7 @@ from ptqc.graph.layers import Layer
 from ptqc.integer import dequantize, quantize
 from ptqc.operators import Trait, absorbs, clip_bounds, named
 from ptqc.plan import Plan
-from ptqc.solutions import Solution, Tuned
+from ptqc.solutions import Solution, TunedNumbers
 
 LARGEST_STEP = 1
 LARGEST_SHARE = 0.5
@@ -36,7 +36,7 @@ class Intent:
 
     model: ir.Model
     plan: Plan
-    tuned: Tuned
+    tuned: TunedNumbers
 
     def rounded(self) -> list[str]:
         """The quantized tensors that float operators make, or that are inputs."""

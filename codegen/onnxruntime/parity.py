@@ -9,7 +9,7 @@ from ptqc import reference
 from ptqc.errors import VerificationError
 from ptqc.execute.onnxruntime import Feeds, Runner
 from ptqc.lowered import Lowered
-from ptqc.operators.step import Step
+from ptqc.operators.step import LoweredStep
 
 
 def compare(
@@ -31,7 +31,7 @@ def compare(
     return len(steps), compared
 
 
-def _check(step: Step, values: Mapping[str, np.ndarray]) -> int:
+def _check(step: LoweredStep, values: Mapping[str, np.ndarray]) -> int:
     """The size of one kernel's output. Raises VerificationError where anything in it differs."""
     (low, high), found = reference.bounds(step, values), values[step.output]
     if found.shape != low.shape:

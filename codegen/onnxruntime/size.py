@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 
 from ptqc.codegen.onnxruntime import constants
-from ptqc.codegen.onnxruntime.functions import DOMAIN, Function
+from ptqc.codegen.onnxruntime.functions import DOMAIN, UnpackFunction
 from ptqc.codegen.onnxruntime.inline import expanded
 from ptqc.formats.base import LOWEST_OPSET
 from ptqc.solutions import Solution
@@ -55,7 +55,7 @@ def entry(length: int) -> int:
 
 def stored(
     solution: Solution, uses: Sequence[Use], name_length: int, *, inline: bool = False
-) -> tuple[int, tuple[Function, ...]]:
+) -> tuple[int, tuple[UnpackFunction, ...]]:
     """Bytes of a weight and its calls, and the functions it needs. uses: its layers; none for a table.
 
     inline: nodes stand in the place of the calls, and there are no functions.
@@ -68,7 +68,9 @@ def stored(
     return total, () if inline else needed
 
 
-def _inlined(function: Function | None, call: onnx.NodeProto | None, counter: _Counter) -> list[onnx.NodeProto | None]:
+def _inlined(
+    function: UnpackFunction | None, call: onnx.NodeProto | None, counter: _Counter
+) -> list[onnx.NodeProto | None]:
     """The nodes of a call. Its shape becomes a constant; those of the function are the same for every plan."""
     if function is None or call is None:
         return [call]
@@ -77,7 +79,7 @@ def _inlined(function: Function | None, call: onnx.NodeProto | None, counter: _C
     return [*expanded(call, function.to_proto(LOWEST_OPSET), lambda: counter.name, lambda _array: counter.name)]
 
 
-def _call(solution: Solution, use: Use, counter: _Counter) -> tuple[Function | None, onnx.NodeProto | None]:
+def _call(solution: Solution, use: Use, counter: _Counter) -> tuple[UnpackFunction | None, onnx.NodeProto | None]:
     name, form = counter.name, solution.form
     if form.is_plain:
         (array,) = form.pack(solution.codes, solution.scale)
@@ -91,7 +93,7 @@ def _call(solution: Solution, use: Use, counter: _Counter) -> tuple[Function | N
     return packed.function, packed.call
 
 
-def function_bytes(functions: Sequence[Function], opset: int) -> Mapping[str, int]:
+def function_bytes(functions: Sequence[UnpackFunction], opset: int) -> Mapping[str, int]:
     """Bytes of each function by name, and of the import that the first one brings."""
     sizes = {function.name: entry(function.to_proto(opset).ByteSize()) for function in functions}
     imports = onnx.helper.make_opsetid(DOMAIN, 1)

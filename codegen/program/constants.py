@@ -18,7 +18,7 @@ from ptqc.codegen.program.indexed import Indexed, smallest
 VALUES = 16
 
 
-class Source(NamedTuple):
+class IndexSource(NamedTuple):
     """Where a number comes from: its place in the model's order.
 
     limits: (index, size) pairs; where an index is beyond its size, the number is zero. part: 0 for the lower half of
@@ -38,7 +38,7 @@ class Order:
     """
 
     sizes: tuple[int, ...]
-    source: Callable[[Sequence[Any]], Source]
+    source: Callable[[Sequence[Any]], IndexSource]
 
     def __call__(self, values: np.ndarray) -> np.ndarray:
         """The numbers (contiguous) in this order, flat."""
@@ -81,7 +81,7 @@ def values_of(codes: np.ndarray) -> np.ndarray:
 
 
 @dataclass(frozen=True, eq=False)
-class Scaled:
+class ScaledPanels:
     """float32 weights (panels, depth, width) that are codes times one scale for each (panel, width)."""
 
     codes: Arranged
@@ -100,7 +100,7 @@ class Scaled:
 
 
 @dataclass(frozen=True, eq=False)
-class Bfloats:
+class BfloatCodes:
     """Codes as bfloat16, which have all their digits."""
 
     codes: Arranged
@@ -143,7 +143,7 @@ class Nibbles:
         return found
 
 
-Stored = np.ndarray | Arranged | Scaled | Bfloats | Nibbles
+Stored = np.ndarray | Arranged | ScaledPanels | BfloatCodes | Nibbles
 
 
 def stored_bytes(constant: Stored) -> int:
@@ -151,9 +151,9 @@ def stored_bytes(constant: Stored) -> int:
     match constant:
         case Arranged():
             return constant.indexed.nbytes
-        case Bfloats():
+        case BfloatCodes():
             return stored_bytes(constant.codes)
-        case Scaled():
+        case ScaledPanels():
             return stored_bytes(constant.codes) + constant.scale.nbytes
         case Nibbles():
             return stored_bytes(constant.codes) + constant.places.nbytes + constant.table.nbytes

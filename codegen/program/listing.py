@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 from ptqc.codegen.program.layout import Frame, Layout
-from ptqc.codegen.program.program import Program, Step
+from ptqc.codegen.program.program import Program, ProgramStep
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Call:
     within: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, step: Step) -> Self:
+    def of(cls, step: ProgramStep) -> Self:
         """The call that a step becomes."""
         built, count = step.built, len(step.built.constants)
         return cls(built.name, step.inputs, step.output, count, built.operations, step.placed, step.within)

@@ -10,7 +10,7 @@ from ptqc.codegen.program.layout import Layout
 
 
 @dataclass(frozen=True)
-class Step:
+class ProgramStep:
     """One kernel of the network: names of the values it reads and of the one it makes.
 
     placed: inputs that lie in the memory of the output already, and are no arguments of the kernel. within: real values
@@ -37,7 +37,7 @@ class Program:
     size, is in front of a sample. settled: inputs that have to be these.
     """
 
-    steps: tuple[Step, ...]
+    steps: tuple[ProgramStep, ...]
     layouts: dict[str, Layout]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]

@@ -89,7 +89,7 @@ def _count(layout: Layout, values: np.ndarray) -> int:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class TensorComparison:
     """One tensor of one run. wrong: elements that differ given ONNX Runtime's inputs, chained: given the library's own.
 
     problem: what differs, or nothing. Of float tensors, only those beyond the tolerance count, and none as chained.
@@ -113,7 +113,7 @@ class Compared:
     end_to_end: int = 0
     different: dict[str, int] = field(default_factory=dict)
 
-    def add(self, outcome: Outcome) -> None:
+    def add(self, outcome: TensorComparison) -> None:
         """Count a tensor."""
         self.kernels += 1
         if outcome.is_real:
@@ -141,7 +141,7 @@ def compare(loaded: Loaded, values: Values, compared: Compared) -> None:
             raise VerificationError(f"the native library as a whole differs from its own kernels at {name}")
 
 
-def outcomes(loaded: Loaded, values: Values, chained: dict[str, np.ndarray]) -> Iterator[Outcome]:
+def outcomes(loaded: Loaded, values: Values, chained: dict[str, np.ndarray]) -> Iterator[TensorComparison]:
     """Every tensor of a run that ONNX Runtime has, in order; `chained` receives what the library makes on its own."""
     alone = {name: values[name] for name in loaded.listing.inputs}
     chained.update(alone)
@@ -183,20 +183,20 @@ class _Terms:
 
 def _outcome(
     call: Call, wanted: np.ndarray, found: np.ndarray, chained: np.ndarray, terms: _Terms, roundings: int
-) -> Outcome:
+) -> TensorComparison:
     """roundings: operators since the last values of ONNX Runtime."""
     is_real, where = wanted.dtype.kind == "f", f"{call.output} ({call.family})"
     if wanted.size != found.size or wanted.dtype != found.dtype:
         problem = f"{where}: {found.dtype}{found.shape} instead of {wanted.dtype}{wanted.shape}"
-        return Outcome(call, wanted.size, is_real, wanted.size, 0, problem)
+        return TensorComparison(call, wanted.size, is_real, wanted.size, 0, problem)
     found, chained = found.reshape(wanted.shape), chained.reshape(wanted.shape)
     if is_real:
         wrong, problem = _reals(call.family, wanted, found, terms, roundings)
-        return Outcome(call, wanted.size, is_real, wrong, 0, problem and f"{where}: {problem}")
+        return TensorComparison(call, wanted.size, is_real, wrong, 0, problem and f"{where}: {problem}")
     wrong, later = (int(np.count_nonzero(wanted != other)) for other in (found, chained))
     most = int(np.abs(wanted.astype(int) - found).max(initial=0))
     problem = f"{where}: {wrong} of {wanted.size} integers, by up to {most}" if wrong else ""
-    return Outcome(call, wanted.size, is_real, wrong, later, problem)
+    return TensorComparison(call, wanted.size, is_real, wrong, later, problem)
 
 
 def _reals(family: str, wanted: np.ndarray, found: np.ndarray, terms: _Terms, roundings: int) -> tuple[int, str]:

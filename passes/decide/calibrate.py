@@ -23,7 +23,7 @@ from ptqc.graph.sites import Site
 from ptqc.notes import Level, Note, out_of_time
 from ptqc.passes.base import Effect, Result
 from ptqc.passes.decide.phases import Observed, Setting
-from ptqc.solvers.moments import TOGETHER, Columns, Moments, positions_per_sample
+from ptqc.solvers.moments import TOGETHER, ColumnSample, Moments, positions_per_sample
 from ptqc.work.deadline import Pace
 from ptqc.work.parallel import in_order
 
@@ -154,18 +154,18 @@ def _taps(given: Setting) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def _columns(given: Setting, sizes: _Sizes, largest: Feeds) -> dict[str, Columns]:
+def _columns(given: Setting, sizes: _Sizes, largest: Feeds) -> dict[str, ColumnSample]:
     """By layer. largest: the inputs of layers for the largest sample."""
     found, sample = {}, given.tuning.largest
     for number, layer in enumerate(given.layers):
         seed = given.seed * 100_003 + number  # a draw of its own for each layer
-        columns = Columns(layer, positions_per_sample(layer, len(given.tuning)), seed)
+        columns = ColumnSample(layer, positions_per_sample(layer, len(given.tuning)), seed)
         total = columns.total(largest[layer.input].shape)
         found[layer.name] = replace(columns, usual=sizes.usual(total, sample))
     return found
 
 
-def _thinned(columns: Mapping[str, Columns], part: float) -> Mapping[str, Columns]:
+def _thinned(columns: Mapping[str, ColumnSample], part: float) -> Mapping[str, ColumnSample]:
     """This part of the columns of every layer."""
     if part == 1:
         return columns
@@ -223,7 +223,7 @@ def _observe(observers: dict[str, RangeObserver], given: Setting, values: Feeds,
 
 
 def accumulate(
-    moments: dict[str, Moments], layers: Sequence[Layer], columns: Mapping[str, Columns], values: Feeds, start: int
+    moments: dict[str, Moments], layers: Sequence[Layer], columns: Mapping[str, ColumnSample], values: Feeds, start: int
 ) -> None:
     """Add the inputs of layers in a batch to the moments of their weights; columns: by layer. start: its first row.
 
@@ -258,7 +258,7 @@ def _check_size(kind: str, name: str, values: np.ndarray | None, most: float) ->
         raise ModelError(f"{kind} {name!r} reaches {reach:.0e}, at most {most:.0e} can be measured: scale the model")
 
 
-def _bytes(columns: Columns) -> int:
+def _bytes(columns: ColumnSample) -> int:
     """Bytes that adding a batch to a layer's moments takes: columns, those that waited, and products, all twice."""
     width, groups = columns.layer.width, columns.layer.groups
     return 8 * groups * (width**2 + (TOGETHER + LARGEST_BATCH * columns.positions) * width)

@@ -16,7 +16,7 @@ from ptqc.passes.base import Effect, Result
 from ptqc.passes.decide.calibrate import accumulate
 from ptqc.passes.decide.inner_inputs import with_inner_inputs
 from ptqc.passes.decide.phases import Observed, Setting
-from ptqc.solvers.moments import Columns, Moments, positions_per_sample
+from ptqc.solvers.moments import ColumnSample, Moments, positions_per_sample
 
 
 @dataclass(frozen=True)
@@ -87,10 +87,10 @@ class _Observer:
         shown = {name: _as_batch(layer, values[self.taps[name]]) for name, layer in read.items()}
         return {name: array for name, array in shown.items() if array.size}
 
-    def _columns(self, layer: Layer, array: np.ndarray) -> Columns:
+    def _columns(self, layer: Layer, array: np.ndarray) -> ColumnSample:
         """As many columns of a sample as of other layers, whether it has one iteration or many."""
         each = positions_per_sample(layer, len(self.setting.tuning))
-        return Columns(layer, -(-each // len(array)), self.setting.seed * 100_003 + self.layers.index(layer))
+        return ColumnSample(layer, -(-each // len(array)), self.setting.seed * 100_003 + self.layers.index(layer))
 
 
 def _as_batch(layer: Layer, array: np.ndarray) -> np.ndarray:

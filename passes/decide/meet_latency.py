@@ -19,7 +19,7 @@ from ptqc.options import Activations
 from ptqc.passes.base import Effect, Result
 from ptqc.passes.decide.choose_activations import Checked, limit_of
 from ptqc.passes.decide.phases import Assessed, Decided
-from ptqc.solvers.cost_model import Edge, Network, Operator, Times
+from ptqc.solvers.cost_model import Edge, Network, TimedOperator, Times
 
 ATTEMPTS = 8
 # Where two choices differ by less than this share of the loss, the faster one wins.
@@ -145,7 +145,7 @@ class _Program:
     def _binary(self, name: str) -> pulp.LpVariable:
         return self._program.add_variable(name, cat="Binary")
 
-    def _operator(self, place: int, operator: Operator) -> pulp.LpAffineExpression:
+    def _operator(self, place: int, operator: TimedOperator) -> pulp.LpAffineExpression:
         real = self._times.floats.get(operator.node, 0.0) / self._unit
         if not operator.tensors:
             return pulp.LpAffineExpression(constant=real)

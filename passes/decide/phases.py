@@ -1,7 +1,8 @@
 """What a compile knows after each of its deciding passes: one frozen class for each, which adds to the one before.
 
 Setting → Observed (calibrate) → Solved (solve-weights) → Assessed (measure-sensitivity) → Decided (choose-activations).
-With a plan, whose formats are allocated, they are Planned; its final numbers are Tuned, and a lowered graph has both.
+With a plan, whose formats are allocated, they are Planned; its final numbers are TunedNumbers, and a lowered graph has
+both.
 A function that takes one of them says with its type which passes have to have run before.
 """
 
@@ -17,7 +18,7 @@ from ptqc.graph.layers import Layer, Weight, find_layers, find_weights
 from ptqc.graph.sites import Kernel, Site, find_kernels, find_sites, useful_sites
 from ptqc.losses import Kinds
 from ptqc.plan import Plan
-from ptqc.solutions import Candidates, Solution, Tuned
+from ptqc.solutions import Candidates, Solution, TunedNumbers
 from ptqc.solvers.moments import Moments
 from ptqc.work.deadline import Deadline
 from ptqc.work.progress import SILENT, Progress
@@ -166,7 +167,7 @@ class Planned:
 class Tunable(Planned):
     """A plan with numbers that may become better."""
 
-    tuned: Tuned
+    tuned: TunedNumbers
 
 
 @dataclass(frozen=True)
@@ -175,4 +176,4 @@ class Numbered:
 
     model: ir.Model
     plan: Plan
-    tuned: Tuned
+    tuned: TunedNumbers

@@ -188,7 +188,7 @@ def _layer(
         second = np.diagonal(second, axis1=1, axis2=2)
     power = moments.total_error(matrix, held) or 1.0
     grids = gptq.grids_for(matrix, second, forms, keeps_sign=layer.keeps_sign)
-    targets = [gptq.Target.of(matrix, grids[form], form, ROUNDS) for form in forms]
+    targets = [gptq.RoundingTarget.of(matrix, grids[form], form, ROUNDS) for form in forms]
     tried = [second]
     if second.ndim == 3 and (count < ENOUGH_COLUMNS * layer.width or len(observed.tuning) < ENOUGH_SAMPLES):
         # Against its own diagonal alone GPTQ is nearest rounding; it wins where the rest of H misleads.

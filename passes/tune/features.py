@@ -11,7 +11,7 @@ from ptqc.notes import Level, Note, out_of_time
 from ptqc.passes.base import Effect, Result
 from ptqc.passes.decide.phases import Tunable
 from ptqc.passes.tune.gradient_steps import STEP, GradientSteps
-from ptqc.solutions import Tuned
+from ptqc.solutions import TunedNumbers
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class TuneFeatures(GradientSteps):
     name: ClassVar[str] = STEP
     effect: ClassVar[Effect] = Effect.TUNE
 
-    def apply(self, given: Tunable) -> Result[Tuned]:
+    def apply(self, given: Tunable) -> Result[TunedNumbers]:
         """The plan's numbers after every gradient step that lowered the held-back loss; else as they were, and why."""
         if find_spec("torch") is None:
             return _declined(given, "torch is not installed: pip install 'ptqc[torch]'")
@@ -36,7 +36,7 @@ class TuneFeatures(GradientSteps):
             return _declined(given, str(reason))
 
 
-def _declined(given: Tunable, reason: str) -> Result[Tuned]:
+def _declined(given: Tunable, reason: str) -> Result[TunedNumbers]:
     return Result(given.tuned, False, (Note(STEP, "", f"no gradient steps: {reason}", Level.SKIPPED),))
 
 

@@ -31,7 +31,7 @@ from ptqc.passes.decide.phases import Decided, Tunable
 from ptqc.passes.tune.gradient_steps import STEP, GradientSteps
 from ptqc.passes.tune.latent_codes import Latent, latent
 from ptqc.plan import Plan
-from ptqc.solutions import Solution, Tuned
+from ptqc.solutions import Solution, TunedNumbers
 from ptqc.work.parallel import in_order
 
 HELD_SAMPLES = 64
@@ -43,7 +43,7 @@ MOMENTA = (0.9, 0.99)
 CERTAIN = 2.0
 
 
-def tune_features(options: GradientSteps, given: Tunable) -> Result[Tuned]:
+def tune_features(options: GradientSteps, given: Tunable) -> Result[TunedNumbers]:
     """The tuned numbers with the lowest held-back loss on the way. Raises Unsupported where torch cannot run."""
     decided, plan, tuned = given.decided, given.plan, given.tuned
     graph = QuantizedGraph(given.model, plan)
@@ -67,7 +67,7 @@ def tune_features(options: GradientSteps, given: Tunable) -> Result[Tuned]:
     return Result(best, True, (Note(STEP, "", told), *notes))
 
 
-def _states(options: GradientSteps, error: "_Error", given: Decided, tuned: Tuned) -> Iterator[Tuned]:
+def _states(options: GradientSteps, error: "_Error", given: Decided, tuned: TunedNumbers) -> Iterator[TunedNumbers]:
     """The numbers after each part of the steps."""
     state = _State.of(error.graph, given.tuning, tuned, given.layers)
     positions = {name: codes.position for name, codes in state.codes.items()}
@@ -114,7 +114,7 @@ class _Held:
         references = [_numpy(graph.real.run(_tensors(feeds))) for feeds in batches]
         return cls(graph, batches, references, OutputLoss.of(kinds, references))
 
-    def __call__(self, state: Tuned) -> np.ndarray:
+    def __call__(self, state: TunedNumbers) -> np.ndarray:
         weights, biases = tensors_of(state)
 
         def run(feeds: Feeds) -> dict[str, np.ndarray]:
@@ -197,7 +197,7 @@ class _State:
     units: by layer, what an offset of 1 is.
     """
 
-    start: Tuned
+    start: TunedNumbers
     weights: Mapping[str, Tensor]
     biases: Mapping[str, Tensor]
     codes: Mapping[str, Latent]
@@ -206,7 +206,7 @@ class _State:
     units: Mapping[str, float]
 
     @classmethod
-    def of(cls, graph: QuantizedGraph, samples: Samples, tuned: Tuned, layers: Sequence[Layer]) -> "_State":
+    def of(cls, graph: QuantizedGraph, samples: Samples, tuned: TunedNumbers, layers: Sequence[Layer]) -> "_State":
         """Layers that keep their sign are left as they are: a step might take it from them."""
         weights, biases = tensors_of(tuned)
         left = {name for layer in layers if layer.keeps_sign for name in (layer.name, layer.weight)}
@@ -230,7 +230,7 @@ class _State:
         scale = tensor_of(solution.scale) * self.factors[name].exp()
         return spread(scale, solution.codes.ndim, solution.axis)
 
-    def tuned(self) -> Tuned:
+    def tuned(self) -> TunedNumbers:
         """The numbers as they are now, scales as they are stored."""
         weights = dict(self.start.weights)
         for name, codes in self.codes.items():
@@ -238,7 +238,7 @@ class _State:
             rounded = codes.rounded().numpy().astype(np.int8)
             weights[name] = Solution(old.form, rounded, storable(scale, np.ones_like(scale)), old.axis)
         biases = {name: bias.detach().numpy().copy() for name, bias in self.tensors()[1].items()}
-        return Tuned(weights, {**self.start.biases, **biases})
+        return TunedNumbers(weights, {**self.start.biases, **biases})
 
 
 def _unchanged() -> Note:

@@ -29,9 +29,9 @@ from ptqc.passes.base import Effect, Result
 from ptqc.passes.decide.phases import Decided, Planned
 from ptqc.passes.tune.quantized_walk import Holding, compact, fine_values, peak_bytes, uncompressed
 from ptqc.plan import Plan
-from ptqc.solutions import Solution, Tuned
+from ptqc.solutions import Solution, TunedNumbers
 from ptqc.solvers import gptq, moments
-from ptqc.solvers.moments import Columns, Moments
+from ptqc.solvers.moments import ColumnSample, Moments
 from ptqc.work.deadline import Deadline
 from ptqc.work.parallel import in_order, processors
 from ptqc.work.progress import Stage
@@ -73,12 +73,12 @@ class Reconstruct:
     name: ClassVar[str] = "reconstruct"
     effect: ClassVar[Effect] = Effect.TUNE
 
-    def apply(self, given: Planned) -> Result[Tuned]:
+    def apply(self, given: Planned) -> Result[TunedNumbers]:
         """The tuned numbers of the plan."""
         return Result(reconstruct_all(given, [self.draw])[0], True)
 
 
-def reconstruct_all(planned: Planned, draws: Sequence[int]) -> list[Tuned]:
+def reconstruct_all(planned: Planned, draws: Sequence[int]) -> list[TunedNumbers]:
     """The tuned numbers of a plan from each draw.
 
     Raises NotFinite where a value is NaN or infinite that is not in the float model.
@@ -89,7 +89,7 @@ def reconstruct_all(planned: Planned, draws: Sequence[int]) -> list[Tuned]:
         return _reconstructed(planned, draws, uncompressed)
 
 
-def _reconstructed(planned: Planned, draws: Sequence[int], holding: Holding) -> list[Tuned]:
+def _reconstructed(planned: Planned, draws: Sequence[int], holding: Holding) -> list[TunedNumbers]:
     """One float walk serves all draws."""
     given, plan = planned.decided, planned.plan
     slicer = Slicer(given.model)
@@ -187,9 +187,9 @@ class _State:
     after: float = 0.0
 
     @property
-    def tuned(self) -> Tuned:
+    def tuned(self) -> TunedNumbers:
         """The answers, and by how much they are closer on held-back columns than the table's."""
-        return Tuned(self.weights, self.biases, self.kept, (self.before, self.after))
+        return TunedNumbers(self.weights, self.biases, self.kept, (self.before, self.after))
 
     @property
     def strength(self) -> float:
@@ -250,7 +250,7 @@ class _State:
         number = [x.name for x in self.plan.layers].index(layer.name)
         seed = self.given.seed * 100_003 + self.draw * 1_000_003 + 50_021 + number
         counts = [len(moments.images(len(x))) for x in inputs[: self.split]]
-        columns = Columns(layer, moments.positions_per_sample(layer, sum(counts), COLUMNS), seed)
+        columns = ColumnSample(layer, moments.positions_per_sample(layer, sum(counts), COLUMNS), seed)
         totals = (count * columns.total(x.shape) for count, x in zip(counts, inputs, strict=False))
         columns = replace(columns, usual=max(1, sum(totals) // sum(counts)))
         weight, base = (
@@ -295,7 +295,7 @@ class _Problem:
         if self.layer.keeps_sign:
             matrix = np.maximum(matrix, 0)
         grid = gptq.grids_for(matrix, self.second, [form], keeps_sign=self.layer.keeps_sign)[form]
-        (answer,) = gptq.round_all([gptq.Target.of(matrix, grid, form, ROUNDS)], second)
+        (answer,) = gptq.round_all([gptq.RoundingTarget.of(matrix, grid, form, ROUNDS)], second)
         codes = np.ascontiguousarray(self.layer.tensor(answer.codes))
         return Solution(form, codes, answer.scale.reshape(-1), self.layer.channel_axis)
 

@@ -13,7 +13,7 @@ from ptqc.calibration.inputs import input_specs
 from ptqc.calibration.samples import collect
 from ptqc.codegen.program.edges import Extent, edge_runs
 from ptqc.codegen.program.listing import Listing
-from ptqc.codegen.program.verify import Loaded, Outcome, outcomes
+from ptqc.codegen.program.verify import Loaded, TensorComparison, outcomes
 from ptqc.errors import TargetError
 from ptqc.execute.onnxruntime import Feeds, Runner
 from ptqc.graph import zipmaps
@@ -48,7 +48,7 @@ class Bisection:
         """What the earliest kernel that differs makes."""
         return next((name for name in self.order if name in self.wrong), None)
 
-    def add(self, outcome: Outcome, run: str) -> None:
+    def add(self, outcome: TensorComparison, run: str) -> None:
         """Count a tensor of one run."""
         name = outcome.call.output
         self.tensors.add(name)

@@ -21,7 +21,7 @@ import numpy as np
 
 from ptqc.calibration.images import Preprocessing
 from ptqc.calibration.inputs import InputSpec, conform, input_specs, sample_name
-from ptqc.calibration.sources import Source, open_source, spread
+from ptqc.calibration.sources import SampleSource, open_source, spread
 from ptqc.errors import CalibrationError, Interrupted, PtqcError
 from ptqc.execute.onnxruntime import Feeds
 from ptqc.notes import Level, Note
@@ -240,7 +240,7 @@ def collect(
     return Samples(directory, tuple(records), notes)
 
 
-def _guarded(stream: Source) -> Iterator[Feeds]:
+def _guarded(stream: SampleSource) -> Iterator[Feeds]:
     """The stream's samples, with whatever the user's code raises turned into a CalibrationError."""
     index = 0
     while True:
@@ -272,7 +272,7 @@ def _spooling(directory: Path) -> Iterator[None]:
         ) from error
 
 
-def _notes(stream: Source, records: Sequence[_Record], preprocessing: Preprocessing | None) -> tuple[Note, ...]:
+def _notes(stream: SampleSource, records: Sequence[_Record], preprocessing: Preprocessing | None) -> tuple[Note, ...]:
     notes, count, distinct = [], len(records), len({record.sha256 for record in records})
     if preprocessing not in (None, Preprocessing()) and not stream.holds_images:
         message = f"{stream.description} holds arrays, which are taken as they are: the preprocessing is for images"

@@ -23,7 +23,7 @@ ACCEPTED = (
 
 
 @dataclass(frozen=True)
-class Source:
+class SampleSource:
     """An opened source.
 
     samples: the stream, at most `limit` long where the source has a length; values are not checked yet.
@@ -42,7 +42,7 @@ class Source:
 
 def open_source(
     source: object, inputs: Sequence[InputSpec], limit: int, preprocessing: Preprocessing | None = None
-) -> Source:
+) -> SampleSource:
     """Open what the user gave: a path, `module:function`, a reader, an iterable or arrays.
 
     Folders and stacked arrays with more than `limit` samples give an evenly spread subset, iterators their first.
@@ -62,13 +62,13 @@ def open_source(
     get_next = getattr(source, "get_next", None)
     kind = type(source).__name__
     if callable(get_next):
-        return Source(_named(_pulled(get_next), inputs), f"the reader {kind}")
+        return SampleSource(_named(_pulled(get_next), inputs), f"the reader {kind}")
     return _iterated(source, inputs, limit, f"the {kind}")
 
 
 def _open_text(
     source: str | Path, inputs: Sequence[InputSpec], limit: int, preprocessing: Preprocessing | None
-) -> Source:
+) -> SampleSource:
     path = Path(source)
     if path.is_dir():
         return _open_folder(path, inputs, limit, preprocessing)
@@ -79,7 +79,9 @@ def _open_text(
     raise CalibrationError(f"calibration data {str(source)!r}: no such file or folder; give {ACCEPTED}")
 
 
-def _open_folder(folder: Path, inputs: Sequence[InputSpec], limit: int, preprocessing: Preprocessing | None) -> Source:
+def _open_folder(
+    folder: Path, inputs: Sequence[InputSpec], limit: int, preprocessing: Preprocessing | None
+) -> SampleSource:
     images = _files(folder, IMAGE_SUFFIXES)
     arrays = _files(folder, ARRAY_SUFFIXES)
     if images and arrays:
@@ -93,7 +95,7 @@ def _open_folder(folder: Path, inputs: Sequence[InputSpec], limit: int, preproce
     read = _image_reader(folder, inputs, preprocessing) if images else _array_file_reader(inputs)
     chosen = [files[index] for index in spread(len(files), limit)]
     names = [path.relative_to(folder).as_posix() for path in chosen]
-    return Source(map(read, chosen), f"folder {folder}", len(chosen), len(files), bool(images), names)
+    return SampleSource(map(read, chosen), f"folder {folder}", len(chosen), len(files), bool(images), names)
 
 
 def _files(folder: Path, suffixes: frozenset[str]) -> list[Path]:
@@ -126,7 +128,7 @@ def _array_file_reader(inputs: Sequence[InputSpec]) -> Callable[[Path], Feeds]:
     return read
 
 
-def _open_file(path: Path, inputs: Sequence[InputSpec], limit: int) -> Source:
+def _open_file(path: Path, inputs: Sequence[InputSpec], limit: int) -> SampleSource:
     if path.suffix.lower() == ".npy":
         return _stacked({_only(inputs, str(path)).name: _load_npy(path)}, inputs, limit, str(path))
     if path.suffix.lower() == ".npz":
@@ -161,7 +163,7 @@ def _member(archive: Mapping[str, np.ndarray], name: str) -> np.ndarray:
     return array
 
 
-def _stacked(arrays: Mapping[str, np.ndarray], inputs: Sequence[InputSpec], limit: int, where: str) -> Source:
+def _stacked(arrays: Mapping[str, np.ndarray], inputs: Sequence[InputSpec], limit: int, where: str) -> SampleSource:
     """Samples cut from arrays that hold one array per input, the samples along axis 0."""
     expected = [spec.name for spec in inputs]
     if set(arrays) != set(expected):
@@ -176,7 +178,7 @@ def _stacked(arrays: Mapping[str, np.ndarray], inputs: Sequence[InputSpec], limi
     def cut(index: int) -> Feeds:
         return {name: _cut(arrays[name], rows[name], index) for name in expected}
 
-    return Source(map(cut, chosen), where, len(chosen), count)
+    return SampleSource(map(cut, chosen), where, len(chosen), count)
 
 
 def _rows_per_sample(array: np.ndarray, spec: InputSpec, where: str) -> int:
@@ -232,7 +234,7 @@ def _pulled(get_next: Callable[[], Any]) -> Iterator[Any]:
         yield item
 
 
-def _iterated(source: object, inputs: Sequence[InputSpec], limit: int, where: str) -> Source:
+def _iterated(source: object, inputs: Sequence[InputSpec], limit: int, where: str) -> SampleSource:
     try:
         if isinstance(source, bytes):
             raise TypeError("bytes are not samples")
@@ -240,7 +242,7 @@ def _iterated(source: object, inputs: Sequence[InputSpec], limit: int, where: st
         count = min(len(source), limit) if hasattr(source, "__len__") else None
     except Exception as error:  # iter() and len() of the user's object may raise anything
         raise CalibrationError(f"cannot read calibration samples from {where} ({error}); give {ACCEPTED}") from error
-    return Source(_named(items, inputs), where, count)
+    return SampleSource(_named(items, inputs), where, count)
 
 
 def _named(items: Iterable[Any], inputs: Sequence[InputSpec]) -> Iterator[Feeds]:

@@ -4,7 +4,7 @@ Every float output is of a kind, which is one class in one file: how it is recog
 unit, and what the user is told. `recognition` chooses the kinds, `total` sums the losses.
 """
 
-from ptqc.losses.base import NAT, RELATIVE, UNITS, Kind
+from ptqc.losses.base import NAT, RELATIVE, UNITS, OutputKind
 from ptqc.losses.recognition import AUTO, NAMES, Kinds, Outputs, check, check_finite, from_json, recognize, to_json
 from ptqc.losses.total import OutputLoss, aligned
 
@@ -14,8 +14,8 @@ __all__ = [
     "NAT",
     "RELATIVE",
     "UNITS",
-    "Kind",
     "Kinds",
+    "OutputKind",
     "OutputLoss",
     "Outputs",
     "aligned",

@@ -16,7 +16,7 @@ LOW_COSINE = 0.98
 LOW_SQNR = 15.0  # dB
 LARGE_LOSS = 0.1  # of a variance: a large mean, which SQNR counts, may hide it
 LOOKED_AT = 250_000  # values of a sample, to see what it is
-FITTED = {"fitted": True}  # marks fields that `Kind.fitted` fills
+FITTED = {"fitted": True}  # marks fields that `OutputKind.fitted` fills
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Figure:
 
 
 @dataclass(frozen=True)
-class Facts:
+class OutputFacts:
     """What graph and data say of a float output.
 
     values: of some samples. axis: of the channels; None where it has none. groups: along that axis; none where there is
@@ -113,7 +113,7 @@ class Facts:
 
 
 @dataclass(frozen=True)
-class Kind(ABC):
+class OutputKind(ABC):
     """How one output is compared with the float model's. Subclasses hold what was found out about the output.
 
     name: as `--loss output=name` has it. is_target: whether a squared error over all of its values is what training may
@@ -125,12 +125,12 @@ class Kind(ABC):
 
     @classmethod
     @abstractmethod
-    def recognize(cls, facts: Facts) -> "Kind | None":
+    def recognize(cls, facts: OutputFacts) -> "OutputKind | None":
         """The kind with what it needs to know, if the output is of it."""
 
     @classmethod
     @abstractmethod
-    def asked(cls, facts: Facts) -> "Kind":
+    def asked(cls, facts: OutputFacts) -> "OutputKind":
         """The kind for an output that the user says is of it. Raises UsageError where that makes no sense."""
 
     @property

@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 
 from ptqc.errors import UsageError
-from ptqc.losses.base import LOW_AGREEMENT, NAT, Facts, Figure, Kind, Pair, Unit, decibels
+from ptqc.losses.base import LOW_AGREEMENT, NAT, Figure, OutputFacts, OutputKind, Pair, Unit, decibels
 from ptqc.losses.divergence import divergence, log_probabilities, log_softmax
 from ptqc.losses.words import CLASSES, EMBEDDINGS, PLACES, says
 
@@ -24,7 +24,7 @@ SAME_CLASS = "same top class"
 
 
 @dataclass(frozen=True)
-class Classes(Kind):
+class Classes(OutputKind):
     """axis: of the classes."""
 
     axis: int = 1
@@ -35,7 +35,7 @@ class Classes(Kind):
         return NAT
 
     @classmethod
-    def asked(cls, facts: Facts) -> "Kind":
+    def asked(cls, facts: OutputFacts) -> "OutputKind":
         """As the user says."""
         if not facts.rank:
             raise UsageError(f"loss: output {facts.name!r} is one number and cannot be {cls.name}")
@@ -55,7 +55,7 @@ class Logits(Classes):
     name: ClassVar[str] = "logits"
 
     @classmethod
-    def recognize(cls, facts: Facts) -> "Kind | None":
+    def recognize(cls, facts: OutputFacts) -> "OutputKind | None":
         """What its name calls so; else rows that come from a layer and are neither flat nor alike."""
         if says(facts.name, CLASSES) and facts.rank >= 2:
             return cls.asked(facts)
@@ -84,7 +84,7 @@ class Probabilities(Classes):
     name: ClassVar[str] = "probabilities"
 
     @classmethod
-    def recognize(cls, facts: Facts) -> "Kind | None":
+    def recognize(cls, facts: OutputFacts) -> "OutputKind | None":
         """Behind a softmax, or rows that sum to one."""
         if facts.axis is None or facts.channels < 2:
             return None
@@ -102,7 +102,7 @@ class Probabilities(Classes):
         return f"class probabilities over axis {self.axis}"
 
 
-def is_flat(facts: Facts) -> bool:
+def is_flat(facts: OutputFacts) -> bool:
     """Whether rows of many numbers are such that no class would stand out."""
     if facts.axis is None or facts.channels < MANY:
         return False
@@ -111,13 +111,13 @@ def is_flat(facts: Facts) -> bool:
     return bool(spread.mean() > FLAT * facts.channels)
 
 
-def is_sure(facts: Facts) -> bool:
+def is_sure(facts: OutputFacts) -> bool:
     """Whether a softmax leaves one number of every row."""
     assert facts.axis is not None
     return bool(np.exp(log_softmax(facts.rows(), 1)).max(1).min() > SURE)
 
 
-def are_alike(facts: Facts) -> bool:
+def are_alike(facts: OutputFacts) -> bool:
     """Whether all rows are nearly their mean, as coordinates are."""
     rows = facts.rows()
     if facts.channels < SEVERAL or len(rows) < SEVERAL:

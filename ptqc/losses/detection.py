@@ -15,7 +15,7 @@ from typing import ClassVar, Self
 import numpy as np
 
 from ptqc.errors import UsageError
-from ptqc.losses.base import FITTED, PER_DETECTION, RELATIVE, Arrays, Facts, Group, Kind, Unit, rows
+from ptqc.losses.base import FITTED, PER_DETECTION, RELATIVE, Arrays, Group, OutputFacts, OutputKind, Unit, rows
 from ptqc.losses.divergence import binary_divergence
 from ptqc.losses.relative import floored
 from ptqc.losses.scores import LEAST_SHARE
@@ -25,7 +25,7 @@ BOX = 2.0  # nats
 
 
 @dataclass(frozen=True)
-class Detection(Kind):
+class Detection(OutputKind):
     """axis: of the channels. groups: of scores and of other values; one score beside several others is objectness."""
 
     axis: int = 2
@@ -40,13 +40,13 @@ class Detection(Kind):
         return PER_DETECTION
 
     @classmethod
-    def recognize(cls, facts: Facts) -> "Kind | None":
+    def recognize(cls, facts: OutputFacts) -> "OutputKind | None":
         """Scores beside other values, at several places."""
         several = facts.axis is not None and facts.positions > 1
         return cls.asked(facts) if several and len({group.scores for group in facts.groups}) == 2 else None
 
     @classmethod
-    def asked(cls, facts: Facts) -> "Kind":
+    def asked(cls, facts: OutputFacts) -> "OutputKind":
         """As the user says."""
         if facts.axis is None or not any(group.scores for group in facts.groups):
             raise UsageError(

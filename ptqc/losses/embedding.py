@@ -11,7 +11,7 @@ from typing import ClassVar
 import numpy as np
 
 from ptqc.errors import UsageError
-from ptqc.losses.base import COSINE, LOW_COSINE, Facts, Figure, Kind, Pair, Unit, decibels, rows
+from ptqc.losses.base import COSINE, LOW_COSINE, Figure, OutputFacts, OutputKind, Pair, Unit, decibels, rows
 from ptqc.losses.classes import MANY, are_alike, is_flat
 from ptqc.losses.words import CLASSES, EMBEDDINGS, PLACES, says
 
@@ -21,7 +21,7 @@ SMALLEST_LENGTH = 1e-30
 
 
 @dataclass(frozen=True)
-class Embedding(Kind):
+class Embedding(OutputKind):
     """axis: along which a vector runs. normalized: whether all have one length."""
 
     axis: int = 1
@@ -35,7 +35,7 @@ class Embedding(Kind):
         return COSINE
 
     @classmethod
-    def recognize(cls, facts: Facts) -> "Kind | None":
+    def recognize(cls, facts: OutputFacts) -> "OutputKind | None":
         """Vectors of one length; what its name calls so; else one long, flat vector in a sample."""
         if facts.axis is None or facts.channels < SHORTEST or says(facts.name, CLASSES | PLACES):
             return None
@@ -47,7 +47,7 @@ class Embedding(Kind):
         return cls.asked(facts) if found else None
 
     @classmethod
-    def asked(cls, facts: Facts) -> "Kind":
+    def asked(cls, facts: OutputFacts) -> "OutputKind":
         """As the user says."""
         if not facts.rank:
             raise UsageError(f"loss: output {facts.name!r} is one number and cannot be an {cls.name}")
@@ -82,7 +82,7 @@ class Embedding(Kind):
         return f"embedding along axis {self.axis}, {'' if self.normalized else 'not '}normalized"
 
 
-def of_one_length(facts: Facts) -> bool:
+def of_one_length(facts: OutputFacts) -> bool:
     """Whether several different vectors have one length."""
     vectors = facts.rows()
     lengths = np.linalg.norm(vectors, axis=1)

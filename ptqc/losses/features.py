@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ptqc.losses.base import Facts, Kind
+from ptqc.losses.base import OutputFacts, OutputKind
 from ptqc.losses.relative import Relative
 
 
@@ -14,7 +14,7 @@ class Features(Relative):
     name: ClassVar[str] = "features"
 
     @classmethod
-    def recognize(cls, facts: Facts) -> "Kind | None":
+    def recognize(cls, facts: OutputFacts) -> "OutputKind | None":
         """Rank 3 with channels."""
         return cls.asked(facts) if facts.rank == 3 and facts.axis is not None else None
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ptqc.losses.base import Facts, Kind
+from ptqc.losses.base import OutputFacts, OutputKind
 from ptqc.losses.relative import Relative
 
 
@@ -14,7 +14,7 @@ class Map(Relative):
     name: ClassVar[str] = "map"
 
     @classmethod
-    def recognize(cls, facts: Facts) -> "Kind | None":
+    def recognize(cls, facts: OutputFacts) -> "OutputKind | None":
         """Rank 4 or more."""
         return cls.asked(facts) if facts.rank >= 4 else None
 

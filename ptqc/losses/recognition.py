@@ -9,7 +9,7 @@ import onnx_ir as ir
 from ptqc.errors import ModelError, UsageError
 from ptqc.execute.onnxruntime import Feeds, Runner
 from ptqc.losses.axes import channel_axis, groups
-from ptqc.losses.base import Facts, Group, Kind
+from ptqc.losses.base import Group, OutputFacts, OutputKind
 from ptqc.losses.classes import Logits, Probabilities
 from ptqc.losses.detection import Detection
 from ptqc.losses.embedding import Embedding
@@ -22,9 +22,9 @@ from ptqc.losses.trace import sources_of, trace
 from ptqc.losses.words import STATES, says, words
 
 Outputs = Mapping[str, np.ndarray]
-Kinds = Mapping[str, Kind]
+Kinds = Mapping[str, OutputKind]
 # In the order in which an output is tried; the last one takes every output.
-KNOWN: tuple[type[Kind], ...] = (
+KNOWN: tuple[type[OutputKind], ...] = (
     State,
     Probabilities,
     Scores,
@@ -52,7 +52,7 @@ def check(model: ir.Model, asked: str | Mapping[str, str]) -> None:
 
 def recognize(
     model: ir.Model, feeds: Feeds, references: Sequence[Outputs], asked: str | Mapping[str, str] = AUTO
-) -> dict[str, Kind]:
+) -> dict[str, OutputKind]:
     """The kind of every float output, in the model's order.
 
     feeds: one sample, with which shapes are found out. references: float outputs of some samples. asked: a kind for all
@@ -69,14 +69,14 @@ def recognize(
     return kinds
 
 
-def _asked(known: Facts, name: str) -> Kind:
+def _asked(known: OutputFacts, name: str) -> OutputKind:
     """What the user says; probabilities stay such where that is "kl"."""
     if name == "kl" and (found := Probabilities.recognize(known)) is not None:
         return found
     return BY_NAME[ALSO.get(name, name)].asked(known)
 
 
-def facts(model: ir.Model, feeds: Feeds, references: Sequence[Outputs]) -> dict[str, Facts]:
+def facts(model: ir.Model, feeds: Feeds, references: Sequence[Outputs]) -> dict[str, OutputFacts]:
     """What is known of every float output that is not always empty."""
     check_finite(model, references)
     values = _with_loss(model, references)
@@ -88,7 +88,7 @@ def facts(model: ir.Model, feeds: Feeds, references: Sequence[Outputs]) -> dict[
         arrays = tuple(outputs[name] for outputs in references if outputs[name].size)
         traced = trace(value, shapes)
         axis = channel_axis(traced, shape_of(value), arrays)
-        found[name] = Facts(
+        found[name] = OutputFacts(
             name,
             shape_of(value),
             arrays,
@@ -178,7 +178,7 @@ def to_json(kinds: Kinds) -> dict[str, Any]:
     return {name: kind.to_json() for name, kind in kinds.items()}
 
 
-def from_json(document: Mapping[str, Mapping[str, Any]]) -> dict[str, Kind]:
+def from_json(document: Mapping[str, Mapping[str, Any]]) -> dict[str, OutputKind]:
     """What `to_json` was given."""
     found = {}
     for name, entry in document.items():

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ptqc.losses.base import Facts, Kind
+from ptqc.losses.base import OutputFacts, OutputKind
 from ptqc.losses.relative import Relative
 
 
@@ -14,7 +14,7 @@ class Regression(Relative):
     name: ClassVar[str] = "regression"
 
     @classmethod
-    def recognize(cls, facts: Facts) -> "Kind | None":
+    def recognize(cls, facts: OutputFacts) -> "OutputKind | None":
         """Every output."""
         return cls.asked(facts)
 

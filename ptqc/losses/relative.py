@@ -16,10 +16,10 @@ from ptqc.losses.base import (
     LARGE_LOSS,
     RELATIVE,
     Arrays,
-    Facts,
     Figure,
     Group,
-    Kind,
+    OutputFacts,
+    OutputKind,
     Pair,
     Unit,
     sizes_vary,
@@ -31,7 +31,7 @@ VARIANCE_FLOOR = 0.05
 
 
 @dataclass(frozen=True)
-class Relative(Kind):
+class Relative(OutputKind):
     """axis: of the channels; None: all values have one variance. groups: of channels that are judged together."""
 
     axis: int | None = None
@@ -45,7 +45,7 @@ class Relative(Kind):
         return RELATIVE
 
     @classmethod
-    def asked(cls, facts: Facts) -> "Kind":
+    def asked(cls, facts: OutputFacts) -> "OutputKind":
         """As the user says."""
         return cls(facts.axis, facts.groups)
 

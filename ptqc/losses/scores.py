@@ -11,7 +11,7 @@ from typing import ClassVar, Self
 
 import numpy as np
 
-from ptqc.losses.base import FITTED, NAT, PER_DETECTION, Arrays, Facts, Kind, Unit, rows
+from ptqc.losses.base import FITTED, NAT, PER_DETECTION, Arrays, OutputFacts, OutputKind, Unit, rows
 from ptqc.losses.divergence import binary_divergence
 from ptqc.losses.words import PLACES, says
 
@@ -21,7 +21,7 @@ LEAST_SHARE = 1e-4
 
 
 @dataclass(frozen=True)
-class Scores(Kind):
+class Scores(OutputKind):
     """axis: of the labels; None for one. places: whether there are many predictions in a sample."""
 
     axis: int | None = None
@@ -35,7 +35,7 @@ class Scores(Kind):
         return PER_DETECTION if self.places else NAT
 
     @classmethod
-    def recognize(cls, facts: Facts) -> "Kind | None":
+    def recognize(cls, facts: OutputFacts) -> "OutputKind | None":
         """Behind a sigmoid, but for places by their name and for colours."""
         if not facts.groups or not all(group.scores for group in facts.groups) or says(facts.name, PLACES):
             return None
@@ -43,7 +43,7 @@ class Scores(Kind):
         return None if image else cls.asked(facts)
 
     @classmethod
-    def asked(cls, facts: Facts) -> "Kind":
+    def asked(cls, facts: OutputFacts) -> "OutputKind":
         """As the user says."""
         batch = facts.values[0].shape[0] if facts.rank else 1
         return cls(facts.axis, facts.positions > batch)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ptqc.losses.base import Facts, Figure, Kind, Pair, decibels
+from ptqc.losses.base import Figure, OutputFacts, OutputKind, Pair, decibels
 from ptqc.losses.relative import Relative
 
 SHARE = 0.1
@@ -22,7 +22,7 @@ class State(Relative):
     is_target: ClassVar[bool] = False
 
     @classmethod
-    def recognize(cls, facts: Facts) -> "Kind | None":
+    def recognize(cls, facts: OutputFacts) -> "OutputKind | None":
         """Every output."""
         return cls.asked(facts) if facts.carried else None
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ptqc.losses.base import RELATIVE, Kind, Unit
+from ptqc.losses.base import RELATIVE, OutputKind, Unit
 from ptqc.losses.recognition import Kinds, Outputs
 from ptqc.losses.state import SHARE, State
 
@@ -23,7 +23,7 @@ HOPELESS = 1e3
 class OutputLoss:
     """kinds: by output, fitted to float outputs."""
 
-    kinds: Mapping[str, Kind]
+    kinds: Mapping[str, OutputKind]
 
     @classmethod
     def of(cls, kinds: Kinds, references: Sequence[Outputs]) -> "OutputLoss":
@@ -72,7 +72,7 @@ class OutputLoss:
         units = {kind.unit for kind in answers or self.kinds.values()}
         return units.pop() if len(units) == 1 else RELATIVE
 
-    def _share(self, kind: Kind) -> float:
+    def _share(self, kind: OutputKind) -> float:
         states = sum(isinstance(other, State) for other in self.kinds.values())
         return SHARE / states if isinstance(kind, State) and states < len(self.kinds) else 1.0
 

@@ -6,14 +6,14 @@ import numpy as np
 
 from ptqc import integer
 from ptqc.operators.base import Trait, alike, operator
-from ptqc.operators.step import Step, input_params, output_params
+from ptqc.operators.step import LoweredStep, input_params, output_params
 
 
-def _add(step: Step, inputs: Sequence[np.ndarray]) -> np.ndarray:
+def _add(step: LoweredStep, inputs: Sequence[np.ndarray]) -> np.ndarray:
     return integer.add(inputs[0], input_params(step), inputs[1], input_params(step, 1), output_params(step))
 
 
-def _mul(step: Step, inputs: Sequence[np.ndarray]) -> np.ndarray:
+def _mul(step: LoweredStep, inputs: Sequence[np.ndarray]) -> np.ndarray:
     return integer.mul(inputs[0], input_params(step), inputs[1], input_params(step, 1), output_params(step))
 
 

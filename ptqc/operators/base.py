@@ -7,7 +7,7 @@ from enum import Enum, auto
 import numpy as np
 import onnx_ir as ir
 
-from ptqc.operators.step import Step
+from ptqc.operators.step import LoweredStep
 
 # Codes of a kernel, or the real values that it gives; the least and the most of them where rounding is not fixed.
 Computed = np.ndarray | tuple[np.ndarray, np.ndarray]
@@ -54,7 +54,7 @@ class Operator:
     moves: Callable[[ir.Node], bool] | None = None
     operands: tuple[int, ...] | None = ACTIVATION
     kernels: frozenset[str] = frozenset()
-    reference: Callable[[Step, Sequence[np.ndarray]], Computed] | None = None
+    reference: Callable[[LoweredStep, Sequence[np.ndarray]], Computed] | None = None
     parameters: tuple[int, ...] = ()
 
 

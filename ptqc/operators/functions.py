@@ -8,14 +8,14 @@ from ptqc import integer
 from ptqc.graph.nodes import number
 from ptqc.operators.base import Trait, alike, operator
 from ptqc.operators.bounds import clip_bounds
-from ptqc.operators.step import Step, input_params, output_params
+from ptqc.operators.step import LoweredStep, input_params, output_params
 
 
-def _leaky_relu(step: Step, inputs: Sequence[np.ndarray]) -> np.ndarray:
+def _leaky_relu(step: LoweredStep, inputs: Sequence[np.ndarray]) -> np.ndarray:
     return integer.leaky_relu(inputs[0], input_params(step), output_params(step), number(step.node, "alpha", 0.01))
 
 
-def _sigmoid(step: Step, inputs: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+def _sigmoid(step: LoweredStep, inputs: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     return integer.sigmoid(inputs[0], input_params(step), output_params(step))
 
 

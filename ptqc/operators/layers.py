@@ -8,13 +8,13 @@ from ptqc import integer
 from ptqc.graph.nodes import integer as integer_attribute
 from ptqc.graph.nodes import integers
 from ptqc.operators.base import Trait, alike, operator
-from ptqc.operators.step import Step, has_float_output, input_params, layer_constants, output_params
+from ptqc.operators.step import LoweredStep, has_float_output, input_params, layer_constants, output_params
 
 FIRST, LAST = 1, -1
 MICROSOFT = "com.microsoft"
 
 
-def _conv(step: Step, inputs: Sequence[np.ndarray]) -> np.ndarray:
+def _conv(step: LoweredStep, inputs: Sequence[np.ndarray]) -> np.ndarray:
     codes, scale, bias = layer_constants(step)
     x, y = input_params(step), output_params(step)
     rank = codes.ndim - 2
@@ -32,7 +32,7 @@ def _conv(step: Step, inputs: Sequence[np.ndarray]) -> np.ndarray:
     return integer.requantize(accumulator, factor, y)
 
 
-def _product(step: Step, inputs: Sequence[np.ndarray]) -> np.ndarray:
+def _product(step: LoweredStep, inputs: Sequence[np.ndarray]) -> np.ndarray:
     codes, scale, bias = layer_constants(step)
     x = input_params(step)
     weight = codes.T if integer_attribute(step.node, "transB", 0) else codes

@@ -8,14 +8,14 @@ from ptqc import integer
 from ptqc.graph.nodes import integer as integer_attribute
 from ptqc.graph.nodes import integers, text
 from ptqc.operators.base import Trait, alike, operator
-from ptqc.operators.step import Step, input_params, output_params
+from ptqc.operators.step import LoweredStep, input_params, output_params
 
 
-def _mean(step: Step, inputs: Sequence[np.ndarray]) -> np.ndarray:
+def _mean(step: LoweredStep, inputs: Sequence[np.ndarray]) -> np.ndarray:
     return integer.global_average_pool(inputs[0], input_params(step), output_params(step))
 
 
-def _pool(step: Step, inputs: Sequence[np.ndarray]) -> np.ndarray:
+def _pool(step: LoweredStep, inputs: Sequence[np.ndarray]) -> np.ndarray:
     kernel = integers(step.node, "kernel_shape", [])
     return integer.average_pool(
         inputs[0],

@@ -10,7 +10,7 @@ from ptqc.graph.nodes import constant
 
 
 @dataclass(frozen=True)
-class Step:
+class LoweredStep:
     """One kernel of a lowered graph: names of its input codes, and of its output: codes, or real values of the node."""
 
     node: ir.Node
@@ -40,24 +40,24 @@ def params_of(node: ir.Node) -> QuantParams:
     return QuantParams(UINT8, float(scale), int(zero))
 
 
-def input_params(step: Step, index: int = 0) -> QuantParams:
+def input_params(step: LoweredStep, index: int = 0) -> QuantParams:
     """Parameters of a kernel's input codes."""
     producer = step.node.inputs[index].producer()  # type: ignore[union-attr]
     assert producer is not None
     return params_of(producer)
 
 
-def has_float_output(step: Step) -> bool:
+def has_float_output(step: LoweredStep) -> bool:
     """Whether a kernel gives real values."""
     return step.output == step.node.outputs[0].name
 
 
-def output_params(step: Step) -> QuantParams:
+def output_params(step: LoweredStep) -> QuantParams:
     """Parameters of a kernel's output codes."""
     return params_of(step.node.outputs[0].consumers()[0])
 
 
-def layer_constants(step: Step) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+def layer_constants(step: LoweredStep) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
     """Weight codes, weight scales and bias codes of a layer."""
     weight = step.node.inputs[1].producer()  # type: ignore[union-attr]
     assert weight is not None

@@ -55,7 +55,7 @@ PROTO_CHECKS: tuple[Callable[[onnx.ModelProto], None], ...] = (
 
 
 @dataclass(frozen=True)
-class Source:
+class ModelSource:
     """A model as it was given.
 
     size: bytes of the .onnx file and of every external data file.
@@ -82,7 +82,7 @@ def _called(path: Path, given: str) -> str:
     return str(path) if given == FILE else f"the {given}"
 
 
-def read_model(path: Path | str, *, cast_double: bool = False, given: str = FILE) -> Source:
+def read_model(path: Path | str, *, cast_double: bool = False, given: str = FILE) -> ModelSource:
     """Read and check an ONNX model; the file is never changed.
 
     cast_double: take float64, which is refused otherwise. given: see `Source`. Nodes come out sorted. Raises
@@ -95,7 +95,7 @@ def read_model(path: Path | str, *, cast_double: bool = False, given: str = FILE
         raise ModelError(f"{_called(path, given)}: {error}") from error
 
 
-def _read(path: Path, cast_double: bool) -> Source:
+def _read(path: Path, cast_double: bool) -> ModelSource:
     data = read_bytes(path)
     proto = parse(data)
     for check in PROTO_CHECKS:
@@ -122,7 +122,7 @@ def _read(path: Path, cast_double: bool) -> Source:
     _check_with_onnx(model if fits_in_memory(size) else path)
     if not cast_double:
         check_no_double_layers(model)
-    return Source(model, path, size, digest_of(data, files), tuple(notes), cast_double)
+    return ModelSource(model, path, size, digest_of(data, files), tuple(notes), cast_double)
 
 
 def _remarks(proto: onnx.ModelProto) -> list[Note]:

@@ -7,10 +7,10 @@ import onnx_ir as ir
 from ptqc.errors import ModelError
 from ptqc.execute import trial
 from ptqc.execute.onnxruntime import LOOP_LIMIT, Feeds, fits_in_memory, has_loop
-from ptqc.reading import Source
+from ptqc.reading import ModelSource
 
 
-def try_once(source: Source, feeds: Feeds) -> None:
+def try_once(source: ModelSource, feeds: Feeds) -> None:
     """Load and run the model in a process of its own. Raises ModelError where ONNX Runtime does not survive that."""
 
     def save(folder: Path) -> Path:

@@ -9,14 +9,14 @@ import onnx_ir as ir
 from ptqc.arguments import path_of, shown
 from ptqc.errors import UsageError
 from ptqc.execute.onnxruntime import fits_in_memory, weight_bytes
-from ptqc.reading import Source, read_model
+from ptqc.reading import ModelSource, read_model
 from ptqc.reading.walk import every_graph
 
 Model = str | os.PathLike[str] | onnx.ModelProto | ir.Model
 FILE, DATA = "model.onnx", "model.data"
 
 
-def read_given(model: object, folder: Path, *, cast_double: bool = False) -> Source:
+def read_given(model: object, folder: Path, *, cast_double: bool = False) -> ModelSource:
     """Read a model, which is not changed; `folder` takes the file of one in memory, and has to stay.
 
     Size and digest of one in memory are those of its serialized bytes; what it has of external data, or has to have

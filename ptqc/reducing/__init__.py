@@ -17,7 +17,7 @@ from ptqc.execute.onnxruntime import Feeds
 from ptqc.graph.zipmaps import as_tensors
 from ptqc.reading.file import parse, read_bytes
 from ptqc.reading.tensors import check_tensors
-from ptqc.reducing.cut import Cut, Whole
+from ptqc.reducing.cut import Subgraph, Whole
 from ptqc.reducing.failure import COMPILE, SECONDS, Command, Failure, check_told_apart
 from ptqc.reducing.recording import record
 from ptqc.reducing.search import smallest
@@ -89,7 +89,7 @@ def reduce(
         deadline, data = Deadline.after(time_limit, started), place.with_suffix(".npz")
         with progress.stage("reduce") as stage:
 
-            def fails(cut: Cut) -> bool:
+            def fails(cut: Subgraph) -> bool:
                 if not deadline.leaves(0) or trials.run(cut, asked)[0] != failure:
                     return False
                 stage.advance(f"{len(cut.nodes)} nodes")

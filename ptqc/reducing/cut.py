@@ -9,7 +9,7 @@ from ptqc.graph.protos import reads, subgraphs
 
 
 @dataclass(frozen=True)
-class Cut:
+class Subgraph:
     """Nodes by number, in order; values that others stand in for; outputs that are left out."""
 
     nodes: tuple[int, ...]
@@ -33,17 +33,17 @@ class Whole:
         self._outputs = {value.name for value in model.graph.output}
         self._reads = [reads(node) for node in self.nodes]
 
-    def all(self) -> Cut:
+    def all(self) -> Subgraph:
         """The model itself."""
-        return Cut(tuple(range(len(self.nodes))))
+        return Subgraph(tuple(range(len(self.nodes))))
 
-    def inputs(self, cut: Cut) -> list[str]:
+    def inputs(self, cut: Subgraph) -> list[str]:
         """Names of what a part reads and does not make, constants left out."""
         made = {name for i in cut.nodes for name in self.nodes[i].output}
         read = (cut.stands_for(name) for i in cut.nodes for name in sorted(self._reads[i]))
         return [name for name in dict.fromkeys(read) if name not in made and name not in self._constants]
 
-    def outputs(self, cut: Cut) -> list[str]:
+    def outputs(self, cut: Subgraph) -> list[str]:
         """Names of what a part gives: what the rest of the graph reads, and what nothing in the part does."""
         inside = {cut.stands_for(name) for i in cut.nodes for name in self._reads[i]}
         kept = set(cut.nodes)
@@ -52,7 +52,7 @@ class Whole:
         shown = [name for name in made if name in outside and (name not in cut.hidden or name not in inside)]
         return shown or [name for name in made if name not in inside][-1:]
 
-    def model(self, cut: Cut) -> onnx.ModelProto | None:
+    def model(self, cut: Subgraph) -> onnx.ModelProto | None:
         """A part as a model; None where a value has no known type, or a graph inside a node reads a replaced one."""
         inputs, outputs = self.inputs(cut), self.outputs(cut)
         if not all(name in self._types for name in (*inputs, *outputs)) or not outputs:
@@ -71,20 +71,20 @@ class Whole:
         graph.initializer.extend(tensor for name, tensor in self._constants.items() if name in read)
         return model
 
-    def bypasses(self, cut: Cut) -> Iterator[Cut]:
+    def bypasses(self, cut: Subgraph) -> Iterator[Subgraph]:
         """Parts with one node less, whose result is one of its inputs of the same type."""
         for i in cut.nodes:
             output = self.nodes[i].output[0] if self.nodes[i].output else ""
             for name in self._alike(output, self.nodes[i].input):
                 rest = tuple(other for other in cut.nodes if other != i)
                 if rest and cut.stands_for(name) != output:
-                    yield Cut(rest, {**cut.instead, output: name}, cut.hidden)
+                    yield Subgraph(rest, {**cut.instead, output: name}, cut.hidden)
 
     def _alike(self, output: str, names: Iterable[str]) -> list[str]:
         known = self._types.get(output)
         return [name for name in names if known and name in self._types and self._types[name].type == known.type]
 
-    def _renamed(self, index: int, cut: Cut) -> onnx.NodeProto:
+    def _renamed(self, index: int, cut: Subgraph) -> onnx.NodeProto:
         node = onnx.NodeProto()
         node.CopyFrom(self.nodes[index])
         node.input[:] = [cut.stands_for(name) for name in node.input]

@@ -3,16 +3,16 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from ptqc.reducing.cut import Cut, Whole
+from ptqc.reducing.cut import Subgraph, Whole
 from ptqc.reducing.ddmin import ddmin
 
 
-def smallest(whole: Whole, fails: Callable[[Cut], bool]) -> Cut:
+def smallest(whole: Whole, fails: Callable[[Subgraph], bool]) -> Subgraph:
     """A small part that fails: nodes are cut off, then bypassed one by one, then outputs left out.
 
     fails: whether a part fails; the whole does.
     """
-    cut = Cut(ddmin(whole.all().nodes, lambda nodes: fails(Cut(nodes))))
+    cut = Subgraph(ddmin(whole.all().nodes, lambda nodes: fails(Subgraph(nodes))))
     while (shorter := next(filter(fails, whole.bypasses(cut)), None)) is not None:
         cut = shorter
     for name in whole.outputs(cut):

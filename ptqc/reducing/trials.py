@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 
 from ptqc.execute.onnxruntime import Feeds
-from ptqc.reducing.cut import Cut, Whole
+from ptqc.reducing.cut import Subgraph, Whole
 from ptqc.reducing.failure import Command, Failure
 from ptqc.reducing.recording import recorded
 from ptqc.store.entries import file_digest
@@ -32,7 +32,7 @@ class Trials:
         """Trials so far; none is made twice."""
         return len(self._known)
 
-    def run(self, cut: Cut, command: Command) -> tuple[Failure | None, float]:
+    def run(self, cut: Subgraph, command: Command) -> tuple[Failure | None, float]:
         """How the command fails on a part, or None; and the seconds it took."""
         with tempfile.TemporaryDirectory(dir=self.folder) as temporary:
             folder = Path(temporary)
@@ -44,7 +44,7 @@ class Trials:
                 self._known[key] = command.run(model, data, folder)
             return self._known[key]
 
-    def write(self, cut: Cut, model: Path, data: Path) -> bool:
+    def write(self, cut: Subgraph, model: Path, data: Path) -> bool:
         """Write a part and samples for its inputs; False where that cannot be done."""
         proto, feeds = self.whole.model(cut), self._feeds(self.whole.inputs(cut))
         if proto is None or feeds is None:

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from ptqc.report.page import page
-from ptqc.report.rows import Facts
+from ptqc.report.rows import ReportFacts
 
 
 def render(manifest: Mapping[str, Any], plan: Mapping[str, Any], sensitivity: Mapping[str, Any]) -> str:
     """HTML text, a function of its arguments alone: the same compile gives the same bytes."""
-    return page(Facts(manifest, plan, sensitivity))
+    return page(ReportFacts(manifest, plan, sensitivity))

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from ptqc.report.markup import label, line, rect, safe, svg, swatch
-from ptqc.report.rows import Facts, Row
+from ptqc.report.rows import ReportFacts, Row
 from ptqc.text import number, percent, shorten, visible
 
 WIDTH, LEFT = 1040.0, 34.0
@@ -13,7 +13,7 @@ MARGIN = 20.0
 FULL = 8  # bits at full height; float layers are drawn at full height, too
 
 
-def bits_plot(facts: Facts) -> str:
+def bits_plot(facts: ReportFacts) -> str:
     """The drawing and its legend."""
     rows = facts.rows
     if not rows:
@@ -35,7 +35,7 @@ HATCH = (
 )
 
 
-def _line(rows: Sequence[Row], first: int, top: float, height: float, slot: float, facts: Facts) -> Iterator[str]:
+def _line(rows: Sequence[Row], first: int, top: float, height: float, slot: float, facts: ReportFacts) -> Iterator[str]:
     bottom = top + height
     for bits in (2, 4, 6, 8):
         y = bottom - height * bits / FULL
@@ -49,7 +49,9 @@ def _line(rows: Sequence[Row], first: int, top: float, height: float, slot: floa
         yield label(LEFT + slot * len(rows), bottom + 14, f"{first + len(rows)}", "tick", "end")
 
 
-def _bar(row: Row, place: int, x: float, bottom: float, height: float, slot: float, facts: Facts) -> Iterator[str]:
+def _bar(
+    row: Row, place: int, x: float, bottom: float, height: float, slot: float, facts: ReportFacts
+) -> Iterator[str]:
     form = row.chosen.form
     tall = height * min(form.bits_per_weight, FULL) / FULL
     width = max(slot * 0.84, 1.0)
@@ -66,7 +68,7 @@ def _names(row: Row) -> str:
     return f"{shown} and {len(row.names) - 3} more" if len(row.names) > 3 else shown
 
 
-def _legend(facts: Facts) -> str:
+def _legend(facts: ReportFacts) -> str:
     total = sum(row.elements for row in facts.rows) or 1
     entries = []
     for form in sorted({row.chosen.form for row in facts.rows}, key=lambda form: (form.bits_per_weight, str(form))):

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ptqc.report.markup import dot, label, line, path, svg
-from ptqc.report.rows import Facts
+from ptqc.report.rows import ReportFacts
 from ptqc.text import magnitude, number, percent
 
 WIDTH, HEIGHT = 1040.0, 330.0
@@ -14,7 +14,7 @@ DECADES_WITHOUT_STEPS = 2.6  # below this the axis also has ticks at 2 and 5
 
 
 @dataclass(frozen=True)
-class Axes:
+class PlotAxes:
     """Bytes across, linear; loss upwards, logarithmic. low, high: exponents of ten."""
 
     smallest: float
@@ -33,7 +33,7 @@ class Axes:
         return TOP + (self.high - exponent) / (self.high - self.low) * (HEIGHT - TOP - BOTTOM)
 
 
-def frontier_plot(facts: Facts) -> str:
+def frontier_plot(facts: ReportFacts) -> str:
     """The drawing, or a sentence where there is nothing to draw."""
     points = sorted({(int(p["bytes"]), float(p["loss"])) for p in facts.sensitivity["frontier"]})
     if not points:
@@ -42,17 +42,17 @@ def frontier_plot(facts: Facts) -> str:
     return svg(WIDTH, HEIGHT, "predicted loss against size", _shapes(facts, points, axes))
 
 
-def _axes(points: list[tuple[int, float]]) -> Axes:
+def _axes(points: list[tuple[int, float]]) -> PlotAxes:
     sizes = [size for size, _ in points]
     margin = 0.04 * (max(sizes) - min(sizes)) or 0.1 * max(sizes) or 1.0
     exponents = [math.log10(loss) for _, loss in points if loss > 0] or [0.0]
     low, high = min(exponents), max(exponents)
     room = high - low or 3.0
     # More room below: the label of this file stands there.
-    return Axes(max(0.0, min(sizes) - margin), max(sizes) + margin, low - 0.16 * room, high + 0.06 * room)
+    return PlotAxes(max(0.0, min(sizes) - margin), max(sizes) + margin, low - 0.16 * room, high + 0.06 * room)
 
 
-def _shapes(facts: Facts, points: list[tuple[int, float]], axes: Axes) -> Iterator[str]:
+def _shapes(facts: ReportFacts, points: list[tuple[int, float]], axes: PlotAxes) -> Iterator[str]:
     yield from _loss_axis(axes, facts.unit)
     yield from _size_axis(axes, facts.original)
     yield from _budget(facts, axes)
@@ -62,7 +62,7 @@ def _shapes(facts: Facts, points: list[tuple[int, float]], axes: Axes) -> Iterat
     yield from _this_file(facts, axes)
 
 
-def _loss_axis(axes: Axes, unit: str) -> Iterator[str]:
+def _loss_axis(axes: PlotAxes, unit: str) -> Iterator[str]:
     for tick in _log_ticks(axes.low, axes.high):
         y = axes.y(tick)
         yield line(LEFT, y, WIDTH - RIGHT, y, "grid")
@@ -76,7 +76,7 @@ def _log_ticks(low: float, high: float) -> list[float]:
     return [tick for tick in ticks if low <= math.log10(tick) <= high]
 
 
-def _size_axis(axes: Axes, original: int) -> Iterator[str]:
+def _size_axis(axes: PlotAxes, original: int) -> Iterator[str]:
     bottom = HEIGHT - BOTTOM
     yield line(LEFT, bottom, WIDTH - RIGHT, bottom, "axis")
     for tick in _ticks(axes.smallest, axes.largest):
@@ -93,7 +93,7 @@ def _ticks(low: float, high: float, wanted: int = 7) -> list[float]:
     return [step * k for k in range(math.ceil(low / step), math.floor(high / step) + 1)]
 
 
-def _budget(facts: Facts, axes: Axes) -> Iterator[str]:
+def _budget(facts: ReportFacts, axes: PlotAxes) -> Iterator[str]:
     limit, budget = facts.manifest["allocation"]["limit"], facts.manifest["budget"]
     if budget and axes.smallest <= limit <= axes.largest:
         x = axes.x(limit)
@@ -102,7 +102,7 @@ def _budget(facts: Facts, axes: Axes) -> Iterator[str]:
         yield label(x + 6 if right else x - 6, TOP + 10, f"budget {budget}", "tick", "start" if right else "end")
 
 
-def _this_file(facts: Facts, axes: Axes) -> Iterator[str]:
+def _this_file(facts: ReportFacts, axes: PlotAxes) -> Iterator[str]:
     x, y = axes.x(facts.size), axes.y(facts.loss)
     told = f"{facts.size:,} bytes, {number(facts.loss)}"
     yield dot(x, y, 7, "here", f"this file: {told} {facts.unit}")

@@ -3,18 +3,18 @@
 from collections.abc import Iterator
 
 from ptqc.report.markup import cell, details, name, safe, table
-from ptqc.report.rows import Document, Facts
+from ptqc.report.rows import Document, ReportFacts
 from ptqc.text import number
 
 OPEN_ROWS = 300  # longer tables are collapsed
 
 
-def has_latency(facts: Facts) -> bool:
+def has_latency(facts: ReportFacts) -> bool:
     """Whether the compile was given a latency."""
     return facts.manifest.get("latency") is not None
 
 
-def latency_tables(facts: Facts) -> str:
+def latency_tables(facts: ReportFacts) -> str:
     """The whole, and the operators in execution order."""
     found = facts.manifest["latency"]
     whole = (f'<th scope="row">{safe(what)}</th><td>{safe(told)}</td>' for what, told in _whole(found))

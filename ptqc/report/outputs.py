@@ -3,18 +3,18 @@
 from collections.abc import Iterator
 
 from ptqc.report.markup import cell, name, safe, table
-from ptqc.report.rows import Document, Facts
+from ptqc.report.rows import Document, ReportFacts
 from ptqc.text import number
 
 HEAD = ["output", "judged as", ">loss", "unit", "agreement with the float model"]
 
 
-def has_outputs(facts: Facts) -> bool:
+def has_outputs(facts: ReportFacts) -> bool:
     """Whether outputs were judged one by one, which artifacts of older versions were not."""
     return bool(facts.manifest["results"].get("outputs"))
 
 
-def output_table(facts: Facts) -> str:
+def output_table(facts: ReportFacts) -> str:
     """One row per output, and one per group of its channels where there are several."""
     return table(HEAD, _rows(facts.manifest["results"]["outputs"]))
 

@@ -9,7 +9,7 @@ from ptqc.report.headline import cards
 from ptqc.report.latency import has_latency, latency_tables
 from ptqc.report.markup import name, safe
 from ptqc.report.outputs import has_outputs, output_table
-from ptqc.report.rows import Facts
+from ptqc.report.rows import ReportFacts
 from ptqc.report.size_plot import size_plot
 from ptqc.report.style import SCRIPT, STYLE
 from ptqc.report.tables import activation_table, layer_table, note_list, reproducibility_table, worst_table
@@ -27,15 +27,15 @@ class Section:
     key: str
     title: str
     lead: str
-    content: Callable[[Facts], str]
-    applies: Callable[[Facts], bool] = lambda _facts: True
+    content: Callable[[ReportFacts], str]
+    applies: Callable[[ReportFacts], bool] = lambda _facts: True
 
 
-def _float(facts: Facts) -> str:
+def _float(facts: ReportFacts) -> str:
     return note_list(facts.float_notes, "Every operator that computes does so on integers.")
 
 
-def _notes(facts: Facts) -> str:
+def _notes(facts: ReportFacts) -> str:
     return note_list(facts.other_notes, "There is nothing else to say.")
 
 
@@ -86,13 +86,13 @@ SECTIONS = (
 )
 
 
-def _operators(facts: Facts) -> str:
+def _operators(facts: ReportFacts) -> str:
     """Which operators the file has that are not ONNX's."""
     own = facts.manifest["file"].get("runtime_operators")
     return f"with operators of its own: {', '.join(own)}" if own else "with no custom operator"
 
 
-def page(facts: Facts) -> str:
+def page(facts: ReportFacts) -> str:
     """HTML text."""
     source = facts.manifest["source"]["name"]
     sections = [section for section in SECTIONS if section.applies(facts)]
@@ -116,12 +116,12 @@ def page(facts: Facts) -> str:
 """
 
 
-def _section(section: Section, facts: Facts) -> str:
+def _section(section: Section, facts: ReportFacts) -> str:
     lead = f"<p>{section.lead}</p>" if section.lead else ""
     return f'<section id="{section.key}"><h2>{section.title}</h2>{lead}\n{section.content(facts)}\n</section>\n'
 
 
-def _warnings(facts: Facts) -> str:
+def _warnings(facts: ReportFacts) -> str:
     told = [_warning(note["message"], note["subject"]) for note in facts.warnings]
     option = facts.manifest["cpu"]["session_option_without_vnni"]
     if option:

@@ -69,7 +69,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Facts:
+class ReportFacts:
     """The three documents, and what follows from them."""
 
     manifest: Document

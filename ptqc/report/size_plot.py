@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from ptqc.report.markup import cell, label, path, rect, svg, swatch, table
-from ptqc.report.rows import Facts, Part
+from ptqc.report.rows import Part, ReportFacts
 from ptqc.text import percent
 
 WIDTH, BAR = 1040.0, 30.0
@@ -11,13 +11,13 @@ ORIGINAL_Y, COMPILED_Y, PARTS_Y = 22.0, 86.0, 150.0
 LABEL_MARGIN = 16.0  # a part too narrow for its label has it in the legend only
 
 
-def size_plot(facts: Facts) -> str:
+def size_plot(facts: ReportFacts) -> str:
     """The drawing and its legend."""
     alt = f"{facts.original:,} bytes before, {facts.size:,} bytes after"
     return svg(WIDTH, PARTS_Y + BAR + 4, alt, _shapes(facts)) + _legend(facts)
 
 
-def _shapes(facts: Facts) -> Iterator[str]:
+def _shapes(facts: ReportFacts) -> Iterator[str]:
     scale = WIDTH / max(facts.original, facts.size, 1)
     yield label(0, ORIGINAL_Y - 7, f"original: {facts.original:,} bytes", "strong")
     yield from _bars(_original(facts), ORIGINAL_Y, scale)
@@ -29,7 +29,7 @@ def _shapes(facts: Facts) -> Iterator[str]:
     yield from _bars(facts.parts, PARTS_Y, WIDTH / max(facts.size, 1))
 
 
-def _original(facts: Facts) -> tuple[Part, ...]:
+def _original(facts: ReportFacts) -> tuple[Part, ...]:
     weights = 4 * int(facts.manifest["source"]["weights"])
     if weights > facts.original:
         return (Part("float weights and graph", "float", facts.original),)
@@ -49,7 +49,7 @@ def _bars(parts: tuple[Part, ...], y: float, scale: float) -> Iterator[str]:
         x += width
 
 
-def _legend(facts: Facts) -> str:
+def _legend(facts: ReportFacts) -> str:
     rows = (
         cell(swatch(part.kind) + part.label)
         + cell(f"{part.bytes:,}", part.bytes)

@@ -7,7 +7,7 @@ from typing import Any
 from ptqc.formats import Integer
 from ptqc.options import PORTABLE_BITS
 from ptqc.report.markup import cell, details, name, safe, swatch, table
-from ptqc.report.rows import Document, Facts, Row
+from ptqc.report.rows import Document, ReportFacts, Row
 from ptqc.text import decibels, magnitude, number, percent
 
 OPEN_ROWS = 300  # longer tables are collapsed
@@ -15,7 +15,7 @@ OPEN_SITES = 24
 NAMED = 3  # names listed of a group of notes before the rest is collapsed
 
 
-def worst_table(facts: Facts) -> str:
+def worst_table(facts: ReportFacts) -> str:
     """The weights that cost most, each with what one step up would cost and bring."""
     if not facts.worst:
         return "<p>No weight costs any predicted loss.</p>"
@@ -32,7 +32,7 @@ def worst_table(facts: Facts) -> str:
     )
 
 
-def _if_activations_cost_more(facts: Facts) -> str:
+def _if_activations_cost_more(facts: ReportFacts) -> str:
     loss = facts.manifest["activation_loss"]
     if loss <= facts.loss:
         return ""
@@ -46,7 +46,7 @@ def _of_all(loss: float, total: float) -> str:
     return cell(percent(loss / total), loss, loss / total) if total > 0 else cell("", "")
 
 
-def _remedy(row: Row, facts: Facts) -> str:
+def _remedy(row: Row, facts: ReportFacts) -> str:
     better, chosen = row.upgrade, row.chosen
     if better is None:
         return _no_upgrade(row, facts)
@@ -59,7 +59,7 @@ def _remedy(row: Row, facts: Facts) -> str:
     return f"{better.form}: {step} costs {extra:,} bytes{share}{brings}, takes off {number(gain)}"
 
 
-def _no_upgrade(row: Row, facts: Facts) -> str:
+def _no_upgrade(row: Row, facts: ReportFacts) -> str:
     options, form = facts.manifest["options"], row.chosen.form
     widest = form == Integer(PORTABLE_BITS)
     if "integer" in row.compute and widest and 8 in options["bits"] and not options["allow_8bit"]:
@@ -67,7 +67,7 @@ def _no_upgrade(row: Row, facts: Facts) -> str:
     return f"no larger candidate loses less than {form}"
 
 
-def layer_table(facts: Facts) -> str:
+def layer_table(facts: ReportFacts) -> str:
     """Every weight; collapsed where there are many."""
     head = [
         ">#",
@@ -87,7 +87,7 @@ def layer_table(facts: Facts) -> str:
     return found if len(rows) <= OPEN_ROWS else details(f"{len(rows):,} rows", found)
 
 
-def _layer(place: int, row: Row, facts: Facts, reasons: Mapping[str, str]) -> str:
+def _layer(place: int, row: Row, facts: ReportFacts, reasons: Mapping[str, str]) -> str:
     chosen, share = row.chosen, row.chosen.bytes / facts.size
     why = next((reasons[layer] for layer in row.layers if layer in reasons), "")
     compute = f'<span class="tag" title="{safe(why)}">{row.compute}</span>' if row.in_float else row.compute
@@ -112,7 +112,7 @@ def _names(row: Row) -> str:
     return name(row.names[0]) + (more if len(row.names) > 1 else "")
 
 
-def activation_table(facts: Facts) -> str:
+def activation_table(facts: ReportFacts) -> str:
     """Every site; collapsed where there are many."""
     sites, loss = facts.sensitivity["activations"], facts.manifest["activation_loss"]
     if not sites:
@@ -161,7 +161,7 @@ def _group(step: str, message: str, subjects: list[str]) -> str:
     return f'<li><span class="step">{safe(step)}</span> {safe(message)}{times}{about}</li>'
 
 
-def reproducibility_table(facts: Facts) -> str:
+def reproducibility_table(facts: ReportFacts) -> str:
     """Versions, hashes, options, and what the checks of the written file found."""
     manifest = facts.manifest
     groups: list[tuple[str, Any]] = [

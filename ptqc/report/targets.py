@@ -4,17 +4,17 @@ import statistics
 from collections.abc import Iterator
 
 from ptqc.report.markup import cell, details, name, safe, table
-from ptqc.report.rows import Document, Facts
+from ptqc.report.rows import Document, ReportFacts
 
 OPEN_NAMES = 8
 
 
-def has_target(facts: Facts) -> bool:
+def has_target(facts: ReportFacts) -> bool:
     """Whether the compile was asked for a native library."""
     return bool(facts.manifest.get("targets"))
 
 
-def target_tables(facts: Facts) -> str:
+def target_tables(facts: ReportFacts) -> str:
     """One part for each target."""
     return "\n".join(_target(title, found) for title, found in facts.manifest["targets"].items())
 

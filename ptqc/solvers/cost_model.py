@@ -51,7 +51,7 @@ class Times:
 
 
 @dataclass(frozen=True)
-class Operator:
+class TimedOperator:
     """A node, with the Relu or Clip that it absorbs.
 
     node: name of its first output. tensors: it runs on codes where all of these are quantized; none: never.
@@ -80,7 +80,7 @@ class Edge:
 class Network:
     """What the latency of a choice depends on."""
 
-    operators: tuple[Operator, ...]
+    operators: tuple[TimedOperator, ...]
     edges: tuple[Edge, ...]
 
     @classmethod
@@ -136,7 +136,7 @@ def owners(kernels: Collection[Kernel]) -> dict[str, str]:
     return {kernel.output: kernel.node for kernel in kernels if kernel.output != kernel.node}
 
 
-def _operator(node: ir.Node, everything: Plan) -> Operator:
+def _operator(node: ir.Node, everything: Plan) -> TimedOperator:
     name = str(node.outputs[0].name)
     kernel, tensors = everything.integer.get(name), tuple[str, ...]()
     if kernel is not None:
@@ -144,10 +144,10 @@ def _operator(node: ir.Node, everything: Plan) -> Operator:
     elif keeps_codes(node):
         moved = tuple(str(value.name) for value in (*data_inputs(node), *node.outputs))
         tensors = moved if all(tensor in everything.params for tensor in moved) else ()
-    return Operator(name, node.op_type, tensors)
+    return TimedOperator(name, node.op_type, tensors)
 
 
-def _edge(value: ir.Value, operators: Mapping[str, Operator], owner: Mapping[str, str]) -> Edge:
+def _edge(value: ir.Value, operators: Mapping[str, TimedOperator], owner: Mapping[str, str]) -> Edge:
     name = str(value.name)
     producer = value.producer()
     maker = operators.get(_owner(producer, owner)) if producer is not None else None

@@ -109,7 +109,7 @@ class Factored:
 
 
 @dataclass(frozen=True, eq=False)
-class Target:
+class RoundingTarget:
     """What is rounded: weights (groups, R, d), where they may lie, and the rounds of coordinate descent at most."""
 
     matrix: np.ndarray
@@ -117,7 +117,7 @@ class Target:
     rounds: int = 0
 
     @classmethod
-    def of(cls, matrix: np.ndarray, grid: Grid, form: Format, rounds: int) -> "Target":
+    def of(cls, matrix: np.ndarray, grid: Grid, form: Format, rounds: int) -> "RoundingTarget":
         """rounds: where the format has few bits."""
         return cls(matrix, grid, rounds if form.bits_per_weight <= DESCENDED_BITS else 0)
 
@@ -133,7 +133,7 @@ def grids_for(
     return {form: form.grid(matrix, importance, keeps_sign=keeps_sign) for form in forms}
 
 
-def round_all(targets: Sequence[Target], second: np.ndarray | Factored) -> list[Rounded]:
+def round_all(targets: Sequence[RoundingTarget], second: np.ndarray | Factored) -> list[Rounded]:
     """Codes and scales of all targets at once.
 
     second: E[x xᵀ] (groups, d, d), or its diagonal, for which GPTQ is nearest rounding.
@@ -148,7 +148,7 @@ def round_all(targets: Sequence[Target], second: np.ndarray | Factored) -> list[
     return [found[i] for i in range(len(targets))]
 
 
-def _round_alike(targets: Sequence[Target], second: np.ndarray | Factored, rounds: int) -> list[Rounded]:
+def _round_alike(targets: Sequence[RoundingTarget], second: np.ndarray | Factored, rounds: int) -> list[Rounded]:
     """The same for grids of one group. All targets stand below each other: they share the factor as further rows."""
     rows = _Rows.of(targets, _metric(second, rounds))
     rows.codes = (
@@ -174,7 +174,7 @@ def _metric(second: np.ndarray | Factored, rounds: int) -> np.ndarray:
 class _Rows:
     """Targets below each other: matrix and codes (groups, k·R, d), scale (groups, k·R, 1), product: codes · second."""
 
-    targets: Sequence[Target]
+    targets: Sequence[RoundingTarget]
     matrix: np.ndarray
     scale: np.ndarray
     parts: list[tuple[Grid, slice]]
@@ -184,7 +184,7 @@ class _Rows:
     product: np.ndarray = field(init=False)
 
     @classmethod
-    def of(cls, targets: Sequence[Target], second: np.ndarray) -> "_Rows":
+    def of(cls, targets: Sequence[RoundingTarget], second: np.ndarray) -> "_Rows":
         count = targets[0].matrix.shape[1]
         matrix = np.concatenate([target.matrix for target in targets], axis=1).astype(np.float32)
         scale = np.concatenate([target.grid.scale for target in targets], axis=1)[..., None].astype(np.float32)

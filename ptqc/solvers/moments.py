@@ -148,7 +148,7 @@ def shrunk(second: np.ndarray, count: int) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class Columns:
+class ColumnSample:
     """Which columns of a layer are looked at: at most `positions` output positions of each sample, drawn by `seed`.
 
     usual: positions that a sample has in the mean. One that has more of them gives more columns, so that a position

@@ -27,7 +27,7 @@ from ptqc.stages.delivered import Delivered
 from ptqc.stages.fit import Fitted
 from ptqc.stages.job import Job
 from ptqc.stages.judge import Judged, to_json
-from ptqc.stages.native import Built
+from ptqc.stages.native import BuiltTargets
 from ptqc.stages.promises import check_documents
 from ptqc.stages.remarks import float_operators, rounded_for_float, unquantized_weights
 from ptqc.stages.speed import Measured
@@ -38,7 +38,7 @@ FRONTIER_POINTS = 12
 
 
 @dataclass(frozen=True)
-class Outcome:
+class CompileOutcome:
     """Everything that came out of a compile.
 
     activation_loss: of the plan's activations with float weights. distances: of the golden outputs from the float
@@ -48,7 +48,7 @@ class Outcome:
     fitted: Fitted
     verified: Verified
     activation_loss: float
-    built: Built
+    built: BuiltTargets
     delivered: Delivered | None
     judged: Judged
     speed: Measured
@@ -56,7 +56,7 @@ class Outcome:
     distances: Mapping[str, float]
 
 
-def files(job: Job, outcome: Outcome) -> tuple[dict[str, bytes], dict[str, Any]]:
+def files(job: Job, outcome: CompileOutcome) -> tuple[dict[str, bytes], dict[str, Any]]:
     """The files of an artifact by name, and its manifest. Raises VerificationError where they contradict each other."""
     said, costs, plan = manifest(job, outcome), sensitivity(job, outcome.fitted), outcome.fitted.plan.to_json()
     check_documents(said, plan, outcome.fitted)
@@ -71,7 +71,7 @@ def files(job: Job, outcome: Outcome) -> tuple[dict[str, bytes], dict[str, Any]]
     return found, said
 
 
-def manifest(job: Job, outcome: Outcome) -> dict[str, Any]:
+def manifest(job: Job, outcome: CompileOutcome) -> dict[str, Any]:
     """Everything reproducible about an artifact."""
     fitted, judged, delivered = outcome.fitted, outcome.judged, outcome.delivered
     origin, proto = job.prepared.origin, fitted.exported.proto
@@ -190,7 +190,7 @@ def _warnings(judged: Judged) -> list[Note]:
     return found
 
 
-def times(job: Job, outcome: Outcome) -> dict[str, Any]:
+def times(job: Job, outcome: CompileOutcome) -> dict[str, Any]:
     """What differs from run to run: times, memory, host."""
     return {
         **outcome.speed.to_json(),

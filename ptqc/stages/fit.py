@@ -14,7 +14,7 @@ from ptqc.passes.effects import applied, check_tuned
 from ptqc.passes.tune.features import TuneFeatures
 from ptqc.passes.tune.reconstruct import Reconstruct, reconstruct_all
 from ptqc.plan import Plan
-from ptqc.solutions import Tuned
+from ptqc.solutions import TunedNumbers
 from ptqc.solvers.allocation import Allocation, Problem, allocate, best_choice, smallest_choice
 from ptqc.stages.compare import HeldBackLoss
 from ptqc.stages.problem import packed, problem_of, weighed
@@ -30,7 +30,7 @@ class Fitted:
     """The delivered file and everything that led to it. told: bytes that the solver was told."""
 
     plan: Plan
-    tuned: Tuned
+    tuned: TunedNumbers
     allocation: Allocation
     problem: Problem
     lowered: Lowered
@@ -124,12 +124,12 @@ def _built(
     return Fitted(plan, tuned, allocation, problem, lowered, exported, problem.size(plan.formats), tuple(notes))
 
 
-_Built = tuple[Tuned, Lowered, Exported]
+_Built = tuple[TunedNumbers, Lowered, Exported]
 
 
 def _tries(decided: Decided, options: CompileOptions, plan: Plan) -> tuple[list[_Built], list[Note]]:
     """A plan's reconstructions from several draws of the data: below 4 bits their losses differ by half and more."""
-    draws, tuned, began = range(TRIES[options.pipeline]), list[Tuned](), time.monotonic()
+    draws, tuned, began = range(TRIES[options.pipeline]), list[TunedNumbers](), time.monotonic()
     for done, first in enumerate(draws[::DRAWS_AT_ONCE]):
         if done and not decided.deadline.leaves((time.monotonic() - began) / done):
             break

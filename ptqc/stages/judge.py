@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from ptqc.calibration.samples import Samples
 from ptqc.execute.onnxruntime import Feeds, Runner, tensors_of
-from ptqc.losses import Kind, Kinds, OutputLoss, Outputs, aligned
+from ptqc.losses import Kinds, OutputKind, OutputLoss, Outputs, aligned
 from ptqc.losses.base import Figure, Pair
 from ptqc.losses.classes import SAME_CLASS
 from ptqc.losses.state import State
@@ -28,7 +28,7 @@ class JudgedOutput:
     """How one output agrees. losses: by group of channels, where there are several; sqnr: in dB, by group."""
 
     name: str
-    kind: Kind
+    kind: OutputKind
     loss: float
     losses: Mapping[str, float]
     sqnr: Mapping[str, float]

@@ -14,7 +14,7 @@ from ptqc.work.progress import Progress
 
 
 @dataclass(frozen=True)
-class Built:
+class BuiltTargets:
     """files: for the artifact, by path. documents: what the manifest says of each target."""
 
     files: Mapping[str, bytes]
@@ -41,13 +41,13 @@ def check_samples(chosen: Chosen | None, samples: Samples) -> None:
 
 def build_target(
     fitted: Fitted, samples: Sequence[Feeds], chosen: Chosen | None, store: Store, progress: Progress
-) -> Built:
+) -> BuiltTargets:
     """The native library of the fitted plan, verified against the exported file.
 
     Raises TargetError when it cannot be built and may not be missing; VerificationError when it computes anything else.
     """
     if chosen is None:
-        return Built({}, {})
+        return BuiltTargets({}, {})
     name = chosen.name
     try:
         with progress.stage("native library"):
@@ -55,5 +55,5 @@ def build_target(
     except TargetError as error:
         if not chosen.may_be_missing:
             raise
-        return Built({}, {name: {"missing": str(error)}})
-    return Built({f"{name}/{file}": data for file, data in native.files.items()}, {name: native.document})
+        return BuiltTargets({}, {name: {"missing": str(error)}})
+    return BuiltTargets({f"{name}/{file}": data for file, data in native.files.items()}, {name: native.document})

@@ -27,7 +27,7 @@ from ptqc.passes.base import Rewrite
 from ptqc.passes.dump import NO_DUMP, Dump
 from ptqc.passes.pipeline import run_rewrites
 from ptqc.passes.schedule import default_rewrites
-from ptqc.reading import FILE, Source
+from ptqc.reading import FILE, ModelSource
 from ptqc.reading.first_run import try_once
 from ptqc.stages.synthesize import synthesize
 from ptqc.work.progress import Progress
@@ -74,7 +74,7 @@ class Origin:
 
 
 def gather(
-    source: Source,
+    source: ModelSource,
     calibration: object,
     folder: Path,
     limit: int,
@@ -104,7 +104,7 @@ def gather(
 
 
 def prepare(
-    source: Source,
+    source: ModelSource,
     samples: Samples,
     progress: Progress,
     dump: Dump = NO_DUMP,

@@ -18,7 +18,7 @@ from ptqc.passes.decide.phases import Decided, Numbered
 from ptqc.passes.effects import applied
 from ptqc.passes.lower import Lower
 from ptqc.plan import Plan
-from ptqc.solutions import Solution, Tuned
+from ptqc.solutions import Solution, TunedNumbers
 from ptqc.solvers.allocation import Candidate, Problem, best_choice, smallest_choice
 
 
@@ -26,7 +26,7 @@ def problem_of(decided: Decided, plan: Plan, options: CompileOptions) -> Problem
     """Candidates with their bytes; what every plan has is weighed on two plans that are really written."""
     model, length = decided.model, _name_length(decided.model, plan)
     candidates: list[Candidate] = []
-    found: dict[str, functions.Function] = {}
+    found: dict[str, functions.UnpackFunction] = {}
     for weight in decided.weights:
         for form in forms(weight, decided, plan, options):
             solution = decided.solutions[weight.name, form]
@@ -52,16 +52,16 @@ def forms(weight: Weight, decided: Decided, plan: Plan, options: CompileOptions)
     return [form for form in found if form.code_bits is not None and form.code_bits <= widest]
 
 
-def table_numbers(decided: Decided, choice: Mapping[str, Format]) -> Tuned:
+def table_numbers(decided: Decided, choice: Mapping[str, Format]) -> TunedNumbers:
     """The table's own numbers, without bias correction: enough to weigh a plan."""
     weights = {name: decided.solutions[name, form] for name, form in choice.items()}
     biases = {
         layer.name: None if layer.op_type == "MatMul" else _bias(decided.model, layer) for layer in decided.layers
     }
-    return Tuned(weights, biases)
+    return TunedNumbers(weights, biases)
 
 
-def packed(decided: Decided, plan: Plan, tuned: Tuned, *, inline: bool = False) -> tuple[Lowered, Exported]:
+def packed(decided: Decided, plan: Plan, tuned: TunedNumbers, *, inline: bool = False) -> tuple[Lowered, Exported]:
     """The lowered graph of a plan with its numbers, and its file; inline: without model-local functions."""
     lowered = applied(Lower(), Numbered(decided.model, plan, tuned)).made
     return lowered, export(lowered, decided.model, _name_length(decided.model, plan), inline=inline)

@@ -10,7 +10,7 @@ Item = TypeVar("Item")
 _END: Any = object()
 
 
-class Stopped(Exception):
+class StreamStopped(Exception):
     """Somebody else left the stream by an error."""
 
 
@@ -66,7 +66,7 @@ class Shared(Generic[Item]):
     def _await(self, condition: Callable[[], bool]) -> None:
         self._changed.wait_for(lambda: self.cause is not None or condition())
         if self.cause is not None:
-            raise Stopped
+            raise StreamStopped
 
     def _take(self, reader: int) -> Item:
         number = self._taken[reader]

@@ -11,7 +11,7 @@ from ptqc.graph.sites import Site
 from ptqc.integer import fake_quantize
 from ptqc.passes.tune.quantized_walk import run_quantized
 from ptqc.plan import Plan
-from ptqc.solutions import Solution, Tuned
+from ptqc.solutions import Solution, TunedNumbers
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
@@ -32,7 +32,7 @@ def model() -> ir.Model:
     return parse(NETWORK, **{name: noise(*size, seed=len(name)) for name, size in sizes.items()})
 
 
-def planned(model: ir.Model) -> tuple[Plan, Tuned]:
+def planned(model: ir.Model) -> tuple[Plan, TunedNumbers]:
     """Three tensors rounded; biases also where the model has none, and two for the one that it shares."""
     layers = find_layers(model)
     weights = find_weights(model, layers)
@@ -43,7 +43,7 @@ def planned(model: ir.Model) -> tuple[Plan, Tuned]:
     scales = {w.name: np.linspace(0.005, 0.01, w.shape[w.channel_axis], dtype=np.float32) for w in weights}
     solutions = {w.name: Solution(Integer(8), codes[w.name], scales[w.name], w.channel_axis) for w in weights}
     biases = {name: noise(size, seed=size) for name, size in (("c", 4), ("d", 5), ("e", 4))}
-    return plan, Tuned(solutions, {**biases, "m": None})
+    return plan, TunedNumbers(solutions, {**biases, "m": None})
 
 
 def test_outputs_are_those_of_the_quantized_walk(model: ir.Model) -> None:

@@ -11,7 +11,7 @@ from ptqc import compiler
 from ptqc.passes.decide import measurements
 from ptqc.passes.decide.phases import Decided, Setting
 from ptqc.plan import Plan
-from ptqc.solutions import Solution, Tuned
+from ptqc.solutions import Solution, TunedNumbers
 from ptqc.stages import documents, fit
 
 
@@ -67,43 +67,43 @@ def told_other_weights(document: dict[str, Any]) -> dict[str, Any]:
     return {**document, "weights_by_format": {"int8": sum(document["weights_by_format"].values())}}
 
 
-def with_numbers(change: Callable[[Tuned], Tuned]) -> Changed:
+def with_numbers(change: Callable[[TunedNumbers], TunedNumbers]) -> Changed:
     """Other numbers are lowered and packed than the compile goes on with."""
     return lambda right: lambda model, plan, tuned, **given: right(model, plan, change(tuned), **given)
 
 
-def weights_exchanged(tuned: Tuned) -> Tuned:
+def weights_exchanged(tuned: TunedNumbers) -> TunedNumbers:
     """Two weights of one shape."""
     first, second = next(
         (a, b) for a in tuned.weights for b in tuned.weights if a < b and _alike(tuned.weights[a], tuned.weights[b])
     )
     changed = {first: tuned.weights[second], second: tuned.weights[first]}
-    return Tuned({**tuned.weights, **changed}, tuned.biases)
+    return TunedNumbers({**tuned.weights, **changed}, tuned.biases)
 
 
 def _alike(a: Solution, b: Solution) -> bool:
     return a.form == b.form and a.codes.shape == b.codes.shape
 
 
-def biases_dropped(tuned: Tuned) -> Tuned:
-    return Tuned(tuned.weights, {n: None if b is None else np.zeros_like(b) for n, b in tuned.biases.items()})
+def biases_dropped(tuned: TunedNumbers) -> TunedNumbers:
+    return TunedNumbers(tuned.weights, {n: None if b is None else np.zeros_like(b) for n, b in tuned.biases.items()})
 
 
-def rotated_palette(tuned: Tuned) -> Tuned:
+def rotated_palette(tuned: TunedNumbers) -> TunedNumbers:
     turned = {
         n: dataclasses.replace(s, scale=s.scale[::-1]) for n, s in tuned.weights.items() if s.form.family == "palette"
     }
-    return Tuned({**tuned.weights, **turned}, tuned.biases)
+    return TunedNumbers({**tuned.weights, **turned}, tuned.biases)
 
 
-def other_axis(tuned: Tuned) -> Tuned:
+def other_axis(tuned: TunedNumbers) -> TunedNumbers:
     """The scales of square weights along the other axis."""
     turned = {
         n: dataclasses.replace(s, axis=1 - s.axis)
         for n, s in tuned.weights.items()
         if s.form.has_codes and len(set(s.codes.shape)) == 1
     }
-    return Tuned({**tuned.weights, **turned}, tuned.biases)
+    return TunedNumbers({**tuned.weights, **turned}, tuned.biases)
 
 
 DECISIONS: dict[str, Fault] = {

@@ -7,7 +7,7 @@ import onnx_ir as ir
 from graphs import noise, parse
 
 from ptqc.execute.onnxruntime import Feeds, Runner
-from ptqc.losses import Kind, OutputLoss, recognize
+from ptqc.losses import OutputKind, OutputLoss, recognize
 
 COUNT = 12
 
@@ -19,7 +19,7 @@ def references(model: ir.Model, feeds: Sequence[Feeds]) -> list[dict[str, np.nda
 
 def kinds(
     text: str, feeds: Sequence[Feeds], asked: str | Mapping[str, str] = "auto", **constants: np.ndarray
-) -> dict[str, Kind]:
+) -> dict[str, OutputKind]:
     """What the outputs of a graph in text form are taken for."""
     model = parse(text, **constants)
     return recognize(model, feeds[0], references(model, feeds), asked)
@@ -29,7 +29,7 @@ def inputs(*shape: int, count: int = COUNT, scale: float = 1.0, name: str = "x")
     return [{name: noise(*shape, seed=seed, scale=scale)} for seed in range(count)]
 
 
-def fitted(kind: Kind, *values: np.ndarray) -> OutputLoss:
+def fitted(kind: OutputKind, *values: np.ndarray) -> OutputLoss:
     """The loss of one output `y` of a kind."""
     return OutputLoss.of({"y": kind}, [{"y": value} for value in values])
 

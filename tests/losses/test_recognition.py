@@ -8,7 +8,7 @@ from graphs import noise, parse
 from outputs import COUNT, inputs, kinds, references
 
 from ptqc.errors import ModelError, UsageError
-from ptqc.losses import Kind, check, from_json, recognize, to_json
+from ptqc.losses import OutputKind, check, from_json, recognize, to_json
 
 W = {
     "w3": noise(8, 3, scale=2.0),
@@ -299,7 +299,7 @@ def test_infinities_are_refused() -> None:
 
 def test_to_json_and_back() -> None:
     text = f"g (float[N, 3, 8, 8] x) => (float[N, 11, 80] y, float[N, 4] z) {{ {JOINED} y = Identity(l) {SMALL} }}"
-    found: dict[str, Kind] = kinds(text, inputs(1, 3, 8, 8), **HEADS, wz=noise(3, 4))
+    found: dict[str, OutputKind] = kinds(text, inputs(1, 3, 8, 8), **HEADS, wz=noise(3, 4))
     assert from_json(to_json(found)) == found
     assert list(found) == ["y", "z"]
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from outputs import fitted, loss
 
-from ptqc.losses import Kind, OutputLoss
+from ptqc.losses import OutputKind, OutputLoss
 from ptqc.losses.base import Group
 from ptqc.losses.classes import Logits, Probabilities
 from ptqc.losses.detection import Detection
@@ -116,7 +116,7 @@ def test_embeddings_of_zeros() -> None:
 
 
 @pytest.mark.parametrize("kind", [Features, Map, Regression, State])
-def test_error_relative_to_each_channels_variance(kind: type[Kind]) -> None:
+def test_error_relative_to_each_channels_variance(kind: type[OutputKind]) -> None:
     rng = np.random.default_rng(0)
     spread = np.array([1.0, 3.0]).reshape(1, 2, 1, 1)
     y = [(rng.standard_normal((2, 2, 8, 8)) * spread).astype(np.float32) for _ in range(20)]
@@ -229,7 +229,7 @@ def test_background_decides_nothing_about_boxes() -> None:
 
 @pytest.mark.parametrize("kind", [Logits(1), Probabilities(1), Embedding(1), Scores(1), Regression(1)])
 @pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
-def test_outputs_that_are_no_numbers_lose_everything(kind: Kind, wrong: float) -> None:
+def test_outputs_that_are_no_numbers_lose_everything(kind: OutputKind, wrong: float) -> None:
     p, q = np.array([[0.2, 0.3, 0.5]], np.float32), np.array([[0.2, wrong, 0.5]], np.float32)
     measure = fitted(kind, p)
     assert loss(measure, p, q) == HOPELESS
@@ -237,7 +237,7 @@ def test_outputs_that_are_no_numbers_lose_everything(kind: Kind, wrong: float) -
 
 
 @pytest.mark.parametrize("kind", [Logits(1), Map(1), Embedding(1), Scores(1)])
-def test_the_mean_over_batches_counts_what_they_hold(kind: Kind) -> None:
+def test_the_mean_over_batches_counts_what_they_hold(kind: OutputKind) -> None:
     """Batches of 1 to 5 rows have the mean loss of all rows together."""
     rng = np.random.default_rng(0)
     y, z = (rng.uniform(0.1, 0.9, (15, 3, 4, 2)).astype(np.float32) for _ in range(2))
@@ -255,7 +255,9 @@ def test_batches_of_one_size_count_alike() -> None:
     assert OutputLoss({}).mean([{}], [{}]) == 0
 
 
-def two(first: Kind, second: Kind, rng: np.random.Generator) -> tuple[OutputLoss, list[dict[str, np.ndarray]]]:
+def two(
+    first: OutputKind, second: OutputKind, rng: np.random.Generator
+) -> tuple[OutputLoss, list[dict[str, np.ndarray]]]:
     y = {"a": rng.standard_normal((4, 6)), "b": rng.standard_normal((4, 6))}
     z = {name: close(value, rng) for name, value in y.items()}
     return OutputLoss.of({"a": first, "b": second}, [y]), [y, z]

@@ -18,7 +18,7 @@ from ptqc.codegen.onnxruntime.census import take
 from ptqc.execute.onnxruntime import softmax_in_float64
 from ptqc.graph.nodes import integer as integer_attribute
 from ptqc.operators import OPERATORS, registry
-from ptqc.operators.step import Step, input_params, output_params
+from ptqc.operators.step import LoweredStep, input_params, output_params
 
 pytestmark = pytest.mark.processor
 
@@ -29,7 +29,7 @@ NETWORK = """g (float[N,8] x) => (float[N,6] y) {
 }"""
 
 
-def softmax(step: Step, inputs: Sequence[np.ndarray]) -> np.ndarray:
+def softmax(step: LoweredStep, inputs: Sequence[np.ndarray]) -> np.ndarray:
     """The codes that ONNX Runtime's kernel gives."""
     axis = integer_attribute(step.node, "axis", -1)
     in_float64 = softmax_in_float64()

@@ -12,7 +12,7 @@ from ptqc import reference
 from ptqc.codegen.onnxruntime.parity import compare
 from ptqc.errors import VerificationError
 from ptqc.operators import OPERATORS, registry
-from ptqc.operators.step import Step
+from ptqc.operators.step import LoweredStep
 from ptqc.stages.fit import Fitted
 
 pytestmark = pytest.mark.processor
@@ -59,7 +59,7 @@ def test_a_fault_in_its_reference_is_found(
     right = OPERATORS[name].reference
     assert right is not None
 
-    def wrong(step: Step, inputs: Sequence[np.ndarray]) -> Any:
+    def wrong(step: LoweredStep, inputs: Sequence[np.ndarray]) -> Any:
         found = right(step, inputs)
         return tuple(map(_moved, found)) if isinstance(found, tuple) else _moved(found)
 

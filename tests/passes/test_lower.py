@@ -31,7 +31,7 @@ from ptqc.execute.onnxruntime import Feeds, Runner, run, session_options
 from ptqc.formats import FLOAT16, FLOAT32, UINT8, Format, Integer, QuantParams, to_bfloat16
 from ptqc.passes.decide.phases import Numbered
 from ptqc.passes.lower import Lower
-from ptqc.solutions import Tuned
+from ptqc.solutions import TunedNumbers
 
 
 def check(
@@ -277,7 +277,7 @@ def test_new_biases_are_used() -> None:
     model = parse(RESIDUAL, **CONSTANTS)
     made = quantized(model, samples(2, 3, 8, 8), forms=SEVEN)
     biases = {**made.tuned.biases, "e": noise(4, seed=20), "y": noise(5, seed=21)}
-    changed = Lower().apply(Numbered(model, made.plan, Tuned(made.tuned.weights, biases))).made
+    changed = Lower().apply(Numbered(model, made.plan, TunedNumbers(made.tuned.weights, biases))).made
     found = Runner(changed.model).run(samples(2, 3, 8, 8)[0])["y"]
     expected = parse(
         RESIDUAL.replace("Conv(q, point)", "Conv(q, point, eb)"), **{**CONSTANTS, "hb": biases["y"]}, eb=biases["e"]
@@ -306,7 +306,7 @@ def test_names_of_the_model_are_not_taken() -> None:
         node.output[:] = [text.get(name, name) for name in node.output]
     for kept in ("none", "c/codes", "x"):
         made = quantized(ir.from_proto(proto), samples(2, 6, 8, 8), forms=SEVEN, keep_float=lambda s, k=kept: s == k)
-        made = replace(made, tuned=Tuned(made.tuned.weights, {**made.tuned.biases, "c": noise(6, seed=4)}))
+        made = replace(made, tuned=TunedNumbers(made.tuned.weights, {**made.tuned.biases, "c": noise(6, seed=4)}))
         made = replace(made, lowered=Lower().apply(Numbered(made.model, made.plan, made.tuned)).made)
         found = made.run(samples(2, 6, 8, 8)[0])["y"]
         other = parse(graph, w=SMALL["w"], v=SMALL["v"], cb=noise(6, seed=4))

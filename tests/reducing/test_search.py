@@ -6,7 +6,7 @@ import onnx
 import pytest
 from wholes import whole
 
-from ptqc.reducing.cut import Cut
+from ptqc.reducing.cut import Subgraph
 from ptqc.reducing.search import smallest
 
 Fails = Callable[[onnx.GraphProto], bool]
@@ -15,7 +15,7 @@ Fails = Callable[[onnx.GraphProto], bool]
 def found(fails: Fails) -> onnx.GraphProto:
     graph = whole()
 
-    def asked(cut: Cut) -> bool:
+    def asked(cut: Subgraph) -> bool:
         model = graph.model(cut)
         return model is not None and fails(model.graph)
 

@@ -86,7 +86,7 @@ def test_wide_grids_are_not_refined() -> None:
     matrix, second = noise(1, 12, 150), correlated(1, 150, seed=4)
     forms = [Integer(3), Integer(4), Codebook(4), VectorCodebook(8), Integer(5), Integer(8)]
     grids = gptq.grids_for(matrix, second, forms)
-    assert [gptq.Target.of(matrix, grids[form], form, 7).rounds for form in forms] == [7, 7, 7, 7, 0, 0]
+    assert [gptq.RoundingTarget.of(matrix, grids[form], form, 7).rounds for form in forms] == [7, 7, 7, 7, 0, 0]
 
 
 @pytest.mark.parametrize("bits", range(2, 5))

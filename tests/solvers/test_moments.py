@@ -12,7 +12,7 @@ from ptqc.execute.onnxruntime import run
 from ptqc.formats import UINT8, QuantParams
 from ptqc.graph.layers import Layer, find_layers
 from ptqc.solvers import moments
-from ptqc.solvers.moments import MOST_IMAGES, MOST_NUMBERS, Columns, Moments, positions_per_sample
+from ptqc.solvers.moments import MOST_IMAGES, MOST_NUMBERS, ColumnSample, Moments, positions_per_sample
 
 
 class Case(NamedTuple):
@@ -55,7 +55,7 @@ def cases(draw: st.DrawFn) -> Case:
 @settings(deadline=None, max_examples=80)
 @given(case=cases(), positions=st.sampled_from([1, 3, 10_000]), start=st.integers(0, 5))
 def test_the_weight_times_the_columns_is_the_output(case: Case, positions: int, start: int) -> None:
-    columns = Columns(case.layer, positions, seed=7)
+    columns = ColumnSample(case.layer, positions, seed=7)
     found = columns.inputs(case.x, start)
     expected = columns.outputs(case.y, case.x.shape, start)
     matrix = case.layer.matrix(case.weight)
@@ -67,7 +67,7 @@ def test_the_weight_times_the_columns_is_the_output(case: Case, positions: int, 
 @given(case=cases(), zero_point=st.sampled_from([None, 0, 77, 255]))
 def test_columns_of_values_held_in_codes_are_those_of_the_real_values(case: Case, zero_point: int | None) -> None:
     params = None if zero_point is None else QuantParams(UINT8, 0.02, zero_point)
-    columns = Columns(case.layer, 3, seed=7)
+    columns = ColumnSample(case.layer, 3, seed=7)
     x, y = Kept.of(case.x, params), Kept.of(case.y, params)
     np.testing.assert_array_equal(columns.inputs(x, 1), columns.inputs(np.asarray(x), 1))
     of_codes, of_reals = (columns.outputs(held, case.x.shape, 1) for held in (y, np.asarray(y)))
@@ -77,7 +77,7 @@ def test_columns_of_values_held_in_codes_are_those_of_the_real_values(case: Case
 @settings(deadline=None, max_examples=40)
 @given(case=cases())
 def test_without_a_limit_every_output_is_there_in_order(case: Case) -> None:
-    columns = Columns(case.layer, 10_000, seed=7)
+    columns = ColumnSample(case.layer, 10_000, seed=7)
     channels = np.moveaxis(case.y, 1 if case.layer.op_type == "Conv" else -1, 0)
     expected = channels.reshape(*case.layer.matrix(case.weight).shape[:2], -1)
     np.testing.assert_array_equal(columns.outputs(case.y, case.x.shape, 0), expected)
@@ -87,12 +87,12 @@ def test_without_a_limit_every_output_is_there_in_order(case: Case) -> None:
 
 def test_a_sample_has_the_same_columns_whatever_its_batch() -> None:
     layer, _, x, _ = case("Conv <pads = [1, 1, 1, 1]> (x, w)", noise(4, 3, 6, 6), noise(5, 3, 3, 3))
-    columns = Columns(layer, 4, seed=1)
+    columns = ColumnSample(layer, 4, seed=1)
     joined = columns.inputs(x, 10)
     parts = [columns.inputs(x[i : i + 1], 10 + i) for i in range(4)]
     np.testing.assert_array_equal(joined, np.concatenate(parts, -1))
     assert not np.array_equal(columns.inputs(x, 0), joined)
-    assert not np.array_equal(Columns(layer, 4, seed=2).inputs(x, 10), joined)
+    assert not np.array_equal(ColumnSample(layer, 4, seed=2).inputs(x, 10), joined)
 
 
 @pytest.mark.parametrize("equation", ["Conv <pads = [1, 1, 1, 1]> (x, w)", "MatMul(x, w)"])
@@ -100,7 +100,7 @@ def test_of_a_huge_batch_a_share_is_looked_at(equation: str) -> None:
     batch = 3 * MOST_IMAGES + 1
     shapes = ((batch, 3, 4, 4), (5, 3, 3, 3)) if equation.startswith("Conv") else ((batch, 4, 3), (3, 5))
     found = case(equation, *(noise(*shape) for shape in shapes))
-    columns = Columns(found.layer, 2, seed=1)
+    columns = ColumnSample(found.layer, 2, seed=1)
     x, y = columns.inputs(found.x, 0), columns.outputs(found.y, found.x.shape, 0)
     assert 2 * MOST_IMAGES / 2 < x.shape[-1] <= 2 * MOST_IMAGES
     np.testing.assert_allclose(found.layer.matrix(found.weight) @ x, y, rtol=1e-4, atol=1e-5)
@@ -108,7 +108,7 @@ def test_of_a_huge_batch_a_share_is_looked_at(equation: str) -> None:
 
 def test_chosen_positions_are_distinct_and_cover_the_output() -> None:
     layer = case("Conv(x, w)", noise(1, 1, 9, 9), noise(1, 1, 2, 2)).layer
-    columns = Columns(layer, 5, seed=0)
+    columns = ColumnSample(layer, 5, seed=0)
     chosen = [columns.choose((1, 1, 9, 9), i) for i in range(200)]
     assert all(len(set(c)) == 5 and list(c) == sorted(c) for c in chosen if c is not None)
     assert {int(p) for c in chosen if c is not None for p in c} == set(range(64))

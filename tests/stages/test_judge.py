@@ -7,7 +7,7 @@ import onnx_ir as ir
 import pytest
 from compiling import Measured, measured_model, proto, weight
 
-from ptqc.losses import Kind, OutputLoss
+from ptqc.losses import OutputKind, OutputLoss
 from ptqc.losses.base import Group
 from ptqc.losses.classes import Logits
 from ptqc.losses.detection import Detection
@@ -62,7 +62,7 @@ def test_a_negated_output_agrees_nowhere(measured: Measured) -> None:
     assert [figure.text for figure in found.outputs[0].low] == ["same top class in 0.0 %"]
 
 
-def low(kind: Kind, y: np.ndarray, z: np.ndarray) -> list[str]:
+def low(kind: OutputKind, y: np.ndarray, z: np.ndarray) -> list[str]:
     """What the user is warned of where an output is z instead of y."""
     measure = OutputLoss.of({"y": kind}, [{"y": y}])
     return [figure.text for figure in _judged("y", measure, [({"y": y}, {"y": z})]).low]

@@ -16,7 +16,7 @@ from ptqc.errors import Infeasible, Missed, UsageError
 from ptqc.execute import profile
 from ptqc.execute.profile import Profile
 from ptqc.notes import Note
-from ptqc.solvers.cost_model import Network, Operator, Timed, Times
+from ptqc.solvers.cost_model import Network, Timed, TimedOperator, Times
 from ptqc.stages import latency_budget as latency
 from ptqc.stages import times
 from ptqc.stages.delivered import _over_budget
@@ -163,7 +163,7 @@ def test_times_of_another_model_are_refused() -> None:
 
 
 def _network(known: Times) -> Network:
-    return Network(tuple(Operator(node, "Conv", ()) for node in known.floats), ())
+    return Network(tuple(TimedOperator(node, "Conv", ()) for node in known.floats), ())
 
 
 class Trials:

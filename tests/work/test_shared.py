@@ -5,7 +5,7 @@ from itertools import count
 
 import pytest
 
-from ptqc.work.tee import Shared, Stopped
+from ptqc.work.tee import Shared, StreamStopped
 
 PATIENCE = 10.0
 
@@ -68,7 +68,7 @@ def test_an_error_of_one_ends_all(fails: str) -> None:
     with ThreadPoolExecutor(3) as executor:
         everybody = [executor.submit(shared.fill, items()), *(executor.submit(read, reader) for reader in range(2))]
         errors = [one.exception(PATIENCE) for one in everybody]
-    assert sorted(type(error).__name__ for error in errors) == ["KeyError", "Stopped", "Stopped"]
+    assert sorted(type(error).__name__ for error in errors) == ["KeyError", "StreamStopped", "StreamStopped"]
     assert shared.cause in errors
     assert str(shared.cause) == repr(fails)
 
@@ -78,6 +78,6 @@ def test_who_only_looks_on_can_stop_it() -> None:
     with ThreadPoolExecutor(1) as executor:
         waiting = executor.submit(read_all, shared, 0)
         shared.stop(KeyError("interrupted"))
-        with pytest.raises(Stopped):
+        with pytest.raises(StreamStopped):
             waiting.result(PATIENCE)
     assert str(shared.cause) == repr("interrupted")

@@ -8,7 +8,7 @@ import onnx_ir as ir
 from onnx import helper
 
 from ptqc import integer
-from ptqc.codegen.cpu.drafts import Addition, Draft, Picture, Table
+from ptqc.codegen.cpu.drafts import Draft, IntegerAdd, QuantizedImage, TableLookup
 from ptqc.codegen.cpu.emission import Emission
 from ptqc.codegen.cpu.emitters import real
 from ptqc.codegen.cpu.families import planes, pointwise, pool, rows
@@ -21,12 +21,12 @@ from ptqc.formats import QuantParams
 from ptqc.graph.nodes import integer as integer_attribute
 from ptqc.integer import add_numbers, mean_factor, multiplier, repeats_inside, softmax_steps, softmax_table
 from ptqc.operators import clip_bounds
-from ptqc.operators.step import Step, codes_of, input_params, output_params, params_of
+from ptqc.operators.step import LoweredStep, codes_of, input_params, output_params, params_of
 
 CODES = 256
 
 
-def add(emission: Emission, step: Step) -> None:
+def add(emission: Emission, step: LoweredStep) -> None:
     """A sum of codes."""
     parameters = [input_params(step, 0), input_params(step, 1)]
     names, operands, layout = _operands(emission, step)
@@ -37,12 +37,12 @@ def add(emission: Emission, step: Step) -> None:
     numbers = np.array(add_numbers(parameters[0], parameters[1], y), np.float32)
     made = replace(layout, shape=emission.shape(step.node.outputs[0]))
     if len(names) == len(operands) and {emission.layouts[name] for name in names} == {made}:
-        emission.add(Addition(emission.isa, numbers), names, step.output, made)
+        emission.add(IntegerAdd(emission.isa, numbers), names, step.output, made)
         return
     emission.add(pointwise.add(operands, layout, emission.isa, numbers), names, step.output, made)
 
 
-def mul(emission: Emission, step: Step) -> None:
+def mul(emission: Emission, step: LoweredStep) -> None:
     """A product of two tensors of codes; of two functions of the same codes, as a table of these."""
     a, b, y = input_params(step, 0), input_params(step, 1), output_params(step)
     (one, left), (other, right) = (_function(emission, name) for name in step.inputs)
@@ -56,7 +56,7 @@ def mul(emission: Emission, step: Step) -> None:
     emission.add(pointwise.mul(operands, layout, emission.isa, zeros, factor), names, step.output, made)
 
 
-def _operands(emission: Emission, step: Step) -> tuple[list[str], list[pointwise.Operand], Layout]:
+def _operands(emission: Emission, step: LoweredStep) -> tuple[list[str], list[pointwise.Operand], Layout]:
     """Names of the operands that vary, in one order in memory, both operands, and the layout of the result."""
     output = step.node.outputs[0]
     rank = len(emission.sizes(output))
@@ -87,7 +87,7 @@ def _fixed(codes: np.ndarray, rank: int, outer: int) -> np.ndarray:
     return codes.reshape(shape[outer:])
 
 
-def mean(emission: Emission, step: Step) -> None:
+def mean(emission: Emission, step: LoweredStep) -> None:
     """A global average pool of codes."""
     emission.check_one_sample(step.node.inputs[0])
     x, y = input_params(step), output_params(step)
@@ -111,7 +111,7 @@ def quantize(emission: Emission, node: ir.Node) -> None:
 
 def _quantize(x: Layout, y: Layout, isa: Isa, scale: float, zero_point: int) -> Built | Draft:
     if planes.takes(x, y, isa):
-        return Picture(isa, scale, zero_point, x.shape[2] >= isa.widest("uint8"))
+        return QuantizedImage(isa, scale, zero_point, x.shape[2] >= isa.widest("uint8"))
     return pointwise.quantize(x, y, isa, scale, zero_point)
 
 
@@ -166,7 +166,7 @@ def _function(emission: Emission, name: str) -> tuple[str, np.ndarray]:
 def _look_up(emission: Emission, source: str, entries: np.ndarray, output: str) -> None:
     """Codes that are entries[source]."""
     name = emission.aligned([source])[0]
-    emission.add(Table(emission.isa, entries), [name], output, emission.layouts[name])
+    emission.add(TableLookup(emission.isa, entries), [name], output, emission.layouts[name])
     emission.functions[output] = source, entries
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import onnx_ir as ir
 
-from ptqc.codegen.cpu.drafts import Draft, Layer, Ready, RealLayer
+from ptqc.codegen.cpu.drafts import Draft, Finished, IntegerLayer, RealLayer
 from ptqc.codegen.cpu.emission import Emission
 from ptqc.codegen.cpu.emitters.sliding import slide
 from ptqc.codegen.cpu.epilogue import Epilogue
@@ -18,13 +18,13 @@ from ptqc.codegen.program.layout import Layout
 from ptqc.codegen.program.window import Window
 from ptqc.graph.nodes import input_of, integer, number
 from ptqc.integer import multiplier
-from ptqc.operators.step import Step, has_float_output, input_params, layer_constants, output_params
+from ptqc.operators.step import LoweredStep, has_float_output, input_params, layer_constants, output_params
 
 BFLOAT_BYTES, FLOAT_BYTES = 2, 4
 MATRIX, BATCHED_MATRICES = 2, 3  # axes
 
 
-def integer_conv(emission: Emission, step: Step) -> None:
+def integer_conv(emission: Emission, step: LoweredStep) -> None:
     """A convolution of codes that gives codes."""
     weights, scale, bias = layer_constants(step)
     x, y = input_params(step), output_params(step)
@@ -37,11 +37,11 @@ def integer_conv(emission: Emission, step: Step) -> None:
     kernel: Draft
     if _is_depthwise(weights.shape, groups) and columns.takes(window, emission.isa):
         isa = columns.narrowed(emission.isa, window.channels)
-        by_column = columns.Columns(window, isa, Sums.of(isa, weights))
+        by_column = columns.ColumnLoops(window, isa, Sums.of(isa, weights))
         kernel = _layer(columns.integer, by_column, weights, bias, factor, y.zero_point)
     elif _is_depthwise(weights.shape, groups):
         built = depthwise.integer(given, layout, window, emission.isa, weights, bias, factor, y.zero_point)
-        kernel = Ready(built)
+        kernel = Finished(built)
     else:
         planes = weights.reshape(*weights.shape[:2], *window.kernel)
         loops = Dense(window, len(weights), groups, emission.isa, 1, Sums.of(emission.isa, weights))
@@ -51,21 +51,21 @@ def integer_conv(emission: Emission, step: Step) -> None:
 
 def _layer(
     write: Callable[..., Built],
-    loops: Dense | columns.Columns,
+    loops: Dense | columns.ColumnLoops,
     weights: np.ndarray,
     bias: np.ndarray,
     factor: np.ndarray,
     zero_point: int,
-) -> Layer:
+) -> IntegerLayer:
     """A layer between codes that may still take in what follows it."""
 
     def layer(x: Layout, y: Layout, epilogue: Epilogue) -> Built:
         return write(x, y, loops, weights, bias, factor, zero_point, epilogue)
 
-    return Layer(loops.window.kernel, layer)
+    return IntegerLayer(loops.window.kernel, layer)
 
 
-def integer_product(emission: Emission, step: Step) -> None:
+def integer_product(emission: Emission, step: LoweredStep) -> None:
     """A product of codes with a matrix; step.output is codes, or the node's own output where it stays float."""
     weights, scale, bias = layer_constants(step)
     if integer(step.node, "transB", 0) == 0:
@@ -171,7 +171,7 @@ def _in_pairs(emission: Emission, node: ir.Node, inputs: int) -> str | None:
     return emission.in_bfloat16(node.inputs[0]) if emission.isa.bfloats and inputs % 2 == 0 else None
 
 
-def _coded(emission: Emission, node: ir.Node) -> dense.Coded | None:
+def _coded(emission: Emission, node: ir.Node) -> dense.CodedWeights | None:
     """The int8 codes of a layer's weight, if that is how it lies in the file."""
     maker = node.inputs[1].producer() if node.inputs[1] is not None else None
     codes = maker.inputs[0] if maker is not None and maker.op_type == "DequantizeLinear" else None
@@ -181,7 +181,7 @@ def _coded(emission: Emission, node: ir.Node) -> dense.Coded | None:
     array, scale = emission.number(codes), emission.number(maker.inputs[1])
     rank = array.ndim - 2
     planes = array.reshape(*array.shape[:2], *(1,) * (2 - rank), *array.shape[2:])
-    return dense.Coded(planes, np.broadcast_to(scale, (len(array),)))
+    return dense.CodedWeights(planes, np.broadcast_to(scale, (len(array),)))
 
 
 def _with_zero_point(weights: np.ndarray, bias: np.ndarray | None, zero_point: int) -> np.ndarray:

@@ -3,13 +3,13 @@
 import numpy as np
 import onnx_ir as ir
 
-from ptqc.codegen.cpu.drafts import Joined, Largest, Nearest, Renamed, Strided
+from ptqc.codegen.cpu.drafts import Alias, Concat, MaxPool, NearestResize, StridedSlice
 from ptqc.codegen.cpu.emission import Emission
 from ptqc.codegen.cpu.emitters import indexing
 from ptqc.codegen.cpu.emitters.sliding import slide
 from ptqc.codegen.cpu.families import move
 from ptqc.codegen.program.built import Declined
-from ptqc.codegen.program.constants import Arranged, Order, Scaled, Source
+from ptqc.codegen.program.constants import Arranged, IndexSource, Order, ScaledPanels
 from ptqc.codegen.program.layout import Layout
 from ptqc.graph.nodes import input_of, integer, integers, producer, text
 
@@ -42,7 +42,7 @@ def _rename_axes(emission: Emission, node: ir.Node, source: str) -> None:
     """Transpose of a value that lies in memory as the plain result does."""
     given = emission.layouts[source]
     layout = Layout(emission.shape(node.outputs[0]), given.dtype, plain=True)
-    emission.add(Renamed(emission.isa), [source], str(node.outputs[0].name), layout)
+    emission.add(Alias(emission.isa), [source], str(node.outputs[0].name), layout)
 
 
 def strided(emission: Emission, node: ir.Node) -> None:
@@ -57,7 +57,9 @@ def strided(emission: Emission, node: ir.Node) -> None:
         chosen = range(*slice(int(start), int(end), int(stride)).indices(sizes[axis]))
         first[axis], step[axis] = chosen.start, chosen.step
     outer = emission.outer(node.inputs[0], node.outputs[0], touched=first[0] != 0 or step[0] != 1)
-    emission.apply(node, lambda _x, _y: Strided(emission.isa, first[outer:], step[outer:]), outer=outer, stored=True)
+    emission.apply(
+        node, lambda _x, _y: StridedSlice(emission.isa, first[outer:], step[outer:]), outer=outer, stored=True
+    )
 
 
 def pad(emission: Emission, node: ir.Node) -> None:
@@ -90,7 +92,7 @@ def gather(emission: Emission, node: ir.Node) -> None:
         emission.apply(node, lambda x, y: move.pick(x, y, axis - outer, int(places)), source, outer=outer)
         return
     maps = [places if i == axis else np.arange(size) for i, size in enumerate(sizes)]
-    emission.apply(node, lambda _x, _y: Nearest(emission.isa, maps[outer:]), outer=outer)
+    emission.apply(node, lambda _x, _y: NearestResize(emission.isa, maps[outer:]), outer=outer)
 
 
 def _is_embedding(emission: Emission, node: ir.Node) -> bool:
@@ -108,7 +110,7 @@ def _look_up(emission: Emission, node: ir.Node) -> None:
     emission.add(kernel, [places], str(node.outputs[0].name), layout)
 
 
-def _stored(emission: Emission, table: ir.Value | None) -> Scaled | None:
+def _stored(emission: Emission, table: ir.Value | None) -> ScaledPanels | None:
     """The stored codes of a table with a scale for each row, if that is how it lies in the file."""
     maker = producer(table, "DequantizeLinear")
     if maker is None or integer(maker, "axis", 1) != 0:
@@ -116,8 +118,8 @@ def _stored(emission: Emission, table: ir.Value | None) -> Scaled | None:
     codes, scale = emission.number(maker.inputs[0]), emission.number(maker.inputs[1])
     if codes.dtype != np.int8 or scale.size != len(codes):
         return None
-    order = Order((codes.size,), lambda place: Source(place[0]))
-    return Scaled(Arranged(codes, order), scale.astype(np.float32).reshape(-1), len(codes))
+    order = Order((codes.size,), lambda place: IndexSource(place[0]))
+    return ScaledPanels(Arranged(codes, order), scale.astype(np.float32).reshape(-1), len(codes))
 
 
 def repeat(emission: Emission, node: ir.Node) -> None:
@@ -134,13 +136,13 @@ def concat(emission: Emission, node: ir.Node) -> None:
     axis = integer(node, "axis", 0) % len(emission.sizes(node.outputs[0]))
     if not emission.outer(*node.inputs, node.outputs[0], touched=axis == BATCH):
         parts = [emission.whole(value) for value in node.inputs]
-        joined = Joined(emission.isa, axis)
+        joined = Concat(emission.isa, axis)
         emission.add_whole(joined, [name for name, _ in parts], [given for _, given in parts], node.outputs[0])
         return
     names = emission.aligned(_parts(emission, node))
     first = emission.layouts[names[0]]
     layout = Layout(emission.shape(node.outputs[0]), first.dtype, plain=first.plain)
-    emission.add(Joined(emission.isa, axis - 1), names, str(node.outputs[0].name), layout)
+    emission.add(Concat(emission.isa, axis - 1), names, str(node.outputs[0].name), layout)
 
 
 def _parts(emission: Emission, node: ir.Node) -> list[str]:
@@ -157,7 +159,7 @@ def split(emission: Emission, node: ir.Node) -> None:
     for value in node.outputs:
         outer = emission.outer(node.inputs[0], value, touched=axis == BATCH)
         starts = [start if i == axis else 0 for i in range(outer, rank)]
-        part = Strided(emission.isa, starts, [1] * len(starts))
+        part = StridedSlice(emission.isa, starts, [1] * len(starts))
         start += emission.sizes(value)[axis]
         if not outer:
             source, given = emission.whole(node.inputs[0])
@@ -183,4 +185,4 @@ def largest(emission: Emission, node: ir.Node) -> None:
     border = LOWEST[emission.layouts[name].dtype]
     source, window = slide(emission, node, name, integers(node, "kernel_shape", []), border)
     layout = Layout(emission.shape(node.outputs[0]), emission.layouts[source].dtype)
-    emission.add(Largest(emission.isa, window), [source], str(node.outputs[0].name), layout)
+    emission.add(MaxPool(emission.isa, window), [source], str(node.outputs[0].name), layout)

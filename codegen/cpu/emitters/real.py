@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from ptqc.codegen.cpu.drafts import Applied, Combined
+from ptqc.codegen.cpu.drafts import Binary, Unary
 from ptqc.codegen.cpu.emission import Emission
 from ptqc.codegen.cpu.emitters.sliding import slide
 from ptqc.codegen.cpu.families import functions, pool, reductions, rows
@@ -30,7 +30,7 @@ def unary(emission: Emission, node: ir.Node) -> None:
     """A function of one tensor."""
     by_tanh = node.op_type == "Gelu" and text(node, "approximate", "none") == "tanh"
     function = Function("tanh_gelu" if by_tanh else node.op_type, tuple(_numbers(node)))
-    emission.apply(node, lambda _x, _y: Applied(emission.isa, function), stored=True, dtype="float32")
+    emission.apply(node, lambda _x, _y: Unary(emission.isa, function), stored=True, dtype="float32")
     emission.reals[str(node.outputs[0].name)] = required(node.inputs[0]), function
 
 
@@ -60,14 +60,14 @@ def rounded(emission: Emission, node: ir.Node, back: ir.Node) -> None:
     """A Cast to bfloat16 and the one back to float32."""
     source = emission.operand(node.inputs[0], stored=True)
     dtype = BFLOAT16 if emission.isa.bfloats else "float32"
-    emission.apply(back, lambda _x, _y: Applied(emission.isa, Function(ROUNDED)), source, dtype=dtype)
+    emission.apply(back, lambda _x, _y: Unary(emission.isa, Function(ROUNDED)), source, dtype=dtype)
 
 
 def power(emission: Emission, node: ir.Node) -> None:
     """Pow with an exponent that is a function of its own."""
     form = form_of_power(emission, node)
     assert form is not None
-    emission.apply(node, lambda _x, _y: Applied(emission.isa, Function(form)))
+    emission.apply(node, lambda _x, _y: Unary(emission.isa, Function(form)))
 
 
 def form_of_power(emission: Emission, node: ir.Node) -> str | None:
@@ -80,7 +80,7 @@ def binary(emission: Emission, node: ir.Node) -> None:
     """A function of two tensors, one of which may be constant."""
     if (gate := _gate(emission, node)) is not None:
         source = emission.operand(gate[0], stored=True)
-        emission.apply(node, lambda _x, _y: Applied(emission.isa, gate[1]), source, dtype="float32")
+        emission.apply(node, lambda _x, _y: Unary(emission.isa, gate[1]), source, dtype="float32")
         return
     output, constant = node.outputs[0], None
     varying = [value for value in node.inputs if not emission.is_constant(value)]
@@ -91,7 +91,7 @@ def binary(emission: Emission, node: ir.Node) -> None:
         if emission.is_constant(value):
             constant = place, _array(emission.number(value), len(layout.shape), lead)
     if all(x.shape == layout.shape for x in given) and layout.shape == emission.shape(output) and constant is None:
-        emission.add(Combined(emission.isa, node.op_type), names, str(output.name), layout)
+        emission.add(Binary(emission.isa, node.op_type), names, str(output.name), layout)
         return
     kernel = functions.binary(node.op_type, given, layout, emission.isa, constant)
     emission.add_as(kernel, names, output, layout)

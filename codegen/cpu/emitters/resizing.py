@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import onnx_ir as ir
 
-from ptqc.codegen.cpu.drafts import Nearest
+from ptqc.codegen.cpu.drafts import NearestResize
 from ptqc.codegen.cpu.emission import Emission
 from ptqc.codegen.cpu.families import resample
 from ptqc.codegen.program.built import Declined
@@ -28,7 +28,7 @@ def resize(emission: Emission, node: ir.Node) -> None:
     resized = _oracle(emission, node)
     if mode == "nearest":
         maps = [_neighbours(resized, axis, before, after) for axis in range(outer, len(before))]
-        emission.apply(node, lambda _x, _y: Nearest(emission.isa, maps), outer=outer, stored=True)
+        emission.apply(node, lambda _x, _y: NearestResize(emission.isa, maps), outer=outer, stored=True)
         return
     _interpolate(emission, node, resized, outer)
 

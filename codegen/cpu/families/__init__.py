@@ -7,7 +7,7 @@ import numpy as np
 
 from ptqc.codegen.cpu.kernel import Argument, Constant, write
 from ptqc.codegen.program.built import Built
-from ptqc.codegen.program.constants import Arranged, Bfloats, Nibbles, Scaled, Stored
+from ptqc.codegen.program.constants import Arranged, BfloatCodes, Nibbles, ScaledPanels, Stored
 from ptqc.codegen.program.layout import Layout
 
 
@@ -29,9 +29,9 @@ def build(
 def declared(constant: Stored) -> Constant:
     """How a kernel takes a constant."""
     match constant:
-        case Scaled():
+        case ScaledPanels():
             return Constant("float32", constant.codes.size)
-        case Bfloats():
+        case BfloatCodes():
             return Constant("uint16", constant.codes.size)
         case Arranged():
             return Constant("int8", constant.size)

@@ -19,7 +19,7 @@ from ptqc.codegen.cpu.kernel import fill, pieces, registers, rows, span, vector
 from ptqc.codegen.cpu.narrowing import PACKED, PART
 from ptqc.codegen.cpu.sums import Sums
 from ptqc.codegen.program.built import Built
-from ptqc.codegen.program.constants import Arranged, Order, Source, Stored
+from ptqc.codegen.program.constants import Arranged, IndexSource, Order, Stored
 from ptqc.codegen.program.layout import Layout
 from ptqc.codegen.program.window import Window
 
@@ -29,7 +29,7 @@ Place = tuple[Any, Layout, Any, Any, Any, Any]
 
 
 @dataclass(frozen=True)
-class Columns:
+class ColumnLoops:
     """The loops of one layer."""
 
     window: Window
@@ -71,7 +71,7 @@ class Columns:
         sizes = (blocks, columns, self.heights, self.sums.parts, PACKED, self.isa.lanes, DOT)
         return Order(sizes, self._source)
 
-    def _source(self, place: Sequence[Any]) -> Source:
+    def _source(self, place: Sequence[Any]) -> IndexSource:
         block, column, product, part, total, lane, tap = place
         tall, wide = self.window.kernel
         last = len(self.starts) - 1
@@ -80,7 +80,7 @@ class Columns:
         channel = channel + (lane // PART * PACKED + total) * PART + lane % PART
         row = product * DOT + tap
         limits = (channel, self.window.channels), (row, tall)
-        return Source((channel * tall + row) * wide + column, limits, part if self.sums.parts > 1 else None)
+        return IndexSource((channel * tall + row) * wide + column, limits, part if self.sums.parts > 1 else None)
 
     def pack_channels(self, values: np.ndarray) -> np.ndarray:
         """One number per channel: block, vector of sums, lane."""
@@ -103,7 +103,7 @@ def narrowed(isa: Isa, channels: int) -> Isa:
 def integer(
     x: Layout,
     y: Layout,
-    loops: Columns,
+    loops: ColumnLoops,
     weights: np.ndarray,
     bias: np.ndarray,
     factor: np.ndarray,
@@ -123,7 +123,7 @@ def integer(
     return build("depthwise", [x, *epilogue.others], constants, y, body, operations)
 
 
-def _body(loops: Columns, given: Layout, made: Layout, epilogue: Epilogue, *, is_fitting: bool) -> Any:
+def _body(loops: ColumnLoops, given: Layout, made: Layout, epilogue: Epilogue, *, is_fitting: bool) -> Any:
     window, pixels, (height, width) = loops.window, loops.pixels, loops.window.output
     work, beside = window.products * window.channels // DOT, len(epilogue.others)
 
@@ -150,7 +150,7 @@ def _body(loops: Columns, given: Layout, made: Layout, epilogue: Epilogue, *, is
     return body
 
 
-def _started(loops: Columns, bias: Any, block: Any) -> list[list[Any]]:
+def _started(loops: ColumnLoops, bias: Any, block: Any) -> list[list[Any]]:
     """Sums of a tile, by pixel and vector."""
     lanes = loops.isa.lanes
     totals = [[registers(lanes, "int32") for _ in range(PACKED)] for _ in range(loops.pixels)]
@@ -160,7 +160,7 @@ def _started(loops: Columns, bias: Any, block: Any) -> list[list[Any]]:
     return totals
 
 
-def _accumulate(loops: Columns, totals: list[list[Any]], place: Place, w: Any, block: Any) -> None:
+def _accumulate(loops: ColumnLoops, totals: list[list[Any]], place: Place, w: Any, block: Any) -> None:
     """Add what every column of the input brings to the pixels of a tile."""
     window, (_, stride) = loops.window, loops.window.strides
     uses: dict[int, list[tuple[int, int]]] = {}
@@ -175,7 +175,7 @@ def _accumulate(loops: Columns, totals: list[list[Any]], place: Place, w: Any, b
                     _add(loops, totals[p][q], found, w, (block, kx, height, q))
 
 
-def _add(loops: Columns, total: Any, taps: Any, w: Any, place: tuple[Any, int, int, int]) -> None:
+def _add(loops: ColumnLoops, total: Any, taps: Any, w: Any, place: tuple[Any, int, int, int]) -> None:
     block, kx, height, q = place
     at, columns = span(0, loops.isa.lanes), loops.window.kernel[1]
     for part in range(loops.sums.parts):
@@ -184,7 +184,7 @@ def _add(loops: Columns, total: Any, taps: Any, w: Any, place: tuple[Any, int, i
         T.buffer_store(total, loops.isa.add_products(total[at], taps, weights), [at])
 
 
-def _column(loops: Columns, place: Place, left: int, height: int) -> list[Any]:
+def _column(loops: ColumnLoops, place: Place, left: int, height: int) -> list[Any]:
     """Up to four rows of a column of the input, interleaved: four neighbouring bytes are one channel's taps."""
     x, layout, sample, row, column, channel = place
     window = loops.window
@@ -212,7 +212,7 @@ def _halves(a: Any, b: Any, dtype: str, count: int) -> tuple[Any, Any]:
     return turns(0), turns(part // 2)
 
 
-def _settle(loops: Columns, totals: list[Any], numbers: Any, block: Any, codes: Any, *, is_fitting: bool) -> None:
+def _settle(loops: ColumnLoops, totals: list[Any], numbers: Any, block: Any, codes: Any, *, is_fitting: bool) -> None:
     """Codes of a pixel."""
     (factor, zero), lanes = numbers, loops.isa.lanes
     values = [

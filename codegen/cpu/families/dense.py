@@ -27,7 +27,7 @@ from ptqc.codegen.cpu.kernel import PRODUCTS, fill, pieces, registers, rows, spa
 from ptqc.codegen.cpu.narrowing import PACKED
 from ptqc.codegen.cpu.tiling import Cut, Dense
 from ptqc.codegen.program.built import Alternatives, Built
-from ptqc.codegen.program.constants import VALUES, Arranged, Bfloats, Nibbles, Scaled, Stored, values_of
+from ptqc.codegen.program.constants import VALUES, Arranged, BfloatCodes, Nibbles, ScaledPanels, Stored, values_of
 from ptqc.codegen.program.layout import BFLOAT16, Layout
 
 # Vectors of products that stay in registers one chain after the other; sums of longer chains are all open at once.
@@ -51,7 +51,7 @@ class Accumulated(NamedTuple):
 Settle = Callable[[Sequence[Accumulated], Any, Sequence[Any], Sequence[Any]], None]
 
 
-class Coded(NamedTuple):
+class CodedWeights(NamedTuple):
     """float32 weights as the file has them: codes (outputs, inputs of a group, *kernel) and a scale per output."""
 
     codes: np.ndarray
@@ -59,7 +59,7 @@ class Coded(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Kernel:
+class DenseLoops:
     """Loops over two layouts, and how sums become elements. others: how many values `settle` reads."""
 
     loops: Dense
@@ -113,7 +113,7 @@ def integer(
     def cut(chosen: Cut) -> Built:
         return integer(x, y, replace(loops, chosen=chosen), weights, bias, factor, zero_point, epilogue)
 
-    body = _body(Kernel(loops, x, y, settle, len(epilogue.others)))
+    body = _body(DenseLoops(loops, x, y, settle, len(epilogue.others)))
     built = build("dense", [x, *epilogue.others], constants, y, body, 2 * loops.products)
     return replace(built, alternatives=Alternatives(loops.cuts, cut))
 
@@ -139,7 +139,7 @@ def real(
     x: Layout,
     y: Layout,
     loops: Dense,
-    weights: np.ndarray | Coded,
+    weights: np.ndarray | CodedWeights,
     bias: np.ndarray,
     functions: Sequence[Function] = (),
 ) -> Built:
@@ -157,12 +157,12 @@ def real(
         return real(x, y, replace(loops, chosen=chosen), weights, bias, functions)
 
     family = family_with("dense_float", functions)
-    built = build(family, [x], constants, y, _body(Kernel(loops, x, y, settle)), 2 * loops.products)
+    built = build(family, [x], constants, y, _body(DenseLoops(loops, x, y, settle)), 2 * loops.products)
     return replace(built, alternatives=Alternatives(loops.cuts, cut))
 
 
 def bfloat(
-    x: Layout, y: Layout, loops: Dense, weights: Coded, bias: np.ndarray, functions: Sequence[Function] = ()
+    x: Layout, y: Layout, loops: Dense, weights: CodedWeights, bias: np.ndarray, functions: Sequence[Function] = ()
 ) -> Built:
     """The same of inputs and codes in bfloat16, which have no more digits; a run has an even number of inputs.
 
@@ -172,7 +172,7 @@ def bfloat(
     loops = replace(loops, is_framed=x.frame is not None or y.frame is not None)
     scale = weights.scale.astype(np.float32)
     constants: list[Stored] = [
-        Bfloats(Arranged(weights.codes.astype(np.int8), loops.order)),
+        BfloatCodes(Arranged(weights.codes.astype(np.int8), loops.order)),
         loops.pack_channels((bias / scale).astype(np.float32)),
         loops.pack_channels(scale),
         *constants_of(functions),
@@ -187,15 +187,15 @@ def bfloat(
         return bfloat(x, y, replace(loops, chosen=chosen), weights, bias, functions)
 
     family = family_with("dense_bfloat", functions)
-    built = build(family, [x], constants, y, _body(Kernel(loops, x, y, settle)), 2 * loops.products)
+    built = build(family, [x], constants, y, _body(DenseLoops(loops, x, y, settle)), 2 * loops.products)
     return replace(built, alternatives=Alternatives(loops.cuts, cut))
 
 
-def _real_weights(loops: Dense, weights: np.ndarray | Coded) -> Stored:
+def _real_weights(loops: Dense, weights: np.ndarray | CodedWeights) -> Stored:
     if isinstance(weights, np.ndarray):
         return loops.order(weights.astype(np.float32))
     scale = loops.pack_channels(weights.scale.astype(np.float32))
-    return Scaled(Arranged(weights.codes.astype(np.int8), loops.order), scale, loops.groups * loops.panels)
+    return ScaledPanels(Arranged(weights.codes.astype(np.int8), loops.order), scale, loops.groups * loops.panels)
 
 
 def _keep(isa: Isa, y: Layout, values: Sequence[Any], made: Any) -> None:
@@ -203,7 +203,7 @@ def _keep(isa: Isa, y: Layout, values: Sequence[Any], made: Any) -> None:
         T.buffer_store(made, bfloats.kept(isa, y, value, isa.lanes), [span(place * isa.lanes, isa.lanes)])
 
 
-def _body(kernel: Kernel) -> Any:
+def _body(kernel: DenseLoops) -> Any:
     loops, others = kernel.loops, kernel.others
     width, pixels = loops.area[1], loops.cut.pixels
     across = loops.tiles // loops.area[0]
@@ -235,7 +235,7 @@ def _nest(batch: Any, loops: Dense) -> Iterator[tuple[Any, Any, Any]]:
             yield sample, block * stay + step, panel
 
 
-def _accumulate(kernel: Kernel, buffers: Sequence[Any], pixel: tuple[Any, Any, Any], group_panel: Any) -> Totals:
+def _accumulate(kernel: DenseLoops, buffers: Sequence[Any], pixel: tuple[Any, Any, Any], group_panel: Any) -> Totals:
     """Sums of a tile and a panel. pixel: sample, row and column of the first one.
 
     buffers: input, weights, bias, which chains may overflow.
@@ -356,7 +356,7 @@ def _placed(loops: Dense, totals: Totals, sample: Any, pixel: tuple[Any, Any], g
 
 
 def _store(
-    kernel: Kernel, sums: Sequence[Accumulated], out: Any, panel: Any, numbers: Sequence[Any], others: Sequence[Any]
+    kernel: DenseLoops, sums: Sequence[Accumulated], out: Any, panel: Any, numbers: Sequence[Any], others: Sequence[Any]
 ) -> None:
     """Settle and store a tile; of the last panel only the channels that exist."""
     loops = kernel.loops
@@ -377,7 +377,9 @@ def _store(
             _store_channels(kernel, sums, buffers, out, whole)
 
 
-def _store_channels(kernel: Kernel, sums: Sequence[Accumulated], buffers: Sequence[Any], out: Any, count: int) -> None:
+def _store_channels(
+    kernel: DenseLoops, sums: Sequence[Accumulated], buffers: Sequence[Any], out: Any, count: int
+) -> None:
     """Store the first channels of every pixel of a tile, which may begin in one buffer and end in the next."""
     lanes, panel = kernel.loops.isa.lanes, kernel.loops.cut.vectors
     size, widest = PACKED * lanes, kernel.loops.isa.widest(kernel.y.stored)

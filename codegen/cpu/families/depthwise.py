@@ -13,7 +13,7 @@ from ptqc.codegen.cpu.families.functions import Function, composed, constants_of
 from ptqc.codegen.cpu.isa import Isa
 from ptqc.codegen.cpu.kernel import fill, registers, rows, span, to_codes, vector
 from ptqc.codegen.program.built import Built
-from ptqc.codegen.program.constants import Arranged, Order, Source, Stored
+from ptqc.codegen.program.constants import Arranged, IndexSource, Order, Stored
 from ptqc.codegen.program.layout import BFLOAT16, Layout
 from ptqc.codegen.program.window import Window
 
@@ -80,7 +80,7 @@ def _operations(window: Window) -> int:
 def _order(window: Window) -> Order:
     """Taps first, channels last."""
     taps = prod(window.kernel)
-    return Order((taps, window.channels), lambda place: Source(place[1] * taps + place[0]))
+    return Order((taps, window.channels), lambda place: IndexSource(place[1] * taps + place[0]))
 
 
 def _body(window: Window, layouts: tuple[Layout, Layout], lanes: int, settle: Any) -> Any:

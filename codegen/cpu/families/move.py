@@ -11,7 +11,7 @@ from tvm.tirx.script import builder as T  # noqa: N812
 from ptqc.codegen.cpu.families import build
 from ptqc.codegen.cpu.isa import Isa
 from ptqc.codegen.cpu.kernel import elements, rows
-from ptqc.codegen.cpu.runs import Run
+from ptqc.codegen.cpu.runs import ElementRun
 from ptqc.codegen.program.built import Built
 from ptqc.codegen.program.constants import Stored
 from ptqc.codegen.program.layout import Layout
@@ -50,8 +50,8 @@ def _pad_plane(x: Layout, y: Layout, top: int, left: int, isa: Isa) -> Any:
                 y,
                 (top, left),
                 row,
-                lambda start, length: Run(out, sample, start, length).fill(filler[0], isa),
-                lambda start: _copy_row(x, given, row - top, Run(out, sample, start, channels), channels, isa),
+                lambda start, length: ElementRun(out, sample, start, length).fill(filler[0], isa),
+                lambda start: _copy_row(x, given, row - top, ElementRun(out, sample, start, channels), channels, isa),
             )
 
     return body
@@ -78,7 +78,7 @@ def _row_with_border(
             fill(start, width * channels)
 
 
-def _copy_row(x: Layout, given: Any, row: Any, pixel: Run, pitch: int, isa: Isa) -> None:
+def _copy_row(x: Layout, given: Any, row: Any, pixel: ElementRun, pitch: int, isa: Isa) -> None:
     """Copy a row of a plane to where its first pixel goes; pitch: from there to the next one."""
     channels, columns = x.shape[0], x.shape[2]
     if channels == x.plane[0] == pitch:
@@ -97,7 +97,11 @@ def border(x: Layout, y: Layout, value: float, isa: Isa) -> Built:
     def body(batch: Any, filler: Any, out: Any) -> None:
         with rows(batch, height, height * (width - x.shape[2]) * channels) as (sample, row):
             _row_with_border(
-                x, y, (top, left), row, lambda start, length: Run(out, sample, start, length).fill(filler[0], isa)
+                x,
+                y,
+                (top, left),
+                row,
+                lambda start, length: ElementRun(out, sample, start, length).fill(filler[0], isa),
             )
 
     return build("border", [], [y.encoded(np.array([value]))], y, body)
@@ -165,7 +169,7 @@ def _pixels(y: Layout, source: Callable[[Any, Any, Sequence[Any]], Any], isa: Is
         with rows(batch, y.shape[1], y.elements) as (sample, row), T.serial(y.shape[2] // together) as index:
             column = index * together
             start = T.Bind(source(row, column, tables))
-            Run(out, sample, y.at(row, column, 0), y.shape[0] * together).copy_from(given, start, isa)
+            ElementRun(out, sample, y.at(row, column, 0), y.shape[0] * together).copy_from(given, start, isa)
 
     return body
 
@@ -191,7 +195,7 @@ def constant(y: Layout, values: np.ndarray, isa: Isa) -> Built:
 
     def body(batch: Any, given: Any, out: Any) -> None:
         with rows(batch, 1, y.elements) as (sample, _):
-            Run(out, sample, 0, y.elements).copy_from_constant(given, isa)
+            ElementRun(out, sample, 0, y.elements).copy_from_constant(given, isa)
 
     return build("constant", [], [values], y, body)
 
@@ -226,7 +230,7 @@ def concat(inputs: Sequence[Layout], y: Layout, axis: int, isa: Isa, placed: Col
             start: Any = row * (y.elements // count)
             for x, buffer in zip(inputs, given, strict=True):
                 length = x.elements // count
-                Run(out, sample, start, length).copy_from(buffer, row * length, isa)
+                ElementRun(out, sample, start, length).copy_from(buffer, row * length, isa)
                 start = start + length
 
     return build("concat", inputs, [], y, body)
@@ -242,7 +246,7 @@ def _concat_pixels(inputs: Sequence[Layout], y: Layout, isa: Isa, placed: Collec
         work = y.elements if moved else 0
         with rows(batch, y.shape[1], work) as (sample, row):
             for (x, start), buffer in zip(moved, given, strict=True):
-                pixel = Run(out, sample, y.at(row, 0, start), x.shape[0])
+                pixel = ElementRun(out, sample, y.at(row, 0, start), x.shape[0])
                 _copy_row(x, buffer, row, pixel, y.plane[0], isa)
 
     return build("concat", [x for x, _ in moved], [], y, body)

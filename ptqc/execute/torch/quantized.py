@@ -15,7 +15,7 @@ from ptqc.execute.torch.graph import TorchGraph
 from ptqc.execute.torch.types import tensor_of
 from ptqc.formats import QuantParams, coded
 from ptqc.plan import Plan
-from ptqc.solutions import Tuned
+from ptqc.solutions import TunedNumbers
 
 
 class _Rounding(torch.autograd.Function):  # type: ignore[misc]  # torch is not followed
@@ -66,7 +66,7 @@ class QuantizedGraph:
         return value if params is None else fake_quantize(value, params)
 
 
-def tensors_of(tuned: Tuned) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+def tensors_of(tuned: TunedNumbers) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Weights and biases as `QuantizedGraph.run` takes them."""
     weights = {name: tensor_of(solution.weight) for name, solution in tuned.weights.items()}
     return weights, {name: tensor_of(bias) for name, bias in tuned.biases.items() if bias is not None}

@@ -17,7 +17,7 @@ from ptqc.passes.decide.solve_weights import formats_of
 from ptqc.passes.pipeline import run_rewrites
 from ptqc.passes.schedule import default_rewrites
 from ptqc.plan import Plan
-from ptqc.reading import Source
+from ptqc.reading import ModelSource
 from ptqc.reading.file import parse, read_bytes
 from ptqc.reading.given import FILE, read_given
 from ptqc.stages.inspecting.content import content
@@ -50,7 +50,7 @@ def inspect(model: str | Path | onnx.ModelProto | ir.Model) -> Inspection:
         return _inspected(source)
 
 
-def _inspected(source: Source) -> Inspection:
+def _inspected(source: ModelSource) -> Inspection:
     try:
         normal, notes = _normal_form(source)
         found = _compilable(source, normal)
@@ -59,14 +59,14 @@ def _inspected(source: Source) -> Inspection:
     return _described(source, None, found, notes)
 
 
-def _normal_form(source: Source) -> tuple[ir.Model, tuple[str, ...]]:
+def _normal_form(source: ModelSource) -> tuple[ir.Model, tuple[str, ...]]:
     """The model as it is quantized, and what changed. Nothing is run, so nothing is compared."""
     normal = source.model.clone()
     notes = run_rewrites(normal, default_rewrites(source.cast_double), [])
     return normal, tuple(str(note) for note in (*source.notes, *notes))
 
 
-def _compilable(source: Source, model: ir.Model) -> Compilable:
+def _compilable(source: ModelSource, model: ir.Model) -> Compilable:
     options = CompileOptions()
     layers = find_layers(model)
     kernels, weights = find_kernels(model, layers), find_weights(model, layers)
@@ -97,7 +97,7 @@ def _stays_float(model: ir.Model, plan: Plan) -> tuple[StaysFloat, ...]:
 
 
 def _described(
-    source: Source, refusal: str | None, found: Compilable | None = None, notes: tuple[str, ...] = ()
+    source: ModelSource, refusal: str | None, found: Compilable | None = None, notes: tuple[str, ...] = ()
 ) -> Inspection:
     model = source.model
     operators = Counter(node.op_type for node in model.graph.all_nodes())

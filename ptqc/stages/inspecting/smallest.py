@@ -18,7 +18,7 @@ from ptqc.passes.decide.phases import Numbered
 from ptqc.passes.decide.solve_weights import direct, formats_of, possible
 from ptqc.passes.lower import Lower
 from ptqc.plan import Plan
-from ptqc.solutions import Solution, Tuned
+from ptqc.solutions import Solution, TunedNumbers
 
 # Nodes of these may go: they become the saturation of a kernel, or move nothing.
 MAY_GO = ("Cast", "Clip", "Constant", "Dropout", "Identity", "Relu")
@@ -68,7 +68,7 @@ def about(model: ir.Model, bits: Sequence[int]) -> int:
     plan = plan.with_formats({name: solution.form for name, solution in numbers.items()})
     biases = {layer.name: constant(model.graph.initializers[layer.bias]) if layer.bias else None for layer in layers}
     flat = {name: None if bias is None else bias.reshape(-1) for name, bias in biases.items()}
-    return len(export(Lower().apply(Numbered(model, plan, Tuned(numbers, flat))).made, model).data)
+    return len(export(Lower().apply(Numbered(model, plan, TunedNumbers(numbers, flat))).made, model).data)
 
 
 def _narrowest(weight: Weight, values: np.ndarray, bits: Sequence[int]) -> float:

@@ -10,7 +10,7 @@ from ptqc.codegen.cpu import isa, worker
 from ptqc.codegen.cpu.isa import Isa
 from ptqc.codegen.program.built import Built
 from ptqc.codegen.program.layout import Layout
-from ptqc.codegen.program.program import Program, Step
+from ptqc.codegen.program.program import Program, ProgramStep
 from ptqc.codegen.targets import Native
 from ptqc.native.library import Library
 
@@ -38,7 +38,7 @@ def run(cases: Sequence[Case], chosen: Isa, folder: Path) -> list[np.ndarray]:
     for number, case in enumerate(cases):
         names = [f"x{number}_{place}" for place in range(len(case.given))]
         layouts |= dict(zip(names, case.given, strict=True)) | {f"y{number}": case.output}
-        steps.append(Step(case.built, tuple(names), f"y{number}"))
+        steps.append(ProgramStep(case.built, tuple(names), f"y{number}"))
     inputs = tuple(name for step in steps for name in step.inputs)
     program = Program(tuple(steps), layouts, inputs, tuple(step.output for step in steps))
     worker.write(program, chosen, folder)

@@ -44,11 +44,11 @@ GEOMETRIES = [
 ]
 
 
-def codes(window: Window, outputs: int, groups: int, seed: int) -> dense.Coded:
+def codes(window: Window, outputs: int, groups: int, seed: int) -> dense.CodedWeights:
     random = np.random.default_rng(seed)
     shape = (outputs, window.channels // groups, *window.kernel)
     values = random.integers(-128, 128, shape).astype(np.int8)
-    return dense.Coded(values, random.uniform(1e-3, 1e-2, outputs).astype(np.float32))
+    return dense.CodedWeights(values, random.uniform(1e-3, 1e-2, outputs).astype(np.float32))
 
 
 def in_float64(x: np.ndarray, window: Window, weights: np.ndarray, groups: int) -> np.ndarray:

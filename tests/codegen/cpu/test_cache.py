@@ -12,7 +12,7 @@ from ptqc.codegen.cpu import cache, isa, package, worker
 from ptqc.codegen.cpu.families import pointwise
 from ptqc.codegen.cpu.isa import Isa
 from ptqc.codegen.program.layout import Layout
-from ptqc.codegen.program.program import Program, Step
+from ptqc.codegen.program.program import Program, ProgramStep
 from ptqc.codegen.program.weights import Weights
 from ptqc.store.entries import Store
 
@@ -21,7 +21,7 @@ LAYOUT = Layout((3,), "uint8", outside=True)
 
 def table(shift: int) -> Program:
     kernel = pointwise.table(LAYOUT, LAYOUT, isa.AVX2, (np.arange(256) + shift) % 256)
-    return Program((Step(kernel, ("x",), "y"),), {"x": LAYOUT, "y": LAYOUT}, ("x",), ("y",))
+    return Program((ProgramStep(kernel, ("x",), "y"),), {"x": LAYOUT, "y": LAYOUT}, ("x",), ("y",))
 
 
 @pytest.fixture

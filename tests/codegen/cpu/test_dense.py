@@ -120,7 +120,7 @@ def integer_case(geometry: Geometry, chosen: Isa, seed: int, stretch: float = 1.
     folded = _with_zero_point(weights, bias, zero_point)
     if geometry.is_depthwise and columns.takes(window, chosen):
         isa = columns.narrowed(chosen, window.channels)
-        loops = columns.Columns(window, isa, Sums.of(isa, weights))
+        loops = columns.ColumnLoops(window, isa, Sums.of(isa, weights))
         kernel = columns.integer(given, made, loops, weights, folded, factor, y.zero_point)
     elif geometry.is_depthwise:
         kernel = depthwise.integer(given, made, window, chosen, weights, folded, factor, y.zero_point)

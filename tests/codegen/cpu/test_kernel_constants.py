@@ -19,10 +19,10 @@ from ptqc.codegen.cpu.families import build
 from ptqc.codegen.cpu.sums import Sums
 from ptqc.codegen.cpu.tiling import Dense
 from ptqc.codegen.program import constants
-from ptqc.codegen.program.constants import Arranged, Nibbles, Order, Scaled, Source, Stored
+from ptqc.codegen.program.constants import Arranged, IndexSource, Nibbles, Order, ScaledPanels, Stored
 from ptqc.codegen.program.indexed import Indexed, smallest
 from ptqc.codegen.program.layout import Layout
-from ptqc.codegen.program.program import Program, Step
+from ptqc.codegen.program.program import Program, ProgramStep
 from ptqc.codegen.program.window import Window
 from ptqc.formats import Codebook, Format, VectorCodebook, planes
 from ptqc.formats.levels import REACH
@@ -83,18 +83,18 @@ def test_stored_bytes() -> None:
     assert constants.stored_bytes(np.zeros(7, np.float32)) == 28
     codes = Arranged(every_code(3), straight(200))
     assert constants.stored_bytes(codes) == 75
-    assert constants.stored_bytes(Scaled(codes, np.ones(10, np.float32), 5)) == 75 + 40
+    assert constants.stored_bytes(ScaledPanels(codes, np.ones(10, np.float32), 5)) == 75 + 40
     assert constants.stored_bytes(Nibbles(codes, 32)) == 75 + 256 + 32
 
 
 def straight(*sizes: int) -> Order:
     """The model's own order."""
 
-    def source(place: Sequence[Any]) -> Source:
+    def source(place: Sequence[Any]) -> IndexSource:
         total: Any = 0
         for index, size in zip(place, sizes, strict=True):
             total = total * size + index
-        return Source(total)
+        return IndexSource(total)
 
     return Order(sizes, source)
 
@@ -102,7 +102,7 @@ def straight(*sizes: int) -> Order:
 def ready_made(constant: Stored) -> np.ndarray:
     """What kernels are given: codes in their order, and those times the scale of their panel and channel."""
     match constant:
-        case Scaled():
+        case ScaledPanels():
             codes = ready_made(constant.codes).reshape(constant.panels, constant.depth, constant.width)
             return np.asarray(codes * constant.scale.reshape(constant.panels, 1, constant.width)).reshape(-1)
         case Nibbles():
@@ -127,7 +127,7 @@ def test_loading_gives_the_constants_back(tmp_path: Path) -> None:
     stored: list[Stored] = [Arranged(every_code(bits), straight(10, 20)) for bits in WIDTHS]
     stored += [Arranged(from_a_codebook(form), straight(4000)) for form in CODEBOOKS]
     stored += [Arranged(every_code(3, 203), straight(203)), halved(every_code(8, 210))]
-    stored += [Scaled(Arranged(every_code(4, 240), straight(240)), np.linspace(0.1, 2, 10, dtype=np.float32), 2)]
+    stored += [ScaledPanels(Arranged(every_code(4, 240), straight(240)), np.linspace(0.1, 2, 10, dtype=np.float32), 2)]
     stored += [Nibbles(Arranged(every_code(bits, 192), straight(192)), 32) for bits in (2, 3, 4)]
     layout = Layout((4,), "uint8")
 
@@ -136,7 +136,7 @@ def test_loading_gives_the_constants_back(tmp_path: Path) -> None:
             T.buffer_store(buffers[-1], T.uint8(0), [sample, T.int32(0)])
 
     kernel = build("nothing", [layout], stored, layout, body)
-    program = Program((Step(kernel, ("x",), "y"),), {"x": layout, "y": layout}, ("x",), ("y",))
+    program = Program((ProgramStep(kernel, ("x",), "y"),), {"x": layout, "y": layout}, ("x",), ("y",))
     worker.write(program, isa.AVX2, tmp_path)
     ready = worker.load(tmp_path, program).library.constants
     for found, wanted in zip(ready, stored, strict=True):

@@ -22,12 +22,12 @@ from ptqc.cli import main
 from ptqc.codegen.cpu import isa, target, tuning, worker
 from ptqc.codegen.cpu.isa import Isa
 from ptqc.codegen.cpu.options import CpuOptions
-from ptqc.codegen.cpu.table import DELIVERED, Request, Tuned
+from ptqc.codegen.cpu.table import DELIVERED, Request, TunedKernel
 from ptqc.codegen.cpu.tiling import Cut
 from ptqc.codegen.program.batching import Batching
 from ptqc.codegen.program.built import Alternatives
 from ptqc.codegen.program.layout import Layout
-from ptqc.codegen.program.program import Program, Step
+from ptqc.codegen.program.program import Program, ProgramStep
 from ptqc.codegen.program.window import Window
 from ptqc.codegen.targets import choose
 from ptqc.errors import TargetError, UsageError
@@ -63,21 +63,21 @@ CUTS = [Cut(1, 1, 1), Cut(2, 1, 1), Cut(4, 1, 1)]
 
 def test_the_fastest_cut_is_taken_where_it_gains_more_than_chance() -> None:
     slow, fast, same = [2.0, 2.0, 9.0], [1.0, 1.0, 4.0], [1.99, 2.01, 8.9]
-    assert tuning._best(CUTS, [slow, same, fast]) == Tuned(CUTS[2], 0.5)
-    assert tuning._best(CUTS[:2], [slow, same]) == Tuned(CUTS[0], 1.0)
+    assert tuning._best(CUTS, [slow, same, fast]) == TunedKernel(CUTS[2], 0.5)
+    assert tuning._best(CUTS[:2], [slow, same]) == TunedKernel(CUTS[0], 1.0)
 
 
 def test_a_moment_in_which_everything_is_slow_changes_nothing() -> None:
     """Medians of each cut's own times would prefer the first."""
     first, other = [1.0, 10.0, 10.0], [9.0, 9.0, 0.9]
-    assert tuning._best(CUTS[:2], [first, other]) == Tuned(CUTS[1], 0.9)
+    assert tuning._best(CUTS[:2], [first, other]) == TunedKernel(CUTS[1], 0.9)
 
 
 @pytest.fixture
 def program() -> Program:
     """One layer of codes."""
     case, _ = integer_case(Geometry(Window(8, (1, 200)), 64), isa.AVX2, 0)
-    return Program((Step(case.built, ("x",), "y"),), LAYOUTS, ("x",), ("y",))
+    return Program((ProgramStep(case.built, ("x",), "y"),), LAYOUTS, ("x",), ("y",))
 
 
 @pytest.fixture
@@ -99,7 +99,7 @@ def test_what_was_measured_is_kept(program: Program, timer: list[int], tmp_path:
     store, choices = Store(tmp_path / "store"), program.steps[0].built.alternatives
     assert isinstance(choices, Alternatives)
     table = tuning.measure(program, isa.AVX2, "quick", store)
-    assert table == {program.steps[0].built.name: Tuned(choices.cuts[2], 1 / 3)}
+    assert table == {program.steps[0].built.name: TunedKernel(choices.cuts[2], 1 / 3)}
     assert len(timer) == 4 * (tuning.WARM_UP + tuning.ROUNDS)
     assert tuning.measure(program, isa.AVX2, "quick", store) == table
     assert len(timer) == 4 * (tuning.WARM_UP + tuning.ROUNDS)
@@ -153,13 +153,13 @@ def test_another_processor_measures_again(
 
 
 def test_kernels_that_a_table_does_not_name_stay(program: Program) -> None:
-    assert tuning.tuned(program, {"dense_of_another_network": Tuned(CUTS[0], 0.5)}) == program
+    assert tuning.tuned(program, {"dense_of_another_network": TunedKernel(CUTS[0], 0.5)}) == program
 
 
 def test_a_table_with_an_unknown_cut_is_refused(program: Program) -> None:
     name = program.steps[0].built.name
     with pytest.raises(UsageError, match=rf"the tuning of {name} cuts it by \(99, 1, 1\); known: \("):
-        tuning.tuned(program, {name: Tuned(Cut(99, 1, 1), 0.5)})
+        tuning.tuned(program, {name: TunedKernel(Cut(99, 1, 1), 0.5)})
 
 
 @pytest.fixture(scope="module")
@@ -195,7 +195,7 @@ def test_codes_lie_in_the_file_as_without_tuning(job: Path, tmp_path: Path, monk
     worker._work(folder)
     assert not (folder / "tuning.json").exists()
     other = shutil.copytree(job, tmp_path / "other")
-    monkeypatch.setattr(tuning, "_best", lambda cuts, _times: Tuned(cuts[-1], 0.5))
+    monkeypatch.setattr(tuning, "_best", lambda cuts, _times: TunedKernel(cuts[-1], 0.5))
     worker._work(other)
     assert (other / "weights.bin").read_bytes() == (folder / "weights.bin").read_bytes()
     assert (other / "avx2.so").read_bytes() != (folder / "avx2.so").read_bytes()
@@ -215,7 +215,7 @@ def artifact(tmp_path: Path) -> Iterator[Any]:
 
 def test_what_was_recorded_is_read(artifact: Callable[[str], str]) -> None:
     request = Request.of(artifact(entry()))
-    assert request == Request(None, {"avx2": {"dense_1": Tuned(Cut(4, 2, 7), 0.9)}})
+    assert request == Request(None, {"avx2": {"dense_1": TunedKernel(Cut(4, 2, 7), 0.9)}})
     assert Request.from_json(request.to_json()) == request
 
 

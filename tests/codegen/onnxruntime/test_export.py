@@ -28,7 +28,7 @@ from ptqc.execute.onnxruntime import Feeds, Runner
 from ptqc.formats import FLOAT16, FLOAT32, Format, Integer
 from ptqc.passes.decide.phases import Numbered
 from ptqc.passes.lower import Lower
-from ptqc.solutions import Tuned
+from ptqc.solutions import TunedNumbers
 
 pytestmark = pytest.mark.processor
 
@@ -285,6 +285,6 @@ def test_what_values_are_called_in_the_file() -> None:
 def test_biases_of_new_layers_are_packed() -> None:
     model = parse(RESIDUAL, **CONSTANTS)
     made = quantized(model, samples(2, 3, 8, 8), forms=Integer(4))
-    tuned = Tuned(made.tuned.weights, {**made.tuned.biases, "e": noise(4, seed=8)})
+    tuned = TunedNumbers(made.tuned.weights, {**made.tuned.biases, "e": noise(4, seed=8)})
     changed = Quantized(model, made.plan, tuned, Lower().apply(Numbered(model, made.plan, tuned)).made)
     check(changed, samples(2, 3, 8, 8), 0.03)

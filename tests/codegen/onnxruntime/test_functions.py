@@ -9,7 +9,7 @@ from onnx import helper
 
 from ptqc import integer
 from ptqc.codegen.onnxruntime import constants
-from ptqc.codegen.onnxruntime.functions import DOMAIN, Function, Kind
+from ptqc.codegen.onnxruntime.functions import DOMAIN, UnpackFunction, UnpackKind
 from ptqc.formats import UINT8, Codebook, Format, Integer, Palette, QuantParams, VectorCodebook
 
 FORMS = [Integer(bits) for bits in range(2, 9)] + [Codebook(bits) for bits in range(2, 5)]
@@ -26,7 +26,9 @@ def codes_of(form: Format, shape: tuple[int, ...]) -> np.ndarray:
     return np.resize(every[::-1], shape).astype(np.int8)
 
 
-def model(graph: Graph, outputs: dict[str, list[None] | None], function: Function, opset: int = 18) -> onnx.ModelProto:
+def model(
+    graph: Graph, outputs: dict[str, list[None] | None], function: UnpackFunction, opset: int = 18
+) -> onnx.ModelProto:
     """The graph's model with a function. outputs: name -> open dimensions, or None where the rank is open too."""
     inputs = [helper.make_tensor_value_info(n, ELEMENT[str(a.dtype)], a.shape) for n, a in graph.feeds.items()]
     element = onnx.TensorProto.UINT8 if graph.nodes[-1].op_type == "QuantizeLinear" else onnx.TensorProto.FLOAT
@@ -40,15 +42,15 @@ def model(graph: Graph, outputs: dict[str, list[None] | None], function: Functio
     return proto
 
 
-def call(graph: Graph, made: constants.Constant) -> list[str]:
+def call(graph: Graph, made: constants.UnpackedConstant) -> list[str]:
     graph.nodes.append(made.call)
     return list(made.call.output)
 
 
-def evaluated(graph: Graph, outputs: dict[str, int], function: Function, opset: int = 18) -> list[np.ndarray]:
+def evaluated(graph: Graph, outputs: dict[str, int], function: UnpackFunction, opset: int = 18) -> list[np.ndarray]:
     """What the outputs (name -> rank) are in a model that passes the checker."""
     onnx.checker.check_model(model(graph, {name: [None] * rank for name, rank in outputs.items()}, function, opset))
-    left = {"DequantizeLinear"} if function.kind in (Kind.LAYER, Kind.WEIGHT) else set()
+    left = {"DequantizeLinear"} if function.kind in (UnpackKind.LAYER, UnpackKind.WEIGHT) else set()
     found = []
     for name in outputs:  # each by itself, since the runner gives one
         array, operators = run_optimized(model(graph, {name: None}, function, opset).SerializeToString(), graph.feeds)
@@ -57,7 +59,7 @@ def evaluated(graph: Graph, outputs: dict[str, int], function: Function, opset: 
     return found
 
 
-def optimized(graph: Graph, output: str, function: Function) -> tuple[np.ndarray, set[str]]:
+def optimized(graph: Graph, output: str, function: UnpackFunction) -> tuple[np.ndarray, set[str]]:
     return run_optimized(model(graph, {output: None}, function).SerializeToString(), graph.feeds)
 
 
@@ -187,7 +189,14 @@ def test_a_float_layer_reads_a_folded_constant(form: Format) -> None:
 
 
 def test_names_differ_where_functions_do() -> None:
-    functions = [Function(Kind.FLOAT, form, axis, rank) for form in FORMS for axis in range(4) for rank in range(5)]
-    functions += [Function(kind, form, axis) for kind in (Kind.LAYER, Kind.WEIGHT) for form in FORMS for axis in (0, 1)]
-    functions += [Function(Kind.VALUES, Palette(bits)) for bits in (1, 2, 4)]
+    functions = [
+        UnpackFunction(UnpackKind.FLOAT, form, axis, rank) for form in FORMS for axis in range(4) for rank in range(5)
+    ]
+    functions += [
+        UnpackFunction(kind, form, axis)
+        for kind in (UnpackKind.LAYER, UnpackKind.WEIGHT)
+        for form in FORMS
+        for axis in (0, 1)
+    ]
+    functions += [UnpackFunction(UnpackKind.VALUES, Palette(bits)) for bits in (1, 2, 4)]
     assert len({function.name for function in functions}) == len(functions)

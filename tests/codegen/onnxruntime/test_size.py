@@ -12,13 +12,13 @@ from compiling import Measured, measure_residual, measured_model, proto
 from ptqc.biases import accumulator_scale, bias_codes
 from ptqc.codegen.onnxruntime import size
 from ptqc.codegen.onnxruntime.export import export
-from ptqc.codegen.onnxruntime.functions import DOMAIN, Function
+from ptqc.codegen.onnxruntime.functions import DOMAIN, UnpackFunction
 from ptqc.formats import Format
 from ptqc.graph.nodes import constant
 from ptqc.passes.decide.phases import Numbered
 from ptqc.passes.lower import Lower
 from ptqc.plan import Plan
-from ptqc.solutions import Tuned
+from ptqc.solutions import TunedNumbers
 
 NAME_LENGTH = 2
 
@@ -58,14 +58,14 @@ def written(measured: Measured, forms: Mapping[str, Format]) -> int:
     """Bytes of the file with these formats."""
     weights = {name: measured.context.solutions[name, form] for name, form in forms.items()}
     biases = {layer.name: bias_of(measured, layer.name) for layer in measured.context.layers}
-    lowered = Lower().apply(Numbered(measured.model, plan_of(measured, forms), Tuned(weights, biases))).made
+    lowered = Lower().apply(Numbered(measured.model, plan_of(measured, forms), TunedNumbers(weights, biases))).made
     return len(export(lowered, measured.model, NAME_LENGTH).data)
 
 
 def said(measured: Measured, forms: Mapping[str, Format]) -> int:
     """Bytes of all weights, and of the functions that they call once each."""
     plan, total = plan_of(measured, forms), 0
-    functions: dict[str, Function] = {}
+    functions: dict[str, UnpackFunction] = {}
     for weight in measured.context.weights:
         solution = measured.context.solutions[weight.name, forms[weight.name]]
         uses = []

@@ -33,8 +33,8 @@ from ptqc.passes.tune.reconstruct import (
     reconstruct_all,
 )
 from ptqc.plan import Plan
-from ptqc.solutions import Solution, Tuned
-from ptqc.solvers.gptq import Factored, Target, grids_for, round_all
+from ptqc.solutions import Solution, TunedNumbers
+from ptqc.solvers.gptq import Factored, RoundingTarget, grids_for, round_all
 from ptqc.work.deadline import NEVER, Deadline
 
 
@@ -51,14 +51,14 @@ def plan_of(context: Decided, form: Format | dict[str, Format], quantize: bool =
     return Plan(*roles, dict(context.ranges) if quantize else {}, formats)
 
 
-def table(context: Decided, plan: Plan, model: ir.Model) -> Tuned:
+def table(context: Decided, plan: Plan, model: ir.Model) -> TunedNumbers:
     """The numbers that a plan has before reconstruction."""
     weights = {name: context.solutions[name, form] for name, form in plan.formats.items()}
     biases = {layer.name: array(model, layer.bias) if layer.bias else None for layer in plan.layers}
-    return Tuned(weights, biases)
+    return TunedNumbers(weights, biases)
 
 
-def outputs(model: ir.Model, plan: Plan, tuned: Tuned, feeds: list[Feeds]) -> list[dict[str, np.ndarray]]:
+def outputs(model: ir.Model, plan: Plan, tuned: TunedNumbers, feeds: list[Feeds]) -> list[dict[str, np.ndarray]]:
     """Of the float graph with rounded activations, these weights, and these biases as additions behind the layers."""
     copy = model.clone()
     for node in list(copy.graph):
@@ -75,7 +75,7 @@ def outputs(model: ir.Model, plan: Plan, tuned: Tuned, feeds: list[Feeds]) -> li
     return run_quantized(Slicer(copy), feeds, params, {name: s.weight for name, s in tuned.weights.items()})
 
 
-def error(model: ir.Model, plan: Plan, tuned: Tuned, feeds: list[Feeds]) -> float:
+def error(model: ir.Model, plan: Plan, tuned: TunedNumbers, feeds: list[Feeds]) -> float:
     real = [Runner(model).run(one) for one in feeds]
     found = outputs(model, plan, tuned, feeds)
     power = sum(float(np.square(a["y"]).sum()) for a in real)
@@ -340,7 +340,7 @@ def test_rounding_the_target_beats_rounding_the_weight() -> None:
     made, _ = problem(0, 0.5)
     form = Integer(8)
     grid = grids_for(made.weight, made.second, [form])[form]
-    (of_weight,) = round_all([Target.of(made.weight, grid, form, 0)], made.second)
+    (of_weight,) = round_all([RoundingTarget.of(made.weight, grid, form, 0)], made.second)
     plain = Solution(form, LAYER.tensor(of_weight.codes), of_weight.scale.reshape(-1), LAYER.channel_axis)
     errors = [made.judged(answer)[0][0] for answer in (plain, made.rounded(form, 1.0))]
     assert errors[1] < 0.5 * errors[0]

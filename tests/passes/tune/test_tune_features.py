@@ -15,7 +15,7 @@ from ptqc.losses.classes import Logits
 from ptqc.losses.regression import Regression
 from ptqc.passes.decide.phases import Decided, Tunable
 from ptqc.plan import Plan
-from ptqc.solutions import Tuned
+from ptqc.solutions import TunedNumbers
 from ptqc.work import parallel
 from ptqc.work.deadline import Deadline
 
@@ -48,16 +48,18 @@ def context(residual: ir.Model, tmp_path_factory: pytest.TempPathFactory) -> Dec
 
 
 @pytest.fixture
-def start(residual: ir.Model, context: Decided) -> tuple[Plan, Tuned]:
+def start(residual: ir.Model, context: Decided) -> tuple[Plan, TunedNumbers]:
     plan = plan_of(context, Integer(3))
     return plan, table(context, plan, residual)
 
 
-def held_error(model: ir.Model, context: Decided, plan: Plan, tuned: Tuned) -> float:
+def held_error(model: ir.Model, context: Decided, plan: Plan, tuned: TunedNumbers) -> float:
     return error(model, plan, tuned, list(context.held_back.batches(8)))
 
 
-def test_outputs_come_closer_and_formats_stay(residual: ir.Model, context: Decided, start: tuple[Plan, Tuned]) -> None:
+def test_outputs_come_closer_and_formats_stay(
+    residual: ir.Model, context: Decided, start: tuple[Plan, TunedNumbers]
+) -> None:
     plan, before = start
     result = QUICK.apply(Tunable(context, plan, before))
     after, notes = result.made, result.notes
@@ -73,7 +75,7 @@ def test_outputs_come_closer_and_formats_stay(residual: ir.Model, context: Decid
     assert 0 < max(changed) < 0.3
 
 
-def test_a_layer_that_keeps_its_sign_is_left_alone(context: Decided, start: tuple[Plan, Tuned]) -> None:
+def test_a_layer_that_keeps_its_sign_is_left_alone(context: Decided, start: tuple[Plan, TunedNumbers]) -> None:
     (*others, kept), (plan, before) = context.layers, start
     layers = [*others, replace(kept, keeps_sign=True)]
     after = QUICK.apply(Tunable(replace(context, layers=layers), plan, before)).made
@@ -82,7 +84,7 @@ def test_a_layer_that_keeps_its_sign_is_left_alone(context: Decided, start: tupl
     assert after.biases[kept.name] is before.biases[kept.name]
 
 
-def test_what_does_not_help_is_not_kept(context: Decided, start: tuple[Plan, Tuned]) -> None:
+def test_what_does_not_help_is_not_kept(context: Decided, start: tuple[Plan, TunedNumbers]) -> None:
     wild = replace(QUICK, steps=8, code_rate=1.0, scale_rate=3.0, bias_rate=30.0)
     result = wild.apply(Tunable(context, *start))
     after, notes = result.made, result.notes
@@ -90,7 +92,7 @@ def test_what_does_not_help_is_not_kept(context: Decided, start: tuple[Plan, Tun
     assert "did not surely fall" in notes[0].message
 
 
-def test_the_same_numbers_every_time(context: Decided, start: tuple[Plan, Tuned]) -> None:
+def test_the_same_numbers_every_time(context: Decided, start: tuple[Plan, TunedNumbers]) -> None:
     first, second = (replace(QUICK, steps=8).apply(Tunable(context, *start)).made for _ in range(2))
     for name, solution in first.weights.items():
         np.testing.assert_array_equal(solution.codes, second.weights[name].codes)
@@ -99,7 +101,7 @@ def test_the_same_numbers_every_time(context: Decided, start: tuple[Plan, Tuned]
         np.testing.assert_array_equal(bias, second.biases[name])
 
 
-def test_samples_that_cannot_be_joined(residual: ir.Model, context: Decided, start: tuple[Plan, Tuned]) -> None:
+def test_samples_that_cannot_be_joined(residual: ir.Model, context: Decided, start: tuple[Plan, TunedNumbers]) -> None:
     plan, before = start
     single = replace(context, tuning=replace(context.tuning, batchable=False))
     after = QUICK.apply(Tunable(single, plan, before)).made
@@ -107,7 +109,7 @@ def test_samples_that_cannot_be_joined(residual: ir.Model, context: Decided, sta
 
 
 def test_the_bytes_do_not_depend_on_the_processors(
-    context: Decided, start: tuple[Plan, Tuned], monkeypatch: pytest.MonkeyPatch
+    context: Decided, start: tuple[Plan, TunedNumbers], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = []
     for count in (1, 3):
@@ -132,7 +134,9 @@ def test_class_scores_are_no_target(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["logits", "embedding", "scores", "state", "map"])
-def test_outputs_of_every_kind(residual: ir.Model, context: Decided, start: tuple[Plan, Tuned], kind: str) -> None:
+def test_outputs_of_every_kind(
+    residual: ir.Model, context: Decided, start: tuple[Plan, TunedNumbers], kind: str
+) -> None:
     kinds = recognize(residual, context.held_back[0], [Runner(residual).run(context.held_back[0])], kind)
     (note,) = replace(QUICK, steps=4).apply(Tunable(replace(context, kinds=kinds), *start)).notes
     assert "held-back loss" in note.message
@@ -149,7 +153,7 @@ def test_nothing_to_learn(tmp_path: Path) -> None:
     model = parse("g (float[N, 4] x) => (float[N, 4] y) { y = Relu(x) }")
     feeds: list[Feeds] = [{"x": noise(1, 4, seed=seed)} for seed in range(12)]
     context = judged(model, Decided.of(model, *(measured(model, tmp_path, feeds, 4).tuning,) * 2))
-    empty = Tuned({}, {})
+    empty = TunedNumbers({}, {})
     assert QUICK.apply(Tunable(context, context.roles, empty)).made is empty
 
 
@@ -162,7 +166,7 @@ def test_outputs_that_no_gradient_reaches(tmp_path: Path) -> None:
     assert QUICK.apply(Tunable(context, plan, before)).made is before
 
 
-def test_a_deadline_ends_the_steps_at_the_next_look(context: Decided, start: tuple[Plan, Tuned]) -> None:
+def test_a_deadline_ends_the_steps_at_the_next_look(context: Decided, start: tuple[Plan, TunedNumbers]) -> None:
     plan, before = start
     notes = tune_features(QUICK, Tunable(replace(context, deadline=Deadline(0.0)), plan, before)).notes
     assert notes[-1].message == "cut short: there was time for 30 of 120 gradient steps"

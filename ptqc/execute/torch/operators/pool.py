@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ptqc.execute.torch.operators.signature import Check, Operators
-from ptqc.execute.torch.operators.window import Window, padded, window_of
+from ptqc.execute.torch.operators.window import WindowAttributes, padded, window_of
 from ptqc.graph.nodes import integer, integers
 
 MAXIMUM = {1: functional.max_pool1d, 2: functional.max_pool2d, 3: functional.max_pool3d}
@@ -38,13 +38,13 @@ def _average_pool(node: ir.Node, x: Tensor) -> Tensor:
     return _window_sum(x, window) / _window_sum(counted, replace(window, begin=none, end=none))
 
 
-def _is_plain(window: Window) -> bool:
+def _is_plain(window: WindowAttributes) -> bool:
     """Whether torch has this pool; it pads by half a kernel at most."""
     fits = all(2 * pad <= size for pad, size in zip(window.begin, window.kernel, strict=True))
     return window.is_symmetric and fits and set(window.dilations) == {1}
 
 
-def _window_sum(x: Tensor, window: Window) -> Tensor:
+def _window_sum(x: Tensor, window: WindowAttributes) -> Tensor:
     end = [a + b for a, b in zip(window.end, window.beyond, strict=True)]
     planes = padded(x, window.begin, end).flatten(0, 1).unsqueeze(1)
     ones = torch.ones((1, 1, *window.kernel), dtype=x.dtype, device=x.device)

@@ -13,7 +13,7 @@ Sizes = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Window:
+class WindowAttributes:
     """One number per spatial axis in each field.
 
     beyond: further pads at the end, which a window rounded up (`ceil_mode`) reaches into.
@@ -32,7 +32,7 @@ class Window:
         return self.begin == self.end and not any(self.beyond)
 
 
-def window_of(node: ir.Node, sizes: Sequence[int], kernel: Sequence[int]) -> Window:
+def window_of(node: ir.Node, sizes: Sequence[int], kernel: Sequence[int]) -> WindowAttributes:
     """The window that a node slides over an input of the given spatial sizes."""
     ones = [1] * len(kernel)
     strides, dilations = integers(node, "strides", ones), integers(node, "dilations", ones)
@@ -41,7 +41,7 @@ def window_of(node: ir.Node, sizes: Sequence[int], kernel: Sequence[int]) -> Win
     beyond = [0] * len(kernel)
     if integer(node, "ceil_mode", 0):
         beyond = [_beyond(*axis) for axis in zip(sizes, strides, reach, begin, end, strict=True)]
-    return Window(*map(tuple, (kernel, strides, dilations, begin, end, beyond)))
+    return WindowAttributes(*map(tuple, (kernel, strides, dilations, begin, end, beyond)))
 
 
 def _pads(
