@@ -1,8 +1,8 @@
 """Sums of products of 8-bit weights, which ONNX Runtime keeps in 16 bits on x64 processors without VNNI.
 
 A pair of products is added first, and 255 · 127 · 2 does not fit; products of 7-bit weights do. An option makes the
-sums exact, by unsigned weights. With it a session cannot be opened where layers share a weight or a zero point (ONNX
-Runtime then makes two constants of one name), so sessions of ptqc give each layer its own.
+sums exact, by unsigned weights. With it a session cannot be opened where layers share a weight, dequantized or not, or
+a zero point (ONNX Runtime then makes two constants of one name), so sessions of ptqc give each layer its own.
 """
 
 from functools import cache
@@ -48,20 +48,47 @@ def _product() -> onnx.ModelProto:
 
 def can_saturate(proto: onnx.ModelProto) -> bool:
     """Whether a model has 8-bit weights."""
-    codes = (numpy_helper.to_array(t) for t in proto.graph.initializer if t.data_type == TensorProto.INT8)
+    codes = map(numpy_helper.to_array, _codes(proto).values())
     return any(int(np.abs(array.astype(np.int16)).max(initial=0)) > LARGEST_SAFE for array in codes)
 
 
 def apart(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy in which no two nodes read one int8 constant."""
-    made, seen = onnx.ModelProto(), set[str]()
+    """A copy in which no two nodes read one int8 constant, or what DequantizeLinear makes of one."""
+    made = onnx.ModelProto()
     made.CopyFrom(proto)
-    tensors = {tensor.name: tensor for tensor in proto.graph.initializer if tensor.data_type == TensorProto.INT8}
-    for number, node in enumerate(made.graph.node):
+    _real_weights_apart(made)
+    _constants_apart(made)
+    return made
+
+
+def _constants_apart(model: onnx.ModelProto) -> None:
+    """Give each reader of an int8 constant its own."""
+    tensors = _codes(model)
+    seen = set[str]()
+    for number, node in enumerate(model.graph.node):
         for place, name in enumerate(node.input):
             if name in tensors and name in seen:
                 node.input[place] = f"{name}/apart/{number}"
-                made.graph.initializer.add().CopyFrom(tensors[name])
-                made.graph.initializer[-1].name = node.input[place]
+                model.graph.initializer.add().CopyFrom(tensors[name])
+                model.graph.initializer[-1].name = node.input[place]
             seen.add(name)
-    return made
+
+
+def _real_weights_apart(model: onnx.ModelProto) -> None:
+    """Give each reader of a dequantized int8 constant its own DequantizeLinear."""
+    tensors, nodes = _codes(model), list(model.graph.node)
+    makers = {node.output[0]: node for node in nodes if node.op_type == "DequantizeLinear" and node.input[0] in tensors}
+    seen = set[str]()
+    del model.graph.node[:]
+    for number, node in enumerate(nodes):
+        for place, name in enumerate(node.input):
+            if name in makers and name in seen:
+                node.input[place] = f"{name}/apart/{number}/{place}"
+                model.graph.node.add().CopyFrom(makers[name])
+                model.graph.node[-1].name, model.graph.node[-1].output[0] = node.input[place], node.input[place]
+            seen.add(name)
+        model.graph.node.add().CopyFrom(node)
+
+
+def _codes(model: onnx.ModelProto) -> dict[str, onnx.TensorProto]:
+    return {tensor.name: tensor for tensor in model.graph.initializer if tensor.data_type == TensorProto.INT8}

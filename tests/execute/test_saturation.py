@@ -18,6 +18,10 @@ TIED = """g (float[N,4] x) => (float[N,4] y) {
     v2 = DequantizeLinear<axis=1>(w, scales, zeros) b = MatMul(ad, v2)
     bq = QuantizeLinear(b, u, z) y = DequantizeLinear(bq, u, z)
 }"""
+# Two float layers that share a dequantized weight.
+SHARED = """g (float[N,4] x) => (float[N,4] y) {
+    v = DequantizeLinear<axis=1>(w, scales, zeros) a = MatMul(x, v) r = Sigmoid(a) y = MatMul(r, v)
+}"""
 STEPS = {"s": np.float32(1), "t": np.float32(1000), "u": np.float32(1e6), "z": np.uint8(0)}
 CODES = {"w": np.full((4, 4), 127, np.int8), "scales": np.ones(4, np.float32), "zeros": np.zeros(4, np.int8)}
 
@@ -43,6 +47,13 @@ def test_nodes_get_constants_of_their_own() -> None:
     weights = [name for name in read if name.startswith(("w", "zeros"))]
     assert len(weights) == len(set(weights)) == 4
     assert len(apart(model).graph.initializer) == len(model.graph.initializer) + 2
+
+
+def test_layers_that_share_a_dequantized_weight() -> None:
+    model = proto(SHARED, 19, **CODES)
+    assert [node.op_type for node in apart(model).graph.node].count("DequantizeLinear") == 2
+    found = Runner(model, (), session_options()).run({"x": np.ones((1, 4), np.float32)})
+    assert found["y"].tolist() == [[4 * 127] * 4]
 
 
 def test_only_weights_beyond_seven_bits_can_saturate() -> None:

@@ -5,7 +5,6 @@ from pathlib import Path
 import numpy as np
 import onnx
 import onnx_ir as ir
-import onnxruntime as ort
 import pytest
 from graphs import noise, parse
 from lowering import (
@@ -27,11 +26,13 @@ from lowering import (
 )
 
 from ptqc import reference
-from ptqc.execute.onnxruntime import Feeds, Runner, run, session_options
+from ptqc.execute.onnxruntime import Feeds, Runner, open_proto, run, session_options
 from ptqc.formats import FLOAT16, FLOAT32, UINT8, Format, Integer, QuantParams, to_bfloat16
 from ptqc.passes.decide.phases import Numbered
 from ptqc.passes.lower import Lower
 from ptqc.solutions import TunedNumbers
+
+pytestmark = pytest.mark.processor
 
 
 def check(
@@ -79,7 +80,7 @@ def operators(model: ir.Model) -> set[str]:
     with tempfile.TemporaryDirectory() as folder:
         options = session_options()
         options.optimized_model_filepath = str(Path(folder) / "optimized.onnx")
-        ort.InferenceSession(ir.to_proto(model).SerializeToString(), options, providers=["CPUExecutionProvider"])
+        open_proto(ir.to_proto(model), options)
         return {node.op_type for node in onnx.load(options.optimized_model_filepath).graph.node}
 
 

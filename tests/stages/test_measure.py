@@ -172,10 +172,12 @@ def test_defaults_are_those_of_the_options() -> None:
 
 def test_what_was_cut_short_is_not_taken_for_the_whole(measured: Measured, tmp_path: Path) -> None:
     store = Store(tmp_path)
-    short, notes, entry = measure(measured.prepared, measured.options, store, SILENT, Deadline(0.0))
+    with quick():
+        short, notes, entry = measure(measured.prepared, measured.options, store, SILENT, Deadline(0.0))
     assert is_cut_short(notes)
     assert short.solutions.keys() <= measured.context.solutions.keys()
-    whole, notes, other = measure(measured.prepared, measured.options, store, SILENT)
+    with quick():
+        whole, notes, other = measure(measured.prepared, measured.options, store, SILENT)
     assert not is_cut_short(notes)
     assert other != entry
     assert_same(whole, measured.context)

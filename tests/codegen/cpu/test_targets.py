@@ -75,6 +75,7 @@ def test_a_changed_library_is_refused_before_it_is_loaded(artifact: Artifact, tm
 
 
 def test_an_artifact_without_a_library_says_so(tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").write_text("{}")
     with pytest.raises(TargetError, match="compile with --target cpu"):
         Artifact(tmp_path).native()
 
