@@ -1,0 +1,61 @@
+"""Documents: their prose is short of line, their links and the files that they name are there."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCUMENTS = [
+    ROOT / "README.md",
+    ROOT / "CHANGELOG.md",
+    ROOT / "benchmarks" / "README.md",
+    *sorted(ROOT.glob("docs/*.md")),
+]
+COLUMNS = 100
+# What an artifact or the user's own folder holds, not the project.
+NOT_OURS = re.compile(r"^(out|images|my_package|smaller|cpu)/")
+FILE = re.compile(r"`([\w./-]+/[\w.-]*)`")
+LINK = re.compile(r"\]\(([^)#\s]*)(#[^)\s]*)?\)")
+
+
+@pytest.fixture(params=DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def document(request: pytest.FixtureRequest) -> Path:
+    """One document after the other."""
+    path: Path = request.param
+    return path
+
+
+def prose(document: Path) -> Iterator[tuple[int, str]]:
+    """Lines with their numbers, without code and tables."""
+    in_code = False
+    for number, line in enumerate(document.read_text(encoding="utf-8").splitlines(), 1):
+        in_code ^= line.lstrip().startswith("```")
+        if not in_code and not line.lstrip().startswith(("|", "```")):
+            yield number, line
+
+
+def anchors(document: Path) -> set[str]:
+    """Those of a document's headings, as GitHub makes them."""
+    titles = re.findall(r"^#+ (.*)$", document.read_text(encoding="utf-8"), re.MULTILINE)
+    return {"#" + re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def test_prose_wraps(document: Path) -> None:
+    assert [(number, line) for number, line in prose(document) if len(line) > COLUMNS and " " in line.strip()] == []
+
+
+def test_links_lead_somewhere(document: Path) -> None:
+    for target, anchor in LINK.findall(document.read_text(encoding="utf-8")):
+        if target.startswith("http"):
+            continue
+        path = document.parent / target if target else document
+        assert path.exists(), target
+        assert not anchor or anchor in anchors(path), target + anchor
+
+
+def test_files_of_the_project_are_where_it_is_said(document: Path) -> None:
+    named = set(FILE.findall(document.read_text(encoding="utf-8")))
+    ours = {name for name in named if name.split("/")[0] in {path.name for path in ROOT.iterdir()}}
+    assert {name for name in ours if not NOT_OURS.match(name) and not (ROOT / name).exists()} == set()
