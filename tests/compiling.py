@@ -42,10 +42,12 @@ RESIDUAL = """g (float[N,3,8,8] x) => (float[N,10] y) {
 }"""
 
 
-def proto(graph: str, opset: int = 18, **constants: np.ndarray) -> onnx.ModelProto:
+def proto(graph: str, opset: int = 18, /, **constants: np.ndarray | np.generic) -> onnx.ModelProto:
     """A model in ONNX's text form with these initializers."""
     model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": {opset}]> {graph}')
-    model.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in constants.items())
+    model.graph.initializer.extend(
+        numpy_helper.from_array(np.asarray(array), name) for name, array in constants.items()
+    )
     return model
 
 

@@ -8,10 +8,12 @@ from onnx import numpy_helper
 from ptqc.passes.rewrite.tools.graph import infer_shapes
 
 
-def parse(graph: str, opset: int = 18, **constants: np.ndarray) -> ir.Model:
+def parse(graph: str, opset: int = 18, /, **constants: np.ndarray | np.generic) -> ir.Model:
     """The model of a graph in ONNX's text form, with these initializers and all inner shapes."""
     proto = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": {opset}]> {graph}')
-    proto.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in constants.items())
+    proto.graph.initializer.extend(
+        numpy_helper.from_array(np.asarray(array), name) for name, array in constants.items()
+    )
     model = ir.from_proto(proto)
     infer_shapes(model)
     return model

@@ -15,7 +15,7 @@ from onnx import numpy_helper
 from PIL import Image
 
 import ptqc
-from ptqc import cli
+from ptqc import cli, commands
 from ptqc.artifact.folder import load
 from ptqc.errors import UsageError
 
@@ -244,7 +244,7 @@ WAITING = """
 import signal
 import time
 import ptqc.compiler
-from ptqc import cli
+from ptqc import cli, commands
 from ptqc.work import parallel
 
 def wait(*given):
@@ -299,12 +299,12 @@ def test_an_internal_fault_ends_with_70_and_keeps_its_trace(
     ],
 )
 def test_how_outputs_are_compared(given: list[str], expected: str | dict[str, str]) -> None:
-    assert cli._loss(given) == expected
+    assert commands.kinds_of(given) == expected
 
 
 def test_one_loss_for_all_and_one_for_an_output() -> None:
     with pytest.raises(UsageError, match="--loss mse is for all outputs; beside another --loss, give OUTPUT=KIND"):
-        cli._loss(["y=kl", "mse"])
+        commands.kinds_of(["y=kl", "mse"])
 
 
 def test_compile_resolve_and_explain(

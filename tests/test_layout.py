@@ -28,7 +28,7 @@ LAYERS = (
     ("artifact",),
     ("stages", "reducing"),
     ("compiler",),
-    ("cli", "__main__", "__init__"),
+    ("cli", "command_line", "commands", "__main__", "__init__"),
 )
 # These stand beside each other and do not know each other.
 SEPARATE = (("passes", "codegen"), ("passes", "report"), ("codegen", "report"))

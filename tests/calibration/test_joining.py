@@ -78,6 +78,6 @@ def test_samples_of_several_rows(tmp_path: Path) -> None:
 def test_rotations_that_are_kept_for_a_batch_of_one(tmp_path: Path) -> None:
     """As in language models of opset 23: each sample runs, two together do not."""
     angles = {"c": np.ones((1, 5, 4), np.float32), "s": np.zeros((1, 5, 4), np.float32)}
-    model = parse("g (float[N,2,5,8] x) => (float[N,2,5,8] y) { y = RotaryEmbedding(x, c, s) }", opset=23, **angles)
+    model = parse("g (float[N,2,5,8] x) => (float[N,2,5,8] y) { y = RotaryEmbedding(x, c, s) }", 23, **angles)
     samples = collect(list(ROWS.reshape(-1, 1, 2, 1, 8).repeat(5, 3)), input_specs(model), tmp_path, 100)
     assert not takes_batches(model, Runner(model), samples)

@@ -18,7 +18,7 @@ def references(model: ir.Model, feeds: Sequence[Feeds]) -> list[dict[str, np.nda
 
 
 def kinds(
-    text: str, feeds: Sequence[Feeds], asked: str | Mapping[str, str] = "auto", **constants: np.ndarray
+    text: str, feeds: Sequence[Feeds], asked: str | Mapping[str, str] = "auto", /, **constants: np.ndarray
 ) -> dict[str, OutputKind]:
     """What the outputs of a graph in text form are taken for."""
     model = parse(text, **constants)

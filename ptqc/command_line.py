@@ -1,0 +1,241 @@
+"""The options of every command: what each means, in the words of `--help`."""
+
+import argparse
+import re
+from typing import NoReturn
+
+from ptqc import commands
+from ptqc.commands import PREPROCESSING, target_options
+from ptqc.errors import UsageError
+from ptqc.version import __version__
+from ptqc.work.deadline import parse_seconds
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line, as every other error is told."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raises UsageError."""
+        raise UsageError(f"{message}; `{self.prog} --help` lists the options")
+
+
+def parser() -> argparse.ArgumentParser:
+    """That of all commands; what it parses has the function that runs the command as `run`."""
+    made = Parser(prog="ptqc", description="Post-training quantization compiler for ONNX models.")
+    made.add_argument("--version", action="version", version=f"ptqc {__version__}")
+    added = made.add_subparsers(required=True, metavar="COMMAND")
+    _add_compile(added.add_parser("compile", help="compile an ONNX model to a byte budget"))
+    _add_resolve(added.add_parser("resolve", help="another budget from what a compile measured"))
+    listed = added.add_parser("passes", help="the passes in their order, what each does, and its options")
+    listed.set_defaults(run=commands.run_passes)
+    inspected = added.add_parser("inspect", help="what a model is and what compiling it would take, without data")
+    inspected.add_argument("model", help="the ONNX file; it is not changed")
+    inspected.add_argument("--json", action="store_true", help="print everything as JSON")
+    inspected.set_defaults(run=commands.run_inspect)
+    explain = added.add_parser("explain", help="what was decided for each layer, and why")
+    explain.add_argument("folder", help="a folder that `ptqc compile` wrote")
+    explain.set_defaults(run=commands.run_explain)
+    _add_cache(added.add_parser("cache", help="the store of measurements: its size, or clear it"))
+    _add_verify(added.add_parser("verify", help="check an artifact anew, on this machine"))
+    _add_bisect(added.add_parser("bisect", help="compare the native library with the ONNX file, kernel by kernel"))
+    _add_reduce(
+        added.add_parser(
+            "reduce",
+            help="shrink a model on which a command fails",
+            usage="%(prog)s MODEL -o FILE [options] [-- COMMAND]",
+            epilog="COMMAND: one of ptqc, or another program, with {model} where the file goes and {data} where "
+            "samples for its inputs go; default: compile {model} --calibration {data} -o out --cache cache. It runs in "
+            "a folder of its own.",
+        )
+    )
+    bench = added.add_parser("bench", help="how long each kernel of the native library takes")
+    bench.add_argument("folder", help="a folder that `ptqc compile --target T` wrote")
+    bench.add_argument("--threads", type=int, metavar="N", help="threads of a run (default 1)")
+    bench.add_argument("--isa", metavar="ISA", help="the library for this instruction set (default: the best one)")
+    bench.set_defaults(run=commands.run_bench)
+    return made
+
+
+def _add_compile(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", help="the ONNX file; it is not changed")
+    parser.add_argument(
+        "--calibration",
+        metavar="DATA",
+        help="a few hundred unlabelled samples: a folder of images, an .npz (one array per input) or .npy file, "
+        "a folder of those, module:function, or the word synthetic: samples drawn by ptqc, at a loss of accuracy",
+    )
+    _add_common(parser)
+    parser.add_argument("--samples", type=int, metavar="N", help="calibration samples used at most (default 256)")
+    parser.add_argument(
+        "--observer",
+        metavar="METHOD",
+        help="how activation ranges are chosen, such as minmax or mse (default auto); an unknown one lists all",
+    )
+    parser.add_argument(
+        "--activations", help="auto (8-bit where the loss allows it; default), integer (everywhere) or float (nowhere)"
+    )
+    parser.add_argument("--activation-limit", type=float, metavar="LOSS", help="loss that 8-bit activations may cost")
+    parser.add_argument(
+        "--loss",
+        action="append",
+        metavar="[OUTPUT=]KIND",
+        help="how outputs are compared: auto (default), logits, embedding, detection, …; once per output",
+    )
+    parser.add_argument("--bits", type=_bits, metavar="2,3,…", help="widths tried for weights (default 2 to 8)")
+    parser.add_argument(
+        "--allow-8bit",
+        action="store_true",
+        default=None,
+        help="8-bit weights on integer kernels too: on CPUs without VNNI sessions then need an option, or saturate",
+    )
+    parser.add_argument(
+        "--cast-double",
+        action="store_true",
+        default=None,
+        help="take a float64 model: it computes in float32 inside, its inputs and outputs stay float64",
+    )
+    parser.add_argument("--seed", type=int, help="seed of all draws (default 0)")
+    parser.add_argument(
+        "--times",
+        metavar="DIR",
+        help="an artifact whose recorded times of operators a latency budget is met with, instead of measuring them",
+    )
+    parser.add_argument(
+        "--rewrite",
+        action="append",
+        dest="rewrites",
+        metavar="NAME",
+        help="a rewrite that an installed package adds, run on the normal form; once for each (see `ptqc passes`)",
+    )
+    parser.add_argument(
+        "--dump-passes", metavar="DIR", help="write what every pass made: the model as text, what was found out as JSON"
+    )
+    _add_preprocessing(parser)
+    parser.set_defaults(run=commands.run_compile)
+
+
+def _add_resolve(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folder", help="a folder that `ptqc compile` wrote")
+    _add_common(parser)
+    parser.add_argument("--plan", metavar="FILE", help="take the decisions of this plan.json instead of solving")
+    _add_preprocessing(parser)
+    parser.set_defaults(run=commands.run_resolve)
+
+
+def _add_cache(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("action", choices=("size", "clear"), help="say how large it is, or remove what nobody is using")
+    parser.add_argument("--cache", metavar="DIR", help="the store (default ~/.cache/ptqc, or $PTQC_CACHE)")
+    parser.set_defaults(run=commands.run_cache)
+
+
+def _add_verify(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folder", help="a folder that `ptqc compile` wrote")
+    parser.add_argument("--model", metavar="FILE", help="the float model, to check that it is the one compiled")
+    parser.add_argument("--onnx-only", action="store_true", help="leave the native library out")
+    parser.set_defaults(run=commands.run_verify)
+
+
+def _add_bisect(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folder", help="a folder that `ptqc compile --target T` wrote")
+    parser.add_argument(
+        "--calibration",
+        metavar="DATA",
+        help="samples to run on, given as for compile, beside inputs at the ends of what was seen, zero and random",
+    )
+    parser.add_argument("--samples", type=int, metavar="N", help="samples used at most (default 8)")
+    _add_preprocessing(parser)
+    parser.set_defaults(run=commands.run_bisect)
+
+
+def _add_reduce(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", help="the ONNX file; it is not changed")
+    parser.add_argument("-o", "--output", required=True, metavar="FILE", help="the .onnx file to write; .npz beside it")
+    parser.add_argument("--message", metavar="REGEX", help="what the message of the failure that is meant matches")
+    parser.add_argument("--calibration", metavar="DATA", help="samples, as for compile (default: drawn)")
+    parser.add_argument("--time-limit", type=parse_seconds, metavar="T", help="90s, 5m or 1h: take the smallest so far")
+    parser.add_argument("-q", "--quiet", action="store_true", help="print nothing but errors")
+    _add_preprocessing(parser)
+    parser.set_defaults(run=commands.run_reduce)
+
+
+def _add_common(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("-o", "--output", required=True, metavar="DIR", help="the folder to write")
+    parser.add_argument(
+        "--budget",
+        action="append",
+        metavar="B",
+        help="13%% of the model's size, 4.5MB, 900KiB or 4.2bit (per weight); 2ms or 800us for one sample on one "
+        "thread of this machine; a size and a latency may be given together",
+    )
+    parser.add_argument(
+        "--pipeline",
+        help="light (default), or advanced: gradient steps too, kept where they lower the held-back loss (needs torch)",
+    )
+    parser.add_argument(
+        "--time-limit",
+        type=parse_seconds,
+        metavar="T",
+        help="90s, 5m or 1h: after it nothing more is begun that only improves the result",
+    )
+    parser.add_argument(
+        "--float-layers",
+        metavar="F",
+        help="what convolutions in float read: bfloat16 as far as that loses little, float32, or auto: bfloat16 where "
+        "the cpu target is built for processors that multiply it faster (default: auto, of resolve as before)",
+    )
+    parser.add_argument(
+        "--inline",
+        action=argparse.BooleanOptionalAction,
+        help="a file without model-local functions, a little larger, for runtimes that do not inline them",
+    )
+    parser.add_argument(
+        "--labels",
+        metavar="DATA",
+        help="labelled samples to report top-1 accuracy on: an .npz with the inputs and `labels`, or a CSV of "
+        "image,class-number lines (paths relative to it)",
+    )
+    parser.add_argument(
+        "--strict",
+        action="store_true",
+        help="end with 2, and write nothing, where the file takes longer than the latency budget",
+    )
+    parser.add_argument("--force", action="store_true", help="replace the output folder")
+    parser.add_argument("--cache", metavar="DIR", help="where measurements are kept (default ~/.cache/ptqc)")
+    parser.add_argument("-q", "--quiet", action="store_true", help="print nothing but errors")
+    _add_targets(parser)
+
+
+def _add_targets(parser: argparse.ArgumentParser) -> None:
+    from ptqc.codegen.targets import names, options_of
+
+    told = "; ".join(f"{name}: {options_of(name).title}" for name in names())
+    group = parser.add_argument_group("targets", "what is built beside the ONNX file")
+    group.add_argument("--target", metavar="T", help=told)
+    group.add_argument(
+        "--allow-missing-target", action="store_true", help="deliver the rest where the target cannot be built"
+    )
+    for option in target_options().values():
+        group.add_argument(f"--{option.name.replace('_', '-')}", **option.metadata)
+
+
+def _add_preprocessing(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("images", "pixel p becomes (p / scale - mean) / std")
+    group.add_argument("--preprocessing", metavar="FILE", help="a TOML file with the keys below")
+    examples = {
+        "resize": "256",
+        "crop": "224 or 224x192",
+        "fit": "letterbox, the whole image inside --resize, or stretch (default crop)",
+        "fill": "0 or 124,116,104: pixels that a letterbox leaves free (default 114)",
+        "mean": "0.485,0.456,0.406",
+        "scale": "255",
+        "layout": "NCHW",
+    }
+    for name in PREPROCESSING:
+        example = f"for example {examples[name]}" if name in examples else None
+        group.add_argument(f"--{name.replace('_', '-')}", metavar="V", help=example)
+
+
+def _bits(text: str) -> tuple[int, ...]:
+    if not re.fullmatch(r"\d+(,\d+)*", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of widths such as 2,3,4")
+    return tuple(int(part) for part in text.split(","))
