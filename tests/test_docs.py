@@ -1,5 +1,6 @@
 """Documents: their prose is short of line, their links and the files that they name are there."""
 
+import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,8 @@ COLUMNS = 100
 # What an artifact or the user's own folder holds, not the project.
 NOT_OURS = re.compile(r"^(out|images|my_package|smaller|cpu)/")
 FILE = re.compile(r"`([\w./-]+/[\w.-]*)`")
+GROUP = "ptqc.rewrites"  # of entry points
+NAME = re.compile(r"`(ptqc(?:\.\w+)+)`")
 LINK = re.compile(r"\]\(([^)#\s]*)(#[^)\s]*)?\)")
 
 
@@ -59,3 +62,40 @@ def test_files_of_the_project_are_where_it_is_said(document: Path) -> None:
     named = set(FILE.findall(document.read_text(encoding="utf-8")))
     ours = {name for name in named if name.split("/")[0] in {path.name for path in ROOT.iterdir()}}
     assert {name for name in ours if not NOT_OURS.match(name) and not (ROOT / name).exists()} == set()
+
+
+def defined(name: str) -> bool:
+    """Whether a dotted name is a module, or something that a module defines; looked up without importing it."""
+    parts = name.split(".")
+    for count in range(len(parts), 0, -1):
+        path = ROOT.joinpath(*parts[:count])
+        file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+        if file.exists():
+            return count == len(parts) or parts[count] in names_of(file)
+    return False
+
+
+def names_of(file: Path) -> set[str]:
+    """What a module defines or imports, and the names in its `__all__` and tables of lazy imports."""
+    found = set[str]()
+    for node in ast.parse(file.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            found.add(node.name)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            found.update(alias.asname or alias.name for alias in node.names)
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            found.update(target.id for target in targets if isinstance(target, ast.Name))
+            found.update(text.value for text in ast.walk(node) if isinstance(text, ast.Constant) and text.value)
+    return {str(name) for name in found}
+
+
+def test_names_in_docstrings_and_documents_are_defined() -> None:
+    sources = [
+        path
+        for folder in ("ptqc", "passes", "codegen", "tests", "benchmarks")
+        for path in ROOT.glob(f"{folder}/**/*.py")
+    ]
+    texts = {path: path.read_text(encoding="utf-8") for path in [*DOCUMENTS, *sources]}
+    named = {(str(path.relative_to(ROOT)), name) for path, text in texts.items() for name in NAME.findall(text)}
+    assert {(path, name) for path, name in named if name != GROUP and not defined(name)} == set()

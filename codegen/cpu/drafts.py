@@ -60,7 +60,6 @@ class Finished(Draft):
     built: Built
 
     def write(self, _inputs: Sequence[Layout], _output: Layout) -> Built:
-        """The kernel."""
         return self.built
 
 
@@ -87,7 +86,6 @@ class Windowed(Draft):
         return value.frame is None or self.kernel[1] == 1 or value.frame.size[0] == value.shape[0]
 
     def makes_framed(self) -> bool:
-        """Yes."""
         return True
 
 
@@ -135,7 +133,6 @@ class RealLayer(Composed, Windowed):
     functions: tuple[Function, ...] = ()
 
     def write(self, inputs: Sequence[Layout], output: Layout) -> Built:
-        """The kernel."""
         return self.layer(inputs[0], output, self.functions)
 
 
@@ -148,7 +145,6 @@ class Binary(Composed):
     functions: tuple[Function, ...] = ()
 
     def write(self, inputs: Sequence[Layout], output: Layout) -> Built:
-        """The kernel."""
         return functions.binary(self.op_type, inputs, output, self.isa, then=self.functions)
 
 
@@ -165,7 +161,6 @@ class Unary(Composed):
         return self.function.form != ROUNDED and super().takes_in(step)
 
     def write(self, inputs: Sequence[Layout], output: Layout) -> Built:
-        """The kernel."""
         return functions.unary((self.function, *self.functions), inputs[0], output, self.isa)
 
 
@@ -177,7 +172,6 @@ class TableLookup(Draft):
     entries: np.ndarray
 
     def write(self, inputs: Sequence[Layout], output: Layout) -> Built:
-        """The kernel."""
         return pointwise.table(inputs[0], output, self.isa, self.entries)
 
 
@@ -189,7 +183,6 @@ class IntegerAdd(Draft):
     numbers: Reals
 
     def write(self, inputs: Sequence[Layout], output: Layout) -> Built:
-        """The kernel."""
         return pointwise.add(inputs, output, self.isa, self.numbers)
 
 
@@ -204,13 +197,11 @@ class Pad(Draft):
     placed: bool = False
 
     def write(self, inputs: Sequence[Layout], output: Layout) -> Built:
-        """The kernel."""
         if self.placed:
             return move.border(inputs[0], output, self.value, self.isa)
         return move.pad(inputs[0], output, (0, self.top, self.left), self.value, self.isa)
 
     def reads_framed(self, _value: Layout) -> bool:
-        """Yes."""
         return True
 
 
@@ -223,7 +214,6 @@ class Concat(ByPixel):
     placed: frozenset[int] = frozenset()
 
     def write(self, inputs: Sequence[Layout], output: Layout) -> Built:
-        """The kernel."""
         return move.concat(inputs, output, self.axis, self.isa, self.placed)
 
     def is_by_pixel(self) -> bool:
@@ -239,7 +229,6 @@ class MaxPool(ByPixel):
     window: Window
 
     def write(self, inputs: Sequence[Layout], output: Layout) -> Built:
-        """The kernel."""
         return pool.largest(inputs[0], output, self.window, self.isa)
 
 
@@ -252,7 +241,6 @@ class StridedSlice(ByPixel):
     steps: Sequence[int]
 
     def write(self, inputs: Sequence[Layout], output: Layout) -> Built:
-        """The kernel."""
         return move.strided(inputs[0], output, self.starts, self.steps, self.isa)
 
     def behind(self, first: "StridedSlice") -> "StridedSlice":
@@ -274,7 +262,6 @@ class NearestResize(ByPixel):
     maps: Sequence[np.ndarray]
 
     def write(self, inputs: Sequence[Layout], output: Layout) -> Built:
-        """The kernel."""
         return move.nearest(inputs[0], output, self.maps, self.isa)
 
 
@@ -288,7 +275,6 @@ class QuantizedImage(Draft):
     has_vectors: bool
 
     def write(self, inputs: Sequence[Layout], output: Layout) -> Built:
-        """The kernel."""
         return planes.quantize(inputs[0], output, self.isa, self.scale, self.zero_point)
 
     def makes_framed(self) -> bool:

@@ -31,12 +31,10 @@ class Classes(OutputKind):
 
     @property
     def unit(self) -> Unit:
-        """Of its loss."""
         return NAT
 
     @classmethod
     def asked(cls, facts: OutputFacts) -> "OutputKind":
-        """As the user says."""
         if not facts.rank:
             raise UsageError(f"loss: output {facts.name!r} is one number and cannot be {cls.name}")
         return cls(facts.rank - 1 if facts.axis is None else facts.axis)
@@ -68,12 +66,10 @@ class Logits(Classes):
         return None if is_flat(facts) or (are_alike(facts) and is_sure(facts)) else cls(facts.axis)
 
     def losses(self, reference: np.ndarray, quantized: np.ndarray) -> dict[str, float]:
-        """By group of channels."""
         log_p, log_q = (log_softmax(x, self.axis) for x in (reference, quantized))
         return {"": divergence(log_p, log_q, self.axis)}
 
     def describe(self) -> str:
-        """In a few words."""
         return f"class scores, softmax over axis {self.axis}"
 
 
@@ -93,12 +89,10 @@ class Probabilities(Classes):
         return cls(facts.axis) if sums else None
 
     def losses(self, reference: np.ndarray, quantized: np.ndarray) -> dict[str, float]:
-        """By group of channels."""
         log_p, log_q = (log_probabilities(x, self.axis) for x in (reference, quantized))
         return {"": divergence(log_p, log_q, self.axis)}
 
     def describe(self) -> str:
-        """In a few words."""
         return f"class probabilities over axis {self.axis}"
 
 

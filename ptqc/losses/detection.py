@@ -36,7 +36,6 @@ class Detection(OutputKind):
 
     @property
     def unit(self) -> Unit:
-        """Of its loss."""
         return PER_DETECTION
 
     @classmethod
@@ -47,7 +46,6 @@ class Detection(OutputKind):
 
     @classmethod
     def asked(cls, facts: OutputFacts) -> "OutputKind":
-        """As the user says."""
         if facts.axis is None or not any(group.scores for group in facts.groups):
             raise UsageError(
                 f"loss: output {facts.name!r} cannot be judged as {cls.name}: no channels with probabilities were found"
@@ -71,7 +69,6 @@ class Detection(OutputKind):
             yield self._scores(anchors).max(1), anchors
 
     def losses(self, reference: np.ndarray, quantized: np.ndarray) -> dict[str, float]:
-        """By group of channels."""
         assert self.variance is not None
         y, z = rows(reference, self.axis), rows(quantized, self.axis)
         scores = self._scores(y)
@@ -96,13 +93,10 @@ class Detection(OutputKind):
         return np.concatenate(found, 1)
 
     def units(self) -> dict[str, Unit]:
-        """By group."""
         return {SCORES: PER_DETECTION} | {str(group): RELATIVE for group in self.groups if not group.scores}
 
     def parts(self) -> dict[str, tuple[int, slice] | None]:
-        """By group."""
         return {str(group): (self.axis, group.channels) for group in self.groups}
 
     def describe(self) -> str:
-        """In a few words."""
         return f"boxes and scores, channels on axis {self.axis}"

@@ -31,7 +31,6 @@ class Embedding(OutputKind):
 
     @property
     def unit(self) -> Unit:
-        """Of its loss."""
         return COSINE
 
     @classmethod
@@ -48,14 +47,12 @@ class Embedding(OutputKind):
 
     @classmethod
     def asked(cls, facts: OutputFacts) -> "OutputKind":
-        """As the user says."""
         if not facts.rank:
             raise UsageError(f"loss: output {facts.name!r} is one number and cannot be an {cls.name}")
         axis = facts.rank - 1 if facts.axis is None else facts.axis
         return cls(axis, facts.axis is not None and of_one_length(facts))
 
     def losses(self, reference: np.ndarray, quantized: np.ndarray) -> dict[str, float]:
-        """By group of channels."""
         cosines, ratios = self._compared(reference, quantized)
         lost = 1 - cosines if self.normalized else 1 - cosines + 0.5 * (ratios - 1) ** 2
         return {"": float(lost.mean())}
@@ -78,7 +75,6 @@ class Embedding(OutputKind):
         return [*told, Figure("least cosine", least, f"least {least:.4f}"), *decibels(sqnr)]
 
     def describe(self) -> str:
-        """In a few words."""
         return f"embedding along axis {self.axis}, {'' if self.normalized else 'not '}normalized"
 
 

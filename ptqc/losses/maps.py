@@ -19,5 +19,4 @@ class Map(Relative):
         return cls.asked(facts) if facts.rank >= 4 else None
 
     def describe(self) -> str:
-        """In a few words."""
         return "image or map" + ("" if self.axis is None else f", channels on axis {self.axis}")

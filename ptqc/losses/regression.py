@@ -19,5 +19,4 @@ class Regression(Relative):
         return cls.asked(facts)
 
     def describe(self) -> str:
-        """In a few words."""
         return "numbers" + ("" if self.axis is None else f", channels on axis {self.axis}")

@@ -41,12 +41,10 @@ class Relative(OutputKind):
 
     @property
     def unit(self) -> Unit:
-        """Of its loss."""
         return RELATIVE
 
     @classmethod
     def asked(cls, facts: OutputFacts) -> "OutputKind":
-        """As the user says."""
         return cls(facts.axis, facts.groups)
 
     def fitted(self, values: Arrays) -> Self:
@@ -54,7 +52,6 @@ class Relative(OutputKind):
         return type(self)(self.axis, self.groups, variance_of(values, self.axis, self.groups))
 
     def losses(self, reference: np.ndarray, quantized: np.ndarray) -> dict[str, float]:
-        """By group of channels."""
         assert self.variance is not None
         error = (reference.astype(np.float64) - quantized) ** 2
         if self.variance.ndim == 0:
@@ -73,7 +70,6 @@ class Relative(OutputKind):
         return float(np.mean(list(losses.values())))
 
     def parts(self) -> dict[str, tuple[int, slice] | None]:
-        """By group."""
         if self.axis is None or len(self.groups) < 2:
             return {"": None}
         return {str(group): (self.axis, group.channels) for group in self.groups}

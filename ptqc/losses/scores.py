@@ -31,7 +31,6 @@ class Scores(OutputKind):
 
     @property
     def unit(self) -> Unit:
-        """Of its loss."""
         return PER_DETECTION if self.places else NAT
 
     @classmethod
@@ -44,7 +43,6 @@ class Scores(OutputKind):
 
     @classmethod
     def asked(cls, facts: OutputFacts) -> "OutputKind":
-        """As the user says."""
         batch = facts.values[0].shape[0] if facts.rank else 1
         return cls(facts.axis, facts.positions > batch)
 
@@ -56,7 +54,6 @@ class Scores(OutputKind):
         return replace(self, share=max(float(best.mean()), LEAST_SHARE))
 
     def losses(self, reference: np.ndarray, quantized: np.ndarray) -> dict[str, float]:
-        """By group of channels."""
         found = binary_divergence(self._rows(reference), self._rows(quantized))
         return {"": float(found.sum(1).mean() / self.share)}
 
@@ -64,6 +61,5 @@ class Scores(OutputKind):
         return value.reshape(-1, 1).astype(np.float64) if self.axis is None else rows(value, self.axis)
 
     def describe(self) -> str:
-        """In a few words."""
         along = "" if self.axis is None else f" along axis {self.axis}"
         return f"independent scores{along}{', of many places' if self.places else ''}"

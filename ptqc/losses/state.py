@@ -32,5 +32,4 @@ class State(Relative):
         return decibels(sqnr, LOW_STATE_SQNR)
 
     def describe(self) -> str:
-        """In a few words."""
         return f"state for the next run, all of which count as {SHARE:g} of an output"

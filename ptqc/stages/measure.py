@@ -88,7 +88,7 @@ class _Run:
         self.deadline, self.dump, self.notes = deadline, dump, list[Note]()
 
     def __call__(self, step: Pass[Before, After], given: Before, share: float) -> After:
-        """See `ptqc.passes.schedule.Run`."""
+        """See `ptqc.passes.schedule.RunPass`."""
         result = applied(step, replace(given, deadline=self.deadline.share(share)))
         self.notes.extend(result.notes)
         self.dump.document(step.name, measurements.overview(result.made))
