@@ -36,7 +36,7 @@ class TargetKeywords(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class NoOptions:
-    """Of a target that has none."""
+    """Options of a target that has none."""
 
     title: ClassVar[str] = "no options"
 

@@ -132,7 +132,7 @@ class _Builder:
         return params is not None and bounds is not None and params.zero_point == 0 and _reaches(bounds[1], params)
 
     def _round(self, value: ir.Value, insert: Insert) -> None:
-        """Behind `value` what the plan makes of it."""
+        """Insert what the plan makes of a value behind it."""
         if value.name in self.params:
             self._quantize(value, str(value.name), insert)
         elif (form := self.plan.cast.get(str(value.name))) is not None:

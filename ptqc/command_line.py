@@ -20,7 +20,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def parser() -> argparse.ArgumentParser:
-    """That of all commands; what it parses has the function that runs the command as `run`."""
+    """The parser of all commands. The namespace that it returns has the function that runs the command as `run`."""
     made = Parser(prog="ptqc", description="Post-training quantization compiler for ONNX models.")
     made.add_argument("--version", action="version", version=f"ptqc {__version__}")
     added = made.add_subparsers(required=True, metavar="COMMAND")

@@ -31,7 +31,7 @@ OUT_OF_TIME = "time-limit"
 
 
 def out_of_time(done: str) -> Note:
-    """That the time limit left something out. done: what there was time for."""
+    """A note that the time limit left something out. done: what there was time for."""
     return Note(OUT_OF_TIME, "", f"cut short: there was time for {done}", Level.WARNING)
 
 

@@ -93,7 +93,7 @@ class CompileOptions:
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> "CompileOptions":
-        """Options by name.
+        """Options from their names and values.
 
         Raises UsageError for an unknown one, naming the known ones, and for values of the wrong type.
         """
@@ -103,7 +103,7 @@ class CompileOptions:
         return replace(cls(), **{name: _declared(name, types[name], value) for name, value in given.items()})
 
     def to_json(self) -> dict[str, Any]:
-        """For manifests and store keys."""
+        """The document for manifests and store keys."""
         return {**asdict(self), "bits": list(self.bits), "rewrites": list(self.rewrites)}
 
 

@@ -34,7 +34,7 @@ define <{lanes} x i16> @ptqc_bfloat16_rounding(<{lanes} x float> %x) {{
 
 @contextmanager
 def instructions(isa: Isa, *, needed: bool) -> Iterator[None]:
-    """In a kernel, where `add_products` and `kept` may be called."""
+    """The instructions, for use inside a kernel, where `add_products` and `kept` may be called."""
     if isa.bfloats is None or not needed:
         yield
         return

@@ -45,11 +45,11 @@ class ByPixel(Draft):
         return True
 
     def reads_framed(self, _value: Layout) -> bool:
-        """Where it goes by pixels."""
+        """Whether it goes from pixel to pixel."""
         return self.is_by_pixel()
 
     def makes_framed(self) -> bool:
-        """Where it goes by pixels."""
+        """Whether it goes from pixel to pixel."""
         return self.is_by_pixel()
 
 
@@ -97,11 +97,11 @@ class IntegerLayer(Windowed):
     epilogue: Epilogue = NOTHING
 
     def takes_in(self, step: Draft) -> bool:
-        """Tables and sums."""
+        """Table look-ups and sums."""
         return isinstance(step, TableLookup | IntegerAdd)
 
     def then(self, stage: Stage) -> "IntegerLayer":
-        """With one more stage behind it."""
+        """The same layer with one more stage behind it."""
         return replace(self, epilogue=self.epilogue.then(stage))
 
     def write(self, inputs: Sequence[Layout], output: Layout) -> Built:
@@ -121,7 +121,7 @@ class Composed(Draft):
         return step.function.is_gentle or step.function.form == ROUNDED
 
     def then(self, function: Function) -> Self:
-        """With a function of what it makes."""
+        """The same kernel, with a function of what it makes."""
         return replace(self, functions=(*self.functions, function))  # type: ignore[type-var]
 
 
@@ -157,7 +157,7 @@ class Unary(Composed):
     functions: tuple[Function, ...] = ()
 
     def takes_in(self, step: Draft) -> bool:
-        """As others, but behind rounding."""
+        """What any composed kernel takes in, but nothing behind rounding."""
         return self.function.form != ROUNDED and super().takes_in(step)
 
     def write(self, inputs: Sequence[Layout], output: Layout) -> Built:
@@ -217,7 +217,7 @@ class Concat(ByPixel):
         return move.concat(inputs, output, self.axis, self.isa, self.placed)
 
     def is_by_pixel(self) -> bool:
-        """Of channels."""
+        """Whether channels are concatenated."""
         return self.axis == 0
 
 
@@ -244,13 +244,13 @@ class StridedSlice(ByPixel):
         return move.strided(inputs[0], output, self.starts, self.steps, self.isa)
 
     def behind(self, first: "StridedSlice") -> "StridedSlice":
-        """Both as one."""
+        """Both slices as one."""
         pairs = [list(zip(first.starts, first.steps, strict=True)), list(zip(self.starts, self.steps, strict=True))]
         starts = [start + step * own for (start, step), (own, _) in zip(*pairs, strict=True)]
         return replace(self, starts=starts, steps=[step * own for (_, step), (_, own) in zip(*pairs, strict=True)])
 
     def is_by_pixel(self) -> bool:
-        """Where no channels are left out."""
+        """Whether all channels are kept."""
         return self.steps[0] == 1
 
 
@@ -278,5 +278,5 @@ class QuantizedImage(Draft):
         return planes.quantize(inputs[0], output, self.isa, self.scale, self.zero_point)
 
     def makes_framed(self) -> bool:
-        """Where it may be written row by row."""
+        """Whether it may be written row by row."""
         return self.has_vectors

@@ -42,11 +42,11 @@ class Emission:
     bfloats: dict[str, bool] = field(default_factory=dict)
 
     def shape(self, value: ir.Value) -> Shape:
-        """Of one sample. Raises Declined when the first axis is not the batch."""
+        """Shape of one sample. Raises Declined when the first axis is not the batch."""
         return self.axes.sample(str(value.name))
 
     def sizes(self, value: ir.Value | None) -> Shape:
-        """Of all axes in one run of the model."""
+        """Sizes of all axes in one run of the model."""
         return self.axes.shapes[str(required(value).name)]
 
     def dtype(self, value: ir.Value | None) -> str:
@@ -223,7 +223,7 @@ class Emission:
         return self.add(kernel, [source], output, layout)
 
     def layout_of(self, name: str) -> Layout:
-        """Of a value's buffer, which one that never changes gets now."""
+        """Layout of a value's buffer; a value that never changes gets one now."""
         return self.layouts[name if name in self.layouts else self._written(name)]
 
     def inside(self, name: str) -> str:

@@ -101,17 +101,17 @@ class Epilogue:
         return [stage.other for stage in self.stages if isinstance(stage, Sum) and stage.other is not None]
 
     def reading(self, others: Sequence[Layout]) -> "Epilogue":
-        """With the layouts of what its sums read, in their order."""
+        """The epilogue with the layouts of what its sums read, in their order."""
         left = iter(others)
         stages = (replace(stage, other=next(left)) if isinstance(stage, Sum) else stage for stage in self.stages)
         return Epilogue(tuple(stages))
 
     def then(self, stage: Stage) -> "Epilogue":
-        """With one more stage."""
+        """The epilogue with one more stage."""
         return Epilogue((*self.stages, stage))
 
     def constants(self, isa: Isa) -> list[np.ndarray]:
-        """One of each stage."""
+        """The constants of each stage."""
         return [stage.constant(isa) for stage in self.stages]
 
     def settle(

@@ -34,7 +34,7 @@ def look_up(isa: Isa, table: Any, codes: Any, count: int) -> Any:
 
 
 def _permuted(isa: Isa, table: Any, codes: Any) -> Any:
-    """From two vectors of the table at a time; then the right one of what was found, by the code's higher bits."""
+    """Look up codes in two vectors of the table at a time; the code's higher bits choose among what was found."""
     wide = DOT * isa.lanes
     parts = [table[span(start, wide)] for start in range(0, CODES, wide)]
     found = [isa.permute_bytes(low, codes, high) for low, high in zip(parts[::2], parts[1::2], strict=True)]

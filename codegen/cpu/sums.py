@@ -30,7 +30,7 @@ class Sums:
 
     @classmethod
     def of(cls, isa: Isa, weights: np.ndarray) -> Self:
-        """What these weights allow."""
+        """The way of adding that these weights allow."""
         if not isa.in_words:
             return cls()
         reach = max(1, -int(weights.min(initial=0)), int(weights.max(initial=0)))
@@ -39,7 +39,7 @@ class Sums:
 
     @property
     def all_sure(self) -> Self:
-        """Of weights with which no chain overflows, large as the largest may be."""
+        """The same for weights with which no chain overflows."""
         return replace(self, sure=self.chain)
 
     def links(self, units: int) -> tuple[int, int]:

@@ -30,7 +30,7 @@ class TunedKernel:
         return cls(cut, of_first)
 
     def to_json(self) -> dict[str, Any]:
-        """For stores and artifacts."""
+        """The document for stores and artifacts."""
         return {"cut": self.cut._asdict(), "of_first": self.of_first}
 
 
@@ -60,7 +60,7 @@ class Request:
         return cls(document["level"], tables_from_json(document["tables"]))
 
     def to_json(self) -> dict[str, Any]:
-        """For a job."""
+        """The document for a job."""
         return {"level": self.level, "tables": tables_to_json(self.tables)}
 
 
@@ -70,7 +70,7 @@ def tables_from_json(document: Mapping[str, Any]) -> dict[str, Table]:
 
 
 def tables_to_json(tables: Mapping[str, Table]) -> dict[str, Any]:
-    """For jobs and artifacts."""
+    """The document for jobs and artifacts."""
     return {isa: {name: one.to_json() for name, one in table.items()} for isa, table in tables.items()}
 
 

@@ -69,7 +69,7 @@ class Dense:
 
     @property
     def products(self) -> int:
-        """Of one sample."""
+        """Products of one sample."""
         return self.window.products * self.outputs * self.group_inputs
 
     @property
@@ -134,7 +134,7 @@ class Dense:
         return [cut for cut in found if self._pieces(cut) >= least]
 
     def _pieces(self, cut: Cut) -> int:
-        """Of the outer loop, which threads share."""
+        """Pieces of the outer loop, which threads share."""
         tiles = self._tile_count(cut.pixels)
         return self.groups * self._panels(cut.vectors) if cut.stay >= tiles else -(-tiles // cut.stay)
 
@@ -217,7 +217,7 @@ class Dense:
 
     @property
     def order(self) -> Order:
-        """Of weights (outputs, inputs of a group, *kernel): group, panel, run, unit, part, channel, tap."""
+        """Order of weights (outputs, inputs of a group, *kernel): group, panel, run, unit, part, channel, tap."""
         rows, columns, _ = self.runs
         width = self.cut.vectors * self.isa.lanes
         sizes = (self.groups, self.panels, rows, columns, self.depth, self.sums.parts, width, self.unit)

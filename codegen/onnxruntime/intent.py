@@ -120,7 +120,7 @@ class Intent:
 
     @cached_property
     def _layers(self) -> Mapping[str, Layer]:
-        """Those on integer kernels."""
+        """The layers on integer kernels."""
         return {name: layer for name, layer in self._by_output.items() if name in self.plan.integer}
 
     @cached_property

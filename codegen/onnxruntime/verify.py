@@ -44,7 +44,7 @@ class Verified:
     load_seconds: float
 
     def to_json(self) -> dict[str, Any]:
-        """For the manifest: everything but the time."""
+        """The document for the manifest: everything but the time."""
         document = asdict(self)
         del document["load_seconds"]
         return document

@@ -103,7 +103,7 @@ class Seen:
         return cls(shapes, {name: str(tensor.dtype) for name, tensor in tensors.items()}, settled)
 
     def to_json(self) -> dict[str, Any]:
-        """For a job file."""
+        """The document for a job file."""
         fixed = {name: {"object": array.tolist(), "dtype": str(array.dtype)} for name, array in self.settled.items()}
         return {"shapes": self.shapes, "dtypes": self.dtypes, "settled": fixed}
 

@@ -79,7 +79,7 @@ class Layout:
 
     @property
     def axes(self) -> tuple[int, ...]:
-        """Of one sample as kernels take it: those of the model's outside, one inside."""
+        """Axes of one sample as kernels take it: the model's own at inputs and outputs, one axis inside."""
         return self.shape if self.outside else (self.stride,)
 
     @property

@@ -68,7 +68,7 @@ class Listing:
         return cls(calls, layouts, tuple(document["inputs"]), tuple(document["outputs"]))
 
     def to_json(self) -> dict[str, Any]:
-        """For the artifact."""
+        """The document for the artifact."""
         return asdict(self)
 
 

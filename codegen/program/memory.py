@@ -44,7 +44,7 @@ def size(layout: Layout) -> int:
 
 
 def _homes(program: Program) -> dict[str, str]:
-    """Of every value that gets a slot, the one in whose memory it lies: itself, or what it was placed in."""
+    """For every value that gets a slot, the value in whose memory it lies: itself, or the one it was placed in."""
     homes = {step.output: step.output for step in program.steps if step.output not in program.outputs}
     for step in reversed(program.steps):
         for name in step.placed:

@@ -129,7 +129,7 @@ class _Sizes:
 
     @classmethod
     def of(cls, *splits: Samples) -> "_Sizes":
-        """Of all splits together."""
+        """The moments of all splits together."""
         return cls(sum(map(len, splits)), sum(split.rows for split in splits), sum(s.elements for s in splits))
 
     def share(self, feeds: Feeds, whole: int) -> int:
@@ -155,7 +155,7 @@ def _taps(given: Setting) -> list[str]:
 
 
 def _columns(given: Setting, sizes: _Sizes, largest: Feeds) -> dict[str, ColumnSample]:
-    """By layer. largest: the inputs of layers for the largest sample."""
+    """The columns that are looked at, by layer. largest: the inputs of layers for the largest sample."""
     found, sample = {}, given.tuning.largest
     for number, layer in enumerate(given.layers):
         seed = given.seed * 100_003 + number  # a draw of its own for each layer

@@ -27,7 +27,7 @@ class CalibrateInner:
     effect: ClassVar[Effect] = Effect.DECIDE
 
     def apply(self, given: Observed) -> Result[Observed]:
-        """With moments of the weights of inner layers, for those that are reached."""
+        """What was observed, with the moments of inner layers that some sample reaches."""
         layers = [layer for weight in given.weights for layer in weight.inner]
         if not layers:
             return Result(given, False)
@@ -88,7 +88,7 @@ class _Observer:
         return {name: array for name, array in shown.items() if array.size}
 
     def _columns(self, layer: Layer, array: np.ndarray) -> ColumnSample:
-        """As many columns of a sample as of other layers, whether it has one iteration or many."""
+        """As many columns of a sample as other layers have, whether it has one iteration or many."""
         each = positions_per_sample(layer, len(self.setting.tuning))
         return ColumnSample(layer, -(-each // len(array)), self.setting.seed * 100_003 + self.layers.index(layer))
 

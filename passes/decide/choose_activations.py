@@ -49,7 +49,7 @@ class ChooseActivations:
     effect: ClassVar[Effect] = Effect.DECIDE
 
     def apply(self, given: Assessed) -> Result[Decided]:
-        """With the activations that become codes, and what they lose together."""
+        """The decision with the activations that become codes, and what they lose together."""
         if self.activations == "float" or not given.sites:
             note = Note(self.name, "", "all activations stay float")
             return Result(Decided.after(given), True, (note,))

@@ -39,7 +39,7 @@ class ChooseBfloats:
     effect: ClassVar[Effect] = Effect.DECIDE
 
     def apply(self, given: Decided) -> Result[Decided]:
-        """With the activations that are rounded to bfloat16, and what all of them lose together."""
+        """The decision with the activations that are rounded to bfloat16, and what all of them lose together."""
         gains = _gains(given)
         if not gains:
             return Result(given, False)

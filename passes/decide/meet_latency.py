@@ -45,7 +45,7 @@ class MeetLatency:
     effect: ClassVar[Effect] = Effect.DECIDE
 
     def apply(self, given: Decided) -> Result[Decided]:
-        """With the activations that keep the budget, and what they lose together.
+        """The decision with the activations that keep the budget, and what they lose together.
 
         Raises Infeasible with the shortest predicted latency.
         """

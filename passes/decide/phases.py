@@ -73,7 +73,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Observed(Setting):
-    """With what the calibration set showed of activations.
+    """A setting, with what the calibration set showed of activations.
 
     ranges: by site name; other_ranges: others that may lose less. moments, held_moments: of what weights multiply, by
     weight name, on the two splits; a weight that is solved lets go of all but its means. macs: multiply-accumulates of
@@ -97,7 +97,7 @@ class Observed(Setting):
 
 @dataclass(frozen=True)
 class Solved(Observed):
-    """With the numbers of every weight in every format, and their errors on held-back columns.
+    """What was observed, with every weight in every format and the errors on held-back columns.
 
     errors: relative to the power of the layer's output.
     """
@@ -126,7 +126,7 @@ class Solved(Observed):
 
 @dataclass(frozen=True)
 class Assessed(Solved):
-    """With what every candidate and every 8-bit activation loses at the outputs.
+    """What was solved, with what every candidate and every 8-bit activation loses at the outputs.
 
     kinds: by output, how it is compared with the float model's. site_losses: by site name. weight_losses: by weight
     and format. loss_unit: of all of them.
@@ -140,7 +140,7 @@ class Assessed(Solved):
 
 @dataclass(frozen=True)
 class Decided(Assessed):
-    """With the activations that are rounded.
+    """What was assessed, with the activations that are rounded.
 
     activations: by site name; the others stay float32. activation_loss: measured with all of them rounded and float
     weights.

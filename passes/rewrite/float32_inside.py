@@ -58,7 +58,7 @@ class Float32Inside:
 
 
 def _present(model: ir.Model, types: Types) -> Types:
-    """Those of the types that the model has."""
+    """Which of the types the model has."""
     values = [*model.graph.inputs, *model.graph.outputs]
     for graph in model.graphs():
         values += graph.initializers.values()

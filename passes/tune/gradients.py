@@ -167,7 +167,7 @@ class _Error:
         torch.autograd.backward(_learned(weights, biases), whole)
 
     def _gradient(self, weights: Mapping[str, Tensor], biases: Mapping[str, Tensor], feeds: Feeds) -> Sequence[Tensor]:
-        """By the weights and biases that are learned, in order."""
+        """Gradients of the weights and biases that are learned, in order."""
         inputs = _tensors(feeds)
         with torch.no_grad():
             reference = self.graph.real.run(inputs, self.taps)

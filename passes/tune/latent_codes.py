@@ -37,7 +37,7 @@ class Latent(Protocol):
 
 
 def latent(solution: Solution, weight: np.ndarray) -> Latent:
-    """At the codes of a solution for a float weight."""
+    """The latent codes of a solution for a float weight."""
     ratio = np.asarray(weight / spread(solution.scale, weight.ndim, solution.axis), np.float32)
     return LatentPairs.of(solution, ratio) if solution.form.group == 2 else LatentCodes.of(solution, ratio)
 
@@ -51,7 +51,7 @@ class LatentCodes:
 
     @classmethod
     def of(cls, solution: Solution, ratio: np.ndarray) -> "LatentCodes":
-        """At the codes of a solution; ratio: weight / scale."""
+        """The latent codes of a solution; ratio: weight / scale."""
         assert isinstance(solution.form, Coded)
         levels = solution.form.levels(solution.codes)
         index = np.searchsorted(levels, solution.codes)
@@ -87,7 +87,7 @@ class LatentPairs:
 
     @classmethod
     def of(cls, solution: Solution, ratio: np.ndarray) -> "LatentPairs":
-        """At the codes of a solution; ratio: weight / scale."""
+        """The latent codes of a solution; ratio: weight / scale."""
         index, levels = indices(solution.codes, 2)
         real = levels.astype(np.float32)
         distance = np.sqrt(((real[:, None] - real) ** 2).sum(-1))

@@ -111,7 +111,7 @@ def _runnable(artifact: Artifact) -> list[Library]:
 
 
 def _cut(given: Iterator[tuple[str, Feeds]], seen: Mapping[str, Extent]) -> Iterator[tuple[str, Feeds]]:
-    """As many samples of each batch as one run of the library takes."""
+    """Cut each batch to the number of samples that one run of the library takes."""
     for run, feeds in given:
         yield run, {name: value[: seen[name].shape[0]] if value.ndim else value for name, value in feeds.items()}
 

@@ -131,7 +131,7 @@ def as_text(value: object, where: str) -> np.ndarray:
 
 
 def _batched(array: np.ndarray, spec: InputSpec) -> np.ndarray:
-    """With an axis in front where only that of a batch of one is missing."""
+    """The sample with a batch axis of one in front where only that is missing."""
     takes_one = bool(spec.shape) and (not isinstance(spec.shape[0], int) or spec.shape[0] == 1)
     return array[np.newaxis] if takes_one and _agrees(array.shape, spec.shape[1:]) else array
 

@@ -64,7 +64,7 @@ class _Record:
 
     @property
     def elements(self) -> int:
-        """Of all tensors together; strings count alike, however long."""
+        """Number of elements in all tensors together; every string counts as one, however long."""
         return sum(prod(tensor.shape) for tensor in self.tensors)
 
     @property
@@ -167,7 +167,7 @@ class Samples(Sequence[Feeds]):
         return self.select([by_size[place] for place in spread(len(by_size), most)])
 
     def few(self, most: int) -> "Samples":
-        """At most so many to check something on: the first ones, or of each shape one where these differ."""
+        """At most this many samples for a check: the first ones or, where shapes differ, one of each shape."""
         return self.of_each_shape(most) if len(self.row_shapes) > 1 else self[:most]
 
     @property
@@ -196,7 +196,7 @@ class Samples(Sequence[Feeds]):
 
     @property
     def elements(self) -> int:
-        """Of all samples together."""
+        """Number of elements in all samples together."""
         return sum(record.elements for record in self.records)
 
     @property

@@ -56,7 +56,7 @@ class Finite:
 
 
 def flaw_of(array: object) -> Flaw:
-    """Of anything but an array of floats: none."""
+    """What is wrong with an array of floats; anything else has no flaw."""
     if not isinstance(array, np.ndarray) or array.dtype.kind != "f":
         return Flaw.NONE
     reach = largest(array)

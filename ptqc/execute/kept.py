@@ -61,7 +61,7 @@ class Kept:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of the real values."""
+        """Type of the real values."""
         return np.dtype(np.float32)
 
     @property
@@ -76,12 +76,12 @@ class Kept:
 
     @property
     def nbytes(self) -> int:
-        """Bytes held."""
+        """Number of bytes held."""
         return self.codes.nbytes
 
 
 def largest(array: np.ndarray) -> float:
-    """Magnitude, without a copy."""
+    """The largest magnitude, found without a copy."""
     return max(float(array.max(initial=0.0)), -float(array.min(initial=0.0)))
 
 

@@ -27,7 +27,7 @@ class Piece:
         self._opening = Lock()
 
     def run(self, values: Mapping[str, Held]) -> Values:
-        """Those of the wanted values that the piece makes."""
+        """Run the piece; gives those of the wanted values that it computes."""
         if not self._outputs:
             return {}
         source = {name: values[name] for name in self.reads}
@@ -76,7 +76,7 @@ class Suffixes:
         return ceil(sqrt(len(self._walk)))
 
     def behind(self, after: int) -> Suffix:
-        """Behind node `after`; -1: the whole graph."""
+        """What runs behind node `after`; -1: the whole graph."""
         first = after + 1
         cut = ceil(first / self._stretch) * self._stretch
         later = self._from(cut)

@@ -85,5 +85,5 @@ class QuantParams(ActivationParams):
 
 
 def coded(params: Mapping[str, ActivationParams]) -> dict[str, QuantParams]:
-    """Those that are codes, which integer kernels read."""
+    """Those of the activations that are codes, which integer kernels read."""
     return {name: one for name, one in params.items() if isinstance(one, QuantParams)}

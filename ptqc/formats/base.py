@@ -124,12 +124,12 @@ class Format(ABC):
 
     @classmethod
     def offered(cls, widths: Sequence[int]) -> list["Scaled"]:  # noqa: ARG003
-        """Those that a solver tries when weights of these bits are asked for."""
+        """The formats that a solver tries when weights of these bits are asked for."""
         return []
 
     @classmethod
     def direct(cls, values: np.ndarray) -> Iterator[tuple["Format", np.ndarray, np.ndarray]]:  # noqa: ARG003
-        """Those that a weight has without a solver, each with its codes and scale."""
+        """The formats that a weight can have without a solver, each with its codes and scale."""
         return iter(())
 
     @abstractmethod

@@ -33,7 +33,7 @@ class Codebook(Coded):
 
     @classmethod
     def offered(cls, widths: Sequence[int]) -> list[Scaled]:
-        """Those of these widths."""
+        """The codebooks of these widths."""
         return [cls(bits) for bits in widths if bits in BITS]
 
     @property

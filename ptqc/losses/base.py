@@ -46,7 +46,7 @@ class Group:
 
     @property
     def channels(self) -> slice:
-        """For indexing."""
+        """The channels of the group, for indexing."""
         return slice(self.start, self.stop)
 
     def __str__(self) -> str:
@@ -139,7 +139,7 @@ class OutputKind(ABC):
         """Of its loss."""
 
     def fitted(self, values: Arrays) -> Self:
-        """With the constants of the loss, taken from float outputs."""
+        """A copy with the constants of the loss, taken from float outputs."""
         del values
         return self
 
@@ -156,7 +156,7 @@ class OutputKind(ABC):
         """What the output is taken for, in a few words."""
 
     def parts(self) -> dict[str, tuple[int, slice] | None]:
-        """By the names that `losses` gives: channel axis and channels; None for everything."""
+        """The groups of channels by the names that `losses` gives: axis and channels, or None for all of the output."""
         return {"": None}
 
     def figures(self, pairs: Sequence[Pair], loss: float, sqnr: Mapping[str, float]) -> list[Figure]:
@@ -169,7 +169,7 @@ class OutputKind(ABC):
         return dict.fromkeys(self.parts(), self.unit)
 
     def to_json(self) -> dict[str, Any]:
-        """For manifests and the store; without what was fitted."""
+        """The document for manifests and the store, without what was fitted."""
         found = {one.name: getattr(self, one.name) for one in fields(self) if one.metadata != FITTED}
         if "groups" in found:
             found["groups"] = [[group.start, group.stop, group.scores] for group in found["groups"]]
@@ -190,7 +190,7 @@ def rows(value: np.ndarray, axis: int) -> np.ndarray:
 
 
 def some_rows(value: np.ndarray, axis: int) -> np.ndarray:
-    """Of `rows` some, evenly spread, with about LOOKED_AT values."""
+    """Some of the `rows`, evenly spread, with about LOOKED_AT values."""
     moved = np.moveaxis(value, axis, -1)
     found = moved.reshape(-1, moved.shape[-1])
     return found[:: max(1, found.size // LOOKED_AT)].astype(np.float64)

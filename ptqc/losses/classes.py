@@ -81,7 +81,7 @@ class Probabilities(Classes):
 
     @classmethod
     def recognize(cls, facts: OutputFacts) -> "OutputKind | None":
-        """Behind a softmax, or rows that sum to one."""
+        """The output is probabilities behind a softmax, or where rows sum to one."""
         if facts.axis is None or facts.channels < 2:
             return None
         rows = facts.rows()

@@ -8,14 +8,14 @@ SMALLEST_SCORE = 1e-7
 
 
 def log_softmax(x: np.ndarray, axis: int) -> np.ndarray:
-    """Of any numbers, in float64."""
+    """Logarithm of the softmax of any numbers, in float64."""
     x = x.astype(np.float64)
     x = x - x.max(axis, keepdims=True)
     return np.asarray(x - np.log(np.exp(x).sum(axis, keepdims=True)))
 
 
 def log_probabilities(p: np.ndarray, axis: int) -> np.ndarray:
-    """Of probabilities, which are made to sum to one."""
+    """Logarithm of probabilities, which are made to sum to one."""
     return log_softmax(np.log(np.maximum(p.astype(np.float64), SMALLEST_PROBABILITY)), axis)
 
 

@@ -15,7 +15,7 @@ class Features(Relative):
 
     @classmethod
     def recognize(cls, facts: OutputFacts) -> "OutputKind | None":
-        """Rank 3 with channels."""
+        """The output is features where it has rank 3 and an axis of channels."""
         return cls.asked(facts) if facts.rank == 3 and facts.axis is not None else None
 
     def describe(self) -> str:

@@ -15,7 +15,7 @@ class Map(Relative):
 
     @classmethod
     def recognize(cls, facts: OutputFacts) -> "OutputKind | None":
-        """Rank 4 or more."""
+        """The output is a map where it has rank 4 or more."""
         return cls.asked(facts) if facts.rank >= 4 else None
 
     def describe(self) -> str:

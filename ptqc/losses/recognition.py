@@ -174,12 +174,12 @@ def _numbers(value: ir.Value) -> str:
 
 
 def to_json(kinds: Kinds) -> dict[str, Any]:
-    """For the store."""
+    """The kinds as a document for the store."""
     return {name: kind.to_json() for name, kind in kinds.items()}
 
 
 def from_json(document: Mapping[str, Mapping[str, Any]]) -> dict[str, OutputKind]:
-    """What `to_json` was given."""
+    """Inverse of `to_json`."""
     found = {}
     for name, entry in document.items():
         known = {key: value for key, value in entry.items() if key != "kind"}

@@ -15,7 +15,7 @@ class Regression(Relative):
 
     @classmethod
     def recognize(cls, facts: OutputFacts) -> "OutputKind | None":
-        """Every output."""
+        """Any output can be regression."""
         return cls.asked(facts)
 
     def describe(self) -> str:

@@ -35,7 +35,7 @@ class Scores(OutputKind):
 
     @classmethod
     def recognize(cls, facts: OutputFacts) -> "OutputKind | None":
-        """Behind a sigmoid, but for places by their name and for colours."""
+        """The output is scores behind a sigmoid, unless its name says places or its values are colours."""
         if not facts.groups or not all(group.scores for group in facts.groups) or says(facts.name, PLACES):
             return None
         image = facts.rank == 4 and facts.channels == COLOURS and any(len(shape) == 4 for shape in facts.inputs)

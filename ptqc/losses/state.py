@@ -23,7 +23,7 @@ class State(Relative):
 
     @classmethod
     def recognize(cls, facts: OutputFacts) -> "OutputKind | None":
-        """Every output."""
+        """The output is a state where it hands an input on."""
         return cls.asked(facts) if facts.carried else None
 
     def figures(self, pairs: Sequence[Pair], loss: float, sqnr: Mapping[str, float]) -> list[Figure]:

@@ -27,7 +27,7 @@ class OutputLoss:
 
     @classmethod
     def of(cls, kinds: Kinds, references: Sequence[Outputs]) -> "OutputLoss":
-        """With the constants that these float outputs give."""
+        """The losses of all outputs, with the constants that these float outputs give."""
         return cls({name: kind.fitted(_not_empty(name, references)) for name, kind in kinds.items()})
 
     def __call__(self, reference: Outputs, quantized: Outputs) -> float:
@@ -41,7 +41,7 @@ class OutputLoss:
         return float(total)
 
     def losses(self, name: str, reference: Outputs, quantized: Outputs) -> dict[str, float]:
-        """Of one output, by groups of its channels."""
+        """Losses of one output, by groups of its channels."""
         pair = aligned(reference[name], quantized[name])
         if not np.isfinite(pair[1]).all():
             return dict.fromkeys(self.kinds[name].units(), HOPELESS)
@@ -56,7 +56,7 @@ class OutputLoss:
         return _weighed([self(a, b) for a, b in pairs], sizes)
 
     def mean_losses(self, name: str, reference: Sequence[Outputs], quantized: Sequence[Outputs]) -> dict[str, float]:
-        """Of one output, by groups of its channels; batches are weighed by its size."""
+        """Mean losses of one output, by groups of its channels; batches are weighed by their size."""
         found = [self.losses(name, a, b) for a, b in zip(reference, quantized, strict=True)]
         sizes = [outputs[name].size for outputs in reference]
         return {group: _weighed([losses[group] for losses in found], sizes) for group in found[0]}

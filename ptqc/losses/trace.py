@@ -42,7 +42,7 @@ class Trace:
     direct: bool = True
 
     def picked(self, index: np.ndarray) -> "Trace":
-        """With some of the channels."""
+        """The same place, with some of the channels."""
         return replace(self, source=self.source[index], scores=self.scores[index])
 
 
@@ -98,7 +98,7 @@ class _Tracer:
         return found
 
     def shape(self, value: ir.Value | None) -> tuple[int, ...]:
-        """Of the run, else of a constant. Raises Unknown."""
+        """The shape that the value had in the run, or that of a constant. Raises Unknown."""
         if value is not None and str(value.name) in self._shapes:
             return self._shapes[str(value.name)]
         if (array := constant(value)) is not None:
@@ -161,7 +161,7 @@ def _sigmoid(tracer: _Tracer, node: ir.Node, value: ir.Value) -> Trace:
 
 
 def _softmax(tracer: _Tracer, node: ir.Node, value: ir.Value) -> Trace:
-    """Its axis is that of the classes, whatever made them."""
+    """The axis of a softmax is that of the classes, whatever made them."""
     shape = tracer.shape(value)
     axis = integer(node, "axis", -1) % len(shape)
     try:

@@ -74,7 +74,7 @@ class ModelSource:
 
     @property
     def called(self) -> str:
-        """How messages name it."""
+        """The name of the model in messages."""
         return _called(self.path, self.given)
 
 

@@ -34,7 +34,7 @@ class Whole:
         self._reads = [reads(node) for node in self.nodes]
 
     def all(self) -> Subgraph:
-        """The model itself."""
+        """The whole model."""
         return Subgraph(tuple(range(len(self.nodes))))
 
     def inputs(self, cut: Subgraph) -> list[str]:

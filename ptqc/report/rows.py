@@ -129,12 +129,12 @@ class ReportFacts:
 
     @cached_property
     def largest_share(self) -> float:
-        """Of one weight in the file."""
+        """The most bytes that one weight has in the file."""
         return max((row.chosen.bytes for row in self.rows), default=1) / self.size
 
     @cached_property
     def largest_loss(self) -> float:
-        """Predicted for one weight."""
+        """The largest loss that is predicted for one weight."""
         return max((row.chosen.loss for row in self.rows), default=0.0)
 
     @property

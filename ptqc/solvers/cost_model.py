@@ -36,7 +36,7 @@ class Times:
         return Times(self.runtime, *({name: ns * factor for name, ns in column.items()} for column in columns))
 
     def to_json(self) -> dict[str, Any]:
-        """For the artifact."""
+        """The document for the artifact."""
         return asdict(self)
 
     @classmethod

@@ -85,7 +85,7 @@ class Factored:
 
     @classmethod
     def of(cls, second: np.ndarray, damping: float = DAMPING) -> "Factored":
-        """Where d is odd there are no pairs."""
+        """Second moments, ordered by pairs of columns (singly where d is odd), with the factor of their inverse."""
         order = _activation_order(second, 1 + (second.shape[-1] + 1) % 2)
         ordered = np.take_along_axis(np.take_along_axis(second, order[:, :, None], 1), order[:, None, :], 2)
         return cls(second, order, inverse_factor(ordered, damping))
@@ -125,7 +125,7 @@ class RoundingTarget:
 def grids_for(
     matrix: np.ndarray, second: np.ndarray, forms: Sequence[Scaled], *, keeps_sign: bool = False
 ) -> dict[Format, Grid]:
-    """Where weights (groups, R, d) may lie in every format, by the importance that the diagonal of `second` gives.
+    """Grids of weights (groups, R, d) in every format, by the importance that the diagonal of `second` gives.
 
     keeps_sign: not below 0, as no weight does.
     """
@@ -234,7 +234,7 @@ def _round_each(rows: _Rows, importance: np.ndarray) -> np.ndarray:
 
 
 def _round_columns(rows: _Rows, factored: Factored) -> np.ndarray:
-    """GPTQ, code by code."""
+    """Round column by column with GPTQ."""
     work, factor = factored.ordered(rows.matrix), factored.factor
     codes = np.empty_like(work)
     for here, later in _stretches(work.shape[-1], BLOCK):

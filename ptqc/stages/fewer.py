@@ -16,7 +16,7 @@ FEWEST = 8
 
 
 def affordable(prepared: Prepared, deadline: Deadline) -> Prepared:
-    """With half the samples, or a quarter, and so on, evenly spread, as there is time for; all without a limit.
+    """As many samples as there is time for: all, or an evenly spread half, a quarter, and so on.
 
     Halves, so that a second compile with the same limit finds what the first one stored.
     """

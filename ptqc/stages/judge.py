@@ -41,11 +41,11 @@ class JudgedOutput:
 
     @property
     def worst_sqnr(self) -> float:
-        """Of its groups."""
+        """The least signal to noise of the output's groups, in dB."""
         return min(self.sqnr.values())
 
     def to_json(self) -> dict[str, Any]:
-        """For the manifest."""
+        """The document for the manifest."""
         return {
             "output": self.name,
             **self.kind.to_json(),
@@ -81,7 +81,7 @@ class Judged:
 
     @property
     def sqnr(self) -> float:
-        """In dB, of the output or group of channels that has the least; states count only where all are such."""
+        """Signal to noise, in dB, of the worst output or group of channels; states count only where all are states."""
         answers = [output for output in self.outputs if not isinstance(output.kind, State)] or self.outputs
         return min((output.worst_sqnr for output in answers), default=BEST_SQNR)
 
@@ -140,7 +140,7 @@ def _sqnr(pairs: Sequence[Pair]) -> float:
 
 
 def to_json(judged: Judged) -> dict[str, Any]:
-    """For the manifest."""
+    """The document for the manifest."""
     return {
         "held_back_samples": judged.samples,
         "loss": judged.loss,

@@ -22,7 +22,7 @@ class Measured:
     rows: int
 
     def to_json(self) -> dict[str, Any]:
-        """For the volatile document of an artifact."""
+        """The document for `run.json`."""
         speed = self.speed
         if speed is None:
             return {"speed": None}

@@ -136,7 +136,7 @@ def _known(column: Mapping[str, float]) -> dict[str, float]:
 
 
 def _conversion(key: Conversion, codes: Profile, rounded: Profile, moves: Mapping[Hashable, float]) -> float:
-    """As measured where the network on codes has it; elsewhere with the change of layout."""
+    """Time of a conversion: as measured where the network on codes has one, else with the change of layout."""
     if key in codes.charges:
         return codes.charges[key]
     return rounded.charges.get(key, 0.0) + moves.get(key, 0.0)

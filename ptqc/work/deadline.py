@@ -37,7 +37,7 @@ class Deadline:
         return time.monotonic() + seconds <= self.end
 
     def share(self, part: float) -> "Deadline":
-        """That of a step which may take this part of what is left."""
+        """The deadline of a step that may take this part of what is left."""
         return Deadline(time.monotonic() + part * self.left) if self.is_limited else self
 
     def affords(self, seconds: float, most: int, least: int = 1) -> int:

@@ -83,7 +83,7 @@ class _Count:
         self.steps = 0
 
     def advance(self, label: str = "", steps: int = 1) -> None:  # noqa: ARG002
-        """Count."""
+        """Count what is done."""
         self.steps += steps
 
 

@@ -66,7 +66,7 @@ class ColumnLoops:
 
     @property
     def weight_order(self) -> Order:
-        """Of weights (channels, *kernel): block, column, inner product, part, vector of sums, lane, tap."""
+        """Order of weights (channels, *kernel): block, column, inner product, part, vector of sums, lane, tap."""
         blocks, columns = len(self.starts), self.window.kernel[1]
         sizes = (blocks, columns, self.heights, self.sums.parts, PACKED, self.isa.lanes, DOT)
         return Order(sizes, self._source)
@@ -213,7 +213,7 @@ def _halves(a: Any, b: Any, dtype: str, count: int) -> tuple[Any, Any]:
 
 
 def _settle(loops: ColumnLoops, totals: list[Any], numbers: Any, block: Any, codes: Any, *, is_fitting: bool) -> None:
-    """Codes of a pixel."""
+    """Store the codes of a pixel."""
     (factor, zero), lanes = numbers, loops.isa.lanes
     values = [
         T.Cast(vector("float32", lanes), total[span(0, lanes)]) * factor[span(block * loops.wide + q * lanes, lanes)]

@@ -145,7 +145,7 @@ class Function:
         return [np.array(self.numbers, np.float32)] if self.numbers else []
 
     def value(self, x: Any, lanes: int, constants: Sequence[Any]) -> Any:
-        """Of a vector."""
+        """The function of a vector."""
         given = [fill(constants[0][i], lanes) for i in range(len(self.numbers))]
         found = FORMS[self.form](x, lanes, given)
         return x * found if self.is_gate else found
@@ -162,7 +162,7 @@ def constants_of(functions: Sequence[Function]) -> list[np.ndarray]:
 
 
 def composed(functions: Sequence[Function], x: Any, lanes: int, constants: Sequence[Any]) -> Any:
-    """Of a vector, one function of the other's result; constants: of all in their order."""
+    """Apply functions to a vector, each to the other's result; constants: of all functions in their order."""
     for function in functions:
         count = len(function.constants())
         x = function.value(T.Bind(x), lanes, constants[:count])
@@ -171,7 +171,7 @@ def composed(functions: Sequence[Function], x: Any, lanes: int, constants: Seque
 
 
 def unrounded(functions: Sequence[Function], y: Layout) -> list[Function]:
-    """Those that are left to compute where storing a value rounds it."""
+    """The functions that are left to compute where storing a value rounds it."""
     return [function for function in functions if function.form != ROUNDED or y.dtype != BFLOAT16]
 
 

@@ -45,7 +45,7 @@ def folded(combine: Callable[[Any, Any], Any]) -> Function:
 
 
 def quotient(x: Sequence[Any], types: Sequence[str]) -> Any:
-    """Of integers without its fraction."""
+    """Quotient of integers without its fraction."""
     return x[0] / x[1] if is_real(types[0]) else T.truncdiv(x[0], x[1])
 
 
@@ -63,7 +63,7 @@ def sign(x: Sequence[Any], types: Sequence[str]) -> Any:
 
 
 def absolute(x: Sequence[Any], types: Sequence[str]) -> Any:
-    """Without the sign."""
+    """Absolute value."""
     return x[0] if types[0].startswith("uint") else T.max(x[0], number(0, types[0]) - x[0])
 
 
@@ -92,7 +92,7 @@ def converted(x: Any, given: str, wanted: str) -> Any:
 
 
 def is_infinite(x: Sequence[Any], types: Sequence[str], *, below: bool, above: bool) -> Any:
-    """Of one sign or both."""
+    """Whether values are infinite, of one sign or both."""
     found = []
     if above:
         found.append(x[0] == number(float("inf"), types[0]))

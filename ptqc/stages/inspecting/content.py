@@ -11,7 +11,7 @@ IMAGE_CHANNELS = (1, 3, 4)
 
 
 def content(model: ir.Model, name: str) -> str:
-    """In a few words; "" where nothing can be told."""
+    """What an input holds, in a few words; "" where nothing can be told."""
     try:
         spec = next((spec for spec in input_specs(model) if spec.name == name), None)
     except CalibrationError:

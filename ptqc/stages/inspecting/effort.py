@@ -31,7 +31,7 @@ class Effort:
 
 
 def effort(weights: Sequence[Weight], forms: Sequence[Format], macs: int | None, samples: int) -> Effort:
-    """Of a compile with so many samples. macs: of one run of one sample."""
+    """Time and memory of a compile with this many samples. macs: products of one run of one sample."""
     elements = sum(weight.size for weight in weights)
     memory = PROGRAM + 4 * COPIES * elements + (WALK_BYTES if macs is None else min(WALK_BYTES, macs))
     if macs is None:

@@ -79,7 +79,7 @@ class Inspection:
     notes: tuple[str, ...] = field(default=())
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values."""
+        """The facts as a JSON document."""
         return asdict(self)
 
     def __str__(self) -> str:

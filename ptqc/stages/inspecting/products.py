@@ -9,7 +9,7 @@ from ptqc.graph.layers import Layer
 
 
 def products_of_a_run(model: ir.Model, layers: Sequence[Layer]) -> int | None:
-    """Of one sample; None where a layer's output has free sizes other than the batch, the first axis."""
+    """Products of one sample; None where a layer's output has free sizes other than the batch, the first axis."""
     values = {str(value.name): value for node in model.graph for value in node.outputs}
     found = [_products(layer, values[layer.name].shape) for layer in layers]
     return sum(each for each in found if each is not None) if None not in found else None
