@@ -36,7 +36,8 @@ from ptqc.solvers.cost_model import Times
 from ptqc.stages import documents
 from ptqc.stages.documents import CompileOutcome
 from ptqc.stages.fewer import affordable
-from ptqc.stages.fit import Fitted, fit
+from ptqc.stages.fit import Fitted
+from ptqc.stages.float_activations import fit_finite
 from ptqc.stages.float_layers import with_float_layers
 from ptqc.stages.foresee import check_foreseeable
 from ptqc.stages.job import Job
@@ -209,7 +210,7 @@ def _deliver(job: Job, delivery: Delivery) -> Artifact:
     job = with_float_layers(job, delivery.target, delivery.plan)
     deadline = Deadline.after(job.options.time_limit, job.started)
     decided = replace(job.decided, deadline=deadline.share(FITTING))
-    fitted = fit(decided, job.options, job.limit, delivery.plan)  # allocate, reconstruct, lower, pack
+    job, fitted = fit_finite(job, decided, delivery.plan)  # allocate, reconstruct, lower, pack
     delivery.dump.document("plan", fitted.plan.to_json())
     delivery.dump.model(Lower.name, fitted.lowered.model)
     probes, data = list(held_back.few(VERIFIED_SAMPLES)), fitted.exported.data

@@ -32,8 +32,8 @@ def uncompressed(params: Mapping[str, QuantParams], _fine: Collection[str] = ())
 def fine_values(slicer: Slicer) -> frozenset[str]:
     """Values whose small numbers count as much as their large ones, and 0 is another matter altogether.
 
-    They are denominators, what roots and logarithms are taken of, and all that a logarithm is made of since the last
-    layer.
+    They are denominators, what roots, negative powers and logarithms are taken of, and all that a logarithm is made of
+    since the last layer.
     """
     fine, logged = set[str](), set[str]()
     for node in reversed(slicer.nodes):
@@ -43,7 +43,14 @@ def fine_values(slicer: Slicer) -> frozenset[str]:
             fine.add(node.input[0])
         elif node.op_type == "Div":
             fine.add(node.input[1])
+        elif node.op_type == "Pow" and _is_root(slicer.constant(node.input[1])):
+            fine.add(node.input[0])
     return frozenset(fine | logged)
+
+
+def _is_root(exponent: np.ndarray | None) -> bool:
+    """Whether a power has no finite slope at 0, or no value there."""
+    return exponent is not None and bool((exponent < 1).any())
 
 
 def run_quantized(

@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import onnxruntime as ort
+from onnx import numpy_helper
 
 from ptqc.errors import ModelError
 from ptqc.execute.kept import Held, Kept, real
@@ -56,6 +57,10 @@ class Slicer:
     def is_constant(self, name: str) -> bool:
         """Whether a value is an initializer."""
         return name in self._initializers
+
+    def constant(self, name: str) -> np.ndarray | None:
+        """The values of an initializer; None for any other value."""
+        return numpy_helper.to_array(self._initializers[name]) if name in self._initializers else None
 
     def needed(self, first: int, outputs: Iterable[str]) -> list[int]:
         """Indices of the nodes from `first` on that the outputs depend on."""

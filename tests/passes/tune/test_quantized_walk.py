@@ -106,3 +106,9 @@ def test_logarithms_of_small_numbers() -> None:
     assert fine_values(Slicer(model)) >= {"more", "power", "turned", "square", "x", "root"}
     assert "beside" not in fine_values(Slicer(model))
     assert fidelity(model, {"x": noise(8, 16) ** 7}) > 65
+
+
+@pytest.mark.parametrize(("exponent", "is_fine"), [(0.5, True), (-0.5, True), (2.0, False)])
+def test_small_numbers_count_in_front_of_a_root(exponent: float, is_fine: bool) -> None:
+    model = parse("g (float[N, 4] x) => (float[N, 4] y) { y = Pow(x, e) }", e=np.array(exponent, np.float32))
+    assert ("x" in fine_values(Slicer(model))) == is_fine

@@ -1,0 +1,32 @@
+"""Where 8-bit activations give a NaN or an infinity that the float model does not have, all of them stay float."""
+
+from dataclasses import replace
+
+from ptqc.errors import NotFinite
+from ptqc.notes import Level, Note
+from ptqc.passes.decide.phases import Decided
+from ptqc.plan import Plan
+from ptqc.stages.fit import Fitted, fit
+from ptqc.stages.job import Job
+
+STEP = "choose-activations"
+
+
+def fit_finite(job: Job, decided: Decided, given: Plan | None) -> tuple[Job, Fitted]:
+    """The fitted plan, and the compile with the activations that it has.
+
+    decided: as in the job, with the deadline for fitting. given: fixed decisions. Raises Infeasible, and NotFinite
+    where weights alone give such a value or codes were asked for.
+    """
+    try:
+        return job, fit(decided, job.options, job.limit, given)
+    except NotFinite as error:
+        if given is not None or job.options.activations != "auto" or not decided.activations:
+            raise
+        told = Note(STEP, "", f"all activations stay float: {str(error).partition(';')[0]}", Level.WARNING)
+    fitted = fit(_in_float(decided), job.options, job.limit)
+    return replace(job, decided=_in_float(job.decided), notes=(*job.notes, told)), fitted
+
+
+def _in_float(decided: Decided) -> Decided:
+    return replace(decided, activations={}, activation_loss=0.0)

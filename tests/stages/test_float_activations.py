@@ -1,0 +1,43 @@
+"""Activations of 8 bits that would give an infinity stay float, with a warning, instead of ending the compile."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from compiling import compiled, proto
+from graphs import noise
+
+from ptqc.errors import NotFinite
+
+RECIPROCAL = """g (float[N,4] x) => (float[N,2] y) {
+    h = MatMul(x, w)
+    gate = Sigmoid(h)
+    a = MatMul(gate, v)
+    other = Reciprocal(gate)
+    b = MatMul(other, v)
+    y = Add(a, b)
+}"""
+
+
+@pytest.fixture
+def x() -> np.ndarray:
+    """Samples of which one, not among those held back, has a gate that 8 bits round to 0."""
+    values = noise(40, 4, scale=0.1)
+    values[1] = -8
+    return values
+
+
+def test_all_stay_float_with_a_warning(x: np.ndarray, tmp_path: Path) -> None:
+    model = proto(RECIPROCAL, w=np.eye(4, dtype=np.float32) + noise(4, 4, scale=0.1), v=noise(4, 2))
+    artifact = compiled(model, {"x": x}, tmp_path)
+    (warning,) = [note for note in artifact.manifest["notes"] if "stay float" in note["message"]]
+    assert warning["level"] == "warning"
+    assert "Reciprocal 'other' is infinite" in warning["message"]
+    assert artifact.manifest["activation_loss"] == 0
+    assert np.isfinite(artifact.run({"x": x[1:2]})["y"]).all()
+
+
+def test_codes_that_are_asked_for_end_the_compile(x: np.ndarray, tmp_path: Path) -> None:
+    model = proto(RECIPROCAL, w=np.eye(4, dtype=np.float32) + noise(4, 4, scale=0.1), v=noise(4, 2))
+    with pytest.raises(NotFinite, match="try --activations float"):
+        compiled(model, {"x": x}, tmp_path, activations="integer")
