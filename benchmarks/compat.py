@@ -19,6 +19,8 @@ import numpy as np
 from harness import RESULTS, Column, Feeds, number, significant
 from tasks import all_tasks, task_of
 
+from ptqc.store.npz import write_npz
+
 PROBE = Path(__file__).with_name("compat_probe.py")
 TIMEOUT = 600
 INTEGER_KERNELS = frozenset(("QGemm", "ConvInteger", "MatMulInteger", "MatMulIntegerToFloat", "DynamicQuantizeMatMul"))
@@ -126,7 +128,7 @@ def probe_afresh(python: str, model: Path, feeds: Feeds) -> dict[str, Any]:
     """Probe in a folder that is gone afterwards."""
     with tempfile.TemporaryDirectory(prefix="ptqc-bench-") as name:
         folder = Path(name)
-        np.savez(folder / "feeds.npz", **feeds)
+        write_npz(folder / "feeds.npz", feeds)
         return probe(python, model, folder / "feeds.npz", folder)
 
 

@@ -169,7 +169,7 @@ def significant(digits: int) -> Callable[[float], str]:
 
 def tabulate(
     names: Iterable[str],
-    rows_of: Callable[..., list[Row]],
+    rows_of: Callable[..., Sequence[Row]],
     arguments: Sequence[Any],
     columns: Sequence[Column],
     out: Path | None,

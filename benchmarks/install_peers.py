@@ -13,8 +13,8 @@ from harness import say
 # PyTorch by itself first, so that a CPU build that pip finds is kept.
 RUNTIME = ("onnxruntime==1.31.1", "onnx")
 TORCH = ("torch==2.13.0",)
-AIMET = ("bokeh", "hvplot", "jinja2", "jsonschema", "onnx_ir", "onnxscript", "osqp", "pandas", "psutil", "pybind11")
-AIMET += ("pyyaml", "scikit-learn", "scipy", "tqdm")
+AIMET: tuple[str, ...] = ("bokeh", "hvplot", "jinja2", "jsonschema", "onnx_ir", "onnxscript", "osqp", "pandas")
+AIMET += ("psutil", "pybind11", "pyyaml", "scikit-learn", "scipy", "tqdm")
 STEPS: dict[str, tuple[tuple[str, ...], ...]] = {
     "onnxruntime": ((*RUNTIME, "onnx-ir", "sympy"),),
     "onnxsim": ((*RUNTIME, "onnxsim==0.8.1"),),

@@ -21,13 +21,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import harness
-import numpy as np
 import static_int8
 import without_avx512
 from compat import clean
 from harness import RESULTS, Column, Feeds, Run, in_child, number
 from install_peers import interpreter
 from tasks import Task, chosen, task_of
+
+from ptqc.store.npz import write_npz
 
 Entrant = tuple[str, str]  # file and engine
 Times = dict[Entrant, list[float]]  # milliseconds per run of each block
@@ -70,7 +71,7 @@ class Served:
     def __init__(self, python: str, path: str, feeds: Feeds, threads: int, isa: str, precision: str) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="ptqc-bench-")
         samples = Path(self._folder.name) / "feeds.npz"
-        np.savez(samples, **feeds)
+        write_npz(samples, feeds)
         command = [python, "-W", "ignore", SERVER, path, samples, threads, precision]
         self._process = subprocess.Popen(
             [str(part) for part in command],
@@ -247,7 +248,7 @@ def measure(task: Task, artifacts: Sequence[Path], arguments: argparse.Namespace
     for name, path in paths.items():
         row = {"task": task.name, "file": name, "unit": task.unit, "note": notes.get(name)}
         files.append(row if row["note"] else row | examine(task, path, feeds.value, arguments))
-    runnable = {row["file"]: str(paths[row["file"]]) for row in files if "load_ms" in row}
+    runnable = {str(row["file"]): str(paths[str(row["file"])]) for row in files if "load_ms" in row}
     return [row for threads in arguments.threads for row in timings(files, runnable, feeds.value, threads, arguments)]
 
 

@@ -23,6 +23,8 @@ from harness import RESULTS, Column, Feeds, Outcome, in_child, number, percent
 from install_peers import interpreter
 from tasks import Task, chosen
 
+from ptqc.store.npz import write_npz
+
 SCRIPTS = Path(__file__).with_name("peer_recipes")
 RECIPES = (
     "onnxsim:float",
@@ -218,7 +220,7 @@ def main() -> None:
     for task in chosen(arguments.tasks):
         with tempfile.TemporaryDirectory(prefix="ptqc-bench-") as name:
             arguments.cache, samples = name, Path(name) / "samples.npz"
-            np.savez(samples, **pack(task.calibration(arguments.samples)))
+            write_npz(samples, pack(task.calibration(arguments.samples)))
             rows += measure(Setting(task, samples, in_child(score_float, task.name), arguments))
         harness.write_results(arguments.out, rows, facts)
     harness.print_results(rows, COLUMNS, facts)

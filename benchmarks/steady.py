@@ -94,7 +94,7 @@ def main() -> None:
     found: dict[int, list[Speed]] = {}
     for count in sorted(map(int, asked.busy.split(","))):
         with beside(count):
-            found[count] = [compare(*subjects) for _ in range(asked.times)]
+            found[count] = [speed for _ in range(asked.times) if (speed := compare(*subjects)) is not None]
     truth = statistics.median(speed.ratio for speed in found[min(found)])
     rows = [{"busy": busy, **judged(several, truth)} for busy, several in found.items()]
     facts = {**harness.machine(), "model": asked.model.name, "speeds": {n: [*map(asdict, s)] for n, s in found.items()}}

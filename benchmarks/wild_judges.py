@@ -67,11 +67,14 @@ def judge(
     return every
 
 
+def _parts(arrays: Arrays, axis: int, index: int) -> Arrays:
+    return [np.split(one, [BOX], axis)[index] for one in arrays]
+
+
 def _yolo(name: str, real: Arrays, found: Arrays, axis: int) -> list[Judgement]:
-    parts = [[np.split(one, [BOX], axis) for one in arrays] for arrays in (real, found)]
     kinds = [("boxes", "values"), ("classes", "scores")]
     return [
-        Judgement(f"{name} {part}", kind, KINDS[kind].measure(*([one[index] for one in arrays] for arrays in parts), 0))
+        Judgement(f"{name} {part}", kind, KINDS[kind].measure(_parts(real, axis, index), _parts(found, axis, index), 0))
         for index, (part, kind) in enumerate(kinds)
     ]
 

@@ -34,7 +34,8 @@ def listed(path: Path = LIST) -> tuple[list[Model], dict[str, int]]:
 
 
 def _model(entry: Mapping[str, Any]) -> Model:
-    return Model(**{key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()})
+    fields: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()}
+    return Model(**fields)
 
 
 def chosen(names: str | None, models: Iterable[Model]) -> list[Model]:

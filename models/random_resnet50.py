@@ -7,6 +7,7 @@ Shapes: He et al., "Deep Residual Learning for Image Recognition", 2016; 3x3 con
 import argparse
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -29,7 +30,7 @@ class Builder:
     nodes: list[onnx.NodeProto] = field(default_factory=list)
     weights: list[onnx.TensorProto] = field(default_factory=list)
 
-    def add(self, op_type: str, *inputs: str, **attributes: object) -> str:
+    def add(self, op_type: str, *inputs: str, **attributes: Any) -> str:
         """Append a node; the name of its output."""
         output = f"{op_type.lower()}_{len(self.nodes)}"
         self.nodes.append(helper.make_node(op_type, inputs, [output], **attributes))

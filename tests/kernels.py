@@ -4,6 +4,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -33,7 +34,7 @@ class Graph:
         self.feeds[name] = array
         return name
 
-    def add(self, op_type: str, inputs: Sequence[str], **attributes: object) -> str:
+    def add(self, op_type: str, inputs: Sequence[str], **attributes: Any) -> str:
         name = f"v{len(self.nodes)}"
         self.nodes.append(helper.make_node(op_type, inputs, [name], **attributes))
         return name

@@ -10,7 +10,7 @@ from graphs import noise
 from ptqc.calibration.ranges import affine_params
 from ptqc.execute.onnxruntime import Feeds, Runner, session_options
 from ptqc.execute.walk import Slicer
-from ptqc.formats import BFLOAT16, UINT8, Format, Integer, Palette, QuantParams, Rounding, Scaled
+from ptqc.formats import BFLOAT16, UINT8, ActivationParams, Format, Integer, Palette, QuantParams, Rounding, Scaled
 from ptqc.graph.layers import Weight, find_layers, find_weights
 from ptqc.graph.sites import find_kernels, find_sites, useful_sites
 from ptqc.lowered import Lowered
@@ -51,7 +51,7 @@ def quantized(
     *,
     forms: Mapping[str, Format] | Format = EIGHT,
     keep_float: Callable[[str], bool] = lambda _site: False,
-    params: Mapping[str, QuantParams] | None = None,
+    params: Mapping[str, ActivationParams] | None = None,
     in_bfloat16: Callable[[str], bool] = lambda _site: False,
 ) -> Quantized:
     """Lower a model with all useful sites quantized but those kept float, some of which are rounded to bfloat16.

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ptqc.formats import Format
+from ptqc.formats import Format, Scaled
 from ptqc.solvers import gptq
 
 
 def solve(
-    matrix: np.ndarray, second: np.ndarray, forms: Sequence[Format], rounds: int = 0
+    matrix: np.ndarray, second: np.ndarray, forms: Sequence[Scaled], rounds: int = 0
 ) -> dict[Format, gptq.Rounded]:
     """Codes and scales in every format, with rounds of coordinate descent for all of them."""
     chosen = gptq.grids_for(matrix, second, forms)

@@ -55,7 +55,8 @@ def test_a_model_in_memory_gives_the_file_that_its_file_gives(tmp_path: Path) ->
     model = network()
     onnx.save(model, tmp_path / "model.onnx")
     found = []
-    for number, given in enumerate((tmp_path / "model.onnx", model, ir.from_proto(model))):
+    models: list[Path | onnx.ModelProto | ir.Model] = [tmp_path / "model.onnx", model, ir.from_proto(model)]
+    for number, given in enumerate(models):
         with quick():
             place = tmp_path / "new" / str(number)
             found.append(ptqc.compile(given, calibration=samples(16), output=place, cache=tmp_path / "c", budget=0.5))
@@ -73,7 +74,9 @@ def test_external_data_of_a_model_in_memory_are_written_with_it(tmp_path: Path) 
     (tmp_path / "copy").mkdir()
     found = read_given(ir.load(tmp_path / "m.onnx"), tmp_path / "copy")
     assert found.size > 16 * 32 * 4
-    np.testing.assert_array_equal(found.model.graph.initializers["w"].const_value.numpy(), weight(16, 32))
+    stored = found.model.graph.initializers["w"].const_value
+    assert stored is not None
+    np.testing.assert_array_equal(stored.numpy(), weight(16, 32))
     with pytest.raises(UsageError, match="without its external data: give the path of its file"):
         read_given(onnx.load(tmp_path / "m.onnx", load_external_data=False), tmp_path / "copy")
 

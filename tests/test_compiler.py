@@ -802,6 +802,7 @@ def test_numbers_given_as_lists_of_one_element_are_numbers(tmp_path: Path) -> No
 
 def test_a_transposed_convolution_in_float_is_named(tmp_path: Path) -> None:
     graph, weights, shape, budget, _ = KINDS["another transposed convolution"]
+    assert shape is not None
     found = compiled(proto(graph, **weights), samples(*shape), tmp_path, budget)
     assert found.manifest["float_operators"] == {"ConvTranspose": 1, "Relu": 1}
 

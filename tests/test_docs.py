@@ -86,7 +86,7 @@ def names_of(file: Path) -> set[str]:
         elif isinstance(node, ast.Assign | ast.AnnAssign):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             found.update(target.id for target in targets if isinstance(target, ast.Name))
-            found.update(text.value for text in ast.walk(node) if isinstance(text, ast.Constant) and text.value)
+            found.update(str(text.value) for text in ast.walk(node) if isinstance(text, ast.Constant))
     return {str(name) for name in found}
 
 

@@ -1,6 +1,7 @@
 """Every integer operator against ONNX Runtime's kernels, code by code."""
 
 import platform
+from typing import Any
 
 import numpy as np
 import pytest
@@ -75,7 +76,7 @@ def test_quantize_and_dequantize(scale: float, zero: int, signed: bool, values: 
 
 
 @st.composite
-def convolutions(draw: st.DrawFn) -> tuple[tuple[int, ...], tuple[int, ...], dict[str, list[int] | int]]:
+def convolutions(draw: st.DrawFn) -> tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]:
     """Shapes of input and weight, and attributes, of a 1-D or 2-D convolution."""
     rank = draw(st.integers(1, 2))
     small = st.integers(1, 3)
@@ -97,7 +98,7 @@ def convolutions(draw: st.DrawFn) -> tuple[tuple[int, ...], tuple[int, ...], dic
 @settings(deadline=None, max_examples=120)
 @given(shapes=convolutions(), x=params(), y=params(), biased=st.booleans(), rng=RNG)
 def test_convolution(
-    shapes: tuple[tuple[int, ...], tuple[int, ...], dict[str, list[int] | int]],
+    shapes: tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]],
     x: QuantParams,
     y: QuantParams,
     biased: bool,
@@ -338,7 +339,7 @@ def test_global_average_pool(
 
 
 @st.composite
-def pools(draw: st.DrawFn) -> tuple[tuple[int, ...], dict[str, list[int] | int]]:
+def pools(draw: st.DrawFn) -> tuple[tuple[int, ...], dict[str, Any]]:
     """Shape of the input, and attributes, of an average pool over one to three axes."""
     rank = draw(st.integers(1, 3))
     kernel = [draw(st.integers(1, 4)) for _ in range(rank)]
@@ -353,7 +354,7 @@ def pools(draw: st.DrawFn) -> tuple[tuple[int, ...], dict[str, list[int] | int]]
 @settings(deadline=None, max_examples=120)
 @given(pool=pools(), x=params(), ratio=st.floats(0.05, 20), zero=st.integers(0, 255), rng=RNG)
 def test_average_pool(
-    pool: tuple[tuple[int, ...], dict[str, list[int] | int]],
+    pool: tuple[tuple[int, ...], dict[str, Any]],
     x: QuantParams,
     ratio: float,
     zero: int,

@@ -12,6 +12,7 @@ import ptqc
 from ptqc.artifact.folder import Artifact
 from ptqc.artifact.verify import verify
 from ptqc.execute.onnxruntime import Feeds, Runner
+from ptqc.store.npz import write_npz
 
 ATTENTION = """g (int64[N,L] ids) => (float[N,L,20] y) {
     e = Gather(table, ids)
@@ -104,7 +105,7 @@ def test_images_of_any_size_with_two_kinds_of_outputs(tmp_path: Path) -> None:
     """One `.npz` per sample in nested folders; the artifact is checked anew, and another one made of it."""
     for i, feeds in enumerate(images(40)):
         (tmp_path / "data" / str(i % 3)).mkdir(parents=True, exist_ok=True)
-        np.savez(tmp_path / "data" / str(i % 3) / f"{i}.npz", **feeds)
+        write_npz(tmp_path / "data" / str(i % 3) / f"{i}.npz", feeds)
     artifact = compiled(convolutions(), tmp_path / "data", tmp_path, bits=(5, 7))
     unseen = images(6, ((5, 6), (13, 9), (32, 24)), seed=1)
     assert sqnr(convolutions(), artifact, unseen) > 25

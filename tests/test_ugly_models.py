@@ -171,7 +171,9 @@ REFUSED: dict[str, tuple[Build, str]] = {
     "weights too large to be squared": (lambda: layer(w=np.full((8, 8), 3e7, np.float32)), "weight 'w' reaches 3e+07"),
     "inputs too large to be squared": (
         lambda: proto(
-            "g (float[N,8] x) => (float[N,8] y) { h = Mul(x, s) y = Gemm(h, w) }", w=weight(8, 8), s=np.float32([1e14])
+            "g (float[N,8] x) => (float[N,8] y) { h = Mul(x, s) y = Gemm(h, w) }",
+            w=weight(8, 8),
+            s=np.array([1e14], np.float32),
         ),
         "layer input 'h' reaches",
     ),
@@ -333,7 +335,7 @@ ACCEPTED: dict[str, Build] = {
     "zero weights": lambda: layer(w=np.zeros((8, 8), np.float32)),
     "denormal weights": lambda: layer(w=np.full((8, 8), 1e-42, np.float32)),
     "infinite mask": lambda: proto(
-        "g (float[N,8] x) => (float[N,8] y) { h = Add(x, w) y = Softmax(h) }", w=np.float32([0, -np.inf] * 4)
+        "g (float[N,8] x) => (float[N,8] y) { h = Add(x, w) y = Softmax(h) }", w=np.array([0, -np.inf] * 4, np.float32)
     ),
     "NaN inside": text("z = Sub(x, x) q = Div(z, z) n = IsNaN(q) y = Where(n, x, q)"),
     "a sequence inside": text("s = SequenceConstruct(x, x) i = Constant<value = int64 {0}>() y = SequenceAt(s, i)"),

@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -50,7 +51,7 @@ class Data:
 def save(data: Data, folder: Path) -> None:
     """Write calibration.npz, or calibration/ with a file for each sample; evaluation/; options and a larger budget."""
     if isinstance(data.calibration, Mapping):
-        np.savez(folder / "calibration.npz", **data.calibration)
+        np.savez(folder / "calibration.npz", **_named(data.calibration))
     elif isinstance(data.calibration, Pictures):
         _save_pictures(data.calibration, folder)
     else:
@@ -60,10 +61,15 @@ def save(data: Data, folder: Path) -> None:
         (folder / "larger_budget").write_text(data.larger_budget, encoding="utf-8")
 
 
+def _named(feeds: Feeds) -> dict[str, Any]:
+    """For numpy's savez, some of whose parameters have names of their own."""
+    return {**feeds}
+
+
 def _save_each(samples: Iterable[Feeds], folder: Path) -> None:
     folder.mkdir(exist_ok=True)
     for number, feeds in enumerate(samples):
-        np.savez(folder / f"{number:04}.npz", **feeds)
+        np.savez(folder / f"{number:04}.npz", **_named(feeds))
 
 
 def _save_pictures(given: Pictures, folder: Path) -> None:

@@ -105,7 +105,7 @@ def photos(packages: Path) -> list[np.ndarray]:
 def crops(pictures: Sequence[np.ndarray], count: int, size: int, seed: int) -> list[np.ndarray]:
     """Square parts of random size and place, scaled: (size, size, 3) of uint8."""
     rng = np.random.default_rng(seed)
-    return [_crop(pictures[rng.integers(len(pictures))], size, rng) for _ in range(count)]
+    return [_crop(pictures[int(rng.integers(len(pictures)))], size, rng) for _ in range(count)]
 
 
 def _crop(picture: np.ndarray, size: int, rng: np.random.Generator) -> np.ndarray:
@@ -152,7 +152,8 @@ def _crowd(picture: np.ndarray, known: np.ndarray, rng: np.random.Generator) -> 
         side = int(rng.uniform(0.15, 0.45) * size)
         face = Image.fromarray(known[rng.integers(len(known))]).resize((side, side), Image.Resampling.BICUBIC)
         warm = Image.merge("RGB", [face, face.point(lambda v: int(v * 0.85)), face.point(lambda v: int(v * 0.75))])
-        canvas.paste(warm, tuple(int(v) for v in rng.integers(0, size - side, 2)))
+        left, top = rng.integers(0, size - side, 2)
+        canvas.paste(warm, (int(left), int(top)))
     return np.asarray(canvas)
 
 

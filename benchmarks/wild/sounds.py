@@ -61,7 +61,8 @@ def noise(count: int, rng: np.random.Generator) -> np.ndarray:
 
 def speech(packages: Path, sentences: list[str], seconds: float, rng: np.random.Generator) -> np.ndarray:
     """Sentences with pauses and some noise, exactly so long."""
-    count, parts, length = int(seconds * RATE), [], 0
+    count, length = int(seconds * RATE), 0
+    parts: list[np.ndarray] = []
     while length < count:
         spoken = speaker(packages).varied(str(rng.choice(sentences)), rng) * 10 ** rng.uniform(-1, 0)
         parts += [np.zeros(int(rng.uniform(0.1, 0.8) * RATE), np.float32), spoken]

@@ -3,6 +3,7 @@
 import argparse
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -13,11 +14,13 @@ from harness import Outcome
 from install_peers import STEPS
 from onnx import TensorProto, helper
 
+from ptqc.store.npz import write_npz
+
 sys.path.append(str(peers.SCRIPTS))
 import recipe
 
 
-def write_model(path: Path, **where: object) -> Path:
+def write_model(path: Path, **where: Any) -> Path:
     """A model that adds 1,000 floats to its input."""
     weight = onnx.numpy_helper.from_array(np.ones(1000, np.float32), "w")
     ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1000]) for name in ("x", "y")]
@@ -33,7 +36,7 @@ def setting(folder: Path) -> peers.Setting:
 
 def test_a_recipe_gets_the_samples_in_their_order(tmp_path: Path) -> None:
     samples = [{"a:b": np.full((1, length), length), "c": np.zeros(1)} for length in range(12, 0, -1)]
-    np.savez(tmp_path / "samples.npz", **peers.pack(samples))
+    write_npz(tmp_path / "samples.npz", peers.pack(samples))
     found = recipe.read_samples(tmp_path / "samples.npz")
     assert [feeds["a:b"].shape for feeds in found] == [feeds["a:b"].shape for feeds in samples]
     assert [feeds["a:b"][0, 0] for feeds in found] == list(range(12, 0, -1))

@@ -1,3 +1,5 @@
+from collections.abc import Mapping
+
 import ml_dtypes
 import numpy as np
 import onnx_ir as ir
@@ -11,7 +13,7 @@ IMAGE = InputSpec("x", np.dtype(np.float32), ("N", 3, 8, 8))
 PAIR = (InputSpec("ids", np.dtype(np.int64), ("B", "T")), InputSpec("mask", np.dtype(np.int64), ("B", "T")))
 
 
-def refusal(sample: dict[str, object], *inputs: InputSpec) -> str:
+def refusal(sample: Mapping[str, object], *inputs: InputSpec) -> str:
     with pytest.raises(CalibrationError) as caught:
         conform(sample, inputs, 37)
     return str(caught.value)

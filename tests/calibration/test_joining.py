@@ -44,7 +44,7 @@ GRAPHS = {
         False,
     ),
 }
-CONSTANTS = {"w": LAYER, "axis": np.array([0]), "one": np.array([1, -1]), "large": np.float32(99)}
+CONSTANTS = {"w": LAYER, "axis": np.array([0]), "one": np.array([1, -1]), "large": np.array(99, np.float32)}
 
 
 def taken(graph: str, rows: list[np.ndarray], folder: Path) -> bool:

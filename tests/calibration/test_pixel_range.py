@@ -4,17 +4,18 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 from graphs import parse
+from numpy.typing import ArrayLike
 
 from ptqc.calibration.pixel_range import COMMON, PixelRange, stated_range
 
 MEAN, STD = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
 
 
-def column(values: np.ndarray | float) -> np.ndarray:
+def column(values: ArrayLike) -> np.ndarray:
     return np.asarray(values, np.float32).reshape(-1, 1, 1)
 
 
-def stated(body: str, kind: str = "float[N,3,8,8]", **constants: np.ndarray) -> PixelRange | None:
+def stated(body: str, kind: str = "float[N,3,8,8]", /, **constants: np.ndarray) -> PixelRange | None:
     model = parse(f"g ({kind} x) => (float[N,3,8,8] y) {{ {body} }}", **constants)
     return stated_range(model.graph.inputs[0])
 
@@ -46,7 +47,7 @@ def test_casts_and_transposes_are_looked_through() -> None:
 
 
 def test_a_batch_normalization_gives_mean_and_spread_by_channel() -> None:
-    mean, variance = np.float32([1, 2, 3]), np.float32([4, 9, 16])
+    mean, variance = np.array([1, 2, 3], np.float32), np.array([4, 9, 16], np.float32)
     ones = np.ones(3, np.float32)
     found = stated("y = BatchNormalization(x, o, o, m, v)", o=ones, m=mean, v=variance)
     assert found is not None
@@ -82,5 +83,5 @@ def test_constants_may_be_nodes() -> None:
 def test_a_range_places_pixels_by_channel() -> None:
     found = PixelRange(np.array([0.0, -1.0]), np.array([1.0, 3.0]), "")
     taken = found.apply(np.array([0.0, 0.5], np.float32).reshape(1, 1, 2).repeat(2, 0))
-    np.testing.assert_allclose(taken.reshape(2, 2), [[0, 0.5], [-1, 1]])
+    np.testing.assert_allclose(taken.reshape(2, 2), np.array([[0, 0.5], [-1, 1]]))
     assert COMMON[0].apply(np.full((1, 1, 1), 0.45, np.float32)).item() == pytest.approx(0, abs=1e-6)

@@ -1,4 +1,4 @@
-from typing import get_args
+from typing import Any, cast, get_args
 
 import numpy as np
 import pytest
@@ -61,7 +61,8 @@ LOWEST = float(np.finfo(np.float32).min)
 @pytest.mark.parametrize("ends", [(LOWEST, -LOWEST), (LOWEST, 0), (LOWEST, 1e38), (-1e38, -LOWEST), (0, -LOWEST)])
 @pytest.mark.parametrize("bits", [2, 8, 16])
 def test_every_code_stands_for_a_number_of_float32(ends, bits):
-    scale, zero = affine_params(*ends, bits)
+    low, high = ends
+    scale, zero = affine_params(low, high, bits)
     assert np.isfinite(np.array([0 - zero, 2**bits - 1 - zero], np.float32) * scale).all()
 
 
@@ -96,7 +97,7 @@ def test_mse_is_close_to_the_best_of_a_brute_force_search(name, bits):
     low, high = min(values.min(), 0), max(values.max(), 0)
     fractions = np.concatenate([np.geomspace(0.02, 0.2, 8), np.linspace(0.25, 1, 16)])
     pairs = {(low * f, high * g) for f in fractions for g in fractions}
-    ranked = sorted(pairs, key=lambda pair: squared_error(thin, *pair, bits))
+    ranked = sorted(pairs, key=lambda pair: squared_error(thin, pair[0], pair[1], bits))
     best = min(squared_error(values, *pair, bits) for pair in ranked[:10])
     assert chosen <= 1.05 * best
     assert chosen <= 1.001 * squared_error(values, low, high, bits)
@@ -157,7 +158,7 @@ def test_nothing_observed_is_an_empty_range(method):
 
 def test_an_unknown_method_is_refused():
     with pytest.raises(UsageError, match="expected one of minmax, percentile, entropy, mse"):
-        choose_range(observed([1.0]), "median")
+        choose_range(observed([1.0]), cast(Any, "median"))
 
 
 def test_each_method_that_an_option_may_name_is_known():

@@ -27,7 +27,7 @@ SUM = "g (float[N,L] x, float[N,M] z) => (float[N,K] y) { y = Add(x, z) }"
 
 @pytest.fixture
 def hourglass() -> ir.Model:
-    return parse(HOURGLASS, scales=np.float32([1, 1, 2, 2]))
+    return parse(HOURGLASS, scales=np.array([1, 1, 2, 2], np.float32))
 
 
 def photos(folder: Path, *sizes: tuple[int, int]) -> Path:

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
+from ptqc.store.npz import write_npz
+
 FLAGS = ["-g", "-O1", "-ffp-contract=off", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 
 
@@ -113,7 +115,7 @@ def build(folder: Path) -> None:
                 constant.order(constant.codes) if isinstance(constant, Arranged) else np.asarray(constant)
             )
         calls.append([built.name, len(inputs) + len(built.constants), shapes[-1], output.stored])
-    np.savez(folder / "arrays.npz", **arrays)
+    write_npz(folder / "arrays.npz", arrays)
     (folder / "calls.json").write_text(json.dumps(calls))
 
 
@@ -146,7 +148,7 @@ def exactly(array: np.ndarray, missing: int = 0) -> np.ndarray:
     libc.posix_memalign(ctypes.byref(place), ctypes.c_size_t(64), ctypes.c_size_t(size))
     assert place.value is not None
     ctypes.memmove(place, array.ctypes.data, size)
-    whole = (ctypes.c_uint8 * array.nbytes).from_address(place.value)
+    whole = memoryview((ctypes.c_uint8 * array.nbytes).from_address(place.value))
     return np.frombuffer(whole, array.dtype).reshape(array.shape)
 
 

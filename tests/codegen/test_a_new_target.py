@@ -1,6 +1,5 @@
 """A target is a folder of its own: the compile, the artifact and the report take one that they have never seen."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -44,7 +43,7 @@ TARGET = Listing()
 
 
 @pytest.fixture
-def listing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def listing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """The name of a target whose folder lies beside those of the project."""
     room = tmp_path / "rooms" / "listing"
     room.mkdir(parents=True)

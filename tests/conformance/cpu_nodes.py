@@ -13,6 +13,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from unittest import mock
+
+from onnx_nodes import parts
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
@@ -35,11 +38,8 @@ NAMES = re.compile(r"(for \w+|input|places|axis of|the input) \S+?(?=:| |$)")
 @contextmanager
 def choosing_only() -> Iterator[None]:
     """Let the target stop once it has chosen kernels."""
-    right, target._run = target._run, _choose
-    try:
+    with mock.patch.object(target, "_run", _choose):
         yield
-    finally:
-        target._run = right
 
 
 def _choose(folder: Path, _time_limit: float) -> None:
@@ -53,12 +53,13 @@ def _choose(folder: Path, _time_limit: float) -> None:
 
 def reason_of(case: Case) -> str:
     """Why the cpu target refuses a test; nothing where it takes it. Raises PtqcError where the ONNX file is refused."""
-    feeds = feeds_of(case.model, case.data_sets[0][0])
+    model, inputs, _ = parts(case)
+    feeds = feeds_of(model, inputs)
     samples = [{name: _finite(value) for name, value in feeds.items()}] * SAMPLES
     with tempfile.TemporaryDirectory(prefix="ptqc-") as name, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         folder = Path(name)
-        (folder / "model.onnx").write_bytes(case.model.SerializeToString())
+        (folder / "model.onnx").write_bytes(model.SerializeToString())
         with quick(), choosing_only():
             artifact = ptqc.compile(
                 folder / "model.onnx",

@@ -72,13 +72,20 @@ def is_counted(case: Case) -> bool:
 
 def passes_in_onnxruntime(case: Case) -> bool:
     """Whether ONNX Runtime gives what the test expects, by onnx's own comparison."""
-    inputs, expected = case.data_sets[0]
+    model, inputs, expected = parts(case)
     try:
-        found = Runner(case.model).run(feeds_of(case.model, inputs))
+        found = Runner(model).run(feeds_of(model, inputs))
         Checker.assert_similar_outputs(list(map(_array, expected)), list(found.values()), case.rtol, case.atol)
     except Exception:  # of ONNX Runtime, or of the comparison
         return False
     return True
+
+
+def parts(case: Case) -> tuple[onnx.ModelProto, Sequence[np.ndarray], Sequence[np.ndarray]]:
+    """The model of a node test, its inputs and what they give."""
+    assert case.model is not None
+    assert case.data_sets is not None
+    return case.model, *case.data_sets[0]
 
 
 @cache
@@ -93,7 +100,7 @@ def cases() -> Mapping[str, Case]:
 
 def opset_of(case: Case) -> int:
     """The version of ONNX's own operators that the model uses; 0 without any."""
-    return next((entry.version for entry in case.model.opset_import if entry.domain in ("", "ai.onnx")), 0)
+    return next((entry.version for entry in parts(case)[0].opset_import if entry.domain in ("", "ai.onnx")), 0)
 
 
 def outcomes(chosen: Mapping[str, Case]) -> Iterator[tuple[str, Outcome]]:
@@ -127,7 +134,7 @@ def _received(receiver: Connection, names: Sequence[str]) -> Iterator[tuple[str,
 
 def _work(chosen: Sequence[Case], sender: Connection) -> None:
     for case in chosen:
-        sender.send(outcome_of(case.model, *case.data_sets[0]))
+        sender.send(outcome_of(*parts(case)))
 
 
 def feeds_of(model: onnx.ModelProto, inputs: Sequence[object]) -> Feeds:

@@ -66,10 +66,10 @@ def test_a_mask_alone(mask: float) -> None:
 
 
 def test_small_numbers_that_count_are_kept() -> None:
-    power = np.abs(noise(8, 500)) ** 8
+    power: np.ndarray = np.abs(noise(8, 500)) ** 8
     assert isinstance(Kept.of(power), Kept)
     assert Kept.of(power, fine=True) is power
-    assert isinstance(Kept.of(power + power.max(), fine=True), Kept)
+    assert isinstance(Kept.of(power + np.max(power), fine=True), Kept)
 
 
 def test_factors_stay_exact() -> None:

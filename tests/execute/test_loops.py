@@ -51,7 +51,7 @@ def test_a_walk_takes_sequences_along() -> None:
     walk = Walk(Slicer(sequences()), [{"x": np.arange(3, dtype=np.float32)}])
     for _ in range(len(walk)):
         walk.advance(walk.compute())
-    assert walk.values["y"][0].tolist() == [0, 1, 2]
+    assert np.asarray(walk.values["y"][0]).tolist() == [0, 1, 2]
 
 
 def test_tensors_of_sequences_are_numbered() -> None:

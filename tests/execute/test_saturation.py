@@ -22,8 +22,10 @@ TIED = """g (float[N,4] x) => (float[N,4] y) {
 SHARED = """g (float[N,4] x) => (float[N,4] y) {
     v = DequantizeLinear<axis=1>(w, scales, zeros) a = MatMul(x, v) r = Sigmoid(a) y = MatMul(r, v)
 }"""
-STEPS = {"s": np.float32(1), "t": np.float32(1000), "u": np.float32(1e6), "z": np.uint8(0)}
-CODES = {"w": np.full((4, 4), 127, np.int8), "scales": np.ones(4, np.float32), "zeros": np.zeros(4, np.int8)}
+STEPS = {name: np.array(step, np.float32) for name, step in (("s", 1), ("t", 1000), ("u", 1e6))}
+ZERO = {"z": np.array(0, np.uint8)}
+CODES: dict[str, np.ndarray] = {"w": np.full((4, 4), 127, np.int8), "scales": np.ones(4, np.float32)}
+CODES["zeros"] = np.zeros(4, np.int8)
 
 
 def test_the_option_makes_sums_exact_on_every_processor() -> None:
@@ -34,7 +36,7 @@ def test_the_option_makes_sums_exact_on_every_processor() -> None:
 def test_layers_that_share_a_weight_are_exact_too() -> None:
     options = session_options(exact_sums=False)
     options.add_session_config_entry(*next(iter(IN_FLOAT.items())))
-    model, feeds = proto(TIED, 19, **STEPS, **CODES), {"x": np.full((1, 4), 255, np.float32)}
+    model, feeds = proto(TIED, 19, **STEPS, **ZERO, **CODES), {"x": np.full((1, 4), 255, np.float32)}
     for chosen in (session_options(), options):
         found = Runner(model, ["aq"], chosen).run(feeds)
         assert found["aq"].tolist() == [[130] * 4]  # 4 · 255 · 127 / 1000
@@ -42,7 +44,7 @@ def test_layers_that_share_a_weight_are_exact_too() -> None:
 
 
 def test_nodes_get_constants_of_their_own() -> None:
-    model = proto(TIED, 19, **STEPS, **CODES)
+    model = proto(TIED, 19, **STEPS, **ZERO, **CODES)
     read = [name for node in apart(model).graph.node for name in node.input[:3:2] if node.op_type == "DequantizeLinear"]
     weights = [name for name in read if name.startswith(("w", "zeros"))]
     assert len(weights) == len(set(weights)) == 4
@@ -57,5 +59,5 @@ def test_layers_that_share_a_dequantized_weight() -> None:
 
 
 def test_only_weights_beyond_seven_bits_can_saturate() -> None:
-    assert can_saturate(proto(TIED, 19, **STEPS, **CODES))
-    assert not can_saturate(proto(TIED, 19, **STEPS, **{**CODES, "w": np.full((4, 4), -64, np.int8)}))
+    assert can_saturate(proto(TIED, 19, **STEPS, **ZERO, **CODES))
+    assert not can_saturate(proto(TIED, 19, **STEPS, **ZERO, **{**CODES, "w": np.full((4, 4), -64, np.int8)}))

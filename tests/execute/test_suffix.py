@@ -41,7 +41,7 @@ def test_the_rest_with_a_value_replaced_equals_a_run_with_it_injected(name: str)
         results = walk.compute()
         suffix = suffixes.behind(walk.position)
         for output, arrays in results.items():
-            changed = [a + np.float32(0.5) for a in arrays]
+            changed = [np.asarray(a) + np.float32(0.5) for a in arrays]
             # What the suffix reads besides is at hand, but for the other outputs of this node.
             found = suffix.run({**results, output: changed})
             for i, feeds in enumerate(batches):
@@ -68,7 +68,7 @@ def test_the_whole_graph_is_behind_its_start(name: str, batches: int | None) -> 
 def test_a_suffix_runs_again_with_other_values() -> None:
     walk = Walk(Slicer(model_of("two outputs")), batches_of("two outputs"))
     suffix = Suffixes(walk).behind(-1)
-    x = walk.values["x"]
+    x = [np.asarray(a) for a in walk.values["x"]]
     for factor in (1, 2):
         outputs = suffix.run({"x": [a * np.float32(factor) for a in x]})
         close(outputs[0]["y"], factor * (x[0][:, :2] - x[0][:, 2:]))

@@ -10,9 +10,11 @@ from graphs import noise, parse
 from ptqc.errors import Unsupported
 from ptqc.execute.onnxruntime import Runner
 
-torch = pytest.importorskip("torch", reason="torch is not installed")
+pytest.importorskip("torch", reason="torch is not installed")
 
-from ptqc.execute.torch.graph import TorchGraph, unsupported  # noqa: E402
+import torch
+
+from ptqc.execute.torch.graph import TorchGraph, unsupported
 
 NETWORK = """g (float[N, 3, 6, 6] x) => (float[N, 2] y) {
     c = Conv <pads = [1, 1, 1, 1], strides = [2, 2]> (x, w, b)

@@ -57,12 +57,13 @@ def one_thread() -> Iterator[None]:
 def outcomes(one_thread: None) -> Outcomes:  # noqa: ARG001
     result = Outcomes([], {}, {}, set())
     for case in runnable_cases():
+        assert case.model is not None
         model = ir.from_proto(case.model)
         if nodes := unsupported(model):
             result.refused[case.name] = nodes[0].op_type
             continue
         try:
-            for feeds, expected in case.data_sets:
+            for feeds, expected in case.data_sets or ():
                 compare(TorchGraph(model), feeds, expected)
         except Exception as error:  # whatever torch raises is a finding
             result.different[case.name] = f"{type(error).__name__}: {error}"
@@ -83,8 +84,9 @@ def runnable_cases() -> list[Case]:
 
 def is_runnable(case: Case) -> bool:
     """Whether all operators are known, and all values of types that torch computes with."""
-    graph = case.model.graph
-    opset = max((entry.version for entry in case.model.opset_import if not entry.domain), default=0)
+    assert case.model is not None
+    model, graph = case.model, case.model.graph
+    opset = max((entry.version for entry in model.opset_import if not entry.domain), default=0)
     types = [value.type.tensor_type.elem_type for value in (*graph.input, *graph.output)]
     known = all(node.op_type in {*OPERATORS, "Constant"} and is_current(node.op_type, opset) for node in graph.node)
     return known and all(type_ in set(DTYPES) - set(HALVES) for type_ in types)

@@ -14,12 +14,14 @@ import shutil
 import sys
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 from compiling import alone, quick
 from mutations import SEEDS, mutant
 
 from ptqc import cli, compiler
+from ptqc.store.npz import write_npz
 from ptqc.work.memory import peak_memory_mb
 
 CRASH, LITTER, FAULT = -1, -2, -3
@@ -38,7 +40,7 @@ def outcome(folder: Path, number: int) -> dict[str, Any]:
     """What a compile of a mutant ends with, says, takes, and leaves."""
     seed, data = mutant(abs(number))
     (folder / "m.onnx").write_bytes(data)
-    np.savez(folder / "c.npz", **{"i" if seed == "words" else "x": samples(seed)})
+    write_npz(folder / "c.npz", {"i" if seed == "words" else "x": samples(seed)})
     source = "synthetic" if number % 3 == 0 else "c.npz"
     arguments = ["compile", "m.onnx", "--calibration", source, "--samples", "4", "--bits", "4", "-o", "out"]
     told, started = io.StringIO(), processor_seconds()
@@ -82,11 +84,8 @@ def planted(number: int, folder: Path) -> Any:
             (folder / "litter").write_text("")
         raise ZeroDivisionError("planted")
 
-    compiler.check_output = wrong if number < 0 else right
-    try:
+    with mock.patch.object(compiler, "check_output", wrong if number < 0 else right):
         yield
-    finally:
-        compiler.check_output = right
 
 
 def main() -> None:

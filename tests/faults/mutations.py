@@ -83,7 +83,7 @@ SEEDS: Mapping[str, tuple[Callable[[], onnx.ModelProto], tuple[int, ...]]] = {
     "function": (_function, (8,)),
     "recurrent": (lambda: proto(RECURRENT, 17, w=weight(1, 12, 8), r=weight(1, 12, 4)), (1, 1, 8)),
     "resized": (
-        lambda: proto(RESIZED, 17, w=weight(4, 3, 3, 3), f=np.float32([1, 1, 2, 2]), k=np.array([5])),
+        lambda: proto(RESIZED, 17, w=weight(4, 3, 3, 3), f=np.array([1, 1, 2, 2], np.float32), k=np.array([5])),
         (3, 8, 8),
     ),
 }

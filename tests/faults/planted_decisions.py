@@ -8,6 +8,7 @@ import numpy as np
 from planting import ASKED, TUNED, Changed, Fault, given
 
 from ptqc import compiler
+from ptqc.formats import coded
 from ptqc.passes.decide import measurements
 from ptqc.passes.decide.phases import Decided, Setting
 from ptqc.plan import Plan
@@ -20,7 +21,8 @@ def ranges_swapped(right: Any) -> Any:
 
     def unpack(setting: Setting, document: Any, candidates: Any) -> Decided:
         decided: Decided = right(setting, document, candidates)
-        narrow, *_, wide = sorted(decided.activations, key=lambda name: decided.activations[name].scale)
+        scales = {name: params.scale for name, params in coded(decided.activations).items()}
+        narrow, *_, wide = sorted(scales, key=scales.__getitem__)
         exchanged = {narrow: decided.ranges[wide], wide: decided.ranges[narrow]}
         return dataclasses.replace(
             decided, ranges={**decided.ranges, **exchanged}, activations={**decided.activations, **exchanged}

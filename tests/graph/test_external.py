@@ -22,9 +22,9 @@ GRAPH = """<ir_version: 8, opset_import: ["": 18]> g (float[2] x, bool c) => (fl
 def saved(folder: Path) -> Path:
     """A model with an initializer of the graph, one of a branch, and a Constant in a branch, all in one file."""
     model = onnx.parser.parse_model(GRAPH)
-    model.graph.initializer.append(numpy_helper.from_array(np.float32([10, 20]), "w"))
+    model.graph.initializer.append(numpy_helper.from_array(np.array([10, 20], np.float32), "w"))
     then_branch, else_branch = (attribute.g for attribute in model.graph.node[1].attribute)
-    else_branch.initializer.append(numpy_helper.from_array(np.float32([1, 2]), "v"))
+    else_branch.initializer.append(numpy_helper.from_array(np.array([1, 2], np.float32), "v"))
     tensors = [model.graph.initializer[0], else_branch.initializer[0], then_branch.node[0].attribute[0].t]
     data = b""
     for tensor in tensors:

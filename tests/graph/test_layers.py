@@ -140,8 +140,9 @@ BANK = """g (float[N, 4] x) => (float[N, 3] y, float[N, 3] z) {
 
 
 def bank(op: str, *, lowest: float) -> list[bool]:
-    constants = {"w": abs(noise(4, 3)) + np.float32(lowest), "b": np.float32([1e-6]), "v": abs(noise(3, 3))}
-    return [layer.keeps_sign for layer in layers_of(BANK.replace("OP", op), **constants)]
+    graph, floor = BANK.replace("OP", op), np.array([1e-6], np.float32)
+    layers = layers_of(graph, w=abs(noise(4, 3)) + np.float32(lowest), b=floor, v=abs(noise(3, 3)))
+    return [layer.keeps_sign for layer in layers]
 
 
 def test_sums_that_a_logarithm_is_taken_of_keep_their_sign() -> None:
@@ -161,7 +162,7 @@ def test_weights_of_constant_nodes_have_a_sign_too() -> None:
 def test_a_negative_bias_leaves_a_sum_no_sign() -> None:
     graph = "g (float[N, 4] x) => (float[N, 3] y) { h = Gemm(x, w, b) y = Log(h) }"
     for lowest, keeps_sign in ((0.0, True), (-0.1, False)):
-        assert only(graph, w=abs(noise(4, 3)), b=np.float32([lowest, 1, 2])).keeps_sign is keeps_sign
+        assert only(graph, w=abs(noise(4, 3)), b=np.array([lowest, 1, 2], np.float32)).keeps_sign is keeps_sign
 
 
 def weights_of(graph: str, **constants: np.ndarray) -> list[Weight]:

@@ -3,9 +3,11 @@ from graphs import parse
 
 from ptqc.graph import nodes
 
+TWO = np.array([6, 7], np.float32)
+
 
 def test_a_constant_of_one_element_is_a_number_whatever_its_rank() -> None:
-    constants = {"six": np.float32(6), "listed": np.array([6], np.float32), "two": np.array([6, 7], np.float32)}
+    constants = {"six": np.array(6, np.float32), "listed": np.array([6], np.float32), "two": TWO}
     model = parse("g (float[N] x) => (float[N] y) { a = Sum(x, six, listed, two) y = Neg(a) }", **constants)
     x, *given = model.graph[0].inputs
     assert [nodes.scalar(value) for value in given] == [6, 6, None]
@@ -14,7 +16,7 @@ def test_a_constant_of_one_element_is_a_number_whatever_its_rank() -> None:
 
 
 def test_only_consumer_is_none_for_outputs_and_shared_values() -> None:
-    model = parse("g (float[N] x) => (float[N] y) { a = Relu(x)  b = Neg(a)  y = Add(a, b) }")
+    model = parse("g (int64[N] x) => (float[N] y) { a = Relu(x)  b = Neg(a)  y = Add(a, b) }")
     first, second, third = model.graph
     assert nodes.only_consumer(first.outputs[0]) is None
     assert nodes.only_consumer(second.outputs[0]) is third

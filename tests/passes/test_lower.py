@@ -185,7 +185,9 @@ def test_a_relu_whose_codes_do_not_saturate_runs_on_codes() -> None:
     made = quantized(model, samples(2, 6, 8, 8), forms=SEVEN, params=wide)
     clip = next(node for node in made.lowered.model.graph if node.op_type == "Clip")
     assert clip.inputs[0] is not None
-    assert clip.inputs[0].producer().op_type == "QuantizeLinear"
+    maker = clip.inputs[0].producer()
+    assert maker is not None
+    assert maker.op_type == "QuantizeLinear"
     for feeds in samples(2, 6, 8, 8):
         np.testing.assert_allclose(made.run(feeds)["y"], made.simulate(feeds)["y"], atol=0.05)
 
@@ -277,8 +279,9 @@ def test_biases_have_the_scale_of_the_accumulator() -> None:
 def test_new_biases_are_used() -> None:
     model = parse(RESIDUAL, **CONSTANTS)
     made = quantized(model, samples(2, 3, 8, 8), forms=SEVEN)
-    biases = {**made.tuned.biases, "e": noise(4, seed=20), "y": noise(5, seed=21)}
-    changed = Lower().apply(Numbered(model, made.plan, TunedNumbers(made.tuned.weights, biases))).made
+    biases: dict[str, np.ndarray] = {"e": noise(4, seed=20), "y": noise(5, seed=21)}
+    tuned = TunedNumbers(made.tuned.weights, {**made.tuned.biases, **biases})
+    changed = Lower().apply(Numbered(model, made.plan, tuned)).made
     found = Runner(changed.model).run(samples(2, 3, 8, 8)[0])["y"]
     expected = parse(
         RESIDUAL.replace("Conv(q, point)", "Conv(q, point, eb)"), **{**CONSTANTS, "hb": biases["y"]}, eb=biases["e"]
@@ -306,7 +309,7 @@ def test_names_of_the_model_are_not_taken() -> None:
         node.input[:] = [text.get(name, name) for name in node.input]
         node.output[:] = [text.get(name, name) for name in node.output]
     for kept in ("none", "c/codes", "x"):
-        made = quantized(ir.from_proto(proto), samples(2, 6, 8, 8), forms=SEVEN, keep_float=lambda s, k=kept: s == k)
+        made = quantized(ir.from_proto(proto), samples(2, 6, 8, 8), forms=SEVEN, keep_float=kept.__eq__)
         made = replace(made, tuned=TunedNumbers(made.tuned.weights, {**made.tuned.biases, "c": noise(6, seed=4)}))
         made = replace(made, lowered=Lower().apply(Numbered(made.model, made.plan, made.tuned)).made)
         found = made.run(samples(2, 6, 8, 8)[0])["y"]

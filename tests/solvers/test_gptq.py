@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from solving import solve
 
-from ptqc.formats import Codebook, Format, Integer, VectorCodebook
+from ptqc.formats import Codebook, Integer, Scaled, VectorCodebook
 from ptqc.solvers import gptq, moments
 
 FORMS = [Integer(bits) for bits in range(2, 9)]
@@ -49,7 +49,7 @@ def column_by_column(matrix: np.ndarray, second: np.ndarray, form: Integer) -> n
 
 @pytest.mark.parametrize("width", [1, 7, 60, 140, 260])
 @pytest.mark.parametrize("form", [Integer(2), Integer(4), Integer(8)], ids=str)
-def test_codes_are_those_of_the_method(form: Format, width: int) -> None:
+def test_codes_are_those_of_the_method(form: Integer, width: int) -> None:
     matrix, second = noise(12, width, seed=width), correlated(1, width, seed=width)
     found = solve(matrix[None], second, [form])[form].codes[0]
     expected = column_by_column(matrix, second[0], form)
@@ -62,7 +62,7 @@ def test_codes_are_those_of_the_method(form: Format, width: int) -> None:
 @pytest.mark.parametrize(
     "form", [Integer(2), Integer(3), Integer(5), Codebook(2), Codebook(4), VectorCodebook(5)], ids=str
 )
-def test_refined_codes_cannot_be_improved_one_by_one(form: Format) -> None:
+def test_refined_codes_cannot_be_improved_one_by_one(form: Scaled) -> None:
     matrix, second = noise(1, 12, 150), correlated(1, 150, seed=4)
     plain, refined = (solve(matrix, second, [form], rounds=r)[form] for r in (0, 100))
     damped = second[0].astype(np.float64) + np.eye(150) * gptq.DAMPING * np.trace(second[0]) / 150
@@ -128,7 +128,7 @@ def test_the_factor_of_no_data_is_finite() -> None:
     form=st.sampled_from(FORMS),
     seed=st.integers(0, 999),
 )
-def test_never_much_worse_than_rounding(groups: int, rows: int, width: int, form: Format, seed: int) -> None:
+def test_never_much_worse_than_rounding(groups: int, rows: int, width: int, form: Integer, seed: int) -> None:
     matrix, second = noise(groups, rows, width, seed=seed), correlated(groups, width, seed)
     codes, scale = nearest(matrix, second, form)
     plain = float(moments.error(matrix - codes * scale[..., None], second).sum())
@@ -138,7 +138,7 @@ def test_never_much_worse_than_rounding(groups: int, rows: int, width: int, form
 
 
 @pytest.mark.parametrize("form", FORMS, ids=str)
-def test_much_better_than_rounding_on_correlated_inputs(form: Format) -> None:
+def test_much_better_than_rounding_on_correlated_inputs(form: Integer) -> None:
     matrix, second = noise(1, 32, 64), correlated(1, 64, seed=5, rank=6)
     codes, scale = nearest(matrix, second, form)
     plain = moments.error(matrix - codes * scale[..., None], second).sum()
@@ -147,7 +147,7 @@ def test_much_better_than_rounding_on_correlated_inputs(form: Format) -> None:
 
 
 @pytest.mark.parametrize("form", FORMS, ids=str)
-def test_the_scale_is_refitted_to_the_codes_where_that_helps(form: Format) -> None:
+def test_the_scale_is_refitted_to_the_codes_where_that_helps(form: Integer) -> None:
     for seed in range(8):
         matrix, second = noise(1, 12, 20, seed=seed), correlated(1, 20, seed)
         found = solve(matrix, second, [form])[form]
@@ -207,7 +207,7 @@ def test_groups_are_solved_one_by_one(groups: int, rows: int, width: int) -> Non
 
 
 @pytest.mark.parametrize("form", FORMS, ids=str)
-def test_codes_are_on_the_grid_and_scales_storable(form: Format) -> None:
+def test_codes_are_on_the_grid_and_scales_storable(form: Integer) -> None:
     found = solve(noise(1, 16, 40, scale=0.05), correlated(1, 40, seed=4), [form])[form]
     assert np.isin(found.codes, form.levels(found.codes)).all()
     assert (found.scale > 0).all()
@@ -218,7 +218,9 @@ def test_dead_inputs_and_rows_of_zeros() -> None:
     matrix, second = noise(1, 4, 12), correlated(1, 12, seed=6)
     second[:, 3], second[:, :, 3] = 0, 0
     matrix[:, 1] = 0
-    for form, found in solve(matrix, second, FORMS).items():
+    solved = solve(matrix, second, FORMS)
+    for form in FORMS:
+        found = solved[form]
         assert np.isfinite(found.weight).all()
         if not form.is_symmetric:
             assert not found.weight[:, 1].any()

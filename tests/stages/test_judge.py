@@ -14,7 +14,7 @@ from ptqc.losses.detection import Detection
 from ptqc.losses.embedding import Embedding
 from ptqc.losses.regression import Regression
 from ptqc.losses.state import State
-from ptqc.stages.judge import BEST_SQNR, Judged, _judged, judge, to_json
+from ptqc.stages.judge import BEST_SQNR, Evaluate, Judged, _judged, judge, to_json
 from ptqc.work.progress import SILENT
 
 Run = Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]]
@@ -36,7 +36,7 @@ def packed(model: ir.Model, change: Callable[[np.ndarray], np.ndarray]) -> bytes
     return ir.to_proto(copy).SerializeToString()
 
 
-def judged(measured: Measured, change: Callable[[np.ndarray], np.ndarray], evaluate: object = None) -> Judged:
+def judged(measured: Measured, change: Callable[[np.ndarray], np.ndarray], evaluate: Evaluate | None = None) -> Judged:
     held = measured.prepared.held_back
     return judge(measured.model, packed(measured.model, change), held, measured.context.kinds, evaluate, SILENT)
 

@@ -11,6 +11,7 @@ from PIL import Image
 from ptqc.calibration.images import Preprocessing
 from ptqc.errors import CalibrationError
 from ptqc.stages.labels import predicted, read_labels
+from ptqc.store.npz import write_npz
 
 
 @pytest.fixture
@@ -64,7 +65,7 @@ X = np.eye(3, dtype=np.float32)
 def test_archives_that_do_not_fit_are_refused(
     classifier: ir.Model, tmp_path: Path, arrays: dict[str, np.ndarray], message: str
 ) -> None:
-    np.savez(tmp_path / "a.npz", **arrays)
+    write_npz(tmp_path / "a.npz", arrays)
     with pytest.raises(CalibrationError, match=message):
         read_labels(classifier, tmp_path / "a.npz", tmp_path / "spool", None)
 
@@ -105,10 +106,10 @@ def test_a_csv_needs_a_model_with_one_input(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("outputs", "expected"),
     [
-        ({"label": np.array([7]), "scores": np.float32([[0.1, 0.7, 0.2]])}, 1),
-        ({"label": np.array(["cat"]), "scores": np.float32([[0.1, 0.2, 0.7]])}, 2),
+        ({"label": np.array([7]), "scores": np.array([[0.1, 0.7, 0.2]], np.float32)}, 1),
+        ({"label": np.array(["cat"]), "scores": np.array([[0.1, 0.2, 0.7]], np.float32)}, 2),
         ({"label": np.array([7]), "scores": [{0: 0.4, 7: 0.6}]}, 7),
-        ({"scores": np.int64([[3, 9, 4]])}, 1),
+        ({"scores": np.array([[3, 9, 4]], np.int64)}, 1),
     ],
 )
 def test_the_class_is_found_among_the_outputs(outputs: dict[str, object], expected: int) -> None:

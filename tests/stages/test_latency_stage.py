@@ -65,9 +65,9 @@ def tight(place: Path) -> Artifact:
     return compile_(place, place / "tight", ("3ms", "30%"))
 
 
-def compile_(place: Path, output: Path, budget: str | tuple[str, ...] | None, **options: Any) -> Artifact:
+def compile_(place: Path, output: Path, budget: Any, **options: Any) -> Artifact:
     """Float activations unless a latency asks for more."""
-    settings = {
+    settings: dict[str, Any] = {
         "activation_limit": 1e-9,
         "bits": (4,),
         "samples": 16,

@@ -127,9 +127,7 @@ def test_candidates_that_are_gone_are_solved_again(tmp_path: Path, measured: Mea
 @pytest.mark.parametrize(
     "change", [{"seed": 1}, {"bits": (2, 4)}, {"observer": "minmax"}, {"loss": "mse"}, {"activations": "integer"}]
 )
-def test_other_options_are_another_entry(
-    place: Path, measured: Measured, entry: str, change: dict[str, object]
-) -> None:
+def test_other_options_are_another_entry(place: Path, measured: Measured, entry: str, change: dict[str, Any]) -> None:
     options = replace(measured.options, **change)
     with quick():
         assert measure(measured.prepared, options, Store(place / "cache"), SILENT)[2] != entry

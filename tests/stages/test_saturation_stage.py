@@ -1,6 +1,7 @@
 """8-bit weights on integer kernels: right on every processor, and where ONNX Runtime saturates, the user is told."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnxruntime as ort
@@ -17,7 +18,7 @@ pytestmark = pytest.mark.processor
 
 OPTION = "session.x64quantprecision=1"
 TIED = "g (float[N,16] x) => (float[N,16] y) { a = Gemm(x, w, b) r = Relu(a) y = Gemm(r, w, c) }"
-EIGHT = {"bits": (8,), "allow_8bit": True, "activations": "integer"}
+EIGHT: dict[str, Any] = {"bits": (8,), "allow_8bit": True, "activations": "integer"}
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from ptqc.store.npz import write_npz
 ARRAYS = {
     "file": np.arange(3),
     "allow_pickle": np.array(["a", "bc"]),
-    "/a/b.c": np.float32(1.5),
+    "/a/b.c": np.array(1.5, np.float32),
     "é\n": np.zeros((0, 2), bool),
 }
 

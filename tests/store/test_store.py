@@ -24,7 +24,10 @@ def arrays() -> dict[str, np.ndarray]:
 
 
 def put(store: Store) -> str:
-    return store.put(KEY, DOCUMENT, arrays(), lambda folder: (folder / "model.bin").write_bytes(b"further"))
+    def further(folder: Path) -> None:
+        (folder / "model.bin").write_bytes(b"further")
+
+    return store.put(KEY, DOCUMENT, arrays(), further)
 
 
 def names(folder: Path) -> list[str]:

@@ -34,7 +34,8 @@ class Case:
 
 def run(cases: Sequence[Case], chosen: Isa, folder: Path) -> list[np.ndarray]:
     """What each kernel computes; all are compiled together."""
-    steps, layouts = [], {}
+    steps: list[ProgramStep] = []
+    layouts: dict[str, Layout] = {}
     for number, case in enumerate(cases):
         names = [f"x{number}_{place}" for place in range(len(case.given))]
         layouts |= dict(zip(names, case.given, strict=True)) | {f"y{number}": case.output}

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import onnx
@@ -43,17 +44,17 @@ class Drawing:
     def likely(self, chance: float) -> bool:
         return bool(self.random.random() < chance)
 
-    def one_of(self, *choices: object) -> object:
+    def one_of(self, *choices: Any) -> Any:
         return choices[self.whole(0, len(choices) - 1)]
 
-    def constant(self, array: np.ndarray) -> str:
+    def constant(self, array: np.ndarray | np.generic) -> str:
         self.constants.append(numpy_helper.from_array(np.asarray(array), f"c{len(self.constants)}"))
         return self.constants[-1].name
 
     def noise(self, *shape: int, scale: float = 1.0) -> np.ndarray:
         return (self.random.standard_normal(shape) * scale).astype(np.float32)
 
-    def add(self, op_type: str, inputs: Sequence[str], outputs: int = 1, **attributes: object) -> str:
+    def add(self, op_type: str, inputs: Sequence[str], outputs: int = 1, **attributes: Any) -> str:
         """Append a node, which becomes the end."""
         names = [f"v{len(self.nodes)}_{i}" for i in range(outputs)]
         node = helper.make_node(op_type, inputs, names, **attributes)
@@ -171,7 +172,7 @@ def joined(d: Drawing) -> None:
 def pool(d: Drawing) -> None:
     kernel = [min(size, d.whole(1, 3)) for size in d.shape[2:]]
     if d.likely(0.3):  # rounding up, where no window lies outside: ONNX's shapes are not ONNX Runtime's there
-        attributes: dict[str, object] = {"ceil_mode": 1, "strides": [d.whole(1, k) for k in kernel]}
+        attributes: dict[str, Any] = {"ceil_mode": 1, "strides": [d.whole(1, k) for k in kernel]}
     else:
         attributes = {"strides": d.wholes(1, 3, d.rank), "pads": [min(k - 1, d.whole(0, 2)) for k in kernel * 2]}
     if d.likely(0.3) and min(d.shape[2:]) > 4:

@@ -68,7 +68,7 @@ SOUND = {
         d, e = Split <axis = 0, num_outputs = 2> (b) f = Squeeze(e, batch) y = MatMul(f, o)""", (9, 12), (9, 12)),
 }  # fmt: skip
 # Whatever the samples of a batch have to do with each other, or where the axis is not there.
-ALONE = {
+ALONE: dict[str, tuple[str, tuple[int, ...], tuple[int | str, ...]]] = {
     "mean over the batch": ("a = MatMul(x, o) y = ReduceMean <keepdims = 1> (a, batch)", (9, 12), ("N", 9, 12)),
     "softmax over the batch": ("a = MatMul(x, o) y = Softmax <axis = 0> (a)", (9, 12), ("N", 9, 12)),
     "the batch size as a number": ("""s = Shape <start = 0, end = 1> (x) f = Cast <to = 1> (s) a = MatMul(x, o)
@@ -117,8 +117,8 @@ def test_every_kernel_is_right(tmp_path: Path) -> None:
 
     for name, (body, shape, output) in SOUND.items():
         add(name, model(body, axes(("N", *shape)), axes(("N", *output))), 2, *shape)
-    for name, (body, shape, output) in ALONE.items():
-        add(name, model(body, axes(("N", *shape)), axes(output)), 1, *shape)
+    for name, (body, shape, made) in ALONE.items():
+        add(name, model(body, axes(("N", *shape)), axes(made)), 1, *shape)
     for name, (shape, body) in WITHOUT_A_BATCH.items():
         add(name, model(body, axes(shape) if shape else "", ""), *shape)
     assert {name for name, program in programs.items() if not program.sizes} == set(SOUND)

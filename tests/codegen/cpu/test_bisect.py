@@ -66,7 +66,7 @@ def test_the_first_of_two_faults_is_named(
     target.write_job(tmp_path, made.lowered, file, FEEDS, Choices(Batching(2), "avx2"))
     right, numbers = layers.multiplier, codes.add_numbers
     monkeypatch.setattr(layers, "multiplier", lambda x, scale, y: right(x, scale, y) * 1.01)
-    monkeypatch.setattr(codes, "add_numbers", lambda a, b, y: numbers(a, b, y) * np.float32([1, 1.1, 1]))
+    monkeypatch.setattr(codes, "add_numbers", lambda a, b, y: numbers(a, b, y) * np.array([1, 1.1, 1], np.float32))
     monkeypatch.setattr(verify, "compare", lambda *_: None)
     worker._work(tmp_path)
     out = planted(tmp_path, file)

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -125,8 +126,8 @@ def integer_case(geometry: Geometry, chosen: Isa, seed: int, stretch: float = 1.
     elif geometry.is_depthwise:
         kernel = depthwise.integer(given, made, window, chosen, weights, folded, factor, y.zero_point)
     else:
-        loops = Dense(window, geometry.outputs, geometry.groups, chosen, 1, Sums.of(chosen, weights))
-        kernel = dense.integer(given, made, loops, weights, folded, factor, y.zero_point)
+        cut = Dense(window, geometry.outputs, geometry.groups, chosen, 1, Sums.of(chosen, weights))
+        kernel = dense.integer(given, made, cut, weights, folded, factor, y.zero_point)
     return Case(kernel, [given], [x], made), wanted
 
 
@@ -217,7 +218,8 @@ def test_chains_that_would_overflow_are_taken_apart(large: str, reach: int, tmp_
     outputs = 70
     x, y = Layout((24, 5, 5), "uint8"), Layout((outputs, 3, 3), "float32")
     weights = np.random.default_rng(reach).integers(-reach // 4, reach // 4, (outputs, 24, 3, 3)).astype(np.int8)
-    weights[{"none": slice(0), "few": (3, slice(None), 0), "all": slice(None)}[large]] = -reach
+    chains: dict[str, Any] = {"none": slice(0), "few": (3, slice(None), 0), "all": slice(None)}
+    weights[chains[large]] = -reach
     weights[0, 0] = -reach
     signs = np.where(np.arange(outputs) % 2, -1, 1)[:, None, None, None] * weights > 0
     codes = np.tile(np.where(signs, 255, 0).astype(np.uint8), (1, 1, 2, 2))[..., :5, :5]

@@ -113,8 +113,10 @@ def ready_made(constant: Stored) -> np.ndarray:
             return np.concatenate([table, (places[:, 0] + 16 * places[:, 1]).reshape(-1)])
         case Arranged():
             return constant.order(constant.codes)
-        case _:
+        case np.ndarray():
             return constant
+        case _:
+            raise AssertionError(constant)
 
 
 def halved(codes: np.ndarray) -> Arranged:

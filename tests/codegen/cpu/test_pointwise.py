@@ -1,5 +1,6 @@
 """Operators on codes give the reference's integers for all codes; functions in float32 are close to float64."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +26,16 @@ INSTRUCTION_SETS = pytest.mark.parametrize("chosen", present(), ids=lambda chose
 CODES = np.arange(256, dtype=np.uint8)
 PAIRS = Layout((256, 256), "uint8")
 LEFT, RIGHT = (array.reshape(1, 256, 256) for array in np.meshgrid(CODES, CODES, indexing="ij"))
-AWKWARD = [(0.1, 3, 0.2, 250, 0.3, 128), (1 / 3, 0, 1 / 64, 255, 0.5, 7), (0.5, 128, 0.25, 128, 0.5, 128)]
+AWKWARD: list[tuple[float, int, float, int, float, int]] = [(0.1, 3, 0.2, 250, 0.3, 128)]
+AWKWARD += [
+    (1 / 3, 0, 1 / 64, 255, 0.5, 7),
+    (0.5, 128, 0.25, 128, 0.5, 128),
+]
 AWKWARD += [(7.25, 17, 1e-3, 99, 3.1, 0), (1e-4, 255, 9.7, 1, 8.3, 255)]
-PARAMETERS = [[QuantParams(UINT8, float(np.float32(n[i])), n[i + 1]) for i in (0, 2, 4)] for n in AWKWARD]
+PARAMETERS = [
+    [QuantParams(UINT8, float(np.float32(step)), zero) for step, zero in ((a, b), (c, d), (e, f))]
+    for a, b, c, d, e, f in AWKWARD
+]
 
 
 @INSTRUCTION_SETS
@@ -114,7 +122,11 @@ def test_pools(chosen: Isa, channels: int, tmp_path: Path) -> None:
     np.testing.assert_array_equal(means, integer.global_average_pool(x, a, y))
 
 
-FUNCTIONS = {"Sigmoid": lambda x: 1 / (1 + np.exp(-x)), "Tanh": np.tanh, "Exp": np.exp}
+FUNCTIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "Sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+    "Tanh": np.tanh,
+    "Exp": np.exp,
+}
 
 
 @INSTRUCTION_SETS

@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -128,7 +128,7 @@ def test_kernels_are_timed_on_what_decides_which_way_they_go(program: Program, m
     tuning.measure(program, isa.AVX2, "quick", None)
     _, _, *constants, _ = given[0]
     wanted = program.steps[0].built.constants[1:]
-    assert all(np.array_equal(found, constant) for found, constant in zip(constants, wanted, strict=True))
+    assert all(np.array_equal(found, np.asarray(constant)) for found, constant in zip(constants, wanted, strict=True))
 
 
 def test_other_cuts_are_measured_again(
@@ -202,7 +202,7 @@ def test_codes_lie_in_the_file_as_without_tuning(job: Path, tmp_path: Path, monk
 
 
 @pytest.fixture
-def artifact(tmp_path: Path) -> Iterator[Any]:
+def artifact(tmp_path: Path) -> Callable[[str], str]:
     """Writes the record of an artifact; gives its folder."""
     (tmp_path / DELIVERED).mkdir()
 

@@ -18,8 +18,9 @@ from ptqc.codegen.onnxruntime.export import Exported, export
 from ptqc.codegen.program import verify
 from ptqc.codegen.program.batching import Seen, along_the_batch, run_by_run
 from ptqc.codegen.program.expansion import expanded
+from ptqc.codegen.program.layout import Layout
 from ptqc.codegen.program.listing import Listing
-from ptqc.codegen.program.program import Program
+from ptqc.codegen.program.program import Program, ProgramStep
 from ptqc.errors import NoKernel, VerificationError
 from ptqc.execute.onnxruntime import Feeds
 from ptqc.native.library import Library
@@ -71,7 +72,8 @@ def compared(programs: Mapping[str, Program], chosen: Isa, folder: Path) -> Foun
 
 def _merged(programs: Mapping[str, Program]) -> Program:
     """All networks side by side."""
-    steps, layouts = [], {}
+    steps: list[ProgramStep] = []
+    layouts: dict[str, Layout] = {}
     inputs: tuple[str, ...] = ()
     for network, program in programs.items():
 

@@ -94,7 +94,7 @@ def test_layers(form: Format, shape: tuple[int, ...], axis: int) -> None:
         return
     codes, scale = codes_of(form, shape), (np.abs(noise(shape[axis])) + np.float32(0.1)).astype(np.float16)
     bias = (np.arange(shape[axis]) * 7000 - 20_000).astype(np.int32) * 16
-    step = np.float32(0.37)
+    step = np.array(0.37, np.float32)
     graph = Graph()
     scale = scale.astype(np.float32)
     name = graph.constant(step)

@@ -137,6 +137,7 @@ def _parameter(
         old = node.inputs[index]
         assert old is not None
         assert old.const_value is not None
+        assert old.dtype is not None
         if str(old.name) not in changed:
             array = old.const_value.numpy()
             name = f"{tensor}/changed/{index}"

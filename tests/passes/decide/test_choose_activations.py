@@ -1,5 +1,5 @@
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -81,7 +81,7 @@ def test_what_costs_much_and_saves_little_stays_float(context: Decided) -> None:
     costly = context.site_of[first.input]
     context = replace(context, site_losses=dict.fromkeys(context.site_losses, 1e-6) | {costly.name: 0.5})
     assert costly not in _within(context, 1.0)
-    context.macs[first.name] = 100
+    context = replace(context, macs={**context.macs, first.name: 100})
     assert costly in _within(context, 1.0)
 
 
@@ -118,7 +118,7 @@ def test_losses_measured_as_zero(context: Decided) -> None:
     assert context.activation_loss <= 1e-9
 
 
-def subsets(sites: list[Site]) -> Iterator[list[Site]]:
+def subsets(sites: Sequence[Site]) -> Iterator[list[Site]]:
     for count in range(len(sites) + 1):
         yield from (list(chosen) for chosen in itertools.combinations(sites, count))
 

@@ -99,7 +99,7 @@ def test_of_two_the_one_that_loses_less_for_its_products_is_taken(context: Decid
     limit = 0.9 * context.activation_loss / choose_bfloats.SHARE
     taken = set()
     for gains in ({"e": 1, "y": 1000}, {"e": 1000, "y": 1}):
-        context = replace(context, macs=context.macs | gains)
+        context = replace(context, macs={**context.macs, **gains})
         context = replace(context, activations={}, activation_loss=0.0)
         context = ChooseBfloats(limit=limit).apply(context).made
         taken |= set(cast(context.activations))

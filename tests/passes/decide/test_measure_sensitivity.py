@@ -13,7 +13,7 @@ from ptqc.calibration.samples import collect
 from ptqc.execute.onnxruntime import Feeds, Runner
 from ptqc.execute.suffix import Suffix
 from ptqc.execute.walk import Slicer
-from ptqc.formats import FLOAT16, FLOAT32, Integer, Palette
+from ptqc.formats import FLOAT16, FLOAT32, Format, Integer, Palette
 from ptqc.losses import UNITS, OutputLoss
 from ptqc.notes import Level
 from ptqc.passes.decide.calibrate import Calibrate
@@ -120,7 +120,7 @@ def test_losses_never_grow_with_the_bits(context: Assessed) -> None:
 def test_a_local_error_that_grew_with_the_bits_counts_no_more(context: Assessed) -> None:
     name = context.weights[0].name
     errors = {**context.errors, (name, Integer(8)): 2 * context.errors[name, Integer(2)]}
-    anchors = {form: context.weight_losses[name, form] for form in ANCHORS}
+    anchors: dict[Format, float] = {form: context.weight_losses[name, form] for form in ANCHORS}
     found = _interpolated(replace(context, errors=errors), name, anchors)
     losses = [found[name, Integer(bits)] for bits in (2, 3, 4, 8)]
     assert losses == sorted(losses, reverse=True)

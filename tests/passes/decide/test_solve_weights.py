@@ -1,5 +1,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import cast
 
 import numpy as np
 import onnx_ir as ir
@@ -8,6 +9,7 @@ from graphs import noise, parse
 from lowering import TABLE_CONSTANTS, TABLES
 from solving import solve
 
+from ptqc.calibration.samples import Samples
 from ptqc.formats import FLOAT16, FLOAT32, Codebook, Integer, Palette
 from ptqc.graph.layers import Weight, find_layers, find_weights
 from ptqc.passes.decide import solve_weights
@@ -124,7 +126,7 @@ def test_each_weight_for_itself_only_where_there_is_little_data(
 ) -> None:
     model = parse("g (float[N, 6] x) => (float[N, 4] y) { y = MatMul(x, w) }", w=noise(6, 4))
     context = measured(model)
-    context = replace(context, tuning=[None] * samples)
+    context = replace(context, tuning=cast(Samples, [None] * samples))
     context.moments["w"] = Moments.empty(1, 6)
     context.moments["w"].add(noise(1, 6, columns))
     dimensions: list[int] = []

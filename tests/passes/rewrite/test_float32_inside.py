@@ -62,7 +62,7 @@ def test_the_lowest_float64_stays_finite_and_an_infinity_stays_one() -> None:
     model = parse(DOUBLE, w=noise(4, 3).astype(np.float64), b=bounds)
     rewrite(model, Float32Inside(double=True), x=noise(2, 4).astype(np.float64))
     lowest = np.finfo(np.float32).min
-    np.testing.assert_array_equal(constant(model.graph.initializers["b"]), np.float32([lowest, -np.inf, 1]))
+    np.testing.assert_array_equal(constant(model.graph.initializers["b"]), np.array([lowest, -np.inf, 1], np.float32))
 
 
 def test_a_model_that_needs_float64_is_refused() -> None:

@@ -149,8 +149,8 @@ def test_normalized_embeddings(inputs: str, outputs: str) -> None:
         b=noise(8, seed=4),
     )
     rng = np.random.default_rng(0)
-    numbers = {"w": rng.integers(0, 20, MASK.shape), "k": rng.integers(0, 2, MASK.shape), "m": MASK}
-    feeds = numbers | {"p": rng.integers(0, 6, MASK.shape)}
+    below = {"w": 20, "k": 2, "p": 6}
+    feeds = {"m": MASK} | {name: rng.integers(0, end, MASK.shape) for name, end in below.items()}
     split(model, **{str(v.name): feeds[str(v.name)].astype(np.int32) for v in model.graph.inputs})
     assert not [node for node in model.graph if node.domain]
 

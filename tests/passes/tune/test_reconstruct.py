@@ -16,7 +16,7 @@ from ptqc.calibration.samples import Samples, collect
 from ptqc.errors import NotFinite
 from ptqc.execute.onnxruntime import Feeds, Runner
 from ptqc.execute.walk import Slicer, Walk
-from ptqc.formats import FLOAT16, Codebook, Format, Integer, Palette
+from ptqc.formats import FLOAT16, Codebook, Format, Integer, Palette, Scaled
 from ptqc.graph.layers import Layer
 from ptqc.passes.decide.calibrate import Calibrate
 from ptqc.passes.decide.phases import Decided, Planned, Setting
@@ -253,10 +253,7 @@ def test_layers_are_solved_on_the_inputs_that_they_will_see(
         scale = plan.params[layer.input].scale
         steps = np.concatenate([x.ravel() for x in columns]) / np.float32(scale)
         np.testing.assert_allclose(steps, np.rint(steps), atol=1e-3)
-        reach = max(
-            float(np.abs(one.get(layer.input, feed.get(layer.input))).max())
-            for one, feed in zip(values, feeds, strict=True)
-        )
+        reach = max(float(np.abs({**feed, **one}[layer.input]).max()) for one, feed in zip(values, feeds, strict=True))
         assert max(float(np.abs(x).max()) for x in columns) <= reach + scale / 2
 
 
@@ -352,7 +349,7 @@ def test_each_draw_goes_another_part_of_the_way(
 ) -> None:
     right, found = _Problem.rounded, list[float]()
 
-    def rounded(made: _Problem, form: Format, strength: float) -> Solution:
+    def rounded(made: _Problem, form: Scaled, strength: float) -> Solution:
         found.append(strength)
         return right(made, form, strength)
 

@@ -77,7 +77,7 @@ def test_outputs_come_closer_and_formats_stay(
 
 def test_a_layer_that_keeps_its_sign_is_left_alone(context: Decided, start: tuple[Plan, TunedNumbers]) -> None:
     (*others, kept), (plan, before) = context.layers, start
-    layers = [*others, replace(kept, keeps_sign=True)]
+    layers = (*others, replace(kept, keeps_sign=True))
     after = QUICK.apply(Tunable(replace(context, layers=layers), plan, before)).made
     assert any(after.biases[layer.name] is not before.biases[layer.name] for layer in others)
     assert after.weights[kept.weight] is before.weights[kept.weight]

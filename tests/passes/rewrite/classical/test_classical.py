@@ -1,6 +1,7 @@
 """Classical learners against ONNX Runtime on the original operators."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import onnx
@@ -24,7 +25,7 @@ TRANSFORMS = ["NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT"]
 
 
 def learner(
-    op_type: str, outputs: Sequence[tuple[str, int]], kind: int = TensorProto.FLOAT, **attributes: object
+    op_type: str, outputs: Sequence[tuple[str, int]], kind: int = TensorProto.FLOAT, **attributes: Any
 ) -> ir.Model:
     """One operator of `ai.onnx.ml` on rows of FEATURES columns."""
     node = helper.make_node(op_type, ["x"], [name for name, _ in outputs], domain="ai.onnx.ml", **attributes)
@@ -49,7 +50,7 @@ def floats(*shape: int, seed: int = 1) -> list[float]:
     return [float(number) for number in noise(*shape, seed=seed).ravel()]
 
 
-def classes(count: int, of_strings: bool) -> dict[str, object]:
+def classes(count: int, of_strings: bool) -> dict[str, Any]:
     """Labels that are not the numbers of their places."""
     if of_strings:
         return {"classlabels_strings": [f"class {chr(97 + i)}" for i in range(count)]}
@@ -110,7 +111,7 @@ def test_scores_of_zero_stay_zero_with_softmax_zero() -> None:
 @pytest.mark.parametrize("targets", [1, 2])
 @pytest.mark.parametrize("kind", TRANSFORMS)
 def test_linear_regressors(kind: str, targets: int) -> None:
-    attributes = {
+    attributes: dict[str, Any] = {
         "coefficients": small(targets),
         "intercepts": [0.1] * targets,
         "targets": targets,
@@ -153,6 +154,7 @@ def test_linear_support_vectors_sum_up_to_one_row_per_pair(sizes: Sequence[int],
 @pytest.mark.parametrize("one_class", [0, 1])
 @pytest.mark.parametrize("supports", [0, 4])
 def test_linear_support_vector_regressors(supports: int, one_class: int) -> None:
+    more: dict[str, Any] = {"support_vectors": floats(supports, FEATURES, seed=2)} if supports else {}
     model = learner(
         "SVMRegressor",
         [SCORES],
@@ -162,7 +164,7 @@ def test_linear_support_vector_regressors(supports: int, one_class: int) -> None
         kernel_type="LINEAR",
         kernel_params=[0.0, 0.0, 3.0],
         one_class=one_class,
-        **({"support_vectors": floats(supports, FEATURES, seed=2)} if supports else {}),
+        **more,
     )
     rewritten(model)
 

@@ -24,7 +24,7 @@ CONSTANTS = {
     "none": np.zeros(0, np.float32),
     "larger": np.array([1, 1, 2, 3.5], np.float32),
     "smaller": np.array([1, 1, 0.5, 0.6], np.float32),
-    "zero": np.float32(0),
+    "zero": np.array(0, np.float32),
     "pads": np.array([0, 0, 1, 1, 0, 0, 0, 2]),
     "start": np.array([1]),
     "end": np.array([3]),
