@@ -22,7 +22,7 @@ from tasks import Task, chosen
 
 from ptqc.budget import Budget
 from ptqc.compiler import compile as compile_model
-from ptqc.errors import Infeasible
+from ptqc.errors import Infeasible, UsageError
 from ptqc.options import CompileOptions, Pipeline
 from ptqc.passes.decide.phases import Decided, Planned
 from ptqc.passes.tune.reconstruct import Reconstruct
@@ -80,9 +80,12 @@ class Bench:
         """The candidates with their bytes and losses."""
         return problem.problem_of(self.decided, self.undecided, self.options)
 
-    def limit(self, task: Task, budget: str) -> int | None:
-        """Bytes that a budget allows the file of the task."""
-        return Budget.parse(budget).limit(task.path.stat().st_size, sum(w.size for w in self.decided.weights))
+    def limit(self, task: Task, budget: str) -> int:
+        """Bytes that a budget allows the file of the task. Raises UsageError for a budget of another kind."""
+        limit = Budget.parse(budget).limit(task.path.stat().st_size, sum(w.size for w in self.decided.weights))
+        if limit is None:
+            raise UsageError(f"budget {budget!r} is none of size; give one such as 13% or 4.5MB")
+        return limit
 
     def table(self, plan: Plan) -> bytes:
         """A plan's file with the numbers of the table of candidates."""

@@ -9,9 +9,9 @@ weights and exact biases, and run on calibration samples that no measurement has
 import argparse
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import ablation
 import harness
@@ -32,12 +32,14 @@ from ptqc.losses.classes import Logits, Probabilities
 from ptqc.losses.relative import Relative
 from ptqc.passes.decide.calibrate import Calibrate
 from ptqc.passes.decide.measure_sensitivity import MeasureSensitivity, mean_shift
+from ptqc.passes.decide.phases import Decided, Setting, Solved
 from ptqc.plan import Plan
 from ptqc.solutions import TunedNumbers
 from ptqc.solvers.moments import error
 from ptqc.stages import problem
 
 Losses = Mapping[tuple[str, Format], float]
+Phase = TypeVar("Phase", bound=Setting)
 
 FEWEST_FRESH, MOST_FRESH = 64, 1000
 # Deviation of the logarithm of the losses that plans are drawn with.
@@ -68,11 +70,20 @@ def criteria(bench: Bench, loss: OutputLoss) -> Iterator[tuple[str, Losses]]:
     yield "outputs, squared error", squared(bench)
 
 
+def at(phase: type[Phase], decided: Decided) -> Phase:
+    """What was known after an earlier pass."""
+    return phase(**{each.name: getattr(decided, each.name) for each in fields(phase)})
+
+
+def with_moments(bench: Bench) -> Bench:
+    """With the moments of what layers multiply, which are not in the store."""
+    observed = Calibrate().apply(at(Setting, bench.decided)).made
+    return replace(bench, decided=replace(bench.decided, moments=observed.moments, held_moments=observed.held_moments))
+
+
 def squared(bench: Bench) -> Losses:
     """What the table of losses is by the squared error of the outputs."""
-    decided = replace(bench.decided, weight_losses={}, site_losses={})
-    MeasureSensitivity("mse").apply(bench.model, decided)
-    return decided.weight_losses
+    return MeasureSensitivity("mse").apply(at(Solved, bench.decided)).made.weight_losses
 
 
 def curvature(bench: Bench, loss: OutputLoss) -> Losses:
@@ -178,7 +189,7 @@ def packed(bench: Bench, plan: Plan) -> bytes:
     for layer in bench.decided.layers:
         if (bias := biases[layer.name]) is not None:
             original = np.zeros_like(bias) if layer.bias is None else bias
-            shift = mean_shift(bench.model, bench.decided, layer, numbers.weights[layer.weight].weight)
+            shift = mean_shift(bench.decided, layer, numbers.weights[layer.weight].weight)
             biases[layer.name] = original + shift
     return problem.packed(bench.decided, plan, TunedNumbers(numbers.weights, biases))[1].data
 
@@ -192,7 +203,7 @@ def true_loss(loss: OutputLoss, real: Sequence[Outputs], run: Run, samples: Sequ
 def rank_correlation(first: Sequence[float], second: Sequence[float]) -> float:
     """Spearman's."""
     ranks = [np.argsort(np.argsort(values)) for values in (first, second)]
-    return float(np.corrcoef(*ranks)[0, 1])
+    return float(np.asarray(np.corrcoef(np.stack(ranks)))[0, 1])
 
 
 def rows_of(name: str, budgets: Sequence[str], plans: int, count: int) -> list[dict[str, Any]]:
@@ -202,8 +213,7 @@ def rows_of(name: str, budgets: Sequence[str], plans: int, count: int) -> list[d
         samples = task.calibration(count + MOST_FRESH)[count:]
         if len(samples) < FEWEST_FRESH:
             return [{"task": name, "note": f"has {len(samples)} samples beyond the first {count}"}]
-        bench = Bench.of(task, count, Path(folder))
-        Calibrate().apply(bench.model, bench.decided)  # its moments are not in the store
+        bench = with_moments(Bench.of(task, count, Path(folder)))
         names = [str(value.name) for value in bench.model.graph.outputs]
         run = harness.open_model(task.path)
         real = [dict(zip(names, run(feeds), strict=True)) for feeds in samples]
