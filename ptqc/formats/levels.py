@@ -20,6 +20,8 @@ FITTED_POINTS = 15_000
 SCALE_ITERATIONS = 2
 # Comparisons of points with levels held at a time: they stay in the processor's cache.
 COMPARED = 2**18
+# Rows that deviate by less than this share of the widest have no say in the levels.
+DEAD = 1e-6
 # Of the largest weight: a scale 2⁶ times smaller has all its digits in float32.
 SMALLEST_EXPONENT = -110
 # The ends between which single levels start.
@@ -44,15 +46,20 @@ def fit(rows: np.ndarray, importance: np.ndarray, bits: int, group: int) -> tupl
     """
     exponent = _exponent(rows)
     every_x, every_w = _points(np.ldexp(rows, -exponent), importance, group)
-    stride = max(1, min(len(every_x), every_x[..., 0].size // FITTED_POINTS))
-    x, w = every_x[::stride], every_w[::stride]
-    first = scale = _deviation(x, w)
-    levels = _start((x / scale[:, None, None])[np.abs(x).max((1, 2)) > 0], bits, group)
+    every_scale = _deviation(every_x, every_w)
+    is_live = every_scale > DEAD * every_scale.max(initial=0.0)
+    if not is_live.any():
+        return Levels(np.zeros((1, group), np.float32)), np.ones(rows.shape[:-1], np.float32)
+    x, w = every_x[is_live], every_w[is_live]
+    stride = max(1, min(len(x), x[..., 0].size // FITTED_POINTS))
+    x, w = x[::stride], w[::stride]
+    first = scale = every_scale[is_live][::stride]
+    levels = _start(x / scale[:, None, None], bits, group)
     for _ in range(ITERATIONS):
         index = _index(levels, x, scale)
         levels = _centres(levels, index, x, w, scale)
         scale = _scale(levels[index], x, w, scale)
-    scale = _deviation(every_x, every_w) * np.median(scale / first)
+    scale = np.where(every_scale > 0, every_scale, 1.0).astype(np.float32) * np.median(scale / first)
     for _ in range(SCALE_ITERATIONS):
         scale = _scale(levels[_index(levels, every_x, scale)], every_x, every_w, scale)
     stretch = REACH / max(float(np.abs(levels).max()), 1e-30)
@@ -88,9 +95,12 @@ def _points(rows: np.ndarray, importance: np.ndarray, group: int) -> tuple[np.nd
 
 
 def _deviation(x: np.ndarray, w: np.ndarray) -> np.ndarray:
-    """Weighted root mean square of each row; 1 for rows of zeros."""
-    power = (w * x * x).sum((1, 2)) / np.maximum(w.sum((1, 2)), 1e-30)
-    return np.where(power > 0, np.sqrt(power), 1.0).astype(np.float32)
+    """Weighted root mean square of each row (R, points, group), however small it is."""
+    largest = np.abs(x).max((1, 2), initial=0.0)
+    unit = np.where(largest > 0, largest, 1.0)
+    share = x / unit[:, None, None]
+    power = (w * share * share).sum((1, 2)) / np.maximum(w.sum((1, 2)), 1e-30)
+    return np.asarray(largest * np.sqrt(power), np.float32)
 
 
 def _index(levels: np.ndarray, x: np.ndarray, scale: np.ndarray) -> np.ndarray:
@@ -136,7 +146,7 @@ def _centres(levels: np.ndarray, index: np.ndarray, x: np.ndarray, w: np.ndarray
 
 
 def _scale(codes: np.ndarray, x: np.ndarray, w: np.ndarray, scale: np.ndarray) -> np.ndarray:
-    """The scale of each row that fits its codes best."""
+    """The scale of each row that fits its codes best; the one before where there is no positive one."""
     inner, norm = (w * x * codes).sum((1, 2)), (w * codes * codes).sum((1, 2))
-    usable = (inner > 0) & (norm > 0)
-    return np.where(usable, inner / np.where(usable, norm, 1.0), scale).astype(np.float32)
+    found = np.divide(inner, norm, out=np.zeros_like(inner), where=norm > 0)
+    return np.where(found > 0, found, scale).astype(np.float32)

@@ -53,10 +53,13 @@ def _searched(rows: np.ndarray, importance: np.ndarray) -> tuple[np.ndarray, np.
 
 
 def storable(scale: np.ndarray, magnitude: np.ndarray) -> np.ndarray:
-    """Scales as they are stored: rounded to float16 where that loses nothing, rows of zeros given a usable scale."""
+    """Scales as they are stored: rounded to float16 where that loses nothing, rows of zeros given a small scale.
+
+    Not every grid has a zero, so that what those rows become is their scale times some level.
+    """
     scale = np.asarray(scale, np.float32)
     usable = (magnitude > 0) & (scale > 0)
-    fallback = np.float32(scale[usable].min() if usable.any() else 1.0)
+    fallback = np.float32(min(scale[usable].min(initial=1.0), FLOAT16_RANGE[0]))
     scale = np.where(usable, scale, fallback)
     if scale.min() >= FLOAT16_RANGE[0] and scale.max() <= FLOAT16_RANGE[1]:
         scale = scale.astype(np.float16).astype(np.float32)

@@ -66,6 +66,21 @@ def test_what_a_dead_layer_has_left_is_scaled_exactly(form: Format) -> None:
     assert (found[1] > 0).all()
 
 
+@pytest.mark.parametrize("left", [0.0, 2.0**-60, 2.0**-100])
+@pytest.mark.parametrize("form", FORMS, ids=str)
+def test_dead_rows_take_nothing_from_the_others(form: Format, left: float) -> None:
+    """Pruned channels, and those whose weights decayed for a whole training, may be most of a layer."""
+    rows, ones = noise(60, 32), np.ones((1, 32), np.float32)
+    rows[20:] *= np.float32(left)
+    losses = []
+    for taken in (rows, rows[:20]):
+        book, scale = fit(taken, ones, form.bits, form.group)
+        codes = book.nearest((taken / scale[:, None]).reshape(len(taken), -1, form.group)).reshape(taken.shape)
+        losses.append(error(taken[:20], ones, codes[:20], scale[:20]))
+        assert np.abs(codes[20:] * scale[20:, None]).max(initial=0.0) < 0.01
+    assert losses[0] <= 1.05 * losses[1]
+
+
 @pytest.mark.parametrize("rows", [np.zeros((3, 8), np.float32), np.full((2, 5), 7, np.float32)])
 def test_constant_rows_have_a_codebook(rows: np.ndarray) -> None:
     book, scale = fit(rows, np.ones((1, rows.shape[1]), np.float32), Codebook(3).bits, Codebook(3).group)

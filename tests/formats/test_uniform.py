@@ -104,11 +104,12 @@ def test_any_row_gets_a_usable_scale(form: Integer, rows: np.ndarray) -> None:
     assert (scale > 0).all()
 
 
-def test_a_row_of_zeros_takes_the_scale_of_another() -> None:
+def test_a_row_of_zeros_gets_a_scale_that_hardly_counts() -> None:
+    """A grid may have no zero."""
     rows = np.array([[0, 0], [1, -1]], np.float32)
     scale = Integer(8).grid(rows, np.ones((1, 2), np.float32)).scale
-    assert scale[0] == scale[1]
-    assert Integer(8).grid(rows[:1], np.ones((1, 2), np.float32)).scale.tolist() == [1.0]
+    assert 0 < scale[0] < 0.01 * scale[1]
+    assert 0 < Integer(8).grid(rows[:1], np.ones((1, 2), np.float32)).scale[0] < 1e-4
 
 
 @pytest.mark.parametrize("axis", [0, 1, 2])
