@@ -45,7 +45,7 @@ class NoOptions:
 class Native:
     """What a target built. files: by name, for the artifact's folder of the target. document: for the manifest."""
 
-    files: Mapping[str, bytes]
+    files: Mapping[str, Path]
     document: Mapping[str, Any]
 
 
@@ -74,10 +74,12 @@ class Target(Protocol[Options]):
         samples: "Sequence[Feeds]",
         options: Options,
         store: Path,
+        folder: Path,
     ) -> Native:
         """Compile a lowered graph, and compare what it computes with the exported file on samples and edge inputs.
 
-        store: a folder of what was built before. Raises VerificationError where anything differs.
+        store: a folder of what was built before. folder: an empty one for the files. Raises VerificationError where
+        anything differs.
         """
 
 

@@ -69,7 +69,8 @@ class CompileKeywords(options.Keywords, TargetKeywords, total=False):
 class Delivery:
     """What is delivered of a job, and where to.
 
-    times: of operators, which a latency is met with; None measures them. plan: fixed decisions, in place of solving.
+    scratch: a folder for files on their way. times: of operators, which a latency is met with; None measures them.
+    plan: fixed decisions, in place of solving.
     """
 
     output: Path
@@ -77,6 +78,7 @@ class Delivery:
     target: Chosen | None
     evaluate: Evaluate | None
     store: Store
+    scratch: Path
     progress: Progress
     times: Times | None = None
     plan: Plan | None = None
@@ -147,7 +149,7 @@ def compile(  # noqa: A001
         check_foreseeable(prepared, budgets, chosen, built)
         decided, notes, entry = measure(prepared, chosen, store, progress, deadline.share(MEASURING), dump)
         job = Job(prepared, decided, chosen, (*prepared.notes, *notes), entry, budgets, started)
-        return _deliver(job, Delivery(place, force, built, score, store, progress, given_times, dump=dump))
+        return _deliver(job, Delivery(place, force, built, score, store, folder, progress, given_times, dump=dump))
 
 
 @quiet_libraries()
@@ -199,8 +201,10 @@ def resolve(
     job = Job(prepared, decided, options_, (*prepared.notes, *notes), entry, budgets, started)
     fixed = None if plan is None else Plan.from_json(plan, decided.roles)
     with _one_blas_thread(), scratch() as temporary:
-        score = evaluate or _scorer(prepared.model, labels, Path(temporary), preprocessing)
-        return _deliver(job, Delivery(place, force, built, score, store, progress, recorded_times(earlier), fixed))
+        folder = Path(temporary)
+        score = evaluate or _scorer(prepared.model, labels, folder, preprocessing)
+        times = recorded_times(earlier)
+        return _deliver(job, Delivery(place, force, built, score, store, folder, progress, times, fixed))
 
 
 def _deliver(job: Job, delivery: Delivery) -> Artifact:
@@ -217,7 +221,7 @@ def _deliver(job: Job, delivery: Delivery) -> Artifact:
     with progress.stage("verify"):
         activation_loss, verified = _verify(job, fitted, probes)
     job = replace(job, notes=(*job.notes, *saturation_notes(fitted.exported, probes)))
-    native = build_target(fitted, probes, delivery.target, delivery.store, progress)
+    native = build_target(fitted, probes, delivery.target, delivery.store, delivery.scratch, progress)
     timed = time_delivered(job, fitted, progress)
     if timed is not None and job.budgets.strict:
         timed.check()

@@ -1,6 +1,7 @@
 """Building the cpu target: one child process compiles and verifies, so that a crash or a hang is an error message."""
 
 import json
+import shutil
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -63,16 +64,16 @@ def build(
     lowered: Lowered,
     exported: Exported,
     samples: Sequence[Feeds],
+    folder: Path,
     isa: str = DEFAULT_CPU,
     store: Path | None = None,
     tuning: Request = NO_TUNING,
-    time_limit: float = TIME_LIMIT,
 ) -> Native:
     """Compile a lowered graph and compare the library with the exported file on samples and on edge inputs.
 
-    isa: names of instruction sets, separated by commas; each gets a library. store: a folder of libraries that were
-    built before. tuning: how kernels get their cuts. Raises TargetError when a node has no kernel or TVM fails,
-    VerificationError when anything differs.
+    folder: an empty one for the files. isa: names of instruction sets, separated by commas; each gets a library. store:
+    a folder of libraries that were built before. tuning: how kernels get their cuts. Raises TargetError when a node has
+    no kernel or TVM fails, VerificationError when anything differs.
     """
     check_present()
     check_sizes({tuple(array.shape[1:] for array in feeds.values()) for feeds in samples})
@@ -80,9 +81,9 @@ def build(
     batching = along_the_batch(lowered.model, samples[0])
     if batching is not None:
         with suppress(NoKernel):
-            return _build(lowered, exported, samples, Choices(batching, isa, store, tuning), time_limit)
+            return _build(lowered, exported, samples, Choices(batching, isa, store, tuning), folder)
     batching, samples = run_by_run(lowered.model, exported, samples)
-    return _build(lowered, exported, samples, Choices(batching, isa, store, tuning), time_limit)
+    return _build(lowered, exported, samples, Choices(batching, isa, store, tuning), folder)
 
 
 def check_model(model: ir.Model) -> ir.Model:
@@ -151,20 +152,20 @@ class Choices:
     tuning: Request = NO_TUNING
 
 
-def _build(
-    lowered: Lowered, exported: Exported, samples: Sequence[Feeds], choices: Choices, time_limit: float
-) -> Native:
+def _build(lowered: Lowered, exported: Exported, samples: Sequence[Feeds], choices: Choices, folder: Path) -> Native:
     """A library that takes samples in one way. Raises NoKernel where that leaves a node without a kernel."""
     with scratch() as temporary:
-        folder = Path(temporary)
-        write_job(folder, lowered, exported, samples, choices)
-        _run(folder, time_limit)
-        reports = json.loads((folder / REPORT).read_text())["libraries"]
+        job = Path(temporary)
+        write_job(job, lowered, exported, samples, choices)
+        _run(job)
+        reports = json.loads((job / REPORT).read_text())["libraries"]
         names = [library_file(report["isa"]) for report in reports]
-        tables = [TUNING] if (folder / TUNING).is_file() else []
-        files = {name: (folder / name).read_bytes() for name in (*names, WEIGHTS, INTERFACE, KERNELS, *tables)}
-        libraries = [report | {"bytes": len(files[name])} for report, name in zip(reports, names, strict=True)]
-        return Native(files, {"weights_bytes": len(files[WEIGHTS]), "libraries": libraries})
+        tables = [TUNING] if (job / TUNING).is_file() else []
+        wanted = (*names, WEIGHTS, INTERFACE, KERNELS, *tables)
+        files = {name: Path(shutil.move(job / name, folder / name)) for name in wanted}
+    sizes = {name: path.stat().st_size for name, path in files.items()}
+    libraries = [report | {"bytes": sizes[name]} for report, name in zip(reports, names, strict=True)]
+    return Native(files, {"weights_bytes": sizes[WEIGHTS], "libraries": libraries})
 
 
 def _check_interface(model: ir.Model) -> None:
@@ -220,8 +221,8 @@ def _compared(lowered: Lowered, exported: Exported) -> dict[str, str]:
     return {name: exported.renamed[name] for name in found if name in exported.renamed}
 
 
-def _run(folder: Path, time_limit: float) -> None:
-    problem = guarded.run(WORKER, [str(folder)], time_limit).problem
+def _run(folder: Path) -> None:
+    problem = guarded.run(WORKER, [str(folder)], TIME_LIMIT).problem
     if (folder / ERROR).is_file():
         told = json.loads((folder / ERROR).read_text())
         raise getattr(errors, told["kind"], InternalError)(told["message"])
@@ -257,9 +258,10 @@ class CpuTarget:
         samples: Sequence[Feeds],
         options: CpuOptions,
         store: Path,
+        folder: Path,
     ) -> Native:
         """A library for each instruction set; see `build`."""
-        return build(lowered, exported, samples, options.cpu, store, Request.of(options.tune))
+        return build(lowered, exported, samples, folder, options.cpu, store, Request.of(options.tune))
 
 
 TARGET: Target[CpuOptions] = CpuTarget()

@@ -2,6 +2,7 @@
 
 import ctypes
 import hashlib
+import io
 import json
 import os
 import shutil
@@ -236,27 +237,25 @@ def _is_ours(folder: Path) -> bool:
 
 
 def publish(
-    folder: Path, files: Mapping[str, bytes], manifest: Mapping[str, Any], run: Mapping[str, Any], force: bool
+    folder: Path, files: Mapping[str, bytes | Path], manifest: Mapping[str, Any], run: Mapping[str, Any], force: bool
 ) -> Artifact:
-    """Write an artifact beside its place and move it there in one step. Raises Interrupted when the disk does not."""
+    """Write an artifact beside its place and move it there in one step. files: by name; a path is copied from there.
+
+    Raises Interrupted when the disk does not take it.
+    """
     from ptqc.plan import write_json
 
     check_output(folder, force)
     folder = folder.resolve()
-    sums = {name: hashlib.sha256(data).hexdigest() for name, data in sorted(files.items())}
-    everything = {
-        **files,
-        MANIFEST: write_json({**manifest, "files": sums}).encode(),
-        RUN: write_json(run).encode(),
-    }
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         _sweep(folder)
         with _beside(folder) as temporary:
             new = temporary / folder.name
             new.mkdir()
-            for name, data in everything.items():
-                _write_through(new / name, data)
+            sums = {name: _write_through(new / name, source) for name, source in sorted(files.items())}
+            _write_through(new / MANIFEST, write_json({**manifest, "files": sums}).encode())
+            _write_through(new / RUN, write_json(run).encode())
             _move(new, folder)
     except OSError as error:
         raise Interrupted(f"cannot write the artifact to {folder}: {error}; nothing was changed there") from error
@@ -291,12 +290,16 @@ def _sweep(folder: Path) -> None:
                     shutil.rmtree(path, ignore_errors=True)
 
 
-def _write_through(path: Path, data: bytes) -> None:
+def _write_through(path: Path, source: bytes | Path) -> str:
+    """Write a file, from memory or piece by piece from another; the SHA-256 of what it has to hold."""
     path.parent.mkdir(exist_ok=True)
-    with path.open("wb") as file:
-        file.write(data)
+    with path.open("wb") as file, source.open("rb") if isinstance(source, Path) else io.BytesIO(source) as stream:
+        found = hashlib.file_digest(stream, "sha256").hexdigest()
+        stream.seek(0)
+        shutil.copyfileobj(stream, file)
         file.flush()
         os.fsync(file.fileno())
+    return found
 
 
 def _move(new: Path, place: Path) -> None:

@@ -5,6 +5,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -56,11 +57,11 @@ class CompileOutcome:
     distances: Mapping[str, float]
 
 
-def files(job: Job, outcome: CompileOutcome) -> tuple[dict[str, bytes], dict[str, Any]]:
+def files(job: Job, outcome: CompileOutcome) -> tuple[dict[str, bytes | Path], dict[str, Any]]:
     """The files of an artifact by name, and its manifest. Raises VerificationError where they contradict each other."""
     said, costs, plan = manifest(job, outcome), sensitivity(job, outcome.fitted), outcome.fitted.plan.to_json()
     check_documents(said, plan, outcome.fitted)
-    found = {
+    found: dict[str, bytes | Path] = {
         artifact.MODEL: outcome.fitted.exported.data,
         artifact.PLAN: write_json(plan).encode(),
         artifact.SENSITIVITY: write_json(costs).encode(),

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from ptqc.calibration.samples import Samples
@@ -15,9 +16,9 @@ from ptqc.work.progress import Progress
 
 @dataclass(frozen=True)
 class BuiltTargets:
-    """files: for the artifact, by path. documents: what the manifest says of each target."""
+    """files: for the artifact, by their place in it. documents: what the manifest says of each target."""
 
-    files: Mapping[str, bytes]
+    files: Mapping[str, Path]
     documents: Mapping[str, Mapping[str, Any]]
 
 
@@ -40,20 +41,22 @@ def check_samples(chosen: Chosen | None, samples: Samples) -> None:
 
 
 def build_target(
-    fitted: Fitted, samples: Sequence[Feeds], chosen: Chosen | None, store: Store, progress: Progress
+    fitted: Fitted, samples: Sequence[Feeds], chosen: Chosen | None, store: Store, scratch: Path, progress: Progress
 ) -> BuiltTargets:
     """The native library of the fitted plan, verified against the exported file.
 
-    Raises TargetError when it cannot be built and may not be missing; VerificationError when it computes anything else.
+    scratch: where its files stay until they are delivered. Raises TargetError when it cannot be built and may not be
+    missing; VerificationError when it computes anything else.
     """
     if chosen is None:
         return BuiltTargets({}, {})
-    name = chosen.name
+    name, folder = chosen.name, scratch / "target"
+    folder.mkdir()
     try:
         with progress.stage("native library"):
-            native = chosen.target.build(fitted.lowered, fitted.exported, samples, chosen.options, store.folder)
+            native = chosen.target.build(fitted.lowered, fitted.exported, samples, chosen.options, store.folder, folder)
     except TargetError as error:
         if not chosen.may_be_missing:
             raise
         return BuiltTargets({}, {name: {"missing": str(error)}})
-    return BuiltTargets({f"{name}/{file}": data for file, data in native.files.items()}, {name: native.document})
+    return BuiltTargets({f"{name}/{file}": path for file, path in native.files.items()}, {name: native.document})

@@ -1,5 +1,6 @@
 """The output folder: whole or not at all, opened with its checks, replaced only where it is ours."""
 
+import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -26,6 +27,14 @@ def fail(*_arguments: object) -> None:
 
 def refuse(*_arguments: object) -> bool:
     return False
+
+
+def test_a_file_may_come_from_another_place(tmp_path: Path) -> None:
+    source = tmp_path / "library.so"
+    source.write_bytes(bytes(range(256)) * 5000)
+    found = publish(tmp_path / "out", {**FILES, "cpu/avx2.so": source}, MANIFEST, RUN, force=False)
+    assert (found.folder / "cpu" / "avx2.so").read_bytes() == source.read_bytes()
+    assert found.manifest["files"]["cpu/avx2.so"] == hashlib.sha256(source.read_bytes()).hexdigest()
 
 
 def test_what_is_published_can_be_loaded(tmp_path: Path) -> None:

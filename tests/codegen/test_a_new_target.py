@@ -30,12 +30,13 @@ class Listing:
     def gains_by_bfloat16(self, options):
         return False
 
-    def build(self, lowered, exported, samples, options, store):
+    def build(self, lowered, exported, samples, options, store, folder):
         data = "\\n".join(node.op_type for node in lowered.model.graph).encode()
         library = {"isa": "any", "cpu_features": [], "bytes": len(data), "constant_bytes": 0, "low_bit_weights": "none",
                    "workspace_bytes": 0, "steps": {}, "kernels": 0, "roundings_of_float_parts": [],
                    "verification": {"missing": "nothing to run"}}
-        return Native({"operators.txt": data}, {"weights_bytes": 0, "libraries": [library]})
+        (folder / "operators.txt").write_bytes(data)
+        return Native({"operators.txt": folder / "operators.txt"}, {"weights_bytes": 0, "libraries": [library]})
 
 
 TARGET = Listing()

@@ -36,11 +36,11 @@ def test_an_object_for_the_machine_comes_out(tmp_path: Path, monkeypatch: pytest
     linker.chmod(linker.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setenv("CXX", str(linker))
     made, file = residual()
-    built = target.build(made.lowered, file, FEEDS, "aarch64")
-    library = built.files["aarch64.so"]
+    built = target.build(made.lowered, file, FEEDS, tmp_path, "aarch64")
+    library = built.files["aarch64.so"].read_bytes()
     assert library[:4] == b"\x7fELF"
     assert struct.unpack_from("<H", library, 18) == (MACHINE_AARCH64,)
-    assert json.loads(built.files["interface.json"])["libraries"] == [
+    assert json.loads(built.files["interface.json"].read_text())["libraries"] == [
         {"isa": "aarch64", "machine": "aarch64", "features": ["asimd"]}
     ]
     assert "is for Linux on aarch64" in built.document["libraries"][0]["verification"]["missing"]

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("tvm.tirx", reason="the cpu target needs Apache TVM")
 
-from building import present, written
+from building import opened, present
 from graphs import noise, parse
 from lowering import quantized, samples
 from together import compared, program_of
@@ -104,8 +104,8 @@ def axes(sizes: tuple[object, ...]) -> str:
 
 def built(made: ir.Model, feeds: list[Feeds], folder: Path) -> Made:
     low = quantized(made, feeds)
-    native = build(low.lowered, export(low.lowered, low.model), feeds)
-    return Made(low.lowered.model, feeds, written(native, folder))
+    native = build(low.lowered, export(low.lowered, low.model), feeds, folder)
+    return Made(low.lowered.model, feeds, opened(native))
 
 
 def test_every_kernel_is_right(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("tvm.tirx", reason="the cpu target needs Apache TVM")
 
-from building import present, written
+from building import opened, present
 from graphs import noise, parse
 from lowering import quantized
 from together import compared, program_of
@@ -128,19 +128,18 @@ def test_an_input_that_settles_shapes_has_to_stay_as_it_was(tmp_path: Path) -> N
     made = parse("g (float[N, 3, 4] x, int64[1] axes) => (float y) { a = ReduceSum(x, axes) y = Neg(a) }")
     feeds = [{"x": noise(2, 3, 4, seed=seed), "axes": np.array([1])} for seed in range(2)]
     low = quantized(made, feeds, keep_float=lambda _site: True)
-    native = build(low.lowered, export(low.lowered, low.model), feeds)
-    library = written(native, tmp_path)
+    library = opened(build(low.lowered, export(low.lowered, low.model), feeds, tmp_path))
     np.testing.assert_allclose(library.run(feeds[0])["y"], Runner(made).run(feeds[0])["y"], rtol=1e-4, atol=1e-5)
     with pytest.raises(UsageError, match=r"input 'axes' is \[2\]; the library was built for \[1\]"):
         library.run({**feeds[0], "axes": np.array([2])})
 
 
-def test_a_division_that_may_be_by_zero_is_refused() -> None:
+def test_a_division_that_may_be_by_zero_is_refused(tmp_path: Path) -> None:
     made = parse("g (int32[4] a, int32[4] b) => (int32 y) { y = Div(a, b) }")
     feeds = [{"a": np.full(4, 7, np.int32), "b": np.full(4, 2, np.int32)}]
     low = quantized(made, feeds)
     with pytest.raises(NoKernel, match="no kernel for Div y: integers are divided by b, which may be zero"):
-        build(low.lowered, export(low.lowered, low.model), feeds)
+        build(low.lowered, export(low.lowered, low.model), feeds, tmp_path)
 
 
 def test_rows_that_are_masked_whole_and_zeros_without_sign(tmp_path: Path) -> None:
@@ -154,7 +153,7 @@ def test_rows_that_are_masked_whole_and_zeros_without_sign(tmp_path: Path) -> No
     feeds = [{"x": noise(3, 20, seed=seed)} for seed in range(2)]
     feeds[0]["x"][1] = 0
     low = quantized(made, feeds, keep_float=lambda _site: True)
-    library = written(build(low.lowered, export(low.lowered, low.model), feeds), tmp_path)
+    library = opened(build(low.lowered, export(low.lowered, low.model), feeds, tmp_path))
     found, wanted = library.run(feeds[0]), Runner(made).run(feeds[0])
     assert np.isnan(found["y"][1]).all()
     assert found["m"][1] == -np.inf
@@ -166,5 +165,5 @@ def test_an_output_that_never_changes_has_the_shape_of_the_model(tmp_path: Path)
     made = parse("g (float[3, 4] x) => (float[3, 4] y, int64[1] s) { y = Neg(x) s = Shape <start = 1> (x) }")
     feeds = [{"x": noise(3, 4, seed=seed)} for seed in range(2)]
     low = quantized(made, feeds, keep_float=lambda _site: True)
-    library = written(build(low.lowered, export(low.lowered, low.model), feeds), tmp_path)
+    library = opened(build(low.lowered, export(low.lowered, low.model), feeds, tmp_path))
     np.testing.assert_array_equal(library.run(feeds[0])["s"], [4])

@@ -1,6 +1,7 @@
 """A quantized graph becomes a verified library, or the node without a kernel is named."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,26 +19,26 @@ from ptqc.formats import UINT8, QuantParams
 
 
 @pytest.mark.processor
-def test_a_residual_network_becomes_a_verified_library() -> None:
+def test_a_residual_network_becomes_a_verified_library(tmp_path: Path) -> None:
     made, file = residual()
-    first = target.build(made.lowered, file, FEEDS)
+    first = target.build(made.lowered, file, FEEDS, tmp_path)
     verification = first.document["libraries"][0]["verification"]
     assert verification["end_to_end_different"] == {}
     assert verification["integers_compared"] > 1000
-    assert json.loads(first.files["interface.json"])["inputs"] == [
+    assert json.loads(first.files["interface.json"].read_text())["inputs"] == [
         {"name": "x", "dtype": "float32", "shape": [None, 3, 8, 8]}
     ]
 
 
-def test_a_node_without_a_kernel_is_named() -> None:
+def test_a_node_without_a_kernel_is_named(tmp_path: Path) -> None:
     graph = "g (float[N, 3, 8, 8] x) => (float[N, 4, 8, 8] y) { c = Conv(x, w) y = Hardmax(c) }"
     made = quantized(parse(graph, w=noise(4, 3, 1, 1)), FEEDS)
     with pytest.raises(TargetError, match="no kernel for Hardmax y"):
-        target.build(made.lowered, export(made.lowered, made.model), FEEDS)
+        target.build(made.lowered, export(made.lowered, made.model), FEEDS, tmp_path)
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_random_networks(seed: int) -> None:
+def test_random_networks(seed: int, tmp_path: Path) -> None:
     random = np.random.default_rng(seed)
     channels, size, outputs = (int(random.integers(low, high)) for low, high in ((1, 20), (1, 4), (1, 20)))
     pads = [int(n) for n in random.integers(0, size, 4)]
@@ -60,11 +61,11 @@ def test_random_networks(seed: int) -> None:
     }
     feeds = samples(2, 3, 12, 11)
     made = quantized(parse(graph, **constants), feeds)
-    built = target.build(made.lowered, export(made.lowered, made.model), feeds)
+    built = target.build(made.lowered, export(made.lowered, made.model), feeds, tmp_path)
     assert built.document["libraries"][0]["verification"]["end_to_end_different"] == {}
 
 
-def test_a_rounding_tie_behind_a_float_operator_stops_nothing() -> None:
+def test_a_rounding_tie_behind_a_float_operator_stops_nothing(tmp_path: Path) -> None:
     """Means that lie half way between two codes: ONNX Runtime sums in another order, and both roundings are right."""
     graph = """g (float[N, 16, 100] x) => (float[N, 16, 8] y) {
         a = MatMul(x, w)
@@ -76,6 +77,6 @@ def test_a_rounding_tie_behind_a_float_operator_stops_nothing() -> None:
     feeds = samples(4, 16, 100)
     halves = {"r": QuantParams(UINT8, 0.037, 120), "m": QuantParams(UINT8, 0.037 / 50, 128)}
     made = quantized(parse(graph, **constants), feeds, params=halves)
-    built = target.build(made.lowered, export(made.lowered, made.model), feeds)
-    assert "m" in json.loads(built.files["kernels.json"])["names"]
+    built = target.build(made.lowered, export(made.lowered, made.model), feeds, tmp_path)
+    assert "m" in json.loads(built.files["kernels.json"].read_text())["names"]
     assert set(built.document["libraries"][0]["verification"]["end_to_end_different"]) <= {"m/codes"}
