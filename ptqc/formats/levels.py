@@ -22,7 +22,7 @@ SCALE_ITERATIONS = 2
 COMPARED = 2**18
 # Rows that deviate by less than this share of the widest have no say in the levels.
 DEAD = 1e-6
-# Of the largest weight: a scale 2⁶ times smaller has all its digits in float32.
+# Of the largest weight, below which all count as zeros: a scale 2⁶ times smaller has all its digits in float32.
 SMALLEST_EXPONENT = -110
 # The ends between which single levels start.
 QUANTILES = (0.005, 0.995)
@@ -44,11 +44,12 @@ def fit(rows: np.ndarray, importance: np.ndarray, bits: int, group: int) -> tupl
 
     importance: (…, 1, d) or broadcastable, not negative. group: numbers of a level; it divides d.
     """
-    exponent = _exponent(rows)
+    # Rows are looked at over a power of two: squares of what a dead layer has left would be no numbers of float32.
+    exponent = int(np.frexp(np.abs(rows).max(initial=0.0))[1])
     every_x, every_w = _points(np.ldexp(rows, -exponent), importance, group)
     every_scale = _deviation(every_x, every_w)
     is_live = every_scale > DEAD * every_scale.max(initial=0.0)
-    if not is_live.any():
+    if exponent < SMALLEST_EXPONENT or not is_live.any():
         return Levels(np.zeros((1, group), np.float32)), np.ones(rows.shape[:-1], np.float32)
     x, w = every_x[is_live], every_w[is_live]
     stride = max(1, min(len(x), x[..., 0].size // FITTED_POINTS))
@@ -76,15 +77,6 @@ def indices(codes: np.ndarray, group: int) -> tuple[np.ndarray, np.ndarray]:
     levels = np.flatnonzero(occurs)[:, None] // places % CODES - CODES // 2
     rank = (np.cumsum(occurs) - 1).astype(np.uint8)
     return rank[digits], levels.astype(np.int8)
-
-
-def _exponent(rows: np.ndarray) -> int:
-    """Rows are looked at over this power of two: squares of what a dead layer has left would be no numbers of float32.
-
-    Rows whose scale would be none either count as zeros.
-    """
-    exponent = int(np.frexp(np.abs(rows).max(initial=0.0))[1])
-    return exponent if exponent > SMALLEST_EXPONENT else 0
 
 
 def _points(rows: np.ndarray, importance: np.ndarray, group: int) -> tuple[np.ndarray, np.ndarray]:
