@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from ptqc.errors import ModelError, PtqcError
 from ptqc.formats import UINT8, Integer, QuantParams
-from ptqc.graph.layers import find_layers, find_weights
+from ptqc.graph.layers import find_inner_layers, find_layers, find_weights
 from ptqc.graph.sites import find_kernels, find_sites, useful_sites
 from ptqc.options import PORTABLE_BITS, CompileOptions
 from ptqc.passes.decide.solve_weights import formats_of
@@ -74,11 +74,14 @@ def _compilable(source: ModelSource, model: ir.Model) -> Compilable:
     anything = {site.name: QuantParams(UINT8, 1.0, 0) for site in sites}
     plan = Plan(tuple(layers), tuple(weights), tuple(kernels), tuple(sites), anything, {})
     plan = plan.with_formats({weight.name: Integer(PORTABLE_BITS) for weight in weights})
-    smallest, macs = about(model, options.bits), products_of_a_run(model, layers)
-    work = effort(weights, formats_of(options.bits), macs, options.samples)
+    inner, macs = len(find_inner_layers(model)), products_of_a_run(model, layers)
+    smallest = about(model, options.bits)
+    # How often inner layers run, the graph does not say.
+    work = effort(weights, formats_of(options.bits), None if inner else macs, options.samples)
     sensible = {f"{share}%": source.size * share // 100 for share in SENSIBLE}
     return Compilable(
         layers=len(layers),
+        inner_layers=inner,
         parameters=sum(weight.size for weight in weights),
         macs=macs,
         at_least=lower_bound(model, options.bits).bytes,

@@ -44,12 +44,14 @@ class StaysFloat:
 class Compilable:
     """What is known of a model that compile takes.
 
-    layers, parameters: of what is quantized. macs: multiply-accumulates of one run of one sample; None where sizes are
-    free. at_least: bytes that no compiled file is below. smallest: about those of the smallest file. sensible: budgets
-    to begin with, and their bytes. seconds: of one processor; memory: bytes; both rough.
+    layers, parameters: of what is quantized. inner_layers: how many more are in branches and loops. macs:
+    multiply-accumulates of one run of one sample outside of these; None where sizes are free. at_least: bytes that no
+    compiled file is below. smallest: about those of the smallest file. sensible: budgets to begin with, and their
+    bytes. seconds: of one processor; memory: bytes; both rough.
     """
 
     layers: int
+    inner_layers: int
     parameters: int
     macs: int | None
     at_least: int
@@ -101,14 +103,19 @@ class Inspection:
 
 def _of(found: Compilable, size: int) -> Iterator[tuple[str, str]]:
     macs = "unknown, as sizes are free" if found.macs is None else f"{magnitude(found.macs)}MACs"
-    yield "layers", f"{found.layers:,} with {found.parameters:,} weights; one run of one sample: {macs}"
+    inner = f" and {found.inner_layers:,} in branches or loops" if found.inner_layers else ""
+    counted = ", the inner ones not counted" if inner else ""
+    yield "layers", f"{found.layers:,}{inner} with {found.parameters:,} weights; one run of one sample: {macs}{counted}"
     smallest = f"{found.smallest:,} bytes ({100 * found.smallest / size:.1f} %)"
     yield "smallest", f"about {smallest}; certainly not below {found.at_least:,}"
     sensible = ", ".join(f"--budget {budget} ({count:,} bytes)" for budget, count in found.sensible.items())
     yield "sensible", sensible or "none: the graph's text is most of the file"
     memory = f"{found.memory / 1e9:.1f} GB of memory"
     known = f"roughly {_duration(found.seconds or 0)} of one processor, and {memory}"
-    yield "compile", f"a time that depends on the free sizes; roughly {memory}" if found.seconds is None else known
+    yield (
+        "compile",
+        f"a time that depends on sizes or loops that are free; roughly {memory}" if found.seconds is None else known,
+    )
     for kind in found.stays_float:
         yield "stays float", f"{kind.count:,} {visible(kind.operator)}: {kind.reason}"
     if not found.stays_float:

@@ -68,6 +68,16 @@ def test_free_sizes_leave_the_products_open() -> None:
     assert "unknown, as sizes are free" in str(tagger)
 
 
+def test_layers_in_branches_are_counted_apart() -> None:
+    first = "then_branch = t () => (float[N,32] a) { a = MatMul(x, w) }"
+    second = "else_branch = e () => (float[N,32] b) { b = MatMul(x, v) }"
+    graph = f"g (float[N,64] x, bool c) => (float[N,32] y) {{ y = If(c) <{first}, {second}> }}"
+    found = inspect(proto(graph, w=weight(64, 32), v=weight(64, 32)))
+    assert found.found is not None
+    assert (found.found.layers, found.found.inner_layers, found.found.seconds) == (0, 2, None)
+    assert "0 and 2 in branches or loops with 4,096 weights" in " ".join(str(found).split())
+
+
 def test_the_text_names_everything(found: Inspection) -> None:
     text = str(found)
     assert max(map(len, text.splitlines())) <= 100
