@@ -167,6 +167,15 @@ def test_a_public_class_has_a_name_of_its_own() -> None:
     assert {name: where for name, where in found.items() if len(where) > 1 and not name.startswith("_")} == {}
 
 
+def test_the_map_for_contributors_has_every_room_in_its_order() -> None:
+    text = (ROOT / "docs" / "contributing.md").read_text(encoding="utf-8")
+    listed = [name.split("/")[-1] for name in re.findall(r"^\| `([\w/]+)/` \|", text, re.MULTILINE)]
+    layers = [layer(f"ptqc.{name}") for name in listed]
+    assert layers == sorted(layers)
+    rooms = {path.name for path in (ROOT / "ptqc").iterdir() if (path / "__init__.py").exists()}
+    assert set(listed) == rooms
+
+
 def test_no_file_names_a_folder_of_one_workplace() -> None:
     workplace = re.compile(r"(?<![\w.])/(?:work|tmp/v|home|root)/")
     found = [path for path in text_files() if workplace.search(path.read_text(encoding="utf-8"))]
