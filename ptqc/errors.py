@@ -40,7 +40,14 @@ class Unsupported(ModelError):
 
 
 class NotFinite(ModelError):
-    """A value is NaN or infinite in the quantized model where the float model has a number."""
+    """A value is NaN or infinite in the quantized model where the float model has a number. finding: which, and where.
+
+    The message adds advice to that.
+    """
+
+    def __init__(self, finding: str, advice: str) -> None:
+        super().__init__(f"{finding}; the float model has numbers there: {advice}")
+        self.finding = finding
 
 
 class CalibrationError(PtqcError):

@@ -2,7 +2,8 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
+from enum import IntEnum
 from numbers import Integral, Real
 from typing import Any, Literal, TypedDict, get_args, get_type_hints
 
@@ -18,6 +19,18 @@ Pipeline = Literal["light", "advanced"]
 NARROWEST, WIDEST = 2, 8
 # Weights of at most this many bits cannot saturate the 16-bit sums of CPUs without VNNI.
 PORTABLE_BITS = 7
+
+
+class Phase(IntEnum):
+    """Phases of a compile, as far as they read different options."""
+
+    SOLVE = 1
+    MEASURE = 2
+    FIT = 3
+
+
+# Options that nothing before a phase reads: what was found by then serves all of their values.
+READ_BY_MEASURING, READ_BY_FITTING = {"phase": Phase.MEASURE}, {"phase": Phase.FIT}
 
 
 @dataclass(frozen=True)
@@ -40,18 +53,18 @@ class CompileOptions:
     """
 
     samples: int = 256
-    observer: Observer = "auto"
-    activations: Activations = "auto"
-    activation_limit: float = 0.0
-    loss: Loss = AUTO
+    observer: Observer = field(metadata=READ_BY_MEASURING, default="auto")
+    activations: Activations = field(metadata=READ_BY_MEASURING, default="auto")
+    activation_limit: float = field(metadata=READ_BY_MEASURING, default=0.0)
+    loss: Loss = field(metadata=READ_BY_MEASURING, default=AUTO)
     bits: tuple[int, ...] = (2, 3, 4, 5, 6, 7, 8)
-    allow_8bit: bool = False
+    allow_8bit: bool = field(metadata=READ_BY_MEASURING, default=False)
     seed: int = 0
-    pipeline: Pipeline = "light"
-    time_limit: float = 0.0
+    pipeline: Pipeline = field(metadata=READ_BY_FITTING, default="light")
+    time_limit: float = field(metadata=READ_BY_FITTING, default=0.0)
     cast_double: bool = False
-    float_layers: FloatLayers = "auto"
-    inline: bool = False
+    float_layers: FloatLayers = field(metadata=READ_BY_FITTING, default="auto")
+    inline: bool = field(metadata=READ_BY_FITTING, default=False)
     rewrites: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -89,7 +102,7 @@ class CompileOptions:
     @classmethod
     def names(cls) -> list[str]:
         """The options that there are."""
-        return [field.name for field in fields(cls)]
+        return [option.name for option in fields(cls)]
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> "CompileOptions":
@@ -103,8 +116,13 @@ class CompileOptions:
         return replace(cls(), **{name: _declared(name, types[name], value) for name, value in given.items()})
 
     def to_json(self) -> dict[str, Any]:
-        """The document for manifests and store keys."""
+        """The document for manifests."""
         return {**asdict(self), "bits": list(self.bits), "rewrites": list(self.rewrites)}
+
+    def until(self, phase: Phase) -> dict[str, Any]:
+        """Of the document, what this phase and those before it read."""
+        read = {option.name for option in fields(self) if option.metadata.get("phase", Phase.SOLVE) <= phase}
+        return {name: value for name, value in self.to_json().items() if name in read}
 
 
 class Keywords(TypedDict, total=False):

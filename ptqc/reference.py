@@ -14,6 +14,7 @@ Values = Mapping[str, np.ndarray]
 
 def steps(lowered: Lowered) -> Iterator[LoweredStep]:
     """The kernels that read codes and have a reference, in execution order."""
+    tensors = {codes: tensor for tensor, codes in lowered.codes.items()}
     for node in lowered.model.graph:
         found = known(node)
         if found is None or found.reference is None or (Trait.LAYER in found.traits and not has_codes(node, lowered)):
@@ -23,7 +24,7 @@ def steps(lowered: Lowered) -> Iterator[LoweredStep]:
         if output is None and Trait.FLOAT_OUTPUT in found.traits:
             output = str(node.outputs[0].name)
         if output is not None and all(name is not None for name in inputs):
-            yield LoweredStep(node, tuple(str(name) for name in inputs), output)
+            yield LoweredStep(node, tuple(str(name) for name in inputs), output, tensors.get(output, output))
 
 
 def bounds(step: LoweredStep, values: Values) -> tuple[np.ndarray, np.ndarray]:

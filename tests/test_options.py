@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from ptqc.errors import UsageError
-from ptqc.options import CompileOptions
+from ptqc.options import CompileOptions, Phase
 
 
 def test_defaults_are_kept_where_nothing_is_given() -> None:
@@ -52,3 +52,14 @@ def test_options_survive_a_manifest() -> None:
     document = options.to_json()
     assert document["bits"] == [3, 5]
     assert CompileOptions.of({**document, "bits": tuple(document["bits"])}) == options
+
+
+def test_what_was_found_serves_all_values_of_options_that_were_not_yet_read() -> None:
+    usual, other = CompileOptions(), CompileOptions(observer="mse", pipeline="advanced", inline=True)
+    assert usual.until(Phase.SOLVE) == other.until(Phase.SOLVE)
+    assert usual.until(Phase.MEASURE).items() ^ other.until(Phase.MEASURE).items() == {
+        ("observer", "auto"),
+        ("observer", "mse"),
+    }
+    assert usual.until(Phase.FIT) == usual.to_json()
+    assert usual.until(Phase.SOLVE) != CompileOptions(seed=1).until(Phase.SOLVE)

@@ -278,10 +278,12 @@ class Emission:
             self._give(value)
         inputs = tuple(str(value.name) for value in graph.inputs)
         outputs = tuple(_outside(value) for value in graph.outputs)
+        names = {_outside(value): str(value.name) for value in graph.outputs}
         drafted, layouts = fused(self.steps, self.layouts, outputs)
+        steps = tuple(_written(step, layouts, names.get(step.output, step.output)) for step in drafted)
         declared = {} if is_any else {str(value.name): self.sizes(value) for value in graph.inputs}
         declared |= {} if is_any else {_outside(value): self.sizes(value) for value in graph.outputs}
-        return Program(tuple(_written(step, layouts) for step in drafted), layouts, inputs, outputs, declared, settled)
+        return Program(steps, layouts, inputs, outputs, names, declared, settled)
 
     def _give(self, value: ir.Value) -> None:
         """The value as the model declares it; codes that nobody else wants as real values become those on the way.
@@ -306,7 +308,7 @@ def _outside(value: ir.Value) -> str:
     return f"{value.name}@outside"
 
 
-def _written(step: Drafted, layouts: Mapping[str, Layout]) -> ProgramStep:
-    """The step with its kernel."""
+def _written(step: Drafted, layouts: Mapping[str, Layout], value: str) -> ProgramStep:
+    """The step with its kernel. value: what the lowered graph calls its output."""
     built = step.draft.write([layouts[name] for name in step.inputs], layouts[step.output])
-    return ProgramStep(built, step.inputs, step.output, step.placed, step.within)
+    return ProgramStep(built, step.inputs, step.output, value, step.placed, step.within)

@@ -21,7 +21,6 @@ from ptqc.codegen.cpu.table import Request, Table, tables_to_json
 from ptqc.codegen.program import constants, memory, verify
 from ptqc.codegen.program.batching import Batching, Seen
 from ptqc.codegen.program.constants import Nibbles, Stored
-from ptqc.codegen.program.layout import ROUNDED
 from ptqc.codegen.program.listing import Listing
 from ptqc.codegen.program.program import Program, ProgramStep
 from ptqc.codegen.program.weights import Weights
@@ -135,7 +134,7 @@ def _verify(program: Program, chosen: isa.Isa, folder: Path) -> dict[str, Any]:
 
 def _value(program: Program, name: str) -> dict[str, Any]:
     shape = program.sizes.get(name, (None, *program.layouts[name].shape))
-    entry = {"name": name.removesuffix("@outside"), "dtype": program.layouts[name].dtype, "shape": list(shape)}
+    entry = {"name": program.names.get(name, name), "dtype": program.layouts[name].dtype, "shape": list(shape)}
     return entry | ({"value": program.settled[name].tolist()} if name in program.settled else {})
 
 
@@ -156,7 +155,7 @@ def _report(program: Program, chosen: isa.Isa) -> dict[str, Any]:
 
 def _rounds(step: ProgramStep) -> bool:
     """Whether real numbers become codes or bfloat16."""
-    return step.built.family == "quantize" or step.built.family.endswith(ROUNDED)
+    return step.built.family == "quantize" or step.built.accuracy.to_bfloat16
 
 
 def _tuning(table: Table | None) -> dict[str, Any]:

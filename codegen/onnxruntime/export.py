@@ -18,8 +18,10 @@ from ptqc.formats.base import LOWEST_OPSET
 from ptqc.graph import zipmaps
 from ptqc.graph.protos import subgraphs
 from ptqc.lowered import Lowered
+from ptqc.operators import Trait, named
 
 PRODUCER = "ptqc"
+SPELLED_OUT = named(Trait.SPELLED_OUT)
 
 
 @dataclass(frozen=True)
@@ -204,11 +206,11 @@ def _point_at(nodes: Iterable[onnx.NodeProto], alias: Mapping[str, str]) -> None
 
 
 def _strip(graph: onnx.GraphProto) -> None:
-    """Attributes of convolutions and pools that equal their default."""
+    """Leave out attributes that equal their default."""
     for node in graph.node:
         for inner in subgraphs(node):
             _strip(inner)
-        if node.op_type not in ("Conv", "MaxPool", "AveragePool", "Gemm", "Flatten", "Concat", "Softmax", "Cast"):
+        if node.op_type not in SPELLED_OUT:
             continue
         kept = [attribute for attribute in node.attribute if not _is_default(node.op_type, attribute)]
         del node.attribute[:]

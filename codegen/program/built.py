@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from ptqc.codegen.program.accuracy import USUAL, Accuracy
 from ptqc.codegen.program.constants import Stored
 
 Cut = TypeVar("Cut")
@@ -25,16 +26,14 @@ class Alternatives(Generic[Cut]):
 class Built:
     """A kernel and its constants, which follow the inputs among its arguments; the output is the last one.
 
-    function: TVM's. operations: products and sums of one sample, where these are what takes time.
+    family: what it computes, as reports call it. name: of the function in the library. function: TVM's. operations:
+    products and sums of one sample, where these are what takes time.
     """
 
+    family: str
     name: str
     function: Any
     constants: tuple[Stored, ...]
     operations: int = 0
+    accuracy: Accuracy = USUAL
     alternatives: Alternatives[Any] | None = None
-
-    @property
-    def family(self) -> str:
-        """What is in front of the digest in the name."""
-        return self.name.rpartition("_")[0]

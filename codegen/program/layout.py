@@ -14,7 +14,7 @@ from typing import Any, Self
 import ml_dtypes
 import numpy as np
 
-# A type of elements, and what the names of kernels end in that round to it.
+# A type of elements, and the function that rounds to it.
 BFLOAT16, ROUNDED = "bfloat16", "rounded"
 SLACK = 64
 Plane = tuple[int, int, int]

@@ -4,46 +4,57 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
+from ptqc.codegen.program.accuracy import USUAL, Accuracy
 from ptqc.codegen.program.layout import Frame, Layout
 from ptqc.codegen.program.program import Program, ProgramStep
 
 
 @dataclass(frozen=True)
 class Call:
-    """One call of a kernel: names of what it reads and makes. constants: how many it takes behind its inputs.
+    """One call of a kernel: names of what it reads and makes. value: what the lowered graph calls the latter.
 
-    operations: products and sums of one sample, where these are what takes time. placed: inputs that lie in the memory
-    of the output already, and are no arguments. within: real values that it computes on the way.
+    family, accuracy: of the kernel. constants: how many it takes behind its inputs. operations: products and sums of
+    one sample, where these are what takes time. placed: inputs that lie in the memory of the output already, and are no
+    arguments. within: real values that it computes on the way.
     """
 
+    family: str
     kernel: str
     inputs: tuple[str, ...]
     output: str
+    value: str
     constants: int
     operations: int = 0
+    accuracy: Accuracy = USUAL
     placed: tuple[str, ...] = ()
     within: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, step: ProgramStep) -> Self:
         """The call that a step becomes."""
-        built, count = step.built, len(step.built.constants)
-        return cls(built.name, step.inputs, step.output, count, built.operations, step.placed, step.within)
+        built = step.built
+        return cls(
+            built.family,
+            built.name,
+            step.inputs,
+            step.output,
+            step.value,
+            len(built.constants),
+            built.operations,
+            built.accuracy,
+            step.placed,
+            step.within,
+        )
+
+    @classmethod
+    def from_json(cls, entry: Mapping[str, Any]) -> Self:
+        """Inverse of `asdict`."""
+        return cls(**{**_tuples(entry), "accuracy": Accuracy(**entry["accuracy"])})
 
     @property
     def arguments(self) -> tuple[str, ...]:
         """Inputs that the kernel takes."""
         return tuple(name for name in self.inputs if name not in self.placed)
-
-    @property
-    def family(self) -> str:
-        """What is in front of the digest in the kernel's name."""
-        return self.kernel.rpartition("_")[0]
-
-    @property
-    def value(self) -> str:
-        """The value of the lowered graph that it makes."""
-        return self.output.removesuffix("@outside")
 
 
 @dataclass(frozen=True)
@@ -63,7 +74,7 @@ class Listing:
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Self:
         """Inverse of `to_json`."""
-        calls = tuple(Call(**_tuples(entry)) for entry in document["calls"])
+        calls = tuple(map(Call.from_json, document["calls"]))
         layouts = {name: _layout(entry) for name, entry in document["layouts"].items()}
         return cls(calls, layouts, tuple(document["inputs"]), tuple(document["outputs"]))
 

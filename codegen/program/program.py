@@ -13,13 +13,15 @@ from ptqc.codegen.program.layout import Layout
 class ProgramStep:
     """One kernel of the network: names of the values it reads and of the one it makes.
 
-    placed: inputs that lie in the memory of the output already, and are no arguments of the kernel. within: real values
-    that it computes on the way.
+    value: what the lowered graph calls the one it makes; a name of its own for copies and borders, which the graph
+    lacks. placed: inputs that lie in the memory of the output already, and are no arguments of the kernel. within: real
+    values that it computes on the way.
     """
 
     built: Built
     inputs: tuple[str, ...]
     output: str
+    value: str
     placed: tuple[str, ...] = ()
     within: tuple[str, ...] = ()
 
@@ -33,13 +35,14 @@ class ProgramStep:
 class Program:
     """All steps in order, and the layout of every value.
 
-    sizes: shapes of inputs and outputs where the library takes one run of the model and no more; else the batch, of any
-    size, is in front of a sample. settled: inputs that have to be these.
+    names: what the model calls the outputs. sizes: shapes of inputs and outputs where the library takes one run of the
+    model and no more; else the batch, of any size, is in front of a sample. settled: inputs that have to be these.
     """
 
     steps: tuple[ProgramStep, ...]
     layouts: dict[str, Layout]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
+    names: Mapping[str, str] = field(default_factory=dict)
     sizes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     settled: Mapping[str, np.ndarray] = field(default_factory=dict)

@@ -10,7 +10,8 @@ from itertools import accumulate
 
 import numpy as np
 
-from ptqc.codegen.program.layout import ROUNDED, Layout
+from ptqc.codegen.program.accuracy import Accuracy
+from ptqc.codegen.program.layout import Layout
 from ptqc.codegen.program.listing import Call, Listing
 from ptqc.errors import VerificationError
 from ptqc.formats import to_bfloat16
@@ -18,15 +19,6 @@ from ptqc.native.library import Library, aligned
 
 # Of the largest magnitude of a float tensor.
 FLOAT_TOLERANCE = 1e-5
-# These are ½ + something, or the logarithm of 1 + something, so small results carry the rounding of ½ or 1.
-ROUNDED_AT_ONE = {"sigmoid": 5e-7, "softplus": 2e-7, "tanh": 1e-6, "mish": 1e-6}
-
-# Terms may cancel, so what is left is measured by what was added.
-SUMS = frozenset(("reducesum", "reducemean"))
-# What the names of kernels begin with that add up products.
-LAYERS = ("dense", "depthwise", "matmul")
-# Kernels that round nothing, or as ONNX Runtime does.
-EXACT = frozenset(("copy", "constant", "dequantize", ROUNDED))
 
 Values = Mapping[str, np.ndarray]
 
@@ -157,9 +149,9 @@ def outcomes(loaded: Loaded, values: Values, chained: dict[str, np.ndarray]) -> 
             unseen[call.output] = roundings
         else:
             inside = [values[name] for name in call.within if name in values]
-            terms = inputs if call.family in SUMS else inside
+            terms = inputs if call.accuracy.adds_inputs else inside
             before = values.get(call.within[-1], wanted) if call.within else next(iter(inputs), wanted)
-            rounded = before if call.family.endswith(ROUNDED) else None
+            rounded = before if call.accuracy.to_bfloat16 else None
             yield _outcome(call, wanted, found, chained[call.output], _Terms(terms, rounded), roundings)
 
 
@@ -170,7 +162,7 @@ def _same_bits(a: np.ndarray, b: np.ndarray) -> bool:
 
 def _rounds(call: Call) -> int:
     """How many operators of a kernel may round otherwise than ONNX Runtime's."""
-    return int(call.family not in EXACT and call.output == call.value) + len(call.within)
+    return int(not call.accuracy.is_exact and call.output == call.value) + len(call.within)
 
 
 @dataclass(frozen=True)
@@ -191,7 +183,7 @@ def _outcome(
         return TensorComparison(call, wanted.size, is_real, wanted.size, 0, problem)
     found, chained = found.reshape(wanted.shape), chained.reshape(wanted.shape)
     if is_real:
-        wrong, problem = _reals(call.family, wanted, found, terms, roundings)
+        wrong, problem = _reals(call.accuracy, wanted, found, terms, roundings)
         return TensorComparison(call, wanted.size, is_real, wrong, 0, problem and f"{where}: {problem}")
     wrong, later = (int(np.count_nonzero(wanted != other)) for other in (found, chained))
     most = int(np.abs(wanted.astype(int) - found).max(initial=0))
@@ -199,11 +191,11 @@ def _outcome(
     return TensorComparison(call, wanted.size, is_real, wrong, later, problem)
 
 
-def _reals(family: str, wanted: np.ndarray, found: np.ndarray, terms: _Terms, roundings: int) -> tuple[int, str]:
+def _reals(accuracy: Accuracy, wanted: np.ndarray, found: np.ndarray, terms: _Terms, roundings: int) -> tuple[int, str]:
     """How many are beyond the tolerance, and what to say of it."""
-    at_one = sum(ROUNDED_AT_ONE.get(name, 0.0) for name in family.split("_"))
-    least = 0 if family == ROUNDED else 1
-    allowed = np.asarray(max(roundings, least) * FLOAT_TOLERANCE * _reach(family, wanted, terms.added) + at_one)
+    least = 0 if accuracy.is_exact and accuracy.to_bfloat16 else 1
+    share = max(roundings, least) * FLOAT_TOLERANCE
+    allowed = np.asarray(share * _reach(accuracy, wanted, terms.added) + accuracy.at_one)
     same = (wanted == found) | (np.isnan(wanted) & np.isnan(found))
     if terms.rounded is not None:  # to what something within the tolerance is rounded to
         before = terms.rounded.reshape(found.shape)
@@ -215,10 +207,10 @@ def _reals(family: str, wanted: np.ndarray, found: np.ndarray, terms: _Terms, ro
     return wrong, f"by {float(distances.max()):.1e} where {float(allowed.max()):.1e} is allowed" if wrong else ""
 
 
-def _reach(family: str, wanted: np.ndarray, added: Sequence[np.ndarray]) -> np.ndarray:
+def _reach(accuracy: Accuracy, wanted: np.ndarray, added: Sequence[np.ndarray]) -> np.ndarray:
     """Magnitudes that elements are measured by: the largest there is of layers and sums, of others those on the way."""
     largest = _magnitude(wanted)
-    if family in SUMS or family.startswith(LAYERS):
+    if accuracy.adds_inputs or accuracy.adds_products:
         return np.asarray(max([largest, *map(_magnitude, added)]))
     own = (np.where(np.isfinite(values), np.abs(values), 0).reshape(wanted.shape) for values in added)
     return reduce(np.maximum, own, np.asarray(largest))

@@ -95,6 +95,6 @@ class _Observer:
 
 def _as_batch(layer: Layer, array: np.ndarray) -> np.ndarray:
     """Iterations and samples of a convolution's input on one axis; a product's of one axis as a row."""
-    if layer.op_type == "Conv" and array.size:
+    if layer.is_convolution and array.size:
         return array.reshape(-1, *array.shape[-1 - len(layer.kernel) :])
     return np.atleast_2d(array)

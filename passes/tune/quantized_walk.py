@@ -8,9 +8,9 @@ from ptqc.execute.kept import Kept, real
 from ptqc.execute.onnxruntime import Feeds
 from ptqc.execute.walk import Keep, Slicer, Values, Walk, bytes_of
 from ptqc.formats import ActivationParams, QuantParams
-from ptqc.operators import Trait, named
+from ptqc.operators import OPERATORS, Trait, named
 
-LAYERS = named(Trait.LAYER)
+LAYERS, LOGARITHMS = named(Trait.LAYER), named(Trait.LOGARITHM)
 
 # From the parameters of quantized tensors, and the tensors whose small numbers count, to how values are held.
 Holding = Callable[[Mapping[str, QuantParams], Collection[str]], Keep]
@@ -37,20 +37,12 @@ def fine_values(slicer: Slicer) -> frozenset[str]:
     """
     fine, logged = set[str](), set[str]()
     for node in reversed(slicer.nodes):
-        if node.op_type == "Log" or (logged.intersection(node.output) and node.op_type not in LAYERS):
+        if node.op_type in LOGARITHMS or (logged.intersection(node.output) and node.op_type not in LAYERS):
             logged.update(node.input)
-        elif node.op_type in ("Reciprocal", "Sqrt"):
-            fine.add(node.input[0])
-        elif node.op_type == "Div":
-            fine.add(node.input[1])
-        elif node.op_type == "Pow" and _is_root(slicer.constant(node.input[1])):
-            fine.add(node.input[0])
+        known = OPERATORS.get(node.op_type)
+        if known is not None and known.steep is not None:
+            fine.update(node.input[place] for place in known.steep([slicer.constant(name) for name in node.input]))
     return frozenset(fine | logged)
-
-
-def _is_root(exponent: np.ndarray | None) -> bool:
-    """Whether a power has no finite slope at 0, or no value there."""
-    return exponent is not None and bool((exponent < 1).any())
 
 
 def run_quantized(

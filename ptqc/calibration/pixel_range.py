@@ -15,7 +15,7 @@ from ptqc.operators import Trait, named
 Array = np.ndarray
 BYTES = 255.0
 AFFINE = named(Trait.AFFINE)
-MOVES = frozenset({"Cast", "Identity", "Transpose"})
+MOVES = named(Trait.COPIES) | {"Transpose"}
 
 
 @dataclass(frozen=True)

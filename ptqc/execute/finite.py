@@ -51,7 +51,8 @@ class Finite:
             what = "NaN" if flaw is Flaw.NAN else "infinite"
             raise NotFinite(
                 f"{self.slicer.nodes[place].op_type} {name!r} is {what} in {wrong:,} of {found.size:,} places once the "
-                "model is quantized; the float model has numbers there: try --activations float, or more bytes"
+                "model is quantized",
+                "try --activations float, or more bytes",
             )
 
 

@@ -11,6 +11,7 @@ from ptqc.graph.nodes import constant, integer, integers, text
 from ptqc.operators import Trait, is_float, named, settled_output
 
 LAYERS = named(Trait.LAYER)
+NOT_NEGATIVE = named(Trait.NOT_NEGATIVE)
 
 # Constants smaller than this cost more graph text than packing them saves.
 SMALLEST_TABLE = 256
@@ -50,35 +51,45 @@ class Layer:
         return math.prod(self.shape) // self.channels
 
     @property
+    def is_convolution(self) -> bool:
+        """Whether it slides a window; else it multiplies rows."""
+        return self.op_type == "Conv"
+
+    @property
+    def takes_bias(self) -> bool:
+        """Whether its operator adds a bias; MatMul does not."""
+        return self.op_type != "MatMul"
+
+    @property
     def reads_pairs(self) -> bool:
         """Whether it may multiply two neighbouring inputs of a pixel at once."""
-        return self.op_type == "Conv" and self.shape[1] % 2 == 0
+        return self.is_convolution and self.shape[1] % 2 == 0
 
     @property
     def is_corrected(self) -> bool:
-        """Whether its bias makes up for the mean error of its weights; MatMul has none."""
-        return self.op_type != "MatMul" and not self.keeps_sign
+        """Whether its bias makes up for the mean error of its weights."""
+        return self.takes_bias and not self.keeps_sign
 
     @property
     def kernel(self) -> tuple[int, ...]:
         """Spatial kernel shape; () for products."""
-        return self.shape[2:] if self.op_type == "Conv" else ()
+        return self.shape[2:] if self.is_convolution else ()
 
     def matrix(self, weight: np.ndarray) -> np.ndarray:
         """Weight as (groups, outputs per group, inputs per group · taps); a view where possible."""
-        if self.channel_axis == 1 and self.op_type != "Conv":
+        if self.channel_axis == 1 and not self.is_convolution:
             weight = weight.T
         return weight.reshape(self.groups, self.channels // self.groups, -1)
 
     def tensor(self, matrix: np.ndarray) -> np.ndarray:
         """Inverse of `matrix`."""
-        if self.channel_axis == 1 and self.op_type != "Conv":
+        if self.channel_axis == 1 and not self.is_convolution:
             return np.ascontiguousarray(matrix.reshape(self.channels, -1).T)
         return matrix.reshape(self.shape)
 
     def over_output(self, vector: np.ndarray) -> np.ndarray:
         """A per-channel vector, shaped to broadcast against the layer's output."""
-        return vector.reshape(1, -1, *(1,) * len(self.kernel)) if self.op_type == "Conv" else vector
+        return vector.reshape(1, -1, *(1,) * len(self.kernel)) if self.is_convolution else vector
 
 
 @dataclass(frozen=True)
@@ -139,7 +150,7 @@ def _rooted(graph: ir.Graph) -> set[str]:
     found = set[str]()
     for node in reversed(graph):
         is_inside = any(output.name in found for output in node.outputs) and node.op_type not in LAYERS
-        if node.op_type in ("Log", "Sqrt") or is_inside:
+        if node.op_type in NOT_NEGATIVE or is_inside:
             found.update(str(value.name) for value in node.inputs if value is not None)
     return found
 
@@ -174,7 +185,7 @@ def _as_layer(node: ir.Node, rooted: Collection[str]) -> Layer | None:
         channel_axis=axis,
         keeps_sign=node.outputs[0].name in rooted and all(_is_positive(value) for value in node.inputs[1:]),
     )
-    return _with_window(layer, node) if node.op_type == "Conv" else layer
+    return _with_window(layer, node) if layer.is_convolution else layer
 
 
 def _is_positive(value: ir.Value | None) -> bool:

@@ -19,12 +19,9 @@ Shapes = Mapping[str, tuple[int, ...]]
 CHANNELS = {operator.name: operator.channels for operator in EVERY if operator.channels is not None}
 PRODUCTS = named(Trait.PRODUCT)
 # What keeps a probability one, or is looked at again in the data.
-KEEPS_SCORES = frozenset(["Cast", "Clip", "Dropout", "Identity", "Mul", "ScatterND"])
-MEANS = frozenset(["ReduceMax", "ReduceMean", "ReduceMin"])
+KEEPS_SCORES = named(Trait.COPIES, Trait.KEEPS_SCORES)
 # Keep what a layer gave, up to a factor and a bias.
-LINEAR = frozenset(
-    ["Add", "Sub", "Mul", "Div", "Cast", "Identity", "LogSoftmax", "Transpose", "Concat", *named(Trait.RESHAPES)]
-)
+LINEAR = named(Trait.AFFINE, Trait.COPIES, Trait.RESHAPES, Trait.LINEAR)
 DEEPEST = 150
 
 
@@ -316,7 +313,7 @@ def _reduce(tracer: _Tracer, node: ir.Node, _value: ir.Value) -> Trace:
     if found.axis is None or found.axis in axes:
         raise Unknown
     removed = 0 if integer(node, "keepdims", 1) else sum(axis < found.axis for axis in axes)
-    scores = found.scores & (node.op_type in MEANS)
+    scores = found.scores & (node.op_type in KEEPS_SCORES)
     return replace(found, scores=scores, axis=found.axis - removed, direct=False)
 
 
@@ -330,7 +327,7 @@ HANDLERS: Mapping[str, Callable[[_Tracer, ir.Node, ir.Value], Trace]] = {
     **dict.fromkeys(named(Trait.SIGMOID), _sigmoid),
     **dict.fromkeys(named(Trait.SOFTMAX), _softmax),
     **dict.fromkeys(named(Trait.RESHAPES), _reshape),
-    **dict.fromkeys([*MEANS, "ReduceSum"], _reduce),
+    **dict.fromkeys(named(Trait.REDUCES), _reduce),
     **dict.fromkeys(named(Trait.PLANES), _same_axis),
     "Concat": _concat,
     "Gather": _gather,

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ptqc import integer
-from ptqc.operators.base import Trait, alike, operator
+from ptqc.operators.base import Constants, Trait, operator
 from ptqc.operators.step import LoweredStep, input_params, output_params
 
 
@@ -17,8 +17,13 @@ def _mul(step: LoweredStep, inputs: Sequence[np.ndarray]) -> np.ndarray:
     return integer.mul(inputs[0], input_params(step), inputs[1], input_params(step, 1), output_params(step))
 
 
+def _denominator(_constants: Constants) -> tuple[int, ...]:
+    return (1,)
+
+
 OPERATORS = (
     operator("Add", Trait.AFFINE, operands=None, kernels=frozenset(["QLinearAdd"]), reference=_add),
-    operator("Mul", Trait.AFFINE, operands=None, kernels=frozenset(["QLinearMul"]), reference=_mul),
-    *alike(["Sub", "Div"], Trait.AFFINE, operands=None),
+    operator("Mul", Trait.AFFINE, Trait.KEEPS_SCORES, operands=None, kernels=frozenset(["QLinearMul"]), reference=_mul),
+    operator("Sub", Trait.AFFINE, operands=None),
+    operator("Div", Trait.AFFINE, operands=None, steep=_denominator),
 )

@@ -1,6 +1,6 @@
 """What there is to know of an operator, whatever the node."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
@@ -9,6 +9,8 @@ import onnx_ir as ir
 
 from ptqc.operators.step import LoweredStep
 
+# The inputs of a node, by place, as far as they are constant.
+Constants = Sequence[np.ndarray | None]
 # Codes of a kernel, or the real values that it gives; the least and the most of them where rounding is not fixed.
 Computed = np.ndarray | tuple[np.ndarray, np.ndarray]
 ACTIVATION = (0,)
@@ -28,12 +30,21 @@ class Trait(Enum):
     SOFTMAX = auto()
     PLANES = auto()  # works on planes of pixels, each channel for itself
     AFFINE = auto()  # adds to its input or multiplies it
+    CLIPS = auto()  # cuts off what lies outside of two bounds
+    REDUCES = auto()  # makes one value of all values along some axes
+    LINEAR = auto()  # gives what it reads, elsewhere or less the same number for all
+    KEEPS_SCORES = auto()  # gives a probability where it reads one, or what the values themselves tell to be one
+    LOGARITHM = auto()  # of small numbers, the relative error is what counts
+    NOT_NEGATIVE = auto()  # has no value for negative numbers
     MEASURES = auto()  # looks at the shape of its input only
     RANDOM = auto()  # gives another output at every run
     BODIES = auto()  # runs graphs that it has as attributes
     CONVERTS = auto()  # between real values and codes
     QUANTIZED = auto()  # computes on codes, in a model that is quantized already
     FILLS_GAPS = auto()  # expects NaN, which stands for what is missing
+    TREES = auto()  # decision trees, which have no weights
+    SUPPORT_VECTORS = auto()  # compares its input with vectors that are kept
+    SPELLED_OUT = auto()  # exporters write its attributes even where they are the default
 
 
 @dataclass(frozen=True)
@@ -44,7 +55,8 @@ class Operator:
     moves: whether a node can move or select codes as they are, where the operator can; then output and input have one
     scale. operands: inputs, by place, that carry activations; None: all. kernels: those of ONNX Runtime that compute it
     on codes with an output scale of its own. reference: what these kernels give for input codes, bit by bit.
-    parameters: inputs, by place, that say what shape the output has or along which axes it is computed.
+    parameters: inputs, by place, that say what shape the output has or along which axes it is computed. steep: gives
+    the inputs, by place, at whose zero it has no finite slope or no value, of a node with these constants.
     """
 
     name: str
@@ -56,6 +68,7 @@ class Operator:
     kernels: frozenset[str] = frozenset()
     reference: Callable[[LoweredStep, Sequence[np.ndarray]], Computed] | None = None
     parameters: tuple[int, ...] = ()
+    steep: Callable[[Constants], tuple[int, ...]] | None = None
 
 
 def operator(name: str, *traits: Trait, **facts: object) -> Operator:
@@ -66,6 +79,3 @@ def operator(name: str, *traits: Trait, **facts: object) -> Operator:
 def alike(names: Sequence[str], *traits: Trait, **facts: object) -> tuple[Operator, ...]:
     """Operators of which the same is known."""
     return tuple(operator(name, *traits, **facts) for name in names)
-
-
-Table = Mapping[str, Operator]

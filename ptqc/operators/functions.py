@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 
 import numpy as np
+import onnx_ir as ir
 
 from ptqc import integer
 from ptqc.graph.nodes import number
-from ptqc.operators.base import Trait, alike, operator
+from ptqc.operators.base import Constants, Trait, alike, operator
 from ptqc.operators.bounds import clip_bounds
 from ptqc.operators.step import LoweredStep, input_params, output_params
 
@@ -19,11 +20,31 @@ def _sigmoid(step: LoweredStep, inputs: Sequence[np.ndarray]) -> tuple[np.ndarra
     return integer.sigmoid(inputs[0], input_params(step), output_params(step))
 
 
+def _has_bounds(node: ir.Node) -> bool:
+    return clip_bounds(node) is not None
+
+
+def _input(_constants: Constants) -> tuple[int, ...]:
+    return (0,)
+
+
+def _base_of_root(constants: Constants) -> tuple[int, ...]:
+    exponent = constants[1]
+    return (0,) if exponent is not None and bool((exponent < 1).any()) else ()
+
+
 OPERATORS = (
     operator("LeakyRelu", kernels=frozenset(["QLinearLeakyRelu"]), reference=_leaky_relu),
     operator("Sigmoid", Trait.SIGMOID, kernels=frozenset(["QLinearSigmoid"]), reference=_sigmoid),
     operator("HardSigmoid", Trait.SIGMOID),
-    *alike(["Relu", "Clip"], moves=lambda node: clip_bounds(node) is not None),
-    *alike(["Softmax", "LogSoftmax"], Trait.SOFTMAX),
-    *alike(["Cast", "Identity", "Dropout"], Trait.COPIES),
+    operator("Relu", Trait.CLIPS, moves=_has_bounds),
+    operator("Clip", Trait.CLIPS, Trait.KEEPS_SCORES, moves=_has_bounds),
+    operator("Softmax", Trait.SOFTMAX),
+    operator("LogSoftmax", Trait.SOFTMAX, Trait.LINEAR),
+    operator("Cast", Trait.COPIES, Trait.SPELLED_OUT),
+    *alike(["Identity", "Dropout"], Trait.COPIES),
+    operator("Log", Trait.LOGARITHM, Trait.NOT_NEGATIVE, steep=_input),
+    operator("Sqrt", Trait.NOT_NEGATIVE, steep=_input),
+    operator("Reciprocal", steep=_input),
+    operator("Pow", steep=_base_of_root),
 )

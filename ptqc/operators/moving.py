@@ -22,9 +22,11 @@ def _fills_with_zeros(node: ir.Node) -> bool:
 OPERATORS = (
     *alike(["Reshape", "Squeeze", "Unsqueeze"], Trait.RESHAPES, moves=_always, parameters=SIZES),
     operator("Flatten", Trait.RESHAPES, moves=_always),
-    operator("Concat", moves=_always, operands=None),
+    operator("Concat", Trait.LINEAR, moves=_always, operands=None),
     operator("Expand", Trait.PLANES, moves=_always, parameters=SIZES),
-    *alike(["Gather", "Transpose"], moves=_always),
+    operator("Gather", moves=_always),
+    operator("Transpose", Trait.LINEAR, moves=_always),
+    operator("ScatterND", Trait.KEEPS_SCORES),
     operator("Pad", Trait.PLANES, moves=_fills_with_zeros, parameters=(1, 3)),
     operator("Slice", moves=_always, parameters=(1, 2, 3, 4)),
     operator("Split", moves=_always, parameters=SIZES),

@@ -1,4 +1,4 @@
-"""Operators of which little has to be known: random ones, those with bodies, conversions, and quantized ones."""
+"""Operators of which little has to be known: random ones, those with bodies, conversions, quantized ones."""
 
 from ptqc.operators.base import Trait, alike
 
@@ -10,6 +10,5 @@ OPERATORS = (
     *alike(["If", "Loop", "Scan"], Trait.BODIES),
     *alike(["QuantizeLinear", "DequantizeLinear"], Trait.CONVERTS),
     *alike(QUANTIZED, Trait.QUANTIZED),
-    *alike(["Imputer"], Trait.FILLS_GAPS, domain="ai.onnx.ml"),
     *alike(["IsNaN"], Trait.FILLS_GAPS),
 )

@@ -30,9 +30,14 @@ def _pool(step: LoweredStep, inputs: Sequence[np.ndarray]) -> np.ndarray:
 
 
 OPERATORS = (
-    operator("AveragePool", Trait.PLANES, kernels=frozenset(["QLinearAveragePool"]), reference=_pool),
+    operator(
+        "AveragePool",
+        *(Trait.PLANES, Trait.SPELLED_OUT),
+        kernels=frozenset(["QLinearAveragePool"]),
+        reference=_pool,
+    ),
     operator("GlobalAveragePool", Trait.PLANES, kernels=frozenset(["QLinearGlobalAveragePool"]), reference=_mean),
-    operator("MaxPool", Trait.PLANES, moves=lambda node: len(node.outputs) == 1),
+    operator("MaxPool", Trait.PLANES, Trait.SPELLED_OUT, moves=lambda node: len(node.outputs) == 1),
     operator(
         "Resize", Trait.PLANES, moves=lambda node: text(node, "mode", "nearest") == "nearest", parameters=(1, 2, 3)
     ),

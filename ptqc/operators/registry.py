@@ -6,6 +6,7 @@ import onnx_ir as ir
 
 from ptqc.operators import (
     arithmetic,
+    classical,
     functions,
     layers,
     moving,
@@ -16,7 +17,7 @@ from ptqc.operators import (
 )
 from ptqc.operators.base import Operator, Trait
 
-FAMILIES = (layers, arithmetic, pooling, functions, normalization, reductions, moving, others)
+FAMILIES = (layers, arithmetic, pooling, functions, normalization, reductions, moving, classical, others)
 EVERY: tuple[Operator, ...] = tuple(operator for family in FAMILIES for operator in family.OPERATORS)
 # ONNX's own; those of other domains may have the same names.
 OPERATORS: Mapping[str, Operator] = {operator.name: operator for operator in EVERY if not operator.domain}

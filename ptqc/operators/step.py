@@ -11,16 +11,21 @@ from ptqc.graph.nodes import constant
 
 @dataclass(frozen=True)
 class LoweredStep:
-    """One kernel of a lowered graph: names of its input codes, and of its output: codes, or real values of the node."""
+    """One kernel of a lowered graph.
+
+    inputs, output: names of its codes, or of real values that the node gives. tensor: the value that the output holds,
+    as the model calls it.
+    """
 
     node: ir.Node
     inputs: tuple[str, ...]
     output: str
+    tensor: str
 
     @property
     def name(self) -> str:
         """What messages call it."""
-        return f"{self.node.op_type} {self.output.removesuffix('codes').rstrip('/')}"
+        return f"{self.node.op_type} {self.tensor}"
 
 
 def codes_of(value: ir.Value | None) -> str | None:

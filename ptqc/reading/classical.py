@@ -4,11 +4,11 @@ import onnx
 
 from ptqc.errors import ModelError
 from ptqc.graph import zipmaps
+from ptqc.operators import Trait, named
 from ptqc.reading.walk import every_node, label
 
 DOMAIN = zipmaps.DOMAIN
-TREES = {"TreeEnsemble", "TreeEnsembleClassifier", "TreeEnsembleRegressor"}
-SUPPORT_VECTORS = {"SVMClassifier", "SVMRegressor"}
+TREES, SUPPORT_VECTORS = named(Trait.TREES), named(Trait.SUPPORT_VECTORS)
 
 
 def check_classical(model: onnx.ModelProto) -> None:

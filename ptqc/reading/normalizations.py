@@ -12,7 +12,8 @@ from onnx import helper, numpy_helper
 
 from ptqc.reading.walk import every_graph
 
-NORMALIZATIONS = ("LayerNormalization", "SimplifiedLayerNormalization")
+WHOLE = "LayerNormalization"
+SIMPLIFIED = "SimplifiedLayerNormalization"
 INTRODUCED = 17  # LayerNormalization
 AXES_ARE_INPUT = 18  # of ReduceMean
 
@@ -32,7 +33,7 @@ def write_out_normalizations(model: onnx.ModelProto) -> None:
 
 
 def _is_meant(node: onnx.NodeProto, version: int) -> bool:
-    foreign = node.op_type == NORMALIZATIONS[1] or (node.op_type == NORMALIZATIONS[0] and version < INTRODUCED)
+    foreign = node.op_type == SIMPLIFIED or (node.op_type == WHOLE and version < INTRODUCED)
     axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), -1)
     return foreign and node.domain == "" and axis == -1 and not any(node.output[1:])
 
@@ -59,7 +60,7 @@ def _written(node: onnx.NodeProto, version: int, kind: int) -> list[onnx.NodePro
         return op("ReduceMean", name, op("Constant", value_ints=[-1]))
 
     x = node.input[0]
-    if node.op_type == NORMALIZATIONS[0]:
+    if node.op_type == WHOLE:
         x = op("Sub", x, mean(x))
     square = op("Pow", x, constant(2.0))
     size = op("Sqrt", op("Add", mean(square), constant(epsilon)))

@@ -45,17 +45,18 @@ def check_no_double_layers(model: ir.Model) -> None:
         if reads_double and node.op_type in COMPUTE:
             name = node.outputs[0].name
             raise ModelError(f"the {node.op_type} that gives {name!r} computes in float64; float32 is expected: {CAST}")
-        if node.op_type in ("Cast", "Constant"):
-            reads_double = _makes_double(node)
-        doubles |= {v for v in node.outputs if v.dtype == ir.DataType.DOUBLE or (v.dtype is None and reads_double)}
+        makes_double = _makes_double(node, reads_double)
+        doubles |= {v for v in node.outputs if v.dtype == ir.DataType.DOUBLE or (v.dtype is None and makes_double)}
 
 
-def _makes_double(node: ir.Node) -> bool:
-    """Whether a Cast or a Constant says that it gives float64."""
+def _makes_double(node: ir.Node, reads_double: bool) -> bool:
+    """Whether a node gives float64: as a Cast or a Constant says, any other where it reads some."""
     if node.op_type == "Cast":
         return node.attributes["to"].as_int() == ir.DataType.DOUBLE.value
-    value = node.attributes.get("value")
-    return value is not None and value.as_tensor().dtype == ir.DataType.DOUBLE
+    if node.op_type == "Constant":
+        value = node.attributes.get("value")
+        return value is not None and value.as_tensor().dtype == ir.DataType.DOUBLE
+    return reads_double
 
 
 def _check_type(value: onnx.ValueInfoProto) -> None:

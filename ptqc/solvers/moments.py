@@ -176,7 +176,7 @@ class ColumnSample:
     def out_shape(self, input_shape: tuple[int, ...]) -> tuple[int, ...]:
         """Shape of the positions of the layer's output for one sample: spatial, or the leading axes of a product."""
         layer = self.layer
-        if layer.op_type != "Conv":
+        if not layer.is_convolution:
             return (*input_shape[1:-1],) or (1,)
         rank = len(layer.kernel)
         return tuple(
@@ -200,13 +200,13 @@ class ColumnSample:
 
     def _inputs(self, x: np.ndarray, index: int, zero: int = 0) -> np.ndarray:
         """The same of an array whose borders are padded with `zero`."""
-        if self.layer.op_type != "Conv":
+        if not self.layer.is_convolution:
             return self._rows(x, index).T[None]
         return np.concatenate([self._windows(x[i : i + 1], index + i, zero) for i in images(len(x))], axis=-1)
 
     def _outputs(self, y: np.ndarray, input_shape: tuple[int, ...], index: int) -> np.ndarray:
         layer = self.layer
-        if layer.op_type != "Conv":
+        if not layer.is_convolution:
             return self._rows(y, index).T[None]
         parts = []
         for i in images(len(y)):

@@ -76,11 +76,10 @@ def manifest(job: Job, outcome: CompileOutcome) -> dict[str, Any]:
     """Everything reproducible about an artifact."""
     fitted, judged, delivered = outcome.fitted, outcome.judged, outcome.delivered
     origin, proto = job.prepared.origin, fitted.exported.proto
-    remarks = float_operators(job.model, fitted.plan)
+    in_float = float_operators(job.model, fitted.plan)
     notes = [*job.notes, *fitted.notes, *unquantized_weights(fitted.plan), *rounded_for_float(fitted.plan)]
-    notes += [*remarks, *_warnings(judged)]
+    notes += [*(operator.note for operator in in_float), *_warnings(judged)]
     notes += delivered.notes if delivered is not None else ()
-    operators = Counter(note.message.split()[0] for note in remarks)
     weights: Counter[str] = Counter()
     for weight in fitted.plan.weights:
         weights[str(fitted.plan.formats[weight.name])] += weight.size
@@ -110,7 +109,7 @@ def manifest(job: Job, outcome: CompileOutcome) -> dict[str, Any]:
         "latency": delivered.document if delivered is not None else None,
         "cut_short": is_cut_short(notes),
         "weights_by_format": dict(weights),
-        "float_operators": dict(operators),
+        "float_operators": dict(Counter(operator.op_type for operator in in_float)),
         "rounded_activations": dict(Counter(map(str, fitted.plan.cast_sites.values()))),
         "verification": outcome.verified.to_json(),
         "results": to_json(judged),

@@ -23,7 +23,7 @@ def fit_finite(job: Job, decided: Decided, given: Plan | None) -> tuple[Job, Fit
     except NotFinite as error:
         if given is not None or job.options.activations != "auto" or not decided.activations:
             raise
-        told = Note(STEP, "", f"all activations stay float: {str(error).partition(';')[0]}", Level.WARNING)
+        told = Note(STEP, "", f"all activations stay float: {error.finding}", Level.WARNING)
     fitted = fit(_in_float(decided), job.options, job.limit)
     return replace(job, decided=_in_float(job.decided), notes=(*job.notes, told)), fitted
 

@@ -1,6 +1,6 @@
 """Everything that is measured once per model and calibration set, and then serves every budget."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,7 +14,7 @@ from ptqc.errors import UsageError
 from ptqc.execute.onnxruntime import fits_in_memory, weight_bytes
 from ptqc.graph.external import hold_external
 from ptqc.notes import Level, Note, is_cut_short
-from ptqc.options import CompileOptions
+from ptqc.options import CompileOptions, Phase
 from ptqc.passes.base import Pass
 from ptqc.passes.decide import measurements
 from ptqc.passes.decide.phases import Decided, Setting
@@ -31,10 +31,6 @@ from ptqc.work.progress import Progress
 MODEL, SAMPLES = "model.onnx", "samples"
 # Raised when what is measured, or how, changes, so that old entries are not taken for new ones.
 MEASUREMENT_VERSION = 16
-# Options that measuring does not look at.
-FITTING = ("pipeline", "time_limit", "float_layers", "inline")
-# Options that solving the weights does not look at either.
-LATER = (*FITTING, "observer", "loss", "activations", "activation_limit", "allow_8bit")
 
 Before = TypeVar("Before", bound=Setting)
 After = TypeVar("After", bound=Setting)
@@ -52,8 +48,8 @@ def measure(
 
     What was cut short is not taken for the whole by a later compile: it is stored under a key of its own.
     """
-    key = _key("measure", prepared, options, FITTING)
-    shelf = StoredWeights(store, _key("solve-weights", prepared, options, LATER), prepared.model)
+    key = _key("measure", prepared, options.until(Phase.MEASURE))
+    shelf = StoredWeights(store, _key("solve-weights", prepared, options.until(Phase.SOLVE)), prepared.model)
     entry = store.get(key)
     if entry is not None and (candidates := shelf.open(entry.document["candidates"])) is not None:
         setting = _setting(prepared, options, progress)
@@ -130,14 +126,15 @@ def _batchable(samples: Samples, flag: bool) -> Samples:
     return Samples(samples.directory, samples.records, samples.notes, flag)
 
 
-def _key(step: str, prepared: Prepared, options: CompileOptions, ignored: Collection[str]) -> Mapping[str, Any]:
+def _key(step: str, prepared: Prepared, options: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a step's findings follow from. options: those that it reads."""
     return {
         "step": step,
         "version": [__version__, MEASUREMENT_VERSION],
         "libraries": {"onnxruntime": ort.__version__, "numpy": np.__version__, "onnx_ir": ir.__version__},
         "model": prepared.origin.digest,
         "calibration": prepared.samples.digest,
-        "options": {name: value for name, value in options.to_json().items() if name not in ignored},
+        "options": options,
     }
 
 

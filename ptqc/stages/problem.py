@@ -55,9 +55,7 @@ def forms(weight: Weight, decided: Decided, plan: Plan, options: CompileOptions)
 def table_numbers(decided: Decided, choice: Mapping[str, Format]) -> TunedNumbers:
     """The table's own numbers, without bias correction: enough to weigh a plan."""
     weights = {name: decided.solutions[name, form] for name, form in choice.items()}
-    biases = {
-        layer.name: None if layer.op_type == "MatMul" else _bias(decided.model, layer) for layer in decided.layers
-    }
+    biases = {layer.name: _bias(decided.model, layer) if layer.takes_bias else None for layer in decided.layers}
     return TunedNumbers(weights, biases)
 
 
@@ -74,7 +72,7 @@ def weighed(decided: Decided, options: CompileOptions, plan: Plan) -> int:
 
 
 def _use(model: ir.Model, layer: Layer, solution: Solution, plan: Plan) -> size.Use:
-    if layer.name not in plan.integer or layer.op_type == "MatMul":
+    if layer.name not in plan.integer or not layer.takes_bias:
         return size.Use(layer.name in plan.integer, None)
     x, y = plan.params[layer.input], plan.params.get(layer.settled)
     bias = _bias(model, layer)

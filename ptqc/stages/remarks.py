@@ -1,6 +1,7 @@
 """What computes in float in the delivered file, and why."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import onnx_ir as ir
 
@@ -14,11 +15,25 @@ from ptqc.plan import Plan
 STEP = "lower"
 
 
-def float_operators(model: ir.Model, plan: Plan) -> list[Note]:
-    """One note per operator that computes in float, by output name."""
+@dataclass(frozen=True)
+class FloatOperator:
+    """A node that computes in float, by the name of its output, and why it does."""
+
+    name: str
+    op_type: str
+    reason: str
+
+    @property
+    def note(self) -> Note:
+        """What the user is told."""
+        return Note(STEP, self.name, f"{self.op_type} computes in float: {self.reason}")
+
+
+def float_operators(model: ir.Model, plan: Plan) -> list[FloatOperator]:
+    """The nodes that compute in float."""
     capable = {kernel.node for kernel in find_kernels(model, plan.layers)}
     return [
-        Note(STEP, str(node.outputs[0].name), f"{node.op_type} computes in float: {_reason(node, plan, capable)}")
+        FloatOperator(str(node.outputs[0].name), node.op_type, _reason(node, plan, capable))
         for node in _float_nodes(model, plan)
     ]
 

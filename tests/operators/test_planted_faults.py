@@ -9,15 +9,16 @@ import pytest
 from compiling import Measured, measured_model, proto, samples, weight
 
 from ptqc import reference
+from ptqc.codegen.onnxruntime.census import take
 from ptqc.codegen.onnxruntime.parity import compare
 from ptqc.errors import VerificationError
-from ptqc.operators import OPERATORS, registry
-from ptqc.operators.step import LoweredStep
+from ptqc.operators import OPERATORS, Trait, registry
+from ptqc.operators.step import LoweredStep, has_float_output
 from ptqc.stages.fit import Fitted
 
 pytestmark = pytest.mark.processor
 
-# Every operator that has a reference: one that is added belongs in here.
+# Every operator that has a reference, and every kernel of it: one that is added belongs in here.
 NETWORK = """g (float[N,4,8,8] x) => (float[N,6] y, float[N,6] z) {
     a = Conv(x, w1, b1)
     s = Sigmoid(a)
@@ -28,16 +29,22 @@ NETWORK = """g (float[N,4,8,8] x) => (float[N,6] y, float[N,6] z) {
     p = AveragePool<kernel_shape=[2,2], strides=[2,2]>(l)
     g = GlobalAveragePool(p)
     f = Flatten(g)
-    y = Gemm(f, w3, b3)
-    z = MatMul(f, w4)
+    h = Gemm(f, w3, b3)
+    k = MatMul(h, w4)
+    y = Gemm(k, w5, b5)
+    z = MatMul(k, w6)
 }"""
 WITH_REFERENCE = sorted(name for name, operator in OPERATORS.items() if operator.reference is not None)
+# Operators, and whether their output stays float: then another kernel computes them.
+COMPUTED = [(name, False) for name in WITH_REFERENCE]
+COMPUTED += [(name, True) for name in WITH_REFERENCE if Trait.FLOAT_OUTPUT in OPERATORS[name].traits]
 
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> Measured:
-    weights = {"w1": weight(8, 4, 1, 1), "w2": weight(8, 8, 1, 1), "w3": weight(8, 6), "w4": weight(8, 6)}
-    biases = {"b1": weight(8, seed=1), "b2": weight(8, seed=2), "b3": weight(6, seed=3)}
+    weights = {"w1": weight(8, 4, 1, 1), "w2": weight(8, 8, 1, 1), "w3": weight(8, 7), "w4": weight(7, 5)}
+    weights |= {"w5": weight(5, 6), "w6": weight(5, 6)}
+    biases = {"b1": weight(8, seed=1), "b2": weight(8, seed=2), "b3": weight(7, seed=3), "b5": weight(6, seed=4)}
     model = proto(NETWORK, **weights, **biases)
     return measured_model(model, samples(4, 8, 8, count=16), tmp_path_factory.mktemp("every"), activations="integer")
 
@@ -48,12 +55,18 @@ def fitted(measured: Measured) -> Fitted:
 
 
 def test_the_network_has_every_operator_that_has_a_reference(fitted: Fitted) -> None:
-    assert sorted({step.node.op_type for step in reference.steps(fitted.lowered)}) == WITH_REFERENCE
+    found = {(step.node.op_type, has_float_output(step)) for step in reference.steps(fitted.lowered)}
+    assert sorted(found) == sorted(COMPUTED)
 
 
-@pytest.mark.parametrize("name", WITH_REFERENCE)
+def test_the_network_runs_every_kernel_that_is_named(fitted: Fitted) -> None:
+    kernels = set[str]().union(*(OPERATORS[name].kernels for name in WITH_REFERENCE))
+    assert kernels <= set(take(fitted.exported.proto, {}).operators)
+
+
+@pytest.mark.parametrize(("name", "is_float"), COMPUTED)
 def test_a_fault_in_its_reference_is_found(
-    name: str, measured: Measured, fitted: Fitted, monkeypatch: pytest.MonkeyPatch
+    name: str, is_float: bool, measured: Measured, fitted: Fitted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Next to the right answer: a code further, or a thousandth of a real value."""
     right = OPERATORS[name].reference
@@ -61,6 +74,8 @@ def test_a_fault_in_its_reference_is_found(
 
     def wrong(step: LoweredStep, inputs: Sequence[np.ndarray]) -> Any:
         found = right(step, inputs)
+        if has_float_output(step) != is_float:
+            return found
         return tuple(map(_moved, found)) if isinstance(found, tuple) else _moved(found)
 
     given = (fitted.exported.proto, fitted.lowered, measured.feeds[:1], fitted.exported.renamed)

@@ -11,7 +11,7 @@ from ptqc.stages.remarks import float_operators, unquantized_weights
 
 
 def remarks(measured: Measured) -> dict[str, str]:
-    return {note.subject: note.message for note in float_operators(measured.model, measured.fit().plan)}
+    return {found.name: found.note.message for found in float_operators(measured.model, measured.fit().plan)}
 
 
 def test_nothing_is_said_where_all_is_integer(tmp_path: Path) -> None:

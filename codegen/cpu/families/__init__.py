@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from ptqc.codegen.cpu.kernel import Argument, Constant, write
+from ptqc.codegen.program.accuracy import USUAL, Accuracy
 from ptqc.codegen.program.built import Built
 from ptqc.codegen.program.constants import Arranged, BfloatCodes, Nibbles, ScaledPanels, Stored
 from ptqc.codegen.program.layout import Layout
@@ -18,12 +19,13 @@ def build(
     output: Layout,
     body: Any,
     operations: int = 0,
+    accuracy: Accuracy = USUAL,
 ) -> Built:
     """Write the kernel of a family; see `kernel.write` for `body`."""
     flat = tuple(np.ascontiguousarray(c).reshape(-1) if isinstance(c, np.ndarray) else c for c in constants)
     shapes: list[Argument] = [*inputs, *(declared(constant) for constant in flat), output]
     name, function = write(family, shapes, body)
-    return Built(name, function, flat, operations)
+    return Built(family, name, function, flat, operations, accuracy)
 
 
 def declared(constant: Stored) -> Constant:

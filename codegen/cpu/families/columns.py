@@ -18,6 +18,7 @@ from ptqc.codegen.cpu.isa import DOT, Isa
 from ptqc.codegen.cpu.kernel import fill, pieces, registers, rows, span, vector
 from ptqc.codegen.cpu.narrowing import PACKED, PART
 from ptqc.codegen.cpu.sums import Sums
+from ptqc.codegen.program.accuracy import SUM_OF_PRODUCTS
 from ptqc.codegen.program.built import Built
 from ptqc.codegen.program.constants import Arranged, IndexSource, Order, Stored
 from ptqc.codegen.program.layout import Layout
@@ -120,7 +121,7 @@ def integer(
     ]
     body = _body(loops, x, y, epilogue, is_fitting=narrowing.fits(weights, bias, factor))
     operations = 2 * loops.window.products * loops.window.channels
-    return build("depthwise", [x, *epilogue.others], constants, y, body, operations)
+    return build("depthwise", [x, *epilogue.others], constants, y, body, operations, SUM_OF_PRODUCTS)
 
 
 def _body(loops: ColumnLoops, given: Layout, made: Layout, epilogue: Epilogue, *, is_fitting: bool) -> Any:

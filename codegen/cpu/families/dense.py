@@ -21,11 +21,12 @@ from tvm.tirx.script import builder as T  # noqa: N812
 from ptqc.codegen.cpu import bfloats, narrowing
 from ptqc.codegen.cpu.epilogue import NOTHING, Epilogue, Place
 from ptqc.codegen.cpu.families import build
-from ptqc.codegen.cpu.families.functions import Function, composed, constants_of, family_with, unrounded
+from ptqc.codegen.cpu.families.functions import Function, accuracy_with, composed, constants_of, family_with, unrounded
 from ptqc.codegen.cpu.isa import Isa
 from ptqc.codegen.cpu.kernel import PRODUCTS, fill, pieces, registers, rows, span, vector
 from ptqc.codegen.cpu.narrowing import PACKED
 from ptqc.codegen.cpu.tiling import Cut, Dense
+from ptqc.codegen.program.accuracy import SUM_OF_PRODUCTS
 from ptqc.codegen.program.built import Alternatives, Built
 from ptqc.codegen.program.constants import VALUES, Arranged, BfloatCodes, Nibbles, ScaledPanels, Stored, values_of
 from ptqc.codegen.program.layout import BFLOAT16, Layout
@@ -114,7 +115,7 @@ def integer(
         return integer(x, y, replace(loops, chosen=chosen), weights, bias, factor, zero_point, epilogue)
 
     body = _body(DenseLoops(loops, x, y, settle, len(epilogue.others)))
-    built = build("dense", [x, *epilogue.others], constants, y, body, 2 * loops.products)
+    built = build("dense", [x, *epilogue.others], constants, y, body, 2 * loops.products, SUM_OF_PRODUCTS)
     return replace(built, alternatives=Alternatives(loops.cuts, cut))
 
 
@@ -157,7 +158,8 @@ def real(
         return real(x, y, replace(loops, chosen=chosen), weights, bias, functions)
 
     family = family_with("dense_float", functions)
-    built = build(family, [x], constants, y, _body(DenseLoops(loops, x, y, settle)), 2 * loops.products)
+    body, accuracy = _body(DenseLoops(loops, x, y, settle)), accuracy_with(SUM_OF_PRODUCTS, functions)
+    built = build(family, [x], constants, y, body, 2 * loops.products, accuracy)
     return replace(built, alternatives=Alternatives(loops.cuts, cut))
 
 
@@ -187,7 +189,8 @@ def bfloat(
         return bfloat(x, y, replace(loops, chosen=chosen), weights, bias, functions)
 
     family = family_with("dense_bfloat", functions)
-    built = build(family, [x], constants, y, _body(DenseLoops(loops, x, y, settle)), 2 * loops.products)
+    body, accuracy = _body(DenseLoops(loops, x, y, settle)), accuracy_with(SUM_OF_PRODUCTS, functions)
+    built = build(family, [x], constants, y, body, 2 * loops.products, accuracy)
     return replace(built, alternatives=Alternatives(loops.cuts, cut))
 
 

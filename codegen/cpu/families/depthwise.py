@@ -9,9 +9,10 @@ from tvm.tirx.script import builder as T  # noqa: N812
 
 from ptqc.codegen.cpu.bfloats import instructions, kept, load
 from ptqc.codegen.cpu.families import build
-from ptqc.codegen.cpu.families.functions import Function, composed, constants_of, family_with, unrounded
+from ptqc.codegen.cpu.families.functions import Function, accuracy_with, composed, constants_of, family_with, unrounded
 from ptqc.codegen.cpu.isa import Isa
 from ptqc.codegen.cpu.kernel import fill, registers, rows, span, to_codes, vector
+from ptqc.codegen.program.accuracy import SUM_OF_PRODUCTS
 from ptqc.codegen.program.built import Built
 from ptqc.codegen.program.constants import Arranged, IndexSource, Order, Stored
 from ptqc.codegen.program.layout import BFLOAT16, Layout
@@ -43,7 +44,9 @@ def integer(
         factor.astype(np.float32),
         np.array([zero_point], np.float32),
     ]
-    return build("depthwise", [x], constants, y, _body(window, (x, y), lanes, settle), _operations(window))
+    return build(
+        "depthwise", [x], constants, y, _body(window, (x, y), lanes, settle), _operations(window), SUM_OF_PRODUCTS
+    )
 
 
 def real(
@@ -70,7 +73,8 @@ def real(
         with instructions(isa, needed=y.dtype == BFLOAT16):
             body(*buffers)
 
-    return build(family, [x], constants, y, with_instructions, _operations(window))
+    accuracy = accuracy_with(SUM_OF_PRODUCTS, functions)
+    return build(family, [x], constants, y, with_instructions, _operations(window), accuracy)
 
 
 def _operations(window: Window) -> int:

@@ -12,6 +12,7 @@ from ptqc.codegen.cpu import bfloats, mathematics
 from ptqc.codegen.cpu.families.pointwise import pointwise, with_array
 from ptqc.codegen.cpu.isa import Isa
 from ptqc.codegen.cpu.kernel import fill
+from ptqc.codegen.program.accuracy import EXACT, USUAL, Accuracy
 from ptqc.codegen.program.built import Built
 from ptqc.codegen.program.layout import BFLOAT16, ROUNDED, Layout
 
@@ -97,6 +98,8 @@ GATES = frozenset(("Erf", "HardSigmoid", "Sigmoid", "Softsign", "Tanh"))
 GENTLE = (
     GATES | SLOPED | {"Abs", "Clip", "Gelu", "HardSwish", "Identity", "Mish", "Neg", "Relu", "Softplus", "tanh_gelu"}
 )
+# These are ½ + something, or the logarithm of 1 + something, so small results carry the rounding of ½ or 1.
+ROUNDED_AT_ONE = {"Sigmoid": 5e-7, "Softplus": 2e-7, "Tanh": 1e-6, "Mish": 1e-6, "tanh_gelu": 1e-6}
 # Forms of an operator that an attribute or a constant operand chooses.
 FORMS: dict[str, Unary] = {
     **UNARY,
@@ -151,6 +154,15 @@ class Function:
         return x * found if self.is_gate else found
 
 
+def accuracy_with(kernel: Accuracy, functions: Sequence[Function]) -> Accuracy:
+    """What the real values of a kernel are held to that computes functions of its results."""
+    return replace(
+        kernel,
+        at_one=sum(ROUNDED_AT_ONE.get(function.form, 0.0) for function in functions),
+        to_bfloat16=bool(functions) and functions[-1].form == ROUNDED,
+    )
+
+
 def family_with(family: str, functions: Sequence[Function]) -> str:
     """What kernels of a family are called that compute functions of their results."""
     return "_".join((family, *(function.family for function in functions)))
@@ -182,7 +194,8 @@ def unary(functions: Sequence[Function], x: Layout, y: Layout, isa: Isa) -> Buil
         return composed(functions, element, lanes, constants)
 
     family = family_with(functions[0].family, functions[1:])
-    return pointwise(family, [x], constants_of(functions), y, isa, value)
+    accuracy = accuracy_with(EXACT if functions[0].form == ROUNDED else USUAL, functions)
+    return replace(pointwise(family, [x], constants_of(functions), y, isa, value), accuracy=accuracy)
 
 
 def binary(
@@ -217,4 +230,5 @@ def _combined(op_type: str, given: Sequence[Layout], y: Layout, isa: Isa, then: 
     def value(lanes: int, constants: Sequence[Any], a: Any, b: Any) -> Any:
         return composed(then, BINARY[op_type](a, b), lanes, constants)
 
-    return pointwise(family_with(f"{op_type.lower()}_float", then), given, constants_of(then), y, isa, value)
+    built = pointwise(family_with(f"{op_type.lower()}_float", then), given, constants_of(then), y, isa, value)
+    return replace(built, accuracy=accuracy_with(USUAL, then))

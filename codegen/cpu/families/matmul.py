@@ -10,6 +10,7 @@ from tvm.tirx.script import builder as T  # noqa: N812
 from ptqc.codegen.cpu.families import build
 from ptqc.codegen.cpu.isa import Isa
 from ptqc.codegen.cpu.kernel import fill, registers, rows, span
+from ptqc.codegen.program.accuracy import SUM_OF_PRODUCTS
 from ptqc.codegen.program.built import Built
 from ptqc.codegen.program.layout import Layout
 
@@ -43,7 +44,7 @@ def real(a: Layout, b: Layout, y: Layout, isa: Isa) -> Built:
                 start = (index // tiles * height + row + i) * width + column
                 T.buffer_store(out, totals[span(i * lanes, lanes)], [sample, span(start, lanes)])
 
-    return build("matmul_float", [a, b], [], y, body)
+    return build("matmul_float", [a, b], [], y, body, accuracy=SUM_OF_PRODUCTS)
 
 
 def matrices(a: Layout, b: Layout) -> tuple[Layout, Layout]:

@@ -12,6 +12,7 @@ from ptqc.codegen.cpu.families import build
 from ptqc.codegen.cpu.isa import Isa
 from ptqc.codegen.cpu.kernel import elements, rows
 from ptqc.codegen.cpu.runs import ElementRun
+from ptqc.codegen.program.accuracy import EXACT
 from ptqc.codegen.program.built import Built
 from ptqc.codegen.program.constants import Stored
 from ptqc.codegen.program.layout import Layout
@@ -197,7 +198,7 @@ def constant(y: Layout, values: np.ndarray, isa: Isa) -> Built:
         with rows(batch, 1, y.elements) as (sample, _):
             ElementRun(out, sample, 0, y.elements).copy_from_constant(given, isa)
 
-    return build("constant", [], [values], y, body)
+    return build("constant", [], [values], y, body, accuracy=EXACT)
 
 
 def look_up(places: Layout, y: Layout, table: Stored, count: int) -> Built:

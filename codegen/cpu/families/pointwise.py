@@ -5,6 +5,7 @@ element.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from ptqc.codegen.cpu.bfloats import load, store
 from ptqc.codegen.cpu.families import build
 from ptqc.codegen.cpu.isa import Isa
 from ptqc.codegen.cpu.kernel import elements, fill, rows, to_codes, vector
+from ptqc.codegen.program.accuracy import EXACT
 from ptqc.codegen.program.built import Built
 from ptqc.codegen.program.layout import Layout
 from ptqc.integer import Reals
@@ -175,12 +177,13 @@ def dequantize(x: Layout, y: Layout, isa: Isa, scale: float, zero_point: int) ->
     def value(lanes: int, constants: Sequence[Any], element: Any) -> Any:
         return (_real(element, lanes) - fill(constants[0][1], lanes)) * fill(constants[0][0], lanes)
 
-    return pointwise("dequantize", [x], [np.array([scale, zero_point], np.float32)], y, isa, value)
+    built = pointwise("dequantize", [x], [np.array([scale, zero_point], np.float32)], y, isa, value)
+    return replace(built, accuracy=EXACT)
 
 
 def copy(x: Layout, y: Layout, isa: Isa) -> Built:
     """The same values in another order in memory."""
-    return pointwise("copy", [x], [], y, isa, lambda _lanes, _constants, element: element)
+    return replace(pointwise("copy", [x], [], y, isa, lambda _lanes, _constants, element: element), accuracy=EXACT)
 
 
 def _real(element: Any, lanes: int) -> Any:

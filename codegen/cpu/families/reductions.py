@@ -11,6 +11,7 @@ from tvm.tirx.script import builder as T  # noqa: N812
 
 from ptqc.codegen.cpu.families import build, typed
 from ptqc.codegen.cpu.kernel import elements, registers
+from ptqc.codegen.program.accuracy import SUM_OF_INPUTS, USUAL
 from ptqc.codegen.program.built import Built
 from ptqc.codegen.program.layout import Layout
 
@@ -21,12 +22,16 @@ def _same(x: Any, _dtype: str) -> Any:
 
 @dataclass(frozen=True)
 class Reduction:
-    """start: of a type. each: of an element and its type. last: of the total, its type, and the number of elements."""
+    """start: of a type. each: of an element and its type. last: of the total, its type, and the number of elements.
+
+    may_cancel: whether terms of both signs are added up.
+    """
 
     start: Callable[[str], Any]
     combine: Callable[[Any, Any], Any]
     each: Callable[[Any, str], Any] = _same
     last: Callable[[Any, str, int], Any] = lambda total, _dtype, _count: total
+    may_cancel: bool = False
 
 
 def _zero(dtype: str) -> Any:
@@ -53,10 +58,12 @@ REDUCTIONS = {
     "ReduceL1": Reduction(_zero, _add, lambda x, dtype: typed.absolute([x], [dtype])),
     "ReduceL2": Reduction(_zero, _add, _square, lambda total, _dtype, _count: T.sqrt(total)),
     "ReduceMax": Reduction(_lowest, lambda a, b: T.max(a, b)),
-    "ReduceMean": Reduction(_zero, _add, last=lambda total, dtype, count: total / typed.number(count, dtype)),
+    "ReduceMean": Reduction(
+        _zero, _add, last=lambda total, dtype, count: total / typed.number(count, dtype), may_cancel=True
+    ),
     "ReduceMin": Reduction(_highest, lambda a, b: T.min(a, b)),
     "ReduceProd": Reduction(lambda dtype: typed.number(1, dtype), lambda a, b: a * b),
-    "ReduceSum": Reduction(_zero, _add),
+    "ReduceSum": Reduction(_zero, _add, may_cancel=True),
     "ReduceSumSquare": Reduction(_zero, _add, _square),
 }
 TYPES = ("float32", "float64", *typed.INTEGERS)
@@ -82,4 +89,4 @@ def reduce(op_type: str, x: Layout, y: Layout, axes: Collection[int]) -> Built:
                 T.buffer_store(total, how.combine(total[0], how.each(element, x.dtype)), [0])
             T.buffer_store(out, how.last(total[0], x.dtype, count), [sample, kept.offset(place)])
 
-    return build(op_type.lower(), [x], [], y, body)
+    return build(op_type.lower(), [x], [], y, body, accuracy=SUM_OF_INPUTS if how.may_cancel else USUAL)

@@ -14,6 +14,7 @@ from ptqc.codegen.cpu import mathematics
 from ptqc.codegen.cpu.families import build
 from ptqc.codegen.cpu.isa import Isa
 from ptqc.codegen.cpu.kernel import fill, registers, rows, span, to_codes, vector
+from ptqc.codegen.program.accuracy import SUM_OF_INPUTS, USUAL
 from ptqc.codegen.program.built import Built
 from ptqc.codegen.program.layout import Layout
 
@@ -101,7 +102,7 @@ def fold(op_type: str, x: Layout, y: Layout, isa: Isa, first: int, last: int) ->
             total = runs.fold(start, combine, lambda i, lanes: given[sample, runs.place(row, i, lanes)])
             T.buffer_store(out, total / T.float32(runs.length) if op_type == "ReduceMean" else total, [sample, row])
 
-    return build(op_type.lower(), [x], [], y, body)
+    return build(op_type.lower(), [x], [], y, body, accuracy=SUM_OF_INPUTS if combine is _sum else USUAL)
 
 
 def softmax(x: Layout, y: Layout, isa: Isa, axis: int, *, logarithm: bool) -> Built:

@@ -75,7 +75,7 @@ def tensors_of(tuned: TunedNumbers) -> tuple[dict[str, Tensor], dict[str, Tensor
 def _with_own_biases(model: ir.Model, plan: Plan) -> tuple[ir.Model, dict[str, str]]:
     """A copy in which every layer that can have a bias has its own, zero at first; layer name -> name of that bias."""
     copy, names = model.clone(), {}
-    layers = {layer.name: layer for layer in plan.layers if layer.op_type != "MatMul"}
+    layers = {layer.name: layer for layer in plan.layers if layer.takes_bias}
     taken = set(copy.graph.initializers)
     for node in copy.graph:
         layer = layers.get(str(node.outputs[0].name))

@@ -94,8 +94,7 @@ def _compilable(source: ModelSource, model: ir.Model) -> Compilable:
 
 
 def _stays_float(model: ir.Model, plan: Plan) -> tuple[StaysFloat, ...]:
-    told = [note.message.split(" computes in float: ", 1) for note in float_operators(model, plan)]
-    counts = Counter((operator, reason) for operator, reason in told)
+    counts = Counter((found.op_type, found.reason) for found in float_operators(model, plan))
     return tuple(StaysFloat(operator, count, reason) for (operator, reason), count in counts.most_common())
 
 

@@ -14,6 +14,7 @@ from ptqc.formats import Integer
 from ptqc.graph.layers import Weight, find_layers, find_weights
 from ptqc.graph.nodes import constant, initial
 from ptqc.graph.sites import find_kernels, find_sites
+from ptqc.operators import Trait, named
 from ptqc.passes.decide.phases import Numbered
 from ptqc.passes.decide.solve_weights import direct, formats_of, possible
 from ptqc.passes.lower import Lower
@@ -21,7 +22,7 @@ from ptqc.plan import Plan
 from ptqc.solutions import Solution, TunedNumbers
 
 # Nodes of these may go: they become the saturation of a kernel, or move nothing.
-MAY_GO = ("Cast", "Clip", "Constant", "Dropout", "Identity", "Relu")
+MAY_GO = {*named(Trait.CLIPS, Trait.COPIES), "Constant"}
 NAMED = 8
 
 

@@ -39,7 +39,7 @@ def run(cases: Sequence[Case], chosen: Isa, folder: Path) -> list[np.ndarray]:
     for number, case in enumerate(cases):
         names = [f"x{number}_{place}" for place in range(len(case.given))]
         layouts |= dict(zip(names, case.given, strict=True)) | {f"y{number}": case.output}
-        steps.append(ProgramStep(case.built, tuple(names), f"y{number}"))
+        steps.append(ProgramStep(case.built, tuple(names), f"y{number}", f"y{number}"))
     inputs = tuple(name for step in steps for name in step.inputs)
     program = Program(tuple(steps), layouts, inputs, tuple(step.output for step in steps))
     worker.write(program, chosen, folder)

@@ -21,7 +21,7 @@ LAYOUT = Layout((3,), "uint8", outside=True)
 
 def table(shift: int) -> Program:
     kernel = pointwise.table(LAYOUT, LAYOUT, isa.AVX2, (np.arange(256) + shift) % 256)
-    return Program((ProgramStep(kernel, ("x",), "y"),), {"x": LAYOUT, "y": LAYOUT}, ("x",), ("y",))
+    return Program((ProgramStep(kernel, ("x",), "y", "y"),), {"x": LAYOUT, "y": LAYOUT}, ("x",), ("y",))
 
 
 @pytest.fixture

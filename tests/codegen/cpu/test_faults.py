@@ -23,6 +23,7 @@ from ptqc.codegen.cpu.isa import Isa
 from ptqc.codegen.cpu.target import Choices
 from ptqc.codegen.cpu.tiling import Dense
 from ptqc.codegen.program import memory, verify
+from ptqc.codegen.program.accuracy import SUM_OF_PRODUCTS
 from ptqc.codegen.program.batching import Batching
 from ptqc.codegen.program.constants import Order
 from ptqc.codegen.program.layout import Layout
@@ -145,7 +146,7 @@ class Shifted:
 
 @pytest.mark.parametrize(("within", "is_wrong"), [((), True), (("c",), False)])
 def test_a_function_is_measured_by_what_was_computed_on_the_way(within: tuple[str, ...], is_wrong: bool) -> None:
-    call = Call("dense_float_sigmoid_0123", ("x",), "y", 2, within=within)
+    call = Call("dense", "dense_0123", ("x",), "y", "y", 2, accuracy=SUM_OF_PRODUCTS, within=within)
     values = {name: np.array([[0.1, 0.5, size]], np.float32) for name, size in (("x", 1), ("c", 1000), ("y", 1))}
     loaded = cast(verify.Loaded, Shifted(call, values["y"], 1e-3))
     (found,) = verify.outcomes(loaded, values, {})

@@ -138,7 +138,7 @@ def test_loading_gives_the_constants_back(tmp_path: Path) -> None:
             T.buffer_store(buffers[-1], T.uint8(0), [sample, T.int32(0)])
 
     kernel = build("nothing", [layout], stored, layout, body)
-    program = Program((ProgramStep(kernel, ("x",), "y"),), {"x": layout, "y": layout}, ("x",), ("y",))
+    program = Program((ProgramStep(kernel, ("x",), "y", "y"),), {"x": layout, "y": layout}, ("x",), ("y",))
     worker.write(program, isa.AVX2, tmp_path)
     ready = worker.load(tmp_path, program).library.constants
     for found, wanted in zip(ready, stored, strict=True):

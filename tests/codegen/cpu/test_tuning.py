@@ -77,7 +77,7 @@ def test_a_moment_in_which_everything_is_slow_changes_nothing() -> None:
 def program() -> Program:
     """One layer of codes."""
     case, _ = integer_case(Geometry(Window(8, (1, 200)), 64), isa.AVX2, 0)
-    return Program((ProgramStep(case.built, ("x",), "y"),), LAYOUTS, ("x",), ("y",))
+    return Program((ProgramStep(case.built, ("x",), "y", "y"),), LAYOUTS, ("x",), ("y",))
 
 
 @pytest.fixture

@@ -82,7 +82,7 @@ def _merged(programs: Mapping[str, Program]) -> Program:
 
         for step in program.steps:
             given, placed = tuple(map(own, step.inputs)), tuple(map(own, step.placed))
-            steps.append(replace(step, inputs=given, output=own(step.output), placed=placed))
+            steps.append(replace(step, inputs=given, output=own(step.output), value=own(step.value), placed=placed))
         layouts |= {own(name): layout for name, layout in program.layouts.items()}
         inputs += tuple(map(own, program.inputs))
     return Program(tuple(steps), layouts, inputs, tuple(step.output for step in steps))

@@ -8,12 +8,16 @@ from ptqc.codegen.program.built import Built
 from ptqc.codegen.program.layout import Layout
 from ptqc.codegen.program.program import Program, ProgramStep
 
-NOTHING = Built("none_0", None, ())
+NOTHING = Built("none", "none_0", None, ())
+
+
+def _step(given: str, made: str) -> ProgramStep:
+    return ProgramStep(NOTHING, (given,), made, made)
 
 
 def program(steps: list[tuple[str, str]], sizes: dict[str, int]) -> Program:
     """steps: (names of inputs, name of output), one letter each; the last output is the program's."""
-    made = tuple(ProgramStep(NOTHING, tuple(inputs), output) for inputs, output in steps)
+    made = tuple(ProgramStep(NOTHING, tuple(inputs), output, output) for inputs, output in steps)
     layouts = {name: Layout((size,), "uint8", outside=True) for name, size in sizes.items()}
     return Program(made, layouts, ("x",), (steps[-1][1],))
 
@@ -34,8 +38,8 @@ def test_a_value_nobody_reads_has_memory_of_its_own() -> None:
 
 
 def test_what_is_placed_in_a_value_shares_its_memory_from_the_start() -> None:
-    steps = [ProgramStep(NOTHING, ("x",), "a"), ProgramStep(NOTHING, ("x",), "b"), ProgramStep(NOTHING, ("b",), "c")]
-    steps += [ProgramStep(NOTHING, ("a", "c"), "w", placed=("a",)), ProgramStep(NOTHING, ("w",), "y")]
+    steps = [_step("x", "a"), _step("x", "b"), _step("b", "c")]
+    steps += [ProgramStep(NOTHING, ("a", "c"), "w", "w", placed=("a",)), _step("w", "y")]
     layouts = {name: Layout((8,), "uint8", outside=True) for name in "xabcwy"}
     found = memory.plan(Program(tuple(steps), layouts, ("x",), ("y",)))
     assert found.slots["a"] == found.slots["w"]
