@@ -6,6 +6,7 @@ from typing import Any, Self
 
 from ptqc.codegen.program.accuracy import USUAL, Accuracy
 from ptqc.codegen.program.layout import Frame, Layout
+from ptqc.codegen.program.older import stated
 from ptqc.codegen.program.program import Program, ProgramStep
 
 
@@ -48,7 +49,8 @@ class Call:
 
     @classmethod
     def from_json(cls, entry: Mapping[str, Any]) -> Self:
-        """Inverse of `asdict`."""
+        """Inverse of `asdict`; earlier artifacts' entries are read as well."""
+        entry = stated(entry)
         return cls(**{**_tuples(entry), "accuracy": Accuracy(**entry["accuracy"])})
 
     @property
