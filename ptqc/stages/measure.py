@@ -30,7 +30,7 @@ from ptqc.work.progress import Progress
 
 MODEL, SAMPLES = "model.onnx", "samples"
 # Raised when what is measured, or how, changes, so that old entries are not taken for new ones.
-MEASUREMENT_VERSION = 16
+MEASUREMENT_VERSION = 17
 
 Before = TypeVar("Before", bound=Setting)
 After = TypeVar("After", bound=Setting)
@@ -66,6 +66,7 @@ def measure(
         "origin": asdict(prepared.origin),
         "options": options.to_json(),
         "batchable": prepared.samples.batchable,
+        "is_even": prepared.is_even,
         "notes": [[note.step, note.subject, note.message, note.level] for note in (*prepared.notes, *notes)],
         "own_notes": len(notes),
     }
@@ -103,7 +104,8 @@ def recall(store: Store, name: str, progress: Progress) -> tuple[Prepared, Decid
     options = CompileOptions.of({**stored["options"], "bits": tuple(stored["options"]["bits"])})
     notes = _notes(entry, everything=True)
     own = len(notes) - stored["own_notes"]
-    prepared = Prepared(model, _batchable(samples, stored["batchable"]), Origin(**stored["origin"]), tuple(notes[:own]))
+    origin, is_even = Origin(**stored["origin"]), stored.get("is_even", True)
+    prepared = Prepared(model, _batchable(samples, stored["batchable"]), origin, tuple(notes[:own]), is_even)
     candidates = StoredWeights(store, {}, model).open(stored["candidates"])
     if candidates is None:
         raise _gone(store)

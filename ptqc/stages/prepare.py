@@ -41,22 +41,42 @@ PLAUSIBLE_SAMPLES = 16
 
 @dataclass(frozen=True)
 class Prepared:
-    """A model in normal form with its samples; `origin` describes the file it came from."""
+    """A model in normal form with its samples; `origin` describes the file it came from.
+
+    is_even: whether the first sample in HELD_BACK is held back each time, as earlier compiles did; else another one
+    each time, so that kinds of samples that take turns are in both splits.
+    """
 
     model: ir.Model
     samples: Samples
     origin: "Origin"
     notes: tuple[Note, ...]
+    is_even: bool = False
 
     @property
     def tuning(self) -> Samples:
         """Samples that decisions are fitted on."""
-        return self.samples.select([i for i in range(len(self.samples)) if i % HELD_BACK])
+        held = set(self._held())
+        return self.samples.select([i for i in range(len(self.samples)) if i not in held])
 
     @property
     def held_back(self) -> Samples:
         """Samples that decisions are accepted on."""
-        return self.samples.select(range(0, len(self.samples), HELD_BACK))
+        return self.samples.select(self._held())
+
+    def _held(self) -> list[int]:
+        count = len(self.samples)
+        turns = [0 if self.is_even else _turn(block) for block in range(-(-count // HELD_BACK))]
+        return [min(HELD_BACK * block + turn, count - 1) for block, turn in enumerate(turns)]
+
+
+def _turn(number: int) -> int:
+    """The sum of its digits to the base HELD_BACK, without carry: a sequence with no period (Thue and Morse's)."""
+    total = 0
+    while number:
+        number, digit = divmod(number, HELD_BACK)
+        total += digit
+    return total % HELD_BACK
 
 
 @dataclass(frozen=True)

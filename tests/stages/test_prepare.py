@@ -1,5 +1,6 @@
 """Preparing: the normal form keeps the function, samples are split, and wrong preprocessing is noticed."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -56,6 +57,19 @@ def test_the_splits_do_not_overlap_and_miss_nothing(tmp_path: Path) -> None:
     assert len(held) == -(-10 // HELD_BACK)
     assert not set(tuning) & set(held)
     assert set(tuning) | set(held) == {x["x"].tobytes() for x in found.samples}
+
+
+@pytest.mark.parametrize("kinds", [2, 3, 4, 8])
+def test_kinds_of_samples_that_take_turns_are_in_both_splits(tmp_path: Path, kinds: int) -> None:
+    feeds = [{"x": np.full((1, 3, 8, 8), i % kinds, np.float32)} for i in range(64)]
+    found = prepared(residual(), feeds, tmp_path)
+    for split in (found.tuning, found.held_back):
+        assert {int(feed["x"].flat[0]) for feed in split} == set(range(kinds))
+
+
+def test_an_earlier_compile_held_back_the_first_of_four(tmp_path: Path) -> None:
+    found = replace(prepared(residual(), samples(3, 8, 8, count=10), tmp_path), is_even=True)
+    assert found.held_back.names == [found.samples.names[i] for i in (0, 4, 8)]
 
 
 @pytest.mark.parametrize(("batch", "batchable"), [("N", True), ("1", False)])
