@@ -13,18 +13,18 @@ from ptqc.artifact.folder import Artifact, check_output
 from ptqc.budget import Budgets, Given
 from ptqc.calibration.images import Preprocessing
 from ptqc.codegen.targets import TargetKeywords, choose
-from ptqc.compiler import Request, compile_model, resolve_job
+from ptqc.compiler import CompileRequest, compile_model, resolve_job
 from ptqc.errors import UsageError
 from ptqc.options import CompileOptions, FloatLayers, Pipeline
 from ptqc.passes.dump import NO_DUMP, Dump
 from ptqc.passes.registry import added_rewrites
 from ptqc.plan import Plan
 from ptqc.reading.given import Model
+from ptqc.stages.build_target import check_samples, check_target
 from ptqc.stages.job import Job
 from ptqc.stages.judge import Evaluate
 from ptqc.stages.latency_budget import recorded_times, times_of
 from ptqc.stages.measure import recall
-from ptqc.stages.native import check_samples, check_target
 from ptqc.store.entries import Store, default_folder
 from ptqc.work.logs import quiet_libraries
 from ptqc.work.progress import SILENT, Progress
@@ -84,7 +84,7 @@ def compile(  # noqa: A001
             "no calibration data: give a few hundred samples with --calibration DATA; "
             "without any, --calibration synthetic draws some, at a loss of accuracy"
         )
-    request = Request(
+    request = CompileRequest(
         options=chosen,
         budgets=budgets,
         output=place,
@@ -155,7 +155,7 @@ def resolve(
         budgets,
         started,
     )
-    request = Request(
+    request = CompileRequest(
         options=job.options,
         budgets=budgets,
         output=place,

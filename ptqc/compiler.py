@@ -37,21 +37,21 @@ from ptqc.reading.given import Model, read_given
 from ptqc.solutions import TunedNumbers
 from ptqc.solvers.cost_model import Times
 from ptqc.stages import documents
+from ptqc.stages.affordable_samples import affordable
+from ptqc.stages.build_target import build_target, check_samples
+from ptqc.stages.consistency import check_activations
 from ptqc.stages.documents import CompileOutcome
-from ptqc.stages.fewer import affordable
+from ptqc.stages.early_checks import check_early
 from ptqc.stages.fit import Fitted, Packed, PlanSearch, best_of, reconstruct, tune
 from ptqc.stages.float_activations import without_codes
 from ptqc.stages.float_layers import with_float_layers
-from ptqc.stages.foresee import check_foreseeable
 from ptqc.stages.job import Job
 from ptqc.stages.judge import Evaluate, judge
 from ptqc.stages.labels import read_labels
 from ptqc.stages.latency_budget import time_delivered, within_latency
 from ptqc.stages.measure import Run, measured
-from ptqc.stages.native import build_target, check_samples
 from ptqc.stages.prepare import Prepared, gather, prepare
 from ptqc.stages.problem import lower, pack
-from ptqc.stages.promises import check_activations
 from ptqc.stages.saturation import saturation_notes
 from ptqc.stages.speed import measure_speed
 from ptqc.store.entries import Store
@@ -65,7 +65,7 @@ MEASURING_SHARE, FITTING_SHARE = 0.6, 0.5
 
 
 @dataclass(frozen=True)
-class Request:
+class CompileRequest:
     """What is asked of a compile, beside the model and its data.
 
     output, force: where the artifact goes, and whether it may replace another. labels, evaluate: for scores. started:
@@ -101,7 +101,7 @@ class Request:
         return read_labels(model, self.labels, folder / "labelled", self.preprocessing).top1
 
 
-def compile_model(model: Model, calibration: object, request: Request) -> Artifact:
+def compile_model(model: Model, calibration: object, request: CompileRequest) -> Artifact:
     """From a model and calibration data to an artifact. Raises the errors of `ptqc.errors`."""
     options, progress = request.options, request.progress
     with _one_blas_thread(), scratch() as temporary:
@@ -114,14 +114,14 @@ def compile_model(model: Model, calibration: object, request: Request) -> Artifa
         score = request.scorer(source.model, folder)
         prepared = prepare(source, samples, progress, request.dump, request.rewrites)  # rewrite
         prepared = affordable(prepared, request.deadline)
-        check_foreseeable(prepared, request.budgets, options, request.target)
+        check_early(prepared, request.budgets, options, request.target)
         run = Run(request.deadline.share(MEASURING_SHARE), request.dump)
         decided, notes, entry = measure(prepared, options, request.store, progress, run)
         job = Job(prepared, decided, options, (*prepared.notes, *notes), entry, request.budgets, request.started)
         return _deliver(job, request, score, folder)
 
 
-def resolve_job(job: Job, request: Request) -> Artifact:
+def resolve_job(job: Job, request: CompileRequest) -> Artifact:
     """Another artifact from what an earlier compile measured."""
     with _one_blas_thread(), scratch() as temporary:
         folder = Path(temporary)
@@ -147,7 +147,7 @@ def _decide(setting: Setting, options: CompileOptions, shelf: Shelf, run: Run) -
     return run(ChooseActivations(options.activations, options.activation_limit), assessed, 0.3)
 
 
-def _deliver(job: Job, request: Request, score: Evaluate | None, folder: Path) -> Artifact:
+def _deliver(job: Job, request: CompileRequest, score: Evaluate | None, folder: Path) -> Artifact:
     """What differs from budget to budget. folder: for files on their way."""
     progress, held_back, deadline = request.progress, job.decided.held_back, request.deadline
     job = within_latency(job, request.times, request.plan, progress)  # choose activations for the time

@@ -16,7 +16,7 @@ from ptqc.passes.tune.reconstruct import Reconstruct, reconstruct_all
 from ptqc.plan import Plan
 from ptqc.solutions import TunedNumbers
 from ptqc.solvers.allocation import Allocation, Problem, allocate, best_choice, smallest_choice
-from ptqc.stages.compare import HeldBackLoss
+from ptqc.stages.held_back_loss import HeldBackLoss
 from ptqc.stages.problem import packed, problem_of, weighed
 
 ATTEMPTS = 8

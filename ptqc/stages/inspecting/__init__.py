@@ -24,8 +24,8 @@ from ptqc.stages.inspecting.content import content
 from ptqc.stages.inspecting.effort import effort
 from ptqc.stages.inspecting.facts import Compilable, Inspection, StaysFloat, Tensor
 from ptqc.stages.inspecting.products import products_of_a_run
-from ptqc.stages.inspecting.smallest import about, lower_bound
-from ptqc.stages.remarks import float_operators
+from ptqc.stages.inspecting.smallest import estimated_size, lower_bound
+from ptqc.stages.unquantized import float_operators
 from ptqc.work.scratch import scratch
 
 __all__ = ["Inspection", "inspect"]
@@ -74,7 +74,7 @@ def _compilable(source: ModelSource, model: ir.Model) -> Compilable:
     anything = {site.name: QuantParams(UINT8, 1.0, 0) for site in sites}
     plan = Plan(tuple(layers), tuple(weights), tuple(kernels), tuple(sites), anything, {})
     plan = plan.with_formats({weight.name: Integer(PORTABLE_BITS) for weight in weights})
-    smallest, macs = about(model, options.bits), products_of_a_run(model, layers)
+    smallest, macs = estimated_size(model, options.bits), products_of_a_run(model, layers)
     work = effort(weights, formats_of(options.bits), macs, options.samples)
     sensible = {f"{share}%": source.size * share // 100 for share in SENSIBLE}
     return Compilable(
