@@ -29,7 +29,7 @@ from ptqc.passes.decide.calibrate_inner import CalibrateInner
 from ptqc.passes.decide.choose_activations import ChooseActivations
 from ptqc.passes.decide.measure_sensitivity import MeasureSensitivity
 from ptqc.passes.decide.phases import Decided, Setting
-from ptqc.passes.decide.solve_weights import Shelf, SolveWeights
+from ptqc.passes.decide.solve_weights import CandidateCache, SolveWeights
 from ptqc.passes.dump import NO_DUMP, Dump
 from ptqc.passes.lower import Lower
 from ptqc.plan import Plan
@@ -138,11 +138,11 @@ def measure(
     return measured(prepared, options, store, progress, _decide, run or Run())
 
 
-def _decide(setting: Setting, options: CompileOptions, shelf: Shelf, run: Run) -> Decided:
+def _decide(setting: Setting, options: CompileOptions, cache: CandidateCache, run: Run) -> Decided:
     """The passes that decide, each with what it may take of the time that is left."""
     observed = run(Calibrate(options.observer), setting, 0.25)
     observed = run(CalibrateInner(), observed, 0.1)
-    solved = run(SolveWeights(options.bits, shelf), observed, 0.4)
+    solved = run(SolveWeights(options.bits, cache), observed, 0.4)
     assessed = run(MeasureSensitivity(options.loss, options.activation_limit), solved, 0.4)
     return run(ChooseActivations(options.activations, options.activation_limit), assessed, 0.3)
 

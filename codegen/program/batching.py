@@ -18,7 +18,7 @@ from ptqc.codegen.program.edge_inputs import edges, extents
 from ptqc.execute.onnxruntime import Feeds, Runner, session_options
 from ptqc.graph.nodes import has_open_batch
 
-# Of an output's root mean square: what codes that flip, where sums are ordered otherwise, may make of it.
+# How far outputs may differ, as a share of their root mean square, because codes flip where sums are reordered.
 TOLERANCE = 0.1
 
 

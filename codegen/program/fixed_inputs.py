@@ -12,7 +12,7 @@ import onnx_ir as ir
 from ptqc.execute.onnxruntime import Feeds
 from ptqc.operators import known
 
-# More numbers than any list of axes or sizes has.
+# A vector of more numbers is no list of axes or sizes.
 LONGEST = 64
 
 

@@ -1,4 +1,4 @@
-"""What cannot work, said before anything is measured: budgets below every file, operators without native kernels."""
+"""Requests that cannot be met, refused before anything is measured: too small a budget, operators without kernels."""
 
 from ptqc.budget import Budgets
 from ptqc.codegen.targets import Chosen

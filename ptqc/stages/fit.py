@@ -20,7 +20,7 @@ from ptqc.stages.held_back_loss import HeldBackLoss
 from ptqc.stages.problem import packed, problem_of, weighed
 
 ATTEMPTS = 8
-# Reconstructions of a plan of which the best on held-back samples is taken.
+# How many times a plan is reconstructed; the result with the least held-back loss is taken.
 TRIES: Mapping[Pipeline, int] = {"light": 2, "advanced": 6}
 DRAWS_AT_ONCE = 2
 

@@ -18,7 +18,7 @@ from ptqc.options import CompileOptions, Phase
 from ptqc.passes.base import Pass
 from ptqc.passes.decide import measurements
 from ptqc.passes.decide.phases import Decided, Setting
-from ptqc.passes.decide.solve_weights import Shelf
+from ptqc.passes.decide.solve_weights import CandidateCache
 from ptqc.passes.dump import NO_DUMP, Dump
 from ptqc.passes.effects import applied
 from ptqc.stages.prepare import Origin, Prepared
@@ -34,8 +34,8 @@ MEASUREMENT_VERSION = 16
 
 Before = TypeVar("Before", bound=Setting)
 After = TypeVar("After", bound=Setting)
-# The passes that decide, from a setting on. The shelf keeps solved weights.
-Decide = Callable[[Setting, CompileOptions, Shelf, "Run"], Decided]
+# The passes that decide, from a setting on. The cache keeps solved weights.
+Decide = Callable[[Setting, CompileOptions, CandidateCache, "Run"], Decided]
 
 
 def measured(
@@ -47,19 +47,19 @@ def measured(
     compile: it is stored under a key of its own.
     """
     key = _key("measure", prepared, options.until(Phase.MEASURE))
-    shelf = StoredWeights(store, _key("solve-weights", prepared, options.until(Phase.SOLVE)), prepared.model)
+    cache = StoredWeights(store, _key("solve-weights", prepared, options.until(Phase.SOLVE)), prepared.model)
     entry = store.get(key)
-    if entry is not None and (candidates := shelf.open(entry.document["candidates"])) is not None:
+    if entry is not None and (candidates := cache.open(entry.document["candidates"])) is not None:
         setting = _setting(prepared, options, progress)
         return (
             measurements.unpack(setting, entry.document["measurements"], candidates),
             _notes(entry),
             entry.folder.name,
         )
-    decided, notes = decide(_setting(prepared, options, progress), options, shelf, run), run.notes
+    decided, notes = decide(_setting(prepared, options, progress), options, cache, run), run.notes
     stored: dict[str, Any] = {
         "measurements": measurements.pack(decided),
-        "candidates": [shelf.names[weight.name] for weight in decided.weights if weight.name in shelf.names],
+        "candidates": [cache.names[weight.name] for weight in decided.weights if weight.name in cache.names],
         "origin": asdict(prepared.origin),
         "options": options.to_json(),
         "batchable": prepared.samples.batchable,
