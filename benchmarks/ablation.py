@@ -20,15 +20,16 @@ from accuracy import score_compiled, score_float
 from harness import Column, number
 from tasks import Task, chosen
 
+from ptqc import compiler
+from ptqc.api import compile as compile_model
 from ptqc.budget import Budget
-from ptqc.compiler import compile as compile_model
 from ptqc.errors import Infeasible, UsageError
 from ptqc.options import CompileOptions, Pipeline
 from ptqc.passes.decide.phases import Decided, Planned
 from ptqc.passes.tune.reconstruct import Reconstruct
 from ptqc.plan import Plan
 from ptqc.solvers.allocation import Candidate, Problem, allocate, best_choice
-from ptqc.stages import fit, problem
+from ptqc.stages import problem
 from ptqc.stages.measure import recall
 from ptqc.store.entries import Store
 from ptqc.work.progress import SILENT
@@ -98,7 +99,7 @@ class Bench:
 
     def compiled(self, limit: int, pipeline: Pipeline = "light") -> bytes:
         """The file of a whole compile."""
-        return fit.fit(self.decided, replace(self.options, pipeline=pipeline), limit).exported.data
+        return compiler.fit(self.decided, replace(self.options, pipeline=pipeline), limit).exported.data
 
 
 def best(bench: Bench, limit: int, problem: Problem | None = None) -> Plan:

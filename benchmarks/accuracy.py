@@ -39,8 +39,8 @@ COLUMNS = (
 
 def build(name: str, budget: str, folder: str, earlier: str | None, arguments: argparse.Namespace) -> dict[str, Any]:
     """Compile a task, or resolve it from an earlier artifact; runs in a child."""
-    from ptqc.compiler import compile as compile_model
-    from ptqc.compiler import resolve
+    from ptqc.api import compile as compile_model
+    from ptqc.api import resolve
     from ptqc.errors import Infeasible
 
     task = chosen(name)[0]

@@ -26,7 +26,7 @@ COLUMNS = (
 
 def build(name: str, folder: str, samples: int, bits: int, cpu: str, tune: str) -> dict[str, Any]:
     """Compile a task; runs in a child."""
-    from ptqc.compiler import compile as compile_model
+    from ptqc.api import compile as compile_model
 
     task = chosen(name)[0]
     artifact = compile_model(

@@ -64,7 +64,7 @@ def matmul_nbits(outputs: int, inputs: int, block: int) -> tuple[bytes, int]:
 
 def compiled(outputs: int, inputs: int, folder: str) -> int:
     """Compile the product with a float matrix to an artifact; the bytes of its weights. Runs in a child."""
-    from ptqc.compiler import compile as compile_model
+    from ptqc.api import compile as compile_model
 
     random = np.random.default_rng(0)
     weights = random.standard_normal((inputs, outputs), np.float32)

@@ -42,7 +42,7 @@ class NoOptions:
 
 
 @dataclass(frozen=True)
-class Native:
+class TargetOutput:
     """What a target built. files: by name, for the artifact's folder of the target. document: for the manifest."""
 
     files: Mapping[str, Path]
@@ -75,7 +75,7 @@ class Target(Protocol[Options]):
         options: Options,
         store: Path,
         folder: Path,
-    ) -> Native:
+    ) -> TargetOutput:
         """Compile a lowered graph, and compare what it computes with the exported file on samples and edge inputs.
 
         store: a folder of what was built before. folder: an empty one for the files. Raises VerificationError where

@@ -28,7 +28,7 @@ from ptqc.plan import Plan
 from ptqc.solutions import Solution, TunedNumbers
 
 Insert = Callable[[Sequence[ir.Node]], None]
-# Of values on the way from what is stored to a weight.
+# Names of the intermediate values between what is stored of a weight and the weight.
 STEPS = ("step0", "step1", "step2", "step3")
 PARTS = ("codes", "real", "float", "cast", "bias", "bias_codes", "weight", "scale", "values", *STEPS)
 
@@ -71,7 +71,7 @@ class _Builder:
     layer_constants: dict[str, str | None] = field(default_factory=dict)
     weights: dict[str, str] = field(default_factory=dict)
     cast: dict[str, FloatActivation] = field(default_factory=dict)
-    mark: str = "/"  # between a name of the model and what is said about it; no name of the model has it there
+    mark: str = "/"  # separates a name of the model from a part; grows until no name of the model ends in both
 
     def __post_init__(self) -> None:
         names = _names(self.model.graph)

@@ -20,20 +20,19 @@ from ptqc.passes.rewrite.tools.rounding import rounded_otherwise
 Outputs = dict[str, np.ndarray]
 Interface = list[tuple[str | None, str, str]]
 
-# Of the output's largest magnitude. Sums over more than LONG_SUM terms round differently once reassociated.
+# How far outputs may differ, as a share of their largest magnitude; more where sums of over LONG_SUM terms reorder.
 TOLERANCE = 1e-5
 LONG_SUM = 1000
 LONG_SUM_TOLERANCE = 1e-4
-# A model that computes in half precision rounds every value in its middle, where float32 is the better answer; one in
-# float64 is rounded by float32.
+# The same against a model in half precision, which rounds every inner value where float32 does not, or in float64.
 OTHER_TOLERANCE = {ir.DataType.FLOAT16: 2e-2, ir.DataType.BFLOAT16: 1e-1, ir.DataType.DOUBLE: 1e-4}
 PRODUCTS = named(Trait.PRODUCT)
 ALLOWANCE = 1e-6  # absolute, for outputs that are zero but for rounding
-# From here on exporters write whole attentions as one operator, of which ONNX Runtime does not take every form.
+# From this opset on exporters write a whole attention as one operator, not every form of which ONNX Runtime runs.
 NEWEST = 23
 REWRITTEN = "export it with opset 22 or lower, where its newest operators are written as older ones"
 RUN_IT = "run it in ONNX Runtime on a sample, and mend the model or the samples"
-# Times what rounding alone makes of an output: folding rounds a weight more than once, and reorders sums.
+# A difference of so many times what rounding the weights makes is allowed: folding rounds them several times.
 ROUNDINGS = 16
 
 

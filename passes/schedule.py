@@ -1,18 +1,16 @@
 """Every pass of a compile in the order in which it runs: rewrites, then those that measure, then those that fit."""
 
 from collections.abc import Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
-from ptqc.options import CompileOptions
-from ptqc.passes.base import Pass, Rewrite
+from ptqc.passes.base import Rewrite
 from ptqc.passes.decide.calibrate import Calibrate
 from ptqc.passes.decide.calibrate_inner import CalibrateInner
 from ptqc.passes.decide.choose_activations import ChooseActivations
 from ptqc.passes.decide.choose_bfloats import ChooseBfloats
 from ptqc.passes.decide.measure_sensitivity import MeasureSensitivity
 from ptqc.passes.decide.meet_latency import MeetLatency
-from ptqc.passes.decide.phases import Decided, Setting
-from ptqc.passes.decide.solve_weights import Shelf, SolveWeights
+from ptqc.passes.decide.solve_weights import SolveWeights
 from ptqc.passes.lower import Lower
 from ptqc.passes.rewrite.classical.learners import Classical
 from ptqc.passes.rewrite.conv_transpose import ConvTransposeToConv
@@ -34,19 +32,9 @@ from ptqc.passes.rewrite.remove_dead import RemoveDead
 from ptqc.passes.tune.features import TuneFeatures
 from ptqc.passes.tune.reconstruct import Reconstruct
 
-Before = TypeVar("Before", bound=Setting, contravariant=True)
-After = TypeVar("After", bound=Setting, covariant=True)
-
 MEASURING: tuple[type[Any], ...] = (Calibrate, CalibrateInner, SolveWeights, MeasureSensitivity, ChooseActivations)
 # The first two where a latency or bfloat16 asks for them; the others for each plan that is tried within a budget.
 FITTING: tuple[type[Any], ...] = (MeetLatency, ChooseBfloats, Reconstruct, TuneFeatures, Lower)
-
-
-class RunPass(Protocol):
-    """Runs a pass that decides."""
-
-    def __call__(self, step: Pass[Before, After], given: Before, share: float) -> After:
-        """What it makes of what is known. share: what it may take of the time that is left."""
 
 
 def default_rewrites(cast_double: bool = False, added: Sequence[Rewrite] = ()) -> tuple[Rewrite, ...]:
@@ -76,12 +64,3 @@ def default_rewrites(cast_double: bool = False, added: Sequence[Rewrite] = ()) -
         *added,
         RemoveDead(),
     )
-
-
-def decide(setting: Setting, options: CompileOptions, shelf: Shelf, run: RunPass) -> Decided:
-    """The passes that measure, once for every budget. shelf: where solved weights are kept."""
-    observed = run(Calibrate(options.observer), setting, 0.25)
-    observed = run(CalibrateInner(), observed, 0.1)
-    solved = run(SolveWeights(options.bits, shelf), observed, 0.4)
-    assessed = run(MeasureSensitivity(options.loss, options.activation_limit), solved, 0.4)
-    return run(ChooseActivations(options.activations, options.activation_limit), assessed, 0.3)

@@ -13,19 +13,19 @@ from ptqc.version import __version__
 __all__ = ["Artifact", "__version__", "bench", "bisect", "compile", "inspect", "load", "reduce", "resolve", "verify"]
 
 if TYPE_CHECKING:
+    from ptqc.api import compile, resolve
     from ptqc.artifact.bench import bench
     from ptqc.artifact.bisect import bisect
     from ptqc.artifact.folder import Artifact, load
     from ptqc.artifact.verify import verify
-    from ptqc.compiler import compile, resolve
     from ptqc.reducing import reduce
     from ptqc.stages.inspecting import inspect
 
 _HOMES = {
     "Artifact": "ptqc.artifact.folder",
     "load": "ptqc.artifact.folder",
-    "compile": "ptqc.compiler",
-    "resolve": "ptqc.compiler",
+    "compile": "ptqc.api",
+    "resolve": "ptqc.api",
     "inspect": "ptqc.stages.inspecting",
     "reduce": "ptqc.reducing",
     "bench": "ptqc.artifact.bench",

@@ -14,7 +14,7 @@ PREPROCESSING = ("resize", "crop", "fit", "scale", "mean", "std", "layout", "cha
 
 def run_compile(options: argparse.Namespace) -> None:
     """`ptqc compile`."""
-    from ptqc.compiler import compile
+    from ptqc.api import compile
     from ptqc.work.progress import for_terminal
 
     names = ("samples", "observer", "activations", "activation_limit", "loss", "bits", "allow_8bit", "seed", "pipeline")
@@ -42,7 +42,7 @@ def run_compile(options: argparse.Namespace) -> None:
 
 def run_resolve(options: argparse.Namespace) -> None:
     """`ptqc resolve`."""
-    from ptqc.compiler import resolve
+    from ptqc.api import resolve
     from ptqc.work.progress import for_terminal
 
     artifact = resolve(

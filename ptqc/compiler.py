@@ -1,268 +1,212 @@
-"""The whole compile on one page: read, rewrite, measure, choose, fit to the budget, verify, build, judge, publish.
+"""The whole compile on one page: each line of it is a pass (`ptqc.passes`) or a stage (`ptqc.stages`).
 
-The passes of each phase are in `ptqc.passes.schedule`, in their order.
+`ptqc.api` makes a request of what users give.
 """
 
-import time
-from collections.abc import Mapping
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from inspect import signature
 from pathlib import Path
-from typing import Any, Unpack
 
 import onnx_ir as ir
 from threadpoolctl import threadpool_limits
 
-from ptqc import losses, options
-from ptqc.arguments import check_kind, path_of
+from ptqc import losses
 from ptqc.artifact import folder as artifact
 from ptqc.artifact import golden
-from ptqc.artifact.folder import Artifact, check_output
-from ptqc.budget import Budgets, Given
+from ptqc.artifact.folder import Artifact
+from ptqc.budget import Budgets
 from ptqc.calibration.images import Preprocessing
 from ptqc.codegen.onnxruntime.intent import Intent
-from ptqc.codegen.onnxruntime.verify import Verified, verify
-from ptqc.codegen.targets import Chosen, TargetKeywords, choose
-from ptqc.errors import UsageError
-from ptqc.execute.onnxruntime import Feeds
-from ptqc.options import CompileOptions, FloatLayers, Pipeline
+from ptqc.codegen.onnxruntime.verify import verify
+from ptqc.codegen.targets import Chosen
+from ptqc.errors import NotFinite
+from ptqc.notes import Note
+from ptqc.options import CompileOptions
+from ptqc.passes.base import Rewrite
+from ptqc.passes.decide.calibrate import Calibrate
+from ptqc.passes.decide.calibrate_inner import CalibrateInner
+from ptqc.passes.decide.choose_activations import ChooseActivations
+from ptqc.passes.decide.measure_sensitivity import MeasureSensitivity
+from ptqc.passes.decide.phases import Decided, Setting
+from ptqc.passes.decide.solve_weights import CandidateCache, SolveWeights
 from ptqc.passes.dump import NO_DUMP, Dump
 from ptqc.passes.lower import Lower
-from ptqc.passes.registry import added_rewrites
 from ptqc.plan import Plan
 from ptqc.reading.given import Model, read_given
+from ptqc.solutions import TunedNumbers
 from ptqc.solvers.cost_model import Times
 from ptqc.stages import documents
+from ptqc.stages.affordable_samples import affordable
+from ptqc.stages.build_target import build_target, check_samples
+from ptqc.stages.consistency import check_activations
 from ptqc.stages.documents import CompileOutcome
-from ptqc.stages.fewer import affordable
-from ptqc.stages.fit import Fitted
-from ptqc.stages.float_activations import fit_finite
+from ptqc.stages.early_checks import check_early
+from ptqc.stages.fit import Fitted, Packed, PlanSearch, best_of, reconstruct, tune
+from ptqc.stages.float_activations import without_codes
 from ptqc.stages.float_layers import with_float_layers
-from ptqc.stages.foresee import check_foreseeable
 from ptqc.stages.job import Job
 from ptqc.stages.judge import Evaluate, judge
 from ptqc.stages.labels import read_labels
-from ptqc.stages.latency_budget import recorded_times, time_delivered, times_of, within_latency
-from ptqc.stages.measure import measure, recall
-from ptqc.stages.native import build_target, check_samples, check_target
-from ptqc.stages.prepare import gather, prepare
-from ptqc.stages.promises import check_activations
+from ptqc.stages.latency_budget import time_delivered, within_latency
+from ptqc.stages.measure import Run, measured
+from ptqc.stages.prepare import Prepared, gather, prepare
+from ptqc.stages.problem import lower, pack
 from ptqc.stages.saturation import saturation_notes
 from ptqc.stages.speed import measure_speed
-from ptqc.store.entries import Store, default_folder
+from ptqc.store.entries import Store
 from ptqc.work.deadline import Deadline
-from ptqc.work.logs import quiet_libraries
-from ptqc.work.progress import SILENT, Progress
+from ptqc.work.progress import Progress
 from ptqc.work.scratch import scratch
 
 VERIFIED_SAMPLES = 4
 # Of the time that is left, where there is a limit; the rest is for what comes behind.
-MEASURING, FITTING = 0.6, 0.5
-
-
-class CompileKeywords(options.Keywords, TargetKeywords, total=False):
-    """All options of `compile` by name, for type checkers."""
+MEASURING_SHARE, FITTING_SHARE = 0.6, 0.5
 
 
 @dataclass(frozen=True)
-class Delivery:
-    """What is delivered of a job, and where to.
+class CompileRequest:
+    """What is asked of a compile, beside the model and its data.
 
-    scratch: a folder for files on their way. times: of operators, which a latency is met with; None measures them.
-    plan: fixed decisions, in place of solving.
+    output, force: where the artifact goes, and whether it may replace another. labels, evaluate: for scores. started:
+    on the monotonic clock. times: of operators, which a latency is met with; None measures them. plan: fixed decisions,
+    in place of solving. rewrites: of other packages.
     """
 
+    options: CompileOptions
+    budgets: Budgets
     output: Path
     force: bool
     target: Chosen | None
+    labels: Path | None
     evaluate: Evaluate | None
+    preprocessing: Preprocessing | None
     store: Store
-    scratch: Path
     progress: Progress
+    started: float
     times: Times | None = None
     plan: Plan | None = None
+    rewrites: Sequence[Rewrite] = ()
     dump: Dump = NO_DUMP
 
+    @property
+    def deadline(self) -> Deadline:
+        """When the compile has to be done."""
+        return Deadline.after(self.options.time_limit, self.started)
 
-@quiet_libraries()
-def compile(  # noqa: A001
-    model: Model,
-    *,
-    calibration: object,
-    output: str | Path,
-    budget: Given = None,
-    preprocessing: Preprocessing | None = None,
-    labels: str | Path | None = None,
-    evaluate: Evaluate | None = None,
-    force: bool = False,
-    cache: str | Path | None = None,
-    dump_passes: str | Path | None = None,
-    target: str | None = None,
-    allow_missing_target: bool = False,
-    times: str | Path | None = None,
-    progress: Progress = SILENT,
-    strict: bool = False,
-    **given: Unpack[CompileKeywords],
-) -> Artifact:
-    """Compile an ONNX model to a packed, verified artifact in the folder `output`.
+    def scorer(self, model: ir.Model, folder: Path) -> Evaluate | None:
+        """What scores a file, where there are labels. folder: for the labelled samples."""
+        if self.evaluate is not None or self.labels is None:
+            return self.evaluate
+        return read_labels(model, self.labels, folder / "labelled", self.preprocessing).top1
 
-    model: the path of a file, an `onnx.ModelProto` or an `onnx_ir.Model`. calibration: a folder of images, an
-    .npz/.npy file, "module:function", an ONNX Runtime CalibrationDataReader, an array, any iterable of feeds, whose
-    shapes may differ, or "synthetic": samples that ptqc draws, at a loss of accuracy. budget: "13%", 0.13, "4.5MB",
-    4_500_000 (bytes), "4.2bit", "2ms" or a size and a latency; None: the best accuracy with as many layers on integer
-    kernels as the activation options allow. strict: raise Missed, and write nothing, where the file takes longer than
-    the latency. times: an artifact whose recorded times of operators a latency budget is met with; None measures them.
-    labels: an .npz with inputs and `labels`, or a CSV of image,class; evaluate: called with run(feeds) -> outputs by
-    name, gives a score. Both are for the report only. target: a folder of `ptqc.codegen` with what is built beside the
-    ONNX file: "cpu" adds a native library. allow_missing_target: deliver the rest where it cannot be built. given:
-    fields of `ptqc.options.CompileOptions`, and of the target's options (`ptqc.codegen.cpu.options.CpuOptions`).
-    Raises the errors of `ptqc.errors`.
-    """
-    started = time.monotonic()
-    known, parameters = CompileOptions.names(), signature(compile).parameters
-    chosen = CompileOptions.of({name: value for name, value in given.items() if name in known})
-    of_target = {name: value for name, value in given.items() if name not in known}
-    built = choose(target, of_target, known, parameters, may_be_missing=allow_missing_target)
-    budgets = Budgets.parse(budget, strict=strict)
-    place = path_of("output", output)
-    check_output(place, force)
-    check_target(built)
-    check_kind("preprocessing", preprocessing, Preprocessing)
-    given_times = times_of(times) if times is not None else None
-    if calibration is None:
-        raise UsageError(
-            "no calibration data: give a few hundred samples with --calibration DATA; "
-            "without any, --calibration synthetic draws some, at a loss of accuracy"
-        )
-    dump = _dump(dump_passes)
-    added = added_rewrites(chosen.rewrites)
-    store, deadline = _store(cache), Deadline.after(chosen.time_limit, started)
+
+def compile_model(model: Model, calibration: object, request: CompileRequest) -> Artifact:
+    """From a model and calibration data to an artifact. Raises the errors of `ptqc.errors`."""
+    options, progress = request.options, request.progress
     with _one_blas_thread(), scratch() as temporary:
         folder = Path(temporary)
-        source = read_given(model, folder, cast_double=chosen.cast_double)
-        losses.check(source.model, chosen.loss)
-        samples = gather(source, calibration, folder / "samples", chosen.samples, preprocessing, progress, chosen.seed)
-        check_samples(built, samples)
-        score = evaluate or _scorer(source.model, labels, folder, preprocessing)
-        prepared = affordable(prepare(source, samples, progress, dump, added), deadline)
-        check_foreseeable(prepared, budgets, chosen, built)
-        decided, notes, entry = measure(prepared, chosen, store, progress, deadline.share(MEASURING), dump)
-        job = Job(prepared, decided, chosen, (*prepared.notes, *notes), entry, budgets, started)
-        return _deliver(job, Delivery(place, force, built, score, store, folder, progress, given_times, dump=dump))
+        source = read_given(model, folder, cast_double=options.cast_double)
+        losses.check(source.model, options.loss)
+        place = folder / "samples"
+        samples = gather(source, calibration, place, options.samples, request.preprocessing, progress, options.seed)
+        check_samples(request.target, samples)
+        score = request.scorer(source.model, folder)
+        prepared = prepare(source, samples, progress, request.dump, request.rewrites)  # rewrite
+        prepared = affordable(prepared, request.deadline)
+        check_early(prepared, request.budgets, options, request.target)
+        run = Run(request.deadline.share(MEASURING_SHARE), request.dump)
+        decided, notes, entry = measure(prepared, options, request.store, progress, run)
+        job = Job(prepared, decided, options, (*prepared.notes, *notes), entry, request.budgets, request.started)
+        return _deliver(job, request, score, folder)
 
 
-@quiet_libraries()
-def resolve(
-    folder: str | Path,
-    *,
-    output: str | Path,
-    budget: Given = None,
-    plan: Mapping[str, Any] | None = None,
-    preprocessing: Preprocessing | None = None,
-    labels: str | Path | None = None,
-    evaluate: Evaluate | None = None,
-    force: bool = False,
-    cache: str | Path | None = None,
-    target: str | None = None,
-    allow_missing_target: bool = False,
-    pipeline: Pipeline | None = None,
-    time_limit: float = 0.0,
-    float_layers: FloatLayers | None = None,
-    inline: bool | None = None,
-    progress: Progress = SILENT,
-    strict: bool = False,
-    **given: Unpack[TargetKeywords],
-) -> Artifact:
-    """Another artifact from what an earlier compile measured: for another budget, or with a plan given as JSON.
-
-    A latency is met with the times that the earlier compile recorded, where it did. pipeline, float_layers, inline:
-    None takes that of the earlier compile. time_limit: see `ptqc.options.CompileOptions`; strict, target,
-    allow_missing_target and given: see `compile`.
-    Raises UsageError when the measurements are not in the store any more.
-    """
-    started = time.monotonic()
-    budgets = Budgets.parse(budget, strict=strict)
-    built = choose(target, given, signature(resolve).parameters, may_be_missing=allow_missing_target)
-    place = path_of("output", output)
-    check_output(place, force)
-    check_target(built)
-    earlier = artifact.load(folder).manifest
-    entry, before = earlier["measurements"], earlier["options"]
-    store = _store(cache)
-    prepared, decided, measured, notes = recall(store, entry, progress)
-    check_samples(built, prepared.samples)
-    chosen = {
-        "pipeline": pipeline or before["pipeline"],
-        "float_layers": float_layers or before.get("float_layers", "auto"),
-        "inline": before.get("inline", False) if inline is None else inline,
-    }
-    options_ = CompileOptions.of({**vars(measured), **chosen, "time_limit": time_limit})
-    job = Job(prepared, decided, options_, (*prepared.notes, *notes), entry, budgets, started)
-    fixed = None if plan is None else Plan.from_json(plan, decided.roles)
+def resolve_job(job: Job, request: CompileRequest) -> Artifact:
+    """Another artifact from what an earlier compile measured."""
     with _one_blas_thread(), scratch() as temporary:
         folder = Path(temporary)
-        score = evaluate or _scorer(prepared.model, labels, folder, preprocessing)
-        times = recorded_times(earlier)
-        return _deliver(job, Delivery(place, force, built, score, store, folder, progress, times, fixed))
+        return _deliver(job, request, request.scorer(job.model, folder), folder)
 
 
-def _deliver(job: Job, delivery: Delivery) -> Artifact:
-    """What differs from budget to budget: choose, fit, verify, build, judge, publish."""
-    progress, held_back = delivery.progress, job.decided.held_back
-    job = within_latency(job, delivery.times, delivery.plan, progress)
-    job = with_float_layers(job, delivery.target, delivery.plan)
-    deadline = Deadline.after(job.options.time_limit, job.started)
-    decided = replace(job.decided, deadline=deadline.share(FITTING))
-    job, fitted = fit_finite(job, decided, delivery.plan)  # allocate, reconstruct, lower, pack
-    delivery.dump.document("plan", fitted.plan.to_json())
-    delivery.dump.model(Lower.name, fitted.lowered.model)
+def measure(
+    prepared: Prepared, options: CompileOptions, store: Store, progress: Progress, run: Run | None = None
+) -> tuple[Decided, list[Note], str]:
+    """Everything that serves every budget: what was decided, notes, and the name of the entry in the store.
+
+    What an earlier compile measured is taken from there.
+    """
+    return measured(prepared, options, store, progress, _decide, run or Run())
+
+
+def _decide(setting: Setting, options: CompileOptions, cache: CandidateCache, run: Run) -> Decided:
+    """The passes that decide, each with what it may take of the time that is left."""
+    observed = run(Calibrate(options.observer), setting, 0.25)
+    observed = run(CalibrateInner(), observed, 0.1)
+    solved = run(SolveWeights(options.bits, cache), observed, 0.4)
+    assessed = run(MeasureSensitivity(options.loss, options.activation_limit), solved, 0.4)
+    return run(ChooseActivations(options.activations, options.activation_limit), assessed, 0.3)
+
+
+def _deliver(job: Job, request: CompileRequest, score: Evaluate | None, folder: Path) -> Artifact:
+    """What differs from budget to budget. folder: for files on their way."""
+    progress, held_back, deadline = request.progress, job.decided.held_back, request.deadline
+    job = within_latency(job, request.times, request.plan, progress)  # choose activations for the time
+    job = with_float_layers(job, request.target, request.plan)  # choose what layers in float read
+    job, fitted = _fit_finite(job, deadline.share(FITTING_SHARE), request.plan)
+    request.dump.document("plan", fitted.plan.to_json())
+    request.dump.model(Lower.name, fitted.lowered.model)
     probes, data = list(held_back.few(VERIFIED_SAMPLES)), fitted.exported.data
     with progress.stage("verify"):
-        activation_loss, verified = _verify(job, fitted, probes)
+        activation_loss = check_activations(job.decided, fitted.plan)
+        intent = Intent(job.model, fitted.plan, fitted.tuned)
+        verified = verify(fitted.exported, fitted.lowered, intent, probes, job.limit)
     job = replace(job, notes=(*job.notes, *saturation_notes(fitted.exported, probes)))
-    native = build_target(fitted, probes, delivery.target, delivery.store, delivery.scratch, progress)
+    native = build_target(fitted, probes, request.target, request.store, folder, progress)
     timed = time_delivered(job, fitted, progress)
     if timed is not None and job.budgets.strict:
         timed.check()
-    judged = judge(job.model, data, held_back, decided.kinds, delivery.evaluate, progress)
+    judged = judge(job.model, data, held_back, job.decided.kinds, score, progress)
     speed = measure_speed(job.model, data, held_back, progress, deadline)
     kept = golden.take(job.model, data, held_back)
     outcome = CompileOutcome(fitted, verified, activation_loss, native, timed, judged, speed, *kept)
     files, manifest = documents.files(job, outcome)
-    return artifact.publish(delivery.output, files, manifest, documents.times(job, outcome), delivery.force)
+    return artifact.publish(request.output, files, manifest, documents.times(job, outcome), request.force)
 
 
-def _verify(job: Job, fitted: Fitted, probes: list[Feeds]) -> tuple[float, Verified]:
-    """The loss of the activations, and what was found of the file. Raises VerificationError."""
-    loss = check_activations(job.decided, fitted.plan)
-    intent = Intent(job.model, fitted.plan, fitted.tuned)
-    return loss, verify(fitted.exported, fitted.lowered, intent, probes, job.limit)
+def _fit_finite(job: Job, deadline: Deadline, given: Plan | None) -> tuple[Job, Fitted]:
+    """The fitted plan, and the compile with the activations that it has."""
+    try:
+        return job, fit(replace(job.decided, deadline=deadline), job.options, job.limit, given)
+    except NotFinite as error:
+        job = without_codes(job, error, given)
+        return job, fit(replace(job.decided, deadline=deadline), job.options, job.limit)
+
+
+def fit(decided: Decided, options: CompileOptions, limit: int | None, given: Plan | None = None) -> Fitted:
+    """The best plan whose written file has at most `limit` bytes; None: the best plan whatever its size.
+
+    given: take these decisions instead. Raises Infeasible.
+    """
+    search = PlanSearch(decided, options, limit, given)
+    while True:
+        allocated = search.allocate()
+        draws, notes = reconstruct(decided, options, allocated.plan)
+        files = [_file(decided, options, allocated.plan, numbers) for numbers in draws]
+        best = best_of(decided, files, limit)
+        if options.pipeline == "advanced" and (limit is None or best.size <= limit):
+            tuned, more = tune(decided, allocated.plan, best.tuned)
+            best, notes = _file(decided, options, allocated.plan, tuned), [*notes, *more]
+        if search.takes(allocated, best.size):
+            return Fitted(allocated, best, tuple(notes))
+
+
+def _file(decided: Decided, options: CompileOptions, plan: Plan, numbers: TunedNumbers) -> Packed:
+    """The file of a plan with these numbers."""
+    lowered = lower(decided, plan, numbers)
+    return Packed(numbers, lowered, pack(decided, plan, lowered, inline=options.inline))
 
 
 def _one_blas_thread() -> AbstractContextManager[object]:
     """One thread for NumPy's products: their rounding, and with it the delivered bytes, depends on the number."""
     limits: AbstractContextManager[object] = threadpool_limits(1, "blas")
     return limits
-
-
-def _dump(folder: str | Path | None) -> Dump:
-    if folder is None:
-        return NO_DUMP
-    place = path_of("dump_passes", folder)
-    try:
-        return Dump(place)
-    except OSError as error:
-        raise UsageError(f"cannot make the folder {place} that passes are dumped to: {error}") from error
-
-
-def _store(cache: str | Path | None) -> Store:
-    return Store(path_of("cache", cache) if cache is not None else default_folder())
-
-
-def _scorer(
-    model: ir.Model, labels: str | Path | None, folder: Path, preprocessing: Preprocessing | None
-) -> Evaluate | None:
-    if labels is None:
-        return None
-    return read_labels(model, path_of("labels", labels), folder / "labelled", preprocessing).top1

@@ -16,13 +16,13 @@ from threadpoolctl import threadpool_limits
 
 import ptqc
 from ptqc.artifact.folder import Artifact
+from ptqc.compiler import fit, measure
 from ptqc.execute import speed
 from ptqc.options import CompileOptions
 from ptqc.passes.decide.phases import Decided
 from ptqc.plan import Plan
 from ptqc.reading import read_model
-from ptqc.stages.fit import Fitted, fit
-from ptqc.stages.measure import measure
+from ptqc.stages.fit import Fitted
 from ptqc.stages.prepare import Prepared, gather, prepare
 from ptqc.store.entries import Store, file_digest
 from ptqc.work.progress import SILENT

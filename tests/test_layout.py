@@ -28,6 +28,7 @@ LAYERS = (
     ("artifact",),
     ("stages", "reducing"),
     ("compiler",),
+    ("api",),
     ("cli", "command_line", "commands", "__main__", "__init__"),
 )
 # These stand beside each other and do not know each other.

@@ -268,10 +268,10 @@ class Emission:
         plane = Layout((channels, 1, columns), layout.dtype)
         return self.add(pointwise.copy(plane, plane, self.isa), [name], f"{name}@plane", plane)
 
-    def program(self, settled: Mapping[str, np.ndarray], *, is_any: bool) -> Program:
+    def program(self, fixed: Mapping[str, np.ndarray], *, is_any: bool) -> Program:
         """All steps, with the graph's outputs as the model declares them.
 
-        settled: inputs that are always these. is_any: for any number of samples.
+        fixed: inputs that are always these. is_any: for any number of samples.
         """
         graph = self.lowered.model.graph
         for value in graph.outputs:
@@ -283,7 +283,7 @@ class Emission:
         steps = tuple(_written(step, layouts, names.get(step.output, step.output)) for step in drafted)
         declared = {} if is_any else {str(value.name): self.sizes(value) for value in graph.inputs}
         declared |= {} if is_any else {_outside(value): self.sizes(value) for value in graph.outputs}
-        return Program(steps, layouts, inputs, outputs, names, declared, settled)
+        return Program(steps, layouts, inputs, outputs, names, declared, fixed)
 
     def _give(self, value: ir.Value) -> None:
         """The value as the model declares it; codes that nobody else wants as real values become those on the way.

@@ -80,16 +80,16 @@ def program(lowered: Lowered, seen: Seen, isa: Isa, batching: Batching) -> Progr
     dtypes = {**seen.dtypes, **{name: str(array.dtype) for name, array in constants.items()}}
     emission = Emission(lowered, Axes(shapes, batching.batch), dtypes, constants, isa)
     _take_inputs(emission)
-    settled = constants.keys() | of_batch
+    static = constants.keys() | of_batch
     kernels = {step.node: step for step in reference.steps(lowered) if step.node.op_type in KERNELS}
     done: set[ir.Node] = set()
     for node in lowered.model.graph:
-        if node in done or all(value.name in settled for value in node.outputs):
+        if node in done or all(value.name in static for value in node.outputs):
             continue
         with _refusing(f"the cpu target has no kernel for {node.op_type} {node.outputs[0].name}"):
             done |= _emit(emission, node, kernels.get(node))
     with _refusing("the cpu target cannot give an output"):
-        return emission.program(seen.settled, is_any=batching.is_any)
+        return emission.program(seen.fixed, is_any=batching.is_any)
 
 
 def _take_inputs(emission: Emission) -> None:

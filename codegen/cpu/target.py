@@ -12,17 +12,17 @@ import onnx_ir as ir
 
 from ptqc import errors
 from ptqc.codegen.cpu.isa import several
-from ptqc.codegen.cpu.job import ERROR, JOB, LOWERED, REPORT, VALUES, WORKER
+from ptqc.codegen.cpu.job_files import ERROR, JOB, LOWERED, REPORT, VALUES, WORKER
 from ptqc.codegen.cpu.options import DEFAULT_CPU, CpuOptions
 from ptqc.codegen.cpu.table import Request
 from ptqc.codegen.onnxruntime.census import values
 from ptqc.codegen.onnxruntime.export import Exported
 from ptqc.codegen.program.batching import Batching, Seen, along_the_batch, run_by_run
-from ptqc.codegen.program.edges import edge_runs, extents
-from ptqc.codegen.program.expansion import expanded, is_settled
+from ptqc.codegen.program.edge_inputs import edge_runs, extents
+from ptqc.codegen.program.expansion import expanded, is_static
+from ptqc.codegen.program.fixed_inputs import fixed_inputs
 from ptqc.codegen.program.folding import SIZES, entering
-from ptqc.codegen.program.settled import settled
-from ptqc.codegen.targets import Native, Target
+from ptqc.codegen.targets import Target, TargetOutput
 from ptqc.errors import InternalError, NoKernel, TargetError
 from ptqc.execute.onnxruntime import Feeds, Runner
 from ptqc.graph.nodes import constant
@@ -32,11 +32,11 @@ from ptqc.native.runtime import INSTALL
 from ptqc.operators import is_float
 from ptqc.operators.step import codes_of
 from ptqc.store.npz import write_npz
-from ptqc.work import guarded
+from ptqc.work import sandbox
 from ptqc.work.scratch import scratch
 
 TIME_LIMIT, LOOK_UP_TIME_LIMIT = 1800.0, 120.0
-KNOWN = "ptqc.codegen.cpu.known"
+KNOWN = "ptqc.codegen.cpu.supported"
 NO_TUNING = Request()
 
 
@@ -68,7 +68,7 @@ def build(
     isa: str = DEFAULT_CPU,
     store: Path | None = None,
     tuning: Request = NO_TUNING,
-) -> Native:
+) -> TargetOutput:
     """Compile a lowered graph and compare the library with the exported file on samples and on edge inputs.
 
     folder: an empty one for the files. isa: names of instruction sets, separated by commas; each gets a library. store:
@@ -125,7 +125,7 @@ def _known() -> set[str]:
     """Operators that have kernels. Raises TargetError where TVM does not load."""
     with scratch() as folder:
         path = Path(folder) / "known.json"
-        problem = guarded.run(KNOWN, [str(path)], LOOK_UP_TIME_LIMIT).problem
+        problem = sandbox.run(KNOWN, [str(path)], LOOK_UP_TIME_LIMIT).problem
         if problem is not None:
             raise TargetError(f"TVM {problem}; leave the cpu target out")
         return set(json.loads(path.read_text()))
@@ -135,7 +135,7 @@ def _check_divisors(model: ir.Model) -> None:
     """Refuse what would end the process once an input is zero. Raises NoKernel."""
     for node in model.graph:
         value = node.inputs[-1] if node.op_type in ("Div", "Mod") else None
-        if value is not None and value.dtype is not None and value.dtype.is_integer() and not is_settled(value):
+        if value is not None and value.dtype is not None and value.dtype.is_integer() and not is_static(value):
             raise NoKernel(
                 f"the cpu target has no kernel for {node.op_type} {node.outputs[0].name}: integers are divided by "
                 f"{value.name}, which may be zero; --allow-missing-target delivers the rest"
@@ -152,7 +152,9 @@ class Choices:
     tuning: Request = NO_TUNING
 
 
-def _build(lowered: Lowered, exported: Exported, samples: Sequence[Feeds], choices: Choices, folder: Path) -> Native:
+def _build(
+    lowered: Lowered, exported: Exported, samples: Sequence[Feeds], choices: Choices, folder: Path
+) -> TargetOutput:
     """A library that takes samples in one way. Raises NoKernel where that leaves a node without a kernel."""
     with scratch() as temporary:
         job = Path(temporary)
@@ -165,7 +167,7 @@ def _build(lowered: Lowered, exported: Exported, samples: Sequence[Feeds], choic
         files = {name: Path(shutil.move(job / name, folder / name)) for name in wanted}
     sizes = {name: path.stat().st_size for name, path in files.items()}
     libraries = [report | {"bytes": sizes[name]} for report, name in zip(reports, names, strict=True)]
-    return Native(files, {"weights_bytes": sizes[WEIGHTS], "libraries": libraries})
+    return TargetOutput(files, {"weights_bytes": sizes[WEIGHTS], "libraries": libraries})
 
 
 def _check_interface(model: ir.Model) -> None:
@@ -177,7 +179,7 @@ def _check_interface(model: ir.Model) -> None:
 
 def write_job(folder: Path, lowered: Lowered, exported: Exported, samples: Sequence[Feeds], choices: Choices) -> None:
     """Write what the process that runs TVM needs."""
-    fixed = settled(lowered.model, samples)
+    fixed = fixed_inputs(lowered.model, samples)
     taps, values = _compared(lowered, exported), Seen.of(lowered.model, samples[0], fixed)
     runner, seen = Runner(exported.proto, list(taps.values())), extents(samples, fixed)
     made_up = ((feeds, found) for _, feeds, found in edge_runs(runner, seen))
@@ -222,7 +224,7 @@ def _compared(lowered: Lowered, exported: Exported) -> dict[str, str]:
 
 
 def _run(folder: Path) -> None:
-    problem = guarded.run(WORKER, [str(folder)], TIME_LIMIT).problem
+    problem = sandbox.run(WORKER, [str(folder)], TIME_LIMIT).problem
     if (folder / ERROR).is_file():
         told = json.loads((folder / ERROR).read_text())
         raise getattr(errors, told["kind"], InternalError)(told["message"])
@@ -259,7 +261,7 @@ class CpuTarget:
         options: CpuOptions,
         store: Path,
         folder: Path,
-    ) -> Native:
+    ) -> TargetOutput:
         """A library for each instruction set; see `build`."""
         return build(lowered, exported, samples, folder, options.cpu, store, Request.of(options.tune))
 

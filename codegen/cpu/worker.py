@@ -16,7 +16,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ptqc.codegen.cpu import cache, isa, lowering, tuning
-from ptqc.codegen.cpu.job import ERROR, JOB, LOWERED, REPORT, VALUES
+from ptqc.codegen.cpu.job_files import ERROR, JOB, LOWERED, REPORT, VALUES
 from ptqc.codegen.cpu.table import Request, Table, tables_to_json
 from ptqc.codegen.program import constants, memory, verify
 from ptqc.codegen.program.batching import Batching, Seen
@@ -135,7 +135,7 @@ def _verify(program: Program, chosen: isa.Isa, folder: Path) -> dict[str, Any]:
 def _value(program: Program, name: str) -> dict[str, Any]:
     shape = program.sizes.get(name, (None, *program.layouts[name].shape))
     entry = {"name": program.names.get(name, name), "dtype": program.layouts[name].dtype, "shape": list(shape)}
-    return entry | ({"value": program.settled[name].tolist()} if name in program.settled else {})
+    return entry | ({"value": program.fixed[name].tolist()} if name in program.fixed else {})
 
 
 def _report(program: Program, chosen: isa.Isa) -> dict[str, Any]:

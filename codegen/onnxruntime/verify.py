@@ -16,7 +16,7 @@ import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 
-from ptqc.codegen.onnxruntime import parity, stored
+from ptqc.codegen.onnxruntime import parity, weight_check
 from ptqc.codegen.onnxruntime.census import Census, take
 from ptqc.codegen.onnxruntime.export import Exported
 from ptqc.codegen.onnxruntime.intent import Intent
@@ -65,7 +65,7 @@ def verify(
     _same_interface(exported.proto, intent.model)
     _same_decisions(lowered, intent.plan)
     census, seconds = _census(exported, lowered, intent.plan)
-    weights = stored.check(exported, lowered, intent)
+    weights = weight_check.check(exported, lowered, intent)
     kernels, codes = parity.compare(exported.proto, lowered, samples[:1], exported.renamed)
     operators = _as_planned(exported, lowered, intent, samples[0])
     difference = _agreement(data, lowered, intent.model, samples)

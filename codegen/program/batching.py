@@ -14,11 +14,11 @@ import numpy as np
 import onnx_ir as ir
 
 from ptqc.codegen.onnxruntime.export import Exported
-from ptqc.codegen.program.edges import edges, extents
+from ptqc.codegen.program.edge_inputs import edges, extents
 from ptqc.execute.onnxruntime import Feeds, Runner, session_options
 from ptqc.graph.nodes import has_open_batch
 
-# Of an output's root mean square: what codes that flip, where sums are ordered otherwise, may make of it.
+# How far outputs may differ, as a share of their root mean square, because codes flip where sums are reordered.
 TOLERANCE = 0.1
 
 
@@ -86,29 +86,29 @@ def _is_close(wanted: np.ndarray, found: np.ndarray) -> bool:
 
 @dataclass(frozen=True)
 class Seen:
-    """Shapes and types of all values of a graph in one run. settled: inputs that are always these."""
+    """Shapes and types of all values of a graph in one run. fixed: inputs that are always these."""
 
     shapes: Mapping[str, tuple[int, ...]]
     dtypes: Mapping[str, str]
-    settled: Mapping[str, np.ndarray] = field(default_factory=dict)
+    fixed: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, model: ir.Model, feeds: Feeds, settled: Mapping[str, np.ndarray]) -> Self:
+    def of(cls, model: ir.Model, feeds: Feeds, fixed: Mapping[str, np.ndarray]) -> Self:
         """What ONNX Runtime makes of the inputs."""
         made = (value for node in model.graph for value in node.outputs)
         inside = [str(value.name) for value in made if value.name and value.dtype != ir.DataType.BFLOAT16]
         values = {**Runner(model, inside, session_options(optimize=False)).run(feeds), **feeds}
         tensors = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
         shapes = {name: tensor.shape for name, tensor in tensors.items()}
-        return cls(shapes, {name: str(tensor.dtype) for name, tensor in tensors.items()}, settled)
+        return cls(shapes, {name: str(tensor.dtype) for name, tensor in tensors.items()}, fixed)
 
     def to_json(self) -> dict[str, Any]:
         """The document for a job file."""
-        fixed = {name: {"object": array.tolist(), "dtype": str(array.dtype)} for name, array in self.settled.items()}
-        return {"shapes": self.shapes, "dtypes": self.dtypes, "settled": fixed}
+        entries = {name: {"object": array.tolist(), "dtype": str(array.dtype)} for name, array in self.fixed.items()}
+        return {"shapes": self.shapes, "dtypes": self.dtypes, "fixed": entries}
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Self:
         """Inverse of `to_json`."""
         shapes = {name: tuple(shape) for name, shape in document["shapes"].items()}
-        return cls(shapes, document["dtypes"], {name: np.array(**entry) for name, entry in document["settled"].items()})
+        return cls(shapes, document["dtypes"], {name: np.array(**entry) for name, entry in document["fixed"].items()})

@@ -14,7 +14,7 @@ import numpy as np
 
 from ptqc.codegen.program.indexed import Indexed, smallest
 
-# What half a byte can tell apart, and bytes are picked from.
+# How many values half a byte can tell apart; a vector instruction picks bytes from as many.
 VALUES = 16
 
 

@@ -77,13 +77,13 @@ BY_ONNX = frozenset(
 
 def _is_plain_gemm_of_two(node: ir.Node) -> bool:
     is_turned = any(node.attributes.get_int(name, 0) for name in ("transA", "transB"))
-    return not is_turned and len(node.inputs) > 2 and not is_settled(node.inputs[1])
+    return not is_turned and len(node.inputs) > 2 and not is_static(node.inputs[1])
 
 
 def _is_more_than_rows(node: ir.Node) -> bool:
     if len(node.inputs) < 3 or node.inputs[2] is None:
         return False
-    return not is_settled(node.inputs[1]) or any(value.name for value in node.outputs[1:])
+    return not is_static(node.inputs[1]) or any(value.name for value in node.outputs[1:])
 
 
 # Operators that have kernels, and which of their nodes are replaced nevertheless.
@@ -104,12 +104,12 @@ def expanded(model: ir.Model) -> ir.Model:
         return model
 
 
-def is_settled(value: ir.Value | None) -> bool:
+def is_static(value: ir.Value | None) -> bool:
     """Whether a value follows from constants and sizes alone."""
     if value is None or constant(value) is not None:
         return True
     maker = value.producer()
-    return maker is not None and (maker.op_type in SIZES or all(map(is_settled, maker.inputs)))
+    return maker is not None and (maker.op_type in SIZES or all(map(is_static, maker.inputs)))
 
 
 def _is_chosen(node: ir.Node) -> bool:

@@ -1,4 +1,4 @@
-"""Values that no element of an input enters: they follow from constants, and from shapes once the sizes are settled."""
+"""Values that no element of an input enters: they follow from constants, and from shapes once the sizes are known."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -8,7 +8,7 @@ import onnx
 import onnx_ir as ir
 
 from ptqc.codegen.program.batching import Seen
-from ptqc.codegen.program.oracle import compute
+from ptqc.codegen.program.evaluation import compute
 from ptqc.graph.nodes import constant, integer, required
 from ptqc.operators import Trait, named
 
@@ -23,7 +23,7 @@ def fold(model: ir.Model, seen: Seen, batch: int | None) -> tuple[dict[str, np.n
     seen: of every value for a batch of this size, which is the first axis; None: nothing varies with a batch.
     """
     found = {name: array for name, value in model.graph.initializers.items() if (array := constant(value)) is not None}
-    found |= seen.settled
+    found |= seen.fixed
     nodes = _nodes(model, set(found))
     once = _values(model, nodes, found, seen)
     if batch is None or not any(node.op_type in SIZES for node in nodes):

@@ -36,7 +36,7 @@ class Program:
     """All steps in order, and the layout of every value.
 
     names: what the model calls the outputs. sizes: shapes of inputs and outputs where the library takes one run of the
-    model and no more; else the batch, of any size, is in front of a sample. settled: inputs that have to be these.
+    model and no more; else the batch, of any size, is in front of a sample. fixed: inputs that have to be these.
     """
 
     steps: tuple[ProgramStep, ...]
@@ -45,4 +45,4 @@ class Program:
     outputs: tuple[str, ...]
     names: Mapping[str, str] = field(default_factory=dict)
     sizes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    settled: Mapping[str, np.ndarray] = field(default_factory=dict)
+    fixed: Mapping[str, np.ndarray] = field(default_factory=dict)

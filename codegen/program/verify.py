@@ -17,7 +17,7 @@ from ptqc.errors import VerificationError
 from ptqc.formats import to_bfloat16
 from ptqc.native.library import Library, aligned
 
-# Of the largest magnitude of a float tensor.
+# How far real values may differ, as a share of the largest magnitude of their tensor.
 FLOAT_TOLERANCE = 1e-5
 
 Values = Mapping[str, np.ndarray]

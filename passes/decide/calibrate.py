@@ -27,12 +27,12 @@ from ptqc.solvers.moments import TOGETHER, ColumnSample, Moments, positions_per_
 from ptqc.work.deadline import Pace
 from ptqc.work.parallel import in_order
 
-# Activations of a batch that are held at a time.
+# Bytes of the activations that are observed of one batch.
 BATCH_BYTES = 256 * 2**20
 LARGEST_BATCH = 8
-# Values of a tensor that enter its histogram, over all samples.
+# How many values of a tensor enter its histogram, over all samples.
 OBSERVED = 32 * SAMPLED
-# Of a batch's columns: with fewer, the rest of the samples is left out.
+# Share of a batch's columns that are at least looked at; where there is no time for these, samples are left out.
 LEAST_PART = 0.25
 HURRIED: Method = "minmax"  # where there is no time to search for a range
 # What one element of an element-wise operator costs, in multiply-accumulates of a layer (memory traffic decides).
@@ -133,12 +133,12 @@ class _Sizes:
         return cls(sum(map(len, splits)), sum(split.rows for split in splits), sum(s.elements for s in splits))
 
     def share(self, feeds: Feeds, whole: int) -> int:
-        """What a batch gets of a number that is meant for all samples, by its size."""
+        """The part of a number for all samples that falls to one batch, by its size."""
         elements = sum(array.size for array in feeds.values())
         return elements * self.rows * whole // max(self.samples * self.elements, 1)
 
     def usual(self, total: int, sample: Samples) -> int:
-        """Positions that a row has in the mean, where one of `sample` has `total`."""
+        """How many positions the mean row has, given that a row of `sample` has `total`."""
         return max(1, total * self.elements * sample.rows // max(self.rows * sample.elements, 1))
 
 
@@ -174,7 +174,7 @@ def _thinned(columns: Mapping[str, ColumnSample], part: float) -> Mapping[str, C
 
 @dataclass(frozen=True)
 class _Work:
-    """What a sample takes: the values of the largest one, bytes of all that is observed, arithmetic by kernel."""
+    """What the largest sample costs: its observed values, their bytes, and multiply-accumulates by kernel."""
 
     values: Feeds
     sample_bytes: int
@@ -259,6 +259,6 @@ def _check_size(kind: str, name: str, values: np.ndarray | None, most: float) ->
 
 
 def _bytes(columns: ColumnSample) -> int:
-    """Bytes that adding a batch to a layer's moments takes: columns, those that waited, and products, all twice."""
+    """Bytes that adding a batch to a layer's moments takes: new columns, columns held back, products; each twice."""
     width, groups = columns.layer.width, columns.layer.groups
     return 8 * groups * (width**2 + (TOGETHER + LARGEST_BATCH * columns.positions) * width)

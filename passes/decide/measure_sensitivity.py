@@ -1,8 +1,8 @@
 """How much the outputs suffer from each candidate alone, without labels.
 
 One walk through the float graph: behind every layer and site the perturbed value runs through the rest of the graph
-and the outputs are compared, each by its kind (`ptqc.losses`). A site of one source that matters takes the range that
-loses least. Layers are measured at two anchor widths; the others follow from their local errors by the power law
+and the outputs are compared, each by its kind (`ptqc.losses`). Where a site of one source loses much, its other ranges
+are tried, too. Layers are measured at two anchor widths; the others follow from their local errors by the power law
 through both, since the loss grows smoothly with the layer's error.
 """
 
@@ -33,12 +33,12 @@ from ptqc.solutions import Solution
 from ptqc.work.deadline import Pace
 
 ANCHORS = (Integer(2), Integer(4))
-# Multiply-accumulates that a measurement may cost; it decides how many samples are looked at. Other ranges come on top.
+# Multiply-accumulates that all measurements may cost, but for other ranges; they decide how many samples are run.
 COMPUTE = 2e12
 SAMPLES = (8, 64)
-# Of what activations may cost in all; a site that loses less keeps its range.
+# Share of the loss that all activations may cost: for a site that loses less, no other range is tried.
 NEGLIGIBLE = 1e-3
-MINOR_SAMPLES = 2  # for sites that decide about little arithmetic, where COMPUTE does not reach
+MINOR_SAMPLES = 2  # for sites that decide about little arithmetic, where COMPUTE is too little for all
 Anchors = dict[str, dict[Format, float]]  # measured losses of a weight
 UNREACHED = "their losses are taken to be like those of others; give samples that take every branch"
 # Losses below this are noise of the float arithmetic.
@@ -109,8 +109,8 @@ class MeasureSensitivity:
 class _Probe:
     """Compares outputs after a perturbation with the float outputs.
 
-    minor: sites that few samples must do for. negligible: the loss of a site that does not matter. pace: in runs of
-    the whole graph on all batches.
+    minor: sites that are measured on few samples. negligible: a loss below which a site keeps its range. pace: counts
+    runs of the whole graph on all batches.
     """
 
     walk: Walk
@@ -121,7 +121,7 @@ class _Probe:
     pace: Pace
 
     def batches(self, most: int | None = None) -> int | None:
-        """How many there is time for; None: all of them, 0: none."""
+        """On how many batches there is time to measure; None: on all, 0: on none."""
         part = self.pace.part()
         if part == 1:
             return most

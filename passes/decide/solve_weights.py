@@ -17,29 +17,30 @@ from ptqc.solvers import gptq, moments
 from ptqc.work.deadline import Pace
 from ptqc.work.parallel import in_order
 
-ROUNDS = 1  # of coordinate descent: the plan is solved with more
-# With as many columns for each input and as many samples, rounding each weight for itself was never better.
+ROUNDS = 1  # of coordinate descent; reconstruction does more for the plan that is chosen
+# From so many columns per input and so many samples on, rounding each weight for itself was never better than GPTQ, and
+# is not tried.
 ENOUGH_COLUMNS, ENOUGH_SAMPLES = 4, 32
-# What rounding each weight for itself in few formats costs, relative to solving.
+# What a weight costs that is only rounded, in the formats that need no fitting, relative to solving it in all.
 HURRIED_COST = 0.1
-# Elements of the weights that are put on the shelf together: some 40 MB in all formats.
+# Weights are stored in groups of about so many elements: some 40 MB in all formats.
 TOGETHER = 2**21
 
 
-class Shelf(Protocol):
-    """Where candidates are put as soon as they are there, and found by a later compile."""
+class CandidateCache(Protocol):
+    """Keeps the candidates of weights from one compile to the next."""
 
     def find(self, weights: Sequence[Weight]) -> Candidates | None:
-        """What was put there for these weights."""
+        """What an earlier compile put there for these weights."""
 
     def put(self, weights: Sequence[Weight], candidates: Candidates, cut_short: bool = False) -> Candidates:
-        """Keep the candidates; what is returned takes their place.
+        """Keep the candidates; the caller goes on with those that are returned.
 
-        cut_short: by the time limit; a later compile does not find them.
+        cut_short: whether a time limit left some out; a later compile then does not find them.
         """
 
 
-class _NoShelf:
+class _NoCache:
     """Keeps nothing."""
 
     def find(self, weights: Sequence[Weight]) -> None:  # noqa: ARG002
@@ -59,25 +60,25 @@ def formats_of(widths: tuple[int, ...]) -> list[Scaled]:
     return [form for family in Format.families for form in family.offered(widths)]
 
 
-NO_SHELF: Shelf = _NoShelf()
+NO_CACHE: CandidateCache = _NoCache()
 
 
 @dataclass(frozen=True)
 class SolveWeights:
     """Solve each weight in every format it may take, against the activations that were observed.
 
-    bits: the widths tried. shelf: where candidates are kept.
+    bits: the widths tried. cache: where candidates are kept.
     """
 
     bits: tuple[int, ...] = (2, 3, 4, 5, 6, 7, 8)
-    shelf: Shelf = NO_SHELF
+    cache: CandidateCache = NO_CACHE
     name: ClassVar[str] = "solve-weights"
     effect: ClassVar[Effect] = Effect.DECIDE
 
     def apply(self, given: Observed) -> Result[Solved]:
         """Solutions and errors of all weights; second moments are let go of, their means stay."""
         groups = list(_groups(given.weights))
-        kept = [self.shelf.find(group) for group in groups]
+        kept = [self.cache.find(group) for group in groups]
         missing = [weight for group, found in zip(groups, kept, strict=True) if found is None for weight in group]
         if missing and len(missing) < len(given.weights):
             before = len(given.weights) - len(missing)
@@ -92,7 +93,7 @@ class SolveWeights:
                         own[weight.name] = next(solved)
                         stage.advance(weight.name)
                     cut_short = given.is_thinned or not hurried.isdisjoint(own)
-                    found = self.shelf.put(group, own, cut_short)
+                    found = self.cache.put(group, own, cut_short)
                 given.release(found)
                 candidates.append(found)
         solution = Solved.with_candidates(given, candidates)

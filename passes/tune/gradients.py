@@ -36,7 +36,7 @@ from ptqc.work.parallel import in_order
 
 HELD_SAMPLES = 64
 PROBED_SAMPLES = 8
-# Samples in one thread; the gradients of a batch are summed in order, so the bytes do not depend on the processors.
+# Samples whose gradient one thread computes; the parts are added in order, so no byte depends on the processors.
 TOGETHER = 2
 MOMENTA = (0.9, 0.99)
 # Standard errors by which the mean held-back loss must fall.

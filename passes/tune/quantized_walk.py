@@ -12,7 +12,8 @@ from ptqc.operators import OPERATORS, Trait, named
 
 LAYERS, LOGARITHMS = named(Trait.LAYER), named(Trait.LOGARITHM)
 
-# From the parameters of quantized tensors, and the tensors whose small numbers count, to how values are held.
+# Makes the rule by which a walk holds values, from the parameters of quantized tensors and the tensors whose small
+# numbers count.
 Holding = Callable[[Mapping[str, QuantParams], Collection[str]], Keep]
 
 
@@ -30,7 +31,7 @@ def uncompressed(params: Mapping[str, QuantParams], _fine: Collection[str] = ())
 
 
 def fine_values(slicer: Slicer) -> frozenset[str]:
-    """Values whose small numbers count as much as their large ones, and 0 is another matter altogether.
+    """Values whose small numbers count as much as their large ones, and must not become 0.
 
     They are denominators, what roots, negative powers and logarithms are taken of, and all that a logarithm is made of
     since the last layer.

@@ -37,27 +37,28 @@ from ptqc.work.parallel import in_order, processors
 from ptqc.work.progress import Stage
 from ptqc.work.tee import Shared
 
-# Bytes that all walks may hold together; it decides how many samples take part.
+# Bytes of activations that all walks may hold together; they decide how many samples take part.
 WALK_BYTES = 3 * 2**29
-# Multiply-accumulates that a walk may take; it decides too.
+# Multiply-accumulates that a walk may take; they decide the same.
 WALK_COMPUTE = 4e11
 MOST_SAMPLES = 256
 FEWEST_SAMPLES = 4  # where time is short
+# Share of the samples that judge the answers; the others are fitted to.
 HELD_SHARE = 0.25
-# Of a batch, what a walk holds of it at a time: the system keeps memory of this size for the next one.
+# Bytes that a walk holds of one batch: the allocator keeps memory of up to this size for the next batch.
 BATCH_BYTES = 2**23
 LARGEST_BATCH = 8
-# Of the second moments.
+# Added to the diagonal of the second moments, as a share of its mean.
 DAMPING = 0.02
-# How far from W to W* a layer goes, by draw. All the way makes up for most of what came before it; but noise in x̂ makes
-# W* small, which adds up over many layers. With weights of GENEROUS_BITS there is little to make up for.
+# How far each draw moves a layer from W towards W*. The whole way makes up for most of the error of the layers before,
+# but noise in x̂ makes W* small, which adds up over many layers. From GENEROUS_BITS on there is little to make up for.
 STRENGTHS = (0.5, 1.0, 0.25)
 GENEROUS_BITS = 6.0
 GENEROUS_STRENGTHS = (0.5, 0.25, 1.0)
 ROUNDS = 4
-# Columns looked at, for each that the table was made of; of wide layers as many.
+# How many times as many columns as the table of candidates was solved on; wide layers have no more.
 COLUMNS = 4
-# Layers whose float outputs wait for the last draw at most.
+# How many layers the fastest draw may be ahead of the slowest: their float outputs are held.
 LEAD = 1
 
 
@@ -155,9 +156,9 @@ def _nodes(walk: Walk) -> Iterator[str]:
 def _share_batches(
     slicer: Slicer, given: Decided, plan: Plan, draws: int, keeps: tuple[Keep, Keep]
 ) -> tuple[list[Feeds], int]:
-    """As many samples as WALK_BYTES has room for in all walks, and WALK_COMPUTE and the deadline allow.
+    """Batches of as many samples as WALK_BYTES, WALK_COMPUTE and the deadline allow, and how many of them are fitted.
 
-    The batches, and how many of them are fitted. keeps: how the float walk and the quantized ones hold values.
+    keeps: how the float walk and the quantized ones hold values.
     """
     began = time.monotonic()
     sample, layers = list(given.tuning.largest), {layer.name for layer in plan.layers}
@@ -173,7 +174,7 @@ def _share_batches(
 
 @dataclass
 class _State:
-    """The quantized walk of one draw, and the answers so far. split: batches that are fitted; the rest judges."""
+    """The quantized walk of one draw, and the answers so far. split: batches that are fitted to; the others judge."""
 
     given: Decided
     plan: Plan
@@ -269,7 +270,7 @@ class _State:
 class _Problem:
     """One layer's columns: x (groups, d, n) as seen, y (groups, R, n) as the float model has it.
 
-    split: pieces of them that are fitted; the rest judges.
+    split: how many pieces of them are fitted to; the rest judges.
     """
 
     layer: Layer

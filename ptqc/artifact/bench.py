@@ -8,7 +8,7 @@ import numpy as np
 
 from ptqc.artifact.bisect import kept, seen_inputs
 from ptqc.artifact.folder import load
-from ptqc.codegen.program.edges import edges
+from ptqc.codegen.program.edge_inputs import edges
 from ptqc.codegen.program.listing import Call, Listing
 from ptqc.codegen.program.memory import size
 from ptqc.codegen.program.verify import Loaded

@@ -11,7 +11,7 @@ from ptqc.artifact.folder import Artifact, load
 from ptqc.calibration.images import Preprocessing
 from ptqc.calibration.inputs import input_specs
 from ptqc.calibration.samples import collect
-from ptqc.codegen.program.edges import Extent, edge_runs
+from ptqc.codegen.program.edge_inputs import Extent, edge_runs
 from ptqc.codegen.program.listing import Listing
 from ptqc.codegen.program.verify import Loaded, TensorComparison, outcomes
 from ptqc.errors import TargetError

@@ -9,14 +9,14 @@ from ptqc.formats import QuantParams
 from ptqc.integer import quantize
 
 STEPS = 32767
-# From here on a step times STEPS may be beyond float32.
+# From this magnitude on, a step times STEPS may be beyond float32.
 LARGEST = 2.0**127
-# Below it steps are fine enough even beside a mask's values: an exponential takes little notice.
+# Steps below this are fine enough even beside the values of a mask: an exponential takes little notice.
 COARSEST = 1 / 64
-# Shares of the largest magnitude: values up to the first are the array's own, values from the second on are the mask's.
-# An ordinary array has some between.
+# As shares of the largest magnitude: an array is masked where all values are below OWN, its own ones, or above FAR,
+# those of the mask; an ordinary array has some between.
 OWN, FAR = 1 / 32, 1 / 4
-# Steps that the smallest number gets, where small ones count as much as large ones.
+# Steps that the smallest number has at least, where small numbers count as much as large ones.
 FINE_STEPS = 64
 SMALLEST_SCALE = float(np.finfo(np.float32).smallest_normal)
 

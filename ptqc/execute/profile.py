@@ -22,13 +22,13 @@ from ptqc.work.scratch import scratch
 from ptqc.work.stopwatch import processor_ns
 
 MARK = re.compile(";([0-9]+);")
-# Runs in a row: the first finds the caches full of another model, and is not among the fastest.
+# Runs of one model in a row: the first finds the caches full of another model, so it is not among the fastest.
 TURN = 6
 ROUNDS = (4, 20)
 # ONNX Runtime's blocked layout: it names nodes after the value that they make.
 BLOCKED, UNBLOCK = "_nchwc", "ReorderOutput"
 KERNEL = "_kernel_time"
-# Of the time seen for a node, what remains at least without the time that observing it took.
+# Share of the time seen for a node that is left at least when the time of observing it is taken off.
 SMALLEST_SHARE = 0.05
 
 
@@ -86,7 +86,7 @@ def undisturbed(times: Sequence[float]) -> float:
 
 
 def _race(subjects: Sequence[Subject], runners: Sequence[Runner], seconds: float) -> list[float]:
-    """Nanoseconds per run of each."""
+    """Nanoseconds per run of each model."""
     runs = [partial(runner.run, subject.feeds) for subject, runner in zip(subjects, runners, strict=True)]
     for run in runs:
         run()

@@ -12,11 +12,11 @@ import onnx
 import onnxruntime as ort
 from onnx import TensorProto, helper, numpy_helper
 
-# Other processors take unsigned weights, too, but not as fast.
+# Makes sums exact by unsigned weights; processors with VNNI would run slower with it.
 EXACT_SUMS = {"session.x64quantprecision": "1"}
-# Exact as well, at the speed of float, and for every file.
+# Makes them exact for every file, at the speed of float.
 IN_FLOAT = {"session.disable_quant_qdq": "1"}
-# It would make one constant of equal ones.
+# The optimizer that would make one constant of equal ones.
 NOT_WITH_EXACT_SUMS = ("CommonSubexpressionElimination",)
 LARGEST_SAFE = 64
 LENGTH = 4

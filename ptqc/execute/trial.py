@@ -1,4 +1,4 @@
-"""The first time that a native library meets a foreign model, in a guarded process.
+"""The first time that a native library meets a foreign model, in a sandboxed process.
 
 `python -m ptqc.execute.trial check MODEL` and `… run MODEL FEEDS` are the work of that process. What a library refuses
 by an error of its own is no finding here: it is met again, and told, by the process that asked.
@@ -13,7 +13,7 @@ import numpy as np
 
 from ptqc.errors import ModelError
 from ptqc.store.npz import write_npz
-from ptqc.work import guarded
+from ptqc.work import sandbox
 from ptqc.work.scratch import scratch
 
 SECONDS = 120.0
@@ -50,7 +50,7 @@ def run(save: Callable[[Path], Path], feeds: Mapping[str, np.ndarray], size: int
 
 def _attempt(arguments: Sequence[str], size: int, seconds: float | None = None) -> None:
     limit = (SECONDS if seconds is None else seconds) + size / BYTES_PER_SECOND
-    ended = guarded.run(__name__, arguments, limit, size)
+    ended = sandbox.run(__name__, arguments, limit, size)
     if ended.problem is not None:
         raise ModelError(f"{ended.said or 'reading it'} {ended.problem}; {ADVICE}")
 

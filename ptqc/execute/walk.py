@@ -20,7 +20,7 @@ from ptqc.graph.protos import reads
 from ptqc.work.parallel import in_order, processors
 
 Values = dict[str, np.ndarray]
-# What becomes of a value, given its name, as soon as it exists.
+# How a value is held from when it is computed, given its name.
 Keep = Callable[[str, np.ndarray], Held]
 # Looks at what a node, by its place, made of a batch, by its number: inputs and outputs by name.
 Check = Callable[[int, int, Mapping[str, np.ndarray], Mapping[str, np.ndarray]], None]

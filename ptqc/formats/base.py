@@ -17,7 +17,7 @@ from ptqc.formats.planes import planes_of
 
 V = TypeVar("V")
 
-# The first opset with model-local functions and the bit operators.
+# The lowest opset of a file: the first with model-local functions and the bit operators.
 LOWEST_OPSET = 18
 
 

@@ -15,7 +15,7 @@ from ptqc.formats import planes, scales
 from ptqc.formats.base import Coded, Grid, Nodes, Scaled, V
 from ptqc.formats.levels import REACH, fit, indices
 
-# Of more levels within ±63 too many would lie where an even grid has them.
+# With more bits, too many of the levels within ±63 would lie where an even grid has them.
 BITS = range(2, 5)
 
 

@@ -12,19 +12,19 @@ from ptqc.formats.scales import storable
 
 # Codes of 7 bits: they cannot saturate the 16-bit sums of processors without VNNI.
 REACH = 63
-# Values that a code can take.
+# How many values a code can have.
 CODES = 256
 ITERATIONS = 24
-# About as many points fit the levels, in whole rows: the scale of a row needs all of its points.
+# Levels are fitted to about so many points, taken as whole rows: the scale of a row needs all of its points.
 FITTED_POINTS = 15_000
 SCALE_ITERATIONS = 2
-# Comparisons of points with levels held at a time: they stay in the processor's cache.
+# Comparisons of points with levels that are made at a time, so that they stay in the processor's cache.
 COMPARED = 2**18
 # Rows that deviate by less than this share of the widest have no say in the levels.
 DEAD = 1e-6
-# Of the largest weight, below which all count as zeros: a scale 2⁶ times smaller has all its digits in float32.
+# Binary exponent of the largest weight below which all count as zeros: at it, a scale 2⁶ times smaller is still normal.
 SMALLEST_EXPONENT = -110
-# The ends between which single levels start.
+# Quantiles of the weights between which single levels start.
 QUANTILES = (0.005, 0.995)
 
 

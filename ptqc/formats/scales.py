@@ -4,10 +4,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-# Clips tried first, as fractions of a row's largest magnitude, then around the best.
+# Where rows are clipped, as fractions of their largest magnitude: tried first, and then around the best.
 COARSE = 2.0 ** -np.arange(0, 5, 0.25, dtype=np.float32)
 FINE = 2.0 ** np.linspace(-0.2, 0.2, 11, dtype=np.float32)
-# Columns looked at when searching a clip: those that a clip may cost most, and an even share of the rest.
+# Columns that the search looks at: those that a clip may cost most, and an even share of the rest.
 LARGEST_COLUMNS = 64
 SEARCHED_COLUMNS = 512
 FLOAT16_RANGE = (2.0**-14, 2.0**15)

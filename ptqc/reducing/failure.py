@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ptqc.errors import UsageError
-from ptqc.work import guarded
+from ptqc.work import sandbox
 
 MODEL, DATA = "{model}", "{data}"
 COMPILE = ("compile", MODEL, "--calibration", DATA, "-o", "out", "--cache", "cache")
@@ -67,7 +67,7 @@ class Command:
         words = self._filled(model, data)
         module = "ptqc.cli" if words[0] in OWN else "ptqc.reducing.program"
         started = time.monotonic()
-        ended = guarded.run(module, words, self.seconds, folder=folder)
+        ended = sandbox.run(module, words, self.seconds, folder=folder)
         failed = ended.code != 0 and re.search(self.message or "", ended.errors) is not None
         return (_failure(ended) if failed else None), time.monotonic() - started
 
@@ -80,7 +80,7 @@ class Command:
         return [word.replace(MODEL, str(model)).replace(DATA, str(data)) for word in self.words]
 
 
-def _failure(ended: guarded.Ended) -> Failure:
+def _failure(ended: sandbox.Ended) -> Failure:
     fault = FAULT.search(ended.errors)
     return Failure(ended.code, fault[1] if fault else "")
 

@@ -1,4 +1,4 @@
-"""Another program under the limits of a guarded process: `python -m ptqc.reducing.program PROGRAM ARGUMENT…`."""
+"""Another program under the limits of a sandboxed process: `python -m ptqc.reducing.program PROGRAM ARGUMENT…`."""
 
 import os
 import sys

@@ -1,6 +1,6 @@
 """The values inside a model on a few samples, and their types: what stands in for nodes that are cut off.
 
-`python -m ptqc.reducing.recording FOLDER` is the work of a guarded process, since the model may crash what runs it.
+`python -m ptqc.reducing.recording FOLDER` is the work of a sandboxed process, since the model may crash what runs it.
 FOLDER holds `model.onnx` and the inputs `0.npz`, `1.npz`, …, which receive all other values.
 """
 
@@ -13,7 +13,7 @@ import onnx
 
 from ptqc.execute.onnxruntime import Feeds
 from ptqc.store.npz import write_npz
-from ptqc.work import guarded
+from ptqc.work import sandbox
 
 SECONDS = 600.0
 MODEL, INFERRED, SAMPLE = "model.onnx", "inferred.onnx", "{}.npz"
@@ -27,7 +27,7 @@ def record(model: onnx.ModelProto, samples: Sequence[Feeds], folder: Path) -> Ma
     (folder / MODEL).write_bytes(model.SerializeToString())
     for number, feeds in enumerate(samples):
         write_npz(folder / SAMPLE.format(number), feeds)
-    guarded.run(__name__, [str(folder)], SECONDS)
+    sandbox.run(__name__, [str(folder)], SECONDS)
     return {**_measured(folder), **_inferred(model, folder)}
 
 
@@ -57,7 +57,7 @@ def _measured(folder: Path) -> dict[str, onnx.ValueInfoProto]:
 
 
 def main(folder: Path) -> None:
-    """The guarded process."""
+    """The sandboxed process."""
     from ptqc.execute.onnxruntime import Runner
 
     model = onnx.load(folder / MODEL)

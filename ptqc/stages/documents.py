@@ -14,7 +14,7 @@ import onnxruntime as ort
 
 from ptqc.artifact import folder as artifact
 from ptqc.artifact.golden import Golden
-from ptqc.codegen.onnxruntime import exact
+from ptqc.codegen.onnxruntime import exact_sums
 from ptqc.codegen.onnxruntime.export import Exported
 from ptqc.codegen.onnxruntime.verify import Verified
 from ptqc.formats import coded
@@ -24,14 +24,14 @@ from ptqc.plan import write_json
 from ptqc.reading.operators import FUSED
 from ptqc.report import render
 from ptqc.solvers.allocation import frontier, price, smallest_choice
-from ptqc.stages.delivered import Delivered
+from ptqc.stages.build_target import BuiltTargets
+from ptqc.stages.consistency import check_documents
 from ptqc.stages.fit import Fitted
 from ptqc.stages.job import Job
 from ptqc.stages.judge import Judged, to_json
-from ptqc.stages.native import BuiltTargets
-from ptqc.stages.promises import check_documents
-from ptqc.stages.remarks import float_operators, rounded_for_float, unquantized_weights
+from ptqc.stages.latency_report import LatencyReport
 from ptqc.stages.speed import Measured
+from ptqc.stages.unquantized import float_operators, rounded_for_float, unquantized_weights
 from ptqc.version import __version__
 from ptqc.work.memory import peak_memory_mb
 
@@ -50,7 +50,7 @@ class CompileOutcome:
     verified: Verified
     activation_loss: float
     built: BuiltTargets
-    delivered: Delivered | None
+    delivered: LatencyReport | None
     judged: Judged
     speed: Measured
     golden: Golden
@@ -139,7 +139,7 @@ def _allocation(job: Job, fitted: Fitted) -> dict[str, Any]:
 
 
 def _cpu(exported: Exported) -> dict[str, Any]:
-    needed = exact.settings(exported)
+    needed = exact_sums.settings(exported)
     return {"saturates_without_vnni": bool(needed), "session_option_without_vnni": needed}
 
 

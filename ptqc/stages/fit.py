@@ -1,4 +1,4 @@
-"""From measurements and a limit to a packed file that keeps it: allocate, reconstruct, lower, pack, weigh."""
+"""What fitting a plan to a limit is made of: the search for a plan, its reconstructions, and the best of its files."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -16,119 +16,160 @@ from ptqc.passes.tune.reconstruct import Reconstruct, reconstruct_all
 from ptqc.plan import Plan
 from ptqc.solutions import TunedNumbers
 from ptqc.solvers.allocation import Allocation, Problem, allocate, best_choice, smallest_choice
-from ptqc.stages.compare import HeldBackLoss
+from ptqc.stages.held_back_loss import HeldBackLoss
 from ptqc.stages.problem import packed, problem_of, weighed
 
 ATTEMPTS = 8
-# Reconstructions of a plan of which the best on held-back samples is taken.
+# How many times a plan is reconstructed; the result with the least held-back loss is taken.
 TRIES: Mapping[Pipeline, int] = {"light": 2, "advanced": 6}
 DRAWS_AT_ONCE = 2
 
 
 @dataclass(frozen=True)
-class Fitted:
-    """The delivered file and everything that led to it. told: bytes that the solver was told."""
+class Packed:
+    """The numbers of a plan, its lowered graph, and its file."""
 
-    plan: Plan
     tuned: TunedNumbers
-    allocation: Allocation
-    problem: Problem
     lowered: Lowered
     exported: Exported
-    told: int
+
+    @property
+    def size(self) -> int:
+        """Bytes of the file."""
+        return len(self.exported.data)
+
+
+@dataclass(frozen=True)
+class Allocated:
+    """A plan, the allocation that it follows from, and the problem that was solved for it."""
+
+    plan: Plan
+    allocation: Allocation
+    problem: Problem
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """The delivered file and everything that led to it."""
+
+    allocated: Allocated
+    packed: Packed
     notes: tuple[Note, ...] = ()
 
+    @property
+    def plan(self) -> Plan:
+        """The plan of the file."""
+        return self.allocated.plan
 
-def fit(decided: Decided, options: CompileOptions, limit: int | None, fixed_plan: Plan | None = None) -> Fitted:
-    """The best plan whose written file has at most `limit` bytes; None: the best plan whatever its size.
+    @property
+    def allocation(self) -> Allocation:
+        """What the solver chose."""
+        return self.allocated.allocation
 
-    fixed_plan: take these decisions instead. Raises Infeasible.
+    @property
+    def problem(self) -> Problem:
+        """What the solver was told."""
+        return self.allocated.problem
+
+    @property
+    def tuned(self) -> TunedNumbers:
+        """The numbers of the file."""
+        return self.packed.tuned
+
+    @property
+    def lowered(self) -> Lowered:
+        """The graph of the file."""
+        return self.packed.lowered
+
+    @property
+    def exported(self) -> Exported:
+        """The file."""
+        return self.packed.exported
+
+    @property
+    def told(self) -> int:
+        """Bytes of the plan by what the solver was told."""
+        return self.problem.size(self.plan.formats)
+
+
+class PlanSearch:
+    """Plans within a limit, one after the other: what a written file has too much, the next plan has to save.
+
+    limit: bytes; None: the best plan whatever its size. given: a plan that is taken as it is.
     """
-    chosen = replace(decided.roles, activations=decided.activations)
-    undecided = chosen if fixed_plan is None else replace(fixed_plan, formats={})
-    problem = problem_of(decided, undecided, options)
-    if fixed_plan is not None:
-        return _as_planned(decided, options, fixed_plan, problem, limit)
-    for _ in range(ATTEMPTS):
-        # More than the best plan needs is never spent: what lowers no loss gets no bytes.
-        most = problem.size(best_choice(problem))
-        try:
-            allocation = allocate(problem, most if limit is None else min(limit, most))
-        except Infeasible:
-            return _smallest(decided, options, undecided, problem, limit or most)
-        plan = undecided.with_formats(allocation.choice)
-        written = weighed(decided, options, plan)
-        if limit is None or written <= limit:
-            fitted = _built(decided, options, plan, allocation, problem, limit)
-            written = len(fitted.exported.data)
-        if limit is None or written <= limit:
-            return fitted
+
+    def __init__(self, decided: Decided, options: CompileOptions, limit: int | None, given: Plan | None = None) -> None:
+        self._decided, self._options, self._limit, self._given = decided, options, limit, given
+        chosen = replace(decided.roles, activations=decided.activations)
+        self._undecided = chosen if given is None else replace(given, formats={})
+        self._problem = problem_of(decided, self._undecided, options)
+        self._attempts, self._is_last = ATTEMPTS, given is not None
+
+    def allocate(self) -> Allocated:
+        """The next plan: the best whose file, with the numbers of the table, keeps the limit. Raises Infeasible."""
+        if self._given is not None:
+            return self._as_given(self._given)
+        while self._attempts:
+            self._attempts -= 1
+            # More than the best plan needs is never spent: what lowers no loss gets no bytes.
+            most = self._problem.size(best_choice(self._problem))
+            try:
+                allocation = allocate(self._problem, most if self._limit is None else min(self._limit, most))
+            except Infeasible:
+                self._is_last = True
+                return self._smallest(self._limit or most)
+            found = Allocated(self._undecided.with_formats(allocation.choice), allocation, self._problem)
+            if self._keeps(found, weighed(self._decided, self._options, found.plan)):
+                return found
+        raise InternalError(
+            f"no plan was found whose written file keeps {self._limit:,} bytes after {ATTEMPTS} attempts"
+        )
+
+    def takes(self, found: Allocated, written: int) -> bool:
+        """Whether a plan with a file of so many bytes ends the search. Raises UsageError where a given one is over."""
+        if self._given is not None and self._limit is not None and written > self._limit:
+            raise UsageError(f"the file of the given plan has {written:,} bytes, over the budget of {self._limit:,}")
+        return self._is_last or self._keeps(found, written)
+
+    def _keeps(self, found: Allocated, written: int) -> bool:
+        if self._limit is None or written <= self._limit:
+            return True
         # What this plan has beyond what the solver was told, every plan is taken to have.
-        problem = replace(problem, fixed=problem.fixed + written - allocation.bytes)
-    raise InternalError(f"no plan was found whose written file keeps {limit:,} bytes after {ATTEMPTS} attempts")
+        self._problem = replace(self._problem, fixed=self._problem.fixed + written - found.allocation.bytes)
+        return False
+
+    def _smallest(self, limit: int) -> Allocated:
+        """The smallest plan where its written file keeps the limit after all: the solver's bytes are an upper estimate.
+
+        Raises Infeasible with the bytes that it really has.
+        """
+        allocation = allocate(self._problem, self._problem.size(smallest_choice(self._problem)))
+        plan = self._undecided.with_formats(allocation.choice)
+        tuned = applied(Reconstruct(), Planned(self._decided, plan)).made
+        _, exported = packed(self._decided, plan, tuned, inline=self._options.inline)
+        written = len(exported.data)
+        problem = replace(self._problem, fixed=self._problem.fixed + written - allocation.bytes)
+        if written > limit:
+            allocate(problem, limit)
+        return Allocated(plan, replace(allocation, bytes=written, limit=limit), problem)
+
+    def _as_given(self, plan: Plan) -> Allocated:
+        """Raises UsageError where it takes a format that was not measured or that the weight's kernel refuses."""
+        for name, candidates in self._problem.by_weight().items():
+            forms = [candidate.form for candidate in candidates]
+            if (given := plan.formats[name]) not in forms:
+                known = ", ".join(map(str, forms))
+                raise UsageError(
+                    f"the plan stores weight {name!r} as {given}; its kernel and the measurements allow {known}"
+                )
+        loss = sum(c.loss for c in self._problem.chosen(plan.formats))
+        total = self._problem.size(plan.formats)
+        allocation = Allocation(dict(plan.formats), loss, 0.0, total, self._limit or total, "given")
+        return Allocated(plan, allocation, self._problem)
 
 
-def _smallest(decided: Decided, options: CompileOptions, undecided: Plan, problem: Problem, limit: int) -> Fitted:
-    """The smallest plan where its written file keeps the limit after all: the solver's bytes are an upper estimate.
-
-    Raises Infeasible with the bytes that it really has.
-    """
-    allocation = allocate(problem, problem.size(smallest_choice(problem)))
-    plan = undecided.with_formats(allocation.choice)
-    tuned = applied(Reconstruct(), Planned(decided, plan)).made
-    _, exported = packed(decided, plan, tuned, inline=options.inline)
-    written = len(exported.data)
-    problem = replace(problem, fixed=problem.fixed + written - allocation.bytes)
-    if written > limit:
-        allocate(problem, limit)
-    return _built(decided, options, plan, replace(allocation, bytes=written, limit=limit), problem, limit)
-
-
-def _as_planned(decided: Decided, options: CompileOptions, plan: Plan, problem: Problem, limit: int | None) -> Fitted:
-    _check_formats(problem, plan)
-    fitted = _built(decided, options, plan, _as_given(problem, plan, limit), problem, limit)
-    written = len(fitted.exported.data)
-    if limit is not None and written > limit:
-        raise UsageError(f"the file of the given plan has {written:,} bytes, over the budget of {limit:,}")
-    return fitted
-
-
-def _check_formats(problem: Problem, plan: Plan) -> None:
-    """Raises UsageError where a given plan takes a format that was not measured or that the weight's kernel refuses."""
-    for name, candidates in problem.by_weight().items():
-        forms = [candidate.form for candidate in candidates]
-        if (given := plan.formats[name]) not in forms:
-            known = ", ".join(map(str, forms))
-            raise UsageError(
-                f"the plan stores weight {name!r} as {given}; its kernel and the measurements allow {known}"
-            )
-
-
-def _built(
-    decided: Decided,
-    options: CompileOptions,
-    plan: Plan,
-    allocation: Allocation,
-    problem: Problem,
-    limit: int | None,
-) -> Fitted:
-    """The best of a plan's reconstructions that keep the limit; the smallest one where none does."""
-    tries, notes = _tries(decided, options, plan)
-    within = [built for built in tries if limit is None or len(built[-1].data) <= limit]
-    smallest = min(tries, key=lambda built: len(built[-1].data))
-    tuned, lowered, exported = _best(decided, within) if within else smallest
-    if within and options.pipeline == "advanced":
-        result = applied(TuneFeatures(), Tunable(decided, plan, tuned))
-        tuned, notes = result.made, [*notes, *result.notes]
-        lowered, exported = packed(decided, plan, tuned, inline=options.inline)
-    return Fitted(plan, tuned, allocation, problem, lowered, exported, problem.size(plan.formats), tuple(notes))
-
-
-_Built = tuple[TunedNumbers, Lowered, Exported]
-
-
-def _tries(decided: Decided, options: CompileOptions, plan: Plan) -> tuple[list[_Built], list[Note]]:
-    """A plan's reconstructions from several draws of the data: below 4 bits their losses differ by half and more."""
+def reconstruct(decided: Decided, options: CompileOptions, plan: Plan) -> tuple[list[TunedNumbers], list[Note]]:
+    """Numbers of a plan from several draws of the data: below 4 bits their losses differ by half and more."""
     draws, tuned, began = range(TRIES[options.pipeline]), list[TunedNumbers](), time.monotonic()
     for done, first in enumerate(draws[::DRAWS_AT_ONCE]):
         if done and not decided.deadline.leaves((time.monotonic() - began) / done):
@@ -140,18 +181,21 @@ def _tries(decided: Decided, options: CompileOptions, plan: Plan) -> tuple[list[
     notes = [] if len(tuned) == len(draws) else [out_of_time(f"{len(tuned)} of {len(draws)} reconstructions")]
     if kept := max(numbers.kept for numbers in tuned):
         notes.append(out_of_time(f"the reconstruction of {len(plan.layers) - kept} of {len(plan.layers)} layers"))
-    return [(numbers, *packed(decided, plan, numbers, inline=options.inline)) for numbers in tuned], notes
+    return tuned, notes
 
 
-def _best(decided: Decided, found: Sequence[_Built]) -> _Built:
-    """The one of least held-back loss."""
-    if len(found) == 1:
-        return found[0]
+def best_of(decided: Decided, files: Sequence[Packed], limit: int | None) -> Packed:
+    """The one of least held-back loss among those that keep the limit; the smallest one where none does."""
+    within = [each for each in files if limit is None or each.size <= limit]
+    if not within:
+        return min(files, key=lambda each: each.size)
+    if len(within) == 1:
+        return within[0]
     loss = HeldBackLoss(decided.model, decided.held_back, decided.kinds)
-    return min(found, key=lambda built: loss(built[-1].data))
+    return min(within, key=lambda each: loss(each.exported.data))
 
 
-def _as_given(problem: Problem, plan: Plan, limit: int | None) -> Allocation:
-    loss = sum(c.loss for c in problem.chosen(plan.formats))
-    total = problem.size(plan.formats)
-    return Allocation(dict(plan.formats), loss, 0.0, total, limit or total, "given")
+def tune(decided: Decided, plan: Plan, tuned: TunedNumbers) -> tuple[TunedNumbers, tuple[Note, ...]]:
+    """Numbers behind the gradient steps, and what there is to say of these."""
+    result = applied(TuneFeatures(), Tunable(decided, plan, tuned))
+    return result.made, result.notes

@@ -4,29 +4,19 @@ from dataclasses import replace
 
 from ptqc.errors import NotFinite
 from ptqc.notes import Level, Note
-from ptqc.passes.decide.phases import Decided
 from ptqc.plan import Plan
-from ptqc.stages.fit import Fitted, fit
 from ptqc.stages.job import Job
 
 STEP = "choose-activations"
 
 
-def fit_finite(job: Job, decided: Decided, given: Plan | None) -> tuple[Job, Fitted]:
-    """The fitted plan, and the compile with the activations that it has.
+def without_codes(job: Job, error: NotFinite, given: Plan | None) -> Job:
+    """The compile with all activations in float, and a warning that says why.
 
-    decided: as in the job, with the deadline for fitting. given: fixed decisions. Raises Infeasible, and NotFinite
-    where weights alone give such a value or codes were asked for.
+    given: fixed decisions. Raises the error where weights alone give such a value or codes were asked for.
     """
-    try:
-        return job, fit(decided, job.options, job.limit, given)
-    except NotFinite as error:
-        if given is not None or job.options.activations != "auto" or not decided.activations:
-            raise
-        told = Note(STEP, "", f"all activations stay float: {error.finding}", Level.WARNING)
-    fitted = fit(_in_float(decided), job.options, job.limit)
-    return replace(job, decided=_in_float(job.decided), notes=(*job.notes, told)), fitted
-
-
-def _in_float(decided: Decided) -> Decided:
-    return replace(decided, activations={}, activation_loss=0.0)
+    if given is not None or job.options.activations != "auto" or not job.decided.activations:
+        raise error
+    told = Note(STEP, "", f"all activations stay float: {error.finding}", Level.WARNING)
+    decided = replace(job.decided, activations={}, activation_loss=0.0)
+    return replace(job, decided=decided, notes=(*job.notes, told))

@@ -15,9 +15,9 @@ from ptqc.passes.effects import applied
 from ptqc.plan import Plan
 from ptqc.solvers.cost_model import Network, Timed, Times
 from ptqc.stages import times as measuring
-from ptqc.stages.delivered import Delivered, tell
 from ptqc.stages.fit import Fitted
 from ptqc.stages.job import Job
+from ptqc.stages.latency_report import LatencyReport, latency_report
 from ptqc.stages.problem import packed, table_numbers
 from ptqc.work.progress import Progress
 
@@ -66,7 +66,7 @@ def within_latency(job: Job, given: Times | None, plan: Plan | None, progress: P
     return replace(job, decided=decided, timed=timed, notes=(*job.notes, *notes))
 
 
-def time_delivered(job: Job, fitted: Fitted, progress: Progress) -> Delivered | None:
+def time_delivered(job: Job, fitted: Fitted, progress: Progress) -> LatencyReport | None:
     """Time the delivered file where a latency was asked for."""
     if job.timed is None:
         return None
@@ -74,7 +74,7 @@ def time_delivered(job: Job, fitted: Fitted, progress: Progress) -> Delivered | 
     with progress.stage("time the file"):
         real = measuring.float_subject(model, fitted.plan, feeds)
         packed_ = measuring.quantized_subject(fitted.lowered, fitted.exported, fitted.plan, feeds)
-        return tell(job.timed, fitted.plan, *profile([real, packed_], SECONDS))
+        return latency_report(job.timed, fitted.plan, *profile([real, packed_], SECONDS))
 
 
 def _check_of_this(times: Times, network: Network) -> None:

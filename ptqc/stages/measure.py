@@ -1,6 +1,6 @@
 """Everything that is measured once per model and calibration set, and then serves every budget."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,9 +18,9 @@ from ptqc.options import CompileOptions, Phase
 from ptqc.passes.base import Pass
 from ptqc.passes.decide import measurements
 from ptqc.passes.decide.phases import Decided, Setting
+from ptqc.passes.decide.solve_weights import CandidateCache
 from ptqc.passes.dump import NO_DUMP, Dump
 from ptqc.passes.effects import applied
-from ptqc.passes.schedule import decide
 from ptqc.stages.prepare import Origin, Prepared
 from ptqc.stages.stored_weights import StoredWeights
 from ptqc.store.entries import Entry, Store, digest
@@ -34,35 +34,32 @@ MEASUREMENT_VERSION = 17
 
 Before = TypeVar("Before", bound=Setting)
 After = TypeVar("After", bound=Setting)
+# The passes that decide, from a setting on. The cache keeps solved weights.
+Decide = Callable[[Setting, CompileOptions, CandidateCache, "Run"], Decided]
 
 
-def measure(
-    prepared: Prepared,
-    options: CompileOptions,
-    store: Store,
-    progress: Progress,
-    deadline: Deadline = NEVER,
-    dump: Dump = NO_DUMP,
+def measured(
+    prepared: Prepared, options: CompileOptions, store: Store, progress: Progress, decide: Decide, run: "Run"
 ) -> tuple[Decided, list[Note], str]:
     """What was decided, the notes on it, and the name of its store entry; from the store where it is there already.
 
-    What was cut short is not taken for the whole by a later compile: it is stored under a key of its own.
+    decide: runs the passes where it is not. run: each of them. What was cut short is not taken for the whole by a later
+    compile: it is stored under a key of its own.
     """
     key = _key("measure", prepared, options.until(Phase.MEASURE))
-    shelf = StoredWeights(store, _key("solve-weights", prepared, options.until(Phase.SOLVE)), prepared.model)
+    cache = StoredWeights(store, _key("solve-weights", prepared, options.until(Phase.SOLVE)), prepared.model)
     entry = store.get(key)
-    if entry is not None and (candidates := shelf.open(entry.document["candidates"])) is not None:
+    if entry is not None and (candidates := cache.open(entry.document["candidates"])) is not None:
         setting = _setting(prepared, options, progress)
         return (
             measurements.unpack(setting, entry.document["measurements"], candidates),
             _notes(entry),
             entry.folder.name,
         )
-    run = _Run(deadline, dump)
-    decided, notes = decide(_setting(prepared, options, progress), options, shelf, run), run.notes
+    decided, notes = decide(_setting(prepared, options, progress), options, cache, run), run.notes
     stored: dict[str, Any] = {
         "measurements": measurements.pack(decided),
-        "candidates": [shelf.names[weight.name] for weight in decided.weights if weight.name in shelf.names],
+        "candidates": [cache.names[weight.name] for weight in decided.weights if weight.name in cache.names],
         "origin": asdict(prepared.origin),
         "options": options.to_json(),
         "batchable": prepared.samples.batchable,
@@ -78,14 +75,14 @@ def measure(
     return measurements.unpack(setting, stored["measurements"], [decided.candidates]), notes, name
 
 
-class _Run:
+class Run:
     """Runs passes within a deadline; what each made is dumped, its notes are kept."""
 
-    def __init__(self, deadline: Deadline, dump: Dump) -> None:
+    def __init__(self, deadline: Deadline = NEVER, dump: Dump = NO_DUMP) -> None:
         self.deadline, self.dump, self.notes = deadline, dump, list[Note]()
 
     def __call__(self, step: Pass[Before, After], given: Before, share: float) -> After:
-        """See `ptqc.passes.schedule.RunPass`."""
+        """What a pass makes of what is known. share: what it may take of the time that is left."""
         result = applied(step, replace(given, deadline=self.deadline.share(share)))
         self.notes.extend(result.notes)
         self.dump.document(step.name, measurements.overview(result.made))

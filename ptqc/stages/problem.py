@@ -60,9 +60,19 @@ def table_numbers(decided: Decided, choice: Mapping[str, Format]) -> TunedNumber
 
 
 def packed(decided: Decided, plan: Plan, tuned: TunedNumbers, *, inline: bool = False) -> tuple[Lowered, Exported]:
-    """The lowered graph of a plan with its numbers, and its file; inline: without model-local functions."""
-    lowered = applied(Lower(), Numbered(decided.model, plan, tuned)).made
-    return lowered, export(lowered, decided.model, _name_length(decided.model, plan), inline=inline)
+    """The lowered graph of a plan with its numbers, and its file; see `pack`."""
+    lowered = lower(decided, plan, tuned)
+    return lowered, pack(decided, plan, lowered, inline=inline)
+
+
+def lower(decided: Decided, plan: Plan, tuned: TunedNumbers) -> Lowered:
+    """The lowered graph of a plan with its numbers."""
+    return applied(Lower(), Numbered(decided.model, plan, tuned)).made
+
+
+def pack(decided: Decided, plan: Plan, lowered: Lowered, *, inline: bool = False) -> Exported:
+    """The file of a plan's lowered graph; inline: without model-local functions."""
+    return export(lowered, decided.model, _name_length(decided.model, plan), inline=inline)
 
 
 def weighed(decided: Decided, options: CompileOptions, plan: Plan) -> int:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from ptqc.codegen.onnxruntime import exact
+from ptqc.codegen.onnxruntime import exact_sums
 from ptqc.codegen.onnxruntime.export import Exported
 from ptqc.execute.agreement import relative
 from ptqc.execute.onnxruntime import Feeds, Runner, session_options, tensors_of
@@ -13,7 +13,7 @@ from ptqc.text import entries, percent
 
 def saturation_notes(exported: Exported, samples: Sequence[Feeds]) -> tuple[Note, ...]:
     """A warning with what saturation does to the outputs on samples; none where it cannot happen."""
-    needed = exact.settings(exported)
+    needed = exact_sums.settings(exported)
     if not (needed and saturates()):
         return ()
     off = percent(_distance(exported, samples))

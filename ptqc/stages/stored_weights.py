@@ -16,7 +16,7 @@ from ptqc.store.entries import Entry, Store
 
 @dataclass(frozen=True)
 class StoredWeights:
-    """A shelf of `SolveWeights`. key: of all that the candidates follow from. names: of the entries, by first weight.
+    """A cache of `SolveWeights`. key: of all that the candidates follow from. names: of the entries, by first weight.
 
     What is found is mapped from the store's files, so that the memory taken does not grow with the model.
     """

@@ -16,7 +16,7 @@ from ptqc.notes import Level, Note
 from ptqc.passes.pipeline import in_float32, run_rewrites
 from ptqc.passes.rewrite.fold_batch_norm import FoldBatchNorm
 from ptqc.passes.schedule import default_rewrites
-from ptqc.stages import match
+from ptqc.stages import match_batch_norm
 from ptqc.work.progress import Progress
 
 STEP = "synthesize"
@@ -51,13 +51,13 @@ def synthesize(model: ir.Model, limit: int, seed: int, progress: Progress, cast_
     notes = [Note(STEP, "", WARNING, Level.WARNING)]
     pixels, remarks = _pixel_ranges(model, seed)
     notes += [Note(STEP, name, remark) for name, remark in remarks.items()]
-    if not match.has_statistics(model):
+    if not match_batch_norm.has_statistics(model):
         return Synthetic(draw(model, limit, seed, pixels), tuple(notes))
-    if (problem := match.problem(model)) is not None:
+    if (problem := match_batch_norm.problem(model)) is not None:
         notes.append(Note(STEP, "", f"not matched to batch normalization: {problem}", Level.SKIPPED))
         return Synthetic(draw(model, limit, seed, pixels), tuple(notes))
-    drawn = list(draw(model, min(limit, match.SAMPLES), seed, pixels))
-    matched, remark = match.match(_rewritten(model, drawn, fold=False), drawn, progress)
+    drawn = list(draw(model, min(limit, match_batch_norm.SAMPLES), seed, pixels))
+    matched, remark = match_batch_norm.match(_rewritten(model, drawn, fold=False), drawn, progress)
     return Synthetic(matched or draw(model, limit, seed, pixels), (*notes, Note(STEP, "", remark)))
 
 

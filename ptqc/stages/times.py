@@ -51,7 +51,7 @@ def measure_times(decided: Decided, options: CompileOptions, progress: Progress)
 
 
 def network_of(decided: Decided) -> Network:
-    """What the latency of a choice of sites depends on."""
+    """Operators and conversions whose times add up to the latency of a choice of sites."""
     return Network.of(decided.model, replace(decided.roles, activations=decided.ranges))
 
 
@@ -131,7 +131,7 @@ def _times(network: Network, real: Profile, codes: Profile, rounded: Profile, mo
 
 
 def _known(column: Mapping[str, float]) -> dict[str, float]:
-    """Whole nanoseconds of what takes any time."""
+    """Times in whole nanoseconds, without those that round to 0."""
     return {name: float(round(ns)) for name, ns in column.items() if round(ns)}
 
 

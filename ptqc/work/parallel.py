@@ -1,7 +1,7 @@
 """The same work on several processors, with the same results.
 
 Every item is computed by one thread from its own inputs, and NumPy's products take one thread each (see
-`compiler.compile`), so that no byte depends on how many work at a time.
+`ptqc.compiler`), so that no byte depends on how many work at a time.
 """
 
 import os

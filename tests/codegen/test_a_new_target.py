@@ -12,7 +12,7 @@ from ptqc.codegen.targets import target_named
 from ptqc.errors import TargetError, UsageError
 
 TARGET = """
-from ptqc.codegen.targets import Native
+from ptqc.codegen.targets import TargetOutput
 from ptqc.errors import TargetError
 
 
@@ -36,7 +36,7 @@ class Listing:
                    "workspace_bytes": 0, "steps": {}, "kernels": 0, "roundings_of_float_parts": [],
                    "verification": {"missing": "nothing to run"}}
         (folder / "operators.txt").write_bytes(data)
-        return Native({"operators.txt": folder / "operators.txt"}, {"weights_bytes": 0, "libraries": [library]})
+        return TargetOutput({"operators.txt": folder / "operators.txt"}, {"weights_bytes": 0, "libraries": [library]})
 
 
 TARGET = Listing()

@@ -24,7 +24,7 @@ from onnx_nodes import SAMPLES, Case, _finite, cases, feeds_of, is_counted, quic
 
 import ptqc
 from ptqc.codegen.cpu import isa, lowering, target
-from ptqc.codegen.cpu.job import JOB, LOWERED
+from ptqc.codegen.cpu.job_files import JOB, LOWERED
 from ptqc.codegen.program.batching import Batching, Seen
 from ptqc.errors import PtqcError, TargetError
 from ptqc.formats import Format

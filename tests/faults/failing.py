@@ -22,7 +22,7 @@ from compiling import alone, digests, proto, quick, weight
 from ptqc import cli
 from ptqc.store.entries import Store
 from ptqc.store.housekeeping import clear, contents
-from ptqc.work import guarded
+from ptqc.work import sandbox
 
 GRAPH = "g (float[N,8] x) => (float[N,8] y) { h = Gemm(x, w) r = Relu(h) y = Gemm(r, v) }"
 DISK = ctypes.CDLL(None)
@@ -82,7 +82,7 @@ def main() -> None:
     folder = Path(place).resolve()
     onnx.save(proto(GRAPH, w=weight(8, 8), v=weight(8, 8, seed=1)), folder / "m.onnx")
     np.savez(folder / "c.npz", x=np.random.default_rng(7).standard_normal((8, 8)).astype(np.float32))
-    guarded.run = lambda *_given: guarded.Ended(None, "")  # writes its files, but starts no process
+    sandbox.run = lambda *_given: sandbox.Ended(None, "")  # writes its files, but starts no process
     alone()
     with quick():
         prepare(folder / "earlier", False)

@@ -20,7 +20,7 @@ import numpy as np
 from compiling import alone, quick
 from mutations import SEEDS, mutant
 
-from ptqc import cli, compiler
+from ptqc import api, cli
 from ptqc.store.npz import write_npz
 from ptqc.work.memory import peak_memory_mb
 
@@ -75,7 +75,7 @@ def processor_seconds() -> float:
 @contextlib.contextmanager
 def planted(number: int, folder: Path) -> Any:
     """What must not happen, for the harness to find."""
-    right = compiler.check_output
+    right = api.check_output
 
     def wrong(*_given: object) -> None:
         if number == CRASH:
@@ -84,7 +84,7 @@ def planted(number: int, folder: Path) -> Any:
             (folder / "litter").write_text("")
         raise ZeroDivisionError("planted")
 
-    with mock.patch.object(compiler, "check_output", wrong if number < 0 else right):
+    with mock.patch.object(api, "check_output", wrong if number < 0 else right):
         yield
 
 

@@ -51,14 +51,15 @@ def ten_times_the_limit(right: Any) -> Any:
 
 
 def without_limit(right: Any) -> Any:
-    return lambda model, context, options, _limit, *more: right(model, context, options, None, *more)
+    return lambda decided, options, _limit, *more: right(decided, options, None, *more)
 
 
 def formats_swapped(fitted: fit.Fitted) -> fit.Fitted:
     formats = dict(fitted.plan.formats)
     first, *_, second = sorted(formats, key=lambda name: str(formats[name]))
     formats[first], formats[second] = formats[second], formats[first]
-    return dataclasses.replace(fitted, plan=fitted.plan.with_formats(formats))
+    swapped = dataclasses.replace(fitted.allocated, plan=fitted.plan.with_formats(formats))
+    return dataclasses.replace(fitted, allocated=swapped)
 
 
 def told_another_format(document: dict[str, Any]) -> dict[str, Any]:
@@ -71,7 +72,7 @@ def told_other_weights(document: dict[str, Any]) -> dict[str, Any]:
 
 def with_numbers(change: Callable[[TunedNumbers], TunedNumbers]) -> Changed:
     """Other numbers are lowered and packed than the compile goes on with."""
-    return lambda right: lambda model, plan, tuned, **given: right(model, plan, change(tuned), **given)
+    return lambda right: lambda decided, plan, tuned: right(decided, plan, change(tuned))
 
 
 def weights_exchanged(tuned: TunedNumbers) -> TunedNumbers:
@@ -116,10 +117,10 @@ DECISIONS: dict[str, Fault] = {
     "formats of two weights swapped": Fault(compiler, "fit", given(formats_swapped), "words", "stored as"),
     "plan written with other formats": Fault(Plan, "to_json", given(told_another_format), "image", "plan"),
     "manifest naming another format": Fault(documents, "manifest", given(told_other_weights), "image", "manifest"),
-    "weights of two layers exchanged": Fault(fit, "packed", with_numbers(weights_exchanged), "pairs", TUNED),
-    "weights of two float layers exchanged": Fault(fit, "packed", with_numbers(weights_exchanged), "words", TUNED),
-    "biases dropped": Fault(fit, "packed", with_numbers(biases_dropped), "image", ASKED),
-    "bias of a float layer dropped": Fault(fit, "packed", with_numbers(biases_dropped), "words", ASKED),
-    "values of a palette reversed": Fault(fit, "packed", with_numbers(rotated_palette), "words", TUNED),
-    "scales along the wrong axis": Fault(fit, "packed", with_numbers(other_axis), "words", TUNED),
+    "weights of two layers exchanged": Fault(compiler, "lower", with_numbers(weights_exchanged), "pairs", TUNED),
+    "weights of two float layers exchanged": Fault(compiler, "lower", with_numbers(weights_exchanged), "words", TUNED),
+    "biases dropped": Fault(compiler, "lower", with_numbers(biases_dropped), "image", ASKED),
+    "bias of a float layer dropped": Fault(compiler, "lower", with_numbers(biases_dropped), "words", ASKED),
+    "values of a palette reversed": Fault(compiler, "lower", with_numbers(rotated_palette), "words", TUNED),
+    "scales along the wrong axis": Fault(compiler, "lower", with_numbers(other_axis), "words", TUNED),
 }

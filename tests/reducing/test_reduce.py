@@ -15,8 +15,8 @@ import ptqc
 from ptqc import cli
 from ptqc.errors import UsageError
 from ptqc.reducing import recording
-from ptqc.work import guarded
-from ptqc.work.guarded import Ended
+from ptqc.work import sandbox
+from ptqc.work.sandbox import Ended
 
 # Fails on models with both operators, in another way on those with one of them alone.
 CHECK = """
@@ -59,7 +59,7 @@ def _without_processes(monkeypatch: pytest.MonkeyPatch) -> None:
         code = 7 * (b"Add" in data) * (b"Flatten" in data) or 4 * (b"Add" in data)
         return Ended(None, "", code, f"planted: {code}\n")
 
-    monkeypatch.setattr(guarded, "run", run)
+    monkeypatch.setattr(sandbox, "run", run)
     onnx.save(residual(), "m.onnx")
 
 
@@ -156,7 +156,7 @@ def test_what_cannot_be_reduced_is_refused(capsys: pytest.CaptureFixture[str], w
 
 
 def ends_with(code: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guarded, "run", lambda *_given, **_named: Ended(None, "", code))
+    monkeypatch.setattr(sandbox, "run", lambda *_given, **_named: Ended(None, "", code))
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ from ptqc.formats import FLOAT16, Format, Integer
 from ptqc.options import PORTABLE_BITS
 from ptqc.passes.tune.reconstruct import Reconstruct
 from ptqc.stages import fit
-from ptqc.stages.compare import HeldBackLoss
 from ptqc.stages.fit import TRIES
+from ptqc.stages.held_back_loss import HeldBackLoss
 from ptqc.work.deadline import Deadline
 
 

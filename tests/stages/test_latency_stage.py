@@ -19,8 +19,8 @@ from ptqc.notes import Note
 from ptqc.solvers.cost_model import Network, Timed, TimedOperator, Times
 from ptqc.stages import latency_budget as latency
 from ptqc.stages import times
-from ptqc.stages.delivered import _over_budget
 from ptqc.stages.job import Job
+from ptqc.stages.latency_report import _over_budget
 from ptqc.work.progress import SILENT
 
 LAYERS = ("a", "b", "c", "y")

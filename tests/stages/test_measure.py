@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from compiling import Measured, measure_residual, quick
 
+from ptqc.compiler import measure
 from ptqc.errors import UsageError
 from ptqc.formats import Integer
 from ptqc.notes import is_cut_short
@@ -18,7 +19,7 @@ from ptqc.options import CompileOptions
 from ptqc.passes.decide import solve_weights
 from ptqc.passes.decide.calibrate import Calibrate
 from ptqc.passes.decide.phases import Decided
-from ptqc.stages.measure import measure, recall
+from ptqc.stages.measure import Run, recall
 from ptqc.store.entries import Store
 from ptqc.work.deadline import Deadline
 from ptqc.work.progress import SILENT, Lines
@@ -171,7 +172,7 @@ def test_defaults_are_those_of_the_options() -> None:
 def test_what_was_cut_short_is_not_taken_for_the_whole(measured: Measured, tmp_path: Path) -> None:
     store = Store(tmp_path)
     with quick():
-        short, notes, entry = measure(measured.prepared, measured.options, store, SILENT, Deadline(0.0))
+        short, notes, entry = measure(measured.prepared, measured.options, store, SILENT, Run(Deadline(0.0)))
     assert is_cut_short(notes)
     assert short.solutions.keys() <= measured.context.solutions.keys()
     with quick():
@@ -183,5 +184,5 @@ def test_what_was_cut_short_is_not_taken_for_the_whole(measured: Measured, tmp_p
 
 def test_what_was_cut_short_can_be_recalled(measured: Measured, tmp_path: Path) -> None:
     store = Store(tmp_path)
-    short, _, entry = measure(measured.prepared, measured.options, store, SILENT, Deadline(0.0))
+    short, _, entry = measure(measured.prepared, measured.options, store, SILENT, Run(Deadline(0.0)))
     assert_same(recall(store, entry, SILENT)[1], short)

@@ -8,7 +8,7 @@ import onnx
 import pytest
 from compiling import proto, residual, samples, weight
 
-from ptqc import compiler
+from ptqc import api
 from ptqc.errors import CalibrationError, UsageError
 from ptqc.execute.onnxruntime import Runner
 from ptqc.notes import Level
@@ -122,5 +122,5 @@ def test_a_dump_holds_the_model_after_every_pass(tmp_path: Path) -> None:
 def test_a_dump_into_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     with pytest.raises(UsageError, match="cannot make the folder"):
-        compiler._dump(tmp_path / "file")
+        api._dump(tmp_path / "file")
     assert (tmp_path / "file").read_text() == "mine"

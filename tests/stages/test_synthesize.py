@@ -10,7 +10,7 @@ from graphs import noise, parse
 from ptqc.calibration.pixel_range import COMMON, PixelRange
 from ptqc.errors import CalibrationError
 from ptqc.notes import Level
-from ptqc.stages import match
+from ptqc.stages import match_batch_norm
 from ptqc.stages.synthesize import BALANCE, Synthetic, synthesize
 from ptqc.work.progress import SILENT
 
@@ -102,8 +102,8 @@ def test_what_cannot_be_drawn_is_refused() -> None:
 
 def test_samples_are_matched_to_batch_normalization(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch", reason="torch is not installed")
-    monkeypatch.setattr(match, "SAMPLES", 6)
-    monkeypatch.setattr(match, "MEMORY", 4 * 4 * 16 * 16 * 4)  # of 4 samples
+    monkeypatch.setattr(match_batch_norm, "SAMPLES", 6)
+    monkeypatch.setattr(match_batch_norm, "MEMORY", 4 * 4 * 16 * 16 * 4)  # of 4 samples
     found = synthesize(normalized(), 100, 0, SILENT)
     x = values(found)
     assert len(x) == 6
@@ -139,8 +139,8 @@ def test_a_fixed_batch_is_not_matched() -> None:
 
 def test_a_model_too_large_is_not_matched(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch", reason="torch is not installed")
-    monkeypatch.setattr(match, "WORK", 1.0)
-    monkeypatch.setattr(match, "SAMPLES", 2)
+    monkeypatch.setattr(match_batch_norm, "WORK", 1.0)
+    monkeypatch.setattr(match_batch_norm, "SAMPLES", 2)
     found = synthesize(normalized(), 4, 0, SILENT)
     assert "too large" in remarks(found)
     assert len(values(found)) == 4

@@ -14,8 +14,8 @@ from ptqc.codegen.cpu.emitters import real
 from ptqc.codegen.cpu.families import planes, pointwise, pool, rows
 from ptqc.codegen.cpu.isa import Isa
 from ptqc.codegen.program.built import Built, Declined
+from ptqc.codegen.program.evaluation import compute, standalone
 from ptqc.codegen.program.layout import Layout
-from ptqc.codegen.program.oracle import compute, standalone
 from ptqc.execute.onnxruntime import softmax_in_float64
 from ptqc.formats import QuantParams
 from ptqc.graph.nodes import integer as integer_attribute

@@ -9,8 +9,8 @@ from ptqc.codegen.cpu.drafts import NearestResize
 from ptqc.codegen.cpu.emission import Emission
 from ptqc.codegen.cpu.families import resample
 from ptqc.codegen.program.built import Declined
+from ptqc.codegen.program.evaluation import opened, standalone
 from ptqc.codegen.program.layout import Layout
-from ptqc.codegen.program.oracle import opened, standalone
 from ptqc.graph.nodes import text
 
 Shape = Sequence[int]

@@ -24,8 +24,8 @@ from ptqc.stages.inspecting.content import content
 from ptqc.stages.inspecting.effort import effort
 from ptqc.stages.inspecting.facts import Compilable, Inspection, StaysFloat, Tensor
 from ptqc.stages.inspecting.products import products_of_a_run
-from ptqc.stages.inspecting.smallest import about, lower_bound
-from ptqc.stages.remarks import float_operators
+from ptqc.stages.inspecting.smallest import estimated_size, lower_bound
+from ptqc.stages.unquantized import float_operators
 from ptqc.work.scratch import scratch
 
 __all__ = ["Inspection", "inspect"]
@@ -75,7 +75,7 @@ def _compilable(source: ModelSource, model: ir.Model) -> Compilable:
     plan = Plan(tuple(layers), tuple(weights), tuple(kernels), tuple(sites), anything, {})
     plan = plan.with_formats({weight.name: Integer(PORTABLE_BITS) for weight in weights})
     inner, macs = len(find_inner_layers(model)), products_of_a_run(model, layers)
-    smallest = about(model, options.bits)
+    smallest = estimated_size(model, options.bits)
     # How often inner layers run, the graph does not say.
     work = effort(weights, formats_of(options.bits), None if inner else macs, options.samples)
     sensible = {f"{share}%": source.size * share // 100 for share in SENSIBLE}

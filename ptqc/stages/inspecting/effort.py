@@ -15,7 +15,7 @@ from ptqc.passes.tune.reconstruct import WALK_BYTES, WALK_COMPUTE
 
 # Seconds in any case and for each weight, and products per second; fitted to compiles of 0.07 to 5 million weights.
 START, EACH, SOLVED, RAN = 4.0, 0.5, 1e10, 4e10
-# Runs of a calibration sample, from the observation to the comparison with float.
+# How often a calibration sample is run, from the observation to the comparison with float.
 RUNS = 10
 # Draws that reconstruction walks with.
 WALKS = 3

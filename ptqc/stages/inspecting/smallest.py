@@ -56,7 +56,7 @@ def lower_bound(model: ir.Model, bits: Sequence[int]) -> Bound:
     return Bound(sum(parts.values()), tuple(largest))
 
 
-def about(model: ir.Model, bits: Sequence[int]) -> int:
+def estimated_size(model: ir.Model, bits: Sequence[int]) -> int:
     """Bytes of a file whose weights have the fewest bits on uniform grids, and whose activations are float.
 
     It is written with codes drawn at random: only its size is right.

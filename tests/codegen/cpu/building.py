@@ -11,7 +11,7 @@ from ptqc.codegen.cpu.isa import Isa
 from ptqc.codegen.program.built import Built
 from ptqc.codegen.program.layout import Layout
 from ptqc.codegen.program.program import Program, ProgramStep
-from ptqc.codegen.targets import Native
+from ptqc.codegen.targets import TargetOutput
 from ptqc.native.library import Library
 
 
@@ -49,7 +49,7 @@ def run(cases: Sequence[Case], chosen: Isa, folder: Path) -> list[np.ndarray]:
     ]
 
 
-def opened(native: Native) -> Library:
+def opened(native: TargetOutput) -> Library:
     """The best of some built libraries."""
     (folder,) = {path.parent for path in native.files.values()}
     return Library.open(folder)

@@ -9,7 +9,7 @@ from compiling import proto, weight
 from ptqc.codegen.cpu import target
 from ptqc.codegen.cpu.target import check_kernels, is_present
 from ptqc.errors import NoKernel, TargetError
-from ptqc.work import guarded
+from ptqc.work import sandbox
 
 
 def known(monkeypatch: pytest.MonkeyPatch, *operators: str) -> None:
@@ -46,6 +46,6 @@ def test_the_kernels_of_the_library_are_known() -> None:
 
 
 def test_a_process_that_fails_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guarded, "run", lambda *_: guarded.Ended("crashed", ""))
+    monkeypatch.setattr(sandbox, "run", lambda *_: sandbox.Ended("crashed", ""))
     with pytest.raises(TargetError, match="TVM crashed"):
         target._known()

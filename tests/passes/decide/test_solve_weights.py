@@ -14,7 +14,7 @@ from ptqc.formats import FLOAT16, FLOAT32, Codebook, Integer, Palette
 from ptqc.graph.layers import Weight, find_layers, find_weights
 from ptqc.passes.decide import solve_weights
 from ptqc.passes.decide.phases import Observed, Solved
-from ptqc.passes.decide.solve_weights import NO_SHELF, Shelf, SolveWeights, direct
+from ptqc.passes.decide.solve_weights import NO_CACHE, CandidateCache, SolveWeights, direct
 from ptqc.solutions import Candidates
 from ptqc.solvers import gptq, moments
 from ptqc.solvers.moments import Moments
@@ -37,9 +37,9 @@ def measured(model: ir.Model) -> Observed:
     return context
 
 
-def solved(model: ir.Model, bits: tuple[int, ...] = (2, 4, 8), shelf: Shelf = NO_SHELF) -> Solved:
+def solved(model: ir.Model, bits: tuple[int, ...] = (2, 4, 8), cache: CandidateCache = NO_CACHE) -> Solved:
     """The same, solved."""
-    return SolveWeights(bits, shelf).apply(measured(model)).made
+    return SolveWeights(bits, cache).apply(measured(model)).made
 
 
 @pytest.fixture(scope="module")
@@ -148,7 +148,7 @@ def test_only_the_means_of_the_moments_stay(tables: Solved) -> None:
 
 @dataclass
 class Remembered:
-    """A shelf that forgets some weights."""
+    """A cache that forgets some weights."""
 
     kept: dict[str, Candidates] = field(default_factory=dict)
     puts: list[list[str]] = field(default_factory=list)
@@ -166,31 +166,31 @@ class Remembered:
 
 def test_what_is_on_the_shelf_is_not_solved_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(solve_weights, "TOGETHER", 300)
-    model, shelf = parse(TABLES, **TABLE_CONSTANTS), Remembered()
-    first = solved(model, shelf=shelf)
-    assert [name for group in shelf.puts for name in group] == [weight.name for weight in first.weights]
-    assert len(shelf.puts) > 1
-    forgotten = shelf.puts[0]
-    del shelf.kept[forgotten[0]]
-    again = solved(model, shelf=shelf)
-    assert shelf.puts[-1] == forgotten
+    model, cache = parse(TABLES, **TABLE_CONSTANTS), Remembered()
+    first = solved(model, cache=cache)
+    assert [name for group in cache.puts for name in group] == [weight.name for weight in first.weights]
+    assert len(cache.puts) > 1
+    forgotten = cache.puts[0]
+    del cache.kept[forgotten[0]]
+    again = solved(model, cache=cache)
+    assert cache.puts[-1] == forgotten
     assert list(again.solutions) == list(first.solutions)
     assert all((again.solutions[key] is first.solutions[key]) != (key[0] in forgotten) for key in first.solutions)
     assert again.errors == first.errors
-    assert not shelf.cut_short
+    assert not cache.cut_short
 
 
 def test_without_time_each_weight_is_rounded_for_itself_in_few_formats(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, shelf = parse(TABLES, **TABLE_CONSTANTS), Remembered()
+    model, cache = parse(TABLES, **TABLE_CONSTANTS), Remembered()
     monkeypatch.setattr(Pace, "part", lambda _: 0.5)
     dimensions: list[int] = []
     round_all = gptq.round_all
     monkeypatch.setattr(
         gptq, "round_all", lambda targets, second: dimensions.append(second.ndim) or round_all(targets, second)
     )
-    context = solved(model, shelf=shelf)
+    context = solved(model, cache=cache)
     assert set(dimensions) == {2}
-    assert shelf.cut_short
+    assert cache.cut_short
     layers = {weight.name for weight in context.weights if weight.layers}
     families = {form.family for name, form in context.solutions if name in layers}
     assert families == {"float", "int"}

@@ -9,7 +9,7 @@ import pytest
 from compiling import Measured, measure_residual, proto, weight
 
 from ptqc.solvers.allocation import smallest_choice
-from ptqc.stages.inspecting.smallest import about, lower_bound
+from ptqc.stages.inspecting.smallest import estimated_size, lower_bound
 from ptqc.stages.problem import problem_of
 
 BITS = (2, 4, 7)
@@ -27,12 +27,12 @@ def test_no_file_is_below_the_bound(measured: Measured, on_codes: bool) -> None:
     problem = problem_of(context, plan, measured.options)
     smallest = problem.size(smallest_choice(problem))
     assert 0.4 * smallest < lower_bound(measured.model, BITS).bytes < smallest
-    assert about(measured.model, BITS) == pytest.approx(smallest, rel=0.35 if on_codes else 0.1)
+    assert estimated_size(measured.model, BITS) == pytest.approx(smallest, rel=0.35 if on_codes else 0.1)
 
 
 def test_the_estimate_needs_no_sample_and_draws_the_same(measured: Measured) -> None:
-    assert about(measured.model, BITS) == about(measured.model, BITS)
-    assert about(measured.model, (4, 7)) > about(measured.model, BITS)
+    assert estimated_size(measured.model, BITS) == estimated_size(measured.model, BITS)
+    assert estimated_size(measured.model, (4, 7)) > estimated_size(measured.model, BITS)
 
 
 def parts(graph: str, bits: tuple[int, ...], **constants: np.ndarray) -> dict[str, int]:
@@ -60,5 +60,5 @@ def test_the_projects_own_model() -> None:
     path = Path(__file__).parents[3] / "models" / "tiny_mlp.onnx"
     model = ir.load(path)
     before = str(model)
-    assert lower_bound(model, (2,)).bytes < about(model, (2,)) < path.stat().st_size
+    assert lower_bound(model, (2,)).bytes < estimated_size(model, (2,)) < path.stat().st_size
     assert str(model) == before

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ptqc.work import guarded
+from ptqc.work import sandbox
 
 ENDS = {
     "fine": ("print('done')", None),
@@ -24,16 +24,16 @@ ENDS = {
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder whose modules guarded processes can run, under small limits."""
+    """A folder whose modules sandboxed processes can run, under small limits."""
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(guarded, "LEAST_MEMORY", 2**29)
-    monkeypatch.setattr(guarded, "available_bytes", lambda: 0)
+    monkeypatch.setattr(sandbox, "LEAST_MEMORY", 2**29)
+    monkeypatch.setattr(sandbox, "available_bytes", lambda: 0)
     return tmp_path
 
 
-def ended(place: Path, code: str, seconds: float = 30.0, *arguments: str) -> guarded.Ended:
+def ended(place: Path, code: str, seconds: float = 30.0, *arguments: str) -> sandbox.Ended:
     (place / "planted.py").write_text(code)
-    return guarded.run("planted", arguments, seconds)
+    return sandbox.run("planted", arguments, seconds)
 
 
 @pytest.mark.parametrize("name", ENDS)
@@ -46,7 +46,7 @@ def test_how_it_ended_is_told(place: Path, name: str) -> None:
 def test_the_last_thing_it_said_is_known(place: Path) -> None:
     assert ended(place, "print('one')\nprint('two')").said == "two"
     found = ended(place, "import os, sys; print('here', flush=True); print('why', file=sys.stderr); sys.exit(5)")
-    assert found == guarded.Ended("failed (exit code 5): why", "here", 5, "why\n")
+    assert found == sandbox.Ended("failed (exit code 5): why", "here", 5, "why\n")
 
 
 def test_the_end_is_known_by_number(place: Path) -> None:
@@ -57,7 +57,7 @@ def test_the_end_is_known_by_number(place: Path) -> None:
 def test_it_works_in_the_folder_that_is_given(place: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     (place / "planted.py").write_text("import os; print(os.getcwd())")
     folder = tmp_path_factory.mktemp("elsewhere")
-    assert guarded.run("planted", [], 30.0, folder=folder).said == str(folder)
+    assert sandbox.run("planted", [], 30.0, folder=folder).said == str(folder)
 
 
 def test_arguments_and_the_path_of_imports_arrive(place: Path) -> None:
@@ -87,7 +87,7 @@ def test_it_ends_with_its_parent(place: Path) -> None:
     parent = os.fork()
     if parent == 0:
         os.chdir(place)
-        guarded.run("planted", [], 600.0)
+        sandbox.run("planted", [], 600.0)
         os._exit(0)
     child = _wait_for(place / "pid")
     os.kill(parent, 9)

@@ -1,4 +1,4 @@
-"""Inputs that say how other values are shaped: like all sizes, they are settled by the calibration samples.
+"""Inputs that say how other values are shaped: like all sizes, they are fixed by the calibration samples.
 
 Axes of a sum, places of a slice, sizes and the like may be inputs of a model. A library is built for what they were in
 all samples, and takes nothing else.
@@ -12,11 +12,11 @@ import onnx_ir as ir
 from ptqc.execute.onnxruntime import Feeds
 from ptqc.operators import known
 
-# More numbers than any list of axes or sizes has.
+# A vector of more numbers is no list of axes or sizes.
 LONGEST = 64
 
 
-def settled(model: ir.Model, samples: Sequence[Feeds]) -> dict[str, np.ndarray]:
+def fixed_inputs(model: ir.Model, samples: Sequence[Feeds]) -> dict[str, np.ndarray]:
     """Inputs that are parameters somewhere, and the same in all samples."""
     found = {}
     for value in model.graph.inputs:

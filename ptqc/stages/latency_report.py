@@ -15,7 +15,7 @@ STEP = "latency"
 
 
 @dataclass(frozen=True)
-class Delivered:
+class LatencyReport:
     """document: for the manifest."""
 
     document: Mapping[str, Any]
@@ -27,7 +27,7 @@ class Delivered:
             raise Missed(f"{self.notes[0].message}; without strict the file is delivered all the same")
 
 
-def tell(timed: Timed, plan: Plan, real: Profile, found: Profile) -> Delivered:
+def latency_report(timed: Timed, plan: Plan, real: Profile, found: Profile) -> LatencyReport:
     """The times of a delivered file beside its prediction. real: of the float network at the same time."""
     predicted = timed.network.predict(timed.times, plan.params)
     document = {
@@ -41,7 +41,7 @@ def tell(timed: Timed, plan: Plan, real: Profile, found: Profile) -> Delivered:
         "conversions": _conversions(timed, plan, found.charges),
         "times": timed.times.to_json(),
     }
-    return Delivered(document, _over_budget(timed, found))
+    return LatencyReport(document, _over_budget(timed, found))
 
 
 def _operators(timed: Timed, plan: Plan, charges: Mapping[Hashable, float]) -> list[dict[str, Any]]:

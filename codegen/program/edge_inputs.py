@@ -13,7 +13,7 @@ EDGES = ("lowest", "highest", "zero", "random")
 
 @dataclass(frozen=True)
 class Extent:
-    """What was seen of one input. shape: of one batch. value: what it has to be, of one that is settled."""
+    """What was seen of one input. shape: of one batch. value: what it has to be, of one that is fixed."""
 
     low: float
     high: float
@@ -30,15 +30,15 @@ class Extent:
         return made.astype(self.dtype)
 
 
-def extents(samples: Sequence[Feeds], settled: Collection[str] = ()) -> dict[str, Extent]:
-    """The extents of all inputs. settled: names of those that are always the same."""
+def extents(samples: Sequence[Feeds], fixed: Collection[str] = ()) -> dict[str, Extent]:
+    """The extents of all inputs. fixed: names of those that are always the same."""
     return {
         name: Extent(
             min((float(feeds[name].min()) for feeds in samples if value.size), default=0.0),
             max((float(feeds[name].max()) for feeds in samples if value.size), default=0.0),
             value.shape,
             str(value.dtype),
-            value.reshape(-1).tolist() if name in settled else None,
+            value.reshape(-1).tolist() if name in fixed else None,
         )
         for name, value in samples[0].items()
     }

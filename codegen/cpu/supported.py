@@ -1,6 +1,6 @@
 """The operators that have kernels, told by a process of its own: looking them up loads TVM.
 
-`python -m ptqc.codegen.cpu.known FILE` writes their names to a file, as JSON.
+`python -m ptqc.codegen.cpu.supported FILE` writes their names to a file, as JSON.
 """
 
 import json

@@ -1,6 +1,6 @@
 """Work in a process of its own with limits on memory and time: a crash or a hang there is an answer, not the end.
 
-`python -m ptqc.work.guarded BYTES SECONDS MODULE ARGUMENT…` is that process. It gets paths, and answers in files or
+`python -m ptqc.work.sandbox BYTES SECONDS MODULE ARGUMENT…` is that process. It gets paths, and answers in files or
 lines.
 """
 
@@ -29,7 +29,7 @@ LAST_LINES = 5
 
 @dataclass(frozen=True)
 class Ended:
-    """How a guarded process ended. problem: what stopped it, in words, or None. said: its last line.
+    """How a sandboxed process ended. problem: what stopped it, in words, or None. said: its last line.
 
     code: its exit code, or minus the number of the signal that ended it; None where it ran out of time.
     errors: all that it wrote to stderr.
@@ -103,7 +103,7 @@ def _limit(memory: int, seconds: int) -> None:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """The guarded process."""
+    """The sandboxed process."""
     memory, seconds, module, *rest = arguments
     _limit(int(memory), int(seconds))
     sys.argv = [module, *rest]

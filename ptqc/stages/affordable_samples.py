@@ -8,9 +8,9 @@ from ptqc.stages.prepare import Prepared
 from ptqc.work.deadline import Deadline
 from ptqc.work.stopwatch import seconds_of
 
-# Runs that one sample takes in all, from calibration to the comparison with float, where there is time.
+# How often a sample is run in all, from calibration to the comparison with float.
 RUNS = 20
-# Of the time that is left, what they may take.
+# Share of the time that is left that these runs may take.
 SHARE = 0.5
 FEWEST = 8
 

@@ -9,8 +9,8 @@ from compiling import Measured, compiled, measured_model, proto, quick, residual
 
 import ptqc
 from ptqc.notes import is_cut_short
-from ptqc.stages import fewer
-from ptqc.stages.fewer import affordable
+from ptqc.stages import affordable_samples
+from ptqc.stages.affordable_samples import affordable
 from ptqc.work.deadline import NEVER, Deadline
 
 
@@ -29,7 +29,9 @@ def test_without_a_limit_all_samples_are_used(measured: Measured) -> None:
 def test_halves_as_there_is_time(
     measured: Measured, monkeypatch: pytest.MonkeyPatch, seconds: float, count: int
 ) -> None:
-    monkeypatch.setattr(fewer, "seconds_of", lambda _: fewer.SHARE * 49.5 / 64 / fewer.RUNS)
+    monkeypatch.setattr(
+        affordable_samples, "seconds_of", lambda _: affordable_samples.SHARE * 49.5 / 64 / affordable_samples.RUNS
+    )
     given = measured.prepared
     found = affordable(given, Deadline.after(seconds, time.monotonic()))
     assert len(found.samples) == count
@@ -41,7 +43,7 @@ def test_halves_as_there_is_time(
 def test_a_compile_without_time_still_gives_a_correct_file(tmp_path: Path) -> None:
     found = compiled(residual(), samples(3, 8, 8, count=40), tmp_path, "30%", time_limit=1e-3)
     assert found.manifest["cut_short"]
-    assert found.manifest["calibration"]["samples"] == fewer.FEWEST
+    assert found.manifest["calibration"]["samples"] == affordable_samples.FEWEST
     assert "8 of 40 calibration samples" in (found.folder / "report.html").read_text()
     assert "not measured: there was no time left" in found.summary()
     assert found.manifest["file"]["bytes"] <= found.manifest["allocation"]["limit"]

@@ -1,4 +1,4 @@
-"""What ONNX Runtime itself computes with a few nodes of a model, asked when kernels are made."""
+"""Running a few nodes of a model in ONNX Runtime, for values that are needed when kernels are made."""
 
 from collections.abc import Callable, Mapping, Sequence
 

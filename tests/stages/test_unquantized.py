@@ -7,7 +7,7 @@ import pytest
 from compiling import Measured, measure_residual, measured_model, proto, samples, weight
 
 from ptqc.notes import Level
-from ptqc.stages.remarks import float_operators, unquantized_weights
+from ptqc.stages.unquantized import float_operators, unquantized_weights
 
 
 def remarks(measured: Measured) -> dict[str, str]:

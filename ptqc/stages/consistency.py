@@ -1,4 +1,4 @@
-"""What earlier steps of a compile said, checked at its end: the loss of the activations, and the documents."""
+"""Checks at the end that what was said earlier still holds: the loss of the activations, plan and manifest."""
 
 import json
 from collections import Counter

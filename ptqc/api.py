@@ -1,0 +1,191 @@
+"""`ptqc.compile` and `ptqc.resolve`: what users give, checked, as a request to the compiler."""
+
+import time
+from collections.abc import Mapping
+from inspect import signature
+from pathlib import Path
+from typing import Any, Unpack
+
+from ptqc import options
+from ptqc.arguments import check_kind, path_of
+from ptqc.artifact import folder as artifact
+from ptqc.artifact.folder import Artifact, check_output
+from ptqc.budget import Budgets, Given
+from ptqc.calibration.images import Preprocessing
+from ptqc.codegen.targets import TargetKeywords, choose
+from ptqc.compiler import CompileRequest, compile_model, resolve_job
+from ptqc.errors import UsageError
+from ptqc.options import CompileOptions, FloatLayers, Pipeline
+from ptqc.passes.dump import NO_DUMP, Dump
+from ptqc.passes.registry import added_rewrites
+from ptqc.plan import Plan
+from ptqc.reading.given import Model
+from ptqc.stages.build_target import check_samples, check_target
+from ptqc.stages.job import Job
+from ptqc.stages.judge import Evaluate
+from ptqc.stages.latency_budget import recorded_times, times_of
+from ptqc.stages.measure import recall
+from ptqc.store.entries import Store, default_folder
+from ptqc.work.logs import quiet_libraries
+from ptqc.work.progress import SILENT, Progress
+
+
+class CompileKeywords(options.Keywords, TargetKeywords, total=False):
+    """All options of `compile` by name, for type checkers."""
+
+
+@quiet_libraries()
+def compile(  # noqa: A001
+    model: Model,
+    *,
+    calibration: object,
+    output: str | Path,
+    budget: Given = None,
+    preprocessing: Preprocessing | None = None,
+    labels: str | Path | None = None,
+    evaluate: Evaluate | None = None,
+    force: bool = False,
+    cache: str | Path | None = None,
+    dump_passes: str | Path | None = None,
+    target: str | None = None,
+    allow_missing_target: bool = False,
+    times: str | Path | None = None,
+    progress: Progress = SILENT,
+    strict: bool = False,
+    **given: Unpack[CompileKeywords],
+) -> Artifact:
+    """Compile an ONNX model to a packed, verified artifact in the folder `output`.
+
+    model: the path of a file, an `onnx.ModelProto` or an `onnx_ir.Model`. calibration: a folder of images, an
+    .npz/.npy file, "module:function", an ONNX Runtime CalibrationDataReader, an array, any iterable of feeds, whose
+    shapes may differ, or "synthetic": samples that ptqc draws, at a loss of accuracy. budget: "13%", 0.13, "4.5MB",
+    4_500_000 (bytes), "4.2bit", "2ms" or a size and a latency; None: the best accuracy with as many layers on integer
+    kernels as the activation options allow. strict: raise Missed, and write nothing, where the file takes longer than
+    the latency. times: an artifact whose recorded times of operators a latency budget is met with; None measures them.
+    labels: an .npz with inputs and `labels`, or a CSV of image,class; evaluate: called with run(feeds) -> outputs by
+    name, gives a score. Both are for the report only. target: a folder of `ptqc.codegen` with what is built beside the
+    ONNX file: "cpu" adds a native library. allow_missing_target: deliver the rest where it cannot be built. given:
+    fields of `ptqc.options.CompileOptions`, and of the target's options (`ptqc.codegen.cpu.options.CpuOptions`).
+    Raises the errors of `ptqc.errors`.
+    """
+    started = time.monotonic()
+    known, parameters = CompileOptions.names(), signature(compile).parameters
+    chosen = CompileOptions.of({name: value for name, value in given.items() if name in known})
+    of_target = {name: value for name, value in given.items() if name not in known}
+    built = choose(target, of_target, known, parameters, may_be_missing=allow_missing_target)
+    budgets = Budgets.parse(budget, strict=strict)
+    place = path_of("output", output)
+    check_output(place, force)
+    check_target(built)
+    check_kind("preprocessing", preprocessing, Preprocessing)
+    given_times = times_of(times) if times is not None else None
+    if calibration is None:
+        raise UsageError(
+            "no calibration data: give a few hundred samples with --calibration DATA; "
+            "without any, --calibration synthetic draws some, at a loss of accuracy"
+        )
+    request = CompileRequest(
+        options=chosen,
+        budgets=budgets,
+        output=place,
+        force=force,
+        target=built,
+        labels=_labels(labels),
+        evaluate=evaluate,
+        preprocessing=preprocessing,
+        dump=_dump(dump_passes),
+        rewrites=added_rewrites(chosen.rewrites),
+        store=_store(cache),
+        progress=progress,
+        started=started,
+        times=given_times,
+    )
+    return compile_model(model, calibration, request)
+
+
+@quiet_libraries()
+def resolve(
+    folder: str | Path,
+    *,
+    output: str | Path,
+    budget: Given = None,
+    plan: Mapping[str, Any] | None = None,
+    preprocessing: Preprocessing | None = None,
+    labels: str | Path | None = None,
+    evaluate: Evaluate | None = None,
+    force: bool = False,
+    cache: str | Path | None = None,
+    target: str | None = None,
+    allow_missing_target: bool = False,
+    pipeline: Pipeline | None = None,
+    time_limit: float = 0.0,
+    float_layers: FloatLayers | None = None,
+    inline: bool | None = None,
+    progress: Progress = SILENT,
+    strict: bool = False,
+    **given: Unpack[TargetKeywords],
+) -> Artifact:
+    """Another artifact from what an earlier compile measured: for another budget, or with a plan given as JSON.
+
+    A latency is met with the times that the earlier compile recorded, where it did. pipeline, float_layers, inline:
+    None takes that of the earlier compile. time_limit: see `ptqc.options.CompileOptions`; strict, target,
+    allow_missing_target and given: see `compile`.
+    Raises UsageError when the measurements are not in the store any more.
+    """
+    started = time.monotonic()
+    budgets = Budgets.parse(budget, strict=strict)
+    built = choose(target, given, signature(resolve).parameters, may_be_missing=allow_missing_target)
+    place = path_of("output", output)
+    check_output(place, force)
+    check_target(built)
+    earlier = artifact.load(folder).manifest
+    entry, before = earlier["measurements"], earlier["options"]
+    store = _store(cache)
+    prepared, decided, measured, notes = recall(store, entry, progress)
+    check_samples(built, prepared.samples)
+    asked = {"pipeline": pipeline, "float_layers": float_layers, "inline": inline}
+    usual = {name: before.get(name, getattr(CompileOptions(), name)) for name in asked}
+    chosen = {name: usual[name] if value is None else value for name, value in asked.items()}
+    job = Job(
+        prepared,
+        decided,
+        CompileOptions.of({**vars(measured), **chosen, "time_limit": time_limit}),
+        (*prepared.notes, *notes),
+        entry,
+        budgets,
+        started,
+    )
+    request = CompileRequest(
+        options=job.options,
+        budgets=budgets,
+        output=place,
+        force=force,
+        target=built,
+        labels=_labels(labels),
+        evaluate=evaluate,
+        preprocessing=preprocessing,
+        store=store,
+        progress=progress,
+        started=started,
+        times=recorded_times(earlier),
+        plan=None if plan is None else Plan.from_json(plan, decided.roles),
+    )
+    return resolve_job(job, request)
+
+
+def _labels(labels: str | Path | None) -> Path | None:
+    return None if labels is None else path_of("labels", labels)
+
+
+def _dump(folder: str | Path | None) -> Dump:
+    if folder is None:
+        return NO_DUMP
+    place = path_of("dump_passes", folder)
+    try:
+        return Dump(place)
+    except OSError as error:
+        raise UsageError(f"cannot make the folder {place} that passes are dumped to: {error}") from error
+
+
+def _store(cache: str | Path | None) -> Store:
+    return Store(path_of("cache", cache) if cache is not None else default_folder())
