@@ -1,6 +1,6 @@
 """Everything that is measured once per model and calibration set, and then serves every budget."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -12,15 +12,17 @@ import onnxruntime as ort
 from ptqc.calibration.samples import Samples
 from ptqc.errors import UsageError
 from ptqc.execute.onnxruntime import fits_in_memory, weight_bytes
+from ptqc.formats import Format
 from ptqc.graph.external import hold_external
 from ptqc.notes import Level, Note, is_cut_short
+from ptqc.operators import OPERATORS
 from ptqc.options import CompileOptions
 from ptqc.passes.base import Pass
 from ptqc.passes.decide import measurements
 from ptqc.passes.decide.phases import Decided, Setting
 from ptqc.passes.dump import NO_DUMP, Dump
 from ptqc.passes.effects import applied
-from ptqc.passes.schedule import decide
+from ptqc.passes.schedule import decide, default_rewrites
 from ptqc.stages.prepare import Origin, Prepared
 from ptqc.stages.stored_weights import StoredWeights
 from ptqc.store.entries import Entry, Store, digest
@@ -29,7 +31,8 @@ from ptqc.work.deadline import NEVER, Deadline
 from ptqc.work.progress import Progress
 
 MODEL, SAMPLES = "model.onnx", "samples"
-# Raised when what is measured, or how, changes, so that old entries are not taken for new ones.
+# Raised when what is measured, or how, changes, so that old entries are not taken for new ones. A format, a rewrite or
+# an integer kernel that is added or goes needs no raise: see `_known`.
 MEASUREMENT_VERSION = 16
 # Options that measuring does not look at.
 FITTING = ("pipeline", "time_limit", "float_layers", "inline")
@@ -137,7 +140,17 @@ def _key(step: str, prepared: Prepared, options: CompileOptions, ignored: Collec
         "libraries": {"onnxruntime": ort.__version__, "numpy": np.__version__, "onnx_ir": ir.__version__},
         "model": prepared.origin.digest,
         "calibration": prepared.samples.digest,
+        "known": _known(),
         "options": {name: value for name, value in options.to_json().items() if name not in ignored},
+    }
+
+
+def _known() -> Mapping[str, Sequence[str]]:
+    """Names of what there is to choose from, and of what makes the normal form."""
+    return {
+        "formats": [str(form) for family in Format.families for form in family.members()],
+        "rewrites": [rewrite.name for rewrite in default_rewrites()],
+        "kernels": [operator.name for operator in OPERATORS.values() if operator.kernels or operator.moves],
     }
 
 
