@@ -38,6 +38,7 @@ class E4M3(Scaled):
     """e4m3fn8: four bits of exponent, three of fraction."""
 
     family = "e4m3fn"
+    mark: ClassVar[str] = "e"
     opset: ClassVar[int] = 19
 
     @classmethod
