@@ -1,7 +1,8 @@
 """Targets: what a compile can build beside the ONNX file. A folder here with a `target.py` is one, named like it.
 
-`target.py` gives `TARGET`, an object with the methods of `Target`. Beside it, where it has options, `options.py` gives
-their class as `OPTIONS`, and where ptqc can run what it builds, `runtime.py` gives `load`.
+Its docstring begins with what it builds, in the words of `--help`. `target.py` gives `TARGET`, an object with the
+methods of `Target`. Beside it, where it has options, `options.py` gives their class as `OPTIONS`, and where ptqc can
+run what it builds, `runtime.py` gives `load`.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -10,7 +11,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from pkgutil import iter_modules
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypedDict, TypeVar
 
 import ptqc.codegen
 from ptqc.arguments import one_of, unknown
@@ -38,12 +39,14 @@ class TargetKeywords(TypedDict, total=False):
 class NoOptions:
     """Options of a target that has none."""
 
-    title: ClassVar[str] = "no options"
-
 
 @dataclass(frozen=True)
 class TargetOutput:
-    """What a target built. files: by name, for the artifact's folder of the target. document: for the manifest."""
+    """What a target built. files: by name, for the artifact's folder of the target.
+
+    document: for the manifest. Of `libraries`, as the target cpu has them, summary and report tell all; of another
+    document the numbers and texts.
+    """
 
     files: Mapping[str, Path]
     document: Mapping[str, Any]
@@ -97,6 +100,12 @@ def names() -> list[str]:
     """The targets that there are."""
     rooms = (module.name for module in iter_modules(ptqc.codegen.__path__) if module.ispkg)
     return sorted(name for name in rooms if find_spec(f"ptqc.codegen.{name}.target") is not None)
+
+
+def title_of(name: str) -> str:
+    """What a target builds: the first line of its package's docstring."""
+    line = (import_module(f"ptqc.codegen.{name}").__doc__ or "").partition("\n")[0].removesuffix(".")
+    return line[:1].lower() + line[1:]
 
 
 def options_of(name: str) -> type[Any]:

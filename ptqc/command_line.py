@@ -206,9 +206,9 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_targets(parser: argparse.ArgumentParser) -> None:
-    from ptqc.codegen.targets import names, options_of
+    from ptqc.codegen.targets import names, title_of
 
-    told = "; ".join(f"{name}: {options_of(name).title}" for name in names())
+    told = "; ".join(f"{name}: {title_of(name)}" for name in names())
     group = parser.add_argument_group("targets", "what is built beside the ONNX file")
     group.add_argument("--target", metavar="T", help=told)
     group.add_argument(

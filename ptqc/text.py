@@ -41,6 +41,20 @@ def percent(share: float) -> str:
     return f"{value:.{digits}f} %"
 
 
+def facts(document: Mapping[str, object]) -> list[tuple[str, str]]:
+    """Names and values of a document's numbers and texts; what holds others is left out."""
+    told = [(name, _fact(value)) for name, value in document.items()]
+    return [(name.replace("_", " "), value) for name, value in told if value is not None]
+
+
+def _fact(value: object) -> str | None:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return number(value)
+    return str(value) if isinstance(value, bool | str) else None
+
+
 def magnitude(count: float) -> str:
     """A count with an SI prefix, for a unit to follow: "2.36 M", "640 "."""
     for factor, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):

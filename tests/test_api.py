@@ -37,7 +37,7 @@ def test_the_names_of_the_api_are_shown() -> None:
 def test_types_and_fields_of_the_options_are_the_same() -> None:
     assert typing.get_type_hints(Keywords) == typing.get_type_hints(CompileOptions)
     of_targets = [typing.get_type_hints(targets.options_of(name)) for name in targets.names()]
-    expected = {name: hint for hints in of_targets for name, hint in hints.items() if name != "title"}
+    expected = {name: hint for hints in of_targets for name, hint in hints.items()}
     assert typing.get_type_hints(targets.TargetKeywords) == expected
 
 

@@ -2,9 +2,11 @@
 
 import ast
 import re
+import shutil
 import subprocess
 import sys
-import tomllib
+import tarfile
+import zipfile
 from collections.abc import Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
@@ -33,8 +35,8 @@ LAYERS = (
 )
 # These stand beside each other and do not know each other.
 SEPARATE = (("passes", "codegen"), ("passes", "report"), ("codegen", "report"))
-# Within the code generators: what all targets share knows no target.
-SHARED, TARGET = ("ptqc.codegen.program", "ptqc.codegen.onnxruntime"), "ptqc.codegen.cpu"
+# Within the code generators: only a target knows itself.
+TARGETS = tuple(f"ptqc.codegen.{path.parent.name}" for path in (ROOT / "codegen").glob("*/target.py"))
 
 TEXT_SUFFIXES = {".py", ".md", ".toml", ".txt", ".cfg", ".yml", ".yaml", ".json", ".sh", ""}
 
@@ -101,11 +103,33 @@ def text_files() -> Iterator[Path]:
     return (path for path in texts if path.name != ".git")  # of a work tree, it names a folder
 
 
-def test_every_package_in_the_tree_is_installed() -> None:
-    with (ROOT / "pyproject.toml").open("rb") as file:
-        declared = tomllib.load(file)["tool"]["setuptools"]["packages"]
-    present = [name for room in ROOMS for name, path in modules(room).items() if path.name == "__init__.py"]
-    assert sorted(declared) == sorted(present)
+def test_every_file_of_a_package_is_installed(tmp_path: Path) -> None:
+    """From a source distribution, as an index delivers it."""
+    tree = tmp_path / "tree"
+    for room in ROOMS.values():
+        shutil.copytree(room, tree / room.name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, tree)
+    with tarfile.open(built("sdist", tree)) as file:
+        file.extractall(tmp_path, filter="data")
+    (source,) = tmp_path.glob("ptqc-*")
+    found = {name for name in zipfile.ZipFile(built("wheel", source)).namelist() if name.startswith("ptqc/")}
+    parts = {room: name.replace(".", "/") for name, room in ROOMS.items()}
+    present = {
+        f"{part}/{path.relative_to(room).as_posix()}"
+        for room, part in parts.items()
+        for path in room.rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    assert found == present
+
+
+def built(kind: str, tree: Path) -> Path:
+    """A distribution of the project in `tree`."""
+    code = f"from setuptools import build_meta; print(build_meta.build_{kind}('.'))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tree, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return tree / done.stdout.splitlines()[-1]
 
 
 def test_every_module_lies_in_a_package() -> None:
@@ -144,8 +168,10 @@ def test_rooms_that_stand_beside_each_other_do_not_know_each_other() -> None:
     assert [f"{n} imports {o}" for n, o in imported() if (place(n), place(o)) in pairs] == []
 
 
-def test_what_all_targets_share_knows_no_target() -> None:
-    assert [f"{n} imports {o}" for n, o in imported() if n.startswith(SHARED) and o.startswith(TARGET)] == []
+def test_nothing_but_itself_knows_a_target() -> None:
+    assert "ptqc.codegen.cpu" in TARGETS
+    pairs = [(n, o, target) for n, o in imported() for target in TARGETS if f"{o}.".startswith(f"{target}.")]
+    assert [f"{n} imports {o}" for n, o, target in pairs if not f"{n}.".startswith(f"{target}.")] == []
 
 
 def test_no_module_imports_itself_on_some_way() -> None:

@@ -178,7 +178,8 @@ def manifest(told: int, original: int, loss: float, names: list[str]) -> dict[st
                         "end_to_end_integers": 54321, "end_to_end_different": {f"{names[-1]}_q": 17},
                     },
                 }],
-            }
+            },
+            "listing": {"operators": 1234, "in_order": True, "share": 0.12345, "more": [1, 2], "kind": "text"},
         },
         "notes": [
             *(note("flatten", name, "Reshape is now Flatten") for name in names[:5]),
@@ -223,6 +224,13 @@ def test_the_native_library() -> None:
     assert "cpu: not built: no kernel for Cos c" in given.page().text
     given.manifest["targets"] = {}
     assert "Native library" not in given.page().text
+
+
+def test_a_target_that_builds_no_library_tells_its_numbers_and_texts() -> None:
+    text = documents().page().text
+    for told in ("operators 1,234", "in order True", "share 0.123", "kind text"):
+        assert told in text
+    assert "more" not in text[text.index("operators 1,234") : text.index("kind text")]
 
 
 def test_the_latency() -> None:
@@ -291,6 +299,7 @@ def test_nothing_from_a_model_becomes_markup(field_name: str) -> None:
             given.manifest["libraries"][EVIL] = EVIL
         case "target":
             given.manifest["targets"]["other"] = {"missing": EVIL}
+            given.manifest["targets"][EVIL] = {EVIL: EVIL}
         case "note":
             given.manifest["notes"] += [note(EVIL, EVIL, EVIL, "warning"), note(EVIL, EVIL, EVIL)]
         case "weight":

@@ -1,1 +1,4 @@
-"""The native CPU library: kernels of our own in TVM's TIR, compiled by LLVM, packaged by the Relax VM."""
+"""A native library for processors, by Apache TVM: docs/native.md.
+
+Kernels of our own in TVM's TIR are compiled by LLVM and packaged by the Relax VM.
+"""

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar, Literal, get_args
+from typing import Literal, get_args
 
 from ptqc.arguments import one_of, shown
 from ptqc.errors import UsageError
@@ -21,8 +21,6 @@ class CpuOptions:
     or "full" times a few or all of the ways to cut each kernel's loops on this machine and takes the fastest; "off"
     none; a folder: takes what an earlier compile recorded there.
     """
-
-    title: ClassVar[str] = "a native library for processors, by Apache TVM: docs/native.md"
 
     cpu: str = field(
         default=DEFAULT_CPU,

@@ -2,13 +2,13 @@
 
 One walk through the float graph: behind every layer and site the perturbed value runs through the rest of the graph
 and the outputs are compared, each by its kind (`ptqc.losses`). Where a site of one source loses much, its other ranges
-are tried, too. Layers are measured at two anchor widths; the others follow from their local errors by the power law
+are tried, too. Layers are measured in two anchor formats; the others follow from their local errors by the power law
 through both, since the loss grows smoothly with the layer's error.
 """
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -18,7 +18,7 @@ from ptqc.calibration.samples import Samples
 from ptqc.execute.kept import Held
 from ptqc.execute.suffix import Suffix, Suffixes
 from ptqc.execute.walk import Slicer, Values, Walk
-from ptqc.formats import Format, Integer, QuantParams
+from ptqc.formats import Format, QuantParams
 from ptqc.graph.layers import Layer
 from ptqc.graph.nodes import initial
 from ptqc.graph.protos import reads
@@ -32,7 +32,8 @@ from ptqc.passes.decide.phases import Assessed, Observed, Solved
 from ptqc.solutions import Solution
 from ptqc.work.deadline import Pace
 
-ANCHORS = (Integer(2), Integer(4))
+# Bits of the formats that are measured, or about as many where these were not asked for.
+ANCHOR_BITS = (2, 4)
 # Multiply-accumulates that all measurements may cost, but for other ranges; they decide how many samples are run.
 COMPUTE = 2e12
 SAMPLES = (8, 64)
@@ -68,8 +69,9 @@ class MeasureSensitivity:
         loss = OutputLoss.of(kinds, reference)
         minor = frozenset[str]() if is_enough else _without_layers(given)
         shared, tables = _tables(given, walk.slicer)
-        pace = Pace(given.deadline, _runs(given, walk.slicer), time.monotonic() - began)
-        probe = _Probe(walk, reference, loss, minor, NEGLIGIBLE * limit_of(loss.unit, self.limit), pace)
+        forms = anchor_forms(form for _, form in given.solutions)
+        pace = Pace(given.deadline, _runs(given, forms, walk.slicer), time.monotonic() - began)
+        probe = _Probe(walk, reference, loss, minor, NEGLIGIBLE * limit_of(loss.unit, self.limit), pace, forms)
         anchors, sites = Anchors(), _Sites(given, dict(given.ranges))
         with given.progress.stage("measure sensitivity", len(walk) + len(shared)) as stage:
             for name in shared:
@@ -99,7 +101,7 @@ class MeasureSensitivity:
             ranges=sites.ranges,
             kinds=kinds,
             site_losses=sites.losses,
-            weight_losses=_losses(given, anchors, pace),
+            weight_losses=_losses(given, anchors, probe),
             loss_unit=loss.unit,
         )
         return Result(found, True, tuple(notes))
@@ -110,7 +112,7 @@ class _Probe:
     """Compares outputs after a perturbation with the float outputs.
 
     minor: sites that are measured on few samples. negligible: a loss below which a site keeps its range. pace: counts
-    runs of the whole graph on all batches.
+    runs of the whole graph on all batches. forms: in which weights are measured.
     """
 
     walk: Walk
@@ -119,6 +121,13 @@ class _Probe:
     minor: frozenset[str]
     negligible: float
     pace: Pace
+    forms: Sequence[Format]
+
+    def anchored(self, given: Solved, name: str) -> Iterator[tuple[Format, Solution]]:
+        """The candidates of a weight that are measured."""
+        for form in self.forms:
+            if (solution := given.solutions.get((name, form))) is not None:
+                yield form, solution
 
     def batches(self, most: int | None = None) -> int | None:
         """On how many batches there is time to measure; None: on all, 0: on none."""
@@ -142,10 +151,26 @@ class _Probe:
         return 1 - self.walk.position / len(self.walk)
 
 
-def _runs(given: Solved, slicer: Slicer) -> float:
+def anchor_forms(forms: Iterable[Format]) -> Sequence[Format]:
+    """Of the first family that solvers fit: those of ANCHOR_BITS; others in their place where it lacks these.
+
+    Of two that are as near, the wider one.
+    """
+    scaled = {form for form in forms if form.is_scaled}
+    for family in Format.families:
+        if own := [form for form in scaled if form.family == family.family]:
+            return tuple(dict.fromkeys(_nearest(own, bits) for bits in ANCHOR_BITS))
+    return ()
+
+
+def _nearest(forms: Iterable[Format], bits: int) -> Format:
+    return min(forms, key=lambda form: (abs(form.bits_per_weight - bits), -form.bits))
+
+
+def _runs(given: Solved, forms: Sequence[Format], slicer: Slicer) -> float:
     """How many runs of the whole graph all measurements take: each runs what is behind its place."""
     probes = Counter(source for site in given.sites for source in site.sources)
-    anchored = Counter(name for name, form in given.solutions if form in ANCHORS)
+    anchored = Counter(name for name, form in given.solutions if form in forms)
     probes.update({layer.name: anchored[layer.weight] for layer in given.layers})
     tables = Counter({weight.name: anchored[weight.name] for weight in given.weights if not weight.layers})
     behind, total = float(sum(probes.values())), 0.0
@@ -156,13 +181,13 @@ def _runs(given: Solved, slicer: Slicer) -> float:
     return total + behind  # what is left are inputs of the graph
 
 
-def _losses(given: Solved, anchors: Anchors, pace: Pace) -> dict[tuple[str, Format], float]:
+def _losses(given: Solved, anchors: Anchors, probe: _Probe) -> dict[tuple[str, Format], float]:
     """Losses of all formats of all weights; what there was no time to measure is taken for what is usual."""
     usual, losses = _loss_per_error(given, anchors), dict[tuple[str, Format], float]()
     for weight in given.weights:
         found = anchors.get(weight.name, {})
-        if pace.is_short and not found:
-            found = {form: usual * given.errors[weight.name, form] for form, _ in _anchored(given, weight.name)}
+        if probe.pace.is_short and not found:
+            found = {form: usual * given.errors[weight.name, form] for form, _ in probe.anchored(given, weight.name)}
         losses.update(_interpolated(given, weight.name, found))
     return losses
 
@@ -174,7 +199,7 @@ def _samples(given: Solved) -> tuple[Samples, bool]:
     """
     macs = [given.macs[layer.name] for layer in given.layers]
     behind = np.cumsum([0, *macs[::-1]])[::-1]
-    runs_per_layer = len(ANCHORS) + sum(len(s.sources) for s in given.sites) / max(len(macs), 1)
+    runs_per_layer = len(ANCHOR_BITS) + sum(len(s.sources) for s in given.sites) / max(len(macs), 1)
     count = int(COMPUTE / max(float(behind.sum()) * runs_per_layer, 1.0))
     samples = given.held_back if len(given.held_back) >= SAMPLES[0] else given.tuning
     return samples[: int(np.clip(count, *SAMPLES))], count >= SAMPLES[0]
@@ -246,7 +271,7 @@ def _measure_layer(
     suffix: Suffix,
     anchors: Anchors,
 ) -> None:
-    for form, solution in _anchored(given, layer.weight):
+    for form, solution in probe.anchored(given, layer.weight):
         if (batches := probe.batches()) == 0:
             continue
         outputs = probe.walk.compute({layer.weight: solution.weight})[layer.name]
@@ -273,7 +298,7 @@ def _tables(given: Solved, slicer: Slicer) -> tuple[list[str], set[str]]:
 
 
 def _measure_shared(given: Solved, probe: _Probe, suffixes: Suffixes, name: str, anchors: Anchors) -> None:
-    for form, solution in _anchored(given, name):
+    for form, solution in probe.anchored(given, name):
         if (batches := probe.batches()) == 0:
             continue
         replaced = suffixes.whole({name: solution.weight})
@@ -281,7 +306,7 @@ def _measure_shared(given: Solved, probe: _Probe, suffixes: Suffixes, name: str,
 
 
 def _measure_table(given: Solved, probe: _Probe, name: str, suffix: Suffix, anchors: Anchors) -> None:
-    for form, solution in _anchored(given, name):
+    for form, solution in probe.anchored(given, name):
         if (batches := probe.batches()) == 0:
             continue
         outputs = probe.walk.compute({name: solution.weight})
@@ -303,13 +328,6 @@ def _loss_per_error(given: Solved, anchors: Anchors) -> float:
     """What is usual among the losses that were measured; 1 where none was."""
     found = [(loss, given.errors[name, form]) for name, losses in anchors.items() for form, loss in losses.items()]
     return float(np.median([loss / error for loss, error in found if loss and error] or [1.0]))
-
-
-def _anchored(given: Solved, name: str) -> Iterator[tuple[Format, Solution]]:
-    """The candidates of a weight that are measured."""
-    for form in ANCHORS:
-        if (solution := given.solutions.get((name, form))) is not None:
-            yield form, solution
 
 
 def _interpolated(given: Solved, name: str, anchors: Mapping[Format, float]) -> dict[tuple[str, Format], float]:

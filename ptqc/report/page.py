@@ -13,7 +13,7 @@ from ptqc.report.rows import ReportFacts
 from ptqc.report.size_plot import size_plot
 from ptqc.report.style import SCRIPT, STYLE
 from ptqc.report.tables import activation_table, layer_table, note_list, reproducibility_table, worst_table
-from ptqc.report.targets import has_target, target_tables
+from ptqc.report.targets import has_native, has_others, native_tables, other_tables
 from ptqc.text import entries
 
 # Nothing is loaded from anywhere, whatever a name in the model says.
@@ -78,9 +78,10 @@ SECTIONS = (
         "native",
         "Native library",
         "What was compared on held-back samples and on edge inputs before anything was written.",
-        target_tables,
-        has_target,
+        native_tables,
+        has_native,
     ),
+    Section("targets", "Targets", "What else was built beside the ONNX file.", other_tables, has_others),
     Section("notes", "Notes", "What the compiler changed, and what it left alone.", _notes),
     Section("reproducibility", "Reproducibility", "The same inputs give the same bytes.", reproducibility_table),
 )

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ptqc.formats import Format, mean_bits
-from ptqc.text import number, shorten, visible
+from ptqc.text import facts, number, shorten, visible
 
 Document = Mapping[str, Any]
 
@@ -49,8 +49,9 @@ def _targets(manifest: Document) -> Iterator[tuple[str, str]]:
     for name, found in manifest.get("targets", {}).items():
         if "missing" in found:
             yield name, f"not built: {found['missing']}"
-            continue
-        for library in found["libraries"]:
+        elif "libraries" not in found:
+            yield name, visible(", ".join(f"{what} {value}" for what, value in facts(found))) or "built"
+        for library in found.get("libraries", ()):
             steps = f"{sum(library['steps'].values())} steps of {library['kernels']} kernels"
             size = f"{library['bytes']:,} bytes beside {found['weights_bytes']:,} of weights"
             yield name, f"native library for {library['isa']}, {size}, {steps}; {_verified(library['verification'])}"

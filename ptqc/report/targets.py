@@ -1,22 +1,46 @@
-"""The section of the native library: its kernels, its bytes, how its weights are stored, and what was compared."""
+"""The sections of the targets. Native library: its kernels, its bytes, how weights are stored, what was compared."""
 
 import statistics
 from collections.abc import Iterator
 
+from ptqc import text
 from ptqc.report.markup import cell, details, name, safe, table
 from ptqc.report.rows import Document, ReportFacts
 
 OPEN_NAMES = 8
 
 
-def has_target(facts: ReportFacts) -> bool:
-    """Whether the compile was asked for a native library."""
-    return bool(facts.manifest.get("targets"))
+def has_native(facts: ReportFacts) -> bool:
+    """Whether there is a native library, or should be."""
+    return bool(_native(facts))
 
 
-def target_tables(facts: ReportFacts) -> str:
-    """One part for each target."""
-    return "\n".join(_target(title, found) for title, found in facts.manifest["targets"].items())
+def native_tables(facts: ReportFacts) -> str:
+    """One part for each target with native libraries."""
+    return "\n".join(_target(title, found) for title, found in _native(facts).items())
+
+
+def has_others(facts: ReportFacts) -> bool:
+    """Whether a target built something else."""
+    return bool(_others(facts))
+
+
+def other_tables(facts: ReportFacts) -> str:
+    """What each target that builds something else says of it."""
+    tables = []
+    for title, found in _others(facts).items():
+        rows = [f'<th scope="row">{safe(what)}</th><td>{safe(value)}</td>' for what, value in text.facts(found)]
+        tables.append(table([title, ""], rows, "facts"))
+    return "\n".join(tables)
+
+
+def _native(facts: ReportFacts) -> dict[str, Document]:
+    targets = facts.manifest.get("targets", {})
+    return {title: found for title, found in targets.items() if "libraries" in found or "missing" in found}
+
+
+def _others(facts: ReportFacts) -> dict[str, Document]:
+    return {title: found for title, found in facts.manifest.get("targets", {}).items() if title not in _native(facts)}
 
 
 def _target(title: str, found: Document) -> str:

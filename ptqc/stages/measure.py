@@ -1,6 +1,6 @@
 """Everything that is measured once per model and calibration set, and then serves every budget."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -12,8 +12,10 @@ import onnxruntime as ort
 from ptqc.calibration.samples import Samples
 from ptqc.errors import UsageError
 from ptqc.execute.onnxruntime import fits_in_memory, weight_bytes
+from ptqc.formats import Format
 from ptqc.graph.external import hold_external
 from ptqc.notes import Level, Note, is_cut_short
+from ptqc.operators import OPERATORS
 from ptqc.options import CompileOptions, Phase
 from ptqc.passes.base import Pass
 from ptqc.passes.decide import measurements
@@ -21,6 +23,7 @@ from ptqc.passes.decide.phases import Decided, Setting
 from ptqc.passes.decide.solve_weights import CandidateCache
 from ptqc.passes.dump import NO_DUMP, Dump
 from ptqc.passes.effects import applied
+from ptqc.passes.schedule import default_rewrites
 from ptqc.stages.prepare import Origin, Prepared
 from ptqc.stages.stored_weights import StoredWeights
 from ptqc.store.entries import Entry, Store, digest
@@ -29,8 +32,9 @@ from ptqc.work.deadline import NEVER, Deadline
 from ptqc.work.progress import Progress
 
 MODEL, SAMPLES = "model.onnx", "samples"
-# Raised when what is measured, or how, changes, so that old entries are not taken for new ones.
-MEASUREMENT_VERSION = 17
+# Raised when what is measured, or how, changes, so that old entries are not taken for new ones. A format, a rewrite or
+# an integer kernel that is added or goes needs no raise: see `_known`.
+MEASUREMENT_VERSION = 18
 
 Before = TypeVar("Before", bound=Setting)
 After = TypeVar("After", bound=Setting)
@@ -133,7 +137,17 @@ def _key(step: str, prepared: Prepared, options: Mapping[str, Any]) -> Mapping[s
         "libraries": {"onnxruntime": ort.__version__, "numpy": np.__version__, "onnx_ir": ir.__version__},
         "model": prepared.origin.digest,
         "calibration": prepared.samples.digest,
+        "known": _known(),
         "options": options,
+    }
+
+
+def _known() -> Mapping[str, Sequence[str]]:
+    """Names of what there is to choose from, and of what makes the normal form."""
+    return {
+        "formats": [str(form) for family in Format.families for form in family.members()],
+        "rewrites": [rewrite.name for rewrite in default_rewrites()],
+        "kernels": [operator.name for operator in OPERATORS.values() if operator.kernels or operator.moves],
     }
 
 

@@ -1,12 +1,15 @@
 """A target is a folder of its own: the compile, the artifact and the report take one that they have never seen."""
 
+import re
 from pathlib import Path
 
 import pytest
 from compiling import compiled, proto, residual, samples, weight
 
+import ptqc
 import ptqc.codegen
 from ptqc.artifact.folder import load
+from ptqc.cli import main
 from ptqc.codegen import targets
 from ptqc.codegen.targets import target_named
 from ptqc.errors import TargetError, UsageError
@@ -31,12 +34,9 @@ class Listing:
         return False
 
     def build(self, lowered, exported, samples, options, store, folder):
-        data = "\\n".join(node.op_type for node in lowered.model.graph).encode()
-        library = {"isa": "any", "cpu_features": [], "bytes": len(data), "constant_bytes": 0, "low_bit_weights": "none",
-                   "workspace_bytes": 0, "steps": {}, "kernels": 0, "roundings_of_float_parts": [],
-                   "verification": {"missing": "nothing to run"}}
-        (folder / "operators.txt").write_bytes(data)
-        return TargetOutput({"operators.txt": folder / "operators.txt"}, {"weights_bytes": 0, "libraries": [library]})
+        names = [node.op_type for node in lowered.model.graph]
+        (folder / "operators.txt").write_text("\\n".join(names))
+        return TargetOutput({"operators.txt": folder / "operators.txt"}, {"operators": len(names), "order": "as run"})
 
 
 TARGET = Listing()
@@ -48,7 +48,7 @@ def listing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """The name of a target whose folder lies beside those of the project."""
     room = tmp_path / "rooms" / "listing"
     room.mkdir(parents=True)
-    (room / "__init__.py").touch()
+    (room / "__init__.py").write_text('"""A list of the operators."""')
     (room / "target.py").write_text(TARGET, encoding="utf-8")
     monkeypatch.setattr(ptqc.codegen, "__path__", [*ptqc.codegen.__path__, str(room.parent)])
     return "listing"
@@ -58,13 +58,20 @@ def test_its_files_are_delivered_and_told(listing: str, tmp_path: Path) -> None:
     artifact = compiled(residual(), samples(3, 8, 8), tmp_path, "25%", target=listing)
     assert b"Conv" in (artifact.folder / "listing" / "operators.txt").read_bytes()
     assert "listing/operators.txt" in load(artifact.folder).manifest["files"]
-    assert "listing" in artifact.summary()
-    assert "listing" in (artifact.folder / "report.html").read_text(encoding="utf-8")
+    operators = artifact.manifest["targets"]["listing"]["operators"]
+    assert re.search(rf"^listing +operators {operators}, order as run$", artifact.summary(), re.MULTILINE)
+    report = (artifact.folder / "report.html").read_text(encoding="utf-8")
+    assert f'<th scope="row">operators</th><td>{operators}</td>' in report
+    assert "Native library" not in report
+    ptqc.verify(artifact.folder)
 
 
 @pytest.mark.usefixtures("listing")
-def test_it_is_found_by_its_name() -> None:
+def test_it_is_found_by_its_name(capsys: pytest.CaptureFixture[str]) -> None:
     assert targets.names() == ["cpu", "listing"]
+    with pytest.raises(SystemExit):
+        main(["compile", "--help"])
+    assert "listing: a list of the operators" in " ".join(capsys.readouterr().out.split())
     with pytest.raises(UsageError, match="target is 'gpu'; known: cpu, listing"):
         target_named("gpu")
 

@@ -2,7 +2,7 @@
 
 import io
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,12 +13,15 @@ from compiling import Measured, measure_residual, quick
 
 from ptqc.compiler import measure
 from ptqc.errors import UsageError
-from ptqc.formats import Integer
+from ptqc.formats import Format, Integer, VectorCodebook
 from ptqc.notes import is_cut_short
+from ptqc.operators import OPERATORS, registry
 from ptqc.options import CompileOptions
 from ptqc.passes.decide import solve_weights
 from ptqc.passes.decide.calibrate import Calibrate
 from ptqc.passes.decide.phases import Decided
+from ptqc.passes.schedule import default_rewrites
+from ptqc.stages import measure as stage
 from ptqc.stages.measure import Run, recall
 from ptqc.store.entries import Store
 from ptqc.work.deadline import Deadline
@@ -139,6 +142,33 @@ def test_other_data_are_another_entry(place: Path, measured: Measured, entry: st
     fewer = replace(measured.prepared, samples=samples.select(range(len(samples) - 1)))
     with quick():
         assert measure(fewer, measured.options, Store(place / "cache"), SILENT)[2] != entry
+
+
+def _without_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Format, "families", tuple(each for each in Format.families if each is not VectorCodebook))
+
+
+def _without_the_last_rewrite(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stage, "default_rewrites", lambda: default_rewrites()[:-1])
+
+
+def _without_integer_adds(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = replace(OPERATORS["Add"], kernels=frozenset(), reference=None)
+    monkeypatch.setitem(registry.OPERATORS, "Add", said)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("forget", [_without_vectors, _without_the_last_rewrite, _without_integer_adds])
+def test_what_is_added_to_ptqc_is_measured_where_an_older_one_has_measured(
+    forget: Callable[[pytest.MonkeyPatch], None],
+    place: Path,
+    measured: Measured,
+    entry: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with monkeypatch.context() as older, quick():
+        forget(older)
+        before = measure(measured.prepared, measured.options, Store(place / "cache"), SILENT)[2]
+    assert before != entry
 
 
 def test_everything_is_recalled_by_name(place: Path, measured: Measured, entry: str) -> None:

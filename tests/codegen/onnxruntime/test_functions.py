@@ -1,5 +1,7 @@
 """The unpacking functions as ONNX Runtime evaluates them: the codes that come out, and what is left of them."""
 
+from collections import Counter
+
 import numpy as np
 import onnx
 import pytest
@@ -14,7 +16,15 @@ from ptqc.formats import UINT8, Codebook, Format, Integer, Palette, QuantParams,
 
 FORMS = [Integer(bits) for bits in range(2, 9)] + [Codebook(bits) for bits in range(2, 5)]
 PAIRS = [VectorCodebook(bits) for bits in range(3, 9)]
+KINDS = {True: UnpackKind.FLOAT, False: UnpackKind.VALUES}
 SHAPES = [((1,), 0), ((13,), 0), ((3, 5), 0), ((3, 5), 1), ((4, 3, 3, 3), 0), ((2, 5, 1), 1), ((8, 8), 0)]
+
+
+def test_no_two_formats_share_the_name_of_a_function() -> None:
+    """A file may hold both. A family that says no `mark` would be called like the integers."""
+    members = (form for family in Format.families for form in family.members() if not form.is_plain)
+    names = Counter(UnpackFunction(KINDS[form.is_scaled], form).name for form in members)
+    assert [name for name, count in names.items() if count > 1] == []
 
 
 def codes_of(form: Format, shape: tuple[int, ...]) -> np.ndarray:

@@ -13,13 +13,19 @@ from ptqc.calibration.samples import collect
 from ptqc.execute.onnxruntime import Feeds, Runner
 from ptqc.execute.suffix import Suffix
 from ptqc.execute.walk import Slicer
-from ptqc.formats import FLOAT16, FLOAT32, Format, Integer, Palette
+from ptqc.formats import FLOAT16, FLOAT32, Codebook, Format, Integer, Palette, VectorCodebook
 from ptqc.losses import UNITS, OutputLoss
 from ptqc.notes import Level
 from ptqc.passes.decide.calibrate import Calibrate
-from ptqc.passes.decide.measure_sensitivity import ANCHORS, NEGLIGIBLE, MeasureSensitivity, _interpolated, mean_shift
+from ptqc.passes.decide.measure_sensitivity import (
+    NEGLIGIBLE,
+    MeasureSensitivity,
+    _interpolated,
+    anchor_forms,
+    mean_shift,
+)
 from ptqc.passes.decide.phases import Assessed, Observed, Setting
-from ptqc.passes.decide.solve_weights import SolveWeights
+from ptqc.passes.decide.solve_weights import SolveWeights, formats_of
 from ptqc.passes.tune.quantized_walk import run_quantized
 from ptqc.work.deadline import Deadline, Pace
 
@@ -117,10 +123,40 @@ def test_losses_never_grow_with_the_bits(context: Assessed) -> None:
     assert context.loss_unit == context.kinds["y"].unit.name
 
 
+@pytest.mark.parametrize(
+    ("widths", "measured_ones"),
+    [
+        ((2, 3, 4, 5, 6, 7, 8), (2, 4)),
+        ((4, 6), (4,)),
+        ((3, 4), (3, 4)),
+        ((3, 5, 7), (3, 5)),
+        ((5, 8), (5,)),
+        ((8,), (8,)),
+    ],
+)
+def test_widths_near_2_and_4_bits_are_measured(widths: tuple[int, ...], measured_ones: tuple[int, ...]) -> None:
+    assert anchor_forms(formats_of(widths)) == tuple(map(Integer, measured_ones))
+
+
+@pytest.mark.parametrize("family", [Codebook, VectorCodebook])
+def test_another_family_is_measured_where_there_are_no_integers(family: type[Format]) -> None:
+    forms = [FLOAT16, *family.members()]
+    assert [form.bits_per_weight for form in anchor_forms(forms)] == [2, 4]
+    assert anchor_forms([FLOAT16, Palette(2)]) == ()
+
+
+def test_a_loss_is_measured_whatever_the_widths(residual: ir.Model, tmp_path: Path) -> None:
+    feeds: list[Feeds] = [{"x": noise(1, 3, 8, 8, seed=seed)} for seed in range(24)]
+    context = measured(residual, feeds, tmp_path, bits=(5, 8))
+    for weight in context.weights:
+        narrow, wide = (context.weight_losses[weight.name, Integer(bits)] for bits in (5, 8))
+        assert narrow > wide > 0
+
+
 def test_a_local_error_that_grew_with_the_bits_counts_no_more(context: Assessed) -> None:
     name = context.weights[0].name
     errors = {**context.errors, (name, Integer(8)): 2 * context.errors[name, Integer(2)]}
-    anchors: dict[Format, float] = {form: context.weight_losses[name, form] for form in ANCHORS}
+    anchors: dict[Format, float] = {form: context.weight_losses[name, form] for form in (Integer(2), Integer(4))}
     found = _interpolated(replace(context, errors=errors), name, anchors)
     losses = [found[name, Integer(bits)] for bits in (2, 3, 4, 8)]
     assert losses == sorted(losses, reverse=True)
