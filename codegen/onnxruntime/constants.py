@@ -9,7 +9,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from ptqc.codegen.onnxruntime.functions import DOMAIN, UnpackFunction, UnpackKind
-from ptqc.formats import Format
+from ptqc.solutions import Solution
 
 Share = Callable[[np.ndarray], str]
 
@@ -39,27 +39,18 @@ def _call(
     return helper.make_node(function.name, inputs, outputs, domain=DOMAIN, **attributes)
 
 
-def layer(
-    codes: np.ndarray,
-    form: Format,
-    scale: np.ndarray,
-    bias: np.ndarray,
-    step: str,
-    axis: int,
-    outputs: Sequence[str],
-    share: Share,
-) -> UnpackedConstant:
+def layer(solution: Solution, bias: np.ndarray, step: str, outputs: Sequence[str], share: Share) -> UnpackedConstant:
     """Weight and bias of an integer layer. step: name of the input's scale; outputs: names of weight and bias."""
-    function = UnpackFunction(UnpackKind.LAYER, form, axis)
+    function = UnpackFunction(UnpackKind.LAYER, solution.form, solution.axis)
     narrow, factor = narrow_bias(bias)
-    inputs = [share(a) for a in (*form.pack(codes, scale), narrow)] + [step, share(np.array(factor, np.int32))]
-    return UnpackedConstant(function, _call(function, inputs, outputs, codes.shape))
+    packed = solution.form.pack(solution.codes, solution.scale)
+    inputs = [share(a) for a in (*packed, narrow)] + [step, share(np.array(factor, np.int32))]
+    return UnpackedConstant(function, _call(function, inputs, outputs, solution.codes.shape))
 
 
-def weight(
-    codes: np.ndarray, form: Format, scale: np.ndarray, axis: int, output: str, share: Share, *, as_float: bool
-) -> UnpackedConstant:
+def weight(solution: Solution, output: str, share: Share, *, as_float: bool) -> UnpackedConstant:
     """A weight alone: for an integer product without bias, or as a float constant."""
+    form, codes, axis = solution.form, solution.codes, solution.axis
     if not form.is_scaled:
         function = UnpackFunction(UnpackKind.VALUES, form)
     else:
@@ -68,7 +59,7 @@ def weight(
             if as_float
             else UnpackFunction(UnpackKind.WEIGHT, form, axis)
         )
-    inputs = [share(a) for a in form.pack(codes, scale)]
+    inputs = [share(a) for a in form.pack(codes, solution.scale)]
     return UnpackedConstant(function, _call(function, inputs, [output], codes.shape))
 
 

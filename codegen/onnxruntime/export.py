@@ -19,6 +19,7 @@ from ptqc.graph import zipmaps
 from ptqc.graph.protos import subgraphs
 from ptqc.lowered import Lowered
 from ptqc.operators import Trait, named
+from ptqc.solutions import Solution
 
 PRODUCER = "ptqc"
 SPELLED_OUT = named(Trait.SPELLED_OUT)
@@ -158,16 +159,16 @@ class _Packer:
         if node.op_type != "DequantizeLinear":
             tables = [read for maker in makers for read in maker.input if read in self.initializers and read != name]
             scale = self._array(tables[0]) if tables else np.empty(0, np.float32)
-            return constants.weight(codes, form, scale, 0, output, self.share, as_float=True)
-        scale, axis = self._array(node.input[1]), int(node.attribute[0].i)
+            return constants.weight(Solution(form, codes, scale, 0), output, self.share, as_float=True)
+        solution = Solution(form, codes, self._array(node.input[1]), int(node.attribute[0].i))
         if output not in self.lowered.layer_constants:
-            return constants.weight(codes, form, scale, axis, output, self.share, as_float=True)
+            return constants.weight(solution, output, self.share, as_float=True)
         bias = self.lowered.layer_constants[output]
         if bias is None:
-            return constants.weight(codes, form, scale, axis, output, self.share, as_float=False)
+            return constants.weight(solution, output, self.share, as_float=False)
         integers = self._array(self.makers[bias].input[0])
         step = self.makers[self.readers[output].input[0]].input[1]
-        return constants.layer(codes, form, scale, integers, step, axis, [output, bias], self.share)
+        return constants.layer(solution, integers, step, [output, bias], self.share)
 
 
 def _merged(graph: onnx.GraphProto, nodes: list[onnx.NodeProto], packer: _Packer) -> list[onnx.TensorProto]:

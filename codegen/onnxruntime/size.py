@@ -85,11 +85,10 @@ def _call(solution: Solution, use: Use, counter: _Counter) -> tuple[UnpackFuncti
         (array,) = form.pack(solution.codes, solution.scale)
         counter.share(array)
         return None, None if form.is_given else onnx.helper.make_node("Cast", [name], [name], to=onnx.TensorProto.FLOAT)
-    codes, scale, axis = solution.codes, solution.scale, solution.axis
     if use.integer and use.bias is not None:
-        packed = constants.layer(codes, form, scale, use.bias, name, axis, [name, name], counter.share)
+        packed = constants.layer(solution, use.bias, name, [name, name], counter.share)
     else:
-        packed = constants.weight(codes, form, scale, axis, name, counter.share, as_float=not use.integer)
+        packed = constants.weight(solution, name, counter.share, as_float=not use.integer)
     return packed.function, packed.call
 
 

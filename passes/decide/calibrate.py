@@ -14,7 +14,7 @@ from ptqc.calibration.ranges import TRIED, Method, Observer, affine_params, choo
 from ptqc.calibration.runnable import explaining
 from ptqc.calibration.samples import InputSpec, Samples, input_specs
 from ptqc.errors import ModelError
-from ptqc.execute.kept import largest
+from ptqc.execute.compressed import largest
 from ptqc.execute.onnxruntime import Feeds, Runner
 from ptqc.formats import UINT8, QuantParams
 from ptqc.graph.layers import Layer

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from ptqc.execute.kept import Held
+from ptqc.execute.compressed import Held
 from ptqc.execute.suffix import Suffix, Suffixes
 from ptqc.execute.walk import Slicer, Walk
 from ptqc.formats import BFLOAT16, Rounding

@@ -15,7 +15,7 @@ from typing import ClassVar
 import numpy as np
 
 from ptqc.calibration.samples import Samples
-from ptqc.execute.kept import Held
+from ptqc.execute.compressed import Held
 from ptqc.execute.suffix import Suffix, Suffixes
 from ptqc.execute.walk import Slicer, Values, Walk
 from ptqc.formats import Format, QuantParams

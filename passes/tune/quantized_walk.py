@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Container, Mapping, Sequence
 
 import numpy as np
 
-from ptqc.execute.kept import Kept, real
+from ptqc.execute.compressed import Compressed, real
 from ptqc.execute.onnxruntime import Feeds
 from ptqc.execute.walk import Keep, Slicer, Values, Walk, bytes_of
 from ptqc.formats import ActivationParams, QuantParams
@@ -22,12 +22,12 @@ def compact(params: Mapping[str, QuantParams], fine: Collection[str] = ()) -> Ke
 
     params: tensor -> parameters. fine: tensors whose small numbers count, see `fine_values`.
     """
-    return lambda name, array: Kept.of(array, params.get(name), name in fine)
+    return lambda name, array: Compressed.of(array, params.get(name), name in fine)
 
 
 def uncompressed(params: Mapping[str, QuantParams], _fine: Collection[str] = ()) -> Keep:
     """Keeps values in 8 bits where they are quantized, as they are elsewhere."""
-    return lambda name, array: Kept.of(array, params[name]) if name in params else array
+    return lambda name, array: Compressed.of(array, params[name]) if name in params else array
 
 
 def fine_values(slicer: Slicer) -> frozenset[str]:

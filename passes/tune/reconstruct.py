@@ -18,8 +18,8 @@ from typing import ClassVar
 import numpy as np
 
 from ptqc.errors import NotFinite
+from ptqc.execute.compressed import Held
 from ptqc.execute.finite import Finite
-from ptqc.execute.kept import Held
 from ptqc.execute.onnxruntime import Feeds
 from ptqc.execute.walk import Keep, Slicer, Walk
 from ptqc.formats import Format, Scaled

@@ -7,7 +7,7 @@ from enum import IntEnum
 import numpy as np
 
 from ptqc.errors import NotFinite
-from ptqc.execute.kept import largest
+from ptqc.execute.compressed import largest
 from ptqc.execute.onnxruntime import Feeds
 from ptqc.execute.walk import Slicer
 

@@ -8,7 +8,7 @@ from threading import Lock
 import numpy as np
 import onnxruntime as ort
 
-from ptqc.execute.kept import Held, real
+from ptqc.execute.compressed import Held, real
 from ptqc.execute.walk import Slicer, Values, Walk
 from ptqc.work.parallel import in_order
 

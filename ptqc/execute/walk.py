@@ -13,7 +13,7 @@ import onnxruntime as ort
 from onnx import numpy_helper
 
 from ptqc.errors import ModelError
-from ptqc.execute.kept import Held, Kept, real
+from ptqc.execute.compressed import Compressed, Held, real
 from ptqc.execute.onnxruntime import Feeds, open_session, session_options
 from ptqc.graph.nodes import rank
 from ptqc.graph.protos import reads
@@ -116,7 +116,7 @@ def _value_info(name: str, value: object, length: object) -> onnx.ValueInfoProto
     """
     if isinstance(value, list) and value:
         return onnx.helper.make_tensor_sequence_value_info(name, _type_of(value[0]), None)
-    if not isinstance(value, np.ndarray | Kept):
+    if not isinstance(value, np.ndarray | Compressed):
         raise ModelError(f"{name!r} is an empty sequence or an optional without a value, which is not supported")
     shape = [length] if isinstance(length, int) and value.ndim == 1 else [None] * value.ndim
     return onnx.helper.make_tensor_value_info(name, _type_of(value), shape)
@@ -230,4 +230,6 @@ class Walk:
 
 def bytes_of(values: Mapping[str, Sequence[object]]) -> int:
     """Bytes of all arrays; what little there is of sequences is not counted."""
-    return sum(value.nbytes for several in values.values() for value in several if isinstance(value, np.ndarray | Kept))
+    return sum(
+        value.nbytes for several in values.values() for value in several if isinstance(value, np.ndarray | Compressed)
+    )

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from ptqc.execute.kept import Held, Kept
+from ptqc.execute.compressed import Compressed, Held
 from ptqc.graph.layers import Layer
 
 # A gram matrix of d columns takes 8·d² bytes; wider layers keep its diagonal only.
@@ -188,13 +188,13 @@ class ColumnSample:
 
     def inputs(self, x: Held, index: int) -> np.ndarray:
         """Columns (groups, d, n) of a batch x; sample numbers start at `index`."""
-        if isinstance(x, Kept):
+        if isinstance(x, Compressed):
             return np.asarray(replace(x, codes=self._inputs(x.codes, index, x.zero_point)))
         return self._inputs(x, index)
 
     def outputs(self, y: Held, input_shape: tuple[int, ...], index: int) -> np.ndarray:
         """The layer's outputs (groups, R, n) at the same columns."""
-        if isinstance(y, Kept):
+        if isinstance(y, Compressed):
             return np.asarray(replace(y, codes=self._outputs(y.codes, input_shape, index)))
         return self._outputs(y, input_shape, index)
 

@@ -24,6 +24,7 @@ def build(folder: Path) -> None:
     from ptqc.codegen.cpu import isa
     from ptqc.codegen.cpu.epilogue import Epilogue, Lookup, Sum
     from ptqc.codegen.cpu.families import dense, depthwise, functions, matmul, move, pointwise, pool, rows
+    from ptqc.codegen.cpu.requantization import Requantization
     from ptqc.codegen.cpu.tiling import Dense
     from ptqc.codegen.program.built import Built
     from ptqc.codegen.program.constants import Arranged
@@ -52,10 +53,15 @@ def build(folder: Path) -> None:
     part, stretched = Layout((2, 3, 5), "uint8"), Layout((6, 2, 9), "uint8")
     places = [np.arange(6), np.array([6, 0]), np.arange(9) // 2]
     loops, groups = Dense(full, 5, 1, plain, 1), Dense(grouped, 6, 2, plain, 4)
+    five, six = (Requantization(some, some / 99, 3) for some in (numbers[:5], numbers))
     kernels: list[tuple[Built, list[Layout], Layout]] = [
-        (dense.integer(x, dense_out, loops, codes(5, 6, 3, 2), numbers[:5], numbers[:5] / 99, 3), [x], dense_out),
         (
-            dense.integer(placed, framed, loops, codes(5, 6, 3, 2), numbers[:5], numbers[:5] / 99, 3, stages),
+            dense.integer(x, dense_out, loops, codes(5, 6, 3, 2), five),
+            [x],
+            dense_out,
+        ),
+        (
+            dense.integer(placed, framed, loops, codes(5, 6, 3, 2), five, stages),
             [placed, dense_out],
             framed,
         ),
@@ -65,7 +71,11 @@ def build(folder: Path) -> None:
         (move.nearest(x, stretched, places, plain), [x], stretched),
         (dense.real(real, half, groups, codes(6, 3, 3, 3), numbers), [real], half),
         (dense.real(inside, around, groups, codes(6, 3, 3, 3), numbers, gates), [inside], around),
-        (depthwise.integer(x, wide, grouped, plain, codes(6, 3, 3), numbers, numbers / 99, 3), [x], wide),
+        (
+            depthwise.integer(x, wide, grouped, plain, codes(6, 3, 3), six),
+            [x],
+            wide,
+        ),
         (depthwise.real(real, half, grouped, plain, codes(6, 3, 3), numbers), [real], half),
         (depthwise.real(inside, around, grouped, plain, codes(6, 3, 3), numbers, gates), [inside], around),
         (pointwise.add([x, x], x, plain, np.array([0.5, 0.25, 3.0], np.float32)), [x, x], x),

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from ptqc.execute.kept import Kept
+from ptqc.execute.compressed import Compressed
 from ptqc.execute.onnxruntime import run
 from ptqc.formats import UINT8, QuantParams
 from ptqc.graph.layers import Layer, find_layers
@@ -68,7 +68,7 @@ def test_the_weight_times_the_columns_is_the_output(case: Case, positions: int, 
 def test_columns_of_values_held_in_codes_are_those_of_the_real_values(case: Case, zero_point: int | None) -> None:
     params = None if zero_point is None else QuantParams(UINT8, 0.02, zero_point)
     columns = ColumnSample(case.layer, 3, seed=7)
-    x, y = Kept.of(case.x, params), Kept.of(case.y, params)
+    x, y = Compressed.of(case.x, params), Compressed.of(case.y, params)
     np.testing.assert_array_equal(columns.inputs(x, 1), columns.inputs(np.asarray(x), 1))
     of_codes, of_reals = (columns.outputs(held, case.x.shape, 1) for held in (y, np.asarray(y)))
     np.testing.assert_array_equal(of_codes, of_reals)

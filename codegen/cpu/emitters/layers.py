@@ -11,6 +11,7 @@ from ptqc.codegen.cpu.emitters.sliding import slide
 from ptqc.codegen.cpu.epilogue import Epilogue
 from ptqc.codegen.cpu.families import columns, dense, depthwise, matmul
 from ptqc.codegen.cpu.families.functions import Function
+from ptqc.codegen.cpu.requantization import Requantization
 from ptqc.codegen.cpu.sums import Sums
 from ptqc.codegen.cpu.tiling import Dense
 from ptqc.codegen.program.built import Built, Declined
@@ -31,21 +32,21 @@ def integer_conv(emission: Emission, step: LoweredStep) -> None:
     source, window = slide(emission, step.node, step.inputs[0], weights.shape[2:], x.zero_point)
     groups = integer(step.node, "group", 1)
     layout = Layout(emission.shape(step.node.outputs[0]), "uint8")
-    bias = _with_zero_point(weights, bias, x.zero_point)
-    factor = multiplier(x, scale, y)
+    requantization = Requantization(
+        _with_zero_point(weights, bias, x.zero_point), multiplier(x, scale, y), y.zero_point
+    )
     given = emission.layouts[source]
     kernel: Draft
     if _is_depthwise(weights.shape, groups) and columns.takes(window, emission.isa):
         isa = columns.narrowed(emission.isa, window.channels)
         by_column = columns.ColumnLoops(window, isa, Sums.of(isa, weights))
-        kernel = _layer(columns.integer, by_column, weights, bias, factor, y.zero_point)
+        kernel = _layer(columns.integer, by_column, weights, requantization)
     elif _is_depthwise(weights.shape, groups):
-        built = depthwise.integer(given, layout, window, emission.isa, weights, bias, factor, y.zero_point)
-        kernel = Finished(built)
+        kernel = Finished(depthwise.integer(given, layout, window, emission.isa, weights, requantization))
     else:
         planes = weights.reshape(*weights.shape[:2], *window.kernel)
         loops = Dense(window, len(weights), groups, emission.isa, 1, Sums.of(emission.isa, weights))
-        kernel = _layer(dense.integer, loops, planes, bias, factor, y.zero_point)
+        kernel = _layer(dense.integer, loops, planes, requantization)
     emission.add(kernel, [source], step.output, layout)
 
 
@@ -53,14 +54,12 @@ def _layer(
     write: Callable[..., Built],
     loops: Dense | columns.ColumnLoops,
     weights: np.ndarray,
-    bias: np.ndarray,
-    factor: np.ndarray,
-    zero_point: int,
+    requantization: Requantization,
 ) -> IntegerLayer:
     """A layer between codes that may still take in what follows it."""
 
     def layer(x: Layout, y: Layout, epilogue: Epilogue) -> Built:
-        return write(x, y, loops, weights, bias, factor, zero_point, epilogue)
+        return write(x, y, loops, weights, requantization, epilogue)
 
     return IntegerLayer(loops.window.kernel, layer)
 
@@ -79,11 +78,11 @@ def integer_product(emission: Emission, step: LoweredStep) -> None:
     loops = Dense(_vectors(given), len(weights), 1, emission.isa, 1, Sums.of(emission.isa, weights))
     bias = _with_zero_point(weights, bias, x.zero_point)
     planes = weights.reshape(*weights.shape, 1, 1)
-    factor = np.broadcast_to(factor, (len(weights),))
+    requantization = Requantization(bias, np.broadcast_to(factor, (len(weights),)), 0 if y is None else y.zero_point)
     if y is None:
-        emission.add(dense.integer(given, layout, loops, planes, bias, factor, 0), [source], step.output, layout)
+        emission.add(dense.integer(given, layout, loops, planes, requantization), [source], step.output, layout)
     else:
-        kernel = _layer(dense.integer, loops, planes, bias, factor, y.zero_point)
+        kernel = _layer(dense.integer, loops, planes, requantization)
         emission.add(kernel, [source], step.output, layout)
 
 

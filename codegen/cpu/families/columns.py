@@ -17,6 +17,7 @@ from ptqc.codegen.cpu.families import build
 from ptqc.codegen.cpu.isa import DOT, Isa
 from ptqc.codegen.cpu.kernel import fill, pieces, registers, rows, span, vector
 from ptqc.codegen.cpu.narrowing import PACKED, PART
+from ptqc.codegen.cpu.requantization import Requantization
 from ptqc.codegen.cpu.sums import Sums
 from ptqc.codegen.program.accuracy import SUM_OF_PRODUCTS
 from ptqc.codegen.program.built import Built
@@ -106,20 +107,18 @@ def integer(
     y: Layout,
     loops: ColumnLoops,
     weights: np.ndarray,
-    bias: np.ndarray,
-    factor: np.ndarray,
-    zero_point: int,
+    requantization: Requantization,
     epilogue: Epilogue = NOTHING,
 ) -> Built:
-    """Codes times int8 weights (channels, *kernel); bias, factor and epilogue as in `dense.integer`."""
+    """Codes times int8 weights (channels, *kernel). epilogue: of codes."""
     constants: list[Stored] = [
         Arranged(weights.astype(np.int8), loops.weight_order),
-        loops.pack_channels(bias.astype(np.int32)),
-        loops.pack_channels(factor.astype(np.float32)),
-        np.array([zero_point], np.float32),
+        loops.pack_channels(requantization.bias.astype(np.int32)),
+        loops.pack_channels(requantization.factor.astype(np.float32)),
+        np.array([requantization.zero_point], np.float32),
         *epilogue.constants(loops.isa),
     ]
-    body = _body(loops, x, y, epilogue, is_fitting=narrowing.fits(weights, bias, factor))
+    body = _body(loops, x, y, epilogue, is_fitting=narrowing.fits(weights, requantization.bias, requantization.factor))
     operations = 2 * loops.window.products * loops.window.channels
     return build("depthwise", [x, *epilogue.others], constants, y, body, operations, SUM_OF_PRODUCTS)
 

@@ -25,6 +25,7 @@ from ptqc.codegen.cpu.families.functions import Function, accuracy_with, compose
 from ptqc.codegen.cpu.isa import Isa
 from ptqc.codegen.cpu.kernel import PRODUCTS, fill, pieces, registers, rows, span, vector
 from ptqc.codegen.cpu.narrowing import PACKED
+from ptqc.codegen.cpu.requantization import Requantization
 from ptqc.codegen.cpu.tiling import Cut, Dense
 from ptqc.codegen.program.accuracy import SUM_OF_PRODUCTS
 from ptqc.codegen.program.built import Alternatives, Built
@@ -75,29 +76,23 @@ def integer(
     y: Layout,
     loops: Dense,
     weights: np.ndarray,
-    bias: np.ndarray,
-    factor: np.ndarray,
-    zero_point: int,
+    requantization: Requantization,
     epilogue: Epilogue = NOTHING,
 ) -> Built:
-    """Codes x times int8 weights; y is codes, or real values when it is float32.
-
-    bias: int32 (outputs), with the input's zero point already in it. factor: float32 (outputs), s_x · s_w / s_y or
-    s_x · s_w. epilogue: of codes.
-    """
+    """Codes x times int8 weights; y is codes, or real values when it is float32. epilogue: of codes."""
     loops = replace(loops, is_framed=any(value.frame is not None for value in (x, y, *epilogue.others)))
     codes = weights.astype(np.int8)
     loops, risky = _chained(loops, codes)
     loops = replace(loops, in_nibbles=_stay_packed(loops, codes))
     assert not loops.in_nibbles or loops.cut.vectors % 2 == 0, "two vectors of weights share their bytes"
-    isa, fitting = loops.isa, narrowing.fits(weights, bias, factor)
+    isa, fitting = loops.isa, narrowing.fits(weights, requantization.bias, requantization.factor)
     arranged = Arranged(codes, loops.order)
     constants: list[Stored] = [
         Nibbles(arranged, loops.unit * isa.lanes) if loops.in_nibbles else arranged,
-        loops.pack_channels(bias.astype(np.int32)),
+        loops.pack_channels(requantization.bias.astype(np.int32)),
         *risky,
-        loops.pack_channels(factor.astype(np.float32)),
-        np.array([zero_point], np.float32),
+        loops.pack_channels(requantization.factor.astype(np.float32)),
+        np.array([requantization.zero_point], np.float32),
         *epilogue.constants(isa),
     ]
 
@@ -112,7 +107,7 @@ def integer(
         epilogue.settle(isa, values, zero[0], made, places, rest, others, fitting=fitting)
 
     def cut(chosen: Cut) -> Built:
-        return integer(x, y, replace(loops, chosen=chosen), weights, bias, factor, zero_point, epilogue)
+        return integer(x, y, replace(loops, chosen=chosen), weights, requantization, epilogue)
 
     body = _body(DenseLoops(loops, x, y, settle, len(epilogue.others)))
     built = build("dense", [x, *epilogue.others], constants, y, body, 2 * loops.products, SUM_OF_PRODUCTS)

@@ -12,6 +12,7 @@ from ptqc.codegen.cpu.families import build
 from ptqc.codegen.cpu.families.functions import Function, accuracy_with, composed, constants_of, family_with, unrounded
 from ptqc.codegen.cpu.isa import Isa
 from ptqc.codegen.cpu.kernel import fill, registers, rows, span, to_codes, vector
+from ptqc.codegen.cpu.requantization import Requantization
 from ptqc.codegen.program.accuracy import SUM_OF_PRODUCTS
 from ptqc.codegen.program.built import Built
 from ptqc.codegen.program.constants import Arranged, IndexSource, Order, Stored
@@ -27,11 +28,9 @@ def integer(
     window: Window,
     isa: Isa,
     weights: np.ndarray,
-    bias: np.ndarray,
-    factor: np.ndarray,
-    zero_point: int,
+    requantization: Requantization,
 ) -> Built:
-    """Codes times int8 weights (channels, *kernel); bias and factor as in `dense.integer`."""
+    """Codes times int8 weights (channels, *kernel)."""
     lanes = min(isa.lanes, window.channels)
 
     def settle(total: Any, channel: Any, factors: Any, zero: Any) -> Any:
@@ -40,9 +39,9 @@ def integer(
 
     constants: list[Stored] = [
         Arranged(weights.astype(np.int8), _order(window)),
-        bias.astype(np.int32),
-        factor.astype(np.float32),
-        np.array([zero_point], np.float32),
+        requantization.bias.astype(np.int32),
+        requantization.factor.astype(np.float32),
+        np.array([requantization.zero_point], np.float32),
     ]
     return build(
         "depthwise", [x], constants, y, _body(window, (x, y), lanes, settle), _operations(window), SUM_OF_PRODUCTS

@@ -18,6 +18,7 @@ from ptqc.codegen.cpu import tiling
 from ptqc.codegen.cpu.emitters.layers import _with_zero_point
 from ptqc.codegen.cpu.families import columns, dense, depthwise
 from ptqc.codegen.cpu.isa import AVX2, Isa
+from ptqc.codegen.cpu.requantization import Requantization
 from ptqc.codegen.cpu.sums import PAIR, Sums, overflows
 from ptqc.codegen.cpu.tiling import Dense
 from ptqc.codegen.program.constants import Nibbles
@@ -118,16 +119,16 @@ def integer_case(geometry: Geometry, chosen: Isa, seed: int, stretch: float = 1.
     factor = factor.astype(np.float32)
     wanted = integer.requantize(total, factor.reshape(1, -1, 1, 1), y)
     given, made = Layout(geometry.given, "uint8"), Layout(geometry.made, "uint8")
-    folded = _with_zero_point(weights, bias, zero_point)
+    requantization = Requantization(_with_zero_point(weights, bias, zero_point), factor, y.zero_point)
     if geometry.is_depthwise and columns.takes(window, chosen):
         isa = columns.narrowed(chosen, window.channels)
         loops = columns.ColumnLoops(window, isa, Sums.of(isa, weights))
-        kernel = columns.integer(given, made, loops, weights, folded, factor, y.zero_point)
+        kernel = columns.integer(given, made, loops, weights, requantization)
     elif geometry.is_depthwise:
-        kernel = depthwise.integer(given, made, window, chosen, weights, folded, factor, y.zero_point)
+        kernel = depthwise.integer(given, made, window, chosen, weights, requantization)
     else:
         cut = Dense(window, geometry.outputs, geometry.groups, chosen, 1, Sums.of(chosen, weights))
-        kernel = dense.integer(given, made, cut, weights, folded, factor, y.zero_point)
+        kernel = dense.integer(given, made, cut, weights, requantization)
     return Case(kernel, [given], [x], made), wanted
 
 
@@ -203,7 +204,7 @@ def test_listed_values_beyond_four_bits_stay_two_to_a_byte(
         weights.reshape(-1)[:count] = values
         codes = random.integers(0, 256, (BATCH, inputs, 1, 1)).astype(np.uint8)
         loops = Dense(Window(inputs, (1, 1)), 48, 1, chosen, 1, Sums.of(chosen, weights))
-        built = dense.integer(x, y, loops, weights, bias, np.ones(48, np.float32), 0)
+        built = dense.integer(x, y, loops, weights, Requantization(bias, np.ones(48, np.float32)))
         assert isinstance(built.constants[0], Nibbles) == (stays and chosen is not AVX2)
         cases.append(Case(built, [x], [codes], y))
         wanted.append(codes.reshape(BATCH, -1).astype(np.int64) @ weights.reshape(48, -1).T.astype(np.int64) + bias)
@@ -227,7 +228,7 @@ def test_chains_that_would_overflow_are_taken_apart(large: str, reach: int, tmp_
     share = loops.risky_links(weights).mean()
     assert {"none": share == 0, "few": 0 < share < 0.5, "all": share > 0.5}[large]
     bias, ones = np.zeros(outputs, np.int32), np.ones(outputs, np.float32)
-    case = Case(dense.integer(x, y, loops, weights, bias, ones, 0), [x], [codes], y)
+    case = Case(dense.integer(x, y, loops, weights, Requantization(bias, ones)), [x], [codes], y)
     assert len(case.built.constants) == (4 if large == "none" else 5)
     (found,) = run([case], AVX2, tmp_path)
     windows = np.lib.stride_tricks.sliding_window_view(codes.astype(np.int64), (3, 3), axis=(2, 3))

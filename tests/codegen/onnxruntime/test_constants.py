@@ -8,6 +8,7 @@ from onnx import numpy_helper
 from ptqc.codegen.onnxruntime import constants
 from ptqc.codegen.onnxruntime.functions import DOMAIN, UnpackFunction, UnpackKind
 from ptqc.formats import Integer, Palette
+from ptqc.solutions import Solution
 
 
 class Shared:
@@ -51,7 +52,9 @@ def test_biases(codes: list[int], dtype: type, factor: int) -> None:
 def test_a_layer() -> None:
     codes, scale = np.array([[1, -3], [3, -1], [1, 1]], np.int8), np.array([0.5, 1, 2], np.float32)
     share = Shared()
-    made = constants.layer(codes, Integer(2), scale, np.array([8, 16, -24], np.int32), "step", 0, ["w", "b"], share)
+    made = constants.layer(
+        Solution(Integer(2), codes, scale, 0), np.array([8, 16, -24], np.int32), "step", ["w", "b"], share
+    )
     assert made.function == UnpackFunction(UnpackKind.LAYER, Integer(2), 0)
     assert (made.call.op_type, made.call.domain, list(made.call.output)) == ("L2", DOMAIN, ["w", "b"])
     assert list(made.call.input) == ["a0", "a1", "a2", "step", "a3"]
@@ -61,7 +64,7 @@ def test_a_layer() -> None:
 
 def test_eight_bits_are_stored_as_they_are() -> None:
     codes, share = np.array([[1, -128]], np.int8), Shared()
-    made = constants.weight(codes, Integer(8), np.ones(1, np.float32), 0, "w", share, as_float=False)
+    made = constants.weight(Solution(Integer(8), codes, np.ones(1, np.float32), 0), "w", share, as_float=False)
     assert made.function == UnpackFunction(UnpackKind.WEIGHT, Integer(8), 0)
     np.testing.assert_array_equal(share.arrays[0], codes)
     assert not made.call.attribute
@@ -69,11 +72,13 @@ def test_eight_bits_are_stored_as_they_are() -> None:
 
 def test_a_float_constant_and_a_palette() -> None:
     codes = np.array([[[1, -2]]], np.int8)
-    made = constants.weight(codes, Integer(4), np.ones(1, np.float32), 1, "w", Shared(), as_float=True)
+    made = constants.weight(Solution(Integer(4), codes, np.ones(1, np.float32), 1), "w", Shared(), as_float=True)
     assert made.function == UnpackFunction(UnpackKind.FLOAT, Integer(4), 1, 3)
     form = Palette(2)
     share = Shared()
-    made = constants.weight(np.array([0, 2, 1], np.uint8), form, np.array([1, 2, 3.5]), 0, "w", share, as_float=True)
+    made = constants.weight(
+        Solution(form, np.array([0, 2, 1], np.uint8), np.array([1, 2, 3.5]), 0), "w", share, as_float=True
+    )
     assert made.function == UnpackFunction(UnpackKind.VALUES, form)
     assert share.arrays[-1].dtype == np.float32
 

@@ -13,6 +13,7 @@ from ptqc import integer
 from ptqc.codegen.onnxruntime import constants
 from ptqc.codegen.onnxruntime.functions import DOMAIN, UnpackFunction, UnpackKind
 from ptqc.formats import UINT8, Codebook, Format, Integer, Palette, QuantParams, VectorCodebook
+from ptqc.solutions import Solution
 
 FORMS = [Integer(bits) for bits in range(2, 9)] + [Codebook(bits) for bits in range(2, 5)]
 PAIRS = [VectorCodebook(bits) for bits in range(3, 9)]
@@ -91,7 +92,7 @@ def test_weights(form: Format, shape: tuple[int, ...], axis: int) -> None:
     expected = codes.astype(np.float32) * along(scale, len(shape), axis)
     for as_float in (False, True):
         graph = Graph()
-        made = constants.weight(codes, form, scale, axis, "w", graph.constant, as_float=as_float)
+        made = constants.weight(Solution(form, codes, scale, axis), "w", graph.constant, as_float=as_float)
         call(graph, made)
         (found,) = evaluated(graph, {"w": len(shape)}, made.function)
         np.testing.assert_array_equal(found, expected)
@@ -108,7 +109,7 @@ def test_layers(form: Format, shape: tuple[int, ...], axis: int) -> None:
     graph = Graph()
     scale = scale.astype(np.float32)
     name = graph.constant(step)
-    made = constants.layer(codes, form, scale, bias, name, axis, ["w", "b"], graph.constant)
+    made = constants.layer(Solution(form, codes, scale, axis), bias, name, ["w", "b"], graph.constant)
     call(graph, made)
     weight, biases = evaluated(graph, {"w": len(shape), "b": 1}, made.function)
     np.testing.assert_array_equal(weight, codes.astype(np.float32) * along(scale, len(shape), axis))
@@ -121,7 +122,7 @@ def test_palettes(bits: int, shape: tuple[int, ...]) -> None:
     values = noise(2**bits)
     codes = np.resize(np.arange(2**bits)[::-1], shape).astype(np.uint8)
     graph = Graph()
-    made = constants.weight(codes, Palette(bits), values, 0, "w", graph.constant, as_float=True)
+    made = constants.weight(Solution(Palette(bits), codes, values, 0), "w", graph.constant, as_float=True)
     call(graph, made)
     (found,) = evaluated(graph, {"w": len(shape)}, made.function)
     np.testing.assert_array_equal(found, values[codes])
@@ -131,7 +132,7 @@ def test_palettes(bits: int, shape: tuple[int, ...]) -> None:
 def test_every_accepted_opset(opset: int) -> None:
     graph = Graph()
     form, codes = Integer(7), codes_of(Integer(7), (3, 5))
-    made = constants.weight(codes, form, np.ones(3, np.float32), 0, "w", graph.constant, as_float=True)
+    made = constants.weight(Solution(form, codes, np.ones(3, np.float32), 0), "w", graph.constant, as_float=True)
     call(graph, made)
     (found,) = evaluated(graph, {"w": 2}, made.function, opset)
     np.testing.assert_array_equal(found, codes.astype(np.float32))
@@ -149,7 +150,7 @@ def test_a_convolution_becomes_one_integer_kernel(form: Format, groups: int) -> 
     graph = Graph()
     real = graph.real(graph.input(data), X)
     step = graph.nodes[-1].input[1]
-    made = constants.layer(codes, form, scale, bias, step, 0, ["w", "b"], graph.constant)
+    made = constants.layer(Solution(form, codes, scale, 0), bias, step, ["w", "b"], graph.constant)
     output = graph.codes(graph.add("Conv", [real, *call(graph, made)], group=groups, pads=[1, 1, 1, 1]), Y)
     found, operators = optimized(graph, output, made.function)
     assert operators - {"Transpose"} == {"QLinearConv"}
@@ -171,9 +172,9 @@ def test_a_product_becomes_one_integer_kernel(op_type: str, quantized: bool, for
     real = graph.real(graph.input(data), X)
     step = graph.nodes[-1].input[1]
     if op_type == "Gemm":
-        made = constants.layer(codes, form, scale, bias, step, 1, ["w", "b"], graph.constant)
+        made = constants.layer(Solution(form, codes, scale, 1), bias, step, ["w", "b"], graph.constant)
     else:
-        made = constants.weight(codes, form, scale, 1, "w", graph.constant, as_float=False)
+        made = constants.weight(Solution(form, codes, scale, 1), "w", graph.constant, as_float=False)
     output = graph.add(op_type, [real, *call(graph, made)])
     if quantized:
         output = graph.codes(output, Y)
@@ -192,7 +193,7 @@ def test_a_product_becomes_one_integer_kernel(op_type: str, quantized: bool, for
 def test_a_float_layer_reads_a_folded_constant(form: Format) -> None:
     codes, scale = codes_of(form, (4, 4, 3, 3)), np.full(4, 0.5, np.float32)
     graph = Graph()
-    made = constants.weight(codes, form, scale, 0, "w", graph.constant, as_float=True)
+    made = constants.weight(Solution(form, codes, scale, 0), "w", graph.constant, as_float=True)
     output = graph.add("Conv", [graph.input(noise(1, 4, 7, 7)), *call(graph, made)])
     _, operators = optimized(graph, output, made.function)
     assert operators <= {"Conv", "ReorderOutput", "ReorderInput"}

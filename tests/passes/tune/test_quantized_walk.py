@@ -3,7 +3,7 @@ import onnx_ir as ir
 import pytest
 from graphs import noise, parse
 
-from ptqc.execute.kept import Kept
+from ptqc.execute.compressed import Compressed
 from ptqc.execute.onnxruntime import Feeds, run
 from ptqc.execute.walk import Slicer, Walk
 from ptqc.formats import UINT8, QuantParams
@@ -48,7 +48,7 @@ def test_a_compact_walk_sees_nearly_the_same(model: ir.Model) -> None:
         walk.step()
     for found, expected in zip(walk.values["y"], run_quantized(Slicer(model), BATCHES, params), strict=True):
         np.testing.assert_allclose(np.asarray(found), expected["y"], atol=1e-4)
-        assert isinstance(found, Kept)
+        assert isinstance(found, Compressed)
         assert found.nbytes == 2 * found.codes.size
 
 

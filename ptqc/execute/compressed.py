@@ -22,7 +22,7 @@ SMALLEST_SCALE = float(np.finfo(np.float32).smallest_normal)
 
 
 @dataclass(frozen=True, eq=False)
-class Kept:
+class Compressed:
     """A float32 array as codes: real = scale · (code − zero_point). np.asarray gives it back."""
 
     codes: np.ndarray
@@ -30,7 +30,7 @@ class Kept:
     zero_point: int = 0
 
     @classmethod
-    def of(cls, array: np.ndarray, params: QuantParams | None = None, fine: bool = False) -> "Kept | np.ndarray":
+    def of(cls, array: np.ndarray, params: QuantParams | None = None, fine: bool = False) -> "Compressed | np.ndarray":
         """The array in its own 8-bit codes where it is quantized, else rounded to 16 bits of its largest magnitude.
 
         Anything but float32 arrays, what is not finite, and vectors (they may be factors) are kept as they are. So are
@@ -100,9 +100,9 @@ def is_wide(array: np.ndarray, reach: float) -> bool:
     return float(magnitude.min(initial=np.inf, where=magnitude > 0)) * STEPS < FINE_STEPS * reach
 
 
-Held = np.ndarray | Kept
+Held = np.ndarray | Compressed
 
 
 def real(value: Held) -> np.ndarray:
     """The array itself; sequences, which some operators give, as they are."""
-    return np.asarray(value) if isinstance(value, Kept) else value
+    return np.asarray(value) if isinstance(value, Compressed) else value
