@@ -9,7 +9,7 @@ point was added; a pointwise function is a table of 256 codes. A product whose o
 Inner products are computed with float64 matrix products, which are exact below 2^53.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ from ptqc.formats import QuantParams
 
 Codes = NDArray[np.integer]
 Reals = NDArray[np.float32]
+EVERY_CODE = np.arange(256, dtype=np.uint8)
 # Largest error of ONNX Runtime's sigmoid, a quotient of polynomials in float32: it may take a value next to a half to
 # either code.
 SIGMOID_ERROR = 5e-7
@@ -192,6 +193,11 @@ def _window_sums(
         places = (slice(t, t + (n - 1) * s + 1, s) for t, n, s in zip(tap, out, strides, strict=True))
         total += padded[:, :, *places]
     return total
+
+
+def of_each_code(function: Callable[[np.ndarray], np.ndarray], x: QuantParams, y: QuantParams) -> Codes:
+    """The table of a function of real values, in float64: what each of the 256 codes becomes."""
+    return quantize(function(dequantize(EVERY_CODE, x).astype(np.float64)), y)
 
 
 def leaky_relu(x: np.ndarray, x_params: QuantParams, y: QuantParams, alpha: float) -> Codes:

@@ -6,6 +6,7 @@ import numpy as np
 import onnx
 
 from ptqc import reference
+from ptqc.codegen.onnxruntime.lookup import StoredLookup, lookups
 from ptqc.errors import VerificationError
 from ptqc.execute.onnxruntime import Feeds, Runner
 from ptqc.lowered import Lowered
@@ -19,7 +20,7 @@ def compare(
 
     renamed: name in the lowered graph -> name in the file; None where they are the same. Raises VerificationError.
     """
-    steps = list(reference.steps(lowered))
+    steps: list[LoweredStep | StoredLookup] = [*reference.steps(lowered), *lookups(lowered.model)]
     names = sorted({name for step in steps for name in (*step.inputs, step.output)})
     short = names if renamed is None else [renamed[name] for name in names]
     runner = Runner(proto, short)
@@ -31,9 +32,10 @@ def compare(
     return len(steps), compared
 
 
-def _check(step: LoweredStep, values: Mapping[str, np.ndarray]) -> int:
+def _check(step: LoweredStep | StoredLookup, values: Mapping[str, np.ndarray]) -> int:
     """The size of one kernel's output. Raises VerificationError where anything in it differs."""
-    (low, high), found = reference.bounds(step, values), values[step.output]
+    low, high = step.bounds(values) if isinstance(step, StoredLookup) else reference.bounds(step, values)
+    found = values[step.output]
     if found.shape != low.shape:
         raise VerificationError(f"{step.name} has the shape {found.shape}; the reference has {low.shape}")
     wrong = int(np.count_nonzero(~((low <= found) & (found <= high))))  # NaN included

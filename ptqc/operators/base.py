@@ -14,6 +14,8 @@ Constants = Sequence[np.ndarray | None]
 # Codes of a kernel, or the real values that it gives; the least and the most of them where rounding is not fixed.
 Computed = np.ndarray | tuple[np.ndarray, np.ndarray]
 ACTIVATION = (0,)
+# In the place of a kernel that ONNX Runtime lacks: the file has a table of what each code becomes.
+LOOKED_UP = frozenset(["GatherElements"])
 
 
 class Trait(Enum):
@@ -69,6 +71,11 @@ class Operator:
     reference: Callable[[LoweredStep, Sequence[np.ndarray]], Computed] | None = None
     parameters: tuple[int, ...] = ()
     steep: Callable[[Constants], tuple[int, ...]] | None = None
+
+    @property
+    def is_looked_up(self) -> bool:
+        """Whether the file has a table for it, as ONNX Runtime has no kernel that computes it on codes."""
+        return self.kernels == LOOKED_UP
 
 
 def operator(name: str, *traits: Trait, **facts: object) -> Operator:

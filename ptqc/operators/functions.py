@@ -1,13 +1,13 @@
 """Functions of one tensor, element by element or along an axis."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import onnx_ir as ir
 
 from ptqc import integer
 from ptqc.graph.nodes import number
-from ptqc.operators.base import Constants, Trait, alike, operator
+from ptqc.operators.base import LOOKED_UP, Constants, Operator, Trait, alike, operator
 from ptqc.operators.bounds import clip_bounds
 from ptqc.operators.step import LoweredStep, input_params, output_params
 
@@ -33,7 +33,27 @@ def _base_of_root(constants: Constants) -> tuple[int, ...]:
     return (0,) if exponent is not None and bool((exponent < 1).any()) else ()
 
 
+def _softplus(x: np.ndarray) -> np.ndarray:
+    return np.asarray(np.logaddexp(0, x))
+
+
+def _mish(x: np.ndarray) -> np.ndarray:
+    return np.asarray(x * np.tanh(_softplus(x)))
+
+
+def looked_up(name: str, function: Callable[[np.ndarray], np.ndarray]) -> Operator:
+    """A function of each element, which gets a table in the file: where ONNX Runtime takes long for it in float."""
+
+    def reference(step: LoweredStep, inputs: Sequence[np.ndarray]) -> np.ndarray:
+        table = integer.of_each_code(function, input_params(step), output_params(step))
+        return np.asarray(table[inputs[0]])
+
+    return operator(name, kernels=LOOKED_UP, reference=reference)
+
+
 OPERATORS = (
+    looked_up("Mish", _mish),
+    looked_up("Softplus", _softplus),
     operator("LeakyRelu", kernels=frozenset(["QLinearLeakyRelu"]), reference=_leaky_relu),
     operator("Sigmoid", Trait.SIGMOID, kernels=frozenset(["QLinearSigmoid"]), reference=_sigmoid),
     operator("HardSigmoid", Trait.SIGMOID),

@@ -12,7 +12,8 @@ import onnx_ir as ir
 import onnxruntime as ort
 from onnx import TensorProto, helper
 
-from ptqc.codegen.onnxruntime.export import Exported
+from ptqc.codegen.onnxruntime.export import Exported, export
+from ptqc.codegen.onnxruntime.lookup import inside
 from ptqc.execute.onnxruntime import Feeds
 from ptqc.execute.profile import Profile, Subject, profile
 from ptqc.formats import ActivationParams
@@ -44,7 +45,8 @@ def measure_times(decided: Decided, options: CompileOptions, progress: Progress)
             float_subject(decided.model, everything, feeds),
             quantized_subject(lowered, exported, everything, feeds),
         ]
-        subjects.append(replace(subjects[1], settings=NO_INTEGER_KERNELS))
+        without = export(lowered, decided.model, has_lookups=False)
+        subjects.append(replace(quantized_subject(lowered, without, everything, feeds), settings=NO_INTEGER_KERNELS))
         real, codes, rounded = profile(subjects, SECONDS)
         moves = _moves(rounded) if codes.transposes else {}
     return _times(network, real, codes, rounded, moves)
@@ -75,7 +77,7 @@ def float_subject(model: ir.Model, plan: Plan, feeds: Feeds) -> Subject:
 
 def quantized_subject(lowered: Lowered, exported: Exported, plan: Plan, feeds: Feeds) -> Subject:
     """A packed file, its nodes charged to operators and to conversions of tensors."""
-    owner = owners(plan.kernels)
+    owner, short = owners(plan.kernels), exported.renamed
     tensor_of = {codes: tensor for tensor, codes in lowered.codes.items()}
     keys: dict[str, Hashable] = {}
     for node in lowered.model.graph:
@@ -84,12 +86,13 @@ def quantized_subject(lowered: Lowered, exported: Exported, plan: Plan, feeds: F
             tensor = tensor_of[made]
             keys[made] = ("quantize", tensor)
             keys[read] = owner.get(tensor, tensor)  # the value may be called otherwise before it is rounded
+            if read not in short:
+                keys.update(dict.fromkeys((made, *inside(made)), keys[read]))
         elif node.op_type == "DequantizeLinear" and read in tensor_of:
             keys[made] = ("dequantize", tensor_of[read])
         else:
             tensor = tensor_of.get(made, made)
             keys.setdefault(made, owner.get(tensor, tensor))
-    short = exported.renamed
     return Subject(exported.proto, feeds, {short.get(name, name): key for name, key in keys.items()})
 
 

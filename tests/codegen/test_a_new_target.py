@@ -68,12 +68,12 @@ def test_its_files_are_delivered_and_told(listing: str, tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("listing")
 def test_it_is_found_by_its_name(capsys: pytest.CaptureFixture[str]) -> None:
-    assert targets.names() == ["cpu", "listing"]
+    assert {"cpu", "listing"} <= set(targets.names())
     with pytest.raises(SystemExit):
         main(["compile", "--help"])
     assert "listing: a list of the operators" in " ".join(capsys.readouterr().out.split())
-    with pytest.raises(UsageError, match="target is 'gpu'; known: cpu, listing"):
-        target_named("gpu")
+    with pytest.raises(UsageError, match=r"target is 'none'; known: .*cpu, .*listing"):
+        target_named("none")
 
 
 def test_it_refuses_before_anything_is_measured(listing: str, tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
 """An operator gets an integer kernel by what is said of it in one place: everything else follows.
 
 ONNX Runtime has a softmax of codes, which ptqc does not plan: its output would need nearly all codes of one scale for
-values that are mostly small. Here it is planned all the same.
+values that are mostly small. It has no HardSwish of codes, and ptqc gives it no table, since ONNX Runtime is faster in
+float. Here both are planned all the same.
 """
 
 from collections.abc import Sequence
@@ -13,11 +14,13 @@ import onnx
 import pytest
 from compiling import compiled, proto, samples, weight
 
+import ptqc
 from ptqc import integer
 from ptqc.codegen.onnxruntime.census import take
 from ptqc.execute.onnxruntime import softmax_in_float64
 from ptqc.graph.nodes import integer as integer_attribute
 from ptqc.operators import OPERATORS, registry
+from ptqc.operators.functions import looked_up
 from ptqc.operators.step import LoweredStep, input_params, output_params
 
 pytestmark = pytest.mark.processor
@@ -43,3 +46,14 @@ def test_it_is_planned_packed_and_verified(tmp_path: Path, monkeypatch: pytest.M
     artifact = compiled(model, samples(8, count=16), tmp_path, activations="integer", bits=(7,))
     assert take(onnx.load(artifact.path), {}).operators["QLinearSoftmax"] == 1
     assert "Softmax" not in artifact.manifest["float_operators"]
+
+
+def test_one_without_a_kernel_of_onnx_runtime_gets_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = looked_up("HardSwish", lambda x: x * np.clip(x / 6 + 0.5, 0, 1))
+    monkeypatch.setitem(registry.OPERATORS, "HardSwish", said)  # type: ignore[arg-type]
+    graph = "g (float[N,8] x) => (float[N,6] y) { h = Gemm(x, w1, b1) s = HardSwish(h) y = Gemm(s, w2, b2) }"
+    model = proto(graph, w1=weight(8, 8), b1=weight(8, seed=1), w2=weight(8, 6), b2=weight(6, seed=2))
+    artifact = compiled(model, samples(8, count=16), tmp_path, activations="integer", bits=(7,))
+    assert take(onnx.load(artifact.path), {}).operators["GatherElements"] == 1
+    assert artifact.manifest["float_operators"] == {}
+    assert "3 integer kernels" in str(ptqc.verify(artifact.folder))

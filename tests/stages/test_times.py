@@ -1,8 +1,10 @@
 """Times of operators: what is executed is what the latency model counts."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
-from compiling import Measured, measure_residual
+from compiling import Measured, measure_residual, measured_model, proto, samples, weight
 
 from ptqc.execute import profile
 from ptqc.graph.sites import useful_sites
@@ -56,3 +58,14 @@ def test_every_operator_that_takes_time_gets_one(measured: Measured, monkeypatch
     assert layers <= found.integers.keys()
     assert {"x", "ar", "br", "cr"} <= found.quantize.keys() & found.dequantize.keys()
     assert found == times.Times.from_json(found.to_json())
+
+
+def test_a_table_of_codes_is_charged_to_its_operator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the conversions that it would need in float are timed on a file without tables."""
+    monkeypatch.setattr(times, "SECONDS", 0.01)
+    graph = "g (float[N,8,32,32] x) => (float[N,8,32,32] y) { a = Conv(x, w, b) m = Mish(a) y = Conv(m, w, b) }"
+    model = proto(graph, w=weight(8, 8, 1, 1), b=weight(8))
+    found = measured_model(model, samples(8, 32, 32, count=16), tmp_path, activations="integer", bits=(7,))
+    measured = measure_times(found.context, found.options, SILENT)
+    assert {"a", "m", "y"} == measured.integers.keys()
+    assert {"a", "m"} <= measured.quantize.keys() & measured.dequantize.keys()

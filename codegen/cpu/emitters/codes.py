@@ -7,7 +7,7 @@ import numpy as np
 import onnx_ir as ir
 from onnx import helper
 
-from ptqc import integer
+from ptqc import integer, reference
 from ptqc.codegen.cpu.drafts import Draft, IntegerAdd, QuantizedImage, TableLookup
 from ptqc.codegen.cpu.emission import Emission
 from ptqc.codegen.cpu.emitters import real
@@ -20,7 +20,7 @@ from ptqc.execute.onnxruntime import softmax_in_float64
 from ptqc.formats import QuantParams
 from ptqc.graph.nodes import integer as integer_attribute
 from ptqc.integer import add_numbers, mean_factor, multiplier, repeats_inside, softmax_steps, softmax_table
-from ptqc.operators import clip_bounds
+from ptqc.operators import clip_bounds, known
 from ptqc.operators.step import LoweredStep, codes_of, input_params, output_params, params_of
 
 CODES = 256
@@ -150,12 +150,16 @@ def softmax(emission: Emission, node: ir.Node, output: ir.Node) -> None:
 
 
 def table(emission: Emission, node: ir.Node, output: ir.Node) -> None:
-    """A function of one tensor between codes; ONNX Runtime itself says what it gives for each code."""
-    source, before = _function(emission, str(codes_of(node.inputs[0])))
-    maker = node.inputs[0].producer()  # type: ignore[union-attr]
-    assert maker is not None
-    entries = _table(emission, node, params_of(maker), params_of(output))
-    _look_up(emission, source, entries[before], str(output.outputs[0].name))
+    """A function of one tensor between codes: the file's own table, or what ONNX Runtime gives for each code."""
+    made = str(output.outputs[0].name)
+    step = LoweredStep(node, (str(codes_of(node.inputs[0])),), made, made)
+    source, before = _function(emission, step.inputs[0])
+    operator = known(node)
+    if operator is not None and operator.is_looked_up:
+        entries, _ = reference.bounds(step, {step.inputs[0]: integer.EVERY_CODE})
+    else:
+        entries = _table(emission, node, input_params(step), params_of(output))
+    _look_up(emission, source, entries[before], step.output)
 
 
 def _function(emission: Emission, name: str) -> tuple[str, np.ndarray]:

@@ -1,6 +1,8 @@
 """Operators one by one, in float and between codes: what the library computes is what ONNX Runtime computes."""
 
 import re
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +19,8 @@ from together import compared, program_of
 from ptqc.codegen.cpu.isa import Isa
 from ptqc.errors import TargetError
 from ptqc.formats import FLOAT32, Codebook, Integer
+from ptqc.operators import OPERATORS, registry
+from ptqc.operators.step import LoweredStep
 
 IMAGE, TOKENS = (3, 6, 8, 7), (3, 9, 12)  # batches
 CONV = "c = Conv <pads = [1, 1, 1, 1]> (x, w) "
@@ -173,3 +177,17 @@ def test_places_that_are_computed(tmp_path: Path) -> None:
         made = quantized(parse(f"g (int64[N, 2] i) => (float y) {{ {body} }}", t=noise(9, 6)), feeds)
         programs[name] = program_of(made, feeds, present()[0], tmp_path / name)
     assert compared(programs, present()[0], tmp_path).wrong == {}
+
+
+def test_a_table_is_that_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not what the float operator of this ONNX Runtime would give: here it is another function."""
+
+    def doubled(_step: LoweredStep, inputs: Sequence[np.ndarray]) -> np.ndarray:
+        return np.minimum(inputs[0], 127).astype(np.uint8) * np.uint8(2)
+
+    monkeypatch.setitem(registry.OPERATORS, "Mish", replace(OPERATORS["Mish"], reference=doubled))  # type: ignore[arg-type]
+    graph = f"g (float[N, 6, 8, 7] x) => (float y) {{ {CONV} d = Mish(c) y = Conv(d, v) }}"
+    feeds = samples(2, *IMAGE[1:])
+    made = quantized(parse(graph, w=CONSTANTS["w"], v=CONSTANTS["v"]), feeds)
+    chosen = present()[0]
+    assert compared({"a": program_of(made, feeds, chosen, tmp_path / "a")}, chosen, tmp_path).wrong == {}
