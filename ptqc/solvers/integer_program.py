@@ -1,7 +1,8 @@
 """The one integer program of all allocations: the least of one resource within limits on others (PuLP, HiGHS).
 
 min c_0·x  s.t.  Σ_s x_{c,s} = 1 for every choice c,  fixed_r + c_r·(x, z) ≤ limit_r for every limited resource r, with
-z ≤ l_i, z ≥ Σ l_i − (n − 1) for an event of all of n conditions, and z ≥ l_i, z ≤ Σ l_i for one of any.
+z ≤ l_i, z ≥ Σ l_i − (n − 1) for an event of all of n conditions, and z ≥ l_i, z ≤ Σ l_i for one of any; of these rows only
+those that hold against what the costs press to.
 Large programs are solved on a core: the options whose reduced cost in the linear relaxation is small. A selection with
 any other option costs at least the relaxation plus the least reduced cost left out, which keeps the bound proven.
 """
@@ -149,6 +150,8 @@ class _Model:
             self._problem.add_variable(f"x{i}", cat="Binary") if kept_ else None for i, kept_ in enumerate(self._kept)
         ]
         self._of: dict[Any, Any] = {}
+        conditions = [condition for event in program.events for condition in event.conditions]
+        self._referred = {condition.of for condition in conditions if isinstance(condition.of, str)}
         self._choose()
         self._events = [self._event(i, event) for i, event in enumerate(program.events)]
         for resource in limits:
@@ -218,19 +221,31 @@ class _Model:
     def _event(self, place: int, event: Event) -> Any:
         """Its variable: 0 or 1 wherever options are."""
         conditions = [self._literal(c.of) if c.holds else 1 - self._literal(c.of) for c in event.conditions]
-        happens = self._of[event.name] = self._problem.add_variable(f"z{place}", 0, 0 if event.never else 1)
+        happens = self._of[event.name] = self._problem.add_variable(f"z{place}", 0, 0 if event.never else 1, "Integer")
         among = pulp.lpSum(conditions)
         if _one_choice(event):
             self._problem += happens == among
-        elif event.every:
-            self._problem += happens >= among - (len(conditions) - 1)
-            for condition in conditions:
+            return happens
+        down, up = self._pressed(event)
+        if event.every:
+            if down:
+                self._problem += happens >= among - (len(conditions) - 1)
+            for condition in conditions if up else ():
                 self._problem += condition - happens >= 0
         else:
-            self._problem += happens <= among
-            for condition in conditions:
+            if up:
+                self._problem += happens <= among
+            for condition in conditions if down else ():
                 self._problem += happens - condition >= 0
         return happens
+
+    def _pressed(self, event: Event) -> tuple[bool, bool]:
+        """Whether something gains where its variable is smaller than the event says, and where it is larger."""
+        if event.never or event.name in self._referred:
+            return True, True
+        weights = {self._goal.least: 1.0, **self._goal.then, **dict.fromkeys(self._limits, 1.0)}
+        costs = [cost for resource, cost in event.costs.items() if resource in weights]
+        return any(cost > 0 for cost in costs), any(cost < 0 for cost in costs)
 
     def _literal(self, of: object) -> Any:
         return self._of[of]

@@ -10,7 +10,6 @@ from ptqc.errors import Infeasible
 from ptqc.formats import FLOAT16, Format, Integer
 from ptqc.solvers.allocation import (
     BYTES_WEIGHT,
-    RELATIVE_GAP,
     Candidate,
     Problem,
     allocate,
@@ -19,6 +18,7 @@ from ptqc.solvers.allocation import (
     price,
     smallest_choice,
 )
+from ptqc.solvers.integer_program import RELATIVE_GAP
 
 FORMS = (Integer(2), Integer(4), Integer(8), FLOAT16)
 
@@ -156,3 +156,12 @@ def test_a_limit_just_below_the_smallest_of_large_files_is_infeasible(seed: int,
         allocate(problem, smallest - less)
     assert refusal.value.smallest == smallest
     assert allocate(problem, smallest).bytes == smallest
+
+
+def test_other_resources_are_limited_beside_the_bytes() -> None:
+    candidates = [Candidate(w, f, f.bits, 1.0 / f.bits, (), {"memory": 64 / f.bits}) for w in "ab" for f in FORMS[:3]]
+    free, held = Problem(tuple(candidates), 0), Problem(tuple(candidates), 0, {}, {"memory": 24.0})
+    assert allocate(free, 8).choice == {"a": Integer(4), "b": Integer(4)}
+    assert allocate(held, 12).choice in ({"a": Integer(4), "b": Integer(8)}, {"a": Integer(8), "b": Integer(4)})
+    with pytest.raises(Infeasible, match="smallest reachable file has 12 bytes"):
+        allocate(held, 8)
