@@ -1,8 +1,8 @@
 """The one integer program of all allocations: the least of one resource within limits on others (PuLP, HiGHS).
 
 min c_0·x  s.t.  Σ_s x_{c,s} = 1 for every choice c,  fixed_r + c_r·(x, z) ≤ limit_r for every limited resource r, with
-z ≤ l_i, z ≥ Σ l_i − (n − 1) for an event of all of n conditions, and z ≥ l_i, z ≤ Σ l_i for one of any; of these rows only
-those that hold against what the costs press to.
+z ≤ l_i, z ≥ Σ l_i − (n − 1) for an event of all of n conditions, and z ≥ l_i, z ≤ Σ l_i for one of any; of these rows
+only those that hold against what the costs press to.
 Large programs are solved on a core: the options whose reduced cost in the linear relaxation is small. A selection with
 any other option costs at least the relaxation plus the least reduced cost left out, which keeps the bound proven.
 """
