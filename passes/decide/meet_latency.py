@@ -6,7 +6,7 @@ file where there is a budget of size too. A choice within the activation limit t
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from ptqc.budget import Latency
 from ptqc.errors import Infeasible
@@ -27,6 +27,7 @@ ATTEMPTS = 8
 TIE_WEIGHT = 1e-6
 RELATIVE_GAP = 1e-4
 NAMED = 5
+NAMES = {NANOSECONDS: "time", BYTES: "size"}
 
 
 @dataclass(frozen=True)
@@ -56,17 +57,17 @@ class MeetLatency:
             return Result(given, False)
         if self.activations != "auto":
             raise self._infeasible(quantized, f" with {self.activations} activations")
-        sites, told = self._least_loss(given, program)
+        sites, proven = self._least_loss(given, program)
         chosen = {site.name: given.ranges[site.name] for site in sites}
         found = Checked(given).loss_of(source_params(sites, given.ranges))
-        decided = replace(given, activations=chosen, activation_loss=found)
+        decided = replace(given, activations=chosen, activation_loss=found, proven=proven)
         limit = limit_of(given.loss_unit, self.limit)
         message = f"8-bit activations lose {found:.3g} {given.loss_unit} to reach {self.budget}"
         if found > limit:
             message, level = f"{message}; without a latency budget at most {limit:g}", Level.WARNING
         else:
             level = Level.INFO
-        return Result(decided, True, (Note(self.name, "", message, level), Note(self.name, "", told)))
+        return Result(decided, True, (Note(self.name, "", message, level),))
 
     def program(self, given: Assessed) -> JointChoice:
         """Weights and sites with their losses, times and bytes."""
@@ -97,7 +98,7 @@ class MeetLatency:
             return False
         return True
 
-    def _least_loss(self, given: Assessed, program: JointChoice) -> tuple[list[Site], str]:
+    def _least_loss(self, given: Assessed, program: JointChoice) -> tuple[list[Site], dict[str, Any]]:
         """The sites, and what is proven of the choice."""
         limits = self._limits
         try:
@@ -111,12 +112,12 @@ class MeetLatency:
                 sites = self._sites(given, answer)
                 over = self._time(given, sites) - self.budget.nanoseconds
                 if over <= 0:
-                    return sites, _told(program, goal, answer, given.loss_unit)
+                    return sites, _proven(program, goal, answer)
                 # Sites that serve no layer were dropped, and what they carried takes longer in float.
                 limits[NANOSECONDS] = max(limits[NANOSECONDS] - over, shortest)
         except NoSelection:
             raise self._refusal(given, program) from None
-        return fastest, "the fastest choice of activations"
+        return fastest, {}
 
     def _goal(self, program: JointChoice, limits: Mapping[str, float]) -> Goal:
         worst = max((option.costs.get(LOSS, 0.0) for option in program.options), default=0.0) or 1.0
@@ -165,10 +166,13 @@ class MeetLatency:
         )
 
 
-def _told(program: JointChoice, goal: Goal, answer: Answer, unit: str) -> str:
-    """Loss, proof, and what a hundredth more of each budget gains."""
+def _proven(program: JointChoice, goal: Goal, answer: Answer) -> dict[str, Any]:
+    """Loss, bound and status, and by how much the loss falls for a hundredth more of each budget, solved again."""
     gains = prices(program, goal, answer, {resource: limit / 100 for resource, limit in goal.limits.items()})
-    names = {NANOSECONDS: "time", BYTES: "bytes"}
-    more = ", ".join(f"+1 % of {names[resource]}: -{gain:.2g}" for resource, gain in gains.items())
-    proof = "proven best" if answer.status == "optimal" else f"at most {100 * answer.gap:.2g} % from the best"
-    return f"weights and activations together: predicted loss {answer.value:.3g} {unit}, {proof}; {more}"
+    return {
+        "loss": answer.value,
+        "bound": answer.bound,
+        "gap": answer.gap,
+        "status": answer.status,
+        "prices_of_one_percent": {NAMES[resource]: gain for resource, gain in gains.items()},
+    }

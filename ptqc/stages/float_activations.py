@@ -29,4 +29,4 @@ def fit_finite(job: Job, decided: Decided, given: Plan | None) -> tuple[Job, Fit
 
 
 def _in_float(decided: Decided) -> Decided:
-    return replace(decided, activations={}, activation_loss=0.0)
+    return replace(decided, activations={}, activation_loss=0.0, proven={})
