@@ -51,13 +51,13 @@ class MeetLatency:
 
         Raises Infeasible with the shortest predicted latency, or with what budgets that contradict each other need.
         """
-        quantized, program = given.tensors_of(given.activations), self.program(given)
+        quantized = given.tensors_of(given.activations)
         is_fast = self._predict(quantized) <= self.budget.nanoseconds
-        if is_fast and (self.activations != "auto" or self._fits(program, given)):
+        if is_fast and (self.activations != "auto" or self._fits(given)):
             return Result(given, False)
         if self.activations != "auto":
             raise self._infeasible(quantized, f" with {self.activations} activations")
-        sites, proven = self._least_loss(given, program)
+        sites, proven = self._least_loss(given, self.program(given))
         chosen = {site.name: given.ranges[site.name] for site in sites}
         found = Checked(given).loss_of(source_params(sites, given.ranges))
         decided = replace(given, activations=chosen, activation_loss=found, proven=proven)
@@ -86,17 +86,15 @@ class MeetLatency:
     def _predict(self, quantized: Mapping[str, object]) -> float:
         return self.network.predict(self.times, quantized)
 
-    def _fits(self, program: JointChoice, given: Decided) -> bool:
-        """Whether some formats of the weights keep the size with the activations that were chosen."""
-        if self.weighed.limit is None:
-            return True
+    def smallest(self, given: Decided) -> float:
+        """About the bytes of the smallest file with the activations that were chosen: as the program has them."""
         states = {site.name: CODES if site.name in given.activations else FLOAT for site in given.sites}
+        program = self.program(given)
         options = tuple(o for o in program.options if states.get(o.choice, o.state) == o.state)
-        try:
-            solve(replace(program, options=options), Goal(BYTES, {BYTES: self.weighed.limit}))
-        except NoSelection:
-            return False
-        return True
+        return solve(replace(program, options=options), Goal(BYTES)).value
+
+    def _fits(self, given: Decided) -> bool:
+        return self.weighed.limit is None or self.smallest(given) <= self.weighed.limit
 
     def _least_loss(self, given: Assessed, program: JointChoice) -> tuple[list[Site], dict[str, Any]]:
         """The sites, and what is proven of the choice."""

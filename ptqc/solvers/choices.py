@@ -28,7 +28,7 @@ class Option:
 class Condition:
     """That an option is taken, or that an event happens; with holds=False that it does not.
 
-    of: (choice, state), or the name of an earlier event.
+    of: (choice, state), which never holds where there is no such option, or the name of an earlier event.
     """
 
     of: tuple[str, State] | str

@@ -248,7 +248,7 @@ class _Model:
         return any(cost > 0 for cost in costs), any(cost < 0 for cost in costs)
 
     def _literal(self, of: object) -> Any:
-        return self._of[of]
+        return self._of[of] if isinstance(of, str) else self._of.get(of, 0)
 
     def _limit(self, resource: str) -> None:
         options, events = self._program.rows(resource)

@@ -26,6 +26,8 @@ from ptqc.work.progress import Progress
 # How often the times are corrected by what a file of the chosen activations really takes.
 CORRECTIONS = 2
 SECONDS = 3.0
+# Share of the size by which an estimate of it may be wrong.
+NEGLIGIBLE = 5e-4
 
 
 def recorded_times(manifest: Mapping[str, Any]) -> Times | None:
@@ -95,18 +97,22 @@ def _check(timed: Timed, plan: Plan) -> None:
 
 
 def _choose(job: Job, timed: Timed, weighed: Weighed) -> tuple[Decided, list[Note]]:
-    """The activations of least loss within the predicted time, with formats of weights that keep the size."""
+    """The activations of least loss within the predicted time, with formats of weights that keep the size.
+
+    What sites add to the file is taken as an even share of what all of them add; for those that were chosen it is
+    then known, and the choice is made again with what that leaves of the size.
+    """
     options, limit = job.options, job.limit
+    step = MeetLatency(timed.network, timed.times, timed.budget, options.activations, options.activation_limit, weighed)
+    result = applied(step, job.decided)
+    if limit is None or result.made is job.decided:
+        return result.made, list(result.notes)
     for _ in range(CORRECTIONS):
-        step = MeetLatency(
-            timed.network, timed.times, timed.budget, options.activations, options.activation_limit, weighed
-        )
-        result = applied(step, job.decided)
-        over = 0 if limit is None or result.made is job.decided else _smallest(job, result.made) - limit
-        if weighed.limit is None or over <= 0:
+        missed = round(_smallest(job, result.made) - step.smallest(result.made))
+        if abs(missed - (limit - (step.weighed.limit or limit))) <= NEGLIGIBLE * limit:
             break
-        # What sites add to the file was an even share of what all of them add.
-        weighed = replace(weighed, limit=weighed.limit - over)
+        step = replace(step, weighed=replace(weighed, limit=limit - missed))
+        result = applied(step, job.decided)
     return result.made, list(result.notes)
 
 

@@ -108,6 +108,13 @@ def test_events_follow_from_options() -> None:
     assert costs == {(0, 0): 10, (0, 1): 13, (1, 0): 13, (1, 1): 17}
 
 
+def test_conditions_on_options_that_are_not_there_never_hold() -> None:
+    (fine, bad), gone = (Option("a", state) for state in (0, 1)), Condition(("b", 1))
+    events = (Event("both", (Condition(("a", 1)), gone), {"cost": -5}), Event("one", (gone,), {"cost": -9}))
+    answer = solve(JointChoice((fine, bad, Option("b", 0, {"cost": 2})), events), Goal("cost"))
+    assert answer.value == 2
+
+
 def three_plans() -> JointChoice:
     """Few bytes, little time, or little loss: nothing has two of them."""
     return JointChoice(
