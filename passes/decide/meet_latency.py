@@ -25,7 +25,7 @@ from ptqc.solvers.joint import CODES, FLOAT, NANOSECONDS, SiteCosts, Weighed, jo
 ATTEMPTS = 8
 # Where two choices differ by less than this share of the largest loss, the faster and smaller one wins.
 TIE_WEIGHT = 1e-6
-RELATIVE_GAP = 1e-4
+RELATIVE_GAP = 1e-3
 NAMED = 5
 NAMES = {NANOSECONDS: "time", BYTES: "size"}
 
