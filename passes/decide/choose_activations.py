@@ -10,8 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-import pulp
-
 from ptqc.execute.suffix import Suffixes
 from ptqc.execute.walk import Slicer, Walk
 from ptqc.formats import ActivationParams
@@ -22,6 +20,8 @@ from ptqc.options import Activations
 from ptqc.passes.base import Effect, Result
 from ptqc.passes.decide.phases import Assessed, Decided
 from ptqc.passes.tune.quantized_walk import run_quantized
+from ptqc.solvers.choices import Condition, Event, JointChoice, Option
+from ptqc.solvers.integer_program import Goal, solve
 
 # Spending the whole limit must buy at least this share of the arithmetic: what costs much and saves little stays float.
 WORTH = 0.5
@@ -29,6 +29,10 @@ ATTEMPTS = 5
 SMALLEST_LIMIT = 1e-30
 CHECKED_SAMPLES = 32
 BATCH = 8
+RELATIVE_GAP, NODES = 1e-3, 20_000
+# States of a site; and what a choice spends of the limit, and that less the arithmetic that it gains.
+FLOAT, CODES = "float", "codes"
+SPENT, WORST = "spent", "spent less gained"
 
 
 def limit_of(unit: str, given: float) -> float:
@@ -92,23 +96,18 @@ class Checked:
 
 def _within(given: Assessed, limit: float) -> list[Site]:
     """The sites of the most integer arithmetic whose losses sum to at most the limit."""
-    program = pulp.LpProblem("activations", pulp.LpMaximize)
-    chosen = {site.name: program.add_variable(f"q{i}", cat="Binary") for i, site in enumerate(given.sites)}
-    of = {tensor: chosen[site.name] for tensor, site in given.site_of.items()}
-    gains = []
-    everything = max(sum(given.macs.values()), 1)
-    for i, kernel in enumerate(given.kernels):
-        tensors = [*kernel.inputs, *([] if kernel.float_output else [kernel.output])]
-        if any(name not in of for name in tensors):
-            continue
-        runs = program.add_variable(f"k{i}", 0, 1)
-        for name in tensors:
-            program += runs <= of[name]
-        gains.append(given.macs.get(kernel.node, 0) / everything * runs)
     # What is over the limit alone is cut off at twice the limit: the solver refuses huge coefficients.
-    spent = pulp.lpSum(min(given.site_losses.get(n, 0.0) / limit, 2.0) * v for n, v in chosen.items())
-    program += spent <= 1.0
-    program.setObjective(pulp.lpSum(gains) - WORTH * spent)
-    program.solve(pulp.HiGHS(msg=False, gapRel=1e-3, threads=1, mip_max_nodes=20_000))
-    kept = [site for site in given.sites if (chosen[site.name].value() or 0) > 0.5]
+    spent = {site.name: min(given.site_losses.get(site.name, 0.0) / limit, 2.0) for site in given.sites}
+    options = [Option(name, CODES, {SPENT: share, WORST: WORTH * share}) for name, share in spent.items()]
+    options += [Option(name, FLOAT) for name in spent]
+    everything = max(sum(given.macs.values()), 1)
+    events = []
+    for kernel in given.kernels:
+        tensors = [*kernel.inputs, *([] if kernel.float_output else [kernel.output])]
+        if all(name in given.site_of for name in tensors):
+            needed = dict.fromkeys(given.site_of[name].name for name in tensors)
+            gain = given.macs.get(kernel.node, 0) / everything
+            events.append(Event(kernel.node, tuple(Condition((name, CODES)) for name in needed), {WORST: -gain}))
+    found = solve(JointChoice(tuple(options), tuple(events)), Goal(WORST, {SPENT: 1.0}, gap=RELATIVE_GAP, nodes=NODES))
+    kept = [site for site in given.sites if found.selection[site.name] == CODES]
     return useful_sites(kept, given.kernels, {layer.name for layer in given.layers})

@@ -1,39 +1,40 @@
-"""Which activations are quantized for a latency: the least loss whose predicted time is within a budget.
+"""Which activations are quantized for a latency, with the formats of weights that this allows: the least loss of both.
 
-min Σ_s loss_s q_s  s.t.  Σ_o [float_o + (integer_o − float_o) r_o] + Σ_t (quantize_t w_t + dequantize_t v_t) ≤ budget,
-r_o = all q of its tensors,  w_t ≥ q_t − r_maker,  v_t ≥ q_t − r_reader for every reader.
-Where a choice within the activation limit keeps the budget already, it stays.
+Sites and weights are one program (`ptqc.solvers.joint`): its time is that of the cost model, its bytes those of the
+file where there is a budget of size too. A choice within the activation limit that keeps the budgets already stays.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import ClassVar
-
-import pulp
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
 
 from ptqc.budget import Latency
-from ptqc.errors import Infeasible, InternalError
+from ptqc.errors import Infeasible
 from ptqc.graph.sites import Site, source_params, useful_sites
 from ptqc.notes import Level, Note
 from ptqc.options import Activations
 from ptqc.passes.base import Effect, Result
 from ptqc.passes.decide.choose_activations import Checked, limit_of
 from ptqc.passes.decide.phases import Assessed, Decided
-from ptqc.solvers.cost_model import Edge, Network, TimedOperator, Times
+from ptqc.solvers.allocation import BYTES, LOSS
+from ptqc.solvers.choices import JointChoice
+from ptqc.solvers.cost_model import Network, Times
+from ptqc.solvers.integer_program import Answer, Goal, NoSelection, contradiction, prices, solve
+from ptqc.solvers.joint import CODES, FLOAT, NANOSECONDS, SiteCosts, Weighed, joint_choice
 
 ATTEMPTS = 8
-# Where two choices differ by less than this share of the loss, the faster one wins.
-TIME_WEIGHT = 1e-5
-RELATIVE_GAP = 1e-4
-NODE_LIMIT = 50_000
+# Where two choices differ by less than this share of the largest loss, the faster and smaller one wins.
+TIE_WEIGHT = 1e-6
+RELATIVE_GAP = 1e-3
 NAMED = 5
+NAMES = {NANOSECONDS: "time", BYTES: "size"}
 
 
 @dataclass(frozen=True)
 class MeetLatency:
-    """Choose the 8-bit activations that keep a latency budget at the least loss.
+    """Choose the 8-bit activations that keep a latency budget, and one of size beside it, at the least loss.
 
-    activations, limit: as in `ChooseActivations`; only "auto" leaves a choice.
+    activations, limit: as in `ChooseActivations`; only "auto" leaves a choice. weighed: what weights cost.
     """
 
     network: Network
@@ -41,48 +42,108 @@ class MeetLatency:
     budget: Latency
     activations: Activations = "auto"
     limit: float = 0.0
+    weighed: Weighed = field(default_factory=Weighed)
     name: ClassVar[str] = "meet-latency"
     effect: ClassVar[Effect] = Effect.DECIDE
 
     def apply(self, given: Decided) -> Result[Decided]:
-        """The decision with the activations that keep the budget, and what they lose together.
+        """The decision with the activations that keep the budgets, and what they lose together.
 
-        Raises Infeasible with the shortest predicted latency.
+        Raises Infeasible with the shortest predicted latency, or with what budgets that contradict each other need.
         """
         quantized = given.tensors_of(given.activations)
-        if self._predict(quantized) <= self.budget.nanoseconds:
+        is_fast = self._predict(quantized) <= self.budget.nanoseconds
+        if is_fast and (self.activations != "auto" or self._fits(given)):
             return Result(given, False)
         if self.activations != "auto":
             raise self._infeasible(quantized, f" with {self.activations} activations")
-        sites = self._least_loss(given)
+        sites, proven = self._least_loss(given, self.program(given))
         chosen = {site.name: given.ranges[site.name] for site in sites}
         found = Checked(given).loss_of(source_params(sites, given.ranges))
-        decided = replace(given, activations=chosen, activation_loss=found)
+        decided = replace(given, activations=chosen, activation_loss=found, proven=proven)
         limit = limit_of(given.loss_unit, self.limit)
         message = f"8-bit activations lose {found:.3g} {given.loss_unit} to reach {self.budget}"
         if found > limit:
-            warning = Note(self.name, "", f"{message}; without a latency budget at most {limit:g}", Level.WARNING)
-            return Result(decided, True, (warning,))
-        return Result(decided, True, (Note(self.name, "", message),))
+            message, level = f"{message}; without a latency budget at most {limit:g}", Level.WARNING
+        else:
+            level = Level.INFO
+        return Result(decided, True, (Note(self.name, "", message, level),))
+
+    def program(self, given: Assessed) -> JointChoice:
+        """Weights and sites with their losses, times and bytes."""
+        more = self.weighed.on_codes.fixed - self.weighed.in_float.fixed
+        sites = [
+            SiteCosts(site.name, site.tensors, given.site_losses.get(site.name, 0.0), more / len(given.sites))
+            for site in given.sites
+        ]
+        return joint_choice(sites, self.weighed, self.network, self.times)
+
+    @property
+    def _limits(self) -> dict[str, float]:
+        size = {} if self.weighed.limit is None else {BYTES: float(self.weighed.limit)}
+        return {NANOSECONDS: self.budget.nanoseconds, **size}
 
     def _predict(self, quantized: Mapping[str, object]) -> float:
         return self.network.predict(self.times, quantized)
 
-    def _least_loss(self, given: Assessed) -> list[Site]:
-        target = self.budget.nanoseconds
-        fastest = _useful(given, _Program(self.network, self.times, given).solve(None))
-        shortest = self._predict(given.tensors_of(fastest))
-        if shortest > target:
-            raise self._infeasible(given.tensors_of(fastest))
-        for _ in range(ATTEMPTS):
-            chosen = _Program(self.network, self.times, given).solve(target)
-            sites = _useful(given, chosen)
-            over = self._predict(given.tensors_of(sites)) - self.budget.nanoseconds
-            if over <= 0:
-                return _sites(given, sites)
-            # Sites that serve no layer were dropped, and what they carried takes longer in float.
-            target = max(target - over, shortest)
-        return _sites(given, fastest)
+    def smallest(self, given: Decided) -> float:
+        """About the bytes of the smallest file with the activations that were chosen: as the program has them."""
+        states = {site.name: CODES if site.name in given.activations else FLOAT for site in given.sites}
+        program = self.program(given)
+        options = tuple(o for o in program.options if states.get(o.choice, o.state) == o.state)
+        return solve(replace(program, options=options), Goal(BYTES)).value
+
+    def _fits(self, given: Decided) -> bool:
+        return self.weighed.limit is None or self.smallest(given) <= self.weighed.limit
+
+    def _least_loss(self, given: Assessed, program: JointChoice) -> tuple[list[Site], dict[str, Any]]:
+        """The sites, and what is proven of the choice."""
+        limits = self._limits
+        try:
+            fastest = self._sites(
+                given, solve(program, Goal(NANOSECONDS, {k: limits[k] for k in limits if k == BYTES}))
+            )
+            shortest = self._time(given, fastest)
+            for _ in range(ATTEMPTS):
+                goal = self._goal(program, limits)
+                answer = solve(program, goal)
+                sites = self._sites(given, answer)
+                over = self._time(given, sites) - self.budget.nanoseconds
+                if over <= 0:
+                    return sites, _proven(program, goal, answer)
+                # Sites that serve no layer were dropped, and what they carried takes longer in float.
+                limits[NANOSECONDS] = max(limits[NANOSECONDS] - over, shortest)
+        except NoSelection:
+            raise self._refusal(given, program) from None
+        return fastest, {}
+
+    def _goal(self, program: JointChoice, limits: Mapping[str, float]) -> Goal:
+        worst = max((option.costs.get(LOSS, 0.0) for option in program.options), default=0.0) or 1.0
+        return Goal(
+            LOSS, limits, {r: worst * TIE_WEIGHT / max(limit, 1.0) for r, limit in limits.items()}, RELATIVE_GAP
+        )
+
+    def _sites(self, given: Assessed, answer: Answer) -> list[Site]:
+        kept = [site for site in given.sites if answer.selection[site.name] == CODES]
+        return useful_sites(kept, given.kernels, {layer.name for layer in given.layers})
+
+    def _time(self, given: Assessed, sites: list[Site]) -> float:
+        return self._predict(given.tensors_of({site.name for site in sites}))
+
+    def _refusal(self, given: Assessed, program: JointChoice) -> Infeasible:
+        found = contradiction(program, self._limits)
+        if found.resources != (NANOSECONDS, BYTES):
+            fastest = self._sites(given, solve(program, Goal(NANOSECONDS)))
+            if NANOSECONDS in found.resources:
+                return self._infeasible(given.tensors_of({site.name for site in fastest}))
+        size, beside = self.weighed.limit or 0, found.beside
+        least, shortest = beside.get(BYTES) or found.alone[BYTES], beside.get(NANOSECONDS) or found.alone[NANOSECONDS]
+        return Infeasible(
+            f"the budgets of {size:,} bytes and {self.budget} contradict each other: within {self.budget} about "
+            f"{least:,.0f} bytes are the fewest, within the bytes {shortest / 1e6:.3g} ms the shortest; alone, about "
+            f"{found.alone[BYTES]:,.0f} bytes and {found.alone[NANOSECONDS] / 1e6:.3g} ms can be reached",
+            round(least),
+        )
 
     def _infeasible(self, quantized: Mapping[str, object], how: str = "") -> Infeasible:
         shortest = self._predict(quantized)
@@ -103,80 +164,13 @@ class MeetLatency:
         )
 
 
-def _sites(given: Assessed, names: set[str]) -> list[Site]:
-    return [site for site in given.sites if site.name in names]
-
-
-def _useful(given: Assessed, names: set[str]) -> set[str]:
-    layers = {layer.name for layer in given.layers}
-    return {site.name for site in useful_sites(_sites(given, names), given.kernels, layers)}
-
-
-class _Program:
-    """The integer program of one network, losses and times as shares of their totals."""
-
-    def __init__(self, network: Network, times: Times, given: Assessed) -> None:
-        self._times = times
-        self._unit = max(network.predict(times, ()), 1.0)
-        self._program = pulp.LpProblem("latency", pulp.LpMinimize)
-        self._sites = {site.name: self._binary(f"q{i}") for i, site in enumerate(given.sites)}
-        self._of = {tensor: self._sites[site.name] for tensor, site in given.site_of.items()}
-        self._runs: dict[str, pulp.LpVariable] = {}
-        spent = [self._operator(i, operator) for i, operator in enumerate(network.operators)]
-        spent += [part for i, edge in enumerate(network.edges) for part in self._edge(i, edge)]
-        self._time = pulp.lpSum(spent)
-        losses = {site.name: given.site_losses.get(site.name, 0.0) for site in given.sites}
-        largest = max(losses.values(), default=0.0) or 1.0
-        self._loss = pulp.lpSum(losses[name] / largest * chosen for name, chosen in self._sites.items())
-
-    def solve(self, nanoseconds: float | None) -> set[str]:
-        """Names of the sites of least loss within a time; None: of least time. Raises InternalError without any."""
-        program, time = self._program, self._time
-        if nanoseconds is None:
-            program.setObjective(time + TIME_WEIGHT * self._loss)
-        else:
-            program += time <= nanoseconds / self._unit
-            program.setObjective(self._loss + TIME_WEIGHT * time)
-        program.solve(pulp.HiGHS(msg=False, gapRel=RELATIVE_GAP, threads=1, mip_max_nodes=NODE_LIMIT))
-        if program.sol_status not in (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible):
-            raise InternalError(f"the solver gave no choice of activations: {pulp.LpStatus[program.status]}")
-        return {name for name, chosen in self._sites.items() if (chosen.value() or 0) > 0.5}
-
-    def _binary(self, name: str) -> pulp.LpVariable:
-        return self._program.add_variable(name, cat="Binary")
-
-    def _operator(self, place: int, operator: TimedOperator) -> pulp.LpAffineExpression:
-        real = self._times.floats.get(operator.node, 0.0) / self._unit
-        if not operator.tensors:
-            return pulp.LpAffineExpression(constant=real)
-        runs = self._runs[operator.node] = self._program.add_variable(f"r{place}", 0, 1)
-        needed = list({id(v): v for v in (self._of[tensor] for tensor in operator.tensors)}.values())
-        for chosen in needed:
-            self._program += runs <= chosen
-        self._program += runs >= pulp.lpSum(needed) - (len(needed) - 1)
-        return real + (self._times.integers.get(operator.node, 0.0) / self._unit - real) * runs
-
-    def _edge(self, place: int, edge: Edge) -> list[pulp.LpAffineExpression]:
-        chosen = self._of[edge.tensor]
-        makers = [] if edge.maker is None else [edge.maker]
-        return [
-            self._conversion(f"w{place}", self._times.quantize, edge, chosen, makers, edge.maker is None),
-            self._conversion(f"v{place}", self._times.dequantize, edge, chosen, edge.readers, edge.real),
-        ]
-
-    def _conversion(
-        self,
-        name: str,
-        column: Mapping[str, float],
-        edge: Edge,
-        chosen: pulp.LpVariable,
-        others: list[str] | tuple[str, ...],
-        always: bool,
-    ) -> pulp.LpAffineExpression:
-        """The time of a conversion that a quantized tensor needs where some operator beside it is in float."""
-        needed = self._program.add_variable(name, 0, 1)
-        for other in others:
-            self._program += needed >= chosen - self._runs[other]
-        if always:
-            self._program += needed >= chosen
-        return column.get(edge.tensor, 0.0) / self._unit * needed
+def _proven(program: JointChoice, goal: Goal, answer: Answer) -> dict[str, Any]:
+    """Loss, bound and status, and by how much the loss falls for a hundredth more of each budget, solved again."""
+    gains = prices(program, goal, answer, {resource: limit / 100 for resource, limit in goal.limits.items()})
+    return {
+        "loss": answer.value,
+        "bound": answer.bound,
+        "gap": answer.gap,
+        "status": answer.status,
+        "prices_of_one_percent": {NAMES[resource]: gain for resource, gain in gains.items()},
+    }

@@ -143,11 +143,12 @@ class Decided(Assessed):
     """What was assessed, with the activations that are rounded.
 
     activations: by site name; the others stay float32. activation_loss: measured with all of them rounded and float
-    weights.
+    weights. proven: of activations that were chosen together with formats for the weights, for the documents.
     """
 
     activations: Mapping[str, ActivationParams] = field(default_factory=dict)
     activation_loss: float = 0.0
+    proven: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from ptqc.report.markup import cell, details, name, safe, table
 from ptqc.report.rows import Document, ReportFacts
-from ptqc.text import number
+from ptqc.text import number, percent
 
 OPEN_ROWS = 300  # longer tables are collapsed
 
@@ -16,14 +16,28 @@ def has_latency(facts: ReportFacts) -> bool:
 
 def latency_tables(facts: ReportFacts) -> str:
     """The whole, and the operators in execution order."""
-    found = facts.manifest["latency"]
-    whole = (f'<th scope="row">{safe(what)}</th><td>{safe(told)}</td>' for what, told in _whole(found))
+    found, together = facts.manifest["latency"], with_activations(facts.manifest["allocation"])
+    facts_told = [*_whole(found), *([("weights and activations together", together)] if together else [])]
+    whole = (f'<th scope="row">{safe(what)}</th><td>{safe(told)}</td>' for what, told in facts_told)
     head = [">#", "operator", "type", "compute", ">predicted µs", ">measured µs", ">in float µs", ">on integers µs"]
     longest = max((entry["measured_us"] for entry in found["operators"]), default=0.0)
     rows = [_operator(i + 1, entry, longest) for i, entry in enumerate(found["operators"])]
     operators = table(head, rows, "sortable")
     shown = operators if len(rows) <= OPEN_ROWS else details(f"{len(rows):,} operators", operators)
     return table(["what", "value"], whole, "facts") + shown
+
+
+def with_activations(allocation: Document) -> str:
+    """What is proven of a choice of weights and activations together; empty where there was none."""
+    found = allocation.get("with_activations")
+    if not found:
+        return ""
+    proof = "proven best" if found["status"] == "optimal" else f"at most {percent(found['gap'])} from the best"
+    gains = ", ".join(
+        f"+1 % of {what}: -{gain:.2g}" if gain > 0 else f"+1 % of {what} gains nothing"
+        for what, gain in found["prices_of_one_percent"].items()
+    )
+    return f"predicted loss {found['loss']:.3g} {allocation['unit']}, {proof}; {gains}"
 
 
 def _whole(found: Document) -> Iterator[tuple[str, str]]:

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ptqc.formats import Format, mean_bits
+from ptqc.report.latency import with_activations
 from ptqc.text import facts, number, shorten, visible
 
 Document = Mapping[str, Any]
@@ -41,6 +42,8 @@ def _size(manifest: Document) -> Iterator[tuple[str, str]]:
         bits = mean_bits((Format.parse(form), count) for form, count in formats.items())
         yield "weights", f"{_counted(formats)}; {bits:.2f} bits on average"
     yield "plan", _plan(manifest["allocation"])
+    if together := with_activations(manifest["allocation"]):
+        yield "together", f"weights and activations: {together}"
     if own := manifest["file"].get("runtime_operators"):
         yield "runs in", f"ONNX Runtime alone, with operators of its own: {visible(', '.join(own))}"
 

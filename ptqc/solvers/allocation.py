@@ -1,35 +1,37 @@
-"""The integer program: one format per weight, least predicted loss, bytes within the budget.
+"""The format of each weight: least predicted loss, with the bytes of the file within the budget.
 
 min Σ I_{w,f} ΔL_{w,f}  s.t.  Σ_f I_{w,f} = 1,  fixed + Σ I_{w,f} bytes_{w,f} + Σ_u U_u once_u ≤ limit,  U_u ≥ I_{w,f}
 (Hubara et al. 2020, eq. 8, with the bytes of the file as written; U: what candidates share and the file holds once).
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-import pulp
-
-from ptqc.errors import Infeasible, InternalError
+from ptqc.errors import Infeasible
 from ptqc.formats import Format
+from ptqc.solvers.choices import Condition, Event, JointChoice, Option
+from ptqc.solvers.integer_program import RELATIVE_GAP, Goal, NoSelection, solve
 
 # Where two plans differ by less than this share of the loss, the smaller file wins.
 BYTES_WEIGHT = 1e-6
-RELATIVE_GAP = 1e-5
 # Of points in a plot.
 FRONTIER_GAP = 1e-3
-NODE_LIMIT = 200_000
+BYTES, LOSS = "bytes", "loss"
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """One way to store one weight: bytes in the written file, predicted loss, and the shared parts that it needs."""
+    """One way to store one weight: bytes in the written file, predicted loss, and the shared parts that it needs.
+
+    costs: of other resources.
+    """
 
     weight: str
     form: Format
     bytes: int
     loss: float
     needs: tuple[str, ...] = ()
+    costs: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -51,11 +53,15 @@ class Allocation:
 
 @dataclass(frozen=True)
 class Problem:
-    """All candidates of all weights, bytes that every plan has, and the bytes of each shared part."""
+    """All candidates of all weights, bytes that every plan has, and the bytes of each shared part.
+
+    limits: on other resources than bytes.
+    """
 
     candidates: tuple[Candidate, ...]
     fixed: int
     once: Mapping[str, int] = field(default_factory=dict)
+    limits: Mapping[str, float] = field(default_factory=dict)
 
     def by_weight(self) -> dict[str, list[Candidate]]:
         """Candidates grouped by weight, in order."""
@@ -81,67 +87,34 @@ def allocate(problem: Problem, limit: int, gap: float = RELATIVE_GAP) -> Allocat
 
     gap: share of the loss by which a better plan may be left unfound.
     """
-    program, chosen, used = _program(problem)
-    sizes = _bytes_expression(problem, chosen, used)
-    program += sizes <= limit - problem.fixed
-    # Scale losses so that the solver's absolute tolerances do not blur small ones.
-    worst = max((c.loss for c in problem.candidates), default=0.0)
-    unit = 1.0 / worst if worst > 0 else 1.0
-    loss = pulp.lpSum(c.loss * unit * chosen[i] for i, c in enumerate(problem.candidates))
-    program.setObjective(loss + (BYTES_WEIGHT / max(limit, 1)) * sizes)
     try:
-        left = _solve(program, gap)
-    except _NoPlan:
+        answer = solve(program_of(problem), _goal(problem, limit, gap))
+    except NoSelection:
         raise _infeasible(problem, limit) from None
-    choice = _without_waste(problem, _choice(problem, chosen))
+    choice = _without_waste(problem, _formats(answer.selection))
     total = sum(c.loss for c in problem.chosen(choice))
-    bytes_ = problem.size(choice)
-    if bytes_ > limit:
-        if problem.size(smallest_choice(problem)) > limit:  # by less than the solver's tolerance
-            raise _infeasible(problem, limit)
-        raise InternalError(f"the solver's plan has {bytes_} bytes, over its limit of {limit}")
-    return Allocation(choice, total, max(0.0, total * (1 - left)), bytes_, limit, "optimal" if left <= 1e-4 else "gap")
+    return Allocation(choice, total, max(0.0, min(answer.bound, total)), problem.size(choice), limit, answer.status)
 
 
-def _program(problem: Problem) -> tuple[pulp.LpProblem, list[pulp.LpVariable], dict[str, pulp.LpVariable]]:
-    program = pulp.LpProblem("allocation", pulp.LpMinimize)
-    chosen = [program.add_variable(f"x{i}", cat="Binary") for i in range(len(problem.candidates))]
-    used = {part: program.add_variable(f"u{i}", cat="Binary") for i, part in enumerate(sorted(problem.once))}
-    index = {id(c): i for i, c in enumerate(problem.candidates)}
-    for group in problem.by_weight().values():
-        program += pulp.lpSum(chosen[index[id(c)]] for c in group) == 1
-    for i, candidate in enumerate(problem.candidates):
-        for part in candidate.needs:
-            program += used[part] >= chosen[i]
-    return program, chosen, used
+def program_of(problem: Problem) -> JointChoice:
+    """The weights as choices, and each shared part as an event of any candidate that needs it."""
+    options = tuple(Option(c.weight, c.form, {LOSS: c.loss, BYTES: c.bytes, **c.costs}) for c in problem.candidates)
+    users: dict[str, list[Condition]] = {}
+    for c in problem.candidates:
+        for part in c.needs:
+            users.setdefault(part, []).append(Condition((c.weight, c.form)))
+    events = tuple(Event(part, tuple(users[part]), {BYTES: problem.once[part]}, every=False) for part in sorted(users))
+    return JointChoice(options, events, {BYTES: problem.fixed})
 
 
-def _bytes_expression(
-    problem: Problem, chosen: Sequence[pulp.LpVariable], used: Mapping[str, pulp.LpVariable]
-) -> pulp.LpAffineExpression:
-    parts = [c.bytes * chosen[i] for i, c in enumerate(problem.candidates)]
-    return pulp.lpSum(parts + [problem.once[part] * variable for part, variable in used.items()])
+def _goal(problem: Problem, limit: int, gap: float) -> Goal:
+    worst = max((c.loss for c in problem.candidates), default=0.0)
+    then = {BYTES: BYTES_WEIGHT / max(limit, 1) * (worst or 1.0)}
+    return Goal(LOSS, {BYTES: limit, **problem.limits}, then, gap)
 
 
-class _NoPlan(Exception):
-    """No choice keeps the constraints."""
-
-
-def _solve(program: pulp.LpProblem, gap: float = RELATIVE_GAP) -> float:
-    """Solve; the relative gap that was left open. Raises _NoPlan."""
-    solver = pulp.HiGHS(msg=False, gapRel=gap, threads=1, mip_max_nodes=NODE_LIMIT)
-    program.solve(solver)
-    if program.status == pulp.LpStatusInfeasible:
-        raise _NoPlan
-    if program.sol_status not in (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible):
-        raise InternalError(f"the solver gave no plan: {pulp.LpStatus[program.status]}")
-    info = program.solverModel.getInfo()
-    left = float(info.mip_gap)
-    return left if math.isfinite(left) else 0.0
-
-
-def _choice(problem: Problem, chosen: Sequence[pulp.LpVariable]) -> dict[str, Format]:
-    return {c.weight: c.form for c, variable in zip(problem.candidates, chosen, strict=True) if variable.value() > 0.5}
+def _formats(selection: Mapping[str, object]) -> dict[str, Format]:
+    return {weight: form for weight, form in selection.items() if isinstance(form, Format)}
 
 
 def _without_waste(problem: Problem, choice: Mapping[str, Format]) -> dict[str, Format]:
@@ -150,7 +123,7 @@ def _without_waste(problem: Problem, choice: Mapping[str, Format]) -> dict[str, 
     for weight, group in problem.by_weight().items():
         chosen = next(c for c in group if c.form == kept[weight])
         for c in sorted(group, key=lambda c: c.bytes):
-            smaller = c.bytes < chosen.bytes and c.loss <= chosen.loss
+            smaller = c.bytes < chosen.bytes and c.loss <= chosen.loss and c.costs == chosen.costs
             if smaller and problem.size({**kept, weight: c.form}) < problem.size(kept):
                 kept[weight] = c.form
                 break
@@ -159,10 +132,7 @@ def _without_waste(problem: Problem, choice: Mapping[str, Format]) -> dict[str, 
 
 def smallest_choice(problem: Problem) -> dict[str, Format]:
     """The plan of fewest bytes."""
-    program, chosen, used = _program(problem)
-    program.setObjective(_bytes_expression(problem, chosen, used))
-    _solve(program)
-    return _choice(problem, chosen)
+    return _formats(solve(program_of(problem), Goal(BYTES, problem.limits)).selection)
 
 
 def best_choice(problem: Problem) -> dict[str, Format]:

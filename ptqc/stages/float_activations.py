@@ -18,5 +18,5 @@ def without_codes(job: Job, error: NotFinite, given: Plan | None) -> Job:
     if given is not None or job.options.activations != "auto" or not job.decided.activations:
         raise error
     told = Note(STEP, "", f"all activations stay float: {error.finding}", Level.WARNING)
-    decided = replace(job.decided, activations={}, activation_loss=0.0)
+    decided = replace(job.decided, activations={}, activation_loss=0.0, proven={})
     return replace(job, decided=decided, notes=(*job.notes, told))

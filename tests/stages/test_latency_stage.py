@@ -110,6 +110,11 @@ def test_documents_tell_the_times(tight: Artifact) -> None:
         1000 * told["predicted_ms"]
     )
     assert "of the budget of 3 ms" in " ".join(tight.summary().split())
+    together = tight.manifest["allocation"]["with_activations"]
+    assert together["status"] == "optimal"
+    assert set(together["prices_of_one_percent"]) == {"time", "size"}
+    assert "weights and activations: predicted loss" in " ".join(tight.summary().split())
+    assert "weights and activations together" in (tight.folder / "report.html").read_text()
     assert "Latency" in (tight.folder / "report.html").read_text()
 
 

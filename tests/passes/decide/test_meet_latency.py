@@ -16,9 +16,12 @@ from ptqc.errors import Infeasible
 from ptqc.execute.onnxruntime import Feeds
 from ptqc.notes import Level
 from ptqc.passes.decide.choose_activations import ChooseActivations
-from ptqc.passes.decide.meet_latency import MeetLatency, _Program
+from ptqc.passes.decide.meet_latency import MeetLatency
 from ptqc.passes.decide.phases import Decided
+from ptqc.solvers.allocation import LOSS
 from ptqc.solvers.cost_model import Network, Times
+from ptqc.solvers.integer_program import Goal, solve
+from ptqc.solvers.joint import CODES, NANOSECONDS
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +70,11 @@ def subsets(context: Decided) -> Iterator[set[str]]:
         yield from (set(chosen) for chosen in itertools.combinations(names, count))
 
 
+def chosen(context: Decided, network: Network, times: Times, goal: Goal) -> set[str]:
+    selection = solve(MeetLatency(network, times, Latency(1.0)).program(context), goal).selection
+    return {name for name, state in selection.items() if state == CODES}
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_no_set_of_sites_within_the_time_loses_less(context: Decided, network: Network, seed: int) -> None:
     rng, times = np.random.default_rng(seed), random_times(network, seed)
@@ -78,7 +86,7 @@ def test_no_set_of_sites_within_the_time_loses_less(context: Decided, network: N
     def loss(sites: set[str] | frozenset[str]) -> float:
         return sum(context.site_losses[name] for name in sites)
 
-    found = _Program(network, times, context).solve(target)
+    found = chosen(context, network, times, Goal(LOSS, {NANOSECONDS: target}))
     assert taken[frozenset(found)] <= target * (1 + 1e-6)
     assert loss(found) <= min(loss(s) for s, ns in taken.items() if ns <= target) * (1 + 1e-3) + 1e-4
 
@@ -86,7 +94,7 @@ def test_no_set_of_sites_within_the_time_loses_less(context: Decided, network: N
 @pytest.mark.parametrize("seed", range(6))
 def test_no_set_of_sites_is_faster_than_the_fastest(context: Decided, network: Network, seed: int) -> None:
     times = random_times(network, seed)
-    found = _Program(network, times, context).solve(None)
+    found = chosen(context, network, times, Goal(NANOSECONDS))
     shortest = min(network.predict(times, context.tensors_of(sites)) for sites in subsets(context))
     assert network.predict(times, context.tensors_of(found)) <= shortest * (1 + 1e-3)
 
@@ -104,6 +112,8 @@ def test_the_limit_on_the_loss_gives_way_to_the_time(context: Decided, network: 
     real = network.predict(times, ())
     result = MeetLatency(network, times, Latency(0.6 * real), limit=1e-7).apply(context)
     context, (note,) = result.made, result.notes
+    assert context.proven["status"] == "optimal"
+    assert context.proven["prices_of_one_percent"]["time"] >= 0
     assert network.predict(times, context.tensors_of(context.activations)) <= 0.6 * real
     assert context.activation_loss > max(promised, 1e-7)
     assert note.level == Level.WARNING
