@@ -19,6 +19,8 @@ RELATIVE_GAP = 1e-5
 # Of points in a plot.
 FRONTIER_GAP = 1e-3
 NODE_LIMIT = 200_000
+# What a plan may lose beyond a limit on the loss: the solver's own tolerance and the gap of the plan of that size.
+TOLERANCE = 1e-4
 
 
 @dataclass(frozen=True)
@@ -101,6 +103,27 @@ def allocate(problem: Problem, limit: int, gap: float = RELATIVE_GAP) -> Allocat
             raise _infeasible(problem, limit)
         raise InternalError(f"the solver's plan has {bytes_} bytes, over its limit of {limit}")
     return Allocation(choice, total, max(0.0, total * (1 - left)), bytes_, limit, "optimal" if left <= 1e-4 else "gap")
+
+
+def smallest_within(problem: Problem, loss: float, gap: float = RELATIVE_GAP) -> Allocation:
+    """The best plan of the fewest bytes that suffice for a predicted loss of at most `loss`.
+
+    Where none loses so little it is the best plan of all. gap: share of the bytes by which a smaller plan may be left
+    unfound.
+    """
+    best = best_choice(problem)
+    if loss <= sum(c.loss for c in problem.chosen(best)):
+        return allocate(problem, problem.size(best), gap)
+    program, chosen, used = _program(problem)
+    # What loses more than is allowed alone is cut off there: the solver refuses huge coefficients.
+    spent = pulp.lpSum(min(c.loss / loss, 2.0) * chosen[i] for i, c in enumerate(problem.candidates))
+    program += spent <= 1.0
+    program.setObjective(_bytes_expression(problem, chosen, used))
+    _solve(program, gap)
+    found = allocate(problem, problem.size(_choice(problem, chosen)), gap)
+    if found.loss > loss * (1 + TOLERANCE):
+        raise InternalError(f"the solver's plan loses {found.loss:.6g}, over its limit of {loss:.6g}")
+    return found
 
 
 def _program(problem: Problem) -> tuple[pulp.LpProblem, list[pulp.LpVariable], dict[str, pulp.LpVariable]]:

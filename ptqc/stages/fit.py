@@ -15,7 +15,7 @@ from ptqc.passes.tune.features import TuneFeatures
 from ptqc.passes.tune.reconstruct import Reconstruct, reconstruct_all
 from ptqc.plan import Plan
 from ptqc.solutions import TunedNumbers
-from ptqc.solvers.allocation import Allocation, Problem, allocate, best_choice, smallest_choice
+from ptqc.solvers.allocation import Allocation, Problem, allocate, best_choice, smallest_choice, smallest_within
 from ptqc.stages.compare import HeldBackLoss
 from ptqc.stages.problem import packed, problem_of, weighed
 
@@ -66,6 +66,18 @@ def fit(decided: Decided, options: CompileOptions, limit: int | None, fixed_plan
         # What this plan has beyond what the solver was told, every plan is taken to have.
         problem = replace(problem, fixed=problem.fixed + written - allocation.bytes)
     raise InternalError(f"no plan was found whose written file keeps {limit:,} bytes after {ATTEMPTS} attempts")
+
+
+def fit_within(decided: Decided, options: CompileOptions, loss: float, tried: Sequence[Plan] = ()) -> Fitted | None:
+    """The smallest plan whose weights are predicted to lose at most `loss`; the best plan where none loses so little.
+
+    None where it is one of those that were tried before.
+    """
+    undecided = replace(decided.roles, activations=decided.activations)
+    problem = problem_of(decided, undecided, options)
+    allocation = smallest_within(problem, loss)
+    plan = undecided.with_formats(allocation.choice)
+    return None if plan in tried else _built(decided, options, plan, allocation, problem, None)
 
 
 def _smallest(decided: Decided, options: CompileOptions, undecided: Plan, problem: Problem, limit: int) -> Fitted:

@@ -1,30 +1,32 @@
 """Where 8-bit activations give a NaN or an infinity that the float model does not have, all of them stay float."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import TypeVar
 
 from ptqc.errors import NotFinite
 from ptqc.notes import Level, Note
 from ptqc.passes.decide.phases import Decided
 from ptqc.plan import Plan
-from ptqc.stages.fit import Fitted, fit
 from ptqc.stages.job import Job
 
 STEP = "choose-activations"
+F = TypeVar("F")
 
 
-def fit_finite(job: Job, decided: Decided, given: Plan | None) -> tuple[Job, Fitted]:
-    """The fitted plan, and the compile with the activations that it has.
+def fit_finite(job: Job, decided: Decided, given: Plan | None, fit: Callable[[Decided], F]) -> tuple[Job, F]:
+    """What is fitted, and the compile with the activations that it has.
 
-    decided: as in the job, with the deadline for fitting. given: fixed decisions. Raises Infeasible, and NotFinite
-    where weights alone give such a value or codes were asked for.
+    decided: as in the job, with the deadline for fitting. given: fixed decisions, with which nothing is tried again.
+    Raises Infeasible, and NotFinite where weights alone give such a value or codes were asked for.
     """
     try:
-        return job, fit(decided, job.options, job.limit, given)
+        return job, fit(decided)
     except NotFinite as error:
         if given is not None or job.options.activations != "auto" or not decided.activations:
             raise
         told = Note(STEP, "", f"all activations stay float: {str(error).partition(';')[0]}", Level.WARNING)
-    fitted = fit(_in_float(decided), job.options, job.limit)
+    fitted = fit(_in_float(decided))
     return replace(job, decided=_in_float(job.decided), notes=(*job.notes, told)), fitted
 
 

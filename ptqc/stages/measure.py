@@ -28,7 +28,7 @@ from ptqc.version import __version__
 from ptqc.work.deadline import NEVER, Deadline
 from ptqc.work.progress import Progress
 
-MODEL, SAMPLES = "model.onnx", "samples"
+MODEL, SAMPLES, JUDGING = "model.onnx", "samples", "judging"
 # Raised when what is measured, or how, changes, so that old entries are not taken for new ones.
 MEASUREMENT_VERSION = 16
 # Options that measuring does not look at.
@@ -53,6 +53,8 @@ def measure(
     What was cut short is not taken for the whole by a later compile: it is stored under a key of its own.
     """
     key = _key("measure", prepared, options, FITTING)
+    if prepared.judging is not None:
+        key = {**key, "judging": prepared.judging.digest}
     shelf = StoredWeights(store, _key("solve-weights", prepared, options, LATER), prepared.model)
     entry = store.get(key)
     if entry is not None and (candidates := shelf.open(entry.document["candidates"])) is not None:
@@ -107,7 +109,9 @@ def recall(store: Store, name: str, progress: Progress) -> tuple[Prepared, Decid
     options = CompileOptions.of({**stored["options"], "bits": tuple(stored["options"]["bits"])})
     notes = _notes(entry, everything=True)
     own = len(notes) - stored["own_notes"]
-    prepared = Prepared(model, _batchable(samples, stored["batchable"]), Origin(**stored["origin"]), tuple(notes[:own]))
+    judging = Samples.open(entry.folder / JUDGING) if (entry.folder / JUDGING).is_dir() else None
+    samples = replace(samples, batchable=stored["batchable"])
+    prepared = Prepared(model, samples, Origin(**stored["origin"]), tuple(notes[:own]), judging)
     candidates = StoredWeights(store, {}, model).open(stored["candidates"])
     if candidates is None:
         raise _gone(store)
@@ -124,10 +128,6 @@ def _gone(store: Store) -> UsageError:
 
 def _setting(prepared: Prepared, options: CompileOptions, progress: Progress) -> Setting:
     return Setting.of(prepared.model, prepared.tuning, prepared.held_back, seed=options.seed, progress=progress)
-
-
-def _batchable(samples: Samples, flag: bool) -> Samples:
-    return Samples(samples.directory, samples.records, samples.notes, flag)
 
 
 def _key(step: str, prepared: Prepared, options: CompileOptions, ignored: Collection[str]) -> Mapping[str, Any]:
@@ -150,3 +150,5 @@ def _write_files(folder: Path, prepared: Prepared) -> None:
     external = None if fits_in_memory(weight_bytes(prepared.model)) else "model.data"
     ir.save(prepared.model, folder / MODEL, external_data=external)
     prepared.samples.save(folder / SAMPLES)
+    if prepared.judging is not None:
+        prepared.judging.save(folder / JUDGING)

@@ -41,12 +41,16 @@ PLAUSIBLE_SAMPLES = 16
 
 @dataclass(frozen=True)
 class Prepared:
-    """A model in normal form with its samples; `origin` describes the file it came from."""
+    """A model in normal form with its samples; `origin` describes the file it came from.
+
+    judging: other samples, which choose nothing: a budget of loss is judged on them.
+    """
 
     model: ir.Model
     samples: Samples
     origin: "Origin"
     notes: tuple[Note, ...]
+    judging: Samples | None = None
 
     @property
     def tuning(self) -> Samples:
