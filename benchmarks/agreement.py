@@ -5,6 +5,7 @@ error, root mean square of the difference over that of the float outputs.
 """
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
 from harness import Column, Feeds, Run, number, percent, significant
@@ -53,7 +54,14 @@ class Agreement:
         }
 
 
-def compared(real: Run, tested: Run, agreement: Agreement) -> Run:
+class Comparing(Protocol):
+    """What looks at the outputs of both models."""
+
+    def add(self, real: Sequence[np.ndarray], found: Sequence[np.ndarray]) -> None:
+        """One run of both."""
+
+
+def compared(real: Run, tested: Run, agreement: Comparing) -> Run:
     """The tested model, which on its way compares every run with the float model's."""
 
     def run(feeds: Feeds) -> list[np.ndarray]:

@@ -21,6 +21,7 @@ from ptqc.passes.registry import added_rewrites
 from ptqc.plan import Plan
 from ptqc.reading.given import Model
 from ptqc.stages.build_target import check_samples, check_target
+from ptqc.stages.early_checks import check_score
 from ptqc.stages.job import Job
 from ptqc.stages.judge import Evaluate
 from ptqc.stages.latency_budget import recorded_times, times_of
@@ -59,9 +60,10 @@ def compile(  # noqa: A001
     model: the path of a file, an `onnx.ModelProto` or an `onnx_ir.Model`. calibration: a folder of images, an
     .npz/.npy file, "module:function", an ONNX Runtime CalibrationDataReader, an array, any iterable of feeds, whose
     shapes may differ, or "synthetic": samples that ptqc draws, at a loss of accuracy. budget: "13%", 0.13, "4.5MB",
-    4_500_000 (bytes), "4.2bit", "2ms" or a size and a latency; None: the best accuracy with as many layers on integer
-    kernels as the activation options allow. strict: raise Missed, and write nothing, where the file takes longer than
-    the latency. times: an artifact whose recorded times of operators a latency budget is met with; None measures them.
+    4_500_000 (bytes), "4.2bit", "2ms", a loss ("0.02nat", "99%same", "1%drop"), or one of each; None: the best accuracy
+    with as many layers on integer kernels as the activation options allow. A loss alone takes the smallest file.
+    strict: raise Missed, and write nothing, where the file takes longer than the latency or is not shown to keep the
+    loss. times: an artifact whose recorded times of operators a latency budget is met with; None measures them.
     labels: an .npz with inputs and `labels`, or a CSV of image,class; evaluate: called with run(feeds) -> outputs by
     name, gives a score. Both are for the report only. target: a folder of `ptqc.codegen` with what is built beside the
     ONNX file: "cpu" adds a native library. allow_missing_target: deliver the rest where it cannot be built. given:
@@ -74,6 +76,7 @@ def compile(  # noqa: A001
     of_target = {name: value for name, value in given.items() if name not in known}
     built = choose(target, of_target, known, parameters, may_be_missing=allow_missing_target)
     budgets = Budgets.parse(budget, strict=strict)
+    check_score(budgets, labels, evaluate)
     place = path_of("output", output)
     check_output(place, force)
     check_target(built)
@@ -110,6 +113,7 @@ def resolve(
     output: str | Path,
     budget: Given = None,
     plan: Mapping[str, Any] | None = None,
+    calibration: object = None,
     preprocessing: Preprocessing | None = None,
     labels: str | Path | None = None,
     evaluate: Evaluate | None = None,
@@ -127,13 +131,15 @@ def resolve(
 ) -> Artifact:
     """Another artifact from what an earlier compile measured: for another budget, or with a plan given as JSON.
 
-    A latency is met with the times that the earlier compile recorded, where it did. pipeline, float_layers, inline:
-    None takes that of the earlier compile. time_limit: see `ptqc.options.CompileOptions`; strict, target,
-    allow_missing_target and given: see `compile`.
+    A latency is met with the times that the earlier compile recorded, where it did. calibration: samples that a budget
+    of loss is judged on, but for those that were measured on; None: those that the earlier compile kept aside.
+    pipeline, float_layers, inline: None takes that of the earlier compile. time_limit: see
+    `ptqc.options.CompileOptions`; strict, target, allow_missing_target and given: see `compile`.
     Raises UsageError when the measurements are not in the store any more.
     """
     started = time.monotonic()
     budgets = Budgets.parse(budget, strict=strict)
+    check_score(budgets, labels, evaluate)
     built = choose(target, given, signature(resolve).parameters, may_be_missing=allow_missing_target)
     place = path_of("output", output)
     check_output(place, force)
@@ -170,7 +176,7 @@ def resolve(
         times=recorded_times(earlier),
         plan=None if plan is None else Plan.from_json(plan, decided.roles),
     )
-    return resolve_job(job, request)
+    return resolve_job(job, request, calibration)
 
 
 def _labels(labels: str | Path | None) -> Path | None:

@@ -1,4 +1,4 @@
-"""What the user allows: a size in percent, bytes or mean bits per weight, and a latency."""
+"""What the user allows: a size in percent, bytes or mean bits per weight, a latency, and a loss of the outputs."""
 
 import re
 from collections.abc import Sequence
@@ -14,9 +14,17 @@ Given = One | Sequence[One] | None
 UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 NANOSECONDS = {"ns": 1, "us": 10**3, "µs": 10**3, "ms": 10**6, "s": 10**9}
 KNOWN = (
-    "a percentage of the model's size (13%), a size (4.5MB, 900KiB, 120000B), mean bits per weight (4.2bit) "
-    "or a latency (2ms, 800us)"
+    "a percentage of the model's size (13%), a size (4.5MB, 900KiB, 120000B), mean bits per weight (4.2bit), "
+    "a latency (2ms, 800us), or what the outputs may lose (0.02nat, 99%same, 1%drop)"
 )
+SAME, DROP = "%same", "%drop"
+# How a budget writes the units that losses are measured in, by the name that `ptqc.losses` gives them.
+LOSS_UNITS = {
+    "nat": "nat",
+    "nat per detection": "nat/detection",
+    "relative squared error": "relative",
+    "cosine distance": "cosine",
+}
 
 
 @dataclass(frozen=True)
@@ -30,8 +38,9 @@ class Budget:
     def parse(cls, text: str) -> "Budget":
         """Read "13%", "4.5MB", "4.2bit". Raises UsageError naming the text and the known forms."""
         found = parse(text)
-        if isinstance(found, Latency):
-            raise UsageError(f"budget {text!r} is a latency; a size is needed here")
+        if not isinstance(found, Budget):
+            what = "latency" if isinstance(found, Latency) else "loss"
+            raise UsageError(f"budget {text!r} is a {what}; a size is needed here")
         return found
 
     def limit(self, file_bytes: int, weights: int) -> int:
@@ -61,11 +70,35 @@ class Latency:
 
 
 @dataclass(frozen=True)
+class LossBudget:
+    """A limit on what the outputs lose against the float model's.
+
+    unit: SAME (value: percent of predictions that keep their top class), DROP (points of the user's score that may be
+    lost) or one of LOSS_UNITS (mean loss).
+    """
+
+    value: float
+    unit: str
+
+    @property
+    def limit(self) -> float:
+        """What may be lost at most: of predictions a share, of a score points, else a mean loss."""
+        return 1 - self.value / 100 if self.unit == SAME else self.value
+
+    def __str__(self) -> str:
+        return f"{self.value:g}{self.unit}"
+
+
+Limit = Budget | Latency | LossBudget
+
+
+@dataclass(frozen=True)
 class Budgets:
-    """At most one limit of each kind. strict: a file that takes longer than the latency is not delivered."""
+    """At most one limit of each kind. strict: a file that does not keep its latency or its loss is not delivered."""
 
     size: Budget | None = None
     latency: Latency | None = None
+    loss: LossBudget | None = None
     strict: bool = False
 
     @classmethod
@@ -75,14 +108,18 @@ class Budgets:
         found = [parse(one) for one in several if one is not None]
         sizes = [limit for limit in found if isinstance(limit, Budget)]
         latencies = [limit for limit in found if isinstance(limit, Latency)]
-        if len(sizes) > 1 or len(latencies) > 1:
+        losses = [limit for limit in found if isinstance(limit, LossBudget)]
+        if max(len(sizes), len(latencies), len(losses)) > 1:
             told = ", ".join(map(str, several))
-            raise UsageError(f"the budgets {told} are several of one kind; give one size and one latency")
-        return cls(next(iter(sizes), None), next(iter(latencies), None), strict)
+            raise UsageError(f"the budgets {told} are several of one kind; give one size, one latency and one loss")
+        return cls(next(iter(sizes), None), next(iter(latencies), None), next(iter(losses), None), strict)
 
 
-def parse(given: object) -> Budget | Latency:
-    """Read "13%", "4.5MB", "4.2bit", "2ms", a fraction or bytes. Raises UsageError naming it and the known forms."""
+def parse(given: object) -> Limit:
+    """Read "13%", "4.5MB", "4.2bit", "2ms", "0.02nat", "99%same", "1%drop", a fraction or bytes.
+
+    Raises UsageError naming it and the known forms.
+    """
     if isinstance(given, str):
         return _of_text(given)
     if isinstance(given, Real) and not isinstance(given, bool):
@@ -97,11 +134,11 @@ def parse(given: object) -> Budget | Latency:
     )
 
 
-def _of_text(text: str) -> Budget | Latency:
-    match = re.fullmatch(r"\s*([+-]?\d+(?:\.\d*)?|[+-]?\.\d+)\s*(%|[A-Za-zµ]+)\s*", text)
+def _of_text(text: str) -> Limit:
+    match = re.fullmatch(r"\s*([+-]?\d+(?:\.\d*)?|[+-]?\.\d+)\s*(%\s*[a-z]*|[A-Za-zµ/]+)\s*", text)
     if match is None:
         raise UsageError(f"budget {text!r} is not understood; give {KNOWN}")
-    number, unit = float(match[1]), match[2]
+    number, unit = float(match[1]), "".join(match[2].split())
     if number <= 0:
         raise UsageError(f"budget {text!r} must be positive; give {KNOWN}")
     if unit == "%":
@@ -112,4 +149,8 @@ def _of_text(text: str) -> Budget | Latency:
         return Budget(number * UNITS[unit.upper()], "B")
     if unit in NANOSECONDS:
         return Latency(number * NANOSECONDS[unit])
+    if unit in (SAME, DROP) and number >= 100:
+        raise UsageError(f"budget {text!r} must be below 100 %; give {KNOWN}")
+    if unit in (SAME, DROP, *LOSS_UNITS.values()):
+        return LossBudget(number, unit)
     raise UsageError(f"budget {text!r} has the unknown unit {unit!r}; give {KNOWN}")

@@ -118,6 +118,12 @@ def _add_resolve(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", help="a folder that `ptqc compile` wrote")
     _add_common(parser)
     parser.add_argument("--plan", metavar="FILE", help="take the decisions of this plan.json instead of solving")
+    parser.add_argument(
+        "--calibration",
+        metavar="DATA",
+        help="samples to judge a budget of loss on, where the compile kept none aside: given as for compile; those "
+        "that were measured on are left out",
+    )
     _add_preprocessing(parser)
     parser.set_defaults(run=commands.run_resolve)
 
@@ -165,7 +171,9 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
         action="append",
         metavar="B",
         help="13%% of the model's size, 4.5MB, 900KiB or 4.2bit (per weight); 2ms or 800us for one sample on one "
-        "thread of this machine; a size and a latency may be given together",
+        "thread of this machine; 0.02nat (or relative, cosine, nat/detection: what the outputs are judged in), "
+        "99%%same (top classes as the float model's) or 1%%drop (points of the score, with --labels): the smallest "
+        "file that loses no more; one of each kind may be given together",
     )
     parser.add_argument(
         "--pipeline",
@@ -191,13 +199,14 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--labels",
         metavar="DATA",
-        help="labelled samples to report top-1 accuracy on: an .npz with the inputs and `labels`, or a CSV of "
-        "image,class-number lines (paths relative to it)",
+        help="labelled samples to report top-1 accuracy on, and for a budget of drop: an .npz with the inputs and "
+        "`labels`, or a CSV of image,class-number lines (paths relative to it)",
     )
     parser.add_argument(
         "--strict",
         action="store_true",
-        help="end with 2, and write nothing, where the file takes longer than the latency budget",
+        help="end with 2, and write nothing, where the file takes longer than the latency budget, or is not shown to "
+        "lose as little as the budget of loss",
     )
     parser.add_argument("--force", action="store_true", help="replace the output folder")
     parser.add_argument("--cache", metavar="DIR", help="where measurements are kept (default ~/.cache/ptqc)")

@@ -50,6 +50,7 @@ def run_resolve(options: argparse.Namespace) -> None:
         output=options.output,
         budget=options.budget,
         plan=_plan(options.plan),
+        calibration=options.calibration,
         preprocessing=_preprocessing(options),
         labels=options.labels,
         force=options.force,

@@ -6,6 +6,7 @@
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import onnx_ir as ir
@@ -20,7 +21,6 @@ from ptqc.calibration.images import Preprocessing
 from ptqc.codegen.onnxruntime.intent import Intent
 from ptqc.codegen.onnxruntime.verify import verify
 from ptqc.codegen.targets import Chosen
-from ptqc.errors import NotFinite
 from ptqc.notes import Note
 from ptqc.options import CompileOptions
 from ptqc.passes.base import Rewrite
@@ -42,15 +42,18 @@ from ptqc.stages.build_target import build_target, check_samples
 from ptqc.stages.consistency import check_activations
 from ptqc.stages.documents import CompileOutcome
 from ptqc.stages.early_checks import check_early
-from ptqc.stages.fit import Fitted, Packed, PlanSearch, best_of, reconstruct, tune
-from ptqc.stages.float_activations import without_codes
+from ptqc.stages.fit import Fitted, Packed, PlanSearch, Search, best_of, reconstruct, tune
+from ptqc.stages.float_activations import fit_finite
 from ptqc.stages.float_layers import with_float_layers
 from ptqc.stages.job import Job
 from ptqc.stages.judge import Evaluate, judge
-from ptqc.stages.labels import read_labels
+from ptqc.stages.judges import gather_apart, with_judges
+from ptqc.stages.kept_loss import KeptLoss, tell_loss
+from ptqc.stages.labels import Labelled, read_labels
 from ptqc.stages.latency_budget import time_delivered, within_latency
+from ptqc.stages.loss_budget import Given, criterion_of, fit_within_loss
 from ptqc.stages.measure import Run, measured
-from ptqc.stages.prepare import Prepared, gather, prepare
+from ptqc.stages.prepare import Prepared, prepare
 from ptqc.stages.problem import lower, pack
 from ptqc.stages.saturation import saturation_notes
 from ptqc.stages.speed import measure_speed
@@ -94,11 +97,11 @@ class CompileRequest:
         """When the compile has to be done."""
         return Deadline.after(self.options.time_limit, self.started)
 
-    def scorer(self, model: ir.Model, folder: Path) -> Evaluate | None:
-        """What scores a file, where there are labels. folder: for the labelled samples."""
-        if self.evaluate is not None or self.labels is None:
-            return self.evaluate
-        return read_labels(model, self.labels, folder / "labelled", self.preprocessing).top1
+    def labelled(self, model: ir.Model, folder: Path) -> Labelled | None:
+        """The labelled samples, where there are any. folder: for them."""
+        if self.labels is None:
+            return None
+        return read_labels(model, self.labels, folder / "labelled", self.preprocessing)
 
 
 def compile_model(model: Model, calibration: object, request: CompileRequest) -> Artifact:
@@ -109,23 +112,28 @@ def compile_model(model: Model, calibration: object, request: CompileRequest) ->
         source = read_given(model, folder, cast_double=options.cast_double)
         losses.check(source.model, options.loss)
         place = folder / "samples"
-        samples = gather(source, calibration, place, options.samples, request.preprocessing, progress, options.seed)
+        loss = request.budgets.loss
+        samples, judging = gather_apart(source, calibration, place, options, request.preprocessing, loss, progress)
         check_samples(request.target, samples)
-        score = request.scorer(source.model, folder)
+        labelled = request.labelled(source.model, folder)
         prepared = prepare(source, samples, progress, request.dump, request.rewrites)  # rewrite
-        prepared = affordable(prepared, request.deadline)
+        prepared = affordable(replace(prepared, judging=judging), request.deadline)
         check_early(prepared, request.budgets, options, request.target)
         run = Run(request.deadline.share(MEASURING_SHARE), request.dump)
         decided, notes, entry = measure(prepared, options, request.store, progress, run)
         job = Job(prepared, decided, options, (*prepared.notes, *notes), entry, request.budgets, request.started)
-        return _deliver(job, request, score, folder)
+        return _deliver(job, request, labelled, folder)
 
 
-def resolve_job(job: Job, request: CompileRequest) -> Artifact:
-    """Another artifact from what an earlier compile measured."""
+def resolve_job(job: Job, request: CompileRequest, calibration: object = None) -> Artifact:
+    """Another artifact from what an earlier compile measured. calibration: samples that a loss is judged on."""
     with _one_blas_thread(), scratch() as temporary:
         folder = Path(temporary)
-        return _deliver(job, request, request.scorer(job.model, folder), folder)
+        if calibration is not None:
+            place, loss = folder / "judging", request.budgets.loss
+            prepared = with_judges(job.prepared, calibration, place, request.preprocessing, loss)
+            job = replace(job, prepared=prepared)
+        return _deliver(job, request, request.labelled(job.model, folder), folder)
 
 
 def measure(
@@ -147,12 +155,13 @@ def _decide(setting: Setting, options: CompileOptions, cache: CandidateCache, ru
     return run(ChooseActivations(options.activations, options.activation_limit), assessed, 0.3)
 
 
-def _deliver(job: Job, request: CompileRequest, score: Evaluate | None, folder: Path) -> Artifact:
+def _deliver(job: Job, request: CompileRequest, labelled: Labelled | None, folder: Path) -> Artifact:
     """What differs from budget to budget. folder: for files on their way."""
     progress, held_back, deadline = request.progress, job.decided.held_back, request.deadline
     job = within_latency(job, request.times, request.plan, progress)  # choose activations for the time
-    job = with_float_layers(job, request.target, request.plan)  # choose what layers in float read
-    job, fitted = _fit_finite(job, deadline.share(FITTING_SHARE), request.plan)
+    job, fitted, kept = _fit_budgets(job, request, labelled)
+    if kept is not None and job.budgets.strict:
+        kept.check()
     request.dump.document("plan", fitted.plan.to_json())
     request.dump.model(Lower.name, fitted.lowered.model)
     probes, data = list(held_back.few(VERIFIED_SAMPLES)), fitted.exported.data
@@ -165,21 +174,26 @@ def _deliver(job: Job, request: CompileRequest, score: Evaluate | None, folder: 
     timed = time_delivered(job, fitted, progress)
     if timed is not None and job.budgets.strict:
         timed.check()
+    score = request.evaluate or (labelled.top1 if labelled is not None else None)
     judged = judge(job.model, data, held_back, job.decided.kinds, score, progress)
     speed = measure_speed(job.model, data, held_back, progress, deadline)
-    kept = golden.take(job.model, data, held_back)
-    outcome = CompileOutcome(fitted, verified, activation_loss, native, timed, judged, speed, *kept)
+    recorded = golden.take(job.model, data, held_back)
+    outcome = CompileOutcome(fitted, verified, activation_loss, native, timed, kept, judged, speed, *recorded)
     files, manifest = documents.files(job, outcome)
     return artifact.publish(request.output, files, manifest, documents.times(job, outcome), request.force)
 
 
-def _fit_finite(job: Job, deadline: Deadline, given: Plan | None) -> tuple[Job, Fitted]:
-    """The fitted plan, and the compile with the activations that it has."""
-    try:
-        return job, fit(replace(job.decided, deadline=deadline), job.options, job.limit, given)
-    except NotFinite as error:
-        job = without_codes(job, error, given)
-        return job, fit(replace(job.decided, deadline=deadline), job.options, job.limit)
+def _fit_budgets(job: Job, request: CompileRequest, labelled: Labelled | None) -> tuple[Job, Fitted, KeptLoss | None]:
+    """The file within the budgets, the compile with the activations that it has, and how a loss is kept."""
+    plan, budget, deadline = request.plan, job.budgets.loss, request.deadline
+    criterion = criterion_of(job, labelled, request.evaluate)
+    if criterion is None or budget is None:
+        job = with_float_layers(job, request.target, plan)  # choose what layers in float read
+        decided = replace(job.decided, deadline=deadline.share(FITTING_SHARE))
+        return *fit_finite(job, decided, plan, lambda known: fit(known, job.options, job.limit, plan)), None
+    given = Given(partial(fit_search, options=job.options), plan, request.target, deadline, FITTING_SHARE)
+    job, fitted, verdict = fit_within_loss(job, criterion, given)
+    return job, fitted, tell_loss(budget, verdict, job.decided.loss_unit)
 
 
 def fit(decided: Decided, options: CompileOptions, limit: int | None, given: Plan | None = None) -> Fitted:
@@ -187,7 +201,12 @@ def fit(decided: Decided, options: CompileOptions, limit: int | None, given: Pla
 
     given: take these decisions instead. Raises Infeasible.
     """
-    search = PlanSearch(decided, options, limit, given)
+    return fit_search(decided, PlanSearch(decided, options, limit, given), options)
+
+
+def fit_search(decided: Decided, search: Search, options: CompileOptions) -> Fitted:
+    """The plan that a search takes, with its file: allocate, reconstruct, lower, pack, until it fits."""
+    limit = search.limit
     while True:
         allocated = search.allocate()
         draws, notes = reconstruct(decided, options, allocated.plan)

@@ -9,7 +9,7 @@ PtqcError
 ├── TargetError          2   a target that cannot be built for this model, or not run on this machine
 │   └── NoKernel         2   an operator or a value that a target has no kernel for
 ├── Infeasible           2   a budget below the smallest reachable size
-├── Missed               2   a latency that the finished file does not keep, where that counts (strict)
+├── Missed               2   a latency or a loss that the finished file does not keep, where that counts (strict)
 ├── Interrupted          3   stopped by the environment; running again resumes
 └── InternalError       70   a fault of the compiler
     ├── PassError       70   a pass broke its promise
@@ -82,7 +82,7 @@ class Infeasible(PtqcError):
 
 
 class Missed(PtqcError):
-    """The finished file takes longer than its latency budget, and was not delivered for that."""
+    """The finished file does not keep its budget of time or of loss, and was not delivered for that."""
 
     exit_code = 2
 

@@ -1,8 +1,9 @@
 import numpy as np
 import pytest
 
-from ptqc.budget import Budget, Budgets, Latency, parse
+from ptqc.budget import LOSS_UNITS, Budget, Budgets, Latency, LossBudget, parse
 from ptqc.errors import UsageError
+from ptqc.losses import UNITS
 
 
 @pytest.mark.parametrize(
@@ -95,9 +96,9 @@ def test_one_budget_of_each_kind(given: object, size: str | None, latency: str |
     assert [None if limit is None else str(limit) for limit in (found.size, found.latency)] == [size, latency]
 
 
-@pytest.mark.parametrize("given", [("13%", "4MB"), ("2ms", "3ms"), ("13%", "2ms", "3ms")])
+@pytest.mark.parametrize("given", [("13%", "4MB"), ("2ms", "3ms"), ("13%", "2ms", "3ms"), ("1%drop", "99%same")])
 def test_two_budgets_of_a_kind_are_refused(given: tuple[str, ...]) -> None:
-    with pytest.raises(UsageError, match="several of one kind; give one size and one latency"):
+    with pytest.raises(UsageError, match="several of one kind; give one size, one latency and one loss"):
         Budgets.parse(given)
 
 
@@ -117,3 +118,44 @@ def test_a_fraction_is_the_same_budget_as_its_percentage() -> None:
 def test_a_latency_is_no_size() -> None:
     with pytest.raises(UsageError, match="'2ms' is a latency; a size is needed here"):
         Budget.parse("2ms")
+
+
+@pytest.mark.parametrize(
+    ("text", "unit", "limit", "shown"),
+    [
+        ("0.02nat", "nat", 0.02, "0.02nat"),
+        (" .5 relative ", "relative", 0.5, "0.5relative"),
+        ("0.1nat/detection", "nat/detection", 0.1, "0.1nat/detection"),
+        ("0.001cosine", "cosine", 0.001, "0.001cosine"),
+        ("99%same", "%same", 0.01, "99%same"),
+        ("99.5 % same", "%same", 0.005, "99.5%same"),
+        ("1%drop", "%drop", 1, "1%drop"),
+    ],
+)
+def test_loss(text: str, unit: str, limit: float, shown: str) -> None:
+    found = parse(text)
+    assert isinstance(found, LossBudget)
+    assert (found.unit, str(found)) == (unit, shown)
+    assert found.limit == pytest.approx(limit)
+    assert Budgets.parse([text, "2ms", 0.13]) == Budgets(Budget(13, "%"), Latency(2e6), found)
+
+
+@pytest.mark.parametrize("text", ["100%same", "250%drop"])
+def test_a_share_is_below_one(text: str) -> None:
+    with pytest.raises(UsageError, match="must be below 100 %"):
+        parse(text)
+
+
+@pytest.mark.parametrize("text", ["3%lost", "3%samedrop", "0.1nats"])
+def test_an_unknown_loss_is_named(text: str) -> None:
+    with pytest.raises(UsageError, match="unknown unit"):
+        parse(text)
+
+
+def test_every_unit_of_a_loss_can_be_given() -> None:
+    assert list(LOSS_UNITS) == list(UNITS)
+
+
+def test_a_loss_is_no_size() -> None:
+    with pytest.raises(UsageError, match="'1%drop' is a loss; a size is needed here"):
+        Budget.parse("1%drop")

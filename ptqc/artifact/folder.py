@@ -51,10 +51,11 @@ class KeptBudgets:
 
     size: bool | None
     latency: bool | None
+    loss: bool | None = None
 
     def __bool__(self) -> bool:
         """Whether it keeps all there were."""
-        return self.size is not False and self.latency is not False
+        return False not in (self.size, self.latency, self.loss)
 
 
 MANIFEST, MODEL, PLAN, SENSITIVITY = "manifest.json", "model.onnx", "plan.json", "sensitivity.json"
@@ -96,10 +97,14 @@ class Artifact:
 
     @property
     def kept_budgets(self) -> KeptBudgets:
-        """Whether the file has at most the bytes, and was measured to take at most the time, that were asked for."""
-        found, latency = self.manifest, self.manifest["latency"]
+        """Whether the file has at most the bytes that were asked for, and was measured to take at most the time.
+
+        Of a loss: whether the bound on what it loses is at most what was asked for.
+        """
+        found, latency, loss = self.manifest, self.manifest["latency"], self.manifest.get("loss_budget")
         size = None if found["budget"] is None else found["file"]["bytes"] <= found["allocation"]["limit"]
-        return KeptBudgets(size, None if latency is None else latency["measured_ms"] <= latency["budget_ms"])
+        in_time = None if latency is None else latency["measured_ms"] <= latency["budget_ms"]
+        return KeptBudgets(size, in_time, None if loss is None else loss["kept"])
 
     def session(self, options: "ort.SessionOptions | None" = None) -> Session:
         """An ONNX Runtime CPU session; thread-safe.

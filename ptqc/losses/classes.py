@@ -3,6 +3,7 @@
 loss = KL(float ‖ compiled) = Σ_c p_c log(p_c / q_c) over the class axis, mean over predictions, in nats.
 """
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -39,9 +40,21 @@ class Classes(OutputKind):
             raise UsageError(f"loss: output {facts.name!r} is one number and cannot be {cls.name}")
         return cls(facts.rank - 1 if facts.axis is None else facts.axis)
 
+    def same(self, reference: np.ndarray, quantized: np.ndarray) -> np.ndarray:
+        """Of every prediction, whether its top class is the same."""
+        return np.ravel(reference.argmax(self.axis) == quantized.argmax(self.axis))
+
+    @abstractmethod
+    def log_probabilities(self, value: np.ndarray) -> np.ndarray:
+        """Of the classes, along the axis."""
+
+    def losses(self, reference: np.ndarray, quantized: np.ndarray) -> dict[str, float]:
+        log_p, log_q = (self.log_probabilities(x) for x in (reference, quantized))
+        return {"": divergence(log_p, log_q, self.axis)}
+
     def figures(self, pairs: Sequence[Pair], loss: float, sqnr: Mapping[str, float]) -> list[Figure]:
         """What the user is told."""
-        same = np.concatenate([np.ravel(a.argmax(self.axis) == b.argmax(self.axis)) for a, b in pairs]).mean()
+        same = np.concatenate([self.same(a, b) for a, b in pairs]).mean()
         del loss
         return [Figure(SAME_CLASS, float(same), f"{SAME_CLASS} in {100 * same:.1f} %", LOW_AGREEMENT), *decibels(sqnr)]
 
@@ -65,9 +78,8 @@ class Logits(Classes):
             return None
         return None if is_flat(facts) or (are_alike(facts) and is_sure(facts)) else cls(facts.axis)
 
-    def losses(self, reference: np.ndarray, quantized: np.ndarray) -> dict[str, float]:
-        log_p, log_q = (log_softmax(x, self.axis) for x in (reference, quantized))
-        return {"": divergence(log_p, log_q, self.axis)}
+    def log_probabilities(self, value: np.ndarray) -> np.ndarray:
+        return log_softmax(value, self.axis)
 
     def describe(self) -> str:
         return f"class scores, softmax over axis {self.axis}"
@@ -88,9 +100,8 @@ class Probabilities(Classes):
         sums = np.abs(rows.sum(1) - 1).max() < SUM_TOLERANCE and rows.min() >= 0
         return cls(facts.axis) if sums else None
 
-    def losses(self, reference: np.ndarray, quantized: np.ndarray) -> dict[str, float]:
-        log_p, log_q = (log_probabilities(x, self.axis) for x in (reference, quantized))
-        return {"": divergence(log_p, log_q, self.axis)}
+    def log_probabilities(self, value: np.ndarray) -> np.ndarray:
+        return log_probabilities(value, self.axis)
 
     def describe(self) -> str:
         return f"class probabilities over axis {self.axis}"

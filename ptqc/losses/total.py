@@ -52,8 +52,11 @@ class OutputLoss:
     def mean(self, reference: Iterable[Outputs], quantized: Iterable[Outputs]) -> float:
         """Over batches, each weighed by the size of its outputs."""
         pairs = list(zip(reference, quantized, strict=True))
-        sizes = [sum(outputs[name].size for name in self.kinds) for outputs, _ in pairs]
-        return _weighed([self(a, b) for a, b in pairs], sizes)
+        return _weighed([self(a, b) for a, b in pairs], [self.size(outputs) for outputs, _ in pairs])
+
+    def size(self, outputs: Outputs) -> int:
+        """Elements of all outputs that are judged: how much a batch weighs in a mean."""
+        return sum(outputs[name].size for name in self.kinds)
 
     def mean_losses(self, name: str, reference: Sequence[Outputs], quantized: Sequence[Outputs]) -> dict[str, float]:
         """Mean losses of one output, by groups of its channels; batches are weighed by their size."""

@@ -7,6 +7,7 @@ from ptqc.report.bits_plot import bits_plot
 from ptqc.report.frontier_plot import frontier_plot
 from ptqc.report.headline import cards
 from ptqc.report.latency import has_latency, latency_tables
+from ptqc.report.loss_budget import has_loss_budget, loss_budget_table
 from ptqc.report.markup import name, safe
 from ptqc.report.outputs import has_outputs, output_table
 from ptqc.report.rows import ReportFacts
@@ -71,6 +72,14 @@ SECTIONS = (
         "integers; the delivered file was then measured.",
         latency_tables,
         has_latency,
+    ),
+    Section(
+        "loss-budget",
+        "Budget of loss",
+        "Plans were built and measured on held-back samples, and their predicted loss was corrected by that. Samples "
+        "that chose nothing judged the files, from the largest to the smallest, until one failed.",
+        loss_budget_table,
+        has_loss_budget,
     ),
     Section("activations", "Activations", "", activation_table),
     Section("float", "What computes in float", "", _float),

@@ -6,6 +6,7 @@ from typing import Any
 
 from ptqc.formats import Format, mean_bits
 from ptqc.report.latency import with_activations
+from ptqc.report.loss_budget import loss_in_words
 from ptqc.text import facts, number, shorten, visible
 
 Document = Mapping[str, Any]
@@ -23,7 +24,8 @@ PROVEN = 1e-4  # a gap below this is the solver's tolerance
 
 def summarize(manifest: Document, times: Document) -> str:
     """Size, loss, agreement, score, latency, what computes in float, time and memory."""
-    lines = [*_size(manifest), *_quality(manifest), *_speed(manifest, times), *_time(manifest), *_targets(manifest)]
+    lines = [*_size(manifest), *_quality(manifest), *_kept_loss(manifest), *_speed(manifest, times)]
+    lines += [*_time(manifest), *_targets(manifest)]
     lines += _warnings(manifest)
     return "\n".join(_line(label, content) for label, content in lines)
 
@@ -96,6 +98,12 @@ def _quality(manifest: Document) -> Iterator[tuple[str, str]]:
     before, after = results["float_score"], results["compiled_score"]
     if before is not None and after is not None:
         yield "score", f"{before:.2f} -> {after:.2f} ({after - before:+.2f})"
+
+
+def _kept_loss(manifest: Document) -> Iterator[tuple[str, str]]:
+    found = manifest.get("loss_budget")
+    if found is not None:
+        yield "loss", loss_in_words(found)
 
 
 def _outputs(outputs: Sequence[Document]) -> Iterator[tuple[str, str]]:
@@ -175,7 +183,8 @@ def explain(manifest: Document, plan: Document, sensitivity: Document) -> str:
     rows = [head if latency is None else (*head, *TIMES), *_rows(plan, sensitivity, latency)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows]
-    for part in (_explained(manifest["results"].get("outputs", [])), [_note(note) for note in manifest["notes"]]):
+    outputs = [*_explained(manifest["results"].get("outputs", [])), *(words for _, words in _kept_loss(manifest))]
+    for part in (outputs, [_note(note) for note in manifest["notes"]]):
         lines += ["", *part] if part else []
     return "\n".join(lines)
 

@@ -7,7 +7,7 @@ min Σ I_{w,f} ΔL_{w,f}  s.t.  Σ_f I_{w,f} = 1,  fixed + Σ I_{w,f} bytes_{w,f
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ptqc.errors import Infeasible
+from ptqc.errors import Infeasible, InternalError
 from ptqc.formats import Format
 from ptqc.solvers.choices import Condition, Event, JointChoice, Option
 from ptqc.solvers.integer_program import RELATIVE_GAP, Goal, NoSelection, solve
@@ -17,6 +17,8 @@ BYTES_WEIGHT = 1e-6
 # Of points in a plot.
 FRONTIER_GAP = 1e-3
 BYTES, LOSS = "bytes", "loss"
+# What a plan may lose beyond a limit on the loss: the solver's own tolerance and the gap of the plan of that size.
+TOLERANCE = 1e-4
 
 
 @dataclass(frozen=True)
@@ -94,6 +96,22 @@ def allocate(problem: Problem, limit: int, gap: float = RELATIVE_GAP) -> Allocat
     choice = _without_waste(problem, _formats(answer.selection))
     total = sum(c.loss for c in problem.chosen(choice))
     return Allocation(choice, total, max(0.0, min(answer.bound, total)), problem.size(choice), limit, answer.status)
+
+
+def smallest_within(problem: Problem, loss: float, gap: float = RELATIVE_GAP) -> Allocation:
+    """The best plan of the fewest bytes that suffice for a predicted loss of at most `loss`.
+
+    Where none loses so little it is the best plan of all. gap: share of the bytes by which a smaller plan may be left
+    unfound.
+    """
+    best = best_choice(problem)
+    if loss <= sum(c.loss for c in problem.chosen(best)):
+        return allocate(problem, problem.size(best), gap)
+    answer = solve(program_of(problem), Goal(BYTES, {LOSS: loss}, gap=gap))
+    found = allocate(problem, problem.size(_formats(answer.selection)), gap)
+    if found.loss > loss * (1 + TOLERANCE):
+        raise InternalError(f"the solver's plan loses {found.loss:.6g}, over its limit of {loss:.6g}")
+    return found
 
 
 def program_of(problem: Problem) -> JointChoice:

@@ -29,6 +29,7 @@ from ptqc.stages.consistency import check_documents
 from ptqc.stages.fit import Fitted
 from ptqc.stages.job import Job
 from ptqc.stages.judge import Judged, to_json
+from ptqc.stages.kept_loss import KeptLoss
 from ptqc.stages.latency_report import LatencyReport
 from ptqc.stages.speed import Measured
 from ptqc.stages.unquantized import float_operators, rounded_for_float, unquantized_weights
@@ -51,6 +52,7 @@ class CompileOutcome:
     activation_loss: float
     built: BuiltTargets
     delivered: LatencyReport | None
+    kept: KeptLoss | None
     judged: Judged
     speed: Measured
     golden: Golden
@@ -79,7 +81,8 @@ def manifest(job: Job, outcome: CompileOutcome) -> dict[str, Any]:
     in_float = float_operators(job.model, fitted.plan)
     notes = [*job.notes, *fitted.notes, *unquantized_weights(fitted.plan), *rounded_for_float(fitted.plan)]
     notes += [*(operator.note for operator in in_float), *_warnings(judged)]
-    notes += delivered.notes if delivered is not None else ()
+    for kept in (delivered, outcome.kept):
+        notes += kept.notes if kept is not None else ()
     weights: Counter[str] = Counter()
     for weight in fitted.plan.weights:
         weights[str(fitted.plan.formats[weight.name])] += weight.size
@@ -107,6 +110,7 @@ def manifest(job: Job, outcome: CompileOutcome) -> dict[str, Any]:
         "maps": zipmaps.remembered(job.model),
         "allocation": _allocation(job, fitted),
         "latency": delivered.document if delivered is not None else None,
+        "loss_budget": outcome.kept.document if outcome.kept is not None else None,
         "cut_short": is_cut_short(notes),
         "weights_by_format": dict(weights),
         "float_operators": dict(Counter(operator.op_type for operator in in_float)),

@@ -1,20 +1,40 @@
 """Requests that cannot be met, refused before anything is measured: too small a budget, operators without kernels."""
 
-from ptqc.budget import Budgets
+from ptqc.budget import DROP, Budgets
 from ptqc.codegen.targets import Chosen
-from ptqc.errors import Infeasible
+from ptqc.errors import Infeasible, UsageError
+from ptqc.execute.onnxruntime import Runner
+from ptqc.losses import recognize
 from ptqc.options import CompileOptions
+from ptqc.stages.criteria import check_unit
 from ptqc.stages.inspecting.smallest import estimated_size, lower_bound
 from ptqc.stages.prepare import Prepared
 
 NAMED = 5
+# Samples whose outputs say what the outputs are.
+LOOKED_AT = 8
 
 
 def check_early(prepared: Prepared, budgets: Budgets, options: CompileOptions, chosen: Chosen | None) -> None:
-    """Raises Infeasible for a size that no file of the model has, TargetError for what certainly has no kernel."""
+    """Raises Infeasible for a size that no file of the model has, TargetError for what certainly has no kernel.
+
+    Raises UsageError for a loss in a unit that the outputs are not judged in.
+    """
     _check_size(prepared, budgets, options)
+    if budgets.loss is not None:
+        samples, runner = prepared.tuning[:LOOKED_AT], Runner(prepared.model)
+        outputs = [runner.run(feeds) for feeds in samples]
+        check_unit(budgets.loss, recognize(prepared.model, samples[0], outputs, options.loss))
     if chosen is not None and not chosen.may_be_missing:
         chosen.target.check_kernels(prepared.model)
+
+
+def check_score(budgets: Budgets, *scores: object) -> None:
+    """Raises UsageError where a budget counts points of a score and none of the ways to get one is given."""
+    if budgets.loss is not None and budgets.loss.unit == DROP and not any(score is not None for score in scores):
+        raise UsageError(
+            f"the budget {budgets.loss} counts points of a score: give --labels DATA, or evaluate in Python"
+        )
 
 
 def _check_size(prepared: Prepared, budgets: Budgets, options: CompileOptions) -> None:

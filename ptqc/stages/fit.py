@@ -3,6 +3,7 @@
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from ptqc.codegen.onnxruntime.export import Exported
 from ptqc.errors import Infeasible, InternalError, UsageError
@@ -15,7 +16,7 @@ from ptqc.passes.tune.features import TuneFeatures
 from ptqc.passes.tune.reconstruct import Reconstruct, reconstruct_all
 from ptqc.plan import Plan
 from ptqc.solutions import TunedNumbers
-from ptqc.solvers.allocation import Allocation, Problem, allocate, best_choice, smallest_choice
+from ptqc.solvers.allocation import Allocation, Problem, allocate, best_choice, smallest_choice, smallest_within
 from ptqc.stages.held_back_loss import HeldBackLoss
 from ptqc.stages.problem import packed, problem_of, weighed
 
@@ -92,6 +93,44 @@ class Fitted:
         return self.problem.size(self.plan.formats)
 
 
+class Search(Protocol):
+    """Where plans come from, one after the other, until the file of one is taken."""
+
+    @property
+    def limit(self) -> int | None:
+        """Bytes that a file should have at most."""
+
+    def allocate(self) -> Allocated:
+        """The next plan. Raises Infeasible."""
+
+    def takes(self, found: Allocated, written: int) -> bool:
+        """Whether a plan with a file of so many bytes ends the search."""
+
+
+@dataclass(frozen=True)
+class OnePlan:
+    """A search that has one plan, and takes it whatever its file has."""
+
+    allocated: Allocated
+    limit: int | None = None
+
+    def allocate(self) -> Allocated:
+        """The plan."""
+        return self.allocated
+
+    def takes(self, found: Allocated, written: int) -> bool:  # noqa: ARG002
+        """Always."""
+        return True
+
+
+def smallest_plan(decided: Decided, options: CompileOptions, loss: float) -> Allocated:
+    """The smallest plan whose weights are predicted to lose at most `loss`; the best one where none loses so little."""
+    undecided = replace(decided.roles, activations=decided.activations)
+    problem = problem_of(decided, undecided, options)
+    allocation = smallest_within(problem, loss)
+    return Allocated(undecided.with_formats(allocation.choice), allocation, problem)
+
+
 class PlanSearch:
     """Plans within a limit, one after the other: what a written file has too much, the next plan has to save.
 
@@ -104,6 +143,11 @@ class PlanSearch:
         self._undecided = chosen if given is None else replace(given, formats={})
         self._problem = problem_of(decided, self._undecided, options)
         self._attempts, self._is_last = ATTEMPTS, given is not None
+
+    @property
+    def limit(self) -> int | None:
+        """Bytes that a file should have at most."""
+        return self._limit
 
     def allocate(self) -> Allocated:
         """The next plan: the best whose file, with the numbers of the table, keeps the limit. Raises Infeasible."""

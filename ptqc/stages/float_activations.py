@@ -1,22 +1,34 @@
 """Where 8-bit activations give a NaN or an infinity that the float model does not have, all of them stay float."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import TypeVar
 
 from ptqc.errors import NotFinite
 from ptqc.notes import Level, Note
+from ptqc.passes.decide.phases import Decided
 from ptqc.plan import Plan
 from ptqc.stages.job import Job
 
 STEP = "choose-activations"
+F = TypeVar("F")
 
 
-def without_codes(job: Job, error: NotFinite, given: Plan | None) -> Job:
-    """The compile with all activations in float, and a warning that says why.
+def fit_finite(job: Job, decided: Decided, given: Plan | None, fit: Callable[[Decided], F]) -> tuple[Job, F]:
+    """What is fitted, and the compile with the activations that it has.
 
-    given: fixed decisions. Raises the error where weights alone give such a value or codes were asked for.
+    decided: as in the job, with the deadline for fitting. given: fixed decisions, with which nothing is tried again.
+    Raises Infeasible, and NotFinite where weights alone give such a value or codes were asked for.
     """
-    if given is not None or job.options.activations != "auto" or not job.decided.activations:
-        raise error
-    told = Note(STEP, "", f"all activations stay float: {error.finding}", Level.WARNING)
-    decided = replace(job.decided, activations={}, activation_loss=0.0, proven={})
-    return replace(job, decided=decided, notes=(*job.notes, told))
+    try:
+        return job, fit(decided)
+    except NotFinite as error:
+        if given is not None or job.options.activations != "auto" or not decided.activations:
+            raise
+        told = Note(STEP, "", f"all activations stay float: {error.finding}", Level.WARNING)
+    fitted = fit(_in_float(decided))
+    return replace(job, decided=_in_float(job.decided), notes=(*job.notes, told)), fitted
+
+
+def _in_float(decided: Decided) -> Decided:
+    return replace(decided, activations={}, activation_loss=0.0, proven={})

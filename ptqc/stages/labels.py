@@ -27,9 +27,16 @@ class Labelled:
 
     def top1(self, run: Callable[[Feeds], dict[str, np.ndarray]]) -> float:
         """Share, in percent, of samples whose class is their label; see `predicted`."""
+        return 100 * float(self.hits(run).mean())
+
+    def hits(self, run: Callable[[Feeds], dict[str, np.ndarray]]) -> np.ndarray:
+        """Of each sample, 1 where its class is its label, else 0."""
         pairs = zip(self.samples, self.labels, strict=True)
-        hits = sum(int(predicted(run(feeds)) == label) for feeds, label in pairs)
-        return 100 * hits / len(self.labels)
+        return np.array([int(predicted(run(feeds)) == label) for feeds, label in pairs])
+
+    def every_second(self, first: int) -> "Labelled":
+        """Every second sample from the first given."""
+        return Labelled(self.samples[first::2], self.labels[first::2])
 
 
 def predicted(outputs: Mapping[str, object]) -> int:

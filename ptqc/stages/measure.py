@@ -31,7 +31,7 @@ from ptqc.version import __version__
 from ptqc.work.deadline import NEVER, Deadline
 from ptqc.work.progress import Progress
 
-MODEL, SAMPLES = "model.onnx", "samples"
+MODEL, SAMPLES, JUDGING = "model.onnx", "samples", "judging"
 # Raised when what is measured, or how, changes, so that old entries are not taken for new ones. A format, a rewrite or
 # an integer kernel that is added or goes needs no raise: see `_known`.
 MEASUREMENT_VERSION = 18
@@ -51,6 +51,8 @@ def measured(
     compile: it is stored under a key of its own.
     """
     key = _key("measure", prepared, options.until(Phase.MEASURE))
+    if prepared.judging is not None:
+        key = {**key, "judging": prepared.judging.digest}
     cache = StoredWeights(store, _key("solve-weights", prepared, options.until(Phase.SOLVE)), prepared.model)
     entry = store.get(key)
     if entry is not None and (candidates := cache.open(entry.document["candidates"])) is not None:
@@ -106,7 +108,9 @@ def recall(store: Store, name: str, progress: Progress) -> tuple[Prepared, Decid
     notes = _notes(entry, everything=True)
     own = len(notes) - stored["own_notes"]
     origin, is_even = Origin(**stored["origin"]), stored.get("is_even", True)
-    prepared = Prepared(model, _batchable(samples, stored["batchable"]), origin, tuple(notes[:own]), is_even)
+    judging = Samples.open(entry.folder / JUDGING) if (entry.folder / JUDGING).is_dir() else None
+    samples = replace(samples, batchable=stored["batchable"])
+    prepared = Prepared(model, samples, origin, tuple(notes[:own]), is_even, judging)
     candidates = StoredWeights(store, {}, model).open(stored["candidates"])
     if candidates is None:
         raise _gone(store)
@@ -123,10 +127,6 @@ def _gone(store: Store) -> UsageError:
 
 def _setting(prepared: Prepared, options: CompileOptions, progress: Progress) -> Setting:
     return Setting.of(prepared.model, prepared.tuning, prepared.held_back, seed=options.seed, progress=progress)
-
-
-def _batchable(samples: Samples, flag: bool) -> Samples:
-    return Samples(samples.directory, samples.records, samples.notes, flag)
 
 
 def _key(step: str, prepared: Prepared, options: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -160,3 +160,5 @@ def _write_files(folder: Path, prepared: Prepared) -> None:
     external = None if fits_in_memory(weight_bytes(prepared.model)) else "model.data"
     ir.save(prepared.model, folder / MODEL, external_data=external)
     prepared.samples.save(folder / SAMPLES)
+    if prepared.judging is not None:
+        prepared.judging.save(folder / JUDGING)

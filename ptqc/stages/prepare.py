@@ -45,6 +45,7 @@ class Prepared:
 
     is_even: whether the first sample in HELD_BACK is held back each time, as earlier compiles did; else another one
     each time, so that kinds of samples that take turns are in both splits.
+    judging: other samples, which choose nothing: a budget of loss is judged on them.
     """
 
     model: ir.Model
@@ -52,6 +53,7 @@ class Prepared:
     origin: "Origin"
     notes: tuple[Note, ...]
     is_even: bool = False
+    judging: Samples | None = None
 
     @property
     def tuning(self) -> Samples:

@@ -10,6 +10,7 @@ from ptqc.errors import Infeasible
 from ptqc.formats import FLOAT16, Format, Integer
 from ptqc.solvers.allocation import (
     BYTES_WEIGHT,
+    TOLERANCE,
     Candidate,
     Problem,
     allocate,
@@ -17,6 +18,7 @@ from ptqc.solvers.allocation import (
     frontier,
     price,
     smallest_choice,
+    smallest_within,
 )
 from ptqc.solvers.integer_program import PROVEN, RELATIVE_GAP
 
@@ -63,6 +65,23 @@ def test_no_plan_is_better(seed: int, share: float) -> None:
     # What decides between equals is not proven about the loss itself.
     assert found.gap * found.loss <= 1e-4 * found.loss + 2 * BYTES_WEIGHT * worst
     assert found.status == ("optimal" if found.gap <= PROVEN else "gap")
+
+
+@settings(deadline=None, max_examples=25)
+@given(seed=st.integers(0, 10_000), share=st.floats(-0.1, 1.1))
+def test_no_smaller_plan_loses_as_little(seed: int, share: float) -> None:
+    problem = problem_of(seed)
+    every = list(plans(problem))
+    losses = [loss for _, loss, _ in every]
+    limit = min(losses) + share * (max(losses) - min(losses))
+    found = smallest_within(problem, limit)
+    loss, size = next((loss, size) for choice, loss, size in every if choice == found.choice)
+    assert (found.loss, found.bytes) == (pytest.approx(loss), size)
+    assert loss <= max(limit, min(losses)) * (1 + TOLERANCE)
+    kept = max(limit * (1 - TOLERANCE), min(losses))
+    assert size <= min(size for _, loss, size in every if loss <= kept) * (1 + RELATIVE_GAP)
+    of_that_size = min(loss for _, loss, other in every if other <= size)
+    assert loss <= of_that_size * (1 + 2 * RELATIVE_GAP) + 2 * BYTES_WEIGHT * max(losses)
 
 
 @pytest.mark.parametrize("seed", range(10))
