@@ -1,17 +1,34 @@
 """Class scores that a softmax makes probabilities of, and such probabilities.
 
-loss = KL(float ‖ compiled) = Σ_c p_c log(p_c / q_c) over the class axis, mean over predictions, in nats.
+loss = KL(float ‖ compiled) = Σ_c p_c log(p_c / q_c) over the class axis, mean over predictions, in nats. In a detector,
+where one class is the background b, it is the sum over the places divided by Σ (1 − p_b): per thing that is found.
 """
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Self
 
 import numpy as np
 
 from ptqc.errors import UsageError
-from ptqc.losses.base import LOW_AGREEMENT, NAT, Figure, OutputFacts, OutputKind, Pair, Unit, decibels
+from ptqc.losses.base import (
+    FITTED,
+    LOW_AGREEMENT,
+    NAT,
+    PER_DETECTION,
+    Arrays,
+    Figure,
+    Head,
+    OutputFacts,
+    OutputKind,
+    Pair,
+    Unit,
+    decibels,
+    rows,
+)
 from ptqc.losses.divergence import divergence, log_probabilities, log_softmax
+from ptqc.losses.weighted import LEAST_SHARE
 from ptqc.losses.words import CLASSES, EMBEDDINGS, PLACES, says
 
 # From so many numbers on, rows whose softmax spreads over more than the share FLAT of them are no class scores.
@@ -20,18 +37,23 @@ MANY, FLAT = 32, 0.5
 # a softmax would be surer than SURE of one and the same class.
 SEVERAL, ALIKE, SURE = 4, 0.98, 0.999
 SUM_TOLERANCE = 1e-3
+# A class that has more than this of the probability at the places of a detector is the background.
+MOST = 0.5
 SAME_CLASS = "same top class"
 
 
 @dataclass(frozen=True)
-class Classes(OutputKind):
-    """axis: of the classes."""
+class Classes(Head):
+    """axis: of the classes. background: the class that most places of a detector have; None: this is no detector."""
 
+    called: ClassVar[str]
     axis: int = 1
+    background: int | None = None
+    share: float = field(default=1.0, compare=False, metadata=FITTED)
 
     @property
     def unit(self) -> Unit:
-        return NAT
+        return NAT if self.background is None else PER_DETECTION
 
     @classmethod
     def asked(cls, facts: OutputFacts) -> "OutputKind":
@@ -39,11 +61,43 @@ class Classes(OutputKind):
             raise UsageError(f"loss: output {facts.name!r} is one number and cannot be {cls.name}")
         return cls(facts.rank - 1 if facts.axis is None else facts.axis)
 
+    @abstractmethod
+    def log_p(self, value: np.ndarray) -> np.ndarray:
+        """Logarithms of the probabilities."""
+
+    def beside_boxes(self, axis: int | None, facts: OutputFacts) -> "Head | None":
+        """It has to have a class that takes most of the probability."""
+        if axis != self.axis:
+            return None
+        mean = np.mean([np.exp(rows(self.log_p(value), axis)).mean(0) for value in facts.values], axis=0)
+        return replace(self, background=int(mean.argmax())) if mean.max() > MOST else None
+
+    def weights(self, value: np.ndarray) -> np.ndarray:
+        assert self.background is not None
+        return np.asarray(-np.expm1(rows(self.log_p(value), self.axis)[:, self.background]))
+
+    def fitted(self, values: Arrays) -> Self:
+        """With its constants."""
+        if self.background is None:
+            return self
+        found = np.concatenate([self.weights(value) for value in values])
+        return replace(self, share=max(float(found.mean()), LEAST_SHARE))
+
+    def losses(self, reference: np.ndarray, quantized: np.ndarray) -> dict[str, float]:
+        return {"": divergence(self.log_p(reference), self.log_p(quantized), self.axis) / self.share}
+
     def figures(self, pairs: Sequence[Pair], loss: float, sqnr: Mapping[str, float]) -> list[Figure]:
-        """What the user is told."""
-        same = np.concatenate([np.ravel(a.argmax(self.axis) == b.argmax(self.axis)) for a, b in pairs]).mean()
+        """What the user is told; of a detector, of the places where the float model finds something."""
         del loss
-        return [Figure(SAME_CLASS, float(same), f"{SAME_CLASS} in {100 * same:.1f} %", LOW_AGREEMENT), *decibels(sqnr)]
+        tops = [np.ravel(value.argmax(self.axis)) for pair in pairs for value in pair]
+        real, found = np.concatenate(tops[::2]), np.concatenate(tops[1::2])
+        shown = np.full(real.shape, True) if self.background is None else real != self.background
+        same = float((real == found)[shown].mean()) if shown.any() else 1.0
+        return [Figure(SAME_CLASS, same, f"{SAME_CLASS} in {100 * same:.1f} %", LOW_AGREEMENT), *decibels(sqnr)]
+
+    def describe(self) -> str:
+        beside = "" if self.background is None else f", of many places, class {self.background} the background"
+        return f"{self.called} over axis {self.axis}{beside}"
 
 
 @dataclass(frozen=True)
@@ -51,6 +105,7 @@ class Logits(Classes):
     """Scores before the softmax."""
 
     name: ClassVar[str] = "logits"
+    called: ClassVar[str] = "class scores, softmax"
 
     @classmethod
     def recognize(cls, facts: OutputFacts) -> "OutputKind | None":
@@ -65,12 +120,8 @@ class Logits(Classes):
             return None
         return None if is_flat(facts) or (are_alike(facts) and is_sure(facts)) else cls(facts.axis)
 
-    def losses(self, reference: np.ndarray, quantized: np.ndarray) -> dict[str, float]:
-        log_p, log_q = (log_softmax(x, self.axis) for x in (reference, quantized))
-        return {"": divergence(log_p, log_q, self.axis)}
-
-    def describe(self) -> str:
-        return f"class scores, softmax over axis {self.axis}"
+    def log_p(self, value: np.ndarray) -> np.ndarray:
+        return log_softmax(value, self.axis)
 
 
 @dataclass(frozen=True)
@@ -78,6 +129,7 @@ class Probabilities(Classes):
     """What a softmax made."""
 
     name: ClassVar[str] = "probabilities"
+    called: ClassVar[str] = "class probabilities"
 
     @classmethod
     def recognize(cls, facts: OutputFacts) -> "OutputKind | None":
@@ -88,12 +140,8 @@ class Probabilities(Classes):
         sums = np.abs(rows.sum(1) - 1).max() < SUM_TOLERANCE and rows.min() >= 0
         return cls(facts.axis) if sums else None
 
-    def losses(self, reference: np.ndarray, quantized: np.ndarray) -> dict[str, float]:
-        log_p, log_q = (log_probabilities(x, self.axis) for x in (reference, quantized))
-        return {"": divergence(log_p, log_q, self.axis)}
-
-    def describe(self) -> str:
-        return f"class probabilities over axis {self.axis}"
+    def log_p(self, value: np.ndarray) -> np.ndarray:
+        return log_probabilities(value, self.axis)
 
 
 def is_flat(facts: OutputFacts) -> bool:
