@@ -116,8 +116,8 @@ def _corners(raw: np.ndarray) -> np.ndarray:
         rows, columns = np.mgrid[: SIZE // stride, : SIZE // stride].reshape(2, -1)
         cells.append(np.stack([columns, rows], 1))
         strides.append(np.full((columns.size, 1), stride))
-    stride = np.concatenate(strides)
-    middle, half = (raw[:, :2] + np.concatenate(cells)) * stride, np.exp(raw[:, 2:]) * stride / 2
+    scale = np.concatenate(strides)
+    middle, half = (raw[:, :2] + np.concatenate(cells)) * scale, np.exp(raw[:, 2:]) * scale / 2
     return np.concatenate([middle - half, middle + half], 1)
 
 
