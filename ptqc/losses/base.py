@@ -143,6 +143,10 @@ class OutputKind(ABC):
         del values
         return self
 
+    def read(self, name: str, outputs: Mapping[str, np.ndarray]) -> np.ndarray:
+        """The array that is judged, and whose constants are fitted: the output of this name, or what is made of it."""
+        return outputs[name]
+
     @abstractmethod
     def losses(self, reference: np.ndarray, quantized: np.ndarray) -> dict[str, float]:
         """The loss by group of channels; "" where there is one. Means over predictions, of two arrays of one shape."""
@@ -173,7 +177,24 @@ class OutputKind(ABC):
         found = {one.name: getattr(self, one.name) for one in fields(self) if one.metadata != FITTED}
         if "groups" in found:
             found["groups"] = [[group.start, group.stop, group.scores] for group in found["groups"]]
-        return {"kind": self.name, **found}
+        return {"kind": self.name, **{key: _plain(value) for key, value in found.items()}}
+
+
+class Head(OutputKind):
+    """Kinds that can be the scores of a detector, whose boxes are another output."""
+
+    @abstractmethod
+    def beside_boxes(self, axis: int | None, facts: OutputFacts) -> "Head | None":
+        """The kind for scores of many places with the classes along this axis, if the output can be that."""
+
+    @abstractmethod
+    def weights(self, value: np.ndarray) -> np.ndarray:
+        """How likely something is at each place, as the float model has it."""
+
+
+def _plain(value: Any) -> Any:
+    """A field of a kind as JSON."""
+    return value.to_json() if isinstance(value, OutputKind) else value
 
 
 def decibels(sqnr: Mapping[str, float], low: float | None = None) -> list[Figure]:

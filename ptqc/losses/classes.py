@@ -1,18 +1,34 @@
 """Class scores that a softmax makes probabilities of, and such probabilities.
 
-loss = KL(float ‖ compiled) = Σ_c p_c log(p_c / q_c) over the class axis, mean over predictions, in nats.
+loss = KL(float ‖ compiled) = Σ_c p_c log(p_c / q_c) over the class axis, mean over predictions, in nats. In a detector,
+where one class is the background b, it is the sum over the places divided by Σ (1 − p_b): per thing that is found.
 """
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Self
 
 import numpy as np
 
 from ptqc.errors import UsageError
-from ptqc.losses.base import LOW_AGREEMENT, NAT, Figure, OutputFacts, OutputKind, Pair, Unit, decibels
+from ptqc.losses.base import (
+    FITTED,
+    LOW_AGREEMENT,
+    NAT,
+    PER_DETECTION,
+    Arrays,
+    Figure,
+    Head,
+    OutputFacts,
+    OutputKind,
+    Pair,
+    Unit,
+    decibels,
+    rows,
+)
 from ptqc.losses.divergence import divergence, log_probabilities, log_softmax
+from ptqc.losses.weighted import LEAST_SHARE
 from ptqc.losses.words import CLASSES, EMBEDDINGS, PLACES, says
 
 # From so many numbers on, rows whose softmax spreads over more than the share FLAT of them are no class scores.
@@ -21,18 +37,23 @@ MANY, FLAT = 32, 0.5
 # a softmax would be surer than SURE of one and the same class.
 SEVERAL, ALIKE, SURE = 4, 0.98, 0.999
 SUM_TOLERANCE = 1e-3
+# A class that has more than this of the probability at the places of a detector is the background.
+MOST = 0.5
 SAME_CLASS = "same top class"
 
 
 @dataclass(frozen=True)
-class Classes(OutputKind):
-    """axis: of the classes."""
+class Classes(Head):
+    """axis: of the classes. background: the class that most places of a detector have; None: this is no detector."""
 
+    called: ClassVar[str]
     axis: int = 1
+    background: int | None = None
+    share: float = field(default=1.0, compare=False, metadata=FITTED)
 
     @property
     def unit(self) -> Unit:
-        return NAT
+        return NAT if self.background is None else PER_DETECTION
 
     @classmethod
     def asked(cls, facts: OutputFacts) -> "OutputKind":
@@ -41,22 +62,46 @@ class Classes(OutputKind):
         return cls(facts.rank - 1 if facts.axis is None else facts.axis)
 
     def same(self, reference: np.ndarray, quantized: np.ndarray) -> np.ndarray:
-        """Of every prediction, whether its top class is the same."""
-        return np.ravel(reference.argmax(self.axis) == quantized.argmax(self.axis))
+        """Of every prediction, whether its top class is the same; of a detector, of those that are not background."""
+        real, found = (np.ravel(value.argmax(self.axis)) for value in (reference, quantized))
+        return (real == found)[real != self.background]
 
     @abstractmethod
     def log_probabilities(self, value: np.ndarray) -> np.ndarray:
-        """Of the classes, along the axis."""
+        """Logarithms of the probabilities."""
+
+    def beside_boxes(self, axis: int | None, facts: OutputFacts) -> "Head | None":
+        """It has to have a class that takes most of the probability."""
+        if axis != self.axis:
+            return None
+        mean = np.mean([np.exp(rows(self.log_probabilities(value), axis)).mean(0) for value in facts.values], axis=0)
+        return replace(self, background=int(mean.argmax())) if mean.max() > MOST else None
+
+    def weights(self, value: np.ndarray) -> np.ndarray:
+        assert self.background is not None
+        return np.asarray(-np.expm1(rows(self.log_probabilities(value), self.axis)[:, self.background]))
+
+    def fitted(self, values: Arrays) -> Self:
+        """With its constants."""
+        if self.background is None:
+            return self
+        found = np.concatenate([self.weights(value) for value in values])
+        return replace(self, share=max(float(found.mean()), LEAST_SHARE))
 
     def losses(self, reference: np.ndarray, quantized: np.ndarray) -> dict[str, float]:
         log_p, log_q = (self.log_probabilities(x) for x in (reference, quantized))
-        return {"": divergence(log_p, log_q, self.axis)}
+        return {"": divergence(log_p, log_q, self.axis) / self.share}
 
     def figures(self, pairs: Sequence[Pair], loss: float, sqnr: Mapping[str, float]) -> list[Figure]:
         """What the user is told."""
-        same = np.concatenate([self.same(a, b) for a, b in pairs]).mean()
+        same = np.concatenate([self.same(a, b) for a, b in pairs])
         del loss
-        return [Figure(SAME_CLASS, float(same), f"{SAME_CLASS} in {100 * same:.1f} %", LOW_AGREEMENT), *decibels(sqnr)]
+        share = float(same.mean()) if same.size else 1.0
+        return [Figure(SAME_CLASS, share, f"{SAME_CLASS} in {100 * share:.1f} %", LOW_AGREEMENT), *decibels(sqnr)]
+
+    def describe(self) -> str:
+        beside = "" if self.background is None else f", of many places, class {self.background} the background"
+        return f"{self.called} over axis {self.axis}{beside}"
 
 
 @dataclass(frozen=True)
@@ -64,6 +109,7 @@ class Logits(Classes):
     """Scores before the softmax."""
 
     name: ClassVar[str] = "logits"
+    called: ClassVar[str] = "class scores, softmax"
 
     @classmethod
     def recognize(cls, facts: OutputFacts) -> "OutputKind | None":
@@ -81,15 +127,13 @@ class Logits(Classes):
     def log_probabilities(self, value: np.ndarray) -> np.ndarray:
         return log_softmax(value, self.axis)
 
-    def describe(self) -> str:
-        return f"class scores, softmax over axis {self.axis}"
-
 
 @dataclass(frozen=True)
 class Probabilities(Classes):
     """What a softmax made."""
 
     name: ClassVar[str] = "probabilities"
+    called: ClassVar[str] = "class probabilities"
 
     @classmethod
     def recognize(cls, facts: OutputFacts) -> "OutputKind | None":
@@ -102,9 +146,6 @@ class Probabilities(Classes):
 
     def log_probabilities(self, value: np.ndarray) -> np.ndarray:
         return log_probabilities(value, self.axis)
-
-    def describe(self) -> str:
-        return f"class probabilities over axis {self.axis}"
 
 
 def is_flat(facts: OutputFacts) -> bool:

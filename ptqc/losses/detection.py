@@ -18,7 +18,7 @@ from ptqc.errors import UsageError
 from ptqc.losses.base import FITTED, PER_DETECTION, RELATIVE, Arrays, Group, OutputFacts, OutputKind, Unit, rows
 from ptqc.losses.divergence import binary_divergence
 from ptqc.losses.relative import floored
-from ptqc.losses.scores import LEAST_SHARE
+from ptqc.losses.weighted import Weighted
 
 SCORES = "scores"  # the name of their loss
 BOX = 2.0  # nats
@@ -54,13 +54,10 @@ class Detection(OutputKind):
 
     def fitted(self, values: Arrays) -> Self:
         """With its constants."""
-        count = sum(value.size // value.shape[self.axis] for value in values)
-        total = max(sum(float(weight.sum()) for weight, _ in self._weighed(values)), LEAST_SHARE * count)
-        mean = sum(weight @ anchors for weight, anchors in self._weighed(values)) / total
-        variance = sum(weight @ (anchors - mean) ** 2 for weight, anchors in self._weighed(values)) / total
+        found = Weighted.of(lambda: self._weighed(values))
         for group in self.groups:
-            variance[group.channels] = floored(variance[group.channels])
-        return replace(self, share=total / count, variance=variance)
+            found.variance[group.channels] = floored(found.variance[group.channels])
+        return replace(self, share=found.share, variance=found.variance)
 
     def _weighed(self, values: Arrays) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Weights and anchors of each sample."""

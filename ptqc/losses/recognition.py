@@ -10,10 +10,12 @@ from ptqc.errors import ModelError, UsageError
 from ptqc.execute.onnxruntime import Feeds, Runner
 from ptqc.losses.axes import channel_axis, groups
 from ptqc.losses.base import Group, OutputFacts, OutputKind
+from ptqc.losses.boxes import Boxes
 from ptqc.losses.classes import Logits, Probabilities
 from ptqc.losses.detection import Detection
 from ptqc.losses.embedding import Embedding
 from ptqc.losses.features import Features
+from ptqc.losses.heads import with_boxes
 from ptqc.losses.maps import Map
 from ptqc.losses.regression import Regression
 from ptqc.losses.scores import Scores
@@ -29,6 +31,7 @@ KNOWN: tuple[type[OutputKind], ...] = (
     Probabilities,
     Scores,
     Detection,
+    Boxes,
     Embedding,
     Logits,
     Features,
@@ -66,7 +69,7 @@ def recognize(
             kinds[name] = next(kind for one in KNOWN if (kind := one.recognize(known)) is not None)
         else:
             kinds[name] = _asked(known, given[name])
-    return kinds
+    return with_boxes(kinds, found, {name for name in found if given[name] == AUTO})
 
 
 def _asked(known: OutputFacts, name: str) -> OutputKind:
@@ -180,10 +183,12 @@ def to_json(kinds: Kinds) -> dict[str, Any]:
 
 def from_json(document: Mapping[str, Mapping[str, Any]]) -> dict[str, OutputKind]:
     """Inverse of `to_json`."""
-    found = {}
-    for name, entry in document.items():
-        known = {key: value for key, value in entry.items() if key != "kind"}
-        if "groups" in known:
-            known["groups"] = tuple(Group(*group) for group in known["groups"])
-        found[name] = BY_NAME[entry["kind"]](**known)
-    return found
+    return {name: _kind(entry) for name, entry in document.items()}
+
+
+def _kind(entry: Mapping[str, Any]) -> OutputKind:
+    known = {key: value for key, value in entry.items() if key != "kind"}
+    if "groups" in known:
+        known["groups"] = tuple(Group(*group) for group in known["groups"])
+    known |= {key: _kind(value) for key, value in known.items() if isinstance(value, Mapping)}
+    return BY_NAME[entry["kind"]](**known)

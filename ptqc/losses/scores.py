@@ -11,17 +11,16 @@ from typing import ClassVar, Self
 
 import numpy as np
 
-from ptqc.losses.base import FITTED, NAT, PER_DETECTION, Arrays, OutputFacts, OutputKind, Unit, rows
+from ptqc.losses.base import FITTED, NAT, PER_DETECTION, Arrays, Head, OutputFacts, OutputKind, Unit, rows
 from ptqc.losses.divergence import binary_divergence
+from ptqc.losses.weighted import LEAST_SHARE
 from ptqc.losses.words import PLACES, says
 
 COLOURS = 3
-# Least share of places that anything is taken to be found at.
-LEAST_SHARE = 1e-4
 
 
 @dataclass(frozen=True)
-class Scores(OutputKind):
+class Scores(Head):
     """axis: of the labels; None for one. places: whether there are many predictions in a sample."""
 
     axis: int | None = None
@@ -50,12 +49,19 @@ class Scores(OutputKind):
         """With its constants."""
         if not self.places:
             return self
-        best = np.concatenate([self._rows(value).max(1) for value in values])
+        best = np.concatenate([self.weights(value) for value in values])
         return replace(self, share=max(float(best.mean()), LEAST_SHARE))
 
     def losses(self, reference: np.ndarray, quantized: np.ndarray) -> dict[str, float]:
         found = binary_divergence(self._rows(reference), self._rows(quantized))
         return {"": float(found.sum(1).mean() / self.share)}
+
+    def beside_boxes(self, axis: int | None, facts: OutputFacts) -> "Head | None":
+        del facts
+        return replace(self, axis=axis, places=True)
+
+    def weights(self, value: np.ndarray) -> np.ndarray:
+        return np.asarray(self._rows(value).max(1))
 
     def _rows(self, value: np.ndarray) -> np.ndarray:
         return value.reshape(-1, 1).astype(np.float64) if self.axis is None else rows(value, self.axis)

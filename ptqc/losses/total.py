@@ -28,7 +28,7 @@ class OutputLoss:
     @classmethod
     def of(cls, kinds: Kinds, references: Sequence[Outputs]) -> "OutputLoss":
         """The losses of all outputs, with the constants that these float outputs give."""
-        return cls({name: kind.fitted(_not_empty(name, references)) for name, kind in kinds.items()})
+        return cls({name: kind.fitted(_not_empty(kind, name, references)) for name, kind in kinds.items()})
 
     def __call__(self, reference: Outputs, quantized: Outputs) -> float:
         """Mean loss of a batch (or sample)."""
@@ -42,12 +42,13 @@ class OutputLoss:
 
     def losses(self, name: str, reference: Outputs, quantized: Outputs) -> dict[str, float]:
         """Losses of one output, by groups of its channels."""
-        pair = aligned(reference[name], quantized[name])
+        kind = self.kinds[name]
+        pair = aligned(kind.read(name, reference), kind.read(name, quantized))
         if not np.isfinite(pair[1]).all():
-            return dict.fromkeys(self.kinds[name].units(), HOPELESS)
+            return dict.fromkeys(kind.units(), HOPELESS)
         if not pair[0].size:  # nothing was found, by either
-            return dict.fromkeys(self.kinds[name].units(), 0.0)
-        return self.kinds[name].losses(*pair)
+            return dict.fromkeys(kind.units(), 0.0)
+        return kind.losses(*pair)
 
     def mean(self, reference: Iterable[Outputs], quantized: Iterable[Outputs]) -> float:
         """Over batches, each weighed by the size of its outputs."""
@@ -80,9 +81,9 @@ class OutputLoss:
         return SHARE / states if isinstance(kind, State) and states < len(self.kinds) else 1.0
 
 
-def _not_empty(name: str, references: Sequence[Outputs]) -> list[np.ndarray]:
+def _not_empty(kind: OutputKind, name: str, references: Sequence[Outputs]) -> list[np.ndarray]:
     """An output of all samples, but for those in which nothing was found; all where nothing was found in any."""
-    arrays = [outputs[name] for outputs in references]
+    arrays = [kind.read(name, outputs) for outputs in references]
     return [array for array in arrays if array.size] or arrays
 
 

@@ -97,7 +97,7 @@ def test_answers_that_are_a_place_in_the_text() -> None:
         start_logits = Squeeze(b, last) y = Squeeze(c, last)
     }"""
     found = kinds(text, inputs(1, 6, 8), w=noise(8, 2), last=np.array([2]))
-    assert found["start_logits"].to_json() == {"kind": "logits", "axis": 1}
+    assert found["start_logits"].to_json() == {"kind": "logits", "axis": 1, "background": None}
     assert found["y"].to_json() == {"kind": "regression", "axis": None, "groups": []}
 
 
