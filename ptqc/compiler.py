@@ -5,14 +5,12 @@ The passes of each phase are in `ptqc.passes.schedule`, in their order.
 
 import time
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from inspect import signature
 from pathlib import Path
 from typing import Any, Unpack
 
 import onnx_ir as ir
-from threadpoolctl import threadpool_limits
 
 from ptqc import losses, options
 from ptqc.arguments import check_kind, path_of
@@ -59,6 +57,7 @@ from ptqc.work.deadline import Deadline
 from ptqc.work.logs import quiet_libraries
 from ptqc.work.progress import SILENT, Progress
 from ptqc.work.scratch import scratch
+from ptqc.work.threads import one_blas_thread
 
 VERIFIED_SAMPLES = 4
 # Of the time that is left, where there is a limit; the rest is for what comes behind.
@@ -145,7 +144,7 @@ def compile(  # noqa: A001
     dump = _dump(dump_passes)
     added = added_rewrites(chosen.rewrites)
     store, deadline = _store(cache), Deadline.after(chosen.time_limit, started)
-    with _one_blas_thread(), scratch() as temporary:
+    with one_blas_thread(), scratch() as temporary:
         folder = Path(temporary)
         source = read_given(model, folder, cast_double=chosen.cast_double)
         losses.check(source.model, chosen.loss)
@@ -211,7 +210,7 @@ def resolve(
     }
     options_ = CompileOptions.of({**vars(measured), **chosen, "time_limit": time_limit})
     fixed = None if plan is None else Plan.from_json(plan, decided.roles)
-    with _one_blas_thread(), scratch() as temporary:
+    with one_blas_thread(), scratch() as temporary:
         folder = Path(temporary)
         if calibration is not None:
             prepared = with_judges(prepared, calibration, folder / "judging", preprocessing, budgets.loss)
@@ -265,12 +264,6 @@ def _verify(job: Job, fitted: Fitted, probes: list[Feeds]) -> tuple[float, Verif
     loss = check_activations(job.decided, fitted.plan)
     intent = Intent(job.model, fitted.plan, fitted.tuned)
     return loss, verify(fitted.exported, fitted.lowered, intent, probes, job.limit)
-
-
-def _one_blas_thread() -> AbstractContextManager[object]:
-    """One thread for NumPy's products: their rounding, and with it the delivered bytes, depends on the number."""
-    limits: AbstractContextManager[object] = threadpool_limits(1, "blas")
-    return limits
 
 
 def _dump(folder: str | Path | None) -> Dump:

@@ -50,11 +50,10 @@ def fit(decided: Decided, options: CompileOptions, limit: int | None, fixed_plan
     if fixed_plan is not None:
         return _as_planned(decided, options, fixed_plan, problem, limit)
     for _ in range(ATTEMPTS):
-        # More than the best plan needs is never spent: what lowers no loss gets no bytes.
-        most = problem.size(best_choice(problem))
         try:
-            allocation = allocate(problem, most if limit is None else min(limit, most))
+            allocation = best_within(problem, limit)
         except Infeasible:
+            most = problem.size(best_choice(problem))
             return _smallest(decided, options, undecided, problem, limit or most)
         plan = undecided.with_formats(allocation.choice)
         written = weighed(decided, options, plan)
@@ -66,6 +65,15 @@ def fit(decided: Decided, options: CompileOptions, limit: int | None, fixed_plan
         # What this plan has beyond what the solver was told, every plan is taken to have.
         problem = replace(problem, fixed=problem.fixed + written - allocation.bytes)
     raise InternalError(f"no plan was found whose written file keeps {limit:,} bytes after {ATTEMPTS} attempts")
+
+
+def best_within(problem: Problem, limit: int | None) -> Allocation:
+    """The best plan of at most `limit` bytes; no more than the best of all needs, as the rest lowers no loss.
+
+    Raises Infeasible.
+    """
+    most = problem.size(best_choice(problem))
+    return allocate(problem, most if limit is None else min(limit, most))
 
 
 def fit_within(decided: Decided, options: CompileOptions, loss: float, tried: Sequence[Plan] = ()) -> Fitted | None:
