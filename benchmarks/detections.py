@@ -170,7 +170,7 @@ class Comparison:
 
 def build(model: str, folder: str, arguments: argparse.Namespace) -> dict[str, Any]:
     """Compile a layout; runs in a child."""
-    from ptqc.compiler import compile as compile_model
+    from ptqc.api import compile as compile_model
 
     options = {"output": folder, "budget": arguments.budget, "seed": arguments.seed, "cache": arguments.cache}
     artifact = compile_model(model, calibration=chosen(TASK)[0].calibration(256), force=True, **options)

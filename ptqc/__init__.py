@@ -10,7 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 from ptqc.version import __version__
 
-__all__ = ["Artifact", "__version__", "bench", "bisect", "compile", "inspect", "load", "reduce", "resolve", "verify"]
+__all__ = [
+    "Artifact",
+    "__version__",
+    "bench",
+    "bisect",
+    "compile",
+    "inspect",
+    "load",
+    "reduce",
+    "resolve",
+    "sweep",
+    "verify",
+]
 
 if TYPE_CHECKING:
     from ptqc.api import compile, resolve
@@ -20,6 +32,7 @@ if TYPE_CHECKING:
     from ptqc.artifact.verify import verify
     from ptqc.reducing import reduce
     from ptqc.stages.inspecting import inspect
+    from ptqc.stages.sweep import sweep
 
 _HOMES = {
     "Artifact": "ptqc.artifact.folder",
@@ -28,6 +41,7 @@ _HOMES = {
     "resolve": "ptqc.api",
     "inspect": "ptqc.stages.inspecting",
     "reduce": "ptqc.reducing",
+    "sweep": "ptqc.stages.sweep",
     "bench": "ptqc.artifact.bench",
     "bisect": "ptqc.artifact.bisect",
     "verify": "ptqc.artifact.verify",

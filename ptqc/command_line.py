@@ -26,6 +26,7 @@ def parser() -> argparse.ArgumentParser:
     added = made.add_subparsers(required=True, metavar="COMMAND")
     _add_compile(added.add_parser("compile", help="compile an ONNX model to a byte budget"))
     _add_resolve(added.add_parser("resolve", help="another budget from what a compile measured"))
+    _add_sweep(added.add_parser("sweep", help="measure size against loss and time, from what a compile measured"))
     listed = added.add_parser("passes", help="the passes in their order, what each does, and its options")
     listed.set_defaults(run=commands.run_passes)
     inspected = added.add_parser("inspect", help="what a model is and what compiling it would take, without data")
@@ -126,6 +127,18 @@ def _add_resolve(parser: argparse.ArgumentParser) -> None:
     )
     _add_preprocessing(parser)
     parser.set_defaults(run=commands.run_resolve)
+
+
+def _add_sweep(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folder", help="a folder that `ptqc compile` wrote; sweep.json and the plot are added to it")
+    parser.add_argument("--points", type=int, metavar="N", help="sizes from the smallest to the best file (default 10)")
+    parser.add_argument("--budgets", metavar="B,B,…", help="these sizes instead, as 25%%,13%%,9%%")
+    parser.add_argument("--cache", metavar="DIR", help="where measurements are kept (default ~/.cache/ptqc)")
+    parser.add_argument(
+        "--time-limit", type=parse_seconds, metavar="T", help="90s, 5m or 1h: after it no further points are begun"
+    )
+    parser.add_argument("-q", "--quiet", action="store_true", help="print nothing but errors")
+    parser.set_defaults(run=commands.run_sweep)
 
 
 def _add_cache(parser: argparse.ArgumentParser) -> None:

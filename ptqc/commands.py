@@ -63,6 +63,20 @@ def run_resolve(options: argparse.Namespace) -> None:
     _done(artifact, options)
 
 
+def run_sweep(options: argparse.Namespace) -> None:
+    """`ptqc sweep`."""
+    from ptqc.stages.sweep import sweep
+    from ptqc.work.progress import for_terminal
+
+    given = _given(options, "points", "cache", "time_limit")
+    if options.budgets is not None:
+        given["budgets"] = options.budgets.split(",")
+    found = sweep(options.folder, progress=for_terminal(options.quiet), **given)
+    if not options.quiet:
+        print(found)
+        print(f"\nadded to  {options.folder}  (sweep.json, and a plot in report.html)")
+
+
 def _given(options: argparse.Namespace, *names: str) -> dict[str, Any]:
     """Options that the command line states; others keep their defaults."""
     return {name: value for name in names if (value := getattr(options, name)) is not None}

@@ -4,13 +4,11 @@
 """
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 import onnx_ir as ir
-from threadpoolctl import threadpool_limits
 
 from ptqc import losses
 from ptqc.artifact import folder as artifact
@@ -61,6 +59,7 @@ from ptqc.store.entries import Store
 from ptqc.work.deadline import Deadline
 from ptqc.work.progress import Progress
 from ptqc.work.scratch import scratch
+from ptqc.work.threads import one_blas_thread
 
 VERIFIED_SAMPLES = 4
 # Of the time that is left, where there is a limit; the rest is for what comes behind.
@@ -107,7 +106,7 @@ class CompileRequest:
 def compile_model(model: Model, calibration: object, request: CompileRequest) -> Artifact:
     """From a model and calibration data to an artifact. Raises the errors of `ptqc.errors`."""
     options, progress = request.options, request.progress
-    with _one_blas_thread(), scratch() as temporary:
+    with one_blas_thread(), scratch() as temporary:
         folder = Path(temporary)
         source = read_given(model, folder, cast_double=options.cast_double)
         losses.check(source.model, options.loss)
@@ -127,7 +126,7 @@ def compile_model(model: Model, calibration: object, request: CompileRequest) ->
 
 def resolve_job(job: Job, request: CompileRequest, calibration: object = None) -> Artifact:
     """Another artifact from what an earlier compile measured. calibration: samples that a loss is judged on."""
-    with _one_blas_thread(), scratch() as temporary:
+    with one_blas_thread(), scratch() as temporary:
         folder = Path(temporary)
         if calibration is not None:
             place, loss = folder / "judging", request.budgets.loss
@@ -223,9 +222,3 @@ def _file(decided: Decided, options: CompileOptions, plan: Plan, numbers: TunedN
     """The file of a plan with these numbers."""
     lowered = lower(decided, plan, numbers)
     return Packed(numbers, lowered, pack(decided, plan, lowered, inline=options.inline))
-
-
-def _one_blas_thread() -> AbstractContextManager[object]:
-    """One thread for NumPy's products: their rounding, and with it the delivered bytes, depends on the number."""
-    limits: AbstractContextManager[object] = threadpool_limits(1, "blas")
-    return limits

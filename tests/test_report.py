@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from ptqc.report import render
+from ptqc.report.loss_budget import loss_in_words
 from ptqc.report.page import SECTIONS
 from ptqc.report.rows import ReportFacts
+from ptqc.report.sweep import sweep_text
 from ptqc.report.tables import OPEN_ROWS
 from ptqc.text import decibels, magnitude, number, percent, shorten, visible
 
@@ -27,7 +29,7 @@ class Documents:
     sensitivity: dict[str, Any]
 
     def html(self) -> str:
-        return render(self.manifest, self.plan, self.sensitivity)
+        return render(self.manifest, self.plan, self.sensitivity, SWEEP)
 
     def page(self) -> "Page":
         page = Page()
@@ -110,6 +112,30 @@ def documents(count: int = 5, name: str = "/features/conv{}") -> Documents:
     )
 
 
+def loss_budget(unit: str, lost: float, bound: float, *, kept: bool) -> dict[str, Any]:
+    """Of two plans; the second one failed where the first is kept."""
+    judged = {"lost": lost, "bound": bound, "samples": 945, "method": "Clopper-Pearson"}
+    measured = {"lost": 0.003, "bound": 0.04, "samples": 64, "method": "Clopper-Pearson"}
+    built = {"limit": 1e-3, "predicted": 9e-4, "bytes": 4321, "measured": measured, "judged": judged}
+    return {
+        "budget": f"99{unit}", "unit": unit, "limit": 0.01, "predicted": 9e-4, "predicted_unit": "nat",
+        "measured": measured, "judged": judged, "confidence": 0.9, "kept": kept,
+        "samples_needed": None if kept else 1234, "delivered": 0, "rounds": [built, {**built, "judged": None}],
+    }  # fmt: skip
+
+
+SWEEP: dict[str, Any] = {
+    "unit": "nat", "original_bytes": 50_000, "float_ms": 2.5, "runtime": "a runtime", "asked": 3,
+    "points": [
+        {
+            "budget": None, "limit": size, "bytes": size, "predicted": 10 / size, "loss": 12 / size,
+            "top1_agreement": None if size == 4000 else 0.98, "sqnr_db": 20.0, "held_back_samples": 64, "ms": 1.25,
+        }
+        for size in (3000, 4000, 6000)
+    ],
+}  # fmt: skip
+
+
 def site(name: str) -> dict[str, Any]:
     return {"site": name, "tensors": [name], "format": "uint8", "scale": 0.01, "zero_point": 3}
 
@@ -133,6 +159,7 @@ def manifest(told: int, original: int, loss: float, names: list[str]) -> dict[st
             "status": "optimal", "loss": loss, "unit": "nat", "bound": loss, "gap": 0.0, "limit": told + 50,
             "price_of_one_percent": loss / 3, "smallest_bytes": told // 2,
         },
+        "loss_budget": loss_budget("%same", 0.004, 0.0098, kept=True),
         "latency": {
             "budget": "2 ms", "budget_ms": 2.0, "runtime": "a runtime", "predicted_ms": 1.95, "measured_ms": 1.9,
             "float_ms": 4.5, "conversions": {"tensors": 2, "predicted_us": 30.0, "measured_us": 31.0}, "times": {},
@@ -194,7 +221,38 @@ def test_every_section_is_there_and_linked() -> None:
     links = {value for name, value in page.attributes if name == "href"}
     assert {section.key for section in SECTIONS} <= ids
     assert links == {f"#{section.key}" for section in SECTIONS}
-    assert page.tags.count("svg") == 3
+    assert page.tags.count("svg") == 4
+
+
+@pytest.mark.parametrize(
+    ("unit", "kept", "told"),
+    [
+        ("%same", True, "99.60 % same on 945 samples that chose nothing, at least 99.02 % same (90 % sure,"),
+        ("nat", False, "NOT SHOWN TO BE KEPT: 0.004 nat on 945 samples that chose nothing, at most 0.0098 nat"),
+        ("%drop", True, "+0.00 points lost on 945 samples that chose nothing, at most +0.01 points lost"),
+    ],
+)
+def test_a_budget_of_loss(unit: str, kept: bool, told: str) -> None:
+    given = documents()
+    given.manifest["loss_budget"] = loss_budget(unit, 0.004, 0.0098, kept=kept)
+    assert loss_in_words(given.manifest["loss_budget"]).startswith(told)
+    text = given.page().text
+    assert "4,321" in text
+    assert ("about 1,234" in text) is not kept
+    given.manifest["loss_budget"] = None
+    assert "loss-budget" not in {value for name, value in given.page().attributes if name == "id"}
+
+
+def test_the_measured_frontier() -> None:
+    told = sweep_text(SWEEP)
+    assert "4,000  8.00 %" in told
+    assert "the float model takes 2.500 ms (a runtime)" in told
+    assert "there was time" not in told
+    assert "there was time for 3 of 10 points" in sweep_text({**SWEEP, "asked": 10})
+    page = documents().page()
+    dots = [value for name, value in page.attributes if name == "class" and value == "point"]
+    assert len(dots) >= len(SWEEP["points"])
+    assert "6,000 bytes: 0.002 nat measured" in page.text
 
 
 def test_how_outputs_were_judged() -> None:
@@ -385,7 +443,7 @@ def test_one_frontier_point_at_this_very_file() -> None:
     given.sensitivity["frontier"] = [
         {"bytes": given.manifest["file"]["bytes"], "loss": given.manifest["allocation"]["loss"]}
     ]
-    assert given.page().tags.count("svg") == 3
+    assert given.page().tags.count("svg") == 4
 
 
 def test_no_frontier() -> None:
@@ -436,7 +494,7 @@ def test_a_gap_and_no_classes_and_no_score() -> None:
 def test_a_file_that_grew() -> None:
     given = documents()
     given.manifest["source"] |= {"bytes": 500, "weights": 1000}
-    assert given.page().tags.count("svg") == 3
+    assert given.page().tags.count("svg") == 4
 
 
 def test_warnings_stand_above_the_sections() -> None:

@@ -79,34 +79,57 @@ class Reconstruct:
         return Result(reconstruct_all(given, [self.draw])[0], True)
 
 
+@dataclass(frozen=True)
+class ColumnLimits:
+    """How much is looked at. columns: for each that the table was made of. samples: at most."""
+
+    columns: int = COLUMNS
+    samples: int = MOST_SAMPLES
+
+
+FULL = ColumnLimits()
+
+
 def reconstruct_all(planned: Planned, draws: Sequence[int]) -> list[TunedNumbers]:
     """The tuned numbers of a plan from each draw.
 
     Raises NotFinite where a value is NaN or infinite that is not in the float model.
     """
+    return reconstruct_each(planned.decided, [(planned.plan, draw) for draw in draws])
+
+
+def reconstruct_each(
+    given: Decided, runs: Sequence[tuple[Plan, int]], limits: ColumnLimits = FULL
+) -> list[TunedNumbers]:
+    """The tuned numbers of each plan from its draw, all of one model with the same activations.
+
+    Raises NotFinite where a value is NaN or infinite that is not in the float model.
+    """
     try:
-        return _reconstructed(planned, draws, compact)
+        return _reconstructed(given, runs, limits, compact)
     except NotFinite:  # it may be the 16 bits that values are held in on the way
-        return _reconstructed(planned, draws, uncompressed)
+        return _reconstructed(given, runs, limits, uncompressed)
 
 
-def _reconstructed(planned: Planned, draws: Sequence[int], holding: Holding) -> list[TunedNumbers]:
-    """One float walk serves all draws."""
-    given, plan = planned.decided, planned.plan
+def _reconstructed(
+    given: Decided, runs: Sequence[tuple[Plan, int]], limits: ColumnLimits, holding: Holding
+) -> list[TunedNumbers]:
+    """One float walk serves all."""
+    plan, _ = runs[0]
     slicer = Slicer(given.model)
     fine = fine_values(slicer)
     layers = {layer.name: layer for layer in plan.layers}
     keeps = holding({}, fine), holding(plan.params, fine)
-    batches, split = _share_batches(slicer, given, plan, len(draws), keeps)
+    batches, split = _share_batches(slicer, given, len(runs), keeps, limits)
     check = Finite(slicer, batches)
-    tables = {w.name: given.solutions[w.name, plan.formats[w.name]] for w in plan.weights if not w.layers}
-    constants = {name: solution.weight for name, solution in tables.items()}
-    share = max(1, processors() // len(draws))
+    share = max(1, processors() // len(runs))
     real = Walk(slicer, batches, keep=keeps[0], workers=share, check=check)
     states = []
-    for draw in draws:
+    for each, draw in runs:
+        tables = {w.name: given.solutions[w.name, each.formats[w.name]] for w in each.weights if not w.layers}
+        constants = {name: solution.weight for name, solution in tables.items()}
         seen = Walk(slicer, batches, constants, keeps[1], share, check)
-        states.append(_State(given, plan, seen, split, draw, dict(tables)))
+        states.append(_State(given, each, seen, split, draw, limits.columns, tables))
     with given.progress.stage("reconstruct", len(layers)) as stage:
         _solve_all(states, layers, _float_outputs(real, layers, given.deadline), stage)
     return [state.tuned for state in states]
@@ -154,18 +177,18 @@ def _nodes(walk: Walk) -> Iterator[str]:
 
 
 def _share_batches(
-    slicer: Slicer, given: Decided, plan: Plan, draws: int, keeps: tuple[Keep, Keep]
+    slicer: Slicer, given: Decided, draws: int, keeps: tuple[Keep, Keep], limits: ColumnLimits
 ) -> tuple[list[Feeds], int]:
     """Batches of as many samples as WALK_BYTES, WALK_COMPUTE and the deadline allow, and how many of them are fitted.
 
     keeps: how the float walk and the quantized ones hold values.
     """
     began = time.monotonic()
-    sample, layers = list(given.tuning.largest), {layer.name for layer in plan.layers}
+    sample, layers = list(given.tuning.largest), {layer.name for layer in given.layers}
     real, seen = (peak_bytes(Walk(slicer, sample, keep=keep), layers) for keep in keeps)
     room = min(WALK_BYTES / max(real + draws * seen, 1), WALK_COMPUTE / max(sum(given.macs.values()), 1))
     each = (time.monotonic() - began) / 2 * (1 + 2 * draws) / processors()  # a draw computes its layers twice
-    count = given.deadline.affords(each, int(np.clip(room, 8, MOST_SAMPLES)), FEWEST_SAMPLES)
+    count = given.deadline.affords(each, int(np.clip(room, 8, limits.samples)), FEWEST_SAMPLES)
     held = max(2, int(count * HELD_SHARE))
     size = int(np.clip(BATCH_BYTES // max(real, 1), 1, LARGEST_BATCH))
     fitted = list(given.tuning[: count - held].batches(size))
@@ -181,6 +204,7 @@ class _State:
     seen: Walk
     split: int
     draw: int
+    columns: int
     weights: dict[str, Solution]
     biases: dict[str, np.ndarray | None] = field(default_factory=dict)
     kept: int = 0
@@ -251,7 +275,7 @@ class _State:
         number = [x.name for x in self.plan.layers].index(layer.name)
         seed = self.given.seed * 100_003 + self.draw * 1_000_003 + 50_021 + number
         counts = [len(moments.images(len(x))) for x in inputs[: self.split]]
-        columns = ColumnSample(layer, moments.positions_per_sample(layer, sum(counts), COLUMNS), seed)
+        columns = ColumnSample(layer, moments.positions_per_sample(layer, sum(counts), self.columns), seed)
         totals = (count * columns.total(x.shape) for count, x in zip(counts, inputs, strict=False))
         columns = replace(columns, usual=max(1, sum(totals) // sum(counts)))
         weight, base = (

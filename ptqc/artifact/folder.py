@@ -59,7 +59,7 @@ class KeptBudgets:
 
 
 MANIFEST, MODEL, PLAN, SENSITIVITY = "manifest.json", "model.onnx", "plan.json", "sensitivity.json"
-REPORT, RUN, GOLDEN = "report.html", "run.json", "golden.safetensors"
+REPORT, RUN, GOLDEN, SWEEP = "report.html", "run.json", "golden.safetensors", "sweep.json"
 # renameat2(2): swap two paths in one step.
 AT_FDCWD, RENAME_EXCHANGE = -100, 2
 

@@ -64,7 +64,7 @@ class Classes(Head):
     def same(self, reference: np.ndarray, quantized: np.ndarray) -> np.ndarray:
         """Of every prediction, whether its top class is the same; of a detector, of those that are not background."""
         real, found = (np.ravel(value.argmax(self.axis)) for value in (reference, quantized))
-        return (real == found)[real != self.background]
+        return np.asarray((real == found)[real != self.background])
 
     @abstractmethod
     def log_probabilities(self, value: np.ndarray) -> np.ndarray:

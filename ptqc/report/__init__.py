@@ -7,6 +7,14 @@ from ptqc.report.page import page
 from ptqc.report.rows import ReportFacts
 
 
-def render(manifest: Mapping[str, Any], plan: Mapping[str, Any], sensitivity: Mapping[str, Any]) -> str:
-    """HTML text, a function of its arguments alone: the same compile gives the same bytes."""
-    return page(ReportFacts(manifest, plan, sensitivity))
+def render(
+    manifest: Mapping[str, Any],
+    plan: Mapping[str, Any],
+    sensitivity: Mapping[str, Any],
+    sweep: Mapping[str, Any] | None = None,
+) -> str:
+    """HTML text, a function of its arguments alone: the same compile gives the same bytes.
+
+    sweep: the measured frontier, where there is one.
+    """
+    return page(ReportFacts(manifest, plan, sensitivity, sweep))

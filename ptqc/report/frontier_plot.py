@@ -53,8 +53,8 @@ def _axes(points: list[tuple[int, float]]) -> PlotAxes:
 
 
 def _shapes(facts: ReportFacts, points: list[tuple[int, float]], axes: PlotAxes) -> Iterator[str]:
-    yield from _loss_axis(axes, facts.unit)
-    yield from _size_axis(axes, facts.original)
+    yield from loss_axis(axes, f"predicted loss ({facts.unit})")
+    yield from size_axis(axes, facts.original)
     yield from _budget(facts, axes)
     yield path([(axes.x(size), axes.y(loss)) for size, loss in points], "curve")
     for size, loss in points:
@@ -62,12 +62,13 @@ def _shapes(facts: ReportFacts, points: list[tuple[int, float]], axes: PlotAxes)
     yield from _this_file(facts, axes)
 
 
-def _loss_axis(axes: PlotAxes, unit: str) -> Iterator[str]:
+def loss_axis(axes: PlotAxes, title: str) -> Iterator[str]:
+    """Ticks and title of the losses."""
     for tick in _log_ticks(axes.low, axes.high):
         y = axes.y(tick)
         yield line(LEFT, y, WIDTH - RIGHT, y, "grid")
         yield label(LEFT - 8, y + 4, number(tick), "tick", "end")
-    yield label(0, 12, f"predicted loss ({unit})", "tick")
+    yield label(0, 12, title, "tick")
 
 
 def _log_ticks(low: float, high: float) -> list[float]:
@@ -76,7 +77,8 @@ def _log_ticks(low: float, high: float) -> list[float]:
     return [tick for tick in ticks if low <= math.log10(tick) <= high]
 
 
-def _size_axis(axes: PlotAxes, original: int) -> Iterator[str]:
+def size_axis(axes: PlotAxes, original: int) -> Iterator[str]:
+    """Ticks of the sizes. original: bytes of the float file."""
     bottom = HEIGHT - BOTTOM
     yield line(LEFT, bottom, WIDTH - RIGHT, bottom, "axis")
     for tick in _ticks(axes.smallest, axes.largest):

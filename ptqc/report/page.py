@@ -13,6 +13,7 @@ from ptqc.report.outputs import has_outputs, output_table
 from ptqc.report.rows import ReportFacts
 from ptqc.report.size_plot import size_plot
 from ptqc.report.style import SCRIPT, STYLE
+from ptqc.report.sweep import has_sweep, sweep_plots
 from ptqc.report.tables import activation_table, layer_table, note_list, reproducibility_table, worst_table
 from ptqc.report.targets import has_native, has_others, native_tables, other_tables
 from ptqc.text import entries
@@ -55,6 +56,14 @@ SECTIONS = (
         "Loss against size",
         "The best plan at each size, from the same measurements; any of them can be had in seconds.",
         frontier_plot,
+    ),
+    Section(
+        "sweep",
+        "Measured frontier",
+        "Files of several sizes from the same measurements, each built and compared with the float model on held-back "
+        "samples; reconstructed once, on fewer samples than the delivered file.",
+        sweep_plots,
+        has_sweep,
     ),
     Section(
         "worst", "What costs most", "The weights with the largest predicted loss, and what to do about it.", worst_table

@@ -70,11 +70,12 @@ class Part:
 
 @dataclass(frozen=True)
 class ReportFacts:
-    """The three documents, and what follows from them."""
+    """The documents, and what follows from them. sweep: the measured frontier, where there is one."""
 
     manifest: Document
     plan: Document
     sensitivity: Document
+    sweep: Document | None = None
 
     @property
     def size(self) -> int:

@@ -17,7 +17,7 @@ BYTES_WEIGHT = 1e-6
 # Of points in a plot.
 FRONTIER_GAP = 1e-3
 BYTES, LOSS = "bytes", "loss"
-# What a plan may lose beyond a limit on the loss: the solver's own tolerance and the gap of the plan of that size.
+# What a plan may lose beyond a limit on the loss, as a share of it: the solver's own tolerance.
 TOLERANCE = 1e-4
 
 
@@ -108,10 +108,13 @@ def smallest_within(problem: Problem, loss: float, gap: float = RELATIVE_GAP) ->
     if loss <= sum(c.loss for c in problem.chosen(best)):
         return allocate(problem, problem.size(best), gap)
     answer = solve(program_of(problem), Goal(BYTES, {LOSS: loss}, gap=gap))
-    found = allocate(problem, problem.size(_formats(answer.selection)), gap)
-    if found.loss > loss * (1 + TOLERANCE):
-        raise InternalError(f"the solver's plan loses {found.loss:.6g}, over its limit of {loss:.6g}")
-    return found
+    smallest = _without_waste(problem, _formats(answer.selection))
+    size, lost = problem.size(smallest), sum(c.loss for c in problem.chosen(smallest))
+    if lost > loss * (1 + TOLERANCE):
+        raise InternalError(f"the solver's plan loses {lost:.6g}, over its limit of {loss:.6g}")
+    found = allocate(problem, size, gap)
+    # Losses far below the largest of a candidate are within the tolerance of that program, but not of this one.
+    return found if found.loss <= lost else Allocation(smallest, lost, 0.0, size, size, answer.status)
 
 
 def program_of(problem: Problem) -> JointChoice:

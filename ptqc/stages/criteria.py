@@ -178,10 +178,11 @@ class SameClass(Criterion):
             bound = most_of(differing, predictions)
             return Lost(differing / predictions, bound, predictions, EXACT, tuple(float(x) for x, _ in found))
         values = _weighed([(number / max(count, 1), count) for number, count in found])
-        if not differing:  # one prediction is taken to differ: samples that all agree show no spread
-            values[0] = len(values) / predictions
-            return Lost(0.0, mean_at_most(values), len(values), STUDENT, (0.0,) * len(values))
-        return Lost.mean(values)
+        if np.ptp(values) > 0:
+            return Lost.mean(values)
+        more = values.copy()  # one more prediction is taken to differ: samples that are all alike show no spread
+        more[0] += len(values) / predictions
+        return Lost(float(values.mean()), mean_at_most(more), len(values), STUDENT, tuple(values.tolist()))
 
     def _differing(self, real: Outputs, found: Outputs) -> tuple[int, int]:
         """Predictions of a sample that differ, and how many there are."""

@@ -131,6 +131,15 @@ def smallest_plan(decided: Decided, options: CompileOptions, loss: float) -> All
     return Allocated(undecided.with_formats(allocation.choice), allocation, problem)
 
 
+def best_within(problem: Problem, limit: int | None) -> Allocation:
+    """The best plan of at most `limit` bytes; no more than the best of all needs, as the rest lowers no loss.
+
+    Raises Infeasible.
+    """
+    most = problem.size(best_choice(problem))
+    return allocate(problem, most if limit is None else min(limit, most))
+
+
 class PlanSearch:
     """Plans within a limit, one after the other: what a written file has too much, the next plan has to save.
 
@@ -155,13 +164,11 @@ class PlanSearch:
             return self._as_given(self._given)
         while self._attempts:
             self._attempts -= 1
-            # More than the best plan needs is never spent: what lowers no loss gets no bytes.
-            most = self._problem.size(best_choice(self._problem))
             try:
-                allocation = allocate(self._problem, most if self._limit is None else min(self._limit, most))
+                allocation = best_within(self._problem, self._limit)
             except Infeasible:
                 self._is_last = True
-                return self._smallest(self._limit or most)
+                return self._smallest(self._limit or self._problem.size(best_choice(self._problem)))
             found = Allocated(self._undecided.with_formats(allocation.choice), allocation, self._problem)
             if self._keeps(found, weighed(self._decided, self._options, found.plan)):
                 return found

@@ -1,5 +1,6 @@
 """What a compile with a budget of loss tells: what was asked, predicted and measured, and what the judge found."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -58,7 +59,8 @@ def tell_loss(budget: LossBudget, verdict: Verdict, loss_unit: str) -> KeptLoss:
 
 
 def _to_json(lost: Lost) -> dict[str, Any]:
-    return {"lost": lost.value, "bound": lost.bound, "samples": lost.samples, "method": lost.method}
+    bound = lost.bound if math.isfinite(lost.bound) else None  # of a single sample
+    return {"lost": lost.value, "bound": bound, "samples": lost.samples, "method": lost.method}
 
 
 def _missed(budget: LossBudget, verdict: Verdict, judged: Lost, needed: int | None) -> Note:

@@ -84,6 +84,19 @@ def test_no_smaller_plan_loses_as_little(seed: int, share: float) -> None:
     assert loss <= of_that_size * (1 + 2 * RELATIVE_GAP) + 2 * BYTES_WEIGHT * max(losses)
 
 
+def test_a_limit_far_below_the_largest_loss_is_kept() -> None:
+    """Where a candidate loses a million times the limit, the program of that size does not see what the limit is."""
+    candidates = [
+        Candidate("a", form, form.bits * 10, loss) for form, loss in zip(FORMS, (1e3, 3e-5, 2e-5, 0), strict=True)
+    ]
+    candidates += [
+        Candidate("b", form, form.bits * 10, loss) for form, loss in zip(FORMS, (1e3, 2e-5, 1e-5, 0), strict=True)
+    ]
+    found = smallest_within(Problem(tuple(candidates), 100), 4e-5)
+    assert found.loss <= 4e-5
+    assert found.bytes == 100 + 80 + 40  # 220: either of both in 8 bits, which loses at most 4e-5
+
+
 @pytest.mark.parametrize("seed", range(10))
 def test_the_smallest_plan_and_what_lies_below_it(seed: int) -> None:
     problem = problem_of(seed)

@@ -86,9 +86,18 @@ def test_several_predictions_of_a_sample_are_not_independent(tmp_path: Path) -> 
     judged = criterion.judged(packed(np.diag([1.0, 1.0, 0.1])))
     assert judged.value == pytest.approx(0.1)
     assert judged.bound == pytest.approx(mean_at_most([0, 0, 0, 1, 0, 0, 0, 0, 0, 0]))
-    alike = criterion.judged(packed(np.eye(3)))
-    assert alike.value == 0
-    assert alike.bound == pytest.approx(mean_at_most([0.02, *[0] * 9]))  # as if one row of a sample differed
+
+
+@pytest.mark.parametrize("differing", [0, 5])
+def test_samples_that_are_all_alike_show_no_spread(differing: int, tmp_path: Path) -> None:
+    """Ten samples of 50 rows, in each of which as many differ: the bound is as if one row more did."""
+    x = np.tile([1.0, 0.5, 0.0], (10, 50, 1)).astype(np.float32)
+    x[:, :differing] = [0.0, 0.5, 1.0]
+    data = collect(list(x), input_specs(model(np.eye(3))), tmp_path / "x", 10)
+    criterion = SameClass(0.05, "%same", Splits(model(np.eye(3)), {"y": Logits(1)}, data, data))
+    judged = criterion.judged(packed(np.diag([1.0, 1.0, 0.1])))
+    assert judged.value == pytest.approx(differing / 50)
+    assert judged.bound == pytest.approx(mean_at_most([differing / 50 + 0.02, *[differing / 50] * 9]))
 
 
 @pytest.mark.parametrize(("limit", "hits", "count"), [(0.01, 0, 64), (0.01, 2, 400), (0.05, 1, 40)])

@@ -149,6 +149,13 @@ def test_what_is_missed_says_what_helps() -> None:
     tell_loss(budget, found, "nat").check()
 
 
+def test_what_has_no_bound_is_said_without_one() -> None:
+    found = verdict_of(0.008)
+    alone = replace(found.rounds[0], held=Lost(0.008, float("inf"), 1, "planted"))
+    document = tell_loss(LossBudget(0.01, "nat"), replace(found, rounds=(alone,)), "nat").document
+    assert document["measured"] == {"lost": 0.008, "bound": None, "samples": 1, "method": "planted"}
+
+
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("loss")
