@@ -30,7 +30,7 @@ from ptqc.work.progress import Progress
 
 MODEL, SAMPLES = "model.onnx", "samples"
 # Raised when what is measured, or how, changes, so that old entries are not taken for new ones.
-MEASUREMENT_VERSION = 16
+MEASUREMENT_VERSION = 17
 # Options that measuring does not look at.
 FITTING = ("pipeline", "time_limit", "float_layers", "inline")
 # Options that solving the weights does not look at either.
