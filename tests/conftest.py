@@ -7,11 +7,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import settings
 
 from ptqc.execute import trial
 
 ROOT = Path(__file__).resolve().parent.parent
 MODELS = ROOT / "models"
+
+# A busy machine is no fault of the code.
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 
 
 @pytest.fixture(scope="session", autouse=True)
