@@ -1,4 +1,4 @@
 """Files of a job folder: what the compile and the process that runs TVM hand to each other."""
 
-WORKER = "ptqc.codegen.cpu.worker"
+PROCESS, WORKER = "ptqc.codegen.cpu.process", "ptqc.codegen.cpu.worker"
 LOWERED, JOB, VALUES, REPORT, ERROR = "lowered.onnx", "job.json", "values-{:03}.npz", "report.json", "error.json"

@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from ptqc import errors
 from ptqc.codegen.cpu.isa import several
-from ptqc.codegen.cpu.job_files import ERROR, JOB, LOWERED, REPORT, VALUES, WORKER
+from ptqc.codegen.cpu.job_files import ERROR, JOB, LOWERED, PROCESS, REPORT, VALUES, WORKER
 from ptqc.codegen.cpu.options import DEFAULT_CPU, CpuOptions
 from ptqc.codegen.cpu.table import Request
 from ptqc.codegen.onnxruntime.census import values
@@ -125,7 +125,7 @@ def _known() -> set[str]:
     """Operators that have kernels. Raises TargetError where TVM does not load."""
     with scratch() as folder:
         path = Path(folder) / "known.json"
-        problem = sandbox.run(KNOWN, [str(path)], LOOK_UP_TIME_LIMIT).problem
+        problem = sandbox.run(PROCESS, [KNOWN, str(path)], LOOK_UP_TIME_LIMIT).problem
         if problem is not None:
             raise TargetError(f"TVM {problem}; leave the cpu target out")
         return set(json.loads(path.read_text()))
@@ -224,7 +224,7 @@ def _compared(lowered: Lowered, exported: Exported) -> dict[str, str]:
 
 
 def _run(folder: Path) -> None:
-    problem = sandbox.run(WORKER, [str(folder)], TIME_LIMIT).problem
+    problem = sandbox.run(PROCESS, [WORKER, str(folder)], TIME_LIMIT).problem
     if (folder / ERROR).is_file():
         told = json.loads((folder / ERROR).read_text())
         raise getattr(errors, told["kind"], InternalError)(told["message"])
