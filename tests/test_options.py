@@ -27,7 +27,10 @@ def test_an_unknown_option_names_all_known_ones() -> None:
         ({"observer": "magic"}, "observer is 'magic'; known: auto, minmax, percentile, entropy, mse"),
         ({"activations": "int"}, "activations is 'int'; known: auto, integer, float"),
         ({"pipeline": "heavy"}, "pipeline is 'heavy'; known: light, advanced"),
-        ({"loss": "l2"}, "loss is 'l2'; known: auto, kl, mse, state, probabilities, scores, detection, embedding"),
+        (
+            {"loss": "l2"},
+            "loss is 'l2'; known: auto, kl, mse, state, probabilities, scores, detection, boxes, embedding",
+        ),
         ({"loss": {"y": "l2"}}, "loss of output 'y' is 'l2'; known: auto, kl, mse, state"),
         ({"samples": 1}, "samples is 1; at least 2"),
         ({"bits": ()}, r"bits is \(\); give widths from 2 to 8"),
