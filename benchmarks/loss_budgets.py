@@ -58,21 +58,15 @@ class Evaluation:
             self._count()
 
     def _count(self) -> None:
-        from ptqc.losses import OutputLoss, aligned
-        from ptqc.losses.classes import Classes
+        from ptqc.losses import OutputLoss
+        from ptqc.stages.criteria import differing_classes
 
         if self._loss is None:
             self._loss = OutputLoss.of(self._kinds, [real for real, _ in self._waiting])
         for real, found in self._waiting:
             self._losses.append((self._loss(real, found), self._loss.size(real)))
-            each = [
-                ~kind.same(*aligned(real[name], found[name]))
-                for name, kind in self._kinds.items()
-                if isinstance(kind, Classes)
-            ]
-            if each:
-                worst = max(each, key=lambda differs: differs.mean())
-                self.predictions, self.differing = self.predictions + worst.size, self.differing + int(worst.sum())
+            differing, predictions = differing_classes(self._kinds, real, found)
+            self.differing, self.predictions = self.differing + differing, self.predictions + predictions
         self._waiting.clear()
 
     def lost(self, unit: str) -> float:

@@ -80,8 +80,11 @@ class MeetLatency:
 
     @property
     def _limits(self) -> dict[str, float]:
-        size = {} if self.weighed.limit is None else {BYTES: float(self.weighed.limit)}
-        return {NANOSECONDS: self.budget.nanoseconds, **size}
+        return {NANOSECONDS: self.budget.nanoseconds, **self._size_limit}
+
+    @property
+    def _size_limit(self) -> dict[str, float]:
+        return {} if self.weighed.limit is None else {BYTES: float(self.weighed.limit)}
 
     def _predict(self, quantized: Mapping[str, object]) -> float:
         return self.network.predict(self.times, quantized)
@@ -100,9 +103,7 @@ class MeetLatency:
         """The sites, and what is proven of the choice."""
         limits = self._limits
         try:
-            fastest = self._sites(
-                given, solve(program, Goal(NANOSECONDS, {k: limits[k] for k in limits if k == BYTES}))
-            )
+            fastest = self._sites(given, solve(program, Goal(NANOSECONDS, self._size_limit)))
             shortest = self._time(given, fastest)
             for _ in range(ATTEMPTS):
                 goal = self._goal(program, limits)

@@ -56,14 +56,16 @@ def _head(kind: OutputKind, facts: OutputFacts, boxes: OutputFacts) -> Head | No
     if not isinstance(kind, Head) or boxes.positions < 2 or len(facts.values) != len(boxes.values):
         return None
     assert boxes.axis is not None
-    places = [np.delete(value.shape, boxes.axis).tolist() for value in boxes.values]
+    places = _places(boxes, boxes.axis)
     for axis in (facts.axis, None):
-        shapes = [
-            list(value.shape) if axis is None else np.delete(value.shape, axis).tolist() for value in facts.values
-        ]
-        if shapes == places and (head := kind.beside_boxes(axis, facts)) is not None:
+        if _places(facts, axis) == places and (head := kind.beside_boxes(axis, facts)) is not None:
             return head if np.median(_weights(head, facts)) < RARE else None
     return None
+
+
+def _places(facts: OutputFacts, axis: int | None) -> list[list[int]]:
+    """The shape of each value, but for an axis."""
+    return [[size for i, size in enumerate(value.shape) if i != axis] for value in facts.values]
 
 
 def _weights(head: Head, facts: OutputFacts) -> np.ndarray:

@@ -121,16 +121,25 @@ class Splits:
         return OutputLoss.of(self.kinds, [real.run(feeds) for feeds in self.held_back[:REFERENCES]])
 
     @property
-    def classes(self) -> dict[str, Classes]:
-        """The outputs that are classes."""
-        return {name: kind for name, kind in self.kinds.items() if isinstance(kind, Classes)}
+    def first_classes(self) -> tuple[str, Classes]:
+        """The first output of classes, with its kind."""
+        return next(iter(_classes(self.kinds).items()))
 
 
 @dataclass(frozen=True)
-class MeanLoss(Criterion):
-    """The mean loss of the outputs, in their own unit."""
+class OnSplits(Criterion):
+    """What is counted on calibration samples."""
 
     splits: Splits
+
+    @property
+    def judges(self) -> int:
+        return len(self.splits.judging)
+
+
+@dataclass(frozen=True)
+class MeanLoss(OnSplits):
+    """The mean loss of the outputs, in their own unit."""
 
     def held(self, data: bytes) -> Lost:
         return self._lost(data, self.splits.held_back)
@@ -143,20 +152,15 @@ class MeanLoss(Criterion):
         found = [(loss(a, b), loss.size(a)) for a, b in self.splits.compared(data, samples)]
         return Lost.mean(_weighed(found))
 
-    @property
-    def judges(self) -> int:
-        return len(self.splits.judging)
-
     def start(self, default: float) -> float:
         del default
         return self.limit
 
 
 @dataclass(frozen=True)
-class SameClass(Criterion):
+class SameClass(OnSplits):
     """The share of predictions whose top class is another; of several outputs of classes the one that differs most."""
 
-    splits: Splits
     order: ClassVar[float] = 2.0  # outputs move by the root of the loss, and so many cross over
 
     def held(self, data: bytes) -> Lost:
@@ -172,7 +176,7 @@ class SameClass(Criterion):
         return self._lost(self.splits.compared(data, self.splits.judging))
 
     def _lost(self, compared: Compared) -> Lost:
-        found = [self._differing(*pair) for pair in compared]
+        found = [differing_classes(self.splits.kinds, *pair) for pair in compared]
         differing, predictions = (sum(numbers) for numbers in zip(*found, strict=True))
         if max(count for _, count in found) == 1:
             bound = most_of(differing, predictions)
@@ -184,29 +188,19 @@ class SameClass(Criterion):
         more[0] += len(values) / predictions
         return Lost(float(values.mean()), mean_at_most(more), len(values), STUDENT, tuple(values.tolist()))
 
-    def _differing(self, real: Outputs, found: Outputs) -> tuple[int, int]:
-        """Predictions of a sample that differ, and how many there are."""
-        each = [~kind.same(*aligned(real[name], found[name])) for name, kind in self.splits.classes.items()]
-        worst = max(each, key=lambda differs: (differs.mean() if differs.size else 0.0, differs.size))
-        return int(worst.sum()), int(worst.size)
-
-    @property
-    def judges(self) -> int:
-        return len(self.splits.judging)
-
     @property
     def can_show(self) -> bool:
         return self.judges >= draws_needed(self.limit)
 
     @cached_property
     def _flips(self) -> Flips:
-        name, kind = next(iter(self.splits.classes.items()))
+        name, kind = self.splits.first_classes
         real = Runner(self.splits.model)
         return Flips.of(kind, [real.run(feeds)[name] for feeds in self.splits.held_back])
 
     def _own_loss(self, pairs: Sequence[tuple[Outputs, Outputs]]) -> float:
         """The divergence of the first output of classes."""
-        name, kind = next(iter(self.splits.classes.items()))
+        name, kind = self.splits.first_classes
         found = [(kind.combine(kind.losses(a[name], b[name])), a[name].size) for a, b in pairs]
         return float(_weighed(found).mean())
 
@@ -298,6 +292,21 @@ class EvaluatedDrop(Criterion):
         return None
 
 
+def differing_classes(kinds: Kinds, real: Outputs, found: Outputs) -> tuple[int, int]:
+    """Predictions of a run whose top class differs, and how many there are: of the output that differs most.
+
+    (0, 0) where no output has classes.
+    """
+    each = [~kind.same(*aligned(real[name], found[name])) for name, kind in _classes(kinds).items()]
+    nothing = np.zeros(0, np.bool_)
+    worst = max(each, key=lambda differs: (differs.mean() if differs.size else 0.0, differs.size), default=nothing)
+    return int(worst.sum()), int(worst.size)
+
+
+def _classes(kinds: Kinds) -> dict[str, Classes]:
+    return {name: kind for name, kind in kinds.items() if isinstance(kind, Classes)}
+
+
 def check_unit(budget: LossBudget, kinds: Kinds) -> None:
     """Raises UsageError where the outputs are not judged in what the budget counts."""
     if budget.unit == DROP:
@@ -306,7 +315,7 @@ def check_unit(budget: LossBudget, kinds: Kinds) -> None:
     judged = ", ".join(f"{name} as {kind.describe()}" for name, kind in kinds.items())
     fitting = f"0.01{LOSS_UNITS[unit]}"
     if budget.unit == SAME:
-        if not any(isinstance(kind, Classes) for kind in kinds.values()):
+        if not _classes(kinds):
             raise UsageError(
                 f"the budget {budget} counts top classes, but no output has classes ({judged}): "
                 f"give a loss such as {fitting}, or say with --loss OUTPUT=logits which output has them"
