@@ -74,7 +74,7 @@ class Bench:
     @property
     def undecided(self) -> Plan:
         """A plan without formats."""
-        return replace(self.decided.roles, activations=self.decided.activations)
+        return self.decided.undecided
 
     @cached_property
     def problem(self) -> Problem:

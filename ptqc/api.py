@@ -26,7 +26,7 @@ from ptqc.stages.job import Job
 from ptqc.stages.judge import Evaluate
 from ptqc.stages.latency_budget import recorded_times, times_of
 from ptqc.stages.measure import recall
-from ptqc.store.entries import Store, default_folder
+from ptqc.store.entries import Store
 from ptqc.work.logs import quiet_libraries
 from ptqc.work.progress import SILENT, Progress
 
@@ -65,10 +65,10 @@ def compile(  # noqa: A001
     strict: raise Missed, and write nothing, where the file takes longer than the latency or is not shown to keep the
     loss. times: an artifact whose recorded times of operators a latency budget is met with; None measures them.
     labels: an .npz with inputs and `labels`, or a CSV of image,class; evaluate: called with run(feeds) -> outputs by
-    name, gives a score. Both are for the report only. target: a folder of `ptqc.codegen` with what is built beside the
-    ONNX file: "cpu" adds a native library. allow_missing_target: deliver the rest where it cannot be built. given:
-    fields of `ptqc.options.CompileOptions`, and of the target's options (`ptqc.codegen.cpu.options.CpuOptions`).
-    Raises the errors of `ptqc.errors`.
+    name, gives a score. Both are for the report, and for a budget such as "1%drop". target: a folder of `ptqc.codegen`
+    with what is built beside the ONNX file: "cpu" adds a native library. allow_missing_target: deliver the rest where
+    it cannot be built. given: fields of `ptqc.options.CompileOptions`, and of the target's options
+    (`ptqc.codegen.cpu.options.CpuOptions`). Raises the errors of `ptqc.errors`.
     """
     started = time.monotonic()
     known, parameters = CompileOptions.names(), signature(compile).parameters
@@ -98,7 +98,7 @@ def compile(  # noqa: A001
         preprocessing=preprocessing,
         dump=_dump(dump_passes),
         rewrites=added_rewrites(chosen.rewrites),
-        store=_store(cache),
+        store=Store.at(cache),
         progress=progress,
         started=started,
         times=given_times,
@@ -146,7 +146,7 @@ def resolve(
     check_target(built)
     earlier = artifact.load(folder).manifest
     entry, before = earlier["measurements"], earlier["options"]
-    store = _store(cache)
+    store = Store.at(cache)
     prepared, decided, measured, notes = recall(store, entry, progress)
     check_samples(built, prepared.samples)
     asked = {"pipeline": pipeline, "float_layers": float_layers, "inline": inline}
@@ -191,7 +191,3 @@ def _dump(folder: str | Path | None) -> Dump:
         return Dump(place)
     except OSError as error:
         raise UsageError(f"cannot make the folder {place} that passes are dumped to: {error}") from error
-
-
-def _store(cache: str | Path | None) -> Store:
-    return Store(path_of("cache", cache) if cache is not None else default_folder())

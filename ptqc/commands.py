@@ -117,10 +117,10 @@ def run_explain(options: argparse.Namespace) -> None:
 
 def run_cache(options: argparse.Namespace) -> None:
     """`ptqc cache`."""
-    from ptqc.store.entries import Store, default_folder
+    from ptqc.store.entries import Store
     from ptqc.store.housekeeping import clear, contents
 
-    store = Store(Path(options.cache) if options.cache is not None else default_folder())
+    store = Store.at(options.cache)
     print(clear(store) if options.action == "clear" else contents(store), f"in {store.folder}")
 
 

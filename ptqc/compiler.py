@@ -49,7 +49,7 @@ from ptqc.stages.judges import gather_apart, with_judges
 from ptqc.stages.kept_loss import KeptLoss, tell_loss
 from ptqc.stages.labels import Labelled, read_labels
 from ptqc.stages.latency_budget import time_delivered, within_latency
-from ptqc.stages.loss_budget import Given, criterion_of, fit_within_loss
+from ptqc.stages.loss_budget import Fitting, criterion_of, fit_within_loss
 from ptqc.stages.measure import Run, measured
 from ptqc.stages.prepare import Prepared, prepare
 from ptqc.stages.problem import lower, pack
@@ -185,12 +185,12 @@ def _deliver(job: Job, request: CompileRequest, labelled: Labelled | None, folde
 def _fit_budgets(job: Job, request: CompileRequest, labelled: Labelled | None) -> tuple[Job, Fitted, KeptLoss | None]:
     """The file within the budgets, the compile with the activations that it has, and how a loss is kept."""
     plan, budget, deadline = request.plan, job.budgets.loss, request.deadline
-    criterion = criterion_of(job, labelled, request.evaluate)
-    if criterion is None or budget is None:
+    if budget is None:
         job = with_float_layers(job, request.target, plan)  # choose what layers in float read
         decided = replace(job.decided, deadline=deadline.share(FITTING_SHARE))
         return *fit_finite(job, decided, plan, lambda known: fit(known, job.options, job.limit, plan)), None
-    given = Given(partial(fit_search, options=job.options), plan, request.target, deadline, FITTING_SHARE)
+    criterion = criterion_of(job, budget, labelled, request.evaluate)
+    given = Fitting(partial(fit_search, options=job.options), plan, request.target, deadline, FITTING_SHARE)
     job, fitted, verdict = fit_within_loss(job, criterion, given)
     return job, fitted, tell_loss(budget, verdict, job.decided.loss_unit)
 

@@ -6,6 +6,7 @@ say what is the default anyway, names and inner shapes go; opset and IR version 
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 import onnx
@@ -42,6 +43,11 @@ class Exported:
     def data(self) -> bytes:
         """The bytes of the file; the same graph always gives the same bytes."""
         return bytes(self.proto.SerializeToString(deterministic=True))
+
+    @cached_property
+    def size(self) -> int:
+        """Bytes of the file, which is written once for that."""
+        return len(self.data)
 
 
 def export(

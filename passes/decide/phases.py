@@ -7,7 +7,7 @@ A function that takes one of them says with its type which passes have to have r
 """
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Self
 
 import onnx_ir as ir
@@ -149,6 +149,11 @@ class Decided(Assessed):
     activations: Mapping[str, ActivationParams] = field(default_factory=dict)
     activation_loss: float = 0.0
     proven: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def undecided(self) -> Plan:
+        """A plan with the activations that were chosen, in which no weight has a format yet."""
+        return replace(self.roles, activations=self.activations)
 
 
 @dataclass(frozen=True)

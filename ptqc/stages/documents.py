@@ -100,7 +100,7 @@ def manifest(job: Job, outcome: CompileOutcome) -> dict[str, Any]:
         "options": job.options.to_json(),
         "budget": str(job.budgets.size) if job.budgets.size else None,
         "file": {
-            "bytes": len(fitted.exported.data),
+            "bytes": fitted.exported.size,
             "bytes_told_to_solver": fitted.told,
             "opset": proto.opset_import[0].version,
             "ir_version": proto.ir_version,
@@ -136,7 +136,7 @@ def _allocation(job: Job, fitted: Fitted) -> dict[str, Any]:
         "unit": job.decided.loss_unit,
         "bound": allocation.bound,
         "gap": 0.0 if given else allocation.gap,
-        "limit": job.limit or len(fitted.exported.data),
+        "limit": job.limit or fitted.exported.size,
         "price_of_one_percent": 0.0 if given else price(problem, allocation, percent),
         "smallest_bytes": problem.size(smallest_choice(problem)),
         "with_activations": dict(job.decided.proven) or None,
@@ -152,7 +152,7 @@ def sensitivity(job: Job, fitted: Fitted) -> dict[str, Any]:
     """Every candidate's bytes and predicted loss, and the least loss at other sizes."""
     decided, problem = job.decided, fitted.problem
     smallest = problem.size(smallest_choice(problem))
-    largest = max(len(fitted.exported.data), int(smallest * 1.02))
+    largest = max(fitted.exported.size, int(smallest * 1.02))
     steps = np.geomspace(smallest, max(largest, 2 * smallest), FRONTIER_POINTS).astype(int)
     weights = []
     for weight, group in problem.by_weight().items():

@@ -37,7 +37,7 @@ class Packed:
     @property
     def size(self) -> int:
         """Bytes of the file."""
-        return len(self.exported.data)
+        return self.exported.size
 
 
 @dataclass(frozen=True)
@@ -125,10 +125,9 @@ class OnePlan:
 
 def smallest_plan(decided: Decided, options: CompileOptions, loss: float) -> Allocated:
     """The smallest plan whose weights are predicted to lose at most `loss`; the best one where none loses so little."""
-    undecided = replace(decided.roles, activations=decided.activations)
-    problem = problem_of(decided, undecided, options)
+    problem = problem_of(decided, decided.undecided, options)
     allocation = smallest_within(problem, loss)
-    return Allocated(undecided.with_formats(allocation.choice), allocation, problem)
+    return Allocated(decided.undecided.with_formats(allocation.choice), allocation, problem)
 
 
 def best_within(problem: Problem, limit: int | None) -> Allocation:
@@ -148,8 +147,7 @@ class PlanSearch:
 
     def __init__(self, decided: Decided, options: CompileOptions, limit: int | None, given: Plan | None = None) -> None:
         self._decided, self._options, self._limit, self._given = decided, options, limit, given
-        chosen = replace(decided.roles, activations=decided.activations)
-        self._undecided = chosen if given is None else replace(given, formats={})
+        self._undecided = decided.undecided if given is None else replace(given, formats={})
         self._problem = problem_of(decided, self._undecided, options)
         self._attempts, self._is_last = ATTEMPTS, given is not None
 
@@ -198,7 +196,7 @@ class PlanSearch:
         plan = self._undecided.with_formats(allocation.choice)
         tuned = applied(Reconstruct(), Planned(self._decided, plan)).made
         _, exported = packed(self._decided, plan, tuned, inline=self._options.inline)
-        written = len(exported.data)
+        written = exported.size
         problem = replace(self._problem, fixed=self._problem.fixed + written - allocation.bytes)
         if written > limit:
             allocate(problem, limit)

@@ -129,7 +129,7 @@ def _weighed(job: Job) -> Weighed:
 
 def _smallest(job: Job, decided: Decided) -> int:
     """Bytes of the smallest file with the activations that were chosen."""
-    problem = problem_of(decided, replace(decided.roles, activations=decided.activations), job.options)
+    problem = problem_of(decided, decided.undecided, job.options)
     return problem.size(smallest_choice(problem))
 
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from ptqc.budget import DROP
+from ptqc.budget import DROP, LossBudget
 from ptqc.codegen.targets import Chosen
 from ptqc.errors import Infeasible, UsageError
 from ptqc.losses import UNITS
@@ -42,7 +42,7 @@ MARGIN = 0.9
 
 
 @dataclass(frozen=True)
-class Given:
+class Fitting:
     """What a compile is given beside the job.
 
     fit: makes the file of the plan that a search takes. plan: fixed decisions. target: which may change what layers in
@@ -69,7 +69,7 @@ class Round:
     @property
     def size(self) -> int:
         """Bytes of its file."""
-        return len(self.fitted.exported.data)
+        return self.fitted.exported.size
 
     @property
     def predicted(self) -> float:
@@ -95,11 +95,9 @@ class Verdict:
         return self.judged[self.delivered].bound <= self.criterion.limit
 
 
-def criterion_of(job: Job, labelled: Labelled | None, evaluate: Evaluate | None) -> Criterion | None:
-    """What the budget of loss counts; None without one. Raises UsageError where it does not fit the model."""
-    budget, decided, judging = job.budgets.loss, job.decided, job.prepared.judging
-    if budget is None:
-        return None
+def criterion_of(job: Job, budget: LossBudget, labelled: Labelled | None, evaluate: Evaluate | None) -> Criterion:
+    """What a budget counts. Raises UsageError where it does not fit the model."""
+    decided, judging = job.decided, job.prepared.judging
     check_unit(budget, decided.kinds)
     if budget.unit == DROP:
         if evaluate is not None:
@@ -117,7 +115,7 @@ def criterion_of(job: Job, labelled: Labelled | None, evaluate: Evaluate | None)
     return (SameClass if of_classes else MeanLoss)(budget.limit, budget.unit, splits)
 
 
-def fit_within_loss(job: Job, criterion: Criterion, given: Given) -> tuple[Job, Fitted, Verdict]:
+def fit_within_loss(job: Job, criterion: Criterion, given: Fitting) -> tuple[Job, Fitted, Verdict]:
     """The smallest file found that keeps a budget of loss, or the best of a size, with the compile that made it.
 
     Raises Infeasible where budgets contradict each other.
@@ -143,7 +141,7 @@ class _Building:
 
     job: Job
     criterion: Criterion
-    given: Given
+    given: Fitting
 
     def __call__(self, limit: float, earlier: Sequence[Round]) -> Round | None:
         """The round; None where its plan was built before."""

@@ -13,10 +13,9 @@ from typing import Any
 import numpy as np
 import onnx
 
-from ptqc.arguments import path_of
 from ptqc.artifact import folder as artifact
 from ptqc.artifact.folder import Artifact
-from ptqc.budget import Budget, Budgets
+from ptqc.budget import Budget, parse
 from ptqc.budget import Given as GivenBudget
 from ptqc.errors import InternalError, UsageError
 from ptqc.execute.onnxruntime import Feeds
@@ -35,7 +34,7 @@ from ptqc.stages.measure import recall
 from ptqc.stages.prepare import Origin
 from ptqc.stages.problem import packed, problem_of, weighed
 from ptqc.stages.speed import one_sample
-from ptqc.store.entries import Store, default_folder
+from ptqc.store.entries import Store
 from ptqc.work.deadline import Deadline
 from ptqc.work.logs import quiet_libraries
 from ptqc.work.progress import SILENT, Progress, Stage
@@ -91,7 +90,7 @@ def sweep(
         raise UsageError(f"points is {points}; give a number from 2 to {MOST_POINTS}")
     asked = None if budgets is None else [_size(given) for given in budgets]
     found = artifact.load(folder)
-    store = Store(path_of("cache", cache) if cache is not None else default_folder())
+    store = Store.at(cache)
     with one_blas_thread():
         prepared, decided, measured, _ = recall(store, found.manifest["measurements"], progress)
         options = replace(measured, inline=found.manifest["options"].get("inline", False))
@@ -115,18 +114,17 @@ def sweep(
 
 
 def _size(given: GivenBudget) -> Budget:
-    budget = Budgets.parse(given)
-    if budget.size is None or budget.latency is not None or budget.loss is not None:
+    budget = parse(given)
+    if not isinstance(budget, Budget):
         raise UsageError(f"budget {given!r} is no size; a sweep goes over sizes, such as 25% or 4.5MB")
-    return budget.size
+    return budget
 
 
 def _targets(
     decided: Decided, options: CompileOptions, origin: Origin, asked: Sequence[Budget] | None, points: int
 ) -> list[_Target]:
     """Plans of the sizes that are asked for, or of sizes from the smallest to the best; each plan once."""
-    undecided = replace(decided.roles, activations=decided.activations)
-    problem = problem_of(decided, undecided, options)
+    problem = problem_of(decided, decided.undecided, options)
     limits: list[tuple[int, str | None]]
     if asked is not None:
         limits = [(budget.limit(origin.size, origin.weights), str(budget)) for budget in asked]
@@ -135,19 +133,17 @@ def _targets(
         limits = [(int(np.ceil(size)), None) for size in np.geomspace(*ends, points)]
     found = list[_Target]()
     for limit, budget in limits:
-        plan, predicted = _plan(decided, options, problem, undecided, limit)
+        plan, predicted = _plan(decided, options, problem, limit)
         if all(plan != other.plan for other in found):
             found.append(_Target(limit, budget, plan, predicted))
     return found
 
 
-def _plan(
-    decided: Decided, options: CompileOptions, problem: Problem, undecided: Plan, limit: int
-) -> tuple[Plan, float]:
+def _plan(decided: Decided, options: CompileOptions, problem: Problem, limit: int) -> tuple[Plan, float]:
     """The best plan whose file with the numbers of the table has at most `limit` bytes, and its predicted loss."""
     for _ in range(ATTEMPTS):
         allocation = best_within(problem, limit)
-        plan = undecided.with_formats(allocation.choice)
+        plan = decided.undecided.with_formats(allocation.choice)
         over = weighed(decided, options, plan) - limit
         if over <= 0:
             return plan, allocation.loss
@@ -171,7 +167,7 @@ def _measured(
             _, exported = packed(decided, target.plan, tuned, inline=options.inline)
             rows.append(_row(decided, target, exported.data))
             files.append(exported.data)
-            stage.advance(f"{len(exported.data):,} bytes")
+            stage.advance(f"{exported.size:,} bytes")
     return rows, files
 
 

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from ptqc.arguments import path_of
 from ptqc.errors import Interrupted, UsageError
 from ptqc.store.arrays import mapped
 from ptqc.work.locks import InUse
@@ -71,6 +72,11 @@ class Store:
         for place in (self.folder, *self.folder.parents):
             if os.path.exists(place) and not os.path.isdir(place):  # noqa: PTH110, PTH112  (these raise nothing)
                 raise UsageError(f"the store {self.folder} cannot be a folder: {place} is a file; choose with --cache")
+
+    @classmethod
+    def at(cls, cache: str | Path | None) -> "Store":
+        """The store in a folder that a user names; None: in the usual one. Raises UsageError."""
+        return cls(path_of("cache", cache) if cache is not None else default_folder())
 
     def get(self, key: Mapping[str, Any]) -> Entry | None:
         """The entry of a key, or None. An entry that does not match its own checksums is set aside."""
