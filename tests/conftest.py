@@ -19,6 +19,12 @@ settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
 
 
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
+    """The tests of one file run in this process: workers share nothing out there, and take seconds to start."""
+    files = {argument.partition("::")[0] for argument in config.args}
+    return 0 if len(files) == 1 and Path(files.pop()).is_file() else None
+
+
 @pytest.fixture(scope="session", autouse=True)
 def without_trials() -> Iterator[Callable[..., Any]]:
     """No process of its own for every model that a test compiles: half a second each. Gives what makes them."""
