@@ -19,7 +19,10 @@ STEPS: dict[str, tuple[tuple[str, ...], ...]] = {
 }
 ENVIRONMENT_OF = {
     "shipped": "torch",
+    "torch_classifiers": "torch",
+    "torch_detectors": "torch",
     "torch_vision": "torch",
+    "torch_texts": "torch",
     "torch_sequences": "torch",
     "keras_models": "tensorflow",
     "paddle_models": "paddle",

@@ -16,6 +16,7 @@ from threadpoolctl import threadpool_limits
 
 import ptqc
 from ptqc.artifact.folder import Artifact
+from ptqc.codegen.onnxruntime import size
 from ptqc.compiler import fit, measure
 from ptqc.execute import speed
 from ptqc.options import CompileOptions
@@ -70,6 +71,11 @@ def residual(opset: int = 18) -> onnx.ModelProto:
     return proto(RESIDUAL, opset, **weights, **biases)
 
 
+def product() -> onnx.ModelProto:
+    """One layer, which compiles fastest."""
+    return proto("g (float[N,16] x) => (float[N,32] y) { y = Gemm(x, w) }", w=weight(16, 32))
+
+
 @contextmanager
 def quick() -> Iterator[None]:
     """Short latency measurements, and one BLAS thread: threads that wait for a busy core take most of the time."""
@@ -109,6 +115,29 @@ def compiled(
     settings = {"output": folder / "out", "cache": folder / "cache"} | options
     with quick():
         return ptqc.compile(model, calibration=data, budget=budget, **settings)
+
+
+def store_of(artifact: Artifact) -> Path:
+    """The store of an artifact that `compiled` made."""
+    return artifact.folder.parent / "cache"
+
+
+def told_bound(artifact: Artifact) -> int:
+    """What the solver cannot know: whether the tuned biases need int16 or int32, 2 bytes a channel, with the length
+    prefixes of that initializer (dimensions stay, raw data and message grow by one byte each at most)."""
+    layers = onnx.load(artifact.path).graph.node
+    channels = [b.dims[0] for b in onnx.load(artifact.path).graph.initializer if b.data_type in (5, 6) and len(b.dims)]
+    assert len(layers) > len(channels)
+    return size.BOUND + sum(2 * c + 2 for c in channels)
+
+
+def assert_same_interface(original: onnx.ModelProto, packed: onnx.ModelProto) -> None:
+    """Inputs, outputs and metadata are those of the original."""
+    for kind in ("input", "output"):
+        before, after = getattr(original.graph, kind), getattr(packed.graph, kind)
+        assert [v.name for v in before] == [v.name for v in after]
+        assert [v.type for v in before] == [v.type for v in after]
+    assert list(original.metadata_props) == list(packed.metadata_props)
 
 
 @dataclass(frozen=True)

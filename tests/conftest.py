@@ -7,8 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from compiling import compiled, residual, samples
 from hypothesis import settings
 
+from ptqc.artifact.folder import Artifact
 from ptqc.execute import trial
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -57,6 +59,12 @@ def digits_evaluation() -> tuple[np.ndarray, np.ndarray]:
     """Held-out inputs (1796, 1, 16, 16) float32 and labels (1796,)."""
     arrays = np.load(MODELS / "digits_evaluation.npz")
     return arrays["input"], arrays["labels"]
+
+
+@pytest.fixture(scope="session")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+    """The residual network of `compiling.py` at 25 %; its store is the folder `cache` beside it."""
+    return compiled(residual(), samples(3, 8, 8), tmp_path_factory.mktemp("small"), "25%")
 
 
 @pytest.fixture(scope="session")

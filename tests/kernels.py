@@ -1,5 +1,6 @@
 """One operator between DequantizeLinear and QuantizeLinear as ONNX Runtime runs it: what its integer kernels give."""
 
+import platform
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -9,11 +10,16 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime as ort
+import pytest
 from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 
 from ptqc.formats import UINT8, QuantParams
 
+# Elsewhere MLAS adds and averages with fixed-point multipliers.
+x86 = pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="the formulas are those of x86 kernels")
+
+RNG = st.integers(0, 2**32 - 1).map(np.random.default_rng)
 ELEMENT = {"float32": onnx.TensorProto.FLOAT, "uint8": onnx.TensorProto.UINT8, "int8": onnx.TensorProto.INT8}
 
 
@@ -89,3 +95,15 @@ def scales() -> st.SearchStrategy[float]:
 def params() -> st.SearchStrategy[QuantParams]:
     """Parameters of a uint8 activation."""
     return st.builds(QuantParams, st.just(UINT8), scales(), st.integers(0, 255))
+
+
+def codes_like(rng: np.random.Generator, *shape: int) -> np.ndarray:
+    """Random uint8 codes."""
+    return rng.integers(0, 256, shape).astype(np.uint8)
+
+
+def near_halves(rng: np.random.Generator, denominators: list[int]) -> tuple[QuantParams, ...]:
+    """Parameters of the operands and the result, for which many results lie within one rounding error of a half."""
+    step = np.float32(np.exp(rng.normal(-4, 1)))
+    steps = [step * np.float32(rng.integers(1, 16)) / np.float32(rng.choice(denominators)) for _ in range(2)]
+    return tuple(QuantParams(UINT8, float(s), int(rng.integers(0, 256))) for s in (*steps, step))

@@ -1,6 +1,6 @@
 """Ugly model files through the whole command: each is refused in one line or compiled, and no file is touched.
 
-What `tests/test_reading.py` refuses is not repeated here.
+What `tests/reading` refuses is not repeated here.
 """
 
 import os

@@ -16,7 +16,6 @@ from common import Data, Place, apart, split
 from keras import layers
 
 CALIBRATION = 256
-KINDS = len(pictures.SHAPES)
 LEARNED = 0.6  # the least accuracy; chance is a sixth
 
 
@@ -83,7 +82,7 @@ def shapes_efficientnet(place: Place) -> Data:
     for filters, stride in ((24, 2), (24, 1), (48, 2), (48, 1), (80, 2)):
         deep = squeezed(deep, filters, stride)
     pooled = layers.GlobalAveragePooling2D()(swish(deep, 160, 1))
-    model = keras.Model(image, layers.Dense(KINDS, "softmax")(pooled))
+    model = keras.Model(image, layers.Dense(pictures.KINDS, "softmax")(pooled))
     trained(model, x[:6000], y[:6000], "sparse_categorical_crossentropy", 15)
     check(model, x[6000:], y[6000:])
     convert(place, model, {"image": (None, 48, 48, 3)}, 15)
@@ -103,7 +102,7 @@ def shapes_mobilenet_tflite(place: Place) -> Data:
         ]
         stages += [layers.Conv2D(filters, 1, use_bias=False), layers.BatchNormalization(), layers.ReLU(6)]
     first = [layers.Conv2D(16, 3, 2, "same", use_bias=False), layers.BatchNormalization(), layers.ReLU(6)]
-    last = [layers.GlobalAveragePooling2D(), layers.Dense(KINDS, "softmax")]
+    last = [layers.GlobalAveragePooling2D(), layers.Dense(pictures.KINDS, "softmax")]
     model = keras.Sequential([keras.Input((48, 48, 3)), *first, *stages, *last])
     trained(model, x[:6000], y[:6000], "sparse_categorical_crossentropy", 15)
     check(model, x[6000:], y[6000:])
@@ -148,7 +147,7 @@ def shapes_deeplab(place: Place) -> Data:
         deep = convolved(deep, filters, 3, stride, 1)
     rates = [convolved(deep, 32, 3, 1, rate) for rate in (1, 2, 4, 6)]
     joined = convolved(layers.Concatenate()(rates), 64, 1, 1, 1)
-    small = layers.Conv2D(KINDS + 1, 1)(joined)
+    small = layers.Conv2D(pictures.KINDS + 1, 1)(joined)
     model = keras.Model(image, layers.UpSampling2D(4, interpolation="bilinear")(small))
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     trained(model, x[:1000], masks[:1000], loss, 6)

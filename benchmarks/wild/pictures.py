@@ -8,6 +8,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFilter, ImageFont
 
 SHAPES = ("disc", "square", "triangle", "ring", "cross", "star")
+KINDS = len(SHAPES)
 PHOTOS = ("astronaut", "chelsea", "coffee", "ihc", "motorcycle_left", "hubble_deep_field", "retina", "rocket")
 UNSEEN_PHOTOS = 2  # the last of them are kept for evaluation
 SMALL, LARGE = (0.1, 0.22), (0.25, 0.42)

@@ -11,6 +11,13 @@ from torch import Tensor, nn
 
 BATCH = 32
 LEARNED = 0.6  # the least accuracy; chance is a sixth
+CALIBRATION = 256  # samples
+
+
+def convolution(inside: int, outside: int, kernel: int = 3, stride: int = 1, groups: int = 1) -> nn.Sequential:
+    """Convolution and batch normalization."""
+    layer = nn.Conv2d(inside, outside, kernel, stride, kernel // 2, groups=groups, bias=False)
+    return nn.Sequential(layer, nn.BatchNorm2d(outside))
 
 
 def seeded(seed: int = 0) -> torch.Generator:

@@ -1,3 +1,5 @@
+"""Whole networks, reconstructed layer by layer."""
+
 import threading
 import time
 from dataclasses import replace
@@ -7,23 +9,15 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 from graphs import noise, parse
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from lowering import CONSTANTS, RESIDUAL, TABLE_CONSTANTS, TABLES, array
+from reconstructing import error, measured, outputs, plan_of, table
 
-from ptqc.calibration.inputs import input_specs
-from ptqc.calibration.samples import Samples, collect
 from ptqc.errors import NotFinite
 from ptqc.execute.onnxruntime import Feeds, Runner
 from ptqc.execute.walk import Slicer, Walk
 from ptqc.formats import FLOAT16, Codebook, Format, Integer, Palette, Scaled
-from ptqc.graph.layers import Layer
-from ptqc.passes.decide.calibrate import Calibrate
-from ptqc.passes.decide.phases import Decided, Planned, Setting
-from ptqc.passes.decide.solve_weights import SolveWeights
-from ptqc.passes.tune.quantized_walk import run_quantized
+from ptqc.passes.decide.phases import Decided, Planned
 from ptqc.passes.tune.reconstruct import (
-    DAMPING,
     GENEROUS_STRENGTHS,
     STRENGTHS,
     Reconstruct,
@@ -32,54 +26,8 @@ from ptqc.passes.tune.reconstruct import (
     _State,
     reconstruct_all,
 )
-from ptqc.plan import Plan
-from ptqc.solutions import Solution, TunedNumbers
-from ptqc.solvers.gptq import Factored, RoundingTarget, grids_for, round_all
+from ptqc.solutions import Solution
 from ptqc.work.deadline import NEVER, Deadline
-
-
-def measured(model: ir.Model, folder: Path, feeds: list[Feeds], held: int = 8) -> Decided:
-    """Ranges, moments and candidates from the feeds; the last ones are held back."""
-    samples: Samples = replace(collect(feeds, input_specs(model), folder, 10_000), batchable=True)
-    observed = Calibrate().apply(Setting.of(model, samples[:-held], samples[-held:])).made
-    return Decided.after(SolveWeights((2, 3, 4, 8)).apply(observed).made)
-
-
-def plan_of(context: Decided, form: Format | dict[str, Format], quantize: bool = True) -> Plan:
-    formats = {w.name: form if isinstance(form, Format) else form[w.name] for w in context.weights}
-    roles = (tuple(context.layers), tuple(context.weights), tuple(context.kernels), tuple(context.sites))
-    return Plan(*roles, dict(context.ranges) if quantize else {}, formats)
-
-
-def table(context: Decided, plan: Plan, model: ir.Model) -> TunedNumbers:
-    """The numbers that a plan has before reconstruction."""
-    weights = {name: context.solutions[name, form] for name, form in plan.formats.items()}
-    biases = {layer.name: array(model, layer.bias) if layer.bias else None for layer in plan.layers}
-    return TunedNumbers(weights, biases)
-
-
-def outputs(model: ir.Model, plan: Plan, tuned: TunedNumbers, feeds: list[Feeds]) -> list[dict[str, np.ndarray]]:
-    """Of the float graph with rounded activations, these weights, and these biases as additions behind the layers."""
-    copy = model.clone()
-    for node in list(copy.graph):
-        bias = tuned.biases.get(str(node.outputs[0].name))
-        if bias is None:
-            continue
-        name = f"{node.outputs[0].name}/new bias"
-        value = ir.Value(name=name, const_value=ir.tensor(bias.astype(np.float32), name=name))
-        copy.graph.register_initializer(value)
-        node.resize_inputs(3)
-        node.replace_input_with(2, value)
-    chosen = [site for site in plan.sites if site.name in plan.activations]
-    params = {source: plan.activations[site.name] for site in chosen for source in site.sources}
-    return run_quantized(Slicer(copy), feeds, params, {name: s.weight for name, s in tuned.weights.items()})
-
-
-def error(model: ir.Model, plan: Plan, tuned: TunedNumbers, feeds: list[Feeds]) -> float:
-    real = [Runner(model).run(one) for one in feeds]
-    found = outputs(model, plan, tuned, feeds)
-    power = sum(float(np.square(a["y"]).sum()) for a in real)
-    return sum(float(np.square(a["y"] - b["y"]).sum()) for a, b in zip(real, found, strict=True)) / power
 
 
 @pytest.fixture(scope="module")
@@ -266,83 +214,6 @@ def test_least_squares_targets_compete(context: Decided, monkeypatch: pytest.Mon
     assert any(not np.array_equal(s.codes, without.weights[name].codes) for name, s in tuned.weights.items())
 
 
-# One layer
-
-
-LAYER = Layer("y", "Conv", "x", "w", "b", "y", (6, 2, 1, 2), 0, 2)
-
-
-def problem(seed: int, drift: float) -> tuple[_Problem, np.ndarray]:
-    """Columns of a layer of two groups whose inputs came out mixed and shifted, and the float model's outputs."""
-    weight, bias = noise(6, 2, 1, 2, seed=seed), noise(6, seed=seed + 1)
-    real = noise(2, 4, 400, seed=seed + 2)
-    mixing = np.eye(4, dtype=np.float32) + drift * noise(2, 4, 4, seed=seed + 3, scale=0.5)
-    seen = mixing @ real + np.float32(drift) + noise(2, 4, 400, seed=seed + 4, scale=0.1)
-    y = LAYER.matrix(weight) @ real + bias.reshape(2, 3, 1)
-    parts = [slice(0, 150), slice(150, 300), slice(300, 400)]
-    return _Problem(LAYER, LAYER.matrix(weight), bias, [seen[..., p] for p in parts], [y[..., p] for p in parts], 2), y
-
-
-@settings(deadline=None, max_examples=20)
-@given(seed=st.integers(0, 99), drift=st.floats(0, 0.5), strength=st.sampled_from([0.25, 1.0]))
-def test_the_target_is_on_the_way_to_the_least_squares_weight(seed: int, drift: float, strength: float) -> None:
-    made, y = problem(seed, drift)
-    x = np.concatenate(made.x[:2], -1).astype(np.float64)
-    for group in range(2):
-        covariance = np.cov(np.concatenate([x[group], y[group, :, :300]]), bias=True)
-        inputs, cross = covariance[:4, :4], covariance[4:, :4]
-        damped = made.second[group] + DAMPING * np.trace(made.second[group]) / 4 * np.eye(4)
-        given, target = made.weight[group], made.target(Factored.of(made.second, DAMPING), strength)[group]
-        whole = (cross - given @ inputs) @ np.linalg.inv(damped)
-        np.testing.assert_allclose(target, given + strength * whole, atol=2e-3)
-        before, after = (np.var(y[group, :, :300] - matrix @ x[group], axis=-1).sum() for matrix in (given, target))
-        assert after <= before * (1 + 1e-6)
-
-
-@settings(deadline=None, max_examples=20)
-@given(seed=st.integers(0, 99), strength=st.sampled_from([0.25, 1.0]))
-def test_weights_without_correction_aim_at_the_mean_too(seed: int, strength: float) -> None:
-    """Least squares without a free intercept: on the way to it the squared error falls, the mean's included."""
-    corrected, y = problem(seed, 0.3)
-    made = replace(corrected, layer=replace(LAYER, keeps_sign=True))
-    x = np.concatenate(made.x[:2], -1).astype(np.float64)
-    wanted = y[..., :300] - made.bias.reshape(2, 3, 1)
-    for group in range(2):
-        inputs, cross = x[group] @ x[group].T / 300, wanted[group] @ x[group].T / 300
-        damped = made.second[group] + DAMPING * np.trace(made.second[group]) / 4 * np.eye(4)
-        np.testing.assert_allclose(made.second[group], inputs, atol=0.05 * np.trace(inputs))
-        given, target = made.weight[group], made.target(Factored.of(made.second, DAMPING), strength)[group]
-        whole = (cross - given @ inputs) @ np.linalg.inv(damped)
-        np.testing.assert_allclose(target, given + strength * whole, atol=2e-3)
-        before, after = (np.square(wanted[group] - matrix @ x[group]).sum() for matrix in (given, target))
-        assert after <= before * (1 + 1e-6)
-
-
-@settings(deadline=None, max_examples=20)
-@given(seed=st.integers(0, 99), drift=st.floats(0, 0.5), bits=st.sampled_from([2, 4, 8]))
-def test_bias_and_held_back_error(seed: int, drift: float, bits: int) -> None:
-    made, y = problem(seed, drift)
-    solution = made.rounded(Integer(bits), 0.5)
-    (corrected, _, bias), (uncorrected, _, given_bias) = made.judged(solution)
-    missing = y - LAYER.matrix(solution.weight) @ np.concatenate(made.x, -1)
-    left = missing - bias.reshape(2, 3, 1)
-    np.testing.assert_allclose(left[..., :300].mean(-1), 0, atol=1e-4)
-    assert corrected == pytest.approx(float(np.square(left[..., 300:]).sum()), rel=1e-4)
-    np.testing.assert_array_equal(given_bias, made.bias)
-    left = missing - made.bias.reshape(2, 3, 1)
-    assert uncorrected == pytest.approx(float(np.square(left[..., 300:]).sum()), rel=1e-4)
-
-
-def test_rounding_the_target_beats_rounding_the_weight() -> None:
-    made, _ = problem(0, 0.5)
-    form = Integer(8)
-    grid = grids_for(made.weight, made.second, [form])[form]
-    (of_weight,) = round_all([RoundingTarget.of(made.weight, grid, form, 0)], made.second)
-    plain = Solution(form, LAYER.tensor(of_weight.codes), of_weight.scale.reshape(-1), LAYER.channel_axis)
-    errors = [made.judged(answer)[0][0] for answer in (plain, made.rounded(form, 1.0))]
-    assert errors[1] < 0.5 * errors[0]
-
-
 @pytest.mark.parametrize(("bits", "strengths"), [(4, STRENGTHS), (8, GENEROUS_STRENGTHS)])
 def test_each_draw_goes_another_part_of_the_way(
     bits: int, strengths: tuple[float, ...], context: Decided, monkeypatch: pytest.MonkeyPatch
@@ -375,6 +246,7 @@ DEVIATION = """g (float[N, 4] x) => (float[N, 2] y) {
     normal = Div(h, deviation)
     y = MatMul(normal, v)
 }"""
+
 RECIPROCAL = """g (float[N, 4] x) => (float[N, 2] y) {
     h = MatMul(x, w)
     gate = Sigmoid(h)

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 from graphs import noise, parse
-from test_reconstruct import measured, plan_of, table
+from reconstructing import measured, plan_of, table
 
 from ptqc.execute.onnxruntime import Feeds
 from ptqc.formats import Integer

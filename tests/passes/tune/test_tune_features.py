@@ -6,7 +6,7 @@ import onnx_ir as ir
 import pytest
 from graphs import noise, parse
 from lowering import CONSTANTS, RESIDUAL
-from test_reconstruct import error, measured, plan_of, table
+from reconstructing import error, measured, plan_of, table
 
 from ptqc.execute.onnxruntime import Feeds, Runner
 from ptqc.formats import Integer

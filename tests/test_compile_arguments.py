@@ -1,0 +1,123 @@
+"""What a compile is given in Python: calibration data, evaluation, labels and options."""
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+from compiling import compiled, product, quick, residual, samples, store_of
+
+import ptqc
+from ptqc.artifact.folder import Artifact
+from ptqc.errors import CalibrationError, UsageError
+
+
+class Reader:
+    """What ONNX Runtime's quantizer takes."""
+
+    def __init__(self, x: np.ndarray) -> None:
+        self._items = iter(x)
+
+    def get_next(self) -> dict[str, np.ndarray] | None:
+        item = next(self._items, None)
+        return None if item is None else {"x": item[None]}
+
+
+SOURCES: Mapping[str, Callable[[np.ndarray], object]] = {
+    "array": lambda x: x,
+    "dict of arrays": lambda x: {"x": x},
+    "generator of dicts": lambda x: ({"x": sample[None]} for sample in x),
+    "list of arrays": lambda x: [sample[None] for sample in x],
+    "reader": Reader,
+}
+
+
+@pytest.fixture(scope="module")
+def of_array(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+    return compiled(product(), samples(16), tmp_path_factory.mktemp("array"))
+
+
+@pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES)
+def test_calibration_data_come_in_many_forms(
+    of_array: Artifact, tmp_path: Path, source: Callable[[np.ndarray], object]
+) -> None:
+    found = compiled(product(), source(samples(16)), tmp_path)
+    assert found.manifest["calibration"] == of_array.manifest["calibration"]
+    assert found.path.read_bytes() == of_array.path.read_bytes()
+
+
+def test_a_raising_reader_is_named_with_its_sample(tmp_path: Path) -> None:
+    def broken() -> Iterator[np.ndarray]:
+        yield from samples(16, count=3)[:, None]
+        raise KeyError("planted")
+
+    with pytest.raises(CalibrationError, match=r"sample 3: .* raised KeyError: 'planted'"):
+        compiled(product(), broken(), tmp_path)
+    assert not (tmp_path / "out").exists()
+
+
+def test_evaluate_is_called_with_both_models(tmp_path: Path) -> None:
+    seen = []
+
+    def evaluate(run: Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]]) -> float:
+        seen.append(run({"x": samples(16, count=5)})["y"])
+        return float(len(seen))
+
+    found = compiled(product(), samples(16), tmp_path, evaluate=evaluate)
+    assert [found.manifest["results"][f"{which}_score"] for which in ("float", "compiled")] == [1.0, 2.0]
+    assert [y.shape for y in seen] == [(5, 32), (5, 32)]
+    assert 0 < np.abs(seen[0] - seen[1]).max() < 0.2
+
+
+def test_labels_are_scored(small: Artifact, tmp_path: Path) -> None:
+    x = samples(3, 8, 8, seed=3)
+    labels = small.run({"x": x})["y"].argmax(-1)
+    np.savez(tmp_path / "labels.npz", x=x, labels=labels)
+    with quick():
+        found = ptqc.resolve(
+            small.folder, output=tmp_path / "out", budget="25%", labels=tmp_path / "labels.npz", cache=store_of(small)
+        )
+    assert found.manifest["results"]["compiled_score"] == 100.0
+    assert 50 < found.manifest["results"]["float_score"] <= 100.0
+
+
+def test_labels_do_not_change_the_model(small: Artifact, tmp_path: Path) -> None:
+    np.savez(tmp_path / "labels.npz", x=samples(3, 8, 8, seed=3), labels=np.zeros(32, np.int64))
+    found = compiled(
+        residual(), samples(3, 8, 8), tmp_path, "25%", labels=tmp_path / "labels.npz", cache=store_of(small)
+    )
+    assert found.path.read_bytes() == small.path.read_bytes()
+
+
+def test_an_unknown_option_names_the_known_ones(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"unknown option turbo; known: samples, observer, .*, seed"):
+        compiled(product(), samples(16), tmp_path, turbo=True)
+
+
+def test_calibration_data_are_needed(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no calibration data"):
+        compiled(product(), None, tmp_path)
+
+
+def test_passes_are_dumped(tmp_path: Path) -> None:
+    compiled(product(), samples(16), tmp_path, dump_passes=tmp_path / "dump" / "here")
+    assert "fold-batch-norm" in " ".join(path.name for path in (tmp_path / "dump" / "here").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("activations", "kernel"), [("integer", "QLinearConv"), ("float", "Conv"), ("auto", "QLinearConv")]
+)
+def test_activations_choose_the_kernels(tmp_path: Path, activations: str, kernel: str) -> None:
+    found = compiled(residual(), samples(3, 8, 8), tmp_path, "30%", activations=activations)
+    operators = found.manifest["verification"]["operators"]
+    convolutions = {name: count for name, count in operators.items() if "Conv" in name}
+    assert sum(convolutions.values()) == 3
+    assert all(kernel in name for name in convolutions)
+    assert ("QLinearConv" in convolutions) is (activations != "float")
+
+
+@pytest.mark.processor
+def test_eight_bit_weights_on_integer_kernels_are_marked(tmp_path: Path) -> None:
+    found = compiled(product(), samples(16), tmp_path, bits=(8,), allow_8bit=True, activations="integer")
+    assert found.manifest["weights_by_format"] == {"int8": 512}
+    assert found.manifest["cpu"]["saturates_without_vnni"] is True
