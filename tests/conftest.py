@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from compiling import compiled, residual, samples
 from hypothesis import settings
+from threadpoolctl import threadpool_limits
 
 from ptqc.artifact.folder import Artifact
 from ptqc.execute import trial
@@ -34,6 +35,13 @@ def without_trials() -> Iterator[Callable[..., Any]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(trial, "_attempt", lambda *_given: None)
         yield real
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread_of_blas() -> Iterator[None]:
+    """Of each process that tests: threads that wait for a processor take it from the tests beside them."""
+    with threadpool_limits(1, "blas"):
+        yield
 
 
 @pytest.fixture

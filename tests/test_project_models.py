@@ -48,7 +48,7 @@ def test_digits_file_is_as_large_as_the_solver_was_told(digits: Artifact) -> Non
 # Other budgets and plans from the store
 
 
-@pytest.mark.parametrize("budget", ["10%", "25%"])
+@pytest.mark.parametrize("budget", ["10%", pytest.param("25%", marks=pytest.mark.slow)])
 def test_digits_are_resolved_without_their_data(digits: Artifact, tmp_path: Path, budget: str) -> None:
     with quick():
         other = ptqc.resolve(digits.folder, output=tmp_path / "out", budget=budget, cache=store_of(digits))

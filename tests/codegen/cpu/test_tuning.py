@@ -13,8 +13,7 @@ import pytest
 pytest.importorskip("tvm.tirx", reason="the cpu target needs Apache TVM")
 
 from building import present, run
-from compiling import compiled, samples
-from compiling import residual as net
+from compiling import compiled, proto, samples, weight
 from networks import FEEDS, residual
 from test_dense import Geometry, integer_case, real_case
 
@@ -259,8 +258,10 @@ def test_what_a_compile_recorded_another_takes(tmp_path: Path, monkeypatch: pyte
     target_of = {"target": "cpu", "cpu": "portable"}
     for name in ("first", "second"):
         _folder(tmp_path / name)
-    first = compiled(net(), samples(3, 8, 8), tmp_path / "first", "25%", tune="quick", **target_of)
-    second = compiled(net(), samples(3, 8, 8), tmp_path / "second", "25%", tune=first.folder, **target_of)
+    graph = "g (float[N,3,8,8] x) => (float[N,32,8,8] y) { y = Conv<pads=[1,1,1,1]>(x, w) }"
+    model, data = proto(graph, w=weight(32, 3, 3, 3)), samples(3, 8, 8)
+    first = compiled(model, data, tmp_path / "first", bits=(4,), tune="quick", **target_of)
+    second = compiled(model, data, tmp_path / "second", bits=(4,), tune=first.folder, **target_of)
     libraries = first.manifest["targets"]["cpu"]["libraries"]
     assert libraries == second.manifest["targets"]["cpu"]["libraries"]
     assert libraries[0]["tuned"]["kernels"] > 0
