@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from ptqc.formats import Format, mean_bits
+from ptqc.report.energy import Energy
 
 Document = Mapping[str, Any]
 
@@ -96,6 +97,11 @@ class ReportFacts:
     def loss(self) -> float:
         """Predicted loss of the plan's weights."""
         return float(self.manifest["allocation"]["loss"])
+
+    @cached_property
+    def energy(self) -> Energy:
+        """Bit flips of the layers."""
+        return Energy.of(self.plan, self.sensitivity)
 
     @cached_property
     def rows(self) -> tuple[Row, ...]:

@@ -5,9 +5,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ptqc.formats import Format, mean_bits
+from ptqc.report.energy import Energy
 from ptqc.report.latency import with_activations
 from ptqc.report.loss_budget import loss_in_words
-from ptqc.text import facts, number, shorten, visible
+from ptqc.text import facts, magnitude, number, shorten, visible
 
 Document = Mapping[str, Any]
 
@@ -174,17 +175,18 @@ def _warnings(manifest: Document) -> Iterator[tuple[str, str]]:
 
 
 def explain(manifest: Document, plan: Document, sensitivity: Document) -> str:
-    """One line per layer and constant: format, kernel, bytes, predicted loss, times where measured; then the notes.
+    """One line per layer and constant: format, kernel, bytes, loss, bit flips, times where measured; then the notes.
 
-    Between them how each output was judged. Layers that share a weight share its bytes and its loss.
+    Between them the bit flips of all and how each output was judged. Layers that share a weight share its bytes and its
+    loss.
     """
-    latency = manifest.get("latency")
-    head = ("layer or weight", "elements", "format", "compute", "bytes", "predicted loss")
-    rows = [head if latency is None else (*head, *TIMES), *_rows(plan, sensitivity, latency)]
+    latency, energy = manifest.get("latency"), Energy.of(plan, sensitivity)
+    head = ("layer or weight", "elements", "format", "compute", "bytes", "predicted loss", "bit flips")
+    rows = [head if latency is None else (*head, *TIMES), *_rows(plan, sensitivity, latency, energy)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows]
     outputs = [*_explained(manifest["results"].get("outputs", [])), *(words for _, words in _kept_loss(manifest))]
-    for part in (outputs, [_note(note) for note in manifest["notes"]]):
+    for part in ([energy.in_words()], outputs, [_note(note) for note in manifest["notes"]]):
         lines += ["", *part] if part else []
     return "\n".join(lines)
 
@@ -199,7 +201,7 @@ def _explained(outputs: Sequence[Document]) -> list[str]:
     return lines
 
 
-def _rows(plan: Document, sensitivity: Document, latency: Document | None) -> Iterator[tuple[str, ...]]:
+def _rows(plan: Document, sensitivity: Document, latency: Document | None, energy: Energy) -> Iterator[tuple[str, ...]]:
     timed = None if latency is None else {entry["node"]: entry for entry in latency["operators"]}
     measured = {entry["weight"]: entry for entry in sensitivity["weights"]}
     for entry in plan["weights"]:
@@ -213,8 +215,14 @@ def _rows(plan: Document, sensitivity: Document, latency: Document | None) -> It
                 compute,
                 f"{chosen['bytes']:,}",
                 f"{chosen['loss']:.2e}",
+                _flips(energy, layer),
             )
             yield (name, *numbers, *(() if timed is None else _times(timed.get(layer))))
+
+
+def _flips(energy: Energy, layer: str) -> str:
+    flips = energy.layers[layer].flips() if layer in energy.layers else None
+    return "–" if flips is None else magnitude(flips).strip()
 
 
 def _times(operator: Document | None) -> tuple[str, str]:

@@ -80,17 +80,20 @@ def layer_table(facts: ReportFacts) -> str:
         ">predicted loss",
         ">SQNR",
         ">MACs",
+        ">bit flips",
     ]
     reasons = {note["subject"]: note["message"] for note in facts.float_notes}
     rows = [_layer(i + 1, row, facts, reasons) for i, row in enumerate(facts.rows)]
     found = table(head, rows, "sortable")
-    return found if len(rows) <= OPEN_ROWS else details(f"{len(rows):,} rows", found)
+    shown = found if len(rows) <= OPEN_ROWS else details(f"{len(rows):,} rows", found)
+    return f"<p>{safe(facts.energy.in_words())}</p>{shown}"
 
 
 def _layer(place: int, row: Row, facts: ReportFacts, reasons: Mapping[str, str]) -> str:
     chosen, share = row.chosen, row.chosen.bytes / facts.size
     why = next((reasons[layer] for layer in row.layers if layer in reasons), "")
     compute = f'<span class="tag" title="{safe(why)}">{row.compute}</span>' if row.in_float else row.compute
+    flips = facts.energy.of_layers(row.layers)
     return "".join(
         [
             cell(str(place), place),
@@ -103,6 +106,7 @@ def _layer(place: int, row: Row, facts: ReportFacts, reasons: Mapping[str, str])
             cell(number(chosen.loss), chosen.loss, chosen.loss / facts.largest_loss if facts.largest_loss else None),
             cell(decibels(chosen.error), -chosen.error),
             cell(magnitude(row.macs) if row.macs else "–", row.macs),
+            cell("–" if flips is None else magnitude(flips), flips or 0),
         ]
     )
 

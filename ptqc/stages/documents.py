@@ -23,6 +23,7 @@ from ptqc.notes import Level, Note, is_cut_short
 from ptqc.plan import write_json
 from ptqc.reading.operators import FUSED
 from ptqc.report import render
+from ptqc.report.energy import Energy
 from ptqc.solvers.allocation import frontier, price, smallest_choice
 from ptqc.stages.build_target import BuiltTargets
 from ptqc.stages.consistency import check_documents
@@ -62,6 +63,7 @@ class CompileOutcome:
 def files(job: Job, outcome: CompileOutcome) -> tuple[dict[str, bytes | Path], dict[str, Any]]:
     """The files of an artifact by name, and its manifest. Raises VerificationError where they contradict each other."""
     said, costs, plan = manifest(job, outcome), sensitivity(job, outcome.fitted), outcome.fitted.plan.to_json()
+    said["energy"] = Energy.of(plan, costs).to_json()
     check_documents(said, plan, outcome.fitted)
     found: dict[str, bytes | Path] = {
         artifact.MODEL: outcome.fitted.exported.data,

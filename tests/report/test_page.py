@@ -109,6 +109,15 @@ def test_the_latency() -> None:
     assert "latency" not in {value for name, value in given.page().attributes if name == "id"}
 
 
+def test_bit_flips_of_each_layer() -> None:
+    text = documents(4).page().text
+    # 50,000 MACs of 2 bits by 8, signed: 32 + 5 in the multiplier, 16 + 10 in the accumulator.
+    assert "50 k 3.15 M" in text
+    assert "/features/conv3" in text
+    assert "layers in float, 40.0 % of the MACs, not counted" in text
+    assert "not of this CPU" in text
+
+
 def test_headline() -> None:
     text = documents().page().text
     for told in (

@@ -87,7 +87,7 @@ def test_explain_says_how_outputs_were_judged() -> None:
         "units": {"scores": "nat", "values (channels 0 to 3)": "relative squared error"},
     }
     told = explain(manifest(results__outputs=[boxes]), {"weights": []}, {"weights": []})
-    assert told.splitlines()[1:] == [
+    assert told.splitlines()[3:] == [
         "",
         "y judged as boxes and scores: SQNR 22.5, loss 0.007 a unit",
         "  scores: loss 0.3 nat",
@@ -194,7 +194,8 @@ def documents() -> tuple[dict[str, Any], dict[str, Any]]:
         {"format": "int4", "bytes": 1234, "loss": 0.00123, "error": 0.1},
         {"format": "float16", "bytes": 5678, "loss": 0.0, "error": 0.0},
     ]
-    weights = [{"weight": name, "elements": 2000, "candidates": candidates} for name in ("w", "positions")]
+    layers = {"w": {"/conv": 50_000, "/twin\n": 50_000}, "positions": {}}
+    weights = [{"weight": name, "elements": 2000, "layers": layers[name], "candidates": candidates} for name in layers]
     return plan, {"weights": weights}
 
 
@@ -204,10 +205,14 @@ def test_explain(documents: tuple[dict[str, Any], dict[str, Any]]) -> None:
         {"step": "convert-opset", "subject": "", "message": "opset 17 converted to 18", "level": "info"},
     ]
     assert explain(manifest(notes=notes), *documents).splitlines() == [
-        "layer or weight  elements   format  compute  bytes  predicted loss",
-        "/conv               2,000     int4  integer  1,234        1.23e-03",
-        "/twin\\n             2,000     int4    float  1,234        1.23e-03",
-        "positions           2,000  float16    table  5,678        0.00e+00",
+        "layer or weight  elements   format  compute  bytes  predicted loss  bit flips",
+        "/conv               2,000     int4  integer  1,234        1.23e-03      3.3 M",
+        "/twin\\n             2,000     int4    float  1,234        1.23e-03          –",
+        "positions           2,000  float16    table  5,678        0.00e+00          –",
+        "",
+        "bit flips of a sample: 3.3 M with signed arithmetic, 2.8 M unsigned: 91.7 % and 87.5 % of int8 everywhere; "
+        "layers in float, 50.0 % of the MACs, not counted (PANN's model of energy in ASICs and microcontrollers, not "
+        "measured, and not of this CPU)",
         "",
         "[lower] /twin\\n: Conv computes in float: why",
         "[convert-opset] opset 17 converted to 18",
@@ -226,7 +231,18 @@ def test_explain_tells_times_where_a_latency_was_asked_for(documents: tuple[dict
 
 
 def test_explain_without_notes(documents: tuple[dict[str, Any], dict[str, Any]]) -> None:
-    assert explain(manifest(), *documents).splitlines()[-1].startswith("positions")
+    assert explain(manifest(), *documents).splitlines()[-1].startswith("bit flips of a sample")
+
+
+def test_an_artifact_without_multiply_accumulates_is_explained(
+    documents: tuple[dict[str, Any], dict[str, Any]],
+) -> None:
+    plan, sensitivity = documents
+    for entry in sensitivity["weights"]:
+        del entry["layers"]
+    told = explain(manifest(), plan, sensitivity).splitlines()
+    assert told[1].endswith("–")
+    assert told[-1].startswith("bit flips: none to tell")
 
 
 def test_a_library_that_could_not_be_compared_says_so() -> None:
