@@ -51,6 +51,7 @@ from ptqc.stages.labels import Labelled, read_labels
 from ptqc.stages.latency_budget import time_delivered, within_latency
 from ptqc.stages.loss_budget import Fitting, criterion_of, fit_within_loss
 from ptqc.stages.measure import Run, measured
+from ptqc.stages.memory_report import memory_report
 from ptqc.stages.prepare import Prepared, prepare
 from ptqc.stages.problem import lower, pack
 from ptqc.stages.saturation import saturation_notes
@@ -177,7 +178,8 @@ def _deliver(job: Job, request: CompileRequest, labelled: Labelled | None, folde
     judged = judge(job.model, data, held_back, job.decided.kinds, score, progress)
     speed = measure_speed(job.model, data, held_back, progress, deadline)
     recorded = golden.take(job.model, data, held_back)
-    outcome = CompileOutcome(fitted, verified, activation_loss, native, timed, kept, judged, speed, *recorded)
+    memory = memory_report(job, fitted)
+    outcome = CompileOutcome(fitted, verified, activation_loss, native, timed, memory, kept, judged, speed, *recorded)
     files, manifest = documents.files(job, outcome)
     return artifact.publish(request.output, files, manifest, documents.times(job, outcome), request.force)
 

@@ -147,6 +147,7 @@ def _report(program: Program, chosen: isa.Isa) -> dict[str, Any]:
         "kernels": len({step.built.name for step in program.steps}),
         "steps": dict(sorted(families.items())),
         "constant_bytes": sum(constants.stored_bytes(constant) for constant in stored),
+        "loaded_bytes": sum(constants.loaded_bytes(constant) for constant in stored),
         "workspace_bytes": sum(memory.plan(program).sizes),
         "low_bit_weights": "unpacked when the library is loaded" + _exception(stored),
         "roundings_of_float_parts": [step.output for step in program.steps if _rounds(step)],

@@ -30,7 +30,7 @@ def take(proto: onnx.ModelProto, expected: Mapping[str, tuple[str, str]]) -> Cen
     named = onnx.ModelProto()
     named.CopyFrom(proto)
     marks = _mark(named.graph, expected)
-    graph = _optimized(named)
+    graph = optimized(named)
     found = {node.name.partition(MARK)[0]: node.op_type for node in graph.node if MARK in node.name}
     missed = {}
     for node, (operator, _) in expected.items():
@@ -42,10 +42,11 @@ def take(proto: onnx.ModelProto, expected: Mapping[str, tuple[str, str]]) -> Cen
 
 def values(proto: onnx.ModelProto) -> set[str]:
     """Names of what the optimized graph's nodes make: what no kernel keeps to itself."""
-    return {name for node in _optimized(proto).node for name in node.output}
+    return {name for node in optimized(proto).node for name in node.output}
 
 
-def _optimized(proto: onnx.ModelProto) -> onnx.GraphProto:
+def optimized(proto: onnx.ModelProto) -> onnx.GraphProto:
+    """The graph that ONNX Runtime makes of a file when it loads it."""
     with scratch() as folder:
         path = Path(folder) / "optimized.onnx"
         options = session_options()

@@ -146,6 +146,19 @@ class Nibbles:
 Stored = np.ndarray | Arranged | ScaledPanels | BfloatCodes | Nibbles
 
 
+def loaded_bytes(constant: Stored) -> int:
+    """Bytes in memory once the file is loaded."""
+    match constant:
+        case ScaledPanels():
+            return 4 * constant.codes.size
+        case BfloatCodes():
+            return 2 * constant.codes.size
+        case Arranged() | Nibbles():
+            return constant.size
+        case _:
+            return int(constant.nbytes)
+
+
 def stored_bytes(constant: Stored) -> int:
     """Bytes in the file."""
     match constant:

@@ -9,6 +9,7 @@ from ptqc.report.headline import cards
 from ptqc.report.latency import has_latency, latency_tables
 from ptqc.report.loss_budget import has_loss_budget, loss_budget_table
 from ptqc.report.markup import name, safe
+from ptqc.report.memory import has_memory, memory_table
 from ptqc.report.outputs import has_outputs, output_table
 from ptqc.report.rows import ReportFacts
 from ptqc.report.size_plot import size_plot
@@ -81,6 +82,14 @@ SECTIONS = (
         "integers; the delivered file was then measured.",
         latency_tables,
         has_latency,
+    ),
+    Section(
+        "memory",
+        "Memory",
+        "Of the weights once they are unpacked, and of a run of one sample beside them, with what kernels need while "
+        "they run; without the runtime itself, what it keeps of the graph, and the caller's inputs.",
+        memory_table,
+        has_memory,
     ),
     Section(
         "loss-budget",

@@ -8,6 +8,7 @@ from ptqc.formats import Format, mean_bits
 from ptqc.report.energy import Energy
 from ptqc.report.latency import with_activations
 from ptqc.report.loss_budget import loss_in_words
+from ptqc.report.memory import memory_in_words
 from ptqc.text import facts, magnitude, number, shorten, visible
 
 Document = Mapping[str, Any]
@@ -186,7 +187,7 @@ def explain(manifest: Document, plan: Document, sensitivity: Document) -> str:
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows]
     outputs = [*_explained(manifest["results"].get("outputs", [])), *(words for _, words in _kept_loss(manifest))]
-    for part in ([energy.in_words()], outputs, [_note(note) for note in manifest["notes"]]):
+    for part in ([energy.in_words(), memory_in_words(manifest)], outputs, [_note(note) for note in manifest["notes"]]):
         lines += ["", *part] if part else []
     return "\n".join(lines)
 

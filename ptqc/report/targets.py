@@ -59,6 +59,8 @@ def _facts(found: Document) -> Iterator[tuple[str, str]]:
     yield "instruction set", f"{safe(found['isa'])}: {safe(', '.join(found['cpu_features']))}"
     yield "library", f"{found['bytes']:,} bytes, and {found['constant_bytes']:,} of the weights"
     yield "weights of fewer than 8 bits", f"packed in the file, {safe(found['low_bit_weights'])}"
+    if "loaded_bytes" in found:
+        yield "memory of the weights", f"{found['loaded_bytes']:,} bytes, unpacked"
     yield "memory of a run", f"{found['workspace_bytes']:,} bytes for each sample, beside the outputs"
     if "tuned" in found:
         yield "tuned", _tuned(found["tuned"])

@@ -32,6 +32,7 @@ from ptqc.stages.job import Job
 from ptqc.stages.judge import Judged, to_json
 from ptqc.stages.kept_loss import KeptLoss
 from ptqc.stages.latency_report import LatencyReport
+from ptqc.stages.memory_report import MemoryReport
 from ptqc.stages.speed import Measured
 from ptqc.stages.unquantized import float_operators, rounded_for_float, unquantized_weights
 from ptqc.version import __version__
@@ -53,6 +54,7 @@ class CompileOutcome:
     activation_loss: float
     built: BuiltTargets
     delivered: LatencyReport | None
+    memory: MemoryReport
     kept: KeptLoss | None
     judged: Judged
     speed: Measured
@@ -112,6 +114,7 @@ def manifest(job: Job, outcome: CompileOutcome) -> dict[str, Any]:
         "maps": zipmaps.remembered(job.model),
         "allocation": _allocation(job, fitted),
         "latency": delivered.document if delivered is not None else None,
+        "memory": dict(outcome.memory.document),
         "loss_budget": outcome.kept.document if outcome.kept is not None else None,
         "cut_short": is_cut_short(notes),
         "weights_by_format": dict(weights),

@@ -54,7 +54,12 @@ def measure_times(decided: Decided, options: CompileOptions, progress: Progress)
 
 def network_of(decided: Decided) -> Network:
     """Operators and conversions whose times add up to the latency of a choice of sites."""
-    return Network.of(decided.model, replace(decided.roles, activations=decided.ranges))
+    return Network.of(decided.model, everything_of(decided))
+
+
+def everything_of(decided: Decided) -> Plan:
+    """A plan that quantizes every site, in which no weight has a format yet."""
+    return replace(decided.roles, activations=decided.ranges)
 
 
 def any_plan(decided: Decided, options: CompileOptions, activations: Mapping[str, ActivationParams]) -> Plan:

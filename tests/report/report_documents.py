@@ -160,6 +160,12 @@ def manifest(told: int, original: int, loss: float, names: list[str]) -> dict[st
                 for name in names
             ],
         },
+        "memory": {
+            "runtime": "a runtime",
+            "weights_bytes": 1_234_567,
+            "run_bytes": 345_678,
+            "predicted_run_bytes": 333_333,
+        },
         "weights_by_format": {},
         "float_operators": {"Conv": 1},
         "activation_loss": 1e-5,
@@ -186,7 +192,7 @@ def manifest(told: int, original: int, loss: float, names: list[str]) -> dict[st
                 "weights_bytes": 23456,
                 "libraries": [{
                     "isa": "avx2", "cpu_features": ["avx2", "fma"], "bytes": 104112, "constant_bytes": 12345,
-                    "kernels": 7, "steps": {"dense": 8, "add": 3}, "workspace_bytes": 67904,
+                    "kernels": 7, "steps": {"dense": 8, "add": 3}, "workspace_bytes": 67904, "loaded_bytes": 45678,
                     "low_bit_weights": "unpacked when the library is loaded",
                     "roundings_of_float_parts": [f"{names[0]}_q"],
                     "verification": {

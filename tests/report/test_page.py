@@ -118,6 +118,17 @@ def test_bit_flips_of_each_layer() -> None:
     assert "not of this CPU" in text
 
 
+def test_memory() -> None:
+    given = documents()
+    text = given.page().text
+    for told in ("1,234,567 bytes", "345,678 bytes", "333,333 bytes", "45,678 bytes of weights, 67,904 bytes"):
+        assert told in text
+    given.manifest["memory"]["run_bytes"] = None
+    assert "this release does not tell" in given.page().text
+    del given.manifest["memory"]  # as an older version wrote it
+    assert "memory" not in {value for name, value in given.page().attributes if name == "id"}
+
+
 def test_headline() -> None:
     text = documents().page().text
     for told in (

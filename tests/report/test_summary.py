@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from ptqc.report.memory import UNTOLD
 from ptqc.report.summary import WIDTH, explain, summarize
 
 SPEED = {"times_as_fast": 2.0, "low": 1.96, "high": 2.11, "rounds": 12, "rows": 1}
@@ -87,7 +88,7 @@ def test_explain_says_how_outputs_were_judged() -> None:
         "units": {"scores": "nat", "values (channels 0 to 3)": "relative squared error"},
     }
     told = explain(manifest(results__outputs=[boxes]), {"weights": []}, {"weights": []})
-    assert told.splitlines()[3:] == [
+    assert told.splitlines()[4:] == [
         "",
         "y judged as boxes and scores: SQNR 22.5, loss 0.007 a unit",
         "  scores: loss 0.3 nat",
@@ -213,6 +214,7 @@ def test_explain(documents: tuple[dict[str, Any], dict[str, Any]]) -> None:
         "bit flips of a sample: 3.3 M with signed arithmetic, 2.8 M unsigned: 91.7 % and 87.5 % of int8 everywhere; "
         "layers in float, 50.0 % of the MACs, not counted (PANN's model of energy in ASICs and microcontrollers, not "
         "measured, and not of this CPU)",
+        UNTOLD,
         "",
         "[lower] /twin\\n: Conv computes in float: why",
         "[convert-opset] opset 17 converted to 18",
@@ -231,7 +233,7 @@ def test_explain_tells_times_where_a_latency_was_asked_for(documents: tuple[dict
 
 
 def test_explain_without_notes(documents: tuple[dict[str, Any], dict[str, Any]]) -> None:
-    assert explain(manifest(), *documents).splitlines()[-1].startswith("bit flips of a sample")
+    assert explain(manifest(), *documents).splitlines()[-2].startswith("bit flips of a sample")
 
 
 def test_an_artifact_without_multiply_accumulates_is_explained(
@@ -242,7 +244,21 @@ def test_an_artifact_without_multiply_accumulates_is_explained(
         del entry["layers"]
     told = explain(manifest(), plan, sensitivity).splitlines()
     assert told[1].endswith("–")
-    assert told[-1].startswith("bit flips: none to tell")
+    assert told[-2].startswith("bit flips: none to tell")
+
+
+def test_memory_is_told(documents: tuple[dict[str, Any], dict[str, Any]]) -> None:
+    found = {"runtime": "a runtime", "weights_bytes": 1_230_000, "run_bytes": 450_000, "predicted_run_bytes": 400_000}
+    libraries = [{"isa": "avx2", "loaded_bytes": 1_000_000, "workspace_bytes": 250_000}, {"isa": "earlier"}]
+    document = manifest(memory=found, targets={"cpu": {"libraries": libraries}, "gone": {"missing": "why"}})
+    assert explain(document, *documents).splitlines()[-1] == (
+        "memory when loaded: 1.68 MB, of it weights 1.23 MB, a run of one sample at most 0.45 MB (measured; a runtime, "
+        "one thread, beside the runtime itself); avx2 library 1.00 MB and 0.25 MB"
+    )
+    found["run_bytes"] = None
+    assert "1.63 MB, of it weights 1.23 MB, a run of one sample at most 0.40 MB (predicted;" in explain(
+        document, *documents
+    )
 
 
 def test_a_library_that_could_not_be_compared_says_so() -> None:

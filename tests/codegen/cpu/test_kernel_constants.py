@@ -143,6 +143,7 @@ def test_loading_gives_the_constants_back(tmp_path: Path) -> None:
     ready = worker.load(tmp_path, program).library.constants
     for found, wanted in zip(ready, stored, strict=True):
         np.testing.assert_array_equal(np.from_dlpack(found), ready_made(wanted))
+        assert np.from_dlpack(found).nbytes == constants.loaded_bytes(wanted)
 
 
 def test_the_halves_of_a_weight_add_up_and_the_rest_is_zero() -> None:

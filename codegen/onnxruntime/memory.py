@@ -1,0 +1,16 @@
+"""Bytes of a file's constants once ONNX Runtime has loaded it: packed weights are unpacked then."""
+
+import onnx
+
+from ptqc.codegen.onnxruntime.census import optimized
+from ptqc.graph.protos import subgraphs
+
+
+def loaded_bytes(proto: onnx.ModelProto) -> int:
+    """Bytes of all constants of the graph that is run, of those inside its nodes too."""
+    return _constants(optimized(proto))
+
+
+def _constants(graph: onnx.GraphProto) -> int:
+    inside = sum(_constants(inner) for node in graph.node for inner in subgraphs(node))
+    return inside + sum(onnx.numpy_helper.to_array(tensor).nbytes for tensor in graph.initializer)
