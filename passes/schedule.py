@@ -10,6 +10,7 @@ from ptqc.passes.decide.choose_activations import ChooseActivations
 from ptqc.passes.decide.choose_bfloats import ChooseBfloats
 from ptqc.passes.decide.measure_sensitivity import MeasureSensitivity
 from ptqc.passes.decide.meet_latency import MeetLatency
+from ptqc.passes.decide.meet_memory import MeetMemory
 from ptqc.passes.decide.solve_weights import SolveWeights
 from ptqc.passes.lower import Lower
 from ptqc.passes.rewrite.classical.learners import Classical
@@ -33,8 +34,8 @@ from ptqc.passes.tune.features import TuneFeatures
 from ptqc.passes.tune.reconstruct import Reconstruct
 
 MEASURING: tuple[type[Any], ...] = (Calibrate, CalibrateInner, SolveWeights, MeasureSensitivity, ChooseActivations)
-# The first two where a latency or bfloat16 asks for them; the others for each plan that is tried within a budget.
-FITTING: tuple[type[Any], ...] = (MeetLatency, ChooseBfloats, Reconstruct, TuneFeatures, Lower)
+# The first three where latency, memory or bfloat16 asks for them; the others for each plan tried within a budget.
+FITTING: tuple[type[Any], ...] = (MeetLatency, MeetMemory, ChooseBfloats, Reconstruct, TuneFeatures, Lower)
 
 
 def default_rewrites(cast_double: bool = False, added: Sequence[Rewrite] = ()) -> tuple[Rewrite, ...]:

@@ -1,9 +1,10 @@
-"""What the user allows: a size in percent, bytes or mean bits per weight, a latency, and a loss of the outputs."""
+"""What the user allows: a size in percent, bytes or bits per weight, a latency, memory, and a loss of the outputs."""
 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
+from typing import ClassVar
 
 from ptqc.arguments import shown
 from ptqc.errors import UsageError
@@ -15,8 +16,11 @@ UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**
 NANOSECONDS = {"ns": 1, "us": 10**3, "µs": 10**3, "ms": 10**6, "s": 10**9}
 KNOWN = (
     "a percentage of the model's size (13%), a size (4.5MB, 900KiB, 120000B), mean bits per weight (4.2bit), "
-    "a latency (2ms, 800us), or what the outputs may lose (0.02nat, 99%same, 1%drop)"
+    "a latency (2ms, 800us), memory when loaded and run (60MBram), or what the outputs may lose (0.02nat, 99%same, "
+    "1%drop)"
 )
+# Behind a unit of bytes: of memory, not of the file.
+RAM = "ram"
 SAME, DROP = "%same", "%drop"
 # How a budget writes the units that losses are measured in, by the name that `ptqc.losses` gives them.
 LOSS_UNITS = {
@@ -39,8 +43,7 @@ class Budget:
         """Read "13%", "4.5MB", "4.2bit". Raises UsageError naming the text and the known forms."""
         found = parse(text)
         if not isinstance(found, Budget):
-            what = "latency" if isinstance(found, Latency) else "loss"
-            raise UsageError(f"budget {text!r} is a {what}; a size is needed here")
+            raise UsageError(f"budget {text!r} is a {found.kind}; a size is needed here")
         return found
 
     def limit(self, file_bytes: int, weights: int) -> int:
@@ -64,9 +67,21 @@ class Latency:
     """A limit on the processor's time for one run of one sample on one thread, in nanoseconds."""
 
     nanoseconds: float
+    kind: ClassVar[str] = "latency"
 
     def __str__(self) -> str:
         return f"{self.nanoseconds / 1e6:g} ms"
+
+
+@dataclass(frozen=True)
+class MemoryBudget:
+    """A limit on the bytes that the file needs when it is loaded and run on one sample."""
+
+    bytes: int
+    kind: ClassVar[str] = "memory"
+
+    def __str__(self) -> str:
+        return f"{self.bytes:,} B of memory"
 
 
 @dataclass(frozen=True)
@@ -79,6 +94,7 @@ class LossBudget:
 
     value: float
     unit: str
+    kind: ClassVar[str] = "loss"
 
     @property
     def limit(self) -> float:
@@ -89,16 +105,18 @@ class LossBudget:
         return f"{self.value:g}{self.unit}"
 
 
-Limit = Budget | Latency | LossBudget
+Limit = Budget | Latency | LossBudget | MemoryBudget
+KINDS = {"size": Budget, "latency": Latency, "loss": LossBudget, "memory": MemoryBudget}
 
 
 @dataclass(frozen=True)
 class Budgets:
-    """At most one limit of each kind. strict: a file that does not keep its latency or its loss is not delivered."""
+    """At most one limit of each kind. strict: a file that keeps all but its size poorly is not delivered."""
 
     size: Budget | None = None
     latency: Latency | None = None
     loss: LossBudget | None = None
+    memory: MemoryBudget | None = None
     strict: bool = False
 
     @classmethod
@@ -106,17 +124,17 @@ class Budgets:
         """Read what `Given` is. Raises UsageError where a kind is given twice, or as `parse` does."""
         several = list(given) if isinstance(given, Sequence) and not isinstance(given, str | bytes) else [given]
         found = [parse(one) for one in several if one is not None]
-        sizes = [limit for limit in found if isinstance(limit, Budget)]
-        latencies = [limit for limit in found if isinstance(limit, Latency)]
-        losses = [limit for limit in found if isinstance(limit, LossBudget)]
-        if max(len(sizes), len(latencies), len(losses)) > 1:
+        of_kind = {name: [limit for limit in found if isinstance(limit, kind)] for name, kind in KINDS.items()}
+        if any(len(limits) > 1 for limits in of_kind.values()):
             told = ", ".join(map(str, several))
-            raise UsageError(f"the budgets {told} are several of one kind; give one size, one latency and one loss")
-        return cls(next(iter(sizes), None), next(iter(latencies), None), next(iter(losses), None), strict)
+            raise UsageError(
+                f"the budgets {told} are several of one kind; give one size, one latency, one loss and one of memory"
+            )
+        return cls(**{name: limits[0] for name, limits in of_kind.items() if limits}, strict=strict)  # type: ignore[arg-type]
 
 
 def parse(given: object) -> Limit:
-    """Read "13%", "4.5MB", "4.2bit", "2ms", "0.02nat", "99%same", "1%drop", a fraction or bytes.
+    """Read "13%", "4.5MB", "4.2bit", "2ms", "60MBram", "0.02nat", "99%same", "1%drop", a fraction or bytes.
 
     Raises UsageError naming it and the known forms.
     """
@@ -147,6 +165,8 @@ def _of_text(text: str) -> Limit:
         return Budget(number, "bit")
     if unit.upper() in UNITS:
         return Budget(number * UNITS[unit.upper()], "B")
+    if unit.lower().endswith(RAM) and (found := UNITS.get(unit[: -len(RAM)].upper())) is not None:
+        return MemoryBudget(int(number * found))
     if unit in NANOSECONDS:
         return Latency(number * NANOSECONDS[unit])
     if unit in (SAME, DROP) and number >= 100:

@@ -184,7 +184,8 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
         action="append",
         metavar="B",
         help="13%% of the model's size, 4.5MB, 900KiB or 4.2bit (per weight); 2ms or 800us for one sample on one "
-        "thread of this machine; 0.02nat (or relative, cosine, nat/detection: what the outputs are judged in), "
+        "thread of this machine; 60MBram or 900KiBram when it is loaded and run; 0.02nat (or relative, cosine, "
+        "nat/detection: what the outputs are judged in), "
         "99%%same (top classes as the float model's) or 1%%drop (points of the score, with --labels): the smallest "
         "file that loses no more; one of each kind may be given together",
     )
@@ -218,8 +219,8 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--strict",
         action="store_true",
-        help="end with 2, and write nothing, where the file takes longer than the latency budget, or is not shown to "
-        "lose as little as the budget of loss",
+        help="end with 2, and write nothing, where the file takes longer or more memory than its budgets, or is not "
+        "shown to lose as little as the budget of loss",
     )
     parser.add_argument("--force", action="store_true", help="replace the output folder")
     parser.add_argument("--cache", metavar="DIR", help="where measurements are kept (default ~/.cache/ptqc)")

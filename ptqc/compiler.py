@@ -51,6 +51,7 @@ from ptqc.stages.labels import Labelled, read_labels
 from ptqc.stages.latency_budget import time_delivered, within_latency
 from ptqc.stages.loss_budget import Fitting, criterion_of, fit_within_loss
 from ptqc.stages.measure import Run, measured
+from ptqc.stages.memory_budget import within_memory
 from ptqc.stages.memory_report import memory_report
 from ptqc.stages.prepare import Prepared, prepare
 from ptqc.stages.problem import lower, pack
@@ -159,6 +160,7 @@ def _deliver(job: Job, request: CompileRequest, labelled: Labelled | None, folde
     """What differs from budget to budget. folder: for files on their way."""
     progress, held_back, deadline = request.progress, job.decided.held_back, request.deadline
     job = within_latency(job, request.times, request.plan, progress)  # choose activations for the time
+    job = within_memory(job, request.plan, progress)  # and for the memory
     job, fitted, kept = _fit_budgets(job, request, labelled)
     if kept is not None and job.budgets.strict:
         kept.check()
@@ -174,11 +176,13 @@ def _deliver(job: Job, request: CompileRequest, labelled: Labelled | None, folde
     timed = time_delivered(job, fitted, progress)
     if timed is not None and job.budgets.strict:
         timed.check()
+    memory = memory_report(job, fitted)
+    if job.budgets.strict:
+        memory.check()
     score = request.evaluate or (labelled.top1 if labelled is not None else None)
     judged = judge(job.model, data, held_back, job.decided.kinds, score, progress)
     speed = measure_speed(job.model, data, held_back, progress, deadline)
     recorded = golden.take(job.model, data, held_back)
-    memory = memory_report(job, fitted)
     outcome = CompileOutcome(fitted, verified, activation_loss, native, timed, memory, kept, judged, speed, *recorded)
     files, manifest = documents.files(job, outcome)
     return artifact.publish(request.output, files, manifest, documents.times(job, outcome), request.force)

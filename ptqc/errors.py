@@ -8,8 +8,8 @@ PtqcError
 ├── CalibrationError     2   calibration data that does not fit the model
 ├── TargetError          2   a target that cannot be built for this model, or not run on this machine
 │   └── NoKernel         2   an operator or a value that a target has no kernel for
-├── Infeasible           2   a budget below the smallest reachable size
-├── Missed               2   a latency or a loss that the finished file does not keep, where that counts (strict)
+├── Infeasible           2   a budget below what can be reached
+├── Missed               2   a latency, memory or loss that the finished file does not keep, where that counts
 ├── Interrupted          3   stopped by the environment; running again resumes
 └── InternalError       70   a fault of the compiler
     ├── PassError       70   a pass broke its promise

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from ptqc.budget import LOSS_UNITS, Budget, Budgets, Latency, LossBudget, parse
+from ptqc.budget import LOSS_UNITS, Budget, Budgets, Latency, LossBudget, MemoryBudget, parse
 from ptqc.errors import UsageError
 from ptqc.losses import UNITS
 
@@ -96,9 +96,11 @@ def test_one_budget_of_each_kind(given: object, size: str | None, latency: str |
     assert [None if limit is None else str(limit) for limit in (found.size, found.latency)] == [size, latency]
 
 
-@pytest.mark.parametrize("given", [("13%", "4MB"), ("2ms", "3ms"), ("13%", "2ms", "3ms"), ("1%drop", "99%same")])
+@pytest.mark.parametrize(
+    "given", [("13%", "4MB"), ("2ms", "3ms"), ("13%", "2ms", "3ms"), ("1%drop", "99%same"), ("3MBram", "4MBram")]
+)
 def test_two_budgets_of_a_kind_are_refused(given: tuple[str, ...]) -> None:
-    with pytest.raises(UsageError, match="several of one kind; give one size, one latency and one loss"):
+    with pytest.raises(UsageError, match="several of one kind; give one size, one latency, one loss and one of memory"):
         Budgets.parse(given)
 
 
@@ -113,6 +115,28 @@ def test_what_is_no_budget_is_named_with_the_known_forms(given: object) -> None:
 def test_a_fraction_is_the_same_budget_as_its_percentage() -> None:
     for percent in range(1, 101):
         assert Budgets.parse(percent / 100) == Budgets.parse(f"{percent}%")
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("60MBram", 60_000_000), (" 1.5 GiBram ", 1_610_612_736), ("900KBRAM", 900_000), ("64kibram", 65_536)],
+)
+def test_memory(text: str, size: int) -> None:
+    assert parse(text) == MemoryBudget(size)
+    found = Budgets.parse(["13%", text], strict=True)
+    assert (found.memory, str(found.size), found.strict) == (MemoryBudget(size), "13%", True)
+
+
+def test_memory_is_shown_in_bytes() -> None:
+    assert str(parse("60MBram")) == "60,000,000 B of memory"
+    with pytest.raises(UsageError, match="'60MBram' is a memory; a size is needed here"):
+        Budget.parse("60MBram")
+
+
+@pytest.mark.parametrize("text", ["60ram", "60msram", "60%ram", "60bitram"])
+def test_memory_is_in_bytes(text: str) -> None:
+    with pytest.raises(UsageError, match="unknown unit"):
+        parse(text)
 
 
 def test_a_latency_is_no_size() -> None:

@@ -10,22 +10,20 @@ from typing import Any, ClassVar
 
 from ptqc.budget import Latency
 from ptqc.errors import Infeasible
-from ptqc.graph.sites import Site, source_params, useful_sites
+from ptqc.graph.sites import Site, source_params
 from ptqc.notes import Level, Note
 from ptqc.options import Activations
 from ptqc.passes.base import Effect, Result
 from ptqc.passes.decide.choose_activations import Checked, limit_of
+from ptqc.passes.decide.joint_sites import least_loss, program_of, proven, sites_of, smallest
 from ptqc.passes.decide.phases import Assessed, Decided
-from ptqc.solvers.allocation import BYTES, LOSS
+from ptqc.solvers.allocation import BYTES
 from ptqc.solvers.choices import JointChoice
 from ptqc.solvers.cost_model import Network, Times
-from ptqc.solvers.integer_program import Answer, Goal, NoSelection, contradiction, prices, solve
-from ptqc.solvers.joint import CODES, FLOAT, NANOSECONDS, SiteCosts, Weighed, joint_choice
+from ptqc.solvers.integer_program import Goal, NoSelection, contradiction, solve
+from ptqc.solvers.joint import NANOSECONDS, Weighed
 
 ATTEMPTS = 8
-# Where two choices differ by less than this share of the largest loss, the faster and smaller one wins.
-TIE_WEIGHT = 1e-6
-RELATIVE_GAP = 1e-3
 NAMED = 5
 NAMES = {NANOSECONDS: "time", BYTES: "size"}
 
@@ -71,12 +69,7 @@ class MeetLatency:
 
     def program(self, given: Assessed) -> JointChoice:
         """Weights and sites with their losses, times and bytes."""
-        more = self.weighed.on_codes.fixed - self.weighed.in_float.fixed
-        sites = [
-            SiteCosts(site.name, site.tensors, given.site_losses.get(site.name, 0.0), more / len(given.sites))
-            for site in given.sites
-        ]
-        return joint_choice(sites, self.weighed, self.network, self.times)
+        return program_of(given, self.weighed, self.network, self.times)
 
     @property
     def _limits(self) -> dict[str, float]:
@@ -91,10 +84,7 @@ class MeetLatency:
 
     def smallest(self, given: Decided) -> float:
         """About the bytes of the smallest file with the activations that were chosen: as the program has them."""
-        states = {site.name: CODES if site.name in given.activations else FLOAT for site in given.sites}
-        program = self.program(given)
-        options = tuple(o for o in program.options if states.get(o.choice, o.state) == o.state)
-        return solve(replace(program, options=options), Goal(BYTES)).value
+        return smallest(given, self.program(given))
 
     def _fits(self, given: Decided) -> bool:
         return self.weighed.limit is None or self.smallest(given) <= self.weighed.limit
@@ -103,30 +93,20 @@ class MeetLatency:
         """The sites, and what is proven of the choice."""
         limits = self._limits
         try:
-            fastest = self._sites(given, solve(program, Goal(NANOSECONDS, self._size_limit)))
+            fastest = sites_of(given, solve(program, Goal(NANOSECONDS, self._size_limit)).selection)
             shortest = self._time(given, fastest)
             for _ in range(ATTEMPTS):
-                goal = self._goal(program, limits)
+                goal = least_loss(program, limits, limits)
                 answer = solve(program, goal)
-                sites = self._sites(given, answer)
+                sites = sites_of(given, answer.selection)
                 over = self._time(given, sites) - self.budget.nanoseconds
                 if over <= 0:
-                    return sites, _proven(program, goal, answer)
+                    return sites, proven(program, goal, answer, {r: NAMES[r] for r in limits})
                 # Sites that serve no layer were dropped, and what they carried takes longer in float.
                 limits[NANOSECONDS] = max(limits[NANOSECONDS] - over, shortest)
         except NoSelection:
             raise self._refusal(given, program) from None
         return fastest, {}
-
-    def _goal(self, program: JointChoice, limits: Mapping[str, float]) -> Goal:
-        worst = max((option.costs.get(LOSS, 0.0) for option in program.options), default=0.0) or 1.0
-        return Goal(
-            LOSS, limits, {r: worst * TIE_WEIGHT / max(limit, 1.0) for r, limit in limits.items()}, RELATIVE_GAP
-        )
-
-    def _sites(self, given: Assessed, answer: Answer) -> list[Site]:
-        kept = [site for site in given.sites if answer.selection[site.name] == CODES]
-        return useful_sites(kept, given.kernels, {layer.name for layer in given.layers})
 
     def _time(self, given: Assessed, sites: list[Site]) -> float:
         return self._predict(given.tensors_of({site.name for site in sites}))
@@ -134,7 +114,7 @@ class MeetLatency:
     def _refusal(self, given: Assessed, program: JointChoice) -> Infeasible:
         found = contradiction(program, self._limits)
         if found.resources != (NANOSECONDS, BYTES):
-            fastest = self._sites(given, solve(program, Goal(NANOSECONDS)))
+            fastest = sites_of(given, solve(program, Goal(NANOSECONDS)).selection)
             if NANOSECONDS in found.resources:
                 return self._infeasible(given.tensors_of({site.name for site in fastest}))
         size, beside = self.weighed.limit or 0, found.beside
@@ -163,15 +143,3 @@ class MeetLatency:
             round(shortest),
             slowest,
         )
-
-
-def _proven(program: JointChoice, goal: Goal, answer: Answer) -> dict[str, Any]:
-    """Loss, bound and status, and by how much the loss falls for a hundredth more of each budget, solved again."""
-    gains = prices(program, goal, answer, {resource: limit / 100 for resource, limit in goal.limits.items()})
-    return {
-        "loss": answer.value,
-        "bound": answer.bound,
-        "gap": answer.gap,
-        "status": answer.status,
-        "prices_of_one_percent": {NAMES[resource]: gain for resource, gain in gains.items()},
-    }

@@ -52,10 +52,11 @@ class KeptBudgets:
     size: bool | None
     latency: bool | None
     loss: bool | None = None
+    memory: bool | None = None
 
     def __bool__(self) -> bool:
         """Whether it keeps all there were."""
-        return False not in (self.size, self.latency, self.loss)
+        return False not in (self.size, self.latency, self.loss, self.memory)
 
 
 MANIFEST, MODEL, PLAN, SENSITIVITY = "manifest.json", "model.onnx", "plan.json", "sensitivity.json"
@@ -99,12 +100,19 @@ class Artifact:
     def kept_budgets(self) -> KeptBudgets:
         """Whether the file has at most the bytes that were asked for, and was measured to take at most the time.
 
-        Of a loss: whether the bound on what it loses is at most what was asked for.
+        Of a loss: whether the bound on what it loses is at most what was asked for; of memory: whether what the file
+        needs is.
         """
         found, latency, loss = self.manifest, self.manifest["latency"], self.manifest.get("loss_budget")
         size = None if found["budget"] is None else found["file"]["bytes"] <= found["allocation"]["limit"]
         in_time = None if latency is None else latency["measured_ms"] <= latency["budget_ms"]
-        return KeptBudgets(size, in_time, None if loss is None else loss["kept"])
+        return KeptBudgets(size, in_time, None if loss is None else loss["kept"], self._keeps_memory())
+
+    def _keeps_memory(self) -> bool | None:
+        # Artifacts of earlier versions tell nothing of memory.
+        memory = self.manifest.get("memory", {})
+        limit = memory.get("limit_bytes")
+        return None if limit is None else memory["needed_bytes"] <= limit
 
     def session(self, options: "ort.SessionOptions | None" = None) -> Session:
         """An ONNX Runtime CPU session; thread-safe.

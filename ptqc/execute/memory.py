@@ -15,7 +15,8 @@ HELD, ADDED, MOST = "mem_bytes_in_use", "mem_in_use_delta", "mem_in_use_peak"
 def run_bytes(subject: Subject) -> int | None:
     """Bytes that a run on one thread has at most beside the weights, of kernels while they run too.
 
-    Inputs belong to the caller. None where this release of ONNX Runtime does not tell.
+    Inputs belong to the caller. Where loading took more for a while, that is what is told. None where this release of
+    ONNX Runtime does not tell.
     """
     with scratch() as folder:
         runner = subject.session(Path(folder))

@@ -37,7 +37,7 @@ def with_activations(allocation: Document) -> str:
         f"+1 % of {what}: -{gain:.2g}" if gain > 0 else f"+1 % of {what} gains nothing"
         for what, gain in found["prices_of_one_percent"].items()
     )
-    return f"predicted loss {found['loss']:.3g} {allocation['unit']}, {proof}; {gains}"
+    return f"predicted loss {found['loss']:.3g} {allocation['unit']}, {proof}" + (f"; {gains}" if gains else "")
 
 
 def _whole(found: Document) -> Iterator[tuple[str, str]]:

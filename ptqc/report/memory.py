@@ -1,7 +1,6 @@
 """What the file needs of memory when it is loaded and run: a line for the terminal, and the section of the report."""
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from ptqc.report.markup import safe, table
 from ptqc.report.rows import Document, ReportFacts
@@ -25,11 +24,13 @@ def memory_in_words(manifest: Document) -> str:
         f"; {visible(isa)} library {weights / MEGABYTE:.2f} MB and {run / MEGABYTE:.2f} MB"
         for isa, weights, run in _libraries(manifest)
     )
-    weights, run = found["weights_bytes"] / MEGABYTE, _run_bytes(found) / MEGABYTE
+    needed, weights = found["needed_bytes"], found["weights_bytes"]
+    limit = found["limit_bytes"]
+    budget = "" if limit is None else f", {100 * needed / limit:.1f} % of the budget of {found['budget']}"
     how = "predicted" if found["run_bytes"] is None else "measured"
-    parts = f"weights {weights:.2f} MB, a run of one sample at most {run:.2f} MB"
+    parts = f"weights {weights / MEGABYTE:.2f} MB, a run of one sample at most {(needed - weights) / MEGABYTE:.2f} MB"
     where = f"{how}; {found['runtime']}, one thread, beside the runtime itself"
-    return f"memory when loaded: {weights + run:.2f} MB, of it {parts} ({where}){libraries}"
+    return f"memory when loaded: {needed / MEGABYTE:.2f} MB{budget}; {parts} ({where}){libraries}"
 
 
 def memory_table(facts: ReportFacts) -> str:
@@ -41,6 +42,10 @@ def memory_table(facts: ReportFacts) -> str:
 def _rows(manifest: Document) -> Iterator[tuple[str, str]]:
     found = manifest["memory"]
     measured = found["run_bytes"]
+    if found["limit_bytes"] is not None:
+        yield "budget", found["budget"]
+        yield "kept", "yes" if found["needed_bytes"] <= found["limit_bytes"] else "no"
+    yield "together", f"{found['needed_bytes']:,} bytes"
     yield "weights as they are loaded", f"{found['weights_bytes']:,} bytes"
     yield "a run of one sample, predicted from what lives at each step", f"{found['predicted_run_bytes']:,} bytes"
     told = "this release does not tell" if measured is None else f"{measured:,} bytes"
@@ -48,11 +53,6 @@ def _rows(manifest: Document) -> Iterator[tuple[str, str]]:
     yield "in", f"{found['runtime']}, one thread"
     for isa, weights, run in _libraries(manifest):
         yield f"native library for {isa}", f"{weights:,} bytes of weights, {run:,} bytes for a run, beside its outputs"
-
-
-def _run_bytes(found: Mapping[str, Any]) -> int:
-    measured = found["run_bytes"]
-    return int(found["predicted_run_bytes"] if measured is None else measured)
 
 
 def _libraries(manifest: Document) -> Iterator[tuple[str, int, int]]:

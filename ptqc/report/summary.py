@@ -27,7 +27,7 @@ PROVEN = 1e-4  # a gap below this is the solver's tolerance
 def summarize(manifest: Document, times: Document) -> str:
     """Size, loss, agreement, score, latency, what computes in float, time and memory."""
     lines = [*_size(manifest), *_quality(manifest), *_kept_loss(manifest), *_speed(manifest, times)]
-    lines += [*_time(manifest), *_targets(manifest)]
+    lines += [*_time(manifest), *_memory(manifest), *_targets(manifest)]
     lines += _warnings(manifest)
     return "\n".join(_line(label, content) for label, content in lines)
 
@@ -135,6 +135,11 @@ def _speed(manifest: Document, times: Document) -> Iterator[tuple[str, str]]:
     more = "".join(f"; {count:,} activations in {form}" for form, count in rounded.items() if count)
     yield "kernels", f"{integer:,} on integers, {in_float}{more}"
     yield "took", f"{times['seconds']:.1f} s, {times['peak_memory_mb']:,.0f} MB of memory at most"
+
+
+def _memory(manifest: Document) -> Iterator[tuple[str, str]]:
+    if manifest.get("memory", {}).get("limit_bytes") is not None:
+        yield "memory", memory_in_words(manifest).partition(": ")[2]
 
 
 def _time(manifest: Document) -> Iterator[tuple[str, str]]:

@@ -66,29 +66,40 @@ def weight_choice(weight: str) -> str:
     return f"weight {weight}"
 
 
-def _on_codes(node: str) -> str:
+def on_codes(node: str) -> str:
+    """The event that a kernel computes on codes."""
     return f"{node} on codes"
+
+
+def quantized(tensor: str) -> str:
+    """The event that real values of a tensor become codes."""
+    return f"{tensor} quantized"
+
+
+def dequantized(tensor: str) -> str:
+    """The event that codes of a tensor become real values."""
+    return f"{tensor} dequantized"
 
 
 def _kernel(operator: TimedOperator, names: Mapping[str, str], times: Times) -> Event:
     needed = dict.fromkeys(names[tensor] for tensor in operator.tensors)
     saved = times.integers.get(operator.node, 0.0) - times.floats.get(operator.node, 0.0)
-    return Event(_on_codes(operator.node), tuple(Condition((n, CODES)) for n in needed), {NANOSECONDS: saved})
+    return Event(on_codes(operator.node), tuple(Condition((n, CODES)) for n in needed), {NANOSECONDS: saved})
 
 
 def _conversions(edge: Edge, site: str, times: Times) -> Iterator[Event]:
     """Of real values to codes where its maker is in float, and back where a reader is."""
     codes = Condition((site, CODES))
     made = {NANOSECONDS: times.quantize.get(edge.tensor, 0.0)}
-    makers = () if edge.maker is None else (Condition(_on_codes(edge.maker), holds=False),)
-    yield Event(f"{edge.tensor} quantized", (codes, *makers), made)
+    makers = () if edge.maker is None else (Condition(on_codes(edge.maker), holds=False),)
+    yield Event(quantized(edge.tensor), (codes, *makers), made)
     back = {NANOSECONDS: times.dequantize.get(edge.tensor, 0.0)}
     if edge.real:
-        yield Event(f"{edge.tensor} dequantized", (codes,), back)
+        yield Event(dequantized(edge.tensor), (codes,), back)
     elif edge.readers:
         some = f"{edge.tensor} read in float"
-        yield Event(some, tuple(Condition(_on_codes(r), holds=False) for r in edge.readers), every=False)
-        yield Event(f"{edge.tensor} dequantized", (codes, Condition(some)), back)
+        yield Event(some, tuple(Condition(on_codes(r), holds=False) for r in edge.readers), every=False)
+        yield Event(dequantized(edge.tensor), (codes, Condition(some)), back)
 
 
 def _weight(
@@ -102,7 +113,7 @@ def _weight(
             for part in candidate.needs:
                 parts.setdefault(part, []).append(Condition((choice, form)))
         return
-    some = Event(f"{choice} read by codes", tuple(Condition(_on_codes(k)) for k in kernels), every=False)
+    some = Event(f"{choice} read by codes", tuple(Condition(on_codes(k)) for k in kernels), every=False)
     yield some
     kinds: dict[Hashable, list[Format]] = {}
     for form, candidate in real.items():

@@ -85,7 +85,7 @@ def manifest(job: Job, outcome: CompileOutcome) -> dict[str, Any]:
     in_float = float_operators(job.model, fitted.plan)
     notes = [*job.notes, *fitted.notes, *unquantized_weights(fitted.plan), *rounded_for_float(fitted.plan)]
     notes += [*(operator.note for operator in in_float), *_warnings(judged)]
-    for kept in (delivered, outcome.kept):
+    for kept in (delivered, outcome.memory, outcome.kept):
         notes += kept.notes if kept is not None else ()
     weights: Counter[str] = Counter()
     for weight in fitted.plan.weights:

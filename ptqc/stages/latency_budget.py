@@ -11,23 +11,20 @@ from ptqc.execute.profile import Subject, latencies, profile
 from ptqc.notes import Note
 from ptqc.passes.decide.meet_latency import MeetLatency
 from ptqc.passes.decide.phases import Decided
-from ptqc.passes.effects import applied
 from ptqc.plan import Plan
-from ptqc.solvers.allocation import smallest_choice
 from ptqc.solvers.cost_model import Network, Timed, Times
 from ptqc.solvers.joint import Weighed
 from ptqc.stages import times as measuring
 from ptqc.stages.fit import Fitted
 from ptqc.stages.job import Job
+from ptqc.stages.joint_budgets import weighed_of, within_size
 from ptqc.stages.latency_report import LatencyReport, latency_report
-from ptqc.stages.problem import packed, problem_of, table_numbers
+from ptqc.stages.problem import packed, table_numbers
 from ptqc.work.progress import Progress
 
 # How often the times are corrected by what a file of the chosen activations really takes.
 CORRECTIONS = 2
 SECONDS = 3.0
-# Share of the size by which an estimate of it may be wrong.
-NEGLIGIBLE = 5e-4
 
 
 def recorded_times(manifest: Mapping[str, Any]) -> Times | None:
@@ -62,7 +59,7 @@ def within_latency(job: Job, given: Times | None, plan: Plan | None, progress: P
     if plan is not None:
         _check(timed, plan)
         return replace(job, timed=timed)
-    weighed = _weighed(job)
+    weighed = weighed_of(job)
     if given is not None:
         decided, notes = _choose(job, timed, weighed)
     else:
@@ -97,40 +94,10 @@ def _check(timed: Timed, plan: Plan) -> None:
 
 
 def _choose(job: Job, timed: Timed, weighed: Weighed) -> tuple[Decided, list[Note]]:
-    """The activations of least loss within the predicted time, with formats of weights that keep the size.
-
-    What sites add to the file is taken as an even share of what all of them add; for those that were chosen it is
-    then known, and the choice is made again with what that leaves of the size.
-    """
-    options, limit = job.options, job.limit
+    """The activations of least loss within the predicted time, with formats of weights that keep the size."""
+    options = job.options
     step = MeetLatency(timed.network, timed.times, timed.budget, options.activations, options.activation_limit, weighed)
-    result = applied(step, job.decided)
-    if limit is None or result.made is job.decided:
-        return result.made, list(result.notes)
-    for _ in range(CORRECTIONS):
-        missed = round(_smallest(job, result.made) - step.smallest(result.made))
-        if abs(missed - (limit - (step.weighed.limit or limit))) <= NEGLIGIBLE * limit:
-            break
-        step = replace(step, weighed=replace(weighed, limit=limit - missed))
-        result = applied(step, job.decided)
-    return result.made, list(result.notes)
-
-
-def _weighed(job: Job) -> Weighed:
-    """What weights cost beside kernels in float, and on codes wherever there is a kernel."""
-    decided, options = job.decided, job.options
-    in_float, on_codes = (
-        problem_of(decided, replace(decided.roles, activations=activations), options)
-        for activations in ({}, decided.ranges)
-    )
-    layers = {weight.name: tuple(layer.name for layer in weight.layers) for weight in decided.weights}
-    return Weighed(in_float, on_codes, layers, job.limit)
-
-
-def _smallest(job: Job, decided: Decided) -> int:
-    """Bytes of the smallest file with the activations that were chosen."""
-    problem = problem_of(decided, decided.undecided, job.options)
-    return problem.size(smallest_choice(problem))
+    return within_size(job, step)
 
 
 def _choose_and_correct(job: Job, measured: Timed, weighed: Weighed) -> tuple[Decided, Timed, list[Note]]:

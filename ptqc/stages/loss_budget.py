@@ -213,10 +213,11 @@ def _next(wanted: float, good: float, bad: float) -> float:
 def _with_activations(job: Job, limit: float) -> Job:
     """The compile with fewer 8-bit activations where those that were chosen lose more than they may.
 
-    Where a latency chose them, or the user, they stay.
+    Where a latency or memory chose them, or the user, they stay.
     """
     decided = job.decided
-    if job.timed is not None or job.options.activations != "auto" or decided.activation_loss <= limit:
+    is_chosen = job.timed is not None or job.budgets.memory is not None or job.options.activations != "auto"
+    if is_chosen or decided.activation_loss <= limit:
         return job
     return replace(job, decided=applied(ChooseActivations("auto", limit), decided).made)
 

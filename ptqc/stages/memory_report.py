@@ -6,10 +6,13 @@ from typing import Any
 
 import onnxruntime as ort
 
+from ptqc.budget import MemoryBudget
 from ptqc.codegen.onnxruntime.memory import loaded_bytes
+from ptqc.errors import Missed
 from ptqc.execute.memory import run_bytes
 from ptqc.execute.onnxruntime import Feeds, Runner, tensors_of
 from ptqc.execute.profile import Subject
+from ptqc.notes import Level, Note
 from ptqc.passes.decide.phases import Decided
 from ptqc.solvers.memory_model import MemoryModel
 from ptqc.stages.fit import Fitted
@@ -17,6 +20,7 @@ from ptqc.stages.job import Job
 from ptqc.stages.speed import one_sample
 from ptqc.stages.times import everything_of
 
+STEP = "memory"
 RUNTIME = f"ONNX Runtime {ort.__version__}"
 
 
@@ -25,6 +29,12 @@ class MemoryReport:
     """document: for the manifest."""
 
     document: Mapping[str, Any]
+    notes: tuple[Note, ...] = ()
+
+    def check(self) -> None:
+        """Raises Missed where the file needs more than its budget."""
+        if self.notes:
+            raise Missed(f"{self.notes[0].message}; without strict the file is delivered all the same")
 
 
 def memory_model(decided: Decided) -> MemoryModel:
@@ -46,12 +56,23 @@ def memory_report(job: Job, fitted: Fitted) -> MemoryReport:
     """The bytes of a delivered file, with what was predicted of a run."""
     decided, predicted = job.decided, memory_model(job.decided)
     proto, quantized = fitted.exported.proto, fitted.plan.params
-    measured = run_bytes(Subject(proto, sample_of(decided)))
-    return MemoryReport(
-        {
-            "runtime": RUNTIME,
-            "weights_bytes": loaded_bytes(proto),
-            "run_bytes": measured,
-            "predicted_run_bytes": predicted.peak(quantized) - predicted.loaded(quantized),
-        }
-    )
+    weights, measured = loaded_bytes(proto), run_bytes(Subject(proto, sample_of(decided)))
+    expected = predicted.peak(quantized) - predicted.loaded(quantized)
+    needed, budget = weights + (expected if measured is None else measured), job.budgets.memory
+    document = {
+        "runtime": RUNTIME,
+        "weights_bytes": weights,
+        "run_bytes": measured,
+        "predicted_run_bytes": expected,
+        "needed_bytes": needed,
+        "budget": None if budget is None else str(budget),
+        "limit_bytes": None if budget is None else budget.bytes,
+    }
+    return MemoryReport(document, () if budget is None else _over(needed, budget))
+
+
+def _over(needed: int, budget: MemoryBudget) -> tuple[Note, ...]:
+    if needed <= budget.bytes:
+        return ()
+    message = f"the file needs {needed:,} bytes when it is loaded and run, over the budget of {budget}: give more"
+    return (Note(STEP, "", message, Level.WARNING),)

@@ -249,16 +249,19 @@ def test_an_artifact_without_multiply_accumulates_is_explained(
 
 def test_memory_is_told(documents: tuple[dict[str, Any], dict[str, Any]]) -> None:
     found = {"runtime": "a runtime", "weights_bytes": 1_230_000, "run_bytes": 450_000, "predicted_run_bytes": 400_000}
+    found |= {"needed_bytes": 1_680_000, "budget": None, "limit_bytes": None}
     libraries = [{"isa": "avx2", "loaded_bytes": 1_000_000, "workspace_bytes": 250_000}, {"isa": "earlier"}]
     document = manifest(memory=found, targets={"cpu": {"libraries": libraries}, "gone": {"missing": "why"}})
     assert explain(document, *documents).splitlines()[-1] == (
-        "memory when loaded: 1.68 MB, of it weights 1.23 MB, a run of one sample at most 0.45 MB (measured; a runtime, "
-        "one thread, beside the runtime itself); avx2 library 1.00 MB and 0.25 MB"
+        "memory when loaded: 1.68 MB; weights 1.23 MB, a run of one sample at most 0.45 MB (measured; a runtime, one "
+        "thread, beside the runtime itself); avx2 library 1.00 MB and 0.25 MB"
     )
-    found["run_bytes"] = None
-    assert "1.63 MB, of it weights 1.23 MB, a run of one sample at most 0.40 MB (predicted;" in explain(
-        document, *documents
-    )
+    assert "memory" not in lines(memory=found)
+    found |= {"run_bytes": None, "budget": "2,000,000 B of memory", "limit_bytes": 2_000_000}
+    words = "1.68 MB, 84.0 % of the budget of 2,000,000 B of memory; weights 1.23 MB, a run"
+    assert words in explain(document, *documents)
+    assert "(predicted;" in explain(document, *documents)
+    assert lines(memory=found)["memory"].startswith(words)
 
 
 def test_a_library_that_could_not_be_compared_says_so() -> None:

@@ -1,0 +1,62 @@
+"""What passes share that choose sites and formats of weights in one program (`ptqc.solvers.joint`)."""
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from ptqc.graph.sites import Site, useful_sites
+from ptqc.passes.decide.phases import Assessed, Decided
+from ptqc.solvers.allocation import BYTES, LOSS
+from ptqc.solvers.choices import JointChoice, Selection
+from ptqc.solvers.cost_model import Network, Times
+from ptqc.solvers.integer_program import Answer, Goal, prices, solve
+from ptqc.solvers.joint import CODES, FLOAT, SiteCosts, Weighed, joint_choice
+
+# Where two choices differ by less than this share of the largest loss, the faster and smaller one wins.
+TIE_WEIGHT = 1e-6
+RELATIVE_GAP = 1e-3
+
+
+def program_of(given: Assessed, weighed: Weighed, network: Network, times: Times) -> JointChoice:
+    """Weights and sites with their losses, times and bytes."""
+    more = weighed.on_codes.fixed - weighed.in_float.fixed
+    sites = [
+        SiteCosts(site.name, site.tensors, given.site_losses.get(site.name, 0.0), more / len(given.sites))
+        for site in given.sites
+    ]
+    return joint_choice(sites, weighed, network, times)
+
+
+def least_loss(program: JointChoice, limits: Mapping[str, float], then: Collection[str]) -> Goal:
+    """The goal of the least loss within limits. then: the resources of which less is better between equals."""
+    worst = max((option.costs.get(LOSS, 0.0) for option in program.options), default=0.0) or 1.0
+    ties = {resource: worst * TIE_WEIGHT / max(limits[resource], 1.0) for resource in then}
+    return Goal(LOSS, limits, ties, RELATIVE_GAP)
+
+
+def sites_of(given: Assessed, selection: Selection) -> list[Site]:
+    """The sites that are on codes, but for those that serve no layer."""
+    kept = [site for site in given.sites if selection[site.name] == CODES]
+    return useful_sites(kept, given.kernels, {layer.name for layer in given.layers})
+
+
+def smallest(given: Decided, program: JointChoice) -> float:
+    """About the bytes of the smallest file with the activations that were chosen: as the program has them."""
+    states = {site.name: CODES if site.name in given.activations else FLOAT for site in given.sites}
+    options = tuple(o for o in program.options if states.get(o.choice, o.state) == o.state)
+    pinned = JointChoice(options, program.events, program.fixed)
+    return solve(pinned, Goal(BYTES)).value
+
+
+def proven(program: JointChoice, goal: Goal, answer: Answer, names: Mapping[str, str]) -> dict[str, Any]:
+    """Loss, bound and status, and by how much the loss falls for a hundredth more of each budget, solved again.
+
+    names: what the resources are called whose price is told.
+    """
+    gains = prices(program, goal, answer, {resource: goal.limits[resource] / 100 for resource in names})
+    return {
+        "loss": answer.value,
+        "bound": answer.bound,
+        "gap": answer.gap,
+        "status": answer.status,
+        "prices_of_one_percent": {names[resource]: gain for resource, gain in gains.items()},
+    }

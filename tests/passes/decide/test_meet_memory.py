@@ -1,0 +1,84 @@
+"""The least loss within a limit on memory: the choice that stays, and what budgets beside it contradict."""
+
+from dataclasses import replace
+
+import pytest
+from graphs import noise, parse
+from lowering import CONSTANTS, RESIDUAL
+from test_measure_sensitivity import measured as measure
+
+from ptqc.budget import Latency, MemoryBudget
+from ptqc.errors import Infeasible
+from ptqc.execute.onnxruntime import Feeds
+from ptqc.notes import Level
+from ptqc.passes.decide.choose_activations import ChooseActivations
+from ptqc.passes.decide.meet_memory import PRECISION, MeetMemory
+from ptqc.passes.decide.phases import Decided
+from ptqc.solvers.cost_model import Timed, Times
+from ptqc.solvers.memory_model import MemoryModel
+from ptqc.stages.memory_report import memory_model
+
+
+@pytest.fixture(scope="module")
+def decided(tmp_path_factory: pytest.TempPathFactory) -> Decided:
+    """With all activations in float."""
+    feeds: list[Feeds] = [{"x": noise(1, 3, 8, 8, seed=seed)} for seed in range(32)]
+    found = measure(parse(RESIDUAL, **CONSTANTS), feeds, tmp_path_factory.mktemp("samples"), (2, 4))
+    return ChooseActivations("float").apply(found).made
+
+
+@pytest.fixture(scope="module")
+def memory(decided: Decided) -> MemoryModel:
+    return memory_model(decided)
+
+
+@pytest.fixture(scope="module")
+def least(decided: Decided, memory: MemoryModel) -> int:
+    with pytest.raises(Infeasible) as refused:
+        MeetMemory(memory, MemoryBudget(1)).apply(decided)
+    return refused.value.smallest
+
+
+def peak(memory: MemoryModel, decided: Decided) -> int:
+    return memory.peak(decided.tensors_of(decided.activations))
+
+
+def test_a_choice_that_keeps_it_stays(decided: Decided, memory: MemoryModel) -> None:
+    result = MeetMemory(memory, MemoryBudget(peak(memory, decided))).apply(decided)
+    assert result.made is decided
+    assert result.notes == ()
+
+
+def test_a_smaller_budget_is_kept(decided: Decided, memory: MemoryModel, least: int) -> None:
+    assert least < peak(memory, decided)
+    result = MeetMemory(memory, MemoryBudget(least)).apply(decided)
+    assert peak(memory, result.made) <= least
+    assert result.made.activation_loss > 0
+    (note,) = result.notes
+    assert note.level == (Level.WARNING if "without that budget" in note.message else Level.INFO)
+    tight = MeetMemory(memory, MemoryBudget(least), limit=1e-12).apply(decided)
+    assert tight.notes[0].level == Level.WARNING
+    # What was told is the least but for the precision of the search.
+    with pytest.raises(Infeasible):
+        MeetMemory(memory, MemoryBudget(int(least * (1 - 2 * PRECISION)))).apply(decided)
+
+
+def test_what_a_file_needs_more_counts(decided: Decided, memory: MemoryModel, least: int) -> None:
+    with pytest.raises(Infeasible):
+        MeetMemory(memory, MemoryBudget(least), more=100).apply(decided)
+    assert peak(memory, MeetMemory(memory, MemoryBudget(least + 100), more=100).apply(decided).made) <= least
+
+
+def test_a_latency_that_only_float_keeps_contradicts_it(decided: Decided, memory: MemoryModel, least: int) -> None:
+    nodes = [operator.node for operator in memory.network.operators]
+    times = Times("a runtime", dict.fromkeys(nodes, 10.0), dict.fromkeys(nodes, 1000.0), {}, {})
+    timed = Timed(Latency(10.0 * len(nodes)), memory.network, times)
+    with pytest.raises(Infeasible, match="contradicts the others: those of time leave about") as refused:
+        MeetMemory(memory, MemoryBudget(least), timed=timed).apply(decided)
+    assert least < refused.value.smallest <= peak(memory, decided)
+    slow = replace(timed, budget=Latency(1000.0 * len(nodes)))
+    result = MeetMemory(memory, MemoryBudget(least), timed=slow).apply(decided)
+    assert result.made.proven["prices_of_one_percent"].keys() == {"time"}
+    impossible = replace(timed, budget=Latency(1.0))
+    with pytest.raises(Infeasible, match="those of time cannot be kept whatever the memory"):
+        MeetMemory(memory, MemoryBudget(least), timed=impossible).apply(decided)
