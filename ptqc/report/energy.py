@@ -7,9 +7,10 @@ bits, with an accumulator of B = 32 bits,
     multiplier   ½ max(b_w, b_x)² + ½ (b_w + b_x)
     accumulator  signed: ½ B + (b_w + b_x);  unsigned: 3/2 (b_w + b_x)
 
-Both meet ½ b² + 4 b (unsigned) and ½ b² + 3 b + ½ B (signed) where the widths are equal. Unsigned arithmetic sums
-positive and negative weights apart, which is exact as activations are codes that are not negative. The model has no
-figure for products of real numbers, so layers in float are not counted.
+Where the widths are equal these are ½ b² + 4 b (unsigned) and ½ b² + 3 b + ½ B (signed); that the wider operand decides
+the multiplier elsewhere is an assumption. Unsigned arithmetic sums positive and negative weights apart, which is exact
+as activations are codes that are not negative. The model has no figure for products of real numbers, so layers in float
+are not counted.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
