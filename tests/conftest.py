@@ -12,7 +12,7 @@ from hypothesis import settings
 from threadpoolctl import threadpool_limits
 
 from ptqc.artifact.folder import Artifact
-from ptqc.execute import trial
+from ptqc.execute import sandboxed
 
 ROOT = Path(__file__).resolve().parent.parent
 MODELS = ROOT / "models"
@@ -31,9 +31,9 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
 @pytest.fixture(scope="session", autouse=True)
 def without_trials() -> Iterator[Callable[..., Any]]:
     """No process of its own for every model that a test compiles: half a second each. Gives what makes them."""
-    real = trial._attempt
+    real = sandboxed._attempt
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(trial, "_attempt", lambda *_given: None)
+        patch.setattr(sandboxed, "_attempt", lambda *_given: None)
         yield real
 
 
@@ -47,7 +47,7 @@ def one_thread_of_blas() -> Iterator[None]:
 @pytest.fixture
 def trials(without_trials: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Models meet native libraries in a process of its own first, as outside of tests."""
-    monkeypatch.setattr(trial, "_attempt", without_trials)
+    monkeypatch.setattr(sandboxed, "_attempt", without_trials)
 
 
 @pytest.fixture(scope="session")

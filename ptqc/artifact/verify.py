@@ -18,7 +18,7 @@ from ptqc.artifact.golden import Golden
 from ptqc.codegen.onnxruntime import parity
 from ptqc.codegen.onnxruntime.unpack import unpack
 from ptqc.errors import UsageError, VerificationError
-from ptqc.execute import trial
+from ptqc.execute import sandboxed
 from ptqc.execute.agreement import alike, allowed, relative
 from ptqc.execute.onnxruntime import Feeds, Runner, tensors_of
 from ptqc.execute.saturation import saturates
@@ -54,7 +54,7 @@ def verify(folder: str | Path, *, model: str | Path | None = None, onnx_only: bo
     artifact = load(folder)
     proto = _checked_proto(artifact.folder / MODEL)
     kept = Golden.read(artifact.folder / GOLDEN)
-    trial.run(lambda _folder: artifact.path, kept.inputs[0], artifact.path.stat().st_size)
+    sandboxed.run(lambda _folder: artifact.path, kept.inputs[0], artifact.path.stat().st_size)
     checks = {"files": f"{len(artifact.manifest['files'])} have the SHA-256 of the manifest"}
     checks["kernels"] = _kernels(artifact, proto, kept)
     runner = Runner(proto)

@@ -9,7 +9,7 @@ import onnx_ir as ir
 import onnx_ir.passes.common as common
 
 from ptqc.errors import ModelError
-from ptqc.execute import trial
+from ptqc.execute import sandboxed
 from ptqc.execute.onnxruntime import fits_in_memory
 from ptqc.graph import zipmaps
 from ptqc.graph.external import hold_external
@@ -105,7 +105,7 @@ def _read(path: Path, cast_double: bool) -> ModelSource:
     check_tensors(proto, path.parent)
     files = external_files(proto, path.parent)
     size = len(data) + sum(file.stat().st_size for file in files.values())
-    trial.check(path, size)
+    sandboxed.check(path, size)
     maps = zipmaps.take_off(proto.graph)
     name_free_axes(proto)
     check_sizes(proto)

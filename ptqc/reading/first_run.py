@@ -5,7 +5,7 @@ from pathlib import Path
 import onnx_ir as ir
 
 from ptqc.errors import ModelError
-from ptqc.execute import trial
+from ptqc.execute import sandboxed
 from ptqc.execute.onnxruntime import LOOP_LIMIT, Feeds, fits_in_memory, has_loop
 from ptqc.reading import ModelSource
 
@@ -21,7 +21,7 @@ def try_once(source: ModelSource, feeds: Feeds) -> None:
 
     loops = has_loop(source.model)
     try:
-        trial.run(save, feeds, source.size, LOOP_LIMIT if loops else None)
+        sandboxed.run(save, feeds, source.size, LOOP_LIMIT if loops else None)
     except ModelError as error:
         remark = " (a Loop of it may have no end)" if loops else ""
         raise ModelError(f"{source.called}: {error}{remark}") from error

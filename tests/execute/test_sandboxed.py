@@ -9,7 +9,7 @@ import pytest
 from compiling import proto, quick, samples, weight
 
 from ptqc import cli
-from ptqc.execute import trial
+from ptqc.execute import sandboxed
 from ptqc.work import sandbox
 
 # A library in the place of ONNX Runtime whose sessions do something bad.
@@ -52,8 +52,8 @@ def plant(folder: Path, monkeypatch: pytest.MonkeyPatch, loading: str, running: 
     (folder / "planted" / "onnxruntime.py").write_text(library)
     monkeypatch.setattr(sys, "path", [str(folder / "planted"), *sys.path])
     if "hang" in (loading, running):
-        monkeypatch.setattr(trial, "SECONDS", 2.0)
-        monkeypatch.setattr(trial, "check", lambda *_given: None)  # may take longer where others are at work
+        monkeypatch.setattr(sandboxed, "SECONDS", 2.0)
+        monkeypatch.setattr(sandboxed, "check", lambda *_given: None)  # may take longer where others are at work
     monkeypatch.setattr(sandbox, "LEAST_MEMORY", 2**29)
     monkeypatch.setattr(sandbox, "available_bytes", lambda: 0)
 
@@ -125,7 +125,7 @@ def test_a_crash_of_the_checker_is_refused(
 def test_a_sound_model_passes_both_trials(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[sandbox.Ended] = []
     right = sandbox.run
-    monkeypatch.setattr(trial.sandbox, "run", lambda *given: seen.append(right(*given)) or seen[-1])
+    monkeypatch.setattr(sandboxed.sandbox, "run", lambda *given: seen.append(right(*given)) or seen[-1])
     assert compile_here() == 0
     assert [found.problem for found in seen] == [None, None]
     assert seen[0].said == "ONNX's checker"

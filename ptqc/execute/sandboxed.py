@@ -1,7 +1,7 @@
 """The first time that a native library meets a foreign model, in a sandboxed process.
 
-`python -m ptqc.execute.trial check MODEL` and `… run MODEL FEEDS` are the work of that process. What a library refuses
-by an error of its own is no finding here: it is met again, and told, by the process that asked.
+`python -m ptqc.execute.sandboxed check MODEL` and `… run MODEL FEEDS` are the work of that process. What a library
+refuses by an error of its own is no finding here: it is met again, and told, by the process that asked.
 """
 
 import sys
