@@ -156,6 +156,24 @@ def test_what_cannot_be_reached_is_refused(place: Path, tmp_path: Path) -> None:
         compile_(place, tmp_path / "out", "500us")
 
 
+def test_a_loss_beside_the_latency_is_kept_too(place: Path, tmp_path: Path) -> None:
+    found = compile_(place, tmp_path / "out", ("3ms", "0.1nat"), samples=32)
+    assert found.kept_budgets.loss
+    assert found.manifest["latency"]["predicted_ms"] <= 3
+    assert integers(found)
+
+
+def test_a_size_and_a_latency_that_contradict_each_other_say_what_each_needs(place: Path, tmp_path: Path) -> None:
+    """Codes ask for more nodes than float does: the smallest file of all is not among the fastest."""
+    with pytest.raises(Infeasible) as alone:
+        compile_(place, tmp_path / "size", 1000, activations="float")
+    smallest = alone.value.smallest + 10
+    assert compile_(place, tmp_path / "float", smallest, activations="float").path.stat().st_size <= smallest
+    assert compile_(place, tmp_path / "fast", "1.3ms").manifest["latency"]["predicted_ms"] <= 1.3
+    with pytest.raises(Infeasible, match=r"contradict each other: within 1\.3 ms about [\d,]+ bytes are the fewest"):
+        compile_(place, tmp_path / "both", ("1.3ms", smallest))
+
+
 def test_a_plan_is_held_to_the_latency(tight: Artifact, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"given plan is predicted to take [23](\.\d+)? ms, over the budget of 2 ms"):
         resolve(tight, tmp_path / "out", "2ms", plan=tight.plan)

@@ -235,6 +235,21 @@ def test_samples_that_judge_can_come_later(kept: Artifact, tmp_path: Path) -> No
     assert found.manifest["loss_budget"]["judged"]["samples"] == 20
 
 
+def test_a_drop_of_the_score_is_judged_on_labels_that_chose_nothing(kept: Artifact, tmp_path: Path) -> None:
+    real, x = Runner(kept.folder.parent / "model.onnx"), samples(3, 8, 8, count=80, seed=3)
+    right = np.array([real.run({"x": row[None]})["y"].argmax() for row in x])
+    np.savez(tmp_path / "labelled.npz", x=x, labels=np.where(np.arange(80) % 8, right, (right + 1) % 10))
+    found = resolve(kept, tmp_path / "out", "20%drop", labels=tmp_path / "labelled.npz")
+    assert found.kept_budgets == KeptBudgets(size=None, latency=None, loss=True)
+    packed = Runner(found.path)
+    kept_classes = [packed.run({"x": row[None]})["y"].argmax() == label for row, label in zip(x, right, strict=True)]
+    judged = found.manifest["loss_budget"]["judged"]
+    assert judged["samples"] == 40
+    assert judged["lost"] <= judged["bound"] <= 20
+    assert np.mean(kept_classes) >= 0.7
+    assert found.path.stat().st_size < kept.path.stat().st_size
+
+
 def test_a_score_needs_labels(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="1%drop counts points of a score: give --labels"):
         compiled(FLOAT, DATA, tmp_path, "1%drop")
