@@ -111,14 +111,18 @@ class Splits:
 
     def compared(self, data: bytes, samples: Samples) -> Compared:
         """Outputs of the float model and of a file, sample by sample."""
-        real, packed = Runner(self.model), Runner(onnx.load_from_string(data))
-        return ((real.run(feeds), packed.run(feeds)) for feeds in samples)
+        packed = Runner(onnx.load_from_string(data))
+        return ((self.real.run(feeds), packed.run(feeds)) for feeds in samples)
+
+    @cached_property
+    def real(self) -> Runner:
+        """The float model, opened once."""
+        return Runner(self.model)
 
     @cached_property
     def loss(self) -> OutputLoss:
         """With the constants that held-back samples give."""
-        real = Runner(self.model)
-        return OutputLoss.of(self.kinds, [real.run(feeds) for feeds in self.held_back[:REFERENCES]])
+        return OutputLoss.of(self.kinds, [self.real.run(feeds) for feeds in self.held_back[:REFERENCES]])
 
     @property
     def first_classes(self) -> tuple[str, Classes]:
@@ -195,8 +199,7 @@ class SameClass(OnSplits):
     @cached_property
     def _flips(self) -> Flips:
         name, kind = self.splits.first_classes
-        real = Runner(self.splits.model)
-        return Flips.of(kind, [real.run(feeds)[name] for feeds in self.splits.held_back])
+        return Flips.of(kind, [self.splits.real.run(feeds)[name] for feeds in self.splits.held_back])
 
     def _own_loss(self, pairs: Sequence[tuple[Outputs, Outputs]]) -> float:
         """The divergence of the first output of classes."""

@@ -142,13 +142,21 @@ def best_within(problem: Problem, limit: int | None) -> Allocation:
 class PlanSearch:
     """Plans within a limit, one after the other: what a written file has too much, the next plan has to save.
 
-    limit: bytes; None: the best plan whatever its size. given: a plan that is taken as it is.
+    limit: bytes; None: the best plan whatever its size. given: a plan that is taken as it is. problem: that of the
+    activations that were decided, where it is known.
     """
 
-    def __init__(self, decided: Decided, options: CompileOptions, limit: int | None, given: Plan | None = None) -> None:
+    def __init__(
+        self,
+        decided: Decided,
+        options: CompileOptions,
+        limit: int | None,
+        given: Plan | None = None,
+        problem: Problem | None = None,
+    ) -> None:
         self._decided, self._options, self._limit, self._given = decided, options, limit, given
         self._undecided = decided.undecided if given is None else replace(given, formats={})
-        self._problem = problem_of(decided, self._undecided, options)
+        self._problem = problem or problem_of(decided, self._undecided, options)
         self._attempts, self._is_last = ATTEMPTS, given is not None
 
     @property

@@ -17,7 +17,7 @@ from ptqc.artifact import folder as artifact
 from ptqc.artifact.folder import Artifact
 from ptqc.budget import Budget, parse
 from ptqc.budget import Given as GivenBudget
-from ptqc.errors import InternalError, UsageError
+from ptqc.errors import UsageError
 from ptqc.execute.onnxruntime import Feeds
 from ptqc.execute.profile import Subject, latencies
 from ptqc.options import CompileOptions
@@ -27,12 +27,12 @@ from ptqc.passes.tune.reconstruct import ColumnLimits, Reconstruct, reconstruct_
 from ptqc.plan import Plan, write_json
 from ptqc.report import render
 from ptqc.report.sweep import sweep_text
-from ptqc.solvers.allocation import Problem, best_choice, smallest_choice
-from ptqc.stages.fit import ATTEMPTS, best_within
+from ptqc.solvers.allocation import best_choice, smallest_choice
+from ptqc.stages.fit import PlanSearch
 from ptqc.stages.judge import judge
 from ptqc.stages.measure import recall
 from ptqc.stages.prepare import Origin
-from ptqc.stages.problem import packed, problem_of, weighed
+from ptqc.stages.problem import packed, problem_of
 from ptqc.stages.speed import one_sample
 from ptqc.store.entries import Store
 from ptqc.work.deadline import Deadline
@@ -133,22 +133,10 @@ def _targets(
         limits = [(int(np.ceil(size)), None) for size in np.geomspace(*ends, points)]
     found = list[_Target]()
     for limit, budget in limits:
-        plan, predicted = _plan(decided, options, problem, limit)
-        if all(plan != other.plan for other in found):
-            found.append(_Target(limit, budget, plan, predicted))
+        best = PlanSearch(decided, options, limit, problem=problem).allocate()
+        if all(best.plan != other.plan for other in found):
+            found.append(_Target(limit, budget, best.plan, best.allocation.loss))
     return found
-
-
-def _plan(decided: Decided, options: CompileOptions, problem: Problem, limit: int) -> tuple[Plan, float]:
-    """The best plan whose file with the numbers of the table has at most `limit` bytes, and its predicted loss."""
-    for _ in range(ATTEMPTS):
-        allocation = best_within(problem, limit)
-        plan = decided.undecided.with_formats(allocation.choice)
-        over = weighed(decided, options, plan) - limit
-        if over <= 0:
-            return plan, allocation.loss
-        problem = replace(problem, fixed=problem.fixed + over)
-    raise InternalError(f"no plan was found whose written file keeps {limit:,} bytes after {ATTEMPTS} attempts")
 
 
 def _measured(
