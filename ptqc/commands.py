@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ptqc.errors import UsageError, VerificationError
+from ptqc.errors import Interrupted, UsageError, VerificationError
 
 PREPROCESSING = ("resize", "crop", "fit", "scale", "mean", "std", "layout", "channel_order", "resample", "fill")
 
@@ -122,6 +122,16 @@ def run_cache(options: argparse.Namespace) -> None:
 
     store = Store.at(options.cache)
     print(clear(store) if options.action == "clear" else contents(store), f"in {store.folder}")
+
+
+def run_doctor(options: argparse.Namespace) -> None:
+    """`ptqc doctor`; what is lacking is of the environment."""
+    from ptqc.stages.doctor import examine
+
+    found = examine(options.cache)
+    print(json.dumps(found.to_json(), indent=1) if options.json else found)
+    if not found.is_well:
+        raise Interrupted("something that a compile needs is lacking: mend it, and run the same command again")
 
 
 def run_verify(options: argparse.Namespace) -> None:

@@ -1,0 +1,193 @@
+"""What a compile needs of this machine and of its packages: each is tried, with what to do where it fails."""
+
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from packaging.requirements import Requirement
+
+from ptqc.codegen import targets
+from ptqc.errors import PtqcError, TargetError
+from ptqc.execute import saturation
+from ptqc.native.machine import processor_features, processor_name
+from ptqc.solvers.choices import JointChoice, Option
+from ptqc.solvers.integer_program import Goal, solve
+from ptqc.store.entries import Store
+from ptqc.version import __version__
+from ptqc.work.memory import available_bytes
+from ptqc.work.parallel import processors
+
+DISTRIBUTION = "ptqc"
+# Instruction sets that decide how fast integer kernels are, as the system lists them.
+TOLD_FEATURES = ("avx2", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16", "amx_int8")
+ENOUGH_MEMORY, ENOUGH_DISK = 4 * 2**30, 2 * 2**30
+
+
+class Judgement(StrEnum):
+    """How a finding is judged: a lack stops a compile, a remark does not."""
+
+    OK = "ok"
+    REMARK = "remark"
+    LACK = "lack"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the examination. remedy: what to do, where there is anything."""
+
+    what: str
+    found: str
+    state: Judgement = Judgement.OK
+    remedy: str = ""
+
+    def __str__(self) -> str:
+        told = f"{self.state:<7} {self.what:<22} {self.found}"
+        return f"{told}\n{'':<31}{self.remedy}" if self.remedy else told
+
+
+@dataclass(frozen=True)
+class Examination:
+    """All findings, in order."""
+
+    findings: tuple[Finding, ...]
+
+    @property
+    def is_well(self) -> bool:
+        """Whether nothing that a compile needs is lacking."""
+        return all(finding.state != Judgement.LACK for finding in self.findings)
+
+    def to_json(self) -> dict[str, Any]:
+        """For scripts."""
+        return {"is_well": self.is_well, "findings": [asdict(finding) for finding in self.findings]}
+
+    def __str__(self) -> str:
+        lacking = sum(finding.state == Judgement.LACK for finding in self.findings)
+        verdict = "ptqc can work here." if self.is_well else f"ptqc cannot work here: {lacking} of these are lacking."
+        return "\n".join([*map(str, self.findings), "", verdict])
+
+
+def examine(cache: str | Path | None = None) -> Examination:
+    """Look at everything. cache: the store's folder, where it is not the default one."""
+    checks: Sequence[Callable[[], Iterator[Finding]]] = (
+        _versions,
+        _packages,
+        _processor,
+        _memory,
+        _runtime,
+        _solver,
+        _targets,
+        lambda: _store(cache),
+    )
+    return Examination(tuple(finding for check in checks for finding in check()))
+
+
+def _versions() -> Iterator[Finding]:
+    yield Finding("ptqc", f"{__version__} on Python {platform.python_version()}, {sys.platform}")
+
+
+def _packages() -> Iterator[Finding]:
+    """Those that ptqc requires, then those that extras add."""
+    for text in metadata.requires(DISTRIBUTION) or ():
+        requirement = Requirement(text)
+        if requirement.marker is None:
+            yield _package(requirement, Judgement.LACK, f"pip install '{requirement}'")
+        elif requirement.marker.evaluate({"extra": "torch"}):
+            yield _package(requirement, Judgement.REMARK, "--pipeline advanced needs it: pip install 'ptqc[torch]'")
+
+
+def _package(requirement: Requirement, otherwise: Judgement, remedy: str) -> Finding:
+    try:
+        version = metadata.version(requirement.name)
+    except metadata.PackageNotFoundError:
+        return Finding(requirement.name, "not installed", otherwise, remedy)
+    if not requirement.specifier.contains(version, prereleases=True):
+        return Finding(requirement.name, f"{version}, but ptqc needs {requirement.specifier}", otherwise, remedy)
+    return Finding(requirement.name, version)
+
+
+def _processor() -> Iterator[Finding]:
+    features = processor_features()
+    told = [name for name in TOLD_FEATURES if name in features]
+    usable = f"{processors()} of {os.cpu_count()} threads usable"
+    yield Finding(
+        "processor", f"{processor_name()}, {usable}, with {' '.join(told) or 'no vector instructions of note'}"
+    )
+
+
+def _memory() -> Iterator[Finding]:
+    free = available_bytes()
+    remedy = "a compile of a network of 25 million weights takes about 3 GB; give fewer --samples"
+    state = Judgement.OK if free >= ENOUGH_MEMORY else Judgement.REMARK
+    yield Finding("memory", f"{_gigabytes(free)} free", state, "" if state == Judgement.OK else remedy)
+
+
+def _runtime() -> Iterator[Finding]:
+    """A product on codes, whose answer is known."""
+    try:
+        exact = saturation.product(saturation.EXACT_SUMS) == saturation.LENGTH * 255 * 127
+        saturates = saturation.saturates()
+    except Exception as error:  # ONNX Runtime raises a dozen types of its own
+        yield Finding(
+            "ONNX Runtime", f"does not run: {error}", Judgement.LACK, "pip install --force-reinstall onnxruntime"
+        )
+        return
+    if not exact:
+        yield Finding(
+            "ONNX Runtime", "computes integers wrongly", Judgement.LACK, "install another release of onnxruntime"
+        )
+    elif saturates:
+        remedy = "7-bit weights, the default, are exact; --allow-8bit needs the session option that the manifest names"
+        yield Finding("ONNX Runtime", "8-bit weights saturate on this processor", Judgement.REMARK, remedy)
+    else:
+        yield Finding("ONNX Runtime", "integers are exact, also with 8-bit weights")
+
+
+def _solver() -> Iterator[Finding]:
+    """A program whose answer is known."""
+    small, large = {"loss": 2.0, "bytes": 1.0}, {"loss": 1.0, "bytes": 2.0}
+    program = JointChoice((Option("weight", "small", small), Option("weight", "large", large)))
+    try:
+        found = solve(program, Goal("loss", {"bytes": 1.5})).selection["weight"]
+    except Exception as error:  # whatever PuLP and HiGHS raise
+        yield Finding("solver", f"does not run: {error}", Judgement.LACK, "pip install --force-reinstall pulp highspy")
+        return
+    state = Judgement.OK if found == "small" else Judgement.LACK
+    yield Finding("solver", "HiGHS solves" if found == "small" else "HiGHS gives a wrong answer", state)
+
+
+def _targets() -> Iterator[Finding]:
+    for name in targets.names():
+        title = targets.title_of(name)
+        try:
+            targets.target_named(name).check_present()
+        except TargetError as error:
+            yield Finding(f"--target {name}", f"not to be had ({title})", Judgement.REMARK, str(error))
+        else:
+            yield Finding(f"--target {name}", title)
+
+
+def _store(cache: str | Path | None) -> Iterator[Finding]:
+    remedy = "name another folder with --cache, or make room there"
+    try:
+        folder = Store.at(cache).folder
+        place = next(one for one in (folder, *folder.parents) if one.exists())
+        free = shutil.disk_usage(place).free
+    except (OSError, PtqcError) as error:
+        yield Finding("store", f"cannot be used: {error}", Judgement.LACK, remedy)
+        return
+    if not os.access(place, os.W_OK):
+        yield Finding("store", f"{folder} cannot be written to", Judgement.LACK, remedy)
+    else:
+        state = Judgement.OK if free >= ENOUGH_DISK else Judgement.REMARK
+        yield Finding("store", f"{folder}, {_gigabytes(free)} free", state, "" if state == Judgement.OK else remedy)
+
+
+def _gigabytes(count: float) -> str:
+    return f"{count / 2**30:.1f} GiB"
