@@ -7,10 +7,11 @@ each instruction set, their weights, interface and kernels, what tuning found, a
 import json
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import onnx_ir as ir
@@ -34,26 +35,55 @@ from ptqc.plan import write_json
 from ptqc.store.entries import Store
 
 
-def main(folder: Path) -> None:
+def telling(work: Callable[[Path], None], folder: Path) -> None:
     """Do a job; every failure that is told on purpose goes to `error.json`."""
     try:
-        _work(folder)
+        work(folder)
     except PtqcError as error:
         _write(folder / ERROR, {"kind": type(error).__name__, "message": str(error)})
 
 
+@dataclass(frozen=True)
+class Assignment:
+    """What a job says of a network. cpu: names of instruction sets, separated by commas."""
+
+    lowered: Lowered
+    seen: Seen
+    batching: Batching
+    cpu: str
+    store: Store | None
+    request: Request
+
+    @classmethod
+    def read(cls, folder: Path) -> Self:
+        """What `ptqc.codegen.cpu.jobs.program_job` wrote."""
+        job = json.loads((folder / JOB).read_text())
+        formats = {name: Format.parse(form) for name, form in job["formats"].items()}
+        return cls(
+            Lowered(ir.load(folder / LOWERED), formats, {}, {}, job["layer_constants"]),
+            Seen.from_json(job["values"]),
+            Batching(**job["batching"]),
+            job["isa"],
+            Store(Path(job["store"])) if job["store"] else None,
+            Request.from_json(job["tuning"]),
+        )
+
+    def programs(self) -> dict[isa.Isa, Program]:
+        """A program for each instruction set."""
+        return {
+            chosen: lowering.program(self.lowered, self.seen, chosen, self.batching) for chosen in isa.several(self.cpu)
+        }
+
+
 def _work(folder: Path) -> None:
-    job = json.loads((folder / JOB).read_text())
-    formats = {name: Format.parse(form) for name, form in job["formats"].items()}
-    lowered = Lowered(ir.load(folder / LOWERED), formats, {}, {}, job["layer_constants"])
-    seen, batching = Seen.from_json(job["values"]), Batching(**job["batching"])
-    programs = {chosen: lowering.program(lowered, seen, chosen, batching) for chosen in isa.several(job["isa"])}
-    store = Store(Path(job["store"])) if job["store"] else None
-    tables = _tables(programs, Request.from_json(job["tuning"]), store)
+    given = Assignment.read(folder)
+    programs, store = given.programs(), given.store
+    tables = _tables(programs, given.request, store)
     programs = {chosen: tuning.tuned(program, tables.get(chosen.name, {})) for chosen, program in programs.items()}
     write_all(programs, folder, store)
     listings = {chosen.name: Listing.of(program).to_json() for chosen, program in programs.items()}
-    _write(folder / KERNELS, {"libraries": listings, **job["kept"]})
+    kept = json.loads((folder / JOB).read_text())["kept"]
+    _write(folder / KERNELS, {"libraries": listings, **kept})
     reports = [
         {
             **_report(program, chosen),
@@ -176,4 +206,4 @@ def _write(path: Path, document: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    telling(_work, Path(sys.argv[1]))

@@ -6,14 +6,15 @@ import onnx_ir as ir
 import pytest
 from compiling import proto, weight
 
-from ptqc.codegen.cpu import target
-from ptqc.codegen.cpu.target import check_kernels, is_present
+from ptqc.codegen.cpu import checks
+from ptqc.codegen.cpu.checks import check_kernels
+from ptqc.codegen.cpu.target import is_present
 from ptqc.errors import NoKernel, TargetError
 from ptqc.work import sandbox
 
 
 def known(monkeypatch: pytest.MonkeyPatch, *operators: str) -> None:
-    monkeypatch.setattr(target, "_known", lambda: {"Conv", "Gemm", "MatMul", "Add", "Relu", *operators})
+    monkeypatch.setattr(checks, "_known", lambda: {"Conv", "Gemm", "MatMul", "Add", "Relu", *operators})
 
 
 def parse(graph: str, **constants: np.ndarray) -> ir.Model:
@@ -40,7 +41,7 @@ def test_what_gives_sizes_or_is_constant_needs_no_kernel(monkeypatch: pytest.Mon
 @pytest.mark.slow
 @pytest.mark.skipif(not is_present(), reason="needs TVM")
 def test_the_kernels_of_the_library_are_known() -> None:
-    found = target._known()
+    found = checks._known()
     assert {"Conv", "Softmax", "GlobalAveragePool", "Resize", "Erf"} <= found
     assert not {"Det", "LSTM", "NonMaxSuppression"} & found
 
@@ -48,4 +49,4 @@ def test_the_kernels_of_the_library_are_known() -> None:
 def test_a_process_that_fails_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sandbox, "run", lambda *_: sandbox.Ended("crashed", ""))
     with pytest.raises(TargetError, match="TVM crashed"):
-        target._known()
+        checks._known()

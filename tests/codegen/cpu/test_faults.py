@@ -14,13 +14,13 @@ pytest.importorskip("tvm.tirx", reason="the cpu target needs Apache TVM")
 from networks import FEEDS, residual
 from tvm.tirx.script import builder
 
-from ptqc.codegen.cpu import fusion, narrowing, target, worker
+from ptqc.codegen.cpu import fusion, jobs, narrowing, worker
 from ptqc.codegen.cpu.emission import Emission
 from ptqc.codegen.cpu.emitters import codes, layers
 from ptqc.codegen.cpu.epilogue import Sum
 from ptqc.codegen.cpu.families import depthwise, move, pool
 from ptqc.codegen.cpu.isa import Isa
-from ptqc.codegen.cpu.target import Choices
+from ptqc.codegen.cpu.jobs import Choices
 from ptqc.codegen.cpu.tiling import Dense
 from ptqc.codegen.program import memory, verify
 from ptqc.codegen.program.accuracy import SUM_OF_PRODUCTS
@@ -105,7 +105,7 @@ FAULTS: dict[str, tuple[Any, str, Changed]] = {
 def job(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("job")
     made, file = residual()
-    target.write_job(folder, made.lowered, file, FEEDS, Choices(Batching(2), "avx2"))
+    jobs.write_job(folder, made.lowered, file, FEEDS, Choices(Batching(2), "avx2"))
     return folder
 
 

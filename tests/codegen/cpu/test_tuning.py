@@ -18,7 +18,7 @@ from networks import FEEDS, residual
 from test_dense import Geometry, integer_case, real_case
 
 from ptqc.cli import main
-from ptqc.codegen.cpu import isa, target, tuning, worker
+from ptqc.codegen.cpu import isa, jobs, tuning, worker
 from ptqc.codegen.cpu.isa import Isa
 from ptqc.codegen.cpu.options import CpuOptions
 from ptqc.codegen.cpu.table import DELIVERED, Request, TunedKernel
@@ -165,7 +165,7 @@ def test_a_table_with_an_unknown_cut_is_refused(program: Program) -> None:
 def job(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("job")
     made, file = residual()
-    target.write_job(folder, made.lowered, file, FEEDS, target.Choices(Batching(2), "avx2", None, Request("quick")))
+    jobs.write_job(folder, made.lowered, file, FEEDS, jobs.Choices(Batching(2), "avx2", None, Request("quick")))
     return folder
 
 

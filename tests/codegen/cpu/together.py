@@ -13,7 +13,7 @@ from lowering import Quantized
 
 from ptqc.codegen.cpu import isa, lowering, worker
 from ptqc.codegen.cpu.isa import Isa
-from ptqc.codegen.cpu.target import Choices, write_job
+from ptqc.codegen.cpu.jobs import Choices, write_job
 from ptqc.codegen.onnxruntime.export import Exported, export
 from ptqc.codegen.program import verify
 from ptqc.codegen.program.batching import Seen, along_the_batch, run_by_run
