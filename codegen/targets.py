@@ -11,7 +11,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from pkgutil import iter_modules
-from typing import TYPE_CHECKING, Any, Protocol, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypedDict, TypeVar, runtime_checkable
 
 import ptqc.codegen
 from ptqc.arguments import one_of, unknown
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
     from ptqc.codegen.onnxruntime.export import Exported
+    from ptqc.codegen.program.timing import TimedProgram
     from ptqc.execute.onnxruntime import Feeds
     from ptqc.lowered import Lowered
     from ptqc.native.library import Library
@@ -86,6 +87,28 @@ class Target(Protocol[Options]):
         """
 
 
+class Timer(Protocol):
+    """What times the libraries of a target on this machine. runtime: what they run in, in words."""
+
+    runtime: str
+
+    def __call__(
+        self, graphs: "Sequence[tuple[Lowered, Exported]]", samples: "Sequence[Feeds]", store: Path, seconds: float
+    ) -> "list[TimedProgram]":
+        """Nanoseconds of a library of each graph, all taking turns with the first sample on one thread.
+
+        store: a folder of what was built before. seconds: about as long are whole runs timed.
+        """
+
+
+@runtime_checkable
+class TimedTarget(Protocol):
+    """A target whose libraries can be timed: what a budget such as 2ms@cpu needs."""
+
+    def timer(self, options: Any) -> Timer:
+        """What times its libraries. Raises TargetError where this machine cannot run them."""
+
+
 @dataclass(frozen=True)
 class Chosen:
     """A target that a compile was asked for. may_be_missing: deliver the rest where it cannot be built."""
@@ -94,6 +117,14 @@ class Chosen:
     target: Target[Any]
     options: Any
     may_be_missing: bool = False
+
+    def timer(self) -> Timer:
+        """What times what the target builds. Raises TargetError where that cannot be timed here."""
+        if not isinstance(self.target, TimedTarget):
+            raise TargetError(
+                f"what the target {self.name} builds cannot be timed; give the latency without @{self.name}"
+            )
+        return self.target.timer(self.options)
 
 
 def names() -> list[str]:

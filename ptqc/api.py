@@ -24,7 +24,7 @@ from ptqc.stages.build_target import check_samples, check_target
 from ptqc.stages.early_checks import check_score
 from ptqc.stages.job import Job
 from ptqc.stages.judge import Evaluate
-from ptqc.stages.latency_budget import recorded_times, times_of
+from ptqc.stages.latency_budget import clock_of, fitting_times, times_of
 from ptqc.stages.measure import recall
 from ptqc.store.entries import Store
 from ptqc.work.logs import quiet_libraries
@@ -60,11 +60,11 @@ def compile(  # noqa: A001
     model: the path of a file, an `onnx.ModelProto` or an `onnx_ir.Model`. calibration: a folder of images, an
     .npz/.npy file, "module:function", an ONNX Runtime CalibrationDataReader, an array, any iterable of feeds, whose
     shapes may differ, or "synthetic": samples that ptqc draws, at a loss of accuracy. budget: "13%", 0.13, "4.5MB",
-    4_500_000 (bytes), "4.2bit", "2ms", "60MBram", a loss ("0.02nat", "99%same", "1%drop"), or one of each; None: the
-    best accuracy with as many layers on integer kernels as the activation options allow. A loss alone takes the
-    smallest file. strict: raise Missed, and write nothing, where the file takes longer or more memory than its
-    budgets, or is not shown to keep the loss. times: an artifact whose recorded times of operators a latency budget is
-    met with; None measures them.
+    4_500_000 (bytes), "4.2bit", "2ms" (in ONNX Runtime), "2ms@cpu" (in the library of target "cpu"), "60MBram", a loss
+    ("0.02nat", "99%same", "1%drop"), or one of each; None: the best accuracy with as many layers on integer kernels as
+    the activation options allow. A loss alone takes the smallest file. strict: raise Missed, and write nothing, where
+    the file takes longer or more memory than its budgets, or is not shown to keep the loss. times: an artifact whose
+    recorded times of operators a latency budget is met with; None measures them.
     labels: an .npz with inputs and `labels`, or a CSV of image,class; evaluate: called with run(feeds) -> outputs by
     name, gives a score. Both are for the report, and for a budget such as "1%drop". target: a folder of `ptqc.codegen`
     with what is built beside the ONNX file: "cpu" adds a native library. allow_missing_target: deliver the rest where
@@ -81,6 +81,8 @@ def compile(  # noqa: A001
     place = path_of("output", output)
     check_output(place, force)
     check_target(built)
+    store = Store.at(cache)
+    clock = clock_of(budgets.latency, built, store)
     check_kind("preprocessing", preprocessing, Preprocessing)
     given_times = times_of(times) if times is not None else None
     if calibration is None:
@@ -99,7 +101,8 @@ def compile(  # noqa: A001
         preprocessing=preprocessing,
         dump=_dump(dump_passes),
         rewrites=added_rewrites(chosen.rewrites),
-        store=Store.at(cache),
+        store=store,
+        clock=clock,
         progress=progress,
         started=started,
         times=given_times,
@@ -145,9 +148,10 @@ def resolve(
     place = path_of("output", output)
     check_output(place, force)
     check_target(built)
+    store = Store.at(cache)
+    clock = clock_of(budgets.latency, built, store)
     earlier = artifact.load(folder).manifest
     entry, before = earlier["measurements"], earlier["options"]
-    store = Store.at(cache)
     prepared, decided, measured, notes = recall(store, entry, progress)
     check_samples(built, prepared.samples)
     asked = {"pipeline": pipeline, "float_layers": float_layers, "inline": inline}
@@ -172,9 +176,10 @@ def resolve(
         evaluate=evaluate,
         preprocessing=preprocessing,
         store=store,
+        clock=clock,
         progress=progress,
         started=started,
-        times=recorded_times(earlier),
+        times=fitting_times(earlier, budgets.latency),
         plan=None if plan is None else Plan.from_json(plan, decided.roles),
     )
     return resolve_job(job, request, calibration)

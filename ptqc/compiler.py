@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -37,6 +37,7 @@ from ptqc.solvers.cost_model import Times
 from ptqc.stages import documents
 from ptqc.stages.affordable_samples import affordable
 from ptqc.stages.build_target import build_target, check_samples
+from ptqc.stages.clock import Clock
 from ptqc.stages.consistency import check_activations
 from ptqc.stages.documents import CompileOutcome
 from ptqc.stages.early_checks import check_early
@@ -57,6 +58,7 @@ from ptqc.stages.prepare import Prepared, prepare
 from ptqc.stages.problem import lower, pack
 from ptqc.stages.saturation import saturation_notes
 from ptqc.stages.speed import measure_speed
+from ptqc.stages.times import OnnxRuntimeClock
 from ptqc.store.entries import Store
 from ptqc.work.deadline import Deadline
 from ptqc.work.progress import Progress
@@ -73,8 +75,8 @@ class CompileRequest:
     """What is asked of a compile, beside the model and its data.
 
     output, force: where the artifact goes, and whether it may replace another. labels, evaluate: for scores. started:
-    on the monotonic clock. times: of operators, which a latency is met with; None measures them. plan: fixed decisions,
-    in place of solving. rewrites: of other packages.
+    on the monotonic clock. clock: what measures a latency. times: of operators, which a latency is met with; None
+    measures them. plan: fixed decisions, in place of solving. rewrites: of other packages.
     """
 
     options: CompileOptions
@@ -88,6 +90,7 @@ class CompileRequest:
     store: Store
     progress: Progress
     started: float
+    clock: Clock = field(default_factory=OnnxRuntimeClock)
     times: Times | None = None
     plan: Plan | None = None
     rewrites: Sequence[Rewrite] = ()
@@ -159,7 +162,7 @@ def _decide(setting: Setting, options: CompileOptions, cache: CandidateCache, ru
 def _deliver(job: Job, request: CompileRequest, labelled: Labelled | None, folder: Path) -> Artifact:
     """What differs from budget to budget. folder: for files on their way."""
     progress, held_back, deadline = request.progress, job.decided.held_back, request.deadline
-    job = within_latency(job, request.times, request.plan, progress)  # choose activations for the time
+    job = within_latency(job, request.clock, request.times, request.plan, progress)  # choose activations for the time
     job = within_memory(job, request.plan, progress)  # and for the memory
     job, fitted, kept = _fit_budgets(job, request, labelled)
     if kept is not None and job.budgets.strict:
@@ -173,7 +176,7 @@ def _deliver(job: Job, request: CompileRequest, labelled: Labelled | None, folde
         verified = verify(fitted.exported, fitted.lowered, intent, probes, job.limit)
     job = replace(job, notes=(*job.notes, *saturation_notes(fitted.exported, probes)))
     native = build_target(fitted, probes, request.target, request.store, folder, progress)
-    timed = time_delivered(job, fitted, progress)
+    timed = time_delivered(job, request.clock, fitted, progress)
     if timed is not None and job.budgets.strict:
         timed.check()
     memory = memory_report(job, fitted)

@@ -183,3 +183,15 @@ def test_every_unit_of_a_loss_can_be_given() -> None:
 def test_a_loss_is_no_size() -> None:
     with pytest.raises(UsageError, match="'1%drop' is a loss; a size is needed here"):
         Budget.parse("1%drop")
+
+
+def test_a_latency_may_be_of_the_library_of_a_target() -> None:
+    assert parse("2ms@cpu") == parse(" 2 ms @ cpu ") == Latency(2e6, "cpu")
+    assert str(parse("800us@cpu")) == "0.8 ms@cpu"
+    assert parse("2ms") == Latency(2e6) != parse("2ms@cpu")
+
+
+@pytest.mark.parametrize("text", ["13%@cpu", "4.5MB@cpu", "99%same@cpu"])
+def test_only_a_latency_is_of_a_library(text: str) -> None:
+    with pytest.raises(UsageError, match="is no latency, and @ names the library that a latency is of"):
+        parse(text)

@@ -14,6 +14,7 @@ from ptqc.codegen.cpu.job_files import REPORT
 from ptqc.codegen.cpu.jobs import NO_TUNING, Choices, run_job, write_job
 from ptqc.codegen.cpu.options import DEFAULT_CPU, CpuOptions
 from ptqc.codegen.cpu.table import Request
+from ptqc.codegen.cpu.timer import CpuTimer
 from ptqc.codegen.onnxruntime.export import Exported
 from ptqc.codegen.program.batching import along_the_batch, run_by_run
 from ptqc.codegen.targets import Target, TargetOutput
@@ -107,6 +108,10 @@ class CpuTarget:
     def gains_by_bfloat16(self, options: CpuOptions) -> bool:
         """Whether an instruction set that it is built for multiplies bfloat16."""
         return is_present() and any(isa.bfloats for isa in several(options.cpu))
+
+    def timer(self, options: CpuOptions) -> CpuTimer:
+        """What times its libraries on this machine."""
+        return CpuTimer.of(options)
 
     def build(
         self,

@@ -4,13 +4,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from ptqc.artifact.bisect import kept, seen_inputs
 from ptqc.artifact.folder import load
 from ptqc.codegen.program.edge_inputs import edges
 from ptqc.codegen.program.listing import Call, Listing
 from ptqc.codegen.program.memory import size
+from ptqc.codegen.program.timing import prepared_calls
 from ptqc.codegen.program.verify import Loaded
 from ptqc.native.interface import KERNELS
 from ptqc.text import shorten, table, visible
@@ -70,7 +69,7 @@ def bench(folder: str | Path, *, threads: int = 1, rounds: int = ROUNDS, isa: st
     document = kept(artifact.folder / artifact.runnable / KERNELS)
     loaded = Loaded(Listing.from_json(document["libraries"][library.isa]), library)
     feeds = dict(edges(seen_inputs(document)))["random"]
-    runs = _prepared(loaded, feeds)
+    runs = prepared_calls(loaded, feeds)
     fastest = _fastest([*runs, lambda: library.run(feeds)], rounds)
     layouts = loaded.listing.layouts
     timings = [
@@ -78,18 +77,6 @@ def bench(folder: str | Path, *, threads: int = 1, rounds: int = ROUNDS, isa: st
         for call, seconds in zip(loaded.listing.calls, fastest, strict=False)
     ]
     return Bench(timings, fastest[-1], library.threads, library.isa)
-
-
-def _prepared(loaded: Loaded, feeds: dict[str, np.ndarray]) -> list[Callable[[], object]]:
-    """Each call on buffers of its own values: what lies in them does not change how long it takes."""
-    listing = loaded.listing
-    buffers = {name: loaded.buffer(name, feeds[name]) for name in listing.inputs}
-    for call in reversed(listing.calls):  # what a value is placed in comes after it
-        layout = listing.layouts[call.output]
-        if call.output not in buffers:
-            buffers[call.output] = loaded.buffer(call.output, np.zeros((1, *layout.shape), layout.dtype))
-        buffers |= dict.fromkeys(call.placed, buffers[call.output])
-    return [loaded.prepared(call, buffers) for call in listing.calls]
 
 
 def _fastest(runs: Sequence[Callable[[], object]], rounds: int) -> list[float]:

@@ -7,7 +7,7 @@ run only ever adds to it.
 
 import json
 import re
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -85,9 +85,8 @@ def undisturbed(times: Sequence[float]) -> float:
     return float(np.mean(ordered[: (len(ordered) + 3) // 4]))
 
 
-def _race(subjects: Sequence[Subject], runners: Sequence[Runner], seconds: float) -> list[float]:
-    """Nanoseconds per run of each model."""
-    runs = [partial(runner.run, subject.feeds) for subject, runner in zip(subjects, runners, strict=True)]
+def race(runs: Sequence[Callable[[], object]], seconds: float) -> list[float]:
+    """Nanoseconds of each, which take turns for about so many seconds."""
     for run in runs:
         run()
     once = sum(map(processor_ns, runs))
@@ -97,6 +96,23 @@ def _race(subjects: Sequence[Subject], runners: Sequence[Runner], seconds: float
         for run, found in zip(runs, times, strict=True):
             found += [processor_ns(run) for _ in range(TURN)]
     return [undisturbed(found) for found in times]
+
+
+def shares(observed: Sequence[float], whole: float) -> list[float]:
+    """Nanoseconds of the parts of a run, which add up to the whole.
+
+    Observing adds the same to each, and what is between parts is the same, too.
+    """
+    seen = np.array(observed)
+    times = np.maximum(seen + (whole - seen.sum()) / len(seen), SMALLEST_SHARE * seen)
+    return [float(ns) for ns in times * whole / times.sum()]
+
+
+def _race(subjects: Sequence[Subject], runners: Sequence[Runner], seconds: float) -> list[float]:
+    """Nanoseconds per run of each model."""
+    return race(
+        [partial(runner.run, subject.feeds) for subject, runner in zip(subjects, runners, strict=True)], seconds
+    )
 
 
 def _marked(model: ir.Model | onnx.ModelProto) -> ir.Model | onnx.ModelProto:
@@ -156,15 +172,13 @@ def _shape(arguments: Mapping[str, Any]) -> tuple[int, ...]:
 
 
 def _profile(subject: Subject, whole: float, nodes: Sequence[_Node]) -> Profile:
-    """Charge every node. Observing adds the same to each, and what is between nodes is the same, too."""
-    observed = np.array([undisturbed(node.times) for node in nodes])
-    times = np.maximum(observed + (whole - observed.sum()) / len(nodes), SMALLEST_SHARE * observed)
-    times *= whole / times.sum()
+    """Charge every node."""
+    times = shares([undisturbed(node.times) for node in nodes], whole)
     made = _made(subject.model)
     keys = [node.key(subject.keys, made) for node in nodes]
     charges: dict[Hashable, float] = {}
     for taken, key in zip(times, _charged(nodes, keys), strict=True):
-        charges[key] = charges.get(key, 0.0) + float(taken)
+        charges[key] = charges.get(key, 0.0) + taken
     shapes = {key: node.shape for node, key in zip(nodes, keys, strict=True) if key is not None}
     added = any(node.op_type == "Transpose" and key is None for node, key in zip(nodes, keys, strict=True))
     return Profile(whole, charges, shapes, added)

@@ -4,7 +4,7 @@ t = Σ_o (on codes: integer_o, else float_o) + Σ_t quantize_t [made in float] +
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import onnx_ir as ir
@@ -15,13 +15,16 @@ from ptqc.graph.sites import Kernel
 from ptqc.operators import data_inputs, keeps_codes
 from ptqc.plan import Plan
 
+COLUMNS = ("floats", "integers", "quantize", "dequantize")
+
 
 @dataclass(frozen=True)
 class Times:
     """Nanoseconds in one run of one sample on one thread.
 
     floats, integers: of operators by `Operator.node`, computing in float and on codes. quantize, dequantize: from real
-    values to codes and back, by tensor. What is not named takes no time of its own.
+    values to codes and back, by tensor. What is not named takes no time of its own. target: whose library these are of;
+    "": of ONNX Runtime.
     """
 
     runtime: str
@@ -29,11 +32,13 @@ class Times:
     integers: Mapping[str, float]
     quantize: Mapping[str, float]
     dequantize: Mapping[str, float]
+    target: str = field(default="", kw_only=True)
 
     def scaled(self, factor: float) -> "Times":
         """All of them times a factor."""
-        columns = (self.floats, self.integers, self.quantize, self.dequantize)
-        return Times(self.runtime, *({name: ns * factor for name, ns in column.items()} for column in columns))
+        columns = ((name, getattr(self, name)) for name in COLUMNS)
+        scaled: Any = {name: {key: ns * factor for key, ns in column.items()} for name, column in columns}
+        return replace(self, **scaled)
 
     def to_json(self) -> dict[str, Any]:
         """The document for the artifact."""
@@ -43,9 +48,8 @@ class Times:
     def from_json(cls, document: Mapping[str, Any]) -> "Times":
         """Inverse of `to_json`. Raises UsageError for anything else."""
         try:
-            columns = [document[name] for name in ("floats", "integers", "quantize", "dequantize")]
-            read = [{str(name): float(ns) for name, ns in column.items()} for column in columns]
-            return cls(str(document["runtime"]), *read)
+            read = {name: {str(key): float(ns) for key, ns in document[name].items()} for name in COLUMNS}
+            return cls(runtime=str(document["runtime"]), target=str(document.get("target", "")), **read)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise UsageError(f"the times of operators cannot be read: {type(error).__name__}: {error}") from error
 

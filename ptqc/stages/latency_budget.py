@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from ptqc.artifact import folder as artifact
+from ptqc.budget import Latency
+from ptqc.codegen.targets import Chosen
 from ptqc.errors import Infeasible, UsageError
-from ptqc.execute.profile import Subject, latencies, profile
 from ptqc.notes import Note
 from ptqc.passes.decide.meet_latency import MeetLatency
 from ptqc.passes.decide.phases import Decided
@@ -15,22 +16,29 @@ from ptqc.plan import Plan
 from ptqc.solvers.cost_model import Network, Timed, Times
 from ptqc.solvers.joint import Weighed
 from ptqc.stages import times as measuring
+from ptqc.stages.clock import Clock
 from ptqc.stages.fit import Fitted
 from ptqc.stages.job import Job
 from ptqc.stages.joint_budgets import weighed_of, within_size
 from ptqc.stages.latency_report import LatencyReport, latency_report
-from ptqc.stages.problem import packed, table_numbers
+from ptqc.stages.library_clock import LibraryClock
+from ptqc.store.entries import Store
 from ptqc.work.progress import Progress
 
 # How often the times are corrected by what a file of the chosen activations really takes.
 CORRECTIONS = 2
-SECONDS = 3.0
 
 
 def recorded_times(manifest: Mapping[str, Any]) -> Times | None:
     """The times of operators that an artifact was compiled with, if a latency was asked for."""
     latency = manifest.get("latency")
     return None if latency is None else Times.from_json(latency["times"])
+
+
+def fitting_times(manifest: Mapping[str, Any], budget: Latency | None) -> Times | None:
+    """The same where they are of what this budget is of."""
+    found = recorded_times(manifest)
+    return found if found is not None and budget is not None and found.target == budget.target else None
 
 
 def times_of(folder: str | Path) -> Times:
@@ -41,20 +49,43 @@ def times_of(folder: str | Path) -> Times:
     return found
 
 
-def within_latency(job: Job, given: Times | None, plan: Plan | None, progress: Progress) -> Job:
+def clock_of(budget: Latency | None, chosen: Chosen | None, store: Store) -> Clock:
+    """What measures a latency: in ONNX Runtime, or in the library of the target that is built.
+
+    Raises UsageError where the budget names a target that is not built for certain, TargetError where its library
+    cannot be timed here.
+    """
+    if budget is None or not budget.target:
+        return measuring.OnnxRuntimeClock()
+    name = budget.target
+    if chosen is None or chosen.name != name:
+        raise UsageError(
+            f"the budget {budget} is of the library that the target {name} builds, which is not asked for: give "
+            f"target {name} too, or the latency without @{name}, for ONNX Runtime"
+        )
+    if chosen.may_be_missing:
+        raise UsageError(
+            f"the budget {budget} needs the library of the target {name}, which --allow-missing-target allows to be "
+            f"missing: leave that out, or give the latency without @{name}, for ONNX Runtime"
+        )
+    return LibraryClock.of(chosen, store.folder)
+
+
+def within_latency(job: Job, clock: Clock, given: Times | None, plan: Plan | None, progress: Progress) -> Job:
     """The compile with activations whose predicted latency is within the budget, where there is one.
 
-    given: times of operators, which are then taken as they are. plan: fixed decisions, which are only looked at.
-    Raises Infeasible, or UsageError where a fixed plan or given times do not fit.
+    clock: what measures it. given: times of operators, which are then taken as they are. plan: fixed decisions, which
+    are only looked at. Raises Infeasible, or UsageError where a fixed plan or given times do not fit.
     """
     budget = job.budgets.latency
     if budget is None:
         return job
     network, times = measuring.network_of(job.decided), given
     if times is None:
-        times = measuring.measure_times(job.decided, job.options, progress)
+        times = clock.measure(job.decided, job.options, progress)
     else:
         _check_of_this(times, network)
+        _check_where(times, budget)
     timed = Timed(budget, network, times)
     if plan is not None:
         _check(timed, plan)
@@ -64,25 +95,33 @@ def within_latency(job: Job, given: Times | None, plan: Plan | None, progress: P
         decided, notes = _choose(job, timed, weighed)
     else:
         with progress.stage("choose for the latency"):
-            decided, timed, notes = _choose_and_correct(job, timed, weighed)
+            decided, timed, notes = _choose_and_correct(job, clock, timed, weighed)
     return replace(job, decided=decided, timed=timed, notes=(*job.notes, *notes))
 
 
-def time_delivered(job: Job, fitted: Fitted, progress: Progress) -> LatencyReport | None:
-    """Time the delivered file where a latency was asked for."""
+def time_delivered(job: Job, clock: Clock, fitted: Fitted, progress: Progress) -> LatencyReport | None:
+    """Time what is delivered where a latency was asked for."""
     if job.timed is None:
         return None
-    feeds, model = job.decided.held_back[0], job.model
-    with progress.stage("time the file"):
-        real = measuring.float_subject(model, fitted.plan, feeds)
-        packed_ = measuring.quantized_subject(fitted.lowered, fitted.exported, fitted.plan, feeds)
-        return latency_report(job.timed, fitted.plan, *profile([real, packed_], SECONDS))
+    what = "library" if job.timed.budget.target else "file"
+    with progress.stage(f"time the {what}"):
+        found = clock.profiles(job.decided, job.options, fitted)
+    return latency_report(job.timed, fitted.plan, *found)
 
 
 def _check_of_this(times: Times, network: Network) -> None:
     known = {operator.node for operator in network.operators}
     if unknown := sorted((times.floats.keys() | times.integers.keys()) - known):
         raise UsageError(f"the times given are of another model: it has no operator that makes {unknown[0]!r}")
+
+
+def _check_where(times: Times, budget: Latency) -> None:
+    if times.target != budget.target:
+        where = f"--budget {budget.nanoseconds / 1e6:g}ms{f'@{times.target}' if times.target else ''}"
+        raise UsageError(
+            f"the times given are of {times.runtime}, and the budget {budget} is of another: ask for {where}, or "
+            "measure without --times"
+        )
 
 
 def _check(timed: Timed, plan: Plan) -> None:
@@ -100,7 +139,7 @@ def _choose(job: Job, timed: Timed, weighed: Weighed) -> tuple[Decided, list[Not
     return within_size(job, step)
 
 
-def _choose_and_correct(job: Job, measured: Timed, weighed: Weighed) -> tuple[Decided, Timed, list[Note]]:
+def _choose_and_correct(job: Job, clock: Clock, measured: Timed, weighed: Weighed) -> tuple[Decided, Timed, list[Note]]:
     """Choose; where a file of the choice takes longer than the budget, correct all times by its ratio and choose again.
 
     Raises Infeasible where even the measured times allow no choice; corrected ones only end the search.
@@ -108,7 +147,7 @@ def _choose_and_correct(job: Job, measured: Timed, weighed: Weighed) -> tuple[De
     timed = measured
     decided, notes = _choose(job, timed, weighed)
     for _ in range(CORRECTIONS):
-        predicted, actual = _trial(job, decided, measured)
+        predicted, actual = _trial(job, clock, decided, measured)
         if actual <= timed.budget.nanoseconds:
             break
         corrected = replace(timed, times=measured.times.scaled(actual / predicted))
@@ -120,15 +159,12 @@ def _choose_and_correct(job: Job, measured: Timed, weighed: Weighed) -> tuple[De
     return decided, timed, notes
 
 
-def _trial(job: Job, decided: Decided, timed: Timed) -> tuple[float, float]:
+def _trial(job: Job, clock: Clock, decided: Decided, timed: Timed) -> tuple[float, float]:
     """Predicted and actual nanoseconds of a file with the activations that were chosen.
 
     The actual time is relative to the float network's at the same moment, as the machine may have slowed down.
     """
-    model, feeds = job.model, decided.held_back[0]
     plan = measuring.any_plan(decided, job.options, decided.activations)
-    _, exported = packed(decided, plan, table_numbers(decided, plan.formats))
-    subjects = [Subject(model, feeds), Subject(exported.proto, feeds)]
-    real, found = latencies(subjects, SECONDS)
+    real, found = clock.latencies(decided, job.options, plan)
     network, times = timed.network, timed.times
     return network.predict(times, plan.params), found / real * network.predict(times, ())

@@ -74,8 +74,9 @@ def _conversions(timed: Timed, plan: Plan, charges: Mapping[Hashable, float]) ->
 def _over_budget(timed: Timed, found: Profile) -> tuple[Note, ...]:
     if found.nanoseconds <= timed.budget.nanoseconds:
         return ()
+    what = "one run of the library" if timed.budget.target else "one run"
     message = (
-        f"one run took {found.nanoseconds / MILLISECOND:.3g} ms, over the budget of {timed.budget}: "
+        f"{what} took {found.nanoseconds / MILLISECOND:.3g} ms, over the budget of {timed.budget}: "
         "run it again where nothing else runs, or give a smaller budget"
     )
     return (Note(STEP, "", message, Level.WARNING),)

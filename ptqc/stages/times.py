@@ -15,7 +15,7 @@ from onnx import TensorProto, helper
 from ptqc.codegen.onnxruntime.export import Exported, export
 from ptqc.codegen.onnxruntime.lookup import inside
 from ptqc.execute.onnxruntime import Feeds
-from ptqc.execute.profile import Profile, Subject, profile
+from ptqc.execute.profile import Profile, Subject, latencies, profile
 from ptqc.formats import ActivationParams
 from ptqc.formats.base import LOWEST_OPSET
 from ptqc.lowered import Lowered
@@ -23,16 +23,42 @@ from ptqc.options import CompileOptions
 from ptqc.passes.decide.phases import Decided
 from ptqc.plan import Plan
 from ptqc.solvers.cost_model import Network, Times, owners
+from ptqc.stages.fit import Fitted
 from ptqc.stages.problem import forms, packed, table_numbers
 from ptqc.work.progress import Progress
 
 RUNTIME = f"ONNX Runtime {ort.__version__}"
-SECONDS = 6.0
+SECONDS, FEW_SECONDS = 6.0, 3.0
 NO_INTEGER_KERNELS = {"session.disable_quant_qdq": "1"}
 IR_VERSION = 8
 TO_LAST, FROM_LAST = (0, 2, 3, 1), (0, 3, 1, 2)
 
 Conversion = tuple[str, str]  # "quantize" or "dequantize", and the tensor
+
+
+class OnnxRuntimeClock:
+    """Times files in ONNX Runtime; see `ptqc.stages.clock.Clock`."""
+
+    def measure(self, decided: Decided, options: CompileOptions, progress: Progress) -> Times:
+        """See `measure_times`."""
+        return measure_times(decided, options, progress)
+
+    def latencies(self, decided: Decided, _options: CompileOptions, plan: Plan) -> tuple[float, float]:
+        """Of the float model, and of a plan's file."""
+        feeds = decided.held_back[0]
+        _, exported = packed(decided, plan, table_numbers(decided, plan.formats))
+        real, found = latencies([Subject(decided.model, feeds), Subject(exported.proto, feeds)], FEW_SECONDS)
+        return real, found
+
+    def profiles(self, decided: Decided, _options: CompileOptions, fitted: Fitted) -> tuple[Profile, Profile]:
+        """Of the float model, and of the delivered file."""
+        plan, feeds = fitted.plan, decided.held_back[0]
+        subjects = [
+            float_subject(decided.model, plan, feeds),
+            quantized_subject(fitted.lowered, fitted.exported, plan, feeds),
+        ]
+        real, found = profile(subjects, FEW_SECONDS)
+        return real, found
 
 
 def measure_times(decided: Decided, options: CompileOptions, progress: Progress) -> Times:
@@ -82,7 +108,17 @@ def float_subject(model: ir.Model, plan: Plan, feeds: Feeds) -> Subject:
 
 def quantized_subject(lowered: Lowered, exported: Exported, plan: Plan, feeds: Feeds) -> Subject:
     """A packed file, its nodes charged to operators and to conversions of tensors."""
-    owner, short = owners(plan.kernels), exported.renamed
+    short, keys = exported.renamed, charged_to(lowered, plan)
+    for node in lowered.model.graph:
+        made, read = str(node.outputs[0].name), str(node.inputs[0].name) if node.inputs and node.inputs[0] else ""
+        if _is_quantize(keys.get(made)) and read not in short:  # what a table makes is no conversion
+            keys.update(dict.fromkeys((made, *inside(made)), keys[read]))
+    return Subject(exported.proto, feeds, {short.get(name, name): key for name, key in keys.items()})
+
+
+def charged_to(lowered: Lowered, plan: Plan) -> dict[str, Hashable]:
+    """What making a value of a lowered graph is charged to: an operator, or the conversion of a tensor."""
+    owner = owners(plan.kernels)
     tensor_of = {codes: tensor for tensor, codes in lowered.codes.items()}
     keys: dict[str, Hashable] = {}
     for node in lowered.model.graph:
@@ -91,14 +127,16 @@ def quantized_subject(lowered: Lowered, exported: Exported, plan: Plan, feeds: F
             tensor = tensor_of[made]
             keys[made] = ("quantize", tensor)
             keys[read] = owner.get(tensor, tensor)  # the value may be called otherwise before it is rounded
-            if read not in short:
-                keys.update(dict.fromkeys((made, *inside(made)), keys[read]))
         elif node.op_type == "DequantizeLinear" and read in tensor_of:
             keys[made] = ("dequantize", tensor_of[read])
         else:
             tensor = tensor_of.get(made, made)
             keys.setdefault(made, owner.get(tensor, tensor))
-    return Subject(exported.proto, feeds, {short.get(name, name): key for name, key in keys.items()})
+    return keys
+
+
+def _is_quantize(key: Hashable) -> bool:
+    return isinstance(key, tuple) and key[0] == "quantize"
 
 
 def _moves(rounded: Profile) -> dict[Hashable, float]:
@@ -135,10 +173,10 @@ def _times(network: Network, real: Profile, codes: Profile, rounded: Profile, mo
         {edge.tensor: _conversion((what, edge.tensor), codes, rounded, moves) for edge in network.edges}
         for what in ("quantize", "dequantize")
     )
-    return Times(RUNTIME, *map(_known, (floats, integers, quantize, dequantize)))
+    return Times(RUNTIME, known(floats), known(integers), known(quantize), known(dequantize))
 
 
-def _known(column: Mapping[str, float]) -> dict[str, float]:
+def known(column: Mapping[str, float]) -> dict[str, float]:
     """Times in whole nanoseconds, without those that round to 0."""
     return {name: float(round(ns)) for name, ns in column.items() if round(ns)}
 

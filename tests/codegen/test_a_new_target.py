@@ -80,3 +80,8 @@ def test_it_refuses_before_anything_is_measured(listing: str, tmp_path: Path) ->
     model = proto("g (float[N,16] x) => (float[N,8] z) { y = Gemm(x, w) z = Sigmoid(y) }", w=weight(16, 8))
     with pytest.raises(TargetError, match="no kernel for Sigmoid"):
         compiled(model, samples(16), tmp_path, None, target=listing)
+
+
+def test_what_it_builds_cannot_be_timed(listing: str, tmp_path: Path) -> None:
+    with pytest.raises(TargetError, match=r"what the target listing builds cannot be timed; .* without @listing"):
+        compiled(residual(), samples(3, 8, 8), tmp_path, "2ms@listing", target=listing)

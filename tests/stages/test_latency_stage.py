@@ -35,7 +35,7 @@ TIMES = Times(
 )
 
 
-def as_predicted(_job: Job, context: Any, timed: Any) -> tuple[float, float]:
+def as_predicted(_job: Job, _clock: Any, context: Any, timed: Any) -> tuple[float, float]:
     """A file that takes as long as predicted."""
     return (timed.network.predict(timed.times, context.tensors_of(context.activations)),) * 2
 
@@ -138,7 +138,7 @@ def test_a_latency_that_is_missed_counts_where_asked_for(
     tight: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert tight.kept_budgets == KeptBudgets(size=True, latency=True)
-    monkeypatch.setattr(latency, "profile", lambda subjects, _seconds: [Profile(4e6, {}, {}, False) for _ in subjects])
+    monkeypatch.setattr(times, "profile", lambda subjects, _seconds: [Profile(4e6, {}, {}, False) for _ in subjects])
     found = resolve(tight, tmp_path / "missed", ["30%", "3ms"])
     assert found.kept_budgets == KeptBudgets(size=True, latency=False)
     assert not found.kept_budgets
@@ -212,7 +212,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
 def test_times_are_corrected_by_what_the_file_takes(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     trials = Trials(1.4, latency._trial)
     monkeypatch.setattr(latency, "_trial", trials)
-    corrected = latency.within_latency(job, None, None, SILENT)
+    corrected = latency.within_latency(job, times.OnnxRuntimeClock(), None, None, SILENT)
     context, found = corrected.decided, corrected.timed
     assert found is not None
     assert found.times.floats["a"] == pytest.approx(1.4e6)
@@ -221,9 +221,9 @@ def test_times_are_corrected_by_what_the_file_takes(job: Job, monkeypatch: pytes
 
 
 def test_corrections_that_allow_nothing_keep_the_choice(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    uncorrected = latency.within_latency(job, None, None, SILENT)
+    uncorrected = latency.within_latency(job, times.OnnxRuntimeClock(), None, None, SILENT)
     monkeypatch.setattr(latency, "_trial", Trials(9.0, latency._trial))
-    kept = latency.within_latency(job, None, None, SILENT)
+    kept = latency.within_latency(job, times.OnnxRuntimeClock(), None, None, SILENT)
     assert kept.timed == uncorrected.timed
     assert kept.decided.activations == uncorrected.decided.activations != {}
 
@@ -231,7 +231,7 @@ def test_corrections_that_allow_nothing_keep_the_choice(job: Job, monkeypatch: p
 def test_without_a_latency_nothing_is_timed(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(times, "measure_times", never)
     asked = replace(job, budgets=Budgets.parse("13%"))
-    assert latency.within_latency(asked, None, None, SILENT) is asked
+    assert latency.within_latency(asked, times.OnnxRuntimeClock(), None, None, SILENT) is asked
 
 
 def test_a_file_over_the_budget_is_told() -> None:

@@ -47,7 +47,7 @@ def _counting(network: times.Network, what: str) -> times.Times:
     """Times in which only conversions of one kind take any."""
     ones = {edge.tensor: 1.0 for edge in network.edges}
     columns = {"quantize": ones, "dequantize": {}} if what == "quantize" else {"quantize": {}, "dequantize": ones}
-    return times.Times("", {}, {}, **columns)
+    return times.Times("", {}, {}, columns["quantize"], columns["dequantize"])
 
 
 def test_every_operator_that_takes_time_gets_one(measured: Measured, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,141 @@
+"""Predicted and measured latencies, and files that keep a size and a latency at once, in a library or ONNX Runtime.
+
+python benchmarks/latency_budgets.py --tasks a,b [--of cpu,onnxruntime] [--size 13%] [--choices 3] [--out results.json]
+
+For each task and runtime: times of operators are measured; then choices of sites, all on codes and random ones, are
+built and timed in turns with the float network, beside what was predicted. At last a latency is asked for together with
+the size that the file for the size alone does not keep: half-way between the float network and the fastest choice.
+"""
+
+import argparse
+import tempfile
+from collections.abc import Sequence
+from typing import Any
+
+import harness
+import numpy as np
+from harness import Column, in_child, number
+from tasks import chosen
+
+MILLISECOND = 1e6
+# Leaves what the size alone decides in float, so that a latency has something to choose.
+LIMIT = 1e-9
+COLUMNS = (
+    Column("task", "task"),
+    Column("latency of", "of"),
+    Column("float ms", "float_ms", number(3)),
+    Column("all on codes ms", "codes_ms", number(3)),
+    Column("fastest of the choices ms", "fastest_ms", number(3)),
+    Column("mean error %", "mean_error", number(1)),
+    Column("largest %", "largest_error", number(1)),
+    Column("measuring s", "measuring_seconds", number(1)),
+    Column("budget ms", "budget_ms", number(3)),
+    Column("by size alone ms", "size_alone_ms", number(3)),
+    Column("predicted ms", "predicted_ms", number(3)),
+    Column("measured ms", "measured_ms", number(3)),
+    Column("of size limit", "of_limit", number(3)),
+    Column("kept", "kept"),
+    Column("note", "note"),
+)
+
+
+def measure(name: str, of: str, arguments: argparse.Namespace, cache: str) -> dict[str, Any]:
+    """The row of a task; runs in a child."""
+    import ptqc
+    from ptqc.codegen.targets import choose
+    from ptqc.stages.latency_budget import clock_of
+    from ptqc.stages.measure import recall
+    from ptqc.store.entries import Store
+    from ptqc.work.progress import SILENT
+    from ptqc.work.threads import one_blas_thread
+
+    task, target = chosen(name)[0], None if of == "onnxruntime" else of
+    options: dict[str, Any] = {"calibration": task.calibration(arguments.samples), "activation_limit": LIMIT}
+    first = ptqc.compile(task.path, budget=arguments.size, output=f"{cache}/first", cache=cache, force=True, **options)
+    store = Store.at(cache)
+    budget = ptqc.budget.Latency(1.0, target or "")
+    clock = clock_of(budget, choose(target, {}), store)
+    with one_blas_thread():
+        _, decided, used, _ = recall(store, first.manifest["measurements"], SILENT)
+        found = predictions(clock, decided, used, arguments.choices)
+    asked = (found["float_ms"] + found["fastest_ms"]) / 2
+    written = f"{asked:.4g}ms" + (f"@{target}" if target else "")
+    second = ptqc.resolve(
+        first.folder, output=f"{cache}/second", budget=[arguments.size, written], cache=cache, target=target, force=True
+    )
+    told = second.manifest["latency"]
+    return found | {
+        "budget_ms": told["budget_ms"],
+        "predicted_ms": told["predicted_ms"],
+        "measured_ms": told["measured_ms"],
+        "of_limit": second.path.stat().st_size / second.manifest["allocation"]["limit"],
+        "kept": "yes" if second.kept_budgets else f"no: {second.kept_budgets}",
+        "runtime": told["runtime"],
+    }
+
+
+def predictions(clock: Any, decided: Any, options: Any, choices: int) -> dict[str, Any]:
+    """Predicted and measured times of choices, as milliseconds of a float network that takes what it took at first."""
+    import time
+
+    from ptqc.stages.times import any_plan, network_of
+    from ptqc.work.progress import SILENT
+
+    started = time.monotonic()
+    times, network = clock.measure(decided, options, SILENT), network_of(decided)
+    seconds = time.monotonic() - started
+    real = network.predict(times, ())
+    rows = []
+    for sites in ([*decided.sites], *(random_sites(decided, seed) for seed in range(choices))):
+        plan = any_plan(decided, options, {site.name: decided.ranges[site.name] for site in sites})
+        before, after = clock.latencies(decided, options, plan)
+        rows.append({"predicted": network.predict(times, plan.params) / real, "measured": after / before})
+    before, alone = clock.latencies(decided, options, any_plan(decided, options, decided.activations))
+    errors = [100 * abs(row["predicted"] / row["measured"] - 1) for row in rows]
+    return {
+        "float_ms": real / MILLISECOND,
+        "codes_ms": rows[0]["measured"] * real / MILLISECOND,
+        "fastest_ms": min(row["measured"] for row in rows) * real / MILLISECOND,
+        "size_alone_ms": alone / before * real / MILLISECOND,
+        "mean_error": float(np.mean(errors)),
+        "largest_error": max(errors),
+        "choices": rows,
+        "measuring_seconds": seconds,
+    }
+
+
+def random_sites(decided: Any, seed: int) -> Sequence[Any]:
+    """Sites that serve layers, of a random share of all."""
+    from ptqc.graph.sites import useful_sites
+
+    rng = np.random.default_rng(seed)
+    share = rng.uniform(0.5, 1.0)
+    some = [site for site in decided.sites if rng.random() < share]
+    return useful_sites(some, decided.kernels, {layer.name for layer in decided.layers})
+
+
+def parse() -> argparse.Namespace:
+    parser = harness.command_line(__doc__)
+    parser.add_argument("--tasks", help="comma-separated; default: all")
+    parser.add_argument("--of", default="cpu,onnxruntime", help="targets whose library is timed, and onnxruntime")
+    parser.add_argument("--size", default="13%", help="the other budget")
+    parser.add_argument("--choices", type=int, default=3, help="random choices that are built and timed")
+    parser.add_argument("--samples", type=int, default=24, help="calibration samples")
+    return parser.parse_args()
+
+
+def main() -> None:
+    arguments = parse()
+    facts, rows = harness.machine(), []
+    for task in chosen(arguments.tasks):
+        with tempfile.TemporaryDirectory(prefix="ptqc-bench-") as cache:
+            for of in arguments.of.split(","):
+                harness.say(f"{task.name}: {of}")
+                made = in_child(measure, task.name, of, arguments, cache)
+                rows.append({"task": task.name, "of": of, "note": made.error, **(made.value or {})})
+                harness.write_results(arguments.out, rows, facts)
+    harness.print_results(rows, COLUMNS, facts)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,77 @@
+"""Timing native libraries: one child process compiles all of them, opens them and lets them take turns."""
+
+import json
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from importlib import metadata
+from pathlib import Path
+
+from ptqc.codegen.cpu.checks import check_model
+from ptqc.codegen.cpu.isa import several
+from ptqc.codegen.cpu.job_files import JOB, REPORT, TIMING_WORKER, VALUES
+from ptqc.codegen.cpu.jobs import Choices, program_job, run_job
+from ptqc.codegen.cpu.options import CpuOptions
+from ptqc.codegen.cpu.table import Request
+from ptqc.codegen.onnxruntime.export import Exported
+from ptqc.codegen.program.batching import Batching, along_the_batch, run_by_run
+from ptqc.codegen.program.timing import TimedProgram
+from ptqc.errors import NoKernel, TargetError
+from ptqc.execute.onnxruntime import Feeds
+from ptqc.lowered import Lowered
+from ptqc.native.runtime import PACKAGE
+from ptqc.store.npz import write_npz
+from ptqc.work.scratch import scratch
+
+
+@dataclass(frozen=True)
+class CpuTimer:
+    """Times libraries for one instruction set; see `ptqc.codegen.targets.Timer`."""
+
+    isa: str
+    tuning: Request
+
+    @classmethod
+    def of(cls, options: CpuOptions) -> "CpuTimer":
+        """With the best of the instruction sets that this machine has. Raises TargetError where it has none of them."""
+        found = several(options.cpu)
+        refusals = [isa.refusal() for isa in found]
+        if None not in refusals:
+            told = "; ".join(filter(None, refusals))
+            raise TargetError(f"a latency of the library is measured on this machine, but {told}; compile there")
+        return cls(found[refusals.index(None)].name, Request.of(options.tune))
+
+    @property
+    def runtime(self) -> str:
+        """Which library, built by what."""
+        return f"the native library for {self.isa}, TVM {metadata.version(PACKAGE)}"
+
+    def __call__(
+        self, graphs: Sequence[tuple[Lowered, Exported]], samples: Sequence[Feeds], store: Path, seconds: float
+    ) -> list[TimedProgram]:
+        """Raises NoKernel and TargetError as building the library does."""
+        ready = [replace(lowered, model=check_model(lowered.model)) for lowered, _ in graphs]
+        model, (_, exported) = ready[0].model, graphs[0]
+        batching = along_the_batch(model, samples[0])
+        if batching is not None:
+            with suppress(NoKernel):
+                return self._time(ready, samples, batching, store, seconds)
+        batching, samples = run_by_run(model, exported, samples)
+        return self._time(ready, samples, batching, store, seconds)
+
+    def _time(
+        self, graphs: Sequence[Lowered], samples: Sequence[Feeds], batching: Batching, store: Path, seconds: float
+    ) -> list[TimedProgram]:
+        """Times of libraries that take samples in one way."""
+        choices = Choices(batching, self.isa, store, self.tuning)
+        with scratch() as temporary:
+            job = Path(temporary)
+            folders = [job / str(place) for place in range(len(graphs))]
+            for folder, lowered in zip(folders, graphs, strict=True):
+                folder.mkdir()
+                (folder / JOB).write_text(json.dumps(program_job(folder, lowered, samples, choices)))
+            write_npz(job / VALUES.format(0), samples[0])
+            (job / JOB).write_text(json.dumps({"programs": [folder.name for folder in folders], "seconds": seconds}))
+            run_job(job, TIMING_WORKER)
+            report = json.loads((job / REPORT).read_text())
+        return [TimedProgram.from_json(entry) for entry in report["programs"]]

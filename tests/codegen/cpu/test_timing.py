@@ -1,0 +1,193 @@
+"""Latencies of native libraries: what is timed is what the latency model counts, and a budget is kept and told."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tvm.tirx", reason="the cpu target needs Apache TVM")
+
+from compiling import Measured, compiled, measure_residual, proto, quick, samples, weight
+
+import ptqc
+from ptqc.artifact.folder import Artifact, KeptBudgets
+from ptqc.codegen.cpu import isa, lowering
+from ptqc.codegen.cpu.options import CpuOptions
+from ptqc.codegen.cpu.target import CpuTarget
+from ptqc.codegen.cpu.timer import CpuTimer
+from ptqc.codegen.program.batching import Seen, along_the_batch
+from ptqc.codegen.program.listing import Listing
+from ptqc.codegen.program.timing import TimedCall, TimedProgram
+from ptqc.codegen.targets import TargetOutput
+from ptqc.errors import Infeasible, Missed, TargetError, UsageError
+from ptqc.execute.profile import Profile
+from ptqc.graph.sites import useful_sites
+from ptqc.solvers.cost_model import Times
+from ptqc.stages.library_clock import LibraryClock, LoweredPlan, charges
+from ptqc.stages.problem import packed, table_numbers
+from ptqc.stages.times import any_plan, network_of
+
+LAYERS = "g (float[N,4,8,8] x) => (float[N,4,8,8] y) { a = Conv(x, w, b) r = Relu(a) y = Conv(r, w, b) }"
+FOREIGN = "aarch64" if isa.machine() == "x86_64" else "avx2"
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Measured:
+    return measure_residual(tmp_path_factory.mktemp("residual"))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_conversions_of_a_library_are_the_predicted_ones(measured: Measured, seed: int) -> None:
+    context, rng = measured.context, np.random.default_rng(seed)
+    some = [site for site in context.sites if rng.random() < 0.7]
+    kept = useful_sites(some, context.kernels, {layer.name for layer in context.layers})
+    plan = any_plan(context, measured.options, {site.name: context.ranges[site.name] for site in kept})
+    graph = LoweredPlan(plan, *packed(context, plan, table_numbers(context, plan.formats)))
+    network, feeds = network_of(context), measured.feeds[0]
+    batching = along_the_batch(graph.lowered.model, feeds)
+    assert batching is not None
+    seen = Seen.of(graph.lowered.model, feeds, {})
+    listing = Listing.of(lowering.program(graph.lowered, seen, isa.AVX2, batching))
+    calls = tuple(TimedCall(call.inputs, call.output, call.value, 1.0) for call in listing.calls)
+    operators = {operator.node for operator in network.operators}
+    found = charges(TimedProgram(len(calls), calls), graph, operators, context.macs)
+    assert sum(found.values()) == len(calls)
+    ones = {edge.tensor: 1.0 for edge in network.edges}
+    counting = {"quantize": Times("", {}, {}, ones, {}), "dequantize": Times("", {}, {}, {}, ones)}
+    assert set(found) - operators == {
+        (what, tensor)
+        for what, times in counting.items()
+        for tensor, ns in network.conversion_times(times, plan.params).items()
+        if ns
+    }
+    assert {layer.name for layer in context.layers} <= set(found)
+
+
+def compile_(folder: Path, output: Path, budget: str, **options: Any) -> Artifact:
+    """Float activations unless a latency asks for more."""
+    settings: dict[str, Any] = {
+        "activation_limit": 1e-9,
+        "bits": (4,),
+        "samples": 16,
+        "cache": folder / "cache",
+        "output": output,
+        "target": "cpu",
+    }
+    model = proto(LAYERS, w=weight(4, 4, 1, 1), b=weight(4))
+    return compiled(model, samples(4, 8, 8), folder, budget, **(settings | options))
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("latency")
+
+
+@pytest.fixture(scope="module")
+def loose(place: Path) -> Artifact:
+    """A latency that any choice keeps, measured in the library."""
+    return compile_(place, place / "loose", "50ms@cpu")
+
+
+def test_the_library_is_timed_and_told(loose: Artifact) -> None:
+    told = loose.manifest["latency"]
+    assert loose.kept_budgets == KeptBudgets(size=None, latency=True)
+    assert told["budget"] == "50 ms@cpu"
+    assert told["runtime"].startswith("the native library for ")
+    assert 0 < told["measured_ms"] < 50
+    assert 0 < told["float_ms"] < 50
+    measured = sum(o["measured_us"] for o in told["operators"]) + told["conversions"]["measured_us"]
+    assert measured == pytest.approx(1000 * told["measured_ms"])
+    times = Times.from_json(told["times"])
+    assert times.target == "cpu"
+    assert times.floats.keys() == times.integers.keys() == {"a", "y"}
+    assert times.quantize.keys() == times.dequantize.keys() == {"x", "r", "y"}
+    assert "of the budget of 50 ms@cpu" in " ".join(loose.summary().split())
+    assert "the native library for" in (loose.folder / "report.html").read_text()
+
+
+@pytest.fixture
+def given(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Libraries that take so many nanoseconds, and times that are recorded: nothing here depends on the machine."""
+
+    def never(*_given: object) -> None:
+        raise AssertionError("measured again")
+
+    def take(nanoseconds: float) -> None:
+        found = Profile(nanoseconds, {}, {}, False)
+        monkeypatch.setattr(LibraryClock, "profiles", lambda *_given: (found, found))
+
+    built = TargetOutput({}, {"missing": "left out"})
+    monkeypatch.setattr(CpuTarget, "build", lambda *_given: built)
+    monkeypatch.setattr(LibraryClock, "measure", never)
+    monkeypatch.setattr(LibraryClock, "latencies", never)
+    return take
+
+
+def resolve(artifact: Artifact, output: Path, budget: str, **options: Any) -> Artifact:
+    with quick():
+        return ptqc.resolve(
+            artifact.folder, output=output, budget=budget, cache=artifact.folder.parent / "cache", **options
+        )
+
+
+def integers(artifact: Artifact) -> list[str]:
+    """The layers on integer kernels."""
+    found = [entry["layers"] for entry in artifact.plan["weights"]]
+    return [layer for layers in found for layer, compute in layers.items() if compute == "integer"]
+
+
+def test_recorded_times_serve_a_tighter_latency(
+    loose: Artifact, tmp_path: Path, given: Callable[[float], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The choice is that of the recorded times, whatever the machine does now; a miss is told, and counts if strict."""
+    times = Times.from_json(loose.manifest["latency"]["times"])
+    floats, codes = dict.fromkeys(times.floats, 4e6), dict.fromkeys(times.integers, 1e6)
+    fast = Times("a library", floats, codes, {}, {}, target="cpu")
+    monkeypatch.setattr("ptqc.api.fitting_times", lambda *_given: fast)
+    given(5e6)
+    found = resolve(loose, tmp_path / "out", "6ms@cpu", target="cpu")
+    assert integers(loose) == []
+    assert len(integers(found)) == 1
+    assert found.manifest["latency"]["predicted_ms"] <= 6
+    assert found.kept_budgets == KeptBudgets(size=None, latency=True)
+    given(7e6)
+    with pytest.raises(Missed, match=r"one run of the library took 7 ms, over the budget of 6 ms@cpu"):
+        resolve(loose, tmp_path / "strict", "6ms@cpu", target="cpu", strict=True)
+    with pytest.raises(Infeasible, match=r"budget of 1 ms@cpu cannot be met .* in a library"):
+        resolve(loose, tmp_path / "strict", "1ms@cpu", target="cpu")
+
+
+def test_recorded_times_give_the_same_bytes(loose: Artifact, tmp_path: Path, given: Callable[[float], None]) -> None:
+    given(1e6)
+    again = compile_(loose.folder.parent, tmp_path / "again", "50ms@cpu", times=loose.folder)
+    found = resolve(loose, tmp_path / "resolved", "50ms@cpu", target="cpu")
+    first, *others = (
+        [(artifact.folder / name).read_bytes() for name in ("model.onnx", "plan.json", "sensitivity.json")]
+        for artifact in (loose, again, found)
+    )
+    assert others == [first, first]
+
+
+def test_times_of_another_runtime_are_refused(loose: Artifact, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"are of the native library for .*, and the budget 50 ms is of another"):
+        compile_(loose.folder.parent, tmp_path / "out", "50ms", times=loose.folder)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"target": None}, r"budget 2 ms@cpu is of the library that the target cpu builds, which is not asked for"),
+        ({"allow_missing_target": True}, r"needs the library of the target cpu, which --allow-missing-target allows"),
+        ({"cpu": FOREIGN}, r"a latency of the library is measured on this machine, but .*is for"),
+    ],
+)
+def test_what_cannot_be_timed_is_refused_before_any_work(tmp_path: Path, options: dict[str, Any], told: str) -> None:
+    with pytest.raises((UsageError, TargetError), match=told):
+        compile_(tmp_path, tmp_path / "out", "2ms@cpu", **options)
+    assert not (tmp_path / "cache").exists()
+
+
+def test_one_of_several_libraries_is_timed_that_runs_here() -> None:
+    assert CpuTimer.of(CpuOptions(cpu=f"portable,{FOREIGN}")).isa == isa.named("portable").name
