@@ -79,7 +79,7 @@ SECTIONS = (
         "latency",
         "Latency",
         "One sample on one thread, in time of the processor. Predicted from the times of each operator in float and on "
-        "integers; the delivered file was then measured.",
+        "integers; the delivered file or library was then measured.",
         latency_tables,
         has_latency,
     ),

@@ -18,7 +18,7 @@ def with_float_layers(job: Job, chosen: Chosen | None, given: Plan | None) -> Jo
 
 
 def _in_bfloat16(job: Job, chosen: Chosen | None) -> bool:
-    """`auto` is bfloat16 where a library multiplies it faster; ONNX Runtime, which latencies are met with, does not."""
+    """`auto` is bfloat16 where a library multiplies it faster, but for a latency, which is predicted for float32."""
     if job.options.float_layers != "auto":
         return job.options.float_layers == "bfloat16"
     if chosen is None or job.budgets.latency is not None:

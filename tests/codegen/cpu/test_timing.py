@@ -1,8 +1,9 @@
 """Latencies of native libraries: what is timed is what the latency model counts, and a budget is kept and told."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -13,8 +14,11 @@ from compiling import Measured, compiled, measure_residual, proto, quick, sample
 
 import ptqc
 from ptqc.artifact.folder import Artifact, KeptBudgets
-from ptqc.codegen.cpu import isa, lowering
+from ptqc.codegen.cpu import isa, lowering, timing_worker, tuning
+from ptqc.codegen.cpu.job_files import JOB
+from ptqc.codegen.cpu.jobs import Choices, program_job
 from ptqc.codegen.cpu.options import CpuOptions
+from ptqc.codegen.cpu.table import Request, TunedKernel
 from ptqc.codegen.cpu.target import CpuTarget
 from ptqc.codegen.cpu.timer import CpuTimer
 from ptqc.codegen.program.batching import Seen, along_the_batch
@@ -63,6 +67,28 @@ def test_conversions_of_a_library_are_the_predicted_ones(measured: Measured, see
         if ns
     }
     assert {layer.name for layer in context.layers} <= set(found)
+
+
+@pytest.mark.parametrize("level", ["quick", None])
+def test_libraries_are_timed_as_they_are_tuned(
+    measured: Measured, level: Literal["quick"] | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By what is measured, or by a table, which may name kernels of other plans alone."""
+    context, chosen = measured.context, isa.named("portable")
+    plan = any_plan(context, measured.options, context.ranges)
+    lowered, _ = packed(context, plan, table_numbers(context, plan.formats))
+    batching = along_the_batch(lowered.model, measured.feeds[0])
+    assert batching is not None
+    program = lowering.program(lowered, Seen.of(lowered.model, measured.feeds[0], {}), chosen, batching)
+    name, ways = next((name, ways) for name, (_, ways) in tuning.tunable(program).items() if len(ways.cuts) > 1)
+    table = {name: TunedKernel(ways.cuts[1], 0.5), "of another plan": TunedKernel(ways.cuts[0], 1.0)}
+    monkeypatch.setattr(tuning, "measure", lambda *_given: table)
+    request = Request(level, {} if level else {chosen.name: table})
+    job = program_job(tmp_path, lowered, measured.feeds[:1], Choices(batching, chosen.name, tmp_path / "s", request))
+    (tmp_path / JOB).write_text(json.dumps(job))
+    kernels = {call.kernel for call in timing_worker._built(tmp_path).listing.calls}
+    assert name not in kernels
+    assert ways.write(ways.cuts[1]).name in kernels
 
 
 def compile_(folder: Path, output: Path, budget: str, **options: Any) -> Artifact:
