@@ -245,3 +245,10 @@ def _over(nanoseconds: float) -> tuple[Note, ...]:
     budget = Budgets.parse("2ms").latency
     assert budget is not None
     return _over_budget(Timed(budget, _network(TIMES), TIMES), Profile(nanoseconds, {}, {}, False))
+
+
+@pytest.mark.parametrize(("budget", "found"), [("2ms", TIMES), ("2ms@cpu", None), ("13%", None)])
+def test_recorded_times_serve_budgets_of_the_same_runtime(budget: str, found: Times | None) -> None:
+    manifest = {"latency": {"times": TIMES.to_json()}}
+    assert latency.fitting_times(manifest, Budgets.parse(budget).latency) == found
+    assert latency.fitting_times({"latency": None}, Budgets.parse(budget).latency) is None
