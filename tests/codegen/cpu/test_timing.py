@@ -42,6 +42,11 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Measured:
     return measure_residual(tmp_path_factory.mktemp("residual"))
 
 
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("latency")
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_conversions_of_a_library_are_the_predicted_ones(measured: Measured, seed: int) -> None:
     context, rng = measured.context, np.random.default_rng(seed)
@@ -71,7 +76,7 @@ def test_conversions_of_a_library_are_the_predicted_ones(measured: Measured, see
 
 @pytest.mark.parametrize("level", ["quick", None])
 def test_libraries_are_timed_as_they_are_tuned(
-    measured: Measured, level: Literal["quick"] | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    measured: Measured, level: Literal["quick"] | None, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By what is measured, or by a table, which may name kernels of other plans alone."""
     context, chosen = measured.context, isa.named("portable")
@@ -84,7 +89,7 @@ def test_libraries_are_timed_as_they_are_tuned(
     table = {name: TunedKernel(ways.cuts[1], 0.5), "of another plan": TunedKernel(ways.cuts[0], 1.0)}
     monkeypatch.setattr(tuning, "measure", lambda *_given: table)
     request = Request(level, {} if level else {chosen.name: table})
-    job = program_job(tmp_path, lowered, measured.feeds[:1], Choices(batching, chosen.name, tmp_path / "s", request))
+    job = program_job(tmp_path, lowered, measured.feeds[:1], Choices(batching, chosen.name, place / "store", request))
     (tmp_path / JOB).write_text(json.dumps(job))
     kernels = {call.kernel for call in timing_worker._built(tmp_path).listing.calls}
     assert name not in kernels
@@ -103,11 +108,6 @@ def compile_(folder: Path, output: Path, budget: str, **options: Any) -> Artifac
     }
     model = proto(LAYERS, w=weight(4, 4, 1, 1), b=weight(4))
     return compiled(model, samples(4, 8, 8), folder, budget, **(settings | options))
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("latency")
 
 
 @pytest.fixture(scope="module")
