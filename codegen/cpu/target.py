@@ -3,7 +3,6 @@
 import json
 import shutil
 from collections.abc import Collection, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,9 +15,9 @@ from ptqc.codegen.cpu.options import DEFAULT_CPU, CpuOptions
 from ptqc.codegen.cpu.table import Request
 from ptqc.codegen.cpu.timer import CpuTimer
 from ptqc.codegen.onnxruntime.export import Exported
-from ptqc.codegen.program.batching import along_the_batch, run_by_run
+from ptqc.codegen.program.batching import Batching, batched
 from ptqc.codegen.targets import Target, TargetOutput
-from ptqc.errors import NoKernel, TargetError
+from ptqc.errors import TargetError
 from ptqc.execute.onnxruntime import Feeds
 from ptqc.lowered import Lowered
 from ptqc.native.interface import INTERFACE, KERNELS, TUNING, WEIGHTS, library_file
@@ -64,12 +63,11 @@ def build(
     check_present()
     check_sizes({tuple(array.shape[1:] for array in feeds.values()) for feeds in samples})
     lowered = replace(lowered, model=check_model(lowered.model))
-    batching = along_the_batch(lowered.model, samples[0])
-    if batching is not None:
-        with suppress(NoKernel):
-            return _build(lowered, exported, samples, Choices(batching, isa, store, tuning), folder)
-    batching, samples = run_by_run(lowered.model, exported, samples)
-    return _build(lowered, exported, samples, Choices(batching, isa, store, tuning), folder)
+
+    def made(batching: Batching, taken: Sequence[Feeds]) -> TargetOutput:
+        return _build(lowered, exported, taken, Choices(batching, isa, store, tuning), folder)
+
+    return batched(lowered.model, exported, samples, made)
 
 
 def _build(

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
@@ -14,9 +13,9 @@ from ptqc.codegen.cpu.jobs import Choices, program_job, run_job
 from ptqc.codegen.cpu.options import CpuOptions
 from ptqc.codegen.cpu.table import Request
 from ptqc.codegen.onnxruntime.export import Exported
-from ptqc.codegen.program.batching import Batching, along_the_batch, run_by_run
+from ptqc.codegen.program.batching import Batching, batched
 from ptqc.codegen.program.timing import TimedProgram
-from ptqc.errors import NoKernel, TargetError
+from ptqc.errors import TargetError
 from ptqc.execute.onnxruntime import Feeds
 from ptqc.lowered import Lowered
 from ptqc.native.runtime import PACKAGE
@@ -51,13 +50,12 @@ class CpuTimer:
     ) -> list[TimedProgram]:
         """Raises NoKernel and TargetError as building the library does."""
         ready = [replace(lowered, model=check_model(lowered.model)) for lowered, _ in graphs]
-        model, (_, exported) = ready[0].model, graphs[0]
-        batching = along_the_batch(model, samples[0])
-        if batching is not None:
-            with suppress(NoKernel):
-                return self._time(ready, samples, batching, store, seconds)
-        batching, samples = run_by_run(model, exported, samples)
-        return self._time(ready, samples, batching, store, seconds)
+        _, exported = graphs[0]
+
+        def timed(batching: Batching, taken: Sequence[Feeds]) -> list[TimedProgram]:
+            return self._time(ready, taken, batching, store, seconds)
+
+        return batched(ready[0].model, exported, samples, timed)
 
     def _time(
         self, graphs: Sequence[Lowered], samples: Sequence[Feeds], batching: Batching, store: Path, seconds: float

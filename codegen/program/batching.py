@@ -6,17 +6,21 @@ samples at once are then as good as one after the other only if they have nothin
 ONNX Runtime is asked.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import numpy as np
 import onnx_ir as ir
 
 from ptqc.codegen.onnxruntime.export import Exported
 from ptqc.codegen.program.edge_inputs import edges, extents
+from ptqc.errors import NoKernel
 from ptqc.execute.onnxruntime import Feeds, Runner, session_options
 from ptqc.graph.nodes import has_open_batch
+
+Made = TypeVar("Made")
 
 # How far outputs may differ, as a share of their root mean square, because codes flip where sums are reordered.
 TOLERANCE = 0.1
@@ -31,6 +35,20 @@ class Batching:
 
     batch: int | None
     is_any: bool = True
+
+
+def batched(
+    model: ir.Model,
+    exported: Exported,
+    samples: Sequence[Feeds],
+    make: Callable[[Batching, Sequence[Feeds]], Made],
+) -> Made:
+    """What `make` gives for samples along the batch, or run by run where there is none or a node then has no kernel."""
+    batching = along_the_batch(model, samples[0])
+    if batching is not None:
+        with suppress(NoKernel):
+            return make(batching, samples)
+    return make(*run_by_run(model, exported, samples))
 
 
 def along_the_batch(model: ir.Model, feeds: Feeds) -> Batching | None:

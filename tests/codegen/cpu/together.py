@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,12 +15,12 @@ from ptqc.codegen.cpu.isa import Isa
 from ptqc.codegen.cpu.jobs import Choices, write_job
 from ptqc.codegen.onnxruntime.export import Exported, export
 from ptqc.codegen.program import verify
-from ptqc.codegen.program.batching import Seen, along_the_batch, run_by_run
+from ptqc.codegen.program.batching import Batching, Seen, batched
 from ptqc.codegen.program.expansion import expanded
 from ptqc.codegen.program.layout import Layout
 from ptqc.codegen.program.listing import Listing
 from ptqc.codegen.program.program import Program, ProgramStep
-from ptqc.errors import NoKernel, VerificationError
+from ptqc.errors import VerificationError
 from ptqc.execute.onnxruntime import Feeds
 from ptqc.native.library import Library
 
@@ -39,12 +38,11 @@ def program_of(made: Quantized, feeds: Sequence[Feeds], chosen: Isa, folder: Pat
     folder.mkdir()
     file = export(made.lowered, made.model)
     made = replace(made, lowered=replace(made.lowered, model=expanded(made.lowered.model)))
-    batching = along_the_batch(made.lowered.model, feeds[0])
-    if batching is not None:
-        with suppress(NoKernel):
-            return _program(made, file, feeds, Choices(batching, chosen.name), folder)
-    batching, feeds = run_by_run(made.lowered.model, file, feeds)
-    return _program(made, file, feeds, Choices(batching, chosen.name), folder)
+
+    def program(batching: Batching, taken: Sequence[Feeds]) -> Program:
+        return _program(made, file, taken, Choices(batching, chosen.name), folder)
+
+    return batched(made.lowered.model, file, feeds, program)
 
 
 def _program(made: Quantized, file: Exported, feeds: Sequence[Feeds], choices: Choices, folder: Path) -> Program:
