@@ -4,12 +4,12 @@ A run needs the most that any step needs, which is no sum; a limit on it is the 
 no choice needs more than at another are left out, and of a limit those that cannot reach it.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from ptqc.solvers.choices import Condition, Event, JointChoice
 from ptqc.solvers.joint import CODES, FLOAT, dequantized, on_codes, quantized
-from ptqc.solvers.memory_model import LiveTensor, MemoryModel
+from ptqc.solvers.memory_model import LiveTensor, LoadedWeight, MemoryModel
 
 Key = tuple[str, str] | str  # of an option (choice, state), or the name of an event
 
@@ -43,12 +43,6 @@ def with_memory(
     sites: tensor -> name of its site.
     """
     steps = {f"memory at {model.steps[k]}": costs for k, costs in _largest(step_costs(model, sites)).items()}
-    loaded = [
-        Event(f"{w.weight} loaded for codes", tuple(Condition(on_codes(node)) for node in w.nodes), every=False)
-        for w in model.weights
-        if w.nodes
-    ]
-    bytes_of = {f"{w.weight} loaded for codes": w.on_codes for w in model.weights}
 
     def added(key: Key) -> dict[str, float]:
         return {name: float(size) for name, step in steps.items() if (size := step.costs.get(key, 0))}
@@ -60,11 +54,18 @@ def with_memory(
         for option in program.options
     )
     events = tuple(replace(event, costs={**event.costs, **added(event.name)}) for event in program.events)
-    weights = tuple(replace(e, costs=dict.fromkeys(steps, float(bytes_of[e.name]))) for e in loaded)
+    weights = tuple(_loaded(weight, steps) for weight in model.weights if weight.nodes)
     fixed = {name: float(step.fixed + model.fixed) for name, step in steps.items()}
     heaviest = model.fixed + sum(max(0, weight.on_codes) for weight in model.weights)
     most = {name: step.most + heaviest for name, step in steps.items()}
     return JointChoice(options, (*events, *weights), {**program.fixed, **fixed}), most
+
+
+def _loaded(weight: LoadedWeight, steps: Collection[str]) -> Event:
+    """That some kernel on codes reads a weight, and what it takes more at every step then."""
+    readers = tuple(Condition(on_codes(node)) for node in weight.nodes)
+    costs = dict.fromkeys(steps, float(weight.on_codes))
+    return Event(f"{weight.weight} loaded for codes", readers, costs, every=False)
 
 
 def step_costs(model: MemoryModel, sites: Mapping[str, str]) -> list[StepCosts]:
