@@ -23,17 +23,13 @@ TOLERANCE = 1e-4
 
 @dataclass(frozen=True)
 class Candidate:
-    """One way to store one weight: bytes in the written file, predicted loss, and the shared parts that it needs.
-
-    costs: of other resources.
-    """
+    """One way to store one weight: bytes in the written file, predicted loss, and the shared parts that it needs."""
 
     weight: str
     form: Format
     bytes: int
     loss: float
     needs: tuple[str, ...] = ()
-    costs: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -55,15 +51,11 @@ class Allocation:
 
 @dataclass(frozen=True)
 class Problem:
-    """All candidates of all weights, bytes that every plan has, and the bytes of each shared part.
-
-    limits: on other resources than bytes.
-    """
+    """All candidates of all weights, bytes that every plan has, and the bytes of each shared part."""
 
     candidates: tuple[Candidate, ...]
     fixed: int
     once: Mapping[str, int] = field(default_factory=dict)
-    limits: Mapping[str, float] = field(default_factory=dict)
 
     def by_weight(self) -> dict[str, list[Candidate]]:
         """Candidates grouped by weight, in order."""
@@ -106,20 +98,30 @@ def smallest_within(problem: Problem, loss: float, gap: float = RELATIVE_GAP) ->
     """
     best = best_choice(problem)
     if loss <= sum(c.loss for c in problem.chosen(best)):
-        return allocate(problem, problem.size(best), gap)
+        return _best_of_its_size(problem, best, gap)
     answer = solve(program_of(problem), Goal(BYTES, {LOSS: loss}, gap=gap))
     smallest = _without_waste(problem, _formats(answer.selection))
-    size, lost = problem.size(smallest), sum(c.loss for c in problem.chosen(smallest))
+    lost = sum(c.loss for c in problem.chosen(smallest))
     if lost > loss * (1 + TOLERANCE):
         raise InternalError(f"the solver's plan loses {lost:.6g}, over its limit of {loss:.6g}")
+    return _best_of_its_size(problem, smallest, gap)
+
+
+def _best_of_its_size(problem: Problem, known: dict[str, Format], gap: float) -> Allocation:
+    """The best plan of the bytes of a known one, or that one.
+
+    Losses far below the largest of a candidate are within the tolerance of the program that finds the best.
+    """
+    size, lost = problem.size(known), sum(c.loss for c in problem.chosen(known))
     found = allocate(problem, size, gap)
-    # Losses far below the largest of a candidate are within the tolerance of that program, but not of this one.
-    return found if found.loss <= lost else Allocation(smallest, lost, 0.0, size, size, answer.status)
+    if found.loss <= lost:
+        return found
+    return Allocation(known, lost, min(found.bound, lost), size, size, found.status)
 
 
 def program_of(problem: Problem) -> JointChoice:
     """The weights as choices, and each shared part as an event of any candidate that needs it."""
-    options = tuple(Option(c.weight, c.form, {LOSS: c.loss, BYTES: c.bytes, **c.costs}) for c in problem.candidates)
+    options = tuple(Option(c.weight, c.form, {LOSS: c.loss, BYTES: c.bytes}) for c in problem.candidates)
     users: dict[str, list[Condition]] = {}
     for c in problem.candidates:
         for part in c.needs:
@@ -131,7 +133,7 @@ def program_of(problem: Problem) -> JointChoice:
 def _goal(problem: Problem, limit: int, gap: float) -> Goal:
     worst = max((c.loss for c in problem.candidates), default=0.0)
     then = {BYTES: BYTES_WEIGHT / max(limit, 1) * (worst or 1.0)}
-    return Goal(LOSS, {BYTES: limit, **problem.limits}, then, gap)
+    return Goal(LOSS, {BYTES: limit}, then, gap)
 
 
 def _formats(selection: Mapping[str, object]) -> dict[str, Format]:
@@ -144,7 +146,7 @@ def _without_waste(problem: Problem, choice: Mapping[str, Format]) -> dict[str, 
     for weight, group in problem.by_weight().items():
         chosen = next(c for c in group if c.form == kept[weight])
         for c in sorted(group, key=lambda c: c.bytes):
-            smaller = c.bytes < chosen.bytes and c.loss <= chosen.loss and c.costs == chosen.costs
+            smaller = c.bytes < chosen.bytes and c.loss <= chosen.loss
             if smaller and problem.size({**kept, weight: c.form}) < problem.size(kept):
                 kept[weight] = c.form
                 break
@@ -153,7 +155,7 @@ def _without_waste(problem: Problem, choice: Mapping[str, Format]) -> dict[str, 
 
 def smallest_choice(problem: Problem) -> dict[str, Format]:
     """The plan of fewest bytes."""
-    return _formats(solve(program_of(problem), Goal(BYTES, problem.limits)).selection)
+    return _formats(solve(program_of(problem), Goal(BYTES)).selection)
 
 
 def best_choice(problem: Problem) -> dict[str, Format]:

@@ -3,7 +3,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ptqc.errors import Infeasible
@@ -69,6 +69,7 @@ def test_no_plan_is_better(seed: int, share: float) -> None:
 
 @settings(deadline=None, max_examples=25)
 @given(seed=st.integers(0, 10_000), share=st.floats(-0.1, 1.1))
+@example(seed=2019, share=0.0)  # the tie between equals would take a plan that loses more than the best
 def test_no_smaller_plan_loses_as_little(seed: int, share: float) -> None:
     problem = problem_of(seed)
     every = list(plans(problem))
@@ -190,12 +191,3 @@ def test_a_limit_just_below_the_smallest_of_large_files_is_infeasible(seed: int,
         allocate(problem, smallest - less)
     assert refusal.value.smallest == smallest
     assert allocate(problem, smallest).bytes == smallest
-
-
-def test_other_resources_are_limited_beside_the_bytes() -> None:
-    candidates = [Candidate(w, f, f.bits, 1.0 / f.bits, (), {"memory": 64 / f.bits}) for w in "ab" for f in FORMS[:3]]
-    free, held = Problem(tuple(candidates), 0), Problem(tuple(candidates), 0, {}, {"memory": 24.0})
-    assert allocate(free, 8).choice == {"a": Integer(4), "b": Integer(4)}
-    assert allocate(held, 12).choice in ({"a": Integer(4), "b": Integer(8)}, {"a": Integer(8), "b": Integer(4)})
-    with pytest.raises(Infeasible, match="smallest reachable file has 12 bytes"):
-        allocate(held, 8)
