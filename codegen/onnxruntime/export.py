@@ -14,6 +14,7 @@ import onnx_ir as ir
 from onnx import helper, numpy_helper
 
 from ptqc.codegen.onnxruntime import constants, functions, names
+from ptqc.codegen.onnxruntime.float_pools import with_float_pools
 from ptqc.codegen.onnxruntime.inline import inlined
 from ptqc.codegen.onnxruntime.lookup import with_lookups
 from ptqc.formats.base import LOWEST_OPSET
@@ -51,19 +52,19 @@ class Exported:
 
 
 def export(
-    lowered: Lowered, interface: ir.Model, name_length: int = 1, *, inline: bool = False, has_lookups: bool = True
+    lowered: Lowered, interface: ir.Model, name_length: int = 1, *, inline: bool = False, is_fast: bool = True
 ) -> Exported:
     """Pack a lowered graph.
 
     interface: the model as the user gave it: inputs, outputs and metadata are kept as there. name_length: of inner
     names at least, so that plans of one model have names of one length. inline: without model-local functions.
-    has_lookups: with tables for operators without an integer kernel.
+    is_fast: with tables for operators without an integer kernel, and pools in float where those of codes are slow.
     """
     proto = ir.to_proto(lowered.model)
     packer = _Packer(proto.graph, lowered)
     nodes = packer.nodes()
-    if has_lookups:
-        nodes = list(with_lookups(lowered, nodes, packer.share))
+    if is_fast:
+        nodes = list(with_float_pools(lowered, with_lookups(lowered, nodes, packer.share)))
     used = packer.used
     merged = _merged(proto.graph, nodes, packer)  # renames inputs of the nodes, so it comes first
     graph = onnx.GraphProto(name="g", node=nodes, initializer=merged)

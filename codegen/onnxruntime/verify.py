@@ -25,6 +25,7 @@ from ptqc.execute.agreement import alike, allowed, relative
 from ptqc.execute.onnxruntime import Feeds, Runner, session_options, tensors_of
 from ptqc.formats import FloatActivation
 from ptqc.graph import zipmaps
+from ptqc.integer import quantize
 from ptqc.lowered import Lowered
 from ptqc.plan import Plan
 
@@ -130,16 +131,19 @@ def _told(cast: Mapping[str, FloatActivation]) -> set[str]:
 
 def _as_planned(exported: Exported, lowered: Lowered, intent: Intent, feeds: Feeds) -> int:
     """Operators that give what the plan asks of them, which must be all."""
-    renamed = exported.renamed
-    values = {name: renamed[lowered.codes[name]] for name in intent.plan.params}
+    renamed, params = exported.renamed, intent.plan.params
+    values = {name: renamed[codes] for name in params if (codes := lowered.codes[name]) in renamed}
     values |= {name: renamed[name] for name in intent.floating() if name in renamed}
     # A graph output that is rounded is made under another name.
     before = {name: lowered.before_rounding(name) for name in intent.rounded()}
     reals = {name: renamed.get(real, renamed[name]) for name, real in before.items()}
     taps = sorted({*values.values(), *reals.values()} - feeds.keys())
     found = {**feeds, **(Runner(exported.proto, taps).run(feeds, taps) if taps else {})}
+    # Where only pools in float read a tensor, the file does not have its codes.
+    implied = {name: quantize(found[short], params[name]) for name, short in reals.items() if name not in values}
     return intent.check(
-        {name: found[short] for name, short in values.items()}, {name: found[short] for name, short in reals.items()}
+        {name: found[short] for name, short in values.items()} | implied,
+        {name: found[short] for name, short in reals.items() if name in values},
     )
 
 

@@ -12,8 +12,8 @@ import onnx_ir as ir
 import onnxruntime as ort
 from onnx import TensorProto, helper
 
+from ptqc.codegen.onnxruntime import float_pools, lookup
 from ptqc.codegen.onnxruntime.export import Exported, export
-from ptqc.codegen.onnxruntime.lookup import inside
 from ptqc.execute.onnxruntime import Feeds
 from ptqc.execute.profile import Profile, Subject, latencies, profile
 from ptqc.formats import ActivationParams
@@ -71,7 +71,7 @@ def measure_times(decided: Decided, options: CompileOptions, progress: Progress)
             float_subject(decided.model, everything, feeds),
             quantized_subject(lowered, exported, everything, feeds),
         ]
-        without = export(lowered, decided.model, has_lookups=False)
+        without = export(lowered, decided.model, is_fast=False)
         subjects.append(replace(quantized_subject(lowered, without, everything, feeds), settings=NO_INTEGER_KERNELS))
         real, codes, rounded = profile(subjects, SECONDS)
         moves = _moves(rounded) if codes.transposes else {}
@@ -112,7 +112,9 @@ def quantized_subject(lowered: Lowered, exported: Exported, plan: Plan, feeds: F
     for node in lowered.model.graph:
         made, read = str(node.outputs[0].name), str(node.inputs[0].name) if node.inputs and node.inputs[0] else ""
         if _is_quantize(keys.get(made)) and read not in short:  # what a table makes is no conversion
-            keys.update(dict.fromkeys((made, *inside(made)), keys[read]))
+            keys.update(dict.fromkeys((made, *lookup.inside(made)), keys[read]))
+        elif node.op_type == "MaxPool":
+            keys.update(dict.fromkeys(float_pools.inside(made), keys[made]))
     return Subject(exported.proto, feeds, {short.get(name, name): key for name, key in keys.items()})
 
 

@@ -100,7 +100,7 @@ def test_a_wrong_table_is_found(far: int, measured: Measured, fitted: Fitted, mo
 
 
 def test_without_tables_they_compute_in_float(measured: Measured, fitted: Fitted) -> None:
-    operators = {node.op_type for node in export(fitted.lowered, measured.model, has_lookups=False).proto.graph.node}
+    operators = {node.op_type for node in export(fitted.lowered, measured.model, is_fast=False).proto.graph.node}
     assert {"Mish", "Softplus"} <= operators
     assert "GatherElements" not in operators
 
