@@ -4,11 +4,11 @@ A site on codes costs loss and bytes. A kernel whose sites all are computes in a
 codes alone, with other bytes. A tensor on codes is converted where its maker or a reader is in float.
 """
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ptqc.formats import Format
-from ptqc.solvers.allocation import BYTES, LOSS, Problem
+from ptqc.solvers.allocation import BYTES, LOSS, Candidate, Problem
 from ptqc.solvers.choices import Condition, Event, JointChoice, Option
 from ptqc.solvers.cost_model import Edge, Network, TimedOperator, Times
 
@@ -28,6 +28,14 @@ class SiteCosts:
 
 
 @dataclass(frozen=True)
+class Stored:
+    """How a weight is in the file: its format, and whether in the form that kernels on codes read."""
+
+    form: Format
+    for_codes: bool = False
+
+
+@dataclass(frozen=True)
 class Weighed:
     """What weights cost. in_float, on_codes: their candidates where no kernel, and where every kernel, is on codes.
 
@@ -41,20 +49,25 @@ class Weighed:
 
 
 def joint_choice(sites: Sequence[SiteCosts], weighed: Weighed, network: Network, times: Times) -> JointChoice:
-    """The program of one network. Weights are choices by ("weight", name), as text; sites by their names."""
+    """The program of one network: a choice for each weight, of a `Stored`, and for each site, of FLOAT or CODES."""
     names = {tensor: site.name for site in sites for tensor in site.tensors}
-    options = [
-        Option(weight_choice(c.weight), c.form, {LOSS: c.loss, BYTES: c.bytes}) for c in weighed.in_float.candidates
-    ]
+    on_kernels = {operator.node for operator in network.operators if operator.tensors}
+    readers = {name: [node for node in nodes if node in on_kernels] for name, nodes in weighed.layers.items()}
+    options, parts, coded = list[Option](), dict[str, list[Condition]](), dict[str, list[Condition]]()
+    for candidate, stored in _stored(weighed, readers):
+        taken = Condition((weight_choice(candidate.weight), stored))
+        options.append(Option(weight_choice(candidate.weight), stored, {LOSS: candidate.loss, BYTES: candidate.bytes}))
+        for part in candidate.needs:
+            parts.setdefault(part, []).append(taken)
+        if stored.for_codes:
+            coded.setdefault(candidate.weight, []).append(taken)
     for site in sites:
         options += [Option(site.name, FLOAT), Option(site.name, CODES, {LOSS: site.loss, BYTES: site.bytes})]
     events = [_kernel(o, names, times) for o in network.operators if o.tensors]
-    kernels = {operator.node for operator in network.operators if operator.tensors}
     for edge in network.edges:
         events += _conversions(edge, names[edge.tensor], times)
-    parts: dict[str, list[Condition]] = {}
-    for weight in weighed.in_float.by_weight():
-        events += _weight(weight, weighed, [node for node in weighed.layers.get(weight, ()) if node in kernels], parts)
+    for weight, kernels in readers.items():
+        events += _read(weight, kernels, coded.get(weight, ()))
     once = {**weighed.in_float.once, **weighed.on_codes.once}
     events += [Event(f"part {part}", tuple(parts[part]), {BYTES: once[part]}, every=False) for part in sorted(parts)]
     real = sum(times.floats.get(operator.node, 0.0) for operator in network.operators)
@@ -102,38 +115,19 @@ def _conversions(edge: Edge, site: str, times: Times) -> Iterator[Event]:
         yield Event(dequantized(edge.tensor), (codes, Condition(some)), back)
 
 
-def _weight(
-    weight: str, weighed: Weighed, kernels: Sequence[str], parts: dict[str, list[Condition]]
-) -> Iterator[Event]:
-    """What the kernels of a weight ask of its format. parts: is filled with what needs each shared part."""
-    choice, real = weight_choice(weight), {c.form: c for c in weighed.in_float.by_weight()[weight]}
-    codes = {c.form: c for c in weighed.on_codes.by_weight().get(weight, ())}
+def _stored(weighed: Weighed, readers: Mapping[str, Sequence[str]]) -> Iterator[tuple[Candidate, Stored]]:
+    """What a weight may be stored as. readers: the kernels that may read it."""
+    yield from ((candidate, Stored(candidate.form)) for candidate in weighed.in_float.candidates)
+    coded = (candidate for candidate in weighed.on_codes.candidates if readers.get(candidate.weight))
+    yield from ((candidate, Stored(candidate.form, for_codes=True)) for candidate in coded)
+
+
+def _read(weight: str, kernels: Sequence[str], coded: Sequence[Condition]) -> Iterator[Event]:
+    """That a weight is stored for codes, one of `coded`, exactly where a kernel on codes reads it."""
     if not kernels:
-        for form, candidate in real.items():
-            for part in candidate.needs:
-                parts.setdefault(part, []).append(Condition((choice, form)))
         return
-    some = Event(f"{choice} read by codes", tuple(Condition(on_codes(k)) for k in kernels), every=False)
-    yield some
-    kinds: dict[Hashable, list[Format]] = {}
-    for form, candidate in real.items():
-        found = codes.get(form)
-        kind = None if found is None else (found.bytes - candidate.bytes, found.needs)
-        kinds.setdefault((kind, candidate.needs), []).append(form)
-    for i, forms in enumerate(kinds.values()):
-        of_kind = f"{choice} of kind {i}"
-        yield Event(of_kind, tuple(Condition((choice, form)) for form in forms), every=False)
-        in_float, found = real[forms[0]], codes.get(forms[0])
-        both, alone = (
-            (Condition(of_kind), Condition(some.name)),
-            (Condition(of_kind), Condition(some.name, holds=False)),
-        )
-        for part in in_float.needs:
-            yield Event(f"{of_kind} in float, {part}", alone)
-            parts.setdefault(part, []).append(Condition(f"{of_kind} in float, {part}"))
-        if found is None:
-            yield Event(f"{of_kind} refused", both, never=True)
-            continue
-        yield Event(f"{of_kind} on codes", both, {BYTES: found.bytes - in_float.bytes})
-        for part in found.needs:
-            parts.setdefault(part, []).append(Condition(f"{of_kind} on codes"))
+    read, stored = f"{weight_choice(weight)} read by codes", f"{weight_choice(weight)} stored for codes"
+    yield Event(read, tuple(Condition(on_codes(kernel)) for kernel in kernels), every=False)
+    yield Event(stored, tuple(coded), every=False)
+    yield Event(f"{read} alone", (Condition(read), Condition(stored, holds=False)), never=True)
+    yield Event(f"{stored} alone", (Condition(stored), Condition(read, holds=False)), never=True)

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from test_latency import TIMES, mixed
 
-from ptqc.formats import FLOAT16, Format, Integer
+from ptqc.formats import FLOAT16, Integer
 from ptqc.solvers.allocation import BYTES, LOSS, Candidate, Problem
 from ptqc.solvers.choices import JointChoice
 from ptqc.solvers.integer_program import Goal, NoSelection, contradiction, solve
-from ptqc.solvers.joint import CODES, FLOAT, NANOSECONDS, SiteCosts, Weighed, joint_choice, weight_choice
+from ptqc.solvers.joint import CODES, FLOAT, NANOSECONDS, SiteCosts, Stored, Weighed, joint_choice, weight_choice
 
 FORMS = (Integer(2), Integer(4), FLOAT16)
 LAYERS = {"w1": ("a",), "w2": ("y",), "table": ()}
@@ -59,10 +59,12 @@ def every(seed: int) -> Iterator[Counted]:
         on = {site.name for site, state in zip(sites, states, strict=True) if state == CODES}
         tensors = [tensor for name in on for tensor in SITES[name]]
         for forms in itertools.product(FORMS, repeat=len(LAYERS)):
-            picked: list[Candidate | None] = []
-            for (weight, layers), form in zip(LAYERS.items(), forms, strict=True):
-                is_on_codes = any(NEEDED[layer] <= on for layer in layers)
-                picked.append((codes if is_on_codes else real).get((weight, form)))
+            read = [any(NEEDED[layer] <= on for layer in layers) for layers in LAYERS.values()]
+            stored = [Stored(form, for_codes) for form, for_codes in zip(forms, read, strict=True)]
+            picked = [
+                (codes if one.for_codes else real).get((weight, one.form))
+                for weight, one in zip(LAYERS, stored, strict=True)
+            ]
             chosen = [candidate for candidate in picked if candidate is not None]
             if len(chosen) < len(picked):
                 continue
@@ -70,7 +72,7 @@ def every(seed: int) -> Iterator[Counted]:
             size = 400 + sum(c.bytes for c in chosen) + sum(known.in_float.once[part] for part in parts) + 10 * len(on)
             loss = sum(c.loss for c in chosen) + sum(site.loss for site in sites if site.name in on)
             named: dict[str, object] = {s.name: state for s, state in zip(sites, states, strict=True)}
-            named |= {weight_choice(weight): form for weight, form in zip(LAYERS, forms, strict=True)}
+            named |= {weight_choice(weight): one for weight, one in zip(LAYERS, stored, strict=True)}
             yield Counted(named, loss, size, mixed().predict(TIMES, tensors))
 
 
@@ -86,9 +88,8 @@ def test_costs_are_those_of_the_file_and_of_the_cost_model() -> None:
         assert found[LOSS] == pytest.approx(counted.loss)
         assert found[NANOSECONDS] == pytest.approx(counted.nanoseconds)
         assert joint.allows(counted.states)
-    forms: list[Format] = list(FORMS)
-    everything = itertools.product((FLOAT, CODES), (FLOAT, CODES), (FLOAT, CODES), forms, forms, forms)
-    names = [*SITES, *map(weight_choice, LAYERS)]
+    everything = itertools.product(*([option.state for option in group] for group in joint.choices.values()))
+    names = list(joint.choices)
     assert sum(joint.allows(dict(zip(names, states, strict=True))) for states in everything) == len(allowed)
 
 
