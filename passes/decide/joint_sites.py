@@ -1,14 +1,13 @@
 """What passes share that choose sites and formats of weights in one program (`ptqc.solvers.joint`)."""
 
 from collections.abc import Collection, Mapping
-from typing import Any
 
 from ptqc.graph.sites import Site, useful_sites
 from ptqc.passes.decide.phases import Assessed, Decided
 from ptqc.solvers.allocation import BYTES, LOSS
 from ptqc.solvers.choices import JointChoice, Selection
 from ptqc.solvers.cost_model import Network, Times
-from ptqc.solvers.integer_program import Answer, Goal, prices, solve
+from ptqc.solvers.integer_program import Goal, solve
 from ptqc.solvers.joint import CODES, FLOAT, SiteCosts, Weighed, joint_choice
 
 # Where two choices differ by less than this share of the largest loss, the faster and smaller one wins.
@@ -45,18 +44,3 @@ def smallest(given: Decided, program: JointChoice) -> float:
     options = tuple(o for o in program.options if states.get(o.choice, o.state) == o.state)
     pinned = JointChoice(options, program.events, program.fixed)
     return solve(pinned, Goal(BYTES)).value
-
-
-def proven(program: JointChoice, goal: Goal, answer: Answer, names: Mapping[str, str]) -> dict[str, Any]:
-    """Loss, bound and status, and by how much the loss falls for a hundredth more of each budget, solved again.
-
-    names: what the resources are called whose price is told.
-    """
-    gains = prices(program, goal, answer, {resource: goal.limits[resource] / 100 for resource in names})
-    return {
-        "loss": answer.value,
-        "bound": answer.bound,
-        "gap": answer.gap,
-        "status": answer.status,
-        "prices_of_one_percent": {names[resource]: gain for resource, gain in gains.items()},
-    }

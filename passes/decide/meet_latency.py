@@ -6,7 +6,7 @@ file where there is a budget of size too. A choice within the activation limit t
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from ptqc.budget import Latency
 from ptqc.errors import Infeasible
@@ -15,13 +15,14 @@ from ptqc.notes import Level, Note
 from ptqc.options import Activations
 from ptqc.passes.base import Effect, Result
 from ptqc.passes.decide.choose_activations import Checked, limit_of
-from ptqc.passes.decide.joint_sites import least_loss, program_of, proven, sites_of, smallest
+from ptqc.passes.decide.joint_sites import least_loss, program_of, sites_of, smallest
 from ptqc.passes.decide.phases import Assessed, Decided
 from ptqc.solvers.allocation import BYTES
 from ptqc.solvers.choices import JointChoice
 from ptqc.solvers.cost_model import Network, Times
 from ptqc.solvers.integer_program import Goal, NoSelection, contradiction, solve
 from ptqc.solvers.joint import NANOSECONDS, Weighed
+from ptqc.solvers.proof import Proof
 
 ATTEMPTS = 8
 NAMED = 5
@@ -55,10 +56,10 @@ class MeetLatency:
             return Result(given, False)
         if self.activations != "auto":
             raise self._infeasible(quantized, f" with {self.activations} activations")
-        sites, proven = self._least_loss(given, self.program(given))
+        sites, proof = self._least_loss(given, self.program(given))
         chosen = {site.name: given.ranges[site.name] for site in sites}
         found = Checked(given).loss_of(source_params(sites, given.ranges))
-        decided = replace(given, activations=chosen, activation_loss=found, proven=proven)
+        decided = replace(given, activations=chosen, activation_loss=found, proof=proof)
         limit = limit_of(given.loss_unit, self.limit)
         message = f"8-bit activations lose {found:.3g} {given.loss_unit} to reach {self.budget}"
         if found > limit:
@@ -89,7 +90,7 @@ class MeetLatency:
     def _fits(self, given: Decided) -> bool:
         return self.weighed.limit is None or self.smallest(given) <= self.weighed.limit
 
-    def _least_loss(self, given: Assessed, program: JointChoice) -> tuple[list[Site], dict[str, Any]]:
+    def _least_loss(self, given: Assessed, program: JointChoice) -> tuple[list[Site], Proof | None]:
         """The sites, and what is proven of the choice."""
         limits = self._limits
         try:
@@ -101,12 +102,12 @@ class MeetLatency:
                 sites = sites_of(given, answer.selection)
                 over = self._time(given, sites) - self.budget.nanoseconds
                 if over <= 0:
-                    return sites, proven(program, goal, answer, {r: NAMES[r] for r in limits})
+                    return sites, Proof(program, goal, answer, {r: NAMES[r] for r in limits})
                 # Sites that serve no layer were dropped, and what they carried takes longer in float.
                 limits[NANOSECONDS] = max(limits[NANOSECONDS] - over, shortest)
         except NoSelection:
             raise self._refusal(given, program) from None
-        return fastest, {}
+        return fastest, None
 
     def _time(self, given: Assessed, sites: list[Site]) -> float:
         return self._predict(given.tensors_of({site.name for site in sites}))

@@ -15,7 +15,7 @@ from ptqc.notes import Level, Note
 from ptqc.options import Activations
 from ptqc.passes.base import Effect, Result
 from ptqc.passes.decide.choose_activations import Checked, limit_of
-from ptqc.passes.decide.joint_sites import least_loss, program_of, proven, sites_of, smallest
+from ptqc.passes.decide.joint_sites import least_loss, program_of, sites_of, smallest
 from ptqc.passes.decide.phases import Assessed, Decided
 from ptqc.solvers.allocation import BYTES
 from ptqc.solvers.choices import JointChoice, Selection
@@ -24,6 +24,7 @@ from ptqc.solvers.integer_program import Goal, NoSelection, solve
 from ptqc.solvers.joint import NANOSECONDS, Weighed
 from ptqc.solvers.memory_model import MemoryModel
 from ptqc.solvers.memory_program import with_memory
+from ptqc.solvers.proof import Proof
 
 ATTEMPTS = 8
 # Share of the bytes by which the least memory that is told may be too large.
@@ -72,8 +73,8 @@ class MeetMemory:
             if over <= 0:
                 chosen = {site.name: given.ranges[site.name] for site in sites}
                 lost = Checked(given).loss_of(source_params(sites, given.ranges))
-                told = proven(program, goal, answer, {resource: NAMES[resource] for resource in self._others})
-                made = replace(given, activations=chosen, activation_loss=lost, proven=told)
+                told = Proof(program, goal, answer, {resource: NAMES[resource] for resource in self._others})
+                made = replace(given, activations=chosen, activation_loss=lost, proof=told)
                 return Result(made, True, (self._note(given, lost),))
             # Sites that serve no layer were dropped, and what they carried takes more in float.
             allowed -= over

@@ -20,6 +20,7 @@ from ptqc.losses import Kinds
 from ptqc.plan import Plan
 from ptqc.solutions import Candidates, Solution, TunedNumbers
 from ptqc.solvers.moments import Moments
+from ptqc.solvers.proof import Proof
 from ptqc.work.deadline import Deadline
 from ptqc.work.progress import SILENT, Progress
 
@@ -143,12 +144,12 @@ class Decided(Assessed):
     """What was assessed, with the activations that are rounded.
 
     activations: by site name; the others stay float32. activation_loss: measured with all of them rounded and float
-    weights. proven: of activations that were chosen together with formats for the weights, for the documents.
+    weights. proof: of activations that were chosen together with formats for the weights.
     """
 
     activations: Mapping[str, ActivationParams] = field(default_factory=dict)
     activation_loss: float = 0.0
-    proven: Mapping[str, Any] = field(default_factory=dict)
+    proof: Proof | None = None
 
     @property
     def undecided(self) -> Plan:

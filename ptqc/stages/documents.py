@@ -144,7 +144,7 @@ def _allocation(job: Job, fitted: Fitted) -> dict[str, Any]:
         "limit": job.limit or fitted.exported.size,
         "price_of_one_percent": 0.0 if given else price(problem, allocation, percent),
         "smallest_bytes": problem.size(smallest_choice(problem)),
-        "with_activations": dict(job.decided.proven) or None,
+        "with_activations": None if job.decided.proof is None else job.decided.proof.to_json(),
     }
 
 

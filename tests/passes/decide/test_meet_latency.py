@@ -112,8 +112,9 @@ def test_the_limit_on_the_loss_gives_way_to_the_time(context: Decided, network: 
     real = network.predict(times, ())
     result = MeetLatency(network, times, Latency(0.6 * real), limit=1e-7).apply(context)
     context, (note,) = result.made, result.notes
-    assert context.proven["status"] == "optimal"
-    assert context.proven["prices_of_one_percent"]["time"] >= 0
+    assert context.proof is not None
+    assert context.proof.answer.status == "optimal"
+    assert context.proof.prices["time"] >= 0
     assert network.predict(times, context.tensors_of(context.activations)) <= 0.6 * real
     assert context.activation_loss > max(promised, 1e-7)
     assert note.level == Level.WARNING

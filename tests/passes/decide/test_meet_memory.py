@@ -78,7 +78,8 @@ def test_a_latency_that_only_float_keeps_contradicts_it(decided: Decided, memory
     assert least < refused.value.smallest <= peak(memory, decided)
     slow = replace(timed, budget=Latency(1000.0 * len(nodes)))
     result = MeetMemory(memory, MemoryBudget(least), timed=slow).apply(decided)
-    assert result.made.proven["prices_of_one_percent"].keys() == {"time"}
+    assert result.made.proof is not None
+    assert result.made.proof.prices.keys() == {"time"}
     impossible = replace(timed, budget=Latency(1.0))
     with pytest.raises(Infeasible, match="those of time cannot be kept whatever the memory"):
         MeetMemory(memory, MemoryBudget(least), timed=impossible).apply(decided)
