@@ -8,6 +8,7 @@ from ptqc.passes.decide.calibrate import Calibrate
 from ptqc.passes.decide.calibrate_inner import CalibrateInner
 from ptqc.passes.decide.choose_activations import ChooseActivations
 from ptqc.passes.decide.choose_bfloats import ChooseBfloats
+from ptqc.passes.decide.choose_splits import ChooseSplits
 from ptqc.passes.decide.measure_sensitivity import MeasureSensitivity
 from ptqc.passes.decide.meet_latency import MeetLatency
 from ptqc.passes.decide.meet_memory import MeetMemory
@@ -30,10 +31,19 @@ from ptqc.passes.rewrite.global_pool import GlobalPool
 from ptqc.passes.rewrite.inline_functions import InlineFunctions
 from ptqc.passes.rewrite.linear_layers import LinearLayers
 from ptqc.passes.rewrite.remove_dead import RemoveDead
+from ptqc.passes.rewrite.split_outliers import SplitOutliers
 from ptqc.passes.tune.features import TuneFeatures
 from ptqc.passes.tune.reconstruct import Reconstruct
 
-MEASURING: tuple[type[Any], ...] = (Calibrate, CalibrateInner, SolveWeights, MeasureSensitivity, ChooseActivations)
+MEASURING: tuple[type[Any], ...] = (
+    ChooseSplits,
+    SplitOutliers,
+    Calibrate,
+    CalibrateInner,
+    SolveWeights,
+    MeasureSensitivity,
+    ChooseActivations,
+)
 # The first three where latency, memory or bfloat16 asks for them; the others for each plan tried within a budget.
 FITTING: tuple[type[Any], ...] = (MeetLatency, MeetMemory, ChooseBfloats, Reconstruct, TuneFeatures, Lower)
 

@@ -3,6 +3,7 @@
 `ptqc.api` makes a request of what users give.
 """
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -58,6 +59,7 @@ from ptqc.stages.prepare import Prepared, prepare
 from ptqc.stages.problem import lower, pack
 from ptqc.stages.saturation import saturation_notes
 from ptqc.stages.speed import measure_speed
+from ptqc.stages.split import with_splits, without_unused
 from ptqc.stages.times import OnnxRuntimeClock
 from ptqc.store.entries import Store
 from ptqc.work.deadline import Deadline
@@ -67,7 +69,7 @@ from ptqc.work.threads import one_blas_thread
 
 VERIFIED_SAMPLES = 4
 # Of the time that is left, where there is a limit; the rest is for what comes behind.
-MEASURING_SHARE, FITTING_SHARE = 0.6, 0.5
+SPLITTING_SHARE, MEASURING_SHARE, FITTING_SHARE = 0.1, 0.6, 0.5
 
 
 @dataclass(frozen=True)
@@ -101,6 +103,11 @@ class CompileRequest:
         """When the compile has to be done."""
         return Deadline.after(self.options.time_limit, self.started)
 
+    @property
+    def run(self) -> Run:
+        """Runs the passes that decide, within their share of the time."""
+        return Run(self.deadline.share(MEASURING_SHARE), self.dump)
+
     def labelled(self, model: ir.Model, folder: Path) -> Labelled | None:
         """The labelled samples, where there are any. folder: for them."""
         if self.labels is None:
@@ -123,8 +130,7 @@ def compile_model(model: Model, calibration: object, request: CompileRequest) ->
         prepared = prepare(source, samples, progress, request.dump, request.rewrites)  # rewrite
         prepared = affordable(replace(prepared, judging=judging), request.deadline)
         check_early(prepared, request.budgets, options, request.target)
-        run = Run(request.deadline.share(MEASURING_SHARE), request.dump)
-        decided, notes, entry = measure(prepared, options, request.store, progress, run)
+        prepared, decided, notes, entry = _measure_split(prepared, request)
         job = Job(prepared, decided, options, (*prepared.notes, *notes), entry, request.budgets, request.started)
         return _deliver(job, request, labelled, folder)
 
@@ -138,6 +144,17 @@ def resolve_job(job: Job, request: CompileRequest, calibration: object = None) -
             prepared = with_judges(job.prepared, calibration, place, request.preprocessing, loss)
             job = replace(job, prepared=prepared)
         return _deliver(job, request, request.labelled(job.model, folder), folder)
+
+
+def _measure_split(whole: Prepared, request: CompileRequest) -> tuple[Prepared, Decided, list[Note], str]:
+    """What `measure` gives of the model with wide channels split off, where what is left of them computes on codes."""
+    options, store, progress, began = request.options, request.store, request.progress, time.monotonic()
+    prepared = with_splits(whole, options, store, progress, request.deadline.share(SPLITTING_SHARE))
+    found = measure(prepared, options, store, progress, request.run)
+    fewer = without_unused(whole, prepared, found[0])
+    if fewer is prepared or not request.deadline.leaves(2 * (time.monotonic() - began)):
+        return prepared, *found
+    return fewer, *measure(fewer, options, store, progress, request.run)
 
 
 def measure(
@@ -184,7 +201,7 @@ def _deliver(job: Job, request: CompileRequest, labelled: Labelled | None, folde
         memory.check()
     score = request.evaluate or (labelled.top1 if labelled is not None else None)
     judged = judge(job.model, data, held_back, job.decided.kinds, score, progress)
-    speed = measure_speed(job.model, data, held_back, progress, deadline)
+    speed = measure_speed(job.prepared.unsplit, data, held_back, progress, deadline)
     recorded = golden.take(job.model, data, held_back)
     outcome = CompileOutcome(fitted, verified, activation_loss, native, timed, memory, kept, judged, speed, *recorded)
     files, manifest = documents.files(job, outcome)

@@ -23,6 +23,7 @@ from ptqc.passes.decide.phases import Decided, Setting
 from ptqc.passes.decide.solve_weights import CandidateCache
 from ptqc.passes.dump import NO_DUMP, Dump
 from ptqc.passes.effects import applied
+from ptqc.passes.rewrite.split_outliers import from_json, to_json
 from ptqc.passes.schedule import default_rewrites
 from ptqc.stages.prepare import Origin, Prepared
 from ptqc.stages.stored_weights import StoredWeights
@@ -31,7 +32,7 @@ from ptqc.version import __version__
 from ptqc.work.deadline import NEVER, Deadline
 from ptqc.work.progress import Progress
 
-MODEL, SAMPLES, JUDGING = "model.onnx", "samples", "judging"
+MODEL, WHOLE, SAMPLES, JUDGING = "model.onnx", "whole.onnx", "samples", "judging"
 # Raised when what is measured, or how, changes, so that old entries are not taken for new ones. A format, a rewrite or
 # an integer kernel that is added or goes needs no raise: see `_known`.
 MEASUREMENT_VERSION = 19
@@ -50,10 +51,10 @@ def measured(
     decide: runs the passes where it is not. run: each of them. What was cut short is not taken for the whole by a later
     compile: it is stored under a key of its own.
     """
-    key = _key("measure", prepared, options.until(Phase.MEASURE))
+    key = key_of("measure", prepared, options.until(Phase.MEASURE))
     if prepared.judging is not None:
         key = {**key, "judging": prepared.judging.digest}
-    cache = StoredWeights(store, _key("solve-weights", prepared, options.until(Phase.SOLVE)), prepared.model)
+    cache = StoredWeights(store, key_of("solve-weights", prepared, options.until(Phase.SOLVE)), prepared.model)
     entry = store.get(key)
     if entry is not None and (candidates := cache.open(entry.document["candidates"])) is not None:
         setting = _setting(prepared, options, progress)
@@ -70,6 +71,7 @@ def measured(
         "options": options.to_json(),
         "batchable": prepared.samples.batchable,
         "is_even": prepared.is_even,
+        "splits": to_json(prepared.splits),
         "notes": [[note.step, note.subject, note.message, note.level] for note in (*prepared.notes, *notes)],
         "own_notes": len(notes),
     }
@@ -102,15 +104,16 @@ def recall(store: Store, name: str, progress: Progress) -> tuple[Prepared, Decid
         raise _gone(store)
     stored = entry.document
     samples = Samples.open(entry.folder / SAMPLES)
-    model = ir.load(entry.folder / MODEL)
-    hold_external(model, entry.folder, mapped=True)
+    model = _load(entry.folder, MODEL)
+    whole = _load(entry.folder, WHOLE) if (entry.folder / WHOLE).is_file() else None
     options = CompileOptions.of({**stored["options"], "bits": tuple(stored["options"]["bits"])})
     notes = _notes(entry, everything=True)
     own = len(notes) - stored["own_notes"]
     origin, is_even = Origin(**stored["origin"]), stored.get("is_even", True)
     judging = Samples.open(entry.folder / JUDGING) if (entry.folder / JUDGING).is_dir() else None
     samples = replace(samples, batchable=stored["batchable"])
-    prepared = Prepared(model, samples, origin, tuple(notes[:own]), is_even, judging)
+    splits = from_json(stored.get("splits", []))
+    prepared = Prepared(model, samples, origin, tuple(notes[:own]), is_even, judging, splits, whole)
     candidates = StoredWeights(store, {}, model).open(stored["candidates"])
     if candidates is None:
         raise _gone(store)
@@ -129,13 +132,14 @@ def _setting(prepared: Prepared, options: CompileOptions, progress: Progress) ->
     return Setting.of(prepared.model, prepared.tuning, prepared.held_back, seed=options.seed, progress=progress)
 
 
-def _key(step: str, prepared: Prepared, options: Mapping[str, Any]) -> Mapping[str, Any]:
+def key_of(step: str, prepared: Prepared, options: Mapping[str, Any]) -> Mapping[str, Any]:
     """What a step's findings follow from. options: those that it reads."""
     return {
         "step": step,
         "version": [__version__, MEASUREMENT_VERSION],
         "libraries": {"onnxruntime": ort.__version__, "numpy": np.__version__, "onnx_ir": ir.__version__},
         "model": prepared.origin.digest,
+        **({"splits": to_json(prepared.splits)} if prepared.splits else {}),
         "calibration": prepared.samples.digest,
         "known": _known(),
         "options": options,
@@ -157,8 +161,20 @@ def _notes(entry: Entry, *, everything: bool = False) -> list[Note]:
 
 
 def _write_files(folder: Path, prepared: Prepared) -> None:
-    external = None if fits_in_memory(weight_bytes(prepared.model)) else "model.data"
-    ir.save(prepared.model, folder / MODEL, external_data=external)
+    _save(prepared.model, folder, MODEL)
+    if prepared.whole is not None:
+        _save(prepared.whole, folder, WHOLE)
     prepared.samples.save(folder / SAMPLES)
     if prepared.judging is not None:
         prepared.judging.save(folder / JUDGING)
+
+
+def _save(model: ir.Model, folder: Path, name: str) -> None:
+    external = None if fits_in_memory(weight_bytes(model)) else Path(name).with_suffix(".data").name
+    ir.save(model, folder / name, external_data=external)
+
+
+def _load(folder: Path, name: str) -> ir.Model:
+    model = ir.load(folder / name)
+    hold_external(model, folder, mapped=True)
+    return model

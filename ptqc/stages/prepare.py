@@ -26,6 +26,7 @@ from ptqc.notes import Level, Note
 from ptqc.passes.base import Rewrite
 from ptqc.passes.dump import NO_DUMP, Dump
 from ptqc.passes.pipeline import run_rewrites
+from ptqc.passes.rewrite.split_outliers import Split
 from ptqc.passes.schedule import default_rewrites
 from ptqc.reading import FILE, ModelSource
 from ptqc.reading.first_run import try_once
@@ -46,6 +47,7 @@ class Prepared:
     is_even: whether the first sample in HELD_BACK is held back each time, as earlier compiles did; else another one
     each time, so that kinds of samples that take turns are in both splits.
     judging: other samples, which choose nothing: a budget of loss is judged on them.
+    splits: what is split off in `model`; whole: the model without that, where there are any.
     """
 
     model: ir.Model
@@ -54,6 +56,13 @@ class Prepared:
     notes: tuple[Note, ...]
     is_even: bool = False
     judging: Samples | None = None
+    splits: tuple[Split, ...] = ()
+    whole: ir.Model | None = None
+
+    @property
+    def unsplit(self) -> ir.Model:
+        """The model in normal form, before anything was split off."""
+        return self.model if self.whole is None else self.whole
 
     @property
     def tuning(self) -> Samples:

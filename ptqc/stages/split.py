@@ -1,0 +1,60 @@
+"""The wide channels of some layers' inputs split off, before anything else is measured of the model."""
+
+from dataclasses import replace
+
+from ptqc.notes import Level, Note, is_cut_short
+from ptqc.options import CompileOptions, Phase
+from ptqc.passes.decide.choose_splits import ChooseSplits
+from ptqc.passes.decide.phases import Decided, Setting
+from ptqc.passes.effects import applied
+from ptqc.passes.pipeline import run_rewrites
+from ptqc.passes.rewrite.split_outliers import Split, SplitOutliers, from_json, to_json
+from ptqc.stages.measure import key_of
+from ptqc.stages.prepare import PROBES, Prepared
+from ptqc.store.entries import Store
+from ptqc.work.deadline import Deadline
+from ptqc.work.progress import Progress
+
+
+def with_splits(
+    whole: Prepared, options: CompileOptions, store: Store, progress: Progress, deadline: Deadline
+) -> Prepared:
+    """The model with wide channels split off where 8 bits then hold the others; as it is where there are none.
+
+    What an earlier compile chose is taken from the store.
+    """
+    if options.activations != "auto":
+        return whole
+    key = key_of(ChooseSplits.name, whole, options.until(Phase.MEASURE))
+    entry = store.get(key)
+    if entry is not None:
+        told = tuple(Note(ChooseSplits.name, subject, message) for subject, message in entry.document["notes"])
+        return _split(whole, from_json(entry.document["splits"]), told)
+    setting = Setting.of(whole.model, whole.tuning, whole.held_back, seed=options.seed, progress=progress)
+    result = applied(ChooseSplits(options.loss, options.activation_limit), replace(setting, deadline=deadline))
+    if not is_cut_short(result.notes):
+        document = {"splits": to_json(result.made), "notes": [[note.subject, note.message] for note in result.notes]}
+        store.put(key, document, {})
+    return _split(whole, result.made, result.notes)
+
+
+def without_unused(whole: Prepared, prepared: Prepared, decided: Decided) -> Prepared:
+    """The model with those splits alone whose narrow part is computed on codes; `prepared` itself where all are."""
+    unused = [split for split in prepared.splits if split.rest not in decided.tensors_of(decided.activations)]
+    if not unused:
+        return prepared
+    gone = {split.tensor for split in unused}
+    own = prepared.notes[len(whole.notes) :]
+    message = "is not split after all: with the losses of all activations together, what is left stays float"
+    kept = [note for note in own if note.subject not in gone]
+    skipped = [Note(ChooseSplits.name, split.tensor, message, Level.SKIPPED) for split in unused]
+    return _split(whole, tuple(split for split in prepared.splits if split not in unused), (*kept, *skipped))
+
+
+def _split(whole: Prepared, splits: tuple[Split, ...], notes: tuple[Note, ...]) -> Prepared:
+    notes = (*whole.notes, *notes)
+    if not splits:
+        return replace(whole, notes=notes)
+    model = whole.model.clone()
+    run_rewrites(model, [SplitOutliers(splits)], [whole.samples[i] for i in range(PROBES)])
+    return replace(whole, model=model, notes=notes, splits=splits, whole=whole.model)

@@ -1,0 +1,85 @@
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+from compiling import samples
+from planted import CHANNELS, ROWS, WIDE, planted
+
+from ptqc.calibration.inputs import input_specs
+from ptqc.calibration.samples import collect
+from ptqc.execute.onnxruntime import Runner
+from ptqc.execute.walk import Slicer
+from ptqc.losses import UNITS, OutputLoss, recognize
+from ptqc.notes import is_cut_short
+from ptqc.passes.decide import choose_splits
+from ptqc.passes.decide.calibrate import Calibrate
+from ptqc.passes.decide.choose_splits import ChooseSplits
+from ptqc.passes.decide.phases import Setting
+from ptqc.passes.effects import applied
+from ptqc.passes.pipeline import run_rewrites
+from ptqc.passes.rewrite.split_outliers import SplitOutliers
+from ptqc.passes.rewrite.tools.graph import infer_shapes
+from ptqc.passes.tune.quantized_walk import run_quantized
+from ptqc.work.deadline import Deadline
+
+
+def setting(factor: float, folder: Path) -> Setting:
+    """Of the planted network, in which channels are so many times as wide."""
+    model = ir.from_proto(planted(factor))
+    infer_shapes(model)
+    feeds = [{"x": x[None]} for x in samples(ROWS, CHANNELS, count=24)]
+    found = replace(collect(feeds, input_specs(model), folder, 100), batchable=True)
+    return Setting.of(model, found[:16], found[16:])
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory: pytest.TempPathFactory) -> Setting:
+    return setting(300, tmp_path_factory.mktemp("wide"))
+
+
+def losses_of(given: Setting, *tensors: str) -> list[float]:
+    """With each of these tensors in 8 bits, on the ranges that a compile gives them."""
+    ranges, batches = Calibrate().apply(given).made.ranges, list(given.held_back.batches(8))
+    real = [Runner(given.model).run(feeds) for feeds in batches]
+    loss = OutputLoss.of(recognize(given.model, given.held_back[0], real), real)
+    several = [run_quantized(Slicer(given.model), batches, {name: ranges[name]}) for name in tensors]
+    return [float(np.mean([loss(a, b) for a, b in zip(real, found, strict=True)])) for found in several]
+
+
+def test_planted_channels_are_split_off_and_8_bits_then_hold_the_others(wide: Setting) -> None:
+    result = applied(ChooseSplits(), wide)
+    assert [split.tensor for split in result.made] == ["n1", "n2"]
+    assert all(set(WIDE) < set(split.channels) for split in result.made)
+    assert all(len(split.channels) == 8 for split in result.made)
+    model = wide.model.clone()
+    run_rewrites(model, [SplitOutliers(result.made)], [wide.tuning[0]])
+    split = Setting.of(model, wide.tuning, wide.held_back)
+    before, after = losses_of(wide, "n1", "n2"), losses_of(split, "n1_narrow", "n2_narrow")
+    assert all(narrow < whole / 100 for narrow, whole in zip(after, before, strict=True))
+    told = [float(note.message.split("8 bits cost ")[1].split("%")[0]) / 100 for note in result.notes]
+    assert told == pytest.approx([loss / UNITS["nat"].tolerance for loss in before], rel=0.3)
+
+
+@pytest.mark.parametrize("factor", [1.0, 3.0])
+def test_nothing_is_measured_where_no_channel_is_wide(
+    factor: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(choose_splits, "Walk")
+    result = applied(ChooseSplits(), setting(factor, tmp_path))
+    assert (result.made, result.changed, result.notes) == ((), False, ())
+
+
+def test_what_loses_little_whole_stays_whole(wide: Setting) -> None:
+    assert applied(ChooseSplits(limit=1e3), wide).made == ()
+
+
+def test_what_loses_much_without_its_wide_channels_stays_whole(wide: Setting) -> None:
+    assert applied(ChooseSplits(limit=1e-9), wide).made == ()
+
+
+def test_without_time_nothing_is_split_and_that_is_told(wide: Setting) -> None:
+    result = applied(ChooseSplits(), replace(wide, deadline=Deadline(0.0)))
+    assert result.made == ()
+    assert is_cut_short(result.notes)

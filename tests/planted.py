@@ -1,0 +1,38 @@
+"""A network with wide channels that do not change what it computes: factors of a norm, and their inverses behind it."""
+
+import numpy as np
+import onnx
+from compiling import proto, weight
+
+CHANNELS, HIDDEN, ROWS, CLASSES = 64, 256, 8, 10
+WIDE = (3, 17, 40)
+
+NETWORK = f"""g (float[N, {ROWS}, {CHANNELS}] x) => (float[N, {CLASSES}] y) {{
+    n1 = LayerNormalization(x, g1)
+    h1 = MatMul(n1, up1)
+    r1 = Relu(h1)
+    d1 = MatMul(r1, down1)
+    s1 = Add(x, d1)
+    n2 = LayerNormalization(s1, g2)
+    h2 = MatMul(n2, up2)
+    r2 = Relu(h2)
+    d2 = MatMul(r2, down2)
+    s2 = Add(s1, d2)
+    m = ReduceMean <keepdims = 0> (s2, rows)
+    y = MatMul(m, head)
+}}"""
+
+
+def planted(factor: float, channels: tuple[int, ...] = WIDE) -> onnx.ModelProto:
+    """Two blocks of a transformer without attention; these channels behind the norms are so many times as wide."""
+    gain = np.ones(CHANNELS, np.float32)
+    gain[list(channels)] = factor
+    constants = {
+        "up1": weight(HIDDEN, CHANNELS, seed=1).T / gain[:, None],
+        "up2": weight(HIDDEN, CHANNELS, seed=2).T / gain[:, None],
+        "down1": weight(CHANNELS, HIDDEN, seed=3).T,
+        "down2": weight(CHANNELS, HIDDEN, seed=4).T,
+        "head": 3 * weight(CLASSES, CHANNELS, seed=5).T,
+    }
+    contiguous = {name: np.ascontiguousarray(array) for name, array in constants.items()}
+    return proto(NETWORK, g1=gain, g2=gain, rows=np.array([1]), **contiguous)

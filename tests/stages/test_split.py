@@ -1,0 +1,95 @@
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+from compiling import compiled, digests, quick, residual, samples
+from onnx.reference import ReferenceEvaluator
+from planted import CHANNELS, ROWS, planted
+
+import ptqc
+import ptqc.compiler
+from ptqc.artifact.folder import Artifact
+from ptqc.execute.onnxruntime import Runner
+from ptqc.notes import Note
+from ptqc.passes.base import Result
+from ptqc.passes.decide.choose_splits import ChooseSplits
+from ptqc.passes.decide.phases import Setting
+from ptqc.passes.rewrite.split_outliers import Split
+from ptqc.stages.prepare import Prepared
+
+DATA = samples(ROWS, CHANNELS, count=32)
+OPTIONS: dict[str, Any] = {"bits": (4, 7)}
+
+
+def without_splits(whole: Prepared, *_: object) -> Prepared:
+    """In the place of the stage."""
+    return whole
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[Artifact, Artifact]:
+    """The planted network with its wide channels split off, and compiled without that."""
+    folder = tmp_path_factory.mktemp("planted")
+    split = compiled(planted(300), DATA, folder / "split", **OPTIONS)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ptqc.compiler, "with_splits", without_splits)
+        return split, compiled(planted(300), DATA, folder / "whole", **OPTIONS)
+
+
+def test_more_arithmetic_is_on_integers_and_no_more_is_lost(both: tuple[Artifact, Artifact]) -> None:
+    split, whole = both
+    kernels = [artifact.manifest["verification"]["integer_nodes"] for artifact in both]
+    assert kernels[0] > kernels[1]
+    assert all(artifact.manifest["activation_loss"] <= 0.02 for artifact in both)
+    assert split.path.stat().st_size < 1.1 * whole.path.stat().st_size
+    told = {note["subject"] for note in split.manifest["notes"] if note["step"] == ChooseSplits.name}
+    assert told == {"n1", "n2"}
+
+
+def test_the_file_computes_what_the_network_computes(both: tuple[Artifact, Artifact]) -> None:
+    feeds = {"x": samples(ROWS, CHANNELS, count=8, seed=99)}
+    reference = np.asarray(ReferenceEvaluator(planted(300)).run(None, feeds)[0])  # type: ignore[index]
+    found = Runner(ir.load(both[0].path)).run(feeds)["y"]
+    assert np.abs(found - reference).max() < 0.1 * np.abs(reference).max()
+
+
+def test_resolve_has_the_split_network(both: tuple[Artifact, Artifact], tmp_path: Path) -> None:
+    split, _ = both
+    with quick():
+        again = ptqc.resolve(split.folder, output=tmp_path / "again", cache=split.folder.parent / "cache")
+    assert digests(again.folder) == digests(split.folder)
+
+
+def test_a_second_compile_takes_the_choice_from_the_store(
+    both: tuple[Artifact, Artifact], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    split, _ = both
+    monkeypatch.delattr(ChooseSplits, "apply")
+    folder = split.folder.parent
+    again = compiled(planted(300), DATA, folder, output=folder / "again", **OPTIONS)
+    assert digests(again.folder) == digests(split.folder)
+
+
+def test_without_wide_channels_the_artifact_is_that_of_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = samples(3, 8, 8)
+    looked = compiled(residual(), data, tmp_path / "looked", "30%", **OPTIONS)
+    monkeypatch.setattr(ptqc.compiler, "with_splits", without_splits)
+    assert digests(looked.folder) == digests(compiled(residual(), data, tmp_path / "not", "30%", **OPTIONS).folder)
+
+
+def test_what_gains_nothing_is_undone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Split for no reason, with a limit that leaves everything in float."""
+
+    def everything(_self: ChooseSplits, _given: Setting) -> Result[tuple[Split, ...]]:
+        return Result((Split("n1", (0,)), Split("r2", (5, 9))), True, (Note(ChooseSplits.name, "n1", "split"),))
+
+    options = {**OPTIONS, "activation_limit": 1e-12}
+    monkeypatch.setattr(ChooseSplits, "apply", everything)
+    tried = compiled(planted(1), DATA, tmp_path / "tried", **options)
+    monkeypatch.setattr(ptqc.compiler, "with_splits", without_splits)
+    never = compiled(planted(1), DATA, tmp_path / "never", **options)
+    assert tried.path.read_bytes() == never.path.read_bytes()
+    told = [note["subject"] for note in tried.manifest["notes"] if "not split after all" in note["message"]]
+    assert told == ["n1", "r2"]
