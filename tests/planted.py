@@ -4,7 +4,7 @@ import numpy as np
 import onnx
 from compiling import proto, weight
 
-CHANNELS, HIDDEN, ROWS, CLASSES = 64, 256, 8, 10
+CHANNELS, HIDDEN, ROWS, CLASSES = 64, 256, 64, 10
 WIDE = (3, 17, 40)
 
 NETWORK = f"""g (float[N, {ROWS}, {CHANNELS}] x) => (float[N, {CLASSES}] y) {{
