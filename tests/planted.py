@@ -7,7 +7,7 @@ from compiling import proto, weight
 CHANNELS, HIDDEN, ROWS, CLASSES = 64, 256, 64, 10
 WIDE = (3, 17, 40)
 
-NETWORK = f"""g (float[N, {ROWS}, {CHANNELS}] x) => (float[N, {CLASSES}] y) {{
+NETWORK = f"""g (float[N, ROWS, {CHANNELS}] x) => (float[N, {CLASSES}] y) {{
     n1 = LayerNormalization(x, g1)
     h1 = MatMul(n1, up1)
     r1 = Relu(h1)
@@ -23,10 +23,10 @@ NETWORK = f"""g (float[N, {ROWS}, {CHANNELS}] x) => (float[N, {CLASSES}] y) {{
 }}"""
 
 
-def planted(factor: float, channels: tuple[int, ...] = WIDE) -> onnx.ModelProto:
-    """Two blocks of a transformer without attention; these channels behind the norms are so many times as wide."""
+def planted(factor: float, rows: int = ROWS) -> onnx.ModelProto:
+    """Two blocks of a transformer without attention; channels WIDE behind the norms are so many times as wide."""
     gain = np.ones(CHANNELS, np.float32)
-    gain[list(channels)] = factor
+    gain[list(WIDE)] = factor
     constants = {
         "up1": weight(HIDDEN, CHANNELS, seed=1).T / gain[:, None],
         "up2": weight(HIDDEN, CHANNELS, seed=2).T / gain[:, None],
@@ -35,4 +35,4 @@ def planted(factor: float, channels: tuple[int, ...] = WIDE) -> onnx.ModelProto:
         "head": 3 * weight(CLASSES, CHANNELS, seed=5).T,
     }
     contiguous = {name: np.ascontiguousarray(array) for name, array in constants.items()}
-    return proto(NETWORK, g1=gain, g2=gain, rows=np.array([1]), **contiguous)
+    return proto(NETWORK.replace("ROWS", str(rows)), g1=gain, g2=gain, rows=np.array([1]), **contiguous)

@@ -277,7 +277,7 @@ def test_an_internal_fault_ends_with_70_and_keeps_its_trace(
     tmp_path: Path, place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("ptqc.compiler.measure", _raiser(ZeroDivisionError("planted")))
+    monkeypatch.setattr("ptqc.compiler.with_splits", _raiser(ZeroDivisionError("planted")))
     data, model = str(place / "c.npz"), str(place / "good.onnx")
     assert cli.main(_compile(model, data)) == 70
     message = capsys.readouterr().err

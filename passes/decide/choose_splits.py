@@ -7,7 +7,7 @@ so only without k channels is split, with the k of the best balance.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -35,7 +35,9 @@ from ptqc.passes.rewrite.tools.graph import insert_before, unique_name
 WIDE = 4.0
 # Numbers of channels that are tried, beside an eighth of all.
 COUNTS = (8, 16, 32, 64)
-OBSERVED, MEASURED = 32, 8
+OBSERVED, MEASURED, FEWEST = 32, 8, 2
+# Multiply-accumulates that all measurements may cost, where half of the network is run three times for each tensor.
+COMPUTE, RUNS = 1e12, 1.5
 # Multiply-accumulates that save on integers about the time that running one more operator takes.
 STARTED = 100_000
 STEP = "choose-splits"
@@ -62,8 +64,13 @@ class ChooseSplits:
         if not orders:
             return Result((), False)
         work = _Work.of(given, {name: readers[name] for name in orders})
+        gaining = {
+            name: readers[name] for name in orders if any(work.gain(name, k) > 0 for k in _counts(readers[name]))
+        }
+        if not gaining:
+            return Result((), False)
         splits, notes = list[Split](), list[Note]()
-        for name, losses in self._losses(given, work, orders):
+        for name, losses in self._losses(given, replace(work, readers=gaining), orders):
             if losses is None:
                 notes.append(out_of_time("measuring some of the tensors with wide channels"))
                 break
@@ -78,13 +85,14 @@ class ChooseSplits:
     ) -> Iterator[tuple[str, Mapping[int, float] | None]]:
         """Shares of the limit by the number of channels left out, as far as they can decide; None: out of time."""
         model, tapped = _with_taps(given.model, work.readers)
-        walk = Walk(Slicer(model), list(given.held_back[:MEASURED].batches(1)))
+        most = int(np.clip(COMPUTE / (RUNS * work.total * len(tapped)), FEWEST, MEASURED))
+        walk, left = Walk(Slicer(model), list(given.held_back[:most].batches(1))), len(tapped)
         suffixes = Suffixes(walk)
         reference = suffixes.behind(-1).run({})
         loss = OutputLoss.of(recognize(model, given.held_back[0], reference, self.loss), reference)
         limit = limit_of(loss.unit, self.limit)
         with given.progress.stage("choose splits", len(walk)) as stage:
-            while walk.position < len(walk):
+            while left:
                 results = walk.compute()
                 for read in filter(tapped.__contains__, results):
                     name = tapped[read]
@@ -94,6 +102,7 @@ class ChooseSplits:
                     place = _Place(results[read], channel_axis(work.readers[name][0]), orders[name])
                     measured = _Measured(name, read, place, suffixes.behind(walk.position), reference, loss, limit)
                     yield name, _deciding(work, name, measured)
+                    left -= 1
                 walk.advance(results)
                 stage.advance(next(iter(results)))
 
@@ -179,14 +188,19 @@ def _deciding(work: _Work, name: str, measured: _Measured) -> Mapping[int, float
     losses = {0: measured.share(0)}
     if WORTH * losses[0] <= work.gain(name, 0):
         return losses
-    channels = channels_of(work.readers[name][0])
     best = 0.0
-    for count in sorted({*COUNTS, channels // 8}):
-        if not 0 < count < channels or work.gain(name, count) <= best:
+    for count in _counts(work.readers[name]):
+        if work.gain(name, count) <= best:
             break
         losses[count] = measured.share(count)
         best = max(best, work.gain(name, count) - WORTH * losses[count])
     return losses
+
+
+def _counts(layers: Sequence[Layer]) -> list[int]:
+    """The numbers of channels that can be split off what these layers read."""
+    channels = channels_of(layers[0])
+    return [count for count in sorted({*COUNTS, channels // 8}) if 0 < count < channels]
 
 
 def _orders(given: Setting, readers: Mapping[str, Sequence[Layer]]) -> Mapping[str, np.ndarray] | None:

@@ -25,11 +25,11 @@ from ptqc.passes.tune.quantized_walk import run_quantized
 from ptqc.work.deadline import Deadline
 
 
-def setting(factor: float, folder: Path) -> Setting:
+def setting(factor: float, folder: Path, rows: int = ROWS) -> Setting:
     """Of the planted network, in which channels are so many times as wide."""
-    model = ir.from_proto(planted(factor))
+    model = ir.from_proto(planted(factor, rows=rows))
     infer_shapes(model)
-    feeds = [{"x": x[None]} for x in samples(ROWS, CHANNELS, count=24)]
+    feeds = [{"x": x[None]} for x in samples(rows, CHANNELS, count=24)]
     found = replace(collect(feeds, input_specs(model), folder, 100), batchable=True)
     return Setting.of(model, found[:16], found[16:])
 
@@ -83,3 +83,8 @@ def test_without_time_nothing_is_split_and_that_is_told(wide: Setting) -> None:
     result = applied(ChooseSplits(), replace(wide, deadline=Deadline(0.0)))
     assert result.made == ()
     assert is_cut_short(result.notes)
+
+
+def test_layers_too_small_to_gain_are_not_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(choose_splits, "Walk")
+    assert applied(ChooseSplits(), setting(300, tmp_path, rows=1)).made == ()
