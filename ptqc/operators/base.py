@@ -30,6 +30,7 @@ class Trait(Enum):
     COPIES = auto()  # keeps the values, their order and their shape
     SIGMOID = auto()  # from 0 to 1, each element for itself
     SOFTMAX = auto()
+    POINTWISE = auto()  # a function of each element for itself; what else it reads are numbers that hold for all
     PLANES = auto()  # works on planes of pixels, each channel for itself
     AFFINE = auto()  # adds to its input or multiplies it
     CLIPS = auto()  # cuts off what lies outside of two bounds

@@ -48,23 +48,26 @@ def looked_up(name: str, function: Callable[[np.ndarray], np.ndarray]) -> Operat
         table = integer.of_each_code(function, input_params(step), output_params(step))
         return np.asarray(table[inputs[0]])
 
-    return operator(name, kernels=LOOKED_UP, reference=reference)
+    return operator(name, Trait.POINTWISE, kernels=LOOKED_UP, reference=reference)
 
+
+PLAIN = ("Abs", "Celu", "Cos", "Elu", "Erf", "Exp", "Gelu", "HardSwish", "Neg", "Selu", "Sin", "Softsign", "Tanh")
 
 OPERATORS = (
     looked_up("Mish", _mish),
     looked_up("Softplus", _softplus),
-    operator("LeakyRelu", kernels=frozenset(["QLinearLeakyRelu"]), reference=_leaky_relu),
-    operator("Sigmoid", Trait.SIGMOID, kernels=frozenset(["QLinearSigmoid"]), reference=_sigmoid),
-    operator("HardSigmoid", Trait.SIGMOID),
-    operator("Relu", Trait.CLIPS, moves=_has_bounds),
-    operator("Clip", Trait.CLIPS, Trait.KEEPS_SCORES, moves=_has_bounds),
+    operator("LeakyRelu", Trait.POINTWISE, kernels=frozenset(["QLinearLeakyRelu"]), reference=_leaky_relu),
+    operator("Sigmoid", Trait.SIGMOID, Trait.POINTWISE, kernels=frozenset(["QLinearSigmoid"]), reference=_sigmoid),
+    operator("HardSigmoid", Trait.SIGMOID, Trait.POINTWISE),
+    operator("Relu", Trait.CLIPS, Trait.POINTWISE, moves=_has_bounds),
+    operator("Clip", Trait.CLIPS, Trait.KEEPS_SCORES, Trait.POINTWISE, moves=_has_bounds),
     operator("Softmax", Trait.SOFTMAX),
     operator("LogSoftmax", Trait.SOFTMAX, Trait.LINEAR),
-    operator("Cast", Trait.COPIES, Trait.SPELLED_OUT),
-    *alike(["Identity", "Dropout"], Trait.COPIES),
-    operator("Log", Trait.LOGARITHM, Trait.NOT_NEGATIVE, steep=_input),
-    operator("Sqrt", Trait.NOT_NEGATIVE, steep=_input),
-    operator("Reciprocal", steep=_input),
+    operator("Cast", Trait.COPIES, Trait.SPELLED_OUT, Trait.POINTWISE),
+    *alike(["Identity", "Dropout"], Trait.COPIES, Trait.POINTWISE),
+    operator("Log", Trait.LOGARITHM, Trait.NOT_NEGATIVE, Trait.POINTWISE, steep=_input),
+    operator("Sqrt", Trait.NOT_NEGATIVE, Trait.POINTWISE, steep=_input),
+    operator("Reciprocal", Trait.POINTWISE, steep=_input),
     operator("Pow", steep=_base_of_root),
+    *alike(PLAIN, Trait.POINTWISE),
 )

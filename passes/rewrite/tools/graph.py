@@ -112,6 +112,13 @@ def replace_constant(model: ir.Model, node: ir.Node, index: int, array: np.ndarr
         old.graph.initializers.pop(old.name or "")
 
 
+def set_constant(model: ir.Model, name: str, array: np.ndarray) -> None:
+    """Give an initializer other values, for all that read it."""
+    value = model.graph.initializers[name]
+    value.const_value = ir.tensor(array, name=name)
+    value.shape = ir.Shape(array.shape)
+
+
 def remove_dead(model: ir.Model) -> bool:
     """Remove nodes and initializers that no output needs; True if there were any."""
     changed = bool(common.RemoveUnusedNodesPass()(model).modified)

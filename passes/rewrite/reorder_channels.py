@@ -1,0 +1,79 @@
+"""Channels put into another order, with everything that makes and reads them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from ptqc.graph.channel_sets import moved
+from ptqc.graph.channels import ChannelTies, Role
+from ptqc.graph.nodes import initial
+from ptqc.notes import Note
+from ptqc.passes.base import Effect, Probed, Result
+from ptqc.passes.rewrite.tools.graph import set_constant
+
+
+@dataclass(frozen=True, eq=False)
+class ReorderChannels:
+    """Sort channels, as far as they can change places, so that the function stays the same.
+
+    ties: of the model. places: (sets,) of each set of channels, the set whose content it gets; see `by_key`.
+    """
+
+    ties: ChannelTies
+    places: np.ndarray
+    name: ClassVar[str] = "reorder-channels"
+    effect: ClassVar[Effect] = Effect.REWRITE
+
+    def apply(self, given: Probed) -> Result[Probed]:
+        """Constants are permuted in place; one note says how many."""
+        changed = 0
+        for name, role in self.ties.constants.items():
+            before = initial(given.model, name) if role.factors else None
+            after = None if before is None else permuted(before, role, self.places)
+            if before is not None and after is not None and not np.array_equal(before, after):
+                set_constant(given.model, name, after)
+                changed += 1
+        count = int((self.places != np.arange(len(self.places))).sum())
+        notes = [Note(self.name, "", f"{count} sets of channels change places, in {changed} constants")]
+        return given.rewritten(notes if changed else [])
+
+    def undone(self) -> "ReorderChannels":
+        """What takes all of it back, to the byte."""
+        return ReorderChannels(self.ties, np.argsort(self.places))
+
+
+def by_key(ties: ChannelTies, keys: np.ndarray) -> np.ndarray:
+    """The set whose content each set gets, where those of a class are sorted by key, largest first.
+
+    keys: (sets,). Equal keys stay in their order.
+    """
+    places = np.arange(len(ties.classes))
+    for number in np.unique(ties.classes[ties.classes >= 0]):
+        members = np.flatnonzero(ties.classes == number)
+        places[members] = members[np.argsort(-keys[members], kind="stable")]
+    return places
+
+
+def keys_of(ties: ChannelTies, tensors: Mapping[str, np.ndarray]) -> np.ndarray:
+    """A key for each set from what was seen of tensors: the largest of its places' values (sets,).
+
+    tensors: by name, one value for each of the tensor's places.
+    """
+    keys = np.zeros(len(ties.classes))
+    for name, values in tensors.items():
+        np.maximum.at(keys, ties.tensors[name], np.broadcast_to(values, ties.tensors[name].shape))
+    return keys
+
+
+def permuted(array: np.ndarray, role: Role, places: np.ndarray) -> np.ndarray:
+    """A constant in the order that goes with its channels' new places."""
+    view = array.reshape(role.view)
+    for factor in role.factors:
+        rest = [axis for axis in range(view.ndim) if axis not in factor.axes]
+        front = view.transpose(*factor.axes, *rest)
+        flat = front.reshape(len(factor.numbers), *front.shape[len(factor.axes) :])
+        front = flat[moved(factor.numbers, places)].reshape(front.shape)
+        view = front.transpose(np.argsort([*factor.axes, *rest]))
+    return np.ascontiguousarray(view.reshape(array.shape))
