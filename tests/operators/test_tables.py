@@ -20,6 +20,8 @@ ALLOWED = {
     "codegen/program/expansion.py": "a definition by other operators, of those that have no kernel",
     "codegen/onnxruntime/names.py": "a fault of ONNX Runtime 1.18 with two operators",
     "passes/rewrite": "a rewrite names the operators of its pattern",
+    "ptqc/graph/channel_moves.py": "a function for each operator that says where the places of channels go",
+    "ptqc/graph/channel_rules.py": "the same for those that compute",
     "ptqc/losses/trace.py": "a function for each operator that says where the channels go",
     "ptqc/calibration/pixel_range.py": "the pattern of a preprocessing",
 }
