@@ -1,9 +1,9 @@
 """A small decoder with the parts of Llama: `python models/tiny_llama.py [--outliers] [--without-cache] [--out FILE]`.
 
 Two pre-norm layers with RMS norm, rotary positions, grouped queries, a gated product and a key-value cache as inputs
-and outputs. Weights are random. With outliers some channels carry FACTOR times their values, which the weights behind them
-take back, so that the function is the same: behind norms, between value and output projection, and between up and down
-projection. The values of a cache are part of the interface, so with a cache those between value and output stay.
+and outputs. Weights are random. With outliers some channels carry FACTOR times their values, which the weights behind
+them take back, so that the function is the same: behind norms, between value and output projection, and between up and
+down projection. The values of a cache are part of the interface, so with a cache those between value and output stay.
 Needs onnx and NumPy only.
 """
 

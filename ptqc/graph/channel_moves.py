@@ -119,7 +119,6 @@ def joined(walk: TieWalk, node: ir.Node) -> Found:
     shapes = [walk.shape(value) for value in node.inputs]
     rank = len(shapes[0])
     axis = integer(node, "axis", 0) % rank
-    walk.keep(*(value for value in node.inputs if constant(value) is not None))
     wide = list(np.broadcast_shapes(*(x.shape[:axis] + x.shape[axis + 1 :] for x in parts)))
     is_moved = any(x.shape[axis] > 1 for x in parts)
     spread = [

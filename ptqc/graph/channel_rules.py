@@ -7,7 +7,7 @@ import onnx_ir as ir
 
 from ptqc.graph.channel_moves import MOVES
 from ptqc.graph.channels import MOST_PLACES, Factor, Role, Rule, TieWalk, along, placed
-from ptqc.graph.nodes import constant, input_of, integer, integers
+from ptqc.graph.nodes import constant, input_of, integer, integers, required
 from ptqc.operators import Trait, named
 
 Found = Sequence[np.ndarray] | None
@@ -17,12 +17,12 @@ def elementwise(walk: TieWalk, node: ir.Node) -> Found:
     """Places that meet are joined; constants get the numbers of what they meet."""
     shape = walk.shape(node.outputs[0])
     given = [value for value in node.inputs if value is not None]
-    sizes = [_aligned(walk.shape(value), len(shape)) for value in given]
-    numbers = [None if _is_constant(value) else walk.numbers(value) for value in given]
-    known = [x.reshape(_aligned(x.shape, len(shape))) for x in numbers if x is not None]
+    sizes = [aligned(walk.shape(value), len(shape)) for value in given]
+    numbers = [None if is_constant(value) else walk.numbers(value) for value in given]
+    known = [x.reshape(aligned(x.shape, len(shape))) for x in numbers if x is not None]
     varying = [axis for axis in range(len(shape)) if any(x.shape[axis] > 1 for x in known)]
     if not varying:
-        walk.keep(*(value for value in given if _is_constant(value)))
+        walk.keep(*(value for value in given if is_constant(value)))
         return [np.maximum.reduce(known)] if len(known) == 1 else None
     wide = [all(size[axis] > 1 or shape[axis] == 1 for axis in varying) for size in sizes]
     if len(node.outputs) != 1 or not any(wide):
@@ -32,8 +32,8 @@ def elementwise(walk: TieWalk, node: ir.Node) -> Found:
         if not is_wide:
             continue
         if own is None:
-            own = _of_constant(walk, value)
-        found = own.reshape(_aligned(own.shape, len(shape)))
+            own = of_constant(walk, value)
+        found = own.reshape(aligned(own.shape, len(shape)))
         target = np.broadcast_shapes(found.shape, (1,) * len(shape) if made is None else made.shape)
         found = walk.spread(found, target)
         made = found if made is None else walk.spread(made, target)
@@ -69,44 +69,55 @@ def convolved(walk: TieWalk, node: ir.Node) -> Found:
     if weight is None or read is None:
         return None
     outputs, inputs = weight.shape[:2]
-    if inputs == 1 and groups > 1:  # depthwise
-        given = np.repeat(read, outputs // groups)
-        walk.sets.trace_taken(given, read, np.repeat(np.arange(groups), outputs // groups))
-        role = Role((outputs, -1), (Factor((0,), given),))
-    else:
-        given = walk.sets.fresh(outputs)
-        walk.sets.trace(given, np.repeat(np.arange(groups), outputs // groups))
-        walk.sets.trace(read, np.repeat(np.arange(groups), inputs))
-        role = Role((groups, outputs // groups, inputs, -1), (Factor((0, 1), given), Factor((0, 2), read, -1)))
-    walk.take(node.inputs[1], role)  # type: ignore[arg-type]
+    if inputs > 1 or groups == 1:
+        return within_groups(walk, node)
+    given = np.repeat(read, outputs // groups)
+    walk.sets.trace_taken(given, read, np.repeat(np.arange(groups), outputs // groups))
+    walk.take(required(node.inputs[1]), Role((outputs, -1), (Factor((0,), given),)))
+    take_vector(walk, input_of(node, 2), given)
+    return [placed(given, 1, len(shape))]
+
+
+def within_groups(walk: TieWalk, node: ir.Node) -> Found:
+    """A convolution whose outputs are independent of its inputs."""
+    weight, groups = constant(node.inputs[1]), integer(node, "group", 1)
+    shape = walk.shape(node.inputs[0])
+    read = along(walk.numbers(node.inputs[0]), 1, shape[1])
+    if weight is None or read is None:
+        return None
+    outputs, inputs = weight.shape[:2]
+    given = walk.sets.fresh(outputs)
+    walk.sets.trace(given, np.repeat(np.arange(groups), outputs // groups))
+    walk.sets.trace(read, np.repeat(np.arange(groups), inputs))
+    factors = Factor((0, 1), given), Factor((0, 2), read, -1)
+    walk.take(required(node.inputs[1]), Role((groups, outputs // groups, inputs, -1), factors))
     take_vector(walk, input_of(node, 2), given)
     return [placed(given, 1, len(shape))]
 
 
 def product(walk: TieWalk, node: ir.Node) -> Found:
     """MatMul by a constant matrix, or of two activations."""
-    if any(map(_is_constant, node.inputs)):
-        return None if _is_constant(node.inputs[0]) else _by_matrix(walk, node, is_turned=False)
-    return _of_two(walk, node)
+    return by_matrix(walk, node) if any(map(is_constant, node.inputs)) else _of_two(walk, node)
 
 
 def gemm(walk: TieWalk, node: ir.Node) -> Found:
     """Gemm by constants."""
-    are_constant = all(value is None or _is_constant(value) for value in node.inputs[1:])
+    are_constant = all(value is None or is_constant(value) for value in node.inputs[1:])
     if integer(node, "transA", 0) or not are_constant:
         return None
-    return _by_matrix(walk, node, is_turned=bool(integer(node, "transB", 0)))
+    return by_matrix(walk, node)
 
 
-def _by_matrix(walk: TieWalk, node: ir.Node, is_turned: bool) -> Found:
+def by_matrix(walk: TieWalk, node: ir.Node) -> Found:
+    """A product whose second factor is a constant matrix."""
     shape, weight = walk.shape(node.inputs[0]), constant(node.inputs[1])
     read = along(walk.numbers(node.inputs[0]), -1, shape[-1])
     if weight is None or weight.ndim != 2 or read is None:
         return None
-    rows, columns = (1, 0) if is_turned else (0, 1)
+    rows, columns = (1, 0) if integer(node, "transB", 0) else (0, 1)
     given = walk.sets.fresh(weight.shape[columns])
     factors = Factor((rows,), read, -1), Factor((columns,), given)
-    walk.take(node.inputs[1], Role(weight.shape, factors))  # type: ignore[arg-type]
+    walk.take(required(node.inputs[1]), Role(weight.shape, factors))
     take_vector(walk, input_of(node, 2), given)
     return [placed(given, -1, len(walk.shape(node.outputs[0])))]
 
@@ -155,7 +166,7 @@ def by_channel(walk: TieWalk, node: ir.Node) -> Found:
     """A normalization of each channel for itself, with constants for each."""
     shape = walk.shape(node.inputs[0])
     numbers = along(walk.numbers(node.inputs[0]), 1, shape[1])
-    if numbers is None or not all(map(_is_constant, node.inputs[1:])) or len(node.outputs) != 1:
+    if numbers is None or not all(map(is_constant, node.inputs[1:])) or len(node.outputs) != 1:
         return None
     for value in node.inputs[1:]:
         take_vector(walk, value, numbers)
@@ -197,7 +208,7 @@ def take_vector(walk: TieWalk, value: ir.Value | None, numbers: np.ndarray) -> N
         walk.sets.fix(numbers)
 
 
-def _of_constant(walk: TieWalk, value: ir.Value) -> np.ndarray:
+def of_constant(walk: TieWalk, value: ir.Value) -> np.ndarray:
     """Numbers of the places of a constant that is added or multiplied."""
     shape = walk.shape(value)
     if int(np.prod(shape)) > MOST_PLACES:
@@ -210,29 +221,32 @@ def _of_constant(walk: TieWalk, value: ir.Value) -> np.ndarray:
 
 def _join_constant(walk: TieWalk, value: ir.Value, numbers: np.ndarray) -> None:
     """A constant that broadcasts to a tensor with these numbers."""
-    if not _is_constant(value):
+    if not is_constant(value):
         walk.keep(value)
         walk.sets.fix(numbers)
         return
-    own = _of_constant(walk, value)
-    own = own.reshape(_aligned(own.shape, numbers.ndim))
+    own = of_constant(walk, value)
+    own = own.reshape(aligned(own.shape, numbers.ndim))
     target = np.broadcast_shapes(own.shape, numbers.shape)
     walk.sets.join(walk.spread(own, target), walk.spread(numbers, target))
 
 
-def _is_constant(value: ir.Value | None) -> bool:
+def is_constant(value: ir.Value | None) -> bool:
+    """Whether a value is known before any run."""
     return constant(value) is not None
 
 
-def _aligned(shape: Sequence[int], rank: int) -> tuple[int, ...]:
+def aligned(shape: Sequence[int], rank: int) -> tuple[int, ...]:
+    """A shape of so many axes, with further ones of size 1 in front, as ONNX broadcasts."""
     return (*(1,) * (rank - len(shape)), *shape)
 
 
+POOLS = named(Trait.PLANES) - MOVES.keys()
 ORDERS: Mapping[str, Rule] = {
     **MOVES,
     **dict.fromkeys(named(Trait.POINTWISE), kept),
     **dict.fromkeys(named(Trait.AFFINE) | {"PRelu", "Where", "Min", "Max", "Sum", "Mean", "Pow"}, elementwise),
-    **dict.fromkeys(named(Trait.PLANES) - {"Expand", "Pad"}, of_planes),
+    **dict.fromkeys(POOLS, of_planes),
     **dict.fromkeys(named(Trait.REDUCES), reduced),
     **dict.fromkeys(("BatchNormalization", "InstanceNormalization"), by_channel),
     **dict.fromkeys(("LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization"), normalized),

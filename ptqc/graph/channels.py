@@ -114,8 +114,10 @@ class TieWalk:
         return () if array is None else array.shape
 
     def numbers(self, value: ir.Value | None) -> np.ndarray:
-        """Those of an activation; fixed where nothing is known of it."""
+        """Those of an activation; fixed where nothing is known of it. A constant that is asked for stays as it is."""
         name = "" if value is None else str(value.name)
+        if name in self._model.graph.initializers:
+            self.keep(value)
         return self.sets.roots(self.tensors.get(name, np.full((1,) * len(self.shape(value)), FIXED)))
 
     def keep(self, *values: ir.Value | None) -> None:

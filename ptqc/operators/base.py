@@ -31,6 +31,7 @@ class Trait(Enum):
     SIGMOID = auto()  # from 0 to 1, each element for itself
     SOFTMAX = auto()
     POINTWISE = auto()  # a function of each element for itself; what else it reads are numbers that hold for all
+    HOMOGENEOUS = auto()  # gives k > 0 times its output for k times its input, each element or channel for itself
     PLANES = auto()  # works on planes of pixels, each channel for itself
     AFFINE = auto()  # adds to its input or multiplies it
     CLIPS = auto()  # cuts off what lies outside of two bounds

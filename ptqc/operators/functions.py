@@ -51,23 +51,27 @@ def looked_up(name: str, function: Callable[[np.ndarray], np.ndarray]) -> Operat
     return operator(name, Trait.POINTWISE, kernels=LOOKED_UP, reference=reference)
 
 
-PLAIN = ("Abs", "Celu", "Cos", "Elu", "Erf", "Exp", "Gelu", "HardSwish", "Neg", "Selu", "Sin", "Softsign", "Tanh")
+PLAIN = ("Celu", "Cos", "Elu", "Erf", "Exp", "Gelu", "HardSwish", "Selu", "Sin", "Softsign", "Tanh")
 
 OPERATORS = (
     looked_up("Mish", _mish),
     looked_up("Softplus", _softplus),
-    operator("LeakyRelu", Trait.POINTWISE, kernels=frozenset(["QLinearLeakyRelu"]), reference=_leaky_relu),
+    operator(
+        "LeakyRelu", Trait.POINTWISE, Trait.HOMOGENEOUS, kernels=frozenset(["QLinearLeakyRelu"]), reference=_leaky_relu
+    ),
     operator("Sigmoid", Trait.SIGMOID, Trait.POINTWISE, kernels=frozenset(["QLinearSigmoid"]), reference=_sigmoid),
     operator("HardSigmoid", Trait.SIGMOID, Trait.POINTWISE),
-    operator("Relu", Trait.CLIPS, Trait.POINTWISE, moves=_has_bounds),
+    operator("Relu", Trait.CLIPS, Trait.POINTWISE, Trait.HOMOGENEOUS, moves=_has_bounds),
     operator("Clip", Trait.CLIPS, Trait.KEEPS_SCORES, Trait.POINTWISE, moves=_has_bounds),
     operator("Softmax", Trait.SOFTMAX),
     operator("LogSoftmax", Trait.SOFTMAX, Trait.LINEAR),
     operator("Cast", Trait.COPIES, Trait.SPELLED_OUT, Trait.POINTWISE),
-    *alike(["Identity", "Dropout"], Trait.COPIES, Trait.POINTWISE),
+    *alike(["Identity", "Dropout"], Trait.COPIES, Trait.POINTWISE, Trait.HOMOGENEOUS),
     operator("Log", Trait.LOGARITHM, Trait.NOT_NEGATIVE, Trait.POINTWISE, steep=_input),
     operator("Sqrt", Trait.NOT_NEGATIVE, Trait.POINTWISE, steep=_input),
     operator("Reciprocal", Trait.POINTWISE, steep=_input),
     operator("Pow", steep=_base_of_root),
     *alike(PLAIN, Trait.POINTWISE),
+    *alike(["Abs", "Neg"], Trait.POINTWISE, Trait.HOMOGENEOUS),
+    operator("PRelu", Trait.HOMOGENEOUS),
 )

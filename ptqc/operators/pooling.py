@@ -32,16 +32,28 @@ def _pool(step: LoweredStep, inputs: Sequence[np.ndarray]) -> np.ndarray:
 OPERATORS = (
     operator(
         "AveragePool",
-        *(Trait.PLANES, Trait.SPELLED_OUT),
+        *(Trait.PLANES, Trait.HOMOGENEOUS, Trait.SPELLED_OUT),
         kernels=frozenset(["QLinearAveragePool"]),
         reference=_pool,
     ),
-    operator("GlobalAveragePool", Trait.PLANES, kernels=frozenset(["QLinearGlobalAveragePool"]), reference=_mean),
-    operator("MaxPool", Trait.PLANES, Trait.SPELLED_OUT, moves=lambda node: len(node.outputs) == 1),
     operator(
-        "Resize", Trait.PLANES, moves=lambda node: text(node, "mode", "nearest") == "nearest", parameters=(1, 2, 3)
+        "GlobalAveragePool",
+        *(Trait.PLANES, Trait.HOMOGENEOUS),
+        kernels=frozenset(["QLinearGlobalAveragePool"]),
+        reference=_mean,
     ),
-    *alike(["GlobalMaxPool", "Upsample"], Trait.PLANES),
+    operator(
+        "MaxPool",
+        *(Trait.PLANES, Trait.HOMOGENEOUS, Trait.SPELLED_OUT),
+        moves=lambda node: len(node.outputs) == 1,
+    ),
+    operator(
+        "Resize",
+        *(Trait.PLANES, Trait.HOMOGENEOUS),
+        moves=lambda node: text(node, "mode", "nearest") == "nearest",
+        parameters=(1, 2, 3),
+    ),
+    *alike(["GlobalMaxPool", "Upsample"], Trait.PLANES, Trait.HOMOGENEOUS),
     *alike(["DepthToSpace", "SpaceToDepth"], channels=1),
     operator("AffineGrid", parameters=(1,)),
     operator("Col2Im", parameters=(1, 2)),

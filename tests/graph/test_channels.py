@@ -135,3 +135,11 @@ def test_the_kth_place_of_a_set_goes_to_the_kth_of_the_other() -> None:
     sets = np.array([0, 1, 0, 1, 2])
     assert turns(sets).tolist() == [0, 0, 1, 1, 0]
     assert moved(sets, np.array([1, 0, 2])).tolist() == [1, 0, 3, 2, 4]
+
+
+def test_a_table_that_is_turned_as_well_stays() -> None:
+    body = "e = Gather(t, i)  n = Relu(e)  r = Transpose<perm = [1, 0]>(t)  y = MatMul(x, r)  z = MatMul(n, w)"
+    constants = {"t": noise(4, 3), "i": np.array([1, 2]), "w": noise(3, 2)}
+    shapes = {"x": (1, 2, 3), "e": (2, 3), "n": (2, 3), "r": (3, 4), "y": (1, 2, 4), "z": (2, 2)}
+    _, found = ties(body, constants, **shapes)
+    assert free(found, "e") == []

@@ -22,6 +22,8 @@ ALLOWED = {
     "passes/rewrite": "a rewrite names the operators of its pattern",
     "ptqc/graph/channel_moves.py": "a function for each operator that says where the places of channels go",
     "ptqc/graph/channel_rules.py": "the same for those that compute",
+    "ptqc/graph/rotation_rules.py": "the same for those that rotations pass",
+    "ptqc/graph/scale_rules.py": "the same for factors of channels",
     "ptqc/losses/trace.py": "a function for each operator that says where the channels go",
     "ptqc/calibration/pixel_range.py": "the pattern of a preprocessing",
 }
