@@ -8,7 +8,7 @@ from typing import Any
 from ptqc.arguments import unknown
 from ptqc.errors import UsageError
 from ptqc.passes.base import Effect, Pass, Rewrite
-from ptqc.passes.schedule import FITTING, MEASURING, default_rewrites
+from ptqc.passes.schedule import EVENING, FITTING, MEASURING, default_rewrites
 
 # A package adds a rewrite with [project.entry-points."ptqc.rewrites"] my-pass = "package.module:MyPass".
 GROUP = "ptqc.rewrites"
@@ -42,7 +42,7 @@ def listing() -> str:
     """All passes in the order in which they run: effect, name, what they do, and their options with the defaults."""
     added = added_rewrites([point.name for point in entry_points(group=GROUP)])
     lines = [line for rewrite in (*default_rewrites(), *added) for line in _told(type(rewrite))]
-    return "\n".join([*lines, *(line for kind in (*MEASURING, *FITTING) for line in _told(kind))])
+    return "\n".join([*lines, *(line for kind in (*EVENING, *MEASURING, *FITTING) for line in _told(kind))])
 
 
 def _told(kind: type[Pass[Any, Any]]) -> Iterator[str]:

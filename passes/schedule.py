@@ -31,10 +31,14 @@ from ptqc.passes.rewrite.global_pool import GlobalPool
 from ptqc.passes.rewrite.inline_functions import InlineFunctions
 from ptqc.passes.rewrite.linear_layers import LinearLayers
 from ptqc.passes.rewrite.remove_dead import RemoveDead
+from ptqc.passes.rewrite.rotate import Rotate
+from ptqc.passes.rewrite.scale_channels import ScaleChannels
 from ptqc.passes.rewrite.split_outliers import SplitOutliers
 from ptqc.passes.tune.features import TuneFeatures
 from ptqc.passes.tune.reconstruct import Reconstruct
 
+# Offered where channels are uneven, and accepted on held-back samples; ReorderChannels serves what asks for an order.
+EVENING: tuple[type[Any], ...] = (ScaleChannels, Rotate)
 MEASURING: tuple[type[Any], ...] = (
     ChooseSplits,
     SplitOutliers,

@@ -42,6 +42,7 @@ from ptqc.stages.clock import Clock
 from ptqc.stages.consistency import check_activations
 from ptqc.stages.documents import CompileOutcome
 from ptqc.stages.early_checks import check_early
+from ptqc.stages.even_channels import evened
 from ptqc.stages.fit import Fitted, Packed, PlanSearch, Search, best_of, reconstruct, tune
 from ptqc.stages.float_activations import fit_finite
 from ptqc.stages.float_layers import with_float_layers
@@ -130,6 +131,7 @@ def compile_model(model: Model, calibration: object, request: CompileRequest) ->
         prepared = prepare(source, samples, progress, request.dump, request.rewrites)  # rewrite
         prepared = affordable(replace(prepared, judging=judging), request.deadline)
         check_early(prepared, request.budgets, options, request.target)
+        prepared = evened(prepared, options, request.deadline, progress)  # channels scaled and rotated
         prepared, decided, notes, entry = _measure_split(prepared, request)
         job = Job(prepared, decided, options, (*prepared.notes, *notes), entry, request.budgets, request.started)
         return _deliver(job, request, labelled, folder)

@@ -48,6 +48,7 @@ class Prepared:
     each time, so that kinds of samples that take turns are in both splits.
     judging: other samples, which choose nothing: a budget of loss is judged on them.
     splits: what is split off in `model`; whole: the model without that, where there are any.
+    evened: names of the rewrites of channels that were accepted on held-back samples.
     """
 
     model: ir.Model
@@ -58,6 +59,7 @@ class Prepared:
     judging: Samples | None = None
     splits: tuple[Split, ...] = ()
     whole: ir.Model | None = None
+    evened: tuple[str, ...] = ()
 
     @property
     def unsplit(self) -> ir.Model:

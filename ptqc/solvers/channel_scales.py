@@ -1,0 +1,32 @@
+"""Factors for channels of activations, so that one scale for a whole tensor serves all of them better.
+
+SmoothQuant (Xiao et al. 2023, arXiv 2211.10438, eq. 4) divides channel j by s_j = max|x_j|^α / max|w_j|^(1−α) and lets
+the weights that read it make up for that. With α = ½ the ranges of activations and of weights become alike.
+"""
+
+import numpy as np
+
+ALPHA = 0.5
+# A channel that was hardly seen to be active may be in use.
+MOST = 64.0
+# Where no channel reaches so many times what half of them reach, nothing is gained that samples could show.
+UNEVEN = 8.0
+
+
+def unevenness(reach: np.ndarray) -> float:
+    """The largest magnitude of any channel over that of the median channel. reach: (channels,), not negative."""
+    middle = float(np.median(reach[reach > 0])) if (reach > 0).any() else 0.0
+    return float(reach.max()) / middle if middle else 1.0
+
+
+def smoothing(reach: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """How many times its value each channel should carry (channels,); geometric mean 1, but for what is cut off.
+
+    reach: largest magnitudes seen of each; weights: largest magnitudes of the weights that read it.
+    """
+    is_seen = (reach > 0) & (weights > 0)
+    factors = np.ones(len(reach))
+    factors[is_seen] = weights[is_seen] ** (1 - ALPHA) / reach[is_seen] ** ALPHA
+    if is_seen.any():
+        factors[is_seen] /= np.exp(np.log(factors[is_seen]).mean())
+    return np.clip(factors, 1 / MOST, MOST)

@@ -1,0 +1,181 @@
+"""Channels scaled and rotated where single ones are far larger than others and 8-bit activations gain by it."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+import onnx_ir as ir
+
+from ptqc.calibration.samples import Samples
+from ptqc.errors import PassError
+from ptqc.execute.onnxruntime import Runner
+from ptqc.execute.shapes import observed_shapes
+from ptqc.graph.channels import ChannelTies, Shapes, find_ties
+from ptqc.graph.layers import find_layers
+from ptqc.graph.nodes import initial
+from ptqc.graph.rotation_rules import ROTATIONS
+from ptqc.graph.scale_rules import SCALES
+from ptqc.notes import Level, Note
+from ptqc.options import CompileOptions
+from ptqc.passes.base import Rewrite
+from ptqc.passes.pipeline import run_rewrites
+from ptqc.passes.rewrite.rotate import Rotate, rotatable, unit_gains
+from ptqc.passes.rewrite.scale_channels import ScaleChannels
+from ptqc.solvers.channel_scales import UNEVEN, smoothing, unevenness
+from ptqc.stages.prepare import PROBES, Prepared
+from ptqc.stages.rounded_losses import Comparison, Rounded, RoundedLosses
+from ptqc.work.deadline import Deadline
+from ptqc.work.progress import Progress
+from ptqc.work.stopwatch import seconds_of
+
+# Samples that show whether channels are uneven, and those that ranges are seen on.
+LOOKED_AT, OBSERVED = 8, 64
+# The fewest held-back samples on which anything is accepted, and the most.
+FEWEST, MOST = 16, 64
+# Blocks that are tried one by one where all of them together are refused.
+BLOCKS = 8
+# Share of the time that is left that all of this may take; runs of a sample that one trial takes, of node by node.
+SHARE, RUNS = 0.1, 8.0
+
+
+def evened(prepared: Prepared, options: CompileOptions, deadline: Deadline, progress: Progress) -> Prepared:
+    """The model with channels scaled and rotated as far as it pays; notes say what was done, or why it was undone."""
+    tuning, held_back = prepared.tuning[:OBSERVED], prepared.held_back[:MOST]
+    if options.activations == "float" or len(held_back) < FEWEST:
+        return prepared
+    trials = Trials(prepared, RoundedLosses(prepared.model, tuning, held_back, options.loss), options.seed)
+    if not trials.offered() or not _is_affordable(prepared, deadline):
+        return prepared
+    with progress.stage("even out channels"):
+        trials.scale()
+        trials.rotate()
+    return trials.prepared
+
+
+def _is_affordable(prepared: Prepared, deadline: Deadline) -> bool:
+    if not deadline.is_limited:
+        return True
+    runner, feeds = Runner(prepared.model), prepared.samples.largest[0]
+    each = RUNS * seconds_of(lambda: runner.run(feeds)) * (MOST + OBSERVED)
+    return deadline.share(SHARE).affords(each, 1 + BLOCKS, 0) > BLOCKS
+
+
+class Trials:
+    """Offers one rewrite after the other, and keeps those that pay. prepared: what there is so far."""
+
+    def __init__(self, prepared: Prepared, losses: RoundedLosses, seed: int) -> None:
+        self.prepared = prepared
+        self._losses, self._seed = losses, seed
+        self._shapes: Shapes = observed_shapes(prepared.model, prepared.samples[0])
+        self._known: Rounded | None = None
+
+    def offered(self) -> bool:
+        """Whether any channels that can be scaled or rotated are uneven."""
+        model, few = self.prepared.model, self._losses.tuning[:LOOKED_AT]
+        scales, rotations = (find_ties(model, self._shapes, rules) for rules in (SCALES, ROTATIONS))
+        reach = reach_of(model, scales, few)
+        if any(unevenness(reach[group]) >= UNEVEN for group in scales.groups()):
+            return True
+        reach = reach_of(model, rotations, few)
+        return any(unevenness(reach[rotations.classes == number]) >= UNEVEN for number in rotatable(rotations))
+
+    def rotate(self) -> None:
+        """The residual stream and heads of values, all of them or else the uneven ones one by one.
+
+        Gains of norms are folded into what reads them first, which alone is no rewrite that pays.
+        """
+        model = self.prepared.model.clone()
+        folds = self._fold(model)
+        ties = find_ties(model, self._shapes, ROTATIONS)
+        reach = reach_of(model, ties, self._losses.tuning)
+        uneven = [x for x in rotatable(ties) if unevenness(reach[ties.classes == x]) >= UNEVEN]
+        if not uneven:
+            return
+        whole = self._try((*folds, Rotate(ties, rotatable(ties), self._seed)))
+        if not whole and len(rotatable(ties)) > 1:
+            for number in uneven[:BLOCKS]:
+                model = self.prepared.model.clone()
+                folds = self._fold(model)
+                ties = find_ties(model, self._shapes, ROTATIONS)
+                self._try((*folds, Rotate(ties, (number,), self._seed)))
+
+    def scale(self) -> None:
+        """Groups of channels that are uneven, all of them or else one by one."""
+        steps = list(self._scalings())
+        if not steps:
+            return
+        ties = steps[0].ties
+        if not self._try((ScaleChannels(ties, np.prod([x.factors for x in steps], 0)),)) and len(steps) > 1:
+            for step in steps[:BLOCKS]:
+                self._try((step,))
+
+    def _fold(self, model: ir.Model) -> tuple[Rewrite, ...]:
+        """Folds the gains of norms in place; the rewrite that does so."""
+        ties = find_ties(model, self._shapes, SCALES)
+        factors = unit_gains(model, ties)
+        if (factors == 1).all():
+            return ()
+        step = ScaleChannels(ties, factors)
+        run_rewrites(model, (step,), [])
+        return (step,)
+
+    def _scalings(self) -> Iterator[ScaleChannels]:
+        """One for each uneven group, the most uneven first."""
+        model = self.prepared.model
+        ties = find_ties(model, self._shapes, SCALES)
+        reach, weights = reach_of(model, ties, self._losses.tuning), weights_of(model, ties)
+        groups = [group for group in ties.groups() if unevenness(reach[group]) >= UNEVEN]
+        for group in sorted(groups, key=lambda group: -unevenness(reach[group])):
+            factors = np.ones(len(ties.classes))
+            factors[group] = smoothing(reach[group], weights[group])
+            yield ScaleChannels(ties, factors)
+
+    def _try(self, steps: Sequence[Rewrite]) -> bool:
+        """Whether rewrites pay; then they are done."""
+        name, model = steps[-1].name, self.prepared.model.clone()
+        try:
+            notes = run_rewrites(model, steps, [self.prepared.samples[i] for i in range(PROBES)])
+        except PassError as error:  # numbers that float32 does not bear
+            self._note(Note(name, "", f"undone: {error}", Level.SKIPPED))
+            return False
+        before = self._known or self._losses.of(self.prepared.model)
+        compared = Comparison(before, self._losses.of(model), self._losses.unit)
+        if not compared.is_better:
+            self._known = before
+            self._note(Note(name, "", f"undone, {len(notes)} places: {compared}", Level.SKIPPED))
+            return False
+        self._known = compared.after
+        self.prepared = replace(self.prepared, model=model, evened=(*self.prepared.evened, name))
+        self._note(*notes, Note(name, "", str(compared)))
+        return True
+
+    def _note(self, *notes: Note) -> None:
+        self.prepared = replace(self.prepared, notes=(*self.prepared.notes, *notes))
+
+
+def reach_of(model: ir.Model, ties: ChannelTies, samples: Samples) -> np.ndarray:
+    """The largest magnitude that each set of channels has where a layer reads it (sets,)."""
+    read = dict.fromkeys(layer.input for layer in find_layers(model))
+    taps, reach = [name for name in read if name in ties.tensors], np.zeros(len(ties.classes))
+    if not taps:
+        return reach
+    runner = Runner(model, taps)
+    for feeds in samples:
+        for name, values in runner.run(feeds, taps).items():
+            sets = ties.tensors[name]
+            axes = tuple(axis for axis, size in enumerate(sets.shape) if size == 1)
+            np.maximum.at(reach, sets, np.abs(values).max(axes, keepdims=True, initial=0.0))
+    return reach
+
+
+def weights_of(model: ir.Model, ties: ChannelTies) -> np.ndarray:
+    """The largest magnitude of the weights that read each set of channels (sets,)."""
+    found = np.zeros(len(ties.classes))
+    for layer in find_layers(model):
+        role = ties.constants.get(layer.weight)
+        for factor in () if role is None else role.factors:
+            if role is not None and factor.power < 0:
+                view = np.abs(initial(model, layer.weight)).reshape(role.view)
+                rest = tuple(axis for axis in range(view.ndim) if axis not in factor.axes)
+                np.maximum.at(found, factor.numbers, view.max(rest).ravel())
+    return found

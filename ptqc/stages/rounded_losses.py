@@ -1,0 +1,125 @@
+"""What 8-bit activations, and coarse weights, lose on held-back samples: to compare two spellings of one function."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import onnx_ir as ir
+
+from ptqc.calibration.observers import RangeObserver
+from ptqc.calibration.ranges import TRIED, affine_params, choose_range
+from ptqc.calibration.samples import Samples
+from ptqc.execute.onnxruntime import Runner
+from ptqc.execute.walk import Slicer, Values
+from ptqc.formats import UINT8, QuantParams
+from ptqc.graph.layers import Layer
+from ptqc.graph.nodes import initial
+from ptqc.graph.sites import source_params
+from ptqc.losses import OutputLoss, recognize
+from ptqc.passes.decide.phases import Setting
+from ptqc.passes.tune.quantized_walk import run_quantized
+
+# Bits of the coarse weights: few enough that what a rewrite does to weights shows.
+COARSE = 4
+# A difference of means that is less than so many of its standard errors is none.
+SURE = 2.0
+
+
+@dataclass(frozen=True, eq=False)
+class Rounded:
+    """Losses of each held-back sample (samples,): of activations alone, and of weights alone."""
+
+    activations: np.ndarray
+    weights: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """Two spellings of one function on the same samples. before, after: their losses. unit: of the losses."""
+
+    before: Rounded
+    after: Rounded
+    unit: str
+
+    @property
+    def is_better(self) -> bool:
+        """Whether activations lose less, by more than chance, and weights no more than by chance."""
+        gain, its_error = _mean_and_error(self.before.activations - self.after.activations)
+        harm, error = _mean_and_error(self.after.weights - self.before.weights)
+        return gain > SURE * its_error and harm <= error
+
+    def __str__(self) -> str:
+        gain, error = _mean_and_error(self.before.activations - self.after.activations)
+        before, after = self.before.activations.mean(), self.after.activations.mean()
+        weights = f"{COARSE}-bit weights {self.before.weights.mean():.3g} and {self.after.weights.mean():.3g}"
+        told = f"8-bit activations lose {before:.3g} {self.unit} without and {after:.3g} with it"
+        return f"{told} (difference {gain:.2g} ± {error:.1g}), {weights}"
+
+
+def _mean_and_error(differences: np.ndarray) -> tuple[float, float]:
+    return float(differences.mean()), float(differences.std(ddof=1) / np.sqrt(len(differences)))
+
+
+@dataclass(frozen=True, eq=False)
+class RoundedLosses:
+    """Compares models of one function. tuning: ranges are seen on these; held_back: losses are measured on these."""
+
+    model: ir.Model
+    tuning: Samples
+    held_back: Samples
+    loss: str | Mapping[str, str]
+
+    def of(self, model: ir.Model) -> Rounded:
+        """The losses of a model with all activations in 8 bits, and of one with coarse weights."""
+        setting = Setting.of(model, self.tuning, self.held_back)
+        constants = {layer.weight: coarse(layer, initial(model, layer.weight)) for layer in setting.layers}
+        params = source_params(setting.sites, ranges(setting))
+        return Rounded(self._losses(model, params, {}), self._losses(model, {}, constants))
+
+    @cached_property
+    def unit(self) -> str:
+        """Of the losses."""
+        return self._judge.unit
+
+    @cached_property
+    def _reference(self) -> list[Values]:
+        return run_quantized(Slicer(self.model), list(self.held_back), {})
+
+    @cached_property
+    def _judge(self) -> OutputLoss:
+        kinds = recognize(self.model, self.held_back[0], self._reference, self.loss)
+        return OutputLoss.of(kinds, self._reference)
+
+    def _losses(
+        self, model: ir.Model, params: Mapping[str, QuantParams], constants: Mapping[str, np.ndarray]
+    ) -> np.ndarray:
+        found = run_quantized(Slicer(model), list(self.held_back), params, constants)
+        pairs = zip(self._reference, found, strict=True)
+        return np.array([self._judge(expected, outputs) for expected, outputs in pairs])
+
+
+def ranges(setting: Setting) -> dict[str, QuantParams]:
+    """Parameters of 8 bits by site, by the method that calibration tries first."""
+    observers = {site.name: RangeObserver() for site in setting.sites}
+    taps = list(dict.fromkeys(source for site in setting.sites for source in site.sources))
+    runner = Runner(setting.model, taps)
+    for feeds in setting.tuning:
+        values = runner.run(feeds, taps)
+        for site in setting.sites:
+            for source in site.sources:
+                observers[site.name].update(values[source])
+    return {name: _params(observer) for name, observer in observers.items()}
+
+
+def _params(observer: RangeObserver) -> QuantParams:
+    scale, zero_point = affine_params(*choose_range(observer, TRIED[0], UINT8.bits), UINT8.bits)
+    return QuantParams(UINT8, float(scale), int(zero_point))
+
+
+def coarse(layer: Layer, weight: np.ndarray, bits: int = COARSE) -> np.ndarray:
+    """A weight rounded to a grid of its own for each output, from its largest magnitude."""
+    matrix = layer.matrix(weight)
+    most = 2 ** (bits - 1) - 1
+    step = np.maximum(np.abs(matrix).max(-1, keepdims=True) / most, np.finfo(np.float32).tiny)
+    return layer.tensor((np.rint(matrix / step) * step).astype(weight.dtype))

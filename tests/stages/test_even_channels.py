@@ -1,0 +1,127 @@
+"""Uneven channels are evened out where held-back samples show that it pays; else the model is as it was."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from compiling import compiled, proto
+from graphs import noise
+from tiny_llama_model import tiny_llama
+
+from ptqc.options import CompileOptions
+from ptqc.reading import read_model
+from ptqc.stages import even_channels
+from ptqc.stages.even_channels import FEWEST, evened
+from ptqc.stages.prepare import HELD_BACK, Prepared, gather, prepare
+from ptqc.stages.rounded_losses import Comparison, Rounded, RoundedLosses
+from ptqc.work.deadline import NEVER
+from ptqc.work.progress import SILENT
+
+# One of 32 channels between the products carries 40 times its values.
+TWO = "g (float[N,8] x) => (float[N,6] y) { h = Gemm(x, w, b)  r = Relu(h)  y = Gemm(r, v) }"
+COUNT = HELD_BACK * FEWEST
+
+
+def two_layers(factor: float = 40.0) -> onnx.ModelProto:
+    carried = np.ones(32, np.float32)
+    carried[5] = factor
+    return proto(TWO, w=noise(8, 32) * carried, b=noise(32) * carried, v=noise(32, 6, seed=2) / carried[:, None])
+
+
+def prepared(model: onnx.ModelProto, data: object, folder: Path) -> Prepared:
+    folder.mkdir(exist_ok=True)
+    onnx.save(model, folder / "model.onnx")
+    source = read_model(folder / "model.onnx")
+    return prepare(source, gather(source, data, folder / "samples", 1000, None, SILENT), SILENT)
+
+
+Prepare = Callable[..., Prepared]
+
+
+@pytest.fixture
+def ready(tmp_path: Path) -> Prepare:
+    def of(model: onnx.ModelProto, count: int = COUNT) -> Prepared:
+        return prepared(model, {"x": noise(count, 8, seed=3)}, tmp_path)
+
+    return of
+
+
+def run(given: Prepared, **options: object) -> Prepared:
+    return evened(given, CompileOptions.of(options), NEVER, SILENT)
+
+
+def test_a_channel_that_decides_the_range_is_scaled(ready: Prepare) -> None:
+    given = ready(two_layers())
+    found = run(given)
+    assert found.evened == ("scale-channels",)
+    losses = RoundedLosses(given.model, given.tuning, given.held_back, "auto")
+    assert losses.of(found.model).activations.mean() < 0.3 * losses.of(given.model).activations.mean()
+
+
+def test_even_channels_are_not_touched(ready: Prepare) -> None:
+    given = ready(two_layers(1.0))
+    assert run(given) is given
+
+
+def test_few_samples_accept_nothing(ready: Prepare) -> None:
+    given = ready(two_layers(), COUNT - HELD_BACK)
+    assert run(given) is given
+
+
+def test_activations_in_float_gain_nothing(ready: Prepare) -> None:
+    given = ready(two_layers())
+    assert run(given, activations="float") is given
+
+
+def test_what_does_not_pay_is_undone_with_a_note(ready: Prepare, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = ready(two_layers())
+    before = ir.to_proto(given.model).SerializeToString()
+    monkeypatch.setattr(even_channels, "smoothing", lambda reach, _: np.linspace(1, 64, len(reach))[::-1])
+    found = run(given)
+    assert ir.to_proto(found.model).SerializeToString() == before
+    assert "undone" in found.notes[-1].message
+    assert found.evened == ()
+
+
+def test_an_artifact_says_what_was_evened_out(tmp_path: Path) -> None:
+    artifact = compiled(two_layers(), {"x": noise(COUNT, 8, seed=3)}, tmp_path)
+    notes = [note["message"] for note in artifact.manifest["notes"] if note["step"] == "scale-channels"]
+    assert any("8-bit activations lose" in message for message in notes)
+
+
+def test_outliers_that_were_planted_into_a_decoder_are_recovered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """8 bits lose at most 1.1 times what they lose of the same function without planted outliers."""
+    monkeypatch.setattr(tiny_llama, "LAYERS", 1)
+    monkeypatch.setattr(even_channels, "OBSERVED", 16)
+    feeds = [tiny_llama.sample(16, cache=False, seed=seed) for seed in range(COUNT)]
+    plain, planted = (
+        prepared(tiny_llama.build(outliers, cache=False), feeds, tmp_path / str(outliers)) for outliers in (False, True)
+    )
+    losses = RoundedLosses(plain.model, plain.tuning[:16], plain.held_back, "auto")
+    found = run(planted)
+    assert found.evened == ("scale-channels",)
+    assert losses.of(found.model).activations.mean() <= 1.1 * losses.of(plain.model).activations.mean()
+
+
+def compared(before: np.ndarray, after: np.ndarray, harm: np.ndarray) -> Comparison:
+    zeros = np.zeros_like(harm)
+    return Comparison(Rounded(before, zeros), Rounded(after, harm), "nat")
+
+
+def test_only_what_is_better_by_more_than_chance_is_better() -> None:
+    chance = np.tile([-1.0, 1.0], 8)
+    zeros = np.zeros(16)
+    assert compared(chance + 1, zeros, zeros).is_better
+    assert not compared(chance + 0.3, zeros, zeros).is_better
+    assert not compared(zeros, chance + 1, zeros).is_better
+
+
+def test_what_coarse_weights_lose_by_is_not_better() -> None:
+    chance, ones = np.tile([-1.0, 1.0], 8), np.ones(16)
+    assert not compared(ones, 0 * ones, chance + 1).is_better
+    assert compared(ones, 0 * ones, chance + 0.1).is_better
