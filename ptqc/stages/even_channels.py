@@ -23,7 +23,7 @@ from ptqc.passes.rewrite.rotate import Rotate, rotatable, unit_gains
 from ptqc.passes.rewrite.scale_channels import ScaleChannels
 from ptqc.solvers.channel_scales import UNEVEN, smoothing, unevenness
 from ptqc.stages.prepare import PROBES, Prepared
-from ptqc.stages.rounded_losses import Comparison, Rounded, RoundedLosses
+from ptqc.stages.rounded_losses import Comparison, RoundedLosses, SampleLosses
 from ptqc.work.deadline import Deadline
 from ptqc.work.progress import Progress
 from ptqc.work.stopwatch import seconds_of
@@ -31,7 +31,7 @@ from ptqc.work.stopwatch import seconds_of
 # Samples that show whether channels are uneven, and those that ranges are seen on.
 LOOKED_AT, OBSERVED = 8, 64
 # The fewest held-back samples on which anything is accepted, and the most.
-FEWEST, MOST = 16, 64
+FEWEST, MOST = 16, 32
 # Blocks that are tried one by one where all of them together are refused.
 BLOCKS = 8
 # Share of the time that is left that all of this may take; runs of a sample that one trial takes, of node by node.
@@ -43,13 +43,13 @@ def evened(prepared: Prepared, options: CompileOptions, deadline: Deadline, prog
     tuning, held_back = prepared.tuning[:OBSERVED], prepared.held_back[:MOST]
     if options.activations == "float" or len(held_back) < FEWEST:
         return prepared
-    trials = Trials(prepared, RoundedLosses(prepared.model, tuning, held_back, options.loss), options.seed)
-    if not trials.offered() or not _is_affordable(prepared, deadline):
+    offers = Offers(prepared, RoundedLosses(prepared.model, tuning, held_back, options.loss), options.seed)
+    if not offers.offered() or not _is_affordable(prepared, deadline):
         return prepared
     with progress.stage("even out channels"):
-        trials.scale()
-        trials.rotate()
-    return trials.prepared
+        offers.scale()
+        offers.rotate()
+    return offers.prepared
 
 
 def _is_affordable(prepared: Prepared, deadline: Deadline) -> bool:
@@ -60,14 +60,14 @@ def _is_affordable(prepared: Prepared, deadline: Deadline) -> bool:
     return deadline.share(SHARE).affords(each, 1 + BLOCKS, 0) > BLOCKS
 
 
-class Trials:
+class Offers:
     """Offers one rewrite after the other, and keeps those that pay. prepared: what there is so far."""
 
     def __init__(self, prepared: Prepared, losses: RoundedLosses, seed: int) -> None:
         self.prepared = prepared
         self._losses, self._seed = losses, seed
         self._shapes: Shapes = observed_shapes(prepared.model, prepared.samples[0])
-        self._known: Rounded | None = None
+        self._known: SampleLosses | None = None
 
     def offered(self) -> bool:
         """Whether any channels that can be scaled or rotated are uneven."""

@@ -27,7 +27,7 @@ SURE = 2.0
 
 
 @dataclass(frozen=True, eq=False)
-class Rounded:
+class SampleLosses:
     """Losses of each held-back sample (samples,): of activations alone, and of weights alone."""
 
     activations: np.ndarray
@@ -38,8 +38,8 @@ class Rounded:
 class Comparison:
     """Two spellings of one function on the same samples. before, after: their losses. unit: of the losses."""
 
-    before: Rounded
-    after: Rounded
+    before: SampleLosses
+    after: SampleLosses
     unit: str
 
     @property
@@ -70,12 +70,12 @@ class RoundedLosses:
     held_back: Samples
     loss: str | Mapping[str, str]
 
-    def of(self, model: ir.Model) -> Rounded:
+    def of(self, model: ir.Model) -> SampleLosses:
         """The losses of a model with all activations in 8 bits, and of one with coarse weights."""
         setting = Setting.of(model, self.tuning, self.held_back)
         constants = {layer.weight: coarse(layer, initial(model, layer.weight)) for layer in setting.layers}
         params = source_params(setting.sites, ranges(setting))
-        return Rounded(self._losses(model, params, {}), self._losses(model, {}, constants))
+        return SampleLosses(self.rounded(model, params, {}), self.rounded(model, {}, constants))
 
     @cached_property
     def unit(self) -> str:
@@ -91,9 +91,10 @@ class RoundedLosses:
         kinds = recognize(self.model, self.held_back[0], self._reference, self.loss)
         return OutputLoss.of(kinds, self._reference)
 
-    def _losses(
+    def rounded(
         self, model: ir.Model, params: Mapping[str, QuantParams], constants: Mapping[str, np.ndarray]
     ) -> np.ndarray:
+        """Losses of each sample with these tensors rounded, and other values for these constants."""
         found = run_quantized(Slicer(model), list(self.held_back), params, constants)
         pairs = zip(self._reference, found, strict=True)
         return np.array([self._judge(expected, outputs) for expected, outputs in pairs])

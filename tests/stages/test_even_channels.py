@@ -1,6 +1,7 @@
 """Uneven channels are evened out where held-back samples show that it pays; else the model is as it was."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,9 +15,9 @@ from tiny_llama_model import tiny_llama
 from ptqc.options import CompileOptions
 from ptqc.reading import read_model
 from ptqc.stages import even_channels
-from ptqc.stages.even_channels import FEWEST, evened
+from ptqc.stages.even_channels import FEWEST, Offers, evened
 from ptqc.stages.prepare import HELD_BACK, Prepared, gather, prepare
-from ptqc.stages.rounded_losses import Comparison, Rounded, RoundedLosses
+from ptqc.stages.rounded_losses import Comparison, RoundedLosses, SampleLosses
 from ptqc.work.deadline import NEVER
 from ptqc.work.progress import SILENT
 
@@ -86,6 +87,25 @@ def test_what_does_not_pay_is_undone_with_a_note(ready: Prepare, monkeypatch: py
     assert found.evened == ()
 
 
+def test_a_rotation_pays_where_weights_bear_it(ready: Prepare, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A large channel between two products, spread over all: activations gain, and 4-bit weights lose more."""
+    weight, reader = noise(8, 32), noise(32, 6, seed=2, scale=0.03)
+    weight[:, 5] *= 30
+    given = ready(proto(TWO.replace("Relu", "Identity"), w=weight, b=noise(32), v=reader))
+    losses = RoundedLosses(given.model, given.tuning, given.held_back, "auto")
+    offers = Offers(given, losses, 0)
+    offers.rotate()
+    assert offers.prepared.model is given.model
+    assert "undone" in offers.prepared.notes[-1].message
+    zeros = np.zeros(len(given.held_back))
+    rounded = RoundedLosses.of
+    monkeypatch.setattr(RoundedLosses, "of", lambda self, x: replace(rounded(self, x), weights=zeros))
+    offers = Offers(given, losses, 0)
+    offers.rotate()
+    assert offers.prepared.evened == ("rotate",)
+    assert losses.of(offers.prepared.model).activations.mean() < 0.3 * losses.of(given.model).activations.mean()
+
+
 def test_an_artifact_says_what_was_evened_out(tmp_path: Path) -> None:
     artifact = compiled(two_layers(), {"x": noise(COUNT, 8, seed=3)}, tmp_path)
     notes = [note["message"] for note in artifact.manifest["notes"] if note["step"] == "scale-channels"]
@@ -110,7 +130,7 @@ def test_outliers_that_were_planted_into_a_decoder_are_recovered(
 
 def compared(before: np.ndarray, after: np.ndarray, harm: np.ndarray) -> Comparison:
     zeros = np.zeros_like(harm)
-    return Comparison(Rounded(before, zeros), Rounded(after, harm), "nat")
+    return Comparison(SampleLosses(before, zeros), SampleLosses(after, harm), "nat")
 
 
 def test_only_what_is_better_by_more_than_chance_is_better() -> None:

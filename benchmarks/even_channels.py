@@ -1,0 +1,137 @@
+"""What scaling and rotating channels recovers of what 8 bits lose: `python benchmarks/even_channels.py [MODEL DATA]`.
+
+Without a model, the small decoder of models/tiny_llama.py, without and with planted outliers. DATA: a folder or an .npz
+file of calibration samples. Every tensor that can be is rounded to 8 bits by ranges of tuning samples, the weights of
+layers to 8 bits by their largest values; losses are of held-back samples. Nothing is accepted or undone here: each row
+is what one rewrite does to all channels that it can, however uneven they are.
+"""
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+from harness import ROOT, Column, markdown
+
+from ptqc.execute.shapes import observed_shapes
+from ptqc.graph.channels import find_ties
+from ptqc.graph.nodes import initial
+from ptqc.graph.rotation_rules import ROTATIONS
+from ptqc.graph.scale_rules import SCALES
+from ptqc.graph.sites import source_params
+from ptqc.passes.decide.phases import Setting
+from ptqc.passes.pipeline import run_rewrites
+from ptqc.passes.rewrite.rotate import Rotate, rotatable, unit_gains
+from ptqc.passes.rewrite.scale_channels import ScaleChannels
+from ptqc.reading import read_model
+from ptqc.solvers.channel_scales import smoothing, unevenness
+from ptqc.stages.even_channels import MOST, OBSERVED, reach_of, weights_of
+from ptqc.stages.prepare import Prepared, gather, prepare
+from ptqc.stages.rounded_losses import RoundedLosses, coarse, ranges
+from ptqc.work.progress import SILENT
+
+COUNT, LENGTH = 256, 32
+BITS = 8
+COLUMNS = [
+    Column("channels", "rewrite"),
+    Column("most uneven", "uneven", "{:.1f}".format),
+    Column("8-bit activations", "activations", "{:.5f}".format),
+    Column("and 8-bit weights", "both", "{:.5f}".format),
+    Column("4-bit weights", "weights", "{:.4f}".format),
+]
+
+
+def folded(model: ir.Model, given: Prepared) -> None:
+    """Gains of norms become one."""
+    ties = find_ties(model, observed_shapes(model, given.samples[0]), SCALES)
+    run_rewrites(model, (ScaleChannels(ties, unit_gains(model, ties)),), [given.samples[0]])
+
+
+def scaled(model: ir.Model, given: Prepared) -> None:
+    """Every group of tied channels."""
+    ties = find_ties(model, observed_shapes(model, given.samples[0]), SCALES)
+    reach, weights = reach_of(model, ties, given.tuning[:OBSERVED]), weights_of(model, ties)
+    factors = np.ones(len(ties.classes))
+    for group in ties.groups():
+        factors[group] = smoothing(reach[group], weights[group])
+    run_rewrites(model, (ScaleChannels(ties, factors),), [given.samples[0]])
+
+
+def rotated(model: ir.Model, given: Prepared) -> None:
+    """Every class of channels, behind folded norms."""
+    folded(model, given)
+    ties = find_ties(model, observed_shapes(model, given.samples[0]), ROTATIONS)
+    run_rewrites(model, (Rotate(ties, rotatable(ties)),), [given.samples[0]])
+
+
+def both(model: ir.Model, given: Prepared) -> None:
+    """Scaled, then rotated."""
+    scaled(model, given)
+    rotated(model, given)
+
+
+REWRITES: dict[str, Callable[[ir.Model, Prepared], None]] = {
+    "as they are": lambda model, given: None,  # noqa: ARG005
+    "gains of norms folded": folded,
+    "scaled": scaled,
+    "rotated": rotated,
+    "scaled and rotated": both,
+}
+
+
+def rows(given: Prepared) -> Iterator[dict[str, object]]:
+    losses = RoundedLosses(given.model, given.tuning[:OBSERVED], given.held_back[:MOST], "auto")
+    for name, rewrite in REWRITES.items():
+        model = given.model.clone()
+        rewrite(model, given)
+        ties = find_ties(model, observed_shapes(model, given.samples[0]), SCALES)
+        reach = reach_of(model, ties, losses.tuning)
+        setting = Setting.of(model, losses.tuning, losses.held_back)
+        weights = {layer.weight: coarse(layer, initial(model, layer.weight), BITS) for layer in setting.layers}
+        found = losses.of(model)
+        whole = losses.rounded(model, source_params(setting.sites, ranges(setting)), weights)
+        yield {
+            "rewrite": name,
+            "uneven": max((unevenness(reach[group]) for group in ties.groups()), default=1.0),
+            "activations": found.activations.mean(),
+            "both": whole.mean(),
+            "weights": found.weights.mean(),
+        }
+
+
+def decoder(outliers: bool, folder: Path) -> Prepared:
+    sys.path.append(str(ROOT / "models"))
+    import tiny_llama
+
+    onnx.save(tiny_llama.build(outliers, cache=False), folder / "model.onnx")
+    feeds = [tiny_llama.sample(LENGTH, cache=False, seed=seed) for seed in range(COUNT)]
+    return prepared(folder / "model.onnx", feeds, folder)
+
+
+def prepared(model: Path, data: object, folder: Path) -> Prepared:
+    source = read_model(model)
+    return prepare(source, gather(source, data, folder / "samples", COUNT, None, SILENT), SILENT)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("model", nargs="?", type=Path)
+    parser.add_argument("data", nargs="?", type=Path)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        if options.model is not None:
+            print(markdown(list(rows(prepared(options.model, options.data, Path(temporary)))), COLUMNS))
+            return
+        for outliers in (False, True):
+            folder = Path(temporary) / str(outliers)
+            folder.mkdir()
+            print("with planted outliers" if outliers else "without outliers")
+            print(markdown(list(rows(decoder(outliers, folder))), COLUMNS))
+
+
+if __name__ == "__main__":
+    main()
