@@ -49,10 +49,10 @@ def _told(members: np.ndarray) -> str:
     return f"{len(members)} channels are mixed in blocks of {len(members) & -len(members)}"
 
 
-def rotatable(ties: ChannelTies) -> tuple[int, ...]:
-    """Classes with channels enough to be mixed, in blocks of FEWEST or more."""
+def rotatable(ties: ChannelTies, least: int = FEWEST) -> tuple[int, ...]:
+    """Classes with channels enough to be mixed in blocks of so many or more."""
     counts = np.bincount(ties.classes[ties.classes >= 0]) if (ties.classes >= 0).any() else np.empty(0, np.int64)
-    return tuple(np.flatnonzero((counts & -counts) >= FEWEST).tolist())
+    return tuple(np.flatnonzero((counts & -counts) >= least).tolist())
 
 
 def _centred(model: ir.Model, ties: ChannelTies) -> np.ndarray:

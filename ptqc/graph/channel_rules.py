@@ -176,9 +176,9 @@ def by_channel(walk: TieWalk, node: ir.Node) -> Found:
 def reduced(walk: TieWalk, node: ir.Node) -> Found:
     """One value of all along some axes, in whatever order they are."""
     numbers, given = walk.numbers(node.inputs[0]), constant(input_of(node, 1))
-    if input_of(node, 1) is not None and given is None:
-        return None
     axes = integers(node, "axes", []) if given is None else given.tolist()
+    if (input_of(node, 1) is not None and given is None) or (not axes and integer(node, "noop_with_empty_axes", 0)):
+        return None
     over = {axis % numbers.ndim for axis in axes} or set(range(numbers.ndim))
     rest = [axis for axis in range(numbers.ndim) if axis not in over]
     made = numbers

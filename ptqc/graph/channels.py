@@ -87,7 +87,7 @@ class TieWalk:
         self.tensors: dict[str, np.ndarray] = {}
         self._model, self._shapes = model, shapes
         for node in model.graph:
-            rule = rules.get(node.op_type) if not node.domain else None
+            rule = rules.get(node.op_type) if not node.domain and not self._is_empty(node) else None
             outputs = None if rule is None else rule(self, node)
             if outputs is None or any(value.uses() for value in node.outputs[len(outputs) :]):
                 self.keep(*node.inputs)
@@ -95,6 +95,11 @@ class TieWalk:
                 if (self.sets.roots(numbers) != FIXED).any():
                     self.tensors[str(value.name)] = numbers
         self.keep(*model.graph.outputs, *_read_within_subgraphs(model))
+
+    def _is_empty(self, node: ir.Node) -> bool:
+        """Whether anything that a node reads or makes has no elements, so that there is nothing to follow."""
+        data = [value for value in (*node.inputs[:1], *node.outputs) if value is not None and value.name]
+        return any(0 in self.shape(value) for value in data)
 
     def ties(self) -> ChannelTies:
         """What was found."""

@@ -21,7 +21,7 @@ from ptqc.graph.channel_rules import (
 )
 from ptqc.graph.channel_sets import FIXED
 from ptqc.graph.channels import Factor, Role, Rule, TieWalk, along, placed
-from ptqc.graph.nodes import constant, input_of, integer, required
+from ptqc.graph.nodes import constant, input_of, integer, required, text
 from ptqc.operators import Trait, clip_bounds, known, named
 
 Found = Sequence[np.ndarray] | None
@@ -103,8 +103,14 @@ def normalized(walk: TieWalk, node: ir.Node) -> Found:
 def reduced_otherwise(walk: TieWalk, node: ir.Node) -> Found:
     """Means and extremes along axes that channels do not lie along."""
     numbers, axes = walk.numbers(node.inputs[0]), constant(input_of(node, 1))
-    is_apart = axes is not None and all(numbers.shape[axis] == 1 for axis in axes.tolist())
+    is_apart = axes is not None and axes.size > 0 and all(numbers.shape[axis] == 1 for axis in axes.tolist())
     return reduced(walk, node) if is_apart else None
+
+
+def resized(walk: TieWalk, node: ir.Node) -> Found:
+    """Means of neighbours, but where values of their own are put outside."""
+    is_cut = text(node, "coordinate_transformation_mode", "") == "tf_crop_and_resize"
+    return None if is_cut else of_planes(walk, node)
 
 
 def padded_with_zeros(walk: TieWalk, node: ir.Node) -> Found:
@@ -124,6 +130,7 @@ SCALES: Mapping[str, Rule] = {
     "Div": divided,
     "Clip": clipped,
     "Pad": padded_with_zeros,
+    "Resize": resized,
     "ReduceMax": reduced_otherwise,
     "ReduceMean": reduced_otherwise,
     "ReduceMin": reduced_otherwise,
