@@ -29,7 +29,7 @@ from ptqc.passes.rewrite.rotate import Rotate, rotatable, unit_gains
 from ptqc.passes.rewrite.scale_channels import ScaleChannels
 from ptqc.reading import read_model
 from ptqc.solvers.channel_scales import smoothing, unevenness
-from ptqc.stages.even_channels import MOST, OBSERVED, reach_of, weights_of
+from ptqc.stages.even_channels import OBSERVED, reach_of, weights_of
 from ptqc.stages.prepare import Prepared, gather, prepare
 from ptqc.stages.rounded_losses import RoundedLosses, coarse, ranges
 from ptqc.work.progress import SILENT
@@ -84,7 +84,7 @@ REWRITES: dict[str, Callable[[ir.Model, Prepared], None]] = {
 
 
 def rows(given: Prepared) -> Iterator[dict[str, object]]:
-    losses = RoundedLosses(given.model, given.tuning[:OBSERVED], given.held_back[:MOST], "auto")
+    losses = RoundedLosses(given.model, given.tuning[:OBSERVED], given.held_back, "auto")
     for name, rewrite in REWRITES.items():
         model = given.model.clone()
         rewrite(model, given)
