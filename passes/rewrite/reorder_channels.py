@@ -1,6 +1,5 @@
 """Channels put into another order, with everything that makes and reads them."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -54,17 +53,6 @@ def by_key(ties: ChannelTies, keys: np.ndarray) -> np.ndarray:
         members = np.flatnonzero(ties.classes == number)
         places[members] = members[np.argsort(-keys[members], kind="stable")]
     return places
-
-
-def keys_of(ties: ChannelTies, tensors: Mapping[str, np.ndarray]) -> np.ndarray:
-    """A key for each set from what was seen of tensors: the largest of its places' values (sets,).
-
-    tensors: by name, one value for each of the tensor's places.
-    """
-    keys = np.zeros(len(ties.classes))
-    for name, values in tensors.items():
-        np.maximum.at(keys, ties.tensors[name], np.broadcast_to(values, ties.tensors[name].shape))
-    return keys
 
 
 def permuted(array: np.ndarray, role: Role, places: np.ndarray) -> np.ndarray:

@@ -3,6 +3,7 @@
 import numpy as np
 import onnx_ir as ir
 import pytest
+from graphs import noise, parse
 from random_channels import network
 
 from ptqc.execute.shapes import observed_shapes
@@ -32,3 +33,14 @@ def test_any_order_computes_the_same(seed: int) -> None:
         assert np.array_equal(np.sort(initial(model, name), None), np.sort(initial(original, name), None))
     step.undone().apply(Probed(model))
     assert ir.to_proto(model).SerializeToString() == before
+
+
+def test_channels_are_sorted_by_key_largest_first() -> None:
+    graph = "g (float[1, 2] x) => (float[1, 3] y) { h = MatMul(x, w)  r = Relu(h)  y = MatMul(r, v) }"
+    model = parse(graph, w=noise(2, 4), v=noise(4, 3))
+    feeds = {"x": noise(1, 2)}
+    ties, before = ties_of(model, feeds), initial(model, "w")
+    keys = np.zeros(len(ties.classes))
+    keys[ties.tensors["h"].ravel()] = 1, 4, 2, 3
+    run_rewrites(model, (ReorderChannels(ties, by_key(ties, keys)),), [feeds])
+    assert np.array_equal(initial(model, "w"), before[:, [1, 3, 2, 0]])
