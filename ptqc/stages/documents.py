@@ -82,7 +82,8 @@ def manifest(job: Job, outcome: CompileOutcome) -> dict[str, Any]:
     """Everything reproducible about an artifact."""
     fitted, judged, delivered = outcome.fitted, outcome.judged, outcome.delivered
     origin, proto = job.prepared.origin, fitted.exported.proto
-    in_float = float_operators(job.model, fitted.plan)
+    split = {split.tensor: len(split.channels) for split in job.prepared.splits}
+    in_float = float_operators(job.model, fitted.plan, split)
     notes = [*job.notes, *fitted.notes, *unquantized_weights(fitted.plan), *rounded_for_float(fitted.plan)]
     notes += [*(operator.note for operator in in_float), *_warnings(judged)]
     for kept in (delivered, outcome.memory, outcome.kept):
@@ -119,6 +120,7 @@ def manifest(job: Job, outcome: CompileOutcome) -> dict[str, Any]:
         "cut_short": is_cut_short(notes),
         "weights_by_format": dict(weights),
         "float_operators": dict(Counter(operator.op_type for operator in in_float)),
+        "split_channels": split,
         "rounded_activations": dict(Counter(map(str, fitted.plan.cast_sites.values()))),
         "verification": outcome.verified.to_json(),
         "results": to_json(judged),

@@ -1,6 +1,6 @@
 """What computes in float in the delivered file, and why."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -29,11 +29,11 @@ class FloatOperator:
         return Note(STEP, self.name, f"{self.op_type} computes in float: {self.reason}")
 
 
-def float_operators(model: ir.Model, plan: Plan) -> list[FloatOperator]:
-    """The nodes that compute in float."""
+def float_operators(model: ir.Model, plan: Plan, split: Collection[str] = ()) -> list[FloatOperator]:
+    """The nodes that compute in float. split: the tensors whose wide channels go a way of their own."""
     capable = {kernel.node for kernel in find_kernels(model, plan.layers)}
     return [
-        FloatOperator(str(node.outputs[0].name), node.op_type, _reason(node, plan, capable))
+        FloatOperator(str(node.outputs[0].name), node.op_type, _wide(node, split) or _reason(node, plan, capable))
         for node in _float_nodes(model, plan)
     ]
 
@@ -50,6 +50,16 @@ def _float_nodes(model: ir.Model, plan: Plan) -> Iterator[ir.Node]:
         on_codes = keeps_codes(node) and all(v.name in plan.params for v in (node.inputs[0], *node.outputs) if v)
         if not on_codes and any(is_float(v) for v in node.outputs):
             yield node
+
+
+def _wide(node: ir.Node, split: Collection[str]) -> str | None:
+    """Why a layer of wide channels alone computes in float."""
+    read = node.inputs[0] if node.inputs else None
+    maker = read.producer() if read is not None else None
+    if maker is None or maker.op_type != "Gather":
+        return None
+    tensor = str(maker.inputs[0].name)  # type: ignore[union-attr]
+    return f"it multiplies the wide channels of {tensor}, which 8 bits do not hold" if tensor in split else None
 
 
 def _reason(node: ir.Node, plan: Plan, capable: set[str]) -> str:

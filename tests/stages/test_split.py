@@ -45,7 +45,13 @@ def test_more_arithmetic_is_on_integers_and_no_more_is_lost(both: tuple[Artifact
     assert all(artifact.manifest["activation_loss"] <= 0.02 for artifact in both)
     assert split.path.stat().st_size < 1.1 * whole.path.stat().st_size
     told = {note["subject"] for note in split.manifest["notes"] if note["step"] == ChooseSplits.name}
-    assert told == {"n1", "n2"}
+    assert told == {"n1", "n2"} == split.manifest["split_channels"].keys()
+    assert whole.manifest["split_channels"] == {}
+
+
+def test_why_the_wide_channels_stay_in_float_is_told(both: tuple[Artifact, Artifact]) -> None:
+    messages = [note["message"] for note in both[0].manifest["notes"]]
+    assert "MatMul computes in float: it multiplies the wide channels of n1, which 8 bits do not hold" in messages
 
 
 def test_the_file_computes_what_the_network_computes(both: tuple[Artifact, Artifact]) -> None:
