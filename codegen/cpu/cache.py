@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from ptqc.codegen.cpu import package
-from ptqc.codegen.cpu.isa import Isa
+from ptqc.codegen.kernels.isa import Isa
+from ptqc.codegen.kernels.package import module as module_of
 from ptqc.codegen.program.program import Program
 from ptqc.codegen.program.weights import Weights
 from ptqc.native.runtime import PACKAGE
@@ -19,7 +20,7 @@ LIBRARY = "library.so"
 
 def link(program: Program, isa: Isa, path: Path, weights: Weights, store: Store | None) -> None:
     """Write the library of a program, from the store where it was built before; its constants go to `weights`."""
-    module = package.module(program, weights)
+    module = module_of(program, weights)
     if store is None:
         package.link(module, isa, path)
         return

@@ -1,5 +1,3 @@
-"""Files of a job folder: what the compile and the process that runs TVM hand to each other."""
+"""The programs that do the jobs of the target cpu."""
 
-PROCESS, WORKER = "ptqc.codegen.cpu.process", "ptqc.codegen.cpu.worker"
-TIMING_WORKER = "ptqc.codegen.cpu.timing_worker"
-LOWERED, JOB, VALUES, REPORT, ERROR = "lowered.onnx", "job.json", "values-{:03}.npz", "report.json", "error.json"
+WORKER, TIMING_WORKER = "ptqc.codegen.cpu.worker", "ptqc.codegen.cpu.timing_worker"

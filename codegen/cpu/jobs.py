@@ -1,98 +1,24 @@
-"""Jobs of the process that runs TVM: written here, done there (`worker.py`, `timing_worker.py`)."""
+"""What there is to choose about libraries for processors, as their jobs have it."""
 
-import json
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import onnx_ir as ir
-
-from ptqc import errors
-from ptqc.codegen.cpu.job_files import ERROR, JOB, LOWERED, PROCESS, REPORT, VALUES, WORKER
 from ptqc.codegen.cpu.table import Request
-from ptqc.codegen.onnxruntime.census import values
-from ptqc.codegen.onnxruntime.export import Exported
-from ptqc.codegen.program.batching import Batching, Seen
-from ptqc.codegen.program.edge_inputs import edge_runs, extents
-from ptqc.codegen.program.fixed_inputs import fixed_inputs
-from ptqc.errors import InternalError, TargetError
-from ptqc.execute.onnxruntime import Feeds, Runner
-from ptqc.lowered import Lowered
-from ptqc.operators.step import codes_of
-from ptqc.store.npz import write_npz
-from ptqc.work import sandbox
+from ptqc.codegen.kernels.jobs import JobChoices
 
-TIME_LIMIT = 1800.0
 NO_TUNING = Request()
 
 
 @dataclass(frozen=True)
-class Choices:
-    """How a library takes samples, its instruction sets, a folder of libraries that were built before, and tuning."""
+class Choices(JobChoices):
+    """Instruction sets of the libraries, a folder of libraries that were built before, and tuning."""
 
-    batching: Batching
     isa: str
     store: Path | None = None
     tuning: Request = NO_TUNING
 
-
-def write_job(folder: Path, lowered: Lowered, exported: Exported, samples: Sequence[Feeds], choices: Choices) -> None:
-    """Write what the process that builds and verifies a library needs."""
-    fixed = fixed_inputs(lowered.model, samples)
-    taps = _compared(lowered, exported)
-    runner, seen = Runner(exported.proto, list(taps.values())), extents(samples, fixed)
-    made_up = ((feeds, found) for _, feeds, found in edge_runs(runner, seen))
-    runs = [*((feeds, runner.run(feeds)) for feeds in samples), *made_up]
-    for index, (feeds, found) in enumerate(runs):
-        write_npz(folder / VALUES.format(index), {**feeds, **{name: found[short] for name, short in taps.items()}})
-    kept = {
-        "names": taps,
-        "by_run": choices.batching.batch is None,
-        "seen": {name: asdict(extent) for name, extent in seen.items()},
-    }
-    (folder / JOB).write_text(json.dumps(program_job(folder, lowered, samples, choices) | {"kept": kept}))
-
-
-def program_job(folder: Path, lowered: Lowered, samples: Sequence[Feeds], choices: Choices) -> dict[str, Any]:
-    """Write a lowered graph; what else the process that runs TVM needs to make kernels of it."""
-    ir.save(lowered.model, folder / LOWERED)
-    return {
-        "isa": choices.isa,
-        "batching": asdict(choices.batching),
-        "formats": {name: str(form) for name, form in lowered.formats.items()},
-        "layer_constants": dict(lowered.layer_constants),
-        "values": Seen.of(lowered.model, samples[0], fixed_inputs(lowered.model, samples)).to_json(),
-        "store": str(choices.store) if choices.store is not None else "",
-        "tuning": choices.tuning.to_json(),
-    }
-
-
-def _compared(lowered: Lowered, exported: Exported) -> dict[str, str]:
-    """Outputs, codes, and what float operators make, with their names in the file.
-
-    What lies inside an integer kernel is left out: as an output of ONNX Runtime it would keep the kernel from being.
-    """
-    apart = values(exported.proto)
-    found = [str(value.name) for value in lowered.model.graph.outputs]
-    for node in lowered.model.graph:
-        reads_codes = any(codes_of(value) for value in node.inputs)
-        for value in node.outputs:
-            name = str(value.name)
-            is_made = value.dtype not in (None, ir.DataType.BFLOAT16) and node.op_type != "DequantizeLinear"
-            is_apart = not reads_codes or exported.renamed.get(name) in apart
-            if value.dtype == ir.DataType.UINT8 or (is_made and is_apart):
-                found.append(name)
-    return {name: exported.renamed[name] for name in found if name in exported.renamed}
-
-
-def run_job(folder: Path, worker: str = WORKER) -> None:
-    """Let the process that runs TVM do a job. Raises what it raised, and TargetError where it did not end well."""
-    problem = sandbox.run(PROCESS, [worker, str(folder)], TIME_LIMIT).problem
-    if (folder / ERROR).is_file():
-        told = json.loads((folder / ERROR).read_text())
-        raise getattr(errors, told["kind"], InternalError)(told["message"])
-    if problem is None and not (folder / REPORT).is_file():
-        problem = "left no report"
-    if problem is not None:
-        raise TargetError(f"TVM {problem}; leave the cpu target out")
+    def to_json(self) -> dict[str, Any]:
+        """For the job; see `JobChoices`."""
+        store = str(self.store) if self.store is not None else ""
+        return {"isa": self.isa, "store": store, "tuning": self.tuning.to_json()}

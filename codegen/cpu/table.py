@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Self, cast, get_args
 
 from ptqc.codegen.cpu.options import NOT_TUNED, Tuning
-from ptqc.codegen.cpu.tiling import Cut
+from ptqc.codegen.kernels.tiling import Cut
 from ptqc.errors import UsageError
 from ptqc.native.interface import TUNING
 

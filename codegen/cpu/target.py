@@ -7,13 +7,17 @@ from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
-from ptqc.codegen.cpu.checks import check_kernels, check_model
+import onnx_ir as ir
+
 from ptqc.codegen.cpu.isa import several
-from ptqc.codegen.cpu.job_files import REPORT
-from ptqc.codegen.cpu.jobs import NO_TUNING, Choices, run_job, write_job
+from ptqc.codegen.cpu.job_files import WORKER
+from ptqc.codegen.cpu.jobs import NO_TUNING, Choices
 from ptqc.codegen.cpu.options import DEFAULT_CPU, CpuOptions
-from ptqc.codegen.cpu.table import Request
+from ptqc.codegen.cpu.table import DELIVERED, Request
 from ptqc.codegen.cpu.timer import CpuTimer
+from ptqc.codegen.kernels.checks import check_kernels, check_model
+from ptqc.codegen.kernels.job_files import REPORT
+from ptqc.codegen.kernels.jobs import run_job, write_job
 from ptqc.codegen.onnxruntime.export import Exported
 from ptqc.codegen.program.batching import Batching, batched
 from ptqc.codegen.targets import Target, TargetOutput
@@ -62,7 +66,7 @@ def build(
     """
     check_present()
     check_sizes({tuple(array.shape[1:] for array in feeds.values()) for feeds in samples})
-    lowered = replace(lowered, model=check_model(lowered.model))
+    lowered = replace(lowered, model=check_model(lowered.model, DELIVERED))
 
     def made(batching: Batching, taken: Sequence[Feeds]) -> TargetOutput:
         return _build(lowered, exported, taken, Choices(batching, isa, store, tuning), folder)
@@ -77,7 +81,7 @@ def _build(
     with scratch() as temporary:
         job = Path(temporary)
         write_job(job, lowered, exported, samples, choices)
-        run_job(job)
+        run_job(job, WORKER, DELIVERED)
         reports = json.loads((job / REPORT).read_text())["libraries"]
         names = [library_file(report["isa"]) for report in reports]
         tables = [TUNING] if (job / TUNING).is_file() else []
@@ -93,7 +97,10 @@ class CpuTarget:
 
     check_present = staticmethod(check_present)
     check_sizes = staticmethod(check_sizes)
-    check_kernels = staticmethod(check_kernels)
+
+    def check_kernels(self, model: ir.Model) -> None:
+        """Raises TargetError where the library cannot take the model."""
+        check_kernels(model, DELIVERED)
 
     def check_options(self, options: CpuOptions) -> None:
         """Raises UsageError or TargetError where kernels cannot be timed here, or there is no such record."""

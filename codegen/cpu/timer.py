@@ -6,12 +6,14 @@ from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 
-from ptqc.codegen.cpu.checks import check_model
 from ptqc.codegen.cpu.isa import several
-from ptqc.codegen.cpu.job_files import JOB, REPORT, TIMING_WORKER, VALUES
-from ptqc.codegen.cpu.jobs import Choices, program_job, run_job
+from ptqc.codegen.cpu.job_files import TIMING_WORKER
+from ptqc.codegen.cpu.jobs import Choices
 from ptqc.codegen.cpu.options import CpuOptions
-from ptqc.codegen.cpu.table import Request
+from ptqc.codegen.cpu.table import DELIVERED, Request
+from ptqc.codegen.kernels.checks import check_model
+from ptqc.codegen.kernels.job_files import JOB, REPORT, VALUES
+from ptqc.codegen.kernels.jobs import program_job, run_job
 from ptqc.codegen.onnxruntime.export import Exported
 from ptqc.codegen.program.batching import Batching, batched
 from ptqc.codegen.program.timing import TimedProgram
@@ -49,7 +51,7 @@ class CpuTimer:
         self, graphs: Sequence[tuple[Lowered, Exported]], samples: Sequence[Feeds], store: Path, seconds: float
     ) -> list[TimedProgram]:
         """Raises NoKernel and TargetError as building the library does."""
-        ready = [replace(lowered, model=check_model(lowered.model)) for lowered, _ in graphs]
+        ready = [replace(lowered, model=check_model(lowered.model, DELIVERED)) for lowered, _ in graphs]
         _, exported = graphs[0]
 
         def timed(batching: Batching, taken: Sequence[Feeds]) -> list[TimedProgram]:
@@ -70,6 +72,6 @@ class CpuTimer:
                 (folder / JOB).write_text(json.dumps(program_job(folder, lowered, samples, choices)))
             write_npz(job / VALUES.format(0), samples[0])
             (job / JOB).write_text(json.dumps({"programs": [folder.name for folder in folders], "seconds": seconds}))
-            run_job(job, TIMING_WORKER)
+            run_job(job, TIMING_WORKER, DELIVERED)
             report = json.loads((job / REPORT).read_text())
         return [TimedProgram.from_json(entry) for entry in report["programs"]]

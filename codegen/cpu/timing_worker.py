@@ -11,8 +11,9 @@ from pathlib import Path
 import numpy as np
 
 from ptqc.codegen.cpu import tuning
-from ptqc.codegen.cpu.job_files import JOB, REPORT, VALUES
-from ptqc.codegen.cpu.worker import Assignment, telling, write
+from ptqc.codegen.cpu.worker import CpuOrder, write
+from ptqc.codegen.kernels.assignment import telling
+from ptqc.codegen.kernels.job_files import JOB, REPORT, VALUES
 from ptqc.codegen.program.listing import Listing
 from ptqc.codegen.program.timing import time_libraries
 from ptqc.codegen.program.verify import Loaded
@@ -31,15 +32,15 @@ def _work(folder: Path) -> None:
 
 def _built(folder: Path) -> Loaded:
     """The library of a program, with one thread."""
-    assignment = Assignment.read(folder)
-    ((chosen, program),) = assignment.programs().items()
-    request = assignment.request
+    order = CpuOrder.read(folder)
+    ((chosen, program),) = order.programs().items()
+    request = order.request
     if request.level is not None:
-        table = tuning.measure(program, chosen, request.level, assignment.store)
+        table = tuning.measure(program, chosen, request.level, order.store)
     else:
         table = request.tables.get(chosen.name, {})
     program = tuning.tuned(program, table)
-    write(program, chosen, folder, assignment.store)
+    write(program, chosen, folder, order.store)
     return Loaded(Listing.of(program), Library.open(folder, threads=1))
 
 

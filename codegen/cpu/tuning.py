@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from ptqc.codegen.cpu.families import declared
-from ptqc.codegen.cpu.isa import Isa
-from ptqc.codegen.cpu.kernel import Constant
 from ptqc.codegen.cpu.options import Tuning
 from ptqc.codegen.cpu.table import Table, TunedKernel
-from ptqc.codegen.cpu.tiling import Cut
+from ptqc.codegen.kernels.families import declared
+from ptqc.codegen.kernels.isa import Isa
+from ptqc.codegen.kernels.kernel import Constant
+from ptqc.codegen.kernels.tiling import Cut
 from ptqc.codegen.program.built import Alternatives
 from ptqc.codegen.program.constants import Stored
 from ptqc.codegen.program.layout import Layout

@@ -4,86 +4,62 @@ Files of a job: `lowered.onnx`, `job.json`, `values-<i>.npz` (one run of ONNX Ru
 each instruction set, their weights, interface and kernels, what tuning found, and `report.json`, or `error.json`.
 """
 
-import json
 import sys
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Self
 
-import numpy as np
-import onnx_ir as ir
-
-from ptqc.codegen.cpu import cache, isa, lowering, tuning
-from ptqc.codegen.cpu.job_files import ERROR, JOB, LOWERED, REPORT, VALUES
+from ptqc.codegen.cpu import cache, isa, tuning
 from ptqc.codegen.cpu.table import Request, Table, tables_to_json
-from ptqc.codegen.program import constants, memory, verify
-from ptqc.codegen.program.batching import Batching, Seen
-from ptqc.codegen.program.constants import Nibbles, Stored
+from ptqc.codegen.kernels import documents, lowering
+from ptqc.codegen.kernels.assignment import Assignment, telling, write_document
+from ptqc.codegen.kernels.isa import Isa
+from ptqc.codegen.kernels.job_files import REPORT
+from ptqc.codegen.program import verify
 from ptqc.codegen.program.listing import Listing
-from ptqc.codegen.program.program import Program, ProgramStep
+from ptqc.codegen.program.program import Program
 from ptqc.codegen.program.weights import Weights
-from ptqc.errors import PtqcError, UsageError
-from ptqc.formats import Format
-from ptqc.lowered import Lowered
+from ptqc.errors import UsageError
 from ptqc.native.interface import INTERFACE, KERNELS, TUNING, WEIGHTS, library_file
 from ptqc.native.library import Library
 from ptqc.native.runtime import PACKAGE
-from ptqc.plan import write_json
 from ptqc.store.entries import Store
 
 
-def telling(work: Callable[[Path], None], folder: Path) -> None:
-    """Do a job; every failure that is told on purpose goes to `error.json`."""
-    try:
-        work(folder)
-    except PtqcError as error:
-        _write(folder / ERROR, {"kind": type(error).__name__, "message": str(error)})
-
-
 @dataclass(frozen=True)
-class Assignment:
-    """What a job says of a network. cpu: names of instruction sets, separated by commas."""
+class CpuOrder:
+    """What a job asks for. cpu: names of instruction sets, separated by commas."""
 
-    lowered: Lowered
-    seen: Seen
-    batching: Batching
+    assignment: Assignment
     cpu: str
     store: Store | None
     request: Request
 
     @classmethod
     def read(cls, folder: Path) -> Self:
-        """What `ptqc.codegen.cpu.jobs.program_job` wrote."""
-        job = json.loads((folder / JOB).read_text())
-        formats = {name: Format.parse(form) for name, form in job["formats"].items()}
-        return cls(
-            Lowered(ir.load(folder / LOWERED), formats, {}, {}, job["layer_constants"]),
-            Seen.from_json(job["values"]),
-            Batching(**job["batching"]),
-            job["isa"],
-            Store(Path(job["store"])) if job["store"] else None,
-            Request.from_json(job["tuning"]),
-        )
+        """What `ptqc.codegen.cpu.jobs.Choices` has."""
+        given = Assignment.read(folder)
+        return cls(given, given.job["isa"], given.store, Request.from_json(given.job["tuning"]))
 
-    def programs(self) -> dict[isa.Isa, Program]:
+    def programs(self) -> dict[Isa, Program]:
         """A program for each instruction set."""
+        given = self.assignment
         return {
-            chosen: lowering.program(self.lowered, self.seen, chosen, self.batching) for chosen in isa.several(self.cpu)
+            chosen: lowering.program(given.lowered, given.seen, chosen, given.batching)
+            for chosen in isa.several(self.cpu)
         }
 
 
 def _work(folder: Path) -> None:
-    given = Assignment.read(folder)
+    given = CpuOrder.read(folder)
     programs, store = given.programs(), given.store
     tables = _tables(programs, given.request, store)
     programs = {chosen: tuning.tuned(program, tables.get(chosen.name, {})) for chosen, program in programs.items()}
     write_all(programs, folder, store)
     listings = {chosen.name: Listing.of(program).to_json() for chosen, program in programs.items()}
-    kept = json.loads((folder / JOB).read_text())["kept"]
-    _write(folder / KERNELS, {"libraries": listings, **kept})
+    write_document(folder / KERNELS, {"libraries": listings, **given.assignment.job["kept"]})
     reports = [
         {
             **_report(program, chosen),
@@ -92,12 +68,12 @@ def _work(folder: Path) -> None:
         }
         for chosen, program in programs.items()
     ]
-    _write(folder / REPORT, {"libraries": reports})
+    write_document(folder / REPORT, {"libraries": reports})
     if tables:
-        _write(folder / TUNING, tables_to_json(tables))
+        write_document(folder / TUNING, tables_to_json(tables))
 
 
-def _tables(programs: Mapping[isa.Isa, Program], request: Request, store: Store | None) -> Mapping[str, Table]:
+def _tables(programs: Mapping[Isa, Program], request: Request, store: Store | None) -> Mapping[str, Table]:
     """Cuts of kernels by instruction set, measured or given. Raises UsageError where none given is of these kernels."""
     level = request.level
     if level is not None:
@@ -107,7 +83,7 @@ def _tables(programs: Mapping[isa.Isa, Program], request: Request, store: Store 
     return {chosen.name: _given(program, chosen, request.tables) for chosen, program in programs.items()}
 
 
-def _given(program: Program, chosen: isa.Isa, tables: Mapping[str, Table]) -> Table:
+def _given(program: Program, chosen: Isa, tables: Mapping[str, Table]) -> Table:
     """What is recorded of the kernels of a program."""
     table, own = tables.get(chosen.name, {}), tuning.tunable(program)
     if own and not own.keys() & table.keys():
@@ -118,12 +94,12 @@ def _given(program: Program, chosen: isa.Isa, tables: Mapping[str, Table]) -> Ta
     return {name: found for name, found in table.items() if name in own}
 
 
-def write(program: Program, chosen: isa.Isa, folder: Path, store: Store | None = None) -> None:
+def write(program: Program, chosen: Isa, folder: Path, store: Store | None = None) -> None:
     """Write the library of a program with its weights and interface."""
     write_all({chosen: program}, folder, store)
 
 
-def write_all(programs: Mapping[isa.Isa, Program], folder: Path, store: Store | None = None) -> None:
+def write_all(programs: Mapping[Isa, Program], folder: Path, store: Store | None = None) -> None:
     """Write a library for each instruction set, the best first, and what they share."""
     weights = Weights()
     for chosen, program in programs.items():
@@ -134,10 +110,9 @@ def write_all(programs: Mapping[isa.Isa, Program], folder: Path, store: Store | 
         "libraries": [{"isa": i.name, "machine": i.machine, "features": list(i.features)} for i in programs],
         "tvm": metadata.version(PACKAGE),
         "threads": 0,
-        "inputs": [_value(program, name) for name in program.inputs],
-        "outputs": [_value(program, name) for name in program.outputs],
+        **documents.interface(program),
     }
-    _write(folder / INTERFACE, interface)
+    write_document(folder / INTERFACE, interface)
 
 
 def load(folder: Path, program: Program, name: str = "") -> verify.Loaded:
@@ -145,48 +120,15 @@ def load(folder: Path, program: Program, name: str = "") -> verify.Loaded:
     return verify.Loaded(Listing.of(program), Library.open(folder, isa=name))
 
 
-def _verify(program: Program, chosen: isa.Isa, folder: Path) -> dict[str, Any]:
+def _verify(program: Program, chosen: Isa, folder: Path) -> dict[str, Any]:
     """Compare the library with what ONNX Runtime computed, where it can run."""
     if refusal := chosen.refusal():
         return {"missing": f"{refusal}: run `ptqc bisect` where it can run"}
-    loaded, compared = load(folder, program, chosen.name), verify.Compared()
-    for path in sorted(folder.glob(VALUES.replace("{:03}", "*"))):
-        with np.load(path) as values:
-            verify.compare(loaded, dict(values), compared)
-    return {
-        "kernels_compared": compared.kernels,
-        "integers_compared": compared.integers,
-        "reals_compared": compared.reals,
-        "end_to_end_integers": compared.end_to_end,
-        "end_to_end_different": compared.different,
-    }
+    return documents.verification(load(folder, program, chosen.name), folder)
 
 
-def _value(program: Program, name: str) -> dict[str, Any]:
-    shape = program.sizes.get(name, (None, *program.layouts[name].shape))
-    entry = {"name": program.names.get(name, name), "dtype": program.layouts[name].dtype, "shape": list(shape)}
-    return entry | ({"value": program.fixed[name].tolist()} if name in program.fixed else {})
-
-
-def _report(program: Program, chosen: isa.Isa) -> dict[str, Any]:
-    families = Counter(step.built.family for step in program.steps)
-    stored = [constant for step in program.steps for constant in step.built.constants]
-    return {
-        "isa": chosen.name,
-        "cpu_features": list(chosen.features),
-        "kernels": len({step.built.name for step in program.steps}),
-        "steps": dict(sorted(families.items())),
-        "constant_bytes": sum(constants.stored_bytes(constant) for constant in stored),
-        "loaded_bytes": sum(constants.loaded_bytes(constant) for constant in stored),
-        "workspace_bytes": sum(memory.plan(program).sizes),
-        "low_bit_weights": "unpacked when the library is loaded" + _exception(stored),
-        "roundings_of_float_parts": [step.output for step in program.steps if _rounds(step)],
-    }
-
-
-def _rounds(step: ProgramStep) -> bool:
-    """Whether real numbers become codes or bfloat16."""
-    return step.built.family == "quantize" or step.built.accuracy.to_bfloat16
+def _report(program: Program, chosen: Isa) -> dict[str, Any]:
+    return {"isa": chosen.name, "cpu_features": list(chosen.features), **documents.figures(program)}
 
 
 def _tuning(table: Table | None) -> dict[str, Any]:
@@ -194,15 +136,6 @@ def _tuning(table: Table | None) -> dict[str, Any]:
     if table is None:
         return {}
     return {"tuned": {"kernels": len(table), "of_first": sorted(t.of_first for t in table.values() if t.of_first < 1)}}
-
-
-def _exception(stored: Sequence[Stored]) -> str:
-    packed = sum(constant.size for constant in stored if isinstance(constant, Nibbles))
-    return f", except for {packed:,} bytes that kernels read as they are" if packed else ""
-
-
-def _write(path: Path, document: dict[str, Any]) -> None:
-    path.write_text(write_json(document), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -23,8 +23,9 @@ import onnx_ir as ir
 from onnx_nodes import SAMPLES, Case, _finite, cases, feeds_of, is_counted, quick
 
 import ptqc
-from ptqc.codegen.cpu import isa, lowering, target
-from ptqc.codegen.cpu.job_files import JOB, LOWERED
+from ptqc.codegen.cpu import isa, target
+from ptqc.codegen.kernels import lowering
+from ptqc.codegen.kernels.job_files import JOB, LOWERED
 from ptqc.codegen.program.batching import Batching, Seen
 from ptqc.errors import PtqcError, TargetError
 from ptqc.formats import Format

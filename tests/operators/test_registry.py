@@ -5,8 +5,8 @@ from collections import Counter
 import onnx.defs
 import pytest
 
-from ptqc.codegen.cpu.families.functions import UNARY
-from ptqc.codegen.cpu.lowering import BETWEEN_CODES, KERNELS
+from ptqc.codegen.kernels.families.functions import UNARY
+from ptqc.codegen.kernels.lowering import BETWEEN_CODES, KERNELS
 from ptqc.execute.torch.operators import OPERATORS as IN_TORCH
 from ptqc.operators import EVERY, OPERATORS, Operator, Trait, named
 

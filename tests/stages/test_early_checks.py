@@ -8,8 +8,8 @@ import pytest
 from compiling import residual, samples
 
 import ptqc
-from ptqc.codegen.cpu import checks
 from ptqc.codegen.cpu.target import is_present
+from ptqc.codegen.kernels import checks
 from ptqc.errors import CalibrationError, Infeasible, NoKernel
 from ptqc.passes.decide.calibrate import Calibrate
 
@@ -51,6 +51,6 @@ def test_the_last_sample_is_checked_before_measuring(model: Path, tmp_path: Path
 def test_a_compile_for_the_cpu_is_refused_before_measuring(
     tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checks, "_known", lambda: {"Conv", "Gemm", "Add", "Relu"})
+    monkeypatch.setattr(checks, "_known", lambda _target: {"Conv", "Gemm", "Add", "Relu"})
     with pytest.raises(NoKernel, match="GlobalAveragePool"):
         ptqc.compile(model, calibration=samples(3, 8, 8), output=tmp_path / "out", target="cpu")

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from ptqc.codegen.cpu import isa, worker
-from ptqc.codegen.cpu.isa import Isa
+from ptqc.codegen.kernels.isa import Isa
 from ptqc.codegen.program.built import Built
 from ptqc.codegen.program.layout import Layout
 from ptqc.codegen.program.program import Program, ProgramStep

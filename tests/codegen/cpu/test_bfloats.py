@@ -17,11 +17,12 @@ from lowering import CONSTANTS, FLOAT_GRAPHS, RESIDUAL, SMALL, Quantized, quanti
 from together import compared, program_of
 from tvm.tirx.script import builder as T  # noqa: N812
 
-from ptqc.codegen.cpu import bfloats, isa, tuning
-from ptqc.codegen.cpu.families import dense, functions
-from ptqc.codegen.cpu.families.functions import Function
-from ptqc.codegen.cpu.isa import Isa
-from ptqc.codegen.cpu.tiling import Dense
+from ptqc.codegen.cpu import isa, tuning
+from ptqc.codegen.kernels import bfloats
+from ptqc.codegen.kernels.families import dense, functions
+from ptqc.codegen.kernels.families.functions import Function
+from ptqc.codegen.kernels.isa import Isa
+from ptqc.codegen.kernels.tiling import Dense
 from ptqc.codegen.program.layout import BFLOAT16, ROUNDED, Layout
 from ptqc.codegen.program.window import Window
 from ptqc.errors import NoKernel

@@ -18,9 +18,10 @@ from networks import FEEDS, residual
 import ptqc
 from ptqc.artifact.folder import Artifact
 from ptqc.cli import main
-from ptqc.codegen.cpu import isa, jobs, worker
-from ptqc.codegen.cpu.emitters import codes, layers
+from ptqc.codegen.cpu import isa, worker
 from ptqc.codegen.cpu.jobs import Choices
+from ptqc.codegen.kernels.emitters import codes, layers
+from ptqc.codegen.kernels.jobs import write_job
 from ptqc.codegen.onnxruntime.export import Exported
 from ptqc.codegen.program import verify
 from ptqc.codegen.program.batching import Batching
@@ -63,7 +64,7 @@ def test_the_first_of_two_faults_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made, file = residual()
-    jobs.write_job(tmp_path, made.lowered, file, FEEDS, Choices(Batching(2), "avx2"))
+    write_job(tmp_path, made.lowered, file, FEEDS, Choices(Batching(2), "avx2"))
     right, numbers = layers.multiplier, codes.add_numbers
     monkeypatch.setattr(layers, "multiplier", lambda x, scale, y: right(x, scale, y) * 1.01)
     monkeypatch.setattr(codes, "add_numbers", lambda a, b, y: numbers(a, b, y) * np.array([1, 1.1, 1], np.float32))

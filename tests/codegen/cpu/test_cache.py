@@ -9,8 +9,9 @@ import pytest
 pytest.importorskip("tvm.tirx", reason="the cpu target needs Apache TVM")
 
 from ptqc.codegen.cpu import cache, isa, package, worker
-from ptqc.codegen.cpu.families import pointwise
-from ptqc.codegen.cpu.isa import Isa
+from ptqc.codegen.kernels import package as kernels_package
+from ptqc.codegen.kernels.families import pointwise
+from ptqc.codegen.kernels.isa import Isa
 from ptqc.codegen.program.layout import Layout
 from ptqc.codegen.program.program import Program, ProgramStep
 from ptqc.codegen.program.weights import Weights
@@ -72,7 +73,7 @@ def test_a_damaged_library_is_built_again(links: list[Path], tmp_path: Path) -> 
 
 
 def test_other_tools_are_another_library(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = package.module(table(1), Weights())
+    module = kernels_package.module(table(1), Weights())
     here = cache._key(module, isa.AVX2)
     assert cache._key(module, isa.AVX512_VNNI) != here
     monkeypatch.setattr(cache.metadata, "version", lambda _: "0.0")

@@ -6,15 +6,15 @@ import onnx_ir as ir
 import pytest
 from compiling import proto, weight
 
-from ptqc.codegen.cpu import checks
-from ptqc.codegen.cpu.checks import check_kernels
 from ptqc.codegen.cpu.target import is_present
+from ptqc.codegen.kernels import checks
+from ptqc.codegen.kernels.checks import check_kernels
 from ptqc.errors import NoKernel, TargetError
 from ptqc.work import sandbox
 
 
 def known(monkeypatch: pytest.MonkeyPatch, *operators: str) -> None:
-    monkeypatch.setattr(checks, "_known", lambda: {"Conv", "Gemm", "MatMul", "Add", "Relu", *operators})
+    monkeypatch.setattr(checks, "_known", lambda _target: {"Conv", "Gemm", "MatMul", "Add", "Relu", *operators})
 
 
 def parse(graph: str, **constants: np.ndarray) -> ir.Model:
@@ -25,9 +25,9 @@ def test_an_operator_without_a_kernel_is_named(monkeypatch: pytest.MonkeyPatch) 
     model = parse("g (float[N,16] x) => (float[N,8] z) { y = Gemm(x, w) z = Det(y) }", w=weight(16, 8))
     known(monkeypatch)
     with pytest.raises(NoKernel, match=r"no kernel for Det z: .*--allow-missing-target"):
-        check_kernels(model)
+        check_kernels(model, "cpu")
     known(monkeypatch, "Det")
-    check_kernels(model)
+    check_kernels(model, "cpu")
 
 
 def test_what_gives_sizes_or_is_constant_needs_no_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -35,13 +35,13 @@ def test_what_gives_sizes_or_is_constant_needs_no_kernel(monkeypatch: pytest.Mon
     graph = """g (float[N,16] x) => (float[N,16] y) {
         s = Shape(x) f = Cast<to=1>(s) n = ReduceProd<keepdims=0>(f) c = Sin(w) y = Add(x, c)
     }"""
-    check_kernels(parse(graph, w=weight(1, 16)))
+    check_kernels(parse(graph, w=weight(1, 16)), "cpu")
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not is_present(), reason="needs TVM")
 def test_the_kernels_of_the_library_are_known() -> None:
-    found = checks._known()
+    found = checks._known("cpu")
     assert {"Conv", "Softmax", "GlobalAveragePool", "Resize", "Erf"} <= found
     assert not {"Det", "LSTM", "NonMaxSuppression"} & found
 
@@ -49,4 +49,4 @@ def test_the_kernels_of_the_library_are_known() -> None:
 def test_a_process_that_fails_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sandbox, "run", lambda *_: sandbox.Ended("crashed", ""))
     with pytest.raises(TargetError, match="TVM crashed"):
-        checks._known()
+        checks._known("cpu")

@@ -14,13 +14,14 @@ pytest.importorskip("tvm.tirx", reason="the cpu target needs Apache TVM")
 from building import Case, present, run
 
 from ptqc import integer
-from ptqc.codegen.cpu import tiling
-from ptqc.codegen.cpu.emitters.layers import _with_zero_point
-from ptqc.codegen.cpu.families import columns, dense, depthwise
-from ptqc.codegen.cpu.isa import AVX2, Isa
-from ptqc.codegen.cpu.requantization import Requantization
-from ptqc.codegen.cpu.sums import PAIR, Sums, overflows
-from ptqc.codegen.cpu.tiling import Dense
+from ptqc.codegen.cpu.isa import AVX2
+from ptqc.codegen.kernels import tiling
+from ptqc.codegen.kernels.emitters.layers import _with_zero_point
+from ptqc.codegen.kernels.families import columns, dense, depthwise
+from ptqc.codegen.kernels.isa import Isa
+from ptqc.codegen.kernels.requantization import Requantization
+from ptqc.codegen.kernels.sums import PAIR, Sums, overflows
+from ptqc.codegen.kernels.tiling import Dense
 from ptqc.codegen.program.constants import Nibbles
 from ptqc.codegen.program.layout import Layout
 from ptqc.codegen.program.window import Window

@@ -14,14 +14,16 @@ pytest.importorskip("tvm.tirx", reason="the cpu target needs Apache TVM")
 from networks import FEEDS, residual
 from tvm.tirx.script import builder
 
-from ptqc.codegen.cpu import fusion, jobs, narrowing, worker
-from ptqc.codegen.cpu.emission import Emission
-from ptqc.codegen.cpu.emitters import codes, layers
-from ptqc.codegen.cpu.epilogue import Sum
-from ptqc.codegen.cpu.families import depthwise, move, pool
-from ptqc.codegen.cpu.isa import Isa
+from ptqc.codegen.cpu import worker
 from ptqc.codegen.cpu.jobs import Choices
-from ptqc.codegen.cpu.tiling import Dense
+from ptqc.codegen.kernels import fusion, narrowing
+from ptqc.codegen.kernels.emission import Emission
+from ptqc.codegen.kernels.emitters import codes, layers
+from ptqc.codegen.kernels.epilogue import Sum
+from ptqc.codegen.kernels.families import depthwise, move, pool
+from ptqc.codegen.kernels.isa import Isa
+from ptqc.codegen.kernels.jobs import write_job
+from ptqc.codegen.kernels.tiling import Dense
 from ptqc.codegen.program import memory, verify
 from ptqc.codegen.program.accuracy import SUM_OF_PRODUCTS
 from ptqc.codegen.program.batching import Batching
@@ -105,7 +107,7 @@ FAULTS: dict[str, tuple[Any, str, Changed]] = {
 def job(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("job")
     made, file = residual()
-    jobs.write_job(folder, made.lowered, file, FEEDS, Choices(Batching(2), "avx2"))
+    write_job(folder, made.lowered, file, FEEDS, Choices(Batching(2), "avx2"))
     return folder
 
 

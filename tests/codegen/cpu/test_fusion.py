@@ -19,9 +19,9 @@ from lowering import quantized, samples
 from together import compared, program_of
 
 from ptqc.codegen.cpu import isa, worker
-from ptqc.codegen.cpu.families import dense, functions
-from ptqc.codegen.cpu.families.functions import Function
-from ptqc.codegen.cpu.isa import Isa
+from ptqc.codegen.kernels.families import dense, functions
+from ptqc.codegen.kernels.families.functions import Function
+from ptqc.codegen.kernels.isa import Isa
 from ptqc.codegen.program import memory, verify
 from ptqc.codegen.program.program import Program
 

@@ -15,9 +15,9 @@ from together import program_of
 from tvm.tirx.script import builder as T  # noqa: N812
 
 from ptqc.codegen.cpu import isa, worker
-from ptqc.codegen.cpu.families import build
-from ptqc.codegen.cpu.sums import Sums
-from ptqc.codegen.cpu.tiling import Dense
+from ptqc.codegen.kernels.families import build
+from ptqc.codegen.kernels.sums import Sums
+from ptqc.codegen.kernels.tiling import Dense
 from ptqc.codegen.program import constants
 from ptqc.codegen.program.constants import Arranged, IndexSource, Nibbles, Order, ScaledPanels, Stored
 from ptqc.codegen.program.indexed import Indexed, smallest

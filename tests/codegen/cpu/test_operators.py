@@ -16,7 +16,7 @@ from graphs import noise, parse
 from lowering import TABLE_CONSTANTS, TABLES, quantized, samples
 from together import compared, program_of
 
-from ptqc.codegen.cpu.isa import Isa
+from ptqc.codegen.kernels.isa import Isa
 from ptqc.errors import TargetError
 from ptqc.formats import FLOAT32, Codebook, Integer
 from ptqc.operators import OPERATORS, registry

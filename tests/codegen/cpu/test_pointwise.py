@@ -13,11 +13,12 @@ from building import Case, present, run
 from tvm.tirx.script import builder as T  # noqa: N812
 
 from ptqc import integer
-from ptqc.codegen.cpu import isa, lookup
-from ptqc.codegen.cpu.families import build, functions, pointwise, pool
-from ptqc.codegen.cpu.families.functions import Function
-from ptqc.codegen.cpu.isa import Isa
-from ptqc.codegen.cpu.kernel import span
+from ptqc.codegen.cpu import isa
+from ptqc.codegen.kernels import lookup
+from ptqc.codegen.kernels.families import build, functions, pointwise, pool
+from ptqc.codegen.kernels.families.functions import Function
+from ptqc.codegen.kernels.isa import Isa
+from ptqc.codegen.kernels.kernel import span
 from ptqc.codegen.program.layout import Layout
 from ptqc.codegen.program.window import Window
 from ptqc.formats import UINT8, QuantParams

@@ -13,7 +13,8 @@ from drawing import draw
 from lowering import quantized
 from together import compared, program_of
 
-from ptqc.codegen.cpu.isa import AVX512_BF16, Isa
+from ptqc.codegen.cpu.isa import AVX512_BF16
+from ptqc.codegen.kernels.isa import Isa
 from ptqc.codegen.program.program import Program
 from ptqc.errors import TargetError
 from ptqc.formats import Codebook, Format, Integer, VectorCodebook

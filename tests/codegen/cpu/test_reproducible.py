@@ -12,8 +12,8 @@ pytest.importorskip("tvm.tirx", reason="the cpu target needs Apache TVM")
 
 from networks import FEEDS, residual
 
-from ptqc.codegen.cpu import jobs
 from ptqc.codegen.cpu.jobs import Choices
+from ptqc.codegen.kernels.jobs import write_job
 from ptqc.codegen.program.batching import Batching
 
 
@@ -21,7 +21,7 @@ def test_two_builds_are_equal(tmp_path: Path) -> None:
     made, file = residual()
     first = tmp_path / "first"
     first.mkdir()
-    jobs.write_job(first, made.lowered, file, FEEDS, Choices(Batching(2), "avx2,avx512-vnni"))
+    write_job(first, made.lowered, file, FEEDS, Choices(Batching(2), "avx2,avx512-vnni"))
     second = shutil.copytree(first, tmp_path / "a folder with a longer name")
     for seed, folder in enumerate((first, second)):
         command = [sys.executable, "-m", "ptqc.codegen.cpu.worker", str(folder)]

@@ -9,9 +9,9 @@ pytest.importorskip("tvm.tirx", reason="the cpu target needs Apache TVM")
 
 from building import Case, present, run
 
-from ptqc.codegen.cpu.families import move, planes
-from ptqc.codegen.cpu.isa import Isa
-from ptqc.codegen.cpu.kernel import pieces
+from ptqc.codegen.kernels.families import move, planes
+from ptqc.codegen.kernels.isa import Isa
+from ptqc.codegen.kernels.kernel import pieces
 from ptqc.codegen.program.layout import Layout
 
 INSTRUCTION_SETS = pytest.mark.parametrize("chosen", present(), ids=lambda chosen: chosen.name)

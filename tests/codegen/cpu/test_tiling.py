@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 pytest.importorskip("tvm.tirx", reason="the cpu target needs Apache TVM")
 
 from ptqc.codegen.cpu import isa
-from ptqc.codegen.cpu.families.columns import ColumnLoops
-from ptqc.codegen.cpu.isa import Isa
-from ptqc.codegen.cpu.sums import Sums
-from ptqc.codegen.cpu.tiling import Cut, Dense
+from ptqc.codegen.kernels.families.columns import ColumnLoops
+from ptqc.codegen.kernels.isa import Isa
+from ptqc.codegen.kernels.sums import Sums
+from ptqc.codegen.kernels.tiling import Cut, Dense
 from ptqc.codegen.program.window import Window
 
 SETS = st.sampled_from([isa.AVX2, isa.AVX512_VNNI, isa.AARCH64])

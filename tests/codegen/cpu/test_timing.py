@@ -14,13 +14,15 @@ from compiling import Measured, compiled, measure_residual, proto, quick, sample
 
 import ptqc
 from ptqc.artifact.folder import Artifact, KeptBudgets
-from ptqc.codegen.cpu import isa, lowering, timing_worker, tuning
-from ptqc.codegen.cpu.job_files import JOB
-from ptqc.codegen.cpu.jobs import Choices, program_job
+from ptqc.codegen.cpu import isa, timing_worker, tuning
+from ptqc.codegen.cpu.jobs import Choices
 from ptqc.codegen.cpu.options import CpuOptions
 from ptqc.codegen.cpu.table import Request, TunedKernel
 from ptqc.codegen.cpu.target import CpuTarget
 from ptqc.codegen.cpu.timer import CpuTimer
+from ptqc.codegen.kernels import lowering
+from ptqc.codegen.kernels.job_files import JOB
+from ptqc.codegen.kernels.jobs import program_job
 from ptqc.codegen.program.batching import Seen, along_the_batch
 from ptqc.codegen.program.listing import Listing
 from ptqc.codegen.program.timing import TimedCall, TimedProgram

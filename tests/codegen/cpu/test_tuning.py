@@ -18,11 +18,13 @@ from networks import FEEDS, residual
 from test_dense import Geometry, integer_case, real_case
 
 from ptqc.cli import main
-from ptqc.codegen.cpu import isa, jobs, tuning, worker
-from ptqc.codegen.cpu.isa import Isa
+from ptqc.codegen.cpu import isa, tuning, worker
+from ptqc.codegen.cpu.jobs import Choices
 from ptqc.codegen.cpu.options import CpuOptions
 from ptqc.codegen.cpu.table import DELIVERED, Request, TunedKernel
-from ptqc.codegen.cpu.tiling import Cut
+from ptqc.codegen.kernels.isa import Isa
+from ptqc.codegen.kernels.jobs import write_job
+from ptqc.codegen.kernels.tiling import Cut
 from ptqc.codegen.program.batching import Batching
 from ptqc.codegen.program.built import Alternatives
 from ptqc.codegen.program.layout import Layout
@@ -165,7 +167,7 @@ def test_a_table_with_an_unknown_cut_is_refused(program: Program) -> None:
 def job(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("job")
     made, file = residual()
-    jobs.write_job(folder, made.lowered, file, FEEDS, jobs.Choices(Batching(2), "avx2", None, Request("quick")))
+    write_job(folder, made.lowered, file, FEEDS, Choices(Batching(2), "avx2", None, Request("quick")))
     return folder
 
 

@@ -10,9 +10,11 @@ from typing import cast
 import numpy as np
 from lowering import Quantized
 
-from ptqc.codegen.cpu import isa, lowering, worker
-from ptqc.codegen.cpu.isa import Isa
-from ptqc.codegen.cpu.jobs import Choices, write_job
+from ptqc.codegen.cpu import isa, worker
+from ptqc.codegen.cpu.jobs import Choices
+from ptqc.codegen.kernels import lowering
+from ptqc.codegen.kernels.isa import Isa
+from ptqc.codegen.kernels.jobs import write_job
 from ptqc.codegen.onnxruntime.export import Exported, export
 from ptqc.codegen.program import verify
 from ptqc.codegen.program.batching import Batching, Seen, batched

@@ -1,0 +1,53 @@
+"""What a job says of a network, as the process that runs TVM reads it; how that tells of failures."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import onnx_ir as ir
+
+from ptqc.codegen.kernels.job_files import ERROR, JOB, LOWERED
+from ptqc.codegen.program.batching import Batching, Seen
+from ptqc.errors import PtqcError
+from ptqc.formats import Format
+from ptqc.lowered import Lowered
+from ptqc.plan import write_json
+from ptqc.store.entries import Store
+
+
+def telling(work: Callable[[Path], None], folder: Path) -> None:
+    """Do a job; every failure that is told on purpose goes to `error.json`."""
+    try:
+        work(folder)
+    except PtqcError as error:
+        write_document(folder / ERROR, {"kind": type(error).__name__, "message": str(error)})
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """A network of a job. job: all that its file says, with what a target added (`JobChoices.to_json`)."""
+
+    lowered: Lowered
+    seen: Seen
+    batching: Batching
+    job: Mapping[str, Any]
+
+    @classmethod
+    def read(cls, folder: Path) -> Self:
+        """What `ptqc.codegen.kernels.jobs.program_job` wrote."""
+        job = json.loads((folder / JOB).read_text())
+        formats = {name: Format.parse(form) for name, form in job["formats"].items()}
+        lowered = Lowered(ir.load(folder / LOWERED), formats, {}, {}, job["layer_constants"])
+        return cls(lowered, Seen.from_json(job["values"]), Batching(**job["batching"]), job)
+
+    @property
+    def store(self) -> Store | None:
+        """What was built before."""
+        return Store(Path(self.job["store"])) if self.job["store"] else None
+
+
+def write_document(path: Path, document: Mapping[str, Any]) -> None:
+    """Write a document of a job."""
+    path.write_text(write_json(document), encoding="utf-8")

@@ -1,0 +1,82 @@
+"""What native libraries refuse of a model, before anything is measured or built. target: whose library it is."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import onnx_ir as ir
+
+from ptqc.codegen.kernels.job_files import PROCESS
+from ptqc.codegen.program.expansion import expanded, is_static
+from ptqc.codegen.program.folding import SIZES, entering
+from ptqc.errors import NoKernel, TargetError
+from ptqc.graph.nodes import constant
+from ptqc.operators import is_float
+from ptqc.work import sandbox
+from ptqc.work.scratch import scratch
+
+LOOK_UP_TIME_LIMIT = 120.0
+KNOWN = "ptqc.codegen.kernels.supported"
+
+
+def check_model(model: ir.Model, target: str) -> ir.Model:
+    """The model with operators that have no kernel written out as others. Raises TargetError for what is refused."""
+    _check_interface(model, target)
+    found = expanded(model)
+    _check_divisors(found, target)
+    return found
+
+
+def check_kernels(model: ir.Model, target: str) -> None:
+    """Raises TargetError where the native library cannot take the model, or has no kernel of an operator that it needs.
+
+    Only what is certain is refused: operators that read numbers computed from the model's inputs.
+    """
+    expanded = check_model(model, target)
+    known = _known(target)
+    for node in _computing(expanded):
+        if node.domain or node.op_type not in known:
+            raise NoKernel(
+                f"the {target} target has no kernel for {node.op_type} {node.outputs[0].name}: the operator is not "
+                "known to it; --allow-missing-target delivers the rest"
+            )
+
+
+def _computing(model: ir.Model) -> Iterator[ir.Node]:
+    """Nodes that make floats of floats that are not constant."""
+    moving = {value for value in model.graph.inputs if constant(value) is None}
+    for node in model.graph:
+        moved = [] if node.op_type in SIZES else [v for v in entering(node) if v is not None and v in moving]
+        if not moved:
+            continue
+        moving.update(node.outputs)
+        if any(map(is_float, moved)) and any(map(is_float, node.outputs)):
+            yield node
+
+
+def _known(target: str) -> set[str]:
+    """Operators that have kernels. Raises TargetError where TVM does not load."""
+    with scratch() as folder:
+        path = Path(folder) / "known.json"
+        problem = sandbox.run(PROCESS, [KNOWN, str(path)], LOOK_UP_TIME_LIMIT).problem
+        if problem is not None:
+            raise TargetError(f"TVM {problem}; leave the {target} target out")
+        return set(json.loads(path.read_text()))
+
+
+def _check_divisors(model: ir.Model, target: str) -> None:
+    """Refuse what would end the process once an input is zero. Raises NoKernel."""
+    for node in model.graph:
+        value = node.inputs[-1] if node.op_type in ("Div", "Mod") else None
+        if value is not None and value.dtype is not None and value.dtype.is_integer() and not is_static(value):
+            raise NoKernel(
+                f"the {target} target has no kernel for {node.op_type} {node.outputs[0].name}: integers are divided by "
+                f"{value.name}, which may be zero; --allow-missing-target delivers the rest"
+            )
+
+
+def _check_interface(model: ir.Model, target: str) -> None:
+    """Refuse what no library can take or give. Raises TargetError."""
+    for value in (*model.graph.inputs, *model.graph.outputs):
+        if not isinstance(value.type, ir.TensorType) or value.dtype == ir.DataType.STRING:
+            raise TargetError(f"the {target} target takes and gives tensors of numbers; {value.name} is {value.type}")

@@ -1,0 +1,67 @@
+"""What artifacts tell of a program and of a library of it."""
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ptqc.codegen.kernels.job_files import VALUES
+from ptqc.codegen.program import constants, memory, verify
+from ptqc.codegen.program.constants import Nibbles, Stored
+from ptqc.codegen.program.program import Program, ProgramStep
+
+
+def interface(program: Program) -> dict[str, Any]:
+    """What goes in and out."""
+    return {
+        "inputs": [_value(program, name) for name in program.inputs],
+        "outputs": [_value(program, name) for name in program.outputs],
+    }
+
+
+def _value(program: Program, name: str) -> dict[str, Any]:
+    shape = program.sizes.get(name, (None, *program.layouts[name].shape))
+    entry = {"name": program.names.get(name, name), "dtype": program.layouts[name].dtype, "shape": list(shape)}
+    return entry | ({"value": program.fixed[name].tolist()} if name in program.fixed else {})
+
+
+def figures(program: Program) -> dict[str, Any]:
+    """Kernels, steps by family, and bytes."""
+    families = Counter(step.built.family for step in program.steps)
+    stored = [constant for step in program.steps for constant in step.built.constants]
+    return {
+        "kernels": len({step.built.name for step in program.steps}),
+        "steps": dict(sorted(families.items())),
+        "constant_bytes": sum(constants.stored_bytes(constant) for constant in stored),
+        "loaded_bytes": sum(constants.loaded_bytes(constant) for constant in stored),
+        "workspace_bytes": sum(memory.plan(program).sizes),
+        "low_bit_weights": "unpacked when the library is loaded" + _exception(stored),
+        "roundings_of_float_parts": [step.output for step in program.steps if _rounds(step)],
+    }
+
+
+def _rounds(step: ProgramStep) -> bool:
+    """Whether real numbers become codes or bfloat16."""
+    return step.built.family == "quantize" or step.built.accuracy.to_bfloat16
+
+
+def _exception(stored: Sequence[Stored]) -> str:
+    packed = sum(constant.size for constant in stored if isinstance(constant, Nibbles))
+    return f", except for {packed:,} bytes that kernels read as they are" if packed else ""
+
+
+def verification(loaded: verify.Loaded, folder: Path) -> dict[str, Any]:
+    """Compare a library with what ONNX Runtime computed; folder: of the job. Raises VerificationError."""
+    compared = verify.Compared()
+    for path in sorted(folder.glob(VALUES.replace("{:03}", "*"))):
+        with np.load(path) as values:
+            verify.compare(loaded, dict(values), compared)
+    return {
+        "kernels_compared": compared.kernels,
+        "integers_compared": compared.integers,
+        "reals_compared": compared.reals,
+        "end_to_end_integers": compared.end_to_end,
+        "end_to_end_different": compared.different,
+    }

@@ -1,0 +1,282 @@
+"""Kernels that are not written yet, because what comes after them may become part of them or move their output."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Self
+
+import numpy as np
+
+from ptqc.codegen.kernels.epilogue import NOTHING, Epilogue, Stage
+from ptqc.codegen.kernels.families import functions, move, planes, pointwise, pool
+from ptqc.codegen.kernels.families.functions import Function
+from ptqc.codegen.kernels.isa import Isa
+from ptqc.codegen.program.built import Built
+from ptqc.codegen.program.layout import ROUNDED, Layout
+from ptqc.codegen.program.window import Window
+from ptqc.integer import Reals
+
+
+class Draft(ABC):
+    """A kernel to be."""
+
+    @abstractmethod
+    def write(self, inputs: Sequence[Layout], output: Layout) -> Built:
+        """The kernel for its inputs and its output as they lie in the end."""
+
+    def reads_framed(self, _value: Layout) -> bool:
+        """Whether an input may lie like this in a larger plane."""
+        return False
+
+    def makes_framed(self) -> bool:
+        """Whether the output may lie in a larger plane."""
+        return False
+
+    def takes_in(self, _step: "Draft") -> bool:
+        """Whether what alone reads the output may become part of the kernel."""
+        return False
+
+
+class ByPixel(Draft):
+    """A kernel that goes from pixel to pixel, and so may read and make what lies in a larger plane."""
+
+    def is_by_pixel(self) -> bool:
+        """Whether it does with these numbers."""
+        return True
+
+    def reads_framed(self, _value: Layout) -> bool:
+        """Whether it goes from pixel to pixel."""
+        return self.is_by_pixel()
+
+    def makes_framed(self) -> bool:
+        """Whether it goes from pixel to pixel."""
+        return self.is_by_pixel()
+
+
+@dataclass(frozen=True, eq=False)
+class Finished(Draft):
+    """A kernel that stays as it is."""
+
+    built: Built
+
+    def write(self, _inputs: Sequence[Layout], _output: Layout) -> Built:
+        return self.built
+
+
+@dataclass(frozen=True, eq=False)
+class Alias(Draft):
+    """The same memory as a value of other axes."""
+
+    isa: Isa
+
+    def write(self, inputs: Sequence[Layout], output: Layout) -> Built:
+        """The kernel, where it is left."""
+        flat = Layout((output.elements,), inputs[0].dtype)
+        return pointwise.copy(flat, flat, self.isa)
+
+
+@dataclass(frozen=True, eq=False)
+class Windowed(Draft):
+    """A kernel that slides a window over a plane. kernel: rows and columns of the window."""
+
+    kernel: tuple[int, int]
+
+    def reads_framed(self, value: Layout) -> bool:
+        """A row of the window is one run of elements, so it must not be cut by other channels."""
+        return value.frame is None or self.kernel[1] == 1 or value.frame.size[0] == value.shape[0]
+
+    def makes_framed(self) -> bool:
+        return True
+
+
+@dataclass(frozen=True, eq=False)
+class IntegerLayer(Windowed):
+    """A convolution or product between codes. layer: writes it between two layouts."""
+
+    layer: Callable[[Layout, Layout, Epilogue], Built]
+    epilogue: Epilogue = NOTHING
+
+    def takes_in(self, step: Draft) -> bool:
+        """Table look-ups and sums."""
+        return isinstance(step, TableLookup | IntegerAdd)
+
+    def then(self, stage: Stage) -> "IntegerLayer":
+        """The same layer with one more stage behind it."""
+        return replace(self, epilogue=self.epilogue.then(stage))
+
+    def write(self, inputs: Sequence[Layout], output: Layout) -> Built:
+        """The kernel; what its stages read follows the layer's own input."""
+        return self.layer(inputs[0], output, self.epilogue.reading(inputs[1:]))
+
+
+class Composed(Draft):
+    """Real numbers of which functions are computed before they are stored. functions: one of the other's result."""
+
+    functions: tuple[Function, ...]
+
+    def takes_in(self, step: Draft) -> bool:
+        """Functions that the last bits of what is made do not matter to, and at last rounding."""
+        if not isinstance(step, Unary) or any(function.form == ROUNDED for function in self.functions):
+            return False
+        return step.function.is_gentle or step.function.form == ROUNDED
+
+    def then(self, function: Function) -> Self:
+        """The same kernel, with a function of what it makes."""
+        return replace(self, functions=(*self.functions, function))  # type: ignore[type-var]
+
+
+@dataclass(frozen=True, eq=False)
+class RealLayer(Composed, Windowed):
+    """A convolution or product in float32. layer: writes it between two layouts, and functions of what it makes."""
+
+    layer: Callable[[Layout, Layout, Sequence[Function]], Built]
+    functions: tuple[Function, ...] = ()
+
+    def write(self, inputs: Sequence[Layout], output: Layout) -> Built:
+        return self.layer(inputs[0], output, self.functions)
+
+
+@dataclass(frozen=True, eq=False)
+class Binary(Composed):
+    """An operation on two real values of one shape."""
+
+    isa: Isa
+    op_type: str
+    functions: tuple[Function, ...] = ()
+
+    def write(self, inputs: Sequence[Layout], output: Layout) -> Built:
+        return functions.binary(self.op_type, inputs, output, self.isa, then=self.functions)
+
+
+@dataclass(frozen=True, eq=False)
+class Unary(Composed):
+    """A function of real values. functions: of its results."""
+
+    isa: Isa
+    function: Function
+    functions: tuple[Function, ...] = ()
+
+    def takes_in(self, step: Draft) -> bool:
+        """What any composed kernel takes in, but nothing behind rounding."""
+        return self.function.form != ROUNDED and super().takes_in(step)
+
+    def write(self, inputs: Sequence[Layout], output: Layout) -> Built:
+        return functions.unary((self.function, *self.functions), inputs[0], output, self.isa)
+
+
+@dataclass(frozen=True, eq=False)
+class TableLookup(Draft):
+    """A function of codes."""
+
+    isa: Isa
+    entries: np.ndarray
+
+    def write(self, inputs: Sequence[Layout], output: Layout) -> Built:
+        return pointwise.table(inputs[0], output, self.isa, self.entries)
+
+
+@dataclass(frozen=True, eq=False)
+class IntegerAdd(Draft):
+    """A sum of two values of codes of one shape; numbers: as in `ptqc.integer.add`."""
+
+    isa: Isa
+    numbers: Reals
+
+    def write(self, inputs: Sequence[Layout], output: Layout) -> Built:
+        return pointwise.add(inputs, output, self.isa, self.numbers)
+
+
+@dataclass(frozen=True, eq=False)
+class Pad(Draft):
+    """A plane with a border. placed: whether the plane lies in the output already."""
+
+    isa: Isa
+    top: int
+    left: int
+    value: float
+    placed: bool = False
+
+    def write(self, inputs: Sequence[Layout], output: Layout) -> Built:
+        if self.placed:
+            return move.border(inputs[0], output, self.value, self.isa)
+        return move.pad(inputs[0], output, (0, self.top, self.left), self.value, self.isa)
+
+    def reads_framed(self, _value: Layout) -> bool:
+        return True
+
+
+@dataclass(frozen=True, eq=False)
+class Concat(ByPixel):
+    """Values one after the other along an axis. placed: which of them lie in the output already."""
+
+    isa: Isa
+    axis: int
+    placed: frozenset[int] = frozenset()
+
+    def write(self, inputs: Sequence[Layout], output: Layout) -> Built:
+        return move.concat(inputs, output, self.axis, self.isa, self.placed)
+
+    def is_by_pixel(self) -> bool:
+        """Whether channels are concatenated."""
+        return self.axis == 0
+
+
+@dataclass(frozen=True, eq=False)
+class MaxPool(ByPixel):
+    """A pool."""
+
+    isa: Isa
+    window: Window
+
+    def write(self, inputs: Sequence[Layout], output: Layout) -> Built:
+        return pool.largest(inputs[0], output, self.window, self.isa)
+
+
+@dataclass(frozen=True, eq=False)
+class StridedSlice(ByPixel):
+    """Every so many elements along each axis."""
+
+    isa: Isa
+    starts: Sequence[int]
+    steps: Sequence[int]
+
+    def write(self, inputs: Sequence[Layout], output: Layout) -> Built:
+        return move.strided(inputs[0], output, self.starts, self.steps, self.isa)
+
+    def behind(self, first: "StridedSlice") -> "StridedSlice":
+        """Both slices as one."""
+        pairs = [list(zip(first.starts, first.steps, strict=True)), list(zip(self.starts, self.steps, strict=True))]
+        starts = [start + step * own for (start, step), (own, _) in zip(*pairs, strict=True)]
+        return replace(self, starts=starts, steps=[step * own for (_, step), (_, own) in zip(*pairs, strict=True)])
+
+    def is_by_pixel(self) -> bool:
+        """Whether all channels are kept."""
+        return self.steps[0] == 1
+
+
+@dataclass(frozen=True, eq=False)
+class NearestResize(ByPixel):
+    """Elements of the places in a list along each axis."""
+
+    isa: Isa
+    maps: Sequence[np.ndarray]
+
+    def write(self, inputs: Sequence[Layout], output: Layout) -> Built:
+        return move.nearest(inputs[0], output, self.maps, self.isa)
+
+
+@dataclass(frozen=True, eq=False)
+class QuantizedImage(Draft):
+    """Codes of a picture that comes plane by plane. has_vectors: whether its rows fill whole vectors."""
+
+    isa: Isa
+    scale: float
+    zero_point: int
+    has_vectors: bool
+
+    def write(self, inputs: Sequence[Layout], output: Layout) -> Built:
+        return planes.quantize(inputs[0], output, self.isa, self.scale, self.zero_point)
+
+    def makes_framed(self) -> bool:
+        """Whether it may be written row by row."""
+        return self.has_vectors

@@ -1,0 +1,314 @@
+"""A program in the making: kernels are added for the values of a lowered graph, and their layouts remembered."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import onnx_ir as ir
+
+from ptqc.codegen.kernels.drafts import Draft, Finished, Pad
+from ptqc.codegen.kernels.families import move, pointwise
+from ptqc.codegen.kernels.families.functions import Function
+from ptqc.codegen.kernels.fusion import Drafted, fused
+from ptqc.codegen.kernels.isa import Isa
+from ptqc.codegen.program.axes import Axes, Shape
+from ptqc.codegen.program.built import Built, Declined
+from ptqc.codegen.program.layout import BFLOAT16, Layout
+from ptqc.codegen.program.program import Program, ProgramStep
+from ptqc.formats import to_bfloat16
+from ptqc.graph.nodes import required
+from ptqc.lowered import Lowered
+from ptqc.operators import clip_bounds, data_inputs, keeps_codes
+from ptqc.operators.step import params_of
+
+
+@dataclass
+class Emission:
+    """One program. axes, dtypes: of every value. constants: values that never change, with all axes of the model.
+
+    functions: codes that are a table of other codes, with the name of those. reals: the same of real values. bfloats:
+    whether values are bfloat16, of those that were asked for.
+    """
+
+    lowered: Lowered
+    axes: Axes
+    dtypes: Mapping[str, str]
+    constants: Mapping[str, np.ndarray]
+    isa: Isa
+    layouts: dict[str, Layout] = field(default_factory=dict)
+    steps: list[Drafted] = field(default_factory=list)
+    functions: dict[str, tuple[str, np.ndarray]] = field(default_factory=dict)
+    reals: dict[str, tuple[ir.Value, Function]] = field(default_factory=dict)
+    bfloats: dict[str, bool] = field(default_factory=dict)
+
+    def shape(self, value: ir.Value) -> Shape:
+        """Shape of one sample. Raises Declined when the first axis is not the batch."""
+        return self.axes.sample(str(value.name))
+
+    def sizes(self, value: ir.Value | None) -> Shape:
+        """Sizes of all axes in one run of the model."""
+        return self.axes.shapes[str(required(value).name)]
+
+    def dtype(self, value: ir.Value | None) -> str:
+        """The type of a value's elements."""
+        return self.dtypes[str(required(value).name)]
+
+    def outer(self, *values: ir.Value | None, touched: bool = False) -> int:
+        """How many axes in front of these values an operator may leave out of account; see `Axes.outer`."""
+        return self.axes.outer(*(str(required(value).name) for value in values), touched=touched)
+
+    def check_one_sample(self, value: ir.Value | None) -> None:
+        """Raises Declined where a run has several of what an operator takes one by one."""
+        if not self.axes.lead(str(required(value).name)):
+            raise Declined(f"a run has several samples of its input {required(value).name}")
+
+    def is_constant(self, value: ir.Value | None) -> bool:
+        """Whether a value never changes."""
+        return value is not None and value.name in self.constants
+
+    def number(self, value: ir.Value | None) -> np.ndarray:
+        """A constant input. Raises Declined when it is computed from the model's inputs."""
+        if value is None or not self.is_constant(value):
+            raise Declined(f"its input {value.name if value is not None else ''} is not constant")
+        return self.constants[str(value.name)]
+
+    def add(self, kernel: Built | Draft, inputs: Sequence[str], output: str, layout: Layout) -> str:
+        """Append a kernel."""
+        draft = Finished(kernel) if isinstance(kernel, Built) else kernel
+        self.steps.append(Drafted(draft, tuple(inputs), output))
+        self.layouts[output] = layout
+        return output
+
+    def apply(
+        self,
+        node: ir.Node,
+        build: Callable[[Layout, Layout], Built | Draft],
+        source: str | None = None,
+        *,
+        outer: int = 1,
+        stored: bool = False,
+        dtype: str | None = None,
+    ) -> None:
+        """Append the kernel that build makes of the layouts of a value and of the node's output.
+
+        source: the value (default: the node's first input). outer: 0 for layouts with every axis of the first input
+        and of the output, see `whole`. stored: whether the value may be of bfloat16. dtype: of the output
+        (default: that of the value).
+        """
+        if not outer:
+            self._apply_whole(node, build)
+            return
+        source = source or self.operand(node.inputs[0], stored=stored)
+        given, shape = self.layouts[source], self.shape(node.outputs[0])
+        plain = given.plain or not self.axes.lead(str(node.outputs[0].name))
+        layout = Layout(shape, dtype or given.dtype, plain=plain)
+        self.add(build(given, layout), [source], str(node.outputs[0].name), layout)
+
+    def _apply_whole(self, node: ir.Node, build: Callable[[Layout, Layout], Built | Draft]) -> None:
+        source, given = self.whole(node.inputs[0])
+        self.add_whole(
+            build(given, self.whole_output(node.outputs[0], given.dtype)), [source], [given], node.outputs[0]
+        )
+
+    def whole(self, value: ir.Value | None) -> tuple[str, Layout]:
+        """The name of a value's buffer, and how that lies with every axis of the model's, the last one the fastest."""
+        name = self.plain(self.read(value))
+        return name, Layout(self.sizes(value), self.layouts[name].dtype, plain=True)
+
+    def flat(self, value: ir.Value | None, outer: int) -> tuple[str, Layout]:
+        """The same but for so many axes in front; see `Axes.outer`."""
+        name, layout = self.whole(value)
+        return name, replace(layout, shape=layout.shape[outer:])
+
+    def whole_output(self, value: ir.Value, dtype: str) -> Layout:
+        """The same of an output to be."""
+        return Layout(self.sizes(value), dtype, plain=True)
+
+    def add_as(self, kernel: Built | Draft, inputs: Sequence[str], output: ir.Value, layout: Layout) -> None:
+        """Append a kernel that was written for a layout of the output that may have every axis."""
+        self.add(kernel, inputs, str(output.name), replace(layout, shape=self.shape(output)))
+
+    def add_whole(
+        self, kernel: Built | Draft, inputs: Sequence[str], given: Sequence[Layout], output: ir.Value
+    ) -> None:
+        """Append a kernel between layouts as `whole` gives them, whose output has the type of the first one."""
+        dtype = given[0].dtype
+        built = kernel.write(given, self.whole_output(output, dtype)) if isinstance(kernel, Draft) else kernel
+        self.add(built, inputs, str(output.name), Layout(self.shape(output), dtype, plain=True))
+
+    def operand(self, value: ir.Value | None, *, stored: bool = False) -> str:
+        """The name of a value's buffer that is no input of the model's. stored: perhaps of bfloat16."""
+        return self.aligned([self.read(value, stored=stored)])[0]
+
+    def real(self, value: ir.Value | None, *, stored: bool = False) -> str:
+        """The name of a value's buffer. stored: perhaps of bfloat16.
+
+        Raises Declined where its elements are no real numbers in single precision.
+        """
+        if self.dtype(value) != "float32":
+            raise Declined(f"its input {required(value).name} is {self.dtype(value)}, and only float32 has a kernel")
+        return self.read(value, stored=stored)
+
+    def aligned(self, names: Sequence[str]) -> list[str]:
+        """The values in one order in memory: plain if one of them is."""
+        arrange = self.plain if any(self.layout_of(name).plain for name in names) else self.inside
+        return [arrange(name) for name in names]
+
+    def read(self, value: ir.Value | None, *, stored: bool = False) -> str:
+        """The name of a value's buffer; codes become real values, and bfloat16 too where that is not `stored`."""
+        name = self._stored(value)
+        if stored:
+            return name
+        layout = self.layouts[name]
+        return self._copied(name, f"{name}@wide", replace(layout, dtype=layout.values))
+
+    def in_bfloat16(self, value: ir.Value | None) -> str | None:
+        """The name of a value's buffer of bfloat16; None where its elements have more digits."""
+        if not self.is_bfloat16(required(value)):
+            return None
+        name = self.inside(self._stored(value))
+        return self._copied(name, f"{name}@bfloat", replace(self.layouts[name], dtype=BFLOAT16))
+
+    def is_bfloat16(self, value: ir.Value) -> bool:
+        """Whether a value is rounded to bfloat16, or made of such values without computing."""
+        name = str(value.name)
+        if name not in self.bfloats:
+            self.bfloats[name] = self._is_bfloat16(value.producer())
+        return self.bfloats[name]
+
+    def _is_bfloat16(self, node: ir.Node | None) -> bool:
+        if node is None:
+            return False
+        if node.op_type == "Cast" and not node.domain:
+            return required(node.inputs[0]).dtype == ir.DataType.BFLOAT16
+        bounds = np.array(clip_bounds(node) or (0.0, 0.0), np.float32)
+        moves = keeps_codes(node) and np.array_equal(to_bfloat16(bounds), bounds)
+        return moves and all(self.is_bfloat16(moved) for moved in data_inputs(node))
+
+    def _stored(self, value: ir.Value | None) -> str:
+        """The name of a value's buffer, perhaps of bfloat16; codes become real values."""
+        name = str(required(value).name)
+        if name in self.layouts:
+            return name
+        node = required(value).producer()
+        if node is not None and node.op_type == "DequantizeLinear" and name not in self.constants:
+            return self._dequantize(node, name, outside=False)
+        return self._written(name)
+
+    def _written(self, name: str) -> str:
+        """A value that never changes, written by a kernel."""
+        if name not in self.constants:
+            raise Declined(f"its input {name} follows from the batch size")
+        array = self._of_one_sample(name)
+        if not array.size:
+            raise Declined(f"{name} has no elements")
+        layout = Layout(array.shape, str(array.dtype), plain=True)
+        return self.add(move.constant(layout, array, self.isa), [], name, layout)
+
+    def _of_one_sample(self, name: str) -> np.ndarray:
+        """A value that never changes, for one sample."""
+        array = self.constants[name]
+        if self.axes.batch is None:
+            return np.reshape(array, array.shape[int(array.shape[:1] == (1,)) :])
+        if array.shape[:1] != (1,):
+            raise Declined(f"its input {name} differs from sample to sample")
+        return np.asarray(array[0])
+
+    def _dequantize(self, node: ir.Node, output: str, *, outside: bool) -> str:
+        """What a DequantizeLinear makes of codes."""
+        source, params = self.read(node.inputs[0]), params_of(node)
+        given = self.layouts[source]
+        layout = Layout(given.shape, "float32", outside, plain=given.plain and not outside)
+        kernel = pointwise.dequantize(given, layout, self.isa, params.scale, params.zero_point)
+        return self.add(kernel, [source], output, layout)
+
+    def layout_of(self, name: str) -> Layout:
+        """Layout of a value's buffer; a value that never changes gets one now."""
+        return self.layouts[name if name in self.layouts else self._written(name)]
+
+    def inside(self, name: str) -> str:
+        """The value with its channels last."""
+        return self._arranged(name, f"{name}@inside", replace(self.layout_of(name), outside=False, plain=False))
+
+    def plain(self, name: str) -> str:
+        """The value with its last axis last."""
+        return self._arranged(name, f"{name}@plain", replace(self.layout_of(name), outside=False, plain=True))
+
+    def _arranged(self, name: str, moved: str, wanted: Layout) -> str:
+        layout = self.layouts[name]
+        if not layout.outside and layout.order == wanted.order:
+            return name
+        return self._copied(name, moved, wanted)
+
+    def _copied(self, name: str, copy: str, wanted: Layout) -> str:
+        """A value in another order or type, where it is not like that."""
+        if self.layouts[name] == wanted or copy in self.layouts:
+            return name if self.layouts[name] == wanted else copy
+        return self.add(pointwise.copy(self.layouts[name], wanted, self.isa), [name], copy, wanted)
+
+    def padded(self, name: str, pads: Sequence[int], value: float) -> str:
+        """A plane (channels, rows, columns) with a border; pads: top, left, bottom, right."""
+        name = self.plane(self.inside(name))
+        if not any(pads):
+            return name
+        channels, rows, columns = self.layouts[name].shape
+        size = (channels, rows + pads[0] + pads[2], columns + pads[1] + pads[3])
+        layout = Layout(size, self.layouts[name].dtype)
+        border = f"{name}@{'_'.join(map(str, pads))}_{value:g}"
+        if border in self.layouts:
+            return border
+        return self.add(Pad(self.isa, pads[0], pads[1], value), [name], border, layout)
+
+    def plane(self, name: str) -> str:
+        """A value of one spatial axis as a plane of one row, which is the same memory."""
+        layout = self.layouts[name]
+        if len(layout.shape) != 2:
+            return name
+        channels, columns = layout.shape
+        plane = Layout((channels, 1, columns), layout.dtype)
+        return self.add(pointwise.copy(plane, plane, self.isa), [name], f"{name}@plane", plane)
+
+    def program(self, fixed: Mapping[str, np.ndarray], *, is_any: bool) -> Program:
+        """All steps, with the graph's outputs as the model declares them.
+
+        fixed: inputs that are always these. is_any: for any number of samples.
+        """
+        graph = self.lowered.model.graph
+        for value in graph.outputs:
+            self._give(value)
+        inputs = tuple(str(value.name) for value in graph.inputs)
+        outputs = tuple(_outside(value) for value in graph.outputs)
+        names = {_outside(value): str(value.name) for value in graph.outputs}
+        drafted, layouts = fused(self.steps, self.layouts, outputs)
+        steps = tuple(_written(step, layouts, names.get(step.output, step.output)) for step in drafted)
+        declared = {} if is_any else {str(value.name): self.sizes(value) for value in graph.inputs}
+        declared |= {} if is_any else {_outside(value): self.sizes(value) for value in graph.outputs}
+        return Program(steps, layouts, inputs, outputs, names, declared, fixed)
+
+    def _give(self, value: ir.Value) -> None:
+        """The value as the model declares it; codes that nobody else wants as real values become those on the way.
+
+        Raises Declined where it has no batch in front, as values that never change may not.
+        """
+        self.axes.lead(str(value.name))
+        maker = value.producer()
+        if maker is not None and maker.op_type == "DequantizeLinear" and not value.uses() and not self._has(value):
+            self._dequantize(maker, _outside(value), outside=True)
+            return
+        name = self.read(value)
+        layout = Layout(self.layouts[name].shape, self.layouts[name].dtype, outside=True)
+        self.add(pointwise.copy(self.layouts[name], layout, self.isa), [name], _outside(value), layout)
+
+    def _has(self, value: ir.Value) -> bool:
+        return value.name in self.layouts or value.name in self.constants
+
+
+def _outside(value: ir.Value) -> str:
+    """What a value is called as an output."""
+    return f"{value.name}@outside"
+
+
+def _written(step: Drafted, layouts: Mapping[str, Layout], value: str) -> ProgramStep:
+    """The step with its kernel. value: what the lowered graph calls its output."""
+    built = step.draft.write([layouts[name] for name in step.inputs], layouts[step.output])
+    return ProgramStep(built, step.inputs, step.output, value, step.placed, step.within)

@@ -1,0 +1,42 @@
+"""Kernel families, one file each: a function per family takes layouts and numbers and gives a `Built` kernel."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ptqc.codegen.kernels.kernel import Argument, Constant, write
+from ptqc.codegen.program.accuracy import USUAL, Accuracy
+from ptqc.codegen.program.built import Built
+from ptqc.codegen.program.constants import Arranged, BfloatCodes, Nibbles, ScaledPanels, Stored
+from ptqc.codegen.program.layout import Layout
+
+
+def build(
+    family: str,
+    inputs: Sequence[Layout],
+    constants: Sequence[Stored],
+    output: Layout,
+    body: Any,
+    operations: int = 0,
+    accuracy: Accuracy = USUAL,
+) -> Built:
+    """Write the kernel of a family; see `kernel.write` for `body`."""
+    flat = tuple(np.ascontiguousarray(c).reshape(-1) if isinstance(c, np.ndarray) else c for c in constants)
+    shapes: list[Argument] = [*inputs, *(declared(constant) for constant in flat), output]
+    name, function = write(family, shapes, body)
+    return Built(family, name, function, flat, operations, accuracy)
+
+
+def declared(constant: Stored) -> Constant:
+    """How a kernel takes a constant."""
+    match constant:
+        case ScaledPanels():
+            return Constant("float32", constant.codes.size)
+        case BfloatCodes():
+            return Constant("uint16", constant.codes.size)
+        case Arranged():
+            return Constant("int8", constant.size)
+        case Nibbles():
+            return Constant("uint8", constant.size)
+    return Constant(str(constant.dtype), constant.size)

@@ -1,0 +1,401 @@
+"""Convolutions with any window, stride, dilation and groups, and products with a matrix: one register-blocked kernel.
+
+A tile of neighbouring output pixels times a panel of output channels stays in registers while the kernel runs over the
+window. The input is padded already and has its channels last, so that a row of the window is one run of bytes as long
+as nothing lies between its taps; no window is ever copied. Weights lie in the order in which the loops read them.
+
+Where every weight is used but once, reading them is what takes time: those of at most 16 values stay two to a byte, and
+become codes by picking bytes in registers.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial, reduce
+from operator import add
+from typing import Any, NamedTuple
+
+import numpy as np
+from tvm.tirx.script import builder as T  # noqa: N812
+
+from ptqc.codegen.kernels import bfloats, narrowing
+from ptqc.codegen.kernels.epilogue import NOTHING, Epilogue, Place
+from ptqc.codegen.kernels.families import build
+from ptqc.codegen.kernels.families.functions import (
+    Function,
+    accuracy_with,
+    composed,
+    constants_of,
+    family_with,
+    unrounded,
+)
+from ptqc.codegen.kernels.isa import Isa
+from ptqc.codegen.kernels.kernel import fill, pieces, span, vector
+from ptqc.codegen.kernels.loops import PRODUCTS, registers, rows
+from ptqc.codegen.kernels.narrowing import PACKED
+from ptqc.codegen.kernels.requantization import Requantization
+from ptqc.codegen.kernels.tiling import Cut, Dense
+from ptqc.codegen.program.accuracy import SUM_OF_PRODUCTS
+from ptqc.codegen.program.built import Alternatives, Built
+from ptqc.codegen.program.constants import VALUES, Arranged, BfloatCodes, Nibbles, ScaledPanels, Stored, values_of
+from ptqc.codegen.program.layout import BFLOAT16, Layout
+
+# Vectors of products that stay in registers one chain after the other; sums of longer chains are all open at once.
+SHORT_CHAIN = 4
+
+# By pixel, by vector of the panel.
+Totals = Sequence[Sequence[Any]]
+# Of unit, part of the weight, pixel and vector: input, place in it, weights, place in them.
+Operands = Callable[[Any, int, int, int], tuple[Any, Any, Any, Any]]
+
+
+class Accumulated(NamedTuple):
+    """A vector of accumulators. packed: where its channels are among the packed ones; place: in the output."""
+
+    total: Any
+    packed: Any
+    place: Place
+
+
+# Fills a local buffer with what is to be stored of up to PACKED vectors; then numbers, and values that are read.
+Settle = Callable[[Sequence[Accumulated], Any, Sequence[Any], Sequence[Any]], None]
+
+
+class CodedWeights(NamedTuple):
+    """float32 weights as the file has them: codes (outputs, inputs of a group, *kernel) and a scale per output."""
+
+    codes: np.ndarray
+    scale: np.ndarray
+
+
+@dataclass(frozen=True)
+class DenseLoops:
+    """Loops over two layouts, and how sums become elements. others: how many values `settle` reads."""
+
+    loops: Dense
+    x: Layout
+    y: Layout
+    settle: Settle
+    others: int = 0
+
+
+def integer(
+    x: Layout,
+    y: Layout,
+    loops: Dense,
+    weights: np.ndarray,
+    requantization: Requantization,
+    epilogue: Epilogue = NOTHING,
+) -> Built:
+    """Codes x times int8 weights; y is codes, or real values when it is float32. epilogue: of codes."""
+    loops = replace(loops, is_framed=any(value.frame is not None for value in (x, y, *epilogue.others)))
+    codes = weights.astype(np.int8)
+    loops, risky = _chained(loops, codes)
+    loops = replace(loops, in_nibbles=_stay_packed(loops, codes))
+    assert not loops.in_nibbles or loops.cut.vectors % 2 == 0, "two vectors of weights share their bytes"
+    isa, fitting = loops.isa, narrowing.fits(weights, requantization.bias, requantization.factor)
+    arranged = Arranged(codes, loops.order)
+    constants: list[Stored] = [
+        Nibbles(arranged, loops.unit * isa.lanes) if loops.in_nibbles else arranged,
+        loops.pack_channels(requantization.bias.astype(np.int32)),
+        *risky,
+        loops.pack_channels(requantization.factor.astype(np.float32)),
+        np.array([requantization.zero_point], np.float32),
+        *epilogue.constants(isa),
+    ]
+
+    def settle(sums: Sequence[Accumulated], made: Any, numbers: Sequence[Any], others: Sequence[Any]) -> None:
+        factors, zero, *rest = numbers
+        kind = vector("float32", isa.lanes)
+        values = [T.Cast(kind, found.total) * factors[span(found.packed, isa.lanes)] for found in sums]
+        if y.dtype == "float32":
+            _keep(isa, y, values, made)
+            return
+        places = [found.place for found in sums]
+        epilogue.settle(isa, values, zero[0], made, places, rest, others, fitting=fitting)
+
+    def cut(chosen: Cut) -> Built:
+        return integer(x, y, replace(loops, chosen=chosen), weights, requantization, epilogue)
+
+    body = _body(DenseLoops(loops, x, y, settle, len(epilogue.others)))
+    built = build("dense", [x, *epilogue.others], constants, y, body, 2 * loops.products, SUM_OF_PRODUCTS)
+    return replace(built, alternatives=Alternatives(loops.cuts, cut))
+
+
+def _chained(loops: Dense, codes: np.ndarray) -> tuple[Dense, list[Stored]]:
+    """The loops, and which chains may overflow; where none does with these weights, the loops know all to be sure."""
+    if not loops.has_risky_links:
+        return loops, []
+    risky = loops.risky_links(codes)
+    return (loops, [risky]) if risky.any() else (replace(loops, sums=loops.sums.all_sure), [])
+
+
+def _stay_packed(loops: Dense, codes: np.ndarray) -> bool:
+    """Whether reading the weights takes most of the time, and they can be read two to a byte."""
+    if not loops.isa.pick or not loops.is_weight_bound or loops.groups > 1 or loops.sums.parts > 1:
+        return False
+    values = values_of(codes)
+    is_padded = loops.depth * loops.unit > loops.runs[2]  # with weights of 0
+    return len(np.union1d(values, 0) if is_padded else values) <= VALUES
+
+
+def real(
+    x: Layout,
+    y: Layout,
+    loops: Dense,
+    weights: np.ndarray | CodedWeights,
+    bias: np.ndarray,
+    functions: Sequence[Function] = (),
+) -> Built:
+    """The same in float32. functions: of the sums, one of the other's result."""
+    loops = replace(loops, is_framed=x.frame is not None or y.frame is not None)
+    constants = [_real_weights(loops, weights), loops.pack_channels(bias.astype(np.float32))]
+    constants += constants_of(functions)
+
+    def settle(sums: Sequence[Accumulated], made: Any, numbers: Sequence[Any], _others: Sequence[Any]) -> None:
+        left = unrounded(functions, y)
+        values = [composed(left, found.total, loops.isa.lanes, numbers) for found in sums]
+        _keep(loops.isa, y, values, made)
+
+    def cut(chosen: Cut) -> Built:
+        return real(x, y, replace(loops, chosen=chosen), weights, bias, functions)
+
+    family = family_with("dense_float", functions)
+    body, accuracy = _body(DenseLoops(loops, x, y, settle)), accuracy_with(SUM_OF_PRODUCTS, functions)
+    built = build(family, [x], constants, y, body, 2 * loops.products, accuracy)
+    return replace(built, alternatives=Alternatives(loops.cuts, cut))
+
+
+def bfloat(
+    x: Layout, y: Layout, loops: Dense, weights: CodedWeights, bias: np.ndarray, functions: Sequence[Function] = ()
+) -> Built:
+    """The same of inputs and codes in bfloat16, which have no more digits; a run has an even number of inputs.
+
+    Sums are in units of the weights' scales.
+    """
+    assert loops.runs[2] % loops.unit == 0, "what lies behind a run may be no number"
+    loops = replace(loops, is_framed=x.frame is not None or y.frame is not None)
+    scale = weights.scale.astype(np.float32)
+    constants: list[Stored] = [
+        BfloatCodes(Arranged(weights.codes.astype(np.int8), loops.order)),
+        loops.pack_channels((bias / scale).astype(np.float32)),
+        loops.pack_channels(scale),
+        *constants_of(functions),
+    ]
+
+    def settle(sums: Sequence[Accumulated], made: Any, numbers: Sequence[Any], _others: Sequence[Any]) -> None:
+        (scales, *rest), left, lanes = numbers, unrounded(functions, y), loops.isa.lanes
+        values = [found.total * scales[span(found.packed, lanes)] for found in sums]
+        _keep(loops.isa, y, [composed(left, value, lanes, rest) for value in values], made)
+
+    def cut(chosen: Cut) -> Built:
+        return bfloat(x, y, replace(loops, chosen=chosen), weights, bias, functions)
+
+    family = family_with("dense_bfloat", functions)
+    body, accuracy = _body(DenseLoops(loops, x, y, settle)), accuracy_with(SUM_OF_PRODUCTS, functions)
+    built = build(family, [x], constants, y, body, 2 * loops.products, accuracy)
+    return replace(built, alternatives=Alternatives(loops.cuts, cut))
+
+
+def _real_weights(loops: Dense, weights: np.ndarray | CodedWeights) -> Stored:
+    if isinstance(weights, np.ndarray):
+        return loops.order(weights.astype(np.float32))
+    scale = loops.pack_channels(weights.scale.astype(np.float32))
+    return ScaledPanels(Arranged(weights.codes.astype(np.int8), loops.order), scale, loops.groups * loops.panels)
+
+
+def _keep(isa: Isa, y: Layout, values: Sequence[Any], made: Any) -> None:
+    for place, value in enumerate(values):
+        T.buffer_store(made, bfloats.kept(isa, y, value, isa.lanes), [span(place * isa.lanes, isa.lanes)])
+
+
+def _body(kernel: DenseLoops) -> Any:
+    loops, others = kernel.loops, kernel.others
+    width, pixels = loops.area[1], loops.cut.pixels
+    across = loops.tiles // loops.area[0]
+
+    def body(batch: Any, x: Any, *rest: Any) -> None:
+        beside, (w, bias, *numbers, out) = rest[:others], rest[others:]
+        risky = numbers.pop(0) if loops.has_risky_links else None
+        needed = loops.width == 2 or kernel.y.dtype == BFLOAT16
+        with bfloats.instructions(loops.isa, needed=needed), _nest(batch, loops) as (sample, tile, group_panel):
+            pixel = tile // across, T.Bind(T.min(tile % across * pixels, width - pixels))
+            totals = _accumulate(kernel, (x, w, bias, risky), (sample, *pixel), group_panel)
+            sums = _placed(loops, totals, sample, pixel, group_panel)
+            _store(kernel, sums, out, group_panel % loops.panels, numbers, beside)
+
+    return body
+
+
+@contextmanager
+def _nest(batch: Any, loops: Dense) -> Iterator[tuple[Any, Any, Any]]:
+    """Loops over samples, tiles, and panels of all groups; the outer one in parallel."""
+    tiles, panels, stay, work = loops.tiles, loops.groups * loops.panels, loops.cut.stay, loops.products // PRODUCTS
+    if stay >= tiles:
+        with rows(batch, panels, work) as (sample, panel), T.serial(tiles) as tile:
+            yield sample, tile, panel
+        return
+    with rows(batch, -(-tiles // stay), work) as (sample, block), T.serial(panels) as panel:
+        count = T.min(stay, tiles - block * stay) if tiles % stay else stay
+        with T.serial(count) as step:
+            yield sample, block * stay + step, panel
+
+
+def _accumulate(kernel: DenseLoops, buffers: Sequence[Any], pixel: tuple[Any, Any, Any], group_panel: Any) -> Totals:
+    """Sums of a tile and a panel. pixel: sample, row and column of the first one.
+
+    buffers: input, weights, bias, which chains may overflow.
+    """
+    loops, (x, w, bias, risky), sample = kernel.loops, buffers, pixel[0]
+    lanes, (pixels, panel, _) = loops.isa.lanes, loops.cut
+    dtype, at = "int32" if loops.width == 1 else "float32", span(0, lanes)
+    totals = [[registers(lanes, dtype) for _ in range(panel)] for _ in range(pixels)]
+    for row in totals:
+        for j, total in enumerate(row):
+            T.buffer_store(total, bias[span((group_panel * panel + j) * lanes, lanes)], [at])
+    window, (run_rows, run_columns, _) = loops.window, loops.runs
+    step, pitch = window.strides[1] if not loops.is_flat else 1, kernel.x.plane[0]
+    group = group_panel // loops.panels
+    with T.serial(run_rows) as ky, T.serial(run_columns) as kx, T.serial(loops.links[0]) as link:
+        above = pixel[1] * window.strides[0] + ky * window.dilations[0]
+        left = pixel[2] * step + kx * window.dilations[1]
+        start = kernel.x.at(above, left, group * loops.group_inputs)
+        run = ky * run_columns + kx
+
+        def operands(k: Any, part: int, p: int, j: int) -> tuple[Any, Any, Any, Any]:
+            taps = (run * loops.depth + k) * loops.sums.parts + part
+            weight = group_panel * loops.panel_size + (taps * panel + j) * lanes * loops.unit
+            return x, (sample, start + k * loops.unit + p * step * pitch), w, weight
+
+        chain = (group_panel * run_rows * run_columns + run) * loops.links[0] + link
+        _add(loops, totals, link * loops.links[1], operands, None if risky is None else risky[chain])
+    return [[total[at] for total in row] for row in totals]
+
+
+def _add(loops: Dense, totals: Totals, first: Any, operands: Operands, risky: Any) -> None:
+    """Add the products of a chain, in two halves where it may overflow."""
+    length, half = loops.links[1], -(-loops.links[1] // 2)
+    sum_up = partial(_chain if loops.sums.chain > 1 else _units, loops, totals, operands)
+    if risky is None:
+        sum_up(first, length)
+        return
+    with T.If(risky != T.uint8(0)):
+        with T.Then():
+            sum_up(first, half)
+            sum_up(first + half, length - half)
+        with T.Else():
+            sum_up(first, length)
+
+
+def _units(loops: Dense, totals: Totals, operands: Operands, first: Any, count: int) -> None:
+    """Add products unit by unit."""
+    at = span(0, loops.isa.lanes)
+    with T.serial(count) as k:
+        for part in range(loops.sums.parts):
+            for p, row in enumerate(totals):
+                for j, total in enumerate(row):
+                    T.buffer_store(total, _product(loops, total[at], operands(first + k, part, p, j), j), [at])
+
+
+def _chain(loops: Dense, totals: Totals, operands: Operands, first: Any, count: int) -> None:
+    """Add products of a chain in 16 bits, then their sums."""
+    at, words_at = span(0, loops.isa.lanes), span(0, 2 * loops.isa.lanes)
+
+    def words(k: Any, p: int, j: int) -> Any:
+        inputs, place, weights, offset = operands(k, 0, p, j)
+        return loops.isa.words(loops.isa.taps(inputs, place), _weights(loops, weights, offset, j))
+
+    if count <= SHORT_CHAIN:
+        for p, row in enumerate(totals):
+            for j, total in enumerate(row):
+                word = reduce(add, (words(first + k, p, j) for k in range(count)))
+                T.buffer_store(total, total[at] + loops.isa.widen(word), [at])
+        return
+    sums = [[registers(2 * loops.isa.lanes, "int16") for _ in row] for row in totals]
+    for row in sums:
+        for word in row:
+            T.buffer_store(word, fill(T.int16(0), 2 * loops.isa.lanes), [words_at])
+    with T.serial(count) as k:
+        for p, row in enumerate(sums):
+            for j, word in enumerate(row):
+                T.buffer_store(word, word[words_at] + words(first + k, p, j), [words_at])
+    for row, into in zip(sums, totals, strict=True):
+        for word, total in zip(row, into, strict=True):
+            T.buffer_store(total, total[at] + loops.isa.widen(word[words_at]), [at])
+
+
+def _product(loops: Dense, total: Any, operands: tuple[Any, Any, Any, Any], j: int) -> Any:
+    x, place, w, weight = operands
+    if loops.width == 2:
+        return bfloats.add_products(loops.isa, total, x, place, w, weight)
+    if loops.width == 4:
+        return total + fill(x[place[0], place[1]], loops.isa.lanes) * w[span(weight, loops.isa.lanes)]
+    if loops.in_nibbles:
+        return loops.isa.add_products(total, loops.isa.taps(x, place), _weights(loops, w, weight, j))
+    return loops.isa.dot(total, x, place, w, weight)
+
+
+def _weights(loops: Dense, w: Any, offset: Any, j: int) -> Any:
+    """Vector j of a panel's weights; its offset is in codes. Two to a byte, it shares bytes with a neighbour."""
+    if not loops.in_nibbles:
+        return loops.isa.weights(w, offset)
+    size = loops.unit * loops.isa.lanes
+    both = w[span(size + (offset - j % 2 * size) // 2, size)]
+    places = T.shift_right(both, fill(T.uint8(4), size)) if j % 2 else both
+    found = loops.isa.pick_bytes(w[span(0, size)], T.bitwise_and(places, fill(T.uint8(15), size)))
+    return T.reinterpret(vector("int8", size), found)
+
+
+def _placed(loops: Dense, totals: Totals, sample: Any, pixel: tuple[Any, Any], group_panel: Any) -> list[Accumulated]:
+    """Vectors of a tile, pixel by pixel, with where they belong."""
+    lanes, panel = loops.isa.lanes, loops.cut.vectors
+    group, inside = group_panel // loops.panels, group_panel % loops.panels * panel * lanes
+    return [
+        Accumulated(
+            total,
+            (group_panel * panel + j) * lanes,
+            (sample, pixel[0], pixel[1] + p, group * loops.group_outputs + inside + j * lanes),
+        )
+        for p, row in enumerate(totals)
+        for j, total in enumerate(row)
+    ]
+
+
+def _store(
+    kernel: DenseLoops, sums: Sequence[Accumulated], out: Any, panel: Any, numbers: Sequence[Any], others: Sequence[Any]
+) -> None:
+    """Settle and store a tile; of the last panel only the channels that exist."""
+    loops = kernel.loops
+    lanes, whole = loops.isa.lanes, loops.cut.vectors * loops.isa.lanes
+    buffers = []
+    for start in range(0, len(sums), PACKED):
+        made = registers(PACKED * lanes, kernel.y.stored)
+        kernel.settle(sums[start : start + PACKED], made, numbers, others)
+        buffers.append(made)
+    rest = loops.group_outputs - (loops.panels - 1) * whole
+    if loops.panels == 1 or rest == whole:
+        _store_channels(kernel, sums, buffers, out, rest)
+        return
+    with T.If(panel == loops.panels - 1):
+        with T.Then():
+            _store_channels(kernel, sums, buffers, out, rest)
+        with T.Else():
+            _store_channels(kernel, sums, buffers, out, whole)
+
+
+def _store_channels(
+    kernel: DenseLoops, sums: Sequence[Accumulated], buffers: Sequence[Any], out: Any, count: int
+) -> None:
+    """Store the first channels of every pixel of a tile, which may begin in one buffer and end in the next."""
+    lanes, panel = kernel.loops.isa.lanes, kernel.loops.cut.vectors
+    size, widest = PACKED * lanes, kernel.loops.isa.widest(kernel.y.stored)
+    for first in range(0, len(sums), panel):
+        sample, *place = sums[first].place
+        target, done = kernel.y.at(*place), 0
+        while done < count:
+            buffer, start = divmod(first * lanes + done, size)
+            run = min(count - done, size - start)
+            for offset, length in pieces(run, widest):
+                value = buffers[buffer][span(start + offset, length)]
+                T.buffer_store(out, value, [sample, span(target + done + offset, length)])
+            done += run

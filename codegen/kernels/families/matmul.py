@@ -1,0 +1,62 @@
+"""Products of two activations in float32: vectors run over the columns of the second."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+from tvm.tirx.script import builder as T  # noqa: N812
+
+from ptqc.codegen.kernels.families import build
+from ptqc.codegen.kernels.isa import Isa
+from ptqc.codegen.kernels.kernel import fill, span
+from ptqc.codegen.kernels.loops import registers, rows
+from ptqc.codegen.program.accuracy import SUM_OF_PRODUCTS
+from ptqc.codegen.program.built import Built
+from ptqc.codegen.program.layout import Layout
+
+LARGEST_TILE = 4
+
+
+def real(a: Layout, b: Layout, y: Layout, isa: Isa) -> Built:
+    """Matrices are the last two axes of plain values; axes in front may repeat."""
+    (height, width), depth = y.shape[-2:], a.shape[-1]
+    lanes, tile = min(isa.lanes, width), min(LARGEST_TILE, height)
+    tiles, blocks = -(-height // tile), -(-width // lanes)
+    heads = Layout(y.shape[:-2], "float32", plain=True)
+
+    def body(batch: Any, left: Any, right: Any, out: Any) -> None:
+        work = prod(y.shape) * depth
+        with rows(batch, heads.elements * tiles, work) as (sample, index), T.serial(blocks) as block:
+            row = T.Bind(T.min(index % tiles * tile, height - tile))
+            column = T.Bind(T.min(block * lanes, width - lanes))
+            place = heads.place(index // tiles)
+            first, second = (T.Bind(_matrix(layout, place)) for layout in (a, b))
+            totals = registers(tile * lanes, "float32")
+            for i in range(tile):
+                T.buffer_store(totals, fill(T.float32(0), lanes), [span(i * lanes, lanes)])
+            with T.serial(depth) as k:
+                vector = T.Bind(right[sample, span(second + k * width + column, lanes)])
+                for i in range(tile):
+                    at = span(i * lanes, lanes)
+                    factor = fill(left[sample, first + (row + i) * depth + k], lanes)
+                    T.buffer_store(totals, totals[at] + factor * vector, [at])
+            for i in range(tile):
+                start = (index // tiles * height + row + i) * width + column
+                T.buffer_store(out, totals[span(i * lanes, lanes)], [sample, span(start, lanes)])
+
+    return build("matmul_float", [a, b], [], y, body, accuracy=SUM_OF_PRODUCTS)
+
+
+def matrices(a: Layout, b: Layout) -> tuple[Layout, Layout]:
+    """Two plain values with as many axes, the last two of which are matrices, as ONNX's MatMul takes them."""
+    right = b if len(b.shape) > 1 else replace(b, shape=(*b.shape, 1))
+    rank = max(len(a.shape), len(right.shape))
+    return a.with_rank(rank), right.with_rank(rank)
+
+
+def _matrix(layout: Layout, place: Sequence[Any]) -> Any:
+    """Where the matrix with these leading indices starts."""
+    leading = Layout(layout.shape[:-2], layout.dtype, plain=True)
+    inner = [0 if size == 1 else index for size, index in zip(leading.shape, place, strict=True)]
+    return leading.offset(inner) * (layout.shape[-2] * layout.shape[-1])

@@ -1,0 +1,270 @@
+"""Operators that only move elements: padding, slices, transposes, reshapes, concatenation, resizing to neighbours."""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+import numpy as np
+from tvm.tirx.script import builder as T  # noqa: N812
+
+from ptqc.codegen.kernels.families import build
+from ptqc.codegen.kernels.isa import Isa
+from ptqc.codegen.kernels.loops import elements, rows
+from ptqc.codegen.kernels.runs import ElementRun
+from ptqc.codegen.program.accuracy import EXACT
+from ptqc.codegen.program.built import Built
+from ptqc.codegen.program.constants import Stored
+from ptqc.codegen.program.layout import Layout
+
+Place = Sequence[Any]
+CHANNELS_LAST = (1, 2, 0)
+
+
+def pad(x: Layout, y: Layout, before: Sequence[int], value: float, isa: Isa) -> Built:
+    """x in the middle of y, `before` elements from each axis's start; the rest is `value`."""
+    constants = [x.encoded(np.array([value]))]
+    if x.order == y.order == CHANNELS_LAST and x.shape[0] == y.shape[0]:
+        return build("pad", [x], constants, y, _pad_plane(x, y, before[1], before[2], isa))
+
+    def source(place: Place) -> tuple[list[Any], Any]:
+        inner, inside = [], None
+        for index, start, size, padded in zip(place, before, x.shape, y.shape, strict=True):
+            moved = index - start if start else index
+            inner.append(moved)
+            if size != padded:
+                within = T.And(moved >= 0, moved < size)
+                inside = within if inside is None else T.And(inside, within)
+        return inner, inside
+
+    return _moved("pad", x, y, constants, source)
+
+
+def _pad_plane(x: Layout, y: Layout, top: int, left: int, isa: Isa) -> Any:
+    """A plane with the input in it, row by row."""
+    channels = y.shape[0]
+
+    def body(batch: Any, given: Any, filler: Any, out: Any) -> None:
+        with rows(batch, y.shape[1], y.elements) as (sample, row):
+            _row_with_border(
+                x,
+                y,
+                (top, left),
+                row,
+                lambda start, length: ElementRun(out, sample, start, length).fill(filler[0], isa),
+                lambda start: _copy_row(x, given, row - top, ElementRun(out, sample, start, channels), channels, isa),
+            )
+
+    return body
+
+
+def _row_with_border(
+    x: Layout,
+    y: Layout,
+    corner: tuple[int, int],
+    row: Any,
+    fill: Callable[[Any, int], None],
+    inner: Callable[[Any], None] = lambda _start: None,
+) -> None:
+    """A row of y: all border, or border, what `inner` does, and border. corner: where x begins. fill: start, length."""
+    (top, left), (channels, _, width) = corner, y.shape
+    first, length = left * channels, x.shape[2] * channels
+    start = row * (width * channels)
+    with T.If(T.And(row >= top, row < top + x.shape[1])):
+        with T.Then():
+            fill(start, first)
+            inner(start + first)
+            fill(start + first + length, width * channels - length - first)
+        with T.Else():
+            fill(start, width * channels)
+
+
+def _copy_row(x: Layout, given: Any, row: Any, pixel: ElementRun, pitch: int, isa: Isa) -> None:
+    """Copy a row of a plane to where its first pixel goes; pitch: from there to the next one."""
+    channels, columns = x.shape[0], x.shape[2]
+    if channels == x.plane[0] == pitch:
+        replace(pixel, length=columns * channels).copy_from(given, x.at(row, 0, 0), isa)
+        return
+    with T.serial(columns) as column:
+        replace(pixel, start=pixel.start + column * pitch).copy_from(given, x.at(row, column, 0), isa)
+
+
+def border(x: Layout, y: Layout, value: float, isa: Isa) -> Built:
+    """What lies around x in y; x itself is there already."""
+    assert x.frame is not None
+    _, top, left = x.frame.at
+    channels, height, width = y.shape
+
+    def body(batch: Any, filler: Any, out: Any) -> None:
+        with rows(batch, height, height * (width - x.shape[2]) * channels) as (sample, row):
+            _row_with_border(
+                x,
+                y,
+                (top, left),
+                row,
+                lambda start, length: ElementRun(out, sample, start, length).fill(filler[0], isa),
+            )
+
+    return build("border", [], [y.encoded(np.array([value]))], y, body)
+
+
+def remap(family: str, x: Layout, y: Layout, source: Callable[[Place], Place]) -> Built:
+    """y at a place is x at source(place)."""
+    return _moved(family, x, y, [], lambda place: (source(place), None))
+
+
+def strided(x: Layout, y: Layout, starts: Sequence[int], steps: Sequence[int], isa: Isa) -> Built:
+    """Every `steps`-th element from `starts` on, along each axis."""
+    if x.order == y.order == CHANNELS_LAST and steps[0] == 1:
+
+        def source(row: Any, column: Any, _tables: Sequence[Any]) -> Any:
+            return x.at(row * steps[1] + starts[1], column * steps[2] + starts[2], starts[0])
+
+        is_whole = steps[2] == 1 and x.plane[0] == y.plane[0] == y.shape[0]
+        return build("slice", [x], [], y, _pixels(y, source, isa, y.shape[2] if is_whole else 1))
+    return remap("slice", x, y, lambda place: [b + i * s for i, b, s in zip(place, starts, steps, strict=True)])
+
+
+def transpose(x: Layout, y: Layout, axes: Sequence[int]) -> Built:
+    """Axis i of y is axis axes[i] of x."""
+    return remap("transpose", x, y, lambda place: [place[list(axes).index(axis)] for axis in range(len(axes))])
+
+
+def reshape(x: Layout, y: Layout) -> Built:
+    """The same elements, counted in the model's order, in another shape."""
+    from_offset, to_offset = Layout(x.shape, x.dtype, outside=True), Layout(y.shape, y.dtype, outside=True)
+    return remap("reshape", x, y, lambda place: from_offset.place(to_offset.offset(place)))
+
+
+def pick(x: Layout, y: Layout, axis: int, place: int) -> Built:
+    """The elements at one place of an axis, which goes."""
+    return remap("pick", x, y, lambda other: [*other[:axis], place, *other[axis:]])
+
+
+def repeat(x: Layout, y: Layout) -> Built:
+    """x over and over along each axis."""
+    return remap("repeat", x, y, lambda place: [i % size for i, size in zip(place, x.shape, strict=True)])
+
+
+def depth_to_space(x: Layout, y: Layout, block: int, *, columns_first: bool) -> Built:
+    """Channels to neighbouring pixels. columns_first: ONNX's CRD order, else DCR."""
+    channels = y.shape[0]
+
+    def source(place: Place) -> Place:
+        channel, row, column = place
+        inner = row % block * block + column % block
+        depth = channel * block * block + inner if columns_first else inner * channels + channel
+        return [depth, row // block, column // block]
+
+    return remap("depth_to_space", x, y, source)
+
+
+def _pixels(y: Layout, source: Callable[[Any, Any, Sequence[Any]], Any], isa: Isa, together: int = 1) -> Any:
+    """Pixel by pixel; source(row, column, tables): where the channels of a pixel of y begin in the input.
+
+    together: neighbours of a row that are neighbours in the input too.
+    """
+
+    def body(batch: Any, given: Any, *rest: Any) -> None:
+        *tables, out = rest
+        with rows(batch, y.shape[1], y.elements) as (sample, row), T.serial(y.shape[2] // together) as index:
+            column = index * together
+            start = T.Bind(source(row, column, tables))
+            ElementRun(out, sample, y.at(row, column, 0), y.shape[0] * together).copy_from(given, start, isa)
+
+    return body
+
+
+def nearest(x: Layout, y: Layout, maps: Sequence[np.ndarray], isa: Isa) -> Built:
+    """Along each axis, element maps[axis][i] of x for element i of y."""
+    places = [found.astype(np.int32) for found in maps]
+    if x.order == y.order == CHANNELS_LAST and np.array_equal(places[0], np.arange(x.shape[0])):
+        moved = _pixels(y, lambda row, column, tables: x.at(tables[0][row], tables[1][column], 0), isa)
+        return build("nearest", [x], places[1:], y, moved)
+
+    def body(batch: Any, source: Any, *rest: Any) -> None:
+        *tables, out = rest
+        with elements(batch, y) as (sample, place):
+            taken = [table[i] for table, i in zip(tables, place, strict=True)]
+            T.buffer_store(out, source[sample, x.offset(taken)], [sample, y.offset(place)])
+
+    return build("nearest", [x], places, y, body)
+
+
+def constant(y: Layout, values: np.ndarray, isa: Isa) -> Built:
+    """The same plain values for every sample."""
+
+    def body(batch: Any, given: Any, out: Any) -> None:
+        with rows(batch, 1, y.elements) as (sample, _):
+            ElementRun(out, sample, 0, y.elements).copy_from_constant(given, isa)
+
+    return build("constant", [], [values], y, body, accuracy=EXACT)
+
+
+def look_up(places: Layout, y: Layout, table: Stored, count: int) -> Built:
+    """Rows of a table (count, …) at the places; those below 0 count from the end, those beyond it give its ends."""
+    width = y.elements // places.elements
+
+    def body(batch: Any, given: Any, values: Any, out: Any) -> None:
+        with rows(batch, places.elements, y.elements) as (sample, place):
+            found = T.min(T.max(given[sample, place], T.int64(-count)), T.int64(count - 1))
+            row = T.Bind(T.Cast("int32", T.Select(found < T.int64(0), found + T.int64(count), found)))
+            with T.serial(width) as column:
+                T.buffer_store(out, values[row * width + column], [sample, place * width + column])
+
+    return build("look_up", [places], [table], y, body)
+
+
+def concat(inputs: Sequence[Layout], y: Layout, axis: int, isa: Isa, placed: Collection[int] = frozenset()) -> Built:
+    """One after the other along an axis. Whatever is faster in memory moves with it as one run.
+
+    placed: inputs that lie in y already.
+    """
+    if any(value.frame is not None for value in (*inputs, y)):
+        return _concat_pixels(inputs, y, isa, placed)
+    slower = y.order[: y.order.index(axis)]
+    count = prod(y.shape[other] for other in slower)
+
+    def body(batch: Any, *buffers: Any) -> None:
+        *given, out = buffers
+        with rows(batch, count, y.elements) as (sample, row):
+            start: Any = row * (y.elements // count)
+            for x, buffer in zip(inputs, given, strict=True):
+                length = x.elements // count
+                ElementRun(out, sample, start, length).copy_from(buffer, row * length, isa)
+                start = start + length
+
+    return build("concat", inputs, [], y, body)
+
+
+def _concat_pixels(inputs: Sequence[Layout], y: Layout, isa: Isa, placed: Collection[int]) -> Built:
+    """Channels one after the other, pixel by pixel, where values lie in larger planes."""
+    starts = [sum(x.shape[0] for x in inputs[:index]) for index in range(len(inputs))]
+    moved = [(x, start) for index, (x, start) in enumerate(zip(inputs, starts, strict=True)) if index not in placed]
+
+    def body(batch: Any, *buffers: Any) -> None:
+        *given, out = buffers
+        work = y.elements if moved else 0
+        with rows(batch, y.shape[1], work) as (sample, row):
+            for (x, start), buffer in zip(moved, given, strict=True):
+                pixel = ElementRun(out, sample, y.at(row, 0, start), x.shape[0])
+                _copy_row(x, buffer, row, pixel, y.plane[0], isa)
+
+    return build("concat", [x for x, _ in moved], [], y, body)
+
+
+def _moved(
+    family: str, x: Layout, y: Layout, constants: Sequence[np.ndarray], source: Callable[[Place], tuple[Place, Any]]
+) -> Built:
+    """source(place): where y's element lies in x, and whether it lies there (None: always) or is the constant."""
+
+    def body(batch: Any, given: Any, *rest: Any) -> None:
+        *filler, out = rest
+        with elements(batch, y) as (sample, target):
+            place, inside = source(target)
+            value = given[sample, x.offset(place)]
+            if inside is not None:
+                value = T.if_then_else(inside, value, filler[0][0])
+            T.buffer_store(out, value, [sample, y.offset(target)])
+
+    return build(family, [x], constants, y, body)

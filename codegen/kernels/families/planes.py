@@ -1,0 +1,58 @@
+"""Codes of a picture that comes plane by plane: many pixels at once, their channels interleaved in registers."""
+
+from typing import Any
+
+import numpy as np
+from tvm.tirx.script import builder as T  # noqa: N812
+
+from ptqc.codegen.kernels import narrowing
+from ptqc.codegen.kernels.families import build
+from ptqc.codegen.kernels.isa import Isa
+from ptqc.codegen.kernels.kernel import fill, span
+from ptqc.codegen.kernels.loops import registers, rows
+from ptqc.codegen.program.built import Built
+from ptqc.codegen.program.layout import Layout
+
+AXES, MOST_CHANNELS = 3, 4
+
+
+def takes(x: Layout, y: Layout, isa: Isa) -> bool:
+    """Whether these are planes of few channels, large enough for whole vectors."""
+    shaped = x.outside and not (y.outside or y.plain) and len(x.shape) == AXES and x.shape[0] <= MOST_CHANNELS
+    return shaped and isa.packs is not None and x.elements // x.shape[0] >= isa.widest("uint8")
+
+
+def quantize(x: Layout, y: Layout, isa: Isa, scale: float, zero_point: int) -> Built:
+    """Codes of real values; see `takes`."""
+    channels, step = x.shape[0], isa.widest("uint8")
+    height, width = (x.shape[1], x.shape[2]) if y.frame is not None else (1, x.elements // channels)
+    blocks = -(-width // step)
+
+    def body(batch: Any, given: Any, numbers: Any, out: Any) -> None:
+        with rows(batch, height * blocks, x.elements) as (sample, block):
+            row, start = block // blocks, T.Bind(T.min(block % blocks * step, width - step))
+            planes = []
+            for channel in range(channels):
+                place = (channel * height + row) * width + start
+                values = [_steps(given, sample, place + i * isa.lanes, numbers, isa) for i in range(narrowing.PACKED)]
+                codes = registers(step, "uint8")
+                narrowing.narrow(isa, values, numbers[1], codes, fitting=False)
+                planes.append(codes[span(0, step)])
+            for part in range(channels):
+                place = y.at(row, start, 0) + part * step
+                T.buffer_store(out, _interleaved(planes, part, step), [sample, span(place, step)])
+
+    return build("quantize", [x], [np.array([scale, zero_point], np.float32)], y, body)
+
+
+def _steps(given: Any, sample: Any, place: Any, numbers: Any, isa: Isa) -> Any:
+    """Values in units of the scale."""
+    return given[sample, span(place, isa.lanes)] / fill(numbers[0], isa.lanes)
+
+
+def _interleaved(planes: list[Any], part: int, step: int) -> Any:
+    """One of the vectors in which the channels of a pixel are neighbours."""
+    channels = len(planes)
+    places = range(part * step, (part + 1) * step)
+    order = [place % channels * step + place // channels for place in places]
+    return T.Shuffle(planes, [T.int32(index) for index in order])

@@ -1,0 +1,128 @@
+"""Constants from their packed form, when the library is loaded: bit planes to indices to codes to real weights."""
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from math import prod
+from typing import Any
+
+import numpy as np
+from tvm.script.ir_builder import IRBuilder
+from tvm.tirx.script import builder as T  # noqa: N812
+
+from ptqc.codegen.kernels.bfloats import narrowed
+from ptqc.codegen.kernels.kernel import Constant, write
+from ptqc.codegen.program.constants import Order, half
+from ptqc.codegen.program.indexed import Indexed
+from ptqc.formats.planes import planes_of
+
+
+def part(dtype: str) -> tuple[str, Any]:
+    """Kernel from the file of weights to some of its numbers; after the output it takes the place of the first one."""
+    with IRBuilder() as builder, T.prim_func():
+        name = f"part_{dtype}"
+        T.func_name(name)
+        T.func_attr({"global_symbol": name, "tirx.noalias": True})
+        handles, first = [T.arg(f"a{i}", T.handle()) for i in range(2)], T.arg("first", T.int64())
+        size, count = T.int64(), T.int64()
+        file, out = T.match_buffer(handles[0], (size,), "uint8"), T.match_buffer(handles[1], (count,), dtype)
+        given = T.decl_buffer((size // np.dtype(dtype).itemsize,), dtype, data=file.data)
+        with T.serial(count) as index:
+            T.buffer_store(out, given[first + index], [index])
+    return name, builder.get()
+
+
+def indices(bits: int, size: int) -> tuple[str, Any]:
+    """Kernel from the planes of `size` indices (a multiple of 8) to the indices."""
+    widths = planes_of(bits)
+    planes = [Constant("uint8", size * width // 8) for width in widths]
+
+    def body(_batch: Any, *buffers: Any) -> None:
+        *given, out = buffers
+        shift = bits
+        for plane, width in zip(given, widths, strict=True):
+            shift -= width
+            for part in range(8 // width):
+                length = size * width // 8
+                with T.serial(length) as index:
+                    piece = T.shift_right(T.Cast("int32", plane[index]), T.int32(part * width))
+                    piece = T.shift_left(T.bitwise_and(piece, T.int32(2**width - 1)), T.int32(shift))
+                    place = part * length + index
+                    start = T.int32(0) if shift + width == bits else T.Cast("int32", out[place])
+                    T.buffer_store(out, T.Cast("uint8", start + piece), [place])
+
+    return write(f"unpack{bits}", [*planes, Constant("uint8", size)], body)
+
+
+def codes(indexed: Indexed, count: int, order: Order) -> tuple[str, Any]:
+    """Kernel from `count` indices, and the levels if there are any, to int8 codes in an order."""
+
+    def body(_batch: Any, index: Any, *rest: Any) -> None:
+        *levels, out = rest
+        with ExitStack() as loops:
+            place = [loops.enter_context(T.serial(size)) for size in order.sizes]
+            found = order.source(place)
+            code = _code(indexed, index, levels, found.offset)
+            for position, size in found.limits:
+                code = T.if_then_else(position < size, code, T.int32(0))
+            code = code if found.part is None else half(code, found.part)
+            T.buffer_store(out, T.Cast("int8", code), [_flat(place, order.sizes)])
+
+    levels = [] if indexed.levels is None else [Constant("int8", indexed.levels.size)]
+    return write("arrange", [Constant("uint8", count), *levels, Constant("int8", prod(order.sizes))], body)
+
+
+def nibbles(size: int, vector: int) -> tuple[str, Any]:
+    """Kernel from `size` int8 codes in order, places of codes and a first vector to bytes of two places each."""
+
+    def body(_batch: Any, given: Any, places: Any, table: Any, out: Any) -> None:
+        def place(index: Any) -> Any:
+            return T.Cast("int32", places[T.Cast("int32", given[index]) + 128])
+
+        with T.serial(vector) as lane:
+            T.buffer_store(out, table[lane], [lane])
+        with T.serial(size // (2 * vector)) as pair, T.serial(vector) as lane:
+            first = pair * (2 * vector) + lane
+            both = place(first) + T.shift_left(place(first + vector), T.int32(4))
+            T.buffer_store(out, T.Cast("uint8", both), [vector + pair * vector + lane])
+
+    shapes = [Constant("int8", size), Constant("uint8", 256), Constant("uint8", vector)]
+    return write("nibbles", [*shapes, Constant("uint8", vector + size // 2)], body)
+
+
+def bfloats(size: int) -> tuple[str, Any]:
+    """Kernel from `size` int8 codes to the same numbers as bfloat16."""
+
+    def body(_batch: Any, given: Any, out: Any) -> None:
+        with T.serial(size) as index:
+            T.buffer_store(out, narrowed(T.Cast("float32", given[index]), 1), [index])
+
+    return write("bfloats", [Constant("int8", size), Constant("uint16", size)], body)
+
+
+def _code(indexed: Indexed, index: Any, levels: Sequence[Any], offset: Any) -> Any:
+    """The code at an offset in the model's order, as int32."""
+    if not levels:
+        return T.Cast("int32", index[offset]) - 2 ** (indexed.bits - 1)
+    group = indexed.group
+    return T.Cast("int32", levels[0][T.Cast("int32", index[offset // group]) * group + offset % group])
+
+
+def _flat(place: Sequence[Any], sizes: Sequence[int]) -> Any:
+    total: Any = 0
+    for index, size in zip(place, sizes, strict=True):
+        total = total * size + index
+    return total
+
+
+def real(panels: int, depth: int, width: int) -> tuple[str, Any]:
+    """Kernel from int8 codes (panels, depth, width) and scales (panels, width) to float32."""
+    size = panels * depth * width
+
+    def body(_batch: Any, given: Any, scales: Any, out: Any) -> None:
+        with T.serial(panels) as panel, T.serial(depth) as k, T.serial(width) as channel:
+            place = (panel * depth + k) * width + channel
+            scale = scales[panel * width + channel]
+            T.buffer_store(out, T.Cast("float32", given[place]) * scale, [place])
+
+    shapes = [Constant("int8", size), Constant("float32", panels * width), Constant("float32", size)]
+    return write("scale", shapes, body)

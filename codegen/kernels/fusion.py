@@ -1,0 +1,186 @@
+"""What steps become part of others: functions and sums part of layers, padding and concatenation part of their inputs.
+
+A table, a sum or a function that alone reads what a layer makes is computed in the layer's registers; so is a function
+of a sum or function of real numbers. A value that is
+only padded or concatenated is written where it has to be in the larger plane, so that nothing is left to copy.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from ptqc.codegen.kernels.drafts import (
+    Alias,
+    Composed,
+    Concat,
+    Draft,
+    Finished,
+    IntegerAdd,
+    IntegerLayer,
+    Pad,
+    StridedSlice,
+    TableLookup,
+    Unary,
+)
+from ptqc.codegen.kernels.epilogue import Lookup, Stage, Sum
+from ptqc.codegen.program.layout import Frame, Layout
+
+
+@dataclass(frozen=True)
+class Drafted:
+    """A step whose kernel is not written yet; see `program.Step`."""
+
+    draft: Draft
+    inputs: tuple[str, ...]
+    output: str
+    placed: tuple[str, ...] = ()
+    within: tuple[str, ...] = ()
+
+
+Layouts = dict[str, Layout]
+
+
+def fused(
+    steps: Sequence[Drafted], layouts: Mapping[str, Layout], outputs: Collection[str]
+) -> tuple[list[Drafted], Layouts]:
+    """The steps that are left, and where values lie then. outputs: what the program has to make."""
+    used = _used(_by_first_names(_sliced_once(steps)), outputs)
+    return _framed(_with_epilogues(used), dict(layouts))
+
+
+def _used(steps: Sequence[Drafted], outputs: Collection[str]) -> list[Drafted]:
+    """Steps that something reads."""
+    needed, kept = set(outputs), list[Drafted]()
+    for step in reversed(steps):
+        if step.output in needed:
+            needed.update(step.inputs)
+            kept.append(step)
+    return kept[::-1]
+
+
+def _sliced_once(steps: Sequence[Drafted]) -> list[Drafted]:
+    """Slices of slices read what the first one does."""
+    done: dict[str, Drafted] = {}
+    for step in steps:
+        first = done.get(step.inputs[0]) if isinstance(step.draft, StridedSlice) else None
+        if first is not None and isinstance(first.draft, StridedSlice) and isinstance(step.draft, StridedSlice):
+            step = replace(step, draft=step.draft.behind(first.draft), inputs=first.inputs)
+        done[step.output] = step
+    return list(done.values())
+
+
+def _by_first_names(steps: Sequence[Drafted]) -> list[Drafted]:
+    """Kernels that are written already read values where they were before they were renamed."""
+    first = {step.output: step.inputs[0] for step in steps if isinstance(step.draft, Alias)}
+    return [
+        replace(step, inputs=tuple(first.get(name, name) for name in step.inputs))
+        if isinstance(step.draft, Finished)
+        else step
+        for step in steps
+    ]
+
+
+def _reads(steps: Iterable[Drafted]) -> Counter[str]:
+    return Counter(name for step in steps for name in step.inputs)
+
+
+def _with_epilogues(steps: Sequence[Drafted]) -> list[Drafted]:
+    """Tables, sums and functions as stages of layers. The layer moves to the place of what it absorbs."""
+    reads, made = _reads(steps), dict[str, Drafted]()
+    order = {step.output: place for place, step in enumerate(steps)}
+    for step in steps:
+        index = _absorbing(step, made, reads, order)
+        if index is None:
+            made[step.output] = step
+            continue
+        made[step.output] = _joined(made.pop(step.inputs[index]), step, index)
+    return list(made.values())
+
+
+def _joined(layer: Drafted, step: Drafted, index: int) -> Drafted:
+    """A layer with what reads its output as operand `index`."""
+    others = step.inputs[:index] + step.inputs[index + 1 :]
+    within = layer.within
+    draft: Draft
+    if isinstance(layer.draft, Composed):
+        assert isinstance(step.draft, Unary)
+        draft, within = layer.draft.then(step.draft.function), (*within, layer.output)
+    else:
+        assert isinstance(layer.draft, IntegerLayer)
+        draft = layer.draft.then(_stage(step.draft, index))
+    return Drafted(draft, (*layer.inputs, *others), step.output, within=within)
+
+
+def _absorbing(
+    step: Drafted, made: Mapping[str, Drafted], reads: Mapping[str, int], order: Mapping[str, int]
+) -> int | None:
+    """Which input of a step comes from a layer that takes it in and that nothing else reads; of two, the last made."""
+    found = [
+        index
+        for index, name in enumerate(step.inputs)
+        if reads[name] == 1 and name in made and made[name].draft.takes_in(step.draft)
+    ]
+    return max(found, key=lambda index: order[step.inputs[index]], default=None)
+
+
+def _stage(draft: Draft, index: int) -> Stage:
+    if isinstance(draft, IntegerAdd):
+        return Sum(draft.numbers, index)
+    assert isinstance(draft, TableLookup)
+    return Lookup(draft.entries)
+
+
+def _framed(steps: Sequence[Drafted], layouts: Layouts) -> tuple[list[Drafted], Layouts]:
+    """Values that are padded or concatenated, in place. The last steps first: a concatenation may itself be padded."""
+    makers = {step.output: step.draft for step in steps}
+    readers: dict[str, list[Draft]] = {}
+    for step in steps:
+        for name in step.inputs:
+            readers.setdefault(name, []).append(step.draft)
+    done = []
+    for step in reversed(steps):
+        placed = []
+        for index, name in enumerate(step.inputs):
+            moved = _moved(step, index, layouts)
+            if moved is None or name not in makers or not makers[name].makes_framed():
+                continue
+            if all(reader.reads_framed(moved) for reader in readers[name]):
+                layouts[name] = moved
+                placed.append(index)
+        done.append(_placed(step, placed))
+    return done[::-1], layouts
+
+
+def _moved(step: Drafted, index: int, layouts: Layouts) -> Layout | None:
+    """An input as part of a step's output; None where it cannot be or is part of another one already."""
+    name, frame = step.inputs[index], _frame(step, index, layouts)
+    if frame is None or layouts[name].frame is not None or step.inputs.count(name) > 1:
+        return None
+    return replace(layouts[name], frame=frame)
+
+
+def _frame(step: Drafted, index: int, layouts: Layouts) -> Frame | None:
+    """Where an input of a border or a concatenation of channels lies in the memory of its output."""
+    output = layouts[step.output]
+    if len(output.shape) != 3 or output.plain or any(len(layouts[name].shape) != 3 for name in step.inputs):
+        return None
+    whole = output.frame or Frame((output.shape[0], output.shape[1], output.shape[2]))
+    channel, row, column = whole.at
+    match step.draft:
+        case Pad():
+            return Frame(whole.size, (channel, row + step.draft.top, column + step.draft.left))
+        case Concat(axis=0):
+            before = sum(layouts[name].shape[0] for name in step.inputs[:index])
+            return Frame(whole.size, (channel + before, row, column))
+    return None
+
+
+def _placed(step: Drafted, indices: Sequence[int]) -> Drafted:
+    """The step when these inputs lie in its output already."""
+    if not indices:
+        return step
+    names = tuple(step.inputs[index] for index in indices)
+    if isinstance(step.draft, Pad):
+        return replace(step, draft=replace(step.draft, placed=True), placed=names)
+    assert isinstance(step.draft, Concat)
+    return replace(step, draft=replace(step.draft, placed=frozenset(indices)), placed=names)

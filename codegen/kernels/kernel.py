@@ -1,0 +1,84 @@
+"""Writing one kernel: arguments, vectors."""
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tvm.script.ir_builder import IRBuilder
+from tvm.tirx.script import builder as T  # noqa: N812
+
+from ptqc.codegen.program.layout import Layout
+
+
+@dataclass(frozen=True)
+class Constant:
+    """An argument that is the same for all samples."""
+
+    dtype: str
+    size: int
+
+
+Argument = Layout | Constant
+
+
+def write(family: str, arguments: Sequence[Argument], body: Callable[..., None]) -> tuple[str, Any]:
+    """Name and PrimFunc of a kernel; the last argument is the output.
+
+    body gets the batch size and one buffer per argument: (batch, stride) of a Layout, (size,) of a Constant. The name
+    is made of the content, so equal kernels are one.
+    """
+    with IRBuilder() as builder, T.prim_func():
+        T.func_name("kernel")
+        T.func_attr({"global_symbol": "kernel", "tirx.noalias": True})
+        handles = [T.arg(f"a{i}", T.handle()) for i in range(len(arguments))]
+        batch = T.int64()
+        declared = [_declared(handle, argument, batch) for handle, argument in zip(handles, arguments, strict=True)]
+        body(batch, *(_flat(buffer, argument, batch) for buffer, argument in zip(declared, arguments, strict=True)))
+    function = builder.get()
+    name = f"{family}_{hashlib.sha256(function.script().encode()).hexdigest()[:16]}"
+    return name, function.with_attr("global_symbol", name)
+
+
+def _declared(handle: Any, argument: Argument, batch: Any) -> Any:
+    """The buffer as the caller passes it."""
+    if isinstance(argument, Constant):
+        return T.match_buffer(handle, (argument.size,), argument.dtype)
+    return T.match_buffer(handle, (batch, *argument.axes), argument.stored)
+
+
+def _flat(buffer: Any, argument: Argument, batch: Any) -> Any:
+    """The same memory with one axis for a sample."""
+    if isinstance(argument, Constant) or not argument.outside:
+        return buffer
+    return T.decl_buffer((batch, argument.stride), argument.stored, data=buffer.data)
+
+
+def vector(dtype: str, lanes: int) -> str:
+    """The type of `lanes` numbers."""
+    return dtype if lanes == 1 else f"{dtype}x{lanes}"
+
+
+def span(start: Any, lanes: int) -> Any:
+    """The index of `lanes` neighbours."""
+    return start if lanes == 1 else T.ramp(start, 1, lanes)
+
+
+def pieces(count: int, widest: int) -> Iterator[tuple[int, int]]:
+    """Start and length of vectors, powers of two, that cover `count` neighbours."""
+    start = 0
+    while start < count:
+        length = min(widest, 1 << ((count - start).bit_length() - 1))
+        yield start, length
+        start += length
+
+
+def fill(value: Any, lanes: int) -> Any:
+    """A number in every lane."""
+    return value if lanes == 1 else T.Broadcast(value, lanes)
+
+
+def to_codes(rounded: Any, lanes: int) -> Any:
+    """uint8 of whole float numbers, saturated."""
+    clipped = T.min(T.max(rounded, fill(T.float32(0), lanes)), fill(T.float32(255), lanes))
+    return T.Cast(vector("uint8", lanes), T.Cast(vector("int32", lanes), clipped))

@@ -1,0 +1,135 @@
+"""From the lowered graph to a program: each node goes to the family that takes it, or is named with the reason."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+import onnx_ir as ir
+
+from ptqc import reference
+from ptqc.codegen.kernels.emission import Emission
+from ptqc.codegen.kernels.emitters import codes, elementwise, indexing, layers, movement, real, resizing
+from ptqc.codegen.kernels.families.functions import BINARY, UNARY
+from ptqc.codegen.kernels.families.reductions import REDUCTIONS
+from ptqc.codegen.kernels.families.typed import INTEGERS
+from ptqc.codegen.kernels.isa import Isa
+from ptqc.codegen.program.axes import Axes
+from ptqc.codegen.program.batching import Batching, Seen
+from ptqc.codegen.program.built import Declined
+from ptqc.codegen.program.folding import fold
+from ptqc.codegen.program.layout import Layout
+from ptqc.codegen.program.program import Program
+from ptqc.errors import NoKernel
+from ptqc.graph.nodes import only_consumer
+from ptqc.lowered import Lowered
+from ptqc.operators import clip_bounds
+from ptqc.operators.step import LoweredStep, codes_of, has_float_output
+
+DTYPES = ("float32", "float64", "float16", "bool", *INTEGERS)
+
+KERNELS: Mapping[str, Callable[[Emission, LoweredStep], None]] = {
+    "Conv": layers.integer_conv,
+    "Gemm": layers.integer_product,
+    "MatMul": layers.integer_product,
+    "Add": codes.add,
+    "Mul": codes.mul,
+    "GlobalAveragePool": codes.mean,
+}
+BETWEEN_CODES: Mapping[str, Callable[[Emission, ir.Node, ir.Node], None]] = {
+    **dict.fromkeys(UNARY, codes.table),
+    "AveragePool": codes.average,
+    "Softmax": codes.softmax,
+}
+OPERATORS: Mapping[str, Callable[[Emission, ir.Node], None]] = {
+    **dict.fromkeys((*UNARY, *BINARY, *elementwise.TYPED), elementwise.apply),
+    "Clip": elementwise.clip,
+    **dict.fromkeys(("Reshape", "Flatten", "Squeeze", "Unsqueeze"), movement.reshape),
+    "Conv": layers.conv,
+    "Gemm": layers.product,
+    "MatMul": layers.product,
+    "AveragePool": real.average,
+    "GlobalAveragePool": real.mean,
+    **dict.fromkeys(REDUCTIONS, real.fold),
+    **dict.fromkeys(("ArgMax", "ArgMin"), indexing.place_of_best),
+    **dict.fromkeys(("CumProd", "CumSum"), indexing.running),
+    "GatherElements": indexing.gather_elements,
+    "GatherND": indexing.gather_nd,
+    "Trilu": indexing.triangle,
+    **dict.fromkeys(("Softmax", "LogSoftmax"), real.softmax),
+    "LayerNormalization": real.normalize,
+    "QuantizeLinear": codes.quantize,
+    "Concat": movement.concat,
+    **dict.fromkeys(("Expand", "Tile"), movement.repeat),
+    "Gather": movement.gather,
+    "DepthToSpace": movement.depth_to_space,
+    "MaxPool": movement.largest,
+    "Pad": movement.pad,
+    "Resize": resizing.resize,
+    "Slice": movement.strided,
+    "Split": movement.split,
+    "Transpose": movement.transpose,
+}
+
+
+def program(lowered: Lowered, seen: Seen, isa: Isa, batching: Batching) -> Program:
+    """All kernels of a lowered graph.
+
+    seen: of every value in one run of the model. Raises NoKernel naming the node that no family takes.
+    """
+    constants, of_batch = fold(lowered.model, seen, batching.batch)
+    shapes = {**seen.shapes, **{name: array.shape for name, array in constants.items()}}
+    dtypes = {**seen.dtypes, **{name: str(array.dtype) for name, array in constants.items()}}
+    emission = Emission(lowered, Axes(shapes, batching.batch), dtypes, constants, isa)
+    _take_inputs(emission)
+    static = constants.keys() | of_batch
+    kernels = {step.node: step for step in reference.steps(lowered) if step.node.op_type in KERNELS}
+    done: set[ir.Node] = set()
+    for node in lowered.model.graph:
+        if node in done or all(value.name in static for value in node.outputs):
+            continue
+        with _refusing(f"the {isa.owner} target has no kernel for {node.op_type} {node.outputs[0].name}"):
+            done |= _emit(emission, node, kernels.get(node))
+    with _refusing(f"the {isa.owner} target cannot give an output"):
+        return emission.program(seen.fixed, is_any=batching.is_any)
+
+
+def _take_inputs(emission: Emission) -> None:
+    """Remember how the model's inputs lie in memory."""
+    for value in emission.lowered.model.graph.inputs:
+        with _refusing(f"the {emission.isa.owner} target cannot take the input {value.name}"):
+            if emission.dtype(value) not in DTYPES:
+                raise Declined(f"it is {emission.dtype(value)}, and {', '.join(DTYPES)} are what has kernels")
+            emission.layouts[str(value.name)] = Layout(emission.shape(value), emission.dtype(value), outside=True)
+
+
+@contextmanager
+def _refusing(what: str) -> Iterator[None]:
+    """Say what it was that had to be declined, and what helps."""
+    try:
+        yield
+    except Declined as reason:
+        raise NoKernel(f"{what}: {reason}; --allow-missing-target delivers the rest") from reason
+
+
+def _emit(emission: Emission, node: ir.Node, step: LoweredStep | None) -> set[ir.Node]:
+    """Add the kernels of a node; the nodes behind it that they do the work of."""
+    if step is not None:
+        KERNELS[node.op_type](emission, step)
+        return set() if has_float_output(step) else {node.outputs[0].consumers()[0]}
+    if node.op_type == "DequantizeLinear":
+        return set()  # written where somebody asks for the real value
+    rounding = only_consumer(node.outputs[0])
+    is_rounded = rounding is not None and rounding.op_type == "QuantizeLinear"
+    between = BETWEEN_CODES.get(node.op_type)
+    if between is not None and codes_of(node.inputs[0]) and rounding is not None and is_rounded:
+        between(emission, node, rounding)
+        return {rounding}
+    if node.outputs[0].dtype == ir.DataType.BFLOAT16 and rounding is not None and rounding.op_type == "Cast":
+        real.rounded(emission, node, rounding)
+        return {rounding}
+    if clip_bounds(node) is not None and node.outputs[0].dtype == ir.DataType.UINT8:
+        codes.limit(emission, node)
+    elif node.op_type in OPERATORS and not node.domain:
+        OPERATORS[node.op_type](emission, node)
+    else:
+        raise Declined("the operator is not known to it")
+    return set()

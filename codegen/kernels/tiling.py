@@ -1,0 +1,240 @@
+"""How a dense layer is cut: its window into runs, its outputs into tiles and panels; and its weights in that order."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ptqc.codegen.kernels.isa import DOT, Isa
+from ptqc.codegen.kernels.sums import PAIR, UNLIMITED, Sums, overflows
+from ptqc.codegen.program.constants import IndexSource, Order
+from ptqc.codegen.program.window import Window
+
+LARGEST_TILE, LARGEST_PANEL = 14, 4
+# Pixels of further tiles that are worth a trial, and pieces that an order of the loops has to leave for threads.
+OTHER_TILES, PIECES = (28, 10, 8, 4), 16
+# Weights beyond this stay in a core's second cache from one tile to the next only if panels are the outer loop.
+CACHED_WEIGHTS = 512 * 1024
+# Pixels for which reading the weights takes longer than multiplying with them.
+FEW_PIXELS = 4
+# What a load costs of the time of a product, as far as it is not hidden.
+LOAD = 0.1
+# As many vectors are settled while the next tile's products begin, and what that gains.
+SHORT_EPILOGUE, OVERLAP = 16, 1.1
+
+
+class Cut(NamedTuple):
+    """Pixels in a tile, vectors in a panel, and for how many tiles a panel stays before the next one has its turn."""
+
+    pixels: int
+    vectors: int
+    stay: int
+
+
+@dataclass(frozen=True)
+class Dense:
+    """The loops of one layer.
+
+    width: bytes of one input number (1: codes, 2: bfloat16, 4: float32). is_framed: whether rows of the input or of the
+    output lie apart. in_nibbles: whether weights stay packed. chosen: one of `cuts`; None is the first.
+    """
+
+    window: Window
+    outputs: int
+    groups: int
+    isa: Isa
+    width: int
+    sums: Sums = UNLIMITED
+    is_framed: bool = False
+    in_nibbles: bool = False
+    chosen: Cut | None = None
+
+    @property
+    def unit(self) -> int:
+        """Inputs taken at once."""
+        return DOT // self.width
+
+    @property
+    def group_inputs(self) -> int:
+        """Input channels of a group."""
+        return self.window.channels // self.groups
+
+    @property
+    def group_outputs(self) -> int:
+        """Output channels of a group."""
+        return self.outputs // self.groups
+
+    @property
+    def products(self) -> int:
+        """Products of one sample."""
+        return self.window.products * self.outputs * self.group_inputs
+
+    @property
+    def runs(self) -> tuple[int, int, int]:
+        """Rows and columns of the window that are runs of their own, and inputs in a run."""
+        rows, columns = self.window.kernel
+        if self.groups == 1 and (self.window.dilations[1] == 1 or columns == 1):
+            return rows, 1, columns * self.window.channels
+        return rows, columns, self.group_inputs
+
+    @property
+    def links(self) -> tuple[int, int]:
+        """Chains of a run, and units in a chain."""
+        return self.sums.links(-(-self.runs[2] // self.unit))
+
+    @property
+    def has_risky_links(self) -> bool:
+        """Whether chains may overflow."""
+        return self.links[1] > self.sums.sure
+
+    def risky_links(self, codes: np.ndarray) -> np.ndarray:
+        """Which chains can overflow with weights (outputs, inputs of a group, *kernel): flat, uint8, by panel of any
+        group, run and chain.
+        """
+        rows, columns, run = self.runs
+        (count, length), width = self.links, self.cut.vectors * self.isa.lanes
+        along = np.moveaxis(codes, 1, -1).reshape(self.outputs, rows * columns, run)
+        along = np.pad(along, ((0, 0), (0, 0), (0, count * length * self.unit - run)))
+        chains = along.reshape(self.groups, self.group_outputs, -1, count, length, self.unit // PAIR, PAIR)
+        missing = self.panels * width - self.group_outputs
+        found = np.pad(overflows(chains).any(-1), ((0, 0), (0, missing), (0, 0), (0, 0)))
+        panels = found.reshape(self.groups, self.panels, width, -1, count)
+        return panels.any(2).astype(np.uint8).reshape(-1)
+
+    @property
+    def depth(self) -> int:
+        """Units in a run."""
+        return prod(self.links)
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether all pixels are one row."""
+        return self.window.is_pointwise and self.groups == 1 and not self.is_framed
+
+    @property
+    def area(self) -> tuple[int, int]:
+        """Output rows and columns."""
+        height, width = self.window.output
+        return (1, height * width) if self.is_flat else (height, width)
+
+    @cached_property
+    def cut(self) -> Cut:
+        """How the loops are cut."""
+        return self.chosen or self.cuts[0]
+
+    @property
+    def cuts(self) -> list[Cut]:
+        """Ways to cut the loops, the one that should be the fastest first; of equal shapes the usual order first."""
+        shapes = [self._pairs] if self.in_nibbles else self._shapes()
+        found = [Cut(*shape, stay) for shape in shapes for stay in self._stays(*shape)]
+        least = min(PIECES, self._pieces(found[0]))
+        return [cut for cut in found if self._pieces(cut) >= least]
+
+    def _pieces(self, cut: Cut) -> int:
+        """Pieces of the outer loop, which threads share."""
+        tiles = self._tile_count(cut.pixels)
+        return self.groups * self._panels(cut.vectors) if cut.stay >= tiles else -(-tiles // cut.stay)
+
+    def _stays(self, pixels: int, vectors: int) -> list[int]:
+        """For how many tiles a panel may stay: one, some, or all of them; the usual number first."""
+        tiles, panels = self._tile_count(pixels), self.groups * self._panels(vectors)
+        if panels == 1:
+            return [1]
+        some = max(tiles // PIECES, 1)
+        if panels * vectors * self.vector_size * self.width > CACHED_WEIGHTS:
+            usual = tiles
+        else:
+            # Lines of real numbers would leave a core's first cache before the next panel completes them.
+            usual = some if self.width == 1 else 1
+        return list(dict.fromkeys([usual, tiles, some, 1]))
+
+    def _shapes(self) -> list[tuple[int, int]]:
+        """Pixels in a tile and vectors in a panel: few pixels twice, then many products per loaded number."""
+        vectors = -(-self.group_outputs // self.isa.lanes)
+        panels = [panel for panel in range(1, LARGEST_PANEL + 1) if vectors % panel == 0]
+        shapes = dict.fromkeys(shape for panel in panels for shape in self._tiles(panel))
+        return sorted(shapes, key=self._worth, reverse=True)
+
+    @property
+    def _pairs(self) -> tuple[int, int]:
+        """All pixels, and an even number of vectors, of which two share their bytes."""
+        pixels = self.area[1]
+        fits = pixels * LARGEST_PANEL <= self.isa.registers - self.isa.working
+        return pixels, LARGEST_PANEL if fits else LARGEST_PANEL // 2
+
+    def _tiles(self, panel: int) -> Iterator[tuple[int, int]]:
+        """The largest tile for the registers, one whose epilogue overlaps with the next tile's products, and others."""
+        width, most = self.area[1], (self.isa.registers - self.isa.working - panel) // panel
+        for reach in (LARGEST_TILE, SHORT_EPILOGUE // panel, *OTHER_TILES):
+            tiles = -(-width // min(most, reach))
+            yield -(-width // tiles), panel
+
+    def _worth(self, shape: tuple[int, int]) -> float:
+        """How many products of a tile are of use, over what each costs."""
+        pixels, panel = shape
+        width = self.area[1]
+        computed = -(-width // pixels) * pixels
+        loads = (pixels + panel) / (pixels * panel)
+        overlaps = pixels * panel <= SHORT_EPILOGUE
+        return width / computed / (1 + LOAD * loads) * (OVERLAP if overlaps else 1)
+
+    @property
+    def panels(self) -> int:
+        """Panels of a group."""
+        return self._panels(self.cut.vectors)
+
+    def _panels(self, vectors: int) -> int:
+        return -(-self.group_outputs // (self.isa.lanes * vectors))
+
+    @property
+    def vector_size(self) -> int:
+        """Weights of as many outputs as a vector has."""
+        rows, columns, _ = self.runs
+        return rows * columns * self.depth * self.sums.parts * self.isa.lanes * self.unit
+
+    @property
+    def panel_size(self) -> int:
+        """Weights of a panel."""
+        return self.cut.vectors * self.vector_size
+
+    @property
+    def tiles(self) -> int:
+        """Tiles of all pixels."""
+        return self._tile_count(self.cut.pixels)
+
+    def _tile_count(self, pixels: int) -> int:
+        height, width = self.area
+        return height * -(-width // pixels)
+
+    @property
+    def is_weight_bound(self) -> bool:
+        """Whether a sample uses every weight but a few times, and they come from beyond a core's second cache."""
+        height, pixels = self.area
+        return height == 1 and pixels <= FEW_PIXELS and self.products // pixels * self.width > CACHED_WEIGHTS
+
+    @property
+    def order(self) -> Order:
+        """Order of weights (outputs, inputs of a group, *kernel): group, panel, run, unit, part, channel, tap."""
+        rows, columns, _ = self.runs
+        width = self.cut.vectors * self.isa.lanes
+        sizes = (self.groups, self.panels, rows, columns, self.depth, self.sums.parts, width, self.unit)
+        return Order(sizes, self._source)
+
+    def _source(self, place: Sequence[Any]) -> IndexSource:
+        group, panel, row, column, step, part, channel, tap = place
+        output = panel * (self.cut.vectors * self.isa.lanes) + channel
+        along = step * self.unit + tap
+        column = column + along // self.group_inputs
+        plane = (group * self.group_outputs + output) * self.group_inputs + along % self.group_inputs
+        offset = (plane * self.window.kernel[0] + row) * self.window.kernel[1] + column
+        limits = (output, self.group_outputs), (along, self.runs[2])
+        return IndexSource(offset, limits, part if self.sums.parts > 1 else None)
+
+    def pack_channels(self, values: np.ndarray) -> np.ndarray:
+        """One number per output channel in the order of the panels."""
+        width = self.panels * self.cut.vectors * self.isa.lanes
+        grouped = values.reshape(self.groups, self.group_outputs)
+        return np.pad(grouped, ((0, 0), (0, width - self.group_outputs))).reshape(-1)
