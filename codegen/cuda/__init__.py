@@ -1,0 +1,4 @@
+"""A CUDA library for NVIDIA GPUs, by Apache TVM and nvcc: docs/native.md.
+
+The families of kernels that all targets share, bound to threads of a GPU, and kernels of its own for tensor cores.
+"""

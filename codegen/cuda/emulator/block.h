@@ -1,0 +1,255 @@
+// The threads of a block as fibers of one system thread. They run one at a time, each until it waits: at a barrier for
+// the block, at an instruction of a warp for its other lanes. Whatever a GPU leaves undefined ends the launch with a
+// message: threads that wait for ever, lanes that meet at different instructions, memory that is not aligned.
+#pragma once
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace emulator {
+
+constexpr int kLanes = 32, kMostThreads = 1024, kOperands = 16;
+constexpr size_t kStack = 256 << 10, kMostShared = 227 << 10;
+// What memory holds before anything is written to it.
+constexpr int kPoison = 0xA5;
+
+struct Dim {
+  unsigned x, y, z;
+};
+
+// As the stand-in driver calls a kernel. order: a seed for the order of threads; 0 takes them as they are numbered.
+struct Launch {
+  Dim grid, block;
+  unsigned dynamic, order;
+  void** arguments;
+};
+
+// An asynchronous copy: it lands when its thread waits for it, at the latest moment that the instruction allows.
+struct Copy {
+  char* to;
+  const char* from;
+  int bytes, taken;  // what lies behind the first `taken` bytes becomes zero
+};
+
+struct Fiber {
+  void* stack_pointer;
+  char* stack;
+  Dim thread;
+  int lane, warp;
+  std::vector<Copy> open;
+  std::vector<std::vector<Copy>> groups;
+};
+
+struct Warp {
+  int live, came, site, at_barrier, barrier_site;
+  uint32_t in[kLanes][kOperands], out[kLanes][kOperands];
+  bool present[kLanes];
+  std::vector<int> waiting;
+};
+
+struct Block {
+  std::vector<Fiber> fibers;
+  std::vector<Warp> warps;
+  std::vector<int> ready, waiting;
+  int live, came, ended, current;
+  Dim place, grid, size;
+  void* main;
+  void (*kernel)(void**);
+  void** arguments;
+  char* shared;
+  size_t shared_size;
+  std::mt19937 order;
+  bool is_shuffled;
+  std::string problem;
+};
+
+inline thread_local Block* block;
+
+extern "C" void emulator_switch(void** save, void* load);
+asm(R"(
+.text
+.weak emulator_switch
+.type emulator_switch,@function
+emulator_switch:
+  pushq %rbp; pushq %rbx; pushq %r12; pushq %r13; pushq %r14; pushq %r15
+  movq %rsp, (%rdi); movq %rsi, %rsp
+  popq %r15; popq %r14; popq %r13; popq %r12; popq %rbx; popq %rbp
+  ret
+)");
+
+inline Fiber& self() { return block->fibers[block->current]; }
+
+// Ends the launch; fibers are left where they are.
+[[noreturn]] inline void fail(const std::string& what) {
+  Fiber& fiber = self();
+  Dim place = block->place;
+  block->problem = what + " (thread " + std::to_string(fiber.warp * kLanes + fiber.lane) + " of block " +
+                   std::to_string(place.x) + ", " + std::to_string(place.y) + ", " + std::to_string(place.z) + ")";
+  void* nowhere;
+  emulator_switch(&nowhere, block->main);
+  __builtin_unreachable();
+}
+
+inline int next_ready() {
+  Block& b = *block;
+  if (b.ready.empty()) fail("threads wait for others that never come");
+  size_t chosen = b.is_shuffled ? b.order() % b.ready.size() : 0;
+  int next = b.ready[chosen];
+  if (b.is_shuffled) {
+    b.ready[chosen] = b.ready.back();
+    b.ready.pop_back();
+  } else {
+    b.ready.erase(b.ready.begin());
+  }
+  return next;
+}
+
+inline void pause() {
+  Fiber& from = self();
+  int next = next_ready();
+  if (&from == &block->fibers[next]) return;
+  block->current = next;
+  emulator_switch(&from.stack_pointer, self().stack_pointer);
+}
+
+inline void release(std::vector<int>& waiting) {
+  block->ready.insert(block->ready.end(), waiting.begin(), waiting.end());
+  waiting.clear();
+}
+
+inline void barrier(int site) {
+  Block& b = *block;
+  Warp& warp = b.warps[self().warp];
+  if (b.ended) fail("a barrier waits for threads that have ended");
+  if (warp.at_barrier && warp.barrier_site != site) fail("lanes of a warp wait at different barriers");
+  warp.barrier_site = site;
+  ++warp.at_barrier;
+  b.waiting.push_back(b.current);
+  if (++b.came == b.live) {
+    b.came = 0;
+    for (Warp& each : b.warps) each.at_barrier = 0;
+    release(b.waiting);
+  }
+  pause();
+}
+
+// One instruction of a warp: every lane has brought its operands; the last one to come computes for all.
+template <class Compute>
+inline void together(int site, Compute&& compute) {
+  Warp& warp = block->warps[self().warp];
+  if (warp.came && warp.site != site) fail("lanes of a warp meet at different instructions");
+  warp.site = site;
+  warp.present[self().lane] = true;
+  warp.waiting.push_back(block->current);
+  if (++warp.came == warp.live) {
+    compute(warp);
+    warp.came = 0;
+    std::fill(std::begin(warp.present), std::end(warp.present), false);
+    release(warp.waiting);
+  }
+  pause();
+}
+
+inline void finish() {
+  Block& b = *block;
+  Fiber& fiber = self();
+  Warp& warp = b.warps[fiber.warp];
+  bool is_open = !fiber.open.empty();
+  for (auto& group : fiber.groups) is_open = is_open || !group.empty();
+  if (is_open) fail("a thread ends with copies that it never waited for");
+  if (warp.came) fail("a lane ends while others wait for it at an instruction of the warp");
+  if (b.came) fail("a thread ends while others wait for it at a barrier");
+  --b.live;
+  --warp.live;
+  ++b.ended;
+  if (!b.live) emulator_switch(&fiber.stack_pointer, b.main);
+  pause();
+}
+
+inline void enter() {
+  block->kernel(block->arguments);
+  finish();
+}
+
+inline void prepare(Fiber& fiber, int number, Dim size) {
+  fiber.thread = {number % size.x, number / size.x % size.y, number / size.x / size.y};
+  fiber.lane = number % kLanes;
+  fiber.warp = number / kLanes;
+  fiber.open.clear();
+  fiber.groups.clear();
+  void** top = reinterpret_cast<void**>(fiber.stack + kStack);
+  *--top = nullptr;  // so that the stack is aligned as behind a call
+  *--top = reinterpret_cast<void*>(&enter);
+  for (int saved = 0; saved < 6; ++saved) *--top = nullptr;
+  fiber.stack_pointer = top;
+}
+
+inline void run_block(Block& b) {
+  int threads = b.size.x * b.size.y * b.size.z;
+  b.live = threads;
+  b.came = b.ended = 0;
+  b.ready.clear();
+  b.waiting.clear();
+  b.warps.resize((threads + kLanes - 1) / kLanes);
+  for (size_t i = 0; i < b.warps.size(); ++i) {
+    Warp& warp = b.warps[i];
+    warp.live = std::min(kLanes, threads - int(i) * kLanes);
+    warp.came = warp.at_barrier = 0;
+    warp.waiting.clear();
+    std::fill(std::begin(warp.present), std::end(warp.present), false);
+  }
+  for (int i = 0; i < threads; ++i) {
+    prepare(b.fibers[i], i, b.size);
+    b.ready.push_back(i);
+  }
+  memset(b.shared, kPoison, b.shared_size);
+  b.current = next_ready();
+  emulator_switch(&b.main, self().stack_pointer);
+}
+
+inline char* pages(size_t bytes) {
+  void* made = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  return made == MAP_FAILED ? nullptr : static_cast<char*>(made);
+}
+
+// Runs all blocks; what was wrong, or nullptr. fixed: bytes of shared memory that the kernel declares.
+inline const char* launch(void (*kernel)(void**), const Launch& given, size_t fixed) {
+  thread_local std::string problem;
+  Block b;
+  b.size = given.block;
+  b.grid = given.grid;
+  b.kernel = kernel;
+  b.arguments = given.arguments;
+  b.is_shuffled = given.order != 0;
+  b.order.seed(given.order);
+  size_t threads = size_t(b.size.x) * b.size.y * b.size.z;
+  b.shared_size = fixed + given.dynamic;
+  if (threads < 1 || threads > kMostThreads) return "a block has 1 to 1024 threads";
+  if (b.shared_size > kMostShared) return "a block has at most 227 KiB of shared memory";
+  b.fibers.resize(threads);
+  char* stacks = pages(kStack * threads);
+  b.shared = pages(b.shared_size + kPoison);
+  if (!stacks || !b.shared) return "out of memory";
+  for (size_t i = 0; i < threads; ++i) b.fibers[i].stack = stacks + i * kStack;
+  block = &b;
+  Dim end = b.grid;
+  for (unsigned z = 0; z < end.z && b.problem.empty(); ++z)
+    for (unsigned y = 0; y < end.y && b.problem.empty(); ++y)
+      for (unsigned x = 0; x < end.x && b.problem.empty(); ++x) {
+        b.place = {x, y, z};
+        run_block(b);
+      }
+  block = nullptr;
+  munmap(stacks, kStack * threads);
+  munmap(b.shared, b.shared_size + kPoison);
+  problem = std::move(b.problem);
+  return problem.empty() ? nullptr : problem.c_str();
+}
+
+}  // namespace emulator

@@ -1,0 +1,121 @@
+// Stands in for libcuda.so.1: kernels run on the processor (block.h). It says so wherever it is asked for its name, and
+// ptqc asks before it runs anything for a user (`ptqc_is_emulator`). A module's image is looked for in the folder
+// PTQC_EMULATED_KERNELS: beside a file with the same bytes, NAME.fatbin, lies their translation, NAME.so.
+#include <dlfcn.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+
+#include "block.h"
+
+#define API extern "C" __attribute__((visibility("default")))
+
+namespace {
+
+enum Result { kSuccess = 0, kInvalidValue = 1, kNoBinary = 209, kNotFound = 500, kLaunchFailed = 719, kRefused = 801 };
+
+constexpr unsigned kUsualShared = 48 << 10, kLargestSide = 65535;
+thread_local std::string problem;
+
+struct Module {
+  void* handle;
+};
+
+struct Function {
+  const char* (*launch)(const emulator::Launch*);
+  unsigned dynamic;
+};
+
+// CUlaunchConfig
+struct Config {
+  unsigned grid[3], block[3], dynamic;
+  void *stream, *attributes;
+  unsigned attribute_count;
+};
+
+bool has_bytes(const std::filesystem::path& path, const char* image) {
+  std::ifstream file(path, std::ios::binary);
+  std::string bytes{std::istreambuf_iterator<char>(file), {}};
+  return bytes.size() > 16 && memcmp(bytes.data(), image, bytes.size()) == 0;
+}
+
+void* translation(const char* image) {
+  const char* folder = getenv("PTQC_EMULATED_KERNELS");
+  std::error_code none;
+  for (auto& entry : std::filesystem::directory_iterator(folder ? folder : "", none)) {
+    std::filesystem::path path = entry.path();
+    // The first bytes of an image tell its size, so that no more is compared than there is.
+    if (path.extension() != ".fatbin" || memcmp(image, "\x50\xed\x55\xba", 4)) continue;
+    uint64_t size;
+    memcpy(&size, image + 8, sizeof size);
+    if (std::filesystem::file_size(path) != size + 16 || !has_bytes(path, image)) continue;
+    void* handle = dlopen(path.replace_extension(".so").c_str(), RTLD_NOW | RTLD_LOCAL);
+    if (!handle) problem = dlerror();
+    return handle;
+  }
+  problem = "the emulator has no translation of these kernels";
+  return nullptr;
+}
+
+}  // namespace
+
+API int ptqc_is_emulator() { return 1; }
+
+API int cuModuleLoadData(Module** made, const char* image) {
+  void* handle = translation(image);
+  if (!handle) return kNoBinary;
+  *made = new Module{handle};
+  return kSuccess;
+}
+
+API int cuModuleUnload(Module* module) {
+  delete module;
+  return kSuccess;
+}
+
+API int cuModuleGetFunction(Function** made, Module* module, const char* name) {
+  void* found = dlsym(module->handle, ("launch_" + std::string(name)).c_str());
+  if (!found) return kNotFound;
+  *made = new Function{reinterpret_cast<decltype(Function::launch)>(found), kUsualShared};
+  return kSuccess;
+}
+
+API int cuFuncSetAttribute(Function* function, int, int bytes) {
+  function->dynamic = bytes;
+  return kSuccess;
+}
+
+API int cuLaunchKernelEx(const Config* given, Function* function, void** arguments, void**) {
+  if (given->dynamic > function->dynamic || given->grid[1] > kLargestSide || given->grid[2] > kLargestSide)
+    return kInvalidValue;
+  const char* order = getenv("PTQC_EMULATOR_ORDER");
+  emulator::Launch launch{{given->grid[0], given->grid[1], given->grid[2]},
+                          {given->block[0], given->block[1], given->block[2]},
+                          given->dynamic,
+                          order ? unsigned(atoi(order)) : 0,
+                          arguments};
+  const char* found = function->launch(&launch);
+  problem = found ? found : "";
+  return found ? kLaunchFailed : kSuccess;
+}
+
+API int cuDeviceGetName(char* name, int length, int) {
+  snprintf(name, length, "no GPU: the emulator of ptqc");
+  return kSuccess;
+}
+
+API int cuGetErrorName(int code, const char** text) {
+  static thread_local std::string told;
+  told = "CUDA error " + std::to_string(code) + " of the emulator of ptqc" + (problem.empty() ? "" : ": " + problem);
+  *text = told.c_str();
+  return kSuccess;
+}
+
+API int cuGetErrorString(int code, const char** text) { return cuGetErrorName(code, text); }
+
+API int cuTensorMapEncodeTiled() { return kRefused; }

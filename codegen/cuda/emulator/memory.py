@@ -1,0 +1,106 @@
+"""Instructions of PTX that move memory, wait, branch, or take a whole warp, as statements of C++."""
+
+import re
+
+from ptqc.codegen.cuda.emulator.arithmetic import Rule, Text
+from ptqc.codegen.cuda.emulator.operands import TYPES, Operands, bits_of, identifier
+
+
+def _load(match: re.Match[str], o: Text, names: Operands) -> str:
+    kind, targets = match["type"], names.vector(o[0])
+    size = bits_of(kind) // 8
+    where = names.address(o[1], match["space"] or "generic", size * len(targets))
+    parts = (
+        names.store(target, kind, f"*reinterpret_cast<const {TYPES[kind]}*>(address_ + {place * size})")
+        for place, target in enumerate(targets)
+    )
+    return f"{{ uint64_t address_ = {where}; {' '.join(parts)} }}"
+
+
+def _store(match: re.Match[str], o: Text, names: Operands) -> str:
+    kind, sources = match["type"], names.vector(o[1])
+    size = bits_of(kind) // 8
+    where = names.address(o[0], match["space"] or "generic", size * len(sources))
+    parts = (
+        f"*reinterpret_cast<{TYPES[kind]}*>(address_ + {place * size}) = {names.value(kind, source)};"
+        for place, source in enumerate(sources)
+    )
+    return f"{{ uint64_t address_ = {where}; {' '.join(parts)} }}"
+
+
+def _parameter(match: re.Match[str], o: Text, names: Operands) -> str:
+    return names.store(o[0], match["type"], names.parameters[o[1].strip("[] ")])
+
+
+def _address(match: re.Match[str], o: Text, names: Operands) -> str:
+    """Addresses of global and local memory are generic ones as they are."""
+    if match["space"] != "shared":
+        return f"{names.bits(o[0])} = {names.bits(o[1])};"
+    change = "shared_of_generic" if match["to"] else "generic_of_shared"
+    return f"{names.bits(o[0])} = emulator::{change}({names.bits(o[1])});"
+
+
+def _copy(_match: re.Match[str], o: Text, names: Operands) -> str:
+    taken = names.value("u32", o[3]) if len(o) > 3 else o[2]
+    return f"emulator::copy_async({names.place(o[0])}, {names.place(o[1])}, {o[2]}, {taken});"
+
+
+def _await(_match: re.Match[str], o: Text, _names: Operands) -> str:
+    return f"emulator::await_copies({o[0]});"
+
+
+def _plain(statement: str) -> Rule:
+    """An instruction without operands that matter. SITE in it becomes the number of the instruction."""
+
+    def rule(_match: re.Match[str], _o: Text, _names: Operands) -> str:
+        return statement
+
+    return rule
+
+
+def _branch(_match: re.Match[str], o: Text, _names: Operands) -> str:
+    return f"goto {identifier(o[0])};"
+
+
+def _shuffle(match: re.Match[str], o: Text, names: Operands) -> str:
+    made, _, is_inside = o[0].partition("|")
+    operands = ", ".join(names.value("u32", text) for text in o[1:])
+    kept = f"{names.bits(is_inside.strip())} = " if is_inside else ""
+    call = f"emulator::shuffle_{match['how']}(SITE, made_, {operands})"
+    return f"{{ uint32_t made_; {kept}{call}; {names.bits(made.strip())} = made_; }}"
+
+
+def _matrices(match: re.Match[str], o: Text, names: Operands) -> str:
+    targets = names.vector(o[0])
+    kept = " ".join(f"{names.bits(target)} = made_[{place}];" for place, target in enumerate(targets))
+    where = f"uint32_t({names.place(o[1])})"
+    call = f"emulator::load_matrices<{match['count']}>(SITE, made_, {where});"
+    return f"{{ uint32_t made_[{match['count']}]; {call} {kept} }}"
+
+
+def _multiply(match: re.Match[str], o: Text, names: Operands) -> str:
+    made, *given = (names.vector(text) for text in o)
+    operands = ", ".join(names.value("u32", text) for part in given for text in part)
+    kept = " ".join(f"{names.bits(target)} = made_[{place}];" for place, target in enumerate(made))
+    types = ", ".join(TYPES[match[side]] for side in ("a", "b"))
+    return f"{{ uint32_t made_[4]; emulator::multiply_bytes<{types}>(SITE, made_, {{{operands}}}); {kept} }}"
+
+
+ELEMENT = r"(?:\.v[24])?\.(?P<type>[subf](?:8|16|32|64))"
+RULES: dict[str, Rule] = {
+    rf"ld(?:\.volatile)?\.param{ELEMENT}": _parameter,
+    rf"ld(?:\.(?P<space>global|shared|local))?(?:\.nc)?{ELEMENT}": _load,
+    rf"st(?:\.(?P<space>global|shared|local))?{ELEMENT}": _store,
+    r"cvta(?P<to>\.to)?\.(?P<space>global|shared|local)\.u64": _address,
+    r"cp\.async\.c[ag]\.shared\.global(?:\.L2::128B)?": _copy,
+    r"cp\.async\.commit_group": _plain("emulator::commit_copies();"),
+    r"cp\.async\.wait_group": _await,
+    r"cp\.async\.wait_all": _plain("emulator::await_all_copies();"),
+    r"bar\.sync|barrier\.sync": _plain("emulator::barrier(SITE);"),
+    r"bar\.warp\.sync": _plain("emulator::together(SITE, [](emulator::Warp&) {});"),
+    r"bra(?:\.uni)?": _branch,
+    r"ret": _plain("return;"),
+    r"shfl\.sync\.(?P<how>idx|up|down|bfly)\.b32": _shuffle,
+    r"ldmatrix\.sync\.aligned\.m8n8\.x(?P<count>[124])\.shared(?:::cta)?\.b16": _matrices,
+    r"mma\.sync\.aligned\.m16n8k32\.row\.col\.s32\.(?P<a>[su]8)\.(?P<b>[su]8)\.s32": _multiply,
+}

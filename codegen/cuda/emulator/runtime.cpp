@@ -1,0 +1,133 @@
+// Stands in for libcudart.so.13: the memory of the device is memory of this process, with an end that must not be passed.
+#include <sys/mman.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <mutex>
+
+#define API extern "C" __attribute__((visibility("default")))
+
+namespace {
+
+enum Result { kSuccess = 0, kOutOfMemory = 2, kInvalidDevice = 101, kRefused = 801 };
+
+constexpr size_t kPage = 4096, kAligned = 256;
+constexpr int kPoison = 0xA5;
+std::mutex lock;
+std::map<void*, std::pair<void*, size_t>> taken;  // by address: the pages that it lies in
+
+size_t rounded(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
+
+// What cudaDeviceGetAttribute is asked for, as an A100 answers.
+int attribute(int which) {
+  switch (which) {
+    case 1: return 1024;     // threads of a block
+    case 8: return 49152;    // bytes of shared memory of a block
+    case 10: return 32;      // threads of a warp
+    case 16: return 2;       // multiprocessors
+    case 75: return 8;       // compute capability
+    case 76: return 0;
+    case 97: return 166912;  // bytes of shared memory that a kernel may ask for
+    default: return 1024;
+  }
+}
+
+}  // namespace
+
+// The last page may not be touched, so that what passes the end of an allocation by a page stops.
+API int cudaMalloc(void** made, size_t bytes) {
+  size_t used = rounded(bytes, kAligned), whole = rounded(used, kPage) + kPage;
+  char* pages = static_cast<char*>(mmap(nullptr, whole, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  if (pages == MAP_FAILED) return kOutOfMemory;
+  mprotect(pages + whole - kPage, kPage, PROT_NONE);
+  memset(pages, kPoison, whole - kPage);
+  *made = pages + whole - kPage - used;
+  std::lock_guard<std::mutex> held(lock);
+  taken[*made] = {pages, whole};
+  return kSuccess;
+}
+
+API int cudaFree(void* given) {
+  std::lock_guard<std::mutex> held(lock);
+  auto found = taken.find(given);
+  if (found == taken.end()) return given ? kInvalidDevice : kSuccess;
+  munmap(found->second.first, found->second.second);
+  taken.erase(found);
+  return kSuccess;
+}
+
+API int cudaMallocHost(void** made, size_t bytes) { return cudaMalloc(made, bytes); }
+API int cudaFreeHost(void* given) { return cudaFree(given); }
+
+API int cudaMemcpyAsync(void* to, const void* from, size_t bytes, int, void*) {
+  memmove(to, from, bytes);
+  return kSuccess;
+}
+
+API int cudaMemcpyPeerAsync(void* to, int, const void* from, int, size_t bytes, void*) {
+  memmove(to, from, bytes);
+  return kSuccess;
+}
+
+API int cudaMemGetInfo(size_t* free, size_t* total) {
+  *free = *total = size_t(8) << 30;
+  return kSuccess;
+}
+
+API int cudaGetDevice(int* device) {
+  *device = 0;
+  return kSuccess;
+}
+
+API int cudaSetDevice(int device) { return device ? kInvalidDevice : kSuccess; }
+
+API int cudaGetDeviceCount(int* count) {
+  *count = 1;
+  return kSuccess;
+}
+
+API int cudaDeviceGetAttribute(int* value, int which, int) {
+  *value = attribute(which);
+  return kSuccess;
+}
+
+API int cudaGetDeviceProperties(void* properties, int) {
+  strcpy(static_cast<char*>(properties), "no GPU: the emulator of ptqc");
+  return kSuccess;
+}
+
+API int cudaStreamCreate(void** stream) {
+  static char one;
+  *stream = &one;
+  return kSuccess;
+}
+
+API int cudaStreamCreateWithFlags(void** stream, unsigned) { return cudaStreamCreate(stream); }
+
+// Everything is done as soon as it is asked for.
+#define NOTHING(name) \
+  API int name() { return kSuccess; }
+NOTHING(cudaEventCreate)
+NOTHING(cudaEventDestroy)
+NOTHING(cudaEventElapsedTime)
+NOTHING(cudaEventRecord)
+NOTHING(cudaEventSynchronize)
+NOTHING(cudaGetLastError)
+NOTHING(cudaPeekAtLastError)
+NOTHING(cudaStreamDestroy)
+NOTHING(cudaStreamSynchronize)
+NOTHING(cudaStreamWaitEvent)
+
+#define REFUSED(name) \
+  API int name() { return kRefused; }
+REFUSED(cudaGraphDestroy)
+REFUSED(cudaGraphExecDestroy)
+REFUSED(cudaGraphInstantiate)
+REFUSED(cudaGraphLaunch)
+REFUSED(cudaStreamBeginCapture)
+REFUSED(cudaStreamEndCapture)
+
+API const char* cudaGetErrorName(int) { return "an error of the emulator of ptqc"; }
+API const char* cudaGetErrorString(int) { return "an error of the emulator of ptqc"; }

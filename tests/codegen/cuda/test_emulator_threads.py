@@ -1,0 +1,274 @@
+"""Threads that wait for each other, memory they share, instructions of a whole warp; and what ends a launch."""
+
+import re
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from emulated import Emulated, aligned, kernel
+
+from ptqc.codegen.cuda.emulator import building
+
+pytestmark = pytest.mark.skipif(bool(building.refusal()), reason=str(building.refusal()))
+
+LANES, ORDERS = 32, (0, 1, 2)
+# Every thread stores its number in shared memory and reads that of the thread 33 further on.
+EXCHANGE = """
+    .shared .align 16 .b8 room[512];
+    mov.u32 %r1, room;
+    shl.b32 %r2, %r0, 2;
+    add.u32 %r3, %r1, %r2;
+    st.shared.u32 [%r3], %r0;
+    {wait}
+    add.u32 %r4, %r0, 33;
+    and.b32 %r4, %r4, 127;
+    shl.b32 %r4, %r4, 2;
+    add.u32 %r5, %r1, %r4;
+    ld.shared.u32 %r6, [%r5];
+    mad.wide.u32 %q1, %r0, 4, %q0;
+    st.global.u32 [%q1], %r6;
+"""
+# 16 bytes for each thread come from global memory and are read by the thread before.
+COPY = """
+    .shared .align 16 .b8 room[512];
+    mov.u32 %r1, room;
+    shl.b32 %r2, %r0, 4;
+    add.u32 %r3, %r1, %r2;
+    mad.wide.u32 %q2, %r0, 16, %q0;
+    cp.async.cg.shared.global [%r3], [%q2], 16{taken};
+    cp.async.commit_group;
+    cp.async.commit_group;
+    {wait}
+    add.u32 %r4, %r0, 1;
+    and.b32 %r4, %r4, 31;
+    shl.b32 %r4, %r4, 4;
+    add.u32 %r5, %r1, %r4;
+    ld.shared.v4.u32 {{%r6, %r7, %r8, %r9}}, [%r5];
+    mad.wide.u32 %q3, %r0, 16, %q1;
+    st.global.v4.u32 [%q3], {{%r6, %r7, %r8, %r9}};
+    cp.async.wait_all;
+"""
+SHUFFLE = """
+    mov.u32 %r1, %laneid;
+    mul.lo.u32 %r2, %r1, 10;
+    shfl.sync.{how} %r3|%p1, %r2, {by}, {clamp}, 0xffffffff;
+    selp.u32 %r4, 1000, 0, %p1;
+    add.u32 %r3, %r3, %r4;
+    mad.wide.u32 %q1, %r0, 4, %q0;
+    st.global.u32 [%q1], %r3;
+"""
+ODD = "and.b32 %r9, %r0, 1; setp.eq.u32 %p1, %r9, 1;"
+# A fragment of 16 or 8 bytes of each thread from one array of four, and the product to the last.
+MULTIPLY = """
+    mad.wide.u32 %q4, %r0, 16, %q0;
+    ld.global.v4.u32 {%r1, %r2, %r3, %r4}, [%q4];
+    mad.wide.u32 %q4, %r0, 8, %q1;
+    ld.global.v2.u32 {%r5, %r6}, [%q4];
+    mad.wide.u32 %q4, %r0, 16, %q2;
+    ld.global.v4.u32 {%r7, %r8, %r9, %r10}, [%q4];
+    mma.sync.aligned.m16n8k32.row.col.s32.TYPES.s32
+        {%r11, %r12, %r13, %r14}, {%r1, %r2, %r3, %r4}, {%r5, %r6}, {%r7, %r8, %r9, %r10};
+    mad.wide.u32 %q4, %r0, 16, %q3;
+    st.global.v4.u32 [%q4], {%r11, %r12, %r13, %r14};
+"""
+# Row r of matrix m lies in line (m + 3 r) % 32 of 16 bytes each, so that rows are found by their addresses alone.
+MATRICES = """
+    .shared .align 16 .b8 room[512];
+    mov.u32 %r1, room;
+    shl.b32 %r2, %r0, 4;
+    add.u32 %r3, %r1, %r2;
+    mad.wide.u32 %q2, %r0, 16, %q0;
+    ld.global.v4.u32 {%r4, %r5, %r6, %r7}, [%q2];
+    st.shared.v4.u32 [%r3], {%r4, %r5, %r6, %r7};
+    bar.sync 0;
+    shr.u32 %r8, %r0, 3;
+    and.b32 %r9, %r0, 7;
+    mad.lo.u32 %r10, %r9, 3, %r8;
+    and.b32 %r10, %r10, 31;
+    shl.b32 %r10, %r10, 4;
+    add.u32 %r11, %r1, %r10;
+    ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%r12, %r13, %r14, %r15}, [%r11];
+    mad.wide.u32 %q2, %r0, 16, %q1;
+    st.global.v4.u32 [%q2], {%r12, %r13, %r14, %r15};
+"""
+KERNELS = {
+    "exchange": (EXCHANGE.format(wait="bar.sync 0;"), 1),
+    "no_barrier": (EXCHANGE.format(wait=""), 1),
+    "copy": (COPY.format(taken="", wait="cp.async.wait_group 1; bar.sync 0;"), 2),
+    "copy_part": (COPY.format(taken=", 4", wait="cp.async.wait_all; bar.sync 0;"), 2),
+    "copy_late": (COPY.format(taken="", wait="cp.async.wait_group 2; bar.sync 0;"), 2),
+    "copy_alone": (COPY.format(taken="", wait="cp.async.wait_group 1;"), 2),
+    "copy_left": (COPY.format(taken="", wait="").replace("cp.async.wait_all;", ""), 2),
+    "bfly": (SHUFFLE.format(how="bfly.b32", by=5, clamp=0x1F), 1),
+    "down": (SHUFFLE.format(how="down.b32", by=8, clamp=0x1F), 1),
+    "up": (SHUFFLE.format(how="up.b32", by=3, clamp=0), 1),
+    "idx": (SHUFFLE.format(how="idx.b32", by=7, clamp=0x1F), 1),
+    "segments": (SHUFFLE.format(how="down.b32", by=2, clamp=0x181F), 1),  # of 8 lanes
+    "some_lanes": (SHUFFLE.format(how="idx.b32", by=7, clamp=0x1F).replace("0xffffffff", "0xffff"), 1),
+    "deadlock": (f"{ODD} @%p1 bra END; bar.sync 0; END: bar.warp.sync 0xffffffff;", 1),
+    "ended": (f"{ODD} @%p1 ret; bar.sync 0;", 1),
+    "diverged": (f"{ODD} @%p1 bra END; bar.sync 0; bra.uni OVER; END: bar.sync 0; OVER: mov.u32 %r1, 0;", 1),
+    "parted": (SHUFFLE.format(how="idx.b32", by=7, clamp=0x1F).replace("shfl", ODD + " @%p1 shfl"), 1),
+    "misaligned": ("ld.global.v4.u32 {%r1, %r2, %r3, %r4}, [%q0+8];", 1),
+    "misaligned_shared": (".shared .align 16 .b8 room[64]; mov.u32 %r1, room; st.shared.u32 [%r1+2], %r0;", 1),
+    "beyond": (".shared .align 16 .b8 room[64]; mov.u32 %r1, room; st.shared.u32 [%r1+64], %r0;", 1),
+    "misaligned_copy": (COPY.format(taken="", wait="").replace("[%q2], 16", "[%q2+4], 16"), 2),
+    "misaligned_rows": (MATRICES.replace("add.u32 %r11, %r1, %r10;", "add.u32 %r11, %r1, 8;"), 2),
+    "matrices": (MATRICES, 2),
+    "bytes": (MULTIPLY.replace("TYPES", "u8.s8"), 4),
+    "signed_bytes": (MULTIPLY.replace("TYPES", "s8.s8"), 4),
+    "blocks": ("mov.u32 %r1, %ctaid.x; mov.u32 %r2, %ntid.x; mad.lo.u32 %r3, %r1, %r2, %r0;"
+               "mad.wide.u32 %q1, %r3, 4, %q0; st.global.u32 [%q1], %r3;", 1),
+    "local": (".local .align 8 .b8 mine[8]; .reg .b64 %at; mov.u64 %at, mine; cvta.local.u64 %at, %at;"
+              "st.local.u32 [%at+4], %r0; ld.u32 %r1, [%at+4];"
+              "mad.wide.u32 %q1, %r0, 4, %q0; st.global.u32 [%q1], %r1;", 1),
+    "generic": (".shared .align 16 .b8 room[128]; .reg .b64 %at; mov.u64 %at, room; cvta.shared.u64 %at, %at;"
+                "mad.wide.u32 %at, %r0, 4, %at; st.u32 [%at], %r0; cvta.to.shared.u64 %at, %at;"
+                "ld.shared.u32 %r1, [%at]; mad.wide.u32 %q1, %r0, 4, %q0; st.global.u32 [%q1], %r1;", 1),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Emulated:
+    texts = [kernel(name, body, pointers) for name, (body, pointers) in KERNELS.items()]
+    return Emulated(texts, tmp_path_factory.mktemp("emulated"))
+
+
+def numbers(count: int) -> np.ndarray:
+    return aligned(np.zeros(count, np.uint32))
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_threads_meet_at_a_barrier(order: int, built: Emulated) -> None:
+    found = numbers(128)
+    assert built("exchange", found, threads=128, order=order) == ""
+    np.testing.assert_array_equal(found, (np.arange(128) + 33) % 128)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_barrier_left_out_gives_something_else(order: int, built: Emulated) -> None:
+    found = numbers(128)
+    assert built("no_barrier", found, threads=128, order=order) == ""
+    assert (found != (np.arange(128) + 33) % 128).any()
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize(("name", "is_right"), [("copy", True), ("copy_late", False), ("copy_alone", False)])
+def test_a_copy_lands_when_its_thread_waits(name: str, is_right: bool, order: int, built: Emulated) -> None:
+    given, found = aligned(np.arange(128, dtype=np.uint32)), numbers(128)
+    assert built(name, given, found, order=order) == ""
+    assert np.array_equal(found.reshape(32, 4), np.roll(given.reshape(32, 4), -1, 0)) == is_right
+
+
+def test_what_a_copy_does_not_take_becomes_zero(built: Emulated) -> None:
+    given, found = aligned(np.arange(128, dtype=np.uint32) + 1), numbers(128)
+    assert built("copy_part", given, found) == ""
+    np.testing.assert_array_equal(found.reshape(32, 4), np.roll(given.reshape(32, 4), -1, 0) * np.array([1, 0, 0, 0]))
+
+
+def sources(name: str) -> tuple[np.ndarray, np.ndarray]:
+    """The lane that each lane reads, and whether it is one of its segment, by the words of the PTX ISA."""
+    lane = np.arange(LANES)
+    found = {"bfly": lane ^ 5, "down": lane + 8, "up": lane - 3, "idx": 7 + 0 * lane, "segments": lane + 2}[name]
+    inside = (found >= 0) & (found < LANES)
+    if name == "segments":
+        inside = found // 8 == lane // 8
+    return np.where(inside, found, lane), inside
+
+
+@pytest.mark.parametrize("name", ["bfly", "down", "up", "idx", "segments"])
+def test_a_shuffle_takes_from_another_lane(name: str, built: Emulated) -> None:
+    found, (source, inside) = numbers(64), sources(name)
+    assert built(name, found, threads=64, order=3) == ""
+    np.testing.assert_array_equal(found.reshape(2, LANES), np.tile(source * 10 + inside * 1000, (2, 1)))
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("deadlock", "threads wait for others that never come"),
+        ("ended", "ended|ends while others wait"),
+        ("diverged", "lanes of a warp wait at different barriers"),
+        ("parted", "ends while others wait for it at an instruction of the warp|wait for others"),
+        ("some_lanes", "names not all of its lanes"),
+        ("misaligned", "not aligned to 16 bytes"),
+        ("misaligned_shared", "not aligned to 4 bytes"),
+        ("misaligned_copy", "not aligned to 16 bytes"),
+        ("misaligned_rows", "not aligned to 16 bytes"),
+        ("beyond", "beyond the block's shared memory"),
+        ("copy_left", "copies that it never waited for"),
+    ],
+)
+def test_what_a_gpu_leaves_undefined_ends_the_launch(name: str, told: str, order: int, built: Emulated) -> None:
+    arrays = [numbers(256) for _ in range(KERNELS[name][1])]
+    problem = built(name, *arrays, order=order)
+    assert re.search(told, problem), problem
+    assert "of block 0, 0, 0" in problem
+
+
+def test_a_block_with_too_many_threads_is_refused(built: Emulated) -> None:
+    assert built("blocks", numbers(4096), threads=2048) == "a block has 1 to 1024 threads"
+
+
+def test_blocks_know_their_place(built: Emulated) -> None:
+    found = numbers(320)
+    assert built("blocks", found, threads=64, blocks=5) == ""
+    np.testing.assert_array_equal(found, np.arange(320))
+
+
+@pytest.mark.parametrize("name", ["local", "generic"])
+def test_memory_of_a_thread_and_generic_addresses(name: str, built: Emulated) -> None:
+    found = numbers(LANES)
+    assert built(name, found) == ""
+    np.testing.assert_array_equal(found, np.arange(LANES))
+
+
+def test_rows_of_matrices_go_to_groups_of_four_lanes(built: Emulated) -> None:
+    """PTX ISA, ldmatrix: lane T gets, of each matrix, elements 2·(T % 4) and the next of row T / 4, of 16 bits each."""
+    lines = aligned(np.random.default_rng(0).integers(0, 2**16, (LANES, 8)).astype(np.uint16))
+    found = aligned(np.zeros((LANES, 4, 2), np.uint16))
+    assert built("matrices", lines, found, order=1) == ""
+    for lane in range(LANES):
+        for matrix in range(4):
+            row = lines[(matrix + 3 * (lane // 4)) % 32]
+            np.testing.assert_array_equal(found[lane, matrix], row[lane % 4 * 2 : lane % 4 * 2 + 2])
+
+
+def place_of_a(lane: int, i: int) -> tuple[int, int]:
+    """PTX ISA, "Matrix fragments for mma.m16n8k32", A of 8 bits: row and column of element i."""
+    group, thread = lane >> 2, lane % 4
+    row = group if 0 <= i < 4 or 8 <= i < 12 else group + 8
+    return row, thread * 4 + (i & 3) if i < 8 else thread * 4 + (i & 3) + 16
+
+
+def place_of_b(lane: int, i: int) -> tuple[int, int]:
+    """The same of B."""
+    group, thread = lane >> 2, lane % 4
+    return thread * 4 + (i & 3) if i < 4 else thread * 4 + (i & 3) + 16, group
+
+
+def place_of_c(lane: int, i: int) -> tuple[int, int]:
+    """The same of C and D."""
+    group, thread = lane >> 2, lane % 4
+    return group if i < 2 else group + 8, thread * 2 + (i & 1)
+
+
+def fragments(matrix: np.ndarray, place: Callable[[int, int], tuple[int, int]], count: int) -> np.ndarray:
+    return aligned(np.array([[matrix[place(lane, i)] for i in range(count)] for lane in range(LANES)], matrix.dtype))
+
+
+@pytest.mark.parametrize(("name", "dtype"), [("bytes", np.uint8), ("signed_bytes", np.int8)])
+def test_fragments_of_a_product_lie_as_the_tables_say(name: str, dtype: type[np.integer], built: Emulated) -> None:
+    random = np.random.default_rng(0)
+    ends = np.iinfo(dtype)
+    a: np.ndarray = random.integers(ends.min, ends.max + 1, (16, 32)).astype(dtype)
+    b, c = (
+        random.integers(-128, 128, (32, 8)).astype(np.int8),
+        random.integers(-(2**31), 2**31, (16, 8)).astype(np.int32),
+    )
+    given = fragments(a, place_of_a, 16), fragments(b, place_of_b, 8), fragments(c, place_of_c, 4)
+    found = aligned(np.zeros((LANES, 4), np.int32))
+    assert built(name, *given, found, order=2) == ""
+    wanted = (a.astype(np.int64) @ b.astype(np.int64) + c).astype(np.int32)
+    np.testing.assert_array_equal(found, fragments(wanted, place_of_c, 4))
