@@ -1,6 +1,6 @@
 """Loops over samples and their parts: in turns on the threads of a processor, unless a target has its own way."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from contextvars import ContextVar
 from typing import Any, Protocol
@@ -19,24 +19,44 @@ SLICES = 128
 class Loops(Protocol):
     """How a target runs the loops of the families, and where it keeps what is in registers."""
 
-    def rows(self, batch: Any, count: int, work: int) -> AbstractContextManager[tuple[Any, Any]]:
-        """See `rows`."""
+    def nest(self, batch: Any, sizes: Sequence[int], work: int) -> AbstractContextManager[tuple[Any, list[Any]]]:
+        """See `nest`."""
 
-    def elements(self, batch: Any, layout: Layout) -> AbstractContextManager[tuple[Any, list[Any]]]:
-        """See `elements`."""
+    def each(self, sizes: Sequence[Any]) -> AbstractContextManager[list[Any]]:
+        """See `each`."""
 
     def registers(self, size: int, dtype: str) -> Any:
         """See `registers`."""
 
 
-def rows(batch: Any, count: int, work: int) -> AbstractContextManager[tuple[Any, Any]]:
-    """A loop over (sample, 0 … count − 1), in parallel when one sample is `work` operations worth it."""
-    return _LOOPS.get().rows(batch, count, work)
+def nest(batch: Any, sizes: Sequence[int], work: int) -> AbstractContextManager[tuple[Any, list[Any]]]:
+    """Loops over (sample, indices within sizes), whose turns know nothing of each other.
+
+    work: operations of one sample; where that is much, it is shared.
+    """
+    return _LOOPS.get().nest(batch, sizes, work)
 
 
-def elements(batch: Any, layout: Layout) -> AbstractContextManager[tuple[Any, list[Any]]]:
+@contextmanager
+def rows(batch: Any, count: int, work: int) -> Iterator[tuple[Any, Any]]:
+    """A loop over (sample, 0 … count − 1); see `nest`."""
+    with nest(batch, (count,), work) as (sample, (row,)):
+        yield sample, row
+
+
+@contextmanager
+def elements(batch: Any, layout: Layout) -> Iterator[tuple[Any, list[Any]]]:
     """Loops over (sample, indices) of every element, in the order in memory."""
-    return _LOOPS.get().elements(batch, layout)
+    place: list[Any] = [0] * len(layout.shape)
+    with nest(batch, [layout.shape[axis] for axis in layout.order], layout.elements) as (sample, indices):
+        for axis, index in zip(layout.order, indices, strict=True):
+            place[axis] = index
+        yield sample, place
+
+
+def each(sizes: Sequence[Any]) -> AbstractContextManager[list[Any]]:
+    """Loops over all indices within sizes, without samples; turns know nothing of each other."""
+    return _LOOPS.get().each(sizes)
 
 
 def registers(size: int, dtype: str) -> Any:
@@ -55,29 +75,26 @@ def written_with(loops: Loops) -> Iterator[None]:
 
 
 class ProcessorLoops:
-    """Loops for LLVM."""
+    """Loops for LLVM: the sample and the slowest index in one loop, the others inside of each other."""
 
     @contextmanager
-    def rows(self, batch: Any, count: int, work: int) -> Iterator[tuple[Any, Any]]:
-        """One loop over both."""
+    def nest(self, batch: Any, sizes: Sequence[int], work: int) -> Iterator[tuple[Any, list[Any]]]:
+        """No index but the first is found by division."""
+        count = sizes[0] if sizes else 1
         total = batch * T.int64(count)
-        with _sliced(total) if work >= PARALLEL_WORK and count > 1 else T.serial(total) as index:
+        with ExitStack() as loops:
+            outer = _sliced(total) if work >= PARALLEL_WORK and count > 1 else T.serial(total)
+            index = loops.enter_context(outer)
             sample = T.Bind(index // T.int64(count))
-            yield sample, T.Bind(T.Cast("int32", index % T.int64(count)))
+            row = T.Bind(T.Cast("int32", index % T.int64(count)))
+            inner = [loops.enter_context(T.serial(size)) for size in sizes[1:]]
+            yield sample, [row, *inner][: len(sizes)]
 
     @contextmanager
-    def elements(self, batch: Any, layout: Layout) -> Iterator[tuple[Any, list[Any]]]:
-        """A loop for each axis; no index is found by division."""
-        slowest, *inner = layout.order or (None,)
-        place: list[Any] = [0] * len(layout.shape)
+    def each(self, sizes: Sequence[Any]) -> Iterator[list[Any]]:
+        """One inside the other."""
         with ExitStack() as loops:
-            count = 1 if slowest is None else layout.shape[slowest]
-            sample, row = loops.enter_context(self.rows(batch, count, layout.elements))
-            if slowest is not None:
-                place[slowest] = row
-            for axis in inner:
-                place[axis] = loops.enter_context(T.serial(layout.shape[axis]))
-            yield sample, place
+            yield [loops.enter_context(T.serial(size)) for size in sizes]
 
     def registers(self, size: int, dtype: str) -> Any:
         """TVM keeps a small buffer of scope "global" on the stack, where LLVM promotes it to registers.

@@ -16,7 +16,7 @@ from ptqc.codegen.kernels.epilogue import NOTHING, Epilogue
 from ptqc.codegen.kernels.families import build
 from ptqc.codegen.kernels.isa import DOT, Isa
 from ptqc.codegen.kernels.kernel import fill, pieces, span, vector
-from ptqc.codegen.kernels.loops import registers, rows
+from ptqc.codegen.kernels.loops import nest, registers
 from ptqc.codegen.kernels.narrowing import PACKED, PART
 from ptqc.codegen.kernels.requantization import Requantization
 from ptqc.codegen.kernels.sums import Sums
@@ -130,11 +130,7 @@ def _body(loops: ColumnLoops, given: Layout, made: Layout, epilogue: Epilogue, *
 
     def body(batch: Any, x: Any, *rest: Any) -> None:
         others, (w, bias, factor, zero, *numbers, out) = rest[:beside], rest[beside:]
-        with (
-            rows(batch, height, work) as (sample, row),
-            T.serial(-(-width // pixels)) as tile,
-            T.serial(len(loops.starts)) as block,
-        ):
+        with nest(batch, (height, -(-width // pixels), len(loops.starts)), work) as (sample, (row, tile, block)):
             column = T.Bind(T.min(tile * pixels, width - pixels))
             channel = T.Bind(T.min(block * loops.wide, loops.starts[-1]))
             totals = _started(loops, bias, block)

@@ -31,7 +31,7 @@ from ptqc.codegen.kernels.families.functions import (
 )
 from ptqc.codegen.kernels.isa import Isa
 from ptqc.codegen.kernels.kernel import fill, pieces, span, vector
-from ptqc.codegen.kernels.loops import PRODUCTS, registers, rows
+from ptqc.codegen.kernels.loops import PRODUCTS, nest, registers
 from ptqc.codegen.kernels.narrowing import PACKED
 from ptqc.codegen.kernels.requantization import Requantization
 from ptqc.codegen.kernels.tiling import Cut, Dense
@@ -232,10 +232,10 @@ def _nest(batch: Any, loops: Dense) -> Iterator[tuple[Any, Any, Any]]:
     """Loops over samples, tiles, and panels of all groups; the outer one in parallel."""
     tiles, panels, stay, work = loops.tiles, loops.groups * loops.panels, loops.cut.stay, loops.products // PRODUCTS
     if stay >= tiles:
-        with rows(batch, panels, work) as (sample, panel), T.serial(tiles) as tile:
+        with nest(batch, (panels, tiles), work) as (sample, (panel, tile)):
             yield sample, tile, panel
         return
-    with rows(batch, -(-tiles // stay), work) as (sample, block), T.serial(panels) as panel:
+    with nest(batch, (-(-tiles // stay), panels), work) as (sample, (block, panel)):
         count = T.min(stay, tiles - block * stay) if tiles % stay else stay
         with T.serial(count) as step:
             yield sample, block * stay + step, panel

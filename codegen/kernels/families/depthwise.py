@@ -19,7 +19,7 @@ from ptqc.codegen.kernels.families.functions import (
 )
 from ptqc.codegen.kernels.isa import Isa
 from ptqc.codegen.kernels.kernel import fill, span, to_codes, vector
-from ptqc.codegen.kernels.loops import registers, rows
+from ptqc.codegen.kernels.loops import nest, registers
 from ptqc.codegen.kernels.requantization import Requantization
 from ptqc.codegen.program.accuracy import SUM_OF_PRODUCTS
 from ptqc.codegen.program.built import Built
@@ -105,7 +105,7 @@ def _body(window: Window, layouts: tuple[Layout, Layout], lanes: int, settle: An
         *numbers, out = rest
         wide = vector(dtype, lanes)
         work = window.products * window.channels
-        with rows(batch, height, work) as (sample, row), T.serial(tiles) as tile, T.serial(blocks) as block:
+        with nest(batch, (height, tiles, blocks), work) as (sample, (row, tile, block)):
             column = T.Bind(T.min(tile * pixels, width - pixels))
             channel = T.Bind(T.min(block * lanes, window.channels - lanes))
             totals = registers(pixels * lanes, dtype)

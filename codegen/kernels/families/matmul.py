@@ -10,7 +10,7 @@ from tvm.tirx.script import builder as T  # noqa: N812
 from ptqc.codegen.kernels.families import build
 from ptqc.codegen.kernels.isa import Isa
 from ptqc.codegen.kernels.kernel import fill, span
-from ptqc.codegen.kernels.loops import registers, rows
+from ptqc.codegen.kernels.loops import nest, registers
 from ptqc.codegen.program.accuracy import SUM_OF_PRODUCTS
 from ptqc.codegen.program.built import Built
 from ptqc.codegen.program.layout import Layout
@@ -27,7 +27,7 @@ def real(a: Layout, b: Layout, y: Layout, isa: Isa) -> Built:
 
     def body(batch: Any, left: Any, right: Any, out: Any) -> None:
         work = prod(y.shape) * depth
-        with rows(batch, heads.elements * tiles, work) as (sample, index), T.serial(blocks) as block:
+        with nest(batch, (heads.elements * tiles, blocks), work) as (sample, (index, block)):
             row = T.Bind(T.min(index % tiles * tile, height - tile))
             column = T.Bind(T.min(block * lanes, width - lanes))
             place = heads.place(index // tiles)

@@ -10,7 +10,7 @@ from tvm.tirx.script import builder as T  # noqa: N812
 
 from ptqc.codegen.kernels.families import build
 from ptqc.codegen.kernels.isa import Isa
-from ptqc.codegen.kernels.loops import elements, rows
+from ptqc.codegen.kernels.loops import elements, nest, rows
 from ptqc.codegen.kernels.runs import ElementRun
 from ptqc.codegen.program.accuracy import EXACT
 from ptqc.codegen.program.built import Built
@@ -167,7 +167,7 @@ def _pixels(y: Layout, source: Callable[[Any, Any, Sequence[Any]], Any], isa: Is
 
     def body(batch: Any, given: Any, *rest: Any) -> None:
         *tables, out = rest
-        with rows(batch, y.shape[1], y.elements) as (sample, row), T.serial(y.shape[2] // together) as index:
+        with nest(batch, (y.shape[1], y.shape[2] // together), y.elements) as (sample, (row, index)):
             column = index * together
             start = T.Bind(source(row, column, tables))
             ElementRun(out, sample, y.at(row, column, 0), y.shape[0] * together).copy_from(given, start, isa)

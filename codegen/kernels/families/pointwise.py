@@ -16,7 +16,7 @@ from ptqc.codegen.kernels.bfloats import load, store
 from ptqc.codegen.kernels.families import build
 from ptqc.codegen.kernels.isa import Isa
 from ptqc.codegen.kernels.kernel import fill, to_codes, vector
-from ptqc.codegen.kernels.loops import elements, rows
+from ptqc.codegen.kernels.loops import elements, nest
 from ptqc.codegen.program.accuracy import EXACT
 from ptqc.codegen.program.built import Built
 from ptqc.codegen.program.layout import Layout
@@ -68,7 +68,7 @@ def _flat(inputs: Sequence[Layout], y: Layout, isa: Isa, value: Value) -> Any:
 
     def body(batch: Any, *buffers: Any) -> None:
         *given, out = buffers
-        with rows(batch, -(-blocks // chunk), y.elements) as (sample, part), T.serial(chunk) as index:
+        with nest(batch, (-(-blocks // chunk), chunk), y.elements) as (sample, (part, index)):
             place = T.Bind(T.min((part * chunk + index) * isa.lanes, last))
             buffers_of = zip(inputs, given, strict=False)
             found = [T.Bind(load(x, buffer, sample, place, isa.lanes)) for x, buffer in buffers_of]

@@ -8,7 +8,7 @@ from tvm.tirx.script import builder as T  # noqa: N812
 from ptqc.codegen.kernels.families import build
 from ptqc.codegen.kernels.isa import Isa
 from ptqc.codegen.kernels.kernel import fill, span, to_codes, vector
-from ptqc.codegen.kernels.loops import registers, rows
+from ptqc.codegen.kernels.loops import nest, registers, rows
 from ptqc.codegen.program.built import Built
 from ptqc.codegen.program.layout import Layout
 from ptqc.codegen.program.window import Window
@@ -81,7 +81,7 @@ def _windows(x: Layout, y: Layout, window: Window, lanes: int, combine: Any, set
     def body(batch: Any, source: Any, *rest: Any) -> None:
         *numbers, out = rest
         work = window.products * window.channels
-        with rows(batch, height, work) as (sample, row), T.serial(width) as column, T.serial(blocks) as block:
+        with nest(batch, (height, width, blocks), work) as (sample, (row, column, block)):
             channel = T.Bind(T.min(block * lanes, window.channels - lanes))
             value = None
             for ky in range(window.kernel[0]):

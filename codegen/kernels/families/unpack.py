@@ -1,7 +1,6 @@
 """Constants from their packed form, when the library is loaded: bit planes to indices to codes to real weights."""
 
 from collections.abc import Sequence
-from contextlib import ExitStack
 from math import prod
 from typing import Any
 
@@ -11,6 +10,7 @@ from tvm.tirx.script import builder as T  # noqa: N812
 
 from ptqc.codegen.kernels.bfloats import narrowed
 from ptqc.codegen.kernels.kernel import Constant, write
+from ptqc.codegen.kernels.loops import each
 from ptqc.codegen.program.constants import Order, half
 from ptqc.codegen.program.indexed import Indexed
 from ptqc.formats.planes import planes_of
@@ -26,7 +26,7 @@ def part(dtype: str) -> tuple[str, Any]:
         size, count = T.int64(), T.int64()
         file, out = T.match_buffer(handles[0], (size,), "uint8"), T.match_buffer(handles[1], (count,), dtype)
         given = T.decl_buffer((size // np.dtype(dtype).itemsize,), dtype, data=file.data)
-        with T.serial(count) as index:
+        with each([count]) as (index,):
             T.buffer_store(out, given[first + index], [index])
     return name, builder.get()
 
@@ -43,7 +43,7 @@ def indices(bits: int, size: int) -> tuple[str, Any]:
             shift -= width
             for part in range(8 // width):
                 length = size * width // 8
-                with T.serial(length) as index:
+                with each([length]) as (index,):
                     piece = T.shift_right(T.Cast("int32", plane[index]), T.int32(part * width))
                     piece = T.shift_left(T.bitwise_and(piece, T.int32(2**width - 1)), T.int32(shift))
                     place = part * length + index
@@ -58,8 +58,7 @@ def codes(indexed: Indexed, count: int, order: Order) -> tuple[str, Any]:
 
     def body(_batch: Any, index: Any, *rest: Any) -> None:
         *levels, out = rest
-        with ExitStack() as loops:
-            place = [loops.enter_context(T.serial(size)) for size in order.sizes]
+        with each(order.sizes) as place:
             found = order.source(place)
             code = _code(indexed, index, levels, found.offset)
             for position, size in found.limits:
@@ -78,9 +77,9 @@ def nibbles(size: int, vector: int) -> tuple[str, Any]:
         def place(index: Any) -> Any:
             return T.Cast("int32", places[T.Cast("int32", given[index]) + 128])
 
-        with T.serial(vector) as lane:
+        with each([vector]) as (lane,):
             T.buffer_store(out, table[lane], [lane])
-        with T.serial(size // (2 * vector)) as pair, T.serial(vector) as lane:
+        with each([size // (2 * vector), vector]) as (pair, lane):
             first = pair * (2 * vector) + lane
             both = place(first) + T.shift_left(place(first + vector), T.int32(4))
             T.buffer_store(out, T.Cast("uint8", both), [vector + pair * vector + lane])
@@ -93,7 +92,7 @@ def bfloats(size: int) -> tuple[str, Any]:
     """Kernel from `size` int8 codes to the same numbers as bfloat16."""
 
     def body(_batch: Any, given: Any, out: Any) -> None:
-        with T.serial(size) as index:
+        with each([size]) as (index,):
             T.buffer_store(out, narrowed(T.Cast("float32", given[index]), 1), [index])
 
     return write("bfloats", [Constant("int8", size), Constant("uint16", size)], body)
@@ -119,7 +118,7 @@ def real(panels: int, depth: int, width: int) -> tuple[str, Any]:
     size = panels * depth * width
 
     def body(_batch: Any, given: Any, scales: Any, out: Any) -> None:
-        with T.serial(panels) as panel, T.serial(depth) as k, T.serial(width) as channel:
+        with each([panels, depth, width]) as (panel, k, channel):
             place = (panel * depth + k) * width + channel
             scale = scales[panel * width + channel]
             T.buffer_store(out, T.Cast("float32", given[place]) * scale, [place])
