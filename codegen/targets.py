@@ -34,6 +34,7 @@ class TargetKeywords(TypedDict, total=False):
 
     cpu: str
     tune: str | Path
+    gpu: str
 
 
 @dataclass(frozen=True)

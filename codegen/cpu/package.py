@@ -2,12 +2,11 @@
 
 import os
 import shutil
-import subprocess
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from ptqc.codegen.kernels.isa import Isa
+from ptqc.codegen.kernels.linking import export
 from ptqc.errors import TargetError
 from ptqc.native.machine import machine
 
@@ -18,16 +17,8 @@ def link(module: Any, isa: Isa, path: Path) -> None:
     """Compile a module and write the library."""
     import tvm
 
-    command = [linker(isa), "-shared", "-fPIC", "-O2", "-ffp-contract=off", "-Wl,--build-id=none", "-s", *_threads()]
-
-    def join(output: str, objects: Sequence[str], options: Sequence[str] | None = None, **_: Any) -> None:
-        """Link with nothing in the file that depends on folders or times."""
-        folder = Path(objects[0]).parent
-        relative = [os.path.relpath(name, folder) for name in objects]
-        done = [*command, *(options or ()), "-o", str(Path(output).resolve()), *relative]
-        subprocess.run(done, cwd=folder, check=True)
-
-    tvm.relax.build(module, target=tvm.target.Target(isa.target)).export_library(str(path), fcompile=join)
+    built = tvm.relax.build(module, target=tvm.target.Target(isa.target))
+    export(built, path, linker(isa), _threads())
 
 
 def _threads() -> list[str]:

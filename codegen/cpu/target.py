@@ -15,7 +15,7 @@ from ptqc.codegen.cpu.jobs import NO_TUNING, Choices
 from ptqc.codegen.cpu.options import DEFAULT_CPU, CpuOptions
 from ptqc.codegen.cpu.table import DELIVERED, Request
 from ptqc.codegen.cpu.timer import CpuTimer
-from ptqc.codegen.kernels.checks import check_kernels, check_model
+from ptqc.codegen.kernels.checks import check_kernels, check_model, check_sizes
 from ptqc.codegen.kernels.job_files import REPORT
 from ptqc.codegen.kernels.jobs import run_job, write_job
 from ptqc.codegen.onnxruntime.export import Exported
@@ -40,15 +40,6 @@ def check_present() -> None:
         raise TargetError(f"the cpu target needs Apache TVM: {INSTALL}")
 
 
-def check_sizes(row_shapes: Collection[object]) -> None:
-    """Raises TargetError for samples of several sizes. row_shapes: those that they have beyond axis 0."""
-    if len(row_shapes) > 1:
-        raise TargetError(
-            f"the cpu target is built for one size of samples, and these have {len(row_shapes)}: give samples of one "
-            "size (images with --resize and --crop, or --fit letterbox), or --allow-missing-target, or leave it out"
-        )
-
-
 def build(
     lowered: Lowered,
     exported: Exported,
@@ -65,7 +56,7 @@ def build(
     no kernel or TVM fails, VerificationError when anything differs.
     """
     check_present()
-    check_sizes({tuple(array.shape[1:] for array in feeds.values()) for feeds in samples})
+    check_sizes({tuple(array.shape[1:] for array in feeds.values()) for feeds in samples}, DELIVERED)
     lowered = replace(lowered, model=check_model(lowered.model, DELIVERED))
 
     def made(batching: Batching, taken: Sequence[Feeds]) -> TargetOutput:
@@ -96,7 +87,10 @@ class CpuTarget:
     """The target as a compile knows it; see `ptqc.codegen.targets.Target`."""
 
     check_present = staticmethod(check_present)
-    check_sizes = staticmethod(check_sizes)
+
+    def check_sizes(self, row_shapes: Collection[object]) -> None:
+        """Raises TargetError for samples of several sizes."""
+        check_sizes(row_shapes, DELIVERED)
 
     def check_kernels(self, model: ir.Model) -> None:
         """Raises TargetError where the library cannot take the model."""

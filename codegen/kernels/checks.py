@@ -1,7 +1,7 @@
 """What native libraries refuse of a model, before anything is measured or built. target: whose library it is."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import onnx_ir as ir
@@ -17,6 +17,15 @@ from ptqc.work.scratch import scratch
 
 LOOK_UP_TIME_LIMIT = 120.0
 KNOWN = "ptqc.codegen.kernels.supported"
+
+
+def check_sizes(row_shapes: Collection[object], target: str) -> None:
+    """Raises TargetError for samples of several sizes. row_shapes: those that they have beyond axis 0."""
+    if len(row_shapes) > 1:
+        raise TargetError(
+            f"the {target} target is built for one size of samples, and these have {len(row_shapes)}: give samples of "
+            "one size (images with --resize and --crop, or --fit letterbox), or --allow-missing-target, or leave it out"
+        )
 
 
 def check_model(model: ir.Model, target: str) -> ir.Model:

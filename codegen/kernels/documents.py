@@ -1,7 +1,7 @@
 """What artifacts tell of a program and of a library of it."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,10 +52,21 @@ def _exception(stored: Sequence[Stored]) -> str:
     return f", except for {packed:,} bytes that kernels read as they are" if packed else ""
 
 
-def verification(loaded: verify.Loaded, folder: Path) -> dict[str, Any]:
-    """Compare a library with what ONNX Runtime computed; folder: of the job. Raises VerificationError."""
+def runs(folder: Path) -> list[Path]:
+    """What ONNX Runtime computed, a file for each run of a job."""
+    return sorted(folder.glob(VALUES.replace("{:03}", "*")))
+
+
+def verification(
+    loaded: verify.Loaded, folder: Path, prepare: Callable[[int], None] = lambda _run: None
+) -> dict[str, Any]:
+    """Compare a library with what ONNX Runtime computed. Raises VerificationError.
+
+    folder: of the job. prepare: done before each run, given its number.
+    """
     compared = verify.Compared()
-    for path in sorted(folder.glob(VALUES.replace("{:03}", "*"))):
+    for number, path in enumerate(runs(folder)):
+        prepare(number)
         with np.load(path) as values:
             verify.compare(loaded, dict(values), compared)
     return {

@@ -78,7 +78,7 @@ class Sum:
         for codes, (sample, *place) in zip(own, places, strict=True):
             other = _real(others[0][sample, span(self.other.at(*place), isa.lanes)], isa.lanes)
             operands = (other, codes) if self.own else (codes, other)
-            sums.append(T.Bind(mathematics.weighted(constant, *operands, isa.lanes, in_c=isa.kind == "c")))
+            sums.append(T.Bind(mathematics.weighted(constant, *operands, isa.lanes, in_c=isa.kind != "llvm")))
         narrowing.narrow(isa, sums, T.float32(0), made, fitting=self.fits)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from itertools import accumulate
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from ptqc.codegen.program.layout import Layout
 from ptqc.codegen.program.listing import Call, Listing
 from ptqc.errors import VerificationError
 from ptqc.formats import to_bfloat16
-from ptqc.native.library import Library, aligned
+from ptqc.native.library import aligned
 
 # How far real values may differ, as a share of the largest magnitude of their tensor.
 FLOAT_TOLERANCE = 1e-5
@@ -23,10 +24,25 @@ FLOAT_TOLERANCE = 1e-5
 Values = Mapping[str, np.ndarray]
 
 
+class Runnable(Protocol):
+    """A library at work, as `ptqc.native` has them. constants: of all kernels, in the order of their calls."""
+
+    constants: Any
+
+    def run(self, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Outputs by name."""
+
+    def kernel(self, name: str) -> Callable[..., object]:
+        """One kernel: called with arrays and constants, it writes to the last one."""
+
+    def prepared(self, name: str, *buffers: Any) -> Callable[[], object]:
+        """A call of one kernel."""
+
+
 class Loaded:
     """A library whose kernels can be called one by one."""
 
-    def __init__(self, listing: Listing, library: Library) -> None:
+    def __init__(self, listing: Listing, library: Runnable) -> None:
         self.listing, self.library = listing, library
         ends = list(accumulate((call.constants for call in listing.calls), initial=0))
         self._constants = {

@@ -98,9 +98,9 @@ def bisect(
     for run, feeds, values in chain(edge_runs(runner, seen), ((run, x, runner.run(x)) for run, x in taken)):
         found.runs.append(run)
         wanted = {**feeds, **{name: values[short] for name, short in names.items()}}
-        for loaded in libraries:
+        for loaded, library in zip(libraries, opened, strict=True):
             for outcome in outcomes(loaded, wanted, {}):
-                found.add(outcome, f"{run}, library: {loaded.library.isa}")
+                found.add(outcome, f"{run}, library: {library.isa}")
     return found
 
 

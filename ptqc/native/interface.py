@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from ptqc.errors import TargetError
+from ptqc.errors import TargetError, UsageError
 from ptqc.native.machine import machine, processor_features, refused_tiles
 
 INTERFACE, KERNELS, WEIGHTS, TUNING = "interface.json", "kernels.json", "weights.bin", "tuning.json"
@@ -39,6 +39,19 @@ class Value:
     def batches(self, shape: Sequence[int]) -> set[int]:
         """The batch sizes that a fitting shape stands for: none or one, unless it contradicts itself."""
         return {size for size, expected in zip(shape, self.shape, strict=True) if expected is None}
+
+    def check(self, array: Any) -> None:
+        """Raises UsageError where an input is none of these."""
+        if not isinstance(array, np.ndarray):
+            raise UsageError(f"input {self.name!r} is a {type(array).__name__}; expected a numpy array, {self}")
+        if array.dtype != self.dtype or not self.fits(array.shape):
+            raise UsageError(f"input {self.name!r} is {array.dtype} {list(array.shape)}; expected {self}")
+        if self.value is not None and not np.array_equal(array, self.value):
+            raise UsageError(f"input {self.name!r} is {array.tolist()}; the library was built for {self.value}")
+
+    def of_none(self) -> np.ndarray:
+        """The value of a batch of none."""
+        return np.empty(tuple(0 if size is None else size for size in self.shape), self.dtype)
 
 
 @dataclass(frozen=True)
@@ -95,6 +108,23 @@ class Interface:
     def runnable(self) -> list[str]:
         """Instruction sets of the libraries that this machine can run."""
         return [build.isa for build in self.libraries if build.refusal() is None]
+
+    def check(self, feeds: Mapping[str, np.ndarray]) -> int | None:
+        """The batch size of inputs that fit; None when there is none. Raises UsageError for what does not fit."""
+        expected = [value.name for value in self.inputs]
+        if set(feeds) != set(expected):
+            raise UsageError(f"inputs {', '.join(map(repr, feeds)) or 'none'} were given; the model takes {expected}")
+        batches: set[int] = set()
+        for value in self.inputs:
+            value.check(feeds[value.name])
+            batches |= value.batches(feeds[value.name].shape)
+        if len(batches) > 1:
+            raise UsageError(f"the inputs have batch sizes {sorted(batches)}; expected the same one")
+        return next(iter(batches), None)
+
+    def no_outputs(self) -> dict[str, np.ndarray]:
+        """The outputs of no samples."""
+        return {value.name: value.of_none() for value in self.outputs}
 
     def choose(self, isa: str = "") -> Build:
         """The best library that this machine can run, or the one of an instruction set. Raises TargetError."""

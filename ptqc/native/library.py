@@ -9,7 +9,7 @@ from typing import Any, Self
 import numpy as np
 
 from ptqc.errors import InternalError, TargetError, UsageError
-from ptqc.native.interface import INTERFACE, WEIGHTS, Interface, Value, library_file
+from ptqc.native.interface import INTERFACE, WEIGHTS, Interface, library_file
 from ptqc.native.runtime import LOADING, check_version, load_module, load_runtime
 from ptqc.work.parallel import processors
 
@@ -66,8 +66,8 @@ class Library:
         interface = Interface.read(folder / INTERFACE)
         isa = interface.choose(isa).isa
         check_version(interface.tvm)
-        path = _readable(folder / library_file(isa))
-        weights = np.memmap(_readable(folder / WEIGHTS), np.uint8, mode="c")
+        path = readable(folder / library_file(isa))
+        weights = np.memmap(readable(folder / WEIGHTS), np.uint8, mode="c")
         with LOADING:
             ffi = load_runtime()
         try:
@@ -82,9 +82,9 @@ class Library:
 
         Raises UsageError when a name, dtype or shape is not what the interface says.
         """
-        batch = self._check(feeds)
+        batch = self.interface.check(feeds)
         if batch == 0:
-            return {value.name: np.empty(_with_batch(value.shape, 0), value.dtype) for value in self.interface.outputs}
+            return self.interface.no_outputs()
         machine, convert = self._machine(), self._ffi.from_dlpack
         inputs = [convert(aligned(np.asarray(feeds[value.name]))) for value in self.interface.inputs]
         try:
@@ -114,37 +114,12 @@ class Library:
             machine = self._local.machine = _Machine(self._module)
         return machine
 
-    def _check(self, feeds: Mapping[str, np.ndarray]) -> int | None:
-        """The batch size of inputs that fit the interface; None when it has none."""
-        expected = [value.name for value in self.interface.inputs]
-        if set(feeds) != set(expected):
-            raise UsageError(f"inputs {', '.join(map(repr, feeds)) or 'none'} were given; the model takes {expected}")
-        batches: set[int] = set()
-        for value in self.interface.inputs:
-            _check_input(value, feeds[value.name])
-            batches |= value.batches(feeds[value.name].shape)
-        if len(batches) > 1:
-            raise UsageError(f"the inputs have batch sizes {sorted(batches)}; expected the same one")
-        return next(iter(batches), None)
 
-
-def _readable(path: Path) -> Path:
+def readable(path: Path) -> Path:
+    """The path of a library's file. Raises TargetError where it cannot be read."""
     if not (path.is_file() and os.access(path, os.R_OK)):
         raise TargetError(f"{path} is missing or cannot be read; compile again")
     return path
-
-
-def _check_input(value: Value, array: Any) -> None:
-    if not isinstance(array, np.ndarray):
-        raise UsageError(f"input {value.name!r} is a {type(array).__name__}; expected a numpy array, {value}")
-    if array.dtype != value.dtype or not value.fits(array.shape):
-        raise UsageError(f"input {value.name!r} is {array.dtype} {list(array.shape)}; expected {value}")
-    if value.value is not None and not np.array_equal(array, value.value):
-        raise UsageError(f"input {value.name!r} is {array.tolist()}; the library was built for {value.value}")
-
-
-def _with_batch(shape: Sequence[int | None], batch: int) -> tuple[int, ...]:
-    return tuple(batch if size is None else size for size in shape)
 
 
 def aligned(array: np.ndarray) -> np.ndarray:

@@ -110,7 +110,7 @@ def add(operands: Sequence[Operand], y: Layout, isa: Isa, numbers: Reals) -> Bui
 
     def value(lanes: int, constants: Sequence[Any], left: Any, right: Any) -> Any:
         operands = _real(left, lanes), _real(right, lanes)
-        total = mathematics.weighted(constants[0], *operands, lanes, in_c=isa.kind == "c")
+        total = mathematics.weighted(constants[0], *operands, lanes, in_c=isa.kind != "llvm")
         return to_codes(T.nearbyint(total), lanes)
 
     return pointwise("add", operands, [numbers], y, isa, value)
@@ -124,7 +124,7 @@ def mul(operands: Sequence[Operand], y: Layout, isa: Isa, zeros: tuple[int, int,
         left = T.Cast(whole, left) - fill(constants[0][0], lanes)
         right = T.Cast(whole, right) - fill(constants[0][1], lanes)
         scaled = T.Cast(vector("float32", lanes), left * right) * fill(constants[1][0], lanes)
-        scaled = mathematics.rounded_here(scaled, lanes, in_c=isa.kind == "c")
+        scaled = mathematics.rounded_here(scaled, lanes, in_c=isa.kind != "llvm")
         zero = T.Cast("float32", constants[0][2])
         return to_codes(T.nearbyint(scaled + fill(zero, lanes)), lanes)
 

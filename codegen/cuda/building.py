@@ -1,0 +1,98 @@
+"""A job of the target cuda, once the stand-ins are loaded: the library, what is told of it, its verification."""
+
+import hashlib
+import os
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from ptqc.codegen.cuda import package
+from ptqc.codegen.cuda.emulator.building import build_kernels
+from ptqc.codegen.cuda.isa import CUDA
+from ptqc.codegen.cuda.job_files import TARGET
+from ptqc.codegen.cuda.loops import ThreadLoops
+from ptqc.codegen.cuda.toolkit import Image, Toolkit
+from ptqc.codegen.kernels import documents, lowering
+from ptqc.codegen.kernels.assignment import Assignment, write_document
+from ptqc.codegen.kernels.job_files import REPORT
+from ptqc.codegen.kernels.loops import written_with
+from ptqc.codegen.kernels.package import module
+from ptqc.codegen.program.listing import Listing
+from ptqc.codegen.program.program import Program
+from ptqc.codegen.program.verify import Loaded
+from ptqc.codegen.program.weights import Weights
+from ptqc.native.cuda_library import CudaLibrary
+from ptqc.native.interface import INTERFACE, KERNELS, WEIGHTS, library_file
+from ptqc.native.runtime import PACKAGE
+from ptqc.plan import write_json
+
+EMULATED = "emulated"
+# Products and sums of all runs that the emulator takes on: some minutes.
+MOST_OPERATIONS = 20_000_000_000
+
+
+@dataclass(frozen=True)
+class Delivered:
+    """The library of a program in a folder, and the image of its kernels."""
+
+    program: Program
+    image: Image
+    folder: Path
+
+    def emulated(self) -> Loaded:
+        """The library on the emulator, which finds the translation of its kernels by the image's bytes."""
+        build_kernels(self.image.ptx, self.image.path.with_suffix(".so"))
+        os.environ["PTQC_EMULATED_KERNELS"] = str(self.image.path.parent)
+        return Loaded(Listing.of(self.program), CudaLibrary.open(self.folder, emulated=True))
+
+
+def build(folder: Path) -> None:
+    """Do a job. Raises TargetError and VerificationError."""
+    given, toolkit = Assignment.read(folder), Toolkit.require()
+    gpus = given.job["gpus"]
+    with written_with(ThreadLoops()):
+        program = lowering.program(given.lowered, given.seen, CUDA, given.batching)
+        made = write(program, toolkit, gpus, folder)
+    listings = {TARGET: Listing.of(program).to_json()}
+    write_document(folder / KERNELS, {"libraries": listings, **given.job["kept"]})
+    write_document(folder / REPORT, _report(made, toolkit) | {"verification": _verified(made)})
+
+
+def write(program: Program, toolkit: Toolkit, gpus: list[str], folder: Path) -> Delivered:
+    """Write the library of a program with its weights and interface."""
+    weights = Weights()
+    room = folder / EMULATED
+    room.mkdir()
+    image = package.link(module(program, weights), toolkit, gpus, room, folder / library_file(TARGET))
+    (folder / WEIGHTS).write_bytes(bytes(weights))
+    build = {"isa": TARGET, "machine": "x86_64", "features": []}
+    head = {"libraries": [build], "tvm": metadata.version(PACKAGE), "threads": 0, "gpus": gpus}
+    (folder / INTERFACE).write_text(write_json({**head, **documents.interface(program)}), encoding="utf-8")
+    return Delivered(program, image, folder)
+
+
+def _verified(made: Delivered) -> dict[str, Any]:
+    """Compare the library with what ONNX Runtime computed, in the emulator where that does not take too long."""
+    operations = len(documents.runs(made.folder)) * sum(step.built.operations for step in made.program.steps)
+    if operations > MOST_OPERATIONS:
+        return {
+            "missing": f"not verified here: the emulator would compute {operations / 1e9:.0f} billion operations, and "
+            f"takes on {MOST_OPERATIONS / 1e9:.0f}"
+        }
+    found = documents.verification(made.emulated(), made.folder, _take_order)
+    return {"on": "the emulator", **found}
+
+
+def _take_order(number: int) -> None:
+    """Let each run take the threads of a block in an order of its own, the first as they are numbered."""
+    os.environ["PTQC_EMULATOR_ORDER"] = str(number)
+
+
+def _report(made: Delivered, toolkit: Toolkit) -> dict[str, Any]:
+    return {
+        "gpus": {gpu: asdict(found) for gpu, found in made.image.assembled.items()},
+        "nvcc": toolkit.version,
+        "ptx_sha256": hashlib.sha256(made.image.ptx.encode()).hexdigest(),
+        **documents.figures(made.program),
+    }

@@ -1,0 +1,92 @@
+"""Building the cuda target: one child process compiles for all chips and verifies in the emulator."""
+
+import json
+import shutil
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+
+import onnx_ir as ir
+
+from ptqc.codegen.cuda.job_files import TARGET as NAME
+from ptqc.codegen.cuda.job_files import WORKER
+from ptqc.codegen.cuda.jobs import CudaChoices
+from ptqc.codegen.cuda.options import CudaOptions
+from ptqc.codegen.cuda.toolkit import Toolkit
+from ptqc.codegen.kernels import checks
+from ptqc.codegen.kernels.job_files import REPORT
+from ptqc.codegen.kernels.jobs import run_job, write_job
+from ptqc.codegen.onnxruntime.export import Exported
+from ptqc.codegen.program.batching import Batching, batched
+from ptqc.codegen.targets import Target, TargetOutput
+from ptqc.errors import TargetError
+from ptqc.execute.onnxruntime import Feeds
+from ptqc.lowered import Lowered
+from ptqc.native.interface import INTERFACE, KERNELS, WEIGHTS, library_file
+from ptqc.native.runtime import INSTALL
+from ptqc.work.scratch import scratch
+
+FILES = (library_file(NAME), WEIGHTS, INTERFACE, KERNELS)
+
+
+class CudaTarget:
+    """The target as a compile knows it; see `ptqc.codegen.targets.Target`."""
+
+    def check_options(self, options: CudaOptions) -> None:
+        """Every choice can be compiled anywhere."""
+
+    def check_present(self) -> None:
+        """Raises TargetError where TVM or NVIDIA's compilers are not installed."""
+        if find_spec("tvm") is None:
+            raise TargetError(f"the cuda target needs Apache TVM: {INSTALL}")
+        Toolkit.require()
+
+    def check_sizes(self, row_shapes: Collection[object]) -> None:
+        """Raises TargetError for samples of several sizes."""
+        checks.check_sizes(row_shapes, NAME)
+
+    def check_kernels(self, model: ir.Model) -> None:
+        """Raises TargetError where the library cannot take the model."""
+        checks.check_kernels(model, NAME)
+
+    def gains_by_bfloat16(self, options: CudaOptions) -> bool:
+        """Its kernels multiply real numbers in float32."""
+        del options
+        return False
+
+    def build(
+        self,
+        lowered: Lowered,
+        exported: Exported,
+        samples: Sequence[Feeds],
+        options: CudaOptions,
+        store: Path,
+        folder: Path,
+    ) -> TargetOutput:
+        """One library for all chips."""
+        self.check_present()
+        self.check_sizes({tuple(array.shape[1:] for array in feeds.values()) for feeds in samples})
+        lowered = replace(lowered, model=checks.check_model(lowered.model, NAME))
+
+        def made(batching: Batching, taken: Sequence[Feeds]) -> TargetOutput:
+            return _build(lowered, exported, taken, CudaChoices(batching, options.gpus, store), folder)
+
+        return batched(lowered.model, exported, samples, made)
+
+
+def _build(
+    lowered: Lowered, exported: Exported, samples: Sequence[Feeds], choices: CudaChoices, folder: Path
+) -> TargetOutput:
+    """A library that takes samples in one way. Raises NoKernel where that leaves a node without a kernel."""
+    with scratch() as temporary:
+        job = Path(temporary)
+        write_job(job, lowered, exported, samples, choices)
+        run_job(job, WORKER, NAME)
+        document = json.loads((job / REPORT).read_text())
+        files = {name: Path(shutil.move(job / name, folder / name)) for name in FILES}
+    sizes = {name: path.stat().st_size for name, path in files.items()}
+    return TargetOutput(files, document | {"weights_bytes": sizes[WEIGHTS], "bytes": sizes[library_file(NAME)]})
+
+
+TARGET: Target[CudaOptions] = CudaTarget()

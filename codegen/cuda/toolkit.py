@@ -1,0 +1,93 @@
+"""NVIDIA's compilers, which need neither a GPU nor a driver: CUDA C++ to PTX, that to machine code, all in one file."""
+
+import re
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from ptqc.errors import TargetError
+
+INSTALL = "pip install 'ptqc[cuda]'"
+# The architecture of the PTX that all machine code is made of: what the kernels' instructions need.
+VIRTUAL = 80
+# TVM's own flags would allow fast mathematics; the integers of the file need every operation rounded as it stands.
+EXACT = ("-std=c++17", "-O3", "-fmad=false", "-prec-div=true", "-prec-sqrt=true", "-ftz=false", "-w")
+REPORT = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads.*?Used (\d+) registers", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Assembled:
+    """What the assembler says of the machine code for one chip: the most registers of a thread, bytes of spills."""
+
+    registers: int
+    spilled_bytes: int
+
+
+@dataclass(frozen=True)
+class Image:
+    """Compiled kernels. path: of machine code for several chips, with the PTX it was made of. assembled: by chip."""
+
+    path: Path
+    ptx: str
+    assembled: dict[str, Assembled]
+
+
+@dataclass(frozen=True)
+class Toolkit:
+    """The compilers in a folder."""
+
+    folder: Path
+
+    @classmethod
+    def find(cls) -> "Toolkit | None":
+        """Those that pip installed, or those on the path."""
+        spec = find_spec("nvidia")
+        installed = [Path(room) / "cu13" / "bin" for room in (spec and spec.submodule_search_locations) or ()]
+        on_path = shutil.which("nvcc")
+        found = [*installed, *([Path(on_path).resolve().parent] if on_path else [])]
+        return next((cls(folder) for folder in found if (folder / "nvcc").is_file()), None)
+
+    @classmethod
+    def require(cls) -> "Toolkit":
+        """Raises TargetError where there is none."""
+        found = cls.find()
+        if found is None:
+            raise TargetError(f"the cuda target needs NVIDIA's compiler nvcc 13, which is not here: {INSTALL}")
+        return found
+
+    @property
+    def version(self) -> str:
+        """As nvcc tells it."""
+        told = self._run("nvcc", "--version")
+        found = re.search(r"V([\d.]+)", told)
+        return found[1] if found else told.splitlines()[-1]
+
+    def compile(self, source: str, gpus: Sequence[str], folder: Path, name: str) -> Image:
+        """Compile CUDA C++ for several chips. folder: for all files, which begin with the name."""
+        text, ptx, image = (folder / f"{name}.{ending}" for ending in ("cu", "ptx", "fatbin"))
+        text.write_text(source, encoding="utf-8")
+        self._run("nvcc", *EXACT, "-ptx", f"-arch=compute_{VIRTUAL}", str(text), "-o", str(ptx))
+        assembled, parts = {}, [f"--image3=kind=ptx,sm={VIRTUAL},file={ptx}"]
+        for gpu in gpus:
+            code = folder / f"{name}.{gpu}.cubin"
+            assembled[gpu] = _report(self._run("ptxas", "-O3", "-v", f"-arch={gpu}", str(ptx), "-o", str(code)))
+            parts.append(f"--image3=kind=elf,sm={gpu.removeprefix('sm_')},file={code}")
+        self._run("fatbinary", f"--create={image}", "-64", *parts)
+        return Image(image, ptx.read_text(encoding="utf-8"), assembled)
+
+    def _run(self, program: str, *arguments: str) -> str:
+        command = [str(self.folder / program), *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise TargetError(f"{program} failed: {(done.stderr or done.stdout)[:2000]}; leave the cuda target out")
+        return done.stdout + done.stderr
+
+
+def _report(told: str) -> Assembled:
+    kernels = [tuple(map(int, found)) for found in REPORT.findall(told)]
+    return Assembled(
+        max((registers for *_, registers in kernels), default=0), sum(stores + loads for stores, loads, _ in kernels)
+    )
