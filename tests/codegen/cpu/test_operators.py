@@ -17,6 +17,7 @@ from lowering import TABLE_CONSTANTS, TABLES, quantized, samples
 from together import compared, program_of
 
 from ptqc.codegen.kernels.isa import Isa
+from ptqc.codegen.program.program import Program
 from ptqc.errors import TargetError
 from ptqc.formats import FLOAT32, Codebook, Integer
 from ptqc.operators import OPERATORS, registry
@@ -150,15 +151,20 @@ SETS = {
 }
 
 
-@pytest.mark.parametrize(("floating", "chosen"), SETS.values(), ids=SETS)
-def test_every_operator(floating: bool, chosen: Isa, tmp_path: Path) -> None:
+def programs_of(chosen: Isa, folder: Path, *, floating: bool) -> dict[str, Program]:
+    """A small network for each operator."""
     programs = {}
     for graphs, shape in ((GRAPHS, IMAGE), (ROWS, TOKENS)):
         for name, body in graphs.items():
             feeds = samples(*shape)
             made = quantized(model(body, shape), feeds, keep_float=lambda _site: floating)
-            programs[name] = program_of(made, feeds, chosen, tmp_path / name)
-    found = compared(programs, chosen, tmp_path)
+            programs[name] = program_of(made, feeds, chosen, folder / name)
+    return programs
+
+
+@pytest.mark.parametrize(("floating", "chosen"), SETS.values(), ids=SETS)
+def test_every_operator(floating: bool, chosen: Isa, tmp_path: Path) -> None:
+    found = compared(programs_of(chosen, tmp_path, floating=floating), chosen, tmp_path)
     assert found.wrong == {}
 
 

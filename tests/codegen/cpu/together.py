@@ -1,7 +1,7 @@
 """Several networks in one library, each compared with ONNX Runtime: one compilation is much faster than many."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,12 +10,12 @@ from typing import cast
 import numpy as np
 from lowering import Quantized
 
-from ptqc.codegen.cpu import isa, worker
+from ptqc.codegen.cpu import worker
 from ptqc.codegen.cpu.jobs import Choices
 from ptqc.codegen.kernels import lowering
 from ptqc.codegen.kernels.isa import Isa
 from ptqc.codegen.kernels.jobs import write_job
-from ptqc.codegen.onnxruntime.export import Exported, export
+from ptqc.codegen.onnxruntime.export import export
 from ptqc.codegen.program import verify
 from ptqc.codegen.program.batching import Batching, Seen, batched
 from ptqc.codegen.program.expansion import expanded
@@ -24,7 +24,6 @@ from ptqc.codegen.program.listing import Listing
 from ptqc.codegen.program.program import Program, ProgramStep
 from ptqc.errors import VerificationError
 from ptqc.execute.onnxruntime import Feeds
-from ptqc.native.library import Library
 
 
 @dataclass
@@ -42,26 +41,32 @@ def program_of(made: Quantized, feeds: Sequence[Feeds], chosen: Isa, folder: Pat
     made = replace(made, lowered=replace(made.lowered, model=expanded(made.lowered.model)))
 
     def program(batching: Batching, taken: Sequence[Feeds]) -> Program:
-        return _program(made, file, taken, Choices(batching, chosen.name), folder)
+        write_job(folder, made.lowered, file, taken, Choices(batching, chosen.name))
+        seen = Seen.from_json(json.loads((folder / "job.json").read_text())["values"])
+        return lowering.program(made.lowered, seen, chosen, batching)
 
     return batched(made.lowered.model, file, feeds, program)
 
 
-def _program(made: Quantized, file: Exported, feeds: Sequence[Feeds], choices: Choices, folder: Path) -> Program:
-    write_job(folder, made.lowered, file, feeds, choices)
-    seen = Seen.from_json(json.loads((folder / "job.json").read_text())["values"])
-    return lowering.program(made.lowered, seen, isa.named(choices.isa), choices.batching)
+def _built(program: Program, chosen: Isa, folder: Path) -> verify.Runnable:
+    worker.write(program, chosen, folder)
+    return worker.load(folder, program).library
 
 
-def compared(programs: Mapping[str, Program], chosen: Isa, folder: Path) -> Found:
+def compared(
+    programs: Mapping[str, Program],
+    chosen: Isa,
+    folder: Path,
+    build: Callable[[Program, Isa, Path], verify.Runnable] = _built,
+) -> Found:
     """Compile the networks and compare each with the values in its own folder inside this one."""
-    whole = _merged(programs)
-    worker.write(whole, chosen, folder)
-    library = worker.load(folder, whole).library
+    library = build(_merged(programs), chosen, folder)
     found, first = Found(), 0
     for name, program in programs.items():
         count = sum(len(step.built.constants) for step in program.steps)
-        own = cast(Library, SimpleNamespace(kernel=library.kernel, constants=library.constants[first : first + count]))
+        own = cast(
+            verify.Runnable, SimpleNamespace(kernel=library.kernel, constants=library.constants[first : first + count])
+        )
         first += count
         try:
             _compare(verify.Loaded(Listing.of(program), own), folder / name, found.compared)

@@ -1,0 +1,35 @@
+"""Many networks in one CUDA library, each compared with ONNX Runtime in the emulator: a process of its own.
+
+`python emulated_networks.py codes|float|more|random FOLDER`: stand-ins for the driver have to be loaded before TVM is.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+
+def main(kind: str, folder: Path) -> None:
+    """Print what differs, and how much was compared."""
+    from ptqc.codegen.cuda.worker import load_stand_ins
+
+    load_stand_ins()
+    import json
+
+    from gpu_networks import built, programs_of
+    from together import compared
+
+    from ptqc.codegen.cuda.isa import CUDA
+    from ptqc.codegen.cuda.loops import ThreadLoops
+    from ptqc.codegen.kernels.loops import written_with
+
+    os.environ["PTQC_EMULATOR_ORDER"] = "7"
+    with written_with(ThreadLoops()):
+        found = compared(programs_of(kind, folder), CUDA, folder, built)
+    print(json.dumps({"wrong": found.wrong, "integers": found.compared.integers, "reals": found.compared.reals}))
+
+
+if __name__ == "__main__":
+    tests = Path(__file__).resolve().parent.parent.parent
+    sys.path[:0] = [str(tests), str(tests / "codegen" / "cpu")]
+    sys.modules["torch"] = None  # type: ignore[assignment]  # TVM would load it, for seconds and without need
+    main(sys.argv[1], Path(sys.argv[2]))
