@@ -5,6 +5,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -13,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, overload
 
 import numpy as np
 
@@ -24,6 +25,7 @@ from ptqc.work.locks import Claim, InUse
 if TYPE_CHECKING:
     import onnxruntime as ort
 
+    from ptqc.native.cuda_library import CudaLibrary
     from ptqc.native.library import Library
 
 
@@ -147,17 +149,35 @@ class Artifact:
 
         return next(filter(can_load, self.targets), "")
 
-    def native(self, threads: int = 0, isa: str = "") -> "Library":
+    @overload
+    def native(self, threads: int = 0, isa: str = "") -> "Library": ...
+
+    @overload
+    def native(self, *, device: str) -> "CudaLibrary": ...
+
+    def native(self, threads: int = 0, isa: str = "", device: str = "") -> "Library | CudaLibrary":
         """The best native library for this machine; thread-safe. threads: per calling thread, 0 for all cores.
 
-        isa: an instruction set of the artifact's, in place of the best one. Raises TargetError when the artifact has no
-        library, or none that can run on this machine.
+        isa: an instruction set of the artifact's, in place of the best one. device: a GPU ("cuda:0") that is to run the
+        artifact's CUDA library. Raises TargetError when the artifact has no library, or none that can run on this
+        machine.
         """
         from ptqc.codegen.targets import load as load_library
 
+        if device:
+            return self._on_gpu(device)
         if not self.runnable:
             raise TargetError(f"{self.folder} has no native library; compile with --target cpu")
         return load_library(self.runnable, self.folder / self.runnable, threads, isa)
+
+    def _on_gpu(self, device: str) -> "CudaLibrary":
+        from ptqc.native.cuda_library import NAME, CudaLibrary
+
+        if (number := re.fullmatch(r"cuda(?::(\d+))?", device)) is None:
+            raise UsageError(f"device is {device!r}; expected cuda, or cuda:N for the N-th GPU")
+        if NAME not in self.targets:
+            raise TargetError(f"{self.folder} has no CUDA library; compile with --target {NAME}")
+        return CudaLibrary.open(self.folder / NAME, int(number[1] or 0))
 
     @cached_property
     def _library(self) -> "Library":

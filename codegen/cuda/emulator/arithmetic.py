@@ -215,6 +215,9 @@ RULES: dict[str, Rule] = {
     r"rcp\.rn\.(?P<type>f32|f64)": _real("1 / {}"),
     # What a GPU approximates to one or two units is as exact here as the library of C.
     r"ex2\.approx\.ftz\.(?P<type>f32)": _real("emulator::flushed(std::exp2(emulator::flushed({})))"),
+    # Where more digits are needed, what uses these goes on with Newton's method.
+    r"rcp\.approx\.ftz\.(?P<type>f64)": _real("1 / {}"),
+    r"rsqrt\.approx\.ftz\.(?P<type>f64)": _real("1 / std::sqrt({})"),
     r"lg2\.approx\.ftz\.(?P<type>f32)": _real("std::log2(emulator::flushed({}))"),
     r"rcp\.approx\.ftz\.(?P<type>f32)": _real("emulator::flushed(1 / emulator::flushed({}))"),
 }

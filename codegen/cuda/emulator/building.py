@@ -43,7 +43,7 @@ def build_stand_ins(folder: Path) -> list[Path]:
 
 
 def build_kernels(ptx: str, library: Path) -> list[str]:
-    """Write the library of a module's kernels; their names. Raises InternalError for PTX that is not understood."""
+    """Write the library of a module's kernels; their names. Raises NotEmulated for PTX that is not understood."""
     text, names = translated(ptx)
     source = library.with_suffix(".cpp")
     source.write_text(text, encoding="utf-8")

@@ -4,8 +4,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ptqc.codegen.cuda.emulator.ptx import split
-from ptqc.errors import InternalError
+from ptqc.codegen.cuda.emulator.ptx import NotEmulated, split
 
 SPECIAL = {
     f"%{name}.{axis}": f"{place}.{axis}"
@@ -64,7 +63,7 @@ class Operands:
             return f"reinterpret_cast<uint64_t>({text})"
         if re.fullmatch(r"[A-Za-z_]\w*", text):  # a register that inline assembly declared
             return text
-        raise InternalError(f"the emulator of CUDA kernels does not know the operand {text!r}")
+        raise NotEmulated(f"the emulator of CUDA kernels does not know the operand {text!r}")
 
     def value(self, kind: str, text: str) -> str:
         """An operand as a value of a type."""

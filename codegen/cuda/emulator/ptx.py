@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ptqc.errors import InternalError
+from ptqc.errors import PtqcError
 
 KERNEL = re.compile(r"\.entry\s+(\w+)\s*\((?P<parameters>[^)]*)\)\s*(?P<limits>[^{]*)\{")
 PARAMETER = re.compile(r"\.param\s+\.(\w+)\s+(?:\.ptr\s+(?:\.\w+\s+)*(?:\.align\s+\d+\s+)?)?(\w+)")
@@ -15,6 +15,10 @@ GUARD = re.compile(r"@(!?)(%\w+)\s+(.*)", re.DOTALL)
 # Directives that say nothing about what is computed.
 SILENT = re.compile(r"\.(?:pragma|loc|file|section)\s")
 OPENING, CLOSING = "{[", "}]"
+
+
+class NotEmulated(PtqcError):
+    """PTX that the emulator does not understand; the message names it."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +76,7 @@ class PtxKernel:
 
 
 def kernels(text: str) -> list[PtxKernel]:
-    """The kernels of a module. Raises InternalError for what is not understood."""
+    """The kernels of a module. Raises NotEmulated for what is not understood."""
     text = re.sub(r"//[^\n]*|/\*.*?\*/", "", text, flags=re.DOTALL)
     found = list(KERNEL.finditer(text))
     outer = tuple(_variable(match) for match in VARIABLE.finditer(text[: found[0].start()] if found else ""))
@@ -94,7 +98,7 @@ def _body(text: str, start: int) -> str:
         depth += (text[place] == "{") - (text[place] == "}")
         if depth == 0:
             return text[start:place]
-    raise InternalError("PTX that ends within a kernel")
+    raise NotEmulated("PTX that ends within a kernel")
 
 
 def _statements(body: str) -> Iterator[Statement]:
@@ -122,7 +126,7 @@ def _statement(text: str) -> Iterator[Statement]:
     elif variable := VARIABLE.fullmatch(text):
         yield _variable(variable)
     elif text.startswith("."):
-        raise InternalError(f"the emulator of CUDA kernels does not know the directive {text!r}")
+        raise NotEmulated(f"the emulator of CUDA kernels does not know the directive {text!r}")
     else:
         guard = GUARD.fullmatch(text)
         opcode, _, rest = (guard[3] if guard else text).partition(" ")

@@ -5,8 +5,16 @@ from collections.abc import Iterator
 
 from ptqc.codegen.cuda.emulator import arithmetic, memory
 from ptqc.codegen.cuda.emulator.operands import REGISTERS, TYPES, Operands, identifier
-from ptqc.codegen.cuda.emulator.ptx import Instruction, Label, PtxKernel, Register, Scope, Variable, kernels
-from ptqc.errors import InternalError
+from ptqc.codegen.cuda.emulator.ptx import (
+    Instruction,
+    Label,
+    NotEmulated,
+    PtxKernel,
+    Register,
+    Scope,
+    Variable,
+    kernels,
+)
 
 RULES = {re.compile(pattern): rule for pattern, rule in {**arithmetic.RULES, **memory.RULES}.items()}
 LAUNCH = """static void {name}_thread(void** arguments) {{
@@ -19,7 +27,7 @@ extern "C" __attribute__((visibility("default"))) const char* launch_{name}(cons
 
 
 def translated(text: str) -> tuple[str, list[str]]:
-    """C++ of a module of PTX, and the names of its kernels. Raises InternalError naming what is not understood."""
+    """C++ of a module of PTX, and the names of its kernels. Raises NotEmulated naming what is not understood."""
     found = kernels(text)
     parts = ['#include <bit>\n\n#include "instructions.h"\n', *map(_function, found)]
     return "\n".join(parts), [kernel.name for kernel in found]
@@ -83,4 +91,4 @@ def _instruction(instruction: Instruction, names: Operands, site: int) -> str:
             text = rule(match, instruction.operands, names).replace("SITE", str(site))
             return f"if ({names.bits(instruction.guard)}) {{ {text} }}" if instruction.guard else text
     operands = ", ".join(instruction.operands)
-    raise InternalError(f"the emulator of CUDA kernels does not know the instruction {instruction.opcode} {operands}")
+    raise NotEmulated(f"the emulator of CUDA kernels does not know the instruction {instruction.opcode} {operands}")

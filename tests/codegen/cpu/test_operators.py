@@ -1,7 +1,7 @@
 """Operators one by one, in float and between codes: what the library computes is what ONNX Runtime computes."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -151,11 +151,15 @@ SETS = {
 }
 
 
-def programs_of(chosen: Isa, folder: Path, *, floating: bool) -> dict[str, Program]:
-    """A small network for each operator."""
+def programs_of(
+    chosen: Isa, folder: Path, *, floating: bool, names: Collection[str] | None = None
+) -> dict[str, Program]:
+    """A small network for each operator, or for some of them."""
     programs = {}
     for graphs, shape in ((GRAPHS, IMAGE), (ROWS, TOKENS)):
         for name, body in graphs.items():
+            if names is not None and name not in names:
+                continue
             feeds = samples(*shape)
             made = quantized(model(body, shape), feeds, keep_float=lambda _site: floating)
             programs[name] = program_of(made, feeds, chosen, folder / name)

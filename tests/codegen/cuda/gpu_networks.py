@@ -14,6 +14,13 @@ from ptqc.codegen.program.program import Program
 from ptqc.codegen.program.verify import Runnable
 
 RANDOM = 12
+# Of all operators those whose kernels differ the most from each other.
+FEW = (
+    "softmax of channels between codes",
+    "mean of planes",
+    "gathered codes",
+    "attention",
+)
 
 
 def programs_of(kind: str, folder: Path) -> dict[str, Program]:
@@ -22,7 +29,8 @@ def programs_of(kind: str, folder: Path) -> dict[str, Program]:
         return test_more_operators.programs_of(CUDA, folder)
     if kind == "random":
         return {str(seed): test_random_networks.network(seed, CUDA, folder / str(seed)) for seed in range(RANDOM)}
-    return test_operators.programs_of(CUDA, folder, floating=kind == "float")
+    names = FEW if kind == "few" else None
+    return test_operators.programs_of(CUDA, folder, floating=kind == "float", names=names)
 
 
 def built(program: Program, _chosen: Isa, folder: Path) -> Runnable:

@@ -9,8 +9,8 @@ import pytest
 from emulated import Emulated, aligned, kernel
 
 from ptqc.codegen.cuda.emulator import building
+from ptqc.codegen.cuda.emulator.ptx import NotEmulated
 from ptqc.codegen.cuda.emulator.translation import translated
-from ptqc.errors import InternalError
 
 pytestmark = pytest.mark.skipif(bool(building.refusal()), reason=str(building.refusal()))
 
@@ -262,15 +262,15 @@ def test_an_instruction_gives_what_numpy_gives(name: str, built: Emulated) -> No
 
 @pytest.mark.parametrize("opcode", ["add.cc.u32", "add.ftz.f32", "tex.2d.v4.f32.s32", "cvt.rn.satfinite.e4m3x2.f32"])
 def test_an_unknown_instruction_is_named(opcode: str) -> None:
-    with pytest.raises(InternalError, match=f"does not know the instruction {opcode}"):
+    with pytest.raises(NotEmulated, match=f"does not know the instruction {opcode}"):
         translated(kernel("k", f"{opcode} %r1, %r2, %r3;"))
 
 
 def test_an_unknown_operand_is_named() -> None:
-    with pytest.raises(InternalError, match="does not know the operand '<3>'"):
+    with pytest.raises(NotEmulated, match="does not know the operand '<3>'"):
         translated(kernel("k", "add.u32 %r1, %r2, <3>;"))
 
 
 def test_an_unknown_directive_is_named() -> None:
-    with pytest.raises(InternalError, match=r"does not know the directive '\.branchtargets"):
+    with pytest.raises(NotEmulated, match=r"does not know the directive '\.branchtargets"):
         translated(kernel("k", ".branchtargets a, b;"))

@@ -1,0 +1,131 @@
+"""A quantized network becomes a CUDA library without a GPU, and is compared with the file in the emulator."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tvm.tirx", reason="the cuda target needs Apache TVM")
+
+from graphs import noise, parse
+from lowering import quantized, samples
+
+from ptqc.codegen.cuda import target
+from ptqc.codegen.cuda.emulator import building
+from ptqc.codegen.cuda.options import ALL, CudaOptions
+from ptqc.codegen.cuda.toolkit import Toolkit
+from ptqc.codegen.onnxruntime.export import export
+from ptqc.errors import NoKernel, TargetError, UsageError
+
+ABSENT = building.refusal() or ("" if Toolkit.find() else "nvcc is not installed: pip install 'ptqc[cuda]'")
+needs_nvcc = pytest.mark.skipif(bool(ABSENT), reason=ABSENT)
+HERE = Path(__file__).parent
+FEEDS = samples(2, 3, 8, 8)
+GRAPH = """g (float[N, 3, 8, 8] x) => (float[N, 5] y) {
+    a = Conv <pads = [1, 1, 1, 1]> (x, w)
+    r = Relu(a)
+    d = Conv <group = 12, pads = [1, 1, 1, 1], strides = [2, 2]> (r, v)
+    e = Conv (d, u)
+    s = Add(e, d)
+    m = GlobalAveragePool(s)
+    f = Flatten(m)
+    y = Gemm <transB = 1> (f, h)
+}"""
+CONSTANTS = {
+    "w": noise(12, 3, 3, 3, scale=0.4),
+    "v": noise(12, 1, 3, 3, seed=1, scale=0.4),
+    "u": noise(12, 12, 1, 1, seed=2, scale=0.4),
+    "h": noise(5, 12, seed=3),
+}
+
+
+def process(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(HERE / script), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
+
+
+@needs_nvcc
+def test_a_network_becomes_a_verified_library(tmp_path: Path) -> None:
+    made = quantized(parse(GRAPH, **CONSTANTS), FEEDS)
+    options = CudaOptions("sm_90a,sm_80")
+    built = target.TARGET.build(
+        made.lowered, export(made.lowered, made.model), FEEDS, options, tmp_path / "store", tmp_path
+    )
+    found = built.document
+    assert found["verification"]["end_to_end_different"] == {}
+    assert found["verification"]["integers_compared"] > 1000
+    assert found["verified"].startswith("0 of ")
+    assert found["verified"].endswith("in the emulator of PTX; not run on a GPU")
+    assert list(found["gpus"]) == ["sm_80", "sm_90a"]
+    assert all(code["registers"] > 0 and code["spilled_bytes"] == 0 for code in found["gpus"].values())
+    assert json.loads(built.files["interface.json"].read_text())["inputs"] == [
+        {"name": "x", "dtype": "float32", "shape": [None, 3, 8, 8]}
+    ]
+
+
+@needs_nvcc
+def test_a_fault_in_the_ptx_is_found_and_named(tmp_path: Path) -> None:
+    done = process("faulty_kernels.py", str(tmp_path))
+    assert done.stdout.startswith("the native library differs from the ONNX file at "), done.stdout + done.stderr
+
+
+@needs_nvcc
+@pytest.mark.parametrize(
+    "kind",
+    ["few", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("codes", "float", "more", "random"))],
+)
+def test_networks_of_many_operators(kind: str, tmp_path: Path) -> None:
+    done = process("emulated_networks.py", kind, str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["wrong"] == {}
+    assert found["integers"] + found["reals"] > 1000
+
+
+def test_a_node_without_a_kernel_is_named_before_anything_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ptqc.codegen.kernels.checks._known", lambda _target: {"Conv", "Relu"})
+    graph = "g (float[N, 3, 8, 8] x) => (float[N, 4, 8, 8] y) { c = Conv(x, w) y = Hardmax(c) }"
+    with pytest.raises(NoKernel, match="the cuda target has no kernel for Hardmax y"):
+        target.TARGET.check_kernels(parse(graph, w=noise(4, 3, 1, 1)))
+
+
+def test_samples_of_several_sizes_are_refused() -> None:
+    with pytest.raises(TargetError, match="the cuda target is built for one size of samples, and these have 2"):
+        target.TARGET.check_sizes({(3, 8, 8), (3, 9, 9)})
+
+
+def test_a_compiler_that_is_absent_is_told_with_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Toolkit, "find", classmethod(lambda _cls: None))
+    with pytest.raises(TargetError, match=r"needs NVIDIA's compiler nvcc 13, .*pip install 'ptqc\[cuda\]'"):
+        target.TARGET.check_present()
+
+
+def test_chips_are_taken_in_ascending_order_each_once() -> None:
+    assert CudaOptions().gpus == tuple(ALL.split(","))
+    assert CudaOptions("sm_89,sm_80,sm_89").gpus == ("sm_80", "sm_89")
+
+
+@pytest.mark.parametrize("gpu", ["sm_70", "", "sm_80,", "SM_80"])
+def test_an_unknown_chip_is_refused(gpu: str) -> None:
+    with pytest.raises(UsageError, match="gpu"):
+        CudaOptions(gpu)
+
+
+@needs_nvcc
+def test_machine_code_lies_beside_the_ptx_that_it_was_made_of(tmp_path: Path) -> None:
+    source = 'extern "C" __global__ void twice(float* x) { x[threadIdx.x] = x[threadIdx.x] * x[0] + x[1]; }'
+    image = Toolkit.require().compile(source, ["sm_80", "sm_86"], tmp_path, "twice")
+    assert "fma" not in image.ptx
+    assert "mul.rn.f32" in image.ptx
+    assert list(image.assembled) == ["sm_80", "sm_86"]
+    size = int(np.frombuffer(image.path.read_bytes()[8:16], np.uint64)[0])
+    assert image.path.stat().st_size == size + 16  # as the stand-in driver reads it
+
+
+@needs_nvcc
+def test_what_nvcc_refuses_is_told(tmp_path: Path) -> None:
+    with pytest.raises(TargetError, match=r"(?s)nvcc failed: .*leave the cuda target out"):
+        Toolkit.require().compile("no C++", ["sm_80"], tmp_path, "wrong")
