@@ -5,7 +5,7 @@ from typing import Any
 from ptqc.codegen.kernels.isa import Isa
 
 # One number to a thread. Nobody counts the registers of a tile of sums but nvcc, which has 255 for a thread.
-CUDA = Isa("cuda", "", (), lanes=1, registers=24, working=4, kind="cuda", owner="cuda")
+BY_ELEMENT = Isa("cuda", "", (), lanes=1, registers=24, working=4, kind="cuda", owner="cuda")
 
 
 def target(host: Any) -> dict[str, Any]:

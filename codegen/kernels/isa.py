@@ -1,10 +1,12 @@
 """What kernels are written for: vector length, registers, and the inner product of bytes."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from ptqc.codegen.program.built import Built
 from ptqc.native.interface import Build
 
 # Of a loop over products that is unrolled whole, LLVM loads all inputs first: more than there are registers.
@@ -41,6 +43,8 @@ class Isa:
     pick: LLVM's name of picking bytes from each part of 128 bits; permute: from two whole vectors. bfloats: where
     it has them. attributes: what LLVM may use beyond its cpu. machine: as the system names it.
     owner: the target whose libraries have it.
+    dense: what writes layers of codes in the target's own way, as `ptqc.codegen.kernels.families.dense.integer` does,
+    or gives None for those that it does not take.
     """
 
     name: str
@@ -59,6 +63,7 @@ class Isa:
     attributes: tuple[str, ...] = ()
     kind: str = "llvm"
     owner: str = "cpu"
+    dense: "Callable[..., Built | None] | None" = None
     machine: str = "x86_64"
 
     @property

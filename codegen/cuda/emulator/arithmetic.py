@@ -174,6 +174,19 @@ def _dot(match: re.Match[str], o: Text, names: Operands) -> str:
     return names.store(o[0], "u32", f"emulator::dot_bytes<{', '.join(types)}>({a}, {b}, {total})")
 
 
+def _dot_words(match: re.Match[str], o: Text, names: Operands) -> str:
+    """Two words of one with the lower or the upper two bytes of the other."""
+    a, b, total = (names.value("u32", text) for text in o[1:])
+    types = TYPES[f"{match['a']}16"], TYPES[f"{match['b']}8"]
+    moved = f"{b} >> {16 if match['part'] == 'hi' else 0}"
+    return names.store(o[0], "u32", f"emulator::dot_words<{', '.join(types)}>({a}, {moved}, {total})")
+
+
+def _copy_sign(match: re.Match[str], o: Text, names: Operands) -> str:
+    sign, size = (names.value(match["type"], text) for text in o[1:])
+    return names.store(o[0], match["type"], f"std::copysign({size}, {sign})")
+
+
 def _predicates(match: re.Match[str], o: Text, names: Operands) -> str:
     return f"{names.bits(o[0])} = {names.bits(o[1])} {OPERATORS[match['op']]} {names.bits(o[2])};"
 
@@ -209,6 +222,8 @@ RULES: dict[str, Rule] = {
     r"prmt\.b32": _called("emulator::permuted"),
     r"lop3\.b32": _called("emulator::logic"),
     r"dp4a\.(?P<a>[su])32\.(?P<b>[su])32": _dot,
+    r"dp2a\.(?P<part>lo|hi)\.(?P<a>[su])32\.(?P<b>[su])32": _dot_words,
+    r"copysign\.(?P<type>f32|f64)": _copy_sign,
     r"popc\.b32": _called("std::popcount"),
     r"clz\.b32": _called("std::countl_zero"),
     r"sqrt\.rn\.(?P<type>f32|f64)": _real("std::sqrt({})"),

@@ -154,6 +154,12 @@ inline uint32_t dot_bytes(uint32_t a, uint32_t b, uint32_t total) {  // dp4a
   return total;
 }
 
+template <class A, class B>
+inline uint32_t dot_words(uint32_t a, uint32_t b, uint32_t total) {  // dp2a
+  for (int i = 0; i < 2; ++i) total += uint32_t(int32_t(A(a >> 16 * i)) * int32_t(B(b >> 8 * i)));
+  return total;
+}
+
 // Instructions of a warp. Lane 4·g + t is the t-th of its group of four, see the tables of the PTX ISA.
 inline Warp& warp() { return block->warps[self().warp]; }
 

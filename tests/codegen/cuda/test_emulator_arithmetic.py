@@ -110,6 +110,12 @@ def dot(a: Values, b: Values, c: Values, left: str, right: str) -> Values:
     return wide((x * y).sum(1)) + wide(c)
 
 
+def dot_words(a: Values, b: Values, c: Values, left: str, right: str) -> Values:
+    x = a.astype(np.uint32).view(np.uint16).reshape(-1, 2).view(left).astype(np.int64)
+    y = b.astype(np.uint32).view(np.uint8).reshape(-1, 4)[:, :2].copy().view(right).astype(np.int64)
+    return wide((x * y).sum(1)) + wide(c)
+
+
 def logic(a: Values, b: Values, c: Values, table: int) -> Values:
     """Bit by bit: which bit of the table the three bits choose."""
     made = np.zeros_like(a)
@@ -157,6 +163,13 @@ CASES = {
     "dp4a.u.s": Case("u32 u32 s32", "s32", "dp4a.u32.s32 D, A, B, C;", lambda a, b, c: dot(a, b, c, "u1", "i1")),
     "dp4a.s.u": Case("u32 u32 s32", "s32", "dp4a.s32.u32 D, A, B, C;", lambda a, b, c: dot(a, b, c, "i1", "u1")),
     "dp4a.s.s": Case("u32 u32 s32", "s32", "dp4a.s32.s32 D, A, B, C;", lambda a, b, c: dot(a, b, c, "i1", "i1")),
+    "dp2a.lo": Case(
+        "u32 u32 s32", "s32", "dp2a.lo.u32.s32 D, A, B, C;", lambda a, b, c: dot_words(a, b, c, "u2", "i1")
+    ),
+    "dp2a.hi": Case(
+        "u32 u32 s32", "s32", "dp2a.hi.s32.u32 D, A, B, C;", lambda a, b, c: dot_words(a, b >> 16, c, "i2", "u1")
+    ),
+    "copysign": Case("f32 f32", "f32", "copysign.f32 D, A, B;", lambda a, b: np.copysign(b, a)),
     "add.f": Case("f32 f32", "f32", "add.rn.f32 D, A, B;", lambda a, b: a + b),
     "mul.f": Case("f32 f32", "f32", "mul.f32 D, A, B;", lambda a, b: a * b),
     "fma.f": Case(

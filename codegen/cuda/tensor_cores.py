@@ -1,0 +1,272 @@
+"""Convolutions and products of codes on tensor cores: an implicit product of matrices, see `tiles.py`.
+
+Inputs and weights come to shared memory by asynchronous copies, a few steps ahead of the products. Rows of inputs lie
+there with their pieces of 16 bytes exchanged among each other (by bits of the row's number), so that the eight rows
+that ldmatrix reads at a time lie in different banks.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+from tvm.tirx.script import builder as T  # noqa: N812
+
+from ptqc.codegen.cuda.tiles import BLOCK, BLOCKS, CHUNK, LANES, STEP, WARP_TILE, Tiles
+from ptqc.codegen.kernels.epilogue import Epilogue
+from ptqc.codegen.kernels.families import build
+from ptqc.codegen.kernels.isa import Isa
+from ptqc.codegen.kernels.narrowing import PACKED
+from ptqc.codegen.kernels.requantization import Requantization
+from ptqc.codegen.program.accuracy import SUM_OF_PRODUCTS
+from ptqc.codegen.program.built import Built
+from ptqc.codegen.program.constants import Arranged, Stored
+from ptqc.codegen.program.layout import Layout
+from ptqc.codegen.program.window import Window
+
+MULTIPLY = "mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32"
+MATRICES = "ldmatrix.sync.aligned.m8n8.x4.shared.b16"
+COPY = "cp.async.cg.shared.global"
+# Pieces of a row in a step; tiles of 16 rows in a warp's; sums of a lane in one of 16 × 8.
+PIECES, ROW_TILES, SUMS = STEP // CHUNK, 2, 4
+
+
+def takes(x: Layout, window: Window, groups: int) -> bool:
+    """Whether every piece of 16 bytes lies within a tap, where a copy can read it."""
+    first = x.frame.at[0] if x.frame is not None else 0
+    sizes = (window.channels, x.plane[0], first, x.stride)
+    return groups == 1 and not x.outside and all(size % CHUNK == 0 for size in sizes)
+
+
+def integer(
+    x: Layout,
+    y: Layout,
+    isa: Isa,
+    window: Window,
+    weights: np.ndarray,
+    requantization: Requantization,
+    epilogue: Epilogue,
+) -> Built:
+    """Codes x times int8 weights (outputs, inputs, *kernel); y is codes, or real values when it is float32."""
+    tiles = Tiles.of(window, len(weights))
+    constants: list[Stored] = [
+        Arranged(weights.astype(np.int8), tiles.order),
+        tiles.pack_channels(requantization.bias.astype(np.int32)),
+        tiles.pack_channels(requantization.factor.astype(np.float32)),
+        np.array([requantization.zero_point], np.float32),
+        *epilogue.constants(isa),
+    ]
+    operations = 2 * window.products * window.channels * len(weights)
+    body = Product(tiles, x, y, isa, epilogue).body
+    return build("dense_mma", [x, *epilogue.others], constants, y, body, operations, SUM_OF_PRODUCTS)
+
+
+def _ptx(name: str, *operands: Any) -> None:
+    T.evaluate(T.ptx[name](*operands))
+
+
+@dataclass(frozen=True)
+class _Thread:
+    """Where a thread is: which tile of rows, which panel of columns; its number, its lane and its warp's place."""
+
+    tile: Any
+    panel: Any
+    number: Any
+    lane: Any
+    row_warp: Any
+    column_warp: Any
+
+
+@dataclass(frozen=True)
+class _Memory:
+    """What a block works with. starts: where the rows that a thread copies begin in the input."""
+
+    x: Any
+    weights: Any
+    shared: Any
+    starts: Any
+
+
+@dataclass(frozen=True)
+class Product:
+    """One kernel."""
+
+    tiles: Tiles
+    x: Layout
+    y: Layout
+    isa: Isa
+    epilogue: Epilogue
+
+    @property
+    def _pixels(self) -> int:
+        return prod(self.tiles.window.output)
+
+    def body(self, batch: Any, x: Any, *rest: Any) -> None:
+        """See `ptqc.codegen.kernels.kernel.write`."""
+        tiles, beside = self.tiles, len(self.epilogue.others)
+        others, (weights, bias, factor, zero, *numbers, out) = rest[:beside], rest[beside:]
+        total = T.Cast("int32", batch) * self._pixels
+        with (
+            T.launch_thread("blockIdx.x", T.truncdiv(total + (tiles.rows - 1), tiles.rows)) as tile,
+            T.launch_thread("blockIdx.y", T.int32(tiles.panels)) as panel,
+            T.launch_thread("threadIdx.x", T.int32(tiles.threads)) as number,
+        ):
+            warp = T.Bind(T.truncdiv(number, LANES))
+            places = (T.truncmod(number, LANES), T.truncdiv(warp, tiles.warps[1]), T.truncmod(warp, tiles.warps[1]))
+            thread = _Thread(tile, panel, number, *map(T.Bind, places))
+            shared = T.alloc_buffer((tiles.stages * sum(tiles.stage_bytes),), "uint8", scope="shared")
+            starts = T.alloc_buffer((self._copied_rows,), "int64", scope="local")
+            sums = T.alloc_buffer((ROW_TILES * BLOCKS * SUMS,), "uint32", scope="local")
+            for i in range(ROW_TILES * BLOCKS * SUMS):
+                T.buffer_store(sums, T.uint32(0), [i])
+            last = T.Bind(total - 1)
+            self._find_rows(thread, starts, last)
+            self._accumulate(thread, _Memory(x, weights, shared, starts), sums)
+            self._store(thread, sums, last, (bias, factor, zero, numbers), others, out)
+
+    @property
+    def _copied_rows(self) -> int:
+        """Rows of a tile of which one thread copies a piece."""
+        return self.tiles.rows * PIECES // self.tiles.threads
+
+    def _place(self, index: Any) -> tuple[Any, Any, Any]:
+        """Sample (int64), row and column of a pixel of all samples."""
+        width = self.tiles.window.output[1]
+        pixel = T.Bind(T.truncmod(index, self._pixels))
+        sample = T.Bind(T.Cast("int64", T.truncdiv(index, self._pixels)))
+        return sample, T.Bind(T.truncdiv(pixel, width)), T.Bind(T.truncmod(pixel, width))
+
+    def _find_rows(self, thread: _Thread, starts: Any, last: Any) -> None:
+        """Where the windows begin whose rows this thread copies; beyond the last pixel, the last one's once more."""
+        vertical, horizontal = self.tiles.window.strides
+        for i in range(self._copied_rows):
+            row = thread.tile * self.tiles.rows + self._copied_row(thread, i)
+            sample, above, left = self._place(T.Bind(T.min(row, last)))
+            within = T.Cast("int64", self.x.at(above * vertical, left * horizontal, 0))
+            T.buffer_store(starts, sample * self.x.stride + within, [i])
+
+    def _copied_row(self, thread: _Thread, i: int) -> Any:
+        return T.truncdiv(thread.number, PIECES) + i * (self.tiles.threads // PIECES)
+
+    def _load(self, thread: _Thread, memory: _Memory, step: Any, stage: Any) -> None:
+        """Begin the copies of one step; what fills up the last one is multiplied by weights of zero."""
+        tiles, window = self.tiles, self.tiles.window
+        inputs, weights = tiles.stage_bytes
+        piece = T.Bind(T.truncmod(thread.number, PIECES))
+        chunk = T.Bind(T.min(step * PIECES + piece, tiles.chunks - 1))
+        tap = T.Bind(T.truncdiv(chunk * CHUNK, window.channels))
+        down = T.truncdiv(tap, window.kernel[1]) * window.dilations[0]
+        right = T.truncmod(tap, window.kernel[1]) * window.dilations[1]
+        channels, _, columns = self.x.plane
+        moved = (down * columns + right) * channels + T.truncmod(chunk * CHUNK, window.channels)
+        offset = T.Bind(T.Cast("int64", moved))
+        begin = T.Bind(stage * (inputs + weights))
+        for i in range(self._copied_rows):
+            row = T.Bind(self._copied_row(thread, i))
+            to = begin + row * STEP + T.bitwise_xor(piece, _exchanged(row)) * CHUNK
+            source = T.address_of(memory.x[T.int64(0), memory.starts[i] + offset])
+            _ptx(COPY, T.address_of(memory.shared[to]), source, CHUNK)
+        first = (thread.panel * tiles.steps + step) * weights
+        for i in range(weights // CHUNK // tiles.threads):
+            at = T.Bind((thread.number + i * tiles.threads) * CHUNK)
+            source = T.address_of(memory.weights[first + at])
+            _ptx(COPY, T.address_of(memory.shared[begin + inputs + at]), source, CHUNK)
+
+    def _accumulate(self, thread: _Thread, memory: _Memory, sums: Any) -> None:
+        """All steps: the copies of later ones are on their way while the products of one are computed."""
+        tiles = self.tiles
+        for stage in range(tiles.stages - 1):
+            if stage < tiles.steps:
+                self._load(thread, memory, stage, stage)
+            _ptx("cp.async.commit_group")
+        inputs = T.alloc_buffer((ROW_TILES * SUMS,), "uint32", scope="local")
+        weights = T.alloc_buffer((2,), "uint32", scope="local")
+        with T.serial(tiles.steps) as step:
+            _ptx("cp.async.wait_group", tiles.stages - 2)
+            T.evaluate(T.cuda.cta_sync())
+            ahead = T.Bind(step + (tiles.stages - 1))
+            with T.If(ahead < tiles.steps), T.Then():
+                self._load(thread, memory, ahead, T.truncmod(ahead, tiles.stages))
+            _ptx("cp.async.commit_group")
+            begin = T.Bind(T.truncmod(step, tiles.stages) * sum(tiles.stage_bytes))
+            for half in range(2):
+                self._multiply(thread, memory.shared, begin, half, (inputs, weights, sums))
+        _ptx("cp.async.wait_all")
+
+    def _multiply(self, thread: _Thread, shared: Any, begin: Any, half: int, registers: tuple[Any, Any, Any]) -> None:
+        """Products of 32 bytes of every row."""
+        inputs, weights, sums = registers
+        for tile in range(ROW_TILES):
+            row = T.Bind(thread.row_warp * WARP_TILE + tile * 16 + T.truncmod(thread.lane, 16))
+            piece = T.bitwise_xor(half * 2 + T.truncdiv(thread.lane, 16), _exchanged(row))
+            address = T.address_of(shared[begin + row * STEP + piece * CHUNK])
+            _ptx(MATRICES, *(inputs[tile * SUMS + i] for i in range(SUMS)), address)
+        for block in range(BLOCKS):
+            here = begin + self.tiles.stage_bytes[0] + (thread.column_warp * BLOCKS + block) * (BLOCK * STEP)
+            address = T.address_of(shared[here + thread.lane * CHUNK + half * BLOCK])
+            _ptx("ld.shared.v2.b32", weights[0], weights[1], address)
+            for tile in range(ROW_TILES):
+                own = [sums[(tile * BLOCKS + block) * SUMS + i] for i in range(SUMS)]
+                given = (inputs[tile * SUMS + i] for i in range(SUMS))
+                _ptx(MULTIPLY, *own, *given, weights[0], weights[1], *own)
+
+    def _store(
+        self, thread: _Thread, sums: Any, last: Any, constants: Sequence[Any], others: Sequence[Any], out: Any
+    ) -> None:
+        """A lane has eight neighbouring channels of four pixels."""
+        first = T.Bind(
+            thread.panel * self.tiles.columns + thread.column_warp * WARP_TILE + T.truncmod(thread.lane, 4) * BLOCK
+        )
+        for tile in range(ROW_TILES):
+            for below in range(2):
+                inside = thread.row_warp * WARP_TILE + tile * 16 + below * 8 + T.truncdiv(thread.lane, 4)
+                index = T.Bind(thread.tile * self.tiles.rows + inside)
+                with T.If(index <= last), T.Then():
+                    place = self._place(index)
+                    for group in range(BLOCK // PACKED):
+                        # Channel 2·block + e of the lane's eight is sum 2·below + e of that block.
+                        own = [
+                            sums[(tile * BLOCKS + at // 2) * SUMS + below * 2 + at % 2]
+                            for at in range(group * PACKED, (group + 1) * PACKED)
+                        ]
+                        channel = T.Bind(first + group * PACKED)
+                        with T.If(channel < self.tiles.outputs), T.Then():
+                            made = self._settled(own, (*place, channel), constants, others)
+                            self._keep(made, (*place, channel), out)
+
+    def _settled(
+        self, sums: Sequence[Any], place: tuple[Any, Any, Any, Any], constants: Sequence[Any], others: Sequence[Any]
+    ) -> Any:
+        """A buffer with what is stored of neighbouring channels; place: of the first one."""
+        (bias, factor, zero, numbers), (sample, row, column, channel) = constants, place
+        made = T.alloc_buffer((PACKED,), self.y.stored, scope="local")
+        values = []
+        for i, found in enumerate(sums):
+            total = T.reinterpret("int32", found) + bias[channel + i]
+            values.append(T.Cast("float32", total) * factor[channel + i])
+        if self.y.dtype == "float32":
+            for i, value in enumerate(values):
+                T.buffer_store(made, value, [i])
+            return made
+        places = [(sample, row, column, channel + i) for i in range(len(values))]
+        self.epilogue.settle(self.isa, values, zero[0], made, places, numbers, others, fitting=False)
+        return made
+
+    def _keep(self, made: Any, place: tuple[Any, Any, Any, Any], out: Any) -> None:
+        """Store at once where all channels exist and lie aligned, else one by one."""
+        sample, row, column, channel = place
+        target = self.y.at(row, column, channel)
+        first = self.y.frame.at[0] if self.y.frame is not None else 0
+        sizes = (self.tiles.outputs, self.y.plane[0], first, self.y.stride)
+        if all(size % PACKED == 0 for size in sizes):
+            T.buffer_store(out, made[T.ramp(0, 1, PACKED)], [sample, T.ramp(target, 1, PACKED)])
+            return
+        for i in range(PACKED):
+            with T.If(channel + i < self.tiles.outputs), T.Then():
+                T.buffer_store(out, made[i], [sample, target + i])
+
+
+def _exchanged(row: Any) -> Any:
+    """What the numbers of a row's pieces are exchanged by."""
+    return T.bitwise_and(T.truncdiv(row, 2), PIECES - 1)
