@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from ptqc.codegen.cuda import package
-from ptqc.codegen.cuda.dense import CUDA
 from ptqc.codegen.cuda.emulator.building import build_kernels
 from ptqc.codegen.cuda.emulator.ptx import NotEmulated
 from ptqc.codegen.cuda.job_files import TARGET
+from ptqc.codegen.cuda.layers import CUDA
 from ptqc.codegen.cuda.loops import ThreadLoops
 from ptqc.codegen.cuda.toolkit import Image, Toolkit
 from ptqc.codegen.kernels import documents, lowering

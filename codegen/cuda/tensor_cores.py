@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from tvm.tirx.script import builder as T  # noqa: N812
 
+from ptqc.codegen.cuda.results import Results, constants_of, ptx
 from ptqc.codegen.cuda.tiles import BLOCK, BLOCKS, CHUNK, LANES, STEP, WARP_TILE, Tiles
 from ptqc.codegen.kernels.epilogue import Epilogue
 from ptqc.codegen.kernels.families import build
@@ -52,18 +53,12 @@ def integer(
     tiles = Tiles.of(window, len(weights))
     constants: list[Stored] = [
         Arranged(weights.astype(np.int8), tiles.order),
-        tiles.pack_channels(requantization.bias.astype(np.int32)),
-        tiles.pack_channels(requantization.factor.astype(np.float32)),
-        np.array([requantization.zero_point], np.float32),
+        *constants_of(requantization, tiles.pack_channels),
         *epilogue.constants(isa),
     ]
     operations = 2 * window.products * window.channels * len(weights)
-    body = Product(tiles, x, y, isa, epilogue).body
+    body = Product(tiles, x, Results(y, isa, len(weights), epilogue)).body
     return build("dense_mma", [x, *epilogue.others], constants, y, body, operations, SUM_OF_PRODUCTS)
-
-
-def _ptx(name: str, *operands: Any) -> None:
-    T.evaluate(T.ptx[name](*operands))
 
 
 @dataclass(frozen=True)
@@ -94,9 +89,7 @@ class Product:
 
     tiles: Tiles
     x: Layout
-    y: Layout
-    isa: Isa
-    epilogue: Epilogue
+    results: Results
 
     @property
     def _pixels(self) -> int:
@@ -104,8 +97,8 @@ class Product:
 
     def body(self, batch: Any, x: Any, *rest: Any) -> None:
         """See `ptqc.codegen.kernels.kernel.write`."""
-        tiles, beside = self.tiles, len(self.epilogue.others)
-        others, (weights, bias, factor, zero, *numbers, out) = rest[:beside], rest[beside:]
+        tiles, beside = self.tiles, len(self.results.epilogue.others)
+        others, (weights, *constants, out) = rest[:beside], rest[beside:]
         total = T.Cast("int32", batch) * self._pixels
         with (
             T.launch_thread("blockIdx.x", T.truncdiv(total + (tiles.rows - 1), tiles.rows)) as tile,
@@ -123,7 +116,7 @@ class Product:
             last = T.Bind(total - 1)
             self._find_rows(thread, starts, last)
             self._accumulate(thread, _Memory(x, weights, shared, starts), sums)
-            self._store(thread, sums, last, (bias, factor, zero, numbers), others, out)
+            self._store(thread, sums, last, constants, others, out)
 
     @property
     def _copied_rows(self) -> int:
@@ -166,12 +159,12 @@ class Product:
             row = T.Bind(self._copied_row(thread, i))
             to = begin + row * STEP + T.bitwise_xor(piece, _exchanged(row)) * CHUNK
             source = T.address_of(memory.x[T.int64(0), memory.starts[i] + offset])
-            _ptx(COPY, T.address_of(memory.shared[to]), source, CHUNK)
+            ptx(COPY, T.address_of(memory.shared[to]), source, CHUNK)
         first = (thread.panel * tiles.steps + step) * weights
         for i in range(weights // CHUNK // tiles.threads):
             at = T.Bind((thread.number + i * tiles.threads) * CHUNK)
             source = T.address_of(memory.weights[first + at])
-            _ptx(COPY, T.address_of(memory.shared[begin + inputs + at]), source, CHUNK)
+            ptx(COPY, T.address_of(memory.shared[begin + inputs + at]), source, CHUNK)
 
     def _accumulate(self, thread: _Thread, memory: _Memory, sums: Any) -> None:
         """All steps: the copies of later ones are on their way while the products of one are computed."""
@@ -179,20 +172,20 @@ class Product:
         for stage in range(tiles.stages - 1):
             if stage < tiles.steps:
                 self._load(thread, memory, stage, stage)
-            _ptx("cp.async.commit_group")
+            ptx("cp.async.commit_group")
         inputs = T.alloc_buffer((ROW_TILES * SUMS,), "uint32", scope="local")
         weights = T.alloc_buffer((2,), "uint32", scope="local")
         with T.serial(tiles.steps) as step:
-            _ptx("cp.async.wait_group", tiles.stages - 2)
+            ptx("cp.async.wait_group", tiles.stages - 2)
             T.evaluate(T.cuda.cta_sync())
             ahead = T.Bind(step + (tiles.stages - 1))
             with T.If(ahead < tiles.steps), T.Then():
                 self._load(thread, memory, ahead, T.truncmod(ahead, tiles.stages))
-            _ptx("cp.async.commit_group")
+            ptx("cp.async.commit_group")
             begin = T.Bind(T.truncmod(step, tiles.stages) * sum(tiles.stage_bytes))
             for half in range(2):
                 self._multiply(thread, memory.shared, begin, half, (inputs, weights, sums))
-        _ptx("cp.async.wait_all")
+        ptx("cp.async.wait_all")
 
     def _multiply(self, thread: _Thread, shared: Any, begin: Any, half: int, registers: tuple[Any, Any, Any]) -> None:
         """Products of 32 bytes of every row."""
@@ -201,15 +194,15 @@ class Product:
             row = T.Bind(thread.row_warp * WARP_TILE + tile * 16 + T.truncmod(thread.lane, 16))
             piece = T.bitwise_xor(half * 2 + T.truncdiv(thread.lane, 16), _exchanged(row))
             address = T.address_of(shared[begin + row * STEP + piece * CHUNK])
-            _ptx(MATRICES, *(inputs[tile * SUMS + i] for i in range(SUMS)), address)
+            ptx(MATRICES, *(inputs[tile * SUMS + i] for i in range(SUMS)), address)
         for block in range(BLOCKS):
             here = begin + self.tiles.stage_bytes[0] + (thread.column_warp * BLOCKS + block) * (BLOCK * STEP)
             address = T.address_of(shared[here + thread.lane * CHUNK + half * BLOCK])
-            _ptx("ld.shared.v2.b32", weights[0], weights[1], address)
+            ptx("ld.shared.v2.b32", weights[0], weights[1], address)
             for tile in range(ROW_TILES):
                 own = [sums[(tile * BLOCKS + block) * SUMS + i] for i in range(SUMS)]
                 given = (inputs[tile * SUMS + i] for i in range(SUMS))
-                _ptx(MULTIPLY, *own, *given, weights[0], weights[1], *own)
+                ptx(MULTIPLY, *own, *given, weights[0], weights[1], *own)
 
     def _store(
         self, thread: _Thread, sums: Any, last: Any, constants: Sequence[Any], others: Sequence[Any], out: Any
@@ -232,39 +225,7 @@ class Product:
                         ]
                         channel = T.Bind(first + group * PACKED)
                         with T.If(channel < self.tiles.outputs), T.Then():
-                            made = self._settled(own, (*place, channel), constants, others)
-                            self._keep(made, (*place, channel), out)
-
-    def _settled(
-        self, sums: Sequence[Any], place: tuple[Any, Any, Any, Any], constants: Sequence[Any], others: Sequence[Any]
-    ) -> Any:
-        """A buffer with what is stored of neighbouring channels; place: of the first one."""
-        (bias, factor, zero, numbers), (sample, row, column, channel) = constants, place
-        made = T.alloc_buffer((PACKED,), self.y.stored, scope="local")
-        values = []
-        for i, found in enumerate(sums):
-            total = T.reinterpret("int32", found) + bias[channel + i]
-            values.append(T.Cast("float32", total) * factor[channel + i])
-        if self.y.dtype == "float32":
-            for i, value in enumerate(values):
-                T.buffer_store(made, value, [i])
-            return made
-        places = [(sample, row, column, channel + i) for i in range(len(values))]
-        self.epilogue.settle(self.isa, values, zero[0], made, places, numbers, others, fitting=False)
-        return made
-
-    def _keep(self, made: Any, place: tuple[Any, Any, Any, Any], out: Any) -> None:
-        """Store at once where all channels exist and lie aligned, else one by one."""
-        sample, row, column, channel = place
-        target = self.y.at(row, column, channel)
-        first = self.y.frame.at[0] if self.y.frame is not None else 0
-        sizes = (self.tiles.outputs, self.y.plane[0], first, self.y.stride)
-        if all(size % PACKED == 0 for size in sizes):
-            T.buffer_store(out, made[T.ramp(0, 1, PACKED)], [sample, T.ramp(target, 1, PACKED)])
-            return
-        for i in range(PACKED):
-            with T.If(channel + i < self.tiles.outputs), T.Then():
-                T.buffer_store(out, made[i], [sample, target + i])
+                            self.results.store(own, (*place, channel), constants, others, out)
 
 
 def _exchanged(row: Any) -> Any:

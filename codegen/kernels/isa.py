@@ -43,8 +43,8 @@ class Isa:
     pick: LLVM's name of picking bytes from each part of 128 bits; permute: from two whole vectors. bfloats: where
     it has them. attributes: what LLVM may use beyond its cpu. machine: as the system names it.
     owner: the target whose libraries have it.
-    dense: what writes layers of codes in the target's own way, as `ptqc.codegen.kernels.families.dense.integer` does,
-    or gives None for those that it does not take.
+    layer: what writes a layer of codes in the target's own way, of its input's and output's layouts, window, number of
+    groups, weights, requantization and epilogue; it gives None for those that it does not take.
     """
 
     name: str
@@ -63,7 +63,7 @@ class Isa:
     attributes: tuple[str, ...] = ()
     kind: str = "llvm"
     owner: str = "cpu"
-    dense: "Callable[..., Built | None] | None" = None
+    layer: "Callable[..., Built | None] | None" = None
     machine: str = "x86_64"
 
     @property

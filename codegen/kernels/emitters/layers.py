@@ -8,7 +8,7 @@ import onnx_ir as ir
 from ptqc.codegen.kernels.drafts import Draft, Finished, IntegerLayer, RealLayer
 from ptqc.codegen.kernels.emission import Emission
 from ptqc.codegen.kernels.emitters.sliding import slide
-from ptqc.codegen.kernels.epilogue import Epilogue
+from ptqc.codegen.kernels.epilogue import NOTHING, Epilogue
 from ptqc.codegen.kernels.families import columns, dense, depthwise, matmul
 from ptqc.codegen.kernels.families.functions import Function
 from ptqc.codegen.kernels.requantization import Requantization
@@ -37,17 +37,32 @@ def integer_conv(emission: Emission, step: LoweredStep) -> None:
     )
     given = emission.layouts[source]
     kernel: Draft
-    if _is_depthwise(weights.shape, groups) and columns.takes(window, emission.isa):
+    is_depthwise = _is_depthwise(weights.shape, groups) and emission.isa.layer is None
+    if is_depthwise and columns.takes(window, emission.isa):
         isa = columns.narrowed(emission.isa, window.channels)
         by_column = columns.ColumnLoops(window, isa, Sums.of(isa, weights))
         kernel = _layer(columns.integer, by_column, weights, requantization)
-    elif _is_depthwise(weights.shape, groups):
+    elif is_depthwise:
         kernel = Finished(depthwise.integer(given, layout, window, emission.isa, weights, requantization))
     else:
         planes = weights.reshape(*weights.shape[:2], *window.kernel)
         loops = Dense(window, len(weights), groups, emission.isa, 1, Sums.of(emission.isa, weights))
-        kernel = _layer(dense.integer, loops, planes, requantization)
+        kernel = _layer(_dense, loops, planes, requantization)
     emission.add(kernel, [source], step.output, layout)
+
+
+def _dense(
+    x: Layout,
+    y: Layout,
+    loops: Dense,
+    weights: np.ndarray,
+    requantization: Requantization,
+    epilogue: Epilogue = NOTHING,
+) -> Built:
+    """A layer as the target writes it, where it has its own way."""
+    own = loops.isa.layer
+    made = own and own(x, y, loops.window, loops.groups, weights, requantization, epilogue)
+    return made or dense.integer(x, y, loops, weights, requantization, epilogue)
 
 
 def _layer(
@@ -80,9 +95,9 @@ def integer_product(emission: Emission, step: LoweredStep) -> None:
     planes = weights.reshape(*weights.shape, 1, 1)
     requantization = Requantization(bias, np.broadcast_to(factor, (len(weights),)), 0 if y is None else y.zero_point)
     if y is None:
-        emission.add(dense.integer(given, layout, loops, planes, requantization), [source], step.output, layout)
+        emission.add(_dense(given, layout, loops, planes, requantization), [source], step.output, layout)
     else:
-        kernel = _layer(dense.integer, loops, planes, requantization)
+        kernel = _layer(_dense, loops, planes, requantization)
         emission.add(kernel, [source], step.output, layout)
 
 

@@ -88,9 +88,6 @@ def integer(
     epilogue: Epilogue = NOTHING,
 ) -> Built:
     """Codes x times int8 weights; y is codes, or real values when it is float32. epilogue: of codes."""
-    own = loops.isa.dense
-    if own is not None and (made := own(x, y, loops, weights, requantization, epilogue)) is not None:
-        return made
     loops = replace(loops, is_framed=any(value.frame is not None for value in (x, y, *epilogue.others)))
     codes = weights.astype(np.int8)
     loops, risky = _chained(loops, codes)

@@ -18,7 +18,7 @@ def main(kind: str, folder: Path) -> None:
     from gpu_networks import built, programs_of
     from together import compared
 
-    from ptqc.codegen.cuda.dense import CUDA
+    from ptqc.codegen.cuda.layers import CUDA
     from ptqc.codegen.cuda.loops import ThreadLoops
     from ptqc.codegen.kernels.loops import written_with
 

@@ -7,7 +7,7 @@ import test_operators
 import test_random_networks
 
 from ptqc.codegen.cuda import building
-from ptqc.codegen.cuda.dense import CUDA
+from ptqc.codegen.cuda.layers import CUDA
 from ptqc.codegen.cuda.toolkit import Toolkit
 from ptqc.codegen.kernels.isa import Isa
 from ptqc.codegen.program.program import Program

@@ -1,0 +1,33 @@
+"""Which layers of codes have kernels of the target's own; the others take those that all targets share."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from ptqc.codegen.cuda import depthwise, tensor_cores
+from ptqc.codegen.cuda.isa import BY_ELEMENT
+from ptqc.codegen.kernels.epilogue import Epilogue
+from ptqc.codegen.kernels.requantization import Requantization
+from ptqc.codegen.program.built import Built
+from ptqc.codegen.program.layout import Layout
+from ptqc.codegen.program.window import Window
+
+
+def integer(
+    x: Layout,
+    y: Layout,
+    window: Window,
+    groups: int,
+    weights: np.ndarray,
+    requantization: Requantization,
+    epilogue: Epilogue,
+) -> Built | None:
+    """A layer on tensor cores, or a depthwise one by inner products of four bytes; None for any other."""
+    given = (x, y, BY_ELEMENT, window, weights, requantization, epilogue)
+    if tensor_cores.takes(x, window, groups):
+        return tensor_cores.integer(*given)
+    is_depthwise = groups == window.channels == len(weights)
+    return depthwise.integer(*given) if is_depthwise and depthwise.takes(x, window) else None
+
+
+CUDA = replace(BY_ELEMENT, layer=integer)
