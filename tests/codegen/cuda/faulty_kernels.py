@@ -1,38 +1,83 @@
-"""Builds a library whose PTX rounds down; prints what the verification says of it. A process of its own."""
+"""Plants faults into the PTX of a library, one after the other; prints what the verification says of each, as JSON.
 
+`python faulty_kernels.py FOLDER FAULT…`
+
+A process of its own, that forks one for each fault: a library is opened only once.
+"""
+
+import json
+import os
+import re
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
+
+FAULTS: dict[str, Callable[[str], str]] = {
+    "rounded down": lambda ptx: ptx.replace("cvt.rni.f32.f32", "cvt.rmi.f32.f32"),
+    "a barrier left out": lambda ptx: re.sub(r"\n\s*bar(rier)?\.sync[^;]*;", "\n", ptx),
+    "copies waited for one step too late": lambda ptx: re.sub(r"wait_group\s+1;", "wait_group 2;", ptx),
+    "copies never waited for": lambda ptx: re.sub(r"cp\.async\.wait_(group\s+1|all);", "cp.async.commit_group;", ptx),
+    "inputs with a sign": lambda ptx: ptx.replace("s32.u8.s8.s32", "s32.s8.s8.s32"),
+    "registers of weights exchanged": lambda ptx: re.sub(r"\{(%r\d+), (%r\d+)\}, \{", r"{\2, \1}, {", ptx),
+    "bytes of depthwise inputs exchanged": lambda ptx: ptx.replace(" 29538;", " 29522;"),
+}  # fmt: skip
 
 
-def main(folder: Path) -> None:
-    """The fault lies in what the emulator is given, as a wrong kernel would be."""
+def verdict(made: Any, change: Callable[[str], str], room: Path) -> str:
+    """What the verification says, in a process of its own."""
+    from dataclasses import replace
+
+    from ptqc.codegen.cuda import building
+    from ptqc.errors import PtqcError
+
+    room.mkdir()
+    told = room / "told.txt"
+    if pid := os.fork():
+        os.waitpid(pid, 0)
+        return told.read_text() if told.is_file() else "crashed"
+    ptx = change(made.image.ptx)
+    image = room / made.image.path.name
+    image.write_bytes(made.image.path.read_bytes())
+    try:
+        building._verified(replace(made, image=replace(made.image, path=image, ptx=ptx)))
+        told.write_text("changes nothing" if ptx == made.image.ptx else "not found")
+    except PtqcError as error:
+        told.write_text(str(error))
+    except Exception as error:  # a launch that fails, told by TVM
+        told.write_text(f"{type(error).__name__}: {error}"[:300])
+    os._exit(0)
+
+
+def main(folder: Path, faults: Sequence[str]) -> None:
+    """Build once, then verify each fault."""
     from ptqc.codegen.cuda.worker import load_stand_ins
 
     load_stand_ins()
-    from networks import FEEDS, residual
+    from small import FEEDS, network
 
     from ptqc.codegen.cuda import building
     from ptqc.codegen.cuda.jobs import CudaChoices
+    from ptqc.codegen.cuda.layers import CUDA
+    from ptqc.codegen.cuda.loops import ThreadLoops
+    from ptqc.codegen.cuda.toolkit import Toolkit
+    from ptqc.codegen.kernels import lowering
+    from ptqc.codegen.kernels.assignment import Assignment
     from ptqc.codegen.kernels.jobs import write_job
+    from ptqc.codegen.kernels.loops import written_with
     from ptqc.codegen.program.batching import Batching
-    from ptqc.errors import VerificationError
 
-    right = building.build_kernels
-
-    def faulty(ptx: str, library: Path) -> list[str]:
-        return right(ptx.replace("cvt.rni.f32.f32", "cvt.rmi.f32.f32"), library)
-
-    building.build_kernels = faulty
-    made, file = residual()
+    made, file = network()
     write_job(folder, made.lowered, file, FEEDS, CudaChoices(Batching(2), ("sm_80",)))
-    try:
-        building.build(folder)
-    except VerificationError as error:
-        print(error)
+    given = Assignment.read(folder)
+    with written_with(ThreadLoops()):
+        program = lowering.program(given.lowered, given.seen, CUDA, given.batching)
+        library = building.write(program, Toolkit.require(), ["sm_80"], folder)
+    print(json.dumps({name: verdict(library, FAULTS[name], folder / f"fault{i}") for i, name in enumerate(faults)}))
 
 
 if __name__ == "__main__":
     tests = Path(__file__).resolve().parent.parent.parent
     sys.path[:0] = [str(tests), str(tests / "codegen" / "cpu")]
     sys.modules["torch"] = None  # type: ignore[assignment]  # TVM would load it, for seconds and without need
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), sys.argv[2:])

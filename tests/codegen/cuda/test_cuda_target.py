@@ -1,6 +1,7 @@
 """A quantized network becomes a CUDA library without a GPU, and is compared with the file in the emulator."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,35 +12,27 @@ import pytest
 pytest.importorskip("tvm.tirx", reason="the cuda target needs Apache TVM")
 
 from graphs import noise, parse
-from lowering import quantized, samples
+from small import FEEDS, network
 
 from ptqc.codegen.cuda import target
 from ptqc.codegen.cuda.emulator import building
 from ptqc.codegen.cuda.options import ALL, CudaOptions
 from ptqc.codegen.cuda.toolkit import Toolkit
-from ptqc.codegen.onnxruntime.export import export
 from ptqc.errors import NoKernel, TargetError, UsageError
 
 ABSENT = building.refusal() or ("" if Toolkit.find() else "nvcc is not installed: pip install 'ptqc[cuda]'")
 needs_nvcc = pytest.mark.skipif(bool(ABSENT), reason=ABSENT)
 HERE = Path(__file__).parent
-FEEDS = samples(2, 3, 8, 8)
-GRAPH = """g (float[N, 3, 8, 8] x) => (float[N, 5] y) {
-    a = Conv <pads = [1, 1, 1, 1]> (x, w)
-    r = Relu(a)
-    d = Conv <group = 12, pads = [1, 1, 1, 1], strides = [2, 2]> (r, v)
-    e = Conv (d, u)
-    s = Add(e, d)
-    m = GlobalAveragePool(s)
-    f = Flatten(m)
-    y = Gemm <transB = 1> (f, h)
-}"""
-CONSTANTS = {
-    "w": noise(12, 3, 3, 3, scale=0.4),
-    "v": noise(12, 1, 3, 3, seed=1, scale=0.4),
-    "u": noise(12, 12, 1, 1, seed=2, scale=0.4),
-    "h": noise(5, 12, seed=3),
-}
+FAULTS = (
+    "rounded down",
+    "a barrier left out",
+    "copies waited for one step too late",
+    "copies never waited for",
+    "inputs with a sign",
+    "registers of weights exchanged",
+    "bytes of depthwise inputs exchanged",
+)
+FEW = FAULTS[1:3]
 
 
 def process(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -49,27 +42,33 @@ def process(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 @needs_nvcc
 def test_a_network_becomes_a_verified_library(tmp_path: Path) -> None:
-    made = quantized(parse(GRAPH, **CONSTANTS), FEEDS)
+    made, file = network()
     options = CudaOptions("sm_90a,sm_80")
-    built = target.TARGET.build(
-        made.lowered, export(made.lowered, made.model), FEEDS, options, tmp_path / "store", tmp_path
-    )
+    built = target.TARGET.build(made.lowered, file, FEEDS, options, tmp_path / "store", tmp_path)
     found = built.document
     assert found["verification"]["end_to_end_different"] == {}
     assert found["verification"]["integers_compared"] > 1000
+    assert (found["steps"]["dense_mma"], found["steps"]["depthwise_dp4a"]) == (3, 1)
     assert found["verified"].startswith("0 of ")
     assert found["verified"].endswith("in the emulator of PTX; not run on a GPU")
     assert list(found["gpus"]) == ["sm_80", "sm_90a"]
     assert all(code["registers"] > 0 and code["spilled_bytes"] == 0 for code in found["gpus"].values())
     assert json.loads(built.files["interface.json"].read_text())["inputs"] == [
-        {"name": "x", "dtype": "float32", "shape": [None, 3, 8, 8]}
+        {"name": "x", "dtype": "float32", "shape": [None, 3, 8, 7]}
     ]
 
 
 @needs_nvcc
-def test_a_fault_in_the_ptx_is_found_and_named(tmp_path: Path) -> None:
-    done = process("faulty_kernels.py", str(tmp_path))
-    assert done.stdout.startswith("the native library differs from the ONNX file at "), done.stdout + done.stderr
+@pytest.mark.parametrize(
+    "faults", [pytest.param(FEW, id="few"), pytest.param(FAULTS, id="all", marks=pytest.mark.slow)]
+)
+def test_a_fault_in_the_kernels_is_found(faults: tuple[str, ...], tmp_path: Path) -> None:
+    done = process("faulty_kernels.py", str(tmp_path), *faults)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert list(found) == list(faults)
+    told = re.compile("the native library differs from the ONNX file at |.* a thread ends with copies")
+    assert {name: verdict for name, verdict in found.items() if not told.match(verdict)} == {}
 
 
 @needs_nvcc
