@@ -16,7 +16,7 @@ DOCUMENTS = [
 ]
 COLUMNS = 100
 # What an artifact or the user's own folder holds, not the project.
-NOT_OURS = re.compile(r"^(build|out|images|my_package|smaller|cpu)/")
+NOT_OURS = re.compile(r"^(build|out|images|my_package|smaller|cpu|cuda)/")
 FILE = re.compile(r"`([\w./-]+/[\w.-]*)`")
 GROUP = "ptqc.rewrites"  # of entry points
 NAME = re.compile(r"`(ptqc(?:\.\w+)+)`")
