@@ -15,6 +15,7 @@ COMPARISONS = {
 }
 OPERATORS = {"add": "+", "sub": "-", "mul": "*", "and": "&", "or": "|", "xor": "^"}
 ROUNDINGS = {"n": "std::nearbyint", "z": "std::trunc", "m": "std::floor", "p": "std::ceil"}
+DIRECTIONS = {"z": "FE_TOWARDZERO", "m": "FE_DOWNWARD", "p": "FE_UPWARD"}
 TWICE = {"s16": "s32", "u16": "u32", "s32": "s64", "u32": "u64", "s64": "__int128", "u64": "unsigned __int128"}
 
 
@@ -22,6 +23,14 @@ def _binary(match: re.Match[str], o: Text, names: Operands) -> str:
     kind = unsigned(match["type"])
     left, right = (names.value(kind, text) for text in o[1:])
     return names.store(o[0], kind, f"{left} {OPERATORS[match['op']]} {right}")
+
+
+def _directed(match: re.Match[str], o: Text, names: Operands) -> str:
+    """Rounded towards zero, down or up."""
+    values = [names.value(match["type"], text) for text in o[1:]]
+    function = {"add": "std::plus<>()", "sub": "std::minus<>()", "mul": "std::multiplies<>()"}.get(match["op"])
+    call = f"{function or 'emulator::Fused()'}, {DIRECTIONS[match['rounding']]}, {', '.join(values)}"
+    return names.store(o[0], match["type"], f"emulator::directed({call})")
 
 
 def _multiply_add(match: re.Match[str], o: Text, names: Operands) -> str:
@@ -51,6 +60,11 @@ def _fused(match: re.Match[str], o: Text, names: Operands) -> str:
 def _divide(match: re.Match[str], o: Text, names: Operands) -> str:
     left, right = (names.value(match["type"], text) for text in o[1:])
     return names.store(o[0], match["type"], f"{left} {'%' if match['op'] == 'rem' else '/'} {right}")
+
+
+def _flushed_quotient(match: re.Match[str], o: Text, names: Operands) -> str:
+    left, right = (f"emulator::flushed({names.value(match['type'], text)})" for text in o[1:])
+    return names.store(o[0], match["type"], f"emulator::flushed({left} / {right})")
 
 
 def _extreme(match: re.Match[str], o: Text, names: Operands) -> str:
@@ -195,6 +209,7 @@ INTEGER, REAL = r"(?P<type>[sub](?:16|32|64))", r"(?P<type>f(?:16|32|64))"
 RULES: dict[str, Rule] = {
     rf"(?P<op>add|sub)\.{INTEGER}": _binary,
     rf"(?P<op>add|sub|mul)(?:\.rn)?\.{REAL}": _binary,
+    r"(?P<op>add|sub|mul|fma)\.r(?P<rounding>[zmp])\.(?P<type>f32|f64)": _directed,
     rf"(?P<op>mul)\.lo\.{INTEGER}": _binary,
     rf"mad\.lo\.{INTEGER}": _multiply_add,
     r"(?P<op>mul|mad)\.(?P<part>wide)\.(?P<type>[su](?:16|32))": _widened,
@@ -233,6 +248,9 @@ RULES: dict[str, Rule] = {
     # Where more digits are needed, what uses these goes on with Newton's method.
     r"rcp\.approx\.ftz\.(?P<type>f64)": _real("1 / {}"),
     r"rsqrt\.approx\.ftz\.(?P<type>f64)": _real("1 / std::sqrt({})"),
+    r"rsqrt\.approx\.ftz\.(?P<type>f32)": _real("emulator::flushed(1 / std::sqrt(emulator::flushed({})))"),
+    r"sqrt\.approx\.ftz\.(?P<type>f32)": _real("emulator::flushed(std::sqrt(emulator::flushed({})))"),
+    r"(?P<op>div)\.approx\.ftz\.(?P<type>f32)": _flushed_quotient,
     r"lg2\.approx\.ftz\.(?P<type>f32)": _real("std::log2(emulator::flushed({}))"),
     r"rcp\.approx\.ftz\.(?P<type>f32)": _real("emulator::flushed(1 / emulator::flushed({}))"),
 }

@@ -1,6 +1,8 @@
 // What the instructions of PTX compute that are more than an operator of C++. Registers hold bits.
 #pragma once
+#include <cfenv>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <type_traits>
 
@@ -100,6 +102,28 @@ inline T most(T a, T b) {
 }
 
 inline float flushed(float value) { return std::fpclassify(value) == FP_SUBNORMAL ? std::copysign(0.0f, value) : value; }
+
+struct Fused {
+  template <class T>
+  T operator()(T a, T b, T c) const {
+    return std::fma(a, b, c);
+  }
+};
+
+// An operation rounded in a direction; what is volatile stays between the changes of the processor's rounding.
+template <class Compute, class... T>
+__attribute__((noinline)) auto directed(Compute compute, int direction, T... operands) {
+  using First = std::common_type_t<T...>;
+  volatile First kept[] = {operands...};
+  fesetround(direction);
+  volatile First made;
+  if constexpr (sizeof...(T) == 3)
+    made = compute(First(kept[0]), First(kept[1]), First(kept[2]));
+  else
+    made = compute(First(kept[0]), First(kept[1]));
+  fesetround(FE_TONEAREST);
+  return First(made);
+}
 
 template <class T>
 inline T field(T value, uint32_t first, uint32_t length) {  // bfe

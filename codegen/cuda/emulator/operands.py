@@ -39,11 +39,12 @@ def identifier(name: str) -> str:
 
 @dataclass(frozen=True)
 class Operands:
-    """Names of a kernel. shared: places of its variables in shared memory. others: its local variables, parameters."""
+    """Names of a kernel. shared: places of its variables in shared memory. memory: its other variables and tables."""
 
     shared: Mapping[str, int]
-    local: frozenset[str]
+    memory: frozenset[str]
     parameters: Mapping[str, str]
+    registers: frozenset[str]
 
     def bits(self, text: str) -> str:
         """An operand as an expression of its bits."""
@@ -59,9 +60,9 @@ class Operands:
             return text.rstrip("U") + "ll"
         if text in self.shared:
             return f"{self.shared[text]}ll"
-        if text in self.local:
+        if text in self.memory:
             return f"reinterpret_cast<uint64_t>({text})"
-        if re.fullmatch(r"[A-Za-z_]\w*", text):  # a register that inline assembly declared
+        if text in self.registers:  # of inline assembly, whose names begin with a letter
             return text
         raise NotEmulated(f"the emulator of CUDA kernels does not know the operand {text!r}")
 

@@ -9,6 +9,7 @@ from ptqc.errors import PtqcError
 KERNEL = re.compile(r"\.entry\s+(\w+)\s*\((?P<parameters>[^)]*)\)\s*(?P<limits>[^{]*)\{")
 PARAMETER = re.compile(r"\.param\s+\.(\w+)\s+(?:\.ptr\s+(?:\.\w+\s+)*(?:\.align\s+\d+\s+)?)?(\w+)")
 VARIABLE = re.compile(r"(?:\.extern\s+)?\.(shared|local)\s+\.align\s+(\d+)\s+\.\w(\d+)\s+(\w+)\[(\d*)\]")
+TABLE = re.compile(r"\.(global|const)\s+\.align\s+(\d+)\s+\.b8\s+(\w+)\[\d+\]\s*=\s*\{([^}]*)\}")
 REGISTERS = re.compile(r"\.reg\s+\.(\w+)\s+(.*)", re.DOTALL)
 LABEL = re.compile(r"\s*([\w$%]+):")
 GUARD = re.compile(r"@(!?)(%\w+)\s+(.*)", re.DOTALL)
@@ -23,12 +24,16 @@ class NotEmulated(PtqcError):
 
 @dataclass(frozen=True)
 class Variable:
-    """Memory that a kernel declares. space: shared or local. size: in bytes; 0: as much as the launch says."""
+    """Memory that a kernel or its module declares. size: in bytes; 0: as much as the launch says.
+
+    space: shared or local, or global or const, with the bytes of a table that never changes.
+    """
 
     space: str
     alignment: int
     name: str
     size: int
+    table: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -79,7 +84,8 @@ def kernels(text: str) -> list[PtxKernel]:
     """The kernels of a module. Raises NotEmulated for what is not understood."""
     text = re.sub(r"//[^\n]*|/\*.*?\*/", "", text, flags=re.DOTALL)
     found = list(KERNEL.finditer(text))
-    outer = tuple(_variable(match) for match in VARIABLE.finditer(text[: found[0].start()] if found else ""))
+    head = text[: found[0].start()] if found else ""
+    outer = (*map(_variable, VARIABLE.finditer(head)), *map(_table, TABLE.finditer(head)))
     return [
         PtxKernel(
             match[1],
@@ -145,6 +151,12 @@ def _registers(kind: str, names: str) -> Iterator[Register]:
 def _variable(match: re.Match[str]) -> Variable:
     space, alignment, bits, name, count = match.groups()
     return Variable(space, int(alignment), name, int(count or 0) * int(bits) // 8)
+
+
+def _table(match: re.Match[str]) -> Variable:
+    space, alignment, name, values = match.groups()
+    table = tuple(int(value) for value in split(values))
+    return Variable(space, int(alignment), name, len(table), table)
 
 
 def split(text: str) -> tuple[str, ...]:

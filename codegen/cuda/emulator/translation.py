@@ -37,11 +37,17 @@ def _function(kernel: PtxKernel) -> str:
     own = [statement for statement in kernel.statements if isinstance(statement, Variable)]
     places, size = _places([variable for variable in (*kernel.variables, *own) if variable.space == "shared"])
     local = [variable for variable in own if variable.space == "local"]
+    tables = [variable for variable in kernel.variables if variable.table]
+    registers = {statement.name for statement in kernel.statements if isinstance(statement, Register)}
     given = {name: f"given_{place}" for place, (_, name) in enumerate(kernel.parameters)}
-    names = Operands(places, frozenset(variable.name for variable in local), given)
+    names = Operands(places, frozenset(variable.name for variable in (*local, *tables)), given, frozenset(registers))
     lines = [
         f"{TYPES[kind]} given_{place} = *static_cast<{TYPES[kind]}*>(arguments[{place}]); (void)given_{place};"
         for place, (kind, _) in enumerate(kernel.parameters)
+    ]
+    lines += [
+        f"alignas({memory.alignment}) static const uint8_t {memory.name}[] = {{{', '.join(map(str, memory.table))}}};"
+        for memory in tables
     ]
     lines += [f"alignas({memory.alignment}) char {memory.name}[{memory.size}];" for memory in local]
     lines += _declared(kernel)

@@ -1,6 +1,8 @@
 """Each instruction that computes with registers, against NumPy, at the ends of the ranges and in between."""
 
+import operator
 from collections.abc import Callable
+from fractions import Fraction
 from typing import NamedTuple
 
 import numpy as np
@@ -116,6 +118,17 @@ def dot_words(a: Values, b: Values, c: Values, left: str, right: str) -> Values:
     return wide((x * y).sum(1)) + wide(c)
 
 
+def towards_zero(a: Values, b: Values, exactly: Callable[[Fraction, Fraction], Fraction]) -> Values:
+    """Of finite results: the nearest number, or its neighbour where that is farther from zero than what is exact."""
+    found = np.array(exactly(a, b), np.float32)  # type: ignore[arg-type]
+    for i, (x, y, near) in enumerate(zip(a, b, found, strict=True)):
+        if np.isinf(near) and np.isfinite(x) and np.isfinite(y):
+            found[i] = np.copysign(np.finfo(np.float32).max, near)
+        elif np.isfinite(near) and abs(Fraction(float(near))) > abs(exactly(Fraction(float(x)), Fraction(float(y)))):
+            found[i] = np.nextafter(near, np.float32(0))
+    return found
+
+
 def logic(a: Values, b: Values, c: Values, table: int) -> Values:
     """Bit by bit: which bit of the table the three bits choose."""
     made = np.zeros_like(a)
@@ -176,6 +189,8 @@ CASES = {
         "f32 f32 f32", "f32", "fma.rn.f32 D, A, B, C;",
         lambda a, b, c: (a.astype(np.longdouble) * b + c).astype(np.float32),
     ),
+    "add.rz": Case("f32 f32", "f32", "add.rz.f32 D, A, B;", lambda a, b: towards_zero(a, b, operator.add)),
+    "mul.rz": Case("f32 f32", "f32", "mul.rz.f32 D, A, B;", lambda a, b: towards_zero(a, b, operator.mul)),
     "div.f": Case("f32 f32", "f32", "div.rn.f32 D, A, B;", lambda a, b: a / b),
     "sqrt": Case("f32", "f32", "sqrt.rn.f32 D, A;", np.sqrt),
     "rint": Case("f32", "f32", "cvt.rni.f32.f32 D, A;", np.rint),
@@ -279,9 +294,10 @@ def test_an_unknown_instruction_is_named(opcode: str) -> None:
         translated(kernel("k", f"{opcode} %r1, %r2, %r3;"))
 
 
-def test_an_unknown_operand_is_named() -> None:
-    with pytest.raises(NotEmulated, match="does not know the operand '<3>'"):
-        translated(kernel("k", "add.u32 %r1, %r2, <3>;"))
+@pytest.mark.parametrize("operand", ["<3>", "somewhere"])
+def test_an_unknown_operand_is_named(operand: str) -> None:
+    with pytest.raises(NotEmulated, match=f"does not know the operand '{operand}'"):
+        translated(kernel("k", f"add.u32 %r1, %r2, {operand};"))
 
 
 def test_an_unknown_directive_is_named() -> None:

@@ -117,6 +117,8 @@ KERNELS = {
     "matrices": (MATRICES, 2),
     "bytes": (MULTIPLY.replace("TYPES", "u8.s8"), 4),
     "signed_bytes": (MULTIPLY.replace("TYPES", "s8.s8"), 4),
+    "table": ("mov.u64 %q1, squares; cvta.global.u64 %q1, %q1; and.b32 %r1, %r0, 3; mad.wide.u32 %q1, %r1, 1, %q1;"
+              "ld.global.u8 %r2, [%q1]; mad.wide.u32 %q2, %r0, 4, %q0; st.global.u32 [%q2], %r2;", 1),
     "blocks": ("mov.u32 %r1, %ctaid.x; mov.u32 %r2, %ntid.x; mad.lo.u32 %r3, %r1, %r2, %r0;"
                "mad.wide.u32 %q1, %r3, 4, %q0; st.global.u32 [%q1], %r3;", 1),
     "local": (".local .align 8 .b8 mine[8]; .reg .b64 %at; mov.u64 %at, mine; cvta.local.u64 %at, %at;"
@@ -131,7 +133,7 @@ KERNELS = {
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Emulated:
     texts = [kernel(name, body, pointers) for name, (body, pointers) in KERNELS.items()]
-    return Emulated(texts, tmp_path_factory.mktemp("emulated"))
+    return Emulated([".global .align 4 .b8 squares[4] = {0, 1, 4, 9};", *texts], tmp_path_factory.mktemp("emulated"))
 
 
 def numbers(count: int) -> np.ndarray:
@@ -215,6 +217,12 @@ def test_blocks_know_their_place(built: Emulated) -> None:
     found = numbers(320)
     assert built("blocks", found, threads=64, blocks=5) == ""
     np.testing.assert_array_equal(found, np.arange(320))
+
+
+def test_a_table_of_the_module_is_read(built: Emulated) -> None:
+    found = numbers(LANES)
+    assert built("table", found) == ""
+    np.testing.assert_array_equal(found, (np.arange(LANES) % 4) ** 2)
 
 
 @pytest.mark.parametrize("name", ["local", "generic"])
