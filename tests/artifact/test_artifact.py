@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import platform
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 
 from ptqc.artifact import folder as artifact
 from ptqc.artifact.folder import check_output, load, publish
-from ptqc.errors import Interrupted, UsageError
+from ptqc.errors import Interrupted, TargetError, UsageError
 from ptqc.work.locks import InUse
 
 FILES = {"model.onnx": b"model", "plan.json": b'{"version": 1}', "report.html": b"<!doctype html>"}
@@ -205,3 +206,38 @@ def test_what_a_killed_compile_left_is_swept_away_and_nothing_else(tmp_path: Pat
     left = sorted(path.name for path in tmp_path.iterdir())
     assert left == [".other.ptqc-killed", ".out-mine", ".out.ptqc-alive", "out"]
     del used
+
+
+@pytest.mark.parametrize(
+    ("device", "error", "told"),
+    [
+        ("cuda", TargetError, "has no CUDA library; compile with --target cuda"),
+        ("cuda:1", TargetError, "has no CUDA library; compile with --target cuda"),
+        ("gpu", UsageError, "device is 'gpu'; expected cuda, or cuda:N"),
+        ("cuda:-1", UsageError, "device is 'cuda:-1'; expected cuda, or cuda:N"),
+    ],
+)
+def test_a_device_that_nothing_was_built_for_is_refused(
+    device: str, error: type[Exception], told: str, tmp_path: Path
+) -> None:
+    write(tmp_path / "out")
+    with pytest.raises(error, match=told):
+        load(tmp_path / "out").native(device=device)
+
+
+def test_a_cuda_library_asks_for_a_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    build = {"isa": "cuda", "machine": platform.machine(), "features": []}
+    interface = {"libraries": [build], "tvm": "any", "threads": 0, "gpus": ["sm_80"], "inputs": [], "outputs": []}
+    files: dict[str, bytes | str] = {
+        "cuda/cuda.so": b"library",
+        "cuda/weights.bin": b"weights",
+        "cuda/interface.json": json.dumps(interface),
+    }
+    given = {**FILES, **{name: data if isinstance(data, bytes) else data.encode() for name, data in files.items()}}
+    publish(tmp_path / "out", given, {**MANIFEST, "targets": {"cuda": {}}}, RUN, force=False)
+    monkeypatch.setattr("ptqc.native.cuda_library.check_version", lambda _tvm: None)
+    monkeypatch.setattr("ptqc.native.cuda_driver.DRIVER", "libcuda.so.of.nobody")
+    found = load(tmp_path / "out")
+    assert found.runnable == ""  # it runs in ONNX Runtime unless a device is asked for
+    with pytest.raises(TargetError, match="needs a GPU with NVIDIA's driver"):
+        found.native(device="cuda:0")
