@@ -10,6 +10,8 @@ from pathlib import Path
 
 from ptqc.errors import TargetError
 
+# Whose PTX the drivers know that the libraries ask for.
+OLDEST = 13
 INSTALL = "pip install 'ptqc[cuda]'"
 # The architecture of the PTX that all machine code is made of: what the kernels' instructions need.
 VIRTUAL = 80
@@ -52,18 +54,22 @@ class Toolkit:
 
     @classmethod
     def require(cls) -> "Toolkit":
-        """Raises TargetError where there is none."""
+        """Raises TargetError where there is none, or an older one."""
         found = cls.find()
         if found is None:
-            raise TargetError(f"the cuda target needs NVIDIA's compiler nvcc 13, which is not here: {INSTALL}")
+            raise TargetError(f"the cuda target needs NVIDIA's compiler nvcc {OLDEST}, which is not here: {INSTALL}")
+        if int(found.version.partition(".")[0]) < OLDEST:
+            raise TargetError(f"the cuda target needs nvcc {OLDEST}, and {found.folder} has {found.version}: {INSTALL}")
         return found
 
     @property
     def version(self) -> str:
         """As nvcc tells it."""
         told = self._run("nvcc", "--version")
-        found = re.search(r"V([\d.]+)", told)
-        return found[1] if found else told.splitlines()[-1]
+        found = re.search(r"V(\d[\d.]*)", told)
+        if found is None:
+            raise TargetError(f"{self.folder / 'nvcc'} does not tell its version but {told[:200]!r}: {INSTALL}")
+        return found[1]
 
     def compile(self, source: str, gpus: Sequence[str], folder: Path, name: str) -> Image:
         """Compile CUDA C++ for several chips. folder: for all files, which begin with the name."""

@@ -102,6 +102,15 @@ def test_a_compiler_that_is_absent_is_told_with_how_to_install_it(monkeypatch: p
         target.TARGET.check_present()
 
 
+def test_an_older_compiler_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    nvcc = tmp_path / "nvcc"
+    nvcc.write_text("#!/bin/sh\necho 'Cuda compilation tools, release 12.8, V12.8.93'\n")
+    nvcc.chmod(0o755)
+    monkeypatch.setattr(Toolkit, "find", classmethod(lambda _cls: Toolkit(tmp_path)))
+    with pytest.raises(TargetError, match=r"needs nvcc 13, and .* has 12\.8\.93"):
+        target.TARGET.check_present()
+
+
 def test_chips_are_taken_in_ascending_order_each_once() -> None:
     assert CudaOptions().gpus == tuple(ALL.split(","))
     assert CudaOptions("sm_89,sm_80,sm_89").gpus == ("sm_80", "sm_89")
