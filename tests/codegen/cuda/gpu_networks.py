@@ -2,9 +2,13 @@
 
 from pathlib import Path
 
+import numpy as np
 import test_more_operators
 import test_operators
 import test_random_networks
+from graphs import noise, parse
+from lowering import quantized, samples
+from together import program_of
 
 from ptqc.codegen.cuda import building
 from ptqc.codegen.cuda.layers import CUDA
@@ -23,10 +27,41 @@ FEW = (
 )
 
 
+def layers(seed: int) -> tuple[str, dict[str, np.ndarray]]:
+    """A network with layers for tensor cores and inner products of bytes, of random sizes, strides and dilations."""
+    random = np.random.default_rng(seed)
+    wide, outputs = (int(n) for n in (16 * random.integers(1, 6), random.integers(1, 100)))
+    rows, columns, stride, dilation = (int(n) for n in random.integers(1, 4, 4))
+    pads = [int(n) for n in random.integers(0, 3, 4)]
+    graph = f"""g (float[N, 3, 13, 11] x) => (float y) {{
+        a = Conv <pads = [1, 1, 1, 1]> (x, w)
+        r = Relu(a)
+        d = Conv <group = {wide}, pads = [2, 0, 2, 4], strides = [1, {stride}]> (r, v)
+        t = Mish(d)
+        e = Conv <pads = {pads}, strides = [{stride}, 1], dilations = [{dilation}, 1]> (t, u)
+        f = Conv <pads = {pads}, strides = [{stride}, 1], dilations = [{dilation}, 1]> (d, q)
+        s = Add(f, e)
+        m = GlobalAveragePool(s)
+        y = Conv(m, h)
+    }}"""
+    return graph, {
+        "w": noise(wide, 3, 3, 3, seed=seed, scale=0.4),
+        "v": noise(wide, 1, 5, 5, seed=seed + 1, scale=0.2),
+        "u": noise(outputs, wide, rows, columns, seed=seed + 2, scale=0.2),
+        "q": noise(outputs, wide, rows, columns, seed=seed + 3, scale=0.2),
+        "h": noise(7, outputs, 1, 1, seed=seed + 4, scale=0.2),
+    }
+
+
 def programs_of(kind: str, folder: Path) -> dict[str, Program]:
     """The kernels of networks of a kind."""
     if kind == "more":
         return test_more_operators.programs_of(CUDA, folder)
+    if kind == "layers":
+        feeds = samples(3, 3, 13, 11)
+        drawn = {str(seed): layers(seed) for seed in range(RANDOM)}
+        networks = {name: quantized(parse(graph, **constants), feeds) for name, (graph, constants) in drawn.items()}
+        return {name: program_of(made, feeds, CUDA, folder / name) for name, made in networks.items()}
     if kind == "random":
         return {str(seed): test_random_networks.network(seed, CUDA, folder / str(seed)) for seed in range(RANDOM)}
     names = FEW if kind == "few" else None
