@@ -41,7 +41,8 @@ class CpuOrder:
     def read(cls, folder: Path) -> Self:
         """What `ptqc.codegen.cpu.jobs.Choices` has."""
         given = Assignment.read(folder)
-        return cls(given, given.job["isa"], given.store, Request.from_json(given.job["tuning"]))
+        store = Store(Path(given.job["store"])) if given.job["store"] else None
+        return cls(given, given.job["isa"], store, Request.from_json(given.job["tuning"]))
 
     def programs(self) -> dict[Isa, Program]:
         """A program for each instruction set."""

@@ -58,8 +58,8 @@ def build(folder: Path) -> None:
         made = write(program, toolkit, gpus, folder)
     listings = {TARGET: Listing.of(program).to_json()}
     write_document(folder / KERNELS, {"libraries": listings, **given.job["kept"]})
-    found = _verified(made)
-    write_document(folder / REPORT, _report(made, toolkit) | {"verified": _told(found), "verification": found})
+    found = verified(made, given.batching.batch or 1)
+    write_document(folder / REPORT, _report(made, toolkit) | {"verified": told(found), "verification": found})
 
 
 def write(program: Program, toolkit: Toolkit, gpus: list[str], folder: Path) -> Delivered:
@@ -75,9 +75,12 @@ def write(program: Program, toolkit: Toolkit, gpus: list[str], folder: Path) -> 
     return Delivered(program, image, folder)
 
 
-def _verified(made: Delivered) -> dict[str, Any]:
-    """Compare the library with what ONNX Runtime computed, in the emulator where that does not take too long."""
-    operations = len(documents.runs(made.folder)) * sum(step.built.operations for step in made.program.steps)
+def verified(made: Delivered, samples: int) -> dict[str, Any]:
+    """Compare the library with what ONNX Runtime computed, in the emulator where that does not take too long.
+
+    samples: in each run. Raises VerificationError.
+    """
+    operations = samples * len(documents.runs(made.folder)) * sum(step.built.operations for step in made.program.steps)
     if operations > MOST_OPERATIONS:
         return {
             "missing": f"the emulator would compute {operations / 1e9:.0f} billion operations, and takes on "
@@ -90,7 +93,7 @@ def _verified(made: Delivered) -> dict[str, Any]:
     return {"on": "the emulator", **documents.verification(library, made.folder, _take_order)}
 
 
-def _told(found: Mapping[str, Any]) -> str:
+def told(found: Mapping[str, Any]) -> str:
     """What was verified, in words."""
     if "missing" in found:
         return f"NOT VERIFIED HERE: {found['missing']}"

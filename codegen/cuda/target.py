@@ -64,13 +64,14 @@ class CudaTarget:
         store: Path,
         folder: Path,
     ) -> TargetOutput:
-        """One library for all chips."""
+        """One library for all chips. Nothing is kept in the store."""
+        del store
         self.check_present()
         self.check_sizes({tuple(array.shape[1:] for array in feeds.values()) for feeds in samples})
         lowered = replace(lowered, model=checks.check_model(lowered.model, NAME))
 
         def made(batching: Batching, taken: Sequence[Feeds]) -> TargetOutput:
-            return _build(lowered, exported, taken, CudaChoices(batching, options.gpus, store), folder)
+            return _build(lowered, exported, taken, CudaChoices(batching, options.gpus), folder)
 
         return batched(lowered.model, exported, samples, made)
 

@@ -14,7 +14,6 @@ from ptqc.errors import PtqcError
 from ptqc.formats import Format
 from ptqc.lowered import Lowered
 from ptqc.plan import write_json
-from ptqc.store.entries import Store
 
 
 def telling(work: Callable[[Path], None], folder: Path) -> None:
@@ -41,11 +40,6 @@ class Assignment:
         formats = {name: Format.parse(form) for name, form in job["formats"].items()}
         lowered = Lowered(ir.load(folder / LOWERED), formats, {}, {}, job["layer_constants"])
         return cls(lowered, Seen.from_json(job["values"]), Batching(**job["batching"]), job)
-
-    @property
-    def store(self) -> Store | None:
-        """What was built before."""
-        return Store(Path(self.job["store"])) if self.job["store"] else None
 
 
 def write_document(path: Path, document: Mapping[str, Any]) -> None:

@@ -40,7 +40,7 @@ def verdict(made: Any, change: Callable[[str], str], room: Path) -> str:
     image = room / made.image.path.name
     image.write_bytes(made.image.path.read_bytes())
     try:
-        building._verified(replace(made, image=replace(made.image, path=image, ptx=ptx)))
+        building.verified(replace(made, image=replace(made.image, path=image, ptx=ptx)), 2)
         told.write_text("changes nothing" if ptx == made.image.ptx else "not found")
     except PtqcError as error:
         told.write_text(str(error))

@@ -5,6 +5,8 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ pytest.importorskip("tvm.tirx", reason="the cuda target needs Apache TVM")
 from graphs import noise, parse
 from small import FEEDS, network
 
+from ptqc.codegen.cuda import building as cuda_building
 from ptqc.codegen.cuda import target
 from ptqc.codegen.cuda.emulator import building
 from ptqc.codegen.cuda.options import ALL, CudaOptions
@@ -109,6 +112,16 @@ def test_an_older_compiler_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path:
     monkeypatch.setattr(Toolkit, "find", classmethod(lambda _cls: Toolkit(tmp_path)))
     with pytest.raises(TargetError, match=r"needs nvcc 13, and .* has 12\.8\.93"):
         target.TARGET.check_present()
+
+
+def test_what_would_take_the_emulator_too_long_is_not_verified(tmp_path: Path) -> None:
+    for run in range(5):
+        (tmp_path / f"values-{run:03}.npz").touch()
+    step = SimpleNamespace(built=SimpleNamespace(operations=10**9))
+    made = cast(Any, SimpleNamespace(folder=tmp_path, program=SimpleNamespace(steps=[step, step])))
+    wanted = "the emulator would compute 40 billion operations, and takes on 20"
+    assert cuda_building.verified(made, 4) == {"missing": wanted}
+    assert cuda_building.told({"missing": wanted}) == f"NOT VERIFIED HERE: {wanted}"
 
 
 def test_chips_are_taken_in_ascending_order_each_once() -> None:
