@@ -17,6 +17,8 @@ INSTALL = "pip install 'ptqc[cuda]'"
 VIRTUAL = 80
 # TVM's own flags would allow fast mathematics; the integers of the file need every operation rounded as it stands.
 EXACT = ("-std=c++17", "-O3", "-fmad=false", "-prec-div=true", "-prec-sqrt=true", "-ftz=false", "-w")
+# The assembler, too, would contract what says nothing of its rounding.
+ASSEMBLED = ("-O3", "-v", "-fmad=false")
 REPORT = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads.*?Used (\d+) registers", re.DOTALL)
 
 
@@ -79,7 +81,7 @@ class Toolkit:
         assembled, parts = {}, [f"--image3=kind=ptx,sm={VIRTUAL},file={ptx}"]
         for gpu in gpus:
             code = folder / f"{name}.{gpu}.cubin"
-            assembled[gpu] = _report(self._run("ptxas", "-O3", "-v", f"-arch={gpu}", str(ptx), "-o", str(code)))
+            assembled[gpu] = _report(self._run("ptxas", *ASSEMBLED, f"-arch={gpu}", str(ptx), "-o", str(code)))
             parts.append(f"--image3=kind=elf,sm={gpu.removeprefix('sm_')},file={code}")
         self._run("fatbinary", f"--create={image}", "-64", *parts)
         return Image(image, ptx.read_text(encoding="utf-8"), assembled)

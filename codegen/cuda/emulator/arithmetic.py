@@ -208,7 +208,8 @@ def _predicates(match: re.Match[str], o: Text, names: Operands) -> str:
 INTEGER, REAL = r"(?P<type>[sub](?:16|32|64))", r"(?P<type>f(?:16|32|64))"
 RULES: dict[str, Rule] = {
     rf"(?P<op>add|sub)\.{INTEGER}": _binary,
-    rf"(?P<op>add|sub|mul)(?:\.rn)?\.{REAL}": _binary,
+    # What says nothing of its rounding may become part of a fused product where it is translated.
+    rf"(?P<op>add|sub|mul)\.rn\.{REAL}": _binary,
     r"(?P<op>add|sub|mul|fma)\.r(?P<rounding>[zmp])\.(?P<type>f32|f64)": _directed,
     rf"(?P<op>mul)\.lo\.{INTEGER}": _binary,
     rf"mad\.lo\.{INTEGER}": _multiply_add,

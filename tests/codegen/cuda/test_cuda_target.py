@@ -147,6 +147,21 @@ def test_machine_code_lies_beside_the_ptx_that_it_was_made_of(tmp_path: Path) ->
 
 
 @needs_nvcc
+def test_the_assembler_contracts_no_products_and_sums(tmp_path: Path) -> None:
+    """What says nothing of its rounding becomes the same machine code as what does."""
+    text = """extern "C" __global__ void k(float* x) {{
+        asm("{{.reg .f32 t; mul{0}.f32 t, %1, %2; add{0}.f32 %0, t, %3;}}"
+            : "=f"(x[0]) : "f"(x[1]), "f"(x[2]), "f"(x[3]));
+    }}"""
+    found = []
+    for name, rounding in (("free", ""), ("fixed", ".rn")):
+        (tmp_path / name).mkdir()
+        Toolkit.require().compile(text.format(rounding), ["sm_80"], tmp_path / name, "k")
+        found.append((tmp_path / name / "k.sm_80.cubin").read_bytes())
+    assert found[0] == found[1]
+
+
+@needs_nvcc
 def test_what_nvcc_refuses_is_told(tmp_path: Path) -> None:
     with pytest.raises(TargetError, match=r"(?s)nvcc failed: .*leave the cuda target out"):
         Toolkit.require().compile("no C++", ["sm_80"], tmp_path, "wrong")

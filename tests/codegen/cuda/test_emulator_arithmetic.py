@@ -184,7 +184,7 @@ CASES = {
     ),
     "copysign": Case("f32 f32", "f32", "copysign.f32 D, A, B;", lambda a, b: np.copysign(b, a)),
     "add.f": Case("f32 f32", "f32", "add.rn.f32 D, A, B;", lambda a, b: a + b),
-    "mul.f": Case("f32 f32", "f32", "mul.f32 D, A, B;", lambda a, b: a * b),
+    "mul.f": Case("f32 f32", "f32", "mul.rn.f32 D, A, B;", lambda a, b: a * b),
     "fma.f": Case(
         "f32 f32 f32", "f32", "fma.rn.f32 D, A, B, C;",
         lambda a, b, c: (a.astype(np.longdouble) * b + c).astype(np.float32),
@@ -228,7 +228,7 @@ CASES = {
     "whole": Case("u32 u32", "u64", "mov.b64 D, {A, B};", lambda a, b: wide(b) << 32 | wide(a)),
     "halves": Case("u16 u16", "u32", "mov.b32 D, {A, B};", lambda a, b: wide(b) << 16 | wide(a)),
     "popc": Case("u32", "u32", "popc.b32 D, A;", lambda a: [bin(int(x)).count("1") for x in a]),
-    "a number": Case("f32", "f32", "add.f32 D, A, 0fBFC00000;", lambda a: a - np.float32(1.5)),
+    "a number": Case("f32", "f32", "add.rn.f32 D, A, 0fBFC00000;", lambda a: a - np.float32(1.5)),
     "a scope": Case("u32", "u32", "{ .reg .b32 twice; add.u32 twice, A, A; mov.b32 D, twice; }", lambda a: wide(a) * 2),
 }  # fmt: skip
 
@@ -288,7 +288,9 @@ def test_an_instruction_gives_what_numpy_gives(name: str, built: Emulated) -> No
     np.testing.assert_array_equal(found, wanted)
 
 
-@pytest.mark.parametrize("opcode", ["add.cc.u32", "add.ftz.f32", "tex.2d.v4.f32.s32", "cvt.rn.satfinite.e4m3x2.f32"])
+@pytest.mark.parametrize(
+    "opcode", ["add.cc.u32", "mul.f32", "add.ftz.f32", "tex.2d.v4.f32.s32", "cvt.rn.satfinite.e4m3x2.f32"]
+)
 def test_an_unknown_instruction_is_named(opcode: str) -> None:
     with pytest.raises(NotEmulated, match=f"does not know the instruction {opcode}"):
         translated(kernel("k", f"{opcode} %r1, %r2, %r3;"))
