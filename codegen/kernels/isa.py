@@ -74,6 +74,11 @@ class Isa:
         found = {"kind": self.kind, "mcpu": self.cpu, "mtriple": f"{self.machine}-linux-gnu", "cl-opt": [UNROLLED]}
         return {**found, "mattr": list(self.attributes)} if self.attributes else found
 
+    @property
+    def by_element(self) -> bool:
+        """Whether every element has a thread of its own, so that runs of neighbours are nothing to be moved at once."""
+        return self.kind == "cuda"
+
     def refusal(self) -> str | None:
         """Why its instructions would kill the process on this machine, if they would."""
         return Build(self.name, self.machine, self.features).refusal()

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
+from functools import reduce
 from math import prod
 from typing import Any
 
@@ -24,7 +25,7 @@ CHANNELS_LAST = (1, 2, 0)
 def pad(x: Layout, y: Layout, before: Sequence[int], value: float, isa: Isa) -> Built:
     """x in the middle of y, `before` elements from each axis's start; the rest is `value`."""
     constants = [x.encoded(np.array([value]))]
-    if x.order == y.order == CHANNELS_LAST and x.shape[0] == y.shape[0]:
+    if not isa.by_element and x.order == y.order == CHANNELS_LAST and x.shape[0] == y.shape[0]:
         return build("pad", [x], constants, y, _pad_plane(x, y, before[1], before[2], isa))
 
     def source(place: Place) -> tuple[list[Any], Any]:
@@ -95,7 +96,17 @@ def border(x: Layout, y: Layout, value: float, isa: Isa) -> Built:
     _, top, left = x.frame.at
     channels, height, width = y.shape
 
+    def by_element(batch: Any, filler: Any, out: Any) -> None:
+        with elements(batch, y) as (sample, place):
+            _, row, column = place
+            inside = (row >= top, row < top + x.shape[1], column >= left, column < left + x.shape[2])
+            with T.If(T.Not(reduce(lambda a, b: T.And(a, b), inside))), T.Then():
+                T.buffer_store(out, filler[0], [sample, y.offset(place)])
+
     def body(batch: Any, filler: Any, out: Any) -> None:
+        if isa.by_element:
+            by_element(batch, filler, out)
+            return
         with rows(batch, height, height * (width - x.shape[2]) * channels) as (sample, row):
             _row_with_border(
                 x,
@@ -115,7 +126,7 @@ def remap(family: str, x: Layout, y: Layout, source: Callable[[Place], Place]) -
 
 def strided(x: Layout, y: Layout, starts: Sequence[int], steps: Sequence[int], isa: Isa) -> Built:
     """Every `steps`-th element from `starts` on, along each axis."""
-    if x.order == y.order == CHANNELS_LAST and steps[0] == 1:
+    if not isa.by_element and x.order == y.order == CHANNELS_LAST and steps[0] == 1:
 
         def source(row: Any, column: Any, _tables: Sequence[Any]) -> Any:
             return x.at(row * steps[1] + starts[1], column * steps[2] + starts[2], starts[0])
@@ -178,7 +189,8 @@ def _pixels(y: Layout, source: Callable[[Any, Any, Sequence[Any]], Any], isa: Is
 def nearest(x: Layout, y: Layout, maps: Sequence[np.ndarray], isa: Isa) -> Built:
     """Along each axis, element maps[axis][i] of x for element i of y."""
     places = [found.astype(np.int32) for found in maps]
-    if x.order == y.order == CHANNELS_LAST and np.array_equal(places[0], np.arange(x.shape[0])):
+    is_by_pixel = not isa.by_element and np.array_equal(places[0], np.arange(x.shape[0]))
+    if is_by_pixel and x.order == y.order == CHANNELS_LAST:
         moved = _pixels(y, lambda row, column, tables: x.at(tables[0][row], tables[1][column], 0), isa)
         return build("nearest", [x], places[1:], y, moved)
 
