@@ -1,6 +1,6 @@
 """Channels scaled and rotated where single ones are far larger than others and 8-bit activations gain by it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -91,23 +91,16 @@ class Offers:
         uneven = [x for x in rotatable(ties) if unevenness(reach[ties.classes == x]) >= UNEVEN]
         if not uneven:
             return
-        whole = self._try((*folds, Rotate(ties, rotatable(ties), self._seed)))
-        if not whole and len(rotatable(ties)) > 1:
-            for number in uneven[:BLOCKS]:
-                model = self.prepared.model.clone()
-                folds = self._fold(model)
-                ties = find_ties(model, self._shapes, ROTATIONS)
-                self._try((*folds, Rotate(ties, (number,), self._seed)))
+        all_blocks = (*folds, Rotate(ties, rotatable(ties), self._seed))
+        self._try_all(all_blocks, (self._rotation(x) for x in uneven[:BLOCKS] if len(rotatable(ties)) > 1))
 
     def scale(self) -> None:
         """Groups of channels that are uneven, all of them or else one by one."""
         steps = list(self._scalings())
         if not steps:
             return
-        ties = steps[0].ties
-        if not self._try((ScaleChannels(ties, np.prod([x.factors for x in steps], 0)),)) and len(steps) > 1:
-            for step in steps[:BLOCKS]:
-                self._try((step,))
+        all_groups = ScaleChannels(steps[0].ties, np.prod([x.factors for x in steps], 0))
+        self._try_all((all_groups,), ((step,) for step in steps[:BLOCKS] if len(steps) > 1))
 
     def _fold(self, model: ir.Model) -> tuple[Rewrite, ...]:
         """Folds the gains of norms in place; the rewrite that does so."""
@@ -130,24 +123,39 @@ class Offers:
             factors[group] = smoothing(reach[group], weights[group])
             yield ScaleChannels(ties, factors)
 
-    def _try(self, steps: Sequence[Rewrite]) -> bool:
-        """Whether rewrites pay; then they are done."""
+    def _rotation(self, number: int) -> tuple[Rewrite, ...]:
+        """Folds the gains of norms and rotates one block."""
+        model = self.prepared.model.clone()
+        folds = self._fold(model)
+        return (*folds, Rotate(find_ties(model, self._shapes, ROTATIONS), (number,), self._seed))
+
+    def _try_all(self, together: Sequence[Rewrite], several: Iterable[Sequence[Rewrite]]) -> None:
+        """All blocks together, or else each for itself; of the latter, those that do not pay are told in one note."""
+        refusal = self._try(together)
+        if refusal is None:
+            return
+        self._note(refusal)
+        refused = [steps for steps in several if self._try(steps) is not None]
+        if refused:
+            message = f"undone one by one: {len(refused)} blocks gain nothing beyond chance"
+            self._note(Note(refusal.step, "", message, Level.SKIPPED))
+
+    def _try(self, steps: Sequence[Rewrite]) -> Note | None:
+        """Do rewrites where they pay; else why they are not done."""
         name, model = steps[-1].name, self.prepared.model.clone()
         try:
             notes = run_rewrites(model, steps, [self.prepared.samples[i] for i in range(PROBES)])
         except PassError as error:  # numbers that float32 does not bear
-            self._note(Note(name, "", f"undone: {error}", Level.SKIPPED))
-            return False
+            return Note(name, "", f"undone: {error}", Level.SKIPPED)
         before = self._known or self._losses.of(self.prepared.model)
         compared = Comparison(before, self._losses.of(model), self._losses.unit)
         if not compared.is_better:
             self._known = before
-            self._note(Note(name, "", f"undone, {len(notes)} places: {compared}", Level.SKIPPED))
-            return False
+            return Note(name, "", f"undone, {len(notes)} places: {compared}", Level.SKIPPED)
         self._known = compared.after
         self.prepared = replace(self.prepared, model=model, evened=(*self.prepared.evened, name))
         self._note(*notes, Note(name, "", str(compared)))
-        return True
+        return None
 
     def _note(self, *notes: Note) -> None:
         self.prepared = replace(self.prepared, notes=(*self.prepared.notes, *notes))
