@@ -16,7 +16,7 @@ FOLDERS = ("ptqc", "passes", "codegen")
 ALLOWED = {
     "ptqc/operators": "this is the place",
     "ptqc/execute/torch/operators": "a function of torch for each operator; torch is optional, and not imported there",
-    "codegen/cpu": "a kernel or a function of TVM for each operator",
+    "codegen/kernels": "a kernel or a function of TVM for each operator",
     "codegen/program/expansion.py": "a definition by other operators, of those that have no kernel",
     "codegen/onnxruntime/names.py": "a fault of ONNX Runtime 1.18 with two operators",
     "passes/rewrite": "a rewrite names the operators of its pattern",
