@@ -153,10 +153,11 @@ def _measure_split(whole: Prepared, request: CompileRequest) -> tuple[Prepared, 
     options, store, progress, began = request.options, request.store, request.progress, time.monotonic()
     prepared = with_splits(whole, options, store, progress, request.deadline.share(SPLITTING_SHARE))
     found = measure(prepared, options, store, progress, request.run)
-    fewer = without_unused(whole, prepared, found[0])
-    if fewer is prepared or not request.deadline.leaves(2 * (time.monotonic() - began)):
-        return prepared, *found
-    return fewer, *measure(fewer, options, store, progress, request.run)
+    while (fewer := without_unused(whole, prepared, found[0])) is not prepared:
+        if not request.deadline.leaves(2 * (time.monotonic() - began)):
+            break
+        prepared, found = fewer, measure(fewer, options, store, progress, request.run)
+    return prepared, *found
 
 
 def measure(

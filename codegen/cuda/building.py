@@ -30,8 +30,8 @@ from ptqc.native.runtime import PACKAGE
 from ptqc.plan import write_json
 
 EMULATED = "emulated"
-# Products and sums of all runs that the emulator takes on: some minutes.
-MOST_OPERATIONS = 20_000_000_000
+# Products and sums of all runs that the emulator takes on, well within the time that a job may take.
+MOST_OPERATIONS = 600_000_000
 
 
 @dataclass(frozen=True)
@@ -83,8 +83,8 @@ def verified(made: Delivered, samples: int) -> dict[str, Any]:
     operations = samples * len(documents.runs(made.folder)) * sum(step.built.operations for step in made.program.steps)
     if operations > MOST_OPERATIONS:
         return {
-            "missing": f"the emulator would compute {operations / 1e9:.0f} billion operations, and takes on "
-            f"{MOST_OPERATIONS / 1e9:.0f}"
+            "missing": f"the emulator would compute {operations / 1e6:,.0f} million operations, and takes on "
+            f"{MOST_OPERATIONS / 1e6:.0f}"
         }
     try:
         library = made.emulated()

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import onnx_ir as ir
 
+from ptqc.codegen.cuda.emulator.building import refusal
 from ptqc.codegen.cuda.job_files import TARGET as NAME
 from ptqc.codegen.cuda.job_files import WORKER
 from ptqc.codegen.cuda.jobs import CudaChoices
@@ -37,10 +38,12 @@ class CudaTarget:
         """Every choice can be compiled anywhere."""
 
     def check_present(self) -> None:
-        """Raises TargetError where TVM or NVIDIA's compilers are not installed."""
+        """Raises TargetError where TVM or NVIDIA's compilers are not installed, or kernels cannot be verified."""
         if find_spec("tvm") is None:
             raise TargetError(f"the cuda target needs Apache TVM: {INSTALL}")
         Toolkit.require()
+        if told := refusal():
+            raise TargetError(told)
 
     def check_sizes(self, row_shapes: Collection[object]) -> None:
         """Raises TargetError for samples of several sizes."""

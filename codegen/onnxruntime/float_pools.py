@@ -1,7 +1,7 @@
-"""Pools of codes that no integer convolution made take their largest values in float, rounded then: the same codes.
+"""Pools right behind the rounding of a real value take its largest values in float, rounded then: the same codes.
 
 ONNX Runtime has a fast MaxPool on codes whose channels lie last, as its integer convolutions leave them. On others it
-takes 6 to 60 times as long as in float. Rounding keeps the order of values, so both ways give the same codes:
+takes up to 48 times as long as in float. Rounding keeps the order of values, so both ways give the same codes:
 QuantizeLinear(Max(MaxPool(real))). Max of one tensor is that tensor; without it ONNX Runtime would move the rounding
 in front of the pool again.
 """

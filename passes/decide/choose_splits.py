@@ -200,13 +200,13 @@ def _deciding(work: _Work, name: str, measured: _Measured) -> Mapping[int, float
 def _counts(layers: Sequence[Layer]) -> list[int]:
     """The numbers of channels that can be split off what these layers read."""
     channels = channels_of(layers[0])
-    return [count for count in sorted({*COUNTS, channels // 8}) if 0 < count < channels]
+    return [count for count in sorted({*COUNTS, channels // 8}) if 0 < count <= channels // 4]
 
 
 def _orders(given: Setting, readers: Mapping[str, Sequence[Layer]]) -> Mapping[str, np.ndarray] | None:
     """Channels from the widest on, of the tensors that have wide ones; None: there was no time to look."""
     runner, names = Runner(given.model, list(readers)), list(readers)
-    step = max(len(given.tuning) // OBSERVED, 1)
+    step = -(-len(given.tuning) // OBSERVED)
     reaches = dict[str, np.ndarray]()
     for feeds in given.tuning.select(range(0, len(given.tuning), step)).batches(1):
         if not given.deadline.leaves(0):

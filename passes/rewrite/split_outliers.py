@@ -57,12 +57,13 @@ def splittable(model: ir.Model, layers: Sequence[Layer]) -> dict[str, list[Layer
     """The layers that can be split, by the tensor that they read: those of one group with a weight of their own.
 
     All layers of a tensor have to take the same axis for that of its channels. What a layer with a rooted output gives
-    (`Layer.keeps_sign`) must not become negative, which a sum of two might.
+    (`Layer.keeps_sign`) must not become negative, which a sum of two might. The name of what is left has to be free.
     """
     found: dict[str, list[Layer]] = {}
+    taken = {value.name for value in (*model.graph.inputs, *(made for node in model.graph for made in node.outputs))}
     for layer in layers:
         is_alone = len(model.graph.initializers[layer.weight].uses()) == 1
-        if layer.groups == 1 and is_alone and not layer.keeps_sign:
+        if layer.groups == 1 and is_alone and not layer.keeps_sign and Split(layer.input, ()).rest not in taken:
             found.setdefault(layer.input, []).append(layer)
     return {name: several for name, several in found.items() if len({channel_axis(layer) for layer in several}) == 1}
 
@@ -101,9 +102,9 @@ def _split(model: ir.Model, split: Split, layers: Sequence[Layer]) -> None:
     mask = np.ones(channels_of(layers[0]), np.float32)
     mask[wide] = 0
     shaped = mask.reshape(-1, *(1,) * len(layers[0].kernel)) if layers[0].is_convolution else mask
-    name = unique_name(model.graph, split.rest)
-    rest = insert_before(first, "Mul", [tensor, add_constant(model, shaped, f"{name}_mask")], name=name)
-    picked = add_constant(model, wide, f"{name}_channels")
+    masked = [tensor, add_constant(model, shaped, f"{split.rest}_mask")]
+    rest = insert_before(first, "Mul", masked, name=split.rest)
+    picked = add_constant(model, wide, f"{split.rest}_channels")
     few = insert_before(
         first, "Gather", [tensor, picked], {"axis": axis}, name=unique_name(model.graph, f"{tensor.name}_wide")
     )

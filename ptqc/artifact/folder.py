@@ -164,6 +164,8 @@ class Artifact:
         """
         from ptqc.codegen.targets import load as load_library
 
+        if device and (threads or isa):
+            raise UsageError("threads and isa are of libraries for processors: leave them out where a device is given")
         if device:
             return self._on_gpu(device)
         if not self.runnable:

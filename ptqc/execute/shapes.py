@@ -1,18 +1,26 @@
 """Sizes of all activations, as a run has them."""
 
+from collections.abc import Mapping, Sequence
+
 import numpy as np
 import onnx_ir as ir
 
+from ptqc.execute.compressed import Held
 from ptqc.execute.onnxruntime import Feeds
 from ptqc.execute.walk import Slicer, Walk
 
 
 def observed_shapes(model: ir.Model, feeds: Feeds) -> dict[str, tuple[int, ...]]:
-    """By name, the sizes of every input and of what every node of the main graph gives for one sample."""
+    """By name, the sizes of every tensor of the inputs and of what the nodes of the main graph give for one sample."""
     walk = Walk(Slicer(model), [feeds])
-    found = {name: np.shape(values[0]) for name, values in walk.values.items()}
+    found = _sizes(walk.values)
     while walk.position < len(walk):
         results = walk.compute()
-        found.update({name: np.shape(values[0]) for name, values in results.items()})
+        found.update(_sizes(results))
         walk.advance(results)
     return found
+
+
+def _sizes(values: Mapping[str, Sequence[Held]]) -> dict[str, tuple[int, ...]]:
+    """Sequences and what is absent have none."""
+    return {name: np.shape(held) for name, (held, *_) in values.items() if hasattr(held, "shape")}

@@ -13,6 +13,7 @@ DRIVER, RUNTIME = "libcuda.so.1", "libcudart.so.13"
 INSTALL = "pip install 'ptqc[cuda]'"
 # What the libraries are built for: the version of CUDA that the driver has to know, and the oldest chips.
 NEEDED_VERSION, NEEDED_CAPABILITY = (13, 0), (8, 0)
+NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
 MAJOR, MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_…
 
 
@@ -65,9 +66,12 @@ def _ask() -> Found:
     if hasattr(driver, "ptqc_is_emulator"):
         return Found(NEEDED_VERSION, (), is_emulator=True)
     version, count = ctypes.c_int(), ctypes.c_int()
-    _call(driver, "cuInit", 0)
     _call(driver, "cuDriverGetVersion", ctypes.byref(version))
-    _call(driver, "cuDeviceGetCount", ctypes.byref(count))
+    if code := driver.cuInit(0):
+        if code != NO_DEVICE:
+            raise _failed("cuInit", code)
+    else:
+        _call(driver, "cuDeviceGetCount", ctypes.byref(count))
     capabilities = tuple((_attribute(driver, MAJOR, i), _attribute(driver, MINOR, i)) for i in range(count.value))
     return Found((version.value // 1000, version.value % 1000 // 10), capabilities)
 
@@ -80,7 +84,11 @@ def _attribute(driver: Any, which: int, index: int) -> int:
 
 def _call(driver: Any, name: str, *arguments: Any) -> None:
     if code := getattr(driver, name)(*arguments):
-        raise TargetError(f"NVIDIA's driver answers {name} with error {code}; run model.onnx")
+        raise _failed(name, code)
+
+
+def _failed(name: str, code: int) -> TargetError:
+    return TargetError(f"NVIDIA's driver answers {name} with error {code}; run model.onnx")
 
 
 def load_runtime_library() -> None:
@@ -92,6 +100,9 @@ def load_runtime_library() -> None:
     for room in (spec and spec.submodule_search_locations) or ():
         path = Path(room) / "cu13" / "lib" / RUNTIME
         if path.is_file():
-            ctypes.CDLL(str(path), ctypes.RTLD_GLOBAL)
+            try:
+                ctypes.CDLL(str(path), ctypes.RTLD_GLOBAL)
+            except OSError as error:
+                raise TargetError(f"running a CUDA library needs {path}, which does not load: {error}") from error
             return
     raise TargetError(f"running a CUDA library needs {RUNTIME}, which is not here: {INSTALL}")

@@ -55,7 +55,7 @@ class _CudaMachine:
     def run(self, batch: int, inputs: Sequence[Any], constants: Any) -> Sequence[Any]:
         """Outputs on the GPU. The workspace of the largest batch so far serves all."""
         if batch > self._batch:
-            self._workspace = None  # frees the old one first
+            self._workspace, self._batch = None, 0  # frees the old one first
             self._workspace, self._batch = self.virtual["workspace"](*inputs), batch
         found: Sequence[Any] = self.virtual["main"](*inputs, constants, self._workspace)
         return found

@@ -34,6 +34,7 @@ from ptqc.stages.kept_loss import KeptLoss
 from ptqc.stages.latency_report import LatencyReport
 from ptqc.stages.memory_report import MemoryReport
 from ptqc.stages.speed import Measured
+from ptqc.stages.split import used_splits
 from ptqc.stages.unquantized import float_operators, rounded_for_float, unquantized_weights
 from ptqc.version import __version__
 from ptqc.work.memory import peak_memory_mb
@@ -82,9 +83,9 @@ def manifest(job: Job, outcome: CompileOutcome) -> dict[str, Any]:
     """Everything reproducible about an artifact."""
     fitted, judged, delivered = outcome.fitted, outcome.judged, outcome.delivered
     origin, proto = job.prepared.origin, fitted.exported.proto
-    split = {split.tensor: len(split.channels) for split in job.prepared.splits}
+    split, unused = used_splits(job.prepared.splits, fitted.plan)
     in_float = float_operators(job.model, fitted.plan, split)
-    notes = [*job.notes, *fitted.notes, *unquantized_weights(fitted.plan), *rounded_for_float(fitted.plan)]
+    notes = [*job.notes, *unused, *fitted.notes, *unquantized_weights(fitted.plan), *rounded_for_float(fitted.plan)]
     notes += [*(operator.note for operator in in_float), *_warnings(judged)]
     for kept in (delivered, outcome.memory, outcome.kept):
         notes += kept.notes if kept is not None else ()

@@ -1,5 +1,6 @@
 """Channels scaled and rotated where single ones are far larger than others and 8-bit activations gain by it."""
 
+import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
@@ -41,10 +42,10 @@ SHARE, RUNS = 0.1, 8.0
 def evened(prepared: Prepared, options: CompileOptions, deadline: Deadline, progress: Progress) -> Prepared:
     """The model with channels scaled and rotated as far as it pays; notes say what was done, or why it was undone."""
     tuning, held_back = prepared.tuning[:OBSERVED], prepared.held_back[:MOST]
-    if options.activations == "float" or len(held_back) < FEWEST:
+    if options.activations == "float" or len(held_back) < FEWEST or not _is_affordable(prepared, deadline):
         return prepared
     offers = Offers(prepared, RoundedLosses(prepared.model, tuning, held_back, options.loss), options.seed)
-    if not offers.offered() or not _is_affordable(prepared, deadline):
+    if not offers.offered():
         return prepared
     with progress.stage("even out channels"):
         offers.scale()
@@ -153,12 +154,20 @@ class Offers:
             self._known = before
             return Note(name, "", f"undone, {len(notes)} places: {compared}", Level.SKIPPED)
         self._known = compared.after
-        self.prepared = replace(self.prepared, model=model, evened=(*self.prepared.evened, name))
+        self.prepared = replace(self.prepared, model=model, evened=_digest(model))
         self._note(*notes, Note(name, "", str(compared)))
         return None
 
     def _note(self, *notes: Note) -> None:
         self.prepared = replace(self.prepared, notes=(*self.prepared.notes, *notes))
+
+
+def _digest(model: ir.Model) -> str:
+    """Of all constants of a model."""
+    found = hashlib.sha256()
+    for name in sorted(model.graph.initializers):
+        found.update(name.encode() + np.ascontiguousarray(initial(model, name)).tobytes())
+    return found.hexdigest()
 
 
 def reach_of(model: ir.Model, ties: ChannelTies, samples: Samples) -> np.ndarray:

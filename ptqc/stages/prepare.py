@@ -48,7 +48,7 @@ class Prepared:
     each time, so that kinds of samples that take turns are in both splits.
     judging: other samples, which choose nothing: a budget of loss is judged on them.
     splits: what is split off in `model`; whole: the model without that, where there are any.
-    evened: names of the rewrites of channels that were accepted on held-back samples.
+    evened: digest of the constants where channels were scaled or rotated, as held-back samples decided; else empty.
     """
 
     model: ir.Model
@@ -59,7 +59,7 @@ class Prepared:
     judging: Samples | None = None
     splits: tuple[Split, ...] = ()
     whole: ir.Model | None = None
-    evened: tuple[str, ...] = ()
+    evened: str = ""
 
     @property
     def unsplit(self) -> ir.Model:

@@ -1,5 +1,6 @@
 """The wide channels of some layers' inputs split off, before anything else is measured of the model."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from ptqc.notes import Level, Note, is_cut_short
@@ -9,6 +10,7 @@ from ptqc.passes.decide.phases import Decided, Setting
 from ptqc.passes.effects import applied
 from ptqc.passes.pipeline import run_rewrites
 from ptqc.passes.rewrite.split_outliers import Split, SplitOutliers, from_json, to_json
+from ptqc.plan import Plan
 from ptqc.stages.measure import key_of
 from ptqc.stages.prepare import PROBES, Prepared
 from ptqc.store.entries import Store
@@ -49,6 +51,17 @@ def without_unused(whole: Prepared, prepared: Prepared, decided: Decided) -> Pre
     kept = [note for note in own if note.subject not in gone]
     skipped = [Note(ChooseSplits.name, split.tensor, message, Level.SKIPPED) for split in unused]
     return _split(whole, tuple(split for split in prepared.splits if split not in unused), (*kept, *skipped))
+
+
+def used_splits(splits: Sequence[Split], plan: Plan) -> tuple[dict[str, int], list[Note]]:
+    """How many channels are split off, by tensor, where the narrow part is codes; and notes on the other splits.
+
+    Budgets of time, memory and loss choose activations anew after the model was split.
+    """
+    used = {split.tensor: len(split.channels) for split in splits if split.rest in plan.params}
+    message = "stays split without use: the activations that were chosen for the budget leave it in float"
+    unused = [split.tensor for split in splits if split.tensor not in used]
+    return used, [Note(ChooseSplits.name, tensor, message, Level.WARNING) for tensor in unused]
 
 
 def _split(whole: Prepared, splits: tuple[Split, ...], notes: tuple[Note, ...]) -> Prepared:

@@ -75,7 +75,10 @@ def measure_times(decided: Decided, options: CompileOptions, progress: Progress)
         subjects.append(replace(quantized_subject(lowered, without, everything, feeds), settings=NO_INTEGER_KERNELS))
         real, codes, rounded = profile(subjects, SECONDS)
         moves = _moves(rounded) if codes.transposes else {}
-    return _times(network, real, codes, rounded, moves)
+    # Of tensors that only pools in float read, the file has no codes.
+    unwritten = {tensor for tensor, name in lowered.codes.items() if name not in exported.renamed}
+    times = _times(network, real, codes, rounded, moves)
+    return replace(times, quantize={tensor: ns for tensor, ns in times.quantize.items() if tensor not in unwritten})
 
 
 def network_of(decided: Decided) -> Network:

@@ -57,7 +57,8 @@ def run(given: Prepared, **options: object) -> Prepared:
 def test_a_channel_that_decides_the_range_is_scaled(ready: Prepare) -> None:
     given = ready(two_layers())
     found = run(given)
-    assert found.evened == ("scale-channels",)
+    assert found.evened != given.evened == ""
+    assert found.notes[-1].step == "scale-channels"
     losses = RoundedLosses(given.model, given.tuning, given.held_back, "auto")
     assert losses.of(found.model).activations.mean() < 0.3 * losses.of(given.model).activations.mean()
 
@@ -84,7 +85,7 @@ def test_what_does_not_pay_is_undone_with_a_note(ready: Prepare, monkeypatch: py
     found = run(given)
     assert ir.to_proto(found.model).SerializeToString() == before
     assert "undone" in found.notes[-1].message
-    assert found.evened == ()
+    assert found.evened == ""
 
 
 def test_a_rotation_pays_where_weights_bear_it(ready: Prepare, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,7 +103,8 @@ def test_a_rotation_pays_where_weights_bear_it(ready: Prepare, monkeypatch: pyte
     monkeypatch.setattr(RoundedLosses, "of", lambda self, x: replace(rounded(self, x), weights=zeros))
     offers = Offers(given, losses, 0)
     offers.rotate()
-    assert offers.prepared.evened == ("rotate",)
+    assert offers.prepared.evened
+    assert offers.prepared.notes[-1].step == "rotate"
     assert losses.of(offers.prepared.model).activations.mean() < 0.3 * losses.of(given.model).activations.mean()
 
 
@@ -124,7 +126,7 @@ def test_outliers_that_were_planted_into_a_decoder_are_recovered(
     )
     losses = RoundedLosses(plain.model, plain.tuning[:16], plain.held_back, "auto")
     found = run(planted)
-    assert found.evened == ("scale-channels",)
+    assert found.evened
     assert losses.of(found.model).activations.mean() <= 1.1 * losses.of(plain.model).activations.mean()
 
 

@@ -119,7 +119,7 @@ def test_what_would_take_the_emulator_too_long_is_not_verified(tmp_path: Path) -
         (tmp_path / f"values-{run:03}.npz").touch()
     step = SimpleNamespace(built=SimpleNamespace(operations=10**9))
     made = cast(Any, SimpleNamespace(folder=tmp_path, program=SimpleNamespace(steps=[step, step])))
-    wanted = "the emulator would compute 40 billion operations, and takes on 20"
+    wanted = "the emulator would compute 40,000 million operations, and takes on 600"
     assert cuda_building.verified(made, 4) == {"missing": wanted}
     assert cuda_building.told({"missing": wanted}) == f"NOT VERIFIED HERE: {wanted}"
 
