@@ -9,7 +9,7 @@ is what one rewrite does to all channels that it can, however uneven they are.
 import argparse
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +19,7 @@ from harness import ROOT, Column, markdown
 
 from ptqc.execute.shapes import observed_shapes
 from ptqc.graph.channels import find_ties
+from ptqc.graph.layers import Layer
 from ptqc.graph.nodes import initial
 from ptqc.graph.rotation_rules import ROTATIONS
 from ptqc.graph.scale_rules import SCALES
@@ -83,6 +84,11 @@ REWRITES: dict[str, Callable[[ir.Model, Prepared], None]] = {
 }
 
 
+def rounded_weights(model: ir.Model, layers: Sequence[Layer]) -> dict[str, np.ndarray]:
+    """Those of layers in 8 bits, by name."""
+    return {layer.weight: coarse(layer, initial(model, layer.weight), BITS) for layer in layers}
+
+
 def rows(given: Prepared) -> Iterator[dict[str, object]]:
     losses = RoundedLosses(given.model, given.tuning[:OBSERVED], given.held_back, "auto")
     for name, rewrite in REWRITES.items():
@@ -91,9 +97,9 @@ def rows(given: Prepared) -> Iterator[dict[str, object]]:
         ties = find_ties(model, observed_shapes(model, given.samples[0]), SCALES)
         reach = reach_of(model, ties, losses.tuning)
         setting = Setting.of(model, losses.tuning, losses.held_back)
-        weights = {layer.weight: coarse(layer, initial(model, layer.weight), BITS) for layer in setting.layers}
         found = losses.of(model)
-        whole = losses.rounded(model, source_params(setting.sites, ranges(setting)), weights)
+        params = source_params(setting.sites, ranges(setting))
+        whole = losses.rounded(model, params, rounded_weights(model, setting.layers))
         yield {
             "rewrite": name,
             "uneven": max((unevenness(reach[group]) for group in ties.groups()), default=1.0),
@@ -103,12 +109,14 @@ def rows(given: Prepared) -> Iterator[dict[str, object]]:
         }
 
 
-def decoder(outliers: bool, folder: Path) -> Prepared:
+def decoder(outliers: bool, folder: Path, count: int = COUNT, length: int = LENGTH) -> Prepared:
+    """The small decoder with so many samples of random tokens."""
     sys.path.append(str(ROOT / "models"))
     import tiny_llama
 
+    folder.mkdir(exist_ok=True)
     onnx.save(tiny_llama.build(outliers, cache=False), folder / "model.onnx")
-    feeds = [tiny_llama.sample(LENGTH, cache=False, seed=seed) for seed in range(COUNT)]
+    feeds = [tiny_llama.sample(length, cache=False, seed=seed) for seed in range(count)]
     return prepared(folder / "model.onnx", feeds, folder)
 
 
@@ -128,7 +136,6 @@ def main() -> None:
             return
         for outliers in (False, True):
             folder = Path(temporary) / str(outliers)
-            folder.mkdir()
             print("with planted outliers" if outliers else "without outliers")
             print(markdown(list(rows(decoder(outliers, folder))), COLUMNS))
 

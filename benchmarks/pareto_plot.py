@@ -38,11 +38,11 @@ class Panel:
     def draw(self) -> Iterator[str]:
         """The elements."""
         yield f'<rect x="{self.left}" y="{self.top}" width="{WIDTH}" height="{HEIGHT}" fill="none" stroke="#ccc"/>'
-        yield _text(self.left + WIDTH - 6, self.top + 16, self.task, "end")
+        yield text(self.left + WIDTH - 6, self.top + 16, self.task, "end")
         for value in _ends([loss(row) for row in self.rows]):
-            yield _text(self.left - 4, self.y(value) + 4, f"{value:.2g}", "end")
+            yield text(self.left - 4, self.y(value) + 4, f"{value:.2g}", "end")
         for share in _ends([row["share"] for row in self.rows]):
-            yield _text(self.x(share), self.top + HEIGHT + 14, f"{share:.1%}", "middle")
+            yield text(self.x(share), self.top + HEIGHT + 14, f"{share:.1%}", "middle")
         for method, color in COLORS.items():
             points = sorted((row["share"], loss(row)) for row in self.rows if row["method"] == method)
             path = " ".join(f"{self.x(share):.1f},{self.y(value):.1f}" for share, value in points)
@@ -58,7 +58,7 @@ def draw(rows: Sequence[Row]) -> str:
     """The drawing."""
     drawn = [row for row in rows if loss(row)]
     names = list(dict.fromkeys(row["task"] for row in drawn))
-    body = [_text(MARGIN + 110 * i, 20, method, "start", color) for i, (method, color) in enumerate(COLORS.items())]
+    body = [text(MARGIN + 110 * i, 20, method, "start", color) for i, (method, color) in enumerate(COLORS.items())]
     for place, name in enumerate(names):
         down, right = divmod(place, ACROSS)
         left, top = MARGIN + right * (WIDTH + MARGIN), MARGIN + down * (HEIGHT + MARGIN)
@@ -77,7 +77,8 @@ def _ends(values: Sequence[float]) -> tuple[float, float]:
     return min(values), max(values)
 
 
-def _text(x: float, y: float, content: str, anchor: str, color: str = "#333333") -> str:
+def text(x: float, y: float, content: str, anchor: str, color: str = "#333333") -> str:
+    """An element of text."""
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="{color}">{escape(content)}</text>'
 
 
@@ -86,8 +87,8 @@ def main() -> None:
     parser.add_argument("results", type=Path)
     parser.add_argument("drawing", type=Path)
     arguments = parser.parse_args()
-    rows = json.loads(arguments.results.read_text(encoding="utf-8"))["rows"]
-    arguments.drawing.write_text(draw(rows), encoding="utf-8")
+    rows = json.loads(arguments.results.readtext(encoding="utf-8"))["rows"]
+    arguments.drawing.writetext(draw(rows), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -31,6 +31,11 @@ class Split:
         """The name of what is left of the tensor."""
         return f"{self.tensor}_narrow"
 
+    @property
+    def wide(self) -> str:
+        """The name of the channels that are split off."""
+        return f"{self.tensor}_wide"
+
 
 @dataclass(frozen=True)
 class SplitOutliers:
@@ -105,9 +110,7 @@ def _split(model: ir.Model, split: Split, layers: Sequence[Layer]) -> None:
     masked = [tensor, add_constant(model, shaped, f"{split.rest}_mask")]
     rest = insert_before(first, "Mul", masked, name=split.rest)
     picked = add_constant(model, wide, f"{split.rest}_channels")
-    few = insert_before(
-        first, "Gather", [tensor, picked], {"axis": axis}, name=unique_name(model.graph, f"{tensor.name}_wide")
-    )
+    few = insert_before(first, "Gather", [tensor, picked], {"axis": axis}, name=unique_name(model.graph, split.wide))
     rest.type, rest.shape = tensor.type, tensor.shape
     few.type = tensor.type
     if tensor.shape is not None:

@@ -118,6 +118,7 @@ REFUSED = {
     "groups of channels": "y = Conv <group = 3> (x, grouped)",
     "a depthwise convolution": "y = Conv <group = 6> (x, depthwise)",
     "a weight that another node reads": "c = Conv(x, dense) z = Conv(x, dense) y = Add(c, z)",
+    "a name that another tensor has": "x_narrow = Neg(x) c = Conv(x, dense) y = Add(c, x_narrow)",
     "a logarithm of what it gives": "c = Conv(x, positive) y = Log(c)",
 }
 WEIGHTS = {

@@ -1,0 +1,168 @@
+"""What each rewrite of channels does to their ranges: `python benchmarks/channel_ranges.py [--pictures FOLDER]`.
+
+The network is the small decoder of models/tiny_llama.py with planted outliers. Prints the table of docs/channels.md and
+draws its pictures. Each row is what one rewrite does to all channels that it can, as in even_channels.py; what is split
+off is what the compiler chooses by itself, and computes in float.
+"""
+
+import argparse
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+from channel_plot import Bars, draw
+from even_channels import decoder, rotated, rounded_weights, scaled
+from harness import ROOT, Column, markdown
+
+from ptqc.calibration.samples import Samples
+from ptqc.execute.onnxruntime import Runner
+from ptqc.execute.shapes import observed_shapes
+from ptqc.graph.channel_rules import ORDERS
+from ptqc.graph.channels import find_ties
+from ptqc.graph.layers import find_layers
+from ptqc.graph.sites import source_params
+from ptqc.passes.decide.choose_splits import ChooseSplits
+from ptqc.passes.decide.phases import Setting
+from ptqc.passes.pipeline import run_rewrites
+from ptqc.passes.rewrite.reorder_channels import ReorderChannels, by_key
+from ptqc.passes.rewrite.split_outliers import Split, SplitOutliers
+from ptqc.solvers.channel_scales import unevenness
+from ptqc.stages.even_channels import OBSERVED, reach_of
+from ptqc.stages.prepare import Prepared
+from ptqc.stages.rounded_losses import RoundedLosses, ranges
+
+COLUMNS = [
+    Column("channels", "version"),
+    Column("outputs differ by", "change", lambda share: f"{share:.0e}" if share else "0"),
+    Column("behind the norm, widest / median", "norm", "{:.1f}".format),
+    Column("before the down projection, widest / median", "hidden", "{:.1f}".format),
+    Column("8-bit activations", "activations", "{:.4f}".format),
+    Column("and 8-bit weights", "both", "{:.4f}".format),
+]
+
+
+@dataclass(frozen=True, eq=False)
+class Version:
+    """The network after a rewrite. splits: what was split off."""
+
+    title: str
+    model: ir.Model
+    splits: tuple[Split, ...] = ()
+
+    def bars(self, tensor: str, samples: Samples) -> Bars:
+        """How far each channel of a tensor with channels last reaches."""
+        runner = Runner(self.model, [tensor])
+        values = [runner.run(feeds, [tensor])[tensor] for feeds in samples]
+        reach = np.max([np.abs(x).reshape(-1, x.shape[-1]).max(0) for x in values], 0)
+        apart = np.zeros(len(reach), np.bool_)
+        for off in self.splits:
+            if off.tensor == tensor:
+                apart[list(off.channels)] = True
+        return Bars(self.title, reach, apart)
+
+
+def reordered(model: ir.Model, given: Prepared) -> None:
+    """Every class of channels that can change places, the one that reaches farthest first."""
+    ties = find_ties(model, observed_shapes(model, given.samples[0]), ORDERS)
+    reach = reach_of(model, ties, given.tuning[:OBSERVED])
+    run_rewrites(model, (ReorderChannels(ties, by_key(ties, reach)),), [given.samples[0]])
+
+
+def split(given: Prepared) -> Version:
+    """The channels split off that the compiler chooses."""
+    model = given.model.clone()
+    splits = ChooseSplits().apply(Setting.of(model, given.tuning, given.held_back)).made
+    run_rewrites(model, (SplitOutliers(splits),), [given.samples[0]])
+    return Version("split", model, splits)
+
+
+def versions(given: Prepared) -> Iterator[Version]:
+    """The network as it is, and after each rewrite alone."""
+    yield Version("as they are", given.model)
+    for title, rewrite in (("reordered", reordered), ("scaled", scaled), ("rotated", rotated)):
+        model = given.model.clone()
+        rewrite(model, given)
+        yield Version(title, model)
+        if title == "reordered":
+            yield split(given)
+
+
+def tensors(model: ir.Model) -> dict[str, str]:
+    """What the pictures show, by column of the table: what the first gate and the first down projection read."""
+    import tiny_llama
+
+    gate, down = (tiny_llama.WIDTH, tiny_llama.INNER), (tiny_llama.INNER, tiny_llama.WIDTH)
+    read = [(layer.shape, layer.input) for layer in find_layers(model)]
+    return {name: next(x for of, x in read if of == shape) for name, shape in (("norm", gate), ("hidden", down))}
+
+
+def lost(version: Version, whole: Setting, losses: RoundedLosses) -> tuple[float, float]:
+    """Mean losses of 8-bit activations, and of these with 8-bit weights.
+
+    Rounded is what is rounded of the whole network, but for what is split off and the products of it.
+    """
+    setting = Setting.of(version.model, losses.tuning, losses.held_back)
+    known = {site.name for site in whole.sites} | {x.rest for x in version.splits}
+    floats = {x.tensor for x in version.splits}
+    sites = [site for site in setting.sites if site.name in known and not floats.intersection(site.tensors)]
+    params = source_params(sites, ranges(setting))
+    layers = [layer for layer in setting.layers if layer.input not in {x.wide for x in version.splits}]
+    activations = losses.rounded(version.model, params, {})
+    both = losses.rounded(version.model, params, rounded_weights(version.model, layers))
+    return float(activations.mean()), float(both.mean())
+
+
+def change(version: Version, given: Prepared, samples: Samples) -> float:
+    """The largest difference of any output from those of the network as it is, as a share of the largest output."""
+    before, after = (
+        np.concatenate([value.ravel() for feeds in samples for value in runner.run(feeds).values()])
+        for runner in (Runner(given.model), Runner(version.model))
+    )
+    return float(np.abs(after - before).max() / np.abs(before).max())
+
+
+def measured(given: Prepared, found: Sequence[Version]) -> Iterator[dict[str, object]]:
+    """A row for each version."""
+    losses = RoundedLosses(given.model, given.tuning[:OBSERVED], given.held_back, "auto")
+    whole = Setting.of(given.model, losses.tuning, losses.held_back)
+    for version in found:
+        activations, both = lost(version, whole, losses)
+        yield {
+            "version": version.title,
+            "change": change(version, given, given.held_back),
+            "activations": activations,
+            "both": both,
+            **{name: uneven(version.bars(tensor, losses.tuning)) for name, tensor in tensors(given.model).items()},
+        }
+
+
+def uneven(bars: Bars) -> float:
+    """The widest channel of those that are not split off over the median one."""
+    return unevenness(bars.reach[~bars.apart])
+
+
+def pictures(given: Prepared, found: Sequence[Version], folder: Path) -> None:
+    """A file for each tensor."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, tensor in tensors(given.model).items():
+        bars = [version.bars(tensor, given.tuning[:OBSERVED]) for version in found]
+        (folder / f"channels_{name}.svg").write_text(draw(bars, f"ranges of channels, {name}"), encoding="utf-8")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--pictures", type=Path, default=ROOT / "docs" / "pictures", help="where they are put")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        even, given = (decoder(outliers, Path(temporary) / str(outliers)) for outliers in (False, True))
+        found = list(versions(given))
+        pictures(given, found, options.pictures)
+        rows = [*measured(even, [Version("without planted outliers", even.model)]), *measured(given, found)]
+        print(markdown(rows, COLUMNS))
+
+
+if __name__ == "__main__":
+    main()
