@@ -99,3 +99,11 @@ def test_what_gains_nothing_is_undone(tmp_path: Path, monkeypatch: pytest.Monkey
     assert tried.path.read_bytes() == never.path.read_bytes()
     told = [note["subject"] for note in tried.manifest["notes"] if "not split after all" in note["message"]]
     assert told == ["n1", "r2"]
+
+
+def test_splits_that_a_budget_leaves_without_use_are_told(tmp_path: Path) -> None:
+    found = compiled(planted(300), DATA, tmp_path, "0.0000001nat", **OPTIONS)
+    assert found.manifest["verification"]["integer_nodes"] == 0
+    assert found.manifest["split_channels"] == {}
+    told = [note["subject"] for note in found.manifest["notes"] if "stays split without use" in note["message"]]
+    assert told == ["n1", "n2"]
