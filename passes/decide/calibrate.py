@@ -106,7 +106,7 @@ class Calibrate:
             methods: tuple[Method, ...] = TRIED if self.observer == "auto" else (self.observer,)
             if pace.part() < 1:
                 methods = (HURRIED,)
-            found = [_params(observers[site.name], method) for method in methods]
+            found = [observed_params(observers[site.name], method) for method in methods]
             pace.did(1, float(methods != (HURRIED,)))
             return found
 
@@ -142,7 +142,8 @@ class _Sizes:
         return max(1, total * self.elements * sample.rows // max(self.rows * sample.elements, 1))
 
 
-def _params(observer: RangeObserver, method: Method) -> QuantParams:
+def observed_params(observer: RangeObserver, method: Method = TRIED[0]) -> QuantParams:
+    """Parameters of 8 bits for what was observed, by a method; by the one that is tried first."""
     low, high = choose_range(observer, method, UINT8.bits)
     scale, zero_point = affine_params(low, high, UINT8.bits)
     return QuantParams(UINT8, float(scale), int(zero_point))

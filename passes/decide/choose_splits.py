@@ -14,19 +14,17 @@ import numpy as np
 import onnx_ir as ir
 
 from ptqc.calibration.observers import RangeObserver
-from ptqc.calibration.ranges import affine_params, choose_range
 from ptqc.execute.compressed import Held
 from ptqc.execute.onnxruntime import Runner
 from ptqc.execute.suffix import Suffix, Suffixes
 from ptqc.execute.walk import Slicer, Values, Walk
-from ptqc.formats import UINT8, QuantParams
 from ptqc.graph.layers import Layer
 from ptqc.integer import fake_quantize
 from ptqc.losses import AUTO, OutputLoss, recognize
 from ptqc.notes import Note, out_of_time
 from ptqc.options import Loss
 from ptqc.passes.base import Effect, Result
-from ptqc.passes.decide.calibrate import ELEMENT_COST
+from ptqc.passes.decide.calibrate import ELEMENT_COST, observed_params
 from ptqc.passes.decide.choose_activations import WORTH, limit_of
 from ptqc.passes.decide.phases import Setting
 from ptqc.passes.rewrite.split_outliers import Split, channel_axis, channels_of, splittable
@@ -152,8 +150,7 @@ class _Place:
         rest, observer = np.sort(self.order[count:]), RangeObserver()
         for array in arrays:
             observer.update(array[rest])
-        scale, zero_point = affine_params(*choose_range(observer, "mse", UINT8.bits), UINT8.bits)
-        params, found = QuantParams(UINT8, float(scale), int(zero_point)), []
+        params, found = observed_params(observer), []
         for array in arrays:
             copy = array.copy()
             copy[rest] = fake_quantize(array[rest], params)

@@ -8,15 +8,15 @@ import numpy as np
 import onnx_ir as ir
 
 from ptqc.calibration.observers import RangeObserver
-from ptqc.calibration.ranges import TRIED, affine_params, choose_range
 from ptqc.calibration.samples import Samples
 from ptqc.execute.onnxruntime import Runner
 from ptqc.execute.walk import Slicer, Values
-from ptqc.formats import UINT8, QuantParams
+from ptqc.formats import QuantParams
 from ptqc.graph.layers import Layer
 from ptqc.graph.nodes import initial
 from ptqc.graph.sites import source_params
 from ptqc.losses import OutputLoss, recognize
+from ptqc.passes.decide.calibrate import observed_params
 from ptqc.passes.decide.phases import Setting
 from ptqc.passes.tune.quantized_walk import run_quantized
 
@@ -110,12 +110,7 @@ def ranges(setting: Setting) -> dict[str, QuantParams]:
         for site in setting.sites:
             for source in site.sources:
                 observers[site.name].update(values[source])
-    return {name: _params(observer) for name, observer in observers.items()}
-
-
-def _params(observer: RangeObserver) -> QuantParams:
-    scale, zero_point = affine_params(*choose_range(observer, TRIED[0], UINT8.bits), UINT8.bits)
-    return QuantParams(UINT8, float(scale), int(zero_point))
+    return {name: observed_params(observer) for name, observer in observers.items()}
 
 
 def coarse(layer: Layer, weight: np.ndarray, bits: int = COARSE) -> np.ndarray:
