@@ -28,12 +28,6 @@ from ptqc.codegen.program.window import Window
 PAIRS, HALVES = (0x5140, 0x7362), (0x5410, 0x7632)
 
 
-def takes(x: Layout, window: Window) -> bool:
-    """Whether four channels lie in one aligned word."""
-    first = x.frame.at[0] if x.frame is not None else 0
-    return not x.outside and all(size % DOT == 0 for size in (window.channels, x.plane[0], first, x.stride))
-
-
 def integer(
     x: Layout,
     y: Layout,

@@ -6,7 +6,9 @@ import numpy as np
 
 from ptqc.codegen.cuda import depthwise, tensor_cores
 from ptqc.codegen.cuda.isa import BY_ELEMENT
+from ptqc.codegen.cuda.tiles import CHUNK
 from ptqc.codegen.kernels.epilogue import Epilogue
+from ptqc.codegen.kernels.isa import DOT
 from ptqc.codegen.kernels.requantization import Requantization
 from ptqc.codegen.program.built import Built
 from ptqc.codegen.program.layout import Layout
@@ -24,10 +26,16 @@ def integer(
 ) -> Built | None:
     """A layer on tensor cores, or a depthwise one by inner products of four bytes; None for any other."""
     given = (x, y, BY_ELEMENT, window, weights, requantization, epilogue)
-    if tensor_cores.takes(x, window, groups):
+    if groups == 1 and _is_aligned(x, window, CHUNK):
         return tensor_cores.integer(*given)
     is_depthwise = groups == window.channels == len(weights)
-    return depthwise.integer(*given) if is_depthwise and depthwise.takes(x, window) else None
+    return depthwise.integer(*given) if is_depthwise and _is_aligned(x, window, DOT) else None
+
+
+def _is_aligned(x: Layout, window: Window, size: int) -> bool:
+    """Whether every piece of so many bytes of the input lies within a tap, where one access reads it."""
+    first = x.frame.at[0] if x.frame is not None else 0
+    return not x.outside and all(each % size == 0 for each in (window.channels, x.plane[0], first, x.stride))
 
 
 CUDA = replace(BY_ELEMENT, layer=integer)

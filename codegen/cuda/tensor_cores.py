@@ -33,13 +33,6 @@ COPY = "cp.async.cg.shared.global"
 PIECES, ROW_TILES, SUMS = STEP // CHUNK, 2, 4
 
 
-def takes(x: Layout, window: Window, groups: int) -> bool:
-    """Whether every piece of 16 bytes lies within a tap, where a copy can read it."""
-    first = x.frame.at[0] if x.frame is not None else 0
-    sizes = (window.channels, x.plane[0], first, x.stride)
-    return groups == 1 and not x.outside and all(size % CHUNK == 0 for size in sizes)
-
-
 def integer(
     x: Layout,
     y: Layout,
