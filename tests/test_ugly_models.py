@@ -339,6 +339,17 @@ ACCEPTED: dict[str, Build] = {
     ),
     "NaN inside": text("z = Sub(x, x) q = Div(z, z) n = IsNaN(q) y = Where(n, x, q)"),
     "a sequence inside": text("s = SequenceConstruct(x, x) i = Constant<value = int64 {0}>() y = SequenceAt(s, i)"),
+    "a product cut into a sequence": lambda: proto(
+        """g (float[N,8] x) => (float[N,4] y) {
+            h = MatMul(x, w)
+            q = SplitToSequence<axis = 1>(h, halves)
+            s = SequenceAt(q, zero)
+            y = Relu(s)
+        }""",
+        w=weight(8, 8),
+        halves=np.array([4, 4]),
+        zero=np.array(0),
+    ),
     "a branch": text(f"c = Constant<value = bool {{1}}>() y = If(c) <{BRANCHES.format('s = Neg(x)')}>"),
     "an unused input": text("y = Relu(x)", "float[N,4] x, float[N,3] u"),
     "100 nodes in a row": chain(100),

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 import onnx_ir.passes.common as common
 
@@ -146,13 +147,27 @@ def _has_sequences(model: ir.Model) -> bool:
     return any("Sequence" in node.op_type or "Optional" in node.op_type for node in model.graph.all_nodes())
 
 
+def _infer_with_sequences(model: ir.Model) -> None:
+    """As `infer_shapes`, by ONNX itself: the pass of onnx_ir takes sequences for tensors."""
+    inner = [v for node in model.graph for v in node.outputs if not node.domain and not v.is_graph_output()]
+    for value in inner:
+        value.shape = None
+    inferred = onnx.shape_inference.infer_shapes(ir.to_proto(model), data_prop=False)
+    found = {info.name: info.type for info in inferred.graph.value_info}
+    for value in inner:
+        if (kind := found.get(value.name)) is not None:
+            value.type = ir.serde.deserialize_type_proto_for_type(kind)
+            if kind.HasField("tensor_type"):
+                value.shape = ir.serde.deserialize_type_proto_for_shape(kind)
+
+
 def infer_shapes(model: ir.Model) -> None:
     """Infer every inner shape and type anew; those of inputs and outputs stay as declared.
 
-    What operators outside ONNX's own domain give keeps its shape, which nothing here could infer. Models with
-    sequences or optionals keep what they came with: the pass of onnx_ir takes them for tensors.
+    What operators outside ONNX's own domain give keeps its shape, which nothing here could infer.
     """
     if _has_sequences(model):
+        _infer_with_sequences(model)
         return
     interface = {value: (value.type, value.shape) for value in (*model.graph.inputs, *model.graph.outputs)}
     for node in model.graph.all_nodes():

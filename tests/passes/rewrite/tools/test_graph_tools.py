@@ -49,6 +49,26 @@ def test_infer_shapes_forgets_stale_shapes_and_keeps_the_interface() -> None:
     assert str(model.graph.outputs[0].shape) == "[M,3]"
 
 
+def test_infer_shapes_tells_sequences_from_tensors() -> None:
+    model = parse(
+        """g (float[N, 4] x) => (float[M] y) {
+            h = MatMul(x, w)
+            q = SplitToSequence <axis = 1> (h, sizes)
+            s = SequenceAt(q, zero)
+            y = Relu(s)
+        }""",
+        w=noise(4, 6),
+        sizes=np.array([3, 3]),
+        zero=np.array(0),
+    )
+    model.graph[0].outputs[0].shape = tools.ir.Shape([7, 7])
+    tools.infer_shapes(model)
+    h, q, s = (node.outputs[0] for node in list(model.graph)[:3])
+    assert (str(h.shape), str(h.type)) == ("[N,6]", "FLOAT")
+    assert (q.shape, str(q.type)) == (None, "Sequence(Tensor(FLOAT))")
+    assert (str(s.shape), str(s.type)) == ("[N,3]", "FLOAT")
+
+
 def test_remove_dead_reaches_into_subgraphs() -> None:
     model = parse("""g (float[N] x, bool c) => (float[N] y) {
         unused = Neg(x)
