@@ -15,6 +15,7 @@ __all__ = [
     "__version__",
     "bench",
     "bisect",
+    "compare",
     "compile",
     "inspect",
     "load",
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from ptqc.artifact.folder import Artifact, load
     from ptqc.artifact.verify import verify
     from ptqc.reducing import reduce
+    from ptqc.stages.comparing import compare
     from ptqc.stages.inspecting import inspect
     from ptqc.stages.sweep import sweep
 
@@ -43,6 +45,7 @@ _HOMES = {
     "reduce": "ptqc.reducing",
     "sweep": "ptqc.stages.sweep",
     "bench": "ptqc.artifact.bench",
+    "compare": "ptqc.stages.comparing",
     "bisect": "ptqc.artifact.bisect",
     "verify": "ptqc.artifact.verify",
 }

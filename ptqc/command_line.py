@@ -53,6 +53,7 @@ def parser() -> argparse.ArgumentParser:
             "a folder of its own.",
         )
     )
+    _add_compare(added.add_parser("compare", help="models beside each other: bytes, time, and what they answer"))
     bench = added.add_parser("bench", help="how long each kernel of the native library takes")
     bench.add_argument("folder", help="a folder that `ptqc compile --target T` wrote")
     bench.add_argument("--threads", type=int, metavar="N", help="threads of a run (default 1)")
@@ -168,6 +169,25 @@ def _add_bisect(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--samples", type=int, metavar="N", help="samples used at most (default 8)")
     _add_preprocessing(parser)
     parser.set_defaults(run=commands.run_bisect)
+
+
+def _add_compare(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "models",
+        nargs="+",
+        metavar="MODEL",
+        help="ONNX files, and folders that `ptqc compile` wrote; all are compared with the first",
+    )
+    parser.add_argument(
+        "--calibration",
+        metavar="DATA",
+        help="samples to run on, given as for compile (default: an artifact's golden samples, or drawn ones)",
+    )
+    parser.add_argument("--samples", type=int, metavar="N", help="samples used at most (default 16)")
+    parser.add_argument("--threads", type=int, metavar="N", help="threads of a run (default 1)")
+    parser.add_argument("--json", action="store_true", help="print everything as JSON")
+    _add_preprocessing(parser)
+    parser.set_defaults(run=commands.run_compare)
 
 
 def _add_reduce(parser: argparse.ArgumentParser) -> None:

@@ -193,6 +193,20 @@ def run_bench(options: argparse.Namespace) -> None:
     print(bench(options.folder, **_given(options, "threads", "isa")))
 
 
+def run_compare(options: argparse.Namespace) -> None:
+    """`ptqc compare`."""
+    from ptqc.stages.comparing import compare
+    from ptqc.work.progress import for_terminal
+
+    found = compare(
+        *options.models,
+        preprocessing=_preprocessing(options),
+        progress=for_terminal(options.json),
+        **_given(options, "calibration", "samples", "threads"),
+    )
+    print(json.dumps(found.to_json(), indent=1) if options.json else found)
+
+
 def kinds_of(given: Sequence[str]) -> str | dict[str, str]:
     """One kind for all outputs, or a kind for each that is named."""
     named = [text.rpartition("=") for text in given]

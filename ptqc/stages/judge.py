@@ -1,7 +1,7 @@
 """How good the delivered file is: agreement with the float model, score where labels are given."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -97,19 +97,24 @@ def judge(
         for feeds in samples:
             pairs.append((tensors_of(real.run(feeds)), tensors_of(packed.run(feeds))))
             stage.advance()
-    measure = OutputLoss.of(kinds, [float_ for float_, _ in pairs])
+    judged = judge_pairs(kinds, pairs)
     scores: tuple[float | None, float | None] = (None, None)
     if evaluate is not None:
         with progress.stage("score with labels", 2) as stage:
             scores = (evaluate(real.run), None)
             stage.advance("float")
             scores = (scores[0], evaluate(packed.run))
+    return replace(judged, float_score=scores[0], compiled_score=scores[1])
+
+
+def judge_pairs(kinds: Kinds, pairs: Pairs) -> Judged:
+    """How outputs agree, sample by sample: of the float model first, of another second."""
+    measure = OutputLoss.of(kinds, [real for real, _ in pairs])
     return Judged(
-        len(samples),
+        len(pairs),
         measure.mean(*zip(*pairs, strict=True)),
         measure.unit,
         tuple(_judged(name, measure, pairs) for name in kinds),
-        *scores,
     )
 
 

@@ -16,3 +16,8 @@ def processor_ns(run: Callable[[], object]) -> float:
     started = time.thread_time_ns()
     run()
     return float(time.thread_time_ns() - started)
+
+
+def wall_ns(run: Callable[[], object]) -> float:
+    """Nanoseconds that pass during one run, of all its threads: what other programs take counts, too."""
+    return 1e9 * seconds_of(run)

@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("tvm.tirx", reason="the cpu target needs Apache TVM")
 
-from compiling import compiled
+from compiling import compiled, quick
 from compiling import residual as model
 from compiling import samples as given
 
@@ -37,6 +37,17 @@ def test_the_slowest_come_first(artifact: Artifact, capsys: pytest.CaptureFixtur
     shares = [float(row.split()[-1]) for row in rows]
     assert shares == sorted(shares, reverse=True)
     assert f"{len(rows)} kernels take" in total
+
+
+def test_the_library_stands_beside_its_file(artifact: Artifact) -> None:
+    with quick():
+        file, library = ptqc.compare(artifact.folder).rows
+    parts = [artifact.folder / "cpu" / f"{artifact.native().isa}.so", artifact.folder / "cpu" / "weights.bin"]
+    assert library.bytes == sum(part.stat().st_size for part in parts)
+    assert library.runtime == f"native library, {artifact.native().isa}"
+    assert file.runtime.startswith("ONNX Runtime")
+    assert library.judged is not None
+    assert library.judged.sqnr > 40
 
 
 def test_an_artifact_without_a_library_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,94 @@
+"""What can be compared: ONNX files in ONNX Runtime, and the native libraries of artifacts."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+
+import onnx_ir as ir
+import onnxruntime as ort
+
+from ptqc.arguments import path_of
+from ptqc.artifact.folder import Artifact, load
+from ptqc.errors import ModelError, TargetError
+from ptqc.execute.onnxruntime import Feeds, Runner, session_options
+from ptqc.graph import zipmaps
+from ptqc.graph.external import hold_external
+from ptqc.native.interface import WEIGHTS, library_file
+from ptqc.reading.file import parse, read_bytes
+from ptqc.reading.tensors import check_tensors, external_files
+
+RUNTIME = f"ONNX Runtime {ort.__version__}"
+
+Run = Callable[[Feeds], Feeds]
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One way to run a model.
+
+    runtime: what runs it. bytes: of all files that it needs. start: opens it. model: its graph.
+    artifact: what it is part of.
+    """
+
+    name: str
+    runtime: str
+    bytes: int
+    start: Callable[[], Run]
+    model: ir.Model
+    artifact: Artifact | None = None
+
+    def starter(self, feeds: Feeds) -> Callable[[], Callable[[], object]]:
+        """Opens it for runs of one sample."""
+
+        def opened() -> Callable[[], object]:
+            run = self.start()
+            return lambda: run(feeds)
+
+        return opened
+
+
+def contenders(given: str | PathLike[str], threads: int) -> Iterator[Contender]:
+    """An ONNX file, or of an artifact its file and its library.
+
+    Raises ModelError for what is no model, and UsageError for a folder that is no artifact.
+    """
+    path = path_of("model", given)
+    if not path.is_dir():
+        yield _file(path, threads, None)
+        return
+    artifact = load(path)
+    in_onnx = _file(artifact.path, threads, artifact)
+    yield in_onnx
+    try:
+        library = artifact.native(threads)
+    except TargetError:  # none was built, or none of them runs here
+        return
+    folder = artifact.folder / artifact.runnable
+    size = sum((folder / name).stat().st_size for name in (library_file(library.isa), WEIGHTS))
+    yield Contender(
+        str(folder),
+        f"native library, {library.isa}",
+        size,
+        lambda: artifact.native(threads).run,
+        in_onnx.model,
+        artifact,
+    )
+
+
+def _file(path: Path, threads: int, artifact: Artifact | None) -> Contender:
+    try:
+        data = read_bytes(path)
+        proto = parse(data)
+        check_tensors(proto, path.parent)
+        files = external_files(proto, path.parent)
+        model = ir.from_proto(zipmaps.as_tensors(proto))
+        hold_external(model, path.parent, mapped=True)
+    except ModelError as error:
+        raise ModelError(f"{path}: {error}") from error
+    size = len(data) + sum(file.stat().st_size for file in files.values())
+
+    def start() -> Run:
+        return Runner(model, options=session_options(threads=threads)).run
+
+    return Contender(str(path), RUNTIME, size, start, model, artifact)
