@@ -208,7 +208,7 @@ def _deliver(job: Job, request: CompileRequest, labelled: Labelled | None, folde
     recorded = golden.take(job.model, data, held_back)
     outcome = CompileOutcome(fitted, verified, activation_loss, native, timed, memory, kept, judged, speed, *recorded)
     files, manifest = documents.files(job, outcome)
-    return artifact.publish(request.output, files, manifest, documents.times(job, outcome), request.force)
+    return artifact.publish(request.output, files, manifest, documents.apart(job, outcome, manifest), request.force)
 
 
 def _fit_budgets(job: Job, request: CompileRequest, labelled: Labelled | None) -> tuple[Job, Fitted, KeptLoss | None]:

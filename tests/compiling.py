@@ -88,13 +88,15 @@ def quick() -> Iterator[None]:
         speed.SECONDS = before
 
 
-# Times and memory of a compile; no two are alike.
-VOLATILE = "run.json"
+# What tells times and memory of a compile; no two are alike.
+VOLATILE = ("run.json", "report.html")
 
 
 def digests(folder: Path, *left_out: str) -> dict[str, str]:
     """SHA-256 of the files of an artifact by name, but for what differs from run to run."""
-    return {path.name: file_digest(path) for path in sorted(folder.iterdir()) if path.name not in (VOLATILE, *left_out)}
+    return {
+        path.name: file_digest(path) for path in sorted(folder.iterdir()) if path.name not in (*VOLATILE, *left_out)
+    }
 
 
 def alone() -> None:

@@ -18,9 +18,9 @@ from ptqc.artifact.folder import Artifact
 from ptqc.errors import Infeasible, UsageError
 from ptqc.stages.documents import oldest_runtime
 
-REPRODUCIBLE = ["golden.safetensors", "manifest.json", "model.onnx", "plan.json", "report.html", "sensitivity.json"]
+REPRODUCIBLE = ["golden.safetensors", "manifest.json", "model.onnx", "plan.json", "sensitivity.json"]
 
-FILES = sorted((*REPRODUCIBLE, "run.json"))
+FILES = sorted((*REPRODUCIBLE, "report.html", "run.json"))
 
 
 def contents(artifact: Artifact) -> dict[str, bytes]:

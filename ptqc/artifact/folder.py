@@ -272,9 +272,14 @@ def _is_ours(folder: Path) -> bool:
 
 
 def publish(
-    folder: Path, files: Mapping[str, bytes | Path], manifest: Mapping[str, Any], run: Mapping[str, Any], force: bool
+    folder: Path,
+    files: Mapping[str, bytes | Path],
+    manifest: Mapping[str, Any],
+    apart: Mapping[str, bytes],
+    force: bool,
 ) -> Artifact:
     """Write an artifact beside its place and move it there in one step. files: by name; a path is copied from there.
+    apart: files that differ from run to run, which the manifest does not name.
 
     Raises Interrupted when the disk does not take it.
     """
@@ -290,7 +295,8 @@ def publish(
             new.mkdir()
             sums = {name: _write_through(new / name, source) for name, source in sorted(files.items())}
             _write_through(new / MANIFEST, write_json({**manifest, "files": sums}).encode())
-            _write_through(new / RUN, write_json(run).encode())
+            for name, content in apart.items():
+                _write_through(new / name, content)
             _move(new, folder)
     except OSError as error:
         raise Interrupted(f"cannot write the artifact to {folder}: {error}; nothing was changed there") from error

@@ -11,10 +11,12 @@ def render(
     manifest: Mapping[str, Any],
     plan: Mapping[str, Any],
     sensitivity: Mapping[str, Any],
+    times: Mapping[str, Any],
     sweep: Mapping[str, Any] | None = None,
 ) -> str:
-    """HTML text, a function of its arguments alone: the same compile gives the same bytes.
+    """HTML text, a function of its arguments alone.
 
+    times: what differs from run to run; of an older artifact some of it may be missing.
     sweep: the measured frontier, where there is one.
     """
-    return page(ReportFacts(manifest, plan, sensitivity, sweep))
+    return page(ReportFacts(manifest, plan, sensitivity, times, sweep))

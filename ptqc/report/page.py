@@ -17,6 +17,7 @@ from ptqc.report.style import SCRIPT, STYLE
 from ptqc.report.sweep import has_sweep, sweep_plots
 from ptqc.report.tables import activation_table, layer_table, note_list, reproducibility_table, worst_table
 from ptqc.report.targets import has_native, has_others, native_tables, other_tables
+from ptqc.report.verdict import verdict
 from ptqc.text import entries
 
 # Nothing is loaded from anywhere, whatever a name in the model says.
@@ -135,11 +136,12 @@ def page(facts: ReportFacts) -> str:
 <header><h1>{name(source, 90)}</h1>
 <p class="lead">Compiled by ptqc {safe(facts.manifest["ptqc"])}; runs in ONNX Runtime \
 {safe(facts.manifest["file"]["oldest_onnxruntime"])} and newer, {safe(_operators(facts))}.</p></header>
-<nav>{links}</nav>
-{cards(facts)}
+{verdict(facts)}
 {_warnings(facts)}
+{cards(facts)}
+<nav>{links}</nav>
 {"".join(_section(section, facts) for section in sections)}
-<footer>Written by ptqc {safe(facts.manifest["ptqc"])}. Times of the compile are in run.json.</footer>
+<footer>Written by ptqc {safe(facts.manifest["ptqc"])}.</footer>
 </main><script>{SCRIPT}</script></body></html>
 """
 

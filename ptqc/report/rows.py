@@ -71,11 +71,15 @@ class Part:
 
 @dataclass(frozen=True)
 class ReportFacts:
-    """The documents, and what follows from them. sweep: the measured frontier, where there is one."""
+    """The documents, and what follows from them.
+
+    times: what differs from run to run. sweep: the measured frontier, where there is one.
+    """
 
     manifest: Document
     plan: Document
     sensitivity: Document
+    times: Document
     sweep: Document | None = None
 
     @property

@@ -2,7 +2,7 @@
 
 STYLE = """
 :root{color-scheme:light dark;--bg:#fbfbfa;--card:#fff;--fg:#1b1e23;--soft:#646b76;--line:#e2e4e8;--tint:#eef1f5;
---accent:#1f5fbf;--warn:#8a5a00;--warnbg:#fff6df;--warnline:#e8c36a;
+--accent:#1f5fbf;--warn:#8a5a00;--warnbg:#fff6df;--warnline:#e8c36a;--good:#35a184;
 --b1:#a32c4e;--b2:#d1495b;--b3:#e8743b;--b4:#e0a526;--b5:#7fae4b;--b6:#35a184;--b7:#3a86c8;--b8:#5a63c7;
 --float:#9aa1ab;--palette:#a868b7;--scales:#7d8fa8;--functions:#b49a7a;--graph:#c9ced6}
 @media(prefers-color-scheme:dark){:root{--bg:#14161a;--card:#1b1e24;--fg:#e6e8eb;--soft:#98a1ad;--line:#2e333b;
@@ -31,6 +31,16 @@ border:1px solid var(--line);border-radius:10px;overflow:hidden}
 .card dd{margin:0}
 .card .big{font-size:25px;font-weight:650;letter-spacing:-.015em;line-height:1.35}
 .card .more{color:var(--soft);font-size:13px;line-height:1.45}
+.verdict{border:1px solid var(--line);border-left:4px solid var(--good);border-radius:8px;background:var(--card);
+padding:14px 18px 16px;margin:20px 0}
+.verdict.look{border-left-color:var(--warnline)}
+.verdict p{font-size:17px;line-height:1.5;margin:0 0 6px;max-width:80ch}
+.bars h3{margin:12px 0 4px;font-size:13px;font-weight:550;color:var(--soft)}
+.bars ul{list-style:none;margin:0;padding:0}
+.bars li{display:grid;grid-template-columns:74px 1fr 84px;gap:10px;align-items:center;font-size:14px;line-height:1.7}
+.bars .track{background:var(--tint);border-radius:3px}
+.bars .fill{display:block;height:14px;border-radius:3px;min-width:2px;background:var(--float)}
+.bars .fill.compiled{background:var(--accent)}.bars .value{text-align:right}
 .warning{background:var(--warnbg);border:1px solid var(--warnline);border-left-width:4px;border-radius:8px;
 padding:10px 14px;margin:16px 0;overflow-wrap:anywhere}
 .warning b{color:var(--warn)}

@@ -9,6 +9,7 @@ from ptqc.report.energy import Energy
 from ptqc.report.latency import with_activations
 from ptqc.report.loss_budget import loss_in_words
 from ptqc.report.memory import memory_in_words
+from ptqc.report.verdict import is_busy
 from ptqc.text import facts, magnitude, number, shorten, visible
 
 Document = Mapping[str, Any]
@@ -18,7 +19,6 @@ LISTED = 4  # formats or operators that a line names
 WARNINGS = 3
 NAME_LENGTH = 60
 TIMES = ("predicted µs", "measured µs")
-EQUAL = 0.05  # within this of each other two files are called equally fast
 # Figures that a line about the whole model has already.
 SAID = (["same top class", "SQNR"], ["SQNR"], ["SQNR", "variance"])
 PROVEN = 1e-4  # a gap below this is the solver's tolerance
@@ -166,9 +166,9 @@ def _faster(speed: Document) -> str:
         return f"{ratio:.2f} times as fast ({low:.2f}-{high:.2f})"
     if high < 1:
         return f"SLOWER, {1 / ratio:.2f} times as long ({1 / high:.2f}-{1 / low:.2f})"
-    if max(high, 1 / low) <= 1 + EQUAL:
-        return f"equally fast ({low:.2f}-{high:.2f} times)"
-    return f"the machine was too busy to say which is faster ({low:.2f}-{high:.2f} times as fast)"
+    if is_busy(speed):
+        return f"the machine was too busy to say which is faster ({low:.2f}-{high:.2f} times as fast)"
+    return f"equally fast ({low:.2f}-{high:.2f} times)"
 
 
 def _warnings(manifest: Document) -> Iterator[tuple[str, str]]:

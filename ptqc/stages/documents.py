@@ -72,7 +72,6 @@ def files(job: Job, outcome: CompileOutcome) -> tuple[dict[str, bytes | Path], d
         artifact.MODEL: outcome.fitted.exported.data,
         artifact.PLAN: write_json(plan).encode(),
         artifact.SENSITIVITY: write_json(costs).encode(),
-        artifact.REPORT: render(said, plan, costs).encode(),
         artifact.GOLDEN: outcome.golden.to_bytes(),
         **outcome.built.files,
     }
@@ -201,6 +200,13 @@ def _warnings(judged: Judged) -> list[Note]:
             message = f"the compiled model agrees poorly with the float model ({told}): give it more bytes"
             found.append(Note("judge", output.name, message, Level.WARNING))
     return found
+
+
+def apart(job: Job, outcome: CompileOutcome, said: Mapping[str, Any]) -> dict[str, bytes]:
+    """The files of an artifact that differ from run to run. said: its manifest."""
+    taken = times(job, outcome)
+    report = render(said, outcome.fitted.plan.to_json(), sensitivity(job, outcome.fitted), taken)
+    return {artifact.RUN: write_json(taken).encode(), artifact.REPORT: report.encode()}
 
 
 def times(job: Job, outcome: CompileOutcome) -> dict[str, Any]:

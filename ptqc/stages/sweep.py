@@ -182,8 +182,10 @@ def _times(decided: Decided, files: Sequence[bytes]) -> list[float]:
 
 def _published(found: Artifact, document: dict[str, Any]) -> Artifact:
     """The artifact with the frontier beside it, and its plot in the report."""
-    report = render(found.manifest, found.plan, found.sensitivity, document).encode()
+    report = render(found.manifest, found.plan, found.sensitivity, found.times, document).encode()
     files: dict[str, bytes | Path] = {name: found.folder / name for name in found.manifest["files"]}
-    files |= {artifact.REPORT: report, artifact.SWEEP: write_json(document).encode()}
+    files |= {artifact.SWEEP: write_json(document).encode()}
+    files.pop(artifact.REPORT, None)  # artifacts of earlier versions name it
     said = {key: value for key, value in found.manifest.items() if key != "files"}
-    return artifact.publish(found.folder, files, said, found.times, force=True)
+    apart = {artifact.RUN: write_json(found.times).encode(), artifact.REPORT: report}
+    return artifact.publish(found.folder, files, said, apart, force=True)

@@ -13,13 +13,14 @@ from ptqc.artifact.folder import check_output, load, publish
 from ptqc.errors import Interrupted, TargetError, UsageError
 from ptqc.work.locks import InUse
 
-FILES = {"model.onnx": b"model", "plan.json": b'{"version": 1}', "report.html": b"<!doctype html>"}
+FILES = {"model.onnx": b"model", "plan.json": b'{"version": 1}'}
 MANIFEST = {"ptqc": "0.1.0", "budget": None}
 RUN = {"seconds": 1.5}
+APART = {"run.json": json.dumps(RUN).encode(), "report.html": b"<!doctype html>"}
 
 
 def write(folder: Path, files: dict[str, bytes] = FILES, *, force: bool = False) -> artifact.Artifact:
-    return publish(folder, files, MANIFEST, RUN, force)
+    return publish(folder, files, MANIFEST, APART, force)
 
 
 def fail(*_arguments: object) -> None:
@@ -33,7 +34,7 @@ def refuse(*_arguments: object) -> bool:
 def test_a_file_may_come_from_another_place(tmp_path: Path) -> None:
     source = tmp_path / "library.so"
     source.write_bytes(bytes(range(256)) * 5000)
-    found = publish(tmp_path / "out", {**FILES, "cpu/avx2.so": source}, MANIFEST, RUN, force=False)
+    found = publish(tmp_path / "out", {**FILES, "cpu/avx2.so": source}, MANIFEST, APART, force=False)
     assert (found.folder / "cpu" / "avx2.so").read_bytes() == source.read_bytes()
     assert found.manifest["files"]["cpu/avx2.so"] == hashlib.sha256(source.read_bytes()).hexdigest()
 
@@ -72,7 +73,12 @@ def test_force_replaces_an_artifact(
     write(tmp_path / "out")
     write(tmp_path / "out", {"model.onnx": b"other"}, force=True)
     assert load(tmp_path / "out").path.read_bytes() == b"other"
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["manifest.json", "model.onnx", "run.json"]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        "manifest.json",
+        "model.onnx",
+        "report.html",
+        "run.json",
+    ]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out"]
 
 
@@ -234,7 +240,7 @@ def test_a_cuda_library_asks_for_a_driver(tmp_path: Path, monkeypatch: pytest.Mo
         "cuda/interface.json": json.dumps(interface),
     }
     given = {**FILES, **{name: data if isinstance(data, bytes) else data.encode() for name, data in files.items()}}
-    publish(tmp_path / "out", given, {**MANIFEST, "targets": {"cuda": {}}}, RUN, force=False)
+    publish(tmp_path / "out", given, {**MANIFEST, "targets": {"cuda": {}}}, APART, force=False)
     monkeypatch.setattr("ptqc.native.cuda_library.check_version", lambda _tvm: None)
     monkeypatch.setattr("ptqc.native.cuda_driver.DRIVER", "libcuda.so.of.nobody")
     found = load(tmp_path / "out")

@@ -225,7 +225,7 @@ def test_two_thousand_layers() -> None:
 
 def test_the_worst_come_with_a_remedy() -> None:
     given = documents()
-    facts = ReportFacts(given.manifest, given.plan, given.sensitivity)
+    facts = ReportFacts(given.manifest, given.plan, given.sensitivity, given.times)
     worst = facts.worst[0]
     assert worst.chosen.loss == facts.largest_loss
     assert worst.upgrade is not None
@@ -248,7 +248,7 @@ def test_the_remedy_for_the_widest_integers() -> None:
 
 def test_parts_add_up_to_the_file() -> None:
     given = documents(40)
-    facts = ReportFacts(given.manifest, given.plan, given.sensitivity)
+    facts = ReportFacts(given.manifest, given.plan, given.sensitivity, given.times)
     assert sum(part.bytes for part in facts.parts) == facts.size
     assert all(part.bytes > 0 for part in facts.parts)
 

@@ -1,0 +1,73 @@
+"""The first sentence of a report: what it says follows from the documents, and it never says more than they do."""
+
+import re
+
+import pytest
+from report_documents import Documents, documents, note
+
+
+def told(given: Documents) -> str:
+    found = re.search(r'<div class="verdict (\w+)"><p>(.*?)</p>', given.html())
+    assert found is not None
+    return f"{found[1]}: {found[2].replace('&#x27;', chr(39))}"
+
+
+def given_sizes(before: int, after: int) -> Documents:
+    given = documents()
+    given.manifest["source"]["bytes"], given.manifest["file"]["bytes"] = before, after
+    given.manifest["notes"] = []
+    return given
+
+
+def test_a_good_file() -> None:
+    assert told(given_sizes(1_750_000, 389_000)) == (
+        "fine: This file is 4.5 times smaller (389 kB instead of 1.75 MB) and 2.5 times as fast in ONNX Runtime. "
+        "On your labelled data it scores 90.95, where the float model scores 91.20. "
+        "Every check passed, and nothing speaks against shipping it."
+    )
+
+
+@pytest.mark.parametrize(
+    ("speed", "words"),
+    [
+        (None, "; how fast it is could not be measured here."),
+        ((1.0, 0.98, 1.02), " and as fast in ONNX Runtime."),
+        ((1.0, 0.6, 1.9), "; how fast it is could not be measured here."),
+        ((0.5, 0.49, 0.51), ", but takes 2 times as long in ONNX Runtime."),
+    ],
+)
+def test_speed_is_said_as_far_as_it_is_known(speed: tuple[float, float, float] | None, words: str) -> None:
+    given = given_sizes(1000, 100)
+    given.times["speed"] = None if speed is None else dict(zip(("times_as_fast", "low", "high"), speed, strict=True))
+    assert f"instead of 1 kB){words}" in told(given)
+
+
+def test_without_labels_the_agreement_is_told() -> None:
+    given = given_sizes(1000, 100)
+    given.manifest["results"] |= {"float_score": None, "compiled_score": None}
+    assert "On 32 held-back samples it gives the float model's top class 98.4 % of the time." in told(given)
+    assert "the last word has a score on labelled data of your own" in told(given)
+    given.manifest["results"]["top1_agreement"] = None
+    assert "On 32 held-back samples its outputs are 22 dB above" in told(given)
+
+
+def test_doubts_are_named() -> None:
+    given = given_sizes(1000, 1100)
+    given.manifest["notes"] = [note("judge", "", "agrees poorly", "warning")]
+    figure = {"name": "SQNR", "value": 3.0, "text": "SQNR 3.0 dB", "low": True}
+    given.manifest["results"]["outputs"][0]["figures"] = [figure]
+    assert told(given).startswith("look: This file is larger than the float model (1.1 kB instead of 1 kB)")
+    assert told(given).endswith("Look at this before you ship it: SQNR 3.0 dB; the warning below.")
+
+
+def test_bars_are_in_proportion_to_size_and_time() -> None:
+    html = given_sizes(1000, 250).html()
+    widths = [float(width) for width in re.findall(r'class="fill \w+" style="width:([\d.]+)%"', html)]
+    assert widths == [100, 25, 100, 40]
+
+
+def test_an_older_artifact_has_no_times() -> None:
+    given = given_sizes(1000, 250)
+    given.times.clear()
+    assert "could not be measured" in told(given)
+    assert given.html().count('class="fill') == 2
