@@ -56,6 +56,7 @@ from ptqc.stages.loss_budget import Fitting, criterion_of, fit_within_loss
 from ptqc.stages.measure import Run, measured
 from ptqc.stages.memory_budget import within_memory
 from ptqc.stages.memory_report import memory_report
+from ptqc.stages.most_changed import most_changed
 from ptqc.stages.prepare import Prepared, prepare
 from ptqc.stages.problem import lower, pack
 from ptqc.stages.saturation import saturation_notes
@@ -204,9 +205,12 @@ def _deliver(job: Job, request: CompileRequest, labelled: Labelled | None, folde
         memory.check()
     score = request.evaluate or (labelled.top1 if labelled is not None else None)
     judged = judge(job.model, data, held_back, job.decided.kinds, score, progress)
+    changed = most_changed(job.model, data, held_back, job.decided.kinds, judged)
     speed = measure_speed(job.prepared.unsplit, data, held_back, progress, deadline)
     recorded = golden.take(job.model, data, held_back)
-    outcome = CompileOutcome(fitted, verified, activation_loss, native, timed, memory, kept, judged, speed, *recorded)
+    outcome = CompileOutcome(
+        fitted, verified, activation_loss, native, timed, memory, kept, judged, changed, speed, *recorded
+    )
     files, manifest = documents.files(job, outcome)
     return artifact.publish(request.output, files, manifest, documents.apart(job, outcome, manifest), request.force)
 

@@ -18,7 +18,14 @@ from ptqc.artifact.folder import Artifact
 from ptqc.errors import Infeasible, UsageError
 from ptqc.stages.documents import oldest_runtime
 
-REPRODUCIBLE = ["golden.safetensors", "manifest.json", "model.onnx", "plan.json", "sensitivity.json"]
+REPRODUCIBLE = [
+    "golden.safetensors",
+    "manifest.json",
+    "model.onnx",
+    "most_changed.json",
+    "plan.json",
+    "sensitivity.json",
+]
 
 FILES = sorted((*REPRODUCIBLE, "report.html", "run.json"))
 

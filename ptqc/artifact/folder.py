@@ -63,6 +63,7 @@ class KeptBudgets:
 
 MANIFEST, MODEL, PLAN, SENSITIVITY = "manifest.json", "model.onnx", "plan.json", "sensitivity.json"
 REPORT, RUN, GOLDEN, SWEEP = "report.html", "run.json", "golden.safetensors", "sweep.json"
+CHANGED = "most_changed.json"
 # renameat2(2): swap two paths in one step.
 AT_FDCWD, RENAME_EXCHANGE = -100, 2
 
@@ -92,6 +93,11 @@ class Artifact:
     def times(self) -> Mapping[str, Any]:
         """Times and host of the compile; not reproducible."""
         return dict(self._read(RUN))
+
+    @cached_property
+    def most_changed(self) -> Mapping[str, Any] | None:
+        """The held-back samples that changed most; artifacts of earlier versions have none."""
+        return dict(self._read(CHANGED)) if CHANGED in self.manifest["files"] else None
 
     @property
     def path(self) -> Path:

@@ -71,6 +71,22 @@ class Figure:
 
 
 @dataclass(frozen=True)
+class Answers:
+    """The likeliest classes of one prediction with their probabilities, by the float model and by the compiled one.
+
+    place: where in the output it is; empty where it is the only one.
+    """
+
+    place: str
+    real: tuple[tuple[int, float], ...]
+    compiled: tuple[tuple[int, float], ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """The document for the report."""
+        return {"place": self.place, "float": self.real, "compiled": self.compiled}
+
+
+@dataclass(frozen=True)
 class OutputFacts:
     """What graph and data say of a float output.
 
@@ -167,6 +183,11 @@ class OutputKind(ABC):
         """What the user is told beside the loss. sqnr: in dB, by group."""
         del pairs, loss
         return decibels(sqnr, LOW_SQNR)
+
+    def answers(self, reference: np.ndarray, quantized: np.ndarray) -> Answers | None:
+        """What both say of the prediction that changed most; None where the output has no classes."""
+        del reference, quantized
+        return None
 
     def units(self) -> dict[str, Unit]:
         """Of the losses by group."""

@@ -17,6 +17,7 @@ from ptqc.losses.base import (
     LOW_AGREEMENT,
     NAT,
     PER_DETECTION,
+    Answers,
     Arrays,
     Figure,
     Head,
@@ -40,6 +41,8 @@ SUM_TOLERANCE = 1e-3
 # A class that has more than this of the probability at the places of a detector is the background.
 MOST = 0.5
 SAME_CLASS = "same top class"
+# Classes that are told of a prediction.
+TOP = 3
 
 
 @dataclass(frozen=True)
@@ -99,9 +102,24 @@ class Classes(Head):
         share = float(same.mean()) if same.size else 1.0
         return [Figure(SAME_CLASS, share, f"{SAME_CLASS} in {100 * share:.1f} %", LOW_AGREEMENT), *decibels(sqnr)]
 
+    def answers(self, reference: np.ndarray, quantized: np.ndarray) -> Answers | None:
+        log_p, log_q = (rows(self.log_probabilities(value), self.axis) for value in (reference, quantized))
+        if log_p.shape != log_q.shape or not log_p.size:
+            return None
+        places = np.moveaxis(reference, self.axis, -1).shape[:-1]
+        worst = int((np.exp(log_p) * (log_p - log_q)).sum(1).argmax())
+        place = ", ".join(map(str, np.unravel_index(worst, places))) if len(log_p) > 1 else ""
+        return Answers(place, _likeliest(log_p[worst]), _likeliest(log_q[worst]))
+
     def describe(self) -> str:
         beside = "" if self.background is None else f", of many places, class {self.background} the background"
         return f"{self.called} over axis {self.axis}{beside}"
+
+
+def _likeliest(log_probabilities: np.ndarray) -> tuple[tuple[int, float], ...]:
+    """The first classes, and their probabilities."""
+    order = np.argsort(-log_probabilities, kind="stable")[:TOP]
+    return tuple((int(label), float(np.exp(log_probabilities[label]))) for label in order)
 
 
 @dataclass(frozen=True)

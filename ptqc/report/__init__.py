@@ -12,11 +12,13 @@ def render(
     plan: Mapping[str, Any],
     sensitivity: Mapping[str, Any],
     times: Mapping[str, Any],
+    changed: Mapping[str, Any] | None = None,
     sweep: Mapping[str, Any] | None = None,
 ) -> str:
     """HTML text, a function of its arguments alone.
 
     times: what differs from run to run; of an older artifact some of it may be missing.
+    changed: the samples that changed most, where they were looked for.
     sweep: the measured frontier, where there is one.
     """
-    return page(ReportFacts(manifest, plan, sensitivity, times, sweep))
+    return page(ReportFacts(manifest, plan, sensitivity, times, changed, sweep))

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ptqc.report.bits_plot import bits_plot
+from ptqc.report.changed import changed_samples, has_changed
 from ptqc.report.frontier_plot import frontier_plot
 from ptqc.report.headline import cards
 from ptqc.report.latency import has_latency, latency_tables
@@ -21,7 +22,7 @@ from ptqc.report.verdict import verdict
 from ptqc.text import entries
 
 # Nothing is loaded from anywhere, whatever a name in the model says.
-POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
+POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,14 @@ SECTIONS = (
         "What each output was taken for, and how far it is from the float model's on held-back samples.",
         output_table,
         has_outputs,
+    ),
+    Section(
+        "changed",
+        "Samples that changed most",
+        "Of the held-back samples, those on which the compiled model is farthest from the float model. Pictures are as "
+        "the model sees them, from black at the least value to white at the largest.",
+        changed_samples,
+        has_changed,
     ),
     Section("size", "Where the bytes are", "", size_plot),
     Section("bits", "Bits per layer", "In execution order. Hover over a bar for its name.", bits_plot),

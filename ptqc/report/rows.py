@@ -73,13 +73,15 @@ class Part:
 class ReportFacts:
     """The documents, and what follows from them.
 
-    times: what differs from run to run. sweep: the measured frontier, where there is one.
+    times: what differs from run to run. changed: the samples that changed most, where they were looked for.
+    sweep: the measured frontier, where there is one.
     """
 
     manifest: Document
     plan: Document
     sensitivity: Document
     times: Document
+    changed: Document | None = None
     sweep: Document | None = None
 
     @property

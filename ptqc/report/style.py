@@ -73,6 +73,11 @@ table.facts th{font-weight:550;color:var(--soft);white-space:nowrap;padding-righ
 .sortable.live thead th{cursor:pointer}.sortable.live thead th:hover{color:var(--fg)}
 th[aria-sort=ascending]::after{content:" ↑"}th[aria-sort=descending]::after{content:" ↓"}
 .tag{background:var(--tint);border-radius:4px;padding:1px 7px;font-size:13px;white-space:nowrap}
+.samples{display:grid;grid-template-columns:repeat(auto-fill,minmax(230px,1fr));gap:14px;margin:12px 0}
+figure{margin:0;border:1px solid var(--line);border-radius:8px;background:var(--card);padding:12px;font-size:13px}
+figure img{display:block;max-width:100%;height:auto;margin:0 0 8px;border-radius:4px}
+figcaption{color:var(--soft);margin-bottom:6px;overflow-wrap:anywhere}
+figure th,figure td{font-size:13px;padding:3px 8px 3px 0;border:0}figure th{color:var(--soft);font-weight:550}
 .notes{list-style:none;margin:8px 0;padding:0;font-size:14px}
 .notes>li{padding:7px 0;border-bottom:1px solid var(--line)}
 .step{color:var(--soft);display:inline-block;min-width:136px}

@@ -66,7 +66,7 @@ def _counted(warnings: int) -> str:
 
 def _ready(facts: ReportFacts) -> str:
     labelled = facts.manifest["results"]["compiled_score"] is not None
-    more = "" if labelled else "; the last word has a score on labelled data of your own"
+    more = "" if labelled else "; a score on labelled data of your own would be the last word"
     return f"Every check passed, and nothing speaks against shipping it{more}."
 
 

@@ -58,6 +58,7 @@ class CompileOutcome:
     memory: MemoryReport
     kept: KeptLoss | None
     judged: Judged
+    changed: Mapping[str, Any]
     speed: Measured
     golden: Golden
     distances: Mapping[str, float]
@@ -73,6 +74,7 @@ def files(job: Job, outcome: CompileOutcome) -> tuple[dict[str, bytes | Path], d
         artifact.PLAN: write_json(plan).encode(),
         artifact.SENSITIVITY: write_json(costs).encode(),
         artifact.GOLDEN: outcome.golden.to_bytes(),
+        artifact.CHANGED: write_json(outcome.changed).encode(),
         **outcome.built.files,
     }
     return found, said
@@ -205,7 +207,7 @@ def _warnings(judged: Judged) -> list[Note]:
 def apart(job: Job, outcome: CompileOutcome, said: Mapping[str, Any]) -> dict[str, bytes]:
     """The files of an artifact that differ from run to run. said: its manifest."""
     taken = times(job, outcome)
-    report = render(said, outcome.fitted.plan.to_json(), sensitivity(job, outcome.fitted), taken)
+    report = render(said, outcome.fitted.plan.to_json(), sensitivity(job, outcome.fitted), taken, outcome.changed)
     return {artifact.RUN: write_json(taken).encode(), artifact.REPORT: report.encode()}
 
 

@@ -63,13 +63,14 @@ class JudgedOutput:
 class Judged:
     """Held-back agreement, and scores if there were labels.
 
-    loss: of all outputs together.
+    loss: of all outputs together; by_sample: of each sample.
     """
 
     samples: int
     loss: float
     loss_unit: str
     outputs: tuple[JudgedOutput, ...]
+    by_sample: tuple[float, ...]
     float_score: float | None = None
     compiled_score: float | None = None
 
@@ -115,6 +116,7 @@ def judge_pairs(kinds: Kinds, pairs: Pairs) -> Judged:
         measure.mean(*zip(*pairs, strict=True)),
         measure.unit,
         tuple(_judged(name, measure, pairs) for name in kinds),
+        tuple(measure(real, packed) for real, packed in pairs),
     )
 
 

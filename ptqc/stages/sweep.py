@@ -182,7 +182,7 @@ def _times(decided: Decided, files: Sequence[bytes]) -> list[float]:
 
 def _published(found: Artifact, document: dict[str, Any]) -> Artifact:
     """The artifact with the frontier beside it, and its plot in the report."""
-    report = render(found.manifest, found.plan, found.sensitivity, found.times, document).encode()
+    report = render(found.manifest, found.plan, found.sensitivity, found.times, found.most_changed, document).encode()
     files: dict[str, bytes | Path] = {name: found.folder / name for name in found.manifest["files"]}
     files |= {artifact.SWEEP: write_json(document).encode()}
     files.pop(artifact.REPORT, None)  # artifacts of earlier versions name it

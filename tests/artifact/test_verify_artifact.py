@@ -46,7 +46,7 @@ def seal(folder: Path, change: Callable[[dict[str, Any]], None] = lambda _manife
 def test_a_delivered_artifact_passes(artifact: Artifact, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["verify", str(artifact.folder), "--model", str(artifact.folder.parent / "model.onnx")]) == 0
     printed = capsys.readouterr().out
-    assert "4 have the SHA-256 of the manifest" in printed
+    assert "5 have the SHA-256 of the manifest" in printed
     assert "6 integer kernels give what the reference gives (5,204 numbers compared)" in printed
     assert "gives the recorded outputs on 2 golden samples\n" in printed
     assert "is the one that was compiled" in printed

@@ -7,7 +7,22 @@ from typing import Any
 
 from ptqc.report import render
 
-VOID = {"meta", "br"}
+VOID = {"meta", "br", "img"}
+CHANGED: dict[str, Any] = {
+    "unit": "nat", "of": 32,
+    "samples": [
+        {
+            "sample": "sample 7 (cat.jpg)", "loss": 0.03, "pictures": {"input": "data:image/jpeg;base64,AAAA"},
+            "outputs": [
+                {
+                    "output": "y", "place": place, "float": [[281, 0.6], [282, 0.3]],
+                    "compiled": [[282, 0.5], [281, 0.4]],
+                }
+                for place in ("", "0, 17")
+            ],
+        }
+    ],
+}  # fmt: skip
 TIMES = {
     "float_ms": 4.0,
     "compiled_ms": 1.6,
@@ -23,9 +38,10 @@ class Documents:
     plan: dict[str, Any]
     sensitivity: dict[str, Any]
     times: dict[str, Any] = field(default_factory=lambda: copy.deepcopy(TIMES))
+    changed: dict[str, Any] = field(default_factory=lambda: copy.deepcopy(CHANGED))
 
     def html(self) -> str:
-        return render(self.manifest, self.plan, self.sensitivity, self.times, SWEEP)
+        return render(self.manifest, self.plan, self.sensitivity, self.times, self.changed, SWEEP)
 
     def page(self) -> "Page":
         page = Page()

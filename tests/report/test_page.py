@@ -167,13 +167,16 @@ def test_documents_are_not_changed() -> None:
 def test_nothing_is_loaded_from_elsewhere() -> None:
     page = documents().page()
     html = documents().html()
-    assert not {name for name, _ in page.attributes} & {"src", "srcset", "data", "action"}
-    assert not {"link", "iframe", "object", "img", "base"} & set(page.tags)
+    assert not {name for name, _ in page.attributes} & {"srcset", "data", "action"}
+    assert not {"link", "iframe", "object", "base"} & set(page.tags)
+    assert all(value.startswith("data:image/jpeg;base64,") for name, value in page.attributes if name == "src")
     assert "default-src 'none'" in html
     assert not re.search(r"https?://|@import", html)
 
 
-@pytest.mark.parametrize("field_name", ["source", "budget", "layer", "weight", "site", "note", "library", "target"])
+@pytest.mark.parametrize(
+    "field_name", ["source", "budget", "layer", "weight", "site", "note", "library", "target", "sample"]
+)
 def test_nothing_from_a_model_becomes_markup(field_name: str) -> None:
     given = documents(name=EVIL + "{}" if field_name in ("layer", "site") else "/conv{}")
     match field_name:
@@ -188,6 +191,9 @@ def test_nothing_from_a_model_becomes_markup(field_name: str) -> None:
             given.manifest["targets"][EVIL] = {EVIL: EVIL}
         case "note":
             given.manifest["notes"] += [note(EVIL, EVIL, EVIL, "warning"), note(EVIL, EVIL, EVIL)]
+        case "sample":
+            given.changed["samples"][0] |= {"sample": EVIL, "pictures": {EVIL: "data:image/jpeg;base64,AAAA"}}
+            given.changed["samples"][0]["outputs"][0]["output"] = EVIL
         case "weight":
             given.plan["weights"][0] = {"weight": EVIL, "format": "int2", "layers": {}}
             given.sensitivity["weights"][0] |= {"weight": EVIL, "layers": {}}
@@ -197,6 +203,16 @@ def test_nothing_from_a_model_becomes_markup(field_name: str) -> None:
     assert not set(html) & set("\u202e\u2066\x00\ud800")
     assert "\\u202egnp" in html
     html.encode("utf-8")
+
+
+def test_samples_that_changed() -> None:
+    given = documents()
+    text = given.page().text
+    assert "sample 7 (cat.jpg) loss 0.03 nat" in text
+    assert "y : another class class (probability) float 281 (60.0 %)" in text
+    assert "y at 0, 17: another class" in text
+    given.changed["samples"][0]["outputs"][0]["compiled"][0][0] = 281
+    assert "y : the same class" in given.page().text
 
 
 def test_a_long_name_is_shortened_and_told_in_full() -> None:

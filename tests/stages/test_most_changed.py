@@ -1,0 +1,72 @@
+"""The samples that changed most are those of the largest loss, with what NumPy finds that both models say of them."""
+
+import base64
+import io
+from pathlib import Path
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+from compiling import compiled, proto, residual, samples
+from PIL import Image
+
+from ptqc.artifact.folder import Artifact
+
+DATA = samples(3, 8, 8)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+    return compiled(residual(), DATA, tmp_path_factory.mktemp("changed"), "14%", bits=(2, 4, 7))
+
+
+def probabilities(model: bytes, x: np.ndarray) -> np.ndarray:
+    scores = ort.InferenceSession(model, providers=["CPUExecutionProvider"]).run(None, {"x": x[None]})[0][0]
+    powers = np.exp(scores.astype(np.float64) - scores.max())
+    return np.asarray(powers / powers.sum())
+
+
+def divergence(made: Artifact, x: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
+    p, q = probabilities(residual().SerializeToString(), x), probabilities(made.path.read_bytes(), x)
+    return float((p * np.log(p / q)).sum()), p, q
+
+
+def test_they_come_by_falling_loss(made: Artifact) -> None:
+    document = made.most_changed
+    assert document is not None
+    found = document["samples"]
+    losses = [sample["loss"] for sample in found]
+    assert len(found) == 4
+    assert losses == sorted(losses, reverse=True)
+    for sample in found:
+        loss, p, q = divergence(made, DATA[int(sample["sample"].split()[1])])
+        assert sample["loss"] == pytest.approx(loss, rel=1e-4)
+        (output,) = sample["outputs"]
+        assert [label for label, _ in output["float"]] == np.argsort(-p)[:3].tolist()
+        assert [share for _, share in output["compiled"]] == pytest.approx(np.sort(q)[::-1][:3], rel=1e-4)
+        assert output["place"] == ""
+
+
+def test_pictures_are_what_the_model_sees(made: Artifact) -> None:
+    document = made.most_changed
+    assert document is not None
+    sample = document["samples"][0]
+    kind, _, content = sample["pictures"]["x"].partition(",")
+    assert kind == "data:image/jpeg;base64"
+    picture = Image.open(io.BytesIO(base64.b64decode(content)))
+    assert picture.size == (160, 160)
+    shown = np.asarray(picture, np.float64).reshape(8, 20, 8, 20, 3).mean((1, 3))
+    given = np.moveaxis(DATA[int(sample["sample"].split()[1])], 0, -1)
+    assert np.corrcoef(shown.mean(-1).ravel(), given.mean(-1).ravel())[0, 1] > 0.95
+
+
+def test_the_report_shows_them(made: Artifact) -> None:
+    page = (made.folder / "report.html").read_text()
+    assert page.count('<img src="data:image/jpeg;base64,') == 4
+    assert 'id="changed"' in page
+
+
+def test_nothing_is_shown_where_nothing_changed(tmp_path: Path) -> None:
+    exact = compiled(proto("g (float[N,4] x) => (float[N,4] y) { y = Relu(x) }"), samples(4), tmp_path, None)
+    assert exact.most_changed == {"samples": []}
+    assert 'id="changed"' not in (exact.folder / "report.html").read_text()
