@@ -4,10 +4,12 @@ Every item is computed by one thread from its own inputs, and NumPy's products t
 `ptqc.compiler`), so that no byte depends on how many work at a time.
 """
 
+import math
 import os
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor, wait
+from pathlib import Path
 from threading import Condition
 from typing import TypeVar
 
@@ -19,9 +21,26 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
+# Of control groups, version 2 (quota and period in one file) and 1 (one file each); microseconds.
+QUOTA = Path("/sys/fs/cgroup/cpu.max")
+OLDER_QUOTA = (Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us"), Path("/sys/fs/cgroup/cpu/cpu.cfs_period_us"))
+
+
 def processors() -> int:
-    """How many this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """How many this process may use, at least 1: its affinity, within the limit of a container."""
+    mine = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(mine, _quota() or mine))
+
+
+def _quota() -> int | None:
+    """Processors' worth of time that a container may take, rounded up; None where there is no limit."""
+    try:
+        words = QUOTA.read_text().split() if QUOTA.exists() else [path.read_text().strip() for path in OLDER_QUOTA]
+    except OSError:
+        return None
+    if len(words) != 2 or not all(word.isdigit() for word in words) or not int(words[1]):  # "max", or -1
+        return None
+    return math.ceil(int(words[0]) / int(words[1]))
 
 
 def in_order(

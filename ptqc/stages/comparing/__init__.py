@@ -83,9 +83,7 @@ class ModelComparison:
         )
         told = [table(heading, rows), "", f"ms {whose}, of one sample, in turns; compared on {self.samples}"]
         if self.load > processors():
-            told.append(
-                f"the machine was busy (load {self.load:.1f} on {processors()} processors): ratios hold, ms may not"
-            )
+            told.append(f"the machine was busy, a load of {self.load:.1f} on {processors()} processors: {self._trust}")
         return "\n".join(told)
 
     @property
