@@ -11,19 +11,28 @@ from ptqc.passes.effects import applied
 from ptqc.passes.pipeline import run_rewrites
 from ptqc.passes.rewrite.split_outliers import Split, SplitOutliers, from_json, to_json
 from ptqc.plan import Plan
+from ptqc.stages.inspecting.smallest import estimated_size
 from ptqc.stages.measure import key_of
 from ptqc.stages.prepare import PROBES, Prepared
 from ptqc.store.entries import Store
 from ptqc.work.deadline import Deadline
 from ptqc.work.progress import Progress
 
+# A budget has room for splits where it is so many times the smallest file with them: others need the bytes more.
+ROOM = 1.1
+
 
 def with_splits(
-    whole: Prepared, options: CompileOptions, store: Store, progress: Progress, deadline: Deadline
+    whole: Prepared,
+    options: CompileOptions,
+    store: Store,
+    progress: Progress,
+    deadline: Deadline,
+    limit: int | None = None,
 ) -> Prepared:
     """The model with wide channels split off where 8 bits then hold the others; as it is where there are none.
 
-    What an earlier compile chose is taken from the store.
+    What an earlier compile chose is taken from the store. limit: bytes that the file may have.
     """
     if options.activations != "auto":
         return whole
@@ -31,26 +40,39 @@ def with_splits(
     entry = store.get(key)
     if entry is not None:
         told = tuple(Note(ChooseSplits.name, subject, message) for subject, message in entry.document["notes"])
-        return _split(whole, from_json(entry.document["splits"]), told)
+        return _within(limit, options, _split(whole, from_json(entry.document["splits"]), told))
     setting = Setting.of(whole.model, whole.tuning, whole.held_back, seed=options.seed, progress=progress)
     result = applied(ChooseSplits(options.loss, options.activation_limit), replace(setting, deadline=deadline))
     if not is_cut_short(result.notes):
         document = {"splits": to_json(result.made), "notes": [[note.subject, note.message] for note in result.notes]}
         store.put(key, document, {})
-    return _split(whole, result.made, result.notes)
+    return _within(limit, options, _split(whole, result.made, result.notes))
 
 
-def without_unused(whole: Prepared, prepared: Prepared, decided: Decided) -> Prepared:
+def _within(limit: int | None, options: CompileOptions, prepared: Prepared) -> Prepared:
+    """With as many of the splits as a file of `limit` bytes has room for; those of the most channels go first."""
+    message = "is not split: the budget has no room for the bytes of the products that this adds"
+    while limit is not None and prepared.splits and limit < ROOM * estimated_size(prepared.model, options.bits):
+        largest = max(prepared.splits, key=lambda split: len(split.channels))
+        prepared = _without(prepared, [largest], message)
+    return prepared
+
+
+def without_unused(prepared: Prepared, decided: Decided) -> Prepared:
     """The model with those splits alone whose narrow part is computed on codes; `prepared` itself where all are."""
     unused = [split for split in prepared.splits if split.rest not in decided.tensors_of(decided.activations)]
-    if not unused:
-        return prepared
-    gone = {split.tensor for split in unused}
-    own = prepared.notes[len(whole.notes) :]
     message = "is not split after all: with the losses of all activations together, what is left stays float"
-    kept = [note for note in own if note.subject not in gone]
-    skipped = [Note(ChooseSplits.name, split.tensor, message, Level.SKIPPED) for split in unused]
-    return _split(whole, tuple(split for split in prepared.splits if split not in unused), (*kept, *skipped))
+    return _without(prepared, unused, message) if unused else prepared
+
+
+def _without(prepared: Prepared, gone: Sequence[Split], reason: str) -> Prepared:
+    """The model without some of its splits, and notes on why in the place of those on what they buy."""
+    tensors = {split.tensor for split in gone}
+    is_own = [note.step == ChooseSplits.name and note.subject in tensors for note in prepared.notes]
+    kept = [note for note, own in zip(prepared.notes, is_own, strict=True) if not own]
+    skipped = [Note(ChooseSplits.name, split.tensor, reason, Level.SKIPPED) for split in gone]
+    whole = replace(prepared, model=prepared.unsplit, splits=(), whole=None, notes=tuple(kept))
+    return _split(whole, tuple(split for split in prepared.splits if split not in gone), tuple(skipped))
 
 
 def used_splits(splits: Sequence[Split], plan: Plan) -> tuple[dict[str, int], list[Note]]:

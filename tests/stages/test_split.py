@@ -101,6 +101,17 @@ def test_what_gains_nothing_is_undone(tmp_path: Path, monkeypatch: pytest.Monkey
     assert told == ["n1", "r2"]
 
 
+def test_nothing_is_split_where_the_budget_has_no_room_for_it(both: tuple[Artifact, Artifact], tmp_path: Path) -> None:
+    """The choice of another budget is in the store, and the smallest file with its splits has 42,167 bytes."""
+    split, _ = both
+    options = {**OPTIONS, "cache": split.folder.parent / "cache"}
+    found = compiled(planted(300), DATA, tmp_path, "39000B", **options)
+    assert found.path.stat().st_size <= 39_000
+    assert found.manifest["split_channels"] == {}
+    told = [note["subject"] for note in found.manifest["notes"] if "has no room" in note["message"]]
+    assert told == ["n1", "n2"]
+
+
 def test_splits_that_a_budget_leaves_without_use_are_told(tmp_path: Path) -> None:
     found = compiled(planted(300), DATA, tmp_path, "0.0000001nat", **OPTIONS)
     assert found.manifest["verification"]["integer_nodes"] == 0
