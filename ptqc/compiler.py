@@ -132,7 +132,7 @@ def compile_model(model: Model, calibration: object, request: CompileRequest) ->
         prepared = prepare(source, samples, progress, request.dump, request.rewrites)  # rewrite
         prepared = affordable(replace(prepared, judging=judging), request.deadline)
         check_early(prepared, request.budgets, options, request.target)
-        prepared = evened(prepared, options, request.deadline, progress)  # channels scaled and rotated
+        prepared = evened(prepared, options, request.store, request.deadline, progress)  # channels scaled and rotated
         prepared, decided, notes, entry = _measure_split(prepared, request)
         job = Job(prepared, decided, options, (*prepared.notes, *notes), entry, request.budgets, request.started)
         return _deliver(job, request, labelled, folder)
@@ -152,9 +152,11 @@ def resolve_job(job: Job, request: CompileRequest, calibration: object = None) -
 def _measure_split(whole: Prepared, request: CompileRequest) -> tuple[Prepared, Decided, list[Note], str]:
     """What `measure` gives of the model with wide channels split off, where what is left of them computes on codes."""
     options, store, progress, began = request.options, request.store, request.progress, time.monotonic()
-    prepared = with_splits(whole, options, store, progress, request.deadline.share(SPLITTING_SHARE))
+    size, origin = request.budgets.size, whole.origin
+    limit = None if size is None else size.limit(origin.size, origin.weights)
+    prepared = with_splits(whole, options, store, progress, request.deadline.share(SPLITTING_SHARE), limit)
     found = measure(prepared, options, store, progress, request.run)
-    while (fewer := without_unused(whole, prepared, found[0])) is not prepared:
+    while (fewer := without_unused(prepared, found[0])) is not prepared:
         if not request.deadline.leaves(2 * (time.monotonic() - began)):
             break
         prepared, found = fewer, measure(fewer, options, store, progress, request.run)
