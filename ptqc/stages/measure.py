@@ -11,9 +11,8 @@ import onnxruntime as ort
 
 from ptqc.calibration.samples import Samples
 from ptqc.errors import UsageError
-from ptqc.execute.onnxruntime import fits_in_memory, weight_bytes
 from ptqc.formats import Format
-from ptqc.graph.external import hold_external
+from ptqc.graph.external import fits_in_memory, hold_external, weight_bytes
 from ptqc.notes import Level, Note, is_cut_short
 from ptqc.operators import OPERATORS
 from ptqc.options import CompileOptions, Phase
