@@ -34,7 +34,7 @@ from ptqc.work.progress import Progress
 MODEL, WHOLE, SAMPLES, JUDGING = "model.onnx", "whole.onnx", "samples", "judging"
 # Raised when what is measured, or how, changes, so that old entries are not taken for new ones. A format, a rewrite or
 # an integer kernel that is added or goes needs no raise: see `_known`.
-MEASUREMENT_VERSION = 20
+MEASUREMENT_VERSION = 21
 
 Before = TypeVar("Before", bound=Setting)
 After = TypeVar("After", bound=Setting)
@@ -128,7 +128,11 @@ def _gone(store: Store) -> UsageError:
 
 
 def _setting(prepared: Prepared, options: CompileOptions, progress: Progress) -> Setting:
-    return Setting.of(prepared.model, prepared.tuning, prepared.held_back, seed=options.seed, progress=progress)
+    """Of a model beyond memory, activations that are to stay in float are not looked at: that would take long."""
+    model = prepared.model
+    found = Setting.of(model, prepared.tuning, prepared.held_back, seed=options.seed, progress=progress)
+    is_left = options.activations == "float" and not fits_in_memory(weight_bytes(model))
+    return replace(found, sites=()) if is_left else found
 
 
 def key_of(step: str, prepared: Prepared, options: Mapping[str, Any]) -> Mapping[str, Any]:
