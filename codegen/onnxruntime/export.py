@@ -18,7 +18,8 @@ from ptqc.codegen.onnxruntime.float_pools import with_float_pools
 from ptqc.codegen.onnxruntime.inline import inlined
 from ptqc.codegen.onnxruntime.lookup import with_lookups
 from ptqc.formats.base import LOWEST_OPSET
-from ptqc.graph import zipmaps
+from ptqc.graph import protos, zipmaps
+from ptqc.graph.external import whole_message
 from ptqc.graph.protos import subgraphs
 from ptqc.lowered import Lowered
 from ptqc.operators import Trait, named
@@ -60,7 +61,7 @@ def export(
     names at least, so that plans of one model have names of one length. inline: without model-local functions.
     is_fast: with tables for operators without an integer kernel, and pools in float where those of codes are slow.
     """
-    proto = ir.to_proto(lowered.model)
+    proto = whole_message(lowered.model)
     packer = _Packer(proto.graph, lowered)
     nodes = packer.nodes()
     if is_fast:
@@ -68,7 +69,7 @@ def export(
     used = packer.used
     merged = _merged(proto.graph, nodes, packer)  # renames inputs of the nodes, so it comes first
     graph = onnx.GraphProto(name="g", node=nodes, initializer=merged)
-    original = ir.to_proto(interface).graph
+    original = protos.interface(interface)
     graph.input.extend(original.input)
     maps = zipmaps.remembered(interface)
     graph.output.extend(value for value in original.output if value.name not in maps)
@@ -85,15 +86,15 @@ def _model(graph: onnx.GraphProto, used: Set[functions.UnpackFunction], interfac
     newest = _newest_operator(graph, interface.opset_imports[""])
     opset = max(LOWEST_OPSET, newest, *(function.form.opset for function in used))
     imports = [helper.make_opsetid("", opset)]
-    protos = [function.to_proto(opset) for function in sorted(used)]
+    made = [function.to_proto(opset) for function in sorted(used)]
     maps = {zipmaps.DOMAIN: zipmaps.VERSION} if zipmaps.remembered(interface) else {}
     foreign = sorted(item for item in {**maps, **interface.opset_imports}.items() if item[0])
     imports += [helper.make_opsetid(*item) for item in foreign]
-    if protos:
+    if made:
         imports.append(helper.make_opsetid(functions.DOMAIN, 1))
     version = helper.find_min_ir_version_for(imports[:1])
     model = onnx.ModelProto(ir_version=max(version, 8), producer_name=PRODUCER, graph=graph, opset_import=imports)
-    model.functions.extend(protos)
+    model.functions.extend(made)
     for key, value in interface.metadata_props.items():
         model.metadata_props.add(key=key, value=value)
     return model

@@ -24,7 +24,7 @@ from ptqc.errors import VerificationError
 from ptqc.execute.agreement import alike, allowed, relative
 from ptqc.execute.onnxruntime import Feeds, Runner, session_options, tensors_of
 from ptqc.formats import FloatActivation
-from ptqc.graph import zipmaps
+from ptqc.graph import protos, zipmaps
 from ptqc.integer import quantize
 from ptqc.lowered import Lowered
 from ptqc.plan import Plan
@@ -102,7 +102,7 @@ def _census(exported: Exported, lowered: Lowered, plan: Plan) -> tuple[Census, f
 
 
 def _same_interface(proto: onnx.ModelProto, model: ir.Model) -> None:
-    wanted, found, maps = ir.to_proto(model).graph, proto.graph, zipmaps.remembered(model)
+    wanted, found, maps = protos.interface(model), proto.graph, zipmaps.remembered(model)
     outputs = [zipmaps.as_given(value, maps) for value in wanted.output]
     for given, kept in ((list(wanted.input), found.input), (outputs, found.output)):
         if given != list(kept):

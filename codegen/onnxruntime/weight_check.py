@@ -1,6 +1,6 @@
 """Every weight of a packed file, rebuilt as a session rebuilds it, against the numbers that it stands for."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import onnx
@@ -13,17 +13,20 @@ from ptqc.execute.onnxruntime import Runner, session_options
 from ptqc.formats import Format
 from ptqc.lowered import Lowered
 
+# Weights of more elements together are rebuilt one after the other.
+TOGETHER = 2**23
+
 
 def check(exported: Exported, lowered: Lowered, intent: Intent) -> int:
     """Compare values bit by bit and formats with the plan's; the number of weights. Raises VerificationError."""
     layers = {layer.name: layer.weight for layer in intent.plan.layers}
     places = {**lowered.weights, **{w.name: w.name for w in intent.plan.weights if w.name in exported.renamed}}
-    short = [exported.renamed[place] for place in places]
     makers = {name: node for node in exported.packed.graph.node for name in node.output}
     forms = {function.name: function.form for function in exported.functions}
     types = {t.name: helper.tensor_dtype_to_np_dtype(t.data_type).name for t in exported.packed.graph.initializer}
     seen = set()
-    for (place, of), name, found in zip(places.items(), short, _values(exported.proto, short), strict=True):
+    named = [(place, of, exported.renamed[place]) for place, of in places.items()]
+    for place, of, name, found in _found(exported.proto, named, intent):
         weight = layers.get(of, of)
         form, planned = _form(makers.get(name), forms, types, name), intent.plan.formats[weight]
         if form != planned:
@@ -36,6 +39,20 @@ def check(exported: Exported, lowered: Lowered, intent: Intent) -> int:
     if missing := sorted(packed - seen):
         raise VerificationError(f"weights are not in the file: {', '.join(missing[:5])}")
     return len(seen)
+
+
+def _found(
+    proto: onnx.ModelProto, named: Sequence[tuple[str, str, str]], intent: Intent
+) -> Iterator[tuple[str, str, str, np.ndarray]]:
+    """Places, weights and names in the file with the values there; about TOGETHER elements are made at once."""
+    group: list[tuple[str, str, str]] = []
+    for number, each in enumerate(named):
+        group.append(each)
+        size = sum(intent.solution(of).codes.size for _, of, _ in group)
+        if size >= TOGETHER or number == len(named) - 1:
+            for found, value in zip(group, _values(proto, [name for _, _, name in group]), strict=True):
+                yield *found, value
+            group = []
 
 
 def _form(maker: onnx.NodeProto | None, forms: Mapping[str, Format], types: Mapping[str, str], name: str) -> Format:

@@ -83,16 +83,16 @@ class SolveWeights:
         if missing and len(missing) < len(given.weights):
             before = len(given.weights) - len(missing)
             given.progress.line(f"{before} of {len(given.weights)} weights were solved by an earlier compile")
-        hurried, candidates = set[str](), list[Candidates]()
+        hurried, thinned, candidates = set[str](), set[str](), list[Candidates]()
         with given.progress.stage("solve weights", len(missing)) as stage:
-            solved = self._solve(given, missing, hurried)
+            solved = self._solve(given, missing, hurried, thinned)
             for group, found in zip(groups, kept, strict=True):
                 if found is None:
                     own = {}
                     for weight in group:
                         own[weight.name] = next(solved)
                         stage.advance(weight.name)
-                    cut_short = given.is_thinned or not hurried.isdisjoint(own)
+                    cut_short = given.is_thinned or not (hurried | thinned).isdisjoint(own)
                     found = self.cache.put(group, own, cut_short)
                 given.release(found)
                 candidates.append(found)
@@ -103,9 +103,12 @@ class SolveWeights:
         return Result(solution, True, (short,))
 
     def _solve(
-        self, given: Observed, weights: Sequence[Weight], hurried: set[str]
+        self, given: Observed, weights: Sequence[Weight], hurried: set[str], thinned: set[str]
     ) -> Iterator[list[tuple[Solution, float]]]:
-        """Candidates of each weight. hurried: gets the names of those that there is no time to solve."""
+        """Candidates of each weight. hurried: gets the names of those that there is no time to solve.
+
+        thinned: of those that there was no time to observe on all samples and columns.
+        """
         forms = formats_of(self.bits)
         pace = Pace(given.deadline, sum(products(weight, forms) for weight in weights))
 
@@ -118,7 +121,12 @@ class SolveWeights:
             pace.did(products(weight, forms), HURRIED_COST if is_hurried else 1.0)
             return found
 
-        return in_order(solve, weights, lambda weight: _bytes(weight, forms))
+        blocks = [tuple(weight.name for weight in weights)] if given.later is None else given.later.blocks
+        for number, names in enumerate(blocks):
+            own = [weight for weight in weights if weight.name in names]
+            if own and number and given.later is not None and not given.later.observe(names, given, given.deadline):
+                thinned.update(names)
+            yield from in_order(solve, own, lambda weight: _bytes(weight, forms))
 
 
 def _groups(weights: Iterable[Weight]) -> Iterator[list[Weight]]:

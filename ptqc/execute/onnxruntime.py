@@ -11,15 +11,14 @@ import onnx_ir as ir
 import onnxruntime as ort
 
 from ptqc.errors import ModelError
+from ptqc.execute import skeleton
 from ptqc.execute.saturation import EXACT_SUMS, NOT_WITH_EXACT_SUMS, apart, can_saturate, saturates
 from ptqc.graph import zipmaps
-from ptqc.graph.external import hold_external
+from ptqc.graph.external import fits_in_memory, hold_external
 from ptqc.work.scratch import scratch
 
 Feeds = dict[str, np.ndarray]
 
-# protobuf refuses messages of 2 GiB; beyond this size the model goes through a file with external data.
-IN_MEMORY_LIMIT = 1_500_000_000
 # A Loop need not end; nothing else that ONNX has can run for ever. Seconds for one run.
 LOOP_LIMIT = 25.0
 
@@ -54,7 +53,14 @@ def reason_of(error: Exception) -> str:
 
 
 def open_proto(proto: onnx.ModelProto, options: ort.SessionOptions) -> ort.InferenceSession:
-    """A session of a model in memory, which adds up 8-bit weights exactly on every processor."""
+    """A session of a model in memory, which adds up 8-bit weights exactly on every processor.
+
+    What it refers to in files, relative to the root, is mapped from there.
+    """
+    if skeleton.is_skeleton(proto):
+        for name, value in skeleton.SETTINGS.items():
+            options.add_session_config_entry(name, value)
+        return open_session(proto.SerializeToString(), options, skeleton.WITHOUT)
     if saturates() and can_saturate(proto):
         return open_session(apart(proto).SerializeToString(), options, NOT_WITH_EXACT_SUMS)
     return open_session(proto.SerializeToString(), options)
@@ -64,16 +70,6 @@ def softmax_in_float64() -> bool:
     """How its integer softmax multiplies and divides: see `ptqc.integer.softmax`."""
     major, minor = ort.__version__.split(".")[:2]
     return (int(major), int(minor)) >= (1, 32)
-
-
-def fits_in_memory(size: int) -> bool:
-    """Whether a model of this many bytes goes through memory, not through a file."""
-    return size < IN_MEMORY_LIMIT
-
-
-def weight_bytes(model: ir.Model) -> int:
-    """Bytes of all initializers of the main graph."""
-    return sum(value.const_value.nbytes for value in model.graph.initializers.values() if value.const_value is not None)
 
 
 def _with_taps(proto: onnx.ModelProto, taps: Iterable[str]) -> onnx.ModelProto:
@@ -162,8 +158,8 @@ def _open(
         if not taps:
             return open_session(str(model), options)
         model = _loaded(Path(model))
-    if fits_in_memory(weight_bytes(model)):
-        return open_proto(_with_taps(ir.to_proto(model), taps), options)
+    if fits_in_memory(_bytes_inside(model)):
+        return open_proto(_with_taps(skeleton.message(model), taps), options)
     with scratch() as folder:
         path = Path(folder) / "model.onnx"
         ir.save(model, path, external_data="model.data")
@@ -171,6 +167,12 @@ def _open(
             proto = onnx.load(path, load_external_data=False)
             onnx.save(_with_taps(proto, taps), path)
         return open_session(str(path), options)
+
+
+def _bytes_inside(model: ir.Model) -> int:
+    """Bytes of the initializers that the model itself holds."""
+    tensors = [value.const_value for value in model.graph.initializers.values()]
+    return sum(t.nbytes for t in tensors if t is not None and not isinstance(t, ir.ExternalTensor))
 
 
 def _loaded(path: Path) -> ir.Model:

@@ -40,15 +40,19 @@ class Moments:
     waiting: list[np.ndarray] = field(default_factory=list)
 
     @classmethod
-    def empty(cls, groups: int, width: int) -> "Moments":
-        """No columns yet."""
-        shape = (groups, width, width) if width <= WIDEST_GRAM else (groups, width)
+    def empty(cls, groups: int, width: int, *, squares: bool = True) -> "Moments":
+        """No columns yet. squares: whether they are added up, or the mean only."""
+        shape: tuple[int, ...] = (groups, width, width) if width <= WIDEST_GRAM else (groups, width)
+        if not squares:
+            shape = (0, 0)
         return cls(np.zeros(shape, np.float32), np.zeros((groups, width)), np.zeros((groups, width), np.float32))
 
     def add(self, columns: np.ndarray) -> None:
         """Add columns (groups, d, n)."""
         self.total += columns.sum(-1, dtype=np.float64)
         self.count += columns.shape[-1]
+        if not self.gram.size:
+            return
         self.waiting.append(columns)
         if _count(self.waiting) >= TOGETHER:
             self._multiply()
@@ -86,6 +90,11 @@ class Moments:
 
     def _square(self, mean: np.ndarray) -> np.ndarray:
         return np.asarray(mean * mean if self.gram.ndim == 2 else mean[:, :, None] * mean[:, None, :])
+
+
+def bytes_of(groups: int, width: int) -> int:
+    """Bytes of a gram matrix, or of its diagonal."""
+    return 4 * groups * (width**2 if width <= WIDEST_GRAM else width)
 
 
 def joined(parts: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
