@@ -5,7 +5,7 @@ import re
 from typing import NoReturn
 
 from ptqc import commands
-from ptqc.commands import PREPROCESSING, target_options
+from ptqc.commands import PREPROCESSING, TEXTS, target_options
 from ptqc.errors import UsageError
 from ptqc.version import __version__
 from ptqc.work.deadline import parse_seconds
@@ -68,7 +68,8 @@ def _add_compile(parser: argparse.ArgumentParser) -> None:
         "--calibration",
         metavar="DATA",
         help="a few hundred unlabelled samples: a folder of images, an .npz (one array per input) or .npy file, "
-        "a folder of those, module:function, or the word synthetic: samples drawn by ptqc, at a loss of accuracy",
+        "a folder of those, texts with their --tokenizer, module:function, or the word synthetic: samples drawn by "
+        "ptqc, at a loss of accuracy",
     )
     _add_common(parser)
     parser.add_argument("--samples", type=int, metavar="N", help="calibration samples used at most (default 256)")
@@ -116,7 +117,7 @@ def _add_compile(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dump-passes", metavar="DIR", help="write what every pass made: the model as text, what was found out as JSON"
     )
-    _add_preprocessing(parser)
+    _add_data_options(parser)
     parser.set_defaults(run=commands.run_compile)
 
 
@@ -130,7 +131,7 @@ def _add_resolve(parser: argparse.ArgumentParser) -> None:
         help="samples to judge a budget of loss on, where the compile kept none aside: given as for compile; those "
         "that were measured on are left out",
     )
-    _add_preprocessing(parser)
+    _add_data_options(parser)
     parser.set_defaults(run=commands.run_resolve)
 
 
@@ -167,7 +168,7 @@ def _add_bisect(parser: argparse.ArgumentParser) -> None:
         help="samples to run on, given as for compile, beside inputs at the ends of what was seen, zero and random",
     )
     parser.add_argument("--samples", type=int, metavar="N", help="samples used at most (default 8)")
-    _add_preprocessing(parser)
+    _add_data_options(parser)
     parser.set_defaults(run=commands.run_bisect)
 
 
@@ -186,7 +187,7 @@ def _add_compare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--samples", type=int, metavar="N", help="samples used at most (default 16)")
     parser.add_argument("--threads", type=int, metavar="N", help="threads of a run (default 1)")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
-    _add_preprocessing(parser)
+    _add_data_options(parser)
     parser.set_defaults(run=commands.run_compare)
 
 
@@ -197,7 +198,7 @@ def _add_reduce(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--calibration", metavar="DATA", help="samples, as for compile (default: drawn)")
     parser.add_argument("--time-limit", type=parse_seconds, metavar="T", help="90s, 5m or 1h: take the smallest so far")
     parser.add_argument("-q", "--quiet", action="store_true", help="print nothing but errors")
-    _add_preprocessing(parser)
+    _add_data_options(parser)
     parser.set_defaults(run=commands.run_reduce)
 
 
@@ -265,7 +266,28 @@ def _add_targets(parser: argparse.ArgumentParser) -> None:
         group.add_argument(f"--{option.name.replace('_', '-')}", **option.metadata)
 
 
-def _add_preprocessing(parser: argparse.ArgumentParser) -> None:
+def _add_texts(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("texts", "samples from a text file, or from a folder of .txt files")
+    group.add_argument("--tokenizer", metavar="FILE", help="the tokenizer.json of the model (needs ptqc[text])")
+    meanings = {
+        "unit": "what a sample is: lines (default for a file), paragraphs, or files (default for a folder)",
+        "length": "tokens of a sample at most (default: what the model or the tokenizer says, else 128)",
+        "overlong": "longer texts: cut (default), or split into several samples",
+        "padding": "none: samples of different lengths, or full: up to --length (default: where the model's is fixed)",
+        "padding_side": "right or left (default: as the tokenizer says)",
+        "padding_token": "where the tokenizer names none",
+    }
+    for name in TEXTS:
+        option = f"--{name.replace('_', '-')}"
+        if name == "special_tokens":
+            told = "tokens that begin and end a text, as the tokenizer adds them (default: with them)"
+            group.add_argument(option, action=argparse.BooleanOptionalAction, help=told)
+        else:
+            group.add_argument(option, metavar="V", type=int if name == "length" else str, help=meanings[name])
+
+
+def _add_data_options(parser: argparse.ArgumentParser) -> None:
+    _add_texts(parser)
     group = parser.add_argument_group("images", "pixel p becomes (p / scale - mean) / std")
     group.add_argument("--preprocessing", metavar="FILE", help="a TOML file with the keys below")
     examples = {

@@ -9,6 +9,7 @@ from typing import Any
 
 from ptqc.errors import Interrupted, UsageError, VerificationError
 
+TEXTS = ("unit", "length", "overlong", "padding", "padding_side", "padding_token", "special_tokens")
 PREPROCESSING = ("resize", "crop", "fit", "scale", "mean", "std", "layout", "channel_order", "resample", "fill")
 
 
@@ -23,7 +24,7 @@ def run_compile(options: argparse.Namespace) -> None:
         given["loss"] = kinds_of(options.loss)
     artifact = compile(
         options.model,
-        calibration=options.calibration,
+        calibration=_data(options),
         output=options.output,
         budget=options.budget,
         preprocessing=_preprocessing(options),
@@ -50,7 +51,7 @@ def run_resolve(options: argparse.Namespace) -> None:
         output=options.output,
         budget=options.budget,
         plan=_plan(options.plan),
-        calibration=options.calibration,
+        calibration=_data(options),
         preprocessing=_preprocessing(options),
         labels=options.labels,
         force=options.force,
@@ -106,6 +107,21 @@ def _preprocessing(options: argparse.Namespace) -> Any:
     return Preprocessing.parse(_given(options, *PREPROCESSING), base)
 
 
+def _data(options: argparse.Namespace) -> Any:
+    """The stated samples: of texts, where a tokenizer is given."""
+    from ptqc.calibration.texts import Texts
+
+    stated = _given(options, *TEXTS)
+    if options.tokenizer is None:
+        if stated:
+            names = ", ".join(f"--{name.replace('_', '-')}" for name in stated)
+            raise UsageError(f"{names} is of texts: give their --tokenizer too")
+        return options.calibration
+    if options.calibration is None:
+        raise UsageError("a --tokenizer was given, and no texts: give them with --calibration FILE")
+    return Texts(options.calibration, options.tokenizer, **stated)
+
+
 def run_explain(options: argparse.Namespace) -> None:
     """`ptqc explain`."""
     from ptqc.artifact.folder import load
@@ -145,8 +161,8 @@ def run_bisect(options: argparse.Namespace) -> None:
     """`ptqc bisect`; what differs is a VerificationError."""
     from ptqc.artifact.bisect import bisect
 
-    given = _given(options, "calibration", "samples")
-    found = bisect(options.folder, preprocessing=_preprocessing(options), **given)
+    given = _given(options, "samples")
+    found = bisect(options.folder, calibration=_data(options), preprocessing=_preprocessing(options), **given)
     if found.first is not None:
         raise VerificationError(str(found))
     print(found)
@@ -157,12 +173,13 @@ def run_reduce(options: argparse.Namespace) -> None:
     from ptqc.reducing import reduce
     from ptqc.work.progress import for_terminal
 
-    given = _given(options, "calibration", "message", "time_limit")
+    given = _given(options, "message", "time_limit")
     if options.command:
         given["command"] = options.command
     found = reduce(
         options.model,
         output=options.output,
+        calibration=_data(options),
         preprocessing=_preprocessing(options),
         progress=for_terminal(options.quiet),
         **given,
@@ -200,9 +217,10 @@ def run_compare(options: argparse.Namespace) -> None:
 
     found = compare(
         *options.models,
+        calibration=_data(options),
         preprocessing=_preprocessing(options),
         progress=for_terminal(options.json),
-        **_given(options, "calibration", "samples", "threads"),
+        **_given(options, "samples", "threads"),
     )
     print(json.dumps(found.to_json(), indent=1) if options.json else found)
 

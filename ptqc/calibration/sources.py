@@ -3,6 +3,7 @@
 import importlib
 import re
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,9 +17,12 @@ from ptqc.errors import CalibrationError
 from ptqc.execute.onnxruntime import Feeds
 
 ARRAY_SUFFIXES = frozenset({".npy", ".npz"})
+# Behind an input's name: an array with the length of each sample along axis 0, where the input's own array has samples
+# of different lengths one after the other.
+LENGTHS = ".lengths"
 ACCEPTED = (
-    "a folder of images, a folder of .npz or .npy files, a .npz or .npy file, module:function, "
-    "an ONNX Runtime CalibrationDataReader, an iterable of feeds, or arrays stacked on axis 0"
+    "a folder of images, a folder of .npz or .npy files, a .npz or .npy file, a text file with its tokenizer, "
+    "module:function, an ONNX Runtime CalibrationDataReader, an iterable of feeds, or arrays stacked on axis 0"
 )
 
 
@@ -40,6 +44,14 @@ class SampleSource:
     files: Sequence[str] = ()
 
 
+class SampleReader(ABC):
+    """Data that know themselves how they become samples."""
+
+    @abstractmethod
+    def open(self, inputs: Sequence[InputSpec], limit: int) -> SampleSource:
+        """At most about `limit` samples for these inputs. Raises CalibrationError where there are none."""
+
+
 def open_source(
     source: object, inputs: Sequence[InputSpec], limit: int, preprocessing: Preprocessing | None = None
 ) -> SampleSource:
@@ -51,8 +63,10 @@ def open_source(
     """
     if not inputs:
         raise CalibrationError("the model has no inputs, so there is nothing to calibrate on")
+    if isinstance(source, SampleReader):
+        return source.open(inputs, limit)
     if isinstance(source, str | Path):
-        return _open_text(source, inputs, limit, preprocessing)
+        return _open_path(source, inputs, limit, preprocessing)
     if hasattr(source, "__array__"):
         name = _only(inputs, "one array").name
         return _stacked({name: as_array(source, f"the array for input {name!r}")}, inputs, limit, "the array")
@@ -66,7 +80,7 @@ def open_source(
     return _iterated(source, inputs, limit, f"the {kind}")
 
 
-def _open_text(
+def _open_path(
     source: str | Path, inputs: Sequence[InputSpec], limit: int, preprocessing: Preprocessing | None
 ) -> SampleSource:
     path = Path(source)
@@ -164,25 +178,66 @@ def _member(archive: Mapping[str, np.ndarray], name: str) -> np.ndarray:
 
 
 def _stacked(arrays: Mapping[str, np.ndarray], inputs: Sequence[InputSpec], limit: int, where: str) -> SampleSource:
-    """Samples cut from arrays that hold one array per input, the samples along axis 0."""
+    """Samples cut from arrays that hold one array per input, the samples along axis 0; see `LENGTHS`."""
     expected = [spec.name for spec in inputs]
-    if set(arrays) != set(expected):
+    given = {name for name in arrays if name in expected or name.removesuffix(LENGTHS) not in expected}
+    if given != set(expected):
         raise CalibrationError(f"{where} holds arrays {sorted(arrays)}, expected the model's inputs {sorted(expected)}")
-    rows = {spec.name: _rows_per_sample(arrays[spec.name], spec, where) for spec in inputs}
-    counts = {name: len(arrays[name]) // (rows[name] or 1) for name in expected}
+    lengths = {name: array for name, array in arrays.items() if name not in expected}
+    stacks = {spec.name: _stack(arrays[spec.name], lengths.get(spec.name + LENGTHS), spec, where) for spec in inputs}
+    counts = {name: stack.count for name, stack in stacks.items()}
     count = counts[expected[0]]
     if len(set(counts.values())) > 1:
         raise CalibrationError(f"{where} holds different numbers of samples {counts}: give every input the same number")
     chosen = spread(count, limit)
 
     def cut(index: int) -> Feeds:
-        return {name: _cut(arrays[name], rows[name], index) for name in expected}
+        return {name: stack.cut(index) for name, stack in stacks.items()}
 
     return SampleSource(map(cut, chosen), where, len(chosen), count)
 
 
+@dataclass(frozen=True)
+class _Stack:
+    """The samples of one input in one array.
+
+    rows: of axis 0 that make one sample; 0 when axis 0 is not an axis of the input, but only counts samples. bounds:
+    where each sample begins, and the last one ends, in an array of samples of different lengths.
+    """
+
+    array: np.ndarray
+    rows: int = 0
+    bounds: np.ndarray | None = None
+
+    @property
+    def count(self) -> int:
+        """Number of samples."""
+        return len(self.array) // (self.rows or 1) if self.bounds is None else len(self.bounds) - 1
+
+    def cut(self, index: int) -> np.ndarray:
+        """One sample."""
+        if self.bounds is not None:
+            return self.array[self.bounds[index] : self.bounds[index + 1]]
+        rows = self.rows
+        return self.array[index * rows : (index + 1) * rows] if rows else np.asarray(self.array[index])
+
+
+def _stack(array: np.ndarray, lengths: np.ndarray | None, spec: InputSpec, where: str) -> _Stack:
+    if lengths is None:
+        return _Stack(array, _rows_per_sample(array, spec, where))
+    name = f"{where}, {spec.name + LENGTHS!r}"
+    if lengths.ndim != 1 or lengths.dtype.kind not in "iu" or (lengths < 0).any():
+        raise CalibrationError(f"{name}: {lengths.dtype.name} of shape {lengths.shape}, expected a length per sample")
+    if array.ndim == 0 or lengths.sum() != len(array):
+        raise CalibrationError(
+            f"{name}: sums up to {lengths.sum()}, but {spec.name!r} has shape {array.shape}: "
+            "join its samples along axis 0"
+        )
+    return _Stack(array, bounds=np.concatenate([[0], np.cumsum(lengths)]))
+
+
 def _rows_per_sample(array: np.ndarray, spec: InputSpec, where: str) -> int:
-    """Rows of axis 0 that make one sample; 0 when axis 0 is not an axis of the input, but only counts samples."""
+    """See `_Stack`."""
     if array.ndim == len(spec.shape) + 1:
         return 0
     if array.ndim != len(spec.shape) or array.ndim == 0:
@@ -197,10 +252,6 @@ def _rows_per_sample(array: np.ndarray, spec: InputSpec, where: str) -> int:
             f"{where}, input {spec.name!r}: has {len(array)} rows, expected a multiple of the model's batch {rows}"
         )
     return rows
-
-
-def _cut(array: np.ndarray, rows: int, index: int) -> np.ndarray:
-    return array[index * rows : (index + 1) * rows] if rows else np.asarray(array[index])
 
 
 def spread(count: int, limit: int) -> list[int]:
