@@ -17,6 +17,7 @@ __all__ = [
     "bisect",
     "compare",
     "compile",
+    "evaluate",
     "inspect",
     "load",
     "reduce",
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from ptqc.artifact.verify import verify
     from ptqc.reducing import reduce
     from ptqc.stages.comparing import compare
+    from ptqc.stages.evaluating import evaluate
     from ptqc.stages.inspecting import inspect
     from ptqc.stages.sweep import sweep
 
@@ -46,6 +48,7 @@ _HOMES = {
     "sweep": "ptqc.stages.sweep",
     "bench": "ptqc.artifact.bench",
     "compare": "ptqc.stages.comparing",
+    "evaluate": "ptqc.stages.evaluating",
     "bisect": "ptqc.artifact.bisect",
     "verify": "ptqc.artifact.verify",
 }

@@ -54,6 +54,7 @@ def parser() -> argparse.ArgumentParser:
         )
     )
     _add_compare(added.add_parser("compare", help="models beside each other: bytes, time, and what they answer"))
+    _add_eval(added.add_parser("eval", help="the score of models on labelled data, with its standard error"))
     bench = added.add_parser("bench", help="how long each kernel of the native library takes")
     bench.add_argument("folder", help="a folder that `ptqc compile --target T` wrote")
     bench.add_argument("--threads", type=int, metavar="N", help="threads of a run (default 1)")
@@ -189,6 +190,38 @@ def _add_compare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
     _add_data_options(parser)
     parser.set_defaults(run=commands.run_compare)
+
+
+def _add_eval(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "models",
+        nargs="+",
+        metavar="MODEL",
+        help="ONNX files, and folders that `ptqc compile` wrote; scores are compared with that of the first",
+    )
+    parser.add_argument(
+        "--metric",
+        required=True,
+        metavar="M",
+        help="top-1 or top-5 (classes), cross-entropy or perplexity (next tokens), similarity (Spearman, of pairs), "
+        "cosine, psnr (both to the first model without labels), word-errors, or module:function of outputs and label",
+    )
+    parser.add_argument(
+        "--data",
+        required=True,
+        dest="calibration",
+        metavar="DATA",
+        help="samples as for compile, with labels: an .npz with `labels`, a folder of those, a folder of images for "
+        "each class, a CSV of image,class-number lines, or with --tokenizer a .tsv of texts and label; a text file "
+        "is enough for perplexity",
+    )
+    parser.add_argument("--labels", metavar="FILE", help="labels apart: an .npz with `labels`, or an .npy")
+    parser.add_argument("--output", metavar="NAME", help="the output that is judged (default: the first)")
+    parser.add_argument("--samples", type=int, metavar="N", help="labels used at most, evenly spread (default: all)")
+    parser.add_argument("--threads", type=int, metavar="N", help="threads of a run (default: all processors)")
+    parser.add_argument("--json", action="store_true", help="print everything as JSON")
+    _add_data_options(parser)
+    parser.set_defaults(run=commands.run_eval)
 
 
 def _add_reduce(parser: argparse.ArgumentParser) -> None:

@@ -122,6 +122,13 @@ def _data(options: argparse.Namespace) -> Any:
     return Texts(options.calibration, options.tokenizer, **stated)
 
 
+def _judged(options: argparse.Namespace) -> Any:
+    """The data of `ptqc eval`: with arrays, a tokenizer is there for what the model answers."""
+    from ptqc.calibration.texts import holds_texts
+
+    return _data(options) if holds_texts(options.calibration) else options.calibration
+
+
 def run_explain(options: argparse.Namespace) -> None:
     """`ptqc explain`."""
     from ptqc.artifact.folder import load
@@ -221,6 +228,22 @@ def run_compare(options: argparse.Namespace) -> None:
         preprocessing=_preprocessing(options),
         progress=for_terminal(options.json),
         **_given(options, "samples", "threads"),
+    )
+    print(json.dumps(found.to_json(), indent=1) if options.json else found)
+
+
+def run_eval(options: argparse.Namespace) -> None:
+    """`ptqc eval`."""
+    from ptqc.stages.evaluating import evaluate
+    from ptqc.work.progress import for_terminal
+
+    found = evaluate(
+        *options.models,
+        metric=options.metric,
+        data=_judged(options),
+        preprocessing=_preprocessing(options),
+        progress=for_terminal(options.json),
+        **_given(options, "labels", "output", "samples", "threads", "tokenizer"),
     )
     print(json.dumps(found.to_json(), indent=1) if options.json else found)
 

@@ -1,8 +1,5 @@
 """Where calibration samples come from: whatever the user gave becomes one stream of feeds."""
 
-import importlib
-import re
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +12,7 @@ from ptqc.calibration.images import IMAGE_SUFFIXES, Preprocessing
 from ptqc.calibration.inputs import InputSpec, as_array, sample_name, shape_text
 from ptqc.errors import CalibrationError
 from ptqc.execute.onnxruntime import Feeds
+from ptqc.work.imports import imported, is_named
 
 ARRAY_SUFFIXES = frozenset({".npy", ".npz"})
 # Behind an input's name: an array with the length of each sample along axis 0, where the input's own array has samples
@@ -88,7 +86,7 @@ def _open_path(
         return _open_folder(path, inputs, limit, preprocessing)
     if path.is_file():
         return _open_file(path, inputs, limit)
-    if isinstance(source, str) and re.fullmatch(r"[\w.]+:\w+", source):
+    if isinstance(source, str) and is_named(source):
         return open_source(_called(source), inputs, limit, preprocessing)
     raise CalibrationError(f"calibration data {str(source)!r}: no such file or folder; give {ACCEPTED}")
 
@@ -96,8 +94,8 @@ def _open_path(
 def _open_folder(
     folder: Path, inputs: Sequence[InputSpec], limit: int, preprocessing: Preprocessing | None
 ) -> SampleSource:
-    images = _files(folder, IMAGE_SUFFIXES)
-    arrays = _files(folder, ARRAY_SUFFIXES)
+    images = files_below(folder, IMAGE_SUFFIXES)
+    arrays = files_below(folder, ARRAY_SUFFIXES)
     if images and arrays:
         raise CalibrationError(
             f"{folder} holds images ({images[0].name}) and arrays ({arrays[0].name}): keep one kind in the folder"
@@ -112,7 +110,7 @@ def _open_folder(
     return SampleSource(map(read, chosen), f"folder {folder}", len(chosen), len(files), bool(images), names)
 
 
-def _files(folder: Path, suffixes: frozenset[str]) -> list[Path]:
+def files_below(folder: Path, suffixes: frozenset[str]) -> list[Path]:
     """Files below `folder`, sorted by path; hidden ones are left out (`._photo.jpg` of macOS is no photo)."""
     found = [
         path.relative_to(folder)
@@ -136,7 +134,7 @@ def _image_reader(
 def _array_file_reader(inputs: Sequence[InputSpec]) -> Callable[[Path], Feeds]:
     def read(path: Path) -> Feeds:
         if path.suffix.lower() == ".npz":
-            return dict(_npz_members(path))
+            return dict(npz_members(path))
         return {_only(inputs, str(path)).name: _load_npy(path)}
 
     return read
@@ -146,7 +144,7 @@ def _open_file(path: Path, inputs: Sequence[InputSpec], limit: int) -> SampleSou
     if path.suffix.lower() == ".npy":
         return _stacked({_only(inputs, str(path)).name: _load_npy(path)}, inputs, limit, str(path))
     if path.suffix.lower() == ".npz":
-        return _stacked(_npz_members(path), inputs, limit, str(path))
+        return _stacked(npz_members(path), inputs, limit, str(path))
     raise CalibrationError(f"calibration file {path} ends in {path.suffix!r}; give {ACCEPTED}")
 
 
@@ -157,7 +155,8 @@ def _load_npy(path: Path) -> np.ndarray:
         raise CalibrationError(f"{path} is not a readable .npy array ({error}): write it with numpy.save") from error
 
 
-def _npz_members(path: Path) -> Mapping[str, np.ndarray]:
+def npz_members(path: Path) -> Mapping[str, np.ndarray]:
+    """The arrays of an .npz by name. Raises CalibrationError for anything else."""
     try:
         with path.open("rb") as file:  # numpy.load, given a path, leaves a truncated file open
             archive = np.load(file, allow_pickle=False)
@@ -262,18 +261,13 @@ def spread(count: int, limit: int) -> list[int]:
 
 
 def _called(text: str) -> object:
-    """What `module:function` returns; the working folder is on the import path, as with `python -m`."""
-    module_name, _, name = text.partition(":")
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
+    """What `module:function` returns."""
     try:
-        function = getattr(importlib.import_module(module_name), name)
-        result = function()
+        result = imported(text)()  # type: ignore[operator]
     except Exception as error:  # the user's module may raise anything
         raise CalibrationError(
             f"calibration data {text!r}: {type(error).__name__}: {error}; "
-            f"expected a function without arguments, importable from {here}, that returns samples"
+            f"expected a function without arguments, importable from {Path.cwd()}, that returns samples"
         ) from error
     if isinstance(result, str | Path):
         raise CalibrationError(f"calibration data {text!r}: returned {result!r}, expected samples, not a path")

@@ -21,6 +21,7 @@ Padding = Literal["none", "full"]
 Side = Literal["right", "left"]
 LENGTH = 128  # tokens, where neither options nor model nor tokenizer say how many
 SUFFIX = ".txt"
+TABLE = ".tsv"  # texts and labels between tabs, for `ptqc eval`
 ADVICE = "give its samples as arrays, or by module:function"
 # Tokens that fill up a text, by the names that tokenizers give them, the commonest first.
 FILLERS = ("[PAD]", "<pad>", "<|pad|>", "<|endoftext|>", "</s>", "<|end_of_text|>")
@@ -78,6 +79,12 @@ class Texts(SampleReader):
         if splits:
             return SampleSource(samples, texts.description)
         return SampleSource(samples, texts.description, len(chosen), texts.count)
+
+
+def holds_texts(data: str) -> bool:
+    """Whether a path is that of a text file, or of a folder with some."""
+    path = Path(data)
+    return path.suffix in (SUFFIX, TABLE) or (path.is_dir() and any(path.rglob(f"*{SUFFIX}")))
 
 
 @dataclass(frozen=True)
@@ -171,7 +178,7 @@ class _Encoder:
     def of(cls, texts: Texts, inputs: Sequence[InputSpec]) -> "_Encoder":
         found, where = roles(inputs), f"tokenizer {texts.tokenizer}"
         tokens = _tokens_input(inputs, found)
-        tokenizer = _read(Path(texts.tokenizer))
+        tokenizer = read_tokenizer(Path(texts.tokenizer))
         _check_vocabulary(tokenizer, tokens, where)
         own, cutting = tokenizer.padding or {}, tokenizer.truncation or {}
         fixed = tokens.shape[-1] if isinstance(tokens.shape[-1], int) else None
@@ -235,7 +242,8 @@ def _tokens_input(inputs: Sequence[InputSpec], found: dict[str, InputRole]) -> I
     return tokens[0]
 
 
-def _read(path: Path) -> Any:
+def read_tokenizer(path: Path) -> Any:
+    """A `tokenizers.Tokenizer`. Raises UsageError without that library, CalibrationError for what is none."""
     try:
         from tokenizers import Tokenizer
     except ImportError as error:
