@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 # Of every document that --json prints; fields that are added do not raise it.
 SCHEMA = 1
+TEXTS = ("unit", "length", "overlong", "padding", "padding_side", "padding_token", "special_tokens")
 PREPROCESSING = ("resize", "crop", "fit", "scale", "mean", "std", "layout", "channel_order", "resample", "fill")
 
 
@@ -58,7 +59,7 @@ def run_compile(options: argparse.Namespace) -> None:
         given["loss"] = kinds_of(options.loss)
     artifact = compile(
         options.model,
-        calibration=options.calibration,
+        calibration=_data(options),
         output=options.output,
         budget=options.budget,
         preprocessing=_preprocessing(options),
@@ -84,7 +85,7 @@ def run_resolve(options: argparse.Namespace) -> None:
         output=options.output,
         budget=options.budget,
         plan=_plan(options.plan),
-        calibration=options.calibration,
+        calibration=_data(options),
         preprocessing=_preprocessing(options),
         labels=options.labels,
         force=options.force,
@@ -135,6 +136,28 @@ def _preprocessing(options: argparse.Namespace) -> Any:
     return Preprocessing.parse(_given(options, *PREPROCESSING), base)
 
 
+def _data(options: argparse.Namespace) -> Any:
+    """The stated samples: of texts, where a tokenizer is given."""
+    from ptqc.calibration.texts import Texts
+
+    stated = _given(options, *TEXTS)
+    if options.tokenizer is None:
+        if stated:
+            names = ", ".join(f"--{name.replace('_', '-')}" for name in stated)
+            raise UsageError(f"{names} is of texts: give their --tokenizer too")
+        return options.calibration
+    if options.calibration is None:
+        raise UsageError("a --tokenizer was given, and no texts: give them with --calibration FILE")
+    return Texts(options.calibration, options.tokenizer, **stated)
+
+
+def _judged(options: argparse.Namespace) -> Any:
+    """The data of `ptqc eval`: with arrays, a tokenizer is there for what the model answers."""
+    from ptqc.calibration.texts import holds_texts
+
+    return _data(options) if holds_texts(options.calibration) else options.calibration
+
+
 def run_explain(options: argparse.Namespace) -> None:
     """`ptqc explain`."""
     from ptqc.artifact.folder import load
@@ -174,8 +197,8 @@ def run_bisect(options: argparse.Namespace) -> None:
     """`ptqc bisect`; what differs is a VerificationError."""
     from ptqc.artifact.bisect import bisect
 
-    given = _given(options, "calibration", "samples")
-    found = bisect(options.folder, preprocessing=_preprocessing(options), **given)
+    given = _given(options, "samples")
+    found = bisect(options.folder, calibration=_data(options), preprocessing=_preprocessing(options), **given)
     if found.first is None or options.json:
         _tell(found, options)
     if found.first is not None:
@@ -186,12 +209,13 @@ def run_reduce(options: argparse.Namespace) -> None:
     """`ptqc reduce`."""
     from ptqc.reducing import reduce
 
-    given = _given(options, "calibration", "message", "time_limit")
+    given = _given(options, "message", "time_limit")
     if options.command:
         given["command"] = options.command
     found = reduce(
         options.model,
         output=options.output,
+        calibration=_data(options),
         preprocessing=_preprocessing(options),
         progress=_progress(options),
         **given,
@@ -239,7 +263,7 @@ def run_run(options: argparse.Namespace) -> None:
 
     found = run(
         options.model,
-        options.data,
+        _data(options),
         output=options.output,
         preprocessing=_preprocessing(options),
         onnx_only=options.onnx_only,
@@ -256,9 +280,26 @@ def run_compare(options: argparse.Namespace) -> None:
 
     found = compare(
         *options.models,
+        calibration=_data(options),
         preprocessing=_preprocessing(options),
         progress=for_terminal(options.json),
-        **_given(options, "calibration", "samples", "threads"),
+        **_given(options, "samples", "threads"),
+    )
+    _tell(found, options)
+
+
+def run_eval(options: argparse.Namespace) -> None:
+    """`ptqc eval`."""
+    from ptqc.stages.evaluating import evaluate
+    from ptqc.work.progress import for_terminal
+
+    found = evaluate(
+        *options.models,
+        metric=options.metric,
+        data=_judged(options),
+        preprocessing=_preprocessing(options),
+        progress=for_terminal(options.json),
+        **_given(options, "labels", "output", "samples", "threads", "tokenizer"),
     )
     _tell(found, options)
 

@@ -61,7 +61,7 @@ def read_labels(model: ir.Model, path: Path, folder: Path, preprocessing: Prepro
     inputs = input_specs(model)
     if not path.is_file():
         raise CalibrationError(f"the labels {path} do not exist; give an .npz with `{KEY}` or a CSV of image,class")
-    feeds, labels = _from_npz(path) if path.suffix == ".npz" else _from_csv(path, inputs, preprocessing)
+    feeds, labels = _from_npz(path) if path.suffix == ".npz" else from_csv(path, inputs, preprocessing)
     samples = collect(feeds, inputs, folder, EVERY_SAMPLE, preprocessing)
     if len(samples) != len(labels):
         raise CalibrationError(f"{path} has {len(samples)} samples and {len(labels)} labels; give one label per sample")
@@ -81,9 +81,10 @@ def _from_npz(path: Path) -> tuple[object, np.ndarray]:
     return arrays, labels
 
 
-def _from_csv(
+def from_csv(
     path: Path, inputs: tuple[InputSpec, ...], preprocessing: Preprocessing | None
 ) -> tuple[object, np.ndarray]:
+    """Images of `image,class` lines, as feeds one by one, and their classes. Raises CalibrationError."""
     if len(inputs) != 1:
         raise CalibrationError(f"a CSV of images fits models with one input; this one has {len(inputs)}: give an .npz")
     rows = _rows(path)
