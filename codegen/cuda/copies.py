@@ -12,9 +12,8 @@ from typing import Any
 
 from tvm.tirx.script import builder as T  # noqa: N812
 
-from ptqc.codegen.cuda.fragments import UNIT, Coding
 from ptqc.codegen.cuda.results import ptx
-from ptqc.codegen.cuda.tiles import CHUNK, PARTS, STEP, Tiles
+from ptqc.codegen.cuda.tiles import CHUNK, STEP, Tiles
 from ptqc.codegen.program.layout import Layout
 
 COPY = "cp.async.cg.shared.global"
@@ -50,28 +49,7 @@ class Steps:
     """The steps of a tile in shared memory: of each first the inputs, then the weights."""
 
     tiles: Tiles
-    coding: Coding
     x: Layout
-
-    @property
-    def input_bytes(self) -> int:
-        """Of a step."""
-        return self.tiles.cut.rows * STEP
-
-    @property
-    def part_bytes(self) -> int:
-        """Of the weights of a warp's columns, for a part of a step."""
-        return UNIT * self.coding.bits // 8
-
-    @property
-    def weight_bytes(self) -> int:
-        """Of a step."""
-        return self.part_bytes * PARTS * self.tiles.warps[2]
-
-    @property
-    def bytes(self) -> int:
-        """Of a step."""
-        return self.input_bytes + self.weight_bytes
 
     @property
     def copied_rows(self) -> int:
@@ -111,19 +89,19 @@ class Steps:
         channels, _, columns = self.x.plane
         moved = (down * columns + right) * channels + T.truncmod(chunk * CHUNK, window.channels)
         offset = T.Bind(T.Cast("int64", moved))
-        begin = T.Bind(stage * self.bytes)
+        begin = T.Bind(stage * tiles.step_bytes)
         for i in range(self.copied_rows):
             row = T.Bind(self._copied_row(thread, i))
             with self._where(row * PIECES + piece, i, tiles.cut.rows * PIECES):
                 to = begin + row * STEP + T.bitwise_xor(piece, exchanged(row)) * CHUNK
                 source = T.address_of(memory.x[T.int64(0), memory.starts[i] + offset])
                 ptx(COPY, T.address_of(memory.shared[to]), source, CHUNK, *taken)
-        pieces, first = self.weight_bytes // CHUNK, (thread.panel * tiles.steps + step) * self.weight_bytes
+        pieces, first = tiles.weight_bytes // CHUNK, (thread.panel * tiles.steps + step) * tiles.weight_bytes
         for i in range(self._turns(pieces)):
             index = T.Bind(thread.number + i * tiles.threads)
             with self._where(index, i, pieces):
                 source = T.address_of(memory.weights[first + index * CHUNK])
-                ptx(COPY, T.address_of(memory.shared[begin + self.input_bytes + index * CHUNK]), source, CHUNK)
+                ptx(COPY, T.address_of(memory.shared[begin + tiles.input_bytes + index * CHUNK]), source, CHUNK)
 
     def _copied_row(self, thread: Thread, i: int) -> Any:
         return T.truncdiv(thread.number, PIECES) + i * (self.tiles.threads // PIECES)

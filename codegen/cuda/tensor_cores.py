@@ -6,13 +6,14 @@ others have summed.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
 import numpy as np
 from tvm.tirx.script import builder as T  # noqa: N812
 
+from ptqc.codegen.cuda import costs
 from ptqc.codegen.cuda.copies import BlockMemory, Steps, Thread, exchanged
 from ptqc.codegen.cuda.fragments import BYTE, Coding
 from ptqc.codegen.cuda.results import Results, constants_of, ptx
@@ -44,11 +45,15 @@ def integer(
     epilogue: Epilogue,
 ) -> Built:
     """Codes x times int8 weights (outputs, inputs, *kernel); y is codes, or real values when it is float32."""
-    return write(Tiles.of(window, len(weights)), x, y, isa, weights, requantization, epilogue)
+    coding = Coding.of(weights, prod(window.kernel) * window.channels)
+    tiles = costs.chosen(window, len(weights), coding)
+    made = write(tiles, coding, x, y, isa, weights, requantization, epilogue)
+    return replace(made, predicted=costs.predicted(tiles, coding))
 
 
 def write(
     tiles: Tiles,
+    coding: Coding,
     x: Layout,
     y: Layout,
     isa: Isa,
@@ -56,8 +61,7 @@ def write(
     requantization: Requantization,
     epilogue: Epilogue,
 ) -> Built:
-    """The same, cut in a given way."""
-    coding = Coding.of(weights, tiles.depth)
+    """The same, cut and packed in a given way."""
     constants: list[Stored] = [
         _stored(weights.astype(np.int8), tiles, coding),
         *([] if coding.table is None else [coding.table]),
@@ -99,18 +103,12 @@ class Product:
 
     @property
     def _steps(self) -> Steps:
-        return Steps(self.tiles, self.coding, self.x)
+        return Steps(self.tiles, self.x)
 
     @property
     def _sums(self) -> int:
         """Of a lane."""
         return self.tiles.cut.row_tiles * BLOCKS * SUMS
-
-    @property
-    def shared_bytes(self) -> int:
-        """Shared memory of a block: for the steps on their way, later for what warps have summed that share steps."""
-        summed = (self.tiles.cut.shares - 1) * self.tiles.cut.rows * self.tiles.cut.columns * 4
-        return max(self.tiles.cut.stages * self._steps.bytes, summed)
 
     def body(self, batch: Any, x: Any, *rest: Any) -> None:
         """See `ptqc.codegen.kernels.kernel.write`."""
@@ -127,7 +125,7 @@ class Product:
             within = T.Bind(T.truncdiv(warp, column_warps))
             places = (T.truncdiv(within, row_warps), T.truncmod(within, row_warps), T.truncmod(warp, column_warps))
             thread = Thread(tile, panel, number, T.Bind(T.truncmod(number, LANES)), *map(T.Bind, places))
-            shared = T.alloc_buffer((self.shared_bytes,), "uint8", scope="shared")
+            shared = T.alloc_buffer((self.tiles.shared_bytes,), "uint8", scope="shared")
             starts = T.alloc_buffer((self._steps.copied_rows,), "int64", scope="local")
             registers = self._registers(constants)
             last = T.Bind(total - 1)
@@ -165,7 +163,7 @@ class Product:
             with T.If(ahead < tiles.steps), T.Then():
                 self._steps.load(thread, memory, ahead, T.truncmod(ahead, stages))
             ptx("cp.async.commit_group")
-            begin = T.Bind(T.truncmod(step, stages) * self._steps.bytes)
+            begin = T.Bind(T.truncmod(step, stages) * self.tiles.step_bytes)
             own = PARTS // tiles.cut.shares
             for part in range(own):
                 self._multiply(thread, memory.shared, begin, thread.share * own + part, registers)
@@ -181,7 +179,7 @@ class Product:
             piece = T.bitwise_xor(part * 2 + T.truncdiv(thread.lane, ROWS), exchanged(row))
             address = T.address_of(shared[begin + row * STEP + piece * CHUNK])
             ptx(MATRICES, *(registers.inputs[tile * SUMS + i] for i in range(SUMS)), address)
-        here = begin + self._steps.input_bytes + (thread.column_warp * PARTS + part) * self._steps.part_bytes
+        here = begin + self.tiles.input_bytes + (thread.column_warp * PARTS + part) * self.tiles.part_bytes
         first = T.Bind(here)
         self.coding.load(registers.packed, lambda offset: T.address_of(shared[first + offset]), thread.lane)
         weights = registers.weights
@@ -194,7 +192,7 @@ class Product:
 
     def _add_shares(self, thread: Thread, shared: Any, sums: Any) -> None:
         """Give the sums of all shares to the first one; they lie where the steps did, which all warps have read."""
-        words = T.decl_buffer((self.shared_bytes // 4,), "uint32", data=shared.data, scope="shared")
+        words = T.decl_buffer((self.tiles.shared_bytes // 4,), "uint32", data=shared.data, scope="shared")
         tile = thread.row_warp * self.tiles.warps[2] + thread.column_warp
         tiles = self.tiles.warps[1] * self.tiles.warps[2]
 

@@ -38,19 +38,12 @@ class TileCut:
 
 @dataclass(frozen=True)
 class Tiles:
-    """A layer of one group."""
+    """A layer of one group. bits: of a code of its weights, as they are packed."""
 
     window: Window
     outputs: int
     cut: TileCut
-
-    @classmethod
-    def of(cls, window: Window, outputs: int) -> "Tiles":
-        """Small tiles where there is little to do, so that there are more blocks."""
-        pixels = prod(window.output)
-        rows = 32 if pixels <= 32 else 64
-        columns = WARP_COLUMNS if outputs <= WARP_COLUMNS else 2 * WARP_COLUMNS
-        return cls(window, outputs, TileCut(rows, columns))
+    bits: int = 8
 
     @property
     def depth(self) -> int:
@@ -86,6 +79,32 @@ class Tiles:
     def threads(self) -> int:
         """Threads of a block."""
         return LANES * prod(self.warps)
+
+    @property
+    def input_bytes(self) -> int:
+        """Of a step."""
+        return self.cut.rows * STEP
+
+    @property
+    def part_bytes(self) -> int:
+        """Of the weights of a warp's columns, for a part of a step."""
+        return WARP_COLUMNS * PART * self.bits // 8
+
+    @property
+    def weight_bytes(self) -> int:
+        """Of a step."""
+        return self.part_bytes * PARTS * self.warps[2]
+
+    @property
+    def step_bytes(self) -> int:
+        """Of inputs and weights."""
+        return self.input_bytes + self.weight_bytes
+
+    @property
+    def shared_bytes(self) -> int:
+        """Shared memory of a block: for the steps on their way, later for what warps have summed that share steps."""
+        summed = (self.cut.shares - 1) * self.cut.rows * self.cut.columns * 4
+        return max(self.cut.stages * self.step_bytes, summed)
 
     @property
     def order(self) -> Order:

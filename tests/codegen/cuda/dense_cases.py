@@ -6,6 +6,7 @@ import numpy as np
 from single_kernels import Case
 
 from ptqc.codegen.cuda import tensor_cores
+from ptqc.codegen.cuda.fragments import Coding
 from ptqc.codegen.cuda.isa import BY_ELEMENT
 from ptqc.codegen.cuda.tiles import TileCut, Tiles
 from ptqc.codegen.kernels.epilogue import NOTHING
@@ -63,8 +64,10 @@ def case(kind: str, cut: TileCut, seed: int, window: Window = WINDOW) -> Case:
     scaled = (sums + bias[:, None, None]).astype(np.float32) * factor[:, None, None]
     wanted = np.clip(np.rint(scaled) + 101, 0, 255).astype(np.uint8)
     given, made = Layout(x.shape[1:], "uint8"), Layout(wanted.shape[1:], "uint8")
+    coding = Coding.of(weights, weights[0].size)
+    tiles = Tiles(window, OUTPUTS, cut, coding.bits)
     built = tensor_cores.write(
-        Tiles(window, OUTPUTS, cut), given, made, BY_ELEMENT, weights, Requantization(bias, factor, 101), NOTHING
+        tiles, coding, given, made, BY_ELEMENT, weights, Requantization(bias, factor, 101), NOTHING
     )
     return Case(built, given, made, x, wanted)
 

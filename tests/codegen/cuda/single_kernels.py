@@ -93,7 +93,8 @@ def main(module: str, kind: str, folder: Path, faults: Sequence[str]) -> None:
     with written_with(ThreadLoops()):
         cases = dict(drawn.cases(kind))
         made = building.write(program(cases), Toolkit.require(), ["sm_80", "sm_90a"], folder)
-    spilled = sum(each.spilled_bytes for each in made.image.assembled.values())
+    codes = [code for each in made.image.codes.values() for code in each.values()]
+    spilled = sum(code.spilled_bytes for code in codes)
     if not faults:
         os.environ["PTQC_EMULATOR_ORDER"] = ORDERS[-1]
         off = found(made, cases)

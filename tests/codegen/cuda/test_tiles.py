@@ -61,12 +61,6 @@ def channels_of_sums(tiles: Tiles) -> np.ndarray:
     return found
 
 
-def test_few_channels_and_pixels_take_smaller_tiles() -> None:
-    assert Tiles.of(Window(16, (4, 4)), 10).cut == TileCut(32, 32)
-    large = Tiles.of(Window(16, (9, 9)), 33)
-    assert (large.cut, large.threads, large.panels) == (TileCut(64, 64), 128, 1)
-
-
 def test_warps_share_a_tile_by_rows_columns_and_parts_of_a_step() -> None:
     tiles = Tiles(Window(16, (9, 9)), 70, TileCut(64, 64, row_tiles=1, shares=2))
     assert (tiles.warps, tiles.warp_rows, tiles.threads) == ((2, 4, 2), 16, 512)
