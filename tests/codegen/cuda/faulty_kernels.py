@@ -16,8 +16,8 @@ from typing import Any
 FAULTS: dict[str, Callable[[str], str]] = {
     "rounded down": lambda ptx: ptx.replace("cvt.rni.f32.f32", "cvt.rmi.f32.f32"),
     "a barrier left out": lambda ptx: re.sub(r"\n\s*bar(rier)?\.sync[^;]*;", "\n", ptx),
-    "copies waited for one step too late": lambda ptx: re.sub(r"wait_group\s+1;", "wait_group 2;", ptx),
-    "copies never waited for": lambda ptx: re.sub(r"cp\.async\.wait_(group\s+1|all);", "cp.async.commit_group;", ptx),
+    "copies waited for one step too late": lambda ptx: re.sub(r"wait_group\s+(\d+);", r"wait_group 1\1;", ptx),
+    "copies never waited for": lambda ptx: re.sub(r"cp\.async\.wait_(group\s+\d+|all);", "cp.async.commit_group;", ptx),
     "inputs with a sign": lambda ptx: ptx.replace("s32.u8.s8.s32", "s32.s8.s8.s32"),
     "registers of weights exchanged": lambda ptx: re.sub(r"\{(%r\d+), (%r\d+)\}, \{", r"{\2, \1}, {", ptx),
     "bytes of depthwise inputs exchanged": lambda ptx: ptx.replace(" 29538;", " 29522;"),

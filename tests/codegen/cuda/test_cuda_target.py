@@ -56,6 +56,11 @@ def test_a_network_becomes_a_verified_library(tmp_path: Path) -> None:
     assert found["verified"].endswith("in the emulator of PTX; not run on a GPU")
     assert list(found["gpus"]) == ["sm_80", "sm_90a"]
     assert all(code["registers"] > 0 and code["spilled_bytes"] == 0 for code in found["gpus"].values())
+    assert all(code["tensor_core_instructions"] > 0 for code in found["gpus"].values())
+    kernels = json.loads(built.files["kernels.json"].read_text())
+    products = {call["kernel"] for call in kernels["libraries"]["cuda"]["calls"] if call["family"] == "dense_mma"}
+    assert kernels["predicted_microseconds_of_a_sample"].keys() == products
+    assert all(kernels["machine_code"][f"{name}_kernel"]["sm_80"]["shared_bytes"] > 1000 for name in products)
     assert json.loads(built.files["interface.json"].read_text())["inputs"] == [
         {"name": "x", "dtype": "float32", "shape": [None, 3, 8, 7]}
     ]
@@ -141,7 +146,7 @@ def test_machine_code_lies_beside_the_ptx_that_it_was_made_of(tmp_path: Path) ->
     image = Toolkit.require().compile(source, ["sm_80", "sm_86"], tmp_path, "twice")
     assert "fma" not in image.ptx
     assert "mul.rn.f32" in image.ptx
-    assert list(image.assembled) == ["sm_80", "sm_86"]
+    assert {gpu: list(codes) for gpu, codes in image.codes.items()} == {"sm_80": ["twice"], "sm_86": ["twice"]}
     size = int(np.frombuffer(image.path.read_bytes()[8:16], np.uint64)[0])
     assert image.path.stat().st_size == size + 16  # as the stand-in driver reads it
 
