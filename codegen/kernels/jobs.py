@@ -43,16 +43,17 @@ def write_job(
     fixed = fixed_inputs(lowered.model, samples)
     taps = _compared(lowered, exported)
     runner, seen = Runner(exported.proto, list(taps.values())), extents(samples, fixed)
-    made_up = ((feeds, found) for _, feeds, found in edge_runs(runner, seen))
-    runs = [*((feeds, runner.run(feeds)) for feeds in samples), *made_up]
-    for index, (feeds, found) in enumerate(runs):
+    given = [(f"sample {index}", feeds, runner.run(feeds)) for index, feeds in enumerate(samples)]
+    runs = [*given, *edge_runs(runner, seen)]
+    for index, (_, feeds, found) in enumerate(runs):
         write_npz(folder / VALUES.format(index), {**feeds, **{name: found[short] for name, short in taps.items()}})
     kept = {
         "names": taps,
         "by_run": choices.batching.batch is None,
         "seen": {name: asdict(extent) for name, extent in seen.items()},
     }
-    (folder / JOB).write_text(json.dumps(program_job(folder, lowered, samples, choices) | {"kept": kept}))
+    job = program_job(folder, lowered, samples, choices) | {"kept": kept, "runs": [name for name, *_ in runs]}
+    (folder / JOB).write_text(json.dumps(job))
 
 
 def program_job(folder: Path, lowered: Lowered, samples: Sequence[Feeds], choices: JobChoices) -> dict[str, Any]:
