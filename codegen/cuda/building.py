@@ -1,14 +1,14 @@
 """A job of the target cuda, once the stand-ins are loaded: the library, what is told of it, its verification."""
 
+import gzip
 import hashlib
-import os
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from ptqc.codegen.cuda import package, verification
-from ptqc.codegen.cuda.emulator.building import build_kernels
+from ptqc.codegen.cuda.emulator.opening import PTX, ROOM, open_image
 from ptqc.codegen.cuda.emulator.ptx import NotEmulated
 from ptqc.codegen.cuda.job_files import TARGET
 from ptqc.codegen.cuda.layers import CUDA
@@ -23,12 +23,9 @@ from ptqc.codegen.program.listing import Listing
 from ptqc.codegen.program.program import Program
 from ptqc.codegen.program.verify import Loaded
 from ptqc.codegen.program.weights import Weights
-from ptqc.native.cuda_library import CudaLibrary
 from ptqc.native.interface import INTERFACE, KERNELS, WEIGHTS, library_file
 from ptqc.native.runtime import PACKAGE
 from ptqc.plan import write_json
-
-EMULATED = "emulated"
 
 
 @dataclass(frozen=True)
@@ -41,9 +38,7 @@ class Delivered:
 
     def emulated(self) -> Loaded:
         """The library on the emulator, which finds the translation of its kernels by the image's bytes."""
-        build_kernels(self.image.ptx, self.image.path.with_suffix(".so"))
-        os.environ["PTQC_EMULATED_KERNELS"] = str(self.image.path.parent)
-        return Loaded(Listing.of(self.program), CudaLibrary.open(self.folder, emulated=True))
+        return Loaded(Listing.of(self.program), open_image(self.folder, self.image.path, self.image.ptx))
 
 
 def build(folder: Path) -> None:
@@ -64,10 +59,11 @@ def build(folder: Path) -> None:
 def write(program: Program, toolkit: Toolkit, gpus: list[str], folder: Path) -> Delivered:
     """Write the library of a program with its weights and interface."""
     weights = Weights()
-    room = folder / EMULATED
+    room = folder / ROOM
     room.mkdir()
     image = package.link(module(program, weights), toolkit, gpus, room, folder / library_file(TARGET))
     (folder / WEIGHTS).write_bytes(bytes(weights))
+    (folder / PTX).write_bytes(gzip.compress(image.ptx.encode(), mtime=0))
     build = {"isa": TARGET, "machine": "x86_64", "features": []}
     head = {"libraries": [build], "tvm": metadata.version(PACKAGE), "threads": 0, "gpus": gpus}
     (folder / INTERFACE).write_text(write_json({**head, **documents.interface(program)}), encoding="utf-8")

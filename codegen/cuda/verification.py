@@ -13,6 +13,7 @@ import numpy as np
 
 from ptqc.codegen.kernels import documents
 from ptqc.codegen.program.edge_inputs import EDGES
+from ptqc.codegen.program.listing import Listing
 from ptqc.codegen.program.partial import Cropping, PartialRun
 from ptqc.codegen.program.verify import Compared, Loaded
 from ptqc.errors import VerificationError
@@ -31,10 +32,14 @@ def verification(loaded: Loaded, folder: Path, samples: int) -> dict[str, Any]:
     folder: of the job. samples: in each run.
     """
     runs = documents.runs(folder)
-    operations = samples * len(runs) * sum(call.operations for call in loaded.listing.calls)
-    if operations <= MOST_OPERATIONS:
+    if is_small(loaded.listing, samples * len(runs)):
         return {"on": "the emulator", **documents.verification(loaded, folder, take_order)}
     return {"on": "the emulator", **_kernel_by_kernel(loaded, runs)}
+
+
+def is_small(listing: Listing, samples: int) -> bool:
+    """Whether the emulator takes on so many samples of the whole network."""
+    return samples * sum(call.operations for call in listing.calls) <= MOST_OPERATIONS
 
 
 def _kernel_by_kernel(loaded: Loaded, runs: Mapping[str, Path]) -> dict[str, Any]:

@@ -88,11 +88,16 @@ def _compared(lowered: Lowered, exported: Exported) -> dict[str, str]:
 
 def run_job(folder: Path, worker: str, target: str) -> None:
     """Let the process that runs TVM do a job. Raises what it raised, and TargetError where it did not end well."""
+    if problem := attempt(folder, worker):
+        raise TargetError(f"TVM {problem}; leave the {target} target out")
+
+
+def attempt(folder: Path, worker: str) -> str | None:
+    """Let a process do a job; why it did not end well, if it did not. Raises what it raised on purpose."""
     problem = sandbox.run(PROCESS, [worker, str(folder)], TIME_LIMIT).problem
     if (folder / ERROR).is_file():
         told = json.loads((folder / ERROR).read_text())
         raise getattr(errors, told["kind"], InternalError)(told["message"])
     if problem is None and not (folder / REPORT).is_file():
         problem = "left no report"
-    if problem is not None:
-        raise TargetError(f"TVM {problem}; leave the {target} target out")
+    return problem

@@ -52,7 +52,7 @@ def verdict(made: Any, change: Callable[[str], str], room: Path) -> str:
 
 def main(how: str, folder: Path, faults: Sequence[str]) -> None:
     """Build once, then verify each fault."""
-    from ptqc.codegen.cuda.worker import load_stand_ins
+    from ptqc.codegen.cuda.emulator.opening import load_stand_ins
 
     load_stand_ins()
     from dataclasses import replace
