@@ -1,34 +1,25 @@
 """A delivered library compared in the emulator, in a process of its own, which alone loads the stand-ins."""
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from ptqc.codegen.cuda.emulator.opening import read_ptx
 from ptqc.codegen.kernels.job_files import JOB, REPORT, VALUES
 from ptqc.codegen.kernels.jobs import attempt
+from ptqc.codegen.program.emulated import Emulated
 from ptqc.codegen.program.listing import Listing
 from ptqc.codegen.program.verify import TensorComparison, Values
-from ptqc.errors import TargetError
+from ptqc.errors import TargetError, VerificationError
 from ptqc.execute.onnxruntime import Feeds
 from ptqc.store.npz import write_npz
 from ptqc.work.scratch import scratch
 
 WORKER, OUTPUTS = "ptqc.codegen.cuda.emulation_worker", "outputs-{:03}.npz"
-
-
-@dataclass(frozen=True)
-class Emulated:
-    """What was found. outcomes: of every run. outputs: of the library as a whole; none of a large network.
-
-    cropped: the calls that computed a share of their output, by what they make.
-    """
-
-    outcomes: Sequence[Sequence[TensorComparison]]
-    outputs: Sequence[Feeds]
-    cropped: Mapping[str, float]
 
 
 def emulate(folder: Path, listing: Listing, runs: Sequence[Values]) -> Emulated:
@@ -46,6 +37,13 @@ def emulate(folder: Path, listing: Listing, runs: Sequence[Values]) -> Emulated:
     calls = {call.output: call for call in listing.calls}
     found = [[TensorComparison(**{**each, "call": calls[each["call"]]}) for each in run] for run in report["outcomes"]]
     return Emulated(found, outputs, report["cropped"])
+
+
+def check(folder: Path, document: Mapping[str, Any]) -> None:
+    """Raises VerificationError where the PTX is not what the machine code was made of. document: of the manifest."""
+    found = hashlib.sha256(read_ptx(folder).encode()).hexdigest()
+    if found != document["ptx_sha256"]:
+        raise VerificationError(f"the PTX in {folder} is not what the manifest says: its SHA-256 is {found}")
 
 
 def _read(path: Path) -> Feeds:

@@ -11,10 +11,10 @@ from ptqc.artifact.folder import Artifact, load
 from ptqc.calibration.images import Preprocessing
 from ptqc.calibration.inputs import input_specs
 from ptqc.calibration.samples import collect
-from ptqc.codegen.cuda.emulation import emulate
 from ptqc.codegen.program.edge_inputs import Extent, edge_runs
 from ptqc.codegen.program.listing import Listing
 from ptqc.codegen.program.verify import Loaded, Runnable, TensorComparison, outcomes
+from ptqc.codegen.targets import emulate
 from ptqc.errors import TargetError
 from ptqc.execute.onnxruntime import Feeds, Runner
 from ptqc.graph import zipmaps
@@ -80,6 +80,7 @@ class Bisection:
             "integers": self.integers,
             "floats": self.reals,
             "different_end_to_end": self.chained,
+            "cropped": dict(self.cropped),
         }
 
     def __str__(self) -> str:
@@ -168,7 +169,7 @@ def _none_yet(document: Mapping[str, Any], names: Sequence[str]) -> Bisection:
 def _emulated(room: Path, document: Mapping[str, Any], runs: Mapping[str, Feeds]) -> Bisection:
     """Compare a CUDA library where there is no GPU. Raises TargetError where the emulator does not run either."""
     found, listing = _none_yet(document, [EMULATED]), _listing(document, GPU)
-    made = emulate(room, listing, list(runs.values()))
+    made = emulate(GPU, room, listing, list(runs.values()))
     for run, results in zip(runs, made.outcomes, strict=True):
         found.runs.append(run)
         for outcome in results:

@@ -5,7 +5,6 @@ against those of the machine that compiled it; the native library against `model
 against the one that was compiled.
 """
 
-import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,9 +15,9 @@ from ptqc.artifact import golden
 from ptqc.artifact.bisect import EMULATED, Bisection, bisect
 from ptqc.artifact.folder import GOLDEN, MODEL, Artifact, load
 from ptqc.artifact.golden import Golden
-from ptqc.codegen.cuda.emulator.opening import read_ptx
 from ptqc.codegen.onnxruntime import parity
 from ptqc.codegen.onnxruntime.unpack import unpack
+from ptqc.codegen.targets import check_emulated
 from ptqc.errors import UsageError, VerificationError
 from ptqc.execute import sandboxed
 from ptqc.execute.agreement import alike, allowed, relative
@@ -141,7 +140,7 @@ def _source(artifact: Artifact, kept: Golden, path: Path) -> str:
 
 def _library(artifact: Artifact, kept: Golden) -> str:
     if NAME in artifact.targets:
-        _check_ptx(artifact)
+        check_emulated(NAME, artifact.folder / NAME, artifact.manifest["targets"][NAME])
     compared = bisect(artifact.folder, calibration=list(kept.inputs))
     if compared.first is not None:
         raise VerificationError(str(compared))
@@ -161,10 +160,3 @@ def _outputs(artifact: Artifact, compared: Bisection, kept: Golden) -> list[Feed
         return [compared.outputs[run] for run in runs] if compared.outputs else None
     on_gpu = artifact.native(device=NAME)
     return [on_gpu.run(feeds) for feeds in kept.inputs]
-
-
-def _check_ptx(artifact: Artifact) -> None:
-    """Raises VerificationError where the PTX is not what the machine code was made of."""
-    found = hashlib.sha256(read_ptx(artifact.folder / NAME).encode()).hexdigest()
-    if found != artifact.manifest["targets"][NAME]["ptx_sha256"]:
-        raise VerificationError(f"the PTX in {artifact.folder / NAME} is not what the manifest says: {found}")
