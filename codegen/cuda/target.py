@@ -10,6 +10,7 @@ from pathlib import Path
 import onnx_ir as ir
 
 from ptqc.codegen.cuda.emulator.building import refusal
+from ptqc.codegen.cuda.emulator.opening import PTX
 from ptqc.codegen.cuda.job_files import TARGET as NAME
 from ptqc.codegen.cuda.job_files import WORKER
 from ptqc.codegen.cuda.jobs import CudaChoices
@@ -28,7 +29,7 @@ from ptqc.native.interface import INTERFACE, KERNELS, WEIGHTS, library_file
 from ptqc.native.runtime import INSTALL
 from ptqc.work.scratch import scratch
 
-FILES = (library_file(NAME), WEIGHTS, INTERFACE, KERNELS)
+FILES = (library_file(NAME), WEIGHTS, INTERFACE, KERNELS, PTX)
 
 
 class CudaTarget:

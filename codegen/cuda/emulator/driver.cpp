@@ -93,12 +93,13 @@ API int cuFuncSetAttribute(Function* function, int, int bytes) {
 API int cuLaunchKernelEx(const Config* given, Function* function, void** arguments, void**) {
   if (given->dynamic > function->dynamic || given->grid[1] > kLargestSide || given->grid[2] > kLargestSide)
     return kInvalidValue;
-  const char* order = getenv("PTQC_EMULATOR_ORDER");
+  const char *order = getenv("PTQC_EMULATOR_ORDER"), *share = getenv("PTQC_EMULATOR_SHARE");
   emulator::Launch launch{{given->grid[0], given->grid[1], given->grid[2]},
                           {given->block[0], given->block[1], given->block[2]},
                           given->dynamic,
                           order ? unsigned(atoi(order)) : 0,
-                          arguments};
+                          arguments,
+                          share ? atof(share) : 1};
   const char* found = function->launch(&launch);
   problem = found ? found : "";
   return found ? kLaunchFailed : kSuccess;

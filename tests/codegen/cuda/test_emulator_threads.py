@@ -219,6 +219,17 @@ def test_blocks_know_their_place(built: Emulated) -> None:
     np.testing.assert_array_equal(found, np.arange(320))
 
 
+def test_a_share_of_the_blocks_is_spread_over_all_and_has_both_ends(built: Emulated) -> None:
+    found = [numbers(64 * 100) for _ in range(2)]
+    for order, array in enumerate(found):
+        assert built("blocks", array, threads=64, blocks=100, share=0.1, order=order) == ""
+    ran = [array.reshape(100, 64)[:, 1] != 0 for array in found]
+    for blocks in ran:
+        assert (blocks[0], blocks[-1]) == (True, True)
+        assert (blocks.reshape(10, 10).sum(1) == 1).all()
+    assert (ran[0] != ran[1]).any()
+
+
 def test_a_table_of_the_module_is_read(built: Emulated) -> None:
     found = numbers(LANES)
     assert built("table", found) == ""
