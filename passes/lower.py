@@ -357,6 +357,9 @@ class _Unpacked:
     def shaped(self, flat: ir.Value) -> ir.Value:
         return flat
 
+    def joined(self, groups: ir.Value) -> ir.Value:
+        return groups
+
     def table(self) -> ir.Value:
         return self.values()
 

@@ -9,6 +9,8 @@ import onnx
 from onnx import helper, numpy_helper
 
 from ptqc.codegen.onnxruntime.functions import DOMAIN, UnpackFunction, UnpackKind
+from ptqc.codegen.onnxruntime.rows import Pick
+from ptqc.formats.planes import pack_rows, planes_of, unpack
 from ptqc.solutions import Solution
 
 Share = Callable[[np.ndarray], str]
@@ -35,7 +37,7 @@ def narrow_bias(codes: np.ndarray) -> tuple[np.ndarray, int]:
 def _call(
     function: UnpackFunction, inputs: Sequence[str], outputs: Sequence[str], shape: Sequence[int]
 ) -> onnx.NodeProto:
-    attributes: dict[str, Any] = {"d": list(shape)} if function.form.is_packed else {}
+    attributes: dict[str, Any] = {"d": list(shape)} if function.takes_shape else {}
     return helper.make_node(function.name, inputs, outputs, domain=DOMAIN, **attributes)
 
 
@@ -61,6 +63,25 @@ def weight(solution: Solution, output: str, share: Share, *, as_float: bool) -> 
         )
     inputs = [share(a) for a in form.pack(codes, solution.scale)]
     return UnpackedConstant(function, _call(function, inputs, [output], codes.shape))
+
+
+def picked(pick: Pick, share: Share) -> UnpackedConstant:
+    """Rows of a table, unpacked when they are read."""
+    function = UnpackFunction(UnpackKind.ROWS, pick.solution.form, 0, pick.rank)
+    inputs = [share(array) for array in by_row(pick.solution)]
+    return UnpackedConstant(function, _call(function, [*inputs, pick.places], [pick.rows], ()))
+
+
+def by_row(solution: Solution) -> list[np.ndarray]:
+    """What is stored of a table (rows, n) of which each row is packed for itself."""
+    form, rows = solution.form, len(solution.codes)
+    stored = form.pack(solution.codes, solution.scale)
+    count = len(form.planes())
+    size = solution.codes.size // form.group
+    if planes_of(form.bits):
+        index = unpack(tuple(stored[:count]), form.bits, size)
+        return [*pack_rows(index.reshape(rows, -1), form.bits), *stored[count:]]
+    return [stored[0].reshape(rows, -1), *stored[1:]]
 
 
 def tensor(name: str, array: np.ndarray) -> onnx.TensorProto:

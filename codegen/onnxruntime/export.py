@@ -17,6 +17,7 @@ from ptqc.codegen.onnxruntime import constants, functions, names
 from ptqc.codegen.onnxruntime.float_pools import with_float_pools
 from ptqc.codegen.onnxruntime.inline import inlined
 from ptqc.codegen.onnxruntime.lookup import with_lookups
+from ptqc.codegen.onnxruntime.rows import Pick, picks
 from ptqc.formats.base import LOWEST_OPSET
 from ptqc.graph import zipmaps
 from ptqc.graph.protos import subgraphs
@@ -32,13 +33,15 @@ SPELLED_OUT = named(Trait.SPELLED_OUT)
 class Exported:
     """The file as a proto, and how each inner value of the lowered graph is called in it.
 
-    packed: the same with calls of the functions, which the file itself has only where they are not inlined.
+    packed: the same with calls of the functions, which the file itself has only where they are not inlined. picks: by
+    table, by its name in the lowered graph, what picks rows of it where the file has no more of it than these.
     """
 
     proto: onnx.ModelProto
     functions: tuple[functions.UnpackFunction, ...]
     renamed: Mapping[str, str]
     packed: onnx.ModelProto
+    picks: Mapping[str, Pick] = field(default_factory=dict)
 
     @property
     def data(self) -> bytes:
@@ -78,7 +81,8 @@ def export(
     renamed = dict(zip(before, _value_names(graph), strict=True))
     zipmaps.put_back(graph, original.output, maps, renamed)
     packed = _model(graph, used, interface)
-    return Exported(inlined(packed) if inline else packed, tuple(sorted(used)), renamed, packed)
+    picked = {pick.table: pick for pick in packer.picks.values()}
+    return Exported(inlined(packed) if inline else packed, tuple(sorted(used)), renamed, packed, picked)
 
 
 def _model(graph: onnx.GraphProto, used: Set[functions.UnpackFunction], interface: ir.Model) -> onnx.ModelProto:
@@ -126,6 +130,7 @@ class _Packer:
         for node in self.graph.node:
             for name in node.input:
                 self.readers.setdefault(name, node)
+        self.picks = {pick.rows: pick for pick in picks(self.lowered)}
 
     def share(self, array: np.ndarray) -> str:
         """The name of an initializer with this content."""
@@ -139,10 +144,13 @@ class _Packer:
         makers = {value: list(self._makers_of(value)) for value in self.lowered.weights}
         codes = {value: name for value, nodes in makers.items() for name in self._codes_of(nodes)}
         dropped |= {name for value in codes for node in makers[value][1:] for name in node.output}
+        dropped |= {pick.table for pick in self.picks.values()}
         kept = []
         for node in self.graph.node:
             output = node.output[0] if node.output else ""
-            if output in codes:
+            if output in self.picks:
+                kept.append(self._take(constants.picked(self.picks[output], self.share)))
+            elif output in codes.keys() - dropped:
                 kept.append(self._take(self._packed(node, codes[output], makers[output])))
             elif output not in dropped:
                 kept.append(node)

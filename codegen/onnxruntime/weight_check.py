@@ -1,6 +1,7 @@
 """Every weight of a packed file, rebuilt as a session rebuilds it, against the numbers that it stands for."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 import onnx
@@ -8,6 +9,7 @@ from onnx import helper, numpy_helper
 
 from ptqc.codegen.onnxruntime.export import Exported
 from ptqc.codegen.onnxruntime.intent import Intent
+from ptqc.codegen.onnxruntime.rows import Pick
 from ptqc.errors import VerificationError
 from ptqc.execute.onnxruntime import Runner, session_options
 from ptqc.formats import Format
@@ -18,12 +20,12 @@ def check(exported: Exported, lowered: Lowered, intent: Intent) -> int:
     """Compare values bit by bit and formats with the plan's; the number of weights. Raises VerificationError."""
     layers = {layer.name: layer.weight for layer in intent.plan.layers}
     places = {**lowered.weights, **{w.name: w.name for w in intent.plan.weights if w.name in exported.renamed}}
-    short = [exported.renamed[place] for place in places]
+    short = [exported.renamed[exported.picks[p].rows if p in exported.picks else p] for p in places]
     makers = {name: node for node in exported.packed.graph.node for name in node.output}
     forms = {function.name: function.form for function in exported.functions}
     types = {t.name: helper.tensor_dtype_to_np_dtype(t.data_type).name for t in exported.packed.graph.initializer}
     seen = set()
-    for (place, of), name, found in zip(places.items(), short, _values(exported.proto, short), strict=True):
+    for (place, of), name, found in zip(places.items(), short, _rebuilt(exported, places, short), strict=True):
         weight = layers.get(of, of)
         form, planned = _form(makers.get(name), forms, types, name), intent.plan.formats[weight]
         if form != planned:
@@ -45,19 +47,43 @@ def _form(maker: onnx.NodeProto | None, forms: Mapping[str, Format], types: Mapp
     return Format.parse(types[name if maker is None else maker.input[0]])
 
 
-def _values(proto: onnx.ModelProto, names: Sequence[str]) -> list[np.ndarray]:
-    """Values of constants, each made by nodes from initializers or an initializer itself."""
+def _rebuilt(exported: Exported, places: Iterable[str], names: Sequence[str]) -> Iterator[np.ndarray]:
+    """Values of constants. places, names: what they are called in the lowered graph and in the file."""
+    whole = iter(_values(exported.proto, [n for p, n in zip(places, names, strict=True) if p not in exported.picks]))
+    for place in places:
+        pick = exported.picks.get(place)
+        yield next(whole) if pick is None else _every_row(exported, pick)
+
+
+def _every_row(exported: Exported, pick: Pick) -> np.ndarray:
+    """A table, row by row as the file picks them."""
+    rows, places = (exported.renamed[name] for name in (pick.rows, pick.places))
+    count = len(pick.solution.codes)
+    every = np.arange(count, dtype=pick.dtype).reshape(count, *(1,) * (pick.rank - 1))
+    (found,) = _values(exported.proto, [rows], {places: every})
+    return found.reshape(count, -1)
+
+
+def _values(
+    proto: onnx.ModelProto, names: Sequence[str], given: Mapping[str, np.ndarray] = MappingProxyType({})
+) -> list[np.ndarray]:
+    """Values that nodes make of initializers and of what is given, or initializers themselves."""
     tensors = {tensor.name: tensor for tensor in proto.graph.initializer}
     made = [name for name in names if name not in tensors]
     nodes, read = list[onnx.NodeProto](), set(made)
     for node in reversed(proto.graph.node):
-        if not read.isdisjoint(node.output):
+        if not (read - given.keys()).isdisjoint(node.output):
             nodes.append(node)
             read.update(node.input)
     part = onnx.ModelProto(ir_version=proto.ir_version, opset_import=proto.opset_import, functions=proto.functions)
     part.graph.name = "weights"
     part.graph.node.extend(reversed(nodes))
     part.graph.initializer.extend(tensor for name, tensor in tensors.items() if name in read)
+    part.graph.input.extend(_described(name, array) for name, array in given.items())
     part.graph.output.extend(onnx.ValueInfoProto(name=name) for name in made)
-    found = Runner(part, options=session_options(optimize=False)).run({}) if made else {}
+    found = Runner(part, options=session_options(optimize=False)).run(dict(given)) if made else {}
     return [found[name] if name in found else numpy_helper.to_array(tensors[name]) for name in names]
+
+
+def _described(name: str, array: np.ndarray) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)

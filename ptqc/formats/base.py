@@ -36,6 +36,9 @@ class Nodes(Protocol[V]):
     def shaped(self, flat: V) -> V:
         """Flat and padded values cut and given the weight's shape."""
 
+    def joined(self, groups: V) -> V:
+        """Values of which the last axis holds those of one index, in a row."""
+
     def table(self) -> V:
         """The values that indices stand for."""
 

@@ -11,7 +11,8 @@ from ptqc.codegen.onnxruntime import functions, names, size
 from ptqc.codegen.onnxruntime.export import Exported, export
 from ptqc.formats import Format, coded
 from ptqc.graph.layers import Layer, Weight
-from ptqc.graph.nodes import constant
+from ptqc.graph.nodes import constant, rank
+from ptqc.graph.picked_rows import pickers, stays_packed
 from ptqc.lowered import Lowered
 from ptqc.options import CompileOptions
 from ptqc.passes.decide.phases import Decided, Numbered
@@ -30,7 +31,7 @@ def problem_of(decided: Decided, plan: Plan, options: CompileOptions) -> Problem
     for weight in decided.weights:
         for form in forms(weight, decided, plan, options):
             solution = decided.solutions[weight.name, form]
-            uses = [_use(model, layer, solution, plan) for layer in weight.layers]
+            uses = [_use(model, layer, solution, plan) for layer in weight.layers] or _picks(model, weight, solution)
             total, needed = size.stored(solution, uses, length, inline=options.inline)
             found.update({function.name: function for function in needed})
             parts = (*(f.name for f in needed), *((functions.DOMAIN,) if needed else ()))
@@ -88,6 +89,13 @@ def _use(model: ir.Model, layer: Layer, solution: Solution, plan: Plan) -> size.
     bias = _bias(model, layer)
     scale = usable_scale(solution.scale, bias, x)
     return size.Use(True, bias_codes(bias, accumulator_scale(x, scale), None if y is None else y.scale))
+
+
+def _picks(model: ir.Model, weight: Weight, solution: Solution) -> list[size.Use]:
+    """What picks rows of a table that stays packed; nothing where it is unpacked."""
+    if not stays_packed(solution.form, weight.shape):
+        return []
+    return [size.Use(rank=rank(node.inputs[1])) for node in pickers(model.graph.initializers[weight.name])]
 
 
 def _bias(model: ir.Model, layer: Layer) -> np.ndarray:

@@ -17,6 +17,7 @@ from lowering import TABLE_CONSTANTS, TABLES, quantized, samples
 from together import compared, program_of
 
 from ptqc.codegen.kernels.isa import Isa
+from ptqc.codegen.program.constants import loaded_bytes
 from ptqc.codegen.program.program import Program
 from ptqc.errors import TargetError
 from ptqc.formats import FLOAT32, Codebook, Integer
@@ -186,6 +187,8 @@ def test_rows_of_a_table_at_places_that_are_an_input(tmp_path: Path) -> None:
     for form in (FLOAT32, Integer(5), Codebook(3)):
         made = quantized(parse(TABLES, **TABLE_CONSTANTS), feeds, forms={"embedding": form})
         programs[str(form)] = program_of(made, feeds, present()[0], tmp_path / str(form))
+    held = {name: loaded_bytes(program.steps[0].built.constants[0]) for name, program in programs.items()}
+    assert held == {"float32": 4 * 50 * 8, "int5": 50 * 8, "codebook3": 50 * 8}
     assert compared(programs, present()[0], tmp_path).wrong == {}
 
 
