@@ -34,6 +34,7 @@ from ptqc.passes.rewrite.remove_dead import RemoveDead
 from ptqc.passes.rewrite.rotate import Rotate
 from ptqc.passes.rewrite.scale_channels import ScaleChannels
 from ptqc.passes.rewrite.split_outliers import SplitOutliers
+from ptqc.passes.rewrite.tied_tables import TiedTables
 from ptqc.passes.tune.features import TuneFeatures
 from ptqc.passes.tune.reconstruct import Reconstruct
 
@@ -67,6 +68,7 @@ def default_rewrites(cast_double: bool = False, added: Sequence[Rewrite] = ()) -
         Classical(),
         Fused(),
         FoldConstants(),
+        TiedTables(),
         ExplicitPadding(),
         GlobalPool(),
         Flatten(),

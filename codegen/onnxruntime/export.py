@@ -177,19 +177,20 @@ class _Packer:
     def _packed(self, node: onnx.NodeProto, name: str, makers: Sequence[onnx.NodeProto]) -> constants.UnpackedConstant:
         """A weight from its codes. node: the last of those that make it."""
         codes, form, output = self._array(name), self.lowered.formats[name], node.output[0]
+        tied = name in self.lowered.tied
         if node.op_type != "DequantizeLinear":
             tables = [read for maker in makers for read in maker.input if read in self.initializers and read != name]
             scale = self._array(tables[0]) if tables else np.empty(0, np.float32)
-            return constants.weight(Solution(form, codes, scale, 0), output, self.share, as_float=True)
+            return constants.weight(Solution(form, codes, scale, 0), output, self.share, as_float=True, tied=tied)
         solution = Solution(form, codes, self._array(node.input[1]), int(node.attribute[0].i))
         if output not in self.lowered.layer_constants:
-            return constants.weight(solution, output, self.share, as_float=True)
+            return constants.weight(solution, output, self.share, as_float=True, tied=tied)
         bias = self.lowered.layer_constants[output]
         if bias is None:
-            return constants.weight(solution, output, self.share, as_float=False)
+            return constants.weight(solution, output, self.share, as_float=False, tied=tied)
         integers = self._array(self.makers[bias].input[0])
         step = self.makers[self.readers[output].input[0]].input[1]
-        return constants.layer(solution, integers, step, [output, bias], self.share)
+        return constants.layer(solution, integers, step, [output, bias], self.share, tied=tied)
 
 
 def _merged(graph: onnx.GraphProto, nodes: list[onnx.NodeProto], packer: _Packer) -> list[onnx.TensorProto]:

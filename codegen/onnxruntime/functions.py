@@ -49,19 +49,21 @@ class UnpackFunction:
     """Identity of a function.
 
     axis, rank: of the weight's scales (0, 0 where they do not matter). Where rows are picked, rank: of their places.
+    turned: a matrix is stored with its axes exchanged.
     """
 
     kind: UnpackKind
     form: Format
     axis: int = 0
     rank: int = 0
+    turned: bool = False
 
     @property
     def name(self) -> str:
         """Short name, unique within a file."""
         kind = LETTERS[self.kind] + self.form.mark
         place = f"{self.axis}{self.rank}" if self.axis or self.rank else ""
-        return f"{kind}{self.form.bits}{place}"
+        return f"{kind}{self.form.bits}{place}{'t' if self.turned else ''}"
 
     @property
     def inputs(self) -> list[str]:
@@ -157,8 +159,14 @@ class _Rows(_Body):
         return flat
 
 
+def _unpacked(body: _Body, function: UnpackFunction, to: ir.DataType) -> str:
+    """The codes, or values that have no scale, as the layer reads them."""
+    found = function.form.unpack(body, to)
+    return body.add("Transpose", [found], perm=[1, 0]) if function.turned else found
+
+
 def _dequantized(body: _Body, function: UnpackFunction) -> tuple[str, str]:
-    codes = function.form.unpack(body, ir.DataType.INT8)
+    codes = _unpacked(body, function, ir.DataType.INT8)
     scale = body.add("Cast", ["s"], to=TensorProto.FLOAT)
     # Zeros of the scale's length: Gemm becomes an integer kernel only where the zero point is explicit.
     zero = body.add("Cast", [body.add("Sub", [scale, scale])], to=TensorProto.INT8)
@@ -177,7 +185,7 @@ def _weight(body: _Body, function: UnpackFunction) -> list[str]:
 
 
 def _float(body: _Body, function: UnpackFunction) -> list[str]:
-    codes = function.form.unpack(body, ir.DataType.FLOAT)
+    codes = _unpacked(body, function, ir.DataType.FLOAT)
     scale = body.add("Cast", ["s"], to=TensorProto.FLOAT)
     if function.rank > 1:
         shape = [1] * function.rank
@@ -187,7 +195,7 @@ def _float(body: _Body, function: UnpackFunction) -> list[str]:
 
 
 def _values(body: _Body, function: UnpackFunction) -> list[str]:
-    return [function.form.unpack(body, ir.DataType.FLOAT)]
+    return [_unpacked(body, function, ir.DataType.FLOAT)]
 
 
 def _rows(body: _Body, function: UnpackFunction) -> list[str]:

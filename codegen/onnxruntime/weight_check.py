@@ -18,7 +18,8 @@ from ptqc.lowered import Lowered
 
 def check(exported: Exported, lowered: Lowered, intent: Intent) -> int:
     """Compare values bit by bit and formats with the plan's; the number of weights. Raises VerificationError."""
-    layers = {layer.name: layer.weight for layer in intent.plan.layers}
+    weights = {layer.name: layer.weight for layer in intent.plan.layers}
+    weights |= {weight.table: weight.name for weight in intent.plan.weights if weight.table is not None}
     places = {**lowered.weights, **{w.name: w.name for w in intent.plan.weights if w.name in exported.renamed}}
     short = [exported.renamed[exported.picks[p].rows if p in exported.picks else p] for p in places]
     makers = {name: node for node in exported.packed.graph.node for name in node.output}
@@ -26,8 +27,8 @@ def check(exported: Exported, lowered: Lowered, intent: Intent) -> int:
     types = {t.name: helper.tensor_dtype_to_np_dtype(t.data_type).name for t in exported.packed.graph.initializer}
     seen = set()
     for (place, of), name, found in zip(places.items(), short, _rebuilt(exported, places, short), strict=True):
-        weight = layers.get(of, of)
-        form, planned = _form(makers.get(name), forms, types, name), intent.plan.formats[weight]
+        weight = weights.get(of, of)
+        form, planned = _form(name, makers, forms, types), intent.plan.formats[weight]
         if form != planned:
             raise VerificationError(f"weight {weight!r} is stored as {form}, not as {planned} as the plan says")
         if not np.array_equal(intent.solution(of).weight, found):
@@ -40,11 +41,14 @@ def check(exported: Exported, lowered: Lowered, intent: Intent) -> int:
     return len(seen)
 
 
-def _form(maker: onnx.NodeProto | None, forms: Mapping[str, Format], types: Mapping[str, str], name: str) -> Format:
-    """The format behind a value: that of the function that makes it, or of the tensor itself, which a Cast may read."""
-    if maker is not None and maker.domain:
-        return forms[maker.op_type]
-    return Format.parse(types[name if maker is None else maker.input[0]])
+def _form(
+    name: str, makers: Mapping[str, onnx.NodeProto], forms: Mapping[str, Format], types: Mapping[str, str]
+) -> Format:
+    """The format behind a value: of the function that makes it, or of the tensor, which nodes may turn or cast."""
+    maker = makers.get(name)
+    if maker is None:
+        return Format.parse(types[name])
+    return forms[maker.op_type] if maker.domain else _form(maker.input[0], makers, forms, types)
 
 
 def _rebuilt(exported: Exported, places: Iterable[str], names: Sequence[str]) -> Iterator[np.ndarray]:

@@ -13,11 +13,12 @@ LARGE = 2**18
 def pickers(value: ir.Value) -> tuple[ir.Node, ...]:
     """The nodes that pick rows of a table, where nothing else reads it; none where something does."""
     nodes = tuple(value.consumers())
-    is_picked = not value.is_graph_output() and all(_picks(node, value) for node in nodes)
+    is_picked = not value.is_graph_output() and all(picks_rows(node, value) for node in nodes)
     return nodes if is_picked else ()
 
 
-def _picks(node: ir.Node, table: ir.Value) -> bool:
+def picks_rows(node: ir.Node, table: ir.Value) -> bool:
+    """Whether a node picks rows of the table at places that vary, in the graph that has the table."""
     if node.op_type != "Gather" or node.domain or node.inputs[0] is not table or integer(node, "axis", 0) != 0:
         return False
     places = node.inputs[1]

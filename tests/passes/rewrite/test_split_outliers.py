@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rewriting import operators, rewrite
 
-from ptqc.graph.layers import find_layers
+from ptqc.graph.layers import find_layers, find_weights
 from ptqc.graph.nodes import initial
 from ptqc.passes.rewrite.split_outliers import Split, SplitOutliers, from_json, splittable, to_json
 
@@ -148,3 +148,19 @@ def test_refused_where_readers_differ_in_the_axis_of_channels() -> None:
 def test_splits_are_read_back() -> None:
     splits = tuple(Split(name, channels) for name, channels in product(("a", "b"), ((0,), (1, 5))))
     assert from_json(to_json(splits)) == splits
+
+
+def test_the_matrix_of_a_table_keeps_its_numbers() -> None:
+    graph = "g (int64[N, T] i) => (float[N, T, 9] y) { e = Gather(t, i) x = Tanh(e) y = MatMul(x, w) }"
+    table = noise(9, CHANNELS)
+    model = parse(graph, t=table, w=table.T.copy())
+    assert split(model, (1, 4), i=np.array([[0, 8, 3]])) == [
+        "Gather",
+        "Tanh",
+        "Mul",
+        "Gather",
+        "MatMul",
+        "MatMul",
+        "Add",
+    ]
+    assert [weight.table for weight in find_weights(model, find_layers(model))] == ["t", None]
