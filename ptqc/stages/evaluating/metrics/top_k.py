@@ -40,9 +40,9 @@ class TopK(Share):
             hits = (answer.reshape(label.shape) if answer.size == label.size else answer) == label
         else:
             scores = _rows(case, answer, label)
-            # A class is as likely as those with the same score in front of it: argmax takes the first.
+            # A class is as likely as those with the same score in front of it: argmax takes the first, or NaN.
             own = np.take_along_axis(scores, np.maximum(label, 0).reshape(-1, 1), 1)
-            above = (scores > own).sum(1)
+            above = (~(scores <= own)).sum(1)
             ties = (scores == own) & (np.arange(scores.shape[1]) < label.reshape(-1, 1))
             hits = above + ties.sum(1) < self.k
         counted = label.reshape(-1) >= 0
