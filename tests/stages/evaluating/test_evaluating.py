@@ -250,6 +250,16 @@ def test_another_output_is_judged_where_it_is_named(tmp_path: Path) -> None:
         ptqc.evaluate(tmp_path / "two.onnx", metric="top-1", data=data, output="c")
 
 
+def test_all_models_have_the_output(tmp_path: Path) -> None:
+    for name in "ab":
+        onnx.save(
+            proto(f"g (float[N,3] x) => (float[N,3] {name}) {{ {name} = Identity(x) }}"), tmp_path / f"{name}.onnx"
+        )
+    data = {"x": np.eye(3, dtype=np.float32), "labels": np.arange(3)}
+    with pytest.raises(CalibrationError, match="output 'a' is judged, and one of the models has only b"):
+        ptqc.evaluate(tmp_path / "a.onnx", tmp_path / "b.onnx", metric="top-1", data=data)
+
+
 REFUSED: dict[str, tuple[dict[str, object], type[PtqcError], str]] = {
     "metric": ({"metric": "f1"}, UsageError, "metric is 'f1'; known: top, cross-entropy, .*psnr"),
     "k": ({"metric": "top-0"}, UsageError, "metric is 'top-0'"),

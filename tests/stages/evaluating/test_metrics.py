@@ -49,6 +49,8 @@ def test_a_model_that_answers_with_the_class() -> None:
     assert score(TopK(), case(np.array([3]), 3), case(np.array([2]), 3)) == 50
     with pytest.raises(CalibrationError, match="has one class and no scores"):
         TopK(5).measure(case(np.array([3]), 3))
+    with pytest.raises(CalibrationError, match="output 'y' has 5 classes, and the label 1"):
+        TopK().measure(case(np.zeros((1, 5), np.int64), 3))
 
 
 @pytest.mark.parametrize(
