@@ -268,6 +268,12 @@ REFUSED: dict[str, tuple[dict[str, object], type[PtqcError], str]] = {
     "no labels": ({"data": samples(3, 8, 8, count=4)}, CalibrationError, "the metric top needs labels"),
     "too few": ({"labels": [1, 2]}, CalibrationError, "there are 40 samples and 2 labels; give one for each"),
     "no pairs": ({"metric": "similarity"}, CalibrationError, "40 samples and 40 labels; give one for 2"),
+    "one label": ({"labels": 5}, UsageError, "labels is 5; give a path, or one label for each sample"),
+    "lengths": (
+        {"data": {"x": samples(3, 8, 8, count=2), "labels": np.arange(5), "labels.lengths": np.array([1, 3])}},
+        CalibrationError,
+        r"`labels.lengths`: sums up to 4, but `labels` has shape \(5,\)",
+    ),
     "no such labels": ({"labels": "gone.npy"}, CalibrationError, "gone.npy do not exist"),
 }
 
@@ -298,6 +304,12 @@ def test_lines_of_a_table_that_do_not_fit(language: Path, tmp_path: Path, conten
     data = Texts(tmp_path / "pairs.tsv", language / "tokenizer.json")
     with pytest.raises(CalibrationError, match=told):
         ptqc.evaluate(language / "encoder.onnx", metric="similarity", data=data)
+
+
+def test_only_new_lines_end_the_lines_of_a_table(language: Path, tmp_path: Path) -> None:
+    (tmp_path / "pairs.tsv").write_text("cat\u2028sees\tdog\t1\r\nthe cat\x85\tit\t2\n", encoding="utf-8")
+    data = Texts(tmp_path / "pairs.tsv", language / "tokenizer.json")
+    assert ptqc.evaluate(language / "encoder.onnx", metric="similarity", data=data).cases == 2
 
 
 def test_a_table_is_not_split_and_needs_a_tokenizer(language: Path) -> None:
