@@ -224,15 +224,21 @@ class _Stack:
 def _stack(array: np.ndarray, lengths: np.ndarray | None, spec: InputSpec, where: str) -> _Stack:
     if lengths is None:
         return _Stack(array, _rows_per_sample(array, spec, where))
-    name = f"{where}, {spec.name + LENGTHS!r}"
+    return _Stack(array, bounds=bounds_of(array, lengths, repr(spec.name), f"{where}, {spec.name + LENGTHS!r}"))
+
+
+def bounds_of(array: np.ndarray, lengths: np.ndarray, name: str, where: str) -> np.ndarray:
+    """Where each part of an array begins, and the last one ends: see `LENGTHS`.
+
+    name, where: of array and lengths, for messages. Raises CalibrationError for lengths that do not fit the array.
+    """
     if lengths.ndim != 1 or lengths.dtype.kind not in "iu" or (lengths < 0).any():
-        raise CalibrationError(f"{name}: {lengths.dtype.name} of shape {lengths.shape}, expected a length per sample")
+        raise CalibrationError(f"{where}: {lengths.dtype.name} of shape {lengths.shape}, expected a length per sample")
     if array.ndim == 0 or lengths.sum() != len(array):
         raise CalibrationError(
-            f"{name}: sums up to {lengths.sum()}, but {spec.name!r} has shape {array.shape}: "
-            "join its samples along axis 0"
+            f"{where}: sums up to {lengths.sum()}, but {name} has shape {array.shape}: join its samples along axis 0"
         )
-    return _Stack(array, bounds=np.concatenate([[0], np.cumsum(lengths)]))
+    return np.concatenate([[0], np.cumsum(lengths)])
 
 
 def _rows_per_sample(array: np.ndarray, spec: InputSpec, where: str) -> int:

@@ -97,7 +97,7 @@ def test_the_document_says_the_same(
     assert main([*words, "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     found = ptqc.evaluate(float_file, made.folder, metric=TopK(3), data=labelled)
-    assert document == found.to_json()
+    assert document == {"schema": 1, "command": "eval", **found.to_json()}
     assert set(document["models"][1]) - set(document["models"][0]) == {"difference_score", "difference_standard_error"}
     assert main(words) == 0
     assert str(found) in capsys.readouterr().out
@@ -172,7 +172,7 @@ def test_pairs_of_texts_with_labels(language: Path, capsys: pytest.CaptureFixtur
     ones, others = (encoded(language, list(column)) for column in (sentences(12, 1), sentences(12, 2)))
     interleaved = [feeds for pair in zip(ones, others, strict=True) for feeds in pair]
     found = ptqc.evaluate(language / "encoder.onnx", metric="similarity", data=interleaved, labels=np.arange(12) / 2)
-    assert document == found.to_json()
+    assert document == {"schema": 1, "command": "eval", **found.to_json()}
     assert document["cases"] == 12
 
 
@@ -250,6 +250,16 @@ def test_another_output_is_judged_where_it_is_named(tmp_path: Path) -> None:
         ptqc.evaluate(tmp_path / "two.onnx", metric="top-1", data=data, output="c")
 
 
+def test_all_models_have_the_output(tmp_path: Path) -> None:
+    for name in "ab":
+        onnx.save(
+            proto(f"g (float[N,3] x) => (float[N,3] {name}) {{ {name} = Identity(x) }}"), tmp_path / f"{name}.onnx"
+        )
+    data = {"x": np.eye(3, dtype=np.float32), "labels": np.arange(3)}
+    with pytest.raises(CalibrationError, match="output 'a' is judged, and one of the models has only b"):
+        ptqc.evaluate(tmp_path / "a.onnx", tmp_path / "b.onnx", metric="top-1", data=data)
+
+
 REFUSED: dict[str, tuple[dict[str, object], type[PtqcError], str]] = {
     "metric": ({"metric": "f1"}, UsageError, "metric is 'f1'; known: top, cross-entropy, .*psnr"),
     "k": ({"metric": "top-0"}, UsageError, "metric is 'top-0'"),
@@ -258,6 +268,12 @@ REFUSED: dict[str, tuple[dict[str, object], type[PtqcError], str]] = {
     "no labels": ({"data": samples(3, 8, 8, count=4)}, CalibrationError, "the metric top needs labels"),
     "too few": ({"labels": [1, 2]}, CalibrationError, "there are 40 samples and 2 labels; give one for each"),
     "no pairs": ({"metric": "similarity"}, CalibrationError, "40 samples and 40 labels; give one for 2"),
+    "one label": ({"labels": 5}, UsageError, "labels is 5; give a path, or one label for each sample"),
+    "lengths": (
+        {"data": {"x": samples(3, 8, 8, count=2), "labels": np.arange(5), "labels.lengths": np.array([1, 3])}},
+        CalibrationError,
+        r"`labels.lengths`: sums up to 4, but `labels` has shape \(5,\)",
+    ),
     "no such labels": ({"labels": "gone.npy"}, CalibrationError, "gone.npy do not exist"),
 }
 
@@ -288,6 +304,12 @@ def test_lines_of_a_table_that_do_not_fit(language: Path, tmp_path: Path, conten
     data = Texts(tmp_path / "pairs.tsv", language / "tokenizer.json")
     with pytest.raises(CalibrationError, match=told):
         ptqc.evaluate(language / "encoder.onnx", metric="similarity", data=data)
+
+
+def test_only_new_lines_end_the_lines_of_a_table(language: Path, tmp_path: Path) -> None:
+    (tmp_path / "pairs.tsv").write_text("cat\u2028sees\tdog\t1\r\nthe cat\x85\tit\t2\n", encoding="utf-8")
+    data = Texts(tmp_path / "pairs.tsv", language / "tokenizer.json")
+    assert ptqc.evaluate(language / "encoder.onnx", metric="similarity", data=data).cases == 2
 
 
 def test_a_table_is_not_split_and_needs_a_tokenizer(language: Path) -> None:
