@@ -97,7 +97,7 @@ def test_the_document_says_the_same(
     assert main([*words, "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     found = ptqc.evaluate(float_file, made.folder, metric=TopK(3), data=labelled)
-    assert document == found.to_json()
+    assert document == {"schema": 1, "command": "eval", **found.to_json()}
     assert set(document["models"][1]) - set(document["models"][0]) == {"difference_score", "difference_standard_error"}
     assert main(words) == 0
     assert str(found) in capsys.readouterr().out
@@ -172,7 +172,7 @@ def test_pairs_of_texts_with_labels(language: Path, capsys: pytest.CaptureFixtur
     ones, others = (encoded(language, list(column)) for column in (sentences(12, 1), sentences(12, 2)))
     interleaved = [feeds for pair in zip(ones, others, strict=True) for feeds in pair]
     found = ptqc.evaluate(language / "encoder.onnx", metric="similarity", data=interleaved, labels=np.arange(12) / 2)
-    assert document == found.to_json()
+    assert document == {"schema": 1, "command": "eval", **found.to_json()}
     assert document["cases"] == 12
 
 
