@@ -126,7 +126,7 @@ class SolveWeights:
             own = [weight for weight in weights if weight.name in names]
             if own and number and given.later is not None and not given.later.observe(names, given, given.deadline):
                 thinned.update(names)
-            yield from in_order(solve, own, lambda weight: _bytes(weight, forms))
+            yield from in_order(solve, own, lambda weight: solving_bytes(weight, forms))
 
 
 def _groups(weights: Iterable[Weight]) -> Iterator[list[Weight]]:
@@ -141,7 +141,7 @@ def _groups(weights: Iterable[Weight]) -> Iterator[list[Weight]]:
         yield group
 
 
-def _bytes(weight: Weight, forms: Sequence[Scaled]) -> int:
+def solving_bytes(weight: Weight, forms: Sequence[Scaled]) -> int:
     """Bytes that solving a weight takes: its factor in float64, and its numbers in every format, several times."""
     if not weight.fitted_to:
         return 0
