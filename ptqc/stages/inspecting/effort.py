@@ -46,7 +46,7 @@ def effort(
     walk = WALK_BYTES if macs is None else min(WALK_BYTES, macs)
     memory = PROGRAM + 4 * COPIES * elements + walk
     if in_files:
-        largest = max((solving_bytes(weight, forms) for weight in weights), default=0)
+        largest = max((solving_bytes(weight, forms, in_files=True) for weight in weights), default=0)
         memory = PROGRAM + max(SMALL_BLOCK_BYTES + max(largest, min(2 * largest, ROOM)), walk, FILED * elements)
     if macs is None:
         return Effort(None, memory)

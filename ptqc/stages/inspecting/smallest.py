@@ -96,6 +96,6 @@ def _stand_in(weight: Weight, values: np.ndarray, bits: int, generator: np.rando
     if not (np.isfinite(values).all() and narrow.form.is_plain):
         return narrow
     form = Integer(bits)
-    codes = np.asarray(form.code_of(generator.integers(0, 2**bits, values.shape)), np.int8)
+    codes = np.asarray(form.code_of(generator.integers(0, 2**bits, values.shape, np.int16)), np.int8)
     scale = generator.uniform(0.5, 1, values.shape[weight.channel_axis] if values.ndim else 1)
     return Solution(form, codes, scale.astype(np.float16).astype(np.float32), weight.channel_axis)
