@@ -192,7 +192,7 @@ def _deliver(job: Job, request: CompileRequest, labelled: Labelled | None, folde
         kept.check()
     request.dump.document("plan", fitted.plan.to_json())
     request.dump.model(Lower.name, fitted.lowered.model)
-    probes, data = list(held_back.few(VERIFIED_SAMPLES)), fitted.exported.data
+    probes, file = list(held_back.few(VERIFIED_SAMPLES)), fitted.exported.proto
     with progress.stage("verify"):
         activation_loss = check_activations(job.decided, fitted.plan)
         intent = Intent(job.model, fitted.plan, fitted.tuned)
@@ -206,14 +206,14 @@ def _deliver(job: Job, request: CompileRequest, labelled: Labelled | None, folde
     if job.budgets.strict:
         memory.check()
     score = request.evaluate or (labelled.top1 if labelled is not None else None)
-    judged = judge(job.model, data, held_back, job.decided.kinds, score, progress)
-    changed = most_changed(job.model, data, held_back, job.decided.kinds, judged)
-    speed = measure_speed(job.prepared.unsplit, data, held_back, progress, deadline)
-    recorded = golden.take(job.model, data, held_back)
+    judged = judge(job.model, file, held_back, job.decided.kinds, score, progress)
+    changed = most_changed(job.model, file, held_back, job.decided.kinds, judged)
+    speed = measure_speed(job.prepared.unsplit, file, held_back, progress, deadline)
+    recorded = golden.take(job.model, file, held_back)
     outcome = CompileOutcome(
         fitted, verified, activation_loss, native, timed, memory, kept, judged, changed, speed, *recorded
     )
-    files, manifest = documents.files(job, outcome)
+    files, manifest = documents.files(job, outcome, folder)
     return artifact.publish(request.output, files, manifest, documents.apart(job, outcome, manifest), request.force)
 
 

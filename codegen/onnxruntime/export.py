@@ -7,6 +7,7 @@ say what is the default anyway, names and inner shapes go; opset and IR version 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -22,11 +23,13 @@ from ptqc.formats.base import LOWEST_OPSET
 from ptqc.graph import protos, zipmaps
 from ptqc.graph.external import whole_message
 from ptqc.graph.protos import subgraphs
+from ptqc.graph.split_file import is_split, message_of, size_of, write_split
 from ptqc.lowered import Lowered
 from ptqc.operators import Trait, named
 from ptqc.solutions import Solution
 
 PRODUCER = "ptqc"
+FILE = "model.onnx"
 SPELLED_OUT = named(Trait.SPELLED_OUT)
 
 
@@ -46,13 +49,19 @@ class Exported:
 
     @property
     def data(self) -> bytes:
-        """The bytes of the file; the same graph always gives the same bytes."""
-        return bytes(self.proto.SerializeToString(deterministic=True))
+        """The bytes of the file, where it is one; the same graph always gives the same bytes."""
+        return message_of(self.proto)
 
     @cached_property
     def size(self) -> int:
-        """Bytes of the file, which is written once for that."""
-        return len(self.data)
+        """Bytes of the file, with those of the one of its tensors where it is split; it is written once for that."""
+        return size_of(self.proto, FILE)
+
+    def files(self, folder: Path) -> dict[str, bytes | Path]:
+        """What is delivered, by name. folder: takes what is too large for one message."""
+        if not is_split(self.proto):
+            return {FILE: self.data}
+        return {path.name: path for path in write_split(self.proto, folder / FILE)}
 
 
 def export(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from ptqc.calibration.inputs import input_specs
 from ptqc.execute.onnxruntime import Runner
-from ptqc.graph.external import fits_in_memory, weight_bytes
+from ptqc.graph.external import is_in_files
 from ptqc.graph.layers import Weight
 from ptqc.passes.decide.observing import accumulate, batches, rows_of, thinned
 from ptqc.passes.decide.phases import Observed, Setting
@@ -26,7 +26,7 @@ LEAST_PART = 0.25
 
 def blocks_of(given: Setting) -> list[tuple[str, ...]]:
     """Names of weights that follow each other, whose moments are in memory at the same time."""
-    room = BLOCK_BYTES if is_small(given) else SMALL_BLOCK_BYTES
+    room = SMALL_BLOCK_BYTES if is_in_files(given.model) else BLOCK_BYTES
     blocks: list[tuple[str, ...]] = [()]
     taken = 0
     for weight in given.weights:
@@ -37,11 +37,6 @@ def blocks_of(given: Setting) -> list[tuple[str, ...]]:
         blocks[-1] += (weight.name,)
         taken += needed
     return blocks
-
-
-def is_small(given: Setting) -> bool:
-    """Whether the model is in memory as a whole."""
-    return fits_in_memory(weight_bytes(given.model))
 
 
 def _bytes(weight: Weight) -> int:
@@ -67,7 +62,8 @@ class LaterMoments:
         """Put the moments of a block where its means are; whether there was time for all samples and columns."""
         wanted = set(names)
         layers = [layer for layer in self.setting.layers if layer.weight in wanted]
-        taps = self.taps if is_small(self.setting) else tuple(dict.fromkeys(layer.input for layer in layers))
+        read = tuple(dict.fromkeys(layer.input for layer in layers))
+        taps = read if is_in_files(self.setting.model) else self.taps
         splits = (self.setting.tuning, observed.moments), (self.setting.held_back, observed.held_moments)
         pace = Pace(deadline, sum(len(samples) for samples, _ in splits))
         runner, inputs = Runner(self.setting.model, taps), input_specs(self.setting.model)

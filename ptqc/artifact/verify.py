@@ -30,6 +30,7 @@ from ptqc.reading import read_model
 from ptqc.reading.file import parse
 from ptqc.reading.first_run import try_once
 from ptqc.reading.functions import check_functions
+from ptqc.reading.tensors import check_tensors
 from ptqc.reading.values import check_no_cycles, check_values
 from ptqc.text import entries
 from ptqc.work.logs import quiet_libraries
@@ -60,7 +61,7 @@ def verify(folder: str | Path, *, model: str | Path | None = None, onnx_only: bo
     artifact = load(folder)
     proto = _checked_proto(artifact.folder / MODEL)
     kept = Golden.read(artifact.folder / GOLDEN)
-    sandboxed.run(lambda _folder: artifact.path, kept.inputs[0], artifact.path.stat().st_size)
+    sandboxed.run(lambda _folder: artifact.path, kept.inputs[0], artifact.manifest["file"]["bytes"])
     checks = {"files": f"{len(artifact.manifest['files'])} have the SHA-256 of the manifest"}
     checks["kernels"] = _kernels(artifact, proto, kept)
     runner = Runner(proto)
@@ -75,8 +76,10 @@ def verify(folder: str | Path, *, model: str | Path | None = None, onnx_only: bo
 def _checked_proto(path: Path) -> onnx.ModelProto:
     """The delivered model, looked at before any library that could hang or crash gets it."""
     proto = parse(path.read_bytes())
+    check_tensors(proto, path)
     for check in (check_functions, check_values, check_no_cycles):
         check(proto)
+    onnx.load_external_data_for_model(proto, str(path.parent))
     return as_tensors(proto)
 
 

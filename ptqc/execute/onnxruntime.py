@@ -1,7 +1,7 @@
 """Running an `onnx_ir.Model` (or a file) in ONNX Runtime, with any inner values as extra outputs."""
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,7 +14,8 @@ from ptqc.errors import ModelError
 from ptqc.execute import skeleton
 from ptqc.execute.saturation import EXACT_SUMS, NOT_WITH_EXACT_SUMS, apart, can_saturate, saturates
 from ptqc.graph import zipmaps
-from ptqc.graph.external import fits_in_memory, hold_external
+from ptqc.graph.external import fits_in_memory, hold_external, is_in_files
+from ptqc.graph.split_file import is_split, write_split
 from ptqc.work.scratch import scratch
 
 Feeds = dict[str, np.ndarray]
@@ -38,7 +39,9 @@ def session_options(*, threads: int = 0, optimize: bool = True, exact_sums: bool
     return options
 
 
-def open_session(model: bytes | str, options: ort.SessionOptions, without: Sequence[str] = ()) -> ort.InferenceSession:
+def open_session(
+    model: bytes | str, options: ort.SessionOptions, without: Collection[str] = ()
+) -> ort.InferenceSession:
     """A CPU session, without some of its optimizations.
 
     What fails is raised: ONNX Runtime would print it to stdout and try the same once more.
@@ -52,7 +55,9 @@ def reason_of(error: Exception) -> str:
     return str(error).rpartition("Status Message: ")[2].rpartition(" was false. ")[2].strip()
 
 
-def open_proto(proto: onnx.ModelProto, options: ort.SessionOptions) -> ort.InferenceSession:
+def open_proto(
+    proto: onnx.ModelProto, options: ort.SessionOptions, without: Sequence[str] = ()
+) -> ort.InferenceSession:
     """A session of a model in memory, which adds up 8-bit weights exactly on every processor.
 
     What it refers to in files, relative to the root, is mapped from there.
@@ -60,10 +65,14 @@ def open_proto(proto: onnx.ModelProto, options: ort.SessionOptions) -> ort.Infer
     if skeleton.is_skeleton(proto):
         for name, value in skeleton.SETTINGS.items():
             options.add_session_config_entry(name, value)
-        return open_session(proto.SerializeToString(), options, skeleton.WITHOUT)
+        return open_session(proto.SerializeToString(), options, {*skeleton.WITHOUT, *without})
+    if is_split(proto):
+        with scratch() as folder:
+            path, _ = write_split(proto, Path(folder) / "model.onnx")
+            return open_session(str(path), options, without)
     if saturates() and can_saturate(proto):
-        return open_session(apart(proto).SerializeToString(), options, NOT_WITH_EXACT_SUMS)
-    return open_session(proto.SerializeToString(), options)
+        return open_session(apart(proto).SerializeToString(), options, {*NOT_WITH_EXACT_SUMS, *without})
+    return open_session(proto.SerializeToString(), options, without)
 
 
 def softmax_in_float64() -> bool:
@@ -85,7 +94,8 @@ class Runner:
     """A model held by one ONNX Runtime session: a model, a proto of under 2 GB, or a file.
 
     taps: names of inner values that become extra outputs. Outputs that are maps come as the tensors of their scores; a
-    file without taps is run as it is.
+    file without taps is run as it is. lean: what depends on constants only, such as unpacked weights, is computed in
+    every run and let go of, and memory goes back to the system.
     Raises ModelError when ONNX Runtime refuses the model.
     """
 
@@ -94,11 +104,14 @@ class Runner:
         model: ir.Model | onnx.ModelProto | Path | str,
         taps: Sequence[str] = (),
         options: ort.SessionOptions | None = None,
+        *,
+        lean: bool = False,
     ) -> None:
         options = options or session_options()
+        options.enable_cpu_mem_arena = options.enable_cpu_mem_arena and not lean
         try:
             model = zipmaps.as_tensors(model) if isinstance(model, onnx.ModelProto) else model
-            self.session = _open(model, taps, options)
+            self.session = _open(model, taps, options, skeleton.WITHOUT if lean else ())
         except Exception as error:  # ONNX Runtime raises a dozen types of its own
             raise ModelError(f"ONNX Runtime {ort.__version__} cannot load the model: {error}") from error
         self._loops = has_loop(model)
@@ -148,25 +161,28 @@ def _limited() -> Iterator[ort.RunOptions]:
 
 
 def _open(
-    model: ir.Model | onnx.ModelProto | Path | str, taps: Sequence[str], options: ort.SessionOptions
+    model: ir.Model | onnx.ModelProto | Path | str,
+    taps: Sequence[str],
+    options: ort.SessionOptions,
+    without: Sequence[str],
 ) -> ort.InferenceSession:
     if isinstance(model, onnx.ModelProto):
         copy = onnx.ModelProto()
         copy.CopyFrom(model)
-        return open_proto(_with_taps(copy, taps), options)
+        return open_proto(_with_taps(copy, taps), options, without)
     if not isinstance(model, ir.Model):
         if not taps:
-            return open_session(str(model), options)
+            return open_session(str(model), options, without)
         model = _loaded(Path(model))
     if fits_in_memory(_bytes_inside(model)):
-        return open_proto(_with_taps(skeleton.message(model), taps), options)
+        return open_proto(_with_taps(skeleton.message(model), taps), options, without)
     with scratch() as folder:
         path = Path(folder) / "model.onnx"
         ir.save(model, path, external_data="model.data")
         if taps:
             proto = onnx.load(path, load_external_data=False)
             onnx.save(_with_taps(proto, taps), path)
-        return open_session(str(path), options)
+        return open_session(str(path), options, without)
 
 
 def _bytes_inside(model: ir.Model) -> int:
@@ -193,6 +209,14 @@ def tensors_of(outputs: Mapping[str, object]) -> Feeds:
             if isinstance(array, np.ndarray) and array.dtype.kind in "fiubOU":
                 found[key] = array.astype(np.str_) if array.dtype.kind == "O" else array
     return found
+
+
+def open_packed(packed: onnx.ModelProto, model: ir.Model, options: ort.SessionOptions | None = None) -> Runner:
+    """What was made of a model, to be compared with it. Raises ModelError as `Runner`.
+
+    ONNX Runtime unpacks all weights when it loads a file; of a model beyond memory they are unpacked in every run.
+    """
+    return Runner(packed, options=options, lean=is_in_files(model))
 
 
 def run(model: ir.Model | Path | str, feeds: Feeds, taps: Sequence[str] = ()) -> dict[str, np.ndarray]:

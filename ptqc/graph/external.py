@@ -32,6 +32,11 @@ def weight_bytes(model: ir.Model) -> int:
     return sum(value.const_value.nbytes for value in model.graph.initializers.values() if value.const_value is not None)
 
 
+def is_in_files(model: ir.Model) -> bool:
+    """Whether the model is beyond memory."""
+    return not fits_in_memory(weight_bytes(model))
+
+
 def hold_external(model: ir.Model, folder: Path, *, mapped: bool, own: Path | None = None) -> None:
     """Let every tensor with external data hold them, functions and subgraphs included, or refer to them by whole path.
 
@@ -39,7 +44,7 @@ def hold_external(model: ir.Model, folder: Path, *, mapped: bool, own: Path | No
     must then stay as they are. Models that do not fit into memory are always mapped, and large initializers of their
     main graph become references. own: the model file, where a skeleton's tensors are in it.
     """
-    large = not fits_in_memory(weight_bytes(model))
+    large = is_in_files(model)
     for graph in model.graphs():
         for value in graph.initializers.values():
             if isinstance(value.const_value, ir.ExternalTensor):
@@ -107,7 +112,7 @@ def spill(model: ir.Model) -> None:
 
     Tensors are made and written one after the other. Those that are in files already stay where they are.
     """
-    if fits_in_memory(weight_bytes(model)):
+    if not is_in_files(model):
         return
     values = [value for value in model.graph.initializers.values() if _is_to_spill(value.const_value)]
     if not values:

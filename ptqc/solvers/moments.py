@@ -11,9 +11,12 @@ import numpy as np
 
 from ptqc.execute.compressed import Compressed, Held
 from ptqc.graph.layers import Layer
+from ptqc.store import spool
 
 # A gram matrix of d columns takes 8·d² bytes; wider layers keep its diagonal only.
 WIDEST_GRAM = 8192
+# Gram matrices of more bytes are in files.
+SPOOLED = 96 * 2**20
 # Sums of outputs that stand for all of them in `total_error`.
 MIXTURES = 64
 # Columns that are multiplied at once: with a tenth of them, writing a wide gram matrix takes most of the time.
@@ -45,7 +48,8 @@ class Moments:
         shape: tuple[int, ...] = (groups, width, width) if width <= WIDEST_GRAM else (groups, width)
         if not squares:
             shape = (0, 0)
-        return cls(np.zeros(shape, np.float32), np.zeros((groups, width)), np.zeros((groups, width), np.float32))
+        gram = spool.zeros(shape) if bytes_of(groups, width) >= SPOOLED else np.zeros(shape, np.float32)
+        return cls(gram, np.zeros((groups, width)), np.zeros((groups, width), np.float32))
 
     def add(self, columns: np.ndarray) -> None:
         """Add columns (groups, d, n)."""
@@ -148,12 +152,19 @@ def shrunk(second: np.ndarray, count: int) -> np.ndarray:
         return second
     width = second.shape[-1]
     trace = np.trace(second, axis1=1, axis2=2).astype(np.float64)
-    square = (second.astype(np.float64) ** 2).sum((1, 2))
+    square = _sum_of_squares(second)
     denominator = (count + 1 - 2 / width) * (square - trace**2 / width)
     numerator = (1 - 2 / width) * square + trace**2
     rho = np.where(denominator > 0, np.minimum(1.0, numerator / np.maximum(denominator, 1e-300)), 1.0)
     identity = np.eye(width, dtype=np.float32) * (rho * trace / width)[:, None, None].astype(np.float32)
     return np.asarray((1 - rho)[:, None, None].astype(np.float32) * second + identity)
+
+
+def _sum_of_squares(second: np.ndarray) -> np.ndarray:
+    """tr(S²) in float64, row by row where a copy of the whole would be large."""
+    if second.nbytes < SPOOLED:
+        return np.asarray((second.astype(np.float64) ** 2).sum((1, 2)))
+    return np.array([sum(float((row.astype(np.float64) ** 2).sum()) for row in group) for group in second])
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import onnxruntime as ort
 from ptqc.calibration.samples import Samples
 from ptqc.errors import UsageError
 from ptqc.formats import Format
-from ptqc.graph.external import fits_in_memory, hold_external, weight_bytes
+from ptqc.graph.external import fits_in_memory, hold_external, is_in_files, weight_bytes
 from ptqc.notes import Level, Note, is_cut_short
 from ptqc.operators import OPERATORS
 from ptqc.options import CompileOptions, Phase
@@ -131,7 +131,7 @@ def _setting(prepared: Prepared, options: CompileOptions, progress: Progress) ->
     """Of a model beyond memory, activations that are to stay in float are not looked at: that would take long."""
     model = prepared.model
     found = Setting.of(model, prepared.tuning, prepared.held_back, seed=options.seed, progress=progress)
-    is_left = options.activations == "float" and not fits_in_memory(weight_bytes(model))
+    is_left = options.activations == "float" and is_in_files(model)
     return replace(found, sites=()) if is_left else found
 
 

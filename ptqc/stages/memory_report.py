@@ -12,6 +12,7 @@ from ptqc.errors import Missed
 from ptqc.execute.memory import run_bytes
 from ptqc.execute.onnxruntime import Feeds, Runner, tensors_of
 from ptqc.execute.profile import Subject
+from ptqc.graph.external import is_in_files
 from ptqc.notes import Level, Note
 from ptqc.passes.decide.phases import Decided
 from ptqc.solvers.memory_model import MemoryModel
@@ -56,7 +57,10 @@ def memory_report(job: Job, fitted: Fitted) -> MemoryReport:
     """The bytes of a delivered file, with what was predicted of a run."""
     decided, predicted = job.decided, memory_model(job.decided)
     proto, quantized = fitted.exported.proto, fitted.plan.params
-    weights, measured = loaded_bytes(proto), run_bytes(Subject(proto, sample_of(decided)))
+    if is_in_files(decided.model):  # it is not loaded as a whole, all of its weights in float
+        weights, measured = predicted.loaded(quantized), None
+    else:
+        weights, measured = loaded_bytes(proto), run_bytes(Subject(proto, sample_of(decided)))
     expected = predicted.peak(quantized) - predicted.loaded(quantized)
     needed, budget = weights + (expected if measured is None else measured), job.budgets.memory
     document = {

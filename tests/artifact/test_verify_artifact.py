@@ -147,6 +147,6 @@ def test_large_samples_are_kept_alone() -> None:
         '<ir_version: 8, opset_import: ["": 18]> g (float[N] x) => (float[N] y) { y = Relu(x) }'
     )
     feeds = [{"x": np.ones(golden.MOST_BYTES // 4, np.float32)}] * 3
-    kept, distances = golden.take(onnx_ir.from_proto(model), model.SerializeToString(), feeds)
+    kept, distances = golden.take(onnx_ir.from_proto(model), model, feeds)
     assert len(kept.inputs) == len(kept.outputs) == 1
     assert distances == {"y": 0.0}

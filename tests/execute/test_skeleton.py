@@ -13,7 +13,7 @@ import pytest
 from compiling import compiled, proto, weight
 
 from ptqc.errors import ModelError
-from ptqc.execute.onnxruntime import Runner
+from ptqc.execute.onnxruntime import Runner, open_packed
 from ptqc.execute.skeleton import is_skeleton, message, without_tensors
 from ptqc.execute.walk import Slicer, Walk
 from ptqc.graph import external
@@ -155,3 +155,16 @@ def test_a_model_is_read_without_its_tensors(tmp_path: Path) -> None:
     onnx.save(model, tmp_path / "model.onnx")
     command = [sys.executable, "-c", PROGRAM, str(tmp_path / "model.onnx")]
     assert json.loads(subprocess.run(command, capture_output=True, check=True).stdout) < 60 * 2**20
+
+
+def test_what_was_made_of_a_large_model_is_unpacked_run_by_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = "g (float[N,64] x) => (float[N,96] y) { c = Cast <to = 1> (k) w = Mul(c, s) y = MatMul(x, w) }"
+    packed = proto(graph, k=np.arange(64 * 96).reshape(64, 96).astype(np.int8), s=weight(96))
+    model = ir.from_proto(network())
+    whole = open_packed(packed, model)
+    monkeypatch.setattr(external, "IN_MEMORY_LIMIT", 1000)
+    lean = open_packed(packed, model)
+    assert np.array_equal(lean.run(FEEDS)["y"], whole.run(FEEDS)["y"])
+    options = lean.session.get_session_options()
+    assert not options.enable_cpu_mem_arena
+    assert whole.session.get_session_options().enable_cpu_mem_arena

@@ -12,7 +12,7 @@ from ptqc.codegen.onnxruntime.export import export
 from ptqc.codegen.onnxruntime.size import entry, stored
 from ptqc.execute.skeleton import message, without_tensors
 from ptqc.formats import Integer
-from ptqc.graph.external import fits_in_memory, weight_bytes
+from ptqc.graph.external import is_in_files
 from ptqc.graph.layers import Weight, find_layers, find_weights
 from ptqc.graph.nodes import constant, initial
 from ptqc.graph.sites import find_kernels, find_sites
@@ -71,7 +71,7 @@ def estimated_size(model: ir.Model, bits: Sequence[int]) -> int:
     layers = find_layers(model)
     kernels, weights = find_kernels(model, layers), find_weights(model, layers)
     generator = np.random.default_rng(0)
-    if not fits_in_memory(weight_bytes(model)):
+    if is_in_files(model):
         drawn = (_stand_in(weight, initial(model, weight.name), min(bits), generator) for weight in weights)
         text = without_tensors(message(model))
         text.graph.ClearField("value_info")
@@ -81,7 +81,7 @@ def estimated_size(model: ir.Model, bits: Sequence[int]) -> int:
     plan = plan.with_formats({name: solution.form for name, solution in numbers.items()})
     biases = {layer.name: constant(model.graph.initializers[layer.bias]) if layer.bias else None for layer in layers}
     flat = {name: None if bias is None else bias.reshape(-1) for name, bias in biases.items()}
-    return len(export(Lower().apply(Numbered(model, plan, TunedNumbers(numbers, flat))).made, model).data)
+    return export(Lower().apply(Numbered(model, plan, TunedNumbers(numbers, flat))).made, model).size
 
 
 def _narrowest(weight: Weight, values: np.ndarray, bits: Sequence[int]) -> float:
@@ -96,6 +96,6 @@ def _stand_in(weight: Weight, values: np.ndarray, bits: int, generator: np.rando
     if not (np.isfinite(values).all() and narrow.form.is_plain):
         return narrow
     form = Integer(bits)
-    codes = np.asarray(form.code_of(generator.integers(0, 2**bits, values.shape)), np.int8)
+    codes = np.asarray(form.code_of(generator.integers(0, 2**bits, values.shape, np.int16)), np.int8)
     scale = generator.uniform(0.5, 1, values.shape[weight.channel_axis] if values.ndim else 1)
     return Solution(form, codes, scale.astype(np.float16).astype(np.float32), weight.channel_axis)
