@@ -1,7 +1,8 @@
 """Every pass by name: those of ptqc, and the rewrites that installed packages add."""
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
@@ -38,16 +39,46 @@ def _loaded(point: EntryPoint) -> Rewrite:
     return rewrite
 
 
-def listing() -> str:
+@dataclass(frozen=True)
+class ListedPass:
+    """A pass as it is listed: what it does, in a line, and its options with their defaults."""
+
+    effect: str
+    name: str
+    does: str
+    options: dict[str, Any]
+
+    @classmethod
+    def of(cls, kind: type[Pass[Any, Any]]) -> "ListedPass":
+        """A class of passes."""
+        options = {
+            option.name: option.default
+            for option in dataclasses.fields(kind)  # type: ignore[arg-type]
+            if isinstance(option.default, int | float | str | tuple)  # others are what the compile found before
+        }
+        return cls(kind.effect.value, kind.name, (kind.__doc__ or "").partition("\n")[0], options)
+
+    def __str__(self) -> str:
+        options = [f"{'':<32}{name} = {default!r}" for name, default in self.options.items()]
+        return "\n".join([f"{self.effect:<8} {self.name:<22} {self.does}", *options])
+
+
+@dataclass(frozen=True)
+class PassList:
+    """All passes, in the order in which they run."""
+
+    passes: tuple[ListedPass, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """The document of `--json`."""
+        return {"passes": [dataclasses.asdict(one) for one in self.passes]}
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.passes))
+
+
+def listing() -> PassList:
     """All passes in the order in which they run: effect, name, what they do, and their options with the defaults."""
     added = added_rewrites([point.name for point in entry_points(group=GROUP)])
-    lines = [line for rewrite in (*default_rewrites(), *added) for line in _told(type(rewrite))]
-    return "\n".join([*lines, *(line for kind in (*EVENING, *MEASURING, *FITTING) for line in _told(kind))])
-
-
-def _told(kind: type[Pass[Any, Any]]) -> Iterator[str]:
-    does = (kind.__doc__ or "").partition("\n")[0]
-    yield f"{kind.effect.value:<8} {kind.name:<22} {does}"
-    for option in dataclasses.fields(kind):  # type: ignore[arg-type]
-        if isinstance(option.default, int | float | str | tuple):  # others are what the compile found before
-            yield f"{'':<32}{option.name} = {option.default!r}"
+    rewrites = (type(rewrite) for rewrite in (*default_rewrites(), *added))
+    return PassList(tuple(map(ListedPass.of, (*rewrites, *EVENING, *MEASURING, *FITTING))))

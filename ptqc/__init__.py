@@ -17,23 +17,27 @@ __all__ = [
     "bisect",
     "compare",
     "compile",
+    "from_torch",
     "inspect",
     "load",
     "reduce",
     "resolve",
+    "run",
     "sweep",
     "verify",
 ]
 
 if TYPE_CHECKING:
     from ptqc.api import compile, resolve
-    from ptqc.artifact.bench import bench
     from ptqc.artifact.bisect import bisect
     from ptqc.artifact.folder import Artifact, load
     from ptqc.artifact.verify import verify
+    from ptqc.reading.torch_module import from_torch
     from ptqc.reducing import reduce
+    from ptqc.stages.benching import bench
     from ptqc.stages.comparing import compare
     from ptqc.stages.inspecting import inspect
+    from ptqc.stages.running import run
     from ptqc.stages.sweep import sweep
 
 _HOMES = {
@@ -41,10 +45,12 @@ _HOMES = {
     "load": "ptqc.artifact.folder",
     "compile": "ptqc.api",
     "resolve": "ptqc.api",
+    "from_torch": "ptqc.reading.torch_module",
     "inspect": "ptqc.stages.inspecting",
     "reduce": "ptqc.reducing",
+    "run": "ptqc.stages.running",
     "sweep": "ptqc.stages.sweep",
-    "bench": "ptqc.artifact.bench",
+    "bench": "ptqc.stages.benching",
     "compare": "ptqc.stages.comparing",
     "bisect": "ptqc.artifact.bisect",
     "verify": "ptqc.artifact.verify",

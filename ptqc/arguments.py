@@ -39,7 +39,12 @@ def one_of(name: str, value: object, known: tuple[str, ...]) -> None:
 def unknown(what: str, given: Iterable[str], known: Iterable[str], others: Iterable[str] = ()) -> UsageError:
     """An error that names what is known, and what may have been meant. others: known as well, but not listed."""
     names, known = sorted(given), list(known)
-    close = [match for name in names for match in get_close_matches(name, [*known, *others], 1)]
-    meant = f" (did you mean {', '.join(close)}?)" if close else ""
     told = ", ".join(shorten(visible(name), SHOWN) for name in names)
-    return UsageError(f"unknown {what} {told}{meant}; known: {', '.join(known)}")
+    return UsageError(f"unknown {what} {told}{meant(names, [*known, *others])}; known: {', '.join(known)}")
+
+
+def meant(names: Iterable[str], known: Iterable[str]) -> str:
+    """Asks " (did you mean …?)" of known names that are like one of `names`; empty where none is."""
+    known = list(known)
+    close = [match for name in names for match in get_close_matches(name, known, 1)]
+    return f" (did you mean {', '.join(close)}?)" if close else ""

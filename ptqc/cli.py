@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from ptqc.command_line import parser
+from ptqc.command_line import parse
+from ptqc.commands import document, failure
 from ptqc.errors import Interrupted, PtqcError
 from ptqc.version import __version__
 from ptqc.work import interrupts
@@ -28,11 +29,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit code is that of `ptqc.errors`."""
     words, command = _split(sys.argv[1:] if arguments is None else arguments)
     try:
-        options = parser().parse_args(_joined(words), argparse.Namespace(command=command))
+        options = parse(_joined(words), argparse.Namespace(command=command))
+        if options.used:
+            print(f"ptqc: {options.used}", file=sys.stderr)
         run: Callable[[argparse.Namespace], None] = options.run
         run(options)
     except PtqcError as error:
         print(f"ptqc: {_one_line(error)}", file=sys.stderr)
+        if "--json" in words:
+            print(document(words[0], {"error": failure(error)}))
         return error.exit_code
     except BrokenPipeError:  # the reader of our output went away, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -104,10 +109,11 @@ def _reproduction(words: Sequence[str]) -> str:
     told = shlex.join(["ptqc", *words])
     if words[:1] != ["compile"]:
         return told
-    options = parser().parse_args(_joined(words))
+    options = parse(_joined(words))
     stand_ins = {options.model: "{model}", options.calibration: "{data}"}
     samples = [] if options.calibration == "synthetic" else ["--calibration", options.calibration]
-    trial = [stand_ins.get(word, word) for word in words]
+    configured = [] if options.calibration in words else ["--calibration", "{data}"]
+    trial = [*(stand_ins.get(word, word) for word in words), *configured]
     reduction = shlex.join(["ptqc", "reduce", options.model, "-o", "small.onnx", *samples, "--", *trial])
     return f"{told}\n\nTo shrink the model to what matters:\n{reduction}"
 

@@ -2,13 +2,22 @@
 
 import argparse
 import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import NoReturn
 
 from ptqc import commands
+from ptqc.arguments import meant, unknown
 from ptqc.commands import PREPROCESSING, target_options
+from ptqc.configuration import Commands, Configuration, Each
 from ptqc.errors import UsageError
 from ptqc.version import __version__
 from ptqc.work.deadline import parse_seconds
+
+EPILOG = (
+    "For example: ptqc compile model.onnx --budget 13% --calibration images/ -o out. `ptqc COMMAND --help` lists the "
+    "options of a command; a project keeps them in ptqc.toml, or in [tool.ptqc] of pyproject.toml."
+)
 
 
 class Parser(argparse.ArgumentParser):
@@ -19,47 +28,52 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(f"{message}; `{self.prog} --help` lists the options")
 
 
-def parser() -> argparse.ArgumentParser:
-    """The parser of all commands. The namespace that it returns has the function that runs the command as `run`."""
-    made = Parser(prog="ptqc", description="Post-training quantization compiler for ONNX models.")
+def parse(words: Sequence[str], namespace: argparse.Namespace | None = None) -> argparse.Namespace:
+    """The command and its options; what the words leave out is taken from the nearest configuration file.
+
+    Of what it returns, `run` is the function that runs the command, and `used` tells what the file said. Raises
+    UsageError for words and files that are wrong.
+    """
+    made, known = parsers()
+    command = words[0] if words else ""
+    if command and not command.startswith("-") and command not in known:
+        raise unknown("command", [command], known)
+    used = ""
+    if command in known:
+        _check_options(words[1:], known[command])
+        used = _configure(command, known)
+    options = made.parse_args(words, namespace)
+    options.used = "" if getattr(options, "quiet", False) else used
+    return options
+
+
+def _configure(command: str, known: Commands) -> str:
+    """Defaults of the command from the nearest configuration file; what to tell of them."""
+    found = Configuration.find(Path.cwd(), known)
+    used = found.apply(command, known[command]) if found else ()
+    return f"from {found.path}: {', '.join(used)}" if found and used else ""
+
+
+def _check_options(words: Sequence[str], parser: argparse.ArgumentParser) -> None:
+    """Raises UsageError for options that the command lacks, before others are missed."""
+    options = list(parser._option_string_actions)  # argparse has no public list of them
+    given = [word.partition("=")[0] for word in words if re.match("--[a-z]", word)]
+    if missing := [name for name in given if not any(option.startswith(name) for option in options)]:
+        told = f"unknown option {', '.join(missing)}{meant(missing, options)}"
+        raise UsageError(f"{told}; `{parser.prog} --help` lists the options")
+
+
+def parsers() -> tuple[argparse.ArgumentParser, Commands]:
+    """The parser of all commands, and that of each."""
+    made = Parser(prog="ptqc", description="Post-training quantization compiler for ONNX models.", epilog=EPILOG)
     made.add_argument("--version", action="version", version=f"ptqc {__version__}")
-    added = made.add_subparsers(required=True, metavar="COMMAND")
-    _add_compile(added.add_parser("compile", help="compile an ONNX model to a byte budget"))
-    _add_resolve(added.add_parser("resolve", help="another budget from what a compile measured"))
-    _add_sweep(added.add_parser("sweep", help="measure size against loss and time, from what a compile measured"))
-    examined = added.add_parser("doctor", help="whether ptqc can work here: packages, processor, targets, store")
-    examined.add_argument("--cache", metavar="DIR", help="the store of measurements, where it is not the usual one")
-    examined.add_argument("--json", action="store_true", help="print everything as JSON")
-    examined.set_defaults(run=commands.run_doctor)
-    listed = added.add_parser("passes", help="the passes in their order, what each does, and its options")
-    listed.set_defaults(run=commands.run_passes)
-    inspected = added.add_parser("inspect", help="what a model is and what compiling it would take, without data")
-    inspected.add_argument("model", help="the ONNX file; it is not changed")
-    inspected.add_argument("--json", action="store_true", help="print everything as JSON")
-    inspected.set_defaults(run=commands.run_inspect)
-    explain = added.add_parser("explain", help="what was decided for each layer, and why")
-    explain.add_argument("folder", help="a folder that `ptqc compile` wrote")
-    explain.set_defaults(run=commands.run_explain)
-    _add_cache(added.add_parser("cache", help="the store of measurements: its size, or clear it"))
-    _add_verify(added.add_parser("verify", help="check an artifact anew, on this machine"))
-    _add_bisect(added.add_parser("bisect", help="compare the native library with the ONNX file, kernel by kernel"))
-    _add_reduce(
-        added.add_parser(
-            "reduce",
-            help="shrink a model on which a command fails",
-            usage="%(prog)s MODEL -o FILE [options] [-- COMMAND]",
-            epilog="COMMAND: one of ptqc, or another program, with {model} where the file goes and {data} where "
-            "samples for its inputs go; default: compile {model} --calibration {data} -o out --cache cache. It runs in "
-            "a folder of its own.",
-        )
-    )
-    _add_compare(added.add_parser("compare", help="models beside each other: bytes, time, and what they answer"))
-    bench = added.add_parser("bench", help="how long each kernel of the native library takes")
-    bench.add_argument("folder", help="a folder that `ptqc compile --target T` wrote")
-    bench.add_argument("--threads", type=int, metavar="N", help="threads of a run (default 1)")
-    bench.add_argument("--isa", metavar="ISA", help="the library for this instruction set (default: the best one)")
-    bench.set_defaults(run=commands.run_bench)
-    return made
+    added = made.add_subparsers(required=True, metavar="COMMAND", dest="name")
+    for name, (told, add) in COMMANDS.items():
+        one = added.add_parser(name, help=told, description=f"{told[0].upper()}{told[1:]}.")
+        add(one)
+        if name != "completion":
+            one.add_argument("--json", action="store_true", help="print one JSON document, of errors too, for programs")
+    return made, added.choices
 
 
 def _add_compile(parser: argparse.ArgumentParser) -> None:
@@ -83,7 +97,7 @@ def _add_compile(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--activation-limit", type=float, metavar="LOSS", help="loss that 8-bit activations may cost")
     parser.add_argument(
         "--loss",
-        action="append",
+        action=Each,
         metavar="[OUTPUT=]KIND",
         help="how outputs are compared: auto (default), logits, embedding, detection, …; once per output",
     )
@@ -108,7 +122,7 @@ def _add_compile(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--rewrite",
-        action="append",
+        action=Each,
         dest="rewrites",
         metavar="NAME",
         help="a rewrite that an installed package adds, run on the normal form; once for each (see `ptqc passes`)",
@@ -185,12 +199,16 @@ def _add_compare(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--samples", type=int, metavar="N", help="samples used at most (default 16)")
     parser.add_argument("--threads", type=int, metavar="N", help="threads of a run (default 1)")
-    parser.add_argument("--json", action="store_true", help="print everything as JSON")
     _add_preprocessing(parser)
     parser.set_defaults(run=commands.run_compare)
 
 
 def _add_reduce(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "%(prog)s MODEL -o FILE [options] [-- COMMAND]"
+    parser.epilog = (
+        "COMMAND: one of ptqc, or another program, with {model} where the file goes and {data} where samples for its "
+        "inputs go; default: compile {model} --calibration {data} -o out --cache cache. It runs in a folder of its own."
+    )
     parser.add_argument("model", help="the ONNX file; it is not changed")
     parser.add_argument("-o", "--output", required=True, metavar="FILE", help="the .onnx file to write; .npz beside it")
     parser.add_argument("--message", metavar="REGEX", help="what the message of the failure that is meant matches")
@@ -205,7 +223,7 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--output", required=True, metavar="DIR", help="the folder to write")
     parser.add_argument(
         "--budget",
-        action="append",
+        action=Each,
         metavar="B",
         help="13%% of the model's size, 4.5MB, 900KiB or 4.2bit (per weight); 2ms or 800us for one sample on one "
         "thread of this machine, in ONNX Runtime or, as 2ms@cpu, in the library of --target cpu; 60MBram or 900KiBram "
@@ -282,7 +300,83 @@ def _add_preprocessing(parser: argparse.ArgumentParser) -> None:
         group.add_argument(f"--{name.replace('_', '-')}", metavar="V", help=example)
 
 
+def _add_folder(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folder", help="a folder that `ptqc compile` wrote")
+
+
+def _add_explain(parser: argparse.ArgumentParser) -> None:
+    _add_folder(parser)
+    parser.set_defaults(run=commands.run_explain)
+
+
+def _add_inspect(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", help="the ONNX file; it is not changed")
+    parser.set_defaults(run=commands.run_inspect)
+
+
+def _add_passes(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(run=commands.run_passes)
+
+
+def _add_doctor(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--cache", metavar="DIR", help="the store of measurements, where it is not the usual one")
+    parser.set_defaults(run=commands.run_doctor)
+
+
+def _add_bench(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "model",
+        help="a folder that `ptqc compile` wrote, of which the kernels of the native library are timed where it has "
+        "one; or an ONNX file, of which the operators are timed in ONNX Runtime",
+    )
+    parser.add_argument("--threads", type=int, metavar="N", help="threads of the library's runs (default 1)")
+    parser.add_argument("--isa", metavar="ISA", help="the library for this instruction set (default: the best one)")
+    parser.set_defaults(run=commands.run_bench)
+
+
+def _add_run(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", help="an ONNX file, or a folder that `ptqc compile` wrote")
+    parser.add_argument("data", metavar="DATA", help="samples, given as --calibration of compile; all are run")
+    parser.add_argument(
+        "-o",
+        "--output",
+        required=True,
+        metavar="FILE",
+        help="an .npz file for all outputs, samples along axis 0; or a folder, for an .npz file per sample",
+    )
+    parser.add_argument("--threads", type=int, metavar="N", help="threads of a run (default: all processors)")
+    parser.add_argument("--onnx-only", action="store_true", help="leave the native library out")
+    parser.add_argument("-q", "--quiet", action="store_true", help="print nothing but errors")
+    _add_preprocessing(parser)
+    parser.set_defaults(run=commands.run_run)
+
+
+def _add_completion(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("shell", choices=("bash", "zsh", "tcsh"), help="the shell that is to complete")
+    parser.set_defaults(run=commands.run_completion, parsers=parsers)
+
+
 def _bits(text: str) -> tuple[int, ...]:
     if not re.fullmatch(r"\d+(,\d+)*", text):
         raise argparse.ArgumentTypeError(f"{text!r} is not a list of widths such as 2,3,4")
     return tuple(int(part) for part in text.split(","))
+
+
+# What each command is, as `ptqc --help` says it, and what adds its options.
+COMMANDS: Mapping[str, tuple[str, Callable[[argparse.ArgumentParser], None]]] = {
+    "inspect": ("what a model is and what compiling it would take, without data", _add_inspect),
+    "compile": ("compile an ONNX model to a budget of bytes, time, memory or loss", _add_compile),
+    "resolve": ("another budget from what a compile measured", _add_resolve),
+    "sweep": ("measure size against loss and time, from what a compile measured", _add_sweep),
+    "explain": ("what was decided for each layer, and why", _add_explain),
+    "compare": ("models beside each other: bytes, time, and what they answer", _add_compare),
+    "run": ("what a model or an artifact makes of samples, into files", _add_run),
+    "bench": ("how long each kernel of a library takes, or each operator of an ONNX file", _add_bench),
+    "verify": ("check an artifact anew, on this machine", _add_verify),
+    "bisect": ("compare the native library with the ONNX file, kernel by kernel", _add_bisect),
+    "reduce": ("shrink a model on which a command fails", _add_reduce),
+    "doctor": ("whether ptqc can work here: packages, processor, targets, store", _add_doctor),
+    "passes": ("the passes in their order, what each does, and its options", _add_passes),
+    "cache": ("the store of measurements: its size, or clear it", _add_cache),
+    "completion": ("a script that lets a shell complete commands, options and files", _add_completion),
+}

@@ -5,17 +5,52 @@ import dataclasses
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from ptqc.errors import Interrupted, UsageError, VerificationError
+from ptqc.errors import Interrupted, PtqcError, UsageError, VerificationError
 
+if TYPE_CHECKING:
+    from ptqc.artifact.folder import Artifact
+
+# Of every document that --json prints; fields that are added do not raise it.
+SCHEMA = 1
 PREPROCESSING = ("resize", "crop", "fit", "scale", "mean", "std", "layout", "channel_order", "resample", "fill")
+
+
+class Told(Protocol):
+    """What a command found: its text is for people, `to_json` for programs."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The document without its head."""
+
+
+def document(command: str, found: dict[str, Any]) -> str:
+    """What --json prints: the schema's version and the command, then what was found."""
+    return json.dumps({"schema": SCHEMA, "command": command, **found}, indent=1)
+
+
+def failure(error: PtqcError) -> dict[str, Any]:
+    """What --json prints of an error: its class in `ptqc.errors`, its message, and the exit code."""
+    return {"kind": type(error).__name__, "message": str(error), "exit_code": error.exit_code}
+
+
+def _tell(found: Told, options: argparse.Namespace, more: str = "") -> None:
+    """Print a result as it was asked for. more: what people are told beside it."""
+    if options.json:
+        print(document(options.name, found.to_json()))
+    elif not getattr(options, "quiet", False):
+        print(f"{found}{more}")
+
+
+def _progress(options: argparse.Namespace) -> Any:
+    from ptqc.work.progress import for_terminal
+
+    return for_terminal(options.quiet)
 
 
 def run_compile(options: argparse.Namespace) -> None:
     """`ptqc compile`."""
     from ptqc.api import compile
-    from ptqc.work.progress import for_terminal
 
     names = ("samples", "observer", "activations", "activation_limit", "loss", "bits", "allow_8bit", "seed", "pipeline")
     given = _given(options, *names, "time_limit", "cast_double", "float_layers", "inline", "rewrites")
@@ -33,7 +68,7 @@ def run_compile(options: argparse.Namespace) -> None:
         cache=options.cache,
         dump_passes=options.dump_passes,
         times=options.times,
-        progress=for_terminal(options.quiet),
+        progress=_progress(options),
         **given,
         **_given(options, "target", "allow_missing_target", *target_options()),
     )
@@ -43,7 +78,6 @@ def run_compile(options: argparse.Namespace) -> None:
 def run_resolve(options: argparse.Namespace) -> None:
     """`ptqc resolve`."""
     from ptqc.api import resolve
-    from ptqc.work.progress import for_terminal
 
     artifact = resolve(
         options.folder,
@@ -57,7 +91,7 @@ def run_resolve(options: argparse.Namespace) -> None:
         strict=options.strict,
         cache=options.cache,
         pipeline=options.pipeline,
-        progress=for_terminal(options.quiet),
+        progress=_progress(options),
         **_given(options, "time_limit", "float_layers", "inline", "target", "allow_missing_target", *target_options()),
     )
     _done(artifact, options)
@@ -66,15 +100,12 @@ def run_resolve(options: argparse.Namespace) -> None:
 def run_sweep(options: argparse.Namespace) -> None:
     """`ptqc sweep`."""
     from ptqc.stages.sweep import sweep
-    from ptqc.work.progress import for_terminal
 
     given = _given(options, "points", "cache", "time_limit")
     if options.budgets is not None:
         given["budgets"] = options.budgets.split(",")
-    found = sweep(options.folder, progress=for_terminal(options.quiet), **given)
-    if not options.quiet:
-        print(found)
-        print(f"\nadded to  {options.folder}  (sweep.json, and a plot in report.html)")
+    found = sweep(options.folder, progress=_progress(options), **given)
+    _tell(found, options, f"\n\nadded to  {options.folder}  (sweep.json, and a plot in report.html)")
 
 
 def _given(options: argparse.Namespace, *names: str) -> dict[str, Any]:
@@ -92,10 +123,8 @@ def _plan(path: str | None) -> dict[str, Any] | None:
     return document
 
 
-def _done(artifact: Any, options: argparse.Namespace) -> None:
-    if not options.quiet:
-        print(artifact.summary())
-        print(f"\nwritten to  {options.output}  (ship {options.output.rstrip('/')}/model.onnx; see report.html)")
+def _done(artifact: "Artifact", options: argparse.Namespace) -> None:
+    _tell(artifact, options, f"\n\nwritten to  {options.output}  (ship {artifact.path}; see report.html)")
 
 
 def _preprocessing(options: argparse.Namespace) -> Any:
@@ -109,10 +138,10 @@ def _preprocessing(options: argparse.Namespace) -> Any:
 def run_explain(options: argparse.Namespace) -> None:
     """`ptqc explain`."""
     from ptqc.artifact.folder import load
-    from ptqc.report.summary import explain
+    from ptqc.report.explanation import Explanation
 
     artifact = load(options.folder)
-    print(explain(artifact.manifest, artifact.plan, artifact.sensitivity))
+    _tell(Explanation(artifact.manifest, artifact.plan, artifact.sensitivity), options)
 
 
 def run_cache(options: argparse.Namespace) -> None:
@@ -121,7 +150,7 @@ def run_cache(options: argparse.Namespace) -> None:
     from ptqc.store.housekeeping import clear, contents
 
     store = Store.at(options.cache)
-    print(clear(store) if options.action == "clear" else contents(store), f"in {store.folder}")
+    _tell(clear(store) if options.action == "clear" else contents(store), options, f" in {store.folder}")
 
 
 def run_doctor(options: argparse.Namespace) -> None:
@@ -129,7 +158,7 @@ def run_doctor(options: argparse.Namespace) -> None:
     from ptqc.stages.doctor import examine
 
     found = examine(options.cache)
-    print(json.dumps(found.to_json(), indent=1) if options.json else found)
+    _tell(found, options)
     if not found.is_well:
         raise Interrupted("something that a compile needs is lacking: mend it, and run the same command again")
 
@@ -138,7 +167,7 @@ def run_verify(options: argparse.Namespace) -> None:
     """`ptqc verify`."""
     from ptqc.artifact.verify import verify
 
-    print(verify(options.folder, model=options.model, onnx_only=options.onnx_only))
+    _tell(verify(options.folder, model=options.model, onnx_only=options.onnx_only), options)
 
 
 def run_bisect(options: argparse.Namespace) -> None:
@@ -147,15 +176,15 @@ def run_bisect(options: argparse.Namespace) -> None:
 
     given = _given(options, "calibration", "samples")
     found = bisect(options.folder, preprocessing=_preprocessing(options), **given)
+    if found.first is None or options.json:
+        _tell(found, options)
     if found.first is not None:
         raise VerificationError(str(found))
-    print(found)
 
 
 def run_reduce(options: argparse.Namespace) -> None:
     """`ptqc reduce`."""
     from ptqc.reducing import reduce
-    from ptqc.work.progress import for_terminal
 
     given = _given(options, "calibration", "message", "time_limit")
     if options.command:
@@ -164,33 +193,60 @@ def run_reduce(options: argparse.Namespace) -> None:
         options.model,
         output=options.output,
         preprocessing=_preprocessing(options),
-        progress=for_terminal(options.quiet),
+        progress=_progress(options),
         **given,
     )
-    if not options.quiet:
-        print(found)
+    _tell(found, options)
 
 
 def run_inspect(options: argparse.Namespace) -> None:
     """`ptqc inspect`."""
     from ptqc.stages.inspecting import inspect
 
-    found = inspect(options.model)
-    print(json.dumps(found.to_json(), indent=1) if options.json else found)
+    _tell(inspect(options.model), options)
 
 
-def run_passes(options: argparse.Namespace) -> None:  # noqa: ARG001
+def run_passes(options: argparse.Namespace) -> None:
     """`ptqc passes`."""
     from ptqc.passes.registry import listing
 
-    print(listing())
+    _tell(listing(), options)
 
 
 def run_bench(options: argparse.Namespace) -> None:
     """`ptqc bench`."""
-    from ptqc.artifact.bench import bench
+    from ptqc.stages.benching import bench
 
-    print(bench(options.folder, **_given(options, "threads", "isa")))
+    _tell(bench(options.model, **_given(options, "threads", "isa")), options)
+
+
+def run_completion(options: argparse.Namespace) -> None:
+    """`ptqc completion`."""
+    import shtab
+
+    kinds = {"FILE": shtab.FILE, "DIR": shtab.DIRECTORY, "DATA": shtab.FILE}
+    made, known = options.parsers()
+    for action in (action for command in known.values() for action in command._actions):
+        wanted = kinds.get(str(action.metavar), shtab.FILE if action.dest in ("model", "models", "folder") else None)
+        if wanted is not None:
+            action.complete = wanted
+    print(shtab.complete(made, options.shell))
+
+
+def run_run(options: argparse.Namespace) -> None:
+    """`ptqc run`."""
+    from ptqc.stages.running import run
+
+    found = run(
+        options.model,
+        options.data,
+        output=options.output,
+        preprocessing=_preprocessing(options),
+        onnx_only=options.onnx_only,
+        progress=_progress(options),
+        **_given(options, "threads"),
+    )
+    _tell(found, options)
 
 
 def run_compare(options: argparse.Namespace) -> None:
@@ -204,7 +260,7 @@ def run_compare(options: argparse.Namespace) -> None:
         progress=for_terminal(options.json),
         **_given(options, "calibration", "samples", "threads"),
     )
-    print(json.dumps(found.to_json(), indent=1) if options.json else found)
+    _tell(found, options)
 
 
 def kinds_of(given: Sequence[str]) -> str | dict[str, str]:

@@ -1,5 +1,6 @@
 """The command line: every bad input ends with exit code 2 and one message, and leaves nothing behind."""
 
+import json
 import shutil
 import signal
 import subprocess
@@ -132,7 +133,10 @@ BAD = {
     "activation limit nan": (_good("--activation-limit", "nan"), ["activation_limit", "nan"]),
     "negative seed": (_good("--seed", "-1"), ["seed", "-1"]),
     "unknown option": (_good("--turbo"), ["--turbo", "--help"]),
+    "misspelled option": (["compile", "good.onnx", "--callibration", "x"], ["did you mean --calibration?"]),
+    "unexpected word": (_good("more"), ["more", "--help"]),
     "unknown command": (["compress", "good.onnx"], ["compress", "compile"]),
+    "misspelled command": (["compil", "good.onnx"], ["compil (did you mean compile?)", "known: inspect, compile"]),
     "no command": ([], ["COMMAND"]),
     "no output": (["compile", "good.onnx", "--calibration", "c.npz"], ["--output"]),
     "dump into a file": (_good("--dump-passes", "c.npz"), ["c.npz"]),
@@ -344,6 +348,73 @@ def test_a_folder_of_images_calibrates(place: Path, tmp_path: Path, monkeypatch:
     with quick():
         assert cli.main(_compile("good.onnx", "images", *more, output=str(tmp_path / "out"))) == 0
     assert load(tmp_path / "out").manifest["calibration"]["samples"] == 4
+
+
+def test_results_are_json_where_asked_for(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The same head on every document; the quick commands stand for all, which are told by one function."""
+    monkeypatch.chdir(place)
+    with quick():
+        assert cli.main([*_compile(output=str(tmp_path / "out")), "--json"]) == 0
+        assert load(tmp_path / "out").manifest == json.loads(capsys.readouterr().out)["manifest"]
+        commands = {
+            ("explain", "art"): "layers",
+            ("verify", "art"): "checks",
+            ("passes",): "passes",
+            ("cache", "size", "--cache", "cache"): "entries",
+            ("doctor", "--cache", "cache"): "findings",
+            ("inspect", "good.onnx"): "bytes",
+        }
+        for words, key in commands.items():
+            assert cli.main([*words, "--json"]) == 0
+            found = json.loads(capsys.readouterr().out)
+            assert (found["schema"], found["command"]) == (1, words[0])
+            assert key in found
+
+
+def test_errors_are_json_as_well(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(place)
+    for words in (["verify", "nowhere", "--json"], [*_good("--budget", "1%"), "--json"], ["verify", "--json"]):
+        assert cli.main(words) == 2
+        output, message = capsys.readouterr()
+        found = json.loads(output)
+        assert (found["schema"], found["command"], found["error"]["exit_code"]) == (1, words[0], 2)
+        assert " ".join(found["error"]["message"].split()) == message.removeprefix("ptqc: ").rstrip()
+
+
+def test_options_from_a_file_are_told(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("ptqc.toml").write_text(f'cache = "{place / "cache"}"')
+    assert cli.main(["cache", "size"]) == 0
+    output, told = capsys.readouterr()
+    assert f"in {place / 'cache'}" in output
+    assert told == f"ptqc: from {tmp_path}/ptqc.toml: cache\n"
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
+def test_bash_completes_commands_options_and_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["completion", "bash"]) == 0
+    (tmp_path / "ptqc.bash").write_text(capsys.readouterr().out)
+    (tmp_path / "net.onnx").touch()
+
+    def completed(*words: str) -> set[str]:
+        line = " ".join(f'"{word}"' for word in words)
+        script = (
+            f"source ptqc.bash; COMP_WORDS=({line}); COMP_CWORD={len(words) - 1}; COMPREPLY=(); "
+            f'"$(complete -p ptqc | sed "s/.*-F \\([^ ]*\\) .*/\\1/")" ptqc "{words[-1]}" "{words[-2]}" >/dev/null; '
+            'printf "%s\n" "${COMPREPLY[@]}"'
+        )
+        done = subprocess.run(["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True)
+        return set(done.stdout.split())
+
+    assert completed("ptqc", "com") == {"compile", "compare", "completion"}
+    assert "--calibration" in completed("ptqc", "compile", "--cal")
+    assert "net.onnx" in completed("ptqc", "compile", "net")
 
 
 def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -31,7 +31,7 @@ LAYERS = (
     ("stages", "reducing"),
     ("compiler",),
     ("api",),
-    ("cli", "command_line", "commands", "__main__", "__init__"),
+    ("cli", "command_line", "configuration", "commands", "__main__", "__init__"),
 )
 # These stand beside each other and do not know each other.
 SEPARATE = (("passes", "codegen"), ("passes", "report"), ("codegen", "report"))

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ptqc.artifact.bisect import kept, seen_inputs
 from ptqc.artifact.folder import load
@@ -28,6 +29,16 @@ class Timing:
     seconds: float
     bytes: int
 
+    def to_json(self) -> dict[str, Any]:
+        """One entry of `--json`."""
+        return {
+            "value": self.call.value,
+            "kernel": self.call.family,
+            "microseconds": 1e6 * self.seconds,
+            "operations": self.call.operations,
+            "bytes": self.bytes,
+        }
+
     @property
     def row(self) -> tuple[str, ...]:
         """What, microseconds, 10⁹ operations and bytes per second."""
@@ -44,6 +55,15 @@ class Bench:
     seconds: float
     threads: int
     isa: str
+
+    def to_json(self) -> dict[str, Any]:
+        """The document of `--json`: microseconds of each kernel, milliseconds of the whole."""
+        return {
+            "runtime": f"native library, {self.isa}",
+            "threads": self.threads,
+            "milliseconds": 1e3 * self.seconds,
+            "kernels": [timing.to_json() for timing in self.timings],
+        }
 
     def __str__(self) -> str:
         total = sum(timing.seconds for timing in self.timings)

@@ -59,6 +59,23 @@ class Bisection:
             self.wrong[name] = self.wrong.get(name, 0) + outcome.wrong
             self.problems.setdefault(name, f"{outcome.problem} (input: {run})")
 
+    def to_json(self) -> dict[str, Any]:
+        """The document of `--json`; `first` is null where no kernel differs."""
+        return {
+            "first": self.first,
+            "different": [
+                {"value": name, "elements": self.wrong[name], "problem": self.problems[name]}
+                for name in self.order
+                if name in self.wrong
+            ],
+            "libraries": list(self.libraries),
+            "runs": self.runs,
+            "tensors": len(self.tensors),
+            "integers": self.integers,
+            "floats": self.reals,
+            "different_end_to_end": self.chained,
+        }
+
     def __str__(self) -> str:
         compared = (
             f"{len(self.tensors)} tensors, {self.integers:,} integers and {self.reals:,} floats "

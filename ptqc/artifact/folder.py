@@ -11,7 +11,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, overload
@@ -202,6 +202,19 @@ class Artifact:
             return {name: _zipped(array, maps[name]) if name in maps else array for name, array in found.items()}
         names = [value.name for value in self._session.get_outputs()]
         return dict(zip(names, self._session.run(names, dict(feeds)), strict=True))
+
+    def to_json(self) -> dict[str, Any]:
+        """The document of `--json`: where it lies, which budgets it keeps, its manifest and its times."""
+        return {
+            "folder": str(self.folder),
+            "model": str(self.path),
+            "kept_budgets": asdict(self.kept_budgets),
+            "manifest": self.manifest,
+            "run": self.times,
+        }
+
+    def __str__(self) -> str:
+        return self.summary()
 
     def summary(self) -> str:
         """What came out, in a few lines."""

@@ -39,6 +39,10 @@ class Verification:
 
     checks: dict[str, str]
 
+    def to_json(self) -> dict[str, dict[str, str]]:
+        """The document of `--json`."""
+        return {"checks": self.checks}
+
     def __str__(self) -> str:
         return "\n".join(f"{name:<10}  {found}" for name, found in self.checks.items())
 

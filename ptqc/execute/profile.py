@@ -56,13 +56,14 @@ class Subject:
 class Profile:
     """nanoseconds: of a whole run. charges: nanoseconds by key, which add up to the whole. shapes: of what they make.
 
-    transposes: whether the optimizer added any, for kernels whose channels lie last.
+    transposes: whether the optimizer added any, for kernels whose channels lie last. kernels: what was run for a key.
     """
 
     nanoseconds: float
     charges: Mapping[Hashable, float]
     shapes: Mapping[Hashable, tuple[int, ...]]
     transposes: bool
+    kernels: Mapping[Hashable, str] = field(default_factory=dict)
 
 
 def latencies(subjects: Sequence[Subject], seconds: float) -> list[float]:
@@ -181,7 +182,8 @@ def _profile(subject: Subject, whole: float, nodes: Sequence[_Node]) -> Profile:
         charges[key] = charges.get(key, 0.0) + taken
     shapes = {key: node.shape for node, key in zip(nodes, keys, strict=True) if key is not None}
     added = any(node.op_type == "Transpose" and key is None for node, key in zip(nodes, keys, strict=True))
-    return Profile(whole, charges, shapes, added)
+    kernels = {key: node.op_type for node, key in zip(nodes, keys, strict=True) if key is not None}
+    return Profile(whole, charges, shapes, added, kernels)
 
 
 def _charged(nodes: Sequence[_Node], keys: Sequence[Hashable | None]) -> Iterator[Hashable]:

@@ -4,6 +4,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import onnx
 import onnx_ir as ir
@@ -45,6 +46,18 @@ class Reduced:
     trials: int
     failure: Failure
     command: str
+
+    def to_json(self) -> dict[str, Any]:
+        """The document of `--json`."""
+        return {
+            "model": str(self.model),
+            "data": str(self.data),
+            "nodes": self.nodes,
+            "of": self.of,
+            "trials": self.trials,
+            "failure": str(self.failure),
+            "command": self.command,
+        }
 
     def __str__(self) -> str:
         return (

@@ -1,16 +1,15 @@
-"""A compile in a few lines for the terminal, and a table per layer for `ptqc explain`."""
+"""A compile in a few lines for the terminal."""
 
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ptqc.formats import Format, mean_bits
-from ptqc.report.energy import Energy
 from ptqc.report.latency import with_activations
 from ptqc.report.loss_budget import loss_in_words
 from ptqc.report.memory import memory_in_words
 from ptqc.report.verdict import is_busy
-from ptqc.text import facts, magnitude, number, shorten, visible
+from ptqc.text import facts, shorten, visible
 
 Document = Mapping[str, Any]
 
@@ -18,7 +17,6 @@ WIDTH, LABEL = 100, 12
 LISTED = 4  # formats or operators that a line names
 WARNINGS = 3
 NAME_LENGTH = 60
-TIMES = ("predicted µs", "measured µs")
 # Figures that a line about the whole model has already.
 SAID = (["same top class", "SQNR"], ["SQNR"], ["SQNR", "variance"])
 PROVEN = 1e-4  # a gap below this is the solver's tolerance
@@ -112,16 +110,18 @@ def _outputs(outputs: Sequence[Document]) -> Iterator[tuple[str, str]]:
     """How each was judged, with its own figures where the line above says them of another."""
     for found in outputs[:LISTED]:
         is_said = len(outputs) == 1 and [figure["name"] for figure in found["figures"]] in SAID
-        yield "output", _judged_as(found) if is_said else f"{_judged_as(found)}: {_agreement(found)}"
+        yield "output", judged_as(found) if is_said else f"{judged_as(found)}: {agreement(found)}"
     if len(outputs) > LISTED:
         yield "output", f"and {len(outputs) - LISTED} more, see the report"
 
 
-def _judged_as(output: Document) -> str:
+def judged_as(output: Document) -> str:
+    """What an output was taken for."""
     return f"{shorten(visible(output['output']), NAME_LENGTH)} judged as {output['judged_as']}"
 
 
-def _agreement(output: Document) -> str:
+def agreement(output: Document) -> str:
+    """How an output agrees with the float model's."""
     figures = ", ".join(figure["text"] for figure in output["figures"])
     return f"{figures}, loss {output['loss']:.3g} {output['loss_unit']}"
 
@@ -178,64 +178,3 @@ def _warnings(manifest: Document) -> Iterator[tuple[str, str]]:
         yield "WARNING", f"{about}{visible(note['message'])}"
     if len(found) > WARNINGS:
         yield "WARNING", f"and {len(found) - WARNINGS} more, see the report"
-
-
-def explain(manifest: Document, plan: Document, sensitivity: Document) -> str:
-    """One line per layer and constant: format, kernel, bytes, loss, bit flips, times where measured; then the notes.
-
-    Between them the bit flips of all and how each output was judged. Layers that share a weight share its bytes and its
-    loss.
-    """
-    latency, energy = manifest.get("latency"), Energy.of(plan, sensitivity)
-    head = ("layer or weight", "elements", "format", "compute", "bytes", "predicted loss", "bit flips")
-    rows = [head if latency is None else (*head, *TIMES), *_rows(plan, sensitivity, latency, energy)]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    lines = ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows]
-    outputs = [*_explained(manifest["results"].get("outputs", [])), *(words for _, words in _kept_loss(manifest))]
-    for part in ([energy.in_words(), memory_in_words(manifest)], outputs, [_note(note) for note in manifest["notes"]]):
-        lines += ["", *part] if part else []
-    return "\n".join(lines)
-
-
-def _explained(outputs: Sequence[Document]) -> list[str]:
-    """How each output was judged, and the losses of its groups."""
-    lines = []
-    for found in outputs:
-        lines.append(f"{_judged_as(found)}: {_agreement(found)}")
-        if len(found["losses"]) > 1:
-            lines += [f"  {group}: loss {loss:.3g} {found['units'][group]}" for group, loss in found["losses"].items()]
-    return lines
-
-
-def _rows(plan: Document, sensitivity: Document, latency: Document | None, energy: Energy) -> Iterator[tuple[str, ...]]:
-    timed = None if latency is None else {entry["node"]: entry for entry in latency["operators"]}
-    measured = {entry["weight"]: entry for entry in sensitivity["weights"]}
-    for entry in plan["weights"]:
-        found = measured[entry["weight"]]
-        chosen = next(c for c in found["candidates"] if c["format"] == entry["format"])
-        for layer, compute in (entry["layers"] or {entry["weight"]: "table"}).items():
-            name = shorten(visible(layer), NAME_LENGTH)
-            numbers = (
-                f"{found['elements']:,}",
-                entry["format"],
-                compute,
-                f"{chosen['bytes']:,}",
-                f"{chosen['loss']:.2e}",
-                _flips(energy, layer),
-            )
-            yield (name, *numbers, *(() if timed is None else _times(timed.get(layer))))
-
-
-def _flips(energy: Energy, layer: str) -> str:
-    flips = energy.layers[layer].flips() if layer in energy.layers else None
-    return "–" if flips is None else magnitude(flips).strip()
-
-
-def _times(operator: Document | None) -> tuple[str, str]:
-    """What a layer was predicted to take, and took."""
-    return ("", "") if operator is None else (number(operator["predicted_us"]), number(operator["measured_us"]))
-
-
-def _note(note: Document) -> str:
-    about = f" {visible(note['subject'])}:" if note["subject"] else ""
-    return f"[{note['step']}]{about} {visible(note['message'])}"

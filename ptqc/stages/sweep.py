@@ -55,6 +55,10 @@ class Swept:
     artifact: Artifact
     document: dict[str, Any]
 
+    def to_json(self) -> dict[str, Any]:
+        """The document of `--json`: that of `sweep.json`."""
+        return self.document
+
     def __str__(self) -> str:
         return sweep_text(self.document)
 

@@ -3,8 +3,9 @@
 import os
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from ptqc.errors import Interrupted
 from ptqc.store.entries import QUARANTINE, Store, is_entry, is_unfinished
@@ -19,6 +20,10 @@ class Contents:
     others: int
     bytes: int
 
+    def to_json(self) -> dict[str, int]:
+        """The document of `--json`."""
+        return asdict(self)
+
     def __str__(self) -> str:
         damaged = f" and {self.others} damaged or unfinished" if self.others else ""
         return f"{self.entries} entr{'y' if self.entries == 1 else 'ies'}{damaged}, {self.bytes / 1e6:.1f} MB"
@@ -30,6 +35,10 @@ class Cleared:
 
     removed: Contents
     in_use: int
+
+    def to_json(self) -> dict[str, Any]:
+        """The document of `--json`."""
+        return {"removed": self.removed.to_json(), "in_use": self.in_use}
 
     def __str__(self) -> str:
         kept = f"; {self.in_use} in use by other processes stay" if self.in_use else ""

@@ -55,10 +55,10 @@ def contenders(given: str | PathLike[str], threads: int) -> Iterator[Contender]:
     """
     path = path_of("model", given)
     if not path.is_dir():
-        yield _file(path, threads, None)
+        yield file_contender(path, threads, None)
         return
     artifact = load(path)
-    in_onnx = _file(artifact.path, threads, artifact)
+    in_onnx = file_contender(artifact.path, threads, artifact)
     yield in_onnx
     try:
         library = artifact.native(threads)
@@ -76,7 +76,8 @@ def contenders(given: str | PathLike[str], threads: int) -> Iterator[Contender]:
     )
 
 
-def _file(path: Path, threads: int, artifact: Artifact | None) -> Contender:
+def file_contender(path: Path, threads: int, artifact: Artifact | None) -> Contender:
+    """An ONNX file, of an artifact or not, in ONNX Runtime. Raises ModelError for what is no model."""
     try:
         data = read_bytes(path)
         proto = parse(data)

@@ -1,6 +1,6 @@
 """The time of every kernel is told, with what it computes and moves."""
 
-from pathlib import Path
+import json
 
 import pytest
 
@@ -11,6 +11,7 @@ from compiling import residual as model
 from compiling import samples as given
 
 import ptqc
+from ptqc.artifact.bench import bench
 from ptqc.artifact.folder import Artifact
 from ptqc.cli import main
 
@@ -21,7 +22,7 @@ def artifact(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
 
 
 def test_every_kernel_is_timed(artifact: Artifact) -> None:
-    found = ptqc.bench(artifact.folder, rounds=2)
+    found = bench(artifact.folder, rounds=2)
     assert found.threads == 1
     assert found.seconds > 0
     assert all(timing.seconds > 0 and timing.bytes > 0 for timing in found.timings)
@@ -50,7 +51,8 @@ def test_the_library_stands_beside_its_file(artifact: Artifact) -> None:
     assert library.judged.sqnr > 40
 
 
-def test_an_artifact_without_a_library_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    without = compiled(model(), given(3, 8, 8), tmp_path, "25%")
-    assert main(["bench", str(without.folder)]) != 0
-    assert "no native library" in capsys.readouterr().err
+def test_json(artifact: Artifact, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", str(artifact.folder), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["runtime"] == f"native library, {artifact.native().isa}"
+    assert all(kernel["microseconds"] > 0 for kernel in found["kernels"])

@@ -1,0 +1,156 @@
+"""`ptqc run`: what a model or an artifact makes of given samples, written to files."""
+
+import time
+from collections.abc import Mapping, Set
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ptqc.arguments import path_of
+from ptqc.calibration.images import Preprocessing
+from ptqc.calibration.inputs import input_specs
+from ptqc.calibration.samples import Samples, collect
+from ptqc.errors import ModelError, PtqcError, UsageError
+from ptqc.execute.onnxruntime import Feeds, tensors_of
+from ptqc.stages.comparing.contenders import Contender, contenders
+from ptqc.store.npz import write_npz
+from ptqc.text import number, visible
+from ptqc.work.logs import quiet_libraries
+from ptqc.work.progress import SILENT, Progress
+from ptqc.work.scratch import scratch
+
+EVERY = 10**9  # samples at most: all that there are
+
+
+@dataclass(frozen=True)
+class RunOutputs:
+    """What was run. output: the .npz file or the folder that was written. shapes: of outputs, by name, of all samples.
+
+    milliseconds: of a sample on average, as time passes.
+    """
+
+    model: str
+    runtime: str
+    output: Path
+    samples: int
+    shapes: Mapping[str, Set[tuple[int, ...]]]
+    milliseconds: float
+
+    def to_json(self) -> dict[str, Any]:
+        """The document of `--json`."""
+        return {
+            "model": self.model,
+            "runtime": self.runtime,
+            "output": str(self.output),
+            "samples": self.samples,
+            "outputs": {name: sorted(map(list, shapes)) for name, shapes in self.shapes.items()},
+            "milliseconds": self.milliseconds,
+        }
+
+    def __str__(self) -> str:
+        outputs = [
+            f"  {visible(name)}  {' or '.join(sorted(map(str, shapes)))}" for name, shapes in self.shapes.items()
+        ]
+        told = f"{self.samples:,} samples in {self.runtime}, {number(self.milliseconds)} ms each; outputs of a sample:"
+        return "\n".join([told, *outputs, f"written to {self.output}"])
+
+
+@quiet_libraries()
+def run(
+    model: str | PathLike[str],
+    data: object,
+    *,
+    output: str | PathLike[str],
+    preprocessing: Preprocessing | None = None,
+    threads: int = 0,
+    onnx_only: bool = False,
+    progress: Progress = SILENT,
+) -> RunOutputs:
+    """Run a model on every sample of `data` and write its outputs.
+
+    model: an ONNX file, or a folder that `compile` wrote, of which the native library runs where there is one for this
+    machine. data: as `calibration` of `compile`. output: an `.npz` file, which gets one array per output with the
+    samples along axis 0, or any other path, which becomes a folder with one `.npz` per sample, named like the sample's
+    file. threads: of a run, 0 for all processors. onnx_only: leave the native library out.
+    Raises UsageError where the output exists, or where samples have outputs of different shapes, which take a folder.
+    """
+    place = path_of("output", output)
+    if place.exists() or not place.resolve().parent.is_dir():
+        raise UsageError(f"cannot write to {place}: give a new file or folder, within a folder that exists")
+    found = list(contenders(model, threads))
+    chosen = found[0] if onnx_only else found[-1]
+    with scratch() as folder:
+        samples = collect(data, input_specs(chosen.model), Path(folder), EVERY, preprocessing)
+        writer = _Stacked(place) if place.suffix == ".npz" else _Separate(place, samples)
+        seconds = _run(chosen, samples, writer, progress)
+    writer.close()
+    return RunOutputs(chosen.name, chosen.runtime, place, len(samples), writer.shapes, 1e3 * seconds / len(samples))
+
+
+class _Stacked:
+    """All outputs in one file: what one sample makes counts as rows of axis 0."""
+
+    def __init__(self, place: Path) -> None:
+        self._place, self._rows = place, dict[str, list[np.ndarray]]()
+        self.shapes: dict[str, set[tuple[int, ...]]] = {}
+
+    def add(self, number: int, outputs: Feeds) -> None:
+        """Raises UsageError for a sample whose outputs have other shapes than those before."""
+        for name, array in outputs.items():
+            rows = np.atleast_1d(array)
+            before = self._rows.setdefault(name, [])
+            if before and before[0].shape[1:] != rows.shape[1:]:
+                raise UsageError(
+                    f"output {name!r} has the shape {rows.shape} for sample {number}, {before[0].shape} for the first: "
+                    f"give a folder with -o, such as {self._place.with_suffix('')}, for a file per sample"
+                )
+            before.append(rows)
+            self.shapes.setdefault(name, set()).add(array.shape)
+
+    def close(self) -> None:
+        """Write the file."""
+        write_npz(self._place, {name: np.concatenate(rows) for name, rows in self._rows.items()})
+
+
+class _Separate:
+    """A file per sample, named like the file that it came from, or by its number."""
+
+    def __init__(self, place: Path, samples: Samples) -> None:
+        self._place = place
+        stems = [Path(record.file).stem for record in samples.records]
+        is_named = all(stems) and len(set(stems)) == len(stems)
+        digits = len(str(len(stems) - 1))
+        self._names = stems if is_named else [f"{number:0{digits}}" for number in range(len(stems))]
+        self.shapes: dict[str, set[tuple[int, ...]]] = {}
+        place.mkdir()
+
+    def add(self, number: int, outputs: Feeds) -> None:
+        """Write one sample's outputs."""
+        write_npz(self._place / f"{self._names[number]}.npz", outputs)
+        for name, array in outputs.items():
+            self.shapes.setdefault(name, set()).add(array.shape)
+
+    def close(self) -> None:
+        """Everything is written."""
+
+
+def _run(chosen: Contender, samples: Samples, writer: _Stacked | _Separate, progress: Progress) -> float:
+    """Seconds of all runs. Raises ModelError where one fails."""
+    seconds = 0.0
+    with progress.stage(f"run in {chosen.runtime}", len(samples)) as stage:
+        try:
+            runner = chosen.start()
+            for number, feeds in enumerate(samples):
+                started = time.perf_counter()
+                outputs = runner(feeds)
+                seconds += time.perf_counter() - started
+                writer.add(number, tensors_of(outputs))
+                stage.advance(samples.names[number])
+        except PtqcError:
+            raise
+        except Exception as error:  # ONNX Runtime raises a dozen types of its own
+            raise ModelError(f"{chosen.name} does not run on these samples: {error}") from error
+    return seconds

@@ -1,0 +1,78 @@
+"""`ptqc run`: the outputs that are written are those of the model."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from compiling import compiled, product, proto, samples, weight
+
+import ptqc
+from ptqc.artifact.folder import Artifact
+from ptqc.cli import main
+from ptqc.errors import CalibrationError, UsageError
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+    return compiled(product(), samples(16), tmp_path_factory.mktemp("run"))
+
+
+def expected(path: Path, x: np.ndarray) -> np.ndarray:
+    session = ort.InferenceSession(path, providers=["CPUExecutionProvider"])
+    (found,) = session.run(None, {"x": x})
+    return np.asarray(found)
+
+
+def test_all_outputs_in_one_file(made: Artifact, tmp_path: Path) -> None:
+    x = samples(16, count=7, seed=3)
+    found = ptqc.run(made.folder, x, output=tmp_path / "y.npz")
+    with np.load(tmp_path / "y.npz") as archive:
+        np.testing.assert_allclose(archive["y"], expected(made.path, x), rtol=1e-5, atol=1e-6)
+    assert found.samples == 7
+    assert found.runtime.startswith("ONNX Runtime")
+
+
+def test_a_file_per_sample_is_named_like_its_own(made: Artifact, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    x = samples(16, count=3)
+    for name, row in zip(("first", "second", "third"), x, strict=True):
+        np.savez(tmp_path / "in" / f"{name}.npz", x=row[None])
+    ptqc.run(made.path, tmp_path / "in", output=tmp_path / "out")
+    for name, row in zip(("first", "second", "third"), x, strict=True):
+        with np.load(tmp_path / "out" / f"{name}.npz") as archive:
+            np.testing.assert_allclose(archive["y"], expected(made.path, row[None]), rtol=1e-5, atol=1e-6)
+
+
+def test_samples_without_names_are_numbered(made: Artifact, tmp_path: Path) -> None:
+    ptqc.run(made.path, samples(16, count=11), output=tmp_path / "out")
+    assert sorted(path.name for path in (tmp_path / "out").iterdir())[:3] == ["00.npz", "01.npz", "02.npz"]
+
+
+def test_outputs_of_different_shapes_take_a_folder(tmp_path: Path) -> None:
+    model = proto("g (float[N,L,8] x) => (float[N,L,8] y) { y = MatMul(x, w) }", w=weight(8, 8))
+    onnx.save(model, tmp_path / "m.onnx")
+    feeds = [{"x": samples(length, 8, count=1)} for length in (3, 5)]
+    with pytest.raises(UsageError, match=r"output 'y' has the shape \(1, 5, 8\) for sample 1, .* give a folder"):
+        ptqc.run(tmp_path / "m.onnx", feeds, output=tmp_path / "y.npz")
+    assert not (tmp_path / "y.npz").exists()
+    found = ptqc.run(tmp_path / "m.onnx", feeds, output=tmp_path / "y")
+    assert found.to_json()["outputs"] == {"y": [[1, 3, 8], [1, 5, 8]]}
+
+
+def test_the_command(made: Artifact, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    np.savez(tmp_path / "x.npz", x=samples(16, count=4))
+    command = ["run", str(made.folder), str(tmp_path / "x.npz"), "-o"]
+    assert main([*command, str(tmp_path / "y.npz"), "--threads", "1"]) == 0
+    assert "4 samples in ONNX Runtime" in capsys.readouterr().out
+    assert main([*command, str(tmp_path / "z.npz"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["outputs"] == {"y": [[1, 32]]}
+    assert main([*command, str(tmp_path / "y.npz")]) == 2
+    assert "cannot write" in capsys.readouterr().err
+
+
+def test_samples_that_do_not_fit(made: Artifact, tmp_path: Path) -> None:
+    with pytest.raises(CalibrationError, match="sample 0"):
+        ptqc.run(made.folder, samples(5), output=tmp_path / "y.npz")
