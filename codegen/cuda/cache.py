@@ -1,0 +1,43 @@
+"""Libraries that were built before, found by their content, with the images of their kernels."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from ptqc.codegen.cuda import package, toolkit
+from ptqc.codegen.cuda.isa import target
+from ptqc.codegen.cuda.toolkit import Assembled, Image, Toolkit
+from ptqc.codegen.kernels.built_before import content_key, obtain
+from ptqc.codegen.kernels.linking import usual_compiler
+from ptqc.store.entries import Store
+
+LIBRARY, IMAGE, TEXT, REPORT = "library.so", "kernels.fatbin", "kernels.ptx", "assembled.json"
+
+
+def link(module: Any, tools: Toolkit, gpus: Sequence[str], room: Path, path: Path, store: Store | None) -> Image:
+    """Write the library of a module, from the store where it was built before. room: a folder for its image."""
+    image, text, report = room / IMAGE, room / TEXT, room / REPORT
+
+    def build() -> None:
+        made = package.link(module, tools, gpus, room, path)
+        made.path.rename(image)
+        text.write_text(made.ptx, encoding="utf-8")
+        report.write_text(json.dumps({gpu: asdict(found) for gpu, found in made.assembled.items()}))
+
+    obtain(store, _key(module, tools, gpus), {LIBRARY: path, IMAGE: image, TEXT: text, REPORT: report}, build)
+    assembled = {gpu: Assembled(**found) for gpu, found in json.loads(report.read_text()).items()}
+    return Image(image, text.read_text(encoding="utf-8"), assembled)
+
+
+def _key(module: Any, tools: Toolkit, gpus: Sequence[str]) -> dict[str, str]:
+    """All that the bytes of a library and of its image depend on."""
+    return {
+        "what": "CUDA library",
+        **content_key(module, usual_compiler()),
+        "target": str(target(package.HOST)),
+        "nvcc": tools.version,
+        "flags": str((toolkit.VIRTUAL, toolkit.EXACT, toolkit.ASSEMBLED)),
+        "gpus": ",".join(gpus),
+    }
