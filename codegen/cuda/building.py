@@ -8,7 +8,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from ptqc.codegen.cuda import package, verification
+from ptqc.codegen.cuda import cache, verification
 from ptqc.codegen.cuda.emulator.opening import PTX, ROOM, open_image
 from ptqc.codegen.cuda.emulator.ptx import NotEmulated
 from ptqc.codegen.cuda.job_files import TARGET
@@ -28,6 +28,7 @@ from ptqc.codegen.program.weights import Weights
 from ptqc.native.interface import INTERFACE, KERNELS, WEIGHTS, library_file
 from ptqc.native.runtime import PACKAGE
 from ptqc.plan import write_json
+from ptqc.store.entries import Store
 
 
 @dataclass(frozen=True)
@@ -46,10 +47,10 @@ class Delivered:
 def build(folder: Path) -> None:
     """Do a job. Raises TargetError and VerificationError."""
     given, toolkit = Assignment.read(folder), Toolkit.require()
-    gpus = given.job["gpus"]
+    gpus, store = given.job["gpus"], Store(Path(given.job["store"])) if given.job["store"] else None
     with written_with(ThreadLoops()):
         program = lowering.program(given.lowered, given.seen, CUDA, given.batching)
-        made = write(program, toolkit, gpus, folder)
+        made = write(program, toolkit, gpus, folder, store)
     listings = {TARGET: Listing.of(program).to_json()}
     code = {"machine_code": _codes(made), "predicted_microseconds_of_a_sample": _predicted(program)}
     write_document(folder / KERNELS, {"libraries": listings, **given.job["kept"], **code})
@@ -59,12 +60,12 @@ def build(folder: Path) -> None:
     )
 
 
-def write(program: Program, toolkit: Toolkit, gpus: list[str], folder: Path) -> Delivered:
+def write(program: Program, toolkit: Toolkit, gpus: list[str], folder: Path, store: Store | None = None) -> Delivered:
     """Write the library of a program with its weights and interface."""
     weights = Weights()
     room = folder / ROOM
     room.mkdir()
-    image = package.link(module(program, weights), toolkit, gpus, room, folder / library_file(TARGET))
+    image = cache.link(module(program, weights), toolkit, gpus, room, folder / library_file(TARGET), store)
     (folder / WEIGHTS).write_bytes(bytes(weights))
     (folder / PTX).write_bytes(gzip.compress(image.ptx.encode(), mtime=0))
     build = {"isa": TARGET, "machine": "x86_64", "features": []}

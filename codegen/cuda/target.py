@@ -68,14 +68,13 @@ class CudaTarget:
         store: Path,
         folder: Path,
     ) -> TargetOutput:
-        """One library for all chips. Nothing is kept in the store."""
-        del store
+        """One library for all chips."""
         self.check_present()
         self.check_sizes({tuple(array.shape[1:] for array in feeds.values()) for feeds in samples})
         lowered = replace(lowered, model=checks.check_model(lowered.model, NAME))
 
         def made(batching: Batching, taken: Sequence[Feeds]) -> TargetOutput:
-            return _build(lowered, exported, taken, CudaChoices(batching, options.gpus), folder)
+            return _build(lowered, exported, taken, CudaChoices(batching, options.gpus, store), folder)
 
         return batched(lowered.model, exported, samples, made)
 

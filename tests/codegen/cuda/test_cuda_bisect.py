@@ -10,10 +10,6 @@ import pytest
 
 pytest.importorskip("tvm.tirx", reason="the cuda target needs Apache TVM")
 
-from compiling import compiled
-from compiling import residual as model
-from compiling import samples as given
-
 import ptqc
 from ptqc.artifact.folder import Artifact
 from ptqc.cli import main
@@ -26,11 +22,6 @@ from ptqc.native import cuda_driver
 
 ABSENT = building.refusal() or ("" if Toolkit.find() else "nvcc is not installed: pip install 'ptqc[cuda]'")
 pytestmark = pytest.mark.skipif(bool(ABSENT), reason=ABSENT)
-
-
-@pytest.fixture(scope="module")
-def artifact(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
-    return compiled(model(), given(3, 8, 8), tmp_path_factory.mktemp("cuda"), "25%", target="cuda", gpu="sm_80")
 
 
 @pytest.fixture(autouse=True)
