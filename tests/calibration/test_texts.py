@@ -61,6 +61,7 @@ def test_a_folder_is_a_text_for_each_file_unless_lines_are_asked_for(tmp_path: P
     saved(tmp_path, "cat\n", "corpus/a/1.txt")
     saved(tmp_path, "\n \n", "corpus/blank.txt")
     saved(tmp_path, "dog", "corpus/.hidden.txt")
+    saved(tmp_path, "dog", "corpus/.git/copy.txt")
     assert tokens(read(Texts(tmp_path / "corpus", vocabulary))) == [[CLS, CAT, SEP], [CLS, DOG, CAT, SEP]]
     assert len(read(Texts(tmp_path / "corpus", vocabulary, unit="lines"))) == 3
 
