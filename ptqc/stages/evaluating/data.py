@@ -78,7 +78,7 @@ def _opened(
     if path.is_file() and path.suffix == ".npz":
         return _of_arrays(npz_members(path))
     if path.is_file() and path.suffix == ".csv":
-        images, classes = from_csv(path, tuple(inputs), preprocessing)
+        images, classes = from_csv(path, tuple(inputs), preprocessing, most or EVERY_SAMPLE)
         return images, list(classes)
     if _is_table(path):
         raise UsageError(f"{path} holds texts: give their --tokenizer too")
