@@ -144,7 +144,7 @@ def _text_files(path: Path) -> tuple[Path, ...]:
 def _texts_of(file: Path, unit: Unit) -> Iterator[tuple[str, str]]:
     """The texts of a file that are not blank; of lines and paragraphs only one is in memory."""
     try:
-        with file.open(encoding="utf-8") as stream:
+        with file.open(encoding="utf-8-sig") as stream:
             if unit == "files":
                 yield from ((str(file), text) for text in [stream.read()] if text.strip())
                 return

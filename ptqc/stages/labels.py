@@ -101,7 +101,7 @@ def from_csv(
 def _rows(path: Path) -> list[tuple[str, int]]:
     """Image and class number of every line."""
     try:
-        lines = list(csv.reader(path.read_text(encoding="utf-8").splitlines()))
+        lines = list(csv.reader(path.read_text(encoding="utf-8-sig").splitlines()))
     except (OSError, ValueError, csv.Error) as error:
         raise CalibrationError(f"cannot read the labels {path}: {error}") from error
     rows = []

@@ -151,7 +151,7 @@ def _of_table(texts: Texts, metric: Metric) -> tuple[object, list[Any]]:
     if texts.overlong == "split":
         raise UsageError(f"{path} has a label for each text, so none can be split: leave out --overlong")
     try:
-        lines = path.read_text(encoding="utf-8").split("\n")  # other breaks of lines belong to texts
+        lines = path.read_text(encoding="utf-8-sig").split("\n")  # other breaks of lines belong to texts
     except (OSError, UnicodeDecodeError) as error:
         raise CalibrationError(f"cannot read the texts of {path}: {error}; give a text file in UTF-8") from error
     corpus, labels = list[str](), list[Any]()
