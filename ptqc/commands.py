@@ -143,16 +143,21 @@ def _preprocessing(options: argparse.Namespace) -> Any:
 
 
 def _data(options: argparse.Namespace) -> Any:
-    """The stated samples: of texts, where a tokenizer is given."""
+    """The stated samples: of texts, where a tokenizer is given.
+
+    A file may have options of texts for other commands than this one, which has no texts.
+    """
     from ptqc.calibration.texts import Texts
 
     stated = _given(options, *TEXTS)
     if options.tokenizer is None:
-        if stated:
-            names = ", ".join(f"--{name.replace('_', '-')}" for name in stated)
+        if words := [name for name in stated if name not in options.configured]:
+            names = ", ".join(f"--{name.replace('_', '-')}" for name in words)
             raise UsageError(f"{names} is of texts: give their --tokenizer too")
         return options.calibration
     if options.calibration is None:
+        if "tokenizer" in options.configured:
+            return None
         raise UsageError("a --tokenizer was given, and no texts: give them with --calibration FILE")
     return Texts(options.calibration, options.tokenizer, **stated)
 

@@ -111,13 +111,18 @@ def _open_folder(
 
 
 def files_below(folder: Path, suffixes: frozenset[str]) -> list[Path]:
-    """Files below `folder`, sorted by path; hidden ones are left out (`._photo.jpg` of macOS is no photo)."""
-    found = [
-        path.relative_to(folder)
-        for path in folder.rglob("*")
-        if path.suffix.lower() in suffixes and not path.name.startswith(".") and path.is_file()
-    ]
-    return [folder / path for path in sorted(found, key=Path.as_posix)]
+    """Files below `folder`, sorted by path; hidden ones are left out (`._photo.jpg` of macOS is no photo).
+
+    So is what lies in hidden folders (`.ipynb_checkpoints` has copies).
+    """
+    found = [path.relative_to(folder) for path in folder.rglob("*") if path.suffix.lower() in suffixes]
+    seen = [path for path in found if not is_hidden(path) and (folder / path).is_file()]
+    return [folder / path for path in sorted(seen, key=Path.as_posix)]
+
+
+def is_hidden(path: Path) -> bool:
+    """Whether a file or a folder on the way to it is hidden; `path` is relative."""
+    return any(part.startswith(".") for part in path.parts)
 
 
 def _image_reader(

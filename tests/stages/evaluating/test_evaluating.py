@@ -154,6 +154,25 @@ def test_images_lie_in_folders_of_their_classes(
     assert found == wanted
 
 
+def test_of_the_images_of_a_csv_only_those_asked_for_are_read(float_file: Path, tmp_path: Path) -> None:
+    for number in (0, 4):
+        Image.new("RGB", (8, 8)).save(tmp_path / f"{number}.png")
+    (tmp_path / "a.csv").write_text("".join(f"{number}.png,{number}\n" for number in range(5)))
+    found = list[int]()
+    ptqc.evaluate(float_file, metric=lambda _, label: found.append(label) or 0.0, data=tmp_path / "a.csv", samples=2)
+    assert found == [0, 4]
+
+
+def test_an_empty_class_counts_and_a_hidden_folder_is_none(float_file: Path, tmp_path: Path) -> None:
+    for name in (".ipynb_checkpoints", "ant", "bee", "cat"):
+        (tmp_path / name).mkdir()
+        if name != "ant":
+            Image.new("RGB", (8, 8)).save(tmp_path / name / "0.png")
+    found = list[int]()
+    ptqc.evaluate(float_file, metric=lambda _, label: found.append(label) or 0.0, data=tmp_path)
+    assert found == [1, 2]
+
+
 def test_perplexity_needs_no_labels(language: Path) -> None:
     data = Texts(language / "corpus.txt", language / "tokenizer.json")
     nats = ptqc.evaluate(language / "decoder.onnx", metric="cross-entropy", data=data).rows[0].score
