@@ -57,13 +57,15 @@ def open_proto(proto: onnx.ModelProto, options: ort.SessionOptions) -> ort.Infer
 
     What it refers to in files, relative to the root, is mapped from there.
     """
-    if skeleton.is_skeleton(proto):
+    without: tuple[str, ...] = ()
+    is_skeleton = skeleton.is_skeleton(proto)
+    if is_skeleton:
         for name, value in skeleton.SETTINGS.items():
             options.add_session_config_entry(name, value)
-        return open_session(proto.SerializeToString(), options, skeleton.WITHOUT)
-    if saturates() and can_saturate(proto):
-        return open_session(apart(proto).SerializeToString(), options, NOT_WITH_EXACT_SUMS)
-    return open_session(proto.SerializeToString(), options)
+        without = skeleton.WITHOUT
+    if saturates() and (is_skeleton or can_saturate(proto)):  # nobody looks at weights that are in files
+        return open_session(apart(proto).SerializeToString(), options, (*without, *NOT_WITH_EXACT_SUMS))
+    return open_session(proto.SerializeToString(), options, without)
 
 
 def softmax_in_float64() -> bool:
