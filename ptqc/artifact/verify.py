@@ -150,7 +150,8 @@ def _library(artifact: Artifact, kept: Golden) -> str:
     outputs = _outputs(artifact, compared, kept)
     if outputs is None:
         return f"{compared}; the library as a whole would take the emulator too long"
-    return f"{compared}; {_same_outputs(artifact, kept, outputs, 'the native library')}"
+    left_out = "; the CUDA library beside it was not run" if artifact.runnable and NAME in artifact.targets else ""
+    return f"{compared}; {_same_outputs(artifact, kept, outputs, 'the native library')}{left_out}"
 
 
 def _outputs(artifact: Artifact, compared: Bisection, kept: Golden) -> list[Feeds] | None:
