@@ -23,10 +23,9 @@ from ptqc.codegen.onnxruntime.export import FILE, Exported
 from ptqc.codegen.onnxruntime.intent import Intent
 from ptqc.errors import VerificationError
 from ptqc.execute.agreement import alike, allowed, relative
-from ptqc.execute.onnxruntime import Feeds, Runner, open_packed, session_options, tensors_of
+from ptqc.execute.onnxruntime import Feeds, Runner, is_lean, open_packed, session_options, tensors_of
 from ptqc.formats import FloatActivation
 from ptqc.graph import protos, zipmaps
-from ptqc.graph.external import is_in_files
 from ptqc.graph.split_file import is_split, write_split
 from ptqc.integer import quantize
 from ptqc.lowered import Lowered
@@ -68,7 +67,7 @@ def verify(
     _check(exported.proto)
     _same_interface(exported.proto, intent.model)
     _same_decisions(lowered, intent.plan)
-    census, seconds = _census(exported, lowered, intent.plan, lean=is_in_files(intent.model))
+    census, seconds = _census(exported, lowered, intent.plan, lean=is_lean(exported.proto, intent.model))
     weights = weight_check.check(exported, lowered, intent)
     kernels, codes = parity.compare(exported.proto, lowered, samples[:1], exported.renamed)
     operators = _as_planned(exported, lowered, intent, samples[0])
@@ -146,7 +145,10 @@ def _as_planned(exported: Exported, lowered: Lowered, intent: Intent, feeds: Fee
     before = {name: lowered.before_rounding(name) for name in intent.rounded()}
     reals = {name: renamed.get(real, renamed[name]) for name, real in before.items()}
     taps = sorted({*values.values(), *reals.values()} - feeds.keys())
-    found = {**feeds, **(Runner(exported.proto, taps, lean=is_in_files(intent.model)).run(feeds, taps) if taps else {})}
+    found = {
+        **feeds,
+        **(Runner(exported.proto, taps, lean=is_lean(exported.proto, intent.model)).run(feeds, taps) if taps else {}),
+    }
     # Where only pools in float read a tensor, the file does not have its codes.
     implied = {name: quantize(found[short], params[name]) for name, short in reals.items() if name not in values}
     return intent.check(
@@ -159,7 +161,7 @@ def _agreement(file: onnx.ModelProto, lowered: Lowered, model: ir.Model, samples
     """Relative difference of the file's outputs from the unpacked graph without optimizations, over all samples."""
     delivered, plain, real = (
         open_packed(file, model),
-        Runner(lowered.model, options=session_options(optimize=False), lean=is_in_files(model)),
+        Runner(lowered.model, options=session_options(optimize=False), lean=is_lean(file, model)),
         Runner(model),
     )
     worst = 0.0

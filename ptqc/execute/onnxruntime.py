@@ -24,12 +24,17 @@ Feeds = dict[str, np.ndarray]
 LOOP_LIMIT = 25.0
 
 
-def session_options(*, threads: int = 0, optimize: bool = True, exact_sums: bool = True) -> ort.SessionOptions:
+def session_options(
+    *, threads: int = 0, optimize: bool = True, exact_sums: bool = True, timed: bool = False
+) -> ort.SessionOptions:
     """Options of a quiet CPU session; threads = 0 means all cores.
 
-    exact_sums: whether 8-bit weights are added up exactly, also where that takes an option.
+    exact_sums: whether 8-bit weights are added up exactly, also where that takes an option. timed: whether it is to be
+    as fast as a user's, whatever memory that takes.
     """
     options = ort.SessionOptions()
+    if timed:
+        options.add_session_config_entry(skeleton.PREPACKING, "0")
     for name, value in EXACT_SUMS.items() if exact_sums and saturates() else ():
         options.add_session_config_entry(name, value)
     options.intra_op_num_threads = threads
@@ -64,9 +69,10 @@ def open_proto(
     """
     left_out, is_skeleton = {*without}, skeleton.is_skeleton(proto)
     if is_skeleton:
-        for name, value in skeleton.SETTINGS.items():
+        is_timed = _says(options, skeleton.PREPACKING)
+        for name, value in (skeleton.PLACE if is_timed else skeleton.SETTINGS).items():
             options.add_session_config_entry(name, value)
-        left_out |= {*skeleton.WITHOUT}
+        left_out |= set() if is_timed else {*skeleton.WITHOUT}
     elif is_split(proto):
         with scratch() as folder:
             path, _ = write_split(proto, Path(folder) / "model.onnx")
@@ -74,6 +80,15 @@ def open_proto(
     if saturates() and (is_skeleton or can_saturate(proto)):  # nobody looks at weights that are in files
         proto, left_out = apart(proto), {*left_out, *NOT_WITH_EXACT_SUMS}
     return open_session(proto.SerializeToString(), options, left_out)
+
+
+def _says(options: ort.SessionOptions, name: str) -> bool:
+    """Whether options have an entry of this name."""
+    try:
+        options.get_session_config_entry(name)
+    except RuntimeError:
+        return False
+    return True
 
 
 def softmax_in_float64() -> bool:
@@ -213,11 +228,17 @@ def tensors_of(outputs: Mapping[str, object]) -> Feeds:
 
 
 def open_packed(packed: onnx.ModelProto, model: ir.Model, options: ort.SessionOptions | None = None) -> Runner:
-    """What was made of a model, to be compared with it. Raises ModelError as `Runner`.
+    """What was made of a model, to be compared with it. Raises ModelError as `Runner`."""
+    return Runner(packed, options=options, lean=is_lean(packed, model))
 
-    ONNX Runtime unpacks all weights when it loads a file; of a model beyond memory they are unpacked in every run.
+
+def is_lean(packed: onnx.ModelProto, model: ir.Model) -> bool:
+    """Whether what was made of a model is compared with its weights unpacked in every run.
+
+    ONNX Runtime unpacks all when it loads a file; into float they would be as large as the model, which does not fit
+    into memory. Integer kernels are found only where they are unpacked when it is loaded.
     """
-    return Runner(packed, options=options, lean=is_in_files(model))
+    return is_in_files(model) and all(node.op_type != "QuantizeLinear" for node in packed.graph.node)
 
 
 def run(model: ir.Model | Path | str, feeds: Feeds, taps: Sequence[str] = ()) -> dict[str, np.ndarray]:

@@ -6,13 +6,12 @@ from pathlib import Path
 import onnx
 import onnx_ir as ir
 
-# Locations are relative to this folder, so that one model can refer to files anywhere.
+# Locations are relative to this folder, so that one model can refer to files anywhere; ONNX Runtime maps these.
 ROOT = Path.cwd().anchor
-# ONNX Runtime maps the files. It would rearrange weights for its products, which is a copy of each of them.
-SETTINGS: Mapping[str, str] = {
-    "session.model_external_initializers_file_folder_path": ROOT,
-    "session.disable_prepacking": "1",
-}
+PLACE: Mapping[str, str] = {"session.model_external_initializers_file_folder_path": ROOT}
+# It would rearrange weights for its products, which is a copy of each of them.
+PREPACKING = "session.disable_prepacking"
+SETTINGS: Mapping[str, str] = {**PLACE, PREPACKING: "1"}
 # What it would compute of weights when it loads a model, such as casts to float32, would be copies, too.
 WITHOUT = ("ConstantFolding",)
 

@@ -10,9 +10,8 @@ from ptqc.budget import MemoryBudget
 from ptqc.codegen.onnxruntime.memory import loaded_bytes
 from ptqc.errors import Missed
 from ptqc.execute.memory import run_bytes
-from ptqc.execute.onnxruntime import Feeds, Runner, tensors_of
+from ptqc.execute.onnxruntime import Feeds, Runner, is_lean, tensors_of
 from ptqc.execute.profile import Subject
-from ptqc.graph.external import is_in_files
 from ptqc.notes import Level, Note
 from ptqc.passes.decide.phases import Decided
 from ptqc.solvers.memory_model import MemoryModel
@@ -57,7 +56,7 @@ def memory_report(job: Job, fitted: Fitted) -> MemoryReport:
     """The bytes of a delivered file, with what was predicted of a run."""
     decided, predicted = job.decided, memory_model(job.decided)
     proto, quantized = fitted.exported.proto, fitted.plan.params
-    if is_in_files(decided.model):  # it is not loaded as a whole, all of its weights in float
+    if is_lean(proto, decided.model):  # it is not loaded as a whole, all of its weights in float
         weights, measured = predicted.loaded(quantized), None
     else:
         weights, measured = loaded_bytes(proto), run_bytes(Subject(proto, sample_of(decided)))

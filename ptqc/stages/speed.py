@@ -7,17 +7,16 @@ import onnx
 import onnx_ir as ir
 
 from ptqc.calibration.samples import Samples
-from ptqc.execute.onnxruntime import Feeds
+from ptqc.execute.onnxruntime import Feeds, is_lean
 from ptqc.execute.profile import Subject
 from ptqc.execute.speed import Speed, compare
-from ptqc.graph.external import is_in_files
 from ptqc.work.deadline import NEVER, Deadline
 from ptqc.work.progress import Progress
 
 
 @dataclass(frozen=True)
 class Measured:
-    """speed: None without time for it, or for a model beyond memory. rows: samples in a run.
+    """speed: None without time for it, or where both do not fit into memory. rows: samples in a run.
 
     They are more than one where the model takes no single one.
     """
@@ -47,7 +46,7 @@ def measure_speed(
     model: ir.Model, file: onnx.ModelProto, samples: Samples, progress: Progress, deadline: Deadline = NEVER
 ) -> Measured:
     """Run the packed file and the float model in turns on one sample."""
-    if is_in_files(model):  # both in memory at the same time, each with all of its weights in float
+    if is_lean(file, model):  # both in memory at the same time, each with all of its weights in float
         return Measured(None, 1)
     with progress.stage("compare speeds"):
         feeds, rows = one_sample(model, samples)

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import onnx_ir as ir
+import onnxruntime as ort
 import pytest
 from compiling import compiled, proto, weight
 
@@ -17,7 +18,8 @@ from ptqc.errors import ModelError
 from ptqc.execute import onnxruntime as execute
 from ptqc.execute import sandboxed
 from ptqc.execute.onnxruntime import Runner, open_packed
-from ptqc.execute.skeleton import is_skeleton, message, without_tensors
+from ptqc.execute.profile import Subject
+from ptqc.execute.skeleton import PREPACKING, is_skeleton, message, without_tensors
 from ptqc.execute.walk import Slicer, Walk
 from ptqc.graph import external
 from ptqc.graph.external import spill, whole_message
@@ -35,7 +37,7 @@ def network() -> onnx.ModelProto:
 @pytest.fixture(params=["own", "beside", "linked"])
 def path(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A model that is too large for memory, with its tensors inside, beside it, or inside and behind a link."""
-    monkeypatch.setattr(external, "IN_MEMORY_LIMIT", 1000)
+    monkeypatch.setattr(external, "IN_MEMORY_LIMIT", 4000)
     path = tmp_path / "model.onnx"
     onnx.save(network(), path, save_as_external_data=request.param == "beside", location="model.data")
     if request.param == "linked":
@@ -140,7 +142,7 @@ def test_layers_that_share_a_weight_in_a_file_load_where_sums_would_saturate(
 
 
 def test_a_size_that_does_not_fit_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(external, "IN_MEMORY_LIMIT", 1000)
+    monkeypatch.setattr(external, "IN_MEMORY_LIMIT", 4000)
     model = network()
     model.graph.initializer[0].dims[0] = 65
     (tmp_path / "model.onnx").write_bytes(model.SerializeToString())
@@ -157,7 +159,7 @@ def test_inputs_stand_for_references(path: Path) -> None:
 
 
 def test_what_a_rewrite_made_goes_to_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(external, "IN_MEMORY_LIMIT", 1000)
+    monkeypatch.setattr(external, "IN_MEMORY_LIMIT", 4000)
     model = ir.from_proto(network())
     wanted = Runner(network()).run(FEEDS)["y"]
     spill(model)
@@ -185,7 +187,7 @@ def test_half_precision_compiles_from_files(kind: str, tmp_path: Path, monkeypat
     model.graph.node.append(onnx.helper.make_node("Cast", ["y16"], ["y"], to=onnx.TensorProto.FLOAT))
     onnx.save(model, tmp_path / "model.onnx", save_as_external_data=True, location="model.data")
     found = []
-    for limit in (1000, 10**9):
+    for limit in (4000, 10**9):
         monkeypatch.setattr(external, "IN_MEMORY_LIMIT", limit)
         given = [{"x": row[None]} for row in np.random.default_rng(1).normal(size=(16, 64)).astype(np.float32)]
         made = compiled(tmp_path / "model.onnx", given, tmp_path / str(limit), bits=(4,), activations="float")
@@ -222,9 +224,24 @@ def test_what_was_made_of_a_large_model_is_unpacked_run_by_run(monkeypatch: pyte
     packed = proto(graph, k=np.arange(64 * 96).reshape(64, 96).astype(np.int8), s=weight(96))
     model = ir.from_proto(network())
     whole = open_packed(packed, model)
-    monkeypatch.setattr(external, "IN_MEMORY_LIMIT", 1000)
+    monkeypatch.setattr(external, "IN_MEMORY_LIMIT", 4000)
     lean = open_packed(packed, model)
     assert np.array_equal(lean.run(FEEDS)["y"], whole.run(FEEDS)["y"])
     options = lean.session.get_session_options()
     assert not options.enable_cpu_mem_arena
     assert whole.session.get_session_options().enable_cpu_mem_arena
+
+
+def test_what_is_timed_is_as_fast_as_for_users(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its weights are rearranged, which takes memory."""
+    model, right = read_model(path).model, execute.open_session
+    said: list[tuple[str, bool]] = []
+
+    def open_session(given: bytes, options: ort.SessionOptions, without: set[str]) -> ort.InferenceSession:
+        said.append((options.get_session_config_entry(PREPACKING), "ConstantFolding" in without))
+        return right(given, options, without)
+
+    monkeypatch.setattr(execute, "open_session", open_session)
+    timed, plain = Subject(model, FEEDS).session(), Runner(model)
+    assert np.allclose(timed.run(FEEDS)["y"], plain.run(FEEDS)["y"], atol=1e-5)
+    assert said == [("0", False), ("1", True)]
