@@ -12,7 +12,7 @@ from typing import Any
 
 from tvm.tirx.script import builder as T  # noqa: N812
 
-from ptqc.codegen.cuda.results import ptx
+from ptqc.codegen.cuda.results import held, ptx
 from ptqc.codegen.cuda.tiles import CHUNK, STEP, Tiles
 from ptqc.codegen.program.layout import Layout
 
@@ -60,8 +60,8 @@ class Steps:
         """Sample (int64), row and column of a pixel of all samples."""
         (_, width), pixels = self.tiles.window.output, prod(self.tiles.window.output)
         pixel = T.Bind(T.truncmod(index, pixels))
-        sample = T.Bind(T.Cast("int64", T.truncdiv(index, pixels)))
-        return sample, T.Bind(T.truncdiv(pixel, width)), T.Bind(T.truncmod(pixel, width))
+        sample = T.Bind(T.Cast("int64", held(T.truncdiv(index, pixels))))
+        return sample, held(T.truncdiv(pixel, width)), held(T.truncmod(pixel, width))
 
     def find_rows(self, thread: Thread, starts: Any, last: Any) -> None:
         """Where the windows begin whose rows this thread copies; beyond the last pixel, the last one's once more."""
@@ -88,7 +88,7 @@ class Steps:
         right = T.truncmod(tap, window.kernel[1]) * window.dilations[1]
         channels, _, columns = self.x.plane
         moved = (down * columns + right) * channels + T.truncmod(chunk * CHUNK, window.channels)
-        offset = T.Bind(T.Cast("int64", moved))
+        offset = T.Bind(T.Cast("int64", held(moved)))
         begin = T.Bind(stage * tiles.step_bytes)
         for i in range(self.copied_rows):
             row = T.Bind(self._copied_row(thread, i))

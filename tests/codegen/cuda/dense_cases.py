@@ -1,6 +1,7 @@
 """Layers of codes on tensor cores, one kernel each, with what they have to give; imports TVM."""
 
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 
 import numpy as np
 from single_kernels import Case
@@ -24,6 +25,47 @@ CUTS = {
     "tall and shared": TileCut(64, 64, 4, 2, 4),
     "wide": TileCut(32, 128, 2, 1, 5),
 }
+
+
+def behind_steps(change: Callable[[str], str]) -> Callable[[str], str]:
+    """A change of what each kernel does once all steps are multiplied."""
+    return lambda ptx: re.sub(r"cp\.async\.wait_all;[\s\S]*?(?=\.entry|\Z)", lambda found: change(found[0]), ptx)
+
+
+# Of the kind "few".
+FAULTS: dict[str, Callable[[str], str]] = {
+    "barriers left out": lambda ptx: re.sub(r"\n\s*bar(rier)?\.sync[^;]*;", "\n", ptx),
+    "no barriers around the sums of shares": behind_steps(lambda ptx: re.sub(r"bar\.sync\s+0;", "", ptx)),
+    "copies waited for too late": lambda ptx: re.sub(r"wait_group\s+(\d+);", r"wait_group 1\1;", ptx),
+    "copies never waited for": lambda ptx: re.sub(
+        r"cp\.async\.wait_(group\s+\d+|all);", "cp.async.commit_group;", ptx
+    ),
+    "pieces of a row exchanged otherwise": lambda ptx: ptx.replace("xor.b32", "or.b32"),
+    "the last step not filled with zeros": lambda ptx: re.sub(r"\], 16, %r\d+;", "], 16;", ptx),
+    "inputs with a sign": lambda ptx: ptx.replace("s32.u8.s8.s32", "s32.s8.s8.s32"),
+    "weights without a sign": lambda ptx: ptx.replace("s32.u8.s8.s32", "s32.u8.u8.s32"),
+    "registers of weights exchanged": lambda ptx: re.sub(r"\{(%r\d+), (%r\d+)\}, \{", r"{\2, \1}, {", ptx),
+    "rows of inputs exchanged": lambda ptx: re.sub(
+        r"(\}, \{)(%r\d+), (%r\d+), (%r\d+, %r\d+\}, \{%r\d+, %r\d+\}, \{)", r"\1\3, \2, \4", ptx
+    ),
+    "sums exchanged": lambda ptx: re.sub(r"(\.s32\s*)\{(%r\d+), (%r\d+), ", r"\1{\3, \2, ", ptx),
+    "the lower plane one bit lower": lambda ptx: ptx.replace(" 538976288;", " 269488144;"),
+    "the upper plane one bit lower": lambda ptx: ptx.replace(" -1061109568;", " 1616928864;"),
+    "sums divided by too little": behind_steps(lambda ptx: re.sub(r"(shr\.s32\s+%r\d+, %r\d+), 5;", r"\1, 4;", ptx)),
+    "sums divided without a sign": behind_steps(
+        lambda ptx: re.sub(r"shr\.s32(\s+%r\d+, %r\d+, 5;)", r"shr.u32\1", ptx)
+    ),
+    "the upper half of a list left out": lambda ptx: re.sub(r" (1145324612|17476);", " 0;", ptx),
+    "places with the bit of the upper half": lambda ptx: re.sub(r" (2004318071|30583);", " -1;", ptx),
+    "codes of a list exchanged": lambda ptx: re.sub(r"(ld\.global\.nc\.u32\s+%r\d+, \[%rd\d+)\+12\]", r"\1+8]", ptx),
+    "the sums of a share left out": lambda ptx: re.sub(r"ld\.shared\.u32(\s+%r\d+), [^;]*;", r"mov.u32\1, 0;", ptx),
+    "sums of a share of another register": lambda ptx: re.sub(r"(ld\.shared\.u32[^;]*)\+128\];", r"\1+256];", ptx),
+    "rounded down": lambda ptx: ptx.replace("cvt.rni.f32.f32", "cvt.rmi.f32.f32"),
+    "codes above 255": lambda ptx: ptx.replace("0f437F0000", "0f43FF0000"),
+    "codes below 0": lambda ptx: re.sub(r"max\.f32(\s+%f\d+, %f\d+), %f\d+;", r"max.f32\1, 0fC3000000;", ptx),
+    "the zero point subtracted": lambda ptx: re.sub(r"add\.rn\.f32", "sub.rn.f32", ptx),
+    "factors of the next channel": lambda ptx: re.sub(r"(ld\.global\.nc\.f32[^;]*)\+4\];", r"\1+8];", ptx),
+}  # fmt: skip
 
 
 def drawn(kind: str, shape: tuple[int, ...], seed: int) -> np.ndarray:
@@ -60,7 +102,7 @@ def case(kind: str, cut: TileCut, seed: int, window: Window = WINDOW) -> Case:
     weights = drawn(kind, (OUTPUTS, window.channels, *window.kernel), seed)
     sums = layer(x, weights, window)
     bias = random.integers(-9999, 9999, OUTPUTS).astype(np.int32)
-    factor = (random.uniform(40, 120, OUTPUTS) / np.abs(sums).max()).astype(np.float32)
+    factor = (random.uniform(60, 300, OUTPUTS) / np.abs(sums).max()).astype(np.float32)
     scaled = (sums + bias[:, None, None]).astype(np.float32) * factor[:, None, None]
     wanted = np.clip(np.rint(scaled) + 101, 0, 255).astype(np.uint8)
     given, made = Layout(x.shape[1:], "uint8"), Layout(wanted.shape[1:], "uint8")

@@ -1,8 +1,8 @@
 """Kernels one by one in the emulator, each with what it has to give: a process of its own.
 
-`python single_kernels.py CASES KIND FOLDER [FAULT…]`: CASES is a module with a function `cases`, which gives those of a
-kind, and with `FAULTS`, changes of PTX by their names. Prints by case how far its results are off; or by fault what is
-found, in three orders of threads.
+`python single_kernels.py CASES KIND FOLDER [FAULT… | "all faults"]`: CASES is a module with a function `cases`, which
+gives those of a kind, and with `FAULTS`, changes of PTX by their names. Prints by case how far its results are off; or
+by fault what is found, in three orders of threads.
 """
 
 import json
@@ -51,31 +51,38 @@ def program(cases: Mapping[str, Case]) -> Any:
     return Program(steps, layouts, inputs, outputs)
 
 
-def found(made: Any, cases: Mapping[str, Case]) -> dict[str, float]:
+def found(loaded: Any, cases: Mapping[str, Case]) -> dict[str, float]:
     """How far each case is off."""
-    loaded = made.emulated()
     calls = zip(loaded.listing.calls, cases.items(), strict=True)
     return {name: case.off(loaded(call, [case.given], len(case.given))) for call, (name, case) in calls}
 
 
-def verdict(made: Any, cases: Mapping[str, Case], change: Callable[[str], str], room: Path, order: str) -> str:
-    """What a fault does, in a process of its own: a library is opened only once."""
+def verdicts(made: Any, cases: Mapping[str, Case], change: Callable[[str], str], room: Path) -> list[str]:
+    """What a fault does in each order, in a process of its own: a library is opened only once."""
+    ptx = change(made.image.ptx)
+    if ptx == made.image.ptx:
+        return ["changes nothing"]
     room.mkdir()
-    told = room / "told.txt"
+    told = room / "told.json"
     if pid := os.fork():
         os.waitpid(pid, 0)
-        return told.read_text() if told.is_file() else "crashed"
-    os.environ["PTQC_EMULATOR_ORDER"] = order
+        return json.loads(told.read_text()) if told.is_file() else ["crashed"]
     image = room / made.image.path.name
     image.write_bytes(made.image.path.read_bytes())
-    ptx = change(made.image.ptx)
-    try:
-        off = found(replace(made, image=replace(made.image, path=image, ptx=ptx)), cases)
-        wrong = [name for name, case in cases.items() if off[name] > case.tolerance]
-        told.write_text("changes nothing" if ptx == made.image.ptx else f"differs: {wrong}" if wrong else "not found")
-    except Exception as error:  # a launch that fails, told by TVM
-        told.write_text(f"stops: {error}"[:300])
+    loaded = replace(made, image=replace(made.image, path=image, ptx=ptx)).emulated()
+    told.write_text(json.dumps([verdict(loaded, cases, order) for order in ORDERS]))
     os._exit(0)
+
+
+def verdict(loaded: Any, cases: Mapping[str, Case], order: str) -> str:
+    """What a fault does in one order."""
+    os.environ["PTQC_EMULATOR_ORDER"] = order
+    try:
+        off = found(loaded, cases)
+    except Exception as error:  # a launch that fails, told by TVM
+        return f"stops: {error}"[:300]
+    wrong = [name for name, case in cases.items() if not off[name] <= case.tolerance]
+    return f"differs: {', '.join(wrong)}" if wrong else "not found"
 
 
 def main(module: str, kind: str, folder: Path, faults: Sequence[str]) -> None:
@@ -97,14 +104,13 @@ def main(module: str, kind: str, folder: Path, faults: Sequence[str]) -> None:
     spilled = sum(code.spilled_bytes for code in codes)
     if not faults:
         os.environ["PTQC_EMULATOR_ORDER"] = ORDERS[-1]
-        off = found(made, cases)
+        off = found(made.emulated(), cases)
         wrong = {name: off[name] for name, case in cases.items() if not off[name] <= case.tolerance}
         print(json.dumps({"off": off, "wrong": wrong, "spilled": spilled}))
         return
+    planted = drawn.FAULTS if faults == ["all faults"] else {name: drawn.FAULTS[name] for name in faults}
     told = {
-        f"{name}, order {order}": verdict(made, cases, drawn.FAULTS[name], folder / f"fault{i}-{order}", order)
-        for i, name in enumerate(faults)
-        for order in ORDERS
+        name: verdicts(made, cases, change, folder / f"fault{i}") for i, (name, change) in enumerate(planted.items())
     }
     print(json.dumps(told))
 

@@ -14,6 +14,7 @@ from ptqc.codegen.cuda.weight_only import WeightOnly, product
 from ptqc.codegen.program.built import Declined
 from ptqc.codegen.program.layout import Layout
 
+FOUND = ("differs: ", "stops: ")
 # Of one kernel for one chip, outside of its loop.
 FEW_SPILLS = 16
 
@@ -27,6 +28,18 @@ def test_results_are_those_of_float64(kind: str, tmp_path: Path) -> None:
     assert found["wrong"] == {}
     assert len(found["off"]) > 1
     assert found["spilled"] <= FEW_SPILLS
+
+
+@needs_nvcc
+@pytest.mark.slow
+def test_planted_faults_are_found_in_every_order_of_threads(tmp_path: Path) -> None:
+    """Zero points, packing, layouts, order of scales, sums of warps."""
+    done = process("single_kernels.py", "weight_only_cases", "few", str(tmp_path), "all faults")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert len(found) >= 16
+    missed = {fault: told for fault, told in found.items() if not all(each.startswith(FOUND) for each in told)}
+    assert missed == {}
 
 
 @pytest.mark.parametrize(("bits", "per_word"), [(4, 8), (8, 4)])
