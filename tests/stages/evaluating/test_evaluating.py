@@ -173,6 +173,11 @@ def test_an_empty_class_counts_and_a_hidden_folder_is_none(float_file: Path, tmp
     assert found == [1, 2]
 
 
+def test_a_single_case_has_a_score_without_an_error(float_file: Path) -> None:
+    found = ptqc.evaluate(float_file, metric="top-1", data={"x": samples(3, 8, 8, count=1), "labels": np.zeros(1, int)})
+    assert str(found).split()[-1] == "nan"
+
+
 def test_perplexity_needs_no_labels(language: Path) -> None:
     data = Texts(language / "corpus.txt", language / "tokenizer.json")
     nats = ptqc.evaluate(language / "decoder.onnx", metric="cross-entropy", data=data).rows[0].score
