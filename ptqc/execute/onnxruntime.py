@@ -52,17 +52,18 @@ def reason_of(error: Exception) -> str:
     return str(error).rpartition("Status Message: ")[2].rpartition(" was false. ")[2].strip()
 
 
-def open_proto(proto: onnx.ModelProto, options: ort.SessionOptions) -> ort.InferenceSession:
+def open_proto(proto: onnx.ModelProto, options: ort.SessionOptions, *, is_timed: bool = False) -> ort.InferenceSession:
     """A session of a model in memory, which adds up 8-bit weights exactly on every processor.
 
-    What it refers to in files, relative to the root, is mapped from there.
+    What it refers to in files, relative to the root, is mapped from there. is_timed: it is to be as fast as it can,
+    though ONNX Runtime then copies what is mapped.
     """
     without: tuple[str, ...] = ()
     is_skeleton = skeleton.is_skeleton(proto)
     if is_skeleton:
-        for name, value in skeleton.SETTINGS.items():
+        for name, value in (skeleton.FOLDER if is_timed else skeleton.SETTINGS).items():
             options.add_session_config_entry(name, value)
-        without = skeleton.WITHOUT
+        without = () if is_timed else skeleton.WITHOUT
     if saturates() and (is_skeleton or can_saturate(proto)):  # nobody looks at weights that are in files
         return open_session(apart(proto).SerializeToString(), options, (*without, *NOT_WITH_EXACT_SUMS))
     return open_session(proto.SerializeToString(), options, without)
@@ -87,7 +88,7 @@ class Runner:
     """A model held by one ONNX Runtime session: a model, a proto of under 2 GB, or a file.
 
     taps: names of inner values that become extra outputs. Outputs that are maps come as the tensors of their scores; a
-    file without taps is run as it is.
+    file without taps is run as it is. is_timed: as `open_proto` has it.
     Raises ModelError when ONNX Runtime refuses the model.
     """
 
@@ -96,11 +97,13 @@ class Runner:
         model: ir.Model | onnx.ModelProto | Path | str,
         taps: Sequence[str] = (),
         options: ort.SessionOptions | None = None,
+        *,
+        is_timed: bool = False,
     ) -> None:
         options = options or session_options()
         try:
             model = zipmaps.as_tensors(model) if isinstance(model, onnx.ModelProto) else model
-            self.session = _open(model, taps, options)
+            self.session = _open(model, taps, options, is_timed)
         except Exception as error:  # ONNX Runtime raises a dozen types of its own
             raise ModelError(f"ONNX Runtime {ort.__version__} cannot load the model: {error}") from error
         self._loops = has_loop(model)
@@ -150,18 +153,21 @@ def _limited() -> Iterator[ort.RunOptions]:
 
 
 def _open(
-    model: ir.Model | onnx.ModelProto | Path | str, taps: Sequence[str], options: ort.SessionOptions
+    model: ir.Model | onnx.ModelProto | Path | str,
+    taps: Sequence[str],
+    options: ort.SessionOptions,
+    is_timed: bool,
 ) -> ort.InferenceSession:
     if isinstance(model, onnx.ModelProto):
         copy = onnx.ModelProto()
         copy.CopyFrom(model)
-        return open_proto(_with_taps(copy, taps), options)
+        return open_proto(_with_taps(copy, taps), options, is_timed=is_timed)
     if not isinstance(model, ir.Model):
         if not taps:
             return open_session(str(model), options)
         model = _loaded(Path(model))
     if fits_in_memory(_bytes_inside(model)):
-        return open_proto(_with_taps(skeleton.message(model), taps), options)
+        return open_proto(_with_taps(skeleton.message(model), taps), options, is_timed=is_timed)
     with scratch() as folder:
         path = Path(folder) / "model.onnx"
         ir.save(model, path, external_data="model.data")

@@ -47,9 +47,9 @@ class Subject:
         for name, value in self.settings.items():
             options.add_session_config_entry(name, value)
         if folder is None:
-            return Runner(self.model, options=options)
+            return Runner(self.model, options=options, is_timed=True)
         options.enable_profiling, options.profile_file_prefix = True, str(folder / "profile")
-        return Runner(_marked(self.model), options=options)
+        return Runner(_marked(self.model), options=options, is_timed=True)
 
 
 @dataclass(frozen=True)

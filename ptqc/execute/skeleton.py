@@ -8,11 +8,9 @@ import onnx_ir as ir
 
 # Locations are relative to this folder, so that one model can refer to files anywhere.
 ROOT = Path.cwd().anchor
+FOLDER: Mapping[str, str] = {"session.model_external_initializers_file_folder_path": ROOT}
 # ONNX Runtime maps the files. It would rearrange weights for its products, which is a copy of each of them.
-SETTINGS: Mapping[str, str] = {
-    "session.model_external_initializers_file_folder_path": ROOT,
-    "session.disable_prepacking": "1",
-}
+SETTINGS: Mapping[str, str] = {**FOLDER, "session.disable_prepacking": "1"}
 # What it would compute of weights when it loads a model, such as casts to float32, would be copies, too.
 WITHOUT = ("ConstantFolding",)
 

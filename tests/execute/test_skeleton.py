@@ -10,19 +10,22 @@ from pathlib import Path
 import numpy as np
 import onnx
 import onnx_ir as ir
+import onnxruntime as ort
 import pytest
 from compiling import compiled, proto, weight
 
 from ptqc.errors import ModelError
 from ptqc.execute import onnxruntime as execute
 from ptqc.execute import sandboxed
-from ptqc.execute.onnxruntime import Runner
-from ptqc.execute.skeleton import is_skeleton, message, without_tensors
+from ptqc.execute.onnxruntime import Runner, open_session
+from ptqc.execute.profile import Subject
+from ptqc.execute.skeleton import WITHOUT, is_skeleton, message, without_tensors
 from ptqc.execute.walk import Slicer, Walk
 from ptqc.graph import external
 from ptqc.graph.external import spill, whole_message
 from ptqc.reading import read_model
 from ptqc.reading.first_run import try_once
+from ptqc.stages.comparing.contenders import file_contender
 
 GRAPH = "g (float[N,64] x) => (float[N,8] y) { h = MatMul(x, w) r = Relu(h) y = MatMul(r, v) }"
 FEEDS = {"x": np.random.default_rng(0).normal(size=(4, 64)).astype(np.float32)}
@@ -35,7 +38,7 @@ def network() -> onnx.ModelProto:
 @pytest.fixture(params=["own", "beside", "linked"])
 def path(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A model that is too large for memory, with its tensors inside, beside it, or inside and behind a link."""
-    monkeypatch.setattr(external, "IN_MEMORY_LIMIT", 1000)
+    monkeypatch.setattr(external, "IN_MEMORY_LIMIT", 10_000)  # the small tensor fits
     path = tmp_path / "model.onnx"
     onnx.save(network(), path, save_as_external_data=request.param == "beside", location="model.data")
     if request.param == "linked":
@@ -118,6 +121,28 @@ def test_the_first_run_loads_a_file_that_is_smaller_than_its_tensors(
     try_once(source, FEEDS)
 
 
+def test_what_is_timed_is_as_fast_as_a_model_in_memory(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its weights are rearranged and its constants computed, as a user's session does it."""
+    model, opened = read_model(path).model, []
+
+    def spy(data: bytes | str, options: ort.SessionOptions, without: Sequence[str] = ()) -> ort.InferenceSession:
+        opened.append((tuple(without), is_set(options)))
+        return open_session(data, options, without)
+
+    monkeypatch.setattr(execute, "open_session", spy)
+    Runner(model)
+    Subject(model, FEEDS).session()
+    file_contender(path, 1, None).start()
+    assert opened == [(WITHOUT, True), ((), False), ((), False)]
+
+
+def is_set(options: ort.SessionOptions) -> bool:
+    try:
+        return bool(options.get_session_config_entry("session.disable_prepacking") == "1")
+    except RuntimeError:
+        return False
+
+
 # Two layers that share a weight of codes.
 TIED = """g (float[N,64] x) => (float[N,64] y) {
     q = QuantizeLinear(x, s, z) d = DequantizeLinear(q, s, z) v = DequantizeLinear(w, t, n) a = MatMul(d, v)
@@ -157,7 +182,7 @@ def test_inputs_stand_for_references(path: Path) -> None:
 
 
 def test_what_a_rewrite_made_goes_to_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(external, "IN_MEMORY_LIMIT", 1000)
+    monkeypatch.setattr(external, "IN_MEMORY_LIMIT", 10_000)
     model = ir.from_proto(network())
     wanted = Runner(network()).run(FEEDS)["y"]
     spill(model)
