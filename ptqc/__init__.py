@@ -17,6 +17,7 @@ __all__ = [
     "bisect",
     "compare",
     "compile",
+    "from_torch",
     "inspect",
     "load",
     "reduce",
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from ptqc.artifact.bisect import bisect
     from ptqc.artifact.folder import Artifact, load
     from ptqc.artifact.verify import verify
+    from ptqc.reading.torch_module import from_torch
     from ptqc.reducing import reduce
     from ptqc.stages.benching import bench
     from ptqc.stages.comparing import compare
@@ -43,6 +45,7 @@ _HOMES = {
     "load": "ptqc.artifact.folder",
     "compile": "ptqc.api",
     "resolve": "ptqc.api",
+    "from_torch": "ptqc.reading.torch_module",
     "inspect": "ptqc.stages.inspecting",
     "reduce": "ptqc.reducing",
     "run": "ptqc.stages.running",

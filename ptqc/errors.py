@@ -1,19 +1,21 @@
-"""Every failure a user can meet, each with the exit code that the command line returns.
+"""Every failure a user can meet, each with the exit code that the command line returns, as a tree::
 
-PtqcError
-├── UsageError           2   an option, a budget or an output folder that cannot be accepted
-├── ModelError           2   a model that cannot be read or is not supported
-│   ├── Unsupported      2   an operator that gradients cannot be computed through
-│   └── NotFinite        2   a value that is NaN or infinite in the quantized model only
-├── CalibrationError     2   calibration data that does not fit the model
-├── TargetError          2   a target that cannot be built for this model, or not run on this machine
-│   └── NoKernel         2   an operator or a value that a target has no kernel for
-├── Infeasible           2   a budget below what can be reached
-├── Missed               2   a latency, memory or loss that the finished file does not keep, where that counts
-├── Interrupted          3   stopped by the environment; running again resumes
-└── InternalError       70   a fault of the compiler
-    ├── PassError       70   a pass broke its promise
-    └── VerificationError 70 the written artifact failed its own checks
+    PtqcError
+    ├── UsageError           2   an option, a budget or an output folder that cannot be accepted
+    ├── ModelError           2   a model that cannot be read or is not supported
+    │   ├── Unsupported      2   an operator that gradients cannot be computed through
+    │   └── NotFinite        2   a value that is NaN or infinite in the quantized model only
+    ├── CalibrationError     2   calibration data that does not fit the model
+    ├── TargetError          2   a target that cannot be built for this model, or not run on this machine
+    │   └── NoKernel         2   an operator or a value that a target has no kernel for
+    ├── Infeasible           2   a budget below what can be reached
+    ├── Missed               2   a latency, memory or loss that the finished file does not keep, where that counts
+    ├── Interrupted          3   stopped by the environment; running again resumes
+    └── InternalError       70   a fault of the compiler
+        ├── PassError       70   a pass broke its promise
+        └── VerificationError 70 the written artifact failed its own checks
+
+The numbers are exit codes.
 """
 
 

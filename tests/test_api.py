@@ -91,7 +91,7 @@ def test_what_is_wrong_with_a_model_in_memory_is_told_without_a_path(tmp_path: P
 # Mistakes
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
-    "a model": ({"model": 3}, "model is 3; give the path of an .onnx file, an onnx.ModelProto or an onnx_ir.Model"),
+    "a model": ({"model": 3}, "model is 3; give the path of an .onnx file, its bytes, an onnx.ModelProto, an onnx_ir"),
     "no path": ({"model": ""}, "model is ''; give a path"),
     "an output": ({"output": None}, "output is None; give a path"),
     "a cache": ({"cache": 3.5}, "cache is 3.5; give a path"),

@@ -12,7 +12,7 @@ from ptqc.execute.onnxruntime import fits_in_memory, weight_bytes
 from ptqc.reading import ModelSource, read_model
 from ptqc.reading.walk import every_graph
 
-Model = str | os.PathLike[str] | onnx.ModelProto | ir.Model
+Model = str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model
 FILE, DATA = "model.onnx", "model.data"
 
 
@@ -24,13 +24,19 @@ def read_given(model: object, folder: Path, *, cast_double: bool = False) -> Mod
     """
     if isinstance(model, str | os.PathLike):
         return read_model(path_of("model", model), cast_double=cast_double)
+    if isinstance(model, bytes):
+        (folder / FILE).write_bytes(model)
+        return read_model(folder / FILE, cast_double=cast_double, given="bytes")
     if isinstance(model, onnx.ModelProto):
         _write_proto(model, folder / FILE)
         return read_model(folder / FILE, cast_double=cast_double, given="onnx.ModelProto")
     if isinstance(model, ir.Model):
         _write_ir(model, folder / FILE)
         return read_model(folder / FILE, cast_double=cast_double, given="onnx_ir.Model")
-    raise UsageError(f"model is {shown(model)}; give the path of an .onnx file, an onnx.ModelProto or an onnx_ir.Model")
+    raise UsageError(
+        f"model is {shown(model)}; give the path of an .onnx file, its bytes, an onnx.ModelProto, an onnx_ir.Model, or "
+        "ptqc.from_torch(module, example)"
+    )
 
 
 def _write_proto(model: onnx.ModelProto, path: Path) -> None:

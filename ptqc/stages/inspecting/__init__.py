@@ -19,7 +19,7 @@ from ptqc.passes.schedule import default_rewrites
 from ptqc.plan import Plan
 from ptqc.reading import ModelSource
 from ptqc.reading.file import parse, read_bytes
-from ptqc.reading.given import FILE, read_given
+from ptqc.reading.given import FILE, Model, read_given
 from ptqc.stages.inspecting.content import content
 from ptqc.stages.inspecting.effort import effort
 from ptqc.stages.inspecting.facts import Compilable, Inspection, StaysFloat, Tensor
@@ -36,7 +36,7 @@ SENSIBLE = (25, 13)
 ROOM = 1.2
 
 
-def inspect(model: str | Path | onnx.ModelProto | ir.Model) -> Inspection:
+def inspect(model: Model) -> Inspection:
     """What is known of an ONNX model without data.
 
     A model that `compile` would refuse is told with the reason and what helps. Raises ModelError for what is no ONNX.
@@ -45,8 +45,8 @@ def inspect(model: str | Path | onnx.ModelProto | ir.Model) -> Inspection:
         try:
             source = read_given(model, Path(folder))
         except ModelError as error:
-            is_file = isinstance(model, str | os.PathLike)
-            return _refused(Path(model) if is_file else Path(folder) / FILE, str(error))  # type: ignore[arg-type]
+            path = Path(model) if isinstance(model, str | os.PathLike) else Path(folder) / FILE
+            return _refused(path, str(error))
         return _inspected(source)
 
 

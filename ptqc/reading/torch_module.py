@@ -1,0 +1,82 @@
+"""A PyTorch module as an ONNX model, by PyTorch's own exporter."""
+
+import logging
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import onnx_ir as ir
+
+from ptqc.arguments import shown
+from ptqc.errors import ModelError, UsageError
+
+EXPORTER = "torch.onnx"
+NEEDS = "needs PyTorch and its exporter: pip install 'ptqc[torch]'"
+
+
+def from_torch(module: Any, example: Any) -> ir.Model:
+    """Export a module for `ptqc.compile`, in evaluation mode; the module itself is not changed.
+
+    module: a `torch.nn.Module`. example: a tensor, or a tuple of what `forward` takes; axis 0 of each tensor counts as
+    the batch, which stays free where the module allows it. Raises UsageError for other arguments and where PyTorch or
+    its exporter is missing, ModelError for a module that PyTorch cannot export.
+    """
+    torch = _torch()
+    if not isinstance(module, torch.nn.Module):
+        raise UsageError(f"module is {shown(module)}; give a torch.nn.Module")
+    given = example if isinstance(example, tuple) else (example,)
+    if not given or not all(isinstance(value, torch.Tensor) for value in given):
+        raise UsageError(f"example is {shown(example)}; give a tensor, or a tuple of tensors as forward takes them")
+    modes = [(part, part.training) for part in module.modules()]
+    module.eval()
+    try:
+        return _exported(torch, module, given)
+    finally:
+        for part, was_training in modes:
+            part.training = was_training
+
+
+def _torch() -> Any:
+    try:
+        import onnxscript  # noqa: F401
+        import torch
+    except ImportError as error:
+        raise UsageError(f"a PyTorch module {NEEDS} ({error})") from error
+    return torch
+
+
+def _exported(torch: Any, module: Any, example: Sequence[Any]) -> ir.Model:
+    """With a free batch; with the example's own where that cannot be exported, as where `forward` fixes it."""
+    batch = torch.export.Dim("batch")
+    rows = tuple(torch.cat([value, value]) if value.ndim and len(value) == 1 else value for value in example)
+    free = tuple({0: batch} if value.ndim else None for value in rows)
+    try:
+        return _export(torch, module, rows, free)
+    except Exception:  # PyTorch raises many types of its own
+        try:
+            return _export(torch, module, tuple(example), None)
+        except Exception as error:
+            reason = " ".join(str(error.__cause__ or error).split())
+            raise ModelError(f"PyTorch cannot export {type(module).__name__}: {reason}") from error
+
+
+def _export(torch: Any, module: Any, example: tuple[Any, ...], shapes: Any) -> ir.Model:
+    # PyTorch warns of its own deprecated parts, and of packages that this module does not need.
+    with warnings.catch_warnings(), torch.no_grad(), _errors_alone(EXPORTER):
+        warnings.simplefilter("ignore")
+        program = torch.onnx.export(module, example, dynamo=True, dynamic_shapes=shapes, verbose=False)
+    found: ir.Model = program.model
+    return found
+
+
+@contextmanager
+def _errors_alone(name: str) -> Iterator[None]:
+    """A logger and those below it tell nothing but errors."""
+    logger = logging.getLogger(name)
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
