@@ -6,7 +6,7 @@ from compiling import proto, samples, weight
 
 CHANNELS, HIDDEN, ROWS, CLASSES = 64, 256, 64, 10
 WIDE = (3, 17, 40)
-WIDE_ROWS = (5, 33)
+WIDE_ROWS, MANY_ROWS = (5, 33), 256
 
 NETWORK = f"""g (float[N, ROWS, {CHANNELS}] x) => (float[N, {CLASSES}] y) {{
     n1 = LayerNormalization(x, g1)
@@ -40,7 +40,7 @@ def planted(factor: float, rows: int = ROWS) -> onnx.ModelProto:
 
 
 # Norms in front of all that outputs follow from: wide tokens of the input say no more than others.
-TOKENS = f"""g (float[N, ROWS, {CHANNELS}] x) => (float[N, {CLASSES}] y) {{
+TOKENS = f"""g (float[N, {MANY_ROWS}, {CHANNELS}] x) => (float[N, {CLASSES}] y) {{
     h1 = MatMul(x, up1)
     r1 = Relu(h1)
     d1 = MatMul(r1, down1)
@@ -54,7 +54,7 @@ TOKENS = f"""g (float[N, ROWS, {CHANNELS}] x) => (float[N, {CLASSES}] y) {{
 }}"""
 
 
-def tokens(channels: float = 1.0, rows: int = ROWS) -> onnx.ModelProto:
+def tokens(channels: float = 1.0) -> onnx.ModelProto:
     """The same blocks one behind the other. Weights that read channels WIDE of the input are so much smaller."""
     gain = np.ones(CHANNELS, np.float32)
     gain[list(WIDE)] = channels
@@ -66,14 +66,12 @@ def tokens(channels: float = 1.0, rows: int = ROWS) -> onnx.ModelProto:
         "head": 3 * weight(CLASSES, CHANNELS, seed=5),
     }
     contiguous = {name: np.ascontiguousarray(array.T) for name, array in drawn.items()}
-    return proto(
-        TOKENS.replace("ROWS", str(rows)), gain=np.ones(CHANNELS, np.float32), rows=np.array([1]), **contiguous
-    )
+    return proto(TOKENS, gain=np.ones(CHANNELS, np.float32), rows=np.array([1]), **contiguous)
 
 
-def token_samples(factor: float, count: int = 32, channels: float = 1.0, rows: int = ROWS) -> np.ndarray:
+def token_samples(factor: float, count: int = 32, channels: float = 1.0) -> np.ndarray:
     """Normal inputs in which rows WIDE_ROWS, and channels WIDE, are so many times as large."""
-    found = samples(rows, CHANNELS, count=count)
+    found = samples(MANY_ROWS, CHANNELS, count=count)
     found[:, WIDE_ROWS] *= factor
     found[:, :, WIDE] *= channels
     return found

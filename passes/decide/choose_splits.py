@@ -39,6 +39,8 @@ COUNTS = (8, 16, 32, 64)
 OBSERVED, MEASURED, FEWEST = 32, 8, 2
 # Multiply-accumulates that all measurements may cost, where half of the network is run three times for each tensor.
 COMPUTE, RUNS = 1e12, 1.5
+# The largest of each row and the division by it take as long as so many products with a mask.
+ROWS_COST = 5
 # Multiply-accumulates that save on integers about the time that running one more operator takes.
 STARTED = 100_000
 STEP = "choose-splits"
@@ -184,7 +186,7 @@ class _Work:
             elements, operators = read + made, 2 + 2 * len(layers)
         if way.by_row:
             biased = sum(layer.bias is not None for layer in layers)
-            elements, operators = elements + 3 * read + made, operators + 4 + len(layers) + biased
+            elements, operators = elements + ROWS_COST * read + made, operators + 4 + len(layers) + biased
         left = products * (1 - way.count / channels_of(layers[0]))
         return (left - ELEMENT_COST * elements - STARTED * operators) / self.total
 

@@ -85,7 +85,13 @@ def test_a_fault_in_the_kernels_is_found(how: str, faults: tuple[str, ...], tmp_
 @needs_nvcc
 @pytest.mark.parametrize(
     "kind",
-    ["few", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("codes", "float", "layers", "more", "random"))],
+    [
+        "few",
+        *(
+            pytest.param(kind, marks=pytest.mark.slow)
+            for kind in ("codes", "float", "layers", "more", "random", "stages")
+        ),
+    ],
 )
 def test_networks_of_many_operators(kind: str, tmp_path: Path) -> None:
     done = process("emulated_networks.py", kind, str(tmp_path))

@@ -34,11 +34,11 @@ def setting(factor: float, folder: Path, rows: int = ROWS) -> Setting:
     return Setting.of(model, found[:16], found[16:])
 
 
-def tokens_setting(folder: Path, factor: float, channels: float = 1.0, rows: int = ROWS) -> Setting:
+def tokens_setting(folder: Path, factor: float, channels: float = 1.0) -> Setting:
     """Of the network whose tokens, and channels of its input, are so many times as wide."""
-    model = ir.from_proto(tokens(channels, rows))
+    model = ir.from_proto(tokens(channels))
     infer_shapes(model)
-    feeds = [{"x": x[None]} for x in token_samples(factor, 24, channels, rows)]
+    feeds = [{"x": x[None]} for x in token_samples(factor, 24, channels)]
     found = replace(collect(feeds, input_specs(model), folder, 100), batchable=True)
     return Setting.of(model, found[:16], found[16:])
 
@@ -114,7 +114,7 @@ def test_wide_tokens_get_a_scale_for_each_row(tmp_path: Path) -> None:
 
 
 def test_wide_channels_of_wide_tokens_take_both(tmp_path: Path) -> None:
-    result = applied(ChooseSplits(), tokens_setting(tmp_path, factor=300, channels=200, rows=4 * ROWS))
+    result = applied(ChooseSplits(), tokens_setting(tmp_path, factor=300, channels=200))
     (first, *_) = result.made
     assert (first.tensor, first.by_row) == ("x", True)
     assert set(WIDE) <= set(first.channels)
