@@ -24,6 +24,7 @@ import numpy as np
 Feeds = dict[str, np.ndarray]
 Run = Callable[[Feeds], Mapping[str, np.ndarray]]
 TYPES = {
+    "tensor(uint8)": np.uint8,
     "tensor(int64)": np.int64,
     "tensor(int32)": np.int32,
     "tensor(float)": np.float32,

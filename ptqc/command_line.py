@@ -104,6 +104,13 @@ def _add_compile(parser: argparse.ArgumentParser) -> None:
         metavar="[OUTPUT=]KIND",
         help="how outputs are compared: auto (default), logits, embedding, detection, …; once per output",
     )
+    parser.add_argument(
+        "--kv-cache",
+        action=Each,
+        metavar="[INPUT=]KIND",
+        help="how a decoder keeps keys and values of earlier tokens: float (default, as it does), int8 or int4, which "
+        "changes its inputs and outputs; for all caches, or once per input",
+    )
     parser.add_argument("--bits", type=_bits, metavar="2,3,…", help="widths tried for weights (default 2 to 8)")
     parser.add_argument(
         "--allow-8bit",

@@ -316,14 +316,14 @@ def run_eval(options: argparse.Namespace) -> None:
     _tell(found, options)
 
 
-def kinds_of(given: Sequence[str]) -> str | dict[str, str]:
-    """One kind for all outputs, or a kind for each that is named."""
+def kinds_of(given: Sequence[str], option: str = "--loss", what: str = "output") -> str | dict[str, str]:
+    """One kind for all outputs (or inputs), or a kind for each that is named."""
     named = [text.rpartition("=") for text in given]
     if len(given) == 1 and not named[0][1]:
         return given[0]
     if plain := [text for text, (_, equals, _) in zip(given, named, strict=True) if not equals]:
-        raise UsageError(f"--loss {plain[0]} is for all outputs; beside another --loss, give OUTPUT=KIND")
-    return {output: kind for output, _, kind in named}
+        raise UsageError(f"{option} {plain[0]} is for all {what}s; beside another {option}, give {what.upper()}=KIND")
+    return {name: kind for name, _, kind in named}
 
 
 def target_options() -> dict[str, dataclasses.Field[Any]]:

@@ -57,6 +57,7 @@ from ptqc.stages.measure import Run, measured
 from ptqc.stages.memory_budget import within_memory
 from ptqc.stages.memory_report import memory_report
 from ptqc.stages.most_changed import most_changed
+from ptqc.stages.packed_caches import with_packed_caches
 from ptqc.stages.prepare import Prepared, prepare
 from ptqc.stages.problem import lower, pack
 from ptqc.stages.saturation import saturation_notes
@@ -127,6 +128,8 @@ def compile_model(model: Model, calibration: object, request: CompileRequest) ->
         place = folder / "samples"
         loss = request.budgets.loss
         samples, judging = gather_apart(source, calibration, place, options, request.preprocessing, loss, progress)
+        cached = with_packed_caches(source, samples, judging, options.kv_cache, folder)
+        source, samples, judging = cached.source, cached.samples, cached.judging
         check_samples(request.target, samples)
         labelled = request.labelled(source.model, folder)
         prepared = prepare(source, samples, progress, request.dump, request.rewrites)  # rewrite
