@@ -23,6 +23,7 @@ from ptqc.execute import sandboxed
 from ptqc.execute.agreement import alike, allowed, relative
 from ptqc.execute.onnxruntime import Feeds, Runner, tensors_of
 from ptqc.execute.saturation import saturates
+from ptqc.graph.external import take_in
 from ptqc.graph.zipmaps import as_tensors
 from ptqc.native.cuda_library import NAME
 from ptqc.passes.pipeline import in_float32
@@ -79,7 +80,7 @@ def _checked_proto(path: Path) -> onnx.ModelProto:
     check_tensors(proto, path)
     for check in (check_functions, check_values, check_no_cycles):
         check(proto)
-    onnx.load_external_data_for_model(proto, str(path.parent))
+    take_in(proto, path)
     return as_tensors(proto)
 
 

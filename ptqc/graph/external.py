@@ -57,6 +57,19 @@ def hold_external(model: ir.Model, folder: Path, *, mapped: bool, own: Path | No
             node.attributes[attribute.name] = ir.AttrTensor(attribute.name, held)
 
 
+def take_in(model: onnx.ModelProto, path: Path) -> None:
+    """Let a model that was read from a file hold all of its tensors, also those of a skeleton."""
+    with path.open("rb") as file:
+        for tensor in model.graph.initializer:
+            place = {entry.key: entry.value for entry in tensor.external_data}
+            if place.get("location") == OWN:
+                file.seek(int(place["offset"]))
+                tensor.raw_data = file.read(int(place["length"]))
+                tensor.ClearField("external_data")
+                tensor.ClearField("data_location")
+    onnx.load_external_data_for_model(model, str(path.parent))
+
+
 def whole_message(model: ir.Model) -> onnx.ModelProto:
     """The model as a message that holds all of its tensors."""
     proto = ir.to_proto(model)

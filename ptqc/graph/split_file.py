@@ -27,6 +27,14 @@ def size_of(model: onnx.ModelProto, name: str) -> int:
     return len(message_of(_referring(model, Path(name)))) + max(end for _, end in _places(model).values())
 
 
+def write_model(model: onnx.ModelProto, path: Path) -> None:
+    """Write a model in one file, or in two where that has to be."""
+    if is_split(model):
+        write_split(model, path)
+    else:
+        path.write_bytes(message_of(model))
+
+
 def message_of(model: onnx.ModelProto) -> bytes:
     """The bytes of a message; the same model always gives the same."""
     return bytes(model.SerializeToString(deterministic=True))
