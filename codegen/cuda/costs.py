@@ -15,6 +15,7 @@ from itertools import product
 from math import log, prod
 
 from ptqc.codegen.cuda.fragments import REGISTERS, Coding
+from ptqc.codegen.cuda.pairs import PairCoding
 from ptqc.codegen.cuda.tiles import CHUNK, PART, PARTS, ROWS, STEP, WARP_COLUMNS, TileCut, Tiles
 from ptqc.codegen.program.window import Window
 
@@ -57,7 +58,7 @@ EACH_STEP, EACH_COPY, EACH_MATRIX, EACH_RESULT = 20, 6, 4, 12
 EACH_ROW_TILE, BESIDE = 20, 48
 
 
-def chosen(window: Window, outputs: int, coding: Coding) -> Tiles:
+def chosen(window: Window, outputs: int, coding: Coding | PairCoding) -> Tiles:
     """The tiles with the shortest predicted times."""
     return _chosen(window, outputs, coding.bits, coding.instructions)
 
@@ -70,7 +71,7 @@ def _chosen(window: Window, outputs: int, bits: int, instructions: int) -> Tiles
     return min(candidates(window, outputs, bits), key=told)
 
 
-def predicted(tiles: Tiles, coding: Coding, samples: int = 1) -> dict[str, float]:
+def predicted(tiles: Tiles, coding: Coding | PairCoding, samples: int = 1) -> dict[str, float]:
     """Microseconds by chip."""
     seconds = {name: _seconds(chip, tiles, coding.instructions, samples) for name, chip in CHIPS.items()}
     return {name: round(1e6 * found, 2) for name, found in seconds.items()}
