@@ -45,6 +45,7 @@ class Coding:
 
     bits: int
     levels: np.ndarray | None = None
+    shared_bytes = 0
 
     @classmethod
     def of(cls, codes: np.ndarray, products: int) -> "Coding":

@@ -62,6 +62,11 @@ class PairCoding:
         return np.resize(self.pairs, 2**self.place_bits)
 
     @property
+    def shared_bytes(self) -> int:
+        """Of the table."""
+        return int(self.table.nbytes)
+
+    @property
     def instructions(self) -> int:
         """What it takes to unpack four codes."""
         return len(self._planes()) + LOOKED_UP

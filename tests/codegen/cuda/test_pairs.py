@@ -22,6 +22,7 @@ def test_places_lie_one_above_the_other_in_the_bytes_of_a_plane(count: int, bits
     coding = PairCoding.of(drawn(count, (64, 32, 1, 1)))
     assert coding is not None
     assert (coding.place_bits, coding.bits, coding.table.size) == (bits, bits // 2, 2**bits)
+    assert coding.shared_bytes == 2 * 2**bits
     codes = np.random.default_rng(0).choice(coding.pairs, (3, LANES, 16)).view(np.int8)
     rest = coding.pack(codes).reshape(3, -1)
     assert rest.shape[1] * 8 == LANES * 16 * bits
