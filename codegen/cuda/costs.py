@@ -15,6 +15,7 @@ from itertools import product
 from math import log, prod
 
 from ptqc.codegen.cuda.fragments import REGISTERS, Coding
+from ptqc.codegen.cuda.pairs import PairCoding
 from ptqc.codegen.cuda.tiles import CHUNK, PART, PARTS, ROWS, STEP, WARP_COLUMNS, TileCut, Tiles
 from ptqc.codegen.program.window import Window
 
@@ -57,31 +58,31 @@ EACH_STEP, EACH_COPY, EACH_MATRIX, EACH_RESULT = 20, 6, 4, 12
 EACH_ROW_TILE, BESIDE = 20, 48
 
 
-def chosen(window: Window, outputs: int, coding: Coding) -> Tiles:
+def chosen(window: Window, outputs: int, coding: Coding | PairCoding) -> Tiles:
     """The tiles with the shortest predicted times."""
-    return _chosen(window, outputs, coding.bits, coding.instructions)
+    return _chosen(window, outputs, coding.bits, coding.instructions, coding.shared_bytes)
 
 
 @lru_cache
-def _chosen(window: Window, outputs: int, bits: int, instructions: int) -> Tiles:
+def _chosen(window: Window, outputs: int, bits: int, instructions: int, beside: int) -> Tiles:
     def told(tiles: Tiles) -> float:
         return sum(log(_seconds(chip, tiles, instructions, samples)) for chip in CHIPS.values() for samples in SAMPLES)
 
-    return min(candidates(window, outputs, bits), key=told)
+    return min(candidates(window, outputs, bits, beside), key=told)
 
 
-def predicted(tiles: Tiles, coding: Coding, samples: int = 1) -> dict[str, float]:
+def predicted(tiles: Tiles, coding: Coding | PairCoding, samples: int = 1) -> dict[str, float]:
     """Microseconds by chip."""
     seconds = {name: _seconds(chip, tiles, coding.instructions, samples) for name, chip in CHIPS.items()}
     return {name: round(1e6 * found, 2) for name, found in seconds.items()}
 
 
-def candidates(window: Window, outputs: int, bits: int) -> Iterator[Tiles]:
-    """All ways to cut a layer whose weights have so many bits."""
+def candidates(window: Window, outputs: int, bits: int, beside: int = 0) -> Iterator[Tiles]:
+    """All ways to cut a layer whose weights have so many bits. beside: shared memory for other things."""
     for rows, columns, row_tiles in product((16, 32, 64, 128), (32, 64, 128), (1, 2, 4)):
         for shares, stages in product((1, 2), (3, 4, 6)):
             tiles = Tiles(window, outputs, TileCut(rows, columns, row_tiles, shares, stages), bits)
-            fits = rows % tiles.warp_rows == 0 and tiles.shared_bytes <= MOST_SHARED
+            fits = rows % tiles.warp_rows == 0 and tiles.shared_bytes + beside <= MOST_SHARED
             if fits and THREADS[0] <= tiles.threads <= THREADS[1]:
                 yield tiles
 

@@ -9,10 +9,10 @@ which a shift of the sum takes back exactly. Of listed codes the planes hold pla
 takes them: it picks four codes out of eight.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from tvm.tirx.script import builder as T  # noqa: N812
@@ -31,12 +31,21 @@ MOST_PRODUCTS = 2**31 // (255 * 128)
 OWN_PLACES = 0x32103210
 
 
+class BitPlane(NamedTuple):
+    """Some bits of all codes. below: bits of a code under them. first: the first word of a lane's."""
+
+    width: int
+    below: int
+    first: int
+
+
 @dataclass(frozen=True, eq=False)
 class Coding:
     """How the codes of a layer are packed. levels: those that are listed (int8), if any; bits: of a code or place."""
 
     bits: int
     levels: np.ndarray | None = None
+    shared_bytes = 0
 
     @classmethod
     def of(cls, codes: np.ndarray, products: int) -> "Coding":
@@ -89,7 +98,7 @@ class Coding:
         return np.concatenate(flat, axis=1).reshape(-1)
 
     def _bytes(self, codes: np.ndarray) -> Iterator[np.ndarray]:
-        for width, below in self._cut():
+        for width, below, _ in self._cut():
             piece = (codes >> below) & (2**width - 1)
             stacked = piece.reshape(len(codes), LANES, width, BYTE // width, CODES)
             shifts = np.arange(0, BYTE, width, dtype=np.uint8)[:, None]
@@ -97,67 +106,79 @@ class Coding:
 
     def _half_bytes(self, places: np.ndarray) -> Iterator[np.ndarray]:
         """Half bytes of a word are the codes of two registers."""
-        for width, below in self._cut():
+        for width, below, _ in self._cut():
             piece = ((places >> below) & (2**width - 1)).astype(np.uint32)
             stacked = piece.reshape(len(places), LANES, width, HALF_BYTE // width, 2 * CODES)
             shifts = np.add.outer(np.arange(0, HALF_BYTE, width), np.arange(0, WORD, HALF_BYTE)).astype(np.uint32)
             yield np.bitwise_or.reduce(stacked << shifts, axis=(3, 4))
 
-    def _cut(self) -> Iterator[tuple[int, int]]:
-        """Width of each plane, and how many bits of a code lie below it."""
-        below = self.bits
-        for width in self.planes:
-            below -= width
-            yield width, below
+    def _cut(self) -> list[BitPlane]:
+        return cut(self.bits, self.planes, self.planes)
+
+    def prepare(self, constants: Sequence[Any], _number: Any, _threads: int) -> Any:
+        """The list in registers."""
+        made = T.alloc_buffer((VALUES // CODES,), "uint32", scope="local")
+        for i in range(VALUES // CODES):
+            T.buffer_store(made, constants[0][i], [i])
+        return made
 
     def load(self, packed: Any, address: Any, lane: Any) -> None:
         """All words of a lane out of shared memory. address: of a byte of this unit."""
-        for width, first in zip(self.planes, self._firsts, strict=True):
-            name = "ld.shared.b32" if width == 1 else f"ld.shared.v{width}.b32"
-            ptx(name, *(packed[first + i] for i in range(width)), address(first * LANES * CODES + lane * width * CODES))
-
-    @property
-    def _firsts(self) -> tuple[int, ...]:
-        """The first word of a lane in each plane."""
-        return tuple(accumulate(self.planes[:-1], initial=0))
+        load_words(self.planes, packed, address, lane)
 
     def unpack(self, packed: Any, table: Any, made: Any, block: int) -> None:
         """The two registers of a block of columns."""
         if self.levels is not None:
             self._pick(packed, table, made, block)
             return
+        planes = self._cut()
         for i in range(2):
-            word = packed[2 * block + i] if self.bits == BYTE else self._joined(packed, BYTE, 2 * block + i)
+            register = 2 * block + i
+            whole = self.bits == BYTE
+            word = packed[register] if whole else joined(packed, planes, BYTE, register, BYTE - self.bits)
             T.buffer_store(made, word, [i])
 
-    def _joined(self, packed: Any, room: int, register: int) -> Any:
-        """A code's bits at the upper end of each byte, or the lower end of each half byte (a register of 8 places)."""
-        made: Any = None
-        for (width, below), first in zip(self._cut(), self._firsts, strict=True):
-            word, place = divmod(register * width, room)
-            target = below + (BYTE - self.bits if room == BYTE else 0)
-            mask = sum((2**width - 1) << target + start for start in range(0, WORD, room))
-            piece = T.bitwise_and(_moved(packed[first + word], target - place), T.uint32(mask))
-            made = piece if made is None else T.bitwise_or(made, piece)
-        return made
-
     def _pick(self, packed: Any, table: Any, made: Any, block: int) -> None:
-        places = T.Bind(self._joined(packed, HALF_BYTE, block))
+        places = T.Bind(joined(packed, self._cut(), HALF_BYTE, block))
         if self.bits < HALF_BYTE:
             for i in range(2):
-                ptx("prmt.b32", made[i], table[0], table[1], _moved(places, -16 * i))
+                ptx("prmt.b32", made[i], table[0], table[1], moved(places, -16 * i))
             return
         halves = T.alloc_buffer((2,), "uint32", scope="local")
         lower = T.Bind(T.bitwise_and(places, T.uint32(0x77777777)))
-        upper = T.bitwise_or(T.bitwise_and(_moved(places, -1), T.uint32(0x44444444)), T.uint32(OWN_PLACES))
+        upper = T.bitwise_or(T.bitwise_and(moved(places, -1), T.uint32(0x44444444)), T.uint32(OWN_PLACES))
         upper = T.Bind(upper)
         for i in range(2):
             for half in range(2):
-                ptx("prmt.b32", halves[half], table[2 * half], table[2 * half + 1], _moved(lower, -16 * i))
-            ptx("prmt.b32", made[i], halves[0], halves[1], _moved(upper, -16 * i))
+                ptx("prmt.b32", halves[half], table[2 * half], table[2 * half + 1], moved(lower, -16 * i))
+            ptx("prmt.b32", made[i], halves[0], halves[1], moved(upper, -16 * i))
 
 
-def _moved(word: Any, by: int) -> Any:
+def cut(bits: int, widths: Sequence[int], words: Sequence[int]) -> list[BitPlane]:
+    """Planes of codes of so many bits, of which a lane has so many words each."""
+    below = [bits - end for end in accumulate(widths)]
+    return list(map(BitPlane, widths, below, accumulate(words, initial=0)))
+
+
+def load_words(words: Sequence[int], packed: Any, address: Any, lane: Any) -> None:
+    """A lane's words of each plane out of shared memory, where those of all lanes lie one after the other."""
+    for count, first in zip(words, accumulate(words[:-1], initial=0), strict=True):
+        name = "ld.shared.b32" if count == 1 else f"ld.shared.v{count}.b32"
+        ptx(name, *(packed[first + i] for i in range(count)), address((first * LANES + lane * count) * CODES))
+
+
+def joined(packed: Any, planes: Sequence[BitPlane], room: int, register: int, up: int = 0) -> Any:
+    """The bits of a register's codes, one in each byte or half byte (`room` bits), `up` bits above its lower end."""
+    made: Any = None
+    for width, below, first in planes:
+        word, place = divmod(register * width, room)
+        mask = sum((2**width - 1) << below + up + start for start in range(0, WORD, room))
+        piece = T.bitwise_and(moved(packed[first + word], below + up - place), T.uint32(mask))
+        made = piece if made is None else T.bitwise_or(made, piece)
+    return made
+
+
+def moved(word: Any, by: int) -> Any:
     """A word moved upwards by so many bits."""
     if by == 0:
         return word

@@ -16,6 +16,7 @@ from tvm.tirx.script import builder as T  # noqa: N812
 from ptqc.codegen.cuda import costs
 from ptqc.codegen.cuda.copies import BlockMemory, Steps, Thread, exchanged
 from ptqc.codegen.cuda.fragments import BYTE, Coding
+from ptqc.codegen.cuda.pairs import PairCoding
 from ptqc.codegen.cuda.results import Results, constants_of, ptx
 from ptqc.codegen.cuda.tiles import BLOCK, BLOCKS, CHUNK, LANES, PARTS, ROWS, STEP, WARP_COLUMNS, Tiles
 from ptqc.codegen.kernels.epilogue import Epilogue
@@ -31,6 +32,8 @@ from ptqc.codegen.program.window import Window
 
 MULTIPLY = "mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32"
 MATRICES = "ldmatrix.sync.aligned.m8n8.x4.shared.b16"
+# Bits of a code that pairs have to save.
+WORTH = 2
 # Sums of a lane in a tile of 16 × 8.
 SUMS = 4
 
@@ -45,7 +48,7 @@ def integer(
     epilogue: Epilogue,
 ) -> Built:
     """Codes x times int8 weights (outputs, inputs, *kernel); y is codes, or real values when it is float32."""
-    coding = Coding.of(weights, prod(window.kernel) * window.channels)
+    coding = _coding(weights.astype(np.int8))
     tiles = costs.chosen(window, len(weights), coding)
     made = write(tiles, coding, x, y, isa, weights, requantization, epilogue)
     return replace(made, predicted=costs.predicted(tiles, coding))
@@ -53,7 +56,7 @@ def integer(
 
 def write(
     tiles: Tiles,
-    coding: Coding,
+    coding: Coding | PairCoding,
     x: Layout,
     y: Layout,
     isa: Isa,
@@ -73,7 +76,13 @@ def write(
     return build("dense_mma", [x, *epilogue.others], constants, y, body, operations, SUM_OF_PRODUCTS)
 
 
-def _stored(codes: np.ndarray, tiles: Tiles, coding: Coding) -> Stored:
+def _coding(codes: np.ndarray) -> Coding | PairCoding:
+    """The way to pack codes that takes fewer bits, where looking up pairs is worth it."""
+    alone, pairs = Coding.of(codes, codes[0].size), PairCoding.of(codes)
+    return pairs if pairs is not None and pairs.bits + WORTH <= alone.bits else alone
+
+
+def _stored(codes: np.ndarray, tiles: Tiles, coding: Coding | PairCoding) -> Stored:
     """Weights as they lie in the file: as lanes take them, or where pairs of codes take fewer bits, as such."""
     arranged = Arranged(codes, tiles.order_of_bytes)
     if coding.bits == BYTE and arranged.indexed.bits < BYTE * arranged.indexed.group:
@@ -83,7 +92,9 @@ def _stored(codes: np.ndarray, tiles: Tiles, coding: Coding) -> Stored:
 
 @dataclass(frozen=True)
 class _Registers:
-    """What a thread works with. table: of listed codes. packed: words of a part of a step; weights: of one block."""
+    """What a thread works with. table: of listed codes or pairs. packed: weights for a part of a step.
+
+    weights: of one block of columns."""
 
     inputs: Any
     table: Any
@@ -97,7 +108,7 @@ class Product:
     """One kernel."""
 
     tiles: Tiles
-    coding: Coding
+    coding: Coding | PairCoding
     x: Layout
     results: Results
 
@@ -127,7 +138,7 @@ class Product:
             thread = Thread(tile, panel, number, T.Bind(T.truncmod(number, LANES)), *map(T.Bind, places))
             shared = T.alloc_buffer((self.tiles.shared_bytes,), "uint8", scope="shared")
             starts = T.alloc_buffer((self._steps.copied_rows,), "int64", scope="local")
-            registers = self._registers(constants)
+            registers = self._registers(constants, number)
             last = T.Bind(total - 1)
             self._steps.find_rows(thread, starts, last)
             self._accumulate(thread, BlockMemory(x, weights, shared, starts), registers)
@@ -139,12 +150,11 @@ class Product:
             with T.If(thread.share == 0), T.Then():
                 self._store(thread, registers.sums, last, constants, others, out)
 
-    def _registers(self, constants: Sequence[Any]) -> _Registers:
-        sizes = (self.tiles.cut.row_tiles * SUMS, 4, self.coding.bits, 2, self._sums)
-        made = _Registers(*(T.alloc_buffer((size,), "uint32", scope="local") for size in sizes))
-        if self.coding.table is not None:
-            for i in range(4):
-                T.buffer_store(made.table, constants[0][i], [i])
+    def _registers(self, constants: Sequence[Any], number: Any) -> _Registers:
+        sizes = (self.tiles.cut.row_tiles * SUMS, self.coding.bits, 2, self._sums)
+        inputs, packed, weights, sums = (T.alloc_buffer((size,), "uint32", scope="local") for size in sizes)
+        table = None if self.coding.table is None else self.coding.prepare(constants, number, self.tiles.threads)
+        made = _Registers(inputs, table, packed, weights, sums)
         for i in range(self._sums):
             T.buffer_store(made.sums, T.uint32(0), [i])
         return made

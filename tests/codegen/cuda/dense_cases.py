@@ -9,6 +9,7 @@ from single_kernels import Case
 from ptqc.codegen.cuda import tensor_cores
 from ptqc.codegen.cuda.fragments import Coding
 from ptqc.codegen.cuda.isa import BY_ELEMENT
+from ptqc.codegen.cuda.pairs import PairCoding
 from ptqc.codegen.cuda.tiles import TileCut, Tiles
 from ptqc.codegen.kernels.epilogue import NOTHING
 from ptqc.codegen.kernels.requantization import Requantization
@@ -17,6 +18,7 @@ from ptqc.codegen.program.window import Window
 
 # Its last step is not full, and neither is the last tile of rows.
 WINDOW = Window(48, (7, 8), (3, 2), (1, 2), (2, 1))
+POINTS = Window(80, (5, 9), (1, 1), (1, 2))
 SAMPLES, OUTPUTS = 3, 70
 CUTS = {
     "few rows": TileCut(16, 32, 1),
@@ -60,6 +62,8 @@ FAULTS: dict[str, Callable[[str], str]] = {
     "codes of a list exchanged": lambda ptx: re.sub(r"(ld\.global\.nc\.u32\s+%r\d+, \[%rd\d+)\+12\]", r"\1+8]", ptx),
     "the sums of a share left out": lambda ptx: re.sub(r"ld\.shared\.u32(\s+%r\d+), [^;]*;", r"mov.u32\1, 0;", ptx),
     "sums of a share of another register": lambda ptx: re.sub(r"(ld\.shared\.u32[^;]*)\+128\];", r"\1+256];", ptx),
+    "the next pair of the table": lambda ptx: re.sub(r"(ld\.shared\.u16\s+%\w+, \[%\w+)\];", r"\1+2];", ptx),
+    "pairs exchanged": lambda ptx: re.sub(r"\{(%rs\d+), (%rs\d+)\};", r"{\2, \1};", ptx),
     "rounded down": lambda ptx: ptx.replace("cvt.rni.f32.f32", "cvt.rmi.f32.f32"),
     "codes above 255": lambda ptx: ptx.replace("0f437F0000", "0f43FF0000"),
     "codes below 0": lambda ptx: re.sub(r"max\.f32(\s+%f\d+, %f\d+), %f\d+;", r"max.f32\1, 0fC3000000;", ptx),
@@ -69,13 +73,13 @@ FAULTS: dict[str, Callable[[str], str]] = {
 
 
 def drawn(kind: str, shape: tuple[int, ...], seed: int) -> np.ndarray:
-    """int8 codes of so many bits, so many listed ones, or pairs of codes of which there are so many."""
+    """int8 codes of so many bits, so many listed ones, or so many pairs (of places in their list)."""
     random = np.random.default_rng(seed)
     sort, number = kind.split()
     if sort == "bits":
         half = 2 ** (int(number) - 1)
         return random.integers(-half, half, shape).astype(np.int8)
-    if sort == "pairs":
+    if sort in ("pairs", "places"):
         pairs = random.integers(-128, 128, (int(number), 2)).astype(np.int8)
         return pairs[random.integers(0, int(number), np.prod(shape) // 2)].reshape(shape)
     listed = [-128, 127, *random.choice(np.arange(-127, 127), int(number) - 2, replace=False)]
@@ -95,7 +99,7 @@ def layer(x: np.ndarray, weights: np.ndarray, window: Window) -> np.ndarray:
     return made
 
 
-def case(kind: str, cut: TileCut, seed: int, window: Window = WINDOW) -> Case:
+def case(kind: str, cut: TileCut, seed: int, window: Window) -> Case:
     """A layer with random codes."""
     random = np.random.default_rng(seed)
     x = random.integers(0, 256, (SAMPLES, window.channels, *window.size)).astype(np.uint8)
@@ -106,7 +110,8 @@ def case(kind: str, cut: TileCut, seed: int, window: Window = WINDOW) -> Case:
     scaled = (sums + bias[:, None, None]).astype(np.float32) * factor[:, None, None]
     wanted = np.clip(np.rint(scaled) + 101, 0, 255).astype(np.uint8)
     given, made = Layout(x.shape[1:], "uint8"), Layout(wanted.shape[1:], "uint8")
-    coding = Coding.of(weights, weights[0].size)
+    pairs = PairCoding.of(weights) if kind.startswith("places") else None
+    coding = pairs or Coding.of(weights, weights[0].size)
     tiles = Tiles(window, OUTPUTS, cut, coding.bits)
     built = tensor_cores.write(
         tiles, coding, given, made, BY_ELEMENT, weights, Requantization(bias, factor, 101), NOTHING
@@ -117,11 +122,12 @@ def case(kind: str, cut: TileCut, seed: int, window: Window = WINDOW) -> Case:
 def cases(kind: str) -> Iterator[tuple[str, Case]]:
     """Of each way to pack codes, all in one cut or each in one of several. kind: few or all."""
     kinds = [*(f"bits {bits}" for bits in range(1, 9)), *(f"levels {count}" for count in (2, 4, 7, 16)), "pairs 64"]
+    kinds += [f"places {count}" for count in (3, 16, 50, 200)]
     cuts = list(CUTS.items())
     chosen = (
         [(name, cuts[i % len(cuts)]) for i, name in enumerate(kinds)]
         if kind == "all"
-        else [("bits 3", cuts[1]), ("bits 8", cuts[3]), ("levels 16", cuts[0])]
+        else [("bits 3", cuts[1]), ("bits 8", cuts[0]), ("levels 16", cuts[0]), ("places 50", cuts[1])]
     )
     for seed, (name, (told, cut)) in enumerate(chosen):
-        yield f"{name}, {told}", case(name, cut, seed)
+        yield f"{name}, {told}", case(name, cut, seed, POINTS if name.startswith("places") else WINDOW)
