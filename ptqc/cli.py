@@ -7,18 +7,21 @@ import re
 import shlex
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NoReturn
+from types import MappingProxyType
+from typing import Any, NoReturn
 
 from ptqc.command_line import parse
-from ptqc.commands import TEXTS, document, failure
-from ptqc.errors import Interrupted, PtqcError
+from ptqc.commands import TEXTS, document
+from ptqc.errors import InternalError, Interrupted, PtqcError
 from ptqc.version import __version__
 from ptqc.work import interrupts
 from ptqc.work.interrupts import MESSAGE, Stopped
 
 INTERRUPTED = 130
+OUT_OF_MEMORY = "out of memory; give it more, or fewer --samples, and run the same command again"
+NOTHING: Mapping[str, Any] = MappingProxyType({})
 # What disks and other limits of a machine give; any other error of the system that gets here is a fault of ptqc.
 ENVIRONMENT = {
     getattr(errno, name) for name in ("ENOSPC", "EDQUOT", "EIO", "EROFS", "EFBIG", "EMFILE", "ENFILE", "ENOMEM")
@@ -28,6 +31,15 @@ ENVIRONMENT = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit code is that of `ptqc.errors`."""
     words, command = _split(sys.argv[1:] if arguments is None else arguments)
+
+    def failed(kind: str, message: str, code: int, found: Mapping[str, Any] = NOTHING) -> int:
+        """Tell what went wrong: in a line, and as a document where that is asked for."""
+        print(f"ptqc: {message}", file=sys.stderr)
+        if "--json" in words:
+            error = {"kind": kind, "message": message, "exit_code": code}
+            print(document(words[0], {**found, "error": error}))
+        return code
+
     try:
         options = parse(_joined(words), argparse.Namespace(command=command))
         if options.used:
@@ -35,24 +47,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         run: Callable[[argparse.Namespace], None] = options.run
         run(options)
     except PtqcError as error:
-        print(f"ptqc: {_one_line(error)}", file=sys.stderr)
-        if "--json" in words:
-            print(document(words[0], {**error.found, "error": failure(error)}))
-        return error.exit_code
+        return failed(type(error).__name__, _one_line(error), error.exit_code, error.found)
     except BrokenPipeError:  # the reader of our output went away, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt as error:
-        print(MESSAGE, file=sys.stderr)
-        return error.exit_code if isinstance(error, Stopped) else INTERRUPTED
+        code = error.exit_code if isinstance(error, Stopped) else INTERRUPTED
+        return failed(Interrupted.__name__, MESSAGE.removeprefix("ptqc: "), code)
     except MemoryError:
-        print("ptqc: out of memory; give it more, or fewer --samples, and run the same command again", file=sys.stderr)
-        return Interrupted.exit_code
+        return failed(Interrupted.__name__, OUT_OF_MEMORY, Interrupted.exit_code)
     except Exception as error:
         if isinstance(error, OSError) and error.errno in ENVIRONMENT:
-            print(f"ptqc: {_one_line(error)}: mend that, and run the same command again", file=sys.stderr)
-            return Interrupted.exit_code
-        return _internal_fault(error, words)
+            message = f"{_one_line(error)}: mend that, and run the same command again"
+            return failed(Interrupted.__name__, message, Interrupted.exit_code)
+        return failed(type(error).__name__, _internal_fault(error, words), InternalError.exit_code)
     return 0
 
 
@@ -91,8 +99,8 @@ def _one_line(error: Exception) -> str:
     return " ".join(str(error).split())
 
 
-def _internal_fault(error: Exception, words: Sequence[str]) -> int:
-    """An unexpected exception: its trace goes to a file that can be sent in."""
+def _internal_fault(error: Exception, words: Sequence[str]) -> str:
+    """What to tell of an unexpected exception, whose trace goes to a file that can be sent in."""
     path = Path.cwd() / "ptqc-fault.txt"
     trace = "".join(traceback.format_exception(error))
     try:
@@ -100,8 +108,7 @@ def _internal_fault(error: Exception, words: Sequence[str]) -> int:
         where = f"details are in {path}"
     except OSError:
         where = trace
-    print(f"ptqc: internal fault: {type(error).__name__}: {_one_line(error)}; {where}", file=sys.stderr)
-    return 70
+    return f"internal fault: {type(error).__name__}: {_one_line(error)}; {where}"
 
 
 def _reproduction(words: Sequence[str]) -> str:
@@ -112,8 +119,9 @@ def _reproduction(words: Sequence[str]) -> str:
     words, texts = _without_texts(_joined(words))
     options = parse(words)
     stand_ins = {options.model: "{model}", options.calibration: "{data}"}
-    samples = [] if options.calibration == "synthetic" else ["--calibration", options.calibration, *texts]
-    configured = [] if options.calibration in words else ["--calibration", "{data}"]
+    is_given = options.calibration not in (None, "synthetic")
+    samples = ["--calibration", options.calibration, *texts] if is_given else []
+    configured = ["--calibration", "{data}"] if is_given and options.calibration not in words else []
     trial = [*(stand_ins.get(word, word) for word in words), *configured]
     reduction = shlex.join(["ptqc", "reduce", options.model, "-o", "small.onnx", *samples, "--", *trial])
     return f"{told}\n\nTo shrink the model to what matters:\n{reduction}"

@@ -60,18 +60,23 @@ def _check_options(words: Sequence[str], parser: argparse.ArgumentParser) -> Non
     """Raises UsageError for options that the command lacks, before others are missed."""
     options = list(parser._option_string_actions)  # argparse has no public list of them
     given = [word.partition("=")[0] for word in words if re.match("--[a-z]", word)]
-    if missing := [name for name in given if not any(option.startswith(name) for option in options)]:
+    if missing := [name for name in given if name not in options]:
         told = f"unknown option {', '.join(missing)}{meant(missing, options)}"
         raise UsageError(f"{told}; `{parser.prog} --help` lists the options")
 
 
 def parsers() -> tuple[argparse.ArgumentParser, Commands]:
     """The parser of all commands, and that of each."""
-    made = Parser(prog="ptqc", description="Post-training quantization compiler for ONNX models.", epilog=EPILOG)
+    made = Parser(
+        prog="ptqc",
+        allow_abbrev=False,
+        description="Post-training quantization compiler for ONNX models.",
+        epilog=EPILOG,
+    )
     made.add_argument("--version", action="version", version=f"ptqc {__version__}")
     added = made.add_subparsers(required=True, metavar="COMMAND", dest="name")
     for name, (told, add) in COMMANDS.items():
-        one = added.add_parser(name, help=told, description=f"{told[0].upper()}{told[1:]}.")
+        one = added.add_parser(name, allow_abbrev=False, help=told, description=f"{told[0].upper()}{told[1:]}.")
         add(one)
         if name != "completion":
             one.add_argument("--json", action="store_true", help="print one JSON document, of errors too, for programs")

@@ -30,11 +30,6 @@ def document(command: str, found: dict[str, Any]) -> str:
     return json.dumps({"schema": SCHEMA, "command": command, **found}, indent=1)
 
 
-def failure(error: PtqcError) -> dict[str, Any]:
-    """What --json prints of an error: its class in `ptqc.errors`, its message, and the exit code."""
-    return {"kind": type(error).__name__, "message": str(error), "exit_code": error.exit_code}
-
-
 def _tell(found: Told, options: argparse.Namespace, more: str = "") -> None:
     """Print a result as it was asked for. more: what people are told beside it."""
     if options.json:

@@ -134,6 +134,8 @@ BAD = {
     "negative seed": (_good("--seed", "-1"), ["seed", "-1"]),
     "unknown option": (_good("--turbo"), ["--turbo", "--help"]),
     "misspelled option": (["compile", "good.onnx", "--callibration", "x"], ["did you mean --calibration?"]),
+    "abbreviated option": (["compile", "good.onnx", "--calib", "x"], ["unknown option --calib (did you mean"]),
+    "inspect of nothing": (["inspect", "gone.onnx"], ["gone.onnx: no such file"]),
     "unexpected word": (_good("more"), ["more", "--help"]),
     "unknown command": (["compress", "good.onnx"], ["compress", "compile"]),
     "misspelled command": (["compil", "good.onnx"], ["compil (did you mean compile?)", "known: inspect, compile"]),
@@ -383,6 +385,29 @@ def test_errors_are_json_as_well(
         found = json.loads(output)
         assert (found["schema"], found["command"], found["error"]["exit_code"]) == (1, words[0], 2)
         assert " ".join(found["error"]["message"].split()) == message.removeprefix("ptqc: ").rstrip()
+
+
+@pytest.mark.parametrize(
+    ("raised", "kind", "code"),
+    [(ZeroDivisionError("planted"), "ZeroDivisionError", 70), (KeyboardInterrupt(), "Interrupted", 130),
+     (MemoryError(), "Interrupted", 3), (OSError(28, "No space left"), "Interrupted", 3)],
+)  # fmt: skip
+def test_whatever_ends_a_command_is_json(
+    place: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    raised: BaseException,
+    kind: str,
+    code: int,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("ptqc.artifact.verify.verify", _raiser(raised))
+    assert cli.main(["verify", str(place / "art"), "--json"]) == code
+    output, message = capsys.readouterr()
+    error = json.loads(output)["error"]
+    assert (error["kind"], error["exit_code"]) == (kind, code)
+    assert message == f"ptqc: {error['message']}\n"
 
 
 def test_options_from_a_file_are_told(

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from ptqc.arguments import shown
 from ptqc.errors import ModelError, UsageError
 
-EXPORTER = "torch.onnx"
+LOGGER = "torch"
 NEEDS = "needs PyTorch and its exporter: pip install 'ptqc[torch]'"
 
 
@@ -70,7 +70,7 @@ def _with_free_batch(torch: Any, module: Any, example: Sequence[Any]) -> ir.Mode
 
 def _export(torch: Any, module: Any, example: tuple[Any, ...], shapes: Any) -> ir.Model:
     # PyTorch warns of its own deprecated parts, and of packages that this module does not need.
-    with warnings.catch_warnings(), torch.no_grad(), _errors_alone(EXPORTER):
+    with warnings.catch_warnings(), torch.no_grad(), _silent(LOGGER):
         warnings.simplefilter("ignore")
         program = torch.onnx.export(module, example, dynamo=True, dynamic_shapes=shapes, verbose=False)
     found: ir.Model = program.model
@@ -78,12 +78,17 @@ def _export(torch: Any, module: Any, example: tuple[Any, ...], shapes: Any) -> i
 
 
 @contextmanager
-def _errors_alone(name: str) -> Iterator[None]:
-    """A logger and those below it tell nothing but errors."""
-    logger = logging.getLogger(name)
-    before = logger.level
-    logger.setLevel(logging.ERROR)
+def _silent(name: str) -> Iterator[None]:
+    """A logger and those below it tell nothing: what fails is raised, and may be tried in another way."""
+    loggers = [
+        logging.getLogger(name),
+        *(logging.getLogger(each) for each in list(logging.Logger.manager.loggerDict) if each.startswith(f"{name}.")),
+    ]
+    before = [logger.disabled for logger in loggers]
+    for logger in loggers:
+        logger.disabled = True
     try:
         yield
     finally:
-        logger.setLevel(before)
+        for logger, was_disabled in zip(loggers, before, strict=True):
+            logger.disabled = was_disabled

@@ -47,7 +47,10 @@ def inspect(model: Model) -> Inspection:
             source = read_given(model, Path(folder))
         except ModelError as error:
             path = Path(model) if isinstance(model, str | os.PathLike) else Path(folder) / FILE
-            return _refused(path, str(error))
+            try:
+                return _refused(path, str(error))
+            except ModelError as no_model:
+                raise ModelError(f"{path}: {no_model}") from no_model
         return _inspected(source)
 
 
