@@ -57,6 +57,7 @@ from ptqc.stages.measure import Run, measured
 from ptqc.stages.memory_budget import within_memory
 from ptqc.stages.memory_report import memory_report
 from ptqc.stages.most_changed import most_changed
+from ptqc.stages.packed_caches import with_packed_caches
 from ptqc.stages.prepare import Prepared, prepare
 from ptqc.stages.problem import lower, pack
 from ptqc.stages.saturation import saturation_notes
@@ -127,6 +128,8 @@ def compile_model(model: Model, calibration: object, request: CompileRequest) ->
         place = folder / "samples"
         loss = request.budgets.loss
         samples, judging = gather_apart(source, calibration, place, options, request.preprocessing, loss, progress)
+        cached = with_packed_caches(source, samples, judging, options.kv_cache, folder)
+        source, samples, judging = cached.source, cached.samples, cached.judging
         check_samples(request.target, samples)
         labelled = request.labelled(source.model, folder)
         prepared = prepare(source, samples, progress, request.dump, request.rewrites)  # rewrite
@@ -192,7 +195,7 @@ def _deliver(job: Job, request: CompileRequest, labelled: Labelled | None, folde
         kept.check()
     request.dump.document("plan", fitted.plan.to_json())
     request.dump.model(Lower.name, fitted.lowered.model)
-    probes, data = list(held_back.few(VERIFIED_SAMPLES)), fitted.exported.data
+    probes, file = list(held_back.few(VERIFIED_SAMPLES)), fitted.exported.proto
     with progress.stage("verify"):
         activation_loss = check_activations(job.decided, fitted.plan)
         intent = Intent(job.model, fitted.plan, fitted.tuned)
@@ -206,14 +209,14 @@ def _deliver(job: Job, request: CompileRequest, labelled: Labelled | None, folde
     if job.budgets.strict:
         memory.check()
     score = request.evaluate or (labelled.top1 if labelled is not None else None)
-    judged = judge(job.model, data, held_back, job.decided.kinds, score, progress)
-    changed = most_changed(job.model, data, held_back, job.decided.kinds, judged)
-    speed = measure_speed(job.prepared.unsplit, data, held_back, progress, deadline)
-    recorded = golden.take(job.model, data, held_back)
+    judged = judge(job.model, file, held_back, job.decided.kinds, score, progress)
+    changed = most_changed(job.model, file, held_back, job.decided.kinds, judged)
+    speed = measure_speed(job.prepared.unsplit, file, held_back, progress, deadline)
+    recorded = golden.take(job.model, file, held_back)
     outcome = CompileOutcome(
         fitted, verified, activation_loss, native, timed, memory, kept, judged, changed, speed, *recorded
     )
-    files, manifest = documents.files(job, outcome)
+    files, manifest = documents.files(job, outcome, folder)
     return artifact.publish(request.output, files, manifest, documents.apart(job, outcome, manifest), request.force)
 
 

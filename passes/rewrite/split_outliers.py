@@ -12,7 +12,7 @@ from typing import ClassVar
 import numpy as np
 import onnx_ir as ir
 
-from ptqc.graph.layers import Layer, find_layers
+from ptqc.graph.layers import Layer, find_layers, is_tied
 from ptqc.graph.nodes import initial
 from ptqc.notes import Note
 from ptqc.passes.base import Effect, Probed, Result
@@ -117,8 +117,6 @@ def _split(model: ir.Model, split: Split, layers: Sequence[Layer]) -> None:
 
 def _split_layer(model: ir.Model, node: ir.Node, layer: Layer, rest: ir.Value, few: ir.Value, wide: np.ndarray) -> None:
     weight, axis = initial(model, layer.weight), _input_axis(layer)
-    narrow = weight.copy()
-    narrow[(slice(None),) * axis + (wide,)] = 0
     assert node.graph is not None
     output = node.outputs[0]
     own = ir.node(node.op_type, [rest, *node.inputs[1:]], attributes=node.attributes)
@@ -130,4 +128,7 @@ def _split_layer(model: ir.Model, node: ir.Node, layer: Layer, rest: ir.Value, f
         made.outputs[0].type, made.outputs[0].shape = output.type, output.shape
     node.graph.insert_before(node, [own, beside])
     ir.convenience.replace_nodes_and_values(node.graph, node, [node], [total], [output], total.outputs)
-    replace_constant(model, own, 1, narrow, layer.weight)
+    if not is_tied(model, layer):  # what meets a mask of 0 need not be 0, and a table keeps its numbers
+        narrow = weight.copy()
+        narrow[(slice(None),) * axis + (wide,)] = 0
+        replace_constant(model, own, 1, narrow, layer.weight)

@@ -64,13 +64,15 @@ class CompileOutcome:
     distances: Mapping[str, float]
 
 
-def files(job: Job, outcome: CompileOutcome) -> tuple[dict[str, bytes | Path], dict[str, Any]]:
-    """The files of an artifact by name, and its manifest. Raises VerificationError where they contradict each other."""
+def files(job: Job, outcome: CompileOutcome, folder: Path) -> tuple[dict[str, bytes | Path], dict[str, Any]]:
+    """The files of an artifact by name, and its manifest. folder: for those that are too large for memory.
+
+    Raises VerificationError where they contradict each other."""
     said, costs, plan = manifest(job, outcome), sensitivity(job, outcome.fitted), outcome.fitted.plan.to_json()
     said["energy"] = Energy.of(plan, costs).to_json()
     check_documents(said, plan, outcome.fitted)
     found: dict[str, bytes | Path] = {
-        artifact.MODEL: outcome.fitted.exported.data,
+        **outcome.fitted.exported.files(folder),
         artifact.PLAN: write_json(plan).encode(),
         artifact.SENSITIVITY: write_json(costs).encode(),
         artifact.GOLDEN: outcome.golden.to_bytes(),

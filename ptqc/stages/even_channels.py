@@ -12,7 +12,7 @@ from ptqc.errors import PassError
 from ptqc.execute.onnxruntime import Runner
 from ptqc.execute.shapes import observed_shapes
 from ptqc.graph.channels import ChannelTies, Rule, Shapes, find_ties
-from ptqc.graph.layers import find_layers
+from ptqc.graph.layers import find_layers, find_weights
 from ptqc.graph.nodes import initial
 from ptqc.graph.rotation_rules import ROTATIONS
 from ptqc.graph.scale_rules import SCALES
@@ -186,6 +186,8 @@ class Offers:
             notes = run_rewrites(model, steps, [self.prepared.samples[i] for i in range(PROBES)])
         except PassError as error:  # numbers that float32 does not bear
             return Note(name, "", f"undone: {error}", Level.SKIPPED)
+        if _tied(model) < _tied(self.prepared.model):
+            return Note(name, "", "undone: a table and the product with it would be two", Level.SKIPPED)
         before = self._known or self._losses.of(self.prepared.model)
         compared = Comparison(before, self._losses.of(model), self._losses.unit)
         if not compared.is_better:
@@ -215,6 +217,11 @@ class _Ties:
         ties = find_ties(model, self._shapes, rules)
         self._found.append((model, rules, ties))
         return ties
+
+
+def _tied(model: ir.Model) -> int:
+    """How many tables have the numbers of a layer's weight."""
+    return sum(weight.table is not None for weight in find_weights(model, find_layers(model)))
 
 
 def _digest(model: ir.Model) -> str:

@@ -11,9 +11,8 @@ import onnxruntime as ort
 
 from ptqc.calibration.samples import Samples
 from ptqc.errors import UsageError
-from ptqc.execute.onnxruntime import fits_in_memory, weight_bytes
 from ptqc.formats import Format
-from ptqc.graph.external import hold_external
+from ptqc.graph.external import fits_in_memory, hold_external, is_in_files, weight_bytes
 from ptqc.notes import Level, Note, is_cut_short
 from ptqc.operators import OPERATORS
 from ptqc.options import CompileOptions, Phase
@@ -129,7 +128,11 @@ def _gone(store: Store) -> UsageError:
 
 
 def _setting(prepared: Prepared, options: CompileOptions, progress: Progress) -> Setting:
-    return Setting.of(prepared.model, prepared.tuning, prepared.held_back, seed=options.seed, progress=progress)
+    """Of a model beyond memory, activations that are to stay in float are not looked at: that would take long."""
+    model = prepared.model
+    found = Setting.of(model, prepared.tuning, prepared.held_back, seed=options.seed, progress=progress)
+    is_left = options.activations == "float" and is_in_files(model)
+    return replace(found, sites=()) if is_left else found
 
 
 def key_of(step: str, prepared: Prepared, options: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -100,7 +100,7 @@ def build(folder: Path) -> None:
         (move.pad(x, Layout((6, 9, 8), "uint8"), (0, 1, 2), 4.0, plain), [x], Layout((6, 9, 8), "uint8")),
         (move.transpose(x, Layout((5, 6, 7), "uint8"), (2, 0, 1)), [x], Layout((5, 6, 7), "uint8")),
         (move.concat([x, x], Layout((12, 7, 5), "uint8"), 0, plain), [x, x], Layout((12, 7, 5), "uint8")),
-        (move.look_up(tokens, matrix, np.ones((3, matrix.shape[1]), np.float32), 3), [tokens], matrix),
+        (move.look_up(tokens, matrix, [np.ones((3, matrix.shape[1]), np.float32)], 3), [tokens], matrix),
         (functions.unary([functions.Function("Sigmoid")], real, real, plain), [real], real),
         (functions.unary([functions.Function("Exp")], real, real, plain), [real], real),
         (functions.unary([functions.Function("Erf")], real, real, plain), [real], real),

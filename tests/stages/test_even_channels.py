@@ -188,3 +188,17 @@ def test_what_coarse_weights_lose_by_is_not_better() -> None:
     chance, ones = np.tile([-1.0, 1.0], 8), np.ones(16)
     assert not compared(ones, 0 * ones, chance + 1).is_better
     assert compared(ones, 0 * ones, chance + 0.1).is_better
+
+
+def test_a_table_and_its_product_stay_tied(tmp_path: Path, store: Store) -> None:
+    """What comes of the rows alone could be scaled: the product would then no longer have the table's numbers."""
+    graph = "g (int64[N,T] i) => (float[N,T,40] y) { e = Gather(t, i) a = MatMul(e, w) r = Relu(a) y = MatMul(r, h) }"
+    carried = np.ones(32, np.float32)
+    carried[5] = 40
+    table = noise(40, 32) / carried
+    model = proto(graph, t=table, w=noise(32, 32, seed=1) * carried, h=table.T.copy())
+    texts = [{"i": np.random.default_rng(seed).integers(0, 40, (1, 6))} for seed in range(COUNT)]
+    given = prepared(model, texts, tmp_path)
+    found = run(given, store)
+    assert found.model is given.model
+    assert any("would be two" in note.message for note in found.notes)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 def main(kind: str, folder: Path) -> None:
     """Print what differs, and how much was compared."""
-    from ptqc.codegen.cuda.worker import load_stand_ins
+    from ptqc.codegen.cuda.emulator.opening import load_stand_ins
 
     load_stand_ins()
     import json

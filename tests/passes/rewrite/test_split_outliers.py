@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rewriting import operators, rewrite
 
-from ptqc.graph.layers import find_layers
+from ptqc.graph.layers import find_layers, find_weights
 from ptqc.graph.nodes import initial
 from ptqc.passes.rewrite.split_outliers import Split, SplitOutliers, splittable
 
@@ -141,3 +141,19 @@ def test_refused_where_readers_differ_in_the_axis_of_channels() -> None:
         v=noise(6, 6),
     )
     assert not splittable(model, find_layers(model))
+
+
+def test_the_matrix_of_a_table_keeps_its_numbers() -> None:
+    graph = "g (int64[N, T] i) => (float[N, T, 9] y) { e = Gather(t, i) x = Tanh(e) y = MatMul(x, w) }"
+    table = noise(9, CHANNELS)
+    model = parse(graph, t=table, w=table.T.copy())
+    assert split(model, (1, 4), i=np.array([[0, 8, 3]])) == [
+        "Gather",
+        "Tanh",
+        "Mul",
+        "Gather",
+        "MatMul",
+        "MatMul",
+        "Add",
+    ]
+    assert [weight.table for weight in find_weights(model, find_layers(model))] == ["t", None]
