@@ -8,7 +8,7 @@ off is what the compiler chooses by itself, and computes in float.
 import argparse
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -75,7 +75,8 @@ def reordered(model: ir.Model, given: Prepared) -> None:
 def split(given: Prepared) -> Version:
     """The channels split off that the compiler chooses."""
     model = given.model.clone()
-    splits = ChooseSplits().apply(Setting.of(model, given.tuning, given.held_back)).made
+    chosen = ChooseSplits().apply(Setting.of(model, given.tuning, given.held_back)).made
+    splits = tuple(replace(remedy, by_row=False) for remedy in chosen if remedy.channels)
     run_rewrites(model, rewrites(splits), [given.samples[0]])
     return Version("split", model, splits)
 

@@ -27,6 +27,11 @@ def scaled_rows(tensor: str) -> str:
     return f"{tensor}_rows"
 
 
+def scales_of_rows(rest: str) -> list[str]:
+    """The names of sizes, the largest of each row, and what a tensor is divided by to give `rest`; and that."""
+    return [f"{rest}_sizes", f"{rest}_largest", f"{rest}_scale", rest]
+
+
 @dataclass(frozen=True)
 class ScaleRows:
     """Divide the rows of these tensors by their largest magnitudes, for all products that read them."""
@@ -59,6 +64,7 @@ def _scale(model: ir.Model, tensor: str, layers: Sequence[Layer]) -> None:
     read = first.inputs[0]
     assert read is not None
     rest = scaled_rows(tensor)
+    names = scales_of_rows(rest)
 
     def put(op_type: str, inputs: list[ir.Value], like: ir.Value, hint: str) -> ir.Value:
         made = insert_before(first, op_type, inputs, name=unique_name(model.graph, hint))
@@ -67,9 +73,9 @@ def _scale(model: ir.Model, tensor: str, layers: Sequence[Layer]) -> None:
 
     last = add_constant(model, np.array([-1]), f"{rest}_axis")
     smallest = add_constant(model, np.array(SMALLEST, np.float32), "smallest_row")
-    sizes = put("Abs", [read], read, f"{rest}_sizes")
-    largest = put("ReduceMax", [sizes, last], read, f"{rest}_largest")
-    scale = put("Max", [largest, smallest], read, f"{rest}_scale")
+    sizes = put("Abs", [read], read, names[0])
+    largest = put("ReduceMax", [sizes, last], read, names[1])
+    scale = put("Max", [largest, smallest], read, names[2])
     if read.shape is not None:
         largest.shape = scale.shape = ir.Shape([*list(read.shape)[:-1], 1])
     divided = put("Div", [read, scale], read, rest)

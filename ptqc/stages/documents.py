@@ -88,7 +88,7 @@ def manifest(job: Job, outcome: CompileOutcome) -> dict[str, Any]:
     origin, proto = job.prepared.origin, fitted.exported.proto
     remedies, unused = used_remedies(job.prepared.remedies, fitted.plan)
     split = {remedy.tensor: len(remedy.channels) for remedy in remedies if remedy.channels}
-    in_float = float_operators(job.model, fitted.plan, split)
+    in_float = float_operators(job.model, fitted.plan, remedies)
     notes = [*job.notes, *unused, *fitted.notes, *unquantized_weights(fitted.plan), *rounded_for_float(fitted.plan)]
     notes += [*(operator.note for operator in in_float), *_warnings(judged)]
     for kept in (delivered, outcome.memory, outcome.kept):

@@ -1,6 +1,6 @@
 """What computes in float in the delivered file, and why."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -10,6 +10,8 @@ from ptqc.graph.nodes import constant
 from ptqc.graph.sites import find_kernels
 from ptqc.notes import Level, Note
 from ptqc.operators import Trait, absorbs, data_inputs, is_float, keeps_codes, known
+from ptqc.passes.rewrite.remedies import Remedy
+from ptqc.passes.rewrite.scale_rows import scales_of_rows
 from ptqc.plan import Plan
 
 STEP = "lower"
@@ -29,13 +31,17 @@ class FloatOperator:
         return Note(STEP, self.name, f"{self.op_type} computes in float: {self.reason}")
 
 
-def float_operators(model: ir.Model, plan: Plan, split: Collection[str] = ()) -> list[FloatOperator]:
-    """The nodes that compute in float. split: the tensors whose wide channels go a way of their own."""
+def float_operators(model: ir.Model, plan: Plan, remedies: Sequence[Remedy] = ()) -> list[FloatOperator]:
+    """The nodes that compute in float. remedies: what was done about tensors, and serves integer kernels."""
     capable = {kernel.node for kernel in find_kernels(model, plan.layers)}
-    return [
-        FloatOperator(str(node.outputs[0].name), node.op_type, _wide(node, split) or _reason(node, plan, capable))
-        for node in _float_nodes(model, plan)
-    ]
+    split = {remedy.tensor for remedy in remedies if remedy.channels}
+    scaled = {name: each.tensor for each in remedies if each.by_row for name in scales_of_rows(each.rest)}
+    found = []
+    for node in _float_nodes(model, plan):
+        name = str(node.outputs[0].name)
+        reason = _wide(node, split) or (f"it finds a scale for each row of {scaled[name]}" if name in scaled else None)
+        found.append(FloatOperator(name, node.op_type, reason or _reason(node, plan, capable)))
+    return found
 
 
 def _float_nodes(model: ir.Model, plan: Plan) -> Iterator[ir.Node]:

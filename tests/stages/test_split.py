@@ -134,6 +134,12 @@ def test_products_of_wide_tokens_are_on_integers(by_row: Artifact) -> None:
     assert computed["h1_by_row"] == computed["d1_by_row"] == "integer"
 
 
+def test_what_scales_rows_is_told_by_what_it_does(by_row: Artifact) -> None:
+    notes = {note["subject"]: note["message"] for note in by_row.manifest["notes"] if note["step"] == "lower"}
+    parts = [notes[f"r1_rows{part}"] for part in ("_sizes", "_largest", "_scale", "")]
+    assert all(message.endswith(" computes in float: it finds a scale for each row of r1") for message in parts)
+
+
 def test_rows_of_other_sizes_than_those_seen(by_row: Artifact) -> None:
     feeds = {"x": token_samples(1e4, count=8)[::-1]}
     feeds["x"][0] = 0
