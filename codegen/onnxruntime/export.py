@@ -18,6 +18,7 @@ from ptqc.codegen.onnxruntime import constants, functions, names
 from ptqc.codegen.onnxruntime.float_pools import with_float_pools
 from ptqc.codegen.onnxruntime.inline import inlined
 from ptqc.codegen.onnxruntime.lookup import with_lookups
+from ptqc.codegen.onnxruntime.rows import Pick, picks
 from ptqc.formats.base import LOWEST_OPSET
 from ptqc.graph import protos, zipmaps
 from ptqc.graph.protos import subgraphs
@@ -35,13 +36,15 @@ SPELLED_OUT = named(Trait.SPELLED_OUT)
 class Exported:
     """The file as a proto, and how each inner value of the lowered graph is called in it.
 
-    packed: the same with calls of the functions, which the file itself has only where they are not inlined.
+    packed: the same with calls of the functions, which the file itself has only where they are not inlined. picks: by
+    table, by its name in the lowered graph, what picks rows of it where the file has no more of it than these.
     """
 
     proto: onnx.ModelProto
     functions: tuple[functions.UnpackFunction, ...]
     renamed: Mapping[str, str]
     packed: onnx.ModelProto
+    picks: Mapping[str, Pick] = field(default_factory=dict)
 
     @property
     def data(self) -> bytes:
@@ -92,7 +95,8 @@ def export(
     renamed = dict(zip(before, _value_names(graph), strict=True))
     zipmaps.put_back(graph, original.output, maps, renamed)
     _complete(model, used, interface)
-    return Exported(inlined(model) if inline else model, tuple(sorted(used)), renamed, model)
+    picked = {pick.table: pick for pick in packer.picks.values()}
+    return Exported(inlined(model) if inline else model, tuple(sorted(used)), renamed, model, picked)
 
 
 def _complete(model: onnx.ModelProto, used: Set[functions.UnpackFunction], interface: ir.Model) -> None:
@@ -142,6 +146,7 @@ class _Packer:
         for node in self.graph.node:
             for name in node.input:
                 self.readers.setdefault(name, node)
+        self.picks = {pick.rows: pick for pick in picks(self.lowered)}
 
     def share(self, array: np.ndarray) -> str:
         """The name of an initializer with this content."""
@@ -155,10 +160,13 @@ class _Packer:
         makers = {value: list(self._makers_of(value)) for value in self.lowered.weights}
         codes = {value: name for value, nodes in makers.items() for name in self._codes_of(nodes)}
         dropped |= {name for value in codes for node in makers[value][1:] for name in node.output}
+        dropped |= {pick.table for pick in self.picks.values()}
         kept = []
         for node in self.graph.node:
             output = node.output[0] if node.output else ""
-            if output in codes:
+            if output in self.picks:
+                kept.append(self._take(constants.picked(self.picks[output], self.share)))
+            elif output in codes.keys() - dropped:
                 kept.append(self._take(self._packed(node, codes[output], makers[output])))
             elif output not in dropped:
                 kept.append(node)
@@ -185,19 +193,20 @@ class _Packer:
     def _packed(self, node: onnx.NodeProto, name: str, makers: Sequence[onnx.NodeProto]) -> constants.UnpackedConstant:
         """A weight from its codes. node: the last of those that make it."""
         codes, form, output = self._array(name), self.lowered.formats[name], node.output[0]
+        tied = name in self.lowered.tied
         if node.op_type != "DequantizeLinear":
             tables = [read for maker in makers for read in maker.input if read in self.initializers and read != name]
             scale = self._array(tables[0]) if tables else np.empty(0, np.float32)
-            return constants.weight(Solution(form, codes, scale, 0), output, self.share, as_float=True)
+            return constants.weight(Solution(form, codes, scale, 0), output, self.share, as_float=True, tied=tied)
         solution = Solution(form, codes, self._array(node.input[1]), int(node.attribute[0].i))
         if output not in self.lowered.layer_constants:
-            return constants.weight(solution, output, self.share, as_float=True)
+            return constants.weight(solution, output, self.share, as_float=True, tied=tied)
         bias = self.lowered.layer_constants[output]
         if bias is None:
-            return constants.weight(solution, output, self.share, as_float=False)
+            return constants.weight(solution, output, self.share, as_float=False, tied=tied)
         integers = self._array(self.makers[bias].input[0])
         step = self.makers[self.readers[output].input[0]].input[1]
-        return constants.layer(solution, integers, step, [output, bias], self.share)
+        return constants.layer(solution, integers, step, [output, bias], self.share, tied=tied)
 
 
 def _array_of(tensor: ir.TensorProtocol) -> np.ndarray:

@@ -183,7 +183,7 @@ def possible(weight: Weight, forms: Sequence[Scaled]) -> list[Scaled]:
     if not weight.fitted_to:
         return [form for form in forms if form.group == 1]
     layer = weight.fitted_to[0]
-    return [form for form in forms if form.fits(layer.channel_axis, layer.width)]
+    return [form for form in forms if form.fits(layer.width)]
 
 
 def direct(weight: Weight, values: np.ndarray) -> Iterator[Solution]:
@@ -243,7 +243,10 @@ def _moments(weight: Weight, layer: Layer, observed: Observed) -> tuple[np.ndarr
         return same, same, 0
     held = observed.held_moments.get(weight.name, found)
     centred = bool(weight.layers) and all(user.is_corrected for user in weight.layers)
-    return moments.shrunk(found.second(centred), found.count), held.second(centred), found.count
+    second, judged = moments.shrunk(found.second(centred), found.count), held.second(centred)
+    if weight.table is not None:  # to what reads its rows all numbers count the same
+        second, judged = moments.with_even(second), moments.with_even(judged)
+    return second, judged, found.count
 
 
 def _table(weight: Weight, values: np.ndarray, forms: list[Scaled]) -> Iterable[tuple[Solution, float]]:

@@ -67,18 +67,19 @@ def open_proto(
 
     What it refers to in files, relative to the root, is mapped from there.
     """
-    if skeleton.is_skeleton(proto):
+    left_out, is_skeleton = {*without}, skeleton.is_skeleton(proto)
+    if is_skeleton:
         is_timed = _says(options, skeleton.PREPACKING)
         for name, value in (skeleton.PLACE if is_timed else skeleton.SETTINGS).items():
             options.add_session_config_entry(name, value)
-        return open_session(proto.SerializeToString(), options, {*without, *(() if is_timed else skeleton.WITHOUT)})
-    if is_split(proto):
+        left_out |= set() if is_timed else {*skeleton.WITHOUT}
+    elif is_split(proto):
         with scratch() as folder:
             path, _ = write_split(proto, Path(folder) / "model.onnx")
-            return open_session(str(path), options, without)
-    if saturates() and can_saturate(proto):
-        return open_session(apart(proto).SerializeToString(), options, {*NOT_WITH_EXACT_SUMS, *without})
-    return open_session(proto.SerializeToString(), options, without)
+            return open_session(str(path), options, left_out)
+    if saturates() and (is_skeleton or can_saturate(proto)):  # nobody looks at weights that are in files
+        proto, left_out = apart(proto), {*left_out, *NOT_WITH_EXACT_SUMS}
+    return open_session(proto.SerializeToString(), options, left_out)
 
 
 def _says(options: ort.SessionOptions, name: str) -> bool:

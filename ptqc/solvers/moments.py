@@ -260,6 +260,15 @@ class ColumnSample:
         return np.asarray(flattened.reshape(layer.groups, -1, len(flat)))
 
 
+def with_even(second: np.ndarray) -> np.ndarray:
+    """Second moments, or their diagonals, plus those of inputs that all count the same and together as much."""
+    diagonal = second if second.ndim == 2 else np.diagonal(second, axis1=1, axis2=2)
+    mean = diagonal.mean(-1, keepdims=True)
+    if second.ndim == 2:
+        return np.asarray(second + mean)
+    return np.asarray(second + mean[..., None] * np.eye(second.shape[-1], dtype=second.dtype))
+
+
 def images(batch: int) -> range:
     """Which images of a batch are looked at."""
     return range(0, batch, max(1, -(-batch // MOST_IMAGES)))

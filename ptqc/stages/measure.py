@@ -22,7 +22,7 @@ from ptqc.passes.decide.phases import Decided, Setting
 from ptqc.passes.decide.solve_weights import CandidateCache
 from ptqc.passes.dump import NO_DUMP, Dump
 from ptqc.passes.effects import applied
-from ptqc.passes.rewrite.split_outliers import from_json, to_json
+from ptqc.passes.rewrite.remedies import from_json, to_json
 from ptqc.passes.schedule import default_rewrites
 from ptqc.stages.prepare import Origin, Prepared
 from ptqc.stages.stored_weights import StoredWeights
@@ -70,7 +70,7 @@ def measured(
         "options": options.to_json(),
         "batchable": prepared.samples.batchable,
         "is_even": prepared.is_even,
-        "splits": to_json(prepared.splits),
+        "splits": to_json(prepared.remedies),
         "notes": [[note.step, note.subject, note.message, note.level] for note in (*prepared.notes, *notes)],
         "own_notes": len(notes),
     }
@@ -142,7 +142,7 @@ def key_of(step: str, prepared: Prepared, options: Mapping[str, Any]) -> Mapping
         "version": [__version__, MEASUREMENT_VERSION],
         "libraries": {"onnxruntime": ort.__version__, "numpy": np.__version__, "onnx_ir": ir.__version__},
         "model": prepared.origin.digest,
-        **({"splits": to_json(prepared.splits)} if prepared.splits else {}),
+        **({"splits": to_json(prepared.remedies)} if prepared.remedies else {}),
         "evened": prepared.evened,
         "calibration": prepared.samples.digest,
         "known": _known(),

@@ -51,7 +51,8 @@ def tables() -> Solved:
 def test_every_weight_in_every_format(tables: Solved) -> None:
     found = {(name, str(form)) for name, form in tables.solutions}
     every = {"float32", "float16", "int2", "int4", "int8", "codebook2", "codebook4"}
-    assert found == {(w, f) for w in TABLE_CONSTANTS for f in every} | {("mask", "palette1")}
+    pairs = {(layer.weight, f"pairs{bits}") for layer in tables.layers for bits in range(3, 9)}
+    assert found == {(w, f) for w in TABLE_CONSTANTS for f in every} | {("mask", "palette1")} | pairs
     assert set(tables.errors) == set(tables.solutions)
 
 
