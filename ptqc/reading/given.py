@@ -8,7 +8,8 @@ import onnx_ir as ir
 
 from ptqc.arguments import path_of, shown
 from ptqc.errors import UsageError
-from ptqc.graph.external import fits_in_memory, weight_bytes
+from ptqc.graph.external import weight_bytes
+from ptqc.graph.split_file import MESSAGE_LIMIT, is_split
 from ptqc.reading import ModelSource, read_model
 from ptqc.reading.walk import every_graph
 
@@ -44,7 +45,7 @@ def _write_proto(model: onnx.ModelProto, path: Path) -> None:
         raise UsageError(
             "the onnx.ModelProto was loaded without its external data: give the path of its file, or onnx.load(path)"
         )
-    if fits_in_memory(sum(len(tensor.raw_data) for tensor in model.graph.initializer)):
+    if not is_split(model):
         path.write_bytes(model.SerializeToString())
     else:
         _write_ir(ir.from_proto(model), path)
@@ -53,7 +54,7 @@ def _write_proto(model: onnx.ModelProto, path: Path) -> None:
 def _write_ir(model: ir.Model, path: Path) -> None:
     values = [value for graph in model.graphs() for value in graph.initializers.values()]
     is_external = any(isinstance(value.const_value, ir.ExternalTensor) for value in values)
-    if is_external or not fits_in_memory(weight_bytes(model)):
+    if is_external or weight_bytes(model) >= MESSAGE_LIMIT:
         ir.save(model, path, external_data=DATA)
     else:
         ir.save(model, path)
