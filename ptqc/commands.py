@@ -60,7 +60,7 @@ def run_compile(options: argparse.Namespace) -> None:
         given["loss"] = kinds_of(options.loss)
     artifact = compile(
         options.model,
-        calibration=_data(options),
+        calibration=data_of(options),
         output=options.output,
         budget=options.budget,
         preprocessing=_preprocessing(options),
@@ -86,7 +86,7 @@ def run_resolve(options: argparse.Namespace) -> None:
         output=options.output,
         budget=options.budget,
         plan=_plan(options.plan),
-        calibration=_data(options),
+        calibration=data_of(options),
         preprocessing=_preprocessing(options),
         labels=options.labels,
         force=options.force,
@@ -137,22 +137,24 @@ def _preprocessing(options: argparse.Namespace) -> Any:
     return Preprocessing.parse(_given(options, *PREPROCESSING), base)
 
 
-def _data(options: argparse.Namespace) -> Any:
+def data_of(options: argparse.Namespace) -> Any:
     """The stated samples: of texts, where a tokenizer is given.
 
-    A file may have options of texts for other commands than this one, which has no texts.
+    A file may have a tokenizer and options of texts for other commands than this one, which has no texts.
     """
-    from ptqc.calibration.texts import Texts
+    from ptqc.calibration.texts import Texts, holds_texts
 
     stated = _given(options, *TEXTS)
+    words = ", ".join(f"--{name.replace('_', '-')}" for name in stated if name not in options.configured)
     if options.tokenizer is None:
-        if words := [name for name in stated if name not in options.configured]:
-            names = ", ".join(f"--{name.replace('_', '-')}" for name in words)
-            raise UsageError(f"{names} is of texts: give their --tokenizer too")
+        if words:
+            raise UsageError(f"{words} is of texts: give their --tokenizer too")
+        return options.calibration
+    if "tokenizer" in options.configured and (options.calibration is None or not holds_texts(options.calibration)):
+        if words:
+            raise UsageError(f"{words} is of texts, and there are none: give them as text file or folder")
         return options.calibration
     if options.calibration is None:
-        if "tokenizer" in options.configured:
-            return None
         raise UsageError("a --tokenizer was given, and no texts: give them with --calibration FILE")
     return Texts(options.calibration, options.tokenizer, **stated)
 
@@ -161,7 +163,7 @@ def _judged(options: argparse.Namespace) -> Any:
     """The data of `ptqc eval`: with arrays, a tokenizer is there for what the model answers."""
     from ptqc.calibration.texts import holds_texts
 
-    return _data(options) if holds_texts(options.calibration) else options.calibration
+    return data_of(options) if holds_texts(options.calibration) else options.calibration
 
 
 def run_explain(options: argparse.Namespace) -> None:
@@ -206,7 +208,7 @@ def run_bisect(options: argparse.Namespace) -> None:
     from ptqc.artifact.bisect import bisect
 
     given = _given(options, "samples")
-    found = bisect(options.folder, calibration=_data(options), preprocessing=_preprocessing(options), **given)
+    found = bisect(options.folder, calibration=data_of(options), preprocessing=_preprocessing(options), **given)
     if found.first is not None:
         raise _holding(found, VerificationError(str(found)))
     _tell(found, options)
@@ -222,7 +224,7 @@ def run_reduce(options: argparse.Namespace) -> None:
     found = reduce(
         options.model,
         output=options.output,
-        calibration=_data(options),
+        calibration=data_of(options),
         preprocessing=_preprocessing(options),
         progress=_progress(options),
         **given,
@@ -270,7 +272,7 @@ def run_run(options: argparse.Namespace) -> None:
 
     found = run(
         options.model,
-        _data(options),
+        data_of(options),
         output=options.output,
         preprocessing=_preprocessing(options),
         onnx_only=options.onnx_only,
@@ -287,7 +289,7 @@ def run_compare(options: argparse.Namespace) -> None:
 
     found = compare(
         *options.models,
-        calibration=_data(options),
+        calibration=data_of(options),
         preprocessing=_preprocessing(options),
         progress=for_terminal(options.json),
         **_given(options, "samples", "threads"),

@@ -4,8 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from ptqc.calibration.texts import Texts
 from ptqc.cli import main
 from ptqc.command_line import parse
+from ptqc.commands import data_of
 from ptqc.errors import UsageError
 
 COMPILE = ("compile", "net.onnx")
@@ -75,6 +77,26 @@ def test_options_of_texts_for_commands_that_have_texts(place: Path, capsys: pyte
     assert "gone.onnx" in capsys.readouterr().err.splitlines()[-1]
     assert main(["compare", "gone.onnx", "gone.onnx", "--padding", "full"]) == 2
     assert "--padding is of texts: give their --tokenizer too" in capsys.readouterr().err
+
+
+def test_a_tokenizer_makes_texts_of_texts_alone(place: Path) -> None:
+    write(place, 'tokenizer = "tokenizer.json"\nlength = 9')
+    for folder, names in {"arrays": ["a.npz", "README.txt"], "texts": ["a.txt", "b.txt", "cover.png"]}.items():
+        (place / folder).mkdir()
+        for name in names:
+            (place / folder / name).touch()
+    for name in ("x.npz", "x.NPY", "corpus.md", "corpus.txt"):
+        (place / name).touch()
+
+    def taken(given: str, *more: str) -> object:
+        return data_of(parse((*COMPILE, "-o", "out", "--calibration", given, *more)))
+
+    for given in (*(str(place / name) for name in ("images", "arrays", "x.npz", "x.NPY")), "synthetic", "module:name"):
+        assert taken(given) == given
+    for name in ("texts", "corpus.md", "corpus.txt", "missing.txt"):
+        assert taken(str(place / name)) == Texts(str(place / name), str(place / "tokenizer.json"), length=9)
+    with pytest.raises(UsageError, match="--padding is of texts, and there are none: give them as text file or"):
+        taken(str(place / "x.npz"), "--padding", "full")
 
 
 def test_names_of_data_that_are_no_files_stay(place: Path) -> None:

@@ -7,7 +7,7 @@ operator gives, as Clip and Concat do, they are Max(DequantizeLinear(codes)). Ma
 it ONNX Runtime would move the rounding in front of the pool again, or the other one behind it.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 import onnx
@@ -20,6 +20,7 @@ from ptqc.lowered import Lowered
 from ptqc.operators import Trait, data_inputs, named
 
 CONVERSIONS = named(Trait.CONVERTS)
+REAL = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE)
 PARTS = ("dequantized", "real", "most", "largest")
 
 
@@ -42,8 +43,8 @@ class _Pool:
 
 def with_float_pools(lowered: Lowered, nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
     """The nodes of a lowered graph, with pools in float where ONNX Runtime is slow at their codes."""
-    found = _found(lowered)
-    kept = [part for node in nodes for part in _written(node, found.pools)]
+    found, indexed = _found(lowered), _indexed(lowered)
+    kept = [part for node in nodes for part in _written(node, found.pools, indexed)]
     still_read = {name for node in kept for name in reads(node)}
     unread = found.codes - still_read - {str(value.name) for value in lowered.model.graph.outputs}
     return (node for node in kept if unread.isdisjoint(node.output))
@@ -113,8 +114,25 @@ def _found(lowered: Lowered) -> _Found:
     return found
 
 
-def _written(node: onnx.NodeProto, pools: Mapping[str, _Pool]) -> list[onnx.NodeProto]:
-    pool = pools.get(node.output[0]) if node.op_type == "MaxPool" else None
+def _indexed(lowered: Lowered) -> set[str]:
+    """Real values of pools whose Indices are read, where there are codes that they may be rounded to."""
+    graph, outputs = lowered.model.graph, set(lowered.model.graph.outputs)
+    if all(node.op_type != "QuantizeLinear" for node in graph):
+        return set()
+    pools = [node for node in graph if node.op_type == "MaxPool" and len(node.outputs) == 2]
+    read = [node for node in pools if node.outputs[1].uses() or node.outputs[1] in outputs]
+    return {str(node.outputs[0].name) for node in read if node.outputs[0].dtype in REAL}
+
+
+def _written(node: onnx.NodeProto, pools: Mapping[str, _Pool], indexed: Set[str]) -> list[onnx.NodeProto]:
+    if node.op_type != "MaxPool":
+        return [node]
+    if node.output[0] in indexed:
+        kept, (_, _, most, _) = onnx.NodeProto(), inside(node.output[0])
+        kept.CopyFrom(node)
+        kept.output[0] = most
+        return [kept, helper.make_node("Max", [most], [node.output[0]])]
+    pool = pools.get(node.output[0])
     if pool is None:
         return [node]
     output, pooled = node.output[0], onnx.NodeProto()

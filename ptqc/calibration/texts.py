@@ -9,9 +9,10 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from ptqc.arguments import one_of, path_of, shown
+from ptqc.calibration.images import IMAGE_SUFFIXES
 from ptqc.calibration.inputs import InputSpec, shape_text
 from ptqc.calibration.roles import InputRole, roles
-from ptqc.calibration.sources import SampleReader, SampleSource, is_hidden, spread
+from ptqc.calibration.sources import ARRAY_SUFFIXES, SampleReader, SampleSource, files_below, spread
 from ptqc.errors import CalibrationError, UsageError
 from ptqc.execute.onnxruntime import Feeds
 
@@ -22,6 +23,7 @@ Side = Literal["right", "left"]
 LENGTH = 128  # tokens, where neither options nor model nor tokenizer say how many
 SUFFIX = ".txt"
 TABLE = ".tsv"  # texts and labels between tabs, for `ptqc eval`
+OTHER_SUFFIXES = ARRAY_SUFFIXES | IMAGE_SUFFIXES | {".csv"}  # of data that are no texts
 ADVICE = "give its samples as arrays, or by module:function"
 # Tokens that fill up a text, by the names that tokenizers give them, the commonest first.
 FILLERS = ("[PAD]", "<pad>", "<|pad|>", "<|endoftext|>", "</s>", "<|end_of_text|>")
@@ -82,9 +84,12 @@ class Texts(SampleReader):
 
 
 def holds_texts(data: str) -> bool:
-    """Whether a path is that of a text file, or of a folder with some."""
+    """Whether a path is that of a text file, or of a folder with more of them than of arrays and images."""
     path = Path(data)
-    return path.suffix in (SUFFIX, TABLE) or (path.is_dir() and any(path.rglob(f"*{SUFFIX}")))
+    if path.is_dir():
+        return len(files_below(path, frozenset({SUFFIX}))) > len(files_below(path, OTHER_SUFFIXES))
+    suffix = path.suffix.lower()
+    return suffix in (SUFFIX, TABLE) or (path.is_file() and suffix not in OTHER_SUFFIXES)
 
 
 @dataclass(frozen=True)
@@ -135,10 +140,9 @@ def _text_files(path: Path) -> tuple[Path, ...]:
         return (path,)
     if not path.is_dir():
         raise CalibrationError(f"calibration data {str(path)!r}: no such file or folder; give a text file or a folder")
-    found = [file for file in path.rglob(f"*{SUFFIX}") if file.is_file() and not is_hidden(file.relative_to(path))]
-    if not found:
+    if not (found := files_below(path, frozenset({SUFFIX}))):
         raise CalibrationError(f"folder {path} holds no texts, expected files ending in {SUFFIX}")
-    return tuple(sorted(found, key=lambda file: file.relative_to(path).as_posix()))
+    return tuple(found)
 
 
 def _texts_of(file: Path, unit: Unit) -> Iterator[tuple[str, str]]:

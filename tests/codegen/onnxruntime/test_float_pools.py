@@ -153,3 +153,35 @@ def test_pools_of_codes_that_other_operators_give(tmp_path: Path) -> None:
         for one, other in zip(*(each.values() for each in several), strict=True):
             assert one.dtype == np.uint8
             np.testing.assert_array_equal(one, other)
+
+
+# Pools whose Indices are a result, and that a rounding follows: at once, and behind a Reshape.
+WITH_INDICES = """g (float[N,3,8,8] x) => (float[N,8,4,4] y, int64[N,3,4,4] i, int64[N,3,4,4] j) {
+    p, i = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (x)
+    s = Sin(x)
+    q, j = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (s)
+    r = Reshape(q, shape)
+    a = Conv <pads = [1, 1, 1, 1]> (p, w1)
+    b = Conv <pads = [1, 1, 1, 1]> (r, w2)
+    y = Add(a, b)
+}"""
+
+
+def with_indices() -> onnx.ModelProto:
+    weights = {f"w{seed}": weight(8, 3, 3, 3, seed=seed) for seed in (1, 2)}
+    return proto(WITH_INDICES, shape=np.array([-1, 3, 4, 4]), **weights)
+
+
+def test_indices_are_those_of_the_float_model(tmp_path: Path) -> None:
+    data = samples(3, 8, 8, count=64)
+    artifact = compiled(with_indices(), data, tmp_path, activations="integer", bits=(4, 7))
+    file = onnx.load(artifact.path)
+    assert "QuantizeLinear" in {node.op_type for node in file.graph.node}
+    asked, given = (Runner(model).run({"x": data}) for model in (with_indices(), file))
+    np.testing.assert_array_equal(given["i"], asked["i"])
+    np.testing.assert_array_equal(given["j"], asked["j"])
+
+
+def test_indices_of_a_file_without_codes_need_nothing(tmp_path: Path) -> None:
+    artifact = compiled(with_indices(), samples(3, 8, 8, count=24), tmp_path, activations="float", bits=(4, 7))
+    assert "Max" not in {node.op_type for node in onnx.load(artifact.path).graph.node}
