@@ -10,6 +10,7 @@
 #include <fstream>
 #include <iterator>
 #include <string>
+#include <utility>
 
 #include "block.h"
 
@@ -21,6 +22,7 @@ enum Result { kSuccess = 0, kInvalidValue = 1, kNoBinary = 209, kNotFound = 500,
 
 constexpr unsigned kUsualShared = 48 << 10, kLargestSide = 65535;
 thread_local std::string problem;
+uint64_t left_out;
 
 struct Module {
   void* handle;
@@ -66,6 +68,9 @@ void* translation(const char* image) {
 
 API int ptqc_is_emulator() { return 1; }
 
+// Bytes that blocks left out since the last call could have stored.
+API uint64_t ptqc_left_out() { return std::exchange(left_out, 0); }
+
 API int cuModuleLoadData(Module** made, const char* image) {
   void* handle = translation(image);
   if (!handle) return kNoBinary;
@@ -99,7 +104,8 @@ API int cuLaunchKernelEx(const Config* given, Function* function, void** argumen
                           given->dynamic,
                           order ? unsigned(atoi(order)) : 0,
                           arguments,
-                          share ? atof(share) : 1};
+                          share ? atof(share) : 1,
+                          &left_out};
   const char* found = function->launch(&launch);
   problem = found ? found : "";
   return found ? kLaunchFailed : kSuccess;
