@@ -124,6 +124,7 @@ def compile_model(model: Model, calibration: object, request: CompileRequest) ->
     with one_blas_thread(), scratch() as temporary:
         folder = Path(temporary)
         source = read_given(model, folder, cast_double=options.cast_double)
+        request = replace(request, store=replace(request.store, check=source.files.check))
         losses.check(source.model, options.loss)
         place = folder / "samples"
         loss = request.budgets.loss
@@ -217,6 +218,7 @@ def _deliver(job: Job, request: CompileRequest, labelled: Labelled | None, folde
         fitted, verified, activation_loss, native, timed, memory, kept, judged, changed, speed, *recorded
     )
     files, manifest = documents.files(job, outcome, folder)
+    request.store.check()  # else what is written is of other files than the digest
     return artifact.publish(request.output, files, manifest, documents.apart(job, outcome, manifest), request.force)
 
 

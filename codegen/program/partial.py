@@ -1,7 +1,9 @@
 """Comparing a large network where its kernels run slowly: one sample, and of the largest kernels a share of each.
 
 A kernel that computes a share of its output finds something else in the rest of it: before the call the memory holds
-what is wanted, of which every byte was changed by drawn bits. What is as before afterwards, nothing was written to.
+what is wanted, of which every byte was changed by drawn bits. What is as before afterwards, nothing was written to: it
+must be what the blocks left out would have written, each of them no more than the fullest of those that ran. A kernel
+that leaves out some of every block is told by that, whatever the share.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -15,16 +17,18 @@ from ptqc.codegen.program.verify import Loaded, Made, TensorComparison, Values, 
 from ptqc.native.library import aligned
 
 SEED = 0
-# Of what a share has on average, the least that blocks at the borders may have.
-LEAST = 0.25
 
 
 @dataclass(frozen=True)
 class Cropping:
-    """What a run may take. most: operations of a call. crop: lets all calls from now on compute such a share."""
+    """What a run may take. most: operations of a call. crop: lets all calls from now on compute such a share.
+
+    left_out: bytes at most that were not written for that since it was last asked.
+    """
 
     most: int
     crop: Callable[[float], None]
+    left_out: Callable[[], int]
 
     def share(self, call: Call) -> float:
         """Of a call's output for one sample."""
@@ -38,7 +42,7 @@ class PartialRun:
     loaded: Loaded
     cropping: Cropping
     shares: dict[str, float] = field(default_factory=dict)
-    _counts: dict[str, int] = field(default_factory=dict)
+    _counts: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     def outcomes(self, values: Values) -> Iterator[TensorComparison]:
         """Every tensor of the first sample that ONNX Runtime has. elements: those that were computed."""
@@ -47,10 +51,13 @@ class PartialRun:
             if name not in self.shares:
                 yield outcome
                 continue
-            computed, all_of_it = self._counts[name], outcome.elements
-            told = f"{name} ({outcome.call.family}): only {computed} of {all_of_it} elements were written"
-            is_enough = computed >= LEAST * self.shares[name] * all_of_it
-            yield replace(outcome, elements=computed, problem=outcome.problem or ("" if is_enough else told))
+            (computed, left_out), all_of_it = self._counts[name], outcome.elements
+            told = (
+                f"{name} ({outcome.call.family}): only {computed} of {all_of_it} elements were written, "
+                f"and the blocks that did not run write {left_out} at most"
+            )
+            is_all = computed + left_out >= all_of_it
+            yield replace(outcome, elements=computed, problem=outcome.problem or ("" if is_all else told))
 
     def _first(self, values: Values) -> dict[str, np.ndarray]:
         """Values of the first sample, where the first axis is that of samples."""
@@ -73,7 +80,8 @@ class PartialRun:
         finally:
             self.cropping.crop(1.0)
         is_made = _within(layout, _bytes(made) != _bytes(other)).reshape(wanted.shape)
-        self.shares[call.output], self._counts[call.output] = share, int(np.count_nonzero(is_made))
+        self.shares[call.output] = share
+        self._counts[call.output] = int(np.count_nonzero(is_made)), self.cropping.left_out() // memory.itemsize
         found = np.where(is_made, layout.from_memory(made).reshape(wanted.shape), wanted)
         return found, found
 

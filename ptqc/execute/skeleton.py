@@ -1,5 +1,6 @@
 """Models whose large tensors lie in files, as ONNX Runtime opens them: the graph is a message, tensors have paths."""
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import onnx
 import onnx_ir as ir
 
 # Locations are relative to this folder, so that one model can refer to files anywhere; ONNX Runtime maps these.
-ROOT = Path.cwd().anchor
+ROOT = Path(os.sep).absolute().anchor  # does not ask for the working folder, which may be gone
 PLACE: Mapping[str, str] = {"session.model_external_initializers_file_folder_path": ROOT}
 # It would rearrange weights for its products, which is a copy of each of them.
 PREPACKING = "session.disable_prepacking"

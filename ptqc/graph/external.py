@@ -75,7 +75,9 @@ def whole_message(model: ir.Model) -> onnx.ModelProto:
     proto = ir.to_proto(model)
     for tensor, value in zip(proto.graph.initializer, model.graph.initializers.values(), strict=True):
         if isinstance(value.const_value, ir.ExternalTensor):
-            tensor.CopyFrom(ir.to_proto(_held(value.const_value, mapped=True)))
+            held = ir.to_proto(_held(value.const_value, mapped=True))
+            held.name = tensor.name  # the tensor has that of one of its values
+            tensor.CopyFrom(held)
     return proto
 
 

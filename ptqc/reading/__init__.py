@@ -24,6 +24,7 @@ from ptqc.reading.normalizations import write_out_normalizations
 from ptqc.reading.operators import INTEGER, check_attributes, check_operators, check_versions
 from ptqc.reading.sizes import check_sizes
 from ptqc.reading.tensors import check_tensors, external_files
+from ptqc.reading.unchanged import NOTHING, FileStates
 from ptqc.reading.values import check_no_cycles, check_values, is_sorted
 from ptqc.reading.walk import every_node
 from ptqc.reading.weights import check_interface, check_no_double, check_no_double_layers, check_weights_finite
@@ -62,6 +63,7 @@ class ModelSource:
     digest: SHA-256 over the same bytes, hexadecimal.
     given: what it was before: "file", or the type of a model in memory.
     cast_double: whether float64 is to become float32 inside.
+    files: those that the model refers to, as they were before they were read; none of a model that is in memory.
     """
 
     model: ir.Model
@@ -71,6 +73,7 @@ class ModelSource:
     notes: tuple[Note, ...]
     cast_double: bool = False
     given: str = FILE
+    files: FileStates = NOTHING
 
     @property
     def called(self) -> str:
@@ -96,6 +99,7 @@ def read_model(path: Path | str, *, cast_double: bool = False, given: str = FILE
 
 
 def _read(path: Path, cast_double: bool) -> ModelSource:
+    states = FileStates.of([path])
     data = read_bytes(path)
     proto = parse(data)
     for check in PROTO_CHECKS:
@@ -104,6 +108,7 @@ def _read(path: Path, cast_double: bool) -> ModelSource:
         check_no_double(proto)
     check_tensors(proto, path)
     files = external_files(proto, path.parent)
+    states |= FileStates.of(files.values())
     size = len(data) + sum(file.stat().st_size for file in files.values())
     if fits_in_memory(size):
         sandboxed.check(path, size)
@@ -125,7 +130,8 @@ def _read(path: Path, cast_double: bool) -> ModelSource:
     _check_with_onnx(model)
     if not cast_double:
         check_no_double_layers(model)
-    return ModelSource(model, path, size, digest_of(data, files), tuple(notes), cast_double)
+    kept = NOTHING if fits_in_memory(size) else states
+    return ModelSource(model, path, size, digest_of(data, files), tuple(notes), cast_double, files=kept)
 
 
 def _remarks(proto: onnx.ModelProto) -> list[Note]:

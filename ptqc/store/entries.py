@@ -62,10 +62,12 @@ class Entry:
 class Store:
     """A folder of entries; it need not exist. Raises UsageError where a file is in its place.
 
-    Entries that were opened are not cleared away by others for as long as the store object lives.
+    Entries that were opened are not cleared away by others for as long as the store object lives. check: called before
+    an entry is kept; raises where it must not be.
     """
 
     folder: Path
+    check: Callable[[], None] = field(default=lambda: None, repr=False, compare=False)
     _used: list[InUse] = field(default_factory=list, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -112,6 +114,7 @@ class Store:
                 _write(folder, key, document, arrays)
                 write_files(folder)
                 _write_sums(folder)
+                self.check()
                 # Another process may have stored the same result meanwhile; entries of one key are equal.
                 try:
                     folder.rename(self.folder / name)

@@ -159,6 +159,23 @@ def test_inputs_stand_for_references(path: Path) -> None:
     assert len(skeleton.graph.initializer) == 2
 
 
+def test_values_that_share_a_tensor_keep_their_names(path: Path) -> None:
+    model = read_model(path).model
+    w = model.graph.initializers["w"]
+    model.graph.initializers.add(ir.Value(name="again", shape=w.shape, type=w.type, const_value=w.const_value))
+    tensors = {tensor.name: tensor.raw_data for tensor in whole_message(model).graph.initializer}
+    assert list(tensors) == ["w", "v", "again"]
+    assert tensors["w"] == tensors["again"]
+
+
+def test_models_are_found_where_the_working_folder_is_gone(tmp_path: Path) -> None:
+    program = "import os; os.rmdir(os.getcwd()); from ptqc.execute.skeleton import ROOT; print(ROOT)"
+    command = [sys.executable, "-c", program]
+    (tmp_path / "gone").mkdir()
+    done = subprocess.run(command, cwd=tmp_path / "gone", capture_output=True, text=True, check=False)
+    assert (done.stdout.strip(), done.stderr) == (tmp_path.anchor, "")
+
+
 def test_what_a_rewrite_made_goes_to_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(external, "IN_MEMORY_LIMIT", 4000)
     model = ir.from_proto(network())

@@ -24,12 +24,14 @@ struct Dim {
 };
 
 // As the stand-in driver calls a kernel. order: a seed for the order of threads; 0 takes them as they are numbered.
-// share: of the blocks that run, spread over all of them; the first and the last one are always among them.
+// share: of the blocks that run, spread over all of them; the first and the last one are always among them. left_out:
+// grows by the bytes that the others would store, were each of them like the fullest of those that run.
 struct Launch {
   Dim grid, block;
   unsigned dynamic, order;
   void** arguments;
   double share;
+  uint64_t* left_out;
 };
 
 // An asynchronous copy: it lands when its thread waits for it, at the latest moment that the instruction allows.
@@ -66,6 +68,8 @@ struct Block {
   void** arguments;
   char* shared;
   size_t shared_size;
+  bool is_counted;
+  std::vector<std::pair<uint64_t, int>> stored;  // addresses and bytes
   std::mt19937 order;
   bool is_shuffled;
   std::string problem;
@@ -233,6 +237,19 @@ inline std::vector<uint64_t> chosen_blocks(const Launch& given) {
   return chosen;
 }
 
+// Bytes that the last block stored, each once, to whatever is not shared memory.
+inline uint64_t stored_bytes(Block& b) {
+  std::sort(b.stored.begin(), b.stored.end());
+  uint64_t bytes = 0, end = 0;
+  for (auto [address, size] : b.stored) {
+    uint64_t behind = std::max(end, address + size);
+    bytes += behind - std::max(end, address);
+    end = behind;
+  }
+  b.stored.clear();
+  return bytes;
+}
+
 // Runs the blocks; what was wrong, or nullptr. fixed: bytes of shared memory that the kernel declares.
 inline const char* launch(void (*kernel)(void**), const Launch& given, size_t fixed) {
   thread_local std::string problem;
@@ -253,12 +270,17 @@ inline const char* launch(void (*kernel)(void**), const Launch& given, size_t fi
   if (!stacks || !b.shared) return "out of memory";
   for (size_t i = 0; i < threads; ++i) b.fibers[i].stack = stacks + i * kStack;
   block = &b;
-  for (uint64_t number : chosen_blocks(given)) {
+  std::vector<uint64_t> chosen = chosen_blocks(given);
+  uint64_t others = uint64_t(b.grid.x) * b.grid.y * b.grid.z - chosen.size(), fullest = 0;
+  b.is_counted = others > 0;
+  for (uint64_t number : chosen) {
     b.place = {unsigned(number % b.grid.x), unsigned(number / b.grid.x % b.grid.y),
                unsigned(number / b.grid.x / b.grid.y)};
     run_block(b);
     if (!b.problem.empty()) break;
+    fullest = std::max(fullest, stored_bytes(b));
   }
+  *given.left_out += others * fullest;
   block = nullptr;
   munmap(stacks, kStack * threads);
   munmap(b.shared, b.shared_size + kPoison);

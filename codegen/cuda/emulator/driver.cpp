@@ -24,6 +24,7 @@ enum Result { kSuccess = 0, kInvalidValue = 1, kNoBinary = 209, kNotFound = 500,
 
 constexpr unsigned kUsualShared = 48 << 10, kLargestSide = 65535;
 thread_local std::string problem;
+uint64_t left_out;
 
 struct Module {
   void* handle;
@@ -74,6 +75,9 @@ void* translation(const char* image) {
 
 API int ptqc_is_emulator() { return 1; }
 
+// Bytes that blocks left out since the last call could have stored.
+API uint64_t ptqc_left_out() { return std::exchange(left_out, 0); }
+
 API int cuModuleLoadData(Module** made, const char* image) {
   void* handle = translation(image);
   if (!handle) return kNoBinary;
@@ -107,7 +111,8 @@ static int run(const Config& given, Function* function, void** arguments) {
                           given.dynamic,
                           order ? unsigned(atoi(order)) : 0,
                           arguments,
-                          share ? atof(share) : 1};
+                          share ? atof(share) : 1,
+                          &left_out};
   const char* found = function->launch(&launch);
   problem = found ? found : "";
   return found ? kLaunchFailed : kSuccess;

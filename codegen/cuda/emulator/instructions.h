@@ -51,6 +51,10 @@ inline uint64_t aligned(uint64_t address, int bytes) {
   return address;
 }
 
+inline void note_store(uint64_t address, int bytes) {
+  if (block->is_counted && shared_of_generic(address) >= block->shared_size) block->stored.push_back({address, bytes});
+}
+
 inline void copy_async(uint64_t to, uint64_t from, int bytes, uint32_t taken) {
   Copy copy{reinterpret_cast<char*>(aligned(shared(to, bytes), bytes)),
             reinterpret_cast<const char*>(aligned(from, bytes)), bytes, int(std::min<uint32_t>(taken, bytes))};

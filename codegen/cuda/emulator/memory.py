@@ -25,7 +25,8 @@ def _store(match: re.Match[str], o: Text, names: Operands) -> str:
         f"*reinterpret_cast<{TYPES[kind]}*>(address_ + {place * size}) = {names.value(kind, source)};"
         for place, source in enumerate(sources)
     )
-    return f"{{ uint64_t address_ = {where}; {' '.join(parts)} }}"
+    noted = "" if match["space"] in ("shared", "local") else f"emulator::note_store(address_, {size * len(sources)});"
+    return f"{{ uint64_t address_ = {where}; {noted} {' '.join(parts)} }}"
 
 
 def _parameter(match: re.Match[str], o: Text, names: Operands) -> str:

@@ -22,6 +22,7 @@ class Launch(ctypes.Structure):
         ("order", ctypes.c_uint),
         ("arguments", ctypes.POINTER(ctypes.c_void_p)),
         ("share", ctypes.c_double),
+        ("left_out", ctypes.POINTER(ctypes.c_uint64)),
     )
 
 
@@ -34,7 +35,9 @@ def kernel(name: str, body: str, pointers: int = 1) -> str:
 
 
 class Emulated:
-    """The kernels of a module of PTX."""
+    """The kernels of a module of PTX. left_out: bytes that blocks which did not run last time could have stored."""
+
+    left_out = 0
 
     def __init__(self, ptx: Sequence[str], folder: Path) -> None:
         library = folder / "kernels.so"
@@ -56,8 +59,10 @@ class Emulated:
         arguments = (ctypes.c_void_p * len(pointers))(*(ctypes.addressof(pointer) for pointer in pointers))
         launch = self._library[f"launch_{name}"]
         launch.restype = ctypes.c_char_p
-        given = Launch((blocks, 1, 1), (threads, 1, 1), dynamic, order, arguments, share)
+        left_out = ctypes.c_uint64()
+        given = Launch((blocks, 1, 1), (threads, 1, 1), dynamic, order, arguments, share, ctypes.pointer(left_out))
         problem = launch(ctypes.byref(given))
+        self.left_out = left_out.value
         return problem.decode() if problem else ""
 
 

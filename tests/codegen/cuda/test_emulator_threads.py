@@ -231,6 +231,13 @@ def test_a_share_of_the_blocks_is_spread_over_all_and_has_both_ends(built: Emula
     assert (ran[0] != ran[1]).any()
 
 
+@pytest.mark.parametrize(("share", "others"), [(1.0, 0), (0.5, 50), (0.1, 90)])
+def test_what_the_blocks_left_out_could_store_is_told(share: float, others: int, built: Emulated) -> None:
+    """A block stores a number for each of its threads."""
+    assert built("blocks", numbers(64 * 100), threads=64, blocks=100, share=share) == ""
+    assert built.left_out == others * 64 * 4
+
+
 def test_a_table_of_the_module_is_read(built: Emulated) -> None:
     found = numbers(LANES)
     assert built("table", found) == ""
