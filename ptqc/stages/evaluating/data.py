@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ptqc.arguments import path_of
+from ptqc.arguments import path_of, shown
 from ptqc.calibration.images import IMAGE_SUFFIXES, Preprocessing
 from ptqc.calibration.inputs import InputSpec
 from ptqc.calibration.samples import Samples, collect
@@ -175,7 +175,9 @@ def _number(text: str) -> int | float | str:
 def _apart(labels: object) -> list[Any]:
     """Labels that are given for themselves: in an .npz or .npy, or as a sequence."""
     if not isinstance(labels, str | Path):
-        return list(labels)  # type: ignore[call-overload, no-any-return]
+        if not isinstance(labels, Iterable):
+            raise UsageError(f"labels is {shown(labels)}; give a file, or one label for each sample")
+        return list(labels)
     path = path_of("labels", labels)
     if not path.is_file():
         raise CalibrationError(f"the labels {path} do not exist; give an .npz with `{KEY}`, or an .npy")

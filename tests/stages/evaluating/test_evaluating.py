@@ -248,6 +248,10 @@ def test_another_output_is_judged_where_it_is_named(tmp_path: Path) -> None:
     assert [score.value for score in scores] == [100, 0]
     with pytest.raises(UsageError, match="has no output 'c'; it has a, b"):
         ptqc.evaluate(tmp_path / "two.onnx", metric="top-1", data=data, output="c")
+    other = proto("g (float[N,3] x) => (float[N,3] b) { b = Neg(x) }")
+    onnx.save(other, tmp_path / "one.onnx")
+    with pytest.raises(UsageError, match=r"one\.onnx has no output 'a'; it has b"):
+        ptqc.evaluate(tmp_path / "two.onnx", tmp_path / "one.onnx", metric="top-1", data=data)
 
 
 REFUSED: dict[str, tuple[dict[str, object], type[PtqcError], str]] = {
@@ -258,6 +262,7 @@ REFUSED: dict[str, tuple[dict[str, object], type[PtqcError], str]] = {
     "no labels": ({"data": samples(3, 8, 8, count=4)}, CalibrationError, "the metric top needs labels"),
     "too few": ({"labels": [1, 2]}, CalibrationError, "there are 40 samples and 2 labels; give one for each"),
     "no pairs": ({"metric": "similarity"}, CalibrationError, "40 samples and 40 labels; give one for 2"),
+    "no labels at all": ({"labels": 3}, UsageError, "labels is 3; give a file, or one label for each sample"),
     "no such labels": ({"labels": "gone.npy"}, CalibrationError, "gone.npy do not exist"),
 }
 
