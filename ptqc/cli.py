@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except PtqcError as error:
         print(f"ptqc: {_one_line(error)}", file=sys.stderr)
         if "--json" in words:
-            print(document(words[0], {"error": failure(error)}))
+            print(document(words[0], {**error.found, "error": failure(error)}))
         return error.exit_code
     except BrokenPipeError:  # the reader of our output went away, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

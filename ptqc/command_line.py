@@ -31,27 +31,29 @@ class Parser(argparse.ArgumentParser):
 def parse(words: Sequence[str], namespace: argparse.Namespace | None = None) -> argparse.Namespace:
     """The command and its options; what the words leave out is taken from the nearest configuration file.
 
-    Of what it returns, `run` is the function that runs the command, and `used` tells what the file said. Raises
-    UsageError for words and files that are wrong.
+    Of what it returns, `run` is the function that runs the command, `used` tells what the file said, and `configured`
+    has the names of those options. Raises UsageError for words and files that are wrong.
     """
     made, known = parsers()
     command = words[0] if words else ""
     if command and not command.startswith("-") and command not in known:
         raise unknown("command", [command], known)
-    used = ""
+    used, configured = "", frozenset[str]()
     if command in known:
         _check_options(words[1:], known[command])
-        used = _configure(command, known)
+        used, configured = _configure(command, known)
     options = made.parse_args(words, namespace)
     options.used = "" if getattr(options, "quiet", False) else used
+    options.configured = configured
     return options
 
 
-def _configure(command: str, known: Commands) -> str:
-    """Defaults of the command from the nearest configuration file; what to tell of them."""
+def _configure(command: str, known: Commands) -> tuple[str, frozenset[str]]:
+    """Defaults of the command from the nearest configuration file; what to tell of them, and their names."""
     found = Configuration.find(Path.cwd(), known)
     used = found.apply(command, known[command]) if found else ()
-    return f"from {found.path}: {', '.join(used)}" if found and used else ""
+    told = f"from {found.path}: {', '.join(used)}" if found and used else ""
+    return told, frozenset(name.replace("-", "_") for name in used)
 
 
 def _check_options(words: Sequence[str], parser: argparse.ArgumentParser) -> None:

@@ -43,6 +43,12 @@ def _tell(found: Told, options: argparse.Namespace, more: str = "") -> None:
         print(f"{found}{more}")
 
 
+def _holding(found: Told, error: PtqcError) -> PtqcError:
+    """The error of a command that found what is wrong; one document of `--json` has both."""
+    error.found = found.to_json()
+    return error
+
+
 def _progress(options: argparse.Namespace) -> Any:
     from ptqc.work.progress import for_terminal
 
@@ -137,16 +143,21 @@ def _preprocessing(options: argparse.Namespace) -> Any:
 
 
 def _data(options: argparse.Namespace) -> Any:
-    """The stated samples: of texts, where a tokenizer is given."""
+    """The stated samples: of texts, where a tokenizer is given.
+
+    A file may have options of texts for other commands than this one, which has no texts.
+    """
     from ptqc.calibration.texts import Texts
 
     stated = _given(options, *TEXTS)
     if options.tokenizer is None:
-        if stated:
-            names = ", ".join(f"--{name.replace('_', '-')}" for name in stated)
+        if words := [name for name in stated if name not in options.configured]:
+            names = ", ".join(f"--{name.replace('_', '-')}" for name in words)
             raise UsageError(f"{names} is of texts: give their --tokenizer too")
         return options.calibration
     if options.calibration is None:
+        if "tokenizer" in options.configured:
+            return None
         raise UsageError("a --tokenizer was given, and no texts: give them with --calibration FILE")
     return Texts(options.calibration, options.tokenizer, **stated)
 
@@ -181,9 +192,11 @@ def run_doctor(options: argparse.Namespace) -> None:
     from ptqc.stages.doctor import examine
 
     found = examine(options.cache)
-    _tell(found, options)
+    if found.is_well or not options.json:
+        _tell(found, options)
     if not found.is_well:
-        raise Interrupted("something that a compile needs is lacking: mend it, and run the same command again")
+        lacking = "something that a compile needs is lacking: mend it, and run the same command again"
+        raise _holding(found, Interrupted(lacking))
 
 
 def run_verify(options: argparse.Namespace) -> None:
@@ -199,10 +212,9 @@ def run_bisect(options: argparse.Namespace) -> None:
 
     given = _given(options, "samples")
     found = bisect(options.folder, calibration=_data(options), preprocessing=_preprocessing(options), **given)
-    if found.first is None or options.json:
-        _tell(found, options)
     if found.first is not None:
-        raise VerificationError(str(found))
+        raise _holding(found, VerificationError(str(found)))
+    _tell(found, options)
 
 
 def run_reduce(options: argparse.Namespace) -> None:

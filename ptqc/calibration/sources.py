@@ -111,13 +111,18 @@ def _open_folder(
 
 
 def files_below(folder: Path, suffixes: frozenset[str]) -> list[Path]:
-    """Files below `folder`, sorted by path; hidden ones are left out (`._photo.jpg` of macOS is no photo)."""
-    found = [
-        path.relative_to(folder)
-        for path in folder.rglob("*")
-        if path.suffix.lower() in suffixes and not path.name.startswith(".") and path.is_file()
-    ]
-    return [folder / path for path in sorted(found, key=Path.as_posix)]
+    """Files below `folder`, sorted by path; hidden ones are left out (`._photo.jpg` of macOS is no photo).
+
+    So is what lies in hidden folders (`.ipynb_checkpoints` has copies).
+    """
+    found = [path.relative_to(folder) for path in folder.rglob("*") if path.suffix.lower() in suffixes]
+    seen = [path for path in found if not is_hidden(path) and (folder / path).is_file()]
+    return [folder / path for path in sorted(seen, key=Path.as_posix)]
+
+
+def is_hidden(path: Path) -> bool:
+    """Whether a file or a folder on the way to it is hidden; `path` is relative."""
+    return any(part.startswith(".") for part in path.parts)
 
 
 def _image_reader(
@@ -224,15 +229,21 @@ class _Stack:
 def _stack(array: np.ndarray, lengths: np.ndarray | None, spec: InputSpec, where: str) -> _Stack:
     if lengths is None:
         return _Stack(array, _rows_per_sample(array, spec, where))
-    name = f"{where}, {spec.name + LENGTHS!r}"
+    return _Stack(array, bounds=bounds_of(array, lengths, repr(spec.name), f"{where}, {spec.name + LENGTHS!r}"))
+
+
+def bounds_of(array: np.ndarray, lengths: np.ndarray, name: str, where: str) -> np.ndarray:
+    """Where each part of an array begins, and the last one ends: see `LENGTHS`.
+
+    name, where: of array and lengths, for messages. Raises CalibrationError for lengths that do not fit the array.
+    """
     if lengths.ndim != 1 or lengths.dtype.kind not in "iu" or (lengths < 0).any():
-        raise CalibrationError(f"{name}: {lengths.dtype.name} of shape {lengths.shape}, expected a length per sample")
+        raise CalibrationError(f"{where}: {lengths.dtype.name} of shape {lengths.shape}, expected a length per sample")
     if array.ndim == 0 or lengths.sum() != len(array):
         raise CalibrationError(
-            f"{name}: sums up to {lengths.sum()}, but {spec.name!r} has shape {array.shape}: "
-            "join its samples along axis 0"
+            f"{where}: sums up to {lengths.sum()}, but {name} has shape {array.shape}: join its samples along axis 0"
         )
-    return _Stack(array, bounds=np.concatenate([[0], np.cumsum(lengths)]))
+    return np.concatenate([[0], np.cumsum(lengths)])
 
 
 def _rows_per_sample(array: np.ndarray, spec: InputSpec, where: str) -> int:

@@ -11,7 +11,7 @@ import numpy as np
 from ptqc.arguments import one_of, path_of, shown
 from ptqc.calibration.inputs import InputSpec, shape_text
 from ptqc.calibration.roles import InputRole, roles
-from ptqc.calibration.sources import SampleReader, SampleSource, spread
+from ptqc.calibration.sources import SampleReader, SampleSource, is_hidden, spread
 from ptqc.errors import CalibrationError, UsageError
 from ptqc.execute.onnxruntime import Feeds
 
@@ -135,7 +135,7 @@ def _text_files(path: Path) -> tuple[Path, ...]:
         return (path,)
     if not path.is_dir():
         raise CalibrationError(f"calibration data {str(path)!r}: no such file or folder; give a text file or a folder")
-    found = [file for file in path.rglob(f"*{SUFFIX}") if file.is_file() and not file.name.startswith(".")]
+    found = [file for file in path.rglob(f"*{SUFFIX}") if file.is_file() and not is_hidden(file.relative_to(path))]
     if not found:
         raise CalibrationError(f"folder {path} holds no texts, expected files ending in {SUFFIX}")
     return tuple(sorted(found, key=lambda file: file.relative_to(path).as_posix()))
@@ -144,7 +144,7 @@ def _text_files(path: Path) -> tuple[Path, ...]:
 def _texts_of(file: Path, unit: Unit) -> Iterator[tuple[str, str]]:
     """The texts of a file that are not blank; of lines and paragraphs only one is in memory."""
     try:
-        with file.open(encoding="utf-8") as stream:
+        with file.open(encoding="utf-8-sig") as stream:
             if unit == "files":
                 yield from ((str(file), text) for text in [stream.read()] if text.strip())
                 return

@@ -162,6 +162,8 @@ def test_a_folder_of_images_is_read_sorted_and_recursively(tmp_path):
     save_image(tmp_path / "a.BMP", 20)
     save_image(tmp_path / "c.gif", 30)
     save_image(tmp_path / ".hidden.png", 40)
+    (tmp_path / ".ipynb_checkpoints").mkdir()
+    save_image(tmp_path / ".ipynb_checkpoints" / "a-checkpoint.png", 50)
     (tmp_path / "labels.csv").write_text("ignored")
     source = open_source(tmp_path, [IMAGE], 100, Preprocessing())
     assert (source.count, source.available) == (3, 3)

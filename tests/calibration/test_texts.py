@@ -56,11 +56,16 @@ def test_lines_paragraphs_and_files(tmp_path: Path, vocabulary: Path) -> None:
     assert tokens(read(Texts(path, vocabulary, unit="files"))) == [[CLS, CAT, DOG, DOG, CAT, CAT, SEP]]
 
 
+def test_the_mark_that_windows_puts_in_front_is_no_text(tmp_path: Path, vocabulary: Path) -> None:
+    assert tokens(read(Texts(saved(tmp_path, "\ufeffcat\n"), vocabulary))) == [[CLS, CAT, SEP]]
+
+
 def test_a_folder_is_a_text_for_each_file_unless_lines_are_asked_for(tmp_path: Path, vocabulary: Path) -> None:
     saved(tmp_path, "dog\ncat\n", "corpus/b.txt")
     saved(tmp_path, "cat\n", "corpus/a/1.txt")
     saved(tmp_path, "\n \n", "corpus/blank.txt")
     saved(tmp_path, "dog", "corpus/.hidden.txt")
+    saved(tmp_path, "dog", "corpus/.git/copy.txt")
     assert tokens(read(Texts(tmp_path / "corpus", vocabulary))) == [[CLS, CAT, SEP], [CLS, DOG, CAT, SEP]]
     assert len(read(Texts(tmp_path / "corpus", vocabulary, unit="lines"))) == 3
 

@@ -82,16 +82,16 @@ def file_contender(path: Path, threads: int, artifact: Artifact | None) -> Conte
     try:
         data = read_bytes(path)
         proto = parse(data)
-        check_tensors(proto, path.parent)
+        check_tensors(proto, path)
         files = external_files(proto, path.parent)
         model = ir.from_proto(zipmaps.as_tensors(proto))
-        hold_external(model, path.parent, mapped=True)
+        hold_external(model, path.parent, mapped=True, own=path)
     except ModelError as error:
         raise ModelError(f"{path}: {error}") from error
     size = len(data) + sum(file.stat().st_size for file in files.values())
 
     def start() -> Run:
-        return Runner(model, options=session_options(threads=threads)).run
+        return Runner(model, options=session_options(threads=threads, timed=True)).run
 
     return Contender(str(path), RUNTIME, size, start, model, artifact)
 

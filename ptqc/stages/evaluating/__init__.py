@@ -141,7 +141,7 @@ def evaluate(
         raise UsageError("there is nothing to evaluate: give ONNX files, or folders of `ptqc compile`")
     check_inputs(found)
     inputs = input_specs(found[0].model)
-    judged = _judged_output(found, output)
+    judged = _judged_output(found[0], output)
     decode = _decoder(data, tokenizer)
     with scratch() as folder:
         judges = read_judges(data, labels, chosen, inputs, Path(folder), samples, preprocessing)
@@ -160,14 +160,11 @@ def evaluate(
     return Evaluation(chosen.name, chosen.title, chosen.higher_is_better, count, tuple(rows), left_out)
 
 
-def _judged_output(found: Sequence[Contender], asked: str | None) -> str:
-    """The output that is judged, which all models have."""
-    outputs = {one.name: [str(value.name) for value in one.model.graph.outputs] for one in found}
-    judged = outputs[found[0].name][0] if asked is None else asked
-    for name, names in outputs.items():
-        if judged not in names:
-            raise UsageError(f"{name} has no output {judged!r}; it has {', '.join(names)}")
-    return judged
+def _judged_output(first: Contender, asked: str | None) -> str:
+    names = [str(value.name) for value in first.model.graph.outputs]
+    if asked is not None and asked not in names:
+        raise UsageError(f"{first.name} has no output {asked!r}; it has {', '.join(names)}")
+    return names[0] if asked is None else asked
 
 
 def _decoder(data: object, tokenizer: str | PathLike[str] | None) -> Callable[[Sequence[int]], str] | None:

@@ -16,7 +16,7 @@ from ptqc.arguments import path_of, shown
 from ptqc.calibration.images import IMAGE_SUFFIXES, Preprocessing
 from ptqc.calibration.inputs import InputSpec
 from ptqc.calibration.samples import Samples, collect
-from ptqc.calibration.sources import LENGTHS, files_below, npz_members, spread
+from ptqc.calibration.sources import LENGTHS, bounds_of, files_below, is_hidden, npz_members, spread
 from ptqc.calibration.texts import TABLE, Texts
 from ptqc.errors import CalibrationError, UsageError
 from ptqc.stages.evaluating.metric import Metric
@@ -78,7 +78,7 @@ def _opened(
     if path.is_file() and path.suffix == ".npz":
         return _of_arrays(npz_members(path))
     if path.is_file() and path.suffix == ".csv":
-        images, classes = from_csv(path, tuple(inputs), preprocessing)
+        images, classes = from_csv(path, tuple(inputs), preprocessing, most or EVERY_SAMPLE)
         return images, list(classes)
     if _is_table(path):
         raise UsageError(f"{path} holds texts: give their --tokenizer too")
@@ -95,7 +95,10 @@ def _cut(given: Mapping[str, Any]) -> list[Any]:
     labels, lengths = np.asarray(given[KEY]), given.get(KEY + LENGTHS)
     if labels.ndim == 0:
         raise CalibrationError(f"`{KEY}` is one value, expected an array with one label for each sample")
-    return list(labels) if lengths is None else np.split(labels, np.cumsum(np.asarray(lengths))[:-1])
+    if lengths is None:
+        return list(labels)
+    bounds = bounds_of(labels, np.asarray(lengths), f"`{KEY}`", f"`{KEY + LENGTHS}`")
+    return np.split(labels, bounds[1:-1])
 
 
 def _of_folder(
@@ -105,8 +108,9 @@ def _of_folder(
     labels: list[Any] = []
     if arrays and not images:
         return _of_files(_some(arrays, metric.samples, most), labels), labels
-    classes = sorted({path.relative_to(folder).parts[0] for path in images if path.parent != folder})
-    if not images or not classes:
+    # Folders without images count, too: else the classes behind them would be taken for others.
+    classes = sorted(path.name for path in folder.iterdir() if path.is_dir() and not is_hidden(Path(path.name)))
+    if not images or all(path.parent == folder for path in images):
         return str(folder), labels
     if any(path.parent == folder for path in images):
         raise CalibrationError(f"some images of {folder} lie in no folder of a class")
@@ -147,7 +151,7 @@ def _of_table(texts: Texts, metric: Metric) -> tuple[object, list[Any]]:
     if texts.overlong == "split":
         raise UsageError(f"{path} has a label for each text, so none can be split: leave out --overlong")
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").split("\n")  # other breaks of lines belong to texts
     except (OSError, UnicodeDecodeError) as error:
         raise CalibrationError(f"cannot read the texts of {path}: {error}; give a text file in UTF-8") from error
     corpus, labels = list[str](), list[Any]()
@@ -175,9 +179,10 @@ def _number(text: str) -> int | float | str:
 def _apart(labels: object) -> list[Any]:
     """Labels that are given for themselves: in an .npz or .npy, or as a sequence."""
     if not isinstance(labels, str | Path):
-        if not isinstance(labels, Iterable):
-            raise UsageError(f"labels is {shown(labels)}; give a file, or one label for each sample")
-        return list(labels)
+        try:
+            return list(labels)  # type: ignore[call-overload, no-any-return]
+        except TypeError as error:
+            raise UsageError(f"labels is {shown(labels)}; give a path, or one label for each sample") from error
     path = path_of("labels", labels)
     if not path.is_file():
         raise CalibrationError(f"the labels {path} do not exist; give an .npz with `{KEY}`, or an .npy")

@@ -32,11 +32,11 @@ def difference(score: Score, first: np.ndarray, other: np.ndarray) -> Estimate:
 
 
 def _left(score: Score, measured: np.ndarray) -> np.ndarray:
-    """The score without each group: every g-th case, so that cases of one kind that lie together are spread."""
+    """The score without each group: drawn cases, so that those of one kind are spread, in whatever order they lie."""
     count = min(GROUPS, len(measured))
     if count < 2:
         return np.full(1, np.nan)
-    groups = np.arange(len(measured)) % count
+    groups = np.random.default_rng(0).permutation(len(measured)) % count
     return np.array([score(measured[groups != group]) for group in range(count)])
 
 

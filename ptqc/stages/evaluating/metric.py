@@ -34,14 +34,19 @@ class Case:
 
     @property
     def answers(self) -> list[np.ndarray]:
-        """The judged output of each sample."""
-        return [np.asarray(outputs[self.output]) for outputs in self.outputs]
+        """The judged output of each sample. Raises CalibrationError where the model has none of this name."""
+        return [self._judged(outputs) for outputs in self.outputs]
 
     @property
     def wanted(self) -> np.ndarray:
         """What the judged output should be: the label, or without one what the first model gives."""
-        label = self.firsts[0][self.output] if self.label is None else self.label
-        return np.asarray(label)
+        return self._judged(self.firsts[0]) if self.label is None else np.asarray(self.label)
+
+    def _judged(self, outputs: Outputs) -> np.ndarray:
+        if self.output not in outputs:
+            there = ", ".join(outputs)
+            raise self.refused(f"output {self.output!r} is judged, and one of the models has only {there}")
+        return np.asarray(outputs[self.output])
 
     def fed(self, role: InputRole, sample: int = 0) -> np.ndarray | None:
         """What a sample gives the input of this role, None where the model has none."""

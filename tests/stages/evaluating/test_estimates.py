@@ -34,6 +34,16 @@ def test_more_cases_than_groups() -> None:
     assert estimate(mean, values).error == pytest.approx(1 / np.sqrt(len(values)), rel=0.15)
 
 
+@pytest.mark.parametrize("order", ["one after the other", "in turns"])
+def test_kinds_of_cases_that_differ_are_in_all_groups(order: str) -> None:
+    """As classes of images, of which a model knows some better: they take turns, or each lies together."""
+    kinds = np.random.default_rng(3).permutation(np.repeat(np.arange(10.0), GROUPS))
+    usual = kinds.std(ddof=1) / np.sqrt(len(kinds))
+    kinds.sort()
+    values = kinds if order == "one after the other" else kinds.reshape(10, -1).T
+    assert estimate(mean, values.reshape(-1, 1)).error == pytest.approx(usual, rel=0.15)
+
+
 def test_the_error_of_a_ratio_is_how_far_it_spreads() -> None:
     def drawn(seed: int) -> np.ndarray:
         random = np.random.default_rng(seed)

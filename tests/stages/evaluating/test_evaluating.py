@@ -154,6 +154,30 @@ def test_images_lie_in_folders_of_their_classes(
     assert found == wanted
 
 
+def test_of_the_images_of_a_csv_only_those_asked_for_are_read(float_file: Path, tmp_path: Path) -> None:
+    for number in (0, 4):
+        Image.new("RGB", (8, 8)).save(tmp_path / f"{number}.png")
+    (tmp_path / "a.csv").write_text("".join(f"{number}.png,{number}\n" for number in range(5)))
+    found = list[int]()
+    ptqc.evaluate(float_file, metric=lambda _, label: found.append(label) or 0.0, data=tmp_path / "a.csv", samples=2)
+    assert found == [0, 4]
+
+
+def test_an_empty_class_counts_and_a_hidden_folder_is_none(float_file: Path, tmp_path: Path) -> None:
+    for name in (".ipynb_checkpoints", "ant", "bee", "cat"):
+        (tmp_path / name).mkdir()
+        if name != "ant":
+            Image.new("RGB", (8, 8)).save(tmp_path / name / "0.png")
+    found = list[int]()
+    ptqc.evaluate(float_file, metric=lambda _, label: found.append(label) or 0.0, data=tmp_path)
+    assert found == [1, 2]
+
+
+def test_a_single_case_has_a_score_without_an_error(float_file: Path) -> None:
+    found = ptqc.evaluate(float_file, metric="top-1", data={"x": samples(3, 8, 8, count=1), "labels": np.zeros(1, int)})
+    assert str(found).split()[-1] == "nan"
+
+
 def test_perplexity_needs_no_labels(language: Path) -> None:
     data = Texts(language / "corpus.txt", language / "tokenizer.json")
     nats = ptqc.evaluate(language / "decoder.onnx", metric="cross-entropy", data=data).rows[0].score
@@ -248,10 +272,16 @@ def test_another_output_is_judged_where_it_is_named(tmp_path: Path) -> None:
     assert [score.value for score in scores] == [100, 0]
     with pytest.raises(UsageError, match="has no output 'c'; it has a, b"):
         ptqc.evaluate(tmp_path / "two.onnx", metric="top-1", data=data, output="c")
-    other = proto("g (float[N,3] x) => (float[N,3] b) { b = Neg(x) }")
-    onnx.save(other, tmp_path / "one.onnx")
-    with pytest.raises(UsageError, match=r"one\.onnx has no output 'a'; it has b"):
-        ptqc.evaluate(tmp_path / "two.onnx", tmp_path / "one.onnx", metric="top-1", data=data)
+
+
+def test_all_models_have_the_output(tmp_path: Path) -> None:
+    for name in "ab":
+        onnx.save(
+            proto(f"g (float[N,3] x) => (float[N,3] {name}) {{ {name} = Identity(x) }}"), tmp_path / f"{name}.onnx"
+        )
+    data = {"x": np.eye(3, dtype=np.float32), "labels": np.arange(3)}
+    with pytest.raises(CalibrationError, match="output 'a' is judged, and one of the models has only b"):
+        ptqc.evaluate(tmp_path / "a.onnx", tmp_path / "b.onnx", metric="top-1", data=data)
 
 
 REFUSED: dict[str, tuple[dict[str, object], type[PtqcError], str]] = {
@@ -262,7 +292,12 @@ REFUSED: dict[str, tuple[dict[str, object], type[PtqcError], str]] = {
     "no labels": ({"data": samples(3, 8, 8, count=4)}, CalibrationError, "the metric top needs labels"),
     "too few": ({"labels": [1, 2]}, CalibrationError, "there are 40 samples and 2 labels; give one for each"),
     "no pairs": ({"metric": "similarity"}, CalibrationError, "40 samples and 40 labels; give one for 2"),
-    "no labels at all": ({"labels": 3}, UsageError, "labels is 3; give a file, or one label for each sample"),
+    "one label": ({"labels": 5}, UsageError, "labels is 5; give a path, or one label for each sample"),
+    "lengths": (
+        {"data": {"x": samples(3, 8, 8, count=2), "labels": np.arange(5), "labels.lengths": np.array([1, 3])}},
+        CalibrationError,
+        r"`labels.lengths`: sums up to 4, but `labels` has shape \(5,\)",
+    ),
     "no such labels": ({"labels": "gone.npy"}, CalibrationError, "gone.npy do not exist"),
 }
 
@@ -293,6 +328,12 @@ def test_lines_of_a_table_that_do_not_fit(language: Path, tmp_path: Path, conten
     data = Texts(tmp_path / "pairs.tsv", language / "tokenizer.json")
     with pytest.raises(CalibrationError, match=told):
         ptqc.evaluate(language / "encoder.onnx", metric="similarity", data=data)
+
+
+def test_only_new_lines_end_the_lines_of_a_table(language: Path, tmp_path: Path) -> None:
+    (tmp_path / "pairs.tsv").write_text("cat\u2028sees\tdog\t1\r\nthe cat\x85\tit\t2\n", encoding="utf-8")
+    data = Texts(tmp_path / "pairs.tsv", language / "tokenizer.json")
+    assert ptqc.evaluate(language / "encoder.onnx", metric="similarity", data=data).cases == 2
 
 
 def test_a_table_is_not_split_and_needs_a_tokenizer(language: Path) -> None:

@@ -49,6 +49,8 @@ def test_a_model_that_answers_with_the_class() -> None:
     assert score(TopK(), case(np.array([3]), 3), case(np.array([2]), 3)) == 50
     with pytest.raises(CalibrationError, match="has one class and no scores"):
         TopK(5).measure(case(np.array([3]), 3))
+    with pytest.raises(CalibrationError, match="output 'y' has 5 classes, and the label 1"):
+        TopK().measure(case(np.zeros((1, 5), np.int64), 3))
 
 
 @pytest.mark.parametrize(
@@ -180,3 +182,11 @@ def test_psnr() -> None:
 def test_lower_is_better_of_costs_and_errors() -> None:
     kinds: list[type[Metric]] = [TopK, CrossEntropy, Perplexity, Similarity, Cosine, WordErrors, Psnr]
     assert [kind.higher_is_better for kind in kinds] == [True, False, False, True, True, False, True]
+
+
+def test_nan_is_no_good_answer() -> None:
+    nothing = np.full((1, 3), np.nan)
+    assert [score(TopK(k), case(nothing, label)) for k in (1, 2) for label in range(3)] == [0] * 6
+    assert [score(TopK(), case([[1.0, np.nan, 0.0]], label)) for label in (0, 2)] == [0, 0]
+    assert math.isnan(score(Psnr(), case(nothing, np.zeros((1, 3)))))
+    assert math.isnan(Similarity().score(np.array([[0.1, 1.0], [0.2, 2.0], [np.nan, 3.0]])))

@@ -35,7 +35,7 @@ class Psnr(Metric):
             raise case.refused(f"output {case.output!r} has shape {answer.shape}, and the label {wanted.shape}")
         peak = self.peak or (BYTES if answer.dtype.kind in "iu" else 1.0)
         error = np.square(answer.squeeze().astype(np.float64) - wanted.squeeze()).mean()
-        return (min(BEST, float(20 * np.log10(peak) - 10 * np.log10(error))) if error else BEST,)
+        return (float(np.minimum(BEST, 20 * np.log10(peak) - 10 * np.log10(error))) if error else BEST,)
 
     def score(self, measured: np.ndarray) -> float:
         """See `Metric`."""

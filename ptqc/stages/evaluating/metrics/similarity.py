@@ -28,7 +28,9 @@ class Similarity(Metric):
         return cosine(vector(case, 0), vector(case, 1)), float(label.item())
 
     def score(self, measured: np.ndarray) -> float:
-        """See `Metric`."""
+        """See `Metric`; NaN has no rank."""
+        if np.isnan(measured).any():
+            return float("nan")
         found, wanted = (ranks(column) for column in measured.T)
         found, wanted = found - found.mean(), wanted - wanted.mean()
         sizes = float(np.linalg.norm(found) * np.linalg.norm(wanted))

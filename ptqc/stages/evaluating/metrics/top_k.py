@@ -36,13 +36,15 @@ class TopK(Share):
             raise case.refused(f"the label is of type {label.dtype.name}, expected the numbers of classes")
         if answer.dtype.kind in "iub" and self.k > 1:
             raise case.refused(f"output {case.output!r} has one class and no scores: give one that has, with --output")
+        if answer.dtype.kind in "iub" and answer.size != label.size:
+            raise case.refused(f"output {case.output!r} has {answer.size} classes, and the label {label.size}")
         if answer.dtype.kind in "iub":
-            hits = (answer.reshape(label.shape) if answer.size == label.size else answer) == label
+            hits = answer.reshape(label.shape) == label
         else:
             scores = _rows(case, answer, label)
-            # A class is as likely as those with the same score in front of it: argmax takes the first.
+            # A class is as likely as those with the same score in front of it: argmax takes the first, or NaN.
             own = np.take_along_axis(scores, np.maximum(label, 0).reshape(-1, 1), 1)
-            above = (scores > own).sum(1)
+            above = (~(scores <= own)).sum(1)
             ties = (scores == own) & (np.arange(scores.shape[1]) < label.reshape(-1, 1))
             hits = above + ties.sum(1) < self.k
         counted = label.reshape(-1) >= 0
