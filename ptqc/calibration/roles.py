@@ -47,7 +47,10 @@ def _role(spec: InputSpec, inputs: Sequence[InputSpec]) -> InputRole:
         return InputRole.OTHER
     if says(spec.name, PLACES):
         return InputRole.PLACES
+    return InputRole.TYPES if says(spec.name, TYPES) or _has_few_kinds(spec, inputs) else InputRole.OTHER
+
+
+def _has_few_kinds(spec: InputSpec, inputs: Sequence[InputSpec]) -> bool:
+    """Whether it indexes a small table beside a larger one, in a model whose positions can be masked."""
     largest = max(other.rows or 0 for other in inputs)
-    if (spec.rows is not None and spec.rows <= FEW_KINDS < largest) or says(spec.name, TYPES):
-        return InputRole.TYPES
-    return InputRole.OTHER
+    return spec.rows is not None and spec.rows <= FEW_KINDS < largest and any(other.masks for other in inputs)

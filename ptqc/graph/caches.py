@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 # Ways to name what is continued, and what continues it, the longest first.
-NAMES = (("past_key_values", "present"), ("past", "present"), ("cache_in", "cache_out"))
+NAMES = (("past_key_values", "present"), ("past", "present"))
 AXES = 4
 
 
