@@ -1,6 +1,6 @@
 """Many networks in one CUDA library, each compared with ONNX Runtime in the emulator: a process of its own.
 
-`python emulated_networks.py codes|few|float|layers|more|random FOLDER`: stand-ins for the driver have to be loaded
+`python emulated_networks.py codes|few|float|layers|more|randomN FOLDER`: stand-ins for the driver have to be loaded
 before TVM is.
 """
 
