@@ -1,6 +1,6 @@
 """Many networks in one CUDA library, each compared with ONNX Runtime in the emulator: a process of its own.
 
-`python emulated_networks.py codes|few|float|layers|more|random|stages FOLDER`: stand-ins for the driver have to be
+`python emulated_networks.py codes|few|float|layers|more|stages|randomN FOLDER`: stand-ins for the driver have to be
 loaded before TVM is.
 """
 

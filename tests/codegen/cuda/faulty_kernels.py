@@ -1,67 +1,60 @@
 """Plants faults into the PTX of a library, one after the other; prints what the verification says of each, as JSON.
 
-`python faulty_kernels.py whole|cropped FOLDER FAULT…`: the network as a whole, or as if it were a large one.
+`python faulty_kernels.py whole|cropped ORDERS FOLDER FAULT…`: the network as a whole, or as if it were a large one;
+with threads in so many orders. Without faults, all of them and "none", which changes nothing.
 
 A process of its own, that forks one for each fault: a library is opened only once.
 """
 
 import json
 import os
-import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-STORE = r"(?:@!?%p\d+\s+)?st\.global[^;]*;"
+from faults import FAULTS, Change
 
 
-def half_stored(ptx: str) -> str:
-    """Products on tensor cores without every second of their stores."""
-    kernels = re.split(r"(?=\.visible \.entry)", ptx)
-    halves = re.compile(rf"({STORE}[\s\S]*?){STORE}")
-    return "".join(halves.sub(r"\1", kernel) if "mma.sync" in kernel else kernel for kernel in kernels)
-
-
-FAULTS: dict[str, Callable[[str], str]] = {
-    "none": lambda ptx: ptx,
-    "rounded down": lambda ptx: ptx.replace("cvt.rni.f32.f32", "cvt.rmi.f32.f32"),
-    "a barrier left out": lambda ptx: re.sub(r"\n\s*bar(rier)?\.sync[^;]*;", "\n", ptx),
-    "copies waited for one step too late": lambda ptx: re.sub(r"wait_group\s+(\d+);", r"wait_group 1\1;", ptx),
-    "copies never waited for": lambda ptx: re.sub(r"cp\.async\.wait_(group\s+\d+|all);", "cp.async.commit_group;", ptx),
-    "inputs with a sign": lambda ptx: ptx.replace("s32.u8.s8.s32", "s32.s8.s8.s32"),
-    "registers of weights exchanged": lambda ptx: re.sub(r"\{(%r\d+), (%r\d+)\}, \{", r"{\2, \1}, {", ptx),
-    "every second store left out": half_stored,
-    "bytes of depthwise inputs exchanged": lambda ptx: ptx.replace(" 29538;", " 29522;"),
-}  # fmt: skip
-
-
-def verdict(made: Any, change: Callable[[str], str], room: Path) -> str:
-    """What the verification says, in a process of its own."""
+def verdicts(made: Any, change: Change, room: Path, orders: int) -> list[str]:
+    """What the verification says with threads in several orders, in a process of its own."""
     from dataclasses import replace
 
-    from ptqc.codegen.cuda import building
-    from ptqc.errors import PtqcError
-
     room.mkdir()
-    told = room / "told.txt"
+    told = room / "told.json"
     if pid := os.fork():
         os.waitpid(pid, 0)
-        return told.read_text() if told.is_file() else "crashed"
+        found: list[str] = json.loads(told.read_text()) if told.is_file() else ["crashed"] * orders
+        return found
     ptx = change(made.image.ptx)
     image = room / made.image.path.name
     image.write_bytes(made.image.path.read_bytes())
-    try:
-        building.verified(replace(made, image=replace(made.image, path=image, ptx=ptx)), 2)
-        told.write_text("changes nothing" if ptx == made.image.ptx else "not found")
-    except PtqcError as error:
-        told.write_text(str(error))
-    except Exception as error:  # a launch that fails, told by TVM
-        told.write_text(f"{type(error).__name__}: {error}"[:300])
+    changed = replace(made, image=replace(made.image, path=image, ptx=ptx))
+    found = ["changes nothing"] if ptx == made.image.ptx else [_verdict(changed, order) for order in range(orders)]
+    told.write_text(json.dumps(found))
     os._exit(0)
 
 
-def main(how: str, folder: Path, faults: Sequence[str]) -> None:
+def _verdict(made: Any, order: int) -> str:
+    from ptqc.codegen.cuda import building, verification
+    from ptqc.errors import PtqcError
+
+    def take_order(number: int) -> None:
+        """Whatever the run."""
+        del number
+        os.environ[verification.ORDER] = str(order)
+
+    verification.take_order = take_order
+    try:
+        building.verified(made, 2)
+    except PtqcError as error:
+        return str(error)
+    except Exception as error:  # a launch that fails, told by TVM
+        return f"{type(error).__name__}: {error}"[:300]
+    return "not found"
+
+
+def main(how: str, orders: int, folder: Path, faults: Sequence[str]) -> None:
     """Build once, then verify each fault."""
     from ptqc.codegen.cuda.emulator.opening import load_stand_ins
 
@@ -90,11 +83,13 @@ def main(how: str, folder: Path, faults: Sequence[str]) -> None:
     with written_with(ThreadLoops()):
         program = lowering.program(given.lowered, given.seen, CUDA, given.batching)
         library = building.write(program, Toolkit.require(), ["sm_80"], folder)
-    print(json.dumps({name: verdict(library, FAULTS[name], folder / f"fault{i}") for i, name in enumerate(faults)}))
+    planted = {"none": lambda ptx: ptx, **FAULTS}
+    names = list(faults) or list(planted)
+    print(json.dumps({name: verdicts(library, planted[name], folder / f"{i}", orders) for i, name in enumerate(names)}))
 
 
 if __name__ == "__main__":
     tests = Path(__file__).resolve().parent.parent.parent
     sys.path[:0] = [str(tests), str(tests / "codegen" / "cpu")]
     sys.modules["torch"] = None  # type: ignore[assignment]  # TVM would load it, for seconds and without need
-    main(sys.argv[1], Path(sys.argv[2]), sys.argv[3:])
+    main(sys.argv[1], int(sys.argv[2]), Path(sys.argv[3]), sys.argv[4:])

@@ -18,7 +18,8 @@ from ptqc.codegen.kernels.isa import Isa
 from ptqc.codegen.program.program import Program
 from ptqc.codegen.program.verify import Runnable
 
-RANDOM = 12
+# Networks of random layers; random networks in a library.
+LAYERS, TOGETHER = 12, 25
 # Of all operators those whose kernels differ the most from each other.
 FEW = (
     "softmax of channels between codes",
@@ -55,18 +56,20 @@ def layers(seed: int) -> tuple[str, dict[str, np.ndarray]]:
 
 
 def programs_of(kind: str, folder: Path) -> dict[str, Program]:
-    """The kernels of networks of a kind."""
+    """The kernels of networks of a kind. kind: of random ones, "random" and the first seed."""
     if kind == "more":
         return test_more_operators.programs_of(CUDA, folder)
     if kind == "stages":
         return test_real_stages.programs_of(CUDA, folder)
     if kind == "layers":
         feeds = samples(3, 3, 13, 11)
-        drawn = {str(seed): layers(seed) for seed in range(RANDOM)}
+        drawn = {str(seed): layers(seed) for seed in range(LAYERS)}
         networks = {name: quantized(parse(graph, **constants), feeds) for name, (graph, constants) in drawn.items()}
         return {name: program_of(made, feeds, CUDA, folder / name) for name, made in networks.items()}
-    if kind == "random":
-        return {str(seed): test_random_networks.network(seed, CUDA, folder / str(seed)) for seed in range(RANDOM)}
+    if kind.startswith("random"):
+        first = int(kind.removeprefix("random"))
+        seeds = range(first, first + TOGETHER)
+        return {str(seed): test_random_networks.network(seed, CUDA, folder / str(seed)) for seed in seeds}
     names = FEW if kind == "few" else None
     return test_operators.programs_of(CUDA, folder, floating=kind == "float", names=names)
 
