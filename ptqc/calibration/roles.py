@@ -39,6 +39,8 @@ def roles(inputs: Sequence[InputSpec]) -> dict[str, InputRole]:
 
 def _role(spec: InputSpec, inputs: Sequence[InputSpec]) -> InputRole:
     if spec.dtype.kind == "f":
+        if len(spec.shape) == 2 and (says(spec.name, MASKS) or (spec.masks and _has_tokens(inputs))):
+            return InputRole.MASK
         grows = not all(isinstance(size, int) for size in spec.shape[1:])
         return InputRole.PAST if grows and says(spec.name, PASTS) else InputRole.OTHER
     if spec.masks or (spec.rows is None and says(spec.name, MASKS)):
@@ -51,3 +53,8 @@ def _role(spec: InputSpec, inputs: Sequence[InputSpec]) -> InputRole:
     if (spec.rows is not None and spec.rows <= FEW_KINDS < largest) or says(spec.name, TYPES):
         return InputRole.TYPES
     return InputRole.OTHER
+
+
+def _has_tokens(inputs: Sequence[InputSpec]) -> bool:
+    """Whether some input indexes a table: without one, floats that reach a softmax are scores."""
+    return any(spec.rows is not None for spec in inputs)

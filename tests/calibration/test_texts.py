@@ -124,6 +124,14 @@ def test_a_decoder_gets_positions_and_an_empty_cache(vocabulary: Path) -> None:
     assert feeds["past_key_values.0.key"].shape == (1, 2, 0, 8)
 
 
+@pytest.mark.parametrize(("name", "masks"), [("attention_mask", False), ("m", True)])
+def test_masks_of_floats_are_filled_in(vocabulary: Path, name: str, masks: bool) -> None:
+    mask = InputSpec(name, np.dtype(np.float32), ("N", "T"), masks=masks)
+    (feeds,) = read(Texts(["cat dog"], vocabulary, length=6, padding="full"), (TOKENS, mask))
+    assert feeds[name].dtype == np.float32
+    assert feeds[name].tolist() == [[1, 1, 1, 1, 0, 0]]
+
+
 def test_a_model_of_one_length_is_padded(vocabulary: Path) -> None:
     found = read(Texts(["cat", "dog " * 20], vocabulary, length=6), (FIXED,))
     assert tokens(found) == [[CLS, CAT, SEP, 0, 0, 0, 0, 0], [CLS, DOG, DOG, DOG, DOG, SEP, 0, 0]]
