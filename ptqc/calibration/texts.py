@@ -1,6 +1,6 @@
 """Samples of text: a corpus cut into texts, each of which a tokenizer makes the model's inputs of."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -75,12 +75,18 @@ class Texts(SampleReader):
         encoder = _Encoder.of(self, inputs)
         texts = _Corpus.of(self)
         chosen = spread(texts.count, limit)
-        splits = self.overlong == "split"
-        parts = -(-limit // len(chosen)) if splits else 1
-        samples = (feeds for name, text in texts.some(chosen) for feeds in encoder(name, text, parts))
-        if splits:
-            return SampleSource(samples, texts.description)
+        if self.overlong == "split":
+            return SampleSource(_parts(encoder, texts.some(chosen), len(chosen), limit), texts.description)
+        samples = (feeds for name, text in texts.some(chosen) for feeds in encoder(name, text, 1))
         return SampleSource(samples, texts.description, len(chosen), texts.count)
+
+
+def _parts(encoder: "_Encoder", texts: Iterable[tuple[str, str]], count: int, limit: int) -> Iterator[Feeds]:
+    """At most `limit` parts of so many texts: of each as many as the others, which leave theirs to those behind."""
+    for place, (name, text) in enumerate(texts):
+        for feeds in encoder(name, text, -(-limit // (count - place))):
+            limit -= 1
+            yield feeds
 
 
 def holds_texts(data: str) -> bool:
@@ -197,7 +203,9 @@ class _Encoder:
             raise UsageError(f"length is {length}, but {where} adds {added} tokens to every text; give more")
         filler = _filler(tokenizer, texts.padding_token, own, where) if pads else 0
         tokenizer.no_padding()
-        tokenizer.enable_truncation(length)
+        # Of a text that is split nothing is lost, so its parts come in order.
+        end = "right" if texts.overlong == "split" else cutting.get("direction", "right")
+        tokenizer.enable_truncation(length, direction=end)
         side, length = texts.padding_side or own.get("direction", "right"), fixed if pads and fixed else length
         return cls(tokenizer, inputs, found, length, pads, side, filler, texts.special_tokens, where)
 
@@ -205,7 +213,7 @@ class _Encoder:
         """Feeds of at most so many parts of the text, evenly spread; the first one where there is to be one."""
         encoded = self.tokenizer.encode(text, add_special_tokens=self.special_tokens)
         pieces = [encoded, *encoded.overflowing]
-        for index in spread(len(pieces), parts) if parts > 1 else [0]:
+        for index in spread(len(pieces), parts):
             if not pieces[index].ids:
                 raise CalibrationError(f"{name}: {self.where} makes no token of it: leave it out")
             yield self._feeds(pieces[index])

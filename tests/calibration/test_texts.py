@@ -20,7 +20,7 @@ from ptqc.execute.onnxruntime import Feeds
 BERT = input_specs(ir.from_proto(encoder()))
 TOKENS = InputSpec("tokens", np.dtype(np.int64), ("N", "T"), ROWS)
 FIXED = InputSpec("tokens", np.dtype(np.int32), (1, 8), ROWS)
-CLS, SEP, CAT, DOG = 2, 3, 6, 7
+CLS, SEP, CAT, DOG, BIRD = 2, 3, 6, 7, 8
 
 
 @pytest.fixture(scope="module")
@@ -85,6 +85,23 @@ def test_long_texts_are_cut_or_split(vocabulary: Path) -> None:
     assert tokens(read(split)) == parts
     assert tokens(read(split, limit=4)) == [parts[0], parts[2], parts[3]]
     assert tokens(read(Texts(given, vocabulary, length=4, special_tokens=False)))[0] == [CAT, DOG, CAT, DOG]
+
+
+def test_parts_of_texts_are_no_more_than_asked_for_and_none_of_the_last_text_is_forgotten(vocabulary: Path) -> None:
+    texts = Texts(["cat " * 8, "dog", "bird " * 8], vocabulary, length=2, special_tokens=False, overlong="split")
+    found = [[CAT, CAT], [CAT, CAT], [DOG], [BIRD, BIRD], [BIRD, BIRD]]
+    assert [feeds["tokens"].tolist() for feeds in open_source(texts, (TOKENS,), 5).samples] == [[one] for one in found]
+
+
+def test_the_tokenizer_says_which_end_is_cut(tmp_path: Path, vocabulary: Path) -> None:
+    own = Tokenizer.from_file(str(vocabulary))
+    own.enable_truncation(4, direction="left")
+    own.save(str(tmp_path / "own.json"))
+    texts = ["cat dog cat dog dog"]
+    assert tokens(read(Texts(texts, tmp_path / "own.json"))) == [[CLS, DOG, DOG, SEP]]
+    assert tokens(read(Texts(texts, tmp_path / "own.json", length=3))) == [[CLS, DOG, SEP]]
+    split = Texts(texts, tmp_path / "own.json", overlong="split", special_tokens=False)
+    assert tokens(read(split)) == [[CAT, DOG, CAT, DOG], [DOG]]
 
 
 def test_a_text_has_as_many_tokens_as_model_tokenizer_or_default_say(tmp_path: Path, vocabulary: Path) -> None:
