@@ -189,7 +189,6 @@ class _Encoder:
         found, where = roles(inputs), f"tokenizer {texts.tokenizer}"
         tokens = _tokens_input(inputs, found)
         tokenizer = read_tokenizer(Path(texts.tokenizer))
-        _check_vocabulary(tokenizer, tokens, where)
         own, cutting = tokenizer.padding or {}, tokenizer.truncation or {}
         fixed = tokens.shape[-1] if isinstance(tokens.shape[-1], int) else None
         length = texts.length or fixed or cutting.get("max_length") or LENGTH
@@ -202,6 +201,7 @@ class _Encoder:
         if length <= added:
             raise UsageError(f"length is {length}, but {where} adds {added} tokens to every text; give more")
         filler = _filler(tokenizer, texts.padding_token, own, where) if pads else 0
+        _check_vocabulary(tokenizer, tokens, filler, where)
         tokenizer.no_padding()
         # Of a text that is split nothing is lost, so its parts come in order.
         end = "right" if texts.overlong == "split" else cutting.get("direction", "right")
@@ -268,9 +268,17 @@ def read_tokenizer(path: Path) -> Any:
         raise CalibrationError(f"{path} is not a tokenizer.json of the library tokenizers: {error}") from error
 
 
-def _check_vocabulary(tokenizer: Any, tokens: InputSpec, where: str) -> None:
-    last = max(tokenizer.get_vocab().values(), default=-1)
-    if tokens.rows is not None and last >= tokens.rows:
+def _check_vocabulary(tokenizer: Any, tokens: InputSpec, filler: int, where: str) -> None:
+    """Tokens that pad may lie behind the table where they do not: they were added for programs that pad."""
+    if tokens.rows is None:
+        return
+    if filler >= tokens.rows:
+        raise CalibrationError(
+            f"{where} pads with token {filler}, but the table that input {tokens.name!r} indexes has {tokens.rows} "
+            "rows: give another of its tokens as padding_token"
+        )
+    last = max((number for token, number in tokenizer.get_vocab().items() if token not in FILLERS), default=-1)
+    if last >= tokens.rows:
         raise CalibrationError(
             f"{where} has token numbers up to {last}, but the table that input {tokens.name!r} indexes has "
             f"{tokens.rows} rows: give the tokenizer of this model"

@@ -210,6 +210,21 @@ def test_a_tokenizer_of_another_model_is_refused(vocabulary: Path) -> None:
         read(Texts(["cat"], vocabulary), (small,))
 
 
+def test_a_token_that_pads_may_lie_behind_the_table_where_nothing_pads(tmp_path: Path) -> None:
+    own = Tokenizer.from_file(str(tokenizer(tmp_path, ("cat", "dog"), ("[UNK]", "<|endoftext|>"))))
+    own.add_special_tokens(["[PAD]"])
+    own.enable_padding(pad_id=4)
+    own.save(str(tmp_path / "own.json"))
+    table = InputSpec("tokens", np.dtype(np.int64), ("N", "T"), 4)
+    assert tokens(read(Texts(["cat dog"], tmp_path / "own.json"), (table,))) == [[2, 3]]
+    with pytest.raises(CalibrationError, match=r"pads with token 4, but the table .* has 4 rows: give another"):
+        read(Texts(["cat"], tmp_path / "own.json", padding="full"), (table,))
+    padded = Texts(["cat"], tmp_path / "own.json", padding="full", length=3, padding_token="<|endoftext|>")
+    assert tokens(read(padded, (table,))) == [[2, 1, 1]]
+    with pytest.raises(CalibrationError, match="holds 4, and 1 of 2 values are no row of the table"):
+        read(Texts(["cat [PAD]"], tmp_path / "own.json"), (table,))
+
+
 def test_lengths_that_a_model_does_not_take_are_refused(vocabulary: Path) -> None:
     with pytest.raises(UsageError, match=r"length is 9, but input 'tokens' .* has room for 8 tokens"):
         read(Texts(["cat"], vocabulary, length=9), (FIXED,))
