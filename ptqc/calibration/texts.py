@@ -33,7 +33,8 @@ FILLERS = ("[PAD]", "<pad>", "<|pad|>", "<|endoftext|>", "</s>", "<|end_of_text|
 class Texts(SampleReader):
     """A corpus as calibration samples: given to `ptqc.compile` as `calibration`.
 
-    corpus: a text file in UTF-8, a folder of .txt files, or texts. tokenizer: a `tokenizer.json` of the library
+    corpus: a text file in UTF-8, a folder of .txt files, a .tsv with texts and behind them their label in each line
+    (which does not count), or texts. tokenizer: a `tokenizer.json` of the library
     `tokenizers`. unit: what a sample is: "lines" that are not blank, "paragraphs" with blank lines between them, or
     whole "files"; None takes lines of a file and the files of a folder. length: tokens of a sample at most; None: as
     many as the model has room for where its axis is fixed, else what the tokenizer's own file says, else LENGTH.
@@ -115,6 +116,8 @@ class _Corpus:
         else:
             path = Path(texts.corpus)
             files = _text_files(path)
+            if path.suffix == TABLE and texts.unit not in (None, "lines"):
+                raise UsageError(f"unit is {texts.unit!r}, but {path} is a table of lines: leave it out")
             found = cls(texts.unit or ("files" if path.is_dir() else "lines"), files, (), str(path), 0)
         count = sum(1 for _ in found)
         if not count:
@@ -158,7 +161,9 @@ def _texts_of(file: Path, unit: Unit) -> Iterator[tuple[str, str]]:
             if unit == "files":
                 yield from ((str(file), text) for text in [stream.read()] if text.strip())
                 return
-            lines = enumerate((line.rstrip("\n") for line in stream), 1)
+            lines: Iterable[tuple[int, str]] = enumerate((line.rstrip("\n") for line in stream), 1)
+            if file.suffix == TABLE:
+                lines = ((number, text) for number, line in lines for text in _columns(line))
             if unit == "lines":
                 yield from ((f"{file}, line {number}", line) for number, line in lines if line.strip())
                 return
@@ -168,6 +173,12 @@ def _texts_of(file: Path, unit: Unit) -> Iterator[tuple[str, str]]:
                     yield f"{file}, line {numbered[0][0]}", "\n".join(line for _, line in numbered)
     except (OSError, UnicodeDecodeError) as error:
         raise CalibrationError(f"cannot read the texts of {file}: {error}; give a text file in UTF-8") from error
+
+
+def _columns(line: str) -> list[str]:
+    """The texts of a table's line: all but the label, which stands last where there is more than one column."""
+    columns = line.split("\t")
+    return columns[:-1] or columns
 
 
 @dataclass(frozen=True)

@@ -60,6 +60,13 @@ def test_the_mark_that_windows_puts_in_front_is_no_text(tmp_path: Path, vocabula
     assert tokens(read(Texts(saved(tmp_path, "\ufeffcat\n"), vocabulary))) == [[CLS, CAT, SEP]]
 
 
+def test_of_a_table_the_texts_count_and_no_labels(tmp_path: Path, vocabulary: Path) -> None:
+    path = saved(tmp_path, "cat\tdog\ndog\tcat\t1\n\ncat dog\n\t3\n", "corpus.tsv")
+    assert tokens(read(Texts(path, vocabulary, special_tokens=False))) == [[CAT], [DOG], [CAT], [CAT, DOG]]
+    with pytest.raises(UsageError, match=r"unit is 'files', but .*corpus\.tsv is a table of lines"):
+        read(Texts(path, vocabulary, unit="files"))
+
+
 def test_a_folder_is_a_text_for_each_file_unless_lines_are_asked_for(tmp_path: Path, vocabulary: Path) -> None:
     saved(tmp_path, "dog\ncat\n", "corpus/b.txt")
     saved(tmp_path, "cat\n", "corpus/a/1.txt")
