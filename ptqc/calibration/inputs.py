@@ -72,7 +72,7 @@ def _spec(value: ir.Value, gaps: bool) -> InputSpec:
     dims = tuple(dim.value if isinstance(dim, ir.SymbolicDim) else dim for dim in value.shape)
     dtype = TEXT if value.dtype == ir.DataType.STRING else value.dtype.numpy()
     rows = rows_of_tables(value) if dtype.kind in "iu" else None
-    masks = dtype.kind in "iub" and rows is None and is_mask(value)
+    masks = dtype.kind in "iubf" and rows is None and is_mask(value)
     return InputSpec(str(value.name), dtype, dims, rows, masks, gaps)
 
 

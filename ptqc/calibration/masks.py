@@ -11,7 +11,7 @@ MASKED = {(operator.domain, operator.name): operator.masks for operator in EVERY
 
 
 def is_mask(value: ir.Value) -> bool:
-    """Whether an input of integers or booleans reaches a softmax, or the mask of an attention, and meets no layer."""
+    """Whether an input reaches a softmax, or the mask of an attention, and meets no layer."""
     reached, waiting = set[int](), [value]
     while waiting:
         for node, place in waiting.pop().uses():

@@ -39,6 +39,8 @@ def roles(inputs: Sequence[InputSpec]) -> dict[str, InputRole]:
 
 def _role(spec: InputSpec, inputs: Sequence[InputSpec]) -> InputRole:
     if spec.dtype.kind == "f":
+        if len(spec.shape) == 2 and (says(spec.name, MASKS) or (spec.masks and _has_tokens(inputs))):
+            return InputRole.MASK
         grows = not all(isinstance(size, int) for size in spec.shape[1:])
         return InputRole.PAST if grows and says(spec.name, PASTS) else InputRole.OTHER
     if spec.masks or (spec.rows is None and says(spec.name, MASKS)):
@@ -54,3 +56,8 @@ def _has_few_kinds(spec: InputSpec, inputs: Sequence[InputSpec]) -> bool:
     """Whether it indexes a small table beside a larger one, in a model whose positions can be masked."""
     largest = max(other.rows or 0 for other in inputs)
     return spec.rows is not None and spec.rows <= FEW_KINDS < largest and any(other.masks for other in inputs)
+
+
+def _has_tokens(inputs: Sequence[InputSpec]) -> bool:
+    """Whether some input indexes a table: without one, floats that reach a softmax are scores."""
+    return any(spec.rows is not None for spec in inputs)

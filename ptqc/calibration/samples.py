@@ -26,7 +26,7 @@ from ptqc.errors import CalibrationError, Interrupted, PtqcError
 from ptqc.execute.onnxruntime import Feeds
 from ptqc.notes import Level, Note
 
-__all__ = ["InputSpec", "Samples", "collect", "input_specs", "joined"]
+__all__ = ["InputSpec", "Samples", "checked", "collect", "input_specs", "joined"]
 
 DATA = "samples.bin"
 INDEX = "samples.json"
@@ -225,19 +225,45 @@ def collect(
     records: list[_Record] = []
     unbatched: set[str] = set()
     with _spooling(directory), (directory / DATA).open("wb") as file:
-        for index, sample in enumerate(islice(_guarded(stream), limit)):
-            source = stream.files[index] if index < len(stream.files) else ""
-            feeds = conform(sample, inputs, index, source)
-            unbatched.update(name for name, array in feeds.items() if np.ndim(sample[name]) < array.ndim)
-            records.append(_append(file, index, feeds, source))
+        for sample in checked(stream, inputs, limit):
+            unbatched |= sample.unbatched
+            records.append(_append(file, sample.number, sample.feeds, sample.file))
             if progress:
                 progress(len(records), stream.count)
-    if not records:
-        raise CalibrationError(f"{stream.description} holds no samples: give at least one, better {FEW} or more")
     with _spooling(directory):
         _write_index(directory, records)
     notes = (*_notes(stream, records, preprocessing), *map(_added_axis, sorted(unbatched)))
     return Samples(directory, tuple(records), notes)
+
+
+@dataclass(frozen=True)
+class CheckedSample:
+    """A sample as the model takes it. unbatched: inputs to which a batch axis was added. Others: see `_Record`."""
+
+    number: int
+    file: str
+    feeds: Feeds
+    unbatched: frozenset[str]
+
+    @property
+    def name(self) -> str:
+        """How messages name it."""
+        return sample_name(self.number, self.file)
+
+
+def checked(stream: SampleSource, inputs: Sequence[InputSpec], limit: int) -> Iterator[CheckedSample]:
+    """At most `limit` samples of an opened source, each checked when it is asked for; none is kept.
+
+    Raises CalibrationError for data that do not fit the inputs, a reader that raises, and a source without samples.
+    """
+    number = -1
+    for number, sample in enumerate(islice(_guarded(stream), limit)):
+        file = stream.files[number] if number < len(stream.files) else ""
+        feeds = conform(sample, inputs, number, file)
+        added = frozenset(name for name, array in feeds.items() if np.ndim(sample[name]) < array.ndim)
+        yield CheckedSample(number, file, feeds, added)
+    if number < 0:
+        raise CalibrationError(f"{stream.description} holds no samples: give at least one, better {FEW} or more")
 
 
 def _guarded(stream: SampleSource) -> Iterator[Feeds]:

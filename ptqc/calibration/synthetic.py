@@ -63,7 +63,7 @@ def _drawer(spec: InputSpec, role: InputRole, pixels: PixelRange, lengths: Mappi
         return _pictures(spec, pixels)
     if role is InputRole.PAST:
         return _always(np.zeros(_sizes(spec, dict.fromkeys(range(1, len(spec.shape)), 0), lengths), spec.dtype))
-    if spec.dtype.kind in "iub":
+    if spec.dtype.kind in "iub" or role is InputRole.MASK:
         return _of_tokens(spec, role)
     if spec.dtype.kind in "cU":
         raise CalibrationError(f"input {spec}: nothing can be drawn for this type: {ADVICE}")

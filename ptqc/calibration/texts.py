@@ -1,6 +1,6 @@
 """Samples of text: a corpus cut into texts, each of which a tokenizer makes the model's inputs of."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -33,7 +33,8 @@ FILLERS = ("[PAD]", "<pad>", "<|pad|>", "<|endoftext|>", "</s>", "<|end_of_text|
 class Texts(SampleReader):
     """A corpus as calibration samples: given to `ptqc.compile` as `calibration`.
 
-    corpus: a text file in UTF-8, a folder of .txt files, or texts. tokenizer: a `tokenizer.json` of the library
+    corpus: a text file in UTF-8, a folder of .txt files, a .tsv with texts and behind them their label in each line
+    (which does not count), or texts. tokenizer: a `tokenizer.json` of the library
     `tokenizers`. unit: what a sample is: "lines" that are not blank, "paragraphs" with blank lines between them, or
     whole "files"; None takes lines of a file and the files of a folder. length: tokens of a sample at most; None: as
     many as the model has room for where its axis is fixed, else what the tokenizer's own file says, else LENGTH.
@@ -75,12 +76,18 @@ class Texts(SampleReader):
         encoder = _Encoder.of(self, inputs)
         texts = _Corpus.of(self)
         chosen = spread(texts.count, limit)
-        splits = self.overlong == "split"
-        parts = -(-limit // len(chosen)) if splits else 1
-        samples = (feeds for name, text in texts.some(chosen) for feeds in encoder(name, text, parts))
-        if splits:
-            return SampleSource(samples, texts.description)
+        if self.overlong == "split":
+            return SampleSource(_parts(encoder, texts.some(chosen), len(chosen), limit), texts.description)
+        samples = (feeds for name, text in texts.some(chosen) for feeds in encoder(name, text, 1))
         return SampleSource(samples, texts.description, len(chosen), texts.count)
+
+
+def _parts(encoder: "_Encoder", texts: Iterable[tuple[str, str]], count: int, limit: int) -> Iterator[Feeds]:
+    """At most `limit` parts of so many texts: of each as many as the others, which leave theirs to those behind."""
+    for place, (name, text) in enumerate(texts):
+        for feeds in encoder(name, text, -(-limit // (count - place))):
+            limit -= 1
+            yield feeds
 
 
 def holds_texts(data: str) -> bool:
@@ -109,6 +116,8 @@ class _Corpus:
         else:
             path = Path(texts.corpus)
             files = _text_files(path)
+            if path.suffix == TABLE and texts.unit not in (None, "lines"):
+                raise UsageError(f"unit is {texts.unit!r}, but {path} is a table of lines: leave it out")
             found = cls(texts.unit or ("files" if path.is_dir() else "lines"), files, (), str(path), 0)
         count = sum(1 for _ in found)
         if not count:
@@ -152,7 +161,9 @@ def _texts_of(file: Path, unit: Unit) -> Iterator[tuple[str, str]]:
             if unit == "files":
                 yield from ((str(file), text) for text in [stream.read()] if text.strip())
                 return
-            lines = enumerate((line.rstrip("\n") for line in stream), 1)
+            lines: Iterable[tuple[int, str]] = enumerate((line.rstrip("\n") for line in stream), 1)
+            if file.suffix == TABLE:
+                lines = ((number, text) for number, line in lines for text in _columns(line))
             if unit == "lines":
                 yield from ((f"{file}, line {number}", line) for number, line in lines if line.strip())
                 return
@@ -162,6 +173,12 @@ def _texts_of(file: Path, unit: Unit) -> Iterator[tuple[str, str]]:
                     yield f"{file}, line {numbered[0][0]}", "\n".join(line for _, line in numbered)
     except (OSError, UnicodeDecodeError) as error:
         raise CalibrationError(f"cannot read the texts of {file}: {error}; give a text file in UTF-8") from error
+
+
+def _columns(line: str) -> list[str]:
+    """The texts of a table's line: all but the label, which stands last where there is more than one column."""
+    columns = line.split("\t")
+    return columns[:-1] or columns
 
 
 @dataclass(frozen=True)
@@ -183,7 +200,6 @@ class _Encoder:
         found, where = roles(inputs), f"tokenizer {texts.tokenizer}"
         tokens = _tokens_input(inputs, found)
         tokenizer = read_tokenizer(Path(texts.tokenizer))
-        _check_vocabulary(tokenizer, tokens, where)
         own, cutting = tokenizer.padding or {}, tokenizer.truncation or {}
         fixed = tokens.shape[-1] if isinstance(tokens.shape[-1], int) else None
         length = texts.length or fixed or cutting.get("max_length") or LENGTH
@@ -196,8 +212,11 @@ class _Encoder:
         if length <= added:
             raise UsageError(f"length is {length}, but {where} adds {added} tokens to every text; give more")
         filler = _filler(tokenizer, texts.padding_token, own, where) if pads else 0
+        _check_vocabulary(tokenizer, tokens, filler, where)
         tokenizer.no_padding()
-        tokenizer.enable_truncation(length)
+        # Of a text that is split nothing is lost, so its parts come in order.
+        end = "right" if texts.overlong == "split" else cutting.get("direction", "right")
+        tokenizer.enable_truncation(length, direction=end)
         side, length = texts.padding_side or own.get("direction", "right"), fixed if pads and fixed else length
         return cls(tokenizer, inputs, found, length, pads, side, filler, texts.special_tokens, where)
 
@@ -205,7 +224,7 @@ class _Encoder:
         """Feeds of at most so many parts of the text, evenly spread; the first one where there is to be one."""
         encoded = self.tokenizer.encode(text, add_special_tokens=self.special_tokens)
         pieces = [encoded, *encoded.overflowing]
-        for index in spread(len(pieces), parts) if parts > 1 else [0]:
+        for index in spread(len(pieces), parts):
             if not pieces[index].ids:
                 raise CalibrationError(f"{name}: {self.where} makes no token of it: leave it out")
             yield self._feeds(pieces[index])
@@ -260,9 +279,17 @@ def read_tokenizer(path: Path) -> Any:
         raise CalibrationError(f"{path} is not a tokenizer.json of the library tokenizers: {error}") from error
 
 
-def _check_vocabulary(tokenizer: Any, tokens: InputSpec, where: str) -> None:
-    last = max(tokenizer.get_vocab().values(), default=-1)
-    if tokens.rows is not None and last >= tokens.rows:
+def _check_vocabulary(tokenizer: Any, tokens: InputSpec, filler: int, where: str) -> None:
+    """Tokens that pad may lie behind the table where they do not: they were added for programs that pad."""
+    if tokens.rows is None:
+        return
+    if filler >= tokens.rows:
+        raise CalibrationError(
+            f"{where} pads with token {filler}, but the table that input {tokens.name!r} indexes has {tokens.rows} "
+            "rows: give another of its tokens as padding_token"
+        )
+    last = max((number for token, number in tokenizer.get_vocab().items() if token not in FILLERS), default=-1)
+    if last >= tokens.rows:
         raise CalibrationError(
             f"{where} has token numbers up to {last}, but the table that input {tokens.name!r} indexes has "
             f"{tokens.rows} rows: give the tokenizer of this model"

@@ -1,7 +1,7 @@
 """`ptqc run`: what a model or an artifact makes of given samples, written to files."""
 
 import time
-from collections.abc import Mapping, Set
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -12,7 +12,8 @@ import numpy as np
 from ptqc.arguments import path_of
 from ptqc.calibration.images import Preprocessing
 from ptqc.calibration.inputs import input_specs
-from ptqc.calibration.samples import Samples, collect
+from ptqc.calibration.samples import CheckedSample, checked
+from ptqc.calibration.sources import SampleSource, open_source
 from ptqc.errors import ModelError, PtqcError, UsageError
 from ptqc.execute.onnxruntime import Feeds, tensors_of
 from ptqc.stages.comparing.contenders import Contender, contenders
@@ -20,7 +21,6 @@ from ptqc.store.npz import write_npz
 from ptqc.text import number, visible
 from ptqc.work.logs import quiet_libraries
 from ptqc.work.progress import SILENT, Progress
-from ptqc.work.scratch import scratch
 
 EVERY = 10**9  # samples at most: all that there are
 
@@ -69,25 +69,26 @@ def run(
     onnx_only: bool = False,
     progress: Progress = SILENT,
 ) -> RunOutputs:
-    """Run a model on every sample of `data` and write its outputs.
+    """Run a model on every sample of `data` and write its outputs; samples are read as they are run, and not kept.
 
     model: an ONNX file, or a folder that `compile` wrote, of which the native library runs where there is one for this
     machine. data: as `calibration` of `compile`. output: an `.npz` file, which gets one array per output with the
     samples along axis 0, or any other path, which becomes a folder with one `.npz` per sample, named like the sample's
     file. threads: of a run, 0 for all processors. onnx_only: leave the native library out.
-    Raises UsageError where the output exists, or where samples have outputs of different shapes, which take a folder.
+    Raises UsageError where the output exists, or where samples have outputs of different shapes, which take a folder,
+    and CalibrationError for a sample that does not fit; a folder then has what the samples before it gave.
     """
     place = path_of("output", output)
     if place.exists() or not place.resolve().parent.is_dir():
         raise UsageError(f"cannot write to {place}: give a new file or folder, within a folder that exists")
     found = list(contenders(model, threads))
     chosen = found[0] if onnx_only else found[-1]
-    with scratch() as folder:
-        samples = collect(data, input_specs(chosen.model), Path(folder), EVERY, preprocessing)
-        writer = _Stacked(place) if place.suffix == ".npz" else _Separate(place, samples)
-        seconds = _run(chosen, samples, writer, progress)
+    inputs = input_specs(chosen.model)
+    stream = open_source(data, inputs, EVERY, preprocessing)
+    writer = _Stacked(place) if place.suffix == ".npz" else _Separate(place, stream)
+    count, seconds = _run(chosen, checked(stream, inputs, EVERY), stream.count, writer, progress)
     writer.close()
-    return RunOutputs(chosen.name, chosen.runtime, place, len(samples), writer.shapes, 1e3 * seconds / len(samples))
+    return RunOutputs(chosen.name, chosen.runtime, place, count, writer.shapes, 1e3 * seconds / count)
 
 
 class _Stacked:
@@ -117,39 +118,51 @@ class _Stacked:
 class _Separate:
     """A file per sample, named like the file that it came from, or by its number."""
 
-    def __init__(self, place: Path, samples: Samples) -> None:
+    def __init__(self, place: Path, stream: SampleSource) -> None:
         self._place = place
-        stems = [Path(record.file).stem for record in samples.records]
-        is_named = all(stems) and len(set(stems)) == len(stems)
-        digits = len(str(len(stems) - 1))
-        self._names = stems if is_named else [f"{number:0{digits}}" for number in range(len(stems))]
+        stems = [Path(file).stem for file in stream.files]
+        self._names = stems if len(set(stems)) == len(stems) else []
+        self._numbered: list[Path] = []
         self.shapes: dict[str, set[tuple[int, ...]]] = {}
-        place.mkdir()
 
     def add(self, number: int, outputs: Feeds) -> None:
         """Write one sample's outputs."""
-        write_npz(self._place / f"{self._names[number]}.npz", outputs)
+        self._place.mkdir(exist_ok=True)
+        path = self._place / f"{self._names[number] if self._names else number}.npz"
+        write_npz(path, outputs)
+        if not self._names:
+            self._numbered.append(path)
         for name, array in outputs.items():
             self.shapes.setdefault(name, set()).add(array.shape)
 
     def close(self) -> None:
-        """Everything is written."""
+        """Give all numbers the same number of digits, which is known now."""
+        digits = len(str(len(self._numbered) - 1))
+        for place, path in enumerate(self._numbered):
+            path.rename(self._place / f"{place:0{digits}}.npz")
 
 
-def _run(chosen: Contender, samples: Samples, writer: _Stacked | _Separate, progress: Progress) -> float:
-    """Seconds of all runs. Raises ModelError where one fails."""
-    seconds = 0.0
-    with progress.stage(f"run in {chosen.runtime}", len(samples)) as stage:
-        try:
-            runner, names = chosen.start(), samples.names
-            for number, feeds in enumerate(samples):
+def _run(
+    chosen: Contender,
+    samples: Iterator[CheckedSample],
+    expected: int | None,
+    writer: _Stacked | _Separate,
+    progress: Progress,
+) -> tuple[int, float]:
+    """The number of samples, and seconds of all runs. Raises ModelError where one fails."""
+    count, seconds = 0, 0.0
+    with progress.stage(f"run in {chosen.runtime}", expected) as stage:
+        runner = chosen.start()
+        for sample in samples:
+            try:
                 started = time.perf_counter()
-                outputs = runner(feeds)
+                outputs = runner(sample.feeds)
                 seconds += time.perf_counter() - started
-                writer.add(number, tensors_of(outputs))
-                stage.advance(names[number])
-        except PtqcError:
-            raise
-        except Exception as error:  # ONNX Runtime raises a dozen types of its own
-            raise ModelError(f"{chosen.name} does not run on these samples: {error}") from error
-    return seconds
+            except PtqcError:
+                raise
+            except Exception as error:  # ONNX Runtime raises a dozen types of its own
+                raise ModelError(f"{chosen.name} does not run on {sample.name}: {error}") from error
+            writer.add(sample.number, tensors_of(outputs))
+            count += 1
+            stage.advance(sample.name)
+    return count, seconds

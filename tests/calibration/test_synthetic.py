@@ -3,12 +3,13 @@
 import numpy as np
 import onnx_ir as ir
 import pytest
+from compiling import proto
 from graphs import noise, parse
 from writing import ROWS, encoder
 
 from ptqc.calibration.inputs import conform, input_specs
 from ptqc.calibration.pixel_range import PixelRange
-from ptqc.calibration.synthetic import draw
+from ptqc.calibration.synthetic import FREE_LENGTH, draw
 from ptqc.errors import CalibrationError
 from ptqc.execute.onnxruntime import Runner
 
@@ -132,3 +133,30 @@ def test_a_seed_gives_the_same_samples_however_many() -> None:
 def test_what_cannot_be_drawn_is_refused_by_name(kind: str, told: str) -> None:
     with pytest.raises(CalibrationError, match=f"{told}.*--calibration DATA"):
         draw(copied(kind), 1, 0, {})
+
+
+FLOAT_MASK = """g (int64[N,T] ids, float[N,T] m) => (float[N,T,8] y) {
+    e = Gather(table, ids)
+    one = Constant<value_ints = [1]>()
+    u = Constant<value_float = 1.0>()
+    low = Constant<value_float = -10000.0>()
+    wide = Unsqueeze(m, one)
+    inverse = Sub(u, wide)
+    bias = Mul(inverse, low)
+    t = Transpose<perm = [0, 2, 1]>(e)
+    s = MatMul(e, t)
+    masked = Add(s, bias)
+    p = Softmax<axis = -1>(masked)
+    y = MatMul(p, e)
+}"""
+
+
+def test_a_mask_of_floats_masks_nothing() -> None:
+    (feeds,) = drawn(ir.from_proto(proto(FLOAT_MASK, table=np.zeros((9, 8), np.float32))), 1)
+    assert feeds["m"].dtype == np.float32
+    assert feeds["m"].tolist() == [[1.0] * FREE_LENGTH]
+
+
+def test_scores_of_floats_are_no_mask() -> None:
+    (feeds,) = drawn(parse("g (float[N,8] scores) => (float[N,8] y) { y = Softmax(scores) }"), 1)
+    assert len(np.unique(feeds["scores"])) == 8

@@ -20,7 +20,7 @@ from ptqc.execute.onnxruntime import Feeds
 BERT = input_specs(ir.from_proto(encoder()))
 TOKENS = InputSpec("tokens", np.dtype(np.int64), ("N", "T"), ROWS)
 FIXED = InputSpec("tokens", np.dtype(np.int32), (1, 8), ROWS)
-CLS, SEP, CAT, DOG = 2, 3, 6, 7
+CLS, SEP, CAT, DOG, BIRD = 2, 3, 6, 7, 8
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +60,13 @@ def test_the_mark_that_windows_puts_in_front_is_no_text(tmp_path: Path, vocabula
     assert tokens(read(Texts(saved(tmp_path, "\ufeffcat\n"), vocabulary))) == [[CLS, CAT, SEP]]
 
 
+def test_of_a_table_the_texts_count_and_no_labels(tmp_path: Path, vocabulary: Path) -> None:
+    path = saved(tmp_path, "cat\tdog\ndog\tcat\t1\n\ncat dog\n\t3\n", "corpus.tsv")
+    assert tokens(read(Texts(path, vocabulary, special_tokens=False))) == [[CAT], [DOG], [CAT], [CAT, DOG]]
+    with pytest.raises(UsageError, match=r"unit is 'files', but .*corpus\.tsv is a table of lines"):
+        read(Texts(path, vocabulary, unit="files"))
+
+
 def test_a_folder_is_a_text_for_each_file_unless_lines_are_asked_for(tmp_path: Path, vocabulary: Path) -> None:
     saved(tmp_path, "dog\ncat\n", "corpus/b.txt")
     saved(tmp_path, "cat\n", "corpus/a/1.txt")
@@ -85,6 +92,23 @@ def test_long_texts_are_cut_or_split(vocabulary: Path) -> None:
     assert tokens(read(split)) == parts
     assert tokens(read(split, limit=4)) == [parts[0], parts[2], parts[3]]
     assert tokens(read(Texts(given, vocabulary, length=4, special_tokens=False)))[0] == [CAT, DOG, CAT, DOG]
+
+
+def test_parts_of_texts_are_no_more_than_asked_for_and_none_of_the_last_text_is_forgotten(vocabulary: Path) -> None:
+    texts = Texts(["cat " * 8, "dog", "bird " * 8], vocabulary, length=2, special_tokens=False, overlong="split")
+    found = [[CAT, CAT], [CAT, CAT], [DOG], [BIRD, BIRD], [BIRD, BIRD]]
+    assert [feeds["tokens"].tolist() for feeds in open_source(texts, (TOKENS,), 5).samples] == [[one] for one in found]
+
+
+def test_the_tokenizer_says_which_end_is_cut(tmp_path: Path, vocabulary: Path) -> None:
+    own = Tokenizer.from_file(str(vocabulary))
+    own.enable_truncation(4, direction="left")
+    own.save(str(tmp_path / "own.json"))
+    texts = ["cat dog cat dog dog"]
+    assert tokens(read(Texts(texts, tmp_path / "own.json"))) == [[CLS, DOG, DOG, SEP]]
+    assert tokens(read(Texts(texts, tmp_path / "own.json", length=3))) == [[CLS, DOG, SEP]]
+    split = Texts(texts, tmp_path / "own.json", overlong="split", special_tokens=False)
+    assert tokens(read(split)) == [[CAT, DOG, CAT, DOG], [DOG]]
 
 
 def test_a_text_has_as_many_tokens_as_model_tokenizer_or_default_say(tmp_path: Path, vocabulary: Path) -> None:
@@ -122,6 +146,14 @@ def test_a_decoder_gets_positions_and_an_empty_cache(vocabulary: Path) -> None:
     assert feeds["attention_mask"].tolist() == [[False, False, True, True]]
     assert feeds["position_ids"].tolist() == [[0, 0, 0, 1]]
     assert feeds["past_key_values.0.key"].shape == (1, 2, 0, 8)
+
+
+@pytest.mark.parametrize(("name", "masks"), [("attention_mask", False), ("m", True)])
+def test_masks_of_floats_are_filled_in(vocabulary: Path, name: str, masks: bool) -> None:
+    mask = InputSpec(name, np.dtype(np.float32), ("N", "T"), masks=masks)
+    (feeds,) = read(Texts(["cat dog"], vocabulary, length=6, padding="full"), (TOKENS, mask))
+    assert feeds[name].dtype == np.float32
+    assert feeds[name].tolist() == [[1, 1, 1, 1, 0, 0]]
 
 
 def test_a_model_of_one_length_is_padded(vocabulary: Path) -> None:
@@ -183,6 +215,21 @@ def test_a_tokenizer_of_another_model_is_refused(vocabulary: Path) -> None:
     small = InputSpec("tokens", np.dtype(np.int64), ("N", "T"), 10)
     with pytest.raises(CalibrationError, match="numbers up to 17, but the table that input 'tokens' indexes has 10"):
         read(Texts(["cat"], vocabulary), (small,))
+
+
+def test_a_token_that_pads_may_lie_behind_the_table_where_nothing_pads(tmp_path: Path) -> None:
+    own = Tokenizer.from_file(str(tokenizer(tmp_path, ("cat", "dog"), ("[UNK]", "<|endoftext|>"))))
+    own.add_special_tokens(["[PAD]"])
+    own.enable_padding(pad_id=4)
+    own.save(str(tmp_path / "own.json"))
+    table = InputSpec("tokens", np.dtype(np.int64), ("N", "T"), 4)
+    assert tokens(read(Texts(["cat dog"], tmp_path / "own.json"), (table,))) == [[2, 3]]
+    with pytest.raises(CalibrationError, match=r"pads with token 4, but the table .* has 4 rows: give another"):
+        read(Texts(["cat"], tmp_path / "own.json", padding="full"), (table,))
+    padded = Texts(["cat"], tmp_path / "own.json", padding="full", length=3, padding_token="<|endoftext|>")
+    assert tokens(read(padded, (table,))) == [[2, 1, 1]]
+    with pytest.raises(CalibrationError, match="holds 4, and 1 of 2 values are no row of the table"):
+        read(Texts(["cat [PAD]"], tmp_path / "own.json"), (table,))
 
 
 def test_lengths_that_a_model_does_not_take_are_refused(vocabulary: Path) -> None:

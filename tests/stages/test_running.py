@@ -1,6 +1,7 @@
 """`ptqc run`: the outputs that are written are those of the model."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -85,3 +86,32 @@ def test_the_command(made: Artifact, tmp_path: Path, capsys: pytest.CaptureFixtu
 def test_samples_that_do_not_fit(made: Artifact, tmp_path: Path) -> None:
     with pytest.raises(CalibrationError, match="sample 0"):
         ptqc.run(made.folder, samples(5), output=tmp_path / "y.npz")
+
+
+def test_each_sample_is_read_when_it_is_run_and_none_is_kept(
+    made: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "nowhere"))
+    written = []
+
+    def data() -> Iterator[dict[str, np.ndarray]]:
+        for _ in range(12):
+            written.append(sum(1 for _ in tmp_path.glob("out/*.npz")))
+            yield {"x": samples(16, count=1)}
+
+    ptqc.run(made.path, data(), output=tmp_path / "out")
+    assert written == list(range(12))
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {f"{number:02}.npz" for number in range(12)}
+
+
+def test_a_faulty_sample_leaves_what_those_before_it_gave(made: Artifact, tmp_path: Path) -> None:
+    data = [{"x": samples(16, count=1)}, {"x": samples(5, count=1)}]
+    with pytest.raises(CalibrationError, match="sample 1, input 'x'"):
+        ptqc.run(made.path, data, output=tmp_path / "out")
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["0.npz"]
+
+
+def test_no_samples(made: Artifact, tmp_path: Path) -> None:
+    with pytest.raises(CalibrationError, match="holds no samples"):
+        ptqc.run(made.path, iter(()), output=tmp_path / "out")
+    assert not (tmp_path / "out").exists()

@@ -49,6 +49,8 @@ def metric_of(given: object) -> Metric:
     """The metric of a name, of `module:name`, or of an object. Raises UsageError that lists those that there are."""
     if isinstance(given, Metric):
         return given
+    if isinstance(given, type) and issubclass(given, Metric):
+        return _made(given)
     if callable(given):
         return OwnMetric(given)
     if not isinstance(given, str):
@@ -61,6 +63,17 @@ def metric_of(given: object) -> Metric:
             return found
     known = ", ".join(kind.name for kind in METRICS)
     raise UsageError(f"metric is {given!r}; known: {known}, with a number behind it as in top-5, and module:function")
+
+
+def _made(kind: type[Metric]) -> Metric:
+    """A metric of a class that was given for it."""
+    try:
+        return kind()
+    except Exception as error:  # the user's class may raise anything, and want arguments
+        raise UsageError(
+            f"metric {kind.__name__} is a class that cannot be made without arguments ({type(error).__name__}: "
+            f"{error}); give an object of it"
+        ) from error
 
 
 def _imported(text: str) -> Metric:

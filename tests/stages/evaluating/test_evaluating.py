@@ -264,6 +264,35 @@ def test_a_metric_of_ones_own(
         ptqc.evaluate(float_file, metric="own_metric:__name__", data=labelled)
 
 
+CLASSES = """from ptqc.stages.evaluating.metric import Metric
+class Largest(Metric):
+    name, title = "largest", "largest value"
+    @classmethod
+    def of(cls, parameter):
+        return None
+    def measure(self, case):
+        return (float(case.answers[0].max()),)
+    def score(self, measured):
+        return float(measured.mean())
+class Scaled(Largest):
+    def __init__(self, factor):
+        self.factor = factor
+"""
+
+
+def test_a_class_of_metrics_is_made_one(
+    float_file: Path, labelled: dict[str, np.ndarray], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own_classes.py").write_text(CLASSES)
+    found = ptqc.evaluate(float_file, metric="own_classes:Largest", data=labelled)
+    assert found.title == "largest value"
+    wanted = np.mean([Runner(float_file).run({"x": x[None]})["y"].max() for x in labelled["x"]])
+    assert found.rows[0].score.value == pytest.approx(wanted)
+    with pytest.raises(UsageError, match=r"metric Scaled is a class .*'factor'\); give an object of it"):
+        ptqc.evaluate(float_file, metric="own_classes:Scaled", data=labelled)
+
+
 def test_another_output_is_judged_where_it_is_named(tmp_path: Path) -> None:
     model = proto("g (float[N,3] x) => (float[N,3] a, float[N,3] b) { a = Identity(x) b = Neg(x) }")
     onnx.save(model, tmp_path / "two.onnx")
