@@ -129,7 +129,7 @@ def bisect(
     document = kept(room / KERNELS)
     runner, seen = Runner(artifact.path, list(document["names"].values())), seen_inputs(document)
     given = _given(artifact.path, calibration, samples, preprocessing)
-    taken = _cut(given, seen) if document["by_run"] else given
+    taken = ((run, of_one_run(document, feeds)) for run, feeds in given)
     runs = _values(document, chain(edge_runs(runner, seen), ((run, x, runner.run(x)) for run, x in taken)))
     if not opened:
         return _emulated(room, document, runs)
@@ -196,10 +196,12 @@ def _emulated(room: Path, document: Mapping[str, Any], runs: Iterable[tuple[str,
     return replace(found, outputs=dict(zip(found.runs, made.outputs, strict=True)))
 
 
-def _cut(given: Iterator[tuple[str, Feeds]], seen: Mapping[str, Extent]) -> Iterator[tuple[str, Feeds]]:
-    """Cut each batch to the number of samples that one run of the library takes."""
-    for run, feeds in given:
-        yield run, {name: value[: seen[name].shape[0]] if value.ndim else value for name, value in feeds.items()}
+def of_one_run(document: Mapping[str, Any], feeds: Feeds) -> Feeds:
+    """A batch, cut to the number of samples that one run of the library takes where it was built run by run."""
+    if not document["by_run"]:
+        return feeds
+    seen = seen_inputs(document)
+    return {name: value[: seen[name].shape[0]] if value.ndim else value for name, value in feeds.items()}
 
 
 def kept(path: Path) -> Mapping[str, Any]:

@@ -12,7 +12,8 @@ import numpy as np
 import onnx
 
 from ptqc.artifact import golden
-from ptqc.artifact.bisect import EMULATED, Bisection, bisect
+from ptqc.artifact.bisect import EMULATED, Bisection, bisect, of_one_run
+from ptqc.artifact.bisect import kept as kernels_of
 from ptqc.artifact.folder import GOLDEN, MODEL, Artifact, load
 from ptqc.artifact.golden import Golden
 from ptqc.codegen.onnxruntime import parity
@@ -26,6 +27,7 @@ from ptqc.execute.saturation import saturates
 from ptqc.graph.external import take_in
 from ptqc.graph.zipmaps import as_tensors
 from ptqc.native.cuda_library import NAME
+from ptqc.native.interface import KERNELS
 from ptqc.passes.pipeline import in_float32
 from ptqc.reading import read_model
 from ptqc.reading.file import parse
@@ -148,11 +150,24 @@ def _library(artifact: Artifact, kept: Golden) -> str:
     compared = bisect(artifact.folder, calibration=list(kept.inputs))
     if compared.first is not None:
         raise VerificationError(str(compared))
+    kept = _of_one_run(artifact, kept)
     outputs = _outputs(artifact, compared, kept)
     if outputs is None:
         return f"{compared}; the library as a whole would take the emulator too long"
     left_out = "; the CUDA library beside it was not run" if artifact.runnable and NAME in artifact.targets else ""
     return f"{compared}; {_same_outputs(artifact, kept, outputs, 'the native library')}{left_out}"
+
+
+def _of_one_run(artifact: Artifact, kept: Golden) -> Golden:
+    """What a run of the library takes of the golden samples; of those that it cuts, what the file makes of that."""
+    document = kernels_of(artifact.folder / (artifact.runnable or NAME) / KERNELS)
+    inputs, outputs, runner = [], [], Runner(artifact.path)
+    for feeds, recorded in zip(kept.inputs, kept.outputs, strict=True):
+        taken = of_one_run(document, feeds)
+        is_whole = all(taken[name].shape == value.shape for name, value in feeds.items())
+        inputs.append(taken)
+        outputs.append(recorded if is_whole else tensors_of(runner.run(taken)))
+    return Golden(tuple(inputs), tuple(outputs))
 
 
 def _outputs(artifact: Artifact, compared: Bisection, kept: Golden) -> list[Feeds] | None:

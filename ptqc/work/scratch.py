@@ -5,7 +5,9 @@ import tempfile
 import weakref
 from pathlib import Path
 
-PREFIX = "ptqc-"
+from ptqc.work.locks import Claim, InUse
+
+PREFIX, LOCKED = "ptqc-", "ptqc-locked-"
 
 
 def scratch() -> tempfile.TemporaryDirectory[str]:
@@ -16,9 +18,19 @@ def scratch() -> tempfile.TemporaryDirectory[str]:
 class Scratch:
     """A temporary folder that is removed when nobody holds this object any more.
 
-    What is mapped from its files stays readable.
+    What is mapped from its files stays readable. A process that was killed leaves its folder; the next one clears it.
     """
 
     def __init__(self) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix=PREFIX))
+        _clear_left()
+        self.folder = Path(tempfile.mkdtemp(prefix=LOCKED))
+        self._used = InUse(self.folder)
         weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
+
+
+def _clear_left() -> None:
+    """Remove the folders that nobody holds; one that is empty may just be made."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{LOCKED}*"):
+        with Claim(folder) as claim:
+            if claim.taken and any(folder.iterdir()):
+                shutil.rmtree(folder, ignore_errors=True)

@@ -18,11 +18,13 @@ from onnx import numpy_helper
 
 import ptqc
 from ptqc.artifact import golden, verify
-from ptqc.artifact.bisect import Bisection
+from ptqc.artifact.bisect import EMULATED, Bisection
 from ptqc.artifact.folder import GOLDEN, MANIFEST, MODEL, Artifact
 from ptqc.artifact.golden import Golden
 from ptqc.cli import main
 from ptqc.errors import UsageError, VerificationError
+from ptqc.execute.onnxruntime import Runner
+from ptqc.native.interface import KERNELS
 
 pytestmark = pytest.mark.processor
 
@@ -154,14 +156,38 @@ def test_large_samples_are_kept_alone() -> None:
     assert distances == {"y": 0.0}
 
 
+def of_library(folder: Path, name: str, document: dict[str, Any], targets: tuple[str, ...]) -> MagicMock:
+    """The artifact with a library, of which nothing but what is told of its kernels is there."""
+    (folder / name).mkdir()
+    (folder / name / KERNELS).write_text(json.dumps(document))
+    manifest = json.loads((folder / MANIFEST).read_text()) | {"targets": {"cuda": {}}}
+    runnable = name if name == "cpu" else ""
+    return MagicMock(folder=folder, path=folder / MODEL, manifest=manifest, runnable=runnable, targets=targets)
+
+
+def test_a_golden_batch_that_a_library_cuts_is_compared_as_cut(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A library built for one sample a run; the golden sample has three."""
+    runner, x = Runner(copy / MODEL), samples(3, 8, 8)[:3]
+    kept = Golden(({"x": x}, {"x": x[:1]}), (runner.run({"x": x}), runner.run({"x": x[:1]})))
+    seen = {"x": {"dtype": "float32", "shape": [1, 3, 8, 8], "low": 0.0, "high": 1.0}}
+    of_cuda = of_library(copy, "cuda", {"by_run": True, "seen": seen}, ("cuda",))
+    found = {f"sample {index}": runner.run({"x": x[:1]}) for index in range(2)}
+    monkeypatch.setattr(verify, "check_emulated", lambda *_: None)
+    monkeypatch.setattr(verify, "bisect", lambda *_, **__: Bisection([], [EMULATED], outputs=found))
+    assert verify._library(of_cuda, kept).endswith("the native library gives the recorded outputs on 2 golden samples")
+    found["sample 0"] = {"y": found["sample 0"]["y"] * 2}
+    with pytest.raises(VerificationError, match="output 'y' of the native library differs"):
+        verify._library(of_cuda, kept)
+
+
 @pytest.mark.parametrize(("targets", "is_told"), [(("cpu",), False), (("cpu", "cuda"), True)])
 def test_a_cuda_library_that_was_not_run_is_told(
-    targets: tuple[str, ...], is_told: bool, artifact: Artifact, monkeypatch: pytest.MonkeyPatch
+    targets: tuple[str, ...], is_told: bool, copy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Beside a CPU library, which is compared alone."""
-    both = MagicMock(folder=artifact.folder, runnable="cpu", targets=targets)
+    both = of_library(copy, "cpu", {"by_run": False}, targets)
     monkeypatch.setattr(verify, "check_emulated", lambda *_: None)
     monkeypatch.setattr(verify, "bisect", lambda *_, **__: Bisection([], ["avx2"]))
     monkeypatch.setattr(verify, "_same_outputs", lambda *_: "the same outputs")
-    found = verify._library(both, Golden.read(artifact.folder / GOLDEN))
+    found = verify._library(both, Golden.read(copy / GOLDEN))
     assert found.endswith("the same outputs; the CUDA library beside it was not run" if is_told else "the same outputs")
