@@ -6,7 +6,7 @@ run what it builds, `runtime.py` gives `load`; where it has an emulator of what 
 `emulate` and `check`.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from importlib import import_module
 from importlib.util import find_spec
@@ -208,7 +208,7 @@ def can_load(name: str) -> bool:
     return find_spec(f"ptqc.codegen.{name}.runtime") is not None
 
 
-def emulate(name: str, folder: Path, listing: "Listing", runs: "Sequence[Values]") -> "Emulated":
+def emulate(name: str, folder: Path, listing: "Listing", runs: "Iterable[Values]") -> "Emulated":
     """Compare what a target built with what ONNX Runtime computed, where nothing that it is for can be had.
 
     runs: values of ONNX Runtime, inputs included, by name in the lowered graph. Raises TargetError where that cannot be

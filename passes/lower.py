@@ -48,7 +48,8 @@ class Lower:
         integer = {name: kernel.op_type for name, kernel in plan.integer.items()}
         codes = {tensor: str(value.name) for tensor, value in builder.codes.items()}
         constants, weights, cast = builder.layer_constants, builder.weights, builder.cast
-        lowered = Lowered(builder.model, builder.formats, integer, codes, constants, weights, cast, builder.mark)
+        tied = frozenset(f"{name}{builder.mark}codes" for pair in builder.tied.items() for name in pair)
+        lowered = Lowered(builder.model, builder.formats, integer, codes, constants, weights, cast, builder.mark, tied)
         return Result(lowered, True)
 
 
@@ -57,7 +58,8 @@ class _Builder:
     """One lowering in progress.
 
     params: the plan's, and those of outputs in front of an activation that runs on codes. codes: quantized tensor ->
-    its codes. tensor_of: dequantized value -> its tensor. real: weight -> its float value.
+    its codes. tensor_of: dequantized value -> its tensor. real: weight -> its float value. tied: weight -> the table
+    with its numbers.
     """
 
     model: ir.Model
@@ -71,6 +73,7 @@ class _Builder:
     layer_constants: dict[str, str | None] = field(default_factory=dict)
     weights: dict[str, str] = field(default_factory=dict)
     cast: dict[str, FloatActivation] = field(default_factory=dict)
+    tied: dict[str, str] = field(default_factory=dict)
     mark: str = "/"  # separates a name of the model from a part; grows until no name of the model ends in both
 
     def __post_init__(self) -> None:
@@ -78,6 +81,7 @@ class _Builder:
         while any(name.endswith(f"{self.mark}{part}") for name in names for part in PARTS):
             self.mark += "/"
         self.params |= self.plan.params
+        self.tied |= {weight.name: weight.table for weight in self.plan.weights if weight.table is not None}
         for node in self.model.graph:
             absorbed = absorbs(node) if node.outputs[0].name in self.plan.integer else None
             if absorbed is not None and not self._saturates(absorbed):
@@ -92,8 +96,8 @@ class _Builder:
             if node.op_type == "Pad":
                 self._name_all_axes(node)
         for weight in self.plan.weights:
-            if not weight.layers:
-                self._store_table(weight.name, self.tuned.weights[weight.name])
+            if (table := weight.table or (None if weight.layers else weight.name)) is not None:
+                self._store_table(table, self.tuned.weights[table])
         first = graph[0]
         for value in graph.inputs:
             self._round(value, lambda added: graph.insert_before(first, added))
@@ -319,8 +323,23 @@ class _Builder:
             self.weights[str(self.real[name].name)] = name
         return self.real[name]
 
+    def _turned(self, name: str, solution: Solution, before: ir.Node) -> ir.Value:
+        """A weight that is stored as it is, of the table that has its numbers."""
+        table = self._weight(self.tied[name], solution.by_channel())
+        if solution.axis == 0:
+            return table
+        node = ir.node("Transpose", [table], attributes={"perm": [1, 0]})
+        node.outputs[0].name = f"{name}{self.mark}real"
+        if (maker := table.producer()) is None:
+            self.model.graph.insert_before(before, [node])
+        else:
+            self.model.graph.insert_after(maker, [node])
+        return node.outputs[0]
+
     def _real_weight(self, name: str, solution: Solution, before: ir.Node) -> ir.Value:
         form = solution.form
+        if form.is_plain and name in self.tied:
+            return self._turned(name, solution, before)
         if form.is_given:
             return self.model.graph.initializers[name]
         codes = self._constant(solution.codes, f"{name}{self.mark}codes")
@@ -356,6 +375,9 @@ class _Unpacked:
 
     def shaped(self, flat: ir.Value) -> ir.Value:
         return flat
+
+    def joined(self, groups: ir.Value) -> ir.Value:
+        return groups
 
     def table(self) -> ir.Value:
         return self.values()

@@ -33,7 +33,9 @@ from ptqc.passes.rewrite.linear_layers import LinearLayers
 from ptqc.passes.rewrite.remove_dead import RemoveDead
 from ptqc.passes.rewrite.rotate import Rotate
 from ptqc.passes.rewrite.scale_channels import ScaleChannels
+from ptqc.passes.rewrite.scale_rows import ScaleRows
 from ptqc.passes.rewrite.split_outliers import SplitOutliers
+from ptqc.passes.rewrite.tied_tables import TiedTables
 from ptqc.passes.tune.features import TuneFeatures
 from ptqc.passes.tune.reconstruct import Reconstruct
 
@@ -42,6 +44,7 @@ EVENING: tuple[type[Any], ...] = (ScaleChannels, Rotate)
 MEASURING: tuple[type[Any], ...] = (
     ChooseSplits,
     SplitOutliers,
+    ScaleRows,
     Calibrate,
     CalibrateInner,
     SolveWeights,
@@ -67,6 +70,7 @@ def default_rewrites(cast_double: bool = False, added: Sequence[Rewrite] = ()) -
         Classical(),
         Fused(),
         FoldConstants(),
+        TiedTables(),
         ExplicitPadding(),
         GlobalPool(),
         Flatten(),

@@ -19,11 +19,18 @@
 The numbers are exit codes.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 
 class PtqcError(Exception):
-    """Base of all errors that ptqc raises on purpose; the message says what to do."""
+    """Base of all errors that ptqc raises on purpose; the message says what to do.
+
+    found: what a command had found by then, for the document of `--json`.
+    """
 
     exit_code = 70
+    found: Mapping[str, Any] = {}
 
 
 class UsageError(PtqcError):

@@ -1,11 +1,12 @@
 """What a candidate is: the numbers that replace a weight, and the bias that goes with them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from ptqc.formats import Format
+from ptqc.graph.layers import Weight
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,10 +22,22 @@ class Solution:
     scale: np.ndarray
     axis: int
 
+    def by_channel(self) -> "Solution":
+        """The same numbers of a matrix with a row for each channel."""
+        if self.axis == 0 or self.codes.ndim != 2:
+            return self
+        return Solution(self.form, np.ascontiguousarray(self.codes.T), self.scale, 0)
+
     @property
     def weight(self) -> np.ndarray:
         """The real values, float32, as they will be used."""
         return self.form.decode(self.codes, self.scale, self.axis)
+
+
+def with_tables(solutions: Mapping[str, Solution], weights: Iterable[Weight]) -> dict[str, Solution]:
+    """Solutions by weight, and by name those of tables that have a weight's numbers."""
+    tied = {w.table: solutions[w.name].by_channel() for w in weights if w.table is not None and w.name in solutions}
+    return {**solutions, **tied}
 
 
 # Weight name -> its solutions, each with its error on held-back columns, relative to the output's power.
@@ -33,7 +46,7 @@ Candidates = Mapping[str, Sequence[tuple[Solution, float]]]
 
 @dataclass(frozen=True, eq=False)
 class TunedNumbers:
-    """The numbers of a whole model: weight name -> solution, layer name -> bias (None: no bias).
+    """The numbers of a whole model: name of weight or table -> solution, layer name -> bias (None: no bias).
 
     kept: layers with numbers as they were solved alone, as there was no time for more. losses: of the numbers that
     were given and of these, on held-back samples, as the pass that found them measures it.

@@ -19,7 +19,7 @@ from ptqc.passes.decide.solve_weights import direct
 from ptqc.passes.lower import Lower
 from ptqc.passes.tune.quantized_walk import run_quantized
 from ptqc.plan import Plan
-from ptqc.solutions import Solution, TunedNumbers
+from ptqc.solutions import Solution, TunedNumbers, with_tables
 
 EIGHT = Integer(8)
 SEVEN = Integer(7)
@@ -69,7 +69,7 @@ def quantized(
     plan = Plan(tuple(layers), tuple(weights), tuple(kernels), tuple(sites), {**activations, **bfloats}, formats)
     solutions = {weight.name: rounded(model, weight, formats[weight.name]) for weight in weights}
     biases = {layer.name: _bias(model, layer.bias) for layer in layers}
-    tuned = TunedNumbers(solutions, biases)
+    tuned = TunedNumbers(with_tables(solutions, weights), biases)
     return Quantized(model, plan, tuned, Lower().apply(Numbered(model, plan, tuned)).made)
 
 
@@ -89,8 +89,7 @@ def rounded(model: ir.Model, weight: Weight, form: Format) -> Solution:
     """A weight in a format, by plain rounding."""
     values = array(model, weight.name)
     if isinstance(form, Scaled):
-        axis = weight.channel_axis if form.group == 1 else 0  # pairs are neighbours in memory
-        return Solution(form, *form.rounded(values, axis), weight.channel_axis)
+        return Solution(form, *form.rounded(values, weight.channel_axis), weight.channel_axis)
     found = direct(weight, values)
     return next(one for one in found if one.form == form or {one.form.family, form.family} == {"palette"})
 

@@ -2,6 +2,7 @@
 
 import gzip
 import hashlib
+from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
@@ -13,6 +14,7 @@ from ptqc.codegen.cuda.emulator.ptx import NotEmulated
 from ptqc.codegen.cuda.job_files import TARGET
 from ptqc.codegen.cuda.layers import CUDA
 from ptqc.codegen.cuda.loops import ThreadLoops
+from ptqc.codegen.cuda.machine_code import KernelCode
 from ptqc.codegen.cuda.toolkit import Image, Toolkit
 from ptqc.codegen.kernels import documents, lowering
 from ptqc.codegen.kernels.assignment import Assignment, write_document
@@ -50,7 +52,8 @@ def build(folder: Path) -> None:
         program = lowering.program(given.lowered, given.seen, CUDA, given.batching)
         made = write(program, toolkit, gpus, folder, store)
     listings = {TARGET: Listing.of(program).to_json()}
-    write_document(folder / KERNELS, {"libraries": listings, **given.job["kept"]})
+    code = {"machine_code": _codes(made), "predicted_microseconds_of_a_sample": _predicted(program)}
+    write_document(folder / KERNELS, {"libraries": listings, **given.job["kept"], **code})
     found = verified(made, given.batching.batch or 1)
     write_document(
         folder / REPORT, _report(made, toolkit) | {"verified": verification.told(found), "verification": found}
@@ -83,9 +86,29 @@ def verified(made: Delivered, samples: int) -> dict[str, Any]:
     return verification.verification(library, made.folder, samples)
 
 
+def _codes(made: Delivered) -> dict[str, dict[str, Any]]:
+    """By function of a kernel and by chip."""
+    names = sorted({name for codes in made.image.codes.values() for name in codes})
+    return {name: {gpu: asdict(codes[name]) for gpu, codes in made.image.codes.items()} for name in names}
+
+
+def _predicted(program: Program) -> dict[str, Any]:
+    """By kernel and chip: from the figures of chips, see `ptqc.codegen.cuda.costs`."""
+    return {step.built.name: dict(step.built.predicted) for step in program.steps if step.built.predicted}
+
+
+def _summary(codes: Collection[KernelCode]) -> dict[str, int]:
+    """Of all kernels for one chip: the most registers of a thread, bytes of spills, instructions of tensor cores."""
+    return {
+        "registers": max((code.registers for code in codes), default=0),
+        "spilled_bytes": sum(code.spilled_bytes for code in codes),
+        "tensor_core_instructions": sum(code.tensor_core_instructions for code in codes),
+    }
+
+
 def _report(made: Delivered, toolkit: Toolkit) -> dict[str, Any]:
     return {
-        "gpus": {gpu: asdict(found) for gpu, found in made.image.assembled.items()},
+        "gpus": {gpu: _summary(codes.values()) for gpu, codes in made.image.codes.items()},
         "nvcc": toolkit.version,
         "ptx_sha256": hashlib.sha256(made.image.ptx.encode()).hexdigest(),
         **documents.figures(made.program),

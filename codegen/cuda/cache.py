@@ -1,19 +1,20 @@
 """Libraries that were built before, found by their content, with the images of their kernels."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from ptqc.codegen.cuda import package, toolkit
 from ptqc.codegen.cuda.isa import target
-from ptqc.codegen.cuda.toolkit import Assembled, Image, Toolkit
+from ptqc.codegen.cuda.machine_code import KernelCode
+from ptqc.codegen.cuda.toolkit import Image, Toolkit
 from ptqc.codegen.kernels.built_before import content_key, obtain
 from ptqc.codegen.kernels.linking import usual_compiler
 from ptqc.store.entries import Store
 
-LIBRARY, IMAGE, TEXT, REPORT = "library.so", "kernels.fatbin", "kernels.ptx", "assembled.json"
+LIBRARY, IMAGE, TEXT, REPORT = "library.so", "kernels.fatbin", "kernels.ptx", "machine_code.json"
 
 
 def link(module: Any, tools: Toolkit, gpus: Sequence[str], room: Path, path: Path, store: Store | None) -> Image:
@@ -24,11 +25,18 @@ def link(module: Any, tools: Toolkit, gpus: Sequence[str], room: Path, path: Pat
         made = package.link(module, tools, gpus, room, path)
         made.path.rename(image)
         text.write_text(made.ptx, encoding="utf-8")
-        report.write_text(json.dumps({gpu: asdict(found) for gpu, found in made.assembled.items()}))
+        report.write_text(json.dumps(_document(made.codes)))
 
     obtain(store, _key(module, tools, gpus), {LIBRARY: path, IMAGE: image, TEXT: text, REPORT: report}, build)
-    assembled = {gpu: Assembled(**found) for gpu, found in json.loads(report.read_text()).items()}
-    return Image(image, text.read_text(encoding="utf-8"), assembled)
+    codes = {
+        gpu: {name: KernelCode(**code) for name, code in found.items()}
+        for gpu, found in json.loads(report.read_text()).items()
+    }
+    return Image(image, text.read_text(encoding="utf-8"), codes)
+
+
+def _document(codes: Mapping[str, Mapping[str, KernelCode]]) -> dict[str, dict[str, dict[str, int]]]:
+    return {gpu: {name: asdict(code) for name, code in found.items()} for gpu, found in codes.items()}
 
 
 def _key(module: Any, tools: Toolkit, gpus: Sequence[str]) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,17 +22,18 @@ from ptqc.work.scratch import scratch
 WORKER, OUTPUTS = "ptqc.codegen.cuda.emulation_worker", "outputs-{:03}.npz"
 
 
-def emulate(folder: Path, listing: Listing, runs: Sequence[Values]) -> Emulated:
+def emulate(folder: Path, listing: Listing, runs: Iterable[Values]) -> Emulated:
     """Compare the library in a folder with what ONNX Runtime computed in some runs. Raises TargetError."""
     with scratch() as temporary:
-        job = Path(temporary)
-        for index, values in enumerate(runs):
-            write_npz(job / VALUES.format(index), values)
-        (job / JOB).write_text(json.dumps({"library": str(folder.resolve()), "runs": len(runs)}))
+        job, count = Path(temporary), 0
+        for values in runs:
+            write_npz(job / VALUES.format(count), values)
+            count += 1
+        (job / JOB).write_text(json.dumps({"library": str(folder.resolve()), "runs": count}))
         if problem := attempt(job, WORKER):
             raise TargetError(f"the emulator of CUDA kernels {problem}; compare the library on a GPU")
         report = json.loads((job / REPORT).read_text())
-        paths = [job / OUTPUTS.format(index) for index in range(len(runs))]
+        paths = [job / OUTPUTS.format(index) for index in range(count)]
         outputs = [_read(path) for path in paths if path.is_file()]
     calls = {call.output: call for call in listing.calls}
     found = [[TensorComparison(**{**each, "call": calls[each["call"]]}) for each in run] for run in report["outcomes"]]

@@ -38,15 +38,21 @@ def _work(job: Path) -> None:
     except NotEmulated as reason:
         raise TargetError(f"{reason}; compare it on a GPU") from reason
     shares: dict[str, float] = {}
-    found = [_compared(job, index, loaded, given["runs"], shares) for index in range(given["runs"])]
+    is_whole = is_small(listing, sum(_samples(job, index, loaded) for index in range(given["runs"])))
+    found = [_compared(job, index, loaded, is_whole, shares) for index in range(given["runs"])]
     write_document(job / REPORT, {"outcomes": found, "cropped": shares})
 
 
-def _compared(job: Path, index: int, loaded: Loaded, runs: int, shares: dict[str, float]) -> list[dict[str, Any]]:
+def _samples(job: Path, index: int, loaded: Loaded) -> int:
+    with np.load(job / VALUES.format(index)) as archive:
+        return loaded.samples(archive)
+
+
+def _compared(job: Path, index: int, loaded: Loaded, is_whole: bool, shares: dict[str, float]) -> list[dict[str, Any]]:
     take_order(index)
     with np.load(job / VALUES.format(index)) as archive:
         values = dict(archive)
-    if is_small(loaded.listing, loaded.samples(values) * runs):
+    if is_whole:
         return _whole(job, index, loaded, values)
     run = PartialRun(loaded, CROPPING)
     told = [_document(outcome) for outcome in run.outcomes(values)]

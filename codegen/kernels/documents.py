@@ -10,7 +10,7 @@ import numpy as np
 
 from ptqc.codegen.kernels.job_files import JOB, VALUES
 from ptqc.codegen.program import constants, memory, verify
-from ptqc.codegen.program.constants import Nibbles, Stored
+from ptqc.codegen.program.constants import InOrder, Nibbles, Stored
 from ptqc.codegen.program.program import Program, ProgramStep
 
 
@@ -49,7 +49,7 @@ def _rounds(step: ProgramStep) -> bool:
 
 
 def _exception(stored: Sequence[Stored]) -> str:
-    packed = sum(constant.size for constant in stored if isinstance(constant, Nibbles))
+    packed = sum(constants.loaded_bytes(constant) for constant in stored if isinstance(constant, Nibbles | InOrder))
     return f", except for {packed:,} bytes that kernels read as they are" if packed else ""
 
 

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import onnx
 import onnx_ir as ir
 
 from ptqc import errors
@@ -17,6 +18,7 @@ from ptqc.codegen.program.edge_inputs import edge_runs, extents
 from ptqc.codegen.program.fixed_inputs import fixed_inputs
 from ptqc.errors import InternalError, TargetError
 from ptqc.execute.onnxruntime import Feeds, Runner
+from ptqc.graph.external import whole_message
 from ptqc.lowered import Lowered
 from ptqc.operators.step import codes_of
 from ptqc.store.npz import write_npz
@@ -58,7 +60,7 @@ def write_job(
 
 def program_job(folder: Path, lowered: Lowered, samples: Sequence[Feeds], choices: JobChoices) -> dict[str, Any]:
     """Write a lowered graph; what else the process that runs TVM needs to make kernels of it."""
-    ir.save(lowered.model, folder / LOWERED)
+    onnx.save(whole_message(lowered.model), folder / LOWERED)
     return {
         **choices.to_json(),
         "batching": asdict(choices.batching),

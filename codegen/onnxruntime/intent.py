@@ -125,7 +125,7 @@ class Intent:
 
     @cached_property
     def _tables(self) -> set[str]:
-        return {weight.name for weight in self.plan.weights if not weight.layers}
+        return {w.table or w.name for w in self.plan.weights if w.table is not None or not w.layers}
 
     def _scale(self, layer: Layer, bias: np.ndarray) -> np.ndarray:
         return usable_scale(self.tuned.weights[layer.weight].scale, bias, self.plan.params[layer.input])

@@ -14,6 +14,7 @@ import onnx
 from ptqc.codegen.onnxruntime import constants
 from ptqc.codegen.onnxruntime.functions import DOMAIN, UnpackFunction
 from ptqc.codegen.onnxruntime.inline import expanded
+from ptqc.codegen.onnxruntime.rows import Pick
 from ptqc.formats.base import LOWEST_OPSET
 from ptqc.solutions import Solution
 
@@ -23,10 +24,15 @@ BOUND = 16
 
 @dataclass(frozen=True)
 class Use:
-    """One layer that reads a weight: on an integer kernel or in float, with these integer bias codes if it has any."""
+    """One reader of a weight: a layer on an integer kernel, with these bias codes if it has any, or one in float.
 
-    integer: bool
-    bias: np.ndarray | None
+    is_table: it reads the weight as a table. rank: of the places, where it picks rows of one that stays packed.
+    """
+
+    integer: bool = False
+    bias: np.ndarray | None = None
+    is_table: bool = False
+    rank: int | None = None
 
 
 class _Counter:
@@ -54,14 +60,14 @@ def entry(length: int) -> int:
 
 
 def stored(
-    solution: Solution, uses: Sequence[Use], name_length: int, *, inline: bool = False
+    solution: Solution, uses: Sequence[Use], name_length: int, *, inline: bool = False, tied: bool = False
 ) -> tuple[int, tuple[UnpackFunction, ...]]:
-    """Bytes of a weight and its calls, and the functions it needs. uses: its layers; none for a table.
+    """Bytes of a weight and its calls, and the functions it needs. uses: its readers; none for what is read whole once.
 
-    inline: nodes stand in the place of the calls, and there are no functions.
+    inline: nodes stand in the place of the calls, and there are no functions. tied: both layers and a table read it.
     """
     counter = _Counter("n" * name_length)
-    calls = [_call(solution, use, counter) for use in uses or (Use(False, None),)]
+    calls = [_call(solution, use, counter, tied) for use in uses or (Use(),)]
     needed = tuple(dict.fromkeys(function for function, _ in calls if function is not None))
     nodes = [node for call in calls for node in (_inlined(*call, counter) if inline else call[1:]) if node is not None]
     total = counter.total + sum(entry(node.ByteSize()) for node in nodes)
@@ -74,22 +80,36 @@ def _inlined(
     """The nodes of a call. Its shape becomes a constant; those of the function are the same for every plan."""
     if function is None or call is None:
         return [call]
-    if function.form.is_packed:
+    if function.takes_shape:
         counter.share(np.array(call.attribute[0].ints, np.int64))
     return [*expanded(call, function.to_proto(LOWEST_OPSET), lambda: counter.name, lambda _array: counter.name)]
 
 
-def _call(solution: Solution, use: Use, counter: _Counter) -> tuple[UnpackFunction | None, onnx.NodeProto | None]:
+def _call(
+    solution: Solution, use: Use, counter: _Counter, tied: bool
+) -> tuple[UnpackFunction | None, onnx.NodeProto | None]:
     name, form = counter.name, solution.form
     if form.is_plain:
-        (array,) = form.pack(solution.codes, solution.scale)
-        counter.share(array)
-        return None, None if form.is_given else onnx.helper.make_node("Cast", [name], [name], to=onnx.TensorProto.FLOAT)
-    if use.integer and use.bias is not None:
-        packed = constants.layer(solution, use.bias, name, [name, name], counter.share)
+        return None, _plain(solution, use, counter, tied)
+    if tied and use.is_table:
+        solution = solution.by_channel()
+    if use.rank is not None:
+        packed = constants.picked(Pick(name, name, name, solution, use.rank, np.dtype(np.int64)), counter.share)
+    elif use.integer and use.bias is not None:
+        packed = constants.layer(solution, use.bias, name, [name, name], counter.share, tied=tied)
     else:
-        packed = constants.weight(solution, name, counter.share, as_float=not use.integer)
+        packed = constants.weight(solution, name, counter.share, as_float=not use.integer, tied=tied)
     return packed.function, packed.call
+
+
+def _plain(solution: Solution, use: Use, counter: _Counter, tied: bool) -> onnx.NodeProto | None:
+    """The node that makes a weight of a tensor that is stored as it is; layers turn what a table stores."""
+    form, name = solution.form, counter.name
+    (array,) = form.pack((solution.by_channel() if tied else solution).codes, solution.scale)
+    counter.share(array)
+    if tied and not use.is_table:
+        return onnx.helper.make_node("Transpose", [name], [name], perm=[1, 0]) if solution.axis else None
+    return None if form.is_given else onnx.helper.make_node("Cast", [name], [name], to=onnx.TensorProto.FLOAT)
 
 
 def function_bytes(functions: Sequence[UnpackFunction], opset: int) -> Mapping[str, int]:

@@ -172,7 +172,7 @@ def _runs(given: Solved, forms: Sequence[Format], slicer: Slicer) -> float:
     probes = Counter(source for site in given.sites for source in site.sources)
     anchored = Counter(name for name, form in given.solutions if form in forms)
     probes.update({layer.name: anchored[layer.weight] for layer in given.layers})
-    tables = Counter({weight.name: anchored[weight.name] for weight in given.weights if not weight.layers})
+    tables = Counter({w.table or w.name: anchored[w.name] for w in given.weights if w.table or not w.layers})
     behind, total = float(sum(probes.values())), 0.0
     for place, (node, read) in enumerate(zip(slicer.nodes, slicer.reads, strict=True)):
         count = sum(probes[name] for name in node.output) + sum(tables[name] for name in read)
@@ -277,8 +277,7 @@ def _measure_layer(
         outputs = probe.walk.compute({layer.weight: solution.weight})[layer.name]
         shift = layer.over_output(mean_shift(given, layer, solution.weight))
         loss = probe.measure(suffix, {layer.name: [np.asarray(y) + shift for y in outputs[:batches]]}, batches)
-        found = anchors.setdefault(layer.weight, {})
-        found[form] = found.get(form, 0.0) + loss
+        _add(anchors, layer.weight, form, loss)
 
 
 def mean_shift(observed: Observed, layer: Layer, weight: np.ndarray) -> np.ndarray:
@@ -291,26 +290,44 @@ def mean_shift(observed: Observed, layer: Layer, weight: np.ndarray) -> np.ndarr
 
 
 def _tables(given: Solved, slicer: Slicer) -> tuple[list[str], set[str]]:
-    """Weights that no layer multiplies with: those that several nodes read, and those that one does."""
+    """Tables: those that several nodes read, and those that one does."""
     readers = Counter(name for reads in slicer.reads for name in reads)
-    names = [weight.name for weight in given.weights if not weight.layers]
+    names = list(_weights_of_tables(given))
     return [name for name in names if readers[name] != 1], {name for name in names if readers[name] == 1}
 
 
+def _weights_of_tables(given: Solved) -> dict[str, str]:
+    """Constants that no layer multiplies with -> the weight whose numbers they have; most are weights themselves."""
+    return {w.table or w.name: w.name for w in given.weights if w.table or not w.layers}
+
+
 def _measure_shared(given: Solved, probe: _Probe, suffixes: Suffixes, name: str, anchors: Anchors) -> None:
-    for form, solution in probe.anchored(given, name):
+    weight = _weights_of_tables(given)[name]
+    for form, rows in _anchored_rows(given, probe, name):
         if (batches := probe.batches()) == 0:
             continue
-        replaced = suffixes.whole({name: solution.weight})
-        anchors.setdefault(name, {})[form] = probe.measure(replaced, {}, batches)
+        _add(anchors, weight, form, probe.measure(suffixes.whole({name: rows}), {}, batches))
 
 
 def _measure_table(given: Solved, probe: _Probe, name: str, suffix: Suffix, anchors: Anchors) -> None:
-    for form, solution in probe.anchored(given, name):
+    weight = _weights_of_tables(given)[name]
+    for form, rows in _anchored_rows(given, probe, name):
         if (batches := probe.batches()) == 0:
             continue
-        outputs = probe.walk.compute({name: solution.weight})
-        anchors.setdefault(name, {})[form] = probe.measure(suffix, outputs, batches)
+        _add(anchors, weight, form, probe.measure(suffix, probe.walk.compute({name: rows}), batches))
+
+
+def _anchored_rows(given: Solved, probe: _Probe, name: str) -> Iterator[tuple[Format, np.ndarray]]:
+    """What a table is in each format that is measured."""
+    weight = _weights_of_tables(given)[name]
+    for form, solution in probe.anchored(given, weight):
+        yield form, (solution if weight == name else solution.by_channel()).weight
+
+
+def _add(anchors: Anchors, weight: str, form: Format, loss: float) -> None:
+    """Count a loss of a weight, beside those at other places that read it."""
+    found = anchors.setdefault(weight, {})
+    found[form] = found.get(form, 0.0) + loss
 
 
 def _assume_unreached(given: Solved, slicer: Slicer, anchors: Anchors) -> list[Note]:

@@ -23,7 +23,6 @@ from ptqc.execute.torch.types import tensor_of
 from ptqc.formats import spread
 from ptqc.formats.scales import storable
 from ptqc.graph.bottlenecks import bottlenecks
-from ptqc.graph.layers import Layer
 from ptqc.losses import Kinds, OutputLoss, Outputs
 from ptqc.notes import Level, Note, out_of_time
 from ptqc.passes.base import Result
@@ -69,7 +68,7 @@ def tune_features(options: GradientSteps, given: Tunable) -> Result[TunedNumbers
 
 def _states(options: GradientSteps, error: "_Error", given: Decided, tuned: TunedNumbers) -> Iterator[TunedNumbers]:
     """The numbers after each part of the steps."""
-    state = _State.of(error.graph, given.tuning, tuned, given.layers)
+    state = _State.of(error.graph, given, tuned)
     positions = {name: codes.position for name, codes in state.codes.items()}
     groups = ((positions, options.code_rate), (state.factors, options.scale_rate), (state.offsets, options.bias_rate))
     settings = [{"params": list(of.values()), "lr": rate} for of, rate in groups if of]
@@ -206,17 +205,18 @@ class _State:
     units: Mapping[str, float]
 
     @classmethod
-    def of(cls, graph: QuantizedGraph, samples: Samples, tuned: TunedNumbers, layers: Sequence[Layer]) -> "_State":
-        """Layers that keep their sign are left as they are: a step might take it from them."""
+    def of(cls, graph: QuantizedGraph, given: Decided, tuned: TunedNumbers) -> "_State":
+        """Layers that keep their sign are left as they are: a step might take it from them. So are tied tables."""
         weights, biases = tensors_of(tuned)
-        left = {name for layer in layers if layer.keeps_sign for name in (layer.name, layer.weight)}
+        left = {name for layer in given.layers if layer.keeps_sign for name in (layer.name, layer.weight)}
+        left |= {name for weight in given.weights if weight.table is not None for name in (weight.name, weight.table)}
         coded = {name: s for name, s in tuned.weights.items() if s.form.has_codes and name not in left}
         codes = {name: latent(s, graph.real.constants[name].numpy()) for name, s in coded.items()}
         factors = {name: torch.zeros(len(s.scale), requires_grad=True) for name, s in coded.items()}
         moved = {name: bias for name, bias in biases.items() if name not in left}
         offsets = {name: torch.zeros_like(bias, requires_grad=True) for name, bias in moved.items()}
         with torch.no_grad():
-            probe = graph.run(_tensors(next(samples.batches(PROBED_SAMPLES))), weights, biases, list(offsets))
+            probe = graph.run(_tensors(next(given.tuning.batches(PROBED_SAMPLES))), weights, biases, list(offsets))
         units = {name: float(value.std(correction=0)) for name, value in probe.items()}
         return cls(tuned, weights, biases, codes, factors, offsets, units)
 

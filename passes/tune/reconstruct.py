@@ -29,7 +29,7 @@ from ptqc.passes.base import Effect, Result
 from ptqc.passes.decide.phases import Decided, Planned
 from ptqc.passes.tune.quantized_walk import Holding, compact, fine_values, peak_bytes, uncompressed
 from ptqc.plan import Plan
-from ptqc.solutions import Solution, TunedNumbers
+from ptqc.solutions import Solution, TunedNumbers, with_tables
 from ptqc.solvers import gptq, moments
 from ptqc.solvers.moments import ColumnSample, Moments
 from ptqc.work.deadline import Deadline
@@ -126,7 +126,8 @@ def _reconstructed(
     real = Walk(slicer, batches, keep=keeps[0], workers=share, check=check)
     states = []
     for each, draw in runs:
-        tables = {w.name: given.solutions[w.name, each.formats[w.name]] for w in each.weights if not w.layers}
+        fixed = {w.name: given.solutions[w.name, each.formats[w.name]] for w in each.weights if w.table or not w.layers}
+        tables = with_tables(fixed, each.weights)
         constants = {name: solution.weight for name, solution in tables.items()}
         seen = Walk(slicer, batches, constants, keeps[1], share, check)
         states.append(_State(given, each, seen, split, draw, limits.columns, tables))

@@ -33,8 +33,9 @@ class Bisection:
     """What was found. order: what kernels make, in order. libraries: their instruction sets. runs: their inputs.
 
     tensors: compared ones. wrong: elements that differ, and problems: how, by what the kernel makes. chained: integers
-    that differ end to end though no kernel need do so. cropped: calls that computed a part of their output.
-    outputs: of the whole library by run, where it ran in an emulator.
+    that differ end to end though no kernel need do so. is_whole: all samples of each run, and end to end; else kernel
+    by kernel on the first one. cropped: calls that computed a part of their output. outputs: of the whole library by
+    run, where it ran in an emulator.
     """
 
     order: Sequence[str]
@@ -46,6 +47,7 @@ class Bisection:
     chained: int = 0
     wrong: dict[str, int] = field(default_factory=dict)
     problems: dict[str, str] = field(default_factory=dict)
+    is_whole: bool = True
     cropped: Mapping[str, float] = field(default_factory=dict)
     outputs: Mapping[str, Feeds] = field(default_factory=dict)
 
@@ -66,7 +68,10 @@ class Bisection:
             self.problems.setdefault(name, f"{outcome.problem} (input: {run})")
 
     def to_json(self) -> dict[str, Any]:
-        """The document of `--json`; `first` is null where no kernel differs."""
+        """The document of `--json`.
+
+        `first` is null where no kernel differs, `different_end_to_end` where nothing ran end to end.
+        """
         return {
             "first": self.first,
             "different": [
@@ -79,15 +84,21 @@ class Bisection:
             "tensors": len(self.tensors),
             "integers": self.integers,
             "floats": self.reals,
-            "different_end_to_end": self.chained,
+            "different_end_to_end": self.chained if self.is_whole else None,
+            "is_whole": self.is_whole,
             "cropped": dict(self.cropped),
         }
+
+    @property
+    def _left_out(self) -> str:
+        alone = "" if self.is_whole else ", kernel by kernel on the first sample of each"
+        return alone + (f"; of {len(self.cropped)} large kernels a part" if self.cropped else "")
 
     def __str__(self) -> str:
         compared = (
             f"{len(self.tensors)} tensors, {self.integers:,} integers and {self.reals:,} floats "
             f"in {len(self.runs)} runs ({', '.join(self.runs)}) of the library for {', '.join(self.libraries)}"
-        ) + (f"; of {len(self.cropped)} large kernels a part" if self.cropped else "")
+        ) + self._left_out
         if self.first is None:
             behind = (
                 f"; end to end, {self.chained:,} integers behind rounded float parts differ" if self.chained else ""
@@ -109,7 +120,8 @@ def bisect(
 
     Inputs are all at the lowest value seen at compile time, all at the highest, zero, and random; and the first
     `samples` of `calibration`, where that is given. A CUDA library runs on the first GPU, or in the emulator where
-    there is none for it. Raises TargetError when the artifact has no library that runs here.
+    there is none for it, and only where there is no CPU library beside it. Raises TargetError when the artifact has no
+    library that runs here.
     """
     artifact = load(folder)
     opened = _runnable(artifact)
@@ -120,7 +132,7 @@ def bisect(
     taken = _cut(given, seen) if document["by_run"] else given
     runs = _values(document, chain(edge_runs(runner, seen), ((run, x, runner.run(x)) for run, x in taken)))
     if not opened:
-        return _emulated(room, document, dict(runs))
+        return _emulated(room, document, runs)
     libraries = {name: Loaded(_listing(document, name), library) for name, library in opened.items()}
     found = _none_yet(document, [_called(name) for name in libraries])
     for run, values in runs:
@@ -166,16 +178,22 @@ def _none_yet(document: Mapping[str, Any], names: Sequence[str]) -> Bisection:
     return Bisection(list(dict.fromkeys(call.output for listing in listings for call in listing.calls)), names)
 
 
-def _emulated(room: Path, document: Mapping[str, Any], runs: Mapping[str, Feeds]) -> Bisection:
+def _emulated(room: Path, document: Mapping[str, Any], runs: Iterable[tuple[str, Feeds]]) -> Bisection:
     """Compare a CUDA library where there is no GPU. Raises TargetError where the emulator does not run either."""
     found, listing = _none_yet(document, [EMULATED]), _listing(document, GPU)
-    made = emulate(GPU, room, listing, list(runs.values()))
-    for run, results in zip(runs, made.outcomes, strict=True):
-        found.runs.append(run)
+
+    def values() -> Iterator[Feeds]:
+        for run, given in runs:
+            found.runs.append(run)
+            yield given
+
+    made = emulate(GPU, room, listing, values())
+    for run, results in zip(found.runs, made.outcomes, strict=True):
         for outcome in results:
             found.add(outcome, run)
-    outputs = dict(zip(runs, made.outputs, strict=True)) if made.outputs else {}
-    return replace(found, cropped=made.cropped, outputs=outputs)
+    if not made.outputs:
+        return replace(found, is_whole=False, cropped=made.cropped)
+    return replace(found, outputs=dict(zip(found.runs, made.outputs, strict=True)))
 
 
 def _cut(given: Iterator[tuple[str, Feeds]], seen: Mapping[str, Extent]) -> Iterator[tuple[str, Feeds]]:

@@ -20,6 +20,7 @@ import numpy as np
 
 from ptqc.arguments import path_of
 from ptqc.errors import Interrupted, TargetError, UsageError
+from ptqc.store.entries import file_digest
 from ptqc.work.locks import Claim, InUse
 
 if TYPE_CHECKING:
@@ -278,7 +279,7 @@ def _check_file(folder: Path, name: str, expected: str) -> None:
         raise UsageError(f"the {MANIFEST} of {folder} lists {name!r}, which lies outside; compile again")
     if not path.is_file():
         raise UsageError(f"{folder} is incomplete: {name} is missing; compile again")
-    if hashlib.sha256(path.read_bytes()).hexdigest() != expected:
+    if file_digest(path) != expected:
         raise UsageError(f"{path} was changed after it was compiled (its SHA-256 differs); compile again")
 
 

@@ -23,6 +23,7 @@ from ptqc.execute import sandboxed
 from ptqc.execute.agreement import alike, allowed, relative
 from ptqc.execute.onnxruntime import Feeds, Runner, tensors_of
 from ptqc.execute.saturation import saturates
+from ptqc.graph.external import take_in
 from ptqc.graph.zipmaps import as_tensors
 from ptqc.native.cuda_library import NAME
 from ptqc.passes.pipeline import in_float32
@@ -30,6 +31,7 @@ from ptqc.reading import read_model
 from ptqc.reading.file import parse
 from ptqc.reading.first_run import try_once
 from ptqc.reading.functions import check_functions
+from ptqc.reading.tensors import check_tensors
 from ptqc.reading.values import check_no_cycles, check_values
 from ptqc.text import entries
 from ptqc.work.logs import quiet_libraries
@@ -60,7 +62,7 @@ def verify(folder: str | Path, *, model: str | Path | None = None, onnx_only: bo
     artifact = load(folder)
     proto = _checked_proto(artifact.folder / MODEL)
     kept = Golden.read(artifact.folder / GOLDEN)
-    sandboxed.run(lambda _folder: artifact.path, kept.inputs[0], artifact.path.stat().st_size)
+    sandboxed.run(lambda _folder: artifact.path, kept.inputs[0], artifact.manifest["file"]["bytes"])
     checks = {"files": f"{len(artifact.manifest['files'])} have the SHA-256 of the manifest"}
     checks["kernels"] = _kernels(artifact, proto, kept)
     runner = Runner(proto)
@@ -75,8 +77,10 @@ def verify(folder: str | Path, *, model: str | Path | None = None, onnx_only: bo
 def _checked_proto(path: Path) -> onnx.ModelProto:
     """The delivered model, looked at before any library that could hang or crash gets it."""
     proto = parse(path.read_bytes())
+    check_tensors(proto, path)
     for check in (check_functions, check_values, check_no_cycles):
         check(proto)
+    take_in(proto, path)
     return as_tensors(proto)
 
 
@@ -147,7 +151,8 @@ def _library(artifact: Artifact, kept: Golden) -> str:
     outputs = _outputs(artifact, compared, kept)
     if outputs is None:
         return f"{compared}; the library as a whole would take the emulator too long"
-    return f"{compared}; {_same_outputs(artifact, kept, outputs, 'the native library')}"
+    left_out = "; the CUDA library beside it was not run" if artifact.runnable and NAME in artifact.targets else ""
+    return f"{compared}; {_same_outputs(artifact, kept, outputs, 'the native library')}{left_out}"
 
 
 def _outputs(artifact: Artifact, compared: Bisection, kept: Golden) -> list[Feeds] | None:

@@ -36,6 +36,9 @@ class Nodes(Protocol[V]):
     def shaped(self, flat: V) -> V:
         """Flat and padded values cut and given the weight's shape."""
 
+    def joined(self, groups: V) -> V:
+        """Values of which the last axis holds those of one index, in a row."""
+
     def table(self) -> V:
         """The values that indices stand for."""
 
@@ -187,9 +190,9 @@ class Scaled(Format):
         """Codes times scale, float32."""
         return np.asarray(codes.astype(np.float32) * spread(scale, codes.ndim, axis), np.float32)
 
-    def fits(self, axis: int, width: int) -> bool:
-        """Whether a weight of channels of `width` numbers along `axis` can have it: groups are neighbours in memory."""
-        return self.group == 1 or (axis == 0 and width % self.group == 0)
+    def fits(self, width: int) -> bool:
+        """Whether a weight of channels of `width` numbers can have it: no group reaches into the next channel."""
+        return width % self.group == 0
 
     def rounded(self, weight: np.ndarray, axis: int) -> tuple[np.ndarray, np.ndarray]:
         """Codes (of the weight's shape) and scale per index of `axis`, without looking at data."""

@@ -21,12 +21,22 @@ def pack(index: np.ndarray, bits: int) -> tuple[np.ndarray, ...]:
     """uint8 planes of indices 0 … 2^bits − 1 (any shape)."""
     flat = index.astype(np.uint8).ravel()
     flat = np.pad(flat, (0, -flat.size % MULTIPLE))
+    return tuple(plane.ravel() for plane in pack_rows(flat[None], bits))
+
+
+def pack_rows(index: np.ndarray, bits: int) -> tuple[np.ndarray, ...]:
+    """uint8 planes (rows, 1, bytes) of indices (rows, n), each row for itself; n is a multiple of MULTIPLE.
+
+    A row can be picked from them as it is stored. All together are unpacked as flat planes are: the shift is broadcast
+    over the rows.
+    """
+    index = index.astype(np.uint8)
     planes, shift = [], bits
     for width in planes_of(bits):
         shift -= width
-        parts = ((flat >> shift) & (2**width - 1)).reshape(8 // width, -1)
+        parts = ((index >> shift) & (2**width - 1)).reshape(len(index), 8 // width, -1)
         offsets = np.arange(0, 8, width, dtype=np.uint8)[:, None]
-        planes.append(np.bitwise_or.reduce(parts << offsets, axis=0).astype(np.uint8))
+        planes.append(np.bitwise_or.reduce(parts << offsets, axis=1, keepdims=True).astype(np.uint8))
     return tuple(planes)
 
 

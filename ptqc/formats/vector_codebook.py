@@ -7,7 +7,6 @@ They gain another decibel over codebooks of single codes at the same bytes, and 
 from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
-import numpy as np
 import onnx_ir as ir
 
 from ptqc.formats.base import Nodes, Scaled, V
@@ -36,4 +35,4 @@ class VectorCodebook(Codebook):
     def _looked_up(self, nodes: Nodes[V]) -> V:
         index = nodes.add("Cast", [nodes.stored()], to=ir.DataType.INT32)
         pairs = nodes.add("Gather", [nodes.table(), index])
-        return nodes.shaped(nodes.add("Reshape", [pairs, nodes.constant([-1], np.int64)]))
+        return nodes.shaped(nodes.joined(pairs))

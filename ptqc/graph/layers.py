@@ -7,12 +7,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx_ir as ir
 
-from ptqc.graph.nodes import constant, integer, integers, text
+from ptqc.graph.nodes import constant, initial, integer, integers, rank, static, text
+from ptqc.graph.picked_rows import pickers
 from ptqc.operators import Trait, is_float, named, settled_output
 
 LAYERS = named(Trait.LAYER)
 NOT_NEGATIVE = named(Trait.NOT_NEGATIVE)
 
+MATRIX = 2  # axes
 # Constants smaller than this cost more graph text than packing them saves.
 SMALLEST_TABLE = 256
 
@@ -98,6 +100,7 @@ class Weight:
 
     layers: the layers that use it as their weight (empty for a table: an embedding, a recurrent matrix, a mask).
     channel_axis: the axis that scales run along. inner: of a table the layers in subgraphs that use it as their weight.
+    table: a constant with the same numbers, a row for each channel, of which rows are picked: a tied embedding.
     """
 
     name: str
@@ -105,6 +108,7 @@ class Weight:
     channel_axis: int
     layers: tuple[Layer, ...]
     inner: tuple[Layer, ...] = ()
+    table: str | None = None
 
     @property
     def fitted_to(self) -> tuple[Layer, ...]:
@@ -225,7 +229,8 @@ def find_weights(model: ir.Model, layers: Sequence[Layer]) -> list[Weight]:
     for layer in layers:
         users.setdefault(layer.weight, []).append(layer)
     weights = [_layer_weight(model, name, group) for name, group in users.items()]
-    taken = set(users) | {layer.bias for layer in layers}
+    weights = [replace(weight, table=table) for weight, table in zip(weights, _tables(model, weights), strict=True)]
+    taken = set(users) | {layer.bias for layer in layers} | {weight.table for weight in weights}
     used = {str(v.name) for node in all_nodes(model.graph) for v in node.inputs if v is not None}
     inner: dict[str, list[Layer]] = {}
     for layer in find_inner_layers(model).values():
@@ -236,6 +241,28 @@ def find_weights(model: ir.Model, layers: Sequence[Layer]) -> list[Weight]:
             continue
         weights.append(_table(model, name, tuple(array.numpy().shape), inner.get(name, [])))
     return weights
+
+
+def _tables(model: ir.Model, weights: Sequence[Weight]) -> Iterator[str | None]:
+    """For each weight of layers the table with its numbers, if there is one that only rows are picked of."""
+    left = {name: value for name, value in model.graph.initializers.items() if rank(value) == MATRIX and pickers(value)}
+    for weight in weights:
+        found = next((name for name, value in left.items() if _is_table_of(model, weight, value)), None)
+        left.pop(found or "", None)
+        yield found
+
+
+def _is_table_of(model: ir.Model, weight: Weight, table: ir.Value) -> bool:
+    layer = weight.layers[0] if weight.layers else None
+    if layer is None or layer.is_convolution or static(table) != (layer.channels, layer.width):
+        return False
+    rows = constant(table)
+    return rows is not None and np.array_equal(layer.matrix(initial(model, weight.name))[0], rows)
+
+
+def is_tied(model: ir.Model, layer: Layer) -> bool:
+    """Whether the layer's weight has the numbers of a table."""
+    return any(weight.table is not None for weight in find_weights(model, [layer]) if weight.layers)
 
 
 def _layer_weight(model: ir.Model, name: str, layers: list[Layer]) -> Weight:

@@ -10,15 +10,17 @@ from ptqc.biases import accumulator_scale, bias_codes, usable_scale
 from ptqc.codegen.onnxruntime import functions, names, size
 from ptqc.codegen.onnxruntime.export import Exported, export
 from ptqc.formats import Format, coded
+from ptqc.graph.external import fits_in_memory
 from ptqc.graph.layers import Layer, Weight
-from ptqc.graph.nodes import constant
+from ptqc.graph.nodes import constant, rank
+from ptqc.graph.picked_rows import pickers, stays_packed
 from ptqc.lowered import Lowered
 from ptqc.options import CompileOptions
 from ptqc.passes.decide.phases import Decided, Numbered
 from ptqc.passes.effects import applied
 from ptqc.passes.lower import Lower
 from ptqc.plan import Plan
-from ptqc.solutions import Solution, TunedNumbers
+from ptqc.solutions import Solution, TunedNumbers, with_tables
 from ptqc.solvers.allocation import Candidate, Problem, best_choice, smallest_choice
 
 
@@ -31,14 +33,16 @@ def problem_of(decided: Decided, plan: Plan, options: CompileOptions) -> Problem
         for form in forms(weight, decided, plan, options):
             solution = decided.solutions[weight.name, form]
             uses = [_use(model, layer, solution, plan) for layer in weight.layers]
-            total, needed = size.stored(solution, uses, length, inline=options.inline)
+            uses += _uses_of_table(model, weight, solution)
+            total, needed = size.stored(solution, uses, length, inline=options.inline, tied=weight.table is not None)
             found.update({function.name: function for function in needed})
             parts = (*(f.name for f in needed), *((functions.DOMAIN,) if needed else ()))
             candidates.append(Candidate(weight.name, form, total, decided.weight_losses[weight.name, form], parts))
     opset = model.opset_imports[""]
     once = size.function_bytes(list(found.values()), opset)
     empty = Problem(tuple(candidates), 0, once)
-    extremes = (best_choice(empty), smallest_choice(empty))
+    smallest = smallest_choice(empty)
+    extremes = [smallest, *(best for best in (best_choice(empty),) if fits_in_memory(empty.size(best)))]
     fixed = max(weighed(decided, options, plan.with_formats(choice)) - empty.size(choice) for choice in extremes)
     return replace(empty, fixed=fixed)
 
@@ -54,7 +58,7 @@ def forms(weight: Weight, decided: Decided, plan: Plan, options: CompileOptions)
 
 def table_numbers(decided: Decided, choice: Mapping[str, Format]) -> TunedNumbers:
     """The table's own numbers, without bias correction: enough to weigh a plan."""
-    weights = {name: decided.solutions[name, form] for name, form in choice.items()}
+    weights = with_tables({name: decided.solutions[name, form] for name, form in choice.items()}, decided.weights)
     biases = {layer.name: _bias(decided.model, layer) if layer.takes_bias else None for layer in decided.layers}
     return TunedNumbers(weights, biases)
 
@@ -78,7 +82,7 @@ def pack(decided: Decided, plan: Plan, lowered: Lowered, *, inline: bool = False
 def weighed(decided: Decided, options: CompileOptions, plan: Plan) -> int:
     """Bytes of a plan's file with the table's numbers."""
     numbers = table_numbers(decided, plan.formats)
-    return len(packed(decided, plan, numbers, inline=options.inline)[1].data)
+    return packed(decided, plan, numbers, inline=options.inline)[1].size
 
 
 def _use(model: ir.Model, layer: Layer, solution: Solution, plan: Plan) -> size.Use:
@@ -90,6 +94,17 @@ def _use(model: ir.Model, layer: Layer, solution: Solution, plan: Plan) -> size.
     return size.Use(True, bias_codes(bias, accumulator_scale(x, scale), None if y is None else y.scale))
 
 
+def _uses_of_table(model: ir.Model, weight: Weight, solution: Solution) -> list[size.Use]:
+    """What picks rows of a table that stays packed, or the one that unpacks it."""
+    if weight.layers and weight.table is None:
+        return []
+    shape = solution.codes.shape if weight.table is None else solution.by_channel().codes.shape
+    found = pickers(model.graph.initializers[weight.table or weight.name])
+    if not stays_packed(solution.form, shape) or not found:
+        return [size.Use(is_table=True)]
+    return [size.Use(is_table=True, rank=rank(node.inputs[1])) for node in found]
+
+
 def _bias(model: ir.Model, layer: Layer) -> np.ndarray:
     bias = constant(model.graph.initializers[layer.bias]) if layer.bias else None
     # Bias correction gives every layer a bias; its digits do not matter for the size, their presence does.
@@ -99,7 +114,7 @@ def _bias(model: ir.Model, layer: Layer) -> np.ndarray:
 def _name_length(model: ir.Model, plan: Plan) -> int:
     """Characters per name, the same for every choice of formats: from an upper estimate of the names in the file."""
     per_layer, per_site, per_cast, per_table = 7, 5, 2, 4
-    tables = sum(not weight.layers for weight in plan.weights)
+    tables = sum(weight.table is not None or not weight.layers for weight in plan.weights)
     values = sum(len(node.outputs) for node in model.graph) + len(model.graph.inputs) + len(model.graph.initializers)
     added = per_layer * len(plan.layers) + per_site * len(coded(plan.activations)) + per_table * tables
     added += per_cast * len(plan.cast)

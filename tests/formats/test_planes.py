@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from ptqc.formats.planes import pack, packed_bytes, planes_of, unpack
+from ptqc.formats.planes import pack, pack_rows, packed_bytes, planes_of, unpack
 
 
 @st.composite
@@ -44,3 +44,13 @@ def test_layout() -> None:
 @pytest.mark.parametrize(("size", "bits", "expected"), [(1, 2, 2), (8, 3, 3), (9, 3, 6), (64, 7, 56), (13, 8, 13)])
 def test_bytes(size: int, bits: int, expected: int) -> None:
     assert packed_bytes(size, bits) == expected
+
+
+@pytest.mark.parametrize("bits", range(1, 8))
+def test_rows_are_packed_each_for_itself(bits: int) -> None:
+    index = np.random.default_rng(bits).integers(0, 2**bits, (5, 24))
+    planes = pack_rows(index, bits)
+    assert [plane.shape for plane in planes] == [(5, 1, 24 * width // 8) for width in planes_of(bits)]
+    for number, row in enumerate(index):
+        for plane, alone in zip(planes, pack(row, bits), strict=True):
+            np.testing.assert_array_equal(plane[number, 0], alone)

@@ -258,3 +258,16 @@ def test_a_mean_far_above_the_deviations_costs_no_digits() -> None:
     np.testing.assert_allclose(found.second(), about_zero.second(), atol=2e-3)
     np.testing.assert_allclose(found.mean, 3000 + about_zero.mean, rtol=1e-6)
     np.testing.assert_allclose(found.second(centred=False), 3000.0**2, rtol=1e-3)
+
+
+@pytest.mark.parametrize("diagonal", [False, True])
+def test_even_inputs_count_as_much_as_those_seen(diagonal: bool) -> None:
+    """The error is that of the columns and, times their mean power, that of the weights themselves."""
+    columns, delta = noise(1, 4, 50), noise(1, 3, 4, seed=1)
+    second = columns @ columns.transpose(0, 2, 1) / 50
+    power = float(np.trace(second[0])) / 4
+    given = np.diagonal(second, axis1=1, axis2=2) if diagonal else second
+    found = moments.with_even(given)
+    assert found.shape == given.shape
+    expected = moments.error(delta, given) + power * np.square(delta).sum(-1)
+    np.testing.assert_allclose(moments.error(delta, found), expected, rtol=1e-5)

@@ -9,7 +9,7 @@ from ptqc.codegen.kernels.emitters import indexing
 from ptqc.codegen.kernels.emitters.sliding import slide
 from ptqc.codegen.kernels.families import move
 from ptqc.codegen.program.built import Declined
-from ptqc.codegen.program.constants import Arranged, IndexSource, Order, ScaledPanels
+from ptqc.codegen.program.constants import Arranged, IndexSource, Order, Stored
 from ptqc.codegen.program.layout import Layout
 from ptqc.graph.nodes import input_of, integer, integers, producer, text
 
@@ -106,12 +106,12 @@ def _look_up(emission: Emission, node: ir.Node) -> None:
     """Gather of rows of a constant table at places that are an input of the model: an embedding."""
     table, places = emission.number(node.inputs[0]), emission.read(node.inputs[1])
     layout = Layout(emission.shape(node.outputs[0]), "float32", plain=True)
-    kernel = move.look_up(emission.layouts[places], layout, _stored(emission, node.inputs[0]) or table, len(table))
+    kernel = move.look_up(emission.layouts[places], layout, _stored(emission, node.inputs[0]) or [table], len(table))
     emission.add(kernel, [places], str(node.outputs[0].name), layout)
 
 
-def _stored(emission: Emission, table: ir.Value | None) -> ScaledPanels | None:
-    """The stored codes of a table with a scale for each row, if that is how it lies in the file."""
+def _stored(emission: Emission, table: ir.Value | None) -> list[Stored] | None:
+    """The stored codes of a table and a scale for each row, if that is how it lies in the file."""
     maker = producer(table, "DequantizeLinear")
     if maker is None or integer(maker, "axis", 1) != 0:
         return None
@@ -119,7 +119,7 @@ def _stored(emission: Emission, table: ir.Value | None) -> ScaledPanels | None:
     if codes.dtype != np.int8 or scale.size != len(codes):
         return None
     order = Order((codes.size,), lambda place: IndexSource(place[0]))
-    return ScaledPanels(Arranged(codes, order), scale.astype(np.float32).reshape(-1), len(codes))
+    return [Arranged(codes, order), scale.astype(np.float32).reshape(-1)]
 
 
 def repeat(emission: Emission, node: ir.Node) -> None:

@@ -213,18 +213,25 @@ def constant(y: Layout, values: np.ndarray, isa: Isa) -> Built:
     return build("constant", [], [values], y, body, accuracy=EXACT)
 
 
-def look_up(places: Layout, y: Layout, table: Stored, count: int) -> Built:
-    """Rows of a table (count, …) at the places; those below 0 count from the end, those beyond it give its ends."""
+def look_up(places: Layout, y: Layout, table: Sequence[Stored], count: int) -> Built:
+    """Rows of a table (count, …) at the places; those below 0 count from the end, those beyond it give its ends.
+
+    table: its values, or int8 codes and a scale for each row, which stay codes in memory.
+    """
     width = y.elements // places.elements
 
-    def body(batch: Any, given: Any, values: Any, out: Any) -> None:
+    def body(batch: Any, given: Any, values: Any, *others: Any) -> None:
+        *scales, out = others
         with rows(batch, places.elements, y.elements) as (sample, place):
             found = T.min(T.max(given[sample, place], T.int64(-count)), T.int64(count - 1))
             row = T.Bind(T.Cast("int32", T.Select(found < T.int64(0), found + T.int64(count), found)))
             with T.serial(width) as column:
-                T.buffer_store(out, values[row * width + column], [sample, place * width + column])
+                value = values[row * width + column]
+                for scale in scales:
+                    value = T.Cast("float32", value) * scale[row]
+                T.buffer_store(out, value, [sample, place * width + column])
 
-    return build("look_up", [places], [table], y, body)
+    return build("look_up", [places], table, y, body)
 
 
 def concat(inputs: Sequence[Layout], y: Layout, axis: int, isa: Isa, placed: Collection[int] = frozenset()) -> Built:

@@ -17,6 +17,7 @@ from lowering import TABLE_CONSTANTS, TABLES, quantized, samples
 from together import compared, program_of
 
 from ptqc.codegen.kernels.isa import Isa
+from ptqc.codegen.program.constants import Arranged, loaded_bytes
 from ptqc.codegen.program.program import Program
 from ptqc.errors import TargetError
 from ptqc.formats import FLOAT32, Codebook, Integer
@@ -186,6 +187,8 @@ def test_rows_of_a_table_at_places_that_are_an_input(tmp_path: Path) -> None:
     for form in (FLOAT32, Integer(5), Codebook(3)):
         made = quantized(parse(TABLES, **TABLE_CONSTANTS), feeds, forms={"embedding": form})
         programs[str(form)] = program_of(made, feeds, present()[0], tmp_path / str(form))
+    held = {name: loaded_bytes(program.steps[0].built.constants[0]) for name, program in programs.items()}
+    assert held == {"float32": 4 * 50 * 8, "int5": 50 * 8, "codebook3": 50 * 8}
     assert compared(programs, present()[0], tmp_path).wrong == {}
 
 
@@ -209,3 +212,17 @@ def test_a_table_is_that_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyP
     made = quantized(parse(graph, w=CONSTANTS["w"], v=CONSTANTS["v"]), feeds)
     chosen = present()[0]
     assert compared({"a": program_of(made, feeds, chosen, tmp_path / "a")}, chosen, tmp_path).wrong == {}
+
+
+def test_a_tied_table_lies_in_the_library_once(tmp_path: Path) -> None:
+    """The rows that are looked up and the matrix of the product have the same bytes."""
+    feeds = [{"i": np.random.default_rng(seed).integers(0, 50, (1, 6))} for seed in range(2)]
+    graph = "g (int64[N, 6] i) => (float[N, 6, 50] y) { e = Gather(t, i) z = MatMul(e, w) y = MatMul(z, h) }"
+    table = noise(50, 16)
+    made = quantized(parse(graph, t=table, w=noise(16, 16, seed=1), h=table.T.copy()), feeds, forms=Integer(7))
+    program = program_of(made, feeds, present()[0], tmp_path / "tied")
+    codes = [c.indexed for step in program.steps for c in step.built.constants if isinstance(c, Arranged)]
+    planes = [plane.tobytes() for one in codes for plane in one.planes]
+    assert len(planes) == 3 * 3
+    assert len(set(planes)) == 2 * 3
+    assert compared({"tied": program}, present()[0], tmp_path).wrong == {}

@@ -4,6 +4,7 @@ import gzip
 import hashlib
 import json
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -11,12 +12,16 @@ import pytest
 pytest.importorskip("tvm.tirx", reason="the cuda target needs Apache TVM")
 
 import ptqc
+from ptqc.artifact import bisect
 from ptqc.artifact.folder import Artifact
 from ptqc.cli import main
 from ptqc.codegen.cuda import verification
 from ptqc.codegen.cuda.emulator import building
 from ptqc.codegen.cuda.emulator.opening import image_of, read_ptx
 from ptqc.codegen.cuda.toolkit import Toolkit
+from ptqc.codegen.program.emulated import Emulated
+from ptqc.codegen.program.listing import Listing
+from ptqc.codegen.program.verify import Values
 from ptqc.errors import TargetError, VerificationError
 from ptqc.native import cuda_driver
 
@@ -97,3 +102,16 @@ def test_a_large_network_is_compared_kernel_by_kernel() -> None:
     listing = Listing((Call("f", "k", (), "y", "y", 0, operations=10**8),), {}, (), ())
     assert verification.is_small(listing, 6)
     assert not verification.is_small(listing, 7)
+
+
+def test_what_did_not_run_end_to_end_is_not_told_as_such(artifact: Artifact, monkeypatch: pytest.MonkeyPatch) -> None:
+    def emulated(name: str, folder: Path, listing: Listing, runs: Iterable[Values]) -> Emulated:
+        del name, folder, listing
+        return Emulated([[] for _ in runs], [], {"a": 0.5})
+
+    monkeypatch.setattr(bisect, "emulate", emulated)
+    found = ptqc.bisect(artifact.folder)
+    told = ", in the emulator of PTX, kernel by kernel on the first sample of each; of 1 large kernels a part"
+    assert str(found).endswith("in 4 runs (lowest, highest, zero, random) of the library for cuda" + told)
+    assert found.to_json()["different_end_to_end"] is None
+    assert not found.to_json()["is_whole"]

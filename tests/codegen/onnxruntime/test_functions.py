@@ -18,7 +18,7 @@ from ptqc.solutions import Solution
 FORMS = [Integer(bits) for bits in range(2, 9)] + [Codebook(bits) for bits in range(2, 5)]
 PAIRS = [VectorCodebook(bits) for bits in range(3, 9)]
 KINDS = {True: UnpackKind.FLOAT, False: UnpackKind.VALUES}
-SHAPES = [((1,), 0), ((13,), 0), ((3, 5), 0), ((3, 5), 1), ((4, 3, 3, 3), 0), ((2, 5, 1), 1), ((8, 8), 0)]
+SHAPES = [((1,), 0), ((13,), 0), ((3, 5), 0), ((3, 5), 1), ((4, 3, 3, 3), 0), ((2, 5, 1), 1), ((8, 8), 0), ((6, 5), 1)]
 
 
 def test_no_two_formats_share_the_name_of_a_function() -> None:
@@ -35,6 +35,13 @@ def codes_of(form: Format, shape: tuple[int, ...]) -> np.ndarray:
     else:
         every = np.rint(63 * np.sin(np.arange(2**form.bits * form.group)))
     return np.resize(every[::-1], shape).astype(np.int8)
+
+
+def codes_along(form: Format, shape: tuple[int, ...], axis: int) -> np.ndarray:
+    """The same of a weight whose channels, in which pairs are neighbours, run along an axis."""
+    if form.group == 1 or len(shape) != 2 or axis == 0:
+        return codes_of(form, shape)
+    return codes_of(form, shape[::-1]).T
 
 
 def model(
@@ -78,16 +85,16 @@ def along(scale: np.ndarray, rank: int, axis: int) -> np.ndarray:
     return scale.reshape([-1 if i == axis else 1 for i in range(rank)])
 
 
-def fits(form: Format, shape: tuple[int, ...]) -> bool:
-    return int(np.prod(shape)) % form.group == 0
+def fits(form: Format, shape: tuple[int, ...], axis: int) -> bool:
+    return int(np.prod(shape)) // shape[axis] % form.group == 0
 
 
 @pytest.mark.parametrize(("shape", "axis"), SHAPES)
 @pytest.mark.parametrize("form", [*FORMS, *PAIRS], ids=str)
 def test_weights(form: Format, shape: tuple[int, ...], axis: int) -> None:
-    if not fits(form, shape):
+    if not fits(form, shape, axis):
         return
-    codes = codes_of(form, shape)
+    codes = codes_along(form, shape, axis)
     scale = np.abs(noise(shape[axis])) + np.float32(0.1)
     expected = codes.astype(np.float32) * along(scale, len(shape), axis)
     for as_float in (False, True):
@@ -101,9 +108,9 @@ def test_weights(form: Format, shape: tuple[int, ...], axis: int) -> None:
 @pytest.mark.parametrize(("shape", "axis"), [((13,), 0), ((4, 3, 3, 3), 0), ((5, 3), 1)])
 @pytest.mark.parametrize("form", [*FORMS, *PAIRS], ids=str)
 def test_layers(form: Format, shape: tuple[int, ...], axis: int) -> None:
-    if not fits(form, shape):
+    if not fits(form, shape, axis):
         return
-    codes, scale = codes_of(form, shape), (np.abs(noise(shape[axis])) + np.float32(0.1)).astype(np.float16)
+    codes, scale = codes_along(form, shape, axis), (np.abs(noise(shape[axis])) + np.float32(0.1)).astype(np.float16)
     bias = (np.arange(shape[axis]) * 7000 - 20_000).astype(np.int32) * 16
     step = np.array(0.37, np.float32)
     graph = Graph()
@@ -161,13 +168,13 @@ def test_a_convolution_becomes_one_integer_kernel(form: Format, groups: int) -> 
     np.testing.assert_array_equal(found, integer.requantize(accumulator, factor, Y))
 
 
-@pytest.mark.parametrize("form", [*FORMS[:6], *FORMS[7:]], ids=str)
+@pytest.mark.parametrize("form", [*FORMS[:6], *FORMS[7:], *PAIRS], ids=str)
 @pytest.mark.parametrize("quantized", [False, True])
 @pytest.mark.parametrize("op_type", ["Gemm", "MatMul"])
 def test_a_product_becomes_one_integer_kernel(op_type: str, quantized: bool, form: Format) -> None:
-    codes, scale = codes_of(form, (9, 5)), np.array([0.5, 0.25, 0.125, 0.375, 1], np.float32)
+    codes, scale = codes_of(form, (5, 12)).T, np.array([0.5, 0.25, 0.125, 0.375, 1], np.float32)
     bias = np.array([100, -2000, 3, 0, 7], np.int32)
-    data = np.random.default_rng(0).integers(0, 256, (4, 9)).astype(np.uint8)
+    data = np.random.default_rng(0).integers(0, 256, (4, 12)).astype(np.uint8)
     graph = Graph()
     real = graph.real(graph.input(data), X)
     step = graph.nodes[-1].input[1]

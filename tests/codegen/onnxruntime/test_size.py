@@ -8,12 +8,15 @@ import numpy as np
 import onnx
 import pytest
 from compiling import Measured, measure_residual, measured_model, proto
+from graphs import noise, parse
+from lowering import quantized
 
 from ptqc.biases import accumulator_scale, bias_codes
 from ptqc.codegen.onnxruntime import size
 from ptqc.codegen.onnxruntime.export import export
 from ptqc.codegen.onnxruntime.functions import DOMAIN, UnpackFunction
-from ptqc.formats import Format
+from ptqc.formats import Format, Integer, VectorCodebook
+from ptqc.graph import picked_rows
 from ptqc.graph.nodes import constant
 from ptqc.passes.decide.phases import Numbered
 from ptqc.passes.lower import Lower
@@ -148,3 +151,21 @@ def test_the_solver_is_told_the_size_of_the_file(integer: Measured, limit: int |
     fitted = integer.fit(limit)
     assert abs(len(fitted.exported.data) - fitted.told) <= size.BOUND
     assert limit is None or len(fitted.exported.data) <= limit
+
+
+@pytest.mark.parametrize("integer", [False, True])
+@pytest.mark.parametrize("large", [1, 10**9])
+def test_a_tied_table_is_counted_once(large: int, integer: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(picked_rows, "LARGE", large)
+    graph = "g (int64[N, T] i) => (float[N, T, 90] y) { e = Gather(t, i) a = Tanh(e) y = MatMul(a, h) }"
+    table, written, said = noise(90, 16), [], []
+    for form in (Integer(3), Integer(7), VectorCodebook(5)):
+        feeds = [{"i": np.array([[1, 2]])}]
+        model = parse(graph, t=table, h=table.T.copy())
+        made = quantized(model, feeds, forms=form, keep_float=lambda _site: not integer)
+        assert bool(made.plan.integer) == integer
+        uses = [size.Use(integer), size.Use(is_table=True, rank=2 if large == 1 else None)]
+        total, needed = size.stored(made.tuned.weights["h"], uses, 1, tied=True)
+        said.append(total + sum(size.function_bytes(needed, 18).values()))
+        written.append(export(made.lowered, made.model, 1).size)
+    assert np.ptp(np.subtract(written, said)) <= size.BOUND

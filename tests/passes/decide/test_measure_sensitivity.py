@@ -286,3 +286,19 @@ def test_the_pace_knows_how_much_there_is_to_do(context: Assessed, monkeypatch: 
     (pace,) = paces
     assert pace._passed == pytest.approx(pace.total)
     assert again.weight_losses == context.weight_losses
+
+
+@pytest.mark.parametrize("rows", ["e = Gather(t, i)", "e = Gather(t, i) f = Gather(t, i) g = Sub(f, e)"])
+def test_a_tied_table_loses_what_all_of_its_readers_lose(rows: str, tmp_path: Path) -> None:
+    """Read by one node or by two."""
+    table, feeds = noise(50, 8), [{"i": np.random.default_rng(seed).integers(0, 50, (1, 10))} for seed in range(24)]
+    graph = f"g (int64[N, T] i) => (float[N, T, 50] y) {{ {rows} z = MatMul(e, w) y = MatMul(z, h) }}"
+    model = parse(graph, t=table, w=noise(8, 8, seed=1), h=table.T.copy())
+    context = measured(model, list(feeds), tmp_path)
+    assert [weight.table for weight in context.weights] == [None, "t"]
+    batches = list(context.held_back.batches(8))
+    for bits in (2, 4):
+        head = context.solutions["h", Integer(bits)].weight
+        parts = [run_quantized(Slicer(model), batches, {}, one) for one in ({"h": head}, {"t": head.T.copy()})]
+        expected = sum(loss_of(model, context, outputs) for outputs in parts)
+        assert context.weight_losses["h", Integer(bits)] == pytest.approx(expected, rel=0.05)

@@ -1,5 +1,3 @@
-from itertools import product
-
 import numpy as np
 import onnx_ir as ir
 import pytest
@@ -8,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rewriting import operators, rewrite
 
-from ptqc.graph.layers import find_layers
+from ptqc.graph.layers import find_layers, find_weights
 from ptqc.graph.nodes import initial
-from ptqc.passes.rewrite.split_outliers import Split, SplitOutliers, from_json, splittable, to_json
+from ptqc.passes.rewrite.split_outliers import Split, SplitOutliers, splittable
 
 CHANNELS = 6
 wide = st.sets(st.integers(0, CHANNELS - 1), min_size=1, max_size=CHANNELS - 1).map(sorted).map(tuple)
@@ -145,6 +143,17 @@ def test_refused_where_readers_differ_in_the_axis_of_channels() -> None:
     assert not splittable(model, find_layers(model))
 
 
-def test_splits_are_read_back() -> None:
-    splits = tuple(Split(name, channels) for name, channels in product(("a", "b"), ((0,), (1, 5))))
-    assert from_json(to_json(splits)) == splits
+def test_the_matrix_of_a_table_keeps_its_numbers() -> None:
+    graph = "g (int64[N, T] i) => (float[N, T, 9] y) { e = Gather(t, i) x = Tanh(e) y = MatMul(x, w) }"
+    table = noise(9, CHANNELS)
+    model = parse(graph, t=table, w=table.T.copy())
+    assert split(model, (1, 4), i=np.array([[0, 8, 3]])) == [
+        "Gather",
+        "Tanh",
+        "Mul",
+        "Gather",
+        "MatMul",
+        "MatMul",
+        "Add",
+    ]
+    assert [weight.table for weight in find_weights(model, find_layers(model))] == ["t", None]

@@ -1,0 +1,92 @@
+"""Tables that stay packed in memory: what a session gives, what it holds, and that a wrong bit is found."""
+
+import numpy as np
+import onnx
+import pytest
+from graphs import noise, parse
+from lowering import Quantized, quantized
+from onnx import numpy_helper
+
+from ptqc.codegen.onnxruntime import size, weight_check
+from ptqc.codegen.onnxruntime.export import Exported, export
+from ptqc.codegen.onnxruntime.functions import UnpackKind
+from ptqc.codegen.onnxruntime.intent import Intent
+from ptqc.codegen.onnxruntime.memory import loaded_bytes
+from ptqc.errors import VerificationError
+from ptqc.execute.onnxruntime import Feeds, Runner
+from ptqc.formats import FLOAT16, Codebook, Format, Integer
+from ptqc.graph import picked_rows
+
+ROWS, WIDTH = 50, 16
+FORMS: list[Format] = [*(Integer(bits) for bits in range(2, 9)), *(Codebook(bits) for bits in (2, 3, 4))]
+TWO = """g (int64[N, T] i, int32[M] j) => (float[N, T, 16] y, float[M, 16] z) {
+    y = Gather(embedding, i)
+    z = Gather(embedding, j)
+}"""
+FEEDS: Feeds = {"i": np.array([[0, 49, 7], [-1, 3, 3]]), "j": np.array([5, 49, -50, 0], np.int32)}
+
+
+@pytest.fixture(autouse=True)
+def every_table_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(picked_rows, "LARGE", ROWS * WIDTH)
+
+
+def made_in(form: Format) -> Quantized:
+    return quantized(parse(TWO, embedding=noise(ROWS, WIDTH)), [FEEDS], forms=form)
+
+
+def check(made: Quantized, file: Exported) -> int:
+    return weight_check.check(file, made.lowered, Intent(made.model, made.plan, made.tuned))
+
+
+@pytest.mark.parametrize("inline", [False, True])
+@pytest.mark.parametrize("form", FORMS, ids=str)
+def test_rows_are_unpacked_when_they_are_read(form: Format, inline: bool) -> None:
+    made = made_in(form)
+    file = export(made.lowered, made.model, inline=inline)
+    proto = onnx.load_from_string(file.data)
+    onnx.checker.check_model(proto)
+    expected, found = made.run(FEEDS, optimize=False), Runner(proto).run(FEEDS)
+    for name, rows in expected.items():
+        np.testing.assert_array_equal(found[name], rows)
+    assert check(made, file) == 1
+    packed = form.bits * ROWS * WIDTH // 8
+    assert loaded_bytes(proto) < packed + 2 * ROWS + 600
+
+
+def test_what_is_read_whole_as_well_is_unpacked() -> None:
+    graph = "g (int64[N, T] i) => (float[N, T, 16] y, float[50, 16] z) { y = Gather(t, i) z = Neg(t) }"
+    made = quantized(parse(graph, t=noise(ROWS, WIDTH)), [{"i": FEEDS["i"]}], forms=Integer(4))
+    file = export(made.lowered, made.model)
+    assert not file.picks
+    assert [function.kind for function in file.functions] == [UnpackKind.FLOAT]
+    assert check(made, file) == 1
+
+
+def test_float16_is_unpacked() -> None:
+    made = made_in(FLOAT16)
+    assert not export(made.lowered, made.model).picks
+
+
+def test_a_wrong_bit_is_found() -> None:
+    made = made_in(Integer(4))
+    file = export(made.lowered, made.model)
+    plane = next(t for t in file.proto.graph.initializer if t.data_type == onnx.TensorProto.UINT8)
+    array = numpy_helper.to_array(plane).copy()
+    array[ROWS - 1, 0, -1] ^= 1
+    plane.CopyFrom(numpy_helper.from_array(array, plane.name))
+    with pytest.raises(VerificationError, match=r"'embedding'.* is not what was tuned"):
+        check(made, file)
+
+
+@pytest.mark.parametrize(("one", "other"), [(2, 7), (3, 4), (5, 8)])
+def test_the_bytes_of_a_format_are_said(one: int, other: int) -> None:
+    written, said = [], []
+    for bits in (one, other):
+        made = made_in(Integer(bits))
+        file = export(made.lowered, made.model, 1)
+        uses = [size.Use(rank=rank) for rank in (2, 1)]
+        total, needed = size.stored(made.tuned.weights["embedding"], uses, 1)
+        written.append(file.size)
+        said.append(total + sum(size.function_bytes(needed, 18).values()))
+    assert abs((written[1] - written[0]) - (said[1] - said[0])) <= size.BOUND
