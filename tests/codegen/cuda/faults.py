@@ -45,11 +45,10 @@ FAULTS: dict[str, Change] = {
     "the second barrier left out": change("dense_mma", r"bar(rier)?\.sync[^;]*;", "", 1),
     "the last barrier left out": change("dense_mma", r"bar(rier)?\.sync[^;]*;", "", -1),
     # copies
-    "copies waited for one step too late": change("dense_mma", r"wait_group\s+1;", "wait_group 2;"),
-    "copies waited for two steps too late": change("dense_mma", r"wait_group\s+1;", "wait_group 3;"),
+    "copies waited for too late": change("dense_mma", r"wait_group\s+(\d+);", r"wait_group 1\1;"),
     "copies never waited for": change("dense_mma", r"cp\.async\.wait_(group\s+\d|all);", "cp.async.commit_group;"),
-    "the first wait left out": change("dense_mma", r"cp\.async\.wait_group\s+1;", "", 0),
-    "the last wait left out": change("dense_mma", r"cp\.async\.wait_group\s+1;", "", -1),
+    "the first wait left out": change("dense_mma", r"cp\.async\.wait_group\s+\d+;", "", 0),
+    "the last wait left out": change("dense_mma", r"cp\.async\.wait_group\s+\d+;", "", -1),
     "no copies belong to a group": change("dense_mma", r"cp\.async\.commit_group;", ""),
     "half of a copy": change("dense_mma", r"(cp\.async\.cg\S+ [^;]*), 16;", r"\1, 16, 8;", 0),
     "a copy from the next piece": change("dense_mma", r"(cp\.async\.cg\S+ \[%r\d+\], \[%rd\d+)\]", r"\1+16]", 0),
@@ -58,7 +57,7 @@ FAULTS: dict[str, Change] = {
     # layouts in shared memory and in registers
     "rows read from another piece": change("dense_mma", r"(ldmatrix\S+ \{[^}]*\}, \[%r\d+)\]", r"\1+16]", 0),
     "matrices exchanged": change("dense_mma", rf"(ldmatrix\S+) {FOUR}", r"\1 {\2, \4, \3, \5}"),
-    "weights of the other half": change("dense_mma", r"(ld\.shared\.v2\S+\s+\{[^}]*\}, \[%r\d+)\]", r"\1+8]", 0),
+    "weights read from another place": change("dense_mma", r"(ld\.shared\.\S+\s+[^;]*, \[%r\d+)\]", r"\1+16]", 0),
     "inputs with a sign": change("dense_mma", r"s32\.u8\.s8\.s32", "s32.s8.s8.s32"),
     "weights without a sign": change("dense_mma", r"s32\.u8\.s8\.s32", "s32.u8.u8.s32"),
     "registers of weights exchanged": _products(r"{\1, \2, \3, \4}, {\5, \6, \7, \8}, {\10, \9}, {\11, \12, \13, \14}"),
@@ -73,9 +72,7 @@ FAULTS: dict[str, Change] = {
     "weights of the dense layer without a sign": change("dense", r"dp4a\.s32\.u32", "dp4a.u32.u32"),
     # packing
     "codes unpacked from the next place": change("arrange", r"(ld\.global\.nc\.[su]8\s+%rs\d+, \[%rd\d+)\]", r"\1+1]"),
-    "channels of packed weights cut short": change(
-        "arrange", r"setp\.gt\.s32(\s+%p2, %r\d+), 2;", r"setp.gt.s32\1, 1;"
-    ),
+    "packed weights cut short": change("arrange", r"setp\.gt\.s32(\s+%p1, %r\d+), 8;", r"setp.gt.s32\1, 7;"),
     # scales, zero points, saturation, rounding
     "rounded down": change("dense_mma", r"cvt\.rni\.f32\.f32", "cvt.rmi.f32.f32"),
     "rounded up": change("depthwise", r"cvt\.rni\.f32\.f32", "cvt.rpi.f32.f32"),

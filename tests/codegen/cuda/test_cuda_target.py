@@ -25,7 +25,7 @@ ABSENT = building.refusal() or ("" if Toolkit.find() else "nvcc is not installed
 needs_nvcc = pytest.mark.skipif(bool(ABSENT), reason=ABSENT)
 HERE = Path(__file__).parent
 # A barrier and stores that are missing, and copies that come too late, show in the quick tests; all in the slow ones.
-FEW = ("all barriers left out", "copies waited for one step too late", "every second store left out")
+FEW = ("all barriers left out", "copies waited for too late", "every second store left out")
 
 # 300 random networks in libraries of 25.
 KINDS, RANDOM = ("codes", "float", "layers", "more", "stages"), tuple(f"random{first}" for first in range(0, 300, 25))
