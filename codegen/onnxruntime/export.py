@@ -94,13 +94,13 @@ def export(
     names.shorten(graph, max(name_length, names.name_length(len(before))), taken=maps)
     renamed = dict(zip(before, _value_names(graph), strict=True))
     zipmaps.put_back(graph, original.output, maps, renamed)
-    _complete(model, used, interface)
+    packed = _model(model, used, interface)
     picked = {pick.table: pick for pick in packer.picks.values()}
-    return Exported(inlined(model) if inline else model, tuple(sorted(used)), renamed, model, picked)
+    return Exported(inlined(packed) if inline else packed, tuple(sorted(used)), renamed, packed, picked)
 
 
-def _complete(model: onnx.ModelProto, used: Set[functions.UnpackFunction], interface: ir.Model) -> None:
-    """Add to a model what its graph needs."""
+def _model(model: onnx.ModelProto, used: Set[functions.UnpackFunction], interface: ir.Model) -> onnx.ModelProto:
+    """The model with what its graph needs."""
     newest = _newest_operator(model.graph, interface.opset_imports[""])
     opset = max(LOWEST_OPSET, newest, *(function.form.opset for function in used))
     imports = [helper.make_opsetid("", opset)]
@@ -116,6 +116,7 @@ def _complete(model: onnx.ModelProto, used: Set[functions.UnpackFunction], inter
     model.functions.extend(made)
     for key, value in interface.metadata_props.items():
         model.metadata_props.add(key=key, value=value)
+    return model
 
 
 def _newest_operator(graph: onnx.GraphProto, opset: int) -> int:
