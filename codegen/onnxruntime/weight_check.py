@@ -7,13 +7,17 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
+from ptqc.codegen.onnxruntime import blocks
+from ptqc.codegen.onnxruntime.blocks import BlockProduct
 from ptqc.codegen.onnxruntime.export import Exported
 from ptqc.codegen.onnxruntime.intent import Intent
 from ptqc.codegen.onnxruntime.rows import Pick
 from ptqc.errors import VerificationError
 from ptqc.execute.onnxruntime import Runner, session_options
-from ptqc.formats import Format
+from ptqc.formats import Format, Integer
 from ptqc.lowered import Lowered
+
+EXACT = 0  # of the levels of accuracy: in float32
 
 
 def check(exported: Exported, lowered: Lowered, intent: Intent) -> int:
@@ -21,7 +25,7 @@ def check(exported: Exported, lowered: Lowered, intent: Intent) -> int:
     weights = {layer.name: layer.weight for layer in intent.plan.layers}
     weights |= {weight.table: weight.name for weight in intent.plan.weights if weight.table is not None}
     places = {**lowered.weights, **{w.name: w.name for w in intent.plan.weights if w.name in exported.renamed}}
-    short = [exported.renamed[exported.picks[p].rows if p in exported.picks else p] for p in places]
+    short = [exported.renamed[_made(exported, place)] for place in places]
     makers = {name: node for node in exported.packed.graph.node for name in node.output}
     forms = {function.name: function.form for function in exported.functions}
     types = {t.name: helper.tensor_dtype_to_np_dtype(t.data_type).name for t in exported.packed.graph.initializer}
@@ -46,17 +50,39 @@ def _form(
 ) -> Format:
     """The format behind a value: of the function that makes it, or of the tensor, which nodes may turn or cast."""
     maker = makers.get(name)
+    if maker is not None and maker.op_type == blocks.OPERATOR:
+        return Integer(next(a.i for a in maker.attribute if a.name == "bits"))
     if maker is None:
         return Format.parse(types[name])
     return forms[maker.op_type] if maker.domain else _form(maker.input[0], makers, forms, types)
 
 
+def _made(exported: Exported, place: str) -> str:
+    """What the file makes in the place of a value of the lowered graph."""
+    if (pick := exported.picks.get(place)) is not None:
+        return pick.rows
+    block = exported.blocks.get(place)
+    return place if block is None else block.product
+
+
 def _rebuilt(exported: Exported, places: Iterable[str], names: Sequence[str]) -> Iterator[np.ndarray]:
     """Values of constants. places, names: what they are called in the lowered graph and in the file."""
-    whole = iter(_values(exported.proto, [n for p, n in zip(places, names, strict=True) if p not in exported.picks]))
+    parts = exported.picks.keys() | exported.blocks.keys()
+    whole = iter(_values(exported.proto, [n for p, n in zip(places, names, strict=True) if p not in parts]))
     for place in places:
-        pick = exported.picks.get(place)
-        yield next(whole) if pick is None else _every_row(exported, pick)
+        if (pick := exported.picks.get(place)) is not None:
+            yield _every_row(exported, pick)
+        elif (block := exported.blocks.get(place)) is not None:
+            yield _product_with_ones(exported, block)
+        else:
+            yield next(whole)
+
+
+def _product_with_ones(exported: Exported, block: BlockProduct) -> np.ndarray:
+    """A weight as the operator multiplies with it, when it does not round what it reads."""
+    x, product = (exported.renamed[name] for name in (block.x, block.product))
+    (found,) = _values(exported.proto, [product], {x: np.eye(block.solution.codes.shape[1], dtype=np.float32)})
+    return found if block.is_turned else found.T
 
 
 def _every_row(exported: Exported, pick: Pick) -> np.ndarray:
@@ -83,6 +109,9 @@ def _values(
     part.graph.name = "weights"
     part.graph.node.extend(reversed(nodes))
     part.graph.initializer.extend(tensor for name, tensor in tensors.items() if name in read)
+    for node in part.graph.node:
+        if node.op_type == blocks.OPERATOR:
+            next(a for a in node.attribute if a.name == "accuracy_level").i = EXACT
     part.graph.input.extend(_described(name, array) for name, array in given.items())
     part.graph.output.extend(onnx.ValueInfoProto(name=name) for name in made)
     found = Runner(part, options=session_options(optimize=False)).run(dict(given)) if made else {}
