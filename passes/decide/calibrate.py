@@ -78,7 +78,6 @@ class Calibrate:
                     accumulate(moments, given.layers, _thinned(columns, part), values, start)
                     stage.advance(steps=rows)
                     pace.did(rows, max(part, LEAST_PART))
-        settle(tuning, held)
         notes = [out_of_time("calibration on fewer samples or columns")] if pace.is_short else []
         ranges, others, hurried = self._choose_ranges(given, observers)
         notes += hurried
@@ -225,27 +224,15 @@ def _observe(observers: dict[str, RangeObserver], given: Setting, values: Feeds,
 
 
 def accumulate(
-    moments: dict[str, Moments],
-    layers: Sequence[Layer],
-    columns: Mapping[str, ColumnSample],
-    values: Feeds,
-    start: int,
-    *,
-    apart: bool = False,
+    moments: dict[str, Moments], layers: Sequence[Layer], columns: Mapping[str, ColumnSample], values: Feeds, start: int
 ) -> None:
     """Add the inputs of layers in a batch to the moments of their weights; columns: by layer. start: its first row.
 
-    Weights whose layers read the same columns, as those of queries, keys and values, have the same moments, of the
-    columns of the first one; apart: each has its own, as its layers may read other things in another batch. Raises
-    ModelError where they are not finite or too large to be squared.
+    Raises ModelError where they are not finite or too large to be squared.
     """
     by_weight: dict[str, list[Layer]] = {}
     for layer in layers:
         by_weight.setdefault(layer.weight, []).append(layer)
-    alike: dict[tuple[object, ...], list[str]] = {}
-    for weight, users in by_weight.items():
-        alike.setdefault((weight,) if apart else tuple(map(_reads, users)), []).append(weight)
-    first = [weights[0] for weights in alike.values()]
 
     def added(weight: str) -> Moments:
         found = moments.get(weight)
@@ -257,22 +244,8 @@ def accumulate(
         assert found is not None
         return found
 
-    grown = in_order(added, first, lambda weight: _bytes(columns[by_weight[weight][0].name]))
-    for weights, found in zip(alike.values(), grown, strict=True):
-        moments.update(dict.fromkeys(weights, found))
-
-
-def settle(*splits: Mapping[str, Moments]) -> None:
-    """Let moments that weights share take in what still waits, each once."""
-    shared = {id(found): found for split in splits for found in split.values()}
-    for _ in in_order(Moments.settle, shared.values()):
-        pass
-
-
-def _reads(layer: Layer) -> tuple[object, ...]:
-    """What decides which columns a layer reads, but for the draw."""
-    window = layer.kernel, layer.strides, layer.pads, layer.dilations
-    return layer.input, layer.is_convolution, layer.groups, layer.width, *window
+    grown = in_order(added, by_weight, lambda weight: _bytes(columns[by_weight[weight][0].name]))
+    moments.update(zip(by_weight, grown, strict=True))
 
 
 def _check_size(kind: str, name: str, values: np.ndarray | None, most: float) -> None:

@@ -74,7 +74,7 @@ class _Observer:
             values = self._read(feeds)
             layers = [layer for layer in self.layers if layer.input in values]
             columns = {layer.name: self._columns(layer, values[layer.input]) for layer in layers}
-            accumulate(found, layers, columns, values, start, apart=True)
+            accumulate(found, layers, columns, values, start)
         return True
 
     def _read(self, feeds: Feeds) -> Feeds:

@@ -93,7 +93,7 @@ class Observed(Setting):
         for name in weights:
             self.held_moments.pop(name, None)
             if name in self.moments:
-                self.moments[name] = self.moments[name].only_mean()  # others may share the whole
+                self.moments[name].keep_mean()
 
 
 @dataclass(frozen=True)

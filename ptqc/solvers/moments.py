@@ -64,13 +64,10 @@ class Moments:
         moved = columns - self.origin[..., None]
         self.gram += moved @ moved.transpose(0, 2, 1) if self.gram.ndim == 3 else (moved * moved).sum(-1)
 
-    def only_mean(self) -> "Moments":
-        """The same without the squares, which are most of the memory."""
-        return Moments(np.zeros((0, 0), np.float32), self.total, self.origin, self.count)
-
-    def settle(self) -> None:
-        """Take in all columns: from then on several threads may ask."""
-        self._multiply()
+    def keep_mean(self) -> None:
+        """Let go of the squares, which are most of the memory."""
+        self.gram = np.zeros((0, 0), np.float32)
+        self.waiting.clear()
 
     @property
     def mean(self) -> np.ndarray:

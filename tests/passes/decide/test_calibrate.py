@@ -126,20 +126,3 @@ def test_without_time_one_batch_of_each_split_does(tmp_path: Path) -> None:
     for split, held in ((late.moments, whole.moments), (late.held_moments, whole.held_moments)):
         assert split.keys() == held.keys()
         assert all(0 < split[name].count < held[name].count for name in split)
-
-
-def test_what_reads_the_same_columns_has_the_same_moments(tmp_path: Path) -> None:
-    graph = """g (float[N, 6, 8] x) => (float[N, 6, 5] y) {
-        q = MatMul(x, wq) k = MatMul(x, wk) s = Add(q, k) h = Tanh(s) v = MatMul(h, wv) y = Add(v, v)
-    }"""
-    model = parse(graph, wq=noise(8, 8), wk=noise(8, 8, seed=1), wv=noise(8, 5, seed=2))
-    samples = collect([{"x": noise(1, 6, 8, seed=seed)} for seed in range(16)], input_specs(model), tmp_path, 100)
-    found = Calibrate().apply(Setting.of(model, samples[:12], samples[12:])).made
-    for split in (found.moments, found.held_moments):
-        assert split["wq"] is split["wk"]
-        assert split["wv"] is not split["wq"]
-    second = found.moments["wk"].second()
-    found.release(["wq"])
-    np.testing.assert_array_equal(found.moments["wk"].second(), second)
-    np.testing.assert_array_equal(found.moments["wq"].mean, found.moments["wk"].mean)
-    assert "wq" not in found.held_moments
