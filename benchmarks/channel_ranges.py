@@ -27,8 +27,9 @@ from ptqc.graph.sites import source_params
 from ptqc.passes.decide.choose_splits import ChooseSplits
 from ptqc.passes.decide.phases import Setting
 from ptqc.passes.pipeline import run_rewrites
+from ptqc.passes.rewrite.remedies import Remedy, rewrites
 from ptqc.passes.rewrite.reorder_channels import ReorderChannels, by_key
-from ptqc.passes.rewrite.split_outliers import Split, SplitOutliers
+from ptqc.passes.rewrite.split_outliers import Split
 from ptqc.solvers.channel_scales import unevenness
 from ptqc.stages.even_channels import OBSERVED, reach_of
 from ptqc.stages.prepare import Prepared
@@ -50,7 +51,7 @@ class Version:
 
     title: str
     model: ir.Model
-    splits: tuple[Split, ...] = ()
+    splits: tuple[Remedy, ...] = ()
 
     def bars(self, tensor: str, samples: Samples) -> Bars:
         """How far each channel of a tensor with channels last reaches."""
@@ -75,7 +76,7 @@ def split(given: Prepared) -> Version:
     """The channels split off that the compiler chooses."""
     model = given.model.clone()
     splits = ChooseSplits().apply(Setting.of(model, given.tuning, given.held_back)).made
-    run_rewrites(model, (SplitOutliers(splits),), [given.samples[0]])
+    run_rewrites(model, rewrites(splits), [given.samples[0]])
     return Version("split", model, splits)
 
 
@@ -109,7 +110,8 @@ def lost(version: Version, whole: Setting, losses: RoundedLosses) -> tuple[float
     floats = {x.tensor for x in version.splits}
     sites = [site for site in setting.sites if site.name in known and not floats.intersection(site.tensors)]
     params = source_params(sites, ranges(setting))
-    layers = [layer for layer in setting.layers if layer.input not in {x.wide for x in version.splits}]
+    wide = {Split(x.tensor, x.channels).wide for x in version.splits}
+    layers = [layer for layer in setting.layers if layer.input not in wide]
     activations = losses.rounded(version.model, params, {})
     both = losses.rounded(version.model, params, rounded_weights(version.model, layers))
     return float(activations.mean()), float(both.mean())

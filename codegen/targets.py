@@ -2,10 +2,11 @@
 
 Its docstring begins with what it builds, in the words of `--help`. `target.py` gives `TARGET`, an object with the
 methods of `Target`. Beside it, where it has options, `options.py` gives their class as `OPTIONS`, and where ptqc can
-run what it builds, `runtime.py` gives `load`.
+run what it builds, `runtime.py` gives `load`; where it has an emulator of what it builds for, `emulation.py` gives
+`emulate` and `check`.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from importlib import import_module
 from importlib.util import find_spec
@@ -21,7 +22,10 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
     from ptqc.codegen.onnxruntime.export import Exported
+    from ptqc.codegen.program.emulated import Emulated
+    from ptqc.codegen.program.listing import Listing
     from ptqc.codegen.program.timing import TimedProgram
+    from ptqc.codegen.program.verify import Values
     from ptqc.execute.onnxruntime import Feeds
     from ptqc.lowered import Lowered
     from ptqc.native.library import Library
@@ -202,3 +206,18 @@ def load(name: str, folder: Path, threads: int = 0, isa: str = "") -> "Library":
 def can_load(name: str) -> bool:
     """Whether ptqc can run what a target builds."""
     return find_spec(f"ptqc.codegen.{name}.runtime") is not None
+
+
+def emulate(name: str, folder: Path, listing: "Listing", runs: "Iterable[Values]") -> "Emulated":
+    """Compare what a target built with what ONNX Runtime computed, where nothing that it is for can be had.
+
+    runs: values of ONNX Runtime, inputs included, by name in the lowered graph. Raises TargetError where that cannot be
+    done here either.
+    """
+    found: Emulated = import_module(f"ptqc.codegen.{name}.emulation").emulate(folder, listing, runs)
+    return found
+
+
+def check_emulated(name: str, folder: Path, document: Mapping[str, Any]) -> None:
+    """Raises VerificationError where what an emulator runs is not what was delivered. document: of the manifest."""
+    import_module(f"ptqc.codegen.{name}.emulation").check(folder, document)

@@ -1,9 +1,11 @@
 """A small decoder with the parts of Llama: `python models/tiny_llama.py [--outliers] [--without-cache] [--out FILE]`.
 
 Two pre-norm layers with RMS norm, rotary positions, grouped queries, a gated product and a key-value cache as inputs
-and outputs. Weights are random. With outliers some channels carry FACTOR times their values, which the weights behind
-them take back, so that the function is the same: behind norms, between value and output projection, and between up and
-down projection. The values of a cache are part of the interface, so with a cache those between value and output stay.
+and outputs. The cache grows by the tokens of each run; with `--capacity N` it has room for N from the start, each run
+takes one token and its place, and all sizes are fixed, as native libraries want them. Weights are random. With outliers
+some channels carry FACTOR times their values, which the weights behind them take back, so that the function is the
+same: behind norms, between value and output projection, and between up and down projection. The values of a cache are
+part of the interface, so with a cache those between value and output stay.
 Needs onnx and NumPy only.
 """
 
@@ -87,22 +89,57 @@ class Draft:
         return self.op("Reshape", wide, self.constant([0, HEADS, -1, SIZE]))
 
 
-def build(outliers: bool = False, cache: bool = True, seed: int = 0) -> onnx.ModelProto:
-    """The network: `tokens` (N, T) to `logits` (N, T, VOCABULARY), with `past_key_0` … to `present_key_0` …."""
+@dataclass(frozen=True)
+class Positions:
+    """cos, sin: (T, SIZE) of the places of the tokens. mask: what is added to scores (T, all places).
+
+    is_here: of a cache with a capacity, which of its places is that of the token: (1, 1, capacity, 1).
+    """
+
+    cos: str
+    sin: str
+    mask: str
+    is_here: str = ""
+
+
+def build(outliers: bool = False, cache: bool = True, seed: int = 0, capacity: int = 0) -> onnx.ModelProto:
+    """The network: `tokens` (N, T) to `logits` (N, T, VOCABULARY), with `past_key_0` … to `present_key_0` ….
+
+    capacity: of the cache, where it has a fixed size; then N and T are 1, and `position_ids` (1, 1) is the place of the
+    token, counted from 0.
+    """
     draft = Draft(np.random.default_rng(seed), outliers)
     past = "past_key_0" if cache else ""
-    cos, sin, mask = _positions(draft, past)
+    positions = _position(draft, capacity) if capacity else _positions(draft, past)
     x = draft.op("Gather", draft.constant(draft.random.normal(0, 1, (VOCABULARY, WIDTH))), "tokens")
     for layer in range(LAYERS):
-        x = draft.op("Add", x, _attention(draft, draft.norm(x), layer if cache else None, (cos, sin, mask)))
+        x = draft.op("Add", x, _attention(draft, draft.norm(x), layer if cache else None, positions))
         x = draft.op("Add", x, _gated(draft, draft.norm(x)))
     reader = draft.matrix(WIDTH, VOCABULARY, LOGITS) / draft.factors(WIDTH)[:, None]
     draft.op("MatMul", draft.norm(x), draft.constant(reader), output="logits")
-    return _model(draft, cache)
+    return _model(draft, cache, capacity)
 
 
-def _positions(draft: Draft, past: str) -> tuple[str, str, str]:
-    """Cosines and sines (T, SIZE) of the places of the tokens, and what is added to scores (T, all places)."""
+def _position(draft: Draft, capacity: int) -> Positions:
+    """Of one token, whose place is an input."""
+    place = draft.op("Reshape", "position_ids", draft.constant([1]))
+    every, column = draft.constant([*range(capacity)]), draft.constant([1, 1, capacity, 1])
+    is_seen = draft.op("LessOrEqual", every, place)
+    mask = draft.op("Where", is_seen, draft.constant(0.0), draft.constant(LOWEST))
+    is_here = draft.op("Reshape", draft.op("Equal", every, place), column)
+    cos, sin = (draft.op("Gather", table, place) for table in _tables(draft))
+    return Positions(cos, sin, mask, is_here)
+
+
+def _tables(draft: Draft) -> tuple[str, str]:
+    """Cosines and sines (POSITIONS, SIZE) of all places."""
+    angles = np.arange(POSITIONS)[:, None] * BASE ** (-np.arange(0, SIZE, 2) / SIZE)
+    cos, sin = (np.concatenate([function(angles)] * 2, 1) for function in (np.cos, np.sin))
+    return draft.constant(cos), draft.constant(sin)
+
+
+def _positions(draft: Draft, past: str) -> Positions:
+    """Of tokens behind a past, or of a whole text."""
     length = draft.op("Gather", draft.op("Shape", "tokens"), draft.constant([1]))
     zero, one, first = draft.constant([0]), draft.constant([1]), draft.constant([0])
     if past:
@@ -111,16 +148,21 @@ def _positions(draft: Draft, past: str) -> tuple[str, str, str]:
     scalars = [draft.op("Squeeze", value) for value in (zero, one, first, end)]
     places = draft.op("Range", scalars[2], scalars[3], scalars[1])
     every = draft.op("Range", scalars[0], scalars[3], scalars[1])
-    angles = np.arange(POSITIONS)[:, None] * BASE ** (-np.arange(0, SIZE, 2) / SIZE)
-    tables = (np.concatenate([function(angles)] * 2, 1) for function in (np.cos, np.sin))
-    cos, sin = (draft.op("Gather", draft.constant(table), places) for table in tables)
+    cos, sin = (draft.op("Gather", table, places) for table in _tables(draft))
     is_seen = draft.op("LessOrEqual", every, draft.op("Unsqueeze", places, one))
-    return cos, sin, draft.op("Where", is_seen, draft.constant(0.0), draft.constant(LOWEST))
+    return Positions(cos, sin, draft.op("Where", is_seen, draft.constant(0.0), draft.constant(LOWEST)))
 
 
-def _attention(draft: Draft, x: str, layer: int | None, positions: tuple[str, str, str]) -> str:
+def _cached(draft: Draft, name: str, new: str, positions: Positions) -> str:
+    """The past with what is new: behind it, or in its place where the cache has a capacity."""
+    if positions.is_here:
+        return draft.op("Where", positions.is_here, new, f"past_{name}", output=f"present_{name}")
+    return draft.op("Concat", f"past_{name}", new, axis=2, output=f"present_{name}")
+
+
+def _attention(draft: Draft, x: str, layer: int | None, positions: Positions) -> str:
     """Grouped queries; layer: of the cache, None without one."""
-    cos, sin, mask = positions
+    cos, sin, mask = positions.cos, positions.sin, positions.mask
     taken = 1 / draft.factors(WIDTH)[:, None]
     query, key, value = (draft.matrix(WIDTH, count * SIZE) for count in (HEADS, SHARED, SHARED))
     out = draft.matrix(HEADS * SIZE, WIDTH, ADDED)
@@ -129,8 +171,8 @@ def _attention(draft: Draft, x: str, layer: int | None, positions: tuple[str, st
     k = draft.rotated(draft.heads(draft.times(x, taken * key), SHARED), cos, sin)
     v = draft.heads(draft.times(x, taken * value * np.tile(carried, SHARED)), SHARED)
     if layer is not None:
-        k = draft.op("Concat", f"past_key_{layer}", k, axis=2, output=f"present_key_{layer}")
-        v = draft.op("Concat", f"past_value_{layer}", v, axis=2, output=f"present_value_{layer}")
+        k = _cached(draft, f"key_{layer}", k, positions)
+        v = _cached(draft, f"value_{layer}", v, positions)
     scores = draft.op("MatMul", q, draft.op("Transpose", draft.repeated(k), perm=[0, 1, 3, 2]))
     scores = draft.op("Add", draft.op("Mul", scores, draft.constant(SIZE**-0.5)), mask)
     mixed = draft.op("MatMul", draft.op("Softmax", scores, axis=-1), draft.repeated(v))
@@ -149,15 +191,18 @@ def _gated(draft: Draft, x: str) -> str:
     return draft.times(inner, down / carried[:, None])
 
 
-def _model(draft: Draft, cache: bool) -> onnx.ModelProto:
+def _model(draft: Draft, cache: bool, capacity: int) -> onnx.ModelProto:
     def value(name: str, *shape: Any) -> onnx.ValueInfoProto:
         return helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
 
     names = [f"{kind}_{layer}" for layer in range(LAYERS) for kind in ("key", "value")] if cache else []
-    given = [helper.make_tensor_value_info("tokens", TensorProto.INT64, ["N", "T"])]
-    given += [value(f"past_{name}", "N", SHARED, "P", SIZE) for name in names]
-    made = [value("logits", "N", "T", VOCABULARY)]
-    made += [value(f"present_{name}", "N", SHARED, "Q", SIZE) for name in names]
+    batch, length, past, whole = (1, 1, capacity, capacity) if capacity else ("N", "T", "P", "Q")
+    given = [helper.make_tensor_value_info("tokens", TensorProto.INT64, [batch, length])]
+    if capacity:
+        given.append(helper.make_tensor_value_info("position_ids", TensorProto.INT64, [1, 1]))
+    given += [value(f"past_{name}", batch, SHARED, past, SIZE) for name in names]
+    made = [value("logits", batch, length, VOCABULARY)]
+    made += [value(f"present_{name}", batch, SHARED, whole, SIZE) for name in names]
     graph = helper.make_graph(draft.nodes, "tiny_llama", given, made, draft.constants)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=8)
 
@@ -177,10 +222,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--outliers", action="store_true", help="some channels carry 25 times their values")
     parser.add_argument("--without-cache", action="store_true", help="whole sequences only")
+    parser.add_argument("--capacity", type=int, default=0, help="a cache of a fixed size, for one token at a time")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "models" / "tiny_llama.onnx")
     options = parser.parse_args()
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    onnx.save(build(options.outliers, not options.without_cache), options.out)
+    if options.without_cache and options.capacity:
+        parser.error("a capacity is that of a cache")
+    if options.capacity > POSITIONS:
+        parser.error(f"there are {POSITIONS} places")
+    onnx.save(build(options.outliers, not options.without_cache, capacity=options.capacity), options.out)
     print(options.out)
 
 

@@ -9,6 +9,7 @@ import onnx_ir.passes.common as common
 
 from ptqc.errors import ModelError, PassError
 from ptqc.execute.onnxruntime import Runner, reason_of, session_options
+from ptqc.graph.external import spill
 from ptqc.notes import Level, Note
 from ptqc.operators import Trait, named
 from ptqc.passes.base import Feeds, Probed, Rewrite
@@ -65,6 +66,7 @@ def run_rewrites(
         result = rewrite.apply(given)
         notes += result.notes
         if result.changed:
+            spill(model)
             guard.check(rewrite.name, model)
         dump.model(rewrite.name, model)
     return notes

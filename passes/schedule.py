@@ -33,6 +33,7 @@ from ptqc.passes.rewrite.linear_layers import LinearLayers
 from ptqc.passes.rewrite.remove_dead import RemoveDead
 from ptqc.passes.rewrite.rotate import Rotate
 from ptqc.passes.rewrite.scale_channels import ScaleChannels
+from ptqc.passes.rewrite.scale_rows import ScaleRows
 from ptqc.passes.rewrite.split_outliers import SplitOutliers
 from ptqc.passes.rewrite.tied_tables import TiedTables
 from ptqc.passes.tune.features import TuneFeatures
@@ -43,6 +44,7 @@ EVENING: tuple[type[Any], ...] = (ScaleChannels, Rotate)
 MEASURING: tuple[type[Any], ...] = (
     ChooseSplits,
     SplitOutliers,
+    ScaleRows,
     Calibrate,
     CalibrateInner,
     SolveWeights,

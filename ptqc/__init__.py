@@ -17,6 +17,7 @@ __all__ = [
     "bisect",
     "compare",
     "compile",
+    "evaluate",
     "from_torch",
     "inspect",
     "load",
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from ptqc.reducing import reduce
     from ptqc.stages.benching import bench
     from ptqc.stages.comparing import compare
+    from ptqc.stages.evaluating import evaluate
     from ptqc.stages.inspecting import inspect
     from ptqc.stages.running import run
     from ptqc.stages.sweep import sweep
@@ -52,6 +54,7 @@ _HOMES = {
     "sweep": "ptqc.stages.sweep",
     "bench": "ptqc.stages.benching",
     "compare": "ptqc.stages.comparing",
+    "evaluate": "ptqc.stages.evaluating",
     "bisect": "ptqc.artifact.bisect",
     "verify": "ptqc.artifact.verify",
 }

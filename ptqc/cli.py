@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from ptqc.command_line import parse
-from ptqc.commands import document, failure
+from ptqc.commands import TEXTS, document, failure
 from ptqc.errors import Interrupted, PtqcError
 from ptqc.version import __version__
 from ptqc.work import interrupts
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except PtqcError as error:
         print(f"ptqc: {_one_line(error)}", file=sys.stderr)
         if "--json" in words:
-            print(document(words[0], {"error": failure(error)}))
+            print(document(words[0], {**error.found, "error": failure(error)}))
         return error.exit_code
     except BrokenPipeError:  # the reader of our output went away, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -109,13 +109,29 @@ def _reproduction(words: Sequence[str]) -> str:
     told = shlex.join(["ptqc", *words])
     if words[:1] != ["compile"]:
         return told
-    options = parse(_joined(words))
+    words, texts = _without_texts(_joined(words))
+    options = parse(words)
     stand_ins = {options.model: "{model}", options.calibration: "{data}"}
-    samples = [] if options.calibration == "synthetic" else ["--calibration", options.calibration]
+    samples = [] if options.calibration == "synthetic" else ["--calibration", options.calibration, *texts]
     configured = [] if options.calibration in words else ["--calibration", "{data}"]
     trial = [*(stand_ins.get(word, word) for word in words), *configured]
     reduction = shlex.join(["ptqc", "reduce", options.model, "-o", "small.onnx", *samples, "--", *trial])
     return f"{told}\n\nTo shrink the model to what matters:\n{reduction}"
+
+
+def _without_texts(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The words of a compile without the options of texts, which its samples are no more once they are arrays."""
+    names, kept, texts = [f"--{name.replace('_', '-')}" for name in ("tokenizer", *TEXTS)], list[str](), list[str]()
+    waiting = iter(words)
+    for word in waiting:
+        name = word.partition("=")[0]
+        if name.replace("--no-", "--") not in names:
+            kept.append(word)
+        elif name == word and not word.endswith("-special-tokens"):
+            texts += [word, next(waiting)]
+        else:
+            texts.append(word)
+    return kept, texts
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from typing import NoReturn
 
 from ptqc import commands
 from ptqc.arguments import meant, unknown
-from ptqc.commands import PREPROCESSING, target_options
+from ptqc.commands import PREPROCESSING, TEXTS, target_options
 from ptqc.configuration import Commands, Configuration, Each
 from ptqc.errors import UsageError
 from ptqc.version import __version__
@@ -31,27 +31,29 @@ class Parser(argparse.ArgumentParser):
 def parse(words: Sequence[str], namespace: argparse.Namespace | None = None) -> argparse.Namespace:
     """The command and its options; what the words leave out is taken from the nearest configuration file.
 
-    Of what it returns, `run` is the function that runs the command, and `used` tells what the file said. Raises
-    UsageError for words and files that are wrong.
+    Of what it returns, `run` is the function that runs the command, `used` tells what the file said, and `configured`
+    has the names of those options. Raises UsageError for words and files that are wrong.
     """
     made, known = parsers()
     command = words[0] if words else ""
     if command and not command.startswith("-") and command not in known:
         raise unknown("command", [command], known)
-    used = ""
+    used, configured = "", frozenset[str]()
     if command in known:
         _check_options(words[1:], known[command])
-        used = _configure(command, known)
+        used, configured = _configure(command, known)
     options = made.parse_args(words, namespace)
     options.used = "" if getattr(options, "quiet", False) else used
+    options.configured = configured
     return options
 
 
-def _configure(command: str, known: Commands) -> str:
-    """Defaults of the command from the nearest configuration file; what to tell of them."""
+def _configure(command: str, known: Commands) -> tuple[str, frozenset[str]]:
+    """Defaults of the command from the nearest configuration file; what to tell of them, and their names."""
     found = Configuration.find(Path.cwd(), known)
     used = found.apply(command, known[command]) if found else ()
-    return f"from {found.path}: {', '.join(used)}" if found and used else ""
+    told = f"from {found.path}: {', '.join(used)}" if found and used else ""
+    return told, frozenset(name.replace("-", "_") for name in used)
 
 
 def _check_options(words: Sequence[str], parser: argparse.ArgumentParser) -> None:
@@ -82,7 +84,8 @@ def _add_compile(parser: argparse.ArgumentParser) -> None:
         "--calibration",
         metavar="DATA",
         help="a few hundred unlabelled samples: a folder of images, an .npz (one array per input) or .npy file, "
-        "a folder of those, module:function, or the word synthetic: samples drawn by ptqc, at a loss of accuracy",
+        "a folder of those, texts with their --tokenizer, module:function, or the word synthetic: samples drawn by "
+        "ptqc, at a loss of accuracy",
     )
     _add_common(parser)
     parser.add_argument("--samples", type=int, metavar="N", help="calibration samples used at most (default 256)")
@@ -100,6 +103,13 @@ def _add_compile(parser: argparse.ArgumentParser) -> None:
         action=Each,
         metavar="[OUTPUT=]KIND",
         help="how outputs are compared: auto (default), logits, embedding, detection, …; once per output",
+    )
+    parser.add_argument(
+        "--kv-cache",
+        action=Each,
+        metavar="[INPUT=]KIND",
+        help="how a decoder keeps keys and values of earlier tokens: float (default, as it does), int8 or int4, which "
+        "changes its inputs and outputs; for all caches, or once per input",
     )
     parser.add_argument("--bits", type=_bits, metavar="2,3,…", help="widths tried for weights (default 2 to 8)")
     parser.add_argument(
@@ -130,7 +140,7 @@ def _add_compile(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dump-passes", metavar="DIR", help="write what every pass made: the model as text, what was found out as JSON"
     )
-    _add_preprocessing(parser)
+    _add_data_options(parser)
     parser.set_defaults(run=commands.run_compile)
 
 
@@ -144,7 +154,7 @@ def _add_resolve(parser: argparse.ArgumentParser) -> None:
         help="samples to judge a budget of loss on, where the compile kept none aside: given as for compile; those "
         "that were measured on are left out",
     )
-    _add_preprocessing(parser)
+    _add_data_options(parser)
     parser.set_defaults(run=commands.run_resolve)
 
 
@@ -181,7 +191,7 @@ def _add_bisect(parser: argparse.ArgumentParser) -> None:
         help="samples to run on, given as for compile, beside inputs at the ends of what was seen, zero and random",
     )
     parser.add_argument("--samples", type=int, metavar="N", help="samples used at most (default 8)")
-    _add_preprocessing(parser)
+    _add_data_options(parser)
     parser.set_defaults(run=commands.run_bisect)
 
 
@@ -199,8 +209,39 @@ def _add_compare(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--samples", type=int, metavar="N", help="samples used at most (default 16)")
     parser.add_argument("--threads", type=int, metavar="N", help="threads of a run (default 1)")
-    _add_preprocessing(parser)
+    _add_data_options(parser)
     parser.set_defaults(run=commands.run_compare)
+
+
+def _add_eval(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "models",
+        nargs="+",
+        metavar="MODEL",
+        help="ONNX files, and folders that `ptqc compile` wrote; scores are compared with that of the first",
+    )
+    parser.add_argument(
+        "--metric",
+        required=True,
+        metavar="M",
+        help="top-1 or top-5 (classes), cross-entropy or perplexity (next tokens), similarity (Spearman, of pairs), "
+        "cosine, psnr (both to the first model without labels), word-errors, or module:function of outputs and label",
+    )
+    parser.add_argument(
+        "--data",
+        required=True,
+        dest="calibration",
+        metavar="DATA",
+        help="samples as for compile, with labels: an .npz with `labels`, a folder of those, a folder of images for "
+        "each class, a CSV of image,class-number lines, or with --tokenizer a .tsv of texts and label; a text file "
+        "is enough for perplexity",
+    )
+    parser.add_argument("--labels", metavar="FILE", help="labels apart: an .npz with `labels`, or an .npy")
+    parser.add_argument("--output", metavar="NAME", help="the output that is judged (default: the first)")
+    parser.add_argument("--samples", type=int, metavar="N", help="labels used at most, evenly spread (default: all)")
+    parser.add_argument("--threads", type=int, metavar="N", help="threads of a run (default: all processors)")
+    _add_data_options(parser)
+    parser.set_defaults(run=commands.run_eval)
 
 
 def _add_reduce(parser: argparse.ArgumentParser) -> None:
@@ -215,7 +256,7 @@ def _add_reduce(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--calibration", metavar="DATA", help="samples, as for compile (default: drawn)")
     parser.add_argument("--time-limit", type=parse_seconds, metavar="T", help="90s, 5m or 1h: take the smallest so far")
     parser.add_argument("-q", "--quiet", action="store_true", help="print nothing but errors")
-    _add_preprocessing(parser)
+    _add_data_options(parser)
     parser.set_defaults(run=commands.run_reduce)
 
 
@@ -289,7 +330,28 @@ def _add_targets(parser: argparse.ArgumentParser) -> None:
         group.add_argument(f"--{option.name.replace('_', '-')}", **option.metadata)
 
 
-def _add_preprocessing(parser: argparse.ArgumentParser) -> None:
+def _add_texts(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("texts", "samples from a text file, or from a folder of .txt files")
+    group.add_argument("--tokenizer", metavar="FILE", help="the tokenizer.json of the model (needs ptqc[text])")
+    meanings = {
+        "unit": "what a sample is: lines (default for a file), paragraphs, or files (default for a folder)",
+        "length": "tokens of a sample at most (default: what the model or the tokenizer says, else 128)",
+        "overlong": "longer texts: cut (default), or split into several samples",
+        "padding": "none: samples of different lengths, or full: up to --length (default: where the model's is fixed)",
+        "padding_side": "right or left (default: as the tokenizer says)",
+        "padding_token": "where the tokenizer names none",
+    }
+    for name in TEXTS:
+        option = f"--{name.replace('_', '-')}"
+        if name == "special_tokens":
+            told = "tokens that begin and end a text, as the tokenizer adds them (default: with them)"
+            group.add_argument(option, action=argparse.BooleanOptionalAction, help=told)
+        else:
+            group.add_argument(option, metavar="V", type=int if name == "length" else str, help=meanings[name])
+
+
+def _add_data_options(parser: argparse.ArgumentParser) -> None:
+    _add_texts(parser)
     group = parser.add_argument_group("images", "pixel p becomes (p / scale - mean) / std")
     group.add_argument("--preprocessing", metavar="FILE", help="a TOML file with the keys below")
     examples = {
@@ -342,7 +404,7 @@ def _add_bench(parser: argparse.ArgumentParser) -> None:
 
 def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", help="an ONNX file, or a folder that `ptqc compile` wrote")
-    parser.add_argument("data", metavar="DATA", help="samples, given as --calibration of compile; all are run")
+    parser.add_argument("calibration", metavar="DATA", help="samples, given as --calibration of compile; all are run")
     parser.add_argument(
         "-o",
         "--output",
@@ -353,7 +415,7 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--threads", type=int, metavar="N", help="threads of a run (default: all processors)")
     parser.add_argument("--onnx-only", action="store_true", help="leave the native library out")
     parser.add_argument("-q", "--quiet", action="store_true", help="print nothing but errors")
-    _add_preprocessing(parser)
+    _add_data_options(parser)
     parser.set_defaults(run=commands.run_run)
 
 
@@ -376,6 +438,7 @@ COMMANDS: Mapping[str, tuple[str, Callable[[argparse.ArgumentParser], None]]] = 
     "sweep": ("measure size against loss and time, from what a compile measured", _add_sweep),
     "explain": ("what was decided for each layer, and why", _add_explain),
     "compare": ("models beside each other: bytes, time, and what they answer", _add_compare),
+    "eval": ("the score of models on labelled data, with its standard error", _add_eval),
     "run": ("what a model or an artifact makes of samples, into files", _add_run),
     "bench": ("how long each kernel of a library takes, or each operator of an ONNX file", _add_bench),
     "verify": ("check an artifact anew, on this machine", _add_verify),

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 # Of every document that --json prints; fields that are added do not raise it.
 SCHEMA = 1
+TEXTS = ("unit", "length", "overlong", "padding", "padding_side", "padding_token", "special_tokens")
 PREPROCESSING = ("resize", "crop", "fit", "scale", "mean", "std", "layout", "channel_order", "resample", "fill")
 
 
@@ -42,6 +43,12 @@ def _tell(found: Told, options: argparse.Namespace, more: str = "") -> None:
         print(f"{found}{more}")
 
 
+def _holding(found: Told, error: PtqcError) -> PtqcError:
+    """The error of a command that found what is wrong; one document of `--json` has both."""
+    error.found = found.to_json()
+    return error
+
+
 def _progress(options: argparse.Namespace) -> Any:
     from ptqc.work.progress import for_terminal
 
@@ -58,7 +65,7 @@ def run_compile(options: argparse.Namespace) -> None:
         given["loss"] = kinds_of(options.loss)
     artifact = compile(
         options.model,
-        calibration=options.calibration,
+        calibration=_data(options),
         output=options.output,
         budget=options.budget,
         preprocessing=_preprocessing(options),
@@ -84,7 +91,7 @@ def run_resolve(options: argparse.Namespace) -> None:
         output=options.output,
         budget=options.budget,
         plan=_plan(options.plan),
-        calibration=options.calibration,
+        calibration=_data(options),
         preprocessing=_preprocessing(options),
         labels=options.labels,
         force=options.force,
@@ -144,6 +151,33 @@ def _preprocessing(options: argparse.Namespace) -> Any:
     return Preprocessing.parse(_given(options, *PREPROCESSING), base)
 
 
+def _data(options: argparse.Namespace) -> Any:
+    """The stated samples: of texts, where a tokenizer is given.
+
+    A file may have options of texts for other commands than this one, which has no texts.
+    """
+    from ptqc.calibration.texts import Texts
+
+    stated = _given(options, *TEXTS)
+    if options.tokenizer is None:
+        if words := [name for name in stated if name not in options.configured]:
+            names = ", ".join(f"--{name.replace('_', '-')}" for name in words)
+            raise UsageError(f"{names} is of texts: give their --tokenizer too")
+        return options.calibration
+    if options.calibration is None:
+        if "tokenizer" in options.configured:
+            return None
+        raise UsageError("a --tokenizer was given, and no texts: give them with --calibration FILE")
+    return Texts(options.calibration, options.tokenizer, **stated)
+
+
+def _judged(options: argparse.Namespace) -> Any:
+    """The data of `ptqc eval`: with arrays, a tokenizer is there for what the model answers."""
+    from ptqc.calibration.texts import holds_texts
+
+    return _data(options) if holds_texts(options.calibration) else options.calibration
+
+
 def run_explain(options: argparse.Namespace) -> None:
     """`ptqc explain`."""
     from ptqc.artifact.folder import load
@@ -167,9 +201,11 @@ def run_doctor(options: argparse.Namespace) -> None:
     from ptqc.stages.doctor import examine
 
     found = examine(options.cache)
-    _tell(found, options)
+    if found.is_well or not options.json:
+        _tell(found, options)
     if not found.is_well:
-        raise Interrupted("something that a compile needs is lacking: mend it, and run the same command again")
+        lacking = "something that a compile needs is lacking: mend it, and run the same command again"
+        raise _holding(found, Interrupted(lacking))
 
 
 def run_verify(options: argparse.Namespace) -> None:
@@ -183,24 +219,24 @@ def run_bisect(options: argparse.Namespace) -> None:
     """`ptqc bisect`; what differs is a VerificationError."""
     from ptqc.artifact.bisect import bisect
 
-    given = _given(options, "calibration", "samples")
-    found = bisect(options.folder, preprocessing=_preprocessing(options), **given)
-    if found.first is None or options.json:
-        _tell(found, options)
+    given = _given(options, "samples")
+    found = bisect(options.folder, calibration=_data(options), preprocessing=_preprocessing(options), **given)
     if found.first is not None:
-        raise VerificationError(str(found))
+        raise _holding(found, VerificationError(str(found)))
+    _tell(found, options)
 
 
 def run_reduce(options: argparse.Namespace) -> None:
     """`ptqc reduce`."""
     from ptqc.reducing import reduce
 
-    given = _given(options, "calibration", "message", "time_limit")
+    given = _given(options, "message", "time_limit")
     if options.command:
         given["command"] = options.command
     found = reduce(
         options.model,
         output=options.output,
+        calibration=_data(options),
         preprocessing=_preprocessing(options),
         progress=_progress(options),
         **given,
@@ -248,7 +284,7 @@ def run_run(options: argparse.Namespace) -> None:
 
     found = run(
         options.model,
-        options.data,
+        _data(options),
         output=options.output,
         preprocessing=_preprocessing(options),
         onnx_only=options.onnx_only,
@@ -265,21 +301,38 @@ def run_compare(options: argparse.Namespace) -> None:
 
     found = compare(
         *options.models,
+        calibration=_data(options),
         preprocessing=_preprocessing(options),
         progress=for_terminal(options.json),
-        **_given(options, "calibration", "samples", "threads"),
+        **_given(options, "samples", "threads"),
     )
     _tell(found, options)
 
 
-def kinds_of(given: Sequence[str]) -> str | dict[str, str]:
-    """One kind for all outputs, or a kind for each that is named."""
+def run_eval(options: argparse.Namespace) -> None:
+    """`ptqc eval`."""
+    from ptqc.stages.evaluating import evaluate
+    from ptqc.work.progress import for_terminal
+
+    found = evaluate(
+        *options.models,
+        metric=options.metric,
+        data=_judged(options),
+        preprocessing=_preprocessing(options),
+        progress=for_terminal(options.json),
+        **_given(options, "labels", "output", "samples", "threads", "tokenizer"),
+    )
+    _tell(found, options)
+
+
+def kinds_of(given: Sequence[str], option: str = "--loss", what: str = "output") -> str | dict[str, str]:
+    """One kind for all outputs (or inputs), or a kind for each that is named."""
     named = [text.rpartition("=") for text in given]
     if len(given) == 1 and not named[0][1]:
         return given[0]
     if plain := [text for text, (_, equals, _) in zip(given, named, strict=True) if not equals]:
-        raise UsageError(f"--loss {plain[0]} is for all outputs; beside another --loss, give OUTPUT=KIND")
-    return {output: kind for output, _, kind in named}
+        raise UsageError(f"{option} {plain[0]} is for all {what}s; beside another {option}, give {what.upper()}=KIND")
+    return {name: kind for name, _, kind in named}
 
 
 def target_options() -> dict[str, dataclasses.Field[Any]]:

@@ -57,6 +57,7 @@ from ptqc.stages.measure import Run, measured
 from ptqc.stages.memory_budget import within_memory
 from ptqc.stages.memory_report import memory_report
 from ptqc.stages.most_changed import most_changed
+from ptqc.stages.packed_caches import with_packed_caches
 from ptqc.stages.prepare import Prepared, prepare
 from ptqc.stages.problem import lower, pack
 from ptqc.stages.saturation import saturation_notes
@@ -127,12 +128,14 @@ def compile_model(model: Model, calibration: object, request: CompileRequest) ->
         place = folder / "samples"
         loss = request.budgets.loss
         samples, judging = gather_apart(source, calibration, place, options, request.preprocessing, loss, progress)
+        cached = with_packed_caches(source, samples, judging, options.kv_cache, folder)
+        source, samples, judging = cached.source, cached.samples, cached.judging
         check_samples(request.target, samples)
         labelled = request.labelled(source.model, folder)
         prepared = prepare(source, samples, progress, request.dump, request.rewrites)  # rewrite
         prepared = affordable(replace(prepared, judging=judging), request.deadline)
         check_early(prepared, request.budgets, options, request.target)
-        prepared = evened(prepared, options, request.deadline, progress)  # channels scaled and rotated
+        prepared = evened(prepared, options, request.store, request.deadline, progress)  # channels scaled and rotated
         prepared, decided, notes, entry = _measure_split(prepared, request)
         job = Job(prepared, decided, options, (*prepared.notes, *notes), entry, request.budgets, request.started)
         return _deliver(job, request, labelled, folder)
@@ -152,9 +155,11 @@ def resolve_job(job: Job, request: CompileRequest, calibration: object = None) -
 def _measure_split(whole: Prepared, request: CompileRequest) -> tuple[Prepared, Decided, list[Note], str]:
     """What `measure` gives of the model with wide channels split off, where what is left of them computes on codes."""
     options, store, progress, began = request.options, request.store, request.progress, time.monotonic()
-    prepared = with_splits(whole, options, store, progress, request.deadline.share(SPLITTING_SHARE))
+    size, origin = request.budgets.size, whole.origin
+    limit = None if size is None else size.limit(origin.size, origin.weights)
+    prepared = with_splits(whole, options, store, progress, request.deadline.share(SPLITTING_SHARE), limit)
     found = measure(prepared, options, store, progress, request.run)
-    while (fewer := without_unused(whole, prepared, found[0])) is not prepared:
+    while (fewer := without_unused(prepared, found[0])) is not prepared:
         if not request.deadline.leaves(2 * (time.monotonic() - began)):
             break
         prepared, found = fewer, measure(fewer, options, store, progress, request.run)
@@ -190,7 +195,7 @@ def _deliver(job: Job, request: CompileRequest, labelled: Labelled | None, folde
         kept.check()
     request.dump.document("plan", fitted.plan.to_json())
     request.dump.model(Lower.name, fitted.lowered.model)
-    probes, data = list(held_back.few(VERIFIED_SAMPLES)), fitted.exported.data
+    probes, file = list(held_back.few(VERIFIED_SAMPLES)), fitted.exported.proto
     with progress.stage("verify"):
         activation_loss = check_activations(job.decided, fitted.plan)
         intent = Intent(job.model, fitted.plan, fitted.tuned)
@@ -204,14 +209,14 @@ def _deliver(job: Job, request: CompileRequest, labelled: Labelled | None, folde
     if job.budgets.strict:
         memory.check()
     score = request.evaluate or (labelled.top1 if labelled is not None else None)
-    judged = judge(job.model, data, held_back, job.decided.kinds, score, progress)
-    changed = most_changed(job.model, data, held_back, job.decided.kinds, judged)
-    speed = measure_speed(job.prepared.unsplit, data, held_back, progress, deadline)
-    recorded = golden.take(job.model, data, held_back)
+    judged = judge(job.model, file, held_back, job.decided.kinds, score, progress)
+    changed = most_changed(job.model, file, held_back, job.decided.kinds, judged)
+    speed = measure_speed(job.prepared.unsplit, file, held_back, progress, deadline)
+    recorded = golden.take(job.model, file, held_back)
     outcome = CompileOutcome(
         fitted, verified, activation_loss, native, timed, memory, kept, judged, changed, speed, *recorded
     )
-    files, manifest = documents.files(job, outcome)
+    files, manifest = documents.files(job, outcome, folder)
     return artifact.publish(request.output, files, manifest, documents.apart(job, outcome, manifest), request.force)
 
 

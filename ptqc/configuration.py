@@ -121,7 +121,8 @@ def _table(path: Path) -> Mapping[str, Any] | None:
         if path.name == PROJECT:  # of others, who complain of it themselves
             return None
         raise UsageError(f"cannot read {path}: {error}") from error
-    table = content if path.name == FILE else content.get("tool", {}).get("ptqc")
+    tool = content.get("tool")
+    table = content if path.name == FILE else tool.get("ptqc") if isinstance(tool, dict) else None
     if table is not None and not isinstance(table, dict):
         raise UsageError(f"{path}: tool.ptqc is {shown(table)}; expected a table")
     return table

@@ -7,7 +7,8 @@
     │   └── NotFinite        2   a value that is NaN or infinite in the quantized model only
     ├── CalibrationError     2   calibration data that does not fit the model
     ├── TargetError          2   a target that cannot be built for this model, or not run on this machine
-    │   └── NoKernel         2   an operator or a value that a target has no kernel for
+    │   ├── NoKernel         2   an operator or a value that a target has no kernel for
+    │   └── GpuMemoryError   2   a GPU without room for a library or for a run of it
     ├── Infeasible           2   a budget below what can be reached
     ├── Missed               2   a latency, memory or loss that the finished file does not keep, where that counts
     ├── Interrupted          3   stopped by the environment; running again resumes
@@ -18,11 +19,18 @@
 The numbers are exit codes.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 
 class PtqcError(Exception):
-    """Base of all errors that ptqc raises on purpose; the message says what to do."""
+    """Base of all errors that ptqc raises on purpose; the message says what to do.
+
+    found: what a command had found by then, for the document of `--json`.
+    """
 
     exit_code = 70
+    found: Mapping[str, Any] = {}
 
 
 class UsageError(PtqcError):
@@ -66,6 +74,10 @@ class TargetError(PtqcError):
 
 class NoKernel(TargetError):
     """A target has no kernel for an operator or a value of this model."""
+
+
+class GpuMemoryError(TargetError):
+    """A GPU has no room for a library, or for so many samples at once; a smaller run goes on to work."""
 
 
 class Infeasible(PtqcError):

@@ -15,6 +15,8 @@ from ptqc.losses import AUTO, NAMES
 Activations = Literal["auto", "integer", "float"]
 Loss = str | Mapping[str, str]
 Operators = Literal["standard", "onnxruntime"]
+CacheKind = Literal["float", "int8", "int4"]
+KvCache = CacheKind | Mapping[str, CacheKind]
 FloatLayers = Literal["auto", "bfloat16", "float32"]
 Pipeline = Literal["light", "advanced"]
 NARROWEST, WIDEST = 2, 8
@@ -51,8 +53,10 @@ class CompileOptions:
     library is built for an instruction set that multiplies it faster. inline: write no model-local functions, for
     runtimes that do not inline them; the file is a little larger. operators: "onnxruntime" allows ONNX Runtime's own:
     products in float keep weights of 4 or 8 bits packed in memory, and round what they read to 8 bits, block by block;
-    such a file runs nowhere else. rewrites: names of rewrites that installed packages
-    add, which run on the normal form; `ptqc passes` lists them.
+    such a file runs nowhere else. rewrites: names of rewrites that installed
+    packages add, which run on the normal form; `ptqc passes` lists them. kv_cache: how a decoder keeps keys and values
+    of earlier tokens: "float", as it does, or "int8" or "int4", which changes its inputs and outputs; for all caches,
+    or by input, as {"past_key_0": "int4"}.
     """
 
     samples: int = 256
@@ -70,11 +74,13 @@ class CompileOptions:
     inline: bool = field(metadata=READ_BY_FITTING, default=False)
     operators: Operators = field(metadata=READ_BY_FITTING, default="standard")
     rewrites: tuple[str, ...] = ()
+    kv_cache: KvCache = "float"
 
     def __post_init__(self) -> None:
         one_of("observer", self.observer, get_args(Observer))
         one_of("activations", self.activations, get_args(Activations))
         self._check_loss()
+        self._check_caches()
         one_of("pipeline", self.pipeline, get_args(Pipeline))
         one_of("float_layers", self.float_layers, get_args(FloatLayers))
         one_of("operators", self.operators, get_args(Operators))
@@ -98,6 +104,11 @@ class CompileOptions:
         by_output = {"": self.loss} if isinstance(self.loss, str) else self.loss
         for output, kind in by_output.items():
             one_of(f"loss of output {output!r}" if output else "loss", kind, NAMES)
+
+    def _check_caches(self) -> None:
+        by_input = {"": self.kv_cache} if isinstance(self.kv_cache, str) else self.kv_cache
+        for name, kind in by_input.items():
+            one_of(f"kv_cache of {name!r}" if name else "kv_cache", kind, get_args(CacheKind))
 
     @property
     def widest_on_integers(self) -> int:
@@ -153,6 +164,7 @@ class Keywords(TypedDict, total=False):
     inline: bool
     operators: Operators
     rewrites: tuple[str, ...]
+    kv_cache: KvCache
 
 
 def _declared(name: str, kind: object, value: Any) -> Any:

@@ -28,6 +28,8 @@ def number(value: float) -> str:
         return "0"
     if 1e-3 <= abs(value) < 1e6:
         return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+    if not math.isfinite(value):
+        return str(value)
     mantissa, exponent = f"{value:.2e}".split("e")
     return f"{mantissa}×10{str(int(exponent)).translate(SUPERSCRIPTS)}"
 

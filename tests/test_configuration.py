@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from ptqc.cli import main
 from ptqc.command_line import parse
 from ptqc.errors import UsageError
 
@@ -65,6 +66,17 @@ def test_the_command_line_comes_first(place: Path) -> None:
     assert options.inline is False
 
 
+def test_options_of_texts_for_commands_that_have_texts(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(place, 'tokenizer = "tokenizer.json"\nlength = 32\n[compile]\ncalibration = "corpus.txt"\n')
+    assert main(["compare", "gone.onnx", "gone.onnx"]) == 2
+    assert "gone.onnx" in capsys.readouterr().err
+    write(place, 'length = 32\n[compile]\ntokenizer = "tokenizer.json"\n')
+    assert main(["compare", "gone.onnx", "gone.onnx"]) == 2
+    assert "gone.onnx" in capsys.readouterr().err.splitlines()[-1]
+    assert main(["compare", "gone.onnx", "gone.onnx", "--padding", "full"]) == 2
+    assert "--padding is of texts: give their --tokenizer too" in capsys.readouterr().err
+
+
 def test_names_of_data_that_are_no_files_stay(place: Path) -> None:
     write(place, 'compile.calibration = "synthetic"\ncompile.output = "out"')
     assert parse(COMPILE).calibration == "synthetic"
@@ -79,8 +91,9 @@ def test_a_project_file(place: Path) -> None:
 
 def test_project_files_of_others_are_left_alone(place: Path) -> None:
     write(place, '[tool.other]\nname = "x"', "pyproject.toml")
-    write(place / "below", "this is no TOML", "pyproject.toml")
-    assert parse((*COMPILE, "-o", "out")).used == ""
+    for content in ("this is no TOML", "tool = 3"):
+        write(place / "below", content, "pyproject.toml")
+        assert parse((*COMPILE, "-o", "out")).used == ""
 
 
 def test_quiet_says_nothing(place: Path) -> None:

@@ -13,6 +13,11 @@ def test_number(value: float, told: str) -> None:
     assert number(value) == told
 
 
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
+def test_what_is_no_number_is_told_as_it_is(value: str) -> None:
+    assert number(float(value)) == value
+
+
 def test_other_numbers() -> None:
     assert [percent(x) for x in (0, 1e-6, 0.0512, 0.5, 1)] == ["0.00 %", "< 0.01 %", "5.12 %", "50.0 %", "100.0 %"]
     assert [magnitude(x) for x in (0, 640, 2359296, 4e9)] == ["0 ", "640 ", "2.36 M", "4 G"]

@@ -19,6 +19,13 @@ def ptx(name: str, *operands: Any) -> None:
     T.evaluate(T.ptx[name](*operands))
 
 
+def held(value: Any) -> Any:
+    """An int32 in a register of its own: else TVM would widen what it is made of, divisions too, along with it."""
+    register = T.alloc_buffer((1,), "int32", scope="local")
+    T.buffer_store(register, value, [0])
+    return register[0]
+
+
 def constants_of(requantization: Requantization, arrange: Callable[[np.ndarray], np.ndarray]) -> list[np.ndarray]:
     """What `Results.store` needs, in its order."""
     return [

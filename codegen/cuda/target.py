@@ -10,6 +10,7 @@ from pathlib import Path
 import onnx_ir as ir
 
 from ptqc.codegen.cuda.emulator.building import refusal
+from ptqc.codegen.cuda.emulator.opening import PTX
 from ptqc.codegen.cuda.job_files import TARGET as NAME
 from ptqc.codegen.cuda.job_files import WORKER
 from ptqc.codegen.cuda.jobs import CudaChoices
@@ -28,7 +29,7 @@ from ptqc.native.interface import INTERFACE, KERNELS, WEIGHTS, library_file
 from ptqc.native.runtime import INSTALL
 from ptqc.work.scratch import scratch
 
-FILES = (library_file(NAME), WEIGHTS, INTERFACE, KERNELS)
+FILES = (library_file(NAME), WEIGHTS, INTERFACE, KERNELS, PTX)
 
 
 class CudaTarget:
@@ -67,14 +68,13 @@ class CudaTarget:
         store: Path,
         folder: Path,
     ) -> TargetOutput:
-        """One library for all chips. Nothing is kept in the store."""
-        del store
+        """One library for all chips."""
         self.check_present()
         self.check_sizes({tuple(array.shape[1:] for array in feeds.values()) for feeds in samples})
         lowered = replace(lowered, model=checks.check_model(lowered.model, NAME))
 
         def made(batching: Batching, taken: Sequence[Feeds]) -> TargetOutput:
-            return _build(lowered, exported, taken, CudaChoices(batching, options.gpus), folder)
+            return _build(lowered, exported, taken, CudaChoices(batching, options.gpus, store), folder)
 
         return batched(lowered.model, exported, samples, made)
 

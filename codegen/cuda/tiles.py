@@ -1,8 +1,8 @@
 """How a product of codes is cut for tensor cores, and its weights in the order in which lanes read fragments.
 
 Rows of the product are output pixels of all samples, columns output channels, and what is summed is the window: tap by
-tap, 16 channels (one asynchronous copy) at a time. A block computes a tile; its warps take 32 × 32 of it each, by
-mma.m16n8k32. A step of the loop takes 64 bytes of every row.
+tap, 16 channels (one asynchronous copy) at a time. A block computes a tile; its warps take some rows and 32 columns of
+it each, by mma.m16n8k32. A step of the loop takes 64 bytes of every row.
 """
 
 from collections.abc import Sequence
@@ -15,48 +15,65 @@ import numpy as np
 from ptqc.codegen.program.constants import IndexSource, Order
 from ptqc.codegen.program.window import Window
 
-STEP, CHUNK, WARP_TILE, LANES = 64, 16, 32, 32
-# Blocks of columns of one instruction, and in one warp's tile.
-BLOCK, BLOCKS = 8, 4
+STEP, CHUNK, LANES = 64, 16, 32
+# Bytes of each row that one instruction takes, and such parts of a step.
+PART = 32
+PARTS = STEP // PART
+# Rows and columns of one instruction; blocks of columns in one warp's tile.
+ROWS, BLOCK, BLOCKS = 16, 8, 4
+WARP_COLUMNS = BLOCK * BLOCKS
+
+
+@dataclass(frozen=True)
+class TileCut:
+    """rows, columns: of a block's tile. row_tiles: of 16 rows, in a warp's. shares: warps that have the same tile and
+    each multiply a share of every step. stages: steps that are in shared memory at a time."""
+
+    rows: int
+    columns: int
+    row_tiles: int = 2
+    shares: int = 1
+    stages: int = 3
 
 
 @dataclass(frozen=True)
 class Tiles:
-    """A layer of one group. rows, columns: of a block's tile. stages: steps that are in shared memory at a time."""
+    """A layer of one group. bits: of a code of its weights, as they are packed."""
 
     window: Window
     outputs: int
-    rows: int
-    columns: int
-    stages: int = 3
+    cut: TileCut
+    bits: int = 8
 
-    @classmethod
-    def of(cls, window: Window, outputs: int) -> "Tiles":
-        """Small tiles where there is little to do, so that there are more blocks."""
-        pixels = prod(window.output)
-        rows = WARP_TILE if pixels <= WARP_TILE else 2 * WARP_TILE
-        columns = WARP_TILE if outputs <= WARP_TILE else 2 * WARP_TILE
-        return cls(window, outputs, rows, columns)
+    @property
+    def depth(self) -> int:
+        """Bytes of a row."""
+        return prod(self.window.kernel) * self.window.channels
 
     @property
     def chunks(self) -> int:
         """Copies of a row in all steps, but for what fills the last one."""
-        return prod(self.window.kernel) * self.window.channels // CHUNK
+        return self.depth // CHUNK
 
     @property
     def steps(self) -> int:
         """Turns of the loop over the window."""
-        return -(-self.chunks * CHUNK // STEP)
+        return -(-self.depth // STEP)
 
     @property
     def panels(self) -> int:
         """Tiles side by side, for all channels."""
-        return -(-self.outputs // self.columns)
+        return -(-self.outputs // self.cut.columns)
 
     @property
-    def warps(self) -> tuple[int, int]:
-        """Warps of a block, by rows and columns."""
-        return self.rows // WARP_TILE, self.columns // WARP_TILE
+    def warp_rows(self) -> int:
+        """Rows of a warp's tile."""
+        return self.cut.row_tiles * ROWS
+
+    @property
+    def warps(self) -> tuple[int, int, int]:
+        """Warps of a block: by shares, rows and columns."""
+        return self.cut.shares, self.cut.rows // self.warp_rows, self.cut.columns // WARP_COLUMNS
 
     @property
     def threads(self) -> int:
@@ -64,32 +81,65 @@ class Tiles:
         return LANES * prod(self.warps)
 
     @property
-    def stage_bytes(self) -> tuple[int, int]:
-        """Bytes of inputs and of weights in a stage."""
-        return self.rows * STEP, self.columns * STEP
+    def input_bytes(self) -> int:
+        """Of a step."""
+        return self.cut.rows * STEP
+
+    @property
+    def part_bytes(self) -> int:
+        """Of the weights of a warp's columns, for a part of a step."""
+        return WARP_COLUMNS * PART * self.bits // 8
+
+    @property
+    def weight_bytes(self) -> int:
+        """Of a step."""
+        return self.part_bytes * PARTS * self.warps[2]
+
+    @property
+    def step_bytes(self) -> int:
+        """Of inputs and weights."""
+        return self.input_bytes + self.weight_bytes
+
+    @property
+    def shared_bytes(self) -> int:
+        """Shared memory of a block: for the steps on their way, later for what warps have summed that share steps."""
+        summed = (self.cut.shares - 1) * self.cut.rows * self.cut.columns * 4
+        return max(self.cut.stages * self.step_bytes, summed)
 
     @property
     def order(self) -> Order:
-        """Order of weights (outputs, inputs, *kernel): what a lane needs of a step's block lies side by side.
+        """Order of weights (outputs, inputs, *kernel): what a lane needs of a part of a step lies side by side.
 
-        Panel, step, block of columns; then the lane's column and its place among four; then halves of the step, the
-        two registers of a fragment, and its bytes.
+        Panel, step, warp's columns, part; then the lane: its column and its place among four; then blocks of columns,
+        the two registers of a fragment, and its bytes.
         """
-        return Order((self.panels, self.steps, self.columns // BLOCK, BLOCK, 4, 2, 2, 4), self._source)
+        sizes = (self.panels, self.steps, self.warps[2], PARTS, BLOCK, LANES // BLOCK, BLOCKS, 2, 4)
+        return Order(sizes, self._source)
+
+    @property
+    def order_of_bytes(self) -> Order:
+        """The same as codes of 8 bits lie: two blocks of all lanes, then the two others."""
+        sizes = (self.panels, self.steps, self.warps[2], PARTS, 2, BLOCK, LANES // BLOCK, BLOCKS // 2, 2, 4)
+
+        def source(place: Sequence[Any]) -> IndexSource:
+            *front, half, column, group, block, register, byte = place
+            return self._source((*front, column, group, half * (BLOCKS // 2) + block, register, byte))
+
+        return Order(sizes, source)
 
     def _source(self, place: Sequence[Any]) -> IndexSource:
-        panel, step, block, column, group, half, register, byte = place
-        output = panel * self.columns + channel(block, column)
-        along = step * STEP + half * 32 + register * 16 + group * 4 + byte
+        panel, step, warp, part, column, group, block, register, byte = place
+        output = panel * self.cut.columns + channel(warp * BLOCKS + block, column)
+        along = step * STEP + part * PART + register * 16 + group * 4 + byte
         channels, taps = self.window.channels, prod(self.window.kernel)
         offset = (output * channels + along % channels) * taps + along // channels
-        return IndexSource(offset, ((output, self.outputs), (along, self.chunks * CHUNK)))
+        return IndexSource(offset, ((output, self.outputs), (along, self.depth)))
 
     def pack_channels(self, values: np.ndarray) -> np.ndarray:
         """One number per output channel, and zeros for those that fill the last panel."""
-        return np.pad(values, (0, self.panels * self.columns - self.outputs))
+        return np.pad(values, (0, self.panels * self.cut.columns - self.outputs))
 
 
 def channel(block: Any, column: Any) -> Any:
     """The channel of a panel that is column 0 … 7 of a block: a lane's eight sums of a row are then neighbours."""
-    return block // BLOCKS * WARP_TILE + column // 2 * BLOCK + block % BLOCKS * 2 + column % 2
+    return block // BLOCKS * WARP_COLUMNS + column // 2 * BLOCK + block % BLOCKS * 2 + column % 2

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
+from ptqc.codegen.cuda.machine_code import KernelCode, kernel_codes
 from ptqc.errors import TargetError
 
 # Whose PTX the drivers know that the libraries ask for.
@@ -19,24 +20,16 @@ VIRTUAL = 80
 EXACT = ("-std=c++17", "-O3", "-fmad=false", "-prec-div=true", "-prec-sqrt=true", "-ftz=false", "-w")
 # The assembler, too, would contract what says nothing of its rounding.
 ASSEMBLED = ("-O3", "-v", "-fmad=false")
-REPORT = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads.*?Used (\d+) registers", re.DOTALL)
-
-
-@dataclass(frozen=True)
-class Assembled:
-    """What the assembler says of the machine code for one chip: the most registers of a thread, bytes of spills."""
-
-    registers: int
-    spilled_bytes: int
 
 
 @dataclass(frozen=True)
 class Image:
-    """Compiled kernels. path: of machine code for several chips, with the PTX it was made of. assembled: by chip."""
+    """Compiled kernels. path: of machine code for several chips, with the PTX it was made of. codes: by chip and
+    name of the kernel's function."""
 
     path: Path
     ptx: str
-    assembled: dict[str, Assembled]
+    codes: dict[str, dict[str, KernelCode]]
 
 
 @dataclass(frozen=True)
@@ -78,13 +71,15 @@ class Toolkit:
         text, ptx, image = (folder / f"{name}.{ending}" for ending in ("cu", "ptx", "fatbin"))
         text.write_text(source, encoding="utf-8")
         self._run("nvcc", *EXACT, "-ptx", f"-arch=compute_{VIRTUAL}", str(text), "-o", str(ptx))
-        assembled, parts = {}, [f"--image3=kind=ptx,sm={VIRTUAL},file={ptx}"]
+        codes: dict[str, dict[str, KernelCode]] = {}
+        parts = [f"--image3=kind=ptx,sm={VIRTUAL},file={ptx}"]
         for gpu in gpus:
             code = folder / f"{name}.{gpu}.cubin"
-            assembled[gpu] = _report(self._run("ptxas", *ASSEMBLED, f"-arch={gpu}", str(ptx), "-o", str(code)))
+            told = self._run("ptxas", *ASSEMBLED, f"-arch={gpu}", str(ptx), "-o", str(code))
+            codes[gpu] = kernel_codes(told, code)
             parts.append(f"--image3=kind=elf,sm={gpu.removeprefix('sm_')},file={code}")
         self._run("fatbinary", f"--create={image}", "-64", *parts)
-        return Image(image, ptx.read_text(encoding="utf-8"), assembled)
+        return Image(image, ptx.read_text(encoding="utf-8"), codes)
 
     def _run(self, program: str, *arguments: str) -> str:
         command = [str(self.folder / program), *arguments]
@@ -92,10 +87,3 @@ class Toolkit:
         if done.returncode:
             raise TargetError(f"{program} failed: {(done.stderr or done.stdout)[:2000]}; leave the cuda target out")
         return done.stdout + done.stderr
-
-
-def _report(told: str) -> Assembled:
-    kernels = [tuple(map(int, found)) for found in REPORT.findall(told)]
-    return Assembled(
-        max((registers for *_, registers in kernels), default=0), sum(stores + loads for stores, loads, _ in kernels)
-    )

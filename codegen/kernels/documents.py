@@ -1,5 +1,6 @@
 """What artifacts tell of a program and of a library of it."""
 
+import json
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -7,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from ptqc.codegen.kernels.job_files import VALUES
+from ptqc.codegen.kernels.job_files import JOB, VALUES
 from ptqc.codegen.program import constants, memory, verify
-from ptqc.codegen.program.constants import Nibbles, Stored
+from ptqc.codegen.program.constants import InOrder, Nibbles, Stored
 from ptqc.codegen.program.program import Program, ProgramStep
 
 
@@ -48,13 +49,14 @@ def _rounds(step: ProgramStep) -> bool:
 
 
 def _exception(stored: Sequence[Stored]) -> str:
-    packed = sum(constant.size for constant in stored if isinstance(constant, Nibbles))
+    packed = sum(constants.loaded_bytes(constant) for constant in stored if isinstance(constant, Nibbles | InOrder))
     return f", except for {packed:,} bytes that kernels read as they are" if packed else ""
 
 
-def runs(folder: Path) -> list[Path]:
-    """What ONNX Runtime computed, a file for each run of a job."""
-    return sorted(folder.glob(VALUES.replace("{:03}", "*")))
+def runs(folder: Path) -> dict[str, Path]:
+    """What ONNX Runtime computed, a file for each run of a job, by what the run was given."""
+    names = json.loads((folder / JOB).read_text())["runs"]
+    return {name: folder / VALUES.format(index) for index, name in enumerate(names)}
 
 
 def verification(
@@ -65,7 +67,7 @@ def verification(
     folder: of the job. prepare: done before each run, given its number.
     """
     compared = verify.Compared()
-    for number, path in enumerate(runs(folder)):
+    for number, path in enumerate(runs(folder).values()):
         prepare(number)
         with np.load(path) as values:
             verify.compare(loaded, dict(values), compared)

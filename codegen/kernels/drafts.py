@@ -10,6 +10,7 @@ import numpy as np
 from ptqc.codegen.kernels.epilogue import NOTHING, Epilogue, Stage
 from ptqc.codegen.kernels.families import functions, move, planes, pointwise, pool
 from ptqc.codegen.kernels.families.functions import Function
+from ptqc.codegen.kernels.families.real_stages import Beside, RealStage, WithVector, functions_of, reading
 from ptqc.codegen.kernels.isa import Isa
 from ptqc.codegen.program.built import Built
 from ptqc.codegen.program.layout import ROUNDED, Layout
@@ -32,8 +33,8 @@ class Draft(ABC):
         """Whether the output may lie in a larger plane."""
         return False
 
-    def takes_in(self, _step: "Draft") -> bool:
-        """Whether what alone reads the output may become part of the kernel."""
+    def takes_in(self, _step: "Draft", _index: int) -> bool:
+        """Whether what alone reads the output, as this operand, may become part of the kernel."""
         return False
 
 
@@ -96,7 +97,7 @@ class IntegerLayer(Windowed):
     layer: Callable[[Layout, Layout, Epilogue], Built]
     epilogue: Epilogue = NOTHING
 
-    def takes_in(self, step: Draft) -> bool:
+    def takes_in(self, step: Draft, _index: int) -> bool:
         """Table look-ups and sums."""
         return isinstance(step, TableLookup | IntegerAdd)
 
@@ -109,59 +110,166 @@ class IntegerLayer(Windowed):
         return self.layer(inputs[0], output, self.epilogue.reading(inputs[1:]))
 
 
+class Staged(Draft):
+    """What may be a stage of a kernel that makes one of its operands."""
+
+    def may_follow(self, _own: int) -> bool:
+        """Whether what makes operand `own` makes values of the result's shape."""
+        return True
+
+    @abstractmethod
+    def stage(self, own: int) -> RealStage:
+        """The same behind what makes operand `own`."""
+
+
 class Composed(Draft):
-    """Real numbers of which functions are computed before they are stored. functions: one of the other's result."""
+    """Real numbers of which more is computed before they are stored. stages: one of the other's result."""
 
-    functions: tuple[Function, ...]
+    stages: tuple[RealStage, ...]
 
-    def takes_in(self, step: Draft) -> bool:
+    def takes_in(self, step: Draft, _index: int) -> bool:
         """Functions that the last bits of what is made do not matter to, and at last rounding."""
-        if not isinstance(step, Unary) or any(function.form == ROUNDED for function in self.functions):
-            return False
-        return step.function.is_gentle or step.function.form == ROUNDED
+        return not self.is_rounded and isinstance(step, Unary) and _fits(step.function)
 
-    def then(self, function: Function) -> Self:
-        """The same kernel, with a function of what it makes."""
-        return replace(self, functions=(*self.functions, function))  # type: ignore[type-var]
+    def then(self, stage: RealStage) -> Self:
+        """The same kernel, with a stage behind what it makes."""
+        return replace(self, stages=(*self.stages, stage))  # type: ignore[type-var]
+
+    @property
+    def is_rounded(self) -> bool:
+        """Whether the last stage is rounding."""
+        return any(function.form == ROUNDED for function in functions_of(self.stages))
+
+
+def _fits(stage: RealStage) -> bool:
+    """Whether the last bits of what a stage is computed of do not matter to it."""
+    return stage.is_gentle or (isinstance(stage, Function) and stage.form == ROUNDED)
 
 
 @dataclass(frozen=True, eq=False)
 class RealLayer(Composed, Windowed):
-    """A convolution or product in float32. layer: writes it between two layouts, and functions of what it makes."""
+    """A convolution or product in float32. layer: writes it between two layouts, and stages of what it makes.
 
-    layer: Callable[[Layout, Layout, Sequence[Function]], Built]
-    functions: tuple[Function, ...] = ()
+    is_dense: whether it takes in operations with other numbers.
+    """
+
+    layer: Callable[[Layout, Layout, Sequence[RealStage]], Built]
+    is_dense: bool
+    stages: tuple[RealStage, ...] = ()
+
+    def takes_in(self, step: Draft, index: int) -> bool:
+        """Sums with other values too."""
+        if not self.is_dense or self.is_rounded or not isinstance(step, Staged):
+            return super().takes_in(step, index)
+        return step.may_follow(index) and _fits(step.stage(index))
 
     def write(self, inputs: Sequence[Layout], output: Layout) -> Built:
-        return self.layer(inputs[0], output, self.functions)
+        """The kernel; what its stages read follows the layer's own input."""
+        return self.layer(inputs[0], output, reading(self.stages, inputs[1:]))
 
 
 @dataclass(frozen=True, eq=False)
-class Binary(Composed):
+class IntegerProduct(RealLayer):
+    """A product of codes that gives real numbers, to the last bit those of ONNX Runtime."""
+
+    def takes_in(self, step: Draft, index: int) -> bool:
+        """Whatever is computed of these with other values, too."""
+        if not self.stages and isinstance(step, Binary | RowBinary | VectorBinary):
+            return step.may_follow(index)
+        return super().takes_in(step, index)
+
+
+@dataclass(frozen=True, eq=False)
+class Binary(Composed, Staged):
     """An operation on two real values of one shape."""
 
     isa: Isa
     op_type: str
-    functions: tuple[Function, ...] = ()
+    stages: tuple[RealStage, ...] = ()
+
+    def stage(self, own: int) -> RealStage:
+        return Beside(self.op_type, own)
 
     def write(self, inputs: Sequence[Layout], output: Layout) -> Built:
-        return functions.binary(self.op_type, inputs, output, self.isa, then=self.functions)
+        return functions.binary(self.op_type, inputs, output, self.isa, then=functions_of(self.stages))
 
 
 @dataclass(frozen=True, eq=False)
-class Unary(Composed):
-    """A function of real values. functions: of its results."""
+class RowBinary(Staged):
+    """An operation on a real value and one with a single number for each row. by_row: which operand that is."""
+
+    isa: Isa
+    op_type: str
+    by_row: int
+    built: Built
+
+    def may_follow(self, own: int) -> bool:
+        """Whether the other operand is made."""
+        return own != self.by_row
+
+    def stage(self, own: int) -> RealStage:
+        return Beside(self.op_type, own, is_by_row=True)
+
+    def write(self, _inputs: Sequence[Layout], _output: Layout) -> Built:
+        return self.built
+
+
+@dataclass(frozen=True, eq=False)
+class VectorBinary(Staged):
+    """An operation on a plain value and one number for each channel, which is operand `place`.
+
+    rounding: scale and zero point of the codes that its result becomes at once.
+    """
+
+    isa: Isa
+    op_type: str
+    place: int
+    array: np.ndarray
+    rounding: tuple[float, int] | None = None
+
+    def stage(self, _own: int) -> RealStage:
+        return WithVector(self.op_type, 1 - self.place, self.array)
+
+    def takes_in(self, step: Draft, _index: int) -> bool:
+        """Rounding."""
+        return self.rounding is None and isinstance(step, Quantized)
+
+    def write(self, inputs: Sequence[Layout], output: Layout) -> Built:
+        function = functions.BINARY[self.op_type]
+        operation = (lambda x, c: function(c, x)) if self.place == 0 else function
+        family = f"{self.op_type.lower()}_array{self.place}"
+        return pointwise.with_vector(family, inputs[0], output, self.isa, self.array, operation, self.rounding)
+
+
+@dataclass(frozen=True, eq=False)
+class Quantized(Draft):
+    """Codes of real values."""
+
+    isa: Isa
+    scale: float
+    zero_point: int
+
+    def write(self, inputs: Sequence[Layout], output: Layout) -> Built:
+        return pointwise.quantize(inputs[0], output, self.isa, self.scale, self.zero_point)
+
+
+@dataclass(frozen=True, eq=False)
+class Unary(Composed, Staged):
+    """A function of real values. stages: of its results."""
 
     isa: Isa
     function: Function
-    functions: tuple[Function, ...] = ()
+    stages: tuple[RealStage, ...] = ()
 
-    def takes_in(self, step: Draft) -> bool:
+    def stage(self, _own: int) -> RealStage:
+        return self.function
+
+    def takes_in(self, step: Draft, index: int) -> bool:
         """What any composed kernel takes in, but nothing behind rounding."""
-        return self.function.form != ROUNDED and super().takes_in(step)
+        return self.function.form != ROUNDED and super().takes_in(step, index)
 
     def write(self, inputs: Sequence[Layout], output: Layout) -> Built:
-        return functions.unary((self.function, *self.functions), inputs[0], output, self.isa)
+        return functions.unary((self.function, *functions_of(self.stages)), inputs[0], output, self.isa)
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,8 +1,9 @@
 """What steps become part of others: functions and sums part of layers, padding and concatenation part of their inputs.
 
-A table, a sum or a function that alone reads what a layer makes is computed in the layer's registers; so is a function
-of a sum or function of real numbers. A value that is
-only padded or concatenated is written where it has to be in the larger plane, so that nothing is left to copy.
+A table, a sum or a function that alone reads what a layer makes is computed in the layer's registers, and so are biases
+and scales of rows; so is a function of a sum or function of real numbers, and the rounding of what a mask leaves. A
+value that is only padded or concatenated is written where it has to be in the larger plane, so that nothing is left to
+copy.
 """
 
 from collections import Counter
@@ -18,9 +19,11 @@ from ptqc.codegen.kernels.drafts import (
     IntegerAdd,
     IntegerLayer,
     Pad,
+    Quantized,
+    Staged,
     StridedSlice,
     TableLookup,
-    Unary,
+    VectorBinary,
 )
 from ptqc.codegen.kernels.epilogue import Lookup, Stage, Sum
 from ptqc.codegen.program.layout import Frame, Layout
@@ -102,9 +105,13 @@ def _joined(layer: Drafted, step: Drafted, index: int) -> Drafted:
     others = step.inputs[:index] + step.inputs[index + 1 :]
     within = layer.within
     draft: Draft
-    if isinstance(layer.draft, Composed):
-        assert isinstance(step.draft, Unary)
-        draft, within = layer.draft.then(step.draft.function), (*within, layer.output)
+    if isinstance(layer.draft, VectorBinary):
+        assert isinstance(step.draft, Quantized)
+        draft = replace(layer.draft, rounding=(step.draft.scale, step.draft.zero_point))
+        within = (*within, layer.output)
+    elif isinstance(layer.draft, Composed):
+        assert isinstance(step.draft, Staged)
+        draft, within = layer.draft.then(step.draft.stage(index)), (*within, layer.output)
     else:
         assert isinstance(layer.draft, IntegerLayer)
         draft = layer.draft.then(_stage(step.draft, index))
@@ -118,7 +125,7 @@ def _absorbing(
     found = [
         index
         for index, name in enumerate(step.inputs)
-        if reads[name] == 1 and name in made and made[name].draft.takes_in(step.draft)
+        if reads[name] == 1 and name in made and made[name].draft.takes_in(step.draft, index)
     ]
     return max(found, key=lambda index: order[step.inputs[index]], default=None)
 

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import onnx
 import onnx_ir as ir
 
 from ptqc import errors
@@ -17,6 +18,7 @@ from ptqc.codegen.program.edge_inputs import edge_runs, extents
 from ptqc.codegen.program.fixed_inputs import fixed_inputs
 from ptqc.errors import InternalError, TargetError
 from ptqc.execute.onnxruntime import Feeds, Runner
+from ptqc.graph.external import whole_message
 from ptqc.lowered import Lowered
 from ptqc.operators.step import codes_of
 from ptqc.store.npz import write_npz
@@ -43,21 +45,22 @@ def write_job(
     fixed = fixed_inputs(lowered.model, samples)
     taps = _compared(lowered, exported)
     runner, seen = Runner(exported.proto, list(taps.values())), extents(samples, fixed)
-    made_up = ((feeds, found) for _, feeds, found in edge_runs(runner, seen))
-    runs = [*((feeds, runner.run(feeds)) for feeds in samples), *made_up]
-    for index, (feeds, found) in enumerate(runs):
+    given = [(f"sample {index}", feeds, runner.run(feeds)) for index, feeds in enumerate(samples)]
+    runs = [*given, *edge_runs(runner, seen)]
+    for index, (_, feeds, found) in enumerate(runs):
         write_npz(folder / VALUES.format(index), {**feeds, **{name: found[short] for name, short in taps.items()}})
     kept = {
         "names": taps,
         "by_run": choices.batching.batch is None,
         "seen": {name: asdict(extent) for name, extent in seen.items()},
     }
-    (folder / JOB).write_text(json.dumps(program_job(folder, lowered, samples, choices) | {"kept": kept}))
+    job = program_job(folder, lowered, samples, choices) | {"kept": kept, "runs": [name for name, *_ in runs]}
+    (folder / JOB).write_text(json.dumps(job))
 
 
 def program_job(folder: Path, lowered: Lowered, samples: Sequence[Feeds], choices: JobChoices) -> dict[str, Any]:
     """Write a lowered graph; what else the process that runs TVM needs to make kernels of it."""
-    ir.save(lowered.model, folder / LOWERED)
+    onnx.save(whole_message(lowered.model), folder / LOWERED)
     return {
         **choices.to_json(),
         "batching": asdict(choices.batching),
@@ -87,11 +90,16 @@ def _compared(lowered: Lowered, exported: Exported) -> dict[str, str]:
 
 def run_job(folder: Path, worker: str, target: str) -> None:
     """Let the process that runs TVM do a job. Raises what it raised, and TargetError where it did not end well."""
+    if problem := attempt(folder, worker):
+        raise TargetError(f"TVM {problem}; leave the {target} target out")
+
+
+def attempt(folder: Path, worker: str) -> str | None:
+    """Let a process do a job; why it did not end well, if it did not. Raises what it raised on purpose."""
     problem = sandbox.run(PROCESS, [worker, str(folder)], TIME_LIMIT).problem
     if (folder / ERROR).is_file():
         told = json.loads((folder / ERROR).read_text())
         raise getattr(errors, told["kind"], InternalError)(told["message"])
     if problem is None and not (folder / REPORT).is_file():
         problem = "left no report"
-    if problem is not None:
-        raise TargetError(f"TVM {problem}; leave the {target} target out")
+    return problem

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ptqc.codegen.kernels.families import unpack
-from ptqc.codegen.program.constants import Arranged, BfloatCodes, Nibbles, ScaledPanels, Stored
+from ptqc.codegen.program.constants import Arranged, BfloatCodes, InOrder, Nibbles, ScaledPanels, Stored
 from ptqc.codegen.program.indexed import Indexed
 from ptqc.codegen.program.layout import Layout
 from ptqc.codegen.program.memory import plan
@@ -82,6 +82,8 @@ def _ready(builder: Any, kernel: Any, stored: Callable[[np.ndarray], Any], const
             index, count = _indices(call, stored, indexed)
             levels = [] if indexed.levels is None else [stored(indexed.levels.reshape(-1))]
             return call(unpack.codes(indexed, count, constant.order), [index, *levels], constant.size, "int8")
+        case InOrder():
+            return stored(constant.data)
         case _:
             return stored(constant)
 

@@ -1,17 +1,24 @@
 """Which kernels ONNX Runtime really picked, read from the model that it optimized."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import onnx
 
 from ptqc.execute.onnxruntime import open_proto, session_options
+from ptqc.execute.skeleton import WITHOUT
+from ptqc.graph.split_file import is_split
 from ptqc.operators import OPERATORS
 from ptqc.work.scratch import scratch
 
 MARK = ";"
+# What is too large for one message ONNX Runtime writes to two files, as well.
+BESIDE: Mapping[str, str] = {
+    "session.optimized_model_external_initializers_file_name": "optimized.data",
+    "session.optimized_model_external_initializers_min_size_in_bytes": "1024",
+}
 
 
 @dataclass(frozen=True)
@@ -22,15 +29,16 @@ class Census:
     missed: Mapping[str, str]
 
 
-def take(proto: onnx.ModelProto, expected: Mapping[str, tuple[str, str]]) -> Census:
-    """Count kernels. expected: node -> (operator, name in the file of its codes, or of its float output).
+def take(proto: onnx.ModelProto, expected: Mapping[str, tuple[str, str]], *, lean: bool = False) -> Census:
+    """Count kernels. expected: node -> (operator, name in the file of its codes, or of its float output). lean: leave
+    weights packed where none is expected.
 
     The optimizer renames values but keeps node names as prefixes, so a copy of the file with named nodes is optimized.
     """
     named = onnx.ModelProto()
     named.CopyFrom(proto)
     marks = _mark(named.graph, expected)
-    graph = optimized(named)
+    graph = optimized(named, WITHOUT if lean and not expected else ())
     found = {node.name.partition(MARK)[0]: node.op_type for node in graph.node if MARK in node.name}
     missed = {}
     for node, (operator, _) in expected.items():
@@ -45,17 +53,20 @@ def values(proto: onnx.ModelProto) -> set[str]:
     return {name for node in optimized(proto).node for name in node.output}
 
 
-def optimized(proto: onnx.ModelProto) -> onnx.GraphProto:
-    """The graph that ONNX Runtime makes of a file when it loads it."""
+def optimized(proto: onnx.ModelProto, without: Sequence[str] = ()) -> onnx.GraphProto:
+    """The graph that ONNX Runtime makes of a file when it loads it, without some of its optimizations."""
     with scratch() as folder:
         path = Path(folder) / "optimized.onnx"
         options = session_options()
         options.optimized_model_filepath = str(path)
+        for name, value in BESIDE.items() if is_split(proto) else ():
+            options.add_session_config_entry(name, value)
         try:
-            open_proto(proto, options)
+            open_proto(proto, options, without)
             return onnx.load(path).graph
         except Exception:
-            path.write_bytes(proto.SerializeToString())  # where the disk is at fault, this says so
+            if not is_split(proto):
+                path.write_bytes(proto.SerializeToString())  # where the disk is at fault, this says so
             raise
 
 

@@ -7,6 +7,7 @@ say what is the default anyway, names and inner shapes go; opset and IR version 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -20,13 +21,15 @@ from ptqc.codegen.onnxruntime.inline import inlined
 from ptqc.codegen.onnxruntime.lookup import with_lookups
 from ptqc.codegen.onnxruntime.rows import Pick, picks
 from ptqc.formats.base import LOWEST_OPSET
-from ptqc.graph import zipmaps
+from ptqc.graph import protos, zipmaps
 from ptqc.graph.protos import subgraphs
+from ptqc.graph.split_file import is_split, message_of, size_of, write_split
 from ptqc.lowered import Lowered
 from ptqc.operators import Trait, named
 from ptqc.solutions import Solution
 
 PRODUCER = "ptqc"
+FILE = "model.onnx"
 SPELLED_OUT = named(Trait.SPELLED_OUT)
 
 
@@ -48,13 +51,19 @@ class Exported:
 
     @property
     def data(self) -> bytes:
-        """The bytes of the file; the same graph always gives the same bytes."""
-        return bytes(self.proto.SerializeToString(deterministic=True))
+        """The bytes of the file, where it is one; the same graph always gives the same bytes."""
+        return message_of(self.proto)
 
     @cached_property
     def size(self) -> int:
-        """Bytes of the file, which is written once for that."""
-        return len(self.data)
+        """Bytes of the file, with those of the one of its tensors where it is split; it is written once for that."""
+        return size_of(self.proto, FILE)
+
+    def files(self, folder: Path) -> dict[str, bytes | Path]:
+        """What is delivered, by name. folder: takes what is too large for one message."""
+        if not is_split(self.proto):
+            return {FILE: self.data}
+        return {path.name: path for path in write_split(self.proto, folder / FILE)}
 
 
 def export(
@@ -73,15 +82,20 @@ def export(
     is_fast: with tables for operators without an integer kernel, and pools in float where those of codes are slow.
     in_blocks: with an operator of ONNX Runtime's own for the products in float that it takes.
     """
-    proto = ir.to_proto(lowered.model)
-    packer = _Packer(proto.graph, lowered, in_blocks)
+    graph = onnx.GraphProto(node=map(ir.to_proto, lowered.model.graph), output=protos.interface(lowered.model).output)
+    packer = _Packer(graph, lowered, in_blocks)
     nodes = packer.nodes()
     if is_fast:
         nodes = list(with_float_pools(lowered, with_lookups(lowered, nodes, packer.share)))
     used = packer.used
-    merged = _merged(proto.graph, nodes, packer)  # renames inputs of the nodes, so it comes first
-    graph = onnx.GraphProto(name="g", node=nodes, initializer=merged)
-    original = ir.to_proto(interface).graph
+    merged = _merged(graph, nodes, packer)  # renames inputs of the nodes, so it comes first
+    model = onnx.ModelProto(producer_name=PRODUCER)
+    graph = model.graph  # filled where it is, as a copy would be one of all weights
+    graph.name = "g"
+    graph.node.extend(nodes)
+    graph.initializer.extend(merged)
+    del merged
+    original = protos.interface(interface)
     graph.input.extend(original.input)
     maps = zipmaps.remembered(interface)
     graph.output.extend(value for value in original.output if value.name not in maps)
@@ -90,29 +104,30 @@ def export(
     names.shorten(graph, max(name_length, names.name_length(len(before))), taken=maps)
     renamed = dict(zip(before, _value_names(graph), strict=True))
     zipmaps.put_back(graph, original.output, maps, renamed)
-    packed = _model(graph, used, interface)
+    _complete(model, used, interface)
     picked = {pick.table: pick for pick in packer.picks.values()}
     products = {product.weight: product for product in packer.blocks.values()}
-    return Exported(inlined(packed) if inline else packed, tuple(sorted(used)), renamed, packed, picked, products)
+    return Exported(inlined(model) if inline else model, tuple(sorted(used)), renamed, model, picked, products)
 
 
-def _model(graph: onnx.GraphProto, used: Set[functions.UnpackFunction], interface: ir.Model) -> onnx.ModelProto:
-    newest = _newest_operator(graph, interface.opset_imports[""])
+def _complete(model: onnx.ModelProto, used: Set[functions.UnpackFunction], interface: ir.Model) -> None:
+    """Add to a model what its graph needs."""
+    newest = _newest_operator(model.graph, interface.opset_imports[""])
     opset = max(LOWEST_OPSET, newest, *(function.form.opset for function in used))
     imports = [helper.make_opsetid("", opset)]
-    protos = [function.to_proto(opset) for function in sorted(used)]
+    made = [function.to_proto(opset) for function in sorted(used)]
     maps = {zipmaps.DOMAIN: zipmaps.VERSION} if zipmaps.remembered(interface) else {}
-    own = {blocks.DOMAIN: blocks.VERSION} if any(node.domain == blocks.DOMAIN for node in graph.node) else {}
+    own = {blocks.DOMAIN: blocks.VERSION} if any(node.domain == blocks.DOMAIN for node in model.graph.node) else {}
     foreign = sorted(item for item in {**own, **maps, **interface.opset_imports}.items() if item[0])
     imports += [helper.make_opsetid(*item) for item in foreign]
-    if protos:
+    if made:
         imports.append(helper.make_opsetid(functions.DOMAIN, 1))
     version = helper.find_min_ir_version_for(imports[:1])
-    model = onnx.ModelProto(ir_version=max(version, 8), producer_name=PRODUCER, graph=graph, opset_import=imports)
-    model.functions.extend(protos)
+    model.ir_version = max(version, 8)
+    model.opset_import.extend(imports)
+    model.functions.extend(made)
     for key, value in interface.metadata_props.items():
         model.metadata_props.add(key=key, value=value)
-    return model
 
 
 def _newest_operator(graph: onnx.GraphProto, opset: int) -> int:
@@ -137,7 +152,8 @@ class _Packer:
     arrays: dict[str, np.ndarray] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.initializers = {tensor.name: tensor for tensor in self.graph.initializer}
+        held = self.lowered.model.graph.initializers
+        self.initializers = {name: value.const_value for name, value in held.items() if value.const_value is not None}
         self.makers = {name: node for node in self.graph.node for name in node.output}
         self.readers: dict[str, onnx.NodeProto] = {}
         for node in self.graph.node:
@@ -188,7 +204,7 @@ class _Packer:
         return constant.call
 
     def _array(self, name: str) -> np.ndarray:
-        return np.asarray(numpy_helper.to_array(self.initializers[name]))
+        return _array_of(self.initializers[name])
 
     def _packed(self, node: onnx.NodeProto, name: str, makers: Sequence[onnx.NodeProto]) -> constants.UnpackedConstant:
         """A weight from its codes. node: the last of those that make it."""
@@ -209,18 +225,27 @@ class _Packer:
         return constants.layer(solution, integers, step, [output, bias], self.share, tied=tied)
 
 
+def _array_of(tensor: ir.TensorProtocol) -> np.ndarray:
+    """The values of a constant; those of types that NumPy has are not copied."""
+    array = tensor.numpy()
+    if array.dtype.isbuiltin == 1 or isinstance(tensor, ir.ExternalTensor):
+        return array
+    return np.asarray(numpy_helper.to_array(ir.to_proto(tensor)))
+
+
 def _merged(graph: onnx.GraphProto, nodes: list[onnx.NodeProto], packer: _Packer) -> list[onnx.TensorProto]:
     """The initializers still read, equal ones once; the nodes are pointed at the survivors."""
-    tensors = {t.name: t for t in graph.initializer}
-    tensors |= {name: constants.tensor(name, array) for name, array in packer.arrays.items()}
     first: dict[tuple[object, ...], str] = {}
     alias: dict[str, str] = {}
     kept = []
     outputs = {value.name for value in graph.output}
     for name in dict.fromkeys(_reads(nodes)):
-        if name not in tensors:
+        if name in packer.arrays:
+            raw = constants.tensor(name, packer.arrays[name])
+        elif name in packer.initializers:
+            raw = constants.tensor(name, _array_of(packer.initializers[name]))
+        else:
             continue
-        raw = constants.tensor(name, numpy_helper.to_array(tensors[name]))
         key = (raw.data_type, tuple(raw.dims), raw.raw_data, tuple(raw.string_data))
         alias[name] = first.setdefault(key, name) if name not in outputs else name
         if alias[name] == name:

@@ -1,23 +1,26 @@
-"""Pools right behind the rounding of a real value take its largest values in float, rounded then: the same codes.
+"""Pools of codes whose channels do not lie last take their largest values in float, rounded then: the same codes.
 
 ONNX Runtime has a fast MaxPool on codes whose channels lie last, as its integer convolutions leave them. On others it
 takes up to 48 times as long as in float. Rounding keeps the order of values, so both ways give the same codes:
-QuantizeLinear(Max(MaxPool(real))). Max of one tensor is that tensor; without it ONNX Runtime would move the rounding
-in front of the pool again.
+QuantizeLinear(Max(MaxPool(real))). The real values are those that are rounded to the codes; of codes that another
+operator gives, as Clip and Concat do, they are Max(DequantizeLinear(codes)). Max of one tensor is that tensor; without
+it ONNX Runtime would move the rounding in front of the pool again, or the other one behind it.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import onnx
+import onnx_ir as ir
 from onnx import helper
 
 from ptqc import reference
 from ptqc.graph.protos import reads
 from ptqc.lowered import Lowered
-from ptqc.operators import data_inputs
+from ptqc.operators import Trait, data_inputs, named
 
-PARTS = ("largest", "float")
+CONVERSIONS = named(Trait.CONVERTS)
+PARTS = ("dequantized", "real", "most", "largest")
 
 
 def inside(output: str) -> list[str]:
@@ -26,56 +29,107 @@ def inside(output: str) -> list[str]:
 
 
 @dataclass(frozen=True)
-class _Rounded:
-    """What codes are made of: the name of a real value, and the names of its scale and zero point."""
+class _Pool:
+    """real: the name of the values that it takes the largest of. params: names of the codes' scale and zero point.
+
+    codes: that `real` is made of where nothing else has done so; else empty.
+    """
 
     real: str
     params: tuple[str, ...]
+    codes: str = ""
 
 
 def with_float_pools(lowered: Lowered, nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
     """The nodes of a lowered graph, with pools in float where ONNX Runtime is slow at their codes."""
-    pools, codes = _found(lowered)
-    kept = [part for node in nodes for part in _written(node, pools)]
+    found = _found(lowered)
+    kept = [part for node in nodes for part in _written(node, found.pools)]
     still_read = {name for node in kept for name in reads(node)}
-    unread = codes - still_read - {str(value.name) for value in lowered.model.graph.outputs}
+    unread = found.codes - still_read - {str(value.name) for value in lowered.model.graph.outputs}
     return (node for node in kept if unread.isdisjoint(node.output))
 
 
-def _found(lowered: Lowered) -> tuple[dict[str, _Rounded], set[str]]:
-    """Codes that pools give -> the real values that they are to read; and codes that only pools may have read."""
+@dataclass
+class _Found:
+    """What is known of codes, by name, after a walk through some nodes.
+
+    pools: what those that are to run in float read. codes: those that only pools may have read. params: names of scale
+    and zero point. reals: values that round to the codes.
+    """
+
+    pools: dict[str, _Pool] = field(default_factory=dict)
+    codes: set[str] = field(default_factory=set)
+    params: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    reals: dict[str, str] = field(default_factory=dict)
+    channels_last: set[str] = field(default_factory=set)
+
+    def round(self, output: str, inputs: Sequence[str], *, by_kernel: bool) -> None:
+        """Codes that a QuantizeLinear gives, or the kernel that it is a part of."""
+        real, *params = inputs
+        self.params[output] = tuple(params)
+        if not by_kernel:
+            self.reals[output] = real
+
+    def pool(self, output: str, given: str) -> None:
+        """A pool that is to run in float."""
+        params = self.params[output] = self.params[given]
+        _, real, _, largest = inside(output)
+        if given in self.reals:
+            self.pools[output] = _Pool(self.reals[given], params)
+            if given not in self.pools:
+                self.codes.add(given)
+        else:
+            self.pools[output] = _Pool(real, params, given)
+            self.reals[given] = real
+        self.reals[output] = largest
+
+    def move(self, output: str, read: Iterable[str]) -> None:
+        """Codes that are those of another tensor, elsewhere or cut off."""
+        known = [self.params[name] for name in read if name in self.params]
+        if known:
+            self.params[output] = known[0]
+
+
+def _found(lowered: Lowered) -> _Found:
     steps = {step.output: step for step in reference.steps(lowered)}
-    channels_last, rounded = set[str](), dict[str, _Rounded]()
-    pools, codes = dict[str, _Rounded](), set[str]()
+    found = _Found()
     for node in lowered.model.graph:
-        output, read = str(node.outputs[0].name), {str(value.name) for value in data_inputs(node)}
-        if (step := steps.get(output)) is not None:
-            if step.node.op_type == "Conv" or not channels_last.isdisjoint(step.inputs):
-                channels_last.add(output)
-        elif node.op_type == "QuantizeLinear":
-            real, *params = (str(value.name) for value in node.inputs if value is not None)
-            rounded[output] = _Rounded(real, tuple(params))
-        elif node.op_type == "MaxPool" and read <= rounded.keys():
-            (given,) = read
-            pools[output] = rounded[given]
-            rounded[output] = _Rounded(inside(output)[-1], rounded[given].params)
-            if given not in pools:
-                codes.add(given)
-        elif node.op_type != "DequantizeLinear" and not channels_last.isdisjoint(read):
-            channels_last.add(output)
-    return pools, codes
+        output, read = str(node.outputs[0].name), [str(value.name) for value in data_inputs(node)]
+        step = steps.get(output)
+        if node.op_type == "QuantizeLinear":
+            inputs = [str(value.name) for value in node.inputs if value is not None]
+            found.round(output, inputs, by_kernel=step is not None)
+        if step is not None:
+            if step.node.op_type == "Conv" or not found.channels_last.isdisjoint(step.inputs):
+                found.channels_last.add(output)
+        elif node.op_type in CONVERSIONS:
+            continue
+        elif not found.channels_last.isdisjoint(read):
+            found.channels_last.add(output)
+        elif node.op_type == "MaxPool" and read[0] in found.params:
+            found.pool(output, read[0])
+        elif node.outputs[0].dtype == ir.DataType.UINT8:
+            found.move(output, read)
+    return found
 
 
-def _written(node: onnx.NodeProto, pools: Mapping[str, _Rounded]) -> list[onnx.NodeProto]:
+def _written(node: onnx.NodeProto, pools: Mapping[str, _Pool]) -> list[onnx.NodeProto]:
     pool = pools.get(node.output[0]) if node.op_type == "MaxPool" else None
     if pool is None:
         return [node]
     output, pooled = node.output[0], onnx.NodeProto()
-    largest, real = inside(output)
+    dequantized, real, most, largest = inside(output)
     pooled.CopyFrom(node)
-    pooled.input[0], pooled.output[0] = pool.real, largest
+    pooled.input[0], pooled.output[0] = pool.real, most
+    before = []
+    if pool.codes:
+        before = [
+            helper.make_node("DequantizeLinear", [pool.codes, *pool.params], [dequantized]),
+            helper.make_node("Max", [dequantized], [real]),
+        ]
     return [
+        *before,
         pooled,
-        helper.make_node("Max", [largest], [real]),
-        helper.make_node("QuantizeLinear", [real, *pool.params], [output]),
+        helper.make_node("Max", [most], [largest]),
+        helper.make_node("QuantizeLinear", [largest, *pool.params], [output]),
     ]

@@ -56,6 +56,7 @@ def _rename(graph: onnx.GraphProto, new: Callable[[str], str], *, is_main: bool)
     for node in graph.node:
         node.name = ""
         node.doc_string = ""
+        node.ClearField("metadata_props")
         node.input[:] = [new(name) for name in node.input]
         for inner in _subgraphs(node):
             _rename(inner, new, is_main=False)

@@ -23,10 +23,12 @@ def compare(
     steps: list[LoweredStep | StoredLookup] = [*reference.steps(lowered), *lookups(lowered.model)]
     names = sorted({name for step in steps for name in (*step.inputs, step.output)})
     short = names if renamed is None else [renamed[name] for name in names]
+    if not steps:
+        return 0, 0
     runner = Runner(proto, short)
     compared = 0
     for feeds in samples:
-        found = runner.run(feeds, short) if names else {}
+        found = runner.run(feeds, short)
         values = {name: found[other] for name, other in zip(names, short, strict=True)}
         compared += sum(_check(step, values) for step in steps)
     return len(steps), compared

@@ -9,6 +9,7 @@ to rounding what the plan asks of it; agreement of the outputs with the unpacked
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,16 +19,18 @@ import onnxruntime as ort
 
 from ptqc.codegen.onnxruntime import parity, weight_check
 from ptqc.codegen.onnxruntime.census import Census, take
-from ptqc.codegen.onnxruntime.export import Exported
+from ptqc.codegen.onnxruntime.export import FILE, Exported
 from ptqc.codegen.onnxruntime.intent import Intent
 from ptqc.errors import VerificationError
 from ptqc.execute.agreement import alike, allowed, relative
-from ptqc.execute.onnxruntime import Feeds, Runner, session_options, tensors_of
+from ptqc.execute.onnxruntime import Feeds, Runner, is_lean, open_packed, session_options, tensors_of
 from ptqc.formats import FloatActivation
-from ptqc.graph import zipmaps
+from ptqc.graph import protos, zipmaps
+from ptqc.graph.split_file import is_split, write_split
 from ptqc.integer import quantize
 from ptqc.lowered import Lowered
 from ptqc.plan import Plan
+from ptqc.work.scratch import scratch
 
 
 @dataclass(frozen=True)
@@ -59,18 +62,17 @@ def verify(
     limit: int | None,
 ) -> Verified:
     """Run all checks. Raises VerificationError naming the first check that fails."""
-    data = exported.data
-    if limit is not None and len(data) > limit:
-        raise VerificationError(f"the file has {len(data):,} bytes, over the budget of {limit:,}")
+    if limit is not None and exported.size > limit:
+        raise VerificationError(f"the file has {exported.size:,} bytes, over the budget of {limit:,}")
     _check(exported.proto)
     _same_interface(exported.proto, intent.model)
     _same_decisions(lowered, intent.plan)
-    census, seconds = _census(exported, lowered, intent.plan)
+    census, seconds = _census(exported, lowered, intent.plan, lean=is_lean(exported.proto, intent.model))
     weights = weight_check.check(exported, lowered, intent)
     kernels, codes = parity.compare(exported.proto, lowered, samples[:1], exported.renamed)
     rough = frozenset(settled for product in exported.blocks.values() for settled in _settled(product.output, intent))
     operators = _as_planned(exported, lowered, replace(intent, rough=rough), samples[0])
-    difference = _agreement(data, lowered, intent.model, samples)
+    difference = _agreement(exported.proto, lowered, intent.model, samples)
     integer = len(intent.plan.integer)
     return Verified(census.operators, integer, kernels, codes, integer, operators, weights, difference, seconds)
 
@@ -82,19 +84,24 @@ def _settled(output: str, intent: Intent) -> set[str]:
 
 def _check(proto: onnx.ModelProto) -> None:
     try:
-        onnx.checker.check_model(proto)
+        if is_split(proto):
+            with scratch() as folder:
+                onnx.checker.check_model(write_split(proto, Path(folder) / FILE)[0])
+        else:
+            onnx.checker.check_model(proto)
     except onnx.checker.ValidationError as error:
         raise VerificationError(f"the written file does not pass the ONNX checker: {error}") from error
 
 
-def _census(exported: Exported, lowered: Lowered, plan: Plan) -> tuple[Census, float]:
+def _census(exported: Exported, lowered: Lowered, plan: Plan, *, lean: bool) -> tuple[Census, float]:
+    """lean: load the file without unpacking its weights, where nothing is on integer kernels."""
     expected = {}
     for name, kernel in plan.integer.items():
         value = lowered.codes.get(name) or lowered.codes.get(kernel.output, kernel.output)
         expected[name] = (kernel.op_type, exported.renamed[value])
     started = time.monotonic()
     try:
-        census = take(exported.proto, expected)
+        census = take(exported.proto, expected, lean=lean)
     except OSError:  # of the disk, not of the file
         raise
     except Exception as error:  # ONNX Runtime raises a dozen types of its own
@@ -108,7 +115,7 @@ def _census(exported: Exported, lowered: Lowered, plan: Plan) -> tuple[Census, f
 
 
 def _same_interface(proto: onnx.ModelProto, model: ir.Model) -> None:
-    wanted, found, maps = ir.to_proto(model).graph, proto.graph, zipmaps.remembered(model)
+    wanted, found, maps = protos.interface(model), proto.graph, zipmaps.remembered(model)
     outputs = [zipmaps.as_given(value, maps) for value in wanted.output]
     for given, kept in ((list(wanted.input), found.input), (outputs, found.output)):
         if given != list(kept):
@@ -144,7 +151,10 @@ def _as_planned(exported: Exported, lowered: Lowered, intent: Intent, feeds: Fee
     before = {name: lowered.before_rounding(name) for name in intent.rounded()}
     reals = {name: renamed.get(real, renamed[name]) for name, real in before.items()}
     taps = sorted({*values.values(), *reals.values()} - feeds.keys())
-    found = {**feeds, **(Runner(exported.proto, taps).run(feeds, taps) if taps else {})}
+    found = {
+        **feeds,
+        **(Runner(exported.proto, taps, lean=is_lean(exported.proto, intent.model)).run(feeds, taps) if taps else {}),
+    }
     # Where only pools in float read a tensor, the file does not have its codes.
     implied = {name: quantize(found[short], params[name]) for name, short in reals.items() if name not in values}
     return intent.check(
@@ -153,11 +163,11 @@ def _as_planned(exported: Exported, lowered: Lowered, intent: Intent, feeds: Fee
     )
 
 
-def _agreement(data: bytes, lowered: Lowered, model: ir.Model, samples: Sequence[Feeds]) -> float:
+def _agreement(file: onnx.ModelProto, lowered: Lowered, model: ir.Model, samples: Sequence[Feeds]) -> float:
     """Relative difference of the file's outputs from the unpacked graph without optimizations, over all samples."""
     delivered, plain, real = (
-        Runner(onnx.load_from_string(data)),
-        Runner(lowered.model, options=session_options(optimize=False)),
+        open_packed(file, model),
+        Runner(lowered.model, options=session_options(optimize=False), lean=is_lean(file, model)),
         Runner(model),
     )
     worst = 0.0

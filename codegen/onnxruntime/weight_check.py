@@ -1,6 +1,6 @@
 """Every weight of a packed file, rebuilt as a session rebuilds it, against the numbers that it stands for."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 import numpy as np
@@ -18,6 +18,8 @@ from ptqc.formats import Format, Integer
 from ptqc.lowered import Lowered
 
 EXACT = 0  # of the levels of accuracy: in float32
+# Weights of more elements together are rebuilt one after the other.
+TOGETHER = 2**23
 
 
 def check(exported: Exported, lowered: Lowered, intent: Intent) -> int:
@@ -25,12 +27,11 @@ def check(exported: Exported, lowered: Lowered, intent: Intent) -> int:
     weights = {layer.name: layer.weight for layer in intent.plan.layers}
     weights |= {weight.table: weight.name for weight in intent.plan.weights if weight.table is not None}
     places = {**lowered.weights, **{w.name: w.name for w in intent.plan.weights if w.name in exported.renamed}}
-    short = [exported.renamed[_made(exported, place)] for place in places]
     makers = {name: node for node in exported.packed.graph.node for name in node.output}
     forms = {function.name: function.form for function in exported.functions}
     types = {t.name: helper.tensor_dtype_to_np_dtype(t.data_type).name for t in exported.packed.graph.initializer}
     seen = set()
-    for (place, of), name, found in zip(places.items(), short, _rebuilt(exported, places, short), strict=True):
+    for place, of, name, found in _found(exported, places, intent):
         weight = weights.get(of, of)
         form, planned = _form(name, makers, forms, types), intent.plan.formats[weight]
         if form != planned:
@@ -45,6 +46,30 @@ def check(exported: Exported, lowered: Lowered, intent: Intent) -> int:
     return len(seen)
 
 
+def _found(exported: Exported, places: Mapping[str, str], intent: Intent) -> Iterator[tuple[str, str, str, np.ndarray]]:
+    """Places, weights and names in the file with the values there; about TOGETHER elements are made at once."""
+    group, size = list[tuple[str, str, str]](), 0
+    for place, of in places.items():
+        if (pick := exported.picks.get(place)) is not None:
+            yield place, of, exported.renamed[pick.rows], _every_row(exported, pick)
+            continue
+        if (block := exported.blocks.get(place)) is not None:
+            yield place, of, exported.renamed[block.product], _product_with_ones(exported, block)
+            continue
+        group.append((place, of, exported.renamed[place]))
+        size += intent.solution(of).codes.size
+        if size >= TOGETHER:
+            yield from _made(exported.proto, group)
+            group, size = [], 0
+    yield from _made(exported.proto, group)
+
+
+def _made(proto: onnx.ModelProto, group: Sequence[tuple[str, str, str]]) -> Iterator[tuple[str, str, str, np.ndarray]]:
+    if group:
+        for each, value in zip(group, _values(proto, [name for _, _, name in group]), strict=True):
+            yield *each, value
+
+
 def _form(
     name: str, makers: Mapping[str, onnx.NodeProto], forms: Mapping[str, Format], types: Mapping[str, str]
 ) -> Format:
@@ -55,27 +80,6 @@ def _form(
     if maker is None:
         return Format.parse(types[name])
     return forms[maker.op_type] if maker.domain else _form(maker.input[0], makers, forms, types)
-
-
-def _made(exported: Exported, place: str) -> str:
-    """What the file makes in the place of a value of the lowered graph."""
-    if (pick := exported.picks.get(place)) is not None:
-        return pick.rows
-    block = exported.blocks.get(place)
-    return place if block is None else block.product
-
-
-def _rebuilt(exported: Exported, places: Iterable[str], names: Sequence[str]) -> Iterator[np.ndarray]:
-    """Values of constants. places, names: what they are called in the lowered graph and in the file."""
-    parts = exported.picks.keys() | exported.blocks.keys()
-    whole = iter(_values(exported.proto, [n for p, n in zip(places, names, strict=True) if p not in parts]))
-    for place in places:
-        if (pick := exported.picks.get(place)) is not None:
-            yield _every_row(exported, pick)
-        elif (block := exported.blocks.get(place)) is not None:
-            yield _product_with_ones(exported, block)
-        else:
-            yield next(whole)
 
 
 def _product_with_ones(exported: Exported, block: BlockProduct) -> np.ndarray:

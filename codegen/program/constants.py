@@ -143,7 +143,14 @@ class Nibbles:
         return found
 
 
-Stored = np.ndarray | Arranged | ScaledPanels | BfloatCodes | Nibbles
+@dataclass(frozen=True, eq=False)
+class InOrder:
+    """Weights that lie in the file as the kernel reads them, and are unpacked while it computes. data: bytes."""
+
+    data: np.ndarray
+
+
+Stored = np.ndarray | Arranged | ScaledPanels | BfloatCodes | Nibbles | InOrder
 
 
 def loaded_bytes(constant: Stored) -> int:
@@ -155,6 +162,8 @@ def loaded_bytes(constant: Stored) -> int:
             return 2 * constant.codes.size
         case Arranged() | Nibbles():
             return constant.size
+        case InOrder():
+            return int(constant.data.nbytes)
         case _:
             return int(constant.nbytes)
 
@@ -170,5 +179,7 @@ def stored_bytes(constant: Stored) -> int:
             return stored_bytes(constant.codes) + constant.scale.nbytes
         case Nibbles():
             return stored_bytes(constant.codes) + constant.places.nbytes + constant.table.nbytes
+        case InOrder():
+            return int(constant.data.nbytes)
         case _:
             return int(constant.nbytes)

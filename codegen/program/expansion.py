@@ -10,6 +10,7 @@ import onnx.shape_inference
 import onnx_ir as ir
 
 from ptqc.codegen.program.folding import SIZES
+from ptqc.graph.external import whole_message
 from ptqc.graph.nodes import constant
 
 # The domain of nodes that a definition is put in place of, while that goes on.
@@ -120,7 +121,7 @@ def _is_chosen(node: ir.Node) -> bool:
 
 
 def _inlined(model: ir.Model, chosen: set[str]) -> ir.Model:
-    proto = ir.to_proto(model)
+    proto = whole_message(model)
     opset = next(entry.version for entry in proto.opset_import if not entry.domain)
     nodes = [node for node in proto.graph.node if node.output[0] in chosen]
     used = sorted({node.op_type for node in nodes if node.op_type in DEFINITIONS})

@@ -61,15 +61,19 @@ class Loaded:
 
     def __call__(self, call: Call, inputs: Sequence[np.ndarray], samples: int) -> np.ndarray:
         """The output of one call for so many samples; it and the inputs in the model's order of axes."""
+        layout = self.listing.layouts[call.output]
+        output = self.buffer(call.output, np.zeros((samples, *layout.shape), layout.values))
+        self.fill(call, inputs, output)
+        return layout.from_memory(output)
+
+    def fill(self, call: Call, inputs: Sequence[np.ndarray], output: np.ndarray) -> None:
+        """Let a call write to a `buffer` of its output; inputs in the model's order of axes."""
         layouts = self.listing.layouts
-        layout = layouts[call.output]
-        output = _buffer(layout, np.zeros((samples, *layout.shape), layout.values))
         buffers = {name: _buffer(layouts[name], value) for name, value in zip(call.inputs, inputs, strict=True)}
         for name in call.placed:  # everything around a placed value is zero in its buffer
             np.bitwise_or(_bits(output), _bits(buffers.pop(name)), out=_bits(output))  # a sum would lose −0
         given = [buffers[name] for name in call.arguments]
         self.library.kernel(call.kernel)(*given, *self._constants[call.output], output)
-        return layout.from_memory(output)
 
     def samples(self, inputs: Values) -> int:
         """How many samples the model's inputs are."""
@@ -151,14 +155,36 @@ def compare(loaded: Loaded, values: Values, compared: Compared) -> None:
 
 def outcomes(loaded: Loaded, values: Values, chained: dict[str, np.ndarray]) -> Iterator[TensorComparison]:
     """Every tensor of a run that ONNX Runtime has, in order; `chained` receives what the library makes on its own."""
-    alone = {name: values[name] for name in loaded.listing.inputs}
-    chained.update(alone)
-    samples, unseen = loaded.samples(values), dict[str, int]()
-    for call in loaded.listing.calls:
-        inputs, own = [alone[name] for name in call.inputs], [chained[name] for name in call.inputs]
+    chained.update({name: values[name] for name in loaded.listing.inputs})
+    samples = loaded.samples(values)
+
+    def computed(call: Call, inputs: Sequence[np.ndarray], wanted: np.ndarray | None) -> Made:
+        del wanted
+        own = [chained[name] for name in call.inputs]
         found = loaded(call, inputs, samples)
         chained[call.output] = found if all(map(_same_bits, inputs, own)) else loaded(call, own, samples)
-        wanted = values.get(call.value)
+        return found, chained[call.output]
+
+    return judged_calls(loaded.listing, values, computed)
+
+
+# What a call makes of ONNX Runtime's values, and end to end.
+Made = tuple[np.ndarray, np.ndarray]
+
+
+class Compute(Protocol):
+    """Does a call."""
+
+    def __call__(self, call: Call, inputs: Sequence[np.ndarray], wanted: np.ndarray | None) -> Made:
+        """wanted: what ONNX Runtime computed, if it tells."""
+
+
+def judged_calls(listing: Listing, values: Values, compute: Compute) -> Iterator[TensorComparison]:
+    """Every call in order, given ONNX Runtime's values where it tells them; a comparison of each that it tells."""
+    alone, unseen = {name: values[name] for name in listing.inputs}, dict[str, int]()
+    for call in listing.calls:
+        inputs, wanted = [alone[name] for name in call.inputs], values.get(call.value)
+        found, chained = compute(call, inputs, wanted)
         alone[call.output] = found if wanted is None else wanted
         roundings = max((unseen.get(name, 0) for name in call.inputs), default=0) + _rounds(call)
         if wanted is None:
@@ -168,7 +194,7 @@ def outcomes(loaded: Loaded, values: Values, chained: dict[str, np.ndarray]) -> 
             terms = inputs if call.accuracy.adds_inputs else inside
             before = values.get(call.within[-1], wanted) if call.within else next(iter(inputs), wanted)
             rounded = before if call.accuracy.to_bfloat16 else None
-            yield _outcome(call, wanted, found, chained[call.output], _Terms(terms, rounded), roundings)
+            yield _outcome(call, wanted, found, chained, _Terms(terms, rounded), roundings)
 
 
 def _same_bits(a: np.ndarray, b: np.ndarray) -> bool:

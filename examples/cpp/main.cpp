@@ -1,6 +1,7 @@
 // Runs a native library that ptqc compiled, without Python.
 //
 //   ptqc_example cpu/avx2.so 1x3x224x224 [shape of the second input ...]
+//   ptqc_example cuda/cuda.so 1x3x224x224                                      on the first GPU
 //
 // Every input is float32 and holds the values -3 ... 3 over and over. Printed are each output's shape and first values.
 
@@ -8,6 +9,8 @@
 #include <tvm/ffi/container/tensor.h>
 #include <tvm/ffi/extra/module.h>
 #include <tvm/ffi/function.h>
+
+#include <dlfcn.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -27,7 +30,9 @@ namespace ffi = tvm::ffi;
 namespace {
 
 constexpr int64_t kPrinted = 8;
-constexpr int kNaiveAllocator = 1;
+constexpr int kNaiveAllocator = 1, kPooledAllocator = 2;
+// What runs kernels on a GPU, in the order in which it is loaded.
+constexpr const char* kGpuRuntimes[] = {"libcudart.so.13", "libtvm_runtime_cuda.so"};
 
 // The kernels read whole vectors: memory that is not aligned to 64 bytes makes them fault.
 struct AlignedMemory {
@@ -94,17 +99,54 @@ ffi::Function Find(const ffi::Module& module, const char* name) {
   return found.value();
 }
 
+ffi::Function Global(const char* name) { return ffi::Function::GetGlobalRequired(name); }
+
+// Where a library works: memory of the processor, which tensors lie in already, or of the first GPU.
+class Place {
+ public:
+  explicit Place(bool is_gpu) : is_gpu_(is_gpu) {
+    if (!is_gpu) return;
+    for (const char* name : kGpuRuntimes)
+      if (!dlopen(name, RTLD_NOW | RTLD_GLOBAL)) throw std::runtime_error(dlerror());
+  }
+
+  void Initialize(const ffi::Module& machine) const {
+    const ffi::Function initialize = Find(machine, "vm_initialization");
+    const int cpu = static_cast<int>(kDLCPU), gpu = static_cast<int>(kDLCUDA);
+    if (is_gpu_)
+      initialize(gpu, 0, kPooledAllocator, cpu, 0, kNaiveAllocator);
+    else
+      initialize(cpu, 0, kNaiveAllocator);
+  }
+
+  ffi::Tensor Put(const ffi::Tensor& host) const { return is_gpu_ ? Copied(host, DLDevice{kDLCUDA, 0}) : host; }
+  ffi::Tensor Pull(const ffi::Tensor& there) const { return is_gpu_ ? Copied(there, DLDevice{kDLCPU, 0}) : there; }
+
+ private:
+  static ffi::Tensor Copied(const ffi::Tensor& from, DLDevice device) {
+    const ffi::Any made =
+        Global("runtime.TVMTensorAllocWithScope")(ffi::Shape(from.shape()), from.dtype(), device, nullptr);
+    const ffi::Tensor to = made.cast<ffi::Tensor>();
+    Global("runtime.TVMTensorCopyFromTo")(from, to);
+    Global("runtime.Device_StreamSync")(DLDevice{kDLCUDA, 0}, 0);
+    return to;
+  }
+
+  bool is_gpu_;
+};
+
 void Run(const std::string& path, const std::vector<std::string>& shapes) {
+  const Place place(std::filesystem::path(path).filename() == "cuda.so");
   // An absolute path: a bare file name would be looked for in the system's library folders.
   const ffi::Module library = ffi::Module::LoadFromFile(std::filesystem::absolute(path).string());
   // One virtual machine per thread; `constants` may be shared between all of them.
   const ffi::Module machine = Find(library, "vm_load_executable")().cast<ffi::Module>();
-  Find(machine, "vm_initialization")(static_cast<int>(kDLCPU), 0, kNaiveAllocator);
+  place.Initialize(machine);
   const ffi::Tensor weights = ReadWeights(std::filesystem::absolute(path).replace_filename("weights.bin"));
-  const ffi::Any constants = Find(machine, "prepare")(weights);
+  const ffi::Any constants = Find(machine, "prepare")(place.Put(weights));
 
   std::vector<ffi::Any> arguments;
-  for (const std::string& shape : shapes) arguments.push_back(MakeInput(shape));
+  for (const std::string& shape : shapes) arguments.push_back(place.Put(MakeInput(shape)));
   // What a run works in: may be used again for batches of this size and smaller, by one thread at a time.
   const ffi::Any workspace = Call(Find(machine, "workspace"), arguments);
   arguments.push_back(constants);
@@ -112,7 +154,7 @@ void Run(const std::string& path, const std::vector<std::string>& shapes) {
   const ffi::Any result = Call(Find(machine, "main"), arguments);
 
   const auto outputs = result.cast<ffi::Array<ffi::Tensor>>();
-  for (int64_t i = 0; i < static_cast<int64_t>(outputs.size()); ++i) Print(i, outputs[i]);
+  for (int64_t i = 0; i < static_cast<int64_t>(outputs.size()); ++i) Print(i, place.Pull(outputs[i]));
 }
 
 }  // namespace

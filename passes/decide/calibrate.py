@@ -1,44 +1,34 @@
 """Observe the calibration set once: the range of every site, the second moments of every layer's input.
 
-State is of fixed size per tensor and layer; samples stream through in batches.
+State is of fixed size per tensor and layer; samples stream through in batches. Of large models, the second moments of
+the first block of weights are observed, and the means of all (see `moment_blocks.py`).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-import numpy as np
-
 from ptqc.calibration.observers import SAMPLED, RangeObserver
 from ptqc.calibration.ranges import TRIED, Method, Observer, affine_params, choose_range
-from ptqc.calibration.runnable import explaining
-from ptqc.calibration.samples import InputSpec, Samples, input_specs
-from ptqc.errors import ModelError
-from ptqc.execute.compressed import largest
+from ptqc.calibration.samples import Samples, input_specs
 from ptqc.execute.onnxruntime import Feeds, Runner
 from ptqc.formats import UINT8, QuantParams
-from ptqc.graph.layers import Layer
 from ptqc.graph.nodes import constant
 from ptqc.graph.sites import Site
 from ptqc.notes import Level, Note, out_of_time
 from ptqc.passes.base import Effect, Result
+from ptqc.passes.decide.moment_blocks import LEAST_PART, LaterMoments, blocks_of
+from ptqc.passes.decide.observing import LARGEST_WEIGHT, accumulate, batches, check_size, rows_of, thinned
 from ptqc.passes.decide.phases import Observed, Setting
-from ptqc.solvers.moments import TOGETHER, ColumnSample, Moments, positions_per_sample
+from ptqc.solvers.moments import ColumnSample, Moments, positions_per_sample
 from ptqc.work.deadline import Pace
 from ptqc.work.parallel import in_order
 
-# Bytes of the activations that are observed of one batch.
-BATCH_BYTES = 256 * 2**20
-LARGEST_BATCH = 8
 # How many values of a tensor enter its histogram, over all samples.
 OBSERVED = 32 * SAMPLED
-# Share of a batch's columns that are at least looked at; where there is no time for these, samples are left out.
-LEAST_PART = 0.25
 HURRIED: Method = "minmax"  # where there is no time to search for a range
 # What one element of an element-wise operator costs, in multiply-accumulates of a layer (memory traffic decides).
 ELEMENT_COST = 8
-# Losses are sums of (weight · input)², which float32 holds up to 3e38.
-LARGEST_WEIGHT, LARGEST_INPUT = 1e6, 1e12
 
 
 @dataclass(frozen=True)
@@ -59,7 +49,7 @@ class Calibrate:
         """
         model = given.model
         for layer in given.layers:
-            _check_size("weight", layer.weight, constant(model.graph.initializers[layer.weight]), LARGEST_WEIGHT)
+            check_size("weight", layer.weight, constant(model.graph.initializers[layer.weight]), LARGEST_WEIGHT)
         observers = {site.name: RangeObserver() for site in given.sites}
         taps = _taps(given)
         sizes = _Sizes.of(given.tuning, given.held_back)
@@ -67,15 +57,17 @@ class Calibrate:
         columns = _columns(given, sizes, work.values)
         runner, inputs, pace = Runner(model, taps), input_specs(model), Pace(given.deadline, sizes.samples)
         tuning, held = dict[str, Moments](), dict[str, Moments]()
+        blocks = blocks_of(given)
+        later = frozenset(name for block in blocks[1:] for name in block)
         with given.progress.stage("calibrate", sizes.samples) as stage:
             for split, moments in ((given.tuning, tuning), (given.held_back, held)):
-                for start, feeds, values in _batches(runner, split, taps, work.sample_bytes, inputs):
-                    part, rows = pace.part(), _rows(split, feeds)
+                for start, feeds, values in batches(runner, split, taps, work.sample_bytes, inputs):
+                    part, rows = pace.part(), rows_of(split, feeds)
                     if start and part < LEAST_PART:
                         pace.did(len(split) - start, 0.0)
                         break
                     _observe(observers, given, values, sizes.share(feeds, OBSERVED))
-                    accumulate(moments, given.layers, _thinned(columns, part), values, start)
+                    accumulate(moments, given.layers, thinned(columns, part), values, start, later)
                     stage.advance(steps=rows)
                     pace.did(rows, max(part, LEAST_PART))
         notes = [out_of_time("calibration on fewer samples or columns")] if pace.is_short else []
@@ -92,6 +84,7 @@ class Calibrate:
             held_moments=held,
             macs=work.macs,
             is_thinned=pace.is_short,
+            later=LaterMoments(given, blocks, columns, taps, work.sample_bytes) if later else None,
         )
         return Result(found, True, tuple(notes))
 
@@ -166,13 +159,6 @@ def _columns(given: Setting, sizes: _Sizes, largest: Feeds) -> dict[str, ColumnS
     return found
 
 
-def _thinned(columns: Mapping[str, ColumnSample], part: float) -> Mapping[str, ColumnSample]:
-    """This part of the columns of every layer."""
-    if part == 1:
-        return columns
-    return {name: replace(each, positions=max(1, int(part * each.positions))) for name, each in columns.items()}
-
-
 @dataclass(frozen=True)
 class _Work:
     """What the largest sample costs: its observed values, their bytes, and multiply-accumulates by kernel."""
@@ -186,30 +172,13 @@ class _Work:
         """Measured on the largest sample."""
         taps, inputs = _taps(given), input_specs(given.model)
         every = list(dict.fromkeys([*taps, *(kernel.node for kernel in given.kernels)]))
-        ((_, _, values),) = _batches(Runner(given.model, every), given.tuning.largest, every, 0, inputs)
+        ((_, _, values),) = batches(Runner(given.model, every), given.tuning.largest, every, 0, inputs)
         layers = {layer.name: layer for layer in given.layers}
         macs = {}
         for kernel in given.kernels:
             layer = layers.get(kernel.node)
             macs[kernel.node] = values[kernel.node].size * (ELEMENT_COST if layer is None else layer.width)
         return cls(values, sum(values[name].nbytes for name in taps), macs)
-
-
-def _batches(
-    runner: Runner, samples: Samples, taps: Sequence[str], sample_bytes: int, inputs: Sequence[InputSpec]
-) -> Iterator[tuple[int, Feeds, Feeds]]:
-    """Each batch with the number of its first row, and the tapped values."""
-    size = int(np.clip(BATCH_BYTES // max(sample_bytes, 1), 1, LARGEST_BATCH))
-    start = 0
-    for feeds in samples.batches(size):
-        with explaining(runner, samples, inputs):
-            values = runner.run(feeds, taps) if taps else {}
-        yield start, feeds, values
-        start += _rows(samples, feeds)
-
-
-def _rows(samples: Samples, feeds: Feeds) -> int:
-    return len(next(iter(feeds.values()))) if samples.batchable else 1
 
 
 def _observe(observers: dict[str, RangeObserver], given: Setting, values: Feeds, most: int) -> None:
@@ -221,45 +190,3 @@ def _observe(observers: dict[str, RangeObserver], given: Setting, values: Feeds,
 
     for _ in in_order(update, given.sites):
         pass
-
-
-def accumulate(
-    moments: dict[str, Moments], layers: Sequence[Layer], columns: Mapping[str, ColumnSample], values: Feeds, start: int
-) -> None:
-    """Add the inputs of layers in a batch to the moments of their weights; columns: by layer. start: its first row.
-
-    Raises ModelError where they are not finite or too large to be squared.
-    """
-    by_weight: dict[str, list[Layer]] = {}
-    for layer in layers:
-        by_weight.setdefault(layer.weight, []).append(layer)
-
-    def added(weight: str) -> Moments:
-        found = moments.get(weight)
-        for layer in by_weight[weight]:
-            _check_size("layer input", layer.input, values[layer.input], LARGEST_INPUT)
-            drawn = columns[layer.name].inputs(values[layer.input], start)
-            found = found or Moments.empty(drawn.shape[0], drawn.shape[1])
-            found.add(drawn)
-        assert found is not None
-        return found
-
-    grown = in_order(added, by_weight, lambda weight: _bytes(columns[by_weight[weight][0].name]))
-    moments.update(zip(by_weight, grown, strict=True))
-
-
-def _check_size(kind: str, name: str, values: np.ndarray | None, most: float) -> None:
-    reach = 0.0 if values is None else largest(values)
-    if not np.isfinite(reach):
-        raise ModelError(
-            f"{kind} {name!r} is NaN or infinite in places, and nothing can be fitted to that: check the model, "
-            "the samples and their preprocessing"
-        )
-    if reach > most:
-        raise ModelError(f"{kind} {name!r} reaches {reach:.0e}, at most {most:.0e} can be measured: scale the model")
-
-
-def _bytes(columns: ColumnSample) -> int:
-    """Bytes that adding a batch to a layer's moments takes: new columns, columns held back, products; each twice."""
-    width, groups = columns.layer.width, columns.layer.groups
-    return 8 * groups * (width**2 + (TOGETHER + LARGEST_BATCH * columns.positions) * width)

@@ -13,8 +13,8 @@ from ptqc.execute.onnxruntime import Feeds, Runner, reason_of
 from ptqc.graph.layers import Layer
 from ptqc.notes import Level, Note, out_of_time
 from ptqc.passes.base import Effect, Result
-from ptqc.passes.decide.calibrate import accumulate
 from ptqc.passes.decide.inner_inputs import with_inner_inputs
+from ptqc.passes.decide.observing import accumulate
 from ptqc.passes.decide.phases import Observed, Setting
 from ptqc.solvers.moments import ColumnSample, Moments, positions_per_sample
 

@@ -1,13 +1,14 @@
-"""Which layers' inputs are split into a few wide channels and the others, so that 8 bits hold the others.
+"""What is done about layers' inputs that 8 bits do not hold: wide channels split off, a scale for each row, or both.
 
-Looked at are tensors whose widest channel reaches WIDE times as far as the median one. Each is rounded, and again where
-layers read it without its k widest channels, and the outputs are compared. As when activations are chosen, a loss of
-the whole limit has to buy WORTH of the arithmetic. A tensor that is worth its loss whole is left as it is; one that is
-so only without k channels is split, with the k of the best balance.
+Looked at are tensors whose widest channel or row (token) reaches WIDE times as far as the median one. Each is rounded,
+and again as layers read it after each remedy: without its k widest channels, with a scale for each row, or with both;
+and the outputs are compared. As when activations are chosen, a loss of the whole limit has to buy WORTH of the
+arithmetic. A tensor that is worth its loss whole is left as it is; else the remedy of the best balance is
+taken, if any is worth its loss.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import numpy as np
@@ -27,7 +28,9 @@ from ptqc.passes.base import Effect, Result
 from ptqc.passes.decide.calibrate import ELEMENT_COST, observed_params
 from ptqc.passes.decide.choose_activations import WORTH, limit_of
 from ptqc.passes.decide.phases import Setting
-from ptqc.passes.rewrite.split_outliers import Split, channel_axis, channels_of, splittable
+from ptqc.passes.rewrite.remedies import Remedy
+from ptqc.passes.rewrite.scale_rows import SMALLEST, have_rows
+from ptqc.passes.rewrite.split_outliers import channel_axis, channels_of, splittable
 from ptqc.passes.rewrite.tools.graph import insert_before, unique_name
 
 WIDE = 4.0
@@ -36,6 +39,8 @@ COUNTS = (8, 16, 32, 64)
 OBSERVED, MEASURED, FEWEST = 32, 8, 2
 # Multiply-accumulates that all measurements may cost, where half of the network is run three times for each tensor.
 COMPUTE, RUNS = 1e12, 1.5
+# The largest of each row and the division by it take as long as so many products with a mask.
+ROWS_COST = 5
 # Multiply-accumulates that save on integers about the time that running one more operator takes.
 STARTED = 100_000
 STEP = "choose-splits"
@@ -43,7 +48,7 @@ STEP = "choose-splits"
 
 @dataclass(frozen=True)
 class ChooseSplits:
-    """Choose the layers' inputs whose wide channels are split off.
+    """Choose the layers' inputs whose wide channels are split off, or whose rows get scales.
 
     loss: a kind for all outputs, or for some by name. limit: loss that activations may cost; 0 takes the default.
     """
@@ -53,35 +58,39 @@ class ChooseSplits:
     name: ClassVar[str] = STEP
     effect: ClassVar[Effect] = Effect.DECIDE
 
-    def apply(self, given: Setting) -> Result[tuple[Split, ...]]:
-        """The splits in the order of the graph, and what each buys; changed: whether there are any."""
+    def apply(self, given: Setting) -> Result[tuple[Remedy, ...]]:
+        """The remedies in the order of the graph, and what each buys; changed: whether there are any."""
         readers = splittable(given.model, given.layers)
-        orders = _orders(given, readers) if readers else {}
-        if orders is None:
+        reaches = _reaches(given, readers) if readers else {}
+        if reaches is None:
             return Result((), False, (out_of_time("no look at wide channels"),))
-        if not orders:
+        uneven = {name: reach for name, reach in reaches.items() if reach.is_uneven}
+        if not uneven:
             return Result((), False)
-        work = _Work.of(given, {name: readers[name] for name in orders})
+        work = _Work.of(given, {name: readers[name] for name in uneven})
         gaining = {
-            name: readers[name] for name in orders if any(work.gain(name, k) > 0 for k in _counts(readers[name]))
+            name: readers[name]
+            for name, reach in uneven.items()
+            if any(work.gain(name, remedy) > 0 for remedy in _single(readers[name], reach))
         }
         if not gaining:
             return Result((), False)
-        splits, notes = list[Split](), list[Note]()
-        for name, losses in self._losses(given, replace(work, readers=gaining), orders):
+        remedies, notes = list[Remedy](), list[Note]()
+        for name, losses in self._losses(given, replace(work, readers=gaining), uneven):
             if losses is None:
-                notes.append(out_of_time("measuring some of the tensors with wide channels"))
+                notes.append(out_of_time("measuring some of the tensors with wide channels or rows"))
                 break
-            best = min(losses, key=lambda count: WORTH * losses[count] - work.gain(name, count))
-            if best and WORTH * losses[best] < work.gain(name, best):
-                splits.append(Split(name, tuple(sorted(map(int, orders[name][:best])))))
+            best = min(losses, key=lambda remedy: WORTH * losses[remedy] - work.gain(name, remedy))
+            if best != WHOLE and WORTH * losses[best] < work.gain(name, best):
+                channels = tuple(sorted(map(int, uneven[name].order[: best.count])))
+                remedies.append(Remedy(name, channels, best.by_row))
                 notes.append(_bought(work, name, best, losses))
-        return Result(tuple(splits), bool(splits), tuple(notes))
+        return Result(tuple(remedies), bool(remedies), tuple(notes))
 
     def _losses(
-        self, given: Setting, work: "_Work", orders: Mapping[str, np.ndarray]
-    ) -> Iterator[tuple[str, Mapping[int, float] | None]]:
-        """Shares of the limit by the number of channels left out, as far as they can decide; None: out of time."""
+        self, given: Setting, work: "_Work", reaches: Mapping[str, "_Reach"]
+    ) -> Iterator[tuple[str, Mapping["_Way", float] | None]]:
+        """Shares of the limit by what is done, as far as they can decide; None: out of time."""
         model, tapped = _with_taps(given.model, work.readers)
         most = int(np.clip(COMPUTE / (RUNS * work.total * len(tapped)), FEWEST, MEASURED))
         walk, left = Walk(Slicer(model), list(given.held_back[:most].batches(1))), len(tapped)
@@ -97,12 +106,55 @@ class ChooseSplits:
                     if not given.deadline.leaves(0):
                         yield name, None
                         return
-                    place = _Place(results[read], channel_axis(work.readers[name][0]), orders[name])
+                    place = _Place(results[read], channel_axis(work.readers[name][0]), reaches[name].order)
                     measured = _Measured(name, read, place, suffixes.behind(walk.position), reference, loss, limit)
-                    yield name, _deciding(work, name, measured)
+                    yield name, _deciding(work, name, measured, reaches[name])
                     left -= 1
                 walk.advance(results)
                 stage.advance(next(iter(results)))
+
+
+@dataclass(frozen=True)
+class _Way:
+    """What may be done: so many of the widest channels are split off, and the rest gets a scale for each row."""
+
+    count: int = 0
+    by_row: bool = False
+
+
+WHOLE = _Way()
+
+
+@dataclass
+class _Reach:
+    """How far each channel of a tensor reaches (channels,), and each row of all samples; of windows there are none."""
+
+    channels: np.ndarray
+    rows: list[np.ndarray] = field(default_factory=list)
+
+    @property
+    def order(self) -> np.ndarray:
+        """Channels from the widest on."""
+        return np.argsort(-self.channels, kind="stable")
+
+    @property
+    def has_wide_channels(self) -> bool:
+        """Whether one reaches WIDE times as far as the median one."""
+        return _is_uneven(self.channels)
+
+    @property
+    def has_wide_rows(self) -> bool:
+        """The same of rows."""
+        return bool(self.rows) and _is_uneven(np.concatenate(self.rows))
+
+    @property
+    def is_uneven(self) -> bool:
+        """Whether there is anything to do."""
+        return self.has_wide_channels or self.has_wide_rows
+
+
+def _is_uneven(reach: np.ndarray) -> bool:
+    return bool(reach.size and reach.max() >= WIDE * np.median(reach) > 0)
 
 
 @dataclass(frozen=True)
@@ -124,16 +176,19 @@ class _Work:
         total = sum(layer.width * made[layer.name] for layer in given.layers)
         return cls(readers, {name: values[name].size for name in readers}, made, max(total, 1))
 
-    def gain(self, name: str, count: int) -> float:
-        """The share of all arithmetic that goes on integers, less what splitting off so many channels adds."""
+    def gain(self, name: str, way: _Way) -> float:
+        """The share of all arithmetic that goes on integers, less what a remedy adds."""
         layers = self.readers[name]
-        products = sum(layer.width * self.made[layer.name] for layer in layers)
-        if not count:
-            return products / self.total
-        elements = self.elements[name] + sum(self.made[layer.name] for layer in layers)
-        operators = 2 + 2 * len(layers)
-        added = ELEMENT_COST * elements + STARTED * operators
-        return (products * (1 - count / channels_of(layers[0])) - added) / self.total
+        products, read = sum(layer.width * self.made[layer.name] for layer in layers), self.elements[name]
+        made = sum(self.made[layer.name] for layer in layers)
+        elements = operators = 0
+        if way.count:
+            elements, operators = read + made, 2 + 2 * len(layers)
+        if way.by_row:
+            biased = sum(layer.bias is not None for layer in layers)
+            elements, operators = elements + ROWS_COST * read + made, operators + 4 + len(layers) + biased
+        left = products * (1 - way.count / channels_of(layers[0]))
+        return (left - ELEMENT_COST * elements - STARTED * operators) / self.total
 
 
 @dataclass(frozen=True)
@@ -144,16 +199,20 @@ class _Place:
     axis: int
     order: np.ndarray
 
-    def rounded(self, count: int) -> list[np.ndarray]:
-        """In 8 bits but for the widest channels, with the range that has the least squared error."""
+    def rounded(self, way: _Way) -> list[np.ndarray]:
+        """In 8 bits but for channels that are split off, with the range that has the least squared error."""
         arrays = [np.moveaxis(np.asarray(value, np.float32), self.axis, 0) for value in self.values]
-        rest, observer = np.sort(self.order[count:]), RangeObserver()
-        for array in arrays:
-            observer.update(array[rest])
+        rest, observer = np.sort(self.order[way.count :]), RangeObserver()
+        parts = [array[rest] for array in arrays]
+        scales = [np.float32(1)] * len(parts)
+        if way.by_row:
+            scales = [np.maximum(np.abs(part).max(0, initial=0.0), np.float32(SMALLEST)) for part in parts]
+        for part, scale in zip(parts, scales, strict=True):
+            observer.update(part / scale)
         params, found = observed_params(observer), []
-        for array in arrays:
+        for array, part, scale in zip(arrays, parts, scales, strict=True):
             copy = array.copy()
-            copy[rest] = fake_quantize(array[rest], params)
+            copy[rest] = fake_quantize(part / scale, params) * scale
             found.append(np.ascontiguousarray(np.moveaxis(copy, 0, self.axis)))
         return found
 
@@ -173,47 +232,56 @@ class _Measured:
     loss: OutputLoss
     limit: float
 
-    def share(self, count: int) -> float:
-        """Of the limit, with so many channels left out."""
-        rounded = self.place.rounded(count)
-        outputs = self.suffix.run({self.read: rounded} if count else {self.read: rounded, self.name: rounded})
+    def share(self, way: _Way) -> float:
+        """Of the limit, in one way."""
+        rounded = self.place.rounded(way)
+        outputs = self.suffix.run({self.read: rounded} if way != WHOLE else {self.read: rounded, self.name: rounded})
         return max(self.loss.mean(list(self.reference), outputs), 0.0) / self.limit
 
 
-def _deciding(work: _Work, name: str, measured: _Measured) -> Mapping[int, float]:
-    """Losses by number of channels, from none on: until more channels cost more than they can save."""
-    losses = {0: measured.share(0)}
-    if WORTH * losses[0] <= work.gain(name, 0):
+def _deciding(work: _Work, name: str, measured: _Measured, reach: _Reach) -> Mapping[_Way, float]:
+    """Losses by what is done, from nothing on: until a remedy costs more than it can save."""
+    losses = {WHOLE: measured.share(WHOLE)}
+    if WORTH * losses[WHOLE] <= work.gain(name, WHOLE):
         return losses
-    best = 0.0
-    for count in _counts(work.readers[name]):
-        if work.gain(name, count) <= best:
-            break
-        losses[count] = measured.share(count)
-        best = max(best, work.gain(name, count) - WORTH * losses[count])
+    best, balances = 0.0, dict[_Way, float]()
+    for way in _single(work.readers[name], reach):
+        if work.gain(name, way) > best:
+            losses[way] = measured.share(way)
+            balances[way] = work.gain(name, way) - WORTH * losses[way]
+            best = max(best, balances[way])
+    splits = [way for way in balances if way.count and reach.rows]
+    if splits:
+        both = replace(max(splits, key=balances.__getitem__), by_row=True)
+        if work.gain(name, both) > best:
+            losses[both] = measured.share(both)
     return losses
 
 
-def _counts(layers: Sequence[Layer]) -> list[int]:
-    """The numbers of channels that can be split off what these layers read."""
+def _single(layers: Sequence[Layer], reach: _Reach) -> list[_Way]:
+    """What can be done about a tensor that these layers read, without what takes two remedies."""
     channels = channels_of(layers[0])
-    return [count for count in sorted({*COUNTS, channels // 8}) if 0 < count <= channels // 4]
+    counts = [count for count in sorted({*COUNTS, channels // 8}) if 0 < count <= channels // 4]
+    by_row = [_Way(by_row=True)] if reach.has_wide_rows else []
+    return [*by_row, *(_Way(count) for count in counts if reach.has_wide_channels)]
 
 
-def _orders(given: Setting, readers: Mapping[str, Sequence[Layer]]) -> Mapping[str, np.ndarray] | None:
-    """Channels from the widest on, of the tensors that have wide ones; None: there was no time to look."""
+def _reaches(given: Setting, readers: Mapping[str, Sequence[Layer]]) -> Mapping[str, _Reach] | None:
+    """How far channels and rows of the tensors reach; None: there was no time to look."""
     runner, names = Runner(given.model, list(readers)), list(readers)
     step = -(-len(given.tuning) // OBSERVED)
-    reaches = dict[str, np.ndarray]()
+    found = dict[str, _Reach]()
     for feeds in given.tuning.select(range(0, len(given.tuning), step)).batches(1):
         if not given.deadline.leaves(0):
             return None
         for name, values in runner.run(feeds, names).items():
-            channels = np.moveaxis(values, channel_axis(readers[name][0]), 0)
-            reach = np.abs(channels.reshape(len(channels), -1)).max(1, initial=0.0)
-            reaches[name] = np.maximum(reaches.get(name, 0.0), reach)
-    wide = {name: reach for name, reach in reaches.items() if reach.max() >= WIDE * np.median(reach) > 0}
-    return {name: np.argsort(-reach, kind="stable") for name, reach in wide.items()}
+            sizes = np.abs(np.moveaxis(values, channel_axis(readers[name][0]), 0))
+            sizes = sizes.reshape(len(sizes), -1)
+            reach = found.setdefault(name, _Reach(np.zeros(len(sizes), np.float32)))
+            reach.channels = np.maximum(reach.channels, sizes.max(1, initial=0.0))
+            if have_rows(readers[name]):
+                reach.rows.append(sizes.max(0, initial=0.0))
+    return found
 
 
 def _with_taps(model: ir.Model, readers: Mapping[str, Sequence[Layer]]) -> tuple[ir.Model, dict[str, str]]:
@@ -229,11 +297,15 @@ def _with_taps(model: ir.Model, readers: Mapping[str, Sequence[Layer]]) -> tuple
     return copy, tapped
 
 
-def _bought(work: _Work, name: str, count: int, losses: Mapping[int, float]) -> Note:
+def _bought(work: _Work, name: str, way: _Way, losses: Mapping[_Way, float]) -> Note:
     layers = work.readers[name]
     several = f"{len(layers)} layers" if len(layers) > 1 else "a layer"
+    remedies = [f"without {way.count} of the {channels_of(layers[0])} channels"] if way.count else []
+    if way.by_row:
+        remedies.append("with a scale for each row")
     message = (
-        f"split for {several} with {work.gain(name, 0):.1%} of the arithmetic: 8 bits cost {losses[0]:.1%} of what "
-        f"activations may lose, and {losses[count]:.1%} without {count} of the {channels_of(layers[0])} channels"
+        f"{'split' if way.count else 'scaled by rows'} for {several} with {work.gain(name, WHOLE):.1%} of the "
+        f"arithmetic: 8 bits cost {losses[WHOLE]:.1%} of what activations may lose, and {losses[way]:.1%} "
+        f"{' and '.join(remedies)}"
     )
     return Note(STEP, name, message)

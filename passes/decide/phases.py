@@ -6,9 +6,9 @@ both.
 A function that takes one of them says with its type which passes have to have run before.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import onnx_ir as ir
 
@@ -72,13 +72,25 @@ class Setting:
         return {tensor: None for site in self.sites if site.name in sites for tensor in site.tensors}
 
 
+class Later(Protocol):
+    """Second moments that are observed when their block of weights is solved."""
+
+    @property
+    def blocks(self) -> Sequence[Sequence[str]]:
+        """Names of weights; the moments of the first block are known from the beginning."""
+
+    def observe(self, names: Iterable[str], observed: "Observed", deadline: Deadline) -> bool:
+        """Put the moments of a block where its means are; whether there was time for all samples and columns."""
+
+
 @dataclass(frozen=True)
 class Observed(Setting):
     """A setting, with what the calibration set showed of activations.
 
     ranges: by site name; other_ranges: others that may lose less. moments, held_moments: of what weights multiply, by
     weight name, on the two splits; a weight that is solved lets go of all but its means. macs: multiply-accumulates of
-    a sample, by kernel (node) name. is_thinned: whether there was no time for all samples and columns.
+    a sample, by kernel (node) name. is_thinned: whether there was no time for all samples and columns. later: moments
+    that are not observed yet, whose means are; None where all are.
     """
 
     ranges: Mapping[str, QuantParams] = field(default_factory=dict)
@@ -87,6 +99,7 @@ class Observed(Setting):
     held_moments: dict[str, Moments] = field(default_factory=dict)
     macs: Mapping[str, int] = field(default_factory=dict)
     is_thinned: bool = False
+    later: Later | None = None
 
     def release(self, weights: Iterable[str]) -> None:
         """Let go of the second moments of weights that are solved; of one split their means stay."""

@@ -2,11 +2,13 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar, Protocol
 
 import numpy as np
 
 from ptqc.formats import Format, Scaled
+from ptqc.graph.external import is_in_files
 from ptqc.graph.layers import Layer, Weight
 from ptqc.graph.nodes import initial
 from ptqc.notes import out_of_time
@@ -23,6 +25,8 @@ ROUNDS = 1  # of coordinate descent; reconstruction does more for the plan that 
 ENOUGH_COLUMNS, ENOUGH_SAMPLES = 4, 32
 # What a weight costs that is only rounded, in the formats that need no fitting, relative to solving it in all.
 HURRIED_COST = 0.1
+# Bytes of a weight's numbers in the formats that it is solved in at a time, where the model does not fit into memory.
+FORMAT_BYTES = 2**28
 # Weights are stored in groups of about so many elements: some 40 MB in all formats.
 TOGETHER = 2**21
 
@@ -83,16 +87,16 @@ class SolveWeights:
         if missing and len(missing) < len(given.weights):
             before = len(given.weights) - len(missing)
             given.progress.line(f"{before} of {len(given.weights)} weights were solved by an earlier compile")
-        hurried, candidates = set[str](), list[Candidates]()
+        hurried, thinned, candidates = set[str](), set[str](), list[Candidates]()
         with given.progress.stage("solve weights", len(missing)) as stage:
-            solved = self._solve(given, missing, hurried)
+            solved = self._solve(given, missing, hurried, thinned)
             for group, found in zip(groups, kept, strict=True):
                 if found is None:
                     own = {}
                     for weight in group:
                         own[weight.name] = next(solved)
                         stage.advance(weight.name)
-                    cut_short = given.is_thinned or not hurried.isdisjoint(own)
+                    cut_short = given.is_thinned or not (hurried | thinned).isdisjoint(own)
                     found = self.cache.put(group, own, cut_short)
                 given.release(found)
                 candidates.append(found)
@@ -103,9 +107,12 @@ class SolveWeights:
         return Result(solution, True, (short,))
 
     def _solve(
-        self, given: Observed, weights: Sequence[Weight], hurried: set[str]
+        self, given: Observed, weights: Sequence[Weight], hurried: set[str], thinned: set[str]
     ) -> Iterator[list[tuple[Solution, float]]]:
-        """Candidates of each weight. hurried: gets the names of those that there is no time to solve."""
+        """Candidates of each weight. hurried: gets the names of those that there is no time to solve.
+
+        thinned: of those that there was no time to observe on all samples and columns.
+        """
         forms = formats_of(self.bits)
         pace = Pace(given.deadline, sum(products(weight, forms) for weight in weights))
 
@@ -118,7 +125,13 @@ class SolveWeights:
             pace.did(products(weight, forms), HURRIED_COST if is_hurried else 1.0)
             return found
 
-        return in_order(solve, weights, lambda weight: _bytes(weight, forms))
+        need = partial(solving_bytes, forms=forms, in_files=is_in_files(given.model))
+        blocks = [tuple(weight.name for weight in weights)] if given.later is None else given.later.blocks
+        for number, names in enumerate(blocks):
+            own = [weight for weight in weights if weight.name in names]
+            if own and number and given.later is not None and not given.later.observe(names, given, given.deadline):
+                thinned.update(names)
+            yield from in_order(solve, own, need)
 
 
 def _groups(weights: Iterable[Weight]) -> Iterator[list[Weight]]:
@@ -133,13 +146,27 @@ def _groups(weights: Iterable[Weight]) -> Iterator[list[Weight]]:
         yield group
 
 
-def _bytes(weight: Weight, forms: Sequence[Scaled]) -> int:
-    """Bytes that solving a weight takes: its factor in float64, and its numbers in every format, several times."""
+def solving_bytes(weight: Weight, forms: Sequence[Scaled], *, in_files: bool = False) -> int:
+    """Bytes that solving a weight takes: its factor in float64, and its numbers in every format, several times.
+
+    in_files: whether it is one of a model beyond memory.
+    """
     if not weight.fitted_to:
         return 0
     layer = weight.fitted_to[0]
     gram = layer.groups * layer.width**2 if layer.width <= moments.WIDEST_GRAM else 0
-    return 32 * gram + 24 * layer.channels * layer.width * len(possible(weight, forms))
+    return 32 * gram + _format_bytes(layer) * _at_once(weight, possible(weight, forms), in_files=in_files)
+
+
+def _at_once(weight: Weight, forms: Sequence[Scaled], *, in_files: bool) -> int:
+    """In how many formats a weight is solved at a time: in all, as each adds rows to one problem, or in a few."""
+    if not in_files:
+        return max(1, len(forms))
+    return max(1, min(len(forms), FORMAT_BYTES // _format_bytes(weight.fitted_to[0])))
+
+
+def _format_bytes(layer: Layer) -> int:
+    return 24 * layer.channels * layer.width
 
 
 def products(weight: Weight, forms: Sequence[Format]) -> float:
@@ -188,18 +215,20 @@ def _layer(
     if hurried and second.ndim == 3:
         second = np.diagonal(second, axis1=1, axis2=2)
     power = moments.total_error(matrix, held) or 1.0
-    grids = gptq.grids_for(matrix, second, forms, keeps_sign=layer.keeps_sign)
-    targets = [gptq.RoundingTarget.of(matrix, grids[form], form, ROUNDS) for form in forms]
-    tried = [second]
+    tried: list[np.ndarray | gptq.Factored] = [gptq.Factored.of(second) if second.ndim == 3 else second]
     if second.ndim == 3 and (count < ENOUGH_COLUMNS * layer.width or len(observed.tuning) < ENOUGH_SAMPLES):
         # Against its own diagonal alone GPTQ is nearest rounding; it wins where the rest of H misleads.
         tried.append(np.diagonal(second, axis1=1, axis2=2))
-    answers = zip(*(gptq.round_all(targets, one) for one in tried), strict=True)
-    for form, several in zip(forms, answers, strict=True):
-        errors = {rounded: moments.total_error(matrix - rounded.weight, held) / power for rounded in several}
-        rounded, error = min(errors.items(), key=lambda item: item[1])
-        codes = np.ascontiguousarray(layer.tensor(rounded.codes))
-        yield Solution(form, codes, rounded.scale.reshape(-1), weight.channel_axis), error
+    together = _at_once(weight, forms, in_files=is_in_files(observed.model))
+    for some in (forms[first : first + together] for first in range(0, len(forms), together)):
+        grids = gptq.grids_for(matrix, second, some, keeps_sign=layer.keeps_sign)
+        targets = [gptq.RoundingTarget.of(matrix, grids[form], form, ROUNDS) for form in some]
+        answers = zip(*(gptq.round_all(targets, one) for one in tried), strict=True)
+        for form, several in zip(some, answers, strict=True):
+            errors = {rounded: moments.total_error(matrix - rounded.weight, held) / power for rounded in several}
+            rounded, error = min(errors.items(), key=lambda item: item[1])
+            codes = np.ascontiguousarray(layer.tensor(rounded.codes))
+            yield Solution(form, codes, rounded.scale.reshape(-1), weight.channel_axis), error
 
 
 def _moments(weight: Weight, layer: Layer, observed: Observed) -> tuple[np.ndarray, np.ndarray, int]:

@@ -2,6 +2,7 @@
 
 import copy
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -71,7 +72,14 @@ def _present(model: ir.Model, types: Types) -> Types:
 
 
 def _cast(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
-    """The tensor in float32; finite numbers stay finite, as the lowest of all often stands for minus infinity."""
+    """The tensor in float32, made where it is looked at if the tensor is in a file."""
+    if isinstance(tensor, ir.ExternalTensor):
+        return ir.LazyTensor(partial(_in_float32, tensor), ir.DataType.FLOAT, tensor.shape, name=tensor.name)
+    return _in_float32(tensor)
+
+
+def _in_float32(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
+    """Finite numbers stay finite, as the lowest of all often stands for minus infinity."""
     array = tensor.numpy()
     if tensor.dtype == ir.DataType.DOUBLE:
         array = np.where(np.isfinite(array), np.clip(array, -LARGEST, LARGEST), array)

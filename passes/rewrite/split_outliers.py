@@ -7,7 +7,7 @@ stay real numbers. (COMET, Liu et al. 2025, keeps blocks of such channels in mor
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import onnx_ir as ir
@@ -17,6 +17,9 @@ from ptqc.graph.nodes import initial
 from ptqc.notes import Note
 from ptqc.passes.base import Effect, Probed, Result
 from ptqc.passes.rewrite.tools.graph import add_constant, insert_before, replace_constant, unique_name
+
+# Behind a tensor's name: what is left of it, its rows divided by their sizes (`ScaleRows`), or those of what is left.
+MADE = ("_narrow", "_rows", "_narrow_rows")
 
 
 @dataclass(frozen=True)
@@ -62,13 +65,14 @@ def splittable(model: ir.Model, layers: Sequence[Layer]) -> dict[str, list[Layer
     """The layers that can be split, by the tensor that they read: those of one group with a weight of their own.
 
     All layers of a tensor have to take the same axis for that of its channels. What a layer with a rooted output gives
-    (`Layer.keeps_sign`) must not become negative, which a sum of two might. The name of what is left has to be free.
+    (`Layer.keeps_sign`) must not become negative, which a sum of two might. The names of what is made have to be free.
     """
     found: dict[str, list[Layer]] = {}
     taken = {value.name for value in (*model.graph.inputs, *(made for node in model.graph for made in node.outputs))}
     for layer in layers:
         is_alone = len(model.graph.initializers[layer.weight].uses()) == 1
-        if layer.groups == 1 and is_alone and not layer.keeps_sign and Split(layer.input, ()).rest not in taken:
+        is_free = taken.isdisjoint(f"{layer.input}{made}" for made in MADE)
+        if layer.groups == 1 and is_alone and not layer.keeps_sign and is_free:
             found.setdefault(layer.input, []).append(layer)
     return {name: several for name, several in found.items() if len({channel_axis(layer) for layer in several}) == 1}
 
@@ -81,16 +85,6 @@ def channels_of(layer: Layer) -> int:
 def channel_axis(layer: Layer) -> int:
     """The axis of a layer's input that its weights run along, counted from the front or from the back."""
     return 1 if layer.is_convolution else -1
-
-
-def to_json(splits: Sequence[Split]) -> list[list[Any]]:
-    """The document for the store."""
-    return [[split.tensor, list(split.channels)] for split in splits]
-
-
-def from_json(document: Sequence[Sequence[Any]]) -> tuple[Split, ...]:
-    """Inverse of `to_json`."""
-    return tuple(Split(tensor, tuple(channels)) for tensor, channels in document)
 
 
 def _input_axis(layer: Layer) -> int:

@@ -1,8 +1,8 @@
 """Comparing an artifact's native library with its ONNX file afterwards, layer by layer."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -13,16 +13,19 @@ from ptqc.calibration.inputs import input_specs
 from ptqc.calibration.samples import collect
 from ptqc.codegen.program.edge_inputs import Extent, edge_runs
 from ptqc.codegen.program.listing import Listing
-from ptqc.codegen.program.verify import Loaded, TensorComparison, outcomes
+from ptqc.codegen.program.verify import Loaded, Runnable, TensorComparison, outcomes
+from ptqc.codegen.targets import emulate
 from ptqc.errors import TargetError
 from ptqc.execute.onnxruntime import Feeds, Runner
 from ptqc.graph import zipmaps
+from ptqc.native.cuda_driver import check
+from ptqc.native.cuda_library import NAME as GPU
 from ptqc.native.interface import KERNELS
-from ptqc.native.library import Library
 from ptqc.work.logs import quiet_libraries
 from ptqc.work.scratch import scratch
 
 SAMPLES = 8
+EMULATED = "cuda, in the emulator of PTX"
 
 
 @dataclass
@@ -30,7 +33,9 @@ class Bisection:
     """What was found. order: what kernels make, in order. libraries: their instruction sets. runs: their inputs.
 
     tensors: compared ones. wrong: elements that differ, and problems: how, by what the kernel makes. chained: integers
-    that differ end to end though no kernel need do so.
+    that differ end to end though no kernel need do so. is_whole: all samples of each run, and end to end; else kernel
+    by kernel on the first one. cropped: calls that computed a part of their output. outputs: of the whole library by
+    run, where it ran in an emulator.
     """
 
     order: Sequence[str]
@@ -42,6 +47,9 @@ class Bisection:
     chained: int = 0
     wrong: dict[str, int] = field(default_factory=dict)
     problems: dict[str, str] = field(default_factory=dict)
+    is_whole: bool = True
+    cropped: Mapping[str, float] = field(default_factory=dict)
+    outputs: Mapping[str, Feeds] = field(default_factory=dict)
 
     @property
     def first(self) -> str | None:
@@ -60,7 +68,10 @@ class Bisection:
             self.problems.setdefault(name, f"{outcome.problem} (input: {run})")
 
     def to_json(self) -> dict[str, Any]:
-        """The document of `--json`; `first` is null where no kernel differs."""
+        """The document of `--json`.
+
+        `first` is null where no kernel differs, `different_end_to_end` where nothing ran end to end.
+        """
         return {
             "first": self.first,
             "different": [
@@ -73,14 +84,21 @@ class Bisection:
             "tensors": len(self.tensors),
             "integers": self.integers,
             "floats": self.reals,
-            "different_end_to_end": self.chained,
+            "different_end_to_end": self.chained if self.is_whole else None,
+            "is_whole": self.is_whole,
+            "cropped": dict(self.cropped),
         }
+
+    @property
+    def _left_out(self) -> str:
+        alone = "" if self.is_whole else ", kernel by kernel on the first sample of each"
+        return alone + (f"; of {len(self.cropped)} large kernels a part" if self.cropped else "")
 
     def __str__(self) -> str:
         compared = (
             f"{len(self.tensors)} tensors, {self.integers:,} integers and {self.reals:,} floats "
             f"in {len(self.runs)} runs ({', '.join(self.runs)}) of the library for {', '.join(self.libraries)}"
-        )
+        ) + self._left_out
         if self.first is None:
             behind = (
                 f"; end to end, {self.chained:,} integers behind rounded float parts differ" if self.chained else ""
@@ -101,30 +119,81 @@ def bisect(
     """Run every kernel of an artifact's native libraries on ONNX Runtime's own values of `model.onnx`, and compare.
 
     Inputs are all at the lowest value seen at compile time, all at the highest, zero, and random; and the first
-    `samples` of `calibration`, where that is given. Raises TargetError when the artifact has no library that runs here.
+    `samples` of `calibration`, where that is given. A CUDA library runs on the first GPU, or in the emulator where
+    there is none for it, and only where there is no CPU library beside it. Raises TargetError when the artifact has no
+    library that runs here.
     """
     artifact = load(folder)
-    opened, document = _runnable(artifact), kept(artifact.folder / artifact.runnable / KERNELS)
-    libraries = [Loaded(Listing.from_json(document["libraries"][library.isa]), library) for library in opened]
-    order = dict.fromkeys(call.output for loaded in libraries for call in loaded.listing.calls)
-    found, names = Bisection(list(order), [library.isa for library in opened]), document["names"]
-    runner = Runner(artifact.path, list(names.values()))
-    seen = seen_inputs(document)
+    opened = _runnable(artifact)
+    room = artifact.folder / (artifact.runnable or GPU)
+    document = kept(room / KERNELS)
+    runner, seen = Runner(artifact.path, list(document["names"].values())), seen_inputs(document)
     given = _given(artifact.path, calibration, samples, preprocessing)
     taken = _cut(given, seen) if document["by_run"] else given
-    for run, feeds, values in chain(edge_runs(runner, seen), ((run, x, runner.run(x)) for run, x in taken)):
+    runs = _values(document, chain(edge_runs(runner, seen), ((run, x, runner.run(x)) for run, x in taken)))
+    if not opened:
+        return _emulated(room, document, runs)
+    libraries = {name: Loaded(_listing(document, name), library) for name, library in opened.items()}
+    found = _none_yet(document, [_called(name) for name in libraries])
+    for run, values in runs:
         found.runs.append(run)
-        wanted = {**feeds, **{name: values[short] for name, short in names.items()}}
-        for loaded, library in zip(libraries, opened, strict=True):
-            for outcome in outcomes(loaded, wanted, {}):
-                found.add(outcome, f"{run}, library: {library.isa}")
+        for name, loaded in libraries.items():
+            for outcome in outcomes(loaded, values, {}):
+                found.add(outcome, f"{run}, library: {_called(name)}")
     return found
 
 
-def _runnable(artifact: Artifact) -> list[Library]:
-    """Every library that this machine can run, the best first. Raises TargetError when that is none."""
+def _runnable(artifact: Artifact) -> Mapping[str, Runnable]:
+    """Every library that this machine can run, the best first; none of a CUDA library where there is no GPU for it.
+
+    Raises TargetError when there is none.
+    """
+    if not artifact.runnable and GPU in artifact.targets:
+        try:
+            check(0)
+        except TargetError:
+            return {}
+        return {GPU: artifact.native(device=GPU)}
     best = artifact.native()
-    return [best, *(artifact.native(isa=isa) for isa in best.interface.runnable if isa != best.isa)]
+    others = (artifact.native(isa=isa) for isa in best.interface.runnable if isa != best.isa)
+    return {library.isa: library for library in (best, *others)}
+
+
+def _called(library: str) -> str:
+    return f"{GPU}:0" if library == GPU else library
+
+
+def _values(document: Mapping[str, Any], runs: Iterable[tuple[str, Feeds, Feeds]]) -> Iterator[tuple[str, Feeds]]:
+    """What ONNX Runtime was given and computed, by names in the lowered graph."""
+    for run, feeds, values in runs:
+        yield run, {**feeds, **{name: values[short] for name, short in document["names"].items()}}
+
+
+def _listing(document: Mapping[str, Any], library: str) -> Listing:
+    return Listing.from_json(document["libraries"][library])
+
+
+def _none_yet(document: Mapping[str, Any], names: Sequence[str]) -> Bisection:
+    listings = (_listing(document, name) for name in document["libraries"])
+    return Bisection(list(dict.fromkeys(call.output for listing in listings for call in listing.calls)), names)
+
+
+def _emulated(room: Path, document: Mapping[str, Any], runs: Iterable[tuple[str, Feeds]]) -> Bisection:
+    """Compare a CUDA library where there is no GPU. Raises TargetError where the emulator does not run either."""
+    found, listing = _none_yet(document, [EMULATED]), _listing(document, GPU)
+
+    def values() -> Iterator[Feeds]:
+        for run, given in runs:
+            found.runs.append(run)
+            yield given
+
+    made = emulate(GPU, room, listing, values())
+    for run, results in zip(found.runs, made.outcomes, strict=True):
+        for outcome in results:
+            found.add(outcome, run)
+    if not made.outputs:
+        return replace(found, is_whole=False, cropped=made.cropped)
+    return replace(found, outputs=dict(zip(found.runs, made.outputs, strict=True)))
 
 
 def _cut(given: Iterator[tuple[str, Feeds]], seen: Mapping[str, Extent]) -> Iterator[tuple[str, Feeds]]:

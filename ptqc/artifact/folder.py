@@ -20,6 +20,7 @@ import numpy as np
 
 from ptqc.arguments import path_of
 from ptqc.errors import Interrupted, TargetError, UsageError
+from ptqc.store.entries import file_digest
 from ptqc.work.locks import Claim, InUse
 
 if TYPE_CHECKING:
@@ -159,49 +160,63 @@ class Artifact:
     def native(self, threads: int = 0, isa: str = "") -> "Library": ...
 
     @overload
-    def native(self, *, device: str) -> "CudaLibrary": ...
+    def native(self, *, device: str, graph: bool = False) -> "CudaLibrary": ...
 
-    def native(self, threads: int = 0, isa: str = "", device: str = "") -> "Library | CudaLibrary":
+    def native(self, threads: int = 0, isa: str = "", device: str = "", graph: bool = False) -> "Library | CudaLibrary":
         """The best native library for this machine; thread-safe. threads: per calling thread, 0 for all cores.
 
         isa: an instruction set of the artifact's, in place of the best one. device: a GPU ("cuda:0") that is to run the
-        artifact's CUDA library. Raises TargetError when the artifact has no library, or none that can run on this
-        machine.
+        artifact's CUDA library; graph: by CUDA graphs, see `ptqc.native.cuda_library.CudaLibrary`. Raises TargetError
+        when the artifact has no library, or none that can run on this machine.
         """
         from ptqc.codegen.targets import load as load_library
 
         if device and (threads or isa):
             raise UsageError("threads and isa are of libraries for processors: leave them out where a device is given")
         if device:
-            return self._on_gpu(device)
+            return self._on_gpu(device, graph)
+        if graph:
+            raise UsageError("graph is of libraries for GPUs: give a device, such as cuda:0")
         if not self.runnable:
             raise TargetError(f"{self.folder} has no native library; compile with --target cpu")
         return load_library(self.runnable, self.folder / self.runnable, threads, isa)
 
-    def _on_gpu(self, device: str) -> "CudaLibrary":
+    def _on_gpu(self, device: str, graph: bool) -> "CudaLibrary":
         from ptqc.native.cuda_library import NAME, CudaLibrary
 
         if (number := re.fullmatch(r"cuda(?::(\d+))?", device)) is None:
             raise UsageError(f"device is {device!r}; expected cuda, or cuda:N for the N-th GPU")
         if NAME not in self.targets:
             raise TargetError(f"{self.folder} has no CUDA library; compile with --target {NAME}")
-        return CudaLibrary.open(self.folder / NAME, int(number[1] or 0))
+        return CudaLibrary.open(self.folder / NAME, int(number[1] or 0), graph=graph)
+
+    @cached_property
+    def _on_gpus(self) -> "dict[str, CudaLibrary]":
+        return {}
 
     @cached_property
     def _library(self) -> "Library":
         return self.native()
 
-    def run(self, feeds: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    def run(self, feeds: Mapping[str, Any], device: str = "") -> dict[str, Any]:
         """Outputs by name: of the native library where the artifact has one, else of ONNX Runtime.
 
-        Each is what the model gives: an array, or a list of maps from class labels to scores where it ends in a ZipMap.
+        device: a GPU ("cuda:0") that runs the CUDA library instead, on arrays or on tensors that lie there (see
+        `ptqc.native.cuda_library.CudaLibrary.run`). Each is what the model gives: an array, or a list of maps from
+        class labels to scores where it ends in a ZipMap and arrays were given.
         """
+        if device:
+            if device not in self._on_gpus:
+                self._on_gpus.setdefault(device, self.native(device=device))
+            return self._zipped(self._on_gpus[device].run(feeds))
         if self.runnable:
-            maps = self.manifest.get("maps", {})
-            found = self._library.run(feeds)
-            return {name: _zipped(array, maps[name]) if name in maps else array for name, array in found.items()}
+            return self._zipped(self._library.run(feeds))
         names = [value.name for value in self._session.get_outputs()]
         return dict(zip(names, self._session.run(names, dict(feeds)), strict=True))
+
+    def _zipped(self, found: Mapping[str, Any]) -> dict[str, Any]:
+        maps = {name: map_ for name, map_ in self.manifest.get("maps", {}).items() if _is_array(found[name])}
+        return {name: _zipped(array, maps[name]) if name in maps else array for name, array in found.items()}
 
     def to_json(self) -> dict[str, Any]:
         """The document of `--json`: where it lies, which budgets it keeps, its manifest and its times."""
@@ -232,6 +247,10 @@ class Artifact:
         return found
 
 
+def _is_array(value: object) -> bool:
+    return isinstance(value, np.ndarray)
+
+
 def _zipped(scores: np.ndarray, labels: Sequence[int | str]) -> list[dict[int | str, float]]:
     """What a ZipMap makes of scores, (N, classes) or (classes,): ONNX Runtime sorts by label."""
     return [dict(sorted(zip(labels, row.tolist(), strict=True))) for row in np.atleast_2d(scores)]
@@ -260,7 +279,7 @@ def _check_file(folder: Path, name: str, expected: str) -> None:
         raise UsageError(f"the {MANIFEST} of {folder} lists {name!r}, which lies outside; compile again")
     if not path.is_file():
         raise UsageError(f"{folder} is incomplete: {name} is missing; compile again")
-    if hashlib.sha256(path.read_bytes()).hexdigest() != expected:
+    if file_digest(path) != expected:
         raise UsageError(f"{path} was changed after it was compiled (its SHA-256 differs); compile again")
 
 

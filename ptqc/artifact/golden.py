@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from ptqc.errors import UsageError
 from ptqc.execute.agreement import relative
-from ptqc.execute.onnxruntime import Feeds, Runner, session_options, tensors_of
+from ptqc.execute.onnxruntime import Feeds, Runner, open_packed, session_options, tensors_of
 
 # What arrays of numbers and arrays of strings are called in the file.
 INPUTS, OUTPUTS = ("input", "text"), ("output", "output_text")
@@ -57,9 +57,9 @@ class Golden:
         return cls(tuple(inputs), tuple(outputs))
 
 
-def take(model: ir.Model, data: bytes, samples: Sequence[Feeds]) -> tuple[Golden, dict[str, float]]:
+def take(model: ir.Model, file: onnx.ModelProto, samples: Sequence[Feeds]) -> tuple[Golden, dict[str, float]]:
     """Golden samples of a file, and how far each float output is from the float model's on them, relatively."""
-    packed = Runner(onnx.load_from_string(data), options=session_options(threads=1))
+    packed = open_packed(file, model, session_options(threads=1))
     outputs: list[Feeds] = []
     for feeds in samples[:MOST_SAMPLES]:
         outputs.append(tensors_of(packed.run(feeds)))

@@ -12,22 +12,26 @@ import numpy as np
 import onnx
 
 from ptqc.artifact import golden
-from ptqc.artifact.bisect import bisect
+from ptqc.artifact.bisect import EMULATED, Bisection, bisect
 from ptqc.artifact.folder import GOLDEN, MODEL, Artifact, load
 from ptqc.artifact.golden import Golden
 from ptqc.codegen.onnxruntime import parity
 from ptqc.codegen.onnxruntime.unpack import unpack
+from ptqc.codegen.targets import check_emulated
 from ptqc.errors import UsageError, VerificationError
 from ptqc.execute import sandboxed
 from ptqc.execute.agreement import alike, allowed, relative
 from ptqc.execute.onnxruntime import Feeds, Runner, tensors_of
 from ptqc.execute.saturation import saturates
+from ptqc.graph.external import take_in
 from ptqc.graph.zipmaps import as_tensors
+from ptqc.native.cuda_library import NAME
 from ptqc.passes.pipeline import in_float32
 from ptqc.reading import read_model
 from ptqc.reading.file import parse
 from ptqc.reading.first_run import try_once
 from ptqc.reading.functions import check_functions
+from ptqc.reading.tensors import check_tensors
 from ptqc.reading.values import check_no_cycles, check_values
 from ptqc.text import entries
 from ptqc.work.logs import quiet_libraries
@@ -58,14 +62,14 @@ def verify(folder: str | Path, *, model: str | Path | None = None, onnx_only: bo
     artifact = load(folder)
     proto = _checked_proto(artifact.folder / MODEL)
     kept = Golden.read(artifact.folder / GOLDEN)
-    sandboxed.run(lambda _folder: artifact.path, kept.inputs[0], artifact.path.stat().st_size)
+    sandboxed.run(lambda _folder: artifact.path, kept.inputs[0], artifact.manifest["file"]["bytes"])
     checks = {"files": f"{len(artifact.manifest['files'])} have the SHA-256 of the manifest"}
     checks["kernels"] = _kernels(artifact, proto, kept)
     runner = Runner(proto)
     checks["golden"] = _same_outputs(artifact, kept, [tensors_of(runner.run(feeds)) for feeds in kept.inputs], MODEL)
     if model is not None:
         checks["model"] = _source(artifact, kept, Path(model))
-    if artifact.runnable:
+    if artifact.runnable or NAME in artifact.targets:
         checks["library"] = "left out" if onnx_only else _library(artifact, kept)
     return Verification(checks)
 
@@ -73,8 +77,10 @@ def verify(folder: str | Path, *, model: str | Path | None = None, onnx_only: bo
 def _checked_proto(path: Path) -> onnx.ModelProto:
     """The delivered model, looked at before any library that could hang or crash gets it."""
     proto = parse(path.read_bytes())
+    check_tensors(proto, path)
     for check in (check_functions, check_values, check_no_cycles):
         check(proto)
+    take_in(proto, path)
     return as_tensors(proto)
 
 
@@ -137,9 +143,25 @@ def _source(artifact: Artifact, kept: Golden, path: Path) -> str:
 
 
 def _library(artifact: Artifact, kept: Golden) -> str:
+    if NAME in artifact.targets:
+        check_emulated(NAME, artifact.folder / NAME, artifact.manifest["targets"][NAME])
     compared = bisect(artifact.folder, calibration=list(kept.inputs))
     if compared.first is not None:
         raise VerificationError(str(compared))
-    library = artifact.native()
-    outputs = _same_outputs(artifact, kept, [library.run(feeds) for feeds in kept.inputs], "the native library")
-    return f"{compared}; {outputs}"
+    outputs = _outputs(artifact, compared, kept)
+    if outputs is None:
+        return f"{compared}; the library as a whole would take the emulator too long"
+    left_out = "; the CUDA library beside it was not run" if artifact.runnable and NAME in artifact.targets else ""
+    return f"{compared}; {_same_outputs(artifact, kept, outputs, 'the native library')}{left_out}"
+
+
+def _outputs(artifact: Artifact, compared: Bisection, kept: Golden) -> list[Feeds] | None:
+    """What the library gives on the golden samples; None where it was compared kernel by kernel in an emulator."""
+    if artifact.runnable:
+        library = artifact.native()
+        return [library.run(feeds) for feeds in kept.inputs]
+    if EMULATED in compared.libraries:
+        runs = [f"sample {index}" for index in range(len(kept.inputs))]
+        return [compared.outputs[run] for run in runs] if compared.outputs else None
+    on_gpu = artifact.native(device=NAME)
+    return [on_gpu.run(feeds) for feeds in kept.inputs]

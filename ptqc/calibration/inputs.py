@@ -7,6 +7,7 @@ import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
+from ptqc.calibration.masks import is_mask
 from ptqc.calibration.tables import rows_of_tables
 from ptqc.errors import CalibrationError
 from ptqc.execute.onnxruntime import Feeds
@@ -32,14 +33,15 @@ NARROWED = {
 class InputSpec:
     """One declared input; a dimension is its size, its symbol, or None when the model says nothing.
 
-    rows: of the smallest table that an input of integers indexes, None if it indexes none. gaps: whether NaN may stand
-    for a number that is missing.
+    rows: of the smallest table that an input of integers indexes, None if it indexes none. masks: whether it says which
+    positions attention looks at. gaps: whether NaN may stand for a number that is missing.
     """
 
     name: str
     dtype: np.dtype
     shape: tuple[Dim, ...]
     rows: int | None = None
+    masks: bool = False
     gaps: bool = False
 
     def __str__(self) -> str:
@@ -69,7 +71,9 @@ def _spec(value: ir.Value, gaps: bool) -> InputSpec:
         raise CalibrationError(f"{where}: declares no shape, so samples cannot be checked: declare one with --shape")
     dims = tuple(dim.value if isinstance(dim, ir.SymbolicDim) else dim for dim in value.shape)
     dtype = TEXT if value.dtype == ir.DataType.STRING else value.dtype.numpy()
-    return InputSpec(str(value.name), dtype, dims, rows_of_tables(value) if dtype.kind in "iu" else None, gaps)
+    rows = rows_of_tables(value) if dtype.kind in "iu" else None
+    masks = dtype.kind in "iub" and rows is None and is_mask(value)
+    return InputSpec(str(value.name), dtype, dims, rows, masks, gaps)
 
 
 def sample_name(number: int, file: str = "") -> str:

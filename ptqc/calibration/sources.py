@@ -1,8 +1,6 @@
 """Where calibration samples come from: whatever the user gave becomes one stream of feeds."""
 
-import importlib
-import re
-import sys
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,11 +12,15 @@ from ptqc.calibration.images import IMAGE_SUFFIXES, Preprocessing
 from ptqc.calibration.inputs import InputSpec, as_array, sample_name, shape_text
 from ptqc.errors import CalibrationError
 from ptqc.execute.onnxruntime import Feeds
+from ptqc.work.imports import imported, is_named
 
 ARRAY_SUFFIXES = frozenset({".npy", ".npz"})
+# Behind an input's name: an array with the length of each sample along axis 0, where the input's own array has samples
+# of different lengths one after the other.
+LENGTHS = ".lengths"
 ACCEPTED = (
-    "a folder of images, a folder of .npz or .npy files, a .npz or .npy file, module:function, "
-    "an ONNX Runtime CalibrationDataReader, an iterable of feeds, or arrays stacked on axis 0"
+    "a folder of images, a folder of .npz or .npy files, a .npz or .npy file, a text file with its tokenizer, "
+    "module:function, an ONNX Runtime CalibrationDataReader, an iterable of feeds, or arrays stacked on axis 0"
 )
 
 
@@ -40,6 +42,14 @@ class SampleSource:
     files: Sequence[str] = ()
 
 
+class SampleReader(ABC):
+    """Data that know themselves how they become samples."""
+
+    @abstractmethod
+    def open(self, inputs: Sequence[InputSpec], limit: int) -> SampleSource:
+        """At most about `limit` samples for these inputs. Raises CalibrationError where there are none."""
+
+
 def open_source(
     source: object, inputs: Sequence[InputSpec], limit: int, preprocessing: Preprocessing | None = None
 ) -> SampleSource:
@@ -51,8 +61,10 @@ def open_source(
     """
     if not inputs:
         raise CalibrationError("the model has no inputs, so there is nothing to calibrate on")
+    if isinstance(source, SampleReader):
+        return source.open(inputs, limit)
     if isinstance(source, str | Path):
-        return _open_text(source, inputs, limit, preprocessing)
+        return _open_path(source, inputs, limit, preprocessing)
     if hasattr(source, "__array__"):
         name = _only(inputs, "one array").name
         return _stacked({name: as_array(source, f"the array for input {name!r}")}, inputs, limit, "the array")
@@ -66,7 +78,7 @@ def open_source(
     return _iterated(source, inputs, limit, f"the {kind}")
 
 
-def _open_text(
+def _open_path(
     source: str | Path, inputs: Sequence[InputSpec], limit: int, preprocessing: Preprocessing | None
 ) -> SampleSource:
     path = Path(source)
@@ -74,7 +86,7 @@ def _open_text(
         return _open_folder(path, inputs, limit, preprocessing)
     if path.is_file():
         return _open_file(path, inputs, limit)
-    if isinstance(source, str) and re.fullmatch(r"[\w.]+:\w+", source):
+    if isinstance(source, str) and is_named(source):
         return open_source(_called(source), inputs, limit, preprocessing)
     raise CalibrationError(f"calibration data {str(source)!r}: no such file or folder; give {ACCEPTED}")
 
@@ -82,8 +94,8 @@ def _open_text(
 def _open_folder(
     folder: Path, inputs: Sequence[InputSpec], limit: int, preprocessing: Preprocessing | None
 ) -> SampleSource:
-    images = _files(folder, IMAGE_SUFFIXES)
-    arrays = _files(folder, ARRAY_SUFFIXES)
+    images = files_below(folder, IMAGE_SUFFIXES)
+    arrays = files_below(folder, ARRAY_SUFFIXES)
     if images and arrays:
         raise CalibrationError(
             f"{folder} holds images ({images[0].name}) and arrays ({arrays[0].name}): keep one kind in the folder"
@@ -98,14 +110,19 @@ def _open_folder(
     return SampleSource(map(read, chosen), f"folder {folder}", len(chosen), len(files), bool(images), names)
 
 
-def _files(folder: Path, suffixes: frozenset[str]) -> list[Path]:
-    """Files below `folder`, sorted by path; hidden ones are left out (`._photo.jpg` of macOS is no photo)."""
-    found = [
-        path.relative_to(folder)
-        for path in folder.rglob("*")
-        if path.suffix.lower() in suffixes and not path.name.startswith(".") and path.is_file()
-    ]
-    return [folder / path for path in sorted(found, key=Path.as_posix)]
+def files_below(folder: Path, suffixes: frozenset[str]) -> list[Path]:
+    """Files below `folder`, sorted by path; hidden ones are left out (`._photo.jpg` of macOS is no photo).
+
+    So is what lies in hidden folders (`.ipynb_checkpoints` has copies).
+    """
+    found = [path.relative_to(folder) for path in folder.rglob("*") if path.suffix.lower() in suffixes]
+    seen = [path for path in found if not is_hidden(path) and (folder / path).is_file()]
+    return [folder / path for path in sorted(seen, key=Path.as_posix)]
+
+
+def is_hidden(path: Path) -> bool:
+    """Whether a file or a folder on the way to it is hidden; `path` is relative."""
+    return any(part.startswith(".") for part in path.parts)
 
 
 def _image_reader(
@@ -122,7 +139,7 @@ def _image_reader(
 def _array_file_reader(inputs: Sequence[InputSpec]) -> Callable[[Path], Feeds]:
     def read(path: Path) -> Feeds:
         if path.suffix.lower() == ".npz":
-            return dict(_npz_members(path))
+            return dict(npz_members(path))
         return {_only(inputs, str(path)).name: _load_npy(path)}
 
     return read
@@ -132,7 +149,7 @@ def _open_file(path: Path, inputs: Sequence[InputSpec], limit: int) -> SampleSou
     if path.suffix.lower() == ".npy":
         return _stacked({_only(inputs, str(path)).name: _load_npy(path)}, inputs, limit, str(path))
     if path.suffix.lower() == ".npz":
-        return _stacked(_npz_members(path), inputs, limit, str(path))
+        return _stacked(npz_members(path), inputs, limit, str(path))
     raise CalibrationError(f"calibration file {path} ends in {path.suffix!r}; give {ACCEPTED}")
 
 
@@ -143,7 +160,8 @@ def _load_npy(path: Path) -> np.ndarray:
         raise CalibrationError(f"{path} is not a readable .npy array ({error}): write it with numpy.save") from error
 
 
-def _npz_members(path: Path) -> Mapping[str, np.ndarray]:
+def npz_members(path: Path) -> Mapping[str, np.ndarray]:
+    """The arrays of an .npz by name. Raises CalibrationError for anything else."""
     try:
         with path.open("rb") as file:  # numpy.load, given a path, leaves a truncated file open
             archive = np.load(file, allow_pickle=False)
@@ -164,25 +182,72 @@ def _member(archive: Mapping[str, np.ndarray], name: str) -> np.ndarray:
 
 
 def _stacked(arrays: Mapping[str, np.ndarray], inputs: Sequence[InputSpec], limit: int, where: str) -> SampleSource:
-    """Samples cut from arrays that hold one array per input, the samples along axis 0."""
+    """Samples cut from arrays that hold one array per input, the samples along axis 0; see `LENGTHS`."""
     expected = [spec.name for spec in inputs]
-    if set(arrays) != set(expected):
+    given = {name for name in arrays if name in expected or name.removesuffix(LENGTHS) not in expected}
+    if given != set(expected):
         raise CalibrationError(f"{where} holds arrays {sorted(arrays)}, expected the model's inputs {sorted(expected)}")
-    rows = {spec.name: _rows_per_sample(arrays[spec.name], spec, where) for spec in inputs}
-    counts = {name: len(arrays[name]) // (rows[name] or 1) for name in expected}
+    lengths = {name: array for name, array in arrays.items() if name not in expected}
+    stacks = {spec.name: _stack(arrays[spec.name], lengths.get(spec.name + LENGTHS), spec, where) for spec in inputs}
+    counts = {name: stack.count for name, stack in stacks.items()}
     count = counts[expected[0]]
     if len(set(counts.values())) > 1:
         raise CalibrationError(f"{where} holds different numbers of samples {counts}: give every input the same number")
     chosen = spread(count, limit)
 
     def cut(index: int) -> Feeds:
-        return {name: _cut(arrays[name], rows[name], index) for name in expected}
+        return {name: stack.cut(index) for name, stack in stacks.items()}
 
     return SampleSource(map(cut, chosen), where, len(chosen), count)
 
 
+@dataclass(frozen=True)
+class _Stack:
+    """The samples of one input in one array.
+
+    rows: of axis 0 that make one sample; 0 when axis 0 is not an axis of the input, but only counts samples. bounds:
+    where each sample begins, and the last one ends, in an array of samples of different lengths.
+    """
+
+    array: np.ndarray
+    rows: int = 0
+    bounds: np.ndarray | None = None
+
+    @property
+    def count(self) -> int:
+        """Number of samples."""
+        return len(self.array) // (self.rows or 1) if self.bounds is None else len(self.bounds) - 1
+
+    def cut(self, index: int) -> np.ndarray:
+        """One sample."""
+        if self.bounds is not None:
+            return self.array[self.bounds[index] : self.bounds[index + 1]]
+        rows = self.rows
+        return self.array[index * rows : (index + 1) * rows] if rows else np.asarray(self.array[index])
+
+
+def _stack(array: np.ndarray, lengths: np.ndarray | None, spec: InputSpec, where: str) -> _Stack:
+    if lengths is None:
+        return _Stack(array, _rows_per_sample(array, spec, where))
+    return _Stack(array, bounds=bounds_of(array, lengths, repr(spec.name), f"{where}, {spec.name + LENGTHS!r}"))
+
+
+def bounds_of(array: np.ndarray, lengths: np.ndarray, name: str, where: str) -> np.ndarray:
+    """Where each part of an array begins, and the last one ends: see `LENGTHS`.
+
+    name, where: of array and lengths, for messages. Raises CalibrationError for lengths that do not fit the array.
+    """
+    if lengths.ndim != 1 or lengths.dtype.kind not in "iu" or (lengths < 0).any():
+        raise CalibrationError(f"{where}: {lengths.dtype.name} of shape {lengths.shape}, expected a length per sample")
+    if array.ndim == 0 or lengths.sum() != len(array):
+        raise CalibrationError(
+            f"{where}: sums up to {lengths.sum()}, but {name} has shape {array.shape}: join its samples along axis 0"
+        )
+    return np.concatenate([[0], np.cumsum(lengths)])
+
+
 def _rows_per_sample(array: np.ndarray, spec: InputSpec, where: str) -> int:
-    """Rows of axis 0 that make one sample; 0 when axis 0 is not an axis of the input, but only counts samples."""
+    """See `_Stack`."""
     if array.ndim == len(spec.shape) + 1:
         return 0
     if array.ndim != len(spec.shape) or array.ndim == 0:
@@ -199,10 +264,6 @@ def _rows_per_sample(array: np.ndarray, spec: InputSpec, where: str) -> int:
     return rows
 
 
-def _cut(array: np.ndarray, rows: int, index: int) -> np.ndarray:
-    return array[index * rows : (index + 1) * rows] if rows else np.asarray(array[index])
-
-
 def spread(count: int, limit: int) -> list[int]:
     """At most `limit` different indices below `count`, evenly spread, the first and last among them."""
     if count <= limit:
@@ -211,18 +272,13 @@ def spread(count: int, limit: int) -> list[int]:
 
 
 def _called(text: str) -> object:
-    """What `module:function` returns; the working folder is on the import path, as with `python -m`."""
-    module_name, _, name = text.partition(":")
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
+    """What `module:function` returns."""
     try:
-        function = getattr(importlib.import_module(module_name), name)
-        result = function()
+        result = imported(text)()  # type: ignore[operator]
     except Exception as error:  # the user's module may raise anything
         raise CalibrationError(
             f"calibration data {text!r}: {type(error).__name__}: {error}; "
-            f"expected a function without arguments, importable from {here}, that returns samples"
+            f"expected a function without arguments, importable from {Path.cwd()}, that returns samples"
         ) from error
     if isinstance(result, str | Path):
         raise CalibrationError(f"calibration data {text!r}: returned {result!r}, expected samples, not a path")

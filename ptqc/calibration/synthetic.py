@@ -1,10 +1,11 @@
 """Calibration samples that ptqc draws itself, for a model whose data nobody has at hand.
 
 Images are pictures with the coarse statistics of photographs, other float inputs are normal, integers index the rows
-of the embedding that they select from.
+of the embedding that they select from. A text has FREE_LENGTH tokens of one kind, none of which is masked, and nothing
+is cached before it.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -12,6 +13,7 @@ import onnx_ir as ir
 from ptqc.calibration.inputs import InputSpec, input_specs, shape_text
 from ptqc.calibration.pictures import picture
 from ptqc.calibration.pixel_range import RAW, PixelRange
+from ptqc.calibration.roles import InputRole, roles
 from ptqc.errors import CalibrationError
 from ptqc.execute.onnxruntime import Feeds
 
@@ -29,7 +31,9 @@ def draw(model: ir.Model, count: int, seed: int, pixels: Mapping[str, PixelRange
     pixels: the range of each image, by input name (default: bytes).
     Raises CalibrationError, at once, for an input that nothing can be drawn for.
     """
-    drawn = {spec.name: _drawer(spec, pixels.get(spec.name, RAW)) for spec in input_specs(model)}
+    inputs = input_specs(model)
+    found, lengths = roles(inputs), _lengths(inputs)
+    drawn = {spec.name: _drawer(spec, found[spec.name], pixels.get(spec.name, RAW), lengths) for spec in inputs}
     return (_sample(drawn, np.random.default_rng((seed, index))) for index in range(count))
 
 
@@ -48,15 +52,27 @@ def _sample(drawn: Mapping[str, Draw], rng: np.random.Generator) -> Feeds:
     return {name: one(rng) for name, one in drawn.items()}
 
 
-def _drawer(spec: InputSpec, pixels: PixelRange) -> Draw:
+def _lengths(inputs: Sequence[InputSpec]) -> dict[str, int]:
+    """Sizes of the axes that inputs of integers leave open, by symbol: other inputs have them too."""
+    symbols = (dim for spec in inputs if spec.dtype.kind in "iub" and not is_image(spec) for dim in spec.shape[1:])
+    return {dim: FREE_LENGTH for dim in symbols if isinstance(dim, str)}
+
+
+def _drawer(spec: InputSpec, role: InputRole, pixels: PixelRange, lengths: Mapping[str, int]) -> Draw:
     if is_image(spec):
         return _pictures(spec, pixels)
-    if spec.dtype.kind in "iu":
-        return _rows(spec)
-    if spec.dtype.kind in "bcU":
+    if role is InputRole.PAST:
+        return _always(np.zeros(_sizes(spec, dict.fromkeys(range(1, len(spec.shape)), 0), lengths), spec.dtype))
+    if spec.dtype.kind in "iub":
+        return _of_tokens(spec, role)
+    if spec.dtype.kind in "cU":
         raise CalibrationError(f"input {spec}: nothing can be drawn for this type: {ADVICE}")
-    shape = _sizes(spec, {})
+    shape = _sizes(spec, {}, lengths)
     return lambda rng: rng.standard_normal(shape).astype(spec.dtype)
+
+
+def _always(array: np.ndarray) -> Draw:
+    return lambda _rng: array.copy()
 
 
 def _channel_axis(spec: InputSpec) -> int | None:
@@ -68,7 +84,7 @@ def _channel_axis(spec: InputSpec) -> int | None:
 
 def _pictures(spec: InputSpec, pixels: PixelRange) -> Draw:
     axis, spatial = _channel_axis(spec), spatial_axes(spec)
-    shape = _sizes(spec, dict.fromkeys(spatial, FREE_SIDE))
+    shape = _sizes(spec, dict.fromkeys(spatial, FREE_SIDE), {})
     channels, height, width = (shape[a] for a in (axis or 1, *spatial))
 
     def one(rng: np.random.Generator) -> np.ndarray:
@@ -79,23 +95,32 @@ def _pictures(spec: InputSpec, pixels: PixelRange) -> Draw:
     return one
 
 
-def _rows(spec: InputSpec) -> Draw:
+def _of_tokens(spec: InputSpec, role: InputRole) -> Draw:
+    """What is said of each token: its row of a table, and what else a model of texts takes."""
+    shape = _sizes(spec, dict.fromkeys(range(1, len(spec.shape)), FREE_LENGTH), {})
+    if role is InputRole.MASK:
+        return _always(np.ones(shape, spec.dtype))
+    if role is InputRole.TYPES:
+        return _always(np.zeros(shape, spec.dtype))
+    if role is InputRole.PLACES and shape:
+        return _always(np.broadcast_to(np.arange(shape[-1]) % (spec.rows or shape[-1]), shape).astype(spec.dtype))
     rows = spec.rows
+    if spec.dtype.kind == "b":
+        raise CalibrationError(f"input {spec}: nothing can be drawn for this type: {ADVICE}")
     if not rows:
         raise CalibrationError(
             f"input {spec}: no embedding says which integers it takes, so none can be drawn: {ADVICE}"
         )
-    shape = _sizes(spec, dict.fromkeys(range(1, len(spec.shape)), FREE_LENGTH))
     return lambda rng: rng.integers(0, rows, shape).astype(spec.dtype)
 
 
-def _sizes(spec: InputSpec, free: Mapping[int, int]) -> tuple[int, ...]:
-    """The input's shape with a batch of 1 and these sizes where it leaves an axis open."""
+def _sizes(spec: InputSpec, free: Mapping[int, int], lengths: Mapping[str, int]) -> tuple[int, ...]:
+    """The input's shape with a batch of 1 and these sizes where it leaves an axis open. lengths: by symbol."""
     free = {0: 1, **free}
-    sizes = [free.get(axis, 0) if not isinstance(dim, int) else dim for axis, dim in enumerate(spec.shape)]
-    if 0 in sizes:
+    sizes = [dim if isinstance(dim, int) else lengths.get(dim or "", free.get(a)) for a, dim in enumerate(spec.shape)]
+    if None in sizes:
         raise CalibrationError(
-            f"input {spec}: axis {sizes.index(0)} of {shape_text(spec.shape)} has no size, and none can be guessed: "
+            f"input {spec}: axis {sizes.index(None)} of {shape_text(spec.shape)} has no size, and none can be guessed: "
             f"fix it in the model, or {ADVICE}"
         )
-    return tuple(sizes)
+    return tuple(size for size in sizes if size is not None)

@@ -1,7 +1,7 @@
 """Running an `onnx_ir.Model` (or a file) in ONNX Runtime, with any inner values as extra outputs."""
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -11,25 +11,30 @@ import onnx_ir as ir
 import onnxruntime as ort
 
 from ptqc.errors import ModelError
+from ptqc.execute import skeleton
 from ptqc.execute.saturation import EXACT_SUMS, NOT_WITH_EXACT_SUMS, apart, can_saturate, saturates
 from ptqc.graph import zipmaps
-from ptqc.graph.external import hold_external
+from ptqc.graph.external import fits_in_memory, hold_external, is_in_files
+from ptqc.graph.split_file import is_split, write_split
 from ptqc.work.scratch import scratch
 
 Feeds = dict[str, np.ndarray]
 
-# protobuf refuses messages of 2 GiB; beyond this size the model goes through a file with external data.
-IN_MEMORY_LIMIT = 1_500_000_000
 # A Loop need not end; nothing else that ONNX has can run for ever. Seconds for one run.
 LOOP_LIMIT = 25.0
 
 
-def session_options(*, threads: int = 0, optimize: bool = True, exact_sums: bool = True) -> ort.SessionOptions:
+def session_options(
+    *, threads: int = 0, optimize: bool = True, exact_sums: bool = True, timed: bool = False
+) -> ort.SessionOptions:
     """Options of a quiet CPU session; threads = 0 means all cores.
 
-    exact_sums: whether 8-bit weights are added up exactly, also where that takes an option.
+    exact_sums: whether 8-bit weights are added up exactly, also where that takes an option. timed: whether it is to be
+    as fast as a user's, whatever memory that takes.
     """
     options = ort.SessionOptions()
+    if timed:
+        options.add_session_config_entry(skeleton.PREPACKING, "0")
     for name, value in EXACT_SUMS.items() if exact_sums and saturates() else ():
         options.add_session_config_entry(name, value)
     options.intra_op_num_threads = threads
@@ -39,7 +44,9 @@ def session_options(*, threads: int = 0, optimize: bool = True, exact_sums: bool
     return options
 
 
-def open_session(model: bytes | str, options: ort.SessionOptions, without: Sequence[str] = ()) -> ort.InferenceSession:
+def open_session(
+    model: bytes | str, options: ort.SessionOptions, without: Collection[str] = ()
+) -> ort.InferenceSession:
     """A CPU session, without some of its optimizations.
 
     What fails is raised: ONNX Runtime would print it to stdout and try the same once more.
@@ -53,27 +60,41 @@ def reason_of(error: Exception) -> str:
     return str(error).rpartition("Status Message: ")[2].rpartition(" was false. ")[2].strip()
 
 
-def open_proto(proto: onnx.ModelProto, options: ort.SessionOptions) -> ort.InferenceSession:
-    """A session of a model in memory, which adds up 8-bit weights exactly on every processor."""
-    if saturates() and can_saturate(proto):
-        return open_session(apart(proto).SerializeToString(), options, NOT_WITH_EXACT_SUMS)
-    return open_session(proto.SerializeToString(), options)
+def open_proto(
+    proto: onnx.ModelProto, options: ort.SessionOptions, without: Sequence[str] = ()
+) -> ort.InferenceSession:
+    """A session of a model in memory, which adds up 8-bit weights exactly on every processor.
+
+    What it refers to in files, relative to the root, is mapped from there.
+    """
+    left_out, is_skeleton = {*without}, skeleton.is_skeleton(proto)
+    if is_skeleton:
+        is_timed = _says(options, skeleton.PREPACKING)
+        for name, value in (skeleton.PLACE if is_timed else skeleton.SETTINGS).items():
+            options.add_session_config_entry(name, value)
+        left_out |= set() if is_timed else {*skeleton.WITHOUT}
+    elif is_split(proto):
+        with scratch() as folder:
+            path, _ = write_split(proto, Path(folder) / "model.onnx")
+            return open_session(str(path), options, left_out)
+    if saturates() and (is_skeleton or can_saturate(proto)):  # nobody looks at weights that are in files
+        proto, left_out = apart(proto), {*left_out, *NOT_WITH_EXACT_SUMS}
+    return open_session(proto.SerializeToString(), options, left_out)
+
+
+def _says(options: ort.SessionOptions, name: str) -> bool:
+    """Whether options have an entry of this name."""
+    try:
+        options.get_session_config_entry(name)
+    except RuntimeError:
+        return False
+    return True
 
 
 def softmax_in_float64() -> bool:
     """How its integer softmax multiplies and divides: see `ptqc.integer.softmax`."""
     major, minor = ort.__version__.split(".")[:2]
     return (int(major), int(minor)) >= (1, 32)
-
-
-def fits_in_memory(size: int) -> bool:
-    """Whether a model of this many bytes goes through memory, not through a file."""
-    return size < IN_MEMORY_LIMIT
-
-
-def weight_bytes(model: ir.Model) -> int:
-    """Bytes of all initializers of the main graph."""
-    return sum(value.const_value.nbytes for value in model.graph.initializers.values() if value.const_value is not None)
 
 
 def _with_taps(proto: onnx.ModelProto, taps: Iterable[str]) -> onnx.ModelProto:
@@ -89,7 +110,8 @@ class Runner:
     """A model held by one ONNX Runtime session: a model, a proto of under 2 GB, or a file.
 
     taps: names of inner values that become extra outputs. Outputs that are maps come as the tensors of their scores; a
-    file without taps is run as it is.
+    file without taps is run as it is. lean: what depends on constants only, such as unpacked weights, is computed in
+    every run and let go of, and memory goes back to the system.
     Raises ModelError when ONNX Runtime refuses the model.
     """
 
@@ -98,11 +120,14 @@ class Runner:
         model: ir.Model | onnx.ModelProto | Path | str,
         taps: Sequence[str] = (),
         options: ort.SessionOptions | None = None,
+        *,
+        lean: bool = False,
     ) -> None:
         options = options or session_options()
+        options.enable_cpu_mem_arena = options.enable_cpu_mem_arena and not lean
         try:
             model = zipmaps.as_tensors(model) if isinstance(model, onnx.ModelProto) else model
-            self.session = _open(model, taps, options)
+            self.session = _open(model, taps, options, skeleton.WITHOUT if lean else ())
         except Exception as error:  # ONNX Runtime raises a dozen types of its own
             raise ModelError(f"ONNX Runtime {ort.__version__} cannot load the model: {error}") from error
         self._loops = has_loop(model)
@@ -152,25 +177,34 @@ def _limited() -> Iterator[ort.RunOptions]:
 
 
 def _open(
-    model: ir.Model | onnx.ModelProto | Path | str, taps: Sequence[str], options: ort.SessionOptions
+    model: ir.Model | onnx.ModelProto | Path | str,
+    taps: Sequence[str],
+    options: ort.SessionOptions,
+    without: Sequence[str],
 ) -> ort.InferenceSession:
     if isinstance(model, onnx.ModelProto):
         copy = onnx.ModelProto()
         copy.CopyFrom(model)
-        return open_proto(_with_taps(copy, taps), options)
+        return open_proto(_with_taps(copy, taps), options, without)
     if not isinstance(model, ir.Model):
         if not taps:
-            return open_session(str(model), options)
+            return open_session(str(model), options, without)
         model = _loaded(Path(model))
-    if fits_in_memory(weight_bytes(model)):
-        return open_proto(_with_taps(ir.to_proto(model), taps), options)
+    if fits_in_memory(_bytes_inside(model)):
+        return open_proto(_with_taps(skeleton.message(model), taps), options, without)
     with scratch() as folder:
         path = Path(folder) / "model.onnx"
         ir.save(model, path, external_data="model.data")
         if taps:
             proto = onnx.load(path, load_external_data=False)
             onnx.save(_with_taps(proto, taps), path)
-        return open_session(str(path), options)
+        return open_session(str(path), options, without)
+
+
+def _bytes_inside(model: ir.Model) -> int:
+    """Bytes of the initializers that the model itself holds."""
+    tensors = [value.const_value for value in model.graph.initializers.values()]
+    return sum(t.nbytes for t in tensors if t is not None and not isinstance(t, ir.ExternalTensor))
 
 
 def _loaded(path: Path) -> ir.Model:
@@ -191,6 +225,20 @@ def tensors_of(outputs: Mapping[str, object]) -> Feeds:
             if isinstance(array, np.ndarray) and array.dtype.kind in "fiubOU":
                 found[key] = array.astype(np.str_) if array.dtype.kind == "O" else array
     return found
+
+
+def open_packed(packed: onnx.ModelProto, model: ir.Model, options: ort.SessionOptions | None = None) -> Runner:
+    """What was made of a model, to be compared with it. Raises ModelError as `Runner`."""
+    return Runner(packed, options=options, lean=is_lean(packed, model))
+
+
+def is_lean(packed: onnx.ModelProto, model: ir.Model) -> bool:
+    """Whether what was made of a model is compared with its weights unpacked in every run.
+
+    ONNX Runtime unpacks all when it loads a file; into float they would be as large as the model, which does not fit
+    into memory. Integer kernels are found only where they are unpacked when it is loaded.
+    """
+    return is_in_files(model) and all(node.op_type != "QuantizeLinear" for node in packed.graph.node)
 
 
 def run(model: ir.Model | Path | str, feeds: Feeds, taps: Sequence[str] = ()) -> dict[str, np.ndarray]:

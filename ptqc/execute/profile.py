@@ -43,7 +43,7 @@ class Subject:
 
     def session(self, folder: Path | None = None) -> Runner:
         """A session on one thread; one that writes a profile to `folder` where it is given."""
-        options = session_options(threads=1)
+        options = session_options(threads=1, timed=True)
         for name, value in self.settings.items():
             options.add_session_config_entry(name, value)
         if folder is None:

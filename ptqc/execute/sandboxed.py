@@ -1,7 +1,8 @@
 """The first time that a native library meets a foreign model, in a sandboxed process.
 
-`python -m ptqc.execute.sandboxed check MODEL` and `… run MODEL FEEDS` are the work of that process. What a library
-refuses by an error of its own is no finding here: it is met again, and told, by the process that asked.
+`python -m ptqc.execute.sandboxed check MODEL`, `… run MODEL FEEDS` and `… run-skeleton MODEL FEEDS` are the work of
+that process. What a library refuses by an error of its own is no finding here: it is met again, and told, by the
+process that asked.
 """
 
 import sys
@@ -36,16 +37,34 @@ def check(path: Path, size: int) -> None:
     _attempt(["check", str(path)], size)
 
 
-def run(save: Callable[[Path], Path], feeds: Mapping[str, np.ndarray], size: int, seconds: float | None = None) -> None:
+def check_bytes(model: bytes) -> None:
+    """The same of a model in memory, which goes through a file."""
+    with scratch() as folder:
+        path = Path(folder) / "model.onnx"
+        path.write_bytes(model)
+        check(path, len(model))
+
+
+def run(
+    save: Callable[[Path], Path],
+    feeds: Mapping[str, np.ndarray],
+    size: int,
+    seconds: float | None = None,
+    *,
+    is_skeleton: bool = False,
+) -> None:
     """Have ONNX Runtime load a model and run one sample.
 
-    save: writes the model to a folder and returns its path. seconds: for a model without an end, say.
+    save: writes the model to a folder and returns its path. seconds: for a model without an end, say. is_skeleton:
+    whether what is written refers to files by their whole paths.
     Raises ModelError as `check` does.
     """
     with scratch() as temporary:
         folder = Path(temporary)
         write_npz(folder / "feeds.npz", feeds)
-        _attempt(["run", str(save(folder)), str(folder / "feeds.npz")], size, seconds)
+        _attempt(
+            ["run-skeleton" if is_skeleton else "run", str(save(folder)), str(folder / "feeds.npz")], size, seconds
+        )
 
 
 def _attempt(arguments: Sequence[str], size: int, seconds: float | None = None) -> None:
@@ -66,19 +85,25 @@ def _check(path: str) -> None:
     _tolerated(lambda: onnx.checker.check_model(path))
 
 
-def _run(path: str, feeds: str) -> None:
+def _run(path: str, feeds: str, *, is_skeleton: bool = False) -> None:
     import onnxruntime as ort
+
+    from ptqc.execute.skeleton import SETTINGS, WITHOUT
 
     options = ort.SessionOptions()
     options.log_severity_level = 4
+    for name, value in SETTINGS.items() if is_skeleton else ():
+        options.add_session_config_entry(name, value)
+    model = Path(path).read_bytes() if is_skeleton else path
+    given: dict[str, Any] = {"disabled_optimizers": list(WITHOUT)} if is_skeleton else {}
     print(f"loading it in ONNX Runtime {ort.__version__}", flush=True)
     session = _tolerated(
-        lambda: ort.InferenceSession(path, options, providers=["CPUExecutionProvider"], enable_fallback=0)
+        lambda: ort.InferenceSession(model, options, ["CPUExecutionProvider"], enable_fallback=0, **given)
     )
     if session is not None:
         print(f"a run in ONNX Runtime {ort.__version__}", flush=True)
-        with np.load(feeds) as given:
-            _tolerated(lambda: session.run(None, dict(given)))
+        with np.load(feeds) as arrays:
+            _tolerated(lambda: session.run(None, dict(arrays)))
 
 
 def _tolerated(work: Callable[[], Any]) -> Any:
@@ -92,4 +117,7 @@ def _tolerated(work: Callable[[], Any]) -> Any:
 
 
 if __name__ == "__main__":
-    (_check if sys.argv[1] == "check" else _run)(*sys.argv[2:])
+    if sys.argv[1] == "check":
+        _check(*sys.argv[2:])
+    else:
+        _run(*sys.argv[2:], is_skeleton=sys.argv[1] == "run-skeleton")

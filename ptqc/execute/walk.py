@@ -10,11 +10,11 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import onnxruntime as ort
-from onnx import numpy_helper
 
 from ptqc.errors import ModelError
 from ptqc.execute.compressed import Compressed, Held, real
-from ptqc.execute.onnxruntime import Feeds, open_session, session_options
+from ptqc.execute.onnxruntime import Feeds, open_proto, session_options
+from ptqc.execute.skeleton import tensor_message
 from ptqc.graph.nodes import rank
 from ptqc.graph.protos import reads
 from ptqc.work.parallel import in_order, processors
@@ -42,17 +42,17 @@ class Slicer:
     """Cuts runnable pieces out of a model: consecutive nodes with whatever they need."""
 
     def __init__(self, model: ir.Model) -> None:
-        proto = ir.to_proto(model)
-        self.nodes: list[onnx.NodeProto] = list(proto.graph.node)
+        self.nodes: list[onnx.NodeProto] = [ir.to_proto(node) for node in model.graph]
         self.reads: list[set[str]] = [reads(node) for node in self.nodes]
-        self.outputs: list[str] = [value.name for value in proto.graph.output]
+        self.outputs: list[str] = [str(value.name) for value in model.graph.outputs]
         # ONNX Runtime's shape inference takes a vector of sizes for an empty one where its length is not stated.
         self._lengths = {
             str(value.name): value.shape[0] for value in _values(model) if rank(value) == 1 and value.shape
         }
-        self._initializers = {tensor.name: tensor for tensor in proto.graph.initializer}
-        self._opsets = list(proto.opset_import)
-        self._ir_version = proto.ir_version
+        # Messages are made of them where a piece reads them: all together would be a copy of the model.
+        self._initializers = {name: value.const_value for name, value in model.graph.initializers.items()}
+        self._opsets = [onnx.helper.make_opsetid(*item) for item in model.opset_imports.items()]
+        self._ir_version = model.ir_version
 
     def is_constant(self, name: str) -> bool:
         """Whether a value is an initializer."""
@@ -60,7 +60,8 @@ class Slicer:
 
     def constant(self, name: str) -> np.ndarray | None:
         """The values of an initializer; None for any other value."""
-        return numpy_helper.to_array(self._initializers[name]) if name in self._initializers else None
+        tensor = self._initializers.get(name)
+        return None if tensor is None else tensor.numpy()
 
     def needed(self, first: int, outputs: Iterable[str]) -> list[int]:
         """Indices of the nodes from `first` on that the outputs depend on."""
@@ -94,13 +95,16 @@ class Slicer:
         read = set().union(*(self.reads[i] for i in indices))
         for name in sorted(read.intersection(self._initializers)):
             replaced = constants.get(name)
-            tensor = self._initializers[name] if replaced is None else onnx.numpy_helper.from_array(replaced, name)
-            graph.initializer.append(tensor)
+            tensor = self._initializers[name]
+            if replaced is not None:
+                graph.initializer.append(onnx.numpy_helper.from_array(replaced, name))
+            elif tensor is not None:
+                graph.initializer.append(tensor_message(tensor, name))
         for name in sorted(read.intersection(inputs)):
             graph.input.append(_value_info(name, inputs[name], self._lengths.get(name)))
         graph.output.extend(onnx.ValueInfoProto(name=name) for name in outputs)
         proto = onnx.ModelProto(ir_version=self._ir_version, graph=graph, opset_import=self._opsets)
-        return open_session(proto.SerializeToString(), session_options(threads=1))
+        return open_proto(proto, session_options(threads=1))
 
 
 def _values(model: ir.Model) -> Iterator[ir.Value]:

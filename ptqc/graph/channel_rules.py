@@ -1,6 +1,7 @@
 """How each operator leads channels from its inputs to its outputs: what may be reordered."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
@@ -63,36 +64,61 @@ def of_planes(walk: TieWalk, node: ir.Node) -> Found:
 
 def convolved(walk: TieWalk, node: ir.Node) -> Found:
     """A convolution: channels of the input within their groups, and those of the output."""
-    weight, groups = constant(node.inputs[1]), integer(node, "group", 1)
-    shape = walk.shape(node.inputs[0])
-    read = along(walk.numbers(node.inputs[0]), 1, shape[1])
-    if weight is None or read is None:
-        return None
-    outputs, inputs = weight.shape[:2]
-    if inputs > 1 or groups == 1:
-        return within_groups(walk, node)
-    given = np.repeat(read, outputs // groups)
-    walk.sets.trace_taken(given, read, np.repeat(np.arange(groups), outputs // groups))
-    walk.take(required(node.inputs[1]), Role((outputs, -1), (Factor((0,), given),)))
-    take_vector(walk, input_of(node, 2), given)
-    return [placed(given, 1, len(shape))]
+    found = _of_convolution(walk, node)
+    return None if found is None else (_depthwise if found.is_depthwise else _in_groups)(walk, node, found)
 
 
 def within_groups(walk: TieWalk, node: ir.Node) -> Found:
     """A convolution whose outputs are independent of its inputs."""
-    weight, groups = constant(node.inputs[1]), integer(node, "group", 1)
-    shape = walk.shape(node.inputs[0])
+    found = _of_convolution(walk, node)
+    return None if found is None else _in_groups(walk, node, found)
+
+
+@dataclass(frozen=True)
+class _Convolution:
+    """Sizes of a weight, and the numbers of the channels that are read. rank: of the input."""
+
+    outputs: int
+    inputs: int
+    groups: int
+    read: np.ndarray
+    rank: int
+
+    @property
+    def is_depthwise(self) -> bool:
+        return self.inputs == 1 < self.groups
+
+    @property
+    def group_of_output(self) -> np.ndarray:
+        return np.repeat(np.arange(self.groups), self.outputs // self.groups)
+
+
+def _of_convolution(walk: TieWalk, node: ir.Node) -> _Convolution | None:
+    weight, shape = constant(node.inputs[1]), walk.shape(node.inputs[0])
     read = along(walk.numbers(node.inputs[0]), 1, shape[1])
     if weight is None or read is None:
         return None
     outputs, inputs = weight.shape[:2]
-    given = walk.sets.fresh(outputs)
-    walk.sets.trace(given, np.repeat(np.arange(groups), outputs // groups))
-    walk.sets.trace(read, np.repeat(np.arange(groups), inputs))
-    factors = Factor((0, 1), given), Factor((0, 2), read, -1)
-    walk.take(required(node.inputs[1]), Role((groups, outputs // groups, inputs, -1), factors))
+    return _Convolution(outputs, inputs, integer(node, "group", 1), read, len(shape))
+
+
+def _depthwise(walk: TieWalk, node: ir.Node, found: _Convolution) -> Found:
+    """Channels of the output are those of the input, or several for each."""
+    given = np.repeat(found.read, found.outputs // found.groups)
+    walk.sets.trace_taken(given, found.read, found.group_of_output)
+    walk.take(required(node.inputs[1]), Role((found.outputs, -1), (Factor((0,), given),)))
     take_vector(walk, input_of(node, 2), given)
-    return [placed(given, 1, len(shape))]
+    return [placed(given, 1, found.rank)]
+
+
+def _in_groups(walk: TieWalk, node: ir.Node, found: _Convolution) -> Found:
+    given = walk.sets.fresh(found.outputs)
+    walk.sets.trace(given, found.group_of_output)
+    walk.sets.trace(found.read, np.repeat(np.arange(found.groups), found.inputs))
+    view = found.groups, found.outputs // found.groups, found.inputs, -1
+    walk.take(required(node.inputs[1]), Role(view, (Factor((0, 1), given), Factor((0, 2), found.read, -1))))
+    take_vector(walk, input_of(node, 2), given)
+    return [placed(given, 1, found.rank)]
 
 
 def product(walk: TieWalk, node: ir.Node) -> Found:

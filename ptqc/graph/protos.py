@@ -1,6 +1,7 @@
-"""A node of a protobuf model, and the graphs inside it."""
+"""A node of a protobuf model and the graphs inside it, and a model's interface as protobuf."""
 
 import onnx
+import onnx_ir as ir
 
 
 def subgraphs(node: onnx.NodeProto) -> list[onnx.GraphProto]:
@@ -22,3 +23,9 @@ def reads(node: onnx.NodeProto) -> set[str]:
         inside = {name for inner in graph.node for name in reads(inner)} | {value.name for value in graph.output}
         names |= inside - own
     return names
+
+
+def interface(model: ir.Model) -> onnx.GraphProto:
+    """A graph with the inputs and outputs of a model and nothing else."""
+    given, made = ([ir.to_proto(value) for value in values] for values in (model.graph.inputs, model.graph.outputs))
+    return onnx.GraphProto(input=given, output=made)

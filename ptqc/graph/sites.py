@@ -12,6 +12,9 @@ from ptqc.operators import Trait, absorbs, data_inputs, has_own_scale, is_float,
 
 P = TypeVar("P", bound=ActivationParams)
 
+# A node with this property computes in float, whatever kernels there are for it.
+IN_FLOAT = "ptqc.in_float"
+
 
 @dataclass(frozen=True)
 class Site:
@@ -42,6 +45,8 @@ def find_kernels(model: ir.Model, layers: Sequence[Layer]) -> list[Kernel]:
     kernels = []
     for node in model.graph:
         name = str(node.outputs[0].name)
+        if IN_FLOAT in node.metadata_props:
+            continue
         if name in by_name:
             layer = by_name[name]
             settled = layer.settled

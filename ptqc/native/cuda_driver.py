@@ -2,18 +2,21 @@
 
 import contextlib
 import ctypes
+import re
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
-from ptqc.errors import TargetError
+from ptqc.errors import GpuMemoryError, TargetError
 
 DRIVER, RUNTIME = "libcuda.so.1", "libcudart.so.13"
 INSTALL = "pip install 'ptqc[cuda]'"
 # What the libraries are built for: the version of CUDA that the driver has to know, and the oldest chips.
 NEEDED_VERSION, NEEDED_CAPABILITY = (13, 0), (8, 0)
 NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
+OUT_OF_MEMORY = re.compile("out of memory|OUT_OF_MEMORY|MemoryAllocation")
+NO_CODE = re.compile("NO_BINARY_FOR_GPU|UNSUPPORTED_PTX_VERSION|INVALID_PTX|JIT_COMPILER_NOT_FOUND|no kernel image")
 MAJOR, MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_…
 
 
@@ -89,6 +92,20 @@ def _call(driver: Any, name: str, *arguments: Any) -> None:
 
 def _failed(name: str, code: int) -> TargetError:
     return TargetError(f"NVIDIA's driver answers {name} with error {code}; run model.onnx")
+
+
+def refusal_of(error: BaseException, index: int, what: str = "the library") -> TargetError | None:
+    """What to tell of a failure of TVM or the driver that has a reason of its own; None of any other."""
+    if OUT_OF_MEMORY.search(str(error)):
+        return GpuMemoryError(
+            f"cuda:{index} has no memory left for {what}: give fewer samples at a time, or end what else is using it"
+        )
+    if NO_CODE.search(str(error)):
+        return TargetError(
+            f"the library has no machine code for cuda:{index}, and the driver does not translate its PTX: name its "
+            "architecture in --gpu and compile again, or run model.onnx"
+        )
+    return None
 
 
 def load_runtime_library() -> None:

@@ -2,7 +2,7 @@
 
 import json
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -44,10 +44,14 @@ class Value:
         """Raises UsageError where an input is none of these."""
         if not isinstance(array, np.ndarray):
             raise UsageError(f"input {self.name!r} is a {type(array).__name__}; expected a numpy array, {self}")
-        if array.dtype != self.dtype or not self.fits(array.shape):
-            raise UsageError(f"input {self.name!r} is {array.dtype} {list(array.shape)}; expected {self}")
+        self.check_kind(array.dtype, array.shape)
         if self.value is not None and not np.array_equal(array, self.value):
             raise UsageError(f"input {self.name!r} is {array.tolist()}; the library was built for {self.value}")
+
+    def check_kind(self, dtype: np.dtype[Any], shape: Sequence[int]) -> None:
+        """Raises UsageError where nothing of this type and shape is one of these."""
+        if dtype != self.dtype or not self.fits(shape):
+            raise UsageError(f"input {self.name!r} is {dtype} {list(shape)}; expected {self}")
 
     def of_none(self) -> np.ndarray:
         """The value of a batch of none."""
@@ -111,13 +115,20 @@ class Interface:
 
     def check(self, feeds: Mapping[str, np.ndarray]) -> int | None:
         """The batch size of inputs that fit; None when there is none. Raises UsageError for what does not fit."""
+        self.check_names(feeds)
+        for value in self.inputs:
+            value.check(feeds[value.name])
+        return self.batch({name: array.shape for name, array in feeds.items()})
+
+    def check_names(self, feeds: Collection[str]) -> None:
+        """Raises UsageError where inputs of other names were given."""
         expected = [value.name for value in self.inputs]
         if set(feeds) != set(expected):
             raise UsageError(f"inputs {', '.join(map(repr, feeds)) or 'none'} were given; the model takes {expected}")
-        batches: set[int] = set()
-        for value in self.inputs:
-            value.check(feeds[value.name])
-            batches |= value.batches(feeds[value.name].shape)
+
+    def batch(self, shapes: Mapping[str, Sequence[int]]) -> int | None:
+        """The batch size of inputs of fitting shapes; None when there is none. Raises UsageError for several."""
+        batches = {size for value in self.inputs for size in value.batches(shapes[value.name])}
         if len(batches) > 1:
             raise UsageError(f"the inputs have batch sizes {sorted(batches)}; expected the same one")
         return next(iter(batches), None)

@@ -59,8 +59,9 @@ class Operator:
     moves: whether a node can move or select codes as they are, where the operator can; then output and input have one
     scale. operands: inputs, by place, that carry activations; None: all. kernels: those of ONNX Runtime that compute it
     on codes with an output scale of its own. reference: what these kernels give for input codes, bit by bit.
-    parameters: inputs, by place, that say what shape the output has or along which axes it is computed. steep: gives
-    the inputs, by place, at whose zero it has no finite slope or no value, of a node with these constants.
+    parameters: inputs, by place, that say what shape the output has or along which axes it is computed. masks: inputs,
+    by place, that say which positions an attention looks at. steep: gives the inputs, by place, at whose zero it has no
+    finite slope or no value, of a node with these constants.
     """
 
     name: str
@@ -72,6 +73,7 @@ class Operator:
     kernels: frozenset[str] = frozenset()
     reference: Callable[[LoweredStep, Sequence[np.ndarray]], Computed] | None = None
     parameters: tuple[int, ...] = ()
+    masks: tuple[int, ...] = ()
     steep: Callable[[Constants], tuple[int, ...]] | None = None
 
     @property

@@ -59,5 +59,8 @@ OPERATORS = (
     operator("ConvTranspose", Trait.WEIGHTED, Trait.PRODUCT, channels=FIRST),
     operator("Einsum", Trait.WEIGHTED),
     *alike(["LSTM", "GRU", "RNN"], Trait.WEIGHTED, channels=LAST),
-    *alike(["Attention", "FusedConv", "FusedGemm", "FusedMatMul"], Trait.PRODUCT, domain=MICROSOFT),
+    operator("Attention", Trait.PRODUCT, domain=MICROSOFT, masks=(3, 5)),
+    operator("MultiHeadAttention", domain=MICROSOFT, masks=(4, 5)),
+    operator("Attention", masks=(3,)),
+    *alike(["FusedConv", "FusedGemm", "FusedMatMul"], Trait.PRODUCT, domain=MICROSOFT),
 )

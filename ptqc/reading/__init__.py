@@ -10,9 +10,9 @@ import onnx_ir.passes.common as common
 
 from ptqc.errors import ModelError
 from ptqc.execute import sandboxed
-from ptqc.execute.onnxruntime import fits_in_memory
+from ptqc.execute.skeleton import without_tensors
 from ptqc.graph import zipmaps
-from ptqc.graph.external import hold_external
+from ptqc.graph.external import fits_in_memory, hold_external
 from ptqc.notes import Level, Note
 from ptqc.reading.annotations import drop_annotations
 from ptqc.reading.classical import check_classical
@@ -102,10 +102,13 @@ def _read(path: Path, cast_double: bool) -> ModelSource:
         check(proto)
     if not cast_double:
         check_no_double(proto)
-    check_tensors(proto, path.parent)
+    check_tensors(proto, path)
     files = external_files(proto, path.parent)
     size = len(data) + sum(file.stat().st_size for file in files.values())
-    sandboxed.check(path, size)
+    if fits_in_memory(size):
+        sandboxed.check(path, size)
+    else:
+        sandboxed.check_bytes(without_tensors(proto).SerializeToString())
     maps = zipmaps.take_off(proto.graph)
     name_free_axes(proto)
     check_sizes(proto)
@@ -116,10 +119,10 @@ def _read(path: Path, cast_double: bool) -> ModelSource:
         node.name = ""  # need not be unique, and ONNX Runtime refuses two of one name; values are the keys
     model = _to_ir(proto)
     zipmaps.remember(model, maps)
-    hold_external(model, path.parent, mapped=not fits_in_memory(size))
+    hold_external(model, path.parent, mapped=not fits_in_memory(size), own=path)
     check_weights_finite(model)
     check_inference(model)
-    _check_with_onnx(model if fits_in_memory(size) else path)
+    _check_with_onnx(model)
     if not cast_double:
         check_no_double_layers(model)
     return ModelSource(model, path, size, digest_of(data, files), tuple(notes), cast_double)
@@ -163,12 +166,9 @@ def _separate_initializers(model: ir.Model) -> None:
     model.ir_version = SEPARATE_INITIALIZERS
 
 
-def _check_with_onnx(model: ir.Model | Path) -> None:
+def _check_with_onnx(model: ir.Model) -> None:
     try:
-        if isinstance(model, Path):
-            onnx.checker.check_model(str(model))
-        else:
-            common.CheckerPass()(model)
+        common.CheckerPass()(model)
     except Exception as error:  # the checker and the pass around it have error types of their own
         reason = error.__cause__ or error
         raise ModelError(f"the ONNX checker refuses the model: {reason}; export the model again") from error

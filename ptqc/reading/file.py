@@ -1,6 +1,7 @@
 """From a path to a parsed protobuf, with a hint for each kind of file that people pass by mistake."""
 
 import hashlib
+import mmap
 import struct
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,7 +9,10 @@ from pathlib import Path
 import onnx
 
 from ptqc.errors import ModelError
+from ptqc.graph.external import fits_in_memory
+from ptqc.graph.model_file import skeleton
 
+Data = bytes | memoryview
 CHUNK = 1 << 20
 
 # (where the bytes are, the bytes, what the file is and what to do)
@@ -22,8 +26,11 @@ SIGNATURES = (
 )
 
 
-def read_bytes(path: Path) -> bytes:
-    """The bytes of the file; raises ModelError for a path that holds no readable, non-empty file."""
+def read_bytes(path: Path) -> Data:
+    """The bytes of the file, mapped where they do not fit into memory.
+
+    Raises ModelError for a path that holds no readable, non-empty file.
+    """
     if not path.exists():
         raise ModelError("no such file; expected the path of an .onnx file")
     if path.is_dir():
@@ -31,7 +38,7 @@ def read_bytes(path: Path) -> bytes:
     if not path.is_file():
         raise ModelError("is not a regular file; expected the path of an .onnx file")
     try:
-        data = path.read_bytes()
+        data = path.read_bytes() if fits_in_memory(path.stat().st_size) else _mapped(path)
     except OSError as error:
         raise ModelError(f"cannot be read: {error.strerror}") from error
     if not data:
@@ -39,13 +46,17 @@ def read_bytes(path: Path) -> bytes:
     return data
 
 
-def parse(data: bytes) -> onnx.ModelProto:
-    """The model in the bytes; raises ModelError, with a hint, for anything that is no ONNX model."""
+def _mapped(path: Path) -> memoryview:
+    with path.open("rb") as file:
+        return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+
+
+def parse(data: Data) -> onnx.ModelProto:
+    """The model in the bytes, of mapped ones a skeleton; raises ModelError, with a hint, where they are no model."""
     _check_signature(data)
-    proto = onnx.ModelProto()
     try:
-        proto.ParseFromString(data)
-    except Exception as error:  # protobuf's DecodeError, which publishes no type hints
+        proto = skeleton(data) if isinstance(data, memoryview) else onnx.ModelProto.FromString(data)
+    except Exception as error:  # protobuf's DecodeError, which publishes no type hints, or ValueError
         if _is_text(data):
             raise ModelError("is a text file, expected a binary ONNX model") from error
         raise ModelError(
@@ -60,7 +71,7 @@ def parse(data: bytes) -> onnx.ModelProto:
     return proto
 
 
-def digest_of(data: bytes, files: Mapping[str, Path]) -> str:
+def digest_of(data: Data, files: Mapping[str, Path]) -> str:
     """SHA-256 over the .onnx bytes, then each external file behind its location and length, by location."""
     digest = hashlib.sha256(data)
     for location, file in sorted(files.items()):
@@ -71,26 +82,26 @@ def digest_of(data: bytes, files: Mapping[str, Path]) -> str:
     return digest.hexdigest()
 
 
-def _check_signature(data: bytes) -> None:
+def _check_signature(data: Data) -> None:
     for offset, signature, hint in SIGNATURES:
         if data[offset : offset + len(signature)] == signature:
             raise ModelError(hint)
-    if data[:512].lstrip().lower().startswith((b"<!doctype", b"<html")):
+    if bytes(data[:512]).lstrip().lower().startswith((b"<!doctype", b"<html")):
         raise ModelError("is a web page (HTML), expected ONNX: the download went wrong, check its address")
     if _is_safetensors(data):
         raise ModelError("is a safetensors file: weights without a graph; export the model to ONNX")
 
 
-def _is_safetensors(data: bytes) -> bool:
+def _is_safetensors(data: Data) -> bool:
     if len(data) < 10:
         return False
     (header,) = struct.unpack("<Q", data[:8])
     return bool(0 < header <= len(data) - 8 and data[8:9] == b"{")
 
 
-def _is_text(data: bytes) -> bool:
+def _is_text(data: Data) -> bool:
     try:
-        head = data[:512].decode("ascii")
+        head = bytes(data[:512]).decode("ascii")
     except UnicodeDecodeError:
         return False
     return all(character.isprintable() or character in "\r\n\t" for character in head)

@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from ptqc.arguments import path_of, shown
 from ptqc.errors import UsageError
-from ptqc.execute.onnxruntime import fits_in_memory, weight_bytes
+from ptqc.graph.external import fits_in_memory, weight_bytes
 from ptqc.reading import ModelSource, read_model
 from ptqc.reading.walk import every_graph
 

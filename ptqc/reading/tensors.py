@@ -8,25 +8,30 @@ import onnx
 import onnx_ir as ir
 
 from ptqc.errors import ModelError
+from ptqc.graph.model_file import OWN
 from ptqc.reading.walk import every_graph, every_node
 
 REDO = "export or download the model again"
 
 
-def check_tensors(model: onnx.ModelProto, folder: Path) -> None:
-    """Refuse tensors whose dimensions, type and data contradict each other, and unsafe external data."""
+def check_tensors(model: onnx.ModelProto, path: Path) -> None:
+    """Refuse tensors whose dimensions, type and data contradict each other, and unsafe external data.
+
+    path: of the model's file.
+    """
     for tensor in _tensors(model):
         size = _expected_bytes(tensor)
         if tensor.data_location == onnx.TensorProto.EXTERNAL:
-            _check_external(tensor, size, folder)
+            _check_external(tensor, size, path)
         else:
             _check_inline(tensor, size)
 
 
 def external_files(model: onnx.ModelProto, folder: Path) -> dict[str, Path]:
-    """Location -> path of every external data file, each file once."""
+    """Location -> path of every external data file, each file once; not the model's own file."""
     external = (tensor for tensor in _tensors(model) if tensor.data_location == onnx.TensorProto.EXTERNAL)
-    locations = {str(PurePosixPath(_entries(tensor)["location"])) for tensor in external}
+    given = {_entries(tensor)["location"] for tensor in external}
+    locations = {str(PurePosixPath(location)) for location in given - {OWN}}
     return {location: folder / location for location in locations}
 
 
@@ -59,10 +64,12 @@ def _expected_bytes(tensor: onnx.TensorProto) -> int:
 def _check_inline(tensor: onnx.TensorProto, size: int) -> None:
     found = _inline_bytes(tensor)
     if found is not None and found != size:
-        raise ModelError(
-            f"tensor {tensor.name!r} of dimensions {list(tensor.dims)} needs {size} bytes of data, it has {found}: "
-            + REDO
-        )
+        raise _wrong_size(tensor, size, found)
+
+
+def _wrong_size(tensor: onnx.TensorProto, size: int, found: int) -> ModelError:
+    dims = list(tensor.dims)
+    return ModelError(f"tensor {tensor.name!r} of dimensions {dims} needs {size} bytes of data, it has {found}: {REDO}")
 
 
 def _inline_bytes(tensor: onnx.TensorProto) -> int | None:
@@ -84,12 +91,14 @@ def _entries(tensor: onnx.TensorProto) -> dict[str, str]:
     return {entry.key: entry.value for entry in tensor.external_data}
 
 
-def _check_external(tensor: onnx.TensorProto, size: int, folder: Path) -> None:
+def _check_external(tensor: onnx.TensorProto, size: int, path: Path) -> None:
     entries = _entries(tensor)
     where = f"tensor {tensor.name!r} has external data"
     location = entries.get("location", "")
-    file = _resolve(location, folder, where)
+    file = path if location == OWN else _resolve(location, path.parent, where)
     offset, length = (_number(entries, key, where) for key in ("offset", "length"))
+    if location == OWN and length != size:
+        raise _wrong_size(tensor, size, length or 0)
     if length is not None and length != size:
         raise ModelError(f"{where} of length {length}; its dimensions {list(tensor.dims)} need {size}: {REDO}")
     end = (offset or 0) + size

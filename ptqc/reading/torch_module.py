@@ -1,9 +1,10 @@
 """A PyTorch module as an ONNX model, by PyTorch's own exporter."""
 
+import inspect
 import logging
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import onnx_ir as ir
@@ -48,17 +49,23 @@ def _torch() -> Any:
 
 def _exported(torch: Any, module: Any, example: Sequence[Any]) -> ir.Model:
     """With a free batch; with the example's own where that cannot be exported, as where `forward` fixes it."""
+    if len({len(value) for value in example if value.ndim}) <= 1:  # else axis 0 of some is no batch
+        with suppress(Exception):  # PyTorch raises many types of its own
+            return _with_free_batch(torch, module, example)
+    try:
+        return _export(torch, module, tuple(example), None)
+    except Exception as error:
+        reason = " ".join(str(error.__cause__ or error).split())
+        raise ModelError(f"PyTorch cannot export {type(module).__name__}: {reason}") from error
+
+
+def _with_free_batch(torch: Any, module: Any, example: Sequence[Any]) -> ir.Model:
+    """Of two samples, since PyTorch takes a size of one for a constant."""
     batch = torch.export.Dim("batch")
     rows = tuple(torch.cat([value, value]) if value.ndim and len(value) == 1 else value for value in example)
-    free = tuple({0: batch} if value.ndim else None for value in rows)
-    try:
-        return _export(torch, module, rows, free)
-    except Exception:  # PyTorch raises many types of its own
-        try:
-            return _export(torch, module, tuple(example), None)
-        except Exception as error:
-            reason = " ".join(str(error.__cause__ or error).split())
-            raise ModelError(f"PyTorch cannot export {type(module).__name__}: {reason}") from error
+    free = [{0: batch} if value.ndim else None for value in rows]
+    named = inspect.signature(module.forward).bind(*free).arguments  # of `*args` a tuple
+    return _export(torch, module, rows, dict(named))
 
 
 def _export(torch: Any, module: Any, example: tuple[Any, ...], shapes: Any) -> ir.Model:

@@ -15,6 +15,7 @@ from ptqc.calibration.samples import collect
 from ptqc.calibration.synthetic import draw
 from ptqc.errors import UsageError
 from ptqc.execute.onnxruntime import Feeds
+from ptqc.graph.external import take_in
 from ptqc.graph.zipmaps import as_tensors
 from ptqc.reading.file import parse, read_bytes
 from ptqc.reading.tensors import check_tensors
@@ -91,8 +92,8 @@ def reduce(
     asked, path, place = Command.parse(command, message), Path(model), Path(output)
     _check_free(place)
     proto = as_tensors(parse(read_bytes(path)))
-    check_tensors(proto, path.parent)
-    onnx.load_external_data_for_model(proto, str(path.parent))
+    check_tensors(proto, path)
+    take_in(proto, path)
     with scratch() as temporary:
         folder = Path(temporary)
         samples = _samples(proto, calibration, preprocessing, folder / "samples", seed)

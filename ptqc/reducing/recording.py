@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 
 from ptqc.execute.onnxruntime import Feeds
+from ptqc.graph.split_file import write_model
 from ptqc.store.npz import write_npz
 from ptqc.work import sandbox
 
@@ -24,7 +25,7 @@ def record(model: onnx.ModelProto, samples: Sequence[Feeds], folder: Path) -> Ma
 
     Where the model does not run, only its inputs have values, and what shape inference cannot tell has no type.
     """
-    (folder / MODEL).write_bytes(model.SerializeToString())
+    write_model(model, folder / MODEL)
     for number, feeds in enumerate(samples):
         write_npz(folder / SAMPLE.format(number), feeds)
     sandbox.run(__name__, [str(folder)], SECONDS)
@@ -59,11 +60,12 @@ def _measured(folder: Path) -> dict[str, onnx.ValueInfoProto]:
 def main(folder: Path) -> None:
     """The sandboxed process."""
     from ptqc.execute.onnxruntime import Runner
+    from ptqc.execute.skeleton import is_skeleton
 
-    model = onnx.load(folder / MODEL)
+    model = onnx.load(folder / MODEL, load_external_data=False)
     onnx.save(onnx.shape_inference.infer_shapes(model), folder / INFERRED)
     names = [name for node in model.graph.node for name in node.output if name]
-    runner = Runner(model, names)
+    runner = Runner(folder / MODEL if is_skeleton(model) else model, names)
     for path in sorted(folder.glob(SAMPLE.format("*"))):
         with np.load(path) as given:
             feeds = dict(given)

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-import onnx
 
 from ptqc.execute.onnxruntime import Feeds
+from ptqc.graph.split_file import write_model
 from ptqc.reducing.cut import Subgraph, Whole
 from ptqc.reducing.failure import Command, Failure
 from ptqc.reducing.recording import recorded
@@ -49,7 +49,7 @@ class Trials:
         proto, feeds = self.whole.model(cut), self._feeds(self.whole.inputs(cut))
         if proto is None or feeds is None:
             return False
-        onnx.save(proto, model)
+        write_model(proto, model)
         write_npz(data, feeds)
         return True
 

@@ -11,9 +11,12 @@ import numpy as np
 
 from ptqc.execute.compressed import Compressed, Held
 from ptqc.graph.layers import Layer
+from ptqc.store import spool
 
 # A gram matrix of d columns takes 8·d² bytes; wider layers keep its diagonal only.
 WIDEST_GRAM = 8192
+# Gram matrices of more bytes are in files.
+SPOOLED = 96 * 2**20
 # Sums of outputs that stand for all of them in `total_error`.
 MIXTURES = 64
 # Columns that are multiplied at once: with a tenth of them, writing a wide gram matrix takes most of the time.
@@ -40,15 +43,20 @@ class Moments:
     waiting: list[np.ndarray] = field(default_factory=list)
 
     @classmethod
-    def empty(cls, groups: int, width: int) -> "Moments":
-        """No columns yet."""
-        shape = (groups, width, width) if width <= WIDEST_GRAM else (groups, width)
-        return cls(np.zeros(shape, np.float32), np.zeros((groups, width)), np.zeros((groups, width), np.float32))
+    def empty(cls, groups: int, width: int, *, squares: bool = True) -> "Moments":
+        """No columns yet. squares: whether they are added up, or the mean only."""
+        shape: tuple[int, ...] = (groups, width, width) if width <= WIDEST_GRAM else (groups, width)
+        if not squares:
+            shape = (0, 0)
+        gram = spool.zeros(shape) if bytes_of(groups, width) >= SPOOLED else np.zeros(shape, np.float32)
+        return cls(gram, np.zeros((groups, width)), np.zeros((groups, width), np.float32))
 
     def add(self, columns: np.ndarray) -> None:
         """Add columns (groups, d, n)."""
         self.total += columns.sum(-1, dtype=np.float64)
         self.count += columns.shape[-1]
+        if not self.gram.size:
+            return
         self.waiting.append(columns)
         if _count(self.waiting) >= TOGETHER:
             self._multiply()
@@ -86,6 +94,11 @@ class Moments:
 
     def _square(self, mean: np.ndarray) -> np.ndarray:
         return np.asarray(mean * mean if self.gram.ndim == 2 else mean[:, :, None] * mean[:, None, :])
+
+
+def bytes_of(groups: int, width: int) -> int:
+    """Bytes of a gram matrix, or of its diagonal."""
+    return 4 * groups * (width**2 if width <= WIDEST_GRAM else width)
 
 
 def joined(parts: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
@@ -139,12 +152,19 @@ def shrunk(second: np.ndarray, count: int) -> np.ndarray:
         return second
     width = second.shape[-1]
     trace = np.trace(second, axis1=1, axis2=2).astype(np.float64)
-    square = (second.astype(np.float64) ** 2).sum((1, 2))
+    square = _sum_of_squares(second)
     denominator = (count + 1 - 2 / width) * (square - trace**2 / width)
     numerator = (1 - 2 / width) * square + trace**2
     rho = np.where(denominator > 0, np.minimum(1.0, numerator / np.maximum(denominator, 1e-300)), 1.0)
     identity = np.eye(width, dtype=np.float32) * (rho * trace / width)[:, None, None].astype(np.float32)
     return np.asarray((1 - rho)[:, None, None].astype(np.float32) * second + identity)
+
+
+def _sum_of_squares(second: np.ndarray) -> np.ndarray:
+    """tr(S²) in float64, row by row where a copy of the whole would be large."""
+    if second.nbytes < SPOOLED:
+        return np.asarray((second.astype(np.float64) ** 2).sum((1, 2)))
+    return np.array([sum(float((row.astype(np.float64) ** 2).sum()) for row in group) for group in second])
 
 
 @dataclass(frozen=True)

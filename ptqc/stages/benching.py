@@ -12,8 +12,8 @@ from ptqc.artifact.bench import Bench
 from ptqc.artifact.bench import bench as bench_library
 from ptqc.artifact.folder import GOLDEN, Artifact, load
 from ptqc.artifact.golden import Golden
-from ptqc.calibration.synthetic import draw
-from ptqc.errors import UsageError
+from ptqc.calibration.synthetic import ADVICE, draw
+from ptqc.errors import CalibrationError, UsageError
 from ptqc.execute.onnxruntime import Feeds
 from ptqc.execute.profile import Subject, profile
 from ptqc.stages.comparing.contenders import file_contender
@@ -113,7 +113,10 @@ def _sample(model: ir.Model, artifact: Artifact | None) -> Feeds:
     """A golden sample of the artifact, or a drawn one."""
     if artifact is not None:
         return Golden.read(artifact.folder / GOLDEN).inputs[0]
-    return next(iter(draw(model, 1, 0, {})))
+    try:
+        return next(iter(draw(model, 1, 0, {})))
+    except CalibrationError as error:
+        raise CalibrationError(str(error).replace(ADVICE, "give an artifact, which has samples")) from error
 
 
 def _bench_file(name: str, model: ir.Model, feeds: Feeds) -> FileBench:

@@ -43,5 +43,5 @@ def check_documents(manifest: Mapping[str, Any], plan: Mapping[str, Any], fitted
     for weight in fitted.plan.weights:
         weights[str(fitted.plan.formats[weight.name])] += weight.size
     said = manifest["weights_by_format"], manifest["file"]["bytes"]
-    if said != (weights, len(fitted.exported.data)):
+    if said != (weights, fitted.exported.size):
         raise VerificationError("the manifest does not describe the file")

@@ -14,7 +14,7 @@ import onnx_ir as ir
 from ptqc.budget import DROP, LOSS_UNITS, SAME, LossBudget
 from ptqc.calibration.samples import Samples
 from ptqc.errors import UsageError
-from ptqc.execute.onnxruntime import Runner
+from ptqc.execute.onnxruntime import Runner, open_packed
 from ptqc.losses import Kinds, OutputLoss, Outputs, aligned
 from ptqc.losses.classes import Classes
 from ptqc.stages.bounds import draws_needed, mean_at_most, most_hits, most_of, student
@@ -68,11 +68,11 @@ class Criterion(ABC):
         return f"{lost:.2f} points" if self.unit == DROP else f"{lost:.3g} {self.unit}"
 
     @abstractmethod
-    def held(self, data: bytes) -> Lost:
+    def held(self, file: onnx.ModelProto) -> Lost:
         """What a file loses on samples that choose."""
 
     @abstractmethod
-    def judged(self, data: bytes) -> Lost:
+    def judged(self, file: onnx.ModelProto) -> Lost:
         """What it loses on samples that chose nothing."""
 
     @property
@@ -109,9 +109,9 @@ class Splits:
     held_back: Samples
     judging: Samples
 
-    def compared(self, data: bytes, samples: Samples) -> Compared:
+    def compared(self, file: onnx.ModelProto, samples: Samples) -> Compared:
         """Outputs of the float model and of a file, sample by sample."""
-        packed = Runner(onnx.load_from_string(data))
+        packed = open_packed(file, self.model)
         return ((self.real.run(feeds), packed.run(feeds)) for feeds in samples)
 
     @cached_property
@@ -145,15 +145,15 @@ class OnSplits(Criterion):
 class MeanLoss(OnSplits):
     """The mean loss of the outputs, in their own unit."""
 
-    def held(self, data: bytes) -> Lost:
-        return self._lost(data, self.splits.held_back)
+    def held(self, file: onnx.ModelProto) -> Lost:
+        return self._lost(file, self.splits.held_back)
 
-    def judged(self, data: bytes) -> Lost:
-        return self._lost(data, self.splits.judging)
+    def judged(self, file: onnx.ModelProto) -> Lost:
+        return self._lost(file, self.splits.judging)
 
-    def _lost(self, data: bytes, samples: Samples) -> Lost:
+    def _lost(self, file: onnx.ModelProto, samples: Samples) -> Lost:
         loss = self.splits.loss
-        found = [(loss(a, b), loss.size(a)) for a, b in self.splits.compared(data, samples)]
+        found = [(loss(a, b), loss.size(a)) for a, b in self.splits.compared(file, samples)]
         return Lost.mean(_weighed(found))
 
     def start(self, default: float) -> float:
@@ -167,17 +167,17 @@ class SameClass(OnSplits):
 
     order: ClassVar[float] = 2.0  # outputs move by the root of the loss, and so many cross over
 
-    def held(self, data: bytes) -> Lost:
+    def held(self, file: onnx.ModelProto) -> Lost:
         """As counted, drawn towards what the size of the loss makes likely: few samples show few differences."""
-        pairs = list(self.splits.compared(data, self.splits.held_back))
+        pairs = list(self.splits.compared(file, self.splits.held_back))
         lost = self._lost(iter(pairs))
         likely = self._flips.share(self._own_loss(pairs))
         count = lost.samples * likely
         value = likely * (lost.samples * lost.value + 1) / (count + 1)
         return Lost(value, lost.bound, lost.samples, lost.method, lost.values)
 
-    def judged(self, data: bytes) -> Lost:
-        return self._lost(self.splits.compared(data, self.splits.judging))
+    def judged(self, file: onnx.ModelProto) -> Lost:
+        return self._lost(self.splits.compared(file, self.splits.judging))
 
     def _lost(self, compared: Compared) -> Lost:
         found = [differing_classes(self.splits.kinds, *pair) for pair in compared]
@@ -246,14 +246,14 @@ class LabelledDrop(Criterion):
     labelled: Labelled
     order: ClassVar[float] = 2.0
 
-    def held(self, data: bytes) -> Lost:
-        return self._lost(data, self.labelled.every_second(0), self._hits[0::2])
+    def held(self, file: onnx.ModelProto) -> Lost:
+        return self._lost(file, self.labelled.every_second(0), self._hits[0::2])
 
-    def judged(self, data: bytes) -> Lost:
-        return self._lost(data, self.labelled.every_second(1), self._hits[1::2])
+    def judged(self, file: onnx.ModelProto) -> Lost:
+        return self._lost(file, self.labelled.every_second(1), self._hits[1::2])
 
-    def _lost(self, data: bytes, labelled: Labelled, hits: np.ndarray) -> Lost:
-        return Lost.mean(100 * (hits - labelled.hits(Runner(onnx.load_from_string(data)).run)))
+    def _lost(self, file: onnx.ModelProto, labelled: Labelled, hits: np.ndarray) -> Lost:
+        return Lost.mean(100 * (hits - labelled.hits(open_packed(file, self.model).run)))
 
     @cached_property
     def _hits(self) -> np.ndarray:
@@ -272,12 +272,12 @@ class EvaluatedDrop(Criterion):
     evaluate: Evaluate
     order: ClassVar[float] = 2.0
 
-    def held(self, data: bytes) -> Lost:
-        value = self._score - self.evaluate(Runner(onnx.load_from_string(data)).run)
+    def held(self, file: onnx.ModelProto) -> Lost:
+        value = self._score - self.evaluate(open_packed(file, self.model).run)
         return Lost(value, value, 0, NO_BOUND)
 
-    def judged(self, data: bytes) -> Lost:
-        return self.held(data)
+    def judged(self, file: onnx.ModelProto) -> Lost:
+        return self.held(file)
 
     @cached_property
     def _score(self) -> float:

@@ -34,7 +34,7 @@ from ptqc.stages.kept_loss import KeptLoss
 from ptqc.stages.latency_report import LatencyReport
 from ptqc.stages.memory_report import MemoryReport
 from ptqc.stages.speed import Measured
-from ptqc.stages.split import used_splits
+from ptqc.stages.split import used_remedies
 from ptqc.stages.unquantized import float_operators, rounded_for_float, unquantized_weights
 from ptqc.version import __version__
 from ptqc.work.memory import peak_memory_mb
@@ -64,13 +64,15 @@ class CompileOutcome:
     distances: Mapping[str, float]
 
 
-def files(job: Job, outcome: CompileOutcome) -> tuple[dict[str, bytes | Path], dict[str, Any]]:
-    """The files of an artifact by name, and its manifest. Raises VerificationError where they contradict each other."""
+def files(job: Job, outcome: CompileOutcome, folder: Path) -> tuple[dict[str, bytes | Path], dict[str, Any]]:
+    """The files of an artifact by name, and its manifest. folder: for those that are too large for memory.
+
+    Raises VerificationError where they contradict each other."""
     said, costs, plan = manifest(job, outcome), sensitivity(job, outcome.fitted), outcome.fitted.plan.to_json()
     said["energy"] = Energy.of(plan, costs).to_json()
     check_documents(said, plan, outcome.fitted)
     found: dict[str, bytes | Path] = {
-        artifact.MODEL: outcome.fitted.exported.data,
+        **outcome.fitted.exported.files(folder),
         artifact.PLAN: write_json(plan).encode(),
         artifact.SENSITIVITY: write_json(costs).encode(),
         artifact.GOLDEN: outcome.golden.to_bytes(),
@@ -84,7 +86,8 @@ def manifest(job: Job, outcome: CompileOutcome) -> dict[str, Any]:
     """Everything reproducible about an artifact."""
     fitted, judged, delivered = outcome.fitted, outcome.judged, outcome.delivered
     origin, proto = job.prepared.origin, fitted.exported.proto
-    split, unused = used_splits(job.prepared.splits, fitted.plan)
+    remedies, unused = used_remedies(job.prepared.remedies, fitted.plan)
+    split = {remedy.tensor: len(remedy.channels) for remedy in remedies if remedy.channels}
     in_float = float_operators(job.model, fitted.plan, split)
     notes = [*job.notes, *unused, *fitted.notes, *unquantized_weights(fitted.plan), *rounded_for_float(fitted.plan)]
     notes += [*(operator.note for operator in in_float), *_warnings(judged)]
@@ -123,6 +126,7 @@ def manifest(job: Job, outcome: CompileOutcome) -> dict[str, Any]:
         "weights_by_format": dict(weights),
         "float_operators": dict(Counter(operator.op_type for operator in in_float)),
         "split_channels": split,
+        "scaled_rows": [remedy.tensor for remedy in remedies if remedy.by_row],
         "rounded_activations": dict(Counter(map(str, fitted.plan.cast_sites.values()))),
         "verification": outcome.verified.to_json(),
         "results": to_json(judged),

@@ -1,7 +1,7 @@
 """Channels scaled and rotated where single ones are far larger than others and 8-bit activations gain by it."""
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -11,20 +11,23 @@ from ptqc.calibration.samples import Samples
 from ptqc.errors import PassError
 from ptqc.execute.onnxruntime import Runner
 from ptqc.execute.shapes import observed_shapes
-from ptqc.graph.channels import ChannelTies, Shapes, find_ties
+from ptqc.graph.channels import ChannelTies, Rule, Shapes, find_ties
 from ptqc.graph.layers import find_layers, find_weights
 from ptqc.graph.nodes import initial
 from ptqc.graph.rotation_rules import ROTATIONS
 from ptqc.graph.scale_rules import SCALES
 from ptqc.notes import Level, Note
-from ptqc.options import CompileOptions
+from ptqc.options import CompileOptions, Phase
 from ptqc.passes.base import Rewrite
 from ptqc.passes.pipeline import run_rewrites
 from ptqc.passes.rewrite.rotate import Rotate, rotatable, unit_gains
 from ptqc.passes.rewrite.scale_channels import ScaleChannels
+from ptqc.passes.rewrite.tools.graph import set_constant
 from ptqc.solvers.channel_scales import UNEVEN, smoothing, unevenness
+from ptqc.stages.measure import key_of
 from ptqc.stages.prepare import PROBES, Prepared
 from ptqc.stages.rounded_losses import Comparison, RoundedLosses, SampleLosses
+from ptqc.store.entries import Store
 from ptqc.work.deadline import Deadline
 from ptqc.work.progress import Progress
 from ptqc.work.stopwatch import seconds_of
@@ -37,20 +40,54 @@ FEWEST, MOST = 16, 32
 BLOCKS = 8
 # Share of the time that is left that all of this may take; runs of a sample that one trial takes, of node by node.
 SHARE, RUNS = 0.1, 8.0
+STEP = "even-channels"
 
 
-def evened(prepared: Prepared, options: CompileOptions, deadline: Deadline, progress: Progress) -> Prepared:
-    """The model with channels scaled and rotated as far as it pays; notes say what was done, or why it was undone."""
+def evened(
+    prepared: Prepared, options: CompileOptions, store: Store, deadline: Deadline, progress: Progress
+) -> Prepared:
+    """The model with channels scaled and rotated as far as it pays; notes say what was done, or why it was undone.
+
+    What an earlier compile accepted is taken from the store.
+    """
     tuning, held_back = prepared.tuning[:OBSERVED], prepared.held_back[:MOST]
-    if options.activations == "float" or len(held_back) < FEWEST or not _is_affordable(prepared, deadline):
+    if options.activations == "float" or len(held_back) < FEWEST:
+        return prepared
+    key = key_of(STEP, prepared, options.until(Phase.MEASURE))
+    entry = store.get(key)
+    if entry is not None:
+        notes = [Note(step, subject, text, Level(level)) for step, subject, text, level in entry.document["notes"]]
+        return _with_constants(prepared, entry.arrays, notes)
+    if not _is_affordable(prepared, deadline):
         return prepared
     offers = Offers(prepared, RoundedLosses(prepared.model, tuning, held_back, options.loss), options.seed)
-    if not offers.offered():
+    if offers.offered():
+        with progress.stage("even out channels"):
+            offers.scale()
+            offers.rotate()
+    found = offers.prepared
+    own = [[note.step, note.subject, note.message, note.level] for note in found.notes[len(prepared.notes) :]]
+    store.put(key, {"notes": own}, _changed(prepared.model, found.model))
+    return found
+
+
+def _with_constants(prepared: Prepared, arrays: Mapping[str, np.ndarray], notes: Sequence[Note]) -> Prepared:
+    """The model with other values of some constants, and what is told of them."""
+    prepared = replace(prepared, notes=(*prepared.notes, *notes))
+    if not arrays:
         return prepared
-    with progress.stage("even out channels"):
-        offers.scale()
-        offers.rotate()
-    return offers.prepared
+    model = prepared.model.clone()
+    for name, array in arrays.items():
+        set_constant(model, name, np.array(array))
+    return replace(prepared, model=model, evened=_digest(model))
+
+
+def _changed(before: ir.Model, after: ir.Model) -> dict[str, np.ndarray]:
+    """The constants that scaling and rotating gave other values, by name."""
+    if after is before:
+        return {}
+    several = ((name, initial(before, name), initial(after, name)) for name in after.graph.initializers)
+    return {name: new for name, old, new in several if old.tobytes() != new.tobytes()}
 
 
 def _is_affordable(prepared: Prepared, deadline: Deadline) -> bool:
@@ -67,13 +104,14 @@ class Offers:
     def __init__(self, prepared: Prepared, losses: RoundedLosses, seed: int) -> None:
         self.prepared = prepared
         self._losses, self._seed = losses, seed
-        self._shapes: Shapes = observed_shapes(prepared.model, prepared.samples[0])
+        self._ties = _Ties(observed_shapes(prepared.model, prepared.samples[0]))
+        self._folded: tuple[ir.Model, ir.Model, tuple[Rewrite, ...]] | None = None
         self._known: SampleLosses | None = None
 
     def offered(self) -> bool:
         """Whether any channels that can be scaled or rotated are uneven."""
         model, few = self.prepared.model, self._losses.tuning[:LOOKED_AT]
-        scales, rotations = (find_ties(model, self._shapes, rules) for rules in (SCALES, ROTATIONS))
+        scales, rotations = self._ties.of(model, SCALES), self._ties.of(model, ROTATIONS)
         reach = reach_of(model, scales, few)
         if any(unevenness(reach[group]) >= UNEVEN for group in scales.groups()):
             return True
@@ -85,9 +123,8 @@ class Offers:
 
         Gains of norms are folded into what reads them first, which alone is no rewrite that pays.
         """
-        model = self.prepared.model.clone()
-        folds = self._fold(model)
-        ties = find_ties(model, self._shapes, ROTATIONS)
+        model, folds = self._fold()
+        ties = self._ties.of(model, ROTATIONS)
         reach = reach_of(model, ties, self._losses.tuning)
         uneven = [x for x in rotatable(ties) if unevenness(reach[ties.classes == x]) >= UNEVEN]
         if not uneven:
@@ -103,20 +140,22 @@ class Offers:
         all_groups = ScaleChannels(steps[0].ties, np.prod([x.factors for x in steps], 0))
         self._try_all((all_groups,), ((step,) for step in steps[:BLOCKS] if len(steps) > 1))
 
-    def _fold(self, model: ir.Model) -> tuple[Rewrite, ...]:
-        """Folds the gains of norms in place; the rewrite that does so."""
-        ties = find_ties(model, self._shapes, SCALES)
-        factors = unit_gains(model, ties)
-        if (factors == 1).all():
-            return ()
-        step = ScaleChannels(ties, factors)
-        run_rewrites(model, (step,), [])
-        return (step,)
+    def _fold(self) -> tuple[ir.Model, tuple[Rewrite, ...]]:
+        """The model with the gains of norms folded, and the rewrites that do so."""
+        given = self.prepared.model
+        if self._folded is None or self._folded[0] is not given:
+            ties = self._ties.of(given, SCALES)
+            factors = unit_gains(given, ties)
+            folds = () if (factors == 1).all() else (ScaleChannels(ties, factors),)
+            model = given.clone() if folds else given
+            run_rewrites(model, folds, [])
+            self._folded = given, model, folds
+        return self._folded[1:]
 
     def _scalings(self) -> Iterator[ScaleChannels]:
         """One for each uneven group, the most uneven first."""
         model = self.prepared.model
-        ties = find_ties(model, self._shapes, SCALES)
+        ties = self._ties.of(model, SCALES)
         reach, weights = reach_of(model, ties, self._losses.tuning), weights_of(model, ties)
         groups = [group for group in ties.groups() if unevenness(reach[group]) >= UNEVEN]
         for group in sorted(groups, key=lambda group: -unevenness(reach[group])):
@@ -126,9 +165,8 @@ class Offers:
 
     def _rotation(self, number: int) -> tuple[Rewrite, ...]:
         """Folds the gains of norms and rotates one block."""
-        model = self.prepared.model.clone()
-        folds = self._fold(model)
-        return (*folds, Rotate(find_ties(model, self._shapes, ROTATIONS), (number,), self._seed))
+        model, folds = self._fold()
+        return (*folds, Rotate(self._ties.of(model, ROTATIONS), (number,), self._seed))
 
     def _try_all(self, together: Sequence[Rewrite], several: Iterable[Sequence[Rewrite]]) -> None:
         """All blocks together, or else each for itself; of the latter, those that do not pay are told in one note."""
@@ -162,6 +200,23 @@ class Offers:
 
     def _note(self, *notes: Note) -> None:
         self.prepared = replace(self.prepared, notes=(*self.prepared.notes, *notes))
+
+
+class _Ties:
+    """Ties of models by rules, which are found once. shapes: of all activations, for one sample."""
+
+    def __init__(self, shapes: Shapes) -> None:
+        self._shapes = shapes
+        self._found = list[tuple[ir.Model, Mapping[str, Rule], ChannelTies]]()
+
+    def of(self, model: ir.Model, rules: Mapping[str, Rule]) -> ChannelTies:
+        """The sets of channels of a model."""
+        for known, its_rules, ties in self._found:
+            if known is model and its_rules is rules:
+                return ties
+        ties = find_ties(model, self._shapes, rules)
+        self._found.append((model, rules, ties))
+        return ties
 
 
 def _tied(model: ir.Model) -> int:

@@ -249,7 +249,7 @@ def best_of(decided: Decided, files: Sequence[Packed], limit: int | None) -> Pac
     if len(within) == 1:
         return within[0]
     loss = HeldBackLoss(decided.model, decided.held_back, decided.kinds)
-    return min(within, key=lambda each: loss(each.exported.data))
+    return min(within, key=lambda each: loss(each.exported.proto))
 
 
 def tune(decided: Decided, plan: Plan, tuned: TunedNumbers) -> tuple[TunedNumbers, tuple[Note, ...]]:

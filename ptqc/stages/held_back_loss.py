@@ -5,7 +5,7 @@ import onnx_ir as ir
 
 from ptqc.calibration.samples import Samples
 from ptqc.errors import ModelError, VerificationError
-from ptqc.execute.onnxruntime import Runner
+from ptqc.execute.onnxruntime import Runner, open_packed
 from ptqc.losses import Kinds, OutputLoss
 
 COMPARED_SAMPLES = 64
@@ -16,14 +16,14 @@ class HeldBackLoss:
 
     def __init__(self, model: ir.Model, held_back: Samples, kinds: Kinds) -> None:
         self._samples = held_back[:COMPARED_SAMPLES]
-        real = Runner(model)
+        self._model, real = model, Runner(model)
         self._expected = [real.run(feeds) for feeds in self._samples]
         self._loss = OutputLoss.of(kinds, self._expected)
 
-    def __call__(self, data: bytes) -> float:
-        """Loss of a file's bytes. Raises VerificationError for a file that does not load or has other outputs."""
+    def __call__(self, file: onnx.ModelProto) -> float:
+        """Loss of a file. Raises VerificationError for a file that does not load or has other outputs."""
         try:
-            packed = Runner(onnx.load_from_string(data))
+            packed = open_packed(file, self._model)
         except ModelError as error:
             raise VerificationError(f"the written file does not load: {error}") from error
         if packed.outputs != list(self._expected[0]):

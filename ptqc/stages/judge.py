@@ -9,7 +9,7 @@ import onnx
 import onnx_ir as ir
 
 from ptqc.calibration.samples import Samples
-from ptqc.execute.onnxruntime import Feeds, Runner, tensors_of
+from ptqc.execute.onnxruntime import Feeds, Runner, open_packed, tensors_of
 from ptqc.losses import Kinds, OutputKind, OutputLoss, Outputs, aligned
 from ptqc.losses.base import Figure, Pair
 from ptqc.losses.classes import SAME_CLASS
@@ -88,10 +88,15 @@ class Judged:
 
 
 def judge(
-    model: ir.Model, data: bytes, held_back: Samples, kinds: Kinds, evaluate: Evaluate | None, progress: Progress
+    model: ir.Model,
+    file: onnx.ModelProto,
+    held_back: Samples,
+    kinds: Kinds,
+    evaluate: Evaluate | None,
+    progress: Progress,
 ) -> Judged:
     """Compare the packed file with the float model on held-back samples (and on the user's labels)."""
-    real, packed = Runner(model), Runner(onnx.load_from_string(data))
+    real, packed = Runner(model), open_packed(file, model)
     samples = held_back[:JUDGED_SAMPLES]
     with progress.stage("compare with float", len(samples)) as stage:
         pairs = []

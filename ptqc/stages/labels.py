@@ -11,6 +11,7 @@ import onnx_ir as ir
 from ptqc.calibration.images import Preprocessing
 from ptqc.calibration.inputs import InputSpec, input_specs
 from ptqc.calibration.samples import Samples, collect
+from ptqc.calibration.sources import spread
 from ptqc.errors import CalibrationError
 from ptqc.execute.onnxruntime import Feeds
 
@@ -61,7 +62,7 @@ def read_labels(model: ir.Model, path: Path, folder: Path, preprocessing: Prepro
     inputs = input_specs(model)
     if not path.is_file():
         raise CalibrationError(f"the labels {path} do not exist; give an .npz with `{KEY}` or a CSV of image,class")
-    feeds, labels = _from_npz(path) if path.suffix == ".npz" else _from_csv(path, inputs, preprocessing)
+    feeds, labels = _from_npz(path) if path.suffix == ".npz" else from_csv(path, inputs, preprocessing)
     samples = collect(feeds, inputs, folder, EVERY_SAMPLE, preprocessing)
     if len(samples) != len(labels):
         raise CalibrationError(f"{path} has {len(samples)} samples and {len(labels)} labels; give one label per sample")
@@ -81,12 +82,17 @@ def _from_npz(path: Path) -> tuple[object, np.ndarray]:
     return arrays, labels
 
 
-def _from_csv(
-    path: Path, inputs: tuple[InputSpec, ...], preprocessing: Preprocessing | None
+def from_csv(
+    path: Path, inputs: tuple[InputSpec, ...], preprocessing: Preprocessing | None, most: int = EVERY_SAMPLE
 ) -> tuple[object, np.ndarray]:
+    """Images of `image,class` lines, as feeds one by one, and their classes; at most so many, evenly spread.
+
+    Raises CalibrationError.
+    """
     if len(inputs) != 1:
         raise CalibrationError(f"a CSV of images fits models with one input; this one has {len(inputs)}: give an .npz")
     rows = _rows(path)
+    rows = [rows[place] for place in spread(len(rows), most)]
     loader = preprocessing or Preprocessing()
     images = ({inputs[0].name: loader.load(path.parent / name, inputs[0])} for name, _ in rows)
     return images, np.array([label for _, label in rows])
@@ -95,7 +101,7 @@ def _from_csv(
 def _rows(path: Path) -> list[tuple[str, int]]:
     """Image and class number of every line."""
     try:
-        lines = list(csv.reader(path.read_text(encoding="utf-8").splitlines()))
+        lines = list(csv.reader(path.read_text(encoding="utf-8-sig").splitlines()))
     except (OSError, ValueError, csv.Error) as error:
         raise CalibrationError(f"cannot read the labels {path}: {error}") from error
     rows = []

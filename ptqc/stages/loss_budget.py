@@ -157,7 +157,7 @@ class _Building:
         job, fitted = fit_finite(job, decided, plan, lambda known: self._fit(known, limit, tried))
         if fitted is None:
             return None
-        held = self.criterion.held(fitted.exported.data)
+        held = self.criterion.held(fitted.exported.proto)
         return Round(limit, job, fitted, held, self.criterion.room(held))
 
     def _fit(self, decided: Decided, limit: float, tried: Sequence[Plan]) -> Fitted | None:
@@ -228,7 +228,7 @@ def _judge(criterion: Criterion, rounds: Sequence[Round], hopeful: Sequence[int]
     delivered = ordered[0]
     with progress.stage("judge the loss", len(ordered)) as stage:
         for number in ordered:
-            judged[number] = criterion.judged(rounds[number].fitted.exported.data)
+            judged[number] = criterion.judged(rounds[number].fitted.exported.proto)
             stage.advance()
             if not judged[number].bound <= criterion.limit:
                 break

@@ -11,9 +11,8 @@ import onnxruntime as ort
 
 from ptqc.calibration.samples import Samples
 from ptqc.errors import UsageError
-from ptqc.execute.onnxruntime import fits_in_memory, weight_bytes
 from ptqc.formats import Format
-from ptqc.graph.external import hold_external
+from ptqc.graph.external import fits_in_memory, hold_external, is_in_files, weight_bytes
 from ptqc.notes import Level, Note, is_cut_short
 from ptqc.operators import OPERATORS
 from ptqc.options import CompileOptions, Phase
@@ -23,7 +22,7 @@ from ptqc.passes.decide.phases import Decided, Setting
 from ptqc.passes.decide.solve_weights import CandidateCache
 from ptqc.passes.dump import NO_DUMP, Dump
 from ptqc.passes.effects import applied
-from ptqc.passes.rewrite.split_outliers import from_json, to_json
+from ptqc.passes.rewrite.remedies import from_json, to_json
 from ptqc.passes.schedule import default_rewrites
 from ptqc.stages.prepare import Origin, Prepared
 from ptqc.stages.stored_weights import StoredWeights
@@ -71,7 +70,7 @@ def measured(
         "options": options.to_json(),
         "batchable": prepared.samples.batchable,
         "is_even": prepared.is_even,
-        "splits": to_json(prepared.splits),
+        "splits": to_json(prepared.remedies),
         "notes": [[note.step, note.subject, note.message, note.level] for note in (*prepared.notes, *notes)],
         "own_notes": len(notes),
     }
@@ -129,7 +128,11 @@ def _gone(store: Store) -> UsageError:
 
 
 def _setting(prepared: Prepared, options: CompileOptions, progress: Progress) -> Setting:
-    return Setting.of(prepared.model, prepared.tuning, prepared.held_back, seed=options.seed, progress=progress)
+    """Of a model beyond memory, activations that are to stay in float are not looked at: that would take long."""
+    model = prepared.model
+    found = Setting.of(model, prepared.tuning, prepared.held_back, seed=options.seed, progress=progress)
+    is_left = options.activations == "float" and is_in_files(model)
+    return replace(found, sites=()) if is_left else found
 
 
 def key_of(step: str, prepared: Prepared, options: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -139,7 +142,7 @@ def key_of(step: str, prepared: Prepared, options: Mapping[str, Any]) -> Mapping
         "version": [__version__, MEASUREMENT_VERSION],
         "libraries": {"onnxruntime": ort.__version__, "numpy": np.__version__, "onnx_ir": ir.__version__},
         "model": prepared.origin.digest,
-        **({"splits": to_json(prepared.splits)} if prepared.splits else {}),
+        **({"splits": to_json(prepared.remedies)} if prepared.remedies else {}),
         "evened": prepared.evened,
         "calibration": prepared.samples.digest,
         "known": _known(),

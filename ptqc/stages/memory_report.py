@@ -10,7 +10,7 @@ from ptqc.budget import MemoryBudget
 from ptqc.codegen.onnxruntime.memory import loaded_bytes
 from ptqc.errors import Missed
 from ptqc.execute.memory import run_bytes
-from ptqc.execute.onnxruntime import Feeds, Runner, tensors_of
+from ptqc.execute.onnxruntime import Feeds, Runner, is_lean, tensors_of
 from ptqc.execute.profile import Subject
 from ptqc.notes import Level, Note
 from ptqc.passes.decide.phases import Decided
@@ -56,7 +56,10 @@ def memory_report(job: Job, fitted: Fitted) -> MemoryReport:
     """The bytes of a delivered file, with what was predicted of a run."""
     decided, predicted = job.decided, memory_model(job.decided)
     proto, quantized = fitted.exported.proto, fitted.plan.params
-    weights, measured = loaded_bytes(proto), run_bytes(Subject(proto, sample_of(decided)))
+    if is_lean(proto, decided.model):  # it is not loaded as a whole, all of its weights in float
+        weights, measured = predicted.loaded(quantized), None
+    else:
+        weights, measured = loaded_bytes(proto), run_bytes(Subject(proto, sample_of(decided)))
     expected = predicted.peak(quantized) - predicted.loaded(quantized)
     needed, budget = weights + (expected if measured is None else measured), job.budgets.memory
     document = {

@@ -13,7 +13,7 @@ from PIL import Image, ImageOps
 from ptqc.calibration.inputs import InputSpec, input_specs
 from ptqc.calibration.samples import Samples
 from ptqc.calibration.synthetic import is_image, spatial_axes
-from ptqc.execute.onnxruntime import Feeds, Runner, tensors_of
+from ptqc.execute.onnxruntime import Feeds, Runner, open_packed, tensors_of
 from ptqc.losses import Kinds
 from ptqc.stages.judge import Judged
 
@@ -22,7 +22,9 @@ SHOWN = 4
 SIDE, QUALITY = 160, 80
 
 
-def most_changed(model: ir.Model, data: bytes, held_back: Samples, kinds: Kinds, judged: Judged) -> dict[str, Any]:
+def most_changed(
+    model: ir.Model, file: onnx.ModelProto, held_back: Samples, kinds: Kinds, judged: Judged
+) -> dict[str, Any]:
     """The document: samples by falling loss, with pictures of their images and what each output of classes said.
 
     Samples on which nothing changed are left out.
@@ -31,7 +33,7 @@ def most_changed(model: ir.Model, data: bytes, held_back: Samples, kinds: Kinds,
     places = [place for place in order if judged.by_sample[place] > 0]
     if not places:
         return {"samples": []}
-    real, packed = Runner(model), Runner(onnx.load_from_string(data))
+    real, packed = Runner(model), open_packed(file, model)
     pictured, found = [spec for spec in input_specs(model) if is_image(spec)], []
     for place in places:
         feeds = held_back[place]

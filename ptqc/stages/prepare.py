@@ -26,7 +26,7 @@ from ptqc.notes import Level, Note
 from ptqc.passes.base import Rewrite
 from ptqc.passes.dump import NO_DUMP, Dump
 from ptqc.passes.pipeline import run_rewrites
-from ptqc.passes.rewrite.split_outliers import Split
+from ptqc.passes.rewrite.remedies import Remedy
 from ptqc.passes.schedule import default_rewrites
 from ptqc.reading import FILE, ModelSource
 from ptqc.reading.first_run import try_once
@@ -47,7 +47,7 @@ class Prepared:
     is_even: whether the first sample in HELD_BACK is held back each time, as earlier compiles did; else another one
     each time, so that kinds of samples that take turns are in both splits.
     judging: other samples, which choose nothing: a budget of loss is judged on them.
-    splits: what is split off in `model`; whole: the model without that, where there are any.
+    remedies: what is split off in `model`, and which rows have scales; whole: the model without that, where there is.
     evened: digest of the constants where channels were scaled or rotated, as held-back samples decided; else empty.
     """
 
@@ -57,7 +57,7 @@ class Prepared:
     notes: tuple[Note, ...]
     is_even: bool = False
     judging: Samples | None = None
-    splits: tuple[Split, ...] = ()
+    remedies: tuple[Remedy, ...] = ()
     whole: ir.Model | None = None
     evened: str = ""
 

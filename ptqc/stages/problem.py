@@ -11,6 +11,7 @@ from ptqc.codegen.onnxruntime import functions, names, size
 from ptqc.codegen.onnxruntime.blocks import block_size
 from ptqc.codegen.onnxruntime.export import Exported, export
 from ptqc.formats import Format, coded
+from ptqc.graph.external import fits_in_memory
 from ptqc.graph.layers import Layer, Weight
 from ptqc.graph.nodes import constant, rank
 from ptqc.graph.picked_rows import pickers, stays_packed
@@ -43,7 +44,8 @@ def problem_of(decided: Decided, plan: Plan, options: CompileOptions) -> Problem
     opset = model.opset_imports[""]
     once = size.function_bytes(list(found.values()), opset)
     empty = Problem(tuple(candidates), 0, once)
-    extremes = (best_choice(empty), smallest_choice(empty))
+    smallest = smallest_choice(empty)
+    extremes = [smallest, *(best for best in (best_choice(empty),) if fits_in_memory(empty.size(best)))]
     fixed = max(weighed(decided, options, plan.with_formats(choice)) - empty.size(choice) for choice in extremes)
     return replace(empty, fixed=fixed)
 
@@ -91,7 +93,7 @@ def pack(decided: Decided, plan: Plan, lowered: Lowered, options: CompileOptions
 def weighed(decided: Decided, options: CompileOptions, plan: Plan) -> int:
     """Bytes of a plan's file with the table's numbers."""
     numbers = table_numbers(decided, plan.formats)
-    return len(packed(decided, plan, numbers, options)[1].data)
+    return packed(decided, plan, numbers, options)[1].size
 
 
 def _use(model: ir.Model, layer: Layer, solution: Solution, plan: Plan, options: CompileOptions) -> size.Use:

@@ -100,15 +100,14 @@ class _Stacked:
     def add(self, number: int, outputs: Feeds) -> None:
         """Raises UsageError for a sample whose outputs have other shapes than those before."""
         for name, array in outputs.items():
-            rows = np.atleast_1d(array)
             before = self._rows.setdefault(name, [])
-            if before and before[0].shape[1:] != rows.shape[1:]:
+            (first,) = self.shapes.setdefault(name, {array.shape})
+            if first != array.shape:
                 raise UsageError(
-                    f"output {name!r} has the shape {rows.shape} for sample {number}, {before[0].shape} for the first: "
+                    f"output {name!r} has the shape {array.shape} for sample {number}, {first} for the first: "
                     f"give a folder with -o, such as {self._place.with_suffix('')}, for a file per sample"
                 )
-            before.append(rows)
-            self.shapes.setdefault(name, set()).add(array.shape)
+            before.append(np.atleast_1d(array))
 
     def close(self) -> None:
         """Write the file."""
@@ -142,13 +141,13 @@ def _run(chosen: Contender, samples: Samples, writer: _Stacked | _Separate, prog
     seconds = 0.0
     with progress.stage(f"run in {chosen.runtime}", len(samples)) as stage:
         try:
-            runner = chosen.start()
+            runner, names = chosen.start(), samples.names
             for number, feeds in enumerate(samples):
                 started = time.perf_counter()
                 outputs = runner(feeds)
                 seconds += time.perf_counter() - started
                 writer.add(number, tensors_of(outputs))
-                stage.advance(samples.names[number])
+                stage.advance(names[number])
         except PtqcError:
             raise
         except Exception as error:  # ONNX Runtime raises a dozen types of its own

@@ -17,6 +17,7 @@ from ptqc.artifact import folder as artifact
 from ptqc.artifact.folder import Artifact
 from ptqc.budget import Budget, parse
 from ptqc.budget import Given as GivenBudget
+from ptqc.codegen.onnxruntime.export import Exported
 from ptqc.errors import UsageError
 from ptqc.execute.onnxruntime import Feeds
 from ptqc.execute.profile import Subject, latencies
@@ -148,9 +149,9 @@ def _targets(
 
 def _measured(
     decided: Decided, options: CompileOptions, targets: Sequence[_Target], deadline: Deadline, stage: Stage
-) -> tuple[list[dict[str, Any]], list[bytes]]:
+) -> tuple[list[dict[str, Any]], list[onnx.ModelProto]]:
     """What each target's file has and loses, and the files; every second one first, so that a part spans all sizes."""
-    rows, files, began = list[dict[str, Any]](), list[bytes](), time.monotonic()
+    rows, files, began = list[dict[str, Any]](), list[onnx.ModelProto](), time.monotonic()
     order = [*targets[::2], *targets[1::2]]
     for done in range(0, len(order), TOGETHER):
         if done and not deadline.leaves((time.monotonic() - began) / done * TOGETHER):
@@ -160,18 +161,18 @@ def _measured(
         for target, tuned in zip(now, reconstruct_each(silent, [(t.plan, 0) for t in now], LIMITS), strict=True):
             check_tuned(Reconstruct.name, tuned)
             _, exported = packed(decided, target.plan, tuned, options)
-            rows.append(_row(decided, target, exported.data))
-            files.append(exported.data)
+            rows.append(_row(decided, target, exported))
+            files.append(exported.proto)
             stage.advance(f"{exported.size:,} bytes")
     return rows, files
 
 
-def _row(decided: Decided, target: _Target, data: bytes) -> dict[str, Any]:
-    judged = judge(decided.model, data, decided.held_back, decided.kinds, None, SILENT)
+def _row(decided: Decided, target: _Target, exported: Exported) -> dict[str, Any]:
+    judged = judge(decided.model, exported.proto, decided.held_back, decided.kinds, None, SILENT)
     return {
         "budget": target.budget,
         "limit": target.limit,
-        "bytes": len(data),
+        "bytes": exported.size,
         "predicted": target.predicted + decided.activation_loss,
         "loss": judged.loss,
         "top1_agreement": judged.agreement,
@@ -180,10 +181,10 @@ def _row(decided: Decided, target: _Target, data: bytes) -> dict[str, Any]:
     }
 
 
-def _times(decided: Decided, files: Sequence[bytes]) -> list[float]:
+def _times(decided: Decided, files: Sequence[onnx.ModelProto]) -> list[float]:
     """Nanoseconds of one sample: of the float model, then of each file, all in turns."""
     feeds: Feeds = one_sample(decided.model, decided.held_back)[0]
-    packed_ = [Subject(onnx.load_from_string(data), feeds) for data in files]
+    packed_ = [Subject(file, feeds) for file in files]
     return latencies([Subject(decided.model, feeds), *packed_], SECONDS)
 
 

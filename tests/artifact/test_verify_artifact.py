@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import numpy as np
 import onnx
@@ -16,7 +17,8 @@ from compiling import compiled, residual, samples
 from onnx import numpy_helper
 
 import ptqc
-from ptqc.artifact import golden
+from ptqc.artifact import golden, verify
+from ptqc.artifact.bisect import Bisection
 from ptqc.artifact.folder import GOLDEN, MANIFEST, MODEL, Artifact
 from ptqc.artifact.golden import Golden
 from ptqc.cli import main
@@ -147,6 +149,19 @@ def test_large_samples_are_kept_alone() -> None:
         '<ir_version: 8, opset_import: ["": 18]> g (float[N] x) => (float[N] y) { y = Relu(x) }'
     )
     feeds = [{"x": np.ones(golden.MOST_BYTES // 4, np.float32)}] * 3
-    kept, distances = golden.take(onnx_ir.from_proto(model), model.SerializeToString(), feeds)
+    kept, distances = golden.take(onnx_ir.from_proto(model), model, feeds)
     assert len(kept.inputs) == len(kept.outputs) == 1
     assert distances == {"y": 0.0}
+
+
+@pytest.mark.parametrize(("targets", "is_told"), [(("cpu",), False), (("cpu", "cuda"), True)])
+def test_a_cuda_library_that_was_not_run_is_told(
+    targets: tuple[str, ...], is_told: bool, artifact: Artifact, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside a CPU library, which is compared alone."""
+    both = MagicMock(folder=artifact.folder, runnable="cpu", targets=targets)
+    monkeypatch.setattr(verify, "check_emulated", lambda *_: None)
+    monkeypatch.setattr(verify, "bisect", lambda *_, **__: Bisection([], ["avx2"]))
+    monkeypatch.setattr(verify, "_same_outputs", lambda *_: "the same outputs")
+    found = verify._library(both, Golden.read(artifact.folder / GOLDEN))
+    assert found.endswith("the same outputs; the CUDA library beside it was not run" if is_told else "the same outputs")

@@ -12,6 +12,7 @@ from ptqc.calibration.images import Preprocessing
 from ptqc.calibration.inputs import InputSpec
 from ptqc.calibration.sources import open_source, spread
 from ptqc.errors import CalibrationError
+from ptqc.store.npz import write_npz
 
 X = InputSpec("x", np.dtype(np.float32), ("N", 2))
 STATE = InputSpec("state", np.dtype(np.float32), ())
@@ -75,6 +76,46 @@ def test_npy_and_npz_files_are_stacked_arrays(tmp_path):
     assert [float(sample["state"]) for sample in samples] == [0, 1, 2, 3, 4]
 
 
+def test_samples_of_different_lengths_lie_one_after_the_other(tmp_path):
+    tokens, sound = (
+        InputSpec("ids", np.dtype(np.int64), ("N", "T")),
+        InputSpec("sound", np.dtype(np.float32), ("N", "T", 2)),
+    )
+    lengths = np.array([2, 0, 3])
+    arrays = {"ids": np.arange(5), "ids.lengths": lengths, "sound": ROWS, "sound.lengths": lengths}
+    write_npz(tmp_path / "ragged.npz", arrays)
+    for data in (arrays, tmp_path / "ragged.npz"):
+        source = open_source(data, (tokens, sound), 100)
+        assert (source.count, source.available) == (3, 3)
+        samples = list(source.samples)
+        assert [sample["ids"].tolist() for sample in samples] == [[0, 1], [], [2, 3, 4]]
+        assert [sample["sound"].shape for sample in samples] == [(2, 2), (0, 2), (3, 2)]
+        np.testing.assert_array_equal(samples[2]["sound"], ROWS[2:])
+    assert [sample["ids"].tolist() for sample in read(arrays, (tokens, sound), limit=2)] == [[0, 1], [2, 3, 4]]
+    mixed = {"ids": np.arange(5), "ids.lengths": lengths, "x": ROWS[:3]}
+    assert [sample["x"].tolist() for sample in read(mixed, (tokens, X))] == [[row] for row in ROWS[:3].tolist()]
+
+
+def test_an_input_may_be_named_as_lengths_are():
+    named = InputSpec("x.lengths", np.dtype(np.int64), ("N",))
+    scalar = InputSpec("x", np.dtype(np.int64), ("N",))
+    samples = read({"x": np.array([1, 2]), "x.lengths": np.array([3, 4])}, (scalar, named))
+    assert [(sample["x"].item(), sample["x.lengths"].item()) for sample in samples] == [(1, 3), (2, 4)]
+
+
+@pytest.mark.parametrize(
+    ("lengths", "message"),
+    [
+        ([2, 2], "'x.lengths': sums up to 4, but 'x' has shape (5, 2): join its samples along axis 0"),
+        ([[2, 3]], "'x.lengths': int64 of shape (1, 2), expected a length per sample"),
+        ([2.0, 3.0], "'x.lengths': float64 of shape (2,), expected a length per sample"),
+        ([6, -1], "'x.lengths': int64 of shape (2,), expected a length per sample"),
+    ],
+)
+def test_lengths_that_do_not_fit(lengths, message):
+    assert message in refusal({"x": ROWS, "x.lengths": lengths})
+
+
 def test_a_fixed_batch_takes_its_rows_together():
     spec = InputSpec("x", np.dtype(np.float32), (2, 2))
     samples = read({"x": ROWS[:4]}, (spec,))
@@ -121,6 +162,8 @@ def test_a_folder_of_images_is_read_sorted_and_recursively(tmp_path):
     save_image(tmp_path / "a.BMP", 20)
     save_image(tmp_path / "c.gif", 30)
     save_image(tmp_path / ".hidden.png", 40)
+    (tmp_path / ".ipynb_checkpoints").mkdir()
+    save_image(tmp_path / ".ipynb_checkpoints" / "a-checkpoint.png", 50)
     (tmp_path / "labels.csv").write_text("ignored")
     source = open_source(tmp_path, [IMAGE], 100, Preprocessing())
     assert (source.count, source.available) == (3, 3)

@@ -4,11 +4,13 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 from graphs import noise, parse
+from writing import ROWS, encoder
 
 from ptqc.calibration.inputs import conform, input_specs
 from ptqc.calibration.pixel_range import PixelRange
 from ptqc.calibration.synthetic import draw
 from ptqc.errors import CalibrationError
+from ptqc.execute.onnxruntime import Runner
 
 UNIT = PixelRange.between(-1, 1)
 EMBEDDED = """g (int64[N,T] tokens, int32[N,4] places) => (float[N,T,8] y, float[N,4,8] z) {
@@ -82,6 +84,30 @@ def test_integers_are_rows_of_the_embedding_that_they_index() -> None:
     assert (tokens.dtype, places.dtype) == (np.int64, np.int32)
     assert set(np.unique(tokens)) == set(range(50))
     assert set(np.unique(places)) == set(range(7))
+
+
+def test_a_text_is_all_tokens_of_one_kind() -> None:
+    model = ir.from_proto(encoder())
+    found = drawn(model, 8)
+    assert [spec.masks for spec in input_specs(model)] == [False, True, False]
+    assert set(np.unique([feeds["input_ids"] for feeds in found])) > set(range(1, ROWS))
+    assert all((feeds["attention_mask"] == 1).all() and not feeds["token_type_ids"].any() for feeds in found)
+    assert Runner(model).run(found[0])["hidden"].shape == (1, 32, 16)
+
+
+def test_a_decoder_gets_places_from_0_and_an_empty_past() -> None:
+    graph = """g (int64[N,T] ids, int32[N,T] position_ids, float[N,2,P,4] past_key, float[N,T,6] other) =>
+        (float[N,T,6] y, float[N,2,P,4] present_key) {
+        a = Gather(words, ids)
+        b = Gather(places, position_ids)
+        c = Add(a, b)
+        y = Add(c, other)
+        present_key = Identity(past_key)
+    }"""
+    found = drawn(parse(graph, words=noise(50, 6), places=noise(20, 6)), 1)[0]
+    assert found["position_ids"].tolist() == [[*range(20), *range(12)]]
+    assert found["past_key"].shape == (1, 2, 0, 4)
+    assert found["other"].shape == (1, 32, 6)
 
 
 def test_a_seed_gives_the_same_samples_however_many() -> None:

@@ -25,6 +25,7 @@ def build(folder: Path) -> None:
     from ptqc.codegen.cpu import isa
     from ptqc.codegen.kernels.epilogue import Epilogue, Lookup, Sum
     from ptqc.codegen.kernels.families import dense, depthwise, functions, matmul, move, pointwise, pool, rows
+    from ptqc.codegen.kernels.families.real_stages import Beside, RealStage, WithVector
     from ptqc.codegen.kernels.requantization import Requantization
     from ptqc.codegen.kernels.tiling import Dense
     from ptqc.codegen.program.built import Built
@@ -52,6 +53,8 @@ def build(folder: Path) -> None:
     gates = [functions.Function("LeakyRelu", (0.1,)), functions.Function("Sigmoid", is_gate=True)]
     stages = Epilogue((Lookup(np.arange(256)[::-1]), Sum(np.array([0.5, 0.25, 3]), 1, dense_out)))
     part, stretched = Layout((2, 3, 5), "uint8"), Layout((6, 2, 9), "uint8")
+    beside: list[RealStage] = [WithVector("Add", 0, np.ones(6)), Beside("Sub", 1, other=half), *gates]
+    loops_to_real, rounded = Dense(grouped, 6, 1, plain, 1), replace(matrix, dtype="uint8")
     places = [np.arange(6), np.array([6, 0]), np.arange(9) // 2]
     loops, groups = Dense(full, 5, 1, plain, 1), Dense(grouped, 6, 2, plain, 4)
     five, six = (Requantization(some, some / 99, 3) for some in (numbers[:5], numbers))
@@ -72,6 +75,12 @@ def build(folder: Path) -> None:
         (move.nearest(x, stretched, places, plain), [x], stretched),
         (dense.real(real, half, groups, codes(6, 3, 3, 3), numbers), [real], half),
         (dense.real(inside, around, groups, codes(6, 3, 3, 3), numbers, gates), [inside], around),
+        (dense.integer(x, half, loops_to_real, codes(6, 6, 3, 3), six, stages=beside), [x, half], half),
+        (
+            pointwise.with_vector("mul", matrix, rounded, plain, np.ones(7), lambda a, b: a * b, (0.1, 7)),
+            [matrix],
+            rounded,
+        ),
         (
             depthwise.integer(x, wide, grouped, plain, codes(6, 3, 3), six),
             [x],

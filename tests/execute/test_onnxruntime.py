@@ -8,7 +8,8 @@ from graphs import noise, parse
 
 from ptqc.errors import ModelError
 from ptqc.execute import onnxruntime as execute
-from ptqc.execute.onnxruntime import Runner, open_session, run, session_options, weight_bytes
+from ptqc.execute.onnxruntime import Runner, open_session, run, session_options
+from ptqc.graph import external
 
 GRAPH = "g (float[N, 40] x) => (float[N, 30] y, int64[2] s) { h = MatMul(x, w) r = Relu(h) y = Neg(r) s = Shape(r) }"
 
@@ -69,13 +70,9 @@ def test_a_file(model: ir.Model, tmp_path: Path, external: bool, taps: list[str]
 def test_models_too_large_for_a_message_go_through_a_file(
     model: ir.Model, monkeypatch: pytest.MonkeyPatch, taps: list[str]
 ) -> None:
-    monkeypatch.setattr(execute, "IN_MEMORY_LIMIT", 1)
+    monkeypatch.setattr(external, "IN_MEMORY_LIMIT", 1)
     x = noise(2, 40)
     check(run(model, {"x": x}, taps), x, ["y", "s", *taps])
-
-
-def test_weight_bytes(model: ir.Model) -> None:
-    assert weight_bytes(model) == 40 * 30 * 4
 
 
 def test_what_onnx_runtime_refuses_is_a_model_error(model: ir.Model, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from compiling import compiled, proto, samples, weight
 from onnx import numpy_helper
 
 from ptqc.execute import onnxruntime
+from ptqc.graph import external
 from ptqc.graph.external import hold_external
 
 GRAPH = """<ir_version: 8, opset_import: ["": 18]> g (float[2] x, bool c) => (float[2] y) {
@@ -59,8 +60,8 @@ def test_a_model_too_large_for_memory_is_found_from_any_folder(tmp_path: Path, m
     onnx.save(model, path, save_as_external_data=True, location="model.data", size_threshold=0)
     monkeypatch.chdir(tmp_path)
     found = {}
-    for limit in (1, onnxruntime.IN_MEMORY_LIMIT):
-        monkeypatch.setattr(onnxruntime, "IN_MEMORY_LIMIT", limit)
+    for limit in (1, external.IN_MEMORY_LIMIT):
+        monkeypatch.setattr(external, "IN_MEMORY_LIMIT", limit)
         given = Path(os.path.relpath(path))
         found[limit] = compiled(given, samples(16), tmp_path / str(limit), bits=(2, 4), pipeline="light")
     assert len({artifact.path.read_bytes() for artifact in found.values()}) == 1

@@ -34,3 +34,21 @@ def test_a_cache_continues_a_sequence() -> None:
     second = run(model, {"tokens": feeds["tokens"][:, 4:], **past})
     logits = np.concatenate([first["logits"], second["logits"]], 1)
     assert np.abs(logits - whole["logits"]).max() <= 1e-5 * np.abs(whole["logits"]).max()
+
+
+def test_a_cache_of_a_fixed_size_continues_a_sequence() -> None:
+    """Token by token, each in its place, as all at once; places that come later are not looked at."""
+    feeds = tiny_llama.sample(7)
+    whole, fixed = run(tiny_llama.build(), feeds), tiny_llama.build(capacity=9)
+    onnx.checker.check_model(fixed, full_check=True)
+    assert all(size.dim_value > 0 for value in fixed.graph.input for size in value.type.tensor_type.shape.dim)
+    shape = (1, tiny_llama.SHARED, 9, tiny_llama.SIZE)
+    past = {name: np.full(shape, 50, np.float32) for name in feeds if name != "tokens"}
+    for place in range(7):
+        token = feeds["tokens"][:, place : place + 1]
+        found = run(fixed, {"tokens": token, "position_ids": np.array([[place]]), **past})
+        past = {name.replace("present", "past"): array for name, array in found.items() if name != "logits"}
+        wanted = whole["logits"][0, place]
+        assert np.abs(found["logits"][0, 0] - wanted).max() <= 1e-5 * np.abs(whole["logits"]).max()
+    assert np.abs(past["past_key_0"][:, :, :7] - whole["present_key_0"]).max() <= 1e-5
+    assert (past["past_key_0"][:, :, 7:] == 50).all()

@@ -4,20 +4,18 @@ import os
 import resource
 import shutil
 import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
+from cpp_example import build_example
 from tiny_library import expected, python, values
 
 from ptqc.native.library import Library
-from ptqc.native.runtime import runtime_path
 
 ROOT = Path(__file__).resolve().parents[2]
 
-EXAMPLE = ROOT / "examples" / "cpp" / "main.cpp"
 
 HEAVY = ("tvm", "torch", "onnx", "onnxruntime")
 
@@ -117,25 +115,3 @@ def test_cpp_example(folder: Path, library: Library, tmp_path: Path) -> None:
     shape, _, printed = done.stdout.strip().partition(":")
     assert shape == "output 0 [5, 2, 3]"
     np.testing.assert_array_equal(np.array(printed.split(), np.float32), library.run({"x": values(5)})["y"].ravel()[:8])
-
-
-def build_example(folder: Path) -> Path:
-    """Build examples/cpp as its README says."""
-    config = [
-        subprocess.run(
-            [sys.executable, "-m", "tvm_ffi.config", option], capture_output=True, text=True, check=True
-        ).stdout.strip()
-        for option in ("--includedir", "--libdir")
-    ]
-    include, *libraries = [*config, str(runtime_path().parent)]
-    paths = [option for library in libraries for option in (f"-L{library}", f"-Wl,-rpath,{library}")]
-    program = folder / "example"
-    command = ["g++", "-std=c++17", "-Wall", "-Wextra", str(EXAMPLE), "-o", str(program), "-isystem", include]
-    done = subprocess.run(
-        [*command, *paths, "-Wl,--no-as-needed", "-ltvm_runtime", "-ltvm_ffi"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    return program

@@ -47,6 +47,24 @@ def test_a_module_that_fixes_its_batch_keeps_it() -> None:
     assert model.graph.inputs[0].shape == (1, 8)
 
 
+def test_inputs_with_different_numbers_of_rows_have_no_batch_together() -> None:
+    class Sum(torch.nn.Module):  # type: ignore[misc,name-defined]
+        def forward(self, x: Any, y: Any) -> Any:
+            return x + y
+
+    model = from_torch(Sum(), (torch.zeros(1, 3), torch.zeros(5, 3)))
+    assert [value.shape for value in model.graph.inputs] == [(1, 3), (5, 3)]
+
+
+def test_several_inputs_under_one_name_have_a_free_batch() -> None:
+    class Sum(torch.nn.Module):  # type: ignore[misc,name-defined]
+        def forward(self, *several: Any) -> Any:
+            return sum(several)
+
+    model = from_torch(Sum(), (torch.zeros(1, 3), torch.zeros(1, 3)))
+    assert [str(value.shape) for value in model.graph.inputs] == ["[batch,3]"] * 2
+
+
 def test_it_is_inspected_like_any_other() -> None:
     found = ptqc.inspect(from_torch(torch.nn.Linear(64, 32), torch.zeros(2, 64)))
     assert "1 Gemm" in str(found)

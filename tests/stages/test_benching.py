@@ -10,7 +10,7 @@ from compiling import compiled, proto, residual, samples, weight
 import ptqc
 from ptqc.artifact.folder import Artifact
 from ptqc.cli import main
-from ptqc.errors import UsageError
+from ptqc.errors import CalibrationError, UsageError
 from ptqc.stages import benching
 from ptqc.stages.benching import FileBench
 
@@ -56,3 +56,9 @@ def test_json(made: Artifact, capsys: pytest.CaptureFixture[str]) -> None:
 def test_options_of_libraries_are_refused(made: Artifact) -> None:
     with pytest.raises(UsageError, match=r"has no native library.*leave out --threads"):
         ptqc.bench(made.folder, threads=2)
+
+
+def test_where_nothing_can_be_drawn_an_artifact_helps(tmp_path: Path) -> None:
+    onnx.save(proto("g (int64[N,T] a) => (int64[N,T] y) { y = Neg(a) }"), tmp_path / "m.onnx")
+    with pytest.raises(CalibrationError, match="none can be drawn: give an artifact, which has samples"):
+        ptqc.bench(tmp_path / "m.onnx")

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 import pytest
 from compiling import proto
@@ -28,8 +29,8 @@ def model(weight: np.ndarray) -> ir.Model:
     return ir.from_proto(proto(graph, w=weight.astype(np.float32)))
 
 
-def packed(weight: np.ndarray) -> bytes:
-    return ir.to_proto(model(weight)).SerializeToString()
+def packed(weight: np.ndarray) -> onnx.ModelProto:
+    return ir.to_proto(model(weight))
 
 
 def spooled(x: np.ndarray, folder: Path) -> Samples:

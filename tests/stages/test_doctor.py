@@ -106,3 +106,7 @@ def test_the_command_tells_scripts(
     assert "get it" in out
     assert "cannot work here: 1 of these" in out
     assert "is lacking" in err
+    assert main(["doctor", "--json"]) == 3
+    document = json.loads(capsys.readouterr().out)
+    assert not document["is_well"]
+    assert document["error"]["kind"] == "Interrupted"

@@ -1,6 +1,6 @@
 """Uneven channels are evened out where held-back samples show that it pays; else the model is as it was."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,16 +8,19 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from compiling import compiled, proto
+from compiling import compiled, digests, proto
 from graphs import noise
 from tiny_llama_model import tiny_llama
 
+from ptqc.graph.channels import ChannelTies, Rule, Shapes
+from ptqc.graph.nodes import initial
 from ptqc.options import CompileOptions
 from ptqc.reading import read_model
 from ptqc.stages import even_channels
 from ptqc.stages.even_channels import FEWEST, Offers, evened
 from ptqc.stages.prepare import HELD_BACK, Prepared, gather, prepare
 from ptqc.stages.rounded_losses import Comparison, RoundedLosses, SampleLosses
+from ptqc.store.entries import Store
 from ptqc.work.deadline import NEVER
 from ptqc.work.progress import SILENT
 
@@ -50,39 +53,44 @@ def ready(tmp_path: Path) -> Prepare:
     return of
 
 
-def run(given: Prepared, **options: object) -> Prepared:
-    return evened(given, CompileOptions.of(options), NEVER, SILENT)
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "cache")
 
 
-def test_a_channel_that_decides_the_range_is_scaled(ready: Prepare) -> None:
+def run(given: Prepared, store: Store, **options: object) -> Prepared:
+    return evened(given, CompileOptions.of(options), store, NEVER, SILENT)
+
+
+def test_a_channel_that_decides_the_range_is_scaled(ready: Prepare, store: Store) -> None:
     given = ready(two_layers())
-    found = run(given)
+    found = run(given, store)
     assert found.evened != given.evened == ""
     assert found.notes[-1].step == "scale-channels"
     losses = RoundedLosses(given.model, given.tuning, given.held_back, "auto")
     assert losses.of(found.model).activations.mean() < 0.3 * losses.of(given.model).activations.mean()
 
 
-def test_even_channels_are_not_touched(ready: Prepare) -> None:
+def test_even_channels_are_not_touched(ready: Prepare, store: Store) -> None:
     given = ready(two_layers(1.0))
-    assert run(given) is given
+    assert run(given, store) is given
 
 
-def test_few_samples_accept_nothing(ready: Prepare) -> None:
+def test_few_samples_accept_nothing(ready: Prepare, store: Store) -> None:
     given = ready(two_layers(), COUNT - HELD_BACK)
-    assert run(given) is given
+    assert run(given, store) is given
 
 
-def test_activations_in_float_gain_nothing(ready: Prepare) -> None:
+def test_activations_in_float_gain_nothing(ready: Prepare, store: Store) -> None:
     given = ready(two_layers())
-    assert run(given, activations="float") is given
+    assert run(given, store, activations="float") is given
 
 
-def test_what_does_not_pay_is_undone_with_a_note(ready: Prepare, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_does_not_pay_is_undone_with_a_note(ready: Prepare, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     given = ready(two_layers())
     before = ir.to_proto(given.model).SerializeToString()
     monkeypatch.setattr(even_channels, "smoothing", lambda reach, _: np.linspace(1, 64, len(reach))[::-1])
-    found = run(given)
+    found = run(given, store)
     assert ir.to_proto(found.model).SerializeToString() == before
     assert "undone" in found.notes[-1].message
     assert found.evened == ""
@@ -108,14 +116,47 @@ def test_a_rotation_pays_where_weights_bear_it(ready: Prepare, monkeypatch: pyte
     assert losses.of(offers.prepared.model).activations.mean() < 0.3 * losses.of(given.model).activations.mean()
 
 
-def test_an_artifact_says_what_was_evened_out(tmp_path: Path) -> None:
-    artifact = compiled(two_layers(), {"x": noise(COUNT, 8, seed=3)}, tmp_path)
+def constants(given: Prepared) -> dict[str, bytes]:
+    return {name: initial(given.model, name).tobytes() for name in given.model.graph.initializers}
+
+
+@pytest.mark.parametrize("factor", [1.0, 40.0])
+def test_what_was_accepted_or_refused_is_not_measured_again(
+    factor: float, ready: Prepare, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = ready(two_layers(factor))
+    first = run(given, store)
+    monkeypatch.delattr(even_channels, "Offers")
+    again = run(given, store)
+    assert (again.evened, again.notes, constants(again)) == (first.evened, first.notes, constants(first))
+    assert (constants(again) == constants(given)) == (factor == 1)
+
+
+def test_ties_are_found_once_for_a_model(ready: Prepare, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, find = list[tuple[int, int]](), even_channels.find_ties
+
+    def counted(model: ir.Model, shapes: Shapes, rules: Mapping[str, Rule]) -> ChannelTies:
+        asked.append((id(model), id(rules)))
+        return find(model, shapes, rules)
+
+    monkeypatch.setattr(even_channels, "find_ties", counted)
+    run(ready(two_layers()), store)
+    assert len(asked) == len(set(asked)) == 4
+
+
+def test_an_artifact_says_what_was_evened_out_and_so_does_a_second_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, data = two_layers(), {"x": noise(COUNT, 8, seed=3)}
+    artifact = compiled(model, data, tmp_path)
     notes = [note["message"] for note in artifact.manifest["notes"] if note["step"] == "scale-channels"]
     assert any("8-bit activations lose" in message for message in notes)
+    monkeypatch.delattr(even_channels, "Offers")
+    assert digests(compiled(model, data, tmp_path, output=tmp_path / "again").folder) == digests(artifact.folder)
 
 
 def test_outliers_that_were_planted_into_a_decoder_are_recovered(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """8 bits lose at most 1.1 times what they lose of the same function without planted outliers."""
     monkeypatch.setattr(tiny_llama, "LAYERS", 1)
@@ -125,7 +166,7 @@ def test_outliers_that_were_planted_into_a_decoder_are_recovered(
         prepared(tiny_llama.build(outliers, cache=False), feeds, tmp_path / str(outliers)) for outliers in (False, True)
     )
     losses = RoundedLosses(plain.model, plain.tuning[:16], plain.held_back, "auto")
-    found = run(planted)
+    found = run(planted, store)
     assert found.evened
     assert losses.of(found.model).activations.mean() <= 1.1 * losses.of(plain.model).activations.mean()
 
@@ -149,7 +190,7 @@ def test_what_coarse_weights_lose_by_is_not_better() -> None:
     assert compared(ones, 0 * ones, chance + 0.1).is_better
 
 
-def test_a_table_and_its_product_stay_tied(tmp_path: Path) -> None:
+def test_a_table_and_its_product_stay_tied(tmp_path: Path, store: Store) -> None:
     """What comes of the rows alone could be scaled: the product would then no longer have the table's numbers."""
     graph = "g (int64[N,T] i) => (float[N,T,40] y) { e = Gather(t, i) a = MatMul(e, w) r = Relu(a) y = MatMul(r, h) }"
     carried = np.ones(32, np.float32)
@@ -158,6 +199,6 @@ def test_a_table_and_its_product_stay_tied(tmp_path: Path) -> None:
     model = proto(graph, t=table, w=noise(32, 32, seed=1) * carried, h=table.T.copy())
     texts = [{"i": np.random.default_rng(seed).integers(0, 40, (1, 6))} for seed in range(COUNT)]
     given = prepared(model, texts, tmp_path)
-    found = run(given)
+    found = run(given, store)
     assert found.model is given.model
     assert any("would be two" in note.message for note in found.notes)

@@ -123,12 +123,12 @@ def test_reconstruction_changes_the_table(measured: Measured) -> None:
 def test_the_best_of_several_reconstructions_is_taken(measured: Measured, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of the tries alone has at least the held-back loss of the one delivered."""
     loss = HeldBackLoss(measured.model, measured.context.held_back, measured.context.kinds)
-    best = loss(measured.fit(6_200).exported.data)
+    best = loss(measured.fit(6_200).exported.proto)
     alone = []
     for draw in range(TRIES["light"]):
         with monkeypatch.context() as patched:
             patched.setattr(fit, "reconstruct_all", lambda given, _, draw=draw: [Reconstruct(draw).apply(given).made])
-            alone.append(loss(measured.fit(6_200).exported.data))
+            alone.append(loss(measured.fit(6_200).exported.proto))
     assert best == min(alone)
     assert len(set(alone)) > 1
 

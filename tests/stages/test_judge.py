@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 import pytest
 from compiling import Measured, measured_model, proto, weight
@@ -27,13 +28,13 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Measured:
     return measured_model(model, data, tmp_path_factory.mktemp("product"), bits=(4,))
 
 
-def packed(model: ir.Model, change: Callable[[np.ndarray], np.ndarray]) -> bytes:
+def packed(model: ir.Model, change: Callable[[np.ndarray], np.ndarray]) -> onnx.ModelProto:
     """A file that computes with a changed weight."""
     copy = model.clone()
     value = copy.graph.initializers["w"]
     assert value.const_value is not None
     value.const_value = ir.tensor(change(value.const_value.numpy()).astype(np.float32), name="w")
-    return ir.to_proto(copy).SerializeToString()
+    return ir.to_proto(copy)
 
 
 def judged(measured: Measured, change: Callable[[np.ndarray], np.ndarray], evaluate: Evaluate | None = None) -> Judged:
@@ -104,9 +105,7 @@ def test_zeros_that_stay_zeros_are_equal(measured: Measured) -> None:
     zeros = measured.model.clone()
     value = zeros.graph.initializers["w"]
     value.const_value = ir.tensor(np.zeros((16, 8), np.float32), name="w")
-    found = judge(
-        zeros, ir.to_proto(zeros).SerializeToString(), measured.prepared.held_back, measured.context.kinds, None, SILENT
-    )
+    found = judge(zeros, ir.to_proto(zeros), measured.prepared.held_back, measured.context.kinds, None, SILENT)
     assert found.sqnr == BEST_SQNR
 
 

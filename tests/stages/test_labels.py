@@ -36,13 +36,13 @@ def test_top1_is_the_share_of_hits(classifier: ir.Model, tmp_path: Path) -> None
     assert found.labels.tolist() == [0, 1, 2, 0]
 
 
-@pytest.mark.parametrize("heading", ["", "image,class\n", "image,class\n\n"])
+@pytest.mark.parametrize("heading", ["", "image,class\n", "image,class\n\n", "\ufeff"])
 def test_a_csv_names_images_relative_to_itself(of_images: ir.Model, tmp_path: Path, heading: str) -> None:
     (tmp_path / "images").mkdir()
     for number, color in enumerate(((255, 0, 0), (0, 255, 0), (0, 0, 255))):
         Image.new("RGB", (4, 4), color).save(tmp_path / "images" / f"{number}.png")
     rows = "images/0.png,0\nimages/1.png, 1\nimages/2.png,1,of three columns\n"
-    (tmp_path / "a.csv").write_text(heading + rows)
+    (tmp_path / "a.csv").write_text(heading + rows, encoding="utf-8")
     found = read_labels(of_images, tmp_path / "a.csv", tmp_path / "spool", Preprocessing())
     assert found.labels.tolist() == [0, 1, 1]
     assert found.top1(scores) == pytest.approx(200 / 3)

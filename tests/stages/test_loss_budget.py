@@ -70,7 +70,7 @@ def round_of(limit: float, lost: float, size: int, criterion: Planted) -> Round:
     data = bytes(size)
     criterion.lost[data] = lost
     fitted: Any = SimpleNamespace(
-        exported=SimpleNamespace(data=data, size=len(data)), allocation=SimpleNamespace(loss=0.75 * limit)
+        exported=SimpleNamespace(proto=data, size=len(data)), allocation=SimpleNamespace(loss=0.75 * limit)
     )
     job: Any = SimpleNamespace(decided=SimpleNamespace(activation_loss=0.25 * limit))
     return Round(limit, job, fitted, criterion.held(data), criterion.room(criterion.held(data)))

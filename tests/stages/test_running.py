@@ -62,6 +62,15 @@ def test_outputs_of_different_shapes_take_a_folder(tmp_path: Path) -> None:
     assert found.to_json()["outputs"] == {"y": [[1, 3, 8], [1, 5, 8]]}
 
 
+def test_outputs_with_different_numbers_of_rows_take_a_folder(tmp_path: Path) -> None:
+    """As detections have: in one file nothing would say where a sample's rows end."""
+    model = proto("g (float[N,4] x) => (int64[K,2] y) { t = NonZero(x) y = Transpose<perm=[1, 0]>(t) }")
+    onnx.save(model, tmp_path / "m.onnx")
+    feeds = [{"x": np.tri(1, 4, k, np.float32)} for k in (1, 2)]
+    with pytest.raises(UsageError, match=r"output 'y' has the shape \(3, 2\) for sample 1, \(2, 2\) for the first"):
+        ptqc.run(tmp_path / "m.onnx", feeds, output=tmp_path / "y.npz")
+
+
 def test_the_command(made: Artifact, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     np.savez(tmp_path / "x.npz", x=samples(16, count=4))
     command = ["run", str(made.folder), str(tmp_path / "x.npz"), "-o"]

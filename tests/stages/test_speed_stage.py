@@ -44,7 +44,7 @@ def test_an_axis_that_need_not_be_a_batch_stays_whole(tmp_path: Path) -> None:
 def test_what_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(speed, "SECONDS", 0.0)
     model, samples = given(tmp_path, "N", 8)
-    found = measure_speed(model, ir.to_proto(model).SerializeToString(), replace(samples, batchable=True), SILENT)
+    found = measure_speed(model, ir.to_proto(model), replace(samples, batchable=True), SILENT)
     told = found.to_json()
     assert told["float_ms"] > 0
     assert told["speed"]["rows"] == 1

@@ -6,7 +6,7 @@ import onnx_ir as ir
 import pytest
 from compiling import compiled, digests, quick, residual, samples
 from onnx.reference import ReferenceEvaluator
-from planted import CHANNELS, ROWS, planted
+from planted import CHANNELS, ROWS, planted, token_samples, tokens
 
 import ptqc
 import ptqc.compiler
@@ -16,7 +16,7 @@ from ptqc.notes import Note
 from ptqc.passes.base import Result
 from ptqc.passes.decide.choose_splits import ChooseSplits
 from ptqc.passes.decide.phases import Setting
-from ptqc.passes.rewrite.split_outliers import Split
+from ptqc.passes.rewrite.remedies import Remedy
 from ptqc.stages.prepare import Prepared
 
 DATA = samples(ROWS, CHANNELS, count=32)
@@ -86,10 +86,11 @@ def test_without_wide_channels_the_artifact_is_that_of_before(tmp_path: Path, mo
 
 
 def test_what_gains_nothing_is_undone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Split for no reason, with a limit that leaves everything in float."""
+    """Split, and scaled by rows, for no reason, with a limit that leaves everything in float."""
 
-    def everything(_self: ChooseSplits, _given: Setting) -> Result[tuple[Split, ...]]:
-        return Result((Split("n1", (0,)), Split("r2", (5, 9))), True, (Note(ChooseSplits.name, "n1", "split"),))
+    def everything(_self: ChooseSplits, _given: Setting) -> Result[tuple[Remedy, ...]]:
+        several = Remedy("n1", (0,)), Remedy("r1", by_row=True), Remedy("r2", (5, 9)), Remedy("n2", (3,), by_row=True)
+        return Result(several, True, (Note(ChooseSplits.name, "n1", "split"),))
 
     options = {**OPTIONS, "activation_limit": 1e-12}
     monkeypatch.setattr(ChooseSplits, "apply", everything)
@@ -97,8 +98,19 @@ def test_what_gains_nothing_is_undone(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(ptqc.compiler, "with_splits", without_splits)
     never = compiled(planted(1), DATA, tmp_path / "never", **options)
     assert tried.path.read_bytes() == never.path.read_bytes()
-    told = [note["subject"] for note in tried.manifest["notes"] if "not split after all" in note["message"]]
-    assert told == ["n1", "r2"]
+    told = [note["subject"] for note in tried.manifest["notes"] if "after all" in note["message"]]
+    assert told == ["n1", "r1", "r2", "n2"]
+
+
+def test_nothing_is_split_where_the_budget_has_no_room_for_it(both: tuple[Artifact, Artifact], tmp_path: Path) -> None:
+    """The choice of another budget is in the store, and the smallest file with its splits has 42,167 bytes."""
+    split, _ = both
+    options = {**OPTIONS, "cache": split.folder.parent / "cache"}
+    found = compiled(planted(300), DATA, tmp_path, "39000B", **options)
+    assert found.path.stat().st_size <= 39_000
+    assert found.manifest["split_channels"] == {}
+    told = [note["subject"] for note in found.manifest["notes"] if "has no room" in note["message"]]
+    assert told == ["n1", "n2"]
 
 
 def test_splits_that_a_budget_leaves_without_use_are_told(tmp_path: Path) -> None:
@@ -107,3 +119,35 @@ def test_splits_that_a_budget_leaves_without_use_are_told(tmp_path: Path) -> Non
     assert found.manifest["split_channels"] == {}
     told = [note["subject"] for note in found.manifest["notes"] if "stays split without use" in note["message"]]
     assert told == ["n1", "n2"]
+
+
+@pytest.fixture(scope="module")
+def by_row(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+    """The network whose tokens are wide."""
+    return compiled(tokens(), token_samples(300), tmp_path_factory.mktemp("tokens"), **OPTIONS)
+
+
+def test_products_of_wide_tokens_are_on_integers(by_row: Artifact) -> None:
+    assert by_row.manifest["scaled_rows"] == ["x", "r1"]
+    assert by_row.manifest["activation_loss"] <= 0.02
+    computed = {name: how for weight in by_row.plan["weights"] for name, how in weight["layers"].items()}
+    assert computed["h1_by_row"] == computed["d1_by_row"] == "integer"
+
+
+def test_rows_of_other_sizes_than_those_seen(by_row: Artifact) -> None:
+    feeds = {"x": token_samples(1e4, count=8)[::-1]}
+    feeds["x"][0] = 0
+    reference = np.asarray(ReferenceEvaluator(tokens()).run(None, feeds)[0])  # type: ignore[index]
+    found = Runner(ir.load(by_row.path)).run(feeds)["y"]
+    assert np.abs(found - reference).max() < 0.1 * np.abs(reference).max()
+
+
+def test_rows_are_resolved_and_compiled_again_from_the_store(
+    by_row: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(ChooseSplits, "apply")
+    cache = by_row.folder.parent / "cache"
+    with quick():
+        resolved = ptqc.resolve(by_row.folder, output=tmp_path / "resolved", cache=cache)
+    again = compiled(tokens(), token_samples(300), tmp_path, output=tmp_path / "again", cache=cache, **OPTIONS)
+    assert digests(resolved.folder) == digests(by_row.folder) == digests(again.folder)

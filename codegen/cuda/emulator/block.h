@@ -24,10 +24,12 @@ struct Dim {
 };
 
 // As the stand-in driver calls a kernel. order: a seed for the order of threads; 0 takes them as they are numbered.
+// share: of the blocks that run, spread over all of them; the first and the last one are always among them.
 struct Launch {
   Dim grid, block;
   unsigned dynamic, order;
   void** arguments;
+  double share;
 };
 
 // An asynchronous copy: it lands when its thread waits for it, at the latest moment that the instruction allows.
@@ -218,7 +220,20 @@ inline char* pages(size_t bytes) {
   return made == MAP_FAILED ? nullptr : static_cast<char*>(made);
 }
 
-// Runs all blocks; what was wrong, or nullptr. fixed: bytes of shared memory that the kernel declares.
+// The numbers of the blocks that run: one drawn from each of as many parts, all of which are equally large.
+inline std::vector<uint64_t> chosen_blocks(const Launch& given) {
+  uint64_t total = uint64_t(given.grid.x) * given.grid.y * given.grid.z;
+  uint64_t count = std::min(total, std::max(uint64_t(2), uint64_t(double(total) * given.share + 0.5)));
+  std::mt19937 drawn(given.order);
+  std::vector<uint64_t> chosen;
+  for (uint64_t part = 0; part < count; ++part) {
+    uint64_t start = part * total / count, end = (part + 1) * total / count;
+    chosen.push_back(part + 1 == count ? total - 1 : part ? start + drawn() % (end - start) : 0);
+  }
+  return chosen;
+}
+
+// Runs the blocks; what was wrong, or nullptr. fixed: bytes of shared memory that the kernel declares.
 inline const char* launch(void (*kernel)(void**), const Launch& given, size_t fixed) {
   thread_local std::string problem;
   Block b;
@@ -238,13 +253,12 @@ inline const char* launch(void (*kernel)(void**), const Launch& given, size_t fi
   if (!stacks || !b.shared) return "out of memory";
   for (size_t i = 0; i < threads; ++i) b.fibers[i].stack = stacks + i * kStack;
   block = &b;
-  Dim end = b.grid;
-  for (unsigned z = 0; z < end.z && b.problem.empty(); ++z)
-    for (unsigned y = 0; y < end.y && b.problem.empty(); ++y)
-      for (unsigned x = 0; x < end.x && b.problem.empty(); ++x) {
-        b.place = {x, y, z};
-        run_block(b);
-      }
+  for (uint64_t number : chosen_blocks(given)) {
+    b.place = {unsigned(number % b.grid.x), unsigned(number / b.grid.x % b.grid.y),
+               unsigned(number / b.grid.x / b.grid.y)};
+    run_block(b);
+    if (!b.problem.empty()) break;
+  }
   block = nullptr;
   munmap(stacks, kStack * threads);
   munmap(b.shared, b.shared_size + kPoison);

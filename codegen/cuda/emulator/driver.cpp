@@ -8,8 +8,11 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <iterator>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "block.h"
 
@@ -28,8 +31,13 @@ struct Module {
 
 struct Function {
   const char* (*launch)(const emulator::Launch*);
-  unsigned dynamic;
+  unsigned dynamic, parameters;
 };
+
+// What was asked of a stream while it was captured.
+using Graph = std::vector<std::function<int()>>;
+thread_local Graph* captured = nullptr;
+thread_local void* captured_stream = nullptr;
 
 // CUlaunchConfig
 struct Config {
@@ -80,8 +88,10 @@ API int cuModuleUnload(Module* module) {
 
 API int cuModuleGetFunction(Function** made, Module* module, const char* name) {
   void* found = dlsym(module->handle, ("launch_" + std::string(name)).c_str());
-  if (!found) return kNotFound;
-  *made = new Function{reinterpret_cast<decltype(Function::launch)>(found), kUsualShared};
+  void* count = dlsym(module->handle, ("parameters_" + std::string(name)).c_str());
+  if (!found || !count) return kNotFound;
+  unsigned parameters = *static_cast<unsigned*>(count);
+  *made = new Function{reinterpret_cast<decltype(Function::launch)>(found), kUsualShared, parameters};
   return kSuccess;
 }
 
@@ -90,19 +100,54 @@ API int cuFuncSetAttribute(Function* function, int, int bytes) {
   return kSuccess;
 }
 
-API int cuLaunchKernelEx(const Config* given, Function* function, void** arguments, void**) {
-  if (given->dynamic > function->dynamic || given->grid[1] > kLargestSide || given->grid[2] > kLargestSide)
-    return kInvalidValue;
-  const char* order = getenv("PTQC_EMULATOR_ORDER");
-  emulator::Launch launch{{given->grid[0], given->grid[1], given->grid[2]},
-                          {given->block[0], given->block[1], given->block[2]},
-                          given->dynamic,
+static int run(const Config& given, Function* function, void** arguments) {
+  const char *order = getenv("PTQC_EMULATOR_ORDER"), *share = getenv("PTQC_EMULATOR_SHARE");
+  emulator::Launch launch{{given.grid[0], given.grid[1], given.grid[2]},
+                          {given.block[0], given.block[1], given.block[2]},
+                          given.dynamic,
                           order ? unsigned(atoi(order)) : 0,
-                          arguments};
+                          arguments,
+                          share ? atof(share) : 1};
   const char* found = function->launch(&launch);
   problem = found ? found : "";
   return found ? kLaunchFailed : kSuccess;
 }
+
+API int cuLaunchKernelEx(const Config* given, Function* function, void** arguments, void**) {
+  if (given->dynamic > function->dynamic || given->grid[1] > kLargestSide || given->grid[2] > kLargestSide)
+    return kInvalidValue;
+  if (!captured || given->stream != captured_stream) return run(*given, function, arguments);
+  std::vector<uint64_t> values(function->parameters);
+  for (size_t i = 0; i < values.size(); ++i) memcpy(&values[i], arguments[i], sizeof values[i]);
+  captured->push_back([config = *given, function, values]() mutable {
+    std::vector<void*> places;
+    for (uint64_t& value : values) places.push_back(&value);
+    return run(config, function, places.data());
+  });
+  return kSuccess;
+}
+
+// For the stand-in of the runtime, which captures streams.
+API void ptqc_capture(void* stream) {
+  captured = new Graph;
+  captured_stream = stream;
+}
+
+API void* ptqc_captured() { return std::exchange(captured, nullptr); }
+
+API bool ptqc_captures(void* stream) { return captured && stream == captured_stream; }
+
+API void ptqc_record_copy(void* to, const void* from, size_t bytes) {
+  captured->push_back([=] { return memmove(to, from, bytes), kSuccess; });
+}
+
+API int ptqc_replay(void* graph) {
+  for (auto& step : *static_cast<Graph*>(graph))
+    if (int code = step()) return code;
+  return kSuccess;
+}
+
+API void ptqc_forget(void* graph) { delete static_cast<Graph*>(graph); }
 
 API int cuDeviceGetName(char* name, int length, int) {
   snprintf(name, length, "no GPU: the emulator of ptqc");

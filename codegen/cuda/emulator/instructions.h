@@ -79,6 +79,19 @@ inline void await_all_copies() {
   await_copies(0);
 }
 
+// Two numbers of 16 bits in a register.
+template <class Compute>
+inline uint32_t pairs(Compute compute, uint32_t a, uint32_t b, uint32_t c = 0) {
+  uint32_t made = 0;
+  for (int i = 0; i < 32; i += 16) {
+    uint16_t half = 0;
+    auto value = [i](uint32_t both) { return double(as<f16>(uint16_t(both >> i))); };
+    put(half, f16(compute(value(a), value(b), value(c))));
+    made |= uint32_t(half) << i;
+  }
+  return made;
+}
+
 // Conversions of real numbers to integers saturate; NaN becomes 0.
 template <class T>
 inline T saturated(double value) {
@@ -267,6 +280,30 @@ inline void multiply_bytes(int site, uint32_t (&made)[4], const uint32_t (&opera
         int32_t total = 0;
         for (int k = 0; k < 32; ++k) total += int32_t(row[k]) * column[k];
         w.out[lane][i] = w.in[lane][6 + i] + uint32_t(total);
+      }
+  });
+  std::copy_n(warp().out[self().lane], 4, made);
+}
+
+// d = a · b + c with a (16, 16) and b (16, 8) of float16, c and d of float32. Rounded once; a GPU rounds in between.
+inline void multiply_halves(int site, uint32_t (&made)[4], const uint32_t (&operands)[10]) {
+  require_full(warp());
+  bring(operands);
+  together(site, [](Warp& w) {
+    double a[16][16], b[8][16];
+    for (int lane = 0; lane < kLanes; ++lane)
+      for (int i = 0; i < 2; ++i) {
+        int g = lane / 4, k = lane % 4 * 2 + i;
+        auto value = [&](int part) { return double(as<f16>(uint16_t(w.in[lane][part] >> 16 * i))); };
+        for (int part = 0; part < 4; ++part) a[g + part % 2 * 8][k + part / 2 * 8] = value(part);
+        for (int part = 0; part < 2; ++part) b[g][k + part * 8] = value(4 + part);
+      }
+    for (int lane = 0; lane < kLanes; ++lane)
+      for (int i = 0; i < 4; ++i) {
+        const double *row = a[lane / 4 + i / 2 * 8], *column = b[lane % 4 * 2 + i % 2];
+        double total = as<float>(w.in[lane][6 + i]);
+        for (int k = 0; k < 16; ++k) total += row[k] * column[k];
+        put(w.out[lane][i], float(total));
       }
   });
   std::copy_n(warp().out[self().lane], 4, made);

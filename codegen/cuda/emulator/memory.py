@@ -86,6 +86,13 @@ def _multiply(match: re.Match[str], o: Text, names: Operands) -> str:
     return f"{{ uint32_t made_[4]; emulator::multiply_bytes<{types}>(SITE, made_, {{{operands}}}); {kept} }}"
 
 
+def _multiply_halves(_match: re.Match[str], o: Text, names: Operands) -> str:
+    made, *given = (names.vector(text) for text in o)
+    operands = ", ".join(names.value("u32", text) for part in given for text in part)
+    kept = " ".join(f"{names.bits(target)} = made_[{place}];" for place, target in enumerate(made))
+    return f"{{ uint32_t made_[4]; emulator::multiply_halves(SITE, made_, {{{operands}}}); {kept} }}"
+
+
 ELEMENT = r"(?:\.v[24])?\.(?P<type>[subf](?:8|16|32|64))"
 RULES: dict[str, Rule] = {
     rf"ld(?:\.volatile)?\.param{ELEMENT}": _parameter,
@@ -103,4 +110,5 @@ RULES: dict[str, Rule] = {
     r"shfl\.sync\.(?P<how>idx|up|down|bfly)\.b32": _shuffle,
     r"ldmatrix\.sync\.aligned\.m8n8\.x(?P<count>[124])\.shared(?:::cta)?\.b16": _matrices,
     r"mma\.sync\.aligned\.m16n8k32\.row\.col\.s32\.(?P<a>[su]8)\.(?P<b>[su]8)\.s32": _multiply,
+    r"mma\.sync\.aligned\.m16n8k16\.row\.col\.f32\.f16\.f16\.f32": _multiply_halves,
 }

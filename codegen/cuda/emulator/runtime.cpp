@@ -1,4 +1,5 @@
 // Stands in for libcudart.so.13: the memory of the device is memory of this process, with an end that must not be passed.
+// PTQC_EMULATED_MEMORY: how many bytes of it there are.
 #include <sys/mman.h>
 
 #include <cstdint>
@@ -9,14 +10,26 @@
 
 #define API extern "C" __attribute__((visibility("default")))
 
+// Of the stand-in for the driver.
+extern "C" {
+void ptqc_capture(void* stream);
+void* ptqc_captured();
+bool ptqc_captures(void* stream);
+void ptqc_record_copy(void* to, const void* from, size_t bytes);
+int ptqc_replay(void* graph);
+void ptqc_forget(void* graph);
+}
+
 namespace {
 
-enum Result { kSuccess = 0, kOutOfMemory = 2, kInvalidDevice = 101, kRefused = 801 };
+enum Result { kSuccess = 0, kOutOfMemory = 2, kInvalidDevice = 101, kRefused = 801, kWhileCaptured = 900 };
 
 constexpr size_t kPage = 4096, kAligned = 256;
 constexpr int kPoison = 0xA5;
 std::mutex lock;
 std::map<void*, std::pair<void*, size_t>> taken;  // by address: the pages that it lies in
+
+size_t in_use = 0;
 
 size_t rounded(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
 
@@ -39,13 +52,16 @@ int attribute(int which) {
 // The last page may not be touched, so that what passes the end of an allocation by a page stops.
 API int cudaMalloc(void** made, size_t bytes) {
   size_t used = rounded(bytes, kAligned), whole = rounded(used, kPage) + kPage;
+  const char* limit = getenv("PTQC_EMULATED_MEMORY");
+  std::lock_guard<std::mutex> held(lock);
+  if (limit && in_use + whole > size_t(atoll(limit))) return kOutOfMemory;
   char* pages = static_cast<char*>(mmap(nullptr, whole, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
   if (pages == MAP_FAILED) return kOutOfMemory;
   mprotect(pages + whole - kPage, kPage, PROT_NONE);
   memset(pages, kPoison, whole - kPage);
   *made = pages + whole - kPage - used;
-  std::lock_guard<std::mutex> held(lock);
   taken[*made] = {pages, whole};
+  in_use += whole;
   return kSuccess;
 }
 
@@ -54,6 +70,7 @@ API int cudaFree(void* given) {
   auto found = taken.find(given);
   if (found == taken.end()) return given ? kInvalidDevice : kSuccess;
   munmap(found->second.first, found->second.second);
+  in_use -= found->second.second;
   taken.erase(found);
   return kSuccess;
 }
@@ -61,7 +78,8 @@ API int cudaFree(void* given) {
 API int cudaMallocHost(void** made, size_t bytes) { return cudaMalloc(made, bytes); }
 API int cudaFreeHost(void* given) { return cudaFree(given); }
 
-API int cudaMemcpyAsync(void* to, const void* from, size_t bytes, int, void*) {
+API int cudaMemcpyAsync(void* to, const void* from, size_t bytes, int, void* stream) {
+  if (ptqc_captures(stream)) return ptqc_record_copy(to, from, bytes), kSuccess;
   memmove(to, from, bytes);
   return kSuccess;
 }
@@ -72,7 +90,9 @@ API int cudaMemcpyPeerAsync(void* to, int, const void* from, int, size_t bytes, 
 }
 
 API int cudaMemGetInfo(size_t* free, size_t* total) {
-  *free = *total = size_t(8) << 30;
+  std::lock_guard<std::mutex> held(lock);
+  *total = size_t(8) << 30;
+  *free = *total - in_use;
   return kSuccess;
 }
 
@@ -99,12 +119,42 @@ API int cudaGetDeviceProperties(void* properties, int) {
 }
 
 API int cudaStreamCreate(void** stream) {
-  static char one;
-  *stream = &one;
+  *stream = new char;
   return kSuccess;
 }
 
 API int cudaStreamCreateWithFlags(void** stream, unsigned) { return cudaStreamCreate(stream); }
+
+API int cudaStreamDestroy(void* stream) {
+  delete static_cast<char*>(stream);
+  return kSuccess;
+}
+
+API int cudaStreamSynchronize(void* stream) { return ptqc_captures(stream) ? kWhileCaptured : kSuccess; }
+
+API int cudaStreamBeginCapture(void* stream, int) {
+  ptqc_capture(stream);
+  return kSuccess;
+}
+
+API int cudaStreamEndCapture(void* stream, void** graph) {
+  if (!ptqc_captures(stream)) return kRefused;
+  *graph = ptqc_captured();
+  return kSuccess;
+}
+
+// A graph is its own executable, and goes with it.
+API int cudaGraphInstantiate(void** made, void* graph, unsigned long long) {
+  *made = graph;
+  return kSuccess;
+}
+
+API int cudaGraphLaunch(void* graph, void*) { return ptqc_replay(graph); }
+
+API int cudaGraphExecDestroy(void* graph) {
+  ptqc_forget(graph);
+  return kSuccess;
+}
 
 // Everything is done as soon as it is asked for.
 #define NOTHING(name) \
@@ -115,19 +165,12 @@ NOTHING(cudaEventElapsedTime)
 NOTHING(cudaEventRecord)
 NOTHING(cudaEventSynchronize)
 NOTHING(cudaGetLastError)
+NOTHING(cudaGraphDestroy)
 NOTHING(cudaPeekAtLastError)
-NOTHING(cudaStreamDestroy)
-NOTHING(cudaStreamSynchronize)
 NOTHING(cudaStreamWaitEvent)
 
-#define REFUSED(name) \
-  API int name() { return kRefused; }
-REFUSED(cudaGraphDestroy)
-REFUSED(cudaGraphExecDestroy)
-REFUSED(cudaGraphInstantiate)
-REFUSED(cudaGraphLaunch)
-REFUSED(cudaStreamBeginCapture)
-REFUSED(cudaStreamEndCapture)
+API const char* cudaGetErrorString(int code) {
+  return code == kOutOfMemory ? "out of memory" : "an error of the emulator of ptqc";
+}
 
-API const char* cudaGetErrorName(int) { return "an error of the emulator of ptqc"; }
-API const char* cudaGetErrorString(int) { return "an error of the emulator of ptqc"; }
+API const char* cudaGetErrorName(int code) { return cudaGetErrorString(code); }

@@ -20,6 +20,7 @@ RULES = {re.compile(pattern): rule for pattern, rule in {**arithmetic.RULES, **m
 LAUNCH = """static void {name}_thread(void** arguments) {{
 {body}
 }}
+extern "C" __attribute__((visibility("default"))) const unsigned parameters_{name} = {count};
 extern "C" __attribute__((visibility("default"))) const char* launch_{name}(const emulator::Launch* given) {{
   return emulator::launch({name}_thread, *given, {shared});
 }}
@@ -52,7 +53,8 @@ def _function(kernel: PtxKernel) -> str:
     lines += [f"alignas({memory.alignment}) char {memory.name}[{memory.size}];" for memory in local]
     lines += _declared(kernel)
     lines += _translated(kernel, names)
-    return LAUNCH.format(name=kernel.name, body="\n".join(f"  {line}" for line in lines), shared=size)
+    body = "\n".join(f"  {line}" for line in lines)
+    return LAUNCH.format(name=kernel.name, body=body, shared=size, count=len(kernel.parameters))
 
 
 def _places(variables: list[Variable]) -> tuple[dict[str, int], int]:

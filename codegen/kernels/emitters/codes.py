@@ -8,7 +8,7 @@ import onnx_ir as ir
 from onnx import helper
 
 from ptqc import integer, reference
-from ptqc.codegen.kernels.drafts import Draft, IntegerAdd, QuantizedImage, TableLookup
+from ptqc.codegen.kernels.drafts import Draft, IntegerAdd, Quantized, QuantizedImage, TableLookup
 from ptqc.codegen.kernels.emission import Emission
 from ptqc.codegen.kernels.emitters import real
 from ptqc.codegen.kernels.families import planes, pointwise, pool, rows
@@ -112,7 +112,7 @@ def quantize(emission: Emission, node: ir.Node) -> None:
 def _quantize(x: Layout, y: Layout, isa: Isa, scale: float, zero_point: int) -> Built | Draft:
     if planes.takes(x, y, isa):
         return QuantizedImage(isa, scale, zero_point, x.shape[2] >= isa.widest("uint8"))
-    return pointwise.quantize(x, y, isa, scale, zero_point)
+    return Quantized(isa, scale, zero_point)
 
 
 def _round(

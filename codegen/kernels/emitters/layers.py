@@ -5,12 +5,12 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import onnx_ir as ir
 
-from ptqc.codegen.kernels.drafts import Draft, Finished, IntegerLayer, RealLayer
+from ptqc.codegen.kernels.drafts import Draft, Finished, IntegerLayer, IntegerProduct, RealLayer
 from ptqc.codegen.kernels.emission import Emission
 from ptqc.codegen.kernels.emitters.sliding import slide
 from ptqc.codegen.kernels.epilogue import NOTHING, Epilogue
 from ptqc.codegen.kernels.families import columns, dense, depthwise, matmul
-from ptqc.codegen.kernels.families.functions import Function
+from ptqc.codegen.kernels.families.real_stages import RealStage, functions_of
 from ptqc.codegen.kernels.requantization import Requantization
 from ptqc.codegen.kernels.sums import Sums
 from ptqc.codegen.kernels.tiling import Dense
@@ -94,11 +94,18 @@ def integer_product(emission: Emission, step: LoweredStep) -> None:
     bias = _with_zero_point(weights, bias, x.zero_point)
     planes = weights.reshape(*weights.shape, 1, 1)
     requantization = Requantization(bias, np.broadcast_to(factor, (len(weights),)), 0 if y is None else y.zero_point)
-    if y is None:
-        emission.add(_dense(given, layout, loops, planes, requantization), [source], step.output, layout)
-    else:
+    kernel: Draft
+    if y is not None:
         kernel = _layer(_dense, loops, planes, requantization)
-        emission.add(kernel, [source], step.output, layout)
+    elif emission.isa.layer is not None:
+        kernel = Finished(_dense(given, layout, loops, planes, requantization))
+    else:
+
+        def staged(x: Layout, y: Layout, stages: Sequence[RealStage]) -> Built:
+            return dense.integer(x, y, loops, planes, requantization, stages=stages)
+
+        kernel = IntegerProduct(loops.window.kernel, staged, is_dense=True)
+    emission.add(kernel, [source], step.output, layout)
 
 
 def conv(emission: Emission, node: ir.Node) -> None:
@@ -111,15 +118,17 @@ def conv(emission: Emission, node: ir.Node) -> None:
     source, window = slide(emission, node, name, weights.shape[2:], 0.0)
     layout = Layout(emission.shape(node.outputs[0]), "float32")
 
-    def layer(x: Layout, y: Layout, functions: Sequence[Function]) -> Built:
-        if _is_depthwise(weights.shape, groups):
-            return depthwise.real(x, y, window, emission.isa, weights, bias, functions)
+    is_depthwise = _is_depthwise(weights.shape, groups)
+
+    def layer(x: Layout, y: Layout, stages: Sequence[RealStage]) -> Built:
+        if is_depthwise:
+            return depthwise.real(x, y, window, emission.isa, weights, bias, functions_of(stages))
         loops = Dense(window, len(weights), groups, emission.isa, BFLOAT_BYTES if pairs else FLOAT_BYTES)
         if coded is not None and pairs:
-            return dense.bfloat(x, y, loops, coded, bias, functions)
-        return dense.real(x, y, loops, coded or weights, bias, functions)
+            return dense.bfloat(x, y, loops, coded, bias, stages)
+        return dense.real(x, y, loops, coded or weights, bias, stages)
 
-    emission.add(RealLayer(window.kernel, layer), [source], str(node.outputs[0].name), layout)
+    emission.add(RealLayer(window.kernel, layer, not is_depthwise), [source], str(node.outputs[0].name), layout)
 
 
 def product(emission: Emission, node: ir.Node) -> None:
@@ -145,10 +154,10 @@ def product(emission: Emission, node: ir.Node) -> None:
     scaled = np.asarray(weights * np.float32(number(node, "alpha", 1.0)))
     planes = scaled.reshape(*scaled.shape, 1, 1)
 
-    def layer(x: Layout, y: Layout, functions: Sequence[Function]) -> Built:
-        return dense.real(x, y, loops, planes, bias, functions)
+    def layer(x: Layout, y: Layout, stages: Sequence[RealStage]) -> Built:
+        return dense.real(x, y, loops, planes, bias, stages)
 
-    emission.add(RealLayer(loops.window.kernel, layer), [source], str(node.outputs[0].name), layout)
+    emission.add(RealLayer(loops.window.kernel, layer, is_dense=True), [source], str(node.outputs[0].name), layout)
 
 
 def _product_of_activations(emission: Emission, node: ir.Node) -> None:

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from ptqc.codegen.kernels.drafts import Binary, Unary
+from ptqc.codegen.kernels.drafts import Binary, Draft, RowBinary, Unary, VectorBinary
 from ptqc.codegen.kernels.emission import Emission
 from ptqc.codegen.kernels.emitters.sliding import slide
 from ptqc.codegen.kernels.families import functions, pool, reductions, rows
-from ptqc.codegen.kernels.families.functions import Function
+from ptqc.codegen.kernels.families.functions import TWICE_GELU, Function, with_number
 from ptqc.codegen.program.built import Declined
 from ptqc.codegen.program.layout import BFLOAT16, ROUNDED, Layout
 from ptqc.codegen.program.window import Window
@@ -39,10 +39,37 @@ def _gate(emission: Emission, node: ir.Node) -> tuple[ir.Value, Function] | None
     if node.op_type != "Mul":
         return None
     for own, other in (node.inputs, node.inputs[::-1]):
+        if _is_one_and_erf(emission, own, other, node):
+            return required(own), Function(TWICE_GELU)
         found = emission.reals.get(str(required(other).name))
         if found is not None and found[0] is own and only_consumer(required(other)) is node:
             return found[0], found[1].gating()
     return None
+
+
+def _is_one_and_erf(emission: Emission, x: ir.Value | None, value: ir.Value | None, reader: ir.Node) -> bool:
+    """Whether a value that nothing else reads is 1 + erf(x / √2): twice what Gelu multiplies x with."""
+    total = _only_maker(value, "Add", reader)
+    erf = next((found for v in total.inputs if (found := _only_maker(v, "Erf", total))), None) if total else None
+    if total is None or erf is None or not _has_number(emission, total, 1.0):
+        return False
+    for op_type, factor in (("Div", 2**0.5), ("Mul", 0.5**0.5)):
+        scaled = _only_maker(erf.inputs[0], op_type, erf)
+        if scaled is not None and x in scaled.inputs[: 1 + (op_type == "Mul")]:
+            return _has_number(emission, scaled, factor)
+    return False
+
+
+def _only_maker(value: ir.Value | None, op_type: str, reader: ir.Node) -> ir.Node | None:
+    """The node that makes a value for one reader alone, if it is of this operator."""
+    maker = required(value).producer()
+    return maker if maker and maker.op_type == op_type and only_consumer(required(value)) is reader else None
+
+
+def _has_number(emission: Emission, node: ir.Node, wanted: float) -> bool:
+    """Whether an operand of a node is this number, as far as float32 has it."""
+    constants = [emission.number(value) for value in node.inputs if emission.is_constant(value)]
+    return any(constant.size == 1 and np.isclose(constant.item(), wanted, rtol=1e-6) for constant in constants)
 
 
 def _numbers(node: ir.Node) -> list[float]:
@@ -90,11 +117,41 @@ def binary(emission: Emission, node: ir.Node) -> None:
     for place, value in enumerate(node.inputs):
         if emission.is_constant(value):
             constant = place, _array(emission.number(value), len(layout.shape), lead)
-    if all(x.shape == layout.shape for x in given) and layout.shape == emission.shape(output) and constant is None:
-        emission.add(Binary(emission.isa, node.op_type), names, str(output.name), layout)
+    if (kernel := _fusible(emission, node, given, layout, constant)) is not None:
+        emission.add(kernel, names, str(output.name), layout)
         return
-    kernel = functions.binary(node.op_type, given, layout, emission.isa, constant)
-    emission.add_as(kernel, names, output, layout)
+    emission.add_as(functions.binary(node.op_type, given, layout, emission.isa, constant), names, output, layout)
+
+
+def _fusible(
+    emission: Emission,
+    node: ir.Node,
+    given: Sequence[Layout],
+    layout: Layout,
+    constant: tuple[int, np.ndarray] | None,
+) -> Draft | None:
+    """A kernel that may become part of others, where it goes from element to element of one value, or of two."""
+    wide = [x for x in given if x.shape == layout.shape]
+    if not wide or layout.shape != emission.shape(node.outputs[0]):
+        return None
+    if constant is not None:
+        return _with_constant(emission, node, layout, *constant)
+    if len(wide) == len(given):
+        return Binary(emission.isa, node.op_type)
+    (by_row,) = (place for place, x in enumerate(given) if x.shape != layout.shape)
+    if not layout.plain or given[by_row].shape != (*layout.shape[:-1], 1):
+        return None
+    built = functions.binary(node.op_type, given, layout, emission.isa)
+    return RowBinary(emission.isa, node.op_type, by_row, built)
+
+
+def _with_constant(emission: Emission, node: ir.Node, layout: Layout, place: int, array: np.ndarray) -> Draft | None:
+    """The same with one number, or with one for each channel of a plain value."""
+    if array.size == 1:
+        return Unary(emission.isa, Function(with_number(node.op_type, place), (float(array.item()),)))
+    if layout.plain and array.size == array.shape[-1] == layout.shape[-1]:
+        return VectorBinary(emission.isa, node.op_type, place, array.reshape(-1))
+    return None
 
 
 def outer(emission: Emission, varying: Sequence[ir.Value | None], output: ir.Value) -> int:

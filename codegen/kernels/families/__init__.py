@@ -8,7 +8,7 @@ import numpy as np
 from ptqc.codegen.kernels.kernel import Argument, Constant, write
 from ptqc.codegen.program.accuracy import USUAL, Accuracy
 from ptqc.codegen.program.built import Built
-from ptqc.codegen.program.constants import Arranged, BfloatCodes, Nibbles, ScaledPanels, Stored
+from ptqc.codegen.program.constants import Arranged, BfloatCodes, InOrder, Nibbles, ScaledPanels, Stored
 from ptqc.codegen.program.layout import Layout
 
 
@@ -39,4 +39,6 @@ def declared(constant: Stored) -> Constant:
             return Constant("int8", constant.size)
         case Nibbles():
             return Constant("uint8", constant.size)
+        case InOrder():
+            return Constant(str(constant.data.dtype), constant.data.size)
     return Constant(str(constant.dtype), constant.size)

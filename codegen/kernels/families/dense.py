@@ -8,7 +8,7 @@ Where every weight is used but once, reading them is what takes time: those of a
 become codes by picking bytes in registers.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial, reduce
@@ -21,12 +21,13 @@ from tvm.tirx.script import builder as T  # noqa: N812
 from ptqc.codegen.kernels import bfloats, narrowing
 from ptqc.codegen.kernels.epilogue import NOTHING, Epilogue, Place
 from ptqc.codegen.kernels.families import build
-from ptqc.codegen.kernels.families.functions import (
-    Function,
-    accuracy_with,
+from ptqc.codegen.kernels.families.functions import accuracy_with, family_with
+from ptqc.codegen.kernels.families.real_stages import (
+    RealStage,
     composed,
     constants_of,
-    family_with,
+    functions_of,
+    others_of,
     unrounded,
 )
 from ptqc.codegen.kernels.isa import Isa
@@ -86,9 +87,11 @@ def integer(
     weights: np.ndarray,
     requantization: Requantization,
     epilogue: Epilogue = NOTHING,
+    stages: Sequence[RealStage] = (),
 ) -> Built:
-    """Codes x times int8 weights; y is codes, or real values when it is float32. epilogue: of codes."""
-    loops = replace(loops, is_framed=any(value.frame is not None for value in (x, y, *epilogue.others)))
+    """Codes x times int8 weights; y is codes, or else real values. epilogue: of codes; stages: of real values."""
+    beside = [*epilogue.others, *others_of(stages)]
+    loops = replace(loops, is_framed=any(value.frame is not None for value in (x, y, *beside)))
     codes = weights.astype(np.int8)
     loops, risky = _chained(loops, codes)
     loops = replace(loops, in_nibbles=_stay_packed(loops, codes))
@@ -102,23 +105,25 @@ def integer(
         loops.pack_channels(requantization.factor.astype(np.float32)),
         np.array([requantization.zero_point], np.float32),
         *epilogue.constants(isa),
+        *constants_of(stages, loops.pack_channels),
     ]
 
     def settle(sums: Sequence[Accumulated], made: Any, numbers: Sequence[Any], others: Sequence[Any]) -> None:
         factors, zero, *rest = numbers
         kind = vector("float32", isa.lanes)
         values = [T.Cast(kind, found.total) * factors[span(found.packed, isa.lanes)] for found in sums]
-        if y.dtype == "float32":
-            _keep(isa, y, values, made)
+        if y.dtype != "uint8":
+            _keep(isa, y, _staged(stages, y, isa, zip(sums, values, strict=True), rest, others), made)
             return
         places = [found.place for found in sums]
         epilogue.settle(isa, values, zero[0], made, places, rest, others, fitting=fitting)
 
     def cut(chosen: Cut) -> Built:
-        return integer(x, y, replace(loops, chosen=chosen), weights, requantization, epilogue)
+        return integer(x, y, replace(loops, chosen=chosen), weights, requantization, epilogue, stages)
 
-    body = _body(DenseLoops(loops, x, y, settle, len(epilogue.others)))
-    built = build("dense", [x, *epilogue.others], constants, y, body, 2 * loops.products, SUM_OF_PRODUCTS)
+    family, accuracy = family_with("dense", stages), accuracy_with(SUM_OF_PRODUCTS, functions_of(stages))
+    body = _body(DenseLoops(loops, x, y, settle, len(beside)))
+    built = build(family, [x, *beside], constants, y, body, 2 * loops.products, accuracy)
     return replace(built, alternatives=Alternatives(loops.cuts, cut))
 
 
@@ -145,55 +150,56 @@ def real(
     loops: Dense,
     weights: np.ndarray | CodedWeights,
     bias: np.ndarray,
-    functions: Sequence[Function] = (),
+    stages: Sequence[RealStage] = (),
 ) -> Built:
-    """The same in float32. functions: of the sums, one of the other's result."""
-    loops = replace(loops, is_framed=x.frame is not None or y.frame is not None)
+    """The same in float32. stages: of the sums, one of the other's result."""
+    beside = others_of(stages)
+    loops = replace(loops, is_framed=any(value.frame is not None for value in (x, y, *beside)))
     constants = [_real_weights(loops, weights), loops.pack_channels(bias.astype(np.float32))]
-    constants += constants_of(functions)
+    constants += constants_of(stages, loops.pack_channels)
 
-    def settle(sums: Sequence[Accumulated], made: Any, numbers: Sequence[Any], _others: Sequence[Any]) -> None:
-        left = unrounded(functions, y)
-        values = [composed(left, found.total, loops.isa.lanes, numbers) for found in sums]
-        _keep(loops.isa, y, values, made)
+    def settle(sums: Sequence[Accumulated], made: Any, numbers: Sequence[Any], others: Sequence[Any]) -> None:
+        totals = ((found, found.total) for found in sums)
+        _keep(loops.isa, y, _staged(stages, y, loops.isa, totals, numbers, others), made)
 
     def cut(chosen: Cut) -> Built:
-        return real(x, y, replace(loops, chosen=chosen), weights, bias, functions)
+        return real(x, y, replace(loops, chosen=chosen), weights, bias, stages)
 
-    family = family_with("dense_float", functions)
-    body, accuracy = _body(DenseLoops(loops, x, y, settle)), accuracy_with(SUM_OF_PRODUCTS, functions)
-    built = build(family, [x], constants, y, body, 2 * loops.products, accuracy)
+    family, accuracy = family_with("dense_float", stages), accuracy_with(SUM_OF_PRODUCTS, functions_of(stages))
+    body = _body(DenseLoops(loops, x, y, settle, len(beside)))
+    built = build(family, [x, *beside], constants, y, body, 2 * loops.products, accuracy)
     return replace(built, alternatives=Alternatives(loops.cuts, cut))
 
 
 def bfloat(
-    x: Layout, y: Layout, loops: Dense, weights: CodedWeights, bias: np.ndarray, functions: Sequence[Function] = ()
+    x: Layout, y: Layout, loops: Dense, weights: CodedWeights, bias: np.ndarray, stages: Sequence[RealStage] = ()
 ) -> Built:
     """The same of inputs and codes in bfloat16, which have no more digits; a run has an even number of inputs.
 
     Sums are in units of the weights' scales.
     """
     assert loops.runs[2] % loops.unit == 0, "what lies behind a run may be no number"
-    loops = replace(loops, is_framed=x.frame is not None or y.frame is not None)
+    beside = others_of(stages)
+    loops = replace(loops, is_framed=any(value.frame is not None for value in (x, y, *beside)))
     scale = weights.scale.astype(np.float32)
     constants: list[Stored] = [
         BfloatCodes(Arranged(weights.codes.astype(np.int8), loops.order)),
         loops.pack_channels((bias / scale).astype(np.float32)),
         loops.pack_channels(scale),
-        *constants_of(functions),
+        *constants_of(stages, loops.pack_channels),
     ]
 
-    def settle(sums: Sequence[Accumulated], made: Any, numbers: Sequence[Any], _others: Sequence[Any]) -> None:
-        (scales, *rest), left, lanes = numbers, unrounded(functions, y), loops.isa.lanes
-        values = [found.total * scales[span(found.packed, lanes)] for found in sums]
-        _keep(loops.isa, y, [composed(left, value, lanes, rest) for value in values], made)
+    def settle(sums: Sequence[Accumulated], made: Any, numbers: Sequence[Any], others: Sequence[Any]) -> None:
+        (scales, *rest), lanes = numbers, loops.isa.lanes
+        values = ((found, found.total * scales[span(found.packed, lanes)]) for found in sums)
+        _keep(loops.isa, y, _staged(stages, y, loops.isa, values, rest, others), made)
 
     def cut(chosen: Cut) -> Built:
-        return bfloat(x, y, replace(loops, chosen=chosen), weights, bias, functions)
+        return bfloat(x, y, replace(loops, chosen=chosen), weights, bias, stages)
 
-    family = family_with("dense_bfloat", functions)
-    body, accuracy = _body(DenseLoops(loops, x, y, settle)), accuracy_with(SUM_OF_PRODUCTS, functions)
-    built = build(family, [x], constants, y, body, 2 * loops.products, accuracy)
+    family, accuracy = family_with("dense_bfloat", stages), accuracy_with(SUM_OF_PRODUCTS, functions_of(stages))
+    body = _body(DenseLoops(loops, x, y, settle, len(beside)))
+    built = build(family, [x, *beside], constants, y, body, 2 * loops.products, accuracy)
     return replace(built, alternatives=Alternatives(loops.cuts, cut))
 
 
@@ -202,6 +208,19 @@ def _real_weights(loops: Dense, weights: np.ndarray | CodedWeights) -> Stored:
         return loops.order(weights.astype(np.float32))
     scale = loops.pack_channels(weights.scale.astype(np.float32))
     return ScaledPanels(Arranged(weights.codes.astype(np.int8), loops.order), scale, loops.groups * loops.panels)
+
+
+def _staged(
+    stages: Sequence[RealStage],
+    y: Layout,
+    isa: Isa,
+    values: Iterable[tuple[Accumulated, Any]],
+    numbers: Sequence[Any],
+    others: Sequence[Any],
+) -> list[Any]:
+    """What becomes of real values, each given with where it belongs."""
+    left = unrounded(stages, y)
+    return [composed(left, value, isa.lanes, found[1:], numbers, others) for found, value in values]
 
 
 def _keep(isa: Isa, y: Layout, values: Sequence[Any], made: Any) -> None:

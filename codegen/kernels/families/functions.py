@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import pi
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from tvm.tirx.script import builder as T  # noqa: N812
@@ -16,6 +16,8 @@ from ptqc.codegen.program.accuracy import EXACT, USUAL, Accuracy
 from ptqc.codegen.program.built import Built
 from ptqc.codegen.program.layout import BFLOAT16, ROUNDED, Layout
 
+# Gelu without its factor of ½, as exporters spell it in four operators.
+TWICE_GELU = "twice_gelu"
 # Each takes a vector, its length, and the function's own numbers.
 Unary = Callable[[Any, int, Sequence[Any]], Any]
 
@@ -56,6 +58,10 @@ def _softplus(x: Any, lanes: int, _numbers: Sequence[Any] = ()) -> Any:
     return T.max(x, _number(0, lanes)) + T.log(_number(1, lanes) + rest)
 
 
+def _twice_gelu(x: Any, lanes: int, _numbers: Sequence[Any]) -> Any:
+    return x * (_number(1, lanes) + mathematics.erf(x * _number(0.5**0.5, lanes), lanes))
+
+
 def _gelu(x: Any, lanes: int, _numbers: Sequence[Any]) -> Any:
     inner = mathematics.erf(x * _number(0.5**0.5, lanes), lanes)
     return _number(0.5, lanes) * x * (_number(1, lanes) + inner)
@@ -91,12 +97,13 @@ UNARY: dict[str, Unary] = {
     "Round": lambda x, _lanes, _: T.nearbyint(x),
     "Identity": lambda x, _lanes, _: x,
 }
-# Functions whose slope is about 1 at most (some by their numbers), and those of them that x may be multiplied with: a
-# small change of x, as sums in another order make, stays small.
+# Functions whose slope is about 1 or 2 at most (some by their numbers), and those of them that x may be multiplied
+# with: a small change of x, as sums in another order make, stays small.
 SLOPED = frozenset(("Elu", "HardSigmoid", "LeakyRelu"))
 GATES = frozenset(("Erf", "HardSigmoid", "Sigmoid", "Softsign", "Tanh"))
-GENTLE = (
-    GATES | SLOPED | {"Abs", "Clip", "Gelu", "HardSwish", "Identity", "Mish", "Neg", "Relu", "Softplus", "tanh_gelu"}
+GENTLE = GATES.union(
+    SLOPED,
+    ("Abs", "Clip", "Gelu", "HardSwish", "Identity", "Mish", "Neg", "Relu", "Softplus", "tanh_gelu", TWICE_GELU),
 )
 # These are ½ + something, or the logarithm of 1 + something, so small results carry the rounding of ½ or 1.
 ROUNDED_AT_ONE = {"Sigmoid": 5e-7, "Softplus": 2e-7, "Tanh": 1e-6, "Mish": 1e-6, "tanh_gelu": 1e-6}
@@ -104,6 +111,7 @@ ROUNDED_AT_ONE = {"Sigmoid": 5e-7, "Softplus": 2e-7, "Tanh": 1e-6, "Mish": 1e-6,
 FORMS: dict[str, Unary] = {
     **UNARY,
     "tanh_gelu": _gelu_by_tanh,
+    TWICE_GELU: _twice_gelu,
     "square": lambda x, _lanes, _: x * x,
     "cube": lambda x, _lanes, _: x * x * x,
     ROUNDED: lambda x, lanes, _: bfloats.rounded(x, lanes),
@@ -118,6 +126,32 @@ BINARY: dict[str, Callable[[Any, Any], Any]] = {
     "Min": lambda a, b: T.min(a, b),
     "PRelu": lambda a, b: T.max(a, T.float32(0)) + b * T.min(a, T.float32(0)),
 }
+
+
+class Named(Protocol):
+    """Something of a kernel that its name tells."""
+
+    @property
+    def family(self) -> str:
+        """What kernels that compute it are called."""
+
+
+def with_number(op_type: str, place: int) -> str:
+    """The form of an operation whose operand `place` is one number."""
+    return f"{op_type.lower()}_number{place}"
+
+
+def _with_number(op_type: str, place: int) -> Unary:
+    function = BINARY[op_type]
+    return lambda x, _lanes, numbers: function(*((numbers[0], x) if place == 0 else (x, numbers[0])))
+
+
+FORMS |= {with_number(op_type, place): _with_number(op_type, place) for op_type in BINARY for place in (0, 1)}
+# Of these, those that keep small changes of x small whatever the number, and those that do with one of at most, or of
+# at least, 1.
+EVEN = frozenset(with_number(op_type, place) for op_type in ("Add", "Sub", "Max", "Min") for place in (0, 1))
+SHRINKING = frozenset(with_number("Mul", place) for place in (0, 1))
+SHARING = with_number("Div", 1)
 
 
 @dataclass(frozen=True)
@@ -136,8 +170,9 @@ class Function:
     @property
     def is_gentle(self) -> bool:
         """Whether small changes of x stay small."""
-        is_flat = self.form not in SLOPED or abs(self.numbers[0]) <= 1
-        return is_flat and self.form in (GATES if self.is_gate else GENTLE)
+        is_flat = self.form not in SLOPED | SHRINKING or abs(self.numbers[0]) <= 1
+        is_shared = self.form == SHARING and abs(self.numbers[0]) >= 1
+        return (is_flat and self.form in (GATES if self.is_gate else GENTLE | EVEN | SHRINKING)) or is_shared
 
     def gating(self) -> "Function":
         """x · f(x)."""
@@ -163,9 +198,9 @@ def accuracy_with(kernel: Accuracy, functions: Sequence[Function]) -> Accuracy:
     )
 
 
-def family_with(family: str, functions: Sequence[Function]) -> str:
-    """What kernels of a family are called that compute functions of their results."""
-    return "_".join((family, *(function.family for function in functions)))
+def family_with(family: str, stages: Sequence[Named]) -> str:
+    """What kernels of a family are called that compute more of their results."""
+    return "_".join((family, *(stage.family for stage in stages)))
 
 
 def constants_of(functions: Sequence[Function]) -> list[np.ndarray]:
@@ -208,8 +243,8 @@ def binary(
 ) -> Built:
     """A function of two operands, either of which may repeat along axes of size 1.
 
-    constant: place and array (one number, or of y's rank) of an operand that never changes. then: functions of what two
-    operands give.
+    constant: place and array (one number, or of y's rank) of an operand that never changes. then: functions of the
+    result, where no array is an operand.
     """
     if constant is None:
         return _combined(op_type, given, y, isa, then)
@@ -218,12 +253,8 @@ def binary(
     if array.size > 1:
         family = f"{op_type.lower()}_array{place}"
         return with_array(family, given[0], y, array, (lambda x, c: function(c, x)) if place == 0 else function)
-
-    def value(lanes: int, constants: Sequence[Any], element: Any) -> Any:
-        other = fill(constants[0][0], lanes)
-        return function(*((other, element) if place == 0 else (element, other)))
-
-    return pointwise(f"{op_type.lower()}_number{place}", given, [array.astype(np.float32)], y, isa, value)
+    number = Function(with_number(op_type, place), (float(array.item()),))
+    return unary([number, *then], given[0], y, isa)
 
 
 def _combined(op_type: str, given: Sequence[Layout], y: Layout, isa: Isa, then: Sequence[Function]) -> Built:

@@ -15,7 +15,7 @@ from ptqc.codegen.kernels import mathematics
 from ptqc.codegen.kernels.bfloats import load, store
 from ptqc.codegen.kernels.families import build
 from ptqc.codegen.kernels.isa import Isa
-from ptqc.codegen.kernels.kernel import fill, to_codes, vector
+from ptqc.codegen.kernels.kernel import fill, span, to_codes, vector
 from ptqc.codegen.kernels.loops import elements, nest
 from ptqc.codegen.program.accuracy import EXACT
 from ptqc.codegen.program.built import Built
@@ -60,6 +60,43 @@ def with_array(family: str, x: Layout, y: Layout, array: np.ndarray, value: Call
             store(y, out, value(element, number), sample, y.offset(place), 1)
 
     return build(family, [x], [array.astype(np.float32)], y, body)
+
+
+def with_vector(
+    family: str,
+    x: Layout,
+    y: Layout,
+    isa: Isa,
+    numbers_of: np.ndarray,
+    operation: Callable[[Any, Any], Any],
+    rounding: tuple[float, int] | None = None,
+) -> Built:
+    """operation(element, number) with the number of the element's channel; of plain values.
+
+    numbers_of: (channels,). rounding: scale and zero point of codes that the results become.
+    """
+    channels, count = len(numbers_of), x.elements // len(numbers_of)
+    lanes = min(isa.lanes, channels)
+    constants = [numbers_of.astype(np.float32), *([np.array(rounding, np.float32)] if rounding else [])]
+
+    def body(batch: Any, given: Any, numbers: Any, *rest: Any) -> None:
+        *steps, out = rest
+        with nest(batch, (count, -(-channels // lanes)), y.elements) as (sample, (row, block)):
+            channel = T.Bind(T.min(block * lanes, channels - lanes))
+            place = row * channels + channel
+            element = T.Bind(load(x, given, sample, place, lanes))
+            found = operation(element, numbers[span(channel, lanes)])
+            if rounding:
+                found = to_codes(_nearest(found, lanes, steps[0]), lanes)
+            store(y, out, found, sample, place, lanes)
+
+    return build(f"{family}_quantize" if rounding else family, [x], constants, y, body)
+
+
+def _nearest(x: Any, lanes: int, numbers: Any) -> Any:
+    """Whole numbers of steps of a scale, and the zero point: numbers."""
+    scale, zero = (fill(numbers[i], lanes) for i in range(2))
+    return T.nearbyint(x / scale) + zero
 
 
 def _flat(inputs: Sequence[Layout], y: Layout, isa: Isa, value: Value) -> Any:

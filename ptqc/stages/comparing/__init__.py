@@ -18,7 +18,7 @@ from ptqc.errors import ModelError, PtqcError, UsageError
 from ptqc.execute.onnxruntime import Feeds, tensors_of
 from ptqc.execute.speed import Speed, race, speed_of
 from ptqc.losses import recognize
-from ptqc.stages.comparing.contenders import Contender, contenders
+from ptqc.stages.comparing.contenders import Contender, check_inputs, contenders
 from ptqc.stages.judge import BEST_SQNR, Judged, judge_pairs
 from ptqc.text import number, percent, shorten, table
 from ptqc.work.logs import quiet_libraries
@@ -129,7 +129,7 @@ def compare(
         raise UsageError(
             "there is nothing to compare: give two models or more, ONNX files or folders of `ptqc compile`"
         )
-    _check_inputs(found)
+    check_inputs(found)
     with scratch() as folder:
         feeds, described = _samples(found, calibration, samples, preprocessing, Path(folder))
         pairs = _outputs(found, feeds, progress)
@@ -142,16 +142,6 @@ def compare(
         for place, one in enumerate(found)
     ]
     return ModelComparison(tuple(rows), threads, described, load)
-
-
-def _check_inputs(found: Sequence[Contender]) -> None:
-    first, *others = [{spec.name for spec in input_specs(one.model)} for one in found]
-    for one, names in zip(found[1:], others, strict=True):
-        if names != first:
-            raise UsageError(
-                f"{one.name} takes the inputs {sorted(names)}, but {found[0].name} takes {sorted(first)}; "
-                "compare models of one interface"
-            )
 
 
 def _samples(

@@ -1,6 +1,6 @@
 """What can be compared: ONNX files in ONNX Runtime, and the native libraries of artifacts."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -10,7 +10,8 @@ import onnxruntime as ort
 
 from ptqc.arguments import path_of
 from ptqc.artifact.folder import Artifact, load
-from ptqc.errors import ModelError, TargetError
+from ptqc.calibration.inputs import input_specs
+from ptqc.errors import ModelError, TargetError, UsageError
 from ptqc.execute.onnxruntime import Feeds, Runner, session_options
 from ptqc.graph import zipmaps
 from ptqc.graph.external import hold_external
@@ -81,15 +82,26 @@ def file_contender(path: Path, threads: int, artifact: Artifact | None) -> Conte
     try:
         data = read_bytes(path)
         proto = parse(data)
-        check_tensors(proto, path.parent)
+        check_tensors(proto, path)
         files = external_files(proto, path.parent)
         model = ir.from_proto(zipmaps.as_tensors(proto))
-        hold_external(model, path.parent, mapped=True)
+        hold_external(model, path.parent, mapped=True, own=path)
     except ModelError as error:
         raise ModelError(f"{path}: {error}") from error
     size = len(data) + sum(file.stat().st_size for file in files.values())
 
     def start() -> Run:
-        return Runner(model, options=session_options(threads=threads)).run
+        return Runner(model, options=session_options(threads=threads, timed=True)).run
 
     return Contender(str(path), RUNTIME, size, start, model, artifact)
+
+
+def check_inputs(found: Sequence[Contender]) -> None:
+    """Raises UsageError where the inputs of some have other names than those of the first."""
+    first, *others = [{spec.name for spec in input_specs(one.model)} for one in found]
+    for one, names in zip(found[1:], others, strict=True):
+        if names != first:
+            raise UsageError(
+                f"{one.name} takes the inputs {sorted(names)}, but {found[0].name} takes {sorted(first)}; "
+                "compare models of one interface"
+            )

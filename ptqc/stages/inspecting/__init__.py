@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from ptqc.errors import ModelError, PtqcError
 from ptqc.formats import UINT8, Integer, QuantParams
+from ptqc.graph.external import is_in_files
 from ptqc.graph.layers import find_inner_layers, find_layers, find_weights
 from ptqc.graph.sites import find_kernels, find_sites, useful_sites
 from ptqc.options import PORTABLE_BITS, CompileOptions
@@ -77,7 +78,8 @@ def _compilable(source: ModelSource, model: ir.Model) -> Compilable:
     inner, macs = len(find_inner_layers(model)), products_of_a_run(model, layers)
     smallest = estimated_size(model, options.bits)
     # How often inner layers run, the graph does not say.
-    work = effort(weights, formats_of(options.bits), None if inner else macs, options.samples)
+    known, in_files = None if inner else macs, is_in_files(model)
+    work = effort(weights, formats_of(options.bits), known, options.samples, in_files=in_files)
     sensible = {f"{share}%": source.size * share // 100 for share in SENSIBLE}
     return Compilable(
         layers=len(layers),

@@ -2,16 +2,21 @@
 
 seconds = START + EACH · weights + products of solving / SOLVED + products of running / RAN, on one processor
 bytes = PROGRAM + COPIES · weights in float32 + what a walk holds of activations
+
+Of a model beyond memory, bytes = PROGRAM + the most of its phases: a block of second moments with the weights that are
+solved at a time; what a walk holds; FILED bytes for each weight while the file is packed.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ptqc.formats import Format
+from ptqc.formats import Scaled
 from ptqc.graph.layers import Weight
 from ptqc.passes.decide.measure_sensitivity import COMPUTE
-from ptqc.passes.decide.solve_weights import products
+from ptqc.passes.decide.moment_blocks import SMALL_BLOCK_BYTES
+from ptqc.passes.decide.solve_weights import products, solving_bytes
 from ptqc.passes.tune.reconstruct import WALK_BYTES, WALK_COMPUTE
+from ptqc.work.parallel import ROOM
 
 # Seconds in any case and for each weight, and products per second; fitted to compiles of 0.07 to 5 million weights.
 START, EACH, SOLVED, RAN = 4.0, 0.5, 1e10, 4e10
@@ -19,7 +24,7 @@ START, EACH, SOLVED, RAN = 4.0, 0.5, 1e10, 4e10
 RUNS = 10
 # Draws that reconstruction walks with.
 WALKS = 3
-PROGRAM, COPIES = 350e6, 6
+PROGRAM, COPIES, FILED = 350e6, 6, 6
 
 
 @dataclass(frozen=True)
@@ -30,10 +35,19 @@ class Effort:
     memory: float
 
 
-def effort(weights: Sequence[Weight], forms: Sequence[Format], macs: int | None, samples: int) -> Effort:
-    """Time and memory of a compile with this many samples. macs: products of one run of one sample."""
+def effort(
+    weights: Sequence[Weight], forms: Sequence[Scaled], macs: int | None, samples: int, *, in_files: bool = False
+) -> Effort:
+    """Time and memory of a compile with this many samples.
+
+    macs: products of one run of one sample. in_files: whether the model is beyond memory.
+    """
     elements = sum(weight.size for weight in weights)
-    memory = PROGRAM + 4 * COPIES * elements + (WALK_BYTES if macs is None else min(WALK_BYTES, macs))
+    walk = WALK_BYTES if macs is None else min(WALK_BYTES, macs)
+    memory = PROGRAM + 4 * COPIES * elements + walk
+    if in_files:
+        largest = max((solving_bytes(weight, forms, in_files=True) for weight in weights), default=0)
+        memory = PROGRAM + max(SMALL_BLOCK_BYTES + max(largest, min(2 * largest, ROOM)), walk, FILED * elements)
     if macs is None:
         return Effort(None, memory)
     ran = min(COMPUTE, len(weights) ** 2 * 2.0 * macs) + RUNS * samples * macs

@@ -9,8 +9,10 @@ import numpy as np
 import onnx_ir as ir
 
 from ptqc.codegen.onnxruntime.export import export
-from ptqc.codegen.onnxruntime.size import entry
+from ptqc.codegen.onnxruntime.size import entry, stored
+from ptqc.execute.skeleton import message, without_tensors
 from ptqc.formats import Integer
+from ptqc.graph.external import is_in_files
 from ptqc.graph.layers import Weight, find_layers, find_weights
 from ptqc.graph.nodes import constant, initial
 from ptqc.graph.sites import find_kernels, find_sites
@@ -24,6 +26,8 @@ from ptqc.solutions import Solution, TunedNumbers
 # Nodes of these may go: they become the saturation of a kernel, or move nothing.
 MAY_GO = {*named(Trait.CLIPS, Trait.COPIES), "Constant"}
 NAMED = 8
+# Characters of a name in the file.
+SHORT = 2
 
 
 @dataclass(frozen=True)
@@ -44,7 +48,9 @@ def lower_bound(model: ir.Model, bits: Sequence[int]) -> Bound:
     seen = set[bytes]()
     for weight in find_weights(model, find_layers(model)):
         values = initial(model, weight.name)
-        key = hashlib.sha256(str(values.shape).encode() + np.ascontiguousarray(values).tobytes()).digest()
+        hashed = hashlib.sha256(str(values.shape).encode())
+        hashed.update(np.ascontiguousarray(values).view(np.uint8).data)
+        key = hashed.digest()
         if key not in seen:
             seen.add(key)
             parts[weight.name] = ceil(weight.size * _narrowest(weight, values, bits) / 8)
@@ -59,17 +65,23 @@ def lower_bound(model: ir.Model, bits: Sequence[int]) -> Bound:
 def estimated_size(model: ir.Model, bits: Sequence[int]) -> int:
     """Bytes of a file whose weights have the fewest bits on uniform grids, and whose activations are float.
 
-    It is written with codes drawn at random: only its size is right.
+    It is written with codes drawn at random: only its size is right. Where the model does not fit into memory, weights
+    are weighed one after the other instead.
     """
     layers = find_layers(model)
     kernels, weights = find_kernels(model, layers), find_weights(model, layers)
     generator = np.random.default_rng(0)
+    if is_in_files(model):
+        drawn = (_stand_in(weight, initial(model, weight.name), min(bits), generator) for weight in weights)
+        text = without_tensors(message(model))
+        text.graph.ClearField("value_info")
+        return int(text.ByteSize()) + sum(stored(solution, (), SHORT)[0] for solution in drawn)
     numbers = {weight.name: _stand_in(weight, initial(model, weight.name), min(bits), generator) for weight in weights}
     plan = Plan(tuple(layers), tuple(weights), tuple(kernels), tuple(find_sites(model, kernels)), {}, {})
     plan = plan.with_formats({name: solution.form for name, solution in numbers.items()})
     biases = {layer.name: constant(model.graph.initializers[layer.bias]) if layer.bias else None for layer in layers}
     flat = {name: None if bias is None else bias.reshape(-1) for name, bias in biases.items()}
-    return len(export(Lower().apply(Numbered(model, plan, TunedNumbers(numbers, flat))).made, model).data)
+    return export(Lower().apply(Numbered(model, plan, TunedNumbers(numbers, flat))).made, model).size
 
 
 def _narrowest(weight: Weight, values: np.ndarray, bits: Sequence[int]) -> float:
@@ -84,6 +96,6 @@ def _stand_in(weight: Weight, values: np.ndarray, bits: int, generator: np.rando
     if not (np.isfinite(values).all() and narrow.form.is_plain):
         return narrow
     form = Integer(bits)
-    codes = np.asarray(form.code_of(generator.integers(0, 2**bits, values.shape)), np.int8)
+    codes = np.asarray(form.code_of(generator.integers(0, 2**bits, values.shape, np.int16)), np.int8)
     scale = generator.uniform(0.5, 1, values.shape[weight.channel_axis] if values.ndim else 1)
     return Solution(form, codes, scale.astype(np.float16).astype(np.float32), weight.channel_axis)

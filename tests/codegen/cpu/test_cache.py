@@ -9,6 +9,7 @@ import pytest
 pytest.importorskip("tvm.tirx", reason="the cpu target needs Apache TVM")
 
 from ptqc.codegen.cpu import cache, isa, package, worker
+from ptqc.codegen.kernels import built_before
 from ptqc.codegen.kernels import package as kernels_package
 from ptqc.codegen.kernels.families import pointwise
 from ptqc.codegen.kernels.isa import Isa
@@ -76,5 +77,5 @@ def test_other_tools_are_another_library(monkeypatch: pytest.MonkeyPatch) -> Non
     module = kernels_package.module(table(1), Weights())
     here = cache._key(module, isa.AVX2)
     assert cache._key(module, isa.AVX512_VNNI) != here
-    monkeypatch.setattr(cache.metadata, "version", lambda _: "0.0")
+    monkeypatch.setattr(built_before.metadata, "version", lambda _: "0.0")
     assert cache._key(module, isa.AVX2) != here

@@ -21,6 +21,7 @@ class Launch(ctypes.Structure):
         ("dynamic", ctypes.c_uint),
         ("order", ctypes.c_uint),
         ("arguments", ctypes.POINTER(ctypes.c_void_p)),
+        ("share", ctypes.c_double),
     )
 
 
@@ -48,13 +49,14 @@ class Emulated:
         blocks: int = 1,
         dynamic: int = 0,
         order: int = 0,
+        share: float = 1.0,
     ) -> str:
         """Run a kernel on arrays, in place; what was wrong, or nothing."""
         pointers = [ctypes.c_uint64(array.ctypes.data) for array in arrays]
         arguments = (ctypes.c_void_p * len(pointers))(*(ctypes.addressof(pointer) for pointer in pointers))
         launch = self._library[f"launch_{name}"]
         launch.restype = ctypes.c_char_p
-        given = Launch((blocks, 1, 1), (threads, 1, 1), dynamic, order, arguments)
+        given = Launch((blocks, 1, 1), (threads, 1, 1), dynamic, order, arguments, share)
         problem = launch(ctypes.byref(given))
         return problem.decode() if problem else ""
 

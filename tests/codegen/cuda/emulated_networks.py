@@ -1,7 +1,7 @@
 """Many networks in one CUDA library, each compared with ONNX Runtime in the emulator: a process of its own.
 
-`python emulated_networks.py codes|few|float|layers|more|random FOLDER`: stand-ins for the driver have to be loaded
-before TVM is.
+`python emulated_networks.py codes|few|float|layers|more|random|stages FOLDER`: stand-ins for the driver have to be
+loaded before TVM is.
 """
 
 import os
@@ -11,7 +11,7 @@ from pathlib import Path
 
 def main(kind: str, folder: Path) -> None:
     """Print what differs, and how much was compared."""
-    from ptqc.codegen.cuda.worker import load_stand_ins
+    from ptqc.codegen.cuda.emulator.opening import load_stand_ins
 
     load_stand_ins()
     import json

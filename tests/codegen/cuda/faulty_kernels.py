@@ -1,6 +1,6 @@
 """Plants faults into the PTX of a library, one after the other; prints what the verification says of each, as JSON.
 
-`python faulty_kernels.py FOLDER FAULT…`
+`python faulty_kernels.py whole|cropped FOLDER FAULT…`: the network as a whole, or as if it were a large one.
 
 A process of its own, that forks one for each fault: a library is opened only once.
 """
@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 FAULTS: dict[str, Callable[[str], str]] = {
+    "none": lambda ptx: ptx,
     "rounded down": lambda ptx: ptx.replace("cvt.rni.f32.f32", "cvt.rmi.f32.f32"),
     "a barrier left out": lambda ptx: re.sub(r"\n\s*bar(rier)?\.sync[^;]*;", "\n", ptx),
-    "copies waited for one step too late": lambda ptx: re.sub(r"wait_group\s+1;", "wait_group 2;", ptx),
-    "copies never waited for": lambda ptx: re.sub(r"cp\.async\.wait_(group\s+1|all);", "cp.async.commit_group;", ptx),
+    "copies waited for one step too late": lambda ptx: re.sub(r"wait_group\s+(\d+);", r"wait_group 1\1;", ptx),
+    "copies never waited for": lambda ptx: re.sub(r"cp\.async\.wait_(group\s+\d+|all);", "cp.async.commit_group;", ptx),
     "inputs with a sign": lambda ptx: ptx.replace("s32.u8.s8.s32", "s32.s8.s8.s32"),
     "registers of weights exchanged": lambda ptx: re.sub(r"\{(%r\d+), (%r\d+)\}, \{", r"{\2, \1}, {", ptx),
     "bytes of depthwise inputs exchanged": lambda ptx: ptx.replace(" 29538;", " 29522;"),
@@ -49,14 +50,16 @@ def verdict(made: Any, change: Callable[[str], str], room: Path) -> str:
     os._exit(0)
 
 
-def main(folder: Path, faults: Sequence[str]) -> None:
+def main(how: str, folder: Path, faults: Sequence[str]) -> None:
     """Build once, then verify each fault."""
-    from ptqc.codegen.cuda.worker import load_stand_ins
+    from ptqc.codegen.cuda.emulator.opening import load_stand_ins
 
     load_stand_ins()
+    from dataclasses import replace
+
     from small import FEEDS, network
 
-    from ptqc.codegen.cuda import building
+    from ptqc.codegen.cuda import building, verification
     from ptqc.codegen.cuda.jobs import CudaChoices
     from ptqc.codegen.cuda.layers import CUDA
     from ptqc.codegen.cuda.loops import ThreadLoops
@@ -67,6 +70,9 @@ def main(folder: Path, faults: Sequence[str]) -> None:
     from ptqc.codegen.kernels.loops import written_with
     from ptqc.codegen.program.batching import Batching
 
+    if how == "cropped":
+        verification.MOST_OPERATIONS = 0
+        verification.CROPPING = replace(verification.CROPPING, most=300_000)
     made, file = network()
     write_job(folder, made.lowered, file, FEEDS, CudaChoices(Batching(2), ("sm_80",)))
     given = Assignment.read(folder)
@@ -80,4 +86,4 @@ if __name__ == "__main__":
     tests = Path(__file__).resolve().parent.parent.parent
     sys.path[:0] = [str(tests), str(tests / "codegen" / "cpu")]
     sys.modules["torch"] = None  # type: ignore[assignment]  # TVM would load it, for seconds and without need
-    main(Path(sys.argv[1]), sys.argv[2:])
+    main(sys.argv[1], Path(sys.argv[2]), sys.argv[3:])

@@ -6,6 +6,7 @@ import numpy as np
 import test_more_operators
 import test_operators
 import test_random_networks
+import test_real_stages
 from graphs import noise, parse
 from lowering import quantized, samples
 from together import program_of
@@ -57,6 +58,8 @@ def programs_of(kind: str, folder: Path) -> dict[str, Program]:
     """The kernels of networks of a kind."""
     if kind == "more":
         return test_more_operators.programs_of(CUDA, folder)
+    if kind == "stages":
+        return test_real_stages.programs_of(CUDA, folder)
     if kind == "layers":
         feeds = samples(3, 3, 13, 11)
         drawn = {str(seed): layers(seed) for seed in range(RANDOM)}

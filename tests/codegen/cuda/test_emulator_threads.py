@@ -117,6 +117,7 @@ KERNELS = {
     "matrices": (MATRICES, 2),
     "bytes": (MULTIPLY.replace("TYPES", "u8.s8"), 4),
     "signed_bytes": (MULTIPLY.replace("TYPES", "s8.s8"), 4),
+    "halves": (MULTIPLY.replace("m16n8k32.row.col.s32.TYPES.s32", "m16n8k16.row.col.f32.f16.f16.f32"), 4),
     "table": ("mov.u64 %q1, squares; cvta.global.u64 %q1, %q1; and.b32 %r1, %r0, 3; mad.wide.u32 %q1, %r1, 1, %q1;"
               "ld.global.u8 %r2, [%q1]; mad.wide.u32 %q2, %r0, 4, %q0; st.global.u32 [%q2], %r2;", 1),
     "blocks": ("mov.u32 %r1, %ctaid.x; mov.u32 %r2, %ntid.x; mad.lo.u32 %r3, %r1, %r2, %r0;"
@@ -219,6 +220,17 @@ def test_blocks_know_their_place(built: Emulated) -> None:
     np.testing.assert_array_equal(found, np.arange(320))
 
 
+def test_a_share_of_the_blocks_is_spread_over_all_and_has_both_ends(built: Emulated) -> None:
+    found = [numbers(64 * 100) for _ in range(2)]
+    for order, array in enumerate(found):
+        assert built("blocks", array, threads=64, blocks=100, share=0.1, order=order) == ""
+    ran = [array.reshape(100, 64)[:, 1] != 0 for array in found]
+    for blocks in ran:
+        assert (blocks[0], blocks[-1]) == (True, True)
+        assert (blocks.reshape(10, 10).sum(1) == 1).all()
+    assert (ran[0] != ran[1]).any()
+
+
 def test_a_table_of_the_module_is_read(built: Emulated) -> None:
     found = numbers(LANES)
     assert built("table", found) == ""
@@ -280,3 +292,27 @@ def test_fragments_of_a_product_lie_as_the_tables_say(name: str, dtype: type[np.
     assert built(name, *given, found, order=2) == ""
     wanted = (a.astype(np.int64) @ b.astype(np.int64) + c).astype(np.int32)
     np.testing.assert_array_equal(found, fragments(wanted, place_of_c, 4))
+
+
+def place_of_a_of_halves(lane: int, i: int) -> tuple[int, int]:
+    """PTX ISA, "Matrix fragments for mma.m16n8k16", A of float16."""
+    group, thread = lane >> 2, lane % 4
+    row = group if 0 <= i < 2 or 4 <= i < 6 else group + 8
+    return row, thread * 2 + (i & 1) if i < 4 else thread * 2 + (i & 1) + 8
+
+
+def place_of_b_of_halves(lane: int, i: int) -> tuple[int, int]:
+    """The same of B."""
+    group, thread = lane >> 2, lane % 4
+    return thread * 2 + (i & 1) if i < 2 else thread * 2 + (i & 1) + 8, group
+
+
+def test_fragments_of_a_product_of_float16_lie_as_the_tables_say(built: Emulated) -> None:
+    random = np.random.default_rng(0)
+    a, b = (random.standard_normal(shape).astype(np.float16) for shape in ((16, 16), (16, 8)))
+    c = random.standard_normal((16, 8)).astype(np.float32)
+    given = fragments(a, place_of_a_of_halves, 8), fragments(b, place_of_b_of_halves, 4), fragments(c, place_of_c, 4)
+    found = aligned(np.zeros((LANES, 4), np.float32))
+    assert built("halves", *given, found, order=2) == ""
+    wanted = (a.astype(np.float64) @ b.astype(np.float64) + c).astype(np.float32)
+    np.testing.assert_allclose(found, fragments(wanted, place_of_c, 4), rtol=1e-6)

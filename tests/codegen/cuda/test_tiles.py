@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ptqc.codegen.cuda.tiles import LANES, STEP, Tiles
+from ptqc.codegen.cuda.tiles import LANES, STEP, TileCut, Tiles
 from ptqc.codegen.program.window import Window
 
 WINDOWS = {
@@ -27,22 +27,23 @@ def place_of_c(lane: int, i: int) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize(("window", "outputs"), WINDOWS.values(), ids=WINDOWS)
-def test_each_lane_finds_its_fragment_in_one_piece(window: Window, outputs: int) -> None:
-    tiles = Tiles.of(window, outputs)
+def test_each_lane_finds_its_fragments_side_by_side(window: Window, outputs: int) -> None:
+    tiles = Tiles(window, outputs, TileCut(64, 64))
     weights = np.random.default_rng(0).integers(-128, 128, (outputs, window.channels, *window.kernel)).astype(np.int8)
-    packed = tiles.order(weights).reshape(tiles.panels, tiles.steps, tiles.columns // 8, LANES, 2, 8)
+    packed = tiles.order(weights).reshape(tiles.panels, tiles.steps, 2, 2, LANES, 4, 8)
     depth = weights[0].size
-    matrix = np.zeros((tiles.steps * STEP, tiles.panels * tiles.columns), np.int8)
+    matrix = np.zeros((tiles.steps * STEP, tiles.panels * 64), np.int8)
     matrix[:depth, :outputs] = weights.transpose(2, 3, 1, 0).reshape(depth, outputs)
     columns = channels_of_sums(tiles)
     for lane in range(LANES):
         for i in range(8):
             row, column = place_of_b(lane, i)
-            for half in range(2):
-                wanted = matrix.reshape(tiles.steps, STEP, -1)[:, half * 32 + row]
-                for block in range(tiles.columns // 8):
-                    panels = wanted.reshape(tiles.steps, tiles.panels, tiles.columns)[..., columns[block, column]]
-                    np.testing.assert_array_equal(packed[:, :, block, lane, half, i], panels.T)
+            for part in range(2):
+                wanted = matrix.reshape(tiles.steps, STEP, -1)[:, part * 32 + row]
+                for block in range(8):
+                    panels = wanted.reshape(tiles.steps, tiles.panels, 64)[..., columns[block, column]]
+                    found = packed[:, :, block // 4, part, lane, block % 4, i]
+                    np.testing.assert_array_equal(found, panels.T)
 
 
 def channels_of_sums(tiles: Tiles) -> np.ndarray:
@@ -50,23 +51,22 @@ def channels_of_sums(tiles: Tiles) -> np.ndarray:
 
     A warp takes four blocks, of which a lane has two columns each (`place_of_c`).
     """
-    found = np.full((tiles.columns // 8, 8), -1)
-    for block in range(tiles.columns // 8):
+    found = np.full((tiles.cut.columns // 8, 8), -1)
+    for block in range(tiles.cut.columns // 8):
         for thread in range(4):
             for i in range(2):
                 _, column = place_of_c(thread, i)
                 found[block, column] = block // 4 * 32 + thread * 8 + block % 4 * 2 + i
-    assert sorted(found.reshape(-1)) == list(range(tiles.columns))
+    assert sorted(found.reshape(-1)) == list(range(tiles.cut.columns))
     return found
 
 
-def test_few_channels_and_pixels_take_smaller_tiles() -> None:
-    assert (Tiles.of(Window(16, (4, 4)), 10).rows, Tiles.of(Window(16, (4, 4)), 10).columns) == (32, 32)
-    large = Tiles.of(Window(16, (9, 9)), 33)
-    assert (large.rows, large.columns, large.threads, large.panels) == (64, 64, 128, 1)
+def test_warps_share_a_tile_by_rows_columns_and_parts_of_a_step() -> None:
+    tiles = Tiles(Window(16, (9, 9)), 70, TileCut(64, 64, row_tiles=1, shares=2))
+    assert (tiles.warps, tiles.warp_rows, tiles.threads) == ((2, 4, 2), 16, 512)
 
 
 def test_numbers_of_channels_that_do_not_exist_are_zero() -> None:
-    tiles = Tiles.of(Window(16, (9, 9)), 70)
+    tiles = Tiles(Window(16, (9, 9)), 70, TileCut(64, 64))
     packed = tiles.pack_channels(np.ones(70, np.int32))
     assert (packed.size, packed.sum()) == (128, 70)

@@ -1,5 +1,6 @@
 """Pools whose codes no integer convolution made run in float in the file, and give the same codes."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from ptqc.codegen.onnxruntime.intent import Intent
 from ptqc.codegen.onnxruntime.verify import Verified, verify
 from ptqc.errors import VerificationError
 from ptqc.execute.onnxruntime import Runner
+from ptqc.lowered import Lowered
 from ptqc.stages.fit import Fitted
 
 # Pools behind a float operator, one after the other; one behind a convolution; and one of an input.
@@ -89,10 +91,10 @@ def codes_of(fitted: Fitted, plain: Exported) -> list[tuple[Exported, list[str]]
 def test_a_wrong_pool_is_found(measured: Measured, fitted: Fitted, monkeypatch: pytest.MonkeyPatch) -> None:
     right = float_pools._found
 
-    def wrong(lowered: object) -> object:
-        pools, codes = right(lowered)  # type: ignore[arg-type]
-        name = fitted.lowered.codes["i"]
-        return {**pools, name: float_pools._Rounded("s", pools[name].params)}, codes
+    def wrong(lowered: Lowered) -> float_pools._Found:
+        found, name = right(lowered), fitted.lowered.codes["i"]
+        found.pools[name] = replace(found.pools[name], real="s")
+        return found
 
     monkeypatch.setattr(float_pools, "_found", wrong)
     with pytest.raises(VerificationError, match=r"MaxPool i: .* differ from what the plan asks"):
@@ -105,3 +107,49 @@ def test_a_delivered_file_and_batches_of_any_size(tmp_path: Path) -> None:
     runner = Runner(onnx.load(artifact.path))
     for rows in (0, 1, 5):
         assert runner.run({"x": samples(8, 9, 9, count=rows)})["y"].shape == (rows, 4)
+
+
+# Two pools of what a Clip leaves of codes, one of joined codes, and one of a sum of codes.
+BEHIND_CODES = """g (float[N,8,9,9] x) => (float[N,4] y) {
+    s = Sin(x)
+    u = Clip(s, low, high)
+    m = MaxPool <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (u)
+    k = MaxPool <kernel_shape = [5, 5], pads = [2, 2, 2, 2]> (u)
+    j = Concat <axis = 1> (u, m, k)
+    o = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (j)
+    c = Conv(o, w1, b1)
+    n = Cos(x)
+    a = Add(s, n)
+    q = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (a)
+    e = Conv(q, w2, b2)
+    z = Add(c, e)
+    p = GlobalAveragePool(z)
+    h = Flatten(p)
+    y = Gemm(h, w4, b4)
+}"""
+
+
+def behind_codes() -> onnx.ModelProto:
+    shapes = {"w1": (8, 24, 1, 1), "w2": (8, 8, 1, 1), "w4": (8, 4)}
+    weights = {name: weight(*shape, seed=i) for i, (name, shape) in enumerate(shapes.items())}
+    biases = {f"b{i}": weight(n, seed=i) for i, n in ((1, 8), (2, 8), (4, 4))}
+    return proto(BEHIND_CODES, low=np.float32(-0.5), high=np.float32(0.7), **weights, **biases)
+
+
+def test_pools_of_codes_that_other_operators_give(tmp_path: Path) -> None:
+    measured = measured_model(behind_codes(), samples(8, 9, 9, count=24), tmp_path, activations="integer", bits=(4, 7))
+    fitted = measured.fit()
+    pools = {"m", "k", "o", "q"}
+    assert {"s", "u", "n", "a", *pools} <= fitted.plan.params.keys()
+    found = checked(measured, fitted, fitted.exported)
+    assert (found.operators["MaxPool"], found.operators["Max"]) == (4, 4 + 3)
+    assert "Clip" in found.operators
+    plain = export(fitted.lowered, measured.model, is_fast=False)
+    for feeds in measured.feeds:
+        several = []
+        for file in (plain, fitted.exported):
+            names = [file.renamed[fitted.lowered.codes[name]] for name in sorted(pools)]
+            several.append(Runner(file.proto, names).run(feeds, names))
+        for one, other in zip(*(each.values() for each in several), strict=True):
+            assert one.dtype == np.uint8
+            np.testing.assert_array_equal(one, other)

@@ -11,6 +11,7 @@ from solving import solve
 
 from ptqc.calibration.samples import Samples
 from ptqc.formats import FLOAT16, FLOAT32, Codebook, Integer, Palette
+from ptqc.graph import external
 from ptqc.graph.layers import Weight, find_layers, find_weights
 from ptqc.passes.decide import solve_weights
 from ptqc.passes.decide.phases import Observed, Solved
@@ -121,22 +122,28 @@ def test_layers_are_solved_by_gptq_along_their_channels() -> None:
     assert (solution.codes.shape, solution.scale.shape, solution.axis) == ((6, 2, 3), (6,), 0)
 
 
-@pytest.mark.parametrize(("samples", "columns", "tried"), [(32, 24, [3]), (31, 24, [3, 2]), (32, 23, [3, 2])])
+FACTORED, DIAGONAL = gptq.Factored, np.ndarray
+
+
+@pytest.mark.parametrize(
+    ("samples", "columns", "tried"),
+    [(32, 24, [FACTORED]), (31, 24, [FACTORED, DIAGONAL]), (32, 23, [FACTORED, DIAGONAL])],
+)
 def test_each_weight_for_itself_only_where_there_is_little_data(
-    samples: int, columns: int, tried: list[int], monkeypatch: pytest.MonkeyPatch
+    samples: int, columns: int, tried: list[type], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = parse("g (float[N, 6] x) => (float[N, 4] y) { y = MatMul(x, w) }", w=noise(6, 4))
     context = measured(model)
     context = replace(context, tuning=cast(Samples, [None] * samples))
     context.moments["w"] = Moments.empty(1, 6)
     context.moments["w"].add(noise(1, 6, columns))
-    dimensions: list[int] = []
+    kinds: list[type] = []
     round_all = gptq.round_all
     monkeypatch.setattr(
-        gptq, "round_all", lambda targets, second: dimensions.append(second.ndim) or round_all(targets, second)
+        gptq, "round_all", lambda targets, second: kinds.append(type(second)) or round_all(targets, second)
     )
     context = SolveWeights((4,)).apply(context).made
-    assert dimensions == tried
+    assert kinds == tried
 
 
 def test_only_the_means_of_the_moments_stay(tables: Solved) -> None:
@@ -184,13 +191,13 @@ def test_what_is_on_the_shelf_is_not_solved_again(monkeypatch: pytest.MonkeyPatc
 def test_without_time_each_weight_is_rounded_for_itself_in_few_formats(monkeypatch: pytest.MonkeyPatch) -> None:
     model, cache = parse(TABLES, **TABLE_CONSTANTS), Remembered()
     monkeypatch.setattr(Pace, "part", lambda _: 0.5)
-    dimensions: list[int] = []
+    kinds: list[type] = []
     round_all = gptq.round_all
     monkeypatch.setattr(
-        gptq, "round_all", lambda targets, second: dimensions.append(second.ndim) or round_all(targets, second)
+        gptq, "round_all", lambda targets, second: kinds.append(type(second)) or round_all(targets, second)
     )
     context = solved(model, cache=cache)
-    assert set(dimensions) == {2}
+    assert set(kinds) == {DIAGONAL}
     assert cache.cut_short
     layers = {weight.name for weight in context.weights if weight.layers}
     families = {form.family for name, form in context.solutions if name in layers}
@@ -221,3 +228,18 @@ def test_more_values_have_no_palette() -> None:
     hidden = np.zeros((1000, 4), np.float32)
     hidden[1:20, 0] = np.arange(19)  # not among the rows looked at first
     assert [found.form for found in direct(weight_of(hidden), hidden)] == [FLOAT32, FLOAT16]
+
+
+def test_formats_of_a_large_model_are_solved_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = parse("g (float[N,12] x) => (float[N,20] y) { y = MatMul(x, w) }", w=noise(12, 20))
+    (weight,) = find_weights(model, find_layers(model))
+    forms = solve_weights.formats_of((2, 3, 4))
+    known = len(solve_weights.possible(weight, forms))
+    monkeypatch.setattr(solve_weights, "FORMAT_BYTES", 3 * 24 * 12 * 20)
+    whole, part = (solve_weights.solving_bytes(weight, forms, in_files=which) for which in (False, True))
+    assert whole - part == (known - 3) * 24 * 12 * 20
+    all_at_once = solved(model, (2, 3, 4)).solutions
+    monkeypatch.setattr(external, "IN_MEMORY_LIMIT", 1)
+    for key, solution in solved(model, (2, 3, 4)).solutions.items():
+        assert np.array_equal(solution.codes, all_at_once[key].codes)
+        assert np.allclose(solution.scale, all_at_once[key].scale, rtol=1e-5)

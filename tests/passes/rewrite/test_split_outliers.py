@@ -1,5 +1,3 @@
-from itertools import product
-
 import numpy as np
 import onnx_ir as ir
 import pytest
@@ -10,7 +8,7 @@ from rewriting import operators, rewrite
 
 from ptqc.graph.layers import find_layers, find_weights
 from ptqc.graph.nodes import initial
-from ptqc.passes.rewrite.split_outliers import Split, SplitOutliers, from_json, splittable, to_json
+from ptqc.passes.rewrite.split_outliers import Split, SplitOutliers, splittable
 
 CHANNELS = 6
 wide = st.sets(st.integers(0, CHANNELS - 1), min_size=1, max_size=CHANNELS - 1).map(sorted).map(tuple)
@@ -143,11 +141,6 @@ def test_refused_where_readers_differ_in_the_axis_of_channels() -> None:
         v=noise(6, 6),
     )
     assert not splittable(model, find_layers(model))
-
-
-def test_splits_are_read_back() -> None:
-    splits = tuple(Split(name, channels) for name, channels in product(("a", "b"), ((0,), (1, 5))))
-    assert from_json(to_json(splits)) == splits
 
 
 def test_the_matrix_of_a_table_keeps_its_numbers() -> None:

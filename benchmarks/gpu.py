@@ -1,0 +1,89 @@
+"""CUDA libraries on a GPU: compared with ONNX Runtime's values, and timed against torch, cuBLASLt and memory.
+
+python benchmarks/gpu.py network resnet50.onnx
+python benchmarks/gpu.py prepare FOLDER [ARTIFACT …] [--sides 1024,4096] [--rows 4096x4096]
+python FOLDER/gpu.py run FOLDER [--dry-run] [--out results.json]
+
+`network` writes ResNet-50 with drawn weights, for `ptqc compile --activations integer --target cuda`. `prepare` needs
+no GPU. `run` needs a GPU with PyTorch, this version of Python, and nothing but the folder; with --dry-run it needs a
+C++ compiler instead, runs in the emulator, and times nothing.
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+
+def main(arguments: Sequence[str]) -> int:
+    given = _parser().parse_args(arguments)
+    if given.command == "network":
+        import gpu_network
+
+        given.file.write_bytes(gpu_network.onnx_model().SerializeToString())
+    elif given.command == "prepare":
+        import gpu_folder
+
+        size = gpu_folder.prepare(given.folder, given.artifacts, given.sides, given.rows)
+        print(f"{given.folder}: {size:,} bytes")
+    else:
+        return _run(given)
+    return 0
+
+
+def _run(given: argparse.Namespace) -> int:
+    import gpu_runs
+
+    folder = given.folder.resolve()
+    gpu_runs.use_libraries_of(folder)
+    found = []
+    with tempfile.TemporaryDirectory() as room:
+        machine = gpu_runs.Emulator(Path(room)) if given.dry_run else gpu_runs.Gpu(folder / "lib")
+        print(f"on {machine.name}\n")
+        for row in gpu_runs.rows(folder, machine):
+            found.append(row)
+            print(_line(row), flush=True)
+    if given.out:
+        given.out.write_text(json.dumps({"device": machine.name, "rows": found}, indent=1))
+    return 0 if all(row.get("is_right", True) for row in found) else 1
+
+
+def _line(row: dict[str, Any]) -> str:
+    """A row of a Markdown table."""
+    took = row.get("microseconds")
+    told = row.get("found") or ("not timed" if took is None else f"{took:,.1f} µs")
+    shares = [f"{row[key]:.2f} {key.replace('_', ' ')}" for key in ("of_copying", "of_cublaslt") if row.get(key)]
+    return f"| {row['what']} | {'; '.join([told, *shares])} |"
+
+
+def _parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = made.add_subparsers(dest="command", required=True)
+    network = commands.add_parser("network")
+    network.add_argument("file", type=Path)
+    prepare = commands.add_parser("prepare")
+    prepare.add_argument("folder", type=Path)
+    prepare.add_argument("artifacts", type=Path, nargs="*")
+    prepare.add_argument("--sides", type=_sides, default="1024,2048,4096,8192")
+    prepare.add_argument("--rows", type=_sizes, default="4096x4096,11008x4096,8192x8192,8192x28672")
+    run = commands.add_parser("run")
+    run.add_argument("folder", type=Path)
+    run.add_argument("--dry-run", action="store_true")
+    run.add_argument("--out", type=Path)
+    return made
+
+
+def _sides(text: str) -> list[int]:
+    return [int(side) for side in text.split(",") if side]
+
+
+def _sizes(text: str) -> list[tuple[int, int]]:
+    pairs = (size.split("x") for size in text.split(",") if size)
+    return [(int(outputs), int(inputs)) for outputs, inputs in pairs]
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

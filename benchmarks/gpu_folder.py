@@ -1,0 +1,182 @@
+"""What a machine with a GPU needs to compare and time CUDA libraries, in one folder; made where no GPU is."""
+
+import gzip
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parent.parent
+SCRIPTS = ("gpu.py", "gpu_runs.py", "gpu_network.py")
+LIBRARIES = ("libtvm_runtime.so", "libtvm_runtime_cuda.so")
+MOST_BYTES, LARGE_BYTES = 60 << 20, 2 << 20
+# Outputs × inputs of weights that one row is multiplied by, in 4 bits with a scale for each 128; sides of products.
+WIDE, BLOCK, BITS, MOST_ROWS = ((4096, 4096), (11008, 4096), (8192, 8192), (8192, 28672)), 128, 4, 8
+SIDES = (1024, 2048, 4096, 8192)
+
+
+def prepare(folder: Path, artifacts: Sequence[Path], sides: Sequence[int], wide: Sequence[tuple[int, int]]) -> int:
+    """Fill an empty folder; its bytes."""
+    folder.mkdir(parents=True)
+    for script in SCRIPTS:
+        shutil.copy(Path(__file__).with_name(script), folder)
+    _copy_packages(folder / "lib")
+    for path in artifacts:
+        _network(path, folder / "networks" / path.resolve().name)
+    products = folder / "products"
+    products.mkdir()
+    command = [sys.executable, __file__, str(products), json.dumps([list(sides), [list(size) for size in wide]])]
+    subprocess.run(command, check=True)
+    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    if size > MOST_BYTES:
+        raise SystemExit(f"{folder} has {size:,} bytes, and may have {MOST_BYTES:,}: give fewer or smaller artifacts")
+    return size
+
+
+def _copy_packages(room: Path) -> None:
+    """ptqc, tvm_ffi and the runtimes, for this version of Python."""
+    left_out = shutil.ignore_patterns("__pycache__", "include", "3rdparty", "*.pyx", "*.a")
+    shutil.copytree(ROOT / "ptqc", room / "ptqc", ignore=shutil.ignore_patterns("__pycache__"))
+    for package in ("tvm_ffi", "typing_extensions"):
+        spec = find_spec(package)
+        source = Path(str(spec and spec.origin))
+        if source.name == "__init__.py":
+            shutil.copytree(source.parent, room / package, ignore=left_out)
+        else:
+            shutil.copy(source, room)
+    for spec in (find_spec("tvm"), find_spec("nvidia")):
+        places = [Path(place) for place in (spec and spec.submodule_search_locations) or ()]
+        for name in LIBRARIES:
+            found = [place / "lib" / name for place in places if (place / "lib" / name).is_file()]
+            shutil.copy(found[0], room) if found else None
+        for place in places:
+            for path in (place / "cu13" / "lib").glob("libcudart.so.*"):
+                shutil.copy(path, room)
+
+
+def _network(path: Path, room: Path) -> None:
+    """An artifact's library, its calls, and what ONNX Runtime computes, as it lies in memory."""
+    from ptqc.artifact.bisect import kept, seen_inputs
+    from ptqc.artifact.folder import GOLDEN, load
+    from ptqc.artifact.golden import Golden
+    from ptqc.codegen.program.edge_inputs import edge_runs
+    from ptqc.codegen.program.listing import Listing
+    from ptqc.codegen.program.verify import Loaded, Runnable
+    from ptqc.execute.onnxruntime import Runner
+    from ptqc.store.npz import write_npz
+
+    artifact = load(path)
+    shutil.copytree(artifact.folder / "cuda", room)
+    document = kept(room / "kernels.json")
+    listing, names = Listing.from_json(document["libraries"]["cuda"]), document["names"]
+    loaded = Loaded(listing, cast(Runnable, SimpleNamespace(constants=[])))
+    runner = Runner(artifact.path, list(names.values()))
+    sample = Golden.read(artifact.folder / GOLDEN).inputs[0]
+    runs = [("sample", sample, runner.run(sample)), *edge_runs(runner, seen_inputs(document))]
+    is_large = sum(array.nbytes for array in runs[0][2].values()) > LARGE_BYTES
+    for number, (_, feeds, found) in enumerate(runs[:1] if is_large else runs):
+        values = {**feeds, **{name: found[short] for name, short in names.items()}}
+        write_npz(room / f"values-{number}.npz", dict(_memory(loaded, values)))
+    calls = [
+        {
+            "kernel": call.kernel,
+            "arguments": list(call.arguments),
+            "placed": list(call.placed),
+            "output": call.output,
+            "value": call.value,
+            "constants": call.constants,
+            "shape": list(listing.layouts[call.output].axes),
+            "dtype": listing.layouts[call.output].stored,
+        }
+        for call in listing.calls
+    ]
+    (room / "calls.json").write_text(json.dumps({"calls": calls, "inputs": list(listing.inputs)}))
+
+
+def _memory(loaded: Any, values: dict[str, np.ndarray]) -> Iterator[tuple[str, np.ndarray]]:
+    """What ONNX Runtime tells, as kernels take and make it."""
+    for name in loaded.listing.inputs:
+        yield name, loaded.buffer(name, values[name])
+    for call in loaded.listing.calls:
+        if call.value in values:
+            yield call.output, loaded.buffer(call.output, values[call.value])
+
+
+def products(folder: Path, sides: Sequence[int], wide: Sequence[Sequence[int]]) -> None:
+    """A library of single kernels, without its weights; what each is. A process of its own, which loads stand-ins."""
+    from ptqc.codegen.cuda.emulator.opening import load_stand_ins
+
+    load_stand_ins()
+    from ptqc.codegen.cuda import building
+    from ptqc.codegen.cuda.loops import ThreadLoops
+    from ptqc.codegen.cuda.toolkit import Toolkit
+    from ptqc.codegen.kernels.loops import written_with
+    from ptqc.codegen.program.program import Program, ProgramStep
+
+    with written_with(ThreadLoops()):
+        made = [*map(_square, sides), *(found for size in wide if (found := _row(*size)) is not None)]
+        layouts = {f"x{i}": x for i, (_, x, _, _) in enumerate(made)}
+        layouts |= {f"y{i}": y for i, (_, _, y, _) in enumerate(made)}
+        steps = tuple(ProgramStep(built, (f"x{i}",), f"y{i}", f"y{i}") for i, (built, *_) in enumerate(made))
+        inputs, outputs = (tuple(f"{end}{i}" for i in range(len(made))) for end in "xy")
+        program = Program(steps, layouts, inputs, outputs)
+        built = building.write(program, Toolkit.require(), ["sm_80", "sm_86", "sm_89", "sm_90a"], folder)
+    entries = [
+        {
+            "kernel": step.built.name,
+            "constants": len(step.built.constants),
+            "inputs": [layouts[step.inputs[0]].stored, list(layouts[step.inputs[0]].axes)],
+            "outputs": [layouts[step.output].stored, list(layouts[step.output].axes)],
+            **told,
+        }
+        for step, (*_, told) in zip(steps, made, strict=True)
+    ]
+    size = (folder / "weights.bin").stat().st_size
+    (folder / "products.json").write_text(json.dumps({"weights_bytes": size, "products": entries}))
+    (folder / "weights.bin").unlink()
+    (folder / "kernels.ptx.gz").write_bytes(gzip.compress(built.image.ptx.encode(), mtime=0))
+    shutil.rmtree(folder / "emulated")
+
+
+def _square(side: int) -> tuple[Any, Any, Any, dict[str, Any]]:
+    """Codes of side × side times as many weights of 8 bits."""
+    from ptqc.codegen.cuda import tensor_cores
+    from ptqc.codegen.cuda.isa import BY_ELEMENT
+    from ptqc.codegen.kernels.epilogue import NOTHING
+    from ptqc.codegen.kernels.requantization import Requantization
+    from ptqc.codegen.program.layout import Layout
+    from ptqc.codegen.program.window import Window
+
+    weights = np.random.default_rng(side).integers(-127, 128, (side, side, 1, 1)).astype(np.int8)
+    scales = Requantization(np.zeros(side, np.int32), np.full(side, 1e-4, np.float32), 128)
+    x, y = (Layout((side, 1, side), "uint8") for _ in range(2))
+    built = tensor_cores.integer(x, y, BY_ELEMENT, Window(side, (1, side)), weights, scales, NOTHING)
+    return built, x, y, {"what": "product", "sizes": [side, side, side]}
+
+
+def _row(outputs: int, inputs: int) -> tuple[Any, Any, Any, dict[str, Any]] | None:
+    """A row of float16 times weights of 4 bits; None where there is no kernel for it yet."""
+    if find_spec("ptqc.codegen.cuda.weight_only") is None:
+        return None
+    weight_only = import_module("ptqc.codegen.cuda.weight_only")
+    from ptqc.codegen.program.layout import Layout
+
+    half = 2 ** (BITS - 1)
+    codes = np.random.default_rng(outputs).integers(-half, half, (outputs, inputs)).astype(np.int8)
+    scales = np.full((outputs, inputs // BLOCK), 0.01, np.float16)
+    x, y = Layout((inputs,), "float16", plain=True), Layout((outputs,), "float16", plain=True)
+    weights = weight_only.WeightOnly(BITS, outputs, inputs, BLOCK, MOST_ROWS)
+    told = {"what": "row", "sizes": [outputs, inputs], "bytes": codes.size * BITS // 8 + scales.nbytes}
+    return weight_only.product(x, y, weights, codes, scales), x, y, told
+
+
+if __name__ == "__main__":
+    products(Path(sys.argv[1]), *json.loads(sys.argv[2]))

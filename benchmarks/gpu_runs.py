@@ -1,0 +1,256 @@
+"""Comparing and timing the libraries of a prepared folder, on a GPU, or without timing in the emulator.
+
+Needs NumPy, and PyTorch where there is a GPU; all else lies in the folder.
+"""
+
+import ctypes
+import json
+import os
+import statistics
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import gpu_network
+import numpy as np
+
+Row = dict[str, Any]
+# Of real values, as a share of the largest in their tensor.
+TOLERANCE, REPEATED, ROUNDS, BATCHES = 1e-4, 20, 15, (1, 64)
+COPIED = 1 << 30
+
+
+class Emulator:
+    """Opens libraries on the stand-ins; nothing is timed."""
+
+    name = "the emulator"
+    torch: Any = None
+
+    def __init__(self, room: Path) -> None:
+        from ptqc.codegen.cuda.emulator.opening import load_stand_ins
+
+        load_stand_ins()
+        self._room = room
+
+    def open(self, folder: Path) -> Any:
+        from ptqc.codegen.cuda.emulator.opening import open_delivered
+
+        room = self._room / folder.name
+        room.mkdir()
+        return open_delivered(folder, room)
+
+    def microseconds(self, call: Callable[[], object]) -> float | None:
+        call()
+        return None
+
+    run_microseconds = microseconds
+
+
+class Gpu:
+    """The first GPU, by torch. libraries: a folder that has CUDA's runtime."""
+
+    def __init__(self, libraries: Path) -> None:
+        import torch
+
+        for path in libraries.glob("libcudart.so.*"):
+            ctypes.CDLL(str(path), ctypes.RTLD_GLOBAL)
+        self.torch, self.name = torch, torch.cuda.get_device_name(0)
+
+    def open(self, folder: Path) -> Any:
+        from ptqc.native.cuda_library import CudaLibrary
+
+        return CudaLibrary.open(folder, graph=True)
+
+    def microseconds(self, call: Callable[[], object]) -> float | None:
+        """The median of several rounds of calls in a CUDA graph."""
+        torch = self.torch
+        stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+        with torch.cuda.stream(stream):
+            for _ in range(3):
+                call()
+        torch.cuda.synchronize()
+        with torch.cuda.graph(graph, stream=stream, capture_error_mode="relaxed"):
+            for _ in range(REPEATED):
+                call()
+        return self._median(graph.replay)
+
+    def run_microseconds(self, run: Callable[[], object]) -> float | None:
+        """The same of runs that are CUDA graphs already."""
+
+        def runs() -> None:
+            for _ in range(REPEATED):
+                run()
+
+        runs()
+        return self._median(runs)
+
+    def _median(self, repeated: Callable[[], object]) -> float:
+        times = []
+        for _ in range(ROUNDS):
+            begin, end = (self.torch.cuda.Event(enable_timing=True) for _ in range(2))
+            begin.record()
+            repeated()
+            end.record()
+            end.synchronize()
+            times.append(1e3 * begin.elapsed_time(end) / REPEATED)
+        return statistics.median(times)
+
+
+def rows(folder: Path, machine: Emulator | Gpu) -> Iterator[Row]:
+    """All that there is to say, one line each."""
+    for path in sorted((folder / "networks").glob("*")):
+        library = machine.open(path)
+        yield _compared(path, library)
+        yield from _network_times(path.name, library, machine)
+    yield from _peers(machine)
+    yield from _products(folder / "products", machine)
+
+
+def _compared(path: Path, library: Any) -> Row:
+    """Every kernel on ONNX Runtime's values, as at compile time."""
+    document = json.loads((path / "calls.json").read_text())
+    integers = different = reals = beyond = 0
+    for values in sorted(path.glob("values-*.npz")):
+        with np.load(values) as archive:
+            told = dict(archive)
+        made, first = dict(told), 0
+        for call in document["calls"]:
+            count = len(next(iter(told.values())))
+            output = np.zeros((count, *call["shape"]), call["dtype"])
+            for name in call["placed"]:
+                np.bitwise_or(output.view(np.uint8), made[name].view(np.uint8), out=output.view(np.uint8))
+            constants = library.constants[first : first + call["constants"]]
+            first += call["constants"]
+            library.kernel(call["kernel"])(*(made[name] for name in call["arguments"]), *constants, output)
+            wanted = told.get(call["output"])
+            made[call["output"]] = output if wanted is None else wanted
+            if wanted is None:
+                continue
+            if output.dtype.kind == "f":
+                reals += output.size
+                allowed = TOLERANCE * np.abs(wanted[np.isfinite(wanted)]).max(initial=0)
+                beyond += int(np.count_nonzero(~(np.abs(output - wanted) <= allowed) & (output != wanted)))
+            else:
+                integers += output.size
+                different += int(np.count_nonzero(output != wanted))
+    return {
+        "what": f"{path.name}: kernel by kernel",
+        "found": f"{different:,} of {integers:,} integers differ, {beyond:,} of {reals:,} floats",
+        "is_right": different == beyond == 0,
+    }
+
+
+def _network_times(name: str, library: Any, machine: Emulator | Gpu) -> Iterator[Row]:
+    for batch in BATCHES if machine.torch else (1,):
+        feeds = {}
+        for value in library.interface.inputs:
+            shape = tuple(batch if size is None else size for size in value.shape)
+            array = np.random.default_rng(0).standard_normal(shape).astype(value.dtype)
+            feeds[value.name] = machine.torch.from_numpy(array).cuda() if machine.torch else library._device.put(array)
+        yield _timed(f"{name}: batch {batch}", machine.run_microseconds(partial(library.run, feeds)))
+
+
+def _timed(what: str, microseconds: float | None, **more: Any) -> Row:
+    return {"what": what, "microseconds": microseconds, **more}
+
+
+def _peers(machine: Emulator | Gpu) -> Iterator[Row]:
+    """ResNet-50 in torch in float16, and in ONNX Runtime where that has a GPU."""
+    torch = machine.torch
+    if torch is None:
+        return
+    model = gpu_network.torch_model(torch).half().cuda().eval().to(memory_format=torch.channels_last)
+    for batch in BATCHES:
+        x = torch.randn(batch, 3, gpu_network.SIZE, gpu_network.SIZE, device="cuda", dtype=torch.float16)
+        x = x.to(memory_format=torch.channels_last)
+        with torch.inference_mode():
+            yield _timed(f"ResNet-50, torch, float16: batch {batch}", machine.microseconds(partial(model, x)))
+    yield from _onnxruntime()
+
+
+def _onnxruntime() -> Iterator[Row]:
+    """By CUDA and by TensorRT, whose runs cannot be captured: on the clock, with inputs on the GPU."""
+    try:
+        import onnxruntime as ort
+
+        data = gpu_network.onnx_model().SerializeToString()
+    except ImportError as error:
+        yield {"what": "ResNet-50, ONNX Runtime", "found": f"not installed: {error}"}
+        return
+    import time
+
+    for provider in ("CUDAExecutionProvider", "TensorrtExecutionProvider"):
+        if provider not in ort.get_available_providers():
+            yield {"what": f"ResNet-50, {provider}", "found": "not installed"}
+            continue
+        options = {"trt_fp16_enable": True} if provider.startswith("Tensorrt") else {}
+        session = ort.InferenceSession(data, providers=[(provider, options)])
+        for batch in BATCHES:
+            binding = session.io_binding()
+            x = np.random.default_rng(0).standard_normal((batch, 3, 224, 224)).astype(np.float32)
+            binding.bind_ortvalue_input("x", ort.OrtValue.ortvalue_from_numpy(x, "cuda", 0))
+            binding.bind_output(session.get_outputs()[0].name, "cuda")
+            times = []
+            for _ in range(ROUNDS):
+                start = time.perf_counter()
+                session.run_with_iobinding(binding)
+                times.append(1e6 * (time.perf_counter() - start))
+            yield _timed(f"ResNet-50, {provider}: batch {batch}", statistics.median(times))
+
+
+def _products(folder: Path, machine: Emulator | Gpu) -> Iterator[Row]:
+    """Single kernels with drawn weights, against cuBLASLt by torch, and against copying memory."""
+    document = json.loads((folder / "products.json").read_text())
+    weights = np.random.default_rng(0).integers(0, 256, document["weights_bytes"], dtype=np.uint8)
+    weights.tofile(folder / "weights.bin")
+    library, first = machine.open(folder), 0
+    bandwidth = _copy_bandwidth(machine)
+    for entry in document["products"]:
+        constants = library.constants[first : first + entry["constants"]]
+        first += entry["constants"]
+        ends = (entry["inputs"], entry["outputs"])
+        x, y = (library._device.put(np.ones((1, *shape), dtype)) for dtype, shape in ends)
+        took = machine.microseconds(_launch(library, entry["kernel"], (x, *constants, y), machine))
+        if entry["what"] == "row":
+            share = None if took is None or bandwidth is None else entry["bytes"] / took * 1e6 / bandwidth
+            yield _timed(f"row × {' × '.join(map(str, entry['sizes']))}, W4A16", took, of_copying=share)
+        else:
+            peer = _cublas(entry["sizes"][0], machine)
+            share = None if took is None or peer is None else peer / took
+            yield _timed(f"int8 {' × '.join(map(str, entry['sizes']))}", took, of_cublaslt=share)
+    (folder / "weights.bin").unlink()
+
+
+def _launch(library: Any, name: str, arguments: Any, machine: Emulator | Gpu) -> Callable[[], object]:
+    function = library._module.get_function(name, query_imports=True)
+
+    def call() -> None:
+        stream = machine.torch.cuda.current_stream().cuda_stream if machine.torch else 0
+        with library._device.on(stream):
+            function(*arguments)
+
+    return call
+
+
+def _copy_bandwidth(machine: Emulator | Gpu) -> float | None:
+    """Bytes read and written per second."""
+    if machine.torch is None:
+        return None
+    source, target = (machine.torch.empty(COPIED // 2, dtype=machine.torch.uint8, device="cuda") for _ in range(2))
+    took = machine.microseconds(lambda: target.copy_(source))
+    return COPIED / took * 1e6 if took else None
+
+
+def _cublas(side: int, machine: Emulator | Gpu) -> float | None:
+    if machine.torch is None:
+        return None
+    a, b = (machine.torch.ones(side, side, dtype=machine.torch.int8, device="cuda") for _ in range(2))
+    return machine.microseconds(lambda: machine.torch._int_mm(a, b.t()))
+
+
+def use_libraries_of(folder: Path) -> None:
+    """Import what lies in the folder, before what else there is."""
+    sys.path.insert(0, str(folder / "lib"))
+    os.environ["PTQC_TVM_RUNTIME"] = str(folder / "lib" / "libtvm_runtime.so")

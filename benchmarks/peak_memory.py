@@ -1,0 +1,92 @@
+"""The most memory that a command and all its processes hold at one time, file pages that can be dropped not counted.
+
+python benchmarks/peak_memory.py [--every 0.05] [--limit 300] [--out results.json] COMMAND [ARGUMENT ...]
+
+Anonymous pages and shared memory (`Pss_Anon`, `Pss_Shmem` of /proc/PID/smaps_rollup, Linux only) of every process of
+the command's session, summed up every few hundredths of a second; what is shared is counted once. Pages of mapped
+files are not counted. Ends with the command's exit code; with 124 where it was stopped at the limit.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+COUNTED = ("Pss_Anon:", "Pss_Shmem:")
+# Where the number of the session stands in /proc/PID/stat, behind the command's name in brackets.
+SESSION = 3
+TIMED_OUT = 124
+
+
+@dataclass
+class Peak:
+    """What was found. peak_mb: at once; at: seconds from the start; processes: that shared it; seconds: of all."""
+
+    peak_mb: float = 0.0
+    at: float = 0.0
+    processes: int = 0
+    seconds: float = 0.0
+    code: int | None = None
+
+
+def anonymous_kb(process: Path) -> int:
+    """KiB of anonymous memory of a process, given its folder in /proc; 0 where it is gone."""
+    try:
+        lines = (process / "smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0
+    return sum(int(line.split()[1]) for line in lines if line.startswith(COUNTED))
+
+
+def processes_of(session: int) -> Iterator[Path]:
+    """Folders in /proc of the processes of a session."""
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError, IndexError):
+            if int(stat.read_text().rpartition(")")[2].split()[SESSION]) == session:
+                yield stat.parent
+
+
+def measure(command: list[str], every: float = 0.05, limit: float | None = None) -> Peak:
+    """Run a command to its end, or to the limit in seconds, and watch it."""
+    found, began = Peak(), time.monotonic()
+    process = subprocess.Popen(command, start_new_session=True)
+    try:
+        while process.poll() is None and (limit is None or found.seconds <= limit):
+            held = [kb for folder in processes_of(process.pid) if (kb := anonymous_kb(folder))]
+            found.seconds = time.monotonic() - began
+            if sum(held) / 1024 > found.peak_mb:
+                found.peak_mb, found.at, found.processes = sum(held) / 1024, found.seconds, len(held)
+            time.sleep(every)
+        found.code = TIMED_OUT if process.poll() is None else process.returncode
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    return found
+
+
+def main() -> None:
+    """Run the command and tell."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--every", type=float, default=0.05, help="seconds between two looks")
+    parser.add_argument("--limit", type=float, help="seconds after which the command is stopped")
+    parser.add_argument("--out", type=Path, help="write the numbers as JSON")
+    parser.add_argument("command", nargs=argparse.REMAINDER)
+    options = parser.parse_args()
+    found = measure(options.command, options.every, options.limit)
+    told = f"{found.peak_mb:,.0f} MiB at {found.at:.1f} s in {found.processes} processes"
+    print(f"peak: {told}; {found.seconds:.1f} s in all, exit code {found.code}", file=sys.stderr)
+    if options.out is not None:
+        options.out.write_text(json.dumps(asdict(found), indent=1))
+    sys.exit(found.code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,140 @@
+"""How long products on tensor cores take, predicted from the figures of chips; and the tiles predicted to be fastest.
+
+Nothing of this was measured. A block's step takes as long as the resource that it keeps busy the longest: tensor cores,
+integer arithmetic (unpacking weights, addresses), shared memory, the way from the second cache. Blocks that a processor
+holds at a time share these; where they are too few to hide it, a step takes as long as a warp waits for one instruction
+after the other, or for its share of the latency of memory. Waves of such blocks follow each other, and no kernel is
+faster than its bytes come from memory. One library serves all chips and any number of samples, so tiles are chosen for
+the geometric mean over CHIPS and SAMPLES.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import product
+from math import log, prod
+
+from ptqc.codegen.cuda.fragments import REGISTERS, Coding
+from ptqc.codegen.cuda.pairs import PairCoding
+from ptqc.codegen.cuda.tiles import CHUNK, PART, PARTS, ROWS, STEP, WARP_COLUMNS, TileCut, Tiles
+from ptqc.codegen.program.window import Window
+
+
+@dataclass(frozen=True)
+class Chip:
+    """processors: streaming multiprocessors, at `clock` GHz. products: of bytes in a processor's tensor cores at each
+    clock, by mma.sync. bandwidth: of memory, GB/s. shared: bytes and threads that a processor holds."""
+
+    name: str
+    processors: int
+    clock: float
+    products: int
+    bandwidth: float
+    shared: int
+    threads: int
+
+
+# From NVIDIA's data sheets and white papers; of Hopper's tensor cores mma.sync reaches about 62 %.
+CHIPS = {
+    "sm_80": Chip("A100 40 GB", 108, 1.41, 2048, 1555, 164 * 1024, 2048),
+    "sm_86": Chip("RTX 3090", 82, 1.70, 1024, 936, 100 * 1024, 1536),
+    "sm_89": Chip("L4", 58, 2.04, 1024, 300, 100 * 1024, 1536),
+    "sm_90a": Chip("H100 SXM", 132, 1.83, 2540, 3350, 228 * 1024, 2048),
+}
+SAMPLES = (1, 64)
+# Of a processor at each clock: bytes of shared memory, bytes from the second cache (half of the most), integers.
+SHARED_RATE, CACHE_RATE, INTEGER_RATE = 128, 32, 64
+# Clocks until a copy from memory is there, what was read from shared memory is, and a barrier is passed; seconds that a
+# launch takes.
+LATENCY, READ, BARRIER, LAUNCH = 600, 60, 40, 3e-6
+REGISTER_FILE, MOST_BLOCKS, RESERVED = 65536, 32, 1024
+# Shared memory and threads of a block, of those that need nothing special to be launched.
+MOST_SHARED, THREADS = 48 * 1024, (64, 512)
+# Instructions of a thread: each step, for a copy, for an ldmatrix and its address, for a result.
+EACH_STEP, EACH_COPY, EACH_MATRIX, EACH_RESULT = 20, 6, 4, 12
+
+
+# Sums and inputs of a lane for each 16 rows of its warp's tile, and the registers it needs beside.
+EACH_ROW_TILE, BESIDE = 20, 48
+
+
+def chosen(window: Window, outputs: int, coding: Coding | PairCoding) -> Tiles:
+    """The tiles with the shortest predicted times."""
+    return _chosen(window, outputs, coding.bits, coding.instructions, coding.shared_bytes)
+
+
+@lru_cache
+def _chosen(window: Window, outputs: int, bits: int, instructions: int, beside: int) -> Tiles:
+    def told(tiles: Tiles) -> float:
+        return sum(log(_seconds(chip, tiles, instructions, samples)) for chip in CHIPS.values() for samples in SAMPLES)
+
+    return min(candidates(window, outputs, bits, beside), key=told)
+
+
+def predicted(tiles: Tiles, coding: Coding | PairCoding, samples: int = 1) -> dict[str, float]:
+    """Microseconds by chip."""
+    seconds = {name: _seconds(chip, tiles, coding.instructions, samples) for name, chip in CHIPS.items()}
+    return {name: round(1e6 * found, 2) for name, found in seconds.items()}
+
+
+def candidates(window: Window, outputs: int, bits: int, beside: int = 0) -> Iterator[Tiles]:
+    """All ways to cut a layer whose weights have so many bits. beside: shared memory for other things."""
+    for rows, columns, row_tiles in product((16, 32, 64, 128), (32, 64, 128), (1, 2, 4)):
+        for shares, stages in product((1, 2), (3, 4, 6)):
+            tiles = Tiles(window, outputs, TileCut(rows, columns, row_tiles, shares, stages), bits)
+            fits = rows % tiles.warp_rows == 0 and tiles.shared_bytes + beside <= MOST_SHARED
+            if fits and THREADS[0] <= tiles.threads <= THREADS[1]:
+                yield tiles
+
+
+def _seconds(chip: Chip, tiles: Tiles, instructions: int, samples: int) -> float:
+    blocks = -(-prod(tiles.window.output) * samples // tiles.cut.rows) * tiles.panels
+    resident = _resident(chip, tiles)
+    waves, rest = divmod(-(-blocks // chip.processors), resident)
+    clocks = waves * _clocks(chip, tiles, instructions, resident)
+    clocks += _clocks(chip, tiles, instructions, rest) if rest else 0
+    return LAUNCH + max(clocks / chip.clock, _memory_bytes(tiles, samples) / chip.bandwidth) * 1e-9
+
+
+def _resident(chip: Chip, tiles: Tiles) -> int:
+    """Blocks that a processor holds."""
+    registers = tiles.threads * (tiles.cut.row_tiles * EACH_ROW_TILE + BESIDE)
+    room = (chip.shared // (tiles.shared_bytes + RESERVED), chip.threads // tiles.threads, REGISTER_FILE // registers)
+    return max(1, min(*room, MOST_BLOCKS))
+
+
+def _clocks(chip: Chip, tiles: Tiles, instructions: int, together: int) -> float:
+    """For so many blocks on one processor."""
+    waiting = max(_chain(chip, tiles, instructions), LATENCY / (tiles.cut.stages - 1))
+    each_step = max(_busy(chip, tiles, instructions) * together, waiting)
+    summed = (tiles.cut.shares - 1) * 2 * tiles.cut.rows * tiles.cut.columns * 4 / SHARED_RATE
+    settled = tiles.cut.rows * tiles.cut.columns * EACH_RESULT / INTEGER_RATE
+    return 2 * LATENCY + tiles.steps * each_step + (summed + settled) * together
+
+
+def _chain(chip: Chip, tiles: Tiles, instructions: int) -> float:
+    """Clocks until a warp is through a step on its own: it has one of a processor's four tensor cores."""
+    multiplied = tiles.cut.row_tiles * ROWS * WARP_COLUMNS * PART / (chip.products / 4)
+    return BARRIER + PARTS // tiles.cut.shares * (READ + REGISTERS * instructions + multiplied)
+
+
+def _busy(chip: Chip, tiles: Tiles, instructions: int) -> float:
+    """Clocks of the resource that a step keeps busy the longest."""
+    rows, columns, (shares, row_warps, column_warps) = tiles.cut.rows, tiles.cut.columns, tiles.warps
+    read = column_warps * tiles.input_bytes + row_warps * tiles.weight_bytes
+    parts = PARTS // shares
+    unpacked = parts * REGISTERS * instructions + parts * tiles.cut.row_tiles * EACH_MATRIX
+    copied = EACH_COPY * -(-tiles.step_bytes // CHUNK // tiles.threads)
+    return max(
+        rows * columns * STEP / chip.products,
+        (read + tiles.step_bytes) / SHARED_RATE,
+        tiles.threads * (EACH_STEP + copied + unpacked) / INTEGER_RATE,
+        tiles.step_bytes / CACHE_RATE,
+    )
+
+
+def _memory_bytes(tiles: Tiles, samples: int) -> int:
+    """Inputs, weights and codes of the output, each once."""
+    window = tiles.window
+    pixels = prod(window.size) * window.channels + prod(window.output) * tiles.outputs
+    return samples * pixels + tiles.panels * tiles.steps * tiles.weight_bytes

@@ -1,0 +1,97 @@
+"""What the emulator verifies of a library: of a small network everything, of a large one each kernel.
+
+A large network's kernels are compared on one sample and two edge inputs; of a kernel that takes long only some blocks
+run (`codegen/program/partial.py`), spread over all of its output, other ones in each run.
+"""
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ptqc.codegen.kernels import documents
+from ptqc.codegen.program.edge_inputs import EDGES
+from ptqc.codegen.program.listing import Listing
+from ptqc.codegen.program.partial import Cropping, PartialRun
+from ptqc.codegen.program.verify import Compared, Loaded
+from ptqc.errors import VerificationError
+
+# Products and sums: of all runs of a network that runs whole, and of one call of a kernel of a larger one.
+MOST_OPERATIONS, MOST_OF_CALL = 600_000_000, 200_000_000
+# What a large network runs on, beside its first sample: these edge inputs first.
+PREFERRED, EDGES_TAKEN = ("random", "highest", "lowest", "zero"), 2
+# Variables that the stand-in driver reads before it launches a kernel.
+ORDER, SHARE = "PTQC_EMULATOR_ORDER", "PTQC_EMULATOR_SHARE"
+
+
+def verification(loaded: Loaded, folder: Path, samples: int) -> dict[str, Any]:
+    """Compare a library on the emulator with what ONNX Runtime computed. Raises VerificationError.
+
+    folder: of the job. samples: in each run.
+    """
+    runs = documents.runs(folder)
+    if is_small(loaded.listing, samples * len(runs)):
+        return {"on": "the emulator", **documents.verification(loaded, folder, take_order)}
+    return {"on": "the emulator", **_kernel_by_kernel(loaded, runs)}
+
+
+def is_small(listing: Listing, samples: int) -> bool:
+    """Whether the emulator takes on so many samples of the whole network."""
+    return samples * sum(call.operations for call in listing.calls) <= MOST_OPERATIONS
+
+
+def _kernel_by_kernel(loaded: Loaded, runs: Mapping[str, Path]) -> dict[str, Any]:
+    compared, shares, taken = Compared(), dict[str, float](), list(_taken(runs))
+    for number, path in enumerate(taken):
+        take_order(number)
+        with np.load(path) as values:
+            run = PartialRun(loaded, CROPPING)
+            for outcome in run.outcomes(dict(values)):
+                if outcome.problem:
+                    raise VerificationError(f"the native library differs from the ONNX file at {outcome.problem}")
+                compared.add(outcome)
+        shares |= run.shares
+    return {
+        "runs": len(taken),
+        "kernels_compared": compared.kernels,
+        "integers_compared": compared.integers,
+        "reals_compared": compared.reals,
+        "cropped": shares,
+    }
+
+
+def _taken(runs: Mapping[str, Path]) -> Iterator[Path]:
+    """One sample and a few edge inputs."""
+    yield from (path for name, path in list(runs.items())[:1] if name not in EDGES)
+    yield from [runs[name] for name in PREFERRED if name in runs][:EDGES_TAKEN]
+
+
+def told(found: Mapping[str, Any]) -> str:
+    """What was verified, in words."""
+    if "missing" in found:
+        return f"NOT VERIFIED HERE: {found['missing']}"
+    if "cropped" not in found:
+        different = sum(found["end_to_end_different"].values())
+        return f"{different:,} of {found['integers_compared']:,} integers differ from model.onnx{WHERE}"
+    cropped = f"; of {len(found['cropped'])} large ones a part" if found["cropped"] else ""
+    return (
+        f"0 of {found['integers_compared']:,} integers differ from model.onnx, kernel by kernel on one sample of each "
+        f"of {found['runs']} runs{cropped}{WHERE}"
+    )
+
+
+WHERE = ", in the emulator of PTX; not run on a GPU"
+
+
+def take_order(number: int) -> None:
+    """Let kernels from now on take the threads of a block in an order of its own; 0: as they are numbered."""
+    os.environ[ORDER] = str(number)
+
+
+def _crop(share: float) -> None:
+    os.environ[SHARE] = str(share)
+
+
+CROPPING = Cropping(MOST_OF_CALL, _crop)

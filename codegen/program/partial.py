@@ -1,0 +1,95 @@
+"""Comparing a large network where its kernels run slowly: one sample, and of the largest kernels a share of each.
+
+A kernel that computes a share of its output finds something else in the rest of it: before the call the memory holds
+what is wanted, of which every byte was changed by drawn bits. What is as before afterwards, nothing was written to.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from ptqc.codegen.program.layout import Layout
+from ptqc.codegen.program.listing import Call
+from ptqc.codegen.program.verify import Loaded, Made, TensorComparison, Values, judged_calls
+from ptqc.native.library import aligned
+
+SEED = 0
+# Of what a share has on average, the least that blocks at the borders may have.
+LEAST = 0.25
+
+
+@dataclass(frozen=True)
+class Cropping:
+    """What a run may take. most: operations of a call. crop: lets all calls from now on compute such a share."""
+
+    most: int
+    crop: Callable[[float], None]
+
+    def share(self, call: Call) -> float:
+        """Of a call's output for one sample."""
+        return min(1.0, self.most / max(call.operations, 1))
+
+
+@dataclass
+class PartialRun:
+    """One run of a library. shares: of the calls that computed a share of their output, by what they make."""
+
+    loaded: Loaded
+    cropping: Cropping
+    shares: dict[str, float] = field(default_factory=dict)
+    _counts: dict[str, int] = field(default_factory=dict)
+
+    def outcomes(self, values: Values) -> Iterator[TensorComparison]:
+        """Every tensor of the first sample that ONNX Runtime has. elements: those that were computed."""
+        for outcome in judged_calls(self.loaded.listing, self._first(values), self._compute):
+            name = outcome.call.output
+            if name not in self.shares:
+                yield outcome
+                continue
+            computed, all_of_it = self._counts[name], outcome.elements
+            told = f"{name} ({outcome.call.family}): only {computed} of {all_of_it} elements were written"
+            is_enough = computed >= LEAST * self.shares[name] * all_of_it
+            yield replace(outcome, elements=computed, problem=outcome.problem or ("" if is_enough else told))
+
+    def _first(self, values: Values) -> dict[str, np.ndarray]:
+        """Values of the first sample, where the first axis is that of samples."""
+        samples = self.loaded.samples(values)
+        return {name: array[:1] if array.ndim and len(array) == samples else array for name, array in values.items()}
+
+    def _compute(self, call: Call, inputs: Sequence[np.ndarray], wanted: np.ndarray | None) -> Made:
+        """What is not told has to be computed whole, as what lies around something placed has to."""
+        share = self.cropping.share(call)
+        if wanted is None or call.placed or share == 1:
+            found = self.loaded(call, inputs, 1)
+            return found, found
+        layout = self.loaded.listing.layouts[call.output]
+        memory = self.loaded.buffer(call.output, wanted)
+        other = _changed(memory)
+        made = aligned(other.copy())
+        self.cropping.crop(share)
+        try:
+            self.loaded.fill(call, inputs, made)
+        finally:
+            self.cropping.crop(1.0)
+        is_made = _within(layout, _bytes(made) != _bytes(other)).reshape(wanted.shape)
+        self.shares[call.output], self._counts[call.output] = share, int(np.count_nonzero(is_made))
+        found = np.where(is_made, layout.from_memory(made).reshape(wanted.shape), wanted)
+        return found, found
+
+
+def _changed(memory: np.ndarray) -> np.ndarray:
+    """An array of which no byte is the same."""
+    drawn = np.random.default_rng(SEED).integers(1, 256, memory.nbytes, dtype=np.uint8)
+    return (memory.reshape(-1).view(np.uint8) ^ drawn).view(memory.dtype).reshape(memory.shape)
+
+
+def _bytes(memory: np.ndarray) -> np.ndarray:
+    """Bytes of the elements along a new last axis."""
+    return memory.view(np.uint8).reshape(*memory.shape, memory.itemsize)
+
+
+def _within(layout: Layout, differ: np.ndarray) -> np.ndarray:
+    """Which elements of a value have any byte that differs; differ: bytes of its memory."""
+    flags = np.any(differ, axis=-1).view(np.uint8)
+    return replace(layout, dtype="uint8").from_memory(flags).view(bool)

@@ -1,0 +1,95 @@
+"""Running calibration samples in batches, and adding what layers read to the second moments of their weights."""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from ptqc.calibration.runnable import explaining
+from ptqc.calibration.samples import InputSpec, Samples
+from ptqc.errors import ModelError
+from ptqc.execute.compressed import largest
+from ptqc.execute.onnxruntime import Feeds, Runner
+from ptqc.graph.layers import Layer
+from ptqc.solvers.moments import TOGETHER, ColumnSample, Moments
+from ptqc.work.parallel import in_order
+
+# Bytes of the activations that are observed of one batch.
+BATCH_BYTES = 256 * 2**20
+LARGEST_BATCH = 8
+# Losses are sums of (weight · input)², which float32 holds up to 3e38.
+LARGEST_WEIGHT, LARGEST_INPUT = 1e6, 1e12
+
+
+def batches(
+    runner: Runner, samples: Samples, taps: Sequence[str], sample_bytes: int, inputs: Sequence[InputSpec]
+) -> Iterator[tuple[int, Feeds, Feeds]]:
+    """Each batch with the number of its first row, and the tapped values."""
+    size = int(np.clip(BATCH_BYTES // max(sample_bytes, 1), 1, LARGEST_BATCH))
+    start = 0
+    for feeds in samples.batches(size):
+        with explaining(runner, samples, inputs):
+            values = runner.run(feeds, taps) if taps else {}
+        yield start, feeds, values
+        start += rows_of(samples, feeds)
+
+
+def rows_of(samples: Samples, feeds: Feeds) -> int:
+    """How many samples a batch has."""
+    return len(next(iter(feeds.values()))) if samples.batchable else 1
+
+
+def thinned(columns: Mapping[str, ColumnSample], part: float) -> Mapping[str, ColumnSample]:
+    """This part of the columns of every layer."""
+    if part == 1:
+        return columns
+    return {name: replace(each, positions=max(1, int(part * each.positions))) for name, each in columns.items()}
+
+
+def accumulate(
+    moments: dict[str, Moments],
+    layers: Sequence[Layer],
+    columns: Mapping[str, ColumnSample],
+    values: Feeds,
+    start: int,
+    means_only: Collection[str] = (),
+) -> None:
+    """Add the inputs of layers in a batch to the moments of their weights; columns: by layer. start: its first row.
+
+    means_only: weights whose squares are added up later. Raises ModelError where inputs are not finite or too large to
+    be squared.
+    """
+    by_weight: dict[str, list[Layer]] = {}
+    for layer in layers:
+        by_weight.setdefault(layer.weight, []).append(layer)
+
+    def added(weight: str) -> Moments:
+        found = moments.get(weight)
+        for layer in by_weight[weight]:
+            check_size("layer input", layer.input, values[layer.input], LARGEST_INPUT)
+            drawn = columns[layer.name].inputs(values[layer.input], start)
+            found = found or Moments.empty(drawn.shape[0], drawn.shape[1], squares=weight not in means_only)
+            found.add(drawn)
+        assert found is not None
+        return found
+
+    grown = in_order(added, by_weight, lambda weight: _bytes(columns[by_weight[weight][0].name]))
+    moments.update(zip(by_weight, grown, strict=True))
+
+
+def check_size(kind: str, name: str, values: np.ndarray | None, most: float) -> None:
+    """Raises ModelError where values are not finite or too large."""
+    reach = 0.0 if values is None else largest(values)
+    if not np.isfinite(reach):
+        raise ModelError(
+            f"{kind} {name!r} is NaN or infinite in places, and nothing can be fitted to that: check the model, "
+            "the samples and their preprocessing"
+        )
+    if reach > most:
+        raise ModelError(f"{kind} {name!r} reaches {reach:.0e}, at most {most:.0e} can be measured: scale the model")
+
+
+def _bytes(columns: ColumnSample) -> int:
+    """Bytes that adding a batch to a layer's moments takes: new columns, columns held back, products; each twice."""
+    width, groups = columns.layer.width, columns.layer.groups
+    return 8 * groups * (width**2 + (TOGETHER + LARGEST_BATCH * columns.positions) * width)

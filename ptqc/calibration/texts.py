@@ -1,0 +1,277 @@
+"""Samples of text: a corpus cut into texts, each of which a tokenizer makes the model's inputs of."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from ptqc.arguments import one_of, path_of, shown
+from ptqc.calibration.inputs import InputSpec, shape_text
+from ptqc.calibration.roles import InputRole, roles
+from ptqc.calibration.sources import SampleReader, SampleSource, is_hidden, spread
+from ptqc.errors import CalibrationError, UsageError
+from ptqc.execute.onnxruntime import Feeds
+
+Unit = Literal["lines", "paragraphs", "files"]
+Overlong = Literal["cut", "split"]
+Padding = Literal["none", "full"]
+Side = Literal["right", "left"]
+LENGTH = 128  # tokens, where neither options nor model nor tokenizer say how many
+SUFFIX = ".txt"
+TABLE = ".tsv"  # texts and labels between tabs, for `ptqc eval`
+ADVICE = "give its samples as arrays, or by module:function"
+# Tokens that fill up a text, by the names that tokenizers give them, the commonest first.
+FILLERS = ("[PAD]", "<pad>", "<|pad|>", "<|endoftext|>", "</s>", "<|end_of_text|>")
+
+
+@dataclass(frozen=True)
+class Texts(SampleReader):
+    """A corpus as calibration samples: given to `ptqc.compile` as `calibration`.
+
+    corpus: a text file in UTF-8, a folder of .txt files, or texts. tokenizer: a `tokenizer.json` of the library
+    `tokenizers`. unit: what a sample is: "lines" that are not blank, "paragraphs" with blank lines between them, or
+    whole "files"; None takes lines of a file and the files of a folder. length: tokens of a sample at most; None: as
+    many as the model has room for where its axis is fixed, else what the tokenizer's own file says, else LENGTH.
+    overlong: a longer text is "cut", or "split" into several samples. padding: "full" fills each sample up to the
+    length; "none" leaves samples of different lengths, which is refused where the model's axis is fixed; None pads only
+    there. padding_side: None: as the tokenizer's file says, else right. padding_token: where the tokenizer's file names
+    none. special_tokens: whether the tokenizer adds those that begin and end a text.
+
+    What the model takes beside the tokens is filled in: masks with 1 for tokens and 0 for padding, types and places of
+    tokens, and caches of earlier tokens, which are empty. Raises UsageError for values that are none of these.
+    """
+
+    corpus: str | Path | Sequence[str]
+    tokenizer: str | Path
+    unit: Unit | None = None
+    length: int | None = None
+    overlong: Overlong = "cut"
+    padding: Padding | None = None
+    padding_side: Side | None = None
+    padding_token: str | None = None
+    special_tokens: bool = True
+
+    def __post_init__(self) -> None:
+        path_of("tokenizer", self.tokenizer)
+        one_of("overlong", self.overlong, get_args(Overlong))
+        for name, known in (("unit", Unit), ("padding", Padding), ("padding_side", Side)):
+            if getattr(self, name) is not None:
+                one_of(name, getattr(self, name), get_args(known))
+        whole = isinstance(self.length, int) and not isinstance(self.length, bool)
+        if self.length is not None and not (whole and self.length > 0):
+            raise UsageError(f"length is {shown(self.length)}; give a positive number of tokens")
+
+    def open(self, inputs: Sequence[InputSpec], limit: int) -> SampleSource:
+        """Samples of at most `limit` texts, or parts of them, evenly spread over the corpus.
+
+        Raises CalibrationError for a corpus or a tokenizer that cannot be read, for a model that texts do not feed, and
+        for a vocabulary that its table has no room for.
+        """
+        encoder = _Encoder.of(self, inputs)
+        texts = _Corpus.of(self)
+        chosen = spread(texts.count, limit)
+        splits = self.overlong == "split"
+        parts = -(-limit // len(chosen)) if splits else 1
+        samples = (feeds for name, text in texts.some(chosen) for feeds in encoder(name, text, parts))
+        if splits:
+            return SampleSource(samples, texts.description)
+        return SampleSource(samples, texts.description, len(chosen), texts.count)
+
+
+def holds_texts(data: str) -> bool:
+    """Whether a path is that of a text file, or of a folder with some."""
+    path = Path(data)
+    return path.suffix in (SUFFIX, TABLE) or (path.is_dir() and any(path.rglob(f"*{SUFFIX}")))
+
+
+@dataclass(frozen=True)
+class _Corpus:
+    """Texts of files, or as they were given. count: how many there are."""
+
+    unit: Unit
+    files: tuple[Path, ...]
+    given: tuple[str, ...]
+    description: str
+    count: int
+
+    @classmethod
+    def of(cls, texts: Texts) -> "_Corpus":
+        if not isinstance(texts.corpus, str | Path):
+            found = cls("lines", (), _checked(texts.corpus), "the texts", 0)
+        else:
+            path = Path(texts.corpus)
+            files = _text_files(path)
+            found = cls(texts.unit or ("files" if path.is_dir() else "lines"), files, (), str(path), 0)
+        count = sum(1 for _ in found)
+        if not count:
+            raise CalibrationError(f"{found.description} holds no text: every line is blank")
+        return cls(found.unit, found.files, found.given, found.description, count)
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        """Each text that is not blank, with its name."""
+        for number, text in enumerate(self.given):
+            if text.strip():
+                yield f"text {number}", text
+        for file in self.files:
+            yield from _texts_of(file, self.unit)
+
+    def some(self, chosen: Sequence[int]) -> Iterator[tuple[str, str]]:
+        """Those with these numbers."""
+        wanted = frozenset(chosen)
+        return (text for number, text in enumerate(self) if number in wanted)
+
+
+def _checked(given: object) -> tuple[str, ...]:
+    if not isinstance(given, Sequence) or not all(isinstance(text, str) for text in given):
+        raise UsageError(f"corpus is {shown(given)}; give a path, or a list of texts")
+    return tuple(given)
+
+
+def _text_files(path: Path) -> tuple[Path, ...]:
+    if path.is_file():
+        return (path,)
+    if not path.is_dir():
+        raise CalibrationError(f"calibration data {str(path)!r}: no such file or folder; give a text file or a folder")
+    found = [file for file in path.rglob(f"*{SUFFIX}") if file.is_file() and not is_hidden(file.relative_to(path))]
+    if not found:
+        raise CalibrationError(f"folder {path} holds no texts, expected files ending in {SUFFIX}")
+    return tuple(sorted(found, key=lambda file: file.relative_to(path).as_posix()))
+
+
+def _texts_of(file: Path, unit: Unit) -> Iterator[tuple[str, str]]:
+    """The texts of a file that are not blank; of lines and paragraphs only one is in memory."""
+    try:
+        with file.open(encoding="utf-8-sig") as stream:
+            if unit == "files":
+                yield from ((str(file), text) for text in [stream.read()] if text.strip())
+                return
+            lines = enumerate((line.rstrip("\n") for line in stream), 1)
+            if unit == "lines":
+                yield from ((f"{file}, line {number}", line) for number, line in lines if line.strip())
+                return
+            for is_text, block in groupby(lines, lambda numbered: bool(numbered[1].strip())):
+                if is_text:
+                    numbered = list(block)
+                    yield f"{file}, line {numbered[0][0]}", "\n".join(line for _, line in numbered)
+    except (OSError, UnicodeDecodeError) as error:
+        raise CalibrationError(f"cannot read the texts of {file}: {error}; give a text file in UTF-8") from error
+
+
+@dataclass(frozen=True)
+class _Encoder:
+    """Makes feeds of a text. length: tokens of a sample at most, and where it `pads` always."""
+
+    tokenizer: Any
+    inputs: Sequence[InputSpec]
+    roles: dict[str, InputRole]
+    length: int
+    pads: bool
+    side: str
+    filler: int
+    special_tokens: bool
+    where: str
+
+    @classmethod
+    def of(cls, texts: Texts, inputs: Sequence[InputSpec]) -> "_Encoder":
+        found, where = roles(inputs), f"tokenizer {texts.tokenizer}"
+        tokens = _tokens_input(inputs, found)
+        tokenizer = read_tokenizer(Path(texts.tokenizer))
+        _check_vocabulary(tokenizer, tokens, where)
+        own, cutting = tokenizer.padding or {}, tokenizer.truncation or {}
+        fixed = tokens.shape[-1] if isinstance(tokens.shape[-1], int) else None
+        length = texts.length or fixed or cutting.get("max_length") or LENGTH
+        pads = texts.padding == "full" or (texts.padding is None and fixed is not None)
+        if fixed is not None and length > fixed:
+            raise UsageError(f"length is {length}, but input {tokens} has room for {fixed} tokens")
+        if fixed is not None and not pads:
+            raise UsageError(f"padding is 'none', but input {tokens} takes exactly {fixed} tokens; give padding 'full'")
+        added = tokenizer.num_special_tokens_to_add(False) if texts.special_tokens else 0
+        if length <= added:
+            raise UsageError(f"length is {length}, but {where} adds {added} tokens to every text; give more")
+        filler = _filler(tokenizer, texts.padding_token, own, where) if pads else 0
+        tokenizer.no_padding()
+        tokenizer.enable_truncation(length)
+        side, length = texts.padding_side or own.get("direction", "right"), fixed if pads and fixed else length
+        return cls(tokenizer, inputs, found, length, pads, side, filler, texts.special_tokens, where)
+
+    def __call__(self, name: str, text: str, parts: int) -> Iterator[Feeds]:
+        """Feeds of at most so many parts of the text, evenly spread; the first one where there is to be one."""
+        encoded = self.tokenizer.encode(text, add_special_tokens=self.special_tokens)
+        pieces = [encoded, *encoded.overflowing]
+        for index in spread(len(pieces), parts) if parts > 1 else [0]:
+            if not pieces[index].ids:
+                raise CalibrationError(f"{name}: {self.where} makes no token of it: leave it out")
+            yield self._feeds(pieces[index])
+
+    def _feeds(self, piece: Any) -> Feeds:
+        count = len(piece.ids)
+        free = self.length - count if self.pads else 0
+        around = (free, 0) if self.side == "left" else (0, free)
+        is_token = np.pad(np.ones(count, np.int64), around)
+        values = {
+            InputRole.TOKENS: np.pad(np.array(piece.ids), around, constant_values=self.filler),
+            InputRole.MASK: is_token,
+            InputRole.TYPES: np.pad(np.array(piece.type_ids), around),
+            InputRole.PLACES: np.maximum(np.cumsum(is_token) - 1, 0),
+        }
+        return {spec.name: self._filled(spec, values) for spec in self.inputs}
+
+    def _filled(self, spec: InputSpec, values: dict[InputRole, np.ndarray]) -> np.ndarray:
+        role = self.roles[spec.name]
+        if role is InputRole.PAST:
+            first, *others = spec.shape
+            sizes = (size if isinstance(size, int) else 0 for size in others)
+            return np.zeros((first if isinstance(first, int) else 1, *sizes), spec.dtype)
+        return values[role].astype(spec.dtype)[np.newaxis]
+
+
+def _tokens_input(inputs: Sequence[InputSpec], found: dict[str, InputRole]) -> InputSpec:
+    """The input that takes the tokens. Raises CalibrationError where texts cannot feed the model."""
+    tokens = [spec for spec in inputs if found[spec.name] is InputRole.TOKENS]
+    if not tokens:
+        takes = ", ".join(map(str, inputs))
+        raise CalibrationError(f"texts feed a model with one input of token numbers; this one takes {takes}: {ADVICE}")
+    for spec in inputs:
+        role = found[spec.name]
+        if role is InputRole.OTHER or (role is not InputRole.PAST and len(spec.shape) != 2):
+            shape = shape_text(spec.shape)
+            raise CalibrationError(f"input {spec.name!r} of shape {shape}: nothing says what texts give it: {ADVICE}")
+    return tokens[0]
+
+
+def read_tokenizer(path: Path) -> Any:
+    """A `tokenizers.Tokenizer`. Raises UsageError without that library, CalibrationError for what is none."""
+    try:
+        from tokenizers import Tokenizer
+    except ImportError as error:
+        raise UsageError("texts need the library tokenizers: pip install 'ptqc[text]'") from error
+    if not path.is_file():
+        raise CalibrationError(f"tokenizer {path}: no such file; give the tokenizer.json of the model")
+    try:
+        return Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises nothing more special
+        raise CalibrationError(f"{path} is not a tokenizer.json of the library tokenizers: {error}") from error
+
+
+def _check_vocabulary(tokenizer: Any, tokens: InputSpec, where: str) -> None:
+    last = max(tokenizer.get_vocab().values(), default=-1)
+    if tokens.rows is not None and last >= tokens.rows:
+        raise CalibrationError(
+            f"{where} has token numbers up to {last}, but the table that input {tokens.name!r} indexes has "
+            f"{tokens.rows} rows: give the tokenizer of this model"
+        )
+
+
+def _filler(tokenizer: Any, asked: str | None, own: dict[str, Any], where: str) -> int:
+    """The number of the token that pads."""
+    if asked is None and own:
+        return int(own["pad_id"])
+    numbers = (tokenizer.token_to_id(token) for token in ((asked,) if asked is not None else FILLERS))
+    found = next((number for number in numbers if number is not None), None)
+    if found is None:
+        lacking = f"no token {asked!r}" if asked is not None else "no token that pads"
+        raise UsageError(f"{where} has {lacking}; give one of its tokens as padding_token")
+    return int(found)

@@ -1,0 +1,61 @@
+"""Models whose large tensors lie in files, as ONNX Runtime opens them: the graph is a message, tensors have paths."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import onnx
+import onnx_ir as ir
+
+# Locations are relative to this folder, so that one model can refer to files anywhere; ONNX Runtime maps these.
+ROOT = Path.cwd().anchor
+PLACE: Mapping[str, str] = {"session.model_external_initializers_file_folder_path": ROOT}
+# It would rearrange weights for its products, which is a copy of each of them.
+PREPACKING = "session.disable_prepacking"
+SETTINGS: Mapping[str, str] = {**PLACE, PREPACKING: "1"}
+# What it would compute of weights when it loads a model, such as casts to float32, would be copies, too.
+WITHOUT = ("ConstantFolding",)
+
+
+def message(model: ir.Model) -> onnx.ModelProto:
+    """The model as a message, in which tensors that are in files are references, relative to ROOT."""
+    proto = ir.to_proto(model)
+    for tensor in proto.graph.initializer:
+        _root(tensor)
+    return proto
+
+
+def tensor_message(tensor: ir.TensorProtocol, name: str) -> onnx.TensorProto:
+    """A tensor as a message of this name; a reference where it is in a file."""
+    proto = ir.serde.serialize_tensor(tensor)
+    proto.name = name
+    _root(proto)
+    return proto
+
+
+def _root(tensor: onnx.TensorProto) -> None:
+    for entry in tensor.external_data if refers(tensor) else ():
+        if entry.key == "location":
+            entry.value = Path(entry.value).relative_to(ROOT).as_posix()
+
+
+def refers(tensor: onnx.TensorProto) -> bool:
+    """Whether a tensor is a reference."""
+    return bool(tensor.data_location == onnx.TensorProto.EXTERNAL)
+
+
+def is_skeleton(proto: onnx.ModelProto) -> bool:
+    """Whether a model has references."""
+    return any(refers(tensor) for tensor in proto.graph.initializer)
+
+
+def without_tensors(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy of a skeleton for libraries that read every tensor of a model: inputs stand for the references."""
+    bare = onnx.ModelProto()
+    bare.CopyFrom(proto)
+    del bare.graph.initializer[:]
+    bare.graph.initializer.extend(tensor for tensor in proto.graph.initializer if not refers(tensor))
+    known = {value.name for value in proto.graph.input}
+    for tensor in proto.graph.initializer:
+        if refers(tensor) and tensor.name not in known:
+            bare.graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
+    return bare

@@ -1,0 +1,60 @@
+"""The benchmark for GPUs: its network is what it says, and a prepared folder runs in the emulator on its own."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import gpu
+import gpu_network
+import numpy as np
+import onnxruntime as ort
+import pytest
+
+SMALL = ((8, 1), (16, 2))
+
+
+def test_the_network_is_resnet_50() -> None:
+    found = list(gpu_network.blocks())
+    assert len(found) * 3 + sum(block.stride > 1 for block in found) + 1 + 1 == 53  # and the fully connected one
+    assert [block.inputs for block in found[:4]] == [64, 256, 256, 256]
+    assert found[3].stride == 2
+
+
+def test_the_network_runs() -> None:
+    data = gpu_network.onnx_model(SMALL, size=32, classes=5).SerializeToString()
+    session = ort.InferenceSession(data, providers=["CPUExecutionProvider"])
+    (y,) = session.run(None, {"x": np.random.default_rng(0).standard_normal((2, 3, 32, 32)).astype(np.float32)})
+    assert y.shape == (2, 5)
+    assert np.isfinite(y).all()
+
+
+@pytest.mark.parametrize(
+    ("row", "line"),
+    [
+        ({"what": "a", "found": "0 of 3 integers differ"}, "| a | 0 of 3 integers differ |"),
+        ({"what": "a", "microseconds": None}, "| a | not timed |"),
+        ({"what": "a", "microseconds": 12.34, "of_cublaslt": 0.912}, "| a | 12.3 µs; 0.91 of cublaslt |"),
+    ],
+)
+def test_a_row_is_told(row: dict[str, object], line: str) -> None:
+    assert gpu._line(row) == line
+
+
+def test_a_prepared_folder_runs_in_the_emulator(tmp_path: Path) -> None:
+    pytest.importorskip("tvm.tirx", reason="the cuda target needs Apache TVM")
+    from ptqc.codegen.cuda.emulator import building
+    from ptqc.codegen.cuda.toolkit import Toolkit
+
+    if told := building.refusal() or ("" if Toolkit.find() else "nvcc is not installed: pip install 'ptqc[cuda]'"):
+        pytest.skip(told)
+    folder, out = tmp_path / "gpu", tmp_path / "out.json"
+    assert gpu.main(["prepare", str(folder), "--sides", "64", "--rows", "64x256"]) == 0
+    bare = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    command = [sys.executable, str(folder / "gpu.py"), "run", str(folder), "--dry-run", "--out", str(out)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=bare, cwd=tmp_path, timeout=600)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(out.read_text())
+    assert found["device"] == "the emulator"
+    assert found["rows"][0] == {"what": "int8 64 × 64 × 64", "microseconds": None, "of_cublaslt": None}

@@ -1,0 +1,40 @@
+"""The peak of a command is that of all its processes, and no mapped file is in it."""
+
+import sys
+from pathlib import Path
+
+import peak_memory
+import pytest
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+
+FILE = """
+import mmap, sys, time
+with open(sys.argv[1], "rb") as file:
+    mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+total = sum(mapped[place] for place in range(0, len(mapped), 4096))
+time.sleep(0.3)
+"""
+
+
+def test_processes_add_up() -> None:
+    code = "import subprocess, sys, time\nheld = bytearray(b'1') * (60 << 20)\n"
+    child = code + "time.sleep(0.6)"
+    command = [sys.executable, "-c", code + f"subprocess.run([sys.executable, '-c', {child!r}])"]
+    found = peak_memory.measure(command, every=0.02)
+    assert found.code == 0
+    assert found.processes == 2
+    assert 120 < found.peak_mb < 180
+
+
+def test_pages_of_files_do_not_count(tmp_path: Path) -> None:
+    (tmp_path / "data").write_bytes(bytes(80 << 20))
+    found = peak_memory.measure([sys.executable, "-c", FILE, str(tmp_path / "data")], every=0.02)
+    assert found.code == 0
+    assert 1 < found.peak_mb < 40
+
+
+def test_what_takes_too_long_is_stopped() -> None:
+    found = peak_memory.measure([sys.executable, "-c", "import time; time.sleep(60)"], every=0.02, limit=0.3)
+    assert found.code == peak_memory.TIMED_OUT
+    assert found.seconds < 5

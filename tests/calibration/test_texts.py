@@ -1,0 +1,214 @@
+"""Texts as samples: what is a text, what the model takes beside its tokens, and what is refused."""
+
+import sys
+from dataclasses import fields
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+from tokenizers import Tokenizer, normalizers
+from writing import ROWS, WORDS, encoder, sentences, tokenizer
+
+from ptqc.calibration.inputs import InputSpec, conform, input_specs
+from ptqc.calibration.sources import open_source
+from ptqc.calibration.texts import LENGTH, Texts
+from ptqc.commands import TEXTS
+from ptqc.errors import CalibrationError, PtqcError, UsageError
+from ptqc.execute.onnxruntime import Feeds
+
+BERT = input_specs(ir.from_proto(encoder()))
+TOKENS = InputSpec("tokens", np.dtype(np.int64), ("N", "T"), ROWS)
+FIXED = InputSpec("tokens", np.dtype(np.int32), (1, 8), ROWS)
+CLS, SEP, CAT, DOG = 2, 3, 6, 7
+
+
+@pytest.fixture(scope="module")
+def vocabulary(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tokenizer(tmp_path_factory.mktemp("vocabulary"))
+
+
+def read(texts: Texts, inputs: tuple[InputSpec, ...] = (TOKENS,), limit: int = 100) -> list[Feeds]:
+    """Samples, each as the model takes it."""
+    return [conform(sample, inputs, i) for i, sample in enumerate(open_source(texts, inputs, limit).samples)]
+
+
+def tokens(found: list[Feeds]) -> list[list[int]]:
+    return [feeds["tokens"][0].tolist() for feeds in found]
+
+
+def saved(folder: Path, text: str, name: str = "corpus.txt") -> Path:
+    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_text(text, encoding="utf-8")
+    return folder / name
+
+
+def test_every_option_is_one_of_the_command_line() -> None:
+    assert tuple(field.name for field in fields(Texts))[2:] == TEXTS
+
+
+def test_lines_paragraphs_and_files(tmp_path: Path, vocabulary: Path) -> None:
+    path = saved(tmp_path, "cat\ndog dog\n\n  \ncat cat\n")
+    lines = [[CLS, CAT, SEP], [CLS, DOG, DOG, SEP], [CLS, CAT, CAT, SEP]]
+    assert tokens(read(Texts(path, vocabulary))) == lines
+    paragraphs = [[CLS, CAT, DOG, DOG, SEP], [CLS, CAT, CAT, SEP]]
+    assert tokens(read(Texts(path, vocabulary, unit="paragraphs"))) == paragraphs
+    assert tokens(read(Texts(path, vocabulary, unit="files"))) == [[CLS, CAT, DOG, DOG, CAT, CAT, SEP]]
+
+
+def test_the_mark_that_windows_puts_in_front_is_no_text(tmp_path: Path, vocabulary: Path) -> None:
+    assert tokens(read(Texts(saved(tmp_path, "\ufeffcat\n"), vocabulary))) == [[CLS, CAT, SEP]]
+
+
+def test_a_folder_is_a_text_for_each_file_unless_lines_are_asked_for(tmp_path: Path, vocabulary: Path) -> None:
+    saved(tmp_path, "dog\ncat\n", "corpus/b.txt")
+    saved(tmp_path, "cat\n", "corpus/a/1.txt")
+    saved(tmp_path, "\n \n", "corpus/blank.txt")
+    saved(tmp_path, "dog", "corpus/.hidden.txt")
+    saved(tmp_path, "dog", "corpus/.git/copy.txt")
+    assert tokens(read(Texts(tmp_path / "corpus", vocabulary))) == [[CLS, CAT, SEP], [CLS, DOG, CAT, SEP]]
+    assert len(read(Texts(tmp_path / "corpus", vocabulary, unit="lines"))) == 3
+
+
+def test_some_of_many_are_evenly_spread(tmp_path: Path, vocabulary: Path) -> None:
+    path = saved(tmp_path, "\n".join(WORDS))
+    source = open_source(Texts(path, vocabulary, special_tokens=False), (TOKENS,), 3)
+    assert (source.count, source.available) == (3, len(WORDS))
+    assert [sample["tokens"].item() for sample in source.samples] == [4, 4 + round(13 / 2), 4 + 13]
+
+
+def test_long_texts_are_cut_or_split(vocabulary: Path) -> None:
+    given = ["cat dog cat dog cat", "dog"]
+    assert tokens(read(Texts(given, vocabulary, length=4))) == [[CLS, CAT, DOG, SEP], [CLS, DOG, SEP]]
+    split = Texts(given, vocabulary, length=4, overlong="split")
+    parts = [[CLS, CAT, DOG, SEP], [CLS, CAT, DOG, SEP], [CLS, CAT, SEP], [CLS, DOG, SEP]]
+    assert tokens(read(split)) == parts
+    assert tokens(read(split, limit=4)) == [parts[0], parts[2], parts[3]]
+    assert tokens(read(Texts(given, vocabulary, length=4, special_tokens=False)))[0] == [CAT, DOG, CAT, DOG]
+
+
+def test_a_text_has_as_many_tokens_as_model_tokenizer_or_default_say(tmp_path: Path, vocabulary: Path) -> None:
+    long = ["cat " * 300]
+    assert len(tokens(read(Texts(long, vocabulary)))[0]) == LENGTH
+    assert len(tokens(read(Texts(long, vocabulary), (FIXED,)))[0]) == 8
+    own = Tokenizer.from_file(str(vocabulary))
+    own.enable_truncation(11)
+    own.save(str(tmp_path / "own.json"))
+    assert len(tokens(read(Texts(long, tmp_path / "own.json")))[0]) == 11
+
+
+def test_all_that_the_model_takes_is_filled_in(vocabulary: Path) -> None:
+    (feeds,) = read(Texts(["cat dog"], vocabulary, length=6, padding="full"), BERT)
+    assert {name: array[0].tolist() for name, array in feeds.items()} == {
+        "input_ids": [CLS, CAT, DOG, SEP, 0, 0],
+        "attention_mask": [1, 1, 1, 1, 0, 0],
+        "token_type_ids": [0] * 6,
+    }
+
+
+def test_a_decoder_gets_positions_and_an_empty_cache(vocabulary: Path) -> None:
+    def spec(name: str, kind: type, *shape: int | str, **more: object) -> InputSpec:
+        return InputSpec(name, np.dtype(kind), shape, **more)  # type: ignore[arg-type]
+
+    inputs = (
+        spec("input_ids", np.int64, "N", "T", rows=ROWS),
+        spec("attention_mask", np.bool_, "N", "all", masks=True),
+        spec("position_ids", np.int32, "N", "T"),
+        spec("past_key_values.0.key", np.float32, "N", 2, "past", 8),
+    )
+    texts = Texts(["cat dog"], vocabulary, length=4, padding="full", padding_side="left", special_tokens=False)
+    (feeds,) = read(texts, inputs)
+    assert feeds["input_ids"].tolist() == [[0, 0, CAT, DOG]]
+    assert feeds["attention_mask"].tolist() == [[False, False, True, True]]
+    assert feeds["position_ids"].tolist() == [[0, 0, 0, 1]]
+    assert feeds["past_key_values.0.key"].shape == (1, 2, 0, 8)
+
+
+def test_a_model_of_one_length_is_padded(vocabulary: Path) -> None:
+    found = read(Texts(["cat", "dog " * 20], vocabulary, length=6), (FIXED,))
+    assert tokens(found) == [[CLS, CAT, SEP, 0, 0, 0, 0, 0], [CLS, DOG, DOG, DOG, DOG, SEP, 0, 0]]
+    assert found[0]["tokens"].dtype == np.int32
+
+
+@pytest.mark.parametrize(("given", "fill"), [(None, 1), ("dog", 3)])
+def test_what_pads(tmp_path: Path, given: str | None, fill: int) -> None:
+    own = tokenizer(tmp_path, ("cat", "dog"), ("[UNK]", "<pad>"))
+    (feeds,) = read(Texts(["cat"], own, length=3, padding="full", padding_token=given))
+    assert feeds["tokens"].tolist() == [[2, fill, fill]]
+
+
+REFUSED: dict[str, tuple[dict[str, object], type[PtqcError], str]] = {
+    "no corpus": ({"corpus": "nowhere.txt"}, CalibrationError, "'nowhere.txt': no such file or folder"),
+    "blank": ({"corpus": ["", " \n"]}, CalibrationError, "the texts holds no text: every line is blank"),
+    "numbers": ({"corpus": [1, 2]}, UsageError, "corpus is .1, 2.; give a path, or a list of texts"),
+    "no tokenizer": ({"tokenizer": "nowhere.json"}, CalibrationError, "nowhere.json: no such file"),
+    "unit": ({"unit": "words"}, UsageError, "unit is 'words'; known: lines, paragraphs, files"),
+    "overlong": ({"overlong": None}, UsageError, "overlong is None; known: cut, split"),
+    "length": ({"length": 0}, UsageError, "length is 0; give a positive number of tokens"),
+    "too short": ({"length": 2}, UsageError, "length is 2, but .* adds 2 tokens to every text"),
+    "padding token": ({"padding": "full", "padding_token": "zzz"}, UsageError, "has no token 'zzz'"),
+}
+
+
+@pytest.mark.parametrize(("change", "error", "told"), REFUSED.values(), ids=REFUSED)
+def test_what_cannot_be_read_is_told(
+    vocabulary: Path, change: dict[str, object], error: type[PtqcError], told: str
+) -> None:
+    with pytest.raises(error, match=told):
+        read(Texts(**{"corpus": ["cat"], "tokenizer": vocabulary, **change}))  # type: ignore[arg-type]
+
+
+def test_files_that_hold_no_text_are_named(tmp_path: Path, vocabulary: Path) -> None:
+    (tmp_path / "binary.txt").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(CalibrationError, match=r"cannot read the texts of .*binary\.txt"):
+        read(Texts(tmp_path / "binary.txt", vocabulary))
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(CalibrationError, match=r"empty holds no texts, expected files ending in \.txt"):
+        read(Texts(tmp_path / "empty", vocabulary))
+    saved(tmp_path, "{}", "other.json")
+    with pytest.raises(CalibrationError, match=r"other\.json is not a tokenizer\.json"):
+        read(Texts(["cat"], tmp_path / "other.json"))
+
+
+def test_a_text_without_tokens_is_named(tmp_path: Path) -> None:
+    removing = Tokenizer.from_file(str(tokenizer(tmp_path)))
+    removing.normalizer = normalizers.Replace("?", "")
+    removing.save(str(tmp_path / "removing.json"))
+    path = saved(tmp_path, "cat\n?\n")
+    with pytest.raises(CalibrationError, match=r"corpus\.txt, line 2: tokenizer .* makes no token of it: leave it out"):
+        read(Texts(path, tmp_path / "removing.json", special_tokens=False))
+
+
+def test_a_tokenizer_of_another_model_is_refused(vocabulary: Path) -> None:
+    small = InputSpec("tokens", np.dtype(np.int64), ("N", "T"), 10)
+    with pytest.raises(CalibrationError, match="numbers up to 17, but the table that input 'tokens' indexes has 10"):
+        read(Texts(["cat"], vocabulary), (small,))
+
+
+def test_lengths_that_a_model_does_not_take_are_refused(vocabulary: Path) -> None:
+    with pytest.raises(UsageError, match=r"length is 9, but input 'tokens' .* has room for 8 tokens"):
+        read(Texts(["cat"], vocabulary, length=9), (FIXED,))
+    with pytest.raises(UsageError, match=r"padding is 'none', but input 'tokens' .* takes exactly 8 tokens"):
+        read(Texts(["cat"], vocabulary, padding="none"), (FIXED,))
+
+
+@pytest.mark.parametrize(
+    ("inputs", "told"),
+    [
+        ((InputSpec("x", np.dtype(np.float32), ("N", 4)),), "one input of token numbers; this one takes 'x'"),
+        ((TOKENS, InputSpec("x", np.dtype(np.float32), ("N", 4))), "input 'x' of shape .N, 4.: nothing says"),
+        ((TOKENS, InputSpec("mask", np.dtype(np.int64), ("N", 1, "T"))), "input 'mask' of shape .N, 1, T."),
+        ((InputSpec("ids", np.dtype(np.int64), ("T",), ROWS),), "input 'ids' of shape .T,."),
+    ],
+)
+def test_a_model_that_takes_something_else_is_refused(
+    inputs: tuple[InputSpec, ...], told: str, vocabulary: Path
+) -> None:
+    with pytest.raises(CalibrationError, match=f"{told}.*module:function"):
+        read(Texts(["cat"], vocabulary), inputs)
+
+
+def test_without_the_library_texts_say_what_to_install(vocabulary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    with pytest.raises(UsageError, match=r"pip install 'ptqc\[text\]'"):
+        read(Texts(sentences(2), vocabulary))

@@ -1,0 +1,61 @@
+"""Predicted times keep to what cannot be otherwise, and tiles follow what there is to do."""
+
+from math import prod
+
+import pytest
+
+pytest.importorskip("tvm.tirx", reason="the cuda target needs Apache TVM")
+
+from ptqc.codegen.cuda import costs
+from ptqc.codegen.cuda.fragments import Coding
+from ptqc.codegen.program.window import Window
+
+BYTES, FOUR = Coding(8), Coding(4)
+LAYERS = {
+    "one row": (Window(2048, (1, 1)), 1000),
+    "few channels": (Window(16, (34, 34), (3, 3)), 16),
+    "a window": (Window(256, (16, 16), (3, 3)), 256),
+    "many rows": (Window(1024, (1, 1024)), 1024),
+}
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+@pytest.mark.parametrize("samples", [1, 64])
+def test_nothing_is_faster_than_memory_and_tensor_cores(layer: str, samples: int) -> None:
+    window, outputs = LAYERS[layer]
+    tiles = costs.chosen(window, outputs, FOUR)
+    depth = prod(window.kernel) * window.channels
+    products = samples * prod(window.output) * depth * outputs
+    for name, microseconds in costs.predicted(tiles, FOUR, samples).items():
+        chip = costs.CHIPS[name]
+        assert microseconds * 1e3 >= products / (chip.products * chip.processors * chip.clock)
+        assert microseconds * 1e3 >= depth * outputs / 2 / chip.bandwidth
+        assert microseconds >= 3
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_more_samples_take_longer_and_fewer_bits_no_longer(layer: str) -> None:
+    window, outputs = LAYERS[layer]
+    times = [list(costs.predicted(costs.chosen(window, outputs, BYTES), BYTES, n).values()) for n in (1, 64, 4096)]
+    assert all(one <= many < most for one, many, most in zip(*times, strict=True))
+    packed = costs.predicted(costs.chosen(*LAYERS["one row"], FOUR), FOUR)
+    whole = costs.predicted(costs.chosen(*LAYERS["one row"], BYTES), BYTES)
+    assert packed["sm_89"] < whole["sm_89"]  # whose memory is the slowest
+
+
+def test_tiles_are_as_large_as_there_is_to_do() -> None:
+    small, large = (costs.chosen(*LAYERS[name], BYTES).cut for name in ("one row", "many rows"))
+    assert small.rows * small.columns <= 1024
+    assert large.rows * large.columns >= 8192
+    assert costs.chosen(*LAYERS["few channels"], BYTES).cut.columns == 32
+
+
+@pytest.mark.parametrize("bits", range(1, 9))
+def test_all_candidates_can_be_launched(bits: int) -> None:
+    window, outputs = LAYERS["a window"]
+    found = list(costs.candidates(window, outputs, bits, 512))
+    assert len(found) > 50
+    for tiles in found:
+        assert tiles.shared_bytes + 512 <= 48 * 1024
+        assert 64 <= tiles.threads <= 512
+        assert tiles.cut.rows % tiles.warp_rows == 0

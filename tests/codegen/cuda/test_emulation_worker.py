@@ -1,0 +1,57 @@
+"""The process that compares a delivered library decides once whether the network runs as a whole."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ptqc.codegen.cuda import emulation_worker, verification
+from ptqc.codegen.cuda.emulation import OUTPUTS
+from ptqc.codegen.kernels.job_files import JOB, REPORT, VALUES
+from ptqc.codegen.program.layout import Layout
+from ptqc.codegen.program.listing import Call, Listing
+from ptqc.native.interface import KERNELS
+from ptqc.store.npz import write_npz
+
+LAYOUTS = {name: Layout((5,), "uint8", outside=True) for name in "xy"}
+LISTING = Listing((Call("invert", "invert", ("x",), "y", "y", 0, operations=10),), LAYOUTS, ("x",), ("y",))
+# Samples of the runs.
+BATCHES = (1, 4, 1)
+
+
+class Inverting:
+    constants: tuple[()] = ()
+
+    def kernel(self, name: str) -> Callable[..., object]:
+        assert name == "invert"
+        return lambda x, y: np.copyto(y, 255 - x)
+
+    def run(self, feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return {"y": 255 - feeds["x"]}
+
+
+@pytest.fixture
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / KERNELS).write_text(json.dumps({"libraries": {"cuda": LISTING.to_json()}}))
+    for index, batch in enumerate(BATCHES):
+        x = np.full((batch, 5), index, np.uint8)
+        write_npz(tmp_path / VALUES.format(index), {"x": x, "y": 255 - x})
+    (tmp_path / JOB).write_text(json.dumps({"library": str(tmp_path), "runs": len(BATCHES)}))
+    monkeypatch.setattr(emulation_worker, "load_stand_ins", lambda: None)
+    monkeypatch.setattr(emulation_worker, "open_delivered", lambda *_: Inverting())
+    return tmp_path
+
+
+@pytest.mark.parametrize(("most", "elements"), [(60, [5, 20, 5]), (59, [5, 5, 5]), (30, [5, 5, 5])])
+def test_either_all_runs_are_whole_or_none(
+    most: int, elements: list[int], job: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """30 operations: three times those of the first run, which has fewer samples than the second."""
+    monkeypatch.setattr(verification, "MOST_OPERATIONS", most)
+    emulation_worker._work(job)
+    report = json.loads((job / REPORT).read_text())
+    assert [[outcome["elements"] for outcome in run] for run in report["outcomes"]] == [[count] for count in elements]
+    outputs = [(job / OUTPUTS.format(index)).is_file() for index in range(len(BATCHES))]
+    assert outputs == [most == 60] * len(BATCHES)

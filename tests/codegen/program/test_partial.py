@@ -1,0 +1,89 @@
+"""A share of a kernel's output is compared, and how much that is."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ptqc.codegen.program.layout import Frame, Layout
+from ptqc.codegen.program.listing import Call, Listing
+from ptqc.codegen.program.partial import Cropping, PartialRun
+from ptqc.codegen.program.verify import Loaded
+
+LAYOUTS = {
+    "x": Layout((4, 6, 5), "uint8", outside=True),
+    "y": Layout((4, 6, 5), "uint8"),
+    "z": Layout((4, 6, 5), "uint8", frame=Frame((8, 9, 9), (4, 1, 2))),
+}
+X = np.random.default_rng(0).integers(0, 256, (3, 4, 6, 5)).astype(np.uint8)
+VALUES = {"x": X, "y": 255 - X, "z": 255 - (255 - X)}
+
+
+@dataclass
+class Inverting:
+    """A library of one kernel, which computes a share of the rows. wrong: added to what it should compute."""
+
+    wrong: int = 0
+    most: float = 1.0
+    share: float = 1.0
+    constants: tuple[()] = ()
+    asked: list[float] = field(default_factory=list)
+
+    def crop(self, share: float) -> None:
+        self.share = share
+        self.asked.append(share)
+
+    def kernel(self, name: str) -> Callable[..., object]:
+        layout = LAYOUTS[name]
+
+        def call(x: np.ndarray, y: np.ndarray) -> None:
+            given = LAYOUTS[(name == "z" and "y") or "x"].from_memory(x)
+            made, before = 255 - given + np.uint8(self.wrong), layout.from_memory(y)
+            rows = round(6 * min(self.share, self.most))
+            before[:, :, :rows] = made[:, :, :rows]
+            y[...] = layout.to_memory(before)
+
+        return call
+
+    def prepared(self, name: str, *buffers: Any) -> Callable[[], object]:
+        return lambda: self.kernel(name)(*buffers)
+
+    def run(self, feeds: Any) -> dict[str, np.ndarray]:
+        raise AssertionError(feeds)
+
+
+def run_of(library: Inverting) -> PartialRun:
+    calls = (Call("invert", "y", ("x",), "y", "y", 0, operations=1000), Call("invert", "z", ("y",), "z", "z", 0))
+    return PartialRun(Loaded(Listing(calls, LAYOUTS, ("x",), ("z",)), library), Cropping(500, library.crop))
+
+
+def test_a_large_call_is_compared_in_part_and_a_small_one_whole() -> None:
+    library = Inverting()
+    run = run_of(library)
+    found = list(run.outcomes(VALUES))
+    assert [(outcome.elements, outcome.wrong, outcome.problem) for outcome in found] == [(60, 0, ""), (120, 0, "")]
+    assert (run.shares, library.asked) == ({"y": 0.5}, [0.5, 1.0])
+
+
+def test_what_is_wrong_in_a_part_is_found() -> None:
+    first, _ = run_of(Inverting(wrong=3)).outcomes(VALUES)
+    assert (first.elements, first.wrong) == (60, 60)
+    assert first.problem.startswith("y (invert): 60 of 120 integers, by up to ")
+
+
+def test_a_kernel_that_writes_nearly_nothing_is_told() -> None:
+    first, _ = run_of(Inverting(most=0.05)).outcomes(VALUES)
+    assert first.problem == "y (invert): only 0 of 120 elements were written"
+
+
+@pytest.mark.parametrize("dtype", ["float32", "uint8"])
+def test_what_is_right_by_chance_is_not_taken_for_unwritten(dtype: str) -> None:
+    """The memory before differs from what is wanted in every byte, in no way that a kernel could hit."""
+    from ptqc.codegen.program.partial import _changed
+
+    wanted = np.zeros((2, 300), dtype)
+    before = _changed(wanted)
+    assert (before.view(np.uint8) != 0).all()
+    assert len(np.unique(before.view(np.uint8))) > 100
