@@ -376,11 +376,12 @@ class _Unpacked:
     def shaped(self, flat: ir.Value) -> ir.Value:
         return flat
 
-    def joined(self, groups: ir.Value) -> ir.Value:
-        return groups
+    def affine(self, step: int, lowest: int, to: ir.DataType) -> ir.Value:
+        stepped = self.add("Mul", [self.add("Cast", [self.codes], to=to), self.constant(step, to.numpy().type)])
+        return self.add("Add", [stepped, self.constant(lowest, to.numpy().type)])
 
-    def table(self) -> ir.Value:
-        return self.values()
+    def looked_up(self) -> ir.Value:
+        return self.add("Gather", [self.values(), self.add("Cast", [self.codes], to=ir.DataType.INT32)])
 
 
 def _reaches(bound: float, params: QuantParams) -> bool:

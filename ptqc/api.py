@@ -15,7 +15,7 @@ from ptqc.calibration.images import Preprocessing
 from ptqc.codegen.targets import TargetKeywords, choose
 from ptqc.compiler import CompileRequest, compile_model, resolve_job
 from ptqc.errors import UsageError
-from ptqc.options import CompileOptions, FloatLayers, Pipeline
+from ptqc.options import CompileOptions, FloatLayers, Operators, Pipeline
 from ptqc.passes.dump import NO_DUMP, Dump
 from ptqc.passes.registry import added_rewrites
 from ptqc.plan import Plan
@@ -130,6 +130,7 @@ def resolve(
     time_limit: float = 0.0,
     float_layers: FloatLayers | None = None,
     inline: bool | None = None,
+    operators: Operators | None = None,
     progress: Progress = SILENT,
     strict: bool = False,
     **given: Unpack[TargetKeywords],
@@ -138,7 +139,7 @@ def resolve(
 
     A latency is met with the times that the earlier compile recorded, where it did. calibration: samples that a budget
     of loss is judged on, but for those that were measured on; None: those that the earlier compile kept aside.
-    pipeline, float_layers, inline: None takes that of the earlier compile. time_limit: see
+    pipeline, float_layers, inline, operators: None takes that of the earlier compile. time_limit: see
     `ptqc.options.CompileOptions`; strict, target, allow_missing_target and given: see `compile`.
     Raises UsageError when the measurements are not in the store any more.
     """
@@ -155,7 +156,7 @@ def resolve(
     entry, before = earlier["measurements"], earlier["options"]
     prepared, decided, measured, notes = recall(store, entry, progress)
     check_samples(built, prepared.samples)
-    asked = {"pipeline": pipeline, "float_layers": float_layers, "inline": inline}
+    asked = {"pipeline": pipeline, "float_layers": float_layers, "inline": inline, "operators": operators}
     usual = {name: before.get(name, getattr(CompileOptions(), name)) for name in asked}
     chosen = {name: usual[name] if value is None else value for name, value in asked.items()}
     job = Job(

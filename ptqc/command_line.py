@@ -299,6 +299,12 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
         help="a file without model-local functions, a little larger, for runtimes that do not inline them",
     )
     parser.add_argument(
+        "--operators",
+        metavar="O",
+        help="standard, or onnxruntime: products in float may be ONNX Runtime's MatMulNBits, whose weights of 4 or 8 "
+        "bits stay packed in memory; such a file runs nowhere else (default: standard, of resolve as before)",
+    )
+    parser.add_argument(
         "--labels",
         metavar="DATA",
         help="labelled samples to report top-1 accuracy on, and for a budget of drop: an .npz with the inputs and "

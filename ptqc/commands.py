@@ -55,7 +55,7 @@ def run_compile(options: argparse.Namespace) -> None:
     from ptqc.api import compile
 
     names = ("samples", "observer", "activations", "activation_limit", "loss", "bits", "allow_8bit", "seed", "pipeline")
-    given = _given(options, *names, "time_limit", "cast_double", "float_layers", "inline", "rewrites")
+    given = _given(options, *names, "time_limit", "cast_double", "float_layers", "inline", "operators", "rewrites")
     if options.loss:
         given["loss"] = kinds_of(options.loss)
     artifact = compile(
@@ -94,7 +94,16 @@ def run_resolve(options: argparse.Namespace) -> None:
         cache=options.cache,
         pipeline=options.pipeline,
         progress=_progress(options),
-        **_given(options, "time_limit", "float_layers", "inline", "target", "allow_missing_target", *target_options()),
+        **_given(
+            options,
+            "time_limit",
+            "float_layers",
+            "inline",
+            "operators",
+            "target",
+            "allow_missing_target",
+            *target_options(),
+        ),
     )
     _done(artifact, options)
 

@@ -261,4 +261,4 @@ def fit_search(decided: Decided, search: Search, options: CompileOptions) -> Fit
 def _file(decided: Decided, options: CompileOptions, plan: Plan, numbers: TunedNumbers) -> Packed:
     """The file of a plan with these numbers."""
     lowered = lower(decided, plan, numbers)
-    return Packed(numbers, lowered, pack(decided, plan, lowered, inline=options.inline))
+    return Packed(numbers, lowered, pack(decided, plan, lowered, options))

@@ -14,6 +14,7 @@ from ptqc.losses import AUTO, NAMES
 
 Activations = Literal["auto", "integer", "float"]
 Loss = str | Mapping[str, str]
+Operators = Literal["standard", "onnxruntime"]
 CacheKind = Literal["float", "int8", "int4"]
 KvCache = CacheKind | Mapping[str, CacheKind]
 FloatLayers = Literal["auto", "bfloat16", "float32"]
@@ -50,10 +51,12 @@ class CompileOptions:
     inside; its inputs and outputs stay float64. float_layers: what convolutions that stay in float read. "bfloat16":
     values rounded to it, as far as that loses little; "float32": values as they are; "auto": bfloat16 where a native
     library is built for an instruction set that multiplies it faster. inline: write no model-local functions, for
-    runtimes that do not inline them; the file is a little larger. rewrites: names of rewrites that installed packages
-    add, which run on the normal form; `ptqc passes` lists them. kv_cache: how a decoder keeps keys and values of
-    earlier tokens: "float", as it does, or "int8" or "int4", which changes its inputs and outputs; for all caches, or
-    by input, as {"past_key_0": "int4"}.
+    runtimes that do not inline them; the file is a little larger. operators: "onnxruntime" allows ONNX Runtime's own:
+    products in float keep weights of 4 or 8 bits packed in memory, and round what they read to 8 bits, block by block;
+    such a file runs nowhere else. rewrites: names of rewrites that installed
+    packages add, which run on the normal form; `ptqc passes` lists them. kv_cache: how a decoder keeps keys and values
+    of earlier tokens: "float", as it does, or "int8" or "int4", which changes its inputs and outputs; for all caches,
+    or by input, as {"past_key_0": "int4"}.
     """
 
     samples: int = 256
@@ -69,6 +72,7 @@ class CompileOptions:
     cast_double: bool = False
     float_layers: FloatLayers = field(metadata=READ_BY_FITTING, default="auto")
     inline: bool = field(metadata=READ_BY_FITTING, default=False)
+    operators: Operators = field(metadata=READ_BY_FITTING, default="standard")
     rewrites: tuple[str, ...] = ()
     kv_cache: KvCache = "float"
 
@@ -79,6 +83,7 @@ class CompileOptions:
         self._check_caches()
         one_of("pipeline", self.pipeline, get_args(Pipeline))
         one_of("float_layers", self.float_layers, get_args(FloatLayers))
+        one_of("operators", self.operators, get_args(Operators))
         if self.samples < 2:
             raise UsageError(f"samples is {self.samples}; at least 2 are needed, one of them held back")
         if not self.bits or any(not NARROWEST <= b <= WIDEST for b in self.bits):
@@ -109,6 +114,11 @@ class CompileOptions:
     def widest_on_integers(self) -> int:
         """Bits that a weight on an integer kernel has at most."""
         return WIDEST if self.allow_8bit else PORTABLE_BITS
+
+    @property
+    def in_blocks(self) -> bool:
+        """Whether products in float may keep their weights packed in memory, in an operator of ONNX Runtime's own."""
+        return self.operators == "onnxruntime"
 
     @classmethod
     def names(cls) -> list[str]:
@@ -152,6 +162,7 @@ class Keywords(TypedDict, total=False):
     cast_double: bool
     float_layers: FloatLayers
     inline: bool
+    operators: Operators
     rewrites: tuple[str, ...]
     kv_cache: KvCache
 

@@ -1,7 +1,7 @@
 """One packed constant: its initializers and the call that rebuilds it, for the exporter and the size model alike."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -10,10 +10,12 @@ from onnx import helper, numpy_helper
 
 from ptqc.codegen.onnxruntime.functions import DOMAIN, UnpackFunction, UnpackKind
 from ptqc.codegen.onnxruntime.rows import Pick
-from ptqc.formats.planes import pack_rows, planes_of, unpack
+from ptqc.formats.planes import MULTIPLE, pack_close, planes_of, unpack
 from ptqc.graph.picked_rows import is_by_row
 from ptqc.solutions import Solution
 
+# Weights of at least so many numbers lie in close planes, whose functions are larger and need less memory.
+LARGE = 2**16
 Share = Callable[[np.ndarray], str]
 
 
@@ -49,60 +51,70 @@ def layer(
 
     tied: what is stored is that of a table, too.
     """
-    stored, turned = _stored(solution, tied)
-    function = UnpackFunction(UnpackKind.LAYER, solution.form, solution.axis, turned=turned)
+    stored = _Stored.of(solution, tied)
+    function = stored.read_by(UnpackFunction(UnpackKind.LAYER, solution.form, solution.axis))
     narrow, factor = narrow_bias(bias)
-    inputs = [share(a) for a in (*packed(stored, tied), narrow)] + [step, share(np.array(factor, np.int32))]
-    return UnpackedConstant(function, _call(function, inputs, outputs, stored.codes.shape))
+    inputs = [share(a) for a in (*stored.arrays, narrow)] + [step, share(np.array(factor, np.int32))]
+    return UnpackedConstant(function, _call(function, inputs, outputs, stored.solution.codes.shape))
 
 
 def weight(solution: Solution, output: str, share: Share, *, as_float: bool, tied: bool = False) -> UnpackedConstant:
     """A weight alone: for an integer product without bias, or as a float constant. tied: as of `layer`."""
     form, axis = solution.form, solution.axis
-    stored, turned = _stored(solution, tied)
+    stored = _Stored.of(solution, tied)
     if not form.is_scaled:
-        function = UnpackFunction(UnpackKind.VALUES, form, turned=turned)
+        function = UnpackFunction(UnpackKind.VALUES, form)
     else:
         function = (
-            UnpackFunction(UnpackKind.FLOAT, form, axis, solution.codes.ndim, turned)
+            UnpackFunction(UnpackKind.FLOAT, form, axis, solution.codes.ndim)
             if as_float
-            else UnpackFunction(UnpackKind.WEIGHT, form, axis, turned=turned)
+            else UnpackFunction(UnpackKind.WEIGHT, form, axis)
         )
-    inputs = [share(a) for a in packed(stored, tied)]
-    return UnpackedConstant(function, _call(function, inputs, [output], stored.codes.shape))
+    function = stored.read_by(function)
+    inputs = [share(a) for a in stored.arrays]
+    return UnpackedConstant(function, _call(function, inputs, [output], stored.solution.codes.shape))
 
 
-def _stored(solution: Solution, tied: bool) -> tuple[Solution, bool]:
-    """A weight as it lies in the file, and whether that is turned: groups and rows of tables lie within channels."""
-    form = solution.form
-    turned = solution.by_channel() if form.is_scaled and (tied or form.group > 1) else solution
-    return turned, turned is not solution
+@dataclass(frozen=True)
+class _Stored:
+    """How a weight lies in the file. solution: of it in that order; turned: whether its axes are exchanged for that."""
 
+    solution: Solution
+    turned: bool
+    is_close: bool
+    arrays: list[np.ndarray]
 
-def packed(solution: Solution, by_row: bool) -> list[np.ndarray]:
-    """What is stored of a weight; by_row: in rows of whole bytes where its rows have such, as tables have."""
-    if by_row and is_by_row(solution.form, solution.codes.shape):
-        return _by_row(solution)
-    return solution.form.pack(solution.codes, solution.scale)
+    @classmethod
+    def of(cls, solution: Solution, tied: bool) -> "_Stored":
+        """Groups and rows of tables lie within channels; planes of tables and of large weights are close."""
+        form = solution.form
+        placed = solution.by_channel() if form.is_scaled and (tied or form.group > 1) else solution
+        by_row = tied and is_by_row(form, placed.codes.shape)
+        fits = form.is_scaled and placed.codes.size % (form.group * MULTIPLE) == 0
+        is_close = bool(planes_of(form.bits)) and (by_row or (fits and placed.codes.size >= LARGE))
+        arrays = close(placed, by_row) if by_row or is_close else form.pack(placed.codes, placed.scale)
+        return cls(placed, placed is not solution, is_close, arrays)
+
+    def read_by(self, function: UnpackFunction) -> UnpackFunction:
+        """The function that reads it as it lies."""
+        return replace(function, turned=self.turned, close=self.is_close)
 
 
 def picked(pick: Pick, share: Share) -> UnpackedConstant:
     """Rows of a table, unpacked when they are read."""
     function = UnpackFunction(UnpackKind.ROWS, pick.solution.form, 0, pick.rank)
-    inputs = [share(array) for array in packed(pick.solution, by_row=True)]
+    inputs = [share(array) for array in close(pick.solution, by_row=True)]
     return UnpackedConstant(function, _call(function, [*inputs, pick.places], [pick.rows], ()))
 
 
-def _by_row(solution: Solution) -> list[np.ndarray]:
-    """What is stored of a table (rows, n) of which each row is packed for itself."""
-    form, rows = solution.form, len(solution.codes)
-    stored = form.pack(solution.codes, solution.scale)
-    count = len(form.planes())
-    size = solution.codes.size // form.group
-    if planes_of(form.bits):
-        index = unpack(tuple(stored[:count]), form.bits, size)
-        return [*pack_rows(index.reshape(rows, -1), form.bits), *stored[count:]]
-    return [stored[0].reshape(rows, -1), *stored[1:]]
+def close(solution: Solution, by_row: bool) -> list[np.ndarray]:
+    """What is stored of a weight in close planes; by_row: of a table, with a row for each of its rows."""
+    form, rows = solution.form, len(solution.codes) if by_row else 1
+    count, stored = len(form.planes()), form.pack(solution.codes, solution.scale)
+    if not planes_of(form.bits):
+        return [stored[0].reshape(rows, -1), *stored[1:]]
+    index = unpack(tuple(stored[:count]), form.bits, solution.codes.size // form.group)
+    return [*pack_close(index.reshape(rows, -1) if by_row else index, form.bits), *stored[count:]]
 
 
 def tensor(name: str, array: np.ndarray) -> onnx.TensorProto:

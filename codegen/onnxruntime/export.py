@@ -14,7 +14,8 @@ import onnx
 import onnx_ir as ir
 from onnx import helper, numpy_helper
 
-from ptqc.codegen.onnxruntime import constants, functions, names
+from ptqc.codegen.onnxruntime import blocks, constants, functions, names
+from ptqc.codegen.onnxruntime.blocks import BlockProduct, block_products
 from ptqc.codegen.onnxruntime.float_pools import with_float_pools
 from ptqc.codegen.onnxruntime.inline import inlined
 from ptqc.codegen.onnxruntime.lookup import with_lookups
@@ -37,7 +38,8 @@ class Exported:
     """The file as a proto, and how each inner value of the lowered graph is called in it.
 
     packed: the same with calls of the functions, which the file itself has only where they are not inlined. picks: by
-    table, by its name in the lowered graph, what picks rows of it where the file has no more of it than these.
+    table, by its name in the lowered graph, what picks rows of it where the file has no more of it than these. blocks:
+    by weight, by its name in the lowered graph, a product that reads it in blocks.
     """
 
     proto: onnx.ModelProto
@@ -45,6 +47,7 @@ class Exported:
     renamed: Mapping[str, str]
     packed: onnx.ModelProto
     picks: Mapping[str, Pick] = field(default_factory=dict)
+    blocks: Mapping[str, BlockProduct] = field(default_factory=dict)
 
     @property
     def data(self) -> bytes:
@@ -64,16 +67,23 @@ class Exported:
 
 
 def export(
-    lowered: Lowered, interface: ir.Model, name_length: int = 1, *, inline: bool = False, is_fast: bool = True
+    lowered: Lowered,
+    interface: ir.Model,
+    name_length: int = 1,
+    *,
+    inline: bool = False,
+    is_fast: bool = True,
+    in_blocks: bool = False,
 ) -> Exported:
     """Pack a lowered graph.
 
     interface: the model as the user gave it: inputs, outputs and metadata are kept as there. name_length: of inner
     names at least, so that plans of one model have names of one length. inline: without model-local functions.
     is_fast: with tables for operators without an integer kernel, and pools in float where those of codes are slow.
+    in_blocks: with an operator of ONNX Runtime's own for the products in float that it takes.
     """
     graph = onnx.GraphProto(node=map(ir.to_proto, lowered.model.graph), output=protos.interface(lowered.model).output)
-    packer = _Packer(graph, lowered)
+    packer = _Packer(graph, lowered, in_blocks)
     nodes = packer.nodes()
     if is_fast:
         nodes = list(with_float_pools(lowered, with_lookups(lowered, nodes, packer.share)))
@@ -96,7 +106,8 @@ def export(
     zipmaps.put_back(graph, original.output, maps, renamed)
     packed = _model(model, used, interface)
     picked = {pick.table: pick for pick in packer.picks.values()}
-    return Exported(inlined(packed) if inline else packed, tuple(sorted(used)), renamed, packed, picked)
+    products = {product.weight: product for product in packer.blocks.values()}
+    return Exported(inlined(packed) if inline else packed, tuple(sorted(used)), renamed, packed, picked, products)
 
 
 def _model(model: onnx.ModelProto, used: Set[functions.UnpackFunction], interface: ir.Model) -> onnx.ModelProto:
@@ -106,7 +117,8 @@ def _model(model: onnx.ModelProto, used: Set[functions.UnpackFunction], interfac
     imports = [helper.make_opsetid("", opset)]
     made = [function.to_proto(opset) for function in sorted(used)]
     maps = {zipmaps.DOMAIN: zipmaps.VERSION} if zipmaps.remembered(interface) else {}
-    foreign = sorted(item for item in {**maps, **interface.opset_imports}.items() if item[0])
+    own = {blocks.DOMAIN: blocks.VERSION} if any(node.domain == blocks.DOMAIN for node in model.graph.node) else {}
+    foreign = sorted(item for item in {**own, **maps, **interface.opset_imports}.items() if item[0])
     imports += [helper.make_opsetid(*item) for item in foreign]
     if made:
         imports.append(helper.make_opsetid(functions.DOMAIN, 1))
@@ -136,6 +148,7 @@ class _Packer:
 
     graph: onnx.GraphProto
     lowered: Lowered
+    in_blocks: bool
     used: set[functions.UnpackFunction] = field(default_factory=set)
     arrays: dict[str, np.ndarray] = field(default_factory=dict)
 
@@ -148,6 +161,7 @@ class _Packer:
             for name in node.input:
                 self.readers.setdefault(name, node)
         self.picks = {pick.rows: pick for pick in picks(self.lowered)}
+        self.blocks = {one.output: one for one in block_products(self.lowered)} if self.in_blocks else {}
 
     def share(self, array: np.ndarray) -> str:
         """The name of an initializer with this content."""
@@ -161,11 +175,13 @@ class _Packer:
         makers = {value: list(self._makers_of(value)) for value in self.lowered.weights}
         codes = {value: name for value, nodes in makers.items() for name in self._codes_of(nodes)}
         dropped |= {name for value in codes for node in makers[value][1:] for name in node.output}
-        dropped |= {pick.table for pick in self.picks.values()}
+        dropped |= {pick.table for pick in self.picks.values()} | {block.weight for block in self.blocks.values()}
         kept = []
         for node in self.graph.node:
             output = node.output[0] if node.output else ""
-            if output in self.picks:
+            if output in self.blocks:
+                kept += self.blocks[output].nodes(self.share)
+            elif output in self.picks:
                 kept.append(self._take(constants.picked(self.picks[output], self.share)))
             elif output in codes.keys() - dropped:
                 kept.append(self._take(self._packed(node, codes[output], makers[output])))

@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 
 from ptqc.codegen.onnxruntime import constants
+from ptqc.codegen.onnxruntime.blocks import BlockProduct
 from ptqc.codegen.onnxruntime.functions import DOMAIN, UnpackFunction
 from ptqc.codegen.onnxruntime.inline import expanded
 from ptqc.codegen.onnxruntime.rows import Pick
@@ -26,11 +27,13 @@ BOUND = 16
 class Use:
     """One reader of a weight: a layer on an integer kernel, with these bias codes if it has any, or one in float.
 
-    is_table: it reads the weight as a table. rank: of the places, where it picks rows of one that stays packed.
+    in_blocks: it keeps the weight packed, in an operator of its own. is_table: it reads the weight as a table. rank: of
+    the places, where it picks rows of one that stays packed.
     """
 
     integer: bool = False
     bias: np.ndarray | None = None
+    in_blocks: bool = False
     is_table: bool = False
     rank: int | None = None
 
@@ -67,10 +70,12 @@ def stored(
     inline: nodes stand in the place of the calls, and there are no functions. tied: both layers and a table read it.
     """
     counter = _Counter("n" * name_length)
-    calls = [_call(solution, use, counter, tied) for use in uses or (Use(),)]
+    own = sum(_in_blocks(solution, counter) for use in uses if use.in_blocks)
+    readers = [use for use in uses or (Use(),) if not use.in_blocks]
+    calls = [_call(solution, use, counter, tied) for use in readers]
     needed = tuple(dict.fromkeys(function for function, _ in calls if function is not None))
     nodes = [node for call in calls for node in (_inlined(*call, counter) if inline else call[1:]) if node is not None]
-    total = counter.total + sum(entry(node.ByteSize()) for node in nodes)
+    total = own + counter.total + sum(entry(node.ByteSize()) for node in nodes)
     return total, () if inline else needed
 
 
@@ -83,6 +88,16 @@ def _inlined(
     if function.takes_shape:
         counter.share(np.array(call.attribute[0].ints, np.int64))
     return [*expanded(call, function.to_proto(LOWEST_OPSET), lambda: counter.name, lambda _array: counter.name)]
+
+
+def _in_blocks(solution: Solution, counter: _Counter) -> int:
+    """Bytes of the nodes of a product in blocks, less those of the one that is there without them."""
+    name = counter.name
+    nodes = BlockProduct(name, name, None, name, solution.by_channel(), True).nodes(counter.share)
+    for node in nodes:
+        node.input[:], node.output[:] = [name] * len(node.input), [name] * len(node.output)
+    plain = onnx.helper.make_node("MatMul", [name, name], [name])
+    return sum(entry(node.ByteSize()) for node in nodes) - entry(plain.ByteSize())
 
 
 def _call(

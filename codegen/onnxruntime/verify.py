@@ -8,7 +8,7 @@ to rounding what the plan asks of it; agreement of the outputs with the unpacked
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -70,10 +70,16 @@ def verify(
     census, seconds = _census(exported, lowered, intent.plan, lean=is_lean(exported.proto, intent.model))
     weights = weight_check.check(exported, lowered, intent)
     kernels, codes = parity.compare(exported.proto, lowered, samples[:1], exported.renamed)
-    operators = _as_planned(exported, lowered, intent, samples[0])
+    rough = frozenset(settled for product in exported.blocks.values() for settled in _settled(product.output, intent))
+    operators = _as_planned(exported, lowered, replace(intent, rough=rough), samples[0])
     difference = _agreement(exported.proto, lowered, intent.model, samples)
     integer = len(intent.plan.integer)
     return Verified(census.operators, integer, kernels, codes, integer, operators, weights, difference, seconds)
+
+
+def _settled(output: str, intent: Intent) -> set[str]:
+    """A layer's output, and what an activation that is absorbed makes of it."""
+    return {output, *(layer.settled for layer in intent.plan.layers if layer.name == output)}
 
 
 def _check(proto: onnx.ModelProto) -> None:

@@ -7,14 +7,17 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
+from ptqc.codegen.onnxruntime import blocks
+from ptqc.codegen.onnxruntime.blocks import BlockProduct
 from ptqc.codegen.onnxruntime.export import Exported
 from ptqc.codegen.onnxruntime.intent import Intent
 from ptqc.codegen.onnxruntime.rows import Pick
 from ptqc.errors import VerificationError
 from ptqc.execute.onnxruntime import Runner, session_options
-from ptqc.formats import Format
+from ptqc.formats import Format, Integer
 from ptqc.lowered import Lowered
 
+EXACT = 0  # of the levels of accuracy: in float32
 # Weights of more elements together are rebuilt one after the other.
 TOGETHER = 2**23
 
@@ -50,6 +53,9 @@ def _found(exported: Exported, places: Mapping[str, str], intent: Intent) -> Ite
         if (pick := exported.picks.get(place)) is not None:
             yield place, of, exported.renamed[pick.rows], _every_row(exported, pick)
             continue
+        if (block := exported.blocks.get(place)) is not None:
+            yield place, of, exported.renamed[block.product], _product_with_ones(exported, block)
+            continue
         group.append((place, of, exported.renamed[place]))
         size += intent.solution(of).codes.size
         if size >= TOGETHER:
@@ -69,9 +75,18 @@ def _form(
 ) -> Format:
     """The format behind a value: of the function that makes it, or of the tensor, which nodes may turn or cast."""
     maker = makers.get(name)
+    if maker is not None and maker.op_type == blocks.OPERATOR:
+        return Integer(next(a.i for a in maker.attribute if a.name == "bits"))
     if maker is None:
         return Format.parse(types[name])
     return forms[maker.op_type] if maker.domain else _form(maker.input[0], makers, forms, types)
+
+
+def _product_with_ones(exported: Exported, block: BlockProduct) -> np.ndarray:
+    """A weight as the operator multiplies with it, when it does not round what it reads."""
+    x, product = (exported.renamed[name] for name in (block.x, block.product))
+    (found,) = _values(exported.proto, [product], {x: np.eye(block.solution.codes.shape[1], dtype=np.float32)})
+    return found if block.is_turned else found.T
 
 
 def _every_row(exported: Exported, pick: Pick) -> np.ndarray:
@@ -98,6 +113,9 @@ def _values(
     part.graph.name = "weights"
     part.graph.node.extend(reversed(nodes))
     part.graph.initializer.extend(tensor for name, tensor in tensors.items() if name in read)
+    for node in part.graph.node:
+        if node.op_type == blocks.OPERATOR:
+            next(a for a in node.attribute if a.name == "accuracy_level").i = EXACT
     part.graph.input.extend(_described(name, array) for name, array in given.items())
     part.graph.output.extend(onnx.ValueInfoProto(name=name) for name in made)
     found = Runner(part, options=session_options(optimize=False)).run(dict(given)) if made else {}

@@ -36,11 +36,11 @@ class Nodes(Protocol[V]):
     def shaped(self, flat: V) -> V:
         """Flat and padded values cut and given the weight's shape."""
 
-    def joined(self, groups: V) -> V:
-        """Values of which the last axis holds those of one index, in a row."""
+    def affine(self, step: int, lowest: int, to: ir.DataType) -> V:
+        """lowest + step · what is stored, of the weight's shape; step is a power of two."""
 
-    def table(self) -> V:
-        """The values that indices stand for."""
+    def looked_up(self) -> V:
+        """The values in the table, `group` for each index, that what is stored stands for; of the weight's shape."""
 
 
 @total_ordering

@@ -68,9 +68,5 @@ class Codebook(Coded):
 
     def unpack(self, nodes: Nodes[V], to: ir.DataType) -> V:
         """The codes that indices stand for."""
-        codes = self._looked_up(nodes)
+        codes = nodes.looked_up()
         return codes if to == ir.DataType.INT8 else nodes.add("Cast", [codes], to=to)
-
-    def _looked_up(self, nodes: Nodes[V]) -> V:
-        index = nodes.add("Cast", [nodes.shaped(nodes.stored())], to=ir.DataType.INT32)
-        return nodes.add("Gather", [nodes.table(), index])

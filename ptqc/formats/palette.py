@@ -52,5 +52,4 @@ class Palette(Format):
 
     def unpack(self, nodes: Nodes[V], to: ir.DataType) -> V:  # noqa: ARG002  (integer kernels cannot read it)
         """The values that indices stand for."""
-        index = nodes.add("Cast", [nodes.shaped(nodes.stored())], to=ir.DataType.INT32)
-        return nodes.add("Gather", [nodes.table(), index])
+        return nodes.looked_up()

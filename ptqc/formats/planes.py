@@ -2,7 +2,8 @@
 
 Byte i of a plane of p bits holds elements i, i + m, i + 2m, …, lowest bits first, where m is the plane's length in
 bytes: unpacking is then one broadcast shift, one mask and one reshape. The highest bits of a code are in the widest
-plane.
+plane. Of close planes (`pack_close`) it holds neighbours: a byte can be looked up whole, and rows have bytes of their
+own.
 """
 
 import numpy as np
@@ -21,23 +22,33 @@ def pack(index: np.ndarray, bits: int) -> tuple[np.ndarray, ...]:
     """uint8 planes of indices 0 … 2^bits − 1 (any shape)."""
     flat = index.astype(np.uint8).ravel()
     flat = np.pad(flat, (0, -flat.size % MULTIPLE))
-    return tuple(plane.ravel() for plane in pack_rows(flat[None], bits))
-
-
-def pack_rows(index: np.ndarray, bits: int) -> tuple[np.ndarray, ...]:
-    """uint8 planes (rows, 1, bytes) of indices (rows, n), each row for itself; n is a multiple of MULTIPLE.
-
-    A row can be picked from them as it is stored. All together are unpacked as flat planes are: the shift is broadcast
-    over the rows.
-    """
-    index = index.astype(np.uint8)
     planes, shift = [], bits
     for width in planes_of(bits):
         shift -= width
-        parts = ((index >> shift) & (2**width - 1)).reshape(len(index), 8 // width, -1)
+        parts = ((flat >> shift) & (2**width - 1)).reshape(8 // width, -1)
         offsets = np.arange(0, 8, width, dtype=np.uint8)[:, None]
-        planes.append(np.bitwise_or.reduce(parts << offsets, axis=1, keepdims=True).astype(np.uint8))
+        planes.append(np.bitwise_or.reduce(parts << offsets, axis=0).astype(np.uint8))
     return tuple(planes)
+
+
+def pack_close(index: np.ndarray, bits: int) -> tuple[np.ndarray, ...]:
+    """The same of indices (…, n) with neighbours in one byte, lowest bits first; n is a multiple of MULTIPLE.
+
+    A plane of p bits has the shape (…, n / 8, 2, …) with as many 2 as make p. What each bit combination of a byte
+    stands for has as many 2 as make 8 / p, so that all planes together have the shape (…, n / 8, 2, 2, 2).
+    """
+    planes, shift = [], bits
+    for width in planes_of(bits):
+        shift -= width
+        parts = ((index.astype(np.uint8) >> shift) & (2**width - 1)).reshape(*index.shape[:-1], -1, 8 // width)
+        joined = np.bitwise_or.reduce(parts << np.arange(0, 8, width, dtype=np.uint8), axis=-1).astype(np.uint8)
+        planes.append(joined.reshape(*index.shape[:-1], -1, *halves(width)))
+    return tuple(planes)
+
+
+def halves(count: int) -> tuple[int, ...]:
+    """Axes of 2 that hold so many numbers: a power of two."""
+    return (2,) * (count.bit_length() - 1)
 
 
 def unpack(planes: tuple[np.ndarray, ...], bits: int, size: int) -> np.ndarray:

@@ -87,11 +87,8 @@ class Integer(Coded):
         return [*(packed or (codes,)), scales.narrow(scale)]
 
     def unpack(self, nodes: Nodes[V], to: ir.DataType) -> V:
-        """Codes from indices, in int32: 8-bit subtraction does not fold in every version of ONNX Runtime."""
+        """Codes from indices."""
         if not self.is_packed:
             return nodes.stored() if to == ir.DataType.INT8 else nodes.add("Cast", [nodes.stored()], to=to)
-        codes = nodes.add("Cast", [nodes.shaped(nodes.stored())], to=ir.DataType.INT32)
-        if self.is_symmetric:
-            codes = nodes.add("Mul", [codes, nodes.constant(2, np.int32)])
-        lowest = -int(self.code_of(np.zeros((), np.int64)))
-        return nodes.add("Cast", [nodes.add("Sub", [codes, nodes.constant(lowest, np.int32)])], to=to)
+        lowest, second = self.code_of(np.arange(2)).tolist()
+        return nodes.affine(second - lowest, lowest, to)

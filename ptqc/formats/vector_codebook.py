@@ -7,9 +7,7 @@ They gain another decibel over codebooks of single codes at the same bytes, and 
 from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
-import onnx_ir as ir
-
-from ptqc.formats.base import Nodes, Scaled, V
+from ptqc.formats.base import Scaled
 from ptqc.formats.codebook import Codebook
 
 BITS = range(3, 9)
@@ -31,8 +29,3 @@ class VectorCodebook(Codebook):
     def offered(cls, widths: Sequence[int]) -> list[Scaled]:
         """Those of at least the narrowest and at most the widest bits per weight."""
         return [cls(bits) for bits in BITS if 2 * min(widths) - 1 <= bits <= 2 * max(widths)]
-
-    def _looked_up(self, nodes: Nodes[V]) -> V:
-        index = nodes.add("Cast", [nodes.stored()], to=ir.DataType.INT32)
-        pairs = nodes.add("Gather", [nodes.table(), index])
-        return nodes.shaped(nodes.joined(pairs))

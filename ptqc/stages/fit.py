@@ -203,7 +203,7 @@ class PlanSearch:
         allocation = allocate(self._problem, self._problem.size(smallest_choice(self._problem)))
         plan = self._undecided.with_formats(allocation.choice)
         tuned = applied(Reconstruct(), Planned(self._decided, plan)).made
-        _, exported = packed(self._decided, plan, tuned, inline=self._options.inline)
+        _, exported = packed(self._decided, plan, tuned, self._options)
         written = exported.size
         problem = replace(self._problem, fixed=self._problem.fixed + written - allocation.bytes)
         if written > limit:

@@ -8,6 +8,7 @@ import onnx_ir as ir
 
 from ptqc.biases import accumulator_scale, bias_codes, usable_scale
 from ptqc.codegen.onnxruntime import functions, names, size
+from ptqc.codegen.onnxruntime.blocks import block_size
 from ptqc.codegen.onnxruntime.export import Exported, export
 from ptqc.formats import Format, coded
 from ptqc.graph.external import fits_in_memory
@@ -23,6 +24,8 @@ from ptqc.plan import Plan
 from ptqc.solutions import Solution, TunedNumbers, with_tables
 from ptqc.solvers.allocation import Candidate, Problem, best_choice, smallest_choice
 
+USUAL = CompileOptions()
+
 
 def problem_of(decided: Decided, plan: Plan, options: CompileOptions) -> Problem:
     """Candidates with their bytes; what every plan has is weighed on two plans that are really written."""
@@ -32,7 +35,7 @@ def problem_of(decided: Decided, plan: Plan, options: CompileOptions) -> Problem
     for weight in decided.weights:
         for form in forms(weight, decided, plan, options):
             solution = decided.solutions[weight.name, form]
-            uses = [_use(model, layer, solution, plan) for layer in weight.layers]
+            uses = [_use(model, layer, solution, plan, options) for layer in weight.layers]
             uses += _uses_of_table(model, weight, solution)
             total, needed = size.stored(solution, uses, length, inline=options.inline, tied=weight.table is not None)
             found.update({function.name: function for function in needed})
@@ -48,10 +51,15 @@ def problem_of(decided: Decided, plan: Plan, options: CompileOptions) -> Problem
 
 
 def forms(weight: Weight, decided: Decided, plan: Plan, options: CompileOptions) -> list[Format]:
-    """The formats a weight may take: on an integer kernel codes that cannot saturate, else everything."""
+    """The formats a weight may take: on an integer kernel codes that cannot saturate, else everything.
+
+    Where an operator may keep it packed in memory, those that it takes, if it takes any.
+    """
     found = sorted(form for name, form in decided.solutions if name == weight.name)
     if not any(layer.name in plan.integer for layer in weight.layers):
-        return found
+        products = [layer for layer in weight.layers if weight.table is None and options.in_blocks]
+        in_blocks = [form for form in found if products and all(_goes_in_blocks(layer, form) for layer in products)]
+        return in_blocks or found
     widest = options.widest_on_integers
     return [form for form in found if form.code_bits is not None and form.code_bits <= widest]
 
@@ -63,10 +71,12 @@ def table_numbers(decided: Decided, choice: Mapping[str, Format]) -> TunedNumber
     return TunedNumbers(weights, biases)
 
 
-def packed(decided: Decided, plan: Plan, tuned: TunedNumbers, *, inline: bool = False) -> tuple[Lowered, Exported]:
+def packed(
+    decided: Decided, plan: Plan, tuned: TunedNumbers, options: CompileOptions = USUAL
+) -> tuple[Lowered, Exported]:
     """The lowered graph of a plan with its numbers, and its file; see `pack`."""
     lowered = lower(decided, plan, tuned)
-    return lowered, pack(decided, plan, lowered, inline=inline)
+    return lowered, pack(decided, plan, lowered, options)
 
 
 def lower(decided: Decided, plan: Plan, tuned: TunedNumbers) -> Lowered:
@@ -74,18 +84,21 @@ def lower(decided: Decided, plan: Plan, tuned: TunedNumbers) -> Lowered:
     return applied(Lower(), Numbered(decided.model, plan, tuned)).made
 
 
-def pack(decided: Decided, plan: Plan, lowered: Lowered, *, inline: bool = False) -> Exported:
-    """The file of a plan's lowered graph; inline: without model-local functions."""
-    return export(lowered, decided.model, _name_length(decided.model, plan), inline=inline)
+def pack(decided: Decided, plan: Plan, lowered: Lowered, options: CompileOptions = USUAL) -> Exported:
+    """The file of a plan's lowered graph, with the functions and operators that the options allow."""
+    length = _name_length(decided.model, plan)
+    return export(lowered, decided.model, length, inline=options.inline, in_blocks=options.in_blocks)
 
 
 def weighed(decided: Decided, options: CompileOptions, plan: Plan) -> int:
     """Bytes of a plan's file with the table's numbers."""
     numbers = table_numbers(decided, plan.formats)
-    return packed(decided, plan, numbers, inline=options.inline)[1].size
+    return packed(decided, plan, numbers, options)[1].size
 
 
-def _use(model: ir.Model, layer: Layer, solution: Solution, plan: Plan) -> size.Use:
+def _use(model: ir.Model, layer: Layer, solution: Solution, plan: Plan, options: CompileOptions) -> size.Use:
+    if options.in_blocks and layer.name not in plan.integer and _goes_in_blocks(layer, solution.form):
+        return size.Use(in_blocks=True)
     if layer.name not in plan.integer or not layer.takes_bias:
         return size.Use(layer.name in plan.integer, None)
     x, y = plan.params[layer.input], plan.params.get(layer.settled)
@@ -103,6 +116,11 @@ def _uses_of_table(model: ir.Model, weight: Weight, solution: Solution) -> list[
     if not stays_packed(solution.form, shape) or not found:
         return [size.Use(is_table=True)]
     return [size.Use(is_table=True, rank=rank(node.inputs[1])) for node in found]
+
+
+def _goes_in_blocks(layer: Layer, form: Format) -> bool:
+    """Whether a product in float keeps a weight of this format packed in memory, where the options allow it."""
+    return not layer.is_convolution and block_size(form, layer.width) is not None
 
 
 def _bias(model: ir.Model, layer: Layer) -> np.ndarray:

@@ -98,7 +98,10 @@ def sweep(
     store = Store.at(cache)
     with one_blas_thread():
         prepared, decided, measured, _ = recall(store, found.manifest["measurements"], progress)
-        options = replace(measured, inline=found.manifest["options"].get("inline", False))
+        written = {
+            name: found.manifest["options"].get(name, getattr(measured, name)) for name in ("inline", "operators")
+        }
+        options = replace(measured, **written)
         targets = _targets(decided, options, prepared.origin, asked, points)
         with progress.stage("measure the frontier", len(targets)) as stage:
             rows, files = _measured(decided, options, targets, deadline, stage)
@@ -157,7 +160,7 @@ def _measured(
         silent = replace(decided, progress=SILENT)
         for target, tuned in zip(now, reconstruct_each(silent, [(t.plan, 0) for t in now], LIMITS), strict=True):
             check_tuned(Reconstruct.name, tuned)
-            _, exported = packed(decided, target.plan, tuned, inline=options.inline)
+            _, exported = packed(decided, target.plan, tuned, options)
             rows.append(_row(decided, target, exported))
             files.append(exported.proto)
             stage.advance(f"{exported.size:,} bytes")

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from ptqc.formats.planes import pack, pack_rows, packed_bytes, planes_of, unpack
+from ptqc.formats.planes import halves, pack, pack_close, packed_bytes, planes_of, unpack
 
 
 @st.composite
@@ -47,10 +47,18 @@ def test_bytes(size: int, bits: int, expected: int) -> None:
 
 
 @pytest.mark.parametrize("bits", range(1, 8))
-def test_rows_are_packed_each_for_itself(bits: int) -> None:
+def test_close_planes_hold_neighbours(bits: int) -> None:
+    """Bytes that stand for all their bits in order are the same elements again, in rows of their own."""
     index = np.random.default_rng(bits).integers(0, 2**bits, (5, 24))
-    planes = pack_rows(index, bits)
-    assert [plane.shape for plane in planes] == [(5, 1, 24 * width // 8) for width in planes_of(bits)]
-    for number, row in enumerate(index):
-        for plane, alone in zip(planes, pack(row, bits), strict=True):
-            np.testing.assert_array_equal(plane[number, 0], alone)
+    total, shift = np.zeros((5, 3, 2, 2, 2), int), bits
+    for width, plane in zip(planes_of(bits), pack_close(index, bits), strict=True):
+        shift -= width
+        assert plane.shape == (5, 3, *halves(width))
+        parts = np.arange(256).reshape(-1, 1) >> np.arange(0, 8, width) & (2**width - 1)
+        total |= parts.reshape(256, *halves(8 // width))[plane] << shift
+    np.testing.assert_array_equal(total.reshape(index.shape), index)
+
+
+def test_the_layout_of_close_planes() -> None:
+    (plane,) = pack_close(np.array([0, 1, 2, 3, 3, 2, 1, 0]), 2)
+    assert plane.tolist() == [[0 | 1 << 2 | 2 << 4 | 3 << 6, 3 | 2 << 2 | 1 << 4 | 0 << 6]]

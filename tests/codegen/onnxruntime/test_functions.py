@@ -105,6 +105,26 @@ def test_weights(form: Format, shape: tuple[int, ...], axis: int) -> None:
         np.testing.assert_array_equal(found, expected)
 
 
+@pytest.mark.parametrize(("shape", "axis"), [((16,), 0), ((2, 4), 0), ((4, 6), 1), ((4, 2, 3, 3), 0), ((3, 5), 0)])
+@pytest.mark.parametrize("form", [*FORMS, *PAIRS], ids=str)
+def test_close_planes_give_the_same(
+    form: Format, shape: tuple[int, ...], axis: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of large weights, unless some bytes would not be full."""
+    if not fits(form, shape, axis):
+        return
+    monkeypatch.setattr(constants, "LARGE", 8)
+    solution = Solution(form, codes_along(form, shape, axis), np.abs(noise(shape[axis])) + np.float32(0.1), axis)
+    is_full = solution.codes.size % (8 * form.group) == 0
+    for as_float in (False, True):
+        graph = Graph()
+        made = constants.weight(solution, "w", graph.constant, as_float=as_float)
+        assert made.function.close == (is_full and form.bits < 8)
+        call(graph, made)
+        (found,) = evaluated(graph, {"w": len(shape)}, made.function)
+        np.testing.assert_array_equal(found, solution.weight)
+
+
 @pytest.mark.parametrize(("shape", "axis"), [((13,), 0), ((4, 3, 3, 3), 0), ((5, 3), 1)])
 @pytest.mark.parametrize("form", [*FORMS, *PAIRS], ids=str)
 def test_layers(form: Format, shape: tuple[int, ...], axis: int) -> None:

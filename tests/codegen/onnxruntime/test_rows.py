@@ -17,13 +17,14 @@ from ptqc.execute.onnxruntime import Feeds, Runner
 from ptqc.formats import FLOAT16, Codebook, Format, Integer
 from ptqc.graph import picked_rows
 
-ROWS, WIDTH = 50, 16
+ROWS, WIDTH = 500, 48
+FUNCTIONS = 10_000  # bytes of what two of them keep
 FORMS: list[Format] = [*(Integer(bits) for bits in range(2, 9)), *(Codebook(bits) for bits in (2, 3, 4))]
-TWO = """g (int64[N, T] i, int32[M] j) => (float[N, T, 16] y, float[M, 16] z) {
+TWO = """g (int64[N, T] i, int32[M] j) => (float[N, T, 48] y, float[M, 48] z) {
     y = Gather(embedding, i)
     z = Gather(embedding, j)
 }"""
-FEEDS: Feeds = {"i": np.array([[0, 49, 7], [-1, 3, 3]]), "j": np.array([5, 49, -50, 0], np.int32)}
+FEEDS: Feeds = {"i": np.array([[0, 499, 7], [-1, 3, 3]]), "j": np.array([5, 499, -500, 0], np.int32)}
 
 
 @pytest.fixture(autouse=True)
@@ -51,11 +52,11 @@ def test_rows_are_unpacked_when_they_are_read(form: Format, inline: bool) -> Non
         np.testing.assert_array_equal(found[name], rows)
     assert check(made, file) == 1
     packed = form.bits * ROWS * WIDTH // 8
-    assert loaded_bytes(proto) < packed + 2 * ROWS + 600
+    assert loaded_bytes(proto) < packed + 2 * ROWS + FUNCTIONS
 
 
 def test_what_is_read_whole_as_well_is_unpacked() -> None:
-    graph = "g (int64[N, T] i) => (float[N, T, 16] y, float[50, 16] z) { y = Gather(t, i) z = Neg(t) }"
+    graph = "g (int64[N, T] i) => (float[N, T, 48] y, float[500, 48] z) { y = Gather(t, i) z = Neg(t) }"
     made = quantized(parse(graph, t=noise(ROWS, WIDTH)), [{"i": FEEDS["i"]}], forms=Integer(4))
     file = export(made.lowered, made.model)
     assert not file.picks
@@ -73,7 +74,7 @@ def test_a_wrong_bit_is_found() -> None:
     file = export(made.lowered, made.model)
     plane = next(t for t in file.proto.graph.initializer if t.data_type == onnx.TensorProto.UINT8)
     array = numpy_helper.to_array(plane).copy()
-    array[ROWS - 1, 0, -1] ^= 1
+    array[ROWS - 1, 0, -1, -1] ^= 1
     plane.CopyFrom(numpy_helper.from_array(array, plane.name))
     with pytest.raises(VerificationError, match=r"'embedding'.* is not what was tuned"):
         check(made, file)

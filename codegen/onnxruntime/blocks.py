@@ -1,0 +1,114 @@
+"""Products in float whose weights stay packed in memory: MatMulNBits, an operator of ONNX Runtime's own.
+
+y = x Wᵀ with W of 4 or 8 bits, which the kernel reads as they lie. `accuracy_level` 4, which each node states, lets it
+round x to 8 bits, block by block, as integer kernels do with scales of whole tensors.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+from onnx import TensorProto, helper
+
+from ptqc.codegen.onnxruntime.constants import Share
+from ptqc.formats import Format, Integer
+from ptqc.formats.planes import pack_close
+from ptqc.formats.scales import narrow
+from ptqc.graph.nodes import initial, input_of, integer, number, producer, required
+from ptqc.lowered import Lowered
+from ptqc.operators import Trait, named
+from ptqc.solutions import Solution
+
+OPERATOR, DOMAIN, VERSION = "MatMulNBits", "com.microsoft", 1
+FORMATS = (Integer(4), Integer(8))
+# Weights of a channel that share a scale of the operator, which all are that channel's: the most that divide them.
+SIZES = (128, 64, 32, 16)
+ACCURACY = 4
+PARTS = ("scale", "every", "flat", "product")
+PRODUCTS = named(Trait.LAYER) - {"Conv"}
+
+
+def block_size(form: Format, width: int) -> int | None:
+    """Weights of a block, of channels of so many; None where the operator does not take them."""
+    return next((size for size in SIZES if width % size == 0), None) if form in FORMATS else None
+
+
+@dataclass(frozen=True)
+class BlockProduct:
+    """A product that becomes the operator.
+
+    x, output, bias: names of what it reads and makes. weight: the real value of its weight; solution: of it, by
+    channel; is_turned: whether the weight's channels are columns.
+    """
+
+    x: str
+    output: str
+    bias: str | None
+    weight: str
+    solution: Solution
+    is_turned: bool
+
+    @property
+    def product(self) -> str:
+        """Name of the product without its bias."""
+        return self.output if self.bias is None else f"{self.output}/{PARTS[-1]}"
+
+    def nodes(self, share: Share) -> list[onnx.NodeProto]:
+        """What stands in its place. share: the name of a constant."""
+        codes, bits = self.solution.codes, self.solution.form.bits
+        channels, width = codes.shape
+        size = block_size(self.solution.form, width)
+        assert size is not None
+        scale, every, flat = (f"{self.output}/{part}" for part in PARTS[:-1])
+        blocks = width // size
+        attributes = {"K": width, "N": channels, "bits": bits, "block_size": size, "accuracy_level": ACCURACY}
+        inputs = [self.x, share(_packed(codes, bits, blocks)), flat]
+        scales = share(narrow(self.solution.scale).reshape(-1, 1))
+        nodes = [
+            helper.make_node("Cast", [scales], [scale], to=TensorProto.FLOAT),
+            helper.make_node("Expand", [scale, share(np.array([channels, blocks]))], [every]),
+            helper.make_node("Reshape", [every, share(np.array([-1]))], [flat]),
+            helper.make_node(OPERATOR, inputs, [self.product], domain=DOMAIN, **attributes),
+        ]
+        sums = [] if self.bias is None else [helper.make_node("Add", [self.product, self.bias], [self.output])]
+        return [*nodes, *sums]
+
+
+def _packed(codes: np.ndarray, bits: int, blocks: int) -> np.ndarray:
+    """Codes (channels, width) plus half of their range, as the operator takes them: (channels, blocks, bytes)."""
+    index = (codes.astype(np.int16) + 2 ** (bits - 1)).astype(np.uint8)
+    stored = index if bits == FORMATS[-1].bits else pack_close(index, bits)[0]
+    return np.ascontiguousarray(stored.reshape(len(codes), blocks, -1))
+
+
+def block_products(lowered: Lowered) -> Iterator[BlockProduct]:
+    """All that a lowered graph has: products in float alone read such weights, and no table shares them."""
+    for value in (value for node in lowered.model.graph for value in node.outputs if value.name in lowered.weights):
+        maker, readers = producer(value, "DequantizeLinear"), list(value.uses())
+        if maker is None or value.name in lowered.layer_constants:
+            continue
+        axis = integer(maker, "axis", 1)
+        if not readers or not all(place == 1 and _multiplies(node, axis) for node, place in readers):
+            continue
+        codes, scale = (str(source.name) for source in maker.inputs[:2] if source is not None)
+        numbers = initial(lowered.model, codes), initial(lowered.model, scale)
+        solution = Solution(lowered.formats[codes], *numbers, axis).by_channel()
+        if codes not in lowered.tied and block_size(solution.form, solution.codes[0].size) is not None:
+            yield from (_block_product(node, str(value.name), solution) for node, _ in readers)
+
+
+def _multiplies(node: ir.Node, axis: int) -> bool:
+    """Whether it multiplies rows with a matrix whose channels run along the axis, and no more than that."""
+    if node.domain or node.op_type not in PRODUCTS:
+        return False
+    factors = (number(node, name, 1.0) for name in ("alpha", "beta"))
+    is_plain = not integer(node, "transA", 0) and all(factor == 1.0 for factor in factors)
+    return is_plain and axis == (0 if integer(node, "transB", 0) else 1)
+
+
+def _block_product(node: ir.Node, weight: str, solution: Solution) -> BlockProduct:
+    bias, is_turned = input_of(node, 2), not integer(node, "transB", 0)
+    x, output = str(required(node.inputs[0]).name), str(node.outputs[0].name)
+    return BlockProduct(x, output, None if bias is None else str(bias.name), weight, solution, is_turned)

@@ -1,0 +1,170 @@
+"""Nodes of the functions that unpack weights, where a format writes what it needs.
+
+Planes that are far apart are shifted, masked and joined: few nodes, but each makes as many bytes as there are weights,
+and ONNX Runtime keeps what all nodes of all weights make until it has folded the last one. Of close planes each byte is
+an index into a table of the codes that its bits stand for, which is one node for each plane: a weight of 7 bits takes
+10 bytes on the way instead of 24, one of 4 bits 4 instead of 14. The tables cost bytes of the file.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+from onnx import TensorProto, helper, numpy_helper
+
+from ptqc.formats import Format
+from ptqc.formats.planes import halves, planes_of
+
+BYTES = 256  # values of one
+BITS = 8
+
+
+class Body:
+    """Nodes with generated names that unpack planes which are far apart. shape: in which their indices are joined."""
+
+    shape: Sequence[int] = (-1,)
+
+    def __init__(self, form: Format) -> None:
+        self.form = form
+        self.nodes: list[onnx.NodeProto] = []
+
+    def add(self, op_type: str, inputs: Sequence[str], **attributes: Any) -> str:
+        """The output of a new node."""
+        output = f"_{len(self.nodes)}"
+        self.nodes.append(helper.make_node(op_type, inputs, [output], **attributes))
+        return output
+
+    def constant(self, value: object, dtype: type) -> str:
+        """A constant."""
+        return self.add("Constant", [], value=numpy_helper.from_array(np.array(value, dtype)))
+
+    def stored(self) -> str:
+        """Indices from the planes, flat and padded; without planes what is stored."""
+        if not planes_of(self.form.bits):
+            return "p"
+        total, shift = "", self.form.bits
+        flat = self.constant(self.shape, np.int64)
+        for width in planes_of(self.form.bits):
+            shift -= width
+            offsets = self.constant(np.arange(0, BITS, width).reshape(-1, 1), np.uint8)
+            part = self.add("BitShift", [f"p{width}", offsets], direction="RIGHT")
+            part = self.add("BitwiseAnd", [part, self.constant(2**width - 1, np.uint8)])
+            part = self.add("Reshape", [part, flat])
+            if shift:
+                part = self.add("BitShift", [part, self.constant(shift, np.uint8)], direction="LEFT")
+            total = self.add("BitwiseOr", [total, part]) if total else part
+        return total
+
+    def shaped(self, flat: str) -> str:
+        """Cut the padding off and give the weight's shape."""
+        shape = self.stated_shape()
+        size = self.add("ReduceProd", [shape], keepdims=1)
+        cut = self.add("Slice", [flat, self.constant([0], np.int64), size])
+        return self.add("Reshape", [cut, shape])
+
+    def affine(self, step: int, lowest: int, to: ir.DataType) -> str:
+        """lowest + step · index, in int32: 8-bit subtraction does not fold in every version of ONNX Runtime."""
+        codes = self.add("Cast", [self.shaped(self.stored())], to=TensorProto.INT32)
+        return self.add("Cast", [self.moved(codes, step, lowest)], to=to)
+
+    def moved(self, index: str, step: int, lowest: int) -> str:
+        """lowest + step · index, of int32."""
+        if step != 1:
+            index = self.add("Mul", [index, self.constant(step, np.int32)])
+        return self.add("Sub", [index, self.constant(-lowest, np.int32)]) if lowest else index
+
+    def looked_up(self) -> str:
+        """What indices stand for in the table."""
+        if self.form.group == 1:
+            index = self.add("Cast", [self.shaped(self.stored())], to=TensorProto.INT32)
+            return self.add("Gather", ["v", index])
+        groups = self.add("Gather", ["v", self.add("Cast", [self.stored()], to=TensorProto.INT32)])
+        return self.shaped(self.add("Reshape", [groups, self.constant(self.shape, np.int64)]))
+
+    def stated_shape(self) -> str:
+        """The caller's attribute d: the dimensions of what is stored."""
+        output = self.add("Constant", [])
+        attribute = onnx.AttributeProto(name="value_ints", ref_attr_name="d", type=onnx.AttributeProto.INTS)
+        self.nodes[-1].attribute.append(attribute)
+        return output
+
+
+class CloseBody(Body):
+    """The same of close planes (`pack_close`)."""
+
+    def __init__(self, form: Format) -> None:
+        super().__init__(form)
+        self._every_byte = ""
+
+    def stored(self) -> str:
+        """Indices, in the shape that all planes have together."""
+        if not planes_of(self.form.bits):
+            return self.plane("p")
+        total, shift = "", self.form.bits
+        for width in planes_of(self.form.bits):
+            shift -= width
+            table = self._indices(width)
+            if shift:
+                table = self.add("BitShift", [table, self.constant(shift, np.uint8)], direction="LEFT")
+            total = self._with(total, table, width)
+        return total
+
+    def shaped(self, flat: str) -> str:
+        """Nothing is padded."""
+        return self.add("Reshape", [flat, self.stated_shape()])
+
+    def affine(self, step: int, lowest: int, to: ir.DataType) -> str:
+        """The offset is in the table of the highest bits; what other bits add to that shares no bit with it."""
+        total, shift = "", self.form.bits
+        for width in planes_of(self.form.bits):
+            shift -= width
+            index = self.add("Cast", [self._indices(width)], to=TensorProto.INT32)
+            table = self.add("Cast", [self.moved(index, step << shift, 0 if total else lowest)], to=TensorProto.INT8)
+            total = self._with(total, table, width)
+        codes = self.shaped(total)
+        return codes if to == ir.DataType.INT8 else self.add("Cast", [codes], to=to)
+
+    def looked_up(self) -> str:
+        """Of one plane, bytes stand for what all of their indices stand for."""
+        widths = planes_of(self.form.bits)
+        if len(widths) != 1:
+            return self.shaped(self.add("Gather", ["v", self.add("Cast", [self.stored()], to=TensorProto.INT32)]))
+        index = self.add("Cast", [self._indices(widths[0])], to=TensorProto.INT32)
+        return self.shaped(self._with("", self.add("Gather", ["v", index]), widths[0]))
+
+    def plane(self, name: str) -> str:
+        """What is read of a formal input that holds indices."""
+        return name
+
+    def _indices(self, width: int) -> str:
+        """The indices that each byte of a plane holds, in the shape that it stands for."""
+        axes = halves(BITS // width)
+        if not self._every_byte:
+            self._every_byte = self.constant(np.arange(BYTES), np.uint8)
+        column = self.add("Reshape", [self._every_byte, self.constant([-1] + [1] * len(axes), np.int64)])
+        offsets = self.constant(np.arange(0, BITS, width).reshape(axes), np.uint8)
+        part = self.add("BitShift", [column, offsets], direction="RIGHT")
+        return self.add("BitwiseAnd", [part, self.constant(2**width - 1, np.uint8)])
+
+    def _with(self, total: str, table: str, width: int) -> str:
+        """What is joined so far and what a plane has in the table."""
+        part = self.add("Gather", [table, self.add("Cast", [self.plane(f"p{width}")], to=TensorProto.INT32)])
+        return self.add("BitwiseOr", [total, part]) if total else part
+
+
+class RowsBody(CloseBody):
+    """The same of the rows at places `i`, which each have whole bytes of every plane. rank: of the places."""
+
+    def __init__(self, form: Format, rank: int) -> None:
+        super().__init__(form)
+        self.shape = (*(0,) * rank, -1)
+
+    def plane(self, name: str) -> str:
+        """The rows of it."""
+        return self.add("Gather", [name, "i"])
+
+    def shaped(self, flat: str) -> str:
+        """A row for each place."""
+        return self.add("Reshape", [flat, self.constant(self.shape, np.int64)])
