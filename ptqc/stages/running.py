@@ -1,5 +1,6 @@
 """`ptqc run`: what a model or an artifact makes of given samples, written to files."""
 
+import tempfile
 import time
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
@@ -76,7 +77,7 @@ def run(
     samples along axis 0, or any other path, which becomes a folder with one `.npz` per sample, named like the sample's
     file. threads: of a run, 0 for all processors. onnx_only: leave the native library out.
     Raises UsageError where the output exists, or where samples have outputs of different shapes, which take a folder,
-    and CalibrationError for a sample that does not fit; a folder then has what the samples before it gave.
+    and CalibrationError for a sample that does not fit; nothing is written then.
     """
     place = path_of("output", output)
     if place.exists() or not place.resolve().parent.is_dir():
@@ -85,9 +86,10 @@ def run(
     chosen = found[0] if onnx_only else found[-1]
     inputs = input_specs(chosen.model)
     stream = open_source(data, inputs, EVERY, preprocessing)
-    writer = _Stacked(place) if place.suffix == ".npz" else _Separate(place, stream)
-    count, seconds = _run(chosen, checked(stream, inputs, EVERY), stream.count, writer, progress)
-    writer.close()
+    with tempfile.TemporaryDirectory(dir=place.resolve().parent, prefix=".ptqc-run-") as room:
+        writer = _Stacked(place) if place.suffix == ".npz" else _Separate(place, Path(room) / "outputs", stream)
+        count, seconds = _run(chosen, checked(stream, inputs, EVERY), stream.count, writer, progress)
+        writer.close()
     return RunOutputs(chosen.name, chosen.runtime, place, count, writer.shapes, 1e3 * seconds / count)
 
 
@@ -116,10 +118,10 @@ class _Stacked:
 
 
 class _Separate:
-    """A file per sample, named like the file that it came from, or by its number."""
+    """A file per sample, named like its own file, or by its number. room: where they lie until all are there."""
 
-    def __init__(self, place: Path, stream: SampleSource) -> None:
-        self._place = place
+    def __init__(self, place: Path, room: Path, stream: SampleSource) -> None:
+        self._place, self._room = place, room
         stems = [Path(file).stem for file in stream.files]
         self._names = stems if len(set(stems)) == len(stems) else []
         self._numbered: list[Path] = []
@@ -127,8 +129,8 @@ class _Separate:
 
     def add(self, number: int, outputs: Feeds) -> None:
         """Write one sample's outputs."""
-        self._place.mkdir(exist_ok=True)
-        path = self._place / f"{self._names[number] if self._names else number}.npz"
+        self._room.mkdir(exist_ok=True)
+        path = self._room / f"{self._names[number] if self._names else number}.npz"
         write_npz(path, outputs)
         if not self._names:
             self._numbered.append(path)
@@ -136,10 +138,11 @@ class _Separate:
             self.shapes.setdefault(name, set()).add(array.shape)
 
     def close(self) -> None:
-        """Give all numbers the same number of digits, which is known now."""
+        """Give all numbers the same number of digits, which is known now, and the folder its name."""
         digits = len(str(len(self._numbered) - 1))
         for place, path in enumerate(self._numbered):
-            path.rename(self._place / f"{place:0{digits}}.npz")
+            path.rename(self._room / f"{place:0{digits}}.npz")
+        self._room.rename(self._place)
 
 
 def _run(
