@@ -39,7 +39,7 @@ def roles(inputs: Sequence[InputSpec]) -> dict[str, InputRole]:
 
 def _role(spec: InputSpec, inputs: Sequence[InputSpec]) -> InputRole:
     if spec.dtype.kind == "f":
-        if len(spec.shape) == 2 and (says(spec.name, MASKS) or (spec.masks and _has_tokens(inputs))):
+        if (len(spec.shape) == 2 and says(spec.name, MASKS)) or (spec.masks and _has_tokens(inputs)):
             return InputRole.MASK
         grows = not all(isinstance(size, int) for size in spec.shape[1:])
         return InputRole.PAST if grows and says(spec.name, PASTS) else InputRole.OTHER

@@ -59,7 +59,7 @@ def _lengths(inputs: Sequence[InputSpec]) -> dict[str, int]:
 
 
 def _drawer(spec: InputSpec, role: InputRole, pixels: PixelRange, lengths: Mapping[str, int]) -> Draw:
-    if is_image(spec):
+    if is_image(spec) and role is not InputRole.MASK:
         return _pictures(spec, pixels)
     if role is InputRole.PAST:
         return _always(np.zeros(_sizes(spec, dict.fromkeys(range(1, len(spec.shape)), 0), lengths), spec.dtype))
@@ -98,7 +98,7 @@ def _pictures(spec: InputSpec, pixels: PixelRange) -> Draw:
 def _of_tokens(spec: InputSpec, role: InputRole) -> Draw:
     """What is said of each token: its row of a table, and what else a model of texts takes."""
     shape = _sizes(spec, dict.fromkeys(range(1, len(spec.shape)), FREE_LENGTH), {})
-    if role is InputRole.MASK:
+    if role is InputRole.MASK:  # where it is added to what a softmax gets, the same everywhere changes nothing
         return _always(np.ones(shape, spec.dtype))
     if role is InputRole.TYPES:
         return _always(np.zeros(shape, spec.dtype))

@@ -96,6 +96,22 @@ def test_a_text_is_all_tokens_of_one_kind() -> None:
     assert Runner(model).run(found[0])["hidden"].shape == (1, 32, 16)
 
 
+def test_a_mask_of_floats_between_positions_is_no_picture() -> None:
+    graph = """g (int64[N,T] ids, float[N,1,T,T] bias) => (float[N,1,T,T] p) {
+        a = Gather(words, ids)
+        b = Transpose<perm=[0,2,1]>(a)
+        s = MatMul(a, b)
+        e = Unsqueeze(s, one)
+        m = Add(e, bias)
+        p = Softmax(m)
+    }"""
+    model = parse(graph, words=noise(50, 6), one=np.array([1]))
+    found = drawn(model, 1)[0]
+    assert found["bias"].shape == (1, 1, FREE_LENGTH, FREE_LENGTH)
+    assert (found["bias"] == 1).all()
+    assert Runner(model).run(found)["p"].shape == (1, 1, FREE_LENGTH, FREE_LENGTH)
+
+
 def test_a_decoder_gets_places_from_0_and_an_empty_past() -> None:
     graph = """g (int64[N,T] ids, int32[N,T] position_ids, float[N,2,P,4] past_key, float[N,T,6] other) =>
         (float[N,T,6] y, float[N,2,P,4] present_key) {
