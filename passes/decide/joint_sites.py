@@ -3,6 +3,8 @@
 from collections.abc import Collection, Mapping
 
 from ptqc.graph.sites import Site, useful_sites
+from ptqc.notes import Level, Note
+from ptqc.passes.decide.choose_activations import limit_of
 from ptqc.passes.decide.phases import Assessed, Decided
 from ptqc.solvers.allocation import BYTES, LOSS
 from ptqc.solvers.choices import JointChoice, Selection
@@ -36,6 +38,15 @@ def sites_of(given: Assessed, selection: Selection) -> list[Site]:
     """The sites that are on codes, but for those that serve no layer."""
     kept = [site for site in given.sites if selection[site.name] == CODES]
     return useful_sites(kept, given.kernels, {layer.name for layer in given.layers})
+
+
+def note_on_loss(step: str, given: Assessed, lost: float, activation_limit: float, budget: object) -> Note:
+    """What the 8-bit activations lose that a budget asks for: a warning where it is more than they may without it."""
+    limit = limit_of(given.loss_unit, activation_limit)
+    message = f"8-bit activations lose {lost:.3g} {given.loss_unit} to reach {budget}"
+    if lost > limit:
+        return Note(step, "", f"{message}; without that budget at most {limit:g}", Level.WARNING)
+    return Note(step, "", message)
 
 
 def smallest(given: Decided, program: JointChoice) -> float:

@@ -11,11 +11,10 @@ from typing import ClassVar
 from ptqc.budget import Latency
 from ptqc.errors import Infeasible
 from ptqc.graph.sites import Site, source_params
-from ptqc.notes import Level, Note
 from ptqc.options import Activations
 from ptqc.passes.base import Effect, Result
-from ptqc.passes.decide.choose_activations import Checked, limit_of
-from ptqc.passes.decide.joint_sites import least_loss, program_of, sites_of, smallest
+from ptqc.passes.decide.choose_activations import Checked
+from ptqc.passes.decide.joint_sites import least_loss, note_on_loss, program_of, sites_of, smallest
 from ptqc.passes.decide.phases import Assessed, Decided
 from ptqc.solvers.allocation import BYTES
 from ptqc.solvers.choices import JointChoice
@@ -60,13 +59,7 @@ class MeetLatency:
         chosen = {site.name: given.ranges[site.name] for site in sites}
         found = Checked(given).loss_of(source_params(sites, given.ranges))
         decided = replace(given, activations=chosen, activation_loss=found, proof=proof)
-        limit = limit_of(given.loss_unit, self.limit)
-        message = f"8-bit activations lose {found:.3g} {given.loss_unit} to reach {self.budget}"
-        if found > limit:
-            message, level = f"{message}; without a latency budget at most {limit:g}", Level.WARNING
-        else:
-            level = Level.INFO
-        return Result(decided, True, (Note(self.name, "", message, level),))
+        return Result(decided, True, (note_on_loss(self.name, given, found, self.limit, self.budget),))
 
     def program(self, given: Assessed) -> JointChoice:
         """Weights and sites with their losses, times and bytes."""

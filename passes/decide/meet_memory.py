@@ -11,11 +11,10 @@ from typing import ClassVar
 from ptqc.budget import MemoryBudget
 from ptqc.errors import Infeasible
 from ptqc.graph.sites import source_params
-from ptqc.notes import Level, Note
 from ptqc.options import Activations
 from ptqc.passes.base import Effect, Result
-from ptqc.passes.decide.choose_activations import Checked, limit_of
-from ptqc.passes.decide.joint_sites import least_loss, program_of, sites_of, smallest
+from ptqc.passes.decide.choose_activations import Checked
+from ptqc.passes.decide.joint_sites import least_loss, note_on_loss, program_of, sites_of, smallest
 from ptqc.passes.decide.phases import Assessed, Decided
 from ptqc.solvers.allocation import BYTES
 from ptqc.solvers.choices import JointChoice, Selection
@@ -75,7 +74,7 @@ class MeetMemory:
                 lost = Checked(given).loss_of(source_params(sites, given.ranges))
                 told = Proof(program, goal, answer, {resource: NAMES[resource] for resource in self._others})
                 made = replace(given, activations=chosen, activation_loss=lost, proof=told)
-                return Result(made, True, (self._note(given, lost),))
+                return Result(made, True, (note_on_loss(self.name, given, lost, self.limit, self.budget),))
             # Sites that serve no layer were dropped, and what they carried takes more in float.
             allowed -= over
         raise self._refusal(given, program, most)
@@ -100,13 +99,6 @@ class MeetMemory:
 
     def _over(self, given: Assessed, sites: Mapping[str, object]) -> int:
         return self._peak(given, sites) - self.budget.bytes
-
-    def _note(self, given: Decided, lost: float) -> Note:
-        limit = limit_of(given.loss_unit, self.limit)
-        message = f"8-bit activations lose {lost:.3g} {given.loss_unit} to reach {self.budget}"
-        if lost > limit:
-            return Note(self.name, "", f"{message}; without that budget at most {limit:g}", Level.WARNING)
-        return Note(self.name, "", message, Level.INFO)
 
     def _refusal(self, given: Assessed, program: JointChoice, most: Mapping[str, int]) -> Infeasible:
         alone = self._least(given, program, most, {})

@@ -118,7 +118,7 @@ def test_the_limit_on_the_loss_gives_way_to_the_time(context: Decided, network: 
     assert network.predict(times, context.tensors_of(context.activations)) <= 0.6 * real
     assert context.activation_loss > max(promised, 1e-7)
     assert note.level == Level.WARNING
-    assert "without a latency budget at most 1e-07" in note.message
+    assert "without that budget at most 1e-07" in note.message
 
 
 def test_less_time_never_loses_less(context: Decided, network: Network) -> None:
