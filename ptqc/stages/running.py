@@ -15,9 +15,9 @@ from ptqc.calibration.images import Preprocessing
 from ptqc.calibration.inputs import input_specs
 from ptqc.calibration.samples import CheckedSample, checked
 from ptqc.calibration.sources import SampleSource, open_source
-from ptqc.errors import ModelError, PtqcError, UsageError
+from ptqc.errors import UsageError
 from ptqc.execute.onnxruntime import Feeds, tensors_of
-from ptqc.stages.comparing.contenders import Contender, contenders
+from ptqc.stages.comparing.contenders import Contender, contenders, running
 from ptqc.store.npz import write_npz
 from ptqc.text import number, visible
 from ptqc.work.logs import quiet_libraries
@@ -157,14 +157,10 @@ def _run(
     with progress.stage(f"run in {chosen.runtime}", expected) as stage:
         runner = chosen.start()
         for sample in samples:
-            try:
+            with running(chosen, sample.name):
                 started = time.perf_counter()
                 outputs = runner(sample.feeds)
                 seconds += time.perf_counter() - started
-            except PtqcError:
-                raise
-            except Exception as error:  # ONNX Runtime raises a dozen types of its own
-                raise ModelError(f"{chosen.name} does not run on {sample.name}: {error}") from error
             writer.add(sample.number, tensors_of(outputs))
             count += 1
             stage.advance(sample.name)

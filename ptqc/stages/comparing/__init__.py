@@ -14,11 +14,11 @@ from ptqc.calibration.images import Preprocessing
 from ptqc.calibration.inputs import input_specs
 from ptqc.calibration.samples import collect
 from ptqc.calibration.synthetic import draw
-from ptqc.errors import ModelError, PtqcError, UsageError
+from ptqc.errors import UsageError
 from ptqc.execute.onnxruntime import Feeds, tensors_of
 from ptqc.execute.speed import Speed, race, speed_of
 from ptqc.losses import recognize
-from ptqc.stages.comparing.contenders import Contender, check_inputs, contenders
+from ptqc.stages.comparing.contenders import Contender, check_inputs, contenders, running
 from ptqc.stages.judge import BEST_SQNR, Judged, judge_pairs
 from ptqc.text import number, percent, shorten, table
 from ptqc.work.logs import quiet_libraries
@@ -174,13 +174,9 @@ def _outputs(found: Sequence[Contender], feeds: Sequence[Feeds], progress: Progr
 
 
 def _run(one: Contender, feeds: Sequence[Feeds]) -> list[Feeds]:
-    try:
+    with running(one):
         run = one.start()
         return [tensors_of(run(sample)) for sample in feeds]
-    except PtqcError:
-        raise
-    except Exception as error:  # ONNX Runtime raises a dozen types of its own
-        raise ModelError(f"{one.name} does not run on these samples: {error}") from error
 
 
 def _judged(model: ir.Model, feeds: Sequence[Feeds], outputs: Sequence[Sequence[Feeds]]) -> list[Judged | None]:

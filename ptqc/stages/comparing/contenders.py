@@ -1,6 +1,7 @@
 """What can be compared: ONNX files in ONNX Runtime, and the native libraries of artifacts."""
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -11,7 +12,7 @@ import onnxruntime as ort
 from ptqc.arguments import path_of
 from ptqc.artifact.folder import Artifact, load
 from ptqc.calibration.inputs import input_specs
-from ptqc.errors import ModelError, TargetError, UsageError
+from ptqc.errors import ModelError, PtqcError, TargetError, UsageError
 from ptqc.execute.onnxruntime import Feeds, Runner, session_options
 from ptqc.graph import zipmaps
 from ptqc.graph.external import hold_external
@@ -94,6 +95,17 @@ def file_contender(path: Path, threads: int, artifact: Artifact | None) -> Conte
         return Runner(model, options=session_options(threads=threads, timed=True)).run
 
     return Contender(str(path), RUNTIME, size, start, model, artifact)
+
+
+@contextmanager
+def running(one: Contender, what: str = "these samples") -> Iterator[None]:
+    """Within it, whatever a runtime raises is a ModelError that says which model does not run on what."""
+    try:
+        yield
+    except PtqcError:
+        raise
+    except Exception as error:  # ONNX Runtime raises a dozen types of its own
+        raise ModelError(f"{one.name} does not run on {what}: {error}") from error
 
 
 def check_inputs(found: Sequence[Contender]) -> None:

@@ -13,9 +13,9 @@ from ptqc.calibration.images import Preprocessing
 from ptqc.calibration.inputs import input_specs
 from ptqc.calibration.roles import roles
 from ptqc.calibration.texts import Texts, read_tokenizer
-from ptqc.errors import ModelError, PtqcError, UsageError
+from ptqc.errors import ModelError, UsageError
 from ptqc.execute.onnxruntime import Feeds
-from ptqc.stages.comparing.contenders import Contender, Run, check_inputs, contenders
+from ptqc.stages.comparing.contenders import Contender, Run, check_inputs, contenders, running
 from ptqc.stages.evaluating.data import Judges, read_judges
 from ptqc.stages.evaluating.estimates import Estimate, difference, estimate
 from ptqc.stages.evaluating.metric import Case, Metric, Outputs
@@ -192,15 +192,12 @@ def _measure(
             firsts: list[Outputs] = []
             for place in list(runs):
                 try:
-                    outputs: list[Outputs] = [runs[place](sample) for sample in feeds]
+                    with running(found[place]):
+                        outputs: list[Outputs] = [runs[place](sample) for sample in feeds]
                 except UsageError as error:
                     del runs[place]
                     left_out[f"{found[place].name} ({found[place].runtime})"] = str(error)
                     continue
-                except PtqcError:
-                    raise
-                except Exception as error:  # ONNX Runtime raises a dozen types of its own
-                    raise ModelError(f"{found[place].name} does not run on these samples: {error}") from error
                 firsts = firsts or outputs
                 numbers[place].append(metric.measure(case(label, outputs, firsts, feeds)))
             stage.advance()
