@@ -8,11 +8,12 @@ memory whatever the size. For memory and time, which do not depend on the weight
 import argparse
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import ml_dtypes
 import numpy as np
 import onnx
+from drafts import Nodes
 from onnx import TensorProto, helper, numpy_helper
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -64,7 +65,7 @@ SHAPES = {
 
 
 @dataclass
-class Draft:
+class Draft(Nodes):
     """A graph in the making. data: takes the matrices; location: its name beside the model."""
 
     shape: Shape
@@ -72,14 +73,7 @@ class Draft:
     data: BinaryIO
     location: str
     random: np.random.Generator
-    nodes: list[onnx.NodeProto] = field(default_factory=list)
     constants: list[onnx.TensorProto] = field(default_factory=list)
-
-    def op(self, op_type: str, *inputs: str, output: str = "", **attributes: Any) -> str:
-        """Append a node; the name of its output."""
-        output = output or f"{op_type.lower()}_{len(self.nodes)}"
-        self.nodes.append(helper.make_node(op_type, inputs, [output], **attributes))
-        return output
 
     def constant(self, array: np.ndarray | float | list[int]) -> str:
         """A new constant inside the model: int64 for lists, else of the model's type."""

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+from drafts import Nodes
 from onnx import TensorProto, helper, numpy_helper
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -29,19 +30,12 @@ LOGITS, ADDED = 3.0, 0.5
 
 
 @dataclass
-class Draft:
+class Draft(Nodes):
     """A graph in the making."""
 
     random: np.random.Generator
     has_outliers: bool
-    nodes: list[onnx.NodeProto] = field(default_factory=list)
     constants: list[onnx.TensorProto] = field(default_factory=list)
-
-    def op(self, op_type: str, *inputs: str, output: str = "", **attributes: Any) -> str:
-        """Append a node; the name of its output."""
-        output = output or f"{op_type.lower()}_{len(self.nodes)}"
-        self.nodes.append(helper.make_node(op_type, inputs, [output], **attributes))
-        return output
 
     def constant(self, array: np.ndarray | float | list[int]) -> str:
         """A new constant: int64 for lists, else float32."""
