@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any, NoReturn
 
 from ptqc.command_line import parse
-from ptqc.commands import TEXTS, document
+from ptqc.commands import TEXTS, document, flag
 from ptqc.errors import InternalError, Interrupted, PtqcError
 from ptqc.version import __version__
 from ptqc.work import interrupts
@@ -129,7 +129,7 @@ def _reproduction(words: Sequence[str]) -> str:
 
 def _without_texts(words: Sequence[str]) -> tuple[list[str], list[str]]:
     """The words of a compile without the options of texts, which its samples are no more once they are arrays."""
-    names, kept, texts = [f"--{name.replace('_', '-')}" for name in ("tokenizer", *TEXTS)], list[str](), list[str]()
+    names, kept, texts = [flag(name) for name in ("tokenizer", *TEXTS)], list[str](), list[str]()
     waiting = iter(words)
     for word in waiting:
         name = word.partition("=")[0]

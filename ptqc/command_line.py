@@ -8,7 +8,7 @@ from typing import NoReturn
 
 from ptqc import commands
 from ptqc.arguments import meant, unknown
-from ptqc.commands import PREPROCESSING, TEXTS, target_options
+from ptqc.commands import PREPROCESSING, TEXTS, flag, target_options
 from ptqc.configuration import Commands, Configuration, Each
 from ptqc.errors import UsageError
 from ptqc.version import __version__
@@ -150,7 +150,7 @@ def _add_compile(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_resolve(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folder", help="a folder that `ptqc compile` wrote")
+    _add_folder(parser)
     _add_common(parser)
     parser.add_argument("--plan", metavar="FILE", help="take the decisions of this plan.json instead of solving")
     parser.add_argument(
@@ -182,7 +182,7 @@ def _add_cache(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_verify(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folder", help="a folder that `ptqc compile` wrote")
+    _add_folder(parser)
     parser.add_argument("--model", metavar="FILE", help="the float model, to check that it is the one compiled")
     parser.add_argument("--onnx-only", action="store_true", help="leave the native library out")
     parser.set_defaults(run=commands.run_verify)
@@ -332,7 +332,7 @@ def _add_targets(parser: argparse.ArgumentParser) -> None:
         "--allow-missing-target", action="store_true", help="deliver the rest where the target cannot be built"
     )
     for option in target_options().values():
-        group.add_argument(f"--{option.name.replace('_', '-')}", **option.metadata)
+        group.add_argument(flag(option.name), **option.metadata)
 
 
 def _add_texts(parser: argparse.ArgumentParser) -> None:
@@ -347,7 +347,7 @@ def _add_texts(parser: argparse.ArgumentParser) -> None:
         "padding_token": "where the tokenizer names none",
     }
     for name in TEXTS:
-        option = f"--{name.replace('_', '-')}"
+        option = flag(name)
         if name == "special_tokens":
             told = "tokens that begin and end a text, as the tokenizer adds them (default: with them)"
             group.add_argument(option, action=argparse.BooleanOptionalAction, help=told)
@@ -370,7 +370,7 @@ def _add_data_options(parser: argparse.ArgumentParser) -> None:
     }
     for name in PREPROCESSING:
         example = f"for example {examples[name]}" if name in examples else None
-        group.add_argument(f"--{name.replace('_', '-')}", metavar="V", help=example)
+        group.add_argument(flag(name), metavar="V", help=example)
 
 
 def _add_folder(parser: argparse.ArgumentParser) -> None:

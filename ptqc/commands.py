@@ -25,6 +25,11 @@ class Told(Protocol):
         """The document without its head."""
 
 
+def flag(name: str) -> str:
+    """An option of the Python API as the command line calls it."""
+    return f"--{name.replace('_', '-')}"
+
+
 def document(command: str, found: dict[str, Any]) -> str:
     """What --json prints: the schema's version and the command, then what was found."""
     return json.dumps({"schema": SCHEMA, "command": command, **found}, indent=1)
@@ -154,7 +159,7 @@ def data_of(options: argparse.Namespace) -> Any:
     from ptqc.calibration.texts import Texts, holds_texts
 
     stated = _given(options, *TEXTS)
-    words = ", ".join(f"--{name.replace('_', '-')}" for name in stated if name not in options.configured)
+    words = ", ".join(flag(name) for name in stated if name not in options.configured)
     if options.tokenizer is None:
         if words:
             raise UsageError(f"{words} is of texts: give their --tokenizer too")
