@@ -22,6 +22,7 @@ from ptqc.plan import Plan
 from ptqc.reading.given import Model
 from ptqc.stages.build_target import check_samples, check_target
 from ptqc.stages.early_checks import check_score
+from ptqc.stages.extensions import check_extensions
 from ptqc.stages.job import Job
 from ptqc.stages.judge import Evaluate
 from ptqc.stages.latency_budget import clock_of, fitting_times, times_of
@@ -73,6 +74,7 @@ def compile(  # noqa: A001
     (`ptqc.codegen.cpu.options.CpuOptions`). Raises the errors of `ptqc.errors`.
     """
     started = time.monotonic()
+    check_extensions()
     known, parameters = CompileOptions.names(), signature(compile).parameters
     chosen = CompileOptions.of({name: value for name, value in given.items() if name in known})
     of_target = {name: value for name, value in given.items() if name not in known}
@@ -144,6 +146,7 @@ def resolve(
     Raises UsageError when the measurements are not in the store any more.
     """
     started = time.monotonic()
+    check_extensions()
     budgets = Budgets.parse(budget, strict=strict)
     check_score(budgets, labels, evaluate)
     built = choose(target, given, signature(resolve).parameters, may_be_missing=allow_missing_target)
