@@ -12,6 +12,7 @@ from ptqc.artifact import folder as artifact
 from ptqc.artifact.folder import Artifact, check_output
 from ptqc.budget import Budgets, Given
 from ptqc.calibration.images import Preprocessing
+from ptqc.calibration.texts import Texts
 from ptqc.codegen.targets import TargetKeywords, choose
 from ptqc.compiler import CompileRequest, compile_model, resolve_job
 from ptqc.errors import UsageError
@@ -104,6 +105,7 @@ def compile(  # noqa: A001
         preprocessing=preprocessing,
         dump=_dump(dump_passes),
         rewrites=added_rewrites(chosen.rewrites),
+        tokenizer=_tokenizer(calibration),
         store=store,
         clock=clock,
         progress=progress,
@@ -185,6 +187,7 @@ def resolve(
         progress=progress,
         started=started,
         times=fitting_times(earlier, budgets.latency),
+        tokenizer=_tokenizer(calibration),
         plan=None if plan is None else Plan.from_json(plan, decided.roles),
     )
     return resolve_job(job, request, calibration)
@@ -192,6 +195,10 @@ def resolve(
 
 def _labels(labels: str | Path | None) -> Path | None:
     return None if labels is None else path_of("labels", labels)
+
+
+def _tokenizer(calibration: object) -> Path | None:
+    return Path(calibration.tokenizer) if isinstance(calibration, Texts) else None
 
 
 def _dump(folder: str | Path | None) -> Dump:
