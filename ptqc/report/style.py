@@ -20,7 +20,7 @@ p{margin:6px 0 12px;max-width:78ch}
 .lead,.soft,h2+p{color:var(--soft)}
 .lead{margin:6px 0 0}
 nav{display:flex;flex-wrap:wrap;gap:4px 18px;margin:16px 0 24px;font-size:14px}
-a{color:var(--accent);text-decoration:none}a:hover{text-decoration:underline}
+a{color:var(--accent)}nav a{text-decoration:none}nav a:hover{text-decoration:underline}
 code{font:13px/1.45 ui-monospace,SFMono-Regular,Menlo,Consolas,"DejaVu Sans Mono",monospace;unicode-bidi:isolate;
 overflow-wrap:anywhere}
 .cards{display:grid;grid-template-columns:repeat(auto-fit,minmax(225px,1fr));gap:1px;background:var(--card);
@@ -93,7 +93,9 @@ figure th,figure td{font-size:13px;padding:3px 8px 3px 0;border:0}figure th{colo
 summary{cursor:pointer;color:var(--accent);padding:4px 0}
 footer{margin-top:48px;color:var(--soft);font-size:13px}
 @media(max-width:640px){.subjects{padding-left:0}main{padding:20px 14px}}
-@media print{body{background:#fff}nav{display:none}.card,tr{break-inside:avoid}}
+@media(max-width:480px){.pair{grid-template-columns:1fr}}
+@media print{body{background:#fff}nav{display:none}.card,.warning,.verdict,figure,tr{break-inside:avoid}
+h2{break-after:avoid}.scroll{overflow:visible}table,code{font-size:11px}svg{min-width:0}}
 """
 
 KINDS = ("b1", "b2", "b3", "b4", "b5", "b6", "b7", "b8", "float", "palette", "scales", "functions", "graph")
