@@ -95,14 +95,21 @@ class Target(Protocol[Options]):
 
 
 class Timer(Protocol):
-    """What times the libraries of a target on this machine. runtime: what they run in, in words."""
+    """What tells the times of a target's libraries.
 
-    runtime: str
+    is_measured: on this machine; else they are predicted. runtime: what they run in, in words.
+    """
+
+    @property
+    def is_measured(self) -> bool: ...
+
+    @property
+    def runtime(self) -> str: ...
 
     def __call__(
         self, graphs: "Sequence[tuple[Lowered, Exported]]", samples: "Sequence[Feeds]", store: Path, seconds: float
     ) -> "list[TimedProgram]":
-        """Nanoseconds of a library of each graph, all taking turns with the first sample on one thread.
+        """Nanoseconds of a library of each graph, with the first sample: measured in turns, on one thread.
 
         store: a folder of what was built before. seconds: about as long are whole runs timed.
         """
@@ -110,10 +117,10 @@ class Timer(Protocol):
 
 @runtime_checkable
 class TimedTarget(Protocol):
-    """A target whose libraries can be timed: what a budget such as 2ms@cpu needs."""
+    """A target that tells the times of its libraries: what a budget such as 2ms@cpu needs."""
 
     def timer(self, options: Any) -> Timer:
-        """What times its libraries. Raises TargetError where this machine cannot run them."""
+        """What tells the times. Raises TargetError where they are measured, and this machine cannot run the library."""
 
 
 @dataclass(frozen=True)

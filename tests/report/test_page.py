@@ -109,6 +109,17 @@ def test_the_latency() -> None:
     assert "latency" not in {value for name, value in given.page().attributes if name == "id"}
 
 
+def test_a_latency_that_is_predicted() -> None:
+    given = documents(1)
+    latency = given.manifest["latency"]
+    for entry, what in ((latency, "ms"), (latency["conversions"], "us"), (latency["operators"][0], "us")):
+        entry[f"measured_{what}"] = None
+    text = given.page().text
+    assert "predicted 1.95 ms measured nothing: the times are predicted from the figures of chips" in text
+    assert "predicted for a runtime conversions between float and codes 2 tensors: predicted 30 µs" in text
+    assert "/features/conv0 Conv integer 120 – 300 120" in text
+
+
 def test_bit_flips_of_each_layer() -> None:
     text = documents(4).page().text
     # 50,000 MACs of 2 bits by 8, signed: 32 + 5 in the multiplier, 16 + 10 in the accumulator.
