@@ -16,7 +16,7 @@ from ptqc.work.deadline import parse_seconds
 
 EPILOG = (
     "For example: ptqc compile model.onnx --budget 13% --calibration images/ -o out. `ptqc COMMAND --help` lists the "
-    "options of a command; a project keeps them in ptqc.toml, or in [tool.ptqc] of pyproject.toml."
+    "options of a command. A project can keep its options in ptqc.toml, or in [tool.ptqc] of pyproject.toml."
 )
 
 
@@ -79,7 +79,9 @@ def parsers() -> tuple[argparse.ArgumentParser, Commands]:
         one = added.add_parser(name, allow_abbrev=False, help=told, description=f"{told[0].upper()}{told[1:]}.")
         add(one)
         if name != "completion":
-            one.add_argument("--json", action="store_true", help="print one JSON document, of errors too, for programs")
+            one.add_argument(
+                "--json", action="store_true", help="print the result, or the error, as one JSON document for programs"
+            )
     return made, added.choices
 
 
@@ -89,61 +91,64 @@ def _add_compile(parser: argparse.ArgumentParser) -> None:
         "--calibration",
         metavar="DATA",
         help="a few hundred unlabelled samples: a folder of images, an .npz (one array per input) or .npy file, "
-        "a folder of those, texts with their --tokenizer, module:function, or the word synthetic: samples drawn by "
-        "ptqc, at a loss of accuracy",
+        "a folder of those, texts with their --tokenizer, module:function, or the word synthetic, with which ptqc "
+        "generates samples, at a loss of accuracy",
     )
     _add_common(parser)
-    parser.add_argument("--samples", type=int, metavar="N", help="calibration samples used at most (default 256)")
+    parser.add_argument("--samples", type=int, metavar="N", help="the most calibration samples to use (default 256)")
     parser.add_argument(
         "--observer",
         metavar="METHOD",
-        help="how activation ranges are chosen, such as minmax or mse (default auto); an unknown one lists all",
+        help="how to choose activation ranges, such as minmax or mse (default auto); an unknown name lists all",
     )
     parser.add_argument(
-        "--activations", help="auto (8-bit where the loss allows it; default), integer (everywhere) or float (nowhere)"
+        "--activations",
+        help="8-bit activations: auto (where the loss allows; default), integer (everywhere) or float (nowhere)",
     )
-    parser.add_argument("--activation-limit", type=float, metavar="LOSS", help="loss that 8-bit activations may cost")
+    parser.add_argument(
+        "--activation-limit", type=float, metavar="LOSS", help="the loss that 8-bit activations may cost"
+    )
     parser.add_argument(
         "--loss",
         action=Each,
         metavar="[OUTPUT=]KIND",
-        help="how outputs are compared: auto (default), logits, embedding, detection, …; once per output",
+        help="how to compare outputs: auto (default), logits, embedding, detection, …; may be given once per output",
     )
     parser.add_argument(
         "--kv-cache",
         action=Each,
         metavar="[INPUT=]KIND",
-        help="how a decoder keeps keys and values of earlier tokens: float (default, as it does), int8 or int4, which "
-        "changes its inputs and outputs; for all caches, or once per input",
+        help="how a decoder keeps keys and values of earlier tokens: float (default: unchanged), int8 or int4, which "
+        "change its inputs and outputs; for all caches, or once per input",
     )
-    parser.add_argument("--bits", type=_bits, metavar="2,3,…", help="widths tried for weights (default 2 to 8)")
+    parser.add_argument("--bits", type=_bits, metavar="2,3,…", help="the widths to try for weights (default 2 to 8)")
     parser.add_argument(
         "--allow-8bit",
         action="store_true",
         default=None,
-        help="8-bit weights on integer kernels too: on CPUs without VNNI sessions then need an option, or saturate",
+        help="allow 8-bit weights on integer kernels; on CPUs without VNNI, sessions then need an option or saturate",
     )
     parser.add_argument(
         "--cast-double",
         action="store_true",
         default=None,
-        help="take a float64 model: it computes in float32 inside, its inputs and outputs stay float64",
+        help="accept a float64 model: it will compute in float32, and its inputs and outputs stay float64",
     )
-    parser.add_argument("--seed", type=int, help="seed of all draws (default 0)")
+    parser.add_argument("--seed", type=int, help="seed of all random numbers (default 0)")
     parser.add_argument(
         "--times",
         metavar="DIR",
-        help="an artifact whose recorded times of operators a latency budget is met with, instead of measuring them",
+        help="for a latency budget, use the operator times that this artifact recorded instead of measuring them",
     )
     parser.add_argument(
         "--rewrite",
         action=Each,
         dest="rewrites",
         metavar="NAME",
-        help="a rewrite that an installed package adds, run on the normal form; once for each (see `ptqc passes`)",
+        help="run a rewrite that an installed package adds (see `ptqc passes`); may be given several times",
     )
     parser.add_argument(
-        "--dump-passes", metavar="DIR", help="write what every pass made: the model as text, what was found out as JSON"
+        "--dump-passes", metavar="DIR", help="write the result of every pass: models as text, everything else as JSON"
     )
     _add_data_options(parser)
     parser.set_defaults(run=commands.run_compile)
@@ -152,12 +157,12 @@ def _add_compile(parser: argparse.ArgumentParser) -> None:
 def _add_resolve(parser: argparse.ArgumentParser) -> None:
     _add_folder(parser)
     _add_common(parser)
-    parser.add_argument("--plan", metavar="FILE", help="take the decisions of this plan.json instead of solving")
+    parser.add_argument("--plan", metavar="FILE", help="use the decisions of this plan.json instead of solving")
     parser.add_argument(
         "--calibration",
         metavar="DATA",
-        help="samples to judge a budget of loss on, where the compile kept none aside: given as for compile; those "
-        "that were measured on are left out",
+        help="samples to judge a loss budget on, if the compile set none aside; given as for compile. Those that were "
+        "measured on are left out",
     )
     _add_data_options(parser)
     parser.set_defaults(run=commands.run_resolve)
@@ -165,26 +170,32 @@ def _add_resolve(parser: argparse.ArgumentParser) -> None:
 
 def _add_sweep(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", help="a folder that `ptqc compile` wrote; sweep.json and the plot are added to it")
-    parser.add_argument("--points", type=int, metavar="N", help="sizes from the smallest to the best file (default 10)")
-    parser.add_argument("--budgets", metavar="B,B,…", help="these sizes instead, as 25%%,13%%,9%%")
+    parser.add_argument(
+        "--points", type=int, metavar="N", help="number of sizes, from the smallest to the best file (default 10)"
+    )
+    parser.add_argument("--budgets", metavar="B,B,…", help="build these sizes instead, for example 25%%,13%%,9%%")
     parser.add_argument("--cache", metavar="DIR", help="where measurements are kept (default ~/.cache/ptqc)")
     parser.add_argument(
-        "--time-limit", type=parse_seconds, metavar="T", help="90s, 5m or 1h: after it no further points are begun"
+        "--time-limit", type=parse_seconds, metavar="T", help="90s, 5m or 1h: begin no further size after this time"
     )
     parser.add_argument("-q", "--quiet", action="store_true", help="print nothing but errors")
     parser.set_defaults(run=commands.run_sweep)
 
 
 def _add_cache(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("action", choices=("size", "clear"), help="say how large it is, or remove what nobody is using")
+    parser.add_argument(
+        "action", choices=("size", "clear"), help="report its size, or remove everything that no running compile uses"
+    )
     parser.add_argument("--cache", metavar="DIR", help="the store (default ~/.cache/ptqc, or $PTQC_CACHE)")
     parser.set_defaults(run=commands.run_cache)
 
 
 def _add_verify(parser: argparse.ArgumentParser) -> None:
     _add_folder(parser)
-    parser.add_argument("--model", metavar="FILE", help="the float model, to check that it is the one compiled")
-    parser.add_argument("--onnx-only", action="store_true", help="leave the native library out")
+    parser.add_argument(
+        "--model", metavar="FILE", help="the float model, to check that the artifact was compiled from it"
+    )
+    parser.add_argument("--onnx-only", action="store_true", help="use only the ONNX file, not the native library")
     parser.set_defaults(run=commands.run_verify)
 
 
@@ -193,9 +204,9 @@ def _add_bisect(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--calibration",
         metavar="DATA",
-        help="samples to run on, given as for compile, beside inputs at the ends of what was seen, zero and random",
+        help="samples to run, given as for compile, in addition to extreme, zero and random inputs",
     )
-    parser.add_argument("--samples", type=int, metavar="N", help="samples used at most (default 8)")
+    parser.add_argument("--samples", type=int, metavar="N", help="use at most N samples (default 8)")
     _add_data_options(parser)
     parser.set_defaults(run=commands.run_bisect)
 
@@ -210,10 +221,10 @@ def _add_compare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--calibration",
         metavar="DATA",
-        help="samples to run on, given as for compile (default: an artifact's golden samples, or drawn ones)",
+        help="samples to run, given as for compile (default: an artifact's golden samples, or random ones)",
     )
-    parser.add_argument("--samples", type=int, metavar="N", help="samples used at most (default 16)")
-    parser.add_argument("--threads", type=int, metavar="N", help="threads of a run (default 1)")
+    parser.add_argument("--samples", type=int, metavar="N", help="use at most N samples (default 16)")
+    parser.add_argument("--threads", type=int, metavar="N", help="threads per run (default 1)")
     _add_data_options(parser)
     parser.set_defaults(run=commands.run_compare)
 
@@ -230,21 +241,24 @@ def _add_eval(parser: argparse.ArgumentParser) -> None:
         required=True,
         metavar="M",
         help="top-1 or top-5 (classes), cross-entropy or perplexity (next tokens), similarity (Spearman, of pairs), "
-        "cosine, psnr (both to the first model without labels), word-errors, or module:function of outputs and label",
+        "cosine, psnr (both compare with the first model if there are no labels), word-errors, or module:function, "
+        "called with outputs and label",
     )
     parser.add_argument(
         "--data",
         required=True,
         dest="calibration",
         metavar="DATA",
-        help="samples as for compile, with labels: an .npz with `labels`, a folder of those, a folder of images for "
-        "each class, a CSV of image,class-number lines, or with --tokenizer a .tsv of texts and label; a text file "
-        "is enough for perplexity",
+        help="samples as for compile, with labels: an .npz with `labels`, a folder of those, one folder of images per "
+        "class, a CSV with lines image,class-number, or with --tokenizer a .tsv of texts and labels; for perplexity, "
+        "a text file is enough",
     )
-    parser.add_argument("--labels", metavar="FILE", help="labels apart: an .npz with `labels`, or an .npy")
-    parser.add_argument("--output", metavar="NAME", help="the output that is judged (default: the first)")
-    parser.add_argument("--samples", type=int, metavar="N", help="labels used at most, evenly spread (default: all)")
-    parser.add_argument("--threads", type=int, metavar="N", help="threads of a run (default: all processors)")
+    parser.add_argument(
+        "--labels", metavar="FILE", help="labels in a file of their own: an .npz with `labels`, or an .npy"
+    )
+    parser.add_argument("--output", metavar="NAME", help="the output to score (default: the first)")
+    parser.add_argument("--samples", type=int, metavar="N", help="use at most N labels, evenly spread (default: all)")
+    parser.add_argument("--threads", type=int, metavar="N", help="threads per run (default: all processors)")
     _add_data_options(parser)
     parser.set_defaults(run=commands.run_eval)
 
@@ -252,14 +266,18 @@ def _add_eval(parser: argparse.ArgumentParser) -> None:
 def _add_reduce(parser: argparse.ArgumentParser) -> None:
     parser.usage = "%(prog)s MODEL -o FILE [options] [-- COMMAND]"
     parser.epilog = (
-        "COMMAND: one of ptqc, or another program, with {model} where the file goes and {data} where samples for its "
-        "inputs go; default: compile {model} --calibration {data} -o out --cache cache. It runs in a folder of its own."
+        "COMMAND is a command of ptqc, or another program. Write {model} for the file and {data} for samples of its "
+        "inputs. Default: compile {model} --calibration {data} -o out --cache cache. It runs in a folder of its own."
     )
     parser.add_argument("model", help="the ONNX file; it is not changed")
-    parser.add_argument("-o", "--output", required=True, metavar="FILE", help="the .onnx file to write; .npz beside it")
-    parser.add_argument("--message", metavar="REGEX", help="what the message of the failure that is meant matches")
-    parser.add_argument("--calibration", metavar="DATA", help="samples, as for compile (default: drawn)")
-    parser.add_argument("--time-limit", type=parse_seconds, metavar="T", help="90s, 5m or 1h: take the smallest so far")
+    parser.add_argument(
+        "-o", "--output", required=True, metavar="FILE", help="the .onnx file to write; an .npz is written beside it"
+    )
+    parser.add_argument("--message", metavar="REGEX", help="count only failures whose message matches this")
+    parser.add_argument("--calibration", metavar="DATA", help="samples, given as for compile (default: random ones)")
+    parser.add_argument(
+        "--time-limit", type=parse_seconds, metavar="T", help="90s, 5m or 1h: then keep the smallest so far"
+    )
     parser.add_argument("-q", "--quiet", action="store_true", help="print nothing but errors")
     _add_data_options(parser)
     parser.set_defaults(run=commands.run_reduce)
@@ -271,51 +289,52 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
         "--budget",
         action=Each,
         metavar="B",
-        help="13%% of the model's size, 4.5MB, 900KiB or 4.2bit (per weight); 2ms or 800us for one sample on one "
-        "thread of this machine, in ONNX Runtime or, as 2ms@cpu, in the library of --target cpu; 50us@cuda in the "
-        "library of --target cuda, as predicted for the chips of --gpu; 60MBram or 900KiBram when it is loaded and "
-        "run; 0.02nat (or relative, cosine, nat/detection: what the outputs are judged in), 99%%same (top classes as "
-        "the float model's) or 1%%drop (points of the score, with --labels): the smallest file that loses no more; "
-        "one of each kind may be given together",
+        help="what the file may cost. Size: 13%% of the model's, 4.5MB, 900KiB or 4.2bit (per weight). Latency of one "
+        "sample on one thread: 2ms or 800us in ONNX Runtime on this machine; 2ms@cpu in the library of --target cpu; "
+        "50us@cuda in the library of --target cuda, predicted for the chips of --gpu. Memory, loaded and running: "
+        "60MBram or 900KiBram. Loss, for the smallest file that loses no more: 99%%same (predictions that keep their "
+        "top class), 1%%drop (points of the score, with --labels), or 0.02nat (or relative, cosine, nat/detection: "
+        "the unit in which the outputs are compared). One of each kind may be given together",
     )
     parser.add_argument(
         "--pipeline",
-        help="light (default), or advanced: gradient steps too, kept where they lower the held-back loss (needs torch)",
+        help="light (default), or advanced: more reconstructions, and gradient steps where these lower the held-back "
+        "loss (needs torch)",
     )
     parser.add_argument(
         "--time-limit",
         type=parse_seconds,
         metavar="T",
-        help="90s, 5m or 1h: after it nothing more is begun that only improves the result",
+        help="90s, 5m or 1h: after this time, begin nothing that only improves the result",
     )
     parser.add_argument(
         "--float-layers",
         metavar="F",
-        help="what convolutions in float read: bfloat16 as far as that loses little, float32, or auto: bfloat16 where "
-        "the cpu target is built for processors that multiply it faster (default: auto, of resolve as before)",
+        help="the inputs of convolutions in float: float32, bfloat16 as far as that loses little, or auto: bfloat16 if "
+        "the cpu target is built for processors that multiply it faster (default: auto, of resolve as compiled)",
     )
     parser.add_argument(
         "--inline",
         action=argparse.BooleanOptionalAction,
-        help="a file without model-local functions, a little larger, for runtimes that do not inline them",
+        help="write no model-local functions, for runtimes that do not inline them; the file is a little larger",
     )
     parser.add_argument(
         "--operators",
         metavar="O",
-        help="standard, or onnxruntime: products in float may be ONNX Runtime's MatMulNBits, whose weights of 4 or 8 "
-        "bits stay packed in memory; such a file runs nowhere else (default: standard, of resolve as before)",
+        help="standard, or onnxruntime: matrix products in float may use ONNX Runtime's MatMulNBits, whose weights of "
+        "4 or 8 bits stay packed in memory; such a file runs nowhere else (default: standard, of resolve as compiled)",
     )
     parser.add_argument(
         "--labels",
         metavar="DATA",
-        help="labelled samples to report top-1 accuracy on, and for a budget of drop: an .npz with the inputs and "
-        "`labels`, or a CSV of image,class-number lines (paths relative to it)",
+        help="labelled samples, to report top-1 accuracy and for a drop budget: an .npz with the inputs and `labels`, "
+        "or a CSV with lines image,class-number (paths relative to the CSV)",
     )
     parser.add_argument(
         "--strict",
         action="store_true",
-        help="end with 2, and write nothing, where the file takes longer or more memory than its budgets, or is not "
-        "shown to lose as little as the budget of loss",
+        help="write nothing and end with exit code 2 if the file misses its latency or memory budget, or is not shown "
+        "to keep its loss budget",
     )
     parser.add_argument("--force", action="store_true", help="replace the output folder")
     parser.add_argument("--cache", metavar="DIR", help="where measurements are kept (default ~/.cache/ptqc)")
@@ -327,10 +346,10 @@ def _add_targets(parser: argparse.ArgumentParser) -> None:
     from ptqc.codegen.targets import names, title_of
 
     told = "; ".join(f"{name}: {title_of(name)}" for name in names())
-    group = parser.add_argument_group("targets", "what is built beside the ONNX file")
+    group = parser.add_argument_group("targets", "libraries to build beside the ONNX file")
     group.add_argument("--target", metavar="T", help=told)
     group.add_argument(
-        "--allow-missing-target", action="store_true", help="deliver the rest where the target cannot be built"
+        "--allow-missing-target", action="store_true", help="if the target cannot be built, deliver the rest"
     )
     for option in target_options().values():
         group.add_argument(flag(option.name), **option.metadata)
@@ -340,17 +359,17 @@ def _add_texts(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("texts", "samples from a text file, or from a folder of .txt files")
     group.add_argument("--tokenizer", metavar="FILE", help="the tokenizer.json of the model (needs ptqc[text])")
     meanings = {
-        "unit": "what a sample is: lines (default for a file), paragraphs, or files (default for a folder)",
-        "length": "tokens of a sample at most (default: what the model or the tokenizer says, else 128)",
-        "overlong": "longer texts: cut (default), or split into several samples",
-        "padding": "none: samples of different lengths, or full: up to --length (default: where the model's is fixed)",
-        "padding_side": "right or left (default: as the tokenizer says)",
-        "padding_token": "where the tokenizer names none",
+        "unit": "what one sample is: lines (default for a file), paragraphs, or files (default for a folder)",
+        "length": "the most tokens in a sample (default: as the model or the tokenizer states, else 128)",
+        "overlong": "what to do with longer texts: cut (default), or split into several samples",
+        "padding": "none: keep different lengths, or full: pad to --length (default: full if the model's is fixed)",
+        "padding_side": "right or left (default: as the tokenizer states)",
+        "padding_token": "the token to pad with, if the tokenizer states none",
     }
     for name in TEXTS:
         option = flag(name)
         if name == "special_tokens":
-            told = "tokens that begin and end a text, as the tokenizer adds them (default: with them)"
+            told = "whether to add the tokens that begin and end a text (default: yes)"
             group.add_argument(option, action=argparse.BooleanOptionalAction, help=told)
         else:
             group.add_argument(option, metavar="V", type=int if name == "length" else str, help=meanings[name])
@@ -363,8 +382,8 @@ def _add_data_options(parser: argparse.ArgumentParser) -> None:
     examples = {
         "resize": "256",
         "crop": "224 or 224x192",
-        "fit": "letterbox, the whole image inside --resize, or stretch (default crop)",
-        "fill": "0 or 124,116,104: pixels that a letterbox leaves free (default 114)",
+        "fit": "letterbox (the whole image inside --resize) or stretch (default: crop)",
+        "fill": "0 or 124,116,104, the pixels around a letterboxed image (default 114)",
         "mean": "0.485,0.456,0.406",
         "scale": "255",
         "layout": "NCHW",
@@ -393,40 +412,44 @@ def _add_passes(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_doctor(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--cache", metavar="DIR", help="the store of measurements, where it is not the usual one")
+    parser.add_argument("--cache", metavar="DIR", help="the store of measurements, if it is not the usual one")
     parser.set_defaults(run=commands.run_doctor)
 
 
 def _add_bench(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "model",
-        help="a folder that `ptqc compile` wrote, of which the kernels of the native library are timed where it has "
-        "one; or an ONNX file, of which the operators are timed in ONNX Runtime",
+        help="a folder that `ptqc compile` wrote: the kernels of its native library are timed, if it has one; or an "
+        "ONNX file: its operators are timed in ONNX Runtime",
     )
-    parser.add_argument("--threads", type=int, metavar="N", help="threads of the library's runs (default 1)")
-    parser.add_argument("--isa", metavar="ISA", help="the library for this instruction set (default: the best one)")
+    parser.add_argument("--threads", type=int, metavar="N", help="threads per run of the library (default 1)")
+    parser.add_argument(
+        "--isa", metavar="ISA", help="time the library for this instruction set (default: the best one)"
+    )
     parser.set_defaults(run=commands.run_bench)
 
 
 def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", help="an ONNX file, or a folder that `ptqc compile` wrote")
-    parser.add_argument("calibration", metavar="DATA", help="samples, given as --calibration of compile; all are run")
+    parser.add_argument(
+        "calibration", metavar="DATA", help="samples, given as for --calibration of compile; all are run"
+    )
     parser.add_argument(
         "-o",
         "--output",
         required=True,
         metavar="FILE",
-        help="an .npz file for all outputs, samples along axis 0; or a folder, for an .npz file per sample",
+        help="an .npz file for all outputs, samples along axis 0; or a folder, for one .npz file per sample",
     )
-    parser.add_argument("--threads", type=int, metavar="N", help="threads of a run (default: all processors)")
-    parser.add_argument("--onnx-only", action="store_true", help="leave the native library out")
+    parser.add_argument("--threads", type=int, metavar="N", help="threads per run (default: all processors)")
+    parser.add_argument("--onnx-only", action="store_true", help="use only the ONNX file, not the native library")
     parser.add_argument("-q", "--quiet", action="store_true", help="print nothing but errors")
     _add_data_options(parser)
     parser.set_defaults(run=commands.run_run)
 
 
 def _add_completion(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("shell", choices=("bash", "zsh", "tcsh"), help="the shell that is to complete")
+    parser.add_argument("shell", choices=("bash", "zsh", "tcsh"), help="your shell")
     parser.set_defaults(run=commands.run_completion, parsers=parsers)
 
 
@@ -436,22 +459,22 @@ def _bits(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split(","))
 
 
-# What each command is, as `ptqc --help` says it, and what adds its options.
+# What each command does, as `ptqc --help` says it, and what adds its options.
 COMMANDS: Mapping[str, tuple[str, Callable[[argparse.ArgumentParser], None]]] = {
-    "inspect": ("what a model is and what compiling it would take, without data", _add_inspect),
+    "inspect": ("describe a model and estimate what compiling it takes, without data", _add_inspect),
     "compile": ("compile an ONNX model to a budget of bytes, time, memory or loss", _add_compile),
-    "resolve": ("another budget from what a compile measured", _add_resolve),
-    "sweep": ("measure size against loss and time, from what a compile measured", _add_sweep),
-    "explain": ("what was decided for each layer, and why", _add_explain),
-    "compare": ("models beside each other: bytes, time, and what they answer", _add_compare),
-    "eval": ("the score of models on labelled data, with its standard error", _add_eval),
-    "run": ("what a model or an artifact makes of samples, into files", _add_run),
-    "bench": ("how long each kernel of a library takes, or each operator of an ONNX file", _add_bench),
-    "verify": ("check an artifact anew, on this machine", _add_verify),
+    "resolve": ("compile to another budget, from the measurements of an earlier compile", _add_resolve),
+    "sweep": ("measure loss and time at several sizes, from the measurements of a compile", _add_sweep),
+    "explain": ("show what was decided for each layer, and why", _add_explain),
+    "compare": ("compare models: bytes, time and outputs", _add_compare),
+    "eval": ("score models on labelled data, with standard errors", _add_eval),
+    "run": ("run a model or an artifact on samples and write the outputs", _add_run),
+    "bench": ("time each kernel of a library, or each operator of an ONNX file", _add_bench),
+    "verify": ("check an artifact again, on this machine", _add_verify),
     "bisect": ("compare the native library with the ONNX file, kernel by kernel", _add_bisect),
     "reduce": ("shrink a model on which a command fails", _add_reduce),
-    "doctor": ("whether ptqc can work here: packages, processor, targets, store", _add_doctor),
-    "passes": ("the passes in their order, what each does, and its options", _add_passes),
-    "cache": ("the store of measurements: its size, or clear it", _add_cache),
-    "completion": ("a script that lets a shell complete commands, options and files", _add_completion),
+    "doctor": ("check whether ptqc can work here: packages, processor, targets, store", _add_doctor),
+    "passes": ("list the passes in order, with their options", _add_passes),
+    "cache": ("report the size of the store of measurements, or clear it", _add_cache),
+    "completion": ("print a script that lets a shell complete commands, options and files", _add_completion),
 }

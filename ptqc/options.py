@@ -40,24 +40,23 @@ READ_BY_MEASURING, READ_BY_FITTING = {"phase": Phase.MEASURE}, {"phase": Phase.F
 class CompileOptions:
     """Options of `ptqc.compile`.
 
-    samples: calibration samples used at most. observer: how activation ranges are chosen: a name of
-    `ptqc.calibration.ranges.METHODS`, one that an installed package adds, or "auto". activations: "auto" puts
+    samples: the most calibration samples to use. observer: how to choose activation ranges. activations: "auto" puts
     layers on integer kernels as far as `activation_limit` allows, "integer" all that can be, "float" none.
-    activation_limit: loss that 8-bit activations may cost, in the unit of the loss; 0 takes the default. loss: how
-    outputs are compared: a name of `ptqc.losses.NAMES` for all, or names by output, as {"scores": "logits"}.
-    bits: widths tried for weights. 8-bit weights on integer kernels can saturate on CPUs without VNNI, so they are used
-    there only with allow_8bit. seed: of all draws. pipeline: "advanced" takes the best of more reconstructions and adds
-    gradient steps (with torch), each kept only where it lowers the held-back loss. time_limit: seconds, for which what
-    improves the result is left out or done on fewer samples; 0: none. cast_double: compile a float64 model, in float32
-    inside; its inputs and outputs stay float64. float_layers: what convolutions that stay in float read. "bfloat16":
-    values rounded to it, as far as that loses little; "float32": values as they are; "auto": bfloat16 where a native
-    library is built for an instruction set that multiplies it faster. inline: write no model-local functions, for
-    runtimes that do not inline them; the file is a little larger. operators: "onnxruntime" allows ONNX Runtime's own:
-    products in float keep weights of 4 or 8 bits packed in memory, and round what they read to 8 bits, block by block;
-    such a file runs nowhere else. rewrites: names of rewrites that installed
-    packages add, which run on the normal form; `ptqc passes` lists them. kv_cache: how a decoder keeps keys and values
-    of earlier tokens: "float", as it does, or "int8" or "int4", which changes its inputs and outputs; for all caches,
-    or by input, as {"past_key_0": "int4"}.
+    activation_limit: the loss that 8-bit activations may cost, in the unit of the loss; 0 means the default. loss: how
+    to compare outputs: a name of `ptqc.losses.NAMES` for all, or names by output, such as {"scores": "logits"}.
+    bits: the widths to try for weights. allow_8bit: use 8-bit weights on integer kernels, too; they can saturate on
+    CPUs without VNNI. seed: of all random numbers. pipeline: "advanced" takes the best of more reconstructions and adds
+    gradient steps (with torch), each kept only if it lowers the held-back loss. time_limit: seconds; when time gets
+    short, steps that only improve the result are left out or use fewer samples; 0 means no limit. cast_double: accept a
+    float64 model and compute in float32; its inputs and outputs stay float64. float_layers: the inputs of convolutions
+    that stay in float. "bfloat16" rounds them as far as that loses little, "float32" keeps them, and "auto" takes
+    bfloat16 if a native library is built for an instruction set that multiplies it faster. inline: write no model-local
+    functions, for runtimes that do not inline them; the file is a little larger. operators: "onnxruntime" allows ONNX
+    Runtime's own operators: products in float keep weights of 4 or 8 bits packed in memory, and round their inputs to
+    8 bits, block by block; such a file runs nowhere else. rewrites: names of rewrites that installed packages add,
+    which run on the normal form; `ptqc passes` lists them. kv_cache: how a decoder keeps keys and values of earlier
+    tokens: "float" leaves it as it is, "int8" and "int4" change its inputs and outputs; for all caches, or by input,
+    such as {"past_key_0": "int4"}.
     """
 
     samples: int = 256
@@ -87,13 +86,13 @@ class CompileOptions:
         one_of("float_layers", self.float_layers, get_args(FloatLayers))
         one_of("operators", self.operators, get_args(Operators))
         if self.samples < 2:
-            raise UsageError(f"samples is {self.samples}; at least 2 are needed, one of them held back")
+            raise UsageError(f"samples is {self.samples}; give at least 2, since one of them is held back")
         if not self.bits or any(not NARROWEST <= b <= WIDEST for b in self.bits):
             raise UsageError(f"bits is {self.bits}; give widths from {NARROWEST} to {WIDEST}")
         if min(self.bits) > self.widest_on_integers and self.activations != "float":
             raise UsageError(
-                f"bits is {self.bits}, but weights on integer kernels take at most {PORTABLE_BITS} bits unless "
-                "allow_8bit is given: give it, narrower widths as well, or activations float"
+                f"bits is {self.bits}, but weights on integer kernels have at most {PORTABLE_BITS} bits unless "
+                "allow_8bit is given: give allow_8bit, or narrower widths as well, or activations float"
             )
         if not 0 <= self.activation_limit < math.inf:
             raise UsageError(f"activation_limit is {self.activation_limit}; give a loss of 0 or more")

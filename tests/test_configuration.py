@@ -133,7 +133,7 @@ def test_quiet_says_nothing(place: Path) -> None:
         ("compile.model = 'x'", ["unknown option of compile in", "model"]),
         ("compile.samples = 'many'", ["ptqc.toml: samples is 'many'", "expected"]),
         ("compile.samples = [[1]]", ["samples", "expected"]),
-        ("compile.samples = true", ["samples is True", "expected a text or a number: calibration samples"]),
+        ("compile.samples = true", ["samples is True", "expected a text or a number: the most calibration samples"]),
         ("compile.strict = 1", ["strict is 1", "true or false"]),
         ("compile.bits = 'x'", ["bits is 'x'", "is not a list of widths such as 2,3,4"]),
         ("compile.budget = [true]", ["budget is True", "expected a text or a number"]),

@@ -32,7 +32,7 @@ def test_an_unknown_option_names_all_known_ones() -> None:
             "loss is 'l2'; known: auto, kl, mse, state, probabilities, scores, detection, boxes, embedding",
         ),
         ({"loss": {"y": "l2"}}, "loss of output 'y' is 'l2'; known: auto, kl, mse, state"),
-        ({"samples": 1}, "samples is 1; at least 2"),
+        ({"samples": 1}, "samples is 1; give at least 2"),
         ({"bits": ()}, r"bits is \(\); give widths from 2 to 8"),
         ({"bits": (1, 4)}, "give widths from 2 to 8"),
         ({"bits": (8,)}, "at most 7 bits unless allow_8bit is given"),
