@@ -92,7 +92,7 @@ def compile(  # noqa: A001
     if calibration is None:
         raise UsageError(
             "no calibration data: give a few hundred samples with --calibration DATA; "
-            "without any, --calibration synthetic draws some, at a loss of accuracy"
+            "if you have none, --calibration synthetic generates some, at a loss of accuracy"
         )
     request = CompileRequest(
         options=chosen,
@@ -208,4 +208,4 @@ def _dump(folder: str | Path | None) -> Dump:
     try:
         return Dump(place)
     except OSError as error:
-        raise UsageError(f"cannot make the folder {place} that passes are dumped to: {error}") from error
+        raise UsageError(f"cannot make the folder {place} for --dump-passes: {error}") from error

@@ -133,7 +133,7 @@ class Budgets:
         if any(len(limits) > 1 for limits in of_kind.values()):
             told = ", ".join(map(str, several))
             raise UsageError(
-                f"the budgets {told} are several of one kind; give one size, one latency, one loss and one of memory"
+                f"the budgets {told} include several of one kind; give at most one size, latency, loss and memory"
             )
         return cls(**{name: limits[0] for name, limits in of_kind.items() if limits}, strict=strict)  # type: ignore[arg-type]
 
@@ -164,7 +164,9 @@ def _of_text(text: str) -> Limit:
         raise UsageError(f"budget {text!r} is not understood; give {KNOWN}")
     number, unit, target = float(match[1]), "".join(match[2].split()), match[3] or ""
     if target and unit not in NANOSECONDS:
-        raise UsageError(f"budget {text!r} is no latency, and @ names the library that a latency is of; give {KNOWN}")
+        raise UsageError(
+            f"budget {text!r} is not a latency, and only a latency can name a library with @; give {KNOWN}"
+        )
     if number <= 0:
         raise UsageError(f"budget {text!r} must be positive; give {KNOWN}")
     if unit == "%":

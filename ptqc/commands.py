@@ -162,14 +162,16 @@ def data_of(options: argparse.Namespace) -> Any:
     words = ", ".join(flag(name) for name in stated if name not in options.configured)
     if options.tokenizer is None:
         if words:
-            raise UsageError(f"{words} is of texts: give their --tokenizer too")
+            raise UsageError(f"{words} applies to texts only: give their --tokenizer, too")
         return options.calibration
     if "tokenizer" in options.configured and (options.calibration is None or not holds_texts(options.calibration)):
         if words:
-            raise UsageError(f"{words} is of texts, and there are none: give them as text file or folder")
+            raise UsageError(
+                f"{words} applies to texts only, and the calibration data are none: give a text file or folder"
+            )
         return options.calibration
     if options.calibration is None:
-        raise UsageError("a --tokenizer was given, and no texts: give them with --calibration FILE")
+        raise UsageError("a --tokenizer was given but no texts: give them with --calibration FILE")
     return Texts(options.calibration, options.tokenizer, **stated)
 
 
@@ -333,7 +335,9 @@ def kinds_of(given: Sequence[str], option: str = "--loss", what: str = "output")
     if len(given) == 1 and not named[0][1]:
         return given[0]
     if plain := [text for text, (_, equals, _) in zip(given, named, strict=True) if not equals]:
-        raise UsageError(f"{option} {plain[0]} is for all {what}s; beside another {option}, give {what.upper()}=KIND")
+        raise UsageError(
+            f"{option} {plain[0]} applies to all {what}s; to give several {option}, write {what.upper()}=KIND"
+        )
     return {name: kind for name, _, kind in named}
 
 

@@ -124,7 +124,10 @@ BAD = {
     "output is a file": ([*_compile(output="c.npz"), "--force"], ["c.npz", "is a file"]),
     "force on a foreign folder": ([*_compile(output="thesis"), "--force"], ["thesis", "was not written by ptqc"]),
     "output in a file": (_compile(output="c.npz/out"), ["c.npz/out", "c.npz is a file"]),
-    "unknown observer": (_good("--observer", "magic"), ["'magic'", "auto, minmax, percentile, entropy, mse"]),
+    "unknown observer": (
+        _good("--observer", "magic"),
+        ["unknown observer magic", "auto, minmax, percentile, entropy, mse"],
+    ),
     "bits are no numbers": (_good("--bits", "2,x"), ["--bits", "'2,x'", "2,3,4"]),
     "bits are empty": (_good("--bits", ""), ["--bits", "''", "2,3,4"]),
     "bits too wide": (_good("--bits", "4,9"), ["9", "from 2 to 8"]),
@@ -177,7 +180,7 @@ BAD = {
         ["resolve", "art", "-o", "out", "--cache", "cache", "--budget", "1ns"],
         ["budget of 1e-06 ms cannot be met on this machine", "shortest predicted latency", "Slowest: "],
     ),
-    "two sizes": (_good("--budget", "13%", "--budget", "4MB"), ["13%, 4MB", "one size, one latency, one loss"]),
+    "two sizes": (_good("--budget", "13%", "--budget", "4MB"), ["13%, 4MB", "at most one size, latency, loss"]),
     "times of nothing": (_good("--budget", "2ms", "--times", "thesis"), ["thesis", "has no manifest.json"]),
     "times that were not recorded": (_good("--budget", "2ms", "--times", "art"), ["art", "no latency budget"]),
     "explain of a foreign folder": (["explain", "thesis"], ["thesis", "has no manifest.json"]),
@@ -309,7 +312,9 @@ def test_how_outputs_are_compared(given: list[str], expected: str | dict[str, st
 
 
 def test_one_loss_for_all_and_one_for_an_output() -> None:
-    with pytest.raises(UsageError, match="--loss mse is for all outputs; beside another --loss, give OUTPUT=KIND"):
+    with pytest.raises(
+        UsageError, match="--loss mse applies to all outputs; to give several --loss, write OUTPUT=KIND"
+    ):
         commands.kinds_of(["y=kl", "mse"])
 
 

@@ -24,7 +24,7 @@ def test_an_unknown_option_names_all_known_ones() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"observer": "magic"}, "observer is 'magic'; known: auto, minmax, percentile, entropy, mse"),
+        ({"observer": "magic"}, "unknown observer magic; known: auto, minmax, percentile, entropy, mse"),
         ({"activations": "int"}, "activations is 'int'; known: auto, integer, float"),
         ({"pipeline": "heavy"}, "pipeline is 'heavy'; known: light, advanced"),
         (

@@ -50,7 +50,7 @@ def test_a_text_longer_than_the_model_is_named_with_its_length(place: Path, tmp_
 def test_options_of_texts_need_a_tokenizer_and_texts(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["compile", "encoder.onnx", "-o", "out"]
     assert main([*words, "--calibration", "corpus.txt", "--length", "10"]) == 2
-    assert "--length is of texts: give their --tokenizer too" in capsys.readouterr().err
+    assert "--length applies to texts only: give their --tokenizer, too" in capsys.readouterr().err
     assert main([*words, "--tokenizer", "tokenizer.json"]) == 2
     assert "give them with --calibration FILE" in capsys.readouterr().err
 

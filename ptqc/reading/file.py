@@ -58,7 +58,7 @@ def parse(data: Data) -> onnx.ModelProto:
         proto = skeleton(data) if isinstance(data, memoryview) else onnx.ModelProto.FromString(data)
     except Exception as error:  # protobuf's DecodeError, which publishes no type hints, or ValueError
         if _is_text(data):
-            raise ModelError("is a text file, expected a binary ONNX model") from error
+            raise ModelError("is a text file; expected a binary ONNX model") from error
         raise ModelError(
             "is not an ONNX model, or is cut short, or nests subgraphs beyond 31 levels; download or export it again"
         ) from error

@@ -82,7 +82,7 @@ def _refuse_unknown(unknown: Mapping[str, str], version: int) -> None:
         )
     raise ModelError(
         f"has custom operators: {_list(unknown)} (first: {first}), which ONNX Runtime has no kernels for; "
-        "export the model without them, or cut it in front of them"
+        "export the model without them, or cut it off before them"
     )
 
 

@@ -17,7 +17,7 @@ def loss_in_words(found: Document) -> str:
     """What was asked, predicted, measured and shown, on one line."""
     judged, count = found["judged"], len(found["rounds"])
     plans = f"{count} {'plan' if count == 1 else 'plans'} built"
-    first = f"{shown(judged['lost'], found['unit'])} on {judged['samples']:,} samples that chose nothing"
+    first = f"{shown(judged['lost'], found['unit'])} on {judged['samples']:,} unseen samples"
     if not judged["samples"]:
         first = f"{shown(judged['lost'], found['unit'])} by the score, with no bound"
     elif found["unit"] == SAME:
@@ -55,7 +55,7 @@ def _whole(found: Document) -> Iterator[tuple[str, str]]:
     judged = found["judged"]
     yield "budget", found["budget"]
     yield "kept", "yes" if found["kept"] else "not shown"
-    yield "judged on", f"{judged['samples']:,} samples that chose nothing" if judged["samples"] else "the score"
+    yield "judged on", f"{judged['samples']:,} unseen samples" if judged["samples"] else "the score"
     yield "bound", f"{_certainty(found)}, one-sided"
     if found["samples_needed"] is not None:
         yield "samples that would show it, if the rest is like these", f"about {found['samples_needed']:,}"

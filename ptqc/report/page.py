@@ -107,7 +107,7 @@ SECTIONS = (
         "loss-budget",
         "Budget of loss",
         "Plans were built and measured on held-back samples, and their predicted loss was corrected by that. Samples "
-        "that chose nothing judged the files, from the largest to the smallest, until one failed.",
+        "that no choice had used judged the files, from the largest to the smallest, until one failed.",
         loss_budget_table,
         has_loss_budget,
     ),

@@ -71,8 +71,8 @@ def _set_aside(samples: Samples, most: int, necessary: int) -> tuple[Samples, Sa
         judges = necessary
     if count - judges < 2:
         raise CalibrationError(
-            f"{count} calibration samples were given; a budget of loss needs at least 4, two of which only judge, "
-            "and better some hundreds"
+            f"{count} calibration samples were given; a loss budget needs at least 4, since two of them only judge the "
+            "result, and preferably some hundreds"
         )
     aside = {(2 * i + 1) * count // (2 * judges) for i in range(judges)}
     measured = samples.select([i for i in range(count) if i not in aside])
@@ -85,7 +85,7 @@ def _fresh(samples: Samples, measured: Samples) -> Samples:
     found = samples.select([i for i, record in enumerate(samples.records) if record.sha256 not in known])
     if len(found) < 2:
         raise CalibrationError(
-            f"of {len(samples)} samples that could judge a budget of loss {len(found)} are others than those that are "
-            "measured on; at least 2 are needed, and better some hundreds"
+            f"only {len(found)} of {len(samples)} samples differ from those that were measured on and can judge a loss "
+            "budget; give at least 2, and preferably some hundreds"
         )
     return found

@@ -106,9 +106,9 @@ def criterion_of(job: Job, budget: LossBudget, labelled: Labelled | None, evalua
         return LabelledDrop(budget.limit, budget.unit, job.model, labelled)
     if judging is None:
         raise UsageError(
-            f"the budget {budget} needs samples that chose nothing, and the earlier compile kept none aside: give "
-            "others with --calibration DATA, of which those that were measured on are left out, or compile again with "
-            "a budget of loss"
+            f"the budget {budget} needs samples that were used for no choice, and the earlier compile set none aside: "
+            "give more samples with --calibration DATA (those that were measured on are left out), or compile again "
+            "with a loss budget"
         )
     splits = Splits(job.model, decided.kinds, decided.held_back, judging)
     of_classes = budget.unit.startswith("%")

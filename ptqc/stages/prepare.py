@@ -130,7 +130,7 @@ def gather(
         samples = collect(calibration, inputs, folder, limit, preprocessing, lambda _done, _total: stage.advance())
     samples = dataclasses.replace(samples, notes=(*notes, *samples.notes))
     if len(samples) < 2:
-        raise CalibrationError("one calibration sample was given; at least 2 are needed (better 100 or more)")
+        raise CalibrationError("one calibration sample was given; give at least 2, and preferably 100 or more")
     if not is_drawn:
         try_once(source, samples[0])
     return samples

@@ -124,7 +124,7 @@ def sweep(
 def _size(given: GivenBudget) -> Budget:
     budget = parse(given)
     if not isinstance(budget, Budget):
-        raise UsageError(f"budget {given!r} is no size; a sweep goes over sizes, such as 25% or 4.5MB")
+        raise UsageError(f"budget {given!r} is not a size; a sweep takes sizes, such as 25% or 4.5MB")
     return budget
 
 

@@ -69,7 +69,7 @@ def test_without_a_budget_of_loss_nothing_changes(tmp_path: Path) -> None:
 def test_what_is_measured_on_does_not_judge(tmp_path: Path) -> None:
     """Every sample is there twice, side by side, so that the other one of a judge is measured on."""
     data = counted(20).repeat(2, axis=0)
-    with pytest.raises(CalibrationError, match="of 10 samples that could judge a budget of loss 0 are others"):
+    with pytest.raises(CalibrationError, match="only 0 of 10 samples differ from those that were measured on"):
         gathered(tmp_path, data, LOSS)
     data[2], data[6] = 77, 99
     _, judging = gathered(tmp_path, data, LOSS)
@@ -77,7 +77,7 @@ def test_what_is_measured_on_does_not_judge(tmp_path: Path) -> None:
 
 
 def test_too_few_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(CalibrationError, match="3 calibration samples were given; a budget of loss needs at least 4"):
+    with pytest.raises(CalibrationError, match="3 calibration samples were given; a loss budget needs at least 4"):
         gathered(tmp_path, counted(3), LOSS)
 
 
@@ -92,5 +92,5 @@ def test_others_are_taken_later_but_for_those_that_were_measured_on(tmp_path: Pa
     prepared = prepare(read_model(tmp_path / "model.onnx"), measured, SILENT)
     found = with_judges(prepared, counted(50), tmp_path / "judging", None, LOSS)
     assert numbers(found.judging) == list(range(30, 50))
-    with pytest.raises(CalibrationError, match="of 30 samples that could judge a budget of loss 0 are others"):
+    with pytest.raises(CalibrationError, match="only 0 of 30 samples differ from those that were measured on"):
         with_judges(prepared, counted(30), tmp_path / "judging", None, LOSS)

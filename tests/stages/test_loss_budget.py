@@ -139,7 +139,7 @@ def test_a_sequence_of_tests_errs_as_rarely_as_one() -> None:
 def test_what_is_missed_says_what_helps() -> None:
     budget = LossBudget(0.01, "nat")
     over = tell_loss(budget, verdict_of(0.02), "nat")
-    assert "the file loses 0.02 nat on 64 samples that chose nothing, over the budget of 0.01nat" in str(over.notes)
+    assert "the file loses 0.02 nat on 64 unseen samples, over the budget of 0.01nat" in str(over.notes)
     found = verdict_of(0.008)
     unsure = replace(found, judged={0: Lost(0.008, 0.012, 64, "planted")})
     told = tell_loss(budget, unsure, "nat")
@@ -198,7 +198,7 @@ def test_a_larger_loss_takes_fewer_bytes(kept: Artifact, tmp_path: Path) -> None
 
 def test_documents_tell_the_loss(kept: Artifact, capsys: pytest.CaptureFixture[str]) -> None:
     told = " ".join(kept.summary().split())
-    assert "on 24 samples that chose nothing, at most" in told
+    assert "on 24 unseen samples, at most" in told
     assert "of the budget of 0.002nat" in told
     assert 'id="loss-budget"' in (kept.folder / "report.html").read_text()
     assert main(["explain", str(kept.folder)]) == 0
@@ -227,7 +227,7 @@ def test_samples_that_judge_can_come_later(kept: Artifact, tmp_path: Path) -> No
     cache = kept.folder.parent / "cache"
     plain = compiled(FLOAT, DATA, tmp_path, "13%", bits=(2, 7), cache=cache)
     assert plain.manifest["loss_budget"] is None
-    with quick(), pytest.raises(UsageError, match="kept none aside: give others with --calibration"):
+    with quick(), pytest.raises(UsageError, match="set none aside: give more samples with --calibration"):
         ptqc.resolve(plain.folder, output=tmp_path / "none", budget="0.05nat", cache=cache)
     given = np.concatenate([DATA, samples(3, 8, 8, count=20, seed=1)])
     with quick():

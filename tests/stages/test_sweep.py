@@ -98,8 +98,8 @@ def test_what_there_is_no_time_for_is_left_out(made: Artifact) -> None:
     ("options", "told"),
     [
         ({"points": 1}, "points is 1; give a number from 2"),
-        ({"budgets": ["13%", "2ms"]}, "'2ms' is no size"),
-        ({"budgets": ["99%same"]}, "'99%same' is no size"),
+        ({"budgets": ["13%", "2ms"]}, "'2ms' is not a size"),
+        ({"budgets": ["99%same"]}, "'99%same' is not a size"),
     ],
 )
 def test_what_is_no_frontier_is_refused(made: Artifact, options: dict[str, object], told: str) -> None:

@@ -113,9 +113,11 @@ def _of_folder(
     if not images or all(path.parent == folder for path in images):
         return str(folder), labels
     if any(path.parent == folder for path in images):
-        raise CalibrationError(f"some images of {folder} lie in no folder of a class")
+        raise CalibrationError(f"some images of {folder} are not in the folder of a class")
     if len(inputs) != 1:
-        raise CalibrationError(f"images feed a model with one input, this one has {len(inputs)}: give .npz files")
+        raise CalibrationError(
+            f"images can only feed a model with one input; this one has {len(inputs)}: give .npz files"
+        )
     numbers = {name: int(name) if all(map(str.isdecimal, classes)) else place for place, name in enumerate(classes)}
     chosen, loader = _some(images, metric.samples, most), preprocessing or Preprocessing()
     labels += [numbers[path.relative_to(folder).parts[0]] for path in chosen]
@@ -149,7 +151,7 @@ def _of_table(texts: Texts, metric: Metric) -> tuple[object, list[Any]]:
     """Lines of texts and their label, between tabs."""
     path = Path(str(texts.corpus))
     if texts.overlong == "split":
-        raise UsageError(f"{path} has a label for each text, so none can be split: leave out --overlong")
+        raise UsageError(f"{path} has a label for each text, so texts cannot be split: leave out --overlong")
     try:
         lines = path.read_text(encoding="utf-8-sig").split("\n")  # other breaks of lines belong to texts
     except (OSError, UnicodeDecodeError) as error:

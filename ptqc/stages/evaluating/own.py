@@ -62,7 +62,7 @@ def metric_of(given: object) -> Metric:
         if rest != given and rest[:1] in ("", "-") and (found := kind.of(rest[1:])) is not None:
             return found
     known = ", ".join(kind.name for kind in METRICS)
-    raise UsageError(f"metric is {given!r}; known: {known}, with a number behind it as in top-5, and module:function")
+    raise UsageError(f"metric is {given!r}; known: {known}, some with a number as in top-5, and module:function")
 
 
 def _made(kind: type[Metric]) -> Metric:

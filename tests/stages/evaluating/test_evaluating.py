@@ -367,7 +367,7 @@ def test_only_new_lines_end_the_lines_of_a_table(language: Path, tmp_path: Path)
 
 def test_a_table_is_not_split_and_needs_a_tokenizer(language: Path) -> None:
     data = Texts(language / "pairs.tsv", language / "tokenizer.json", overlong="split")
-    with pytest.raises(UsageError, match="so none can be split"):
+    with pytest.raises(UsageError, match="so texts cannot be split"):
         ptqc.evaluate(language / "encoder.onnx", metric="similarity", data=data)
     with pytest.raises(UsageError, match=r"pairs\.tsv holds texts: give their --tokenizer too"):
         ptqc.evaluate(language / "encoder.onnx", metric="similarity", data=language / "pairs.tsv")
