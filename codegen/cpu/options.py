@@ -26,16 +26,16 @@ class CpuOptions:
         default=DEFAULT_CPU,
         metadata={
             "metavar": "ISA",
-            "help": "host (default: the best of this machine), portable, avx2, avx-vnni, avx512-vnni, avx512-vbmi, "
-            "avx512-bf16 or aarch64; several, separated by commas, for a library of each",
+            "help": "instruction set: host (default: the best of this machine), portable, avx2, avx-vnni, avx512-vnni, "
+            "avx512-vbmi, avx512-bf16 or aarch64; several, separated by commas, give one library each",
         },
     )
     tune: str | Path = field(
         default=NOT_TUNED,
         metadata={
             "metavar": "HOW",
-            "help": "quick or full: time a few or all of the ways to cut each kernel's loops on this machine, and take "
-            "the fastest; DIR: take those that an earlier compile recorded there",
+            "help": "quick or full: time some or all tilings of each kernel's loops on this machine, take the best; "
+            "DIR: reuse the tilings that an earlier compile recorded there",
         },
     )
 

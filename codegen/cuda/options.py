@@ -22,8 +22,8 @@ class CudaOptions:
         default=ALL,
         metadata={
             "metavar": "ARCH",
-            "help": "sm_80 (A100), sm_86 (RTX 30), sm_89 (L4, RTX 40), sm_90a (H100); several, separated by commas; "
-            "default: all of them. Other chips from 8.0 on take what the driver makes of the PTX",
+            "help": "chips that get machine code: sm_80 (A100), sm_86 (RTX 30), sm_89 (L4, RTX 40), sm_90a (H100); "
+            "several, separated by commas; default: all. On other chips from 8.0 on, the driver translates the PTX",
         },
     )
 

@@ -7,7 +7,7 @@ from ptqc.report.rows import Document, ReportFacts
 from ptqc.text import visible
 
 MEGABYTE = 1e6
-UNTOLD = "memory when loaded: not told, as an earlier version of ptqc compiled this"
+UNTOLD = "memory when loaded: not recorded, since an earlier version of ptqc compiled this"
 
 
 def has_memory(facts: ReportFacts) -> bool:

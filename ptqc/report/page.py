@@ -56,8 +56,8 @@ SECTIONS = (
     Section(
         "changed",
         "Samples that changed most",
-        "Of the held-back samples, those on which the compiled model is farthest from the float model. Pictures are as "
-        "the model sees them, from black at the least value to white at the largest; of texts, tokens are marked at "
+        "The held-back samples on which the compiled model is farthest from the float model. Pictures are shown as the "
+        "model sees them, from black at the least value to white at the largest. In texts, the tokens are marked at "
         "which the answer changed.",
         changed_samples,
         has_changed,
@@ -67,30 +67,33 @@ SECTIONS = (
     Section(
         "frontier",
         "Loss against size",
-        "The best plan at each size, from the same measurements; any of them can be had in seconds.",
+        "The best plan at each size, from the same measurements. `ptqc resolve` builds any of them in seconds.",
         frontier_plot,
     ),
     Section(
         "sweep",
         "Measured frontier",
         "Files of several sizes from the same measurements, each built and compared with the float model on held-back "
-        "samples; reconstructed once, on fewer samples than the delivered file.",
+        "samples. They are reconstructed once, on fewer samples than the delivered file.",
         sweep_plots,
         has_sweep,
     ),
     Section(
-        "worst", "What costs most", "The weights with the largest predicted loss, and what to do about it.", worst_table
+        "worst",
+        "What costs most",
+        "The weights with the largest predicted loss, and what to do about them.",
+        worst_table,
     ),
     Section(
         "layers",
         "Layers",
-        "SQNR is that of the layer's own output; the predicted loss is that of the model's outputs.",
+        "SQNR refers to the layer's own output; the predicted loss refers to the model's outputs.",
         layer_table,
     ),
     Section(
         "latency",
         "Latency",
-        "One sample on one thread, in time of the processor. Predicted from the times of each operator in float and on "
+        "Processor time of one sample on one thread. It was predicted from the times of each operator in float and on "
         "integers; the delivered file or library was then measured.",
         latency_tables,
         has_latency,
@@ -98,16 +101,16 @@ SECTIONS = (
     Section(
         "memory",
         "Memory",
-        "Of the weights once they are unpacked, and of a run of one sample beside them, with what kernels need while "
-        "they run; without the runtime itself, what it keeps of the graph, and the caller's inputs.",
+        "The memory of the unpacked weights, and of a run of one sample on top of them, kernels' own buffers included. "
+        "Not counted are the runtime itself, its copy of the graph, and the caller's inputs.",
         memory_table,
         has_memory,
     ),
     Section(
         "loss-budget",
-        "Budget of loss",
-        "Plans were built and measured on held-back samples, and their predicted loss was corrected by that. Samples "
-        "that no choice had used judged the files, from the largest to the smallest, until one failed.",
+        "Loss budget",
+        "Plans were built and measured on held-back samples, and their predicted loss was corrected accordingly. The "
+        "files were then judged on unseen samples, from the largest to the smallest, until one failed.",
         loss_budget_table,
         has_loss_budget,
     ),
@@ -116,11 +119,11 @@ SECTIONS = (
     Section(
         "native",
         "Native library",
-        "What was compared on held-back samples and on edge inputs before anything was written.",
+        "The comparison with the ONNX file on held-back samples and on edge inputs, before anything was written.",
         native_tables,
         has_native,
     ),
-    Section("targets", "Targets", "What else was built beside the ONNX file.", other_tables, has_others),
+    Section("targets", "Targets", "Other libraries that were built beside the ONNX file.", other_tables, has_others),
     Section("notes", "Notes", "What the compiler changed, and what it left alone.", _notes),
     Section("reproducibility", "Reproducibility", "The same inputs give the same bytes.", reproducibility_table),
 )

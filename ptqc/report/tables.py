@@ -63,7 +63,7 @@ def _no_upgrade(row: Row, facts: ReportFacts) -> str:
     options, form = facts.manifest["options"], row.chosen.form
     widest = form == Integer(PORTABLE_BITS)
     if "integer" in row.compute and widest and 8 in options["bits"] and not options["allow_8bit"]:
-        return "the widest that cannot saturate on CPUs without VNNI; where all have VNNI, allow 8 bits (allow_8bit)"
+        return "the widest that cannot saturate on CPUs without VNNI; if all your CPUs have VNNI, use allow_8bit"
     return f"no larger candidate loses less than {form}"
 
 
