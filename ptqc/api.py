@@ -12,6 +12,7 @@ from ptqc.artifact import folder as artifact
 from ptqc.artifact.folder import Artifact, check_output
 from ptqc.budget import Budgets, Given
 from ptqc.calibration.images import Preprocessing
+from ptqc.calibration.texts import Texts
 from ptqc.codegen.targets import TargetKeywords, choose
 from ptqc.compiler import CompileRequest, compile_model, resolve_job
 from ptqc.errors import UsageError
@@ -22,6 +23,7 @@ from ptqc.plan import Plan
 from ptqc.reading.given import Model
 from ptqc.stages.build_target import check_samples, check_target
 from ptqc.stages.early_checks import check_score
+from ptqc.stages.extensions import check_extensions
 from ptqc.stages.job import Job
 from ptqc.stages.judge import Evaluate
 from ptqc.stages.latency_budget import clock_of, fitting_times, times_of
@@ -73,6 +75,7 @@ def compile(  # noqa: A001
     (`ptqc.codegen.cpu.options.CpuOptions`). Raises the errors of `ptqc.errors`.
     """
     started = time.monotonic()
+    check_extensions()
     known, parameters = CompileOptions.names(), signature(compile).parameters
     chosen = CompileOptions.of({name: value for name, value in given.items() if name in known})
     of_target = {name: value for name, value in given.items() if name not in known}
@@ -102,6 +105,7 @@ def compile(  # noqa: A001
         preprocessing=preprocessing,
         dump=_dump(dump_passes),
         rewrites=added_rewrites(chosen.rewrites),
+        tokenizer=_tokenizer(calibration),
         store=store,
         clock=clock,
         progress=progress,
@@ -144,6 +148,7 @@ def resolve(
     Raises UsageError when the measurements are not in the store any more.
     """
     started = time.monotonic()
+    check_extensions()
     budgets = Budgets.parse(budget, strict=strict)
     check_score(budgets, labels, evaluate)
     built = choose(target, given, signature(resolve).parameters, may_be_missing=allow_missing_target)
@@ -182,6 +187,7 @@ def resolve(
         progress=progress,
         started=started,
         times=fitting_times(earlier, budgets.latency),
+        tokenizer=_tokenizer(calibration),
         plan=None if plan is None else Plan.from_json(plan, decided.roles),
     )
     return resolve_job(job, request, calibration)
@@ -189,6 +195,10 @@ def resolve(
 
 def _labels(labels: str | Path | None) -> Path | None:
     return None if labels is None else path_of("labels", labels)
+
+
+def _tokenizer(calibration: object) -> Path | None:
+    return Path(calibration.tokenizer) if isinstance(calibration, Texts) else None
 
 
 def _dump(folder: str | Path | None) -> Dump:

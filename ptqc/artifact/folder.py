@@ -71,9 +71,16 @@ AT_FDCWD, RENAME_EXCHANGE = -100, 2
 
 @dataclass(frozen=True)
 class Artifact:
-    """A compiled model in its folder. Raises UsageError on opening when files are missing or changed."""
+    """A compiled model in its folder, which it can be given in place of.
+
+    Raises UsageError on opening when files are missing or changed.
+    """
 
     folder: Path
+
+    def __fspath__(self) -> str:
+        """The folder, for all that takes one: `resolve`, `compare`, `evaluate`, `sweep`, `verify`."""
+        return str(self.folder)
 
     @cached_property
     def manifest(self) -> Mapping[str, Any]:
