@@ -31,6 +31,7 @@ COLUMNS = (
     Column("s", "seconds", number(0)),
     Column("of these assembling", "assembler_seconds", number(1)),
     Column("integers compared", "integers", number(0)),
+    Column("floats compared", "reals", number(0)),
     Column("different", "different", number(0)),
     Column("end to end", "end_to_end", number(0)),
     Column("how", "how"),
@@ -98,12 +99,12 @@ def _compared(found: Mapping[str, Any], calls: int) -> dict[str, Any]:
     parts that are rounded may differ."""
     if "missing" in found:
         return {"note": f"not verified: {found['missing']}"}
+    compared = {"integers": found["integers_compared"], "reals": found["reals_compared"], "different": 0}
     if "cropped" not in found:
-        behind = sum(found["end_to_end_different"].values())
-        return {"integers": found["integers_compared"], "different": 0, "end_to_end": behind, "how": "whole"}
+        return {**compared, "end_to_end": sum(found["end_to_end_different"].values()), "how": "whole"}
     shares = found["cropped"].values()
     cropped = f", {len(shares)} of {calls} calls cropped, to {min(shares):.0%} at least" if shares else ""
-    return {"integers": found["integers_compared"], "different": 0, "how": f"kernel by kernel{cropped}"}
+    return {**compared, "how": f"kernel by kernel{cropped}"}
 
 
 def measure(artifact: Path, built: Path, cache: str | None) -> dict[str, Any]:

@@ -35,7 +35,9 @@ def artifact(folder: Path, verification: dict[str, Any]) -> Path:
 
 
 def test_the_most_of_all_kernels_and_what_was_compared(tmp_path: Path) -> None:
-    found = facts_of(artifact(tmp_path, {"integers_compared": 1000, "end_to_end_different": {"y": 2}}))
+    found = facts_of(
+        artifact(tmp_path, {"integers_compared": 1000, "reals_compared": 20, "end_to_end_different": {"y": 2}})
+    )
     assert found == {
         "kernels": 7,
         "on_tensor_cores": 5,
@@ -47,6 +49,7 @@ def test_the_most_of_all_kernels_and_what_was_compared(tmp_path: Path) -> None:
         "instructions": "1,584; 1,600",
         "seconds": 12.5,
         "integers": 1000,
+        "reals": 20,
         "different": 0,
         "end_to_end": 2,
         "how": "whole",
@@ -58,7 +61,7 @@ def test_the_most_of_all_kernels_and_what_was_compared(tmp_path: Path) -> None:
     [({}, "kernel by kernel"), ({"a": 0.9, "b": 0.5}, "kernel by kernel, 2 of 8 calls cropped, to 50% at least")],
 )
 def test_large_networks_are_compared_kernel_by_kernel(cropped: dict[str, float], how: str, tmp_path: Path) -> None:
-    found = facts_of(artifact(tmp_path, {"integers_compared": 10, "cropped": cropped}))
+    found = facts_of(artifact(tmp_path, {"integers_compared": 10, "reals_compared": 5, "cropped": cropped}))
     assert (found["integers"], found["different"], found["how"]) == (10, 0, how)
 
 
