@@ -28,6 +28,7 @@ COLUMNS = (
     Column("shared bytes, at most", "shared_bytes", number(0)),
     Column("bytes spilled", "spilled_bytes", number(0)),
     Column("instructions of tensor cores", "instructions"),
+    Column("as in the PTX", "as_in_ptx"),
     Column("s", "seconds", number(0)),
     Column("of these assembling", "assembler_seconds", number(1)),
     Column("integers compared", "integers", number(0)),
@@ -77,6 +78,7 @@ def facts_of(folder: Path) -> dict[str, Any]:
         "shared_bytes": _most_shared(kernels["machine_code"].values()),
         "spilled_bytes": sum(gpu["spilled_bytes"] for gpu in gpus.values()),
         "instructions": _first_and_last(gpus, "tensor_core_instructions"),
+        "as_in_ptx": _as_in_ptx(folder / "cuda", kernels["machine_code"]),
         "seconds": _read(folder / "run.json")["seconds"],
         **_compared(told["verification"], sum(steps.values())),
     }
@@ -88,6 +90,21 @@ def _first_and_last(gpus: Mapping[str, Mapping[str, int]], what: str) -> str:
 
 def _most_shared(codes: Iterable[Mapping[str, Mapping[str, int]]]) -> int:
     return max((code["shared_bytes"] for of_kernel in codes for code in of_kernel.values()), default=0)
+
+
+def _as_in_ptx(folder: Path, codes: Mapping[str, Mapping[str, Mapping[str, int]]]) -> str:
+    """How many kernels have as many products as their PTX on every chip, or where a loop was unrolled a multiple."""
+    from ptqc.codegen.cuda.emulator.opening import read_ptx
+    from ptqc.codegen.cuda.emulator.ptx import Instruction, kernels
+
+    right, all_of = 0, 0
+    for kernel in kernels(read_ptx(folder)):
+        opcodes = [each.opcode for each in kernel.statements if isinstance(each, Instruction)]
+        expected = sum(opcode.startswith("mma.") for opcode in opcodes)
+        found = [code["tensor_core_instructions"] for code in codes[kernel.name].values()]
+        all_of += bool(expected or any(found))
+        right += bool(expected) and all(count and count % expected == 0 for count in found)
+    return f"{right} of {all_of} kernels"
 
 
 def _read(path: Path) -> Any:
