@@ -32,7 +32,9 @@ def _image(value: ir.Value, axis: int, channels: int | str | None) -> str:
     kind = f"an image of {channels} channel{'' if channels == 1 else 's'}, channels {'first' if axis == 1 else 'last'}"
     found = stated_range(value)
     if found is None:
-        return f"{kind}; how pixels are scaled is not in the graph: give --scale, --mean and --std as it was trained"
+        return (
+            f"{kind}; the graph does not say how pixels are scaled: give the --scale, --mean and --std of its training"
+        )
     return f"{kind}; {found.description}"
 
 

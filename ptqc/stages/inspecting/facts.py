@@ -102,7 +102,7 @@ class Inspection:
 
 
 def _of(found: Compilable, size: int) -> Iterator[tuple[str, str]]:
-    macs = "unknown, as sizes are free" if found.macs is None else f"{magnitude(found.macs)}MACs"
+    macs = "unknown, since some sizes are free" if found.macs is None else f"{magnitude(found.macs)}MACs"
     inner = f" and {found.inner_layers:,} in branches or loops" if found.inner_layers else ""
     counted = ", the inner ones not counted" if inner else ""
     yield "layers", f"{found.layers:,}{inner} with {found.parameters:,} weights; one run of one sample: {macs}{counted}"
@@ -111,15 +111,15 @@ def _of(found: Compilable, size: int) -> Iterator[tuple[str, str]]:
     sensible = ", ".join(f"--budget {budget} ({count:,} bytes)" for budget, count in found.sensible.items())
     yield "sensible", sensible or "none: the graph's text is most of the file"
     memory = f"{found.memory / 1e9:.1f} GB of memory"
-    known = f"roughly {_duration(found.seconds or 0)} of one processor, and {memory}"
+    known = f"roughly {_duration(found.seconds or 0)} of processor time and {memory}"
     yield (
         "compile",
-        f"a time that depends on sizes or loops that are free; roughly {memory}" if found.seconds is None else known,
+        f"the time depends on free sizes or loops; roughly {memory}" if found.seconds is None else known,
     )
     for kind in found.stays_float:
         yield "stays float", f"{kind.count:,} {visible(kind.operator)}: {kind.reason}"
     if not found.stays_float:
-        yield "stays float", "nothing has to"
+        yield "stays float", "nothing"
 
 
 def _duration(seconds: float) -> str:
