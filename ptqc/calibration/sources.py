@@ -243,7 +243,7 @@ def bounds_of(array: np.ndarray, lengths: np.ndarray, name: str, where: str) -> 
         raise CalibrationError(
             f"{where}: sums up to {lengths.sum()}, but {name} has shape {array.shape}: join its samples along axis 0"
         )
-    return np.concatenate([[0], np.cumsum(lengths)])
+    return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
 
 
 def _rows_per_sample(array: np.ndarray, spec: InputSpec, where: str) -> int:
