@@ -5,6 +5,7 @@ of the folders in which images lie; the columns behind the texts of a .tsv; line
 are given apart.
 """
 
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -23,6 +24,8 @@ from ptqc.errors import CalibrationError, UsageError
 from ptqc.execute.onnxruntime import Feeds
 from ptqc.stages.evaluating.metric import Metric
 from ptqc.stages.labels import EVERY_SAMPLE, KEY, from_csv
+
+NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)(e[+-]?\d+)?", re.IGNORECASE | re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -214,12 +217,10 @@ def _of_table(texts: Texts, metric: Metric) -> tuple[object, list[Any]]:
 
 
 def _number(text: str) -> int | float | str:
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
+    """The number that a text writes, if any; what Python also takes for one ("nan", "infinity", "1_000") are words."""
+    if not NUMBER.fullmatch(text.strip()):
+        return text
+    return int(text) if text.strip().lstrip("+-").isdecimal() else float(text)
 
 
 def _apart(labels: object) -> list[Any]:

@@ -399,6 +399,16 @@ def test_lines_of_a_table_that_do_not_fit(language: Path, tmp_path: Path, conten
         ptqc.evaluate(language / "encoder.onnx", metric="similarity", data=data)
 
 
+def test_labels_of_a_table_are_numbers_where_they_are_written_as_such(language: Path, tmp_path: Path) -> None:
+    words = ["3", " -2 ", "0.5", ".5e1", "nan", "infinity", "1_000", "1 2", ""]
+    (tmp_path / "words.tsv").write_text("".join(f"cat\t{word}\n" for word in words))
+    found = list[object]()
+    data = Texts(tmp_path / "words.tsv", language / "tokenizer.json")
+    ptqc.evaluate(language / "encoder.onnx", metric=lambda _, label: found.append(label) or 0.0, data=data)
+    assert found == [3, -2, 0.5, 5.0, *words[4:]]
+    assert [type(label) for label in found[:2]] == [int, int]
+
+
 def test_only_new_lines_end_the_lines_of_a_table(language: Path, tmp_path: Path) -> None:
     (tmp_path / "pairs.tsv").write_text("cat\u2028sees\tdog\t1\r\nthe cat\x85\tit\t2\n", encoding="utf-8")
     data = Texts(tmp_path / "pairs.tsv", language / "tokenizer.json")
