@@ -121,7 +121,7 @@ def _opened(
         return _of_arrays(data)
     if not isinstance(data, str | Path):
         return data, []
-    path = Path(data)
+    path = path_of("data", data)
     if path.is_dir():
         return _of_folder(path, metric, inputs, preprocessing, most)
     if path.is_file() and path.suffix == ".npz":
