@@ -17,13 +17,13 @@ import numpy as np
 from ptqc.arguments import path_of, shown
 from ptqc.calibration.images import IMAGE_SUFFIXES, Preprocessing
 from ptqc.calibration.inputs import InputSpec
-from ptqc.calibration.samples import CheckedSample, checked
+from ptqc.calibration.samples import EVERY_SAMPLE, CheckedSample, checked
 from ptqc.calibration.sources import LENGTHS, bounds_of, files_below, is_hidden, npz_members, open_source, spread
 from ptqc.calibration.texts import TABLE, Texts
 from ptqc.errors import CalibrationError, UsageError
 from ptqc.execute.onnxruntime import Feeds
 from ptqc.stages.evaluating.metric import Metric
-from ptqc.stages.labels import EVERY_SAMPLE, KEY, from_csv
+from ptqc.stages.labels import KEY, from_csv
 
 NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)(e[+-]?\d+)?", re.IGNORECASE | re.ASCII)
 
