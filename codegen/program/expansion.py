@@ -1,6 +1,6 @@
 """Operators without a kernel are replaced by others: by ONNX's own definition of them, or by one that is given here."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import onnx
 import onnx.defs
@@ -9,6 +9,7 @@ import onnx.parser
 import onnx.shape_inference
 import onnx_ir as ir
 
+from ptqc.codegen.program import attention
 from ptqc.codegen.program.folding import SIZES
 from ptqc.graph.external import whole_message
 from ptqc.graph.nodes import constant
@@ -100,7 +101,7 @@ def expanded(model: ir.Model) -> ir.Model:
     if not chosen:
         return model
     try:
-        return _inlined(model, {str(node.outputs[0].name) for node in chosen})
+        return _inlined(model, chosen)
     except Exception:  # the operators then stay, and are named as what has no kernel
         return model
 
@@ -115,19 +116,25 @@ def is_static(value: ir.Value | None) -> bool:
 
 def _is_chosen(node: ir.Node) -> bool:
     if node.domain:
-        return False
+        return attention.is_attention(node)
     known = node.op_type in BY_ONNX or node.op_type in DEFINITIONS
     return SOMETIMES[node.op_type](node) if node.op_type in SOMETIMES else known
 
 
-def _inlined(model: ir.Model, chosen: set[str]) -> ir.Model:
+def _inlined(model: ir.Model, chosen: Sequence[ir.Node]) -> ir.Model:
     proto = whole_message(model)
     opset = next(entry.version for entry in proto.opset_import if not entry.domain)
-    nodes = [node for node in proto.graph.node if node.output[0] in chosen]
-    used = sorted({node.op_type for node in nodes if node.op_type in DEFINITIONS})
-    definitions = {name: _definition(name, opset) for name in used}
+    names = {str(node.outputs[0].name) for node in chosen}
+    nodes = [node for node in proto.graph.node if node.output[0] in names]
+    used = sorted({node.op_type for node in nodes if node.op_type in DEFINITIONS and not node.domain})
+    definitions = {name: _definition(name, DEFINITIONS[name], opset) for name in used}
+    own = {str(node.outputs[0].name): attention.definition(node) for node in chosen if node.domain}
     for node in nodes:
-        if node.op_type in definitions:
+        if node.domain:
+            definition = _definition(f"{node.op_type}_{len(definitions)}", own[node.output[0]], opset)
+            definitions[definition.name] = definition
+            _call(node, definition.name)
+        elif node.op_type in definitions:
             node.domain = OURS
             _give(node, definitions[node.op_type].attribute_proto)
         else:
@@ -135,9 +142,9 @@ def _inlined(model: ir.Model, chosen: set[str]) -> ir.Model:
             _give(node, [attribute.default_value for attribute in schema.attributes.values()])
     proto.functions.extend(definitions.values())
     proto.opset_import.append(onnx.helper.make_opsetid(OURS, 1))
-    names = [*((OURS, name) for name in used), *(("", name) for name in sorted(BY_ONNX))]
+    inlined = [*((OURS, name) for name in definitions), *(("", name) for name in sorted(BY_ONNX))]
     typed = onnx.shape_inference.infer_shapes(proto)  # some definitions depend on types
-    made = onnx.inliner.inline_selected_functions(typed, names, inline_schema_functions=True)
+    made = onnx.inliner.inline_selected_functions(typed, inlined, inline_schema_functions=True)
     del made.functions[:]
     kept = [entry for entry in made.opset_import if entry.domain != OURS]
     del made.opset_import[:]
@@ -151,7 +158,15 @@ def _give(node: onnx.NodeProto, defaults: Iterable[onnx.AttributeProto]) -> None
     node.attribute.extend(default for default in defaults if default.name and default.name not in given)
 
 
-def _definition(name: str, opset: int) -> onnx.FunctionProto:
+def _call(node: onnx.NodeProto, function: str) -> None:
+    """Make a node call a function of the inputs that it has, which has its attributes and its first output."""
+    given = [name for name in node.input if name]
+    del node.input[:], node.output[1:], node.attribute[:]
+    node.input.extend(given)
+    node.domain, node.op_type = OURS, function
+
+
+def _definition(name: str, text: str, opset: int) -> onnx.FunctionProto:
     head = f'<domain: "{OURS}", opset_import: ["": {opset}]> {name} '
-    found: onnx.FunctionProto = onnx.parser.parse_function(head + DEFINITIONS[name])
+    found: onnx.FunctionProto = onnx.parser.parse_function(head + text)
     return found
