@@ -9,7 +9,7 @@ import onnx.parser
 import onnx.shape_inference
 import onnx_ir as ir
 
-from ptqc.codegen.program import attention
+from ptqc.codegen.program import attention, rotary
 from ptqc.codegen.program.folding import SIZES
 from ptqc.graph.external import whole_message
 from ptqc.graph.nodes import constant
@@ -88,6 +88,11 @@ def _is_more_than_rows(node: ir.Node) -> bool:
     return not is_static(node.inputs[1]) or any(value.name for value in node.outputs[1:])
 
 
+# Which nodes get a function of their own, and what writes it: what the function is depends on more than attributes.
+WRITTEN: tuple[tuple[Callable[[ir.Node], bool], Callable[[ir.Node], str]], ...] = (
+    (attention.is_attention, attention.definition),
+    (rotary.is_whole, rotary.definition),
+)
 # Operators that have kernels, and which of their nodes are replaced nevertheless.
 SOMETIMES: Mapping[str, Callable[[ir.Node], bool]] = {
     "Gemm": _is_plain_gemm_of_two,
@@ -116,9 +121,14 @@ def is_static(value: ir.Value | None) -> bool:
 
 def _is_chosen(node: ir.Node) -> bool:
     if node.domain:
-        return attention.is_attention(node)
+        return _written(node) is not None
     known = node.op_type in BY_ONNX or node.op_type in DEFINITIONS
     return SOMETIMES[node.op_type](node) if node.op_type in SOMETIMES else known
+
+
+def _written(node: ir.Node) -> str | None:
+    """The function of its own that a node gets, if it gets one."""
+    return next((definition(node) for is_chosen, definition in WRITTEN if is_chosen(node)), None)
 
 
 def _inlined(model: ir.Model, chosen: Sequence[ir.Node]) -> ir.Model:
@@ -126,12 +136,12 @@ def _inlined(model: ir.Model, chosen: Sequence[ir.Node]) -> ir.Model:
     opset = next(entry.version for entry in proto.opset_import if not entry.domain)
     names = {str(node.outputs[0].name) for node in chosen}
     nodes = [node for node in proto.graph.node if node.output[0] in names]
-    used = sorted({node.op_type for node in nodes if node.op_type in DEFINITIONS and not node.domain})
+    own = {str(node.outputs[0].name): _written(node) for node in chosen}
+    used = sorted({node.op_type for node in nodes if node.op_type in DEFINITIONS})
     definitions = {name: _definition(name, DEFINITIONS[name], opset) for name in used}
-    own = {str(node.outputs[0].name): attention.definition(node) for node in chosen if node.domain}
     for node in nodes:
-        if node.domain:
-            definition = _definition(f"{node.op_type}_{len(definitions)}", own[node.output[0]], opset)
+        if (text := own[node.output[0]]) is not None:
+            definition = _definition(f"{node.op_type}_{len(definitions)}", text, opset)
             definitions[definition.name] = definition
             _call(node, definition.name)
         elif node.op_type in definitions:
