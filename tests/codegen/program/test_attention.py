@@ -44,7 +44,7 @@ def attention(inputs: str, given: str, attributes: str) -> ir.Model:
 @pytest.mark.parametrize("case", CASES)
 def test_gives_what_onnxruntime_gives(case: str) -> None:
     model = attention(*CASES[case])
-    feeds = {value.name: FEEDS[str(value.name)] for value in model.graph.inputs}
+    feeds = {str(value.name): FEEDS[str(value.name)] for value in model.graph.inputs}
     written = expanded(model)
     assert not any(node.domain for node in written.graph)
     assert any(node.domain for node in model.graph)
