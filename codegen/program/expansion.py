@@ -1,6 +1,6 @@
 """Operators without a kernel are replaced by others: by ONNX's own definition of them, or by one that is given here."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import onnx
 import onnx.defs
@@ -9,6 +9,7 @@ import onnx.parser
 import onnx.shape_inference
 import onnx_ir as ir
 
+from ptqc.codegen.program import attention, rotary
 from ptqc.codegen.program.folding import SIZES
 from ptqc.graph.external import whole_message
 from ptqc.graph.nodes import constant
@@ -87,6 +88,11 @@ def _is_more_than_rows(node: ir.Node) -> bool:
     return not is_static(node.inputs[1]) or any(value.name for value in node.outputs[1:])
 
 
+# Which nodes get a function of their own, and what writes it: what the function is depends on more than attributes.
+WRITTEN: tuple[tuple[Callable[[ir.Node], bool], Callable[[ir.Node], str]], ...] = (
+    (attention.is_attention, attention.definition),
+    (rotary.is_whole, rotary.definition),
+)
 # Operators that have kernels, and which of their nodes are replaced nevertheless.
 SOMETIMES: Mapping[str, Callable[[ir.Node], bool]] = {
     "Gemm": _is_plain_gemm_of_two,
@@ -100,7 +106,7 @@ def expanded(model: ir.Model) -> ir.Model:
     if not chosen:
         return model
     try:
-        return _inlined(model, {str(node.outputs[0].name) for node in chosen})
+        return _inlined(model, chosen)
     except Exception:  # the operators then stay, and are named as what has no kernel
         return model
 
@@ -115,19 +121,30 @@ def is_static(value: ir.Value | None) -> bool:
 
 def _is_chosen(node: ir.Node) -> bool:
     if node.domain:
-        return False
+        return _written(node) is not None
     known = node.op_type in BY_ONNX or node.op_type in DEFINITIONS
     return SOMETIMES[node.op_type](node) if node.op_type in SOMETIMES else known
 
 
-def _inlined(model: ir.Model, chosen: set[str]) -> ir.Model:
+def _written(node: ir.Node) -> str | None:
+    """The function of its own that a node gets, if it gets one."""
+    return next((definition(node) for is_chosen, definition in WRITTEN if is_chosen(node)), None)
+
+
+def _inlined(model: ir.Model, chosen: Sequence[ir.Node]) -> ir.Model:
     proto = whole_message(model)
     opset = next(entry.version for entry in proto.opset_import if not entry.domain)
-    nodes = [node for node in proto.graph.node if node.output[0] in chosen]
+    names = {str(node.outputs[0].name) for node in chosen}
+    nodes = [node for node in proto.graph.node if node.output[0] in names]
+    own = {str(node.outputs[0].name): _written(node) for node in chosen}
     used = sorted({node.op_type for node in nodes if node.op_type in DEFINITIONS})
-    definitions = {name: _definition(name, opset) for name in used}
+    definitions = {name: _definition(name, DEFINITIONS[name], opset) for name in used}
     for node in nodes:
-        if node.op_type in definitions:
+        if (text := own[node.output[0]]) is not None:
+            definition = _definition(f"{node.op_type}_{len(definitions)}", text, opset)
+            definitions[definition.name] = definition
+            _call(node, definition.name)
+        elif node.op_type in definitions:
             node.domain = OURS
             _give(node, definitions[node.op_type].attribute_proto)
         else:
@@ -135,9 +152,9 @@ def _inlined(model: ir.Model, chosen: set[str]) -> ir.Model:
             _give(node, [attribute.default_value for attribute in schema.attributes.values()])
     proto.functions.extend(definitions.values())
     proto.opset_import.append(onnx.helper.make_opsetid(OURS, 1))
-    names = [*((OURS, name) for name in used), *(("", name) for name in sorted(BY_ONNX))]
+    inlined = [*((OURS, name) for name in definitions), *(("", name) for name in sorted(BY_ONNX))]
     typed = onnx.shape_inference.infer_shapes(proto)  # some definitions depend on types
-    made = onnx.inliner.inline_selected_functions(typed, names, inline_schema_functions=True)
+    made = onnx.inliner.inline_selected_functions(typed, inlined, inline_schema_functions=True)
     del made.functions[:]
     kept = [entry for entry in made.opset_import if entry.domain != OURS]
     del made.opset_import[:]
@@ -151,7 +168,15 @@ def _give(node: onnx.NodeProto, defaults: Iterable[onnx.AttributeProto]) -> None
     node.attribute.extend(default for default in defaults if default.name and default.name not in given)
 
 
-def _definition(name: str, opset: int) -> onnx.FunctionProto:
+def _call(node: onnx.NodeProto, function: str) -> None:
+    """Make a node call a function of the inputs that it has, which has its attributes and its first output."""
+    given = [name for name in node.input if name]
+    del node.input[:], node.output[1:], node.attribute[:]
+    node.input.extend(given)
+    node.domain, node.op_type = OURS, function
+
+
+def _definition(name: str, text: str, opset: int) -> onnx.FunctionProto:
     head = f'<domain: "{OURS}", opset_import: ["": {opset}]> {name} '
-    found: onnx.FunctionProto = onnx.parser.parse_function(head + DEFINITIONS[name])
+    found: onnx.FunctionProto = onnx.parser.parse_function(head + text)
     return found

@@ -74,7 +74,7 @@ TYPED: Mapping[str, Make] = {
     "GreaterOrEqual": _same(lambda x, _types: x[0] >= x[1]),
     "Identity": _same(lambda x, _types: x[0]),
     "IsInf": _is_infinite,
-    "IsNaN": _same(lambda x, _types: x[0] != x[0]),
+    "IsNaN": _same(typed.is_nan),
     "Less": _same(lambda x, _types: x[0] < x[1]),
     "LessOrEqual": _same(lambda x, _types: x[0] <= x[1]),
     "Max": _same(typed.folded(lambda a, b: T.max(a, b))),

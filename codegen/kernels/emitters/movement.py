@@ -74,19 +74,17 @@ def pad(emission: Emission, node: ir.Node) -> None:
 
 
 def gather(emission: Emission, node: ir.Node) -> None:
-    """Gather of constant places along any axis but the batch: a list of places, or one that takes the axis away."""
+    """Gather: rows of an embedding, places that vary, and of constant ones a list, or one that takes the axis away."""
     if emission.is_constant(node.inputs[0]) and _is_embedding(emission, node):
         _look_up(emission, node)
         return
-    if not emission.is_constant(node.inputs[1]):
+    if not emission.is_constant(node.inputs[1]) or emission.number(node.inputs[1]).ndim > 1:
         indexing.gather(emission, node)
         return
     sizes = emission.sizes(node.inputs[0])
     axis = integer(node, "axis", 0) % len(sizes)
     outer = emission.outer(node.inputs[0], node.outputs[0], touched=axis == BATCH)
     places = emission.number(node.inputs[1]) % sizes[axis]
-    if places.ndim > 1:
-        raise Declined("its places are not a list")
     if places.ndim == 0:
         source = emission.plain(emission.read(node.inputs[0]))
         emission.apply(node, lambda x, y: move.pick(x, y, axis - outer, int(places)), source, outer=outer)

@@ -91,6 +91,12 @@ def converted(x: Any, given: str, wanted: str) -> Any:
     return T.Cast(wanted, x)
 
 
+def is_nan(x: Sequence[Any], _types: Sequence[str]) -> Any:
+    """Of one, by its bits: TVM takes x ≠ x for false."""
+    bits = T.reinterpret("int32", T.Cast("float32", x[0]))
+    return T.bitwise_and(bits, T.int32(0x7FFFFFFF)) > T.int32(0x7F800000)
+
+
 def is_infinite(x: Sequence[Any], types: Sequence[str], *, below: bool, above: bool) -> Any:
     """Whether values are infinite, of one sign or both."""
     found = []

@@ -34,6 +34,7 @@ CONSTANTS = {
     "seven": np.array(7, np.int32),
     "byte": np.array(3, np.uint8),
     "second": np.array(1),
+    "table": np.array([[3, -1, 0], [2, 2, 1]]),
     "rows": noise(5, 4, seed=4),
     "bound": np.array([0.5], np.float32),
     "bounds": np.array([4]),
@@ -63,6 +64,8 @@ PLANES = {
     "places of the smallest": "y = ArgMin <axis = 0, keepdims = 0, select_last_index = 1> (x)",
     "triangle": "a = Trilu(x, second) y = Trilu <upper = 0> (a)",
     "running sums": "a = CumSum <reverse = 1> (x, two) y = CumSum <exclusive = 1> (a, second)",
+    "a table of places": "y = Gather <axis = 3> (x, table)",
+    "a table of places across the batch": "s = Shape(x) f = Flatten(x) g = Gather <axis = 1> (f, table) y = Neg(g)",
     "numbers as lists of one": "a = Clip(x, , bound) b = Pad(a, crossed, bound) c = Trilu(b, one) y = CumSum(c, one)",
 }
 OTHERS = {
@@ -151,9 +154,9 @@ def test_a_division_that_may_be_by_zero_is_refused(tmp_path: Path) -> None:
 def test_rows_that_are_masked_whole_and_zeros_without_sign(tmp_path: Path) -> None:
     """A softmax of nothing but −∞ is NaN, its largest element −∞, and −0 is 0 to all kernels behind it."""
     body = """more = Greater(x, half) kept = Where(more, x, lowest) y = Softmax(kept) z = Neg(x)
-        m = ReduceMax <keepdims = 1> (kept, one)"""
+        m = ReduceMax <keepdims = 1> (kept, one) none = IsNaN(y) n = Where(none, half, y)"""
     made = parse(
-        f"g (float[N, 20] x) => (float[N, 20] y, float[N, 20] z, float[N, 1] m) {{ {body} }}",
+        f"g (float[N, 20] x) => (float[N, 20] y, float[N, 20] z, float[N, 1] m, float[N, 20] n) {{ {body} }}",
         half=CONSTANTS["half"], lowest=np.array(-np.inf, np.float32), one=np.array([1]),
     )  # fmt: skip
     feeds = [{"x": noise(3, 20, seed=seed)} for seed in range(2)]
