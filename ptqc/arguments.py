@@ -1,5 +1,6 @@
 """Arguments of the API against what somebody passes by mistake: every error names the argument and says what it is."""
 
+import errno
 import os
 from collections.abc import Iterable
 from difflib import get_close_matches
@@ -18,10 +19,18 @@ def shown(value: object) -> str:
 
 
 def path_of(name: str, value: object) -> Path:
-    """A path given as text or as a path. Raises UsageError for anything else, and for no text at all."""
+    """A path given as text or as a path. Raises UsageError for anything else, and for what no system takes for one."""
     if not isinstance(value, str | os.PathLike) or not os.fspath(value):
         raise UsageError(f"{name} is {shown(value)}; give a path")
-    return Path(os.fspath(value))
+    path = Path(os.fspath(value))
+    try:
+        path.lstat()
+    except ValueError as error:  # a null character
+        raise UsageError(f"{name} is {shown(value)}, which is no path: {error}") from error
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            raise UsageError(f"{name} is no path: {error.strerror}, {shorten(visible(str(path)), SHOWN)}") from error
+    return path
 
 
 def check_kind(name: str, value: object, kind: type) -> None:

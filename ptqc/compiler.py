@@ -219,9 +219,10 @@ def _deliver(job: Job, request: CompileRequest, labelled: Labelled | None, folde
     outcome = CompileOutcome(
         fitted, verified, activation_loss, native, timed, memory, kept, judged, changed, speed, *recorded
     )
-    files, manifest = documents.files(job, outcome, folder)
+    said = documents.documents_of(job, outcome)
+    files = documents.files(outcome, said, folder)
     request.store.check()  # else what is written is of other files than the digest
-    return artifact.publish(request.output, files, manifest, documents.apart(job, outcome, manifest), request.force)
+    return artifact.publish(request.output, files, said.manifest, documents.apart(job, outcome, said), request.force)
 
 
 def _fit_budgets(job: Job, request: CompileRequest, labelled: Labelled | None) -> tuple[Job, Fitted, KeptLoss | None]:

@@ -12,7 +12,7 @@ from hypothesis import settings
 from threadpoolctl import threadpool_limits
 
 from ptqc.artifact.folder import Artifact
-from ptqc.execute import sandboxed
+from ptqc.execute import sandboxed, speed
 
 ROOT = Path(__file__).resolve().parent.parent
 MODELS = ROOT / "models"
@@ -35,6 +35,14 @@ def without_trials() -> Iterator[Callable[..., Any]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sandboxed, "_attempt", lambda *_given: None)
         yield real
+
+
+@pytest.fixture(scope="session", autouse=True)
+def short_comparisons_of_speed() -> Iterator[None]:
+    """What is compiled is compared in speed for a moment: else that is most of the time of many tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(speed, "SECONDS", 0.02)
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -124,7 +124,7 @@ BAD = {
     "output is a file": ([*_compile(output="c.npz"), "--force"], ["c.npz", "is a file"]),
     "force on a foreign folder": ([*_compile(output="thesis"), "--force"], ["thesis", "was not written by ptqc"]),
     "output in a file": (_compile(output="c.npz/out"), ["c.npz/out", "c.npz is a file"]),
-    "unknown observer": (_good("--observer", "magic"), ["'magic'", "auto, minmax, percentile, entropy, mse"]),
+    "unknown observer": (_good("--observer", "magic"), ["observer magic", "auto, minmax, percentile, entropy, mse"]),
     "bits are no numbers": (_good("--bits", "2,x"), ["--bits", "'2,x'", "2,3,4"]),
     "bits are empty": (_good("--bits", ""), ["--bits", "''", "2,3,4"]),
     "bits too wide": (_good("--bits", "4,9"), ["9", "from 2 to 8"]),

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
-from ptqc.graph.nodes import constant, input_of, integer, nodes_of, producer, rank, scalar, static
+from ptqc.graph.nodes import constant, input_of, integer, nodes_of, producer, rank, same_size, scalar, static
 from ptqc.notes import Note
 from ptqc.passes.base import Effect, Probed, Result
 from ptqc.passes.rewrite.tools.graph import infer_shapes, remove_dead, replace_node
@@ -89,9 +89,7 @@ def _same_batch(other: ir.Value | None, source: ir.Value) -> bool:
         return True
     if other is None or other.shape is None or source.shape is None or not len(other.shape):
         return False
-    first, second = other.shape[0], source.shape[0]
-    known = isinstance(first, int) or first.value is not None
-    return known and first == second
+    return same_size(other.shape[0], source.shape[0])
 
 
 def _squeezes_positions(node: ir.Node) -> bool:

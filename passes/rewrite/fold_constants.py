@@ -20,7 +20,14 @@ from ptqc.notes import Note
 from ptqc.operators import Trait, named
 from ptqc.passes.base import Effect, Probed, Result
 from ptqc.passes.rewrite.tools.branches import inline_constant_branches, lift_constants
-from ptqc.passes.rewrite.tools.graph import bypass, fix_value, infer_shapes, insert_before, remove_dead
+from ptqc.passes.rewrite.tools.graph import (
+    bypass,
+    fix_value,
+    infer_shapes,
+    insert_before,
+    names_of,
+    remove_dead,
+)
 from ptqc.passes.rewrite.tools.known_sizes import fold_known_sizes
 
 # Folding may trade this many bytes of constants for a computation, or LARGEST_SHARE of those that the model has if that
@@ -97,12 +104,13 @@ def _largest(model: ir.Model) -> int:
 
 
 def _fold_values(model: ir.Model, limit: int) -> None:
+    taken = names_of(model.graph)
     for node in list(model.graph.all_nodes()):
         if node.graph is None or not _foldable(node):
             continue
         results = _evaluate(node, model.graph.opset_imports[""], limit)
         for output, array in zip(node.outputs, results or (), strict=False):
-            fix_value(model, output, array)
+            fix_value(model, output, array, taken)
 
 
 def _make_scalars(model: ir.Model) -> None:

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 import onnx_ir as ir
 
-from ptqc.graph.nodes import integer, integers, number, rank, static, text
+from ptqc.graph.nodes import integer, integers, number, rank, same_size, static, text
 from ptqc.passes.base import Effect, Probed, Result
 from ptqc.passes.rewrite.tools.writing import Rule, Writer, write_out
 from ptqc.reading.operators import FUSED as DOMAIN
@@ -200,7 +200,8 @@ def _has_known_mask(write: Writer) -> bool:
     mask, x = write.optional(3), write.input()
     if mask is None or rank(mask) == 2:
         return True
-    return rank(mask) == 1 and x.shape is not None and mask.shape is not None and mask.shape[0] == x.shape[0]
+    is_counts = x.shape is not None and mask.shape is not None and same_size(mask.shape[0], x.shape[0])
+    return rank(mask) == 1 and is_counts
 
 
 def _padding_mask(write: Writer) -> ir.Value | None:

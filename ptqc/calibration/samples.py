@@ -26,11 +26,12 @@ from ptqc.errors import CalibrationError, Interrupted, PtqcError
 from ptqc.execute.onnxruntime import Feeds
 from ptqc.notes import Level, Note
 
-__all__ = ["InputSpec", "Samples", "checked", "collect", "input_specs", "joined"]
+__all__ = ["EVERY_SAMPLE", "InputSpec", "Samples", "checked", "collect", "input_specs", "joined"]
 
 DATA = "samples.bin"
 INDEX = "samples.json"
 LAYOUT = "ptqc-samples-1"
+EVERY_SAMPLE = 10**9  # as a limit: all that there are
 FEW = 32  # below this number of samples the observed ranges depend on which samples were drawn
 
 

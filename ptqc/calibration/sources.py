@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ptqc.arguments import path_of
 from ptqc.calibration.images import IMAGE_SUFFIXES, Preprocessing
 from ptqc.calibration.inputs import InputSpec, as_array, sample_name, shape_text
 from ptqc.errors import CalibrationError
@@ -81,7 +82,7 @@ def open_source(
 def _open_path(
     source: str | Path, inputs: Sequence[InputSpec], limit: int, preprocessing: Preprocessing | None
 ) -> SampleSource:
-    path = Path(source)
+    path = path_of("calibration data", source)
     if path.is_dir():
         return _open_folder(path, inputs, limit, preprocessing)
     if path.is_file():
@@ -243,7 +244,7 @@ def bounds_of(array: np.ndarray, lengths: np.ndarray, name: str, where: str) -> 
         raise CalibrationError(
             f"{where}: sums up to {lengths.sum()}, but {name} has shape {array.shape}: join its samples along axis 0"
         )
-    return np.concatenate([[0], np.cumsum(lengths)])
+    return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
 
 
 def _rows_per_sample(array: np.ndarray, spec: InputSpec, where: str) -> int:

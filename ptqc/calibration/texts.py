@@ -92,7 +92,7 @@ def _parts(encoder: "_Encoder", texts: Iterable[tuple[str, str]], count: int, li
 
 def holds_texts(data: str) -> bool:
     """Whether a path is that of a text file, or of a folder with more of them than of arrays and images."""
-    path = Path(data)
+    path = path_of("calibration data", data)
     if path.is_dir():
         return len(files_below(path, frozenset({SUFFIX}))) > len(files_below(path, OTHER_SUFFIXES))
     suffix = path.suffix.lower()
@@ -114,7 +114,7 @@ class _Corpus:
         if not isinstance(texts.corpus, str | Path):
             found = cls("lines", (), _checked(texts.corpus), "the texts", 0)
         else:
-            path = Path(texts.corpus)
+            path = path_of("corpus", texts.corpus)
             files = _text_files(path)
             if path.suffix == TABLE and texts.unit not in (None, "lines"):
                 raise UsageError(f"unit is {texts.unit!r}, but {path} is a table of lines: leave it out")

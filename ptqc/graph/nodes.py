@@ -99,6 +99,12 @@ def rank(value: ir.Value | None) -> int | None:
     return None if value is None or value.shape is None else value.shape.rank()
 
 
+def same_size(first: int | ir.SymbolicDim, second: int | ir.SymbolicDim) -> bool:
+    """Whether two sizes are known to be the same: equal numbers, or one symbol. Of open ones nothing is known."""
+    is_open = isinstance(first, ir.SymbolicDim) and first.value is None
+    return not is_open and first == second
+
+
 def is_batchable(model: ir.Model) -> bool:
     """Whether all inputs and outputs are declared with an open first axis, that of the inputs the same."""
     return has_open_batch(model.graph.inputs) and all(map(has_open_first_axis, model.graph.outputs))

@@ -9,6 +9,7 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
+from ptqc.arguments import path_of
 from ptqc.calibration.images import Preprocessing
 from ptqc.calibration.inputs import input_specs
 from ptqc.calibration.samples import collect
@@ -89,7 +90,7 @@ def reduce(
     Raises UsageError where the command does not fail, or the output exists; and what reading and samples raise.
     """
     started = time.monotonic()
-    asked, path, place = Command.parse(command, message), Path(model), Path(output)
+    asked, path, place = Command.parse(command, message), path_of("model", model), path_of("output", output)
     _check_free(place)
     proto = as_tensors(parse(read_bytes(path)))
     check_tensors(proto, path)

@@ -13,12 +13,28 @@ from ptqc.work import sandbox
 
 MODEL, DATA = "{model}", "{data}"
 COMPILE = ("compile", MODEL, "--calibration", DATA, "-o", "out", "--cache", "cache")
-OWN = ("compile", "resolve", "explain", "verify", "bisect", "bench", "cache")
+# Commands of ptqc that read a model or an artifact.
+OWN = (
+    "inspect",
+    "compile",
+    "resolve",
+    "sweep",
+    "explain",
+    "compare",
+    "eval",
+    "run",
+    "bench",
+    "verify",
+    "bisect",
+    "cache",
+)
 REFUSED = 2
 # Of a trial, beyond three times what the whole model took.
 SECONDS = 30.0
 # Of the whole model.
 MOST_SECONDS = 3600.0
+# How the process that another program takes the place of says that it could not.
+NO_PROGRAM, CANNOT_RUN = 127, re.compile("^cannot run .*", re.MULTILINE)
 FAULT = re.compile(r"internal fault: (\w+):")
 
 
@@ -63,11 +79,13 @@ class Command:
         return cls(tuple(str(Path(word).absolute()) if Path(word).is_file() else word for word in words), message)
 
     def run(self, model: Path, data: Path, folder: Path) -> tuple[Failure | None, float]:
-        """How it failed in a folder, or None; and the seconds it took."""
+        """How it failed in a folder, or None; and the seconds it took. Raises UsageError for a program that is none."""
         words = self._filled(model, data)
         module = "ptqc.cli" if words[0] in OWN else "ptqc.reducing.program"
         started = time.monotonic()
         ended = sandbox.run(module, words, self.seconds, folder=folder)
+        if ended.code == NO_PROGRAM and (reason := CANNOT_RUN.search(ended.errors)) is not None:
+            raise UsageError(f"{reason[0]}; give a program, or one of ptqc's commands {', '.join(OWN)}")
         failed = ended.code != 0 and re.search(self.message or "", ended.errors) is not None
         return (_failure(ended) if failed else None), time.monotonic() - started
 

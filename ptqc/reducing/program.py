@@ -1,4 +1,7 @@
-"""Another program under the limits of a sandboxed process: `python -m ptqc.reducing.program PROGRAM ARGUMENT…`."""
+"""Another program under the limits of a sandboxed process: `python -m ptqc.reducing.program PROGRAM ARGUMENT…`.
+
+Where there is none it ends as shells do, see `ptqc.reducing.failure`.
+"""
 
 import os
 import sys
@@ -7,4 +10,5 @@ if __name__ == "__main__":
     try:
         os.execvp(sys.argv[1], sys.argv[1:])
     except OSError as failure:
-        sys.exit(f"cannot run {sys.argv[1]}: {failure.strerror}")
+        print(f"cannot run {sys.argv[1]}: {failure.strerror}", file=sys.stderr)
+        sys.exit(127)

@@ -65,22 +65,33 @@ class CompileOutcome:
     distances: Mapping[str, float]
 
 
-def files(job: Job, outcome: CompileOutcome, folder: Path) -> tuple[dict[str, bytes | Path], dict[str, Any]]:
-    """The files of an artifact by name, and its manifest. folder: for those that are too large for memory.
+@dataclass(frozen=True)
+class Documents:
+    """What is told of an artifact, in JSON. costs: every candidate's bytes and predicted loss."""
 
-    Raises VerificationError where they contradict each other."""
-    said, costs, plan = manifest(job, outcome), sensitivity(job, outcome.fitted), outcome.fitted.plan.to_json()
-    said["energy"] = Energy.of(plan, costs).to_json()
-    check_documents(said, plan, outcome.fitted)
-    found: dict[str, bytes | Path] = {
+    manifest: dict[str, Any]
+    plan: dict[str, Any]
+    costs: dict[str, Any]
+
+
+def documents_of(job: Job, outcome: CompileOutcome) -> Documents:
+    """What is told of an artifact. Raises VerificationError where it contradicts the file."""
+    said = Documents(manifest(job, outcome), outcome.fitted.plan.to_json(), sensitivity(job, outcome.fitted))
+    said.manifest["energy"] = Energy.of(said.plan, said.costs).to_json()
+    check_documents(said.manifest, said.plan, outcome.fitted)
+    return said
+
+
+def files(outcome: CompileOutcome, said: Documents, folder: Path) -> dict[str, bytes | Path]:
+    """The files of an artifact by name. folder: for those that are too large for memory."""
+    return {
         **outcome.fitted.exported.files(folder),
-        artifact.PLAN: write_json(plan).encode(),
-        artifact.SENSITIVITY: write_json(costs).encode(),
+        artifact.PLAN: write_json(said.plan).encode(),
+        artifact.SENSITIVITY: write_json(said.costs).encode(),
         artifact.GOLDEN: outcome.golden.to_bytes(),
         artifact.CHANGED: write_json(outcome.changed).encode(),
         **outcome.built.files,
     }
-    return found, said
 
 
 def manifest(job: Job, outcome: CompileOutcome) -> dict[str, Any]:
@@ -211,10 +222,10 @@ def _warnings(judged: Judged) -> list[Note]:
     return found
 
 
-def apart(job: Job, outcome: CompileOutcome, said: Mapping[str, Any]) -> dict[str, bytes]:
-    """The files of an artifact that differ from run to run. said: its manifest."""
+def apart(job: Job, outcome: CompileOutcome, said: Documents) -> dict[str, bytes]:
+    """The files of an artifact that differ from run to run."""
     taken = times(job, outcome)
-    report = render(said, outcome.fitted.plan.to_json(), sensitivity(job, outcome.fitted), taken, outcome.changed)
+    report = render(said.manifest, said.plan, said.costs, taken, outcome.changed)
     return {artifact.RUN: write_json(taken).encode(), artifact.REPORT: report.encode()}
 
 

@@ -10,13 +10,12 @@ import onnx_ir as ir
 
 from ptqc.calibration.images import Preprocessing
 from ptqc.calibration.inputs import InputSpec, input_specs
-from ptqc.calibration.samples import Samples, collect
+from ptqc.calibration.samples import EVERY_SAMPLE, Samples, collect
 from ptqc.calibration.sources import spread
 from ptqc.errors import CalibrationError
 from ptqc.execute.onnxruntime import Feeds
 
 KEY = "labels"
-EVERY_SAMPLE = 10**9
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """Everything that is measured once per model and calibration set, and then serves every budget."""
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -11,6 +12,7 @@ import onnxruntime as ort
 
 from ptqc.calibration.samples import Samples
 from ptqc.errors import UsageError
+from ptqc.execute import skeleton
 from ptqc.formats import Format
 from ptqc.graph.external import fits_in_memory, hold_external, is_in_files, weight_bytes
 from ptqc.notes import Level, Note, is_cut_short
@@ -148,9 +150,19 @@ def key_of(step: str, prepared: Prepared, options: Mapping[str, Any]) -> Mapping
         "evened": prepared.evened,
         "calibration": prepared.samples.digest,
         "known": _known(),
+        # What ptqc's own rewrites make of a model follows from its version; those of others may have been edited.
+        **({"rewritten": _digest(prepared.model)} if options["rewrites"] else {}),
         **({"plugins": plugins} if plugins else {}),
         "options": options,
     }
+
+
+def _digest(model: ir.Model) -> str:
+    """Of the nodes and constants of a model."""
+    found, graph = hashlib.sha256(), skeleton.message(model).graph
+    for part in (*graph.node, *graph.initializer):
+        found.update(part.SerializeToString(deterministic=True))
+    return found.hexdigest()
 
 
 def _known() -> Mapping[str, Sequence[str]]:

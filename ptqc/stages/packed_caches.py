@@ -132,8 +132,10 @@ def pack_caches(model: ir.Model, packings: Mapping[str, Packing]) -> None:
     """Put what unpacks behind these inputs, and what packs in front of the outputs that continue them."""
     for cache in find_caches(model):
         if cache.name in packings:
+            channels = cache.past.shape[-1] if cache.past.shape is not None else None
+            assert isinstance(channels, int)
             _unpacked_input(model, cache.past, packings[cache.name])
-            _packed_output(model, cache.present, packings[cache.name])
+            _packed_output(model, cache.present, channels, packings[cache.name])
     infer_shapes(model)
 
 
@@ -175,9 +177,11 @@ def _unpacked_input(model: ir.Model, past: ir.Value, packing: Packing) -> None:
         node.replace_input_with(place, found)
 
 
-def _packed_output(model: ir.Model, present: ir.Value, packing: Packing) -> None:
+def _packed_output(model: ir.Model, present: ir.Value, channels: int, packing: Packing) -> None:
+    """channels: of what it continues; its own need not be declared."""
     graph, name, nodes = model.graph, str(present.name), _Nodes(model, str(present.name))
-    place, channels = graph.outputs.index(present), present.shape[-1] if present.shape is not None else 0
+    assert present.shape is not None
+    place, present.shape = graph.outputs.index(present), ir.Shape([*present.shape[:-1], channels])
     codes, scales = ir.Value(name=name, shape=present.shape, type=present.type), _beside(present)
     present.name = unique_name(graph, f"{name}_real")
     largest = _largest(model, nodes, nodes.op("Abs", present))
@@ -185,7 +189,6 @@ def _packed_output(model: ir.Model, present: ir.Value, packing: Packing) -> None
     whole = nodes.op("Round", nodes.op("Div", present, nodes.op("Max", scale, nodes.real(float(TINY)))))
     code = nodes.op("Add", whole, nodes.real(packing.levels + 1))
     if packing.pairs:
-        assert isinstance(channels, int)
         half, last, axis = nodes.whole(channels // 2), nodes.whole(channels), nodes.whole(-1)
         low, high = nodes.op("Slice", code, nodes.whole(0), half, axis), nodes.op("Slice", code, half, last, axis)
         code = nodes.op("Add", low, nodes.op("Mul", high, nodes.real(HALF)))

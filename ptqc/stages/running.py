@@ -13,7 +13,7 @@ import numpy as np
 from ptqc.arguments import path_of
 from ptqc.calibration.images import Preprocessing
 from ptqc.calibration.inputs import input_specs
-from ptqc.calibration.samples import CheckedSample, checked
+from ptqc.calibration.samples import EVERY_SAMPLE, CheckedSample, checked
 from ptqc.calibration.sources import SampleSource, open_source
 from ptqc.errors import UsageError
 from ptqc.execute.onnxruntime import Feeds, tensors_of
@@ -22,8 +22,6 @@ from ptqc.store.npz import write_npz
 from ptqc.text import number, visible
 from ptqc.work.logs import quiet_libraries
 from ptqc.work.progress import SILENT, Progress
-
-EVERY = 10**9  # samples at most: all that there are
 
 
 @dataclass(frozen=True)
@@ -85,10 +83,10 @@ def run(
     found = list(contenders(model, threads))
     chosen = found[0] if onnx_only else found[-1]
     inputs = input_specs(chosen.model)
-    stream = open_source(data, inputs, EVERY, preprocessing)
+    stream = open_source(data, inputs, EVERY_SAMPLE, preprocessing)
     with tempfile.TemporaryDirectory(dir=place.resolve().parent, prefix=".ptqc-run-") as room:
         writer = _Stacked(place) if place.suffix == ".npz" else _Separate(place, Path(room) / "outputs", stream)
-        count, seconds = _run(chosen, checked(stream, inputs, EVERY), stream.count, writer, progress)
+        count, seconds = _run(chosen, checked(stream, inputs, EVERY_SAMPLE), stream.count, writer, progress)
         writer.close()
     return RunOutputs(chosen.name, chosen.runtime, place, count, writer.shapes, 1e3 * seconds / count)
 

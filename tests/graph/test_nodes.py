@@ -1,4 +1,6 @@
 import numpy as np
+import onnx_ir as ir
+import pytest
 from graphs import parse
 
 from ptqc.graph import nodes
@@ -21,3 +23,12 @@ def test_only_consumer_is_none_for_outputs_and_shared_values() -> None:
     assert nodes.only_consumer(first.outputs[0]) is None
     assert nodes.only_consumer(second.outputs[0]) is third
     assert nodes.only_consumer(third.outputs[0]) is None
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "known"),
+    [(3, 3, True), (3, 4, False), ("N", "N", True), ("N", "M", False), (None, None, False)],
+)
+def test_of_open_sizes_nothing_is_known(first: int | str | None, second: int | str | None, known: bool) -> None:
+    one, other = ir.Shape([first]), ir.Shape([second])
+    assert nodes.same_size(one[0], other[0]) is known

@@ -74,7 +74,12 @@ def ptqc_proto() -> onnx.ModelProto:
 
 def compiled(model: Path, rewrite: str) -> ptqc.Artifact:
     return ptqc.compile(
-        model, calibration={"x": noise(16, 4)}, output=model.parent / "out", rewrites=(rewrite,), cache=model.parent
+        model,
+        calibration={"x": noise(16, 4)},
+        output=model.parent / "out",
+        rewrites=(rewrite,),
+        cache=model.parent,
+        force=True,
     )
 
 
@@ -83,6 +88,15 @@ def test_a_compile_runs_it_and_tells_of_it(model: Path) -> None:
     assert any(note["step"] == "drop-idle-clip" for note in artifact.manifest["notes"])
     operators = {node.op_type for node in onnx.load(artifact.folder / "model.onnx").graph.node}
     assert "Clip" not in operators
+
+
+def test_what_was_measured_before_it_was_edited_is_not_taken(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its name stays the same, and so do the file and the data."""
+    names = [compiled(model, "drop-idle-clip").manifest["measurements"]]
+    names += [compiled(model, "drop-idle-clip").manifest["measurements"]]
+    monkeypatch.setattr(DropIdleClip, "apply", lambda _, given: given.rewritten([]))
+    names += [compiled(model, "drop-idle-clip").manifest["measurements"]]
+    assert names[0] == names[1] != names[2]
 
 
 def test_a_dump_holds_what_every_pass_made(model: Path, tmp_path: Path) -> None:

@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from ptqc.reducing.failure import Command, Failure
+from ptqc.command_line import COMMANDS
+from ptqc.errors import UsageError
+from ptqc.reducing.failure import OWN, Command, Failure
 
 
 def run(folder: Path, code: str, message: str | None = None, seconds: float = 60.0) -> Failure | None:
@@ -31,6 +33,17 @@ def test_the_end_of_another_program(tmp_path: Path) -> None:
 )
 def test_it_is_told(failure: Failure, told: str) -> None:
     assert str(failure) == told
+
+
+def test_every_command_that_reads_a_model_can_be_the_one_that_fails() -> None:
+    assert [name for name in COMMANDS if name not in OWN] == ["reduce", "doctor", "passes", "completion"]
+
+
+def test_a_program_that_is_not_there_is_no_failure_of_the_model(tmp_path: Path) -> None:
+    """It would fail on every part of it, too."""
+    command = Command(("polygraphy-gone", "{model}"))
+    with pytest.raises(UsageError, match="cannot run polygraphy-gone: No such file or directory; give a program, or"):
+        command.run(tmp_path / "m.onnx", tmp_path / "d.npz", tmp_path)
 
 
 def test_files_among_the_words_are_found_from_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

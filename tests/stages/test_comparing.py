@@ -127,3 +127,5 @@ def test_mistakes_are_named(made: Artifact, float_file: Path, tmp_path: Path) ->
         found(float_file)
     with pytest.raises(UsageError, match="threads = 0"):
         found(float_file, made.folder, threads=0)
+    with pytest.raises(UsageError, match="threads = -1; give a positive number, or 0 for all processors"):
+        ptqc.run(float_file, {"x": samples(3, 8, 8)}, output="y.npz", threads=-1)

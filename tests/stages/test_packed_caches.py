@@ -104,6 +104,15 @@ def test_the_graph_packs_as_numpy_does(kind: str, opset: int) -> None:
     assert runner.run(empty)["present"].shape[2] == 3
 
 
+@pytest.mark.parametrize("kind", PACKINGS)
+def test_an_output_need_not_say_how_many_channels_it_has(kind: str) -> None:
+    model = parse(CACHE.replace("Q,4]", "Q,C]"))
+    pack_caches(model, {"past": PACKINGS[kind]})
+    present, wanted = model.graph.outputs[0], {"int8": 4, "int4": 2}
+    assert present.shape is not None
+    assert present.shape[-1] == wanted[kind]
+
+
 def test_a_model_and_its_samples(llama: ModelSource, tmp_path: Path) -> None:
     found, samples = packed(llama, tmp_path, {"past_key_0": "int4"}, feeds(4))
     taken = {spec.name: (spec.dtype.name, spec.shape) for spec in input_specs(found.source.model)}

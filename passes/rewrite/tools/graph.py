@@ -10,7 +10,8 @@ import onnx_ir.passes.common as common
 from ptqc.graph.nodes import rank, static
 
 
-def _names(graph: ir.Graph) -> set[str]:
+def names_of(graph: ir.Graph) -> set[str]:
+    """The names of all values of a graph and of its subgraphs."""
     names = {value.name for value in graph.inputs} | set(graph.initializers)
     names.update(output.name for node in graph.all_nodes() for output in node.outputs)
     for inner in graph.subgraphs():
@@ -18,21 +19,25 @@ def _names(graph: ir.Graph) -> set[str]:
     return {name for name in names if name}
 
 
-def unique_name(graph: ir.Graph, hint: str) -> str:
-    """A name that no value of the graph or of its subgraphs has."""
-    taken = _names(graph)
+def unique_name(graph: ir.Graph, hint: str, taken: set[str] | None = None) -> str:
+    """A name that no value of the graph or of its subgraphs has.
+
+    taken: `names_of` the graph, for who asks often, as it takes as long as the graph is large; the name is added to it.
+    """
+    taken = names_of(graph) if taken is None else taken
     name, number = hint, 1
     while name in taken:
         name, number = f"{hint}_{number}", number + 1
+    taken.add(name)
     return name
 
 
-def add_constant(model: ir.Model, array: np.ndarray, hint: str) -> ir.Value:
+def add_constant(model: ir.Model, array: np.ndarray, hint: str, taken: set[str] | None = None) -> ir.Value:
     """A new initializer of the main graph, which every subgraph may read, named after the hint.
 
-    array: strings are given as objects, encoded.
+    array: strings are given as objects, encoded. taken: see `unique_name`.
     """
-    name = unique_name(model.graph, hint)
+    name = unique_name(model.graph, hint, taken)
     is_text = array.dtype == object
     tensor = ir.StringTensor(array, shape=ir.Shape(array.shape), name=name) if is_text else ir.tensor(array, name=name)
     value = ir.Value(name=name, shape=ir.Shape(array.shape), type=ir.TensorType(tensor.dtype), const_value=tensor)
@@ -40,11 +45,14 @@ def add_constant(model: ir.Model, array: np.ndarray, hint: str) -> ir.Value:
     return value
 
 
-def fix_value(model: ir.Model, value: ir.Value, array: np.ndarray) -> bool:
-    """Let a constant stand for an inner value; False, with nothing changed, for a graph output: it needs a node."""
+def fix_value(model: ir.Model, value: ir.Value, array: np.ndarray, taken: set[str] | None = None) -> bool:
+    """Let a constant stand for an inner value; False, with nothing changed, for a graph output: it needs a node.
+
+    taken: see `unique_name`.
+    """
     if value.is_graph_output():
         return False
-    value.replace_all_uses_with(add_constant(model, array, value.name or "constant"))
+    value.replace_all_uses_with(add_constant(model, array, value.name or "constant", taken))
     return True
 
 

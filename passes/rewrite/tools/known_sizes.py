@@ -7,15 +7,16 @@ import numpy as np
 import onnx_ir as ir
 
 from ptqc.graph.nodes import constant, input_of, integer, nodes_of, producer, scalar
-from ptqc.passes.rewrite.tools.graph import fix_value
+from ptqc.passes.rewrite.tools.graph import fix_value, names_of
 
 
 def fold_known_sizes(model: ir.Model) -> None:
     """Replace by constants what only takes known sizes from a shape."""
+    taken = names_of(model.graph)
     for node in nodes_of(model, "Shape", "Gather", "Slice", "Size"):
         sizes = _sizes_taken(node)
         if sizes is not None and _all_known(sizes):
-            fix_value(model, node.outputs[0], np.array(sizes, np.int64))
+            fix_value(model, node.outputs[0], np.array(sizes, np.int64), taken)
 
 
 def _all_known(sizes: np.ndarray) -> bool:

@@ -51,10 +51,12 @@ class Contender:
 
 
 def contenders(given: str | PathLike[str], threads: int) -> Iterator[Contender]:
-    """An ONNX file, or of an artifact its file and its library.
+    """An ONNX file, or of an artifact its file and its library. threads: of a run, 0 for all processors.
 
     Raises ModelError for what is no model, and UsageError for a folder that is no artifact.
     """
+    if threads < 0:
+        raise UsageError(f"threads = {threads}; give a positive number, or 0 for all processors")
     path = path_of("model", given)
     if not path.is_dir():
         yield file_contender(path, threads, None)

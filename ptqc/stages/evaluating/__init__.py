@@ -14,16 +14,14 @@ from ptqc.calibration.inputs import input_specs
 from ptqc.calibration.roles import roles
 from ptqc.calibration.texts import Texts, read_tokenizer
 from ptqc.errors import ModelError, UsageError
-from ptqc.execute.onnxruntime import Feeds
 from ptqc.stages.comparing.contenders import Contender, Run, check_inputs, contenders, running
-from ptqc.stages.evaluating.data import Judges, read_judges
+from ptqc.stages.evaluating.data import Judges, LabelledCase, read_judges
 from ptqc.stages.evaluating.estimates import Estimate, difference, estimate
 from ptqc.stages.evaluating.metric import Case, Metric, Outputs
 from ptqc.stages.evaluating.own import metric_of
 from ptqc.text import number, shorten, table
 from ptqc.work.logs import quiet_libraries
 from ptqc.work.progress import SILENT, Progress
-from ptqc.work.scratch import scratch
 
 NAME = 48
 
@@ -143,16 +141,12 @@ def evaluate(
     inputs = input_specs(found[0].model)
     judged = _judged_output(found[0], output)
     decode = _decoder(data, tokenizer)
-    with scratch() as folder:
-        judges = read_judges(data, labels, chosen, inputs, Path(folder), samples, preprocessing)
+    judges, found_roles = read_judges(data, labels, chosen, inputs, samples, preprocessing), roles(inputs)
 
-        names, found_roles = judges.samples.names, roles(inputs)
+    def case(given: LabelledCase, outputs: Sequence[Outputs], firsts: Sequence[Outputs]) -> Case:
+        return Case(given.name, given.feeds, outputs, firsts, given.label, judged, found_roles, decode)
 
-        def case(number: int, outputs: Sequence[Outputs], firsts: Sequence[Outputs], feeds: Sequence[Feeds]) -> Case:
-            label, name = judges.labels[number] if judges.labels else None, names[chosen.samples * number]
-            return Case(name, feeds, outputs, firsts, label, judged, found_roles, decode)
-
-        measured, left_out = _measure(found, judges, chosen, case, progress)
+    measured, left_out = _measure(found, judges, chosen, case, progress)
     rows = [_row(found[place], chosen, measured, place) for place in measured]
     if not rows:
         raise ModelError("; ".join(f"{name}: {reason}" for name, reason in left_out.items()))
@@ -185,21 +179,19 @@ def _measure(
     runs: dict[int, Run] = {place: one.start() for place, one in enumerate(found)}
     numbers: dict[int, list[tuple[float, ...]]] = {place: [] for place in runs}
     left_out: dict[str, str] = {}
-    count = len(judges.samples) // metric.samples
-    with progress.stage("evaluate", count) as stage:
-        for label in range(count):
-            feeds = list(judges.samples[metric.samples * label : metric.samples * (label + 1)])
+    with progress.stage("evaluate", judges.count) as stage:
+        for given in judges.cases:
             firsts: list[Outputs] = []
             for place in list(runs):
                 try:
                     with running(found[place]):
-                        outputs: list[Outputs] = [runs[place](sample) for sample in feeds]
+                        outputs: list[Outputs] = [runs[place](sample) for sample in given.feeds]
                 except UsageError as error:
                     del runs[place]
                     left_out[f"{found[place].name} ({found[place].runtime})"] = str(error)
                     continue
                 firsts = firsts or outputs
-                numbers[place].append(metric.measure(case(label, outputs, firsts, feeds)))
+                numbers[place].append(metric.measure(case(given, outputs, firsts)))
             stage.advance()
     return {place: np.array(numbers[place], np.float64) for place in runs}, left_out
 

@@ -5,8 +5,10 @@ of the folders in which images lie; the columns behind the texts of a .tsv; line
 are given apart.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -15,20 +17,32 @@ import numpy as np
 from ptqc.arguments import path_of, shown
 from ptqc.calibration.images import IMAGE_SUFFIXES, Preprocessing
 from ptqc.calibration.inputs import InputSpec
-from ptqc.calibration.samples import Samples, collect
-from ptqc.calibration.sources import LENGTHS, bounds_of, files_below, is_hidden, npz_members, spread
+from ptqc.calibration.samples import EVERY_SAMPLE, CheckedSample, checked
+from ptqc.calibration.sources import LENGTHS, bounds_of, files_below, is_hidden, npz_members, open_source, spread
 from ptqc.calibration.texts import TABLE, Texts
 from ptqc.errors import CalibrationError, UsageError
+from ptqc.execute.onnxruntime import Feeds
 from ptqc.stages.evaluating.metric import Metric
-from ptqc.stages.labels import EVERY_SAMPLE, KEY, from_csv
+from ptqc.stages.labels import KEY, from_csv
+
+NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)(e[+-]?\d+)?", re.IGNORECASE | re.ASCII)
+
+
+@dataclass(frozen=True)
+class LabelledCase:
+    """What a metric judges at once: the feeds of the samples of one label. label: None where there is none."""
+
+    name: str
+    feeds: Sequence[Feeds]
+    label: Any
 
 
 @dataclass(frozen=True)
 class Judges:
-    """samples, and the label of each, or of as many as a metric takes together; no labels where there are none."""
+    """cases: each is read when it is asked for, and none is kept. count: None where only reading tells how many."""
 
-    samples: Samples
-    labels: Sequence[Any]
+    cases: Iterator[LabelledCase]
+    count: int | None
 
 
 def read_judges(
@@ -36,43 +50,78 @@ def read_judges(
     labels: object,
     metric: Metric,
     inputs: Sequence[InputSpec],
-    folder: Path,
     most: int | None,
     preprocessing: Preprocessing | None,
 ) -> Judges:
-    """Samples spooled into `folder`, at most those of `most` labels, with their labels.
+    """Samples with their labels, at most `most` of these, evenly spread; of an iterator without labels the first.
 
-    Raises CalibrationError for data and labels that cannot be read, or do not belong together.
+    Raises CalibrationError for data and labels that cannot be read, or do not belong together, here or from the cases.
     """
-    source, found = _opened(data, metric, inputs, preprocessing, most)
-    some = most is not None and metric.samples == 1 and labels is None and not found
-    samples = collect(source, inputs, folder, most if some and most else EVERY_SAMPLE, preprocessing)
-    found = found if labels is None else _apart(labels)
-    if not found and metric.needs_labels:
-        raise CalibrationError(
-            f"the metric {metric.name} needs labels, and the data have none: an array `{KEY}` in the .npz, or --labels"
-        )
+    # Which samples labels belong to that are given apart, only their place among all samples tells.
+    source, found = _opened(data, metric, inputs, preprocessing, most if labels is None else None)
+    if labels is not None:
+        found = _apart(labels)
     together = metric.samples
-    count = len(samples) // together
-    if len(samples) % together or (found and len(found) != count):
-        each = "one for each" if together == 1 else f"one for {together} that follow each other"
-        raise CalibrationError(f"there are {len(samples)} samples and {len(found)} labels; give {each}")
-    chosen = spread(count, count if most is None else most)
-    kept = samples.select([together * case + place for case in chosen for place in range(together)])
-    return Judges(kept, [found[case] for case in chosen] if found else [])
+    limit = EVERY_SAMPLE if most is None or found or together > 1 else most
+    stream = open_source(source, inputs, limit, preprocessing)
+    if stream.count is not None:
+        _check_counts(stream.count, found, together)
+    total = len(found) or (None if stream.count is None else stream.count // together)
+    if total is None:
+        limit = EVERY_SAMPLE if most is None else most * together
+        return Judges(_cases(checked(stream, inputs, limit), found, metric, None), None)
+    chosen = frozenset(spread(total, total if most is None else most))
+    return Judges(_cases(checked(stream, inputs, limit), found, metric, chosen), len(chosen))
+
+
+def _cases(
+    samples: Iterator[CheckedSample], labels: Sequence[Any], metric: Metric, chosen: Collection[int] | None
+) -> Iterator[LabelledCase]:
+    """Those with these numbers, or all. labels: of all cases, at the latest when their samples are read."""
+    together, count, held = metric.samples, 0, map(_copied, samples)
+    for number, first in enumerate(held):
+        case = [first, *islice(held, together - 1)]
+        count += len(case)
+        if len(case) < together:
+            break
+        if metric.needs_labels and not labels:
+            raise CalibrationError(
+                f"the metric {metric.name} needs labels, and the data have none: an array `{KEY}` in the .npz, or "
+                "--labels"
+            )
+        if labels and number >= len(labels):
+            raise _uneven(f"at least {count}", labels, together)
+        if chosen is None or number in chosen:
+            yield LabelledCase(first.name, [each.feeds for each in case], labels[number] if labels else None)
+    _check_counts(count, labels, together)
+
+
+def _copied(sample: CheckedSample) -> CheckedSample:
+    """A sample that stays as it is where its reader fills one array again and again."""
+    return replace(sample, feeds={name: array.copy() for name, array in sample.feeds.items()})
+
+
+def _check_counts(samples: int, labels: Sequence[Any], together: int) -> None:
+    if samples % together or (labels and len(labels) != samples // together):
+        raise _uneven(samples, labels, together)
+
+
+def _uneven(samples: int | str, labels: Sequence[Any], together: int) -> CalibrationError:
+    each = "one for each" if together == 1 else f"one for {together} that follow each other"
+    return CalibrationError(f"there are {samples} samples and {len(labels)} labels; give {each}")
 
 
 def _opened(
     data: object, metric: Metric, inputs: Sequence[InputSpec], preprocessing: Preprocessing | None, most: int | None
 ) -> tuple[object, list[Any]]:
-    """What `collect` reads, and the labels that lie with it; those of files come as the files are read."""
+    """What `open_source` takes, and the labels that lie with it; those of files come as the files are read."""
     if isinstance(data, Texts):
         return _of_table(data, metric) if _is_table(data.corpus) else (data, [])
     if isinstance(data, Mapping):
         return _of_arrays(data)
     if not isinstance(data, str | Path):
         return data, []
-    path = Path(data)
+    path = path_of("data", data)
     if path.is_dir():
         return _of_folder(path, metric, inputs, preprocessing, most)
     if path.is_file() and path.suffix == ".npz":
@@ -168,12 +217,10 @@ def _of_table(texts: Texts, metric: Metric) -> tuple[object, list[Any]]:
 
 
 def _number(text: str) -> int | float | str:
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
+    """The number that a text writes, if any; what Python also takes for one ("nan", "infinity", "1_000") are words."""
+    if not NUMBER.fullmatch(text.strip()):
+        return text
+    return int(text) if text.strip().lstrip("+-").isdecimal() else float(text)
 
 
 def _apart(labels: object) -> list[Any]:

@@ -7,11 +7,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from ptqc.arguments import shown
 from ptqc.calibration.roles import InputRole
 from ptqc.errors import CalibrationError
 from ptqc.execute.onnxruntime import Feeds
 
 Outputs = Mapping[str, Any]
+# Kinds of NumPy's types: texts, objects, bytes.
+NO_NUMBERS = "UOS"
 
 
 @dataclass(frozen=True)
@@ -39,8 +42,23 @@ class Case:
 
     @property
     def wanted(self) -> np.ndarray:
-        """What the judged output should be: the label, or without one what the first model gives."""
-        return self._judged(self.firsts[0]) if self.label is None else np.asarray(self.label)
+        """What the judged output should be: the label, or without one what the first model gives.
+
+        Raises CalibrationError where the label is not of numbers.
+        """
+        if self.label is None:
+            return self._judged(self.firsts[0])
+        label = np.asarray(self.label)
+        if label.dtype.kind in NO_NUMBERS:
+            raise self.refused(f"the label is {shown(self.label)}, expected numbers")
+        return label
+
+    def whole(self, what: str) -> np.ndarray:
+        """The label as whole numbers of something. Raises CalibrationError where it is anything else."""
+        label = np.asarray(self.label)
+        if label.dtype.kind not in "iu":
+            raise self.refused(f"the label is of type {label.dtype.name}, expected the numbers of {what}")
+        return label
 
     def _judged(self, outputs: Outputs) -> np.ndarray:
         if self.output not in outputs:

@@ -155,10 +155,10 @@ def test_normalized_embeddings(inputs: str, outputs: str) -> None:
     assert not [node for node in model.graph if node.domain]
 
 
-def attention(mask: str, **attributes: int) -> ir.Model:
-    declared = {"m": ", int32[N, T] m", "n": ", int32[N] n"}.get(mask, "")
+def attention(mask: str, batch: str = "N", **attributes: int) -> ir.Model:
+    declared = {"m": f", int32[{batch}, T] m", "n": f", int32[{batch}] n"}.get(mask, "")
     return parsed(
-        f"""g (float[N, T, 8] x{declared}) => (float[N, T, 8] y) {{
+        f"""g (float[{batch}, T, 8] x{declared}) => (float[{batch}, T, 8] y) {{
             y = com.microsoft.Attention <num_heads = 2> (x, w, b, {mask})
         }}""",
         attributes,
@@ -175,6 +175,14 @@ def test_joined_weights_of_attention_become_a_layer(mask: str, unidirectional: i
     split(model, x=noise(2, 5, 8), **({mask: masks[mask]} if mask else {}))
     assert operators(model)[0] == "MatMul"
     assert operators(model)[-1] == "MultiHeadAttention"
+
+
+def test_a_mask_of_bounds_is_not_taken_for_counts() -> None:
+    """Where no size is declared, it may have one end for each sample, or an end and a start."""
+    model = attention("n", batch="?")
+    notes = split(model, x=noise(2, 5, 8), n=np.array([5, 2, 0, 0], np.int32))
+    assert "mask have a form of their own" in notes[0].message
+    assert operators(model) == ["Attention"]
 
 
 def test_attention_over_a_cache_stays_with_a_reason() -> None:

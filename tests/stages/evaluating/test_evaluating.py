@@ -1,7 +1,7 @@
 """Scores of models side by side: from data and labels of every form, with metrics of ptqc and of the user."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +19,9 @@ from ptqc.cli import main
 from ptqc.errors import CalibrationError, PtqcError, UsageError
 from ptqc.execute.onnxruntime import Feeds, Runner
 from ptqc.stages.evaluating import Evaluation
+from ptqc.stages.evaluating.metric import Case
 from ptqc.stages.evaluating.metrics.top_k import TopK
+from ptqc.stages.evaluating.own import OwnMetric
 from ptqc.store.npz import write_npz
 
 COUNT = 40
@@ -135,6 +137,44 @@ def test_some_of_the_samples_keep_their_labels(
     wanted = ptqc.evaluate(float_file, metric="top-1", data={name: a[chosen] for name, a in labelled.items()})
     given = labelled if data == "arrays" else files(tmp_path, labelled)
     assert ptqc.evaluate(float_file, metric="top-1", data=given, samples=4) == wanted
+
+
+def test_some_of_the_samples_have_labels_apart(
+    float_file: Path, labelled: dict[str, np.ndarray], tmp_path: Path
+) -> None:
+    (tmp_path / "files").mkdir()
+    wanted = ptqc.evaluate(float_file, metric="top-1", data=labelled, samples=4)
+    given = files(tmp_path, labelled | {"labels": np.zeros(COUNT, int)})
+    assert ptqc.evaluate(float_file, metric="top-1", data=given, labels=labelled["labels"], samples=4) == wanted
+
+
+def test_a_sample_is_read_when_the_one_before_is_judged(float_file: Path) -> None:
+    """Of data beyond memory and disk one sample is held at a time; the reader may fill one array again and again."""
+    done, shared = list[object](), np.empty((1, 3, 8, 8), np.float32)
+
+    def read() -> Iterator[np.ndarray]:
+        for number in range(4):
+            done.append(number)
+            shared[...] = number
+            yield shared
+
+    class Pairs(OwnMetric):
+        samples = 2
+
+        def measure(self, case: Case) -> tuple[float, ...]:
+            done.append([feeds["x"].max() for feeds in case.feeds])
+            return (0.0,)
+
+    found = ptqc.evaluate(float_file, metric=Pairs(min), data=read())
+    assert done == [0, 1, [0, 1], 2, 3, [2, 3]]
+    assert found.cases == 2
+
+
+@pytest.mark.parametrize(("count", "told"), [(3, "at least 4 samples and 3 labels"), (5, "4 samples and 5 labels")])
+def test_a_stream_has_as_many_samples_as_labels(float_file: Path, count: int, told: str) -> None:
+    data = iter(samples(3, 8, 8, count=4)[:, None])
+    with pytest.raises(CalibrationError, match=f"there are {told}; give one for each"):
+        ptqc.evaluate(float_file, metric="top-1", data=data, labels=[0] * count)
 
 
 @pytest.mark.parametrize(("names", "classes"), [(("cat", "dog"), (0, 1)), (("9", "5"), (9, 5))])
@@ -357,6 +397,16 @@ def test_lines_of_a_table_that_do_not_fit(language: Path, tmp_path: Path, conten
     data = Texts(tmp_path / "pairs.tsv", language / "tokenizer.json")
     with pytest.raises(CalibrationError, match=told):
         ptqc.evaluate(language / "encoder.onnx", metric="similarity", data=data)
+
+
+def test_labels_of_a_table_are_numbers_where_they_are_written_as_such(language: Path, tmp_path: Path) -> None:
+    words = ["3", " -2 ", "0.5", ".5e1", "nan", "infinity", "1_000", "1 2", ""]
+    (tmp_path / "words.tsv").write_text("".join(f"cat\t{word}\n" for word in words))
+    found = list[object]()
+    data = Texts(tmp_path / "words.tsv", language / "tokenizer.json")
+    ptqc.evaluate(language / "encoder.onnx", metric=lambda _, label: found.append(label) or 0.0, data=data)
+    assert found == [3, -2, 0.5, 5.0, *words[4:]]
+    assert [type(label) for label in found[:2]] == [int, int]
 
 
 def test_only_new_lines_end_the_lines_of_a_table(language: Path, tmp_path: Path) -> None:

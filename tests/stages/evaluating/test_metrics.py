@@ -66,6 +66,22 @@ def test_labels_that_are_no_classes(label: object, told: str) -> None:
         TopK().measure(case([[0.1, 0.2, 0.3]], label))
 
 
+@pytest.mark.parametrize(
+    ("metric", "answer", "label", "told"),
+    [
+        (WordErrors(), np.eye(6)[None], [0.5], "the label is of type float64, expected the numbers of tokens"),
+        (WordErrors(), np.eye(6)[None], math.inf, "the label is of type float64"),
+        (CrossEntropy(), np.zeros((1, 1, 4)), [0.5], "the label is of type float64, expected the numbers of tokens"),
+        (CrossEntropy(), np.zeros((1, 1, 4)), "cat", "the label is of type str96, expected the numbers of tokens"),
+        (Cosine(), [[1.0]], "cat", "the label is 'cat', expected numbers"),
+        (Psnr(), [[1.0]], ["cat"], r"the label is \['cat'\], expected numbers"),
+    ],
+)
+def test_labels_of_another_kind(metric: Metric, answer: object, label: object, told: str) -> None:
+    with pytest.raises(CalibrationError, match=f"case 0: {told}"):
+        metric.measure(case(answer, label))
+
+
 def test_next_tokens() -> None:
     logits, ids = RANDOM.standard_normal((1, 5, 7)), np.array([[3, 1, 6, 0, 2]])
     chances = np.exp(logits[0]) / np.exp(logits[0]).sum(1, keepdims=True)

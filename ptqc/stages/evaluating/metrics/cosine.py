@@ -24,7 +24,7 @@ class Cosine(Metric):
         """The cosine."""
         found = vector(case)
         first = Case(case.name, case.feeds, case.firsts, case.firsts, None, case.output, case.roles)
-        wanted = vector(first) if case.label is None else np.asarray(case.label, np.float64).reshape(-1)
+        wanted = vector(first) if case.label is None else case.wanted.astype(np.float64).reshape(-1)
         if found.shape != wanted.shape:
             raise case.refused(f"output {case.output!r} has {found.size} numbers, and the label {wanted.size}")
         return (cosine(found, wanted),)

@@ -27,7 +27,7 @@ class CrossEntropy(Share):
 
     def measure(self, case: Case) -> tuple[float, ...]:
         """Nats and tokens."""
-        wanted = _next_tokens(case) if case.label is None else np.asarray(case.label)
+        wanted = _next_tokens(case) if case.label is None else case.whole("tokens")
         logits = case.answers[0]
         if logits.ndim != 3 or logits.shape[:2] != (1, wanted.size):
             raise case.refused(

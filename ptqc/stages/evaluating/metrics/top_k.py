@@ -31,9 +31,7 @@ class TopK(Share):
 
     def measure(self, case: Case) -> tuple[float, ...]:
         """Hits and predictions."""
-        answer, label = case.answers[0], np.asarray(case.label)
-        if label.dtype.kind not in "iu":
-            raise case.refused(f"the label is of type {label.dtype.name}, expected the numbers of classes")
+        answer, label = case.answers[0], case.whole("classes")
         if answer.dtype.kind in "iub" and self.k > 1:
             raise case.refused(f"output {case.output!r} has one class and no scores: give one that has, with --output")
         if answer.dtype.kind in "iub" and answer.size != label.size:

@@ -36,7 +36,7 @@ class WordErrors(Share):
                 raise case.refused("the label is a text: give the --tokenizer that turns tokens into words")
             heard, said = case.decode(found).split(), wanted.split()
             return 100 * float(distance(heard, said)), float(len(said))
-        tokens = [int(token) for token in np.asarray(wanted).reshape(-1) if token >= 0]
+        tokens = [int(token) for token in case.whole("tokens").reshape(-1) if token >= 0]
         return 100 * float(distance(found, tokens)), float(len(tokens))
 
     def _heard(self, case: Case) -> list[int]:
