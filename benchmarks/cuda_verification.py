@@ -28,10 +28,13 @@ COLUMNS = (
     Column("shared bytes, at most", "shared_bytes", number(0)),
     Column("bytes spilled", "spilled_bytes", number(0)),
     Column("instructions of tensor cores", "instructions"),
+    Column("as in the PTX", "as_in_ptx"),
     Column("s", "seconds", number(0)),
     Column("of these assembling", "assembler_seconds", number(1)),
     Column("integers compared", "integers", number(0)),
+    Column("floats compared", "reals", number(0)),
     Column("different", "different", number(0)),
+    Column("end to end", "end_to_end", number(0)),
     Column("how", "how"),
     Column("note", "note"),
 )
@@ -75,6 +78,7 @@ def facts_of(folder: Path) -> dict[str, Any]:
         "shared_bytes": _most_shared(kernels["machine_code"].values()),
         "spilled_bytes": sum(gpu["spilled_bytes"] for gpu in gpus.values()),
         "instructions": _first_and_last(gpus, "tensor_core_instructions"),
+        "as_in_ptx": _as_in_ptx(folder / "cuda", kernels["machine_code"]),
         "seconds": _read(folder / "run.json")["seconds"],
         **_compared(told["verification"], sum(steps.values())),
     }
@@ -88,20 +92,36 @@ def _most_shared(codes: Iterable[Mapping[str, Mapping[str, int]]]) -> int:
     return max((code["shared_bytes"] for of_kernel in codes for code in of_kernel.values()), default=0)
 
 
+def _as_in_ptx(folder: Path, codes: Mapping[str, Mapping[str, Mapping[str, int]]]) -> str:
+    """How many kernels have as many products as their PTX on every chip, or where a loop was unrolled a multiple."""
+    from ptqc.codegen.cuda.emulator.opening import read_ptx
+    from ptqc.codegen.cuda.emulator.ptx import Instruction, kernels
+
+    right, all_of = 0, 0
+    for kernel in kernels(read_ptx(folder)):
+        opcodes = [each.opcode for each in kernel.statements if isinstance(each, Instruction)]
+        expected = sum(opcode.startswith("mma.") for opcode in opcodes)
+        found = [code["tensor_core_instructions"] for code in codes[kernel.name].values()]
+        all_of += bool(expected or any(found))
+        right += bool(expected) and all(count and count % expected == 0 for count in found)
+    return f"{right} of {all_of} kernels"
+
+
 def _read(path: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8"))
 
 
 def _compared(found: Mapping[str, Any], calls: int) -> dict[str, Any]:
-    """What the emulator said; what differs would have ended the compile, but for what lies behind float parts."""
+    """What the emulator said. A kernel that differs would have ended the compile; end to end, what lies behind float
+    parts that are rounded may differ."""
     if "missing" in found:
         return {"note": f"not verified: {found['missing']}"}
+    compared = {"integers": found["integers_compared"], "reals": found["reals_compared"], "different": 0}
     if "cropped" not in found:
-        different = sum(found["end_to_end_different"].values())
-        return {"integers": found["integers_compared"], "different": different, "how": "whole"}
+        return {**compared, "end_to_end": sum(found["end_to_end_different"].values()), "how": "whole"}
     shares = found["cropped"].values()
     cropped = f", {len(shares)} of {calls} calls cropped, to {min(shares):.0%} at least" if shares else ""
-    return {"integers": found["integers_compared"], "different": 0, "how": f"kernel by kernel{cropped}"}
+    return {**compared, "how": f"kernel by kernel{cropped}"}
 
 
 def measure(artifact: Path, built: Path, cache: str | None) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Mapping
 from inspect import signature
+from os import PathLike
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -52,7 +53,7 @@ def compile(  # noqa: A001
     dump_passes: str | Path | None = None,
     target: str | None = None,
     allow_missing_target: bool = False,
-    times: str | Path | None = None,
+    times: str | PathLike[str] | None = None,
     progress: Progress = SILENT,
     strict: bool = False,
     **given: Unpack[CompileKeywords],
@@ -117,7 +118,7 @@ def compile(  # noqa: A001
 
 @quiet_libraries()
 def resolve(
-    folder: str | Path,
+    folder: str | PathLike[str],
     *,
     output: str | Path,
     budget: Given = None,

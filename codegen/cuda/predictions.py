@@ -1,8 +1,8 @@
 """How long the kernels of a program take on chips, predicted: nothing was measured.
 
-Products on tensor cores say it themselves (`costs.py`). Of any other kernel each element of the output is taken to be a
-thread, which reads its share of the inputs and does its share of the operations one after the other. The kernel takes a
-launch, and the longest of three: its bytes from memory; its instructions on all processors; one thread on its own.
+Products on tensor cores say it themselves (`costs.py`). Of any other kernel each element that it writes is taken to be
+a thread, which reads its share of the inputs and does its share of the operations one after the other. The kernel takes
+a launch, and the longest of three: its bytes from memory; its instructions on all processors; one thread on its own.
 """
 
 from collections.abc import Mapping
@@ -27,20 +27,20 @@ def predicted(program: Program) -> list[Mapping[str, float]]:
 
 
 def _of_elements(step: ProgramStep, layouts: Mapping[str, Layout]) -> dict[str, float]:
-    given = [layouts[name] for name in step.arguments]
-    made = layouts[step.output]
-    constants = sum(map(loaded_bytes, step.built.constants))
-    moved = constants + sum(_bytes(layout) for layout in (*given, made))
-    numbers = made.elements + sum(layout.elements for layout in given)
+    read, made = [layouts[name] for name in step.arguments], layouts[step.output]
+    threads = max(1, made.elements - sum(layouts[name].elements for name in step.placed))
+    moved = threads * _size(made) + sum(layout.elements * _size(layout) for layout in read)
+    moved += sum(map(loaded_bytes, step.built.constants))
+    numbers = threads + sum(layout.elements for layout in read)
     instructions = EACH_NUMBER * numbers + EACH_OPERATION * step.built.operations
-    return {name: round(1e6 * _seconds(chip, moved, instructions, made.elements), 2) for name, chip in CHIPS.items()}
+    return {name: round(1e6 * _seconds(chip, moved, instructions, threads), 2) for name, chip in CHIPS.items()}
 
 
-def _bytes(layout: Layout) -> int:
-    return layout.elements * np.dtype(layout.stored).itemsize
+def _size(layout: Layout) -> int:
+    return np.dtype(layout.stored).itemsize
 
 
 def _seconds(chip: Chip, moved: int, instructions: int, threads: int) -> float:
     together = instructions / (chip.processors * INTEGER_RATE)
-    alone = instructions / max(threads, 1) * EACH_WAIT
+    alone = instructions / threads * EACH_WAIT
     return LAUNCH + max((LATENCY + max(together, alone)) / chip.clock, moved / chip.bandwidth) * 1e-9

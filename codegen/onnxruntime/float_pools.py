@@ -3,8 +3,8 @@
 ONNX Runtime has a fast MaxPool on codes whose channels lie last, as its integer convolutions leave them. On others it
 takes up to 48 times as long as in float. Rounding keeps the order of values, so both ways give the same codes:
 QuantizeLinear(Max(MaxPool(real))). The real values are those that are rounded to the codes; of codes that another
-operator gives, as Clip and Concat do, they are Max(DequantizeLinear(codes)). Max of one tensor is that tensor; without
-it ONNX Runtime would move the rounding in front of the pool again, or the other one behind it.
+operator gives, as Clip, Concat and a Softmax between codes do, they are Max(DequantizeLinear(codes)). Max of one tensor
+is that tensor; without it ONNX Runtime would move the rounding in front of the pool again, or the other one behind it.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
@@ -18,8 +18,9 @@ from ptqc import reference
 from ptqc.graph.protos import reads
 from ptqc.lowered import Lowered
 from ptqc.operators import Trait, data_inputs, named
+from ptqc.operators.step import codes_of
 
-CONVERSIONS = named(Trait.CONVERTS)
+CONVERSIONS, SOFTMAXES = named(Trait.CONVERTS), named(Trait.SOFTMAX)
 REAL = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.DOUBLE)
 PARTS = ("dequantized", "real", "most", "largest")
 
@@ -99,7 +100,7 @@ def _found(lowered: Lowered) -> _Found:
         step = steps.get(output)
         if node.op_type == "QuantizeLinear":
             inputs = [str(value.name) for value in node.inputs if value is not None]
-            found.round(output, inputs, by_kernel=step is not None)
+            found.round(output, inputs, by_kernel=step is not None or _is_softmax_of_codes(node.inputs[0]))
         if step is not None:
             if step.node.op_type == "Conv" or not found.channels_last.isdisjoint(step.inputs):
                 found.channels_last.add(output)
@@ -112,6 +113,12 @@ def _found(lowered: Lowered) -> _Found:
         elif node.outputs[0].dtype == ir.DataType.UINT8:
             found.move(output, read)
     return found
+
+
+def _is_softmax_of_codes(value: ir.Value | None) -> bool:
+    """Whether ONNX Runtime computes it on codes, together with the rounding behind it."""
+    maker = value.producer() if value is not None else None
+    return maker is not None and maker.op_type in SOFTMAXES and codes_of(maker.inputs[0]) is not None
 
 
 def _indexed(lowered: Lowered) -> set[str]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from os import PathLike
 from typing import Any
 
 from ptqc.artifact.bisect import kept, seen_inputs
@@ -78,7 +78,7 @@ class Bench:
 
 
 @quiet_libraries()
-def bench(folder: str | Path, *, threads: int = 1, rounds: int = ROUNDS, isa: str = "") -> Bench:
+def bench(folder: str | PathLike[str], *, threads: int = 1, rounds: int = ROUNDS, isa: str = "") -> Bench:
     """Time every kernel of an artifact's native library, and the whole, on one random sample.
 
     isa: an instruction set of the artifact's, in place of the best one. The kernels take turns, so that each finds the

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from itertools import chain
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -129,7 +130,7 @@ class Bisection:
 
 @quiet_libraries()
 def bisect(
-    folder: str | Path,
+    folder: str | PathLike[str],
     *,
     calibration: object = None,
     samples: int = SAMPLES,

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, overload
 
@@ -269,7 +270,7 @@ def _zipped(scores: np.ndarray, labels: Sequence[int | str]) -> list[dict[int | 
     return [dict(sorted(zip(labels, row.tolist(), strict=True))) for row in np.atleast_2d(scores)]
 
 
-def load(folder: str | os.PathLike[str]) -> Artifact:
+def load(folder: str | PathLike[str]) -> Artifact:
     """Open an artifact. Raises UsageError when it is not one, or when a file is not what the manifest says."""
     from ptqc.codegen.targets import names
 

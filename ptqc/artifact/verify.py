@@ -6,6 +6,7 @@ against the one that was compiled.
 """
 
 from dataclasses import dataclass
+from os import PathLike
 from pathlib import Path
 
 import numpy as np
@@ -54,7 +55,7 @@ class Verification:
 
 
 @quiet_libraries()
-def verify(folder: str | Path, *, model: str | Path | None = None, onnx_only: bool = False) -> Verification:
+def verify(folder: str | PathLike[str], *, model: str | Path | None = None, onnx_only: bool = False) -> Verification:
     """Repeat the checks of an artifact without trusting the machine that compiled it.
 
     model: the float model that it was compiled from. onnx_only: leave the native library out.

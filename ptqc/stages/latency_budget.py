@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
+from os import PathLike
 from typing import Any
 
 from ptqc.artifact import folder as artifact
@@ -43,7 +43,7 @@ def fitting_times(manifest: Mapping[str, Any], budget: Latency | None) -> Times 
     return found if found.target == budget.target else None
 
 
-def times_of(folder: str | Path) -> Times:
+def times_of(folder: str | PathLike[str]) -> Times:
     """The times that the artifact in a folder recorded. Raises UsageError where it has none that were measured."""
     found = recorded_times(artifact.load(folder).manifest)
     if found is None:

@@ -7,6 +7,7 @@ more than that would; points that are built together walk behind one float walk.
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +78,7 @@ class _Target:
 
 @quiet_libraries()
 def sweep(
-    folder: str | Path,
+    folder: str | PathLike[str],
     *,
     points: int = POINTS,
     budgets: Sequence[GivenBudget] | None = None,

@@ -133,8 +133,8 @@ def test_a_large_network_is_compared_kernel_by_kernel() -> None:
     from ptqc.codegen.program.listing import Call, Listing
 
     listing = Listing((Call("f", "k", (), "y", "y", 0, operations=10**8),), {}, (), ())
-    assert verification.is_small(listing, 6)
-    assert not verification.is_small(listing, 7)
+    assert verification.is_small(listing, 7)
+    assert not verification.is_small(listing, 8)
 
 
 def test_what_did_not_run_end_to_end_is_not_told_as_such(artifact: Artifact, monkeypatch: pytest.MonkeyPatch) -> None:

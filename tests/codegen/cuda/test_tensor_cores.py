@@ -1,6 +1,5 @@
 """Layers on tensor cores, however they are cut and their weights packed, give the integers of a sum tap by tap."""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +7,8 @@ import pytest
 
 pytest.importorskip("tvm.tirx", reason="the cuda target needs Apache TVM")
 
-from test_cuda_target import needs_nvcc, process
+import kernel_processes
+from test_cuda_target import needs_nvcc
 
 from ptqc.codegen.cuda import tensor_cores
 from ptqc.codegen.cuda.isa import BY_ELEMENT
@@ -17,8 +17,6 @@ from ptqc.codegen.kernels.requantization import Requantization
 from ptqc.codegen.program.constants import Arranged, InOrder, Stored
 from ptqc.codegen.program.layout import Layout
 from ptqc.codegen.program.window import Window
-
-FOUND = ("differs: ", "stops: ")
 
 
 def constant_of(weights: np.ndarray) -> Stored:
@@ -50,9 +48,7 @@ def test_weights_take_as_few_bits_as_there_is_a_way_for() -> None:
 @needs_nvcc
 @pytest.mark.parametrize("kind", ["few", pytest.param("all", marks=pytest.mark.slow)])
 def test_every_cut_and_packing_gives_the_same_integers(kind: str, tmp_path: Path) -> None:
-    done = process("single_kernels.py", "dense_cases", kind, str(tmp_path))
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])
+    found = kernel_processes.run("dense_cases", kind, tmp_path)
     assert found["wrong"] == {}
     assert len(found["off"]) > 2
     assert found["spilled"] == 0
@@ -62,9 +58,4 @@ def test_every_cut_and_packing_gives_the_same_integers(kind: str, tmp_path: Path
 @pytest.mark.slow
 def test_planted_faults_are_found_in_every_order_of_threads(tmp_path: Path) -> None:
     """Barriers, copies waited for, packing, signs, sums of shares, rounding, saturation."""
-    done = process("single_kernels.py", "dense_cases", "few", str(tmp_path), "all faults")
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])
-    assert len(found) >= 27
-    missed = {fault: told for fault, told in found.items() if not all(each.startswith(FOUND) for each in told)}
-    assert missed == {}
+    assert kernel_processes.unnoticed("dense_cases", 27, tmp_path) == {}

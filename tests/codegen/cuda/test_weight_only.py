@@ -1,6 +1,5 @@
 """Products with codes and a scale for each block: against float64, and where each code lies."""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -8,13 +7,13 @@ import pytest
 
 pytest.importorskip("tvm.tirx", reason="the cuda target needs Apache TVM")
 
-from test_cuda_target import needs_nvcc, process
+import kernel_processes
+from test_cuda_target import needs_nvcc
 
 from ptqc.codegen.cuda.weight_only import WeightOnly, product
 from ptqc.codegen.program.built import Declined
 from ptqc.codegen.program.layout import Layout
 
-FOUND = ("differs: ", "stops: ")
 # Of one kernel for one chip, outside of its loop.
 FEW_SPILLS = 16
 
@@ -22,9 +21,7 @@ FEW_SPILLS = 16
 @needs_nvcc
 @pytest.mark.parametrize("kind", ["few", pytest.param("all", marks=pytest.mark.slow)])
 def test_results_are_those_of_float64(kind: str, tmp_path: Path) -> None:
-    done = process("single_kernels.py", "weight_only_cases", kind, str(tmp_path))
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])
+    found = kernel_processes.run("weight_only_cases", kind, tmp_path)
     assert found["wrong"] == {}
     assert len(found["off"]) > 1
     assert found["spilled"] <= FEW_SPILLS
@@ -34,12 +31,7 @@ def test_results_are_those_of_float64(kind: str, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_planted_faults_are_found_in_every_order_of_threads(tmp_path: Path) -> None:
     """Zero points, packing, layouts, order of scales, sums of warps."""
-    done = process("single_kernels.py", "weight_only_cases", "few", str(tmp_path), "all faults")
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])
-    assert len(found) >= 16
-    missed = {fault: told for fault, told in found.items() if not all(each.startswith(FOUND) for each in told)}
-    assert missed == {}
+    assert kernel_processes.unnoticed("weight_only_cases", 16, tmp_path) == {}
 
 
 @pytest.mark.parametrize(("bits", "per_word"), [(4, 8), (8, 4)])

@@ -155,6 +155,29 @@ def test_pools_of_codes_that_other_operators_give(tmp_path: Path) -> None:
             np.testing.assert_array_equal(one, other)
 
 
+# ONNX Runtime has a Softmax on codes, which rounds otherwise than a Softmax in float and a rounding behind it.
+BEHIND_SOFTMAX = """g (float[N,8,9,9] x) => (float[N,8,9,9] y) {
+    c = Conv(x, w1, b1)
+    s = Softmax <axis = 1> (c)
+    m = MaxPool <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (s)
+    y = Conv(m, w2, b2)
+}"""
+
+
+def test_a_pool_of_codes_that_a_softmax_gives(tmp_path: Path) -> None:
+    weights = {f"w{i}": weight(8, 8, 1, 1, seed=i) for i in (1, 2)} | {f"b{i}": weight(8, seed=i) for i in (1, 2)}
+    model = proto(BEHIND_SOFTMAX, **weights)
+    measured = measured_model(model, samples(8, 9, 9, count=24), tmp_path, activations="integer", bits=(4, 7))
+    fitted = measured.fit()
+    codes, pooled = (fitted.lowered.codes[name] for name in ("s", "m"))
+    assert checked(measured, fitted, fitted.exported).operators["QLinearSoftmax"] == 1
+    names = [fitted.exported.renamed[name] for name in (codes, pooled)]
+    plain = export(fitted.lowered, measured.model, is_fast=False)
+    found = Runner(fitted.exported.proto, names).run(measured.feeds[0], names)[names[1]]
+    wanted = Runner(plain.proto, [plain.renamed[pooled]]).run(measured.feeds[0])[plain.renamed[pooled]]
+    np.testing.assert_array_equal(found, wanted)
+
+
 # Pools whose Indices are a result, and that a rounding follows: at once, and behind a Reshape.
 WITH_INDICES = """g (float[N,3,8,8] x) => (float[N,8,4,4] y, int64[N,3,4,4] i, int64[N,3,4,4] j) {
     p, i = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (x)

@@ -1,0 +1,27 @@
+"""Runs of `single_kernels.py`, which loads stand-ins for the driver, each in a process of its own."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from test_cuda_target import process
+
+FOUND = ("differs: ", "stops: ")
+
+
+def run(cases: str, kind: str, folder: Path, *faults: str) -> dict[str, Any]:
+    """What it prints of the cases of a kind, or of faults."""
+    done = process("single_kernels.py", cases, kind, str(folder), *faults)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def unnoticed(cases: str, at_least: int, folder: Path) -> dict[str, list[str]]:
+    """Planted faults that are not found in every order of threads, with what is said of them in each.
+
+    at_least: so many faults are planted.
+    """
+    found = run(cases, "few", folder, "all faults")
+    assert len(found) >= at_least
+    return {fault: told for fault, told in found.items() if not all(each.startswith(FOUND) for each in told)}
