@@ -30,6 +30,7 @@ Resample = Literal["bilinear", "bicubic", "nearest"]
 IMAGE_SUFFIXES = frozenset(
     {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm"},
 )
+LARGEST_GRAY = 2**16 - 1
 FILTERS = {
     "bilinear": Image.Resampling.BILINEAR,
     "bicubic": Image.Resampling.BICUBIC,
@@ -187,8 +188,8 @@ def _decoded(path: Path, channels: int) -> Image.Image:
     try:
         with Image.open(path) as file:
             image = ImageOps.exif_transpose(file)
-            if image.mode.startswith("I"):  # 16-bit gray, which Pillow would clip at 255
-                image = Image.fromarray((np.asarray(image) >> 8).clip(0, 255).astype(np.uint8))
+            if image.mode.startswith(("I", "F")):
+                image = _of_16_bits(image)
             if "transparency" in image.info:  # Pillow warns about palettes with transparency otherwise
                 image = image.convert("RGBA")
             return image.convert("L" if channels == 1 else "RGB")
@@ -196,6 +197,14 @@ def _decoded(path: Path, channels: int) -> Image.Image:
         raise CalibrationError(
             f"cannot decode image {path} ({error}): repair it or take it out of the folder"
         ) from error
+
+
+def _of_16_bits(image: Image.Image) -> Image.Image:
+    """Gray of 16 bits, which Pillow would clip at 255, in 8. Raises ValueError for numbers beyond, or that are real."""
+    pixels = np.asarray(image)
+    if pixels.dtype.kind == "f" or pixels.min() < 0 or pixels.max() > LARGEST_GRAY:
+        raise ValueError("its pixels are real numbers or of 32 bits, of which nothing says how large white is")
+    return Image.fromarray((pixels >> 8).astype(np.uint8))
 
 
 def _covering(size: Pair, target: int | Pair) -> Pair:

@@ -23,8 +23,9 @@ from ptqc.errors import UsageError
 from ptqc.execute.onnxruntime import Feeds
 from ptqc.execute.profile import Subject, latencies
 from ptqc.options import CompileOptions
+from ptqc.passes.decide.choose_bfloats import ChooseBfloats
 from ptqc.passes.decide.phases import Decided
-from ptqc.passes.effects import check_tuned
+from ptqc.passes.effects import applied, check_tuned
 from ptqc.passes.tune.reconstruct import ColumnLimits, Reconstruct, reconstruct_each
 from ptqc.plan import Plan, write_json
 from ptqc.report import render
@@ -103,6 +104,8 @@ def sweep(
             name: found.manifest["options"].get(name, getattr(measured, name)) for name in ("inline", "operators")
         }
         options = replace(measured, **written)
+        if found.manifest.get("rounded_activations"):  # as in the artifact, so that points are of files like it
+            decided = applied(ChooseBfloats(options.activation_limit), decided).made
         targets = _targets(decided, options, prepared.origin, asked, points)
         with progress.stage("measure the frontier", len(targets)) as stage:
             rows, files = _measured(decided, options, targets, deadline, stage)

@@ -175,6 +175,14 @@ def test_a_given_layout_settles_what_the_shape_does_not_show(photo):
         Preprocessing(layout="NCHW").load(photo, spec(1, 4, 8, 8))
 
 
+@pytest.mark.parametrize("pixels", [np.float32(0.5), np.int32(70_000), np.int32(-1)])
+def test_pixels_without_a_known_white_are_refused(tmp_path, pixels):
+    """Converted they would be black, or white."""
+    Image.fromarray(np.full((4, 4), pixels)).save(tmp_path / "a.tif")
+    with pytest.raises(CalibrationError, match=r"a\.tif \(its pixels are real numbers or of 32 bits"):
+        Preprocessing().load(tmp_path / "a.tif", RAW)
+
+
 def test_a_truncated_image_is_named(photo):
     photo.write_bytes(photo.read_bytes()[:-40])
     with pytest.raises(CalibrationError, match=r"cannot decode image .*photo\.png"):

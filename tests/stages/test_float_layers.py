@@ -1,5 +1,6 @@
 import json
 from collections import Counter
+from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +15,7 @@ from ptqc.artifact.folder import Artifact
 from ptqc.budget import Budgets
 from ptqc.codegen.targets import choose
 from ptqc.options import CompileOptions
+from ptqc.stages import sweep
 from ptqc.stages.float_layers import _in_bfloat16
 from ptqc.stages.job import Job
 
@@ -26,8 +28,12 @@ def rounded(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
 
 
 def casts(artifact: Artifact) -> int:
+    return casts_in(onnx.load(artifact.path))
+
+
+def casts_in(file: onnx.ModelProto) -> int:
     """To bfloat16."""
-    nodes = onnx.load(artifact.path).graph.node
+    nodes = file.graph.node
     kinds = Counter(a.i for node in nodes if node.op_type == "Cast" for a in node.attribute if a.name == "to")
     assert kinds[onnx.TensorProto.BFLOAT16] <= kinds[onnx.TensorProto.FLOAT]
     return kinds[onnx.TensorProto.BFLOAT16]
@@ -92,3 +98,16 @@ def test_auto_is_bfloat16_where_a_library_gains(
 
     gains = target == "cpu" and latency is None and present and "bf16" in cpu
     assert (found("auto"), found("bfloat16"), found("float32")) == (gains, True, False)
+
+
+def test_a_sweep_rounds_as_the_artifact_does(rounded: Artifact, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = list[onnx.ModelProto]()
+
+    def times(_decided: object, given: Sequence[onnx.ModelProto]) -> list[float]:
+        files.extend(given)
+        return [1.0] * (1 + len(given))
+
+    monkeypatch.setattr(sweep, "_times", times)
+    found = ptqc.sweep(rounded.folder, budgets=["30%"], cache=rounded.folder.parent / "cache")
+    assert [casts_in(file) for file in files] == [2]
+    assert found.document["points"][0]["predicted"] > rounded.manifest["activation_loss"]

@@ -124,8 +124,8 @@ def _tensor(value: ir.Value, what: str = "") -> Tensor:
 def _refused(path: Path, refusal: str) -> Inspection:
     """What can be said of a file that is not read as a model. Raises ModelError where it is no ONNX at all."""
     data = read_bytes(path)
-    graph = parse(data).graph
-    opsets = {entry.domain: entry.version for entry in parse(data).opset_import}
+    proto = parse(data)
+    graph, opsets = proto.graph, {entry.domain: entry.version for entry in proto.opset_import}
     constants = {tensor.name for tensor in graph.initializer}
     inputs = tuple(_declared(value) for value in graph.input if value.name not in constants)
     operators = Counter(node.op_type for node in graph.node)
