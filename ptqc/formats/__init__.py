@@ -11,6 +11,7 @@ from ptqc.formats.bfloat16 import BFLOAT16, FloatActivation, Rounding, cast, to_
 from ptqc.formats.codebook import Codebook
 from ptqc.formats.floats import FLOAT16, FLOAT32, Float
 from ptqc.formats.palette import Palette
+from ptqc.formats.sparse import Sparse, SparseCodebook, TwoOfFour
 from ptqc.formats.uniform import Integer
 from ptqc.formats.vector_codebook import VectorCodebook
 
@@ -34,6 +35,9 @@ __all__ = [
     "QuantParams",
     "Rounding",
     "Scaled",
+    "Sparse",
+    "SparseCodebook",
+    "TwoOfFour",
     "VectorCodebook",
     "cast",
     "coded",
@@ -42,5 +46,5 @@ __all__ = [
     "to_bfloat16",
 ]
 
-Format.families = (Float, Integer, Codebook, VectorCodebook, Palette)
+Format.families = (Float, Integer, Codebook, VectorCodebook, Sparse, SparseCodebook, TwoOfFour, Palette)
 ActivationFormat.known = (UINT8, BFLOAT16)
