@@ -87,8 +87,8 @@ def main() -> None:
     parser.add_argument("results", type=Path)
     parser.add_argument("drawing", type=Path)
     arguments = parser.parse_args()
-    rows = json.loads(arguments.results.readtext(encoding="utf-8"))["rows"]
-    arguments.drawing.writetext(draw(rows), encoding="utf-8")
+    rows = json.loads(arguments.results.read_text(encoding="utf-8"))["rows"]
+    arguments.drawing.write_text(draw(rows), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,22 +1,24 @@
 """Targets: what a compile can build beside the ONNX file. A folder here with a `target.py` is one, named like it.
 
-Its docstring begins with what it builds, in the words of `--help`. `target.py` gives `TARGET`, an object with the
-methods of `Target`. Beside it, where it has options, `options.py` gives their class as `OPTIONS`, and where ptqc can
-run what it builds, `runtime.py` gives `load`; where it has an emulator of what it builds for, `emulation.py` gives
-`emulate` and `check`.
+So is a package that an installed distribution names in the group of entry points `ptqc.targets`. Its docstring begins
+with what it builds, in the words of `--help`. `target.py` gives `TARGET`, an object with the methods of `Target`.
+Beside it, where it has options, `options.py` gives their class as `OPTIONS`, and where ptqc can run what it builds,
+`runtime.py` gives `load`; where it has an emulator of what it builds for, `emulation.py` gives `emulate` and `check`.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, is_dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from pkgutil import iter_modules
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol, TypedDict, TypeVar, runtime_checkable
 
 import ptqc.codegen
 from ptqc.arguments import one_of, unknown
 from ptqc.errors import TargetError, UsageError
+from ptqc.plugins import Plugin, PluginKind, by_name, usable
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -93,14 +95,21 @@ class Target(Protocol[Options]):
 
 
 class Timer(Protocol):
-    """What times the libraries of a target on this machine. runtime: what they run in, in words."""
+    """What tells the times of a target's libraries.
 
-    runtime: str
+    is_measured: on this machine; else they are predicted. runtime: what they run in, in words.
+    """
+
+    @property
+    def is_measured(self) -> bool: ...
+
+    @property
+    def runtime(self) -> str: ...
 
     def __call__(
         self, graphs: "Sequence[tuple[Lowered, Exported]]", samples: "Sequence[Feeds]", store: Path, seconds: float
     ) -> "list[TimedProgram]":
-        """Nanoseconds of a library of each graph, all taking turns with the first sample on one thread.
+        """Nanoseconds of a library of each graph, with the first sample: measured in turns, on one thread.
 
         store: a folder of what was built before. seconds: about as long are whole runs timed.
         """
@@ -108,10 +117,10 @@ class Timer(Protocol):
 
 @runtime_checkable
 class TimedTarget(Protocol):
-    """A target whose libraries can be timed: what a budget such as 2ms@cpu needs."""
+    """A target that tells the times of its libraries: what a budget such as 2ms@cpu needs."""
 
     def timer(self, options: Any) -> Timer:
-        """What times its libraries. Raises TargetError where this machine cannot run them."""
+        """What tells the times. Raises TargetError where they are measured, and this machine cannot run the library."""
 
 
 @dataclass(frozen=True)
@@ -133,29 +142,77 @@ class Chosen:
 
 
 def names() -> list[str]:
-    """The targets that there are."""
+    """The targets that there are, but for those of packages that cannot be used; see `added_room`."""
+    return sorted(_rooms())
+
+
+def _own() -> list[str]:
     rooms = (module.name for module in iter_modules(ptqc.codegen.__path__) if module.ispkg)
-    return sorted(name for name in rooms if find_spec(f"ptqc.codegen.{name}.target") is not None)
+    return [name for name in rooms if find_spec(f"ptqc.codegen.{name}.target") is not None]
+
+
+def _rooms() -> dict[str, str]:
+    """The package of each target by its name."""
+    added = usable(PluginKind.TARGET, lambda plugin: (plugin.name, added_room(plugin)))
+    return {**dict(added), **{name: f"ptqc.codegen.{name}" for name in _own()}}
+
+
+def added_room(plugin: Plugin) -> str:
+    """The package of a target that is added. Raises UsageError where it cannot be loaded or is none."""
+    if plugin.name in _own():
+        raise plugin.fault("has the name of one of ptqc's own; give another one")
+    package = plugin.load()
+    if not (isinstance(package, ModuleType) and hasattr(package, "__path__")):
+        raise plugin.fault("is no package: name a folder with target.py, as ptqc.codegen.targets says")
+    if find_spec(f"{package.__name__}.target") is None:
+        raise plugin.fault("has no target.py")
+    try:
+        options = _options_in(package.__name__)
+    except Exception as error:  # whatever its module raises
+        raise plugin.fault(f"cannot be loaded: {type(error).__name__}: {error}") from error
+    if not is_dataclass(options):
+        raise plugin.fault("has OPTIONS that are no dataclass")
+    return package.__name__
+
+
+def room(name: str) -> str:
+    """The package of a target. Raises UsageError for an unknown name, and for one that cannot be used."""
+    rooms = _rooms()
+    if name not in rooms:
+        if name in (added := by_name(PluginKind.TARGET)):
+            added_room(added[name])
+        one_of("target", name, tuple(sorted(rooms)))
+    return rooms[name]
 
 
 def title_of(name: str) -> str:
     """What a target builds: the first line of its package's docstring."""
-    line = (import_module(f"ptqc.codegen.{name}").__doc__ or "").partition("\n")[0].removesuffix(".")
+    line = (import_module(room(name)).__doc__ or "").partition("\n")[0].removesuffix(".")
     return line[:1].lower() + line[1:]
 
 
 def options_of(name: str) -> type[Any]:
     """The class of a target's options: frozen, with `help` and `metavar` of each for the command line as metadata."""
-    if find_spec(f"ptqc.codegen.{name}.options") is None:
+    return _options_in(room(name))
+
+
+def _options_in(package: str) -> type[Any]:
+    if find_spec(f"{package}.options") is None:
         return NoOptions
-    found: type[Any] = import_module(f"ptqc.codegen.{name}.options").OPTIONS
+    found: type[Any] = import_module(f"{package}.options").OPTIONS
     return found
 
 
 def target_named(name: str) -> Target[Any]:
-    """A target. Raises UsageError for an unknown name."""
-    one_of("target", name, tuple(names()))
-    found: Target[Any] = import_module(f"ptqc.codegen.{name}.target").TARGET
+    """A target. Raises UsageError for an unknown name, and for one of a package that cannot be used."""
+    package = room(name)
+    try:
+        found: Target[Any] = import_module(f"{package}.target").TARGET
+    except Exception as error:
+        plugin = by_name(PluginKind.TARGET).get(name)
+        if plugin is None:
+            raise
+        raise plugin.fault(f"cannot be loaded: {type(error).__name__}: {error}") from error
     return found
 
 
@@ -197,15 +254,15 @@ def load(name: str, folder: Path, threads: int = 0, isa: str = "") -> "Library":
 
     Raises TargetError where ptqc cannot run what this target builds.
     """
-    if find_spec(f"ptqc.codegen.{name}.runtime") is None:
+    if find_spec(f"{room(name)}.runtime") is None:
         raise TargetError(f"ptqc does not run what the target {name} builds; run model.onnx")
-    found: Library = import_module(f"ptqc.codegen.{name}.runtime").load(folder, threads, isa)
+    found: Library = import_module(f"{room(name)}.runtime").load(folder, threads, isa)
     return found
 
 
 def can_load(name: str) -> bool:
     """Whether ptqc can run what a target builds."""
-    return find_spec(f"ptqc.codegen.{name}.runtime") is not None
+    return find_spec(f"{room(name)}.runtime") is not None
 
 
 def emulate(name: str, folder: Path, listing: "Listing", runs: "Iterable[Values]") -> "Emulated":
@@ -214,10 +271,10 @@ def emulate(name: str, folder: Path, listing: "Listing", runs: "Iterable[Values]
     runs: values of ONNX Runtime, inputs included, by name in the lowered graph. Raises TargetError where that cannot be
     done here either.
     """
-    found: Emulated = import_module(f"ptqc.codegen.{name}.emulation").emulate(folder, listing, runs)
+    found: Emulated = import_module(f"{room(name)}.emulation").emulate(folder, listing, runs)
     return found
 
 
 def check_emulated(name: str, folder: Path, document: Mapping[str, Any]) -> None:
     """Raises VerificationError where what an emulator runs is not what was delivered. document: of the manifest."""
-    import_module(f"ptqc.codegen.{name}.emulation").check(folder, document)
+    import_module(f"{room(name)}.emulation").check(folder, document)

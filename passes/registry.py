@@ -3,16 +3,12 @@
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from ptqc.arguments import unknown
-from ptqc.errors import UsageError
 from ptqc.passes.base import Effect, Pass, Rewrite
 from ptqc.passes.schedule import EVENING, FITTING, MEASURING, default_rewrites
-
-# A package adds a rewrite with [project.entry-points."ptqc.rewrites"] my-pass = "package.module:MyPass".
-GROUP = "ptqc.rewrites"
+from ptqc.plugins import Plugin, PluginKind, by_name
 
 
 def added_rewrites(names: Sequence[str]) -> tuple[Rewrite, ...]:
@@ -20,47 +16,51 @@ def added_rewrites(names: Sequence[str]) -> tuple[Rewrite, ...]:
 
     Raises UsageError for an unknown name, and for a package that cannot be loaded or gives no rewrite.
     """
-    known = {point.name: point for point in entry_points(group=GROUP)}
+    known = by_name(PluginKind.REWRITE)
     if missing := set(names) - known.keys():
         raise unknown("rewrite", missing, known)
-    return tuple(_loaded(known[name]) for name in names)
+    return tuple(added_rewrite(known[name]) for name in names)
 
 
-def _loaded(point: EntryPoint) -> Rewrite:
+def added_rewrite(plugin: Plugin) -> Rewrite:
+    """A rewrite that a package adds. Raises UsageError where it cannot be loaded or is none."""
+    kind = plugin.load()
     try:
-        rewrite: Rewrite = point.load()()
+        rewrite: Rewrite = kind()
     except Exception as error:  # whatever the package raises
-        raise UsageError(f"rewrite {point.name!r} of {point.value} cannot be loaded: {error}") from error
+        raise plugin.fault(f"cannot be made: {type(error).__name__}: {error}") from error
     if getattr(rewrite, "effect", None) != Effect.REWRITE or not callable(getattr(rewrite, "apply", None)):
-        raise UsageError(
-            f"rewrite {point.name!r} of {point.value} is no rewrite: give a class with name, effect and apply, "
-            "as ptqc.passes.base.Pass says"
-        )
+        raise plugin.fault("is no rewrite: give a class with name, effect and apply, as ptqc.passes.base.Pass says")
     return rewrite
 
 
 @dataclass(frozen=True)
 class ListedPass:
-    """A pass as it is listed: what it does, in a line, and its options with their defaults."""
+    """A pass as it is listed: what it does, in a line, and its options with their defaults.
+
+    package: that adds it; empty for those of ptqc.
+    """
 
     effect: str
     name: str
     does: str
     options: dict[str, Any]
+    package: str = ""
 
     @classmethod
-    def of(cls, kind: type[Pass[Any, Any]]) -> "ListedPass":
+    def of(cls, kind: type[Pass[Any, Any]], package: str = "") -> "ListedPass":
         """A class of passes."""
         options = {
             option.name: option.default
             for option in dataclasses.fields(kind)  # type: ignore[arg-type]
             if isinstance(option.default, int | float | str | tuple)  # others are what the compile found before
         }
-        return cls(kind.effect.value, kind.name, (kind.__doc__ or "").partition("\n")[0], options)
+        return cls(kind.effect.value, kind.name, (kind.__doc__ or "").partition("\n")[0], options, package)
 
     def __str__(self) -> str:
         options = [f"{'':<32}{name} = {default!r}" for name, default in self.options.items()]
-        return "\n".join([f"{self.effect:<8} {self.name:<22} {self.does}", *options])
+        added = [f"{'':<32}added by {self.package}; --rewrite runs it"] if self.package else []
+        return "\n".join([f"{self.effect:<8} {self.name:<22} {self.does}", *added, *options])
 
 
 @dataclass(frozen=True)
@@ -79,6 +79,7 @@ class PassList:
 
 def listing() -> PassList:
     """All passes in the order in which they run: effect, name, what they do, and their options with the defaults."""
-    added = added_rewrites([point.name for point in entry_points(group=GROUP)])
-    rewrites = (type(rewrite) for rewrite in (*default_rewrites(), *added))
-    return PassList(tuple(map(ListedPass.of, (*rewrites, *EVENING, *MEASURING, *FITTING))))
+    known = by_name(PluginKind.REWRITE)
+    added = [ListedPass.of(type(added_rewrite(known[name])), known[name].package) for name in sorted(known)]
+    rewrites = (ListedPass.of(type(rewrite)) for rewrite in default_rewrites())
+    return PassList((*rewrites, *added, *map(ListedPass.of, (*EVENING, *MEASURING, *FITTING))))

@@ -12,6 +12,7 @@ from ptqc.artifact import folder as artifact
 from ptqc.artifact.folder import Artifact, check_output
 from ptqc.budget import Budgets, Given
 from ptqc.calibration.images import Preprocessing
+from ptqc.calibration.texts import Texts
 from ptqc.codegen.targets import TargetKeywords, choose
 from ptqc.compiler import CompileRequest, compile_model, resolve_job
 from ptqc.errors import UsageError
@@ -22,6 +23,7 @@ from ptqc.plan import Plan
 from ptqc.reading.given import Model
 from ptqc.stages.build_target import check_samples, check_target
 from ptqc.stages.early_checks import check_score
+from ptqc.stages.extensions import check_extensions
 from ptqc.stages.job import Job
 from ptqc.stages.judge import Evaluate
 from ptqc.stages.latency_budget import clock_of, fitting_times, times_of
@@ -61,11 +63,11 @@ def compile(  # noqa: A001
     a module. calibration: a folder of images, an .npz/.npy file, "module:function", an ONNX Runtime
     CalibrationDataReader, an array, any iterable of feeds, whose shapes may differ, or "synthetic": samples that ptqc
     draws, at a loss of accuracy. budget: "13%", 0.13, "4.5MB", 4_500_000 (bytes), "4.2bit", "2ms" (in ONNX Runtime),
-    "2ms@cpu" (in the library of target "cpu"), "60MBram", a loss ("0.02nat", "99%same", "1%drop"), or one of each;
-    None: the best accuracy with as many layers on integer kernels as the activation options allow. A loss alone takes
-    the smallest file. strict: raise Missed, and write nothing, where the file takes longer or more memory than its
-    budgets, or is not shown to keep the loss. times: an artifact whose recorded times of operators a latency budget is
-    met with; None measures them.
+    "2ms@cpu" (in the library of target "cpu"), "50us@cuda" (predicted, in that of target "cuda"), "60MBram", a loss
+    ("0.02nat", "99%same", "1%drop"), or one of each; None: the best accuracy with as many layers on integer kernels as
+    the activation options allow. A loss alone takes the smallest file. strict: raise Missed, and write nothing, where
+    the file takes longer or more memory than its budgets, or is not shown to keep the loss. times: an artifact whose
+    recorded times of operators a latency budget is met with; None measures them.
     labels: an .npz with inputs and `labels`, or a CSV of image,class; evaluate: called with run(feeds) -> outputs by
     name, gives a score. Both are for the report, and for a budget such as "1%drop". target: a folder of `ptqc.codegen`
     with what is built beside the ONNX file: "cpu" adds a native library. allow_missing_target: deliver the rest where
@@ -73,6 +75,7 @@ def compile(  # noqa: A001
     (`ptqc.codegen.cpu.options.CpuOptions`). Raises the errors of `ptqc.errors`.
     """
     started = time.monotonic()
+    check_extensions()
     known, parameters = CompileOptions.names(), signature(compile).parameters
     chosen = CompileOptions.of({name: value for name, value in given.items() if name in known})
     of_target = {name: value for name, value in given.items() if name not in known}
@@ -102,6 +105,7 @@ def compile(  # noqa: A001
         preprocessing=preprocessing,
         dump=_dump(dump_passes),
         rewrites=added_rewrites(chosen.rewrites),
+        tokenizer=_tokenizer(calibration),
         store=store,
         clock=clock,
         progress=progress,
@@ -144,6 +148,7 @@ def resolve(
     Raises UsageError when the measurements are not in the store any more.
     """
     started = time.monotonic()
+    check_extensions()
     budgets = Budgets.parse(budget, strict=strict)
     check_score(budgets, labels, evaluate)
     built = choose(target, given, signature(resolve).parameters, may_be_missing=allow_missing_target)
@@ -182,6 +187,7 @@ def resolve(
         progress=progress,
         started=started,
         times=fitting_times(earlier, budgets.latency),
+        tokenizer=_tokenizer(calibration),
         plan=None if plan is None else Plan.from_json(plan, decided.roles),
     )
     return resolve_job(job, request, calibration)
@@ -189,6 +195,10 @@ def resolve(
 
 def _labels(labels: str | Path | None) -> Path | None:
     return None if labels is None else path_of("labels", labels)
+
+
+def _tokenizer(calibration: object) -> Path | None:
+    return Path(calibration.tokenizer) if isinstance(calibration, Texts) else None
 
 
 def _dump(folder: str | Path | None) -> Dump:

@@ -16,7 +16,7 @@ UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**
 NANOSECONDS = {"ns": 1, "us": 10**3, "µs": 10**3, "ms": 10**6, "s": 10**9}
 KNOWN = (
     "a percentage of the model's size (13%), a size (4.5MB, 900KiB, 120000B), mean bits per weight (4.2bit), "
-    "a latency (2ms, 800us), one of the library that the target cpu builds (2ms@cpu), memory when loaded and run "
+    "a latency (2ms, 800us), one of the library that a target builds (2ms@cpu, 50us@cuda), memory when loaded and run "
     "(60MBram), or what the outputs may lose (0.02nat, 99%same, 1%drop)"
 )
 # Behind a unit of bytes: of memory, not of the file.
@@ -64,7 +64,8 @@ class Budget:
 
 @dataclass(frozen=True)
 class Latency:
-    """A limit on the processor's time for one run of one sample on one thread, in nanoseconds.
+    """A limit on the time for one run of one sample, in nanoseconds: on one thread of this machine's processor, or as
+    it is predicted for a GPU.
 
     target: whose library has to keep it; "": the file in ONNX Runtime has to.
     """

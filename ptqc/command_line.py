@@ -272,10 +272,11 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
         action=Each,
         metavar="B",
         help="13%% of the model's size, 4.5MB, 900KiB or 4.2bit (per weight); 2ms or 800us for one sample on one "
-        "thread of this machine, in ONNX Runtime or, as 2ms@cpu, in the library of --target cpu; 60MBram or 900KiBram "
-        "when it is loaded and run; 0.02nat (or relative, cosine, nat/detection: what the outputs are judged in), "
-        "99%%same (top classes as the float model's) or 1%%drop (points of the score, with --labels): the smallest "
-        "file that loses no more; one of each kind may be given together",
+        "thread of this machine, in ONNX Runtime or, as 2ms@cpu, in the library of --target cpu; 50us@cuda in the "
+        "library of --target cuda, as predicted for the chips of --gpu; 60MBram or 900KiBram when it is loaded and "
+        "run; 0.02nat (or relative, cosine, nat/detection: what the outputs are judged in), 99%%same (top classes as "
+        "the float model's) or 1%%drop (points of the score, with --labels): the smallest file that loses no more; "
+        "one of each kind may be given together",
     )
     parser.add_argument(
         "--pipeline",

@@ -81,7 +81,8 @@ class CompileRequest:
 
     output, force: where the artifact goes, and whether it may replace another. labels, evaluate: for scores. started:
     on the monotonic clock. clock: what measures a latency. times: of operators, which a latency is met with; None
-    measures them. plan: fixed decisions, in place of solving. rewrites: of other packages.
+    measures them. plan: fixed decisions, in place of solving. rewrites: of other packages. tokenizer: of texts, for
+    the report.
     """
 
     options: CompileOptions
@@ -99,6 +100,7 @@ class CompileRequest:
     times: Times | None = None
     plan: Plan | None = None
     rewrites: Sequence[Rewrite] = ()
+    tokenizer: Path | None = None
     dump: Dump = NO_DUMP
 
     @property
@@ -211,7 +213,7 @@ def _deliver(job: Job, request: CompileRequest, labelled: Labelled | None, folde
         memory.check()
     score = request.evaluate or (labelled.top1 if labelled is not None else None)
     judged = judge(job.model, file, held_back, job.decided.kinds, score, progress)
-    changed = most_changed(job.model, file, held_back, job.decided.kinds, judged)
+    changed = most_changed(job.model, file, held_back, job.decided.kinds, judged, request.tokenizer)
     speed = measure_speed(job.prepared.unsplit, file, held_back, progress, deadline)
     recorded = golden.take(job.model, file, held_back)
     outcome = CompileOutcome(

@@ -8,7 +8,7 @@ from numbers import Integral, Real
 from typing import Any, Literal, TypedDict, get_args, get_type_hints
 
 from ptqc.arguments import one_of, shown, unknown
-from ptqc.calibration.ranges import Observer
+from ptqc.calibration.ranges import Observer, check_method
 from ptqc.errors import UsageError
 from ptqc.losses import AUTO, NAMES
 
@@ -40,7 +40,8 @@ READ_BY_MEASURING, READ_BY_FITTING = {"phase": Phase.MEASURE}, {"phase": Phase.F
 class CompileOptions:
     """Options of `ptqc.compile`.
 
-    samples: calibration samples used at most. observer: how activation ranges are chosen. activations: "auto" puts
+    samples: calibration samples used at most. observer: how activation ranges are chosen: a name of
+    `ptqc.calibration.ranges.METHODS`, one that an installed package adds, or "auto". activations: "auto" puts
     layers on integer kernels as far as `activation_limit` allows, "integer" all that can be, "float" none.
     activation_limit: loss that 8-bit activations may cost, in the unit of the loss; 0 takes the default. loss: how
     outputs are compared: a name of `ptqc.losses.NAMES` for all, or names by output, as {"scores": "logits"}.
@@ -77,7 +78,8 @@ class CompileOptions:
     kv_cache: KvCache = "float"
 
     def __post_init__(self) -> None:
-        one_of("observer", self.observer, get_args(Observer))
+        if self.observer != "auto":
+            check_method(self.observer)
         one_of("activations", self.activations, get_args(Activations))
         self._check_loss()
         self._check_caches()

@@ -188,6 +188,7 @@ def test_a_loss_is_no_size() -> None:
 def test_a_latency_may_be_of_the_library_of_a_target() -> None:
     assert parse("2ms@cpu") == parse(" 2 ms @ cpu ") == Latency(2e6, "cpu")
     assert str(parse("800us@cpu")) == "0.8 ms@cpu"
+    assert parse("50us@cuda") == Latency(5e4, "cuda")
     assert parse("2ms") == Latency(2e6) != parse("2ms@cpu")
 
 

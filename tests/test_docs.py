@@ -18,7 +18,8 @@ COLUMNS = 100
 # What an artifact or the user's own folder holds, not the project.
 NOT_OURS = re.compile(r"^(build|out|images|my_package|smaller|cpu|cuda)/")
 FILE = re.compile(r"`([\w./-]+/[\w.-]*)`")
-NO_MODULES = ("ptqc.rewrites", "ptqc.toml")  # a group of entry points, a file of options
+# Groups of entry points, and a file of options.
+NO_MODULES = ("ptqc.rewrites", "ptqc.observers", "ptqc.targets", "ptqc.toml")
 NAME = re.compile(r"`(ptqc(?:\.\w+)+)`")
 LINK = re.compile(r"\]\(([^)#\s]*)(#[^)\s]*)?\)")
 

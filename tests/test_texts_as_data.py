@@ -33,6 +33,9 @@ def test_texts_on_the_command_line_and_in_python_give_the_same(place: Path, tmp_
     artifact = load(tmp_path / "out")
     assert artifact.manifest["calibration"]["samples"] == 40
     assert artifact.manifest["results"]["sqnr_db"] > 25
+    assert artifact.most_changed is not None
+    texts = {"".join(sample["text"]["tokens"]) for sample in artifact.most_changed["samples"]}
+    assert texts <= {f" [CLS] {' '.join(text.split()[:7])} [SEP]" for text in sentences(40)}
     listed = Texts(sentences(40), place / "tokenizer.json", length=9)
     of_list = compiled(place / "encoder.onnx", listed, tmp_path / "list", bits=(7,))
     assert of_list.path.read_bytes() == artifact.path.read_bytes()

@@ -15,6 +15,7 @@ from ptqc.codegen.cuda.job_files import TARGET
 from ptqc.codegen.cuda.layers import CUDA
 from ptqc.codegen.cuda.loops import ThreadLoops
 from ptqc.codegen.cuda.machine_code import KernelCode
+from ptqc.codegen.cuda.predictions import predicted
 from ptqc.codegen.cuda.toolkit import Image, Toolkit
 from ptqc.codegen.kernels import documents, lowering
 from ptqc.codegen.kernels.assignment import Assignment, write_document
@@ -48,9 +49,8 @@ def build(folder: Path) -> None:
     """Do a job. Raises TargetError and VerificationError."""
     given, toolkit = Assignment.read(folder), Toolkit.require()
     gpus, store = given.job["gpus"], Store(Path(given.job["store"])) if given.job["store"] else None
-    with written_with(ThreadLoops()):
-        program = lowering.program(given.lowered, given.seen, CUDA, given.batching)
-        made = write(program, toolkit, gpus, folder, store)
+    program = program_of(given)
+    made = write(program, toolkit, gpus, folder, store)
     listings = {TARGET: Listing.of(program).to_json()}
     code = {"machine_code": _codes(made), "predicted_microseconds_of_a_sample": _predicted(program)}
     write_document(folder / KERNELS, {"libraries": listings, **given.job["kept"], **code})
@@ -58,6 +58,12 @@ def build(folder: Path) -> None:
     write_document(
         folder / REPORT, _report(made, toolkit) | {"verified": verification.told(found), "verification": found}
     )
+
+
+def program_of(given: Assignment) -> Program:
+    """The kernels of a job's network."""
+    with written_with(ThreadLoops()):
+        return lowering.program(given.lowered, given.seen, CUDA, given.batching)
 
 
 def write(program: Program, toolkit: Toolkit, gpus: list[str], folder: Path, store: Store | None = None) -> Delivered:
@@ -93,8 +99,8 @@ def _codes(made: Delivered) -> dict[str, dict[str, Any]]:
 
 
 def _predicted(program: Program) -> dict[str, Any]:
-    """By kernel and chip: from the figures of chips, see `ptqc.codegen.cuda.costs`."""
-    return {step.built.name: dict(step.built.predicted) for step in program.steps if step.built.predicted}
+    """By kernel and chip."""
+    return {step.built.name: found for step, found in zip(program.steps, predicted(program), strict=True)}
 
 
 def _summary(codes: Collection[KernelCode]) -> dict[str, int]:

@@ -9,44 +9,21 @@ the geometric mean over CHIPS and SAMPLES.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
 from math import log, prod
 
+from ptqc.codegen.cuda.chips import CHIPS, INTEGER_RATE, LATENCY, LAUNCH, Chip
 from ptqc.codegen.cuda.fragments import REGISTERS, Coding
 from ptqc.codegen.cuda.pairs import PairCoding
 from ptqc.codegen.cuda.tiles import CHUNK, PART, PARTS, ROWS, STEP, WARP_COLUMNS, TileCut, Tiles
 from ptqc.codegen.program.window import Window
 
-
-@dataclass(frozen=True)
-class Chip:
-    """processors: streaming multiprocessors, at `clock` GHz. products: of bytes in a processor's tensor cores at each
-    clock, by mma.sync. bandwidth: of memory, GB/s. shared: bytes and threads that a processor holds."""
-
-    name: str
-    processors: int
-    clock: float
-    products: int
-    bandwidth: float
-    shared: int
-    threads: int
-
-
-# From NVIDIA's data sheets and white papers; of Hopper's tensor cores mma.sync reaches about 62 %.
-CHIPS = {
-    "sm_80": Chip("A100 40 GB", 108, 1.41, 2048, 1555, 164 * 1024, 2048),
-    "sm_86": Chip("RTX 3090", 82, 1.70, 1024, 936, 100 * 1024, 1536),
-    "sm_89": Chip("L4", 58, 2.04, 1024, 300, 100 * 1024, 1536),
-    "sm_90a": Chip("H100 SXM", 132, 1.83, 2540, 3350, 228 * 1024, 2048),
-}
 SAMPLES = (1, 64)
-# Of a processor at each clock: bytes of shared memory, bytes from the second cache (half of the most), integers.
-SHARED_RATE, CACHE_RATE, INTEGER_RATE = 128, 32, 64
-# Clocks until a copy from memory is there, what was read from shared memory is, and a barrier is passed; seconds that a
-# launch takes.
-LATENCY, READ, BARRIER, LAUNCH = 600, 60, 40, 3e-6
+# Of a processor at each clock: bytes of shared memory, bytes from the second cache (half of the most).
+SHARED_RATE, CACHE_RATE = 128, 32
+# Clocks until what was read from shared memory is there, and a barrier is passed.
+READ, BARRIER = 60, 40
 REGISTER_FILE, MOST_BLOCKS, RESERVED = 65536, 32, 1024
 # Shared memory and threads of a block, of those that need nothing special to be launched.
 MOST_SHARED, THREADS = 48 * 1024, (64, 512)

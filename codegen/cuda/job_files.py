@@ -1,3 +1,4 @@
-"""The program that does the jobs of the target cuda, and its name."""
+"""The programs that do the jobs of the target cuda, and its name."""
 
-TARGET, WORKER = "cuda", "ptqc.codegen.cuda.worker"
+TARGET = "cuda"
+WORKER, TIMING_WORKER = "ptqc.codegen.cuda.worker", "ptqc.codegen.cuda.timing_worker"

@@ -15,6 +15,7 @@ from ptqc.codegen.cuda.job_files import TARGET as NAME
 from ptqc.codegen.cuda.job_files import WORKER
 from ptqc.codegen.cuda.jobs import CudaChoices
 from ptqc.codegen.cuda.options import CudaOptions
+from ptqc.codegen.cuda.timer import CudaTimer
 from ptqc.codegen.cuda.toolkit import Toolkit
 from ptqc.codegen.kernels import checks
 from ptqc.codegen.kernels.job_files import REPORT
@@ -58,6 +59,10 @@ class CudaTarget:
         """Its kernels multiply real numbers in float32."""
         del options
         return False
+
+    def timer(self, options: CudaOptions) -> CudaTimer:
+        """What predicts the times of its libraries."""
+        return CudaTimer(options.gpus)
 
     def build(
         self,

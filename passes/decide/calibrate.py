@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from ptqc.calibration.observers import SAMPLED, RangeObserver
-from ptqc.calibration.ranges import TRIED, Method, Observer, affine_params, choose_range
+from ptqc.calibration.ranges import TRIED, Observer, affine_params, choose_range
 from ptqc.calibration.samples import Samples, input_specs
 from ptqc.execute.onnxruntime import Feeds, Runner
 from ptqc.formats import UINT8, QuantParams
@@ -26,7 +26,7 @@ from ptqc.work.parallel import in_order
 
 # How many values of a tensor enter its histogram, over all samples.
 OBSERVED = 32 * SAMPLED
-HURRIED: Method = "minmax"  # where there is no time to search for a range
+HURRIED = "minmax"  # where there is no time to search for a range
 # What one element of an element-wise operator costs, in multiply-accumulates of a layer (memory traffic decides).
 ELEMENT_COST = 8
 
@@ -96,7 +96,7 @@ class Calibrate:
         chosen, others = dict[str, QuantParams](), dict[str, tuple[QuantParams, ...]]()
 
         def ranges(site: Site) -> list[QuantParams]:
-            methods: tuple[Method, ...] = TRIED if self.observer == "auto" else (self.observer,)
+            methods: tuple[str, ...] = TRIED if self.observer == "auto" else (self.observer,)
             if pace.part() < 1:
                 methods = (HURRIED,)
             found = [observed_params(observers[site.name], method) for method in methods]
@@ -135,7 +135,7 @@ class _Sizes:
         return max(1, total * self.elements * sample.rows // max(self.rows * sample.elements, 1))
 
 
-def observed_params(observer: RangeObserver, method: Method = TRIED[0]) -> QuantParams:
+def observed_params(observer: RangeObserver, method: str = TRIED[0]) -> QuantParams:
     """Parameters of 8 bits for what was observed, by a method; by the one that is tried first."""
     low, high = choose_range(observer, method, UINT8.bits)
     scale, zero_point = affine_params(low, high, UINT8.bits)

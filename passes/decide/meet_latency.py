@@ -131,8 +131,9 @@ class MeetLatency:
         parts.append(("conversions", int(sum(self.network.conversion_times(self.times, quantized).values()))))
         slowest = tuple(sorted(parts, key=lambda part: -part[1])[:NAMED])
         named = ", ".join(f"{what} {ns / 1e6:.3g} ms" for what, ns in slowest)
+        where = " on this machine" if self.times.is_measured else ""
         return Infeasible(
-            f"the budget of {self.budget} cannot be met on this machine: the shortest predicted latency{how} is "
+            f"the budget of {self.budget} cannot be met{where}: the shortest predicted latency{how} is "
             f"{shortest / 1e6:.3g} ms in {self.times.runtime}. Slowest: {named}",
             round(shortest),
             slowest,

@@ -1,8 +1,10 @@
-"""Comparing an artifact's native library with its ONNX file afterwards, layer by layer."""
+"""Comparing an artifact's native libraries with its ONNX file afterwards, layer by layer."""
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -34,8 +36,8 @@ class Bisection:
 
     tensors: compared ones. wrong: elements that differ, and problems: how, by what the kernel makes. chained: integers
     that differ end to end though no kernel need do so. is_whole: all samples of each run, and end to end; else kernel
-    by kernel on the first one. cropped: calls that computed a part of their output. outputs: of the whole library by
-    run, where it ran in an emulator.
+    by kernel on the first one where an emulator ran it. cropped: calls that computed a part of their output. outputs:
+    of the whole library by run, where it ran in an emulator.
     """
 
     order: Sequence[str]
@@ -66,6 +68,23 @@ class Bisection:
         if outcome.problem:
             self.wrong[name] = self.wrong.get(name, 0) + outcome.wrong
             self.problems.setdefault(name, f"{outcome.problem} (input: {run})")
+
+    def joined(self, other: "Bisection") -> "Bisection":
+        """What was found in the same runs of this target's libraries and of another's."""
+        return Bisection(
+            list(dict.fromkeys([*self.order, *other.order])),
+            [*self.libraries, *other.libraries],
+            self.runs,
+            self.tensors | other.tensors,
+            self.integers + other.integers,
+            self.reals + other.reals,
+            self.chained + other.chained,
+            dict(Counter(self.wrong) + Counter(other.wrong)),
+            {**other.problems, **self.problems},
+            self.is_whole and other.is_whole,
+            {**self.cropped, **other.cropped},
+            {**self.outputs, **other.outputs},
+        )
 
     def to_json(self) -> dict[str, Any]:
         """The document of `--json`.
@@ -120,15 +139,27 @@ def bisect(
 
     Inputs are all at the lowest value seen at compile time, all at the highest, zero, and random; and the first
     `samples` of `calibration`, where that is given. A CUDA library runs on the first GPU, or in the emulator where
-    there is none for it, and only where there is no CPU library beside it. Raises TargetError when the artifact has no
-    library that runs here.
+    there is none for it. Raises TargetError when the artifact has no library, or one that does not run here.
     """
     artifact = load(folder)
-    opened = _runnable(artifact)
-    room = artifact.folder / (artifact.runnable or GPU)
+    given = list(_given(artifact.path, calibration, samples, preprocessing))
+    return reduce(Bisection.joined, [_of_target(artifact, target, given) for target in compared_targets(artifact)])
+
+
+def compared_targets(artifact: Artifact) -> list[str]:
+    """The targets whose libraries are compared. Raises TargetError when there is none."""
+    found = [name for name in (artifact.runnable, GPU) if name in artifact.targets]
+    if not found:
+        raise TargetError(f"{artifact.folder} has no native library; compile with --target cpu or --target {GPU}")
+    return found
+
+
+def _of_target(artifact: Artifact, target: str, given: Sequence[tuple[str, Feeds]]) -> Bisection:
+    """What is found of the libraries of one target. Raises TargetError where none of them runs here."""
+    opened = _runnable(artifact, target)
+    room = artifact.folder / target
     document = kept(room / KERNELS)
     runner, seen = Runner(artifact.path, list(document["names"].values())), seen_inputs(document)
-    given = _given(artifact.path, calibration, samples, preprocessing)
     taken = ((run, of_one_run(document, feeds)) for run, feeds in given)
     runs = _values(document, chain(edge_runs(runner, seen), ((run, x, runner.run(x)) for run, x in taken)))
     if not opened:
@@ -143,12 +174,12 @@ def bisect(
     return found
 
 
-def _runnable(artifact: Artifact) -> Mapping[str, Runnable]:
-    """Every library that this machine can run, the best first; none of a CUDA library where there is no GPU for it.
+def _runnable(artifact: Artifact, target: str) -> Mapping[str, Runnable]:
+    """Every library of a target that this machine can run, the best first; none where CUDA has no GPU for it.
 
-    Raises TargetError when there is none.
+    Raises TargetError when there is none for processors.
     """
-    if not artifact.runnable and GPU in artifact.targets:
+    if target == GPU:
         try:
             check(0)
         except TargetError:

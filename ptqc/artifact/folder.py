@@ -71,9 +71,16 @@ AT_FDCWD, RENAME_EXCHANGE = -100, 2
 
 @dataclass(frozen=True)
 class Artifact:
-    """A compiled model in its folder. Raises UsageError on opening when files are missing or changed."""
+    """A compiled model in its folder, which it can be given in place of.
+
+    Raises UsageError on opening when files are missing or changed.
+    """
 
     folder: Path
+
+    def __fspath__(self) -> str:
+        """The folder, for all that takes one: `resolve`, `compare`, `evaluate`, `sweep`, `verify`."""
+        return str(self.folder)
 
     @cached_property
     def manifest(self) -> Mapping[str, Any]:
@@ -109,12 +116,13 @@ class Artifact:
     def kept_budgets(self) -> KeptBudgets:
         """Whether the file has at most the bytes that were asked for, and was measured to take at most the time.
 
+        A time that cannot be measured, as of a library for chips that are not here, is the predicted one.
         Of a loss: whether the bound on what it loses is at most what was asked for; of memory: whether what the file
         needs is.
         """
         found, latency, loss = self.manifest, self.manifest["latency"], self.manifest.get("loss_budget")
         size = None if found["budget"] is None else found["file"]["bytes"] <= found["allocation"]["limit"]
-        in_time = None if latency is None else latency["measured_ms"] <= latency["budget_ms"]
+        in_time = None if latency is None else _time_of(latency) <= latency["budget_ms"]
         return KeptBudgets(size, in_time, None if loss is None else loss["kept"], self._keeps_memory())
 
     def _keeps_memory(self) -> bool | None:
@@ -245,6 +253,11 @@ class Artifact:
         if not isinstance(found, dict):
             raise UsageError(f"{self.folder} is not a folder that `ptqc compile` wrote: {name} holds no object")
         return found
+
+
+def _time_of(latency: Mapping[str, Any]) -> float:
+    measured = latency["measured_ms"]
+    return float(latency["predicted_ms"] if measured is None else measured)
 
 
 def _is_array(value: object) -> bool:

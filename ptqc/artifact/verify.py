@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 
 from ptqc.artifact import golden
-from ptqc.artifact.bisect import EMULATED, Bisection, bisect, of_one_run
+from ptqc.artifact.bisect import EMULATED, Bisection, bisect, compared_targets, of_one_run
 from ptqc.artifact.bisect import kept as kernels_of
 from ptqc.artifact.folder import GOLDEN, MODEL, Artifact, load
 from ptqc.artifact.golden import Golden
@@ -150,17 +150,21 @@ def _library(artifact: Artifact, kept: Golden) -> str:
     compared = bisect(artifact.folder, calibration=list(kept.inputs))
     if compared.first is not None:
         raise VerificationError(str(compared))
-    kept = _of_one_run(artifact, kept)
-    outputs = _outputs(artifact, compared, kept)
+    return "; ".join([str(compared), *(_whole(artifact, name, compared, kept) for name in compared_targets(artifact))])
+
+
+def _whole(artifact: Artifact, target: str, compared: Bisection, kept: Golden) -> str:
+    """What a target's library as a whole gives on the golden samples. Raises VerificationError."""
+    kept, what = _of_one_run(artifact, target, kept), f"the {'CUDA' if target == NAME else 'native'} library"
+    outputs = _outputs(artifact, target, compared, kept)
     if outputs is None:
-        return f"{compared}; the library as a whole would take the emulator too long"
-    left_out = "; the CUDA library beside it was not run" if artifact.runnable and NAME in artifact.targets else ""
-    return f"{compared}; {_same_outputs(artifact, kept, outputs, 'the native library')}{left_out}"
+        return f"{what} as a whole would take the emulator too long"
+    return _same_outputs(artifact, kept, outputs, what)
 
 
-def _of_one_run(artifact: Artifact, kept: Golden) -> Golden:
+def _of_one_run(artifact: Artifact, target: str, kept: Golden) -> Golden:
     """What a run of the library takes of the golden samples; of those that it cuts, what the file makes of that."""
-    document = kernels_of(artifact.folder / (artifact.runnable or NAME) / KERNELS)
+    document = kernels_of(artifact.folder / target / KERNELS)
     inputs, outputs, runner = [], [], Runner(artifact.path)
     for feeds, recorded in zip(kept.inputs, kept.outputs, strict=True):
         taken = of_one_run(document, feeds)
@@ -170,9 +174,9 @@ def _of_one_run(artifact: Artifact, kept: Golden) -> Golden:
     return Golden(tuple(inputs), tuple(outputs))
 
 
-def _outputs(artifact: Artifact, compared: Bisection, kept: Golden) -> list[Feeds] | None:
+def _outputs(artifact: Artifact, target: str, compared: Bisection, kept: Golden) -> list[Feeds] | None:
     """What the library gives on the golden samples; None where it was compared kernel by kernel in an emulator."""
-    if artifact.runnable:
+    if target != NAME:
         library = artifact.native()
         return [library.run(feeds) for feeds in kept.inputs]
     if EMULATED in compared.libraries:

@@ -5,19 +5,23 @@ uniform. entropy: the range with the smallest Kullback-Leibler divergence betwee
 after Migacz, "8-bit inference with TensorRT" (GTC 2017), with a low and a high clip instead of one magnitude.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Literal
 
 import numpy as np
 
+from ptqc.arguments import unknown
 from ptqc.calibration.observers import RangeObserver
-from ptqc.errors import UsageError
+from ptqc.plugins import Plugin, PluginKind, by_name
 
 Method = Literal["minmax", "percentile", "entropy", "mse"]
 # auto: of TRIED the first; where a tensor matters, the one that loses least at the outputs.
-Observer = Literal["auto", Method]
+# A name alone is that of an observer that an installed package adds.
+Observer = Literal["auto", Method] | str
 TRIED: tuple[Method, ...] = ("mse", "minmax", "percentile")
 Range = tuple[float, float]
+RangeMethod = Callable[[RangeObserver, int], Range]
 
 SMALLEST_SCALE = np.finfo(np.float32).tiny  # below it float32 is subnormal, which kernels may flush to 0
 COARSE = 2.0 ** -np.arange(0, 10, 0.5)  # clips tried first, as fractions of the observed extreme; 1 is no clip
@@ -47,14 +51,46 @@ def affine_params(low: float, high: float, bits: int, signed: bool = False) -> t
     return min(scale, np.nextafter(most, np.float32(0))), bottom + zero
 
 
-def choose_range(observer: RangeObserver, method: Method, bits: int = 8) -> Range:
+def choose_range(observer: RangeObserver, method: str, bits: int = 8) -> Range:
     """The range (low, high) to quantize the observed values to; (0, 0) when nothing was observed.
 
-    Raises UsageError for an unknown method.
+    Raises UsageError for an unknown method, and for one of a package that fails or gives no range.
     """
+    chosen = METHODS.get(method) or added_method(_plugin(method))  # type: ignore[call-overload]
+    return chosen(observer, bits) if observer.count else (0.0, 0.0)
+
+
+def check_method(method: str) -> None:
+    """Raises UsageError where a range cannot be chosen by a method of this name."""
     if method not in METHODS:
-        raise UsageError(f"range method {method!r}, expected one of {', '.join(METHODS)}")
-    return METHODS[method](observer, bits) if observer.count else (0.0, 0.0)
+        added_method(_plugin(method))
+
+
+def _plugin(method: str) -> Plugin:
+    known = by_name(PluginKind.OBSERVER)
+    if method not in known:
+        raise unknown("observer", [str(method)], ["auto", *METHODS, *known])
+    return known[method]
+
+
+def added_method(plugin: Plugin) -> RangeMethod:
+    """A method that a package adds. Raises UsageError where it cannot be loaded or is no function."""
+    if plugin.name in METHODS or plugin.name == "auto":
+        raise plugin.fault("has the name of one of ptqc's own; give another one")
+    function = plugin.load()
+    if not callable(function):
+        raise plugin.fault("is no function of a RangeObserver and a number of bits")
+
+    def method(observer: RangeObserver, bits: int) -> Range:
+        try:
+            low, high = map(float, function(observer, bits))
+        except Exception as error:
+            raise plugin.fault(f"failed: {type(error).__name__}: {error}") from error
+        if not (math.isfinite(low) and math.isfinite(high) and low <= high):
+            raise plugin.fault(f"gave [{low:g}, {high:g}]; give two finite numbers, the lower one first")
+        return low, high
+
+    return method
 
 
 def _minmax(observer: RangeObserver, _bits: int) -> Range:
@@ -84,7 +120,7 @@ def _entropy(observer: RangeObserver, bits: int) -> Range:
     return _search(observer, lambda lows, highs: _divergences(observer, lows, highs, bits))
 
 
-METHODS: Mapping[Method, Callable[[RangeObserver, int], Range]] = {
+METHODS: Mapping[Method, RangeMethod] = {
     "minmax": _minmax,
     "percentile": _percentile,
     "entropy": _entropy,

@@ -24,17 +24,12 @@ Feeds = dict[str, np.ndarray]
 LOOP_LIMIT = 25.0
 
 
-def session_options(
-    *, threads: int = 0, optimize: bool = True, exact_sums: bool = True, timed: bool = False
-) -> ort.SessionOptions:
+def session_options(*, threads: int = 0, optimize: bool = True, exact_sums: bool = True) -> ort.SessionOptions:
     """Options of a quiet CPU session; threads = 0 means all cores.
 
-    exact_sums: whether 8-bit weights are added up exactly, also where that takes an option. timed: whether it is to be
-    as fast as a user's, whatever memory that takes.
+    exact_sums: whether 8-bit weights are added up exactly, also where that takes an option.
     """
     options = ort.SessionOptions()
-    if timed:
-        options.add_session_config_entry(skeleton.PREPACKING, "0")
     for name, value in EXACT_SUMS.items() if exact_sums and saturates() else ():
         options.add_session_config_entry(name, value)
     options.intra_op_num_threads = threads
@@ -61,18 +56,17 @@ def reason_of(error: Exception) -> str:
 
 
 def open_proto(
-    proto: onnx.ModelProto, options: ort.SessionOptions, without: Sequence[str] = ()
+    proto: onnx.ModelProto, options: ort.SessionOptions, without: Sequence[str] = (), *, timed: bool = False
 ) -> ort.InferenceSession:
     """A session of a model in memory, which adds up 8-bit weights exactly on every processor.
 
-    What it refers to in files, relative to the root, is mapped from there.
+    What it refers to in files, relative to the root, is mapped from there. timed: see `Runner`.
     """
     left_out, is_skeleton = {*without}, skeleton.is_skeleton(proto)
     if is_skeleton:
-        is_timed = _says(options, skeleton.PREPACKING)
-        for name, value in (skeleton.PLACE if is_timed else skeleton.SETTINGS).items():
+        for name, value in (skeleton.PLACE if timed else skeleton.SETTINGS).items():
             options.add_session_config_entry(name, value)
-        left_out |= set() if is_timed else {*skeleton.WITHOUT}
+        left_out |= set() if timed else {*skeleton.WITHOUT}
     elif is_split(proto):
         with scratch() as folder:
             path, _ = write_split(proto, Path(folder) / "model.onnx")
@@ -80,15 +74,6 @@ def open_proto(
     if saturates() and (is_skeleton or can_saturate(proto)):  # nobody looks at weights that are in files
         proto, left_out = apart(proto), {*left_out, *NOT_WITH_EXACT_SUMS}
     return open_session(proto.SerializeToString(), options, left_out)
-
-
-def _says(options: ort.SessionOptions, name: str) -> bool:
-    """Whether options have an entry of this name."""
-    try:
-        options.get_session_config_entry(name)
-    except RuntimeError:
-        return False
-    return True
 
 
 def softmax_in_float64() -> bool:
@@ -111,7 +96,8 @@ class Runner:
 
     taps: names of inner values that become extra outputs. Outputs that are maps come as the tensors of their scores; a
     file without taps is run as it is. lean: what depends on constants only, such as unpacked weights, is computed in
-    every run and let go of, and memory goes back to the system.
+    every run and let go of, and memory goes back to the system. timed: what is in files is loaded to be as fast as for
+    a user, whatever memory that takes.
     Raises ModelError when ONNX Runtime refuses the model.
     """
 
@@ -122,12 +108,13 @@ class Runner:
         options: ort.SessionOptions | None = None,
         *,
         lean: bool = False,
+        timed: bool = False,
     ) -> None:
         options = options or session_options()
         options.enable_cpu_mem_arena = options.enable_cpu_mem_arena and not lean
         try:
             model = zipmaps.as_tensors(model) if isinstance(model, onnx.ModelProto) else model
-            self.session = _open(model, taps, options, skeleton.WITHOUT if lean else ())
+            self.session = _open(model, taps, options, skeleton.WITHOUT if lean else (), timed=timed)
         except Exception as error:  # ONNX Runtime raises a dozen types of its own
             raise ModelError(f"ONNX Runtime {ort.__version__} cannot load the model: {error}") from error
         self._loops = has_loop(model)
@@ -181,17 +168,19 @@ def _open(
     taps: Sequence[str],
     options: ort.SessionOptions,
     without: Sequence[str],
+    *,
+    timed: bool,
 ) -> ort.InferenceSession:
     if isinstance(model, onnx.ModelProto):
         copy = onnx.ModelProto()
         copy.CopyFrom(model)
-        return open_proto(_with_taps(copy, taps), options, without)
+        return open_proto(_with_taps(copy, taps), options, without, timed=timed)
     if not isinstance(model, ir.Model):
         if not taps:
             return open_session(str(model), options, without)
         model = _loaded(Path(model))
     if fits_in_memory(_bytes_inside(model)):
-        return open_proto(_with_taps(skeleton.message(model), taps), options, without)
+        return open_proto(_with_taps(skeleton.message(model), taps), options, without, timed=timed)
     with scratch() as folder:
         path = Path(folder) / "model.onnx"
         ir.save(model, path, external_data="model.data")

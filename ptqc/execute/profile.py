@@ -43,13 +43,13 @@ class Subject:
 
     def session(self, folder: Path | None = None) -> Runner:
         """A session on one thread; one that writes a profile to `folder` where it is given."""
-        options = session_options(threads=1, timed=True)
+        options = session_options(threads=1)
         for name, value in self.settings.items():
             options.add_session_config_entry(name, value)
         if folder is None:
-            return Runner(self.model, options=options)
+            return Runner(self.model, options=options, timed=True)
         options.enable_profiling, options.profile_file_prefix = True, str(folder / "profile")
-        return Runner(_marked(self.model), options=options)
+        return Runner(_marked(self.model), options=options, timed=True)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Number formats, each an object in a file of its own that says all there is to know about it.
 
-Weights: `Format`, listed below in the order in which a solver tries them. Activations: `ActivationFormat`. To add one,
-write its file and list it here.
+Weights: `Format`, listed in `ptqc.formats.families`. Activations: `ActivationFormat`, listed below. To add one, write
+its file and list it.
 """
 
 from ptqc.formats.activations import ActivationFormat, ActivationParams
@@ -9,11 +9,13 @@ from ptqc.formats.affine import UINT8, Affine, QuantParams, coded
 from ptqc.formats.base import Coded, Format, Grid, Nodes, Scaled, mean_bits, spread
 from ptqc.formats.bfloat16 import BFLOAT16, FloatActivation, Rounding, cast, to_bfloat16
 from ptqc.formats.codebook import Codebook
+from ptqc.formats.families import FAMILIES, added_family
 from ptqc.formats.floats import FLOAT16, FLOAT32, Float
 from ptqc.formats.palette import Palette
 from ptqc.formats.sparse import Sparse, SparseCodebook, TwoOfFour
 from ptqc.formats.uniform import Integer
 from ptqc.formats.vector_codebook import VectorCodebook
+from ptqc.plugins import PluginKind, usable
 
 __all__ = [
     "BFLOAT16",
@@ -46,5 +48,6 @@ __all__ = [
     "to_bfloat16",
 ]
 
-Format.families = (Float, Integer, Codebook, VectorCodebook, Sparse, SparseCodebook, TwoOfFour, Palette)
 ActivationFormat.known = (UINT8, BFLOAT16)
+# Last, since what packages add imports what is above.
+Format.families = (*FAMILIES, *usable(PluginKind.FORMAT, added_family))

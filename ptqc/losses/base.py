@@ -212,6 +212,10 @@ class Head(OutputKind):
     def weights(self, value: np.ndarray) -> np.ndarray:
         """How likely something is at each place, as the float model has it."""
 
+    @abstractmethod
+    def scores(self, value: np.ndarray) -> np.ndarray:
+        """(places, classes): how likely something of the class is there; 0 for the background."""
+
 
 def _plain(value: Any) -> Any:
     """A field of a kind as JSON."""

@@ -84,6 +84,11 @@ class Classes(Head):
         assert self.background is not None
         return np.asarray(-np.expm1(rows(self.log_probabilities(value), self.axis)[:, self.background]))
 
+    def scores(self, value: np.ndarray) -> np.ndarray:
+        found = np.exp(rows(self.log_probabilities(value), self.axis))
+        found[:, self.background] = 0
+        return np.asarray(found)
+
     def fitted(self, values: Arrays) -> Self:
         """With its constants."""
         if self.background is None:

@@ -63,14 +63,14 @@ class Detection(OutputKind):
         """Weights and anchors of each sample."""
         for value in values:
             anchors = rows(value, self.axis)
-            yield self._scores(anchors).max(1), anchors
+            yield self.scores(anchors).max(1), anchors
 
     def losses(self, reference: np.ndarray, quantized: np.ndarray) -> dict[str, float]:
         assert self.variance is not None
         y, z = rows(reference, self.axis), rows(quantized, self.axis)
-        scores = self._scores(y)
+        scores = self.scores(y)
         weight = scores.max(1)
-        found = {SCORES: float(binary_divergence(scores, self._scores(z)).sum(1).mean() / self.share)}
+        found = {SCORES: float(binary_divergence(scores, self.scores(z)).sum(1).mean() / self.share)}
         for group in self.groups:
             if not group.scores:
                 error = ((z - y)[:, group.channels] ** 2 / self.variance[group.channels]).mean(1)
@@ -81,7 +81,7 @@ class Detection(OutputKind):
         """Of the output."""
         return float(sum(loss if name == SCORES else BOX * loss for name, loss in losses.items()))
 
-    def _scores(self, anchors: np.ndarray) -> np.ndarray:
+    def scores(self, anchors: np.ndarray) -> np.ndarray:
         """(anchors, classes): probabilities that something of the class is there."""
         scores = sorted((group for group in self.groups if group.scores), key=lambda group: group.stop - group.start)
         found = [anchors[:, group.channels] for group in scores]

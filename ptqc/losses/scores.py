@@ -53,7 +53,7 @@ class Scores(Head):
         return replace(self, share=max(float(best.mean()), LEAST_SHARE))
 
     def losses(self, reference: np.ndarray, quantized: np.ndarray) -> dict[str, float]:
-        found = binary_divergence(self._rows(reference), self._rows(quantized))
+        found = binary_divergence(self.scores(reference), self.scores(quantized))
         return {"": float(found.sum(1).mean() / self.share)}
 
     def beside_boxes(self, axis: int | None, facts: OutputFacts) -> "Head | None":
@@ -61,9 +61,9 @@ class Scores(Head):
         return replace(self, axis=axis, places=True)
 
     def weights(self, value: np.ndarray) -> np.ndarray:
-        return np.asarray(self._rows(value).max(1))
+        return np.asarray(self.scores(value).max(1))
 
-    def _rows(self, value: np.ndarray) -> np.ndarray:
+    def scores(self, value: np.ndarray) -> np.ndarray:
         return value.reshape(-1, 1).astype(np.float64) if self.axis is None else rows(value, self.axis)
 
     def describe(self) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 from ptqc.report.energy import Energy
 from ptqc.report.loss_budget import loss_in_words
 from ptqc.report.memory import memory_in_words
+from ptqc.report.note_groups import NAMED, NoteGroup, groups
 from ptqc.report.summary import NAME_LENGTH, agreement, judged_as
 from ptqc.text import magnitude, number, shorten, visible
 
@@ -101,7 +102,7 @@ class Explanation:
         widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
         lines = ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows]
         totals = [self._energy.in_words(), memory_in_words(self.manifest)]
-        for part in (totals, list(self._outputs()), [_note(note) for note in self.manifest["notes"]]):
+        for part in (totals, list(self._outputs()), [_told(group) for group in groups(self.manifest["notes"])]):
             lines += ["", *part] if part else []
         return "\n".join(lines)
 
@@ -117,6 +118,10 @@ class Explanation:
             yield loss_in_words(budget)
 
 
-def _note(note: Document) -> str:
-    about = f" {visible(note['subject'])}:" if note["subject"] else ""
-    return f"[{note['step']}]{about} {visible(note['message'])}"
+def _told(group: NoteGroup) -> str:
+    """The message behind the first of its subjects."""
+    named = [visible(subject) for subject in group.subjects[:NAMED]]
+    if len(group.subjects) > NAMED:
+        named.append(f"and {len(group.subjects) - NAMED:,} more")
+    about = f" {', '.join(named)}:" if named else ""
+    return f"[{group.step}]{about} {visible(group.message)}"

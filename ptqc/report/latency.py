@@ -20,7 +20,7 @@ def latency_tables(facts: ReportFacts) -> str:
     facts_told = [*_whole(found), *([("weights and activations together", together)] if together else [])]
     whole = (f'<th scope="row">{safe(what)}</th><td>{safe(told)}</td>' for what, told in facts_told)
     head = [">#", "operator", "type", "compute", ">predicted µs", ">measured µs", ">in float µs", ">on integers µs"]
-    longest = max((entry["measured_us"] for entry in found["operators"]), default=0.0)
+    longest = max((entry["measured_us"] or 0.0 for entry in found["operators"]), default=0.0)
     rows = [_operator(i + 1, entry, longest) for i, entry in enumerate(found["operators"])]
     operators = table(head, rows, "sortable")
     shown = operators if len(rows) <= OPEN_ROWS else details(f"{len(rows):,} operators", operators)
@@ -44,14 +44,18 @@ def _whole(found: Document) -> Iterator[tuple[str, str]]:
     conversions = found["conversions"]
     yield "budget", found["budget"]
     yield "predicted", f"{number(found['predicted_ms'])} ms"
-    yield "measured", f"{number(found['measured_ms'])} ms"
-    yield "float network, at the same time", f"{number(found['float_ms'])} ms"
-    yield "measured in", f"{found['runtime']}, one thread"
-    yield (
-        "conversions between float and codes",
-        f"{conversions['tensors']:,} tensors: predicted {number(conversions['predicted_us'])} µs, "
-        f"measured {number(conversions['measured_us'])} µs",
-    )
+    predicted = f"{conversions['tensors']:,} tensors: predicted {number(conversions['predicted_us'])} µs"
+    if found["measured_ms"] is None:
+        yield "measured", "nothing: the times are predicted from the figures of chips"
+        yield "float network, predicted", f"{number(found['float_ms'])} ms"
+        yield "predicted for", found["runtime"]
+        yield "conversions between float and codes", predicted
+    else:
+        yield "measured", f"{number(found['measured_ms'])} ms"
+        yield "float network, at the same time", f"{number(found['float_ms'])} ms"
+        yield "measured in", f"{found['runtime']}, one thread"
+        measured = f"measured {number(conversions['measured_us'])} µs"
+        yield "conversions between float and codes", f"{predicted}, {measured}"
 
 
 def _operator(place: int, entry: Document, longest: float) -> str:
@@ -64,7 +68,7 @@ def _operator(place: int, entry: Document, longest: float) -> str:
             cell(safe(entry["operator"]), entry["operator"]),
             cell(compute, entry["compute"]),
             _time(entry["predicted_us"]),
-            cell(number(measured), measured, measured / longest if longest else None),
+            _time(measured) if not measured else cell(number(measured), measured, measured / longest),
             _time(entry["float_us"]),
             _time(entry["integer_us"]),
         ]

@@ -21,6 +21,10 @@ def name(text: str, limit: int = NAME_LENGTH) -> str:
     return f"<code{title}>{escape(short)}</code>"
 
 
+# What may be wider than the page; keys scroll it, too.
+SCROLL = '<div class="scroll" tabindex="0" role="group" aria-label="{}">'
+
+
 def table(head: Sequence[str], rows: Iterable[str], classes: str = "") -> str:
     """A table. head: column titles, with a leading ">" for columns of numbers."""
     titles = "".join(
@@ -29,7 +33,7 @@ def table(head: Sequence[str], rows: Iterable[str], classes: str = "") -> str:
     )
     body = "\n".join(f"<tr>{row}</tr>" for row in rows)
     return (
-        f'<div class="scroll"><table class="{classes}"><thead><tr>{titles}</tr></thead>'
+        f'{SCROLL.format("table")}<table class="{classes}"><thead><tr>{titles}</tr></thead>'
         f"<tbody>\n{body}\n</tbody></table></div>"
     )
 
@@ -57,7 +61,7 @@ def svg(width: float, height: float, alt: str, body: Iterable[str]) -> str:
     """A drawing that scales with the page."""
     shapes = "\n".join(body)
     return (
-        f'<div class="scroll"><svg viewBox="0 0 {_at(width)} {_at(height)}" role="img" aria-label="{safe(alt)}">'
+        f'{SCROLL.format("drawing")}<svg viewBox="0 0 {_at(width)} {_at(height)}" role="img" aria-label="{safe(alt)}">'
         f"\n{shapes}\n</svg></div>"
     )
 

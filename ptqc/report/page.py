@@ -21,6 +21,7 @@ from ptqc.report.targets import has_native, has_others, native_tables, other_tab
 from ptqc.report.verdict import verdict
 from ptqc.text import entries
 
+FEW_WARNINGS = 2
 # Nothing is loaded from anywhere, whatever a name in the model says.
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 
@@ -56,7 +57,8 @@ SECTIONS = (
         "changed",
         "Samples that changed most",
         "Of the held-back samples, those on which the compiled model is farthest from the float model. Pictures are as "
-        "the model sees them, from black at the least value to white at the largest.",
+        "the model sees them, from black at the least value to white at the largest; of texts, tokens are marked at "
+        "which the answer changed.",
         changed_samples,
         has_changed,
     ),
@@ -161,13 +163,17 @@ def _section(section: Section, facts: ReportFacts) -> str:
 
 
 def _warnings(facts: ReportFacts) -> str:
+    """Each in a box; more than FEW_WARNINGS in one, so that they do not fill the first screen."""
     told = [_warning(note["message"], note["subject"]) for note in facts.warnings]
     option = facts.manifest["cpu"]["session_option_without_vnni"]
     if option:
         told.append(_warning(f"8-bit weights can saturate on x64 CPUs without VNNI; there, set {entries(option)}", ""))
-    return "\n".join(told)
+    if len(told) <= FEW_WARNINGS:
+        return "\n".join(f'<div class="warning" role="note"><b>Warning</b> {one}</div>' for one in told)
+    items = "".join(f"<li>{one}</li>" for one in told)
+    return f'<div class="warning" role="note"><b>{len(told)} warnings</b><ul>{items}</ul></div>'
 
 
 def _warning(message: str, subject: str) -> str:
     about = f"{name(subject)} " if subject else ""
-    return f'<div class="warning" role="note"><b>Warning</b> {about}{safe(message)}</div>'
+    return f"{about}{safe(message)}"

@@ -20,7 +20,7 @@ p{margin:6px 0 12px;max-width:78ch}
 .lead,.soft,h2+p{color:var(--soft)}
 .lead{margin:6px 0 0}
 nav{display:flex;flex-wrap:wrap;gap:4px 18px;margin:16px 0 24px;font-size:14px}
-a{color:var(--accent);text-decoration:none}a:hover{text-decoration:underline}
+a{color:var(--accent)}nav a{text-decoration:none}nav a:hover{text-decoration:underline}
 code{font:13px/1.45 ui-monospace,SFMono-Regular,Menlo,Consolas,"DejaVu Sans Mono",monospace;unicode-bidi:isolate;
 overflow-wrap:anywhere}
 .cards{display:grid;grid-template-columns:repeat(auto-fit,minmax(225px,1fr));gap:1px;background:var(--card);
@@ -35,7 +35,7 @@ border:1px solid var(--line);border-radius:10px;overflow:hidden}
 padding:14px 18px 16px;margin:20px 0}
 .verdict.look{border-left-color:var(--warnline)}
 .verdict p{font-size:17px;line-height:1.5;margin:0 0 6px;max-width:80ch}
-.bars h3{margin:12px 0 4px;font-size:13px;font-weight:550;color:var(--soft)}
+.bars h2{margin:12px 0 4px;font-size:13px;font-weight:550;color:var(--soft)}
 .bars ul{list-style:none;margin:0;padding:0}
 .bars li{display:grid;grid-template-columns:74px 1fr 84px;gap:10px;align-items:center;font-size:14px;line-height:1.7}
 .bars .track{background:var(--tint);border-radius:3px}
@@ -43,7 +43,8 @@ padding:14px 18px 16px;margin:20px 0}
 .bars .fill.compiled{background:var(--accent)}.bars .value{text-align:right}
 .warning{background:var(--warnbg);border:1px solid var(--warnline);border-left-width:4px;border-radius:8px;
 padding:10px 14px;margin:16px 0;overflow-wrap:anywhere}
-.warning b{color:var(--warn)}
+.warning b{color:var(--warn)}.warning ul{margin:4px 0 0;padding-left:20px}
+.scroll:focus-visible{outline:2px solid var(--accent)}
 .scroll{overflow-x:auto;margin:10px 0 14px}
 svg{display:block;width:100%;min-width:680px;height:auto}
 svg text{font:12.5px system-ui,-apple-system,"Segoe UI",Roboto,sans-serif;fill:var(--fg)}
@@ -75,6 +76,13 @@ th[aria-sort=ascending]::after{content:" ↑"}th[aria-sort=descending]::after{co
 .tag{background:var(--tint);border-radius:4px;padding:1px 7px;font-size:13px;white-space:nowrap}
 .samples{display:grid;grid-template-columns:repeat(auto-fill,minmax(230px,1fr));gap:14px;margin:12px 0}
 figure{margin:0;border:1px solid var(--line);border-radius:8px;background:var(--card);padding:12px;font-size:13px}
+.samples.wide{grid-template-columns:repeat(auto-fill,minmax(min(100%,430px),1fr))}
+.pair{display:grid;grid-template-columns:1fr 1fr;gap:8px;margin:0 0 8px}.pair svg{min-width:0;border-radius:4px}
+.pair .who{margin:0 0 2px;font-size:13px;font-weight:550;color:var(--soft)}
+.box{fill:none;stroke:#1fd0a3;stroke-width:1}.box.alone{stroke:#ff5b78;stroke-dasharray:2.5 1.5}
+svg text.boxed{font-size:4px;font-weight:600;fill:#fff;paint-order:stroke;stroke:#000;stroke-width:1.1}
+.tokens{overflow-wrap:anywhere;white-space:pre-wrap;margin:4px 0 8px}
+mark{background:var(--warnbg);color:var(--warn);border-bottom:2px solid var(--warnline)}
 figure img{display:block;max-width:100%;height:auto;margin:0 0 8px;border-radius:4px}
 figcaption{color:var(--soft);margin-bottom:6px;overflow-wrap:anywhere}
 figure th,figure td{font-size:13px;padding:3px 8px 3px 0;border:0}figure th{color:var(--soft);font-weight:550}
@@ -85,7 +93,9 @@ figure th,figure td{font-size:13px;padding:3px 8px 3px 0;border:0}figure th{colo
 summary{cursor:pointer;color:var(--accent);padding:4px 0}
 footer{margin-top:48px;color:var(--soft);font-size:13px}
 @media(max-width:640px){.subjects{padding-left:0}main{padding:20px 14px}}
-@media print{body{background:#fff}nav{display:none}.card,tr{break-inside:avoid}}
+@media(max-width:480px){.pair{grid-template-columns:1fr}}
+@media print{body{background:#fff}nav{display:none}.card,.warning,.verdict,figure,tr{break-inside:avoid}
+h2{break-after:avoid}.scroll{overflow:visible}table,code{font-size:11px}svg{min-width:0}}
 """
 
 KINDS = ("b1", "b2", "b3", "b4", "b5", "b6", "b7", "b8", "float", "palette", "scales", "functions", "graph")

@@ -145,9 +145,13 @@ def _memory(manifest: Document) -> Iterator[tuple[str, str]]:
 def _time(manifest: Document) -> Iterator[tuple[str, str]]:
     found = manifest.get("latency")
     if found is not None:
-        times = f"predicted {found['predicted_ms']:.3f} ms, measured {found['measured_ms']:.3f} ms"
-        beside = f"float {found['float_ms']:.3f} ms; {found['runtime']}, one thread"
-        yield "time", f"{times} of the budget of {found['budget']} ({beside})"
+        predicted, measured, real = (found[f"{what}_ms"] for what in ("predicted", "measured", "float"))
+        if measured is None:
+            times, how = f"predicted {predicted:.3g} ms, not measured,", f"{real:.3g} ms; {found['runtime']}"
+        else:
+            times = f"predicted {predicted:.3f} ms, measured {measured:.3f} ms"
+            how = f"{real:.3f} ms; {found['runtime']}, one thread"
+        yield "time", f"{times} of the budget of {found['budget']} (float {how})"
 
 
 def _latency(times: Document) -> str:

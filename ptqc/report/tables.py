@@ -7,12 +7,12 @@ from typing import Any
 from ptqc.formats import Integer
 from ptqc.options import PORTABLE_BITS
 from ptqc.report.markup import cell, details, name, safe, swatch, table
+from ptqc.report.note_groups import NAMED, NoteGroup, groups
 from ptqc.report.rows import Document, ReportFacts, Row
 from ptqc.text import decibels, magnitude, number, percent
 
 OPEN_ROWS = 300  # longer tables are collapsed
 OPEN_SITES = 24
-NAMED = 3  # names listed of a group of notes before the rest is collapsed
 
 
 def worst_table(facts: ReportFacts) -> str:
@@ -148,21 +148,16 @@ def note_list(notes: Sequence[Document], none: str) -> str:
     """Equal messages once, with the values they are about."""
     if not notes:
         return f"<p>{safe(none)}</p>"
-    groups: dict[tuple[str, str], list[str]] = {}
-    for note in notes:
-        groups.setdefault((note["step"], note["message"]), []).append(note["subject"])
-    items = (_group(step, message, subjects) for (step, message), subjects in groups.items())
-    return f'<ul class="notes">{"".join(items)}</ul>'
+    return f'<ul class="notes">{"".join(map(_group, groups(notes)))}</ul>'
 
 
-def _group(step: str, message: str, subjects: list[str]) -> str:
-    named = [subject for subject in subjects if subject]
-    times = f' <span class="soft">× {len(subjects):,}</span>' if len(subjects) > 1 else ""
-    shown = " ".join(name(subject, 80) for subject in named[:NAMED])
-    rest = named[NAMED:]
+def _group(group: NoteGroup) -> str:
+    times = f' <span class="soft">× {group.count:,}</span>' if group.count > 1 else ""
+    shown = " ".join(name(subject, 80) for subject in group.subjects[:NAMED])
+    rest = group.subjects[NAMED:]
     more = details(f"and {len(rest):,} more", " ".join(name(s, 80) for s in rest)) if rest else ""
     about = f'<div class="subjects">{shown}{more}</div>' if shown else ""
-    return f'<li><span class="step">{safe(step)}</span> {safe(message)}{times}{about}</li>'
+    return f'<li><span class="step">{safe(group.step)}</span> {safe(group.message)}{times}{about}</li>'
 
 
 def reproducibility_table(facts: ReportFacts) -> str:

@@ -42,7 +42,8 @@ def _faster(speed: Document | None) -> str:
 def _lost(facts: ReportFacts) -> str:
     results = facts.manifest["results"]
     before, after, agreement = results["float_score"], results["compiled_score"], results["top1_agreement"]
-    samples = f"{results['held_back_samples']:,} held-back samples"
+    count = results["held_back_samples"]
+    samples = "one held-back sample" if count == 1 else f"{count:,} held-back samples"
     if before is not None and after is not None:
         return f"On your labelled data it scores {after:.2f}, where the float model scores {before:.2f}."
     if agreement is not None:
@@ -86,4 +87,4 @@ def _pair(title: str, bars: Sequence[tuple[str, float]], told: Callable[[float],
         f'style="width:{100 * value / longest:.1f}%"></span></span><span class="value">{safe(told(value))}</span></li>'
         for label, value in bars
     )
-    return f'<div class="bars"><h3>{safe(title)}</h3><ul>{rows}</ul></div>'
+    return f'<div class="bars"><h2>{safe(title)}</h2><ul>{rows}</ul></div>'

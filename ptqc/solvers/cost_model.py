@@ -24,7 +24,7 @@ class Times:
 
     floats, integers: of operators by `Operator.node`, computing in float and on codes. quantize, dequantize: from real
     values to codes and back, by tensor. What is not named takes no time of its own. target: whose library these are of;
-    "": of ONNX Runtime.
+    "": of ONNX Runtime. is_measured: else they are predicted.
     """
 
     runtime: str
@@ -33,6 +33,7 @@ class Times:
     quantize: Mapping[str, float]
     dequantize: Mapping[str, float]
     target: str = field(default="", kw_only=True)
+    is_measured: bool = field(default=True, kw_only=True)
 
     def scaled(self, factor: float) -> "Times":
         """All of them times a factor."""
@@ -49,7 +50,8 @@ class Times:
         """Inverse of `to_json`. Raises UsageError for anything else."""
         try:
             read = {name: {str(key): float(ns) for key, ns in document[name].items()} for name in COLUMNS}
-            return cls(runtime=str(document["runtime"]), target=str(document.get("target", "")), **read)
+            target, is_measured = str(document.get("target", "")), bool(document.get("is_measured", True))
+            return cls(runtime=str(document["runtime"]), target=target, is_measured=is_measured, **read)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise UsageError(f"the times of operators cannot be read: {type(error).__name__}: {error}") from error
 

@@ -12,7 +12,7 @@ from ptqc.work.progress import Progress
 
 
 class Clock(Protocol):
-    """Measures on this machine: one sample on one thread, in turns with the float network."""
+    """Measures on this machine: one sample on one thread, in turns with the float network. Or predicts for another."""
 
     def measure(self, decided: Decided, options: CompileOptions, progress: Progress) -> Times:
         """Times of operators in float and on codes, and of the conversions between."""

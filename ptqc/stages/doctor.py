@@ -19,6 +19,7 @@ from ptqc.execute import saturation
 from ptqc.native.machine import processor_features, processor_name
 from ptqc.solvers.choices import JointChoice, Option
 from ptqc.solvers.integer_program import Goal, solve
+from ptqc.stages.extensions import ALWAYS, examined
 from ptqc.store.entries import Store
 from ptqc.version import __version__
 from ptqc.work.memory import available_bytes
@@ -83,6 +84,7 @@ def examine(cache: str | Path | None = None) -> Examination:
         _runtime,
         _solver,
         _targets,
+        _extensions,
         lambda: _store(cache),
     )
     return Examination(tuple(finding for check in checks for finding in check()))
@@ -171,6 +173,17 @@ def _targets() -> Iterator[Finding]:
             yield Finding(f"--target {name}", f"not to be had ({title})", Judgement.REMARK, str(error))
         else:
             yield Finding(f"--target {name}", title)
+
+
+def _extensions() -> Iterator[Finding]:
+    """What installed packages add. Of formats and operators one that cannot be used stops every compile."""
+    for plugin, error in examined():
+        what = f"{plugin.kind} {plugin.name}"
+        if error is None:
+            yield Finding(what, f"added by {plugin.package}")
+        else:
+            state = Judgement.LACK if plugin.kind in ALWAYS else Judgement.REMARK
+            yield Finding(what, str(error), state, f"mend or uninstall {plugin.package}")
 
 
 def _store(cache: str | Path | None) -> Iterator[Finding]:

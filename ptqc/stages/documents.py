@@ -27,6 +27,7 @@ from ptqc.report.energy import Energy
 from ptqc.solvers.allocation import frontier, price, smallest_choice
 from ptqc.stages.build_target import BuiltTargets
 from ptqc.stages.consistency import check_documents
+from ptqc.stages.extensions import used
 from ptqc.stages.fit import Fitted
 from ptqc.stages.job import Job
 from ptqc.stages.judge import Judged, to_json
@@ -93,6 +94,7 @@ def manifest(job: Job, outcome: CompileOutcome) -> dict[str, Any]:
     notes += [*(operator.note for operator in in_float), *_warnings(judged)]
     for kept in (delivered, outcome.memory, outcome.kept):
         notes += kept.notes if kept is not None else ()
+    plugins = used(job.options.to_json(), list(outcome.built.documents))
     weights: Counter[str] = Counter()
     for weight in fitted.plan.weights:
         weights[str(fitted.plan.formats[weight.name])] += weight.size
@@ -108,6 +110,7 @@ def manifest(job: Job, outcome: CompileOutcome) -> dict[str, Any]:
         },
         "calibration": {"samples": len(job.prepared.samples), "sha256": job.prepared.samples.digest},
         "options": job.options.to_json(),
+        **({"plugins": plugins} if plugins else {}),
         "budget": str(job.budgets.size) if job.budgets.size else None,
         "file": {
             "bytes": fitted.exported.size,

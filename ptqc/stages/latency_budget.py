@@ -36,21 +36,27 @@ def recorded_times(manifest: Mapping[str, Any]) -> Times | None:
 
 
 def fitting_times(manifest: Mapping[str, Any], budget: Latency | None) -> Times | None:
-    """The same where they are of what this budget is of."""
+    """The same where they were measured of what this budget is of; what was predicted is predicted again."""
     found = recorded_times(manifest)
-    return found if found is not None and budget is not None and found.target == budget.target else None
+    if found is None or budget is None or not found.is_measured:
+        return None
+    return found if found.target == budget.target else None
 
 
 def times_of(folder: str | Path) -> Times:
-    """The times that the artifact in a folder recorded. Raises UsageError where it has none."""
+    """The times that the artifact in a folder recorded. Raises UsageError where it has none that were measured."""
     found = recorded_times(artifact.load(folder).manifest)
     if found is None:
         raise UsageError(f"{folder} was compiled with no latency budget, so it records no times of operators")
+    if not found.is_measured:
+        raise UsageError(
+            f"the times that {folder} records were predicted, as they are anew without them: leave them out"
+        )
     return found
 
 
 def clock_of(budget: Latency | None, chosen: Chosen | None, store: Store) -> Clock:
-    """What measures a latency: in ONNX Runtime, or in the library of the target that is built.
+    """What tells a latency: in ONNX Runtime, or in the library of the target that is built.
 
     Raises UsageError where the budget names a target that is not built for certain, TargetError where its library
     cannot be timed here.
@@ -104,7 +110,7 @@ def time_delivered(job: Job, clock: Clock, fitted: Fitted, progress: Progress) -
     if job.timed is None:
         return None
     what = "library" if job.timed.budget.target else "file"
-    with progress.stage(f"time the {what}"):
+    with progress.stage(f"{'time' if job.timed.times.is_measured else 'predict the time of'} the {what}"):
         found = clock.profiles(job.decided, job.options, fitted)
     return latency_report(job.timed, fitted.plan, *found)
 

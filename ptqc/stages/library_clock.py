@@ -1,13 +1,13 @@
 """Times of a network's operators in the library that a target builds: in float, on codes, and of conversions between.
 
-Libraries of a few plans are timed, kernel by kernel: all in float; all on codes; and sites quantized in turn, so that
-no operator has all that it needs and every tensor is converted. A kernel does the work of several operators: what it
-takes is charged to the layer among them that multiplies the most, else to the last one. Borders and copies are charged
-to what reads them.
+Libraries of a few plans are timed, or their times predicted, kernel by kernel: all in float; all on codes; and sites
+quantized in turn, so that no operator has all that it needs and every tensor is converted. A kernel does the work of
+several operators: what it takes is charged to the layer among them that multiplies the most, else to the last one.
+Borders and copies are charged to what reads them.
 """
 
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import onnx_ir as ir
@@ -46,13 +46,14 @@ class LibraryClock:
         return cls(chosen.name, chosen.timer(), store)
 
     def measure(self, decided: Decided, options: CompileOptions, progress: Progress) -> Times:
-        """Build and time the libraries."""
+        """Times of the libraries of a few plans."""
         network = network_of(decided)
         quantized = [[], [site.name for site in decided.sites], *turns(decided.sites, network)]
         plans = [any_plan(decided, options, {name: decided.ranges[name] for name in names}) for names in quantized]
-        with progress.stage("time the library's operators"):
+        with progress.stage(f"{'time' if self.timer.is_measured else 'predict'} the library's operators"):
             found = self._profiles(decided, [_built(decided, plan) for plan in plans], SECONDS)
-        return times_of(network, found, self.timer.runtime, self.target)
+        times = times_of(network, found, self.timer.runtime, self.target)
+        return replace(times, is_measured=self.timer.is_measured)
 
     def latencies(self, decided: Decided, options: CompileOptions, plan: Plan) -> tuple[float, float]:
         """Of the library in float, and of that of a plan."""

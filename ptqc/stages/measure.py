@@ -24,6 +24,7 @@ from ptqc.passes.dump import NO_DUMP, Dump
 from ptqc.passes.effects import applied
 from ptqc.passes.rewrite.remedies import from_json, to_json
 from ptqc.passes.schedule import default_rewrites
+from ptqc.stages.extensions import used
 from ptqc.stages.prepare import Origin, Prepared
 from ptqc.stages.stored_weights import StoredWeights
 from ptqc.store.entries import Entry, Store, digest
@@ -137,6 +138,7 @@ def _setting(prepared: Prepared, options: CompileOptions, progress: Progress) ->
 
 def key_of(step: str, prepared: Prepared, options: Mapping[str, Any]) -> Mapping[str, Any]:
     """What a step's findings follow from. options: those that it reads."""
+    plugins = used(options)
     return {
         "step": step,
         "version": [__version__, MEASUREMENT_VERSION],
@@ -146,6 +148,7 @@ def key_of(step: str, prepared: Prepared, options: Mapping[str, Any]) -> Mapping
         "evened": prepared.evened,
         "calibration": prepared.samples.digest,
         "known": _known(),
+        **({"plugins": plugins} if plugins else {}),
         "options": options,
     }
 

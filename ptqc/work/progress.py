@@ -88,7 +88,7 @@ class _Count:
 
 
 class Live:
-    """A bar with the stage, the current item and an estimate of what is left."""
+    """A bar with the stage, the current item and, where the number of steps is known, an estimate of what is left."""
 
     def __init__(self) -> None:
         from rich.console import Console
@@ -101,14 +101,15 @@ class Live:
         from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
         from rich.progress import Progress as Bars
 
+        steps = [TextColumn("{task.completed}/{task.total}")] if total else []
+        left = [TextColumn("left"), TimeRemainingColumn()] if total else []
         columns = (
             SpinnerColumn(),
             TextColumn("{task.description:<22}"),
             BarColumn(),
-            TextColumn("{task.completed}/{task.total}"),
+            *steps,
             TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
+            *left,
             TextColumn("{task.fields[label]}"),
         )
         with Bars(*columns, console=self._console, transient=True) as bars:

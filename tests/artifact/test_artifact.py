@@ -49,6 +49,10 @@ def test_what_is_published_can_be_loaded(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out"]
 
 
+def test_an_artifact_stands_for_its_folder(tmp_path: Path) -> None:
+    assert load(write(tmp_path / "out")).folder == tmp_path / "out"
+
+
 def test_the_same_artifact_has_the_same_bytes(tmp_path: Path) -> None:
     one, two = write(tmp_path / "one"), write(tmp_path / "two")
     assert all((one.folder / p.name).read_bytes() == p.read_bytes() for p in two.folder.iterdir())

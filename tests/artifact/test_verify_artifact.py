@@ -174,20 +174,25 @@ def test_a_golden_batch_that_a_library_cuts_is_compared_as_cut(copy: Path, monke
     found = {f"sample {index}": runner.run({"x": x[:1]}) for index in range(2)}
     monkeypatch.setattr(verify, "check_emulated", lambda *_: None)
     monkeypatch.setattr(verify, "bisect", lambda *_, **__: Bisection([], [EMULATED], outputs=found))
-    assert verify._library(of_cuda, kept).endswith("the native library gives the recorded outputs on 2 golden samples")
+    assert verify._library(of_cuda, kept).endswith("the CUDA library gives the recorded outputs on 2 golden samples")
     found["sample 0"] = {"y": found["sample 0"]["y"] * 2}
-    with pytest.raises(VerificationError, match="output 'y' of the native library differs"):
+    with pytest.raises(VerificationError, match="output 'y' of the CUDA library differs"):
         verify._library(of_cuda, kept)
 
 
-@pytest.mark.parametrize(("targets", "is_told"), [(("cpu",), False), (("cpu", "cuda"), True)])
-def test_a_cuda_library_that_was_not_run_is_told(
-    targets: tuple[str, ...], is_told: bool, copy: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Beside a CPU library, which is compared alone."""
-    both = of_library(copy, "cpu", {"by_run": False}, targets)
+def test_of_two_libraries_each_is_held_to_the_recorded_outputs(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = Golden.read(copy / GOLDEN)
+    of_library(copy, "cuda", {"by_run": False}, ("cpu", "cuda"))
+    both = of_library(copy, "cpu", {"by_run": False}, ("cpu", "cuda"))
+    found = {f"sample {index}": dict(outputs) for index, outputs in enumerate(kept.outputs)}
+    both.native.return_value.run = Runner(copy / MODEL).run
     monkeypatch.setattr(verify, "check_emulated", lambda *_: None)
-    monkeypatch.setattr(verify, "bisect", lambda *_, **__: Bisection([], ["avx2"]))
-    monkeypatch.setattr(verify, "_same_outputs", lambda *_: "the same outputs")
-    found = verify._library(both, Golden.read(copy / GOLDEN))
-    assert found.endswith("the same outputs; the CUDA library beside it was not run" if is_told else "the same outputs")
+    monkeypatch.setattr(verify, "bisect", lambda *_, **__: Bisection([], ["avx2", EMULATED], outputs=found))
+    told = verify._library(both, kept)
+    assert "; the native library gives the recorded outputs on " in told
+    assert "; the CUDA library gives the recorded outputs on " in told
+    found["sample 0"]["y"] = found["sample 0"]["y"] * 2
+    with pytest.raises(VerificationError, match="output 'y' of the CUDA library differs"):
+        verify._library(both, kept)
+    found.clear()
+    assert verify._library(both, kept).endswith("; the CUDA library as a whole would take the emulator too long")

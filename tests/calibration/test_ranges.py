@@ -157,7 +157,7 @@ def test_nothing_observed_is_an_empty_range(method):
 
 
 def test_an_unknown_method_is_refused():
-    with pytest.raises(UsageError, match="expected one of minmax, percentile, entropy, mse"):
+    with pytest.raises(UsageError, match="known: auto, minmax, percentile, entropy, mse"):
         choose_range(observed([1.0]), cast(Any, "median"))
 
 

@@ -1,6 +1,7 @@
 """A target is a folder of its own: the compile, the artifact and the report take one that they have never seen."""
 
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -14,43 +15,14 @@ from ptqc.codegen import targets
 from ptqc.codegen.targets import target_named
 from ptqc.errors import TargetError, UsageError
 
-TARGET = """
-from ptqc.codegen.targets import TargetOutput
-from ptqc.errors import TargetError
-
-
-class Listing:
-    def check_options(self, options): pass
-
-    def check_present(self): pass
-
-    def check_sizes(self, row_shapes): pass
-
-    def check_kernels(self, model):
-        if any(node.op_type == "Sigmoid" for node in model.graph):
-            raise TargetError("listing has no kernel for Sigmoid")
-
-    def gains_by_bfloat16(self, options):
-        return False
-
-    def build(self, lowered, exported, samples, options, store, folder):
-        names = [node.op_type for node in lowered.model.graph]
-        (folder / "operators.txt").write_text("\\n".join(names))
-        return TargetOutput({"operators.txt": folder / "operators.txt"}, {"operators": len(names), "order": "as run"})
-
-
-TARGET = Listing()
-"""
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "plugin" / "ptqc_example"
 
 
 @pytest.fixture
 def listing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """The name of a target whose folder lies beside those of the project."""
-    room = tmp_path / "rooms" / "listing"
-    room.mkdir(parents=True)
-    (room / "__init__.py").write_text('"""A list of the operators."""')
-    (room / "target.py").write_text(TARGET, encoding="utf-8")
-    monkeypatch.setattr(ptqc.codegen, "__path__", [*ptqc.codegen.__path__, str(room.parent)])
+    shutil.copytree(EXAMPLE / "listing", tmp_path / "rooms" / "listing")
+    monkeypatch.setattr(ptqc.codegen, "__path__", [*ptqc.codegen.__path__, str(tmp_path / "rooms")])
     return "listing"
 
 

@@ -5,6 +5,7 @@ values that are mostly small. It has no HardSwish of codes, and ptqc gives it no
 float. Here both are planned all the same.
 """
 
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,8 +21,11 @@ from ptqc.codegen.onnxruntime.census import take
 from ptqc.execute.onnxruntime import softmax_in_float64
 from ptqc.graph.nodes import integer as integer_attribute
 from ptqc.operators import OPERATORS, registry
-from ptqc.operators.functions import looked_up
 from ptqc.operators.step import LoweredStep, input_params, output_params
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "examples" / "plugin"))
+
+from ptqc_example.hard_swish import HARD_SWISH
 
 pytestmark = pytest.mark.processor
 
@@ -49,8 +53,7 @@ def test_it_is_planned_packed_and_verified(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_one_without_a_kernel_of_onnx_runtime_gets_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    said = looked_up("HardSwish", lambda x: x * np.clip(x / 6 + 0.5, 0, 1))
-    monkeypatch.setitem(registry.OPERATORS, "HardSwish", said)  # type: ignore[arg-type]
+    monkeypatch.setitem(registry.OPERATORS, "HardSwish", HARD_SWISH)  # type: ignore[arg-type]
     graph = "g (float[N,8] x) => (float[N,6] y) { h = Gemm(x, w1, b1) s = HardSwish(h) y = Gemm(s, w2, b2) }"
     model = proto(graph, w1=weight(8, 8), b1=weight(8, seed=1), w2=weight(8, 6), b2=weight(6, seed=2))
     artifact = compiled(model, samples(8, count=16), tmp_path, activations="integer", bits=(7,))

@@ -1,6 +1,7 @@
 """A rewrite that an installed package adds, from the command line to the delivered file."""
 
 import json
+import sys
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -12,37 +13,23 @@ import pytest
 from graphs import noise, parse
 
 import ptqc
+from ptqc import plugins
 from ptqc.cli import main
 from ptqc.errors import PassError, UsageError
-from ptqc.graph.nodes import constant, input_of, nodes_of
-from ptqc.notes import Note
-from ptqc.passes import registry
+from ptqc.graph.nodes import nodes_of
 from ptqc.passes.base import Effect, Probed, Result
 from ptqc.passes.registry import added_rewrites
 from ptqc.passes.rewrite.tools.graph import bypass
+from ptqc.plugins import PluginKind
 
+sys.path.append(str(Path(__file__).resolve().parents[2] / "examples" / "plugin"))
+
+from ptqc_example.drop_idle_clip import DropIdleClip as DropIdleClip  # found here by its entry point
+
+GROUP = PluginKind.REWRITE.group
 GRAPH = """g (float[N, 4] x) => (float[N, 3] y) {
     h = MatMul(x, w)  a = Relu(h)  b = Clip(a, low)  y = MatMul(b, v)
 }"""
-
-
-@dataclass(frozen=True)
-class DropIdleClip:
-    """Drop each Clip to at least zero behind a Relu."""
-
-    name: ClassVar[str] = "drop-idle-clip"
-    effect: ClassVar[Effect] = Effect.REWRITE
-
-    def apply(self, given: Probed) -> Result[Probed]:
-        notes = []
-        for node in nodes_of(given.model, "Clip"):
-            source, low = input_of(node, 0), constant(input_of(node, 1))
-            producer = source.producer() if source is not None else None
-            if source is None or producer is None or producer.op_type != "Relu" or low is None or low > 0:
-                continue
-            if bypass(node, source):
-                notes.append(Note(self.name, node.outputs[0].name or "", "dropped: Relu has no values below zero"))
-        return given.rewritten(notes)
 
 
 @dataclass(frozen=True)
@@ -66,9 +53,9 @@ class NoRewrite:
 def package(monkeypatch: pytest.MonkeyPatch) -> None:
     """An installed package that names its rewrites."""
     named = {"drop-idle-clip": "DropIdleClip", "drop-every-relu": "DropEveryRelu", "no-rewrite": "NoRewrite"}
-    points = [EntryPoint(name, f"{__name__}:{kind}", registry.GROUP) for name, kind in named.items()]
-    missing = EntryPoint("missing", "no_such_package:Rewrite", registry.GROUP)
-    monkeypatch.setattr(registry, "entry_points", lambda group: [*points, missing] if group == registry.GROUP else [])
+    points = [EntryPoint(name, f"{__name__}:{kind}", GROUP) for name, kind in named.items()]
+    missing = EntryPoint("missing", "no_such_package:Rewrite", GROUP)
+    monkeypatch.setattr(plugins, "entry_points", lambda group: [*points, missing] if group == GROUP else [])
 
 
 @pytest.fixture
@@ -115,8 +102,8 @@ def test_one_that_breaks_its_promise_is_named(model: Path) -> None:
 def test_the_command_lists_passes_with_effect_and_options(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    point = EntryPoint("drop-idle-clip", f"{__name__}:DropIdleClip", registry.GROUP)
-    monkeypatch.setattr(registry, "entry_points", lambda group: [point])  # noqa: ARG005
+    point = EntryPoint("drop-idle-clip", f"{__name__}:DropIdleClip", GROUP)
+    monkeypatch.setattr(plugins, "entry_points", lambda group: [point])  # noqa: ARG005
     assert main(["passes"]) == 0
     lines = capsys.readouterr().out.splitlines()
     for effect, name in (("rewrite", "fold-pad"), ("rewrite", "drop-idle-clip"), ("decide", "calibrate")):

@@ -44,6 +44,10 @@ def test_explain(documents: tuple[dict[str, Any], dict[str, Any]]) -> None:
     notes = [
         {"step": "lower", "subject": "/twin\n", "message": "Conv computes in float: why", "level": "info"},
         {"step": "convert-opset", "subject": "", "message": "opset 17 converted to 18", "level": "info"},
+        *(
+            {"step": "lower", "subject": f"/m{i}", "message": "Mul computes in float: so", "level": "info"}
+            for i in "abcde"
+        ),
     ]
     assert str(Explanation(manifest(notes=notes), *documents)).splitlines() == [
         "layer or weight  elements   format  compute  bytes  predicted loss  bit flips",
@@ -58,6 +62,7 @@ def test_explain(documents: tuple[dict[str, Any], dict[str, Any]]) -> None:
         "",
         "[lower] /twin\\n: Conv computes in float: why",
         "[convert-opset] opset 17 converted to 18",
+        "[lower] /ma, /mb, /mc, and 2 more: Mul computes in float: so",
     ]
 
 

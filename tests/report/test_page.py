@@ -109,6 +109,17 @@ def test_the_latency() -> None:
     assert "latency" not in {value for name, value in given.page().attributes if name == "id"}
 
 
+def test_a_latency_that_is_predicted() -> None:
+    given = documents(1)
+    latency = given.manifest["latency"]
+    for entry, what in ((latency, "ms"), (latency["conversions"], "us"), (latency["operators"][0], "us")):
+        entry[f"measured_{what}"] = None
+    text = given.page().text
+    assert "predicted 1.95 ms measured nothing: the times are predicted from the figures of chips" in text
+    assert "predicted for a runtime conversions between float and codes 2 tensors: predicted 30 µs" in text
+    assert "/features/conv0 Conv integer 120 – 300 120" in text
+
+
 def test_bit_flips_of_each_layer() -> None:
     text = documents(4).page().text
     # 50,000 MACs of 2 bits by 8, signed: 32 + 5 in the multiplier, 16 + 10 in the accumulator.
@@ -213,6 +224,37 @@ def test_samples_that_changed() -> None:
     assert "y at 0, 17: another class" in text
     given.changed["samples"][0]["outputs"][0]["compiled"][0][0] = 281
     assert "y : the same class" in given.page().text
+
+
+def test_objects_of_a_detector_are_drawn_for_both_models() -> None:
+    given = documents()
+    box = {"label": 3, "score": 0.9, "box": [0.1, 0.2, 0.5, 0.6], "matched": True}
+    alone = {"label": 7, "score": 0.4, "box": [0.5, 0.5, 0.9, 0.9], "matched": False}
+    given.changed["samples"][0]["objects"] = {
+        "input": "input", "read": "corners in pixels", "size": [200, 100], "float": [box, alone], "compiled": [box],
+    }  # fmt: skip
+    page, html = given.page(), given.html()
+    assert page.tags.count("image") == 2
+    assert page.tags.count("img") == 0
+    assert '<rect x="10.00" y="10.00" width="40.00" height="20.00" class="box"/>' in html
+    assert html.count('class="box alone"') == 1
+    assert ("aria-label", "float finds: class 3 90.0 %, class 7 40.0 %") in page.attributes
+    assert "1 of 2 objects of the float model found again, 1 lost, 0 new" in page.text
+    assert "Boxes were read as corners in pixels" in page.text
+
+
+def test_tokens_at_which_the_answer_changed_are_marked() -> None:
+    given = documents()
+    sample = given.changed["samples"][0]
+    sample["outputs"][0]["words"] = {"281": " cat", "282": " <dog>"}
+    outputs = [{"output": "y", "of": 3, "differing": 1, "changed": [[1, " cat", " <dog>"]]}]
+    sample["text"] = {"input": "ids", "tokens": [" the", " <b>", " sees"], "outputs": outputs}
+    html = given.html()
+    assert "the<mark> &lt;b&gt;</mark> sees" in html
+    assert "another token or class at 1 of 3 places" in given.page().text
+    assert "&lt;dog&gt;&nbsp;(50.0" in html
+    outputs[0] |= {"differing": 0, "changed": []}
+    assert "the same at all 3 places" in given.page().text
 
 
 def test_a_long_name_is_shortened_and_told_in_full() -> None:
@@ -349,6 +391,10 @@ def test_warnings_stand_above_the_sections() -> None:
     assert html.count('class="warning"') == 2
     assert html.index("agrees poorly") < html.index("<section")
     assert "session.x64quantprecision=1" in html
+    given.manifest["notes"].append(note("judge", "y", "is low", "warning"))
+    html = given.html()
+    assert html.count('class="warning"') == 1
+    assert "<b>3 warnings</b><ul><li>" in html
 
 
 def test_float_operators_and_notes_are_grouped() -> None:

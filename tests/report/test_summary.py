@@ -58,6 +58,15 @@ def test_a_latency() -> None:
     )
 
 
+def test_a_latency_that_nothing_was_measured_of() -> None:
+    told = {
+        "budget": "0.05 ms@cuda", "runtime": "a library", "predicted_ms": 0.0421, "measured_ms": None, "float_ms": 0.1
+    }  # fmt: skip
+    assert lines(latency=told)["time"] == (
+        "predicted 0.0421 ms, not measured, of the budget of 0.05 ms@cuda (float 0.1 ms; a library)"
+    )
+
+
 def test_no_budget() -> None:
     found = lines(budget=None, allocation__price_of_one_percent=0.0)
     assert found["size"] == "1,000,000 -> 129,946 bytes: 12.99 % of the original"

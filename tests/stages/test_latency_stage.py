@@ -241,10 +241,15 @@ def test_a_file_over_the_budget_is_told() -> None:
     assert _over(1.9e6) == ()
 
 
-def _over(nanoseconds: float) -> tuple[Note, ...]:
+def test_a_prediction_over_the_budget_is_told_as_one() -> None:
+    (note,) = _over(2.5e6, replace(TIMES, is_measured=False))
+    assert note.message == "one run is predicted to take 2.5 ms, over the budget of 2 ms: give a smaller budget"
+
+
+def _over(nanoseconds: float, known: Times = TIMES) -> tuple[Note, ...]:
     budget = Budgets.parse("2ms").latency
     assert budget is not None
-    return _over_budget(Timed(budget, _network(TIMES), TIMES), Profile(nanoseconds, {}, {}, False))
+    return _over_budget(Timed(budget, _network(known), known), Profile(nanoseconds, {}, {}, False))
 
 
 @pytest.mark.parametrize(("budget", "found"), [("2ms", TIMES), ("2ms@cpu", None), ("13%", None)])
@@ -252,3 +257,5 @@ def test_recorded_times_serve_budgets_of_the_same_runtime(budget: str, found: Ti
     manifest = {"latency": {"times": TIMES.to_json()}}
     assert latency.fitting_times(manifest, Budgets.parse(budget).latency) == found
     assert latency.fitting_times({"latency": None}, Budgets.parse(budget).latency) is None
+    predicted = {"latency": {"times": replace(TIMES, is_measured=False).to_json()}}
+    assert latency.fitting_times(predicted, Budgets.parse(budget).latency) is None

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import onnxruntime as ort
 import pytest
-from compiling import compiled, proto, residual, samples
+from compiling import compiled, proto, residual, samples, weight
 from PIL import Image
 
 from ptqc.artifact.folder import Artifact
@@ -64,6 +64,36 @@ def test_the_report_shows_them(made: Artifact) -> None:
     page = (made.folder / "report.html").read_text()
     assert page.count('<img src="data:image/jpeg;base64,') == 4
     assert 'id="changed"' in page
+
+
+DETECTOR = """g (float[1,3,32,32] x) => (float[1,16,7] y) {
+    f = Conv<strides=[8,8]>(x, w, b)  r = Relu(f)
+    d = Conv(r, wd, bd)  s = Conv(r, ws, bs)  p = Sigmoid(s)
+    c = Concat<axis=1>(d, p)  q = Reshape(c, shape)  y = Transpose<perm=[0,2,1]>(q)
+}"""
+
+
+def test_a_detector_shows_what_it_finds(tmp_path: Path) -> None:
+    """Distances of one and a half cells around each middle; three scores, one of them the objectness."""
+    constants = {
+        "w": weight(8, 3, 8, 8), "b": weight(8, seed=1), "shape": np.array([1, 7, 16]),
+        "wd": weight(4, 8, 1, 1, seed=2) / 20, "bd": np.full(4, 1.5, np.float32),
+        "ws": weight(3, 8, 1, 1, seed=3), "bs": np.array([2, -1, -1], np.float32),
+    }  # fmt: skip
+    artifact = compiled(
+        proto(DETECTOR, **constants), samples(1, 3, 32, 32), tmp_path, "30%", bits=(2,), activations="float"
+    )
+    assert artifact.most_changed is not None
+    for sample in artifact.most_changed["samples"]:
+        objects = sample["objects"]
+        assert objects["read"] == "distances from the middle of a cell"
+        assert objects["size"] == [32, 32]
+        assert objects["float"]
+        for one in objects["float"]:
+            left, top, right, bottom = one["box"]
+            assert 0.4 < right - left <= 1
+            assert 0.4 < bottom - top <= 1
+    assert (artifact.folder / "report.html").read_text().count("<image ") == 8
 
 
 def test_nothing_is_shown_where_nothing_changed(tmp_path: Path) -> None:

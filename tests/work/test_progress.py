@@ -124,3 +124,19 @@ def test_the_kind_fits_the_stream(
 def test_a_terminal_gets_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     assert isinstance(for_terminal(), Live)
+
+
+def test_a_bar_counts_and_estimates_only_towards_a_known_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    with Live().stage("one", 7) as stage:
+        stage.advance("layer", 7)
+    assert "7/7" in stream.getvalue()
+    assert "left" in stream.getvalue()
+    stream.truncate(0)
+    with Live().stage("other") as stage:
+        stage.advance("layer")
+    assert "other" in stream.getvalue()
+    assert "None" not in stream.getvalue()
+    assert "left" not in stream.getvalue()

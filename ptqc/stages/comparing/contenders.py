@@ -92,7 +92,7 @@ def file_contender(path: Path, threads: int, artifact: Artifact | None) -> Conte
     size = len(data) + sum(file.stat().st_size for file in files.values())
 
     def start() -> Run:
-        return Runner(model, options=session_options(threads=threads, timed=True)).run
+        return Runner(model, options=session_options(threads=threads), timed=True).run
 
     return Contender(str(path), RUNTIME, size, start, model, artifact)
 

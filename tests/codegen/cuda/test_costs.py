@@ -7,6 +7,7 @@ import pytest
 pytest.importorskip("tvm.tirx", reason="the cuda target needs Apache TVM")
 
 from ptqc.codegen.cuda import costs
+from ptqc.codegen.cuda.chips import CHIPS
 from ptqc.codegen.cuda.fragments import Coding
 from ptqc.codegen.program.window import Window
 
@@ -27,7 +28,7 @@ def test_nothing_is_faster_than_memory_and_tensor_cores(layer: str, samples: int
     depth = prod(window.kernel) * window.channels
     products = samples * prod(window.output) * depth * outputs
     for name, microseconds in costs.predicted(tiles, FOUR, samples).items():
-        chip = costs.CHIPS[name]
+        chip = CHIPS[name]
         assert microseconds * 1e3 >= products / (chip.products * chip.processors * chip.clock)
         assert microseconds * 1e3 >= depth * outputs / 2 / chip.bandwidth
         assert microseconds >= 3

@@ -11,6 +11,8 @@ import pytest
 
 pytest.importorskip("tvm.tirx", reason="the cuda target needs Apache TVM")
 
+from compiling import quick
+
 import ptqc
 from ptqc.artifact import bisect
 from ptqc.artifact.folder import Artifact
@@ -53,7 +55,7 @@ def test_a_right_library_does_not_differ(artifact: Artifact, capsys: pytest.Capt
     printed = capsys.readouterr().out
     assert "no kernel differs from the ONNX file" in printed
     assert "(lowest, highest, zero, random, sample 0, sample 1) of the library for cuda, in the emulator" in printed
-    assert "the native library gives the recorded outputs on 2 golden samples" in printed
+    assert "the CUDA library gives the recorded outputs on 2 golden samples" in printed
 
 
 def test_the_first_kernel_that_differs_is_named(
@@ -64,6 +66,37 @@ def test_the_first_kernel_that_differs_is_named(
     told = capsys.readouterr().err
     assert "the first kernel that differs makes" in told
     assert "(input: " in told
+
+
+@pytest.fixture
+def both(artifact: Artifact, tmp_path: Path) -> Artifact:
+    """The same network with a CPU library beside the CUDA library."""
+    cache = artifact.folder.parent / "cache"
+    with quick():
+        other = ptqc.resolve(
+            artifact.folder, output=tmp_path / "cpu", plan=artifact.plan, target="cpu", cpu="portable", cache=cache
+        )
+    shutil.copytree(artifact.folder, tmp_path / "both")
+    shutil.copytree(other.folder / "cpu", tmp_path / "both" / "cpu")
+    manifest = json.loads((tmp_path / "both" / "manifest.json").read_text())
+    for part in ("targets", "files"):
+        manifest[part] = {**other.manifest[part], **manifest[part]}
+    (tmp_path / "both" / "manifest.json").write_text(json.dumps(manifest))
+    return ptqc.load(tmp_path / "both")
+
+
+def test_a_library_for_processors_beside_it_is_compared_too(both: Artifact, tmp_path: Path) -> None:
+    found = ptqc.bisect(both.folder)
+    assert found.first is None
+    of_processors, of_gpus = found.libraries
+    assert of_gpus == "cuda, in the emulator of PTX" != of_processors
+    assert found.runs == ["lowest", "highest", "zero", "random"]
+    told = ptqc.verify(both.folder).checks["library"]
+    assert "the native library gives the recorded outputs" in told
+    assert "the CUDA library gives the recorded outputs" in told
+    changed = ptqc.bisect(with_ptx(both, tmp_path, "cvt.rni.f32.f32", "cvt.rmi.f32.f32"))
+    assert changed.first is not None
+    assert changed.integers == found.integers
 
 
 def test_ptx_that_the_machine_code_was_not_made_of_is_refused(artifact: Artifact, tmp_path: Path) -> None:

@@ -1,0 +1,136 @@
+"""Build the CUDA libraries of compiled artifacts without a GPU, for all chips, and compare them in the emulator.
+
+python benchmarks/cuda_verification.py [--artifacts FOLDER ...] [--cache FOLDER] [--built FOLDER] [--out results.json]
+
+Each artifact is resolved from its own plan, with --target cuda. One that was resolved before into --built is only read.
+"""
+
+import argparse
+import gzip
+import json
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import harness
+from harness import RESULTS, Column, in_child, number
+
+COLUMNS = (
+    Column("artifact", "artifact"),
+    Column("kernels", "kernels", number(0)),
+    Column("on tensor cores", "on_tensor_cores", number(0)),
+    Column("`cuda.so` kB", "library_kb", number(0)),
+    Column("`weights.bin` kB", "weights_kb", number(0)),
+    Column("registers, at most", "registers"),
+    Column("shared bytes, at most", "shared_bytes", number(0)),
+    Column("bytes spilled", "spilled_bytes", number(0)),
+    Column("instructions of tensor cores", "instructions"),
+    Column("s", "seconds", number(0)),
+    Column("of these assembling", "assembler_seconds", number(1)),
+    Column("integers compared", "integers", number(0)),
+    Column("different", "different", number(0)),
+    Column("how", "how"),
+    Column("note", "note"),
+)
+FIRST, LAST = "sm_80", "sm_90a"
+
+
+def build(folder: str, output: str, cache: str | None) -> None:
+    """Resolve an artifact with its own plan, for the CUDA library; runs in a child."""
+    from ptqc.api import resolve
+    from ptqc.artifact.folder import load
+
+    resolve(folder, output=output, plan=load(folder).plan, target="cuda", cache=cache, force=True)
+
+
+def assembled(folder: str) -> float:
+    """Seconds that the assembler takes again for all chips that there is machine code for; runs in a child."""
+    from ptqc.artifact.folder import load
+    from ptqc.codegen.cuda.toolkit import ASSEMBLED, Toolkit
+
+    program = Toolkit.require().folder / "ptxas"
+    with tempfile.TemporaryDirectory() as room:
+        ptx = Path(room) / "kernels.ptx"
+        ptx.write_bytes(gzip.decompress((Path(folder) / "cuda" / "kernels.ptx.gz").read_bytes()))
+        started = time.monotonic()
+        for gpu in load(folder).manifest["targets"]["cuda"]["gpus"]:
+            command = [str(program), *ASSEMBLED, f"-arch={gpu}", str(ptx), "-o", f"{room}/code"]
+            subprocess.run(command, check=True, capture_output=True)
+        return time.monotonic() - started
+
+
+def facts_of(folder: Path) -> dict[str, Any]:
+    """What an artifact tells of its CUDA library."""
+    told, kernels = harness.manifest(folder)["targets"]["cuda"], _read(folder / "cuda" / "kernels.json")
+    gpus, steps = told["gpus"], told["steps"]
+    return {
+        "kernels": told["kernels"],
+        "on_tensor_cores": sum(steps.get(family, 0) for family in ("dense_mma", "weight_only")),
+        "library_kb": told["bytes"] / 1000,
+        "weights_kb": told["weights_bytes"] / 1000,
+        "registers": _first_and_last(gpus, "registers"),
+        "shared_bytes": _most_shared(kernels["machine_code"].values()),
+        "spilled_bytes": sum(gpu["spilled_bytes"] for gpu in gpus.values()),
+        "instructions": _first_and_last(gpus, "tensor_core_instructions"),
+        "seconds": _read(folder / "run.json")["seconds"],
+        **_compared(told["verification"], sum(steps.values())),
+    }
+
+
+def _first_and_last(gpus: Mapping[str, Mapping[str, int]], what: str) -> str:
+    return f"{gpus[FIRST][what]:,}; {gpus[LAST][what]:,}"
+
+
+def _most_shared(codes: Iterable[Mapping[str, Mapping[str, int]]]) -> int:
+    return max((code["shared_bytes"] for of_kernel in codes for code in of_kernel.values()), default=0)
+
+
+def _read(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def _compared(found: Mapping[str, Any], calls: int) -> dict[str, Any]:
+    """What the emulator said; what differs would have ended the compile, but for what lies behind float parts."""
+    if "missing" in found:
+        return {"note": f"not verified: {found['missing']}"}
+    if "cropped" not in found:
+        different = sum(found["end_to_end_different"].values())
+        return {"integers": found["integers_compared"], "different": different, "how": "whole"}
+    shares = found["cropped"].values()
+    cropped = f", {len(shares)} of {calls} calls cropped, to {min(shares):.0%} at least" if shares else ""
+    return {"integers": found["integers_compared"], "different": 0, "how": f"kernel by kernel{cropped}"}
+
+
+def measure(artifact: Path, built: Path, cache: str | None) -> dict[str, Any]:
+    """The row of an artifact."""
+    folder = built / artifact.name
+    made = None if (folder / "cuda").is_dir() else in_child(build, str(artifact), str(folder), cache)
+    if made is not None and made.error:
+        return {"artifact": artifact.name, "note": made.error}
+    seconds = in_child(assembled, str(folder)).value
+    return {"artifact": artifact.name, "assembler_seconds": seconds, **facts_of(folder)}
+
+
+def parse() -> argparse.Namespace:
+    parser = harness.command_line(__doc__)
+    parser.add_argument("--artifacts", nargs="+", default=[RESULTS], help="artifacts, or folders of them")
+    parser.add_argument("--built", type=Path, default=RESULTS / "cuda", help="where artifacts with libraries are put")
+    parser.add_argument("--cache", help="the store that the artifacts' measurements are in")
+    return parser.parse_args()
+
+
+def main() -> None:
+    arguments = parse()
+    facts, rows = harness.machine(), list[dict[str, Any]]()
+    for artifact in harness.artifacts_below(arguments.artifacts):
+        harness.say(artifact.name)
+        rows.append(measure(artifact, arguments.built, arguments.cache))
+        harness.write_results(arguments.out, rows, facts)
+    harness.print_results(rows, COLUMNS, facts)
+
+
+if __name__ == "__main__":
+    main()

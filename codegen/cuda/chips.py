@@ -1,0 +1,30 @@
+"""The chips that predicted times are of, by their published figures."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Chip:
+    """processors: streaming multiprocessors, at `clock` GHz. products: of bytes in a processor's tensor cores at each
+    clock, by mma.sync. bandwidth: of memory, GB/s. shared: bytes and threads that a processor holds."""
+
+    name: str
+    processors: int
+    clock: float
+    products: int
+    bandwidth: float
+    shared: int
+    threads: int
+
+
+# From NVIDIA's data sheets and white papers; of Hopper's tensor cores mma.sync reaches about 62 %.
+CHIPS = {
+    "sm_80": Chip("A100 40 GB", 108, 1.41, 2048, 1555, 164 * 1024, 2048),
+    "sm_86": Chip("RTX 3090", 82, 1.70, 1024, 936, 100 * 1024, 1536),
+    "sm_89": Chip("L4", 58, 2.04, 1024, 300, 100 * 1024, 1536),
+    "sm_90a": Chip("H100 SXM", 132, 1.83, 2540, 3350, 228 * 1024, 2048),
+}
+# Of a processor at each clock: instructions on integers, or as many on real numbers.
+INTEGER_RATE = 64
+# Clocks until what was read from memory is there; seconds that a launch takes.
+LATENCY, LAUNCH = 600, 3e-6

@@ -1,0 +1,51 @@
+"""A target: a file that lists the operators of the lowered graph."""
+
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+import onnx_ir as ir
+
+from ptqc.codegen.onnxruntime.export import Exported
+from ptqc.codegen.targets import NoOptions, Target, TargetOutput
+from ptqc.errors import TargetError
+from ptqc.lowered import Lowered
+from ptqc.passes.base import Feeds
+
+
+class Listing:
+    """Lists operators, but for Sigmoid, which it has no word for."""
+
+    def check_options(self, options: NoOptions) -> None:
+        """There are none."""
+
+    def check_present(self) -> None:
+        """Nothing else needs to be installed."""
+
+    def check_sizes(self, row_shapes: Collection[object]) -> None:
+        """Samples of any size will do."""
+
+    def check_kernels(self, model: ir.Model) -> None:
+        """Refuse Sigmoid before anything is measured."""
+        if any(node.op_type == "Sigmoid" for node in model.graph):
+            raise TargetError("listing has no kernel for Sigmoid")
+
+    def gains_by_bfloat16(self, options: NoOptions) -> bool:  # noqa: ARG002
+        """A list is no faster."""
+        return False
+
+    def build(
+        self,
+        lowered: Lowered,
+        exported: Exported,  # noqa: ARG002
+        samples: Sequence[Feeds],  # noqa: ARG002
+        options: NoOptions,  # noqa: ARG002
+        store: Path,  # noqa: ARG002
+        folder: Path,
+    ) -> TargetOutput:
+        """The list, and how long it is."""
+        names = [node.op_type for node in lowered.model.graph]
+        (folder / "operators.txt").write_text("\n".join(names), encoding="utf-8")
+        return TargetOutput({"operators.txt": folder / "operators.txt"}, {"operators": len(names), "order": "as run"})
+
+
+TARGET: Target[NoOptions] = Listing()

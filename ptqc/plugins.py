@@ -1,0 +1,96 @@
+"""What installed packages add to ptqc, by entry points: a group for each kind of thing.
+
+[project.entry-points."ptqc.observers"]
+half = "my_package.ranges:half"
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, TypeVar
+
+from ptqc.errors import UsageError
+
+Loaded = TypeVar("Loaded")
+
+
+class PluginKind(StrEnum):
+    """What can be added. Formats and operators are used wherever their package is installed, others by name."""
+
+    REWRITE = "rewrite"
+    FORMAT = "format"
+    OPERATOR = "operator"
+    OBSERVER = "observer"
+    TARGET = "target"
+
+    @property
+    def group(self) -> str:
+        """The group of its entry points."""
+        return f"ptqc.{self}s"
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """One thing that a package adds.
+
+    value: where it lies, as "module:name". package: whose it is, with version. rival: another package that adds
+    something under the same name; then neither can be loaded.
+    """
+
+    kind: PluginKind
+    name: str
+    value: str
+    package: str
+    rival: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name!r} of {self.package} ({self.value})"
+
+    def load(self) -> Any:
+        """The object. Raises UsageError for whatever its package raises, and where two packages add it."""
+        if self.rival:
+            raise self.fault(f"is added by {self.rival} as well; uninstall one of them")
+        try:
+            return EntryPoint(self.name, self.value, self.kind.group).load()
+        except Exception as error:
+            raise self.fault(f"cannot be loaded: {type(error).__name__}: {error}") from error
+
+    def fault(self, what: str) -> UsageError:
+        """The error of one that cannot be used. what: why, as the end of a sentence that begins with it."""
+        return UsageError(f"{self} {what}")
+
+    def to_json(self) -> dict[str, str]:
+        """The entry of manifests and of the store's keys."""
+        return {"kind": str(self.kind), "name": self.name, "package": self.package}
+
+
+def added(kind: PluginKind) -> tuple[Plugin, ...]:
+    """All of one kind that packages add, by name, then by package."""
+    found = (Plugin(kind, point.name, point.value, _package(point)) for point in entry_points(group=kind.group))
+    return tuple(sorted(found, key=lambda one: (one.name, one.package)))
+
+
+def by_name(kind: PluginKind) -> dict[str, Plugin]:
+    """The same, by name."""
+    found = dict[str, Plugin]()
+    for plugin in added(kind):
+        first = found.setdefault(plugin.name, plugin)
+        if first is not plugin:
+            found[plugin.name] = replace(first, rival=plugin.package)
+    return found
+
+
+def usable(kind: PluginKind, loaded: Callable[[Plugin], Loaded]) -> tuple[Loaded, ...]:
+    """What `loaded` makes of all of one kind, but for those that it refuses; `check` raises their errors."""
+    found = list[Loaded]()
+    for plugin in by_name(kind).values():
+        try:
+            found.append(loaded(plugin))
+        except UsageError:
+            continue
+    return tuple(found)
+
+
+def _package(point: EntryPoint) -> str:
+    return f"{point.dist.name} {point.dist.version}" if point.dist is not None else "an unknown package"

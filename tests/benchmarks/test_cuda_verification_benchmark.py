@@ -1,0 +1,67 @@
+"""What the benchmark tells of a CUDA library is what its artifact says."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cuda_verification import facts_of
+
+GPUS = {
+    "sm_80": {"registers": 92, "spilled_bytes": 0, "tensor_core_instructions": 1584},
+    "sm_86": {"registers": 99, "spilled_bytes": 8, "tensor_core_instructions": 1584},
+    "sm_90a": {"registers": 90, "spilled_bytes": 4, "tensor_core_instructions": 1600},
+}
+
+
+def artifact(folder: Path, verification: dict[str, Any]) -> Path:
+    (folder / "cuda").mkdir()
+    told = {
+        "kernels": 7,
+        "steps": {"dense_mma": 5, "mean": 3},
+        "bytes": 1_800_000,
+        "weights_bytes": 225_000,
+        "gpus": GPUS,
+        "verification": verification,
+    }
+    codes = {
+        "a": {"sm_80": {"shared_bytes": 1024}, "sm_90a": {"shared_bytes": 2048}},
+        "b": {"sm_80": {"shared_bytes": 0}},
+    }
+    (folder / "manifest.json").write_text(json.dumps({"targets": {"cuda": told}}))
+    (folder / "cuda" / "kernels.json").write_text(json.dumps({"machine_code": codes}))
+    (folder / "run.json").write_text(json.dumps({"seconds": 12.5}))
+    return folder
+
+
+def test_the_most_of_all_kernels_and_what_was_compared(tmp_path: Path) -> None:
+    found = facts_of(artifact(tmp_path, {"integers_compared": 1000, "end_to_end_different": {"y": 2}}))
+    assert found == {
+        "kernels": 7,
+        "on_tensor_cores": 5,
+        "library_kb": 1800,
+        "weights_kb": 225,
+        "registers": "92; 90",
+        "shared_bytes": 2048,
+        "spilled_bytes": 12,
+        "instructions": "1,584; 1,600",
+        "seconds": 12.5,
+        "integers": 1000,
+        "different": 2,
+        "how": "whole",
+    }
+
+
+@pytest.mark.parametrize(
+    ("cropped", "how"),
+    [({}, "kernel by kernel"), ({"a": 0.9, "b": 0.5}, "kernel by kernel, 2 of 8 calls cropped, to 50% at least")],
+)
+def test_large_networks_are_compared_kernel_by_kernel(cropped: dict[str, float], how: str, tmp_path: Path) -> None:
+    found = facts_of(artifact(tmp_path, {"integers_compared": 10, "cropped": cropped}))
+    assert (found["integers"], found["different"], found["how"]) == (10, 0, how)
+
+
+def test_what_was_not_verified_is_told(tmp_path: Path) -> None:
+    found = facts_of(artifact(tmp_path, {"missing": "an instruction"}))
+    assert found["note"] == "not verified: an instruction"
+    assert "integers" not in found

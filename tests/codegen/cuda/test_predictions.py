@@ -1,0 +1,65 @@
+"""Predicted times of kernels keep to what cannot be otherwise."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tvm.tirx", reason="the cuda target needs Apache TVM")
+
+from ptqc.codegen.cuda.chips import CHIPS
+from ptqc.codegen.cuda.predictions import predicted
+from ptqc.codegen.program.built import Built
+from ptqc.codegen.program.layout import Layout
+from ptqc.codegen.program.program import Program, ProgramStep
+
+LAUNCH = 3.0
+
+
+def times(
+    given: tuple[int, ...], made: tuple[int, ...], operations: int = 0, constant: int = 0, dtype: str = "float32"
+) -> dict[str, float]:
+    """Microseconds of one kernel, by chip."""
+    constants = (np.zeros(constant, np.float32),) if constant else ()
+    built = Built("family", "name", None, constants, operations)
+    layouts = {"x": Layout(given, dtype), "y": Layout(made, dtype)}
+    (found,) = predicted(Program((ProgramStep(built, ("x",), "y", "y"),), layouts, ("x",), ("y",)))
+    return dict(found)
+
+
+LARGE = (64, 512, 512)
+
+
+def test_what_does_nothing_takes_a_launch() -> None:
+    assert times((1,), (1,)).keys() == CHIPS.keys()
+    assert all(LAUNCH < microseconds < LAUNCH + 1 for microseconds in times((1,), (1,)).values())
+
+
+def test_nothing_is_faster_than_its_bytes() -> None:
+    for name, microseconds in times(LARGE, LARGE).items():
+        assert microseconds - LAUNCH >= 2 * 4 * np.prod(LARGE) / CHIPS[name].bandwidth / 1e3 - 0.01
+    assert times((64,), (64,), constant=10**7)["sm_89"] - LAUNCH >= 4e7 / 300e3
+    reals, codes = times(LARGE, LARGE), times(LARGE, LARGE, dtype="uint8")
+    assert all(reals[name] > codes[name] for name in CHIPS)
+
+
+@pytest.mark.parametrize("operations", [10**8, 10**9])
+def test_nothing_is_faster_than_its_operations(operations: int) -> None:
+    for name, microseconds in times((4096,), (4096,), operations).items():
+        chip = CHIPS[name]
+        assert microseconds >= operations / (chip.processors * 128 * chip.clock * 1e3)
+
+
+def test_a_few_threads_take_longer_than_many() -> None:
+    assert times((64, 56, 56), (64,))["sm_80"] > 2 * times((64, 56, 56), (64, 56, 56))["sm_80"] - LAUNCH
+
+
+def test_inputs_that_lie_in_the_output_are_not_read() -> None:
+    built = Built("family", "name", None, ())
+    layouts = {"x": Layout(LARGE, "uint8"), "y": Layout((1,), "uint8")}
+    placed = Program((ProgramStep(built, ("x",), "y", "y", placed=("x",)),), layouts, ("x",), ("y",))
+    assert predicted(placed)[0]["sm_80"] < LAUNCH + 1 < times(LARGE, (1,), dtype="uint8")["sm_80"]
+
+
+def test_a_kernel_that_says_its_times_keeps_them() -> None:
+    built = Built("dense_mma", "name", None, (), predicted={"sm_80": 7.5})
+    program = Program((ProgramStep(built, ("x",), "y", "y"),), {}, ("x",), ("y",))
+    assert predicted(program) == [{"sm_80": 7.5}]
