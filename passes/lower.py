@@ -16,6 +16,7 @@ import onnx_ir as ir
 import onnx_ir.passes.common as common
 
 from ptqc.biases import accumulator_scale, bias_codes, usable_scale
+from ptqc.errors import InternalError
 from ptqc.formats import FloatActivation, Format, QuantParams
 from ptqc.graph.layers import Layer
 from ptqc.graph.nodes import constant
@@ -369,6 +370,12 @@ class _Unpacked:
 
     def constant(self, value: object, dtype: type) -> ir.Value:
         return self.add("Constant", [], value=ir.tensor(np.array(value, dtype)))
+
+    def given(self, name: str) -> ir.Value:
+        raise InternalError(f"{name!r} is asked for of a weight that is not packed")
+
+    def indices(self, name: str, bits: int) -> ir.Value:
+        raise InternalError(f"indices {name!r} of {bits} bits are asked for of a weight that is not packed")
 
     def stored(self) -> ir.Value:
         return self.codes

@@ -94,7 +94,13 @@ def _indices(call: Callable[..., Any], stored: Callable[[np.ndarray], Any], inde
     if indexed.bits == BYTE:
         return given[0], indexed.planes[0].size
     count = sum(plane.size for plane in indexed.planes) * BYTE // indexed.bits
-    return call(unpack.indices(indexed.bits, count), given, count, "uint8"), count
+    index = call(unpack.indices(indexed.bits, count), given, count, "uint8")
+    if indexed.kept is None:
+        return index, count
+    size = indexed.kept.bits.size * BYTE
+    bits = call(unpack.indices(1, size), [stored(indexed.kept.bits)], size, "uint8")
+    spread = [bits, stored(indexed.kept.starts), index]
+    return call(unpack.places(size, count), spread, size, "uint8"), size
 
 
 def _main(builder: Any, kernel: Any, program: Program, ready: Sequence[Any]) -> None:

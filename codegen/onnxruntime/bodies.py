@@ -40,16 +40,22 @@ class Body:
         """A constant."""
         return self.add("Constant", [], value=numpy_helper.from_array(np.array(value, dtype)))
 
+    def given(self, name: str) -> str:
+        """A formal input."""
+        return name
+
     def stored(self) -> str:
         """Indices from the planes, flat and padded; without planes what is stored."""
-        if not planes_of(self.form.bits):
-            return "p"
-        total, shift = "", self.form.bits
+        return self.indices("p", self.form.bits) if planes_of(self.form.bits) else "p"
+
+    def indices(self, name: str, bits: int) -> str:
+        """Indices joined from planes of such names, flat and padded."""
+        total, shift = "", bits
         flat = self.constant(self.shape, np.int64)
-        for width in planes_of(self.form.bits):
+        for width in planes_of(bits):
             shift -= width
             offsets = self.constant(np.arange(0, BITS, width).reshape(-1, 1), np.uint8)
-            part = self.add("BitShift", [f"p{width}", offsets], direction="RIGHT")
+            part = self.add("BitShift", [f"{name}{width}", offsets], direction="RIGHT")
             part = self.add("BitwiseAnd", [part, self.constant(2**width - 1, np.uint8)])
             part = self.add("Reshape", [part, flat])
             if shift:

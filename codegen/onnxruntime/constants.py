@@ -88,9 +88,9 @@ class _Stored:
     def of(cls, solution: Solution, tied: bool) -> "_Stored":
         """Groups and rows of tables lie within channels; planes of tables and of large weights are close."""
         form = solution.form
-        placed = solution.by_channel() if form.is_scaled and (tied or form.group > 1) else solution
+        placed = solution.by_channel() if form.is_scaled and (tied or form.within_channels) else solution
         by_row = tied and is_by_row(form, placed.codes.shape)
-        fits = form.is_scaled and placed.codes.size % (form.group * MULTIPLE) == 0
+        fits = form.is_scaled and form.is_regular and placed.codes.size % (form.group * MULTIPLE) == 0
         is_close = bool(planes_of(form.bits)) and (by_row or (fits and placed.codes.size >= LARGE))
         arrays = close(placed, by_row) if by_row or is_close else form.pack(placed.codes, placed.scale)
         return cls(placed, placed is not solution, is_close, arrays)

@@ -1,4 +1,7 @@
-"""How int8 codes lie in the library: as indices of few bits into evenly spaced codes, or into listed ones."""
+"""How int8 codes lie in the library: as indices of few bits into evenly spaced codes, or into listed ones.
+
+Where many codes are zero, a bit for each tells which, and only the others have indices.
+"""
 
 from dataclasses import dataclass
 
@@ -8,18 +11,47 @@ from ptqc.formats import planes
 
 MOST_LEVELS = 256
 KEYS = {1: np.uint8, 2: np.uint16}
+# Codes for which it is stored how many before them are not zero, so that each such part is unpacked for itself.
+SPAN = 1024
+# Bits of an index behind zeros: 0 is the zero's own, and all of them are to fit a byte.
+MOST_KEPT_BITS = 7
+# Of the bytes without them, what bits for zeros take at most: loading takes longer with them.
+WORTH = 0.9
+
+
+@dataclass(frozen=True, eq=False)
+class Kept:
+    """Which codes are not zero. bits: a plane of one bit for each code. starts: of each SPAN, how many before it."""
+
+    bits: np.ndarray
+    starts: np.ndarray
+
+    @classmethod
+    def of(cls, codes: np.ndarray) -> "Kept":
+        """Of flat codes."""
+        is_kept = codes != 0
+        count = np.cumsum(is_kept)
+        starts = np.concatenate([[0], count[SPAN - 1 :: SPAN]])[: -(-codes.size // SPAN)]
+        return cls(planes.pack(is_kept, 1)[0], starts.astype(np.int32))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in the file."""
+        return self.bits.nbytes + self.starts.nbytes
 
 
 @dataclass(frozen=True, eq=False)
 class Indexed:
     """planes: of indices of `bits` bits, or the indices themselves where they have 8.
 
-    levels (K, group): the codes that each index stands for; without them index i is the code i − 2^(bits − 1).
+    levels (K, group): the codes that each index stands for; without them index i is the code i − 2^(bits − 1). kept:
+    the indices are those of codes that are not zero, and begin behind the first level, which is zero.
     """
 
     bits: int
     planes: tuple[np.ndarray, ...]
     levels: np.ndarray | None = None
+    kept: Kept | None = None
 
     @property
     def group(self) -> int:
@@ -29,14 +61,17 @@ class Indexed:
     @property
     def nbytes(self) -> int:
         """Bytes in the file."""
-        return sum(plane.nbytes for plane in self.planes) + (0 if self.levels is None else self.levels.nbytes)
+        parts = [*self.planes, *([] if self.levels is None else [self.levels])]
+        return sum(part.nbytes for part in parts) + (0 if self.kept is None else self.kept.nbytes)
 
 
 def smallest(codes: np.ndarray) -> Indexed:
     """What takes the fewest bytes; pairs are neighbours in memory."""
     flat = np.ascontiguousarray(codes, np.int8).reshape(-1)
     listed = [_listed(flat, group) for group in KEYS if flat.size and flat.size % group == 0]
-    return min([_even(flat), *(found for found in listed if found is not None)], key=lambda found: found.nbytes)
+    dense = min([_even(flat), *(found for found in listed if found is not None)], key=lambda found: found.nbytes)
+    behind = _behind_zeros(flat)
+    return dense if behind is None or behind.nbytes > WORTH * dense.nbytes else behind
 
 
 def _even(codes: np.ndarray) -> Indexed:
@@ -55,6 +90,16 @@ def _listed(codes: np.ndarray, group: int) -> Indexed | None:
     levels = np.flatnonzero(occurs).astype(keys.dtype).view(np.int8).reshape(-1, group)
     rank = (np.cumsum(occurs) - 1).astype(np.uint8)
     return _indexed(rank[keys], max(1, (count - 1).bit_length()), levels)
+
+
+def _behind_zeros(codes: np.ndarray) -> Indexed | None:
+    """Indices of what is not zero; None where nothing or everything is, or where it takes too many values."""
+    kept = codes[codes != 0]
+    found = _listed(kept, 1) if 0 < kept.size < codes.size else None
+    if found is None or found.levels is None or found.bits > MOST_KEPT_BITS:
+        return None
+    levels = np.concatenate([np.zeros((1, 1), np.int8), found.levels])
+    return Indexed(found.bits, found.planes, levels, Kept.of(codes))
 
 
 def _indexed(index: np.ndarray, bits: int, levels: np.ndarray | None = None) -> Indexed:

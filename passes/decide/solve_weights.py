@@ -181,9 +181,22 @@ def products(weight: Weight, forms: Sequence[Format]) -> float:
 def possible(weight: Weight, forms: Sequence[Scaled]) -> list[Scaled]:
     """The formats that a weight can take; what no layer multiplies with is rounded number by number."""
     if not weight.fitted_to:
-        return [form for form in forms if form.group == 1]
+        return [form for form in forms if not form.within_channels]
     layer = weight.fitted_to[0]
     return [form for form in forms if form.fits(layer.width)]
+
+
+def suited(weight: Weight, values: np.ndarray, forms: Sequence[Scaled]) -> list[Scaled]:
+    """The formats that a weight can take and that are worth trying."""
+    rows = in_rows(weight, values)
+    return [form for form in possible(weight, forms) if form.suits(rows)]
+
+
+def in_rows(weight: Weight, values: np.ndarray) -> np.ndarray:
+    """A weight's numbers with a row for each channel."""
+    if weight.fitted_to:
+        return weight.fitted_to[0].matrix(values)
+    return np.moveaxis(values, weight.channel_axis, 0).reshape(values.shape[weight.channel_axis], -1)
 
 
 def direct(weight: Weight, values: np.ndarray) -> Iterator[Solution]:
@@ -199,7 +212,7 @@ def _candidates(
     for solution in direct(weight, values):
         yield solution, 0.0
     if np.isfinite(values).all():
-        forms = possible(weight, forms)
+        forms = suited(weight, values, forms)
         yield from (
             _layer(weight, values, forms, observed, hurried) if weight.fitted_to else _table(weight, values, forms)
         )

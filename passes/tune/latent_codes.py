@@ -44,27 +44,31 @@ def latent(solution: Solution, weight: np.ndarray) -> Latent:
 
 @dataclass(frozen=True, eq=False)
 class LatentCodes:
-    """levels: sorted codes that the weight may take. position: in units of their index."""
+    """levels: sorted codes that the weight may take. position: in units of their index. kept: 0 where the code is 0."""
 
     levels: Tensor
     position: Tensor
+    kept: Tensor | None = None
 
     @classmethod
     def of(cls, solution: Solution, ratio: np.ndarray) -> "LatentCodes":
         """The latent codes of a solution; ratio: weight / scale."""
         assert isinstance(solution.form, Coded)
         levels = solution.form.levels(solution.codes)
-        index = np.searchsorted(levels, solution.codes)
+        # Zeros that are no level stay zeros, wherever their position goes.
+        index = np.minimum(np.searchsorted(levels, solution.codes), len(levels) - 1)
         away = ratio - solution.codes
         neighbour = levels[np.clip(index + np.where(away > 0, 1, -1), 0, len(levels) - 1)]
         gap = np.maximum(np.abs(neighbour - levels[index]), 1)
         position = index + np.clip(away / gap, -FARTHEST, FARTHEST)
-        return cls(tensor_of(levels), tensor_of(position.astype(np.float32)).requires_grad_())
+        kept = tensor_of((solution.codes != 0).astype(np.float32)) if solution.form.keeps_zeros else None
+        return cls(tensor_of(levels), tensor_of(position.astype(np.float32)).requires_grad_(), kept)
 
     def rounded(self) -> Tensor:
         """The codes, float32, without gradient."""
         index = torch.round(self.position.detach()).clamp(0, len(self.levels) - 1)
-        return self.levels[index.long()]
+        found = self.levels[index.long()]
+        return found if self.kept is None else found * self.kept
 
     def codes(self) -> Tensor:
         """The codes, float32, with the gradient of the position."""

@@ -12,6 +12,7 @@ from ptqc.formats.codebook import Codebook
 from ptqc.formats.families import FAMILIES, added_family
 from ptqc.formats.floats import FLOAT16, FLOAT32, Float
 from ptqc.formats.palette import Palette
+from ptqc.formats.sparse import Sparse, SparseCodebook, TwoOfFour
 from ptqc.formats.uniform import Integer
 from ptqc.formats.vector_codebook import VectorCodebook
 from ptqc.plugins import PluginKind, usable
@@ -36,6 +37,9 @@ __all__ = [
     "QuantParams",
     "Rounding",
     "Scaled",
+    "Sparse",
+    "SparseCodebook",
+    "TwoOfFour",
     "VectorCodebook",
     "cast",
     "coded",

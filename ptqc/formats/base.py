@@ -30,6 +30,12 @@ class Nodes(Protocol[V]):
     def constant(self, value: object, dtype: type) -> V:
         """A constant."""
 
+    def given(self, name: str) -> V:
+        """One of the arrays that are stored, by its name among `inputs`."""
+
+    def indices(self, name: str, bits: int) -> V:
+        """Indices joined from planes of such names, each followed by its width; flat and padded."""
+
     def stored(self) -> V:
         """What is stored of the codes: indices joined from their planes, flat and padded, or a tensor as it is."""
 
@@ -51,7 +57,9 @@ class Format(ABC):
     bits: of one stored index. family: the name without the bits. group: neighbouring weights that share an index.
     mark: tells the unpacking functions of this family from those of others. opset: the lowest that can unpack it.
     is_given: the weight as the model has it. is_plain: a tensor of the file that needs no function. is_learned: whether
-    fitting it to a weight takes long. families: all that there are, in the order in which they are tried.
+    fitting it to a weight takes long. is_regular: whether the place of an index follows from that of its weight, so
+    that rows can be read alone. keeps_zeros: whether weights that are zero stay so. families: all that there are, in
+    the order in which they are tried.
     """
 
     bits: int
@@ -62,6 +70,8 @@ class Format(ABC):
     opset: ClassVar[int] = LOWEST_OPSET
     is_plain: ClassVar[bool] = False
     is_learned: ClassVar[bool] = False
+    is_regular: ClassVar[bool] = True
+    keeps_zeros: ClassVar[bool] = False
     families: ClassVar[tuple[type["Format"], ...]] = ()
 
     @property
@@ -116,6 +126,11 @@ class Format(ABC):
         return self.group > 1 or bool(planes_of(self.bits))
 
     @property
+    def within_channels(self) -> bool:
+        """Whether neighbours in a channel have to be neighbours where they are stored."""
+        return self.group > 1
+
+    @property
     def colour(self) -> str:
         """Its colour in the report, one of `ptqc.report.style.KINDS`."""
         return f"b{int(np.ceil(self.bits_per_weight))}"
@@ -162,13 +177,15 @@ class Grid:
     """Where the weights of one format may lie: `group` neighbours at a time.
 
     scale (…, R): of each row. nearest: of weight / scale (…, R, group), by the metric (…, group, group) if one is
-    given, to the nearest levels, float32. code_type: of NumPy, that holds every level.
+    given, to the nearest levels, float32. code_type: of NumPy, that holds every level. kept (…, R, d): whether a weight
+    has a code other than 0; None where all may have.
     """
 
     scale: np.ndarray
     group: int
     nearest: Callable[[np.ndarray, np.ndarray | None], np.ndarray]
     code_type: type = np.int8
+    kept: np.ndarray | None = None
 
 
 class Scaled(Format):
@@ -190,6 +207,14 @@ class Scaled(Format):
         """Codes times scale, float32."""
         return np.asarray(codes.astype(np.float32) * spread(scale, codes.ndim, axis), np.float32)
 
+    def least_bits(self, rows: np.ndarray) -> float:  # noqa: ARG002
+        """Stored bits of one of the weights (…, R, d), without scales and tables."""
+        return self.bits_per_weight
+
+    def suits(self, rows: np.ndarray) -> bool:  # noqa: ARG002
+        """Whether it is worth trying for weights (…, R, d)."""
+        return True
+
     def fits(self, width: int) -> bool:
         """Whether a weight of channels of `width` numbers can have it: no group reaches into the next channel."""
         return width % self.group == 0
@@ -200,7 +225,9 @@ class Scaled(Format):
         rows = moved.reshape(len(moved), -1)
         grid = self.grid(rows, np.ones((1, rows.shape[1]), np.float32))
         ratio = (rows / grid.scale[:, None]).reshape(len(rows), -1, self.group)
-        codes: np.ndarray = grid.nearest(ratio, None).reshape(moved.shape).astype(grid.code_type)
+        found = grid.nearest(ratio, None).reshape(rows.shape)
+        found = found if grid.kept is None else found * grid.kept
+        codes: np.ndarray = found.reshape(moved.shape).astype(grid.code_type)
         return np.ascontiguousarray(np.moveaxis(codes, 0, axis)), grid.scale
 
 

@@ -6,11 +6,21 @@ from ptqc.formats.base import Format
 from ptqc.formats.codebook import Codebook
 from ptqc.formats.floats import Float
 from ptqc.formats.palette import Palette
+from ptqc.formats.sparse import Sparse, SparseCodebook, TwoOfFour
 from ptqc.formats.uniform import Integer
 from ptqc.formats.vector_codebook import VectorCodebook
 from ptqc.plugins import Plugin
 
-FAMILIES: tuple[type[Format], ...] = (Float, Integer, Codebook, VectorCodebook, Palette)
+FAMILIES: tuple[type[Format], ...] = (
+    Float,
+    Integer,
+    Codebook,
+    VectorCodebook,
+    Sparse,
+    SparseCodebook,
+    TwoOfFour,
+    Palette,
+)
 
 
 def added_family(plugin: Plugin) -> type[Format]:

@@ -42,7 +42,8 @@ class Levels:
 def fit(rows: np.ndarray, importance: np.ndarray, bits: int, group: int) -> tuple[Levels, np.ndarray]:
     """At most 2^bits levels of rows (…, R, d), and a scale per row (…, R), by alternating both with nearest rounding.
 
-    importance: (…, 1, d) or broadcastable, not negative. group: numbers of a level; it divides d.
+    importance: (…, 1, d) or broadcastable, not negative; what has none has no say. group: numbers of a level; it
+    divides d.
     """
     # Rows are looked at over a power of two: squares of what a dead layer has left would be no numbers of float32.
     exponent = int(np.frexp(np.abs(rows).max(initial=0.0))[1])
@@ -55,7 +56,7 @@ def fit(rows: np.ndarray, importance: np.ndarray, bits: int, group: int) -> tupl
     stride = max(1, min(len(x), x[..., 0].size // FITTED_POINTS))
     x, w = x[::stride], w[::stride]
     first = scale = every_scale[is_live][::stride]
-    levels = _start(x / scale[:, None, None], bits, group)
+    levels = _start((x / scale[:, None, None])[(w > 0).all(-1)], bits)
     for _ in range(ITERATIONS):
         index = _index(levels, x, scale)
         levels = _centres(levels, index, x, w, scale)
@@ -113,10 +114,11 @@ def _nearest(levels: np.ndarray, ratio: np.ndarray, metric: np.ndarray | None) -
     return np.asarray(products.argmax(-1))
 
 
-def _start(ratio: np.ndarray, bits: int, group: int) -> np.ndarray:
+def _start(flat: np.ndarray, bits: int) -> np.ndarray:
     """First levels: between even ones and quantiles for single codes, points of the data for pairs."""
-    count = 2**bits
-    flat = ratio.reshape(-1, group) if ratio.size else np.array([[-1.0], [1.0]], np.float32).repeat(group, 1)
+    count, group = 2**bits, flat.shape[1]
+    if not len(flat):
+        flat = np.array([[-1.0], [1.0]], np.float32).repeat(group, 1)
     if group == 1:
         # The best density is between an even one and the data's (its cube root: Panter and Dite 1951).
         low, high = np.quantile(flat, QUANTILES)

@@ -13,7 +13,7 @@ for what it costs.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -123,14 +123,27 @@ class RoundingTarget:
 
 
 def grids_for(
-    matrix: np.ndarray, second: np.ndarray, forms: Sequence[Scaled], *, keeps_sign: bool = False
+    matrix: np.ndarray,
+    second: np.ndarray,
+    forms: Sequence[Scaled],
+    *,
+    keeps_sign: bool = False,
+    kept: np.ndarray | None = None,
 ) -> dict[Format, Grid]:
     """Grids of weights (groups, R, d) in every format, by the importance that the diagonal of `second` gives.
 
-    keeps_sign: not below 0, as no weight does.
+    keeps_sign: not below 0, as no weight does. kept: what is not zero in formats that keep zeros, if not the weights
+    tell.
     """
     importance = _importance(second)
-    return {form: form.grid(matrix, importance, keeps_sign=keeps_sign) for form in forms}
+    found: dict[Format, Grid] = {}
+    for form in forms:
+        if kept is None or not form.keeps_zeros:
+            found[form] = form.grid(matrix, importance, keeps_sign=keeps_sign)
+        else:
+            pruned = form.grid(np.where(kept, matrix, np.float32(0)), importance, keeps_sign=keeps_sign)
+            found[form] = replace(pruned, kept=kept)
+    return found
 
 
 def round_all(targets: Sequence[RoundingTarget], second: np.ndarray | Factored) -> list[Rounded]:
@@ -172,7 +185,10 @@ def _metric(second: np.ndarray | Factored, rounds: int) -> np.ndarray:
 
 @dataclass(eq=False)
 class _Rows:
-    """Targets below each other: matrix and codes (groups, k·R, d), scale (groups, k·R, 1), product: codes · second."""
+    """Targets below each other: matrix and codes (groups, k·R, d), scale (groups, k·R, 1), product: codes · second.
+
+    kept: as of grids, float32, where any has it.
+    """
 
     targets: Sequence[RoundingTarget]
     matrix: np.ndarray
@@ -180,6 +196,7 @@ class _Rows:
     parts: list[tuple[Grid, slice]]
     group: int
     second: np.ndarray
+    kept: np.ndarray | None
     codes: np.ndarray = field(init=False)
     product: np.ndarray = field(init=False)
 
@@ -189,7 +206,7 @@ class _Rows:
         matrix = np.concatenate([target.matrix for target in targets], axis=1).astype(np.float32)
         scale = np.concatenate([target.grid.scale for target in targets], axis=1)[..., None].astype(np.float32)
         parts = [(target.grid, slice(i * count, (i + 1) * count)) for i, target in enumerate(targets)]
-        return cls(targets, matrix, scale, parts, targets[0].grid.group, second)
+        return cls(targets, matrix, scale, parts, targets[0].grid.group, second, _kept(targets))
 
     @cached_property
     def wanted(self) -> np.ndarray:
@@ -198,11 +215,16 @@ class _Rows:
         products = {name: moments.weighted(matrix, self.second) for name, matrix in distinct.items()}
         return np.concatenate([products[id(target.matrix)] for target in self.targets], axis=1)
 
-    def nearest(self, ratio: np.ndarray, metric: np.ndarray) -> np.ndarray:
-        """Codes nearest to weight / scale (groups, group, k·R), each target's by its own grid."""
+    def nearest(self, ratio: np.ndarray, metric: np.ndarray, kept: np.ndarray | None) -> np.ndarray:
+        """Codes nearest to weight / scale (groups, group, k·R), each target's by its own grid.
+
+        kept, of the same shape: 0 where the code is 0 whatever the weight.
+        """
         codes = np.empty_like(ratio)
         for grid, part in self.parts:
             codes[:, :, part] = grid.nearest(ratio[:, :, part].swapaxes(1, 2), metric).swapaxes(1, 2)
+        if kept is not None:
+            codes *= kept
         return codes
 
     def refit(self) -> None:
@@ -213,6 +235,14 @@ class _Rows:
         fitted = scales.storable(fitted, np.abs(self.matrix).max(-1))
         gain = (fitted - scale) * (2 * inner - (fitted + scale) * norm)
         self.scale = np.where(gain > 0, fitted, scale)[..., None].astype(np.float32)
+
+
+def _kept(targets: Sequence[RoundingTarget]) -> np.ndarray | None:
+    """`kept` of all targets below each other; None where none has it."""
+    if all(target.grid.kept is None for target in targets):
+        return None
+    every = [np.ones(t.matrix.shape, bool) if t.grid.kept is None else t.grid.kept for t in targets]
+    return np.concatenate(every, axis=1).astype(np.float32)
 
 
 def _importance(second: np.ndarray) -> np.ndarray:
@@ -230,28 +260,32 @@ def _round_each(rows: _Rows, importance: np.ndarray) -> np.ndarray:
         ratio = rows.matrix[:, :, here] / rows.scale
         for grid, part in rows.parts:
             codes[:, part, here] = grid.nearest(ratio[:, part], metric)
-    return codes
+    return codes if rows.kept is None else codes * rows.kept
 
 
 def _round_columns(rows: _Rows, factored: Factored) -> np.ndarray:
     """Round column by column with GPTQ."""
     work, factor = factored.ordered(rows.matrix), factored.factor
-    codes = np.empty_like(work)
+    codes, kept = np.empty_like(work), None if rows.kept is None else factored.ordered(rows.kept)
     for here, later in _stretches(work.shape[-1], BLOCK):
-        codes[:, :, here], errors = _round_block(rows, work[:, :, here], factor[:, here, here])
+        allowed = None if kept is None else kept[:, :, here]
+        codes[:, :, here], errors = _round_block(rows, work[:, :, here], factor[:, here, here], allowed)
         work[:, :, later] -= errors @ factor[:, here, later]
     return factored.restored(codes)
 
 
-def _round_block(rows: _Rows, matrix: np.ndarray, factor: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _round_block(
+    rows: _Rows, matrix: np.ndarray, factor: np.ndarray, allowed: np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray]:
     """Codes and errors e of some columns, whose errors are passed on among them."""
-    work, scale = _columns(matrix), rows.scale.swapaxes(1, 2)
+    work, scale, kept = _columns(matrix), rows.scale.swapaxes(1, 2), _columns_if(allowed)
     codes, errors = np.empty_like(work), np.empty_like(work)
     for stretch, rest in _stretches(work.shape[1], STRETCH):
         for j in range(stretch.start, stretch.stop, rows.group):
             here, later = slice(j, j + rows.group), slice(j + rows.group, stretch.stop)
             inverse = np.linalg.inv(factor[:, here, here])
-            codes[:, here] = rows.nearest(work[:, here] / scale, inverse @ inverse.swapaxes(1, 2))
+            metric, free = inverse @ inverse.swapaxes(1, 2), None if kept is None else kept[:, here]
+            codes[:, here] = rows.nearest(work[:, here] / scale, metric, free)
             errors[:, here] = inverse.swapaxes(1, 2) @ (work[:, here] - codes[:, here] * scale)
             _add(work[:, later], -factor[:, here, later], errors[:, here])
         work[:, rest] -= factor[:, stretch, rest].swapaxes(1, 2) @ errors[:, stretch]
@@ -268,6 +302,10 @@ def _stretches(width: int, size: int) -> Iterator[tuple[slice, slice]]:
 def _columns(matrix: np.ndarray) -> np.ndarray:
     """(groups, d, R) with every column in one piece: what is done column by column is many times as fast."""
     return np.ascontiguousarray(matrix.swapaxes(1, 2))
+
+
+def _columns_if(matrix: np.ndarray | None) -> np.ndarray | None:
+    return None if matrix is None else _columns(matrix)
 
 
 def _activation_order(second: np.ndarray, group: int) -> np.ndarray:
@@ -301,12 +339,13 @@ def _descend_block(rows: _Rows, part: slice) -> np.ndarray:
     """The best codes of some columns, one after the other."""
     second, codes, scale = rows.second[:, part, part], _columns(rows.codes[:, :, part]), rows.scale.swapaxes(1, 2)
     gradient = _columns(rows.product[:, :, part] * rows.scale - rows.wanted[:, :, part])
+    kept = _columns_if(None if rows.kept is None else rows.kept[:, :, part])
     moves = np.empty_like(codes)
     for stretch, rest in _stretches(codes.shape[1], STRETCH):
         for j in range(stretch.start, stretch.stop, rows.group):
             here, later = slice(j, j + rows.group), slice(j + rows.group, stretch.stop)
-            own = second[:, here, here]
-            best = rows.nearest(codes[:, here] - np.linalg.inv(own) @ gradient[:, here] / scale, own)
+            own, free = second[:, here, here], None if kept is None else kept[:, here]
+            best = rows.nearest(codes[:, here] - np.linalg.inv(own) @ gradient[:, here] / scale, own, free)
             moves[:, here] = (best - codes[:, here]) * scale
             _add(gradient[:, later], second[:, here, later], moves[:, here])
             codes[:, here] = best

@@ -145,6 +145,14 @@ def small() -> onnx.ModelProto:
     return proto(SMALL, 18, **weights, **{f"b{i}": weight(8, seed=10 + i) for i in (1, 2, 3)})
 
 
+def pruned() -> onnx.ModelProto:
+    """Half of the weights are zero, and no grid of so few bits has one."""
+    weights = {"w1": weight(32, 32, 3, 3), "w2": weight(32, 32, seed=1), "w3": weight(32, 32, seed=2)}
+    kept = {name: np.where(np.abs(w) > np.median(np.abs(w)), w, np.float32(0)) for name, w in weights.items()}
+    biases = {f"b{i}": weight(32, seed=10 + i) for i in (1, 2, 3)}
+    return proto(SMALL.replace("N,8,4,4]", "N,32,6,6]").replace("N,8]", "N,32]"), 18, **kept, **biases)
+
+
 def gates() -> onnx.ModelProto:
     shapes = [(8, 4, 1, 1), (8, 8, 1, 1), (8, 8, 1, 1), (8, 8), (8, 6), (8, 4, 1, 1), (8, 6)]
     weights = {f"w{i}": weight(*shape, seed=i) for i, shape in enumerate(shapes, 1)}
@@ -165,6 +173,7 @@ def _networks() -> dict[str, Network]:
         "image": Network(image(), samples(4, 8, 8, count=16), None, {**integer, "bits": (4, 7)}),
         "pairs": Network(small(), samples(8, 4, 4, count=16), "95%", {**integer, "bits": (2, 3)}),
         "codebook": Network(small(), samples(8, 4, 4, count=16), "75%", {**integer, "bits": (2, 3)}),
+        "pruned": Network(pruned(), samples(32, 6, 6, count=16), "14%", {**integer, "bits": (2, 3)}),
         "words": Network(words(), tokens, "40%", {"activations": "float", "bits": (3, 4)}),
         "gates": Network(gates(), samples(4, 8, 8, count=16), None, {**integer, "bits": (7,)}),
         "half": Network(half(), numbers, None, {**integer, "bits": (4,)}),

@@ -8,6 +8,7 @@ from planting import DIFFER, TUNED, Changed, Fault, given
 
 from ptqc.codegen.onnxruntime import constants, export
 from ptqc.formats import Integer, codebook, planes, scales
+from ptqc.formats.sparse import Masked, SparseCodebook
 
 # Operators with integer kernels, and what those give.
 KERNELS = {
@@ -101,6 +102,12 @@ PACKING: dict[str, Fault] = {
     ),
     "halves of pairs swapped": Fault(
         codebook, "indices", given(lambda found: (found[0], found[1][:, ::-1].copy())), "pairs", TUNED
+    ),
+    "zeros at other places": Fault(
+        Masked, "pack", given(lambda found: [np.roll(found[0], 1), *found[1:]]), "pruned", TUNED
+    ),
+    "levels behind zeros rotated": Fault(
+        SparseCodebook, "index_of", given(lambda found: (found[0], [np.roll(found[1][0], 1)])), "pruned", TUNED
     ),
     "factor of a bias lost": Fault(constants, "narrow_bias", given(lambda found: (found[0], 1)), "image", DIFFER),
     "scales rounded when they are stored": Fault(scales, "narrow", lambda _: rounded_late, "words", TUNED),

@@ -27,6 +27,7 @@ SAMPLE = (
     "padded with code zero",
     "softmax along the wrong axis",
     "halves of pairs swapped",
+    "zeros at other places",
     "slope lost",
     "output renamed",
 )

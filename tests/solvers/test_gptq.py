@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from solving import solve
 
-from ptqc.formats import Codebook, Integer, Scaled, VectorCodebook
+from ptqc.formats import Codebook, Integer, Scaled, Sparse, SparseCodebook, VectorCodebook
 from ptqc.solvers import gptq, moments
 
 FORMS = [Integer(bits) for bits in range(2, 9)]
@@ -80,6 +80,23 @@ def test_refined_codes_cannot_be_improved_one_by_one(form: Scaled) -> None:
             tried = refined.codes[0].copy()
             tried[:, j : j + form.group] = level
             assert (error(tried, refined.scale[0]) >= after * (1 - 5e-3)).all()
+
+
+@pytest.mark.parametrize("rounds", [0, 5])
+@pytest.mark.parametrize("width", [12, 150])
+def test_zeros_stay_and_the_others_make_up_for_what_they_are_rounded_to(width: int, rounds: int) -> None:
+    matrix, second = noise(2, 16, width), correlated(2, width, seed=4)
+    matrix *= np.abs(matrix) > 0.67
+    forms = [Sparse(3), SparseCodebook(2), Integer(4)]
+    found = solve(matrix, second, forms, rounds)
+    for form in forms[:2]:
+        np.testing.assert_array_equal(found[form].codes == 0, matrix == 0)
+        diagonal = np.diagonal(second, axis1=1, axis2=2)
+        (alone,) = gptq.round_all([gptq.RoundingTarget(matrix, form.grid(matrix, diagonal[:, None]))], diagonal)
+        np.testing.assert_array_equal(alone.codes == 0, matrix == 0)
+        error, plain = (moments.error(matrix - each.weight, second).sum() for each in (found[form], alone))
+        assert error < plain
+    np.testing.assert_array_equal(found[forms[2]].codes, solve(matrix, second, forms[2:], rounds)[forms[2]].codes)
 
 
 def test_wide_grids_are_not_refined() -> None:

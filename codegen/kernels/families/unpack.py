@@ -10,9 +10,9 @@ from tvm.tirx.script import builder as T  # noqa: N812
 
 from ptqc.codegen.kernels.bfloats import narrowed
 from ptqc.codegen.kernels.kernel import Constant, write
-from ptqc.codegen.kernels.loops import each
+from ptqc.codegen.kernels.loops import each, registers
 from ptqc.codegen.program.constants import Order, half
-from ptqc.codegen.program.indexed import Indexed
+from ptqc.codegen.program.indexed import SPAN, Indexed
 from ptqc.formats.planes import planes_of
 
 
@@ -51,6 +51,29 @@ def indices(bits: int, size: int) -> tuple[str, Any]:
                     T.buffer_store(out, T.Cast("uint8", start + piece), [place])
 
     return write(f"unpack{bits}", [*planes, Constant("uint8", size)], body)
+
+
+def places(size: int, count: int) -> tuple[str, Any]:
+    """Kernel from `size` bits, how many are set before each SPAN, and `count` indices to an index for each bit.
+
+    Those of bits that are not set are 0, and the others one more than they were.
+    """
+    spans = -(-size // SPAN)
+
+    def body(_batch: Any, bits: Any, starts: Any, given: Any, out: Any) -> None:
+        with each([spans]) as (span,):
+            before = registers(1, "int32")
+            T.buffer_store(before, starts[span], [0])
+            with T.serial(T.min(SPAN, size - span * SPAN)) as step:
+                place = span * SPAN + step
+                is_kept = T.Cast("int32", bits[place]) > 0
+                # Padding bits are not set, and no place behind the last index is read.
+                index = T.Cast("int32", given[T.min(before[0], count - 1)]) + 1
+                T.buffer_store(out, T.Cast("uint8", T.if_then_else(is_kept, index, T.int32(0))), [place])
+                T.buffer_store(before, before[0] + T.if_then_else(is_kept, T.int32(1), T.int32(0)), [0])
+
+    shapes = [Constant("uint8", size), Constant("int32", spans), Constant("uint8", count), Constant("uint8", size)]
+    return write("places", shapes, body)
 
 
 def codes(indexed: Indexed, count: int, order: Order) -> tuple[str, Any]:

@@ -18,7 +18,7 @@ from ptqc.graph.nodes import constant, initial
 from ptqc.graph.sites import find_kernels, find_sites
 from ptqc.operators import Trait, named
 from ptqc.passes.decide.phases import Numbered
-from ptqc.passes.decide.solve_weights import direct, formats_of, possible
+from ptqc.passes.decide.solve_weights import direct, formats_of, in_rows, suited
 from ptqc.passes.lower import Lower
 from ptqc.plan import Plan
 from ptqc.solutions import Solution, TunedNumbers
@@ -86,8 +86,9 @@ def estimated_size(model: ir.Model, bits: Sequence[int]) -> int:
 
 def _narrowest(weight: Weight, values: np.ndarray, bits: Sequence[int]) -> float:
     """Bits of one number at least, without scales and levels."""
-    forms = [*possible(weight, formats_of(tuple(bits))), *(solution.form for solution in direct(weight, values))]
-    return min(form.bits_per_weight for form in forms)
+    rows, solved = in_rows(weight, values), suited(weight, values, formats_of(tuple(bits)))
+    exact = [solution.form.bits_per_weight for solution in direct(weight, values)]
+    return min(exact + [form.least_bits(rows) for form in solved])
 
 
 def _stand_in(weight: Weight, values: np.ndarray, bits: int, generator: np.random.Generator) -> Solution:

@@ -46,6 +46,12 @@ def from_a_codebook(form: Format, size: int = 4000) -> np.ndarray:
 
 def looked_up(found: Indexed, size: int) -> np.ndarray:
     """The oracle of what kernels do."""
+    if found.kept is not None:
+        assert found.levels is not None
+        is_kept = planes.unpack((found.kept.bits,), 1, size).astype(bool)
+        codes = np.zeros(size, int)
+        codes[is_kept] = found.levels[1:, 0][planes.unpack(found.planes, found.bits, int(is_kept.sum()))]
+        return codes
     index = planes.unpack(found.planes, found.bits, -(-size // found.group)) if found.bits < 8 else found.planes[0]
     codes = index.astype(int) - 2 ** (found.bits - 1) if found.levels is None else found.levels[index]
     return codes.reshape(-1)
@@ -72,6 +78,28 @@ def test_codebooks_take_their_indices_and_their_levels(form: Format) -> None:
 def test_grids_without_zero_take_their_bits(bits: int) -> None:
     codes = (2 * every_code(bits).astype(int) + 1).astype(np.int8)
     assert smallest(codes).nbytes == planes.packed_bytes(codes.size, bits) + 2**bits
+
+
+def with_zeros(share: float, size: int, bits: int = 3) -> np.ndarray:
+    random = np.random.default_rng(size)
+    kept = np.where(random.random(size) < 0.5, -1, 1) * random.integers(1, 2 ** (bits - 1) + 1, size)
+    return np.where(random.random(size) < share, 0, kept).astype(np.int8)
+
+
+@pytest.mark.parametrize("size", [8, 203, 1024, 1025, 5000])
+def test_zeros_take_a_bit(size: int) -> None:
+    codes = with_zeros(0.6, size)
+    found = smallest(codes)
+    np.testing.assert_array_equal(looked_up(found, size), codes)
+    if size > 1000:
+        kept = int((codes != 0).sum())
+        spans = -(-size // 1024)
+        assert found.nbytes == planes.packed_bytes(size, 1) + planes.packed_bytes(kept, 3) + 4 * spans + 9
+
+
+def test_few_zeros_take_no_bits() -> None:
+    assert smallest(with_zeros(0.2, 5000)).kept is None
+    assert smallest(np.where(with_zeros(0.6, 70_000) == 0, 0, every_code(8, 70_000))).kept is None
 
 
 @pytest.mark.parametrize("codes", [np.zeros(0), np.zeros(5), np.full(9, -128)])
@@ -128,6 +156,7 @@ def halved(codes: np.ndarray) -> Arranged:
 def test_loading_gives_the_constants_back(tmp_path: Path) -> None:
     stored: list[Stored] = [Arranged(every_code(bits), straight(10, 20)) for bits in WIDTHS]
     stored += [Arranged(from_a_codebook(form), straight(4000)) for form in CODEBOOKS]
+    stored += [Arranged(with_zeros(0.6, size), straight(size)) for size in (203, 1024, 3000)]
     stored += [Arranged(every_code(3, 203), straight(203)), halved(every_code(8, 210))]
     stored += [ScaledPanels(Arranged(every_code(4, 240), straight(240)), np.linspace(0.1, 2, 10, dtype=np.float32), 2)]
     stored += [Nibbles(Arranged(every_code(bits, 192), straight(192)), 32) for bits in (2, 3, 4)]

@@ -17,8 +17,9 @@ from ptqc.codegen.cpu.isa import AVX512_BF16
 from ptqc.codegen.kernels.isa import Isa
 from ptqc.codegen.program.program import Program
 from ptqc.errors import TargetError
-from ptqc.formats import Codebook, Format, Integer, VectorCodebook
+from ptqc.formats import Codebook, Format, Integer, Sparse, SparseCodebook, VectorCodebook
 from ptqc.graph.layers import Weight, find_layers, find_weights
+from ptqc.graph.nodes import constant
 from ptqc.passes.pipeline import run_rewrites
 from ptqc.passes.schedule import default_rewrites
 
@@ -34,6 +35,8 @@ def network(seed: int, chosen: Isa, folder: Path) -> Program:
     run_rewrites(model, default_rewrites(), feeds[:1])
     floating = random.random() if random.random() < 0.3 else 0.0
     forms = {w.name: format_of(w, random) for w in find_weights(model, find_layers(model))}
+    for name in (name for name, form in forms.items() if form.keeps_zeros):
+        prune(model.graph.initializers[name], random)
     rounded = random.random()
     made = quantized(
         model,
@@ -45,9 +48,18 @@ def network(seed: int, chosen: Isa, folder: Path) -> Program:
     return program_of(made, feeds, chosen, folder)
 
 
+def prune(weight: ir.Value, random: np.random.Generator) -> None:
+    """Make zeros of some of the numbers, of few or of all but a few."""
+    values = constant(weight)
+    assert values is not None
+    kept = random.random(values.shape) >= random.random()
+    weight.const_value = ir.tensor(np.asarray(values * kept, np.float32), name=weight.name)
+
+
 def format_of(weight: Weight, random: np.random.Generator) -> Format:
     """A format that the weight can have: pairs are neighbours in a channel."""
-    forms = [Integer(int(random.integers(2, 9))), Codebook(int(random.integers(2, 5)))]
+    forms: list[Format] = [Integer(int(random.integers(2, 9))), Codebook(int(random.integers(2, 5)))]
+    forms += [Sparse(int(random.integers(1, 7))), SparseCodebook(int(random.integers(2, 5)))]
     if weight.layers and weight.channel_axis == 0 and weight.size // weight.shape[0] % 2 == 0:
         forms.append(VectorCodebook(int(random.integers(3, 9))))
     return forms[int(random.integers(len(forms)))]

@@ -12,13 +12,30 @@ from onnx import helper
 from ptqc import integer
 from ptqc.codegen.onnxruntime import constants
 from ptqc.codegen.onnxruntime.functions import DOMAIN, UnpackFunction, UnpackKind
-from ptqc.formats import UINT8, Codebook, Format, Integer, Palette, QuantParams, VectorCodebook
+from ptqc.formats import (
+    UINT8,
+    Codebook,
+    Coded,
+    Format,
+    Integer,
+    Palette,
+    QuantParams,
+    Scaled,
+    Sparse,
+    SparseCodebook,
+    TwoOfFour,
+    VectorCodebook,
+)
+from ptqc.formats.sparse import PATTERNS
 from ptqc.solutions import Solution
 
 FORMS = [Integer(bits) for bits in range(2, 9)] + [Codebook(bits) for bits in range(2, 5)]
 PAIRS = [VectorCodebook(bits) for bits in range(3, 9)]
+SPARSE = [*Sparse.members(), *SparseCodebook.members()]
+FOURS = [TwoOfFour(1), TwoOfFour(4)]
 KINDS = {True: UnpackKind.FLOAT, False: UnpackKind.VALUES}
 SHAPES = [((1,), 0), ((13,), 0), ((3, 5), 0), ((3, 5), 1), ((4, 3, 3, 3), 0), ((2, 5, 1), 1), ((8, 8), 0), ((6, 5), 1)]
+SHAPES += [((3, 4), 0), ((12, 5), 1)]
 
 
 def test_no_two_formats_share_the_name_of_a_function() -> None:
@@ -30,16 +47,28 @@ def test_no_two_formats_share_the_name_of_a_function() -> None:
 
 def codes_of(form: Format, shape: tuple[int, ...]) -> np.ndarray:
     """Codes that go through the whole grid, ends included."""
-    if isinstance(form, Integer):
+    if isinstance(form, Integer | Sparse):
         every = form.levels(np.empty(0))
     else:
-        every = np.rint(63 * np.sin(np.arange(2**form.bits * form.group)))
+        every = np.rint(63 * np.sin(np.arange(2**form.bits * form.group) + form.keeps_zeros))
+    if form.keeps_zeros:
+        assert isinstance(form, Coded)
+        every = np.concatenate([form.levels(every), np.zeros(len(every) + 1)])
+    if isinstance(form, TwoOfFour):
+        return np.resize(pairs_of_four(form.levels(every)), shape).astype(np.int8)
     return np.resize(every[::-1], shape).astype(np.int8)
+
+
+def pairs_of_four(levels: np.ndarray) -> np.ndarray:
+    """Fours of which two are not zero, in all patterns."""
+    fours = np.zeros((6, 4))
+    fours[PATTERNS.astype(bool)] = np.resize(levels, 12)
+    return fours
 
 
 def codes_along(form: Format, shape: tuple[int, ...], axis: int) -> np.ndarray:
     """The same of a weight whose channels, in which pairs are neighbours, run along an axis."""
-    if form.group == 1 or len(shape) != 2 or axis == 0:
+    if not form.within_channels or len(shape) != 2 or axis == 0:
         return codes_of(form, shape)
     return codes_of(form, shape[::-1]).T
 
@@ -86,11 +115,11 @@ def along(scale: np.ndarray, rank: int, axis: int) -> np.ndarray:
 
 
 def fits(form: Format, shape: tuple[int, ...], axis: int) -> bool:
-    return int(np.prod(shape)) // shape[axis] % form.group == 0
+    return not isinstance(form, Scaled) or form.fits(int(np.prod(shape)) // shape[axis])
 
 
 @pytest.mark.parametrize(("shape", "axis"), SHAPES)
-@pytest.mark.parametrize("form", [*FORMS, *PAIRS], ids=str)
+@pytest.mark.parametrize("form", [*FORMS, *PAIRS, *SPARSE, *FOURS], ids=str)
 def test_weights(form: Format, shape: tuple[int, ...], axis: int) -> None:
     if not fits(form, shape, axis):
         return
@@ -106,7 +135,7 @@ def test_weights(form: Format, shape: tuple[int, ...], axis: int) -> None:
 
 
 @pytest.mark.parametrize(("shape", "axis"), [((16,), 0), ((2, 4), 0), ((4, 6), 1), ((4, 2, 3, 3), 0), ((3, 5), 0)])
-@pytest.mark.parametrize("form", [*FORMS, *PAIRS], ids=str)
+@pytest.mark.parametrize("form", [*FORMS, *PAIRS, SPARSE[2]], ids=str)
 def test_close_planes_give_the_same(
     form: Format, shape: tuple[int, ...], axis: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -119,14 +148,14 @@ def test_close_planes_give_the_same(
     for as_float in (False, True):
         graph = Graph()
         made = constants.weight(solution, "w", graph.constant, as_float=as_float)
-        assert made.function.close == (is_full and form.bits < 8)
+        assert made.function.close == (is_full and form.bits < 8 and form.is_regular)
         call(graph, made)
         (found,) = evaluated(graph, {"w": len(shape)}, made.function)
         np.testing.assert_array_equal(found, solution.weight)
 
 
-@pytest.mark.parametrize(("shape", "axis"), [((13,), 0), ((4, 3, 3, 3), 0), ((5, 3), 1)])
-@pytest.mark.parametrize("form", [*FORMS, *PAIRS], ids=str)
+@pytest.mark.parametrize(("shape", "axis"), [((13,), 0), ((4, 4, 3, 3), 0), ((4, 3), 1)])
+@pytest.mark.parametrize("form", [*FORMS, *PAIRS, SPARSE[0], SPARSE[-1], *FOURS], ids=str)
 def test_layers(form: Format, shape: tuple[int, ...], axis: int) -> None:
     if not fits(form, shape, axis):
         return

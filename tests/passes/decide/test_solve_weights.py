@@ -52,7 +52,8 @@ def test_every_weight_in_every_format(tables: Solved) -> None:
     found = {(name, str(form)) for name, form in tables.solutions}
     every = {"float32", "float16", "int2", "int4", "int8", "codebook2", "codebook4"}
     pairs = {(layer.weight, f"pairs{bits}") for layer in tables.layers for bits in range(3, 9)}
-    assert found == {(w, f) for w in TABLE_CONSTANTS for f in every} | {("mask", "palette1")} | pairs
+    half = {"palette1", *(f"sparse{bits}" for bits in range(1, 7)), *(f"sparsebook{bits}" for bits in range(2, 5))}
+    assert found == {(w, f) for w in TABLE_CONSTANTS for f in every} | {("mask", f) for f in half} | pairs
     assert set(tables.errors) == set(tables.solutions)
 
 
