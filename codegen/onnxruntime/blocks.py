@@ -4,7 +4,7 @@ y = x Wᵀ with W of 4 or 8 bits, which the kernel reads as they lie. `accuracy_
 round x to 8 bits, block by block, as integer kernels do with scales of whole tensors.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,7 +25,8 @@ OPERATOR, DOMAIN, VERSION = "MatMulNBits", "com.microsoft", 1
 FORMATS = (Integer(4), Integer(8))
 # Weights of a channel that share a scale of the operator, which all are that channel's: the most that divide them.
 SIZES = (128, 64, 32, 16)
-ACCURACY = 4
+# Accuracy levels of the operator: it rounds what it reads to 8 bits, or not at all.
+ACCURACY, EXACT = 4, 0
 PARTS = ("scale", "every", "flat", "product")
 PRODUCTS = named(Trait.LAYER) - {"Conv"}
 
@@ -74,6 +75,16 @@ class BlockProduct:
         ]
         sums = [] if self.bias is None else [helper.make_node("Add", [self.product, self.bias], [self.output])]
         return [*nodes, *sums]
+
+
+def without_rounding(proto: onnx.ModelProto, products: Collection[str]) -> onnx.ModelProto:
+    """A copy in which the operators that make these products read their inputs as they are."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(proto)
+    for node in copy.graph.node:
+        if node.op_type == OPERATOR and node.output[0] in products:
+            next(a for a in node.attribute if a.name == "accuracy_level").i = EXACT
+    return copy
 
 
 def _packed(codes: np.ndarray, bits: int, blocks: int) -> np.ndarray:

@@ -18,6 +18,7 @@ import onnx_ir as ir
 import onnxruntime as ort
 
 from ptqc.codegen.onnxruntime import parity, weight_check
+from ptqc.codegen.onnxruntime.blocks import without_rounding
 from ptqc.codegen.onnxruntime.census import Census, take
 from ptqc.codegen.onnxruntime.export import FILE, Exported
 from ptqc.codegen.onnxruntime.intent import Intent
@@ -72,7 +73,7 @@ def verify(
     kernels, codes = parity.compare(exported.proto, lowered, samples[:1], exported.renamed)
     rough = frozenset(settled for product in exported.blocks.values() for settled in _settled(product.output, intent))
     operators = _as_planned(exported, lowered, replace(intent, rough=rough), samples[0])
-    difference = _agreement(exported.proto, lowered, intent.model, samples)
+    difference = _agreement(_exact(exported), lowered, intent.model, samples)
     integer = len(intent.plan.integer)
     return Verified(census.operators, integer, kernels, codes, integer, operators, weights, difference, seconds)
 
@@ -161,6 +162,16 @@ def _as_planned(exported: Exported, lowered: Lowered, intent: Intent, feeds: Fee
         {name: found[short] for name, short in values.items()} | implied,
         {name: found[short] for name, short in reals.items() if name in values},
     )
+
+
+def _exact(exported: Exported) -> onnx.ModelProto:
+    """The file, whose products in blocks do not round what they read: that is no error of the file.
+
+    How much they round is held to its limit product by product.
+    """
+    if not exported.blocks:
+        return exported.proto
+    return without_rounding(exported.proto, {exported.renamed[each.product] for each in exported.blocks.values()})
 
 
 def _agreement(file: onnx.ModelProto, lowered: Lowered, model: ir.Model, samples: Sequence[Feeds]) -> float:

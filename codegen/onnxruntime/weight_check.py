@@ -17,7 +17,6 @@ from ptqc.execute.onnxruntime import Runner, session_options
 from ptqc.formats import Format, Integer
 from ptqc.lowered import Lowered
 
-EXACT = 0  # of the levels of accuracy: in float32
 # Weights of more elements together are rebuilt one after the other.
 TOGETHER = 2**23
 
@@ -113,9 +112,7 @@ def _values(
     part.graph.name = "weights"
     part.graph.node.extend(reversed(nodes))
     part.graph.initializer.extend(tensor for name, tensor in tensors.items() if name in read)
-    for node in part.graph.node:
-        if node.op_type == blocks.OPERATOR:
-            next(a for a in node.attribute if a.name == "accuracy_level").i = EXACT
+    part = blocks.without_rounding(part, made)
     part.graph.input.extend(_described(name, array) for name, array in given.items())
     part.graph.output.extend(onnx.ValueInfoProto(name=name) for name in made)
     found = Runner(part, options=session_options(optimize=False)).run(dict(given)) if made else {}

@@ -8,12 +8,12 @@ from lowering import Quantized, quantized
 from onnx import numpy_helper
 
 from ptqc.codegen.onnxruntime import size, weight_check
-from ptqc.codegen.onnxruntime.blocks import OPERATOR, block_size
+from ptqc.codegen.onnxruntime.blocks import OPERATOR, block_size, without_rounding
 from ptqc.codegen.onnxruntime.export import Exported, export
 from ptqc.codegen.onnxruntime.intent import Intent
 from ptqc.codegen.onnxruntime.memory import loaded_bytes
 from ptqc.errors import VerificationError
-from ptqc.execute.onnxruntime import Runner
+from ptqc.execute.onnxruntime import Runner, session_options
 from ptqc.formats import Codebook, Format, Integer
 
 PRODUCTS = {
@@ -104,3 +104,15 @@ def test_the_bytes_of_a_format_are_said(case: str) -> None:
             said += size.stored(made.tuned.weights[weight.name], uses, 1)[0]
         differences.append(export(made.lowered, made.model, 1, in_blocks=True).size - said)
     assert abs(differences[1] - differences[0]) <= size.BOUND
+
+
+def test_without_rounding_only_the_weights_are_coarse() -> None:
+    made, x = made_of("with a bias", Integer(8))
+    file = export(made.lowered, made.model, in_blocks=True)
+    products = {file.renamed[each.product] for each in file.blocks.values()}
+    wanted = Runner(made.lowered.model, options=session_options(optimize=False)).run({"x": x})["y"]
+    rounded, exact, other = (
+        np.abs(Runner(proto).run({"x": x})["y"] - wanted).max() / np.abs(wanted).max()
+        for proto in (file.proto, without_rounding(file.proto, products), without_rounding(file.proto, ()))
+    )
+    assert exact < 1e-5 < 1e-3 < rounded == other < ROUNDED
