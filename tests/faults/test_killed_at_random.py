@@ -113,7 +113,10 @@ def test_at_any_time(shared_data: Path, tmp_path: Path) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
 def test_a_process_that_stays_would_be_found() -> None:
     mark = uuid.uuid4().hex
-    with subprocess.Popen([sys.executable, "-c", "input()"], env={**os.environ, MARK: mark}, stdin=-1) as process:
+    command = [sys.executable, "-c", "print(flush=True); input()"]
+    with subprocess.Popen(command, env={**os.environ, MARK: mark}, stdin=-1, stdout=-1) as process:
+        assert process.stdout
+        process.stdout.readline()  # its environment can be read a little after it has started
         assert marked(mark) == [process.pid]
         process.kill()
     assert marked(mark) == []
