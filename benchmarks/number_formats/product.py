@@ -1,0 +1,55 @@
+"""What ptqc itself can choose, by its own code: floats, even grids, codebooks; and its 8-bit activations."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from number_formats.base import SCALE_BITS, NumberFormat, Rows, Stored
+from ptqc.calibration.observers import RangeObserver
+from ptqc.formats import BFLOAT16, Codebook, Scaled
+from ptqc.passes.decide.calibrate import observed_params
+
+CODE_BITS = 8
+PARAMETER_BITS = 32 + CODE_BITS  # scale and zero point
+
+
+@dataclass(frozen=True)
+class ProductFormat(NumberFormat):
+    """A format of ptqc that has a scale for every channel."""
+
+    name: str
+    form: Scaled
+
+    def fits(self, width: int) -> bool:
+        return self.form.fits(width)
+
+    def store(self, rows: Rows) -> Stored:
+        shape = (len(rows.values), -1, self.form.group)
+        grid = self.form.grid(rows.values, rows.importance)
+        codes = grid.nearest((rows.values / grid.scale[:, None]).reshape(shape), None).reshape(rows.values.shape)
+        table = 2**self.form.bits * self.form.group * CODE_BITS if isinstance(self.form, Codebook) else 0
+        bits = rows.size * self.form.bits_per_weight + rows.count * SCALE_BITS + table
+        return Stored(np.asarray(codes * grid.scale[:, None], np.float32), bits)
+
+
+@dataclass(frozen=True)
+class HalfFormat(NumberFormat):
+    """Floats of 16 bits: float16 or bfloat16."""
+
+    name: str
+
+    def store(self, rows: Rows) -> Stored:
+        half = BFLOAT16.round(rows.values) if self.name == str(BFLOAT16) else rows.values.astype(self.name)
+        return Stored(half.astype(np.float32), rows.size * 16)
+
+
+@dataclass(frozen=True)
+class AffineFormat(NumberFormat):
+    """uint8 with one scale and zero point for all rows, by the range of least squared error."""
+
+    name: str = "uint8"
+
+    def store(self, rows: Rows) -> Stored:
+        observer = RangeObserver()
+        observer.update(rows.values)
+        return Stored(observed_params(observer).rounded(rows.values), rows.size * CODE_BITS + PARAMETER_BITS)
