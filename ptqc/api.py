@@ -31,7 +31,7 @@ from ptqc.stages.latency_budget import clock_of, fitting_times, times_of
 from ptqc.stages.measure import recall
 from ptqc.store.entries import Store
 from ptqc.work.logs import quiet_libraries
-from ptqc.work.progress import SILENT, Progress
+from ptqc.work.progress import SILENT, Progress, check_progress
 
 
 class CompileKeywords(options.Keywords, TargetKeywords, total=False):
@@ -77,6 +77,7 @@ def compile(  # noqa: A001
     """
     started = time.monotonic()
     check_extensions()
+    check_progress(progress)
     known, parameters = CompileOptions.names(), signature(compile).parameters
     chosen = CompileOptions.of({name: value for name, value in given.items() if name in known})
     of_target = {name: value for name, value in given.items() if name not in known}
@@ -150,6 +151,7 @@ def resolve(
     """
     started = time.monotonic()
     check_extensions()
+    check_progress(progress)
     budgets = Budgets.parse(budget, strict=strict)
     check_score(budgets, labels, evaluate)
     built = choose(target, given, signature(resolve).parameters, may_be_missing=allow_missing_target)
@@ -158,7 +160,9 @@ def resolve(
     check_target(built)
     store = Store.at(cache)
     clock = clock_of(budgets.latency, built, store)
-    earlier = artifact.load(folder).manifest
+    opened = artifact.load(folder)
+    earlier = opened.manifest
+    preprocessing = preprocessing or opened.preprocessing
     entry, before = earlier["measurements"], earlier["options"]
     prepared, decided, measured, notes = recall(store, entry, progress)
     check_samples(built, prepared.samples)
@@ -173,6 +177,7 @@ def resolve(
         entry,
         budgets,
         started,
+        preprocessing=preprocessing,
     )
     request = CompileRequest(
         options=job.options,

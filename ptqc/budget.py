@@ -147,6 +147,8 @@ def parse(given: object) -> Limit:
         return _of_text(given)
     if isinstance(given, Real) and not isinstance(given, bool):
         number = float(given)
+        if isinstance(given, Integral) and 1 < number <= 100:
+            raise UsageError(f"budget {given} would be {given} bytes; did you mean '{given}%'?")
         if isinstance(given, Integral) and number > 0:
             return Budget(number, "B")
         if 0 < number <= 1:
@@ -161,7 +163,8 @@ def _of_text(text: str) -> Limit:
     pattern = r"\s*([+-]?\d+(?:\.\d*)?|[+-]?\.\d+)\s*(%\s*[a-z]*|[A-Za-zµ/]+)\s*(?:@\s*([\w-]+)\s*)?"
     match = re.fullmatch(pattern, text)
     if match is None:
-        raise UsageError(f"budget {text!r} is not understood; give {KNOWN}")
+        percent = f"; did you mean {text.strip()}%?" if text.strip().isdecimal() and 0 < int(text) <= 100 else ""
+        raise UsageError(f"budget {text!r} is not understood{percent}; give {KNOWN}")
     number, unit, target = float(match[1]), "".join(match[2].split()), match[3] or ""
     if target and unit not in NANOSECONDS:
         raise UsageError(

@@ -25,6 +25,8 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raises UsageError."""
+        if re.match(r"unrecognized arguments: -?\.?\d", message):  # as in --mean 0.5 0.5 0.5
+            message += "; several numbers of one option stand together, with commas"
         raise UsageError(f"{message}; `{self.prog} --help` lists the options")
 
 

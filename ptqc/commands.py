@@ -92,7 +92,7 @@ def run_resolve(options: argparse.Namespace) -> None:
         budget=options.budget,
         plan=_plan(options.plan),
         calibration=data_of(options),
-        preprocessing=_preprocessing(options),
+        preprocessing=_preprocessing(options, options.folder),
         labels=options.labels,
         force=options.force,
         strict=options.strict,
@@ -143,12 +143,15 @@ def _done(artifact: "Artifact", options: argparse.Namespace) -> None:
     _tell(artifact, options, f"\n\nwritten to  {options.output}  (ship {artifact.path}; see report.html)")
 
 
-def _preprocessing(options: argparse.Namespace) -> Any:
-    """The stated preprocessing; its defaults when nothing is stated."""
+def _preprocessing(options: argparse.Namespace, *models: str) -> Any:
+    """As stated. If nothing is stated: None where a model is an artifact, which has its own; else the defaults."""
     from ptqc.calibration.images import Preprocessing
 
+    stated = _given(options, *PREPROCESSING)
+    if not (stated or options.preprocessing) and any(Path(model).is_dir() for model in models):
+        return None
     base = Preprocessing.from_file(Path(options.preprocessing)) if options.preprocessing else None
-    return Preprocessing.parse(_given(options, *PREPROCESSING), base)
+    return Preprocessing.parse(stated, base)
 
 
 def data_of(options: argparse.Namespace) -> Any:
@@ -224,7 +227,9 @@ def run_bisect(options: argparse.Namespace) -> None:
     from ptqc.artifact.bisect import bisect
 
     given = _given(options, "samples")
-    found = bisect(options.folder, calibration=data_of(options), preprocessing=_preprocessing(options), **given)
+    found = bisect(
+        options.folder, calibration=data_of(options), preprocessing=_preprocessing(options, options.folder), **given
+    )
     if found.first is not None:
         raise _holding(found, VerificationError(str(found)))
     _tell(found, options)
@@ -290,7 +295,7 @@ def run_run(options: argparse.Namespace) -> None:
         options.model,
         data_of(options),
         output=options.output,
-        preprocessing=_preprocessing(options),
+        preprocessing=_preprocessing(options, options.model),
         onnx_only=options.onnx_only,
         progress=_progress(options),
         **_given(options, "threads"),
@@ -306,7 +311,7 @@ def run_compare(options: argparse.Namespace) -> None:
     found = compare(
         *options.models,
         calibration=data_of(options),
-        preprocessing=_preprocessing(options),
+        preprocessing=_preprocessing(options, *options.models),
         progress=for_terminal(options.json),
         **_given(options, "samples", "threads"),
     )
@@ -322,7 +327,7 @@ def run_eval(options: argparse.Namespace) -> None:
         *options.models,
         metric=options.metric,
         data=_judged(options),
-        preprocessing=_preprocessing(options),
+        preprocessing=_preprocessing(options, *options.models),
         progress=for_terminal(options.json),
         **_given(options, "labels", "output", "samples", "threads", "tokenizer"),
     )

@@ -140,7 +140,8 @@ def compile_model(model: Model, calibration: object, request: CompileRequest) ->
         check_early(prepared, request.budgets, options, request.target)
         prepared = evened(prepared, options, request.store, request.deadline, progress)  # channels scaled and rotated
         prepared, decided, notes, entry = _measure_split(prepared, request)
-        job = Job(prepared, decided, options, (*prepared.notes, *notes), entry, request.budgets, request.started)
+        told, images = (*prepared.notes, *notes), request.preprocessing
+        job = Job(prepared, decided, options, told, entry, request.budgets, request.started, preprocessing=images)
         return _deliver(job, request, labelled, folder)
 
 

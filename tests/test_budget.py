@@ -196,3 +196,9 @@ def test_a_latency_may_be_of_the_library_of_a_target() -> None:
 def test_only_a_latency_is_of_a_library(text: str) -> None:
     with pytest.raises(UsageError, match="is not a latency, and only a latency can name a library with @"):
         parse(text)
+
+
+@pytest.mark.parametrize("given", ["13", 13])
+def test_a_number_without_a_unit_may_be_a_percentage(given: object) -> None:
+    with pytest.raises(UsageError, match=r"did you mean '?13%'?\?"):
+        Budget.parse(given)  # type: ignore[arg-type]

@@ -143,7 +143,7 @@ def bisect(
     there is none for it. Raises TargetError when the artifact has no library, or one that does not run here.
     """
     artifact = load(folder)
-    given = list(_given(artifact.path, calibration, samples, preprocessing))
+    given = list(_given(artifact.path, calibration, samples, preprocessing or artifact.preprocessing))
     return reduce(Bisection.joined, [_of_target(artifact, target, given) for target in compared_targets(artifact)])
 
 

@@ -27,6 +27,7 @@ from ptqc.work.locks import Claim, InUse
 if TYPE_CHECKING:
     import onnxruntime as ort
 
+    from ptqc.calibration.images import Preprocessing
     from ptqc.native.cuda_library import CudaLibrary
     from ptqc.native.library import Library
 
@@ -107,6 +108,14 @@ class Artifact:
     def most_changed(self) -> Mapping[str, Any] | None:
         """The held-back samples that changed most; artifacts of earlier versions have none."""
         return dict(self._read(CHANGED)) if CHANGED in self.manifest["files"] else None
+
+    @property
+    def preprocessing(self) -> "Preprocessing | None":
+        """How the compile prepared images; None where it was given arrays, and in artifacts of earlier versions."""
+        from ptqc.calibration.images import Preprocessing
+
+        found = self.manifest.get("preprocessing")
+        return None if found is None else Preprocessing.from_json(found)
 
     @property
     def path(self) -> Path:

@@ -92,8 +92,13 @@ class Preprocessing:
         except (OSError, ValueError) as error:
             raise UsageError(f"cannot read preprocessing from {path}: {error}") from error
         _check_keys(values, str(path))
-        pairs = {key: tuple(value) for key, value in values.items() if isinstance(value, list)}
-        return cls(**(values | pairs))
+        return cls.from_json(values)
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> "Preprocessing":
+        """Of fields by name, with arrays for sizes and values of channels."""
+        given: dict[str, Any] = {key: tuple(x) if isinstance(x, list) else x for key, x in values.items()}
+        return cls(**given)
 
     @classmethod
     def parse(cls, options: Mapping[str, str], base: "Preprocessing | None" = None) -> "Preprocessing":

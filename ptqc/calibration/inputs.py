@@ -193,7 +193,7 @@ def _shape_advice(given: tuple[int, ...], expected: tuple[Dim, ...]) -> str:
                 return f"the data look {name}; use array.transpose{axes}"
     if given[1:] and _agrees(given[1:], expected[1:]):
         return f"give {expected[0]} rows in each sample"
-    return "resize, crop or pad the data to the declared size"
+    return "resize, crop or pad the data to the declared size (of images: --resize and --crop)"
 
 
 def _agrees(given: Sequence[int], expected: Sequence[Dim]) -> bool:

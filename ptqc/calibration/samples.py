@@ -294,6 +294,8 @@ def _spooling(directory: Path) -> Iterator[None]:
         (directory / INDEX).unlink(missing_ok=True)
         yield
     except OSError as error:
+        if error.errno is None:  # none of the system's: what a progress raises to cancel, such as TimeoutError
+            raise
         raise Interrupted(
             f"cannot write calibration samples to {directory}: {error}: make room and run again"
         ) from error

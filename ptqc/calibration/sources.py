@@ -132,7 +132,8 @@ def _image_reader(
     spec = _only(inputs, f"the folder of images {folder}")
     if preprocessing is None:
         raise CalibrationError(
-            f"{folder} holds images: say how the model takes them (resize, scale, mean, std) with a Preprocessing"
+            f"{folder} holds images: say how the model takes them (resize, scale, mean, std) with a Preprocessing, or "
+            "with --scale and the like"
         )
     return lambda path: {spec.name: preprocessing.load(path, spec)}
 

@@ -4,7 +4,7 @@ import platform
 import time
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +122,7 @@ def manifest(job: Job, outcome: CompileOutcome) -> dict[str, Any]:
         "calibration": {"samples": len(job.prepared.samples), "sha256": job.prepared.samples.digest},
         "options": job.options.to_json(),
         **({"plugins": plugins} if plugins else {}),
+        "preprocessing": None if job.preprocessing is None else asdict(job.preprocessing),
         "budget": str(job.budgets.size) if job.budgets.size else None,
         "file": {
             "bytes": fitted.exported.size,

@@ -92,6 +92,10 @@ def from_csv(
         raise CalibrationError(f"a CSV of images fits models with one input; this one has {len(inputs)}: give an .npz")
     rows = _rows(path)
     rows = [rows[place] for place in spread(len(rows), most)]
+    if missing := next((name for name, _ in rows if not (path.parent / name).is_file()), None):
+        raise CalibrationError(
+            f"{path} names {missing}, and there is no {path.parent / missing}: give paths relative to the CSV"
+        )
     loader = preprocessing or Preprocessing()
     images = ({inputs[0].name: loader.load(path.parent / name, inputs[0])} for name, _ in rows)
     return images, np.array([label for _, label in rows])

@@ -17,7 +17,7 @@ from ptqc.calibration.samples import EVERY_SAMPLE, CheckedSample, checked
 from ptqc.calibration.sources import SampleSource, open_source
 from ptqc.errors import UsageError
 from ptqc.execute.onnxruntime import Feeds, tensors_of
-from ptqc.stages.comparing.contenders import Contender, contenders, running
+from ptqc.stages.comparing.contenders import Contender, as_compiled, contenders, running
 from ptqc.store.npz import write_npz
 from ptqc.text import number, visible
 from ptqc.work.logs import quiet_libraries
@@ -83,7 +83,7 @@ def run(
     found = list(contenders(model, threads))
     chosen = found[0] if onnx_only else found[-1]
     inputs = input_specs(chosen.model)
-    stream = open_source(data, inputs, EVERY_SAMPLE, preprocessing)
+    stream = open_source(data, inputs, EVERY_SAMPLE, as_compiled(preprocessing, found))
     with tempfile.TemporaryDirectory(dir=place.resolve().parent, prefix=".ptqc-run-") as room:
         writer = _Stacked(place) if place.suffix == ".npz" else _Separate(place, Path(room) / "outputs", stream)
         count, seconds = _run(chosen, checked(stream, inputs, EVERY_SAMPLE), stream.count, writer, progress)

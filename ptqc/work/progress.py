@@ -7,6 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol, TextIO
 
+from ptqc.arguments import shown
+from ptqc.errors import UsageError
+
 
 class Stage(Protocol):
     """One stage of known or unknown length."""
@@ -25,6 +28,15 @@ class Progress(Protocol):
 
     def line(self, text: str) -> None:
         """One line that stays."""
+
+
+def check_progress(given: object) -> None:
+    """Raises UsageError for what shows no progress."""
+    if not all(callable(getattr(given, name, None)) for name in ("stage", "line")):
+        raise UsageError(
+            f"progress is {shown(given)}; give an object with stage(name, total), a context, and line(text), such as "
+            "ptqc.work.progress.Lines()"
+        )
 
 
 class _Nothing:

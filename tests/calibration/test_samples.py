@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from ptqc.calibration.images import Preprocessing
-from ptqc.calibration.samples import DATA, INDEX, InputSpec, Samples, collect
+from ptqc.calibration.samples import DATA, INDEX, InputSpec, Samples, _spooling, collect
 from ptqc.errors import CalibrationError, Interrupted
 from ptqc.notes import Level
 
@@ -315,3 +315,8 @@ def test_a_spool_remembers_the_files_of_its_samples(tmp_path):
     collect(tmp_path, [X], tmp_path / "spool", 10).select([1]).save(tmp_path / "copy")
     assert Samples.open(tmp_path / "spool").names == ["sample 0 (a.npz)", "sample 1 (b.npz)"]
     assert Samples.open(tmp_path / "copy").names == ["sample 0 (b.npz)"]
+
+
+def test_what_cancels_is_not_taken_for_a_full_disk(tmp_path: Path) -> None:
+    with pytest.raises(TimeoutError, match="enough"), _spooling(tmp_path / "spool"):
+        raise TimeoutError("enough")

@@ -6,8 +6,9 @@ import time
 
 import pytest
 
+from ptqc.errors import UsageError
 from ptqc.work import progress
-from ptqc.work.progress import SILENT, Lines, Live, Progress, for_terminal
+from ptqc.work.progress import SILENT, Lines, Live, Progress, check_progress, for_terminal
 
 
 class Clock:
@@ -140,3 +141,9 @@ def test_a_bar_counts_and_estimates_only_towards_a_known_end(monkeypatch: pytest
     assert "other" in stream.getvalue()
     assert "None" not in stream.getvalue()
     assert "left" not in stream.getvalue()
+
+
+def test_what_shows_no_progress_is_refused() -> None:
+    check_progress(SILENT)
+    with pytest.raises(UsageError, match=r"progress is .*print.*give an object with stage\(name, total\)"):
+        check_progress(print)

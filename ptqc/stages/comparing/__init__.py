@@ -18,7 +18,7 @@ from ptqc.errors import UsageError
 from ptqc.execute.onnxruntime import Feeds, tensors_of
 from ptqc.execute.speed import Speed, race, speed_of
 from ptqc.losses import recognize
-from ptqc.stages.comparing.contenders import Contender, check_inputs, contenders, running
+from ptqc.stages.comparing.contenders import Contender, as_compiled, check_inputs, contenders, running
 from ptqc.stages.judge import BEST_SQNR, Judged, judge_pairs
 from ptqc.text import number, percent, shorten, table
 from ptqc.work.logs import quiet_libraries
@@ -131,7 +131,7 @@ def compare(
         )
     check_inputs(found)
     with scratch() as folder:
-        feeds, described = _samples(found, calibration, samples, preprocessing, Path(folder))
+        feeds, described = _samples(found, calibration, samples, as_compiled(preprocessing, found), Path(folder))
         pairs = _outputs(found, feeds, progress)
         with progress.stage("compare speeds"):
             times = race([one.starter(feeds[0]) for one in found], processor_ns if threads == 1 else wall_ns)

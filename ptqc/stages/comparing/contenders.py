@@ -11,6 +11,7 @@ import onnxruntime as ort
 
 from ptqc.arguments import path_of
 from ptqc.artifact.folder import Artifact, load
+from ptqc.calibration.images import Preprocessing
 from ptqc.calibration.inputs import input_specs
 from ptqc.errors import ModelError, PtqcError, TargetError, UsageError
 from ptqc.execute.onnxruntime import Feeds, Runner, session_options
@@ -48,6 +49,12 @@ class Contender:
             return lambda: run(feeds)
 
         return opened
+
+
+def as_compiled(stated: Preprocessing | None, found: Sequence[Contender]) -> Preprocessing | None:
+    """How images are prepared: as stated, else as for the compile of the first artifact that says so."""
+    kept = (one.artifact.preprocessing for one in found if one.artifact is not None)
+    return stated or next(filter(None, kept), None)
 
 
 def contenders(given: str | PathLike[str], threads: int) -> Iterator[Contender]:

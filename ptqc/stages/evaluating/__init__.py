@@ -14,7 +14,7 @@ from ptqc.calibration.inputs import input_specs
 from ptqc.calibration.roles import roles
 from ptqc.calibration.texts import Texts, read_tokenizer
 from ptqc.errors import ModelError, UsageError
-from ptqc.stages.comparing.contenders import Contender, Run, check_inputs, contenders, running
+from ptqc.stages.comparing.contenders import Contender, Run, as_compiled, check_inputs, contenders, running
 from ptqc.stages.evaluating.data import Judges, LabelledCase, read_judges
 from ptqc.stages.evaluating.estimates import Estimate, difference, estimate
 from ptqc.stages.evaluating.metric import Case, Metric, Outputs
@@ -141,7 +141,8 @@ def evaluate(
     inputs = input_specs(found[0].model)
     judged = _judged_output(found[0], output)
     decode = _decoder(data, tokenizer)
-    judges, found_roles = read_judges(data, labels, chosen, inputs, samples, preprocessing), roles(inputs)
+    prepared, found_roles = as_compiled(preprocessing, found), roles(inputs)
+    judges = read_judges(data, labels, chosen, inputs, samples, prepared)
 
     def case(given: LabelledCase, outputs: Sequence[Outputs], firsts: Sequence[Outputs]) -> Case:
         return Case(given.name, given.feeds, outputs, firsts, given.label, judged, found_roles, decode)

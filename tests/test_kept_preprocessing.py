@@ -1,0 +1,79 @@
+"""What images were prepared with for a compile holds for all that is done with the artifact later."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from compiling import compiled, residual, samples
+from PIL import Image
+
+import ptqc
+from ptqc.artifact.folder import Artifact
+from ptqc.calibration.images import Preprocessing
+
+STATED = Preprocessing(mean=(0.4, 0.5, 0.6), std=0.25, channel_order="BGR")
+COUNT = 20
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Noise, in two folders that are classes."""
+    place, random = tmp_path_factory.mktemp("images"), np.random.default_rng(0)
+    for number in range(COUNT):
+        folder = place / str(number % 2)
+        folder.mkdir(exist_ok=True)
+        Image.fromarray(random.integers(0, 256, (8, 8, 3), np.uint8)).save(folder / f"{number:02}.png")
+    return place
+
+
+@pytest.fixture(scope="module")
+def artifact(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+    return compiled(residual(), images, tmp_path_factory.mktemp("compiled"), "50%", preprocessing=STATED)
+
+
+def run(model: object, data: Path, place: Path, **options: object) -> np.ndarray:
+    ptqc.run(model, data, output=place, **options)  # type: ignore[arg-type]
+    with np.load(place) as outputs:
+        return np.asarray(outputs["y"])
+
+
+def test_it_is_told_and_read_again(artifact: Artifact) -> None:
+    assert artifact.manifest["preprocessing"]["channel_order"] == "BGR"
+    assert ptqc.load(artifact).preprocessing == STATED
+
+
+def test_of_arrays_nothing_is_told(tmp_path: Path) -> None:
+    plain = compiled(residual(), samples(3, 8, 8), tmp_path)
+    assert plain.manifest["preprocessing"] is None
+    assert plain.preprocessing is None
+
+
+def test_runs_prepare_images_alike(artifact: Artifact, images: Path, tmp_path: Path) -> None:
+    kept = run(artifact, images, tmp_path / "kept.npz")
+    assert np.array_equal(kept, run(artifact, images, tmp_path / "stated.npz", preprocessing=STATED))
+    assert not np.allclose(kept, run(artifact, images, tmp_path / "other.npz", preprocessing=Preprocessing()))
+
+
+def test_scores_and_comparisons_prepare_images_alike(artifact: Artifact, images: Path) -> None:
+    model = artifact.folder.parent / "model.onnx"
+    kept, stated = (
+        ptqc.evaluate(model, artifact, metric="top-1", data=images, **given)  # type: ignore[arg-type]
+        for given in ({}, {"preprocessing": STATED})
+    )
+    assert [row.score.value for row in kept.rows] == [row.score.value for row in stated.rows]
+    compared = ptqc.compare(model, artifact, calibration=images)
+    assert (
+        compared.to_json() != ptqc.compare(model, artifact, calibration=images, preprocessing=Preprocessing()).to_json()
+    )
+
+
+def test_another_budget_keeps_it(artifact: Artifact, tmp_path: Path) -> None:
+    smaller = ptqc.resolve(artifact, budget="30%", output=tmp_path / "smaller", cache=artifact.folder.parent / "cache")
+    assert smaller.preprocessing == STATED
+
+
+def test_arrays_are_taken_as_they_are(artifact: Artifact, tmp_path: Path) -> None:
+    np.savez(tmp_path / "x.npz", x=np.random.default_rng(1).standard_normal((4, 3, 8, 8)).astype(np.float32))
+    kept = run(artifact, tmp_path / "x.npz", tmp_path / "kept.npz")
+    model = artifact.folder / "model.onnx"
+    assert np.array_equal(kept, run(model, tmp_path / "x.npz", tmp_path / "plain.npz"))
