@@ -43,7 +43,7 @@ def test_it_is_told_and_read_again(artifact: Artifact) -> None:
 
 
 def test_of_arrays_nothing_is_told(tmp_path: Path) -> None:
-    plain = compiled(residual(), samples(3, 8, 8), tmp_path)
+    plain = compiled(residual(), samples(3, 8, 8), tmp_path, preprocessing=Preprocessing())
     assert plain.manifest["preprocessing"] is None
     assert plain.preprocessing is None
 

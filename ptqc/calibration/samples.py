@@ -81,12 +81,14 @@ class Samples(Sequence[Feeds]):
     notes: what the caller should tell the user (few samples, a subset taken).
     batchable: whether the model treats rows along axis 0 independently, so that samples of equal shapes may be
     concatenated there; set by the caller, `dataclasses.replace(samples, batchable=True)`.
+    preprocessing: of the images that they were made of; None of anything else.
     """
 
     directory: Path
     records: tuple[_Record, ...]
     notes: tuple[Note, ...] = ()
     batchable: bool = False
+    preprocessing: Preprocessing | None = None
 
     @classmethod
     def open(cls, directory: Path) -> "Samples":
@@ -234,7 +236,8 @@ def collect(
     with _spooling(directory):
         _write_index(directory, records)
     notes = (*_notes(stream, records, preprocessing), *map(_added_axis, sorted(unbatched)))
-    return Samples(directory, tuple(records), notes)
+    images = preprocessing if stream.holds_images else None
+    return Samples(directory, tuple(records), notes, preprocessing=images)
 
 
 @dataclass(frozen=True)
