@@ -1,8 +1,6 @@
 """Tiny models and what a whole compile makes of them, for the tests of the compiler and of its last stages."""
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +16,6 @@ import ptqc
 from ptqc.artifact.folder import Artifact
 from ptqc.codegen.onnxruntime import size
 from ptqc.compiler import fit, measure
-from ptqc.execute import speed
 from ptqc.options import CompileOptions
 from ptqc.passes.decide.phases import Decided
 from ptqc.plan import Plan
@@ -76,16 +73,9 @@ def product() -> onnx.ModelProto:
     return proto("g (float[N,16] x) => (float[N,32] y) { y = Gemm(x, w) }", w=weight(16, 32))
 
 
-@contextmanager
-def quick() -> Iterator[None]:
-    """Short latency measurements, and one BLAS thread: threads that wait for a busy core take most of the time."""
-    before = speed.SECONDS
-    speed.SECONDS = 0.02
-    try:
-        with threadpool_limits(1):
-            yield
-    finally:
-        speed.SECONDS = before
+def quick() -> threadpool_limits:
+    """One thread of every pool, not of BLAS alone: threads that wait for a busy core take most of the time."""
+    return threadpool_limits(1)
 
 
 # What tells times and memory of a compile; no two are alike.
