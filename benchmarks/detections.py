@@ -21,6 +21,8 @@ from harness import RESULTS, Column, in_child, number, percent
 from PIL import Image
 from tasks import chosen
 
+from ptqc.stages.found_objects import overlap
+
 TASK = "yolox_nano_416"
 SIZE, FILL = 416, 114
 STRIDES = (8, 16, 32)
@@ -102,7 +104,7 @@ def detections(anchors: np.ndarray, threshold: float) -> Detections:
     order = np.argsort(-scores[place, classes], kind="stable")
     place, classes = place[order], classes[order]
     boxes, kept = _corners(anchors[:, :BOX])[place], list[int]()
-    overlaps = intersection_over_union(boxes, boxes)
+    overlaps = overlap(boxes, boxes)
     for i in range(len(place)):
         if not any(classes[i] == classes[j] and overlaps[i, j] > OVERLAP for j in kept):
             kept.append(i)
@@ -121,20 +123,9 @@ def _corners(raw: np.ndarray) -> np.ndarray:
     return np.concatenate([middle - half, middle + half], 1)
 
 
-def intersection_over_union(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Of every box with every other."""
-    low = np.maximum(one[:, None, :2], other[None, :, :2])
-    high = np.minimum(one[:, None, 2:], other[None, :, 2:])
-    shared = np.clip(high - low, 0, None).prod(-1)
-    areas = [(boxes[:, 2:] - boxes[:, :2]).prod(1) for boxes in (one, other)]
-    return np.asarray(shared / (areas[0][:, None] + areas[1][None] - shared))
-
-
 def kept(real: Detections, found: Detections) -> int:
     """How many have one of the same class at the same place; one that is found counts once."""
-    same = (real.classes[:, None] == found.classes[None]) & (
-        intersection_over_union(real.boxes, found.boxes) >= SAME_PLACE
-    )
+    same = (real.classes[:, None] == found.classes[None]) & (overlap(real.boxes, found.boxes) >= SAME_PLACE)
     count = 0
     for row in same:
         if row.any():

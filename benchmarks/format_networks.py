@@ -16,8 +16,9 @@ from ptqc.graph.layers import Weight
 from ptqc.graph.nodes import initial
 from ptqc.passes.decide.calibrate import Calibrate
 from ptqc.passes.decide.phases import Observed, Setting
-from ptqc.passes.decide.solve_weights import direct
+from ptqc.passes.decide.solve_weights import direct, in_rows
 from ptqc.reading import read_model
+from ptqc.solvers.gptq import importance_of
 from ptqc.stages.prepare import gather, prepare
 from ptqc.stages.rounded_losses import RoundedLosses
 from ptqc.work.progress import SILENT
@@ -48,17 +49,11 @@ class FormatNetwork:
 
     def rows(self, weight: Weight, most: int | None = LOOKED_AT) -> Rows:
         """The weight's channels, with the second moments of what they are multiplied with. most: of its numbers."""
-        values = initial(self.observed.model, weight.name)
-        if not weight.fitted_to:
-            moved = np.moveaxis(values, weight.channel_axis, 0)
-            return _some(moved.reshape(len(moved), -1), None, most)
-        layer = weight.fitted_to[0]
-        matrix, importance = layer.matrix(values), None
-        if (moments := self.observed.moments.get(weight.name)) is not None:
-            second = moments.second(layer.is_corrected)
-            diagonal = second if second.ndim == 2 else np.diagonal(second, axis1=1, axis2=2)
-            importance = np.repeat(diagonal + 1e-6 * diagonal.mean() + 1e-30, matrix.shape[1], axis=0)
-        return _some(matrix.reshape(-1, matrix.shape[2]), importance, most)
+        values, importance = in_rows(weight, initial(self.observed.model, weight.name)), None
+        if weight.fitted_to and (moments := self.observed.moments.get(weight.name)) is not None:
+            found = importance_of(moments.second(weight.fitted_to[0].is_corrected))
+            importance = np.broadcast_to(found, values.shape).reshape(-1, values.shape[-1])
+        return _some(values.reshape(-1, values.shape[-1]), importance, most)
 
     def rounded(self, weight: Weight, form: NumberFormat) -> np.ndarray:
         """The whole weight, rounded number by number."""

@@ -254,7 +254,7 @@ def load(name: str, folder: Path, threads: int = 0, isa: str = "") -> "Library":
 
     Raises TargetError where ptqc cannot run what this target builds.
     """
-    if find_spec(f"{room(name)}.runtime") is None:
+    if not can_load(name):
         raise TargetError(f"ptqc does not run what the target {name} builds; run model.onnx")
     found: Library = import_module(f"{room(name)}.runtime").load(folder, threads, isa)
     return found

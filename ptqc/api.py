@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from inspect import signature
 from os import PathLike
 from pathlib import Path
@@ -165,6 +166,7 @@ def resolve(
     preprocessing = preprocessing or opened.preprocessing
     entry, before = earlier["measurements"], earlier["options"]
     prepared, decided, measured, notes = recall(store, entry, progress)
+    prepared = replace(prepared, samples=replace(prepared.samples, preprocessing=preprocessing))
     check_samples(built, prepared.samples)
     asked = {"pipeline": pipeline, "float_layers": float_layers, "inline": inline, "operators": operators}
     usual = {name: before.get(name, getattr(CompileOptions(), name)) for name in asked}
@@ -177,7 +179,6 @@ def resolve(
         entry,
         budgets,
         started,
-        preprocessing=preprocessing,
     )
     request = CompileRequest(
         options=job.options,

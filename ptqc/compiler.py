@@ -140,8 +140,7 @@ def compile_model(model: Model, calibration: object, request: CompileRequest) ->
         check_early(prepared, request.budgets, options, request.target)
         prepared = evened(prepared, options, request.store, request.deadline, progress)  # channels scaled and rotated
         prepared, decided, notes, entry = _measure_split(prepared, request)
-        told, images = (*prepared.notes, *notes), prepared.samples.preprocessing
-        job = Job(prepared, decided, options, told, entry, request.budgets, request.started, preprocessing=images)
+        job = Job(prepared, decided, options, (*prepared.notes, *notes), entry, request.budgets, request.started)
         return _deliver(job, request, labelled, folder)
 
 

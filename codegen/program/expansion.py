@@ -134,9 +134,8 @@ def _written(node: ir.Node) -> str | None:
 def _inlined(model: ir.Model, chosen: Sequence[ir.Node]) -> ir.Model:
     proto = whole_message(model)
     opset = next(entry.version for entry in proto.opset_import if not entry.domain)
-    names = {str(node.outputs[0].name) for node in chosen}
-    nodes = [node for node in proto.graph.node if node.output[0] in names]
     own = {str(node.outputs[0].name): _written(node) for node in chosen}
+    nodes = [node for node in proto.graph.node if node.output[0] in own]
     used = sorted({node.op_type for node in nodes if node.op_type in DEFINITIONS})
     definitions = {name: _definition(name, DEFINITIONS[name], opset) for name in used}
     for node in nodes:

@@ -188,8 +188,9 @@ def possible(weight: Weight, forms: Sequence[Scaled]) -> list[Scaled]:
 
 def suited(weight: Weight, values: np.ndarray, forms: Sequence[Scaled]) -> list[Scaled]:
     """The formats that a weight can take and that are worth trying."""
-    rows = in_rows(weight, values)
-    return [form for form in possible(weight, forms) if form.suits(rows)]
+    rows, found = in_rows(weight, values), possible(weight, forms)
+    suits = {family: family.suits(rows) for family in dict.fromkeys(type(form) for form in found)}
+    return [form for form in found if suits[type(form)]]
 
 
 def in_rows(weight: Weight, values: np.ndarray) -> np.ndarray:

@@ -211,8 +211,9 @@ class Scaled(Format):
         """Stored bits of one of the weights (…, R, d), without scales and tables."""
         return self.bits_per_weight
 
-    def suits(self, rows: np.ndarray) -> bool:  # noqa: ARG002
-        """Whether it is worth trying for weights (…, R, d)."""
+    @classmethod
+    def suits(cls, rows: np.ndarray) -> bool:  # noqa: ARG003
+        """Whether formats of the family are worth trying for weights (…, R, d) that they fit."""
         return True
 
     def fits(self, width: int) -> bool:

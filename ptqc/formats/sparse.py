@@ -59,7 +59,8 @@ class Masked(Coded):
         """Stored bits of one of these weights, without scales and levels."""
         return 1 + float((rows != 0).mean()) * self.bits
 
-    def suits(self, rows: np.ndarray) -> bool:
+    @classmethod
+    def suits(cls, rows: np.ndarray) -> bool:
         """Whether enough of the weights are zeros."""
         return bool(rows.size) and float((rows == 0).mean()) >= FEWEST_ZEROS
 
@@ -176,7 +177,8 @@ class TwoOfFour(Sparse):
         """Whether channels of `width` numbers are whole fours."""
         return width % FOUR == 0
 
-    def suits(self, rows: np.ndarray) -> bool:
+    @classmethod
+    def suits(cls, rows: np.ndarray) -> bool:
         """Whether two of each four are zero."""
         return bool(((rows != 0).reshape(-1, FOUR).sum(1) == FOUR // 2).all())
 

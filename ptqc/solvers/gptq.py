@@ -135,7 +135,7 @@ def grids_for(
     keeps_sign: not below 0, as no weight does. kept: what is not zero in formats that keep zeros, if not the weights
     tell.
     """
-    importance = _importance(second)
+    importance = importance_of(second)
     found: dict[Format, Grid] = {}
     for form in forms:
         if kept is None or not form.keeps_zeros:
@@ -165,7 +165,7 @@ def _round_alike(targets: Sequence[RoundingTarget], second: np.ndarray | Factore
     """The same for grids of one group. All targets stand below each other: they share the factor as further rows."""
     rows = _Rows.of(targets, _metric(second, rounds))
     rows.codes = (
-        _round_columns(rows, second) if isinstance(second, Factored) else _round_each(rows, _importance(second))
+        _round_columns(rows, second) if isinstance(second, Factored) else _round_each(rows, importance_of(second))
     )
     rows.product = moments.weighted(rows.codes, rows.second)
     rows.refit()
@@ -245,7 +245,7 @@ def _kept(targets: Sequence[RoundingTarget]) -> np.ndarray | None:
     return np.concatenate(every, axis=1).astype(np.float32)
 
 
-def _importance(second: np.ndarray) -> np.ndarray:
+def importance_of(second: np.ndarray) -> np.ndarray:
     """What a unit of error in each column costs (groups, 1, d), never quite 0."""
     diagonal = second if second.ndim == 2 else np.diagonal(second, axis1=1, axis2=2)
     return np.asarray((diagonal + 1e-6 * diagonal.mean() + 1e-30)[:, None, :], np.float32)

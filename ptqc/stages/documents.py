@@ -105,7 +105,7 @@ def manifest(job: Job, outcome: CompileOutcome) -> dict[str, Any]:
     notes += [*(operator.note for operator in in_float), *_warnings(judged)]
     for kept in (delivered, outcome.memory, outcome.kept):
         notes += kept.notes if kept is not None else ()
-    plugins = used(job.options.to_json(), list(outcome.built.documents))
+    plugins, images = used(job.options.to_json(), list(outcome.built.documents)), job.prepared.samples.preprocessing
     weights: Counter[str] = Counter()
     for weight in fitted.plan.weights:
         weights[str(fitted.plan.formats[weight.name])] += weight.size
@@ -122,7 +122,7 @@ def manifest(job: Job, outcome: CompileOutcome) -> dict[str, Any]:
         "calibration": {"samples": len(job.prepared.samples), "sha256": job.prepared.samples.digest},
         "options": job.options.to_json(),
         **({"plugins": plugins} if plugins else {}),
-        "preprocessing": None if job.preprocessing is None else asdict(job.preprocessing),
+        "preprocessing": None if images is None else asdict(images),
         "budget": str(job.budgets.size) if job.budgets.size else None,
         "file": {
             "bytes": fitted.exported.size,

@@ -14,6 +14,7 @@ import numpy as np
 
 from ptqc.execute.onnxruntime import Feeds
 from ptqc.losses import Kinds
+from ptqc.losses.base import rows
 from ptqc.losses.boxes import Boxes
 from ptqc.losses.detection import Detection
 
@@ -126,9 +127,9 @@ def _boxes_and_scores(kinds: Kinds, outputs: Feeds) -> Iterator[tuple[np.ndarray
         if isinstance(kind, Boxes) and kind.head is not None:
             yield kind.read(name, outputs)[:, :-1], kind.head.scores(outputs[kind.scores])
         elif isinstance(kind, Detection):
-            anchors = np.moveaxis(outputs[name], kind.axis, -1).reshape(-1, outputs[name].shape[kind.axis])
+            anchors = rows(outputs[name], kind.axis)
             first = min(group.start for group in kind.groups if not group.scores)
-            yield anchors[:, first : first + CORNERS].astype(np.float64), kind.scores(anchors.astype(np.float64))
+            yield anchors[:, first : first + CORNERS], kind.scores(anchors)
 
 
 def _grid(count: int, width: int, height: int) -> np.ndarray | None:

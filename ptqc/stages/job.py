@@ -5,7 +5,6 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from ptqc.budget import Budgets
-from ptqc.calibration.images import Preprocessing
 from ptqc.notes import Note
 from ptqc.options import CompileOptions
 from ptqc.passes.decide.phases import Decided
@@ -18,7 +17,6 @@ class Job:
     """What was measured of a model, and what is asked of its file.
 
     entry: name of the measurements in the store. started: on the monotonic clock. timed: where a latency is asked for.
-    preprocessing: of images.
     """
 
     prepared: Prepared
@@ -29,7 +27,6 @@ class Job:
     budgets: Budgets
     started: float
     timed: Timed | None = None
-    preprocessing: Preprocessing | None = None
 
     @property
     def limit(self) -> int | None:

@@ -82,13 +82,11 @@ def most_changed(
 
 def _found(kinds: Kinds, ran: Sequence[_Ran], spec: InputSpec) -> list[dict[str, Any] | None]:
     """What both find in the picture of each sample; None where the model is no detector, or its boxes are not read."""
-    height, width = (ran[0].feeds[spec.name].shape[axis] for axis in spatial_axes(spec))
-    size = (width, height)
-    if (
-        any(one.feeds[spec.name].shape != ran[0].feeds[spec.name].shape for one in ran)
-        or ran[0].feeds[spec.name].shape[0] != 1
-    ):
+    shape, *others = {one.feeds[spec.name].shape for one in ran}
+    if others or shape[0] != 1:
         return [None] * len(ran)
+    height, width = (shape[axis] for axis in spatial_axes(spec))
+    size = (width, height)
     pairs = [(places_of(kinds, one.real, size), places_of(kinds, one.packed, size)) for one in ran]
     reading = reading_of([real for real, _ in pairs if real is not None], size)
     return [

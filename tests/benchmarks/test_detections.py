@@ -10,6 +10,8 @@ import pytest
 from detections import Detections
 from graphs import noise, parse
 
+from ptqc.stages.found_objects import overlap
+
 
 def found(*rows: tuple[float, float, float, int]) -> Detections:
     """Squares of 10 pixels at x, y with a score and a class."""
@@ -19,7 +21,7 @@ def found(*rows: tuple[float, float, float, int]) -> Detections:
 
 def test_intersection_over_union_by_hand() -> None:
     one, other = np.array([[0, 0, 10, 10]]), np.array([[0, 0, 10, 10], [5, 0, 15, 10], [20, 20, 30, 30]])
-    assert detections.intersection_over_union(one, other).tolist() == [[1.0, 50 / 150, 0.0]]
+    assert overlap(one, other).tolist() == [[1.0, 50 / 150, 0.0]]
 
 
 def test_what_is_kept() -> None:
