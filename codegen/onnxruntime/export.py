@@ -19,12 +19,12 @@ from ptqc.codegen.onnxruntime.blocks import BlockProduct, block_products
 from ptqc.codegen.onnxruntime.float_pools import with_float_pools
 from ptqc.codegen.onnxruntime.inline import inlined
 from ptqc.codegen.onnxruntime.lookup import with_lookups
-from ptqc.codegen.onnxruntime.packed_tensors import PackedTensors, content
 from ptqc.codegen.onnxruntime.rows import Pick, picks
 from ptqc.formats.base import LOWEST_OPSET
 from ptqc.graph import protos, zipmaps
 from ptqc.graph.external import is_in_files
 from ptqc.graph.protos import subgraphs
+from ptqc.graph.spilled import SpilledTensors, content, tensor
 from ptqc.graph.split_file import is_in_two, message_of, size_of, write_split
 from ptqc.lowered import Lowered
 from ptqc.operators import Trait, named
@@ -43,7 +43,7 @@ class Exported:
 
     packed: the same with calls of the functions, which the file itself has only where they are not inlined. picks: by
     table, by its name in the lowered graph, what picks rows of it where the file has no more of it than these. blocks:
-    by weight, by its name in the lowered graph, a product that reads it in blocks. tensors: made the initializers.
+    by weight, by its name in the lowered graph, a product that reads it in blocks. spilled: holds that file.
     """
 
     proto: onnx.ModelProto
@@ -52,7 +52,7 @@ class Exported:
     packed: onnx.ModelProto
     picks: Mapping[str, Pick] = field(default_factory=dict)
     blocks: Mapping[str, BlockProduct] = field(default_factory=dict)
-    tensors: PackedTensors | None = None
+    spilled: SpilledTensors | None = None
 
     @property
     def data(self) -> bytes:
@@ -88,7 +88,7 @@ def export(
     in_blocks: with an operator of ONNX Runtime's own for the products in float that it takes.
     """
     graph = onnx.GraphProto(node=map(ir.to_proto, lowered.model.graph), output=protos.interface(lowered.model).output)
-    packer = _Packer(graph, lowered, in_blocks, PackedTensors(spilled=is_in_files(interface)))
+    packer = _Packer(graph, lowered, in_blocks, SpilledTensors() if is_in_files(interface) else None)
     nodes = packer.nodes()
     if is_fast:
         nodes = list(with_float_pools(lowered, with_lookups(lowered, nodes, packer.share)))
@@ -112,8 +112,8 @@ def export(
     packed = _model(model, used, interface)
     picked = {pick.table: pick for pick in packer.picks.values()}
     products = {product.weight: product for product in packer.blocks.values()}
-    file, calls, tensors = inlined(packed) if inline else packed, tuple(sorted(used)), packer.tensors
-    return Exported(file, calls, renamed, packed, picked, products, tensors)
+    file, calls = inlined(packed) if inline else packed, tuple(sorted(used))
+    return Exported(file, calls, renamed, packed, picked, products, packer.spilled)
 
 
 def _model(model: onnx.ModelProto, used: Set[functions.UnpackFunction], interface: ir.Model) -> onnx.ModelProto:
@@ -155,7 +155,7 @@ class _Packer:
     graph: onnx.GraphProto
     lowered: Lowered
     in_blocks: bool
-    tensors: PackedTensors
+    spilled: SpilledTensors | None
     used: set[functions.UnpackFunction] = field(default_factory=set)
     made: dict[str, onnx.TensorProto] = field(default_factory=dict)
 
@@ -173,8 +173,12 @@ class _Packer:
     def share(self, array: np.ndarray) -> str:
         """The name of an initializer with this content."""
         name = f"packed/{len(self.made)}"
-        self.made[name] = self.tensors.make(name, array)
+        self.made[name] = self.initializer(name, array)
         return name
+
+    def initializer(self, name: str, array: np.ndarray) -> onnx.TensorProto:
+        """An initializer with the values of an array."""
+        return tensor(name, array) if self.spilled is None else self.spilled.make(name, array)
 
     def nodes(self) -> list[onnx.NodeProto]:
         """The graph's nodes with packed constants."""
@@ -251,7 +255,7 @@ def _merged(graph: onnx.GraphProto, nodes: list[onnx.NodeProto], packer: _Packer
         if name in packer.made:
             raw = packer.made[name]
         elif name in packer.initializers:
-            raw = packer.tensors.make(name, _array_of(packer.initializers[name]))
+            raw = packer.initializer(name, _array_of(packer.initializers[name]))
         else:
             continue
         alias[name] = first.setdefault(content(raw), name) if name not in outputs else name

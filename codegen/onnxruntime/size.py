@@ -18,6 +18,7 @@ from ptqc.codegen.onnxruntime.inline import expanded
 from ptqc.codegen.onnxruntime.rows import Pick
 from ptqc.formats.base import LOWEST_OPSET
 from ptqc.graph.model_file import field_bytes
+from ptqc.graph.spilled import tensor
 from ptqc.solutions import Solution
 
 # What the outer length prefixes can differ by between two plans of one model.
@@ -50,7 +51,7 @@ class _Counter:
     def share(self, array: np.ndarray) -> str:
         key = (str(array.dtype), array.shape, array.tobytes())
         if array.size > 1 and key not in self._seen:  # scalars are shared by the whole file
-            self.total += field_bytes(constants.tensor(self.name, array).ByteSize())
+            self.total += field_bytes(tensor(self.name, array).ByteSize())
             self._seen.add(key)
         return self.name
 

@@ -25,8 +25,9 @@ ROUNDS = 1  # of coordinate descent; reconstruction does more for the plan that 
 ENOUGH_COLUMNS, ENOUGH_SAMPLES = 4, 32
 # What a weight costs that is only rounded, in the formats that need no fitting, relative to solving it in all.
 HURRIED_COST = 0.1
-# Bytes of a weight's numbers in the formats that it is solved in at a time, where the model does not fit into memory.
-FORMAT_BYTES = 2**28
+# Bytes of a weight's numbers in the formats that it is solved in at a time, and how many of its numbers are worked on
+# together, where the model does not fit into memory.
+FORMAT_BYTES, NUMBERS = 2**28, 2**22
 # Weights are stored in groups of about so many elements: some 40 MB in all formats.
 TOGETHER = 2**21
 # Bytes for each number of a table while it is rounded.
@@ -158,18 +159,21 @@ def solving_bytes(weight: Weight, forms: Sequence[Scaled], *, in_files: bool = F
         return TABLE_BYTES * weight.size
     layer = weight.fitted_to[0]
     gram = layer.groups * layer.width**2 if layer.width <= moments.WIDEST_GRAM else 0
-    return 32 * gram + _format_bytes(layer) * _at_once(weight, possible(weight, forms), in_files=in_files)
+    at_once = _at_once(weight, possible(weight, forms), in_files=in_files)
+    return 32 * gram + _format_bytes(layer, in_files=in_files) * at_once
 
 
 def _at_once(weight: Weight, forms: Sequence[Scaled], *, in_files: bool) -> int:
     """In how many formats a weight is solved at a time: in all, as each adds rows to one problem, or in a few."""
     if not in_files:
         return max(1, len(forms))
-    return max(1, min(len(forms), FORMAT_BYTES // _format_bytes(weight.fitted_to[0])))
+    return max(1, min(len(forms), FORMAT_BYTES // _format_bytes(weight.fitted_to[0], in_files=in_files)))
 
 
-def _format_bytes(layer: Layer) -> int:
-    return 24 * layer.channels * layer.width
+def _format_bytes(layer: Layer, *, in_files: bool) -> int:
+    """Bytes of a weight in a format while it is solved: 24 for each number; beyond memory 12 for what waits."""
+    size = layer.channels * layer.width
+    return 12 * size + 12 * min(size, NUMBERS) if in_files else 24 * size
 
 
 def products(weight: Weight, forms: Sequence[Format]) -> float:
@@ -236,11 +240,12 @@ def _layer(
     if second.ndim == 3 and (count < ENOUGH_COLUMNS * layer.width or len(observed.tuning) < ENOUGH_SAMPLES):
         # Against its own diagonal alone GPTQ is nearest rounding; it wins where the rest of H misleads.
         tried.append(np.diagonal(second, axis1=1, axis2=2))
-    together = _at_once(weight, forms, in_files=is_in_files(observed.model))
+    in_files = is_in_files(observed.model)
+    together, numbers = _at_once(weight, forms, in_files=in_files), NUMBERS if in_files else None
     for some in (forms[first : first + together] for first in range(0, len(forms), together)):
         grids = gptq.grids_for(matrix, second, some, keeps_sign=layer.keeps_sign)
         targets = [gptq.RoundingTarget.of(matrix, grids[form], form, ROUNDS) for form in some]
-        answers = zip(*(gptq.round_all(targets, one) for one in tried), strict=True)
+        answers = zip(*(gptq.round_all(targets, one, numbers) for one in tried), strict=True)
         for form, several in zip(some, answers, strict=True):
             errors = {rounded: moments.total_error(matrix - rounded.weight, held) / power for rounded in several}
             rounded, error = min(errors.items(), key=lambda item: item[1])
