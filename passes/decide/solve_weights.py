@@ -30,6 +30,8 @@ HURRIED_COST = 0.1
 FORMAT_BYTES = 2**28
 # Weights are stored in groups of about so many elements: some 40 MB in all formats.
 TOGETHER = 2**21
+# Bytes for each number of a table while it is rounded.
+TABLE_BYTES = 16
 
 
 class CandidateCache(Protocol):
@@ -83,12 +85,14 @@ NO_CACHE: CandidateCache = _NoCache()
 class SolveWeights:
     """Solve each weight in every format it may take, against the activations that were observed.
 
-    bits: the widths tried. cache: where candidates are kept. sparsity: see `ptqc.options.CompileOptions`.
+    bits: the widths tried. cache: where candidates are kept. sparsity: see `ptqc.options.CompileOptions`. only: the
+    families of formats that are tried; empty: all.
     """
 
     bits: tuple[int, ...] = (2, 3, 4, 5, 6, 7, 8)
     cache: CandidateCache = NO_CACHE
     sparsity: Sparsity = "given"
+    only: frozenset[str] = frozenset()
     name: ClassVar[str] = "solve-weights"
     effect: ClassVar[Effect] = Effect.DECIDE
 
@@ -126,7 +130,7 @@ class SolveWeights:
 
         thinned: of those that there was no time to observe on all samples and columns.
         """
-        forms = formats_of(self.bits)
+        forms = [form for form in formats_of(self.bits) if not self.only or form.family in self.only]
         pace = Pace(given.deadline, sum(products(weight, forms) for weight in weights))
 
         def solve(weight: Weight) -> list[tuple[Solution, float]]:
@@ -144,9 +148,9 @@ class SolveWeights:
 
         need = partial(solving_bytes, forms=forms, in_files=is_in_files(given.model))
         blocks = [tuple(weight.name for weight in weights)] if given.later is None else given.later.blocks
-        for number, names in enumerate(blocks):
+        for names in blocks:
             own = [weight for weight in weights if weight.name in names]
-            if own and number and given.later is not None and not given.later.observe(names, given, given.deadline):
+            if own and given.later is not None and not given.later.observe(names, given, given.deadline):
                 thinned.update(names)
             yield from in_order(solve, own, need)
 
@@ -169,7 +173,7 @@ def solving_bytes(weight: Weight, forms: Sequence[Scaled], *, in_files: bool = F
     in_files: whether it is one of a model beyond memory.
     """
     if not weight.fitted_to:
-        return 0
+        return TABLE_BYTES * weight.size
     layer = weight.fitted_to[0]
     gram = layer.groups * layer.width**2 if layer.width <= moments.WIDEST_GRAM else 0
     return 32 * gram + _format_bytes(layer) * _at_once(weight, possible(weight, forms), in_files=in_files)
@@ -284,7 +288,15 @@ def _moments(weight: Weight, layer: Layer, observed: Observed) -> tuple[np.ndarr
 
 
 def _table(weight: Weight, values: np.ndarray, forms: list[Scaled]) -> Iterable[tuple[Solution, float]]:
-    power = float((values.astype(np.float64) ** 2).sum()) or 1.0
+    power = _power(values) or 1.0
     for form in forms:
         solution = Solution(form, *form.rounded(values, weight.channel_axis), weight.channel_axis)
-        yield solution, float(((values.astype(np.float64) - solution.weight) ** 2).sum()) / power
+        yield solution, _power(values, solution.weight) / power
+
+
+def _power(values: np.ndarray, others: np.ndarray | float = 0.0) -> float:
+    """The sum of the squares of what two arrays differ by."""
+    difference = values.astype(np.float64)
+    difference -= others
+    difference *= difference
+    return float(difference.sum())

@@ -14,11 +14,14 @@ import numpy as np
 import onnx_ir as ir
 
 from ptqc.formats.planes import planes_of
+from ptqc.formats.scales import parts
 
 V = TypeVar("V")
 
 # The lowest opset of a file: the first with model-local functions and the bit operators.
 LOWEST_OPSET = 18
+# Numbers that are rounded at a time.
+ROUNDED_NUMBERS = 2**22
 
 
 class Nodes(Protocol[V]):
@@ -190,6 +193,12 @@ class Grid:
     kept: np.ndarray | None = None
     patterns: np.ndarray | None = None
 
+    def kept_of(self, rows: np.ndarray, part: slice) -> np.ndarray | None:
+        """Which of rows[part] have codes other than 0, by their size where that is to be chosen; None: all may."""
+        if self.patterns is not None:
+            return largest(np.square(rows[part]), self.patterns)
+        return None if self.kept is None else self.kept[part]
+
 
 class Scaled(Format):
     """Codes times a scale per channel, both chosen by a solver."""
@@ -232,12 +241,13 @@ class Scaled(Format):
         moved = np.moveaxis(weight, axis, 0)
         rows = moved.reshape(len(moved), -1)
         grid = self.grid(rows, np.ones((1, rows.shape[1]), np.float32))
-        ratio = (rows / grid.scale[:, None]).reshape(len(rows), -1, self.group)
-        found = grid.nearest(ratio, None).reshape(rows.shape)
-        kept = grid.kept if grid.patterns is None else largest(rows * rows, grid.patterns)
-        found = found if kept is None else found * kept
-        codes: np.ndarray = found.reshape(moved.shape).astype(grid.code_type)
-        return np.ascontiguousarray(np.moveaxis(codes, 0, axis)), grid.scale
+        codes: np.ndarray = np.empty(rows.shape, grid.code_type)
+        for part in parts(len(rows), -(-rows.size // ROUNDED_NUMBERS)):
+            ratio = (rows[part] / grid.scale[part, None]).reshape(len(rows[part]), -1, self.group)
+            found = grid.nearest(ratio, None).reshape(rows[part].shape)
+            kept = grid.kept_of(rows, part)
+            codes[part] = found if kept is None else found * kept
+        return np.ascontiguousarray(np.moveaxis(codes.reshape(moved.shape), 0, axis)), grid.scale
 
 
 class Coded(Scaled):
