@@ -183,7 +183,8 @@ def _decide(setting: Setting, options: CompileOptions, cache: CandidateCache, ru
     """The passes that decide, each with what it may take of the time that is left."""
     observed = run(Calibrate(options.observer), setting, 0.25)
     observed = run(CalibrateInner(), observed, 0.1)
-    solved = run(SolveWeights(options.bits, cache, families_of(setting.model, options)), observed, 0.4)
+    families = families_of(setting.model, options)
+    solved = run(SolveWeights(options.bits, cache, options.sparsity, families), observed, 0.4)
     assessed = run(MeasureSensitivity(options.loss, options.activation_limit), solved, 0.4)
     return run(ChooseActivations(options.activations, options.activation_limit), assessed, 0.3)
 

@@ -43,7 +43,9 @@ class Exported:
 
     packed: the same with calls of the functions, which the file itself has only where they are not inlined. picks: by
     table, by its name in the lowered graph, what picks rows of it where the file has no more of it than these. blocks:
-    by weight, by its name in the lowered graph, a product that reads it in blocks. spilled: holds that file.
+    by weight, by its name in the lowered graph, a product that reads it in blocks. own: by a value's name in the file,
+    the model's name of what it holds, for those that nodes make and that are called otherwise there. spilled: holds the
+    large tensors that the proto refers to.
     """
 
     proto: onnx.ModelProto
@@ -52,6 +54,7 @@ class Exported:
     packed: onnx.ModelProto
     picks: Mapping[str, Pick] = field(default_factory=dict)
     blocks: Mapping[str, BlockProduct] = field(default_factory=dict)
+    own: Mapping[str, str] = field(default_factory=dict)
     spilled: SpilledTensors | None = None
 
     @property
@@ -105,15 +108,23 @@ def export(
     maps = zipmaps.remembered(interface)
     graph.output.extend(value for value in original.output if value.name not in maps)
     _strip(graph)
-    before = _value_names(graph)
+    before, own = _value_names(graph), _own_names(graph, lowered)
     names.shorten(graph, max(name_length, names.name_length(len(before))), taken=maps)
     renamed = dict(zip(before, _value_names(graph), strict=True))
     zipmaps.put_back(graph, original.output, maps, renamed)
     packed = _model(model, used, interface)
     picked = {pick.table: pick for pick in packer.picks.values()}
     products = {product.weight: product for product in packer.blocks.values()}
+    own = {renamed[name]: called for name, called in own.items() if renamed[name] != called}
     file, calls = inlined(packed) if inline else packed, tuple(sorted(used))
-    return Exported(file, calls, renamed, packed, picked, products, packer.spilled)
+    return Exported(file, calls, renamed, packed, picked, products, own, packer.spilled)
+
+
+def _own_names(graph: onnx.GraphProto, lowered: Lowered) -> dict[str, str]:
+    """What the model calls the values that nodes make; those between codes and a result are called like that."""
+    known = {value.name for node in lowered.model.graph for value in node.outputs}
+    made = [name for node in graph.node for name in node.output if name]
+    return {name: lowered.own_name(name if name in known else name.rpartition("/")[0] or name) for name in made}
 
 
 def _model(model: onnx.ModelProto, used: Set[functions.UnpackFunction], interface: ir.Model) -> onnx.ModelProto:

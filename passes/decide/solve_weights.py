@@ -7,11 +7,12 @@ from typing import ClassVar, Protocol
 
 import numpy as np
 
-from ptqc.formats import Format, Scaled
+from ptqc.formats import Format, Scaled, TwoOfFour
 from ptqc.graph.external import is_in_files
 from ptqc.graph.layers import Layer, Weight
 from ptqc.graph.nodes import initial
 from ptqc.notes import out_of_time
+from ptqc.options import Sparsity
 from ptqc.passes.base import Effect, Result
 from ptqc.passes.decide.phases import Observed, Solved
 from ptqc.solutions import Candidates, Solution
@@ -67,6 +68,17 @@ def formats_of(widths: tuple[int, ...]) -> list[Scaled]:
     return [form for family in Format.families for form in family.offered(widths)]
 
 
+def pruned_formats(weight: Weight, values: np.ndarray, sparsity: Sparsity, widths: tuple[int, ...]) -> list[Scaled]:
+    """The formats of a weight of which some numbers are to become zero; none where none are.
+
+    That is so of layers with groups, whose channels are narrow, and where a table shares the numbers.
+    """
+    is_left = sparsity == "given" or not weight.fitted_to or weight.table is not None or not np.isfinite(values).all()
+    if is_left or any(layer.groups > 1 for layer in weight.fitted_to):
+        return []
+    return possible(weight, TwoOfFour.offered(widths))
+
+
 NO_CACHE: CandidateCache = _NoCache()
 
 
@@ -74,11 +86,13 @@ NO_CACHE: CandidateCache = _NoCache()
 class SolveWeights:
     """Solve each weight in every format it may take, against the activations that were observed.
 
-    bits: the widths tried. cache: where candidates are kept. only: the families of formats that are tried; empty: all.
+    bits: the widths tried. cache: where candidates are kept. sparsity: see `ptqc.options.CompileOptions`. only: the
+    families of formats that are tried; empty: all.
     """
 
     bits: tuple[int, ...] = (2, 3, 4, 5, 6, 7, 8)
     cache: CandidateCache = NO_CACHE
+    sparsity: Sparsity = "given"
     only: frozenset[str] = frozenset()
     name: ClassVar[str] = "solve-weights"
     effect: ClassVar[Effect] = Effect.DECIDE
@@ -125,7 +139,11 @@ class SolveWeights:
             if is_hurried:
                 hurried.add(weight.name)
             taken = [form for form in forms if not (is_hurried and form.is_learned)]
-            found = list(_candidates(weight, initial(given.model, weight.name), taken, given, is_hurried))
+            values = initial(given.model, weight.name)
+            if pruned := pruned_formats(weight, values, self.sparsity, self.bits):
+                found = list(_layer(weight, values, pruned, given, is_hurried))
+            else:
+                found = list(_candidates(weight, values, taken, given, is_hurried))
             pace.did(products(weight, forms), HURRIED_COST if is_hurried else 1.0)
             return found
 
@@ -236,7 +254,10 @@ def _layer(
     if hurried and second.ndim == 3:
         second = np.diagonal(second, axis1=1, axis2=2)
     power = moments.total_error(matrix, held) or 1.0
-    tried: list[np.ndarray | gptq.Factored] = [gptq.Factored.of(second) if second.ndim == 3 else second]
+    neighbours = max((form.together for form in forms), default=1)
+    tried: list[np.ndarray | gptq.Factored] = [second]
+    if second.ndim == 3:
+        tried = [gptq.Factored.of(second, together=neighbours)]
     if second.ndim == 3 and (count < ENOUGH_COLUMNS * layer.width or len(observed.tuning) < ENOUGH_SAMPLES):
         # Against its own diagonal alone GPTQ is nearest rounding; it wins where the rest of H misleads.
         tried.append(np.diagonal(second, axis1=1, axis2=2))
