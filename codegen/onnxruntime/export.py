@@ -15,7 +15,7 @@ import onnx_ir as ir
 from onnx import helper, numpy_helper
 
 from ptqc.codegen.onnxruntime import blocks, constants, functions, names
-from ptqc.codegen.onnxruntime.blocks import BlockProduct, block_products
+from ptqc.codegen.onnxruntime.blocks import BlockProduct, block_products, picked_in_blocks, picks_in_blocks
 from ptqc.codegen.onnxruntime.float_pools import with_float_pools
 from ptqc.codegen.onnxruntime.inline import inlined
 from ptqc.codegen.onnxruntime.lookup import with_lookups
@@ -88,7 +88,7 @@ def export(
     interface: the model as the user gave it: inputs, outputs and metadata are kept as there. name_length: of inner
     names at least, so that plans of one model have names of one length. inline: without model-local functions.
     is_fast: with tables for operators without an integer kernel, and pools in float where those of codes are slow.
-    in_blocks: with an operator of ONNX Runtime's own for the products in float that it takes.
+    in_blocks: with operators of ONNX Runtime's own for the products in float, and the tables, that they take.
     """
     graph = onnx.GraphProto(node=map(ir.to_proto, lowered.model.graph), output=protos.interface(lowered.model).output)
     packer = _Packer(graph, lowered, in_blocks, SpilledTensors() if is_in_files(interface) else None)
@@ -203,6 +203,8 @@ class _Packer:
             output = node.output[0] if node.output else ""
             if output in self.blocks:
                 kept += self.blocks[output].nodes(self.share)
+            elif output in self.picks and self.in_blocks and picks_in_blocks(self.picks[output]):
+                kept += picked_in_blocks(self.picks[output], self.share)
             elif output in self.picks:
                 kept.append(self._take(constants.picked(self.picks[output], self.share)))
             elif output in codes.keys() - dropped:

@@ -75,7 +75,7 @@ def _form(
 ) -> Format:
     """The format behind a value: of the function that makes it, or of the tensor, which nodes may turn or cast."""
     maker = makers.get(name)
-    if maker is not None and maker.op_type == blocks.OPERATOR:
+    if maker is not None and maker.op_type in (blocks.OPERATOR, blocks.PICKER):
         return Integer(next(a.i for a in maker.attribute if a.name == "bits"))
     if maker is None:
         return Format.parse(types[name])
