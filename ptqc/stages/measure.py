@@ -13,6 +13,8 @@ import onnxruntime as ort
 from ptqc.calibration.samples import Samples
 from ptqc.errors import UsageError
 from ptqc.execute import skeleton
+from ptqc.executors.base import Executor
+from ptqc.executors.threads import Threads
 from ptqc.formats import Format, Integer
 from ptqc.graph.external import fits_in_memory, hold_external, is_in_files, weight_bytes
 from ptqc.notes import Level, Note, is_cut_short
@@ -89,10 +91,11 @@ def measured(
 
 
 class Run:
-    """Runs passes within a deadline; what each made is dumped, its notes are kept."""
+    """Runs passes within a deadline; what each made is dumped, its notes are kept. executor: of their units of work."""
 
-    def __init__(self, deadline: Deadline = NEVER, dump: Dump = NO_DUMP) -> None:
+    def __init__(self, deadline: Deadline = NEVER, dump: Dump = NO_DUMP, executor: Executor | None = None) -> None:
         self.deadline, self.dump, self.notes = deadline, dump, list[Note]()
+        self.executor = executor or Threads()
 
     def __call__(self, step: Pass[Before, After], given: Before, share: float) -> After:
         """What a pass makes of what is known. share: what it may take of the time that is left."""
