@@ -57,12 +57,13 @@ class Nodes(Protocol[V]):
 class Format(ABC):
     """A storage format of weights; formats are ordered by family and bits.
 
-    bits: of one stored index. family: the name without the bits. group: neighbouring weights that share an index.
-    mark: tells the unpacking functions of this family from those of others. opset: the lowest that can unpack it.
-    is_given: the weight as the model has it. is_plain: a tensor of the file that needs no function. is_learned: whether
-    fitting it to a weight takes long. is_regular: whether the place of an index follows from that of its weight, so
-    that rows can be read alone. keeps_zeros: whether weights that are zero stay so. together: neighbours in a channel
-    that a solver looks at one after the other. families: all that there are, in the order in which they are tried.
+    bits: of one stored index. family: the name without the bits. group: neighbouring weights that share an index. mark:
+    tells the unpacking functions of this family from those of others. opset: the lowest that can unpack it. is_given:
+    the weight as the model has it. is_plain: a tensor of the file that needs no function. is_learned: whether fitting
+    it to a weight takes long. in_order: whether stored indices count the levels in order. is_regular: whether the place
+    of an index follows from that of its weight, so that rows can be read alone. keeps_zeros: whether weights that are
+    zero stay so. together: neighbours in a channel that a solver looks at one after the other. families: all that there
+    are, in the order in which they are tried.
     """
 
     bits: int
@@ -73,6 +74,7 @@ class Format(ABC):
     opset: ClassVar[int] = LOWEST_OPSET
     is_plain: ClassVar[bool] = False
     is_learned: ClassVar[bool] = False
+    in_order: ClassVar[bool] = False
     is_regular: ClassVar[bool] = True
     keeps_zeros: ClassVar[bool] = False
     together: ClassVar[int] = 1
