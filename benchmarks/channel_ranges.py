@@ -31,9 +31,9 @@ from ptqc.passes.rewrite.remedies import Remedy, rewrites
 from ptqc.passes.rewrite.reorder_channels import ReorderChannels, by_key
 from ptqc.passes.rewrite.split_outliers import Split
 from ptqc.solvers.channel_scales import unevenness
-from ptqc.stages.even_channels import OBSERVED, reach_of
-from ptqc.stages.prepare import Prepared
-from ptqc.stages.rounded_losses import RoundedLosses, ranges
+from ptqc.stages.preparing.even_channels import OBSERVED, reach_of
+from ptqc.stages.preparing.prepare import Prepared
+from ptqc.stages.preparing.rounded_losses import RoundedLosses, ranges
 
 COLUMNS = [
     Column("channels", "version"),

@@ -30,9 +30,9 @@ from ptqc.passes.rewrite.rotate import Rotate, rotatable, unit_gains
 from ptqc.passes.rewrite.scale_channels import ScaleChannels
 from ptqc.reading import read_model
 from ptqc.solvers.channel_scales import smoothing, unevenness
-from ptqc.stages.even_channels import OBSERVED, reach_of, weights_of
-from ptqc.stages.prepare import Prepared, gather, prepare
-from ptqc.stages.rounded_losses import RoundedLosses, coarse, ranges
+from ptqc.stages.preparing.even_channels import OBSERVED, reach_of, weights_of
+from ptqc.stages.preparing.prepare import Prepared, gather, prepare
+from ptqc.stages.preparing.rounded_losses import RoundedLosses, coarse, ranges
 from ptqc.work.progress import SILENT
 
 COUNT, LENGTH = 256, 32

@@ -19,8 +19,8 @@ from ptqc.passes.decide.phases import Observed, Setting
 from ptqc.passes.decide.solve_weights import direct, in_rows
 from ptqc.reading import read_model
 from ptqc.solvers.gptq import importance_of
-from ptqc.stages.prepare import gather, prepare
-from ptqc.stages.rounded_losses import RoundedLosses
+from ptqc.stages.preparing.prepare import gather, prepare
+from ptqc.stages.preparing.rounded_losses import RoundedLosses
 from ptqc.work.progress import SILENT
 
 # Weights of a constant that are looked at: whole channels, evenly spread.

@@ -43,7 +43,7 @@ def measure(name: str, of: str, arguments: argparse.Namespace, cache: str) -> di
     """The row of a task; runs in a child."""
     import ptqc
     from ptqc.codegen.targets import choose
-    from ptqc.stages.latency_budget import clock_of
+    from ptqc.stages.latency.latency_budget import clock_of
     from ptqc.stages.measure import recall
     from ptqc.store.entries import Store
     from ptqc.work.progress import SILENT
@@ -78,7 +78,7 @@ def predictions(clock: Any, decided: Any, options: Any, choices: int) -> dict[st
     """Predicted and measured times of choices, as milliseconds of a float network that takes what it took at first."""
     import time
 
-    from ptqc.stages.times import any_plan, network_of
+    from ptqc.stages.latency.times import any_plan, network_of
     from ptqc.work.progress import SILENT
 
     started = time.monotonic()

@@ -35,12 +35,12 @@ if TYPE_CHECKING:
     from ptqc.artifact.verify import verify
     from ptqc.reading.torch_module import from_torch
     from ptqc.reducing import reduce
-    from ptqc.stages.benching import bench
-    from ptqc.stages.comparing import compare
-    from ptqc.stages.evaluating import evaluate
-    from ptqc.stages.inspecting import inspect
-    from ptqc.stages.running import run
-    from ptqc.stages.sweep import sweep
+    from ptqc.tools.benching import bench
+    from ptqc.tools.comparing import compare
+    from ptqc.tools.evaluating import evaluate
+    from ptqc.tools.inspecting import inspect
+    from ptqc.tools.running import run
+    from ptqc.tools.sweep import sweep
 
 _HOMES = {
     "Artifact": "ptqc.artifact.folder",
@@ -48,13 +48,13 @@ _HOMES = {
     "compile": "ptqc.api",
     "resolve": "ptqc.api",
     "from_torch": "ptqc.reading.torch_module",
-    "inspect": "ptqc.stages.inspecting",
+    "inspect": "ptqc.tools.inspecting",
     "reduce": "ptqc.reducing",
-    "run": "ptqc.stages.running",
-    "sweep": "ptqc.stages.sweep",
-    "bench": "ptqc.stages.benching",
-    "compare": "ptqc.stages.comparing",
-    "evaluate": "ptqc.stages.evaluating",
+    "run": "ptqc.tools.running",
+    "sweep": "ptqc.tools.sweep",
+    "bench": "ptqc.tools.benching",
+    "compare": "ptqc.tools.comparing",
+    "evaluate": "ptqc.tools.evaluating",
     "bisect": "ptqc.artifact.bisect",
     "verify": "ptqc.artifact.verify",
 }

@@ -23,13 +23,13 @@ from ptqc.passes.dump import NO_DUMP, Dump
 from ptqc.passes.registry import added_rewrites
 from ptqc.plan import Plan
 from ptqc.reading.given import Model
-from ptqc.stages.build_target import check_samples, check_target
-from ptqc.stages.early_checks import check_score
+from ptqc.stages.delivering.build_target import check_samples, check_target
 from ptqc.stages.extensions import check_extensions
 from ptqc.stages.job import Job
-from ptqc.stages.judge import Evaluate
-from ptqc.stages.latency_budget import clock_of, fitting_times, times_of
+from ptqc.stages.judging.judge import Evaluate
+from ptqc.stages.latency.latency_budget import clock_of, fitting_times, times_of
 from ptqc.stages.measure import recall
+from ptqc.stages.preparing.early_checks import check_score
 from ptqc.store.entries import Store
 from ptqc.work.logs import quiet_libraries
 from ptqc.work.progress import SILENT, Progress, check_progress

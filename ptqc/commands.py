@@ -115,7 +115,7 @@ def run_resolve(options: argparse.Namespace) -> None:
 
 def run_sweep(options: argparse.Namespace) -> None:
     """`ptqc sweep`."""
-    from ptqc.stages.sweep import sweep
+    from ptqc.tools.sweep import sweep
 
     given = _given(options, "points", "cache", "time_limit")
     if options.budgets is not None:
@@ -205,7 +205,7 @@ def run_cache(options: argparse.Namespace) -> None:
 
 def run_doctor(options: argparse.Namespace) -> None:
     """`ptqc doctor`; what is lacking is of the environment."""
-    from ptqc.stages.doctor import examine
+    from ptqc.tools.doctor import examine
 
     found = examine(options.cache)
     if found.is_well or not options.json:
@@ -255,7 +255,7 @@ def run_reduce(options: argparse.Namespace) -> None:
 
 def run_inspect(options: argparse.Namespace) -> None:
     """`ptqc inspect`."""
-    from ptqc.stages.inspecting import inspect
+    from ptqc.tools.inspecting import inspect
 
     _tell(inspect(options.model), options)
 
@@ -269,7 +269,7 @@ def run_passes(options: argparse.Namespace) -> None:
 
 def run_bench(options: argparse.Namespace) -> None:
     """`ptqc bench`."""
-    from ptqc.stages.benching import bench
+    from ptqc.tools.benching import bench
 
     _tell(bench(options.model, **_given(options, "threads", "isa")), options)
 
@@ -289,7 +289,7 @@ def run_completion(options: argparse.Namespace) -> None:
 
 def run_run(options: argparse.Namespace) -> None:
     """`ptqc run`."""
-    from ptqc.stages.running import run
+    from ptqc.tools.running import run
 
     found = run(
         options.model,
@@ -305,7 +305,7 @@ def run_run(options: argparse.Namespace) -> None:
 
 def run_compare(options: argparse.Namespace) -> None:
     """`ptqc compare`."""
-    from ptqc.stages.comparing import compare
+    from ptqc.tools.comparing import compare
     from ptqc.work.progress import for_terminal
 
     found = compare(
@@ -320,7 +320,7 @@ def run_compare(options: argparse.Namespace) -> None:
 
 def run_eval(options: argparse.Namespace) -> None:
     """`ptqc eval`."""
-    from ptqc.stages.evaluating import evaluate
+    from ptqc.tools.evaluating import evaluate
     from ptqc.work.progress import for_terminal
 
     found = evaluate(

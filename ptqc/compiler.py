@@ -35,35 +35,35 @@ from ptqc.plan import Plan
 from ptqc.reading.given import Model, read_given
 from ptqc.solutions import TunedNumbers
 from ptqc.solvers.cost_model import Times
-from ptqc.stages import documents
-from ptqc.stages.affordable_samples import affordable
-from ptqc.stages.build_target import build_target, check_samples
-from ptqc.stages.clock import Clock
-from ptqc.stages.consistency import check_activations
-from ptqc.stages.documents import CompileOutcome
-from ptqc.stages.early_checks import check_early
-from ptqc.stages.even_channels import evened
+from ptqc.stages.delivering import documents
+from ptqc.stages.delivering.build_target import build_target, check_samples
+from ptqc.stages.delivering.consistency import check_activations
+from ptqc.stages.delivering.documents import CompileOutcome
 from ptqc.stages.fit import Fitted, Packed, PlanSearch, Search, best_of, reconstruct, tune
 from ptqc.stages.float_activations import fit_finite
 from ptqc.stages.float_layers import with_float_layers
 from ptqc.stages.job import Job
-from ptqc.stages.judge import Evaluate, judge
-from ptqc.stages.judges import gather_apart, with_judges
-from ptqc.stages.kept_loss import KeptLoss, tell_loss
-from ptqc.stages.labels import Labelled, read_labels
-from ptqc.stages.latency_budget import time_delivered, within_latency
-from ptqc.stages.loss_budget import Fitting, criterion_of, fit_within_loss
+from ptqc.stages.judging.judge import Evaluate, judge
+from ptqc.stages.judging.labels import Labelled, read_labels
+from ptqc.stages.judging.most_changed import most_changed
+from ptqc.stages.judging.saturation import saturation_notes
+from ptqc.stages.judging.speed import measure_speed
+from ptqc.stages.latency.clock import Clock
+from ptqc.stages.latency.latency_budget import time_delivered, within_latency
+from ptqc.stages.latency.times import OnnxRuntimeClock
+from ptqc.stages.loss.judges import gather_apart, with_judges
+from ptqc.stages.loss.kept_loss import KeptLoss, tell_loss
+from ptqc.stages.loss.loss_budget import Fitting, criterion_of, fit_within_loss
 from ptqc.stages.measure import Run, measured
-from ptqc.stages.memory_budget import within_memory
-from ptqc.stages.memory_report import memory_report
-from ptqc.stages.most_changed import most_changed
-from ptqc.stages.packed_caches import with_packed_caches
-from ptqc.stages.prepare import Prepared, prepare
+from ptqc.stages.memory.memory_budget import within_memory
+from ptqc.stages.memory.memory_report import memory_report
+from ptqc.stages.preparing.affordable_samples import affordable
+from ptqc.stages.preparing.early_checks import check_early
+from ptqc.stages.preparing.even_channels import evened
+from ptqc.stages.preparing.packed_caches import with_packed_caches
+from ptqc.stages.preparing.prepare import Prepared, prepare
+from ptqc.stages.preparing.split import with_splits, without_unused
 from ptqc.stages.problem import lower, pack
-from ptqc.stages.saturation import saturation_notes
-from ptqc.stages.speed import measure_speed
-from ptqc.stages.split import with_splits, without_unused
-from ptqc.stages.times import OnnxRuntimeClock
 from ptqc.store.entries import Store
 from ptqc.work.deadline import Deadline
 from ptqc.work.progress import Progress

@@ -21,7 +21,7 @@ from ptqc.passes.decide.phases import Decided
 from ptqc.plan import Plan
 from ptqc.reading import read_model
 from ptqc.stages.fit import Fitted
-from ptqc.stages.prepare import Prepared, gather, prepare
+from ptqc.stages.preparing.prepare import Prepared, gather, prepare
 from ptqc.store.entries import Store, file_digest
 from ptqc.work.progress import SILENT
 

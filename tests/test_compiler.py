@@ -16,7 +16,7 @@ from compiling import compiled, proto, quick, residual, samples, store_of, told_
 import ptqc
 from ptqc.artifact.folder import Artifact
 from ptqc.errors import Infeasible, UsageError
-from ptqc.stages.documents import oldest_runtime
+from ptqc.stages.delivering.documents import oldest_runtime
 
 REPRODUCIBLE = [
     "golden.safetensors",

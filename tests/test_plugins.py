@@ -19,8 +19,8 @@ from ptqc.operators import OPERATORS
 from ptqc.operators.registry import added_operator
 from ptqc.options import CompileOptions
 from ptqc.plugins import Plugin, PluginKind, added, by_name, usable
-from ptqc.stages.doctor import Judgement, examine
 from ptqc.stages.extensions import check_extensions, examined, used
+from ptqc.tools.doctor import Judgement, examine
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "examples" / "plugin"))
 

@@ -9,7 +9,7 @@ from ptqc.notes import Note
 from ptqc.options import CompileOptions
 from ptqc.passes.decide.phases import Decided
 from ptqc.solvers.cost_model import Timed
-from ptqc.stages.prepare import Prepared
+from ptqc.stages.preparing.prepare import Prepared
 
 
 @dataclass(frozen=True)

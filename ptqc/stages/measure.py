@@ -27,7 +27,7 @@ from ptqc.passes.effects import applied
 from ptqc.passes.rewrite.remedies import from_json, to_json
 from ptqc.passes.schedule import default_rewrites
 from ptqc.stages.extensions import used
-from ptqc.stages.prepare import Origin, Prepared
+from ptqc.stages.preparing.prepare import Origin, Prepared
 from ptqc.stages.stored_weights import StoredWeights
 from ptqc.store.entries import Entry, Store, digest
 from ptqc.version import __version__

@@ -11,7 +11,7 @@ from compiling import compiled, residual, samples
 import ptqc
 from ptqc.artifact.folder import MANIFEST, MODEL, Artifact
 from ptqc.artifact.names import OwnNames
-from ptqc.stages.benching import FileBench
+from ptqc.tools.benching import FileBench
 
 # Of values that nodes of the model give; `ptqc inspect` and the plan call layers so, too.
 OWN = {name for node in residual().graph.node for name in node.output}

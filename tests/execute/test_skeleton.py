@@ -25,7 +25,7 @@ from ptqc.graph import external
 from ptqc.graph.external import spill, whole_message
 from ptqc.reading import read_model
 from ptqc.reading.first_run import try_once
-from ptqc.stages.comparing.contenders import file_contender
+from ptqc.tools.comparing.contenders import file_contender
 
 GRAPH = "g (float[N,64] x) => (float[N,8] y) { h = MatMul(x, w) r = Relu(h) y = MatMul(r, v) }"
 FEEDS = {"x": np.random.default_rng(0).normal(size=(4, 64)).astype(np.float32)}

@@ -13,7 +13,8 @@ from ptqc.passes.decide import measurements
 from ptqc.passes.decide.phases import Decided, Setting
 from ptqc.plan import Plan
 from ptqc.solutions import Solution, TunedNumbers
-from ptqc.stages import documents, fit
+from ptqc.stages import fit
+from ptqc.stages.delivering import documents
 
 
 def ranges_swapped(right: Any) -> Any:

@@ -15,9 +15,9 @@ from ptqc.artifact.folder import Artifact
 from ptqc.budget import Budgets
 from ptqc.codegen.targets import choose
 from ptqc.options import CompileOptions
-from ptqc.stages import sweep
 from ptqc.stages.float_layers import _in_bfloat16
 from ptqc.stages.job import Job
+from ptqc.tools import sweep
 
 
 @pytest.fixture(scope="module")

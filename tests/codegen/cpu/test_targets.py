@@ -15,7 +15,7 @@ from ptqc.codegen.cpu import isa, target
 from ptqc.codegen.cpu.options import CpuOptions
 from ptqc.codegen.targets import choose
 from ptqc.errors import TargetError, UsageError
-from ptqc.stages.build_target import check_target
+from ptqc.stages.delivering.build_target import check_target
 
 pytest.importorskip("tvm_ffi", reason="native libraries need apache-tvm: pip install 'ptqc[tvm]'")
 

@@ -32,7 +32,7 @@ from ptqc.codegen.program.program import Program, ProgramStep
 from ptqc.codegen.program.window import Window
 from ptqc.codegen.targets import choose
 from ptqc.errors import TargetError, UsageError
-from ptqc.stages.build_target import check_target
+from ptqc.stages.delivering.build_target import check_target
 from ptqc.store.entries import Store
 
 LAYOUTS = {"x": Layout((8, 1, 200), "uint8"), "y": Layout((64, 1, 200), "uint8")}

@@ -16,7 +16,7 @@ from ptqc.passes.decide.meet_memory import PRECISION, MeetMemory
 from ptqc.passes.decide.phases import Decided
 from ptqc.solvers.cost_model import Timed, Times
 from ptqc.solvers.memory_model import MemoryModel
-from ptqc.stages.memory_report import memory_model
+from ptqc.stages.memory.memory_report import memory_model
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,1 @@
+"""The files of an artifact, checked before they are published."""

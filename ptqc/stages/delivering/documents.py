@@ -1,0 +1,253 @@
+"""The files of an artifact: model, manifest, plan, sensitivities, report, times."""
+
+import platform
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import onnxruntime as ort
+
+from ptqc.artifact import folder as artifact
+from ptqc.artifact.golden import Golden
+from ptqc.codegen.onnxruntime import exact_sums
+from ptqc.codegen.onnxruntime.export import Exported
+from ptqc.codegen.onnxruntime.verify import Verified
+from ptqc.formats import coded
+from ptqc.graph import zipmaps
+from ptqc.notes import Level, Note, is_cut_short
+from ptqc.plan import write_json
+from ptqc.reading.operators import FUSED
+from ptqc.report import render
+from ptqc.report.energy import Energy
+from ptqc.solvers.allocation import frontier, price, smallest_choice
+from ptqc.stages.delivering.build_target import BuiltTargets
+from ptqc.stages.delivering.consistency import check_documents
+from ptqc.stages.extensions import used
+from ptqc.stages.fit import Fitted
+from ptqc.stages.job import Job
+from ptqc.stages.judging.judge import Judged, to_json
+from ptqc.stages.judging.speed import Measured
+from ptqc.stages.judging.unquantized import float_operators, rounded_for_float, unquantized_weights
+from ptqc.stages.latency.latency_report import LatencyReport
+from ptqc.stages.loss.kept_loss import KeptLoss
+from ptqc.stages.memory.memory_report import MemoryReport
+from ptqc.stages.preparing.split import used_remedies
+from ptqc.version import __version__
+from ptqc.work.memory import peak_memory_mb
+
+FRONTIER_POINTS = 12
+
+
+@dataclass(frozen=True)
+class CompileOutcome:
+    """Everything that came out of a compile.
+
+    activation_loss: of the plan's activations with float weights. distances: of the golden outputs from the float
+    model's, relative, by name.
+    """
+
+    fitted: Fitted
+    verified: Verified
+    activation_loss: float
+    built: BuiltTargets
+    delivered: LatencyReport | None
+    memory: MemoryReport
+    kept: KeptLoss | None
+    judged: Judged
+    changed: Mapping[str, Any]
+    speed: Measured
+    golden: Golden
+    distances: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Documents:
+    """What is told of an artifact, in JSON. costs: every candidate's bytes and predicted loss."""
+
+    manifest: dict[str, Any]
+    plan: dict[str, Any]
+    costs: dict[str, Any]
+
+
+def documents_of(job: Job, outcome: CompileOutcome) -> Documents:
+    """What is told of an artifact. Raises VerificationError where it contradicts the file."""
+    said = Documents(manifest(job, outcome), outcome.fitted.plan.to_json(), sensitivity(job, outcome.fitted))
+    said.manifest["energy"] = Energy.of(said.plan, said.costs).to_json()
+    check_documents(said.manifest, said.plan, outcome.fitted)
+    return said
+
+
+def files(outcome: CompileOutcome, said: Documents, folder: Path) -> dict[str, bytes | Path]:
+    """The files of an artifact by name. folder: for those that are too large for memory."""
+    return {
+        **outcome.fitted.exported.files(folder),
+        artifact.PLAN: write_json(said.plan).encode(),
+        artifact.SENSITIVITY: write_json(said.costs).encode(),
+        artifact.GOLDEN: outcome.golden.to_bytes(),
+        artifact.CHANGED: write_json(outcome.changed).encode(),
+        **outcome.built.files,
+    }
+
+
+def manifest(job: Job, outcome: CompileOutcome) -> dict[str, Any]:
+    """Everything reproducible about an artifact."""
+    fitted, judged, delivered = outcome.fitted, outcome.judged, outcome.delivered
+    origin, proto = job.prepared.origin, fitted.exported.proto
+    remedies, unused = used_remedies(job.prepared.remedies, fitted.plan)
+    split = {remedy.tensor: len(remedy.channels) for remedy in remedies if remedy.channels}
+    in_float = float_operators(job.model, fitted.plan, remedies)
+    notes = [*job.notes, *unused, *fitted.notes, *unquantized_weights(fitted.plan), *rounded_for_float(fitted.plan)]
+    notes += [*(operator.note for operator in in_float), *_warnings(judged)]
+    for kept in (delivered, outcome.memory, outcome.kept):
+        notes += kept.notes if kept is not None else ()
+    plugins, images = used(job.options.to_json(), list(outcome.built.documents)), job.prepared.samples.preprocessing
+    weights: Counter[str] = Counter()
+    for weight in fitted.plan.weights:
+        weights[str(fitted.plan.formats[weight.name])] += weight.size
+    return {
+        "ptqc": __version__,
+        "libraries": {"onnxruntime": ort.__version__, "onnx_ir": ir.__version__, "numpy": np.__version__},
+        "source": {
+            "name": origin.name,
+            "given": origin.given,
+            "bytes": origin.size,
+            "sha256": origin.digest,
+            "weights": origin.weights,
+        },
+        "calibration": {"samples": len(job.prepared.samples), "sha256": job.prepared.samples.digest},
+        "options": job.options.to_json(),
+        **({"plugins": plugins} if plugins else {}),
+        "preprocessing": None if images is None else asdict(images),
+        "budget": str(job.budgets.size) if job.budgets.size else None,
+        "file": {
+            "bytes": fitted.exported.size,
+            "bytes_told_to_solver": fitted.told,
+            "opset": proto.opset_import[0].version,
+            "ir_version": proto.ir_version,
+            "oldest_onnxruntime": oldest_runtime(proto.opset_import[0].version, proto.ir_version),
+            "runtime_operators": sorted({node.op_type for node in proto.graph.node if node.domain == FUSED}),
+        },
+        "maps": zipmaps.remembered(job.model),
+        "names": dict(fitted.exported.own),
+        "allocation": _allocation(job, fitted),
+        "latency": delivered.document if delivered is not None else None,
+        "memory": dict(outcome.memory.document),
+        "loss_budget": outcome.kept.document if outcome.kept is not None else None,
+        "cut_short": is_cut_short(notes),
+        "weights_by_format": dict(weights),
+        "float_operators": dict(Counter(operator.op_type for operator in in_float)),
+        "split_channels": split,
+        "scaled_rows": [remedy.tensor for remedy in remedies if remedy.by_row],
+        "rounded_activations": dict(Counter(map(str, fitted.plan.cast_sites.values()))),
+        "verification": outcome.verified.to_json(),
+        "results": to_json(judged),
+        "measurements": job.entry,
+        "cpu": _cpu(fitted.exported),
+        "notes": [{"step": n.step, "subject": n.subject, "message": n.message, "level": str(n.level)} for n in notes],
+        "activation_loss": outcome.activation_loss,
+        "golden": {"samples": len(outcome.golden.inputs), "distances": dict(outcome.distances)},
+        "targets": dict(outcome.built.documents),
+    }
+
+
+def _allocation(job: Job, fitted: Fitted) -> dict[str, Any]:
+    allocation, problem = fitted.allocation, fitted.problem
+    percent = max(1, job.prepared.origin.size // 100)
+    given = allocation.status == "given"
+    return {
+        "status": allocation.status,
+        "loss": allocation.loss,
+        "unit": job.decided.loss_unit,
+        "bound": allocation.bound,
+        "gap": 0.0 if given else allocation.gap,
+        "limit": job.limit or fitted.exported.size,
+        "price_of_one_percent": 0.0 if given else price(problem, allocation, percent),
+        "smallest_bytes": problem.size(smallest_choice(problem)),
+        "with_activations": None if job.decided.proof is None else job.decided.proof.to_json(),
+    }
+
+
+def _cpu(exported: Exported) -> dict[str, Any]:
+    needed = exact_sums.settings(exported)
+    return {"saturates_without_vnni": bool(needed), "session_option_without_vnni": needed}
+
+
+def sensitivity(job: Job, fitted: Fitted) -> dict[str, Any]:
+    """Every candidate's bytes and predicted loss, and the least loss at other sizes."""
+    decided, problem = job.decided, fitted.problem
+    smallest = problem.size(smallest_choice(problem))
+    largest = max(fitted.exported.size, int(smallest * 1.02))
+    steps = np.geomspace(smallest, max(largest, 2 * smallest), FRONTIER_POINTS).astype(int)
+    weights = []
+    for weight, group in problem.by_weight().items():
+        found = next(w for w in decided.weights if w.name == weight)
+        candidates = [
+            {
+                "format": str(c.form),
+                "bytes": c.bytes,
+                "loss": c.loss,
+                "error": decided.errors[weight, c.form],
+                "needs": list(c.needs),
+            }
+            for c in group
+        ]
+        layers = {layer.name: decided.macs.get(layer.name, 0) for layer in found.layers}
+        weights.append({"weight": weight, "elements": found.size, "layers": layers, "candidates": candidates})
+    quantized = coded(decided.activations)
+    sites = [
+        {"site": s.name, "loss": decided.site_losses.get(s.name, 0.0), "quantized": s.name in quantized}
+        for s in decided.sites
+    ]
+    return {
+        "loss_unit": decided.loss_unit,
+        "weights": weights,
+        "activations": sites,
+        "fixed_bytes": problem.fixed,
+        "shared_bytes": dict(problem.once),
+        "frontier": [{"bytes": b, "loss": loss} for b, loss in frontier(problem, [int(s) for s in steps])],
+    }
+
+
+def _warnings(judged: Judged) -> list[Note]:
+    """One for each output that is kept poorly."""
+    found = []
+    for output in judged.outputs:
+        if output.low:
+            told = ", ".join(figure.text for figure in output.low)
+            message = f"the compiled model agrees poorly with the float model ({told}): give it more bytes"
+            found.append(Note("judge", output.name, message, Level.WARNING))
+    return found
+
+
+def apart(job: Job, outcome: CompileOutcome, said: Documents) -> dict[str, bytes]:
+    """The files of an artifact that differ from run to run."""
+    taken = times(job, outcome)
+    report = render(said.manifest, said.plan, said.costs, taken, outcome.changed)
+    return {artifact.RUN: write_json(taken).encode(), artifact.REPORT: report.encode()}
+
+
+def times(job: Job, outcome: CompileOutcome) -> dict[str, Any]:
+    """What differs from run to run: times, memory, host."""
+    return {
+        **outcome.speed.to_json(),
+        "load_seconds": outcome.verified.load_seconds,
+        "seconds": time.monotonic() - job.started,
+        "peak_memory_mb": peak_memory_mb(),
+        "host": {"machine": platform.machine(), "system": platform.system(), "python": platform.python_version()},
+    }
+
+
+def oldest_runtime(opset: int, ir_version: int) -> str:
+    """The first ONNX Runtime release known to load a file of this opset and IR version and to fold its unpacking.
+
+    1.16 loads such files and gives the same outputs, but unpacks some weights at every run.
+    """
+    by_opset = {22: "1.20", 23: "1.23", 24: "1.24", 25: "1.31", 26: "1.31"}
+    by_ir_version = {11: "1.22", 12: "1.23", 13: "1.24"}
+    found = ("1.18", by_opset.get(opset, "1.18"), by_ir_version.get(ir_version, "1.18"))
+    return max(found, key=lambda version: [int(part) for part in version.split(".")])

@@ -1,0 +1,1 @@
+"""Budgets of memory, and what a delivered file needs of it."""

@@ -1,0 +1,1 @@
+"""From what the user gave to a model and samples that can be measured."""

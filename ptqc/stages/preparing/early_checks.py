@@ -1,0 +1,54 @@
+"""Requests that cannot be met, refused before anything is measured: too small a budget, operators without kernels."""
+
+from ptqc.budget import DROP, Budgets
+from ptqc.codegen.targets import Chosen
+from ptqc.errors import Infeasible, UsageError
+from ptqc.execute.onnxruntime import Runner
+from ptqc.losses import recognize
+from ptqc.options import CompileOptions
+from ptqc.stages.loss.criteria import check_unit
+from ptqc.stages.preparing.prepare import Prepared
+from ptqc.stages.preparing.smallest import estimated_size, lower_bound
+
+NAMED = 5
+# Samples whose outputs say what the outputs are.
+LOOKED_AT = 8
+
+
+def check_early(prepared: Prepared, budgets: Budgets, options: CompileOptions, chosen: Chosen | None) -> None:
+    """Raises Infeasible for a size that no file of the model has, TargetError for what certainly has no kernel.
+
+    Raises UsageError for a loss in a unit that the outputs are not judged in.
+    """
+    _check_size(prepared, budgets, options)
+    if budgets.loss is not None:
+        samples, runner = prepared.tuning[:LOOKED_AT], Runner(prepared.model)
+        outputs = [runner.run(feeds) for feeds in samples]
+        check_unit(budgets.loss, recognize(prepared.model, samples[0], outputs, options.loss))
+    if chosen is not None and not chosen.may_be_missing:
+        chosen.target.check_kernels(prepared.model)
+
+
+def check_score(budgets: Budgets, *scores: object) -> None:
+    """Raises UsageError where a budget counts points of a score and none of the ways to get one is given."""
+    if budgets.loss is not None and budgets.loss.unit == DROP and not any(score is not None for score in scores):
+        raise UsageError(
+            f"the budget {budgets.loss} counts points of a score: give --labels DATA, or evaluate in Python"
+        )
+
+
+def _check_size(prepared: Prepared, budgets: Budgets, options: CompileOptions) -> None:
+    if budgets.size is None:
+        return
+    limit = budgets.size.limit(prepared.origin.size, prepared.origin.weights)
+    bound = lower_bound(prepared.model, options.bits)
+    if limit >= bound.bytes:
+        return
+    smallest = max(estimated_size(prepared.model, options.bits), bound.bytes)
+    named = ", ".join(f"{what} {size:,} B" for what, size in bound.parts[:NAMED])
+    raise Infeasible(
+        f"the budget of {limit:,} bytes cannot be met: the narrowest codes of all weights alone take {bound.bytes:,} "
+        f"bytes, and the smallest reachable file has about {smallest:,}. Largest parts: {named}",
+        smallest,
+        bound.parts,
+    )

@@ -1,0 +1,260 @@
+"""Channels scaled and rotated where single ones are far larger than others and 8-bit activations gain by it."""
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+import onnx_ir as ir
+
+from ptqc.calibration.samples import Samples
+from ptqc.errors import PassError
+from ptqc.execute.onnxruntime import Runner
+from ptqc.execute.shapes import observed_shapes
+from ptqc.graph.channels import ChannelTies, Rule, Shapes, find_ties
+from ptqc.graph.layers import find_layers, find_weights
+from ptqc.graph.nodes import initial
+from ptqc.graph.rotation_rules import ROTATIONS
+from ptqc.graph.scale_rules import SCALES
+from ptqc.notes import Level, Note
+from ptqc.options import CompileOptions, Phase
+from ptqc.passes.base import Rewrite
+from ptqc.passes.pipeline import run_rewrites
+from ptqc.passes.rewrite.rotate import Rotate, rotatable, unit_gains
+from ptqc.passes.rewrite.scale_channels import ScaleChannels
+from ptqc.passes.rewrite.tools.graph import set_constant
+from ptqc.solvers.channel_scales import UNEVEN, smoothing, unevenness
+from ptqc.stages.measure import key_of
+from ptqc.stages.preparing.prepare import PROBES, Prepared
+from ptqc.stages.preparing.rounded_losses import Comparison, RoundedLosses, SampleLosses
+from ptqc.store.entries import Store
+from ptqc.work.deadline import Deadline
+from ptqc.work.progress import Progress
+from ptqc.work.stopwatch import seconds_of
+
+# Samples that show whether channels are uneven, and those that ranges are seen on.
+LOOKED_AT, OBSERVED = 8, 64
+# The fewest held-back samples on which anything is accepted, and the most.
+FEWEST, MOST = 16, 32
+# Blocks that are tried one by one where all of them together are refused.
+BLOCKS = 8
+# Share of the time that is left that all of this may take; runs of a sample that one trial takes, of node by node.
+SHARE, RUNS = 0.1, 8.0
+STEP = "even-channels"
+
+
+def evened(
+    prepared: Prepared, options: CompileOptions, store: Store, deadline: Deadline, progress: Progress
+) -> Prepared:
+    """The model with channels scaled and rotated as far as it pays; notes say what was done, or why it was undone.
+
+    What an earlier compile accepted is taken from the store.
+    """
+    tuning, held_back = prepared.tuning[:OBSERVED], prepared.held_back[:MOST]
+    if options.activations == "float" or len(held_back) < FEWEST:
+        return prepared
+    key = key_of(STEP, prepared, options.until(Phase.MEASURE))
+    entry = store.get(key)
+    if entry is not None:
+        notes = [Note(step, subject, text, Level(level)) for step, subject, text, level in entry.document["notes"]]
+        return _with_constants(prepared, entry.arrays, notes)
+    if not _is_affordable(prepared, deadline):
+        return prepared
+    offers = Offers(prepared, RoundedLosses(prepared.model, tuning, held_back, options.loss), options.seed)
+    if offers.offered():
+        with progress.stage("even out channels"):
+            offers.scale()
+            offers.rotate()
+    found = offers.prepared
+    own = [[note.step, note.subject, note.message, note.level] for note in found.notes[len(prepared.notes) :]]
+    store.put(key, {"notes": own}, _changed(prepared.model, found.model))
+    return found
+
+
+def _with_constants(prepared: Prepared, arrays: Mapping[str, np.ndarray], notes: Sequence[Note]) -> Prepared:
+    """The model with other values of some constants, and what is told of them."""
+    prepared = replace(prepared, notes=(*prepared.notes, *notes))
+    if not arrays:
+        return prepared
+    model = prepared.model.clone()
+    for name, array in arrays.items():
+        set_constant(model, name, np.array(array))
+    return replace(prepared, model=model, evened=_digest(model))
+
+
+def _changed(before: ir.Model, after: ir.Model) -> dict[str, np.ndarray]:
+    """The constants that scaling and rotating gave other values, by name."""
+    if after is before:
+        return {}
+    several = ((name, initial(before, name), initial(after, name)) for name in after.graph.initializers)
+    return {name: new for name, old, new in several if old.tobytes() != new.tobytes()}
+
+
+def _is_affordable(prepared: Prepared, deadline: Deadline) -> bool:
+    if not deadline.is_limited:
+        return True
+    runner, feeds = Runner(prepared.model), prepared.samples.largest[0]
+    each = RUNS * seconds_of(lambda: runner.run(feeds)) * (MOST + OBSERVED)
+    return deadline.share(SHARE).affords(each, 1 + BLOCKS, 0) > BLOCKS
+
+
+class Offers:
+    """Offers one rewrite after the other, and keeps those that pay. prepared: what there is so far."""
+
+    def __init__(self, prepared: Prepared, losses: RoundedLosses, seed: int) -> None:
+        self.prepared = prepared
+        self._losses, self._seed = losses, seed
+        self._ties = _Ties(observed_shapes(prepared.model, prepared.samples[0]))
+        self._folded: tuple[ir.Model, ir.Model, tuple[Rewrite, ...]] | None = None
+        self._known: SampleLosses | None = None
+
+    def offered(self) -> bool:
+        """Whether any channels that can be scaled or rotated are uneven."""
+        model, few = self.prepared.model, self._losses.tuning[:LOOKED_AT]
+        scales, rotations = self._ties.of(model, SCALES), self._ties.of(model, ROTATIONS)
+        reach = reach_of(model, scales, few)
+        if any(unevenness(reach[group]) >= UNEVEN for group in scales.groups()):
+            return True
+        reach = reach_of(model, rotations, few)
+        return any(unevenness(reach[rotations.classes == number]) >= UNEVEN for number in rotatable(rotations))
+
+    def rotate(self) -> None:
+        """The residual stream and heads of values, all of them or else the uneven ones one by one.
+
+        Gains of norms are folded into what reads them first, which alone is no rewrite that pays.
+        """
+        model, folds = self._fold()
+        ties = self._ties.of(model, ROTATIONS)
+        reach = reach_of(model, ties, self._losses.tuning)
+        uneven = [x for x in rotatable(ties) if unevenness(reach[ties.classes == x]) >= UNEVEN]
+        if not uneven:
+            return
+        all_blocks = (*folds, Rotate(ties, rotatable(ties), self._seed))
+        self._try_all(all_blocks, (self._rotation(x) for x in uneven[:BLOCKS] if len(rotatable(ties)) > 1))
+
+    def scale(self) -> None:
+        """Groups of channels that are uneven, all of them or else one by one."""
+        steps = list(self._scalings())
+        if not steps:
+            return
+        all_groups = ScaleChannels(steps[0].ties, np.prod([x.factors for x in steps], 0))
+        self._try_all((all_groups,), ((step,) for step in steps[:BLOCKS] if len(steps) > 1))
+
+    def _fold(self) -> tuple[ir.Model, tuple[Rewrite, ...]]:
+        """The model with the gains of norms folded, and the rewrites that do so."""
+        given = self.prepared.model
+        if self._folded is None or self._folded[0] is not given:
+            ties = self._ties.of(given, SCALES)
+            factors = unit_gains(given, ties)
+            folds = () if (factors == 1).all() else (ScaleChannels(ties, factors),)
+            model = given.clone() if folds else given
+            run_rewrites(model, folds, [])
+            self._folded = given, model, folds
+        return self._folded[1:]
+
+    def _scalings(self) -> Iterator[ScaleChannels]:
+        """One for each uneven group, the most uneven first."""
+        model = self.prepared.model
+        ties = self._ties.of(model, SCALES)
+        reach, weights = reach_of(model, ties, self._losses.tuning), weights_of(model, ties)
+        groups = [group for group in ties.groups() if unevenness(reach[group]) >= UNEVEN]
+        for group in sorted(groups, key=lambda group: -unevenness(reach[group])):
+            factors = np.ones(len(ties.classes))
+            factors[group] = smoothing(reach[group], weights[group])
+            yield ScaleChannels(ties, factors)
+
+    def _rotation(self, number: int) -> tuple[Rewrite, ...]:
+        """Folds the gains of norms and rotates one block."""
+        model, folds = self._fold()
+        return (*folds, Rotate(self._ties.of(model, ROTATIONS), (number,), self._seed))
+
+    def _try_all(self, together: Sequence[Rewrite], several: Iterable[Sequence[Rewrite]]) -> None:
+        """All blocks together, or else each for itself; of the latter, those that do not pay are told in one note."""
+        refusal = self._try(together)
+        if refusal is None:
+            return
+        self._note(refusal)
+        refused = [steps for steps in several if self._try(steps) is not None]
+        if refused:
+            message = f"undone one by one: {len(refused)} blocks gain nothing beyond chance"
+            self._note(Note(refusal.step, "", message, Level.SKIPPED))
+
+    def _try(self, steps: Sequence[Rewrite]) -> Note | None:
+        """Do rewrites where they pay; else why they are not done."""
+        name, model = steps[-1].name, self.prepared.model.clone()
+        try:
+            notes = run_rewrites(model, steps, [self.prepared.samples[i] for i in range(PROBES)])
+        except PassError as error:  # numbers that float32 does not bear
+            return Note(name, "", f"undone: {error}", Level.SKIPPED)
+        if _tied(model) < _tied(self.prepared.model):
+            return Note(name, "", "undone: a table and the product with it would be two", Level.SKIPPED)
+        before = self._known or self._losses.of(self.prepared.model)
+        compared = Comparison(before, self._losses.of(model), self._losses.unit)
+        if not compared.is_better:
+            self._known = before
+            return Note(name, "", f"undone, {len(notes)} places: {compared}", Level.SKIPPED)
+        self._known = compared.after
+        self.prepared = replace(self.prepared, model=model, evened=_digest(model))
+        self._note(*notes, Note(name, "", str(compared)))
+        return None
+
+    def _note(self, *notes: Note) -> None:
+        self.prepared = replace(self.prepared, notes=(*self.prepared.notes, *notes))
+
+
+class _Ties:
+    """Ties of models by rules, which are found once. shapes: of all activations, for one sample."""
+
+    def __init__(self, shapes: Shapes) -> None:
+        self._shapes = shapes
+        self._found = list[tuple[ir.Model, Mapping[str, Rule], ChannelTies]]()
+
+    def of(self, model: ir.Model, rules: Mapping[str, Rule]) -> ChannelTies:
+        """The sets of channels of a model."""
+        for known, its_rules, ties in self._found:
+            if known is model and its_rules is rules:
+                return ties
+        ties = find_ties(model, self._shapes, rules)
+        self._found.append((model, rules, ties))
+        return ties
+
+
+def _tied(model: ir.Model) -> int:
+    """How many tables have the numbers of a layer's weight."""
+    return sum(weight.table is not None for weight in find_weights(model, find_layers(model)))
+
+
+def _digest(model: ir.Model) -> str:
+    """Of all constants of a model."""
+    found = hashlib.sha256()
+    for name in sorted(model.graph.initializers):
+        found.update(name.encode() + np.ascontiguousarray(initial(model, name)).tobytes())
+    return found.hexdigest()
+
+
+def reach_of(model: ir.Model, ties: ChannelTies, samples: Samples) -> np.ndarray:
+    """The largest magnitude that each set of channels has where a layer reads it (sets,)."""
+    read = dict.fromkeys(layer.input for layer in find_layers(model))
+    taps, reach = [name for name in read if name in ties.tensors], np.zeros(len(ties.classes))
+    if not taps:
+        return reach
+    runner = Runner(model, taps)
+    for feeds in samples:
+        for name, values in runner.run(feeds, taps).items():
+            sets = ties.tensors[name]
+            axes = tuple(axis for axis, size in enumerate(sets.shape) if size == 1)
+            np.maximum.at(reach, sets, np.abs(values).max(axes, keepdims=True, initial=0.0))
+    return reach
+
+
+def weights_of(model: ir.Model, ties: ChannelTies) -> np.ndarray:
+    """The largest magnitude of the weights that read each set of channels (sets,)."""
+    found = np.zeros(len(ties.classes))
+    for layer in find_layers(model):
+        role = ties.constants.get(layer.weight)
+        for factor in () if role is None else role.factors:
+            if role is not None and factor.power < 0:
+                view = np.abs(initial(model, layer.weight)).reshape(role.view)
+                rest = tuple(axis for axis in range(view.ndim) if axis not in factor.axes)
+                np.maximum.at(found, factor.numbers, view.max(rest).ravel())
+    return found

@@ -1,0 +1,1 @@
+"""What the commands beside compile do: bench, compare, doctor, eval, inspect, run, sweep."""

@@ -1,0 +1,146 @@
+"""`ptqc bench`: how long each kernel of a native library takes, or each operator of an ONNX file in ONNX Runtime."""
+
+from dataclasses import dataclass
+from os import PathLike
+from typing import Any
+
+import onnx_ir as ir
+import onnxruntime as ort
+
+from ptqc.arguments import path_of
+from ptqc.artifact.bench import Bench
+from ptqc.artifact.bench import bench as bench_library
+from ptqc.artifact.folder import GOLDEN, Artifact, load
+from ptqc.artifact.golden import Golden
+from ptqc.artifact.names import OwnNames
+from ptqc.calibration.synthetic import ADVICE, draw
+from ptqc.errors import CalibrationError, UsageError
+from ptqc.execute.onnxruntime import Feeds
+from ptqc.execute.profile import Subject, profile
+from ptqc.text import shorten, table, visible
+from ptqc.tools.comparing.contenders import file_contender
+from ptqc.work.logs import quiet_libraries
+
+SECONDS = 2.0
+NAME = 48
+LISTED = 60
+MICROSECOND, MILLISECOND = 1e3, 1e6
+
+
+@dataclass(frozen=True)
+class OperatorTime:
+    """One operator of the file: its name, its type, the first value that it makes, and nanoseconds.
+
+    own: what the model that was compiled calls that value; else the same.
+    kernel: what ONNX Runtime runs for it, such as QLinearConv for a Conv on integers.
+    What ONNX Runtime adds to it or merges into it (conversions of layouts, activation functions) counts as its own.
+    """
+
+    node: str
+    op_type: str
+    kernel: str
+    value: str
+    own: str
+    nanoseconds: float
+
+    @property
+    def name(self) -> str:
+        """What a person calls it; a name that a compiled file gives to a node tells nothing."""
+        return self.own if self.own != self.value else self.node or self.value
+
+
+@dataclass(frozen=True)
+class FileBench:
+    """All operators that take time, in order, and nanoseconds of a whole run, one sample on one thread."""
+
+    model: str
+    operators: tuple[OperatorTime, ...]
+    nanoseconds: float
+
+    def to_json(self) -> dict[str, Any]:
+        """The document of `--json`: microseconds of each operator, milliseconds of the whole."""
+        return {
+            "model": self.model,
+            "runtime": f"ONNX Runtime {ort.__version__}",
+            "threads": 1,
+            "milliseconds": self.nanoseconds / MILLISECOND,
+            "operators": [
+                {
+                    "name": operator.name,
+                    "node": operator.node,
+                    "operator": operator.op_type,
+                    "kernel": operator.kernel,
+                    "value": operator.value,
+                    "microseconds": operator.nanoseconds / MICROSECOND,
+                }
+                for operator in self.operators
+            ],
+        }
+
+    def __str__(self) -> str:
+        slowest = sorted(self.operators, key=lambda operator: -operator.nanoseconds)
+        rows = [self._cells(operator) for operator in slowest[:LISTED]]
+        more = f" (the slowest {LISTED} of {len(slowest):,})" if len(slowest) > LISTED else ""
+        return (
+            f"{table(('operator', 'kernel', 'µs', '% of time'), rows)}\n\n"
+            f"a whole run{more} takes {self.nanoseconds / MILLISECOND:.3f} ms of the processor's time on one thread, "
+            f"one sample, ONNX Runtime {ort.__version__}; what it adds to an operator or merges into it counts there"
+        )
+
+    def _cells(self, operator: OperatorTime) -> tuple[str, ...]:
+        return (
+            shorten(visible(operator.name), NAME),
+            operator.kernel,
+            f"{operator.nanoseconds / MICROSECOND:,.1f}",
+            f"{100 * operator.nanoseconds / self.nanoseconds:.1f}",
+        )
+
+
+@quiet_libraries()
+def bench(model: str | PathLike[str], *, threads: int = 1, isa: str = "") -> Bench | FileBench:
+    """Time the parts of a model on this machine.
+
+    model: a folder that `compile` wrote, of which the kernels of the native library are timed where it has one; or an
+    ONNX file, or a folder without a library, of which the operators are timed in ONNX Runtime, on one thread.
+    threads, isa: of the library. Raises TargetError where the artifact has libraries, but none that runs here, and
+    UsageError for threads or an isa of what has no library.
+    """
+    path = path_of("model", model)
+    artifact = load(path) if path.is_dir() else None
+    if artifact is not None and artifact.runnable:
+        return bench_library(path, threads=threads, isa=isa)
+    if threads != 1 or isa:
+        raise UsageError(
+            f"{path} has no native library, and operators of an ONNX file are timed on one thread: leave out --threads "
+            "and --isa (`ptqc compare` times whole files on several threads)"
+        )
+    found = file_contender(path if artifact is None else artifact.path, 1, artifact)
+    names = OwnNames.beside(path) if artifact is None else OwnNames.of(artifact)
+    return _bench_file(found.name, found.model, _sample(found.model, artifact), names)
+
+
+def _sample(model: ir.Model, artifact: Artifact | None) -> Feeds:
+    """A golden sample of the artifact, or a drawn one."""
+    if artifact is not None:
+        return Golden.read(artifact.folder / GOLDEN).inputs[0]
+    try:
+        return next(iter(draw(model, 1, 0, {})))
+    except CalibrationError as error:
+        raise CalibrationError(str(error).replace(ADVICE, "give an artifact, which has samples")) from error
+
+
+def _bench_file(name: str, model: ir.Model, feeds: Feeds, names: OwnNames) -> FileBench:
+    nodes = list(model.graph)
+    keys = {str(output.name): place for place, node in enumerate(nodes) for output in node.outputs}
+    (found,) = profile([Subject(model, feeds, keys)], SECONDS)
+    operators = [
+        _operator(nodes[place], names, found.kernels.get(place, ""), nanoseconds)
+        for place, nanoseconds in sorted((key, taken) for key, taken in found.charges.items() if isinstance(key, int))
+    ]
+    return FileBench(name, tuple(operators), found.nanoseconds)
+
+
+def _operator(node: ir.Node, names: OwnNames, kernel: str, nanoseconds: float) -> OperatorTime:
+    value = str(node.outputs[0].name)
+    kernel = kernel or node.op_type
+    return OperatorTime(node.name or "", node.op_type, kernel, value, names.of_value(value), nanoseconds)

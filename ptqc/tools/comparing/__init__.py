@@ -1,0 +1,189 @@
+"""`ptqc compare`: models beside each other, in bytes, in time, and in what they answer."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from os import PathLike, getloadavg
+from pathlib import Path
+from typing import Any
+
+import onnx_ir as ir
+
+from ptqc.artifact.folder import GOLDEN, Artifact
+from ptqc.artifact.golden import Golden
+from ptqc.calibration.images import Preprocessing
+from ptqc.calibration.inputs import input_specs
+from ptqc.calibration.samples import collect
+from ptqc.calibration.synthetic import draw
+from ptqc.errors import UsageError
+from ptqc.execute.onnxruntime import Feeds, tensors_of
+from ptqc.execute.speed import Speed, race, speed_of
+from ptqc.losses import recognize
+from ptqc.stages.judging.judge import BEST_SQNR, Judged, judge_pairs
+from ptqc.text import number, percent, shorten, table
+from ptqc.tools.comparing.contenders import Contender, as_compiled, check_inputs, contenders, running
+from ptqc.work.logs import quiet_libraries
+from ptqc.work.parallel import processors
+from ptqc.work.progress import SILENT, Progress
+from ptqc.work.scratch import scratch
+from ptqc.work.stopwatch import processor_ns, wall_ns
+
+SAMPLES = 16
+DRAWN = "drawn samples, on which outputs say little: give real ones with --calibration DATA"
+NAME = 48
+
+
+@dataclass(frozen=True)
+class ComparedModel:
+    """One model. judged: how its outputs agree with those of the first; None of the first, and where none is float."""
+
+    name: str
+    runtime: str
+    bytes: int
+    speed: Speed
+    judged: Judged | None
+
+
+@dataclass(frozen=True)
+class ModelComparison:
+    """What was found of each model, the first in front. samples: what they ran on, in words. load: of the machine."""
+
+    rows: tuple[ComparedModel, ...]
+    threads: int
+    samples: str
+    load: float
+
+    def to_json(self) -> dict[str, Any]:
+        """The document of `--json`: milliseconds of one sample, and ratios to the first model."""
+        return {
+            "threads": self.threads,
+            "samples": self.samples,
+            "load_average": self.load,
+            "models": [self._document(row) for row in self.rows],
+        }
+
+    def _document(self, row: ComparedModel) -> dict[str, Any]:
+        judged = row.judged
+        return {
+            "model": row.name,
+            "runtime": row.runtime,
+            "bytes": row.bytes,
+            "bytes_of_first": row.bytes / self.rows[0].bytes,
+            "milliseconds": row.speed.compiled_ms,
+            "times_as_fast": row.speed.ratio,
+            "low": row.speed.low,
+            "high": row.speed.high,
+            "outputs": None if judged is None else [output.to_json() for output in judged.outputs],
+        }
+
+    def __str__(self) -> str:
+        heading = ("model", "runs in", "bytes", "of first", "ms", "times as fast", "range", "same top class", "SQNR dB")
+        rows = [self._cells(row) for row in self.rows]
+        whose = (
+            "of the processor's time on one thread" if self.threads == 1 else f"that pass, with {self.threads} threads"
+        )
+        told = [table(heading, rows), "", f"ms {whose}, of one sample, in turns; compared on {self.samples}"]
+        if self.load > processors():
+            told.append(f"the machine was busy, a load of {self.load:.1f} on {processors()} processors: {self._trust}")
+        return "\n".join(told)
+
+    @property
+    def _trust(self) -> str:
+        return "compare the ratios, not the ms" if self.threads == 1 else "run it again where nothing else runs"
+
+    def _cells(self, row: ComparedModel) -> tuple[str, ...]:
+        first, speed, judged = self.rows[0], row.speed, row.judged
+        same = None if judged is None else judged.agreement
+        return (
+            shorten(row.name, NAME),
+            row.runtime,
+            f"{row.bytes:,}",
+            percent(row.bytes / first.bytes),
+            number(speed.compiled_ms),
+            number(speed.ratio),
+            "" if row is first else f"{number(speed.low)} to {number(speed.high)}",
+            "" if same is None else percent(same),
+            "" if judged is None else "equal" if judged.sqnr == BEST_SQNR else f"{judged.sqnr:.1f}",
+        )
+
+
+@quiet_libraries()
+def compare(
+    *models: str | PathLike[str],
+    calibration: object = None,
+    samples: int = SAMPLES,
+    threads: int = 1,
+    preprocessing: Preprocessing | None = None,
+    progress: Progress = SILENT,
+) -> ModelComparison:
+    """Bytes, times and outputs of models, beside those of the first.
+
+    models: ONNX files, and folders that `compile` wrote: of these the file and, where one runs here, the native
+    library. calibration: samples as for `compile`, at most `samples` of which are run; default: the golden samples of
+    the first artifact, or drawn ones where there is none. threads: of a run; on one, what other programs take of the
+    processor is left out. Raises UsageError where the models differ in inputs or outputs.
+    """
+    if threads < 1:
+        raise UsageError(f"threads = {threads}; expected a positive number")
+    load, found = getloadavg()[0], [contender for model in models for contender in contenders(model, threads)]
+    if len(found) < 2:
+        raise UsageError(
+            "there is nothing to compare: give two models or more, ONNX files or folders of `ptqc compile`"
+        )
+    check_inputs(found)
+    with scratch() as folder:
+        feeds, described = _samples(found, calibration, samples, as_compiled(preprocessing, found), Path(folder))
+        pairs = _outputs(found, feeds, progress)
+        with progress.stage("compare speeds"):
+            times = race([one.starter(feeds[0]) for one in found], processor_ns if threads == 1 else wall_ns)
+    assert times is not None  # there was no deadline
+    judged = _judged(found[0].model, feeds, pairs)
+    rows = [
+        ComparedModel(one.name, one.runtime, one.bytes, speed_of(times[:, 0], times[:, place]), judged[place])
+        for place, one in enumerate(found)
+    ]
+    return ModelComparison(tuple(rows), threads, described, load)
+
+
+def _samples(
+    found: Sequence[Contender], calibration: object, most: int, preprocessing: Preprocessing | None, folder: Path
+) -> tuple[list[Feeds], str]:
+    """Samples, and what they are."""
+    if calibration is not None:
+        feeds = list(collect(calibration, input_specs(found[0].model), folder, most, preprocessing))
+        return feeds, f"{len(feeds)} samples"
+    for artifact in (one.artifact for one in found if one.artifact is not None):
+        golden = _golden(artifact)
+        return golden, f"{len(golden)} golden samples of {artifact.folder}"
+    return list(draw(found[0].model, most, 0, {})), DRAWN
+
+
+def _golden(artifact: Artifact) -> list[Feeds]:
+    return list(Golden.read(artifact.folder / GOLDEN).inputs)
+
+
+def _outputs(found: Sequence[Contender], feeds: Sequence[Feeds], progress: Progress) -> list[list[Feeds]]:
+    """What each makes of each sample. Raises UsageError where one lacks an output of the first."""
+    outputs: list[list[Feeds]] = []
+    with progress.stage("compare outputs", len(found)) as stage:
+        for one in found:
+            outputs.append(_run(one, feeds))
+            if missing := set(outputs[0][0]) - set(outputs[-1][0]):
+                raise UsageError(f"{one.name} has no output {sorted(missing)[0]!r}, which {found[0].name} has")
+            stage.advance(one.name)
+    return outputs
+
+
+def _run(one: Contender, feeds: Sequence[Feeds]) -> list[Feeds]:
+    with running(one):
+        run = one.start()
+        return [tensors_of(run(sample)) for sample in feeds]
+
+
+def _judged(model: ir.Model, feeds: Sequence[Feeds], outputs: Sequence[Sequence[Feeds]]) -> list[Judged | None]:
+    """How the outputs of each agree with the first's."""
+    real = outputs[0]
+    kinds = recognize(model, feeds[0], list(real))
+    if not kinds:
+        return [None for _ in outputs]
+    judged = [judge_pairs(kinds, list(zip(real, other, strict=True))) for other in outputs[1:]]
+    return [None, *judged]

@@ -1,0 +1,204 @@
+"""`ptqc eval`: the score of models on the user's data, side by side, each with its standard error."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ptqc.calibration.images import Preprocessing
+from ptqc.calibration.inputs import input_specs
+from ptqc.calibration.roles import roles
+from ptqc.calibration.texts import Texts, read_tokenizer
+from ptqc.errors import ModelError, UsageError
+from ptqc.text import number, shorten, table
+from ptqc.tools.comparing.contenders import Contender, Run, as_compiled, check_inputs, contenders, running
+from ptqc.tools.evaluating.data import Judges, LabelledCase, read_judges
+from ptqc.tools.evaluating.estimates import Estimate, difference, estimate
+from ptqc.tools.evaluating.metric import Case, Metric, Outputs
+from ptqc.tools.evaluating.own import metric_of
+from ptqc.work.logs import quiet_libraries
+from ptqc.work.progress import SILENT, Progress
+
+NAME = 48
+
+
+@dataclass(frozen=True)
+class EvaluatedModel:
+    """One model. difference: of its score to that of the first model, on the same cases; None of the first."""
+
+    name: str
+    runtime: str
+    bytes: int
+    score: Estimate
+    details: Mapping[str, float]
+    difference: Estimate | None
+
+    def to_json(self) -> dict[str, Any]:
+        """The document of `--json`."""
+        return {
+            "model": self.name,
+            "runtime": self.runtime,
+            "bytes": self.bytes,
+            **_document("", self.score),
+            "details": {name: _finite(value) for name, value in self.details.items()},
+            **({} if self.difference is None else _document("difference_", self.difference)),
+        }
+
+
+def _document(prefix: str, found: Estimate) -> dict[str, Any]:
+    return {f"{prefix}score": _finite(found.value), f"{prefix}standard_error": _finite(found.error)}
+
+
+def _finite(value: float) -> float | None:
+    """A number that JSON has."""
+    return value if math.isfinite(value) else None
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The scores of all models on the same cases, the first model in front.
+
+    title: what the score is. left_out: by name, why a model has none.
+    """
+
+    metric: str
+    title: str
+    higher_is_better: bool
+    cases: int
+    rows: tuple[EvaluatedModel, ...]
+    left_out: Mapping[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """The document of `--json`."""
+        return {
+            "metric": self.metric,
+            "title": self.title,
+            "higher_is_better": self.higher_is_better,
+            "cases": self.cases,
+            "models": [row.to_json() for row in self.rows],
+            "left_out": dict(self.left_out),
+        }
+
+    def __str__(self) -> str:
+        names = list(self.rows[0].details)
+        heading = ("model", "runs in", "bytes", "score", "± error", *names, "to first", "± error")
+        rows = [
+            (
+                shorten(row.name, NAME),
+                row.runtime,
+                f"{row.bytes:,}",
+                f"{row.score.value:.5g}",
+                number(row.score.error),
+                *(f"{row.details[name]:.5g}" for name in names),
+                *(("", "") if row.difference is None else _signed(row.difference)),
+            )
+            for row in self.rows
+        ]
+        better = "more" if self.higher_is_better else "less"
+        told = [f"{self.title} ({better} is better), with its standard error, on {self.cases:,} cases", ""]
+        left = [f"left out: {name}: {reason}" for name, reason in self.left_out.items()]
+        return "\n".join([*told, table(heading, rows), *([""] if left else []), *left])
+
+
+def _signed(found: Estimate) -> tuple[str, str]:
+    return (f"{found.value:+.3g}", number(found.error))
+
+
+@quiet_libraries()
+def evaluate(
+    *models: str | PathLike[str],
+    metric: str | Metric | Callable[[Any, Any], float],
+    data: object,
+    labels: object = None,
+    output: str | None = None,
+    samples: int | None = None,
+    threads: int = 0,
+    tokenizer: str | PathLike[str] | None = None,
+    preprocessing: Preprocessing | None = None,
+    progress: Progress = SILENT,
+) -> Evaluation:
+    """The score of each model on labelled data, and how far it is from that of the first.
+
+    models: ONNX files, and folders that `ptqc.compile` wrote: of these the file and, where one runs here, the native
+    library. metric: "top-1", "top-5", "cross-entropy", "perplexity", "similarity", "cosine", "word-errors", "psnr",
+    "module:function", a function of outputs and label, or a `ptqc.tools.evaluating.metric.Metric`. data: as
+    `calibration` of `ptqc.compile`, with labels beside the samples (as `ptqc eval --help` says) or in `labels`. output:
+    the one that is judged; default: the first. samples: labels at most. threads: of a run, 0 for all processors.
+    tokenizer: what turns tokens into words, where that of the data is not meant. Raises CalibrationError where data,
+    labels and metric do not go together.
+    """
+    chosen = metric_of(metric)
+    if samples is not None and samples < 1:
+        raise UsageError(f"samples = {samples}; expected a positive number")
+    found = [contender for model in models for contender in contenders(model, threads)]
+    if not found:
+        raise UsageError("there is nothing to evaluate: give ONNX files, or folders of `ptqc compile`")
+    check_inputs(found)
+    inputs = input_specs(found[0].model)
+    judged = _judged_output(found[0], output)
+    decode = _decoder(data, tokenizer)
+    prepared, found_roles = as_compiled(preprocessing, found), roles(inputs)
+    judges = read_judges(data, labels, chosen, inputs, samples, prepared)
+
+    def case(given: LabelledCase, outputs: Sequence[Outputs], firsts: Sequence[Outputs]) -> Case:
+        return Case(given.name, given.feeds, outputs, firsts, given.label, judged, found_roles, decode)
+
+    measured, left_out = _measure(found, judges, chosen, case, progress)
+    rows = [_row(found[place], chosen, measured, place) for place in measured]
+    if not rows:
+        raise ModelError("; ".join(f"{name}: {reason}" for name, reason in left_out.items()))
+    count = len(next(iter(measured.values())))
+    return Evaluation(chosen.name, chosen.title, chosen.higher_is_better, count, tuple(rows), left_out)
+
+
+def _judged_output(first: Contender, asked: str | None) -> str:
+    names = [str(value.name) for value in first.model.graph.outputs]
+    if asked is not None and asked not in names:
+        raise UsageError(f"{first.name} has no output {asked!r}; it has {', '.join(names)}")
+    return names[0] if asked is None else asked
+
+
+def _decoder(data: object, tokenizer: str | PathLike[str] | None) -> Callable[[Sequence[int]], str] | None:
+    path = data.tokenizer if tokenizer is None and isinstance(data, Texts) else tokenizer
+    if path is None:
+        return None
+    read = read_tokenizer(Path(path))
+    return lambda tokens: str(read.decode(list(tokens)))
+
+
+def _measure(
+    found: Sequence[Contender], judges: Judges, metric: Metric, case: Callable[..., Case], progress: Progress
+) -> tuple[dict[int, np.ndarray], dict[str, str]]:
+    """What each model's cases add to its score, by its place; and why a model has none.
+
+    A library is built for one size of samples, so it is left out where it does not take these.
+    """
+    runs: dict[int, Run] = {place: one.start() for place, one in enumerate(found)}
+    numbers: dict[int, list[tuple[float, ...]]] = {place: [] for place in runs}
+    left_out: dict[str, str] = {}
+    with progress.stage("evaluate", judges.count) as stage:
+        for given in judges.cases:
+            firsts: list[Outputs] = []
+            for place in list(runs):
+                try:
+                    with running(found[place]):
+                        outputs: list[Outputs] = [runs[place](sample) for sample in given.feeds]
+                except UsageError as error:
+                    del runs[place]
+                    left_out[f"{found[place].name} ({found[place].runtime})"] = str(error)
+                    continue
+                firsts = firsts or outputs
+                numbers[place].append(metric.measure(case(given, outputs, firsts)))
+            stage.advance()
+    return {place: np.array(numbers[place], np.float64) for place in runs}, left_out
+
+
+def _row(one: Contender, metric: Metric, measured: Mapping[int, np.ndarray], place: int) -> EvaluatedModel:
+    first, own = next(iter(measured.values())), measured[place]
+    apart = None if own is first else difference(metric.score, first, own)
+    score, details = estimate(metric.score, own), metric.details(own)
+    return EvaluatedModel(one.name, one.runtime, one.bytes, score, details, apart)

@@ -1,0 +1,246 @@
+"""Samples with their labels, from what the user gives.
+
+Labels lie with the samples: `labels` in the .npz (ragged as its inputs may be), or in each .npz of a folder; the names
+of the folders in which images lie; the columns behind the texts of a .tsv; lines of `image,class` in a .csv. Or they
+are given apart.
+"""
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ptqc.arguments import path_of, shown
+from ptqc.calibration.images import IMAGE_SUFFIXES, Preprocessing
+from ptqc.calibration.inputs import InputSpec
+from ptqc.calibration.samples import EVERY_SAMPLE, CheckedSample, checked
+from ptqc.calibration.sources import LENGTHS, bounds_of, files_below, is_hidden, npz_members, open_source, spread
+from ptqc.calibration.texts import TABLE, Texts
+from ptqc.errors import CalibrationError, UsageError
+from ptqc.execute.onnxruntime import Feeds
+from ptqc.stages.judging.labels import KEY, from_csv
+from ptqc.tools.evaluating.metric import Metric
+
+NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)(e[+-]?\d+)?", re.IGNORECASE | re.ASCII)
+
+
+@dataclass(frozen=True)
+class LabelledCase:
+    """What a metric judges at once: the feeds of the samples of one label. label: None where there is none."""
+
+    name: str
+    feeds: Sequence[Feeds]
+    label: Any
+
+
+@dataclass(frozen=True)
+class Judges:
+    """cases: each is read when it is asked for, and none is kept. count: None where only reading tells how many."""
+
+    cases: Iterator[LabelledCase]
+    count: int | None
+
+
+def read_judges(
+    data: object,
+    labels: object,
+    metric: Metric,
+    inputs: Sequence[InputSpec],
+    most: int | None,
+    preprocessing: Preprocessing | None,
+) -> Judges:
+    """Samples with their labels, at most `most` of these, evenly spread; of an iterator without labels the first.
+
+    Raises CalibrationError for data and labels that cannot be read, or do not belong together, here or from the cases.
+    """
+    # Which samples labels belong to that are given apart, only their place among all samples tells.
+    source, found = _opened(data, metric, inputs, preprocessing, most if labels is None else None)
+    if labels is not None:
+        found = _apart(labels)
+    together = metric.samples
+    limit = EVERY_SAMPLE if most is None or found or together > 1 else most
+    stream = open_source(source, inputs, limit, preprocessing)
+    if stream.count is not None:
+        _check_counts(stream.count, found, together)
+    total = len(found) or (None if stream.count is None else stream.count // together)
+    if total is None:
+        limit = EVERY_SAMPLE if most is None else most * together
+        return Judges(_cases(checked(stream, inputs, limit), found, metric, None), None)
+    chosen = frozenset(spread(total, total if most is None else most))
+    return Judges(_cases(checked(stream, inputs, limit), found, metric, chosen), len(chosen))
+
+
+def _cases(
+    samples: Iterator[CheckedSample], labels: Sequence[Any], metric: Metric, chosen: Collection[int] | None
+) -> Iterator[LabelledCase]:
+    """Those with these numbers, or all. labels: of all cases, at the latest when their samples are read."""
+    together, count, held = metric.samples, 0, map(_copied, samples)
+    for number, first in enumerate(held):
+        case = [first, *islice(held, together - 1)]
+        count += len(case)
+        if len(case) < together:
+            break
+        if metric.needs_labels and not labels:
+            raise CalibrationError(
+                f"the metric {metric.name} needs labels, and the data have none: an array `{KEY}` in the .npz, or "
+                "--labels"
+            )
+        if labels and number >= len(labels):
+            raise _uneven(f"at least {count}", labels, together)
+        if chosen is None or number in chosen:
+            yield LabelledCase(first.name, [each.feeds for each in case], labels[number] if labels else None)
+    _check_counts(count, labels, together)
+
+
+def _copied(sample: CheckedSample) -> CheckedSample:
+    """A sample that stays as it is where its reader fills one array again and again."""
+    return replace(sample, feeds={name: array.copy() for name, array in sample.feeds.items()})
+
+
+def _check_counts(samples: int, labels: Sequence[Any], together: int) -> None:
+    if samples % together or (labels and len(labels) != samples // together):
+        raise _uneven(samples, labels, together)
+
+
+def _uneven(samples: int | str, labels: Sequence[Any], together: int) -> CalibrationError:
+    each = "one for each" if together == 1 else f"one for {together} that follow each other"
+    return CalibrationError(f"there are {samples} samples and {len(labels)} labels; give {each}")
+
+
+def _opened(
+    data: object, metric: Metric, inputs: Sequence[InputSpec], preprocessing: Preprocessing | None, most: int | None
+) -> tuple[object, list[Any]]:
+    """What `open_source` takes, and the labels that lie with it; those of files come as the files are read."""
+    if isinstance(data, Texts):
+        return _of_table(data, metric) if _is_table(data.corpus) else (data, [])
+    if isinstance(data, Mapping):
+        return _of_arrays(data)
+    if not isinstance(data, str | Path):
+        return data, []
+    path = path_of("data", data)
+    if path.is_dir():
+        return _of_folder(path, metric, inputs, preprocessing, most)
+    if path.is_file() and path.suffix == ".npz":
+        return _of_arrays(npz_members(path))
+    if path.is_file() and path.suffix == ".csv":
+        images, classes = from_csv(path, tuple(inputs), preprocessing, most or EVERY_SAMPLE)
+        return images, list(classes)
+    if _is_table(path):
+        raise UsageError(f"{path} holds texts: give their --tokenizer too")
+    return data, []
+
+
+def _of_arrays(given: Mapping[str, Any]) -> tuple[object, list[Any]]:
+    arrays = {name: array for name, array in given.items() if name not in (KEY, KEY + LENGTHS)}
+    return arrays, _cut(given) if KEY in given else []
+
+
+def _cut(given: Mapping[str, Any]) -> list[Any]:
+    """The labels of a mapping, one of each case, where there are lengths of different lengths."""
+    labels, lengths = np.asarray(given[KEY]), given.get(KEY + LENGTHS)
+    if labels.ndim == 0:
+        raise CalibrationError(f"`{KEY}` is one value, expected an array with one label for each sample")
+    if lengths is None:
+        return list(labels)
+    bounds = bounds_of(labels, np.asarray(lengths), f"`{KEY}`", f"`{KEY + LENGTHS}`")
+    return np.split(labels, bounds[1:-1])
+
+
+def _of_folder(
+    folder: Path, metric: Metric, inputs: Sequence[InputSpec], preprocessing: Preprocessing | None, most: int | None
+) -> tuple[object, list[Any]]:
+    arrays, images = files_below(folder, frozenset({".npz"})), files_below(folder, IMAGE_SUFFIXES)
+    labels: list[Any] = []
+    if arrays and not images:
+        return _of_files(_some(arrays, metric.samples, most), labels), labels
+    # Folders without images count, too: else the classes behind them would be taken for others.
+    classes = sorted(path.name for path in folder.iterdir() if path.is_dir() and not is_hidden(Path(path.name)))
+    if not images or all(path.parent == folder for path in images):
+        return str(folder), labels
+    if any(path.parent == folder for path in images):
+        raise CalibrationError(f"some images of {folder} are not in the folder of a class")
+    if len(inputs) != 1:
+        raise CalibrationError(
+            f"images can only feed a model with one input; this one has {len(inputs)}: give .npz files"
+        )
+    numbers = {name: int(name) if all(map(str.isdecimal, classes)) else place for place, name in enumerate(classes)}
+    chosen, loader = _some(images, metric.samples, most), preprocessing or Preprocessing()
+    labels += [numbers[path.relative_to(folder).parts[0]] for path in chosen]
+    return ({inputs[0].name: loader.load(path, inputs[0])} for path in chosen), labels
+
+
+def _some(files: Sequence[Path], together: int, most: int | None) -> list[Path]:
+    """Those of at most so many cases, evenly spread; what is left over stays, and is told later."""
+    if most is None or len(files) % together or len(files) <= most * together:
+        return list(files)
+    return [
+        files[together * case + place] for case in spread(len(files) // together, most) for place in range(together)
+    ]
+
+
+def _of_files(files: Iterable[Path], labels: list[Any]) -> Iterator[Mapping[str, np.ndarray]]:
+    """The feeds of each file; its label is appended to `labels`."""
+    for path in files:
+        arrays = dict(npz_members(path))
+        label = arrays.pop(KEY, None)
+        if label is not None:
+            labels.append(label)
+        yield arrays
+
+
+def _is_table(corpus: object) -> bool:
+    return isinstance(corpus, str | Path) and Path(corpus).suffix == TABLE
+
+
+def _of_table(texts: Texts, metric: Metric) -> tuple[object, list[Any]]:
+    """Lines of texts and their label, between tabs."""
+    path = Path(str(texts.corpus))
+    if texts.overlong == "split":
+        raise UsageError(f"{path} has a label for each text, so texts cannot be split: leave out --overlong")
+    try:
+        lines = path.read_text(encoding="utf-8-sig").split("\n")  # other breaks of lines belong to texts
+    except (OSError, UnicodeDecodeError) as error:
+        raise CalibrationError(f"cannot read the texts of {path}: {error}; give a text file in UTF-8") from error
+    corpus, labels = list[str](), list[Any]()
+    for number, line in enumerate(lines, 1):
+        *given, label = line.split("\t")
+        if not line.strip():
+            continue
+        if len(given) != metric.samples or not all(text.strip() for text in given):
+            columns = " and ".join(["text"] * metric.samples)
+            raise CalibrationError(f"{path}, line {number}: {line[:60]!r} is not {columns} and label between tabs")
+        corpus += given
+        labels.append(_number(label))
+    return replace(texts, corpus=corpus), labels
+
+
+def _number(text: str) -> int | float | str:
+    """The number that a text writes, if any; what Python also takes for one ("nan", "infinity", "1_000") are words."""
+    if not NUMBER.fullmatch(text.strip()):
+        return text
+    return int(text) if text.strip().lstrip("+-").isdecimal() else float(text)
+
+
+def _apart(labels: object) -> list[Any]:
+    """Labels that are given for themselves: in an .npz or .npy, or as a sequence."""
+    if not isinstance(labels, str | Path):
+        try:
+            return list(labels)  # type: ignore[call-overload, no-any-return]
+        except TypeError as error:
+            raise UsageError(f"labels is {shown(labels)}; give a path, or one label for each sample") from error
+    path = path_of("labels", labels)
+    if not path.is_file():
+        raise CalibrationError(f"the labels {path} do not exist; give an .npz with `{KEY}`, or an .npy")
+    if path.suffix == ".npz":
+        members = npz_members(path)
+        if KEY not in members:
+            raise CalibrationError(f"{path} has no array `{KEY}`; it has {sorted(members)}")
+        return _cut(members)
+    try:
+        return list(np.load(path, allow_pickle=False))
+    except Exception as error:  # NumPy raises many types for a damaged file
+        raise CalibrationError(f"cannot read the labels {path}: {error}") from error

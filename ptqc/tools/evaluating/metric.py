@@ -1,0 +1,117 @@
+"""What a metric is, and what it sees of a model."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ptqc.arguments import shown
+from ptqc.calibration.roles import InputRole
+from ptqc.errors import CalibrationError
+from ptqc.execute.onnxruntime import Feeds
+
+Outputs = Mapping[str, Any]
+# Kinds of NumPy's types: texts, objects, bytes.
+NO_NUMBERS = "UOS"
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is judged at once: the samples of one label, mostly one.
+
+    name: for messages. feeds, outputs, firsts: of each sample what the model was given, what it made of that, and what
+    the first model made of it. label: None where there is none. output: the name of the output that is judged. roles:
+    what the inputs are for. decode: token numbers as text, where a tokenizer was given.
+    """
+
+    name: str
+    feeds: Sequence[Feeds]
+    outputs: Sequence[Outputs]
+    firsts: Sequence[Outputs]
+    label: Any
+    output: str
+    roles: Mapping[str, InputRole]
+    decode: Callable[[Sequence[int]], str] | None = None
+
+    @property
+    def answers(self) -> list[np.ndarray]:
+        """The judged output of each sample. Raises CalibrationError where the model has none of this name."""
+        return [self._judged(outputs) for outputs in self.outputs]
+
+    @property
+    def wanted(self) -> np.ndarray:
+        """What the judged output should be: the label, or without one what the first model gives.
+
+        Raises CalibrationError where the label is not of numbers.
+        """
+        if self.label is None:
+            return self._judged(self.firsts[0])
+        label = np.asarray(self.label)
+        if label.dtype.kind in NO_NUMBERS:
+            raise self.refused(f"the label is {shown(self.label)}, expected numbers")
+        return label
+
+    def whole(self, what: str) -> np.ndarray:
+        """The label as whole numbers of something. Raises CalibrationError where it is anything else."""
+        label = np.asarray(self.label)
+        if label.dtype.kind not in "iu":
+            raise self.refused(f"the label is of type {label.dtype.name}, expected the numbers of {what}")
+        return label
+
+    def _judged(self, outputs: Outputs) -> np.ndarray:
+        if self.output not in outputs:
+            there = ", ".join(outputs)
+            raise self.refused(f"output {self.output!r} is judged, and one of the models has only {there}")
+        return np.asarray(outputs[self.output])
+
+    def fed(self, role: InputRole, sample: int = 0) -> np.ndarray | None:
+        """What a sample gives the input of this role, None where the model has none."""
+        feeds = self.feeds[sample]
+        return next((feeds[name] for name, found in self.roles.items() if found is role), None)
+
+    def refused(self, why: str) -> CalibrationError:
+        """An error that names the case."""
+        return CalibrationError(f"{self.name}: {why}")
+
+
+class Metric(ABC):
+    """A score of a model on data. A metric is one object, in a file of its own in `ptqc/tools/evaluating/metrics`.
+
+    name: as `--metric` has it. title: what the score is, with its unit. higher_is_better: whether more is better.
+    samples: that belong to one label. needs_labels: whether it makes no sense without.
+    """
+
+    name: ClassVar[str]
+    title: str
+    higher_is_better: ClassVar[bool] = True
+    samples: ClassVar[int] = 1
+    needs_labels: ClassVar[bool] = True
+
+    @classmethod
+    @abstractmethod
+    def of(cls, parameter: str) -> "Metric | None":
+        """The metric with what stands behind its name, as 5 in "top-5"; None where it takes no such thing."""
+
+    @abstractmethod
+    def measure(self, case: Case) -> tuple[float, ...]:
+        """The numbers that a case adds to the score. Raises CalibrationError where output and label do not fit."""
+
+    @abstractmethod
+    def score(self, measured: np.ndarray) -> float:
+        """The score of all cases. measured: (cases, numbers)."""
+
+    def details(self, measured: np.ndarray) -> dict[str, float]:
+        """What else there is to say of all cases, by name."""
+        del measured
+        return {}
+
+
+class Share(Metric):
+    """A metric whose cases have a sum and a weight; its score is that of the sums."""
+
+    def score(self, measured: np.ndarray) -> float:
+        """See `Metric`."""
+        total, weight = measured.sum(0)
+        return float(total / weight) if weight else float("nan")

@@ -1,0 +1,64 @@
+"""How often the label is among the k likeliest classes."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from ptqc.tools.evaluating.metric import Case, Share
+
+
+@dataclass(frozen=True)
+class TopK(Share):
+    """The judged output has scores of classes, or is the class itself.
+
+    The label is the number of the class, or has one for each position; numbers below 0 do not count.
+    """
+
+    name: ClassVar[str] = "top"
+    k: int = 1
+
+    @classmethod
+    def of(cls, parameter: str) -> "TopK | None":
+        """See `Metric`."""
+        k = int(parameter or 1) if parameter.isdecimal() or not parameter else 0
+        return cls(k) if k > 0 else None
+
+    @property
+    def title(self) -> str:  # type: ignore[override]
+        """See `Metric`."""
+        return f"top-{self.k} accuracy, %"
+
+    def measure(self, case: Case) -> tuple[float, ...]:
+        """Hits and predictions."""
+        answer, label = case.answers[0], case.whole("classes")
+        if answer.dtype.kind in "iub" and self.k > 1:
+            raise case.refused(f"output {case.output!r} has one class and no scores: give one that has, with --output")
+        if answer.dtype.kind in "iub" and answer.size != label.size:
+            raise case.refused(f"output {case.output!r} has {answer.size} classes, and the label {label.size}")
+        if answer.dtype.kind in "iub":
+            hits = answer.reshape(label.shape) == label
+        else:
+            scores = _rows(case, answer, label)
+            # A class is as likely as those with the same score in front of it: argmax takes the first, or NaN.
+            own = np.take_along_axis(scores, np.maximum(label, 0).reshape(-1, 1), 1)
+            above = (~(scores <= own)).sum(1)
+            ties = (scores == own) & (np.arange(scores.shape[1]) < label.reshape(-1, 1))
+            hits = above + ties.sum(1) < self.k
+        counted = label.reshape(-1) >= 0
+        return 100 * float(np.asarray(hits).reshape(-1)[counted].sum()), float(counted.sum())
+
+
+def _rows(case: Case, answer: np.ndarray, label: np.ndarray) -> np.ndarray:
+    """(predictions, classes): the classes lie along the last axis, or along the first behind the batch."""
+    if label.size == 1:
+        found = answer.reshape(1, -1)
+    else:
+        whole = answer[0] if answer.shape[:1] == (1,) and answer.ndim > label.squeeze().ndim + 1 else answer
+        axes = [axis for axis in (-1, 0) if np.delete(whole.shape, axis).tolist() == list(label.squeeze().shape)]
+        if not axes:
+            raise case.refused(f"output {case.output!r} has shape {answer.shape}, and the label {label.shape}")
+        found = np.moveaxis(whole, axes[0], -1).reshape(label.size, -1)
+    if label.max(initial=0) >= found.shape[1]:
+        raise case.refused(f"the label is class {label.max()}, but output {case.output!r} has {found.shape[1]} classes")
+    return found

@@ -1,0 +1,212 @@
+"""The measured frontier: files of many sizes from one measuring run, each built and compared with the float model.
+
+A point is reconstructed once, on fewer samples and columns than a file that is delivered, so that it may lose a little
+more than that would; points that are built together walk behind one float walk.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+
+from ptqc.artifact import folder as artifact
+from ptqc.artifact.folder import Artifact
+from ptqc.budget import Budget, parse
+from ptqc.budget import Given as GivenBudget
+from ptqc.codegen.onnxruntime.export import Exported
+from ptqc.errors import UsageError
+from ptqc.execute.onnxruntime import Feeds
+from ptqc.execute.profile import Subject, latencies
+from ptqc.options import CompileOptions
+from ptqc.passes.decide.choose_bfloats import ChooseBfloats
+from ptqc.passes.decide.phases import Decided
+from ptqc.passes.effects import applied, check_tuned
+from ptqc.passes.tune.reconstruct import ColumnLimits, Reconstruct, reconstruct_each
+from ptqc.plan import Plan, write_json
+from ptqc.report import render
+from ptqc.report.sweep import sweep_text
+from ptqc.solvers.allocation import best_choice, smallest_choice
+from ptqc.stages.fit import PlanSearch
+from ptqc.stages.judging.judge import judge
+from ptqc.stages.judging.speed import one_sample
+from ptqc.stages.measure import recall
+from ptqc.stages.preparing.prepare import Origin
+from ptqc.stages.problem import packed, problem_of
+from ptqc.store.entries import Store
+from ptqc.work.deadline import Deadline
+from ptqc.work.logs import quiet_libraries
+from ptqc.work.progress import SILENT, Progress, Stage
+from ptqc.work.threads import one_blas_thread
+
+POINTS = 10
+MOST_POINTS = 100
+TOGETHER = 2
+LIMITS = ColumnLimits(columns=1, samples=64)
+SECONDS = 6.0  # of the comparison of speeds
+TIMED_TOGETHER = 8
+MILLISECOND = 1e6
+
+
+@dataclass(frozen=True)
+class Swept:
+    """The frontier as it was measured. document: as in `sweep.json`."""
+
+    artifact: Artifact
+    document: dict[str, Any]
+
+    def to_json(self) -> dict[str, Any]:
+        """The document of `--json`: that of `sweep.json`."""
+        return self.document
+
+    def __str__(self) -> str:
+        return sweep_text(self.document)
+
+
+@dataclass(frozen=True)
+class _Target:
+    """A size to reach. budget: as it was given."""
+
+    limit: int
+    budget: str | None
+    plan: Plan
+    predicted: float
+
+
+@quiet_libraries()
+def sweep(
+    folder: str | PathLike[str],
+    *,
+    points: int = POINTS,
+    budgets: Sequence[GivenBudget] | None = None,
+    cache: str | Path | None = None,
+    time_limit: float = 0.0,
+    progress: Progress = SILENT,
+) -> Swept:
+    """Measure size against loss and time for the model of an artifact; writes sweep.json and its plot to the folder.
+
+    points: sizes from the smallest file to the best, evenly spread by their ratios. budgets: sizes in place of them.
+    time_limit: seconds after which no further points are begun. Raises UsageError when the measurements are not in the
+    store any more, and Infeasible for a size that no file has.
+    """
+    deadline = Deadline.after(time_limit, time.monotonic())
+    if not 2 <= points <= MOST_POINTS:
+        raise UsageError(f"points is {points}; give a number from 2 to {MOST_POINTS}")
+    asked = None if budgets is None else [_size(given) for given in budgets]
+    found = artifact.load(folder)
+    store = Store.at(cache)
+    with one_blas_thread():
+        prepared, decided, measured, _ = recall(store, found.manifest["measurements"], progress)
+        written = {
+            name: found.manifest["options"].get(name, getattr(measured, name)) for name in ("inline", "operators")
+        }
+        options = replace(measured, **written)
+        if found.manifest.get("rounded_activations"):  # as in the artifact, so that points are of files like it
+            decided = applied(ChooseBfloats(options.activation_limit), decided).made
+        targets = _targets(decided, options, prepared.origin, asked, points)
+        with progress.stage("measure the frontier", len(targets)) as stage:
+            rows, files = _measured(decided, options, targets, deadline, stage)
+        with progress.stage("compare speeds"):
+            times = _times(decided, files)
+    for row, nanoseconds in zip(rows, times[1:], strict=True):
+        row["ms"] = nanoseconds / MILLISECOND
+    document = {
+        "unit": decided.loss_unit,
+        "original_bytes": prepared.origin.size,
+        "float_ms": times[0] / MILLISECOND,
+        "runtime": "ONNX Runtime, one sample, one thread",
+        "reconstruction": {"draws": 1, "samples": LIMITS.samples, "columns": LIMITS.columns},
+        "asked": len(targets),
+        "points": sorted(rows, key=lambda row: row["bytes"]),
+    }
+    return Swept(_published(found, document), document)
+
+
+def _size(given: GivenBudget) -> Budget:
+    budget = parse(given)
+    if not isinstance(budget, Budget):
+        raise UsageError(f"budget {given!r} is not a size; a sweep takes sizes, such as 25% or 4.5MB")
+    return budget
+
+
+def _targets(
+    decided: Decided, options: CompileOptions, origin: Origin, asked: Sequence[Budget] | None, points: int
+) -> list[_Target]:
+    """Plans of the sizes that are asked for, or of sizes from the smallest to the best; each plan once."""
+    problem = problem_of(decided, decided.undecided, options)
+    limits: list[tuple[int, str | None]]
+    if asked is not None:
+        limits = [(budget.limit(origin.size, origin.weights), str(budget)) for budget in asked]
+    else:
+        ends = problem.size(smallest_choice(problem)), problem.size(best_choice(problem))
+        limits = [(int(np.ceil(size)), None) for size in np.geomspace(*ends, points)]
+    found = list[_Target]()
+    for limit, budget in limits:
+        best = PlanSearch(decided, options, limit, problem=problem).allocate()
+        if all(best.plan != other.plan for other in found):
+            found.append(_Target(limit, budget, best.plan, best.allocation.loss))
+    return found
+
+
+def _measured(
+    decided: Decided, options: CompileOptions, targets: Sequence[_Target], deadline: Deadline, stage: Stage
+) -> tuple[list[dict[str, Any]], list[onnx.ModelProto]]:
+    """What each target's file has and loses, and the files; every second one first, so that a part spans all sizes."""
+    rows, files, began = list[dict[str, Any]](), list[onnx.ModelProto](), time.monotonic()
+    order = [*targets[::2], *targets[1::2]]
+    for done in range(0, len(order), TOGETHER):
+        if done and not deadline.leaves((time.monotonic() - began) / done * TOGETHER):
+            break
+        now = order[done : done + TOGETHER]
+        silent = replace(decided, progress=SILENT)
+        for target, tuned in zip(now, reconstruct_each(silent, [(t.plan, 0) for t in now], LIMITS), strict=True):
+            check_tuned(Reconstruct.name, tuned)
+            _, exported = packed(decided, target.plan, tuned, options)
+            rows.append(_row(decided, target, exported))
+            files.append(exported.proto)
+            stage.advance(f"{exported.size:,} bytes")
+    return rows, files
+
+
+def _row(decided: Decided, target: _Target, exported: Exported) -> dict[str, Any]:
+    judged = judge(decided.model, exported.proto, decided.held_back, decided.kinds, None, SILENT)
+    return {
+        "budget": target.budget,
+        "limit": target.limit,
+        "bytes": exported.size,
+        "predicted": target.predicted + decided.activation_loss,
+        "loss": judged.loss,
+        "top1_agreement": judged.agreement,
+        "sqnr_db": judged.sqnr,
+        "held_back_samples": judged.samples,
+    }
+
+
+def _times(decided: Decided, files: Sequence[onnx.ModelProto]) -> list[float]:
+    """Nanoseconds of one sample: of the float model, then of each file.
+
+    Files take turns with the float model, a few at a time since each session holds its weights unpacked; a machine that
+    slows down between such groups changes no ratio to the float model.
+    """
+    feeds: Feeds = one_sample(decided.model, decided.held_back)[0]
+    groups = [files[start : start + TIMED_TOGETHER] for start in range(0, len(files), TIMED_TOGETHER)]
+    first = Subject(decided.model, feeds)
+    subjects = ([first, *(Subject(file, feeds) for file in group)] for group in groups)
+    times = [latencies(each, SECONDS / len(groups)) for each in subjects]
+    original = float(np.median([found[0] for found in times]))
+    return [original, *(original * one / found[0] for found in times for one in found[1:])]
+
+
+def _published(found: Artifact, document: dict[str, Any]) -> Artifact:
+    """The artifact with the frontier beside it, and its plot in the report."""
+    report = render(found.manifest, found.plan, found.sensitivity, found.times, found.most_changed, document).encode()
+    files: dict[str, bytes | Path] = {name: found.folder / name for name in found.manifest["files"]}
+    files |= {artifact.SWEEP: write_json(document).encode()}
+    files.pop(artifact.REPORT, None)  # artifacts of earlier versions name it
+    said = {key: value for key, value in found.manifest.items() if key != "files"}
+    apart = {artifact.RUN: write_json(found.times).encode(), artifact.REPORT: report}
+    return artifact.publish(found.folder, files, said, apart, force=True)

@@ -1,0 +1,132 @@
+"""What is told of models without data: the project's own, whose facts are known, and models that compile refuses."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from compiling import proto, residual, weight
+from onnx import TensorProto, helper
+
+import ptqc
+from ptqc import cli
+from ptqc.errors import ModelError
+from ptqc.tools.inspecting import inspect
+from ptqc.tools.inspecting.facts import Inspection, Tensor
+
+MODELS = Path(__file__).parents[3] / "models"
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> Inspection:
+    path = tmp_path_factory.mktemp("model") / "residual.onnx"
+    onnx.save(residual(), path)
+    return inspect(path)
+
+
+def test_inputs_and_outputs(found: Inspection) -> None:
+    (x,), (y,) = found.inputs, found.outputs
+    assert (x.name, x.dtype, x.shape) == ("x", "float", ("N", 3, 8, 8))
+    assert x.content.startswith("an image of 3 channels, channels first; the graph does not say how pixels are scaled")
+    assert (y.name, y.shape, y.content) == ("y", ("N", 10), "")
+
+
+def test_layers_and_products_are_counted(found: Inspection) -> None:
+    assert found.found is not None
+    assert found.found.layers == 4
+    assert found.found.parameters == 16 * 27 + 32 * 144 + 32 * 288 + 320
+    assert found.found.macs == 64 * 16 * 27 + 16 * 32 * 144 + 16 * 32 * 288 + 320
+    assert found.operators["Conv"] == 3
+    assert list(found.operators.values()) == sorted(found.operators.values(), reverse=True)
+
+
+def test_sizes_are_in_order(found: Inspection) -> None:
+    facts = found.found
+    assert facts is not None
+    assert 0 < facts.at_least < facts.smallest < facts.sensible["13%"] < facts.sensible["25%"] < found.bytes
+    assert facts.seconds is not None
+    assert 0 < facts.seconds < 60
+    assert 1e8 < facts.memory < 2e9
+
+
+def test_what_stays_float_is_told_with_the_reason(found: Inspection) -> None:
+    assert found.found is not None
+    assert found.found.stays_float == ()
+    detector = inspect(MODELS / "tiny_detector_silu.onnx").found
+    assert detector is not None
+    assert [(kind.operator, kind.reason) for kind in detector.stays_float] == [
+        ("DepthToSpace", "ONNX Runtime has no integer kernel for it")
+    ]
+
+
+def test_free_sizes_leave_the_products_open() -> None:
+    tagger = inspect(MODELS / "tiny_gru_tagger.onnx")
+    assert tagger.inputs[0].content == "token numbers or other indices"
+    assert tagger.found is not None
+    assert (tagger.found.macs, tagger.found.seconds) == (None, None)
+    assert "unknown, since some sizes are free" in str(tagger)
+
+
+def test_layers_in_branches_are_counted_apart() -> None:
+    first = "then_branch = t () => (float[N,32] a) { a = MatMul(x, w) }"
+    second = "else_branch = e () => (float[N,32] b) { b = MatMul(x, v) }"
+    graph = f"g (float[N,64] x, bool c) => (float[N,32] y) {{ y = If(c) <{first}, {second}> }}"
+    found = inspect(proto(graph, w=weight(64, 32), v=weight(64, 32)))
+    assert found.found is not None
+    assert (found.found.layers, found.found.inner_layers, found.found.seconds) == (0, 2, None)
+    assert "0 and 2 in branches or loops with 4,096 weights" in " ".join(str(found).split())
+
+
+def test_the_text_names_everything(found: Inspection) -> None:
+    text = str(found)
+    assert max(map(len, text.splitlines())) <= 100
+    for part in ("x (float, N x 3 x 8 x 8)", "4 with 14,", "certainly not below", "--budget 25%", "processor time"):
+        assert part in " ".join(text.split())
+    assert "REFUSED" not in text
+
+
+def test_a_normalization_in_the_graph_is_told(tmp_path: Path) -> None:
+    graph = "g (float[N,3,8,8] x) => (float[N,4,8,8] y) { a = Div(x, s) y = Conv<pads=[1,1,1,1]>(a, w) }"
+    onnx.save(proto(graph, s=np.float32(255), w=weight(4, 3, 3, 3)), tmp_path / "m.onnx")
+    (x,) = inspect(tmp_path / "m.onnx").inputs
+    assert "pixels from 0 to 255, by the normalization behind the input" in x.content
+
+
+def test_a_refused_model_is_described_with_the_refusal(tmp_path: Path) -> None:
+    node = helper.make_node("Mystery", ["x"], ["y"], domain="elsewhere")
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N", 4]) for name in "xy")
+    opsets = [helper.make_opsetid("", 18), helper.make_opsetid("elsewhere", 1)]
+    onnx.save(helper.make_model(helper.make_graph([node], "g", [x], [y]), opset_imports=opsets), tmp_path / "m.onnx")
+    found = inspect(tmp_path / "m.onnx")
+    assert found.found is None
+    assert found.inputs == (Tensor("x", "float", ("N", 4)),)
+    assert found.operators == {"Mystery": 1}
+    assert found.refusal is not None
+    assert "Mystery" in found.refusal
+    assert "REFUSED" in str(found)
+    with pytest.raises(ModelError) as refusal:
+        ptqc.compile(tmp_path / "m.onnx", calibration=np.zeros((4, 4), np.float32), output=tmp_path / "out")
+    assert str(refusal.value) == found.refusal
+
+
+def test_a_model_in_memory(found: Inspection) -> None:
+    told = inspect(residual())
+    assert told.path == "the onnx.ModelProto"
+    assert told.found == found.found
+
+
+def test_what_is_no_onnx_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "m.onnx").write_text("hello")
+    with pytest.raises(ModelError, match="is a text file"):
+        inspect(tmp_path / "m.onnx")
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], found: Inspection) -> None:
+    assert cli.main(["inspect", found.path]) == 0
+    assert capsys.readouterr().out == f"{found}\n"
+    assert cli.main(["inspect", found.path, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["found"]["smallest"] == found.found.smallest if found.found else False
+    assert told["inputs"][0]["shape"] == ["N", 3, 8, 8]
+    assert cli.main(["inspect", str(tmp_path / "no.onnx")]) == 2

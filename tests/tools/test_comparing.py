@@ -1,0 +1,131 @@
+"""Models beside each other: sizes are those of the files, figures are those that NumPy finds, mistakes are named."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from compiling import compiled, product, proto, quick, residual, samples, weight
+
+import ptqc
+from ptqc.artifact.folder import Artifact
+from ptqc.cli import main
+from ptqc.errors import ModelError, UsageError
+from ptqc.stages.judging.judge import BEST_SQNR
+from ptqc.tools import comparing
+from ptqc.tools.comparing import ModelComparison
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+    folder = tmp_path_factory.mktemp("comparing")
+    onnx.save(residual(), folder / "float.onnx")
+    return compiled(residual(), samples(3, 8, 8), folder, "14%", bits=(2, 4, 7))
+
+
+@pytest.fixture
+def float_file(made: Artifact) -> Path:
+    return made.folder.parent / "float.onnx"
+
+
+def found(*models: Path, **options: object) -> ModelComparison:
+    with quick():
+        return ptqc.compare(*models, **options)  # type: ignore[arg-type]
+
+
+def saved(folder: Path, name: str, model: onnx.ModelProto) -> Path:
+    onnx.save(model, folder / name)
+    return folder / name
+
+
+def outputs(path: Path, x: np.ndarray) -> np.ndarray:
+    session = ort.InferenceSession(path, providers=["CPUExecutionProvider"])
+    return np.concatenate([session.run(None, {"x": row[None]})[0] for row in x])
+
+
+def test_a_file_and_its_artifact(made: Artifact, float_file: Path) -> None:
+    x = samples(3, 8, 8, count=12, seed=3)
+    first, second = found(float_file, made.folder, calibration=x, samples=12).rows
+    assert (first.bytes, second.bytes) == (float_file.stat().st_size, made.path.stat().st_size)
+    assert first.judged is None
+    assert second.judged is not None
+    wanted, got = outputs(float_file, x), outputs(made.path, x)
+    assert second.judged.agreement == np.mean(wanted.argmax(1) == got.argmax(1))
+    error = np.square(wanted.astype(np.float64) - got).sum()
+    assert second.judged.sqnr == pytest.approx(
+        10 * np.log10(np.square(wanted, dtype=np.float64).sum() / error), rel=1e-6
+    )
+
+
+def test_without_samples_the_golden_ones_are_run(made: Artifact, float_file: Path) -> None:
+    assert found(float_file, made.folder).samples == f"2 golden samples of {made.folder}"
+
+
+def test_without_any_samples_are_drawn_and_equal_files_say_so(float_file: Path) -> None:
+    comparison = found(float_file, float_file, threads=2)
+    assert comparison.samples == comparing.DRAWN
+    assert "equal" in str(comparison).splitlines()[2]
+    assert "with 2 threads" in str(comparison)
+
+
+def test_the_larger_product_is_slower(tmp_path: Path) -> None:
+    graph = "g (float[N,{0}] x) => (float[N,{0}] y) {{ h = MatMul(x, w) z = MatMul(h, v) y = Mul(z, zero) }}"
+    files = [
+        saved(
+            tmp_path,
+            f"{inner}.onnx",
+            proto(graph.format(64), w=weight(64, inner), v=weight(inner, 64), zero=np.float32(0)),
+        )
+        for inner in (2048, 64)
+    ]
+    first, second = found(*files).rows
+    assert 1 < second.speed.low <= second.speed.ratio
+    assert first.speed.compiled_ms > second.speed.compiled_ms > 0
+
+
+def test_external_data_counts(tmp_path: Path) -> None:
+    whole = saved(tmp_path, "whole.onnx", product())
+    split = tmp_path / "split.onnx"
+    onnx.save(product(), split, save_as_external_data=True, location="w.bin", size_threshold=0)
+    rows = found(whole, split).rows
+    assert rows[1].bytes == split.stat().st_size + (tmp_path / "w.bin").stat().st_size
+    assert rows[1].judged is not None
+    assert rows[1].judged.sqnr == BEST_SQNR
+
+
+def test_a_model_of_integers_alone_is_timed(tmp_path: Path) -> None:
+    path = saved(tmp_path, "m.onnx", proto("g (float[N,4] x) => (int64[N,1] y) { y = ArgMax(x) }"))
+    assert [row.judged for row in found(path, path).rows] == [None, None]
+
+
+def test_json(made: Artifact, float_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with quick():
+        assert main(["compare", str(float_file), str(made.folder), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    first, second = document["models"]
+    assert (first["bytes_of_first"], first["times_as_fast"], first["outputs"]) == (1, 1, None)
+    assert second["bytes"] == made.path.stat().st_size
+    assert second["outputs"][0]["output"] == "y"
+
+
+def test_mistakes_are_named(made: Artifact, float_file: Path, tmp_path: Path) -> None:
+    other_input = saved(tmp_path, "a.onnx", proto("g (float[N,3,8,8] z) => (float[N,3,8,8] y) { y = Relu(z) }"))
+    other_output = saved(tmp_path, "b.onnx", proto("g (float[N,3,8,8] x) => (float[N,3,8,8] z) { z = Relu(x) }"))
+    other_shape = saved(tmp_path, "c.onnx", proto("g (float[N,4] x) => (float[N,4] y) { y = Relu(x) }"))
+    for file, error, message in (
+        (other_input, UsageError, r"takes the inputs \['z'\], but .* takes \['x'\]"),
+        (other_output, UsageError, "has no output 'y'"),
+        (other_shape, ModelError, "does not run on these samples"),
+        (tmp_path, UsageError, "is not a folder that `ptqc compile` wrote"),
+        (tmp_path / "none.onnx", ModelError, "no such file"),
+    ):
+        with pytest.raises(error, match=message):
+            found(float_file, file)
+    with pytest.raises(UsageError, match="nothing to compare"):
+        found(float_file)
+    with pytest.raises(UsageError, match="threads = 0"):
+        found(float_file, made.folder, threads=0)
+    with pytest.raises(UsageError, match="threads = -1; give a positive number, or 0 for all processors"):
+        ptqc.run(float_file, {"x": samples(3, 8, 8)}, output="y.npz", threads=-1)
