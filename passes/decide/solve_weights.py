@@ -232,7 +232,9 @@ def _candidates(
     if np.isfinite(values).all():
         forms = suited(weight, values, forms)
         yield from (
-            _layer(weight, values, forms, observed, hurried) if weight.fitted_to else _table(weight, values, forms)
+            _layer(weight, values, forms, observed, hurried)
+            if weight.fitted_to
+            else _table(weight, values, forms, observed)
         )
 
 
@@ -255,7 +257,7 @@ def _layer(
         tried.append(np.diagonal(second, axis1=1, axis2=2))
     together = _at_once(weight, forms, in_files=is_in_files(observed.model))
     for some in (forms[first : first + together] for first in range(0, len(forms), together)):
-        grids = gptq.grids_for(matrix, second, some, keeps_sign=layer.keeps_sign)
+        grids = gptq.grids_for(matrix, second, some, keeps_sign=layer.keeps_sign, powers=observed.powers)
         targets = [gptq.RoundingTarget.of(matrix, grids[form], form, ROUNDS) for form in some]
         answers = zip(*(gptq.round_all(targets, one) for one in tried), strict=True)
         for form, several in zip(some, answers, strict=True):
@@ -283,8 +285,11 @@ def _moments(weight: Weight, layer: Layer, observed: Observed) -> tuple[np.ndarr
     return second, judged, found.count
 
 
-def _table(weight: Weight, values: np.ndarray, forms: list[Scaled]) -> Iterable[tuple[Solution, float]]:
+def _table(
+    weight: Weight, values: np.ndarray, forms: list[Scaled], observed: Observed
+) -> Iterable[tuple[Solution, float]]:
     power = float((values.astype(np.float64) ** 2).sum()) or 1.0
     for form in forms:
-        solution = Solution(form, *form.rounded(values, weight.channel_axis), weight.channel_axis)
+        found = form.rounded(values, weight.channel_axis, powers=observed.powers)
+        solution = Solution(form, *found, weight.channel_axis)
         yield solution, float(((values.astype(np.float64) - solution.weight) ** 2).sum()) / power
