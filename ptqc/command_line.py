@@ -131,6 +131,12 @@ def _add_compile(parser: argparse.ArgumentParser) -> None:
         "neighbouring weights of a layer zero)",
     )
     parser.add_argument(
+        "--scales",
+        metavar="KIND",
+        help="free (default) or pow2: only powers of two, for weights and activations, so that hardware without a "
+        "multiplier for it can round sums by shifting them; costs accuracy",
+    )
+    parser.add_argument(
         "--allow-8bit",
         action="store_true",
         default=None,

@@ -146,11 +146,13 @@ class SolveWeights:
             values = initial(given.model, weight.name)
             pruned = pruned_formats(weight, values, self.sparsity, self.bits)
             found = [] if pruned else [(solution, 0.0) for solution in direct(weight, values)]
+
+            def problem() -> WeightProblem:
+                return _problem(weight, values, pruned or suited(weight, values, taken), given, is_hurried)
+
             if np.isfinite(values).all():
-                found += self.executor.solve(
-                    weight.name,
-                    lambda: _problem(weight, values, pruned or suited(weight, values, taken), given, is_hurried),
-                )
+                rounded = self.executor.solve(weight.name, problem)
+                found += rounded
             pace.did(products(weight, forms), HURRIED_COST if is_hurried else 1.0)
             return found
 
@@ -241,14 +243,17 @@ def _problem(
 ) -> WeightProblem:
     """What is asked of a solver. hurried: each number is rounded for itself."""
     if not weight.fitted_to:
-        return WeightProblem(values, forms, weight.channel_axis)
+        return WeightProblem(values, forms, weight.channel_axis, observed.powers)
     layer = weight.fitted_to[0]
     second, held, count = _moments(weight, layer, observed)
     if hurried and second.ndim == 3:
         second = np.diagonal(second, axis1=1, axis2=2)
     few = count < ENOUGH_COLUMNS * layer.width or len(observed.tuning) < ENOUGH_SAMPLES
     together = _at_once(weight, forms, in_files=is_in_files(observed.model))
-    return WeightProblem(values, forms, weight.channel_axis, layer, second, held, few and second.ndim == 3, together)
+    alone = few and second.ndim == 3
+    return WeightProblem(
+        values, forms, weight.channel_axis, observed.powers, layer, second, held, alone=alone, together=together
+    )
 
 
 def _moments(weight: Weight, layer: Layer, observed: Observed) -> tuple[np.ndarray, np.ndarray, int]:

@@ -139,7 +139,8 @@ def _gone(store: Store) -> UsageError:
 def _setting(prepared: Prepared, options: CompileOptions, progress: Progress) -> Setting:
     """Of a model beyond memory, activations that are to stay in float are not looked at: that would take long."""
     model = prepared.model
-    found = Setting.of(model, prepared.tuning, prepared.held_back, seed=options.seed, progress=progress)
+    powers = options.scales == "pow2"
+    found = Setting.of(model, prepared.tuning, prepared.held_back, seed=options.seed, powers=powers, progress=progress)
     is_left = options.activations == "float" and is_in_files(model)
     return replace(found, sites=()) if is_left else found
 
