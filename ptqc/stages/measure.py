@@ -74,6 +74,7 @@ def measured(
         "batchable": prepared.samples.batchable,
         "is_even": prepared.is_even,
         "splits": to_json(prepared.remedies),
+        "caches": prepared.caches,
         "notes": [[note.step, note.subject, note.message, note.level] for note in (*prepared.notes, *notes)],
         "own_notes": len(notes),
     }
@@ -115,7 +116,8 @@ def recall(store: Store, name: str, progress: Progress) -> tuple[Prepared, Decid
     judging = Samples.open(entry.folder / JUDGING) if (entry.folder / JUDGING).is_dir() else None
     samples = replace(samples, batchable=stored["batchable"])
     splits = from_json(stored.get("splits", []))
-    prepared = Prepared(model, samples, origin, tuple(notes[:own]), is_even, judging, splits, whole)
+    caches = stored.get("caches")
+    prepared = Prepared(model, samples, origin, tuple(notes[:own]), is_even, judging, splits, whole, caches=caches)
     candidates = StoredWeights(store, {}, model).open(stored["candidates"])
     if candidates is None:
         raise _gone(store)
@@ -147,6 +149,7 @@ def key_of(step: str, prepared: Prepared, options: Mapping[str, Any]) -> Mapping
         "libraries": {"onnxruntime": ort.__version__, "numpy": np.__version__, "onnx_ir": ir.__version__},
         "model": prepared.origin.digest,
         **({"splits": to_json(prepared.remedies)} if prepared.remedies else {}),
+        **({"caches": _forms(prepared.caches)} if prepared.caches is not None else {}),
         "evened": prepared.evened,
         "calibration": prepared.samples.digest,
         "known": _known(),
@@ -155,6 +158,11 @@ def key_of(step: str, prepared: Prepared, options: Mapping[str, Any]) -> Mapping
         **({"plugins": plugins} if plugins else {}),
         "options": options,
     }
+
+
+def _forms(caches: Mapping[str, Any]) -> list[Any]:
+    """Of what is told of caches, what the model follows from."""
+    return [[cache["name"], cache["form"], cache["order"]] for cache in caches["caches"]]
 
 
 def _digest(model: ir.Model) -> str:
