@@ -344,8 +344,9 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--operators",
         metavar="O",
-        help="standard, or onnxruntime: matrix products in float may use ONNX Runtime's MatMulNBits, whose weights of "
-        "4 or 8 bits stay packed in memory; such a file runs nowhere else (default: standard, of resolve as compiled)",
+        help="standard, or onnxruntime: matrix products in float and embeddings may use ONNX Runtime's MatMulNBits and "
+        "GatherBlockQuantized, whose weights of 4 or 8 bits stay packed in memory; such a file runs nowhere else "
+        "(default: standard, of resolve as compiled)",
     )
     parser.add_argument(
         "--labels",

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import helper, numpy_helper
+from onnx import helper
 
 from ptqc.codegen.onnxruntime.functions import DOMAIN, UnpackFunction, UnpackKind
 from ptqc.codegen.onnxruntime.rows import Pick
@@ -151,8 +151,3 @@ def close(solution: Solution, by_row: bool) -> list[np.ndarray]:
         return [stored[0].reshape(rows, -1), *stored[1:]]
     index = indices(form, stored, solution.codes.size)
     return [*pack_close(index.reshape(rows, -1) if by_row else index, form.bits), *stored[count:]]
-
-
-def tensor(name: str, array: np.ndarray) -> onnx.TensorProto:
-    """An initializer with raw data."""
-    return numpy_helper.from_array(np.asarray(array, order="C"), name)

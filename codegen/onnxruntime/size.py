@@ -12,13 +12,14 @@ import numpy as np
 import onnx
 
 from ptqc.codegen.onnxruntime import constants
-from ptqc.codegen.onnxruntime.blocks import BlockProduct
+from ptqc.codegen.onnxruntime.blocks import BlockProduct, picked_in_blocks
 from ptqc.codegen.onnxruntime.functions import DOMAIN, UnpackFunction
 from ptqc.codegen.onnxruntime.inline import expanded
 from ptqc.codegen.onnxruntime.rows import Pick
 from ptqc.formats import Format
 from ptqc.formats.base import LOWEST_OPSET
 from ptqc.graph.model_file import field_bytes
+from ptqc.graph.spilled import tensor
 from ptqc.solutions import Solution
 
 # What the outer length prefixes can differ by between two plans of one model.
@@ -30,7 +31,7 @@ class Use:
     """One reader of a weight: a layer on an integer kernel, with these bias codes if it has any, or one in float.
 
     in_blocks: it keeps the weight packed, in an operator of its own. is_table: it reads the weight as a table. rank: of
-    the places, where it picks rows of one that stays packed.
+    the places, where it picks rows of one that stays packed, by a function or in an operator of its own.
     """
 
     integer: bool = False
@@ -64,7 +65,7 @@ class _Counter:
         self._common = {_key(array): name for name, array in constants.common(form).items()} if form.in_order else {}
 
     def share(self, array: np.ndarray) -> str:
-        key, bytes_ = _key(array), field_bytes(constants.tensor(self.name, array).ByteSize())
+        key, bytes_ = _key(array), field_bytes(tensor(self.name, array).ByteSize())
         if key in self._common:
             self.common[self._common[key]] = bytes_
         elif array.size > 1 and key not in self._seen:  # scalars are shared by the whole file
@@ -88,7 +89,7 @@ def stored(
     inline: nodes stand in the place of the calls, and there are no functions. tied: both layers and a table read it.
     """
     counter = _Counter("n" * name_length, solution.form)
-    own = sum(_in_blocks(solution, counter) for use in uses if use.in_blocks)
+    own = sum((_rows_in_blocks if use.is_table else _in_blocks)(solution, counter) for use in uses if use.in_blocks)
     readers = [use for use in uses or (Use(),) if not use.in_blocks]
     calls = [_call(solution, use, counter, tied) for use in readers]
     needed = tuple(dict.fromkeys(function for function, _ in calls if function is not None))
@@ -116,6 +117,15 @@ def _in_blocks(solution: Solution, counter: _Counter) -> int:
         node.input[:], node.output[:] = [name] * len(node.input), [name] * len(node.output)
     plain = onnx.helper.make_node("MatMul", [name, name], [name])
     return sum(field_bytes(node.ByteSize()) for node in nodes) - field_bytes(plain.ByteSize())
+
+
+def _rows_in_blocks(solution: Solution, counter: _Counter) -> int:
+    """Bytes of the nodes that pick rows in blocks."""
+    name = counter.name
+    nodes = picked_in_blocks(Pick(name, name, name, solution.by_channel(), 1, np.dtype(np.int64)), counter.share)
+    for node in nodes:
+        node.input[:], node.output[:] = [name] * len(node.input), [name] * len(node.output)
+    return sum(field_bytes(node.ByteSize()) for node in nodes)
 
 
 def _call(

@@ -81,7 +81,7 @@ def _form(
     None where one function unpacks several.
     """
     maker = makers.get(name)
-    if maker is not None and maker.op_type == blocks.OPERATOR:
+    if maker is not None and maker.op_type in (blocks.OPERATOR, blocks.PICKER):
         return Integer(next(a.i for a in maker.attribute if a.name == "bits"))
     if maker is None:
         return Format.parse(types[name])

@@ -36,7 +36,7 @@ def problem_of(decided: Decided, plan: Plan, options: CompileOptions) -> Problem
         for form in forms(weight, decided, plan, options):
             solution = decided.solutions[weight.name, form]
             uses = [_use(model, layer, solution, plan, options) for layer in weight.layers]
-            uses += _uses_of_table(model, weight, solution)
+            uses += _uses_of_table(model, weight, solution, options)
             stored = size.stored(solution, uses, length, inline=options.inline, tied=weight.table is not None)
             parts = stored.parts(opset)
             once |= parts
@@ -106,7 +106,7 @@ def _use(model: ir.Model, layer: Layer, solution: Solution, plan: Plan, options:
     return size.Use(True, bias_codes(bias, accumulator_scale(x, scale), None if y is None else y.scale))
 
 
-def _uses_of_table(model: ir.Model, weight: Weight, solution: Solution) -> list[size.Use]:
+def _uses_of_table(model: ir.Model, weight: Weight, solution: Solution, options: CompileOptions) -> list[size.Use]:
     """What picks rows of a table that stays packed, or the one that unpacks it."""
     if weight.layers and weight.table is None:
         return []
@@ -114,7 +114,8 @@ def _uses_of_table(model: ir.Model, weight: Weight, solution: Solution) -> list[
     found = pickers(model.graph.initializers[weight.table or weight.name])
     if not stays_packed(solution.form, shape) or not found:
         return [size.Use(is_table=True)]
-    return [size.Use(is_table=True, rank=rank(node.inputs[1])) for node in found]
+    in_blocks = options.in_blocks and block_size(solution.form, shape[1]) is not None
+    return [size.Use(in_blocks=in_blocks, is_table=True, rank=rank(node.inputs[1])) for node in found]
 
 
 def _goes_in_blocks(layer: Layer, form: Format) -> bool:

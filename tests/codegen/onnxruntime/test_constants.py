@@ -8,6 +8,7 @@ from onnx import numpy_helper
 from ptqc.codegen.onnxruntime import constants
 from ptqc.codegen.onnxruntime.functions import DOMAIN, UnpackFunction, UnpackKind
 from ptqc.formats import Integer, Palette
+from ptqc.graph.spilled import tensor
 from ptqc.solutions import Solution
 
 
@@ -89,6 +90,6 @@ def test_a_float_constant_and_a_palette() -> None:
 
 def test_an_initializer() -> None:
     array = np.asfortranarray(np.arange(6, dtype=np.int16).reshape(2, 3))
-    made = constants.tensor("n", array)
+    made = tensor("n", array)
     assert (made.name, made.raw_data) == ("n", array.tobytes())
     np.testing.assert_array_equal(numpy_helper.to_array(made), array)
