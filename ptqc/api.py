@@ -18,6 +18,7 @@ from ptqc.calibration.texts import Texts
 from ptqc.codegen.targets import TargetKeywords, choose
 from ptqc.compiler import CompileRequest, compile_model, resolve_job
 from ptqc.errors import UsageError
+from ptqc.executors.registry import DEFAULT, executor_of
 from ptqc.options import CompileOptions, FloatLayers, Operators, Pipeline
 from ptqc.passes.dump import NO_DUMP, Dump
 from ptqc.passes.registry import added_rewrites
@@ -57,6 +58,8 @@ def compile(  # noqa: A001
     times: str | PathLike[str] | None = None,
     progress: Progress = SILENT,
     strict: bool = False,
+    executor: str = DEFAULT,
+    workers: int = 0,
     **given: Unpack[CompileKeywords],
 ) -> Artifact:
     """Compile an ONNX model to a packed, verified artifact in the folder `output`.
@@ -65,16 +68,18 @@ def compile(  # noqa: A001
     a module. calibration: a folder of images, an .npz/.npy file, "module:function", an ONNX Runtime
     CalibrationDataReader, an array, any iterable of feeds, whose shapes may differ, or "synthetic": samples that ptqc
     draws, at a loss of accuracy. budget: "13%", 0.13, "4.5MB", 4_500_000 (bytes), "4.2bit", "2ms" (in ONNX Runtime),
-    "2ms@cpu" (in the library of target "cpu"), "50us@cuda" (predicted, in that of target "cuda"), "60MBram", a loss
-    ("0.02nat", "99%same", "1%drop"), or one of each; None: the best accuracy with as many layers on integer kernels as
-    the activation options allow. A loss alone takes the smallest file. strict: raise Missed, and write nothing, where
+    "2ms@cpu" (in the library of target "cpu"), "50us@cuda" (predicted, in that of target "cuda"), "60MBram",
+    "25%cache", a loss ("0.02nat", "99%same", "1%drop"), or one of each; None: the best accuracy with as many layers on
+    integer kernels as the activation options allow. A loss alone takes the smallest file. strict: raise Missed, and
+    write nothing, where
     the file takes longer or more memory than its budgets, or is not shown to keep the loss. times: an artifact whose
     recorded times of operators a latency budget is met with; None measures them.
     labels: an .npz with inputs and `labels`, or a CSV of image,class; evaluate: called with run(feeds) -> outputs by
     name, gives a score. Both are for the report, and for a budget such as "1%drop". target: a folder of `ptqc.codegen`
     with what is built beside the ONNX file: "cpu" adds a native library. allow_missing_target: deliver the rest where
-    it cannot be built. given: fields of `ptqc.options.CompileOptions`, and of the target's options
-    (`ptqc.codegen.cpu.options.CpuOptions`). Raises the errors of `ptqc.errors`.
+    it cannot be built. executor: where weights are solved: "threads" or "processes" of this machine; the bytes are the
+    same. workers: how many at a time; 0: one for each processor. given: fields of `ptqc.options.CompileOptions`, and of
+    the target's options (`ptqc.codegen.cpu.options.CpuOptions`). Raises the errors of `ptqc.errors`.
     """
     started = time.monotonic()
     check_extensions()
@@ -89,6 +94,7 @@ def compile(  # noqa: A001
     check_output(place, force)
     check_target(built)
     store = Store.at(cache)
+    solving = executor_of(executor, workers, store)
     clock = clock_of(budgets.latency, built, store)
     check_kind("preprocessing", preprocessing, Preprocessing)
     given_times = times_of(times) if times is not None else None
@@ -110,6 +116,7 @@ def compile(  # noqa: A001
         rewrites=added_rewrites(chosen.rewrites),
         tokenizer=_tokenizer(calibration),
         store=store,
+        executor=solving,
         clock=clock,
         progress=progress,
         started=started,
@@ -154,6 +161,8 @@ def resolve(
     check_extensions()
     check_progress(progress)
     budgets = Budgets.parse(budget, strict=strict)
+    if budgets.cache is not None:
+        raise UsageError(f"the budget {budgets.cache} changes what is measured: give it to `ptqc compile`")
     check_score(budgets, labels, evaluate)
     built = choose(target, given, signature(resolve).parameters, may_be_missing=allow_missing_target)
     place = path_of("output", output)

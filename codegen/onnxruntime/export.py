@@ -116,7 +116,7 @@ def export(
     picked = {pick.table: pick for pick in packer.picks.values()}
     products = {product.weight: product for product in packer.blocks.values()}
     own = {renamed[name]: called for name, called in own.items() if renamed[name] != called}
-    file, calls = inlined(packed) if inline else packed, tuple(sorted(used))
+    file, calls = inlined(packed) if inline else packed, _sorted(used)
     return Exported(file, calls, renamed, packed, picked, products, own, packer.spilled)
 
 
@@ -130,9 +130,9 @@ def _own_names(graph: onnx.GraphProto, lowered: Lowered) -> dict[str, str]:
 def _model(model: onnx.ModelProto, used: Set[functions.UnpackFunction], interface: ir.Model) -> onnx.ModelProto:
     """The model with what its graph needs."""
     newest = _newest_operator(model.graph, interface.opset_imports[""])
-    opset = max(LOWEST_OPSET, newest, *(function.form.opset for function in used))
+    opset = max(LOWEST_OPSET, newest, *(function.opset for function in used))
     imports = [helper.make_opsetid("", opset)]
-    made = [function.to_proto(opset) for function in sorted(used)]
+    made = [function.to_proto(opset) for function in _sorted(used)]
     maps = {zipmaps.DOMAIN: zipmaps.VERSION} if zipmaps.remembered(interface) else {}
     own = {blocks.DOMAIN: blocks.VERSION} if any(node.domain == blocks.DOMAIN for node in model.graph.node) else {}
     foreign = sorted(item for item in {**own, **maps, **interface.opset_imports}.items() if item[0])
@@ -146,6 +146,10 @@ def _model(model: onnx.ModelProto, used: Set[functions.UnpackFunction], interfac
     for key, value in interface.metadata_props.items():
         model.metadata_props.add(key=key, value=value)
     return model
+
+
+def _sorted(used: Set[functions.UnpackFunction]) -> tuple[functions.UnpackFunction, ...]:
+    return tuple(sorted(used, key=lambda function: function.name))
 
 
 def _newest_operator(graph: onnx.GraphProto, opset: int) -> int:

@@ -308,16 +308,17 @@ class _State:
         y = (columns.outputs(b, a.shape, 1000 * i) for i, (a, b) in enumerate(zip(inputs, outputs, strict=True)))
         fitted_x, fitted_y = (list(moments.joined(islice(parts, self.split))) for parts in (x, y))
         held_x, held_y = (list(moments.joined(parts)) for parts in (x, y))
+        every_x, every_y = fitted_x + held_x, fitted_y + held_y
         numbers = NUMBERS if is_in_files(self.given.model) else None
-        return _Problem(layer, layer.matrix(weight), bias, fitted_x + held_x, fitted_y + held_y, len(fitted_x), numbers)
+        return _Problem(layer, layer.matrix(weight), bias, every_x, every_y, len(fitted_x), self.given.powers, numbers)
 
 
 @dataclass
 class _Problem:
     """One layer's columns: x (groups, d, n) as seen, y (groups, R, n) as the float model has it.
 
-    split: how many pieces of them are fitted to; the rest judges. numbers: of the weight, that are worked on together;
-    None: all.
+    split: how many pieces of them are fitted to; the rest judges. powers: whether scales are to be powers of two.
+    numbers: of the weight, that are worked on together; None: all.
     """
 
     layer: Layer
@@ -326,6 +327,7 @@ class _Problem:
     x: list[np.ndarray]
     y: list[np.ndarray]
     split: int
+    powers: bool = False
     numbers: int | None = None
 
     def __post_init__(self) -> None:
@@ -343,9 +345,10 @@ class _Problem:
         matrix = self.target(second, strength) if isinstance(second, gptq.Factored) else self.weight
         if self.layer.keeps_sign:
             matrix = np.maximum(matrix, 0)
-        kept = form.kept(self.weight)
-        grid = gptq.grids_for(matrix, self.second, [form], keeps_sign=self.layer.keeps_sign, kept=kept)[form]
-        (answer,) = gptq.round_all([gptq.RoundingTarget.of(matrix, grid, form, ROUNDS)], second, self.numbers)
+        kept, keeps_sign = form.kept(self.weight), self.layer.keeps_sign
+        grids = gptq.grids_for(matrix, self.second, [form], keeps_sign=keeps_sign, kept=kept, powers=self.powers)
+        target = gptq.RoundingTarget.of(matrix, grids[form], form, ROUNDS)
+        (answer,) = gptq.round_all([target], second, self.numbers)
         codes = np.ascontiguousarray(self.layer.tensor(answer.codes))
         codes = codes if self.numbers is None else spool.kept(codes)
         return Solution(form, codes, answer.scale.reshape(-1), self.layer.channel_axis)

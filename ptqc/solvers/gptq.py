@@ -161,11 +161,12 @@ def grids_for(
     *,
     keeps_sign: bool = False,
     kept: np.ndarray | None = None,
+    powers: bool = False,
 ) -> dict[Format, Grid]:
     """Grids of weights (groups, R, d) in every format, by the importance that the diagonal of `second` gives.
 
     keeps_sign: not below 0, as no weight does. kept: what is not zero in formats that keep zeros, if not the weights
-    tell.
+    tell. powers: whether scales are to be powers of two.
     """
     importance = importance_of(second)
     found: dict[Format, Grid] = {}
@@ -175,7 +176,7 @@ def grids_for(
         else:
             pruned = form.grid(np.where(kept, matrix, np.float32(0)), importance, keeps_sign=keeps_sign)
             found[form] = replace(pruned, kept=kept, patterns=None)
-    return found
+    return {form: grid.with_powers(matrix, importance) for form, grid in found.items()} if powers else found
 
 
 def round_all(
@@ -244,6 +245,7 @@ class _Rows:
     second: np.ndarray
     kept: np.ndarray | None
     patterns: np.ndarray | None
+    powers: bool
     codes: np.ndarray = field(init=False)
     product: np.ndarray = field(init=False)
 
@@ -254,7 +256,7 @@ class _Rows:
         scale = np.concatenate([target.grid.scale for target in targets], axis=1)[..., None].astype(np.float32)
         parts = [(target.grid, slice(i * count, (i + 1) * count)) for i, target in enumerate(targets)]
         first = targets[0].grid
-        return cls(targets, matrix, scale, parts, first.group, second, _kept(targets), first.patterns)
+        return cls(targets, matrix, scale, parts, first.group, second, _kept(targets), first.patterns, first.powers)
 
     @cached_property
     def wanted(self) -> np.ndarray:
@@ -280,9 +282,11 @@ class _Rows:
         norm, inner = (self.product * self.codes).sum(-1), (self.product * self.matrix).sum(-1)
         usable, scale = (norm > 0) & (inner > 0), self.scale[..., 0]
         fitted = np.where(usable, inner / np.where(usable, norm, 1.0), scale)
-        fitted = scales.storable(fitted, np.abs(self.matrix).max(-1))
-        gain = (fitted - scale) * (2 * inner - (fitted + scale) * norm)
-        self.scale = np.where(gain > 0, fitted, scale)[..., None].astype(np.float32)
+        stored = scales.storable(fitted, np.abs(self.matrix).max(-1))
+        for tried in scales.powers_beside(fitted) if self.powers else (stored,):
+            gain = (tried - scale) * (2 * inner - (tried + scale) * norm)
+            scale = np.where(gain > 0, tried, scale)
+        self.scale = scale[..., None].astype(np.float32)
 
 
 def _kept(targets: Sequence[RoundingTarget]) -> np.ndarray | None:

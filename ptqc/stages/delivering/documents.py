@@ -138,6 +138,7 @@ def manifest(job: Job, outcome: CompileOutcome) -> dict[str, Any]:
         "allocation": _allocation(job, fitted),
         "latency": delivered.document if delivered is not None else None,
         "memory": dict(outcome.memory.document),
+        "caches": None if job.prepared.caches is None else dict(job.prepared.caches),
         "loss_budget": outcome.kept.document if outcome.kept is not None else None,
         "cut_short": is_cut_short(notes),
         "weights_by_format": dict(weights),

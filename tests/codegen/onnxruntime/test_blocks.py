@@ -102,7 +102,7 @@ def test_the_bytes_of_a_format_are_said(case: str) -> None:
         said = 0
         for weight in made.plan.weights:
             uses = [size.Use(in_blocks=True) for _ in weight.layers]
-            said += size.stored(made.tuned.weights[weight.name], uses, 1)[0]
+            said += size.stored(made.tuned.weights[weight.name], uses, 1).own
         differences.append(export(made.lowered, made.model, 1, in_blocks=True).size - said)
     assert abs(differences[1] - differences[0]) <= size.BOUND
 
