@@ -22,7 +22,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TextIO
+from typing import IO
 
 COUNTED = ("Pss_Anon:", "Pss_Shmem:")
 # Where the number of the session stands in /proc/PID/stat, behind the command's name in brackets.
@@ -48,7 +48,7 @@ class Peak:
 class Phases:
     """Tells the lines that a command writes, and the peak since the last one."""
 
-    def __init__(self, lines: TextIO, found: Peak, began: float) -> None:
+    def __init__(self, lines: IO[str], found: Peak, began: float) -> None:
         self._lines, self._found, self._began, self._peak_mb = lines, found, began, 0.0
         self.thread = threading.Thread(target=self._tell)
         self.thread.start()
