@@ -162,6 +162,14 @@ def _add_compile(parser: argparse.ArgumentParser) -> None:
         help="run a rewrite that an installed package adds (see `ptqc passes`); may be given several times",
     )
     parser.add_argument(
+        "--executor",
+        metavar="E",
+        help="where weights are solved: threads (default) or processes of this machine; the result is the same",
+    )
+    parser.add_argument(
+        "--workers", type=int, metavar="N", help="how many weights to solve at a time (default: one a processor)"
+    )
+    parser.add_argument(
         "--dump-passes", metavar="DIR", help="write the result of every pass: models as text, everything else as JSON"
     )
     _add_data_options(parser)

@@ -88,7 +88,7 @@ def run_compile(options: argparse.Namespace) -> None:
         times=options.times,
         progress=_progress(options),
         **given,
-        **_given(options, "target", "allow_missing_target", *target_options()),
+        **_given(options, "executor", "workers", "target", "allow_missing_target", *target_options()),
     )
     _done(artifact, options)
 

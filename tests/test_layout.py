@@ -24,7 +24,7 @@ LAYERS = (
     ("graph", "operators", "integer", "biases", "reference", "solutions", "plan", "lowered"),
     ("execute",),
     ("reading", "losses", "native"),
-    ("calibration", "solvers"),
+    ("calibration", "solvers", "executors"),
     ("options",),
     ("passes", "codegen", "report"),
     ("artifact",),

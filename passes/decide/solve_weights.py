@@ -1,12 +1,14 @@
 """Fill the table of candidates: every weight in every format, with its error on held-back columns."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import ClassVar, Protocol
 
 import numpy as np
 
+from ptqc.executors.base import Executor
+from ptqc.executors.threads import Threads
 from ptqc.formats import Format, Scaled, TwoOfFour
 from ptqc.graph.external import is_in_files
 from ptqc.graph.layers import Layer, Weight
@@ -15,12 +17,12 @@ from ptqc.notes import out_of_time
 from ptqc.options import Sparsity
 from ptqc.passes.base import Effect, Result
 from ptqc.passes.decide.phases import Observed, Solved
+from ptqc.passes.decide.weight_problem import WeightProblem
 from ptqc.solutions import Candidates, Solution
-from ptqc.solvers import gptq, moments
+from ptqc.solvers import moments
 from ptqc.work.deadline import Pace
-from ptqc.work.parallel import in_order
+from ptqc.work.parallel import in_order, no_need
 
-ROUNDS = 1  # of coordinate descent; reconstruction does more for the plan that is chosen
 # From so many columns per input and so many samples on, rounding each weight for itself was never better than GPTQ, and
 # is not tried.
 ENOUGH_COLUMNS, ENOUGH_SAMPLES = 4, 32
@@ -30,6 +32,8 @@ HURRIED_COST = 0.1
 FORMAT_BYTES = 2**28
 # Weights are stored in groups of about so many elements: some 40 MB in all formats.
 TOGETHER = 2**21
+# Bytes for each number of a table while it is rounded.
+TABLE_BYTES = 16
 
 
 class CandidateCache(Protocol):
@@ -83,12 +87,16 @@ NO_CACHE: CandidateCache = _NoCache()
 class SolveWeights:
     """Solve each weight in every format it may take, against the activations that were observed.
 
-    bits: the widths tried. cache: where candidates are kept. sparsity: see `ptqc.options.CompileOptions`.
+    bits: the widths tried. cache: where candidates are kept. sparsity: see `ptqc.options.CompileOptions`. only: the
+    families of formats that are tried; empty: all. executor: where candidates are
+    computed.
     """
 
     bits: tuple[int, ...] = (2, 3, 4, 5, 6, 7, 8)
     cache: CandidateCache = NO_CACHE
     sparsity: Sparsity = "given"
+    only: frozenset[str] = frozenset()
+    executor: Executor = field(default_factory=Threads)
     name: ClassVar[str] = "solve-weights"
     effect: ClassVar[Effect] = Effect.DECIDE
 
@@ -111,6 +119,7 @@ class SolveWeights:
                         stage.advance(weight.name)
                     cut_short = given.is_thinned or not (hurried | thinned).isdisjoint(own)
                     found = self.cache.put(group, own, cut_short)
+                    self.executor.settle(own)
                 given.release(found)
                 candidates.append(found)
         solution = Solved.with_candidates(given, candidates)
@@ -126,7 +135,7 @@ class SolveWeights:
 
         thinned: of those that there was no time to observe on all samples and columns.
         """
-        forms = formats_of(self.bits)
+        forms = [form for form in formats_of(self.bits) if not self.only or form.family in self.only]
         pace = Pace(given.deadline, sum(products(weight, forms) for weight in weights))
 
         def solve(weight: Weight) -> list[tuple[Solution, float]]:
@@ -135,20 +144,24 @@ class SolveWeights:
                 hurried.add(weight.name)
             taken = [form for form in forms if not (is_hurried and form.is_learned)]
             values = initial(given.model, weight.name)
-            if pruned := pruned_formats(weight, values, self.sparsity, self.bits):
-                found = list(_layer(weight, values, pruned, given, is_hurried))
-            else:
-                found = list(_candidates(weight, values, taken, given, is_hurried))
+            pruned = pruned_formats(weight, values, self.sparsity, self.bits)
+            found = [] if pruned else [(solution, 0.0) for solution in direct(weight, values)]
+            if np.isfinite(values).all():
+                solved = self.executor.solve(
+                    weight.name,
+                    lambda: _problem(weight, values, pruned or suited(weight, values, taken), given, is_hurried),
+                )
+                found += solved
             pace.did(products(weight, forms), HURRIED_COST if is_hurried else 1.0)
             return found
 
         need = partial(solving_bytes, forms=forms, in_files=is_in_files(given.model))
         blocks = [tuple(weight.name for weight in weights)] if given.later is None else given.later.blocks
-        for number, names in enumerate(blocks):
+        for names in blocks:
             own = [weight for weight in weights if weight.name in names]
-            if own and number and given.later is not None and not given.later.observe(names, given, given.deadline):
+            if own and given.later is not None and not given.later.observe(names, given, given.deadline):
                 thinned.update(names)
-            yield from in_order(solve, own, need)
+            yield from in_order(solve, own, need if self.executor.is_here else no_need, self.executor.workers)
 
 
 def _groups(weights: Iterable[Weight]) -> Iterator[list[Weight]]:
@@ -169,7 +182,7 @@ def solving_bytes(weight: Weight, forms: Sequence[Scaled], *, in_files: bool = F
     in_files: whether it is one of a model beyond memory.
     """
     if not weight.fitted_to:
-        return 0
+        return TABLE_BYTES * weight.size
     layer = weight.fitted_to[0]
     gram = layer.groups * layer.width**2 if layer.width <= moments.WIDEST_GRAM else 0
     return 32 * gram + _format_bytes(layer) * _at_once(weight, possible(weight, forms), in_files=in_files)
@@ -224,47 +237,22 @@ def direct(weight: Weight, values: np.ndarray) -> Iterator[Solution]:
             yield Solution(form, codes, scale, weight.channel_axis)
 
 
-def _candidates(
+def _problem(
     weight: Weight, values: np.ndarray, forms: list[Scaled], observed: Observed, hurried: bool
-) -> Iterable[tuple[Solution, float]]:
-    for solution in direct(weight, values):
-        yield solution, 0.0
-    if np.isfinite(values).all():
-        forms = suited(weight, values, forms)
-        yield from (
-            _layer(weight, values, forms, observed, hurried)
-            if weight.fitted_to
-            else _table(weight, values, forms, observed)
-        )
-
-
-def _layer(
-    weight: Weight, values: np.ndarray, forms: list[Scaled], observed: Observed, hurried: bool
-) -> Iterable[tuple[Solution, float]]:
-    """hurried: each weight is rounded for itself."""
+) -> WeightProblem:
+    """What is asked of a solver. hurried: each number is rounded for itself."""
+    if not weight.fitted_to:
+        return WeightProblem(values, forms, weight.channel_axis, powers=observed.powers)
     layer = weight.fitted_to[0]
-    matrix = layer.matrix(values)
     second, held, count = _moments(weight, layer, observed)
     if hurried and second.ndim == 3:
         second = np.diagonal(second, axis1=1, axis2=2)
-    power = moments.total_error(matrix, held) or 1.0
-    neighbours = max((form.together for form in forms), default=1)
-    tried: list[np.ndarray | gptq.Factored] = [second]
-    if second.ndim == 3:
-        tried = [gptq.Factored.of(second, together=neighbours)]
-    if second.ndim == 3 and (count < ENOUGH_COLUMNS * layer.width or len(observed.tuning) < ENOUGH_SAMPLES):
-        # Against its own diagonal alone GPTQ is nearest rounding; it wins where the rest of H misleads.
-        tried.append(np.diagonal(second, axis1=1, axis2=2))
+    few = count < ENOUGH_COLUMNS * layer.width or len(observed.tuning) < ENOUGH_SAMPLES
     together = _at_once(weight, forms, in_files=is_in_files(observed.model))
-    for some in (forms[first : first + together] for first in range(0, len(forms), together)):
-        grids = gptq.grids_for(matrix, second, some, keeps_sign=layer.keeps_sign, powers=observed.powers)
-        targets = [gptq.RoundingTarget.of(matrix, grids[form], form, ROUNDS) for form in some]
-        answers = zip(*(gptq.round_all(targets, one) for one in tried), strict=True)
-        for form, several in zip(some, answers, strict=True):
-            errors = {rounded: moments.total_error(matrix - rounded.weight, held) / power for rounded in several}
-            rounded, error = min(errors.items(), key=lambda item: item[1])
-            codes = np.ascontiguousarray(layer.tensor(rounded.codes))
-            yield Solution(form, codes, rounded.scale.reshape(-1), weight.channel_axis), error
+    alone = few and second.ndim == 3
+    return WeightProblem(
+        values, forms, weight.channel_axis, layer, second, held, alone, together, powers=observed.powers
+    )
 
 
 def _moments(weight: Weight, layer: Layer, observed: Observed) -> tuple[np.ndarray, np.ndarray, int]:
@@ -283,13 +271,3 @@ def _moments(weight: Weight, layer: Layer, observed: Observed) -> tuple[np.ndarr
     if weight.table is not None:  # to what reads its rows all numbers count the same
         second, judged = moments.with_even(second), moments.with_even(judged)
     return second, judged, found.count
-
-
-def _table(
-    weight: Weight, values: np.ndarray, forms: list[Scaled], observed: Observed
-) -> Iterable[tuple[Solution, float]]:
-    power = float((values.astype(np.float64) ** 2).sum()) or 1.0
-    for form in forms:
-        found = form.rounded(values, weight.channel_axis, powers=observed.powers)
-        solution = Solution(form, *found, weight.channel_axis)
-        yield solution, float(((values.astype(np.float64) - solution.weight) ** 2).sum()) / power

@@ -14,7 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ptqc.formats.planes import planes_of
-from ptqc.formats.scales import powers_beside
+from ptqc.formats.scales import parts, powers_beside
 
 V = TypeVar("V")
 
@@ -22,6 +22,8 @@ V = TypeVar("V")
 LOWEST_OPSET = 18
 # Weights that are compared with levels at a time.
 COMPARED = 2**16
+# Numbers that are rounded at a time.
+ROUNDED_NUMBERS = 2**22
 
 
 class Nodes(Protocol[V]):
@@ -216,6 +218,12 @@ class Grid:
             total += (away * away * importance[..., here]).sum(-1)
         return total
 
+    def kept_of(self, rows: np.ndarray, part: slice) -> np.ndarray | None:
+        """Which of rows[part] have codes other than 0, by their size where that is to be chosen; None: all may."""
+        if self.patterns is not None:
+            return largest(np.square(rows[part]), self.patterns)
+        return None if self.kept is None else self.kept[part]
+
 
 class Scaled(Format):
     """Codes times a scale per channel, both chosen by a solver."""
@@ -263,12 +271,13 @@ class Scaled(Format):
         even = np.ones((1, rows.shape[1]), np.float32)
         grid = self.grid(rows, even)
         grid = grid.with_powers(rows, even) if powers else grid
-        ratio = (rows / grid.scale[:, None]).reshape(len(rows), -1, self.group)
-        found = grid.nearest(ratio, None).reshape(rows.shape)
-        kept = grid.kept if grid.patterns is None else largest(rows * rows, grid.patterns)
-        found = found if kept is None else found * kept
-        codes: np.ndarray = found.reshape(moved.shape).astype(grid.code_type)
-        return np.ascontiguousarray(np.moveaxis(codes, 0, axis)), grid.scale
+        codes: np.ndarray = np.empty(rows.shape, grid.code_type)
+        for part in parts(len(rows), -(-rows.size // ROUNDED_NUMBERS)):
+            ratio = (rows[part] / grid.scale[part, None]).reshape(len(rows[part]), -1, self.group)
+            found = grid.nearest(ratio, None).reshape(rows[part].shape)
+            kept = grid.kept_of(rows, part)
+            codes[part] = found if kept is None else found * kept
+        return np.ascontiguousarray(np.moveaxis(codes.reshape(moved.shape), 0, axis)), grid.scale
 
 
 class Coded(Scaled):

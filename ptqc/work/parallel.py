@@ -43,10 +43,15 @@ def _quota() -> int | None:
     return math.ceil(int(words[0]) / int(words[1]))
 
 
+def no_need(_item: object) -> int:
+    """Bytes of an item that takes none worth counting."""
+    return 0
+
+
 def in_order(
     function: Callable[[Item], Result],
     items: Iterable[Item],
-    need: Callable[[Item], int] = lambda _: 0,
+    need: Callable[[Item], int] = no_need,
     workers: int = 0,
 ) -> Generator[Result, None, None]:
     """Results in the order of the items, computed in threads.
