@@ -15,7 +15,7 @@ from ptqc.losses import AUTO, NAMES
 Activations = Literal["auto", "integer", "float"]
 Loss = str | Mapping[str, str]
 Operators = Literal["standard", "onnxruntime"]
-CacheKind = Literal["float", "int8", "int4"]
+CacheKind = Literal["float", "float16", "int8", "int4", "bfp4", "bfp4-sorted"]
 KvCache = CacheKind | Mapping[str, CacheKind]
 Sparsity = Literal["given", "2:4"]
 Scales = Literal["free", "pow2"]
@@ -59,8 +59,10 @@ class CompileOptions:
     them; the file is a little larger. operators: "onnxruntime" allows ONNX Runtime's own operators: products in float
     keep weights of 4 or 8 bits packed in memory, and round their inputs to 8 bits, block by block; such a file runs
     nowhere else. rewrites: names of rewrites that installed packages add, which run on the normal form; `ptqc passes`
-    lists them. kv_cache: how a decoder keeps keys and values of earlier tokens: "float" leaves it as it is, "int8" and
-    "int4" change its inputs and outputs; for all caches, or by input, such as {"past_key_0": "int4"}.
+    lists them. kv_cache: how a decoder keeps keys and values of earlier tokens: "float" leaves it as it is; "float16",
+    "int8", "int4", "bfp4" (block floating point) and "bfp4-sorted" (its channels sorted by energy) change its inputs
+    and outputs; for all caches, or by input, such as {"past_key_0": "int4"}. A budget such as "25%cache" chooses for
+    caches of which nothing is said.
     """
 
     samples: int = 256

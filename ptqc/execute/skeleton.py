@@ -16,7 +16,7 @@ SETTINGS: Mapping[str, str] = {**PLACE, PREPACKING: "1"}
 WITHOUT = ("ConstantFolding",)
 # But integer kernels are found only where weights are unpacked when a file is loaded, and the scales of products in
 # blocks must be there by then: the kernel takes others for none.
-LOADED_WHOLE = frozenset({"QuantizeLinear", "MatMulNBits"})
+LOADED_WHOLE = frozenset({"QuantizeLinear", "MatMulNBits", "GatherBlockQuantized"})
 
 
 def message(model: ir.Model) -> onnx.ModelProto:

@@ -20,10 +20,10 @@ V = TypeVar("V")
 
 # The lowest opset of a file: the first with model-local functions and the bit operators.
 LOWEST_OPSET = 18
-# Weights that are compared with levels at a time.
-COMPARED = 2**16
 # Numbers that are rounded at a time.
 ROUNDED_NUMBERS = 2**22
+# Weights that are compared with levels at a time.
+COMPARED = 2**16
 
 
 class Nodes(Protocol[V]):
@@ -59,12 +59,13 @@ class Nodes(Protocol[V]):
 class Format(ABC):
     """A storage format of weights; formats are ordered by family and bits.
 
-    bits: of one stored index. family: the name without the bits. group: neighbouring weights that share an index.
-    mark: tells the unpacking functions of this family from those of others. opset: the lowest that can unpack it.
-    is_given: the weight as the model has it. is_plain: a tensor of the file that needs no function. is_learned: whether
-    fitting it to a weight takes long. is_regular: whether the place of an index follows from that of its weight, so
-    that rows can be read alone. keeps_zeros: whether weights that are zero stay so. together: neighbours in a channel
-    that a solver looks at one after the other. families: all that there are, in the order in which they are tried.
+    bits: of one stored index. family: the name without the bits. group: neighbouring weights that share an index. mark:
+    tells the unpacking functions of this family from those of others. opset: the lowest that can unpack it. is_given:
+    the weight as the model has it. is_plain: a tensor of the file that needs no function. is_learned: whether fitting
+    it to a weight takes long. in_order: whether stored indices count the levels in order. is_regular: whether the place
+    of an index follows from that of its weight, so that rows can be read alone. keeps_zeros: whether weights that are
+    zero stay so. together: neighbours in a channel that a solver looks at one after the other. families: all that there
+    are, in the order in which they are tried.
     """
 
     bits: int
@@ -75,6 +76,7 @@ class Format(ABC):
     opset: ClassVar[int] = LOWEST_OPSET
     is_plain: ClassVar[bool] = False
     is_learned: ClassVar[bool] = False
+    in_order: ClassVar[bool] = False
     is_regular: ClassVar[bool] = True
     keeps_zeros: ClassVar[bool] = False
     together: ClassVar[int] = 1

@@ -47,6 +47,14 @@ class Rounded:
         """scale · codes."""
         return np.asarray(self.codes.astype(np.float32) * self.scale[..., None], np.float32)
 
+    @classmethod
+    def joined(cls, parts: Sequence["Rounded"]) -> "Rounded":
+        """Stretches of outputs as one."""
+        if len(parts) == 1:
+            return parts[0]
+        codes, scale = (np.concatenate(arrays, 1) for arrays in zip(*((p.codes, p.scale) for p in parts), strict=True))
+        return cls(codes, scale)
+
 
 def inverse_factor(second: np.ndarray, damping: float = DAMPING) -> np.ndarray:
     """U (groups, d, d) with UᵀU = (H + damping · mean diagonal)⁻¹, upper triangular; computed in float64."""
@@ -130,6 +138,16 @@ class RoundingTarget:
         """rounds: where the format has few bits."""
         return cls(matrix, grid, rounds if form.bits_per_weight <= DESCENDED_BITS else 0)
 
+    def parts(self, numbers: int | None) -> Iterator["RoundingTarget"]:
+        """The target cut into stretches of outputs with about so many numbers; None: uncut."""
+        if numbers is None or self.matrix.size <= numbers:
+            yield self
+            return
+        for part in scales.parts(self.matrix.shape[1], -(-self.matrix.size // numbers)):
+            kept = None if self.grid.kept is None else self.grid.kept[:, part]
+            grid = replace(self.grid, scale=self.grid.scale[:, part], kept=kept)
+            yield replace(self, matrix=self.matrix[:, part], grid=grid)
+
     @property
     def together(self) -> int:
         """Neighbouring columns among which those that are kept are chosen; 1 where none are."""
@@ -161,13 +179,22 @@ def grids_for(
     return {form: grid.with_powers(matrix, importance) for form, grid in found.items()} if powers else found
 
 
-def round_all(targets: Sequence[RoundingTarget], second: np.ndarray | Factored) -> list[Rounded]:
+def round_all(
+    targets: Sequence[RoundingTarget], second: np.ndarray | Factored, numbers: int | None = None
+) -> list[Rounded]:
     """Codes and scales of all targets at once.
 
-    second: E[x xᵀ] (groups, d, d), or its diagonal, for which GPTQ is nearest rounding.
+    second: E[x xᵀ] (groups, d, d), or its diagonal, for which GPTQ is nearest rounding. numbers: of a target, that are
+    worked on at a time; outputs do not depend on each other.
     """
     if isinstance(second, np.ndarray) and second.ndim == 3:
         second = Factored.of(second, together=max(target.together for target in targets))
+    pieces = [list(target.parts(numbers)) for target in targets]
+    answers = [_round_together(piece, second) for piece in zip(*pieces, strict=True)]
+    return [Rounded.joined(several) for several in zip(*answers, strict=True)]
+
+
+def _round_together(targets: Sequence[RoundingTarget], second: np.ndarray | Factored) -> list[Rounded]:
     found: dict[int, Rounded] = {}
     kinds = [
         (target.grid.group, target.together, target.rounds if isinstance(second, Factored) else 0) for target in targets

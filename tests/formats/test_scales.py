@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 from compiling import weight
+from graphs import noise
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -60,3 +61,18 @@ def test_of_the_powers_beside_a_scale_the_better_one_is_taken(form: Scaled) -> N
     codes, scale = form.rounded(rows, 0, powers=True)
     assert np.frexp(scale)[0].tolist() == [0.5] * 64
     assert form.pack(codes, scale)[-1].dtype == np.float16
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_rows_that_are_looked_at_apart_have_the_scales_of_all_together(
+    turned: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bit by bit."""
+    rows = noise(1200, 70).T if turned else noise(70, 1200)
+    importance = np.abs(noise(1, 1200, seed=1))
+    whole = scales.search(rows, importance, Integer(4).nearest, 7.5)
+    each = scales.search(rows, np.broadcast_to(importance, rows.shape), Integer(4).nearest, 7.5)
+    monkeypatch.setattr(scales, "SEARCHED_NUMBERS", 10_000)
+    assert np.array_equal(scales.search(rows, importance, Integer(4).nearest, 7.5), whole)
+    apart = scales.search(rows, np.broadcast_to(importance, rows.shape), Integer(4).nearest, 7.5)
+    assert np.array_equal(apart, each)

@@ -297,3 +297,15 @@ def test_dead_inputs_and_rows_of_zeros() -> None:
         assert np.isfinite(found.weight).all()
         if not form.is_symmetric:
             assert not found.weight[:, 1].any()
+
+
+@pytest.mark.parametrize("form", [Integer(3), Integer(4), Codebook(3), VectorCodebook(7), Sparse(5)], ids=str)
+@pytest.mark.parametrize("rounds", [0, 2])
+def test_outputs_that_are_rounded_apart_are_those_of_all_together(form: Scaled, rounds: int) -> None:
+    matrix, second = noise(2, 24, 16, seed=3), correlated(2, 16, seed=4)
+    matrix *= np.abs(matrix) > 0.5
+    target = gptq.RoundingTarget(matrix, gptq.grids_for(matrix, second, [form])[form], rounds)
+    (whole,) = gptq.round_all([target], second)
+    (apart,) = gptq.round_all([target], second, numbers=5 * 2 * 16)
+    assert np.array_equal(whole.codes, apart.codes)
+    assert np.allclose(whole.scale, apart.scale, rtol=1e-5)
