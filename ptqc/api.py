@@ -18,6 +18,7 @@ from ptqc.calibration.texts import Texts
 from ptqc.codegen.targets import TargetKeywords, choose
 from ptqc.compiler import CompileRequest, compile_model, resolve_job
 from ptqc.errors import UsageError
+from ptqc.executors.registry import DEFAULT, executor_of
 from ptqc.options import CompileOptions, FloatLayers, Operators, Pipeline
 from ptqc.passes.dump import NO_DUMP, Dump
 from ptqc.passes.registry import added_rewrites
@@ -57,6 +58,8 @@ def compile(  # noqa: A001
     times: str | PathLike[str] | None = None,
     progress: Progress = SILENT,
     strict: bool = False,
+    executor: str = DEFAULT,
+    workers: int = 0,
     **given: Unpack[CompileKeywords],
 ) -> Artifact:
     """Compile an ONNX model to a packed, verified artifact in the folder `output`.
@@ -74,8 +77,9 @@ def compile(  # noqa: A001
     labels: an .npz with inputs and `labels`, or a CSV of image,class; evaluate: called with run(feeds) -> outputs by
     name, gives a score. Both are for the report, and for a budget such as "1%drop". target: a folder of `ptqc.codegen`
     with what is built beside the ONNX file: "cpu" adds a native library. allow_missing_target: deliver the rest where
-    it cannot be built. given: fields of `ptqc.options.CompileOptions`, and of the target's options
-    (`ptqc.codegen.cpu.options.CpuOptions`). Raises the errors of `ptqc.errors`.
+    it cannot be built. executor: where weights are solved: "threads" or "processes" of this machine; the bytes are the
+    same. workers: how many at a time; 0: one for each processor. given: fields of `ptqc.options.CompileOptions`, and of
+    the target's options (`ptqc.codegen.cpu.options.CpuOptions`). Raises the errors of `ptqc.errors`.
     """
     started = time.monotonic()
     check_extensions()
@@ -90,6 +94,7 @@ def compile(  # noqa: A001
     check_output(place, force)
     check_target(built)
     store = Store.at(cache)
+    solving = executor_of(executor, workers, store)
     clock = clock_of(budgets.latency, built, store)
     check_kind("preprocessing", preprocessing, Preprocessing)
     given_times = times_of(times) if times is not None else None
@@ -111,6 +116,7 @@ def compile(  # noqa: A001
         rewrites=added_rewrites(chosen.rewrites),
         tokenizer=_tokenizer(calibration),
         store=store,
+        executor=solving,
         clock=clock,
         progress=progress,
         started=started,

@@ -125,6 +125,18 @@ def _add_compile(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--bits", type=_bits, metavar="2,3,…", help="the widths to try for weights (default 2 to 8)")
     parser.add_argument(
+        "--sparsity",
+        metavar="KIND",
+        help="given (default: prune nothing, keep the zeros that the model has) or 2:4 (make two of each four "
+        "neighbouring weights of a layer zero)",
+    )
+    parser.add_argument(
+        "--scales",
+        metavar="KIND",
+        help="free (default) or pow2: only powers of two, for weights and activations, so that hardware without a "
+        "multiplier for it can round sums by shifting them; costs accuracy",
+    )
+    parser.add_argument(
         "--allow-8bit",
         action="store_true",
         default=None,
@@ -148,6 +160,14 @@ def _add_compile(parser: argparse.ArgumentParser) -> None:
         dest="rewrites",
         metavar="NAME",
         help="run a rewrite that an installed package adds (see `ptqc passes`); may be given several times",
+    )
+    parser.add_argument(
+        "--executor",
+        metavar="E",
+        help="where weights are solved: threads (default) or processes of this machine; the result is the same",
+    )
+    parser.add_argument(
+        "--workers", type=int, metavar="N", help="how many weights to solve at a time (default: one a processor)"
     )
     parser.add_argument(
         "--dump-passes", metavar="DIR", help="write the result of every pass: models as text, everything else as JSON"
@@ -324,8 +344,9 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--operators",
         metavar="O",
-        help="standard, or onnxruntime: matrix products in float may use ONNX Runtime's MatMulNBits, whose weights of "
-        "4 or 8 bits stay packed in memory; such a file runs nowhere else (default: standard, of resolve as compiled)",
+        help="standard, or onnxruntime: matrix products in float and embeddings may use ONNX Runtime's MatMulNBits and "
+        "GatherBlockQuantized, whose weights of 4 or 8 bits stay packed in memory; such a file runs nowhere else "
+        "(default: standard, of resolve as compiled)",
     )
     parser.add_argument(
         "--labels",

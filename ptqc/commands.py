@@ -59,8 +59,19 @@ def run_compile(options: argparse.Namespace) -> None:
     """`ptqc compile`."""
     from ptqc.api import compile
 
-    names = ("samples", "observer", "activations", "activation_limit", "loss", "bits", "allow_8bit", "seed", "pipeline")
-    given = _given(options, *names, "time_limit", "cast_double", "float_layers", "inline", "operators", "rewrites")
+    names = (
+        "samples",
+        "observer",
+        "activations",
+        "activation_limit",
+        "loss",
+        "bits",
+        "sparsity",
+        "scales",
+        "allow_8bit",
+    )
+    more = ("seed", "pipeline", "time_limit", "cast_double", "float_layers", "inline", "operators", "rewrites")
+    given = _given(options, *names, *more)
     if options.loss:
         given["loss"] = kinds_of(options.loss)
     artifact = compile(
@@ -77,7 +88,7 @@ def run_compile(options: argparse.Namespace) -> None:
         times=options.times,
         progress=_progress(options),
         **given,
-        **_given(options, "target", "allow_missing_target", *target_options()),
+        **_given(options, "executor", "workers", "target", "allow_missing_target", *target_options()),
     )
     _done(artifact, options)
 

@@ -20,6 +20,8 @@ from ptqc.calibration.images import Preprocessing
 from ptqc.codegen.onnxruntime.intent import Intent
 from ptqc.codegen.onnxruntime.verify import verify
 from ptqc.codegen.targets import Chosen
+from ptqc.executors.base import Executor
+from ptqc.executors.threads import Threads
 from ptqc.notes import Note
 from ptqc.options import CompileOptions
 from ptqc.passes.base import Rewrite
@@ -55,7 +57,7 @@ from ptqc.stages.latency.times import OnnxRuntimeClock
 from ptqc.stages.loss.judges import gather_apart, with_judges
 from ptqc.stages.loss.kept_loss import KeptLoss, tell_loss
 from ptqc.stages.loss.loss_budget import Fitting, criterion_of, fit_within_loss
-from ptqc.stages.measure import Run, measured
+from ptqc.stages.measure import Run, families_of, measured
 from ptqc.stages.memory.memory_budget import within_memory
 from ptqc.stages.memory.memory_report import memory_report
 from ptqc.stages.preparing.affordable_samples import affordable
@@ -65,6 +67,7 @@ from ptqc.stages.preparing.prepare import Prepared, prepare
 from ptqc.stages.preparing.split import with_splits, without_unused
 from ptqc.stages.problem import lower, pack
 from ptqc.store.entries import Store
+from ptqc.store.housekeeping import clear_unfinished
 from ptqc.work.deadline import Deadline
 from ptqc.work.progress import Progress
 from ptqc.work.scratch import scratch
@@ -80,9 +83,9 @@ class CompileRequest:
     """What is asked of a compile, beside the model and its data.
 
     output, force: where the artifact goes, and whether it may replace another. labels, evaluate: for scores. started:
-    on the monotonic clock. clock: what measures a latency. times: of operators, which a latency is met with; None
-    measures them. plan: fixed decisions, in place of solving. rewrites: of other packages. tokenizer: of texts, for
-    the report.
+    on the monotonic clock. executor: where units of work are done. clock: what measures a latency. times: of operators,
+    which a latency is met with; None measures them. plan: fixed decisions, in place of solving. rewrites: of other
+    packages. tokenizer: of texts, for the report.
     """
 
     options: CompileOptions
@@ -96,6 +99,7 @@ class CompileRequest:
     store: Store
     progress: Progress
     started: float
+    executor: Executor = field(default_factory=Threads)
     clock: Clock = field(default_factory=OnnxRuntimeClock)
     times: Times | None = None
     plan: Plan | None = None
@@ -111,7 +115,7 @@ class CompileRequest:
     @property
     def run(self) -> Run:
         """Runs the passes that decide, within their share of the time."""
-        return Run(self.deadline.share(MEASURING_SHARE), self.dump)
+        return Run(self.deadline.share(MEASURING_SHARE), self.dump, self.executor)
 
     def labelled(self, model: ir.Model, folder: Path) -> Labelled | None:
         """The labelled samples, where there are any. folder: for them."""
@@ -123,7 +127,8 @@ class CompileRequest:
 def compile_model(model: Model, calibration: object, request: CompileRequest) -> Artifact:
     """From a model and calibration data to an artifact. Raises the errors of `ptqc.errors`."""
     options, progress = request.options, request.progress
-    with one_blas_thread(), scratch() as temporary:
+    with one_blas_thread(), scratch() as temporary, request.executor:
+        clear_unfinished(request.store)
         folder = Path(temporary)
         source = read_given(model, folder, cast_double=options.cast_double)
         request = replace(request, store=replace(request.store, check=source.files.check))
@@ -183,7 +188,8 @@ def _decide(setting: Setting, options: CompileOptions, cache: CandidateCache, ru
     """The passes that decide, each with what it may take of the time that is left."""
     observed = run(Calibrate(options.observer), setting, 0.25)
     observed = run(CalibrateInner(), observed, 0.1)
-    solved = run(SolveWeights(options.bits, cache), observed, 0.4)
+    families = families_of(setting.model, options)
+    solved = run(SolveWeights(options.bits, cache, options.sparsity, families, run.executor), observed, 0.4)
     assessed = run(MeasureSensitivity(options.loss, options.activation_limit), solved, 0.4)
     return run(ChooseActivations(options.activations, options.activation_limit), assessed, 0.3)
 

@@ -1,11 +1,13 @@
-"""Products in float whose weights stay packed in memory: MatMulNBits, an operator of ONNX Runtime's own.
+"""Weights in float that stay packed in memory, for operators of ONNX Runtime's own.
 
-y = x Wᵀ with W of 4 or 8 bits, which the kernel reads as they lie. `accuracy_level` 4, which each node states, lets it
-round x to 8 bits, block by block, as integer kernels do with scales of whole tensors.
+MatMulNBits: y = x Wᵀ with W of 4 or 8 bits, which the kernel reads as they lie. `accuracy_level` 4, which each node
+states, lets it round x to 8 bits, block by block, as integer kernels do with scales of whole tensors.
+GatherBlockQuantized: rows of a table of 4 or 8 bits, unpacked as they are picked.
 """
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import onnx
@@ -13,6 +15,7 @@ import onnx_ir as ir
 from onnx import TensorProto, helper
 
 from ptqc.codegen.onnxruntime.constants import Share
+from ptqc.codegen.onnxruntime.rows import Pick
 from ptqc.formats import Format, Integer
 from ptqc.formats.planes import pack_close
 from ptqc.formats.scales import narrow
@@ -21,7 +24,7 @@ from ptqc.lowered import Lowered
 from ptqc.operators import Trait, named
 from ptqc.solutions import Solution
 
-OPERATOR, DOMAIN, VERSION = "MatMulNBits", "com.microsoft", 1
+OPERATOR, PICKER, DOMAIN, VERSION = "MatMulNBits", "GatherBlockQuantized", "com.microsoft", 1
 FORMATS = (Integer(4), Integer(8))
 # Weights of a channel that share a scale of the operator, which all are that channel's: the most that divide them.
 SIZES = (128, 64, 32, 16)
@@ -40,16 +43,21 @@ def block_size(form: Format, width: int) -> int | None:
 class BlockProduct:
     """A product that becomes the operator.
 
-    x, output, bias: names of what it reads and makes. weight: the real value of its weight; solution: of it, by
-    channel; is_turned: whether the weight's channels are columns.
+    x, output, bias: names of what it reads and makes. weight: the real value of its weight; stored: its numbers as the
+    graph has them; is_turned: whether the weight's channels are columns.
     """
 
     x: str
     output: str
     bias: str | None
     weight: str
-    solution: Solution
+    stored: Solution
     is_turned: bool
+
+    @property
+    def width(self) -> int:
+        """Weights of a channel."""
+        return int(self.stored.codes.size) // int(self.stored.codes.shape[self.stored.axis])
 
     @property
     def product(self) -> str:
@@ -58,23 +66,51 @@ class BlockProduct:
 
     def nodes(self, share: Share) -> list[onnx.NodeProto]:
         """What stands in its place. share: the name of a constant."""
-        codes, bits = self.solution.codes, self.solution.form.bits
+        solution = self.stored.by_channel()
+        codes, bits = solution.codes, solution.form.bits
         channels, width = codes.shape
-        size = block_size(self.solution.form, width)
+        size = block_size(solution.form, width)
         assert size is not None
-        scale, every, flat = (f"{self.output}/{part}" for part in PARTS[:-1])
+        every, flat = (f"{self.output}/{part}" for part in PARTS[1:-1])
         blocks = width // size
         attributes = {"K": width, "N": channels, "bits": bits, "block_size": size, "accuracy_level": ACCURACY}
         inputs = [self.x, share(_packed(codes, bits, blocks)), flat]
-        scales = share(narrow(self.solution.scale).reshape(-1, 1))
         nodes = [
-            helper.make_node("Cast", [scales], [scale], to=TensorProto.FLOAT),
-            helper.make_node("Expand", [scale, share(np.array([channels, blocks]))], [every]),
+            *_scales_of_blocks(solution, blocks, self.output, share),
             helper.make_node("Reshape", [every, share(np.array([-1]))], [flat]),
             helper.make_node(OPERATOR, inputs, [self.product], domain=DOMAIN, **attributes),
         ]
         sums = [] if self.bias is None else [helper.make_node("Add", [self.product, self.bias], [self.output])]
         return [*nodes, *sums]
+
+
+def picks_in_blocks(pick: Pick) -> bool:
+    """Whether the operator takes the table that a node picks rows of."""
+    return block_size(pick.solution.form, pick.solution.codes.shape[1]) is not None
+
+
+def picked_in_blocks(pick: Pick, share: Share) -> list[onnx.NodeProto]:
+    """What stands in the place of a node that picks rows. share: the name of a constant."""
+    codes, bits = pick.solution.codes, pick.solution.form.bits
+    size = block_size(pick.solution.form, codes.shape[1])
+    assert size is not None
+    blocks = codes.shape[1] // size
+    attributes: dict[str, Any] = {"gather_axis": 0, "quantize_axis": 1, "block_size": size, "bits": bits}
+    inputs = [share(_packed(codes, bits, blocks).reshape(len(codes), -1)), pick.places, f"{pick.rows}/{PARTS[1]}"]
+    return [
+        *_scales_of_blocks(pick.solution, blocks, pick.rows, share),
+        helper.make_node(PICKER, inputs, [pick.rows], domain=DOMAIN, **attributes),
+    ]
+
+
+def _scales_of_blocks(solution: Solution, blocks: int, output: str, share: Share) -> list[onnx.NodeProto]:
+    """The scale of each channel for all of its blocks: (channels, blocks), folded when a file is loaded."""
+    scale, every = (f"{output}/{part}" for part in PARTS[:2])
+    scales = share(narrow(solution.scale).reshape(-1, 1))
+    return [
+        helper.make_node("Cast", [scales], [scale], to=TensorProto.FLOAT),
+        helper.make_node("Expand", [scale, share(np.array([len(solution.codes), blocks]))], [every]),
+    ]
 
 
 def without_rounding(proto: onnx.ModelProto, products: Collection[str]) -> onnx.ModelProto:
@@ -105,9 +141,12 @@ def block_products(lowered: Lowered) -> Iterator[BlockProduct]:
             continue
         codes, scale = (str(source.name) for source in maker.inputs[:2] if source is not None)
         numbers = initial(lowered.model, codes), initial(lowered.model, scale)
-        solution = Solution(lowered.formats[codes], *numbers, axis).by_channel()
-        if codes not in lowered.tied and block_size(solution.form, solution.codes[0].size) is not None:
-            yield from (_block_product(node, str(value.name), solution) for node, _ in readers)
+        found = [
+            _block_product(node, str(value.name), Solution(lowered.formats[codes], *numbers, axis))
+            for node, _ in readers
+        ]
+        if codes not in lowered.tied and block_size(found[0].stored.form, found[0].width) is not None:
+            yield from found
 
 
 def _multiplies(node: ir.Node, axis: int) -> bool:
@@ -119,7 +158,7 @@ def _multiplies(node: ir.Node, axis: int) -> bool:
     return is_plain and axis == (0 if integer(node, "transB", 0) else 1)
 
 
-def _block_product(node: ir.Node, weight: str, solution: Solution) -> BlockProduct:
+def _block_product(node: ir.Node, weight: str, stored: Solution) -> BlockProduct:
     bias, is_turned = input_of(node, 2), not integer(node, "transB", 0)
     x, output = str(required(node.inputs[0]).name), str(node.outputs[0].name)
-    return BlockProduct(x, output, None if bias is None else str(bias.name), weight, solution, is_turned)
+    return BlockProduct(x, output, None if bias is None else str(bias.name), weight, stored, is_turned)

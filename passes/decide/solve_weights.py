@@ -1,34 +1,40 @@
 """Fill the table of candidates: every weight in every format, with its error on held-back columns."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import ClassVar, Protocol
 
 import numpy as np
 
-from ptqc.formats import Format, Scaled
+from ptqc.executors.base import Executor
+from ptqc.executors.threads import Threads
+from ptqc.formats import Format, Scaled, TwoOfFour
 from ptqc.graph.external import is_in_files
 from ptqc.graph.layers import Layer, Weight
 from ptqc.graph.nodes import initial
 from ptqc.notes import out_of_time
+from ptqc.options import Sparsity
 from ptqc.passes.base import Effect, Result
 from ptqc.passes.decide.phases import Observed, Solved
+from ptqc.passes.decide.weight_problem import WeightProblem
 from ptqc.solutions import Candidates, Solution
-from ptqc.solvers import gptq, moments
+from ptqc.solvers import moments
 from ptqc.work.deadline import Pace
-from ptqc.work.parallel import in_order
+from ptqc.work.parallel import in_order, no_need
 
-ROUNDS = 1  # of coordinate descent; reconstruction does more for the plan that is chosen
 # From so many columns per input and so many samples on, rounding each weight for itself was never better than GPTQ, and
 # is not tried.
 ENOUGH_COLUMNS, ENOUGH_SAMPLES = 4, 32
 # What a weight costs that is only rounded, in the formats that need no fitting, relative to solving it in all.
 HURRIED_COST = 0.1
-# Bytes of a weight's numbers in the formats that it is solved in at a time, where the model does not fit into memory.
-FORMAT_BYTES = 2**28
+# Bytes of a weight's numbers in the formats that it is solved in at a time, and how many of its numbers are worked on
+# together, where the model does not fit into memory.
+FORMAT_BYTES, NUMBERS = 2**28, 2**22
 # Weights are stored in groups of about so many elements: some 40 MB in all formats.
 TOGETHER = 2**21
+# Bytes for each number of a table while it is rounded.
+TABLE_BYTES = 16
 
 
 class CandidateCache(Protocol):
@@ -64,6 +70,17 @@ def formats_of(widths: tuple[int, ...]) -> list[Scaled]:
     return [form for family in Format.families for form in family.offered(widths)]
 
 
+def pruned_formats(weight: Weight, values: np.ndarray, sparsity: Sparsity, widths: tuple[int, ...]) -> list[Scaled]:
+    """The formats of a weight of which some numbers are to become zero; none where none are.
+
+    That is so of layers with groups, whose channels are narrow, and where a table shares the numbers.
+    """
+    is_left = sparsity == "given" or not weight.fitted_to or weight.table is not None or not np.isfinite(values).all()
+    if is_left or any(layer.groups > 1 for layer in weight.fitted_to):
+        return []
+    return possible(weight, TwoOfFour.offered(widths))
+
+
 NO_CACHE: CandidateCache = _NoCache()
 
 
@@ -71,11 +88,16 @@ NO_CACHE: CandidateCache = _NoCache()
 class SolveWeights:
     """Solve each weight in every format it may take, against the activations that were observed.
 
-    bits: the widths tried. cache: where candidates are kept.
+    bits: the widths tried. cache: where candidates are kept. sparsity: see `ptqc.options.CompileOptions`. only: the
+    families of formats that are tried; empty: all. executor: where candidates are
+    computed.
     """
 
     bits: tuple[int, ...] = (2, 3, 4, 5, 6, 7, 8)
     cache: CandidateCache = NO_CACHE
+    sparsity: Sparsity = "given"
+    only: frozenset[str] = frozenset()
+    executor: Executor = field(default_factory=Threads)
     name: ClassVar[str] = "solve-weights"
     effect: ClassVar[Effect] = Effect.DECIDE
 
@@ -98,6 +120,7 @@ class SolveWeights:
                         stage.advance(weight.name)
                     cut_short = given.is_thinned or not (hurried | thinned).isdisjoint(own)
                     found = self.cache.put(group, own, cut_short)
+                    self.executor.settle(own)
                 given.release(found)
                 candidates.append(found)
         solution = Solved.with_candidates(given, candidates)
@@ -113,7 +136,7 @@ class SolveWeights:
 
         thinned: of those that there was no time to observe on all samples and columns.
         """
-        forms = formats_of(self.bits)
+        forms = [form for form in formats_of(self.bits) if not self.only or form.family in self.only]
         pace = Pace(given.deadline, sum(products(weight, forms) for weight in weights))
 
         def solve(weight: Weight) -> list[tuple[Solution, float]]:
@@ -121,17 +144,26 @@ class SolveWeights:
             if is_hurried:
                 hurried.add(weight.name)
             taken = [form for form in forms if not (is_hurried and form.is_learned)]
-            found = list(_candidates(weight, initial(given.model, weight.name), taken, given, is_hurried))
+            values = initial(given.model, weight.name)
+            pruned = pruned_formats(weight, values, self.sparsity, self.bits)
+            found = [] if pruned else [(solution, 0.0) for solution in direct(weight, values)]
+
+            def problem() -> WeightProblem:
+                return _problem(weight, values, pruned or suited(weight, values, taken), given, is_hurried)
+
+            if np.isfinite(values).all():
+                rounded = self.executor.solve(weight.name, problem)
+                found += rounded
             pace.did(products(weight, forms), HURRIED_COST if is_hurried else 1.0)
             return found
 
         need = partial(solving_bytes, forms=forms, in_files=is_in_files(given.model))
         blocks = [tuple(weight.name for weight in weights)] if given.later is None else given.later.blocks
-        for number, names in enumerate(blocks):
+        for names in blocks:
             own = [weight for weight in weights if weight.name in names]
-            if own and number and given.later is not None and not given.later.observe(names, given, given.deadline):
+            if own and given.later is not None and not given.later.observe(names, given, given.deadline):
                 thinned.update(names)
-            yield from in_order(solve, own, need)
+            yield from in_order(solve, own, need if self.executor.is_here else no_need, self.executor.workers)
 
 
 def _groups(weights: Iterable[Weight]) -> Iterator[list[Weight]]:
@@ -152,21 +184,24 @@ def solving_bytes(weight: Weight, forms: Sequence[Scaled], *, in_files: bool = F
     in_files: whether it is one of a model beyond memory.
     """
     if not weight.fitted_to:
-        return 0
+        return TABLE_BYTES * weight.size
     layer = weight.fitted_to[0]
     gram = layer.groups * layer.width**2 if layer.width <= moments.WIDEST_GRAM else 0
-    return 32 * gram + _format_bytes(layer) * _at_once(weight, possible(weight, forms), in_files=in_files)
+    at_once = _at_once(weight, possible(weight, forms), in_files=in_files)
+    return 32 * gram + _format_bytes(layer, in_files=in_files) * at_once
 
 
 def _at_once(weight: Weight, forms: Sequence[Scaled], *, in_files: bool) -> int:
     """In how many formats a weight is solved at a time: in all, as each adds rows to one problem, or in a few."""
     if not in_files:
         return max(1, len(forms))
-    return max(1, min(len(forms), FORMAT_BYTES // _format_bytes(weight.fitted_to[0])))
+    return max(1, min(len(forms), FORMAT_BYTES // _format_bytes(weight.fitted_to[0], in_files=in_files)))
 
 
-def _format_bytes(layer: Layer) -> int:
-    return 24 * layer.channels * layer.width
+def _format_bytes(layer: Layer, *, in_files: bool) -> int:
+    """Bytes of a weight in a format while it is solved: 24 for each number; beyond memory 12 for what waits."""
+    size = layer.channels * layer.width
+    return 12 * size + 12 * min(size, NUMBERS) if in_files else 24 * size
 
 
 def products(weight: Weight, forms: Sequence[Format]) -> float:
@@ -207,42 +242,30 @@ def direct(weight: Weight, values: np.ndarray) -> Iterator[Solution]:
             yield Solution(form, codes, scale, weight.channel_axis)
 
 
-def _candidates(
+def _problem(
     weight: Weight, values: np.ndarray, forms: list[Scaled], observed: Observed, hurried: bool
-) -> Iterable[tuple[Solution, float]]:
-    for solution in direct(weight, values):
-        yield solution, 0.0
-    if np.isfinite(values).all():
-        forms = suited(weight, values, forms)
-        yield from (
-            _layer(weight, values, forms, observed, hurried) if weight.fitted_to else _table(weight, values, forms)
-        )
-
-
-def _layer(
-    weight: Weight, values: np.ndarray, forms: list[Scaled], observed: Observed, hurried: bool
-) -> Iterable[tuple[Solution, float]]:
-    """hurried: each weight is rounded for itself."""
+) -> WeightProblem:
+    """What is asked of a solver. hurried: each number is rounded for itself."""
+    if not weight.fitted_to:
+        return WeightProblem(values, forms, weight.channel_axis, observed.powers)
     layer = weight.fitted_to[0]
-    matrix = layer.matrix(values)
     second, held, count = _moments(weight, layer, observed)
     if hurried and second.ndim == 3:
         second = np.diagonal(second, axis1=1, axis2=2)
-    power = moments.total_error(matrix, held) or 1.0
-    tried: list[np.ndarray | gptq.Factored] = [gptq.Factored.of(second) if second.ndim == 3 else second]
-    if second.ndim == 3 and (count < ENOUGH_COLUMNS * layer.width or len(observed.tuning) < ENOUGH_SAMPLES):
-        # Against its own diagonal alone GPTQ is nearest rounding; it wins where the rest of H misleads.
-        tried.append(np.diagonal(second, axis1=1, axis2=2))
-    together = _at_once(weight, forms, in_files=is_in_files(observed.model))
-    for some in (forms[first : first + together] for first in range(0, len(forms), together)):
-        grids = gptq.grids_for(matrix, second, some, keeps_sign=layer.keeps_sign)
-        targets = [gptq.RoundingTarget.of(matrix, grids[form], form, ROUNDS) for form in some]
-        answers = zip(*(gptq.round_all(targets, one) for one in tried), strict=True)
-        for form, several in zip(some, answers, strict=True):
-            errors = {rounded: moments.total_error(matrix - rounded.weight, held) / power for rounded in several}
-            rounded, error = min(errors.items(), key=lambda item: item[1])
-            codes = np.ascontiguousarray(layer.tensor(rounded.codes))
-            yield Solution(form, codes, rounded.scale.reshape(-1), weight.channel_axis), error
+    few = count < ENOUGH_COLUMNS * layer.width or len(observed.tuning) < ENOUGH_SAMPLES
+    in_files = is_in_files(observed.model)
+    return WeightProblem(
+        values,
+        forms,
+        weight.channel_axis,
+        observed.powers,
+        layer,
+        second,
+        held,
+        alone=few and second.ndim == 3,
+        together=_at_once(weight, forms, in_files=in_files),
+        numbers=NUMBERS if in_files else None,
+    )
 
 
 def _moments(weight: Weight, layer: Layer, observed: Observed) -> tuple[np.ndarray, np.ndarray, int]:
@@ -261,10 +284,3 @@ def _moments(weight: Weight, layer: Layer, observed: Observed) -> tuple[np.ndarr
     if weight.table is not None:  # to what reads its rows all numbers count the same
         second, judged = moments.with_even(second), moments.with_even(judged)
     return second, judged, found.count
-
-
-def _table(weight: Weight, values: np.ndarray, forms: list[Scaled]) -> Iterable[tuple[Solution, float]]:
-    power = float((values.astype(np.float64) ** 2).sum()) or 1.0
-    for form in forms:
-        solution = Solution(form, *form.rounded(values, weight.channel_axis), weight.channel_axis)
-        yield solution, float(((values.astype(np.float64) - solution.weight) ** 2).sum()) / power

@@ -13,7 +13,9 @@ import onnxruntime as ort
 from ptqc.calibration.samples import Samples
 from ptqc.errors import UsageError
 from ptqc.execute import skeleton
-from ptqc.formats import Format
+from ptqc.executors.base import Executor
+from ptqc.executors.threads import Threads
+from ptqc.formats import Format, Integer
 from ptqc.graph.external import fits_in_memory, hold_external, is_in_files, weight_bytes
 from ptqc.notes import Level, Note, is_cut_short
 from ptqc.operators import OPERATORS
@@ -37,7 +39,7 @@ from ptqc.work.progress import Progress
 MODEL, WHOLE, SAMPLES, JUDGING = "model.onnx", "whole.onnx", "samples", "judging"
 # Raised when what is measured, or how, changes, so that old entries are not taken for new ones. A format, a rewrite or
 # an integer kernel that is added or goes needs no raise: see `_known`.
-MEASUREMENT_VERSION = 22
+MEASUREMENT_VERSION = 23
 
 Before = TypeVar("Before", bound=Setting)
 After = TypeVar("After", bound=Setting)
@@ -53,10 +55,13 @@ def measured(
     decide: runs the passes where it is not. run: each of them. What was cut short is not taken for the whole by a later
     compile: it is stored under a key of its own.
     """
-    key = key_of("measure", prepared, options.until(Phase.MEASURE))
+    only = sorted(families_of(prepared.model, options))
+    families = {"families": only} if only else {}
+    key = {**key_of("measure", prepared, options.until(Phase.MEASURE)), **families}
     if prepared.judging is not None:
         key = {**key, "judging": prepared.judging.digest}
-    cache = StoredWeights(store, key_of("solve-weights", prepared, options.until(Phase.SOLVE)), prepared.model)
+    solving = {**key_of("solve-weights", prepared, options.until(Phase.SOLVE)), **families}
+    cache = StoredWeights(store, solving, prepared.model)
     entry = store.get(key)
     if entry is not None and (candidates := cache.open(entry.document["candidates"])) is not None:
         setting = _setting(prepared, options, progress)
@@ -87,10 +92,11 @@ def measured(
 
 
 class Run:
-    """Runs passes within a deadline; what each made is dumped, its notes are kept."""
+    """Runs passes within a deadline; what each made is dumped, its notes are kept. executor: of their units of work."""
 
-    def __init__(self, deadline: Deadline = NEVER, dump: Dump = NO_DUMP) -> None:
+    def __init__(self, deadline: Deadline = NEVER, dump: Dump = NO_DUMP, executor: Executor | None = None) -> None:
         self.deadline, self.dump, self.notes = deadline, dump, list[Note]()
+        self.executor = executor or Threads()
 
     def __call__(self, step: Pass[Before, After], given: Before, share: float) -> After:
         """What a pass makes of what is known. share: what it may take of the time that is left."""
@@ -135,7 +141,8 @@ def _gone(store: Store) -> UsageError:
 def _setting(prepared: Prepared, options: CompileOptions, progress: Progress) -> Setting:
     """Of a model beyond memory, activations that are to stay in float are not looked at: that would take long."""
     model = prepared.model
-    found = Setting.of(model, prepared.tuning, prepared.held_back, seed=options.seed, progress=progress)
+    powers = options.scales == "pow2"
+    found = Setting.of(model, prepared.tuning, prepared.held_back, seed=options.seed, powers=powers, progress=progress)
     is_left = options.activations == "float" and is_in_files(model)
     return replace(found, sites=()) if is_left else found
 
@@ -158,6 +165,15 @@ def key_of(step: str, prepared: Prepared, options: Mapping[str, Any]) -> Mapping
         **({"plugins": plugins} if plugins else {}),
         "options": options,
     }
+
+
+def families_of(model: ir.Model, options: CompileOptions) -> frozenset[str]:
+    """The families of formats that weights are solved in; empty: all.
+
+    Of a model beyond memory, solving takes most of the time: where operators take weights of one family only, others
+    would be solved for nothing.
+    """
+    return frozenset({Integer.family}) if options.in_blocks and is_in_files(model) else frozenset()
 
 
 def _forms(caches: Mapping[str, Any]) -> list[Any]:

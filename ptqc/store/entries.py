@@ -80,6 +80,10 @@ class Store:
         """The store in a folder that a user names; None: in the usual one. Raises UsageError."""
         return cls(path_of("cache", cache) if cache is not None else default_folder())
 
+    def has(self, key: Mapping[str, Any]) -> bool:
+        """Whether there is an entry of a key, whole or not."""
+        return (self.folder / digest(key)).is_dir()
+
     def get(self, key: Mapping[str, Any]) -> Entry | None:
         """The entry of a key, or None. An entry that does not match its own checksums is set aside."""
         return self.open(digest(key))

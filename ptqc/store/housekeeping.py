@@ -1,6 +1,7 @@
 """How large a store is, and emptying it, while others may be using it."""
 
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -65,6 +66,23 @@ def clear(store: Store) -> Cleared:
             _remove(folder)
         entries, others = entries + whole, others + (not whole)
     return Cleared(Contents(entries, others, size), in_use)
+
+
+def discard(store: Store, name: str) -> None:
+    """Remove an entry by the digest of its key, unless somebody is using it or it is not there."""
+    folder = store.folder / name
+    with Claim(folder) as claim:
+        if claim.taken:
+            _remove(folder)
+
+
+def clear_unfinished(store: Store) -> None:
+    """Remove what killed processes were writing or removing."""
+    for folder in store.folder.glob(".*") if store.folder.is_dir() else ():
+        if is_unfinished(folder):
+            with Claim(folder) as claim:
+                if claim.taken:
+                    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _folders(store: Store) -> Iterator[Path]:

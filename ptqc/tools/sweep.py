@@ -111,7 +111,7 @@ def sweep(
         with progress.stage("measure the frontier", len(targets)) as stage:
             rows, files = _measured(decided, options, targets, deadline, stage)
         with progress.stage("compare speeds"):
-            times = _times(decided, files)
+            times = _times(decided, [file.proto for file in files])
     for row, nanoseconds in zip(rows, times[1:], strict=True):
         row["ms"] = nanoseconds / MILLISECOND
     document = {
@@ -154,9 +154,9 @@ def _targets(
 
 def _measured(
     decided: Decided, options: CompileOptions, targets: Sequence[_Target], deadline: Deadline, stage: Stage
-) -> tuple[list[dict[str, Any]], list[onnx.ModelProto]]:
+) -> tuple[list[dict[str, Any]], list[Exported]]:
     """What each target's file has and loses, and the files; every second one first, so that a part spans all sizes."""
-    rows, files, began = list[dict[str, Any]](), list[onnx.ModelProto](), time.monotonic()
+    rows, files, began = list[dict[str, Any]](), list[Exported](), time.monotonic()
     order = [*targets[::2], *targets[1::2]]
     for done in range(0, len(order), TOGETHER):
         if done and not deadline.leaves((time.monotonic() - began) / done * TOGETHER):
@@ -167,7 +167,7 @@ def _measured(
             check_tuned(Reconstruct.name, tuned)
             _, exported = packed(decided, target.plan, tuned, options)
             rows.append(_row(decided, target, exported))
-            files.append(exported.proto)
+            files.append(exported)
             stage.advance(f"{exported.size:,} bytes")
     return rows, files
 

@@ -43,10 +43,15 @@ def _quota() -> int | None:
     return math.ceil(int(words[0]) / int(words[1]))
 
 
+def no_need(_item: object) -> int:
+    """Bytes of an item that takes none worth counting."""
+    return 0
+
+
 def in_order(
     function: Callable[[Item], Result],
     items: Iterable[Item],
-    need: Callable[[Item], int] = lambda _: 0,
+    need: Callable[[Item], int] = no_need,
     workers: int = 0,
 ) -> Generator[Result, None, None]:
     """Results in the order of the items, computed in threads.
@@ -58,7 +63,7 @@ def in_order(
     if workers == 1:
         yield from map(function, items)
         return
-    room = _Room()
+    room = Room()
     executor = ThreadPoolExecutor(workers)
     try:
         running = deque(executor.submit(room.run, function, item, need(item)) for item in items)
@@ -70,8 +75,8 @@ def in_order(
         executor.shutdown(wait=False, cancel_futures=True)
 
 
-class _Room:
-    """Lets work begin while there is memory for it."""
+class Room:
+    """Lets work begin while there is memory for it: at any time at most ROOM bytes in all, or one item alone."""
 
     def __init__(self) -> None:
         self._changed = Condition()

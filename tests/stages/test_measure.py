@@ -110,7 +110,7 @@ def test_options_that_solving_does_not_look_at_solve_nothing_again(
     def never(*_arguments: object) -> None:
         raise AssertionError("solved again")
 
-    monkeypatch.setattr(solve_weights, "_candidates", never)
+    monkeypatch.setattr(solve_weights, "_problem", never)
     with quick():
         assert measure(measured.prepared, replace(measured.options, loss="mse"), Store(place / "cache"), SILENT)
 

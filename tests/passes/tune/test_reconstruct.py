@@ -16,7 +16,9 @@ from ptqc.errors import NotFinite
 from ptqc.execute.onnxruntime import Feeds, Runner
 from ptqc.execute.walk import Slicer, Walk
 from ptqc.formats import FLOAT16, Codebook, Format, Integer, Palette, Scaled
+from ptqc.graph import external
 from ptqc.passes.decide.phases import Decided, Planned
+from ptqc.passes.tune import reconstruct
 from ptqc.passes.tune.reconstruct import (
     GENEROUS_STRENGTHS,
     STRENGTHS,
@@ -153,6 +155,24 @@ def test_draws_together_are_those_alone(context: Decided) -> None:
     assert any(different)
 
 
+def test_weights_beyond_memory_are_settled_a_few_outputs_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To the same numbers, which are mapped from a file."""
+    graph = "g (float[N,24] x) => (float[N,16] y) { a = MatMul(x, u) b = Relu(a) y = MatMul(b, v) }"
+    model = parse(graph, u=noise(24, 40), v=noise(40, 16, seed=1))
+    decided = measured(model, tmp_path, [{"x": noise(1, 24, seed=seed)} for seed in range(40)])
+    plan = plan_of(decided, Integer(2), False)
+    (whole,) = reconstruct_all(Planned(decided, plan), [0])
+    monkeypatch.setattr(external, "IN_MEMORY_LIMIT", 1)
+    monkeypatch.setattr(reconstruct, "NUMBERS", 100)
+    (apart,) = reconstruct_all(Planned(decided, plan), [0])
+    for name, solution in whole.weights.items():
+        assert np.array_equal(apart.weights[name].codes, solution.codes)
+        assert np.allclose(apart.weights[name].scale, solution.scale, rtol=1e-4)
+    assert not all(found.codes.flags.writeable for found in apart.weights.values())
+
+
 @pytest.mark.parametrize("where", [_State, Walk])
 def test_an_error_of_one_walk_is_raised_once_all_ended(
     where: type, context: Decided, monkeypatch: pytest.MonkeyPatch
@@ -220,9 +240,9 @@ def test_each_draw_goes_another_part_of_the_way(
 ) -> None:
     right, found = _Problem.rounded, list[float]()
 
-    def rounded(made: _Problem, form: Scaled, strength: float, kept: np.ndarray | None) -> Solution:
+    def rounded(made: _Problem, form: Scaled, strength: float) -> Solution:
         found.append(strength)
-        return right(made, form, strength, kept)
+        return right(made, form, strength)
 
     monkeypatch.setattr(_Problem, "rounded", rounded)
     plan = plan_of(context, Integer(bits))
