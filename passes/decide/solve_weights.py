@@ -19,7 +19,7 @@ from ptqc.passes.base import Effect, Result
 from ptqc.passes.decide.phases import Observed, Solved
 from ptqc.passes.decide.weight_problem import WeightProblem
 from ptqc.solutions import Candidates, Solution
-from ptqc.solvers import moments
+from ptqc.solvers import gptq, moments
 from ptqc.work.deadline import Pace
 from ptqc.work.parallel import in_order, no_need
 
@@ -28,9 +28,8 @@ from ptqc.work.parallel import in_order, no_need
 ENOUGH_COLUMNS, ENOUGH_SAMPLES = 4, 32
 # What a weight costs that is only rounded, in the formats that need no fitting, relative to solving it in all.
 HURRIED_COST = 0.1
-# Bytes of a weight's numbers in the formats that it is solved in at a time, and how many of its numbers are worked on
-# together, where the model does not fit into memory.
-FORMAT_BYTES, NUMBERS = 2**28, 2**22
+# Bytes of a weight's numbers in the formats that it is solved in at a time, where the model does not fit into memory.
+FORMAT_BYTES = 2**28
 # Weights are stored in groups of about so many elements: some 40 MB in all formats.
 TOGETHER = 2**21
 # Bytes for each number of a table while it is rounded.
@@ -201,7 +200,7 @@ def _at_once(weight: Weight, forms: Sequence[Scaled], *, in_files: bool) -> int:
 def _format_bytes(layer: Layer, *, in_files: bool) -> int:
     """Bytes of a weight in a format while it is solved: 24 for each number; beyond memory 12 for what waits."""
     size = layer.channels * layer.width
-    return 12 * size + 12 * min(size, NUMBERS) if in_files else 24 * size
+    return 12 * size + 12 * min(size, gptq.NUMBERS) if in_files else 24 * size
 
 
 def products(weight: Weight, forms: Sequence[Format]) -> float:
@@ -264,7 +263,7 @@ def _problem(
         held,
         alone=few and second.ndim == 3,
         together=_at_once(weight, forms, in_files=in_files),
-        numbers=NUMBERS if in_files else None,
+        numbers=gptq.NUMBERS if in_files else None,
     )
 
 

@@ -60,8 +60,8 @@ GENEROUS_STRENGTHS = (0.5, 0.25, 1.0)
 ROUNDS = 4
 # How many times as many columns as the table of candidates was solved on; wide layers have no more.
 COLUMNS = 4
-# Of a model beyond memory, numbers of a weight that are worked on together, and bytes for each number of it.
-NUMBERS, NUMBER_BYTES = 2**22, 16
+# Bytes for each number of a weight of a model beyond memory.
+NUMBER_BYTES = 16
 # How many layers the fastest draw may be ahead of the slowest: their float outputs are held.
 LEAD = 1
 
@@ -309,7 +309,7 @@ class _State:
         fitted_x, fitted_y = (list(moments.joined(islice(parts, self.split))) for parts in (x, y))
         held_x, held_y = (list(moments.joined(parts)) for parts in (x, y))
         every_x, every_y = fitted_x + held_x, fitted_y + held_y
-        numbers = NUMBERS if is_in_files(self.given.model) else None
+        numbers = gptq.NUMBERS if is_in_files(self.given.model) else None
         return _Problem(layer, layer.matrix(weight), bias, every_x, every_y, len(fitted_x), self.given.powers, numbers)
 
 

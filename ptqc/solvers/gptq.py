@@ -27,6 +27,8 @@ from ptqc.formats import Format, Grid, Scaled, scales
 from ptqc.formats.base import largest
 from ptqc.solvers import moments
 
+# Numbers of a weight of a model beyond memory that are worked on together.
+NUMBERS = 2**22
 BLOCK = 128
 # Columns of a block among which errors are passed on one by one; to the others they go as products of matrices.
 STRETCH = 16

@@ -165,5 +165,5 @@ def test_the_bytes_of_a_table_in_blocks_are_said(length: int, monkeypatch: pytes
         made = quantized(parse(PICKS, embedding=noise(500, 64)), [PLACES], forms=form)
         written.append(len(export(made.lowered, made.model, length, in_blocks=True).data))
         uses = [size.Use(in_blocks=True, is_table=True, rank=rank) for rank in (2, 1)]
-        told.append(size.stored(made.tuned.weights["embedding"], uses, length)[0])
+        told.append(size.stored(made.tuned.weights["embedding"], uses, length).own)
     assert abs((written[1] - written[0]) - (told[1] - told[0])) <= size.BOUND
