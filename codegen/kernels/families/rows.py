@@ -119,18 +119,18 @@ def softmax(x: Layout, y: Layout, isa: Isa, axis: int, *, logarithm: bool) -> Bu
             largest = runs.fold(*FOLDS["ReduceMax"], element)
 
             def power(index: Any, lanes: int) -> Any:
-                found = T.Bind(mathematics.exp(element(index, lanes) - fill(largest, lanes), lanes))
+                found = T.Bind(mathematics.exp_of_differences(element(index, lanes) - fill(largest, lanes), lanes))
                 if not logarithm:
                     T.buffer_store(out, found, [sample, runs.place(row, index, lanes)])
                 return found
 
             total = runs.fold(*FOLDS["ReduceSum"], power)
-            below = T.Bind(T.log(total)) if logarithm else total
+            rest = T.Bind(T.log(total) if logarithm else T.float32(1) / total)
 
             def settle(index: Any, lanes: int) -> None:
                 place = runs.place(row, index, lanes)
                 centred = element(index, lanes) - fill(largest, lanes)
-                value = centred - fill(below, lanes) if logarithm else out[sample, place] / fill(below, lanes)
+                value = centred - fill(rest, lanes) if logarithm else out[sample, place] * fill(rest, lanes)
                 T.buffer_store(out, value, [sample, place])
 
             runs.each(settle)
