@@ -56,11 +56,16 @@ class Bench:
     options: CompileOptions
 
     @classmethod
-    def of(cls, task: Task, samples: int, folder: Path) -> "Bench":
-        """Compile once without a budget, and recall what was measured."""
+    def of(cls, task: Task, samples: int, folder: Path, **given: Any) -> "Bench":
+        """Compile once without a budget, and recall what was measured. given: other options of the compile."""
         store = folder / "store"
         artifact = compile_model(
-            task.path, calibration=task.calibration(samples), output=folder / "out", cache=store, samples=samples
+            task.path,
+            calibration=task.calibration(samples),
+            output=folder / "out",
+            cache=store,
+            samples=samples,
+            **given,
         )
         prepared, decided, options, _ = recall(Store(store), artifact.manifest["measurements"], SILENT)
         return cls(prepared.model, decided, options)
@@ -97,7 +102,7 @@ class Bench:
         """A plan's file after one reconstruction."""
         return problem.packed(self.decided, plan, Reconstruct().apply(Planned(self.decided, plan)).made)[1].data
 
-    def compiled(self, limit: int, pipeline: Pipeline = "light") -> bytes:
+    def compiled(self, limit: int | None, pipeline: Pipeline = "light") -> bytes:
         """The file of a whole compile."""
         return compiler.fit(self.decided, replace(self.options, pipeline=pipeline), limit).exported.data
 

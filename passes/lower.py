@@ -21,7 +21,7 @@ from ptqc.formats import FloatActivation, Format, QuantParams
 from ptqc.graph.layers import Layer
 from ptqc.graph.nodes import constant
 from ptqc.integer import quantize
-from ptqc.lowered import Lowered
+from ptqc.lowered import PARTS, STEPS, Lowered
 from ptqc.operators import absorbs, clip_bounds, data_inputs, keeps_codes
 from ptqc.passes.base import Effect, Result
 from ptqc.passes.decide.phases import Numbered
@@ -29,9 +29,6 @@ from ptqc.plan import Plan
 from ptqc.solutions import Solution, TunedNumbers
 
 Insert = Callable[[Sequence[ir.Node]], None]
-# Names of the intermediate values between what is stored of a weight and the weight.
-STEPS = ("step0", "step1", "step2", "step3")
-PARTS = ("codes", "real", "float", "cast", "bias", "bias_codes", "weight", "scale", "values", *STEPS)
 
 
 @dataclass(frozen=True)

@@ -125,6 +125,12 @@ def _add_compile(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--bits", type=_bits, metavar="2,3,…", help="the widths to try for weights (default 2 to 8)")
     parser.add_argument(
+        "--sparsity",
+        metavar="KIND",
+        help="given (default: prune nothing, keep the zeros that the model has) or 2:4 (make two of each four "
+        "neighbouring weights of a layer zero)",
+    )
+    parser.add_argument(
         "--allow-8bit",
         action="store_true",
         default=None,

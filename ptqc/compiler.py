@@ -56,7 +56,7 @@ from ptqc.stages.latency.times import OnnxRuntimeClock
 from ptqc.stages.loss.judges import gather_apart, with_judges
 from ptqc.stages.loss.kept_loss import KeptLoss, tell_loss
 from ptqc.stages.loss.loss_budget import Fitting, criterion_of, fit_within_loss
-from ptqc.stages.measure import Run, measured
+from ptqc.stages.measure import Run, families_of, measured
 from ptqc.stages.memory.memory_budget import within_memory
 from ptqc.stages.memory.memory_report import memory_report
 from ptqc.stages.preparing.affordable_samples import affordable
@@ -188,7 +188,8 @@ def _decide(setting: Setting, options: CompileOptions, cache: CandidateCache, ru
     """The passes that decide, each with what it may take of the time that is left."""
     observed = run(Calibrate(options.observer), setting, 0.25)
     observed = run(CalibrateInner(), observed, 0.1)
-    solved = run(SolveWeights(options.bits, cache, run.executor), observed, 0.4)
+    families = families_of(setting.model, options)
+    solved = run(SolveWeights(options.bits, cache, options.sparsity, families, run.executor), observed, 0.4)
     assessed = run(MeasureSensitivity(options.loss, options.activation_limit), solved, 0.4)
     return run(ChooseActivations(options.activations, options.activation_limit), assessed, 0.3)
 

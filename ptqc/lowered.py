@@ -7,6 +7,11 @@ import onnx_ir as ir
 
 from ptqc.formats import FloatActivation, Format
 
+# Names of the intermediate values between what is stored of a weight and the weight.
+STEPS = ("step0", "step1", "step2", "step3")
+# What stands behind the mark in names of values that only the lowered graph has.
+PARTS = ("codes", "real", "float", "cast", "bias", "bias_codes", "weight", "scale", "values", *STEPS)
+
 
 @dataclass(frozen=True)
 class Lowered:
@@ -34,3 +39,13 @@ class Lowered:
     def before_rounding(self, output: str) -> str:
         """Name of what is rounded to give an output of the graph that is quantized."""
         return f"{output}{self.mark}float"
+
+    def own_name(self, value: str) -> str:
+        """The model's name of a value, which stands for several here: its codes, what they mean, and so on."""
+        return own_name(value, self.mark)
+
+
+def own_name(value: str, mark: str) -> str:
+    """The model's name of a value of a lowered graph."""
+    name, found, part = value.rpartition(mark)
+    return name if found and part in PARTS else value

@@ -17,6 +17,7 @@ Loss = str | Mapping[str, str]
 Operators = Literal["standard", "onnxruntime"]
 CacheKind = Literal["float", "int8", "int4"]
 KvCache = CacheKind | Mapping[str, CacheKind]
+Sparsity = Literal["given", "2:4"]
 FloatLayers = Literal["auto", "bfloat16", "float32"]
 Pipeline = Literal["light", "advanced"]
 NARROWEST, WIDEST = 2, 8
@@ -44,18 +45,20 @@ class CompileOptions:
     layers on integer kernels as far as `activation_limit` allows, "integer" all that can be, "float" none.
     activation_limit: the loss that 8-bit activations may cost, in the unit of the loss; 0 means the default. loss: how
     to compare outputs: a name of `ptqc.losses.NAMES` for all, or names by output, such as {"scores": "logits"}.
-    bits: the widths to try for weights. allow_8bit: use 8-bit weights on integer kernels, too; they can saturate on
-    CPUs without VNNI. seed: of all random numbers. pipeline: "advanced" takes the best of more reconstructions and adds
-    gradient steps (with torch), each kept only if it lowers the held-back loss. time_limit: seconds; when time gets
-    short, steps that only improve the result are left out or use fewer samples; 0 means no limit. cast_double: accept a
-    float64 model and compute in float32; its inputs and outputs stay float64. float_layers: the inputs of convolutions
-    that stay in float. "bfloat16" rounds them as far as that loses little, "float32" keeps them, and "auto" takes
-    bfloat16 if a native library is built for an instruction set that multiplies it faster. inline: write no model-local
-    functions, for runtimes that do not inline them; the file is a little larger. operators: "onnxruntime" allows ONNX
-    Runtime's own operators: products in float keep weights of 4 or 8 bits packed in memory, and round their inputs to
-    8 bits, block by block; such a file runs nowhere else. rewrites: names of rewrites that installed packages add,
-    which run on the normal form; `ptqc passes` lists them. kv_cache: how a decoder keeps keys and values of earlier
-    tokens: "float" leaves it as it is, "int8" and "int4" change its inputs and outputs; for all caches, or by input,
+    bits: the widths to try for weights. sparsity: "given" prunes nothing and keeps the zeros that the model has; "2:4"
+    makes two of each four neighbours of a layer's weights zero, where channels have a multiple of four. allow_8bit: use
+    8-bit weights on integer kernels, too; they can saturate on CPUs without VNNI. seed: of all random numbers.
+    pipeline: "advanced" takes the best of more reconstructions and adds gradient steps (with torch), each kept only if
+    it lowers the held-back loss. time_limit: seconds; when time gets short, steps that only improve the result are left
+    out or use fewer samples; 0 means no limit. cast_double: accept a float64 model and compute in float32; its inputs
+    and outputs stay float64. float_layers: the inputs of convolutions that stay in float. "bfloat16" rounds them as far
+    as that loses little, "float32" keeps them, and "auto" takes bfloat16 if a native library is built for an
+    instruction set that multiplies it faster. inline: write no model-local functions, for runtimes that do not inline
+    them; the file is a little larger. operators: "onnxruntime" allows ONNX Runtime's own operators: products in float
+    keep weights of 4 or 8 bits packed in memory, and round their inputs to 8 bits, block by block; such a file runs
+    nowhere else. rewrites: names of rewrites that installed packages add, which run on the normal form; `ptqc passes`
+    lists them. kv_cache: how a decoder keeps keys and values of earlier tokens: "float" leaves it as it is, "int8" and
+    "int4" change its inputs and outputs; for all caches, or by input,
     such as {"past_key_0": "int4"}.
     """
 
@@ -65,6 +68,7 @@ class CompileOptions:
     activation_limit: float = field(metadata=READ_BY_MEASURING, default=0.0)
     loss: Loss = field(metadata=READ_BY_MEASURING, default=AUTO)
     bits: tuple[int, ...] = (2, 3, 4, 5, 6, 7, 8)
+    sparsity: Sparsity = "given"
     allow_8bit: bool = field(metadata=READ_BY_MEASURING, default=False)
     seed: int = 0
     pipeline: Pipeline = field(metadata=READ_BY_FITTING, default="light")
@@ -84,6 +88,7 @@ class CompileOptions:
         self._check_caches()
         one_of("pipeline", self.pipeline, get_args(Pipeline))
         one_of("float_layers", self.float_layers, get_args(FloatLayers))
+        one_of("sparsity", self.sparsity, get_args(Sparsity))
         one_of("operators", self.operators, get_args(Operators))
         if self.samples < 2:
             raise UsageError(f"samples is {self.samples}; give at least 2, since one of them is held back")
@@ -156,6 +161,7 @@ class Keywords(TypedDict, total=False):
     activation_limit: float
     loss: Loss
     bits: tuple[int, ...]
+    sparsity: Sparsity
     allow_8bit: bool
     seed: int
     pipeline: Pipeline

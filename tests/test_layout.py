@@ -208,3 +208,15 @@ def test_no_file_names_a_folder_of_one_workplace() -> None:
     workplace = re.compile(r"(?<![\w.])/(?:work|tmp/v|home|root)/")
     found = [path for path in text_files() if workplace.search(path.read_text(encoding="utf-8"))]
     assert found == []
+
+
+def test_no_text_that_is_installed_names_documentation_that_is_not() -> None:
+    """Docstrings and messages are all that someone has who installed a wheel."""
+    named = [
+        f"{path}:{node.lineno}"
+        for room in ROOMS
+        for path in modules(room).values()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and re.search(r"\bdocs/\w|\.md\b", node.value)
+    ]
+    assert not named

@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from ptqc.codegen.cpu.isa import KNOWN
 from ptqc.codegen.kernels.isa import Isa
 from ptqc.codegen.kernels.linking import export
 from ptqc.errors import TargetError
@@ -29,10 +30,25 @@ def _threads() -> list[str]:
     return [str(THREADS), *headers, "-std=c++17", "-fno-exceptions", "-fvisibility=hidden", "-Wl,-z,nodelete"]
 
 
+def check_compiler() -> None:
+    """Raises TargetError where no compiler for any instruction set is here, before anything is measured."""
+    compilers = (
+        [os.environ["CXX"]] if "CXX" in os.environ else sorted({_usual(isa) for isa in KNOWN.values() if isa.cpu})
+    )
+    if not any(map(shutil.which, compilers)):
+        raise TargetError(
+            f"the cpu target links with a C++ compiler ({' or '.join(compilers)}), and there is none here: install the "
+            "package g++, or name a compiler in CXX"
+        )
+
+
+def _usual(isa: Isa) -> str:
+    return "g++" if isa.machine == machine() else f"{isa.machine}-linux-gnu-g++"
+
+
 def linker(isa: Isa) -> str:
     """The C++ compiler that links for an instruction set. Raises TargetError when it is absent."""
-    usual = "g++" if isa.machine == machine() else f"{isa.machine}-linux-gnu-g++"
-    compiler = os.environ.get("CXX", usual)
+    compiler = os.environ.get("CXX", _usual(isa))
     if shutil.which(compiler) is None:
         raise TargetError(
             f"the cpu target links for {isa.machine} with {compiler}, which is not here: install it, or name a C++ "

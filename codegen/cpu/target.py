@@ -13,6 +13,7 @@ from ptqc.codegen.cpu.isa import several
 from ptqc.codegen.cpu.job_files import WORKER
 from ptqc.codegen.cpu.jobs import NO_TUNING, Choices
 from ptqc.codegen.cpu.options import DEFAULT_CPU, CpuOptions
+from ptqc.codegen.cpu.package import check_compiler
 from ptqc.codegen.cpu.table import DELIVERED, Request
 from ptqc.codegen.cpu.timer import CpuTimer
 from ptqc.codegen.kernels.checks import check_kernels, check_model, check_sizes
@@ -35,9 +36,10 @@ def is_present() -> bool:
 
 
 def check_present() -> None:
-    """Raises TargetError where TVM is not installed."""
+    """Raises TargetError where TVM is not installed, or no C++ compiler that links."""
     if not is_present():
         raise TargetError(f"the cpu target needs Apache TVM: {INSTALL}")
+    check_compiler()
 
 
 def build(

@@ -22,6 +22,7 @@ from ptqc.codegen.program.listing import Listing
 from ptqc.codegen.program.program import Program
 from ptqc.codegen.program.weights import Weights
 from ptqc.errors import UsageError
+from ptqc.lowered import Lowered
 from ptqc.native.interface import INTERFACE, KERNELS, TUNING, WEIGHTS, library_file
 from ptqc.native.library import Library
 from ptqc.native.runtime import PACKAGE
@@ -63,7 +64,7 @@ def _work(folder: Path) -> None:
     write_document(folder / KERNELS, {"libraries": listings, **given.assignment.job["kept"]})
     reports = [
         {
-            **_report(program, chosen),
+            **_report(program, given.assignment.lowered, chosen),
             **_tuning(tables.get(chosen.name)),
             "verification": _verify(program, chosen, folder),
         }
@@ -128,8 +129,8 @@ def _verify(program: Program, chosen: Isa, folder: Path) -> dict[str, Any]:
     return documents.verification(load(folder, program, chosen.name), folder)
 
 
-def _report(program: Program, chosen: Isa) -> dict[str, Any]:
-    return {"isa": chosen.name, "cpu_features": list(chosen.features), **documents.figures(program)}
+def _report(program: Program, lowered: Lowered, chosen: Isa) -> dict[str, Any]:
+    return {"isa": chosen.name, "cpu_features": list(chosen.features), **documents.figures(program, lowered)}
 
 
 def _tuning(table: Table | None) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A CUDA library for NVIDIA GPUs, by Apache TVM and nvcc: docs/cuda.md.
+"""A CUDA library for NVIDIA GPUs, by Apache TVM and nvcc.
 
 The families of kernels that all targets share, bound to threads of a GPU, and kernels of its own for tensor cores.
 """

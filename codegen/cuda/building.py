@@ -26,6 +26,7 @@ from ptqc.codegen.program.listing import Listing
 from ptqc.codegen.program.program import Program
 from ptqc.codegen.program.verify import Loaded
 from ptqc.codegen.program.weights import Weights
+from ptqc.lowered import Lowered
 from ptqc.native.interface import INTERFACE, KERNELS, WEIGHTS, library_file
 from ptqc.native.runtime import PACKAGE
 from ptqc.plan import write_json
@@ -55,9 +56,8 @@ def build(folder: Path) -> None:
     code = {"machine_code": _codes(made), "predicted_microseconds_of_a_sample": _predicted(program)}
     write_document(folder / KERNELS, {"libraries": listings, **given.job["kept"], **code})
     found = verified(made, given.batching.batch or 1)
-    write_document(
-        folder / REPORT, _report(made, toolkit) | {"verified": verification.told(found), "verification": found}
-    )
+    told = _report(made, given.lowered, toolkit)
+    write_document(folder / REPORT, told | {"verified": verification.told(found), "verification": found})
 
 
 def program_of(given: Assignment) -> Program:
@@ -112,10 +112,10 @@ def _summary(codes: Collection[KernelCode]) -> dict[str, int]:
     }
 
 
-def _report(made: Delivered, toolkit: Toolkit) -> dict[str, Any]:
+def _report(made: Delivered, lowered: Lowered, toolkit: Toolkit) -> dict[str, Any]:
     return {
         "gpus": {gpu: _summary(codes.values()) for gpu, codes in made.image.codes.items()},
         "nvcc": toolkit.version,
         "ptx_sha256": hashlib.sha256(made.image.ptx.encode()).hexdigest(),
-        **documents.figures(made.program),
+        **documents.figures(made.program, lowered),
     }

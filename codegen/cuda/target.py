@@ -16,7 +16,7 @@ from ptqc.codegen.cuda.job_files import WORKER
 from ptqc.codegen.cuda.jobs import CudaChoices
 from ptqc.codegen.cuda.options import CudaOptions
 from ptqc.codegen.cuda.timer import CudaTimer
-from ptqc.codegen.cuda.toolkit import Toolkit
+from ptqc.codegen.cuda.toolkit import INSTALL, Toolkit
 from ptqc.codegen.kernels import checks
 from ptqc.codegen.kernels.job_files import REPORT
 from ptqc.codegen.kernels.jobs import run_job, write_job
@@ -27,7 +27,6 @@ from ptqc.errors import TargetError
 from ptqc.execute.onnxruntime import Feeds
 from ptqc.lowered import Lowered
 from ptqc.native.interface import INTERFACE, KERNELS, WEIGHTS, library_file
-from ptqc.native.runtime import INSTALL
 from ptqc.work.scratch import scratch
 
 FILES = (library_file(NAME), WEIGHTS, INTERFACE, KERNELS, PTX)

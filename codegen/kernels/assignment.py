@@ -38,7 +38,7 @@ class Assignment:
         """What `ptqc.codegen.kernels.jobs.program_job` wrote."""
         job = json.loads((folder / JOB).read_text())
         formats = {name: Format.parse(form) for name, form in job["formats"].items()}
-        lowered = Lowered(ir.load(folder / LOWERED), formats, {}, {}, job["layer_constants"])
+        lowered = Lowered(ir.load(folder / LOWERED), formats, {}, {}, job["layer_constants"], mark=job["mark"])
         return cls(lowered, Seen.from_json(job["values"]), Batching(**job["batching"]), job)
 
 

@@ -12,6 +12,7 @@ from ptqc.codegen.kernels.job_files import JOB, VALUES
 from ptqc.codegen.program import constants, memory, verify
 from ptqc.codegen.program.constants import InOrder, Nibbles, Stored
 from ptqc.codegen.program.program import Program, ProgramStep
+from ptqc.lowered import Lowered
 
 
 def interface(program: Program) -> dict[str, Any]:
@@ -28,8 +29,8 @@ def _value(program: Program, name: str) -> dict[str, Any]:
     return entry | ({"value": program.fixed[name].tolist()} if name in program.fixed else {})
 
 
-def figures(program: Program) -> dict[str, Any]:
-    """Kernels, steps by family, and bytes."""
+def figures(program: Program, lowered: Lowered) -> dict[str, Any]:
+    """Kernels, steps by family, and bytes. lowered: what it was made of."""
     families = Counter(step.built.family for step in program.steps)
     stored = [constant for step in program.steps for constant in step.built.constants]
     return {
@@ -39,7 +40,7 @@ def figures(program: Program) -> dict[str, Any]:
         "loaded_bytes": sum(constants.loaded_bytes(constant) for constant in stored),
         "workspace_bytes": sum(memory.plan(program).sizes),
         "low_bit_weights": "unpacked when the library is loaded" + _exception(stored),
-        "roundings_of_float_parts": [step.output for step in program.steps if _rounds(step)],
+        "roundings_of_float_parts": [lowered.own_name(step.output) for step in program.steps if _rounds(step)],
     }
 
 

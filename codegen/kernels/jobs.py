@@ -51,6 +51,7 @@ def write_job(
         write_npz(folder / VALUES.format(index), {**feeds, **{name: found[short] for name, short in taps.items()}})
     kept = {
         "names": taps,
+        "mark": lowered.mark,
         "by_run": choices.batching.batch is None,
         "seen": {name: asdict(extent) for name, extent in seen.items()},
     }
@@ -64,6 +65,7 @@ def program_job(folder: Path, lowered: Lowered, samples: Sequence[Feeds], choice
     return {
         **choices.to_json(),
         "batching": asdict(choices.batching),
+        "mark": lowered.mark,
         "formats": {name: str(form) for name, form in lowered.formats.items()},
         "layer_constants": dict(lowered.layer_constants),
         "values": Seen.of(lowered.model, samples[0], fixed_inputs(lowered.model, samples)).to_json(),

@@ -40,16 +40,21 @@ def block_size(form: Format, width: int) -> int | None:
 class BlockProduct:
     """A product that becomes the operator.
 
-    x, output, bias: names of what it reads and makes. weight: the real value of its weight; solution: of it, by
-    channel; is_turned: whether the weight's channels are columns.
+    x, output, bias: names of what it reads and makes. weight: the real value of its weight; stored: its numbers as the
+    graph has them; is_turned: whether the weight's channels are columns.
     """
 
     x: str
     output: str
     bias: str | None
     weight: str
-    solution: Solution
+    stored: Solution
     is_turned: bool
+
+    @property
+    def width(self) -> int:
+        """Weights of a channel."""
+        return int(self.stored.codes.size) // int(self.stored.codes.shape[self.stored.axis])
 
     @property
     def product(self) -> str:
@@ -58,15 +63,16 @@ class BlockProduct:
 
     def nodes(self, share: Share) -> list[onnx.NodeProto]:
         """What stands in its place. share: the name of a constant."""
-        codes, bits = self.solution.codes, self.solution.form.bits
+        solution = self.stored.by_channel()
+        codes, bits = solution.codes, solution.form.bits
         channels, width = codes.shape
-        size = block_size(self.solution.form, width)
+        size = block_size(solution.form, width)
         assert size is not None
         scale, every, flat = (f"{self.output}/{part}" for part in PARTS[:-1])
         blocks = width // size
         attributes = {"K": width, "N": channels, "bits": bits, "block_size": size, "accuracy_level": ACCURACY}
         inputs = [self.x, share(_packed(codes, bits, blocks)), flat]
-        scales = share(narrow(self.solution.scale).reshape(-1, 1))
+        scales = share(narrow(solution.scale).reshape(-1, 1))
         nodes = [
             helper.make_node("Cast", [scales], [scale], to=TensorProto.FLOAT),
             helper.make_node("Expand", [scale, share(np.array([channels, blocks]))], [every]),
@@ -105,9 +111,12 @@ def block_products(lowered: Lowered) -> Iterator[BlockProduct]:
             continue
         codes, scale = (str(source.name) for source in maker.inputs[:2] if source is not None)
         numbers = initial(lowered.model, codes), initial(lowered.model, scale)
-        solution = Solution(lowered.formats[codes], *numbers, axis).by_channel()
-        if codes not in lowered.tied and block_size(solution.form, solution.codes[0].size) is not None:
-            yield from (_block_product(node, str(value.name), solution) for node, _ in readers)
+        found = [
+            _block_product(node, str(value.name), Solution(lowered.formats[codes], *numbers, axis))
+            for node, _ in readers
+        ]
+        if codes not in lowered.tied and block_size(found[0].stored.form, found[0].width) is not None:
+            yield from found
 
 
 def _multiplies(node: ir.Node, axis: int) -> bool:
@@ -119,7 +128,7 @@ def _multiplies(node: ir.Node, axis: int) -> bool:
     return is_plain and axis == (0 if integer(node, "transB", 0) else 1)
 
 
-def _block_product(node: ir.Node, weight: str, solution: Solution) -> BlockProduct:
+def _block_product(node: ir.Node, weight: str, stored: Solution) -> BlockProduct:
     bias, is_turned = input_of(node, 2), not integer(node, "transB", 0)
     x, output = str(required(node.inputs[0]).name), str(node.outputs[0].name)
-    return BlockProduct(x, output, None if bias is None else str(bias.name), weight, solution, is_turned)
+    return BlockProduct(x, output, None if bias is None else str(bias.name), weight, stored, is_turned)

@@ -9,6 +9,7 @@ import onnx
 
 from ptqc.execute.onnxruntime import open_proto, session_options
 from ptqc.execute.skeleton import WITHOUT
+from ptqc.graph.references import has_references
 from ptqc.graph.split_file import is_split
 from ptqc.operators import OPERATORS
 from ptqc.work.scratch import scratch
@@ -54,18 +55,22 @@ def values(proto: onnx.ModelProto) -> set[str]:
 
 
 def optimized(proto: onnx.ModelProto, without: Sequence[str] = ()) -> onnx.GraphProto:
-    """The graph that ONNX Runtime makes of a file when it loads it, without some of its optimizations."""
+    """The graph that ONNX Runtime makes of a file when it loads it, without some of its optimizations.
+
+    Large tensors of files that are too large for one message are references, to files that are gone.
+    """
     with scratch() as folder:
         path = Path(folder) / "optimized.onnx"
         options = session_options()
         options.optimized_model_filepath = str(path)
-        for name, value in BESIDE.items() if is_split(proto) else ():
+        is_large = is_split(proto) or has_references(proto)
+        for name, value in BESIDE.items() if is_large else ():
             options.add_session_config_entry(name, value)
         try:
             open_proto(proto, options, without)
-            return onnx.load(path).graph
+            return onnx.load(path, load_external_data=False).graph
         except Exception:
-            if not is_split(proto):
+            if not is_large:
                 path.write_bytes(proto.SerializeToString())  # where the disk is at fault, this says so
             raise
 

@@ -4,7 +4,7 @@ Each weight becomes its bit planes and one call that rebuilds it; equal initiali
 say what is the default anyway, names and inner shapes go; opset and IR version are the lowest the operators allow.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -19,11 +19,13 @@ from ptqc.codegen.onnxruntime.blocks import BlockProduct, block_products
 from ptqc.codegen.onnxruntime.float_pools import with_float_pools
 from ptqc.codegen.onnxruntime.inline import inlined
 from ptqc.codegen.onnxruntime.lookup import with_lookups
+from ptqc.codegen.onnxruntime.packed_tensors import PackedTensors, content
 from ptqc.codegen.onnxruntime.rows import Pick, picks
 from ptqc.formats.base import LOWEST_OPSET
 from ptqc.graph import protos, zipmaps
+from ptqc.graph.external import is_in_files
 from ptqc.graph.protos import subgraphs
-from ptqc.graph.split_file import is_split, message_of, size_of, write_split
+from ptqc.graph.split_file import is_in_two, message_of, size_of, write_split
 from ptqc.lowered import Lowered
 from ptqc.operators import Trait, named
 from ptqc.solutions import Solution
@@ -37,9 +39,13 @@ SPELLED_OUT = named(Trait.SPELLED_OUT)
 class Exported:
     """The file as a proto, and how each inner value of the lowered graph is called in it.
 
+    The proto of a model beyond memory refers to its large tensors, which are in a file as long as this object is.
+
     packed: the same with calls of the functions, which the file itself has only where they are not inlined. picks: by
     table, by its name in the lowered graph, what picks rows of it where the file has no more of it than these. blocks:
-    by weight, by its name in the lowered graph, a product that reads it in blocks.
+    by weight, by its name in the lowered graph, a product that reads it in blocks. own: by a value's name in the file,
+    the model's name of what it holds, for those that nodes make and that are called otherwise there. tensors:
+    made the initializers.
     """
 
     proto: onnx.ModelProto
@@ -48,20 +54,22 @@ class Exported:
     packed: onnx.ModelProto
     picks: Mapping[str, Pick] = field(default_factory=dict)
     blocks: Mapping[str, BlockProduct] = field(default_factory=dict)
+    own: Mapping[str, str] = field(default_factory=dict)
+    tensors: PackedTensors | None = None
 
     @property
     def data(self) -> bytes:
-        """The bytes of the file, where it is one; the same graph always gives the same bytes."""
+        """The bytes of the file as one; the same graph always gives the same bytes."""
         return message_of(self.proto)
 
     @cached_property
     def size(self) -> int:
-        """Bytes of the file, with those of the one of its tensors where it is split; it is written once for that."""
+        """Bytes of the file, with those of the one of its tensors where it is in two."""
         return size_of(self.proto, FILE)
 
     def files(self, folder: Path) -> dict[str, bytes | Path]:
-        """What is delivered, by name. folder: takes what is too large for one message."""
-        if not is_split(self.proto):
+        """What is delivered, by name. folder: takes what is in two files."""
+        if not is_in_two(self.proto):
             return {FILE: self.data}
         return {path.name: path for path in write_split(self.proto, folder / FILE)}
 
@@ -83,7 +91,7 @@ def export(
     in_blocks: with an operator of ONNX Runtime's own for the products in float that it takes.
     """
     graph = onnx.GraphProto(node=map(ir.to_proto, lowered.model.graph), output=protos.interface(lowered.model).output)
-    packer = _Packer(graph, lowered, in_blocks)
+    packer = _Packer(graph, lowered, in_blocks, PackedTensors(spilled=is_in_files(interface)))
     nodes = packer.nodes()
     if is_fast:
         nodes = list(with_float_pools(lowered, with_lookups(lowered, nodes, packer.share)))
@@ -100,14 +108,23 @@ def export(
     maps = zipmaps.remembered(interface)
     graph.output.extend(value for value in original.output if value.name not in maps)
     _strip(graph)
-    before = _value_names(graph)
+    before, own = _value_names(graph), _own_names(graph, lowered)
     names.shorten(graph, max(name_length, names.name_length(len(before))), taken=maps)
     renamed = dict(zip(before, _value_names(graph), strict=True))
     zipmaps.put_back(graph, original.output, maps, renamed)
     packed = _model(model, used, interface)
     picked = {pick.table: pick for pick in packer.picks.values()}
     products = {product.weight: product for product in packer.blocks.values()}
-    return Exported(inlined(packed) if inline else packed, tuple(sorted(used)), renamed, packed, picked, products)
+    own = {renamed[name]: called for name, called in own.items() if renamed[name] != called}
+    file, calls, tensors = inlined(packed) if inline else packed, tuple(sorted(used)), packer.tensors
+    return Exported(file, calls, renamed, packed, picked, products, own, tensors)
+
+
+def _own_names(graph: onnx.GraphProto, lowered: Lowered) -> dict[str, str]:
+    """What the model calls the values that nodes make; those between codes and a result are called like that."""
+    known = {value.name for node in lowered.model.graph for value in node.outputs}
+    made = [name for node in graph.node for name in node.output if name]
+    return {name: lowered.own_name(name if name in known else name.rpartition("/")[0] or name) for name in made}
 
 
 def _model(model: onnx.ModelProto, used: Set[functions.UnpackFunction], interface: ir.Model) -> onnx.ModelProto:
@@ -144,13 +161,14 @@ def _newest_operator(graph: onnx.GraphProto, opset: int) -> int:
 
 @dataclass
 class _Packer:
-    """Replaces the constants of a lowered graph by calls. `arrays`: new initializers by name."""
+    """Replaces the constants of a lowered graph by calls. `made`: new initializers by name."""
 
     graph: onnx.GraphProto
     lowered: Lowered
     in_blocks: bool
+    tensors: PackedTensors
     used: set[functions.UnpackFunction] = field(default_factory=set)
-    arrays: dict[str, np.ndarray] = field(default_factory=dict)
+    made: dict[str, onnx.TensorProto] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         held = self.lowered.model.graph.initializers
@@ -165,8 +183,8 @@ class _Packer:
 
     def share(self, array: np.ndarray) -> str:
         """The name of an initializer with this content."""
-        name = f"packed/{len(self.arrays)}"
-        self.arrays[name] = array
+        name = f"packed/{len(self.made)}"
+        self.made[name] = self.tensors.make(name, array)
         return name
 
     def nodes(self) -> list[onnx.NodeProto]:
@@ -236,19 +254,18 @@ def _array_of(tensor: ir.TensorProtocol) -> np.ndarray:
 
 def _merged(graph: onnx.GraphProto, nodes: list[onnx.NodeProto], packer: _Packer) -> list[onnx.TensorProto]:
     """The initializers still read, equal ones once; the nodes are pointed at the survivors."""
-    first: dict[tuple[object, ...], str] = {}
+    first: dict[Hashable, str] = {}
     alias: dict[str, str] = {}
     kept = []
     outputs = {value.name for value in graph.output}
     for name in dict.fromkeys(_reads(nodes)):
-        if name in packer.arrays:
-            raw = constants.tensor(name, packer.arrays[name])
+        if name in packer.made:
+            raw = packer.made[name]
         elif name in packer.initializers:
-            raw = constants.tensor(name, _array_of(packer.initializers[name]))
+            raw = packer.tensors.make(name, _array_of(packer.initializers[name]))
         else:
             continue
-        key = (raw.data_type, tuple(raw.dims), raw.raw_data, tuple(raw.string_data))
-        alias[name] = first.setdefault(key, name) if name not in outputs else name
+        alias[name] = first.setdefault(content(raw), name) if name not in outputs else name
         if alias[name] == name:
             kept.append(raw)
     _point_at(nodes, alias)

@@ -70,10 +70,12 @@ class StoredLookup:
     output: str
     table: np.ndarray
 
+    kind = "table of"
+
     @property
     def name(self) -> str:
         """What messages call it."""
-        return f"table of {self.output}"
+        return f"{self.kind} {self.output}"
 
     def bounds(self, values: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
         """The least and the most that it may give: the same."""

@@ -4,6 +4,7 @@ import onnx
 
 from ptqc.codegen.onnxruntime.census import optimized
 from ptqc.graph.protos import subgraphs
+from ptqc.graph.references import bytes_of, refers
 
 
 def loaded_bytes(proto: onnx.ModelProto) -> int:
@@ -13,4 +14,8 @@ def loaded_bytes(proto: onnx.ModelProto) -> int:
 
 def _constants(graph: onnx.GraphProto) -> int:
     inside = sum(_constants(inner) for node in graph.node for inner in subgraphs(node))
-    return inside + sum(onnx.numpy_helper.to_array(tensor).nbytes for tensor in graph.initializer)
+    return inside + sum(map(_bytes, graph.initializer))
+
+
+def _bytes(tensor: onnx.TensorProto) -> int:
+    return bytes_of(tensor) if refers(tensor) else int(onnx.numpy_helper.to_array(tensor).nbytes)

@@ -17,6 +17,7 @@ from ptqc.codegen.onnxruntime.functions import DOMAIN, UnpackFunction
 from ptqc.codegen.onnxruntime.inline import expanded
 from ptqc.codegen.onnxruntime.rows import Pick
 from ptqc.formats.base import LOWEST_OPSET
+from ptqc.graph.model_file import field_bytes
 from ptqc.solutions import Solution
 
 # What the outer length prefixes can differ by between two plans of one model.
@@ -49,17 +50,9 @@ class _Counter:
     def share(self, array: np.ndarray) -> str:
         key = (str(array.dtype), array.shape, array.tobytes())
         if array.size > 1 and key not in self._seen:  # scalars are shared by the whole file
-            self.total += entry(constants.tensor(self.name, array).ByteSize())
+            self.total += field_bytes(constants.tensor(self.name, array).ByteSize())
             self._seen.add(key)
         return self.name
-
-
-def entry(length: int) -> int:
-    """Bytes of a message of `length` bytes as a repeated field: tag, length, content."""
-    prefix, rest = 1, length
-    while rest >= 128:
-        prefix, rest = prefix + 1, rest >> 7
-    return 1 + prefix + length
 
 
 def stored(
@@ -75,7 +68,7 @@ def stored(
     calls = [_call(solution, use, counter, tied) for use in readers]
     needed = tuple(dict.fromkeys(function for function, _ in calls if function is not None))
     nodes = [node for call in calls for node in (_inlined(*call, counter) if inline else call[1:]) if node is not None]
-    total = own + counter.total + sum(entry(node.ByteSize()) for node in nodes)
+    total = own + counter.total + sum(field_bytes(node.ByteSize()) for node in nodes)
     return total, () if inline else needed
 
 
@@ -97,7 +90,7 @@ def _in_blocks(solution: Solution, counter: _Counter) -> int:
     for node in nodes:
         node.input[:], node.output[:] = [name] * len(node.input), [name] * len(node.output)
     plain = onnx.helper.make_node("MatMul", [name, name], [name])
-    return sum(entry(node.ByteSize()) for node in nodes) - entry(plain.ByteSize())
+    return sum(field_bytes(node.ByteSize()) for node in nodes) - field_bytes(plain.ByteSize())
 
 
 def _call(
@@ -129,6 +122,6 @@ def _plain(solution: Solution, use: Use, counter: _Counter, tied: bool) -> onnx.
 
 def function_bytes(functions: Sequence[UnpackFunction], opset: int) -> Mapping[str, int]:
     """Bytes of each function by name, and of the import that the first one brings."""
-    sizes = {function.name: entry(function.to_proto(opset).ByteSize()) for function in functions}
+    sizes = {function.name: field_bytes(function.to_proto(opset).ByteSize()) for function in functions}
     imports = onnx.helper.make_opsetid(DOMAIN, 1)
-    return {**sizes, DOMAIN: entry(imports.ByteSize())}
+    return {**sizes, DOMAIN: field_bytes(imports.ByteSize())}

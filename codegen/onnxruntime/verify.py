@@ -9,7 +9,6 @@ to rounding what the plan asks of it; agreement of the outputs with the unpacked
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,18 +19,18 @@ import onnxruntime as ort
 from ptqc.codegen.onnxruntime import parity, weight_check
 from ptqc.codegen.onnxruntime.blocks import without_rounding
 from ptqc.codegen.onnxruntime.census import Census, take
-from ptqc.codegen.onnxruntime.export import FILE, Exported
+from ptqc.codegen.onnxruntime.export import Exported
 from ptqc.codegen.onnxruntime.intent import Intent
 from ptqc.errors import VerificationError
 from ptqc.execute.agreement import alike, allowed, relative
 from ptqc.execute.onnxruntime import Feeds, Runner, is_lean, open_packed, session_options, tensors_of
+from ptqc.execute.skeleton import without_tensors
 from ptqc.formats import FloatActivation
 from ptqc.graph import protos, zipmaps
-from ptqc.graph.split_file import is_split, write_split
+from ptqc.graph.references import has_references
 from ptqc.integer import quantize
 from ptqc.lowered import Lowered
 from ptqc.plan import Plan
-from ptqc.work.scratch import scratch
 
 
 @dataclass(frozen=True)
@@ -85,11 +84,7 @@ def _settled(output: str, intent: Intent) -> set[str]:
 
 def _check(proto: onnx.ModelProto) -> None:
     try:
-        if is_split(proto):
-            with scratch() as folder:
-                onnx.checker.check_model(write_split(proto, Path(folder) / FILE)[0])
-        else:
-            onnx.checker.check_model(proto)
+        onnx.checker.check_model(without_tensors(proto) if has_references(proto) else proto)
     except onnx.checker.ValidationError as error:
         raise VerificationError(f"the written file does not pass the ONNX checker: {error}") from error
 

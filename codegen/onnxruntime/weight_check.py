@@ -5,7 +5,7 @@ from types import MappingProxyType
 
 import numpy as np
 import onnx
-from onnx import helper, numpy_helper
+from onnx import helper
 
 from ptqc.codegen.onnxruntime import blocks
 from ptqc.codegen.onnxruntime.blocks import BlockProduct
@@ -15,6 +15,7 @@ from ptqc.codegen.onnxruntime.rows import Pick
 from ptqc.errors import VerificationError
 from ptqc.execute.onnxruntime import Runner, session_options
 from ptqc.formats import Format, Integer
+from ptqc.graph.references import array_of
 from ptqc.lowered import Lowered
 
 # Weights of more elements together are rebuilt one after the other.
@@ -84,7 +85,7 @@ def _form(
 def _product_with_ones(exported: Exported, block: BlockProduct) -> np.ndarray:
     """A weight as the operator multiplies with it, when it does not round what it reads."""
     x, product = (exported.renamed[name] for name in (block.x, block.product))
-    (found,) = _values(exported.proto, [product], {x: np.eye(block.solution.codes.shape[1], dtype=np.float32)})
+    (found,) = _values(exported.proto, [product], {x: np.eye(block.width, dtype=np.float32)})
     return found if block.is_turned else found.T
 
 
@@ -116,7 +117,7 @@ def _values(
     part.graph.input.extend(_described(name, array) for name, array in given.items())
     part.graph.output.extend(onnx.ValueInfoProto(name=name) for name in made)
     found = Runner(part, options=session_options(optimize=False)).run(dict(given)) if made else {}
-    return [found[name] if name in found else numpy_helper.to_array(tensors[name]) for name in names]
+    return [found[name] if name in found else array_of(tensors[name]) for name in names]
 
 
 def _described(name: str, array: np.ndarray) -> onnx.ValueInfoProto:

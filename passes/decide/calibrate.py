@@ -1,23 +1,29 @@
 """Observe the calibration set once: the range of every site, the second moments of every layer's input.
 
 State is of fixed size per tensor and layer; samples stream through in batches. Of large models, the second moments of
-the first block of weights are observed, and the means of all (see `moment_blocks.py`).
+the first block of weights are observed, and the means of all (see `moment_blocks.py`). Models beyond memory whose
+activations stay in float are observed while their weights are solved (see `moment_stream.py`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from typing import ClassVar
 
 from ptqc.calibration.observers import SAMPLED, RangeObserver
 from ptqc.calibration.ranges import TRIED, Observer, affine_params, choose_range
 from ptqc.calibration.samples import Samples, input_specs
 from ptqc.execute.onnxruntime import Feeds, Runner
+from ptqc.execute.shapes import observed_shapes
 from ptqc.formats import UINT8, QuantParams
+from ptqc.graph.external import is_in_files
+from ptqc.graph.layers import Layer
 from ptqc.graph.nodes import constant
 from ptqc.graph.sites import Site
 from ptqc.notes import Level, Note, out_of_time
 from ptqc.passes.base import Effect, Result
 from ptqc.passes.decide.moment_blocks import LEAST_PART, LaterMoments, blocks_of
+from ptqc.passes.decide.moment_stream import MomentStream
 from ptqc.passes.decide.observing import LARGEST_WEIGHT, accumulate, batches, check_size, rows_of, thinned
 from ptqc.passes.decide.phases import Observed, Setting
 from ptqc.solvers.moments import ColumnSample, Moments, positions_per_sample
@@ -29,6 +35,7 @@ OBSERVED = 32 * SAMPLED
 HURRIED = "minmax"  # where there is no time to search for a range
 # What one element of an element-wise operator costs, in multiply-accumulates of a layer (memory traffic decides).
 ELEMENT_COST = 8
+FLOAT_BYTES = 4
 
 
 @dataclass(frozen=True)
@@ -54,7 +61,9 @@ class Calibrate:
         taps = _taps(given)
         sizes = _Sizes.of(given.tuning, given.held_back)
         work = _Work.of(given)
-        columns = _columns(given, sizes, work.values)
+        columns = _columns(given, sizes, work.shapes)
+        if is_in_files(model) and not given.sites:
+            return Result(_streamed(given, columns, work), True)
         runner, inputs, pace = Runner(model, taps), input_specs(model), Pace(given.deadline, sizes.samples)
         tuning, held = dict[str, Moments](), dict[str, Moments]()
         blocks = blocks_of(given)
@@ -148,37 +157,60 @@ def _taps(given: Setting) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def _columns(given: Setting, sizes: _Sizes, largest: Feeds) -> dict[str, ColumnSample]:
-    """The columns that are looked at, by layer. largest: the inputs of layers for the largest sample."""
+def _columns(given: Setting, sizes: _Sizes, largest: Mapping[str, tuple[int, ...]]) -> dict[str, ColumnSample]:
+    """The columns that are looked at, by layer. largest: shapes of the inputs of layers for the largest sample."""
     found, sample = {}, given.tuning.largest
     for number, layer in enumerate(given.layers):
         seed = given.seed * 100_003 + number  # a draw of its own for each layer
         columns = ColumnSample(layer, positions_per_sample(layer, len(given.tuning)), seed)
-        total = columns.total(largest[layer.input].shape)
+        total = columns.total(largest[layer.input])
         found[layer.name] = replace(columns, usual=sizes.usual(total, sample))
     return found
 
 
 @dataclass(frozen=True)
 class _Work:
-    """What the largest sample costs: its observed values, their bytes, and multiply-accumulates by kernel."""
+    """What the largest sample costs: shapes of its observed values, their bytes, and multiply-accumulates by kernel."""
 
-    values: Feeds
+    shapes: Mapping[str, tuple[int, ...]]
     sample_bytes: int
     macs: dict[str, int]
 
     @classmethod
     def of(cls, given: Setting) -> "_Work":
         """Measured on the largest sample."""
-        taps, inputs = _taps(given), input_specs(given.model)
-        every = list(dict.fromkeys([*taps, *(kernel.node for kernel in given.kernels)]))
-        ((_, _, values),) = batches(Runner(given.model, every), given.tuning.largest, every, 0, inputs)
+        taps = _taps(given)
+        sizes = _tapped(given, taps)
         layers = {layer.name: layer for layer in given.layers}
         macs = {}
         for kernel in given.kernels:
             layer = layers.get(kernel.node)
-            macs[kernel.node] = values[kernel.node].size * (ELEMENT_COST if layer is None else layer.width)
-        return cls(values, sum(values[name].nbytes for name in taps), macs)
+            macs[kernel.node] = prod(sizes[kernel.node][0]) * (ELEMENT_COST if layer is None else layer.width)
+        shapes = {name: shape for name, (shape, _) in sizes.items()}
+        return cls(shapes, sum(sizes[name][1] for name in taps), macs)
+
+    def bytes_of(self, layers: Iterable[Layer]) -> int:
+        """Bytes of what some layers read of the sample."""
+        return sum(FLOAT_BYTES * prod(self.shapes[name]) for name in {layer.input for layer in layers})
+
+
+def _tapped(given: Setting, taps: Sequence[str]) -> Mapping[str, tuple[tuple[int, ...], int]]:
+    """Shapes and bytes of taps and kernels; of a model beyond memory not all values are there at a time."""
+    if is_in_files(given.model):
+        shapes = observed_shapes(given.model, given.tuning.largest[0])
+        return {name: (shape, FLOAT_BYTES * prod(shape)) for name, shape in shapes.items()}
+    every = list(dict.fromkeys([*taps, *(kernel.node for kernel in given.kernels)]))
+    inputs = input_specs(given.model)
+    ((_, _, values),) = batches(Runner(given.model, every), given.tuning.largest, every, 0, inputs)
+    return {name: (array.shape, array.nbytes) for name, array in values.items()}
+
+
+def _streamed(given: Setting, columns: Mapping[str, ColumnSample], work: _Work) -> Observed:
+    """What is known before the first block of weights is observed: nothing of activations, as they stay in float."""
+    blocks = blocks_of(given)
+    own = [[layer for layer in given.layers if layer.weight in block] for block in blocks]
+    stream = MomentStream(given, blocks, columns, max(map(work.bytes_of, own), default=0))
+    return Observed.after(given, macs=work.macs, later=stream)
 
 
 def _observe(observers: dict[str, RangeObserver], given: Setting, values: Feeds, most: int) -> None:

@@ -1,7 +1,8 @@
 """Second moments of a model's weights, some of them at a time.
 
 Those of all weights together may take more memory than the model. So weights that follow each other form blocks, and
-for each block the calibration set is run once more when its turn has come to be solved.
+for each block the calibration set is run once more when its turn has come to be solved. Models beyond memory have
+another way, where there is nothing else to observe: see `moment_stream.py`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -61,6 +62,8 @@ class LaterMoments:
     def observe(self, names: Iterable[str], observed: Observed, deadline: Deadline) -> bool:
         """Put the moments of a block where its means are; whether there was time for all samples and columns."""
         wanted = set(names)
+        if wanted == set(self.blocks[0]):
+            return True
         layers = [layer for layer in self.setting.layers if layer.weight in wanted]
         read = tuple(dict.fromkeys(layer.input for layer in layers))
         taps = read if is_in_files(self.setting.model) else self.taps

@@ -77,10 +77,10 @@ class Later(Protocol):
 
     @property
     def blocks(self) -> Sequence[Sequence[str]]:
-        """Names of weights; the moments of the first block are known from the beginning."""
+        """Names of weights, in the order in which they are observed."""
 
     def observe(self, names: Iterable[str], observed: "Observed", deadline: Deadline) -> bool:
-        """Put the moments of a block where its means are; whether there was time for all samples and columns."""
+        """Add the moments of a block, if they are not there; whether there was time for all samples and columns."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class Observed(Setting):
     ranges: by site name; other_ranges: others that may lose less. moments, held_moments: of what weights multiply, by
     weight name, on the two splits; a weight that is solved lets go of all but its means. macs: multiply-accumulates of
     a sample, by kernel (node) name. is_thinned: whether there was no time for all samples and columns. later: moments
-    that are not observed yet, whose means are; None where all are.
+    that are not observed yet; None where all are.
     """
 
     ranges: Mapping[str, QuantParams] = field(default_factory=dict)

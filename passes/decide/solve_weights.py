@@ -9,11 +9,12 @@ import numpy as np
 
 from ptqc.executors.base import Executor
 from ptqc.executors.threads import Threads
-from ptqc.formats import Format, Scaled
+from ptqc.formats import Format, Scaled, TwoOfFour
 from ptqc.graph.external import is_in_files
 from ptqc.graph.layers import Layer, Weight
 from ptqc.graph.nodes import initial
 from ptqc.notes import out_of_time
+from ptqc.options import Sparsity
 from ptqc.passes.base import Effect, Result
 from ptqc.passes.decide.phases import Observed, Solved
 from ptqc.passes.decide.weight_problem import WeightProblem
@@ -31,6 +32,8 @@ HURRIED_COST = 0.1
 FORMAT_BYTES = 2**28
 # Weights are stored in groups of about so many elements: some 40 MB in all formats.
 TOGETHER = 2**21
+# Bytes for each number of a table while it is rounded.
+TABLE_BYTES = 16
 
 
 class CandidateCache(Protocol):
@@ -66,6 +69,17 @@ def formats_of(widths: tuple[int, ...]) -> list[Scaled]:
     return [form for family in Format.families for form in family.offered(widths)]
 
 
+def pruned_formats(weight: Weight, values: np.ndarray, sparsity: Sparsity, widths: tuple[int, ...]) -> list[Scaled]:
+    """The formats of a weight of which some numbers are to become zero; none where none are.
+
+    That is so of layers with groups, whose channels are narrow, and where a table shares the numbers.
+    """
+    is_left = sparsity == "given" or not weight.fitted_to or weight.table is not None or not np.isfinite(values).all()
+    if is_left or any(layer.groups > 1 for layer in weight.fitted_to):
+        return []
+    return possible(weight, TwoOfFour.offered(widths))
+
+
 NO_CACHE: CandidateCache = _NoCache()
 
 
@@ -73,11 +87,14 @@ NO_CACHE: CandidateCache = _NoCache()
 class SolveWeights:
     """Solve each weight in every format it may take, against the activations that were observed.
 
-    bits: the widths tried. cache: where candidates are kept. executor: where they are computed.
+    bits: the widths tried. cache: where candidates are kept. sparsity: see `ptqc.options.CompileOptions`. only: the
+    families of formats that are tried; empty: all. executor: where candidates are computed.
     """
 
     bits: tuple[int, ...] = (2, 3, 4, 5, 6, 7, 8)
     cache: CandidateCache = NO_CACHE
+    sparsity: Sparsity = "given"
+    only: frozenset[str] = frozenset()
     executor: Executor = field(default_factory=Threads)
     name: ClassVar[str] = "solve-weights"
     effect: ClassVar[Effect] = Effect.DECIDE
@@ -117,7 +134,7 @@ class SolveWeights:
 
         thinned: of those that there was no time to observe on all samples and columns.
         """
-        forms = formats_of(self.bits)
+        forms = [form for form in formats_of(self.bits) if not self.only or form.family in self.only]
         pace = Pace(given.deadline, sum(products(weight, forms) for weight in weights))
 
         def solve(weight: Weight) -> list[tuple[Solution, float]]:
@@ -126,18 +143,20 @@ class SolveWeights:
                 hurried.add(weight.name)
             taken = [form for form in forms if not (is_hurried and form.is_learned)]
             values = initial(given.model, weight.name)
-            found = [(solution, 0.0) for solution in direct(weight, values)]
+            pruned = pruned_formats(weight, values, self.sparsity, self.bits)
+            found = [] if pruned else [(solution, 0.0) for solution in direct(weight, values)]
             if np.isfinite(values).all():
-                rounded = self.executor.solve(weight.name, lambda: _problem(weight, values, taken, given, is_hurried))
+                tried = pruned or suited(weight, values, taken)
+                rounded = self.executor.solve(weight.name, lambda: _problem(weight, values, tried, given, is_hurried))
                 found += rounded
             pace.did(products(weight, forms), HURRIED_COST if is_hurried else 1.0)
             return found
 
         need = partial(solving_bytes, forms=forms, in_files=is_in_files(given.model))
         blocks = [tuple(weight.name for weight in weights)] if given.later is None else given.later.blocks
-        for number, names in enumerate(blocks):
+        for names in blocks:
             own = [weight for weight in weights if weight.name in names]
-            if own and number and given.later is not None and not given.later.observe(names, given, given.deadline):
+            if own and given.later is not None and not given.later.observe(names, given, given.deadline):
                 thinned.update(names)
             yield from in_order(solve, own, need if self.executor.is_here else no_need, self.executor.workers)
 
@@ -160,7 +179,7 @@ def solving_bytes(weight: Weight, forms: Sequence[Scaled], *, in_files: bool = F
     in_files: whether it is one of a model beyond memory.
     """
     if not weight.fitted_to:
-        return 0
+        return TABLE_BYTES * weight.size
     layer = weight.fitted_to[0]
     gram = layer.groups * layer.width**2 if layer.width <= moments.WIDEST_GRAM else 0
     return 32 * gram + _format_bytes(layer) * _at_once(weight, possible(weight, forms), in_files=in_files)
@@ -219,7 +238,6 @@ def _problem(
     weight: Weight, values: np.ndarray, forms: list[Scaled], observed: Observed, hurried: bool
 ) -> WeightProblem:
     """What is asked of a solver. hurried: each number is rounded for itself."""
-    forms = suited(weight, values, forms)
     if not weight.fitted_to:
         return WeightProblem(values, forms, weight.channel_axis)
     layer = weight.fitted_to[0]

@@ -46,7 +46,10 @@ class WeightProblem(UnitOfWork[Found]):
         assert held is not None
         matrix = layer.matrix(self.values)
         power = moments.total_error(matrix, held) or 1.0
-        tried: list[np.ndarray | gptq.Factored] = [gptq.Factored.of(second) if second.ndim == 3 else second]
+        neighbours = max((form.together for form in self.forms), default=1)
+        tried: list[np.ndarray | gptq.Factored] = [second]
+        if second.ndim == 3:
+            tried = [gptq.Factored.of(second, together=neighbours)]
         if self.alone:
             # Against its own diagonal alone GPTQ is nearest rounding; it wins where the rest of H misleads.
             tried.append(np.diagonal(second, axis1=1, axis2=2))
@@ -62,10 +65,10 @@ class WeightProblem(UnitOfWork[Found]):
                 yield Solution(form, codes, rounded.scale.reshape(-1), self.axis), error
 
     def _rounded(self) -> Iterable[tuple[Solution, float]]:
-        power = float((self.values.astype(np.float64) ** 2).sum()) or 1.0
+        power = _power(self.values) or 1.0
         for form in self.forms:
             solution = Solution(form, *form.rounded(self.values, self.axis), self.axis)
-            yield solution, float(((self.values.astype(np.float64) - solution.weight) ** 2).sum()) / power
+            yield solution, _power(self.values, solution.weight) / power
 
     def pack(self) -> Packed:
         """Options as JSON, and the arrays that there are."""
@@ -107,3 +110,11 @@ class WeightProblem(UnitOfWork[Found]):
             (Solution(Format.parse(form), arrays[f"codes {number}"], arrays[f"scale {number}"], axis), error)
             for number, (form, axis, error) in enumerate(document)
         ]
+
+
+def _power(values: np.ndarray, others: np.ndarray | float = 0.0) -> float:
+    """The sum of the squares of what two arrays differ by."""
+    difference = values.astype(np.float64)
+    difference -= others
+    difference *= difference
+    return float(difference.sum())

@@ -263,8 +263,7 @@ class _State:
         table = self.given.solutions[layer.weight, form]
         if not isinstance(form, Scaled):
             return [table]
-        kept = layer.matrix(table.codes) != 0 if form.keeps_zeros else None
-        return [table, problem.rounded(form, self.strength, kept)]
+        return [table, problem.rounded(form, self.strength)]
 
     def _outputs(self, layer: Layer, solution: Solution, bias: np.ndarray) -> list[Held]:
         constants = {layer.weight: solution.weight}
@@ -315,15 +314,13 @@ class _Problem:
         total = sum(y.sum(-1, dtype=np.float64) for y in self.y[: self.split])
         self.mean_y = np.asarray(total / max(found.count, 1), np.float32)
 
-    def rounded(self, form: Scaled, strength: float, kept: np.ndarray | None = None) -> Solution:
-        """GPTQ on the seen inputs of what the layer aims at; of W where the layer is too wide for W*.
-
-        kept: what is not zero, in formats that keep zeros.
-        """
-        second = gptq.Factored.of(self.second, DAMPING) if self.second.ndim == 3 else self.second
+    def rounded(self, form: Scaled, strength: float) -> Solution:
+        """GPTQ on the seen inputs of what the layer aims at; of W where the layer is too wide for W*."""
+        second = gptq.Factored.of(self.second, DAMPING, form.together) if self.second.ndim == 3 else self.second
         matrix = self.target(second, strength) if isinstance(second, gptq.Factored) else self.weight
         if self.layer.keeps_sign:
             matrix = np.maximum(matrix, 0)
+        kept = form.kept(self.weight)
         grid = gptq.grids_for(matrix, self.second, [form], keeps_sign=self.layer.keeps_sign, kept=kept)[form]
         (answer,) = gptq.round_all([gptq.RoundingTarget.of(matrix, grid, form, ROUNDS)], second)
         codes = np.ascontiguousarray(self.layer.tensor(answer.codes))

@@ -7,6 +7,7 @@ from typing import Any
 
 from ptqc.artifact.bisect import kept, seen_inputs
 from ptqc.artifact.folder import load
+from ptqc.artifact.names import OwnNames
 from ptqc.codegen.program.edge_inputs import edges
 from ptqc.codegen.program.listing import Call, Listing
 from ptqc.codegen.program.memory import size
@@ -18,20 +19,25 @@ from ptqc.work.logs import quiet_libraries
 from ptqc.work.stopwatch import seconds_of
 
 ROUNDS = 20
-NAME = 40
+NAME = 48
 
 
 @dataclass(frozen=True)
 class Timing:
-    """One kernel: seconds, products and sums, and bytes of values that it reads and writes."""
+    """One kernel: seconds, products and sums, and bytes of values that it reads and writes.
+
+    name: what the model calls the value that it makes.
+    """
 
     call: Call
+    name: str
     seconds: float
     bytes: int
 
     def to_json(self) -> dict[str, Any]:
         """One entry of `--json`."""
         return {
+            "name": self.name,
             "value": self.call.value,
             "kernel": self.call.family,
             "microseconds": 1e6 * self.seconds,
@@ -44,7 +50,7 @@ class Timing:
         """What, microseconds, 10⁹ operations and bytes per second."""
         speed = f"{self.call.operations / self.seconds / 1e9:,.0f}" if self.call.operations else ""
         moved = f"{self.bytes / self.seconds / 1e9:,.1f}"
-        return shorten(visible(self.call.value), NAME), self.call.family, f"{1e6 * self.seconds:,.1f}", speed, moved
+        return shorten(visible(self.name), NAME), self.call.family, f"{1e6 * self.seconds:,.1f}", speed, moved
 
 
 @dataclass(frozen=True)
@@ -91,9 +97,14 @@ def bench(folder: str | PathLike[str], *, threads: int = 1, rounds: int = ROUNDS
     feeds = dict(edges(seen_inputs(document)))["random"]
     runs = prepared_calls(loaded, feeds)
     fastest = _fastest([*runs, lambda: library.run(feeds)], rounds)
-    layouts = loaded.listing.layouts
+    layouts, names = loaded.listing.layouts, OwnNames.of(artifact, document)
     timings = [
-        Timing(call, seconds, sum(size(layouts[name]) for name in (*call.inputs, call.output)))
+        Timing(
+            call,
+            names.of_kernel(call.value),
+            seconds,
+            sum(size(layouts[name]) for name in (*call.inputs, call.output)),
+        )
         for call, seconds in zip(loaded.listing.calls, fastest, strict=False)
     ]
     return Bench(timings, fastest[-1], library.threads, library.isa)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ptqc.artifact.folder import Artifact, load
+from ptqc.artifact.names import OwnNames
 from ptqc.calibration.images import Preprocessing
 from ptqc.calibration.inputs import input_specs
 from ptqc.calibration.samples import collect
@@ -38,7 +39,7 @@ class Bisection:
     tensors: compared ones. wrong: elements that differ, and problems: how, by what the kernel makes. chained: integers
     that differ end to end though no kernel need do so. is_whole: all samples of each run, and end to end; else kernel
     by kernel on the first one where an emulator ran it. cropped: calls that computed a part of their output. outputs:
-    of the whole library by run, where it ran in an emulator.
+    of the whole library by run, where it ran in an emulator. names: what the model calls what kernels make.
     """
 
     order: Sequence[str]
@@ -53,6 +54,7 @@ class Bisection:
     is_whole: bool = True
     cropped: Mapping[str, float] = field(default_factory=dict)
     outputs: Mapping[str, Feeds] = field(default_factory=dict)
+    names: OwnNames = field(default_factory=OwnNames)
 
     @property
     def first(self) -> str | None:
@@ -85,6 +87,7 @@ class Bisection:
             self.is_whole and other.is_whole,
             {**self.cropped, **other.cropped},
             {**self.outputs, **other.outputs},
+            replace(self.names, mark=self.names.mark or other.names.mark),
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -95,7 +98,12 @@ class Bisection:
         return {
             "first": self.first,
             "different": [
-                {"value": name, "elements": self.wrong[name], "problem": self.problems[name]}
+                {
+                    "name": self.names.of_kernel(name),
+                    "value": name,
+                    "elements": self.wrong[name],
+                    "problem": self.problems[name],
+                }
                 for name in self.order
                 if name in self.wrong
             ],
@@ -124,8 +132,10 @@ class Bisection:
                 f"; end to end, {self.chained:,} integers behind rounded float parts differ" if self.chained else ""
             )
             return f"no kernel differs from the ONNX file: {compared}{behind}"
-        counts = ", ".join(f"{name} ({self.wrong[name]:,})" for name in self.order if name in self.wrong)
-        return f"the first kernel that differs makes {self.problems[self.first]}; of {compared}, these differ: {counts}"
+        own = self.names.of_kernel
+        counts = ", ".join(f"{own(name)} ({self.wrong[name]:,})" for name in self.order if name in self.wrong)
+        problem = own(self.first) + self.problems[self.first].removeprefix(self.first)
+        return f"the first kernel that differs makes {problem}; of {compared}, these differ: {counts}"
 
 
 @quiet_libraries()
@@ -160,13 +170,14 @@ def _of_target(artifact: Artifact, target: str, given: Sequence[tuple[str, Feeds
     opened = _runnable(artifact, target)
     room = artifact.folder / target
     document = kept(room / KERNELS)
+    names = OwnNames.of(artifact, document)
     runner, seen = Runner(artifact.path, list(document["names"].values())), seen_inputs(document)
     taken = ((run, of_one_run(document, feeds)) for run, feeds in given)
     runs = _values(document, chain(edge_runs(runner, seen), ((run, x, runner.run(x)) for run, x in taken)))
     if not opened:
-        return _emulated(room, document, runs)
+        return replace(_emulated(room, document, runs), names=names)
     libraries = {name: Loaded(_listing(document, name), library) for name, library in opened.items()}
-    found = _none_yet(document, [_called(name) for name in libraries])
+    found = replace(_none_yet(document, [_called(name) for name in libraries]), names=names)
     for run, values in runs:
         found.runs.append(run)
         for name, loaded in libraries.items():

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     import onnxruntime as ort
 
     from ptqc.calibration.images import Preprocessing
+    from ptqc.execute.feeds import CheckedSession
     from ptqc.native.cuda_library import CudaLibrary
     from ptqc.native.library import Library
 
@@ -159,8 +160,10 @@ class Artifact:
         return session
 
     @cached_property
-    def _session(self) -> Session:
-        return self.session()
+    def _session(self) -> "CheckedSession":
+        from ptqc.execute.feeds import CheckedSession
+
+        return CheckedSession(self.session(), str(self.path))
 
     @property
     def targets(self) -> tuple[str, ...]:
@@ -221,7 +224,8 @@ class Artifact:
 
         device: a GPU ("cuda:0") that runs the CUDA library instead, on arrays or on tensors that lie there (see
         `ptqc.native.cuda_library.CudaLibrary.run`). Each is what the model gives: an array, or a list of maps from
-        class labels to scores where it ends in a ZipMap and arrays were given.
+        class labels to scores where it ends in a ZipMap and arrays were given. Raises UsageError for inputs of other
+        names, types, ranks or sizes than the model has, and where it does not run on their values.
         """
         if device:
             if device not in self._on_gpus:
@@ -229,8 +233,7 @@ class Artifact:
             return self._zipped(self._on_gpus[device].run(feeds))
         if self.runnable:
             return self._zipped(self._library.run(feeds))
-        names = [value.name for value in self._session.get_outputs()]
-        return dict(zip(names, self._session.run(names, dict(feeds)), strict=True))
+        return self._session.run(feeds)
 
     def _zipped(self, found: Mapping[str, Any]) -> dict[str, Any]:
         maps = {name: map_ for name, map_ in self.manifest.get("maps", {}).items() if _is_array(found[name])}

@@ -17,6 +17,7 @@ from ptqc.artifact.bisect import EMULATED, Bisection, bisect, compared_targets, 
 from ptqc.artifact.bisect import kept as kernels_of
 from ptqc.artifact.folder import GOLDEN, MODEL, Artifact, load
 from ptqc.artifact.golden import Golden
+from ptqc.artifact.names import OwnNames
 from ptqc.codegen.onnxruntime import parity
 from ptqc.codegen.onnxruntime.unpack import unpack
 from ptqc.codegen.targets import check_emulated
@@ -88,7 +89,7 @@ def _checked_proto(path: Path) -> onnx.ModelProto:
 
 
 def _kernels(artifact: Artifact, proto: onnx.ModelProto, kept: Golden) -> str:
-    kernels, numbers = parity.compare(proto, unpack(proto), kept.inputs)
+    kernels, numbers = parity.compare(proto, unpack(proto), kept.inputs, own=OwnNames.of(artifact).in_file)
     expected = artifact.manifest["verification"]["kernels_compared"]
     if kernels < expected:  # an earlier version compared fewer of them
         raise VerificationError(

@@ -63,6 +63,8 @@ def open_proto(
     What it refers to in files, relative to the root, is mapped from there. timed: see `Runner`.
     """
     left_out, is_skeleton = {*without}, skeleton.is_skeleton(proto)
+    if skeleton.is_loaded_whole(proto):
+        left_out, timed = left_out - {*skeleton.WITHOUT}, True
     if is_skeleton:
         for name, value in (skeleton.PLACE if timed else skeleton.SETTINGS).items():
             options.add_session_config_entry(name, value)

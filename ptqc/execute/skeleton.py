@@ -1,20 +1,22 @@
 """Models whose large tensors lie in files, as ONNX Runtime opens them: the graph is a message, tensors have paths."""
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 
 import onnx
 import onnx_ir as ir
 
-# Locations are relative to this folder, so that one model can refer to files anywhere; ONNX Runtime maps these.
-ROOT = Path(os.sep).absolute().anchor  # does not ask for the working folder, which may be gone
+from ptqc.graph.references import ROOT, has_references, refers
+
 PLACE: Mapping[str, str] = {"session.model_external_initializers_file_folder_path": ROOT}
 # It would rearrange weights for its products, which is a copy of each of them.
 PREPACKING = "session.disable_prepacking"
 SETTINGS: Mapping[str, str] = {**PLACE, PREPACKING: "1"}
 # What it would compute of weights when it loads a model, such as casts to float32, would be copies, too.
 WITHOUT = ("ConstantFolding",)
+# But integer kernels are found only where weights are unpacked when a file is loaded, and the scales of products in
+# blocks must be there by then: the kernel takes others for none.
+LOADED_WHOLE = frozenset({"QuantizeLinear", "MatMulNBits"})
 
 
 def message(model: ir.Model) -> onnx.ModelProto:
@@ -39,14 +41,14 @@ def _root(tensor: onnx.TensorProto) -> None:
             entry.value = Path(entry.value).relative_to(ROOT).as_posix()
 
 
-def refers(tensor: onnx.TensorProto) -> bool:
-    """Whether a tensor is a reference."""
-    return bool(tensor.data_location == onnx.TensorProto.EXTERNAL)
-
-
 def is_skeleton(proto: onnx.ModelProto) -> bool:
     """Whether a model has references."""
-    return any(refers(tensor) for tensor in proto.graph.initializer)
+    return has_references(proto)
+
+
+def is_loaded_whole(proto: onnx.ModelProto) -> bool:
+    """Whether a file computes as it should only if constants are computed when it is loaded."""
+    return any(node.op_type in LOADED_WHOLE for node in proto.graph.node)
 
 
 def without_tensors(proto: onnx.ModelProto) -> onnx.ModelProto:

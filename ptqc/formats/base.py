@@ -14,11 +14,14 @@ import numpy as np
 import onnx_ir as ir
 
 from ptqc.formats.planes import planes_of
+from ptqc.formats.scales import parts
 
 V = TypeVar("V")
 
 # The lowest opset of a file: the first with model-local functions and the bit operators.
 LOWEST_OPSET = 18
+# Numbers that are rounded at a time.
+ROUNDED_NUMBERS = 2**22
 
 
 class Nodes(Protocol[V]):
@@ -58,8 +61,8 @@ class Format(ABC):
     mark: tells the unpacking functions of this family from those of others. opset: the lowest that can unpack it.
     is_given: the weight as the model has it. is_plain: a tensor of the file that needs no function. is_learned: whether
     fitting it to a weight takes long. is_regular: whether the place of an index follows from that of its weight, so
-    that rows can be read alone. keeps_zeros: whether weights that are zero stay so. families: all that there are, in
-    the order in which they are tried.
+    that rows can be read alone. keeps_zeros: whether weights that are zero stay so. together: neighbours in a channel
+    that a solver looks at one after the other. families: all that there are, in the order in which they are tried.
     """
 
     bits: int
@@ -72,6 +75,7 @@ class Format(ABC):
     is_learned: ClassVar[bool] = False
     is_regular: ClassVar[bool] = True
     keeps_zeros: ClassVar[bool] = False
+    together: ClassVar[int] = 1
     families: ClassVar[tuple[type["Format"], ...]] = ()
 
     @property
@@ -178,7 +182,8 @@ class Grid:
 
     scale (…, R): of each row. nearest: of weight / scale (…, R, group), by the metric (…, group, group) if one is
     given, to the nearest levels, float32. code_type: of NumPy, that holds every level. kept (…, R, d): whether a weight
-    has a code other than 0; None where all may have.
+    has a code other than 0; None where all may have. patterns (P, M): in place of kept, ways in which it may be chosen
+    for each M neighbours, one to a row; the others have codes that are not 0.
     """
 
     scale: np.ndarray
@@ -186,6 +191,13 @@ class Grid:
     nearest: Callable[[np.ndarray, np.ndarray | None], np.ndarray]
     code_type: type = np.int8
     kept: np.ndarray | None = None
+    patterns: np.ndarray | None = None
+
+    def kept_of(self, rows: np.ndarray, part: slice) -> np.ndarray | None:
+        """Which of rows[part] have codes other than 0, by their size where that is to be chosen; None: all may."""
+        if self.patterns is not None:
+            return largest(np.square(rows[part]), self.patterns)
+        return None if self.kept is None else self.kept[part]
 
 
 class Scaled(Format):
@@ -216,6 +228,10 @@ class Scaled(Format):
         """Whether formats of the family are worth trying for weights (…, R, d) that they fit."""
         return True
 
+    def kept(self, rows: np.ndarray) -> np.ndarray | None:  # noqa: ARG002
+        """Which of the weights (…, R, d) have codes other than 0; None where all may, or where a solver chooses."""
+        return None
+
     def fits(self, width: int) -> bool:
         """Whether a weight of channels of `width` numbers can have it: no group reaches into the next channel."""
         return width % self.group == 0
@@ -225,11 +241,13 @@ class Scaled(Format):
         moved = np.moveaxis(weight, axis, 0)
         rows = moved.reshape(len(moved), -1)
         grid = self.grid(rows, np.ones((1, rows.shape[1]), np.float32))
-        ratio = (rows / grid.scale[:, None]).reshape(len(rows), -1, self.group)
-        found = grid.nearest(ratio, None).reshape(rows.shape)
-        found = found if grid.kept is None else found * grid.kept
-        codes: np.ndarray = found.reshape(moved.shape).astype(grid.code_type)
-        return np.ascontiguousarray(np.moveaxis(codes, 0, axis)), grid.scale
+        codes: np.ndarray = np.empty(rows.shape, grid.code_type)
+        for part in parts(len(rows), -(-rows.size // ROUNDED_NUMBERS)):
+            ratio = (rows[part] / grid.scale[part, None]).reshape(len(rows[part]), -1, self.group)
+            found = grid.nearest(ratio, None).reshape(rows[part].shape)
+            kept = grid.kept_of(rows, part)
+            codes[part] = found if kept is None else found * kept
+        return np.ascontiguousarray(np.moveaxis(codes.reshape(moved.shape), 0, axis)), grid.scale
 
 
 class Coded(Scaled):
@@ -243,6 +261,13 @@ class Coded(Scaled):
     @abstractmethod
     def levels(self, codes: np.ndarray) -> np.ndarray:
         """The levels that a weight of these codes can have, float32, ascending."""
+
+
+def largest(power: np.ndarray, patterns: np.ndarray) -> np.ndarray:
+    """Which of (…, d) to keep, by the pattern (P, M) that keeps most of each M neighbours; of the same shape."""
+    groups = power.reshape(*power.shape[:-1], -1, patterns.shape[1])
+    chosen = np.asarray(patterns, bool)[(groups @ patterns.T.astype(power.dtype)).argmax(-1)]
+    return np.asarray(chosen.reshape(power.shape))
 
 
 def spread(scale: np.ndarray, rank: int, axis: int) -> np.ndarray:

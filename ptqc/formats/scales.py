@@ -1,6 +1,6 @@
 """The search for the scales of a weight, and how scales are stored."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -10,6 +10,8 @@ FINE = 2.0 ** np.linspace(-0.2, 0.2, 11, dtype=np.float32)
 # Columns that the search looks at: those that a clip may cost most, and an even share of the rest.
 LARGEST_COLUMNS = 64
 SEARCHED_COLUMNS = 512
+# Numbers that the search looks at together: of more, some rows at a time, which each have a scale of their own.
+SEARCHED_NUMBERS = 2**22
 FLOAT16_RANGE = (2.0**-14, 2.0**15)
 
 
@@ -21,6 +23,27 @@ def search(
     rows (…, R, d); importance (…, 1, d) or broadcastable, not negative. nearest: the levels nearest to weight / scale.
     largest_level: the reach of the levels in units of the scale. Returns (…, R) float32.
     """
+    count = rows.shape[-2]
+    pieces = [slice(None)] if rows.size <= SEARCHED_NUMBERS else list(parts(count, -(-rows.size // SEARCHED_NUMBERS)))
+    by_row = importance.ndim > 1 and importance.shape[-2] == count
+    found = [
+        _search(rows[..., piece, :], importance[..., piece, :] if by_row else importance, nearest, largest_level)
+        for piece in pieces
+    ]
+    scale, largest = (np.concatenate(arrays, -1) for arrays in zip(*found, strict=True))
+    return storable(scale, largest)
+
+
+def parts(count: int, pieces: int) -> Iterator[slice]:
+    """So many numbers in about so many stretches."""
+    size = -(-count // pieces)
+    return (slice(start, start + size) for start in range(0, count, size))
+
+
+def _search(
+    rows: np.ndarray, importance: np.ndarray, nearest: Callable[[np.ndarray], np.ndarray], largest_level: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """The scales of some rows, and their largest magnitudes."""
     largest = np.abs(rows).max(-1)
     rows, importance = _searched(rows, importance)
     reach = np.maximum(largest / largest_level, 1e-30)
@@ -33,7 +56,7 @@ def search(
             found = (error * error * importance).sum(-1)
             better = found < loss
             loss, scale = np.where(better, found, loss), np.where(better, tried, scale)
-    return storable(scale, largest)
+    return scale, largest
 
 
 def _searched(rows: np.ndarray, importance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

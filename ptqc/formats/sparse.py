@@ -4,11 +4,13 @@ For models that arrive pruned. Zeros stay exact, however few bits the others hav
 bits take 1 + (1 − z) b bits per weight. What was pruned by magnitude has no weights near zero, and the grid has none
 there: q = ±1, ±2, …, ±2^(b−1). A codebook puts its levels where the weights are.
 
-Where two of each four neighbours in a channel are zero (2:4), six patterns tell which: ¾ + ½ b bits per weight.
+Where two of each four neighbours in a channel are zero (2:4), six patterns tell which: ¾ + ½ b bits per weight. Of
+weights that do not arrive so a solver chooses the zeros.
 """
 
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from itertools import combinations
 from typing import ClassVar
 
@@ -17,7 +19,7 @@ import onnx_ir as ir
 
 from ptqc.errors import InternalError
 from ptqc.formats import planes, scales
-from ptqc.formats.base import Coded, Grid, Nodes, Scaled, V
+from ptqc.formats.base import Coded, Grid, Nodes, Scaled, V, largest
 from ptqc.formats.levels import REACH, fit, indices
 
 # Bits of the codes. More than the widest leave no loss to speak of; a codebook of more gains nothing over a grid.
@@ -63,6 +65,10 @@ class Masked(Coded):
     def suits(cls, rows: np.ndarray) -> bool:
         """Whether enough of the weights are zeros."""
         return bool(rows.size) and float((rows == 0).mean()) >= FEWEST_ZEROS
+
+    def kept(self, rows: np.ndarray) -> np.ndarray | None:
+        """Those that are not zero."""
+        return np.asarray(rows != 0)
 
     def pack(self, codes: np.ndarray, scale: np.ndarray) -> list[np.ndarray]:
         """What is not zero; planes of the indices of its codes, in order; levels, if any are listed; the scales."""
@@ -133,7 +139,9 @@ class Sparse(Masked):
 
     def grid(self, rows: np.ndarray, importance: np.ndarray, *, keeps_sign: bool = False) -> Grid:
         """The scales of least error when each weight is rounded for itself."""
-        kept = rows != 0
+        return self._grid(rows, importance, rows != 0, keeps_sign)
+
+    def _grid(self, rows: np.ndarray, importance: np.ndarray, kept: np.ndarray, keeps_sign: bool) -> Grid:
         scale = scales.search(rows, importance * kept, self.nearest, self.largest + 0.5)
         lowest = 0.0 if keeps_sign else -np.inf
         return Grid(scale, 1, lambda ratio, _: self.nearest(np.maximum(ratio, lowest)), kept=kept)
@@ -158,6 +166,7 @@ class TwoOfFour(Sparse):
     mark: ClassVar[str] = "h"
     mask_bits: ClassVar[int] = PATTERN_BITS
     multiple: ClassVar[int] = 2 * planes.MULTIPLE  # two codes for each pattern, padding included
+    together: ClassVar[int] = FOUR
 
     @property
     def bits_per_weight(self) -> float:
@@ -181,6 +190,17 @@ class TwoOfFour(Sparse):
     def suits(cls, rows: np.ndarray) -> bool:
         """Whether two of each four are zero."""
         return bool(((rows != 0).reshape(-1, FOUR).sum(1) == FOUR // 2).all())
+
+    def kept(self, rows: np.ndarray) -> np.ndarray | None:
+        """Those that are not zero, if they are two of each four."""
+        return super().kept(rows) if self.suits(rows) else None
+
+    def grid(self, rows: np.ndarray, importance: np.ndarray, *, keeps_sign: bool = False) -> Grid:
+        """The scales of least error; where two of each four are yet to be chosen, those of the likely ones."""
+        if self.suits(rows):
+            return super().grid(rows, importance, keeps_sign=keeps_sign)
+        likely = self._grid(rows, importance, largest(rows * rows * importance, PATTERNS), keeps_sign)
+        return replace(likely, kept=None, patterns=PATTERNS)
 
     def mask_of(self, is_kept: np.ndarray) -> np.ndarray:
         """The pattern of each four. Raises InternalError where one has not two codes."""

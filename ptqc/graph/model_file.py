@@ -106,6 +106,11 @@ def _varint(data: memoryview, place: int, end: int) -> tuple[int, int]:
     raise ValueError(f"the number at byte {place} has no end")
 
 
+def field_bytes(length: int) -> int:
+    """Bytes of a message or of bytes of this length as a field of a number below 16: tag, length, content."""
+    return 1 + len(_written(length)) + length
+
+
 def _delimited(number: int, value: bytes) -> bytes:
     return _written(number << 3 | DELIMITED) + _written(len(value)) + value
 

@@ -143,7 +143,7 @@ class CudaLibrary:
         if not emulated:
             cuda_driver.check(index)
         with LOADING:
-            ffi = load_runtime()
+            ffi = load_runtime(cuda_driver.INSTALL)
             _load_sidecar()
         try:
             return cls(interface, ffi, load_module(ffi, path), weights, index, graph=graph)

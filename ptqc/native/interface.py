@@ -2,7 +2,7 @@
 
 import json
 import platform
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -10,6 +10,7 @@ from typing import Any, Self
 import numpy as np
 
 from ptqc.errors import TargetError, UsageError
+from ptqc.execute.feeds import check_mapping, check_names, does_not_fit, not_an_array
 from ptqc.native.machine import machine, processor_features, refused_tiles
 
 INTERFACE, KERNELS, WEIGHTS, TUNING = "interface.json", "kernels.json", "weights.bin", "tuning.json"
@@ -43,15 +44,22 @@ class Value:
     def check(self, array: Any) -> None:
         """Raises UsageError where an input is none of these."""
         if not isinstance(array, np.ndarray):
-            raise UsageError(f"input {self.name!r} is a {type(array).__name__}; expected a numpy array, {self}")
+            raise not_an_array(self.name, array, str(self), self.dtype)
         self.check_kind(array.dtype, array.shape)
         if self.value is not None and not np.array_equal(array, self.value):
-            raise UsageError(f"input {self.name!r} is {array.tolist()}; the library was built for {self.value}")
+            raise UsageError(
+                f"input {self.name!r} is {array.tolist()}; the library was built for {self.value}: give that, or run "
+                "the ONNX file"
+            )
 
     def check_kind(self, dtype: np.dtype[Any], shape: Sequence[int]) -> None:
         """Raises UsageError where nothing of this type and shape is one of these."""
         if dtype != self.dtype or not self.fits(shape):
-            raise UsageError(f"input {self.name!r} is {dtype} {list(shape)}; expected {self}")
+            raise does_not_fit(self, dtype, shape)
+
+    def takes(self, dtype: np.dtype[Any]) -> bool:
+        """Whether numbers of a type are what is expected."""
+        return dtype == self.dtype
 
     def of_none(self) -> np.ndarray:
         """The value of a batch of none."""
@@ -120,11 +128,10 @@ class Interface:
             value.check(feeds[value.name])
         return self.batch({name: array.shape for name, array in feeds.items()})
 
-    def check_names(self, feeds: Collection[str]) -> None:
-        """Raises UsageError where inputs of other names were given."""
-        expected = [value.name for value in self.inputs]
-        if set(feeds) != set(expected):
-            raise UsageError(f"inputs {', '.join(map(repr, feeds)) or 'none'} were given; the model takes {expected}")
+    def check_names(self, feeds: Mapping[str, Any]) -> None:
+        """Raises UsageError where inputs of other names were given, or nothing with names."""
+        check_mapping(feeds)
+        check_names(feeds, [value.name for value in self.inputs])
 
     def batch(self, shapes: Mapping[str, Sequence[int]]) -> int | None:
         """The batch size of inputs of fitting shapes; None when there is none. Raises UsageError for several."""

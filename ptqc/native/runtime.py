@@ -53,20 +53,23 @@ class _Hidden(MetaPathFinder):
         return None
 
 
-def _import_ffi() -> Any:
+def _import_ffi(install: str) -> Any:
     """The module tvm_ffi. Its import would load torch where that is installed, for seconds and without need."""
     hidden = _Hidden("torch")
     sys.meta_path.insert(0, hidden)
     try:
         return importlib.import_module("tvm_ffi")
     except ImportError as error:
-        raise TargetError(f"running a native library needs tvm_ffi ({error}): {INSTALL}") from error
+        raise TargetError(f"running a native library needs tvm_ffi ({error}): {install}") from error
     finally:
         sys.meta_path.remove(hidden)
 
 
-def runtime_path() -> Path:
-    """Where libtvm_runtime.so is: as the environment says, or inside the installed package, which stays unimported."""
+def runtime_path(install: str = INSTALL) -> Path:
+    """Where libtvm_runtime.so is: as the environment says, or inside the installed package, which stays unimported.
+
+    install: what to do where there is none. Raises TargetError then.
+    """
     if named := os.environ.get(RUNTIME_VARIABLE):
         found = [Path(named)]
     else:
@@ -77,7 +80,7 @@ def runtime_path() -> Path:
             return path.resolve()
     looked = f"{found[0]} does not exist" if found else "the package apache-tvm is not installed"
     raise TargetError(
-        f"running a native library needs TVM's runtime, and {looked}: {INSTALL}, or set {RUNTIME_VARIABLE} "
+        f"running a native library needs TVM's runtime, and {looked}: {install}, or set {RUNTIME_VARIABLE} "
         f"to the path of {RUNTIME}"
     )
 
@@ -88,15 +91,18 @@ _MODULES: dict[str, Any] = {}
 
 
 @cache
-def load_runtime() -> Any:
-    """Load TVM's runtime once; the module tvm_ffi. Raises TargetError when it is absent or of another version."""
-    path = runtime_path()
-    ffi = _import_ffi()
+def load_runtime(install: str = INSTALL) -> Any:
+    """Load TVM's runtime once; the module tvm_ffi. Raises TargetError when it is absent or of another version.
+
+    install: what to do then.
+    """
+    path = runtime_path(install)
+    ffi = _import_ffi(install)
     try:
         # The generated code finds its backend functions through this library, which must come first.
         ctypes.CDLL(str(path), ctypes.RTLD_GLOBAL)
     except OSError as error:
-        raise TargetError(f"{path} is not a TVM runtime that fits this version of ptqc ({error}): {INSTALL}") from error
+        raise TargetError(f"{path} is not a TVM runtime that fits this version of ptqc ({error}): {install}") from error
     return ffi
 
 

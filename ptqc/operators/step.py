@@ -23,9 +23,14 @@ class LoweredStep:
     tensor: str
 
     @property
+    def kind(self) -> str:
+        """Its operator."""
+        return self.node.op_type
+
+    @property
     def name(self) -> str:
         """What messages call it."""
-        return f"{self.node.op_type} {self.tensor}"
+        return f"{self.kind} {self.tensor}"
 
 
 def codes_of(value: ir.Value | None) -> str | None:

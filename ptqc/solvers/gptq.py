@@ -7,6 +7,11 @@ solved together, so a depthwise layer is one batch of small problems.
 Pairs of columns that share a code are rounded together, by the metric (U_JJ U_JJᵀ)⁻¹ (van Baalen et al. 2024, GPTVQ,
 arXiv 2402.15319).
 
+Where two of each four columns are to be zeros, which ones is decided when GPTQ comes to them, and what they held is
+passed on like any error (Frantar, Alistarh 2023, SparseGPT, arXiv 2301.00774, section 3.3). The paper takes the columns
+of least w_j² / U_jj², each for itself; here the pattern is taken that costs least as a whole, w_P (A_PP)⁻¹ w_Pᵀ with P
+the columns that become zero and A = U_JJᵀ U_JJ the inverse of the second moments of the four and all later ones.
+
 Coordinate descent follows for few bits (Behdin et al. 2023, QuantEase, arXiv 2309.01885): with everything else held,
 the best code of column j is Q(q_j − ((Ŵ − W) H)_j / (H_jj s)); the error never grows. Above 4 bits it gains too little
 for what it costs.
@@ -19,6 +24,7 @@ from functools import cached_property
 import numpy as np
 
 from ptqc.formats import Format, Grid, Scaled, scales
+from ptqc.formats.base import largest
 from ptqc.solvers import moments
 
 BLOCK = 128
@@ -84,9 +90,12 @@ class Factored:
     factor: np.ndarray
 
     @classmethod
-    def of(cls, second: np.ndarray, damping: float = DAMPING) -> "Factored":
-        """Second moments, ordered by pairs of columns (singly where d is odd), with the factor of their inverse."""
-        order = _activation_order(second, 1 + (second.shape[-1] + 1) % 2)
+    def of(cls, second: np.ndarray, damping: float = DAMPING, together: int = 1) -> "Factored":
+        """Second moments, ordered by pairs of columns (singly where d is odd), with the factor of their inverse.
+
+        together: neighbours that stay so, a divisor of d.
+        """
+        order = _activation_order(second, max(together, 1 + (second.shape[-1] + 1) % 2))
         ordered = np.take_along_axis(np.take_along_axis(second, order[:, :, None], 1), order[:, None, :], 2)
         return cls(second, order, inverse_factor(ordered, damping))
 
@@ -121,6 +130,11 @@ class RoundingTarget:
         """rounds: where the format has few bits."""
         return cls(matrix, grid, rounds if form.bits_per_weight <= DESCENDED_BITS else 0)
 
+    @property
+    def together(self) -> int:
+        """Neighbouring columns among which those that are kept are chosen; 1 where none are."""
+        return 1 if self.grid.patterns is None else int(self.grid.patterns.shape[1])
+
 
 def grids_for(
     matrix: np.ndarray,
@@ -142,7 +156,7 @@ def grids_for(
             found[form] = form.grid(matrix, importance, keeps_sign=keeps_sign)
         else:
             pruned = form.grid(np.where(kept, matrix, np.float32(0)), importance, keeps_sign=keeps_sign)
-            found[form] = replace(pruned, kept=kept)
+            found[form] = replace(pruned, kept=kept, patterns=None)
     return found
 
 
@@ -152,17 +166,22 @@ def round_all(targets: Sequence[RoundingTarget], second: np.ndarray | Factored) 
     second: E[x xᵀ] (groups, d, d), or its diagonal, for which GPTQ is nearest rounding.
     """
     if isinstance(second, np.ndarray) and second.ndim == 3:
-        second = Factored.of(second)
+        second = Factored.of(second, together=max(target.together for target in targets))
     found: dict[int, Rounded] = {}
-    kinds = [(target.grid.group, target.rounds if isinstance(second, Factored) else 0) for target in targets]
+    kinds = [
+        (target.grid.group, target.together, target.rounds if isinstance(second, Factored) else 0) for target in targets
+    ]
     for kind in sorted(set(kinds)):
         which = [i for i, other in enumerate(kinds) if other == kind]
-        found |= zip(which, _round_alike([targets[i] for i in which], second, kind[1]), strict=True)
+        found |= zip(which, _round_alike([targets[i] for i in which], second, kind[-1]), strict=True)
     return [found[i] for i in range(len(targets))]
 
 
 def _round_alike(targets: Sequence[RoundingTarget], second: np.ndarray | Factored, rounds: int) -> list[Rounded]:
-    """The same for grids of one group. All targets stand below each other: they share the factor as further rows."""
+    """The same for grids of one group, and of one kind of patterns or none.
+
+    All targets stand below each other: they share the factor as further rows.
+    """
     rows = _Rows.of(targets, _metric(second, rounds))
     rows.codes = (
         _round_columns(rows, second) if isinstance(second, Factored) else _round_each(rows, importance_of(second))
@@ -187,7 +206,7 @@ def _metric(second: np.ndarray | Factored, rounds: int) -> np.ndarray:
 class _Rows:
     """Targets below each other: matrix and codes (groups, k·R, d), scale (groups, k·R, 1), product: codes · second.
 
-    kept: as of grids, float32, where any has it.
+    kept: as of grids, float32, where any has it, or from when columns are rounded by patterns.
     """
 
     targets: Sequence[RoundingTarget]
@@ -197,6 +216,7 @@ class _Rows:
     group: int
     second: np.ndarray
     kept: np.ndarray | None
+    patterns: np.ndarray | None
     codes: np.ndarray = field(init=False)
     product: np.ndarray = field(init=False)
 
@@ -206,7 +226,8 @@ class _Rows:
         matrix = np.concatenate([target.matrix for target in targets], axis=1).astype(np.float32)
         scale = np.concatenate([target.grid.scale for target in targets], axis=1)[..., None].astype(np.float32)
         parts = [(target.grid, slice(i * count, (i + 1) * count)) for i, target in enumerate(targets)]
-        return cls(targets, matrix, scale, parts, targets[0].grid.group, second, _kept(targets))
+        first = targets[0].grid
+        return cls(targets, matrix, scale, parts, first.group, second, _kept(targets), first.patterns)
 
     @cached_property
     def wanted(self) -> np.ndarray:
@@ -260,6 +281,8 @@ def _round_each(rows: _Rows, importance: np.ndarray) -> np.ndarray:
         ratio = rows.matrix[:, :, here] / rows.scale
         for grid, part in rows.parts:
             codes[:, part, here] = grid.nearest(ratio[:, part], metric)
+    if rows.patterns is not None:
+        rows.kept = largest(np.square(rows.matrix) * importance, rows.patterns).astype(np.float32)
     return codes if rows.kept is None else codes * rows.kept
 
 
@@ -267,10 +290,14 @@ def _round_columns(rows: _Rows, factored: Factored) -> np.ndarray:
     """Round column by column with GPTQ."""
     work, factor = factored.ordered(rows.matrix), factored.factor
     codes, kept = np.empty_like(work), None if rows.kept is None else factored.ordered(rows.kept)
+    if rows.patterns is not None:
+        kept = np.empty_like(work)
     for here, later in _stretches(work.shape[-1], BLOCK):
         allowed = None if kept is None else kept[:, :, here]
         codes[:, :, here], errors = _round_block(rows, work[:, :, here], factor[:, here, here], allowed)
         work[:, :, later] -= errors @ factor[:, here, later]
+    if rows.patterns is not None:
+        rows.kept = factored.restored((codes != 0).astype(np.float32))
     return factored.restored(codes)
 
 
@@ -283,6 +310,9 @@ def _round_block(
     for stretch, rest in _stretches(work.shape[1], STRETCH):
         for j in range(stretch.start, stretch.stop, rows.group):
             here, later = slice(j, j + rows.group), slice(j + rows.group, stretch.stop)
+            if kept is not None and rows.patterns is not None and j % rows.patterns.shape[1] == 0:
+                four = slice(j, j + rows.patterns.shape[1])
+                kept[:, four] = _cheapest(work[:, four], factor[:, four, four], rows.patterns)
             inverse = np.linalg.inv(factor[:, here, here])
             metric, free = inverse @ inverse.swapaxes(1, 2), None if kept is None else kept[:, here]
             codes[:, here] = rows.nearest(work[:, here] / scale, metric, free)
@@ -290,6 +320,20 @@ def _round_block(
             _add(work[:, later], -factor[:, here, later], errors[:, here])
         work[:, rest] -= factor[:, stretch, rest].swapaxes(1, 2) @ errors[:, stretch]
     return codes.swapaxes(1, 2), errors.swapaxes(1, 2)
+
+
+def _cheapest(columns: np.ndarray, factor: np.ndarray, patterns: np.ndarray) -> np.ndarray:
+    """What to keep (groups, M, R) of M columns: by the pattern whose zeros cost least when all else makes up for them.
+
+    factor (groups, M, M): of the inverse of the second moments of these and all later columns.
+    """
+    inverse = factor.swapaxes(1, 2) @ factor
+    costs = []
+    for kept in patterns.astype(bool):
+        gone = np.flatnonzero(~kept)
+        held = columns[:, gone]
+        costs.append((held * (np.linalg.inv(inverse[:, gone[:, None], gone]) @ held)).sum(1))
+    return np.asarray(patterns[np.argmin(costs, axis=0)].swapaxes(1, 2), np.float32)
 
 
 def _stretches(width: int, size: int) -> Iterator[tuple[slice, slice]]:

@@ -15,7 +15,7 @@ from ptqc.errors import UsageError
 from ptqc.execute import skeleton
 from ptqc.executors.base import Executor
 from ptqc.executors.threads import Threads
-from ptqc.formats import Format
+from ptqc.formats import Format, Integer
 from ptqc.graph.external import fits_in_memory, hold_external, is_in_files, weight_bytes
 from ptqc.notes import Level, Note, is_cut_short
 from ptqc.operators import OPERATORS
@@ -39,7 +39,7 @@ from ptqc.work.progress import Progress
 MODEL, WHOLE, SAMPLES, JUDGING = "model.onnx", "whole.onnx", "samples", "judging"
 # Raised when what is measured, or how, changes, so that old entries are not taken for new ones. A format, a rewrite or
 # an integer kernel that is added or goes needs no raise: see `_known`.
-MEASUREMENT_VERSION = 22
+MEASUREMENT_VERSION = 23
 
 Before = TypeVar("Before", bound=Setting)
 After = TypeVar("After", bound=Setting)
@@ -55,10 +55,13 @@ def measured(
     decide: runs the passes where it is not. run: each of them. What was cut short is not taken for the whole by a later
     compile: it is stored under a key of its own.
     """
-    key = key_of("measure", prepared, options.until(Phase.MEASURE))
+    only = sorted(families_of(prepared.model, options))
+    families = {"families": only} if only else {}
+    key = {**key_of("measure", prepared, options.until(Phase.MEASURE)), **families}
     if prepared.judging is not None:
         key = {**key, "judging": prepared.judging.digest}
-    cache = StoredWeights(store, key_of("solve-weights", prepared, options.until(Phase.SOLVE)), prepared.model)
+    solving = {**key_of("solve-weights", prepared, options.until(Phase.SOLVE)), **families}
+    cache = StoredWeights(store, solving, prepared.model)
     entry = store.get(key)
     if entry is not None and (candidates := cache.open(entry.document["candidates"])) is not None:
         setting = _setting(prepared, options, progress)
@@ -158,6 +161,15 @@ def key_of(step: str, prepared: Prepared, options: Mapping[str, Any]) -> Mapping
         **({"plugins": plugins} if plugins else {}),
         "options": options,
     }
+
+
+def families_of(model: ir.Model, options: CompileOptions) -> frozenset[str]:
+    """The families of formats that weights are solved in; empty: all.
+
+    Of a model beyond memory, solving takes most of the time: where operators take weights of one family only, others
+    would be solved for nothing.
+    """
+    return frozenset({Integer.family}) if options.in_blocks and is_in_files(model) else frozenset()
 
 
 def _digest(model: ir.Model) -> str:

@@ -15,3 +15,11 @@ def zeros(shape: tuple[int, ...]) -> np.ndarray:
     with tempfile.TemporaryFile(prefix=PREFIX) as file:  # what is mapped stays
         file.truncate(4 * int(np.prod(shape, dtype=np.int64)))
         return np.asarray(np.memmap(file, np.float32, "r+", shape=shape))
+
+
+def kept(array: np.ndarray) -> np.ndarray:
+    """The same numbers in such a file, not writable."""
+    with tempfile.TemporaryFile(prefix=PREFIX) as file:
+        file.write(np.ascontiguousarray(array).data)
+        file.flush()
+        return np.asarray(np.memmap(file, array.dtype, "r", shape=array.shape))

@@ -12,6 +12,7 @@ from ptqc.artifact.bench import Bench
 from ptqc.artifact.bench import bench as bench_library
 from ptqc.artifact.folder import GOLDEN, Artifact, load
 from ptqc.artifact.golden import Golden
+from ptqc.artifact.names import OwnNames
 from ptqc.calibration.synthetic import ADVICE, draw
 from ptqc.errors import CalibrationError, UsageError
 from ptqc.execute.onnxruntime import Feeds
@@ -21,7 +22,7 @@ from ptqc.tools.comparing.contenders import file_contender
 from ptqc.work.logs import quiet_libraries
 
 SECONDS = 2.0
-NAME = 40
+NAME = 48
 LISTED = 60
 MICROSECOND, MILLISECOND = 1e3, 1e6
 
@@ -30,6 +31,7 @@ MICROSECOND, MILLISECOND = 1e3, 1e6
 class OperatorTime:
     """One operator of the file: its name, its type, the first value that it makes, and nanoseconds.
 
+    own: what the model that was compiled calls that value; else the same.
     kernel: what ONNX Runtime runs for it, such as QLinearConv for a Conv on integers.
     What ONNX Runtime adds to it or merges into it (conversions of layouts, activation functions) counts as its own.
     """
@@ -38,7 +40,13 @@ class OperatorTime:
     op_type: str
     kernel: str
     value: str
+    own: str
     nanoseconds: float
+
+    @property
+    def name(self) -> str:
+        """What a person calls it; a name that a compiled file gives to a node tells nothing."""
+        return self.own if self.own != self.value else self.node or self.value
 
 
 @dataclass(frozen=True)
@@ -58,6 +66,7 @@ class FileBench:
             "milliseconds": self.nanoseconds / MILLISECOND,
             "operators": [
                 {
+                    "name": operator.name,
                     "node": operator.node,
                     "operator": operator.op_type,
                     "kernel": operator.kernel,
@@ -80,7 +89,7 @@ class FileBench:
 
     def _cells(self, operator: OperatorTime) -> tuple[str, ...]:
         return (
-            shorten(visible(operator.node or operator.value), NAME),
+            shorten(visible(operator.name), NAME),
             operator.kernel,
             f"{operator.nanoseconds / MICROSECOND:,.1f}",
             f"{100 * operator.nanoseconds / self.nanoseconds:.1f}",
@@ -106,7 +115,8 @@ def bench(model: str | PathLike[str], *, threads: int = 1, isa: str = "") -> Ben
             "and --isa (`ptqc compare` times whole files on several threads)"
         )
     found = file_contender(path if artifact is None else artifact.path, 1, artifact)
-    return _bench_file(found.name, found.model, _sample(found.model, artifact))
+    names = OwnNames.beside(path) if artifact is None else OwnNames.of(artifact)
+    return _bench_file(found.name, found.model, _sample(found.model, artifact), names)
 
 
 def _sample(model: ir.Model, artifact: Artifact | None) -> Feeds:
@@ -119,16 +129,18 @@ def _sample(model: ir.Model, artifact: Artifact | None) -> Feeds:
         raise CalibrationError(str(error).replace(ADVICE, "give an artifact, which has samples")) from error
 
 
-def _bench_file(name: str, model: ir.Model, feeds: Feeds) -> FileBench:
+def _bench_file(name: str, model: ir.Model, feeds: Feeds, names: OwnNames) -> FileBench:
     nodes = list(model.graph)
     keys = {str(output.name): place for place, node in enumerate(nodes) for output in node.outputs}
     (found,) = profile([Subject(model, feeds, keys)], SECONDS)
     operators = [
-        _operator(nodes[place], found.kernels.get(place, ""), nanoseconds)
+        _operator(nodes[place], names, found.kernels.get(place, ""), nanoseconds)
         for place, nanoseconds in sorted((key, taken) for key, taken in found.charges.items() if isinstance(key, int))
     ]
     return FileBench(name, tuple(operators), found.nanoseconds)
 
 
-def _operator(node: ir.Node, kernel: str, nanoseconds: float) -> OperatorTime:
-    return OperatorTime(node.name or "", node.op_type, kernel or node.op_type, str(node.outputs[0].name), nanoseconds)
+def _operator(node: ir.Node, names: OwnNames, kernel: str, nanoseconds: float) -> OperatorTime:
+    value = str(node.outputs[0].name)
+    kernel = kernel or node.op_type
+    return OperatorTime(node.name or "", node.op_type, kernel, value, names.of_value(value), nanoseconds)

@@ -28,6 +28,11 @@ from ptqc.work.parallel import processors
 DISTRIBUTION = "ptqc"
 # Instruction sets that decide how fast integer kernels are, as the system lists them.
 TOLD_FEATURES = ("avx2", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16", "amx_int8")
+# What needs the packages of an extra; those of targets are told with these.
+EXTRAS = {
+    "torch": "--pipeline advanced and models of PyTorch need it",
+    "text": "texts as data need it",
+}
 ENOUGH_MEMORY, ENOUGH_DISK = 4 * 2**30, 2 * 2**30
 
 
@@ -100,8 +105,9 @@ def _packages() -> Iterator[Finding]:
         requirement = Requirement(text)
         if requirement.marker is None:
             yield _package(requirement, Judgement.LACK, f"pip install '{requirement}'")
-        elif requirement.marker.evaluate({"extra": "torch"}):
-            yield _package(requirement, Judgement.REMARK, "--pipeline advanced needs it: pip install 'ptqc[torch]'")
+        for extra, use in EXTRAS.items():
+            if requirement.marker is not None and requirement.marker.evaluate({"extra": extra}):
+                yield _package(requirement, Judgement.REMARK, f"{use}: pip install '{DISTRIBUTION}[{extra}]'")
 
 
 def _package(requirement: Requirement, otherwise: Judgement, remedy: str) -> Finding:

@@ -8,7 +8,7 @@ from planting import DIFFER, TUNED, Changed, Fault, given
 
 from ptqc.codegen.onnxruntime import constants, export
 from ptqc.formats import Integer, codebook, planes, scales
-from ptqc.formats.sparse import Masked, SparseCodebook
+from ptqc.formats.sparse import Masked, SparseCodebook, TwoOfFour
 
 # Operators with integer kernels, and what those give.
 KERNELS = {
@@ -106,6 +106,7 @@ PACKING: dict[str, Fault] = {
     "zeros at other places": Fault(
         Masked, "pack", given(lambda found: [np.roll(found[0], 1), *found[1:]]), "pruned", TUNED
     ),
+    "another pattern of four": Fault(TwoOfFour, "mask_of", given(lambda found: 5 - found), "two of four", TUNED),
     "levels behind zeros rotated": Fault(
         SparseCodebook, "index_of", given(lambda found: (found[0], [np.roll(found[1][0], 1)])), "pruned", TUNED
     ),

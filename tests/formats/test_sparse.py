@@ -126,11 +126,36 @@ def test_patterns_of_four_take_less_than_a_bit_for_each_weight(form: TwoOfFour) 
 
 def test_patterns_of_four_are_for_pairs_of_four() -> None:
     rows = two_of_four(weight(16, 96))
+    np.testing.assert_array_equal(TwoOfFour(3).kept(rows), rows != 0)
     rows[3, 8:12] = [1, 0, 0, 0]
     assert not TwoOfFour(3).suits(rows)
+    assert TwoOfFour(3).kept(rows) is None
     assert not TwoOfFour(3).fits(6)
     with pytest.raises(InternalError, match="four neighbours have not two codes"):
-        TwoOfFour(3).pack(*TwoOfFour(3).rounded(rows, 0))
+        TwoOfFour(3).pack(rows.astype(np.int8), np.ones(16, np.float32))
+
+
+@pytest.mark.parametrize("form", FOURS, ids=str)
+def test_of_dense_weights_the_largest_two_of_each_four_are_kept(form: TwoOfFour) -> None:
+    rows = weight(16, 96)
+    codes, scale = form.rounded(rows, 0)
+    np.testing.assert_array_equal(codes != 0, two_of_four(rows) != 0)
+    assert form.pack(codes, scale)[0].size
+
+
+@pytest.mark.parametrize("activations", ["integer", "float"])
+def test_a_dense_network_is_pruned_where_that_is_asked_for(activations: str, tmp_path: Path) -> None:
+    shapes = {"w1": (16, 128), "w2": (256, 128), "w3": (256, 6)}
+    weights = {name: weight(*shape, seed=i) for i, (name, shape) in enumerate(shapes.items())}
+    biases = {"b1": weight(128, seed=5), "b2": weight(256, seed=6), "b3": weight(6, seed=7)}
+    model, feeds = proto(NETWORK, **weights, **biases), samples(16, count=32)
+    artifact = compiled(model, feeds, tmp_path, None, activations=activations, sparsity="2:4", bits=(2, 4))
+    stored = {weight["weight"]: weight["format"] for weight in artifact.plan["weights"]}
+    assert [stored[name][:-1] for name in shapes] == ["twooffour"] * 3
+    ptqc.verify(artifact.folder)
+    smaller = ptqc.resolve(artifact.folder, budget="11%", output=tmp_path / "smaller", cache=tmp_path / "cache")
+    assert smaller.path.stat().st_size < artifact.path.stat().st_size
+    assert all(weight["format"].startswith("twooffour") for weight in smaller.plan["weights"])
 
 
 @pytest.mark.parametrize("activations", ["integer", "float"])

@@ -12,8 +12,8 @@ from compiling import compiled, proto, weight
 import ptqc
 from ptqc.errors import UsageError
 from ptqc.execute.onnxruntime import Runner
-from ptqc.graph import split_file
-from ptqc.graph.split_file import is_split, size_of, write_split
+from ptqc.graph import external, split_file
+from ptqc.graph.split_file import is_in_two, is_split, size_of, write_split
 
 GRAPH = "g (float[N,64] x) => (float[N,80] y) { h = MatMul(x, w) r = Relu(h) y = MatMul(r, v) }"
 FEEDS = {"x": np.random.default_rng(0).normal(size=(4, 64)).astype(np.float32)}
@@ -26,12 +26,14 @@ def network() -> onnx.ModelProto:
 @pytest.fixture
 def small_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(split_file, "MESSAGE_LIMIT", 4000)
+    monkeypatch.setattr(external, "IN_MEMORY_LIMIT", 4000)
 
 
 @pytest.mark.usefixtures("small_limit")
 def test_both_files_together_are_the_model(tmp_path: Path) -> None:
     model = network()
     assert is_split(model)
+    assert is_in_two(model)
     path, data = write_split(model, tmp_path / "some.onnx")
     assert (path.name, data.name) == ("some.onnx", "some.data")
     assert path.stat().st_size + data.stat().st_size == size_of(model, "some.onnx")
@@ -47,6 +49,7 @@ def test_both_files_together_are_the_model(tmp_path: Path) -> None:
 def test_what_fits_is_not_split() -> None:
     model = network()
     assert not is_split(model)
+    assert not is_in_two(model)
     assert size_of(model, "model.onnx") == len(model.SerializeToString())
 
 
@@ -57,7 +60,7 @@ def given() -> list[dict[str, np.ndarray]]:
 def test_an_artifact_of_two_files_is_one_unit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Budget, hashes, runs, verification and resolving; the numbers are those of one file."""
     one = compiled(network(), given(), tmp_path / "one", budget="28kB", bits=(2, 3, 4), cache=tmp_path / "store")
-    monkeypatch.setattr(split_file, "MESSAGE_LIMIT", 4000)
+    monkeypatch.setattr(external, "IN_MEMORY_LIMIT", 4000)
     two = compiled(network(), given(), tmp_path / "two", budget="28kB", bits=(2, 3, 4), cache=tmp_path / "store")
     names = {"model.onnx", "model.data"}
     assert names <= two.manifest["files"].keys()

@@ -5,7 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from solving import solve
 
-from ptqc.formats import Codebook, Integer, Scaled, Sparse, SparseCodebook, VectorCodebook
+from ptqc.formats import Codebook, Integer, Scaled, Sparse, SparseCodebook, TwoOfFour, VectorCodebook
+from ptqc.formats.base import largest
+from ptqc.formats.sparse import PATTERNS
 from ptqc.solvers import gptq, moments
 
 FORMS = [Integer(bits) for bits in range(2, 9)]
@@ -97,6 +99,50 @@ def test_zeros_stay_and_the_others_make_up_for_what_they_are_rounded_to(width: i
         error, plain = (moments.error(matrix - each.weight, second).sum() for each in (found[form], alone))
         assert error < plain
     np.testing.assert_array_equal(found[forms[2]].codes, solve(matrix, second, forms[2:], rounds)[forms[2]].codes)
+
+
+def test_the_zeros_of_four_columns_are_those_that_the_others_make_up_for_best() -> None:
+    columns, second = noise(2, 4, 10, seed=1), correlated(2, 12, seed=2)
+    factor = gptq.inverse_factor(second, damping=0.0)
+    found = gptq._cheapest(columns, factor[:, :4, :4], PATTERNS)
+    for group in range(2):
+        for row in range(10):
+            costs = []
+            for kept in PATTERNS.astype(bool):
+                gone, free = np.flatnonzero(~kept), np.setdiff1d(np.arange(12), np.flatnonzero(~kept))
+                h = second[group].astype(np.float64)
+                # Everything else is free: Schur's complement is what is left of the columns that become zero.
+                left = h[np.ix_(gone, gone)] - h[np.ix_(gone, free)] @ np.linalg.solve(
+                    h[np.ix_(free, free)], h[np.ix_(free, gone)]
+                )
+                held = columns[group, gone, row]
+                costs.append(held @ left @ held)
+            assert costs[int((found[group, :, row] == PATTERNS).all(1).argmax())] <= min(costs) * (1 + 1e-3)
+
+
+@pytest.mark.parametrize("rounds", [0, 3])
+@pytest.mark.parametrize("width", [4, 60, 260])
+def test_two_of_four_are_chosen_and_the_others_make_up_for_them(width: int, rounds: int) -> None:
+    matrix, second = noise(2, 16, width), correlated(2, width, seed=4)
+    form, four = TwoOfFour(5), lambda codes: (codes != 0).reshape(-1, 4).sum(1)
+    found = solve(matrix, second, [form, TwoOfFour(2)], rounds)
+    assert all((four(each.codes) == 2).all() for each in found.values())
+    magnitude = np.where(largest(matrix * matrix, PATTERNS), matrix, np.float32(0))
+    given = solve(magnitude, second, [form], rounds)[form]
+    np.testing.assert_array_equal(given.codes == 0, magnitude == 0)
+    chosen, plain = (moments.error(matrix - each.weight, second).sum() for each in (found[form], given))
+    assert chosen < (0.6 if width > 4 else 1.0) * plain
+
+
+def test_without_correlations_the_two_that_count_most_are_kept() -> None:
+    matrix, form = noise(1, 6, 40), TwoOfFour(3)
+    importance = np.linspace(0.1, 3, 40, dtype=np.float32)[None]
+    grid = form.grid(matrix, importance[:, None])
+    (found,) = gptq.round_all([gptq.RoundingTarget(matrix, grid)], importance)
+    expected = np.argsort(np.argsort(-(matrix**2 * importance).reshape(1, 6, 10, 4), -1), -1) < 2
+    np.testing.assert_array_equal(found.codes.reshape(1, 6, 10, 4) != 0, expected)
+    (full,) = gptq.round_all([gptq.RoundingTarget(matrix, grid)], np.diag(importance[0])[None])
+    np.testing.assert_array_equal(full.codes != 0, found.codes != 0)
 
 
 def test_wide_grids_are_not_refined() -> None:

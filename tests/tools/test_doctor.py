@@ -1,4 +1,5 @@
 import json
+import re
 from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
@@ -50,6 +51,7 @@ def raising(error: Exception) -> Callable[..., Any]:
     [
         ("numpy", "metadata.version", absent("numpy"), "not installed", "pip install 'numpy", Judgement.LACK),
         ("torch", "metadata.version", absent("torch"), "not installed", "ptqc[torch]", Judgement.REMARK),
+        ("tokenizers", "metadata.version", absent("tokenizers"), "not installed", "ptqc[text]", Judgement.REMARK),
         ("pulp", "metadata.version", lambda _name: "9.0", "9.0, but ptqc needs", "pip install 'pulp", Judgement.LACK),
         ("memory", "available_bytes", lambda: 2**30, "1.0 GiB free", "fewer --samples", Judgement.REMARK),
         ("ONNX Runtime", "saturation.product", raising(RuntimeError("no")), "does not run: no", "pip", Judgement.LACK),
@@ -73,6 +75,38 @@ def test_what_is_lacking_says_what_to_do(
     assert told in found.found
     assert remedy in found.remedy
     assert found.state == state
+
+
+@pytest.mark.parametrize(
+    ("name", "place", "remedy"),
+    [
+        ("cpu", "ptqc.codegen.cpu.target.find_spec", "pip install 'ptqc[tvm]'"),
+        ("cuda", "ptqc.codegen.cuda.target.find_spec", "pip install 'ptqc[cuda]'"),
+    ],
+)
+def test_a_target_without_tvm_names_the_extra_with_all_that_it_needs(
+    name: str, place: str, remedy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(place, lambda _name: None)
+    found = finding(f"--target {name}", tmp_path)
+    assert found.remedy.endswith(remedy)
+    assert found.state == Judgement.REMARK
+
+
+def test_remedies_name_extras_that_the_distribution_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For someone who has installed a wheel, pip finds the extra in what is installed."""
+    extras = set(metadata.metadata("ptqc").get_all("Provides-Extra") or ())
+    monkeypatch.setattr("ptqc.tools.doctor.metadata.version", lambda _name: "0.0")
+    told = " ".join(each.remedy for each in examine(tmp_path).findings)
+    named = set(re.findall(r"ptqc\[(\w+)\]", told))
+    assert {"torch", "text"} <= named <= extras
+
+
+def test_a_target_without_a_compiler_says_which_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("tvm.tirx", reason="the cpu target needs Apache TVM")
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setattr("ptqc.codegen.cpu.package.shutil.which", lambda _name: None)
+    assert "install the package g++, or name a compiler in CXX" in finding("--target cpu", tmp_path).remedy
 
 
 def test_a_target_that_is_not_to_be_had_stops_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,8 +2,10 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
+import onnx
 import pytest
 from compiling import compiled, digests, quick, residual, samples
 
@@ -110,3 +112,13 @@ def test_what_is_no_frontier_is_refused(made: Artifact, options: dict[str, objec
 def test_a_size_that_no_file_has_is_refused(made: Artifact) -> None:
     with pytest.raises(Infeasible, match="cannot be met"):
         swept(made, budgets=["5%"])
+
+
+def test_files_that_are_timed_in_groups_keep_their_ratios_to_the_float_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    speeds = iter([[10.0, 2.0, 4.0], [20.0, 12.0]])  # the machine is half as fast for the second group
+    monkeypatch.setattr(sweeping, "TIMED_TOGETHER", 2)
+    monkeypatch.setattr(sweeping, "latencies", lambda *_given: next(speeds))
+    monkeypatch.setattr(sweeping, "one_sample", lambda *_given: [{}])
+    decided = SimpleNamespace(model=None, held_back=None)
+    found = sweeping._times(decided, [onnx.ModelProto()] * 3)  # type: ignore[arg-type]
+    assert found == [15.0, 3.0, 6.0, 9.0]

@@ -133,6 +133,7 @@ def manifest(job: Job, outcome: CompileOutcome) -> dict[str, Any]:
             "runtime_operators": sorted({node.op_type for node in proto.graph.node if node.domain == FUSED}),
         },
         "maps": zipmaps.remembered(job.model),
+        "names": dict(fitted.exported.own),
         "allocation": _allocation(job, fitted),
         "latency": delivered.document if delivered is not None else None,
         "memory": dict(outcome.memory.document),

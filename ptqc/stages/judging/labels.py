@@ -111,7 +111,7 @@ def _rows(path: Path) -> list[tuple[str, int]]:
     for number, line in enumerate(lines, 1):
         if len(line) >= 2 and line[1].strip().isdecimal():
             rows.append((line[0], int(line[1])))
-        elif line and number > 1:  # the first line may be a heading
+        elif line and (number > 1 or (path.parent / line[0]).is_file()):  # a first line without image is a heading
             raise CalibrationError(f"{path}, line {number}: {line} is not `image,class number`")
     if not rows:
         raise CalibrationError(f"{path} has no line `image,class number`")

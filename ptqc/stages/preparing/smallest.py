@@ -9,11 +9,12 @@ import numpy as np
 import onnx_ir as ir
 
 from ptqc.codegen.onnxruntime.export import export
-from ptqc.codegen.onnxruntime.size import entry, stored
+from ptqc.codegen.onnxruntime.size import stored
 from ptqc.execute.skeleton import message, without_tensors
 from ptqc.formats import Integer
 from ptqc.graph.external import is_in_files
 from ptqc.graph.layers import Weight, find_layers, find_weights
+from ptqc.graph.model_file import field_bytes
 from ptqc.graph.nodes import constant, initial
 from ptqc.graph.sites import find_kernels, find_sites
 from ptqc.operators import Trait, named
@@ -56,7 +57,7 @@ def lower_bound(model: ir.Model, bits: Sequence[int]) -> Bound:
             parts[weight.name] = ceil(weight.size * _narrowest(weight, values, bits) / 8)
     kept = [node for node in model.graph if node.op_type not in MAY_GO]
     parts["graph text"] = sum(
-        entry(entry(len(node.op_type)) + 3 * (len(node.inputs) + len(node.outputs))) for node in kept
+        field_bytes(field_bytes(len(node.op_type)) + 3 * (len(node.inputs) + len(node.outputs))) for node in kept
     )
     largest = sorted(parts.items(), key=lambda part: -part[1])[:NAMED]
     return Bound(sum(parts.values()), tuple(largest))

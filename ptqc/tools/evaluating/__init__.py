@@ -126,10 +126,10 @@ def evaluate(
     models: ONNX files, and folders that `ptqc.compile` wrote: of these the file and, where one runs here, the native
     library. metric: "top-1", "top-5", "cross-entropy", "perplexity", "similarity", "cosine", "word-errors", "psnr",
     "module:function", a function of outputs and label, or a `ptqc.tools.evaluating.metric.Metric`. data: as
-    `calibration` of `ptqc.compile`, with labels beside the samples (see docs/using.md) or in `labels`. output: the one
-    that is judged; default: the first. samples: labels at most. threads: of a run, 0 for all processors. tokenizer:
-    what turns tokens into words, where that of the data is not meant. Raises CalibrationError where data, labels and
-    metric do not go together.
+    `calibration` of `ptqc.compile`, with labels beside the samples (as `ptqc eval --help` says) or in `labels`. output:
+    the one that is judged; default: the first. samples: labels at most. threads: of a run, 0 for all processors.
+    tokenizer: what turns tokens into words, where that of the data is not meant. Raises CalibrationError where data,
+    labels and metric do not go together.
     """
     chosen = metric_of(metric)
     if samples is not None and samples < 1:

@@ -29,6 +29,8 @@ def test_every_kernel_is_timed(artifact: Artifact) -> None:
     dense = [timing.call for timing in found.timings if timing.call.family == "dense"]
     assert dense
     assert all(call.operations > 0 for call in dense)
+    own = {"x", *(name for node in model().graph.node for name in node.output)}
+    assert {timing.name for timing in found.timings} <= own
 
 
 def test_the_slowest_come_first(artifact: Artifact, capsys: pytest.CaptureFixture[str]) -> None:

@@ -75,7 +75,13 @@ def test_the_first_of_two_faults_is_named(
     assert found.first == found.order[2]  # behind the rounded input and its border
     assert len(found.wrong) > 2
     assert main(["bisect", str(out)]) == 70
-    assert f"the first kernel that differs makes {found.first} (dense): " in capsys.readouterr().err
+    own = found.first.removesuffix("/codes")
+    assert own != found.first
+    told = capsys.readouterr().err
+    assert f"the first kernel that differs makes {own} (dense): " in told
+    assert "/codes" not in told
+    different = found.to_json()["different"][0]
+    assert (different["name"], different["value"]) == (own, found.first)
 
 
 def test_without_a_library_there_is_nothing_to_compare(artifact: Artifact, tmp_path: Path) -> None:

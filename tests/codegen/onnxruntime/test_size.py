@@ -17,6 +17,7 @@ from ptqc.codegen.onnxruntime.export import export
 from ptqc.codegen.onnxruntime.functions import DOMAIN, UnpackFunction
 from ptqc.formats import Format, Integer, VectorCodebook
 from ptqc.graph import picked_rows
+from ptqc.graph.model_file import field_bytes
 from ptqc.graph.nodes import constant
 from ptqc.passes.decide.phases import Numbered
 from ptqc.passes.lower import Lower
@@ -142,7 +143,7 @@ def test_an_entry_is_a_message_with_its_tag_and_length(length: int) -> None:
     holder = onnx.TensorProto(raw_data=b"x" * length)
     graph = onnx.GraphProto()
     graph.initializer.append(holder)
-    assert graph.ByteSize() == size.entry(holder.ByteSize())
+    assert graph.ByteSize() == field_bytes(holder.ByteSize())
 
 
 @pytest.mark.parametrize("limit", [6_500, 7_777, 9_000, 11_111, 14_000, None])

@@ -89,7 +89,7 @@ def test_weights_are_solved_block_by_block(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(moment_blocks.LaterMoments, "observe", observe)
     monkeypatch.setattr("ptqc.passes.decide.solve_weights.TOGETHER", 1)
     solved = SolveWeights((3,)).apply(given).made
-    assert held == [{"v"}, {"w"}]
+    assert held == [{"u"}, {"v"}, {"w"}]
     monkeypatch.undo()
     whole = SolveWeights((3,)).apply(observed(tmp_path / "whole")).made
     for key, solution in whole.solutions.items():

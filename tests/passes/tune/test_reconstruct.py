@@ -220,9 +220,9 @@ def test_each_draw_goes_another_part_of_the_way(
 ) -> None:
     right, found = _Problem.rounded, list[float]()
 
-    def rounded(made: _Problem, form: Scaled, strength: float, kept: np.ndarray | None) -> Solution:
+    def rounded(made: _Problem, form: Scaled, strength: float) -> Solution:
         found.append(strength)
-        return right(made, form, strength, kept)
+        return right(made, form, strength)
 
     monkeypatch.setattr(_Problem, "rounded", rounded)
     plan = plan_of(context, Integer(bits))

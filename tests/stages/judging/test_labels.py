@@ -48,6 +48,13 @@ def test_a_csv_names_images_relative_to_itself(of_images: ir.Model, tmp_path: Pa
     assert found.top1(scores) == pytest.approx(200 / 3)
 
 
+def test_a_first_line_that_names_an_image_is_no_heading(of_images: ir.Model, tmp_path: Path) -> None:
+    Image.new("RGB", (4, 4)).save(tmp_path / "0.png")
+    (tmp_path / "a.csv").write_text("0.png,O\n0.png,1\n", encoding="utf-8")
+    with pytest.raises(CalibrationError, match=r"line 1: \['0.png', 'O'\] is not `image,class number`"):
+        read_labels(of_images, tmp_path / "a.csv", tmp_path / "spool", Preprocessing())
+
+
 X = np.eye(3, dtype=np.float32)
 
 

@@ -1,0 +1,115 @@
+"""Two of each four weights made zero: what it costs, and how much of that is repaired.
+
+python benchmarks/sparsity.py [--tasks a,b] [--samples 256] [--out results.json]
+
+Steps: the largest two of each four kept and nothing else changed, in float; the zeros chosen by GPTQ, which passes on
+the errors, with the numbers of the table of candidates; the same with the bias of each layer corrected and all layers
+reconstructed in the order in which they run; and a whole compile, which takes the best of several reconstructions.
+Files have the formats that lose least, whatever they take.
+"""
+
+import argparse
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import agreement
+import harness
+import numpy as np
+import onnx_ir as ir
+from ablation import Bench
+from accuracy import score_float
+from harness import Column, number
+from tasks import Task, chosen
+
+from ptqc.formats import TwoOfFour
+from ptqc.formats.base import largest
+from ptqc.formats.sparse import PATTERNS
+from ptqc.graph.layers import Layer
+from ptqc.solvers.allocation import best_choice
+
+COLUMNS = (
+    Column("task", "task"),
+    Column("step", "step"),
+    Column("bytes", "bytes", number(0)),
+    Column("unit", "unit"),
+    Column("score", "score", number(2)),
+    *agreement.COLUMNS,
+    Column("cosine", "cosine", number(4)),
+)
+
+
+class WithCosine(agreement.Agreement):
+    """The agreement, and the mean cosine between the first outputs of both models, each sample as one vector."""
+
+    def __init__(self, has_classes: bool) -> None:
+        super().__init__(has_classes)
+        self.cosines: list[float] = []
+
+    def add(self, real: Sequence[np.ndarray], found: Sequence[np.ndarray]) -> None:
+        """One run of both models."""
+        super().add(real, found)
+        a, b = (np.asarray(outputs[0], np.float64).reshape(len(outputs[0]), -1) for outputs in (real, found))
+        lengths = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
+        self.cosines += ((a * b).sum(1) / np.maximum(lengths, 1e-30)).tolist()
+
+
+def magnitudes(bench: Bench) -> bytes:
+    """The float model with the largest two of each four weights, of the layers that a compile prunes."""
+    model = bench.model.clone()
+    layers = {layer.weight: layer for layer in bench.decided.layers}
+    pruned = {name for name, form in bench.decided.solutions if isinstance(form, TwoOfFour) and name in layers}
+    for name in pruned:
+        given = model.graph.initializers[name]
+        given.const_value = ir.tensor(_largest_two(layers[name], given.const_value.numpy()), name=name)
+    return bytes(ir.to_proto(model).SerializeToString())
+
+
+def _largest_two(layer: Layer, values: np.ndarray) -> np.ndarray:
+    matrix = layer.matrix(values)
+    return np.ascontiguousarray(layer.tensor(np.where(largest(np.abs(matrix), PATTERNS), matrix, np.float32(0))))
+
+
+def steps(bench: Bench) -> Iterator[tuple[str, Callable[[], bytes]]]:
+    """The name of each step and what makes its file."""
+    plan = bench.undecided.with_formats(best_choice(bench.problem))
+    yield "the largest two, in float", lambda: magnitudes(bench)
+    yield "zeros chosen by GPTQ", lambda: bench.table(plan)
+    yield "+ reconstruction, biases", lambda: bench.reconstructed(plan)
+    yield "compile", lambda: bench.compiled(None)
+
+
+def rows_of(name: str, samples: int) -> list[dict[str, Any]]:
+    """All steps of a task; runs in a child."""
+    task, rows = chosen(name)[0], []
+    real = score_float(name)
+    with tempfile.TemporaryDirectory(prefix="ptqc-bench-") as folder:
+        bench = Bench.of(task, samples, Path(folder), sparsity="2:4")
+        for step, make in steps(bench):
+            harness.say(f"{name} {step}")
+            path = Path(folder) / "step.onnx"
+            path.write_bytes(make())
+            rows.append({"task": name, "step": step, "unit": task.unit, "bytes": path.stat().st_size})
+            rows[-1] |= _scored(task, path, real)
+    return rows
+
+
+def _scored(task: Task, path: Path, real: float) -> dict[str, Any]:
+    found = WithCosine(task.has_classes)
+    score = float(task.score(agreement.compared(harness.open_model(task.path), harness.open_model(path), found)))
+    return {"score": score, "difference": score - real, "cosine": np.mean(found.cosines), **found.to_json()}
+
+
+def parse() -> argparse.Namespace:
+    return harness.command_line_of_tasks(__doc__).parse_args()
+
+
+def main() -> None:
+    arguments = parse()
+    names = [task.name for task in chosen(arguments.tasks)]
+    harness.tabulate(names, rows_of, (arguments.samples,), COLUMNS, arguments.out)
+
+
+if __name__ == "__main__":
+    main()
