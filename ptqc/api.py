@@ -76,9 +76,10 @@ def compile(  # noqa: A001
     labels: an .npz with inputs and `labels`, or a CSV of image,class; evaluate: called with run(feeds) -> outputs by
     name, gives a score. Both are for the report, and for a budget such as "1%drop". target: a folder of `ptqc.codegen`
     with what is built beside the ONNX file: "cpu" adds a native library. allow_missing_target: deliver the rest where
-    it cannot be built. executor: where weights are solved: "threads" or "processes" of this machine; the bytes are the
-    same. workers: how many at a time; 0: one for each processor. given: fields of `ptqc.options.CompileOptions`, and of
-    the target's options (`ptqc.codegen.cpu.options.CpuOptions`). Raises the errors of `ptqc.errors`.
+    it cannot be built. executor: where weights are solved: "threads" or "processes" of this machine, "ray" for a Ray
+    cluster of this machine, or "ray://host:port"; the bytes are the same. workers: how many at a time; 0: one for each
+    processor. given: fields of `ptqc.options.CompileOptions`, and of the target's options
+    (`ptqc.codegen.cpu.options.CpuOptions`). Raises the errors of `ptqc.errors`.
     """
     started = time.monotonic()
     check_extensions()

@@ -158,7 +158,8 @@ def _add_compile(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--executor",
         metavar="E",
-        help="where weights are solved: threads (default) or processes of this machine; the result is the same",
+        help="where weights are solved: threads (default), processes of this machine, ray for a Ray cluster of this "
+        "machine, or ray://HOST:PORT; the result is the same",
     )
     parser.add_argument(
         "--workers", type=int, metavar="N", help="how many weights to solve at a time (default: one a processor)"
