@@ -52,7 +52,9 @@ class Killable:
 
     def finish(self, running: subprocess.Popen[str]) -> tuple[dict[str, str], list[str]]:
         """Digests of what it delivers, and the entries of its store; nothing else is left of it."""
-        assert (running.communicate()[1], running.returncode) == ("", 0)
+        said = running.communicate()[1]
+        assert said == ""
+        assert running.returncode == 0
         assert gone(marked(self.mark))
         # ONNX Runtime keeps a file there whose name begins with a dot.
         assert [path.name for path in self.temporary.iterdir() if not path.name.startswith(".")] == []
