@@ -31,7 +31,7 @@ from ptqc.stages.judging.judge import Evaluate
 from ptqc.stages.latency.latency_budget import clock_of, fitting_times, times_of
 from ptqc.stages.measure import recall
 from ptqc.stages.preparing.early_checks import check_score
-from ptqc.store.entries import Store
+from ptqc.store.shared import store_at
 from ptqc.work.logs import quiet_libraries
 from ptqc.work.progress import SILENT, Progress, check_progress
 
@@ -93,7 +93,7 @@ def compile(  # noqa: A001
     place = path_of("output", output)
     check_output(place, force)
     check_target(built)
-    store = Store.at(cache)
+    store = store_at(cache)
     solving = executor_of(executor, workers, store)
     clock = clock_of(budgets.latency, built, store)
     check_kind("preprocessing", preprocessing, Preprocessing)
@@ -166,7 +166,7 @@ def resolve(
     place = path_of("output", output)
     check_output(place, force)
     check_target(built)
-    store = Store.at(cache)
+    store = store_at(cache)
     clock = clock_of(budgets.latency, built, store)
     opened = artifact.load(folder)
     earlier = opened.manifest

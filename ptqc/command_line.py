@@ -354,7 +354,11 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
         "to keep its loss budget",
     )
     parser.add_argument("--force", action="store_true", help="replace the output folder")
-    parser.add_argument("--cache", metavar="DIR", help="where measurements are kept (default ~/.cache/ptqc)")
+    parser.add_argument(
+        "--cache",
+        metavar="DIR",
+        help="where measurements are kept: a folder (default ~/.cache/ptqc), or a URL such as s3://BUCKET/FOLDER",
+    )
     parser.add_argument("-q", "--quiet", action="store_true", help="print nothing but errors")
     _add_targets(parser)
 

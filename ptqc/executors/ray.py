@@ -165,6 +165,7 @@ class Ray(Remote):
         with self._lock:
             if self._thread is not None:
                 self._thread.join()
+        super().close()
 
 
 @contextmanager
