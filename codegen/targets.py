@@ -7,7 +7,7 @@ Beside it, where it has options, `options.py` gives their class as `OPTIONS`, an
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import Field, dataclass, fields, is_dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -33,6 +33,16 @@ if TYPE_CHECKING:
     from ptqc.native.library import Library
 
 Options = TypeVar("Options", contravariant=True)
+
+# Options, arguments and keywords that the commands and functions with targets have of their own; a test says so.
+_TAKEN = (
+    "activation_limit activations allow_8bit allow_missing_target bits budget cache calibration cast_double "
+    "channel_order crop dump_passes evaluate fill fit float_layers folder force help inline json kv_cache labels "
+    "layout length loss mean model no_inline no_special_tokens observer operators output overlong padding "
+    "padding_side padding_token pipeline plan preprocessing progress quiet resample resize rewrite rewrites samples "
+    "scale seed special_tokens std strict target time_limit times tokenizer unit"
+)
+TAKEN = frozenset(_TAKEN.split())
 
 
 class TargetKeywords(TypedDict, total=False):
@@ -172,7 +182,23 @@ def added_room(plugin: Plugin) -> str:
         raise plugin.fault(f"cannot be loaded: {type(error).__name__}: {error}") from error
     if not is_dataclass(options):
         raise plugin.fault("has OPTIONS that are no dataclass")
+    for option in fields(options):
+        _check_option(plugin, option)
     return package.__name__
+
+
+def _check_option(plugin: Plugin, option: Field[Any]) -> None:
+    """Raises UsageError for an option that cannot stand beside ptqc's own on the command line and in calls."""
+    if option.name in TAKEN:
+        raise plugin.fault(f"has the option {option.name!r}, which ptqc has as well; give it another name")
+    from argparse import ArgumentParser
+
+    try:
+        ArgumentParser().add_argument(f"--{option.name.replace('_', '-')}", **option.metadata)
+    except Exception as error:  # whatever argparse says of what it is given
+        raise plugin.fault(
+            f"has the option {option.name!r} with metadata that argparse does not take: {type(error).__name__}: {error}"
+        ) from error
 
 
 def room(name: str) -> str:

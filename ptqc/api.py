@@ -68,9 +68,10 @@ def compile(  # noqa: A001
     a module. calibration: a folder of images, an .npz/.npy file, "module:function", an ONNX Runtime
     CalibrationDataReader, an array, any iterable of feeds, whose shapes may differ, or "synthetic": samples that ptqc
     draws, at a loss of accuracy. budget: "13%", 0.13, "4.5MB", 4_500_000 (bytes), "4.2bit", "2ms" (in ONNX Runtime),
-    "2ms@cpu" (in the library of target "cpu"), "50us@cuda" (predicted, in that of target "cuda"), "60MBram", a loss
-    ("0.02nat", "99%same", "1%drop"), or one of each; None: the best accuracy with as many layers on integer kernels as
-    the activation options allow. A loss alone takes the smallest file. strict: raise Missed, and write nothing, where
+    "2ms@cpu" (in the library of target "cpu"), "50us@cuda" (predicted, in that of target "cuda"), "60MBram",
+    "25%cache", a loss ("0.02nat", "99%same", "1%drop"), or one of each; None: the best accuracy with as many layers on
+    integer kernels as the activation options allow. A loss alone takes the smallest file. strict: raise Missed, and
+    write nothing, where
     the file takes longer or more memory than its budgets, or is not shown to keep the loss. times: an artifact whose
     recorded times of operators a latency budget is met with; None measures them.
     labels: an .npz with inputs and `labels`, or a CSV of image,class; evaluate: called with run(feeds) -> outputs by
@@ -161,6 +162,8 @@ def resolve(
     check_extensions()
     check_progress(progress)
     budgets = Budgets.parse(budget, strict=strict)
+    if budgets.cache is not None:
+        raise UsageError(f"the budget {budgets.cache} changes what is measured: give it to `ptqc compile`")
     check_score(budgets, labels, evaluate)
     built = choose(target, given, signature(resolve).parameters, may_be_missing=allow_missing_target)
     place = path_of("output", output)

@@ -4,6 +4,7 @@ import numpy as np
 
 from ptqc.errors import PassError
 from ptqc.formats import QuantParams
+from ptqc.formats.scales import powers_beside
 
 # Rounding a bias to this share of an output step is lost in the output's own rounding.
 NEGLIGIBLE = 1 / 8
@@ -17,9 +18,12 @@ def accumulator_scale(x: QuantParams, weight_scale: np.ndarray) -> np.ndarray:
 
 
 def usable_scale(weight_scale: np.ndarray, bias: np.ndarray, x: QuantParams) -> np.ndarray:
-    """Weight scales large enough for every bias to fit int32 (only channels whose weights hardly matter change)."""
-    smallest = np.abs(bias) / (np.float32(x.scale) * INT32_REACH)
-    return np.asarray(np.maximum(weight_scale, smallest.astype(np.float32)))
+    """Weight scales large enough for every bias to fit int32 (only channels whose weights hardly matter change).
+
+    Those that become larger become powers of two, as all others may be.
+    """
+    smallest = np.asarray(np.abs(bias) / (np.float32(x.scale) * INT32_REACH), np.float32)
+    return np.where(weight_scale < smallest, powers_beside(smallest)[1], weight_scale)
 
 
 def bias_codes(bias: np.ndarray, scale: np.ndarray, step: float | None) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""What the user allows: a size in percent, bytes or bits per weight, a latency, memory, and a loss of the outputs."""
+"""What the user allows: a size in percent, bytes or bits per weight, a latency, memory, caches, a loss of outputs."""
 
 import re
 from collections.abc import Sequence
@@ -17,10 +17,13 @@ NANOSECONDS = {"ns": 1, "us": 10**3, "µs": 10**3, "ms": 10**6, "s": 10**9}
 KNOWN = (
     "a percentage of the model's size (13%), a size (4.5MB, 900KiB, 120000B), mean bits per weight (4.2bit), "
     "a latency (2ms, 800us), one of the library that a target builds (2ms@cpu, 50us@cuda), memory when loaded and run "
-    "(60MBram), or what the outputs may lose (0.02nat, 99%same, 1%drop)"
+    "(60MBram), a decoder's caches (25%cache of their bytes in float32, 4MBcache), or what the outputs may lose "
+    "(0.02nat, 99%same, 1%drop)"
 )
 # Behind a unit of bytes: of memory, not of the file.
 RAM = "ram"
+# Behind a percentage or a unit of bytes: of the caches of a decoder.
+CACHE = "cache"
 SAME, DROP = "%same", "%drop"
 # How a budget writes the units that losses are measured in, by the name that `ptqc.losses` gives them.
 LOSS_UNITS = {
@@ -90,6 +93,25 @@ class MemoryBudget:
 
 
 @dataclass(frozen=True)
+class CacheBudget:
+    """A limit on the bytes of a decoder's caches of keys and values, at the longest text that samples or model show.
+
+    unit: "%" of their bytes in float32, or "B".
+    """
+
+    value: float
+    unit: str
+    kind: ClassVar[str] = "cache"
+
+    def limit(self, float_bytes: int) -> int:
+        """Bytes that caches may take which have so many in float32."""
+        return int(float_bytes * self.value / 100) if self.unit == "%" else int(self.value)
+
+    def __str__(self) -> str:
+        return f"{self.value:g}%cache" if self.unit == "%" else f"{int(self.value):,} B of caches"
+
+
+@dataclass(frozen=True)
 class LossBudget:
     """A limit on what the outputs lose against the float model's.
 
@@ -110,8 +132,8 @@ class LossBudget:
         return f"{self.value:g}{self.unit}"
 
 
-Limit = Budget | Latency | LossBudget | MemoryBudget
-KINDS = {"size": Budget, "latency": Latency, "loss": LossBudget, "memory": MemoryBudget}
+Limit = Budget | CacheBudget | Latency | LossBudget | MemoryBudget
+KINDS = {"size": Budget, "latency": Latency, "loss": LossBudget, "memory": MemoryBudget, "cache": CacheBudget}
 
 
 @dataclass(frozen=True)
@@ -122,6 +144,7 @@ class Budgets:
     latency: Latency | None = None
     loss: LossBudget | None = None
     memory: MemoryBudget | None = None
+    cache: CacheBudget | None = None
     strict: bool = False
 
     @classmethod
@@ -132,14 +155,13 @@ class Budgets:
         of_kind = {name: [limit for limit in found if isinstance(limit, kind)] for name, kind in KINDS.items()}
         if any(len(limits) > 1 for limits in of_kind.values()):
             told = ", ".join(map(str, several))
-            raise UsageError(
-                f"the budgets {told} include several of one kind; give at most one size, latency, loss and memory"
-            )
+            raise UsageError(f"the budgets {told} include several of one kind; give at most one of {', '.join(KINDS)}")
         return cls(**{name: limits[0] for name, limits in of_kind.items() if limits}, strict=strict)  # type: ignore[arg-type]
 
 
 def parse(given: object) -> Limit:
-    """Read "13%", "4.5MB", "4.2bit", "2ms", "60MBram", "0.02nat", "99%same", "1%drop", a fraction or bytes.
+    """Read "13%", "4.5MB", "4.2bit", "2ms", "60MBram", "25%cache", "0.02nat", "99%same", "1%drop", a fraction
+    or bytes.
 
     Raises UsageError naming it and the known forms.
     """
@@ -180,6 +202,8 @@ def _of_text(text: str) -> Limit:
         return Budget(number * UNITS[unit.upper()], "B")
     if unit.lower().endswith(RAM) and (found := UNITS.get(unit[: -len(RAM)].upper())) is not None:
         return MemoryBudget(int(number * found))
+    if unit.lower().endswith(CACHE):
+        return _of_caches(text, number, unit[: -len(CACHE)])
     if unit in NANOSECONDS:
         return Latency(number * NANOSECONDS[unit], target)
     if unit in (SAME, DROP) and number >= 100:
@@ -187,3 +211,12 @@ def _of_text(text: str) -> Limit:
     if unit in (SAME, DROP, *LOSS_UNITS.values()):
         return LossBudget(number, unit)
     raise UsageError(f"budget {text!r} has the unknown unit {unit!r}; give {KNOWN}")
+
+
+def _of_caches(text: str, number: float, unit: str) -> CacheBudget:
+    """unit: what is in front of "cache"."""
+    if unit == "%" and number <= 100:
+        return CacheBudget(number, "%")
+    if (bytes_ := UNITS.get(unit.upper())) is not None:
+        return CacheBudget(number * bytes_, "B")
+    raise UsageError(f"budget {text!r} is neither a share of caches up to 100 % nor their size; give {KNOWN}")

@@ -120,8 +120,8 @@ def _add_compile(parser: argparse.ArgumentParser) -> None:
         "--kv-cache",
         action=Each,
         metavar="[INPUT=]KIND",
-        help="how a decoder keeps keys and values of earlier tokens: float (default: unchanged), int8 or int4, which "
-        "change its inputs and outputs; for all caches, or once per input",
+        help="how a decoder keeps keys and values of earlier tokens: float (default: unchanged), float16, int8, int4, "
+        "bfp4 or bfp4-sorted, which change its inputs and outputs; for all caches, or once per input",
     )
     parser.add_argument("--bits", type=_bits, metavar="2,3,…", help="the widths to try for weights (default 2 to 8)")
     parser.add_argument(
@@ -129,6 +129,12 @@ def _add_compile(parser: argparse.ArgumentParser) -> None:
         metavar="KIND",
         help="given (default: prune nothing, keep the zeros that the model has) or 2:4 (make two of each four "
         "neighbouring weights of a layer zero)",
+    )
+    parser.add_argument(
+        "--scales",
+        metavar="KIND",
+        help="free (default) or pow2: only powers of two, for weights and activations, so that hardware without a "
+        "multiplier for it can round sums by shifting them; costs accuracy",
     )
     parser.add_argument(
         "--allow-8bit",
@@ -309,7 +315,8 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
         help="what the file may cost. Size: 13%% of the model's, 4.5MB, 900KiB or 4.2bit (per weight). Latency of one "
         "sample on one thread: 2ms or 800us in ONNX Runtime on this machine; 2ms@cpu in the library of --target cpu; "
         "50us@cuda in the library of --target cuda, predicted for the chips of --gpu. Memory, loaded and running: "
-        "60MBram or 900KiBram. Loss, for the smallest file that loses no more: 99%%same (predictions that keep their "
+        "60MBram or 900KiBram. Caches of a decoder, when they are compiled: 25%%cache of their bytes in float32, or "
+        "4MBcache. Loss, for the smallest file that loses no more: 99%%same (predictions that keep their "
         "top class), 1%%drop (points of the score, with --labels), or 0.02nat (or relative, cosine, nat/detection: "
         "the unit in which the outputs are compared). One of each kind may be given together",
     )
@@ -338,8 +345,9 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--operators",
         metavar="O",
-        help="standard, or onnxruntime: matrix products in float may use ONNX Runtime's MatMulNBits, whose weights of "
-        "4 or 8 bits stay packed in memory; such a file runs nowhere else (default: standard, of resolve as compiled)",
+        help="standard, or onnxruntime: matrix products in float and embeddings may use ONNX Runtime's MatMulNBits and "
+        "GatherBlockQuantized, whose weights of 4 or 8 bits stay packed in memory; such a file runs nowhere else "
+        "(default: standard, of resolve as compiled)",
     )
     parser.add_argument(
         "--labels",

@@ -59,8 +59,18 @@ def run_compile(options: argparse.Namespace) -> None:
     """`ptqc compile`."""
     from ptqc.api import compile
 
-    names = ("samples", "observer", "activations", "activation_limit", "loss", "bits", "sparsity", "allow_8bit", "seed")
-    more = ("pipeline", "time_limit", "cast_double", "float_layers", "inline", "operators", "rewrites")
+    names = (
+        "samples",
+        "observer",
+        "activations",
+        "activation_limit",
+        "loss",
+        "bits",
+        "sparsity",
+        "scales",
+        "allow_8bit",
+    )
+    more = ("seed", "pipeline", "time_limit", "cast_double", "float_layers", "inline", "operators", "rewrites")
     given = _given(options, *names, *more)
     if options.loss:
         given["loss"] = kinds_of(options.loss)

@@ -37,6 +37,7 @@ from ptqc.plan import Plan
 from ptqc.reading.given import Model, read_given
 from ptqc.solutions import TunedNumbers
 from ptqc.solvers.cost_model import Times
+from ptqc.stages.caches.packed import with_packed_caches
 from ptqc.stages.delivering import documents
 from ptqc.stages.delivering.build_target import build_target, check_samples
 from ptqc.stages.delivering.consistency import check_activations
@@ -62,7 +63,6 @@ from ptqc.stages.memory.memory_report import memory_report
 from ptqc.stages.preparing.affordable_samples import affordable
 from ptqc.stages.preparing.early_checks import check_early
 from ptqc.stages.preparing.even_channels import evened
-from ptqc.stages.preparing.packed_caches import with_packed_caches
 from ptqc.stages.preparing.prepare import Prepared, prepare
 from ptqc.stages.preparing.split import with_splits, without_unused
 from ptqc.stages.problem import lower, pack
@@ -136,12 +136,12 @@ def compile_model(model: Model, calibration: object, request: CompileRequest) ->
         place = folder / "samples"
         loss = request.budgets.loss
         samples, judging = gather_apart(source, calibration, place, options, request.preprocessing, loss, progress)
-        cached = with_packed_caches(source, samples, judging, options.kv_cache, folder)
+        cached = with_packed_caches(source, samples, judging, options.kv_cache, request.budgets.cache, folder)
         source, samples, judging = cached.source, cached.samples, cached.judging
         check_samples(request.target, samples)
         labelled = request.labelled(source.model, folder)
         prepared = prepare(source, samples, progress, request.dump, request.rewrites)  # rewrite
-        prepared = affordable(replace(prepared, judging=judging), request.deadline)
+        prepared = affordable(replace(prepared, judging=judging, caches=cached.told), request.deadline)
         check_early(prepared, request.budgets, options, request.target)
         prepared = evened(prepared, options, request.store, request.deadline, progress)  # channels scaled and rotated
         prepared, decided, notes, entry = _measure_split(prepared, request)

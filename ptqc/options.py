@@ -15,9 +15,10 @@ from ptqc.losses import AUTO, NAMES
 Activations = Literal["auto", "integer", "float"]
 Loss = str | Mapping[str, str]
 Operators = Literal["standard", "onnxruntime"]
-CacheKind = Literal["float", "int8", "int4"]
+CacheKind = Literal["float", "float16", "int8", "int4", "bfp4", "bfp4-sorted"]
 KvCache = CacheKind | Mapping[str, CacheKind]
 Sparsity = Literal["given", "2:4"]
+Scales = Literal["free", "pow2"]
 FloatLayers = Literal["auto", "bfloat16", "float32"]
 Pipeline = Literal["light", "advanced"]
 NARROWEST, WIDEST = 2, 8
@@ -44,9 +45,10 @@ class CompileOptions:
     samples: the most calibration samples to use. observer: how to choose activation ranges. activations: "auto" puts
     layers on integer kernels as far as `activation_limit` allows, "integer" all that can be, "float" none.
     activation_limit: the loss that 8-bit activations may cost, in the unit of the loss; 0 means the default. loss: how
-    to compare outputs: a name of `ptqc.losses.NAMES` for all, or names by output, such as {"scores": "logits"}.
-    bits: the widths to try for weights. sparsity: "given" prunes nothing and keeps the zeros that the model has; "2:4"
-    makes two of each four neighbours of a layer's weights zero, where channels have a multiple of four. allow_8bit: use
+    to compare outputs: a name of `ptqc.losses.NAMES` for all, or names by output, such as {"scores": "logits"}. bits:
+    the widths to try for weights. sparsity: "given" prunes nothing and keeps the zeros that the model has; "2:4" makes
+    two of each four neighbours of a layer's weights zero, where channels have a multiple of four. scales: of weights
+    and activations; "pow2" allows only powers of two, with which rounding to the next scale is a shift. allow_8bit: use
     8-bit weights on integer kernels, too; they can saturate on CPUs without VNNI. seed: of all random numbers.
     pipeline: "advanced" takes the best of more reconstructions and adds gradient steps (with torch), each kept only if
     it lowers the held-back loss. time_limit: seconds; when time gets short, steps that only improve the result are left
@@ -57,9 +59,10 @@ class CompileOptions:
     them; the file is a little larger. operators: "onnxruntime" allows ONNX Runtime's own operators: products in float
     keep weights of 4 or 8 bits packed in memory, and round their inputs to 8 bits, block by block; such a file runs
     nowhere else. rewrites: names of rewrites that installed packages add, which run on the normal form; `ptqc passes`
-    lists them. kv_cache: how a decoder keeps keys and values of earlier tokens: "float" leaves it as it is, "int8" and
-    "int4" change its inputs and outputs; for all caches, or by input,
-    such as {"past_key_0": "int4"}.
+    lists them. kv_cache: how a decoder keeps keys and values of earlier tokens: "float" leaves it as it is; "float16",
+    "int8", "int4", "bfp4" (block floating point) and "bfp4-sorted" (its channels sorted by energy) change its inputs
+    and outputs; for all caches, or by input, such as {"past_key_0": "int4"}. A budget such as "25%cache" chooses for
+    caches of which nothing is said.
     """
 
     samples: int = 256
@@ -69,6 +72,7 @@ class CompileOptions:
     loss: Loss = field(metadata=READ_BY_MEASURING, default=AUTO)
     bits: tuple[int, ...] = (2, 3, 4, 5, 6, 7, 8)
     sparsity: Sparsity = "given"
+    scales: Scales = "free"
     allow_8bit: bool = field(metadata=READ_BY_MEASURING, default=False)
     seed: int = 0
     pipeline: Pipeline = field(metadata=READ_BY_FITTING, default="light")
@@ -88,6 +92,7 @@ class CompileOptions:
         self._check_caches()
         one_of("pipeline", self.pipeline, get_args(Pipeline))
         one_of("float_layers", self.float_layers, get_args(FloatLayers))
+        one_of("scales", self.scales, get_args(Scales))
         one_of("sparsity", self.sparsity, get_args(Sparsity))
         one_of("operators", self.operators, get_args(Operators))
         if self.samples < 2:
@@ -162,6 +167,7 @@ class Keywords(TypedDict, total=False):
     loss: Loss
     bits: tuple[int, ...]
     sparsity: Sparsity
+    scales: Scales
     allow_8bit: bool
     seed: int
     pipeline: Pipeline

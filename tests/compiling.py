@@ -1,6 +1,7 @@
 """Tiny models and what a whole compile makes of them, for the tests of the compiler and of its last stages."""
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -97,7 +98,7 @@ def alone() -> None:
 
 
 def compiled(
-    model: onnx.ModelProto | Path, data: object, folder: Path, budget: str | None = None, **options: Any
+    model: onnx.ModelProto | Path, data: object, folder: Path, budget: str | Sequence[str] | None = None, **options: Any
 ) -> Artifact:
     """The artifact of a model in `folder`/out, with a store of its own."""
     folder.mkdir(parents=True, exist_ok=True)

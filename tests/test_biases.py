@@ -55,6 +55,7 @@ def test_usable_scales_let_every_bias_fit(bias: np.ndarray, scale: np.ndarray, s
     assert np.abs(codes.astype(np.int64)).max() <= 2**30 + 2**8
     fits = np.abs(bias) / (step * scale.astype(np.float64)) < 2**30 * 0.999
     np.testing.assert_array_equal(usable[fits], scale[fits])
+    assert (np.frexp(usable[usable > scale])[0] == 0.5).all()
 
 
 def test_an_output_as_fine_as_two_steps_of_the_bias_keeps_every_bit() -> None:

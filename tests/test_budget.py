@@ -97,10 +97,18 @@ def test_one_budget_of_each_kind(given: object, size: str | None, latency: str |
 
 
 @pytest.mark.parametrize(
-    "given", [("13%", "4MB"), ("2ms", "3ms"), ("13%", "2ms", "3ms"), ("1%drop", "99%same"), ("3MBram", "4MBram")]
+    "given",
+    [
+        ("13%", "4MB"),
+        ("2ms", "3ms"),
+        ("13%", "2ms", "3ms"),
+        ("1%drop", "99%same"),
+        ("3MBram", "4MBram"),
+        ("25%cache", "1MBcache"),
+    ],
 )
 def test_two_budgets_of_a_kind_are_refused(given: tuple[str, ...]) -> None:
-    with pytest.raises(UsageError, match="several of one kind; give at most one size, latency, loss and memory"):
+    with pytest.raises(UsageError, match="several of one kind; give at most one of size, latency, loss, memory, cache"):
         Budgets.parse(given)
 
 
@@ -202,3 +210,25 @@ def test_only_a_latency_is_of_a_library(text: str) -> None:
 def test_a_number_without_a_unit_may_be_a_percentage(given: object) -> None:
     with pytest.raises(UsageError, match=r"did you mean '?13%'?\?"):
         Budget.parse(given)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("text", "limit", "told"),
+    [
+        ("25%cache", 500, "25%cache"),
+        (" 12.5 % cache ", 250, "12.5%cache"),
+        ("1kbcache", 1000, "1,000 B of caches"),
+        ("1.5 KiBcache", 1536, "1,536 B of caches"),
+    ],
+)
+def test_caches_are_limited_by_a_share_or_by_bytes(text: str, limit: int, told: str) -> None:
+    found = Budgets.parse(["13%", text]).cache
+    assert found is not None
+    assert found.limit(2000) == limit
+    assert str(found) == told
+
+
+@pytest.mark.parametrize("text", ["101%cache", "2mscache", "0%cache", "25cache"])
+def test_other_texts_are_no_limit_of_caches(text: str) -> None:
+    with pytest.raises(UsageError, match=r"25%cache of their bytes in float32"):
+        parse(text)

@@ -2,10 +2,13 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from compiling import compiled, product, quick, residual, samples, store_of
+from onnx import numpy_helper
 
 import ptqc
 from ptqc.artifact.folder import Artifact
@@ -97,6 +100,17 @@ def test_an_unknown_option_names_the_known_ones(tmp_path: Path) -> None:
 def test_calibration_data_are_needed(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no calibration data"):
         compiled(product(), None, tmp_path)
+
+
+@pytest.mark.parametrize("pipeline", ["light", "advanced"])
+def test_every_scale_of_the_file_is_a_power_of_two_where_that_is_asked_for(pipeline: str, tmp_path: Path) -> None:
+    given: dict[str, Any] = {"bits": (3, 4), "activations": "integer", "pipeline": pipeline}
+    found = compiled(product(), samples(16), tmp_path, scales="pow2", **given)
+    arrays = [numpy_helper.to_array(each) for each in onnx.load(found.path).graph.initializer]
+    floats = [array for array in arrays if array.dtype.kind == "f"]
+    assert sum(array.size for array in floats) > 32
+    assert all((np.frexp(array)[0] == 0.5).all() for array in floats)
+    ptqc.verify(found.folder)
 
 
 def test_passes_are_dumped(tmp_path: Path) -> None:

@@ -103,6 +103,14 @@ def test_file_and_library_make_the_same_text(decoders: Path, tmp_path: Path) -> 
     assert_same_tokens(artifact, 30)
 
 
+def test_packed_caches_are_handed_on(decoders: Path, tmp_path: Path) -> None:
+    """A library packs bit by bit what the file packs, and so makes the same text."""
+    data = recorded(generate.in_onnxruntime(decoders / "fixed.onnx"), tmp_path / "feeds", 4, 8)
+    forms = {"past_key_0": "bfp4-sorted", "past_value_0": "int4"}
+    options: dict[str, Any] = {"bits": (7,), "activations": "float", "kv_cache": forms, "target": "cpu"}
+    assert_same_tokens(compiled(decoders / "fixed.onnx", data, tmp_path, **options), 30)
+
+
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the decoder as its recipe has it, and samples in `feeds`."""

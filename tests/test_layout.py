@@ -2,10 +2,8 @@
 
 import ast
 import re
-import shutil
 import subprocess
 import sys
-import tarfile
 import zipfile
 from collections.abc import Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
@@ -13,6 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from distributions import wheel
 
 ROOT = Path(__file__).resolve().parent.parent
 ROOMS = {"ptqc": ROOT / "ptqc", "ptqc.passes": ROOT / "passes", "ptqc.codegen": ROOT / "codegen"}
@@ -106,15 +105,7 @@ def text_files() -> Iterator[Path]:
 
 def test_every_file_of_a_package_is_installed(tmp_path: Path) -> None:
     """From a source distribution, as an index delivers it."""
-    tree = tmp_path / "tree"
-    for room in ROOMS.values():
-        shutil.copytree(room, tree / room.name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, tree)
-    with tarfile.open(built("sdist", tree)) as file:
-        file.extractall(tmp_path, filter="data")
-    (source,) = tmp_path.glob("ptqc-*")
-    found = {name for name in zipfile.ZipFile(built("wheel", source)).namelist() if name.startswith("ptqc/")}
+    found = {name for name in zipfile.ZipFile(wheel(tmp_path)).namelist() if name.startswith("ptqc/")}
     parts = {room: name.replace(".", "/") for name, room in ROOMS.items()}
     present = {
         f"{part}/{path.relative_to(room).as_posix()}"
@@ -123,14 +114,6 @@ def test_every_file_of_a_package_is_installed(tmp_path: Path) -> None:
         if path.is_file() and "__pycache__" not in path.parts
     }
     assert found == present
-
-
-def built(kind: str, tree: Path) -> Path:
-    """A distribution of the project in `tree`."""
-    code = f"from setuptools import build_meta; print(build_meta.build_{kind}('.'))"
-    done = subprocess.run([sys.executable, "-c", code], cwd=tree, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return tree / done.stdout.splitlines()[-1]
 
 
 def test_every_module_lies_in_a_package() -> None:

@@ -14,9 +14,9 @@ def test_defaults_are_kept_where_nothing_is_given() -> None:
 
 
 def test_an_unknown_option_names_all_known_ones() -> None:
-    known = "samples, observer, activations, activation_limit, loss, bits, sparsity, allow_8bit, seed, pipeline"
+    known = "samples, observer, activations, activation_limit, loss, bits, sparsity, scales, allow_8bit, seed"
     with pytest.raises(
-        UsageError, match=rf"unknown option sede, turbo \(did you mean seed\?\); known: {known}, time_limit"
+        UsageError, match=rf"unknown option sede, turbo \(did you mean seed\?\); known: {known}, pipeline"
     ):
         CompileOptions.of({"turbo": 1, "sede": 2, "seed": 3})
 
@@ -27,6 +27,7 @@ def test_an_unknown_option_names_all_known_ones() -> None:
         ({"observer": "magic"}, "unknown observer magic; known: auto, minmax, percentile, entropy, mse"),
         ({"activations": "int"}, "activations is 'int'; known: auto, integer, float"),
         ({"sparsity": "4:8"}, "sparsity is '4:8'; known: given, 2:4"),
+        ({"scales": "shift"}, "scales is 'shift'; known: free, pow2"),
         ({"pipeline": "heavy"}, "pipeline is 'heavy'; known: light, advanced"),
         (
             {"loss": "l2"},

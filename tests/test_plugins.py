@@ -1,6 +1,8 @@
 """What packages add: each kind is found, named with its package, and refused where it cannot be used."""
 
+import inspect
 import sys
+from dataclasses import fields
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import SimpleNamespace
@@ -8,10 +10,13 @@ from typing import Any
 
 import pytest
 
+import ptqc
 from ptqc import plugins
 from ptqc.calibration.observers import RangeObserver
 from ptqc.calibration.ranges import added_method, choose_range
+from ptqc.cli import main
 from ptqc.codegen import targets
+from ptqc.command_line import parsers
 from ptqc.errors import UsageError
 from ptqc.formats import Format
 from ptqc.formats.families import added_family
@@ -167,6 +172,50 @@ def test_a_target_that_cannot_be_used_stops_only_who_asks_for_it(
     for name, message in {"bare": "has no target.py", "gone": "cannot be loaded", "lost": "target is 'lost'"}.items():
         with pytest.raises(UsageError, match=message):
             targets.target_named(name)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("seed: int = field(default=0, metadata={'help': 'of mine'})", "has the option 'seed', which ptqc has as well"),
+        ("mine: int = field(default=0, metadata={'helps': 'x'})", "'mine' with metadata that argparse does not take"),
+    ],
+)
+def test_an_option_that_the_command_line_cannot_take_is_told(
+    options: str,
+    message: str,
+    installed: dict[str, dict[str, str]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    name = tmp_path.name
+    (tmp_path / name).mkdir()
+    for file in ("__init__.py", "target.py"):
+        (tmp_path / name / file).touch()
+    (tmp_path / name / "options.py").write_text(
+        f"from dataclasses import dataclass, field\n\n\n@dataclass(frozen=True)\nclass OPTIONS:\n    {options}\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    installed["ptqc.targets"] = {"mine": name}
+    with pytest.raises(UsageError, match=message):
+        targets.target_named("mine")
+    with pytest.raises(SystemExit, match="0"):
+        main(["compile", "--help"])
+    assert "--target" in capsys.readouterr().out
+
+
+def test_the_names_that_are_taken_are_those_of_commands_and_functions() -> None:
+    _, commands = parsers()
+    of_targets = {option.name for name in targets.names() for option in fields(targets.options_of(name))}
+    found = {name for function in (ptqc.compile, ptqc.resolve) for name in inspect.signature(function).parameters}
+    for parser in commands.values():
+        actions = parser._actions
+        if any(action.dest == "target" for action in actions):
+            found |= {action.dest for action in actions}
+            options = [option for action in actions for option in action.option_strings if option.startswith("--")]
+            found |= {option.removeprefix("--").replace("-", "_") for option in options}
+    assert found - of_targets - {"given"} == targets.TAKEN
 
 
 def test_two_packages_with_one_name_are_both_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,11 +1,13 @@
-"""Products in float whose weights stay packed in memory: MatMulNBits, an operator of ONNX Runtime's own.
+"""Weights in float that stay packed in memory, for operators of ONNX Runtime's own.
 
-y = x Wᵀ with W of 4 or 8 bits, which the kernel reads as they lie. `accuracy_level` 4, which each node states, lets it
-round x to 8 bits, block by block, as integer kernels do with scales of whole tensors.
+MatMulNBits: y = x Wᵀ with W of 4 or 8 bits, which the kernel reads as they lie. `accuracy_level` 4, which each node
+states, lets it round x to 8 bits, block by block, as integer kernels do with scales of whole tensors.
+GatherBlockQuantized: rows of a table of 4 or 8 bits, unpacked as they are picked.
 """
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import onnx
@@ -13,6 +15,7 @@ import onnx_ir as ir
 from onnx import TensorProto, helper
 
 from ptqc.codegen.onnxruntime.constants import Share
+from ptqc.codegen.onnxruntime.rows import Pick
 from ptqc.formats import Format, Integer
 from ptqc.formats.planes import pack_close
 from ptqc.formats.scales import narrow
@@ -21,7 +24,7 @@ from ptqc.lowered import Lowered
 from ptqc.operators import Trait, named
 from ptqc.solutions import Solution
 
-OPERATOR, DOMAIN, VERSION = "MatMulNBits", "com.microsoft", 1
+OPERATOR, PICKER, DOMAIN, VERSION = "MatMulNBits", "GatherBlockQuantized", "com.microsoft", 1
 FORMATS = (Integer(4), Integer(8))
 # Weights of a channel that share a scale of the operator, which all are that channel's: the most that divide them.
 SIZES = (128, 64, 32, 16)
@@ -68,19 +71,46 @@ class BlockProduct:
         channels, width = codes.shape
         size = block_size(solution.form, width)
         assert size is not None
-        scale, every, flat = (f"{self.output}/{part}" for part in PARTS[:-1])
+        every, flat = (f"{self.output}/{part}" for part in PARTS[1:-1])
         blocks = width // size
         attributes = {"K": width, "N": channels, "bits": bits, "block_size": size, "accuracy_level": ACCURACY}
         inputs = [self.x, share(_packed(codes, bits, blocks)), flat]
-        scales = share(narrow(solution.scale).reshape(-1, 1))
         nodes = [
-            helper.make_node("Cast", [scales], [scale], to=TensorProto.FLOAT),
-            helper.make_node("Expand", [scale, share(np.array([channels, blocks]))], [every]),
+            *_scales_of_blocks(solution, blocks, self.output, share),
             helper.make_node("Reshape", [every, share(np.array([-1]))], [flat]),
             helper.make_node(OPERATOR, inputs, [self.product], domain=DOMAIN, **attributes),
         ]
         sums = [] if self.bias is None else [helper.make_node("Add", [self.product, self.bias], [self.output])]
         return [*nodes, *sums]
+
+
+def picks_in_blocks(pick: Pick) -> bool:
+    """Whether the operator takes the table that a node picks rows of."""
+    return block_size(pick.solution.form, pick.solution.codes.shape[1]) is not None
+
+
+def picked_in_blocks(pick: Pick, share: Share) -> list[onnx.NodeProto]:
+    """What stands in the place of a node that picks rows. share: the name of a constant."""
+    codes, bits = pick.solution.codes, pick.solution.form.bits
+    size = block_size(pick.solution.form, codes.shape[1])
+    assert size is not None
+    blocks = codes.shape[1] // size
+    attributes: dict[str, Any] = {"gather_axis": 0, "quantize_axis": 1, "block_size": size, "bits": bits}
+    inputs = [share(_packed(codes, bits, blocks).reshape(len(codes), -1)), pick.places, f"{pick.rows}/{PARTS[1]}"]
+    return [
+        *_scales_of_blocks(pick.solution, blocks, pick.rows, share),
+        helper.make_node(PICKER, inputs, [pick.rows], domain=DOMAIN, **attributes),
+    ]
+
+
+def _scales_of_blocks(solution: Solution, blocks: int, output: str, share: Share) -> list[onnx.NodeProto]:
+    """The scale of each channel for all of its blocks: (channels, blocks), folded when a file is loaded."""
+    scale, every = (f"{output}/{part}" for part in PARTS[:2])
+    scales = share(narrow(solution.scale).reshape(-1, 1))
+    return [
+        helper.make_node("Cast", [scales], [scale], to=TensorProto.FLOAT),
+        helper.make_node("Expand", [scale, share(np.array([len(solution.codes), blocks]))], [every]),
+    ]
 
 
 def without_rounding(proto: onnx.ModelProto, products: Collection[str]) -> onnx.ModelProto:

@@ -4,8 +4,12 @@ Planes that are far apart are shifted, masked and joined: few nodes, but each ma
 and ONNX Runtime keeps what all nodes of all weights make until it has folded the last one. Of close planes each byte is
 an index into a table of the codes that its bits stand for, which is one node for each plane: a weight of 7 bits takes
 10 bytes on the way instead of 24, one of 4 bits 4 instead of 14. The tables cost bytes of the file.
+
+Single bits are few nodes, and the same for all formats: index = Σ 2^i · bit i is a product of integers, and what it
+stands for is in a list of levels that the caller gives. A weight of 7 bits takes 27 bytes on the way, one of 4 bits 18.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,14 +25,15 @@ BYTES = 256  # values of one
 BITS = 8
 
 
-class Body:
-    """Nodes with generated names that unpack planes which are far apart. shape: in which their indices are joined."""
+class BodyNodes(ABC):
+    """Nodes with generated names, that unpack a weight."""
 
-    shape: Sequence[int] = (-1,)
-
-    def __init__(self, form: Format) -> None:
-        self.form = form
+    def __init__(self) -> None:
         self.nodes: list[onnx.NodeProto] = []
+
+    @abstractmethod
+    def codes(self, to: ir.DataType) -> str:
+        """Codes of the weight's shape, or values that have no scale."""
 
     def add(self, op_type: str, inputs: Sequence[str], **attributes: Any) -> str:
         """The output of a new node."""
@@ -39,6 +44,50 @@ class Body:
     def constant(self, value: object, dtype: type) -> str:
         """A constant."""
         return self.add("Constant", [], value=numpy_helper.from_array(np.array(value, dtype)))
+
+    def stated_shape(self) -> str:
+        """The caller's attribute d: the dimensions of what is stored."""
+        output = self.add("Constant", [])
+        attribute = onnx.AttributeProto(name="value_ints", ref_attr_name="d", type=onnx.AttributeProto.INTS)
+        self.nodes[-1].attribute.append(attribute)
+        return output
+
+    def cut(self, flat: str, shape: str) -> str:
+        """Flat and padded values without the padding."""
+        size = self.add("ReduceProd", [shape], keepdims=1)
+        return self.add("Slice", [flat, self.constant([0], np.int64), size])
+
+
+class BitsBody(BodyNodes):
+    """Nodes that unpack single bits of any format. is_padded: whether there are more than needed."""
+
+    def __init__(self, *, is_padded: bool) -> None:
+        super().__init__()
+        self.is_padded = is_padded
+
+    def codes(self, to: ir.DataType) -> str:
+        """The levels v that indices stand for, whose bits p have the weights w."""
+        shifted = self.add("BitShift", ["p", self.constant(np.arange(BITS), np.uint8)], direction="RIGHT")
+        bits = self.add("Flatten", [self.add("BitwiseAnd", [shifted, self.constant(1, np.uint8)])])
+        codes, shape = self.add("Gather", ["v", self.add("MatMulInteger", ["w", bits])]), self.stated_shape()
+        if self.is_padded:
+            codes = self.cut(self.add("Reshape", [codes, self.constant([-1], np.int64)]), shape)
+        codes = self.add("Reshape", [codes, shape])
+        return codes if to == ir.DataType.INT8 else self.add("Cast", [codes], to=to)
+
+
+class Body(BodyNodes):
+    """Nodes that unpack planes which are far apart. shape: in which their indices are joined."""
+
+    shape: Sequence[int] = (-1,)
+
+    def __init__(self, form: Format) -> None:
+        super().__init__()
+        self.form = form
+
+    def codes(self, to: ir.DataType) -> str:
+        """As the format unpacks what it stores."""
+        return self.form.unpack(self, to)
 
     def given(self, name: str) -> str:
         """A formal input."""
@@ -66,9 +115,7 @@ class Body:
     def shaped(self, flat: str) -> str:
         """Cut the padding off and give the weight's shape."""
         shape = self.stated_shape()
-        size = self.add("ReduceProd", [shape], keepdims=1)
-        cut = self.add("Slice", [flat, self.constant([0], np.int64), size])
-        return self.add("Reshape", [cut, shape])
+        return self.add("Reshape", [self.cut(flat, shape), shape])
 
     def affine(self, step: int, lowest: int, to: ir.DataType) -> str:
         """lowest + step · index, in int32: 8-bit subtraction does not fold in every version of ONNX Runtime."""
@@ -88,13 +135,6 @@ class Body:
             return self.add("Gather", ["v", index])
         groups = self.add("Gather", ["v", self.add("Cast", [self.stored()], to=TensorProto.INT32)])
         return self.shaped(self.add("Reshape", [groups, self.constant(self.shape, np.int64)]))
-
-    def stated_shape(self) -> str:
-        """The caller's attribute d: the dimensions of what is stored."""
-        output = self.add("Constant", [])
-        attribute = onnx.AttributeProto(name="value_ints", ref_attr_name="d", type=onnx.AttributeProto.INTS)
-        self.nodes[-1].attribute.append(attribute)
-        return output
 
 
 class CloseBody(Body):

@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import helper, numpy_helper
+from onnx import helper
 
 from ptqc.codegen.onnxruntime.functions import DOMAIN, UnpackFunction, UnpackKind
 from ptqc.codegen.onnxruntime.rows import Pick
-from ptqc.formats.planes import MULTIPLE, pack_close, planes_of, unpack
+from ptqc.formats import Coded, Format
+from ptqc.formats.planes import MULTIPLE, pack_bits, pack_close, planes_of, unpack
 from ptqc.graph.picked_rows import is_by_row
 from ptqc.solutions import Solution
 
@@ -77,12 +78,18 @@ def weight(solution: Solution, output: str, share: Share, *, as_float: bool, tie
 
 @dataclass(frozen=True)
 class _Stored:
-    """How a weight lies in the file. solution: of it in that order; turned: whether its axes are exchanged for that."""
+    """How a weight lies in the file.
+
+    solution: of it in that order; turned: whether its axes are exchanged for that. in_bits: whether single bits are
+    stored; padded: more of them than are needed.
+    """
 
     solution: Solution
     turned: bool
     is_close: bool
     arrays: list[np.ndarray]
+    in_bits: bool = False
+    padded: bool = False
 
     @classmethod
     def of(cls, solution: Solution, tied: bool) -> "_Stored":
@@ -92,12 +99,41 @@ class _Stored:
         by_row = tied and is_by_row(form, placed.codes.shape)
         fits = form.is_scaled and form.is_regular and placed.codes.size % (form.group * MULTIPLE) == 0
         is_close = bool(planes_of(form.bits)) and (by_row or (fits and placed.codes.size >= LARGE))
-        arrays = close(placed, by_row) if by_row or is_close else form.pack(placed.codes, placed.scale)
-        return cls(placed, placed is not solution, is_close, arrays)
+        turned = placed is not solution
+        if by_row or is_close:
+            return cls(placed, turned, is_close, close(placed, by_row))
+        if form.in_order and form.is_packed:
+            padded = placed.codes.size % (form.group * MULTIPLE) != 0
+            return cls(placed, turned, False, _in_bits(placed), True, padded)
+        return cls(placed, turned, False, form.pack(placed.codes, placed.scale))
 
     def read_by(self, function: UnpackFunction) -> UnpackFunction:
         """The function that reads it as it lies."""
-        return replace(function, turned=self.turned, close=self.is_close)
+        form = None if self.in_bits else function.form
+        return replace(function, form=form, turned=self.turned, close=self.is_close, padded=self.padded)
+
+
+def _in_bits(solution: Solution) -> list[np.ndarray]:
+    """Single bits, what each weighs, levels and scales."""
+    form = solution.form
+    *index, scale = form.pack(solution.codes, solution.scale)
+    listed = index[len(form.planes()) :]
+    weights, *levels = common(form).values()
+    return [pack_bits(indices(form, index, solution.codes.size), form.bits), weights, *(listed or levels), scale]
+
+
+def common(form: Format) -> dict[str, np.ndarray]:
+    """What weights of a format share that lie in single bits, by name: what each weighs, and levels that all have."""
+    weights = {f"weights of {form.bits} bits": (1 << np.arange(form.bits)).astype(np.uint8)[None]}
+    if not isinstance(form, Coded) or "v" in form.inputs:
+        return weights
+    return {**weights, f"levels of {form}": form.levels(np.empty(0)).astype(np.int8)}
+
+
+def indices(form: Format, stored: Sequence[np.ndarray], size: int) -> np.ndarray:
+    """The indices of so many numbers, one after the other, from what the format stores."""
+    planes = tuple(stored[: len(form.planes())])
+    return unpack(planes, form.bits, size // form.group) if planes_of(form.bits) else planes[0].reshape(-1)
 
 
 def picked(pick: Pick, share: Share) -> UnpackedConstant:
@@ -113,10 +149,5 @@ def close(solution: Solution, by_row: bool) -> list[np.ndarray]:
     count, stored = len(form.planes()), form.pack(solution.codes, solution.scale)
     if not planes_of(form.bits):
         return [stored[0].reshape(rows, -1), *stored[1:]]
-    index = unpack(tuple(stored[:count]), form.bits, solution.codes.size // form.group)
+    index = indices(form, stored, solution.codes.size)
     return [*pack_close(index.reshape(rows, -1) if by_row else index, form.bits), *stored[count:]]
-
-
-def tensor(name: str, array: np.ndarray) -> onnx.TensorProto:
-    """An initializer with raw data."""
-    return numpy_helper.from_array(np.asarray(array, order="C"), name)

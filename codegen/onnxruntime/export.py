@@ -15,16 +15,16 @@ import onnx_ir as ir
 from onnx import helper, numpy_helper
 
 from ptqc.codegen.onnxruntime import blocks, constants, functions, names
-from ptqc.codegen.onnxruntime.blocks import BlockProduct, block_products
+from ptqc.codegen.onnxruntime.blocks import BlockProduct, block_products, picked_in_blocks, picks_in_blocks
 from ptqc.codegen.onnxruntime.float_pools import with_float_pools
 from ptqc.codegen.onnxruntime.inline import inlined
 from ptqc.codegen.onnxruntime.lookup import with_lookups
-from ptqc.codegen.onnxruntime.packed_tensors import PackedTensors, content
 from ptqc.codegen.onnxruntime.rows import Pick, picks
 from ptqc.formats.base import LOWEST_OPSET
 from ptqc.graph import protos, zipmaps
 from ptqc.graph.external import is_in_files
 from ptqc.graph.protos import subgraphs
+from ptqc.graph.spilled import SpilledTensors, content, tensor
 from ptqc.graph.split_file import is_in_two, message_of, size_of, write_split
 from ptqc.lowered import Lowered
 from ptqc.operators import Trait, named
@@ -44,8 +44,8 @@ class Exported:
     packed: the same with calls of the functions, which the file itself has only where they are not inlined. picks: by
     table, by its name in the lowered graph, what picks rows of it where the file has no more of it than these. blocks:
     by weight, by its name in the lowered graph, a product that reads it in blocks. own: by a value's name in the file,
-    the model's name of what it holds, for those that nodes make and that are called otherwise there. tensors:
-    made the initializers.
+    the model's name of what it holds, for those that nodes make and that are called otherwise there. spilled: holds the
+    large tensors that the proto refers to.
     """
 
     proto: onnx.ModelProto
@@ -55,7 +55,7 @@ class Exported:
     picks: Mapping[str, Pick] = field(default_factory=dict)
     blocks: Mapping[str, BlockProduct] = field(default_factory=dict)
     own: Mapping[str, str] = field(default_factory=dict)
-    tensors: PackedTensors | None = None
+    spilled: SpilledTensors | None = None
 
     @property
     def data(self) -> bytes:
@@ -88,10 +88,10 @@ def export(
     interface: the model as the user gave it: inputs, outputs and metadata are kept as there. name_length: of inner
     names at least, so that plans of one model have names of one length. inline: without model-local functions.
     is_fast: with tables for operators without an integer kernel, and pools in float where those of codes are slow.
-    in_blocks: with an operator of ONNX Runtime's own for the products in float that it takes.
+    in_blocks: with operators of ONNX Runtime's own for the products in float, and the tables, that they take.
     """
     graph = onnx.GraphProto(node=map(ir.to_proto, lowered.model.graph), output=protos.interface(lowered.model).output)
-    packer = _Packer(graph, lowered, in_blocks, PackedTensors(spilled=is_in_files(interface)))
+    packer = _Packer(graph, lowered, in_blocks, SpilledTensors() if is_in_files(interface) else None)
     nodes = packer.nodes()
     if is_fast:
         nodes = list(with_float_pools(lowered, with_lookups(lowered, nodes, packer.share)))
@@ -116,8 +116,8 @@ def export(
     picked = {pick.table: pick for pick in packer.picks.values()}
     products = {product.weight: product for product in packer.blocks.values()}
     own = {renamed[name]: called for name, called in own.items() if renamed[name] != called}
-    file, calls, tensors = inlined(packed) if inline else packed, tuple(sorted(used)), packer.tensors
-    return Exported(file, calls, renamed, packed, picked, products, own, tensors)
+    file, calls = inlined(packed) if inline else packed, _sorted(used)
+    return Exported(file, calls, renamed, packed, picked, products, own, packer.spilled)
 
 
 def _own_names(graph: onnx.GraphProto, lowered: Lowered) -> dict[str, str]:
@@ -130,9 +130,9 @@ def _own_names(graph: onnx.GraphProto, lowered: Lowered) -> dict[str, str]:
 def _model(model: onnx.ModelProto, used: Set[functions.UnpackFunction], interface: ir.Model) -> onnx.ModelProto:
     """The model with what its graph needs."""
     newest = _newest_operator(model.graph, interface.opset_imports[""])
-    opset = max(LOWEST_OPSET, newest, *(function.form.opset for function in used))
+    opset = max(LOWEST_OPSET, newest, *(function.opset for function in used))
     imports = [helper.make_opsetid("", opset)]
-    made = [function.to_proto(opset) for function in sorted(used)]
+    made = [function.to_proto(opset) for function in _sorted(used)]
     maps = {zipmaps.DOMAIN: zipmaps.VERSION} if zipmaps.remembered(interface) else {}
     own = {blocks.DOMAIN: blocks.VERSION} if any(node.domain == blocks.DOMAIN for node in model.graph.node) else {}
     foreign = sorted(item for item in {**own, **maps, **interface.opset_imports}.items() if item[0])
@@ -146,6 +146,10 @@ def _model(model: onnx.ModelProto, used: Set[functions.UnpackFunction], interfac
     for key, value in interface.metadata_props.items():
         model.metadata_props.add(key=key, value=value)
     return model
+
+
+def _sorted(used: Set[functions.UnpackFunction]) -> tuple[functions.UnpackFunction, ...]:
+    return tuple(sorted(used, key=lambda function: function.name))
 
 
 def _newest_operator(graph: onnx.GraphProto, opset: int) -> int:
@@ -166,7 +170,7 @@ class _Packer:
     graph: onnx.GraphProto
     lowered: Lowered
     in_blocks: bool
-    tensors: PackedTensors
+    spilled: SpilledTensors | None
     used: set[functions.UnpackFunction] = field(default_factory=set)
     made: dict[str, onnx.TensorProto] = field(default_factory=dict)
 
@@ -184,8 +188,12 @@ class _Packer:
     def share(self, array: np.ndarray) -> str:
         """The name of an initializer with this content."""
         name = f"packed/{len(self.made)}"
-        self.made[name] = self.tensors.make(name, array)
+        self.made[name] = self.initializer(name, array)
         return name
+
+    def initializer(self, name: str, array: np.ndarray) -> onnx.TensorProto:
+        """An initializer with the values of an array."""
+        return tensor(name, array) if self.spilled is None else self.spilled.make(name, array)
 
     def nodes(self) -> list[onnx.NodeProto]:
         """The graph's nodes with packed constants."""
@@ -199,6 +207,8 @@ class _Packer:
             output = node.output[0] if node.output else ""
             if output in self.blocks:
                 kept += self.blocks[output].nodes(self.share)
+            elif output in self.picks and self.in_blocks and picks_in_blocks(self.picks[output]):
+                kept += picked_in_blocks(self.picks[output], self.share)
             elif output in self.picks:
                 kept.append(self._take(constants.picked(self.picks[output], self.share)))
             elif output in codes.keys() - dropped:
@@ -262,7 +272,7 @@ def _merged(graph: onnx.GraphProto, nodes: list[onnx.NodeProto], packer: _Packer
         if name in packer.made:
             raw = packer.made[name]
         elif name in packer.initializers:
-            raw = packer.tensors.make(name, _array_of(packer.initializers[name]))
+            raw = packer.initializer(name, _array_of(packer.initializers[name]))
         else:
             continue
         alias[name] = first.setdefault(content(raw), name) if name not in outputs else name

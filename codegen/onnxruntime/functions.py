@@ -14,8 +14,9 @@ import onnx
 import onnx_ir as ir
 from onnx import TensorProto, helper
 
-from ptqc.codegen.onnxruntime.bodies import Body, CloseBody, RowsBody
+from ptqc.codegen.onnxruntime.bodies import BitsBody, Body, BodyNodes, CloseBody, RowsBody
 from ptqc.formats import Format
+from ptqc.formats.base import LOWEST_OPSET
 
 DOMAIN = "p"
 
@@ -42,37 +43,50 @@ LETTERS = {
 }
 
 
-@dataclass(frozen=True, order=True)
+# What one function for all formats takes: single bits, what each of them weighs in an index, levels and scales.
+BITS_INPUTS = ("p", "w", "v", "s")
+
+
+@dataclass(frozen=True)
 class UnpackFunction:
     """Identity of a function.
 
-    axis, rank: of the weight's scales (0, 0 where they do not matter). Where rows are picked, rank: of their places.
-    turned: a matrix is stored with its axes exchanged. close: its planes are close.
+    form: None where single bits are stored, which are unpacked alike in all formats. axis, rank: of the weight's scales
+    (0, 0 where they do not matter). Where rows are picked, rank: of their places. turned: a matrix is stored with its
+    axes exchanged. close: its planes are close. padded: there are more single bits than are needed.
     """
 
     kind: UnpackKind
-    form: Format
+    form: Format | None
     axis: int = 0
     rank: int = 0
     turned: bool = False
     close: bool = False
+    padded: bool = False
 
     @property
     def name(self) -> str:
         """Short name, unique within a file."""
-        kind = LETTERS[self.kind] + self.form.mark
+        form = "" if self.form is None else f"{self.form.mark}{self.form.bits}"
         place = f"{self.axis}{self.rank}" if self.axis or self.rank else ""
-        return f"{kind}{self.form.bits}{place}{'t' if self.turned else ''}{'n' if self.close else ''}"
+        marks = (("t", self.turned), ("n", self.close), ("m", self.padded))
+        return f"{LETTERS[self.kind]}{form}{place}{''.join(mark for mark, is_so in marks if is_so)}"
 
     @property
     def inputs(self) -> list[str]:
         """Formal inputs."""
-        return [*self.form.inputs, *FURTHER_INPUTS.get(self.kind, ())]
+        stored = BITS_INPUTS if self.form is None else self.form.inputs
+        return [*stored, *FURTHER_INPUTS.get(self.kind, ())]
+
+    @property
+    def opset(self) -> int:
+        """The lowest in which it can be written."""
+        return LOWEST_OPSET if self.form is None else self.form.opset
 
     @property
     def takes_shape(self) -> bool:
         """Whether calls state the weight's shape."""
-        return self.form.is_packed and self.kind != UnpackKind.ROWS
+        return (self.form is None or self.form.is_packed) and self.kind != UnpackKind.ROWS
 
     def to_proto(self, opset: int) -> onnx.FunctionProto:
         """The function's body."""
@@ -82,19 +96,21 @@ class UnpackFunction:
         imports = [helper.make_opsetid("", opset)]
         return helper.make_function(DOMAIN, self.name, self.inputs, outputs, body.nodes, imports, attributes)
 
-    def _body(self) -> Body:
+    def _body(self) -> BodyNodes:
+        if self.form is None:
+            return BitsBody(is_padded=self.padded)
         if self.kind == UnpackKind.ROWS:
             return RowsBody(self.form, self.rank)
         return CloseBody(self.form) if self.close else Body(self.form)
 
 
-def _unpacked(body: Body, function: UnpackFunction, to: ir.DataType) -> str:
+def _unpacked(body: BodyNodes, function: UnpackFunction, to: ir.DataType) -> str:
     """The codes, or values that have no scale, as the layer reads them."""
-    found = function.form.unpack(body, to)
+    found = body.codes(to)
     return body.add("Transpose", [found], perm=[1, 0]) if function.turned else found
 
 
-def _dequantized(body: Body, function: UnpackFunction) -> tuple[str, str]:
+def _dequantized(body: BodyNodes, function: UnpackFunction) -> tuple[str, str]:
     codes = _unpacked(body, function, ir.DataType.INT8)
     scale = body.add("Cast", ["s"], to=TensorProto.FLOAT)
     # Zeros of the scale's length: Gemm becomes an integer kernel only where the zero point is explicit.
@@ -102,18 +118,18 @@ def _dequantized(body: Body, function: UnpackFunction) -> tuple[str, str]:
     return body.add("DequantizeLinear", [codes, scale, zero], axis=function.axis), scale
 
 
-def _layer(body: Body, function: UnpackFunction) -> list[str]:
+def _layer(body: BodyNodes, function: UnpackFunction) -> list[str]:
     weight, scale = _dequantized(body, function)
     bias = body.add("Mul", [body.add("Cast", ["b"], to=TensorProto.INT32), "k"])
     products = body.add("Mul", ["x", scale])
     return [weight, body.add("DequantizeLinear", [bias, products], axis=0)]
 
 
-def _weight(body: Body, function: UnpackFunction) -> list[str]:
+def _weight(body: BodyNodes, function: UnpackFunction) -> list[str]:
     return [_dequantized(body, function)[0]]
 
 
-def _float(body: Body, function: UnpackFunction) -> list[str]:
+def _float(body: BodyNodes, function: UnpackFunction) -> list[str]:
     codes = _unpacked(body, function, ir.DataType.FLOAT)
     scale = body.add("Cast", ["s"], to=TensorProto.FLOAT)
     if function.rank > 1:
@@ -123,12 +139,12 @@ def _float(body: Body, function: UnpackFunction) -> list[str]:
     return [body.add("Mul", [codes, scale])]
 
 
-def _values(body: Body, function: UnpackFunction) -> list[str]:
+def _values(body: BodyNodes, function: UnpackFunction) -> list[str]:
     return [_unpacked(body, function, ir.DataType.FLOAT)]
 
 
-def _rows(body: Body, function: UnpackFunction) -> list[str]:
-    codes = function.form.unpack(body, ir.DataType.FLOAT)
+def _rows(body: BodyNodes, _function: UnpackFunction) -> list[str]:
+    codes = body.codes(ir.DataType.FLOAT)
     scale = body.add("Cast", [body.add("Gather", ["s", "i"])], to=TensorProto.FLOAT)
     return [body.add("Mul", [codes, body.add("Unsqueeze", [scale, body.constant([-1], np.int64)])])]
 

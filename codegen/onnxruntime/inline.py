@@ -10,10 +10,11 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from ptqc.codegen.onnxruntime.constants import Share, tensor
+from ptqc.codegen.onnxruntime.constants import Share
 from ptqc.codegen.onnxruntime.functions import DOMAIN
 from ptqc.codegen.onnxruntime.names import short_names
 from ptqc.graph.protos import subgraphs
+from ptqc.graph.spilled import tensor
 
 
 def inlined(model: onnx.ModelProto) -> onnx.ModelProto:

@@ -12,12 +12,14 @@ import numpy as np
 import onnx
 
 from ptqc.codegen.onnxruntime import constants
-from ptqc.codegen.onnxruntime.blocks import BlockProduct
+from ptqc.codegen.onnxruntime.blocks import BlockProduct, picked_in_blocks
 from ptqc.codegen.onnxruntime.functions import DOMAIN, UnpackFunction
 from ptqc.codegen.onnxruntime.inline import expanded
 from ptqc.codegen.onnxruntime.rows import Pick
+from ptqc.formats import Format
 from ptqc.formats.base import LOWEST_OPSET
 from ptqc.graph.model_file import field_bytes
+from ptqc.graph.spilled import tensor
 from ptqc.solutions import Solution
 
 # What the outer length prefixes can differ by between two plans of one model.
@@ -29,7 +31,7 @@ class Use:
     """One reader of a weight: a layer on an integer kernel, with these bias codes if it has any, or one in float.
 
     in_blocks: it keeps the weight packed, in an operator of its own. is_table: it reads the weight as a table. rank: of
-    the places, where it picks rows of one that stays packed.
+    the places, where it picks rows of one that stays packed, by a function or in an operator of its own.
     """
 
     integer: bool = False
@@ -39,37 +41,61 @@ class Use:
     rank: int | None = None
 
 
+@dataclass(frozen=True)
+class WeightBytes:
+    """What a weight adds to the file: bytes of its own, functions, and bytes of what others of its format share."""
+
+    own: int
+    functions: tuple[UnpackFunction, ...]
+    common: Mapping[str, int]
+
+    def parts(self, opset: int) -> Mapping[str, int]:
+        """What is in the file once, however many weights need it, by name: bytes."""
+        return {**function_bytes(self.functions, opset), **self.common}
+
+
 class _Counter:
     """Counts initializers instead of keeping them; equal ones of one weight once."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, form: Format) -> None:
         self.name = name
         self.total = 0
-        self._seen: set[tuple[str, tuple[int, ...], bytes]] = set()
+        self.common: dict[str, int] = {}
+        self._seen: set[_Key] = set()
+        self._common = {_key(array): name for name, array in constants.common(form).items()} if form.in_order else {}
 
     def share(self, array: np.ndarray) -> str:
-        key = (str(array.dtype), array.shape, array.tobytes())
-        if array.size > 1 and key not in self._seen:  # scalars are shared by the whole file
-            self.total += field_bytes(constants.tensor(self.name, array).ByteSize())
+        key, bytes_ = _key(array), field_bytes(tensor(self.name, array).ByteSize())
+        if key in self._common:
+            self.common[self._common[key]] = bytes_
+        elif array.size > 1 and key not in self._seen:  # scalars are shared by the whole file
+            self.total += bytes_
             self._seen.add(key)
         return self.name
 
 
+_Key = tuple[str, tuple[int, ...], bytes]
+
+
+def _key(array: np.ndarray) -> _Key:
+    return str(array.dtype), array.shape, array.tobytes()
+
+
 def stored(
     solution: Solution, uses: Sequence[Use], name_length: int, *, inline: bool = False, tied: bool = False
-) -> tuple[int, tuple[UnpackFunction, ...]]:
-    """Bytes of a weight and its calls, and the functions it needs. uses: its readers; none for what is read whole once.
+) -> WeightBytes:
+    """Bytes of a weight and its calls, and what it needs. uses: its readers; none for what is read whole once.
 
     inline: nodes stand in the place of the calls, and there are no functions. tied: both layers and a table read it.
     """
-    counter = _Counter("n" * name_length)
-    own = sum(_in_blocks(solution, counter) for use in uses if use.in_blocks)
+    counter = _Counter("n" * name_length, solution.form)
+    own = sum((_rows_in_blocks if use.is_table else _in_blocks)(solution, counter) for use in uses if use.in_blocks)
     readers = [use for use in uses or (Use(),) if not use.in_blocks]
     calls = [_call(solution, use, counter, tied) for use in readers]
     needed = tuple(dict.fromkeys(function for function, _ in calls if function is not None))
     nodes = [node for call in calls for node in (_inlined(*call, counter) if inline else call[1:]) if node is not None]
     total = own + counter.total + sum(field_bytes(node.ByteSize()) for node in nodes)
-    return total, () if inline else needed
+    return WeightBytes(total, () if inline else needed, counter.common)
 
 
 def _inlined(
@@ -91,6 +117,15 @@ def _in_blocks(solution: Solution, counter: _Counter) -> int:
         node.input[:], node.output[:] = [name] * len(node.input), [name] * len(node.output)
     plain = onnx.helper.make_node("MatMul", [name, name], [name])
     return sum(field_bytes(node.ByteSize()) for node in nodes) - field_bytes(plain.ByteSize())
+
+
+def _rows_in_blocks(solution: Solution, counter: _Counter) -> int:
+    """Bytes of the nodes that pick rows in blocks."""
+    name = counter.name
+    nodes = picked_in_blocks(Pick(name, name, name, solution.by_channel(), 1, np.dtype(np.int64)), counter.share)
+    for node in nodes:
+        node.input[:], node.output[:] = [name] * len(node.input), [name] * len(node.output)
+    return sum(field_bytes(node.ByteSize()) for node in nodes)
 
 
 def _call(
@@ -122,6 +157,8 @@ def _plain(solution: Solution, use: Use, counter: _Counter, tied: bool) -> onnx.
 
 def function_bytes(functions: Sequence[UnpackFunction], opset: int) -> Mapping[str, int]:
     """Bytes of each function by name, and of the import that the first one brings."""
+    if not functions:
+        return {}
     sizes = {function.name: field_bytes(function.to_proto(opset).ByteSize()) for function in functions}
     imports = onnx.helper.make_opsetid(DOMAIN, 1)
     return {**sizes, DOMAIN: field_bytes(imports.ByteSize())}

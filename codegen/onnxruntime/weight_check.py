@@ -10,11 +10,12 @@ from onnx import helper
 from ptqc.codegen.onnxruntime import blocks
 from ptqc.codegen.onnxruntime.blocks import BlockProduct
 from ptqc.codegen.onnxruntime.export import Exported
+from ptqc.codegen.onnxruntime.functions import BITS_INPUTS
 from ptqc.codegen.onnxruntime.intent import Intent
 from ptqc.codegen.onnxruntime.rows import Pick
 from ptqc.errors import VerificationError
 from ptqc.execute.onnxruntime import Runner, session_options
-from ptqc.formats import Format, Integer
+from ptqc.formats import Format, Integer, VectorCodebook
 from ptqc.graph.references import array_of
 from ptqc.lowered import Lowered
 
@@ -29,11 +30,13 @@ def check(exported: Exported, lowered: Lowered, intent: Intent) -> int:
     places = {**lowered.weights, **{w.name: w.name for w in intent.plan.weights if w.name in exported.renamed}}
     makers = {name: node for node in exported.packed.graph.node for name in node.output}
     forms = {function.name: function.form for function in exported.functions}
-    types = {t.name: helper.tensor_dtype_to_np_dtype(t.data_type).name for t in exported.packed.graph.initializer}
+    tensors = {tensor.name: tensor for tensor in exported.packed.graph.initializer}
+    types = {name: helper.tensor_dtype_to_np_dtype(tensor.data_type).name for name, tensor in tensors.items()}
     seen = set()
     for place, of, name, found in _found(exported, places, intent):
         weight = weights.get(of, of)
-        form, planned = _form(name, makers, forms, types), intent.plan.formats[weight]
+        planned = intent.plan.formats[weight]
+        form = _form(name, makers, forms, types) or _listed(makers[name], tensors, planned)
         if form != planned:
             raise VerificationError(f"weight {weight!r} is stored as {form}, not as {planned} as the plan says")
         if not np.array_equal(intent.solution(of).weight, found):
@@ -71,15 +74,27 @@ def _made(proto: onnx.ModelProto, group: Sequence[tuple[str, str, str]]) -> Iter
 
 
 def _form(
-    name: str, makers: Mapping[str, onnx.NodeProto], forms: Mapping[str, Format], types: Mapping[str, str]
-) -> Format:
-    """The format behind a value: of the function that makes it, or of the tensor, which nodes may turn or cast."""
+    name: str, makers: Mapping[str, onnx.NodeProto], forms: Mapping[str, Format | None], types: Mapping[str, str]
+) -> Format | None:
+    """The format behind a value: of the function that makes it, or of the tensor, which nodes may turn or cast.
+
+    None where one function unpacks several.
+    """
     maker = makers.get(name)
-    if maker is not None and maker.op_type == blocks.OPERATOR:
+    if maker is not None and maker.op_type in (blocks.OPERATOR, blocks.PICKER):
         return Integer(next(a.i for a in maker.attribute if a.name == "bits"))
     if maker is None:
         return Format.parse(types[name])
     return forms[maker.op_type] if maker.domain else _form(maker.input[0], makers, forms, types)
+
+
+def _listed(call: onnx.NodeProto, tensors: Mapping[str, onnx.TensorProto], planned: Format) -> Format:
+    """The format of single bits: as planned, if they are as many, for as many weights."""
+    stored = dict(zip(BITS_INPUTS, call.input, strict=False))
+    bits, levels = tensors[stored["w"]].dims[1], tensors[stored["v"]].dims
+    group = levels[1] if len(levels) > 1 else 1
+    is_planned = planned.in_order and (bits, group) == (planned.bits, planned.group)
+    return planned if is_planned else Integer(bits) if group == 1 else VectorCodebook(bits)
 
 
 def _product_with_ones(exported: Exported, block: BlockProduct) -> np.ndarray:

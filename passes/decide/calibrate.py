@@ -11,7 +11,7 @@ from math import prod
 from typing import ClassVar
 
 from ptqc.calibration.observers import SAMPLED, RangeObserver
-from ptqc.calibration.ranges import TRIED, Observer, affine_params, choose_range
+from ptqc.calibration.ranges import TRIED, Observer, affine_params, choose_range, power_params
 from ptqc.calibration.samples import Samples, input_specs
 from ptqc.execute.onnxruntime import Feeds, Runner
 from ptqc.execute.shapes import observed_shapes
@@ -108,7 +108,7 @@ class Calibrate:
             methods: tuple[str, ...] = TRIED if self.observer == "auto" else (self.observer,)
             if pace.part() < 1:
                 methods = (HURRIED,)
-            found = [observed_params(observers[site.name], method) for method in methods]
+            found = [observed_params(observers[site.name], method, powers=given.powers) for method in methods]
             pace.did(1, float(methods != (HURRIED,)))
             return found
 
@@ -144,10 +144,15 @@ class _Sizes:
         return max(1, total * self.elements * sample.rows // max(self.rows * sample.elements, 1))
 
 
-def observed_params(observer: RangeObserver, method: str = TRIED[0]) -> QuantParams:
-    """Parameters of 8 bits for what was observed, by a method; by the one that is tried first."""
+def observed_params(observer: RangeObserver, method: str = TRIED[0], *, powers: bool = False) -> QuantParams:
+    """Parameters of 8 bits for what was observed, by a method; by the one that is tried first.
+
+    powers: whether the scale is to be a power of two.
+    """
     low, high = choose_range(observer, method, UINT8.bits)
-    scale, zero_point = affine_params(low, high, UINT8.bits)
+    scale, zero_point = (
+        power_params(observer, low, high, UINT8.bits) if powers else affine_params(low, high, UINT8.bits)
+    )
     return QuantParams(UINT8, float(scale), int(zero_point))
 
 

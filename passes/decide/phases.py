@@ -29,7 +29,8 @@ from ptqc.work.progress import SILENT, Progress
 class Setting:
     """A normalized model by role, and the two splits of the calibration set.
 
-    tuning, held_back: disjoint samples; decisions are fitted on the first and accepted on the second.
+    tuning, held_back: disjoint samples; decisions are fitted on the first and accepted on the second. powers: whether
+    scales are to be powers of two.
     """
 
     model: ir.Model
@@ -40,6 +41,7 @@ class Setting:
     tuning: Samples
     held_back: Samples
     seed: int = 0
+    powers: bool = False
     progress: Progress = SILENT
     deadline: Deadline = field(default_factory=Deadline)
 

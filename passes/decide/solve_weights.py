@@ -19,7 +19,7 @@ from ptqc.passes.base import Effect, Result
 from ptqc.passes.decide.phases import Observed, Solved
 from ptqc.passes.decide.weight_problem import WeightProblem
 from ptqc.solutions import Candidates, Solution
-from ptqc.solvers import moments
+from ptqc.solvers import gptq, moments
 from ptqc.work.deadline import Pace
 from ptqc.work.parallel import in_order, no_need
 
@@ -145,9 +145,12 @@ class SolveWeights:
             values = initial(given.model, weight.name)
             pruned = pruned_formats(weight, values, self.sparsity, self.bits)
             found = [] if pruned else [(solution, 0.0) for solution in direct(weight, values)]
+
+            def problem() -> WeightProblem:
+                return _problem(weight, values, pruned or suited(weight, values, taken), given, is_hurried)
+
             if np.isfinite(values).all():
-                tried = pruned or suited(weight, values, taken)
-                rounded = self.executor.solve(weight.name, lambda: _problem(weight, values, tried, given, is_hurried))
+                rounded = self.executor.solve(weight.name, problem)
                 found += rounded
             pace.did(products(weight, forms), HURRIED_COST if is_hurried else 1.0)
             return found
@@ -182,18 +185,21 @@ def solving_bytes(weight: Weight, forms: Sequence[Scaled], *, in_files: bool = F
         return TABLE_BYTES * weight.size
     layer = weight.fitted_to[0]
     gram = layer.groups * layer.width**2 if layer.width <= moments.WIDEST_GRAM else 0
-    return 32 * gram + _format_bytes(layer) * _at_once(weight, possible(weight, forms), in_files=in_files)
+    at_once = _at_once(weight, possible(weight, forms), in_files=in_files)
+    return 32 * gram + _format_bytes(layer, in_files=in_files) * at_once
 
 
 def _at_once(weight: Weight, forms: Sequence[Scaled], *, in_files: bool) -> int:
     """In how many formats a weight is solved at a time: in all, as each adds rows to one problem, or in a few."""
     if not in_files:
         return max(1, len(forms))
-    return max(1, min(len(forms), FORMAT_BYTES // _format_bytes(weight.fitted_to[0])))
+    return max(1, min(len(forms), FORMAT_BYTES // _format_bytes(weight.fitted_to[0], in_files=in_files)))
 
 
-def _format_bytes(layer: Layer) -> int:
-    return 24 * layer.channels * layer.width
+def _format_bytes(layer: Layer, *, in_files: bool) -> int:
+    """Bytes of a weight in a format while it is solved: 24 for each number; beyond memory 12 for what waits."""
+    size = layer.channels * layer.width
+    return 12 * size + 12 * min(size, gptq.NUMBERS) if in_files else 24 * size
 
 
 def products(weight: Weight, forms: Sequence[Format]) -> float:
@@ -239,14 +245,25 @@ def _problem(
 ) -> WeightProblem:
     """What is asked of a solver. hurried: each number is rounded for itself."""
     if not weight.fitted_to:
-        return WeightProblem(values, forms, weight.channel_axis)
+        return WeightProblem(values, forms, weight.channel_axis, observed.powers)
     layer = weight.fitted_to[0]
     second, held, count = _moments(weight, layer, observed)
     if hurried and second.ndim == 3:
         second = np.diagonal(second, axis1=1, axis2=2)
     few = count < ENOUGH_COLUMNS * layer.width or len(observed.tuning) < ENOUGH_SAMPLES
-    together = _at_once(weight, forms, in_files=is_in_files(observed.model))
-    return WeightProblem(values, forms, weight.channel_axis, layer, second, held, few and second.ndim == 3, together)
+    in_files = is_in_files(observed.model)
+    return WeightProblem(
+        values,
+        forms,
+        weight.channel_axis,
+        observed.powers,
+        layer,
+        second,
+        held,
+        alone=few and second.ndim == 3,
+        together=_at_once(weight, forms, in_files=in_files),
+        numbers=gptq.NUMBERS if in_files else None,
+    )
 
 
 def _moments(weight: Weight, layer: Layer, observed: Observed) -> tuple[np.ndarray, np.ndarray, int]:

@@ -21,20 +21,23 @@ Found = list[tuple[Solution, float]]
 class WeightProblem(UnitOfWork[Found]):
     """A weight that is to be rounded in several formats.
 
-    values: of the weight's shape. forms: that suit it. axis: of its channels. layer: that it is fitted to; None where
-    each number is rounded for itself. second, held: second moments (groups, d, d), or their diagonals (groups, d), to
-    fit to and to judge by. alone: whether rounding each number for itself competes with GPTQ. together: formats that
-    are solved at a time.
+    values: of the weight's shape. forms: that suit it. axis: of its channels. powers: whether scales are to be powers
+    of two. layer: that it is fitted to; None where each number is rounded for itself. second, held: second moments
+    (groups, d, d), or their diagonals (groups, d), to fit to and to judge by. alone: whether rounding each number for
+    itself competes with GPTQ. together: formats that are solved at a time. numbers: of the weight, that are worked on
+    together; None: all.
     """
 
     values: np.ndarray
     forms: Sequence[Scaled]
     axis: int
+    powers: bool = False
     layer: Layer | None = None
     second: np.ndarray | None = None
     held: np.ndarray | None = None
     alone: bool = False
     together: int = 1
+    numbers: int | None = None
 
     def solve(self) -> Found:
         """Each format's solution with its error, relative to the power of the layer's output or of the weight."""
@@ -46,18 +49,18 @@ class WeightProblem(UnitOfWork[Found]):
         assert held is not None
         matrix = layer.matrix(self.values)
         power = moments.total_error(matrix, held) or 1.0
-        neighbours = max((form.together for form in self.forms), default=1)
         tried: list[np.ndarray | gptq.Factored] = [second]
         if second.ndim == 3:
+            neighbours = max((form.together for form in self.forms), default=1)
             tried = [gptq.Factored.of(second, together=neighbours)]
         if self.alone:
             # Against its own diagonal alone GPTQ is nearest rounding; it wins where the rest of H misleads.
             tried.append(np.diagonal(second, axis1=1, axis2=2))
         starts = range(0, len(self.forms), self.together)
         for some in (self.forms[first : first + self.together] for first in starts):
-            grids = gptq.grids_for(matrix, second, some, keeps_sign=layer.keeps_sign)
+            grids = gptq.grids_for(matrix, second, some, keeps_sign=layer.keeps_sign, powers=self.powers)
             targets = [gptq.RoundingTarget.of(matrix, grids[form], form, ROUNDS) for form in some]
-            answers = zip(*(gptq.round_all(targets, one) for one in tried), strict=True)
+            answers = zip(*(gptq.round_all(targets, one, self.numbers) for one in tried), strict=True)
             for form, several in zip(some, answers, strict=True):
                 errors = {rounded: moments.total_error(matrix - rounded.weight, held) / power for rounded in several}
                 rounded, error = min(errors.items(), key=lambda item: item[1])
@@ -67,7 +70,7 @@ class WeightProblem(UnitOfWork[Found]):
     def _rounded(self) -> Iterable[tuple[Solution, float]]:
         power = _power(self.values) or 1.0
         for form in self.forms:
-            solution = Solution(form, *form.rounded(self.values, self.axis), self.axis)
+            solution = Solution(form, *form.rounded(self.values, self.axis, powers=self.powers), self.axis)
             yield solution, _power(self.values, solution.weight) / power
 
     def pack(self) -> Packed:
@@ -75,9 +78,11 @@ class WeightProblem(UnitOfWork[Found]):
         document = {
             "forms": [str(form) for form in self.forms],
             "axis": self.axis,
+            "powers": self.powers,
             "layer": None if self.layer is None else asdict(self.layer),
             "alone": self.alone,
             "together": self.together,
+            "numbers": self.numbers,
         }
         arrays = {"values": self.values, "second": self.second, "held": self.held}
         return document, {name: array for name, array in arrays.items() if array is not None}

@@ -1,6 +1,10 @@
-"""Models in half (or double) precision compute in float32 inside; inputs and outputs keep their types."""
+"""Models in half (or double) precision compute in float32 inside; inputs and outputs keep their types.
+
+What packs caches rounds on purpose, and stays as it is.
+"""
 
 import copy
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
@@ -8,6 +12,7 @@ from typing import ClassVar
 import numpy as np
 import onnx_ir as ir
 
+from ptqc.graph.sites import IN_FLOAT
 from ptqc.notes import Note
 from ptqc.passes.base import Effect, Probed, Result
 from ptqc.passes.rewrite.tools.graph import unique_name
@@ -44,12 +49,12 @@ class Float32Inside:
             _cast_constants(graph, found)
             if graph is not model.graph:
                 _retype([*graph.inputs, *graph.outputs], found)
-        outputs = [value for value in model.graph.outputs if value.dtype in found]
-        for node in model.graph.all_nodes():
+        outputs = [value for value in model.graph.outputs if value.dtype in found and not _is_packed(value)]
+        for node in _nodes(model):
             _cast_attributes(node, found)
             _retype([value for value in node.outputs if value not in outputs], found)
         for value in model.graph.inputs:
-            if value.dtype in found and value.uses():
+            if value.dtype in found and value.uses() and not _is_packed(value):
                 _cast_input(model.graph, value)
         for value in outputs:
             _cast_output(model.graph, value)
@@ -60,15 +65,26 @@ class Float32Inside:
 
 def _present(model: ir.Model, types: Types) -> Types:
     """Which of the types the model has."""
-    values = [*model.graph.inputs, *model.graph.outputs]
+    values = [value for value in (*model.graph.inputs, *model.graph.outputs) if not _is_packed(value)]
     for graph in model.graphs():
         values += graph.initializers.values()
-    for node in model.graph.all_nodes():
+    for node in _nodes(model):
         values += node.outputs
     found = {value.dtype for value in values}
-    tensors = [attribute.value for node in model.graph.all_nodes() for attribute in node.attributes.values()]
+    tensors = [attribute.value for node in _nodes(model) for attribute in node.attributes.values()]
     found |= {value.dtype for value in tensors if isinstance(value, ir.TensorProtocol)}
     return tuple(dtype for dtype in types if dtype in found)
+
+
+def _nodes(model: ir.Model) -> Iterator[ir.Node]:
+    """All but those that pack and unpack caches."""
+    return (node for node in model.graph.all_nodes() if IN_FLOAT not in node.metadata_props)
+
+
+def _is_packed(value: ir.Value) -> bool:
+    """Whether an input or output of the model belongs to a packed cache."""
+    nodes = [value.producer(), *value.consumers()]
+    return any(node is not None and IN_FLOAT in node.metadata_props for node in nodes)
 
 
 def _cast(tensor: ir.TensorProtocol) -> ir.TensorProtocol:

@@ -22,7 +22,8 @@ from ptqc.execute.compressed import Held
 from ptqc.execute.finite import Finite
 from ptqc.execute.onnxruntime import Feeds
 from ptqc.execute.walk import Keep, Slicer, Walk
-from ptqc.formats import Format, Scaled
+from ptqc.formats import Format, Scaled, scales
+from ptqc.graph.external import is_in_files
 from ptqc.graph.layers import Layer
 from ptqc.graph.nodes import constant
 from ptqc.passes.base import Effect, Result
@@ -32,8 +33,9 @@ from ptqc.plan import Plan
 from ptqc.solutions import Solution, TunedNumbers, with_tables
 from ptqc.solvers import gptq, moments
 from ptqc.solvers.moments import ColumnSample, Moments
+from ptqc.store import spool
 from ptqc.work.deadline import Deadline
-from ptqc.work.parallel import in_order, processors
+from ptqc.work.parallel import Room, in_order, processors
 from ptqc.work.progress import Stage
 from ptqc.work.tee import Shared
 
@@ -58,6 +60,8 @@ GENEROUS_STRENGTHS = (0.5, 0.25, 1.0)
 ROUNDS = 4
 # How many times as many columns as the table of candidates was solved on; wide layers have no more.
 COLUMNS = 4
+# Bytes for each number of a weight of a model beyond memory.
+NUMBER_BYTES = 16
 # How many layers the fastest draw may be ahead of the slowest: their float outputs are held.
 LEAD = 1
 
@@ -124,13 +128,13 @@ def _reconstructed(
     check = Finite(slicer, batches)
     share = max(1, processors() // len(runs))
     real = Walk(slicer, batches, keep=keeps[0], workers=share, check=check)
-    states = []
+    states, room = [], Room()
     for each, draw in runs:
         fixed = {w.name: given.solutions[w.name, each.formats[w.name]] for w in each.weights if w.table or not w.layers}
         tables = with_tables(fixed, each.weights)
         constants = {name: solution.weight for name, solution in tables.items()}
         seen = Walk(slicer, batches, constants, keeps[1], share, check)
-        states.append(_State(given, each, seen, split, draw, limits.columns, tables))
+        states.append(_State(given, each, seen, split, draw, limits.columns, tables, room=room))
     with given.progress.stage("reconstruct", len(layers)) as stage:
         _solve_all(states, layers, _float_outputs(real, layers, given.deadline), stage)
     return [state.tuned for state in states]
@@ -198,7 +202,10 @@ def _share_batches(
 
 @dataclass
 class _State:
-    """The quantized walk of one draw, and the answers so far. split: batches that are fitted to; the others judge."""
+    """The quantized walk of one draw, and the answers so far.
+
+    split: batches that are fitted to; the others judge. room: for the layers that all draws solve at the same time.
+    """
 
     given: Decided
     plan: Plan
@@ -208,6 +215,7 @@ class _State:
     columns: int
     weights: dict[str, Solution]
     biases: dict[str, np.ndarray | None] = field(default_factory=dict)
+    room: Room = field(default_factory=Room)
     kept: int = 0
     before: float = 0.0
     after: float = 0.0
@@ -234,7 +242,9 @@ class _State:
                 continue
             if (wanted := next(outputs, None)) is None:
                 break
-            self.seen.advance({output: self.solve(layers[output], self._problem(layers[output], wanted))})
+            layer = layers[output]
+            found = self.room.run(partial(self._settled, wanted=wanted), layer, self._need(layer))
+            self.seen.advance({output: found})
             yield output
         for layer in layers.values():
             if layer.name not in self.biases:
@@ -245,6 +255,16 @@ class _State:
         self.weights.setdefault(layer.weight, self.given.solutions[layer.weight, self.plan.formats[layer.weight]])
         bias = constant(self.given.model.graph.initializers[layer.bias]) if layer.bias is not None else None
         self.biases[layer.name] = None if bias is None else bias.reshape(-1)
+
+    def _need(self, layer: Layer) -> int:
+        """Bytes that settling a layer takes, of a model beyond memory: its factor, and a few times its numbers."""
+        if not is_in_files(self.given.model):
+            return 0
+        gram = layer.groups * layer.width**2 if layer.width <= moments.WIDEST_GRAM else 0
+        return 32 * gram + NUMBER_BYTES * layer.channels * layer.width
+
+    def _settled(self, layer: Layer, wanted: list[Held]) -> list[Held]:
+        return self.solve(layer, self._problem(layer, wanted))
 
     def solve(self, layer: Layer, problem: "_Problem") -> list[Held]:
         """Settle the layer's weight and bias; returns its outputs in the quantized walk."""
@@ -288,14 +308,17 @@ class _State:
         y = (columns.outputs(b, a.shape, 1000 * i) for i, (a, b) in enumerate(zip(inputs, outputs, strict=True)))
         fitted_x, fitted_y = (list(moments.joined(islice(parts, self.split))) for parts in (x, y))
         held_x, held_y = (list(moments.joined(parts)) for parts in (x, y))
-        return _Problem(layer, layer.matrix(weight), bias, fitted_x + held_x, fitted_y + held_y, len(fitted_x))
+        every_x, every_y = fitted_x + held_x, fitted_y + held_y
+        numbers = gptq.NUMBERS if is_in_files(self.given.model) else None
+        return _Problem(layer, layer.matrix(weight), bias, every_x, every_y, len(fitted_x), self.given.powers, numbers)
 
 
 @dataclass
 class _Problem:
     """One layer's columns: x (groups, d, n) as seen, y (groups, R, n) as the float model has it.
 
-    split: how many pieces of them are fitted to; the rest judges.
+    split: how many pieces of them are fitted to; the rest judges. powers: whether scales are to be powers of two.
+    numbers: of the weight, that are worked on together; None: all.
     """
 
     layer: Layer
@@ -304,6 +327,8 @@ class _Problem:
     x: list[np.ndarray]
     y: list[np.ndarray]
     split: int
+    powers: bool = False
+    numbers: int | None = None
 
     def __post_init__(self) -> None:
         found = Moments.empty(self.x[0].shape[0], self.x[0].shape[1])
@@ -320,24 +345,35 @@ class _Problem:
         matrix = self.target(second, strength) if isinstance(second, gptq.Factored) else self.weight
         if self.layer.keeps_sign:
             matrix = np.maximum(matrix, 0)
-        kept = form.kept(self.weight)
-        grid = gptq.grids_for(matrix, self.second, [form], keeps_sign=self.layer.keeps_sign, kept=kept)[form]
-        (answer,) = gptq.round_all([gptq.RoundingTarget.of(matrix, grid, form, ROUNDS)], second)
+        kept, keeps_sign = form.kept(self.weight), self.layer.keeps_sign
+        grids = gptq.grids_for(matrix, self.second, [form], keeps_sign=keeps_sign, kept=kept, powers=self.powers)
+        target = gptq.RoundingTarget.of(matrix, grids[form], form, ROUNDS)
+        (answer,) = gptq.round_all([target], second, self.numbers)
         codes = np.ascontiguousarray(self.layer.tensor(answer.codes))
+        codes = codes if self.numbers is None else spool.kept(codes)
         return Solution(form, codes, answer.scale.reshape(-1), self.layer.channel_axis)
 
     def target(self, second: gptq.Factored, strength: float) -> np.ndarray:
         """W + strength · (W* − W), with W* the least-squares weight on the seen inputs, damped towards W."""
-        mean_x = self.moments.mean
+        if self.numbers is None or self.weight.size <= self.numbers:
+            return self._target(slice(None), second, strength)
+        found = np.empty(self.weight.shape, np.float32)
+        for part in scales.parts(self.weight.shape[1], -(-found.size // self.numbers)):
+            found[:, part] = self._target(part, second, strength)
+        return found
+
+    def _target(self, part: slice, second: gptq.Factored, strength: float) -> np.ndarray:
+        """Some outputs of the target."""
+        mean_x, mean_y, weight = self.moments.mean, self.mean_y[:, part], self.weight[:, part]
         cross = sum(
-            (y - self.mean_y[..., None]) @ (x - mean_x[..., None]).transpose(0, 2, 1)
+            (y[:, part] - mean_y[..., None]) @ (x - mean_x[..., None]).transpose(0, 2, 1)
             for x, y in zip(self.x[: self.split], self.y[: self.split], strict=True)
         ) / np.float32(max(self.moments.count, 1))
-        residual = cross - self.weight @ self.moments.second()
+        residual = cross - weight @ self.moments.second()
         if not self.layer.is_corrected:
-            missing = self.mean_y - self.bias.reshape(self.mean_y.shape) - self._mean_of(self.weight)
+            missing = mean_y - self.bias.reshape(len(weight), -1)[:, part] - self._mean_of(weight)
             residual += missing[..., None] * mean_x[:, None, :]
-        return np.asarray(self.weight + strength * second.solve(residual), np.float32)
+        return np.asarray(weight + strength * second.solve(residual), np.float32)
 
     def judged(self, solution: Solution) -> list[tuple[float, Solution, np.ndarray]]:
         """Error on the held-back columns, solution and bias, for every bias: E‖y − Ŵx̂ − b̂‖²."""

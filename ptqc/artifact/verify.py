@@ -5,7 +5,7 @@ against those of the machine that compiled it; the native library against `model
 against the one that was compiled.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 
@@ -30,6 +30,7 @@ from ptqc.graph.external import take_in
 from ptqc.graph.zipmaps import as_tensors
 from ptqc.native.cuda_library import NAME
 from ptqc.native.interface import KERNELS
+from ptqc.passes.caches.known import with_caches
 from ptqc.passes.pipeline import in_float32
 from ptqc.reading import read_model
 from ptqc.reading.file import parse
@@ -135,6 +136,8 @@ def _source(artifact: Artifact, kept: Golden, path: Path) -> str:
             f"{path} is not the model that {artifact.folder} was compiled from: its SHA-256 is {source.digest}, "
             f"that of {recorded['name']} was {recorded['sha256']}"
         )
+    if (caches := artifact.manifest.get("caches")) is not None:
+        source = replace(source, model=with_caches(source.model, caches["caches"]))
     try_once(source, kept.inputs[0])
     found = golden.distances(kept, Runner(in_float32(source.model) if source.cast_double else source.model))
     for name, difference in found.items():

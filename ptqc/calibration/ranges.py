@@ -13,6 +13,7 @@ import numpy as np
 
 from ptqc.arguments import unknown
 from ptqc.calibration.observers import RangeObserver
+from ptqc.formats.scales import powers_beside
 from ptqc.plugins import Plugin, PluginKind, by_name
 
 Method = Literal["minmax", "percentile", "entropy", "mse"]
@@ -49,6 +50,19 @@ def affine_params(low: float, high: float, bits: int, signed: bool = False) -> t
     zero = int(np.clip(np.rint(-low / float(scale)), 0, levels))
     most = np.float32(float(np.finfo(np.float32).max) / max(zero, levels - zero))  # every code stands for a float32
     return min(scale, np.nextafter(most, np.float32(0))), bottom + zero
+
+
+def power_params(observer: RangeObserver, low: float, high: float, bits: int) -> tuple[np.float32, int]:
+    """The same with a power of two as scale, above or below that of [low, high]: the one of less squared error."""
+    scale, zero = affine_params(low, high, bits)
+    if not observer.count or low == high:
+        return scale, zero
+    tried = []
+    for power in np.stack(powers_beside(np.array(scale))):
+        place = int(np.clip(np.rint(-min(low, 0.0) / float(power)), 0, 2**bits - 1))
+        tried.append((_squared_error(observer, float(power), place, bits), power, place))
+    _, scale, zero = min(tried, key=lambda one: one[0])
+    return scale, zero
 
 
 def choose_range(observer: RangeObserver, method: str, bits: int = 8) -> Range:
@@ -150,14 +164,18 @@ def _squared_errors(observer: RangeObserver, lows: np.ndarray, highs: np.ndarray
 
     Zeros have no error in any of them and are left out; a bin's other values count as uniform within it.
     """
-    counts, edges = _without_zeros(observer)
-    density = counts / np.diff(edges) / max(observer.counts.sum(), 1)
     errors = np.empty(len(lows))
     for index, (low, high) in enumerate(zip(lows, highs, strict=True)):
         scale, zero = affine_params(low, high, bits)
-        integral = _integrated_error(edges, float(scale), -zero, 2**bits - 1 - zero)
-        errors[index] = density @ np.diff(integral)
+        errors[index] = _squared_error(observer, float(scale), zero, bits)
     return errors
+
+
+def _squared_error(observer: RangeObserver, scale: float, zero: int, bits: int) -> float:
+    """The same of one scale and zero point."""
+    counts, edges = _without_zeros(observer)
+    density = counts / np.diff(edges) / max(observer.counts.sum(), 1)
+    return float(density @ np.diff(_integrated_error(edges, scale, -zero, 2**bits - 1 - zero)))
 
 
 def _integrated_error(x: np.ndarray, scale: float, first: int, last: int) -> np.ndarray:

@@ -17,6 +17,7 @@ from ptqc.execute.onnxruntime import Feeds, open_proto, session_options
 from ptqc.execute.skeleton import tensor_message
 from ptqc.graph.nodes import rank
 from ptqc.graph.protos import reads
+from ptqc.graph.spilled import SpilledTensors
 from ptqc.work.parallel import in_order, processors
 
 Values = dict[str, np.ndarray]
@@ -90,13 +91,16 @@ class Slicer:
     ) -> ort.InferenceSession:
         """A session on one thread for some nodes; inputs give dtypes and ranks, constants replace initializers."""
         constants = constants or {}
+        spilled = SpilledTensors()  # the session keeps them mapped
         graph = onnx.GraphProto(name="slice")
         graph.node.extend(self.nodes[i] for i in indices)
         read = set().union(*(self.reads[i] for i in indices))
         for name in sorted(read.intersection(self._initializers)):
             replaced = constants.get(name)
             tensor = self._initializers[name]
-            if replaced is not None:
+            if replaced is not None and isinstance(tensor, ir.ExternalTensor):
+                graph.initializer.append(spilled.make(name, replaced))
+            elif replaced is not None:
                 graph.initializer.append(onnx.numpy_helper.from_array(replaced, name))
             elif tensor is not None:
                 graph.initializer.append(tensor_message(tensor, name))

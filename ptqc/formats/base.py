@@ -6,7 +6,7 @@ from them. Each is a file of this package; `ptqc.formats` lists them.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, total_ordering
 from typing import Any, ClassVar, Protocol, TypeVar
 
@@ -14,7 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ptqc.formats.planes import planes_of
-from ptqc.formats.scales import parts
+from ptqc.formats.scales import parts, powers_beside
 
 V = TypeVar("V")
 
@@ -22,6 +22,8 @@ V = TypeVar("V")
 LOWEST_OPSET = 18
 # Numbers that are rounded at a time.
 ROUNDED_NUMBERS = 2**22
+# Weights that are compared with levels at a time.
+COMPARED = 2**16
 
 
 class Nodes(Protocol[V]):
@@ -57,12 +59,13 @@ class Nodes(Protocol[V]):
 class Format(ABC):
     """A storage format of weights; formats are ordered by family and bits.
 
-    bits: of one stored index. family: the name without the bits. group: neighbouring weights that share an index.
-    mark: tells the unpacking functions of this family from those of others. opset: the lowest that can unpack it.
-    is_given: the weight as the model has it. is_plain: a tensor of the file that needs no function. is_learned: whether
-    fitting it to a weight takes long. is_regular: whether the place of an index follows from that of its weight, so
-    that rows can be read alone. keeps_zeros: whether weights that are zero stay so. together: neighbours in a channel
-    that a solver looks at one after the other. families: all that there are, in the order in which they are tried.
+    bits: of one stored index. family: the name without the bits. group: neighbouring weights that share an index. mark:
+    tells the unpacking functions of this family from those of others. opset: the lowest that can unpack it. is_given:
+    the weight as the model has it. is_plain: a tensor of the file that needs no function. is_learned: whether fitting
+    it to a weight takes long. in_order: whether stored indices count the levels in order. is_regular: whether the place
+    of an index follows from that of its weight, so that rows can be read alone. keeps_zeros: whether weights that are
+    zero stay so. together: neighbours in a channel that a solver looks at one after the other. families: all that there
+    are, in the order in which they are tried.
     """
 
     bits: int
@@ -73,6 +76,7 @@ class Format(ABC):
     opset: ClassVar[int] = LOWEST_OPSET
     is_plain: ClassVar[bool] = False
     is_learned: ClassVar[bool] = False
+    in_order: ClassVar[bool] = False
     is_regular: ClassVar[bool] = True
     keeps_zeros: ClassVar[bool] = False
     together: ClassVar[int] = 1
@@ -183,7 +187,7 @@ class Grid:
     scale (…, R): of each row. nearest: of weight / scale (…, R, group), by the metric (…, group, group) if one is
     given, to the nearest levels, float32. code_type: of NumPy, that holds every level. kept (…, R, d): whether a weight
     has a code other than 0; None where all may have. patterns (P, M): in place of kept, ways in which it may be chosen
-    for each M neighbours, one to a row; the others have codes that are not 0.
+    for each M neighbours, one to a row; the others have codes that are not 0. powers: whether scales are powers of two.
     """
 
     scale: np.ndarray
@@ -192,6 +196,29 @@ class Grid:
     code_type: type = np.int8
     kept: np.ndarray | None = None
     patterns: np.ndarray | None = None
+    powers: bool = False
+
+    def with_powers(self, rows: np.ndarray, importance: np.ndarray) -> "Grid":
+        """The same with powers of two as scales: of the two beside each scale, the one of less error.
+
+        rows and importance: as the grid was made for.
+        """
+        low, high = powers_beside(self.scale)
+        errors = [self._error(rows, importance, scale) for scale in (low, high)]
+        return replace(self, scale=np.where(errors[0] <= errors[1], low, high), powers=True)
+
+    def _error(self, rows: np.ndarray, importance: np.ndarray, scale: np.ndarray) -> np.ndarray:
+        """Squared error (…, R) of nearest rounding; of some columns at a time, as each is compared with all levels."""
+        kept = self.kept if self.patterns is None else largest(rows * rows * importance, self.patterns)
+        importance, total = np.broadcast_to(importance, rows.shape), np.zeros(scale.shape, np.float64)
+        width = max(1, COMPARED // max(scale.size * self.group, 1)) * self.group
+        for start in range(0, rows.shape[-1], width):
+            here = slice(start, start + width)
+            ratio = rows[..., here] / scale[..., None]
+            codes = self.nearest(ratio.reshape(*scale.shape, -1, self.group), None).reshape(ratio.shape)
+            away = rows[..., here] - (codes if kept is None else codes * kept[..., here]) * scale[..., None]
+            total += (away * away * importance[..., here]).sum(-1)
+        return total
 
     def kept_of(self, rows: np.ndarray, part: slice) -> np.ndarray | None:
         """Which of rows[part] have codes other than 0, by their size where that is to be chosen; None: all may."""
@@ -236,11 +263,16 @@ class Scaled(Format):
         """Whether a weight of channels of `width` numbers can have it: no group reaches into the next channel."""
         return width % self.group == 0
 
-    def rounded(self, weight: np.ndarray, axis: int) -> tuple[np.ndarray, np.ndarray]:
-        """Codes (of the weight's shape) and scale per index of `axis`, without looking at data."""
+    def rounded(self, weight: np.ndarray, axis: int, *, powers: bool = False) -> tuple[np.ndarray, np.ndarray]:
+        """Codes (of the weight's shape) and scale per index of `axis`, without looking at data.
+
+        powers: whether scales are to be powers of two.
+        """
         moved = np.moveaxis(weight, axis, 0)
         rows = moved.reshape(len(moved), -1)
-        grid = self.grid(rows, np.ones((1, rows.shape[1]), np.float32))
+        even = np.ones((1, rows.shape[1]), np.float32)
+        grid = self.grid(rows, even)
+        grid = grid.with_powers(rows, even) if powers else grid
         codes: np.ndarray = np.empty(rows.shape, grid.code_type)
         for part in parts(len(rows), -(-rows.size // ROUNDED_NUMBERS)):
             ratio = (rows[part] / grid.scale[part, None]).reshape(len(rows[part]), -1, self.group)

@@ -25,6 +25,7 @@ class Codebook(Coded):
     family = "codebook"
     mark: ClassVar[str] = "c"
     is_learned: ClassVar[bool] = True
+    in_order: ClassVar[bool] = True
 
     @classmethod
     def members(cls) -> Iterable["Codebook"]:

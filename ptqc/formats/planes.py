@@ -3,7 +3,7 @@
 Byte i of a plane of p bits holds elements i, i + m, i + 2m, …, lowest bits first, where m is the plane's length in
 bytes: unpacking is then one broadcast shift, one mask and one reshape. The highest bits of a code are in the widest
 plane. Of close planes (`pack_close`) it holds neighbours: a byte can be looked up whole, and rows have bytes of their
-own.
+own. Single bits (`pack_bits`) are one array whatever the width, so that one function unpacks all widths.
 """
 
 import numpy as np
@@ -44,6 +44,13 @@ def pack_close(index: np.ndarray, bits: int) -> tuple[np.ndarray, ...]:
         joined = np.bitwise_or.reduce(parts << np.arange(0, 8, width, dtype=np.uint8), axis=-1).astype(np.uint8)
         planes.append(joined.reshape(*index.shape[:-1], -1, *halves(width)))
     return tuple(planes)
+
+
+def pack_bits(index: np.ndarray, bits: int) -> np.ndarray:
+    """uint8 (bits, ⌈n / 8⌉, 1): row i has bit i of n indices (any shape), neighbours in one byte, lowest first."""
+    flat = index.astype(np.uint8).ravel()
+    rows = (flat >> np.arange(bits, dtype=np.uint8)[:, None]) & 1
+    return np.packbits(rows, axis=1, bitorder="little")[..., None]
 
 
 def halves(count: int) -> tuple[int, ...]:

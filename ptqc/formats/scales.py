@@ -75,6 +75,13 @@ def _searched(rows: np.ndarray, importance: np.ndarray) -> tuple[np.ndarray, np.
     )
 
 
+def powers_beside(scale: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The largest power of two that is not above each scale, and the next one; float32."""
+    scale = np.asarray(scale, np.float32)
+    low = np.ldexp(np.float32(1), np.frexp(scale)[1] - 1).astype(np.float32)
+    return low, low * np.float32(2)
+
+
 def storable(scale: np.ndarray, magnitude: np.ndarray) -> np.ndarray:
     """Scales as they are stored: rounded to float16 where that loses nothing, rows of zeros given a small scale.
 

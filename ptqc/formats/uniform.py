@@ -6,6 +6,7 @@ int8, so the kernel does not see the difference.
 """
 
 from collections.abc import Iterable, Sequence
+from typing import ClassVar
 
 import numpy as np
 import onnx_ir as ir
@@ -21,6 +22,7 @@ class Integer(Coded):
     """int2 to int8."""
 
     family = "int"
+    in_order: ClassVar[bool] = True
 
     @classmethod
     def members(cls) -> Iterable["Integer"]:

@@ -22,6 +22,12 @@ class Cache:
         """That of the input."""
         return str(self.past.name)
 
+    @property
+    def channels(self) -> int | None:
+        """Of one head; None where the model leaves them open."""
+        size = None if self.past.shape is None else self.past.shape[-1]
+        return size if isinstance(size, int) else None
+
 
 def find_caches(model: ir.Model) -> list[Cache]:
     """All caches of a model, in the order of its inputs."""

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ptqc.report.bits_plot import bits_plot
+from ptqc.report.caches import cache_table, has_caches
 from ptqc.report.changed import changed_samples, has_changed
 from ptqc.report.frontier_plot import frontier_plot
 from ptqc.report.headline import cards
@@ -105,6 +106,14 @@ SECTIONS = (
         "Not counted are the runtime itself, its copy of the graph, and the caller's inputs.",
         memory_table,
         has_memory,
+    ),
+    Section(
+        "caches",
+        "Caches",
+        "How keys and values of earlier tokens are kept, with their bytes at the longest text of the samples. The loss "
+        "of one cache alone was measured where a budget chose its form.",
+        cache_table,
+        has_caches,
     ),
     Section(
         "loss-budget",

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ptqc.formats import Format, mean_bits
+from ptqc.report.caches import caches_in_words
 from ptqc.report.latency import with_activations
 from ptqc.report.loss_budget import loss_in_words
 from ptqc.report.memory import memory_in_words
@@ -25,7 +26,7 @@ PROVEN = 1e-4  # a gap below this is the solver's tolerance
 def summarize(manifest: Document, times: Document) -> str:
     """Size, loss, agreement, score, latency, what computes in float, time and memory."""
     lines = [*_size(manifest), *_quality(manifest), *_kept_loss(manifest), *_speed(manifest, times)]
-    lines += [*_time(manifest), *_memory(manifest), *_targets(manifest)]
+    lines += [*_time(manifest), *_memory(manifest), *_caches(manifest), *_targets(manifest)]
     lines += _warnings(manifest)
     return "\n".join(_line(label, content) for label, content in lines)
 
@@ -140,6 +141,11 @@ def _speed(manifest: Document, times: Document) -> Iterator[tuple[str, str]]:
 def _memory(manifest: Document) -> Iterator[tuple[str, str]]:
     if manifest.get("memory", {}).get("limit_bytes") is not None:
         yield "memory", memory_in_words(manifest).partition(": ")[2]
+
+
+def _caches(manifest: Document) -> Iterator[tuple[str, str]]:
+    if manifest.get("caches") is not None:
+        yield "caches", caches_in_words(manifest)
 
 
 def _time(manifest: Document) -> Iterator[tuple[str, str]]:

@@ -27,6 +27,8 @@ from ptqc.formats import Format, Grid, Scaled, scales
 from ptqc.formats.base import largest
 from ptqc.solvers import moments
 
+# Numbers of a weight of a model beyond memory that are worked on together.
+NUMBERS = 2**22
 BLOCK = 128
 # Columns of a block among which errors are passed on one by one; to the others they go as products of matrices.
 STRETCH = 16
@@ -46,6 +48,14 @@ class Rounded:
     def weight(self) -> np.ndarray:
         """scale · codes."""
         return np.asarray(self.codes.astype(np.float32) * self.scale[..., None], np.float32)
+
+    @classmethod
+    def joined(cls, parts: Sequence["Rounded"]) -> "Rounded":
+        """Stretches of outputs as one."""
+        if len(parts) == 1:
+            return parts[0]
+        codes, scale = (np.concatenate(arrays, 1) for arrays in zip(*((p.codes, p.scale) for p in parts), strict=True))
+        return cls(codes, scale)
 
 
 def inverse_factor(second: np.ndarray, damping: float = DAMPING) -> np.ndarray:
@@ -130,6 +140,16 @@ class RoundingTarget:
         """rounds: where the format has few bits."""
         return cls(matrix, grid, rounds if form.bits_per_weight <= DESCENDED_BITS else 0)
 
+    def parts(self, numbers: int | None) -> Iterator["RoundingTarget"]:
+        """The target cut into stretches of outputs with about so many numbers; None: uncut."""
+        if numbers is None or self.matrix.size <= numbers:
+            yield self
+            return
+        for part in scales.parts(self.matrix.shape[1], -(-self.matrix.size // numbers)):
+            kept = None if self.grid.kept is None else self.grid.kept[:, part]
+            grid = replace(self.grid, scale=self.grid.scale[:, part], kept=kept)
+            yield replace(self, matrix=self.matrix[:, part], grid=grid)
+
     @property
     def together(self) -> int:
         """Neighbouring columns among which those that are kept are chosen; 1 where none are."""
@@ -143,11 +163,12 @@ def grids_for(
     *,
     keeps_sign: bool = False,
     kept: np.ndarray | None = None,
+    powers: bool = False,
 ) -> dict[Format, Grid]:
     """Grids of weights (groups, R, d) in every format, by the importance that the diagonal of `second` gives.
 
     keeps_sign: not below 0, as no weight does. kept: what is not zero in formats that keep zeros, if not the weights
-    tell.
+    tell. powers: whether scales are to be powers of two.
     """
     importance = importance_of(second)
     found: dict[Format, Grid] = {}
@@ -157,16 +178,25 @@ def grids_for(
         else:
             pruned = form.grid(np.where(kept, matrix, np.float32(0)), importance, keeps_sign=keeps_sign)
             found[form] = replace(pruned, kept=kept, patterns=None)
-    return found
+    return {form: grid.with_powers(matrix, importance) for form, grid in found.items()} if powers else found
 
 
-def round_all(targets: Sequence[RoundingTarget], second: np.ndarray | Factored) -> list[Rounded]:
+def round_all(
+    targets: Sequence[RoundingTarget], second: np.ndarray | Factored, numbers: int | None = None
+) -> list[Rounded]:
     """Codes and scales of all targets at once.
 
-    second: E[x xᵀ] (groups, d, d), or its diagonal, for which GPTQ is nearest rounding.
+    second: E[x xᵀ] (groups, d, d), or its diagonal, for which GPTQ is nearest rounding. numbers: of a target, that are
+    worked on at a time; outputs do not depend on each other.
     """
     if isinstance(second, np.ndarray) and second.ndim == 3:
         second = Factored.of(second, together=max(target.together for target in targets))
+    pieces = [list(target.parts(numbers)) for target in targets]
+    answers = [_round_together(piece, second) for piece in zip(*pieces, strict=True)]
+    return [Rounded.joined(several) for several in zip(*answers, strict=True)]
+
+
+def _round_together(targets: Sequence[RoundingTarget], second: np.ndarray | Factored) -> list[Rounded]:
     found: dict[int, Rounded] = {}
     kinds = [
         (target.grid.group, target.together, target.rounds if isinstance(second, Factored) else 0) for target in targets
@@ -217,6 +247,7 @@ class _Rows:
     second: np.ndarray
     kept: np.ndarray | None
     patterns: np.ndarray | None
+    powers: bool
     codes: np.ndarray = field(init=False)
     product: np.ndarray = field(init=False)
 
@@ -227,7 +258,7 @@ class _Rows:
         scale = np.concatenate([target.grid.scale for target in targets], axis=1)[..., None].astype(np.float32)
         parts = [(target.grid, slice(i * count, (i + 1) * count)) for i, target in enumerate(targets)]
         first = targets[0].grid
-        return cls(targets, matrix, scale, parts, first.group, second, _kept(targets), first.patterns)
+        return cls(targets, matrix, scale, parts, first.group, second, _kept(targets), first.patterns, first.powers)
 
     @cached_property
     def wanted(self) -> np.ndarray:
@@ -253,9 +284,11 @@ class _Rows:
         norm, inner = (self.product * self.codes).sum(-1), (self.product * self.matrix).sum(-1)
         usable, scale = (norm > 0) & (inner > 0), self.scale[..., 0]
         fitted = np.where(usable, inner / np.where(usable, norm, 1.0), scale)
-        fitted = scales.storable(fitted, np.abs(self.matrix).max(-1))
-        gain = (fitted - scale) * (2 * inner - (fitted + scale) * norm)
-        self.scale = np.where(gain > 0, fitted, scale)[..., None].astype(np.float32)
+        stored = scales.storable(fitted, np.abs(self.matrix).max(-1))
+        for tried in scales.powers_beside(fitted) if self.powers else (stored,):
+            gain = (tried - scale) * (2 * inner - (tried + scale) * norm)
+            scale = np.where(gain > 0, tried, scale)
+        self.scale = scale[..., None].astype(np.float32)
 
 
 def _kept(targets: Sequence[RoundingTarget]) -> np.ndarray | None:

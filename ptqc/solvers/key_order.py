@@ -8,6 +8,7 @@ channels: pairs are sorted, by their energy together, and the tables of sines an
 is taken where attention diverges less for it on samples held back; else the head stays as it is.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -53,6 +54,12 @@ def order_of(keys: np.ndarray, pairs: Pairs) -> np.ndarray:
     energy = np.square(keys, dtype=np.float64).reshape(-1, keys.shape[-1]).mean(0)
     ranked = sets[np.argsort(-energy[sets].sum(1), kind="stable")]
     return (ranked.T if pairs.halves else ranked).ravel()
+
+
+def order_of_all(caches: Sequence[np.ndarray]) -> np.ndarray:
+    """Channels (heads · d) of all heads by their energy in these caches (texts, heads, places, d), largest first."""
+    energy = sum(np.square(x, dtype=np.float64).sum((0, 2)) for x in caches)
+    return np.argsort(-np.ravel(energy), kind="stable")
 
 
 def divergence(queries: np.ndarray, keys: np.ndarray, other: np.ndarray) -> float:

@@ -254,5 +254,7 @@ def best_of(decided: Decided, files: Sequence[Packed], limit: int | None) -> Pac
 
 def tune(decided: Decided, plan: Plan, tuned: TunedNumbers) -> tuple[TunedNumbers, tuple[Note, ...]]:
     """Numbers behind the gradient steps, and what there is to say of these."""
-    result = applied(TuneFeatures(), Tunable(decided, plan, tuned))
+    # A scale that has to stay a power of two cannot move by a little.
+    steps = TuneFeatures(scale_rate=0.0) if decided.powers else TuneFeatures()
+    result = applied(steps, Tunable(decided, plan, tuned))
     return result.made, result.notes

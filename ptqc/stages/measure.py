@@ -79,6 +79,7 @@ def measured(
         "batchable": prepared.samples.batchable,
         "is_even": prepared.is_even,
         "splits": to_json(prepared.remedies),
+        "caches": prepared.caches,
         "notes": [[note.step, note.subject, note.message, note.level] for note in (*prepared.notes, *notes)],
         "own_notes": len(notes),
     }
@@ -121,7 +122,8 @@ def recall(store: Store, name: str, progress: Progress) -> tuple[Prepared, Decid
     judging = Samples.open(entry.folder / JUDGING) if (entry.folder / JUDGING).is_dir() else None
     samples = replace(samples, batchable=stored["batchable"])
     splits = from_json(stored.get("splits", []))
-    prepared = Prepared(model, samples, origin, tuple(notes[:own]), is_even, judging, splits, whole)
+    caches = stored.get("caches")
+    prepared = Prepared(model, samples, origin, tuple(notes[:own]), is_even, judging, splits, whole, caches=caches)
     candidates = StoredWeights(store, {}, model).open(stored["candidates"])
     if candidates is None:
         raise _gone(store)
@@ -139,7 +141,8 @@ def _gone(store: Store) -> UsageError:
 def _setting(prepared: Prepared, options: CompileOptions, progress: Progress) -> Setting:
     """Of a model beyond memory, activations that are to stay in float are not looked at: that would take long."""
     model = prepared.model
-    found = Setting.of(model, prepared.tuning, prepared.held_back, seed=options.seed, progress=progress)
+    powers = options.scales == "pow2"
+    found = Setting.of(model, prepared.tuning, prepared.held_back, seed=options.seed, powers=powers, progress=progress)
     is_left = options.activations == "float" and is_in_files(model)
     return replace(found, sites=()) if is_left else found
 
@@ -153,6 +156,7 @@ def key_of(step: str, prepared: Prepared, options: Mapping[str, Any]) -> Mapping
         "libraries": {"onnxruntime": ort.__version__, "numpy": np.__version__, "onnx_ir": ir.__version__},
         "model": prepared.origin.digest,
         **({"splits": to_json(prepared.remedies)} if prepared.remedies else {}),
+        **({"caches": _forms(prepared.caches)} if prepared.caches is not None else {}),
         "evened": prepared.evened,
         "calibration": prepared.samples.digest,
         "known": _known(),
@@ -170,6 +174,11 @@ def families_of(model: ir.Model, options: CompileOptions) -> frozenset[str]:
     would be solved for nothing.
     """
     return frozenset({Integer.family}) if options.in_blocks and is_in_files(model) else frozenset()
+
+
+def _forms(caches: Mapping[str, Any]) -> list[Any]:
+    """Of what is told of caches, what the model follows from."""
+    return [[cache["name"], cache["form"], cache["order"]] for cache in caches["caches"]]
 
 
 def _digest(model: ir.Model) -> str:

@@ -7,7 +7,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ptqc.biases import accumulator_scale, bias_codes, usable_scale
-from ptqc.codegen.onnxruntime import functions, names, size
+from ptqc.codegen.onnxruntime import names, size
 from ptqc.codegen.onnxruntime.blocks import block_size
 from ptqc.codegen.onnxruntime.export import Exported, export
 from ptqc.formats import Format, coded
@@ -31,18 +31,17 @@ def problem_of(decided: Decided, plan: Plan, options: CompileOptions) -> Problem
     """Candidates with their bytes; what every plan has is weighed on two plans that are really written."""
     model, length = decided.model, _name_length(decided.model, plan)
     candidates: list[Candidate] = []
-    found: dict[str, functions.UnpackFunction] = {}
+    opset, once = model.opset_imports[""], dict[str, int]()
     for weight in decided.weights:
         for form in forms(weight, decided, plan, options):
             solution = decided.solutions[weight.name, form]
             uses = [_use(model, layer, solution, plan, options) for layer in weight.layers]
-            uses += _uses_of_table(model, weight, solution)
-            total, needed = size.stored(solution, uses, length, inline=options.inline, tied=weight.table is not None)
-            found.update({function.name: function for function in needed})
-            parts = (*(f.name for f in needed), *((functions.DOMAIN,) if needed else ()))
-            candidates.append(Candidate(weight.name, form, total, decided.weight_losses[weight.name, form], parts))
-    opset = model.opset_imports[""]
-    once = size.function_bytes(list(found.values()), opset)
+            uses += _uses_of_table(model, weight, solution, options)
+            stored = size.stored(solution, uses, length, inline=options.inline, tied=weight.table is not None)
+            parts = stored.parts(opset)
+            once |= parts
+            loss = decided.weight_losses[weight.name, form]
+            candidates.append(Candidate(weight.name, form, stored.own, loss, tuple(parts)))
     empty = Problem(tuple(candidates), 0, once)
     smallest = smallest_choice(empty)
     extremes = [smallest, *(best for best in (best_choice(empty),) if fits_in_memory(empty.size(best)))]
@@ -107,7 +106,7 @@ def _use(model: ir.Model, layer: Layer, solution: Solution, plan: Plan, options:
     return size.Use(True, bias_codes(bias, accumulator_scale(x, scale), None if y is None else y.scale))
 
 
-def _uses_of_table(model: ir.Model, weight: Weight, solution: Solution) -> list[size.Use]:
+def _uses_of_table(model: ir.Model, weight: Weight, solution: Solution, options: CompileOptions) -> list[size.Use]:
     """What picks rows of a table that stays packed, or the one that unpacks it."""
     if weight.layers and weight.table is None:
         return []
@@ -115,7 +114,8 @@ def _uses_of_table(model: ir.Model, weight: Weight, solution: Solution) -> list[
     found = pickers(model.graph.initializers[weight.table or weight.name])
     if not stays_packed(solution.form, shape) or not found:
         return [size.Use(is_table=True)]
-    return [size.Use(is_table=True, rank=rank(node.inputs[1])) for node in found]
+    in_blocks = options.in_blocks and block_size(solution.form, shape[1]) is not None
+    return [size.Use(in_blocks=in_blocks, is_table=True, rank=rank(node.inputs[1])) for node in found]
 
 
 def _goes_in_blocks(layer: Layer, form: Format) -> bool:

@@ -63,7 +63,7 @@ def in_order(
     if workers == 1:
         yield from map(function, items)
         return
-    room = _Room()
+    room = Room()
     executor = ThreadPoolExecutor(workers)
     try:
         running = deque(executor.submit(room.run, function, item, need(item)) for item in items)
@@ -75,8 +75,8 @@ def in_order(
         executor.shutdown(wait=False, cancel_futures=True)
 
 
-class _Room:
-    """Lets work begin while there is memory for it."""
+class Room:
+    """Lets work begin while there is memory for it: at any time at most ROOM bytes in all, or one item alone."""
 
     def __init__(self) -> None:
         self._changed = Condition()

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from ptqc.calibration import ranges
 from ptqc.calibration.observers import RangeObserver
-from ptqc.calibration.ranges import METHODS, affine_params, choose_range
+from ptqc.calibration.ranges import METHODS, affine_params, choose_range, power_params
 from ptqc.errors import UsageError
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False, width=32)
@@ -53,6 +53,31 @@ def test_scale_and_zero_point_are_always_usable(a, b, bits, signed):
         assert zero == bottom
     elif high <= 0 and float(scale) > np.finfo(np.float32).tiny:
         assert zero == top
+
+
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
+@pytest.mark.parametrize("bits", [4, 8])
+def test_the_scale_that_is_a_power_of_two_is_the_better_one_of_its_neighbours(name, bits):
+    values = DISTRIBUTIONS[name]
+    observer = observed(values)
+    low, high = choose_range(observer, "mse", bits)
+    scale, zero = power_params(observer, low, high, bits)
+    free, _ = affine_params(low, high, bits)
+    assert np.frexp(scale)[0] == 0.5
+    assert 0.5 < scale / free < 2.0001
+
+    def error(step):
+        place = np.clip(np.rint(-min(low, 0) / step), 0, 2**bits - 1)
+        codes = np.clip(np.rint(values / np.float64(step)) + place, 0, 2**bits - 1)
+        return float(np.mean(((codes - place) * np.float64(step) - values) ** 2))
+
+    below = 2.0 ** np.floor(np.log2(free))
+    assert zero == np.clip(np.rint(-min(low, 0) / scale), 0, 2**bits - 1)
+    assert error(scale) <= min(error(below), error(2 * below)) * 1.02
+
+
+def test_what_was_never_seen_has_a_power_of_two_as_scale():
+    assert power_params(RangeObserver(), 0.0, 0.0, 8) == (np.float32(1), 0)
 
 
 LOWEST = float(np.finfo(np.float32).min)

@@ -24,7 +24,7 @@ def problem(seed: int = 0, rows: int = 6, width: int = 16) -> WeightProblem:
     inputs = generator.standard_normal((1, width, 4 * width)).astype(np.float32)
     second = inputs @ inputs.swapaxes(1, 2) / np.float32(4 * width)
     layer = Layer("y", "Gemm", "x", "w", None, "y", values.shape, 1)
-    return WeightProblem(values, FORMS, 1, layer, second, second, alone=True, together=2)
+    return WeightProblem(values, FORMS, 1, layer=layer, second=second, held=second, alone=True, together=2)
 
 
 def told(found: Found) -> list[tuple[Format, str, float]]:

@@ -7,7 +7,7 @@ import onnx
 from planting import DIFFER, TUNED, Changed, Fault, given
 
 from ptqc.codegen.onnxruntime import constants, export
-from ptqc.formats import Integer, codebook, planes, scales
+from ptqc.formats import codebook, planes, scales
 from ptqc.formats.sparse import Masked, SparseCodebook, TwoOfFour
 
 # Operators with integer kernels, and what those give.
@@ -38,11 +38,11 @@ def nibbles_swapped(found: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
     return tuple((plane << 4 | plane >> 4).astype(np.uint8) for plane in found)
 
 
-def unsigned(right: Any) -> Any:
+def unsigned(found: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Indices taken for codes."""
-    return lambda form, nodes, to: (
-        nodes.add("Cast", [nodes.shaped(nodes.stored())], to=to) if form.is_packed else right(form, nodes, to)
-    )
+    return {
+        name: np.arange(array.size, dtype=np.int8) if array.dtype == np.int8 else array for name, array in found.items()
+    }
 
 
 def renamed_output(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -96,7 +96,7 @@ def read_at_another_scale(op_type: str) -> Changed:
 PACKING: dict[str, Fault] = {
     "bit planes in the wrong order": Fault(planes, "pack", planes_reversed, "image", TUNED),
     "nibbles swapped": Fault(planes, "pack", given(nibbles_swapped), "image", TUNED),
-    "signed codes taken for unsigned": Fault(Integer, "unpack", unsigned, "image", TUNED),
+    "signed codes taken for unsigned": Fault(constants, "common", given(unsigned), "image", TUNED),
     "levels of a codebook rotated": Fault(
         codebook, "indices", given(lambda found: (found[0], np.roll(found[1], 1, axis=0))), "codebook", TUNED
     ),

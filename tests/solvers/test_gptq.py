@@ -134,6 +134,16 @@ def test_two_of_four_are_chosen_and_the_others_make_up_for_them(width: int, roun
     assert chosen < (0.6 if width > 4 else 1.0) * plain
 
 
+@pytest.mark.parametrize("form", [Integer(3), Codebook(3), VectorCodebook(5), TwoOfFour(3)], ids=str)
+def test_scales_stay_powers_of_two_while_they_are_fitted(form: Scaled) -> None:
+    matrix, second = noise(2, 16, 60), correlated(2, 60, seed=4)
+    grid = gptq.grids_for(matrix, second, [form], powers=True)[form]
+    found, plain = (gptq.round_all([gptq.RoundingTarget(matrix, grid, rounds)], second)[0] for rounds in (4, 0))
+    assert (np.frexp(found.scale)[0] == 0.5).all()
+    errors = [moments.error(matrix - each.weight, second).sum() for each in (found, plain)]
+    assert errors[0] <= errors[1]
+
+
 def test_without_correlations_the_two_that_count_most_are_kept() -> None:
     matrix, form = noise(1, 6, 40), TwoOfFour(3)
     importance = np.linspace(0.1, 3, 40, dtype=np.float32)[None]
@@ -287,3 +297,15 @@ def test_dead_inputs_and_rows_of_zeros() -> None:
         assert np.isfinite(found.weight).all()
         if not form.is_symmetric:
             assert not found.weight[:, 1].any()
+
+
+@pytest.mark.parametrize("form", [Integer(3), Integer(4), Codebook(3), VectorCodebook(7), Sparse(5)], ids=str)
+@pytest.mark.parametrize("rounds", [0, 2])
+def test_outputs_that_are_rounded_apart_are_those_of_all_together(form: Scaled, rounds: int) -> None:
+    matrix, second = noise(2, 24, 16, seed=3), correlated(2, 16, seed=4)
+    matrix *= np.abs(matrix) > 0.5
+    target = gptq.RoundingTarget(matrix, gptq.grids_for(matrix, second, [form])[form], rounds)
+    (whole,) = gptq.round_all([target], second)
+    (apart,) = gptq.round_all([target], second, numbers=5 * 2 * 16)
+    assert np.array_equal(whole.codes, apart.codes)
+    assert np.allclose(whole.scale, apart.scale, rtol=1e-5)

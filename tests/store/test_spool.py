@@ -36,3 +36,11 @@ def test_its_pages_are_no_anonymous_memory_and_go_with_it() -> None:
     del array
     gc.collect()
     assert mapped() < held
+
+
+def test_numbers_are_kept_in_a_file() -> None:
+    array = np.arange(12, dtype=np.int8).reshape(3, 4).T
+    kept = spool.kept(array)
+    assert np.array_equal(kept, array)
+    assert kept.dtype == array.dtype
+    assert not kept.flags.writeable

@@ -3,7 +3,7 @@
 import platform
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -98,6 +98,7 @@ def manifest(job: Job, outcome: CompileOutcome) -> dict[str, Any]:
     """Everything reproducible about an artifact."""
     fitted, judged, delivered = outcome.fitted, outcome.judged, outcome.delivered
     origin, proto = job.prepared.origin, fitted.exported.proto
+    own = sorted({node.op_type for node in proto.graph.node if node.domain == FUSED})
     remedies, unused = used_remedies(job.prepared.remedies, fitted.plan)
     split = {remedy.tensor: len(remedy.channels) for remedy in remedies if remedy.channels}
     in_float = float_operators(job.model, fitted.plan, remedies)
@@ -129,14 +130,15 @@ def manifest(job: Job, outcome: CompileOutcome) -> dict[str, Any]:
             "bytes_told_to_solver": fitted.told,
             "opset": proto.opset_import[0].version,
             "ir_version": proto.ir_version,
-            "oldest_onnxruntime": oldest_runtime(proto.opset_import[0].version, proto.ir_version),
-            "runtime_operators": sorted({node.op_type for node in proto.graph.node if node.domain == FUSED}),
+            "oldest_onnxruntime": oldest_runtime(proto.opset_import[0].version, proto.ir_version, own),
+            "runtime_operators": own,
         },
         "maps": zipmaps.remembered(job.model),
         "names": dict(fitted.exported.own),
         "allocation": _allocation(job, fitted),
         "latency": delivered.document if delivered is not None else None,
         "memory": dict(outcome.memory.document),
+        "caches": None if job.prepared.caches is None else dict(job.prepared.caches),
         "loss_budget": outcome.kept.document if outcome.kept is not None else None,
         "cut_short": is_cut_short(notes),
         "weights_by_format": dict(weights),
@@ -242,12 +244,15 @@ def times(job: Job, outcome: CompileOutcome) -> dict[str, Any]:
     }
 
 
-def oldest_runtime(opset: int, ir_version: int) -> str:
+def oldest_runtime(opset: int, ir_version: int, own: Collection[str] = ()) -> str:
     """The first ONNX Runtime release known to load a file of this opset and IR version and to fold its unpacking.
 
-    1.16 loads such files and gives the same outputs, but unpacks some weights at every run.
+    own: operators of ONNX Runtime's own in the file. 1.16 loads such files and gives the same outputs, but unpacks some
+    weights at every run.
     """
     by_opset = {22: "1.20", 23: "1.23", 24: "1.24", 25: "1.31", 26: "1.31"}
     by_ir_version = {11: "1.22", 12: "1.23", 13: "1.24"}
-    found = ("1.18", by_opset.get(opset, "1.18"), by_ir_version.get(ir_version, "1.18"))
+    by_operator = {"GatherBlockQuantized": "1.23"}  # of bytes of 4 or 8 bits
+    found = ["1.18", by_opset.get(opset, "1.18"), by_ir_version.get(ir_version, "1.18")]
+    found += [by_operator.get(name, "1.18") for name in own]
     return max(found, key=lambda version: [int(part) for part in version.split(".")])

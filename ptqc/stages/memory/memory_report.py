@@ -1,9 +1,10 @@
 """What the delivered file needs of memory: its weights as they are loaded, and at most in a run of one sample."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import onnx_ir as ir
 import onnxruntime as ort
 
 from ptqc.budget import MemoryBudget
@@ -12,6 +13,8 @@ from ptqc.errors import Missed
 from ptqc.execute.memory import run_bytes
 from ptqc.execute.onnxruntime import Feeds, Runner, is_lean, tensors_of
 from ptqc.execute.profile import Subject
+from ptqc.execute.shapes import observed_shapes
+from ptqc.graph.external import is_in_files
 from ptqc.notes import Level, Note
 from ptqc.passes.decide.phases import Decided
 from ptqc.solvers.memory_model import MemoryModel
@@ -42,9 +45,16 @@ def memory_model(decided: Decided) -> MemoryModel:
     model, feeds = decided.model, sample_of(decided)
     values = [*model.graph.inputs, *(value for node in model.graph for value in node.outputs)]
     names = [str(value.name) for value in values if value.is_graph_output() or value.consumers()]
-    inner = [name for name in names if name not in feeds]
+    shapes = _shapes(model, feeds, [name for name in names if name not in feeds])
+    return MemoryModel.of(model, everything_of(decided), {name: shapes[name] for name in names if name in shapes})
+
+
+def _shapes(model: ir.Model, feeds: Feeds, inner: Sequence[str]) -> Mapping[str, tuple[int, ...]]:
+    """Of inputs and inner values; of a model beyond memory not all values are there at a time."""
+    if is_in_files(model):
+        return observed_shapes(model, feeds)
     found = {**feeds, **tensors_of(Runner(model, inner).run(feeds, inner))}
-    return MemoryModel.of(model, everything_of(decided), {name: found[name].shape for name in names if name in found})
+    return {name: array.shape for name, array in found.items()}
 
 
 def sample_of(decided: Decided) -> Feeds:

@@ -1,9 +1,10 @@
 """From what the user gave to a model in normal form and two splits of checked samples."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -49,6 +50,7 @@ class Prepared:
     judging: other samples, which choose nothing: a budget of loss is judged on them.
     remedies: what is split off in `model`, and which rows have scales; whole: the model without that, where there is.
     evened: digest of the constants where channels were scaled or rotated, as held-back samples decided; else empty.
+    caches: how those of a decoder are kept, for the manifest; None where nothing was asked of them.
     """
 
     model: ir.Model
@@ -60,6 +62,7 @@ class Prepared:
     remedies: tuple[Remedy, ...] = ()
     whole: ir.Model | None = None
     evened: str = ""
+    caches: Mapping[str, Any] | None = None
 
     @property
     def unsplit(self) -> ir.Model:

@@ -76,7 +76,7 @@ def estimated_size(model: ir.Model, bits: Sequence[int]) -> int:
         drawn = (_stand_in(weight, initial(model, weight.name), min(bits), generator) for weight in weights)
         text = without_tensors(message(model))
         text.graph.ClearField("value_info")
-        return int(text.ByteSize()) + sum(stored(solution, (), SHORT)[0] for solution in drawn)
+        return int(text.ByteSize()) + sum(stored(solution, (), SHORT).own for solution in drawn)
     numbers = {weight.name: _stand_in(weight, initial(model, weight.name), min(bits), generator) for weight in weights}
     plan = Plan(tuple(layers), tuple(weights), tuple(kernels), tuple(find_sites(model, kernels)), {}, {})
     plan = plan.with_formats({name: solution.form for name, solution in numbers.items()})

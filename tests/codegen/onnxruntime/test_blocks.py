@@ -8,13 +8,14 @@ from lowering import Quantized, quantized
 from onnx import numpy_helper
 
 from ptqc.codegen.onnxruntime import size, weight_check
-from ptqc.codegen.onnxruntime.blocks import OPERATOR, block_size, without_rounding
+from ptqc.codegen.onnxruntime.blocks import OPERATOR, PICKER, block_size, without_rounding
 from ptqc.codegen.onnxruntime.export import Exported, export
 from ptqc.codegen.onnxruntime.intent import Intent
 from ptqc.codegen.onnxruntime.memory import loaded_bytes
 from ptqc.errors import VerificationError
-from ptqc.execute.onnxruntime import Runner, session_options
+from ptqc.execute.onnxruntime import Feeds, Runner, session_options
 from ptqc.formats import Codebook, Format, Integer
+from ptqc.graph import picked_rows
 
 PRODUCTS = {
     "rows of texts": ("float[N, T, 64] x", "a = MatMul(x, w) y = MatMul(a, v)", (2, 5, 64)),
@@ -101,7 +102,7 @@ def test_the_bytes_of_a_format_are_said(case: str) -> None:
         said = 0
         for weight in made.plan.weights:
             uses = [size.Use(in_blocks=True) for _ in weight.layers]
-            said += size.stored(made.tuned.weights[weight.name], uses, 1)[0]
+            said += size.stored(made.tuned.weights[weight.name], uses, 1).own
         differences.append(export(made.lowered, made.model, 1, in_blocks=True).size - said)
     assert abs(differences[1] - differences[0]) <= size.BOUND
 
@@ -116,3 +117,53 @@ def test_without_rounding_only_the_weights_are_coarse() -> None:
         for proto in (file.proto, without_rounding(file.proto, products), without_rounding(file.proto, ()))
     )
     assert exact < 1e-5 < 1e-3 < rounded == other < ROUNDED
+
+
+PICKS = """g (int64[N, T] i, int32[M] j) => (float[N, T, 64] y, float[M, 64] z) {
+    y = Gather(embedding, i)
+    z = Gather(embedding, j)
+}"""
+PLACES: Feeds = {"i": np.array([[0, 499, 7], [-1, 3, 3]]), "j": np.array([5, 499, -500, 0], np.int32)}
+
+
+@pytest.mark.parametrize("form", [Integer(4), Integer(8), Integer(5)], ids=str)
+def test_rows_are_picked_by_an_operator(form: Format, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exactly, of tables of the widths that it takes."""
+    monkeypatch.setattr(picked_rows, "LARGE", 500 * 64)
+    made = quantized(parse(PICKS, embedding=noise(500, 64)), [PLACES], forms=form)
+    file = export(made.lowered, made.model, in_blocks=True)
+    proto = onnx.load_from_string(file.data)
+    onnx.checker.check_model(proto)
+    assert [node.op_type for node in proto.graph.node].count(PICKER) == (0 if form == Integer(5) else 2)
+    expected, found = made.run(PLACES, optimize=False), Runner(proto).run(PLACES)
+    for name, rows in expected.items():
+        np.testing.assert_array_equal(found[name], rows)
+    assert check(made, file) == 1
+    assert loaded_bytes(proto) < form.bits * 500 * 64 // 8 + 10_000
+    stored = [tensor for tensor in proto.graph.initializer if len(tensor.raw_data) >= form.bits * 500 * 64 // 16]
+    assert len(stored) == 1
+
+
+def test_a_wrong_bit_of_a_table_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(picked_rows, "LARGE", 500 * 64)
+    made = quantized(parse(PICKS, embedding=noise(500, 64)), [PLACES], forms=Integer(4))
+    file = export(made.lowered, made.model, in_blocks=True)
+    plane = next(t for t in file.proto.graph.initializer if t.data_type == onnx.TensorProto.UINT8)
+    array = numpy_helper.to_array(plane).copy()
+    array[499, -1] ^= 1
+    plane.CopyFrom(numpy_helper.from_array(array, plane.name))
+    with pytest.raises(VerificationError, match=r"'embedding'.* is not what was tuned"):
+        check(made, file)
+
+
+@pytest.mark.parametrize("length", [1, 2])
+def test_the_bytes_of_a_table_in_blocks_are_said(length: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Up to the prefixes of lengths, between the formats that the operator takes."""
+    monkeypatch.setattr(picked_rows, "LARGE", 500 * 64)
+    told, written = list[int](), list[int]()
+    for form in (Integer(4), Integer(8)):
+        made = quantized(parse(PICKS, embedding=noise(500, 64)), [PLACES], forms=form)
+        written.append(len(export(made.lowered, made.model, length, in_blocks=True).data))
+        uses = [size.Use(in_blocks=True, is_table=True, rank=rank) for rank in (2, 1)]
+        told.append(size.stored(made.tuned.weights["embedding"], uses, length).own)
+    assert abs((written[1] - written[0]) - (told[1] - told[0])) <= size.BOUND

@@ -8,6 +8,7 @@ from onnx import numpy_helper
 from ptqc.codegen.onnxruntime import constants
 from ptqc.codegen.onnxruntime.functions import DOMAIN, UnpackFunction, UnpackKind
 from ptqc.formats import Integer, Palette
+from ptqc.graph.spilled import tensor
 from ptqc.solutions import Solution
 
 
@@ -55,10 +56,14 @@ def test_a_layer() -> None:
     made = constants.layer(
         Solution(Integer(2), codes, scale, 0), np.array([8, 16, -24], np.int32), "step", ["w", "b"], share
     )
-    assert made.function == UnpackFunction(UnpackKind.LAYER, Integer(2), 0)
-    assert (made.call.op_type, made.call.domain, list(made.call.output)) == ("L2", DOMAIN, ["w", "b"])
-    assert list(made.call.input) == ["a0", "a1", "a2", "step", "a3"]
-    assert [(a.dtype, a.size) for a in share.arrays] == [(np.uint8, 2), (np.float16, 3), (np.int16, 3), (np.int32, 1)]
+    assert made.function == UnpackFunction(UnpackKind.LAYER, None, 0, padded=True)
+    assert (made.call.op_type, made.call.domain, list(made.call.output)) == ("Lm", DOMAIN, ["w", "b"])
+    assert list(made.call.input) == ["a0", "a1", "a2", "a3", "a4", "step", "a5"]
+    planes, weights, levels, *others = share.arrays
+    np.testing.assert_array_equal(planes, [[[0b001100]], [[0b110101]]])
+    np.testing.assert_array_equal(weights, [[1, 2]])
+    np.testing.assert_array_equal(levels, [-3, -1, 1, 3])
+    assert [(a.dtype, a.size) for a in others] == [(np.float16, 3), (np.int16, 3), (np.int32, 1)]
     assert list(made.call.attribute[0].ints) == [3, 2]
 
 
@@ -73,7 +78,7 @@ def test_eight_bits_are_stored_as_they_are() -> None:
 def test_a_float_constant_and_a_palette() -> None:
     codes = np.array([[[1, -2]]], np.int8)
     made = constants.weight(Solution(Integer(4), codes, np.ones(1, np.float32), 1), "w", Shared(), as_float=True)
-    assert made.function == UnpackFunction(UnpackKind.FLOAT, Integer(4), 1, 3)
+    assert made.function == UnpackFunction(UnpackKind.FLOAT, None, 1, 3, padded=True)
     form = Palette(2)
     share = Shared()
     made = constants.weight(
@@ -85,6 +90,6 @@ def test_a_float_constant_and_a_palette() -> None:
 
 def test_an_initializer() -> None:
     array = np.asfortranarray(np.arange(6, dtype=np.int16).reshape(2, 3))
-    made = constants.tensor("n", array)
+    made = tensor("n", array)
     assert (made.name, made.raw_data) == ("n", array.tobytes())
     np.testing.assert_array_equal(numpy_helper.to_array(made), array)

@@ -87,7 +87,7 @@ def test_the_bytes_of_a_format_are_said(one: int, other: int) -> None:
         made = made_in(Integer(bits))
         file = export(made.lowered, made.model, 1)
         uses = [size.Use(rank=rank) for rank in (2, 1)]
-        total, needed = size.stored(made.tuned.weights["embedding"], uses, 1)
+        needed = size.stored(made.tuned.weights["embedding"], uses, 1)
         written.append(file.size)
-        said.append(total + sum(size.function_bytes(needed, 18).values()))
+        said.append(needed.own + sum(needed.parts(18).values()))
     assert abs((written[1] - written[0]) - (said[1] - said[0])) <= size.BOUND

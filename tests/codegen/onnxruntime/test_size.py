@@ -14,7 +14,6 @@ from lowering import quantized
 from ptqc.biases import accumulator_scale, bias_codes
 from ptqc.codegen.onnxruntime import size
 from ptqc.codegen.onnxruntime.export import export
-from ptqc.codegen.onnxruntime.functions import DOMAIN, UnpackFunction
 from ptqc.formats import Format, Integer, VectorCodebook
 from ptqc.graph import picked_rows
 from ptqc.graph.model_file import field_bytes
@@ -67,9 +66,9 @@ def written(measured: Measured, forms: Mapping[str, Format]) -> int:
 
 
 def said(measured: Measured, forms: Mapping[str, Format]) -> int:
-    """Bytes of all weights, and of the functions that they call once each."""
+    """Bytes of all weights, and of what they share once each."""
     plan, total = plan_of(measured, forms), 0
-    functions: dict[str, UnpackFunction] = {}
+    once: dict[str, int] = {}
     for weight in measured.context.weights:
         solution = measured.context.solutions[weight.name, forms[weight.name]]
         uses = []
@@ -81,11 +80,10 @@ def said(measured: Measured, forms: Mapping[str, Format]) -> int:
                 assert bias is not None
                 codes = bias_codes(bias, accumulator_scale(x, solution.scale), None if y is None else y.scale)
             uses.append(size.Use(is_integer, codes))
-        bytes_, needed = size.stored(solution, uses, NAME_LENGTH)
-        total += bytes_
-        functions |= {function.name: function for function in needed}
-    once = size.function_bytes(list(functions.values()), 18)
-    return total + sum(once.values()) - (0 if functions else once[DOMAIN])
+        needed = size.stored(solution, uses, NAME_LENGTH)
+        total += needed.own
+        once |= needed.parts(18)
+    return total + sum(once.values())
 
 
 def assert_same_growth(measured: Measured, one: Mapping[str, Format], other: Mapping[str, Format]) -> None:
@@ -166,7 +164,7 @@ def test_a_tied_table_is_counted_once(large: int, integer: bool, monkeypatch: py
         made = quantized(model, feeds, forms=form, keep_float=lambda _site: not integer)
         assert bool(made.plan.integer) == integer
         uses = [size.Use(integer), size.Use(is_table=True, rank=2 if large == 1 else None)]
-        total, needed = size.stored(made.tuned.weights["h"], uses, 1, tied=True)
-        said.append(total + sum(size.function_bytes(needed, 18).values()))
+        needed = size.stored(made.tuned.weights["h"], uses, 1, tied=True)
+        said.append(needed.own + sum(needed.parts(18).values()))
         written.append(export(made.lowered, made.model, 1).size)
     assert np.ptp(np.subtract(written, said)) <= size.BOUND

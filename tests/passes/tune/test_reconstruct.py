@@ -16,6 +16,7 @@ from ptqc.errors import NotFinite
 from ptqc.execute.onnxruntime import Feeds, Runner
 from ptqc.execute.walk import Slicer, Walk
 from ptqc.formats import FLOAT16, Codebook, Format, Integer, Palette, Scaled
+from ptqc.graph import external
 from ptqc.passes.decide.phases import Decided, Planned
 from ptqc.passes.tune.reconstruct import (
     GENEROUS_STRENGTHS,
@@ -27,6 +28,7 @@ from ptqc.passes.tune.reconstruct import (
     reconstruct_all,
 )
 from ptqc.solutions import Solution
+from ptqc.solvers import gptq
 from ptqc.work.deadline import NEVER, Deadline
 
 
@@ -151,6 +153,24 @@ def test_draws_together_are_those_alone(context: Decided) -> None:
             np.testing.assert_array_equal(solution.weight, found.weights[name].weight)
     different = [not np.array_equal(together[0].weights[n].weight, s.weight) for n, s in together[1].weights.items()]
     assert any(different)
+
+
+def test_weights_beyond_memory_are_settled_a_few_outputs_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To the same numbers, which are mapped from a file."""
+    graph = "g (float[N,24] x) => (float[N,16] y) { a = MatMul(x, u) b = Relu(a) y = MatMul(b, v) }"
+    model = parse(graph, u=noise(24, 40), v=noise(40, 16, seed=1))
+    decided = measured(model, tmp_path, [{"x": noise(1, 24, seed=seed)} for seed in range(40)])
+    plan = plan_of(decided, Integer(2), False)
+    (whole,) = reconstruct_all(Planned(decided, plan), [0])
+    monkeypatch.setattr(external, "IN_MEMORY_LIMIT", 1)
+    monkeypatch.setattr(gptq, "NUMBERS", 100)
+    (apart,) = reconstruct_all(Planned(decided, plan), [0])
+    for name, solution in whole.weights.items():
+        assert np.array_equal(apart.weights[name].codes, solution.codes)
+        assert np.allclose(apart.weights[name].scale, solution.scale, rtol=1e-4)
+    assert not all(found.codes.flags.writeable for found in apart.weights.values())
 
 
 @pytest.mark.parametrize("where", [_State, Walk])

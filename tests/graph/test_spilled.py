@@ -1,4 +1,4 @@
-"""Tensors of a file to come: in its message, or in a file that the message refers to."""
+"""Tensors in a file that a message refers to, and files that are packed so."""
 
 import gc
 from pathlib import Path
@@ -12,9 +12,9 @@ from compiling import compiled, proto, weight
 from graphs import noise
 
 import ptqc
-from ptqc.codegen.onnxruntime.packed_tensors import PackedTensors, content
 from ptqc.graph import external
 from ptqc.graph.references import array_of, held, place_of, refers
+from ptqc.graph.spilled import SpilledTensors, content, tensor
 
 ARRAYS = [
     noise(40, 50),
@@ -26,18 +26,17 @@ ARRAYS = [
 ]
 
 
-@pytest.mark.parametrize("spilled", [False, True])
 @pytest.mark.parametrize("array", ARRAYS)
-def test_an_initializer_has_the_values_of_its_array(array: np.ndarray, spilled: bool) -> None:
-    tensors = PackedTensors(spilled=spilled)
-    made = tensors.make("a", array)
-    assert refers(made) == (spilled and array.nbytes >= 4096)
+def test_an_initializer_has_the_values_of_its_array(array: np.ndarray) -> None:
+    spilled = SpilledTensors()
+    made, whole = spilled.make("a", array), tensor("a", array)
+    assert refers(made) == (array.nbytes >= 4096)
     assert made.dims == list(array.shape)
-    assert np.array_equal(array_of(made), onnx.numpy_helper.to_array(PackedTensors(spilled=False).make("c", array)))
+    assert np.array_equal(array_of(made), onnx.numpy_helper.to_array(whole))
 
 
 def test_equal_ones_are_written_once() -> None:
-    tensors = PackedTensors(spilled=True)
+    tensors = SpilledTensors()
     first, same, other = (tensors.make(str(i), noise(2000, seed=seed)) for i, seed in enumerate((0, 0, 1)))
     assert content(first) == content(same) != content(other)
     assert place_of(first) == place_of(same)
@@ -46,7 +45,7 @@ def test_equal_ones_are_written_once() -> None:
 
 
 def test_the_file_goes_with_its_maker() -> None:
-    tensors = PackedTensors(spilled=True)
+    tensors = SpilledTensors()
     path, _, _ = place_of(tensors.make("a", noise(2000)))
     assert path.is_file()
     del tensors
@@ -55,11 +54,11 @@ def test_the_file_goes_with_its_maker() -> None:
 
 
 def test_a_message_can_take_in_what_it_refers_to() -> None:
-    tensors = PackedTensors(spilled=True)
+    tensors = SpilledTensors()
     model = onnx.ModelProto()
     model.graph.initializer.append(tensors.make("a", noise(2000)))
     whole = held(model)
-    assert whole.graph.initializer[0] == PackedTensors(spilled=False).make("a", noise(2000))
+    assert whole.graph.initializer[0] == tensor("a", noise(2000))
     assert refers(model.graph.initializer[0])
 
 

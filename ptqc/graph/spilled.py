@@ -1,46 +1,49 @@
-"""Where the tensors of a packed file are until it is delivered: in its message, or in a file of the compile's own."""
+"""Tensors of a message that go to a file of the compile's own as they are made."""
 
 import hashlib
 from collections.abc import Hashable
+from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
 import onnx
-from onnx import helper
+from onnx import helper, numpy_helper
 
-from ptqc.codegen.onnxruntime.constants import tensor
 from ptqc.graph.external import ALIGNED
 from ptqc.graph.model_file import SMALL
 from ptqc.graph.references import ROOT, refer, refers
 from ptqc.work.scratch import Scratch
 
-FILE = "packed"
+FILE = "tensors"
 
 
-class PackedTensors:
-    """Makes initializers. The file of those that are spilled goes with this object.
+class SpilledTensors:
+    """Makes initializers: small ones hold their values, large ones refer to the file, which goes with this object.
 
-    spilled: each large one is written as soon as it is made, and the message refers to it, so that no more than one is
-    in memory; equal ones are written once.
+    No more than one large one is in memory at a time; equal ones are written once. What is mapped stays readable.
     """
 
-    def __init__(self, *, spilled: bool) -> None:
-        self._scratch = Scratch() if spilled else None
+    def __init__(self) -> None:
+        self._scratch: Scratch | None = None
         self._places: dict[bytes, tuple[int, int]] = {}
         self._end = 0
 
     def make(self, name: str, array: np.ndarray) -> onnx.TensorProto:
         """An initializer with the values of an array."""
-        if self._scratch is None or array.nbytes < SMALL or array.dtype.hasobject:
+        if array.nbytes < SMALL or array.dtype.hasobject:
             return tensor(name, array)
-        made = onnx.TensorProto(
-            name=name, data_type=helper.np_dtype_to_tensor_dtype(array.dtype), dims=list(array.shape)
-        )
-        path = self._scratch.folder / FILE
+        number = helper.np_dtype_to_tensor_dtype(array.dtype)
+        made = onnx.TensorProto(name=name, data_type=number, dims=list(array.shape))
+        path = self._file()
         with path.open("ab") as file:
             start, length = self._place(np.ascontiguousarray(array), file)
         refer(made, path.relative_to(ROOT).as_posix(), start, length)
         return made
+
+    def _file(self) -> Path:
+        if self._scratch is None:
+            self._scratch = Scratch()
+        return self._scratch.folder / FILE
 
     def _place(self, array: np.ndarray, file: BinaryIO) -> tuple[int, int]:
         values = array.reshape(-1).view(np.uint8).data
@@ -54,7 +57,12 @@ class PackedTensors:
         return self._places[digest]
 
 
+def tensor(name: str, array: np.ndarray) -> onnx.TensorProto:
+    """An initializer with raw data."""
+    return numpy_helper.from_array(np.asarray(array, order="C"), name)
+
+
 def content(made: onnx.TensorProto) -> Hashable:
-    """The same for initializers of equal type, shape and values."""
+    """The same for initializers of equal type, shape and values, of one maker."""
     place = tuple(entry.value for entry in made.external_data) if refers(made) else ()
     return made.data_type, tuple(made.dims), made.raw_data, tuple(made.string_data), place

@@ -1,0 +1,194 @@
+"""What packed caches of keys and values lose, and their bytes: `python benchmarks/kv_caches.py [--texts 8]`.
+
+`models/tiny_llama.py` reads texts that it drew itself; stories260K with a cache (`models/cached_stories.py`), where
+real models are at hand, reads stories. Every token is read by a run of its own in ONNX Runtime, whose caches are what
+the run before it left. Losses are mean divergences (nat) of the next token from that of the float model at the same
+place of the same text. Other texts say how channels are sorted, and decide what a budget chooses.
+"""
+
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import tasks
+from harness import ROOT, Column, command_line, machine, number, percent, print_results, write_results
+
+sys.path += [str(ROOT / "examples"), str(ROOT / "models")]
+
+import cached_stories
+import generate
+import tiny_llama
+
+from ptqc.budget import CacheBudget
+from ptqc.calibration.inputs import input_specs
+from ptqc.calibration.samples import Samples, collect
+from ptqc.passes.caches.around import pack_caches
+from ptqc.passes.caches.form import CacheForm
+from ptqc.passes.caches.known import NAMES
+from ptqc.stages.caches.choosing import chosen
+from ptqc.stages.caches.seen import SeenCaches
+
+BUDGETS = (30, 25, 20, 16)  # percent
+DRAWN, SAMPLES = 4, 128
+COLUMNS = (
+    Column("network", "network"),
+    Column("form", "form"),
+    Column("bytes a token", "bytes", number(0)),
+    Column("of float32", "share", percent(1)),
+    Column("keys alone", "keys", number(5)),
+    Column("values alone", "values", number(5)),
+    Column("both", "both", number(5)),
+    Column("same top token", "same", percent(1)),
+)
+Forms = Mapping[str, CacheForm]
+
+
+@dataclass(frozen=True)
+class Given:
+    """A decoder, texts that something is chosen by, and texts that judge."""
+
+    name: str
+    model: onnx.ModelProto
+    tuning: Sequence[Sequence[int]]
+    texts: Sequence[Sequence[int]]
+
+
+@dataclass(frozen=True)
+class Read:
+    """What a decoder makes of texts: log chances (tokens, vocabulary), and bytes of its caches for one token."""
+
+    chances: np.ndarray
+    bytes: float
+
+
+def decoders(count: int, length: int) -> Iterator[Given]:
+    """Those that are at hand, with so many texts."""
+    drawn = tiny_llama.build()
+    texts = [_drawn(drawn, seed, length) for seed in range(DRAWN + count)]
+    yield Given("tiny_llama", drawn, texts[:DRAWN], texts[DRAWN:])
+    task = tasks.all_tasks().get("stories260K")
+    if task is not None:
+        model = cached_stories.build(onnx.load(task.path))
+        tuning = [feeds["ids"][0].tolist() for feeds in task.calibration(DRAWN)]
+        yield Given("stories260K", model, tuning, [text[:length] for text in _judging(task)[:count]])
+
+
+def _drawn(model: onnx.ModelProto, seed: int, length: int) -> list[int]:
+    """A text that the model draws."""
+    random = np.random.default_rng(seed)
+    choose = partial(generate.sampled, random=random, temperature=1.0)
+    with tempfile.TemporaryDirectory() as folder:
+        tokens = generate.generated(generate.Decoder(_opened(model, Path(folder))), [seed], choose)
+        return [seed, *(token for token, _ in zip(tokens, range(length - 1), strict=False))]
+
+
+def _judging(task: tasks.Task) -> list[list[int]]:
+    """The texts that a task is scored on."""
+    seen: list[list[int]] = []
+
+    def run(feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        seen.append(feeds["ids"][0].tolist())
+        return [np.zeros((*feeds["ids"].shape, 512), np.float32)]
+
+    task.score(run)
+    return seen
+
+
+def _opened(model: onnx.ModelProto, folder: Path) -> generate.Model:
+    onnx.save(model, folder / "model.onnx")
+    return generate.in_onnxruntime(folder / "model.onnx", 1)
+
+
+def read(model: onnx.ModelProto, texts: Sequence[Sequence[int]], folder: Path | None = None) -> Read:
+    """All texts, token by token. folder: where feeds are recorded."""
+    chances: list[np.ndarray] = []
+    with tempfile.TemporaryDirectory() as temporary:
+        opened = _opened(model, Path(temporary))
+        for text in texts:
+            decoder = generate.Decoder(opened, generate.recorder(folder)) if folder else generate.Decoder(opened)
+            chances += [_log_softmax(decoder.read([token])) for token in text]
+    return Read(np.array(chances), sum(array.nbytes for array in decoder.caches.values()) / len(texts[-1]))
+
+
+def _log_softmax(logits: np.ndarray) -> np.ndarray:
+    shifted = logits.astype(np.float64) - logits.max()
+    return np.asarray(shifted - np.log(np.exp(shifted).sum()))
+
+
+def packed(given: Given, forms: Forms) -> Read:
+    """What the decoder makes of the judging texts with caches in these forms."""
+    model = ir.from_proto(given.model)
+    pack_caches(model, forms)
+    return read(ir.to_proto(model), given.texts)
+
+
+def rows(given: Given, folder: Path) -> Iterator[dict[str, Any]]:
+    """One for each form, and one for each budget."""
+    seen = SeenCaches(ir.from_proto(given.model), _samples(given, folder))
+    reference = read(given.model, given.texts)
+    yield _row(given, "float32", reference, reference)
+    for name in NAMES:
+        forms = {cache: form for cache in seen.caches if (form := seen.form(cache, name)) is not None}
+        if any(form.refusal(seen.caches[cache].channels or 0) for cache, form in forms.items()):
+            continue
+        parts = {kind: {cache: form for cache, form in forms.items() if kind in cache} for kind in ("key", "value")}
+        alone = {f"{kind}s": _loss(reference, packed(given, part)) for kind, part in parts.items()}
+        yield {**_row(given, name, reference, packed(given, forms)), **alone}
+    for budget in BUDGETS:
+        found = chosen(seen, {}, CacheBudget(budget, "%"))
+        counts: dict[str, int] = {}
+        for name, form in found.forms.items():
+            key = f"{'keys' if 'key' in name else 'values'} {'float32' if form is None else form.name}"
+            counts[key] = counts.get(key, 0) + 1
+        told = ", ".join(f"{count} {key}" for key, count in sorted(counts.items()))
+        forms = {name: form for name, form in found.forms.items() if form is not None}
+        yield _row(given, f"{budget}%cache: {told}", reference, packed(given, forms))
+
+
+def _samples(given: Given, folder: Path) -> Samples:
+    read(given.model, given.tuning, folder / "feeds")
+    specs = input_specs(ir.from_proto(given.model))
+    return collect(str(folder / "feeds"), specs, folder / "samples", SAMPLES)
+
+
+def _row(given: Given, form: str, reference: Read, found: Read) -> dict[str, Any]:
+    same = np.mean(reference.chances.argmax(-1) == found.chances.argmax(-1))
+    return {
+        "network": given.name,
+        "form": form,
+        "bytes": found.bytes,
+        "share": found.bytes / reference.bytes,
+        "both": _loss(reference, found),
+        "same": float(same),
+    }
+
+
+def _loss(reference: Read, found: Read) -> float:
+    gap = reference.chances - found.chances
+    return float((np.exp(reference.chances) * gap).sum(-1).mean())
+
+
+def main() -> None:
+    """Print the table."""
+    parser = command_line(__doc__)
+    parser.add_argument("--texts", type=int, default=8, help="how many texts judge")
+    parser.add_argument("--length", type=int, default=128, help="tokens of each")
+    options = parser.parse_args()
+    found: list[dict[str, Any]] = []
+    for given in decoders(options.texts, options.length):
+        with tempfile.TemporaryDirectory() as folder:
+            found += rows(given, Path(folder))
+    facts = {**machine(), "texts": options.texts, "length": options.length}
+    print_results(found, COLUMNS, facts)
+    write_results(options.out, found, facts)
+
+
+if __name__ == "__main__":
+    main()
