@@ -177,7 +177,7 @@ def resolve(
     entry, before = earlier["measurements"], earlier["options"]
     prepared, decided, measured, notes = recall(store, entry, progress)
     prepared = replace(prepared, samples=replace(prepared.samples, preprocessing=preprocessing))
-    check_samples(built, prepared.samples)
+    check_samples(built, prepared.samples, prepared.model)
     asked = {"pipeline": pipeline, "float_layers": float_layers, "inline": inline, "operators": operators}
     usual = {name: before.get(name, getattr(CompileOptions(), name)) for name in asked}
     chosen = {name: usual[name] if value is None else value for name, value in asked.items()}
