@@ -80,12 +80,15 @@ class Usual:
 def check_killed(one: Killable, usual: Usual, seed: int, victims: Callable[[int, list[int]], list[int]]) -> None:
     """Kill a compile, or some of its processes, at a random time; in the end it delivers what is usual.
 
+    Where there is none of these yet, they are killed as soon as there is.
     victims: gets the process of the compile, and those of it and all that it started.
     """
     running = one.start()
     time.sleep(random.Random(seed).uniform(0.2, 1.2) * usual.seconds)
-    started = marked(one.mark)
-    killed = victims(running.pid, started)
+    started, killed = list[int](), list[int]()
+    while not killed and running.poll() is None:
+        started = marked(one.mark)
+        killed = victims(running.pid, started)
     for process in killed:
         try:
             os.kill(process, signal.SIGKILL)

@@ -6,13 +6,6 @@ from pathlib import Path
 import pytest
 from killing import Killable, Usual, check_killed, driver, first_worker
 
-THREADS = ("--executor", "threads")
-
-
-@pytest.fixture(scope="module")
-def usual(tmp_path_factory: pytest.TempPathFactory) -> Usual:
-    return Usual.of(Killable(tmp_path_factory.mktemp("usual") / "one", THREADS))
-
 
 def test_a_killed_compile_resumes(tmp_path: Path, usual: Usual) -> None:
     check_killed(Killable(tmp_path / "killed"), usual, 0, driver)

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import mkdtemp
@@ -44,11 +45,6 @@ def test_without_ray_the_error_says_how_to_get_it(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(ptqc_ray, "find_spec", lambda _name: None)
     with pytest.raises(UsageError, match=r"executor ray needs Ray, which is not installed: pip install 'ptqc\[ray\]'"):
         Ray.of(Store(tmp_path), 1)
-
-
-@pytest.fixture(scope="module")
-def usual(tmp_path_factory: pytest.TempPathFactory) -> Usual:
-    return Usual.of(Killable(tmp_path_factory.mktemp("usual") / "one", ("--executor", "threads")))
 
 
 @needs_ray
@@ -100,7 +96,8 @@ VICTIMS = {"driver": driver, "worker": called("ray::"), "node": called("raylet")
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("victim", VICTIMS)
 def test_compiles_killed_at_random(tmp_path: Path, usual: Usual, victim: str, seed: int) -> None:
-    check_killed(Killable(tmp_path / "killed", LOCAL), usual, seed, VICTIMS[victim])
+    longer = replace(usual, seconds=3 * usual.seconds)  # a cluster takes seconds to begin and to end
+    check_killed(Killable(tmp_path / "killed", LOCAL), longer, seed, VICTIMS[victim])
 
 
 @contextmanager
