@@ -18,7 +18,7 @@ LOOKED_AT = 8
 def check_early(prepared: Prepared, budgets: Budgets, options: CompileOptions, chosen: Chosen | None) -> None:
     """Raises Infeasible for a size that no file of the model has, TargetError for what certainly has no kernel.
 
-    Raises UsageError for a loss in a unit that the outputs are not judged in.
+    Raises UsageError for a loss in a unit that the outputs are not judged in, and for FP8 with a target.
     """
     _check_size(prepared, budgets, options)
     if budgets.loss is not None:
@@ -26,6 +26,11 @@ def check_early(prepared: Prepared, budgets: Budgets, options: CompileOptions, c
         outputs = [runner.run(feeds) for feeds in samples]
         check_unit(budgets.loss, recognize(prepared.model, samples[0], outputs, options.loss))
     if chosen is not None and not chosen.may_be_missing:
+        if options.activations == "float8":
+            raise UsageError(
+                f"activations is 'float8', for which the target {chosen.name} has no kernels: leave the target out, "
+                "and give the ONNX file to a compiler for the hardware that multiplies FP8"
+            )
         chosen.target.check_kernels(prepared.model)
 
 
