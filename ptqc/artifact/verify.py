@@ -160,7 +160,7 @@ def _source(artifact: Artifact, kept: Golden, path: Path) -> str:
     if (caches := artifact.manifest.get("caches")) is not None:
         source = replace(source, model=with_caches(source.model, caches["caches"]))
     try_once(source, kept.inputs[0])
-    found = golden.distances(kept, Runner(in_float32(source.model) if source.cast_double else source.model))
+    found = golden.distances(kept, Runner(in_float32(source.model, double=source.cast_double)))
     for name, difference in found.items():
         limit = allowed(artifact.manifest["golden"]["distances"][name])
         if not difference <= limit:

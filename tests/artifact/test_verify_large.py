@@ -54,6 +54,19 @@ def test_it_passes_without_being_unpacked(artifact: Artifact, monkeypatch: pytes
     assert "is the one that was compiled" in checks["model"]
 
 
+@pytest.mark.parametrize("kind", ["FLOAT16", "BFLOAT16"])
+def test_it_is_compared_with_a_model_in_half_precision(kind: str, tmp_path: Path, limited: None) -> None:  # noqa: ARG001
+    half = getattr(onnx.TensorProto, kind)
+    dtype = onnx.helper.tensor_dtype_to_np_dtype(half)
+    graph = GRAPH.replace("{", f"{{ h = Cast<to = {half}>(x)").replace("(x, w)", "(h, w)")
+    model = proto(graph.replace("y = MatMul(r, v)", "s = MatMul(r, v) y = Cast<to = 1>(s)"))
+    for name, array in (("w", weight(64, 96)), ("v", weight(96, 96))):
+        model.graph.initializer.append(onnx.numpy_helper.from_array(array.astype(dtype), name))
+    samples = np.random.default_rng(1).normal(size=(16, 64)).astype(np.float32)
+    made = compiled(model, samples, tmp_path, bits=(4,), activations="float")
+    assert "is the one that was compiled" in ptqc.verify(made.folder, model=tmp_path / "model.onnx").checks["model"]
+
+
 def test_changed_data_are_found(artifact: Artifact) -> None:
     place = artifact.folder / DATA
     place.write_bytes(place.read_bytes()[::-1])
