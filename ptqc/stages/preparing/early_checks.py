@@ -1,9 +1,12 @@
 """Requests that cannot be met, refused before anything is measured: too small a budget, operators without kernels."""
 
 from ptqc.budget import DROP, Budgets
+from ptqc.calibration.inputs import input_specs
+from ptqc.calibration.synthetic import is_image, spatial_axes
 from ptqc.codegen.targets import Chosen
+from ptqc.detection.detector import Detector
 from ptqc.errors import Infeasible, UsageError
-from ptqc.execute.onnxruntime import Runner
+from ptqc.execute.onnxruntime import Runner, tensors_of
 from ptqc.losses import recognize
 from ptqc.options import CompileOptions
 from ptqc.stages.loss.criteria import check_unit
@@ -32,6 +35,18 @@ def check_early(prepared: Prepared, budgets: Budgets, options: CompileOptions, c
                 "and give the ONNX file to a compiler for the hardware that multiplies FP8"
             )
         chosen.target.check_kernels(prepared.model)
+
+
+def check_detector(prepared: Prepared, detector: Detector | None) -> None:
+    """Raises UsageError where the outputs are not as `detector` says, before a compile takes minutes."""
+    pictured = [spec for spec in input_specs(prepared.model) if is_image(spec)]
+    if detector is None:
+        return
+    if len(pictured) != 1:
+        raise UsageError(f"the model takes {len(pictured)} images, expected one: leave out how it writes boxes")
+    feeds = prepared.tuning[0]
+    height, width = (feeds[pictured[0].name].shape[axis] for axis in spatial_axes(pictured[0]))
+    detector.found(tensors_of(Runner(prepared.model).run(feeds)), (width, height))
 
 
 def check_score(budgets: Budgets, *scores: object) -> None:
