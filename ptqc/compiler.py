@@ -20,6 +20,7 @@ from ptqc.calibration.images import Preprocessing
 from ptqc.codegen.onnxruntime.intent import Intent
 from ptqc.codegen.onnxruntime.verify import verify
 from ptqc.codegen.targets import Chosen
+from ptqc.detection.detector import Detector
 from ptqc.executors.base import Executor
 from ptqc.executors.threads import Threads
 from ptqc.notes import Note
@@ -61,7 +62,7 @@ from ptqc.stages.measure import Run, families_of, measured
 from ptqc.stages.memory.memory_budget import within_memory
 from ptqc.stages.memory.memory_report import memory_report
 from ptqc.stages.preparing.affordable_samples import affordable
-from ptqc.stages.preparing.early_checks import check_early
+from ptqc.stages.preparing.early_checks import check_detector, check_early
 from ptqc.stages.preparing.even_channels import evened
 from ptqc.stages.preparing.prepare import Prepared, prepare
 from ptqc.stages.preparing.split import with_splits, without_unused
@@ -86,7 +87,7 @@ class CompileRequest:
     output, force: where the artifact goes, and whether it may replace another. labels, evaluate: for scores. started:
     on the monotonic clock. executor: where units of work are done. clock: what measures a latency. times: of operators,
     which a latency is met with; None measures them. plan: fixed decisions, in place of solving. rewrites: of other
-    packages. tokenizer: of texts, for the report.
+    packages. tokenizer: of texts, and detector: how boxes are written, for the report.
     """
 
     options: CompileOptions
@@ -106,6 +107,7 @@ class CompileRequest:
     plan: Plan | None = None
     rewrites: Sequence[Rewrite] = ()
     tokenizer: Path | None = None
+    detector: Detector | None = None
     dump: Dump = NO_DUMP
 
     @property
@@ -144,6 +146,7 @@ def compile_model(model: Model, calibration: object, request: CompileRequest) ->
         prepared = prepare(source, samples, progress, request.dump, request.rewrites)  # rewrite
         prepared = affordable(replace(prepared, judging=judging, caches=cached.told), request.deadline)
         check_early(prepared, request.budgets, options, request.target)
+        check_detector(prepared, request.detector)
         prepared = evened(prepared, options, request.store, request.deadline, progress)  # channels scaled and rotated
         prepared, decided, notes, entry = _measure_split(prepared, request)
         notes = [*prepared.notes, *notes]
@@ -221,11 +224,22 @@ def _deliver(job: Job, request: CompileRequest, labelled: Labelled | None, folde
         memory.check()
     score = request.evaluate or (labelled.top1 if labelled is not None else None)
     judged = judge(job.model, file, held_back, job.decided.kinds, score, progress)
-    changed = most_changed(job.model, file, held_back, job.decided.kinds, judged, request.tokenizer)
+    changed = most_changed(job.model, file, held_back, job.decided.kinds, judged, request.tokenizer, request.detector)
     speed = measure_speed(job.prepared.unsplit, file, held_back, progress, deadline)
     recorded = golden.take(job.model, file, held_back)
     outcome = CompileOutcome(
-        fitted, verified, activation_loss, native, timed, memory, kept, judged, changed, speed, *recorded
+        fitted,
+        verified,
+        activation_loss,
+        native,
+        timed,
+        memory,
+        kept,
+        judged,
+        changed,
+        request.detector,
+        speed,
+        *recorded,
     )
     said = documents.documents_of(job, outcome)
     files = documents.files(outcome, said, folder)

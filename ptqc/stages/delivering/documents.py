@@ -17,6 +17,7 @@ from ptqc.artifact.golden import Golden
 from ptqc.codegen.onnxruntime import exact_sums
 from ptqc.codegen.onnxruntime.export import Exported
 from ptqc.codegen.onnxruntime.verify import Verified
+from ptqc.detection.detector import Detector
 from ptqc.formats import coded
 from ptqc.graph import zipmaps
 from ptqc.notes import Level, Note, is_cut_short
@@ -59,6 +60,7 @@ class CompileOutcome:
     kept: KeptLoss | None
     judged: Judged
     changed: Mapping[str, Any]
+    detector: Detector | None
     speed: Measured
     golden: Golden
     distances: Mapping[str, float]
@@ -123,6 +125,7 @@ def manifest(job: Job, outcome: CompileOutcome) -> dict[str, Any]:
         "options": job.options.to_json(),
         **({"plugins": plugins} if plugins else {}),
         "preprocessing": None if images is None else asdict(images),
+        **({} if outcome.detector is None else {"detector": outcome.detector.to_json()}),
         "budget": str(job.budgets.size) if job.budgets.size else None,
         "file": {
             "bytes": fitted.exported.size,
