@@ -129,11 +129,20 @@ class Factored:
 
 @dataclass(frozen=True, eq=False)
 class RoundingTarget:
-    """What is rounded: weights (groups, R, d), where they may lie, and the rounds of coordinate descent at most."""
+    """What is rounded: weights (groups, R, d), where they may lie, and the rounds of coordinate descent at most.
+
+    whole: the unit of the scales of the weight that this is a part of.
+    """
 
     matrix: np.ndarray
     grid: Grid
     rounds: int = 0
+    whole: float | None = None
+
+    @cached_property
+    def unit(self) -> float:
+        """The unit of the scales."""
+        return scales.unit_in(self.grid.scale) if self.whole is None else self.whole
 
     @classmethod
     def of(cls, matrix: np.ndarray, grid: Grid, form: Format, rounds: int) -> "RoundingTarget":
@@ -148,7 +157,7 @@ class RoundingTarget:
         for part in scales.parts(self.matrix.shape[1], -(-self.matrix.size // numbers)):
             kept = None if self.grid.kept is None else self.grid.kept[:, part]
             grid = replace(self.grid, scale=self.grid.scale[:, part], kept=kept)
-            yield replace(self, matrix=self.matrix[:, part], grid=grid)
+            yield replace(self, matrix=self.matrix[:, part], grid=grid, whole=self.unit)
 
     @property
     def together(self) -> int:
@@ -284,8 +293,9 @@ class _Rows:
         norm, inner = (self.product * self.codes).sum(-1), (self.product * self.matrix).sum(-1)
         usable, scale = (norm > 0) & (inner > 0), self.scale[..., 0]
         fitted = np.where(usable, inner / np.where(usable, norm, 1.0), scale)
-        stored = scales.storable(fitted, np.abs(self.matrix).max(-1))
-        for tried in scales.powers_beside(fitted) if self.powers else (stored,):
+        every = zip(self.targets, self.parts, strict=True)
+        stored = [scales.rounded(fitted[:, part], target.unit) for target, (_, part) in every]
+        for tried in scales.powers_beside(fitted) if self.powers else (np.concatenate(stored, axis=1),):
             gain = (tried - scale) * (2 * inner - (tried + scale) * norm)
             scale = np.where(gain > 0, tried, scale)
         self.scale = scale[..., None].astype(np.float32)

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from solving import solve
 
-from ptqc.formats import Codebook, Integer, Scaled, Sparse, SparseCodebook, TwoOfFour, VectorCodebook
+from ptqc.formats import Codebook, Integer, Scaled, Sparse, SparseCodebook, TwoOfFour, VectorCodebook, scales
 from ptqc.formats.base import largest
 from ptqc.formats.sparse import PATTERNS
 from ptqc.solvers import gptq, moments
@@ -230,8 +230,8 @@ def test_the_scale_is_refitted_to_the_codes_where_that_helps(form: Integer) -> N
         errors = [moments.error(matrix - found.codes * s[..., None], second) for s in (found.scale, start)]
         assert (errors[0] <= errors[1] * (1 + 1e-5)).all()
         kept = found.scale[0] == start[0]
-        np.testing.assert_allclose(found.scale[0][~kept], best[~kept], rtol=1e-3)
-        assert form.bits == 8 or kept.mean() < 0.5
+        np.testing.assert_allclose(found.scale[0][~kept], best[~kept], rtol=0.02)
+        assert form.bits >= 5 or kept.mean() < 0.7  # scales that are stored are coarser than what is gained
 
 
 def test_uncorrelated_inputs_leave_plain_rounding() -> None:
@@ -275,8 +275,13 @@ def test_groups_are_solved_one_by_one(groups: int, rows: int, width: int) -> Non
     assert together.scale.shape == (groups, rows)
     for group in range(groups):
         alone = solve(matrix[group : group + 1], second[group : group + 1], [form])[form]
-        np.testing.assert_array_equal(together.codes[group], alone.codes[0])
-        np.testing.assert_allclose(together.scale[group], alone.scale[0], rtol=2e-3)
+        # The unit of the scales is that of all groups.
+        np.testing.assert_allclose(together.scale[group], alone.scale[0], rtol=0.05)
+        errors = [
+            moments.error(matrix[group : group + 1] - weight[None], second[group : group + 1]).sum()
+            for weight in (together.weight[group], alone.weight[0])
+        ]
+        assert errors[0] <= 1.3 * errors[1]
 
 
 @pytest.mark.parametrize("form", FORMS, ids=str)
@@ -284,7 +289,7 @@ def test_codes_are_on_the_grid_and_scales_storable(form: Integer) -> None:
     found = solve(noise(1, 16, 40, scale=0.05), correlated(1, 40, seed=4), [form])[form]
     assert np.isin(found.codes, form.levels(found.codes)).all()
     assert (found.scale > 0).all()
-    np.testing.assert_array_equal(found.scale.astype(np.float16).astype(np.float32), found.scale)
+    assert scales.roots(found.scale) is not None
 
 
 def test_dead_inputs_and_rows_of_zeros() -> None:
