@@ -6,6 +6,7 @@ Needs torch and transformers. Weights are random; see exported_models.py.
 """
 
 import argparse
+import json
 import os
 import subprocess
 import sys
@@ -32,6 +33,7 @@ COLUMNS = (
     Column("SNR dB", "snr", number(1)),
     Column("nodes on integers", "on_integers"),
     Column("library", "library"),
+    Column("lengths", "lengths"),
     Column("of processor", "processor_seconds", number(0)),
     Column("note", "note"),
 )
@@ -95,12 +97,16 @@ def seen(path: Path, output: np.ndarray) -> Any:
 
 
 def told(out: Path) -> dict[str, Any]:
-    """Size, kernels and what became of the library, from the manifest."""
+    """Size, kernels and what became of the library and of the axes that the model leaves open."""
     manifest = harness.manifest(out)
     share = manifest["file"]["bytes"] / manifest["source"]["bytes"]
     row: dict[str, Any] = {"share_of_float": share, "on_integers": manifest["verification"]["integer_nodes"]}
-    missing = manifest["targets"]["cpu"].get("missing")
-    return {**row, "library": "no" if missing else "yes", "note": missing}
+    document = manifest["targets"]["cpu"]
+    if missing := document.get("missing"):
+        return {**row, "library": "no", "note": missing}
+    lengths = json.loads((out / "cpu" / "interface.json").read_text()).get("lengths", [])
+    varying = ", ".join(length["name"] for length in lengths)
+    return {**row, "library": "yes", "lengths": varying, "note": document.get("fixed_sizes")}
 
 
 def main() -> None:

@@ -1,10 +1,13 @@
 """The most memory that a command and all its processes hold at one time, file pages that can be dropped not counted.
 
-python benchmarks/peak_memory.py [--every 0.05] [--limit 300] [--out results.json] COMMAND [ARGUMENT ...]
+python benchmarks/peak_memory.py [--every 0.05] [--limit 300] [--phases] [--out results.json] COMMAND [ARGUMENT ...]
 
 Anonymous pages and shared memory (`Pss_Anon`, `Pss_Shmem` of /proc/PID/smaps_rollup, Linux only) of every process of
 the command's session, summed up every few hundredths of a second; what is shared is counted once. Pages of mapped
 files are not counted. Ends with the command's exit code; with 124 where it was stopped at the limit.
+
+--phases: each line of progress that the command writes to stderr is preceded by the seconds since the start and the
+peak since the line before. Where gigabytes are mapped, a look takes a tenth of a second: give --every 2.
 """
 
 import argparse
@@ -14,10 +17,12 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import IO
 
 COUNTED = ("Pss_Anon:", "Pss_Shmem:")
 # Where the number of the session stands in /proc/PID/stat, behind the command's name in brackets.
@@ -27,13 +32,37 @@ TIMED_OUT = 124
 
 @dataclass
 class Peak:
-    """What was found. peak_mb: at once; at: seconds from the start; processes: that shared it; seconds: of all."""
+    """What was found. peak_mb: at once; at: seconds from the start; processes: that shared it; seconds: of all.
+
+    phases: lines of progress, each with the seconds at its end and the peak since the one before.
+    """
 
     peak_mb: float = 0.0
     at: float = 0.0
     processes: int = 0
     seconds: float = 0.0
     code: int | None = None
+    phases: list[tuple[str, float, float]] = field(default_factory=list)
+
+
+class Phases:
+    """Tells the lines that a command writes, and the peak since the last one."""
+
+    def __init__(self, lines: IO[str], found: Peak, began: float) -> None:
+        self._lines, self._found, self._began, self._peak_mb = lines, found, began, 0.0
+        self.thread = threading.Thread(target=self._tell)
+        self.thread.start()
+
+    def saw(self, peak_mb: float) -> None:
+        """So much is held now."""
+        self._peak_mb = max(self._peak_mb, peak_mb)
+
+    def _tell(self) -> None:
+        with self._lines:
+            for line in self._lines:
+                seconds, peak_mb, self._peak_mb = time.monotonic() - self._began, self._peak_mb, 0.0
+                self._found.phases.append((line.rstrip(), seconds, peak_mb))
+                print(f"{seconds:8.1f} s {peak_mb:8,.0f} MiB  {line}", end="", file=sys.stderr, flush=True)
 
 
 def anonymous_kb(process: Path) -> int:
@@ -53,14 +82,17 @@ def processes_of(session: int) -> Iterator[Path]:
                 yield stat.parent
 
 
-def measure(command: list[str], every: float = 0.05, limit: float | None = None) -> Peak:
-    """Run a command to its end, or to the limit in seconds, and watch it."""
+def measure(command: list[str], every: float = 0.05, limit: float | None = None, *, phases: bool = False) -> Peak:
+    """Run a command to its end, or to the limit in seconds, and watch it. phases: also what it says on the way."""
     found, began = Peak(), time.monotonic()
-    process = subprocess.Popen(command, start_new_session=True)
+    process = subprocess.Popen(command, start_new_session=True, stderr=subprocess.PIPE if phases else None, text=True)
+    told = Phases(process.stderr, found, began) if process.stderr is not None else None
     try:
         while process.poll() is None and (limit is None or found.seconds <= limit):
             held = [kb for folder in processes_of(process.pid) if (kb := anonymous_kb(folder))]
             found.seconds = time.monotonic() - began
+            if told is not None:
+                told.saw(sum(held) / 1024)
             if sum(held) / 1024 > found.peak_mb:
                 found.peak_mb, found.at, found.processes = sum(held) / 1024, found.seconds, len(held)
             time.sleep(every)
@@ -69,6 +101,8 @@ def measure(command: list[str], every: float = 0.05, limit: float | None = None)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+        if told is not None:
+            told.thread.join()
     return found
 
 
@@ -77,10 +111,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--every", type=float, default=0.05, help="seconds between two looks")
     parser.add_argument("--limit", type=float, help="seconds after which the command is stopped")
+    parser.add_argument("--phases", action="store_true", help="tell seconds and peaks with each line of progress")
     parser.add_argument("--out", type=Path, help="write the numbers as JSON")
     parser.add_argument("command", nargs=argparse.REMAINDER)
     options = parser.parse_args()
-    found = measure(options.command, options.every, options.limit)
+    found = measure(options.command, options.every, options.limit, phases=options.phases)
     told = f"{found.peak_mb:,.0f} MiB at {found.at:.1f} s in {found.processes} processes"
     print(f"peak: {told}; {found.seconds:.1f} s in all, exit code {found.code}", file=sys.stderr)
     if options.out is not None:

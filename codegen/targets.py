@@ -79,8 +79,8 @@ class Target(Protocol[Options]):
     def check_present(self) -> None:
         """Refuse to go on where a package that it needs is not installed."""
 
-    def check_sizes(self, row_shapes: Collection[object]) -> None:
-        """Refuse samples that it cannot take. row_shapes: those that they have beyond axis 0."""
+    def check_sizes(self, row_shapes: Collection[object], model: "ir.Model") -> None:
+        """Refuse samples of a model that it cannot take. row_shapes: those that they have beyond axis 0."""
 
     def check_kernels(self, model: "ir.Model") -> None:
         """Refuse a model that certainly has a node without a kernel, before anything is measured."""

@@ -75,7 +75,10 @@ def natively(folder: Path, threads: int = 0) -> Model:
     import ptqc
 
     library = ptqc.load(folder).native(threads)
-    inputs = [Input(value.name, value.dtype, value.shape) for value in library.interface.inputs]
+    inputs = [
+        Input(value.name, value.dtype, tuple(size if isinstance(size, int) else None for size in value.shape))
+        for value in library.interface.inputs
+    ]
     return Model(inputs, [value.name for value in library.interface.outputs], library.run)
 
 

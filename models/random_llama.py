@@ -1,8 +1,9 @@
-"""A decoder of Llama's shape with random weights: `python models/random_llama.py [--size 20m] [--type float16]`.
+"""A decoder of Llama's shape with random weights: `python models/random_llama.py [--size 20m] [--cache]`.
 
 Pre-norm layers with RMS norm, rotary positions, grouped queries and a gated product (Touvron et al., "Llama 2", 2023,
 arXiv 2307.09288). Weights are drawn and written one after the other, as external data, so that no more than one is in
-memory whatever the size. For memory and time, which do not depend on the weights; needs onnx, ml_dtypes and NumPy only.
+memory whatever the size. With a cache, keys and values of earlier tokens are inputs and outputs. For memory and time,
+which do not depend on the weights; needs onnx, ml_dtypes and NumPy only.
 """
 
 import argparse
@@ -73,6 +74,7 @@ class Draft(Nodes):
     data: BinaryIO
     location: str
     random: np.random.Generator
+    has_cache: bool = False
     constants: list[onnx.TensorProto] = field(default_factory=list)
 
     def constant(self, array: np.ndarray | float | list[int]) -> str:
@@ -122,6 +124,10 @@ class Draft(Nodes):
         turned = self.op("Concat", self.op("Neg", high), low, axis=-1)
         return self.op("Add", self.op("Mul", x, cos), self.op("Mul", turned, sin))
 
+    def cached(self, name: str, new: str) -> str:
+        """What is new behind the past, where there is one."""
+        return self.op("Concat", f"past_{name}", new, axis=2, output=f"present_{name}") if self.has_cache else new
+
     def repeated(self, x: str) -> str:
         """(N, shared, T, head) as (N, heads, T, head): every shared head for its queries."""
         shape = self.shape
@@ -130,11 +136,14 @@ class Draft(Nodes):
         return self.op("Reshape", wide, self.constant([0, shape.heads, -1, shape.head]))
 
 
-def write(shape: Shape, path: Path, kind: str = "float32", seed: int = 0) -> None:
-    """Write the network, `tokens` (N, T) to `logits` (N, T, vocabulary) in float32, and its data beside it."""
+def write(shape: Shape, path: Path, kind: str = "float32", seed: int = 0, cache: bool = False) -> None:
+    """Write the network, `tokens` (N, T) to `logits` (N, T, vocabulary) in float32, and its data beside it.
+
+    cache: with `past_key_0` … in and `present_key_0` … out, (N, shared, places, head).
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.with_suffix(".data").open("wb") as data:
-        draft = Draft(shape, kind, data, path.with_suffix(".data").name, np.random.default_rng(seed))
+        draft = Draft(shape, kind, data, path.with_suffix(".data").name, np.random.default_rng(seed), cache)
         positions = _positions(draft)
         x = draft.op("Gather", draft.matrix("embedding", shape.vocabulary, shape.width, 1.0), "tokens")
         for layer in range(shape.layers):
@@ -144,6 +153,10 @@ def write(shape: Shape, path: Path, kind: str = "float32", seed: int = 0) -> Non
         draft.op("Cast", last, output="logits", to=TensorProto.FLOAT)
     given = [helper.make_tensor_value_info("tokens", TensorProto.INT64, ["N", "T"])]
     made = [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["N", "T", shape.vocabulary])]
+    for name in cache_names(shape) if cache else ():
+        for values, prefix, places in ((given, "past", "P"), (made, "present", "Q")):
+            sizes: list[str | int | None] = ["N", shape.shared, places, shape.head]
+            values.append(helper.make_tensor_value_info(f"{prefix}_{name}", TYPES[kind][1], sizes))
     graph = helper.make_graph(draft.nodes, "random_llama", given, made, draft.constants)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=8)
     path.write_bytes(model.SerializeToString())
@@ -153,12 +166,17 @@ def _positions(draft: Draft) -> tuple[str, str, str]:
     """Cosines and sines (T, head) of the places of the tokens, and what is added to scores (T, T)."""
     length = draft.op("Squeeze", draft.op("Shape", "tokens", start=1, end=2), draft.constant([0]))
     zero, one = (draft.op("Squeeze", draft.constant([value])) for value in (0, 1))
-    places = draft.op("Range", zero, length, one)
+    first, end = zero, length
+    if draft.has_cache:
+        first = draft.op("Squeeze", draft.op("Shape", "past_key_0", start=2, end=3), draft.constant([0]))
+        end = draft.op("Add", first, length)
+    places = draft.op("Range", first, end, one)
+    every = draft.op("Range", zero, end, one) if draft.has_cache else places
     half = draft.shape.head // 2
     angles = np.arange(POSITIONS)[:, None] * BASE ** (-np.arange(half) / half)
     tables = (np.concatenate([function(angles)] * 2, 1) for function in (np.cos, np.sin))
     cos, sin = (draft.op("Gather", draft.constant(table), places) for table in tables)
-    is_seen = draft.op("LessOrEqual", places, draft.op("Unsqueeze", places, draft.constant([1])))
+    is_seen = draft.op("LessOrEqual", every, draft.op("Unsqueeze", places, draft.constant([1])))
     lowest = TYPES[draft.kind][2]
     return cos, sin, draft.op("Where", is_seen, draft.constant(0.0), draft.constant(lowest))
 
@@ -170,6 +188,8 @@ def _attention(draft: Draft, x: str, name: str, positions: tuple[str, str, str])
     q = draft.rotated(draft.heads(draft.times(x, f"{name}_q", shape.width, shape.width), shape.heads), cos, sin)
     k = draft.rotated(draft.heads(draft.times(x, f"{name}_k", shape.width, keys), shape.shared), cos, sin)
     v = draft.heads(draft.times(x, f"{name}_v", shape.width, keys), shape.shared)
+    number = name.removeprefix("layer_")
+    k, v = draft.cached(f"key_{number}", k), draft.cached(f"value_{number}", v)
     scores = draft.op("MatMul", q, draft.op("Transpose", draft.repeated(k), perm=[0, 1, 3, 2]))
     scores = draft.op("Add", draft.op("Mul", scores, draft.constant(shape.head**-0.5)), mask)
     mixed = draft.op("MatMul", draft.op("Softmax", scores, axis=-1), draft.repeated(v))
@@ -191,18 +211,33 @@ def samples(shape: Shape, count: int, length: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).integers(0, shape.vocabulary, (count, length))
 
 
+def cache_names(shape: Shape) -> list[str]:
+    """Of keys and values, without `past_` or `present_`."""
+    return [f"{kind}_{layer}" for layer in range(shape.layers) for kind in ("key", "value")]
+
+
+def step(shape: Shape, past: int, seed: int = 0) -> dict[str, np.ndarray]:
+    """Feeds of one token behind a random past of a network with a cache, in float32."""
+    random = np.random.default_rng(seed)
+    size = (1, shape.shared, past, shape.head)
+    caches = {f"past_{name}": random.standard_normal(size, np.float32) for name in cache_names(shape)}
+    return {"tokens": samples(shape, 1, 1, seed), **caches}
+
+
 def main() -> None:
     """Write the network, and samples for it."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--size", choices=SHAPES, default="20m")
     parser.add_argument("--type", choices=TYPES, default="float32")
+    parser.add_argument("--cache", action="store_true", help="keys and values of earlier tokens are inputs and outputs")
     parser.add_argument("--samples", type=int, default=32, help="random token sequences to calibrate with")
     parser.add_argument("--length", type=int, default=64, help="of each of them")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "models" / "random_llama.onnx")
     options = parser.parse_args()
     shape = SHAPES[options.size]
-    write(shape, options.out, options.type)
-    np.savez(options.out.with_suffix(".npz"), tokens=samples(shape, options.samples, options.length))
+    write(shape, options.out, options.type, cache=options.cache)
+    if not options.cache:
+        np.savez(options.out.with_suffix(".npz"), tokens=samples(shape, options.samples, options.length))
     print(f"{options.out}: {shape.parameters:,} parameters in {options.type}")
 
 

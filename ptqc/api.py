@@ -31,7 +31,7 @@ from ptqc.stages.judging.judge import Evaluate
 from ptqc.stages.latency.latency_budget import clock_of, fitting_times, times_of
 from ptqc.stages.measure import recall
 from ptqc.stages.preparing.early_checks import check_score
-from ptqc.store.entries import Store
+from ptqc.store.shared import store_at
 from ptqc.work.logs import quiet_libraries
 from ptqc.work.progress import SILENT, Progress, check_progress
 
@@ -77,9 +77,10 @@ def compile(  # noqa: A001
     labels: an .npz with inputs and `labels`, or a CSV of image,class; evaluate: called with run(feeds) -> outputs by
     name, gives a score. Both are for the report, and for a budget such as "1%drop". target: a folder of `ptqc.codegen`
     with what is built beside the ONNX file: "cpu" adds a native library. allow_missing_target: deliver the rest where
-    it cannot be built. executor: where weights are solved: "threads" or "processes" of this machine; the bytes are the
-    same. workers: how many at a time; 0: one for each processor. given: fields of `ptqc.options.CompileOptions`, and of
-    the target's options (`ptqc.codegen.cpu.options.CpuOptions`). Raises the errors of `ptqc.errors`.
+    it cannot be built. executor: where weights are solved: "threads" or "processes" of this machine, "ray" for a Ray
+    cluster of this machine, or "ray://host:port"; the bytes are the same. workers: how many at a time; 0: one for each
+    processor. given: fields of `ptqc.options.CompileOptions`, and of the target's options
+    (`ptqc.codegen.cpu.options.CpuOptions`). Raises the errors of `ptqc.errors`.
     """
     started = time.monotonic()
     check_extensions()
@@ -93,7 +94,7 @@ def compile(  # noqa: A001
     place = path_of("output", output)
     check_output(place, force)
     check_target(built)
-    store = Store.at(cache)
+    store = store_at(cache)
     solving = executor_of(executor, workers, store)
     clock = clock_of(budgets.latency, built, store)
     check_kind("preprocessing", preprocessing, Preprocessing)
@@ -168,7 +169,7 @@ def resolve(
     place = path_of("output", output)
     check_output(place, force)
     check_target(built)
-    store = Store.at(cache)
+    store = store_at(cache)
     clock = clock_of(budgets.latency, built, store)
     opened = artifact.load(folder)
     earlier = opened.manifest
@@ -176,7 +177,7 @@ def resolve(
     entry, before = earlier["measurements"], earlier["options"]
     prepared, decided, measured, notes = recall(store, entry, progress)
     prepared = replace(prepared, samples=replace(prepared.samples, preprocessing=preprocessing))
-    check_samples(built, prepared.samples)
+    check_samples(built, prepared.samples, prepared.model)
     asked = {"pipeline": pipeline, "float_layers": float_layers, "inline": inline, "operators": operators}
     usual = {name: before.get(name, getattr(CompileOptions(), name)) for name in asked}
     chosen = {name: usual[name] if value is None else value for name, value in asked.items()}

@@ -164,7 +164,8 @@ def _add_compile(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--executor",
         metavar="E",
-        help="where weights are solved: threads (default) or processes of this machine; the result is the same",
+        help="where weights are solved: threads (default), processes of this machine, ray for a Ray cluster of this "
+        "machine, or ray://HOST:PORT; the result is the same",
     )
     parser.add_argument(
         "--workers", type=int, metavar="N", help="how many weights to solve at a time (default: one a processor)"
@@ -361,7 +362,11 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
         "to keep its loss budget",
     )
     parser.add_argument("--force", action="store_true", help="replace the output folder")
-    parser.add_argument("--cache", metavar="DIR", help="where measurements are kept (default ~/.cache/ptqc)")
+    parser.add_argument(
+        "--cache",
+        metavar="DIR",
+        help="where measurements are kept: a folder (default ~/.cache/ptqc), or a URL such as s3://BUCKET/FOLDER",
+    )
     parser.add_argument("-q", "--quiet", action="store_true", help="print nothing but errors")
     _add_targets(parser)
 

@@ -207,10 +207,10 @@ def run_explain(options: argparse.Namespace) -> None:
 
 def run_cache(options: argparse.Namespace) -> None:
     """`ptqc cache`."""
-    from ptqc.store.entries import Store
     from ptqc.store.housekeeping import clear, contents
+    from ptqc.store.shared import store_at
 
-    store = Store.at(options.cache)
+    store = store_at(options.cache)
     _tell(clear(store) if options.action == "clear" else contents(store), options, f" in {store.folder}")
 
 

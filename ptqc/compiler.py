@@ -138,7 +138,7 @@ def compile_model(model: Model, calibration: object, request: CompileRequest) ->
         samples, judging = gather_apart(source, calibration, place, options, request.preprocessing, loss, progress)
         cached = with_packed_caches(source, samples, judging, options.kv_cache, request.budgets.cache, folder)
         source, samples, judging = cached.source, cached.samples, cached.judging
-        check_samples(request.target, samples)
+        check_samples(request.target, samples, source.model)
         labelled = request.labelled(source.model, folder)
         prepared = prepare(source, samples, progress, request.dump, request.rewrites)  # rewrite
         prepared = affordable(replace(prepared, judging=judging, caches=cached.told), request.deadline)

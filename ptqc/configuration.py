@@ -105,7 +105,9 @@ class Configuration:
         return self._located(found, action.metavar)
 
     def _located(self, value: Any, kind: object) -> Any:
-        """Paths are meant from the folder of the file."""
+        """Paths are meant from the folder of the file; URLs are none."""
+        if "://" in str(value):
+            return value
         place = self.path.parent / str(value)
         return str(place) if kind in PATHS or (kind == DATA and place.exists()) else value
 

@@ -61,6 +61,12 @@ def test_options_of_the_nearest_file(place: Path) -> None:
     assert parse(("passes",)).used == ""
 
 
+def test_a_url_is_no_path(place: Path) -> None:
+    write(place, 'cache = "s3://bucket/ptqc"\nexecutor = "ray://10.0.0.1:10001"\nworkers = 8')
+    options = parse((*COMPILE, "-o", "out"))
+    assert (options.cache, options.executor, options.workers) == ("s3://bucket/ptqc", "ray://10.0.0.1:10001", 8)
+
+
 def test_the_command_line_comes_first(place: Path) -> None:
     write(place, 'compile.budget = ["13%"]\ncompile.samples = 64\ncompile.output = "out"\ncompile.inline = true')
     options = parse((*COMPILE, "--budget", "9%", "--budget", "1ms", "--samples", "8", "-o", "here", "--no-inline"))

@@ -64,6 +64,32 @@ def test_what_stays_of_the_runtimes_own_is_compiled_and_said(tmp_path: Path) -> 
     assert np.linalg.norm(packed - real) < 0.05 * np.linalg.norm(real)
 
 
+DECODER = f"""<ir_version: 8, opset_import: ["": 18, "com.microsoft": 1]>
+g (float[1, 1, {WIDTH}] x, float[1, 1, 6, 16] past_key, float[1, 1, 6, 16] past_value, int32[1] lengths, int32[1] total)
+=> (float[1, 1, {WIDTH}] y, float[1, 1, 7, 16] present_key, float[1, 1, 7, 16] present_value) {{
+    q = MatMul(x, wq)
+    k = MatMul(x, wk)
+    v = MatMul(x, wv)
+    a, present_key, present_value = com.microsoft.GroupQueryAttention <num_heads = 2, kv_num_heads = 1>
+        (q, k, v, past_key, past_value, lengths, total)
+    y = MatMul(a, wy)
+}}"""
+
+
+def test_a_library_takes_attention_of_groups_with_its_cache(tmp_path: Path) -> None:
+    model = onnx.parser.parse_model(DECODER)
+    shapes = {"wq": (WIDTH, WIDTH), "wk": (WIDTH, 16), "wv": (WIDTH, 16), "wy": (WIDTH, WIDTH)}
+    constants = {name: weight(*shape[::-1], seed=i).T for i, (name, shape) in enumerate(shapes.items())}
+    model.graph.initializer.extend(numpy_helper.from_array(np.ascontiguousarray(a), n) for n, a in constants.items())
+    lengths = {"lengths": np.array([6], np.int32), "total": np.array([7], np.int32)}
+    caches = [{"past_key": samples(1, 6, 16, count=1), "past_value": samples(1, 6, 16, count=1)} for _ in range(8)]
+    data = [{"x": x[None, None], **past, **lengths} for x, past in zip(samples(WIDTH, count=8), caches, strict=True)]
+    artifact = compiled(model, data, tmp_path, "90%", target="cpu", activations="float")
+    found, wanted = artifact.native().run(data[0]), Runner(artifact.path).run(data[0])
+    for name, array in wanted.items():
+        np.testing.assert_allclose(found[name], array, atol=1e-4)
+
+
 def test_fused_convolutions_are_layers_again(tmp_path: Path) -> None:
     path = optimized(residual(), tmp_path / "m.onnx", "EXTENDED")
     assert any(node.op_type == "FusedConv" for node in onnx.load(path).graph.node)

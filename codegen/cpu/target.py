@@ -16,7 +16,7 @@ from ptqc.codegen.cpu.options import DEFAULT_CPU, CpuOptions
 from ptqc.codegen.cpu.package import check_compiler
 from ptqc.codegen.cpu.table import DELIVERED, Request
 from ptqc.codegen.cpu.timer import CpuTimer
-from ptqc.codegen.kernels.checks import check_kernels, check_model, check_sizes
+from ptqc.codegen.kernels.checks import check_kernels, check_lengths, check_model, check_sizes
 from ptqc.codegen.kernels.job_files import REPORT
 from ptqc.codegen.kernels.jobs import run_job, write_job
 from ptqc.codegen.onnxruntime.export import Exported
@@ -58,13 +58,14 @@ def build(
     no kernel or TVM fails, VerificationError when anything differs.
     """
     check_present()
-    check_sizes({tuple(array.shape[1:] for array in feeds.values()) for feeds in samples}, DELIVERED)
     lowered = replace(lowered, model=check_model(lowered.model, DELIVERED))
 
     def made(batching: Batching, taken: Sequence[Feeds]) -> TargetOutput:
+        if not batching.varies:
+            check_sizes({tuple(array.shape[1:] for array in feeds.values()) for feeds in taken}, DELIVERED)
         return _build(lowered, exported, taken, Choices(batching, isa, store, tuning), folder)
 
-    return batched(lowered.model, exported, samples, made)
+    return batched(lowered.model, exported, samples, made, may_vary=True)
 
 
 def _build(
@@ -82,7 +83,8 @@ def _build(
         files = {name: Path(shutil.move(job / name, folder / name)) for name in wanted}
     sizes = {name: path.stat().st_size for name, path in files.items()}
     libraries = [report | {"bytes": sizes[name]} for report, name in zip(reports, names, strict=True)]
-    return TargetOutput(files, {"weights_bytes": sizes[WEIGHTS], "libraries": libraries})
+    fixed = {"fixed_sizes": choices.batching.reason} if choices.batching.reason else {}
+    return TargetOutput(files, {"weights_bytes": sizes[WEIGHTS], "libraries": libraries, **fixed})
 
 
 class CpuTarget:
@@ -90,9 +92,9 @@ class CpuTarget:
 
     check_present = staticmethod(check_present)
 
-    def check_sizes(self, row_shapes: Collection[object]) -> None:
-        """Raises TargetError for samples of several sizes."""
-        check_sizes(row_shapes, DELIVERED)
+    def check_sizes(self, row_shapes: Collection[object], model: ir.Model) -> None:
+        """Raises TargetError for samples of several sizes that windows slide over."""
+        check_lengths(row_shapes, model, DELIVERED)
 
     def check_kernels(self, model: ir.Model) -> None:
         """Raises TargetError where the library cannot take the model."""

@@ -122,14 +122,17 @@ class _Trials:
 
     @classmethod
     def of(cls, program: Program, step: ProgramStep, ways: Alternatives[Cut], isa: Isa, tried: int | None) -> "_Trials":
-        cuts, layouts = ways.cuts[:tried], program.layouts
+        cuts = ways.cuts[:tried]
+        seen = {length.name: length.seen for length in program.lengths}
+        layouts = {name: program.layouts[name].sized(seen) for name in (*step.arguments, step.output)}
+        lengths = [seen[name] for name in step.built.lengths]
         kernels = [ways.write(cut) for cut in cuts]
         library = _compiled({kernel.name: kernel.function for kernel in kernels}, isa)
         inputs, output = [layouts[name] for name in step.arguments], layouts[step.output]
         memory: dict[tuple[int, str, int], Any] = {}
         given: list[list[Layout | Stored]] = [[*inputs, *kernel.constants, output] for kernel in kernels]
         runs = [
-            _call(library[kernel.name], [_filled(memory, i, argument) for i, argument in enumerate(arguments)])
+            _call(library[kernel.name], [*(_filled(memory, i, each) for i, each in enumerate(arguments)), *lengths])
             for kernel, arguments in zip(kernels, given, strict=True)
         ]
         return cls(step.built.name, cuts, runs)

@@ -46,8 +46,9 @@ class CudaTarget:
         if told := refusal():
             raise TargetError(told)
 
-    def check_sizes(self, row_shapes: Collection[object]) -> None:
+    def check_sizes(self, row_shapes: Collection[object], model: ir.Model) -> None:
         """Raises TargetError for samples of several sizes."""
+        del model
         checks.check_sizes(row_shapes, NAME)
 
     def check_kernels(self, model: ir.Model) -> None:
@@ -74,7 +75,7 @@ class CudaTarget:
     ) -> TargetOutput:
         """One library for all chips."""
         self.check_present()
-        self.check_sizes({tuple(array.shape[1:] for array in feeds.values()) for feeds in samples})
+        checks.check_sizes({tuple(array.shape[1:] for array in feeds.values()) for feeds in samples}, NAME)
         lowered = replace(lowered, model=checks.check_model(lowered.model, NAME))
 
         def made(batching: Batching, taken: Sequence[Feeds]) -> TargetOutput:

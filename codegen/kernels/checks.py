@@ -28,6 +28,12 @@ def check_sizes(row_shapes: Collection[object], target: str) -> None:
         )
 
 
+def check_lengths(row_shapes: Collection[object], model: ir.Model, target: str) -> None:
+    """Raises TargetError for samples of several sizes where windows slide over these; axes of texts may vary."""
+    if any("kernel_shape" in node.attributes for node in model.graph):
+        check_sizes(row_shapes, target)
+
+
 def check_model(model: ir.Model, target: str) -> ir.Model:
     """The model with operators that have no kernel written out as others. Raises TargetError for what is refused."""
     _check_interface(model, target)

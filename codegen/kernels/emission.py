@@ -7,17 +7,19 @@ import numpy as np
 import onnx_ir as ir
 
 from ptqc.codegen.kernels.drafts import Draft, Finished, Pad
-from ptqc.codegen.kernels.families import move, pointwise
+from ptqc.codegen.kernels.families import move, pointwise, sizes
 from ptqc.codegen.kernels.families.functions import Function
 from ptqc.codegen.kernels.fusion import Drafted, fused
 from ptqc.codegen.kernels.isa import Isa
-from ptqc.codegen.program.axes import Axes, Shape
+from ptqc.codegen.program.axes import Axes
 from ptqc.codegen.program.built import Built, Declined
 from ptqc.codegen.program.layout import BFLOAT16, Layout
+from ptqc.codegen.program.probing import fit
 from ptqc.codegen.program.program import Program, ProgramStep
 from ptqc.formats import to_bfloat16
 from ptqc.graph.nodes import required
 from ptqc.lowered import Lowered
+from ptqc.native.lengths import Length, Limit, Shape, Size, Varying, narrowest
 from ptqc.operators import clip_bounds, data_inputs, keeps_codes
 from ptqc.operators.step import params_of
 
@@ -27,7 +29,9 @@ class Emission:
     """One program. axes, dtypes: of every value. constants: values that never change, with all axes of the model.
 
     functions: codes that are a table of other codes, with the name of those. reals: the same of real values. bfloats:
-    whether values are bfloat16, of those that were asked for.
+    whether values are bfloat16, of those that were asked for. lengths: what sizes vary with. points: lengths of some
+    runs. numbers: whole numbers that follow from lengths, at each of the points. largest: of more of them the largest.
+    limits: of what follows from lengths.
     """
 
     lowered: Lowered
@@ -40,6 +44,11 @@ class Emission:
     functions: dict[str, tuple[str, np.ndarray]] = field(default_factory=dict)
     reals: dict[str, tuple[ir.Value, Function]] = field(default_factory=dict)
     bfloats: dict[str, bool] = field(default_factory=dict)
+    lengths: tuple[Length, ...] = ()
+    points: tuple[Mapping[str, int], ...] = ({},)
+    numbers: Mapping[str, tuple[np.ndarray, ...]] = field(default_factory=dict)
+    largest: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    limits: list[Limit] = field(default_factory=list)
 
     def shape(self, value: ir.Value) -> Shape:
         """Shape of one sample. Raises Declined when the first axis is not the batch."""
@@ -71,6 +80,38 @@ class Emission:
         if value is None or not self.is_constant(value):
             raise Declined(f"its input {value.name if value is not None else ''} is not constant")
         return self.constants[str(value.name)]
+
+    def number_at(self, value: ir.Value | None, point: int) -> np.ndarray:
+        """An input that is constant, or that follows from the lengths of a run, at one of the points."""
+        known = self.numbers.get(str(required(value).name))
+        return self.number(value) if known is None else known[point]
+
+    def numbers_of(self, value: ir.Value | None) -> list[Size]:
+        """Whole numbers that are constant or follow from the lengths of a run."""
+        arrays = [self.number_at(value, point).reshape(-1).tolist() for point in range(len(self.points))]
+        return [self.fitted(entry) for entry in zip(*arrays, strict=True)]
+
+    def limit(self, size: Size, most: int) -> None:
+        """Let a size be no larger than a number."""
+        if isinstance(size, Varying):
+            constant = dict(size.terms).get((), 0)
+            self.limits.append(Limit(size - constant, most - constant))
+
+    def limit_places(self, value: ir.Value | None, count: int) -> None:
+        """Let places that follow from lengths be less than a number, where they grow with these evenly."""
+        name = str(required(value).name)
+        if name in self.numbers:
+            for size in self.numbers_of(value):
+                self.limit(size, count - 1)
+        elif name in self.largest and (largest := fit(self.points, self.largest[name])) is not None:
+            self.limit(largest, count - 1)
+
+    def fitted(self, numbers: Sequence[int]) -> Size:
+        """What is these numbers at the points. Raises Declined where that is no sum of lengths."""
+        found: Size | None = fit(self.points, numbers)
+        if found is None:
+            raise Declined(f"{', '.join(map(str, numbers))} is no sum of lengths")
+        return found
 
     def add(self, kernel: Built | Draft, inputs: Sequence[str], output: str, layout: Layout) -> str:
         """Append a kernel."""
@@ -197,6 +238,8 @@ class Emission:
 
     def _written(self, name: str) -> str:
         """A value that never changes, written by a kernel."""
+        if name in self.numbers:
+            return self._of_lengths(name)
         if name not in self.constants:
             raise Declined(f"its input {name} follows from the batch size")
         array = self._of_one_sample(name)
@@ -204,6 +247,16 @@ class Emission:
             raise Declined(f"{name} has no elements")
         layout = Layout(array.shape, str(array.dtype), plain=True)
         return self.add(move.constant(layout, array, self.isa), [], name, layout)
+
+    def _of_lengths(self, name: str) -> str:
+        """Whole numbers that follow from lengths, written by a kernel."""
+        arrays = self.numbers[name]
+        values = [
+            self.fitted(list(entry)) for entry in zip(*(array.reshape(-1).tolist() for array in arrays), strict=True)
+        ]
+        shape = arrays[0].shape[self.axes.lead(name) :]
+        layout = Layout(shape, str(arrays[0].dtype), plain=True)
+        return self.add(sizes.numbers(layout, values), [], name, layout)
 
     def _of_one_sample(self, name: str) -> np.ndarray:
         """A value that never changes, for one sample."""
@@ -283,7 +336,7 @@ class Emission:
         steps = tuple(_written(step, layouts, names.get(step.output, step.output)) for step in drafted)
         declared = {} if is_any else {str(value.name): self.sizes(value) for value in graph.inputs}
         declared |= {} if is_any else {_outside(value): self.sizes(value) for value in graph.outputs}
-        return Program(steps, layouts, inputs, outputs, names, declared, fixed)
+        return Program(steps, layouts, inputs, outputs, names, declared, fixed, self.lengths, narrowest(self.limits))
 
     def _give(self, value: ir.Value) -> None:
         """The value as the model declares it; codes that nobody else wants as real values become those on the way.

@@ -27,6 +27,7 @@ from ptqc.codegen.kernels.drafts import (
 )
 from ptqc.codegen.kernels.epilogue import Lookup, Stage, Sum
 from ptqc.codegen.program.layout import Frame, Layout
+from ptqc.native.lengths import varies
 
 
 @dataclass(frozen=True)
@@ -169,7 +170,12 @@ def _moved(step: Drafted, index: int, layouts: Layouts) -> Layout | None:
 def _frame(step: Drafted, index: int, layouts: Layouts) -> Frame | None:
     """Where an input of a border or a concatenation of channels lies in the memory of its output."""
     output = layouts[step.output]
-    if len(output.shape) != 3 or output.plain or any(len(layouts[name].shape) != 3 for name in step.inputs):
+    if (
+        len(output.shape) != 3
+        or output.plain
+        or varies(output.shape)
+        or any(len(layouts[name].shape) != 3 for name in step.inputs)
+    ):
         return None
     whole = output.frame or Frame((output.shape[0], output.shape[1], output.shape[2]))
     channel, row, column = whole.at

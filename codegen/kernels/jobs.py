@@ -14,7 +14,7 @@ from ptqc.codegen.kernels.job_files import ERROR, JOB, LOWERED, PROCESS, REPORT,
 from ptqc.codegen.onnxruntime.census import values
 from ptqc.codegen.onnxruntime.export import Exported
 from ptqc.codegen.program.batching import Batching, Seen
-from ptqc.codegen.program.edge_inputs import edge_runs, extents
+from ptqc.codegen.program.edge_inputs import edge_runs, extents, other_runs
 from ptqc.codegen.program.fixed_inputs import fixed_inputs
 from ptqc.errors import InternalError, TargetError
 from ptqc.execute.onnxruntime import Feeds, Runner
@@ -46,7 +46,9 @@ def write_job(
     taps = _compared(lowered, exported)
     runner, seen = Runner(exported.proto, list(taps.values())), extents(samples, fixed)
     given = [(f"sample {index}", feeds, runner.run(feeds)) for index, feeds in enumerate(samples)]
-    runs = [*given, *edge_runs(runner, seen)]
+    job = program_job(folder, lowered, samples, choices)
+    others = Seen.from_json(job["values"]).other_shapes(samples[0])
+    runs = [*given, *edge_runs(runner, seen), *other_runs(runner, samples[0], others)]
     for index, (_, feeds, found) in enumerate(runs):
         write_npz(folder / VALUES.format(index), {**feeds, **{name: found[short] for name, short in taps.items()}})
     kept = {
@@ -54,9 +56,9 @@ def write_job(
         "mark": lowered.mark,
         "by_run": choices.batching.batch is None,
         "seen": {name: asdict(extent) for name, extent in seen.items()},
+        **({"other_shapes": others} if others else {}),
     }
-    job = program_job(folder, lowered, samples, choices) | {"kept": kept, "runs": [name for name, *_ in runs]}
-    (folder / JOB).write_text(json.dumps(job))
+    (folder / JOB).write_text(json.dumps({**job, "kept": kept, "runs": [name for name, *_ in runs]}))
 
 
 def program_job(folder: Path, lowered: Lowered, samples: Sequence[Feeds], choices: JobChoices) -> dict[str, Any]:
@@ -68,8 +70,14 @@ def program_job(folder: Path, lowered: Lowered, samples: Sequence[Feeds], choice
         "mark": lowered.mark,
         "formats": {name: str(form) for name, form in lowered.formats.items()},
         "layer_constants": dict(lowered.layer_constants),
-        "values": Seen.of(lowered.model, samples[0], fixed_inputs(lowered.model, samples)).to_json(),
+        "values": _seen(lowered.model, samples, choices.batching).to_json(),
     }
+
+
+def _seen(model: ir.Model, samples: Sequence[Feeds], batching: Batching) -> Seen:
+    """Sizes and types of all values, as they vary or of the first sample."""
+    fixed = fixed_inputs(model, samples)
+    return Seen.varied(model, samples, fixed) if batching.varies else Seen.of(model, samples[0], fixed)
 
 
 def _compared(lowered: Lowered, exported: Exported) -> dict[str, str]:

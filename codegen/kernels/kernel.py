@@ -9,6 +9,7 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.tirx.script import builder as T  # noqa: N812
 
 from ptqc.codegen.program.layout import Layout
+from ptqc.native.lengths import Varying, given
 
 
 @dataclass(frozen=True)
@@ -22,8 +23,10 @@ class Constant:
 Argument = Layout | Constant
 
 
-def write(family: str, arguments: Sequence[Argument], body: Callable[..., None]) -> tuple[str, Any]:
-    """Name and PrimFunc of a kernel; the last argument is the output.
+def write(
+    family: str, arguments: Sequence[Argument], body: Callable[..., None], lengths: Sequence[str] = ()
+) -> tuple[str, Any]:
+    """Name and PrimFunc of a kernel; the last argument is the output, but for one number for each length.
 
     body gets the batch size and one buffer per argument: (batch, stride) of a Layout, (size,) of a Constant. The name
     is made of the content, so equal kernels are one.
@@ -32,9 +35,11 @@ def write(family: str, arguments: Sequence[Argument], body: Callable[..., None])
         T.func_name("kernel")
         T.func_attr({"global_symbol": "kernel", "tirx.noalias": True})
         handles = [T.arg(f"a{i}", T.handle()) for i in range(len(arguments))]
+        sizes = {name: T.arg(name, T.int64()) for name in lengths}
         batch = T.int64()
-        declared = [_declared(handle, argument, batch) for handle, argument in zip(handles, arguments, strict=True)]
-        body(batch, *(_flat(buffer, argument, batch) for buffer, argument in zip(declared, arguments, strict=True)))
+        with given(sizes):
+            declared = [_declared(handle, argument, batch) for handle, argument in zip(handles, arguments, strict=True)]
+            body(batch, *(_flat(buffer, argument, batch) for buffer, argument in zip(declared, arguments, strict=True)))
     function = builder.get()
     name = f"{family}_{hashlib.sha256(function.script().encode()).hexdigest()[:16]}"
     return name, function.with_attr("global_symbol", name)
@@ -44,14 +49,29 @@ def _declared(handle: Any, argument: Argument, batch: Any) -> Any:
     """The buffer as the caller passes it."""
     if isinstance(argument, Constant):
         return T.match_buffer(handle, (argument.size,), argument.dtype)
-    return T.match_buffer(handle, (batch, *argument.axes), argument.stored)
+    return T.match_buffer(handle, (batch, *map(expressed, argument.axes)), argument.stored)
 
 
 def _flat(buffer: Any, argument: Argument, batch: Any) -> Any:
     """The same memory with one axis for a sample."""
     if isinstance(argument, Constant) or not argument.outside:
         return buffer
-    return T.decl_buffer((batch, argument.stride), argument.stored, data=buffer.data)
+    return T.decl_buffer((batch, expressed(argument.stride)), argument.stored, data=buffer.data)
+
+
+def expressed(size: Any) -> Any:
+    """A size as a kernel's own expression, where it varies."""
+    return size.expression if isinstance(size, Varying) else size
+
+
+def in_float32(size: Any) -> Any:
+    """A size as a real number."""
+    return T.float32(size) if isinstance(size, int) else T.Cast("float32", expressed(size))
+
+
+def rounded_up(count: Any, step: int) -> Any:
+    """How many steps cover a count."""
+    return -(-count // step) if isinstance(count, int) else (count + (step - 1)) // step
 
 
 def vector(dtype: str, lanes: int) -> str:

@@ -7,7 +7,9 @@ from typing import Any, Protocol
 
 from tvm.tirx.script import builder as T  # noqa: N812
 
+from ptqc.codegen.kernels.kernel import expressed
 from ptqc.codegen.program.layout import Layout
+from ptqc.native.lengths import typical
 
 # A loop with less than about 4 µs of work gains nothing from a second thread, whose inputs lie in the other one's
 # cache. The unit is an element that is moved; so many products of bytes take as long.
@@ -19,7 +21,7 @@ SLICES = 128
 class Loops(Protocol):
     """How a target runs the loops of the families, and where it keeps what is in registers."""
 
-    def nest(self, batch: Any, sizes: Sequence[int], work: int) -> AbstractContextManager[tuple[Any, list[Any]]]:
+    def nest(self, batch: Any, sizes: Sequence[Any], work: Any) -> AbstractContextManager[tuple[Any, list[Any]]]:
         """See `nest`."""
 
     def each(self, sizes: Sequence[Any]) -> AbstractContextManager[list[Any]]:
@@ -29,7 +31,7 @@ class Loops(Protocol):
         """See `registers`."""
 
 
-def nest(batch: Any, sizes: Sequence[int], work: int) -> AbstractContextManager[tuple[Any, list[Any]]]:
+def nest(batch: Any, sizes: Sequence[Any], work: Any) -> AbstractContextManager[tuple[Any, list[Any]]]:
     """Loops over (sample, indices within sizes), whose turns know nothing of each other.
 
     work: operations of one sample; where that is much, it is shared.
@@ -38,7 +40,7 @@ def nest(batch: Any, sizes: Sequence[int], work: int) -> AbstractContextManager[
 
 
 @contextmanager
-def rows(batch: Any, count: int, work: int) -> Iterator[tuple[Any, Any]]:
+def rows(batch: Any, count: Any, work: Any) -> Iterator[tuple[Any, Any]]:
     """A loop over (sample, 0 … count − 1); see `nest`."""
     with nest(batch, (count,), work) as (sample, (row,)):
         yield sample, row
@@ -78,23 +80,24 @@ class ProcessorLoops:
     """Loops for LLVM: the sample and the slowest index in one loop, the others inside of each other."""
 
     @contextmanager
-    def nest(self, batch: Any, sizes: Sequence[int], work: int) -> Iterator[tuple[Any, list[Any]]]:
+    def nest(self, batch: Any, sizes: Sequence[Any], work: Any) -> Iterator[tuple[Any, list[Any]]]:
         """No index but the first is found by division."""
-        count = sizes[0] if sizes else 1
-        total = batch * T.int64(count)
+        first = sizes[0] if sizes else 1
+        count = T.int64(first) if isinstance(first, int) else expressed(first)
+        total = batch * count
         with ExitStack() as loops:
-            outer = _sliced(total) if work >= PARALLEL_WORK and count > 1 else T.serial(total)
-            index = loops.enter_context(outer)
-            sample = T.Bind(index // T.int64(count))
-            row = T.Bind(T.Cast("int32", index % T.int64(count)))
-            inner = [loops.enter_context(T.serial(size)) for size in sizes[1:]]
+            is_shared = typical(work) >= PARALLEL_WORK and (not isinstance(first, int) or first > 1)
+            index = loops.enter_context(_sliced(total) if is_shared else T.serial(total))
+            sample = T.Bind(index // count)
+            row = T.Bind(T.Cast("int32", index % count))
+            inner = [loops.enter_context(T.serial(expressed(size))) for size in sizes[1:]]
             yield sample, [row, *inner][: len(sizes)]
 
     @contextmanager
     def each(self, sizes: Sequence[Any]) -> Iterator[list[Any]]:
         """One inside the other."""
         with ExitStack() as loops:
-            yield [loops.enter_context(T.serial(size)) for size in sizes]
+            yield [loops.enter_context(T.serial(expressed(size))) for size in sizes]
 
     def registers(self, size: int, dtype: str) -> Any:
         """TVM keeps a small buffer of scope "global" on the stack, where LLVM promotes it to registers.

@@ -7,7 +7,7 @@ import onnx_ir as ir
 
 from ptqc import reference
 from ptqc.codegen.kernels.emission import Emission
-from ptqc.codegen.kernels.emitters import codes, elementwise, indexing, layers, movement, real, resizing
+from ptqc.codegen.kernels.emitters import codes, elementwise, indexing, layers, lengths, movement, real, resizing
 from ptqc.codegen.kernels.families.functions import BINARY, UNARY
 from ptqc.codegen.kernels.families.reductions import REDUCTIONS
 from ptqc.codegen.kernels.families.typed import INTEGERS
@@ -21,6 +21,7 @@ from ptqc.codegen.program.program import Program
 from ptqc.errors import NoKernel
 from ptqc.graph.nodes import only_consumer
 from ptqc.lowered import Lowered
+from ptqc.native.lengths import UnknownSizeError
 from ptqc.operators import clip_bounds
 from ptqc.operators.step import LoweredStep, codes_of, has_float_output
 
@@ -58,6 +59,8 @@ OPERATORS: Mapping[str, Callable[[Emission, ir.Node], None]] = {
     "LayerNormalization": real.normalize,
     "QuantizeLinear": codes.quantize,
     "Concat": movement.concat,
+    "ConstantOfShape": lengths.filled,
+    "Range": lengths.steps,
     **dict.fromkeys(("Expand", "Tile"), movement.repeat),
     "Gather": movement.gather,
     "DepthToSpace": movement.depth_to_space,
@@ -75,12 +78,23 @@ def program(lowered: Lowered, seen: Seen, isa: Isa, batching: Batching) -> Progr
 
     seen: of every value in one run of the model. Raises NoKernel naming the node that no family takes.
     """
-    constants, of_batch = fold(lowered.model, seen, batching.batch)
-    shapes = {**seen.shapes, **{name: array.shape for name, array in constants.items()}}
-    dtypes = {**seen.dtypes, **{name: str(array.dtype) for name, array in constants.items()}}
-    emission = Emission(lowered, Axes(shapes, batching.batch), dtypes, constants, isa)
+    folded = fold(lowered.model, seen, batching.batch)
+    arrays = {**folded.constants, **{name: found[0] for name, found in folded.numbers.items()}}
+    shapes = {**seen.shapes, **{name: array.shape for name, array in arrays.items()}}
+    dtypes = {**seen.dtypes, **{name: str(array.dtype) for name, array in arrays.items()}}
+    emission = Emission(
+        lowered,
+        Axes(shapes, batching.batch),
+        dtypes,
+        folded.constants,
+        isa,
+        lengths=seen.lengths,
+        points=seen.points or ({},),
+        numbers=folded.numbers,
+        largest=folded.largest,
+    )
     _take_inputs(emission)
-    static = constants.keys() | of_batch
+    static = arrays.keys() | folded.of_batch
     kernels = {step.node: step for step in reference.steps(lowered) if step.node.op_type in KERNELS}
     done: set[ir.Node] = set()
     for node in lowered.model.graph:
@@ -106,7 +120,7 @@ def _refusing(what: str) -> Iterator[None]:
     """Say what it was that had to be declined, and what helps."""
     try:
         yield
-    except Declined as reason:
+    except (Declined, UnknownSizeError) as reason:
         raise NoKernel(f"{what}: {reason}; --allow-missing-target delivers the rest") from reason
 
 

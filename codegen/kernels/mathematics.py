@@ -44,6 +44,17 @@ def exp(x: Any, lanes: int) -> Any:
     return total * T.reinterpret(vector("float32", lanes), exponent * fill(T.int32(1 << 23), lanes))
 
 
+def exp_of_differences(x: Any, lanes: int) -> Any:
+    """e^x for x ≤ 0, to about 1e-7 of the largest, 1: by powers of two where the processor scales by them."""
+    if lanes != WIDE:
+        return exp(x, lanes)
+    steps = T.Bind(T.max(fill(T.float32(EXP_RANGE[0]), WIDE), x) * fill(T.float32(LOG2_E), WIDE))
+    power = T.Bind(T.nearbyint(steps))
+    part = _polynomial(POWER_POLYNOMIAL, T.Bind(steps - power), WIDE)
+    scaled = (part, power, fill(T.float32(0), WIDE), T.int16(-1), T.int32(4))  # all lanes, rounded as usual
+    return T.call_llvm_pure_intrin(vector("float32", WIDE), SCALE, *scaled)
+
+
 def sigmoid(x: Any, lanes: int) -> Any:
     """1 / (1 + e^−x) as ½ + x · P(x²) / Q(x²), the approximation that ONNX Runtime and Eigen compute."""
     if lanes == WIDE:

@@ -13,9 +13,10 @@ from ptqc.codegen.kernels.families import unpack
 from ptqc.codegen.program.constants import Arranged, BfloatCodes, InOrder, Nibbles, ScaledPanels, Stored
 from ptqc.codegen.program.indexed import Indexed
 from ptqc.codegen.program.layout import Layout
-from ptqc.codegen.program.memory import plan
+from ptqc.codegen.program.memory import Memory, plan
 from ptqc.codegen.program.program import Program
 from ptqc.codegen.program.weights import Weights
+from ptqc.native.lengths import Size, varies
 
 BYTE = 8
 
@@ -33,7 +34,7 @@ def module(program: Program, weights: Weights) -> Any:
         return kernels[name]
 
     ready = _prepare(builder, kernel, program, weights)
-    _workspace(builder, program)
+    _workspace(builder, kernel, program)
     _main(builder, kernel, program, ready)
     return builder.finalize()
 
@@ -103,42 +104,117 @@ def _indices(call: Callable[..., Any], stored: Callable[[np.ndarray], Any], inde
     return call(unpack.places(size, count), spread, size, "uint8"), size
 
 
+class _Sizes:
+    """The sizes of one function of a program: its batch, its lengths, and what is made of those by a kernel.
+
+    TVM itself would compute sizes in an order that varies, so that the bytes of a library would. made: by the sizes of
+    which each is the largest.
+    """
+
+    def __init__(self, program: Program, memory: Memory) -> None:
+        from tvm import tirx
+
+        self.batch = 1 if program.sizes else tirx.Var("batch", "int64")
+        self._lengths = {length.name: tirx.Var(length.name, "int64") for length in program.lengths}
+        self.made = {sizes: tirx.Var(f"size{place}", "int64") for place, sizes in enumerate(_made(program, memory))}
+        self._open = 0
+
+    def __call__(self, *sizes: Size) -> Any:
+        """The largest of some sizes."""
+        if len(sizes) == 1 and isinstance(sizes[0], int):
+            return sizes[0]
+        return self.made[sizes] if sizes in self.made else self._lengths[str(sizes[0])]
+
+    def given(self, size: Size) -> Any:
+        """The size of an axis of an input, of which only lengths are known."""
+        from tvm import tirx
+
+        if isinstance(size, int) or str(size) in self._lengths:
+            return self(size)
+        self._open += 1
+        return tirx.Var(f"given{self._open}", "int64")
+
+    def lengths(self, names: Sequence[str]) -> list[Any]:
+        """Lengths as arguments of kernels."""
+        from tvm import relax
+
+        return [relax.prim_value(self._lengths[name]) for name in names]
+
+    def emit(self, builder: Any, kernel: Any, numbers: Any) -> None:
+        """Emit the call that computes sizes into a tensor of `numbers`."""
+        from tvm import relax
+
+        arguments = [numbers, *self.lengths(list(self._lengths))]
+        builder.emit(relax.Call(kernel, arguments, ty_args=[relax.TupleType([])]))
+        found = builder.emit(relax.op.tensor_to_shape(numbers))
+        builder.match_cast(found, relax.ShapeType(list(self.made.values())))
+
+
+def _made(program: Program, memory: Memory) -> list[tuple[Size, ...]]:
+    """Sizes that have to be computed: all that vary and are no lengths."""
+    layouts = program.layouts
+    used = [size for step in program.steps for name in (*step.inputs, step.output) for size in layouts[name].axes]
+    used += [size for name in (*program.inputs, *program.outputs) for size in layouts[name].axes]
+    used += [size for shape in program.sizes.values() for size in shape]
+    names = {length.name for length in program.lengths}
+    found = [*((size,) for size in used), *memory.sizes]
+    return [sizes for sizes in dict.fromkeys(found) if varies(sizes) and not (len(sizes) == 1 and str(*sizes) in names)]
+
+
 def _main(builder: Any, kernel: Any, program: Program, ready: Sequence[Any]) -> None:
     """Emit `main`: inputs, what `prepare` returned and what `workspace` returned give the outputs."""
     from tvm import relax
 
-    batch, memory = _batch(program), plan(program)
-    given = {name: relax.Var(name, _declared(program, name, batch)) for name in program.inputs}
+    memory = plan(program)
+    sizes = _Sizes(program, memory)
+    given = {name: relax.Var(name, _input(program, name, sizes)) for name in program.inputs}
     # Of any size: what was made for a large batch serves a small one.
-    slots = relax.TupleType([relax.TensorType(None, "uint8", ndim=2) for _ in memory.sizes])
-    constants, workspace = relax.Var("constants", relax.TupleType(list(ready))), relax.Var("workspace", slots)
+    slots = [relax.TensorType(None, "uint8", ndim=2) for _ in memory.sizes]
+    numbers = [relax.TensorType((len(sizes.made),), "int64")] if sizes.made else []
+    constants = relax.Var("constants", relax.TupleType(list(ready)))
+    workspace = relax.Var("workspace", relax.TupleType([*slots, *numbers]))
     with builder.function("main", params=[*given.values(), constants, workspace], pure=False):
-        values = {name: _viewed(builder, value, _type(program.layouts[name], batch)) for name, value in given.items()}
+        if sizes.made:
+            room = builder.emit(relax.TupleGetItem(workspace, len(slots)))
+            sizes.emit(builder, kernel(*_sizes_kernel(program, sizes)), room)
+        values = {name: _viewed(builder, value, _type(program.layouts[name], sizes)) for name, value in given.items()}
         rooms = [builder.emit(relax.TupleGetItem(workspace, slot)) for slot in range(len(memory.sizes))]
-        numbers = iter(range(len(ready)))
+        places = iter(range(len(ready)))
         for step in program.steps:
-            kind = _type(program.layouts[step.output], batch)
-            own = [builder.emit(relax.TupleGetItem(constants, next(numbers))) for _ in step.built.constants]
+            kind = _type(program.layouts[step.output], sizes)
+            own = [builder.emit(relax.TupleGetItem(constants, next(places))) for _ in step.built.constants]
             arguments = [*(values[name] for name in step.arguments), *own]
             room = rooms[memory.slots[step.output]] if step.output in memory.slots else None
-            values[step.output] = _call(builder, kernel(step.built.name, step.built.function), arguments, kind, room)
-        made = [_viewed(builder, values[name], _declared(program, name, batch)) for name in program.outputs]
+            called, lengths = kernel(step.built.name, step.built.function), sizes.lengths(step.built.lengths)
+            values[step.output] = _call(builder, called, arguments, kind, room, lengths)
+        made = [_viewed(builder, values[name], _output(program, name, sizes)) for name in program.outputs]
         builder.emit_func_output(relax.Tuple(made))
 
 
-def _batch(program: Program) -> Any:
-    """How many samples: as many as are given, or one run."""
-    from tvm import tirx
+def _sizes_kernel(program: Program, sizes: _Sizes) -> tuple[str, Any]:
+    """Name and function of the kernel that computes sizes."""
+    from ptqc.codegen.kernels.families import sizes as family
 
-    return 1 if program.sizes else tirx.Var("batch", "int64")
+    return family.computed(list(sizes.made), [length.name for length in program.lengths])
 
 
-def _declared(program: Program, name: str, batch: Any) -> Any:
-    """The type of an input or output as the model declares it."""
+def _input(program: Program, name: str, sizes: _Sizes) -> Any:
+    """The type of an input as the model declares it."""
     from tvm import relax
 
     layout = program.layouts[name]
-    return relax.TensorType(program.sizes[name], layout.dtype) if program.sizes else _type(layout, batch)
+    shape = program.sizes.get(name) or (None, *layout.axes)
+    return relax.TensorType([sizes.batch if size is None else sizes.given(size) for size in shape], layout.stored)
+
+
+def _output(program: Program, name: str, sizes: _Sizes) -> Any:
+    """The type of an output as the model declares it."""
+    from tvm import relax
+
+    layout = program.layouts[name]
+    if not program.sizes:
+        return _type(layout, sizes)
+    return relax.TensorType([sizes(size) for size in program.sizes[name]], layout.dtype)
 
 
 def _viewed(builder: Any, value: Any, kind: Any) -> Any:
@@ -150,7 +226,7 @@ def _viewed(builder: Any, value: Any, kind: Any) -> Any:
     return builder.emit(relax.op.memory.view(value, kind.shape, kind.dtype))
 
 
-def _call(builder: Any, kernel: Any, arguments: Sequence[Any], kind: Any, room: Any) -> Any:
+def _call(builder: Any, kernel: Any, arguments: Sequence[Any], kind: Any, room: Any, lengths: Sequence[Any]) -> Any:
     """Emit a call that writes to the slot `room`, or to new memory where there is none."""
     from tvm import relax
 
@@ -158,19 +234,23 @@ def _call(builder: Any, kernel: Any, arguments: Sequence[Any], kind: Any, room: 
         output = _allocate(builder, kind)
     else:
         output = builder.emit(relax.op.memory.view(room, kind.shape, kind.dtype))
-    builder.emit(relax.Call(kernel, [*arguments, output], ty_args=[relax.TupleType([])]))
+    builder.emit(relax.Call(kernel, [*arguments, output, *lengths], ty_args=[relax.TupleType([])]))
     return output
 
 
-def _workspace(builder: Any, program: Program) -> None:
+def _workspace(builder: Any, kernel: Any, program: Program) -> None:
     """Emit `workspace`: the memory that `main` needs for inputs like those given."""
     from tvm import relax
 
-    batch = _batch(program)
-    inputs = [relax.Var(name, _declared(program, name, batch)) for name in program.inputs]
-    with builder.function("workspace", params=inputs):
-        kinds = [relax.TensorType((batch, size), "uint8") for size in plan(program).sizes]
-        builder.emit_func_output(builder.emit(relax.Tuple([_allocate(builder, kind) for kind in kinds])))
+    memory = plan(program)
+    sizes = _Sizes(program, memory)
+    inputs = [relax.Var(name, _input(program, name, sizes)) for name in program.inputs]
+    with builder.function("workspace", params=inputs, pure=not sizes.made):
+        numbers = [_allocate(builder, relax.TensorType((len(sizes.made),), "int64"))] if sizes.made else []
+        for room in numbers:
+            sizes.emit(builder, kernel(*_sizes_kernel(program, sizes)), room)
+        kinds = [relax.TensorType((sizes.batch, sizes(*found)), "uint8") for found in memory.sizes]
+        builder.emit_func_output(builder.emit(relax.Tuple([*(_allocate(builder, kind) for kind in kinds), *numbers])))
 
 
 def _allocate(builder: Any, kind: Any) -> Any:
@@ -182,7 +262,7 @@ def _allocate(builder: Any, kind: Any) -> Any:
     return builder.emit(vm.alloc_tensor(storage, 0, kind.shape, dtype))
 
 
-def _type(layout: Layout, batch: Any) -> Any:
+def _type(layout: Layout, sizes: _Sizes) -> Any:
     from tvm import relax
 
-    return relax.TensorType((batch, *layout.axes), layout.stored)
+    return relax.TensorType((sizes.batch, *map(sizes, layout.axes)), layout.stored)

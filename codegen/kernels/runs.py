@@ -7,7 +7,8 @@ from typing import Any
 from tvm.tirx.script import builder as T  # noqa: N812
 
 from ptqc.codegen.kernels.isa import Isa
-from ptqc.codegen.kernels.kernel import fill, pieces, span
+from ptqc.codegen.kernels.kernel import expressed, fill, pieces, span
+from ptqc.native.lengths import Size, varies
 
 
 @dataclass(frozen=True)
@@ -17,7 +18,7 @@ class ElementRun:
     buffer: Any
     sample: Any
     start: Any
-    length: int
+    length: Size
 
     def copy_from(self, source: Any, start: Any, isa: Isa) -> None:
         """Copy the elements of the same sample of another buffer, from `start` on."""
@@ -34,6 +35,13 @@ class ElementRun:
     def _each(self, isa: Isa, value: Callable[[Any, int], Any]) -> None:
         """Store value(offset, lanes), vector by vector; the last ones get shorter."""
         widest = isa.widest(str(self.buffer.dtype))
+        if varies([self.length]):
+            length = expressed(self.length)
+            with T.serial(length // widest) as index:
+                self._store(index * widest, widest, value)
+            with T.serial(length % widest) as rest:
+                self._store(length // widest * widest + rest, 1, value)
+            return
         vectors = self.length // widest
         if vectors:
             with T.serial(vectors) as index:

@@ -12,6 +12,7 @@ from ptqc.codegen.kernels.isa import DOT, Isa
 from ptqc.codegen.kernels.sums import PAIR, UNLIMITED, Sums, overflows
 from ptqc.codegen.program.constants import IndexSource, Order
 from ptqc.codegen.program.window import Window
+from ptqc.native.lengths import typical, varies
 
 LARGEST_TILE, LARGEST_PANEL = 14, 4
 # Pixels of further tiles that are worth a trial, and pieces that an order of the loops has to leave for threads.
@@ -115,10 +116,16 @@ class Dense:
         return self.window.is_pointwise and self.groups == 1 and not self.is_framed
 
     @property
-    def area(self) -> tuple[int, int]:
-        """Output rows and columns."""
+    def area(self) -> tuple[Any, Any]:
+        """Output rows and columns; of a flat layer these may vary from call to call."""
         height, width = self.window.output
         return (1, height * width) if self.is_flat else (height, width)
+
+    @property
+    def usual(self) -> tuple[int, int]:
+        """The area, of a usual size where it varies."""
+        height, width = self.area
+        return typical(height), typical(width)
 
     @cached_property
     def cut(self) -> Cut:
@@ -161,13 +168,13 @@ class Dense:
     @property
     def _pairs(self) -> tuple[int, int]:
         """All pixels, and an even number of vectors, of which two share their bytes."""
-        pixels = self.area[1]
+        pixels = self.usual[1]
         fits = pixels * LARGEST_PANEL <= self.isa.registers - self.isa.working
         return pixels, LARGEST_PANEL if fits else LARGEST_PANEL // 2
 
     def _tiles(self, panel: int) -> Iterator[tuple[int, int]]:
         """The largest tile for the registers, one whose epilogue overlaps with the next tile's products, and others."""
-        width, most = self.area[1], (self.isa.registers - self.isa.working - panel) // panel
+        width, most = self.usual[1], (self.isa.registers - self.isa.working - panel) // panel
         for reach in (LARGEST_TILE, SHORT_EPILOGUE // panel, *OTHER_TILES):
             tiles = -(-width // min(most, reach))
             yield -(-width // tiles), panel
@@ -175,7 +182,7 @@ class Dense:
     def _worth(self, shape: tuple[int, int]) -> float:
         """How many products of a tile are of use, over what each costs."""
         pixels, panel = shape
-        width = self.area[1]
+        width = self.usual[1]
         computed = -(-width // pixels) * pixels
         loads = (pixels + panel) / (pixels * panel)
         overlaps = pixels * panel <= SHORT_EPILOGUE
@@ -202,18 +209,23 @@ class Dense:
 
     @property
     def tiles(self) -> int:
-        """Tiles of all pixels."""
+        """Tiles of all pixels, of a usual number where that varies."""
         return self._tile_count(self.cut.pixels)
 
     def _tile_count(self, pixels: int) -> int:
-        height, width = self.area
+        height, width = self.usual
         return height * -(-width // pixels)
 
     @property
     def is_weight_bound(self) -> bool:
         """Whether a sample uses every weight but a few times, and they come from beyond a core's second cache."""
         height, pixels = self.area
-        return height == 1 and pixels <= FEW_PIXELS and self.products // pixels * self.width > CACHED_WEIGHTS
+        return (
+            not varies(self.area)
+            and height == 1
+            and pixels <= FEW_PIXELS
+            and self.products // pixels * self.width > CACHED_WEIGHTS
+        )
 
     @property
     def order(self) -> Order:

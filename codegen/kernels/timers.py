@@ -24,11 +24,14 @@ def timed(
     target: str,
     worker: str,
     seconds: float = 0.0,
+    *,
+    may_vary: bool = False,
 ) -> list[TimedProgram]:
     """Times of the library of each graph, on the first sample.
 
     choices: of libraries that take samples in one way. worker: the program that does the job; it finds a folder for
-    each graph, the sample, and `seconds`. Raises NoKernel and TargetError as building the libraries does.
+    each graph, the sample, and `seconds`. may_vary: whether lengths may vary, as in the library that is delivered.
+    Raises NoKernel and TargetError as building the libraries does.
     """
     ready = [replace(lowered, model=check_model(lowered.model, target)) for lowered, _ in graphs]
 
@@ -46,4 +49,4 @@ def timed(
         return [TimedProgram.from_json(entry) for entry in report["programs"]]
 
     _, exported = graphs[0]
-    return batched(ready[0].model, exported, samples, found)
+    return batched(ready[0].model, exported, samples, found, may_vary=may_vary)

@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ptqc.codegen.program.built import Declined
-
-Shape = tuple[int, ...]
+from ptqc.native.lengths import Shape
 
 
 @dataclass(frozen=True)

@@ -4,11 +4,14 @@ Where the first axis is the batch in every value, kernels take any number of sam
 with another one or not there, a sample is a whole run with all axes, and kernels take any number of runs. Several
 samples at once are then as good as one after the other only if they have nothing to do with each other in the model:
 ONNX Runtime is asked.
+
+Where a model leaves more axes than the batch open, a library takes any lengths of them if all of its operators can;
+then, too, a sample is a whole run.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Self, TypeVar
 
 import numpy as np
@@ -16,9 +19,12 @@ import onnx_ir as ir
 
 from ptqc.codegen.onnxruntime.export import Exported
 from ptqc.codegen.program.edge_inputs import edges, extents
+from ptqc.codegen.program.probing import Probe, has_batch, longest_first, open_axes, varied
 from ptqc.errors import NoKernel
 from ptqc.execute.onnxruntime import Feeds, Runner, session_options
 from ptqc.graph.nodes import has_open_batch
+from ptqc.native.lengths import Length, Shape, at, names_of, read, written
+from ptqc.operators import Operator, Trait, keeps_codes, known
 
 Made = TypeVar("Made")
 
@@ -30,11 +36,14 @@ TOLERANCE = 0.1
 class Batching:
     """batch: its size in the runs that all sizes are taken from; None: a sample is such a run.
 
-    is_any: whether the library takes any number of samples at once; else what it was built for.
+    is_any: whether the library takes any number of samples at once; else what it was built for. varies: whether axes
+    that the model leaves open may have any length. reason: why they may not, where it leaves some open.
     """
 
     batch: int | None
     is_any: bool = True
+    varies: bool = False
+    reason: str = ""
 
 
 def batched(
@@ -42,13 +51,31 @@ def batched(
     exported: Exported,
     samples: Sequence[Feeds],
     make: Callable[[Batching, Sequence[Feeds]], Made],
+    *,
+    may_vary: bool = False,
 ) -> Made:
-    """What `make` gives for samples along the batch, or run by run where there is none or a node then has no kernel."""
-    batching = along_the_batch(model, samples[0])
-    if batching is not None:
+    """What `make` gives for samples along the batch, or run by run where there is none or a node then has no kernel.
+
+    may_vary: whether `make` is to be tried with varying lengths first. Raises NoKernel where samples of several sizes
+    need these and a node has no kernel then.
+    """
+    reason = ""
+    if may_vary and open_axes(model, samples):
+        batching, alone = run_by_run(model, exported, longest_first(model, samples))
+        try:
+            return make(replace(batching, varies=True), alone)
+        except NoKernel as error:
+            sizes = {tuple(array.shape for array in feeds.values()) for feeds in alone}
+            if len(sizes) > 1:
+                told = f"these samples have {len(sizes)} sizes, which a library takes where its operators do"
+                raise NoKernel(f"{told}: {error}") from error
+            reason = str(error)
+    along = along_the_batch(model, samples[0])
+    if along is not None:
         with suppress(NoKernel):
-            return make(batching, samples)
-    return make(*run_by_run(model, exported, samples))
+            return make(replace(along, reason=reason), samples)
+    batching, alone = run_by_run(model, exported, samples)
+    return make(replace(batching, reason=reason), alone)
 
 
 def along_the_batch(model: ir.Model, feeds: Feeds) -> Batching | None:
@@ -58,11 +85,17 @@ def along_the_batch(model: ir.Model, feeds: Feeds) -> Batching | None:
 
 
 def run_by_run(model: ir.Model, exported: Exported, samples: Sequence[Feeds]) -> tuple[Batching, list[Feeds]]:
-    """Samples as runs, one sample each where the model leaves the size of a common first axis of its inputs open."""
-    if not has_open_batch(model.graph.inputs):
-        return Batching(None, is_any=False), list(samples)
-    alone = [{name: value[:1] for name, value in feeds.items()} for feeds in samples]
-    return Batching(None, is_any=_are_independent(exported, alone)), alone
+    """Samples as runs, one sample each where the model leaves the size of a common first axis of its inputs open.
+
+    Exporters may call that axis otherwise in each input; it is then common if samples are independent along it.
+    """
+    is_told = has_open_batch(model.graph.inputs)
+    if is_told or has_batch(model, samples):
+        alone = [{name: value[:1] for name, value in feeds.items()} for feeds in samples]
+        is_any = _are_independent(exported, alone)
+        if is_told or is_any:
+            return Batching(None, is_any=is_any), alone
+    return Batching(None, is_any=False), list(samples)
 
 
 def _are_independent(exported: Exported, alone: Sequence[Feeds]) -> bool:
@@ -104,29 +137,104 @@ def _is_close(wanted: np.ndarray, found: np.ndarray) -> bool:
 
 @dataclass(frozen=True)
 class Seen:
-    """Shapes and types of all values of a graph in one run. fixed: inputs that are always these."""
+    """Shapes and types of all values of a graph in one run. fixed: inputs that are always these.
 
-    shapes: Mapping[str, tuple[int, ...]]
+    lengths: what the shapes are made of, where they vary. points: lengths of several runs, this one's in front.
+    """
+
+    shapes: Mapping[str, Shape]
     dtypes: Mapping[str, str]
     fixed: Mapping[str, np.ndarray] = field(default_factory=dict)
+    lengths: tuple[Length, ...] = ()
+    points: tuple[Mapping[str, int], ...] = ()
 
     @classmethod
     def of(cls, model: ir.Model, feeds: Feeds, fixed: Mapping[str, np.ndarray]) -> Self:
         """What ONNX Runtime makes of the inputs."""
-        made = (value for node in model.graph for value in node.outputs)
-        inside = [str(value.name) for value in made if value.name and value.dtype != ir.DataType.BFLOAT16]
-        values = {**Runner(model, inside, session_options(optimize=False)).run(feeds), **feeds}
-        tensors = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
-        shapes = {name: tensor.shape for name, tensor in tensors.items()}
-        return cls(shapes, {name: str(tensor.dtype) for name, tensor in tensors.items()}, fixed)
+        tensors = _run_of(model)(feeds)
+        return cls(_shapes(tensors), _dtypes(tensors), fixed)
+
+    @classmethod
+    def varied(cls, model: ir.Model, samples: Sequence[Feeds], fixed: Mapping[str, np.ndarray]) -> Self:
+        """The same of inputs whose open axes vary. Raises NoKernel where none can."""
+        run = _run_of(model)
+        probe = Probe(samples[0], open_axes(model, samples), lambda feeds: _shapes(run(feeds)))
+        found = varied(probe, lambda shapes: _of_planes(model, shapes), lambda empty: _are_moved(model, empty))
+        return cls(found.shapes, _dtypes(run(samples[0])), fixed, found.lengths, found.points)
+
+    def at(self, lengths: Mapping[str, int]) -> Self:
+        """The shapes for some lengths."""
+        shapes = {name: tuple(at(size, lengths) for size in shape) for name, shape in self.shapes.items()}
+        return replace(self, shapes=shapes, lengths=(), points=())
+
+    def other_lengths(self) -> Iterator[dict[str, int]]:
+        """Lengths of further runs that a library is compared in: the least, more than was seen, and some of both."""
+        if not self.lengths:
+            return
+        pairs = [(each.name, each.least, 2 * each.seen + 1) for each in self.lengths]
+        yield {name: least for name, least, _ in pairs}
+        yield {name: more for name, _, more in pairs}
+        if len(pairs) > 1:
+            yield {name: (least, more)[place % 2] for place, (name, least, more) in enumerate(pairs)}
+
+    def other_shapes(self, inputs: Iterable[str]) -> dict[str, dict[str, tuple[int, ...]]]:
+        """Shapes of inputs in such runs, which are called by their lengths."""
+        found = {}
+        for lengths in self.other_lengths():
+            sized = self.at(lengths).shapes
+            found[", ".join(f"{name} = {size}" for name, size in lengths.items())] = {
+                name: sized[name] for name in inputs
+            }
+        return found
 
     def to_json(self) -> dict[str, Any]:
         """The document for a job file."""
         entries = {name: {"object": array.tolist(), "dtype": str(array.dtype)} for name, array in self.fixed.items()}
-        return {"shapes": self.shapes, "dtypes": self.dtypes, "fixed": entries}
+        shapes = {name: list(map(written, shape)) for name, shape in self.shapes.items()}
+        lengths = [asdict(length) for length in self.lengths]
+        return {"shapes": shapes, "dtypes": self.dtypes, "fixed": entries, "lengths": lengths, "points": self.points}
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Self:
         """Inverse of `to_json`."""
-        shapes = {name: tuple(shape) for name, shape in document["shapes"].items()}
-        return cls(shapes, document["dtypes"], {name: np.array(**entry) for name, entry in document["fixed"].items()})
+        shapes = {name: tuple(map(read, shape)) for name, shape in document["shapes"].items()}
+        fixed = {name: np.array(**entry) for name, entry in document["fixed"].items()}
+        lengths = tuple(Length(**entry) for entry in document["lengths"])
+        return cls(shapes, document["dtypes"], fixed, lengths, tuple(document["points"]))
+
+
+def _run_of(model: ir.Model) -> Callable[[Feeds], dict[str, np.ndarray]]:
+    """What gives all tensors of a model for inputs."""
+    made = (value for node in model.graph for value in node.outputs)
+    inside = [str(value.name) for value in made if value.name and value.dtype != ir.DataType.BFLOAT16]
+    runner = Runner(model, inside, session_options(optimize=False))
+
+    def run(feeds: Feeds) -> dict[str, np.ndarray]:
+        values = {**runner.run(feeds), **feeds}
+        return {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
+
+    return run
+
+
+def _shapes(tensors: Mapping[str, np.ndarray]) -> dict[str, tuple[int, ...]]:
+    return {name: tensor.shape for name, tensor in tensors.items()}
+
+
+def _dtypes(tensors: Mapping[str, np.ndarray]) -> dict[str, str]:
+    return {name: str(tensor.dtype) for name, tensor in tensors.items()}
+
+
+def _are_moved(model: ir.Model, names: Collection[str]) -> bool:
+    """Whether nothing is done with values but that they are moved, converted and measured."""
+    readers = (node for node in model.graph if any(v is not None and v.name in names for v in node.inputs))
+    return all(keeps_codes(node) or _is_harmless(known(node)) for node in readers)
+
+
+def _is_harmless(operator: Operator | None) -> bool:
+    return operator is not None and not operator.traits.isdisjoint((Trait.CONVERTS, Trait.MEASURES, Trait.RESHAPES))
+
+
+def _of_planes(model: ir.Model, shapes: Mapping[str, Shape]) -> set[str]:
+    """The lengths that windows slide over, which have one size."""
+    planes = [node.inputs[0] for node in model.graph if "kernel_shape" in node.attributes]
+    return {name for value in planes if value is not None for name in names_of(shapes[str(value.name)])}

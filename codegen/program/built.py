@@ -28,7 +28,7 @@ class Built:
 
     family: what it computes, as reports call it. name: of the function in the library. function: TVM's. operations:
     products and sums of one sample, where these are what takes time. predicted: microseconds for one sample by machine,
-    where a target predicts them.
+    where a target predicts them. lengths: those that it takes behind the output, in this order.
     """
 
     family: str
@@ -39,3 +39,4 @@ class Built:
     accuracy: Accuracy = USUAL
     alternatives: Alternatives[Any] | None = None
     predicted: Mapping[str, float] = field(default_factory=dict)
+    lengths: tuple[str, ...] = ()

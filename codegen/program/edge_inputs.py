@@ -51,6 +51,23 @@ def edges(found: Mapping[str, Extent]) -> Iterator[tuple[str, Feeds]]:
         yield edge, {name: extent.filled(edge, random) for name, extent in found.items()}
 
 
+def resized(array: np.ndarray, shape: Sequence[int]) -> np.ndarray:
+    """An input of other sizes, with elements left out at the end of axes or begun again with."""
+    for axis, size in enumerate(shape):
+        array = np.take(array, np.arange(size) % max(array.shape[axis], 1), axis=axis)
+    return np.ascontiguousarray(array)
+
+
+def other_runs(
+    runner: Runner, feeds: Feeds, shapes: Mapping[str, Mapping[str, Sequence[int]]]
+) -> Iterator[tuple[str, Feeds, Feeds]]:
+    """Inputs of other shapes, by run, with what ONNX Runtime makes of them, but for what it refuses."""
+    for run, sizes in shapes.items():
+        with suppress(Exception):
+            made = {name: resized(value, sizes[name]) for name, value in feeds.items()}
+            yield run, made, runner.run(made)
+
+
 def edge_runs(runner: Runner, found: Mapping[str, Extent]) -> Iterator[tuple[str, Feeds, Feeds]]:
     """The same with what ONNX Runtime makes of it, but for what it refuses: places that a table does not have."""
     for edge, feeds in edges(found):

@@ -9,7 +9,7 @@ import onnx.parser
 import onnx.shape_inference
 import onnx_ir as ir
 
-from ptqc.codegen.program import attention, rotary
+from ptqc.codegen.program import attention, grouped, rotary
 from ptqc.codegen.program.folding import SIZES
 from ptqc.graph.external import whole_message
 from ptqc.graph.nodes import constant
@@ -91,6 +91,7 @@ def _is_more_than_rows(node: ir.Node) -> bool:
 # Which nodes get a function of their own, and what writes it: what the function is depends on more than attributes.
 WRITTEN: tuple[tuple[Callable[[ir.Node], bool], Callable[[ir.Node], str]], ...] = (
     (attention.is_attention, attention.definition),
+    (grouped.is_grouped, grouped.definition),
     (rotary.is_whole, rotary.definition),
 )
 # Operators that have kernels, and which of their nodes are replaced nevertheless.
@@ -142,7 +143,7 @@ def _inlined(model: ir.Model, chosen: Sequence[ir.Node]) -> ir.Model:
         if (text := own[node.output[0]]) is not None:
             definition = _definition(f"{node.op_type}_{len(definitions)}", text, opset)
             definitions[definition.name] = definition
-            _call(node, definition.name)
+            _call(node, definition)
         elif node.op_type in definitions:
             node.domain = OURS
             _give(node, definitions[node.op_type].attribute_proto)
@@ -167,12 +168,12 @@ def _give(node: onnx.NodeProto, defaults: Iterable[onnx.AttributeProto]) -> None
     node.attribute.extend(default for default in defaults if default.name and default.name not in given)
 
 
-def _call(node: onnx.NodeProto, function: str) -> None:
-    """Make a node call a function of the inputs that it has, which has its attributes and its first output."""
+def _call(node: onnx.NodeProto, function: onnx.FunctionProto) -> None:
+    """Make a node call a function of the inputs that it has, which has its attributes and its first outputs."""
     given = [name for name in node.input if name]
-    del node.input[:], node.output[1:], node.attribute[:]
+    del node.input[:], node.output[len(function.output) :], node.attribute[:]
     node.input.extend(given)
-    node.domain, node.op_type = OURS, function
+    node.domain, node.op_type = OURS, function.name
 
 
 def _definition(name: str, text: str, opset: int) -> onnx.FunctionProto:

@@ -1,7 +1,7 @@
 """Values that no element of an input enters: they follow from constants, and from shapes once the sizes are known."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import onnx
@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from ptqc.codegen.program.batching import Seen
 from ptqc.codegen.program.evaluation import compute
+from ptqc.codegen.program.probing import fit
 from ptqc.graph.nodes import constant, integer, required
 from ptqc.operators import Trait, named
 
@@ -17,21 +18,78 @@ SIZES = named(Trait.MEASURES)
 Shapes = Mapping[str, tuple[int, ...]]
 
 
-def fold(model: ir.Model, seen: Seen, batch: int | None) -> tuple[dict[str, np.ndarray], set[str]]:
-    """Values that are the same for every input and batch size, and the names of those that vary with the batch alone.
+# More numbers than this are no list of sizes or places.
+LONGEST = 64
+
+
+@dataclass(frozen=True)
+class Folded:
+    """Values that no element of an input enters. constants: the same for all. of_batch: names of those of the batch
+    size alone. numbers: whole numbers that follow from the lengths of a run, as they are at each of `Seen.points`.
+    largest: of other whole numbers that follow from them, the largest at each point.
+    """
+
+    constants: dict[str, np.ndarray]
+    of_batch: set[str] = field(default_factory=set)
+    numbers: dict[str, tuple[np.ndarray, ...]] = field(default_factory=dict)
+    largest: dict[str, tuple[int, ...]] = field(default_factory=dict)
+
+
+def fold(model: ir.Model, seen: Seen, batch: int | None) -> Folded:
+    """Values that are the same for every input, and those that follow from the batch size or from lengths alone.
 
     seen: of every value for a batch of this size, which is the first axis; None: nothing varies with a batch.
     """
     found = {name: array for name, value in model.graph.initializers.items() if (array := constant(value)) is not None}
     found |= seen.fixed
     nodes = _nodes(model, set(found))
+    if seen.lengths:
+        return _of_lengths(model, nodes, found, seen)
     once = _values(model, nodes, found, seen)
     if batch is None or not any(node.op_type in SIZES for node in nodes):
-        return found | once, set()
+        return Folded(found | once)
     doubled = {name: _doubled(shape, batch) for name, shape in seen.shapes.items()}
     twice = _values(model, nodes, found, replace(seen, shapes=doubled))
     same = {name: array for name, array in once.items() if np.array_equal(array, twice[name])}
-    return found | same, once.keys() - same.keys()
+    return Folded(found | same, once.keys() - same.keys())
+
+
+def _of_lengths(model: ir.Model, nodes: list[ir.Node], found: dict[str, np.ndarray], seen: Seen) -> Folded:
+    """Values at each point: those that are always the same, and numbers that are sums of lengths."""
+    moving = _moving(nodes)
+    found = found | _values(model, [node for node in nodes if node not in moving], found, seen)
+    runs = [_values(model, moving, found, seen.at(point)) for point in seen.points]
+    constants, numbers = dict(found), dict[str, tuple[np.ndarray, ...]]()
+    largest: dict[str, tuple[int, ...]] = {}
+    for name, first in (runs[0] if runs else {}).items():
+        arrays = tuple(run[name] for run in runs)
+        if all(np.array_equal(first, other, equal_nan=first.dtype.kind == "f") for other in arrays):
+            constants[name] = first
+        elif _are_sums(seen, arrays):
+            numbers[name] = arrays
+        elif first.dtype.kind == "i":
+            largest[name] = tuple(int(array.max(initial=0)) for array in arrays)
+    return Folded(constants, numbers=numbers, largest=largest)
+
+
+def _moving(nodes: Sequence[ir.Node]) -> list[ir.Node]:
+    """The nodes that sizes enter."""
+    found, moving = set[str](), list[ir.Node]()
+    for node in nodes:
+        if node.op_type in SIZES or any(value is not None and value.name in found for value in entering(node)):
+            moving.append(node)
+            found |= {str(value.name) for value in node.outputs}
+    return moving
+
+
+def _are_sums(seen: Seen, arrays: Sequence[np.ndarray]) -> bool:
+    """Whether arrays hold the same few whole numbers, or sums of lengths."""
+    first = arrays[0]
+    if first.dtype.kind != "i" or first.size > LONGEST or any(array.shape != first.shape for array in arrays):
+        return False
+    return all(
+        fit(seen.points, list(map(int, entry))) is not None for entry in zip(*map(np.ravel, arrays), strict=True)
+    )
 
 
 def _doubled(shape: tuple[int, ...], batch: int) -> tuple[int, ...]:

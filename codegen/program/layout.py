@@ -6,13 +6,15 @@ Every buffer is (batch, elements of one sample + slack). Inner products read who
 the last element; what is read there is multiplied by zero.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, Self
 
 import ml_dtypes
 import numpy as np
+
+from ptqc.native.lengths import Shape, at, varies
 
 # A type of elements, and the function that rounds to it.
 BFLOAT16, ROUNDED = "bfloat16", "rounded"
@@ -33,14 +35,21 @@ class Layout:
     """One value. shape: of one sample, in the model's order (C, H, W). dtype: of its elements in memory; bfloat16 are
     elements of float32 values that need no more digits. outside: it is an input or output.
 
-    plain: the last axis is the fastest, as outside. frame: of a plane that is part of a larger one.
+    plain: the last axis is the fastest, as outside. frame: of a plane that is part of a larger one. Sizes may vary with
+    the lengths of a call (`ptqc.native.lengths`); what takes arrays wants a layout that is `sized`.
     """
 
-    shape: tuple[int, ...]
+    shape: Shape
     dtype: str
     outside: bool = False
     plain: bool = False
     frame: Frame | None = None
+
+    def sized(self, lengths: Mapping[str, int]) -> Self:
+        """The layout for some lengths."""
+        if not varies(self.shape):
+            return self
+        return replace(self, shape=tuple(at(size, lengths) for size in self.shape))
 
     @property
     def order(self) -> tuple[int, ...]:
@@ -64,21 +73,23 @@ class Layout:
 
     @property
     def elements(self) -> int:
-        """Numbers in one sample."""
-        return prod(self.shape)
+        """Numbers in one sample; a size that varies, where one of the shape does."""
+        found: int = prod(self.shape)
+        return found
 
     @property
-    def memory(self) -> tuple[int, ...]:
+    def memory(self) -> Shape:
         """Shape of the memory that it lies in, in the model's order."""
         return self.shape if self.frame is None else self.frame.size
 
     @property
     def stride(self) -> int:
         """Elements from one sample to the next."""
-        return prod(self.memory) + (0 if self.outside else SLACK)
+        found: int = prod(self.memory) + (0 if self.outside else SLACK)
+        return found
 
     @property
-    def axes(self) -> tuple[int, ...]:
+    def axes(self) -> Shape:
         """Axes of one sample as kernels take it: the model's own at inputs and outputs, one axis inside."""
         return self.shape if self.outside else (self.stride,)
 

@@ -1,13 +1,16 @@
 """What is kept of a compiled program: enough to call its kernels one by one, without TVM's compiler."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Self
+
+import numpy as np
 
 from ptqc.codegen.program.accuracy import USUAL, Accuracy
 from ptqc.codegen.program.layout import Frame, Layout
 from ptqc.codegen.program.older import stated
 from ptqc.codegen.program.program import Program, ProgramStep
+from ptqc.native.lengths import Limit, bound, read, varies, written
 
 
 @dataclass(frozen=True)
@@ -16,7 +19,7 @@ class Call:
 
     family, accuracy: of the kernel. constants: how many it takes behind its inputs. operations: products and sums of
     one sample, where these are what takes time. placed: inputs that lie in the memory of the output already, and are no
-    arguments. within: real values that it computes on the way.
+    arguments. within: real values that it computes on the way. lengths: those that it takes behind the output.
     """
 
     family: str
@@ -29,6 +32,7 @@ class Call:
     accuracy: Accuracy = USUAL
     placed: tuple[str, ...] = ()
     within: tuple[str, ...] = ()
+    lengths: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, step: ProgramStep) -> Self:
@@ -45,6 +49,7 @@ class Call:
             built.accuracy,
             step.placed,
             step.within,
+            built.lengths,
         )
 
     @classmethod
@@ -61,33 +66,69 @@ class Call:
 
 @dataclass(frozen=True)
 class Listing:
-    """All calls in order, and the layout of every value."""
+    """All calls in order, and the layout of every value. lengths: what they are for one run, see `bound`. limits: of
+    what follows from lengths.
+    """
 
     calls: tuple[Call, ...]
     layouts: Mapping[str, Layout]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
+    lengths: Mapping[str, int] = field(default_factory=dict)
+    limits: tuple[Limit, ...] = ()
 
     @classmethod
     def of(cls, program: Program) -> Self:
         """The listing of a program."""
-        return cls(tuple(map(Call.of, program.steps)), program.layouts, program.inputs, program.outputs)
+        calls = tuple(map(Call.of, program.steps))
+        return cls(calls, program.layouts, program.inputs, program.outputs, limits=program.limits)
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Self:
         """Inverse of `to_json`."""
         calls = tuple(map(Call.from_json, document["calls"]))
         layouts = {name: _layout(entry) for name, entry in document["layouts"].items()}
-        return cls(calls, layouts, tuple(document["inputs"]), tuple(document["outputs"]))
+        limits = tuple(map(Limit.from_json, document.get("limits", ())))
+        return cls(calls, layouts, tuple(document["inputs"]), tuple(document["outputs"]), limits=limits)
 
     def to_json(self) -> dict[str, Any]:
         """The document for the artifact."""
-        return asdict(self)
+        layouts = {
+            name: {**asdict(layout), "shape": list(map(written, layout.shape))} for name, layout in self.layouts.items()
+        }
+        calls = [_of_call(call) for call in self.calls]
+        limits = {"limits": [limit.to_json() for limit in self.limits]} if self.limits else {}
+        return {"calls": calls, "layouts": layouts, "inputs": self.inputs, "outputs": self.outputs, **limits}
+
+    def bound(self, inputs: Mapping[str, np.ndarray]) -> Self:
+        """The listing where layouts have the sizes of a run. inputs: of that; may have more values."""
+        lengths = self._lengths(inputs)
+        if not lengths:
+            return self
+        layouts = {name: layout.sized(lengths) for name, layout in self.layouts.items()}
+        return replace(self, layouts=layouts, lengths=lengths)
+
+    def takes(self, inputs: Mapping[str, np.ndarray]) -> bool:
+        """Whether inputs are within the limits."""
+        lengths = self._lengths(inputs)
+        return all(limit.allows(lengths) for limit in self.limits)
+
+    def _lengths(self, inputs: Mapping[str, np.ndarray]) -> dict[str, int]:
+        """The lengths of the inputs of a run."""
+        pairs = [(self.layouts[name].shape, inputs[name].shape) for name in self.inputs if name in inputs]
+        return bound([(shape, sizes[len(sizes) - len(shape) :]) for shape, sizes in pairs if varies(shape)])
+
+
+def _of_call(call: Call) -> dict[str, Any]:
+    """The document of a call, which says of lengths where there are some."""
+    entry = asdict(call)
+    return entry if call.lengths else {key: value for key, value in entry.items() if key != "lengths"}
 
 
 def _layout(entry: Mapping[str, Any]) -> Layout:
     frame = entry.get("frame")
-    return Layout(**{**_tuples(entry), "frame": frame and Frame(**_tuples(frame))})
+    shape = tuple(map(read, entry["shape"]))
+    return Layout(**{**_tuples(entry), "shape": shape, "frame": frame and Frame(**_tuples(frame))})
 
 
 def _tuples(entry: Mapping[str, Any]) -> dict[str, Any]:

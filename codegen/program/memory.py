@@ -11,14 +11,21 @@ import numpy as np
 
 from ptqc.codegen.program.layout import Layout
 from ptqc.codegen.program.program import Program
+from ptqc.native.lengths import Size, Varying, at, typical
 
 
 @dataclass(frozen=True)
 class Memory:
-    """slots: of every value between inputs and outputs. sizes: bytes of each slot for one sample."""
+    """slots: of every value between inputs and outputs. sizes: bytes of each slot for one sample, which are the largest
+    of these, of which only those that vary with the lengths of a run are several.
+    """
 
     slots: Mapping[str, int]
-    sizes: tuple[int, ...]
+    sizes: tuple[tuple[Size, ...], ...]
+
+    def at(self, lengths: Mapping[str, int]) -> int:
+        """Bytes of all slots for one sample of these lengths."""
+        return sum(max(at(size, lengths) for size in sizes) for sizes in self.sizes)
 
 
 def plan(program: Program) -> Memory:
@@ -27,18 +34,26 @@ def plan(program: Program) -> Memory:
     lives = _lives(program, homes)
     slots: dict[str, int] = {}
     taken: list[list[range]] = []
-    sizes: list[int] = []
-    for name in sorted(lives, key=lambda name: (-size(program.layouts[name]), lives[name].start)):
+    sizes: list[tuple[Size, ...]] = []
+    for name in sorted(lives, key=lambda name: (-typical(size(program.layouts[name])), lives[name].start)):
         slot = next((i for i, other in enumerate(taken) if not any(_meet(lives[name], o) for o in other)), len(taken))
         if slot == len(taken):
             taken.append([])
-            sizes.append(size(program.layouts[name]))
+            sizes.append(())
         taken[slot].append(lives[name])
+        sizes[slot] = _with(sizes[slot], size(program.layouts[name]))
         slots[name] = slot
     return Memory({name: slots[home] for name, home in homes.items()}, tuple(sizes))
 
 
-def size(layout: Layout) -> int:
+def _with(sizes: tuple[Size, ...], more: Size) -> tuple[Size, ...]:
+    """Sizes, of which the largest counts, with one more."""
+    varying = [size for size in dict.fromkeys((*sizes, more)) if isinstance(size, Varying)]
+    fixed = [size for size in (*sizes, more) if isinstance(size, int)]
+    return (*varying, *([max(fixed)] if fixed else []))
+
+
+def size(layout: Layout) -> Size:
     """Bytes of one sample."""
     return layout.stride * np.dtype(layout.stored).itemsize
 

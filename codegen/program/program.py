@@ -7,6 +7,7 @@ import numpy as np
 
 from ptqc.codegen.program.built import Built
 from ptqc.codegen.program.layout import Layout
+from ptqc.native.lengths import Length, Limit, Shape
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,7 @@ class Program:
 
     names: what the model calls the outputs. sizes: shapes of inputs and outputs where the library takes one run of the
     model and no more; else the batch, of any size, is in front of a sample. fixed: inputs that have to be these.
+    lengths: what sizes vary with. limits: of what follows from these.
     """
 
     steps: tuple[ProgramStep, ...]
@@ -44,5 +46,7 @@ class Program:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     names: Mapping[str, str] = field(default_factory=dict)
-    sizes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    sizes: Mapping[str, Shape] = field(default_factory=dict)
     fixed: Mapping[str, np.ndarray] = field(default_factory=dict)
+    lengths: tuple[Length, ...] = ()
+    limits: tuple[Limit, ...] = ()

@@ -68,6 +68,7 @@ def time_libraries(libraries: Sequence[Loaded], feeds: Values, seconds: float) -
 
 def prepared_calls(loaded: Loaded, feeds: Values) -> list[Callable[[], object]]:
     """Each call on buffers of its own values: what lies in them does not change how long it takes."""
+    loaded = loaded.bound(feeds)
     listing, samples = loaded.listing, loaded.samples(feeds)
     buffers = {name: loaded.buffer(name, feeds[name]) for name in listing.inputs}
     for call in reversed(listing.calls):  # what a value is placed in comes after it

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from itertools import accumulate
+from math import prod
 from typing import Any, Protocol
 
 import numpy as np
@@ -50,10 +51,19 @@ class Loaded:
             for call, start, end in zip(listing.calls, ends, ends[1:], strict=False)
         }
 
+    def bound(self, inputs: Values) -> "Loaded":
+        """The same for inputs of these sizes. inputs: of the model; may have more values."""
+        listing = self.listing.bound(inputs)
+        return self if listing is self.listing else Loaded(listing, self.library)
+
     def prepared(self, call: Call, buffers: Mapping[str, np.ndarray]) -> Callable[[], object]:
         """One call on `buffer`s of its own inputs and output."""
         given = [buffers[name] for name in call.arguments]
-        return self.library.prepared(call.kernel, *given, *self._constants[call.output], buffers[call.output])
+        output = buffers[call.output]
+        return self.library.prepared(call.kernel, *given, *self._constants[call.output], output, *self._lengths(call))
+
+    def _lengths(self, call: Call) -> list[int]:
+        return [self.listing.lengths[name] for name in call.lengths]
 
     def buffer(self, name: str, values: np.ndarray) -> np.ndarray:
         """A value as kernels take it, from one in the model's order of axes."""
@@ -73,7 +83,7 @@ class Loaded:
         for name in call.placed:  # everything around a placed value is zero in its buffer
             np.bitwise_or(_bits(output), _bits(buffers.pop(name)), out=_bits(output))  # a sum would lose −0
         given = [buffers[name] for name in call.arguments]
-        self.library.kernel(call.kernel)(*given, *self._constants[call.output], output)
+        self.library.kernel(call.kernel)(*given, *self._constants[call.output], output, *self._lengths(call))
 
     def samples(self, inputs: Values) -> int:
         """How many samples the model's inputs are."""
@@ -97,6 +107,8 @@ def _buffer(layout: Layout, values: np.ndarray) -> np.ndarray:
 
 def _count(layout: Layout, values: np.ndarray) -> int:
     """How many samples an array is."""
+    if not layout.elements:
+        return prod(values.shape[: values.ndim - len(layout.shape)])
     return values.size // layout.elements
 
 
@@ -143,7 +155,7 @@ def compare(loaded: Loaded, values: Values, compared: Compared) -> None:
 
     Raises VerificationError naming the first kernel that differs.
     """
-    chained: dict[str, np.ndarray] = {}
+    loaded, chained = loaded.bound(values), dict[str, np.ndarray]()
     for outcome in outcomes(loaded, values, chained):
         if outcome.problem:
             raise VerificationError(f"the native library differs from the ONNX file at {outcome.problem}")
@@ -155,6 +167,7 @@ def compare(loaded: Loaded, values: Values, compared: Compared) -> None:
 
 def outcomes(loaded: Loaded, values: Values, chained: dict[str, np.ndarray]) -> Iterator[TensorComparison]:
     """Every tensor of a run that ONNX Runtime has, in order; `chained` receives what the library makes on its own."""
+    loaded = loaded.bound(values)
     chained.update({name: values[name] for name in loaded.listing.inputs})
     samples = loaded.samples(values)
 

@@ -26,7 +26,8 @@ class Window:
     @property
     def products(self) -> int:
         """Taps of all output pixels."""
-        return prod(self.output) * prod(self.kernel)
+        found: int = prod(self.output) * prod(self.kernel)
+        return found
 
     @property
     def is_pointwise(self) -> bool:

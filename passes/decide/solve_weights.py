@@ -88,8 +88,7 @@ class SolveWeights:
     """Solve each weight in every format it may take, against the activations that were observed.
 
     bits: the widths tried. cache: where candidates are kept. sparsity: see `ptqc.options.CompileOptions`. only: the
-    families of formats that are tried; empty: all. executor: where candidates are
-    computed.
+    families of formats that are tried; empty: all. executor: where candidates are computed.
     """
 
     bits: tuple[int, ...] = (2, 3, 4, 5, 6, 7, 8)

@@ -14,6 +14,7 @@ from ptqc.codegen.program.memory import size
 from ptqc.codegen.program.timing import prepared_calls
 from ptqc.codegen.program.verify import Loaded
 from ptqc.native.interface import KERNELS
+from ptqc.native.lengths import at
 from ptqc.text import shorten, table, visible
 from ptqc.work.logs import quiet_libraries
 from ptqc.work.stopwatch import seconds_of
@@ -95,6 +96,7 @@ def bench(folder: str | PathLike[str], *, threads: int = 1, rounds: int = ROUNDS
     document = kept(artifact.folder / artifact.runnable / KERNELS)
     loaded = Loaded(Listing.from_json(document["libraries"][library.isa]), library)
     feeds = dict(edges(seen_inputs(document)))["random"]
+    loaded = loaded.bound(feeds)
     runs = prepared_calls(loaded, feeds)
     fastest = _fastest([*runs, lambda: library.run(feeds)], rounds)
     layouts, names = loaded.listing.layouts, OwnNames.of(artifact, document)
@@ -103,7 +105,7 @@ def bench(folder: str | PathLike[str], *, threads: int = 1, rounds: int = ROUNDS
             call,
             names.of_kernel(call.value),
             seconds,
-            sum(size(layouts[name]) for name in (*call.inputs, call.output)),
+            sum(at(size(layouts[name]), loaded.listing.lengths) for name in (*call.inputs, call.output)),
         )
         for call, seconds in zip(loaded.listing.calls, fastest, strict=False)
     ]

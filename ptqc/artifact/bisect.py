@@ -15,7 +15,7 @@ from ptqc.artifact.names import OwnNames
 from ptqc.calibration.images import Preprocessing
 from ptqc.calibration.inputs import input_specs
 from ptqc.calibration.samples import collect
-from ptqc.codegen.program.edge_inputs import Extent, edge_runs
+from ptqc.codegen.program.edge_inputs import Extent, edge_runs, edges, other_runs
 from ptqc.codegen.program.listing import Listing
 from ptqc.codegen.program.verify import Loaded, Runnable, TensorComparison, outcomes
 from ptqc.codegen.targets import emulate
@@ -173,7 +173,9 @@ def _of_target(artifact: Artifact, target: str, given: Sequence[tuple[str, Feeds
     names = OwnNames.of(artifact, document)
     runner, seen = Runner(artifact.path, list(document["names"].values())), seen_inputs(document)
     taken = ((run, of_one_run(document, feeds)) for run, feeds in given)
-    runs = _values(document, chain(edge_runs(runner, seen), ((run, x, runner.run(x)) for run, x in taken)))
+    others = other_runs(runner, dict(edges(seen))["random"], document.get("other_shapes", {}))
+    told = ((run, x, runner.run(x)) for run, x in taken)
+    runs = _values(document, chain(edge_runs(runner, seen), others, told))
     if not opened:
         return replace(_emulated(room, document, runs), names=names)
     libraries = {name: Loaded(_listing(document, name), library) for name, library in opened.items()}
@@ -181,6 +183,8 @@ def _of_target(artifact: Artifact, target: str, given: Sequence[tuple[str, Feeds
     for run, values in runs:
         found.runs.append(run)
         for name, loaded in libraries.items():
+            if not loaded.listing.takes(values):
+                continue
             for outcome in outcomes(loaded, values, {}):
                 found.add(outcome, f"{run}, library: {_called(name)}")
     return found

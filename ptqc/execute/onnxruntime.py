@@ -15,6 +15,7 @@ from ptqc.execute import skeleton
 from ptqc.execute.saturation import EXACT_SUMS, NOT_WITH_EXACT_SUMS, apart, can_saturate, saturates
 from ptqc.graph import zipmaps
 from ptqc.graph.external import fits_in_memory, hold_external, is_in_files
+from ptqc.graph.spilled import SpilledTensors
 from ptqc.graph.split_file import is_split, write_split
 from ptqc.work.scratch import scratch
 
@@ -181,15 +182,10 @@ def _open(
         if not taps:
             return open_session(str(model), options, without)
         model = _loaded(Path(model))
-    if fits_in_memory(_bytes_inside(model)):
+    if fits_in_memory(_bytes_inside(model)) and not without:
         return open_proto(_with_taps(skeleton.message(model), taps), options, without, timed=timed)
-    with scratch() as folder:
-        path = Path(folder) / "model.onnx"
-        ir.save(model, path, external_data="model.data")
-        if taps:
-            proto = onnx.load(path, load_external_data=False)
-            onnx.save(_with_taps(proto, taps), path)
-        return open_session(str(path), options, without)
+    spilled = SpilledTensors()  # the session keeps them mapped
+    return open_proto(_with_taps(skeleton.spilled_message(model, spilled), taps), options, without, timed=timed)
 
 
 def _bytes_inside(model: ir.Model) -> int:

@@ -6,7 +6,9 @@ from pathlib import Path
 import onnx
 import onnx_ir as ir
 
+from ptqc.graph import protos
 from ptqc.graph.references import ROOT, has_references, refers
+from ptqc.graph.spilled import SpilledTensors
 
 PLACE: Mapping[str, str] = {"session.model_external_initializers_file_folder_path": ROOT}
 # It would rearrange weights for its products, which is a copy of each of them.
@@ -25,6 +27,29 @@ def message(model: ir.Model) -> onnx.ModelProto:
     for tensor in proto.graph.initializer:
         _root(tensor)
     return proto
+
+
+def spilled_message(model: ir.Model, spilled: SpilledTensors) -> onnx.ModelProto:
+    """The model as a message without large tensors: those that it holds go to a file, one after the other."""
+    graph = protos.interface(model)
+    graph.name = model.graph.name or "graph"
+    graph.node.extend(map(ir.to_proto, model.graph))
+    values = (value for node in model.graph for value in node.outputs)
+    graph.value_info.extend(ir.to_proto(v) for v in values if v.name and v.type is not None and not v.is_graph_output())
+    for name, value in model.graph.initializers.items():
+        tensor = value.const_value
+        if tensor is None or isinstance(tensor, ir.ExternalTensor) or not _has_plain_bytes(tensor):
+            graph.initializer.extend([] if tensor is None else [tensor_message(tensor, name)])
+        else:
+            graph.initializer.append(spilled.make(name, tensor.numpy()))
+    imports = [onnx.helper.make_opsetid(*item) for item in model.opset_imports.items()]
+    functions = map(ir.to_proto, model.functions.values())
+    return onnx.ModelProto(ir_version=model.ir_version, graph=graph, opset_import=imports, functions=functions)
+
+
+def _has_plain_bytes(tensor: ir.TensorProtocol) -> bool:
+    """Whether each number takes whole bytes."""
+    return tensor.dtype != ir.DataType.STRING and tensor.dtype.bitwidth >= 8
 
 
 def tensor_message(tensor: ir.TensorProtocol, name: str) -> onnx.TensorProto:

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from threading import Lock
 from typing import ClassVar, Self
 
@@ -63,6 +64,7 @@ class Processes(Remote):
             ended, self._all, self._idle = self._all, set(), []
         for worker in ended:
             worker.end()
+        super().close()
 
 
 class _Worker:
@@ -97,7 +99,8 @@ class _Worker:
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
-                pipe.close()
+                with suppress(OSError):  # what was not read by the process
+                    pipe.close()
 
 
 def _ending(code: int) -> str:

@@ -6,11 +6,12 @@ from ptqc.arguments import shown, unknown
 from ptqc.errors import UsageError
 from ptqc.executors.base import Executor
 from ptqc.executors.processes import Processes
+from ptqc.executors.ray import Ray
 from ptqc.executors.threads import Threads
 from ptqc.store.entries import Store
 
 DEFAULT = Threads.name
-EXECUTORS: Mapping[str, type[Executor]] = {one.name: one for one in (Threads, Processes)}
+EXECUTORS: Mapping[str, type[Executor]] = {one.name: one for one in (Threads, Processes, Ray)}
 
 
 def executor_of(text: str, workers: int, store: Store) -> Executor:
@@ -24,7 +25,8 @@ def executor_of(text: str, workers: int, store: Store) -> Executor:
     if name not in EXECUTORS:
         raise unknown("executor", [text], EXECUTORS)
     if bool(separator) and not (EXECUTORS[name].takes_address and address):
-        raise UsageError(f"executor is {text!r}; give {name}")
+        known = f"{name} or {name}://host:port" if EXECUTORS[name].takes_address else name
+        raise UsageError(f"executor is {text!r}; give {known}")
     if isinstance(workers, bool) or not isinstance(workers, int) or workers < 0:
         raise UsageError(f"workers is {shown(workers)}; give a whole number, or 0 for one for each processor")
     return EXECUTORS[name].of(store, workers, address)

@@ -5,6 +5,7 @@ gives the same entry. What was solved before a compile was stopped is found by t
 """
 
 import hashlib
+import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from threading import Lock
@@ -23,6 +24,8 @@ from ptqc.store.housekeeping import discard
 
 # How often a problem is given to a worker, where workers are lost.
 ATTEMPTS = 4
+# Seconds in which workers that were lost let go of entries of the store.
+PATIENCE = 2.0
 
 
 class WorkerLost(Exception):
@@ -35,6 +38,7 @@ class Remote(Executor):
     def __init__(self, store: Store) -> None:
         self.store = store
         self._results: dict[str, str] = {}
+        self._used = set[str]()  # what was to be discarded while somebody used it
         self._making = Lock()
 
     @abstractmethod
@@ -43,7 +47,7 @@ class Remote(Executor):
 
     def solve(self, label: str, make: Callable[[], UnitOfWork[Result]]) -> Result:
         """The result, from the store if it is there."""
-        store = Store(self.store.folder)  # what it opens is in use for as long as the result is being read
+        store = self.store.anew()  # what it opens is in use for as long as the result is being read
         kind, message = self._put(store, make)
         self._results[label] = digest(message.result)
         problems = list[str]()
@@ -60,9 +64,9 @@ class Remote(Executor):
             elif reply.outcome != Outcome.SOLVED:
                 raise _error(label, reply)
             problems.append(
-                f"{reply.host} does not see the store {store.folder}; give a --cache that all machines share"
+                f"{reply.host} does not see the store {store.address}; give a --cache that all machines share"
             )
-        discard(store, message.problem)
+        self._discard(message.problem)
         return kind.unpack_result(entry.document, entry.arrays)
 
     def _put(self, store: Store, make: Callable[[], UnitOfWork[Result]]) -> tuple[type[UnitOfWork[Result]], Message]:
@@ -74,13 +78,26 @@ class Remote(Executor):
             result = {"step": "result", "problem": digest(problem), "kind": kind}
             if not store.has(result):
                 store.put(problem, document, arrays)
-            return type(unit), Message(name_of(unit), str(store.folder.absolute()), digest(problem), result, kind)
+            return type(unit), Message(name_of(unit), store.address, digest(problem), result, kind)
 
     def settle(self, labels: Iterable[str]) -> None:
         """Remove these results from the store."""
         for label in labels:
             if (name := self._results.pop(label, None)) is not None:
-                discard(self.store, name)
+                self._discard(name)
+
+    def close(self) -> None:
+        """Discard what a worker that is gone by now was using."""
+        end = time.monotonic() + PATIENCE
+        while self._used:
+            self._used = {name for name in self._used if not discard(self.store, name)}
+            if time.monotonic() > end:
+                return
+            time.sleep(PATIENCE / 20)
+
+    def _discard(self, name: str) -> None:
+        if not discard(self.store, name):
+            self._used.add(name)
 
 
 def _sums(arrays: Mapping[str, np.ndarray]) -> dict[str, list[Any]]:

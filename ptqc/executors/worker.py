@@ -4,14 +4,13 @@ import platform
 import traceback
 from collections.abc import Mapping
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 from ptqc.errors import InternalError, PtqcError
 from ptqc.executors.base import UnitOfWork
 from ptqc.executors.kind import Kind
 from ptqc.executors.messages import Message, Outcome, Reply
-from ptqc.store.entries import Store
+from ptqc.store.shared import store_at
 from ptqc.work.threads import one_blas_thread
 
 PACKAGE = "ptqc."
@@ -35,7 +34,7 @@ def _solved(message: Message) -> Reply:
     differences = Kind.of(message.kind).differences(Kind.here())
     if differences:
         return Reply(Outcome.REFUSED, platform.node(), "; ".join(differences))
-    store, kind = Store(Path(message.store)), unit_of(message.unit)
+    store, kind = store_at(message.store), unit_of(message.unit)
     entry = store.open(message.problem)
     if entry is None:
         return Reply(Outcome.MISSING, platform.node())

@@ -11,6 +11,7 @@ import numpy as np
 
 from ptqc.errors import TargetError, UsageError
 from ptqc.execute.feeds import check_mapping, check_names, does_not_fit, not_an_array
+from ptqc.native.lengths import Length, Limit, Varying, at, bound, read
 from ptqc.native.machine import machine, processor_features, refused_tiles
 
 INTERFACE, KERNELS, WEIGHTS, TUNING = "interface.json", "kernels.json", "weights.bin", "tuning.json"
@@ -18,14 +19,15 @@ INTERFACE, KERNELS, WEIGHTS, TUNING = "interface.json", "kernels.json", "weights
 
 @dataclass(frozen=True)
 class Value:
-    """One input or output; None in the shape is the batch size, the same one everywhere in a call.
+    """One input or output; None in the shape is the batch size, the same one everywhere in a call; a size that varies
+    follows from the lengths of the call.
 
     value: what an input has to be, where the library was built for that only.
     """
 
     name: str
     dtype: np.dtype[Any]
-    shape: tuple[int | None, ...]
+    shape: tuple[Any, ...]
     value: Any = None
 
     def __str__(self) -> str:
@@ -34,7 +36,8 @@ class Value:
     def fits(self, shape: Sequence[int]) -> bool:
         """Whether an array of this shape is one of these, whatever its batch size."""
         return len(shape) == len(self.shape) and all(
-            expected in (None, size) for size, expected in zip(shape, self.shape, strict=True)
+            expected is None or isinstance(expected, Varying) or expected == size
+            for size, expected in zip(shape, self.shape, strict=True)
         )
 
     def batches(self, shape: Sequence[int]) -> set[int]:
@@ -61,9 +64,9 @@ class Value:
         """Whether numbers of a type are what is expected."""
         return dtype == self.dtype
 
-    def of_none(self) -> np.ndarray:
-        """The value of a batch of none."""
-        return np.empty(tuple(0 if size is None else size for size in self.shape), self.dtype)
+    def sized(self, batch: int, lengths: Mapping[str, int]) -> tuple[int, ...]:
+        """The shape for a batch and lengths."""
+        return tuple(batch if size is None else at(size, lengths) for size in self.shape)
 
 
 @dataclass(frozen=True)
@@ -89,7 +92,8 @@ class Build:
 class Interface:
     """What goes in and out of a network, and its libraries, the best first.
 
-    tvm: the version they were built with. threads: 0 means all processors.
+    tvm: the version they were built with. threads: 0 means all processors. lengths: axes that vary from call to call.
+    limits: sizes that follow from lengths and have a largest.
     """
 
     libraries: tuple[Build, ...]
@@ -97,6 +101,8 @@ class Interface:
     inputs: tuple[Value, ...]
     outputs: tuple[Value, ...]
     threads: int = 0
+    lengths: tuple[Length, ...] = ()
+    limits: tuple[Limit, ...] = ()
 
     @classmethod
     def read(cls, path: Path) -> Self:
@@ -112,6 +118,8 @@ class Interface:
                 inputs=_values(document["inputs"]),
                 outputs=_values(document["outputs"]),
                 threads=int(document["threads"]),
+                lengths=tuple(Length(**entry) for entry in document.get("lengths", ())),
+                limits=tuple(map(Limit.from_json, document.get("limits", ()))),
             )
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise TargetError(f"{path} does not describe a native library: {type(error).__name__}: {error}") from error
@@ -126,6 +134,7 @@ class Interface:
         self.check_names(feeds)
         for value in self.inputs:
             value.check(feeds[value.name])
+        self.lengths_of({name: array.shape for name, array in feeds.items()})
         return self.batch({name: array.shape for name, array in feeds.items()})
 
     def check_names(self, feeds: Mapping[str, Any]) -> None:
@@ -140,9 +149,27 @@ class Interface:
             raise UsageError(f"the inputs have batch sizes {sorted(batches)}; expected the same one")
         return next(iter(batches), None)
 
-    def no_outputs(self) -> dict[str, np.ndarray]:
-        """The outputs of no samples."""
-        return {value.name: value.of_none() for value in self.outputs}
+    def lengths_of(self, shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
+        """The lengths of inputs of fitting shapes. Raises UsageError where one is not allowed, or they do not agree."""
+        found = bound([(value.shape, shapes[value.name]) for value in self.inputs])
+        for length in self.lengths:
+            if found[length.name] < length.least:
+                told = f"the library takes {length.least} or more"
+                raise UsageError(f"the inputs have {length.name} = {found[length.name]}; {told}")
+        for value in self.inputs:
+            shape = tuple(shapes[value.name])
+            if any(isinstance(e, Varying) and e.at(found) != s for s, e in zip(shape, value.shape, strict=True)):
+                told = ", ".join(f"{name} = {size}" for name, size in found.items())
+                raise UsageError(f"input {value.name!r} is {value.dtype} {list(shape)}; expected {value} with {told}")
+        for limit in self.limits:
+            if not limit.allows(found):
+                told = ", ".join(f"{name} = {size}" for name, size in found.items())
+                raise UsageError(f"the inputs have {told}; the network takes {limit.size} up to {limit.most}")
+        return found
+
+    def no_outputs(self, lengths: Mapping[str, int] | None = None) -> dict[str, np.ndarray]:
+        """The outputs of no samples. lengths: of the inputs, where they vary."""
+        return {value.name: np.empty(value.sized(0, lengths or {}), value.dtype) for value in self.outputs}
 
     def choose(self, isa: str = "") -> Build:
         """The best library that this machine can run, or the one of an instruction set. Raises TargetError."""
@@ -164,5 +191,6 @@ def library_file(isa: str) -> str:
 
 def _values(entries: Sequence[Mapping[str, Any]]) -> tuple[Value, ...]:
     return tuple(
-        Value(entry["name"], np.dtype(entry["dtype"]), tuple(entry["shape"]), entry.get("value")) for entry in entries
+        Value(entry["name"], np.dtype(entry["dtype"]), tuple(map(read, entry["shape"])), entry.get("value"))
+        for entry in entries
     )

@@ -2,7 +2,10 @@
 
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from math import prod
+from operator import gt
 from pathlib import Path
 from typing import Any, Self
 
@@ -26,13 +29,25 @@ class _Machine:
         self.virtual = module["vm_load_executable"]()
         self.virtual["vm_initialization"](CPU, DEVICE_INDEX, NAIVE)
         self._main, self._make_workspace = self.virtual["main"], self.virtual["workspace"]
-        self._workspace, self._batch = None, 0
+        self._workspace: Any = None
+        self._sizes: tuple[int, ...] = ()
 
-    def run(self, batch: int, inputs: Sequence[Any], constants: Any) -> Sequence[Any]:
-        """Outputs. The workspace of the largest batch so far serves all."""
-        if batch > self._batch:
+    def run(
+        self,
+        sizes: Sequence[int],
+        inputs: Sequence[Any],
+        constants: Any,
+        largest: Callable[[Sequence[int]], Sequence[Any]],
+    ) -> Sequence[Any]:
+        """Outputs. The workspace of the largest batch and lengths so far serves all.
+
+        sizes: the batch and the lengths. largest: gives inputs of such sizes.
+        """
+        if self._workspace is None or any(map(gt, sizes, self._sizes)):
             self._workspace = None  # frees the old one first
-            self._workspace, self._batch = self._make_workspace(*inputs), batch
+            self._sizes = tuple(map(max, sizes, self._sizes)) if self._sizes else tuple(sizes)
+            given = inputs if self._sizes == tuple(sizes) else largest(self._sizes)
+            self._workspace = self._make_workspace(*given)
         found: Sequence[Any] = self._main(*inputs, constants, self._workspace)
         return found
 
@@ -83,17 +98,24 @@ class Library:
         Raises UsageError when a name, dtype or shape is not what the interface says.
         """
         batch = self.interface.check(feeds)
+        lengths = self.interface.lengths_of({name: array.shape for name, array in feeds.items()})
         if batch == 0:
-            return self.interface.no_outputs()
+            return self.interface.no_outputs(lengths)
         machine, convert = self._machine(), self._ffi.from_dlpack
         inputs = [convert(aligned(np.asarray(feeds[value.name]))) for value in self.interface.inputs]
         try:
-            found = machine.run(batch or 1, inputs, self.constants)
+            found = machine.run((batch or 1, *lengths.values()), inputs, self.constants, partial(self._inputs, lengths))
         except Exception as error:
             raise InternalError(f"the native library failed: {error}") from error
         # Copies: an output may be memory that the allocator, a constant or an input owns.
         outputs = zip(self.interface.outputs, found, strict=True)
         return {value.name: np.array(np.from_dlpack(array)) for value, array in outputs}
+
+    def _inputs(self, names: Iterable[str], sizes: Sequence[int]) -> list[Any]:
+        """Inputs of a batch and lengths, in which nothing is."""
+        lengths = dict(zip(names, sizes[1:], strict=True))
+        shapes = ((value.sized(sizes[0], lengths), value.dtype) for value in self.interface.inputs)
+        return [self._ffi.from_dlpack(aligned(np.empty(shape, dtype))) for shape, dtype in shapes]
 
     def kernel(self, name: str) -> Callable[..., object]:
         """One kernel of the library: called with `aligned` arrays and constants, it writes to the last one."""
@@ -124,6 +146,8 @@ def readable(path: Path) -> Path:
 
 def aligned(array: np.ndarray) -> np.ndarray:
     """The array where it lies when TVM can read it there, or else a copy in contiguous memory aligned to 64 bytes."""
+    if not array.size:
+        return _compact(array)
     if array.flags.carray and array.ctypes.data % ALIGNMENT == 0:
         return array
     room = np.empty(array.nbytes + ALIGNMENT, np.uint8)
@@ -131,3 +155,10 @@ def aligned(array: np.ndarray) -> np.ndarray:
     copy = room[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
     copy[...] = array
     return copy
+
+
+def _compact(array: np.ndarray) -> np.ndarray:
+    """An array without elements with the strides that TVM expects of one, which are not NumPy's."""
+    strides = [prod(array.shape[axis + 1 :]) * array.itemsize for axis in range(array.ndim)]
+    room = aligned(np.empty(1, array.dtype))
+    return np.lib.stride_tricks.as_strided(room, array.shape, strides)

@@ -13,9 +13,9 @@ import re
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -75,6 +75,15 @@ class Store:
             if os.path.exists(place) and not os.path.isdir(place):  # noqa: PTH110, PTH112  (these raise nothing)
                 raise UsageError(f"the store {self.folder} cannot be a folder: {place} is a file; choose with --cache")
 
+    @property
+    def address(self) -> str:
+        """What other processes open it by."""
+        return str(self.folder.absolute())
+
+    def anew(self) -> Self:
+        """The same store; what this object opens is in use for as long as it lives."""
+        return replace(self, _used=[])
+
     @classmethod
     def at(cls, cache: str | Path | None) -> "Store":
         """The store in a folder that a user names; None: in the usual one. Raises UsageError."""
@@ -119,18 +128,25 @@ class Store:
                 write_files(folder)
                 _write_sums(folder)
                 self.check()
-                # Another process may have stored the same result meanwhile; entries of one key are equal.
-                try:
-                    folder.rename(self.folder / name)
-                except OSError as error:
-                    if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-                        raise
+                self._take(folder)
                 del used
         except OSError as error:
             raise Interrupted(
                 f"cannot write to the store {self.folder}: {error}. Free some space or give another folder with --cache"
             ) from error
         return name
+
+    def forget(self, name: str) -> None:
+        """Called when an entry was removed from the folder."""
+
+    def _take(self, folder: Path) -> None:
+        """Give an entry that was written beside its place that place."""
+        # Another process may have stored the same result meanwhile; entries of one key are equal.
+        try:
+            folder.rename(self.folder / folder.name)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
 
     def _quarantine(self, folder: Path) -> None:
         place = self.folder / QUARANTINE

@@ -68,12 +68,14 @@ def clear(store: Store) -> Cleared:
     return Cleared(Contents(entries, others, size), in_use)
 
 
-def discard(store: Store, name: str) -> None:
-    """Remove an entry by the digest of its key, unless somebody is using it or it is not there."""
+def discard(store: Store, name: str) -> bool:
+    """Remove an entry by the digest of its key, unless somebody is using it; whether it is gone."""
     folder = store.folder / name
     with Claim(folder) as claim:
         if claim.taken:
             _remove(folder)
+    store.forget(name)
+    return not folder.exists()
 
 
 def clear_unfinished(store: Store) -> None:

@@ -20,7 +20,7 @@ from ptqc.native.machine import processor_features, processor_name
 from ptqc.solvers.choices import JointChoice, Option
 from ptqc.solvers.integer_program import Goal, solve
 from ptqc.stages.extensions import ALWAYS, examined
-from ptqc.store.entries import Store
+from ptqc.store.shared import store_at
 from ptqc.version import __version__
 from ptqc.work.memory import available_bytes
 from ptqc.work.parallel import processors
@@ -195,7 +195,7 @@ def _extensions() -> Iterator[Finding]:
 def _store(cache: str | Path | None) -> Iterator[Finding]:
     remedy = "name another folder with --cache, or make room there"
     try:
-        folder = Store.at(cache).folder
+        folder = store_at(cache).folder
         place = next(one for one in (folder, *folder.parents) if one.exists())
         free = shutil.disk_usage(place).free
     except (OSError, PtqcError) as error:

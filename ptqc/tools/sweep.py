@@ -37,7 +37,7 @@ from ptqc.stages.judging.speed import one_sample
 from ptqc.stages.measure import recall
 from ptqc.stages.preparing.prepare import Origin
 from ptqc.stages.problem import packed, problem_of
-from ptqc.store.entries import Store
+from ptqc.store.shared import store_at
 from ptqc.work.deadline import Deadline
 from ptqc.work.logs import quiet_libraries
 from ptqc.work.progress import SILENT, Progress, Stage
@@ -98,7 +98,7 @@ def sweep(
         raise UsageError(f"points is {points}; give a number from 2 to {MOST_POINTS}")
     asked = None if budgets is None else [_size(given) for given in budgets]
     found = artifact.load(folder)
-    store = Store.at(cache)
+    store = store_at(cache)
     with one_blas_thread():
         prepared, decided, measured, _ = recall(store, found.manifest["measurements"], progress)
         written = {

@@ -3,6 +3,8 @@
 import shutil
 import tempfile
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from ptqc.work.locks import Claim, InUse
@@ -10,9 +12,17 @@ from ptqc.work.locks import Claim, InUse
 PREFIX, LOCKED = "ptqc-", "ptqc-locked-"
 
 
-def scratch() -> tempfile.TemporaryDirectory[str]:
-    """A temporary folder, removed in the end; a disk that fails by then has said so where it matters."""
-    return tempfile.TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True)
+@contextmanager
+def scratch() -> Iterator[str]:
+    """A temporary folder, removed in the end; a disk that fails by then has said so where it matters.
+
+    The one of a process that was killed is removed by the next that makes one.
+    """
+    held = Scratch()
+    try:
+        yield str(held.folder)
+    finally:
+        shutil.rmtree(held.folder, ignore_errors=True)
 
 
 class Scratch:

@@ -38,3 +38,14 @@ def test_what_takes_too_long_is_stopped() -> None:
     found = peak_memory.measure([sys.executable, "-c", "import time; time.sleep(60)"], every=0.02, limit=0.3)
     assert found.code == peak_memory.TIMED_OUT
     assert found.seconds < 5
+
+
+def test_each_line_of_progress_has_the_peak_before_it(capsys: pytest.CaptureFixture[str]) -> None:
+    code = "import sys, time\nprint('begun', file=sys.stderr, flush=True)\nheld = bytearray(b'1') * (60 << 20)\n"
+    code += "time.sleep(0.5)\ndel held\nprint('held', file=sys.stderr, flush=True)\ntime.sleep(0.3)\n"
+    code += "print('done', file=sys.stderr, flush=True)\n"
+    found = peak_memory.measure([sys.executable, "-c", code], every=0.02, phases=True)
+    assert [line for line, _, _ in found.phases] == ["begun", "held", "done"]
+    assert found.phases[1][2] > 60 > found.phases[2][2]
+    assert 0 < found.phases[0][1] < found.phases[1][1] < found.phases[2][1]
+    assert "MiB  held" in capsys.readouterr().err

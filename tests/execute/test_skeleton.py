@@ -75,6 +75,26 @@ def test_what_replaces_a_tensor_in_a_file_goes_to_a_file(path: Path) -> None:
     assert np.allclose(np.asarray(found), FEEDS["x"] @ other, atol=1e-4)
 
 
+def test_what_a_model_holds_goes_to_a_file_where_memory_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, opened = ir.from_proto(network()), list[onnx.ModelProto]()
+    right = execute.open_proto
+
+    def open_proto(proto: onnx.ModelProto, *given: object, **options: object) -> ort.InferenceSession:
+        opened.append(proto)
+        return right(proto, *given, **options)  # type: ignore[arg-type]
+
+    wanted = Runner(model, ["h"]).run(FEEDS)
+    monkeypatch.setattr(execute, "open_proto", open_proto)
+    lean = Runner(model, ["h"], lean=True)
+    gc.collect()
+    found = lean.run(FEEDS)
+    assert all(np.allclose(found[name], wanted[name], atol=1e-5) for name in ("y", "h"))
+    (proto,) = opened
+    (w,) = (tensor for tensor in proto.graph.initializer if tensor.name == "w")
+    assert not w.raw_data
+    assert proto.ByteSize() < 4096
+
+
 def test_size_and_digest_are_those_of_the_whole(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = read_model(path)
     monkeypatch.setattr(external, "IN_MEMORY_LIMIT", 10**9)

@@ -26,11 +26,12 @@ def test_without_a_number_there_is_a_worker_for_each_processor(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("name", "workers", "message"),
     [
-        ("thread", 0, r"unknown executor thread \(did you mean threads\?\); known: threads, processes"),
-        ("dask", 0, "unknown executor dask; known: threads, processes"),
+        ("thread", 0, r"unknown executor thread \(did you mean threads\?\); known: threads, processes, ray"),
+        ("dask", 0, "unknown executor dask; known: threads, processes, ray"),
         ("processes://10.0.0.1:80", 0, "executor is 'processes://10.0.0.1:80'; give processes"),
         ("threads://", 0, "give threads"),
-        (None, 0, "executor is None; give one of threads, processes"),
+        (None, 0, "executor is None; give one of threads, processes, ray"),
+        ("ray://", 0, "give ray or ray://host:port"),
         ("threads", -1, "workers is -1; give a whole number, or 0"),
         ("threads", True, "workers is True; give a whole number"),
         ("threads", 1.5, "workers is 1.5; give a whole number"),

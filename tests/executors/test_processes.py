@@ -160,3 +160,15 @@ def test_errors_of_ptqc_go_by_their_names(tmp_path: Path) -> None:
 def test_only_units_of_ptqc_are_imported(name: str) -> None:
     with pytest.raises(InternalError, match="is no unit of work"):
         unit_of(name)
+
+
+def test_what_somebody_uses_is_discarded_when_it_is_free(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote, "PATIENCE", 0.1)
+    with Processes(store, 1) as executor:
+        executor.solve("one", problem)
+        user = store.anew()
+        user.open(executor._results["one"])
+        executor.settle(["one"])
+        assert len(list(store.folder.iterdir())) == 1
+        del user
+    assert list(store.folder.iterdir()) == []

@@ -113,7 +113,7 @@ def other_axis(tuned: TunedNumbers) -> TunedNumbers:
 DECISIONS: dict[str, Fault] = {
     "ranges of two tensors swapped": Fault(measurements, "unpack", ranges_swapped, "image", "activations"),
     "numbers of another width": Fault(measurements, "unpack", solutions_swapped, "pairs", "levels do not fit"),
-    "limit of the solver ignored": Fault(fit, "allocate", ten_times_the_limit, "pairs", "no plan was found"),
+    "limit of the solver ignored": Fault(fit, "allocate", ten_times_the_limit, "codebook", "no plan was found"),
     "limit of the file ignored": Fault(compiler, "fit", without_limit, "words", "over the budget"),
     "formats of two weights swapped": Fault(compiler, "fit", given(formats_swapped), "words", "stored as"),
     "plan written with other formats": Fault(Plan, "to_json", given(told_another_format), "image", "plan"),

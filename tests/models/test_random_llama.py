@@ -39,3 +39,20 @@ def test_no_place_sees_what_follows(tmp_path: Path) -> None:
     runner, tokens = Runner(tmp_path / "model.onnx"), random_llama.samples(TINY, 1, 12)
     whole, part = (runner.run({"tokens": given})["logits"] for given in (tokens, tokens[:, :5]))
     assert np.allclose(whole[:, :5], part, atol=1e-4)
+
+
+def test_a_cache_changes_no_number(tmp_path: Path) -> None:
+    whole, cached = tmp_path / "whole.onnx", tmp_path / "cached.onnx"
+    random_llama.write(TINY, whole)
+    random_llama.write(TINY, cached, cache=True)
+    onnx.checker.check_model(cached)
+    tokens, runner = random_llama.samples(TINY, 1, 12), Runner(cached)
+    feeds = {**random_llama.step(TINY, 0), "tokens": tokens[:, :7]}
+    first = runner.run(feeds)
+    pasts = {f"past_{name}": first[f"present_{name}"] for name in random_llama.cache_names(TINY)}
+    second = runner.run({**pasts, "tokens": tokens[:, 7:]})
+    found = np.concatenate([first["logits"], second["logits"]], 1)
+    assert np.allclose(found, Runner(whole).run({"tokens": tokens})["logits"], atol=1e-4)
+    assert {name: array.shape[2] for name, array in random_llama.step(TINY, 5).items() if "past" in name} == (
+        dict.fromkeys(pasts, 5)
+    )

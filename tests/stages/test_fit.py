@@ -80,7 +80,7 @@ def test_the_smallest_file_is_found_where_the_solver_is_told_too_many_bytes(
 
 def test_a_given_plan_is_followed(measured: Measured) -> None:
     plan = measured.fit(9_000).plan
-    other = plan.with_formats({**plan.formats, "w1": Integer(6)})
+    other = plan.with_formats({**plan.formats, "w1": Integer(4)})
     fitted = measured.fit(None, other)
     assert fitted.plan == other
     assert fitted.allocation.status == "given"

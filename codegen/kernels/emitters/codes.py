@@ -20,6 +20,7 @@ from ptqc.execute.onnxruntime import softmax_in_float64
 from ptqc.formats import QuantParams
 from ptqc.graph.nodes import integer as integer_attribute
 from ptqc.integer import add_numbers, mean_factor, multiplier, repeats_inside, softmax_steps, softmax_table
+from ptqc.native.lengths import varies
 from ptqc.operators import clip_bounds, known
 from ptqc.operators.step import LoweredStep, codes_of, input_params, output_params, params_of
 
@@ -140,6 +141,8 @@ def softmax(emission: Emission, node: ir.Node, output: ir.Node) -> None:
     x, y = params_of(maker), params_of(output)
     sizes = emission.axes.shapes[codes]
     axis = integer_attribute(node, "axis", -1) % len(sizes)
+    if varies(sizes[axis : axis + 1]):
+        raise Declined("its powers of e depend on how many there are")
     outer = emission.axes.outer(codes, touched=axis == 0)
     source = emission.plain(codes)
     powers, steps = softmax_table(x, sizes[axis]), float(softmax_steps(y))

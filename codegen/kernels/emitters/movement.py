@@ -5,13 +5,14 @@ import onnx_ir as ir
 
 from ptqc.codegen.kernels.drafts import Alias, Concat, MaxPool, NearestResize, StridedSlice
 from ptqc.codegen.kernels.emission import Emission
-from ptqc.codegen.kernels.emitters import indexing
+from ptqc.codegen.kernels.emitters import indexing, lengths
 from ptqc.codegen.kernels.emitters.sliding import slide
 from ptqc.codegen.kernels.families import move
 from ptqc.codegen.program.built import Declined
 from ptqc.codegen.program.constants import Arranged, IndexSource, Order, Stored
 from ptqc.codegen.program.layout import Layout
 from ptqc.graph.nodes import input_of, integer, integers, producer, text
+from ptqc.native.lengths import varies
 
 # Below every code and every float32: what a largest-of-window ignores.
 LOWEST = {"uint8": 0.0, "float32": -3.4028235e38}
@@ -20,7 +21,9 @@ BATCH = 0
 
 def reshape(emission: Emission, node: ir.Node) -> None:
     """Reshape, Flatten, Squeeze, Unsqueeze."""
-    emission.apply(node, move.reshape)
+    is_of_any_size = varies((*emission.sizes(node.inputs[0]), *emission.sizes(node.outputs[0])))
+    source = emission.plain(emission.read(node.inputs[0])) if is_of_any_size else None
+    emission.apply(node, lambda x, y: move.reshape(x, y, emission.isa), source)
 
 
 def transpose(emission: Emission, node: ir.Node) -> None:
@@ -47,6 +50,9 @@ def _rename_axes(emission: Emission, node: ir.Node, source: str) -> None:
 
 def strided(emission: Emission, node: ir.Node) -> None:
     """Slice with constant bounds."""
+    if varies((*emission.sizes(node.inputs[0]), *emission.sizes(node.outputs[0]))):
+        lengths.strided(emission, node)
+        return
     sizes = emission.sizes(node.inputs[0])
     rank = len(sizes)
     starts, ends = emission.number(node.inputs[1]), emission.number(node.inputs[2])
@@ -78,17 +84,20 @@ def gather(emission: Emission, node: ir.Node) -> None:
     if emission.is_constant(node.inputs[0]) and _is_embedding(emission, node):
         _look_up(emission, node)
         return
-    if not emission.is_constant(node.inputs[1]) or emission.number(node.inputs[1]).ndim > 1:
+    sizes = emission.sizes(node.inputs[0])
+    most = 0 if varies(sizes) else 1
+    if not emission.is_constant(node.inputs[1]) or emission.number(node.inputs[1]).ndim > most:
         indexing.gather(emission, node)
         return
-    sizes = emission.sizes(node.inputs[0])
     axis = integer(node, "axis", 0) % len(sizes)
     outer = emission.outer(node.inputs[0], node.outputs[0], touched=axis == BATCH)
-    places = emission.number(node.inputs[1]) % sizes[axis]
+    places = emission.number(node.inputs[1])
     if places.ndim == 0:
         source = emission.plain(emission.read(node.inputs[0]))
-        emission.apply(node, lambda x, y: move.pick(x, y, axis - outer, int(places)), source, outer=outer)
+        place = int(places) if int(places) >= 0 else sizes[axis] + int(places)
+        emission.apply(node, lambda x, y: move.pick(x, y, axis - outer, place), source, outer=outer)
         return
+    places = places % sizes[axis]
     maps = [places if i == axis else np.arange(size) for i, size in enumerate(sizes)]
     emission.apply(node, lambda _x, _y: NearestResize(emission.isa, maps[outer:]), outer=outer)
 
@@ -96,13 +105,17 @@ def gather(emission: Emission, node: ir.Node) -> None:
 def _is_embedding(emission: Emission, node: ir.Node) -> bool:
     """Whether rows of a float32 table are looked up at places that are an input of the model."""
     places = node.inputs[1]
-    is_given = places is not None and places.is_graph_input() and emission.dtype(places) == "int64"
+    is_given = places is not None and (places.is_graph_input() or bool(emission.lengths and emission.sizes(places)))
+    is_given = is_given and emission.dtype(places) == "int64"
     return is_given and integer(node, "axis", 0) == 0 and emission.dtype(node.inputs[0]) == "float32"
 
 
 def _look_up(emission: Emission, node: ir.Node) -> None:
     """Gather of rows of a constant table at places that are an input of the model: an embedding."""
     table, places = emission.number(node.inputs[0]), emission.read(node.inputs[1])
+    emission.limit_places(node.inputs[1], len(table))
+    if not emission.layouts[places].outside:
+        places = emission.plain(places)
     layout = Layout(emission.shape(node.outputs[0]), "float32", plain=True)
     kernel = move.look_up(emission.layouts[places], layout, _stored(emission, node.inputs[0]) or [table], len(table))
     emission.add(kernel, [places], str(node.outputs[0].name), layout)

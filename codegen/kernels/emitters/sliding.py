@@ -8,6 +8,7 @@ from ptqc.codegen.kernels.emission import Emission
 from ptqc.codegen.program.built import Declined
 from ptqc.codegen.program.window import Window
 from ptqc.graph.nodes import integers, text
+from ptqc.native.lengths import varies
 
 Pair = tuple[int, int]
 
@@ -15,6 +16,8 @@ Pair = tuple[int, int]
 def slide(emission: Emission, node: ir.Node, name: str, kernel: Sequence[int], border: float) -> tuple[str, Window]:
     """The value `name` as a plane with the node's padding, and how a window of this size moves over it."""
     emission.check_one_sample(node.inputs[0])
+    if varies(emission.sizes(node.inputs[0])):
+        raise Declined("windows slide over planes of one size")
     rank = len(kernel)
     if rank not in (1, 2) or text(node, "auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
         raise Declined("only windows over one or two axes with explicit padding have a kernel")

@@ -10,6 +10,7 @@ from ptqc.codegen.program.accuracy import USUAL, Accuracy
 from ptqc.codegen.program.built import Built
 from ptqc.codegen.program.constants import Arranged, BfloatCodes, InOrder, Nibbles, ScaledPanels, Stored
 from ptqc.codegen.program.layout import Layout
+from ptqc.native.lengths import Size, names_of, typical
 
 
 def build(
@@ -18,14 +19,16 @@ def build(
     constants: Sequence[Stored],
     output: Layout,
     body: Any,
-    operations: int = 0,
+    operations: Size = 0,
     accuracy: Accuracy = USUAL,
+    numbers: Sequence[Size] = (),
 ) -> Built:
-    """Write the kernel of a family; see `kernel.write` for `body`."""
+    """Write the kernel of a family; see `kernel.write` for `body`. numbers: sizes that it needs beside the layouts'."""
     flat = tuple(np.ascontiguousarray(c).reshape(-1) if isinstance(c, np.ndarray) else c for c in constants)
     shapes: list[Argument] = [*inputs, *(declared(constant) for constant in flat), output]
-    name, function = write(family, shapes, body)
-    return Built(family, name, function, flat, operations, accuracy)
+    lengths = tuple(sorted(names_of([*numbers, *(size for layout in (*inputs, output) for size in layout.shape)])))
+    name, function = write(family, shapes, body, lengths)
+    return Built(family, name, function, flat, typical(operations), accuracy, lengths=lengths)
 
 
 def declared(constant: Stored) -> Constant:

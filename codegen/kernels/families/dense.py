@@ -31,7 +31,7 @@ from ptqc.codegen.kernels.families.real_stages import (
     unrounded,
 )
 from ptqc.codegen.kernels.isa import Isa
-from ptqc.codegen.kernels.kernel import fill, pieces, span, vector
+from ptqc.codegen.kernels.kernel import expressed, fill, pieces, rounded_up, span, vector
 from ptqc.codegen.kernels.loops import PRODUCTS, nest, registers
 from ptqc.codegen.kernels.narrowing import PACKED
 from ptqc.codegen.kernels.requantization import Requantization
@@ -40,6 +40,7 @@ from ptqc.codegen.program.accuracy import SUM_OF_PRODUCTS
 from ptqc.codegen.program.built import Alternatives, Built
 from ptqc.codegen.program.constants import VALUES, Arranged, BfloatCodes, Nibbles, ScaledPanels, Stored, values_of
 from ptqc.codegen.program.layout import BFLOAT16, Layout
+from ptqc.native.lengths import typical, varies
 
 # Vectors of products that stay in registers one chain after the other; sums of longer chains are all open at once.
 SHORT_CHAIN = 4
@@ -229,6 +230,8 @@ def _keep(isa: Isa, y: Layout, values: Sequence[Any], made: Any) -> None:
 
 
 def _body(kernel: DenseLoops) -> Any:
+    if varies(kernel.loops.area):
+        return _body_of_any_size(kernel)
     loops, others = kernel.loops, kernel.others
     width, pixels = loops.area[1], loops.cut.pixels
     across = loops.tiles // loops.area[0]
@@ -244,6 +247,46 @@ def _body(kernel: DenseLoops) -> Any:
             _store(kernel, sums, out, group_panel % loops.panels, numbers, beside)
 
     return body
+
+
+def _body_of_any_size(kernel: DenseLoops) -> Any:
+    """The same of as many pixels as a call has: in tiles, the last of which begins early enough to be whole, or one by
+    one where they do not fill a tile.
+    """
+    loops = kernel.loops
+    single = replace(kernel, loops=replace(loops, chosen=loops.cut._replace(pixels=1, stay=loops.tiles)))
+
+    def body(batch: Any, *buffers: Any) -> None:
+        needed = loops.width == 2 or kernel.y.dtype == BFLOAT16
+        with bfloats.instructions(loops.isa, needed=needed), T.If(expressed(loops.area[1]) >= loops.cut.pixels):
+            with T.Then():
+                _tiles_of_any_size(kernel, batch, buffers)
+            with T.Else():
+                _tiles_of_any_size(single, batch, buffers)
+
+    return body
+
+
+def _tiles_of_any_size(kernel: DenseLoops, batch: Any, buffers: Sequence[Any]) -> None:
+    loops, (x, *rest) = kernel.loops, buffers
+    beside, (w, bias, *numbers, out) = rest[: kernel.others], rest[kernel.others :]
+    risky = numbers.pop(0) if loops.has_risky_links else None
+    pixels, width, panels = loops.cut.pixels, expressed(loops.area[1]), loops.groups * loops.panels
+    tiles, stay, work = rounded_up(width, pixels), loops.cut.stay, typical(loops.products) // PRODUCTS
+
+    def compute(sample: Any, tile: Any, panel: Any) -> None:
+        pixel = 0, T.Bind(T.min(T.Cast("int64", tile) * pixels, width - pixels))
+        totals = _accumulate(kernel, (x, w, bias, risky), (sample, *pixel), panel)
+        _store(kernel, _placed(loops, totals, sample, pixel, panel), out, panel % loops.panels, numbers, beside)
+
+    if stay >= loops.tiles:
+        with nest(batch, (panels, tiles), work) as (sample, (panel, tile)):
+            compute(sample, tile, panel)
+        return
+    with nest(batch, (rounded_up(tiles, stay), panels), work) as (sample, (block, panel)):
+        count = T.min(T.int64(stay), tiles - block * stay)
+        with T.serial(count) as step:
+            compute(sample, block * stay + step, panel)
 
 
 @contextmanager

@@ -9,14 +9,20 @@ from typing import Any
 from tvm.tirx.script import builder as T  # noqa: N812
 
 from ptqc.codegen.kernels.families import build
+from ptqc.codegen.kernels.kernel import expressed
 from ptqc.codegen.kernels.loops import elements, registers, rows
 from ptqc.codegen.program.built import Built
 from ptqc.codegen.program.layout import Layout
+from ptqc.native.lengths import Size, varies
 
 
-def within(place: Any, size: int) -> Any:
+def within(place: Any, size: Size) -> Any:
     """A place of an axis; one below 0 counts from the end, and what is beyond gives its ends."""
     wide = T.Cast("int64", place)
+    if varies([size]):
+        all_of = expressed(size)
+        bound = T.Bind(T.min(T.max(wide, T.int64(0) - all_of), all_of - T.int64(1)))
+        return T.Select(bound < T.int64(0), bound + all_of, bound)
     bound = T.min(T.max(wide, T.int64(-size)), T.int64(size - 1))
     return T.Cast("int32", T.Select(bound < T.int64(0), bound + T.int64(size), bound))
 
@@ -72,11 +78,11 @@ def place_of_best(x: Layout, y: Layout, axis: int, *, is_largest: bool, is_last:
             start = T.Bind(row // stride * (length * stride) + row % stride)
             T.buffer_store(best, given[sample, start], [0])
             T.buffer_store(place, T.int32(0), [0])
-            with T.serial(length) as index:
+            with T.serial(expressed(length)) as index:
                 found = T.Bind(given[sample, start + index * stride])
                 with T.If(_is_better(found, best[0], is_largest=is_largest, is_last=is_last)), T.Then():
                     T.buffer_store(best, found, [0])
-                    T.buffer_store(place, index, [0])
+                    T.buffer_store(place, T.Cast("int32", index) if varies([length]) else index, [0])
             T.buffer_store(out, T.Cast(y.dtype, place[0]), [sample, row])
 
     return build("arg", [x], [], y, body)
@@ -110,7 +116,7 @@ def running(x: Layout, y: Layout, axis: int, *, is_product: bool, exclusive: boo
             total = registers(1, x.dtype)
             start = T.Bind(row // stride * (length * stride) + row % stride)
             T.buffer_store(total, T.Cast(x.dtype, T.int32(int(is_product))), [0])
-            with T.serial(length) as step:
+            with T.serial(expressed(length)) as step:
                 at = T.Bind(start + (length - 1 - step if backwards else step) * stride)
                 found = T.Bind(given[sample, at])
                 after = T.Bind(total[0] * found if is_product else total[0] + found)

@@ -9,17 +9,20 @@ from tvm.tirx.script import builder as T  # noqa: N812
 
 from ptqc.codegen.kernels.families import build
 from ptqc.codegen.kernels.isa import Isa
-from ptqc.codegen.kernels.kernel import fill, span
-from ptqc.codegen.kernels.loops import nest, registers
+from ptqc.codegen.kernels.kernel import expressed, fill, rounded_up, span
+from ptqc.codegen.kernels.loops import nest, registers, rows
 from ptqc.codegen.program.accuracy import SUM_OF_PRODUCTS
 from ptqc.codegen.program.built import Built
 from ptqc.codegen.program.layout import Layout
+from ptqc.native.lengths import varies
 
 LARGEST_TILE = 4
 
 
 def real(a: Layout, b: Layout, y: Layout, isa: Isa) -> Built:
     """Matrices are the last two axes of plain values; axes in front may repeat."""
+    if varies(y.shape[-2:]):
+        return _of_any_size(a, b, y, isa)
     (height, width), depth = y.shape[-2:], a.shape[-1]
     lanes, tile = min(isa.lanes, width), min(LARGEST_TILE, height)
     tiles, blocks = -(-height // tile), -(-width // lanes)
@@ -35,7 +38,7 @@ def real(a: Layout, b: Layout, y: Layout, isa: Isa) -> Built:
             totals = registers(tile * lanes, "float32")
             for i in range(tile):
                 T.buffer_store(totals, fill(T.float32(0), lanes), [span(i * lanes, lanes)])
-            with T.serial(depth) as k:
+            with T.serial(expressed(depth)) as k:
                 vector = T.Bind(right[sample, span(second + k * width + column, lanes)])
                 for i in range(tile):
                     at = span(i * lanes, lanes)
@@ -44,6 +47,46 @@ def real(a: Layout, b: Layout, y: Layout, isa: Isa) -> Built:
             for i in range(tile):
                 start = (index // tiles * height + row + i) * width + column
                 T.buffer_store(out, totals[span(i * lanes, lanes)], [sample, span(start, lanes)])
+
+    return build("matmul_float", [a, b], [], y, body, accuracy=SUM_OF_PRODUCTS)
+
+
+def _of_any_size(a: Layout, b: Layout, y: Layout, isa: Isa) -> Built:
+    """The same of matrices whose height or width varies: the last rows of a tile may be one row several times, and
+    columns that fill no vector go one by one.
+    """
+    (height, width), depth = y.shape[-2:], a.shape[-1]
+    tile = LARGEST_TILE if varies([height]) else min(LARGEST_TILE, height)
+    lanes = isa.lanes if varies([width]) else min(isa.lanes, width)
+    heads = Layout(y.shape[:-2], "float32", plain=True)
+
+    def body(batch: Any, left: Any, right: Any, out: Any) -> None:
+        tiles = rounded_up(height, tile)
+        with rows(batch, heads.elements * tiles, prod(y.shape) * depth) as (sample, index):
+            place, first_row = heads.place(index // tiles), index % tiles * tile
+            first, second = (T.Bind(expressed(_matrix(layout, place))) for layout in (a, b))
+            matrix = T.Bind(T.Cast("int64", index // tiles) * height * width)
+            row_of = [T.Bind(T.min(T.Cast("int64", first_row + i), expressed(height - 1))) for i in range(tile)]
+
+            def columns(column: Any, lanes: int) -> None:
+                totals = registers(tile * lanes, "float32")
+                for i in range(tile):
+                    T.buffer_store(totals, fill(T.float32(0), lanes), [span(i * lanes, lanes)])
+                with T.serial(expressed(depth)) as k:
+                    vector = T.Bind(right[sample, span(second + k * width + column, lanes)])
+                    for i, row in enumerate(row_of):
+                        at = span(i * lanes, lanes)
+                        factor = fill(left[sample, first + row * depth + k], lanes)
+                        T.buffer_store(totals, totals[at] + factor * vector, [at])
+                for i, row in enumerate(row_of):
+                    start = matrix + row * width + column
+                    T.buffer_store(out, totals[span(i * lanes, lanes)], [sample, span(start, lanes)])
+
+            with T.serial(expressed(width // lanes)) as block:
+                columns(block * lanes, lanes)
+            if not isinstance(width % lanes, int) or width % lanes:
+                with T.serial(expressed(width % lanes)) as rest:
+                    columns(width // lanes * lanes + rest, 1)
 
     return build("matmul_float", [a, b], [], y, body, accuracy=SUM_OF_PRODUCTS)
 

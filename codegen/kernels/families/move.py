@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from tvm.tirx.script import builder as T  # noqa: N812
 
-from ptqc.codegen.kernels.families import build
+from ptqc.codegen.kernels.families import build, pointwise
 from ptqc.codegen.kernels.isa import Isa
 from ptqc.codegen.kernels.loops import elements, nest, rows
 from ptqc.codegen.kernels.runs import ElementRun
@@ -17,6 +17,7 @@ from ptqc.codegen.program.accuracy import EXACT
 from ptqc.codegen.program.built import Built
 from ptqc.codegen.program.constants import Stored
 from ptqc.codegen.program.layout import Layout
+from ptqc.native.lengths import Size, varies
 
 Place = Sequence[Any]
 CHANNELS_LAST = (1, 2, 0)
@@ -124,7 +125,7 @@ def remap(family: str, x: Layout, y: Layout, source: Callable[[Place], Place]) -
     return _moved(family, x, y, [], lambda place: (source(place), None))
 
 
-def strided(x: Layout, y: Layout, starts: Sequence[int], steps: Sequence[int], isa: Isa) -> Built:
+def strided(x: Layout, y: Layout, starts: Sequence[Size], steps: Sequence[int], isa: Isa) -> Built:
     """Every `steps`-th element from `starts` on, along each axis."""
     if not isa.by_element and x.order == y.order == CHANNELS_LAST and steps[0] == 1:
 
@@ -133,7 +134,14 @@ def strided(x: Layout, y: Layout, starts: Sequence[int], steps: Sequence[int], i
 
         is_whole = steps[2] == 1 and x.plane[0] == y.plane[0] == y.shape[0]
         return build("slice", [x], [], y, _pixels(y, source, isa, y.shape[2] if is_whole else 1))
-    return remap("slice", x, y, lambda place: [b + i * s for i, b, s in zip(place, starts, steps, strict=True)])
+    return _moved(
+        "slice",
+        x,
+        y,
+        [],
+        lambda place: ([b + i * s for i, b, s in zip(place, starts, steps, strict=True)], None),
+        starts,
+    )
 
 
 def transpose(x: Layout, y: Layout, axes: Sequence[int]) -> Built:
@@ -141,20 +149,41 @@ def transpose(x: Layout, y: Layout, axes: Sequence[int]) -> Built:
     return remap("transpose", x, y, lambda place: [place[list(axes).index(axis)] for axis in range(len(axes))])
 
 
-def reshape(x: Layout, y: Layout) -> Built:
+def reshape(x: Layout, y: Layout, isa: Isa) -> Built:
     """The same elements, counted in the model's order, in another shape."""
+    if varies((*x.shape, *y.shape)) and all(value.outside or value.plain for value in (x, y)):
+        flat = Layout((x.elements,), x.dtype, plain=True)
+        return pointwise.copy(replace(x, shape=flat.shape), replace(y, shape=flat.shape), isa)
     from_offset, to_offset = Layout(x.shape, x.dtype, outside=True), Layout(y.shape, y.dtype, outside=True)
     return remap("reshape", x, y, lambda place: from_offset.place(to_offset.offset(place)))
 
 
-def pick(x: Layout, y: Layout, axis: int, place: int) -> Built:
-    """The elements at one place of an axis, which goes."""
-    return remap("pick", x, y, lambda other: [*other[:axis], place, *other[axis:]])
+def pick(x: Layout, y: Layout, axis: int, place: Size) -> Built:
+    """The elements at one place of an axis, which goes; its last one where it is shorter than that."""
+    size = x.shape[axis]
+
+    def source(other: Place) -> Place:
+        taken = T.min(place, size - 1) if varies([size]) and place != 0 else place
+        return [*other[:axis], taken, *other[axis:]]
+
+    return remap("pick", x, y, source)
 
 
 def repeat(x: Layout, y: Layout) -> Built:
     """x over and over along each axis."""
-    return remap("repeat", x, y, lambda place: [i % size for i, size in zip(place, x.shape, strict=True)])
+    return remap(
+        "repeat",
+        x,
+        y,
+        lambda place: [_within(i, size, all_of) for i, size, all_of in zip(place, x.shape, y.shape, strict=True)],
+    )
+
+
+def _within(index: Any, size: Size, all_of: Size) -> Any:
+    """An index of what is repeated along an axis."""
+    if not varies((size, all_of)):
+        return index % size
+    return 0 if size == 1 else index if size == all_of else index % size
 
 
 def depth_to_space(x: Layout, y: Layout, block: int, *, columns_first: bool) -> Built:
@@ -273,7 +302,12 @@ def _concat_pixels(inputs: Sequence[Layout], y: Layout, isa: Isa, placed: Collec
 
 
 def _moved(
-    family: str, x: Layout, y: Layout, constants: Sequence[np.ndarray], source: Callable[[Place], tuple[Place, Any]]
+    family: str,
+    x: Layout,
+    y: Layout,
+    constants: Sequence[np.ndarray],
+    source: Callable[[Place], tuple[Place, Any]],
+    numbers: Sequence[Size] = (),
 ) -> Built:
     """source(place): where y's element lies in x, and whether it lies there (None: always) or is the constant."""
 
@@ -286,4 +320,4 @@ def _moved(
                 value = T.if_then_else(inside, value, filler[0][0])
             T.buffer_store(out, value, [sample, y.offset(target)])
 
-    return build(family, [x], constants, y, body)
+    return build(family, [x], constants, y, body, numbers=numbers)

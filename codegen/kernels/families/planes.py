@@ -12,12 +12,15 @@ from ptqc.codegen.kernels.kernel import fill, span
 from ptqc.codegen.kernels.loops import registers, rows
 from ptqc.codegen.program.built import Built
 from ptqc.codegen.program.layout import Layout
+from ptqc.native.lengths import varies
 
 AXES, MOST_CHANNELS = 3, 4
 
 
 def takes(x: Layout, y: Layout, isa: Isa) -> bool:
     """Whether these are planes of few channels, large enough for whole vectors."""
+    if varies(x.shape):
+        return False
     shaped = x.outside and not (y.outside or y.plain) and len(x.shape) == AXES and x.shape[0] <= MOST_CHANNELS
     return shaped and isa.packs is not None and x.elements // x.shape[0] >= isa.widest("uint8")
 

@@ -15,14 +15,17 @@ from ptqc.codegen.kernels import mathematics
 from ptqc.codegen.kernels.bfloats import load, store
 from ptqc.codegen.kernels.families import build
 from ptqc.codegen.kernels.isa import Isa
-from ptqc.codegen.kernels.kernel import fill, span, to_codes, vector
-from ptqc.codegen.kernels.loops import elements, nest
+from ptqc.codegen.kernels.kernel import expressed, fill, rounded_up, span, to_codes, vector
+from ptqc.codegen.kernels.loops import elements, nest, rows
 from ptqc.codegen.program.accuracy import EXACT
 from ptqc.codegen.program.built import Built
 from ptqc.codegen.program.layout import Layout
 from ptqc.integer import Reals
+from ptqc.native.lengths import varies
 
 Value = Callable[..., Any]
+# Vectors that one turn of a loop over elements takes, where their number is that of a call.
+BLOCKS = 64
 # A value, or an array that is the same for all samples: of the output's rank, or 1 along an axis.
 Operand = Layout | np.ndarray
 
@@ -36,8 +39,12 @@ def pointwise(
     alike = (x.shape == y.shape and x.order == y.order for x in inputs)
     values = (*inputs, y)
     same = all(alike) and not any(x.frame is not None for x in values)
-    same &= y.elements >= isa.lanes or not any(x.outside for x in values)
-    body = _flat(inputs, y, isa, value) if same and not arrays else _by_element(operands, y, value)
+    if varies(y.shape):
+        flat = _flat_of_any_size
+    else:
+        flat = _flat
+        same &= y.elements >= isa.lanes or not any(x.outside for x in values)
+    body = flat(inputs, y, isa, value) if same and not arrays else _by_element(operands, y, value)
     return build(family, inputs, [*arrays, *constants], y, body)
 
 
@@ -110,6 +117,29 @@ def _flat(inputs: Sequence[Layout], y: Layout, isa: Isa, value: Value) -> Any:
             buffers_of = zip(inputs, given, strict=False)
             found = [T.Bind(load(x, buffer, sample, place, isa.lanes)) for x, buffer in buffers_of]
             store(y, out, value(isa.lanes, given[len(inputs) :], *found), sample, place, isa.lanes)
+
+    return body
+
+
+def _flat_of_any_size(inputs: Sequence[Layout], y: Layout, isa: Isa, value: Value) -> Any:
+    step = BLOCKS * isa.lanes
+
+    def body(batch: Any, *buffers: Any) -> None:
+        *given, out = buffers
+
+        def store_at(sample: Any, place: Any, lanes: int) -> None:
+            buffers_of = zip(inputs, given, strict=False)
+            found = [T.Bind(load(x, buffer, sample, place, lanes)) for x, buffer in buffers_of]
+            store(y, out, value(lanes, given[len(inputs) :], *found), sample, place, lanes)
+
+        with rows(batch, rounded_up(y.elements, step), y.elements) as (sample, part):
+            start = T.Bind(T.Cast("int64", part) * step)
+            count = T.Bind(T.min(T.int64(step), expressed(y.elements) - start))
+            with T.serial(count // isa.lanes) as block:
+                store_at(sample, start + block * isa.lanes, isa.lanes)
+            if isa.lanes > 1:
+                with T.serial(count % isa.lanes) as rest:
+                    store_at(sample, start + count // isa.lanes * isa.lanes + rest, 1)
 
     return body
 

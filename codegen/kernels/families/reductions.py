@@ -10,6 +10,7 @@ import numpy as np
 from tvm.tirx.script import builder as T  # noqa: N812
 
 from ptqc.codegen.kernels.families import build, typed
+from ptqc.codegen.kernels.kernel import expressed
 from ptqc.codegen.kernels.loops import elements, registers
 from ptqc.codegen.program.accuracy import SUM_OF_INPUTS, USUAL
 from ptqc.codegen.program.built import Built
@@ -82,7 +83,7 @@ def reduce(op_type: str, x: Layout, y: Layout, axes: Collection[int]) -> Built:
             T.buffer_store(total, how.start(x.dtype), [0])
             with ExitStack() as loops:
                 inner = [
-                    loops.enter_context(T.serial(size)) if axis in axes else place[axis]
+                    loops.enter_context(T.serial(expressed(size))) if axis in axes else place[axis]
                     for axis, size in enumerate(x.shape)
                 ]
                 element = T.Bind(given[sample, x.offset(inner)])

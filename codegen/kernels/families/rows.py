@@ -13,11 +13,12 @@ from tvm.tirx.script import builder as T  # noqa: N812
 from ptqc.codegen.kernels import mathematics
 from ptqc.codegen.kernels.families import build
 from ptqc.codegen.kernels.isa import Isa
-from ptqc.codegen.kernels.kernel import fill, span, to_codes, vector
+from ptqc.codegen.kernels.kernel import expressed, fill, in_float32, span, to_codes, vector
 from ptqc.codegen.kernels.loops import registers, rows
 from ptqc.codegen.program.accuracy import SUM_OF_INPUTS, USUAL
 from ptqc.codegen.program.built import Built
 from ptqc.codegen.program.layout import Layout
+from ptqc.native.lengths import Size, varies
 
 Element = Callable[[Any, int], Any]  # of index and count: that many elements from the index on
 CODES = 256
@@ -28,13 +29,13 @@ LOWEST = float(np.finfo(np.float32).min)
 class Rows:
     """Runs of elements. count: of runs; length: of each; stride: between its elements."""
 
-    count: int
-    length: int
-    stride: int
+    count: Size
+    length: Size
+    stride: Size
     lanes: int
 
     @classmethod
-    def along(cls, shape: Sequence[int], first: int, last: int, isa: Isa) -> "Rows":
+    def along(cls, shape: Sequence[Size], first: int, last: int, isa: Isa) -> "Rows":
         """Axes first … last of a plain value."""
         stride = prod(shape[last + 1 :])
         length = prod(shape[first : last + 1])
@@ -47,6 +48,9 @@ class Rows:
 
     def each(self, visit: Callable[[Any, int], None]) -> None:
         """Visit a run: vectors, then what is left."""
+        if varies([self.length]):
+            self._each_of_some(visit)
+            return
         whole = self.length - self.length % self.lanes
         if whole:
             with T.serial(whole // self.lanes) as block:
@@ -54,6 +58,15 @@ class Rows:
         if whole < self.length:
             with T.serial(self.length - whole) as rest:
                 visit(whole + rest, 1)
+
+    def _each_of_some(self, visit: Callable[[Any, int], None]) -> None:
+        """The same where the length of a run is that of a call."""
+        length = expressed(self.length)
+        with T.serial(length // self.lanes) as block:
+            visit(block * self.lanes, self.lanes)
+        if self.lanes > 1:
+            with T.serial(length % self.lanes) as rest:
+                visit(length // self.lanes * self.lanes + rest, 1)
 
     def fold(self, start: float, combine: Callable[[Any, Any], Any], element: Element) -> Any:
         """All elements of a run, combined."""
@@ -101,7 +114,7 @@ def fold(op_type: str, x: Layout, y: Layout, isa: Isa, first: int, last: int) ->
     def body(batch: Any, given: Any, out: Any) -> None:
         with rows(batch, runs.count, x.elements) as (sample, row):
             total = runs.fold(start, combine, lambda i, lanes: given[sample, runs.place(row, i, lanes)])
-            T.buffer_store(out, total / T.float32(runs.length) if op_type == "ReduceMean" else total, [sample, row])
+            T.buffer_store(out, total / in_float32(runs.length) if op_type == "ReduceMean" else total, [sample, row])
 
     return build(op_type.lower(), [x], [], y, body, accuracy=SUM_OF_INPUTS if combine is _sum else USUAL)
 
@@ -119,18 +132,18 @@ def softmax(x: Layout, y: Layout, isa: Isa, axis: int, *, logarithm: bool) -> Bu
             largest = runs.fold(*FOLDS["ReduceMax"], element)
 
             def power(index: Any, lanes: int) -> Any:
-                found = T.Bind(mathematics.exp(element(index, lanes) - fill(largest, lanes), lanes))
+                found = T.Bind(mathematics.exp_of_differences(element(index, lanes) - fill(largest, lanes), lanes))
                 if not logarithm:
                     T.buffer_store(out, found, [sample, runs.place(row, index, lanes)])
                 return found
 
             total = runs.fold(*FOLDS["ReduceSum"], power)
-            below = T.Bind(T.log(total)) if logarithm else total
+            rest = T.Bind(T.log(total) if logarithm else T.float32(1) / total)
 
             def settle(index: Any, lanes: int) -> None:
                 place = runs.place(row, index, lanes)
                 centred = element(index, lanes) - fill(largest, lanes)
-                value = centred - fill(below, lanes) if logarithm else out[sample, place] / fill(below, lanes)
+                value = centred - fill(rest, lanes) if logarithm else out[sample, place] * fill(rest, lanes)
                 T.buffer_store(out, value, [sample, place])
 
             runs.each(settle)

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import onnx_ir as ir
+
 from ptqc.calibration.samples import Samples
 from ptqc.codegen.targets import Chosen
 from ptqc.errors import TargetError
@@ -34,10 +36,10 @@ def check_target(chosen: Chosen | None) -> None:
             raise TargetError(f"{error}, or --allow-missing-target") from error
 
 
-def check_samples(chosen: Chosen | None, samples: Samples) -> None:
+def check_samples(chosen: Chosen | None, samples: Samples, model: ir.Model) -> None:
     """Raises TargetError where they differ in size, and a target is built that may not be missing."""
     if chosen is not None and not chosen.may_be_missing:
-        chosen.target.check_sizes(samples.row_shapes)
+        chosen.target.check_sizes(samples.row_shapes, model)
 
 
 def build_target(

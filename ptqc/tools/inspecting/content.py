@@ -32,8 +32,10 @@ def _image(value: ir.Value, axis: int, channels: int | str | None) -> str:
     kind = f"an image of {channels} channel{'' if channels == 1 else 's'}, channels {'first' if axis == 1 else 'last'}"
     found = stated_range(value)
     if found is None:
+        # A spectrogram has the shape of a picture, too, and comes as arrays.
         return (
-            f"{kind}; the graph does not say how pixels are scaled: give the --scale, --mean and --std of its training"
+            f"{kind}; the graph does not say how pixels are scaled: for files of images give the --scale, --mean and "
+            "--std of its training; arrays (.npz) are taken as they are"
         )
     return f"{kind}; {found.description}"
 

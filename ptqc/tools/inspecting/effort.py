@@ -4,7 +4,7 @@ seconds = START + EACH · weights + products of solving / SOLVED + products of r
 bytes = PROGRAM + COPIES · weights in float32 + what a walk holds of activations
 
 Of a model beyond memory, bytes = PROGRAM + the most of its phases: a block of second moments with the weights that are
-solved at a time; what a walk holds; FILED bytes for each weight while the file is packed.
+solved at a time; what a walk holds; FILED bytes for each weight while the file is verified.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ START, EACH, SOLVED, RAN = 4.0, 0.5, 1e10, 4e10
 RUNS = 10
 # Draws that reconstruction walks with.
 WALKS = 3
-PROGRAM, COPIES, FILED = 350e6, 6, 6
+PROGRAM, COPIES, FILED = 350e6, 6, 1
 
 
 @dataclass(frozen=True)

@@ -32,10 +32,11 @@ FEEDS: Feeds = {
 }
 
 
-def attention(inputs: str, given: str, attributes: str) -> ir.Model:
-    body = f"y = com.microsoft.MultiHeadAttention <num_heads = 4{attributes}> (q, k, v{given})"
+def attention(inputs: str, given: str, attributes: str, presents: bool = False) -> ir.Model:
+    names, more = (", c, d", ", float[N, 4, Q, 4] c, float[N, 4, Q, 4] d") if presents else ("", "")
+    body = f"y{names} = com.microsoft.MultiHeadAttention <num_heads = 4{attributes}> (q, k, v{given})"
     header = '<ir_version: 8, opset_import: ["": 18, "com.microsoft": 1]>'
-    proto = onnx.parser.parse_model(f"{header} g ({PARTS}{inputs}) => (float[N, S, {WIDTH}] y) {{ {body} }}")
+    proto = onnx.parser.parse_model(f"{header} g ({PARTS}{inputs}) => (float[N, S, {WIDTH}] y{more}) {{ {body} }}")
     if "bias" in given:
         proto.graph.initializer.append(numpy_helper.from_array(noise(3 * WIDTH, seed=4), "bias"))
     return ir.from_proto(proto)
@@ -52,7 +53,18 @@ def test_gives_what_onnxruntime_gives(case: str) -> None:
     np.testing.assert_allclose(run(written, feeds)["y"][:, counted], run(model, feeds)["y"][:, counted], atol=1e-5)
 
 
-def test_a_cache_stays_as_it_is() -> None:
-    past = "float[N, 4, P, 4] a, float[N, 4, P, 4] b"
-    model = attention(f", {past}", ", , , , a, b", "")
+@pytest.mark.parametrize("attributes", ["", ", unidirectional = 1"])
+@pytest.mark.parametrize("bias", ["", "bias"])
+def test_a_cache_grows(attributes: str, bias: str) -> None:
+    model = attention(", float[N, 4, P, 4] a, float[N, 4, P, 4] b", f", {bias}, , , a, b", attributes, presents=True)
+    feeds = {**{name: FEEDS[name] for name in "qkv"}, "a": noise(2, 4, 3, 4, seed=5), "b": noise(2, 4, 3, 4, seed=6)}
+    written = expanded(model)
+    assert not any(node.domain for node in written.graph)
+    for name, array in run(model, feeds).items():
+        np.testing.assert_allclose(run(written, feeds)[name], array, atol=1e-5)
+
+
+def test_a_cache_with_room_for_more_stays_as_it_is() -> None:
+    past = "float[N, 4, P, 4] a, float[N, 4, P, 4] b, int32[1] length"
+    model = attention(f", {past}", ", , , , a, b, length", "")
     assert [node.op_type for node in expanded(model).graph] == ["MultiHeadAttention"]

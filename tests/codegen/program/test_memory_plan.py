@@ -1,5 +1,8 @@
 """Values that are needed at the same time get different memory; others share it."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -7,6 +10,7 @@ from ptqc.codegen.program import memory
 from ptqc.codegen.program.built import Built
 from ptqc.codegen.program.layout import Layout
 from ptqc.codegen.program.program import Program, ProgramStep
+from ptqc.native.lengths import of_length
 
 NOTHING = Built("none", "none_0", None, ())
 
@@ -15,7 +19,7 @@ def _step(given: str, made: str) -> ProgramStep:
     return ProgramStep(NOTHING, (given,), made, made)
 
 
-def program(steps: list[tuple[str, str]], sizes: dict[str, int]) -> Program:
+def program(steps: list[tuple[str, str]], sizes: Mapping[str, Any]) -> Program:
     """steps: (names of inputs, name of output), one letter each; the last output is the program's."""
     made = tuple(ProgramStep(NOTHING, tuple(inputs), output, output) for inputs, output in steps)
     layouts = {name: Layout((size,), "uint8", outside=True) for name, size in sizes.items()}
@@ -24,7 +28,7 @@ def program(steps: list[tuple[str, str]], sizes: dict[str, int]) -> Program:
 
 def test_a_chain_takes_turns() -> None:
     found = memory.plan(program([("x", "a"), ("a", "b"), ("b", "c"), ("c", "y")], {"a": 3, "b": 5, "c": 4, "y": 9}))
-    assert found == memory.Memory({"b": 0, "c": 1, "a": 1}, (5, 4))
+    assert found == memory.Memory({"b": 0, "c": 1, "a": 1}, ((5,), (4,)))
 
 
 def test_what_is_read_again_is_kept() -> None:
@@ -58,4 +62,11 @@ def test_no_two_values_meet(seed: int) -> None:
         alive = [name for name in later if name in names[: place + 1]]
         slots = [found.slots[name] for name in {*alive, *step.inputs, step.output} & found.slots.keys()]
         assert len(slots) == len(set(slots))
-    assert all(found.sizes[slot] >= memory.size(made.layouts[name]) for name, slot in found.slots.items())
+    assert all(max(found.sizes[slot]) >= memory.size(made.layouts[name]) for name, slot in found.slots.items())
+
+
+def test_slots_of_sizes_that_vary_are_as_large_as_the_largest_that_is_in_them() -> None:
+    time = of_length("time")
+    found = memory.plan(program([("x", "a"), ("a", "b"), ("b", "c"), ("c", "y")], {"a": 3, "b": time, "c": 90, "y": 9}))
+    assert found.slots == {"c": 0, "a": 0, "b": 1}
+    assert [found.at({"time": length}) for length in (1, 500)] == [91, 590]

@@ -141,7 +141,9 @@ def test_each_weight_for_itself_only_where_there_is_little_data(
     kinds: list[type] = []
     round_all = gptq.round_all
     monkeypatch.setattr(
-        gptq, "round_all", lambda targets, second: kinds.append(type(second)) or round_all(targets, second)
+        gptq,
+        "round_all",
+        lambda targets, second, *more: kinds.append(type(second)) or round_all(targets, second, *more),
     )
     context = SolveWeights((4,)).apply(context).made
     assert kinds == tried
@@ -195,7 +197,9 @@ def test_without_time_each_weight_is_rounded_for_itself_in_few_formats(monkeypat
     kinds: list[type] = []
     round_all = gptq.round_all
     monkeypatch.setattr(
-        gptq, "round_all", lambda targets, second: kinds.append(type(second)) or round_all(targets, second)
+        gptq,
+        "round_all",
+        lambda targets, second, *more: kinds.append(type(second)) or round_all(targets, second, *more),
     )
     context = solved(model, cache=cache)
     assert set(kinds) == {DIAGONAL}

@@ -18,7 +18,6 @@ from ptqc.execute.walk import Slicer, Walk
 from ptqc.formats import FLOAT16, Codebook, Format, Integer, Palette, Scaled
 from ptqc.graph import external
 from ptqc.passes.decide.phases import Decided, Planned
-from ptqc.passes.tune import reconstruct
 from ptqc.passes.tune.reconstruct import (
     GENEROUS_STRENGTHS,
     STRENGTHS,
@@ -29,6 +28,7 @@ from ptqc.passes.tune.reconstruct import (
     reconstruct_all,
 )
 from ptqc.solutions import Solution
+from ptqc.solvers import gptq
 from ptqc.work.deadline import NEVER, Deadline
 
 
@@ -165,7 +165,7 @@ def test_weights_beyond_memory_are_settled_a_few_outputs_at_a_time(
     plan = plan_of(decided, Integer(2), False)
     (whole,) = reconstruct_all(Planned(decided, plan), [0])
     monkeypatch.setattr(external, "IN_MEMORY_LIMIT", 1)
-    monkeypatch.setattr(reconstruct, "NUMBERS", 100)
+    monkeypatch.setattr(gptq, "NUMBERS", 100)
     (apart,) = reconstruct_all(Planned(decided, plan), [0])
     for name, solution in whole.weights.items():
         assert np.array_equal(apart.weights[name].codes, solution.codes)

@@ -21,7 +21,7 @@ class Listing:
     def check_present(self) -> None:
         """Nothing else needs to be installed."""
 
-    def check_sizes(self, row_shapes: Collection[object]) -> None:
+    def check_sizes(self, row_shapes: Collection[object], model: ir.Model) -> None:
         """Samples of any size will do."""
 
     def check_kernels(self, model: ir.Model) -> None:

@@ -1,0 +1,70 @@
+"""What follows from lengths: sizes, computed once for all kernels of a call, and values that no input enters."""
+
+from collections.abc import Sequence
+from functools import reduce
+from typing import Any
+
+import numpy as np
+from tvm.tirx.script import builder as T  # noqa: N812
+
+from ptqc.codegen.kernels.families import build
+from ptqc.codegen.kernels.kernel import Constant, expressed, write
+from ptqc.codegen.kernels.loops import elements, rows
+from ptqc.codegen.program.accuracy import EXACT
+from ptqc.codegen.program.built import Built
+from ptqc.codegen.program.layout import Layout
+from ptqc.native.lengths import Size
+
+
+def computed(sizes: Sequence[tuple[Size, ...]], lengths: Sequence[str]) -> tuple[str, Any]:
+    """Name and function of a kernel that writes the largest of each of these sizes."""
+
+    def body(_batch: Any, out: Any) -> None:
+        for place, several in enumerate(sizes):
+            found = [T.int64(size) if isinstance(size, int) else expressed(size) for size in several]
+            T.buffer_store(out, reduce(lambda a, b: T.max(a, b), found), [place])
+
+    return write("sizes", [Constant("int64", len(sizes))], body, lengths)
+
+
+def part(y: Layout, values: np.ndarray, starts: Sequence[Size], steps: Sequence[int]) -> Built:
+    """Every `steps`-th element of an array that never changes, from `starts` on."""
+    fixed = Layout(values.shape, str(values.dtype), plain=True)
+
+    def body(batch: Any, given: Any, out: Any) -> None:
+        with elements(batch, y) as (sample, place):
+            taken = [first + index * step for first, index, step in zip(starts, place, steps, strict=True)]
+            T.buffer_store(out, given[fixed.offset(taken)], [sample, y.offset(place)])
+
+    return build("part", [], [values], y, body, accuracy=EXACT, numbers=starts)
+
+
+def filled(y: Layout, value: np.ndarray) -> Built:
+    """One number everywhere."""
+
+    def body(batch: Any, number: Any, out: Any) -> None:
+        with elements(batch, y) as (sample, place):
+            T.buffer_store(out, number[0], [sample, y.offset(place)])
+
+    return build("filled", [], [value.reshape(1)], y, body, accuracy=EXACT)
+
+
+def numbers(y: Layout, values: Sequence[Size]) -> Built:
+    """Whole numbers that follow from the lengths of a call."""
+
+    def body(batch: Any, out: Any) -> None:
+        with rows(batch, 1, 1) as (sample, _):
+            for place, value in enumerate(values):
+                T.buffer_store(out, T.Cast(y.dtype, expressed(value)), [sample, place])
+
+    return build("numbers", [], [], y, body, accuracy=EXACT, numbers=values)
+
+
+def steps(y: Layout, start: Size, step: int) -> Built:
+    """start, start + step and so on."""
+
+    def body(batch: Any, out: Any) -> None:
+        with rows(batch, y.elements, 1) as (sample, place):
+            T.buffer_store(out, T.Cast(y.dtype, T.Cast("int64", place) * step + start), [sample, place])
+
+    return build("range", [], [], y, body, accuracy=EXACT, numbers=[start])
