@@ -71,9 +71,8 @@ def compile(  # noqa: A001
     "2ms@cpu" (in the library of target "cpu"), "50us@cuda" (predicted, in that of target "cuda"), "60MBram",
     "25%cache", a loss ("0.02nat", "99%same", "1%drop"), or one of each; None: the best accuracy with as many layers on
     integer kernels as the activation options allow. A loss alone takes the smallest file. strict: raise Missed, and
-    write nothing, where
-    the file takes longer or more memory than its budgets, or is not shown to keep the loss. times: an artifact whose
-    recorded times of operators a latency budget is met with; None measures them.
+    write nothing, where the file takes longer or more memory than its budgets, or is not shown to keep the loss. times:
+    an artifact whose recorded times of operators a latency budget is met with; None measures them.
     labels: an .npz with inputs and `labels`, or a CSV of image,class; evaluate: called with run(feeds) -> outputs by
     name, gives a score. Both are for the report, and for a budget such as "1%drop". target: a folder of `ptqc.codegen`
     with what is built beside the ONNX file: "cpu" adds a native library. allow_missing_target: deliver the rest where

@@ -59,19 +59,9 @@ def run_compile(options: argparse.Namespace) -> None:
     """`ptqc compile`."""
     from ptqc.api import compile
 
-    names = (
-        "samples",
-        "observer",
-        "activations",
-        "activation_limit",
-        "loss",
-        "bits",
-        "sparsity",
-        "scales",
-        "allow_8bit",
-    )
-    more = ("seed", "pipeline", "time_limit", "cast_double", "float_layers", "inline", "operators", "rewrites")
-    given = _given(options, *names, *more)
+    names = ("samples", "observer", "activations", "activation_limit", "loss", "bits", "sparsity", "scales")
+    more = ("allow_8bit", "seed", "pipeline", "time_limit", "cast_double", "float_layers", "inline", "operators")
+    given = _given(options, *names, *more, "rewrites")
     if options.loss:
         given["loss"] = kinds_of(options.loss)
     artifact = compile(

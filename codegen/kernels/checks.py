@@ -9,6 +9,7 @@ import onnx_ir as ir
 from ptqc.codegen.kernels.job_files import PROCESS
 from ptqc.codegen.program.expansion import expanded, is_static
 from ptqc.codegen.program.folding import SIZES, entering
+from ptqc.codegen.program.window import slides
 from ptqc.errors import NoKernel, TargetError
 from ptqc.graph.nodes import constant
 from ptqc.operators import is_float
@@ -30,7 +31,7 @@ def check_sizes(row_shapes: Collection[object], target: str) -> None:
 
 def check_lengths(row_shapes: Collection[object], model: ir.Model, target: str) -> None:
     """Raises TargetError for samples of several sizes where windows slide over these; axes of texts may vary."""
-    if any("kernel_shape" in node.attributes for node in model.graph):
+    if any(map(slides, model.graph)):
         check_sizes(row_shapes, target)
 
 

@@ -88,8 +88,11 @@ class Emission:
 
     def numbers_of(self, value: ir.Value | None) -> list[Size]:
         """Whole numbers that are constant or follow from the lengths of a run."""
-        arrays = [self.number_at(value, point).reshape(-1).tolist() for point in range(len(self.points))]
-        return [self.fitted(entry) for entry in zip(*arrays, strict=True)]
+        return self._each_fitted([self.number_at(value, point) for point in range(len(self.points))])
+
+    def _each_fitted(self, arrays: Sequence[np.ndarray]) -> list[Size]:
+        """The numbers of an array that is these at the points."""
+        return [self.fitted(entry) for entry in zip(*(array.reshape(-1).tolist() for array in arrays), strict=True)]
 
     def limit(self, size: Size, most: int) -> None:
         """Let a size be no larger than a number."""
@@ -251,12 +254,9 @@ class Emission:
     def _of_lengths(self, name: str) -> str:
         """Whole numbers that follow from lengths, written by a kernel."""
         arrays = self.numbers[name]
-        values = [
-            self.fitted(list(entry)) for entry in zip(*(array.reshape(-1).tolist() for array in arrays), strict=True)
-        ]
         shape = arrays[0].shape[self.axes.lead(name) :]
         layout = Layout(shape, str(arrays[0].dtype), plain=True)
-        return self.add(sizes.numbers(layout, values), [], name, layout)
+        return self.add(sizes.numbers(layout, self._each_fitted(arrays)), [], name, layout)
 
     def _of_one_sample(self, name: str) -> np.ndarray:
         """A value that never changes, for one sample."""

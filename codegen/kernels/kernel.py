@@ -69,6 +69,11 @@ def in_float32(size: Any) -> Any:
     return T.float32(size) if isinstance(size, int) else T.Cast("float32", expressed(size))
 
 
+def in_int64(size: Any) -> Any:
+    """A size as a number of the widest type."""
+    return T.int64(size) if isinstance(size, int) else expressed(size)
+
+
 def rounded_up(count: Any, step: int) -> Any:
     """How many steps cover a count."""
     return -(-count // step) if isinstance(count, int) else (count + (step - 1)) // step

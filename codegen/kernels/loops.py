@@ -1,13 +1,13 @@
 """Loops over samples and their parts: in turns on the threads of a processor, unless a target has its own way."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from contextvars import ContextVar
 from typing import Any, Protocol
 
 from tvm.tirx.script import builder as T  # noqa: N812
 
-from ptqc.codegen.kernels.kernel import expressed
+from ptqc.codegen.kernels.kernel import expressed, in_int64
 from ptqc.codegen.program.layout import Layout
 from ptqc.native.lengths import typical
 
@@ -76,6 +76,20 @@ def written_with(loops: Loops) -> Iterator[None]:
         _LOOPS.reset(token)
 
 
+def in_vectors(length: Any, lanes: int, visit: Callable[[Any, int], None]) -> None:
+    """Visit elements one after the other: vectors, then what is left one by one.
+
+    length: how many; a number, a size that varies or an expression. visit: gets a place and how many there are.
+    """
+    blocks, left = length // lanes, length % lanes if lanes > 1 else 0
+    if not isinstance(blocks, int) or blocks:
+        with T.serial(expressed(blocks)) as block:
+            visit(block * lanes, lanes)
+    if not isinstance(left, int) or left:
+        with T.serial(expressed(left)) as rest:
+            visit(blocks * lanes + rest, 1)
+
+
 class ProcessorLoops:
     """Loops for LLVM: the sample and the slowest index in one loop, the others inside of each other."""
 
@@ -83,7 +97,7 @@ class ProcessorLoops:
     def nest(self, batch: Any, sizes: Sequence[Any], work: Any) -> Iterator[tuple[Any, list[Any]]]:
         """No index but the first is found by division."""
         first = sizes[0] if sizes else 1
-        count = T.int64(first) if isinstance(first, int) else expressed(first)
+        count = in_int64(first)
         total = batch * count
         with ExitStack() as loops:
             is_shared = typical(work) >= PARALLEL_WORK and (not isinstance(first, int) or first > 1)

@@ -20,6 +20,7 @@ import onnx_ir as ir
 from ptqc.codegen.onnxruntime.export import Exported
 from ptqc.codegen.program.edge_inputs import edges, extents
 from ptqc.codegen.program.probing import Probe, has_batch, longest_first, open_axes, varied
+from ptqc.codegen.program.window import slides
 from ptqc.errors import NoKernel
 from ptqc.execute.onnxruntime import Feeds, Runner, session_options
 from ptqc.graph.nodes import has_open_batch
@@ -236,5 +237,5 @@ def _is_harmless(operator: Operator | None) -> bool:
 
 def _of_planes(model: ir.Model, shapes: Mapping[str, Shape]) -> set[str]:
     """The lengths that windows slide over, which have one size."""
-    planes = [node.inputs[0] for node in model.graph if "kernel_shape" in node.attributes]
+    planes = [node.inputs[0] for node in model.graph if slides(node)]
     return {name for value in planes if value is not None for name in names_of(shapes[str(value.name)])}

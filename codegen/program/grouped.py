@@ -8,7 +8,7 @@ keys and values may be one tensor.
 
 import onnx_ir as ir
 
-from ptqc.codegen.program.attention import outputs_of
+from ptqc.codegen.program.attention import BEHIND, OUTPUTS, PRESENTS, outputs_of
 from ptqc.graph.nodes import input_of, integer, number, rank
 from ptqc.operators.layers import MICROSOFT
 
@@ -16,7 +16,6 @@ WORDS = 3  # the rank of (batch, words, heads · width)
 QUERIES, KEYS, VALUES, PAST, LENGTHS, TABLES, PLACES, ADDED = 0, 1, 2, (3, 4), 5, (7, 8), 9, 10
 # Sinks, scales of quantized caches and what else may follow.
 OTHERS = 11
-OUTPUTS = ("y", "present_keys", "present_values")
 # Attributes that change what is computed, with the value that does not.
 USUAL = {"local_window_size": -1, "smooth_softmax": 0, "qk_output": 0, "kv_cache_bit_width": 0}
 PARTS = """sizes = Constant <value_ints = [{queries}, {keys}, {keys}]> ()
@@ -34,22 +33,25 @@ TURNED = """{places} where = Constant <value_ints = [2]> ()
     c_rows = Gather(cosines, turned_places) c = Unsqueeze(c_rows, where)
     s_rows = Gather(sines, turned_places) s = Unsqueeze(s_rows, where)
     {q} {k}"""
-HALVES = """{x}_a, {x}_b = Split <axis = 3, num_outputs = 2> ({x}_split)
-    {x}_ac = Mul({x}_a, c) {x}_bs = Mul({x}_b, s) {x}_first = Sub({x}_ac, {x}_bs)
-    {x}_as = Mul({x}_a, s) {x}_bc = Mul({x}_b, c) {x}_second = Add({x}_as, {x}_bc)
-    {x}_turned = Concat <axis = 3> ({x}_first, {x}_second)"""
-NEIGHBOURS = """{x}_pair_sizes = Constant <value_ints = [0, 0, {count}, -1, 2]> ()
+TURN = """{x}_ac = Mul({x}_a, c) {x}_bs = Mul({x}_b, s) {x}_first = Sub({x}_ac, {x}_bs)
+    {x}_as = Mul({x}_a, s) {x}_bc = Mul({x}_b, c) {x}_second = Add({x}_as, {x}_bc)"""
+HALVES = (
+    "{x}_a, {x}_b = Split <axis = 3, num_outputs = 2> ({x}_split) "
+    + TURN
+    + " {x}_turned = Concat <axis = 3> ({x}_first, {x}_second)"
+)
+NEIGHBOURS = (
+    """{x}_pair_sizes = Constant <value_ints = [0, 0, {count}, -1, 2]> ()
     {x}_pairs = Reshape({x}_split, {x}_pair_sizes)
-    {x}_a = Gather <axis = 4> ({x}_pairs, zero) {x}_b = Gather <axis = 4> ({x}_pairs, one)
-    {x}_ac = Mul({x}_a, c) {x}_bs = Mul({x}_b, s) {x}_first = Sub({x}_ac, {x}_bs)
-    {x}_as = Mul({x}_a, s) {x}_bc = Mul({x}_b, c) {x}_second = Add({x}_as, {x}_bc)
-    {x}_behind = Constant <value_ints = [4]> ()
+    {x}_a = Gather <axis = 4> ({x}_pairs, zero) {x}_b = Gather <axis = 4> ({x}_pairs, one) """
+    + TURN
+    + """ {x}_behind = Constant <value_ints = [4]> ()
     {x}_one = Unsqueeze({x}_first, {x}_behind) {x}_two = Unsqueeze({x}_second, {x}_behind)
     {x}_both = Concat <axis = 4> ({x}_one, {x}_two) {x}_turned = Reshape({x}_both, {x}_sizes)"""
+)
 STILL = "q_turned = Identity(q_split) k_turned = Identity(k_split)"
 NEW = """q_heads = Transpose <perm = [0, 2, 1, 3]> (q_turned)
     k_new = Transpose <perm = [0, 2, 1, 3]> (k_turned) v_new = Transpose <perm = [0, 2, 1, 3]> (v_split)"""
-BEHIND = "k_all = Concat <axis = 2> (past_keys, k_new) v_all = Concat <axis = 2> (past_values, v_new)"
 IN_PLACE = """room = Shape <start = 2, end = 3> (past_keys) room_count = Squeeze(room)
     rooms = Range(zero, room_count, one) is_here = Equal(rooms, start)
     here_sizes = Constant <value_ints = [1, 3]> () here = Unsqueeze(is_here, here_sizes)
@@ -76,7 +78,6 @@ SEEN = """others = Shape <start = 2, end = 3> (k_all) other_count = Squeeze(othe
     joined = Constant <value_ints = [0, {heads}, -1, {width}]> () mixed_heads = Reshape(mixed, joined)
     turned = Transpose <perm = [0, 2, 1, 3]> (mixed_heads)
     flat_words = Constant <value_ints = [0, 0, {all}]> () y = Reshape(turned, flat_words)"""
-PRESENTS = ("present_keys = Identity(k_all)", "present_values = Identity(v_all)")
 
 
 def is_grouped(node: ir.Node) -> bool:

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from math import prod
 
+import onnx_ir as ir
+
 
 @dataclass(frozen=True)
 class Window:
@@ -33,3 +35,8 @@ class Window:
     def is_pointwise(self) -> bool:
         """Whether every input pixel is one output pixel."""
         return self.kernel == (1, 1) and self.strides == (1, 1)
+
+
+def slides(node: ir.Node) -> bool:
+    """Whether a window slides over the node's first input, whose size is then one."""
+    return "kernel_shape" in node.attributes

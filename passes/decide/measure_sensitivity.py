@@ -69,8 +69,9 @@ class MeasureSensitivity:
         loss = OutputLoss.of(kinds, reference)
         minor = frozenset[str]() if is_enough else _without_layers(given)
         shared, tables = _tables(given, walk.slicer)
-        pace = Pace(given.deadline, _runs(given, walk.slicer), time.monotonic() - began)
-        probe = _Probe(walk, reference, loss, minor, NEGLIGIBLE * limit_of(loss.unit, self.limit), pace)
+        forms = _forms_of(given)
+        pace = Pace(given.deadline, _runs(given, forms, walk.slicer), time.monotonic() - began)
+        probe = _Probe(walk, reference, loss, minor, NEGLIGIBLE * limit_of(loss.unit, self.limit), pace, forms)
         anchors, sites = Anchors(), _Sites(given, dict(given.ranges))
         with given.progress.stage("measure sensitivity", len(walk) + len(shared)) as stage:
             for name in shared:
@@ -111,7 +112,7 @@ class _Probe:
     """Compares outputs after a perturbation with the float outputs.
 
     minor: sites that are measured on few samples. negligible: a loss below which a site keeps its range. pace: counts
-    runs of the whole graph on all batches.
+    runs of the whole graph on all batches. forms: in which weights are measured, by weight.
     """
 
     walk: Walk
@@ -120,6 +121,12 @@ class _Probe:
     minor: frozenset[str]
     negligible: float
     pace: Pace
+    forms: Mapping[str, Sequence[Format]]
+
+    def anchored(self, given: Solved, name: str) -> Iterator[tuple[Format, Solution]]:
+        """The candidates of a weight that are measured."""
+        for form in self.forms.get(name, ()):
+            yield form, given.solutions[name, form]
 
     def batches(self, most: int | None = None) -> int | None:
         """On how many batches there is time to measure; None: on all, 0: on none."""
@@ -143,10 +150,12 @@ class _Probe:
         return 1 - self.walk.position / len(self.walk)
 
 
-def _anchored(given: Solved, name: str) -> list[tuple[Format, Solution]]:
-    """The candidates of a weight that are measured."""
-    own = [form for weight, form in given.solutions if weight == name]
-    return [(form, given.solutions[name, form]) for form in anchor_forms(own)]
+def _forms_of(given: Solved) -> dict[str, Sequence[Format]]:
+    """The formats that are measured, by weight."""
+    solved: dict[str, list[Format]] = {}
+    for name, form in given.solutions:
+        solved.setdefault(name, []).append(form)
+    return {name: anchor_forms(forms) for name, forms in solved.items()}
 
 
 def anchor_forms(forms: Iterable[Format]) -> Sequence[Format]:
@@ -165,10 +174,10 @@ def _nearest(forms: Iterable[Format], bits: int) -> Format:
     return min(forms, key=lambda form: (abs(form.bits_per_weight - bits), -form.bits))
 
 
-def _runs(given: Solved, slicer: Slicer) -> float:
+def _runs(given: Solved, forms: Mapping[str, Sequence[Format]], slicer: Slicer) -> float:
     """How many runs of the whole graph all measurements take: each runs what is behind its place."""
     probes = Counter(source for site in given.sites for source in site.sources)
-    anchored = {weight.name: len(_anchored(given, weight.name)) for weight in given.weights}
+    anchored = {weight.name: len(forms.get(weight.name, ())) for weight in given.weights}
     probes.update({layer.name: anchored[layer.weight] for layer in given.layers})
     tables = Counter({w.table or w.name: anchored[w.name] for w in given.weights if w.table or not w.layers})
     behind, total = float(sum(probes.values())), 0.0
@@ -185,7 +194,7 @@ def _losses(given: Solved, anchors: Anchors, probe: _Probe) -> dict[tuple[str, F
     for weight in given.weights:
         found = anchors.get(weight.name, {})
         if probe.pace.is_short and not found:
-            found = {form: usual * given.errors[weight.name, form] for form, _ in _anchored(given, weight.name)}
+            found = {form: usual * given.errors[weight.name, form] for form, _ in probe.anchored(given, weight.name)}
         losses.update(_interpolated(given, weight.name, found))
     return losses
 
@@ -269,7 +278,7 @@ def _measure_layer(
     suffix: Suffix,
     anchors: Anchors,
 ) -> None:
-    for form, solution in _anchored(given, layer.weight):
+    for form, solution in probe.anchored(given, layer.weight):
         if (batches := probe.batches()) == 0:
             continue
         outputs = probe.walk.compute({layer.weight: solution.weight})[layer.name]
@@ -301,7 +310,7 @@ def _weights_of_tables(given: Solved) -> dict[str, str]:
 
 def _measure_shared(given: Solved, probe: _Probe, suffixes: Suffixes, name: str, anchors: Anchors) -> None:
     weight = _weights_of_tables(given)[name]
-    for form, rows in _anchored_rows(given, name):
+    for form, rows in _anchored_rows(given, probe, name):
         if (batches := probe.batches()) == 0:
             continue
         _add(anchors, weight, form, probe.measure(suffixes.whole({name: rows}), {}, batches))
@@ -309,16 +318,16 @@ def _measure_shared(given: Solved, probe: _Probe, suffixes: Suffixes, name: str,
 
 def _measure_table(given: Solved, probe: _Probe, name: str, suffix: Suffix, anchors: Anchors) -> None:
     weight = _weights_of_tables(given)[name]
-    for form, rows in _anchored_rows(given, name):
+    for form, rows in _anchored_rows(given, probe, name):
         if (batches := probe.batches()) == 0:
             continue
         _add(anchors, weight, form, probe.measure(suffix, probe.walk.compute({name: rows}), batches))
 
 
-def _anchored_rows(given: Solved, name: str) -> Iterator[tuple[Format, np.ndarray]]:
+def _anchored_rows(given: Solved, probe: _Probe, name: str) -> Iterator[tuple[Format, np.ndarray]]:
     """What a table is in each format that is measured."""
     weight = _weights_of_tables(given)[name]
-    for form, solution in _anchored(given, weight):
+    for form, solution in probe.anchored(given, weight):
         yield form, (solution if weight == name else solution.by_channel()).weight
 
 

@@ -184,9 +184,8 @@ def solving_bytes(weight: Weight, forms: Sequence[Scaled], *, in_files: bool = F
     if not weight.fitted_to:
         return TABLE_BYTES * weight.size
     layer = weight.fitted_to[0]
-    gram = layer.groups * layer.width**2 if layer.width <= moments.WIDEST_GRAM else 0
     at_once = _at_once(weight, possible(weight, forms), in_files=in_files)
-    return 32 * gram + _format_bytes(layer, in_files=in_files) * at_once
+    return moments.factor_bytes(layer.groups, layer.width) + _format_bytes(layer, in_files=in_files) * at_once
 
 
 def _at_once(weight: Weight, forms: Sequence[Scaled], *, in_files: bool) -> int:

@@ -260,8 +260,7 @@ class _State:
         """Bytes that settling a layer takes, of a model beyond memory: its factor, and a few times its numbers."""
         if not is_in_files(self.given.model):
             return 0
-        gram = layer.groups * layer.width**2 if layer.width <= moments.WIDEST_GRAM else 0
-        return 32 * gram + NUMBER_BYTES * layer.channels * layer.width
+        return moments.factor_bytes(layer.groups, layer.width) + NUMBER_BYTES * layer.channels * layer.width
 
     def _settled(self, layer: Layer, wanted: list[Held]) -> list[Held]:
         return self.solve(layer, self._problem(layer, wanted))

@@ -15,6 +15,7 @@ from ptqc.execute import skeleton
 from ptqc.execute.saturation import EXACT_SUMS, NOT_WITH_EXACT_SUMS, apart, can_saturate, saturates
 from ptqc.graph import zipmaps
 from ptqc.graph.external import fits_in_memory, hold_external, is_in_files
+from ptqc.graph.references import has_references
 from ptqc.graph.spilled import SpilledTensors
 from ptqc.graph.split_file import is_split, write_split
 from ptqc.work.scratch import scratch
@@ -63,7 +64,7 @@ def open_proto(
 
     What it refers to in files, relative to the root, is mapped from there. timed: see `Runner`.
     """
-    left_out, is_skeleton = {*without}, skeleton.is_skeleton(proto)
+    left_out, is_skeleton = {*without}, has_references(proto)
     if skeleton.is_loaded_whole(proto):
         left_out, timed = left_out - {*skeleton.WITHOUT}, True
     if is_skeleton:

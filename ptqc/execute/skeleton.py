@@ -7,7 +7,7 @@ import onnx
 import onnx_ir as ir
 
 from ptqc.graph import protos
-from ptqc.graph.references import ROOT, has_references, refers
+from ptqc.graph.references import ROOT, refers
 from ptqc.graph.spilled import SpilledTensors
 
 PLACE: Mapping[str, str] = {"session.model_external_initializers_file_folder_path": ROOT}
@@ -64,11 +64,6 @@ def _root(tensor: onnx.TensorProto) -> None:
     for entry in tensor.external_data if refers(tensor) else ():
         if entry.key == "location":
             entry.value = Path(entry.value).relative_to(ROOT).as_posix()
-
-
-def is_skeleton(proto: onnx.ModelProto) -> bool:
-    """Whether a model has references."""
-    return has_references(proto)
 
 
 def is_loaded_whole(proto: onnx.ModelProto) -> bool:

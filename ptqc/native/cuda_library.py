@@ -166,7 +166,7 @@ class CudaLibrary:
         self.interface.check_names(feeds)
         if are_on_gpu(feeds):
             return self._run_there(take(self._device.ffi, feeds, self.interface, self._device.index), stream)
-        batch = self.interface.check(feeds)
+        batch, _ = self.interface.check(feeds)
         if batch == 0:
             return self.interface.no_outputs()
         arrays = [np.asarray(feeds[value.name]) for value in self.interface.inputs]

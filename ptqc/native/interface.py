@@ -129,13 +129,17 @@ class Interface:
         """Instruction sets of the libraries that this machine can run."""
         return [build.isa for build in self.libraries if build.refusal() is None]
 
-    def check(self, feeds: Mapping[str, np.ndarray]) -> int | None:
-        """The batch size of inputs that fit; None when there is none. Raises UsageError for what does not fit."""
+    def check(self, feeds: Mapping[str, np.ndarray]) -> tuple[int | None, dict[str, int]]:
+        """The batch size of inputs that fit, None when there is none, and their lengths.
+
+        Raises UsageError for what does not fit.
+        """
         self.check_names(feeds)
         for value in self.inputs:
             value.check(feeds[value.name])
-        self.lengths_of({name: array.shape for name, array in feeds.items()})
-        return self.batch({name: array.shape for name, array in feeds.items()})
+        shapes = {name: array.shape for name, array in feeds.items()}
+        lengths = self.lengths_of(shapes)
+        return self.batch(shapes), lengths
 
     def check_names(self, feeds: Mapping[str, Any]) -> None:
         """Raises UsageError where inputs of other names were given, or nothing with names."""
@@ -152,18 +156,17 @@ class Interface:
     def lengths_of(self, shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
         """The lengths of inputs of fitting shapes. Raises UsageError where one is not allowed, or they do not agree."""
         found = bound([(value.shape, shapes[value.name]) for value in self.inputs])
+        told = ", ".join(f"{name} = {size}" for name, size in found.items())
         for length in self.lengths:
             if found[length.name] < length.least:
-                told = f"the library takes {length.least} or more"
-                raise UsageError(f"the inputs have {length.name} = {found[length.name]}; {told}")
+                least = f"the library takes {length.least} or more"
+                raise UsageError(f"the inputs have {length.name} = {found[length.name]}; {least}")
         for value in self.inputs:
             shape = tuple(shapes[value.name])
             if any(isinstance(e, Varying) and e.at(found) != s for s, e in zip(shape, value.shape, strict=True)):
-                told = ", ".join(f"{name} = {size}" for name, size in found.items())
                 raise UsageError(f"input {value.name!r} is {value.dtype} {list(shape)}; expected {value} with {told}")
         for limit in self.limits:
             if not limit.allows(found):
-                told = ", ".join(f"{name} = {size}" for name, size in found.items())
                 raise UsageError(f"the inputs have {told}; the network takes {limit.size} up to {limit.most}")
         return found
 

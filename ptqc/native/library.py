@@ -97,8 +97,7 @@ class Library:
 
         Raises UsageError when a name, dtype or shape is not what the interface says.
         """
-        batch = self.interface.check(feeds)
-        lengths = self.interface.lengths_of({name: array.shape for name, array in feeds.items()})
+        batch, lengths = self.interface.check(feeds)
         if batch == 0:
             return self.interface.no_outputs(lengths)
         machine, convert = self._machine(), self._ffi.from_dlpack

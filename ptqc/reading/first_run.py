@@ -5,7 +5,8 @@ from pathlib import Path
 from ptqc.errors import ModelError
 from ptqc.execute import sandboxed
 from ptqc.execute.onnxruntime import LOOP_LIMIT, Feeds, has_loop
-from ptqc.execute.skeleton import is_skeleton, message
+from ptqc.execute.skeleton import message
+from ptqc.graph.references import has_references
 from ptqc.reading import ModelSource
 
 
@@ -21,7 +22,7 @@ def try_once(source: ModelSource, feeds: Feeds) -> None:
 
     loops = has_loop(source.model)
     try:
-        sandboxed.run(save, feeds, source.size, LOOP_LIMIT if loops else None, is_skeleton=is_skeleton(proto))
+        sandboxed.run(save, feeds, source.size, LOOP_LIMIT if loops else None, is_skeleton=has_references(proto))
     except ModelError as error:
         remark = " (a Loop of it may have no end)" if loops else ""
         raise ModelError(f"{source.called}: {error}{remark}") from error

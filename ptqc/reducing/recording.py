@@ -60,12 +60,12 @@ def _measured(folder: Path) -> dict[str, onnx.ValueInfoProto]:
 def main(folder: Path) -> None:
     """The sandboxed process."""
     from ptqc.execute.onnxruntime import Runner
-    from ptqc.execute.skeleton import is_skeleton
+    from ptqc.graph.references import has_references
 
     model = onnx.load(folder / MODEL, load_external_data=False)
     onnx.save(onnx.shape_inference.infer_shapes(model), folder / INFERRED)
     names = [name for node in model.graph.node for name in node.output if name]
-    runner = Runner(folder / MODEL if is_skeleton(model) else model, names)
+    runner = Runner(folder / MODEL if has_references(model) else model, names)
     for path in sorted(folder.glob(SAMPLE.format("*"))):
         with np.load(path) as given:
             feeds = dict(given)

@@ -101,6 +101,11 @@ def bytes_of(groups: int, width: int) -> int:
     return 4 * groups * (width**2 if width <= WIDEST_GRAM else width)
 
 
+def factor_bytes(groups: int, width: int) -> int:
+    """Bytes that factoring a gram matrix takes in float64; of a diagonal there is no factor."""
+    return 32 * groups * width**2 if width <= WIDEST_GRAM else 0
+
+
 def joined(parts: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
     """Columns (groups, d, n) of neighbouring batches in one piece, TOGETHER of them where there are as many."""
     waiting: list[np.ndarray] = []

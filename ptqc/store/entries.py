@@ -12,7 +12,8 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
@@ -119,17 +120,14 @@ class Store:
         """Store a result under its key and return the key's digest. Raises Interrupted when it cannot be written."""
         name = digest(key)
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(dir=self.folder, prefix=".new-", ignore_cleanup_errors=True) as temporary:
-                used = InUse(Path(temporary))  # so that no other process clears it away
-                folder = Path(temporary) / name
+            with self._temporary() as temporary:
+                folder = temporary / name
                 folder.mkdir()
                 _write(folder, key, document, arrays)
                 write_files(folder)
                 _write_sums(folder)
                 self.check()
                 self._take(folder)
-                del used
         except OSError as error:
             raise Interrupted(
                 f"cannot write to the store {self.folder}: {error}. Free some space or give another folder with --cache"
@@ -138,6 +136,15 @@ class Store:
 
     def forget(self, name: str) -> None:
         """Called when an entry was removed from the folder."""
+
+    @contextmanager
+    def _temporary(self) -> Iterator[Path]:
+        """A folder beside the entries that no other process clears away."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=self.folder, prefix=".new-", ignore_cleanup_errors=True) as temporary:
+            used = InUse(Path(temporary))
+            yield Path(temporary)
+            del used
 
     def _take(self, folder: Path) -> None:
         """Give an entry that was written beside its place that place."""

@@ -12,14 +12,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 
 from ptqc.errors import Interrupted, UsageError
 from ptqc.store.entries import Entry, Store, default_folder, digest
-from ptqc.work.locks import InUse
 
 COPIES, OBJECT = "shared", "entry.zip"
 
@@ -107,15 +105,6 @@ class SharedStore(Store):
                 return False
             self._take(temporary / name)
         return True
-
-    @contextmanager
-    def _temporary(self) -> Iterator[Path]:
-        """A folder beside the copies that no other process clears away."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(dir=self.folder, prefix=".new-", ignore_cleanup_errors=True) as temporary:
-            used = InUse(Path(temporary))
-            yield Path(temporary)
-            del used
 
     @contextmanager
     def _reached(self) -> Iterator[None]:

@@ -13,6 +13,7 @@ from distributions import ROOT, wheel
 pytestmark = pytest.mark.processor
 
 
+@pytest.mark.slow  # .ci/run does the same
 def test_the_wheel_alone_compiles_runs_and_verifies(tmp_path: Path) -> None:
     site, job = tmp_path / "site", tmp_path / "job"
     job.mkdir()

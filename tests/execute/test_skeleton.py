@@ -19,10 +19,11 @@ from ptqc.execute import onnxruntime as execute
 from ptqc.execute import sandboxed
 from ptqc.execute.onnxruntime import Runner, open_packed
 from ptqc.execute.profile import Subject
-from ptqc.execute.skeleton import PREPACKING, is_skeleton, message, without_tensors
+from ptqc.execute.skeleton import PREPACKING, message, without_tensors
 from ptqc.execute.walk import Slicer, Walk
 from ptqc.graph import external
 from ptqc.graph.external import spill, whole_message
+from ptqc.graph.references import has_references
 from ptqc.reading import read_model
 from ptqc.reading.first_run import try_once
 from ptqc.tools.comparing.contenders import file_contender
@@ -50,7 +51,7 @@ def path(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_it_computes_the_same_from_its_files(path: Path) -> None:
     model = read_model(path).model
-    assert is_skeleton(message(model))
+    assert has_references(message(model))
     wanted = Runner(network()).run(FEEDS)["y"]
     assert np.allclose(Runner(model).run(FEEDS)["y"], wanted, atol=1e-5)
     walk = Walk(Slicer(model), [FEEDS])
@@ -65,7 +66,7 @@ def test_what_replaces_a_tensor_in_a_file_goes_to_a_file(path: Path) -> None:
     right = execute.open_proto
 
     def open_proto(proto: onnx.ModelProto, *given: object) -> ort.InferenceSession:
-        opened.append(is_skeleton(proto))
+        opened.append(has_references(proto))
         return right(proto, *given)  # type: ignore[arg-type]
 
     with pytest.MonkeyPatch.context() as patch:

@@ -192,6 +192,16 @@ def manifest(told: int, original: int, loss: float, names: list[str]) -> dict[st
             "budget": "1,600,000 B of memory",
             "limit_bytes": 1_600_000,
         },
+        "caches": {
+            "budget": "25 % of the caches", "limit_bytes": 260, "bytes": 250, "float_bytes": 1024, "places": 8,
+            "unit": "nat", "loss": 0.002,
+            "caches": [
+                {
+                    "name": "past_key", "form": "int8", "inputs": ["past_key", "past_key.scale"], "bytes": 250,
+                    "float_bytes": 1024, "loss": 0.0015,
+                }
+            ],
+        },
         "weights_by_format": {},
         "float_operators": {"Conv": 1},
         "activation_loss": 1e-5,

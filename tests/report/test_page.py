@@ -25,6 +25,11 @@ def test_every_section_is_there_and_linked() -> None:
     assert page.tags.count("svg") == 4
 
 
+def test_how_caches_are_kept() -> None:
+    text = documents().page().text
+    assert "past_key int8 past_key, past_key.scale 250 24.4 % 0.0015 nat" in text
+
+
 @pytest.mark.parametrize(
     ("unit", "kept", "told"),
     [

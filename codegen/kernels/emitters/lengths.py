@@ -18,20 +18,18 @@ FAR = 2**31 - 1
 def strided(emission: Emission, node: ir.Node) -> None:
     """Slice of what varies in size, or with bounds that follow from lengths."""
     whole = emission.sizes(node.inputs[0])
-    axes = emission.number(node.inputs[3]).tolist() if input_of(node, 3) is not None else None
-    steps = emission.number(node.inputs[4]).tolist() if input_of(node, 4) is not None else None
+    axes, strides = _axes_and_strides(emission, node)
     runs: list[list[int]] = []
     for place, point in enumerate(emission.points):
         starts, ends = (emission.number_at(value, place).tolist() for value in node.inputs[1:3])
         found, first = [at(size, point) for size in whole], [0] * len(whole)
-        for index, (start, end) in enumerate(zip(starts, ends, strict=True)):
-            axis = (axes[index] if axes else index) % len(whole)
-            first[axis] = slice(start, end, steps[index] if steps else 1).indices(found[axis])[0]
+        for axis, start, end, stride in zip(axes, starts, ends, strides, strict=True):
+            first[axis] = slice(start, end, stride).indices(found[axis])[0]
         runs.append(first)
     starting = [emission.fitted(column) for column in zip(*runs, strict=True)]
     step = [1] * len(whole)
-    for place, stride in enumerate(steps or []):
-        step[(axes[place] if axes else place) % len(whole)] = stride
+    for axis, stride in zip(axes, strides, strict=True):
+        step[axis] = stride
     for axis, end in _ends(emission, node, axes):
         emission.limit(whole[axis], end)
     if emission.is_constant(node.inputs[0]):
@@ -45,14 +43,22 @@ def strided(emission: Emission, node: ir.Node) -> None:
     emission.apply(node, lambda x, y: move.strided(x, y, starting[outer:], step[outer:], emission.isa), outer=outer)
 
 
-def _ends(emission: Emission, node: ir.Node, axes: Sequence[int] | None) -> Iterator[tuple[int, int]]:
+def _axes_and_strides(emission: Emission, node: ir.Node) -> tuple[list[int], list[int]]:
+    """Of a slice, for each of its bounds: the axis, counted from the front, and the step along it."""
+    count = emission.number_at(node.inputs[1], 0).size
+    axes = emission.number(node.inputs[3]).tolist() if input_of(node, 3) is not None else range(count)
+    strides = emission.number(node.inputs[4]).tolist() if input_of(node, 4) is not None else [1] * count
+    return [axis % len(emission.sizes(node.inputs[0])) for axis in axes], strides
+
+
+def _ends(emission: Emission, node: ir.Node, axes: Sequence[int]) -> Iterator[tuple[int, int]]:
     """Axes that a slice takes all of up to a number which they did not reach: of longer ones it would take a part."""
     whole = emission.sizes(node.inputs[0])
     for value, sign in ((node.inputs[1], -1), (node.inputs[2], 1)):
         if not emission.is_constant(value):
             continue
-        for place, bound in enumerate(emission.number(value).tolist()):
-            axis, most = (axes[place] if axes else place) % len(whole), sign * bound
+        for axis, bound in zip(axes, emission.number(value).tolist(), strict=True):
+            most = sign * bound
             if 0 < most < FAR and all(at(whole[axis], point) <= most for point in emission.points):
                 yield axis, most
 

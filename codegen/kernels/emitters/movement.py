@@ -21,9 +21,13 @@ BATCH = 0
 
 def reshape(emission: Emission, node: ir.Node) -> None:
     """Reshape, Flatten, Squeeze, Unsqueeze."""
-    is_of_any_size = varies((*emission.sizes(node.inputs[0]), *emission.sizes(node.outputs[0])))
-    source = emission.plain(emission.read(node.inputs[0])) if is_of_any_size else None
+    source = emission.plain(emission.read(node.inputs[0])) if _is_of_any_size(emission, node) else None
     emission.apply(node, lambda x, y: move.reshape(x, y, emission.isa), source)
+
+
+def _is_of_any_size(emission: Emission, node: ir.Node) -> bool:
+    """Whether what a node reads or makes varies in size."""
+    return varies((*emission.sizes(node.inputs[0]), *emission.sizes(node.outputs[0])))
 
 
 def transpose(emission: Emission, node: ir.Node) -> None:
@@ -50,7 +54,7 @@ def _rename_axes(emission: Emission, node: ir.Node, source: str) -> None:
 
 def strided(emission: Emission, node: ir.Node) -> None:
     """Slice with constant bounds."""
-    if varies((*emission.sizes(node.inputs[0]), *emission.sizes(node.outputs[0]))):
+    if _is_of_any_size(emission, node):
         lengths.strided(emission, node)
         return
     sizes = emission.sizes(node.inputs[0])

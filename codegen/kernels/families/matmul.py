@@ -10,7 +10,7 @@ from tvm.tirx.script import builder as T  # noqa: N812
 from ptqc.codegen.kernels.families import build
 from ptqc.codegen.kernels.isa import Isa
 from ptqc.codegen.kernels.kernel import expressed, fill, rounded_up, span
-from ptqc.codegen.kernels.loops import nest, registers, rows
+from ptqc.codegen.kernels.loops import in_vectors, nest, registers, rows
 from ptqc.codegen.program.accuracy import SUM_OF_PRODUCTS
 from ptqc.codegen.program.built import Built
 from ptqc.codegen.program.layout import Layout
@@ -82,11 +82,7 @@ def _of_any_size(a: Layout, b: Layout, y: Layout, isa: Isa) -> Built:
                     start = matrix + row * width + column
                     T.buffer_store(out, totals[span(i * lanes, lanes)], [sample, span(start, lanes)])
 
-            with T.serial(expressed(width // lanes)) as block:
-                columns(block * lanes, lanes)
-            if not isinstance(width % lanes, int) or width % lanes:
-                with T.serial(expressed(width % lanes)) as rest:
-                    columns(width // lanes * lanes + rest, 1)
+            in_vectors(width, lanes, columns)
 
     return build("matmul_float", [a, b], [], y, body, accuracy=SUM_OF_PRODUCTS)
 

@@ -16,7 +16,7 @@ from ptqc.codegen.kernels.bfloats import load, store
 from ptqc.codegen.kernels.families import build
 from ptqc.codegen.kernels.isa import Isa
 from ptqc.codegen.kernels.kernel import expressed, fill, rounded_up, span, to_codes, vector
-from ptqc.codegen.kernels.loops import elements, nest, rows
+from ptqc.codegen.kernels.loops import elements, in_vectors, nest, rows
 from ptqc.codegen.program.accuracy import EXACT
 from ptqc.codegen.program.built import Built
 from ptqc.codegen.program.layout import Layout
@@ -127,19 +127,16 @@ def _flat_of_any_size(inputs: Sequence[Layout], y: Layout, isa: Isa, value: Valu
     def body(batch: Any, *buffers: Any) -> None:
         *given, out = buffers
 
-        def store_at(sample: Any, place: Any, lanes: int) -> None:
-            buffers_of = zip(inputs, given, strict=False)
-            found = [T.Bind(load(x, buffer, sample, place, lanes)) for x, buffer in buffers_of]
-            store(y, out, value(lanes, given[len(inputs) :], *found), sample, place, lanes)
-
         with rows(batch, rounded_up(y.elements, step), y.elements) as (sample, part):
             start = T.Bind(T.Cast("int64", part) * step)
             count = T.Bind(T.min(T.int64(step), expressed(y.elements) - start))
-            with T.serial(count // isa.lanes) as block:
-                store_at(sample, start + block * isa.lanes, isa.lanes)
-            if isa.lanes > 1:
-                with T.serial(count % isa.lanes) as rest:
-                    store_at(sample, start + count // isa.lanes * isa.lanes + rest, 1)
+
+            def store_at(place: Any, lanes: int) -> None:
+                buffers_of = zip(inputs, given, strict=False)
+                found = [T.Bind(load(x, buffer, sample, start + place, lanes)) for x, buffer in buffers_of]
+                store(y, out, value(lanes, given[len(inputs) :], *found), sample, start + place, lanes)
+
+            in_vectors(count, isa.lanes, store_at)
 
     return body
 

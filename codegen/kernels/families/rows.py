@@ -13,12 +13,12 @@ from tvm.tirx.script import builder as T  # noqa: N812
 from ptqc.codegen.kernels import mathematics
 from ptqc.codegen.kernels.families import build
 from ptqc.codegen.kernels.isa import Isa
-from ptqc.codegen.kernels.kernel import expressed, fill, in_float32, span, to_codes, vector
-from ptqc.codegen.kernels.loops import registers, rows
+from ptqc.codegen.kernels.kernel import fill, in_float32, span, to_codes, vector
+from ptqc.codegen.kernels.loops import in_vectors, registers, rows
 from ptqc.codegen.program.accuracy import SUM_OF_INPUTS, USUAL
 from ptqc.codegen.program.built import Built
 from ptqc.codegen.program.layout import Layout
-from ptqc.native.lengths import Size, varies
+from ptqc.native.lengths import Size
 
 Element = Callable[[Any, int], Any]  # of index and count: that many elements from the index on
 CODES = 256
@@ -48,25 +48,7 @@ class Rows:
 
     def each(self, visit: Callable[[Any, int], None]) -> None:
         """Visit a run: vectors, then what is left."""
-        if varies([self.length]):
-            self._each_of_some(visit)
-            return
-        whole = self.length - self.length % self.lanes
-        if whole:
-            with T.serial(whole // self.lanes) as block:
-                visit(block * self.lanes, self.lanes)
-        if whole < self.length:
-            with T.serial(self.length - whole) as rest:
-                visit(whole + rest, 1)
-
-    def _each_of_some(self, visit: Callable[[Any, int], None]) -> None:
-        """The same where the length of a run is that of a call."""
-        length = expressed(self.length)
-        with T.serial(length // self.lanes) as block:
-            visit(block * self.lanes, self.lanes)
-        if self.lanes > 1:
-            with T.serial(length % self.lanes) as rest:
-                visit(length // self.lanes * self.lanes + rest, 1)
+        in_vectors(self.length, self.lanes, visit)
 
     def fold(self, start: float, combine: Callable[[Any, Any], Any], element: Element) -> Any:
         """All elements of a run, combined."""

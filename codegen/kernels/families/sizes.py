@@ -8,7 +8,7 @@ import numpy as np
 from tvm.tirx.script import builder as T  # noqa: N812
 
 from ptqc.codegen.kernels.families import build
-from ptqc.codegen.kernels.kernel import Constant, expressed, write
+from ptqc.codegen.kernels.kernel import Constant, expressed, in_int64, write
 from ptqc.codegen.kernels.loops import elements, rows
 from ptqc.codegen.program.accuracy import EXACT
 from ptqc.codegen.program.built import Built
@@ -21,8 +21,7 @@ def computed(sizes: Sequence[tuple[Size, ...]], lengths: Sequence[str]) -> tuple
 
     def body(_batch: Any, out: Any) -> None:
         for place, several in enumerate(sizes):
-            found = [T.int64(size) if isinstance(size, int) else expressed(size) for size in several]
-            T.buffer_store(out, reduce(lambda a, b: T.max(a, b), found), [place])
+            T.buffer_store(out, reduce(lambda a, b: T.max(a, b), map(in_int64, several)), [place])
 
     return write("sizes", [Constant("int64", len(sizes))], body, lengths)
 

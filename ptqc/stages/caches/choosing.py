@@ -74,7 +74,7 @@ def chosen(seen: SeenCaches, names: Mapping[str, str], budget: CacheBudget | Non
         for place, form in enumerate(forms)
     ]
     program, limit = JointChoice(tuple(options)), budget.limit(sum(seen.bytes(name, None) for name in seen.caches))
-    selections = [_selection(program, seen, budget), *_uniform(program, offered, limit)]
+    selections = [_selection(program, seen, budget, limit), *_uniform(program, offered, limit)]
     plans = [{name: offered[name][selection[name]] for name in offered} for selection in selections]
     losses = [seen.loss({name: form for name, form in plan.items() if form is not None}) for plan in plans]
     best = losses.index(min(losses))
@@ -107,9 +107,8 @@ def _uniform(program: JointChoice, offered: Mapping[str, Sequence[CacheForm | No
             yield places
 
 
-def _selection(program: JointChoice, seen: SeenCaches, budget: CacheBudget) -> Places:
-    """The forms that lose least by the sum of what each loses."""
-    limit = budget.limit(sum(seen.bytes(name, None) for name in seen.caches))
+def _selection(program: JointChoice, seen: SeenCaches, budget: CacheBudget, limit: int) -> Places:
+    """The forms that lose least by the sum of what each loses. limit: bytes that the budget allows."""
     try:
         return dict(solve(program, Goal(LOSS, {BYTES: limit})).selection)  # type: ignore[arg-type]
     except NoSelection:

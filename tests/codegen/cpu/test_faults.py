@@ -145,6 +145,9 @@ class Shifted:
     def samples(self, _values: verify.Values) -> int:
         return 1
 
+    def bound(self, _values: verify.Values) -> "Shifted":
+        return self
+
 
 @pytest.mark.parametrize(("within", "is_wrong"), [((), True), (("c",), False)])
 def test_a_function_is_measured_by_what_was_computed_on_the_way(within: tuple[str, ...], is_wrong: bool) -> None:

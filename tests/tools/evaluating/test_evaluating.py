@@ -424,15 +424,20 @@ def test_a_table_is_not_split_and_needs_a_tokenizer(language: Path) -> None:
 
 
 def test_the_library_is_scored_too_and_left_out_where_it_takes_another_size(tmp_path: Path) -> None:
-    data = [{"ids": np.random.default_rng(i).integers(0, 20, (1, 6))} for i in range(20)]
-    decoder = proto(DECODER, table=weight(20, 16), w=weight(16, 20))
-    artifact = compiled(decoder, data, tmp_path, bits=(7,), target="cpu")
-    found = ptqc.evaluate(artifact.folder, metric="cross-entropy", data=data)
+    """Windows slide over the axis that varies: its size in a library is that of the samples."""
+    graph = "g (float[N,4,T] x) => (float[N,10] y) { c = Conv(x, w) m = GlobalAveragePool(c) y = Flatten(m) }"
+    data, labels = samples(4, 8, count=20), np.arange(20) % 10
+
+    def score(outputs: Feeds, label: int) -> float:
+        return float(outputs["y"][0, label])
+
+    artifact = compiled(proto(graph, w=weight(10, 4, 3)), data, tmp_path, bits=(7,), target="cpu")
+    found = ptqc.evaluate(artifact.folder, metric=score, data=data, labels=labels)
     scores = [row.score.value for row in found.rows]
     assert [row.runtime.split()[0] for row in found.rows] == ["ONNX", "native"]
     assert scores[1] == pytest.approx(scores[0], rel=1e-4)
-    longer: list[Feeds] = [{"ids": np.zeros((1, 9), np.int64)} for _ in range(3)]
-    alone: Evaluation = ptqc.evaluate(artifact.folder, metric="cross-entropy", data=longer)
+    longer = samples(4, 9, count=3)
+    alone: Evaluation = ptqc.evaluate(artifact.folder, metric=score, data=longer, labels=labels[:3])
     assert len(alone.rows) == 1
-    assert "input 'ids' is int64 [1, 9]" in next(iter(alone.left_out.values()))
+    assert "input 'x' is float32 [1, 4, 9]" in next(iter(alone.left_out.values()))
     assert "left out: " in str(alone)
