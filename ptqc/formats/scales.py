@@ -1,8 +1,9 @@
 """The search for the scales of a weight, and how scales are stored: s = q² · u, q in a byte and u a power of two.
 
 Scales of one weight often differ by a factor of 100, and of channels that are never active by far more. Squares of 1
-to 255 span 2¹⁶, and those that are at least a sixteenth of the largest are at most 4 % apart. What rounding makes of a
-scale is part of the grid that weights are rounded to, and costs them next to nothing.
+to 255 span 2¹⁶, and those that are at least a sixteenth of the largest are at most 4 % apart. The search looks at no
+others, so that the weights are rounded to the grid that the file gives them. Long rows then lose next to nothing. Of
+short rows in many bits every scale leaves another error; solvers try those nearby (`gptq.round_best`).
 """
 
 from collections.abc import Callable, Iterator
@@ -18,6 +19,8 @@ SEARCHED_COLUMNS = 512
 # Numbers that the search looks at together: of more, some rows at a time, which each have a scale of their own.
 SEARCHED_NUMBERS = 2**22
 LARGEST_ROOT = 255
+# Places of other scales that a solver tries, from that of the search.
+NEARBY = (-2, -1, 1, 2)
 # Units of scales whose squares times them are normal numbers of float32.
 UNITS = (2.0**-120, 2.0**100)
 
@@ -28,17 +31,17 @@ def search(
     """Scale per row that minimizes the importance-weighted squared error of nearest rounding.
 
     rows (…, R, d); importance (…, 1, d) or broadcastable, not negative. nearest: the levels nearest to weight / scale.
-    largest_level: the reach of the levels in units of the scale. Returns (…, R) float32.
+    largest_level: the reach of the levels in units of the scale. Returns (…, R) float32, as `storable` gives them.
     """
-    count = rows.shape[-2]
+    count, unit = rows.shape[-2], unit_of(np.abs(rows).max(initial=0.0) / largest_level * FINE[-1])
     pieces = [slice(None)] if rows.size <= SEARCHED_NUMBERS else list(parts(count, -(-rows.size // SEARCHED_NUMBERS)))
     by_row = importance.ndim > 1 and importance.shape[-2] == count
     found = [
-        _search(rows[..., piece, :], importance[..., piece, :] if by_row else importance, nearest, largest_level)
+        _search(rows[..., piece, :], importance[..., piece, :] if by_row else importance, nearest, largest_level, unit)
         for piece in pieces
     ]
     scale, largest = (np.concatenate(arrays, -1) for arrays in zip(*found, strict=True))
-    return storable(scale, largest)
+    return storable(scale, largest, unit)
 
 
 def parts(count: int, pieces: int) -> Iterator[slice]:
@@ -48,9 +51,13 @@ def parts(count: int, pieces: int) -> Iterator[slice]:
 
 
 def _search(
-    rows: np.ndarray, importance: np.ndarray, nearest: Callable[[np.ndarray], np.ndarray], largest_level: float
+    rows: np.ndarray,
+    importance: np.ndarray,
+    nearest: Callable[[np.ndarray], np.ndarray],
+    largest_level: float,
+    unit: float,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The scales of some rows, and their largest magnitudes."""
+    """The scales of some rows, and their largest magnitudes. unit: of the scales of all rows."""
     largest = np.abs(rows).max(-1)
     rows, importance = _searched(rows, importance)
     reach = np.maximum(largest / largest_level, 1e-30)
@@ -58,7 +65,7 @@ def _search(
     for clips in (COARSE, FINE):
         start = scale
         for clip in clips:
-            tried = start * clip
+            tried = rounded(start * clip, unit)
             error = rows - tried[..., None] * nearest(rows / tried[..., None])
             found = (error * error * importance).sum(-1)
             better = found < loss
@@ -95,23 +102,30 @@ def unit_of(largest: float) -> float:
     return float(np.clip(unit, *UNITS))
 
 
-def storable(scale: np.ndarray, magnitude: np.ndarray) -> np.ndarray:
+def storable(scale: np.ndarray, magnitude: np.ndarray, unit: float | None = None) -> np.ndarray:
     """Scales of a whole weight as they are stored; rows of zeros are given the smallest.
 
-    Not every grid has a zero, so that what those rows become is their scale times some level.
+    Not every grid has a zero, so that what those rows become is their scale times some level. unit: by default the
+    smallest that will do.
     """
     scale = np.asarray(scale, np.float32)
     usable = (magnitude > 0) & (scale > 0)
     if not usable.any():
         return np.full_like(scale, unit_of(1.0))
     scale = np.where(usable, scale, 0)
-    return rounded(scale, unit_of(scale.max()))
+    return rounded(scale, unit_of(scale.max()) if unit is None else unit)
 
 
 def rounded(scale: np.ndarray, unit: float) -> np.ndarray:
     """The nearest squares times a unit."""
     root = np.clip(np.rint(np.sqrt(np.asarray(scale, np.float32) / np.float32(unit))), 1, LARGEST_ROOT)
     return np.asarray(root * root * np.float32(unit), np.float32)
+
+
+def beside(scale: np.ndarray, unit: float, steps: int) -> np.ndarray:
+    """Scales as they are stored, so many places from others of their unit."""
+    root = np.rint(np.sqrt(scale / np.float32(unit))) + steps
+    return np.asarray(np.square(np.clip(root, 1, LARGEST_ROOT)) * np.float32(unit), np.float32)
 
 
 def raised(scale: np.ndarray, least: np.ndarray) -> np.ndarray:

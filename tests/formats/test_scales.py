@@ -35,6 +35,23 @@ def test_what_is_stored_stays_as_it_is(scale: np.ndarray) -> None:
     assert scales.roots(np.where(np.arange(5) < 4, other, stored.max())) is not None
 
 
+@given(positive, st.integers(-300, 300))
+def test_scales_beside_others_are_stored_like_them(scale: np.ndarray, steps: int) -> None:
+    stored = scales.storable(scale, np.ones(5, np.float32))
+    found = scales.roots(stored)
+    assert found is not None
+    root, unit = found
+    expected = np.square(np.clip(root.astype(np.float64) + steps, 1, 255)) * unit
+    np.testing.assert_array_equal(scales.beside(stored, float(unit), steps), expected)
+
+
+@given(hnp.arrays(np.float32, (4, 6), elements=st.floats(-1e6, 1e6, width=32)), st.sampled_from([2, 4, 8]))
+def test_the_search_gives_scales_as_they_are_stored(rows: np.ndarray, bits: int) -> None:
+    grid = Integer(bits).grid(rows, np.ones((1, 6), np.float32))
+    assert (grid.scale > 0).all()
+    assert scales.roots(grid.scale) is not None
+
+
 @given(positive, st.integers(0, 4))
 def test_scales_that_shrink_keep_their_unit(scale: np.ndarray, bits: int) -> None:
     stored = scales.storable(scale, np.ones(5, np.float32))
