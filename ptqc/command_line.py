@@ -105,7 +105,8 @@ def _add_compile(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--activations",
-        help="8-bit activations: auto (where the loss allows; default), integer (everywhere) or float (nowhere)",
+        help="8-bit activations: auto (where the loss allows; default), integer (everywhere) or float (nowhere); or "
+        "float8: weights in FP8 (E4M3), and activations where the loss allows, for compilers for GPUs that multiply it",
     )
     parser.add_argument(
         "--activation-limit", type=float, metavar="LOSS", help="the loss that 8-bit activations may cost"

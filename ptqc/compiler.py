@@ -70,6 +70,7 @@ from ptqc.stages.problem import lower, pack
 from ptqc.store.entries import Store
 from ptqc.store.housekeeping import clear_unfinished
 from ptqc.work.deadline import Deadline
+from ptqc.work.memory import watched_memory
 from ptqc.work.progress import Progress
 from ptqc.work.scratch import scratch
 from ptqc.work.threads import one_blas_thread
@@ -129,7 +130,7 @@ class CompileRequest:
 def compile_model(model: Model, calibration: object, request: CompileRequest) -> Artifact:
     """From a model and calibration data to an artifact. Raises the errors of `ptqc.errors`."""
     options, progress = request.options, request.progress
-    with one_blas_thread(), scratch() as temporary, request.executor:
+    with one_blas_thread(), scratch() as temporary, watched_memory() as memory, request.executor:
         clear_unfinished(request.store)
         folder = Path(temporary)
         source = read_given(model, folder, cast_double=options.cast_double)
@@ -148,14 +149,15 @@ def compile_model(model: Model, calibration: object, request: CompileRequest) ->
         check_detector(prepared, request.detector)
         prepared = evened(prepared, options, request.store, request.deadline, progress)  # channels scaled and rotated
         prepared, decided, notes, entry = _measure_split(prepared, request)
-        job = Job(prepared, decided, options, (*prepared.notes, *notes), entry, request.budgets, request.started)
+        notes = [*prepared.notes, *notes]
+        job = Job(prepared, decided, options, tuple(notes), entry, request.budgets, request.started, memory=memory)
         return _deliver(job, request, labelled, folder)
 
 
 def resolve_job(job: Job, request: CompileRequest, calibration: object = None) -> Artifact:
     """Another artifact from what an earlier compile measured. calibration: samples that a loss is judged on."""
-    with one_blas_thread(), scratch() as temporary:
-        folder = Path(temporary)
+    with one_blas_thread(), scratch() as temporary, watched_memory() as memory:
+        folder, job = Path(temporary), replace(job, memory=memory)
         if calibration is not None:
             place, loss = folder / "judging", request.budgets.loss
             prepared = with_judges(job.prepared, calibration, place, request.preprocessing, loss)

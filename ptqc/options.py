@@ -12,7 +12,7 @@ from ptqc.calibration.ranges import Observer, check_method
 from ptqc.errors import UsageError
 from ptqc.losses import AUTO, NAMES
 
-Activations = Literal["auto", "integer", "float"]
+Activations = Literal["auto", "integer", "float", "float8"]
 Loss = str | Mapping[str, str]
 Operators = Literal["standard", "onnxruntime"]
 CacheKind = Literal["float", "float16", "int8", "int4", "bfp4", "bfp4-sorted"]
@@ -43,7 +43,8 @@ class CompileOptions:
     """Options of `ptqc.compile`.
 
     samples: the most calibration samples to use. observer: how to choose activation ranges. activations: "auto" puts
-    layers on integer kernels as far as `activation_limit` allows, "integer" all that can be, "float" none.
+    layers on integer kernels as far as `activation_limit` allows, "integer" all that can be, "float" none; "float8"
+    stores weights as FP8 (E4M3), and rounds to it what layers read as far as `activation_limit` allows.
     activation_limit: the loss that 8-bit activations may cost, in the unit of the loss; 0 means the default. loss: how
     to compare outputs: a name of `ptqc.losses.NAMES` for all, or names by output, such as {"scores": "logits"}. bits:
     the widths to try for weights. sparsity: "given" prunes nothing and keeps the zeros that the model has; "2:4" makes
@@ -99,17 +100,26 @@ class CompileOptions:
             raise UsageError(f"samples is {self.samples}; give at least 2, since one of them is held back")
         if not self.bits or any(not NARROWEST <= b <= WIDEST for b in self.bits):
             raise UsageError(f"bits is {self.bits}; give widths from {NARROWEST} to {WIDEST}")
-        if min(self.bits) > self.widest_on_integers and self.activations != "float":
+        if min(self.bits) > self.widest_on_integers and self.has_codes:
             raise UsageError(
                 f"bits is {self.bits}, but weights on integer kernels have at most {PORTABLE_BITS} bits unless "
                 "allow_8bit is given: give allow_8bit, or narrower widths as well, or activations float"
             )
+        self._check_float8()
         if not 0 <= self.activation_limit < math.inf:
             raise UsageError(f"activation_limit is {self.activation_limit}; give a loss of 0 or more")
         if not 0 <= self.time_limit < math.inf:
             raise UsageError(f"time_limit is {self.time_limit:g}; give seconds, or 0 for no limit")
         if self.seed < 0:
             raise UsageError(f"seed is {self.seed}; it cannot be negative")
+
+    def _check_float8(self) -> None:
+        """Other numbers than FP8 cannot be asked for as well."""
+        others = {"sparsity": "2:4", "operators": "onnxruntime", "float_layers": "bfloat16"}
+        asked = [name for name, value in others.items() if getattr(self, name) == value]
+        if self.activations == "float8" and asked:
+            told = ", ".join(f"{name} is {others[name]!r}" for name in asked)
+            raise UsageError(f"activations is 'float8' and {told}, which concerns other numbers: give one of the two")
 
     def _check_loss(self) -> None:
         by_output = {"": self.loss} if isinstance(self.loss, str) else self.loss
@@ -120,6 +130,11 @@ class CompileOptions:
         by_input = {"": self.kv_cache} if isinstance(self.kv_cache, str) else self.kv_cache
         for name, kind in by_input.items():
             one_of(f"kv_cache of {name!r}" if name else "kv_cache", kind, get_args(CacheKind))
+
+    @property
+    def has_codes(self) -> bool:
+        """Whether activations may be integer codes."""
+        return self.activations in ("auto", "integer")
 
     @property
     def widest_on_integers(self) -> int:

@@ -362,7 +362,7 @@ class _Problem:
         kept, keeps_sign = form.kept(self.weight), self.layer.keeps_sign
         grids = gptq.grids_for(matrix, self.second, [form], keeps_sign=keeps_sign, kept=kept, powers=self.powers)
         target = gptq.RoundingTarget.of(matrix, grids[form], form, ROUNDS)
-        (answer,) = gptq.round_all([target], second, self.numbers)
+        (answer,) = gptq.round_best([target], second, self.numbers)
         codes = np.ascontiguousarray(self.layer.tensor(answer.codes))
         codes = codes if self.numbers is None else spool.kept(codes)
         return Solution(form, codes, answer.scale.reshape(-1), self.layer.channel_axis)

@@ -15,7 +15,7 @@ from ptqc.errors import UsageError
 from ptqc.execute import skeleton
 from ptqc.executors.base import Executor
 from ptqc.executors.threads import Threads
-from ptqc.formats import Format, Integer
+from ptqc.formats import Float8, Format, Integer
 from ptqc.graph.external import fits_in_memory, hold_external, is_in_files, weight_bytes
 from ptqc.notes import Level, Note, is_cut_short
 from ptqc.operators import OPERATORS
@@ -39,7 +39,7 @@ from ptqc.work.progress import Progress
 MODEL, WHOLE, SAMPLES, JUDGING = "model.onnx", "whole.onnx", "samples", "judging"
 # Raised when what is measured, or how, changes, so that old entries are not taken for new ones. A format, a rewrite or
 # an integer kernel that is added or goes needs no raise: see `_known`.
-MEASUREMENT_VERSION = 23
+MEASUREMENT_VERSION = 24
 
 Before = TypeVar("Before", bound=Setting)
 After = TypeVar("After", bound=Setting)
@@ -168,11 +168,13 @@ def key_of(step: str, prepared: Prepared, options: Mapping[str, Any]) -> Mapping
 
 
 def families_of(model: ir.Model, options: CompileOptions) -> frozenset[str]:
-    """The families of formats that weights are solved in; empty: all.
+    """The families of formats that weights are solved in; empty: all but those that have to be asked for.
 
     Of a model beyond memory, solving takes most of the time: where operators take weights of one family only, others
     would be solved for nothing.
     """
+    if options.activations == "float8":
+        return frozenset({Float8.family})
     return frozenset({Integer.family}) if options.in_blocks and is_in_files(model) else frozenset()
 
 

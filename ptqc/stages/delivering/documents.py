@@ -39,7 +39,6 @@ from ptqc.stages.loss.kept_loss import KeptLoss
 from ptqc.stages.memory.memory_report import MemoryReport
 from ptqc.stages.preparing.split import used_remedies
 from ptqc.version import __version__
-from ptqc.work.memory import peak_memory_mb
 
 FRONTIER_POINTS = 12
 
@@ -242,7 +241,7 @@ def times(job: Job, outcome: CompileOutcome) -> dict[str, Any]:
         **outcome.speed.to_json(),
         "load_seconds": outcome.verified.load_seconds,
         "seconds": time.monotonic() - job.started,
-        "peak_memory_mb": peak_memory_mb(),
+        "peak_memory_mb": job.memory.mb,
         "host": {"machine": platform.machine(), "system": platform.system(), "python": platform.python_version()},
     }
 
