@@ -1,6 +1,7 @@
 """The most memory that a command and all its processes hold at one time, file pages that can be dropped not counted.
 
 python benchmarks/peak_memory.py [--every 0.05] [--limit 300] [--phases] [--out results.json] COMMAND [ARGUMENT ...]
+python benchmarks/peak_memory.py --table results.json
 
 Anonymous pages and shared memory (`Pss_Anon`, `Pss_Shmem` of /proc/PID/smaps_rollup, Linux only) of every process of
 the command's session, summed up every few hundredths of a second; what is shared is counted once. Pages of mapped
@@ -9,13 +10,15 @@ files are not counted. Ends with the command's exit code; with 124 where it was 
 --phases: each line of progress that the command writes to stderr is preceded by the seconds since the start, the
 seconds that its processes had of a processor until then, and the peak since the line before. The seconds of a processor
 hardly depend on what else the machine does. Where gigabytes are mapped, a look takes a tenth of a second: give
---every 2.
+--every 2. --table: what such a run wrote as Markdown, with a row for each stage that told its end, and what came
+before it.
 """
 
 import argparse
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -24,13 +27,24 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
+
+import harness
+from harness import Column, number
 
 COUNTED = ("Pss_Anon:", "Pss_Shmem:")
 # Where things stand in /proc/PID/stat, behind the command's name in brackets: the number of the session, and the ticks
 # of a processor, in the program and in the system, of the process and of its children that ended.
 SESSION, TICKS = 3, slice(11, 15)
 TIMED_OUT = 124
+# The line of progress at the end of a stage.
+ENDED = re.compile(r"(.+): [\d.]+ s(?:, \d+ steps)?")
+COLUMNS = (
+    Column("up to the end of", "stage"),
+    Column("seconds", "seconds", number(0)),
+    Column("of a processor", "processor", number(0)),
+    Column("peak MiB", "peak_mb", number(0)),
+)
 
 
 @dataclass
@@ -124,6 +138,20 @@ def measure(command: list[str], every: float = 0.05, limit: float | None = None,
     return found
 
 
+def stages(found: Peak) -> list[dict[str, Any]]:
+    """Rows of a table: each stage that told its end, with what came before it, and what came behind the last."""
+    rows, before, most = list[dict[str, Any]](), (0.0, 0.0), 0.0
+    for line, seconds, processor, peak_mb in found.phases:
+        most = max(most, peak_mb)
+        if ended := ENDED.fullmatch(line):
+            took = {"seconds": seconds - before[0], "processor": processor - before[1]}
+            rows.append({"stage": ended[1], **took, "peak_mb": most})
+            before, most = (seconds, processor), 0.0
+    rest = {"seconds": found.seconds - before[0], "processor": found.processor - before[1]}
+    whole = {"seconds": found.seconds, "processor": found.processor, "peak_mb": found.peak_mb}
+    return [*rows, {"stage": "the rest", **rest}, {"stage": "whole", **whole}]
+
+
 def main() -> None:
     """Run the command and tell."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -131,8 +159,12 @@ def main() -> None:
     parser.add_argument("--limit", type=float, help="seconds after which the command is stopped")
     parser.add_argument("--phases", action="store_true", help="tell seconds and peaks with each line of progress")
     parser.add_argument("--out", type=Path, help="write the numbers as JSON")
+    parser.add_argument("--table", type=Path, help="print what was written so as a table, and run nothing")
     parser.add_argument("command", nargs=argparse.REMAINDER)
     options = parser.parse_args()
+    if options.table is not None:
+        print(harness.markdown(stages(Peak(**json.loads(options.table.read_text()))), COLUMNS))
+        return
     found = measure(options.command, options.every, options.limit, phases=options.phases)
     told = f"{found.peak_mb:,.0f} MiB at {found.at:.1f} s in {found.processes} processes"
     took = f"{found.seconds:.1f} s in all, {found.processor:.1f} of a processor"

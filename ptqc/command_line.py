@@ -126,6 +126,13 @@ def _add_compile(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--bits", type=_bits, metavar="2,3,…", help="the widths to try for weights (default 2 to 8)")
     parser.add_argument(
+        "--formats",
+        type=lambda text: tuple(text.split(",")),
+        metavar="int,…",
+        help="the families of formats to try for weights (default: all): int, codebook, palette, pairs, sparse, "
+        "sparsebook; with int and codebook, weights of up to 4 bits stay packed in the memory of a native library",
+    )
+    parser.add_argument(
         "--sparsity",
         metavar="KIND",
         help="given (default: prune nothing, keep the zeros that the model has) or 2:4 (make two of each four "

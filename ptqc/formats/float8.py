@@ -20,8 +20,8 @@ LARGEST = 448.0
 NAME = "float8_e4m3fn"
 # Digits do not depend on the scale, so that room for larger values than were observed costs next to nothing.
 ROOM = 2.0
-# Of the largest scale of a weight, the least that a channel has: small numbers keep their digits, and ONNX Runtime, which
-# rounds the bias to steps of both scales in int32, has room for it.
+# The least scale of a channel, as a share of the weight's largest: small numbers keep their digits, and ONNX Runtime,
+# which rounds the bias to steps of both scales in int32, has room for it.
 LEAST_SCALE = 2.0**-6
 TYPE = ir.DataType.FLOAT8E4M3FN
 
