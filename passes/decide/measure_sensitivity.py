@@ -77,7 +77,7 @@ class MeasureSensitivity:
         probe = _Probe(walk, reference, loss, minor, NEGLIGIBLE * limit_of(loss.unit, self.limit), pace, forms)
         anchors, sites = Anchors(), _Sites(given, dict(given.ranges))
         costs = _costs(given, forms, walk.slicer)
-        steps = in_shares([*(2 * sum(costs) / len(costs) for _ in shared), *costs])
+        steps = in_shares([*(2 * sum(costs) / len(costs) for _ in shared), *costs]) if costs else []
         with given.progress.stage("measure sensitivity", FINE) as stage:
             for name, part in zip(shared, steps, strict=False):
                 _measure_shared(given, probe, suffixes, name, anchors)
@@ -192,7 +192,8 @@ def _costs(given: Solved, forms: Mapping[str, Sequence[Format]], slicer: Slicer)
     own = [NODE_COST + sum(given.macs.get(name, 0) for name in node.output) for node in slicer.nodes]
     behind = np.cumsum(own[::-1])[::-1]
     costs = [float(cost + count * (PROBE_COST + rest)) for cost, count, rest in zip(own, counts, behind, strict=True)]
-    costs[0] += first * float(PROBE_COST + behind[0])
+    if costs:
+        costs[0] += first * float(PROBE_COST + behind[0])
     return costs
 
 

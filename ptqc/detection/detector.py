@@ -155,8 +155,10 @@ class Detector:
         assert self.anchors is not None
         try:
             found = np.load(Path(self.anchors), allow_pickle=False)
-        except Exception as error:  # NumPy raises many types for a damaged file
+        except OSError as error:
             raise UsageError(f"cannot read the anchors {self.anchors}: {error}") from error
+        except Exception as error:  # NumPy raises many types for a file of another kind
+            raise UsageError(f"the anchors {self.anchors} are no .npy file of numbers") from error
         if not isinstance(found, np.ndarray) or found.ndim != 2 or found.shape[1] != SIDES:
             shape = getattr(found, "shape", None)
             raise UsageError(f"the anchors {self.anchors} have shape {shape}, expected (n, 4): centre, width, height")
