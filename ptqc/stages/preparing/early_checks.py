@@ -1,9 +1,8 @@
 """Requests that cannot be met, refused before anything is measured: too small a budget, operators without kernels."""
 
-from collections.abc import Mapping, Sequence
-
 from ptqc.budget import DROP, Budgets
 from ptqc.calibration.inputs import input_specs
+from ptqc.calibration.samples import Samples
 from ptqc.calibration.synthetic import is_image, spatial_axes
 from ptqc.codegen.targets import Chosen
 from ptqc.detection.detector import Detector
@@ -28,9 +27,9 @@ def check_early(prepared: Prepared, budgets: Budgets, options: CompileOptions, c
     """
     _check_size(prepared, budgets, options)
     samples, runner = prepared.tuning[:LOOKED_AT], Runner(prepared.model)
-    outputs = [runner.run(feeds) for feeds in samples]
-    _check_something(outputs)
+    _check_something(runner, samples)
     if budgets.loss is not None:
+        outputs = [runner.run(feeds) for feeds in samples]
         check_unit(budgets.loss, recognize(prepared.model, samples[0], outputs, options.loss))
     if chosen is not None and not chosen.may_be_missing:
         if options.activations == "float8":
@@ -53,15 +52,18 @@ def check_detector(prepared: Prepared, detector: Detector | None) -> None:
     detector.found(tensors_of(Runner(prepared.model).run(feeds)), (width, height))
 
 
-def _check_something(outputs: Sequence[Mapping[str, object]]) -> None:
+def _check_something(runner: Runner, samples: Samples) -> None:
     """Raises CalibrationError where all outputs are empty on all samples: any file would agree with that."""
-    arrays = [tensors_of(one) for one in outputs]
-    names = list(arrays[0])
-    if names and not any(array.size for one in arrays for array in one.values()):
-        raise CalibrationError(
-            f"the outputs ({', '.join(names)}) are empty on the first {len(arrays)} samples, as of a detector that "
-            "finds nothing, so no loss can be measured: check the preprocessing, or give samples with something in them"
-        )
+    names: list[str] = []
+    for feeds in samples:
+        outputs = tensors_of(runner.run(feeds))
+        names = list(outputs)
+        if not names or any(array.size for array in outputs.values()):
+            return
+    raise CalibrationError(
+        f"the outputs ({', '.join(names)}) are empty on the first {len(samples)} samples, as of a detector that finds "
+        "nothing, so no loss can be measured: check the preprocessing, or give samples with something in them"
+    )
 
 
 def check_score(budgets: Budgets, *scores: object) -> None:
