@@ -53,7 +53,7 @@ def build(name: str, budget: str, folder: str, earlier: str | None, arguments: a
         else:
             real = arguments.calibration == REAL
             feeds = task.calibration(arguments.samples) if real else arguments.calibration
-            options |= {"samples": arguments.samples, "seed": arguments.seed}
+            options |= {"samples": arguments.samples, "seed": arguments.seed, "activations": arguments.activations}
             artifact = compile_model(task.path, calibration=feeds, **options)
     except Infeasible as result:
         return {"smallest": result.smallest, "blockers": [list(pair) for pair in result.blockers]}
@@ -80,10 +80,10 @@ def measure(task: Task, arguments: argparse.Namespace) -> list[dict[str, Any]]:
     real = in_child(score_float, task.name)
     first = {"task": task.name, "unit": task.unit, "float_score": real.value}
     first |= {"float_bytes": task.path.stat().st_size, "calibration": arguments.calibration}
-    first |= {"seed": arguments.seed, "pipeline": arguments.pipeline}
+    first |= {"seed": arguments.seed, "pipeline": arguments.pipeline, "activations": arguments.activations}
     rows: list[dict[str, Any]] = []
     earlier = None
-    given = {"calibration": REAL, "seed": 0, "pipeline": "light"}
+    given = {"calibration": REAL, "seed": 0, "pipeline": "light", "activations": "auto"}
     suffix = "".join(f"-{vars(arguments)[name]}" for name, usual in given.items() if vars(arguments)[name] != usual)
     for budget in arguments.budgets.split(","):
         folder = str(arguments.artifacts / f"{task.name}-{harness.slug(budget)}{suffix}")
@@ -131,6 +131,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--calibration", choices=(REAL, SYNTHETIC), default=REAL, help="synthetic: no data at all")
     parser.add_argument("--seed", type=int, default=0, help="of the compile's draws")
     parser.add_argument("--pipeline", choices=("light", "advanced"), default="light")
+    parser.add_argument("--activations", choices=("auto", "integer", "float", "float8"), default="auto")
     parser.add_argument("--target", choices=("cpu",), help="build the native library as well")
     parser.add_argument("--artifacts", type=Path, default=RESULTS, help="where the compiled models are put")
     parser.add_argument("--cache", type=Path, help="a store of measurements to reuse; default: an empty one")

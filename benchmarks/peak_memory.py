@@ -1,19 +1,24 @@
 """The most memory that a command and all its processes hold at one time, file pages that can be dropped not counted.
 
 python benchmarks/peak_memory.py [--every 0.05] [--limit 300] [--phases] [--out results.json] COMMAND [ARGUMENT ...]
+python benchmarks/peak_memory.py --table results.json
 
 Anonymous pages and shared memory (`Pss_Anon`, `Pss_Shmem` of /proc/PID/smaps_rollup, Linux only) of every process of
 the command's session, summed up every few hundredths of a second; what is shared is counted once. Pages of mapped
 files are not counted. Ends with the command's exit code; with 124 where it was stopped at the limit.
 
---phases: each line of progress that the command writes to stderr is preceded by the seconds since the start and the
-peak since the line before. Where gigabytes are mapped, a look takes a tenth of a second: give --every 2.
+--phases: each line of progress that the command writes to stderr is preceded by the seconds since the start, the
+seconds that its processes had of a processor until then, and the peak since the line before. The seconds of a processor
+hardly depend on what else the machine does. Where gigabytes are mapped, a look takes a tenth of a second: give
+--every 2. --table: what such a run wrote as Markdown, with a row for each stage that told its end, and what came
+before it.
 """
 
 import argparse
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -22,27 +27,41 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
+
+import harness
+from harness import Column, number
 
 COUNTED = ("Pss_Anon:", "Pss_Shmem:")
-# Where the number of the session stands in /proc/PID/stat, behind the command's name in brackets.
-SESSION = 3
+# Where things stand in /proc/PID/stat, behind the command's name in brackets: the number of the session, and the ticks
+# of a processor, in the program and in the system, of the process and of its children that ended.
+SESSION, TICKS = 3, slice(11, 15)
 TIMED_OUT = 124
+# The line of progress at the end of a stage.
+ENDED = re.compile(r"(.+): [\d.]+ s(?:, \d+ steps)?")
+COLUMNS = (
+    Column("up to the end of", "stage"),
+    Column("seconds", "seconds", number(0)),
+    Column("of a processor", "processor", number(0)),
+    Column("peak MiB", "peak_mb", number(0)),
+)
 
 
 @dataclass
 class Peak:
     """What was found. peak_mb: at once; at: seconds from the start; processes: that shared it; seconds: of all.
 
-    phases: lines of progress, each with the seconds at its end and the peak since the one before.
+    processor: seconds that all processes had of a processor. phases: lines of progress, each with both seconds at its
+    end and the peak since the one before.
     """
 
     peak_mb: float = 0.0
     at: float = 0.0
     processes: int = 0
     seconds: float = 0.0
+    processor: float = 0.0
     code: int | None = None
-    phases: list[tuple[str, float, float]] = field(default_factory=list)
+    phases: list[tuple[str, float, float, float]] = field(default_factory=list)
 
 
 class Phases:
@@ -61,8 +80,9 @@ class Phases:
         with self._lines:
             for line in self._lines:
                 seconds, peak_mb, self._peak_mb = time.monotonic() - self._began, self._peak_mb, 0.0
-                self._found.phases.append((line.rstrip(), seconds, peak_mb))
-                print(f"{seconds:8.1f} s {peak_mb:8,.0f} MiB  {line}", end="", file=sys.stderr, flush=True)
+                self._found.phases.append((line.rstrip(), seconds, self._found.processor, peak_mb))
+                told = f"{seconds:8.1f} s {self._found.processor:8.1f} of a processor {peak_mb:8,.0f} MiB  {line}"
+                print(told, end="", file=sys.stderr, flush=True)
 
 
 def anonymous_kb(process: Path) -> int:
@@ -72,6 +92,15 @@ def anonymous_kb(process: Path) -> int:
     except OSError:
         return 0
     return sum(int(line.split()[1]) for line in lines if line.startswith(COUNTED))
+
+
+def processor_seconds(process: Path) -> float:
+    """Seconds of a processor that a process and its ended children had, given its folder in /proc; 0 if it is gone."""
+    try:
+        ticks = (process / "stat").read_text().rpartition(")")[2].split()[TICKS]
+    except OSError:
+        return 0.0
+    return sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
 
 
 def processes_of(session: int) -> Iterator[Path]:
@@ -89,8 +118,11 @@ def measure(command: list[str], every: float = 0.05, limit: float | None = None,
     told = Phases(process.stderr, found, began) if process.stderr is not None else None
     try:
         while process.poll() is None and (limit is None or found.seconds <= limit):
-            held = [kb for folder in processes_of(process.pid) if (kb := anonymous_kb(folder))]
+            folders = list(processes_of(process.pid))
+            held = [kb for folder in folders if (kb := anonymous_kb(folder))]
             found.seconds = time.monotonic() - began
+            # What a process had goes to its parent when that waits for it, so that the sum falls for a moment.
+            found.processor = max(found.processor, sum(map(processor_seconds, folders)))
             if told is not None:
                 told.saw(sum(held) / 1024)
             if sum(held) / 1024 > found.peak_mb:
@@ -106,6 +138,20 @@ def measure(command: list[str], every: float = 0.05, limit: float | None = None,
     return found
 
 
+def stages(found: Peak) -> list[dict[str, Any]]:
+    """Rows of a table: each stage that told its end, with what came before it, and what came behind the last."""
+    rows, before, most = list[dict[str, Any]](), (0.0, 0.0), 0.0
+    for line, seconds, processor, peak_mb in found.phases:
+        most = max(most, peak_mb)
+        if ended := ENDED.fullmatch(line):
+            took = {"seconds": seconds - before[0], "processor": processor - before[1]}
+            rows.append({"stage": ended[1], **took, "peak_mb": most})
+            before, most = (seconds, processor), 0.0
+    rest = {"seconds": found.seconds - before[0], "processor": found.processor - before[1]}
+    whole = {"seconds": found.seconds, "processor": found.processor, "peak_mb": found.peak_mb}
+    return [*rows, {"stage": "the rest", **rest}, {"stage": "whole", **whole}]
+
+
 def main() -> None:
     """Run the command and tell."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -113,11 +159,16 @@ def main() -> None:
     parser.add_argument("--limit", type=float, help="seconds after which the command is stopped")
     parser.add_argument("--phases", action="store_true", help="tell seconds and peaks with each line of progress")
     parser.add_argument("--out", type=Path, help="write the numbers as JSON")
+    parser.add_argument("--table", type=Path, help="print what was written so as a table, and run nothing")
     parser.add_argument("command", nargs=argparse.REMAINDER)
     options = parser.parse_args()
+    if options.table is not None:
+        print(harness.markdown(stages(Peak(**json.loads(options.table.read_text()))), COLUMNS))
+        return
     found = measure(options.command, options.every, options.limit, phases=options.phases)
     told = f"{found.peak_mb:,.0f} MiB at {found.at:.1f} s in {found.processes} processes"
-    print(f"peak: {told}; {found.seconds:.1f} s in all, exit code {found.code}", file=sys.stderr)
+    took = f"{found.seconds:.1f} s in all, {found.processor:.1f} of a processor"
+    print(f"peak: {told}; {took}, exit code {found.code}", file=sys.stderr)
     if options.out is not None:
         options.out.write_text(json.dumps(asdict(found), indent=1))
     sys.exit(found.code)

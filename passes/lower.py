@@ -17,7 +17,7 @@ import onnx_ir.passes.common as common
 
 from ptqc.biases import accumulator_scale, bias_codes, bits_for, usable_scale
 from ptqc.errors import InternalError
-from ptqc.formats import FloatActivation, Format, QuantParams
+from ptqc.formats import FloatActivation, FloatRounding, Format, QuantParams
 from ptqc.graph.layers import Layer
 from ptqc.graph.nodes import constant
 from ptqc.integer import quantize
@@ -108,7 +108,8 @@ class _Builder:
             else:
                 self._settle(node)
         _drop_unused(self.model)
-        opset = max((form.opset for form in self.formats.values()), default=0)
+        opsets = [self.plan.formats[weight.name].opset for weight in self.plan.weights]
+        opset = max([*opsets, *(form.opset for form in self.cast.values())], default=0)
         graph.opset_imports[""] = max(graph.opset_imports[""], opset)
 
     # Activations
@@ -137,22 +138,19 @@ class _Builder:
         """Insert what the plan makes of a value behind it."""
         if value.name in self.params:
             self._quantize(value, str(value.name), insert)
-        elif (form := self.plan.cast.get(str(value.name))) is not None:
-            self._cast(value, str(value.name), form, insert)
+        elif isinstance(params := self.plan.rounded.get(str(value.name)), FloatRounding):
+            self._cast(value, str(value.name), params, insert)
 
-    def _cast(self, value: ir.Value, tensor: str, form: FloatActivation, insert: Insert) -> None:
+    def _cast(self, value: ir.Value, tensor: str, params: FloatRounding, insert: Insert) -> None:
         """All that reads `value` in the graph reads it rounded."""
-        there = ir.node("Cast", [value], attributes={"to": form.element.value})
-        back = ir.node("Cast", there.outputs, attributes={"to": ir.DataType.FLOAT.value})
+        there, back = params.nodes(value, self._constant)
         for node, part in ((there, "cast"), (back, "real")):
-            made = node.outputs[0]
-            made.name, made.shape = f"{tensor}{self.mark}{part}", value.shape
-            made.dtype = ir.DataType(node.attributes["to"].as_int())
+            node.outputs[0].name, node.outputs[0].shape = f"{tensor}{self.mark}{part}", value.shape
         for reader, index in tuple(value.uses()):  # a graph output stays as it is
             if reader is not there:
                 reader.replace_input_with(index, back.outputs[0])
         insert([there, back])
-        self.cast[tensor] = form
+        self.cast[tensor] = params.format
 
     def _quantize(self, value: ir.Value, tensor: str, insert: Insert) -> None:
         """Codes and their real value behind `value`; all readers move to the real value."""
@@ -296,8 +294,9 @@ class _Builder:
 
     def _dequantized(self, codes: ir.Value, scale: np.ndarray, axis: int, name: str, before: ir.Node) -> ir.Value:
         scales = self._constant(scale.astype(np.float32), f"{name}{self.mark}scale")
-        zeros = self._constant(np.zeros(scale.shape, codes.dtype.numpy()))  # type: ignore[union-attr]
-        node = ir.node("DequantizeLinear", [codes, scales, zeros], attributes={"axis": axis})
+        kind = ir.DataType.INT8 if codes.dtype is None else codes.dtype
+        zeros = [self._constant(np.zeros(scale.shape, kind.numpy()))] if kind.is_integer() else []
+        node = ir.node("DequantizeLinear", [codes, scales, *zeros], attributes={"axis": axis})
         node.outputs[0].name = name
         self.model.graph.insert_before(before, [node])
         return node.outputs[0]

@@ -37,10 +37,13 @@ RUN_IT = "run it in ONNX Runtime on a sample, and mend the model or the samples"
 ROUNDINGS = 16
 
 
-def in_float32(model: ir.Model) -> ir.Model:
-    """A copy of a model that computes nothing in float64; its interface is the same."""
+def in_float32(model: ir.Model, *, double: bool = True) -> ir.Model:
+    """A copy of a model that computes nothing in half precision, nor, if `double`, in float64.
+
+    Its interface is the same.
+    """
     copy = model.clone()
-    run_rewrites(copy, (InlineFunctions(), Float32Inside(double=True)), [])
+    run_rewrites(copy, (InlineFunctions(), Float32Inside(double=double)), [])
     return copy
 
 

@@ -7,7 +7,7 @@ from ptqc.passes.base import Rewrite
 from ptqc.passes.decide.calibrate import Calibrate
 from ptqc.passes.decide.calibrate_inner import CalibrateInner
 from ptqc.passes.decide.choose_activations import ChooseActivations
-from ptqc.passes.decide.choose_bfloats import ChooseBfloats
+from ptqc.passes.decide.choose_float_roundings import ChooseFloatRoundings
 from ptqc.passes.decide.choose_splits import ChooseSplits
 from ptqc.passes.decide.measure_sensitivity import MeasureSensitivity
 from ptqc.passes.decide.meet_latency import MeetLatency
@@ -51,8 +51,8 @@ MEASURING: tuple[type[Any], ...] = (
     MeasureSensitivity,
     ChooseActivations,
 )
-# The first three where latency, memory or bfloat16 asks for them; the others for each plan tried within a budget.
-FITTING: tuple[type[Any], ...] = (MeetLatency, MeetMemory, ChooseBfloats, Reconstruct, TuneFeatures, Lower)
+# The first three where latency, memory or layers in float ask for them; the others for each plan tried within a budget.
+FITTING: tuple[type[Any], ...] = (MeetLatency, MeetMemory, ChooseFloatRoundings, Reconstruct, TuneFeatures, Lower)
 
 
 def default_rewrites(cast_double: bool = False, added: Sequence[Rewrite] = ()) -> tuple[Rewrite, ...]:

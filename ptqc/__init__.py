@@ -12,6 +12,7 @@ from ptqc.version import __version__
 
 __all__ = [
     "Artifact",
+    "Detector",
     "__version__",
     "bench",
     "bisect",
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from ptqc.artifact.bisect import bisect
     from ptqc.artifact.folder import Artifact, load
     from ptqc.artifact.verify import verify
+    from ptqc.detection.detector import Detector
     from ptqc.reading.torch_module import from_torch
     from ptqc.reducing import reduce
     from ptqc.tools.benching import bench
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Artifact": "ptqc.artifact.folder",
+    "Detector": "ptqc.detection.detector",
     "load": "ptqc.artifact.folder",
     "compile": "ptqc.api",
     "resolve": "ptqc.api",

@@ -17,6 +17,7 @@ from ptqc.calibration.images import Preprocessing
 from ptqc.calibration.texts import Texts
 from ptqc.codegen.targets import TargetKeywords, choose
 from ptqc.compiler import CompileRequest, compile_model, resolve_job
+from ptqc.detection.detector import Detector
 from ptqc.errors import UsageError
 from ptqc.executors.registry import DEFAULT, executor_of
 from ptqc.options import CompileOptions, FloatLayers, Operators, Pipeline
@@ -48,6 +49,7 @@ def compile(  # noqa: A001
     output: str | Path,
     budget: Given = None,
     preprocessing: Preprocessing | None = None,
+    detector: Detector | None = None,
     labels: str | Path | None = None,
     evaluate: Evaluate | None = None,
     force: bool = False,
@@ -73,6 +75,7 @@ def compile(  # noqa: A001
     integer kernels as the activation options allow. A loss alone takes the smallest file. strict: raise Missed, and
     write nothing, where the file takes longer or more memory than its budgets, or is not shown to keep the loss. times:
     an artifact whose recorded times of operators a latency budget is met with; None measures them.
+    detector: how a detector writes what it finds, for the report and later evaluations; the file does not depend on it.
     labels: an .npz with inputs and `labels`, or a CSV of image,class; evaluate: called with run(feeds) -> outputs by
     name, gives a score. Both are for the report, and for a budget such as "1%drop". target: a folder of `ptqc.codegen`
     with what is built beside the ONNX file: "cpu" adds a native library. allow_missing_target: deliver the rest where
@@ -97,6 +100,7 @@ def compile(  # noqa: A001
     solving = executor_of(executor, workers, store)
     clock = clock_of(budgets.latency, built, store)
     check_kind("preprocessing", preprocessing, Preprocessing)
+    check_kind("detector", detector, Detector)
     given_times = times_of(times) if times is not None else None
     if calibration is None:
         raise UsageError(
@@ -112,6 +116,7 @@ def compile(  # noqa: A001
         labels=_labels(labels),
         evaluate=evaluate,
         preprocessing=preprocessing,
+        detector=detector,
         dump=_dump(dump_passes),
         rewrites=added_rewrites(chosen.rewrites),
         tokenizer=_tokenizer(calibration),
@@ -198,6 +203,7 @@ def resolve(
         labels=_labels(labels),
         evaluate=evaluate,
         preprocessing=preprocessing,
+        detector=opened.detector,
         store=store,
         clock=clock,
         progress=progress,

@@ -8,7 +8,7 @@ from typing import NoReturn
 
 from ptqc import commands
 from ptqc.arguments import meant, unknown
-from ptqc.commands import PREPROCESSING, TEXTS, flag, target_options
+from ptqc.commands import DETECTOR, PREPROCESSING, TEXTS, flag, target_options
 from ptqc.configuration import Commands, Configuration, Each
 from ptqc.errors import UsageError
 from ptqc.version import __version__
@@ -105,7 +105,8 @@ def _add_compile(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--activations",
-        help="8-bit activations: auto (where the loss allows; default), integer (everywhere) or float (nowhere)",
+        help="8-bit activations: auto (where the loss allows; default), integer (everywhere) or float (nowhere); or "
+        "float8: weights in FP8 (E4M3), and activations where the loss allows, for compilers for GPUs that multiply it",
     )
     parser.add_argument(
         "--activation-limit", type=float, metavar="LOSS", help="the loss that 8-bit activations may cost"
@@ -124,6 +125,13 @@ def _add_compile(parser: argparse.ArgumentParser) -> None:
         "bfp4 or bfp4-sorted, which change its inputs and outputs; for all caches, or once per input",
     )
     parser.add_argument("--bits", type=_bits, metavar="2,3,…", help="the widths to try for weights (default 2 to 8)")
+    parser.add_argument(
+        "--formats",
+        type=lambda text: tuple(text.split(",")),
+        metavar="int,…",
+        help="the families of formats to try for weights (default: all): int, codebook, palette, pairs, sparse, "
+        "sparsebook; with int and codebook, weights of up to 4 bits stay packed in the memory of a native library",
+    )
     parser.add_argument(
         "--sparsity",
         metavar="KIND",
@@ -174,6 +182,7 @@ def _add_compile(parser: argparse.ArgumentParser) -> None:
         "--dump-passes", metavar="DIR", help="write the result of every pass: models as text, everything else as JSON"
     )
     _add_data_options(parser)
+    _add_detector(parser)
     parser.set_defaults(run=commands.run_compile)
 
 
@@ -263,9 +272,9 @@ def _add_eval(parser: argparse.ArgumentParser) -> None:
         "--metric",
         required=True,
         metavar="M",
-        help="top-1 or top-5 (classes), cross-entropy or perplexity (next tokens), similarity (Spearman, of pairs), "
-        "cosine, psnr (both compare with the first model if there are no labels), word-errors, or module:function, "
-        "called with outputs and label",
+        help="top-1 or top-5 (classes), map or map-50 (detectors), cross-entropy or perplexity (next tokens), "
+        "similarity (Spearman, of pairs), cosine, psnr (both compare with the first model if there are no labels), "
+        "word-errors, or module:function, called with outputs and label",
     )
     parser.add_argument(
         "--data",
@@ -274,15 +283,19 @@ def _add_eval(parser: argparse.ArgumentParser) -> None:
         metavar="DATA",
         help="samples as for compile, with labels: an .npz with `labels`, a folder of those, one folder of images per "
         "class, a CSV with lines image,class-number, or with --tokenizer a .tsv of texts and labels; for perplexity, "
-        "a text file is enough",
+        "a text file is enough; for map, a folder of images with their boxes as YOLO or COCO writes them",
     )
     parser.add_argument(
-        "--labels", metavar="FILE", help="labels in a file of their own: an .npz with `labels`, or an .npy"
+        "--labels",
+        metavar="FILE",
+        help="labels of their own: an .npz with `labels`, or an .npy; for map, a folder of YOLO's text files, or "
+        "COCO's JSON file",
     )
     parser.add_argument("--output", metavar="NAME", help="the output to score (default: the first)")
     parser.add_argument("--samples", type=int, metavar="N", help="use at most N labels, evenly spread (default: all)")
     parser.add_argument("--threads", type=int, metavar="N", help="threads per run (default: all processors)")
     _add_data_options(parser)
+    _add_detector(parser)
     parser.set_defaults(run=commands.run_eval)
 
 
@@ -420,6 +433,29 @@ def _add_data_options(parser: argparse.ArgumentParser) -> None:
     for name in PREPROCESSING:
         example = f"for example {examples[name]}" if name in examples else None
         group.add_argument(flag(name), metavar="V", help=example)
+
+
+def _add_detector(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("detectors", "how a detector writes what it finds, where nothing else says it")
+    meanings = {
+        "boxes": "xyxy (left, top, right, bottom), yxyx, cxcywh (centre, width, height), xywh; cells (YOLOX) or "
+        "distances (FCOS), relative to a grid; offsets or offsets-yx (SSD), relative to --anchors",
+        "box_unit": "pixels of the input, or shares of it",
+        "columns": "of one output with everything, what stands there for each box: box,classes or "
+        "box,objectness,classes or box,score,class or image,box,class,score",
+        "scores": "what makes scores probabilities: none (default), sigmoid or softmax",
+        "classes": "the model's number of what labels call class 0: from-0 (default), from-1 (0 is the background), or "
+        "ids, those of a COCO file",
+        "anchors": "an .npy (n, 4) with centre x, centre y, width and height of each",
+        "variances": "what offsets are multiplied by (default 0.1,0.1,0.2,0.2)",
+        "overlap": "of boxes of a class that overlap more, only the surest counts (default 0.65)",
+        "outputs": "which output has what, if their names do not say it: boxes, scores, classes, count or selected",
+    }
+    for name in DETECTOR:
+        metavar = {"outputs": "ROLE=NAME", "anchors": "FILE"}.get(name, "V")
+        group.add_argument(
+            flag(name), action=Each if name == "outputs" else "store", metavar=metavar, help=meanings[name]
+        )
 
 
 def _add_folder(parser: argparse.ArgumentParser) -> None:

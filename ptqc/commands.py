@@ -17,6 +17,8 @@ SCHEMA = 1
 TEXTS = ("unit", "length", "overlong", "padding", "padding_side", "padding_token", "special_tokens")
 PREPROCESSING = ("resize", "crop", "fit", "scale", "mean", "std", "layout", "channel_order", "resample", "fill")
 
+DETECTOR = ("boxes", "box_unit", "columns", "scores", "classes", "anchors", "variances", "overlap", "outputs")
+
 
 class Told(Protocol):
     """What a command found: its text is for people, `to_json` for programs."""
@@ -59,9 +61,9 @@ def run_compile(options: argparse.Namespace) -> None:
     """`ptqc compile`."""
     from ptqc.api import compile
 
-    names = ("samples", "observer", "activations", "activation_limit", "loss", "bits", "sparsity", "scales")
-    more = ("allow_8bit", "seed", "pipeline", "time_limit", "cast_double", "float_layers", "inline", "operators")
-    given = _given(options, *names, *more, "rewrites")
+    names = ("samples", "observer", "activations", "activation_limit", "loss", "bits", "formats", "sparsity")
+    more = ("scales", "allow_8bit", "seed", "pipeline", "time_limit", "cast_double", "float_layers", "inline")
+    given = _given(options, *names, *more, "operators", "rewrites")
     if options.loss:
         given["loss"] = kinds_of(options.loss)
     artifact = compile(
@@ -70,6 +72,7 @@ def run_compile(options: argparse.Namespace) -> None:
         output=options.output,
         budget=options.budget,
         preprocessing=_preprocessing(options),
+        detector=_detector(options),
         labels=options.labels,
         force=options.force,
         strict=options.strict,
@@ -153,6 +156,14 @@ def _preprocessing(options: argparse.Namespace, *models: str) -> Any:
         return None
     base = Preprocessing.from_file(Path(options.preprocessing)) if options.preprocessing else None
     return Preprocessing.parse(stated, base)
+
+
+def _detector(options: argparse.Namespace) -> Any:
+    """As stated; None if nothing is."""
+    from ptqc.detection.detector import Detector
+
+    stated = _given(options, *DETECTOR)
+    return Detector.parse(stated) if stated else None
 
 
 def data_of(options: argparse.Namespace) -> Any:
@@ -329,6 +340,7 @@ def run_eval(options: argparse.Namespace) -> None:
         metric=options.metric,
         data=_judged(options),
         preprocessing=_preprocessing(options, *options.models),
+        detector=_detector(options),
         progress=for_terminal(options.json),
         **_given(options, "labels", "output", "samples", "threads", "tokenizer"),
     )

@@ -20,6 +20,7 @@ from ptqc.calibration.images import Preprocessing
 from ptqc.codegen.onnxruntime.intent import Intent
 from ptqc.codegen.onnxruntime.verify import verify
 from ptqc.codegen.targets import Chosen
+from ptqc.detection.detector import Detector
 from ptqc.executors.base import Executor
 from ptqc.executors.threads import Threads
 from ptqc.notes import Note
@@ -61,7 +62,7 @@ from ptqc.stages.measure import Run, families_of, measured
 from ptqc.stages.memory.memory_budget import within_memory
 from ptqc.stages.memory.memory_report import memory_report
 from ptqc.stages.preparing.affordable_samples import affordable
-from ptqc.stages.preparing.early_checks import check_early
+from ptqc.stages.preparing.early_checks import check_detector, check_early
 from ptqc.stages.preparing.even_channels import evened
 from ptqc.stages.preparing.prepare import Prepared, prepare
 from ptqc.stages.preparing.split import with_splits, without_unused
@@ -69,6 +70,7 @@ from ptqc.stages.problem import lower, pack
 from ptqc.store.entries import Store
 from ptqc.store.housekeeping import clear_unfinished
 from ptqc.work.deadline import Deadline
+from ptqc.work.memory import watched_memory
 from ptqc.work.progress import Progress
 from ptqc.work.scratch import scratch
 from ptqc.work.threads import one_blas_thread
@@ -85,7 +87,7 @@ class CompileRequest:
     output, force: where the artifact goes, and whether it may replace another. labels, evaluate: for scores. started:
     on the monotonic clock. executor: where units of work are done. clock: what measures a latency. times: of operators,
     which a latency is met with; None measures them. plan: fixed decisions, in place of solving. rewrites: of other
-    packages. tokenizer: of texts, for the report.
+    packages. tokenizer: of texts, and detector: how boxes are written, for the report.
     """
 
     options: CompileOptions
@@ -105,6 +107,7 @@ class CompileRequest:
     plan: Plan | None = None
     rewrites: Sequence[Rewrite] = ()
     tokenizer: Path | None = None
+    detector: Detector | None = None
     dump: Dump = NO_DUMP
 
     @property
@@ -127,7 +130,7 @@ class CompileRequest:
 def compile_model(model: Model, calibration: object, request: CompileRequest) -> Artifact:
     """From a model and calibration data to an artifact. Raises the errors of `ptqc.errors`."""
     options, progress = request.options, request.progress
-    with one_blas_thread(), scratch() as temporary, request.executor:
+    with one_blas_thread(), scratch() as temporary, watched_memory() as memory, request.executor:
         clear_unfinished(request.store)
         folder = Path(temporary)
         source = read_given(model, folder, cast_double=options.cast_double)
@@ -143,16 +146,18 @@ def compile_model(model: Model, calibration: object, request: CompileRequest) ->
         prepared = prepare(source, samples, progress, request.dump, request.rewrites)  # rewrite
         prepared = affordable(replace(prepared, judging=judging, caches=cached.told), request.deadline)
         check_early(prepared, request.budgets, options, request.target)
+        check_detector(prepared, request.detector)
         prepared = evened(prepared, options, request.store, request.deadline, progress)  # channels scaled and rotated
         prepared, decided, notes, entry = _measure_split(prepared, request)
-        job = Job(prepared, decided, options, (*prepared.notes, *notes), entry, request.budgets, request.started)
+        notes = [*prepared.notes, *notes]
+        job = Job(prepared, decided, options, tuple(notes), entry, request.budgets, request.started, memory=memory)
         return _deliver(job, request, labelled, folder)
 
 
 def resolve_job(job: Job, request: CompileRequest, calibration: object = None) -> Artifact:
     """Another artifact from what an earlier compile measured. calibration: samples that a loss is judged on."""
-    with one_blas_thread(), scratch() as temporary:
-        folder = Path(temporary)
+    with one_blas_thread(), scratch() as temporary, watched_memory() as memory:
+        folder, job = Path(temporary), replace(job, memory=memory)
         if calibration is not None:
             place, loss = folder / "judging", request.budgets.loss
             prepared = with_judges(job.prepared, calibration, place, request.preprocessing, loss)
@@ -219,11 +224,22 @@ def _deliver(job: Job, request: CompileRequest, labelled: Labelled | None, folde
         memory.check()
     score = request.evaluate or (labelled.top1 if labelled is not None else None)
     judged = judge(job.model, file, held_back, job.decided.kinds, score, progress)
-    changed = most_changed(job.model, file, held_back, job.decided.kinds, judged, request.tokenizer)
+    changed = most_changed(job.model, file, held_back, job.decided.kinds, judged, request.tokenizer, request.detector)
     speed = measure_speed(job.prepared.unsplit, file, held_back, progress, deadline)
     recorded = golden.take(job.model, file, held_back)
     outcome = CompileOutcome(
-        fitted, verified, activation_loss, native, timed, memory, kept, judged, changed, speed, *recorded
+        fitted,
+        verified,
+        activation_loss,
+        native,
+        timed,
+        memory,
+        kept,
+        judged,
+        changed,
+        request.detector,
+        speed,
+        *recorded,
     )
     said = documents.documents_of(job, outcome)
     files = documents.files(outcome, said, folder)

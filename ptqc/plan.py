@@ -4,13 +4,13 @@ A plan is plain JSON with stable keys (output value names), can be written, edit
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 from ptqc.errors import UsageError
-from ptqc.formats import ActivationParams, FloatActivation, Format, QuantParams, cast, coded, mean_bits
+from ptqc.formats import ActivationParams, FloatActivation, Format, QuantParams, Reader, coded, mean_bits, rounded_to
 from ptqc.formats.activations import read
 from ptqc.graph.layers import Layer, Weight
 from ptqc.graph.sites import Kernel, Site, integer_kernels, source_params
@@ -47,12 +47,12 @@ class Plan:
     @cached_property
     def cast(self) -> Mapping[str, FloatActivation]:
         """Format of the tensors that are rounded to real numbers of fewer digits."""
-        return cast(self.rounded)
+        return rounded_to(self.rounded)
 
     @property
     def cast_sites(self) -> dict[str, FloatActivation]:
         """The same of whole sites, by name, in order of appearance."""
-        found = cast(self.activations)
+        found = rounded_to(self.activations)
         return {site.name: found[site.name] for site in self.sites if site.name in found}
 
     @cached_property
@@ -80,9 +80,15 @@ class Plan:
     def with_formats(self, formats: Mapping[str, Format]) -> "Plan":
         """The same activations with other weight formats; those stay float32 whose rounding then gains nothing."""
         plan = replace(self, formats=dict(formats))
-        gaining = {x.input for x in plan.layers if x.reads_pairs and x.name not in plan.integer and plan._has_codes(x)}
-        left = {s.name for s in self.sites if s.name in self.cast_sites and gaining.isdisjoint(s.tensors)}
+        layers = [layer for layer in plan.layers if layer.name not in plan.integer]
+        tensors = {site.name: site.tensors for site in self.sites}
+        left = {name for name, form in self.cast_sites.items() if not plan._gains(form, tensors[name], layers)}
         return replace(plan, activations={n: p for n, p in self.activations.items() if n not in left}) if left else plan
+
+    def _gains(self, form: FloatActivation, tensors: Collection[str], layers: Iterable[Layer]) -> bool:
+        """Whether rounding the tensors pays, of which these are the layers in float."""
+        readers = [Reader(x.reads_pairs, self.formats.get(x.weight)) for x in layers if x.input in tensors]
+        return form.gains(readers)
 
     def to_json(self) -> dict[str, Any]:
         """Canonical JSON: activations with their tensors, and layers and tables with format and compute."""

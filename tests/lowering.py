@@ -10,7 +10,17 @@ from graphs import noise
 from ptqc.calibration.ranges import affine_params
 from ptqc.execute.onnxruntime import Feeds, Runner, session_options
 from ptqc.execute.walk import Slicer
-from ptqc.formats import BFLOAT16, UINT8, ActivationParams, Format, Integer, Palette, QuantParams, Rounding, Scaled
+from ptqc.formats import (
+    BFLOAT16,
+    UINT8,
+    ActivationParams,
+    FloatActivation,
+    Format,
+    Integer,
+    Palette,
+    QuantParams,
+    Scaled,
+)
 from ptqc.graph.layers import Weight, find_layers, find_weights
 from ptqc.graph.sites import find_kernels, find_sites, useful_sites
 from ptqc.lowered import Lowered
@@ -52,11 +62,13 @@ def quantized(
     forms: Mapping[str, Format] | Format = EIGHT,
     keep_float: Callable[[str], bool] = lambda _site: False,
     params: Mapping[str, ActivationParams] | None = None,
-    in_bfloat16: Callable[[str], bool] = lambda _site: False,
+    is_rounded: Callable[[str], bool] = lambda _site: False,
+    to: FloatActivation = BFLOAT16,
 ) -> Quantized:
-    """Lower a model with all useful sites quantized but those kept float, some of which are rounded to bfloat16.
+    """Lower a model with all useful sites quantized but those kept float, some of which are rounded.
 
-    forms: of all weights, or by name (others 8 bit). params: of some sites; of the others from the samples.
+    forms: of all weights, or by name (others 8 bit). params: of some sites; of the others from the samples. to: what is
+    rounded.
     """
     layers = find_layers(model)
     kernels = find_kernels(model, layers)
@@ -65,8 +77,9 @@ def quantized(
     chosen = [site for site in sites if not keep_float(site.name)]
     activations = {**observed(model, samples, chosen), **(params or {})}
     formats = {w.name: forms if isinstance(forms, Format) else forms.get(w.name, EIGHT) for w in weights}
-    bfloats = {site.name: Rounding(BFLOAT16) for site in sites if site not in chosen and in_bfloat16(site.name)}
-    plan = Plan(tuple(layers), tuple(weights), tuple(kernels), tuple(sites), {**activations, **bfloats}, formats)
+    others = [site for site in sites if site not in chosen and is_rounded(site.name)]
+    reals = {name: to.of_range(one.low, one.high) for name, one in observed(model, samples, others).items()}
+    plan = Plan(tuple(layers), tuple(weights), tuple(kernels), tuple(sites), {**activations, **reals}, formats)
     solutions = {weight.name: rounded(model, weight, formats[weight.name]) for weight in weights}
     biases = {layer.name: _bias(model, layer.bias) for layer in layers}
     tuned = TunedNumbers(with_tables(solutions, weights), biases)

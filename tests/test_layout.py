@@ -23,7 +23,7 @@ LAYERS = (
     ("graph", "operators", "integer", "biases", "reference", "solutions", "plan", "lowered"),
     ("execute",),
     ("reading", "losses", "native"),
-    ("calibration", "solvers", "executors"),
+    ("calibration", "detection", "solvers", "executors"),
     ("options",),
     ("passes", "codegen", "report"),
     ("artifact",),

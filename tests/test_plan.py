@@ -6,7 +6,7 @@ import pytest
 from graphs import noise, parse
 
 from ptqc.errors import UsageError
-from ptqc.formats import BFLOAT16, FLOAT16, UINT8, Format, Integer, QuantParams, Rounding
+from ptqc.formats import BFLOAT16, FLOAT16, UINT8, Format, Integer, QuantParams
 from ptqc.graph.layers import find_layers, find_weights
 from ptqc.graph.sites import find_kernels, find_sites
 from ptqc.plan import Plan, write_json
@@ -20,7 +20,7 @@ GRAPH = """g (float[N, 4, 8, 8] x) => (float[N, 5] y) {
     f = Flatten(g)
     y = Gemm(f, m)
 }"""
-BFLOATS = Rounding(BFLOAT16)
+BFLOATS = BFLOAT16.of_range(0, 1)
 
 
 @pytest.fixture

@@ -64,7 +64,7 @@ def test_the_commands_name_what_it_adds(site: Path) -> None:
     added = {one["what"] for one in findings if one["found"] == "added by ptqc-example 1.0"}
     assert added == {
         "rewrite drop-idle-clip",
-        "format e4m3fn",
+        "format e5m2",
         "operator HardSwish",
         "observer three-sigma",
         "target listing",
@@ -85,5 +85,5 @@ def test_a_compile_uses_all_of_it(site: Path, tmp_path: Path) -> None:
     assert any(note["step"] == "drop-idle-clip" for note in manifest["notes"])
     assert manifest["float_operators"] == {}  # HardSwish is looked up
     (solved,) = (tmp_path / "dump").glob("*solve-weights.json")
-    assert "e4m3fn8" in solved.read_text(encoding="utf-8")
+    assert "e5m28" in solved.read_text(encoding="utf-8")
     ptqc(site, "verify", out)

@@ -51,7 +51,7 @@ class Unfinished(Format):
 RELU = OPERATORS["Relu"]
 EXAMPLES = {
     "ptqc.rewrites": {"drop-idle-clip": "ptqc_example.drop_idle_clip:DropIdleClip"},
-    "ptqc.formats": {"e4m3fn": "ptqc_example.e4m3:E4M3"},
+    "ptqc.formats": {"e5m2": "ptqc_example.e5m2:E5M2"},
     "ptqc.operators": {"HardSwish": "ptqc_example.hard_swish:HARD_SWISH"},
     "ptqc.observers": {"three-sigma": "ptqc_example.three_sigma:three_sigma"},
     "ptqc.targets": {"listing": "ptqc_example.listing"},
@@ -89,7 +89,7 @@ def test_each_kind_is_found_and_named_with_its_package(installed: dict[str, dict
 def test_formats_and_operators_count_always_and_others_by_name(installed: dict[str, dict[str, str]]) -> None:
     installed.update(EXAMPLES)
     plain = [one["name"] for one in used(CompileOptions().to_json())]
-    assert plain == ["e4m3fn", "HardSwish"]
+    assert plain == ["e5m2", "HardSwish"]
     options = CompileOptions(observer="three-sigma", rewrites=("drop-idle-clip",)).to_json()
     every = used(options, ["listing"])
     assert {one["kind"] for one in every} == {str(kind) for kind in PluginKind}
@@ -131,7 +131,7 @@ def test_an_observer_that_fails_names_its_package(
     ("name", "value", "message"),
     [
         ("unfinished", f"{__name__}:Unfinished", "lacks decode, members, pack, unpack"),
-        ("other", "ptqc_example.e4m3:E4M3", "has to have its family as name"),
+        ("other", "ptqc_example.e5m2:E5M2", "has to have its family as name"),
         ("text", f"{__name__}:EXAMPLES", "is no format"),
         ("gone", "no_such_package:Format", "cannot be loaded: ModuleNotFoundError"),
     ],

@@ -6,7 +6,7 @@ import numpy as np
 
 from number_formats.base import SCALE_BITS, NumberFormat, Rows, Stored
 from ptqc.calibration.observers import RangeObserver
-from ptqc.formats import BFLOAT16, Codebook, Scaled
+from ptqc.formats import BFLOAT16, Codebook, Scaled, to_bfloat16
 from ptqc.passes.decide.calibrate import observed_params
 
 CODE_BITS = 8
@@ -39,7 +39,7 @@ class HalfFormat(NumberFormat):
     name: str
 
     def store(self, rows: Rows) -> Stored:
-        half = BFLOAT16.round(rows.values) if self.name == str(BFLOAT16) else rows.values.astype(self.name)
+        half = to_bfloat16(rows.values) if self.name == str(BFLOAT16) else rows.values.astype(self.name)
         return Stored(half.astype(np.float32), rows.size * 16)
 
 

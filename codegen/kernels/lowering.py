@@ -25,6 +25,7 @@ from ptqc.native.lengths import UnknownSizeError
 from ptqc.operators import clip_bounds
 from ptqc.operators.step import LoweredStep, codes_of, has_float_output
 
+FLOAT8 = ir.DataType.FLOAT8E4M3FN
 DTYPES = ("float32", "float64", "float16", "bool", *INTEGERS)
 
 KERNELS: Mapping[str, Callable[[Emission, LoweredStep], None]] = {
@@ -126,6 +127,8 @@ def _refusing(what: str) -> Iterator[None]:
 
 def _emit(emission: Emission, node: ir.Node, step: LoweredStep | None) -> set[ir.Node]:
     """Add the kernels of a node; the nodes behind it that they do the work of."""
+    if FLOAT8 in {value.dtype for value in (*node.inputs, *node.outputs) if value is not None}:
+        raise Declined("FP8 has no kernels here; compile without --activations float8, or leave the target out")
     if step is not None:
         KERNELS[node.op_type](emission, step)
         return set() if has_float_output(step) else {node.outputs[0].consumers()[0]}

@@ -115,7 +115,7 @@ def export(
     names.shorten(graph, length, taken=maps, varying=packer.made.keys())
     renamed = dict(zip(before, _value_names(graph), strict=True))
     zipmaps.put_back(graph, original.output, maps, renamed)
-    packed = _model(model, used, interface)
+    packed = _model(model, used, interface, lowered.model.opset_imports[""])
     picked = {pick.table: pick for pick in packer.picks.values()}
     products = {product.weight: product for product in packer.blocks.values()}
     own = {renamed[name]: called for name, called in own.items() if renamed[name] != called}
@@ -130,9 +130,11 @@ def _own_names(graph: onnx.GraphProto, lowered: Lowered) -> dict[str, str]:
     return {name: lowered.own_name(name if name in known else name.rpartition("/")[0] or name) for name in made}
 
 
-def _model(model: onnx.ModelProto, used: Set[functions.UnpackFunction], interface: ir.Model) -> onnx.ModelProto:
-    """The model with what its graph needs."""
-    newest = _newest_operator(model.graph, interface.opset_imports[""])
+def _model(
+    model: onnx.ModelProto, used: Set[functions.UnpackFunction], interface: ir.Model, known: int
+) -> onnx.ModelProto:
+    """The model with what its graph needs. known: the opset that its operators are from."""
+    newest = _newest_operator(model.graph, known)
     opset = max(LOWEST_OPSET, newest, *(function.opset for function in used))
     imports = [helper.make_opsetid("", opset)]
     made = [function.to_proto(opset) for function in _sorted(used)]

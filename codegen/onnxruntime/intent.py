@@ -89,8 +89,8 @@ class Intent:
         params = self.plan.params.get(name)
         if params is not None:
             return dequantize(value, params)
-        form = self.plan.cast.get(name)
-        return value if form is None else form.round(value)
+        rounding = self.plan.rounded.get(name)
+        return value if rounding is None else rounding.rounded(value)
 
     def _check_node(self, node: ir.Node, slicer: Slicer, place: int, feeds: Values, values: Values) -> Values:
         """One operator's outputs, or what the activation makes of it where that one is absorbed.

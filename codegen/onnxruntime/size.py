@@ -159,10 +159,13 @@ def _call(
 def _plain(solution: Solution, use: Use, counter: _Counter, tied: bool) -> onnx.NodeProto | None:
     """The node that makes a weight of a tensor that is stored as it is; layers turn what a table stores."""
     form, name = solution.form, counter.name
-    (array,) = form.pack((solution.by_channel() if tied else solution).codes, solution.scale)
-    counter.share(array)
+    stored = solution.by_channel() if tied else solution
+    for array in form.pack(stored.codes, stored.scale):
+        counter.share(array)
     if tied and not use.is_table:
         return onnx.helper.make_node("Transpose", [name], [name], perm=[1, 0]) if solution.axis else None
+    if form.is_scaled:
+        return onnx.helper.make_node("DequantizeLinear", [name, name], [name], axis=stored.axis)
     return None if form.is_given else onnx.helper.make_node("Cast", [name], [name], to=onnx.TensorProto.FLOAT)
 
 

@@ -44,7 +44,8 @@ def limit_of(unit: str, given: float) -> float:
 class ChooseActivations:
     """Choose the activations that become 8-bit codes.
 
-    activations: auto (within the limit), integer (all that can be), float (none). limit: 0 takes the default.
+    activations: auto (within the limit), integer (all that can be), float and float8 (none). limit: 0 takes the
+    default.
     """
 
     activations: Activations = "auto"
@@ -54,7 +55,7 @@ class ChooseActivations:
 
     def apply(self, given: Assessed) -> Result[Decided]:
         """The decision with the activations that become codes, and what they lose together."""
-        if self.activations == "float" or not given.sites:
+        if self.activations in ("float", "float8") or not given.sites:
             note = Note(self.name, "", "all activations stay float")
             return Result(Decided.after(given), True, (note,))
         sites, checked = list(given.sites), Checked(given)

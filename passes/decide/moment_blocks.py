@@ -28,14 +28,18 @@ LEAST_PART = 0.25
 def blocks_of(given: Setting) -> list[tuple[str, ...]]:
     """Names of weights that follow each other, whose moments are in memory at the same time."""
     room = SMALL_BLOCK_BYTES if is_in_files(given.model) else BLOCK_BYTES
+    return grouped(((weight.name, 2 * _bytes(weight)) for weight in given.weights), room)
+
+
+def grouped(needs: Iterable[tuple[str, int]], room: int) -> list[tuple[str, ...]]:
+    """Names that follow each other and together need at most `room` bytes, or a single one. needs: names with bytes."""
     blocks: list[tuple[str, ...]] = [()]
     taken = 0
-    for weight in given.weights:
-        needed = 2 * _bytes(weight)
+    for name, needed in needs:
         if blocks[-1] and taken + needed > room:
             blocks.append(())
             taken = 0
-        blocks[-1] += (weight.name,)
+        blocks[-1] += (name,)
         taken += needed
     return blocks
 

@@ -1,6 +1,6 @@
 """Fill the table of candidates: every weight in every format, with its error on held-back columns."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import ClassVar, Protocol
@@ -64,9 +64,10 @@ class _NoCache:
         return candidates
 
 
-def formats_of(widths: tuple[int, ...]) -> list[Scaled]:
-    """The formats that weights are solved in."""
-    return [form for family in Format.families for form in family.offered(widths)]
+def formats_of(widths: tuple[int, ...], only: Collection[str] = ()) -> list[Scaled]:
+    """The formats that weights are solved in. only: their families; empty: all but those that have to be asked for."""
+    tried = [family for family in Format.families if (family.family in only if only else family.by_default)]
+    return [form for family in tried for form in family.offered(widths)]
 
 
 def pruned_formats(weight: Weight, values: np.ndarray, sparsity: Sparsity, widths: tuple[int, ...]) -> list[Scaled]:
@@ -87,8 +88,8 @@ NO_CACHE: CandidateCache = _NoCache()
 class SolveWeights:
     """Solve each weight in every format it may take, against the activations that were observed.
 
-    bits: the widths tried. cache: where candidates are kept. sparsity: see `ptqc.options.CompileOptions`. only: the
-    families of formats that are tried; empty: all. executor: where candidates are computed.
+    bits: the widths tried. cache: where candidates are kept. sparsity: see `ptqc.options.CompileOptions`. only: see
+    `formats_of`. executor: where candidates are computed.
     """
 
     bits: tuple[int, ...] = (2, 3, 4, 5, 6, 7, 8)
@@ -134,7 +135,7 @@ class SolveWeights:
 
         thinned: of those that there was no time to observe on all samples and columns.
         """
-        forms = [form for form in formats_of(self.bits) if not self.only or form.family in self.only]
+        forms = formats_of(self.bits, self.only)
         pace = Pace(given.deadline, sum(products(weight, forms) for weight in weights))
 
         def solve(weight: Weight) -> list[tuple[Solution, float]]:

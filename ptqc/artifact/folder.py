@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     import onnxruntime as ort
 
     from ptqc.calibration.images import Preprocessing
+    from ptqc.detection.detector import Detector
     from ptqc.execute.feeds import CheckedSession
     from ptqc.native.cuda_library import CudaLibrary
     from ptqc.native.library import Library
@@ -117,6 +118,14 @@ class Artifact:
 
         found = self.manifest.get("preprocessing")
         return None if found is None else Preprocessing.from_json(found)
+
+    @property
+    def detector(self) -> "Detector | None":
+        """How the model writes what it finds, as the compile was told; None where it was told nothing."""
+        from ptqc.detection.detector import Detector
+
+        found = self.manifest.get("detector")
+        return None if found is None else Detector.from_json(found)
 
     @property
     def path(self) -> Path:

@@ -24,19 +24,21 @@ from ptqc.codegen.targets import check_emulated
 from ptqc.errors import UsageError, VerificationError
 from ptqc.execute import sandboxed
 from ptqc.execute.agreement import alike, allowed, relative
-from ptqc.execute.onnxruntime import Feeds, Runner, tensors_of
+from ptqc.execute.onnxruntime import Feeds, Runner, computes_in_float, tensors_of
 from ptqc.execute.saturation import saturates
-from ptqc.graph.external import take_in
+from ptqc.execute.skeleton import is_loaded_whole
+from ptqc.graph.external import fits_in_memory, refer_to_files, take_in
+from ptqc.graph.references import has_references
 from ptqc.graph.zipmaps import as_tensors
 from ptqc.native.cuda_library import NAME
 from ptqc.native.interface import KERNELS
 from ptqc.passes.caches.known import with_caches
 from ptqc.passes.pipeline import in_float32
 from ptqc.reading import read_model
-from ptqc.reading.file import parse
+from ptqc.reading.file import parse, read_bytes
 from ptqc.reading.first_run import try_once
 from ptqc.reading.functions import check_functions
-from ptqc.reading.tensors import check_tensors
+from ptqc.reading.tensors import check_tensors, external_files
 from ptqc.reading.values import check_no_cycles, check_values
 from ptqc.text import entries
 from ptqc.work.logs import quiet_libraries
@@ -67,10 +69,12 @@ def verify(folder: str | PathLike[str], *, model: str | Path | None = None, onnx
     artifact = load(folder)
     proto = _checked_proto(artifact.folder / MODEL)
     kept = Golden.read(artifact.folder / GOLDEN)
-    sandboxed.run(lambda _folder: artifact.path, kept.inputs[0], artifact.manifest["file"]["bytes"])
+    # What is beyond memory stays in the file, and weights in it packed, where nothing computes on integers.
+    lean = has_references(proto) and computes_in_float(proto)
+    _try_once(artifact, proto, kept, lean=lean)
     checks = {"files": f"{len(artifact.manifest['files'])} have the SHA-256 of the manifest"}
-    checks["kernels"] = _kernels(artifact, proto, kept)
-    runner = Runner(proto)
+    checks["kernels"] = _kernels(artifact, None if lean else proto, kept)
+    runner = Runner(proto, lean=lean)
     checks["golden"] = _same_outputs(artifact, kept, [tensors_of(runner.run(feeds)) for feeds in kept.inputs], MODEL)
     if model is not None:
         checks["model"] = _source(artifact, kept, Path(model))
@@ -81,16 +85,33 @@ def verify(folder: str | PathLike[str], *, model: str | Path | None = None, onnx
 
 def _checked_proto(path: Path) -> onnx.ModelProto:
     """The delivered model, looked at before any library that could hang or crash gets it."""
-    proto = parse(path.read_bytes())
+    proto = parse(read_bytes(path))
     check_tensors(proto, path)
     for check in (check_functions, check_values, check_no_cycles):
         check(proto)
-    take_in(proto, path)
+    files = {path, *external_files(proto, path.parent).values()}
+    place = take_in if fits_in_memory(sum(file.stat().st_size for file in files)) else refer_to_files
+    place(proto, path)
     return as_tensors(proto)
 
 
-def _kernels(artifact: Artifact, proto: onnx.ModelProto, kept: Golden) -> str:
-    kernels, numbers = parity.compare(proto, unpack(proto), kept.inputs, own=OwnNames.of(artifact).in_file)
+def _try_once(artifact: Artifact, proto: onnx.ModelProto, kept: Golden, *, lean: bool) -> None:
+    """Have ONNX Runtime meet the file in a sandbox. lean: as it is run here, not as a whole."""
+    is_skeleton = lean and not is_loaded_whole(proto)
+
+    def save(folder: Path) -> Path:
+        if not is_skeleton:
+            return artifact.path
+        (folder / MODEL).write_bytes(proto.SerializeToString())
+        return folder / MODEL
+
+    sandboxed.run(save, kept.inputs[0], artifact.manifest["file"]["bytes"], is_skeleton=is_skeleton)
+
+
+def _kernels(artifact: Artifact, proto: onnx.ModelProto | None, kept: Golden) -> str:
+    """proto: the file; None where it has no integer kernels."""
+    own = OwnNames.of(artifact).in_file
+    kernels, numbers = (0, 0) if proto is None else parity.compare(proto, unpack(proto), kept.inputs, own=own)
     expected = artifact.manifest["verification"]["kernels_compared"]
     if kernels < expected:  # an earlier version compared fewer of them
         raise VerificationError(
@@ -139,7 +160,7 @@ def _source(artifact: Artifact, kept: Golden, path: Path) -> str:
     if (caches := artifact.manifest.get("caches")) is not None:
         source = replace(source, model=with_caches(source.model, caches["caches"]))
     try_once(source, kept.inputs[0])
-    found = golden.distances(kept, Runner(in_float32(source.model) if source.cast_double else source.model))
+    found = golden.distances(kept, Runner(in_float32(source.model, double=source.cast_double)))
     for name, difference in found.items():
         limit = allowed(artifact.manifest["golden"]["distances"][name])
         if not difference <= limit:

@@ -22,11 +22,13 @@ from ptqc.calibration.inputs import NARROWED, InputSpec, shape_text
 from ptqc.errors import CalibrationError, UsageError
 
 Pair = tuple[int, int]  # (height, width)
-Fit = Literal["crop", "stretch", "letterbox"]
+Fit = Literal["crop", "stretch", "letterbox", "letterbox-corner"]
 Layout = Literal["NCHW", "NHWC"]
 ChannelOrder = Literal["RGB", "BGR"]
 Resample = Literal["bilinear", "bicubic", "nearest"]
 
+# Fits that show the whole image, and the share of what they leave free that lies to the left and above.
+LETTERBOXES: Mapping[str, float] = {"letterbox": 0.5, "letterbox-corner": 0.0}
 IMAGE_SUFFIXES = frozenset(
     {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm"},
 )
@@ -52,7 +54,8 @@ class Preprocessing:
     resize: an int or (height, width); not given, `crop`. A model without a fixed size, where neither is given, gets
     images in their own size.
     fit: "crop" resizes the short side to an int `resize`, or so that a pair is covered, and then crops; "stretch"
-    resizes to exactly `resize`; "letterbox" puts the whole image inside `resize`, centred.
+    resizes to exactly `resize`; "letterbox" puts the whole image inside `resize`, centred; "letterbox-corner" puts it
+    into the top left corner, as YOLOX does.
     fill: pixels of what a letterbox leaves free, 0 to 255, one number or red, green and blue; 114 is what YOLO models
     are trained with.
     mean, std: one number, or one per channel in the order in which the model takes the channels.
@@ -81,8 +84,8 @@ class Preprocessing:
         for name in ("scale", "mean", "std"):
             _check_numbers(name, getattr(self, name), nonzero=name != "mean")
         _check_fill(self.fill)
-        if self.fit == "letterbox" and self.crop is not None:
-            raise UsageError("preprocessing fit = 'letterbox' shows the whole image: give resize and no crop")
+        if self.fit in LETTERBOXES and self.crop is not None:
+            raise UsageError(f"preprocessing fit = {self.fit!r} shows the whole image: give resize and no crop")
 
     @classmethod
     def from_file(cls, path: Path) -> "Preprocessing":
@@ -144,31 +147,72 @@ class Preprocessing:
                     f"{where}: {name} has {len(value)} values for {count} channels: give 1 or {count}"
                 )
         size = (height, width) if isinstance(height, int) and isinstance(width, int) else None
-        if self.fit == "letterbox" and not (self.resize or size):
+        if self.fit in LETTERBOXES and not (self.resize or size):
             raise CalibrationError(f"{where}: takes any size, so a letterbox needs one: give resize, for example 320")
         return _Target(layout, count, size)
 
-    def _placed(self, image: Image.Image, model_size: Pair | None) -> Image.Image:
-        """The image resized and cropped; `model_size` is where neither option says a size."""
+    def placement(self, path: Path, spec: InputSpec) -> "Placement":
+        """Where the image of a file lies in the model's input.
+
+        Raises CalibrationError where the file cannot be read, or `spec` is not an image input.
+        """
+        target = self._target(spec)
+        return self._placement(_decoded(path, target.channels).size, target.size)
+
+    def _placement(self, size: Pair, model_size: Pair | None) -> "Placement":
+        """Of an image of this (width, height); `model_size` is where neither option says a size."""
         crop = model_size if self.crop is None else _pair(self.crop)
         resize = self.resize or crop
         if resize is None:
-            return image
-        resample = FILTERS[self.resample]
+            return Placement(0, 0, *size, *size)
         height, width = _pair(resize)
-        if self.fit == "letterbox":
-            return ImageOps.pad(image, (width, height), resample, color=self._fill(image))
+        if self.fit in LETTERBOXES:
+            inner, share = _contained(size, (width, height)), LETTERBOXES[self.fit]
+            left, top = (round((whole - part) * share) for whole, part in zip((width, height), inner, strict=True))
+            return Placement(left, top, *inner, width, height)
         if self.fit == "stretch":
-            resized = image.resize((width, height), resample)
+            inner = (width, height)
         else:
-            resized = image.resize(_covering(image.size, resize), resample)
+            inner = _covering(size, resize)
             crop = crop or (resize if isinstance(resize, tuple) else None)
-        return _centre_crop(resized, crop) if crop else resized
+        if not crop:
+            return Placement(0, 0, *inner, *inner)
+        left, top = (-round((part - cut) / 2) for part, cut in zip(inner, crop[::-1], strict=True))
+        return Placement(left, top, *inner, crop[1], crop[0])
+
+    def _placed(self, image: Image.Image, model_size: Pair | None) -> Image.Image:
+        """The image resized and cropped; `model_size` is where neither option says a size."""
+        place = self._placement(image.size, model_size)
+        resized = image.resize((place.width, place.height), FILTERS[self.resample])
+        if self.fit in LETTERBOXES:
+            boxed = Image.new(image.mode, (place.whole_width, place.whole_height), self._fill(image))
+            boxed.paste(resized, (place.left, place.top))
+            return boxed
+        right, bottom = place.whole_width - place.left, place.whole_height - place.top
+        return resized.crop((-place.left, -place.top, right, bottom))
 
     def _fill(self, image: Image.Image) -> tuple[int, ...]:
         """The colour of `fill` for each band of the image."""
         values = self.fill if isinstance(self.fill, tuple) else (self.fill,)
         return tuple(round(value) for value in values * (len(image.getbands()) // len(values)))
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where an image lies in a model's input of `whole_width` and `whole_height` pixels: its left and top, its size."""
+
+    left: int
+    top: int
+    width: int
+    height: int
+    whole_width: int
+    whole_height: int
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing of the image is cut off."""
+        inside = self.left >= 0 and self.top >= 0
+        return inside and self.left + self.width <= self.whole_width and self.top + self.height <= self.whole_height
 
 
 @dataclass(frozen=True)
@@ -224,10 +268,14 @@ def _covering(size: Pair, target: int | Pair) -> Pair:
     return max(int(target_height * width / height), 1), target_height
 
 
-def _centre_crop(image: Image.Image, crop: Pair) -> Image.Image:
-    height, width = crop
-    left, top = round((image.width - width) / 2), round((image.height - height) / 2)
-    return image.crop((left, top, left + width, top + height))
+def _contained(size: Pair, whole: Pair) -> Pair:
+    """(width, height) of an image of `size` that just fits into `whole`, as Pillow's ImageOps.contain has it."""
+    width, height = size
+    if width * whole[1] > height * whole[0]:
+        return whole[0], round(height / width * whole[0])
+    if width * whole[1] < height * whole[0]:
+        return round(width / height * whole[1]), whole[1]
+    return whole
 
 
 def _pair(size: int | Pair) -> Pair:

@@ -226,7 +226,12 @@ def is_lean(packed: onnx.ModelProto, model: ir.Model) -> bool:
     ONNX Runtime unpacks all when it loads a file; into float they would be as large as the model, which does not fit
     into memory. Integer kernels are found only where they are unpacked when it is loaded.
     """
-    return is_in_files(model) and all(node.op_type != "QuantizeLinear" for node in packed.graph.node)
+    return is_in_files(model) and computes_in_float(packed)
+
+
+def computes_in_float(packed: onnx.ModelProto) -> bool:
+    """Whether no operator of a packed file computes on integers."""
+    return all(node.op_type != "QuantizeLinear" for node in packed.graph.node)
 
 
 def run(model: ir.Model | Path | str, feeds: Feeds, taps: Sequence[str] = ()) -> dict[str, np.ndarray]:

@@ -7,9 +7,11 @@ its file and list it.
 from ptqc.formats.activations import ActivationFormat, ActivationParams
 from ptqc.formats.affine import UINT8, Affine, QuantParams, coded
 from ptqc.formats.base import Coded, Format, Grid, Nodes, Scaled, mean_bits, spread
-from ptqc.formats.bfloat16 import BFLOAT16, FloatActivation, Rounding, cast, to_bfloat16
+from ptqc.formats.bfloat16 import BFLOAT16, to_bfloat16
 from ptqc.formats.codebook import Codebook
 from ptqc.formats.families import FAMILIES, added_family
+from ptqc.formats.float8 import FLOAT8, FLOAT8_ACTIVATION, Float8
+from ptqc.formats.float_activations import FloatActivation, FloatRounding, Reader, rounded_to
 from ptqc.formats.floats import FLOAT16, FLOAT32, Float
 from ptqc.formats.palette import Palette
 from ptqc.formats.sparse import Sparse, SparseCodebook, TwoOfFour
@@ -19,6 +21,8 @@ from ptqc.plugins import PluginKind, usable
 
 __all__ = [
     "BFLOAT16",
+    "FLOAT8",
+    "FLOAT8_ACTIVATION",
     "FLOAT16",
     "FLOAT32",
     "UINT8",
@@ -28,26 +32,28 @@ __all__ = [
     "Codebook",
     "Coded",
     "Float",
+    "Float8",
     "FloatActivation",
+    "FloatRounding",
     "Format",
     "Grid",
     "Integer",
     "Nodes",
     "Palette",
     "QuantParams",
-    "Rounding",
+    "Reader",
     "Scaled",
     "Sparse",
     "SparseCodebook",
     "TwoOfFour",
     "VectorCodebook",
-    "cast",
     "coded",
     "mean_bits",
+    "rounded_to",
     "spread",
     "to_bfloat16",
 ]
 
-ActivationFormat.known = (UINT8, BFLOAT16)
+ActivationFormat.known = (UINT8, BFLOAT16, FLOAT8_ACTIVATION)
 # Last, since what packages add imports what is above.
 Format.families = (*FAMILIES, *usable(PluginKind.FORMAT, added_family))

@@ -5,6 +5,7 @@ compile's own where a rewrite made them, and the model has references, so that n
 mapped where it is looked at, and the system may let go of its pages again.
 """
 
+import math
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import onnx
 import onnx_ir as ir
 
 from ptqc.graph.model_file import OWN, SMALL
+from ptqc.graph.references import ROOT, refer, refers
 from ptqc.work.scratch import Scratch
 
 # Models of more bytes are not in memory as a whole. Sessions of these do not have their weights rearranged, which would
@@ -68,6 +70,19 @@ def take_in(model: onnx.ModelProto, path: Path) -> None:
                 tensor.ClearField("external_data")
                 tensor.ClearField("data_location")
     onnx.load_external_data_for_model(model, str(path.parent))
+
+
+def refer_to_files(model: onnx.ModelProto, path: Path) -> None:
+    """Let a model that was read from a file refer by whole paths to initializers that it does not hold.
+
+    Those of a skeleton are in the file itself.
+    """
+    for tensor in filter(refers, model.graph.initializer):
+        place = {entry.key: entry.value for entry in tensor.external_data}
+        file = path if place["location"] == OWN else path.parent / place["location"]
+        length = -(-math.prod(tensor.dims) * ir.DataType(tensor.data_type).bitwidth // 8)
+        tensor.ClearField("external_data")
+        refer(tensor, file.resolve().relative_to(ROOT).as_posix(), int(place.get("offset", 0)), int(length))
 
 
 def whole_message(model: ir.Model) -> onnx.ModelProto:

@@ -123,7 +123,7 @@ def activation_table(facts: ReportFacts) -> str:
         return "<p>The model has no activation that an integer kernel could read.</p>"
     scales = {entry["site"]: entry for entry in facts.plan["activations"]}
     quantized = sum(site["quantized"] for site in sites)
-    decided = Counter(entry["format"] for entry in facts.plan["activations"] if "scale" not in entry)
+    decided = Counter(entry["format"] for entry in facts.plan["activations"] if "zero_point" not in entry)
     rounded = "".join(f" and {count:,} rounded to {form}" for form, count in decided.items())
     told = (
         f"<p>{quantized:,} of {len(sites):,} activations are quantized to 8 bits{rounded}; together they cost "
@@ -137,9 +137,9 @@ def activation_table(facts: ReportFacts) -> str:
 
 def _site(place: int, site: Document, decided: Document | None, largest: float) -> str:
     stored = safe(decided["format"]) if decided else '<span class="tag">float</span>'
-    codes = decided if decided and "scale" in decided else None
-    scale = cell(number(codes["scale"]), codes["scale"]) if codes else cell("", "")
-    zero = cell(str(codes["zero_point"]), codes["zero_point"]) if codes else cell("", "")
+    entry, empty = decided or {}, cell("", "")
+    scale = cell(number(entry["scale"]), entry["scale"]) if "scale" in entry else empty
+    zero = cell(str(entry["zero_point"]), entry["zero_point"]) if "zero_point" in entry else empty
     loss = cell(number(site["loss"]), site["loss"], site["loss"] / largest if largest else None)
     return cell(str(place), place) + cell(name(site["site"]), site["site"]) + cell(stored, "") + scale + zero + loss
 

@@ -1,20 +1,32 @@
-"""What layers in float read: real numbers of 16 bits where that is asked for, or where the native library gains."""
+"""What layers in float read: numbers of fewer digits where that is asked for, or where the native library gains."""
 
 from dataclasses import replace
 
 from ptqc.codegen.targets import Chosen
-from ptqc.passes.decide.choose_bfloats import ChooseBfloats
+from ptqc.formats import BFLOAT16, FLOAT8_ACTIVATION
+from ptqc.options import CompileOptions
+from ptqc.passes.decide.choose_float_roundings import ChooseFloatRoundings
 from ptqc.passes.effects import applied
 from ptqc.plan import Plan
 from ptqc.stages.job import Job
 
+# Of the limit on the loss from activations, beside activations of 8 bits.
+BFLOAT16_SHARE = 0.25
+
 
 def with_float_layers(job: Job, chosen: Chosen | None, given: Plan | None) -> Job:
-    """The compile with the activations chosen that are rounded to bfloat16. given: fixed decisions, which have them."""
-    if given is not None or not _in_bfloat16(job, chosen):
+    """The compile with the activations chosen that have fewer digits. given: fixed decisions, which have them."""
+    is_rounded = job.options.activations == "float8" or _in_bfloat16(job, chosen)
+    if given is not None or not is_rounded:
         return job
-    step = ChooseBfloats(job.options.activation_limit)
-    return replace(job, decided=applied(step, job.decided).made)
+    return replace(job, decided=applied(rounding_of(job.options), job.decided).made)
+
+
+def rounding_of(options: CompileOptions) -> ChooseFloatRoundings:
+    """The pass that chooses these activations, where some are to be rounded."""
+    if options.activations == "float8":
+        return ChooseFloatRoundings(FLOAT8_ACTIVATION, options.activation_limit)
+    return ChooseFloatRoundings(BFLOAT16, options.activation_limit, BFLOAT16_SHARE)
 
 
 def _in_bfloat16(job: Job, chosen: Chosen | None) -> bool:

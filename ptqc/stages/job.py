@@ -1,6 +1,6 @@
 """A compile whose measurements are done: what every later stage takes."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
@@ -10,6 +10,7 @@ from ptqc.options import CompileOptions
 from ptqc.passes.decide.phases import Decided
 from ptqc.solvers.cost_model import Timed
 from ptqc.stages.preparing.prepare import Prepared
+from ptqc.work.memory import MemoryPeak
 
 
 @dataclass(frozen=True)
@@ -17,6 +18,7 @@ class Job:
     """What was measured of a model, and what is asked of its file.
 
     entry: name of the measurements in the store. started: on the monotonic clock. timed: where a latency is asked for.
+    memory: the most that was held so far.
     """
 
     prepared: Prepared
@@ -27,6 +29,7 @@ class Job:
     budgets: Budgets
     started: float
     timed: Timed | None = None
+    memory: MemoryPeak = field(default_factory=MemoryPeak)
 
     @property
     def limit(self) -> int | None:

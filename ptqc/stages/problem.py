@@ -10,7 +10,7 @@ from ptqc.biases import accumulator_scale, bias_codes, bits_for, usable_scale
 from ptqc.codegen.onnxruntime import names, size
 from ptqc.codegen.onnxruntime.blocks import block_size
 from ptqc.codegen.onnxruntime.export import Exported, export
-from ptqc.formats import Format, coded
+from ptqc.formats import FLOAT8, Format, coded
 from ptqc.graph.external import fits_in_memory
 from ptqc.graph.layers import Layer, Weight
 from ptqc.graph.nodes import constant, rank
@@ -52,9 +52,12 @@ def problem_of(decided: Decided, plan: Plan, options: CompileOptions) -> Problem
 def forms(weight: Weight, decided: Decided, plan: Plan, options: CompileOptions) -> list[Format]:
     """The formats a weight may take: on an integer kernel codes that cannot saturate, else everything.
 
-    Where an operator may keep it packed in memory, those that it takes, if it takes any.
+    Where an operator may keep it packed in memory, those that it takes, if it takes any; those that are stored as FP8
+    where that is asked for, if a layer reads it.
     """
     found = sorted(form for name, form in decided.solutions if name == weight.name)
+    if options.activations == "float8" and weight.layers and FLOAT8 in found:
+        return [FLOAT8]
     if not any(layer.name in plan.integer for layer in weight.layers):
         products = [layer for layer in weight.layers if weight.table is None and options.in_blocks]
         in_blocks = [form for form in found if products and all(_goes_in_blocks(layer, form) for layer in products)]

@@ -23,7 +23,6 @@ from ptqc.errors import UsageError
 from ptqc.execute.onnxruntime import Feeds
 from ptqc.execute.profile import Subject, latencies
 from ptqc.options import CompileOptions
-from ptqc.passes.decide.choose_bfloats import ChooseBfloats
 from ptqc.passes.decide.phases import Decided
 from ptqc.passes.effects import applied, check_tuned
 from ptqc.passes.tune.reconstruct import ColumnLimits, Reconstruct, reconstruct_each
@@ -32,6 +31,7 @@ from ptqc.report import render
 from ptqc.report.sweep import sweep_text
 from ptqc.solvers.allocation import best_choice, smallest_choice
 from ptqc.stages.fit import PlanSearch
+from ptqc.stages.float_layers import rounding_of
 from ptqc.stages.judging.judge import judge
 from ptqc.stages.judging.speed import one_sample
 from ptqc.stages.measure import recall
@@ -106,7 +106,7 @@ def sweep(
         }
         options = replace(measured, **written)
         if found.manifest.get("rounded_activations"):  # as in the artifact, so that points are of files like it
-            decided = applied(ChooseBfloats(options.activation_limit), decided).made
+            decided = applied(rounding_of(options), decided).made
         targets = _targets(decided, options, prepared.origin, asked, points)
         with progress.stage("measure the frontier", len(targets)) as stage:
             rows, files = _measured(decided, options, targets, deadline, stage)

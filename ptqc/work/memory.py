@@ -3,8 +3,16 @@
 import os
 import resource
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from threading import Event, Thread
 
+STATUS = Path("/proc/self/status")
+# What cannot be dropped: all but pages of mapped files.
+HELD = ("RssAnon:", "RssShmem:")
+# Seconds between two looks.
+EVERY = 0.05
 # Of control groups, version 2 and 1.
 CONTAINER_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 
@@ -14,13 +22,61 @@ def peak_memory_mb() -> float:
 
     Linux's own counter is read where there is one: getrusage carries the parent's peak over into a new process.
     """
-    status = Path("/proc/self/status")
-    if status.exists():
-        for line in status.read_text().splitlines():
+    if STATUS.exists():
+        for line in STATUS.read_text().splitlines():
             if line.startswith("VmHWM:"):
                 return int(line.split()[1]) / 1024
     unit = 2**20 if sys.platform == "darwin" else 2**10
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
+
+
+class MemoryPeak:
+    """The most memory that this process held at any look; pages of mapped files, which can be dropped, do not count.
+
+    Where the system does not tell them apart, the largest resident size so far.
+    """
+
+    def __init__(self) -> None:
+        self._most = 0.0
+
+    def look(self) -> None:
+        """Take what is held now into account."""
+        held = held_mb()
+        self._most = max(self._most, peak_memory_mb() if held is None else held)
+
+    @property
+    def mb(self) -> float:
+        """In MiB."""
+        self.look()
+        return self._most
+
+
+@contextmanager
+def watched_memory() -> Iterator[MemoryPeak]:
+    """Look at this process's memory every EVERY seconds."""
+    peak, ended = MemoryPeak(), Event()
+
+    def watch() -> None:
+        while not ended.wait(EVERY):
+            peak.look()
+
+    thread = Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield peak
+    finally:
+        ended.set()
+        thread.join()
+
+
+def held_mb() -> float | None:
+    """Memory of this process but for pages of mapped files, in MiB; None where the system does not tell."""
+    try:
+        lines = STATUS.read_text().splitlines()
+    except OSError:
+        return None
+    found = [int(line.split()[1]) for line in lines if line.startswith(HELD)]
+    return sum(found) / 1024 if found else None
 
 
 def available_bytes() -> int:

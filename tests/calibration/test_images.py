@@ -3,7 +3,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageOps
 
 from ptqc.calibration.images import Preprocessing
 from ptqc.calibration.inputs import InputSpec
@@ -102,6 +102,14 @@ def test_letterbox_pads_with_gray(photo):
     np.testing.assert_array_equal(got[0, :, 4:16], pixels_of(photo).transpose(2, 0, 1))
     gray = Preprocessing(fit="letterbox").load(photo, spec(1, 1, 20, 20, dtype=np.uint8))
     assert (gray[0, 0, :4] == 114).all()
+
+
+@pytest.mark.parametrize(("fit", "share"), [("letterbox", 0.5), ("letterbox-corner", 0.0)])
+@pytest.mark.parametrize("size", [(20, 20), (7, 31), (40, 9)])
+def test_letterboxes_are_those_of_pillow(photo, fit, share, size):
+    got = Preprocessing(fit=fit).load(photo, spec(1, 3, *size, dtype=np.uint8))
+    pad = ImageOps.pad(Image.open(photo), size[::-1], Image.Resampling.BILINEAR, (114,) * 3, (share, share))
+    np.testing.assert_array_equal(got[0].transpose(1, 2, 0), np.asarray(pad))
 
 
 @pytest.mark.parametrize(("fill", "expected"), [(0, (0, 0, 0)), ((9, 8.6, 7), (9, 9, 7))])

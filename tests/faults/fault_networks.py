@@ -168,7 +168,7 @@ def half() -> onnx.ModelProto:
 def _networks() -> dict[str, Network]:
     tokens = np.random.default_rng(0).integers(0, 64, (16, 32))
     numbers = samples(8, count=16).astype(np.float16)
-    integer = {"activations": "integer"}
+    integer, float8 = {"activations": "integer"}, {"activations": "float8", "activation_limit": 10.0}
     return {
         "image": Network(image(), samples(4, 8, 8, count=16), None, {**integer, "bits": (4, 7)}),
         "pairs": Network(small(), samples(8, 4, 4, count=16), "95%", {**integer, "bits": (2, 3)}),
@@ -177,6 +177,7 @@ def _networks() -> dict[str, Network]:
         "two of four": Network(pruned(), samples(32, 6, 6, count=16), None, {**integer, "sparsity": "2:4"}),
         "words": Network(words(), tokens, "40%", {"activations": "float", "bits": (3, 4)}),
         "gates": Network(gates(), samples(4, 8, 8, count=16), None, {**integer, "bits": (7,)}),
+        "float8": Network(image(), samples(4, 8, 8, count=16), None, float8),
         "half": Network(half(), numbers, None, {**integer, "bits": (4,)}),
     }
 

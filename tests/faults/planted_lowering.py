@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
-from planting import ASKED, DIFFER, Changed, Fault, given
+from planting import ASKED, DIFFER, TUNED, Changed, Fault, always, given
 
 from ptqc.formats import UINT8, QuantParams
+from ptqc.formats.float8 import Float8Rounding
 from ptqc.lowered import Lowered
 from ptqc.passes import lower
 from ptqc.passes.base import Result
@@ -97,6 +98,14 @@ def half_the_bounds(bounds: Any) -> Any:
     return None if bounds is None else (bounds[0], bounds[1] / 2)
 
 
+def another_scale(right: Any) -> Any:
+    return lambda self, value, constant: right(dataclasses.replace(self, scale=1.3 * self.scale), value, constant)
+
+
+def scales_reversed(right: Any) -> Any:
+    return lambda self, codes, scale, *others: right(self, codes, scale[::-1], *others)
+
+
 LOWERING: dict[str, Fault] = {
     "zero points off by one": Fault(lower._Builder, "_parameters", zero_point_moved, "image", ASKED),
     "scale of the bias stale": Fault(
@@ -122,6 +131,9 @@ LOWERING: dict[str, Fault] = {
     "softmax along the wrong axis": Fault(
         lower.Lower, "apply", in_the_graph(setting("axis", 1), "Softmax"), "words", ASKED
     ),
+    "scale of FP8 activations wrong": Fault(Float8Rounding, "nodes", another_scale, "float8", ASKED),
+    "scales of FP8 weights reversed": Fault(lower._Builder, "_dequantized", scales_reversed, "float8", TUNED),
+    "rounding to FP8 forgotten": Fault(lower._Builder, "_cast", always(None), "float8", "but not in both"),
     "operands of a difference exchanged": Fault(
         lower.Lower, "apply", in_the_graph(operands_exchanged, "Sub"), "words", ASKED
     ),

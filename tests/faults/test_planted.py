@@ -26,6 +26,7 @@ SAMPLE = (
     "zero points off by one",
     "padded with code zero",
     "softmax along the wrong axis",
+    "scale of FP8 activations wrong",
     "halves of pairs swapped",
     "zeros at other places",
     "slope lost",

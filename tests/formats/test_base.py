@@ -2,16 +2,18 @@ import pytest
 
 from ptqc.formats import (
     BFLOAT16,
+    FLOAT8,
+    FLOAT8_ACTIVATION,
     FLOAT16,
     FLOAT32,
     UINT8,
+    ActivationParams,
     Affine,
     Codebook,
     Format,
     Integer,
     Palette,
     QuantParams,
-    Rounding,
     VectorCodebook,
 )
 from ptqc.formats.activations import read
@@ -23,6 +25,7 @@ KEYS = {
     FLOAT16: "float16",
     FLOAT32: "float32",
     Palette(1): "palette1",
+    FLOAT8: "float8_e4m3fn",
 }
 
 
@@ -34,7 +37,9 @@ def test_a_format_has_a_stable_key(form: Format, text: str) -> None:
 
 @pytest.mark.parametrize("text", ["", "int", "int4x", "x4", "u8", "int-4", "INT4", " int4", "int99", "palette3"])
 def test_unknown_formats_are_named(text: str) -> None:
-    with pytest.raises(ValueError, match=f"unknown number format '{text}'; known: float16, float32, int2, .*palette4$"):
+    with pytest.raises(
+        ValueError, match=f"unknown number format '{text}'; known: float16, float32, int2, .*palette4, float8_e4m3fn$"
+    ):
         Format.parse(text)
 
 
@@ -69,11 +74,14 @@ def test_a_zero_point_is_a_code(form: Affine, zero_point: int) -> None:
         QuantParams(form, 1.0, zero_point)
 
 
-@pytest.mark.parametrize("params", [QuantParams(UINT8, 0.5, 3), Rounding(BFLOAT16)], ids=str)
-def test_parameters_of_activations_are_read_back(params: QuantParams | Rounding) -> None:
+REALS = [form.of_range(-1, 3) for form in (BFLOAT16, FLOAT8_ACTIVATION)]
+
+
+@pytest.mark.parametrize("params", [QuantParams(UINT8, 0.5, 3), *REALS], ids=str)
+def test_parameters_of_activations_are_read_back(params: ActivationParams) -> None:
     assert read({"site": "x", **params.to_json()}) == params
 
 
 def test_an_unknown_format_of_activations_is_named() -> None:
-    with pytest.raises(ValueError, match="site 'x' is uint4; activations are uint8 or bfloat16"):
+    with pytest.raises(ValueError, match="site 'x' is uint4; activations are uint8 or bfloat16 or float8_e4m3fn"):
         read({"site": "x", "format": "uint4"})

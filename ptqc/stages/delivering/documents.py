@@ -17,6 +17,7 @@ from ptqc.artifact.golden import Golden
 from ptqc.codegen.onnxruntime import exact_sums
 from ptqc.codegen.onnxruntime.export import Exported
 from ptqc.codegen.onnxruntime.verify import Verified
+from ptqc.detection.detector import Detector
 from ptqc.formats import coded
 from ptqc.graph import zipmaps
 from ptqc.notes import Level, Note, is_cut_short
@@ -38,7 +39,6 @@ from ptqc.stages.loss.kept_loss import KeptLoss
 from ptqc.stages.memory.memory_report import MemoryReport
 from ptqc.stages.preparing.split import used_remedies
 from ptqc.version import __version__
-from ptqc.work.memory import peak_memory_mb
 
 FRONTIER_POINTS = 12
 
@@ -60,6 +60,7 @@ class CompileOutcome:
     kept: KeptLoss | None
     judged: Judged
     changed: Mapping[str, Any]
+    detector: Detector | None
     speed: Measured
     golden: Golden
     distances: Mapping[str, float]
@@ -124,6 +125,7 @@ def manifest(job: Job, outcome: CompileOutcome) -> dict[str, Any]:
         "options": job.options.to_json(),
         **({"plugins": plugins} if plugins else {}),
         "preprocessing": None if images is None else asdict(images),
+        **({} if outcome.detector is None else {"detector": outcome.detector.to_json()}),
         "budget": str(job.budgets.size) if job.budgets.size else None,
         "file": {
             "bytes": fitted.exported.size,
@@ -239,7 +241,7 @@ def times(job: Job, outcome: CompileOutcome) -> dict[str, Any]:
         **outcome.speed.to_json(),
         "load_seconds": outcome.verified.load_seconds,
         "seconds": time.monotonic() - job.started,
-        "peak_memory_mb": peak_memory_mb(),
+        "peak_memory_mb": job.memory.mb,
         "host": {"machine": platform.machine(), "system": platform.system(), "python": platform.python_version()},
     }
 

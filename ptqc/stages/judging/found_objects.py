@@ -1,24 +1,26 @@
 """What a detector finds in a picture, by the float model and by the compiled one.
 
 No file says how a model writes its boxes down: as corners or as centre and size, in pixels or in shares of the picture,
-or relative to the cell of a grid. Detectors find an object at several neighbouring places, whose boxes agree only when
-they are read as they were meant. So the way is taken, of those that give boxes inside the picture, in which the sure
-boxes of one class overlap about as much as in any. Of what overlaps, the surest is shown (non-maximum suppression).
+or relative to the cell of a grid. Where the user does not say it either, the boxes themselves have to: detectors find
+an object at several neighbouring places, whose boxes agree only when they are read as they were meant. So the way is
+taken, of those that give boxes inside the picture, in which the sure boxes of one class overlap about as much as in
+any. Of what overlaps, the surest is shown (non-maximum suppression).
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from ptqc.detection.boxes import FORMS, SIDES, BoxForm, Size, grid, overlap, sides, without_overlaps
+from ptqc.detection.detector import Detector
 from ptqc.execute.onnxruntime import Feeds
 from ptqc.losses import Kinds
 from ptqc.losses.base import rows
 from ptqc.losses.boxes import Boxes
 from ptqc.losses.detection import Detection
 
-CORNERS = 4
 SURE = 0.3  # how likely an object is to be shown
 SAME = 0.5  # intersection over union from which on two boxes are of one object
 MOST_PLACES, SHOWN = 200, 12
@@ -27,8 +29,6 @@ MOST_PLACES, SHOWN = 200, 12
 NEARLY = 0.8
 NEAR = 2
 INSIDE = 0.9  # share of the boxes that have to be possible
-# Strides of the grids of detectors, those of several levels one behind the other.
-GRIDS = ((8, 16, 32), (8, 16, 32, 64), (8, 16), (16, 32), (8,), (16,), (32,))
 
 
 @dataclass(frozen=True)
@@ -58,65 +58,46 @@ class FoundObject:
 
 @dataclass(frozen=True)
 class BoxReading:
-    """A way to read boxes. corners: from places and the size of the picture (width, height) to (n, 4) in pixels."""
+    """A way to read boxes. shares: whether they are shares of the picture."""
 
     name: str
-    corners: Callable[[DetectorPlaces, tuple[int, int]], np.ndarray]
-    on_grid: bool = False
+    form: BoxForm
+    shares: bool = False
 
+    @property
+    def on_grid(self) -> bool:
+        """Whether it needs the cells of a grid."""
+        return self.form.beside == "cells"
 
-def _centred(centre: np.ndarray, size: np.ndarray) -> np.ndarray:
-    return np.concatenate([centre - size / 2, centre + size / 2], 1)
-
-
-def _twice(size: tuple[int, int]) -> np.ndarray:
-    return np.array([*size, *size], np.float64)
-
-
-def _from_cells(places: DetectorPlaces, _size: tuple[int, int]) -> np.ndarray:
-    """Offset in cells and logarithm of the size, as YOLOX has it (Ge et al. 2021, arXiv 2107.08430)."""
-    cells = _cells_of(places)
-    centre = (places.boxes[:, :2] + cells[:, :2]) * cells[:, 2:]
-    return _centred(centre, np.exp(np.minimum(places.boxes[:, 2:], 50)) * cells[:, 2:])
-
-
-def _by_distances(places: DetectorPlaces, _size: tuple[int, int]) -> np.ndarray:
-    """Distances of the sides from the middle of the cell, as FCOS has it (Tian et al. 2019, arXiv 1904.01355)."""
-    cells = _cells_of(places)
-    middle = np.tile((cells[:, :2] + 0.5) * cells[:, 2:], 2)
-    return np.asarray(middle + places.boxes * cells[:, 2:] * [-1, -1, 1, 1])
-
-
-def _cells_of(places: DetectorPlaces) -> np.ndarray:
-    assert places.cells is not None
-    return places.cells
+    def corners(self, places: DetectorPlaces, size: Size) -> np.ndarray:
+        """Those of places, (n, 4) in pixels; size: width and height of the picture."""
+        beside = places.boxes if places.cells is None else places.cells
+        corners = self.form.corners(places.boxes, beside)
+        return corners * sides(size) if self.shares else corners
 
 
 READINGS = (
-    BoxReading("corners in pixels", lambda places, _size: places.boxes),
-    BoxReading("centre and size in pixels", lambda places, _size: _centred(places.boxes[:, :2], places.boxes[:, 2:])),
-    BoxReading("corners in shares of the picture", lambda places, size: places.boxes * _twice(size)),
-    BoxReading(
-        "centre and size in shares of the picture",
-        lambda places, size: _centred(places.boxes[:, :2], places.boxes[:, 2:]) * _twice(size),
-    ),
-    BoxReading("offset and logarithm of the size in cells", _from_cells, on_grid=True),
-    BoxReading("distances from the middle of a cell", _by_distances, on_grid=True),
+    BoxReading("corners in pixels", FORMS["xyxy"]),
+    BoxReading("centre and size in pixels", FORMS["cxcywh"]),
+    BoxReading("corners in shares of the picture", FORMS["xyxy"], shares=True),
+    BoxReading("centre and size in shares of the picture", FORMS["cxcywh"], shares=True),
+    BoxReading("offset and logarithm of the size in cells", FORMS["cells"]),
+    BoxReading("distances from the middle of a cell", FORMS["distances"]),
 )
 
 
-def places_of(kinds: Kinds, outputs: Feeds, size: tuple[int, int]) -> DetectorPlaces | None:
+def places_of(kinds: Kinds, outputs: Feeds, size: Size) -> DetectorPlaces | None:
     """The sure places of one picture of `size` (width, height); None where no output is one of boxes."""
     found = next(_boxes_and_scores(kinds, outputs), None)
     if found is None:
         return None
     boxes, scores = found
-    if boxes.shape[1] != CORNERS or len(boxes) != len(scores):
+    if boxes.shape[1] != SIDES or len(boxes) != len(scores):
         return None
     best = scores.max(1)
     chosen = np.argsort(-best, kind="stable")[:MOST_PLACES]
     chosen = chosen[best[chosen] > SURE]
-    cells = _grid(len(boxes), *size)
+    cells = grid(len(boxes), size)
     return DetectorPlaces(
         boxes[chosen], scores[chosen].argmax(1), best[chosen], None if cells is None else cells[chosen]
     )
@@ -129,23 +110,10 @@ def _boxes_and_scores(kinds: Kinds, outputs: Feeds) -> Iterator[tuple[np.ndarray
         elif isinstance(kind, Detection):
             anchors = rows(outputs[name], kind.axis)
             first = min(group.start for group in kind.groups if not group.scores)
-            yield anchors[:, first : first + CORNERS], kind.scores(anchors)
+            yield anchors[:, first : first + SIDES], kind.scores(anchors)
 
 
-def _grid(count: int, width: int, height: int) -> np.ndarray | None:
-    """Column, row and stride of each of `count` places, row by row; None where they are those of no known grid."""
-    for strides in GRIDS:
-        shapes = [(-(-height // stride), -(-width // stride)) for stride in strides]
-        if sum(rows * columns for rows, columns in shapes) == count:
-            levels = [
-                np.stack([*np.indices(shape)[::-1].reshape(2, -1), np.full(shape[0] * shape[1], stride)], 1)
-                for shape, stride in zip(shapes, strides, strict=True)
-            ]
-            return np.concatenate(levels).astype(np.float64)
-    return None
-
-
-def reading_of(found: Sequence[DetectorPlaces], size: tuple[int, int]) -> BoxReading | None:
+def reading_of(found: Sequence[DetectorPlaces], size: Size) -> BoxReading | None:
     """How boxes are written, as those of some pictures show; None where no way gives boxes inside the picture."""
     given = [places for places in found if len(places.boxes)]
     agreements = dict[BoxReading, float]()
@@ -156,7 +124,7 @@ def reading_of(found: Sequence[DetectorPlaces], size: tuple[int, int]) -> BoxRea
     return next((reading for reading, agreement in agreements.items() if agreement >= enough), None)
 
 
-def _is_possible(reading: BoxReading, places: DetectorPlaces, size: tuple[int, int]) -> bool:
+def _is_possible(reading: BoxReading, places: DetectorPlaces, size: Size) -> bool:
     """Whether nearly all boxes have a size of at least a pixel, no more than the picture's, and lie in it.
 
     On a grid they also have to be no farther from their cell than NEAR of its strides.
@@ -180,26 +148,28 @@ def _agreement(corners: np.ndarray, labels: np.ndarray) -> float:
     return float(overlaps.max(1).mean())
 
 
-def overlap(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Intersection over union (n, m) of boxes (n, 4) and (m, 4) given by their corners."""
-    a, b = first[:, None], second[None]
-    inner = np.clip(np.minimum(a[..., 2:], b[..., 2:]) - np.maximum(a[..., :2], b[..., :2]), 0, None).prod(-1)
-    areas = [np.clip(box[..., 2:] - box[..., :2], 0, None).prod(-1) for box in (a, b)]
-    return np.asarray(inner / np.maximum(areas[0] + areas[1] - inner, 1e-12))
-
-
-def objects_of(places: DetectorPlaces, reading: BoxReading, size: tuple[int, int]) -> list[FoundObject]:
+def objects_of(places: DetectorPlaces, reading: BoxReading, size: Size) -> list[FoundObject]:
     """The surest of what overlaps, at most SHOWN."""
     corners = reading.corners(places, size)
-    apart = np.where(places.labels[:, None] == places.labels, overlap(corners, corners), 0)
-    kept = list[int]()
-    for place in range(len(corners)):  # by falling score
-        if len(kept) < SHOWN and not any(apart[place, other] > SAME for other in kept):
-            kept.append(place)
-    shares = np.clip(corners / _twice(size), 0, 1)
+    kept = without_overlaps(corners, places.labels, SAME, SHOWN)
+    return _shown(corners[kept], places.labels[kept], places.scores[kept], size)
+
+
+def stated_objects(detector: Detector, outputs: Mapping[str, Any], size: Size) -> list[FoundObject]:
+    """The surest of what outputs of one picture say, at most SHOWN, in the way that the user states.
+
+    Raises UsageError where the outputs are not as was stated.
+    """
+    found = detector.found(outputs, size)
+    sure = np.flatnonzero(found.scores > SURE)[:SHOWN]
+    return _shown(found.boxes[sure], found.labels[sure], found.scores[sure], size)
+
+
+def _shown(corners: np.ndarray, labels: np.ndarray, scores: np.ndarray, size: Size) -> list[FoundObject]:
+    shares = np.clip(corners / sides(size), 0, 1)
     return [
-        FoundObject(int(places.labels[i]), float(places.scores[i]), (*map(float, shares[i]),))  # type: ignore[arg-type]
-        for i in kept
+        FoundObject(int(label), float(score), (*map(float, box),))  # type: ignore[arg-type]
+        for label, score, box in zip(labels, scores, shares, strict=True)
     ]
 
 

@@ -15,11 +15,14 @@ from PIL import Image, ImageOps
 from ptqc.calibration.inputs import InputSpec, input_specs
 from ptqc.calibration.samples import Samples
 from ptqc.calibration.synthetic import is_image, spatial_axes
+from ptqc.detection.boxes import Size
+from ptqc.detection.detector import Detector
+from ptqc.errors import UsageError
 from ptqc.execute.onnxruntime import Feeds, Runner, open_packed, tensors_of
 from ptqc.losses import Kinds
 from ptqc.losses.classes import Classes
 from ptqc.stages.judging.changed_tokens import TokenInput
-from ptqc.stages.judging.found_objects import compared, objects_of, places_of, reading_of
+from ptqc.stages.judging.found_objects import FoundObject, compared, objects_of, places_of, reading_of, stated_objects
 from ptqc.stages.judging.judge import Judged
 
 SHOWN = 4
@@ -45,11 +48,13 @@ def most_changed(
     kinds: Kinds,
     judged: Judged,
     tokenizer: Path | None = None,
+    detector: Detector | None = None,
 ) -> dict[str, Any]:
     """The document: samples by falling loss, with what a person would look at.
 
     These are pictures of images with what a detector finds in them, the tokens of texts, and what each output of
-    classes said. tokenizer: of the texts, where it is known. Samples on which nothing changed are left out.
+    classes said. tokenizer: of the texts, where it is known. detector: how boxes are written, where the user states it.
+    Samples on which nothing changed are left out.
     """
     order = sorted(range(judged.samples), key=lambda place: -judged.by_sample[place])[:SHOWN]
     places = [place for place in order if judged.by_sample[place] > 0]
@@ -61,7 +66,7 @@ def most_changed(
         for place in places
     ]
     pictured, texts = [spec for spec in inputs if is_image(spec)], TokenInput.of(inputs, tokenizer)
-    found = _found(kinds, ran, pictured[0]) if len(pictured) == 1 else [None] * len(ran)
+    found = _found(kinds, ran, pictured[0], detector or Detector()) if len(pictured) == 1 else [None] * len(ran)
     samples = []
     for one, objects in zip(ran, found, strict=True):
         side = SIDE_WITH_BOXES if objects else SIDE
@@ -80,26 +85,33 @@ def most_changed(
     return {"unit": judged.loss_unit, "of": judged.samples, "samples": samples}
 
 
-def _found(kinds: Kinds, ran: Sequence[_Ran], spec: InputSpec) -> list[dict[str, Any] | None]:
+def _found(kinds: Kinds, ran: Sequence[_Ran], spec: InputSpec, detector: Detector) -> list[dict[str, Any] | None]:
     """What both find in the picture of each sample; None where the model is no detector, or its boxes are not read."""
     shape, *others = {one.feeds[spec.name].shape for one in ran}
     if others or shape[0] != 1:
         return [None] * len(ran)
     height, width = (shape[axis] for axis in spatial_axes(spec))
     size = (width, height)
+    if detector.knows(ran[0].real):
+        try:
+            told = [[stated_objects(detector, outputs, size) for outputs in (one.real, one.packed)] for one in ran]
+        except UsageError:  # the first sample was as stated: for a picture in the report, no compile is thrown away
+            return [None] * len(ran)
+        return [_compared(spec, detector.told, size, real, packed) for real, packed in told]
     pairs = [(places_of(kinds, one.real, size), places_of(kinds, one.packed, size)) for one in ran]
     reading = reading_of([real for real, _ in pairs if real is not None], size)
     return [
         None
         if reading is None or real is None or packed is None
-        else {
-            "input": spec.name,
-            "read": reading.name,
-            "size": size,
-            **compared(objects_of(real, reading, size), objects_of(packed, reading, size)),
-        }
+        else _compared(spec, reading.name, size, objects_of(real, reading, size), objects_of(packed, reading, size))
         for real, packed in pairs
     ]
+
+
+def _compared(
+    spec: InputSpec, read: str, size: Size, real: Sequence[FoundObject], packed: Sequence[FoundObject]
+) -> dict[str, Any]:
+    return {"input": spec.name, "read": read, "size": size, **compared(real, packed)}
 
 
 def _answers(kinds: Kinds, one: _Ran, texts: TokenInput | None) -> Iterator[dict[str, Any]]:

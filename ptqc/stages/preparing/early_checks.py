@@ -1,9 +1,12 @@
 """Requests that cannot be met, refused before anything is measured: too small a budget, operators without kernels."""
 
 from ptqc.budget import DROP, Budgets
+from ptqc.calibration.inputs import input_specs
+from ptqc.calibration.synthetic import is_image, spatial_axes
 from ptqc.codegen.targets import Chosen
+from ptqc.detection.detector import Detector
 from ptqc.errors import Infeasible, UsageError
-from ptqc.execute.onnxruntime import Runner
+from ptqc.execute.onnxruntime import Runner, tensors_of
 from ptqc.losses import recognize
 from ptqc.options import CompileOptions
 from ptqc.stages.loss.criteria import check_unit
@@ -18,7 +21,7 @@ LOOKED_AT = 8
 def check_early(prepared: Prepared, budgets: Budgets, options: CompileOptions, chosen: Chosen | None) -> None:
     """Raises Infeasible for a size that no file of the model has, TargetError for what certainly has no kernel.
 
-    Raises UsageError for a loss in a unit that the outputs are not judged in.
+    Raises UsageError for a loss in a unit that the outputs are not judged in, and for FP8 with a target.
     """
     _check_size(prepared, budgets, options)
     if budgets.loss is not None:
@@ -26,7 +29,24 @@ def check_early(prepared: Prepared, budgets: Budgets, options: CompileOptions, c
         outputs = [runner.run(feeds) for feeds in samples]
         check_unit(budgets.loss, recognize(prepared.model, samples[0], outputs, options.loss))
     if chosen is not None and not chosen.may_be_missing:
+        if options.activations == "float8":
+            raise UsageError(
+                f"activations is 'float8', for which the target {chosen.name} has no kernels: leave the target out, "
+                "and give the ONNX file to a compiler for the hardware that multiplies FP8"
+            )
         chosen.target.check_kernels(prepared.model)
+
+
+def check_detector(prepared: Prepared, detector: Detector | None) -> None:
+    """Raises UsageError where the outputs are not as `detector` says, before a compile takes minutes."""
+    pictured = [spec for spec in input_specs(prepared.model) if is_image(spec)]
+    if detector is None:
+        return
+    if len(pictured) != 1:
+        raise UsageError(f"the model takes {len(pictured)} images, expected one: leave out how it writes boxes")
+    feeds = prepared.tuning[0]
+    height, width = (feeds[pictured[0].name].shape[axis] for axis in spatial_axes(pictured[0]))
+    detector.found(tensors_of(Runner(prepared.model).run(feeds)), (width, height))
 
 
 def check_score(budgets: Budgets, *scores: object) -> None:

@@ -51,7 +51,7 @@ def evened(
     What an earlier compile accepted is taken from the store.
     """
     tuning, held_back = prepared.tuning[:OBSERVED], prepared.held_back[:MOST]
-    if options.activations == "float" or len(held_back) < FEWEST:
+    if not options.has_codes or len(held_back) < FEWEST:
         return prepared
     key = key_of(STEP, prepared, options.until(Phase.MEASURE))
     entry = store.get(key)

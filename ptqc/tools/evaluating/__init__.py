@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -13,12 +13,14 @@ from ptqc.calibration.images import Preprocessing
 from ptqc.calibration.inputs import input_specs
 from ptqc.calibration.roles import roles
 from ptqc.calibration.texts import Texts, read_tokenizer
+from ptqc.detection.detector import Detector
 from ptqc.errors import ModelError, UsageError
 from ptqc.text import number, shorten, table
-from ptqc.tools.comparing.contenders import Contender, Run, as_compiled, check_inputs, contenders, running
-from ptqc.tools.evaluating.data import Judges, LabelledCase, read_judges
+from ptqc.tools.comparing.contenders import Contender, Run, as_compiled, contenders, of_one_interface, running
+from ptqc.tools.evaluating.data import Judges, LabelledCase, read_judges, read_pictures
 from ptqc.tools.evaluating.estimates import Estimate, difference, estimate
 from ptqc.tools.evaluating.metric import Case, Metric, Outputs
+from ptqc.tools.evaluating.metrics.mean_ap import MeanAP
 from ptqc.tools.evaluating.own import metric_of
 from ptqc.work.logs import quiet_libraries
 from ptqc.work.progress import SILENT, Progress
@@ -119,30 +121,36 @@ def evaluate(
     threads: int = 0,
     tokenizer: str | PathLike[str] | None = None,
     preprocessing: Preprocessing | None = None,
+    detector: Detector | None = None,
     progress: Progress = SILENT,
 ) -> Evaluation:
     """The score of each model on labelled data, and how far it is from that of the first.
 
     models: ONNX files, and folders that `ptqc.compile` wrote: of these the file and, where one runs here, the native
-    library. metric: "top-1", "top-5", "cross-entropy", "perplexity", "similarity", "cosine", "word-errors", "psnr",
-    "module:function", a function of outputs and label, or a `ptqc.tools.evaluating.metric.Metric`. data: as
-    `calibration` of `ptqc.compile`, with labels beside the samples (as `ptqc eval --help` says) or in `labels`. output:
-    the one that is judged; default: the first. samples: labels at most. threads: of a run, 0 for all processors.
-    tokenizer: what turns tokens into words, where that of the data is not meant. Raises CalibrationError where data,
-    labels and metric do not go together.
+    library. metric: "top-1", "top-5", "map" or "map-50" (of detectors, with images and their boxes), "cross-entropy",
+    "perplexity", "similarity", "cosine", "word-errors", "psnr", "module:function", a function of outputs and label, or
+    a `ptqc.tools.evaluating.metric.Metric`. data: as `calibration` of `ptqc.compile`, with labels beside the samples
+    (as `ptqc eval --help` says) or in `labels`. output: the one that is judged; default: the first. samples: labels at
+    most. threads: of a run, 0 for all processors. tokenizer: what turns tokens into words, where that of the data is
+    not meant. detector: how the models write what they find, for "map"; default: as an artifact's compile was told.
+    Raises CalibrationError where data, labels and metric do not go together.
     """
-    chosen = metric_of(metric)
+    asked = metric_of(metric)
     if samples is not None and samples < 1:
         raise UsageError(f"samples = {samples}; expected a positive number")
     found = [contender for model in models for contender in contenders(model, threads)]
     if not found:
         raise UsageError("there is nothing to evaluate: give ONNX files, or folders of `ptqc compile`")
-    check_inputs(found)
+    found = of_one_interface(found)
     inputs = input_specs(found[0].model)
     judged = _judged_output(found[0], output)
     decode = _decoder(data, tokenizer)
     prepared, found_roles = as_compiled(preprocessing, found), roles(inputs)
-    judges = read_judges(data, labels, chosen, inputs, samples, prepared)
+    chosen = _of_detector(asked, detector, found)
+    if isinstance(chosen, MeanAP):
+        judges = read_pictures(data, labels, chosen.detector.classes, inputs, samples, prepared or Preprocessing())
+    else:
+        judges = read_judges(data, labels, chosen, inputs, samples, prepared)
 
     def case(given: LabelledCase, outputs: Sequence[Outputs], firsts: Sequence[Outputs]) -> Case:
         return Case(given.name, given.feeds, outputs, firsts, given.label, judged, found_roles, decode)
@@ -153,6 +161,17 @@ def evaluate(
         raise ModelError("; ".join(f"{name}: {reason}" for name, reason in left_out.items()))
     count = len(next(iter(measured.values())))
     return Evaluation(chosen.name, chosen.title, chosen.higher_is_better, count, tuple(rows), left_out)
+
+
+def _of_detector(metric: Metric, stated: Detector | None, found: Sequence[Contender]) -> Metric:
+    """A metric of detectors with how these write what they find: as stated, else as the first artifact keeps it."""
+    if not isinstance(metric, MeanAP):
+        if stated is not None:
+            raise UsageError(f"the metric {metric.name} is none of detectors: leave out how these write boxes")
+        return metric
+    kept = (one.artifact.detector for one in found if one.artifact is not None)
+    detector = stated or next(filter(None, kept), None)
+    return metric if detector is None else replace(metric, detector=detector)
 
 
 def _judged_output(first: Contender, asked: str | None) -> str:
@@ -178,7 +197,7 @@ def _measure(
     A library is built for one size of samples, so it is left out where it does not take these.
     """
     runs: dict[int, Run] = {place: one.start() for place, one in enumerate(found)}
-    numbers: dict[int, list[tuple[float, ...]]] = {place: [] for place in runs}
+    numbers: dict[int, list[tuple[Any, ...]]] = {place: [] for place in runs}
     left_out: dict[str, str] = {}
     with progress.stage("evaluate", judges.count) as stage:
         for given in judges.cases:
@@ -194,7 +213,7 @@ def _measure(
                 firsts = firsts or outputs
                 numbers[place].append(metric.measure(case(given, outputs, firsts)))
             stage.advance()
-    return {place: np.array(numbers[place], np.float64) for place in runs}, left_out
+    return {place: metric.gathered(numbers[place]) for place in runs}, left_out
 
 
 def _row(one: Contender, metric: Metric, measured: Mapping[int, np.ndarray], place: int) -> EvaluatedModel:

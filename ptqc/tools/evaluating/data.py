@@ -20,10 +20,12 @@ from ptqc.calibration.inputs import InputSpec
 from ptqc.calibration.samples import EVERY_SAMPLE, CheckedSample, checked
 from ptqc.calibration.sources import LENGTHS, bounds_of, files_below, is_hidden, npz_members, open_source, spread
 from ptqc.calibration.texts import TABLE, Texts
+from ptqc.detection.detector import ClassNumbers
 from ptqc.errors import CalibrationError, UsageError
 from ptqc.execute.onnxruntime import Feeds
 from ptqc.stages.judging.labels import KEY, from_csv
 from ptqc.tools.evaluating.metric import Metric
+from ptqc.tools.evaluating.pictures import labelled_pictures
 
 NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)(e[+-]?\d+)?", re.IGNORECASE | re.ASCII)
 
@@ -74,6 +76,22 @@ def read_judges(
     return Judges(_cases(checked(stream, inputs, limit), found, metric, chosen), len(chosen))
 
 
+def read_pictures(
+    data: object,
+    labels: object,
+    numbers: ClassNumbers,
+    inputs: Sequence[InputSpec],
+    most: int | None,
+    preprocessing: Preprocessing,
+) -> Judges:
+    """Pictures with what is in them, at most `most`, evenly spread.
+
+    Raises CalibrationError for data and labels that cannot be read, or do not belong together, here or from the cases.
+    """
+    count, pictures = labelled_pictures(data, labels, numbers, inputs, most, preprocessing)
+    return Judges((LabelledCase(one.name, [one.feeds], one.truth) for one in pictures), count)
+
+
 def _cases(
     samples: Iterator[CheckedSample], labels: Sequence[Any], metric: Metric, chosen: Collection[int] | None
 ) -> Iterator[LabelledCase]:
@@ -86,8 +104,8 @@ def _cases(
             break
         if metric.needs_labels and not labels:
             raise CalibrationError(
-                f"the metric {metric.name} needs labels, and the data have none: an array `{KEY}` in the .npz, or "
-                "--labels"
+                f"the metric {metric.name} needs labels, and the data have none: an array `{KEY}` in the .npz, images "
+                "in one folder for each class, a CSV of image,class-number, or --labels"
             )
         if labels and number >= len(labels):
             raise _uneven(f"at least {count}", labels, together)

@@ -80,10 +80,12 @@ class Metric(ABC):
     """A score of a model on data. A metric is one object, in a file of its own in `ptqc/tools/evaluating/metrics`.
 
     name: as `--metric` has it. title: what the score is, with its unit. higher_is_better: whether more is better.
-    samples: that belong to one label. needs_labels: whether it makes no sense without.
+    samples: that belong to one label. needs_labels: whether it makes no sense without. shown: its names with what may
+    stand behind, where that is more than the name.
     """
 
     name: ClassVar[str]
+    shown: ClassVar[str] = ""
     title: str
     higher_is_better: ClassVar[bool] = True
     samples: ClassVar[int] = 1
@@ -95,8 +97,15 @@ class Metric(ABC):
         """The metric with what stands behind its name, as 5 in "top-5"; None where it takes no such thing."""
 
     @abstractmethod
-    def measure(self, case: Case) -> tuple[float, ...]:
-        """The numbers that a case adds to the score. Raises CalibrationError where output and label do not fit."""
+    def measure(self, case: Case) -> tuple[Any, ...]:
+        """What a case adds to the score: numbers, unless `gathered` takes something else.
+
+        Raises CalibrationError where output and label do not fit.
+        """
+
+    def gathered(self, measured: Sequence[tuple[Any, ...]]) -> np.ndarray:
+        """What all cases add, (cases, numbers)."""
+        return np.array(measured, np.float64)
 
     @abstractmethod
     def score(self, measured: np.ndarray) -> float:

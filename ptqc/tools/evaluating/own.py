@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ptqc.arguments import shown
+from ptqc.arguments import meant, shown
 from ptqc.errors import CalibrationError, PtqcError, UsageError
 from ptqc.tools.evaluating.metric import Case, Metric
 from ptqc.tools.evaluating.metrics import METRICS
@@ -61,8 +61,9 @@ def metric_of(given: object) -> Metric:
         rest = given.removeprefix(kind.name)
         if rest != given and rest[:1] in ("", "-") and (found := kind.of(rest[1:])) is not None:
             return found
-    known = ", ".join(kind.name for kind in METRICS)
-    raise UsageError(f"metric is {given!r}; known: {known}, some with a number as in top-5, and module:function")
+    known = ", ".join(kind.shown or kind.name for kind in METRICS)
+    likely = meant([given.lower()], known.split(", "))
+    raise UsageError(f"metric is {given!r}{likely}; known: {known}, and module:function")
 
 
 def _made(kind: type[Metric]) -> Metric:

@@ -103,7 +103,7 @@ def test_rounding_is_that_of_numpy(chosen: Isa, tmp_path: Path) -> None:
 def rounded(body: str, constants: dict[str, np.ndarray], kept: str = "", **formats: Any) -> Quantized:
     used = {name: array for name, array in constants.items() if re.search(rf"[(,] *{name} *[,)]", body)}
     model, feeds = parse(body, **used), samples(2, 6, 8, 8)
-    return quantized(model, feeds, keep_float=lambda _: True, in_bfloat16=lambda site: site not in kept, **formats)
+    return quantized(model, feeds, keep_float=lambda _: True, is_rounded=lambda site: site not in kept, **formats)
 
 
 @SETS
@@ -114,10 +114,10 @@ def test_networks_give_what_onnxruntime_gives(chosen: Isa, tmp_path: Path) -> No
             programs[str(number)] = program_of(rounded(body, SMALL), feeds, chosen, tmp_path / str(number))
     assert len(programs) >= len(FLOAT_GRAPHS) - 3
     images = samples(2, 3, 8, 8)
-    made = quantized(parse(RESIDUAL, **CONSTANTS), images, keep_float=lambda _: True, in_bfloat16=lambda _: True)
+    made = quantized(parse(RESIDUAL, **CONSTANTS), images, keep_float=lambda _: True, is_rounded=lambda _: True)
     programs["residual"] = program_of(made, images, chosen, tmp_path / "residual")
     mixed = quantized(
-        parse(RESIDUAL, **CONSTANTS), images, keep_float=lambda s: s in ("q", "t"), in_bfloat16=lambda _: True
+        parse(RESIDUAL, **CONSTANTS), images, keep_float=lambda s: s in ("q", "t"), is_rounded=lambda _: True
     )
     programs["mixed"] = program_of(mixed, images, chosen, tmp_path / "mixed")
     assert compared(programs, chosen, tmp_path).wrong == {}

@@ -43,7 +43,7 @@ def network(seed: int, chosen: Isa, folder: Path) -> Program:
         feeds,
         forms=forms,
         keep_float=lambda _site: bool(random.random() < floating),
-        in_bfloat16=lambda _site: bool(random.random() < rounded),
+        is_rounded=lambda _site: bool(random.random() < rounded),
     )
     return program_of(made, feeds, chosen, folder)
 

@@ -14,7 +14,6 @@ from ptqc.stages.judging.found_objects import (
     FoundObject,
     compared,
     objects_of,
-    overlap,
     places_of,
     reading_of,
 )
@@ -145,9 +144,3 @@ def test_objects_of_both_models_are_matched_by_class_and_place() -> None:
     assert [one["matched"] for one in found["float"]] == [True, False]
     assert [one["matched"] for one in found["compiled"]] == [True, False]
     assert compared([], [FoundObject(1, 0.9, here)])["compiled"][0]["matched"] is False
-
-
-def test_overlap_is_intersection_over_union() -> None:
-    one = np.array([[0.0, 0.0, 2.0, 2.0]])
-    others = np.array([[1.0, 1.0, 3.0, 3.0], [0.0, 0.0, 2.0, 2.0], [5.0, 5.0, 6.0, 6.0]])
-    assert overlap(one, others).tolist() == [[pytest.approx(1 / 7), 1.0, 0.0]]

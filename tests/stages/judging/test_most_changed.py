@@ -11,6 +11,7 @@ from compiling import compiled, proto, residual, samples, weight
 from PIL import Image
 
 from ptqc.artifact.folder import Artifact
+from ptqc.detection.detector import Detector
 
 DATA = samples(3, 8, 8)
 
@@ -80,10 +81,19 @@ def test_a_detector_shows_what_it_finds(tmp_path: Path) -> None:
         "wd": weight(4, 8, 1, 1, seed=2) / 20, "bd": np.full(4, 1.5, np.float32),
         "ws": weight(3, 8, 1, 1, seed=3), "bs": np.array([2, -1, -1], np.float32),
     }  # fmt: skip
-    artifact = compiled(
-        proto(DETECTOR, **constants), samples(1, 3, 32, 32), tmp_path, "30%", bits=(2,), activations="float"
-    )
+    options = {"bits": (2,), "activations": "float"}
+    artifact = compiled(proto(DETECTOR, **constants), samples(1, 3, 32, 32), tmp_path / "guessed", "30%", **options)
     assert artifact.most_changed is not None
+    assert artifact.detector is None
+    stated = Detector(boxes="distances", columns=("box", "classes"))
+    told = compiled(
+        proto(DETECTOR, **constants), samples(1, 3, 32, 32), tmp_path / "told", "30%", detector=stated, **options
+    )
+    assert told.most_changed is not None
+    assert told.detector == stated
+    for one, other in zip(artifact.most_changed["samples"], told.most_changed["samples"], strict=True):
+        assert other["objects"]["read"] == "distances from the middle of a cell, as of FCOS"
+        assert other["objects"]["float"][0] == one["objects"]["float"][0]
     for sample in artifact.most_changed["samples"]:
         objects = sample["objects"]
         assert objects["read"] == "distances from the middle of a cell"

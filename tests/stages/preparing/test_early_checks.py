@@ -10,7 +10,8 @@ from compiling import residual, samples
 import ptqc
 from ptqc.codegen.cpu.target import is_present
 from ptqc.codegen.kernels import checks
-from ptqc.errors import CalibrationError, Infeasible, NoKernel
+from ptqc.detection.detector import Detector
+from ptqc.errors import CalibrationError, Infeasible, NoKernel, UsageError
 from ptqc.passes.decide.calibrate import Calibrate
 
 
@@ -37,6 +38,12 @@ def test_a_budget_below_every_file_is_refused_before_measuring(model: Path, tmp_
 def test_a_budget_that_may_be_met_is_measured(model: Path, tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match="measured"):
         ptqc.compile(model, calibration=samples(3, 8, 8), budget="9%", output=tmp_path / "out", cache=tmp_path / "c")
+
+
+def test_outputs_that_are_no_detections_as_stated_are_refused_before_measuring(model: Path, tmp_path: Path) -> None:
+    detector = Detector(boxes="xyxy", box_unit="pixels")
+    with pytest.raises(UsageError, match="say what stands for each box with --columns"):
+        ptqc.compile(model, calibration=samples(3, 8, 8), output=tmp_path / "out", detector=detector)
 
 
 @pytest.mark.parametrize("fault", [np.nan, np.inf])

@@ -16,6 +16,7 @@ from ptqc.artifact.folder import Artifact
 from ptqc.calibration.images import Preprocessing
 from ptqc.calibration.texts import Texts
 from ptqc.cli import main
+from ptqc.detection.detector import Detector
 from ptqc.errors import CalibrationError, PtqcError, UsageError
 from ptqc.execute.onnxruntime import Feeds, Runner
 from ptqc.store.npz import write_npz
@@ -354,7 +355,7 @@ def test_all_models_have_the_output(tmp_path: Path) -> None:
 
 
 REFUSED: dict[str, tuple[dict[str, object], type[PtqcError], str]] = {
-    "metric": ({"metric": "f1"}, UsageError, "metric is 'f1'; known: top, cross-entropy, .*psnr"),
+    "metric": ({"metric": "f1"}, UsageError, "metric is 'f1'; known: top-1, top-5, map, map-50, cross-entropy, .*psnr"),
     "k": ({"metric": "top-0"}, UsageError, "metric is 'top-0'"),
     "no metric": ({"metric": 3}, UsageError, "metric is 3; give a function"),
     "samples": ({"samples": 0}, UsageError, "samples = 0"),
@@ -421,6 +422,39 @@ def test_a_table_is_not_split_and_needs_a_tokenizer(language: Path) -> None:
         ptqc.evaluate(language / "encoder.onnx", metric="similarity", data=data)
     with pytest.raises(UsageError, match=r"pairs\.tsv holds texts: give their --tokenizer too"):
         ptqc.evaluate(language / "encoder.onnx", metric="similarity", data=language / "pairs.tsv")
+
+
+# Whatever it sees, it finds a box of class 1 in the middle, and something that is nothing.
+CONSTANT_DETECTOR = """g (float[1,3,32,32] x) => (float[1,2,4] boxes, float[1,2,3] scores) {
+    mean = ReduceMean <keepdims = 0> (x)
+    nothing = Mul(mean, zero)
+    boxes = Add(corners, nothing)
+    scores = Add(sure, nothing)
+}"""
+
+
+def test_a_detector_is_scored_on_pictures_with_their_boxes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    constants = {
+        "zero": np.zeros(1, np.float32),
+        "corners": np.array([[[8, 8, 24, 24], [0, 0, 4, 4]]], np.float32),
+        "sure": np.array([[[0, 0.9, 0], [0, 0, 0]]], np.float32),
+    }
+    onnx.save(proto(CONSTANT_DETECTOR, **constants), tmp_path / "detector.onnx")
+    (tmp_path / "images").mkdir()
+    (tmp_path / "labels").mkdir()
+    for name, line in (("a", "1 0.5 0.5 0.5 0.5"), ("b", "1 0.5 0.5 0.5 0.35"), ("c", "1 0.1 0.1 0.1 0.1")):
+        Image.new("RGB", (64, 64)).save(tmp_path / "images" / f"{name}.png")
+        (tmp_path / "labels" / f"{name}.txt").write_text(line)
+    words = ["eval", str(tmp_path / "detector.onnx"), "--metric", "map", "--data", str(tmp_path / "images")]
+    assert main([*words, "--fit", "stretch", "--boxes", "xyxy", "--box-unit", "pixels", "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["models"]
+    # Two of three are found, the second one up to an overlap of 0.7: shares 0.35 / 0.5.
+    assert row["details"]["AP50"] == pytest.approx(100 * 67 / 101)
+    assert row["details"]["AP75"] == pytest.approx(100 * 34 / 101)
+    assert main(words) == 2
+    assert "a.png: nothing says how the model writes boxes: give --boxes" in capsys.readouterr().err
+    with pytest.raises(UsageError, match="the metric top is none of detectors"):
+        ptqc.evaluate(tmp_path / "detector.onnx", metric="top-1", data=tmp_path, detector=Detector())
 
 
 def test_the_library_is_scored_too_and_left_out_where_it_takes_another_size(tmp_path: Path) -> None:

@@ -3,10 +3,20 @@
 from ptqc.tools.evaluating.metric import Metric
 from ptqc.tools.evaluating.metrics.cosine import Cosine
 from ptqc.tools.evaluating.metrics.cross_entropy import CrossEntropy
+from ptqc.tools.evaluating.metrics.mean_ap import MeanAP
 from ptqc.tools.evaluating.metrics.perplexity import Perplexity
 from ptqc.tools.evaluating.metrics.psnr import Psnr
 from ptqc.tools.evaluating.metrics.similarity import Similarity
 from ptqc.tools.evaluating.metrics.top_k import TopK
 from ptqc.tools.evaluating.metrics.word_errors import WordErrors
 
-METRICS: tuple[type[Metric], ...] = (TopK, CrossEntropy, Perplexity, Similarity, Cosine, WordErrors, Psnr)
+METRICS: tuple[type[Metric], ...] = (
+    TopK,
+    MeanAP,
+    CrossEntropy,
+    Perplexity,
+    Similarity,
+    Cosine,
+    WordErrors,
+    Psnr,
+)

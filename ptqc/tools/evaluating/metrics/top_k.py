@@ -16,6 +16,7 @@ class TopK(Share):
     """
 
     name: ClassVar[str] = "top"
+    shown: ClassVar[str] = "top-1, top-5"
     k: int = 1
 
     @classmethod

@@ -7,12 +7,12 @@ from graphs import noise, parse
 from test_measure_sensitivity import measured as measure
 
 from ptqc.execute.onnxruntime import Feeds, Runner
-from ptqc.formats import cast, to_bfloat16
+from ptqc.formats import BFLOAT16, rounded_to, to_bfloat16
 from ptqc.losses import OutputLoss
-from ptqc.passes.decide import choose_bfloats
-from ptqc.passes.decide.choose_bfloats import ChooseBfloats
+from ptqc.passes.decide.choose_float_roundings import ChooseFloatRoundings, _cheapest
 from ptqc.passes.decide.phases import Assessed, Decided
 
+SHARE = 0.25
 # A layer of 3 channels, a depthwise one, and two whose inputs are pairs of channels, the last one behind a pool.
 BODY = """g (float[N, 3, 8, 8] x) => (float[N, 4, 8, 8] y) {
     a = Conv(x, first)
@@ -65,49 +65,49 @@ def loss_by_hand(model: ir.Model, context: Decided) -> float:
 
 def test_inputs_of_layers_in_float_are_rounded(model: ir.Model, context: Decided) -> None:
     """Not that of three channels, whose pairs would be cut, and not that of a depthwise layer."""
-    result = ChooseBfloats().apply(context)
+    result = ChooseFloatRoundings(BFLOAT16, share=SHARE).apply(context)
     context, notes = result.made, result.notes
     assert notes == ()
-    assert set(cast(context.activations)) == {"d", "e"}
+    assert set(rounded_to(context.activations)) == {"d", "e"}
     assert context.activation_loss == pytest.approx(loss_by_hand(model, context), rel=0.01)
     assert 0 < context.activation_loss < 1e-4
 
 
 def test_what_layers_on_codes_read_is_not(context: Decided) -> None:
     context = replace(context, activations=dict(context.ranges))
-    result = ChooseBfloats().apply(context)
+    result = ChooseFloatRoundings(BFLOAT16, share=SHARE).apply(context)
     context, notes = result.made, result.notes
     assert notes == ()
-    assert not cast(context.activations)
+    assert not rounded_to(context.activations)
     context = replace(context, activations={name: context.ranges[name] for name in ("x", "r", "d")})
-    context = ChooseBfloats().apply(context).made
-    assert set(cast(context.activations)) == {"e"}
+    context = ChooseFloatRoundings(BFLOAT16, share=SHARE).apply(context).made
+    assert set(rounded_to(context.activations)) == {"e"}
 
 
 def test_the_loss_keeps_its_share_of_the_limit(context: Decided) -> None:
-    context = ChooseBfloats().apply(context).made
+    context = ChooseFloatRoundings(BFLOAT16, share=SHARE).apply(context).made
     both = context.activation_loss
     for room, few in ((1.1, 2), (0.9, 1), (1e-6, 0)):
         context = replace(context, activations={}, activation_loss=0.0)
-        context = ChooseBfloats(limit=room * both / choose_bfloats.SHARE).apply(context).made
-        assert len(set(cast(context.activations))) == few, room
+        context = ChooseFloatRoundings(BFLOAT16, share=SHARE, limit=room * both / SHARE).apply(context).made
+        assert len(set(rounded_to(context.activations))) == few, room
         assert context.activation_loss <= room * both
 
 
 def test_of_two_the_one_that_loses_less_for_its_products_is_taken(context: Decided) -> None:
-    context = ChooseBfloats().apply(context).made
-    limit = 0.9 * context.activation_loss / choose_bfloats.SHARE
+    context = ChooseFloatRoundings(BFLOAT16, share=SHARE).apply(context).made
+    limit = 0.9 * context.activation_loss / SHARE
     taken = set()
     for gains in ({"e": 1, "y": 1000}, {"e": 1000, "y": 1}):
         context = replace(context, macs={**context.macs, **gains})
         context = replace(context, activations={}, activation_loss=0.0)
-        context = ChooseBfloats(limit=limit).apply(context).made
-        taken |= set(cast(context.activations))
+        context = ChooseFloatRoundings(BFLOAT16, share=SHARE, limit=limit).apply(context).made
+        taken |= set(rounded_to(context.activations))
     assert taken == {"d", "e"}
 
 
 def test_a_site_that_loses_too_much_does_not_keep_the_others_out() -> None:
     losses = {"costly": 1.0, "a": 0.01, "b": 0.02, "c": 0.5}
-    assert choose_bfloats._cheapest(list(losses), losses, 0.7) == ["a", "b", "c"]
-    assert choose_bfloats._cheapest(list(losses), losses, 0.1) == ["a", "b"]
-    assert choose_bfloats._cheapest(list(losses), losses, 0.0) == []
+    assert _cheapest(list(losses), losses, 0.7) == ["a", "b", "c"]
+    assert _cheapest(list(losses), losses, 0.1) == ["a", "b"]
+    assert _cheapest(list(losses), losses, 0.0) == []

@@ -1,8 +1,8 @@
-"""Which activations that stay real numbers are rounded to bfloat16: those that convolutions in float read.
+"""Which activations that stay real numbers are rounded to fewer digits: those that layers in float read.
 
-Their products then take half the time where a processor has instructions for them, and the weights are exact: codes of
-8 bits have no more digits. Sites are taken by the arithmetic that they serve for each bit of loss, until all together
-would lose more than a share of what activations may cost.
+Their products then take half the time or less where a processor has instructions for them. Sites are taken by the
+arithmetic that they serve for each bit of loss, until all together would lose more than a share of what activations may
+cost.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,63 +14,68 @@ import numpy as np
 from ptqc.execute.compressed import Held
 from ptqc.execute.suffix import Suffix, Suffixes
 from ptqc.execute.walk import Slicer, Walk
-from ptqc.formats import BFLOAT16, Rounding
+from ptqc.formats import FloatActivation, FloatRounding, Reader
+from ptqc.graph.layers import Layer
 from ptqc.graph.sites import integer_kernels, source_params
 from ptqc.losses import OutputLoss
 from ptqc.passes.base import Effect, Result
 from ptqc.passes.decide.choose_activations import Checked, limit_of
 from ptqc.passes.decide.phases import Decided
 
-# Of the limit on the loss from activations.
-SHARE = 0.25
 SAMPLES = 8
 ATTEMPTS = 5
 
 
 @dataclass(frozen=True)
-class ChooseBfloats:
-    """Choose the float activations that are rounded to bfloat16.
+class ChooseFloatRoundings:
+    """Choose the float activations that are rounded to a format of fewer digits.
 
-    limit: loss that activations may cost in all; 0 takes the default.
+    limit: loss that activations may cost in all; 0 takes the default. share: of it, what these may cost.
     """
 
+    format: FloatActivation
     limit: float = 0.0
-    name: ClassVar[str] = "choose-bfloats"
+    share: float = 1.0
+    name: ClassVar[str] = "choose-float-roundings"
     effect: ClassVar[Effect] = Effect.DECIDE
 
     def apply(self, given: Decided) -> Result[Decided]:
-        """The decision with the activations that are rounded to bfloat16, and what all of them lose together."""
-        gains = _gains(given)
+        """The decision with the activations that are rounded, and what all of them lose together."""
+        gains = _gains(given, self.format)
         if not gains:
             return Result(given, False)
-        losses = self._losses(given, gains)
+        roundings = {name: self._rounding(given, name) for name in gains}
+        losses = self._losses(given, roundings)
         order = sorted(gains, key=lambda name: losses[name] / gains[name])
         checked = Checked(given)
-        most = given.activation_loss + SHARE * limit_of(given.loss_unit, self.limit)
+        most = given.activation_loss + self.share * limit_of(given.loss_unit, self.limit)
         for _ in range(ATTEMPTS):
-            chosen = {**given.activations, **dict.fromkeys(order, Rounding(BFLOAT16))}
+            chosen = {**given.activations, **{name: roundings[name] for name in order}}
             found = checked.loss_of(source_params(given.sites, chosen))
             if found <= most:
                 return Result(replace(given, activations=chosen, activation_loss=found), True)
             order = _cheapest(order, losses, 0.7 * sum(losses[name] for name in order))
         return Result(given, False)
 
-    def _losses(self, given: Decided, gains: Mapping[str, int]) -> dict[str, float]:
+    def _rounding(self, given: Decided, site: str) -> FloatRounding:
+        return self.format.of_range(given.ranges[site].low, given.ranges[site].high)
+
+    def _losses(self, given: Decided, roundings: Mapping[str, FloatRounding]) -> dict[str, float]:
         """What each site loses alone."""
         walk = Walk(Slicer(given.model), list(given.held_back[:SAMPLES].batches(1)))
         suffixes = Suffixes(walk)
         reference = suffixes.behind(-1).run({})
         loss = OutputLoss.of(given.kinds, reference)
-        site_of = {source: site.name for site in given.sites if site.name in gains for source in site.sources}
-        found = dict.fromkeys(gains, 0.0)
+        site_of = {source: site.name for site in given.sites if site.name in roundings for source in site.sources}
+        found = dict.fromkeys(roundings, 0.0)
 
         def measure(values: Mapping[str, Sequence[Held]], suffix: Suffix) -> None:
             for name in filter(site_of.__contains__, values):
-                rounded = [BFLOAT16.round(np.asarray(x)) for x in values[name]]
+                rounded = [roundings[site_of[name]].rounded(np.asarray(x)) for x in values[name]]
                 outputs = suffix.run({**values, name: rounded})
                 found[site_of[name]] += loss.mean(reference, outputs)
 
-        with given.progress.stage("choose bfloat16", len(walk)) as stage:
+        with given.progress.stage(f"choose {self.format}", len(walk)) as stage:
             measure(walk.values, suffixes.behind(-1))
             while walk.position < len(walk):
                 results = walk.compute()
@@ -80,18 +85,17 @@ class ChooseBfloats:
         return found
 
 
-def _gains(given: Decided) -> dict[str, int]:
-    """Multiply-accumulates of the convolutions in float that read each site, of those that none may be codes."""
+def _gains(given: Decided, form: FloatActivation) -> dict[str, int]:
+    """Multiply-accumulates of the layers in float that read each site and gain by its rounding; no site of codes."""
     quantized = given.tensors_of(given.activations)
     on_codes = {kernel.node for kernel in integer_kernels(given.kernels, quantized)}
-    gains: dict[str, int] = {}
+    readers: dict[str, list[Layer]] = {}
     for layer in given.layers:
         site = given.site_of.get(layer.input)
-        if site is None or site.name in given.activations:
-            continue
-        if layer.reads_pairs and layer.name not in on_codes:
-            gains[site.name] = gains.get(site.name, 0) + given.macs[layer.name]
-    return gains
+        if site is not None and site.name not in given.activations and layer.name not in on_codes:
+            readers.setdefault(site.name, []).append(layer)
+    gaining = {name: [x for x in layers if form.gains([Reader(x.reads_pairs)])] for name, layers in readers.items()}
+    return {name: sum(given.macs[layer.name] for layer in layers) for name, layers in gaining.items() if layers}
 
 
 def _cheapest(order: Sequence[str], losses: Mapping[str, float], most: float) -> list[str]:

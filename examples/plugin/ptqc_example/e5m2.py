@@ -1,4 +1,4 @@
-"""A format: E4M3, eight bits of floating point, stored as ONNX's own type with a scale per channel."""
+"""A format: E5M2, eight bits of floating point, stored as ONNX's own type with a scale per channel."""
 
 from collections.abc import Iterable, Sequence
 from typing import ClassVar
@@ -10,24 +10,24 @@ import onnx_ir as ir
 from ptqc.formats import Grid, Nodes, Scaled, scales
 from ptqc.formats.base import V
 
-LARGEST = 448.0
+LARGEST = 57344.0
 
 
-def to_e4m3(values: np.ndarray) -> np.ndarray:
+def to_e5m2(values: np.ndarray) -> np.ndarray:
     """Nearest numbers of the format, float32; what is larger than the largest becomes the largest."""
     clipped = np.clip(values, -LARGEST, LARGEST)
-    return np.asarray(clipped.astype(ml_dtypes.float8_e4m3fn).astype(np.float32))
+    return np.asarray(clipped.astype(ml_dtypes.float8_e5m2).astype(np.float32))
 
 
-class E4M3(Scaled):
-    """e4m3fn8: four bits of exponent, three of fraction; unpacked by Cast and Mul."""
+class E5M2(Scaled):
+    """e5m28: five bits of exponent, two of fraction; unpacked by Cast and Mul."""
 
-    family = "e4m3fn"
+    family = "e5m2"
     mark: ClassVar[str] = "e"
     opset: ClassVar[int] = 19
 
     @classmethod
-    def members(cls) -> Iterable["E4M3"]:
+    def members(cls) -> Iterable["E5M2"]:
         """The one."""
         return [cls(8)]
 
@@ -38,9 +38,9 @@ class E4M3(Scaled):
 
     def grid(self, rows: np.ndarray, importance: np.ndarray, *, keeps_sign: bool = False) -> Grid:
         """The scales of least error when each weight is rounded for itself."""
-        scale = scales.search(rows, importance, to_e4m3, LARGEST)
+        scale = scales.search(rows, importance, to_e5m2, LARGEST)
         lowest = 0.0 if keeps_sign else -np.inf
-        return Grid(scale, 1, lambda ratio, _: to_e4m3(np.maximum(ratio, lowest)), ml_dtypes.float8_e4m3fn)
+        return Grid(scale, 1, lambda ratio, _: to_e5m2(np.maximum(ratio, lowest)), ml_dtypes.float8_e5m2)
 
     def pack(self, codes: np.ndarray, scale: np.ndarray) -> list[np.ndarray]:
         """Codes in bytes; then the scales."""

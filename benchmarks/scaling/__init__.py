@@ -1,0 +1,1 @@
+"""How long compiles take on more workers: what real ones took, and a simulation that is fed with it."""

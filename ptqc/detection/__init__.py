@@ -1,0 +1,1 @@
+"""How detectors write down what they find, and how well they find it."""
