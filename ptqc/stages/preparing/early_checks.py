@@ -1,11 +1,13 @@
 """Requests that cannot be met, refused before anything is measured: too small a budget, operators without kernels."""
 
+from collections.abc import Mapping, Sequence
+
 from ptqc.budget import DROP, Budgets
 from ptqc.calibration.inputs import input_specs
 from ptqc.calibration.synthetic import is_image, spatial_axes
 from ptqc.codegen.targets import Chosen
 from ptqc.detection.detector import Detector
-from ptqc.errors import Infeasible, UsageError
+from ptqc.errors import CalibrationError, Infeasible, UsageError
 from ptqc.execute.onnxruntime import Runner, tensors_of
 from ptqc.losses import recognize
 from ptqc.options import CompileOptions
@@ -21,12 +23,14 @@ LOOKED_AT = 8
 def check_early(prepared: Prepared, budgets: Budgets, options: CompileOptions, chosen: Chosen | None) -> None:
     """Raises Infeasible for a size that no file of the model has, TargetError for what certainly has no kernel.
 
-    Raises UsageError for a loss in a unit that the outputs are not judged in, and for FP8 with a target.
+    Raises UsageError for a loss in a unit that the outputs are not judged in, and for FP8 with a target, and
+    CalibrationError for samples on which a detector finds nothing.
     """
     _check_size(prepared, budgets, options)
+    samples, runner = prepared.tuning[:LOOKED_AT], Runner(prepared.model)
+    outputs = [runner.run(feeds) for feeds in samples]
+    _check_something(outputs)
     if budgets.loss is not None:
-        samples, runner = prepared.tuning[:LOOKED_AT], Runner(prepared.model)
-        outputs = [runner.run(feeds) for feeds in samples]
         check_unit(budgets.loss, recognize(prepared.model, samples[0], outputs, options.loss))
     if chosen is not None and not chosen.may_be_missing:
         if options.activations == "float8":
@@ -47,6 +51,17 @@ def check_detector(prepared: Prepared, detector: Detector | None) -> None:
     feeds = prepared.tuning[0]
     height, width = (feeds[pictured[0].name].shape[axis] for axis in spatial_axes(pictured[0]))
     detector.found(tensors_of(Runner(prepared.model).run(feeds)), (width, height))
+
+
+def _check_something(outputs: Sequence[Mapping[str, object]]) -> None:
+    """Raises CalibrationError where all outputs are empty on all samples: any file would agree with that."""
+    arrays = [tensors_of(one) for one in outputs]
+    names = list(arrays[0])
+    if names and not any(array.size for one in arrays for array in one.values()):
+        raise CalibrationError(
+            f"the outputs ({', '.join(names)}) are empty on the first {len(arrays)} samples, as of a detector that "
+            "finds nothing, so no loss can be measured: check the preprocessing, or give samples with something in them"
+        )
 
 
 def check_score(budgets: Budgets, *scores: object) -> None:
