@@ -35,6 +35,8 @@ STRETCH = 16
 SMALLEST_HALF = 64
 DAMPING = 0.01  # of the mean diagonal
 DESCENDED_BITS = 4
+# Share by which an error must be less than another that came first: smaller differences may be those of sums.
+CLEAR = 1e-4
 # Numbers of rows that several scales are tried for: what a longer row gains is little, and takes long.
 NARROW = 64
 
@@ -52,9 +54,12 @@ class Rounded:
         return np.asarray(self.codes.astype(np.float32) * self.scale[..., None], np.float32)
 
     def better(self, other: "Rounded", matrix: np.ndarray, second: np.ndarray) -> "Rounded":
-        """Of each row the one of less error. matrix (groups, R, d): what was rounded. second: moments, or diagonal."""
+        """Of each row the one of clearly less error.
+
+        matrix (groups, R, d): what was rounded. second: moments, or their diagonal.
+        """
         mine, others = (moments.error(matrix - one.weight, second) for one in (self, other))
-        is_less = others < mine
+        is_less = others < mine * np.float32(1 - CLEAR)
         codes = np.where(is_less[..., None], other.codes, self.codes)
         return Rounded(codes, np.where(is_less, other.scale, self.scale))
 
@@ -420,8 +425,8 @@ def _stretches(width: int, size: int) -> Iterator[tuple[slice, slice]]:
 
 
 def _columns(matrix: np.ndarray) -> np.ndarray:
-    """(groups, d, R) with every column in one piece: what is done column by column is many times as fast."""
-    return np.ascontiguousarray(matrix.swapaxes(1, 2))
+    """A copy (groups, d, R) with every column in one piece: what is done column by column is many times as fast."""
+    return np.array(matrix.swapaxes(1, 2), order="C")  # of one output, np.ascontiguousarray would give a view
 
 
 def _columns_if(matrix: np.ndarray | None) -> np.ndarray | None:

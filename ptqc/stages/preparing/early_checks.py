@@ -1,14 +1,13 @@
 """Requests that cannot be met, refused before anything is measured: too small a budget, operators without kernels."""
 
-from collections.abc import Iterable
-
 from ptqc.budget import DROP, Budgets
 from ptqc.calibration.inputs import input_specs
+from ptqc.calibration.samples import Samples
 from ptqc.calibration.synthetic import is_image, spatial_axes
 from ptqc.codegen.targets import Chosen
 from ptqc.detection.detector import Detector
 from ptqc.errors import CalibrationError, Infeasible, UsageError
-from ptqc.execute.onnxruntime import Feeds, Runner, tensors_of
+from ptqc.execute.onnxruntime import Runner, tensors_of
 from ptqc.losses import recognize
 from ptqc.options import CompileOptions
 from ptqc.stages.loss.criteria import check_unit
@@ -28,7 +27,7 @@ def check_early(prepared: Prepared, budgets: Budgets, options: CompileOptions, c
     """
     _check_size(prepared, budgets, options)
     samples, runner = prepared.tuning[:LOOKED_AT], Runner(prepared.model)
-    _check_something(tensors_of(runner.run(feeds)) for feeds in samples)
+    _check_something(runner, samples)
     if budgets.loss is not None:
         outputs = [runner.run(feeds) for feeds in samples]
         check_unit(budgets.loss, recognize(prepared.model, samples[0], outputs, options.loss))
@@ -53,19 +52,17 @@ def check_detector(prepared: Prepared, detector: Detector | None) -> None:
     detector.found(tensors_of(Runner(prepared.model).run(feeds)), (width, height))
 
 
-def _check_something(outputs: Iterable[Feeds]) -> None:
-    """Raises CalibrationError where all outputs are empty on all samples: any file would agree with that.
-
-    No more samples are run than it takes to see something.
-    """
-    names = list[str]()
-    for arrays in outputs:
-        if not arrays or any(array.size for array in arrays.values()):
+def _check_something(runner: Runner, samples: Samples) -> None:
+    """Raises CalibrationError where all outputs are empty on all samples: any file would agree with that."""
+    names: list[str] = []
+    for feeds in samples:
+        outputs = tensors_of(runner.run(feeds))
+        names = list(outputs)
+        if not names or any(array.size for array in outputs.values()):
             return
-        names = list(arrays)
     raise CalibrationError(
-        f"the outputs ({', '.join(names)}) are empty on the first samples, as of a detector that finds nothing, so no "
-        "loss can be measured: check the preprocessing, or give samples with something in them"
+        f"the outputs ({', '.join(names)}) are empty on the first {len(samples)} samples, as of a detector that finds "
+        "nothing, so no loss can be measured: check the preprocessing, or give samples with something in them"
     )
 
 

@@ -52,7 +52,7 @@ def test_a_detector_that_finds_nothing_is_refused_before_measuring(tmp_path: Pat
     }"""
     constants = {"w": weight(4, 3, 3, 3), "two": np.array(2, np.float32), "m": np.array([-1])}
     onnx.save(proto(graph, **constants), tmp_path / "m.onnx")
-    with pytest.raises(CalibrationError, match=r"\(y\) are empty on the first samples.*check the preprocessing"):
+    with pytest.raises(CalibrationError, match=r"\(y\) are empty on the first \d samples.*check the preprocessing"):
         ptqc.compile(tmp_path / "m.onnx", calibration=samples(3, 8, 8), output=tmp_path / "out")
 
 
