@@ -15,6 +15,7 @@ pytest.importorskip("tvm.tirx", reason="the cpu target needs Apache TVM")
 from building import Case, opened, present, run
 from graphs import noise, parse
 from lowering import quantized
+from random_decoders import drawn
 
 from ptqc.codegen.cpu import isa, worker
 from ptqc.codegen.cpu.jobs import Choices
@@ -189,6 +190,17 @@ def test_a_fault_is_found(fault: str, job: Path, tmp_path: Path, monkeypatch: py
 @pytest.mark.parametrize("form", FORMS)
 def test_a_decoder_with_caches_of_one_form(form: str, tmp_path: Path) -> None:
     check_decoder(form, form, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(8))
+def test_random_decoders(seed: int, tmp_path: Path) -> None:
+    made = drawn(seed)
+    feeds = [made.packed(7, place) for place in range(3)]
+    low = quantized(made.model, feeds)
+    native = build(low.lowered, export(low.lowered, low.model), feeds, tmp_path)
+    (report,) = native.document["libraries"]
+    assert report["steps"]["scores"] == report["steps"]["mixed"] == 1
 
 
 def decoder(keys: str, values: str) -> tuple[dict[str, CacheForm], Lowered, Exported, list[Feeds]]:
