@@ -15,7 +15,7 @@ import numpy as np
 import onnx_ir as ir
 import onnx_ir.passes.common as common
 
-from ptqc.biases import accumulator_scale, bias_codes, usable_scale
+from ptqc.biases import accumulator_scale, bias_codes, bits_for, usable_scale
 from ptqc.errors import InternalError
 from ptqc.formats import FloatActivation, FloatRounding, Format, QuantParams
 from ptqc.graph.layers import Layer
@@ -288,7 +288,7 @@ class _Builder:
         self.weights[str(weight.name)] = layer.name
         if bias is not None:
             products = accumulator_scale(x, scale)
-            integers = bias_codes(bias, products, None if y is None else y.scale)
+            integers = bias_codes(bias, products, bits_for(solution.form, bias, y))
             biases = self._constant(integers, f"{layer.name}{self.mark}bias_codes")
             self._set_bias(node, self._dequantized(biases, products, 0, f"{layer.name}{self.mark}bias", node))
 

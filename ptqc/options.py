@@ -10,6 +10,7 @@ from typing import Any, Literal, TypedDict, get_args, get_type_hints
 from ptqc.arguments import one_of, shown, unknown
 from ptqc.calibration.ranges import Observer, check_method
 from ptqc.errors import UsageError
+from ptqc.formats import Format
 from ptqc.losses import AUTO, NAMES
 
 Activations = Literal["auto", "integer", "float", "float8"]
@@ -47,23 +48,24 @@ class CompileOptions:
     stores weights as FP8 (E4M3), and rounds to it what layers read as far as `activation_limit` allows.
     activation_limit: the loss that 8-bit activations may cost, in the unit of the loss; 0 means the default. loss: how
     to compare outputs: a name of `ptqc.losses.NAMES` for all, or names by output, such as {"scores": "logits"}. bits:
-    the widths to try for weights. sparsity: "given" prunes nothing and keeps the zeros that the model has; "2:4" makes
-    two of each four neighbours of a layer's weights zero, where channels have a multiple of four. scales: of weights
-    and activations; "pow2" allows only powers of two, with which rounding to the next scale is a shift. allow_8bit: use
-    8-bit weights on integer kernels, too; they can saturate on CPUs without VNNI. seed: of all random numbers.
-    pipeline: "advanced" takes the best of more reconstructions and adds gradient steps (with torch), each kept only if
-    it lowers the held-back loss. time_limit: seconds; when time gets short, steps that only improve the result are left
-    out or use fewer samples; 0 means no limit. cast_double: accept a float64 model and compute in float32; its inputs
-    and outputs stay float64. float_layers: the inputs of convolutions that stay in float. "bfloat16" rounds them as far
-    as that loses little, "float32" keeps them, and "auto" takes bfloat16 if a native library is built for an
-    instruction set that multiplies it faster. inline: write no model-local functions, for runtimes that do not inline
-    them; the file is a little larger. operators: "onnxruntime" allows ONNX Runtime's own operators: products in float
-    keep weights of 4 or 8 bits packed in memory, and round their inputs to 8 bits, block by block; such a file runs
-    nowhere else. rewrites: names of rewrites that installed packages add, which run on the normal form; `ptqc passes`
-    lists them. kv_cache: how a decoder keeps keys and values of earlier tokens: "float" leaves it as it is; "float16",
-    "int8", "int4", "bfp4" (block floating point) and "bfp4-sorted" (its channels sorted by energy) change its inputs
-    and outputs; for all caches, or by input, such as {"past_key_0": "int4"}. A budget such as "25%cache" chooses for
-    caches of which nothing is said.
+    the widths to try for weights. formats: the families of formats to try for them; none: all. sparsity: "given" prunes
+    nothing and keeps the zeros that the model has; "2:4" makes two of each four neighbours of a layer's weights zero,
+    where channels have a multiple of four. scales: of weights and activations; "pow2" allows only powers of two, with
+    which rounding to the next scale is a shift. allow_8bit: use 8-bit weights on integer kernels, too; they can
+    saturate on CPUs without VNNI. seed: of all random numbers. pipeline: "advanced" takes the best of more
+    reconstructions and adds gradient steps (with torch), each kept only if it lowers the held-back loss. time_limit:
+    seconds; when time gets short, steps that only improve the result are left out or use fewer samples; 0 means no
+    limit. cast_double: accept a float64 model and compute in float32; its inputs and outputs stay float64.
+    float_layers: the inputs of convolutions that stay in float. "bfloat16" rounds them as far as that loses little,
+    "float32" keeps them, and "auto" takes bfloat16 if a native library is built for an instruction set that multiplies
+    it faster. inline: write no model-local functions, for runtimes that do not inline them; the file is a little
+    larger. operators: "onnxruntime" allows ONNX Runtime's own operators: products in float keep weights of 4 or 8 bits
+    packed in memory, and round their inputs to 8 bits, block by block; such a file runs nowhere else. rewrites: names
+    of rewrites that installed packages add, which run on the normal form; `ptqc passes` lists them. kv_cache: how a
+    decoder keeps keys and values of earlier tokens: "float" leaves it as it is; "float16", "int8", "int4", "bfp4"
+    (block floating point) and "bfp4-sorted" (its channels sorted by energy) change its inputs and outputs; for all
+    caches, or by input, such as {"past_key_0": "int4"}. A budget such as "25%cache" chooses for caches of which nothing
+    is said.
     """
 
     samples: int = 256
@@ -72,6 +74,7 @@ class CompileOptions:
     activation_limit: float = field(metadata=READ_BY_MEASURING, default=0.0)
     loss: Loss = field(metadata=READ_BY_MEASURING, default=AUTO)
     bits: tuple[int, ...] = (2, 3, 4, 5, 6, 7, 8)
+    formats: tuple[str, ...] = ()
     sparsity: Sparsity = "given"
     scales: Scales = "free"
     allow_8bit: bool = field(metadata=READ_BY_MEASURING, default=False)
@@ -89,6 +92,8 @@ class CompileOptions:
         if self.observer != "auto":
             check_method(self.observer)
         one_of("activations", self.activations, get_args(Activations))
+        if not set(self.formats) <= set(known := _families()):
+            raise unknown("format", set(self.formats) - set(known), known)
         self._check_loss()
         self._check_caches()
         one_of("pipeline", self.pipeline, get_args(Pipeline))
@@ -117,8 +122,9 @@ class CompileOptions:
         """Other numbers than FP8 cannot be asked for as well."""
         others = {"sparsity": "2:4", "operators": "onnxruntime", "float_layers": "bfloat16"}
         asked = [name for name, value in others.items() if getattr(self, name) == value]
+        asked += ["formats"] if self.formats else []
         if self.activations == "float8" and asked:
-            told = ", ".join(f"{name} is {others[name]!r}" for name in asked)
+            told = ", ".join(f"{name} is {getattr(self, name)!r}" for name in asked)
             raise UsageError(f"activations is 'float8' and {told}, which concerns other numbers: give one of the two")
 
     def _check_loss(self) -> None:
@@ -164,7 +170,10 @@ class CompileOptions:
 
     def to_json(self) -> dict[str, Any]:
         """The document for manifests."""
-        return {**asdict(self), "bits": list(self.bits), "rewrites": list(self.rewrites)}
+        document = {**asdict(self), **{name: list(getattr(self, name)) for name in ("bits", "formats", "rewrites")}}
+        if not self.formats:  # what was measured before there was a choice serves still
+            del document["formats"]
+        return document
 
     def until(self, phase: Phase) -> dict[str, Any]:
         """Of the document, what this phase and those before it read."""
@@ -181,6 +190,7 @@ class Keywords(TypedDict, total=False):
     activation_limit: float
     loss: Loss
     bits: tuple[int, ...]
+    formats: tuple[str, ...]
     sparsity: Sparsity
     scales: Scales
     allow_8bit: bool
@@ -193,6 +203,12 @@ class Keywords(TypedDict, total=False):
     operators: Operators
     rewrites: tuple[str, ...]
     kv_cache: KvCache
+
+
+def _families() -> list[str]:
+    """Of formats that weights can be rounded to without anything else that is asked for."""
+    widths = range(NARROWEST, WIDEST + 1)
+    return [family.family for family in Format.families if family.by_default and family.offered(widths)]
 
 
 def _declared(name: str, kind: object, value: Any) -> Any:

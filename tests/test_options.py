@@ -14,10 +14,8 @@ def test_defaults_are_kept_where_nothing_is_given() -> None:
 
 
 def test_an_unknown_option_names_all_known_ones() -> None:
-    known = "samples, observer, activations, activation_limit, loss, bits, sparsity, scales, allow_8bit, seed"
-    with pytest.raises(
-        UsageError, match=rf"unknown option sede, turbo \(did you mean seed\?\); known: {known}, pipeline"
-    ):
+    known = "samples, observer, activations, activation_limit, loss, bits, formats, sparsity, scales, allow_8bit"
+    with pytest.raises(UsageError, match=rf"unknown option sede, turbo \(did you mean seed\?\); known: {known}, seed"):
         CompileOptions.of({"turbo": 1, "sede": 2, "seed": 3})
 
 
@@ -39,6 +37,9 @@ def test_an_unknown_option_names_all_known_ones() -> None:
         ({"bits": (1, 4)}, "give widths from 2 to 8"),
         ({"bits": (8,)}, "at most 7 bits unless allow_8bit is given"),
         ({"bits": (4, 9)}, "give widths from 2 to 8"),
+        ({"formats": ("int",), "activations": "float8"}, r"activations is 'float8' and formats is \('int',\), which"),
+        ({"formats": ("float8_e4m3fn",)}, "unknown format float8_e4m3fn; known: int, codebook, pairs"),
+        ({"formats": ("int", "pears")}, r"unknown format pears \(did you mean pairs\?\); known: int, codebook, pairs"),
         ({"activation_limit": -0.1}, "activation_limit is -0.1"),
         ({"activation_limit": float("nan")}, "activation_limit is nan"),
         ({"activation_limit": float("inf")}, "activation_limit is inf"),

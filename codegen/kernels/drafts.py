@@ -77,6 +77,17 @@ class Alias(Draft):
 
 
 @dataclass(frozen=True, eq=False)
+class Given(Draft):
+    """An output as the model declares it."""
+
+    isa: Isa
+
+    def write(self, inputs: Sequence[Layout], output: Layout) -> Built:
+        """The kernel, where it is left."""
+        return pointwise.copy(inputs[0], output, self.isa)
+
+
+@dataclass(frozen=True, eq=False)
 class Windowed(Draft):
     """A kernel that slides a window over a plane. kernel: rows and columns of the window."""
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import onnx_ir as ir
 
-from ptqc.codegen.kernels.drafts import Draft, Finished, Pad
+from ptqc.codegen.kernels.drafts import Draft, Finished, Given, Pad
 from ptqc.codegen.kernels.families import move, pointwise, sizes
 from ptqc.codegen.kernels.families.functions import Function
 from ptqc.codegen.kernels.fusion import Drafted, fused
@@ -198,6 +198,12 @@ class Emission:
         arrange = self.plain if any(self.layout_of(name).plain for name in names) else self.inside
         return [arrange(name) for name in names]
 
+    def joinable(self, names: Sequence[str]) -> list[str]:
+        """The same for what only moves runs of elements: inputs stay where they are if any of the values is plain."""
+        if any(self.layout_of(name).plain for name in names):
+            return [self.in_order(name) for name in names]
+        return self.aligned(names)
+
     def read(self, value: ir.Value | None, *, stored: bool = False) -> str:
         """The name of a value's buffer; codes become real values, and bfloat16 too where that is not `stored`."""
         name = self._stored(value)
@@ -287,6 +293,10 @@ class Emission:
         """The value with its last axis last."""
         return self._arranged(name, f"{name}@plain", replace(self.layout_of(name), outside=False, plain=True))
 
+    def in_order(self, name: str) -> str:
+        """The same for kernels that read nothing behind the last element: an input lies so, too."""
+        return name if list(self.layouts[name].order) == sorted(self.layouts[name].order) else self.plain(name)
+
     def _arranged(self, name: str, moved: str, wanted: Layout) -> str:
         layout = self.layouts[name]
         if not layout.outside and layout.order == wanted.order:
@@ -350,7 +360,7 @@ class Emission:
             return
         name = self.read(value)
         layout = Layout(self.layouts[name].shape, self.layouts[name].dtype, outside=True)
-        self.add(pointwise.copy(self.layouts[name], layout, self.isa), [name], _outside(value), layout)
+        self.add(Given(self.isa), [name], _outside(value), layout)
 
     def _has(self, value: ir.Value) -> bool:
         return value.name in self.layouts or value.name in self.constants

@@ -16,6 +16,7 @@ from ptqc.codegen.kernels.drafts import (
     Concat,
     Draft,
     Finished,
+    Given,
     IntegerAdd,
     IntegerLayer,
     Pad,
@@ -49,7 +50,7 @@ def fused(
 ) -> tuple[list[Drafted], Layouts]:
     """The steps that are left, and where values lie then. outputs: what the program has to make."""
     used = _used(_by_first_names(_sliced_once(steps)), outputs)
-    return _framed(_with_epilogues(used), dict(layouts))
+    return _framed(_given_at_once(_with_epilogues(used), layouts), dict(layouts))
 
 
 def _used(steps: Sequence[Drafted], outputs: Collection[str]) -> list[Drafted]:
@@ -136,6 +137,19 @@ def _stage(draft: Draft, index: int) -> Stage:
         return Sum(draft.numbers, index)
     assert isinstance(draft, TableLookup)
     return Lookup(draft.entries)
+
+
+def _given_at_once(steps: Sequence[Drafted], layouts: Mapping[str, Layout]) -> list[Drafted]:
+    """What is concatenated to be an output becomes that, where nothing else reads it."""
+    reads = _reads(steps)
+    given = {
+        step.inputs[0]: step.output
+        for step in steps
+        if isinstance(step.draft, Given) and reads[step.inputs[0]] == 1 and layouts[step.inputs[0]].plain
+    }
+    joined = {step.output for step in steps if isinstance(step.draft, Concat) and step.output in given}
+    left = (step for step in steps if not (isinstance(step.draft, Given) and step.inputs[0] in joined))
+    return [replace(step, output=given[step.output]) if step.output in joined else step for step in left]
 
 
 def _framed(steps: Sequence[Drafted], layouts: Layouts) -> tuple[list[Drafted], Layouts]:

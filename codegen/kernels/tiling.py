@@ -19,6 +19,8 @@ LARGEST_TILE, LARGEST_PANEL = 14, 4
 OTHER_TILES, PIECES = (28, 10, 8, 4), 16
 # Weights beyond this stay in a core's second cache from one tile to the next only if panels are the outer loop.
 CACHED_WEIGHTS = 512 * 1024
+# The second cache itself, of most processors; of layers with fewer weights calls are what takes time.
+SECOND_CACHE, FEWEST_WEIGHTS = 1024 * 1024, 64 * 1024
 # Pixels for which reading the weights takes longer than multiplying with them.
 FEW_PIXELS = 4
 # What a load costs of the time of a product, as far as it is not hidden.
@@ -40,7 +42,8 @@ class Dense:
     """The loops of one layer.
 
     width: bytes of one input number (1: codes, 2: bfloat16, 4: float32). is_framed: whether rows of the input or of the
-    output lie apart. in_nibbles: whether weights stay packed. chosen: one of `cuts`; None is the first.
+    output lie apart. is_streamed: whether all layers together have more weights than a core has cache, so that none
+    are left in it from run to run. in_nibbles: whether weights stay packed. chosen: one of `cuts`; None is the first.
     """
 
     window: Window
@@ -50,6 +53,7 @@ class Dense:
     width: int
     sums: Sums = UNLIMITED
     is_framed: bool = False
+    is_streamed: bool = False
     in_nibbles: bool = False
     chosen: Cut | None = None
 
@@ -224,7 +228,7 @@ class Dense:
             not varies(self.area)
             and height == 1
             and pixels <= FEW_PIXELS
-            and self.products // pixels * self.width > CACHED_WEIGHTS
+            and self.products // pixels * self.width > (FEWEST_WEIGHTS if self.is_streamed else CACHED_WEIGHTS)
         )
 
     @property

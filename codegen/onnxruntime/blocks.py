@@ -18,7 +18,7 @@ from ptqc.codegen.onnxruntime.constants import Share
 from ptqc.codegen.onnxruntime.rows import Pick
 from ptqc.formats import Format, Integer
 from ptqc.formats.planes import pack_close
-from ptqc.formats.scales import narrow
+from ptqc.formats.scales import narrow, roots
 from ptqc.graph.nodes import initial, input_of, integer, number, producer, required
 from ptqc.lowered import Lowered
 from ptqc.operators import Trait, named
@@ -30,7 +30,7 @@ FORMATS = (Integer(4), Integer(8))
 SIZES = (128, 64, 32, 16)
 # Accuracy levels of the operator: it rounds what it reads to 8 bits, or not at all.
 ACCURACY, EXACT = 4, 0
-PARTS = ("scale", "every", "flat", "product")
+PARTS = ("scale", "every", "flat", "root", "square", "product")
 PRODUCTS = named(Trait.LAYER) - {"Conv"}
 
 
@@ -71,7 +71,7 @@ class BlockProduct:
         channels, width = codes.shape
         size = block_size(solution.form, width)
         assert size is not None
-        every, flat = (f"{self.output}/{part}" for part in PARTS[1:-1])
+        every, flat = (f"{self.output}/{part}" for part in PARTS[1:3])
         blocks = width // size
         attributes = {"K": width, "N": channels, "bits": bits, "block_size": size, "accuracy_level": ACCURACY}
         inputs = [self.x, share(_packed(codes, bits, blocks)), flat]
@@ -106,10 +106,23 @@ def picked_in_blocks(pick: Pick, share: Share) -> list[onnx.NodeProto]:
 def _scales_of_blocks(solution: Solution, blocks: int, output: str, share: Share) -> list[onnx.NodeProto]:
     """The scale of each channel for all of its blocks: (channels, blocks), folded when a file is loaded."""
     scale, every = (f"{output}/{part}" for part in PARTS[:2])
-    scales = share(narrow(solution.scale).reshape(-1, 1))
     return [
-        helper.make_node("Cast", [scales], [scale], to=TensorProto.FLOAT),
+        *_scales(solution.scale, scale, output, share),
         helper.make_node("Expand", [scale, share(np.array([len(solution.codes), blocks]))], [every]),
+    ]
+
+
+def _scales(scales: np.ndarray, scale: str, output: str, share: Share) -> list[onnx.NodeProto]:
+    """The nodes that make scales, a row for each channel, from what is stored of them. scale: what they are called."""
+    stored, *unit = roots(scales) or (narrow(scales),)
+    column = share(stored.reshape(-1, 1))
+    if not unit:
+        return [helper.make_node("Cast", [column], [scale], to=TensorProto.FLOAT)]
+    root, square = (f"{output}/{part}" for part in PARTS[3:5])
+    return [
+        helper.make_node("Cast", [column], [root], to=TensorProto.FLOAT),
+        helper.make_node("Mul", [root, root], [square]),
+        helper.make_node("Mul", [square, share(unit[0])], [scale]),
     ]
 
 

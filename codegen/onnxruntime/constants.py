@@ -8,15 +8,17 @@ import numpy as np
 import onnx
 from onnx import helper
 
+from ptqc.biases import found_bias
 from ptqc.codegen.onnxruntime.functions import DOMAIN, UnpackFunction, UnpackKind
 from ptqc.codegen.onnxruntime.rows import Pick
 from ptqc.formats import Coded, Format
 from ptqc.formats.planes import MULTIPLE, pack_bits, pack_close, planes_of, unpack
+from ptqc.formats.scales import narrow, roots
 from ptqc.graph.picked_rows import is_by_row
 from ptqc.solutions import Solution
 
 # Weights of at least so many numbers lie in close planes, whose functions are larger and need less memory.
-LARGE = 2**16
+LARGE = 2**17
 Share = Callable[[np.ndarray], str]
 
 
@@ -28,14 +30,13 @@ class UnpackedConstant:
     call: onnx.NodeProto
 
 
-def narrow_bias(codes: np.ndarray) -> tuple[np.ndarray, int]:
-    """(array, factor): int16 with a common power of two taken out where all codes then fit, else int32 and 1."""
-    joined = int(np.bitwise_or.reduce(codes.astype(np.int64), initial=0))
-    factor = joined & -joined if joined else 1
-    reduced = codes // factor
-    if np.abs(reduced).max(initial=0) <= np.iinfo(np.int16).max:
-        return reduced.astype(np.int16), factor
-    return codes.astype(np.int32), 1
+@dataclass(frozen=True)
+class LayerBias:
+    """codes (int32) and what each counts (float32), per channel. x: name of the scale of the layer's input."""
+
+    codes: np.ndarray
+    step: np.ndarray
+    x: str
 
 
 def _call(
@@ -46,16 +47,17 @@ def _call(
 
 
 def layer(
-    solution: Solution, bias: np.ndarray, step: str, outputs: Sequence[str], share: Share, *, tied: bool = False
+    solution: Solution, bias: LayerBias, outputs: Sequence[str], share: Share, *, tied: bool = False
 ) -> UnpackedConstant:
-    """Weight and bias of an integer layer. step: name of the input's scale; outputs: names of weight and bias.
+    """Weight and bias of an integer layer. outputs: names of weight and bias.
 
     tied: what is stored is that of a table, too.
     """
-    stored = _Stored.of(solution, tied)
+    stored, found = _Stored.of(solution, tied), found_bias(bias.codes, bias.step)
     function = stored.read_by(UnpackFunction(UnpackKind.LAYER, solution.form, solution.axis))
-    narrow, factor = narrow_bias(bias)
-    inputs = [share(a) for a in (*stored.arrays, narrow)] + [step, share(np.array(factor, np.int32))]
+    function = replace(function, whole=found is None)
+    array, *unit = found or (bias.codes.astype(np.int32),)
+    inputs = [*(share(a) for a in (*stored.arrays, array)), bias.x, *(share(np.array(one)) for one in unit)]
     return UnpackedConstant(function, _call(function, inputs, outputs, stored.solution.codes.shape))
 
 
@@ -91,6 +93,11 @@ class _Stored:
     in_bits: bool = False
     padded: bool = False
 
+    @property
+    def unrooted(self) -> bool:
+        """Whether scales are stored as they are."""
+        return self.solution.form.is_scaled and roots(self.solution.scale) is None
+
     @classmethod
     def of(cls, solution: Solution, tied: bool) -> "_Stored":
         """Groups and rows of tables lie within channels; planes of tables and of large weights are close."""
@@ -105,21 +112,30 @@ class _Stored:
         if form.in_order and form.is_packed:
             padded = placed.codes.size % (form.group * MULTIPLE) != 0
             return cls(placed, turned, False, _in_bits(placed), True, padded)
-        return cls(placed, turned, False, form.pack(placed.codes, placed.scale))
+        return cls(placed, turned, False, _pack(placed))
 
     def read_by(self, function: UnpackFunction) -> UnpackFunction:
         """The function that reads it as it lies."""
         form = None if self.in_bits else function.form
-        return replace(function, form=form, turned=self.turned, close=self.is_close, padded=self.padded)
+        read = replace(function, form=form, turned=self.turned, close=self.is_close)
+        return replace(read, padded=self.padded, unrooted=self.unrooted)
+
+
+def _pack(solution: Solution) -> list[np.ndarray]:
+    """What the format stores, and scales as the file has them."""
+    stored = solution.form.pack(solution.codes, solution.scale)
+    if not solution.form.is_scaled:
+        return stored
+    return [*stored[:-1], *(roots(solution.scale) or (narrow(solution.scale),))]
 
 
 def _in_bits(solution: Solution) -> list[np.ndarray]:
     """Single bits, what each weighs, levels and scales."""
-    form = solution.form
-    *index, scale = form.pack(solution.codes, solution.scale)
-    listed = index[len(form.planes()) :]
+    form, stored = solution.form, _pack(solution)
+    index, others = stored[: len(form.planes())], stored[len(form.planes()) :]
+    bits = pack_bits(indices(form, index, solution.codes.size), form.bits)
     weights, *levels = common(form).values()
-    return [pack_bits(indices(form, index, solution.codes.size), form.bits), weights, *(listed or levels), scale]
+    return [bits, weights, *levels, *others]
 
 
 def common(form: Format) -> dict[str, np.ndarray]:
@@ -138,7 +154,8 @@ def indices(form: Format, stored: Sequence[np.ndarray], size: int) -> np.ndarray
 
 def picked(pick: Pick, share: Share) -> UnpackedConstant:
     """Rows of a table, unpacked when they are read."""
-    function = UnpackFunction(UnpackKind.ROWS, pick.solution.form, 0, pick.rank)
+    unrooted = roots(pick.solution.scale) is None
+    function = UnpackFunction(UnpackKind.ROWS, pick.solution.form, 0, pick.rank, unrooted=unrooted)
     inputs = [share(array) for array in close(pick.solution, by_row=True)]
     return UnpackedConstant(function, _call(function, [*inputs, pick.places], [pick.rows], ()))
 
@@ -146,7 +163,7 @@ def picked(pick: Pick, share: Share) -> UnpackedConstant:
 def close(solution: Solution, by_row: bool) -> list[np.ndarray]:
     """What is stored of a weight in close planes; by_row: of a table, with a row for each of its rows."""
     form, rows = solution.form, len(solution.codes) if by_row else 1
-    count, stored = len(form.planes()), form.pack(solution.codes, solution.scale)
+    count, stored = len(form.planes()), _pack(solution)
     if not planes_of(form.bits):
         return [stored[0].reshape(rows, -1), *stored[1:]]
     index = indices(form, stored, solution.codes.size)

@@ -33,6 +33,7 @@ from ptqc.solutions import Solution
 PRODUCER = "ptqc"
 FILE = "model.onnx"
 SPELLED_OUT = named(Trait.SPELLED_OUT)
+CONVERSIONS, WITHOUT_ZERO_POINTS = named(Trait.CONVERTS), named(Trait.IMPLIED_ZERO)
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,7 @@ def export(
     if is_fast:
         nodes = list(with_float_pools(lowered, with_lookups(lowered, nodes, packer.share)))
     used = packer.used
+    _leave_out_zeros(nodes, packer)
     merged = _merged(graph, nodes, packer)  # renames inputs of the nodes, so it comes first
     model = onnx.ModelProto(producer_name=PRODUCER)
     graph = model.graph  # filled where it is, as a copy would be one of all weights
@@ -109,7 +111,8 @@ def export(
     graph.output.extend(value for value in original.output if value.name not in maps)
     _strip(graph)
     before, own = _value_names(graph), _own_names(graph, lowered)
-    names.shorten(graph, max(name_length, names.name_length(len(before))), taken=maps)
+    length = max(name_length, names.name_length(len(before)))
+    names.shorten(graph, length, taken=maps, varying=packer.made.keys())
     renamed = dict(zip(before, _value_names(graph), strict=True))
     zipmaps.put_back(graph, original.output, maps, renamed)
     packed = _model(model, used, interface, lowered.model.opset_imports[""])
@@ -197,6 +200,11 @@ class _Packer:
         """An initializer with the values of an array."""
         return tensor(name, array) if self.spilled is None else self.spilled.make(name, array)
 
+    def is_zero(self, name: str) -> bool:
+        """Whether it is the zero point 0 of bytes."""
+        array = _array_of(self.initializers[name]) if name in self.initializers else None
+        return array is not None and array.dtype == np.uint8 and not array.any()
+
     def nodes(self) -> list[onnx.NodeProto]:
         """The graph's nodes with packed constants."""
         dropped = {bias for bias in self.lowered.layer_constants.values() if bias is not None}
@@ -251,9 +259,10 @@ class _Packer:
         bias = self.lowered.layer_constants[output]
         if bias is None:
             return constants.weight(solution, output, self.share, as_float=False, tied=tied)
-        integers = self._array(self.makers[bias].input[0])
-        step = self.makers[self.readers[output].input[0]].input[1]
-        return constants.layer(solution, integers, step, [output, bias], self.share, tied=tied)
+        integers, step = (self._array(name) for name in self.makers[bias].input[:2])
+        x = self.makers[self.readers[output].input[0]].input[1]
+        given = constants.LayerBias(integers, step, x)
+        return constants.layer(solution, given, [output, bias], self.share, tied=tied)
 
 
 def _array_of(tensor: ir.TensorProtocol) -> np.ndarray:
@@ -309,6 +318,27 @@ def _strip(graph: onnx.GraphProto) -> None:
         kept = [attribute for attribute in node.attribute if not _is_default(node.op_type, attribute)]
         del node.attribute[:]
         node.attribute.extend(kept)
+
+
+def _leave_out_zeros(nodes: Sequence[onnx.NodeProto], packer: _Packer) -> None:
+    """Leave out zero points that are 0, which is the default, in front of and behind convolutions and means.
+
+    ONNX Runtime makes integer kernels of these without; of Gemm only where the zero point is there.
+    """
+    makers = {name: node for node in nodes for name in node.output}
+    readers: dict[str, list[onnx.NodeProto]] = {}
+    for node in nodes:
+        for name in node.input:
+            readers.setdefault(name, []).append(node)
+    for node in nodes:
+        if node.op_type not in CONVERSIONS or len(node.input) < 3:
+            continue
+        if not packer.is_zero(node.input[2]):
+            continue
+        is_first = node.op_type == "QuantizeLinear"
+        around = [makers.get(node.input[0])] if is_first else readers.get(node.output[0], [])
+        if around and all(other is not None and other.op_type in WITHOUT_ZERO_POINTS for other in around):
+            del node.input[2]
 
 
 def _is_default(op_type: str, attribute: onnx.AttributeProto) -> bool:

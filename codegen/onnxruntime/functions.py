@@ -25,7 +25,7 @@ class UnpackKind(StrEnum):
     """What a function gives: both dequantized constants of an integer layer, its weight alone, or a float constant."""
 
     # Each takes what the format stores.
-    LAYER = "layer"  # and bias, s_x, 2^k -> DequantizeLinear of weight and of bias
+    LAYER = "layer"  # and bias, s_x, unit of the bias -> DequantizeLinear of weight and of bias
     WEIGHT = "weight"  # -> DequantizeLinear of weight
     FLOAT = "float"  # -> scale · codes, folded to a float constant
     VALUES = "values"  # -> the values themselves, where they have no scale
@@ -33,6 +33,7 @@ class UnpackKind(StrEnum):
 
 
 FURTHER_INPUTS = {UnpackKind.LAYER: ("b", "x", "k"), UnpackKind.ROWS: ("i",)}
+UNIT_OF_BIAS = "k"
 # How the names of functions begin.
 LETTERS = {
     UnpackKind.LAYER: "L",
@@ -53,7 +54,8 @@ class UnpackFunction:
 
     form: None where single bits are stored, which are unpacked alike in all formats. axis, rank: of the weight's scales
     (0, 0 where they do not matter). Where rows are picked, rank: of their places. turned: a matrix is stored with its
-    axes exchanged. close: its planes are close. padded: there are more single bits than are needed.
+    axes exchanged. close: its planes are close. padded: there are more single bits than are needed. unrooted: scales
+    are stored as they are, not as roots of multiples of a unit. whole: so are the codes of a bias.
     """
 
     kind: UnpackKind
@@ -63,20 +65,24 @@ class UnpackFunction:
     turned: bool = False
     close: bool = False
     padded: bool = False
+    unrooted: bool = False
+    whole: bool = False
 
     @property
     def name(self) -> str:
         """Short name, unique within a file."""
         form = "" if self.form is None else f"{self.form.mark}{self.form.bits}"
         place = f"{self.axis}{self.rank}" if self.axis or self.rank else ""
-        marks = (("t", self.turned), ("n", self.close), ("m", self.padded))
+        marks = (("t", self.turned), ("n", self.close), ("m", self.padded), ("r", self.unrooted), ("w", self.whole))
         return f"{LETTERS[self.kind]}{form}{place}{''.join(mark for mark, is_so in marks if is_so)}"
 
     @property
     def inputs(self) -> list[str]:
         """Formal inputs."""
         stored = BITS_INPUTS if self.form is None else self.form.inputs
-        return [*stored, *FURTHER_INPUTS.get(self.kind, ())]
+        unit = ["u"] if "s" in stored and not self.unrooted else []
+        further = FURTHER_INPUTS.get(self.kind, ())
+        return [*stored, *unit, *(name for name in further if not (self.whole and name == UNIT_OF_BIAS))]
 
     @property
     def opset(self) -> int:
@@ -110,9 +116,14 @@ def _unpacked(body: BodyNodes, function: UnpackFunction, to: ir.DataType) -> str
     return body.add("Transpose", [found], perm=[1, 0]) if function.turned else found
 
 
+def _scale(body: BodyNodes, function: UnpackFunction, stored: str = "s") -> str:
+    """Scales from what is stored of them."""
+    scale = body.add("Cast", [stored], to=TensorProto.FLOAT)
+    return scale if function.unrooted else body.add("Mul", [body.add("Mul", [scale, scale]), "u"])
+
+
 def _dequantized(body: BodyNodes, function: UnpackFunction) -> tuple[str, str]:
-    codes = _unpacked(body, function, ir.DataType.INT8)
-    scale = body.add("Cast", ["s"], to=TensorProto.FLOAT)
+    codes, scale = _unpacked(body, function, ir.DataType.INT8), _scale(body, function)
     # Zeros of the scale's length: Gemm becomes an integer kernel only where the zero point is explicit.
     zero = body.add("Cast", [body.add("Sub", [scale, scale])], to=TensorProto.INT8)
     return body.add("DequantizeLinear", [codes, scale, zero], axis=function.axis), scale
@@ -120,8 +131,11 @@ def _dequantized(body: BodyNodes, function: UnpackFunction) -> tuple[str, str]:
 
 def _layer(body: BodyNodes, function: UnpackFunction) -> list[str]:
     weight, scale = _dequantized(body, function)
-    bias = body.add("Mul", [body.add("Cast", ["b"], to=TensorProto.INT32), "k"])
     products = body.add("Mul", ["x", scale])
+    bias = "b"
+    if not function.whole:
+        real = body.add("Mul", [body.add("Cast", ["b"], to=TensorProto.FLOAT), UNIT_OF_BIAS])
+        bias = body.add("Cast", [body.add("Round", [body.add("Div", [real, products])])], to=TensorProto.INT32)
     return [weight, body.add("DequantizeLinear", [bias, products], axis=0)]
 
 
@@ -130,8 +144,7 @@ def _weight(body: BodyNodes, function: UnpackFunction) -> list[str]:
 
 
 def _float(body: BodyNodes, function: UnpackFunction) -> list[str]:
-    codes = _unpacked(body, function, ir.DataType.FLOAT)
-    scale = body.add("Cast", ["s"], to=TensorProto.FLOAT)
+    codes, scale = _unpacked(body, function, ir.DataType.FLOAT), _scale(body, function)
     if function.rank > 1:
         shape = [1] * function.rank
         shape[function.axis] = -1
@@ -143,9 +156,9 @@ def _values(body: BodyNodes, function: UnpackFunction) -> list[str]:
     return [_unpacked(body, function, ir.DataType.FLOAT)]
 
 
-def _rows(body: BodyNodes, _function: UnpackFunction) -> list[str]:
+def _rows(body: BodyNodes, function: UnpackFunction) -> list[str]:
     codes = body.codes(ir.DataType.FLOAT)
-    scale = body.add("Cast", [body.add("Gather", ["s", "i"])], to=TensorProto.FLOAT)
+    scale = _scale(body, function, body.add("Gather", ["s", "i"]))
     return [body.add("Mul", [codes, body.add("Unsqueeze", [scale, body.constant([-1], np.int64)])])]
 
 

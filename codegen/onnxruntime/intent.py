@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 import onnx_ir as ir
 
-from ptqc.biases import accumulator_scale, usable_scale
+from ptqc.biases import accumulator_scale, bits_for, stored_bias, usable_scale
 from ptqc.errors import VerificationError
 from ptqc.execute.walk import Slicer
 from ptqc.formats import coded
@@ -137,12 +137,14 @@ class Intent:
         return usable_scale(self.tuned.weights[layer.weight].scale, bias, self.plan.params[layer.input])
 
     def _bias(self, layer: Layer) -> np.ndarray | None:
-        """The tuned bias; of a kernel in whole steps of the accumulator, which few large weights make coarse."""
+        """The tuned bias; of a kernel as it is stored, in whole steps of the accumulator, which may be coarser."""
         bias = self.tuned.biases.get(layer.name)
         if bias is None or layer.name not in self._layers:
             return bias
         step = accumulator_scale(self.plan.params[layer.input], self._scale(layer, bias))
-        return np.asarray(np.rint(bias / step) * step, np.float32)
+        form, y = self.tuned.weights[layer.weight].form, self.plan.params.get(layer.settled)
+        stored, unit = stored_bias(bias, bits_for(form, bias, y))
+        return np.asarray(np.rint(stored * unit / step) * step, np.float32)
 
     def _constants(self, layer: Layer) -> dict[str, np.ndarray]:
         place, bias = layer.name if layer.name in self._layers else layer.weight, self._bias(layer)

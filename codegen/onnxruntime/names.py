@@ -1,8 +1,8 @@
 """Short names for everything that is not the model's interface: names are most of a small file's text."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from itertools import count
+from collections.abc import Callable, Collection, Iterable, Iterator
+from itertools import count, takewhile
 
 import onnx
 
@@ -31,14 +31,22 @@ def name_length(values: int) -> int:
     return length
 
 
-def shorten(graph: onnx.GraphProto, length: int, taken: Iterable[str] = ()) -> None:
+def shorten(
+    graph: onnx.GraphProto, length: int, taken: Iterable[str] = (), varying: Collection[str] = frozenset()
+) -> None:
     """Rename subgraphs, and every value but the inputs and outputs; drop inner shapes, and node names but a few.
 
-    taken: names that no value may get.
+    Names of fewer characters than `length` go to what stands in the file most often. taken: names that no value may
+    get. varying: values that other plans of the model do not have, whose names have the length at least, so that what
+    they add to the file is known before it is written.
     """
     interface = frozenset(value.name for value in (*graph.input, *graph.output))
-    fresh = short_names(length, interface.union(taken))
+    reserved = interface.union(taken)
+    uses = Counter(name for name in _occurrences(graph) if name not in interface and name not in varying)
+    shorter = takewhile(lambda name: len(name) < length, short_names(1, reserved))
+    fresh = short_names(length, reserved)
     renamed: dict[str, str] = {name: name for name in interface}
+    renamed |= zip((name for name, _ in uses.most_common()), shorter, strict=False)
 
     def new(name: str) -> str:
         if name and name not in renamed:
@@ -47,6 +55,15 @@ def shorten(graph: onnx.GraphProto, length: int, taken: Iterable[str] = ()) -> N
 
     _rename(graph, new, is_main=True)
     _name_nodes(graph, short_names(1, frozenset()))
+
+
+def _occurrences(graph: onnx.GraphProto) -> Iterator[str]:
+    """Names of values, as often as they stand in a graph and in what is inside it."""
+    yield from (tensor.name for tensor in graph.initializer)
+    for node in graph.node:
+        yield from (name for name in (*node.input, *node.output) if name)
+        for inner in _subgraphs(node):
+            yield from _occurrences(inner)
 
 
 def _rename(graph: onnx.GraphProto, new: Callable[[str], str], *, is_main: bool) -> None:

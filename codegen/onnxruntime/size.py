@@ -27,15 +27,23 @@ BOUND = 16
 
 
 @dataclass(frozen=True)
+class Bias:
+    """Bias codes (int32) and what each counts (float32), per channel."""
+
+    codes: np.ndarray
+    step: np.ndarray
+
+
+@dataclass(frozen=True)
 class Use:
-    """One reader of a weight: a layer on an integer kernel, with these bias codes if it has any, or one in float.
+    """One reader of a weight: a layer on an integer kernel, with this bias if it has any, or one in float.
 
     in_blocks: it keeps the weight packed, in an operator of its own. is_table: it reads the weight as a table. rank: of
     the places, where it picks rows of one that stays packed, by a function or in an operator of its own.
     """
 
     integer: bool = False
-    bias: np.ndarray | None = None
+    bias: Bias | None = None
     in_blocks: bool = False
     is_table: bool = False
     rank: int | None = None
@@ -66,9 +74,11 @@ class _Counter:
 
     def share(self, array: np.ndarray) -> str:
         key, bytes_ = _key(array), field_bytes(tensor(self.name, array).ByteSize())
-        if key in self._common:
+        if array.size == 1:  # the whole file shares them
+            self.common[f"{array.dtype} {array.tolist()}"] = bytes_
+        elif key in self._common:
             self.common[self._common[key]] = bytes_
-        elif array.size > 1 and key not in self._seen:  # scalars are shared by the whole file
+        elif key not in self._seen:
             self.total += bytes_
             self._seen.add(key)
         return self.name
@@ -139,7 +149,8 @@ def _call(
     if use.rank is not None:
         packed = constants.picked(Pick(name, name, name, solution, use.rank, np.dtype(np.int64)), counter.share)
     elif use.integer and use.bias is not None:
-        packed = constants.layer(solution, use.bias, name, [name, name], counter.share, tied=tied)
+        bias = constants.LayerBias(use.bias.codes, use.bias.step, name)
+        packed = constants.layer(solution, bias, [name, name], counter.share, tied=tied)
     else:
         packed = constants.weight(solution, name, counter.share, as_float=not use.integer, tied=tied)
     return packed.function, packed.call

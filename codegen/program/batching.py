@@ -24,6 +24,7 @@ from ptqc.codegen.program.window import slides
 from ptqc.errors import NoKernel
 from ptqc.execute.onnxruntime import Feeds, Runner, session_options
 from ptqc.graph.nodes import has_open_batch
+from ptqc.graph.sites import IN_FLOAT
 from ptqc.native.lengths import Length, Shape, at, names_of, read, written
 from ptqc.operators import Operator, Trait, keeps_codes, known
 
@@ -226,9 +227,9 @@ def _dtypes(tensors: Mapping[str, np.ndarray]) -> dict[str, str]:
 
 
 def _are_moved(model: ir.Model, names: Collection[str]) -> bool:
-    """Whether nothing is done with values but that they are moved, converted and measured."""
+    """Whether nothing is done with values but that they are moved, converted and measured, or unpacked as caches."""
     readers = (node for node in model.graph if any(v is not None and v.name in names for v in node.inputs))
-    return all(keeps_codes(node) or _is_harmless(known(node)) for node in readers)
+    return all(keeps_codes(node) or IN_FLOAT in node.metadata_props or _is_harmless(known(node)) for node in readers)
 
 
 def _is_harmless(operator: Operator | None) -> bool:

@@ -4,17 +4,20 @@ The model stays as it is, whatever it does with its caches, and sees real values
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
 
 from ptqc.errors import UsageError
-from ptqc.graph.caches import Cache, find_caches
+from ptqc.graph.caches import AXES, Cache, find_caches
+from ptqc.graph.nodes import integer, producer
 from ptqc.passes.base import Feeds
 from ptqc.passes.caches.form import CacheForm, CachePart
 from ptqc.passes.caches.nodes import NodeDraft
 from ptqc.passes.rewrite.tools.graph import infer_shapes, unique_name
 
+PLACES = 2  # the axis that grows
 OLDEST = 12  # Clip of integers came with this opset
 
 
@@ -42,8 +45,8 @@ def pack_caches(model: ir.Model, forms: Mapping[str, CacheForm]) -> None:
         if cache.name in forms:
             channels = cache.channels
             assert channels is not None
-            _unpack_input(model, cache.past, channels, forms[cache.name])
-            _pack_output(model, cache.present, channels, forms[cache.name])
+            stored, real = _unpack_input(model, cache.past, channels, forms[cache.name])
+            _pack_output(model, cache.present, channels, forms[cache.name], _Past(stored, real))
     infer_shapes(model)
 
 
@@ -55,13 +58,32 @@ def packed_feeds(feeds: Feeds, forms: Mapping[str, CacheForm]) -> Feeds:
     return found
 
 
+def unpacked_feeds(feeds: Feeds, forms: Mapping[str, CacheForm]) -> Feeds:
+    """What a packed model takes or gives, as the model as it was: of caches their real values, by the same name."""
+    parts = {name: [name + suffix for suffix in form.suffixes] for name, form in forms.items()}
+    stored = {part for names in parts.values() for part in names}
+    real = {name: form.unpack(*(feeds[part] for part in parts[name])) for name, form in forms.items()}
+    return {**{name: array for name, array in feeds.items() if name not in stored}, **real}
+
+
 def packed_arrays(name: str, array: np.ndarray, form: CacheForm) -> Feeds:
     """The parts of one cache by the names of their inputs."""
     parts = form.parts(array.shape[-1])
     return {name + part.suffix: stored for part, stored in zip(parts, form.pack(array), strict=True)}
 
 
-def _unpack_input(model: ir.Model, past: ir.Value, channels: int, form: CacheForm) -> None:
+@dataclass(frozen=True)
+class _Past:
+    """A cache that comes in. stored: its parts. real: what the model reads."""
+
+    stored: Sequence[ir.Value]
+    real: ir.Value
+
+
+def _unpack_input(
+    model: ir.Model, past: ir.Value, channels: int, form: CacheForm
+) -> tuple[Sequence[ir.Value], ir.Value]:
+    """Its parts, and what the model reads."""
     graph, uses, nodes = model.graph, list(past.uses()), NodeDraft(model, str(past.name))
     sizes, parts = _sizes(past), form.parts(channels)
     stored = [past, *(ir.Value(name=f"{past.name}{part.suffix}") for part in parts[1:])]
@@ -72,21 +94,36 @@ def _unpack_input(model: ir.Model, past: ir.Value, channels: int, form: CacheFor
     graph.insert_before(graph[0], nodes.made)
     for node, place in uses:
         node.replace_input_with(place, found)
+    return stored, found
 
 
-def _pack_output(model: ir.Model, present: ir.Value, channels: int, form: CacheForm) -> None:
-    """channels: of what it continues; its own need not be declared."""
+def _pack_output(model: ir.Model, present: ir.Value, channels: int, form: CacheForm, past: _Past) -> None:
+    """channels: of what it continues; its own need not be declared. past: that."""
     graph, name, nodes = model.graph, str(present.name), NodeDraft(model, str(present.name))
     place, sizes, parts = graph.outputs.index(present), _sizes(present), form.parts(channels)
     present.name = unique_name(graph, f"{name}_real")
     present.shape = ir.Shape([*sizes, channels])
-    stored = form.packing(nodes, present)
+    new = _added(present, past.real)
+    if new is None:
+        stored = form.packing(nodes, present)
+    else:  # what was packed before would come out with the same bits
+        new.shape = ir.Shape([*(new.shape or [None] * PLACES)[:PLACES], None, channels])
+        added = form.packing(nodes, new)
+        stored = [nodes.op("Concat", *both, axis=PLACES) for both in zip(past.stored, added, strict=True)]
     for part, value in zip(parts, stored, strict=True):
         value.name = f"{name}{part.suffix}"
     _declare(stored, parts, sizes)
     graph.extend(nodes.made)
     graph.outputs[place] = stored[0]
     graph.outputs[place + 1 : place + 1] = stored[1:]
+
+
+def _added(present: ir.Value, past: ir.Value) -> ir.Value | None:
+    """What comes behind all of the past, where that is how a cache goes on."""
+    node = producer(present, "Concat")
+    if node is None or len(node.inputs) != 2 or integer(node, "axis", 0) not in (PLACES, PLACES - AXES):
+        return None
+    return node.inputs[1] if node.inputs[0] is past else None
 
 
 def _sizes(value: ir.Value) -> Sequence[int | ir.SymbolicDim]:

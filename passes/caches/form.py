@@ -10,6 +10,9 @@ import onnx_ir as ir
 
 from ptqc.passes.caches.nodes import NodeDraft
 
+# Channels that every form can have.
+FEW = 4
+
 
 @dataclass(frozen=True)
 class CachePart:
@@ -67,6 +70,11 @@ class CacheForm(ABC):
     @abstractmethod
     def unpacking(self, nodes: NodeDraft, parts: Sequence[ir.Value]) -> ir.Value:
         """`unpack` as nodes."""
+
+    @property
+    def suffixes(self) -> tuple[str, ...]:
+        """Of the parts, behind the name of a cache."""
+        return tuple(part.suffix for part in self.parts(FEW))
 
     def row_bytes(self, channels: int) -> int:
         """Of one head at one place, all parts."""

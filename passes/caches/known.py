@@ -33,8 +33,13 @@ def from_json(document: Mapping[str, Any]) -> CacheForm:
     return BlockFloat(tuple(document["order"])) if document["order"] else FIXED[document["form"]]
 
 
+def forms_told(documents: Sequence[Mapping[str, Any]]) -> dict[str, CacheForm]:
+    """The forms of packed caches, by the name of the input: of what `with_caches` takes."""
+    return {found["name"]: from_json(found) for found in documents if found["form"] != FLOAT}
+
+
 def with_caches(model: ir.Model, documents: Sequence[Mapping[str, Any]]) -> ir.Model:
     """A copy of a model with its caches packed as documents say: what `to_json` made, with the `name` of the input."""
     packed = model.clone()
-    pack_caches(packed, {found["name"]: from_json(found) for found in documents if found["form"] != FLOAT})
+    pack_caches(packed, forms_told(documents))
     return packed

@@ -60,7 +60,7 @@ class WeightProblem(UnitOfWork[Found]):
         for some in (self.forms[first : first + self.together] for first in starts):
             grids = gptq.grids_for(matrix, second, some, keeps_sign=layer.keeps_sign, powers=self.powers)
             targets = [gptq.RoundingTarget.of(matrix, grids[form], form, ROUNDS) for form in some]
-            answers = zip(*(gptq.round_all(targets, one, self.numbers) for one in tried), strict=True)
+            answers = zip(*(gptq.round_best(targets, one, self.numbers) for one in tried), strict=True)
             for form, several in zip(some, answers, strict=True):
                 errors = {rounded: moments.total_error(matrix - rounded.weight, held) / power for rounded in several}
                 rounded, error = min(errors.items(), key=lambda item: item[1])

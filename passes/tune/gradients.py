@@ -228,7 +228,9 @@ class _State:
     def _scale(self, name: str) -> Tensor:
         solution = self.start.weights[name]
         scale = tensor_of(solution.scale) * self.factors[name].exp()
-        return spread(scale, solution.codes.ndim, solution.axis)
+        found = scale.detach().numpy()
+        stored = tensor_of(storable(found, np.ones_like(found)))  # what is stored is computed with, and learned through
+        return spread(scale + (stored - scale).detach(), solution.codes.ndim, solution.axis)
 
     def tuned(self) -> TunedNumbers:
         """The numbers as they are now, scales as they are stored."""

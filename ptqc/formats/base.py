@@ -166,7 +166,7 @@ class Format(ABC):
 
     @abstractmethod
     def pack(self, codes: np.ndarray, scale: np.ndarray) -> list[np.ndarray]:
-        """The arrays that are stored, in the order of `inputs`."""
+        """The arrays that are stored, in the order of `inputs`; of scales the file has what `scales.roots` gives."""
 
     @property
     def inputs(self) -> list[str]:

@@ -11,7 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ptqc.errors import InternalError
-from ptqc.formats import planes, scales
+from ptqc.formats import planes
 from ptqc.formats.base import Coded, Grid, Nodes, Scaled, V
 from ptqc.formats.levels import REACH, fit, indices
 
@@ -60,7 +60,7 @@ class Codebook(Coded):
         # Always as many, so that the bytes of a format do not depend on the numbers.
         listed = np.pad(listed, ((0, unused), (0, 0)), mode="edge")
         packed = planes.pack(index, self.bits) or (index,)
-        return [*packed, listed if self.group > 1 else listed.reshape(-1), scales.narrow(scale)]
+        return [*packed, listed if self.group > 1 else listed.reshape(-1), scale]
 
     @property
     def inputs(self) -> list[str]:

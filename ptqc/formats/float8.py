@@ -20,6 +20,9 @@ LARGEST = 448.0
 NAME = "float8_e4m3fn"
 # Digits do not depend on the scale, so that room for larger values than were observed costs next to nothing.
 ROOM = 2.0
+# The least scale of a channel, as a share of the weight's largest: small numbers keep their digits, and ONNX Runtime,
+# which rounds the bias to steps of both scales in int32, has room for it.
+LEAST_SCALE = 2.0**-6
 TYPE = ir.DataType.FLOAT8E4M3FN
 
 
@@ -54,6 +57,7 @@ class Float8(Scaled):
     def grid(self, rows: np.ndarray, importance: np.ndarray, *, keeps_sign: bool = False) -> Grid:
         """The scales of least error when each weight is rounded for itself."""
         scale = scales.search(rows, importance, to_e4m3, LARGEST)
+        scale = np.maximum(scale, np.float32(LEAST_SCALE) * scale.max(-1, keepdims=True))
         lowest = 0.0 if keeps_sign else -np.inf
         return Grid(scale, 1, lambda ratio, _: to_e4m3(np.maximum(ratio, lowest)), ml_dtypes.float8_e4m3fn)
 

@@ -1,4 +1,10 @@
-"""The search for the scales of a weight, and how scales are stored."""
+"""The search for the scales of a weight, and how scales are stored: s = q² · u, q in a byte and u a power of two.
+
+Scales of one weight often differ by a factor of 100, and of channels that are never active by far more. Squares of 1
+to 255 span 2¹⁶, and those that are at least a sixteenth of the largest are at most 4 % apart. The search looks at no
+others, so that the weights are rounded to the grid that the file gives them. Long rows then lose next to nothing. Of
+short rows in many bits every scale leaves another error; solvers try those nearby (`gptq.round_best`).
+"""
 
 from collections.abc import Callable, Iterator
 
@@ -12,7 +18,11 @@ LARGEST_COLUMNS = 64
 SEARCHED_COLUMNS = 512
 # Numbers that the search looks at together: of more, some rows at a time, which each have a scale of their own.
 SEARCHED_NUMBERS = 2**22
-FLOAT16_RANGE = (2.0**-14, 2.0**15)
+LARGEST_ROOT = 255
+# Places of other scales that a solver tries, from that of the search.
+NEARBY = (-2, -1, 1, 2)
+# Units of scales whose squares times them are normal numbers of float32.
+UNITS = (2.0**-120, 2.0**100)
 
 
 def search(
@@ -21,17 +31,17 @@ def search(
     """Scale per row that minimizes the importance-weighted squared error of nearest rounding.
 
     rows (…, R, d); importance (…, 1, d) or broadcastable, not negative. nearest: the levels nearest to weight / scale.
-    largest_level: the reach of the levels in units of the scale. Returns (…, R) float32.
+    largest_level: the reach of the levels in units of the scale. Returns (…, R) float32, as `storable` gives them.
     """
-    count = rows.shape[-2]
+    count, unit = rows.shape[-2], unit_of(np.abs(rows).max(initial=0.0) / largest_level * FINE[-1])
     pieces = [slice(None)] if rows.size <= SEARCHED_NUMBERS else list(parts(count, -(-rows.size // SEARCHED_NUMBERS)))
     by_row = importance.ndim > 1 and importance.shape[-2] == count
     found = [
-        _search(rows[..., piece, :], importance[..., piece, :] if by_row else importance, nearest, largest_level)
+        _search(rows[..., piece, :], importance[..., piece, :] if by_row else importance, nearest, largest_level, unit)
         for piece in pieces
     ]
     scale, largest = (np.concatenate(arrays, -1) for arrays in zip(*found, strict=True))
-    return storable(scale, largest)
+    return storable(scale, largest, unit)
 
 
 def parts(count: int, pieces: int) -> Iterator[slice]:
@@ -41,9 +51,13 @@ def parts(count: int, pieces: int) -> Iterator[slice]:
 
 
 def _search(
-    rows: np.ndarray, importance: np.ndarray, nearest: Callable[[np.ndarray], np.ndarray], largest_level: float
+    rows: np.ndarray,
+    importance: np.ndarray,
+    nearest: Callable[[np.ndarray], np.ndarray],
+    largest_level: float,
+    unit: float,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The scales of some rows, and their largest magnitudes."""
+    """The scales of some rows, and their largest magnitudes. unit: of the scales of all rows."""
     largest = np.abs(rows).max(-1)
     rows, importance = _searched(rows, importance)
     reach = np.maximum(largest / largest_level, 1e-30)
@@ -51,7 +65,7 @@ def _search(
     for clips in (COARSE, FINE):
         start = scale
         for clip in clips:
-            tried = start * clip
+            tried = rounded(start * clip, unit)
             error = rows - tried[..., None] * nearest(rows / tried[..., None])
             found = (error * error * importance).sum(-1)
             better = found < loss
@@ -82,18 +96,62 @@ def powers_beside(scale: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return low, low * np.float32(2)
 
 
-def storable(scale: np.ndarray, magnitude: np.ndarray) -> np.ndarray:
-    """Scales as they are stored: rounded to float16 where that loses nothing, rows of zeros given a small scale.
+def unit_of(largest: float) -> float:
+    """The smallest unit with which the largest scale of a weight can be stored; as it is stored, it has the same."""
+    unit = 2.0 ** np.ceil(np.log2(np.float64(max(largest, 1e-45)) / (LARGEST_ROOT + 0.5) ** 2))
+    return float(np.clip(unit, *UNITS))
 
-    Not every grid has a zero, so that what those rows become is their scale times some level.
+
+def storable(scale: np.ndarray, magnitude: np.ndarray, unit: float | None = None) -> np.ndarray:
+    """Scales of a whole weight as they are stored; rows of zeros are given the smallest.
+
+    Not every grid has a zero, so that what those rows become is their scale times some level. unit: by default the
+    smallest that will do.
     """
     scale = np.asarray(scale, np.float32)
     usable = (magnitude > 0) & (scale > 0)
-    fallback = np.float32(min(scale[usable].min(initial=1.0), FLOAT16_RANGE[0]))
-    scale = np.where(usable, scale, fallback)
-    if scale.min() >= FLOAT16_RANGE[0] and scale.max() <= FLOAT16_RANGE[1]:
-        scale = scale.astype(np.float16).astype(np.float32)
-    return scale
+    if not usable.any():
+        return np.full_like(scale, unit_of(1.0))
+    scale = np.where(usable, scale, 0)
+    return rounded(scale, unit_of(scale.max()) if unit is None else unit)
+
+
+def rounded(scale: np.ndarray, unit: float) -> np.ndarray:
+    """The nearest squares times a unit."""
+    root = np.clip(np.rint(np.sqrt(np.asarray(scale, np.float32) / np.float32(unit))), 1, LARGEST_ROOT)
+    return np.asarray(root * root * np.float32(unit), np.float32)
+
+
+def beside(scale: np.ndarray, unit: float, steps: int) -> np.ndarray:
+    """Scales as they are stored, so many places from others of their unit."""
+    root = np.rint(np.sqrt(scale / np.float32(unit))) + steps
+    return np.asarray(np.square(np.clip(root, 1, LARGEST_ROOT)) * np.float32(unit), np.float32)
+
+
+def raised(scale: np.ndarray, least: np.ndarray) -> np.ndarray:
+    """Scales of a whole weight, those that are too small raised to powers of two, which all others may be.
+
+    They are stored like the others where they are not larger than these.
+    """
+    unit = unit_in(scale)
+    root = 2.0 ** np.ceil(np.log2(np.maximum(least, unit).astype(np.float64) / unit) / 2)
+    higher = np.where(root <= LARGEST_ROOT, np.asarray(root * root * unit, np.float32), powers_beside(least)[1])
+    return np.where(scale < least, higher, scale).astype(np.float32)
+
+
+def roots(scale: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+    """q (uint8) and u (float32, a scalar) of scales as they are stored; None of others."""
+    least = unit_of(scale.max(initial=0.0))
+    for unit in (least, 2 * least):  # powers of two are squares with one of them
+        if np.array_equal(rounded(scale, unit), scale):
+            return np.rint(np.sqrt(scale / np.float32(unit))).astype(np.uint8), np.array(unit, np.float32)
+    return None
+
+
+def unit_in(scale: np.ndarray) -> float:
+    """The unit that the scales of a whole weight have, or can be given."""
+    found = roots(scale)
+    return unit_of(scale.max()) if found is None else float(found[1])
 
 
 def narrow(scale: np.ndarray) -> np.ndarray:

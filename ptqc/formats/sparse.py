@@ -77,7 +77,7 @@ class Masked(Coded):
         index, listed = self.index_of(kept)
         index = np.pad(index, (0, -index.size % self.multiple))
         mask = planes.pack(self.mask_of(is_kept), self.mask_bits)
-        return [*mask, *planes.pack(index, self.bits), *listed, scales.narrow(scale)]
+        return [*mask, *planes.pack(index, self.bits), *listed, scale]
 
     @property
     def inputs(self) -> list[str]:

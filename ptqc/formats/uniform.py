@@ -86,7 +86,7 @@ class Integer(Coded):
     def pack(self, codes: np.ndarray, scale: np.ndarray) -> list[np.ndarray]:
         """Planes of indices, codes of 8 bits as they are; then the scales."""
         packed = planes.pack(self.index_of(codes.astype(np.int32)), self.bits)
-        return [*(packed or (codes,)), scales.narrow(scale)]
+        return [*(packed or (codes,)), scale]
 
     def unpack(self, nodes: Nodes[V], to: ir.DataType) -> V:
         """Codes from indices."""

@@ -7,6 +7,7 @@ from typing import TypeVar
 import onnx_ir as ir
 
 from ptqc.formats import ActivationParams
+from ptqc.graph.caches import find_caches
 from ptqc.graph.layers import Layer
 from ptqc.operators import Trait, absorbs, data_inputs, has_own_scale, is_float, keeps_codes, named
 
@@ -63,7 +64,10 @@ def find_kernels(model: ir.Model, layers: Sequence[Layer]) -> list[Kernel]:
 
 
 def find_sites(model: ir.Model, kernels: Sequence[Kernel]) -> list[Site]:
-    """All tensors that an integer kernel reads or writes, grouped by the operators that keep codes."""
+    """All tensors that an integer kernel reads or writes, grouped by the operators that keep codes.
+
+    Caches are none: what goes from run to run keeps its digits, unless the form of a cache says otherwise.
+    """
     absorbed = {str(a.outputs[0].name) for node in model.graph if (a := _absorbed_by_kernel(node, kernels)) is not None}
     parent: dict[str, str] = {}
     moved: set[str] = set()
@@ -77,9 +81,10 @@ def find_sites(model: ir.Model, kernels: Sequence[Kernel]) -> list[Site]:
             parent[_root(parent, name)] = _root(parent, tied[0])
     wanted = {_root(parent, name) for kernel in kernels for name in (*kernel.inputs, kernel.output)}
     floats = _float_tensors(model)
+    kept = {_root(parent, name) for name in _in_float(model)}
     groups: dict[str, list[str]] = {}
     for name in floats:
-        if _root(parent, name) in wanted:
+        if _root(parent, name) in wanted - kept:
             groups.setdefault(_root(parent, name), []).append(name)
     pre_activation = {k.node for k in kernels if k.output != k.node}
     sites = []
@@ -89,6 +94,19 @@ def find_sites(model: ir.Model, kernels: Sequence[Kernel]) -> list[Site]:
         if tensors:
             sites.append(Site(tensors[0], tensors, sources))
     return sites
+
+
+def is_made_in_float(value: ir.Value) -> bool:
+    """Whether a node makes it that is marked so, as those are that pack caches."""
+    node = value.producer()
+    return node is not None and IN_FLOAT in node.metadata_props
+
+
+def _in_float(model: ir.Model) -> set[str]:
+    """Caches, and what nodes make that compute in float."""
+    found = {str(value.name) for cache in find_caches(model) for value in (cache.past, cache.present)}
+    marked = (node for node in model.graph if IN_FLOAT in node.metadata_props)
+    return found | {str(value.name) for node in marked for value in node.outputs}
 
 
 def _absorbed_by_kernel(node: ir.Node, kernels: Sequence[Kernel]) -> ir.Node | None:

@@ -93,7 +93,8 @@ class OutputFacts:
     values: of some samples. axis: of the channels; None where it has none. groups: along that axis; none where there is
     no axis, or one whose size varies. traced: whether the graph says where the channels are. direct: whether it comes
     from a layer through nothing but its bias, a factor and changes of shape. alone: whether it is the only output with
-    floats. carried: whether it hands an input on to the next run. inputs: declared shapes of the model's inputs.
+    floats. carried: whether it hands an input on to the next run. of_cache: whether it is a part of a
+    packed cache, as the scales of its rows. inputs: declared shapes of the model's inputs.
     """
 
     name: str
@@ -105,6 +106,7 @@ class OutputFacts:
     direct: bool = False
     alone: bool = True
     carried: bool = False
+    of_cache: bool = False
     inputs: tuple[tuple[int | str | None, ...], ...] = ()
 
     @property

@@ -8,6 +8,7 @@ import onnx_ir as ir
 
 from ptqc.errors import ModelError, UsageError
 from ptqc.execute.onnxruntime import Feeds, Runner
+from ptqc.graph.sites import is_made_in_float
 from ptqc.losses.axes import channel_axis, groups
 from ptqc.losses.base import Group, OutputFacts, OutputKind
 from ptqc.losses.boxes import Boxes
@@ -101,6 +102,7 @@ def facts(model: ir.Model, feeds: Feeds, references: Sequence[Outputs]) -> dict[
             direct=traced is not None and traced.direct and traced.axis == axis,
             alone=len(values) == 1,
             carried=name in carried,
+            of_cache=is_made_in_float(value),
             inputs=inputs,
         )
     return found

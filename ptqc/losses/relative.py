@@ -6,7 +6,7 @@ the mean over its groups, so that groups of another scale neither drown nor are 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Self
 
 import numpy as np
@@ -49,7 +49,7 @@ class Relative(OutputKind):
 
     def fitted(self, values: Arrays) -> Self:
         """With its constants."""
-        return type(self)(self.axis, self.groups, variance_of(values, self.axis, self.groups))
+        return replace(self, variance=variance_of(values, self.axis, self.groups))
 
     def losses(self, reference: np.ndarray, quantized: np.ndarray) -> dict[str, float]:
         assert self.variance is not None

@@ -45,6 +45,12 @@ class Varying:
         """The lengths that it is made of."""
         return frozenset(name for product, _ in self.terms for name in product)
 
+    @property
+    def length(self) -> str | None:
+        """The name of the length that it is, if it is one."""
+        (product, factor), *rest = self.terms
+        return product[0] if len(product) == factor == 1 and not rest else None
+
     def at(self, lengths: Mapping[str, Any]) -> Any:
         """The size for lengths: numbers, or expressions of a kernel."""
         total: Any = None
@@ -255,8 +261,8 @@ def bound(shapes: Sequence[tuple[Sequence[Any], Sequence[int]]]) -> dict[str, in
     found: dict[str, int] = {}
     for declared, sizes in shapes:
         for size, number in zip(declared, sizes, strict=True):
-            if isinstance(size, Varying) and size == of_length(next(iter(size.names))):
-                found.setdefault(next(iter(size.names)), number)
+            if isinstance(size, Varying) and (name := size.length) is not None:
+                found.setdefault(name, number)
     return found
 
 

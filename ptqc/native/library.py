@@ -106,9 +106,8 @@ class Library:
             found = machine.run((batch or 1, *lengths.values()), inputs, self.constants, partial(self._inputs, lengths))
         except Exception as error:
             raise InternalError(f"the native library failed: {error}") from error
-        # Copies: an output may be memory that the allocator, a constant or an input owns.
         outputs = zip(self.interface.outputs, found, strict=True)
-        return {value.name: np.array(np.from_dlpack(array)) for value, array in outputs}
+        return {value.name: np.from_dlpack(array) for value, array in outputs}  # memory that each run makes anew
 
     def _inputs(self, names: Iterable[str], sizes: Sequence[int]) -> list[Any]:
         """Inputs of a batch and lengths, in which nothing is."""

@@ -49,6 +49,7 @@ class Trait(Enum):
     TREES = auto()  # decision trees, which have no weights
     SUPPORT_VECTORS = auto()  # compares its input with vectors that are kept
     SPELLED_OUT = auto()  # exporters write its attributes even where they are the default
+    IMPLIED_ZERO = auto()  # ONNX Runtime computes it on codes even where zero points of 0 are left out
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,13 @@ LAYER = (Trait.LAYER, Trait.WEIGHTED, Trait.PRODUCT)
 ON_FLOAT = (*LAYER, Trait.FLOAT_OUTPUT)
 
 OPERATORS = (
-    operator("Conv", *LAYER, Trait.SPELLED_OUT, channels=FIRST, kernels=frozenset(["QLinearConv"]), reference=_conv),
+    operator(
+        "Conv",
+        *(*LAYER, Trait.SPELLED_OUT, Trait.IMPLIED_ZERO),
+        channels=FIRST,
+        kernels=frozenset(["QLinearConv"]),
+        reference=_conv,
+    ),
     operator("Gemm", *ON_FLOAT, Trait.SPELLED_OUT, channels=FIRST, kernels=frozenset(["QGemm"]), reference=_product),
     operator(
         "MatMul",

@@ -38,7 +38,7 @@ OPERATORS = (
     ),
     operator(
         "GlobalAveragePool",
-        *(Trait.PLANES, Trait.HOMOGENEOUS),
+        *(Trait.PLANES, Trait.HOMOGENEOUS, Trait.IMPLIED_ZERO),
         kernels=frozenset(["QLinearGlobalAveragePool"]),
         reference=_mean,
     ),

@@ -44,7 +44,8 @@ def codes_of(value: ir.Value | None) -> str | None:
 
 def params_of(node: ir.Node) -> QuantParams:
     """Parameters of a QuantizeLinear or DequantizeLinear of an activation."""
-    scale, zero = constant(node.inputs[1]), constant(node.inputs[2])
+    scale = constant(node.inputs[1])
+    zero = constant(node.inputs[2]) if len(node.inputs) > 2 else np.zeros((), np.uint8)  # the default
     assert scale is not None
     assert zero is not None
     return QuantParams(UINT8, float(scale), int(zero))

@@ -35,6 +35,10 @@ STRETCH = 16
 SMALLEST_HALF = 64
 DAMPING = 0.01  # of the mean diagonal
 DESCENDED_BITS = 4
+# Share by which an error must be less than another that came first: smaller differences may be those of sums.
+CLEAR = 1e-4
+# Numbers of rows that several scales are tried for: what a longer row gains is little, and takes long.
+NARROW = 64
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,6 +52,16 @@ class Rounded:
     def weight(self) -> np.ndarray:
         """scale · codes."""
         return np.asarray(self.codes.astype(np.float32) * self.scale[..., None], np.float32)
+
+    def better(self, other: "Rounded", matrix: np.ndarray, second: np.ndarray) -> "Rounded":
+        """Of each row the one of clearly less error.
+
+        matrix (groups, R, d): what was rounded. second: moments, or their diagonal.
+        """
+        mine, others = (moments.error(matrix - one.weight, second) for one in (self, other))
+        is_less = others < mine * np.float32(1 - CLEAR)
+        codes = np.where(is_less[..., None], other.codes, self.codes)
+        return Rounded(codes, np.where(is_less, other.scale, self.scale))
 
     @classmethod
     def joined(cls, parts: Sequence["Rounded"]) -> "Rounded":
@@ -129,11 +143,20 @@ class Factored:
 
 @dataclass(frozen=True, eq=False)
 class RoundingTarget:
-    """What is rounded: weights (groups, R, d), where they may lie, and the rounds of coordinate descent at most."""
+    """What is rounded: weights (groups, R, d), where they may lie, and the rounds of coordinate descent at most.
+
+    whole: the unit of the scales of the weight that this is a part of.
+    """
 
     matrix: np.ndarray
     grid: Grid
     rounds: int = 0
+    whole: float | None = None
+
+    @cached_property
+    def unit(self) -> float:
+        """The unit of the scales."""
+        return scales.unit_in(self.grid.scale) if self.whole is None else self.whole
 
     @classmethod
     def of(cls, matrix: np.ndarray, grid: Grid, form: Format, rounds: int) -> "RoundingTarget":
@@ -148,7 +171,12 @@ class RoundingTarget:
         for part in scales.parts(self.matrix.shape[1], -(-self.matrix.size // numbers)):
             kept = None if self.grid.kept is None else self.grid.kept[:, part]
             grid = replace(self.grid, scale=self.grid.scale[:, part], kept=kept)
-            yield replace(self, matrix=self.matrix[:, part], grid=grid)
+            yield replace(self, matrix=self.matrix[:, part], grid=grid, whole=self.unit)
+
+    def beside(self, steps: int) -> "RoundingTarget":
+        """The same with other scales: so many places away among those that can be stored."""
+        grid = replace(self.grid, scale=scales.beside(self.grid.scale, self.unit, steps))
+        return replace(self, grid=grid, whole=self.unit)
 
     @property
     def together(self) -> int:
@@ -194,6 +222,25 @@ def round_all(
     pieces = [list(target.parts(numbers)) for target in targets]
     answers = [_round_together(piece, second) for piece in zip(*pieces, strict=True)]
     return [Rounded.joined(several) for several in zip(*answers, strict=True)]
+
+
+def round_best(
+    targets: Sequence[RoundingTarget], second: np.ndarray | Factored, numbers: int | None = None
+) -> list[Rounded]:
+    """`round_all`, for narrow rows with each of several scales, of which every row gets the one of least error.
+
+    A scale was searched for rounding each number for itself, and is not the best one for what GPTQ does. Scales that
+    are to be powers of two are far from each other, and stay as they are.
+    """
+    best = round_all(targets, second, numbers)
+    if targets[0].matrix.shape[-1] > NARROW or targets[0].grid.powers:
+        return best
+    whole = second.second if isinstance(second, Factored) else second
+    for steps in scales.NEARBY:
+        others = round_all([target.beside(steps) for target in targets], second, numbers)
+        each = zip(targets, best, others, strict=True)
+        best = [found.better(other, target.matrix, whole) for target, found, other in each]
+    return best
 
 
 def _round_together(targets: Sequence[RoundingTarget], second: np.ndarray | Factored) -> list[Rounded]:
@@ -284,8 +331,9 @@ class _Rows:
         norm, inner = (self.product * self.codes).sum(-1), (self.product * self.matrix).sum(-1)
         usable, scale = (norm > 0) & (inner > 0), self.scale[..., 0]
         fitted = np.where(usable, inner / np.where(usable, norm, 1.0), scale)
-        stored = scales.storable(fitted, np.abs(self.matrix).max(-1))
-        for tried in scales.powers_beside(fitted) if self.powers else (stored,):
+        every = zip(self.targets, self.parts, strict=True)
+        stored = [scales.rounded(fitted[:, part], target.unit) for target, (_, part) in every]
+        for tried in scales.powers_beside(fitted) if self.powers else (np.concatenate(stored, axis=1),):
             gain = (tried - scale) * (2 * inner - (tried + scale) * norm)
             scale = np.where(gain > 0, tried, scale)
         self.scale = scale[..., None].astype(np.float32)
@@ -377,8 +425,8 @@ def _stretches(width: int, size: int) -> Iterator[tuple[slice, slice]]:
 
 
 def _columns(matrix: np.ndarray) -> np.ndarray:
-    """(groups, d, R) with every column in one piece: what is done column by column is many times as fast."""
-    return np.ascontiguousarray(matrix.swapaxes(1, 2))
+    """A copy (groups, d, R) with every column in one piece: what is done column by column is many times as fast."""
+    return np.array(matrix.swapaxes(1, 2), order="C")  # of one output, np.ascontiguousarray would give a view
 
 
 def _columns_if(matrix: np.ndarray | None) -> np.ndarray | None:

@@ -16,6 +16,7 @@ from ptqc.execute import skeleton
 from ptqc.executors.base import Executor
 from ptqc.executors.threads import Threads
 from ptqc.formats import Float8, Format, Integer
+from ptqc.graph.caches import find_caches
 from ptqc.graph.external import fits_in_memory, hold_external, is_in_files, weight_bytes
 from ptqc.notes import Level, Note, is_cut_short
 from ptqc.operators import OPERATORS
@@ -39,7 +40,7 @@ from ptqc.work.progress import Progress
 MODEL, WHOLE, SAMPLES, JUDGING = "model.onnx", "whole.onnx", "samples", "judging"
 # Raised when what is measured, or how, changes, so that old entries are not taken for new ones. A format, a rewrite or
 # an integer kernel that is added or goes needs no raise: see `_known`.
-MEASUREMENT_VERSION = 23
+MEASUREMENT_VERSION = 24
 
 Before = TypeVar("Before", bound=Setting)
 After = TypeVar("After", bound=Setting)
@@ -58,6 +59,8 @@ def measured(
     only = sorted(families_of(prepared.model, options))
     families = {"families": only} if only else {}
     key = {**key_of("measure", prepared, options.until(Phase.MEASURE)), **families}
+    if find_caches(prepared.model):
+        key = {**key, "caches": "keep their digits"}
     if prepared.judging is not None:
         key = {**key, "judging": prepared.judging.digest}
     solving = {**key_of("solve-weights", prepared, options.until(Phase.SOLVE)), **families}
@@ -170,12 +173,13 @@ def key_of(step: str, prepared: Prepared, options: Mapping[str, Any]) -> Mapping
 def families_of(model: ir.Model, options: CompileOptions) -> frozenset[str]:
     """The families of formats that weights are solved in; empty: all but those that have to be asked for.
 
-    Of a model beyond memory, solving takes most of the time: where operators take weights of one family only, others
-    would be solved for nothing.
+    What the options say counts first. Of a model beyond memory, solving takes most of the time: where operators take
+    weights of one family only, others would be solved for nothing.
     """
     if options.activations == "float8":
         return frozenset({Float8.family})
-    return frozenset({Integer.family}) if options.in_blocks and is_in_files(model) else frozenset()
+    in_blocks = (Integer.family,) if options.in_blocks and is_in_files(model) else ()
+    return frozenset(options.formats or in_blocks)
 
 
 def _forms(caches: Mapping[str, Any]) -> list[Any]:

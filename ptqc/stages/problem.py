@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import onnx_ir as ir
 
-from ptqc.biases import accumulator_scale, bias_codes, usable_scale
+from ptqc.biases import accumulator_scale, bias_codes, bits_for, usable_scale
 from ptqc.codegen.onnxruntime import names, size
 from ptqc.codegen.onnxruntime.blocks import block_size
 from ptqc.codegen.onnxruntime.export import Exported, export
@@ -106,7 +106,8 @@ def _use(model: ir.Model, layer: Layer, solution: Solution, plan: Plan, options:
     x, y = plan.params[layer.input], plan.params.get(layer.settled)
     bias = _bias(model, layer)
     scale = usable_scale(solution.scale, bias, x)
-    return size.Use(True, bias_codes(bias, accumulator_scale(x, scale), None if y is None else y.scale))
+    products = accumulator_scale(x, scale)
+    return size.Use(True, size.Bias(bias_codes(bias, products, bits_for(solution.form, bias, y)), products))
 
 
 def _uses_of_table(model: ir.Model, weight: Weight, solution: Solution, options: CompileOptions) -> list[size.Use]:

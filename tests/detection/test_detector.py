@@ -167,3 +167,10 @@ def test_it_is_kept_as_json() -> None:
     detector = Detector.parse(texts)
     assert Detector.from_json(detector.to_json()) == detector
     assert detector.columns == ("box", "classes")
+
+
+def test_what_is_stated_replaces_only_that() -> None:
+    kept = Detector(boxes="cxcywh", box_unit="pixels", outputs={"boxes": "a", "scores": "b"})
+    assert Detector.parse({"classes": "ids"}, kept) == Detector(
+        boxes="cxcywh", box_unit="pixels", outputs={"boxes": "a", "scores": "b"}, classes="ids"
+    )

@@ -173,7 +173,7 @@ def _networks() -> dict[str, Network]:
         "image": Network(image(), samples(4, 8, 8, count=16), None, {**integer, "bits": (4, 7)}),
         "pairs": Network(small(), samples(8, 4, 4, count=16), "95%", {**integer, "bits": (2, 3)}),
         "codebook": Network(small(), samples(8, 4, 4, count=16), "75%", {**integer, "bits": (2, 3)}),
-        "pruned": Network(pruned(), samples(32, 6, 6, count=16), "13%", {**integer, "bits": (2, 3)}),
+        "pruned": Network(pruned(), samples(32, 6, 6, count=16), "16%", {**integer, "bits": (2, 3)}),
         "two of four": Network(pruned(), samples(32, 6, 6, count=16), None, {**integer, "sparsity": "2:4"}),
         "words": Network(words(), tokens, "40%", {"activations": "float", "bits": (3, 4)}),
         "gates": Network(gates(), samples(4, 8, 8, count=16), None, {**integer, "bits": (7,)}),

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
-from planting import ASKED, TUNED, Changed, Fault, always, given
+from planting import ASKED, DIFFER, TUNED, Changed, Fault, always, given
 
 from ptqc.formats import UINT8, QuantParams
 from ptqc.formats.float8 import Float8Rounding
@@ -109,9 +109,9 @@ def scales_reversed(right: Any) -> Any:
 LOWERING: dict[str, Fault] = {
     "zero points off by one": Fault(lower._Builder, "_parameters", zero_point_moved, "image", ASKED),
     "scale of the bias stale": Fault(
-        lower, "accumulator_scale", given(lambda scale: scale * np.float32(1.05)), "image", ASKED
+        lower, "accumulator_scale", given(lambda scale: scale * np.float32(1.05)), "image", DIFFER
     ),
-    "scale of another tensor": Fault(lower._Builder, "_quantize", params_of_another, "image", ASKED),
+    "scale of another tensor": Fault(lower._Builder, "_quantize", params_of_another, "image", DIFFER),
     "activation quantized that stays float": Fault(
         lower.Lower, "apply", one_more_quantized, "words", "but not in both"
     ),

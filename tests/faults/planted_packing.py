@@ -7,7 +7,7 @@ import onnx
 from planting import DIFFER, TUNED, Changed, Fault, given
 
 from ptqc.codegen.onnxruntime import constants, export
-from ptqc.formats import codebook, planes, scales
+from ptqc.formats import codebook, planes
 from ptqc.formats.sparse import Masked, SparseCodebook, TwoOfFour
 
 # Operators with integer kernels, and what those give.
@@ -29,9 +29,9 @@ def planes_reversed(right: Any) -> Any:
     return pack
 
 
-def rounded_late(scale: np.ndarray) -> np.ndarray:
+def rounded_late(found: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     """A digit fewer than the scales had when the weights were rounded to them."""
-    return (scale.astype(np.float16).view(np.uint16) & 0xFFFE).view(np.float16)
+    return found[0] & 0xFE, found[1]
 
 
 def nibbles_swapped(found: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
@@ -110,9 +110,13 @@ PACKING: dict[str, Fault] = {
     "levels behind zeros rotated": Fault(
         SparseCodebook, "index_of", given(lambda found: (found[0], [np.roll(found[1][0], 1)])), "pruned", TUNED
     ),
-    "factor of a bias lost": Fault(constants, "narrow_bias", given(lambda found: (found[0], 1)), "image", DIFFER),
-    "scales rounded when they are stored": Fault(scales, "narrow", lambda _: rounded_late, "words", TUNED),
-    "scales of the channels permuted": Fault(scales, "narrow", given(lambda scale: np.roll(scale, 1)), "words", TUNED),
+    "unit of a bias lost": Fault(
+        constants, "found_bias", given(lambda found: (found[0], 2 * found[1])), "image", DIFFER
+    ),
+    "scales rounded when they are stored": Fault(constants, "roots", given(rounded_late), "words", TUNED),
+    "scales of the channels permuted": Fault(
+        constants, "roots", given(lambda found: (np.roll(found[0], 1), found[1])), "words", TUNED
+    ),
     "unequal constants merged": Fault(export, "_merged", merged_by_size, "pairs", TUNED),
     "transB taken for a default": Fault(export, "_is_default", taken_for_a_default("transB"), "pairs", DIFFER),
     "pads taken for a default": Fault(export, "_is_default", taken_for_a_default("pads"), "pairs", "does not load"),

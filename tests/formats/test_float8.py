@@ -84,6 +84,16 @@ def test_a_scale_is_positive_and_finite(scale: float) -> None:
         FLOAT8_ACTIVATION.read({"scale": scale})
 
 
+def test_small_channels_keep_their_digits_beside_large_ones() -> None:
+    weight = np.random.default_rng(2).standard_normal((3, 64)).astype(np.float32)
+    weight *= np.array([1, 1e-3, 0], np.float32)[:, None]
+    codes, scale = FLOAT8.rounded(weight, 0)
+    assert scale.min() >= scale.max() / 64
+    away = np.abs(FLOAT8.decode(codes, scale, 0) - weight)
+    assert away[1].mean() < 0.05 * np.abs(weight[1]).mean()
+    assert not away[2].any()
+
+
 def test_weights_are_rounded_within_a_sixteenth() -> None:
     """Three bits of fraction: half a step is at most 2^-4 of the number, above the smallest exponent."""
     weight = np.random.default_rng(1).standard_normal((8, 64)).astype(np.float32)

@@ -8,14 +8,75 @@ from hypothesis.extra import numpy as hnp
 
 from ptqc.formats import Codebook, Integer, Scaled, Sparse, TwoOfFour, VectorCodebook, scales
 
+positive = hnp.arrays(np.float32, 5, elements=st.floats(2.0**-60, 2.0**60, width=32))
 
-def test_scales_are_stored_in_half_precision_where_that_loses_nothing() -> None:
-    ones = np.ones(2, np.float32)
-    fine = scales.storable(np.array([0.1, 3.0], np.float32), ones)
-    assert fine.astype(np.float16).astype(np.float32).tolist() == fine.tolist()
-    for extreme in (2.0**-15, 2.0**15 + 32):
-        kept = np.array([0.1, extreme], np.float32)
-        assert scales.storable(kept, ones).tolist() == kept.tolist()
+
+@given(positive)
+def test_scales_are_stored_as_squares_of_bytes(scale: np.ndarray) -> None:
+    stored = scales.storable(scale, np.ones(5, np.float32))
+    found = scales.roots(stored)
+    assert found is not None
+    root, unit = found
+    assert root.dtype == np.uint8
+    assert np.log2(unit) % 1 == 0
+    np.testing.assert_array_equal(np.square(root.astype(np.float64)) * unit, stored)
+    assert root.max() >= 128 * np.sqrt(2) - 1
+    near = scale > stored.max() / 256
+    assert (np.abs(stored - scale) <= scale / 15)[near].all()
+    assert (np.abs(stored - scale)[root >= 128] <= scale[root >= 128] / 127).all()
+
+
+@given(positive)
+def test_what_is_stored_stays_as_it_is(scale: np.ndarray) -> None:
+    stored = scales.storable(scale, np.ones(5, np.float32))
+    np.testing.assert_array_equal(scales.storable(stored, np.ones(5, np.float32)), stored)
+    np.testing.assert_array_equal(scales.rounded(stored, scales.unit_in(stored)), stored)
+    other = scales.rounded(np.roll(stored, 1) * np.float32(1.1), scales.unit_in(stored))
+    assert scales.roots(np.where(np.arange(5) < 4, other, stored.max())) is not None
+
+
+@given(positive, st.integers(-300, 300))
+def test_scales_beside_others_are_stored_like_them(scale: np.ndarray, steps: int) -> None:
+    stored = scales.storable(scale, np.ones(5, np.float32))
+    found = scales.roots(stored)
+    assert found is not None
+    root, unit = found
+    expected = np.square(np.clip(root.astype(np.float64) + steps, 1, 255)) * unit
+    np.testing.assert_array_equal(scales.beside(stored, float(unit), steps), expected)
+
+
+@given(hnp.arrays(np.float32, (4, 6), elements=st.floats(-1e6, 1e6, width=32)), st.sampled_from([2, 4, 8]))
+def test_the_search_gives_scales_as_they_are_stored(rows: np.ndarray, bits: int) -> None:
+    grid = Integer(bits).grid(rows, np.ones((1, 6), np.float32))
+    assert (grid.scale > 0).all()
+    assert scales.roots(grid.scale) is not None
+
+
+@given(positive, st.integers(0, 4))
+def test_scales_that_shrink_keep_their_unit(scale: np.ndarray, bits: int) -> None:
+    stored = scales.storable(scale, np.ones(5, np.float32))
+    smaller = scales.rounded(stored / np.float32(2**bits), scales.unit_in(stored))
+    assert scales.roots(smaller) is not None
+
+
+def test_rows_of_zeros_have_the_smallest_scale() -> None:
+    stored = scales.storable(np.array([1.0, 0.0, 0.5], np.float32), np.array([1.0, 0.0, 1.0], np.float32))
+    assert stored[1] == 2.0**-15  # 1 is at least 181² · 2⁻¹⁵
+    nothing = scales.storable(np.zeros(2, np.float32), np.zeros(2, np.float32))
+    assert (nothing > 0).all()
+    assert scales.roots(nothing) is not None
+
+
+@given(positive, positive)
+def test_scales_are_raised_to_what_can_be_stored(scale: np.ndarray, least: np.ndarray) -> None:
+    stored = scales.storable(scale, np.ones(5, np.float32))
+    raised = scales.raised(stored, least)
+    assert (raised >= least).all()
+    assert (raised >= stored).all()
+    np.testing.assert_array_equal(raised[stored >= least], stored[stored >= least])
+    assert (np.frexp(raised[stored < least])[0] == 0.5).all()
+    if least.max() <= stored.max() / 4:
+        assert scales.roots(raised) is not None
 
 
 @given(hnp.arrays(np.float32, 5, elements=st.floats(-1e6, 1e6, width=32) | st.floats(-1e3, 1e3, width=16)))
@@ -60,7 +121,7 @@ def test_of_the_powers_beside_a_scale_the_better_one_is_taken(form: Scaled) -> N
     np.testing.assert_allclose(error(grid.scale), np.minimum(error(low), error(high)), rtol=1e-4)
     codes, scale = form.rounded(rows, 0, powers=True)
     assert np.frexp(scale)[0].tolist() == [0.5] * 64
-    assert form.pack(codes, scale)[-1].dtype == np.float16
+    assert scales.narrow(form.pack(codes, scale)[-1]).dtype == np.float16
 
 
 @pytest.mark.parametrize("turned", [False, True])

@@ -243,7 +243,8 @@ def test_a_layer_without_codes_computes_in_float() -> None:
     model = parse(RESIDUAL, **CONSTANTS)
     made = quantized(model, samples(2, 3, 8, 8), forms={"point": FLOAT16, "w": SEVEN, "depth": SEVEN, "other": FLOAT32})
     assert set(made.plan.integer) == {"c", "d", "s", "m", "y"}
-    check(made, samples(2, 3, 8, 8))
+    check(made, samples(2, 3, 8, 8), 1e-4, runs=(False,))
+    check(made, samples(2, 3, 8, 8), 0.05, runs=(True,))  # ONNX Runtime rounds the weights of the others to 8 bits
 
 
 @pytest.mark.parametrize("quantize", [True, False])

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from solving import solve
 
-from ptqc.formats import Codebook, Integer, Scaled, Sparse, SparseCodebook, TwoOfFour, VectorCodebook
+from ptqc.formats import Codebook, Integer, Scaled, Sparse, SparseCodebook, TwoOfFour, VectorCodebook, scales
 from ptqc.formats.base import largest
 from ptqc.formats.sparse import PATTERNS
 from ptqc.solvers import gptq, moments
@@ -230,8 +230,8 @@ def test_the_scale_is_refitted_to_the_codes_where_that_helps(form: Integer) -> N
         errors = [moments.error(matrix - found.codes * s[..., None], second) for s in (found.scale, start)]
         assert (errors[0] <= errors[1] * (1 + 1e-5)).all()
         kept = found.scale[0] == start[0]
-        np.testing.assert_allclose(found.scale[0][~kept], best[~kept], rtol=1e-3)
-        assert form.bits == 8 or kept.mean() < 0.5
+        np.testing.assert_allclose(found.scale[0][~kept], best[~kept], rtol=0.02)
+        assert form.bits >= 5 or kept.mean() < 0.7  # scales that are stored are coarser than what is gained
 
 
 def test_uncorrelated_inputs_leave_plain_rounding() -> None:
@@ -275,8 +275,13 @@ def test_groups_are_solved_one_by_one(groups: int, rows: int, width: int) -> Non
     assert together.scale.shape == (groups, rows)
     for group in range(groups):
         alone = solve(matrix[group : group + 1], second[group : group + 1], [form])[form]
-        np.testing.assert_array_equal(together.codes[group], alone.codes[0])
-        np.testing.assert_allclose(together.scale[group], alone.scale[0], rtol=2e-3)
+        # The unit of the scales is that of all groups.
+        np.testing.assert_allclose(together.scale[group], alone.scale[0], rtol=0.05)
+        errors = [
+            moments.error(matrix[group : group + 1] - weight[None], second[group : group + 1]).sum()
+            for weight in (together.weight[group], alone.weight[0])
+        ]
+        assert errors[0] <= 1.3 * errors[1]
 
 
 @pytest.mark.parametrize("form", FORMS, ids=str)
@@ -284,7 +289,7 @@ def test_codes_are_on_the_grid_and_scales_storable(form: Integer) -> None:
     found = solve(noise(1, 16, 40, scale=0.05), correlated(1, 40, seed=4), [form])[form]
     assert np.isin(found.codes, form.levels(found.codes)).all()
     assert (found.scale > 0).all()
-    np.testing.assert_array_equal(found.scale.astype(np.float16).astype(np.float32), found.scale)
+    assert scales.roots(found.scale) is not None
 
 
 def test_dead_inputs_and_rows_of_zeros() -> None:
@@ -309,3 +314,60 @@ def test_outputs_that_are_rounded_apart_are_those_of_all_together(form: Scaled, 
     (apart,) = gptq.round_all([target], second, numbers=5 * 2 * 16)
     assert np.array_equal(whole.codes, apart.codes)
     assert np.allclose(whole.scale, apart.scale, rtol=1e-5)
+
+
+def least_of_real_scales(matrix: np.ndarray, form: Integer) -> float:
+    """Squared error of rows (R, d) with scales of any value: the best of some that clip, fitted to their codes."""
+    exact = matrix.astype(np.float64)
+    reach, best = np.abs(exact).max(1) / form.largest_level, np.full(len(exact), np.inf)
+    for clip in 2.0 ** np.linspace(-2, 0.2, 40):
+        codes = form.nearest(exact / (reach * clip)[:, None])
+        scale = (codes * exact).sum(1) / (codes * codes).sum(1)
+        best = np.minimum(best, np.square(exact - codes * scale[:, None]).sum(1))
+    return float(best.sum())
+
+
+@pytest.mark.parametrize("width", [9, 64, 576])
+def test_scales_of_a_byte_lose_little(width: int) -> None:
+    """Though those of channels that differ by a factor of 16 are up to 4 % apart."""
+    rows = noise(2, 6000 // width + 20, width) * 2.0 ** noise(2, 6000 // width + 20, 1, seed=1).clip(-2, 2)
+    matrix, even = rows.astype(np.float32), np.ones((2, width), np.float32)
+    grids = gptq.grids_for(matrix, even, FORMS)
+    found = gptq.round_best([gptq.RoundingTarget.of(matrix, grids[form], form, 0) for form in FORMS], even)
+    for form, rounded in zip(FORMS, found, strict=True):
+        assert scales.roots(rounded.scale) is not None
+        error = np.square(matrix.astype(np.float64) - rounded.weight).sum()
+        assert error < 1.1 * sum(least_of_real_scales(group, form) for group in matrix)
+
+
+@pytest.mark.parametrize("form", [Integer(8), Codebook(3), VectorCodebook(5), TwoOfFour(3)], ids=str)
+def test_narrow_rows_get_the_best_scale_of_those_nearby(form: Scaled) -> None:
+    matrix, second = noise(2, 6, 16), correlated(2, 16, seed=3)
+    grid = gptq.grids_for(matrix, second, [form])[form]
+    target = gptq.RoundingTarget.of(matrix, grid, form, 2)
+    (found,) = gptq.round_best([target], second)
+    tried = [target, *(target.beside(steps) for steps in scales.NEARBY)]
+    errors = [moments.error(matrix - rounded.weight, second) for rounded in gptq.round_all(tried, second)]
+    np.testing.assert_allclose(moments.error(matrix - found.weight, second), np.min(errors, axis=0), rtol=1e-3)
+    assert scales.roots(found.scale) is not None
+
+
+def test_wide_rows_and_powers_of_two_are_solved_once() -> None:
+    for width, powers in ((gptq.NARROW + 2, False), (9, True)):
+        matrix, second = noise(1, 6, width), correlated(1, width, seed=3)
+        grid = gptq.grids_for(matrix, second, [Integer(4)], powers=powers)[Integer(4)]
+        target = gptq.RoundingTarget.of(matrix, grid, Integer(4), 2)
+        (best,), (once,) = (solved([target], second) for solved in (gptq.round_best, gptq.round_all))
+        np.testing.assert_array_equal(best.codes, once.codes)
+        np.testing.assert_array_equal(best.scale, once.scale)
+
+
+@pytest.mark.parametrize("form", [Integer(2), Codebook(3), VectorCodebook(5)], ids=str)
+def test_one_output_is_refined_like_several(form: Scaled) -> None:
+    for seed in range(4):
+        matrix, second = noise(1, 8, 16, seed=seed), correlated(1, 16, seed)
+        target = gptq.RoundingTarget.of(matrix, gptq.grids_for(matrix, second, [form])[form], form, 3)
+        factored = gptq.Factored.of(second)
+        (together,), (alone,) = (gptq.round_all([target], factored, numbers) for numbers in (None, 16))
+        np.testing.assert_array_equal(alone.codes, together.codes)
+        np.testing.assert_array_equal(alone.scale, together.scale)

@@ -7,13 +7,14 @@ import onnx_ir as ir
 
 from ptqc.codegen.kernels.drafts import Draft, Finished, IntegerLayer, IntegerProduct, RealLayer
 from ptqc.codegen.kernels.emission import Emission
+from ptqc.codegen.kernels.emitters import kept
 from ptqc.codegen.kernels.emitters.sliding import slide
 from ptqc.codegen.kernels.epilogue import NOTHING, Epilogue
 from ptqc.codegen.kernels.families import columns, dense, depthwise, matmul
 from ptqc.codegen.kernels.families.real_stages import RealStage, functions_of
 from ptqc.codegen.kernels.requantization import Requantization
 from ptqc.codegen.kernels.sums import Sums
-from ptqc.codegen.kernels.tiling import Dense
+from ptqc.codegen.kernels.tiling import SECOND_CACHE, Dense
 from ptqc.codegen.program.built import Built, Declined
 from ptqc.codegen.program.layout import Layout
 from ptqc.codegen.program.window import Window
@@ -90,7 +91,8 @@ def integer_product(emission: Emission, step: LoweredStep) -> None:
     source = emission.plain(step.inputs[0])
     layout = _rows(emission, step.node, "float32" if real else "uint8")
     given = emission.layouts[source]
-    loops = Dense(_vectors(given), len(weights), 1, emission.isa, 1, Sums.of(emission.isa, weights))
+    sums = Sums.of(emission.isa, weights)
+    loops = Dense(_vectors(given), len(weights), 1, emission.isa, 1, sums, is_streamed=_are_many(emission))
     bias = _with_zero_point(weights, bias, x.zero_point)
     planes = weights.reshape(*weights.shape, 1, 1)
     requantization = Requantization(bias, np.broadcast_to(factor, (len(weights),)), 0 if y is None else y.zero_point)
@@ -106,6 +108,12 @@ def integer_product(emission: Emission, step: LoweredStep) -> None:
 
         kernel = IntegerProduct(loops.window.kernel, staged, is_dense=True)
     emission.add(kernel, [source], step.output, layout)
+
+
+def _are_many(emission: Emission) -> bool:
+    """Whether the weights of all layers together are too many to stay near a core from run to run."""
+    names = emission.lowered.formats
+    return sum(emission.constants[name].size for name in names if name in emission.constants) > SECOND_CACHE
 
 
 def conv(emission: Emission, node: ir.Node) -> None:
@@ -163,6 +171,8 @@ def product(emission: Emission, node: ir.Node) -> None:
 def _product_of_activations(emission: Emission, node: ir.Node) -> None:
     if node.op_type != "MatMul":
         raise Declined("of two tensors that vary, only a MatMul has a kernel")
+    if kept.product(emission, node):
+        return
     first, second, output = *node.inputs, node.outputs[0]
     ranks = {len(emission.sizes(value)) for value in (first, second, output)}
     if emission.outer(first, second, output, touched=len(ranks) > 1 or max(ranks) < BATCHED_MATRICES):

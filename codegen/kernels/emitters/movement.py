@@ -154,9 +154,9 @@ def concat(emission: Emission, node: ir.Node) -> None:
         joined = Concat(emission.isa, axis)
         emission.add_whole(joined, [name for name, _ in parts], [given for _, given in parts], node.outputs[0])
         return
-    names = emission.aligned(_parts(emission, node))
+    names = emission.joinable(_parts(emission, node))
     first = emission.layouts[names[0]]
-    layout = Layout(emission.shape(node.outputs[0]), first.dtype, plain=first.plain)
+    layout = Layout(emission.shape(node.outputs[0]), first.dtype, plain=any(emission.layouts[n].plain for n in names))
     emission.add(Concat(emission.isa, axis - 1), names, str(node.outputs[0].name), layout)
 
 

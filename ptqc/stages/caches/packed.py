@@ -15,6 +15,7 @@ from ptqc.passes.caches.around import pack_caches, packed_feeds
 from ptqc.passes.caches.form import CacheForm
 from ptqc.passes.caches.known import FLOAT
 from ptqc.reading import ModelSource
+from ptqc.stages.caches.checked import check_packing
 from ptqc.stages.caches.choosing import asked_names, chosen
 from ptqc.stages.caches.seen import SeenCaches
 from ptqc.stages.caches.told import ToldCaches
@@ -41,7 +42,7 @@ def with_packed_caches(
     """The model with its caches packed as asked for, its samples, and notes on what that loses; else all as it was.
 
     budget: chooses for caches of which nothing is asked. folder: for the samples. Raises UsageError where the model has
-    no such caches, Infeasible where no forms keep the budget.
+    no such caches, Infeasible where no forms keep the budget, VerificationError where packing does not do what it says.
     """
     names = asked_names(source.model, asked, budget)
     if budget is None and set(names.values()) <= {FLOAT}:
@@ -54,6 +55,7 @@ def with_packed_caches(
         return PackedCaches(source, samples, judging, told.to_json())
     packed = source.model.clone()
     pack_caches(packed, forms)
+    check_packing(source.model, packed, forms, seen.judged or samples)
     kept, apart = (
         None if given is None else _converted(packed, given, forms, folder / name)
         for name, given in (("packed", samples), ("packed_judging", judging))

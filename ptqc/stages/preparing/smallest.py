@@ -12,6 +12,7 @@ from ptqc.codegen.onnxruntime.export import export
 from ptqc.codegen.onnxruntime.size import stored
 from ptqc.execute.skeleton import message, without_tensors
 from ptqc.formats import Integer
+from ptqc.formats.scales import storable
 from ptqc.graph.external import is_in_files
 from ptqc.graph.layers import Weight, find_layers, find_weights
 from ptqc.graph.model_file import field_bytes
@@ -100,4 +101,4 @@ def _stand_in(weight: Weight, values: np.ndarray, bits: int, generator: np.rando
     form = Integer(bits)
     codes = np.asarray(form.code_of(generator.integers(0, 2**bits, values.shape, np.int16)), np.int8)
     scale = generator.uniform(0.5, 1, values.shape[weight.channel_axis] if values.ndim else 1)
-    return Solution(form, codes, scale.astype(np.float16).astype(np.float32), weight.channel_axis)
+    return Solution(form, codes, storable(scale, np.ones_like(scale)), weight.channel_axis)

@@ -18,9 +18,10 @@ from ptqc.errors import UsageError
 from ptqc.execute.onnxruntime import Feeds, tensors_of
 from ptqc.execute.speed import Speed, race, speed_of
 from ptqc.losses import recognize
+from ptqc.passes.caches.around import unpacked_feeds
 from ptqc.stages.judging.judge import BEST_SQNR, Judged, judge_pairs
 from ptqc.text import number, percent, shorten, table
-from ptqc.tools.comparing.contenders import Contender, as_compiled, check_inputs, contenders, running
+from ptqc.tools.comparing.contenders import Contender, as_compiled, contenders, of_one_interface, running
 from ptqc.work.logs import quiet_libraries
 from ptqc.work.parallel import processors
 from ptqc.work.progress import SILENT, Progress
@@ -129,7 +130,7 @@ def compare(
         raise UsageError(
             "there is nothing to compare: give two models or more, ONNX files or folders of `ptqc compile`"
         )
-    check_inputs(found)
+    found = of_one_interface(found)
     with scratch() as folder:
         feeds, described = _samples(found, calibration, samples, as_compiled(preprocessing, found), Path(folder))
         pairs = _outputs(found, feeds, progress)
@@ -151,8 +152,8 @@ def _samples(
     if calibration is not None:
         feeds = list(collect(calibration, input_specs(found[0].model), folder, most, preprocessing))
         return feeds, f"{len(feeds)} samples"
-    for artifact in (one.artifact for one in found if one.artifact is not None):
-        golden = _golden(artifact)
+    for one, artifact in ((one, one.artifact) for one in found if one.artifact is not None):
+        golden = [unpacked_feeds(feeds, one.unpacked) for feeds in _golden(artifact)]
         return golden, f"{len(golden)} golden samples of {artifact.folder}"
     return list(draw(found[0].model, most, 0, {})), DRAWN
 

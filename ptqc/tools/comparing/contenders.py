@@ -1,8 +1,8 @@
 """What can be compared: ONNX files in ONNX Runtime, and the native libraries of artifacts."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from os import PathLike
 from pathlib import Path
 
@@ -16,8 +16,12 @@ from ptqc.calibration.inputs import input_specs
 from ptqc.errors import ModelError, PtqcError, TargetError, UsageError
 from ptqc.execute.onnxruntime import Feeds, Runner, session_options
 from ptqc.graph import zipmaps
+from ptqc.graph.caches import find_caches
 from ptqc.graph.external import hold_external
 from ptqc.native.interface import WEIGHTS, library_file
+from ptqc.passes.caches.around import packed_feeds, unpacked_feeds
+from ptqc.passes.caches.form import CacheForm
+from ptqc.passes.caches.known import forms_told
 from ptqc.reading.file import parse, read_bytes
 from ptqc.reading.tensors import check_tensors, external_files
 
@@ -31,7 +35,7 @@ class Contender:
     """One way to run a model.
 
     runtime: what runs it. bytes: of all files that it needs. start: opens it. model: its graph.
-    artifact: what it is part of.
+    artifact: what it is part of. unpacked: forms of caches that it takes and gives as if they were not packed.
     """
 
     name: str
@@ -40,6 +44,13 @@ class Contender:
     start: Callable[[], Run]
     model: ir.Model
     artifact: Artifact | None = None
+    unpacked: Mapping[str, CacheForm] = field(default_factory=dict)
+
+    @property
+    def inputs(self) -> set[str]:
+        """Their names."""
+        parts = {name + suffix for name, form in self.unpacked.items() for suffix in form.suffixes}
+        return {spec.name for spec in input_specs(self.model)} - parts | self.unpacked.keys()
 
     def starter(self, feeds: Feeds) -> Callable[[], Callable[[], object]]:
         """Opens it for runs of one sample."""
@@ -117,12 +128,32 @@ def running(one: Contender, what: str = "these samples") -> Iterator[None]:
         raise ModelError(f"{one.name} does not run on {what}: {error}") from error
 
 
-def check_inputs(found: Sequence[Contender]) -> None:
-    """Raises UsageError where the inputs of some have other names than those of the first."""
-    first, *others = [{spec.name for spec in input_specs(one.model)} for one in found]
-    for one, names in zip(found[1:], others, strict=True):
-        if names != first:
+def of_one_interface(found: Sequence[Contender]) -> list[Contender]:
+    """All with the interface of the first: packed caches go in and come out unpacked where those of the first are.
+
+    Raises UsageError where the inputs of some have other names than those of the first all the same.
+    """
+    first = found[0]
+    alike = [one if one.inputs == first.inputs else _unpacking(one) for one in found]
+    for one in alike:
+        if one.inputs != first.inputs:
             raise UsageError(
-                f"{one.name} takes the inputs {sorted(names)}, but {found[0].name} takes {sorted(first)}; "
+                f"{one.name} takes the inputs {sorted(one.inputs)}, but {first.name} takes {sorted(first.inputs)}; "
                 "compare models of one interface"
             )
+    return alike
+
+
+def _unpacking(one: Contender) -> Contender:
+    """The same for caches that are not packed, if it is an artifact that packs them."""
+    told = one.artifact.manifest.get("caches") if one.artifact is not None else None
+    if told is None:
+        return one
+    forms = forms_told(told["caches"])
+    presents = {str(c.present.name): forms[c.name] for c in find_caches(one.model) if c.name in forms}
+
+    def start() -> Run:
+        run = one.start()
+        return lambda feeds: unpacked_feeds(run(packed_feeds(feeds, forms)), presents)
+
+    return replace(one, start=start, unpacked=forms)

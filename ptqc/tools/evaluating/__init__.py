@@ -16,7 +16,7 @@ from ptqc.calibration.texts import Texts, read_tokenizer
 from ptqc.detection.detector import Detector
 from ptqc.errors import ModelError, UsageError
 from ptqc.text import number, shorten, table
-from ptqc.tools.comparing.contenders import Contender, Run, as_compiled, check_inputs, contenders, running
+from ptqc.tools.comparing.contenders import Contender, Run, as_compiled, contenders, of_one_interface, running
 from ptqc.tools.evaluating.data import Judges, LabelledCase, read_judges, read_pictures
 from ptqc.tools.evaluating.estimates import Estimate, difference, estimate
 from ptqc.tools.evaluating.metric import Case, Metric, Outputs
@@ -141,7 +141,7 @@ def evaluate(
     found = [contender for model in models for contender in contenders(model, threads)]
     if not found:
         raise UsageError("there is nothing to evaluate: give ONNX files, or folders of `ptqc compile`")
-    check_inputs(found)
+    found = of_one_interface(found)
     inputs = input_specs(found[0].model)
     judged = _judged_output(found[0], output)
     decode = _decoder(data, tokenizer)

@@ -1,8 +1,4 @@
 import numpy as np
-import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from hypothesis.extra import numpy as hnp
 from onnx import numpy_helper
 
 from ptqc.codegen.onnxruntime import constants
@@ -23,47 +19,24 @@ class Shared:
         return f"a{len(self.arrays) - 1}"
 
 
-integers = st.integers(1 - 2**31, 2**31 - 1) | st.integers(-(2**15), 2**15 - 1).map(lambda x: x * 64)
-
-
-@given(hnp.arrays(np.int32, st.integers(1, 6), elements=integers))
-def test_biases_are_narrowed_only_where_that_is_exact(codes: np.ndarray) -> None:
-    narrow, factor = constants.narrow_bias(codes)
-    np.testing.assert_array_equal(narrow.astype(np.int64) * factor, codes)
-    assert narrow.dtype in (np.int16, np.int32)
-    assert factor == 1 or narrow.dtype == np.int16
-
-
-@pytest.mark.parametrize(
-    ("codes", "dtype", "factor"),
-    [
-        ([0, 0], np.int16, 1),
-        ([5, -7], np.int16, 1),
-        ([64, -128], np.int16, 64),
-        ([2**20, -3 * 2**20], np.int16, 2**20),
-        ([2**20 + 1, 2], np.int32, 1),
-        ([-(2**30), 0], np.int16, 2**30),
-    ],
-)
-def test_biases(codes: list[int], dtype: type, factor: int) -> None:
-    narrow, found = constants.narrow_bias(np.array(codes, np.int32))
-    assert (narrow.dtype, found) == (dtype, factor)
-
-
 def test_a_layer() -> None:
-    codes, scale = np.array([[1, -3], [3, -1], [1, 1]], np.int8), np.array([0.5, 1, 2], np.float32)
+    codes, scale = np.array([[1, -3], [3, -1], [1, 1]], np.int8), np.array([0.25, 1, 4], np.float32)
     share = Shared()
-    made = constants.layer(
-        Solution(Integer(2), codes, scale, 0), np.array([8, 16, -24], np.int32), "step", ["w", "b"], share
-    )
+    bias = constants.LayerBias(np.array([8, 16, -24], np.int32), np.ones(3, np.float32), "step")
+    made = constants.layer(Solution(Integer(2), codes, scale, 0), bias, ["w", "b"], share)
     assert made.function == UnpackFunction(UnpackKind.LAYER, None, 0, padded=True)
     assert (made.call.op_type, made.call.domain, list(made.call.output)) == ("Lm", DOMAIN, ["w", "b"])
-    assert list(made.call.input) == ["a0", "a1", "a2", "a3", "a4", "step", "a5"]
+    assert list(made.call.input) == ["a0", "a1", "a2", "a3", "a4", "a5", "step", "a6"]
     planes, weights, levels, *others = share.arrays
     np.testing.assert_array_equal(planes, [[[0b001100]], [[0b110101]]])
     np.testing.assert_array_equal(weights, [[1, 2]])
     np.testing.assert_array_equal(levels, [-3, -1, 1, 3])
-    assert [(a.dtype, a.size) for a in others] == [(np.float16, 3), (np.int16, 3), (np.int32, 1)]
+    assert [(a.dtype, a.tolist()) for a in others] == [
+        (np.uint8, [32, 64, 128]),
+        (np.float32, 2.0**-12),
+        (np.int8, [32, 64, -96]),
+        (np.float32, 0.25),
+    ]
     assert list(made.call.attribute[0].ints) == [3, 2]
 
 

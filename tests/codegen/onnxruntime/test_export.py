@@ -32,7 +32,7 @@ from ptqc.solutions import TunedNumbers
 
 pytestmark = pytest.mark.processor
 
-UNPACKING = {"BitShift", "BitwiseAnd", "BitwiseOr", "Cast", "Sub", "Mul", "Slice", "ReduceProd"}
+UNPACKING = {"BitShift", "BitwiseAnd", "BitwiseOr", "Cast", "Sub", "Mul", "Slice", "ReduceProd", "Round"}
 
 
 def exported(made: Quantized) -> Exported:
@@ -140,7 +140,7 @@ def test_a_packed_table_in_a_subgraph() -> None:
     feeds: list[Feeds] = [{"x": noise(2, 20), "k": np.array(choice)} for choice in (True, False)]
     made = quantized(parse(graph, w=noise(20, 20), half=np.array(0.5, np.float32)), feeds, forms=Integer(4))
     check(made, feeds)
-    assert len(exported(made).proto.graph.initializer) == 5
+    assert len(exported(made).proto.graph.initializer) == 6
 
 
 def test_the_same_graph_gives_the_same_bytes() -> None:
@@ -211,12 +211,26 @@ def test_equal_constants_are_stored_once() -> None:
 def test_names_are_short_and_defaults_left_out() -> None:
     graph = exported(quantized(parse(RESIDUAL, **CONSTANTS), samples(2, 3, 8, 8), forms=Integer(4))).proto.graph
     names = {name for node in graph.node for name in (*node.input, *node.output)} - {"x", "y"}
-    assert {len(name) for name in names} == {2}
+    assert {len(name) for name in names} == {1, 2}
+    of_constants = {tensor.name for tensor in graph.initializer if len(tensor.raw_data) > 4}
+    assert {len(name) for name in of_constants} == {2}  # those that differ between plans
     assert not any(node.name or node.doc_string for node in graph.node)
     assert not graph.value_info
     attributes = {(node.op_type, attribute.name) for node in graph.node for attribute in node.attribute}
     assert ("Conv", "dilations") not in attributes
     assert ("Conv", "group") in attributes
+
+
+def test_zero_points_of_zero_are_left_out_around_convolutions() -> None:
+    nodes = "a = Conv (x, w) r = Relu (a) b = Conv (r, w) m = GlobalAveragePool (b) f = Flatten (m) y = Gemm (f, g)"
+    model = parse(f"g (float[N, 6, 8, 8] x) => (float[N, 5] y) {{ {nodes} }}", w=noise(6, 6, 3, 3), g=noise(6, 5))
+    feeds = samples(2, 6, 8, 8)
+    made = quantized(model, feeds, forms=Integer(4))
+    graph = exported(made).proto.graph
+    readers = {name: node.op_type for node in graph.node for name in node.input}
+    inputs = {readers[node.output[0]]: len(node.input) for node in graph.node if node.op_type == "DequantizeLinear"}
+    assert inputs == {"Conv": 2, "GlobalAveragePool": 3, "Gemm": 3}  # b has values below 0
+    assert {"QLinearConv", "QLinearGlobalAveragePool", "QGemm"} <= check(made, feeds)
 
 
 def test_names_have_at_least_the_asked_length() -> None:

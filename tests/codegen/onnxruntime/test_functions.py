@@ -165,7 +165,8 @@ def test_layers(form: Format, shape: tuple[int, ...], axis: int) -> None:
     graph = Graph()
     scale = scale.astype(np.float32)
     name = graph.constant(step)
-    made = constants.layer(Solution(form, codes, scale, axis), bias, name, ["w", "b"], graph.constant)
+    given = constants.LayerBias(bias, step * scale, name)
+    made = constants.layer(Solution(form, codes, scale, axis), given, ["w", "b"], graph.constant)
     call(graph, made)
     weight, biases = evaluated(graph, {"w": len(shape), "b": 1}, made.function)
     np.testing.assert_array_equal(weight, codes.astype(np.float32) * along(scale, len(shape), axis))
@@ -206,7 +207,8 @@ def test_a_convolution_becomes_one_integer_kernel(form: Format, groups: int) -> 
     graph = Graph()
     real = graph.real(graph.input(data), X)
     step = graph.nodes[-1].input[1]
-    made = constants.layer(Solution(form, codes, scale, 0), bias, step, ["w", "b"], graph.constant)
+    given = constants.LayerBias(bias, np.float32(X.scale) * scale, step)
+    made = constants.layer(Solution(form, codes, scale, 0), given, ["w", "b"], graph.constant)
     output = graph.codes(graph.add("Conv", [real, *call(graph, made)], group=groups, pads=[1, 1, 1, 1]), Y)
     found, operators = optimized(graph, output, made.function)
     assert operators - {"Transpose"} == {"QLinearConv"}
@@ -228,7 +230,8 @@ def test_a_product_becomes_one_integer_kernel(op_type: str, quantized: bool, for
     real = graph.real(graph.input(data), X)
     step = graph.nodes[-1].input[1]
     if op_type == "Gemm":
-        made = constants.layer(Solution(form, codes, scale, 1), bias, step, ["w", "b"], graph.constant)
+        given = constants.LayerBias(bias, np.float32(X.scale) * scale, step)
+        made = constants.layer(Solution(form, codes, scale, 1), given, ["w", "b"], graph.constant)
     else:
         made = constants.weight(Solution(form, codes, scale, 1), "w", graph.constant, as_float=False)
     output = graph.add(op_type, [real, *call(graph, made)])

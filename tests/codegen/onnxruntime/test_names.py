@@ -70,6 +70,15 @@ def test_everything_but_the_interface_is_renamed(graph: onnx.GraphProto) -> None
     assert (mul.name, mul.doc_string) == ("", "")
 
 
+def test_the_shortest_names_go_to_what_stands_there_most_often(graph: onnx.GraphProto) -> None:
+    shorten(graph, 2, varying={"part"})
+    mul, made, choice = graph.node
+    then, otherwise = (attribute.g for attribute in choice.attribute)
+    assert (mul.output[0], graph.initializer[0].name) == ("a", "b")
+    assert otherwise.node[0].input[0] == made.output[0]
+    assert [len(name) for name in (*made.output, then.node[0].output[0])] == [2, 1, 1, 1]
+
+
 def test_subgraphs_are_renamed_alike(graph: onnx.GraphProto) -> None:
     shorten(graph, 1)
     inner, weight, part = graph.node[0].output[0], graph.initializer[0].name, graph.node[1].output[0]

@@ -86,15 +86,20 @@ def _swap_pads(graph: onnx.GraphProto) -> None:
     pads.ints[:] = [0, 0, 2, 2]
 
 
+def _with_zero_point(graph: onnx.GraphProto) -> onnx.NodeProto:
+    """The last QuantizeLinear whose zero point is not left out."""
+    return next(n for n in reversed(graph.node) if n.op_type == "QuantizeLinear" and len(n.input) == 3)
+
+
 EXPORT_FAULTS = {
-    "zero point off by one": lambda g: _change(g, _node(g, "QuantizeLinear", 1), 2, lambda z: z + 1),
+    "zero point off by one": lambda g: _change(g, _with_zero_point(g), 2, lambda z: z + 1),
     "zero point of the input off by one": lambda g: _change(g, _node(g, "QuantizeLinear"), 2, lambda z: z - 1),
     "stale activation scale": lambda g: _change(g, _node(g, "DequantizeLinear", 1), 1, lambda s: s * 1.02),
     "bias dropped": lambda g: _change(g, _call(g, 1), -3, np.zeros_like),
     "one bias code off by one": lambda g: _change(g, _call(g, 0), -3, lambda b: b + (np.arange(b.size) == 0) * 200),
     "stale weight scale": lambda g: _change(g, _call(g, 0), -4, lambda s: s * 1.05),
     "permuted output channels": lambda g: _change(g, _call(g, 2), 0, lambda p: np.roll(p, p.size // 32)),
-    "permuted scales": lambda g: _change(g, _call(g, 2), -4, lambda s: np.roll(s, 1)),
+    "permuted scales": lambda g: _change(g, _call(g, 2), -5, lambda s: np.roll(s, 1)),
     "padding side swapped": _swap_pads,
 }
 

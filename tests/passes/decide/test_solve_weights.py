@@ -139,11 +139,11 @@ def test_each_weight_for_itself_only_where_there_is_little_data(
     context.moments["w"] = Moments.empty(1, 6)
     context.moments["w"].add(noise(1, 6, columns))
     kinds: list[type] = []
-    round_all = gptq.round_all
+    round_best = gptq.round_best
     monkeypatch.setattr(
         gptq,
-        "round_all",
-        lambda targets, second, *more: kinds.append(type(second)) or round_all(targets, second, *more),
+        "round_best",
+        lambda targets, second, *more: kinds.append(type(second)) or round_best(targets, second, *more),
     )
     context = SolveWeights((4,)).apply(context).made
     assert kinds == tried
@@ -195,11 +195,11 @@ def test_without_time_each_weight_is_rounded_for_itself_in_few_formats(monkeypat
     model, cache = parse(TABLES, **TABLE_CONSTANTS), Remembered()
     monkeypatch.setattr(Pace, "part", lambda _: 0.5)
     kinds: list[type] = []
-    round_all = gptq.round_all
+    round_best = gptq.round_best
     monkeypatch.setattr(
         gptq,
-        "round_all",
-        lambda targets, second, *more: kinds.append(type(second)) or round_all(targets, second, *more),
+        "round_best",
+        lambda targets, second, *more: kinds.append(type(second)) or round_best(targets, second, *more),
     )
     context = solved(model, cache=cache)
     assert set(kinds) == {DIAGONAL}

@@ -10,6 +10,7 @@ from reconstructing import error, measured, plan_of, table
 
 from ptqc.execute.onnxruntime import Feeds, Runner
 from ptqc.formats import Integer
+from ptqc.formats.scales import roots
 from ptqc.losses import OutputLoss, recognize
 from ptqc.losses.classes import Logits
 from ptqc.losses.regression import Regression
@@ -21,8 +22,11 @@ from ptqc.work.deadline import Deadline
 
 pytest.importorskip("torch", reason="torch is not installed")
 
+import torch
+
+from ptqc.execute.torch.quantized import QuantizedGraph
 from ptqc.passes.tune.features import TuneFeatures
-from ptqc.passes.tune.gradients import _is_certain, _taps, tune_features
+from ptqc.passes.tune.gradients import _is_certain, _State, _taps, tune_features
 
 CHOICE = """g (float[N, 4] x) => (float[N] y) {
     a = MatMul(x, w) i = ArgMax <axis = 1, keepdims = 0> (a) y = Cast <to = 1> (i)
@@ -73,6 +77,23 @@ def test_outputs_come_closer_and_formats_stay(
         changed.append(np.mean(codes != solution.codes))
         assert after.weights[name].scale.shape == solution.scale.shape
     assert 0 < max(changed) < 0.3
+
+
+def test_steps_compute_with_scales_as_they_are_stored(
+    residual: ir.Model, context: Decided, start: tuple[Plan, TunedNumbers]
+) -> None:
+    plan, before = start
+    state = _State.of(QuantizedGraph(residual, plan), context, before)
+    for factors in state.factors.values():
+        factors.data += 0.01 * torch.arange(len(factors))
+    found, stored = state.tensors()[0], state.tuned().weights
+    torch.stack([found[name].square().sum() for name in stored]).sum().backward()
+    for name, solution in stored.items():
+        assert roots(solution.scale) is not None
+        np.testing.assert_allclose(found[name].detach().numpy(), solution.weight, rtol=1e-5)
+        gradient = state.factors[name].grad
+        assert gradient is not None
+        assert (gradient != 0).all()
 
 
 def test_a_layer_that_keeps_its_sign_is_left_alone(context: Decided, start: tuple[Plan, TunedNumbers]) -> None:

@@ -200,12 +200,20 @@ def test_a_decoder_compiles_with_packed_caches(llama: ModelSource, tmp_path: Pat
     assert names[1:] == [name.replace("past", "present") for name in inputs]
     assert not any(node.metadata_props for node in file.graph.node)
     assert any(note["message"].startswith("2 caches are packed") for note in manifest["notes"])
+    judged = {output["output"]: output["judged_as"] for output in manifest["results"]["outputs"]}
+    assert all(judged[name].startswith("scales of a packed cache") for name in judged if name.endswith(".scale"))
     given = packed_feeds(feeds(1)[0], forms)
     found = artifact.run(given)
     for name in inputs:
         assert np.array_equal(found[name.replace("past", "present")][:, :, :9], given[name])
     assert sum(found[name.replace("past", "present")].nbytes for name in inputs) == manifest["caches"]["bytes"]
     assert "caches      2,560 -> " in artifact.summary()
+    compared = ptqc.compare(llama.path, artifact.folder, calibration=feeds(3)).rows[1].judged
+    assert compared is not None
+    assert [output.name for output in compared.outputs][1:] == [f"present_{kind}_0" for kind in ("key", "value")]
+    assert ptqc.compare(llama.path, artifact.folder).samples.endswith(f"golden samples of {artifact.folder}")
+    scored = ptqc.evaluate(llama.path, artifact.folder, metric="cosine", data=feeds(3)).rows
+    assert [row.score.value for row in scored] == [pytest.approx(1.0), pytest.approx(1.0, abs=0.2)]
     assert 'id="caches"' in (artifact.folder / "report.html").read_text()
     assert "is the one that was compiled" in str(ptqc.verify(artifact.folder, model=llama.path))
     with quick():
