@@ -18,6 +18,7 @@ from typing import ClassVar
 import numpy as np
 
 from ptqc.errors import NotFinite
+from ptqc.execute.bounded import Bounded
 from ptqc.execute.compressed import Held
 from ptqc.execute.finite import Finite
 from ptqc.execute.onnxruntime import Feeds
@@ -41,6 +42,8 @@ from ptqc.work.tee import Shared
 
 # Bytes of activations that all walks may hold together; they decide how many samples take part.
 WALK_BYTES = 3 * 2**29
+# What is in memory of these, and of the columns of layers that are being solved; the rest is in files.
+WALK_MEMORY = 3 * 2**28
 # Multiply-accumulates that a walk may take; they decide the same.
 WALK_COMPUTE = 4e11
 MOST_SAMPLES = 256
@@ -126,7 +129,8 @@ def _reconstructed(
     slicer = Slicer(given.model)
     fine = fine_values(slicer)
     layers = {layer.name: layer for layer in plan.layers}
-    keeps = holding({}, fine), holding(plan.params, fine)
+    bounded = Bounded(WALK_MEMORY)
+    keeps = _in_files(holding({}, fine), bounded), _in_files(holding(plan.params, fine), bounded)
     batches, split = _share_batches(slicer, given, len(runs), keeps, limits)
     check = Finite(slicer, batches)
     share = max(1, processors() // len(runs))
@@ -137,7 +141,7 @@ def _reconstructed(
         tables = with_tables(fixed, each.weights)
         constants = {name: solution.weight for name, solution in tables.items()}
         seen = Walk(slicer, batches, constants, keeps[1], share, check)
-        states.append(_State(given, each, seen, split, draw, limits.columns, tables, room=room))
+        states.append(_State(given, each, seen, split, draw, limits.columns, tables, bounded, room=room))
     steps = dict(zip(layers, in_shares([_cost(given, layer) for layer in layers.values()] or [1.0]), strict=False))
     with given.progress.stage("reconstruct", FINE) as stage:
         _solve_all(states, layers, _float_outputs(real, layers, given.deadline), stage, steps)
@@ -149,6 +153,11 @@ def _cost(given: Decided, layer: Layer) -> float:
     columns = min(MOST_SAMPLES, len(given.tuning)) * given.macs.get(layer.name, 0) / COLUMNS_SPEED
     moments = layer.groups * layer.width**2 * (layer.width + layer.channels // layer.groups * ROUNDS) / MOMENTS_SPEED
     return EACH + columns + moments
+
+
+def _in_files(keep: Keep, bounded: Bounded) -> Keep:
+    """Holds values as `keep` does, in files where there is no room for them in memory."""
+    return lambda name, array: bounded.keep(keep(name, array))
 
 
 def _solve_all(
@@ -219,7 +228,8 @@ def _share_batches(
 class _State:
     """The quantized walk of one draw, and the answers so far.
 
-    split: batches that are fitted to; the others judge. room: for the layers that all draws solve at the same time.
+    split: batches that are fitted to; the others judge. bounded: where columns are held. room: for the layers that all
+    draws solve at the same time.
     """
 
     given: Decided
@@ -229,6 +239,7 @@ class _State:
     draw: int
     columns: int
     weights: dict[str, Solution]
+    bounded: Bounded
     biases: dict[str, np.ndarray | None] = field(default_factory=dict)
     room: Room = field(default_factory=Room)
     kept: int = 0
@@ -320,8 +331,10 @@ class _State:
         bias = np.zeros(layer.channels, np.float32) if base is None else base.reshape(-1)
         x = (columns.inputs(a, 1000 * i) for i, a in enumerate(inputs))
         y = (columns.outputs(b, a.shape, 1000 * i) for i, (a, b) in enumerate(zip(inputs, outputs, strict=True)))
-        fitted_x, fitted_y = (list(moments.joined(islice(parts, self.split))) for parts in (x, y))
-        held_x, held_y = (list(moments.joined(parts)) for parts in (x, y))
+        fitted_x, fitted_y = (
+            list(map(self.bounded.array, moments.joined(islice(parts, self.split)))) for parts in (x, y)
+        )
+        held_x, held_y = (list(map(self.bounded.array, moments.joined(parts))) for parts in (x, y))
         every_x, every_y = fitted_x + held_x, fitted_y + held_y
         numbers = gptq.NUMBERS if is_in_files(self.given.model) else None
         return _Problem(layer, layer.matrix(weight), bias, every_x, every_y, len(fitted_x), self.given.powers, numbers)

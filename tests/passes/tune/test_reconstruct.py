@@ -13,11 +13,13 @@ from lowering import CONSTANTS, RESIDUAL, TABLE_CONSTANTS, TABLES, array
 from reconstructing import error, measured, outputs, plan_of, table
 
 from ptqc.errors import NotFinite
+from ptqc.execute import bounded
 from ptqc.execute.onnxruntime import Feeds, Runner
 from ptqc.execute.walk import Slicer, Walk
 from ptqc.formats import FLOAT16, Codebook, Format, Integer, Palette, Scaled
 from ptqc.graph import external
 from ptqc.passes.decide.phases import Decided, Planned
+from ptqc.passes.tune import reconstruct
 from ptqc.passes.tune.reconstruct import (
     GENEROUS_STRENGTHS,
     STRENGTHS,
@@ -29,6 +31,7 @@ from ptqc.passes.tune.reconstruct import (
 )
 from ptqc.solutions import Solution
 from ptqc.solvers import gptq
+from ptqc.store import spool
 from ptqc.work.deadline import NEVER, Deadline
 
 
@@ -171,6 +174,21 @@ def test_weights_beyond_memory_are_settled_a_few_outputs_at_a_time(
         assert np.array_equal(apart.weights[name].codes, solution.codes)
         assert np.allclose(apart.weights[name].scale, solution.scale, rtol=1e-4)
     assert not all(found.codes.flags.writeable for found in apart.weights.values())
+
+
+def test_values_that_wait_in_files_give_the_same(context: Decided, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan, kept = plan_of(context, Integer(3)), list[np.ndarray]()
+    (in_memory,) = reconstruct_all(Planned(context, plan), [0])
+    in_file = spool.kept
+    monkeypatch.setattr(bounded, "SMALL", 0)
+    monkeypatch.setattr(reconstruct, "WALK_MEMORY", 0)
+    monkeypatch.setattr(spool, "kept", lambda array: kept.append(array) or in_file(array))
+    (in_files,) = reconstruct_all(Planned(context, plan), [0])
+    assert len(kept) > len(plan.layers)
+    for name, solution in in_memory.weights.items():
+        assert np.array_equal(in_files.weights[name].weight, solution.weight)
+    for name, bias in in_memory.biases.items():
+        np.testing.assert_array_equal(in_files.biases[name], bias)
 
 
 @pytest.mark.parametrize("where", [_State, Walk])
