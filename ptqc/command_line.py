@@ -421,18 +421,21 @@ def _add_data_options(parser: argparse.ArgumentParser) -> None:
     _add_texts(parser)
     group = parser.add_argument_group("images", "pixel p becomes (p / scale - mean) / std")
     group.add_argument("--preprocessing", metavar="FILE", help="a TOML file with the keys below")
-    examples = {
-        "resize": "256",
-        "crop": "224 or 224x192",
-        "fit": "letterbox (the whole image inside --resize) or stretch (default: crop)",
-        "fill": "0 or 124,116,104, the pixels around a letterboxed image (default 114)",
-        "mean": "0.485,0.456,0.406",
-        "scale": "255",
-        "layout": "NCHW",
+    meanings = {
+        "resize": "size before --crop, for example 256 (the short side) or 224x192 (height and width)",
+        "crop": "what is cut from the centre, for example 224 (default: the model's size)",
+        "fit": "crop (default), stretch, letterbox (the whole image inside --resize, centred) or letterbox-corner (at "
+        "the top left, as YOLOX has it)",
+        "scale": "default 255, which makes pixels 0 to 1; 1 leaves them 0 to 255",
+        "mean": "after --scale, for example 0.485,0.456,0.406 (default 0)",
+        "std": "after --scale, for example 0.229,0.224,0.225 (default 1)",
+        "layout": "NCHW or NHWC (default: where the model's input has 1 or 3 channels)",
+        "channel_order": "RGB (default) or BGR",
+        "resample": "bilinear (default), bicubic or nearest",
+        "fill": "the pixels around a letterboxed image, for example 0 or 124,116,104 (default 114)",
     }
     for name in PREPROCESSING:
-        example = f"for example {examples[name]}" if name in examples else None
-        group.add_argument(flag(name), metavar="V", help=example)
+        group.add_argument(flag(name), metavar="V", help=meanings[name])
 
 
 def _add_detector(parser: argparse.ArgumentParser) -> None:

@@ -148,22 +148,34 @@ def _done(artifact: "Artifact", options: argparse.Namespace) -> None:
 
 
 def _preprocessing(options: argparse.Namespace, *models: str) -> Any:
-    """As stated. If nothing is stated: None where a model is an artifact, which has its own; else the defaults."""
+    """As stated; what is not stated is as an artifact among the models keeps it, else the default.
+
+    None where nothing is stated and a model is an artifact, which is asked later.
+    """
     from ptqc.calibration.images import Preprocessing
 
     stated = _given(options, *PREPROCESSING)
     if not (stated or options.preprocessing) and any(Path(model).is_dir() for model in models):
         return None
-    base = Preprocessing.from_file(Path(options.preprocessing)) if options.preprocessing else None
-    return Preprocessing.parse(stated, base)
+    if options.preprocessing:
+        return Preprocessing.parse(stated, Preprocessing.from_file(Path(options.preprocessing)))
+    return Preprocessing.parse(stated, _kept(models, "preprocessing"))
 
 
-def _detector(options: argparse.Namespace) -> Any:
-    """As stated; None if nothing is."""
+def _detector(options: argparse.Namespace, *models: str) -> Any:
+    """As stated, and what is not stated as an artifact among the models keeps it; None if nothing is stated."""
     from ptqc.detection.detector import Detector
 
     stated = _given(options, *DETECTOR)
-    return Detector.parse(stated) if stated else None
+    return Detector.parse(stated, _kept(models, "detector")) if stated else None
+
+
+def _kept(models: Sequence[str], what: str) -> Any:
+    """What the first artifact keeps that keeps any. Raises the errors of `ptqc.load`."""
+    from ptqc.artifact.folder import load
+
+    folders = [model for model in models if Path(model).is_dir()]
+    return next(filter(None, (getattr(load(folder), what) for folder in folders)), None)
 
 
 def data_of(options: argparse.Namespace) -> Any:
@@ -340,7 +352,7 @@ def run_eval(options: argparse.Namespace) -> None:
         metric=options.metric,
         data=_judged(options),
         preprocessing=_preprocessing(options, *options.models),
-        detector=_detector(options),
+        detector=_detector(options, *options.models),
         progress=for_terminal(options.json),
         **_given(options, "labels", "output", "samples", "threads", "tokenizer"),
     )

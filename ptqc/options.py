@@ -206,8 +206,9 @@ class Keywords(TypedDict, total=False):
 
 
 def _families() -> list[str]:
-    """Of formats that weights can be rounded to."""
-    return [family.family for family in Format.families if family.offered(range(NARROWEST, WIDEST + 1))]
+    """Of formats that weights can be rounded to without anything else that is asked for."""
+    widths = range(NARROWEST, WIDEST + 1)
+    return [family.family for family in Format.families if family.by_default and family.offered(widths)]
 
 
 def _declared(name: str, kind: object, value: Any) -> Any:

@@ -37,6 +37,8 @@ def test_an_unknown_option_names_all_known_ones() -> None:
         ({"bits": (1, 4)}, "give widths from 2 to 8"),
         ({"bits": (8,)}, "at most 7 bits unless allow_8bit is given"),
         ({"bits": (4, 9)}, "give widths from 2 to 8"),
+        ({"formats": ("int",), "activations": "float8"}, r"activations is 'float8' and formats is \('int',\), which"),
+        ({"formats": ("float8_e4m3fn",)}, "unknown format float8_e4m3fn; known: int, codebook, pairs"),
         ({"formats": ("int", "pears")}, r"unknown format pears \(did you mean pairs\?\); known: int, codebook, pairs"),
         ({"activation_limit": -0.1}, "activation_limit is -0.1"),
         ({"activation_limit": float("nan")}, "activation_limit is nan"),

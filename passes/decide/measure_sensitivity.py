@@ -31,12 +31,15 @@ from ptqc.passes.decide.choose_activations import limit_of
 from ptqc.passes.decide.phases import Assessed, Observed, Solved
 from ptqc.solutions import Solution
 from ptqc.work.deadline import Pace
+from ptqc.work.progress import FINE, in_shares
 
 # Bits of the formats that are measured, or about as many where these were not asked for.
 ANCHOR_BITS = (2, 4)
 # Multiply-accumulates that all measurements may cost, but for other ranges; they decide how many samples are run.
 COMPUTE = 2e12
 SAMPLES = (8, 64)
+# What a node and a measurement take beside their products, in products of a sample; they decide what progress says.
+NODE_COST, PROBE_COST = 2e5, 1e6
 # Share of the loss that all activations may cost: for a site that loses less, no other range is tried.
 NEGLIGIBLE = 1e-3
 MINOR_SAMPLES = 2  # for sites that decide about little arithmetic, where COMPUTE is too little for all
@@ -73,12 +76,15 @@ class MeasureSensitivity:
         pace = Pace(given.deadline, _runs(given, forms, walk.slicer), time.monotonic() - began)
         probe = _Probe(walk, reference, loss, minor, NEGLIGIBLE * limit_of(loss.unit, self.limit), pace, forms)
         anchors, sites = Anchors(), _Sites(given, dict(given.ranges))
-        with given.progress.stage("measure sensitivity", len(walk) + len(shared)) as stage:
-            for name in shared:
+        costs = _costs(given, forms, walk.slicer)
+        steps = in_shares([*(2 * sum(costs) / len(costs) for _ in shared), *costs]) if costs else []
+        with given.progress.stage("measure sensitivity", FINE) as stage:
+            for name, part in zip(shared, steps, strict=False):
                 _measure_shared(given, probe, suffixes, name, anchors)
-                stage.advance(name)
+                stage.advance(name, part)
             _measure_sites(sites, probe, walk.values, suffixes.behind(-1))
             while walk.position < len(walk) and given.deadline.leaves(0):
+                part = steps[len(shared) + walk.position]
                 results, suffix = walk.compute(), suffixes.behind(walk.position)
                 _measure_sites(sites, probe, results, suffix)
                 for name in tables & walk.slicer.reads[walk.position]:
@@ -87,7 +93,7 @@ class MeasureSensitivity:
                     if layer.name in results:
                         _measure_layer(given, probe, layer, suffix, anchors)
                 walk.advance(results)
-                stage.advance(next(iter(results)))
+                stage.advance(next(iter(results)), part)
         pace.is_short |= walk.position < len(walk)
         notes = _assume_unreached(given, walk.slicer, anchors)
         if pace.is_short:
@@ -176,16 +182,31 @@ def _nearest(forms: Iterable[Format], bits: int) -> Format:
 
 def _runs(given: Solved, forms: Mapping[str, Sequence[Format]], slicer: Slicer) -> float:
     """How many runs of the whole graph all measurements take: each runs what is behind its place."""
+    first, places = _probes(given, forms, slicer)
+    return first + sum(count * (1 - place / len(places)) for place, count in enumerate(places))
+
+
+def _costs(given: Solved, forms: Mapping[str, Sequence[Format]], slicer: Slicer) -> list[float]:
+    """What measuring takes at each place, in products of a sample, and at the inputs together with the first."""
+    first, counts = _probes(given, forms, slicer)
+    own = [NODE_COST + sum(given.macs.get(name, 0) for name in node.output) for node in slicer.nodes]
+    behind = np.cumsum(own[::-1])[::-1]
+    costs = [float(cost + count * (PROBE_COST + rest)) for cost, count, rest in zip(own, counts, behind, strict=True)]
+    if costs:
+        costs[0] += first * float(PROBE_COST + behind[0])
+    return costs
+
+
+def _probes(given: Solved, forms: Mapping[str, Sequence[Format]], slicer: Slicer) -> tuple[float, list[int]]:
+    """How often the network is run from its inputs, and from behind each place."""
     probes = Counter(source for site in given.sites for source in site.sources)
     anchored = {weight.name: len(forms.get(weight.name, ())) for weight in given.weights}
     probes.update({layer.name: anchored[layer.weight] for layer in given.layers})
     tables = Counter({w.table or w.name: anchored[w.name] for w in given.weights if w.table or not w.layers})
-    behind, total = float(sum(probes.values())), 0.0
-    for place, (node, read) in enumerate(zip(slicer.nodes, slicer.reads, strict=True)):
-        count = sum(probes[name] for name in node.output) + sum(tables[name] for name in read)
-        behind -= sum(probes[name] for name in node.output)
-        total += count * (1 - place / len(slicer.nodes))
-    return total + behind  # what is left are inputs of the graph
+    made = [sum(probes[name] for name in node.output) for node in slicer.nodes]
+    read = [sum(tables[name] for name in names) for names in slicer.reads]
+    # What no node makes are inputs of the graph.
+    return float(sum(probes.values()) - sum(made)), [one + other for one, other in zip(made, read, strict=True)]
 
 
 def _losses(given: Solved, anchors: Anchors, probe: _Probe) -> dict[tuple[str, Format], float]:

@@ -22,12 +22,16 @@ from ptqc.solutions import Candidates, Solution
 from ptqc.solvers import gptq, moments
 from ptqc.work.deadline import Pace
 from ptqc.work.parallel import in_order, no_need
+from ptqc.work.progress import FINE, in_shares
 
 # From so many columns per input and so many samples on, rounding each weight for itself was never better than GPTQ, and
 # is not tried.
 ENOUGH_COLUMNS, ENOUGH_SAMPLES = 4, 32
 # What a weight costs that is only rounded, in the formats that need no fitting, relative to solving it in all.
 HURRIED_COST = 0.1
+# Seconds that a weight takes in any case and for each number in each format, and products per second; they decide what
+# progress says.
+EACH, NUMBER, SPEED = 0.07, 4e-7, 5e10
 # Bytes of a weight's numbers in the formats that it is solved in at a time, where the model does not fit into memory.
 FORMAT_BYTES = 2**28
 # Weights are stored in groups of about so many elements: some 40 MB in all formats.
@@ -109,14 +113,15 @@ class SolveWeights:
             before = len(given.weights) - len(missing)
             given.progress.line(f"{before} of {len(given.weights)} weights were solved by an earlier compile")
         hurried, thinned, candidates = set[str](), set[str](), list[Candidates]()
-        with given.progress.stage("solve weights", len(missing)) as stage:
+        steps = iter(in_shares([self._cost(weight) for weight in missing] or [1.0]))
+        with given.progress.stage("solve weights", FINE if missing else 0) as stage:
             solved = self._solve(given, missing, hurried, thinned)
             for group, found in zip(groups, kept, strict=True):
                 if found is None:
                     own = {}
                     for weight in group:
                         own[weight.name] = next(solved)
-                        stage.advance(weight.name)
+                        stage.advance(weight.name, next(steps))
                     cut_short = given.is_thinned or not (hurried | thinned).isdisjoint(own)
                     found = self.cache.put(group, own, cut_short)
                     self.executor.settle(own)
@@ -127,6 +132,11 @@ class SolveWeights:
             return Result(solution, True)
         short = out_of_time(f"{len(missing) - len(hurried)} of {len(missing)} weights in all formats")
         return Result(solution, True, (short,))
+
+    def _cost(self, weight: Weight) -> float:
+        """How long it takes beside others, in seconds of one processor."""
+        forms = formats_of(self.bits)
+        return EACH + NUMBER * weight.size * len(forms) + products(weight, forms) / SPEED
 
     def _solve(
         self, given: Observed, weights: Sequence[Weight], hurried: set[str], thinned: set[str]

@@ -36,7 +36,7 @@ from ptqc.solvers.moments import ColumnSample, Moments
 from ptqc.store import spool
 from ptqc.work.deadline import Deadline
 from ptqc.work.parallel import Room, in_order, processors
-from ptqc.work.progress import Stage
+from ptqc.work.progress import FINE, Stage, in_shares
 from ptqc.work.tee import Shared
 
 # Bytes of activations that all walks may hold together; they decide how many samples take part.
@@ -58,6 +58,9 @@ STRENGTHS = (0.5, 1.0, 0.25)
 GENEROUS_BITS = 6.0
 GENEROUS_STRENGTHS = (0.5, 0.25, 1.0)
 ROUNDS = 4
+# Seconds that a layer takes in any case, and products per second on its columns and on its moments; they decide what
+# progress says.
+EACH, COLUMNS_SPEED, MOMENTS_SPEED = 0.03, 1e10, 1e10
 # How many times as many columns as the table of candidates was solved on; wide layers have no more.
 COLUMNS = 4
 # Bytes for each number of a weight of a model beyond memory.
@@ -135,13 +138,25 @@ def _reconstructed(
         constants = {name: solution.weight for name, solution in tables.items()}
         seen = Walk(slicer, batches, constants, keeps[1], share, check)
         states.append(_State(given, each, seen, split, draw, limits.columns, tables, room=room))
-    with given.progress.stage("reconstruct", len(layers)) as stage:
-        _solve_all(states, layers, _float_outputs(real, layers, given.deadline), stage)
+    steps = dict(zip(layers, in_shares([_cost(given, layer) for layer in layers.values()] or [1.0]), strict=False))
+    with given.progress.stage("reconstruct", FINE) as stage:
+        _solve_all(states, layers, _float_outputs(real, layers, given.deadline), stage, steps)
     return [state.tuned for state in states]
 
 
+def _cost(given: Decided, layer: Layer) -> float:
+    """How long settling a layer takes beside others, in seconds of one processor: its columns, and its moments."""
+    columns = min(MOST_SAMPLES, len(given.tuning)) * given.macs.get(layer.name, 0) / COLUMNS_SPEED
+    moments = layer.groups * layer.width**2 * (layer.width + layer.channels // layer.groups * ROUNDS) / MOMENTS_SPEED
+    return EACH + columns + moments
+
+
 def _solve_all(
-    states: Sequence["_State"], layers: Mapping[str, Layer], outputs: Iterator[list[Held]], stage: Stage
+    states: Sequence["_State"],
+    layers: Mapping[str, Layer],
+    outputs: Iterator[list[Held]],
+    stage: Stage,
+    steps: Mapping[str, int],
 ) -> None:
     """Settle the layers of all states at the same time, while the outputs of the float model are made."""
     shared = Shared[list[Held]](len(states), LEAD)
@@ -150,7 +165,7 @@ def _solve_all(
         with shared.reading(number) as own:
             for name in states[number].solve_all(layers, own):
                 if number == 0:
-                    stage.advance(name)
+                    stage.advance(name, steps[name])
 
     work = [partial(shared.fill, outputs), *(partial(solve, number) for number in range(len(states)))]
     try:

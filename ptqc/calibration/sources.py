@@ -188,7 +188,10 @@ def _stacked(arrays: Mapping[str, np.ndarray], inputs: Sequence[InputSpec], limi
     expected = [spec.name for spec in inputs]
     given = {name for name in arrays if name in expected or name.removesuffix(LENGTHS) not in expected}
     if given != set(expected):
-        raise CalibrationError(f"{where} holds arrays {sorted(arrays)}, expected the model's inputs {sorted(expected)}")
+        message = f"{where} holds arrays {sorted(arrays)}, expected the model's inputs {sorted(expected)}"
+        if set(expected) < given:
+            message += f": leave out {', '.join(sorted(given - set(expected)))} (labels are for --labels)"
+        raise CalibrationError(message)
     lengths = {name: array for name, array in arrays.items() if name not in expected}
     stacks = {spec.name: _stack(arrays[spec.name], lengths.get(spec.name + LENGTHS), spec, where) for spec in inputs}
     counts = {name: stack.count for name, stack in stacks.items()}

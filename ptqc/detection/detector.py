@@ -1,7 +1,7 @@
 """What a detector's outputs say that it finds in a picture, however they say it."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -131,8 +131,8 @@ class Detector:
         return cls(**given)
 
     @classmethod
-    def parse(cls, options: Mapping[str, Any]) -> "Detector":
-        """Of texts of the command line: "box,classes", "0.1,0.1,0.2,0.2", ["boxes=NAME"]."""
+    def parse(cls, options: Mapping[str, Any], base: "Detector | None" = None) -> "Detector":
+        """`base` (default: all defaults) with command-line texts: "box,classes", "0.1,0.1,0.2,0.2", ["boxes=NAME"]."""
         given = dict(options)
         if "columns" in given:
             given["columns"] = tuple(part.strip() for part in given["columns"].split(","))
@@ -146,15 +146,19 @@ class Detector:
         pairs = [text.partition("=") for text in given.get("outputs", ())]
         if plain := [role for role, equals, _ in pairs if not equals]:
             raise UsageError(f"--outputs {plain[0]} names no output: write ROLE=NAME, such as boxes=output_1")
-        return cls(**given | {"outputs": {role: name for role, _, name in pairs}})
+        if pairs:
+            given["outputs"] = {role: name for role, _, name in pairs}
+        return replace(base or cls(), **given)
 
     @cached_property
     def _anchors(self) -> np.ndarray:
         assert self.anchors is not None
         try:
             found = np.load(Path(self.anchors), allow_pickle=False)
-        except Exception as error:  # NumPy raises many types for a damaged file
+        except OSError as error:
             raise UsageError(f"cannot read the anchors {self.anchors}: {error}") from error
+        except Exception as error:  # NumPy raises many types for a file of another kind
+            raise UsageError(f"the anchors {self.anchors} are no .npy file of numbers") from error
         if not isinstance(found, np.ndarray) or found.ndim != 2 or found.shape[1] != SIDES:
             shape = getattr(found, "shape", None)
             raise UsageError(f"the anchors {self.anchors} have shape {shape}, expected (n, 4): centre, width, height")

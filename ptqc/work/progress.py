@@ -1,10 +1,13 @@
 """Progress of long steps: a live bar on a terminal, lines elsewhere, nothing for the Python API."""
 
+import math
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from typing import Protocol, TextIO
 
 from ptqc.arguments import shown
@@ -53,6 +56,48 @@ class _Nothing:
 
 SILENT: Progress = _Nothing()
 
+# The steps of a stage whose pieces take different times: each piece counts as many as its share (`in_shares`), and what
+# is done is told in percent.
+FINE = 1000
+
+
+def in_shares(costs: Sequence[float]) -> list[int]:
+    """FINE steps, given to pieces as their costs are; none of these may be negative, nor all be 0."""
+    total, passed = sum(costs), [0, *accumulate(costs)]
+    ends = [round(FINE * cost / total) for cost in passed]
+    return [end - start for start, end in pairwise(ends)]
+
+
+@dataclass
+class Left:
+    """What is left of a stage: as much time for each step as those took that are done.
+
+    total: its steps, where they are known. began, and all moments: on one clock.
+    """
+
+    total: int | None
+    began: float
+    steps: int = 0
+    last: float = 0.0
+
+    def add(self, steps: int, now: float) -> None:
+        """So many more are done."""
+        self.steps, self.last = self.steps + steps, now
+
+    def seconds(self, now: float) -> float | None:
+        """From now to the end; None before a tenth is done, since less says little, and where nothing is known."""
+        if not self.total or 10 * self.steps < self.total:
+            return None
+        whole = (self.last - self.began) * self.total / self.steps
+        return max(whole - (now - self.began), 0.0)
+
+    def told(self, now: float) -> str:
+        """As roughly as it is known: "40 s", "3 min"; empty where it is not, or the estimate has run out."""
+        seconds = self.seconds(now)
+        if not seconds:
+            return ""
+        return f"{10 * math.ceil(seconds / 10)} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+
 
 # Seconds after which a stage says that it is still at work, and again.
 HEARTBEAT = 30.0
@@ -67,13 +112,13 @@ class Lines:
     @contextmanager
     def stage(self, name: str, total: int | None = None) -> Iterator[Stage]:
         """Time the stage; print while it lasts and when it is done."""
-        started, counted, ended = time.monotonic(), _Count(), threading.Event()
+        started, ended = time.monotonic(), threading.Event()
+        counted = _Count(Left(total, started))
 
         def beat() -> None:
             while not ended.wait(HEARTBEAT):
-                of = f" of {total}" if total else ""
-                done = f"{counted.steps}{of} done, " if counted.steps or total else ""
-                self.line(f"{name}: {done}{time.monotonic() - started:.0f} s so far")
+                now = time.monotonic()
+                self.line(f"{name}: {counted.done}{now - started:.0f} s so far{counted.left(now)}")
 
         threading.Thread(target=beat, daemon=True).start()
         try:
@@ -82,7 +127,7 @@ class Lines:
             ended.set()
         elapsed = time.monotonic() - started
         if elapsed > 2:
-            steps = f", {total} steps" if total else ""
+            steps = f", {total} steps" if total and total != FINE else ""
             self.line(f"{name}: {elapsed:.1f} s{steps}")
 
     def line(self, text: str) -> None:
@@ -91,12 +136,25 @@ class Lines:
 
 
 class _Count:
-    def __init__(self) -> None:
-        self.steps = 0
+    def __init__(self, known: Left) -> None:
+        self._known = known
 
     def advance(self, label: str = "", steps: int = 1) -> None:  # noqa: ARG002
         """Count what is done."""
-        self.steps += steps
+        self._known.add(steps, time.monotonic())
+
+    @property
+    def done(self) -> str:
+        steps, total = self._known.steps, self._known.total
+        if total == FINE:
+            return f"{100 * steps // FINE} % done, "
+        of = f" of {total}" if total else ""
+        return f"{steps}{of} done, " if steps or total else ""
+
+    def left(self, now: float) -> str:
+        """What is left, where it is known."""
+        told = self._known.told(now)
+        return f", about {told} left" if told else ""
 
 
 class Live:
@@ -110,23 +168,37 @@ class Live:
     @contextmanager
     def stage(self, name: str, total: int | None = None) -> Iterator[Stage]:
         """Show a bar while the stage lasts."""
-        from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+        from rich.progress import BarColumn, ProgressColumn, SpinnerColumn, Task, TextColumn, TimeElapsedColumn
         from rich.progress import Progress as Bars
+        from rich.text import Text
 
-        steps = [TextColumn("{task.completed}/{task.total}")] if total else []
-        left = [TextColumn("left"), TimeRemainingColumn()] if total else []
+        known = Left(total, time.monotonic())
+
+        class LeftColumn(ProgressColumn):
+            """What is left, as plain lines tell it."""
+
+            def render(self, task: Task) -> Text:  # noqa: ARG002
+                told = known.told(time.monotonic())
+                return Text(f"about {told} left" if told else "")
+
+        steps = "{task.percentage:.0f} %" if total == FINE else "{task.completed}/{task.total}"
         columns = (
             SpinnerColumn(),
             TextColumn("{task.description:<22}"),
             BarColumn(),
-            *steps,
+            *([TextColumn(steps)] if total else []),
             TimeElapsedColumn(),
-            *left,
+            *([LeftColumn()] if total else []),
             TextColumn("{task.fields[label]}"),
         )
         with Bars(*columns, console=self._console, transient=True) as bars:
             task = bars.add_task(name, total=total, label="")
-            yield _Bar(lambda label, steps: bars.update(task, advance=steps, label=label[-40:]))
+
+            def update(label: str, steps: int) -> None:
+                known.add(steps, time.monotonic())
+                bars.update(task, advance=steps, label=label[-40:])
+
+            yield _Bar(update)
 
     def line(self, text: str) -> None:
         """Print the text above the bar."""

@@ -134,6 +134,11 @@ def test_a_fixed_batch_takes_its_rows_together():
     ("arrays", "inputs", "message"),
     [
         ({"y": ROWS}, (X,), "holds arrays ['y'], expected the model's inputs ['x']"),
+        (
+            {"x": ROWS, "labels": ROWS},
+            (X,),
+            "expected the model's inputs ['x']: leave out labels (labels are for --labels)",
+        ),
         ({"x": ROWS, "state": np.zeros(4)}, (X, STATE), "different numbers of samples {'x': 5, 'state': 4}"),
         ({"x": np.zeros(5)}, (X,), "has shape (5,), expected samples of shape (N, 2)"),
         ({"x": np.zeros((2, 5, 1, 2))}, (X,), "joined along axis 0 or stacked on a new one"),

@@ -104,6 +104,10 @@ def test_offsets_from_anchors(tmp_path: Path) -> None:
         outputs = {"loc": np.c_[shift, ratio][None, :, order], "conf": SCORES[CHOSEN][None]}
         found = Detector(boxes=form, **given).found(outputs, SIZE)  # type: ignore[arg-type]
         np.testing.assert_allclose(found.boxes, CORNERS[CHOSEN])
+    (tmp_path / "text.npy").write_text("0.5 0.5 0.1 0.1")
+    for name, message in (("text", "no .npy file of numbers"), ("none", "cannot read the anchors")):
+        with pytest.raises(UsageError, match=message):
+            Detector(boxes="offsets", box_unit="shares", anchors=str(tmp_path / f"{name}.npy")).found(outputs, SIZE)
     with pytest.raises(UsageError, match="3 boxes, and 2 anchors"):
         Detector(boxes="offsets", **given).found({"loc": CORNERS[:3], "conf": SCORES[:3]}, SIZE)
 
@@ -167,3 +171,10 @@ def test_it_is_kept_as_json() -> None:
     detector = Detector.parse(texts)
     assert Detector.from_json(detector.to_json()) == detector
     assert detector.columns == ("box", "classes")
+
+
+def test_what_is_stated_replaces_only_that() -> None:
+    kept = Detector(boxes="cxcywh", box_unit="pixels", outputs={"boxes": "a", "scores": "b"})
+    assert Detector.parse({"classes": "ids"}, kept) == Detector(
+        boxes="cxcywh", box_unit="pixels", outputs={"boxes": "a", "scores": "b"}, classes="ids"
+    )

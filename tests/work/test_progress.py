@@ -1,14 +1,16 @@
 """Progress: lines for long stages only, nothing for the Python API, a bar on a terminal."""
 
 import io
+import re
 import sys
 import time
+from collections.abc import Callable
 
 import pytest
 
 from ptqc.errors import UsageError
 from ptqc.work import progress
-from ptqc.work.progress import SILENT, Lines, Live, Progress, check_progress, for_terminal
+from ptqc.work.progress import FINE, SILENT, Left, Lines, Live, Progress, check_progress, for_terminal, in_shares
 
 
 class Clock:
@@ -80,6 +82,44 @@ def test_a_long_stage_says_that_it_is_at_work(beats: list[str]) -> None:
     assert beats[said + 1] == f"measure: 5 of 12 done, {60 * (said + 1)} s so far"
 
 
+def test_it_says_what_is_left_from_a_tenth_on(beats: list[str], clock: Clock) -> None:
+    with Lines().stage("solve", FINE) as stage:
+        clock.now += 20
+        stage.advance("layer", FINE // 20)
+        wait_for(beats, 1)
+        assert "left" not in beats[0]
+        stage.advance("layer", FINE // 5)
+        said = len(beats)
+        wait_for(beats, said + 2)
+    assert re.fullmatch(r"solve: 25 % done, \d+ s so far(, about \d+ (s|min) left)?", beats[said + 1])
+
+
+def test_what_is_left_follows_from_the_steps_that_are_done() -> None:
+    left = Left(100, began=10.0)
+    left.add(9, now=12.0)
+    assert left.seconds(12.0) is None
+    left.add(16, now=20.0)
+    assert left.seconds(20.0) == pytest.approx(30.0)
+    assert left.seconds(24.0) == pytest.approx(26.0)
+    assert left.seconds(90.0) == 0.0
+    assert Left(None, 0.0, 3).seconds(1.0) is None
+
+
+@pytest.mark.parametrize(
+    ("seconds", "told"), [(3.0, "10 s"), (41.0, "50 s"), (119.0, "120 s"), (200.0, "3 min"), (0.0, "")]
+)
+def test_what_is_left_is_told_roughly(seconds: float, told: str) -> None:
+    assert Left(100, 0.0, 50, last=seconds).told(seconds) == told
+
+
+@pytest.mark.parametrize("costs", [[1.0], [1, 1, 1], [5.0, 0.0, 1e-9, 700.0], [0.1] * 1999])
+def test_shares_are_all_steps_as_costs_are(costs: list[float]) -> None:
+    found = in_shares(costs)
+    assert sum(found) == FINE
+    assert len(found) == len(costs)
+    assert all(abs(part - FINE * cost / sum(costs)) <= 1 for part, cost in zip(found, costs, strict=True))
+
+
 def test_a_stage_of_unknown_length(beats: list[str]) -> None:
     with Lines().stage("read"):
         wait_for(beats, 2)
@@ -127,14 +167,21 @@ def test_a_terminal_gets_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(for_terminal(), Live)
 
 
+def wait_until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
 def test_a_bar_counts_and_estimates_only_towards_a_known_end(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = io.StringIO()
     monkeypatch.setattr(sys, "stderr", stream)
     monkeypatch.setenv("FORCE_COLOR", "1")
     with Live().stage("one", 7) as stage:
-        stage.advance("layer", 7)
-    assert "7/7" in stream.getvalue()
-    assert "left" in stream.getvalue()
+        time.sleep(0.5)
+        stage.advance("layer", 3)
+        wait_until(lambda: "3/7" in stream.getvalue() and "about 10 s left" in stream.getvalue())
     stream.truncate(0)
     with Live().stage("other") as stage:
         stage.advance("layer")

@@ -2,10 +2,11 @@
 
 from ptqc.budget import DROP, Budgets
 from ptqc.calibration.inputs import input_specs
+from ptqc.calibration.samples import Samples
 from ptqc.calibration.synthetic import is_image, spatial_axes
 from ptqc.codegen.targets import Chosen
 from ptqc.detection.detector import Detector
-from ptqc.errors import Infeasible, UsageError
+from ptqc.errors import CalibrationError, Infeasible, UsageError
 from ptqc.execute.onnxruntime import Runner, tensors_of
 from ptqc.losses import recognize
 from ptqc.options import CompileOptions
@@ -21,11 +22,13 @@ LOOKED_AT = 8
 def check_early(prepared: Prepared, budgets: Budgets, options: CompileOptions, chosen: Chosen | None) -> None:
     """Raises Infeasible for a size that no file of the model has, TargetError for what certainly has no kernel.
 
-    Raises UsageError for a loss in a unit that the outputs are not judged in, and for FP8 with a target.
+    Raises UsageError for a loss in a unit that the outputs are not judged in, and for FP8 with a target, and
+    CalibrationError for samples on which a detector finds nothing.
     """
     _check_size(prepared, budgets, options)
+    samples, runner = prepared.tuning[:LOOKED_AT], Runner(prepared.model)
+    _check_something(runner, samples)
     if budgets.loss is not None:
-        samples, runner = prepared.tuning[:LOOKED_AT], Runner(prepared.model)
         outputs = [runner.run(feeds) for feeds in samples]
         check_unit(budgets.loss, recognize(prepared.model, samples[0], outputs, options.loss))
     if chosen is not None and not chosen.may_be_missing:
@@ -47,6 +50,20 @@ def check_detector(prepared: Prepared, detector: Detector | None) -> None:
     feeds = prepared.tuning[0]
     height, width = (feeds[pictured[0].name].shape[axis] for axis in spatial_axes(pictured[0]))
     detector.found(tensors_of(Runner(prepared.model).run(feeds)), (width, height))
+
+
+def _check_something(runner: Runner, samples: Samples) -> None:
+    """Raises CalibrationError where all outputs are empty on all samples: any file would agree with that."""
+    names: list[str] = []
+    for feeds in samples:
+        outputs = tensors_of(runner.run(feeds))
+        names = list(outputs)
+        if not names or any(array.size for array in outputs.values()):
+            return
+    raise CalibrationError(
+        f"the outputs ({', '.join(names)}) are empty on the first {len(samples)} samples, as of a detector that finds "
+        "nothing, so no loss can be measured: check the preprocessing, or give samples with something in them"
+    )
 
 
 def check_score(budgets: Budgets, *scores: object) -> None:

@@ -258,6 +258,10 @@ def _apart(labels: object) -> list[Any]:
         if KEY not in members:
             raise CalibrationError(f"{path} has no array `{KEY}`; it has {sorted(members)}")
         return _cut(members)
+    if path.suffix == ".csv":
+        raise CalibrationError(f"{path} names its images: give it in place of the data, without labels of their own")
+    if path.suffix != ".npy":
+        raise CalibrationError(f"the labels {path} are neither .npz nor .npy; give an .npz with `{KEY}`, or an .npy")
     try:
         return list(np.load(path, allow_pickle=False))
     except Exception as error:  # NumPy raises many types for a damaged file

@@ -63,7 +63,9 @@ def labelled_pictures(
     Raises CalibrationError for what are no pictures with labels, here or from the pictures.
     """
     if not isinstance(data, str | Path) or not Path(data).is_dir():
-        raise CalibrationError(f"data is {shown(data)}; mean average precision needs a folder of images")
+        wrong = isinstance(data, str | Path) and not Path(data).exists()
+        told = f"there is no folder {data}" if wrong else f"data is {shown(data)}"
+        raise CalibrationError(f"{told}; mean average precision needs a folder of images")
     if len(inputs) != 1:
         raise CalibrationError(f"a folder of images fits models with one input; this one has {len(inputs)}")
     folder = Path(data)

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from compiling import residual, samples
+from compiling import proto, residual, samples, weight
 
 import ptqc
 from ptqc.codegen.cpu.target import is_present
@@ -44,6 +44,16 @@ def test_outputs_that_are_no_detections_as_stated_are_refused_before_measuring(m
     detector = Detector(boxes="xyxy", box_unit="pixels")
     with pytest.raises(UsageError, match="say what stands for each box with --columns"):
         ptqc.compile(model, calibration=samples(3, 8, 8), output=tmp_path / "out", detector=detector)
+
+
+def test_a_detector_that_finds_nothing_is_refused_before_measuring(tmp_path: Path) -> None:
+    graph = """g (float[1,3,8,8] x) => (float[M] y) {
+        c = Conv(x, w)  f = Reshape(c, m)  s = Sigmoid(f)  over = Greater(s, two)  y = Compress(s, over)
+    }"""
+    constants = {"w": weight(4, 3, 3, 3), "two": np.array(2, np.float32), "m": np.array([-1])}
+    onnx.save(proto(graph, **constants), tmp_path / "m.onnx")
+    with pytest.raises(CalibrationError, match=r"\(y\) are empty on the first \d samples.*check the preprocessing"):
+        ptqc.compile(tmp_path / "m.onnx", calibration=samples(3, 8, 8), output=tmp_path / "out")
 
 
 @pytest.mark.parametrize("fault", [np.nan, np.inf])

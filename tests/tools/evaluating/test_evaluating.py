@@ -475,3 +475,15 @@ def test_the_library_is_scored_too_and_left_out_where_it_takes_another_size(tmp_
     assert len(alone.rows) == 1
     assert "input 'x' is float32 [1, 4, 9]" in next(iter(alone.left_out.values()))
     assert "left out: " in str(alone)
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [("eval.csv", "names its images: give it in place of the data"), ("y.txt", "neither .npz nor .npy")],
+)
+def test_labels_of_another_kind_say_where_they_belong(
+    float_file: Path, labelled: dict[str, np.ndarray], tmp_path: Path, name: str, told: str
+) -> None:
+    (tmp_path / name).write_text("a.png,1\n")
+    with pytest.raises(CalibrationError, match=told):
+        ptqc.evaluate(float_file, metric="top-1", data={"x": labelled["x"]}, labels=tmp_path / name)

@@ -108,8 +108,10 @@ def test_a_line_that_is_no_label_is_named(images: Path, tmp_path: Path, text: st
 def test_what_cannot_be_evaluated_says_what_to_give(images: Path, tmp_path: Path) -> None:
     with pytest.raises(CalibrationError, match=r"only a part of a\.png.*--fit letterbox"):
         truths(images, fit="crop")
-    with pytest.raises(CalibrationError, match="needs a folder of images"):
-        truths(tmp_path / "x.npz")
+    with pytest.raises(CalibrationError, match=r"there is no folder .*imges; .* needs a folder of images"):
+        truths(tmp_path / "imges")
+    with pytest.raises(CalibrationError, match=r"data is \[1\]; .* needs a folder of images"):
+        truths([1])  # type: ignore[arg-type]
     with pytest.raises(CalibrationError, match="holds no images"):
         truths(tmp_path / "labels")
     with pytest.raises(CalibrationError, match="do not exist; give a folder of text files, or a COCO file"):
