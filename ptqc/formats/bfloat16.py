@@ -10,6 +10,7 @@ import onnx_ir as ir
 from ptqc.formats.float_activations import FloatActivation, FloatRounding, Reader
 
 
+@dataclass(frozen=True)
 class Bfloat16(FloatActivation):
     """bfloat16. It needs no parameters; a Cast rounds to it and another goes back."""
 

@@ -73,6 +73,7 @@ class Float8(Scaled):
 FLOAT8 = Float8(8)
 
 
+@dataclass(frozen=True)
 class Float8Activation(FloatActivation):
     """E4M3 times a scale of the tensor."""
 
