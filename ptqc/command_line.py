@@ -93,8 +93,8 @@ def _add_compile(parser: argparse.ArgumentParser) -> None:
         "--calibration",
         metavar="DATA",
         help="a few hundred unlabelled samples: a folder of images, an .npz (one array per input) or .npy file, "
-        "a folder of those, texts with their --tokenizer, module:function, or the word synthetic, with which ptqc "
-        "generates samples, at a loss of accuracy",
+        "a folder of those, texts with their --tokenizer, module:function, or the word synthetic: ptqc then "
+        "generates samples, which costs accuracy",
     )
     _add_common(parser)
     parser.add_argument("--samples", type=int, metavar="N", help="the most calibration samples to use (default 256)")
@@ -106,10 +106,11 @@ def _add_compile(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--activations",
         help="8-bit activations: auto (where the loss allows; default), integer (everywhere) or float (nowhere); or "
-        "float8: weights in FP8 (E4M3), and activations where the loss allows, for compilers for GPUs that multiply it",
+        "float8: weights in FP8 (E4M3), and activations where the loss allows, for compilers for GPUs that multiply "
+        "FP8",
     )
     parser.add_argument(
-        "--activation-limit", type=float, metavar="LOSS", help="the loss that 8-bit activations may cost"
+        "--activation-limit", type=float, metavar="LOSS", help="the most loss that 8-bit activations may add"
     )
     parser.add_argument(
         "--loss",
@@ -130,25 +131,26 @@ def _add_compile(parser: argparse.ArgumentParser) -> None:
         type=lambda text: tuple(text.split(",")),
         metavar="int,…",
         help="the families of formats to try for weights (default: all): int, codebook, palette, pairs, sparse, "
-        "sparsebook; with int and codebook, weights of up to 4 bits stay packed in the memory of a native library",
+        "sparsebook; with only int and codebook, weights of up to 4 bits stay packed in the memory of a native library",
     )
     parser.add_argument(
         "--sparsity",
         metavar="KIND",
-        help="given (default: prune nothing, keep the zeros that the model has) or 2:4 (make two of each four "
+        help="given (default: keep the zeros that the model has, and add none) or 2:4 (make two of each four "
         "neighbouring weights of a layer zero)",
     )
     parser.add_argument(
         "--scales",
         metavar="KIND",
-        help="free (default) or pow2: only powers of two, for weights and activations, so that hardware without a "
-        "multiplier for it can round sums by shifting them; costs accuracy",
+        help="free (default) or pow2: only powers of two, for weights and activations, for hardware that rounds sums "
+        "with a shift instead of a multiplier; costs accuracy",
     )
     parser.add_argument(
         "--allow-8bit",
         action="store_true",
         default=None,
-        help="allow 8-bit weights on integer kernels; on CPUs without VNNI, sessions then need an option or saturate",
+        help="allow 8-bit weights on integer kernels; on CPUs without VNNI, sums then saturate unless sessions are "
+        "opened with the option that manifest.json names",
     )
     parser.add_argument(
         "--cast-double",
@@ -172,11 +174,11 @@ def _add_compile(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--executor",
         metavar="E",
-        help="where weights are solved: threads (default), processes of this machine, ray for a Ray cluster of this "
-        "machine, or ray://HOST:PORT; the result is the same",
+        help="where weights are solved: threads (default), processes (of this machine), ray (a Ray cluster that ptqc "
+        "starts on this machine) or ray://HOST:PORT (a cluster that is running); the result is the same",
     )
     parser.add_argument(
-        "--workers", type=int, metavar="N", help="how many weights to solve at a time (default: one a processor)"
+        "--workers", type=int, metavar="N", help="how many weights to solve at a time (default: one for each processor)"
     )
     parser.add_argument(
         "--dump-passes", metavar="DIR", help="write the result of every pass: models as text, everything else as JSON"
@@ -193,8 +195,8 @@ def _add_resolve(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--calibration",
         metavar="DATA",
-        help="samples to judge a loss budget on, if the compile set none aside; given as for compile. Those that were "
-        "measured on are left out",
+        help="samples to judge a loss budget on, if the compile set none aside; given as for compile. Samples on "
+        "which the compile measured are left out",
     )
     _add_data_options(parser)
     parser.set_defaults(run=commands.run_resolve)
@@ -288,8 +290,8 @@ def _add_eval(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--labels",
         metavar="FILE",
-        help="labels of their own: an .npz with `labels`, or an .npy; for map, a folder of YOLO's text files, or "
-        "COCO's JSON file",
+        help="the labels, if they are not with the data: an .npz with `labels`, or an .npy; for map, a folder of "
+        "YOLO's text files, or COCO's JSON file",
     )
     parser.add_argument("--output", metavar="NAME", help="the output to score (default: the first)")
     parser.add_argument("--samples", type=int, metavar="N", help="use at most N labels, evenly spread (default: all)")
@@ -328,15 +330,15 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
         help="what the file may cost. Size: 13%% of the model's, 4.5MB, 900KiB or 4.2bit (per weight). Latency of one "
         "sample on one thread: 2ms or 800us in ONNX Runtime on this machine; 2ms@cpu in the library of --target cpu; "
         "50us@cuda in the library of --target cuda, predicted for the chips of --gpu. Memory, loaded and running: "
-        "60MBram or 900KiBram. Caches of a decoder, when they are compiled: 25%%cache of their bytes in float32, or "
+        "60MBram or 900KiBram. Caches of a decoder (compile only): 25%%cache of their bytes in float32, or "
         "4MBcache. Loss, for the smallest file that loses no more: 99%%same (predictions that keep their "
         "top class), 1%%drop (points of the score, with --labels), or 0.02nat (or relative, cosine, nat/detection: "
-        "the unit in which the outputs are compared). One of each kind may be given together",
+        "the unit in which the outputs are compared). You may give one of each kind",
     )
     parser.add_argument(
         "--pipeline",
-        help="light (default), or advanced: more reconstructions, and gradient steps where these lower the held-back "
-        "loss (needs torch)",
+        help="light (default), or advanced: more reconstructions and, with torch installed, gradient steps where these "
+        "lower the loss on held-back samples",
     )
     parser.add_argument(
         "--time-limit",
@@ -347,8 +349,9 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--float-layers",
         metavar="F",
-        help="the inputs of convolutions in float: float32, bfloat16 as far as that loses little, or auto: bfloat16 if "
-        "the cpu target is built for processors that multiply it faster (default: auto, of resolve as compiled)",
+        help="how convolutions that stay in float read their inputs: as float32, as bfloat16 (where that loses "
+        "little), or auto: bfloat16 if the cpu target is built for processors that multiply it faster (default: auto; "
+        "for resolve, as compiled)",
     )
     parser.add_argument(
         "--inline",
@@ -359,8 +362,8 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
         "--operators",
         metavar="O",
         help="standard, or onnxruntime: matrix products in float and embeddings may use ONNX Runtime's MatMulNBits and "
-        "GatherBlockQuantized, whose weights of 4 or 8 bits stay packed in memory; such a file runs nowhere else "
-        "(default: standard, of resolve as compiled)",
+        "GatherBlockQuantized, whose weights of 4 or 8 bits stay packed in memory; such a file runs only in ONNX "
+        "Runtime (default: standard; for resolve, as compiled)",
     )
     parser.add_argument(
         "--labels",
@@ -374,7 +377,7 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
         help="write nothing and end with exit code 2 if the file misses its latency or memory budget, or is not shown "
         "to keep its loss budget",
     )
-    parser.add_argument("--force", action="store_true", help="replace the output folder")
+    parser.add_argument("--force", action="store_true", help="replace the artifact that is in the output folder")
     parser.add_argument(
         "--cache",
         metavar="DIR",
@@ -432,27 +435,29 @@ def _add_data_options(parser: argparse.ArgumentParser) -> None:
         "layout": "NCHW or NHWC (default: where the model's input has 1 or 3 channels)",
         "channel_order": "RGB (default) or BGR",
         "resample": "bilinear (default), bicubic or nearest",
-        "fill": "the pixels around a letterboxed image, for example 0 or 124,116,104 (default 114)",
+        "fill": "the pixel values around a letterboxed image, for example 0 or 124,116,104 (default 114)",
     }
     for name in PREPROCESSING:
         group.add_argument(flag(name), metavar="V", help=meanings[name])
 
 
 def _add_detector(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("detectors", "how a detector writes what it finds, where nothing else says it")
+    group = parser.add_argument_group(
+        "detectors", "how a detector writes the boxes that it finds, if its output names do not say so"
+    )
     meanings = {
         "boxes": "xyxy (left, top, right, bottom), yxyx, cxcywh (centre, width, height), xywh; cells (YOLOX) or "
         "distances (FCOS), relative to a grid; offsets or offsets-yx (SSD), relative to --anchors",
-        "box_unit": "pixels of the input, or shares of it",
-        "columns": "of one output with everything, what stands there for each box: box,classes or "
-        "box,objectness,classes or box,score,class or image,box,class,score",
-        "scores": "what makes scores probabilities: none (default), sigmoid or softmax",
-        "classes": "the model's number of what labels call class 0: from-0 (default), from-1 (0 is the background), or "
-        "ids, those of a COCO file",
-        "anchors": "an .npy (n, 4) with centre x, centre y, width and height of each",
+        "box_unit": "pixels (of the model's input) or shares (of its height and width)",
+        "columns": "if one output holds everything, what it has for each box: box,classes or box,objectness,classes "
+        "or box,score,class or image,box,class,score",
+        "scores": "what turns scores into probabilities: none (default), sigmoid or softmax",
+        "classes": "how the model numbers classes: from-0 (default, as the labels do), from-1 (0 is the background), "
+        "or ids (as in a COCO file)",
+        "anchors": "an .npy of shape (n, 4): centre x, centre y, width and height of each anchor",
         "variances": "what offsets are multiplied by (default 0.1,0.1,0.2,0.2)",
-        "overlap": "of boxes of a class that overlap more, only the surest counts (default 0.65)",
-        "outputs": "which output has what, if their names do not say it: boxes, scores, classes, count or selected",
+        "overlap": "of boxes of a class that overlap by more than this, only the surest counts (default 0.65)",
+        "outputs": "which output holds what, if the names do not say so: boxes, scores, classes, count or selected",
     }
     for name in DETECTOR:
         metavar = {"outputs": "ROLE=NAME", "anchors": "FILE"}.get(name, "V")
