@@ -1,9 +1,10 @@
 """The search for the scales of a weight, and how scales are stored: s = q² · u, q in a byte and u a power of two.
 
 Scales of one weight often differ by a factor of 100, and of channels that are never active by far more. Squares of 1
-to 255 span 2¹⁶, and those that are at least a sixteenth of the largest are at most 4 % apart. The search looks at no
-others, so that the weights are rounded to the grid that the file gives them. Long rows then lose next to nothing. Of
-short rows in many bits every scale leaves another error; solvers try those nearby (`gptq.round_best`).
+to 255 span 2¹⁶, and those that are at least a sixteenth of the largest are at most 4 % apart. A coarse search finds u,
+and a fine one looks at no other scales, so that weights are rounded to the grid that the file gives them. Long rows
+then lose next to nothing. Of short rows in many bits every scale leaves another error; solvers try those nearby
+(`gptq.round_best`).
 """
 
 from collections.abc import Callable, Iterator
@@ -33,15 +34,23 @@ def search(
     rows (…, R, d); importance (…, 1, d) or broadcastable, not negative. nearest: the levels nearest to weight / scale.
     largest_level: the reach of the levels in units of the scale. Returns (…, R) float32, as `storable` gives them.
     """
-    count, unit = rows.shape[-2], unit_of(np.abs(rows).max(initial=0.0) / largest_level * FINE[-1])
+    count, largest = rows.shape[-2], np.abs(rows).max(-1)
     pieces = [slice(None)] if rows.size <= SEARCHED_NUMBERS else list(parts(count, -(-rows.size // SEARCHED_NUMBERS)))
     by_row = importance.ndim > 1 and importance.shape[-2] == count
-    found = [
-        _search(rows[..., piece, :], importance[..., piece, :] if by_row else importance, nearest, largest_level, unit)
-        for piece in pieces
-    ]
-    scale, largest = (np.concatenate(arrays, -1) for arrays in zip(*found, strict=True))
-    return storable(scale, largest, unit)
+
+    def best(start: np.ndarray, clips: np.ndarray, unit: float | None = None) -> np.ndarray:
+        """Of each row's scale times the clips, that of least error."""
+        tried = start * clips.reshape(-1, *[1] * start.ndim)
+        weights = (importance[..., piece, :] if by_row else importance for piece in pieces)
+        found = [
+            _best(rows[..., piece, :], weight, nearest, tried[..., piece], unit)
+            for piece, weight in zip(pieces, weights, strict=True)
+        ]
+        return np.concatenate(found, -1)
+
+    scale = best(np.maximum(largest / largest_level, 1e-30), COARSE)
+    unit = unit_of(scale.max(initial=0.0) * FINE[-1])
+    return storable(best(scale, FINE, unit), largest, unit)
 
 
 def parts(count: int, pieces: int) -> Iterator[slice]:
@@ -50,27 +59,24 @@ def parts(count: int, pieces: int) -> Iterator[slice]:
     return (slice(start, start + size) for start in range(0, count, size))
 
 
-def _search(
+def _best(
     rows: np.ndarray,
     importance: np.ndarray,
     nearest: Callable[[np.ndarray], np.ndarray],
-    largest_level: float,
-    unit: float,
-) -> tuple[np.ndarray, np.ndarray]:
-    """The scales of some rows, and their largest magnitudes. unit: of the scales of all rows."""
-    largest = np.abs(rows).max(-1)
+    scales: np.ndarray,
+    unit: float | None,
+) -> np.ndarray:
+    """Of several scales (…, R) for each row, the one of least error. unit: with which they can be stored, if given."""
     rows, importance = _searched(rows, importance)
-    reach = np.maximum(largest / largest_level, 1e-30)
-    scale, loss = reach, np.full(largest.shape, np.inf, np.float32)
-    for clips in (COARSE, FINE):
-        start = scale
-        for clip in clips:
-            tried = rounded(start * clip, unit)
-            error = rows - tried[..., None] * nearest(rows / tried[..., None])
-            found = (error * error * importance).sum(-1)
-            better = found < loss
-            loss, scale = np.where(better, found, loss), np.where(better, tried, scale)
-    return scale, largest
+    best: np.ndarray = scales[0]
+    loss = np.full(best.shape, np.inf, np.float32)
+    for scale in scales:
+        tried = scale if unit is None else rounded(scale, unit)
+        error = rows - tried[..., None] * nearest(rows / tried[..., None])
+        found = (error * error * importance).sum(-1)
+        better = found < loss
+        loss, best = np.where(better, found, loss), np.where(better, tried, best)
+    return best
 
 
 def _searched(rows: np.ndarray, importance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
