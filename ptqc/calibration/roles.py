@@ -43,12 +43,13 @@ def _role(spec: InputSpec, inputs: Sequence[InputSpec]) -> InputRole:
             return InputRole.MASK
         grows = not all(isinstance(size, int) for size in spec.shape[1:])
         return InputRole.PAST if grows and says(spec.name, PASTS) else InputRole.OTHER
+    # What is called a position may reach a softmax as well: decoders compare positions to mask later tokens.
+    if spec.dtype.kind in "iu" and says(spec.name, PLACES) and not says(spec.name, MASKS):
+        return InputRole.PLACES
     if spec.masks or (spec.rows is None and says(spec.name, MASKS)):
         return InputRole.MASK
     if spec.dtype.kind not in "iu":
         return InputRole.OTHER
-    if says(spec.name, PLACES):
-        return InputRole.PLACES
     return InputRole.TYPES if says(spec.name, TYPES) or _has_few_kinds(spec, inputs) else InputRole.OTHER
 
 

@@ -29,6 +29,11 @@ def test_names_help_where_the_graph_says_nothing() -> None:
     assert [*roles(inputs).values()] == [InputRole.TOKENS, InputRole.MASK, InputRole.TYPES, InputRole.PLACES]
 
 
+def test_positions_that_are_compared_for_a_mask_are_positions() -> None:
+    inputs = (ints("input_ids", 1000), ints("attention_mask", masks=True), ints("position_ids", masks=True))
+    assert [*roles(inputs).values()] == [InputRole.TOKENS, InputRole.MASK, InputRole.PLACES]
+
+
 def test_a_small_table_beside_a_large_one_is_a_kind_of_token_only_where_positions_are_masked() -> None:
     found = roles((ints("item", 1000), ints("colour", 3)))
     assert found == {"item": InputRole.TOKENS, "colour": InputRole.OTHER}
