@@ -13,6 +13,8 @@ from ptqc.codegen.onnxruntime import size
 from ptqc.errors import Infeasible
 
 ROOT = Path(__file__).resolve().parent.parent
+# Of the unit of scales of a weight, which weights with the same unit share.
+UNIT_BYTES = 16
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +119,8 @@ def test_the_projects_models_name_their_smallest_size(
     with quick(), pytest.raises(Infeasible) as refusal:
         ptqc.resolve(artifact.folder, output=tmp_path / "out", budget="2%", cache=store_of(artifact))
     smallest = refusal.value.smallest
-    assert abs(smallest - artifact.manifest["allocation"]["smallest_bytes"]) <= size.BOUND
+    units = UNIT_BYTES * len(artifact.plan["weights"])
+    assert abs(smallest - artifact.manifest["allocation"]["smallest_bytes"]) <= size.BOUND + units
     with quick():
         found = ptqc.resolve(artifact.folder, output=tmp_path / "out", budget=f"{smallest}B", cache=store_of(artifact))
     assert 0.99 * smallest <= found.path.stat().st_size <= smallest

@@ -228,19 +228,24 @@ class _State:
     def _scale(self, name: str) -> Tensor:
         solution = self.start.weights[name]
         scale = tensor_of(solution.scale) * self.factors[name].exp()
-        found = scale.detach().numpy()
-        stored = tensor_of(storable(found, np.ones_like(found)))  # what is stored is computed with, and learned through
+        stored = tensor_of(_stored(solution, scale))  # what is stored is computed with, and learned through
         return spread(scale + (stored - scale).detach(), solution.codes.ndim, solution.axis)
 
     def tuned(self) -> TunedNumbers:
         """The numbers as they are now, scales as they are stored."""
         weights = dict(self.start.weights)
         for name, codes in self.codes.items():
-            old, scale = weights[name], self._scale(name).detach().numpy().reshape(-1)
+            old = weights[name]
             rounded = codes.rounded().numpy().astype(np.int8)
-            weights[name] = Solution(old.form, rounded, storable(scale, np.ones_like(scale)), old.axis)
+            weights[name] = Solution(old.form, rounded, _stored(old, self._scale(name).reshape(-1)), old.axis)
         biases = {name: bias.detach().numpy().copy() for name, bias in self.tensors()[1].items()}
         return TunedNumbers(weights, {**self.start.biases, **biases})
+
+
+def _stored(before: Solution, scale: Tensor) -> np.ndarray:
+    """Scales as they are stored; those that no step has changed stay, as powers of two have to."""
+    found = scale.detach().numpy()
+    return before.scale if np.array_equal(found, before.scale) else storable(found, np.ones_like(found))
 
 
 def _unchanged() -> Note:

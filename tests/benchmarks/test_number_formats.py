@@ -100,13 +100,13 @@ def test_additions_are_as_many_as_asked_for() -> None:
 
 
 @pytest.mark.parametrize("form", PRODUCT, ids=str)
-def test_bits_are_those_of_what_ptqc_writes(form: NumberFormat) -> None:
+def test_bits_are_those_of_what_ptqc_writes_and_of_scales_as_in_other_formats(form: NumberFormat) -> None:
     product: Scaled = form.form  # type: ignore[attr-defined]
     values = normal((16, 96))
     codes, scale = product.rounded(values, 0)
-    packed = sum(array.nbytes for array in product.pack(codes, scale))
+    packed = sum(array.nbytes for array in product.pack(codes, scale)[:-1])
     stored = form.store(Rows.of(values))
-    assert stored.bits == 8 * packed
+    assert stored.bits == 8 * packed + 16 * len(scale)
     np.testing.assert_array_equal(stored.values, product.decode(codes, scale, 0))
     table = 2**product.bits * product.group * 8 if isinstance(product, Codebook) else 0
     wide = form.store(Rows.of(values[:4], count=16)).bits  # a sample of the channels stands for all of them
