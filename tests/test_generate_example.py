@@ -103,6 +103,7 @@ def test_file_and_library_make_the_same_text(decoders: Path, tmp_path: Path) -> 
     assert_same_tokens(artifact, 30)
 
 
+@pytest.mark.slow
 def test_packed_caches_are_handed_on(decoders: Path, tmp_path: Path) -> None:
     """A library packs bit by bit what the file packs, and so makes the same text."""
     data = recorded(generate.in_onnxruntime(decoders / "fixed.onnx"), tmp_path / "feeds", 4, 8)

@@ -75,6 +75,7 @@ def test_every_kill(model: Path, undisturbed: tuple[dict[str, str], int], tmp_pa
         check(number, model, tmp_path / str(number), wanted)
 
 
+@pytest.mark.slow
 def test_a_difference_would_be_found(model: Path, undisturbed: tuple[dict[str, str], int], tmp_path: Path) -> None:
     wanted, changes = undisturbed
     other = {**wanted, "model.onnx": wanted["model.onnx"][:-1]}

@@ -112,6 +112,7 @@ def test_the_same_bytes(name: str, usual: Path, tmp_path: Path) -> None:
     assert found == {name: wanted[name] for name in found}
 
 
+@pytest.mark.slow
 def test_what_matters_changes_the_bytes(usual: Path, tmp_path: Path) -> None:
     """The comparison sees a difference: another seed."""
     process = compile_in(tmp_path, Variation(), options=("--seed", "1"))

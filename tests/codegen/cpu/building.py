@@ -3,8 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pytest
 
 from ptqc.codegen.cpu import isa, worker
 from ptqc.codegen.kernels.isa import Isa
@@ -20,6 +22,12 @@ def present(*more: Isa) -> list[Isa]:
     system = Path("/proc/cpuinfo")
     flags = set(system.read_text().split()) if system.is_file() else set()
     return [known for known in (isa.AVX2, isa.AVX512_VNNI, *more) if flags.issuperset(known.features)]
+
+
+def best_and_slowly_least(sets: Sequence[Isa]) -> list[Any]:
+    """The last of these as a parameter of a test; the first as well where slow tests run."""
+    least = [pytest.param(sets[0], id=sets[0].name, marks=pytest.mark.slow)] if len(sets) > 1 else []
+    return [*least, pytest.param(sets[-1], id=sets[-1].name)]
 
 
 @dataclass(frozen=True)

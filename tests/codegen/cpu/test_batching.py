@@ -144,6 +144,7 @@ def test_one_run_where_samples_are_mixed(tmp_path: Path) -> None:
         made.library.run({"x": np.concatenate([feeds["x"], feeds["x"]])})
 
 
+@pytest.mark.slow
 def test_inputs_and_outputs_without_axes(tmp_path: Path) -> None:
     made = built(model("a = Add(x, row) y = ReduceSum <keepdims = 0> (a)", axes((12,)), ""), samples(12), tmp_path)
     found = made.library.run(made.feeds[0])["y"]

@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("tvm.tirx", reason="the cpu target needs Apache TVM")
 
-from building import Case, present, run
+from building import Case, best_and_slowly_least, present, run
 from graphs import noise, parse
 from lowering import CONSTANTS, FLOAT_GRAPHS, RESIDUAL, SMALL, Quantized, quantized, samples
 from together import compared, program_of
@@ -30,7 +30,7 @@ from ptqc.formats import FLOAT16, to_bfloat16
 from ptqc.integer import im2col
 
 HERE = present(isa.AVX512_BF16)
-SETS = pytest.mark.parametrize("chosen", dict.fromkeys([HERE[0], HERE[-1]]), ids=lambda chosen: chosen.name)
+SETS = pytest.mark.parametrize("chosen", best_and_slowly_least(HERE))
 MULTIPLIES = pytest.mark.skipif(isa.AVX512_BF16 not in HERE, reason="this processor has no products of bfloat16")
 BATCH = 2
 GEOMETRIES = [

@@ -23,7 +23,7 @@ from ptqc.graph.nodes import constant
 from ptqc.passes.pipeline import run_rewrites
 from ptqc.passes.schedule import default_rewrites
 
-TOGETHER, FEW = 25, 12  # networks in one library
+TOGETHER, FEW = 25, 8  # networks in one library
 REFUSED = 1  # of these
 
 

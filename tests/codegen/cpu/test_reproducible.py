@@ -17,6 +17,7 @@ from ptqc.codegen.kernels.jobs import write_job
 from ptqc.codegen.program.batching import Batching
 
 
+@pytest.mark.slow
 def test_two_builds_are_equal(tmp_path: Path) -> None:
     made, file = residual()
     first = tmp_path / "first"

@@ -37,7 +37,7 @@ def test_a_node_without_a_kernel_is_named(tmp_path: Path) -> None:
         target.build(made.lowered, export(made.lowered, made.model), FEEDS, tmp_path)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])
 def test_random_networks(seed: int, tmp_path: Path) -> None:
     random = np.random.default_rng(seed)
     channels, size, outputs = (int(random.integers(low, high)) for low, high in ((1, 20), (1, 4), (1, 20)))

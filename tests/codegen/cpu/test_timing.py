@@ -187,6 +187,7 @@ def test_recorded_times_serve_a_tighter_latency(
         resolve(loose, tmp_path / "strict", "1ms@cpu", target="cpu")
 
 
+@pytest.mark.slow
 def test_recorded_times_give_the_same_bytes(loose: Artifact, tmp_path: Path, given: Callable[[float], None]) -> None:
     given(1e6)
     again = compile_(loose.folder.parent, tmp_path / "again", "50ms@cpu", times=loose.folder)

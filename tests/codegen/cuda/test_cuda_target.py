@@ -62,7 +62,7 @@ def test_a_network_becomes_a_verified_library(tmp_path: Path) -> None:
 
 
 @needs_nvcc
-@pytest.mark.parametrize("how", ["whole", "cropped"])
+@pytest.mark.parametrize("how", [pytest.param("whole", marks=pytest.mark.slow), "cropped"])
 def test_a_fault_in_the_kernels_is_found(how: str, tmp_path: Path) -> None:
     found = planted(how, 1, tmp_path, "none", *FEW)
     assert found == {"none": [NOTHING]}
@@ -70,7 +70,7 @@ def test_a_fault_in_the_kernels_is_found(how: str, tmp_path: Path) -> None:
 
 @needs_nvcc
 @pytest.mark.slow
-@pytest.mark.parametrize("how", ["whole", "cropped"])
+@pytest.mark.parametrize("how", [pytest.param("whole", marks=pytest.mark.slow), "cropped"])
 def test_at_most_two_of_many_faults_stay_unnoticed(how: str, tmp_path: Path) -> None:
     found = planted(how, 3, tmp_path)
     assert len(FAULTS) >= 40

@@ -60,6 +60,7 @@ def test_a_latency_is_told_as_predicted(loose: Artifact) -> None:
     assert "predicted from the figures of chips" in (loose.folder / "report.html").read_text()
 
 
+@pytest.mark.slow
 def test_a_tighter_latency_is_met_and_one_beyond_all_choices_refused(loose: Artifact, tmp_path: Path) -> None:
     found = loose.manifest["latency"]
     on_codes = sum(o["integer_us"] for o in found["operators"]) / 1000

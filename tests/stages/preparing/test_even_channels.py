@@ -155,6 +155,7 @@ def test_an_artifact_says_what_was_evened_out_and_so_does_a_second_one(
     assert digests(compiled(model, data, tmp_path, output=tmp_path / "again").folder) == digests(artifact.folder)
 
 
+@pytest.mark.slow
 def test_outliers_that_were_planted_into_a_decoder_are_recovered(
     tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -85,6 +85,7 @@ def test_without_wide_channels_the_artifact_is_that_of_before(tmp_path: Path, mo
     assert digests(looked.folder) == digests(compiled(residual(), data, tmp_path / "not", "30%", **OPTIONS).folder)
 
 
+@pytest.mark.slow
 def test_what_gains_nothing_is_undone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Split, and scaled by rows, for no reason, with a limit that leaves everything in float."""
 

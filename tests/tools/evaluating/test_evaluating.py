@@ -457,6 +457,7 @@ def test_a_detector_is_scored_on_pictures_with_their_boxes(tmp_path: Path, capsy
         ptqc.evaluate(tmp_path / "detector.onnx", metric="top-1", data=tmp_path, detector=Detector())
 
 
+@pytest.mark.slow
 def test_the_library_is_scored_too_and_left_out_where_it_takes_another_size(tmp_path: Path) -> None:
     """Windows slide over the axis that varies: its size in a library is that of the samples."""
     graph = "g (float[N,4,T] x) => (float[N,10] y) { c = Conv(x, w) m = GlobalAveragePool(c) y = Flatten(m) }"
