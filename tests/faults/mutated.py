@@ -18,9 +18,11 @@ from unittest import mock
 
 import numpy as np
 from compiling import alone, quick
-from mutations import SEEDS, mutant
+from mutations import DECODER, SEEDS, mutant
+from random_decoders import drawn
 
 from ptqc import api, cli
+from ptqc.passes.caches.known import NAMES
 from ptqc.store.npz import write_npz
 from ptqc.work.memory import peak_memory_mb
 
@@ -28,21 +30,25 @@ CRASH, LITTER, FAULT = -1, -2, -3
 ADDRESS_SPACE = 8 * 2**30
 
 
-def samples(seed: str) -> np.ndarray:
+def samples(seed: str, number: int) -> dict[str, np.ndarray]:
     """Four samples that fit the seed; a mutant may take others."""
+    if seed == DECODER:
+        steps = [drawn(number % 3).step(8, each) for each in range(4)]
+        return {name: np.concatenate([step[name] for step in steps]) for name in steps[0]}
     shape, rng = SEEDS[seed][1], np.random.default_rng(1)
     if seed == "words":
-        return rng.integers(0, 64, (4, *shape))
-    return rng.standard_normal((4, *shape)).astype(np.float16 if seed == "half" else np.float32)
+        return {"i": rng.integers(0, 64, (4, *shape))}
+    return {"x": rng.standard_normal((4, *shape)).astype(np.float16 if seed == "half" else np.float32)}
 
 
 def outcome(folder: Path, number: int) -> dict[str, Any]:
     """What a compile of a mutant ends with, says, takes, and leaves."""
     seed, data = mutant(abs(number))
     (folder / "m.onnx").write_bytes(data)
-    write_npz(folder / "c.npz", {"i" if seed == "words" else "x": samples(seed)})
-    source = "synthetic" if number % 3 == 0 else "c.npz"
+    write_npz(folder / "c.npz", samples(seed, number))
+    source = "synthetic" if number % 3 == 0 and seed != DECODER else "c.npz"
     arguments = ["compile", "m.onnx", "--calibration", source, "--samples", "4", "--bits", "4", "-o", "out"]
+    arguments += ["--kv-cache", NAMES[number % len(NAMES)]] if seed == DECODER else []
     told, started = io.StringIO(), processor_seconds()
     with contextlib.suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")  # the peak of memory begins anew

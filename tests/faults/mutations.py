@@ -6,9 +6,11 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx.parser
+import onnx_ir as ir
 from compiling import proto, residual, weight
 from fault_networks import half, small, words
 from onnx import AttributeProto, TensorProto, helper, numpy_helper
+from random_decoders import drawn
 
 Rng = np.random.Generator
 Mutation = Callable[[onnx.ModelProto, Rng], None]
@@ -87,6 +89,8 @@ SEEDS: Mapping[str, tuple[Callable[[], onnx.ModelProto], tuple[int, ...]]] = {
         (3, 8, 8),
     ),
 }
+# Mutants from this number on are of a decoder, whose caches are packed.
+DECODER, DECODERS = "decoder", 2000
 NUMBERS = (-(1 << 63), -(1 << 31), -2, -1, 0, 1, 2, 3, 7, 1 << 16, 1 << 31, (1 << 63) - 1)
 OPERATORS = sorted({schema.name for schema in onnx.defs.get_all_schemas() if not schema.domain})
 
@@ -346,8 +350,8 @@ MUTATIONS: tuple[Mutation, ...] = (
 def mutant(number: int) -> tuple[str, bytes]:
     """The bytes of a mutant, and which seed it is of: mostly one mutation, one file in ten with damaged bytes."""
     rng = np.random.default_rng((4711, number))
-    name = list(SEEDS)[number % len(SEEDS)]
-    model = SEEDS[name][0]()
+    name = DECODER if number >= DECODERS else list(SEEDS)[number % len(SEEDS)]
+    model = ir.to_proto(drawn(number % 3).before) if name == DECODER else SEEDS[name][0]()
     for _ in range(_any(rng, (1, 1, 1, 2, 3))):
         _any(rng, MUTATIONS)(model, rng)
     data = bytearray(model.SerializeToString())

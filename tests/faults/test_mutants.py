@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from mutated import CRASH, FAULT, LITTER
+from mutations import DECODERS
 
 PROGRAM = Path(__file__).with_name("mutated.py")
 # Of processors, not of the clock: a busy machine is no fault of the mutant.
@@ -21,7 +22,8 @@ MORE_SECONDS = {972: 60.0}
 # On the clock, for a process that waits for ever.
 SILENCE = 300.0
 MUTANTS = 2000
-SAMPLE = range(10)
+OF_DECODERS = range(DECODERS, DECODERS + 200)
+SAMPLE = [*range(10), *OF_DECODERS[:4]]
 Outcome = dict[str, Any]
 
 
@@ -87,6 +89,11 @@ def test_a_sample_of_mutants(tmp_path: Path) -> None:
 @pytest.mark.parametrize("first", range(0, MUTANTS, 200))
 def test_every_mutant(first: int, tmp_path: Path) -> None:
     assert bad(range(first, first + 200), tmp_path) == {}
+
+
+@pytest.mark.slow
+def test_every_mutant_of_decoders_with_packed_caches(tmp_path: Path) -> None:
+    assert bad(OF_DECODERS, tmp_path) == {}
 
 
 def test_what_must_not_happen_would_be_found(tmp_path: Path) -> None:
