@@ -7,7 +7,6 @@ import onnx_ir as ir
 import pytest
 from graphs import noise, parse
 from lowering import TABLE_CONSTANTS, TABLES
-from solving import solve
 
 from ptqc.calibration.samples import Samples
 from ptqc.formats import FLOAT16, FLOAT32, Codebook, Integer, Palette
@@ -117,7 +116,9 @@ def test_layers_are_solved_by_gptq_along_their_channels() -> None:
     (layer,) = context.layers
     found = measured(model).moments["w"]
     second = moments.shrunk(found.second(), found.count)
-    expected = solve(layer.matrix(noise(6, 2, 3)), second, [Integer(4)], rounds=1)[Integer(4)]
+    matrix, form = layer.matrix(noise(6, 2, 3)), Integer(4)
+    target = gptq.RoundingTarget(matrix, gptq.grids_for(matrix, second, [form])[form], rounds=1)
+    (expected,) = gptq.round_best([target], second)
     solution = context.solutions["w", Integer(4)]
     np.testing.assert_allclose(layer.matrix(solution.weight), expected.weight, atol=0.05)
     assert (solution.codes.shape, solution.scale.shape, solution.axis) == ((6, 2, 3), (6,), 0)
