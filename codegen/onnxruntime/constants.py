@@ -31,12 +31,11 @@ class UnpackedConstant:
 
 
 @dataclass(frozen=True)
-class LayerBias:
-    """codes (int32) and what each counts (float32), per channel. x: name of the scale of the layer's input."""
+class Bias:
+    """Codes of a bias (int32) and what each counts (float32), per channel."""
 
     codes: np.ndarray
     step: np.ndarray
-    x: str
 
 
 def _call(
@@ -47,9 +46,9 @@ def _call(
 
 
 def layer(
-    solution: Solution, bias: LayerBias, outputs: Sequence[str], share: Share, *, tied: bool = False
+    solution: Solution, bias: Bias, x: str, outputs: Sequence[str], share: Share, *, tied: bool = False
 ) -> UnpackedConstant:
-    """Weight and bias of an integer layer. outputs: names of weight and bias.
+    """Weight and bias of an integer layer. x: name of the scale of its input; outputs: names of weight and bias.
 
     tied: what is stored is that of a table, too.
     """
@@ -57,7 +56,7 @@ def layer(
     function = stored.read_by(UnpackFunction(UnpackKind.LAYER, solution.form, solution.axis))
     function = replace(function, whole=found is None)
     array, *unit = found or (bias.codes.astype(np.int32),)
-    inputs = [*(share(a) for a in (*stored.arrays, array)), bias.x, *(share(np.array(one)) for one in unit)]
+    inputs = [*(share(a) for a in (*stored.arrays, array)), x, *(share(np.array(one)) for one in unit)]
     return UnpackedConstant(function, _call(function, inputs, outputs, stored.solution.codes.shape))
 
 

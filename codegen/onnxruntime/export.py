@@ -261,8 +261,8 @@ class _Packer:
             return constants.weight(solution, output, self.share, as_float=False, tied=tied)
         integers, step = (self._array(name) for name in self.makers[bias].input[:2])
         x = self.makers[self.readers[output].input[0]].input[1]
-        given = constants.LayerBias(integers, step, x)
-        return constants.layer(solution, given, [output, bias], self.share, tied=tied)
+        given = constants.Bias(integers, step)
+        return constants.layer(solution, given, x, [output, bias], self.share, tied=tied)
 
 
 def _array_of(tensor: ir.TensorProtocol) -> np.ndarray:

@@ -27,14 +27,6 @@ BOUND = 16
 
 
 @dataclass(frozen=True)
-class Bias:
-    """Bias codes (int32) and what each counts (float32), per channel."""
-
-    codes: np.ndarray
-    step: np.ndarray
-
-
-@dataclass(frozen=True)
 class Use:
     """One reader of a weight: a layer on an integer kernel, with this bias if it has any, or one in float.
 
@@ -43,7 +35,7 @@ class Use:
     """
 
     integer: bool = False
-    bias: Bias | None = None
+    bias: constants.Bias | None = None
     in_blocks: bool = False
     is_table: bool = False
     rank: int | None = None
@@ -149,8 +141,7 @@ def _call(
     if use.rank is not None:
         packed = constants.picked(Pick(name, name, name, solution, use.rank, np.dtype(np.int64)), counter.share)
     elif use.integer and use.bias is not None:
-        bias = constants.LayerBias(use.bias.codes, use.bias.step, name)
-        packed = constants.layer(solution, bias, [name, name], counter.share, tied=tied)
+        packed = constants.layer(solution, use.bias, name, [name, name], counter.share, tied=tied)
     else:
         packed = constants.weight(solution, name, counter.share, as_float=not use.integer, tied=tied)
     return packed.function, packed.call

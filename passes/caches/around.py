@@ -45,8 +45,8 @@ def pack_caches(model: ir.Model, forms: Mapping[str, CacheForm]) -> None:
         if cache.name in forms:
             channels = cache.channels
             assert channels is not None
-            stored, real = _unpack_input(model, cache.past, channels, forms[cache.name])
-            _pack_output(model, cache.present, channels, forms[cache.name], _Past(stored, real))
+            past = _unpack_input(model, cache.past, channels, forms[cache.name])
+            _pack_output(model, cache.present, channels, forms[cache.name], past)
     infer_shapes(model)
 
 
@@ -80,10 +80,7 @@ class _Past:
     real: ir.Value
 
 
-def _unpack_input(
-    model: ir.Model, past: ir.Value, channels: int, form: CacheForm
-) -> tuple[Sequence[ir.Value], ir.Value]:
-    """Its parts, and what the model reads."""
+def _unpack_input(model: ir.Model, past: ir.Value, channels: int, form: CacheForm) -> _Past:
     graph, uses, nodes = model.graph, list(past.uses()), NodeDraft(model, str(past.name))
     sizes, parts = _sizes(past), form.parts(channels)
     stored = [past, *(ir.Value(name=f"{past.name}{part.suffix}") for part in parts[1:])]
@@ -94,7 +91,7 @@ def _unpack_input(
     graph.insert_before(graph[0], nodes.made)
     for node, place in uses:
         node.replace_input_with(place, found)
-    return stored, found
+    return _Past(stored, found)
 
 
 def _pack_output(model: ir.Model, present: ir.Value, channels: int, form: CacheForm, past: _Past) -> None:

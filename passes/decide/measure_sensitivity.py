@@ -73,10 +73,11 @@ class MeasureSensitivity:
         minor = frozenset[str]() if is_enough else _without_layers(given)
         shared, tables = _tables(given, walk.slicer)
         forms = _forms_of(given)
-        pace = Pace(given.deadline, _runs(given, forms, walk.slicer), time.monotonic() - began)
+        first, counts = _probes(given, forms, walk.slicer)
+        pace = Pace(given.deadline, _runs(first, counts), time.monotonic() - began)
         probe = _Probe(walk, reference, loss, minor, NEGLIGIBLE * limit_of(loss.unit, self.limit), pace, forms)
         anchors, sites = Anchors(), _Sites(given, dict(given.ranges))
-        costs = _costs(given, forms, walk.slicer)
+        costs = _costs(given, walk.slicer, first, counts)
         steps = in_shares([*(2 * sum(costs) / len(costs) for _ in shared), *costs]) if costs else []
         with given.progress.stage("measure sensitivity", FINE) as stage:
             for name, part in zip(shared, steps, strict=False):
@@ -180,15 +181,16 @@ def _nearest(forms: Iterable[Format], bits: int) -> Format:
     return min(forms, key=lambda form: (abs(form.bits_per_weight - bits), -form.bits))
 
 
-def _runs(given: Solved, forms: Mapping[str, Sequence[Format]], slicer: Slicer) -> float:
-    """How many runs of the whole graph all measurements take: each runs what is behind its place."""
-    first, places = _probes(given, forms, slicer)
-    return first + sum(count * (1 - place / len(places)) for place, count in enumerate(places))
+def _runs(first: float, counts: Sequence[int]) -> float:
+    """How many runs of the whole graph all measurements take: each runs what is behind its place. See `_probes`."""
+    return first + sum(count * (1 - place / len(counts)) for place, count in enumerate(counts))
 
 
-def _costs(given: Solved, forms: Mapping[str, Sequence[Format]], slicer: Slicer) -> list[float]:
-    """What measuring takes at each place, in products of a sample, and at the inputs together with the first."""
-    first, counts = _probes(given, forms, slicer)
+def _costs(given: Solved, slicer: Slicer, first: float, counts: Sequence[int]) -> list[float]:
+    """What measuring takes at each place, in products of a sample, and at the inputs together with the first.
+
+    first, counts: see `_probes`.
+    """
     own = [NODE_COST + sum(given.macs.get(name, 0) for name in node.output) for node in slicer.nodes]
     behind = np.cumsum(own[::-1])[::-1]
     costs = [float(cost + count * (PROBE_COST + rest)) for cost, count, rest in zip(own, counts, behind, strict=True)]

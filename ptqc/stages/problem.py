@@ -7,7 +7,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ptqc.biases import accumulator_scale, bias_codes, bits_for, usable_scale
-from ptqc.codegen.onnxruntime import names, size
+from ptqc.codegen.onnxruntime import constants, names, size
 from ptqc.codegen.onnxruntime.blocks import block_size
 from ptqc.codegen.onnxruntime.export import Exported, export
 from ptqc.formats import FLOAT8, Format, coded
@@ -107,7 +107,7 @@ def _use(model: ir.Model, layer: Layer, solution: Solution, plan: Plan, options:
     bias = _bias(model, layer)
     scale = usable_scale(solution.scale, bias, x)
     products = accumulator_scale(x, scale)
-    return size.Use(True, size.Bias(bias_codes(bias, products, bits_for(solution.form, bias, y)), products))
+    return size.Use(True, constants.Bias(bias_codes(bias, products, bits_for(solution.form, bias, y)), products))
 
 
 def _uses_of_table(model: ir.Model, weight: Weight, solution: Solution, options: CompileOptions) -> list[size.Use]:

@@ -5,7 +5,7 @@ values read them once; packed rows are unpacked in registers. The last places ma
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -46,14 +46,14 @@ class KeptRows(ABC):
         return count
 
     @property
-    @abstractmethod
-    def channels(self) -> int:
-        """Of a row."""
-
-    @property
     def run(self) -> int:
         """Neighbouring channels that are neighbours in memory."""
-        return self.channels
+        return int(self.parts[0].shape[-1])
+
+    @property
+    def channels(self) -> int:
+        """Of a row."""
+        return self.run
 
     @abstractmethod
     def row(self, buffers: Sequence[Any], sample: Any, row: Any, lanes: int) -> tuple[Channels, Any]:
@@ -62,10 +62,6 @@ class KeptRows(ABC):
 
 class RealRows(KeptRows):
     """float32 or float16."""
-
-    @property
-    def channels(self) -> int:
-        return int(self.parts[0].shape[-1])
 
     def row(self, buffers: Sequence[Any], sample: Any, row: Any, lanes: int) -> tuple[Channels, Any]:
         start = T.Bind(row * self.channels)
@@ -78,18 +74,20 @@ class CodedRows(KeptRows):
 
     middle: int
 
-    @property
-    def channels(self) -> int:
-        return int(self.parts[0].shape[-1])
-
     def row(self, buffers: Sequence[Any], sample: Any, row: Any, lanes: int) -> tuple[Channels, Any]:
-        start = T.Bind(row * self.parts[0].shape[-1])
+        start = T.Bind(row * self.run)
 
         def channels(channel: int) -> Any:
-            codes = T.Cast(vector("int32", lanes), buffers[0][sample, span(start + channel, lanes)])
+            part, place = divmod(channel, self.run)
+            stored = T.Cast(vector("int32", lanes), buffers[0][sample, span(start + place, lanes)])
+            codes = self.codes(stored, part, lanes)
             return T.Cast(vector("float32", lanes), codes - fill(T.int32(self.middle), lanes))
 
         return channels, T.Bind(T.Cast("float32", buffers[1][sample, row]))
+
+    def codes(self, stored: Any, part: int, lanes: int) -> Any:  # noqa: ARG002
+        """int32 codes of what is stored. part: of the channels, each as many as lie together."""
+        return stored
 
 
 class PairedRows(CodedRows):
@@ -99,23 +97,10 @@ class PairedRows(CodedRows):
     def channels(self) -> int:
         return 2 * self.run
 
-    @property
-    def run(self) -> int:
-        return int(self.parts[0].shape[-1])
-
-    def row(self, buffers: Sequence[Any], sample: Any, row: Any, lanes: int) -> tuple[Channels, Any]:
-        start = T.Bind(row * self.run)
-
-        def channels(channel: int) -> Any:
-            is_upper, place = divmod(channel, self.run)
-            pairs = T.Cast(vector("int32", lanes), buffers[0][sample, span(start + place, lanes)])
-            if is_upper:
-                codes = T.shift_right(pairs, fill(T.int32(4), lanes))
-            else:
-                codes = T.bitwise_and(pairs, fill(T.int32(15), lanes))
-            return T.Cast(vector("float32", lanes), codes - fill(T.int32(self.middle), lanes))
-
-        return channels, T.Bind(T.Cast("float32", buffers[1][sample, row]))
+    def codes(self, stored: Any, part: int, lanes: int) -> Any:
+        if part:
+            return T.shift_right(stored, fill(T.int32(4), lanes))
+        return T.bitwise_and(stored, fill(T.int32(15), lanes))
 
 
 @dataclass(frozen=True)
@@ -134,6 +119,13 @@ class Places:
     def count(self) -> Size:
         """Of a head."""
         return self.kept.places + (self.new.places if self.new else 0)
+
+    def stretches(self, buffers: Sequence[Any]) -> Iterator[tuple[KeptRows, Sequence[Any], Any]]:
+        """Rows that lie together, with their buffers and the number of places before them. buffers: of all inputs."""
+        parts = len(self.kept.parts)
+        yield self.kept, buffers[:parts], T.int64(0)
+        if self.new:
+            yield self.new, buffers[parts:], expressed(self.kept.places)
 
     def lanes(self, isa: Isa) -> int:
         """Channels of a vector: of no more than lie together, and none is left over."""
@@ -176,9 +168,8 @@ def scores(q: Layout, keys: Places, y: Layout, isa: Isa) -> Built:
 
                     in_vectors(kept.places, lanes, visit)
 
-                each(keys.kept, given[: len(keys.kept.parts)], T.int64(0))
-                if keys.new:
-                    each(keys.new, given[len(keys.kept.parts) :], expressed(keys.kept.places))
+                for stretch in keys.stretches(given):
+                    each(*stretch)
 
     return build("scores", [q, *keys.layouts], [], y, body, accuracy=SUM_OF_PRODUCTS)
 
@@ -213,9 +204,8 @@ def mixed(weights: Layout, values: Places, y: Layout, isa: Isa) -> Built:
                                 added = sums[index][span(0, lanes)] + fill(factor, lanes) * value
                                 T.buffer_store(sums[index], added, [span(0, lanes)])
 
-                each(values.kept, given[: len(values.kept.parts)], T.int64(0))
-                if values.new:
-                    each(values.new, given[len(values.kept.parts) :], expressed(values.kept.places))
+                for stretch in values.stretches(given):
+                    each(*stretch)
                 for query, sums in zip(chosen, totals, strict=True):
                     for index, channel in enumerate(range(0, channels, lanes)):
                         place = [sample, span(query * channels + channel, lanes)]

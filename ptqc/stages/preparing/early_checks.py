@@ -42,9 +42,9 @@ def check_early(prepared: Prepared, budgets: Budgets, options: CompileOptions, c
 
 def check_detector(prepared: Prepared, detector: Detector | None) -> None:
     """Raises UsageError where the outputs are not as `detector` says, before a compile takes minutes."""
-    pictured = [spec for spec in input_specs(prepared.model) if is_image(spec)]
     if detector is None:
         return
+    pictured = [spec for spec in input_specs(prepared.model) if is_image(spec)]
     if len(pictured) != 1:
         raise UsageError(f"the model takes {len(pictured)} images, expected one: leave out how it writes boxes")
     feeds = prepared.tuning[0]

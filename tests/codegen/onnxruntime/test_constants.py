@@ -22,8 +22,8 @@ class Shared:
 def test_a_layer() -> None:
     codes, scale = np.array([[1, -3], [3, -1], [1, 1]], np.int8), np.array([0.25, 1, 4], np.float32)
     share = Shared()
-    bias = constants.LayerBias(np.array([8, 16, -24], np.int32), np.ones(3, np.float32), "step")
-    made = constants.layer(Solution(Integer(2), codes, scale, 0), bias, ["w", "b"], share)
+    bias = constants.Bias(np.array([8, 16, -24], np.int32), np.ones(3, np.float32))
+    made = constants.layer(Solution(Integer(2), codes, scale, 0), bias, "step", ["w", "b"], share)
     assert made.function == UnpackFunction(UnpackKind.LAYER, None, 0, padded=True)
     assert (made.call.op_type, made.call.domain, list(made.call.output)) == ("Lm", DOMAIN, ["w", "b"])
     assert list(made.call.input) == ["a0", "a1", "a2", "a3", "a4", "a5", "step", "a6"]

@@ -165,8 +165,8 @@ def test_layers(form: Format, shape: tuple[int, ...], axis: int) -> None:
     graph = Graph()
     scale = scale.astype(np.float32)
     name = graph.constant(step)
-    given = constants.LayerBias(bias, step * scale, name)
-    made = constants.layer(Solution(form, codes, scale, axis), given, ["w", "b"], graph.constant)
+    given = constants.Bias(bias, step * scale)
+    made = constants.layer(Solution(form, codes, scale, axis), given, name, ["w", "b"], graph.constant)
     call(graph, made)
     weight, biases = evaluated(graph, {"w": len(shape), "b": 1}, made.function)
     np.testing.assert_array_equal(weight, codes.astype(np.float32) * along(scale, len(shape), axis))
@@ -207,8 +207,8 @@ def test_a_convolution_becomes_one_integer_kernel(form: Format, groups: int) -> 
     graph = Graph()
     real = graph.real(graph.input(data), X)
     step = graph.nodes[-1].input[1]
-    given = constants.LayerBias(bias, np.float32(X.scale) * scale, step)
-    made = constants.layer(Solution(form, codes, scale, 0), given, ["w", "b"], graph.constant)
+    given = constants.Bias(bias, np.float32(X.scale) * scale)
+    made = constants.layer(Solution(form, codes, scale, 0), given, step, ["w", "b"], graph.constant)
     output = graph.codes(graph.add("Conv", [real, *call(graph, made)], group=groups, pads=[1, 1, 1, 1]), Y)
     found, operators = optimized(graph, output, made.function)
     assert operators - {"Transpose"} == {"QLinearConv"}
@@ -230,8 +230,8 @@ def test_a_product_becomes_one_integer_kernel(op_type: str, quantized: bool, for
     real = graph.real(graph.input(data), X)
     step = graph.nodes[-1].input[1]
     if op_type == "Gemm":
-        given = constants.LayerBias(bias, np.float32(X.scale) * scale, step)
-        made = constants.layer(Solution(form, codes, scale, 1), given, ["w", "b"], graph.constant)
+        given = constants.Bias(bias, np.float32(X.scale) * scale)
+        made = constants.layer(Solution(form, codes, scale, 1), given, step, ["w", "b"], graph.constant)
     else:
         made = constants.weight(Solution(form, codes, scale, 1), "w", graph.constant, as_float=False)
     output = graph.add(op_type, [real, *call(graph, made)])

@@ -13,7 +13,7 @@ from lowering import quantized
 from onnx import numpy_helper
 
 from ptqc.biases import accumulator_scale, bias_codes, bits_for
-from ptqc.codegen.onnxruntime import size
+from ptqc.codegen.onnxruntime import constants, size
 from ptqc.codegen.onnxruntime.export import export
 from ptqc.formats import Format, Integer, VectorCodebook
 from ptqc.graph import picked_rows
@@ -85,7 +85,7 @@ def said(measured: Measured, forms: Mapping[str, Format]) -> int:
                 x, y, bias = plan.params[layer.input], plan.params.get(layer.settled), bias_of(measured, layer.name)
                 assert bias is not None
                 step = accumulator_scale(x, solution.scale)
-                codes = size.Bias(bias_codes(bias, step, bits_for(solution.form, bias, y)), step)
+                codes = constants.Bias(bias_codes(bias, step, bits_for(solution.form, bias, y)), step)
             uses.append(size.Use(is_integer, codes))
         needed = size.stored(solution, uses, NAME_LENGTH)
         total += needed.own
