@@ -61,6 +61,9 @@ class Moments:
         self.waiting.append(columns)
         if _count(self.waiting) >= TOGETHER:
             self._multiply()
+        elif columns.base is not None:
+            # What they are a view of may be an output of ONNX Runtime, which keeps all memory of its session.
+            self.waiting[-1] = columns.copy("K")
 
     def _multiply(self) -> None:
         """Take the waiting columns into gram."""
