@@ -4,12 +4,17 @@ One walk through the float graph: behind every layer and site the perturbed valu
 and the outputs are compared, each by its kind (`ptqc.losses`). Where a site of one source loses much, its other ranges
 are tried, too. Layers are measured in two anchor formats; the others follow from their local errors by the power law
 through both, since the loss grows smoothly with the layer's error.
+
+Of a model beyond memory, measuring takes most of the time. Where its weights have one format each, the plan does not
+depend on their losses, and a few of them tell what is usual.
 """
 
+import math
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import ClassVar
 
 import numpy as np
@@ -19,6 +24,7 @@ from ptqc.execute.compressed import Held
 from ptqc.execute.suffix import Suffix, Suffixes
 from ptqc.execute.walk import Slicer, Values, Walk
 from ptqc.formats import Format, QuantParams
+from ptqc.graph.external import is_in_files
 from ptqc.graph.layers import Layer
 from ptqc.graph.nodes import initial
 from ptqc.graph.protos import reads
@@ -42,9 +48,12 @@ SAMPLES = (8, 64)
 NODE_COST, PROBE_COST = 2e5, 1e6
 # Share of the loss that all activations may cost: for a site that loses less, no other range is tried.
 NEGLIGIBLE = 1e-3
+# Weights that are measured where nothing is to be chosen, for what the report says of all.
+TOLD = 8
 MINOR_SAMPLES = 2  # for sites that decide about little arithmetic, where COMPUTE is too little for all
 Anchors = dict[str, dict[Format, float]]  # measured losses of a weight
 UNREACHED = "their losses are taken to be like those of others; give samples that take every branch"
+ONE_FORMAT = "are taken to be like those of others, as the model is large and each of its weights has one format"
 # Losses below this are noise of the float arithmetic.
 SMALLEST_LOSS = 1e-9
 
@@ -97,6 +106,8 @@ class MeasureSensitivity:
                 stage.advance(next(iter(results)), part)
         pace.is_short |= walk.position < len(walk)
         notes = _assume_unreached(given, walk.slicer, anchors)
+        if left := len(given.weights) - len(forms):
+            notes.append(Note(self.name, "", f"the losses of {left} of {len(given.weights)} weights {ONE_FORMAT}"))
         if pace.is_short:
             known, of = len(sites.losses), len(given.sites)
             notes.append(
@@ -158,11 +169,13 @@ class _Probe:
 
 
 def _forms_of(given: Solved) -> dict[str, Sequence[Format]]:
-    """The formats that are measured, by weight."""
+    """The formats that are measured, by weight; without weights that are taken to be like others."""
     solved: dict[str, list[Format]] = {}
     for name, form in given.solutions:
         solved.setdefault(name, []).append(form)
-    return {name: anchor_forms(forms) for name, forms in solved.items()}
+    nothing_to_choose = all(len(forms) == 1 for forms in solved.values())
+    every = math.ceil(len(solved) / TOLD) if nothing_to_choose and is_in_files(given.model) else 1
+    return {name: anchor_forms(solved[name]) for name in islice(solved, 0, None, every)}
 
 
 def anchor_forms(forms: Iterable[Format]) -> Sequence[Format]:
@@ -212,12 +225,13 @@ def _probes(given: Solved, forms: Mapping[str, Sequence[Format]], slicer: Slicer
 
 
 def _losses(given: Solved, anchors: Anchors, probe: _Probe) -> dict[tuple[str, Format], float]:
-    """Losses of all formats of all weights; what there was no time to measure is taken for what is usual."""
+    """Losses of all formats of all weights; what was not measured is taken for what is usual."""
     usual, losses = _loss_per_error(given, anchors), dict[tuple[str, Format], float]()
     for weight in given.weights:
         found = anchors.get(weight.name, {})
-        if probe.pace.is_short and not found:
-            found = {form: usual * given.errors[weight.name, form] for form, _ in probe.anchored(given, weight.name)}
+        if not found and (probe.pace.is_short or weight.name not in probe.forms):
+            forms = anchor_forms(form for name, form in given.solutions if name == weight.name)
+            found = {form: usual * given.errors[weight.name, form] for form in forms}
         losses.update(_interpolated(given, weight.name, found))
     return losses
 

@@ -16,6 +16,7 @@ from ptqc.execute.walk import Slicer
 from ptqc.formats import FLOAT16, FLOAT32, Codebook, Format, Integer, Palette, VectorCodebook
 from ptqc.losses import UNITS, OutputLoss
 from ptqc.notes import Level
+from ptqc.passes.decide import measure_sensitivity
 from ptqc.passes.decide.calibrate import Calibrate
 from ptqc.passes.decide.measure_sensitivity import (
     NEGLIGIBLE,
@@ -265,6 +266,26 @@ def test_without_time_losses_follow_the_local_errors(context: Assessed, quantiza
         losses = [late.weight_losses[weight.name, Integer(bits)] for bits in (2, 3, 4, 8)]
         assert losses == sorted(losses, reverse=True)
         assert losses[0] > losses[-1] > 0
+
+
+@pytest.mark.parametrize(("bits", "is_large", "assumed"), [((4,), True, 3), ((4,), False, 0), ((2, 4), True, 0)])
+def test_a_large_model_whose_weights_have_one_format_is_hardly_measured(
+    context: Assessed, monkeypatch: pytest.MonkeyPatch, bits: tuple[int, ...], is_large: bool, assumed: int
+) -> None:
+    """The losses of its other weights are those of their local errors at the usual rate."""
+    monkeypatch.setattr(measure_sensitivity, "is_in_files", lambda _: is_large)
+    monkeypatch.setattr(measure_sensitivity, "TOLD", 2)
+    kept = {key: solution for key, solution in context.solutions.items() if key[1] in [Integer(b) for b in bits]}
+    result = MeasureSensitivity().apply(short(context, solutions=kept, sites=()))
+    found = result.made.weight_losses
+    assert found.keys() == kept.keys()
+    rates = [
+        loss / context.errors[key] for key, loss in found.items() if loss != pytest.approx(context.weight_losses[key])
+    ]
+    assert len(rates) == assumed
+    assert rates == pytest.approx([*rates[:1]] * assumed)
+    told = [f"the losses of {assumed} of {len(context.weights)} weights are taken"] if assumed else []
+    assert [note.message[: len(told[0])] for note in result.notes] == told
 
 
 def test_with_little_time_few_samples_do(context: Assessed, monkeypatch: pytest.MonkeyPatch) -> None:
