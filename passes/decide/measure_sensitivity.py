@@ -37,7 +37,7 @@ from ptqc.passes.decide.choose_activations import limit_of
 from ptqc.passes.decide.phases import Assessed, Observed, Solved
 from ptqc.solutions import Solution
 from ptqc.work.deadline import Pace
-from ptqc.work.progress import FINE, in_shares
+from ptqc.work.progress import IN_SHARES, in_shares
 
 # Bits of the formats that are measured, or about as many where these were not asked for.
 ANCHOR_BITS = (2, 4)
@@ -88,7 +88,7 @@ class MeasureSensitivity:
         anchors, sites = Anchors(), _Sites(given, dict(given.ranges))
         costs = _costs(given, walk.slicer, first, counts)
         steps = in_shares([*(2 * sum(costs) / len(costs) for _ in shared), *costs]) if costs else []
-        with given.progress.stage("measure sensitivity", FINE) as stage:
+        with given.progress.stage("measure sensitivity", IN_SHARES) as stage:
             for name, part in zip(shared, steps, strict=False):
                 _measure_shared(given, probe, suffixes, name, anchors)
                 stage.advance(name, part)

@@ -176,7 +176,7 @@ def families_of(model: ir.Model, options: CompileOptions) -> frozenset[str]:
     What the options say counts first. Of a model beyond memory, solving takes most of the time: where operators take
     weights of one family only, others would be solved for nothing.
     """
-    if options.activations == "float8":
+    if options.in_float8:
         return frozenset({Float8.family})
     in_blocks = (Integer.family,) if options.in_blocks and is_in_files(model) else ()
     return frozenset(options.formats or in_blocks)

@@ -56,7 +56,7 @@ def forms(weight: Weight, decided: Decided, plan: Plan, options: CompileOptions)
     where that is asked for, if a layer reads it.
     """
     found = sorted(form for name, form in decided.solutions if name == weight.name)
-    if options.activations == "float8" and weight.layers and FLOAT8 in found:
+    if options.in_float8 and weight.layers and FLOAT8 in found:
         return [FLOAT8]
     if not any(layer.name in plan.integer for layer in weight.layers):
         products = [layer for layer in weight.layers if weight.table is None and options.in_blocks]
