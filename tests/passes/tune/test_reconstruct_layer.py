@@ -16,6 +16,7 @@ from ptqc.passes.tune.reconstruct import (
 )
 from ptqc.solutions import Solution
 from ptqc.solvers.gptq import Factored, RoundingTarget, grids_for, round_all
+from ptqc.solvers.moments import Joined
 
 # One layer
 
@@ -31,14 +32,19 @@ def problem(seed: int, drift: float) -> tuple[_Problem, np.ndarray]:
     seen = mixing @ real + np.float32(drift) + noise(2, 4, 400, seed=seed + 4, scale=0.1)
     y = LAYER.matrix(weight) @ real + bias.reshape(2, 3, 1)
     parts = [slice(0, 150), slice(150, 300), slice(300, 400)]
-    return _Problem(LAYER, LAYER.matrix(weight), bias, [seen[..., p] for p in parts], [y[..., p] for p in parts], 2), y
+    held_x, held_y = ([Joined([array[..., part]]) for part in parts] for array in (seen, y))
+    return _Problem(LAYER, LAYER.matrix(weight), bias, held_x, held_y, 2), y
+
+
+def concatenated(pieces: list[Joined]) -> np.ndarray:
+    return np.concatenate([np.asarray(piece) for piece in pieces], -1)
 
 
 @settings(deadline=None, max_examples=20)
 @given(seed=st.integers(0, 99), drift=st.floats(0, 0.5), strength=st.sampled_from([0.25, 1.0]))
 def test_the_target_is_on_the_way_to_the_least_squares_weight(seed: int, drift: float, strength: float) -> None:
     made, y = problem(seed, drift)
-    x = np.concatenate(made.x[:2], -1).astype(np.float64)
+    x = concatenated(made.x[:2]).astype(np.float64)
     for group in range(2):
         covariance = np.cov(np.concatenate([x[group], y[group, :, :300]]), bias=True)
         inputs, cross = covariance[:4, :4], covariance[4:, :4]
@@ -56,7 +62,7 @@ def test_weights_without_correction_aim_at_the_mean_too(seed: int, strength: flo
     """Least squares without a free intercept: on the way to it the squared error falls, the mean's included."""
     corrected, y = problem(seed, 0.3)
     made = replace(corrected, layer=replace(LAYER, keeps_sign=True))
-    x = np.concatenate(made.x[:2], -1).astype(np.float64)
+    x = concatenated(made.x[:2]).astype(np.float64)
     wanted = y[..., :300] - made.bias.reshape(2, 3, 1)
     for group in range(2):
         inputs, cross = x[group] @ x[group].T / 300, wanted[group] @ x[group].T / 300
@@ -75,7 +81,7 @@ def test_bias_and_held_back_error(seed: int, drift: float, bits: int) -> None:
     made, y = problem(seed, drift)
     solution = made.rounded(Integer(bits), 0.5)
     (corrected, _, bias), (uncorrected, _, given_bias) = made.judged(solution)
-    missing = y - LAYER.matrix(solution.weight) @ np.concatenate(made.x, -1)
+    missing = y - LAYER.matrix(solution.weight) @ concatenated(made.x)
     left = missing - bias.reshape(2, 3, 1)
     np.testing.assert_allclose(left[..., :300].mean(-1), 0, atol=1e-4)
     assert corrected == pytest.approx(float(np.square(left[..., 300:]).sum()), rel=1e-4)
