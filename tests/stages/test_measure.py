@@ -63,8 +63,8 @@ def test_every_weight_is_measured_in_every_format(measured: Measured) -> None:
     context = measured.context
     keys = {(weight.name, bits) for weight in context.weights for bits in (2, 4, 7)}
     assert {(name, form.bits) for name, form in context.solutions if form.family == "int"} == keys
-    for weight in context.weights:
-        losses = [context.weight_losses[weight.name, Integer(bits)] for bits in (2, 4, 7)]
+    for each in context.weights:
+        losses = [context.weight_losses[each.name, Integer(bits)] for bits in (2, 4, 7)]
         assert losses[0] > losses[1] > losses[2] > 0
 
 
@@ -230,7 +230,6 @@ def test_what_an_operator_leaves_one_format_is_hardly_measured_beyond_memory(
         w=weight(64, 64),
         v=weight(64, 80, seed=1),
     )
-    options = {"bits": (4,), "activations": "float", "operators": operators, "budget": "50%"}
-    artifact = compiled(model, samples(64), tmp_path, **options)
+    artifact = compiled(model, samples(64), tmp_path, budget="50%", bits=(4,), activations="float", operators=operators)
     notes = [note["message"] for note in artifact.manifest["notes"] if note["step"] == "measure-sensitivity"]
     assert [note[: len(said[0])] for note in notes] == said
