@@ -123,7 +123,7 @@ class CompileOptions:
         others = {"sparsity": "2:4", "operators": "onnxruntime", "float_layers": "bfloat16"}
         asked = [name for name, value in others.items() if getattr(self, name) == value]
         asked += ["formats"] if self.formats else []
-        if self.activations == "float8" and asked:
+        if self.in_float8 and asked:
             told = ", ".join(f"{name} is {getattr(self, name)!r}" for name in asked)
             raise UsageError(f"activations is 'float8' and {told}, which concerns other numbers: give one of the two")
 
@@ -151,6 +151,11 @@ class CompileOptions:
     def in_blocks(self) -> bool:
         """Whether products in float may keep their weights packed in memory, in an operator of ONNX Runtime's own."""
         return self.operators == "onnxruntime"
+
+    @property
+    def in_float8(self) -> bool:
+        """Whether layers multiply FP8."""
+        return self.activations == "float8"
 
     @classmethod
     def names(cls) -> list[str]:

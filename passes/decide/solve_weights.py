@@ -22,7 +22,7 @@ from ptqc.solutions import Candidates, Solution
 from ptqc.solvers import gptq, moments
 from ptqc.work.deadline import Pace
 from ptqc.work.parallel import in_order, no_need
-from ptqc.work.progress import FINE, in_shares
+from ptqc.work.progress import IN_SHARES, in_shares
 
 # From so many columns per input and so many samples on, rounding each weight for itself was never better than GPTQ, and
 # is not tried.
@@ -114,7 +114,7 @@ class SolveWeights:
             given.progress.line(f"{before} of {len(given.weights)} weights were solved by an earlier compile")
         hurried, thinned, candidates = set[str](), set[str](), list[Candidates]()
         steps = iter(in_shares([self._cost(weight) for weight in missing] or [1.0]))
-        with given.progress.stage("solve weights", FINE if missing else 0) as stage:
+        with given.progress.stage("solve weights", IN_SHARES if missing else 0) as stage:
             solved = self._solve(given, missing, hurried, thinned)
             for group, found in zip(groups, kept, strict=True):
                 if found is None:

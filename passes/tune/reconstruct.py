@@ -37,7 +37,7 @@ from ptqc.solvers.moments import ColumnSample, Joined, Moments
 from ptqc.store import spool
 from ptqc.work.deadline import Deadline
 from ptqc.work.parallel import Room, in_order, processors
-from ptqc.work.progress import FINE, Stage, in_shares
+from ptqc.work.progress import IN_SHARES, Stage, in_shares
 from ptqc.work.tee import Shared
 
 # Bytes of activations that all walks may hold together; they decide how many samples take part.
@@ -143,7 +143,7 @@ def _reconstructed(
         seen = Walk(slicer, batches, constants, keeps[1], share, check)
         states.append(_State(given, each, seen, split, draw, limits.columns, tables, bounded, room=room))
     steps = dict(zip(layers, in_shares([_cost(given, layer) for layer in layers.values()] or [1.0]), strict=False))
-    with given.progress.stage("reconstruct", FINE) as stage:
+    with given.progress.stage("reconstruct", IN_SHARES) as stage:
         _solve_all(states, layers, _float_outputs(real, layers, given.deadline), stage, steps)
     return [state.tuned for state in states]
 
