@@ -6,6 +6,7 @@ min Σ I_{w,f} ΔL_{w,f}  s.t.  Σ_f I_{w,f} = 1,  fixed + Σ I_{w,f} bytes_{w,f
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from ptqc.errors import Infeasible, InternalError
 from ptqc.formats import Format
@@ -56,6 +57,11 @@ class Problem:
     candidates: tuple[Candidate, ...]
     fixed: int
     once: Mapping[str, int] = field(default_factory=dict)
+
+    @cached_property
+    def smallest(self) -> Mapping[str, Format]:
+        """The plan of fewest bytes, which several documents ask for."""
+        return _formats(solve(program_of(self), Goal(BYTES)).selection)
 
     def by_weight(self) -> dict[str, list[Candidate]]:
         """Candidates grouped by weight, in order."""
@@ -155,7 +161,7 @@ def _without_waste(problem: Problem, choice: Mapping[str, Format]) -> dict[str, 
 
 def smallest_choice(problem: Problem) -> dict[str, Format]:
     """The plan of fewest bytes."""
-    return _formats(solve(program_of(problem), Goal(BYTES)).selection)
+    return dict(problem.smallest)
 
 
 def best_choice(problem: Problem) -> dict[str, Format]:
