@@ -33,6 +33,7 @@ from ptqc.passes.tune.quantized_walk import Holding, compact, fine_values, peak_
 from ptqc.plan import Plan
 from ptqc.solutions import Solution, TunedNumbers, with_tables
 from ptqc.solvers import gptq, moments
+from ptqc.solvers.column_order import ColumnOrder
 from ptqc.solvers.moments import ColumnSample, Joined, Moments
 from ptqc.store import spool
 from ptqc.work.deadline import Deadline
@@ -377,28 +378,34 @@ class _Problem:
 
     def rounded(self, form: Scaled, strength: float) -> Solution:
         """GPTQ on the seen inputs of what the layer aims at; of W where the layer is too wide for W*."""
-        second = gptq.Factored.of(self.second, DAMPING, form.together) if self.second.ndim == 3 else self.second
-        matrix = self.target(second, strength) if isinstance(second, gptq.Factored) else self.weight
+        order = ColumnOrder.of(form, self.layer)
+        whole = order.moments(self.second)
+        second = gptq.Factored.of(whole, DAMPING, form.together) if whole.ndim == 3 else whole
+        matrix = self.target(second, strength, order) if isinstance(second, gptq.Factored) else self.weight
         if self.layer.keeps_sign:
             matrix = np.maximum(matrix, 0)
-        kept, keeps_sign = form.kept(self.weight), self.layer.keeps_sign
-        grids = gptq.grids_for(matrix, self.second, [form], keeps_sign=keeps_sign, kept=kept, powers=self.powers)
+        matrix = order.rows(matrix)
+        kept, keeps_sign = form.kept(order.rows(self.weight)), self.layer.keeps_sign
+        grids = gptq.grids_for(matrix, whole, [form], keeps_sign=keeps_sign, kept=kept, powers=self.powers)
         target = gptq.RoundingTarget.of(matrix, grids[form], form, ROUNDS)
         (answer,) = gptq.round_best([target], second, self.numbers)
-        codes = np.ascontiguousarray(self.layer.tensor(answer.codes))
+        codes = np.ascontiguousarray(self.layer.tensor(order.restored(answer.codes)))
         codes = codes if self.numbers is None else spool.kept(codes)
         return Solution(form, codes, answer.scale.reshape(-1), self.layer.channel_axis)
 
-    def target(self, second: gptq.Factored, strength: float) -> np.ndarray:
-        """W + strength · (W* − W), with W* the least-squares weight on the seen inputs, damped towards W."""
+    def target(self, second: gptq.Factored, strength: float, order: ColumnOrder) -> np.ndarray:
+        """W + strength · (W* − W), with W* the least-squares weight on the seen inputs, damped towards W.
+
+        order: that `second` has its columns in.
+        """
         if self.numbers is None or self.weight.size <= self.numbers:
-            return self._target(slice(None), second, strength)
+            return self._target(slice(None), second, strength, order)
         found = np.empty(self.weight.shape, np.float32)
         for part in scales.parts(self.weight.shape[1], -(-found.size // self.numbers)):
-            found[:, part] = self._target(part, second, strength)
+            found[:, part] = self._target(part, second, strength, order)
         return found
 
-    def _target(self, part: slice, second: gptq.Factored, strength: float) -> np.ndarray:
+    def _target(self, part: slice, second: gptq.Factored, strength: float, order: ColumnOrder) -> np.ndarray:
         """Some outputs of the target."""
         mean_x, mean_y, weight = self.moments.mean, self.mean_y[:, part], self.weight[:, part]
         cross = sum(
@@ -409,7 +416,8 @@ class _Problem:
         if not self.layer.is_corrected:
             missing = mean_y - self.bias.reshape(len(weight), -1)[:, part] - self._mean_of(weight)
             residual += missing[..., None] * mean_x[:, None, :]
-        return np.asarray(weight + strength * second.solve(residual), np.float32)
+        found = order.restored(second.solve(order.rows(residual)))
+        return np.asarray(weight + strength * found, np.float32)
 
     def judged(self, solution: Solution) -> list[tuple[float, Solution, np.ndarray]]:
         """Error on the held-back columns, solution and bias, for every bias: E‖y − Ŵx̂ − b̂‖²."""

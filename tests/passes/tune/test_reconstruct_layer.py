@@ -8,13 +8,14 @@ from graphs import noise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ptqc.formats import Integer
+from ptqc.formats import Integer, TwoOfFour
 from ptqc.graph.layers import Layer
 from ptqc.passes.tune.reconstruct import (
     DAMPING,
     _Problem,
 )
 from ptqc.solutions import Solution
+from ptqc.solvers.column_order import ColumnOrder
 from ptqc.solvers.gptq import Factored, RoundingTarget, grids_for, round_all
 from ptqc.solvers.moments import Joined
 
@@ -22,6 +23,10 @@ from ptqc.solvers.moments import Joined
 
 
 LAYER = Layer("y", "Conv", "x", "w", "b", "y", (6, 2, 1, 2), 0, 2)
+
+
+def target_of(made: _Problem, strength: float) -> np.ndarray:
+    return made.target(Factored.of(made.second, DAMPING), strength, ColumnOrder())
 
 
 def problem(seed: int, drift: float) -> tuple[_Problem, np.ndarray]:
@@ -49,7 +54,7 @@ def test_the_target_is_on_the_way_to_the_least_squares_weight(seed: int, drift: 
         covariance = np.cov(np.concatenate([x[group], y[group, :, :300]]), bias=True)
         inputs, cross = covariance[:4, :4], covariance[4:, :4]
         damped = made.second[group] + DAMPING * np.trace(made.second[group]) / 4 * np.eye(4)
-        given, target = made.weight[group], made.target(Factored.of(made.second, DAMPING), strength)[group]
+        given, target = made.weight[group], target_of(made, strength)[group]
         whole = (cross - given @ inputs) @ np.linalg.inv(damped)
         np.testing.assert_allclose(target, given + strength * whole, atol=2e-3)
         before, after = (np.var(y[group, :, :300] - matrix @ x[group], axis=-1).sum() for matrix in (given, target))
@@ -68,7 +73,7 @@ def test_weights_without_correction_aim_at_the_mean_too(seed: int, strength: flo
         inputs, cross = x[group] @ x[group].T / 300, wanted[group] @ x[group].T / 300
         damped = made.second[group] + DAMPING * np.trace(made.second[group]) / 4 * np.eye(4)
         np.testing.assert_allclose(made.second[group], inputs, atol=0.05 * np.trace(inputs))
-        given, target = made.weight[group], made.target(Factored.of(made.second, DAMPING), strength)[group]
+        given, target = made.weight[group], target_of(made, strength)[group]
         whole = (cross - given @ inputs) @ np.linalg.inv(damped)
         np.testing.assert_allclose(target, given + strength * whole, atol=2e-3)
         before, after = (np.square(wanted[group] - matrix @ x[group]).sum() for matrix in (given, target))
@@ -98,3 +103,23 @@ def test_rounding_the_target_beats_rounding_the_weight() -> None:
     plain = Solution(form, LAYER.tensor(of_weight.codes), of_weight.scale.reshape(-1), LAYER.channel_axis)
     errors = [made.judged(answer)[0][0] for answer in (plain, made.rounded(form, 1.0))]
     assert errors[1] < 0.5 * errors[0]
+
+
+def test_two_of_four_inputs_of_each_tap_are_kept() -> None:
+    layer, x = Layer("y", "Conv", "x", "w", "b", "y", (6, 8, 1, 2), 0, 1), noise(16, 16) @ noise(16, 400, seed=1)
+    weight, bias = noise(6, 8, 1, 2, seed=2), np.zeros(6, np.float32)
+    y = layer.matrix(weight) @ x[None]
+    made = _Problem(
+        layer, layer.matrix(weight), bias, [x[None, :, :300], x[None, :, 300:]], [y[..., :300], y[..., 300:]], 1
+    )
+    codes = made.rounded(TwoOfFour(5), 1.0).codes
+    assert (np.count_nonzero(codes.reshape(6, 2, 4, 1, 2), axis=2) == 2).all()
+    largest = np.argsort(np.argsort(np.abs(weight.reshape(6, 2, 4, 1, 2)), axis=2), axis=2) >= 2
+    plain = Solution(
+        TwoOfFour(5),
+        (np.rint(weight * 8) * largest.reshape(weight.shape)).astype(np.int8),
+        np.full(6, 0.125, np.float32),
+        0,
+    )
+    (found, *_), (other, *_) = (made.judged(one) for one in (made.rounded(TwoOfFour(5), 1.0), plain))
+    assert found[0] < 0.5 * other[0]
