@@ -71,7 +71,7 @@ def facts_of(folder: Path) -> dict[str, Any]:
     gpus, steps = told["gpus"], told["steps"]
     return {
         "kernels": told["kernels"],
-        "on_tensor_cores": sum(steps.get(family, 0) for family in ("dense_mma", "weight_only")),
+        "on_tensor_cores": sum(steps.get(family, 0) for family in ("dense_mma", "sparse_mma", "weight_only")),
         "library_kb": told["bytes"] / 1000,
         "weights_kb": told["weights_bytes"] / 1000,
         "registers": _first_and_last(gpus, "registers"),

@@ -122,7 +122,11 @@ def products(folder: Path, sides: Sequence[int], wide: Sequence[Sequence[int]]) 
     from ptqc.codegen.program.program import Program, ProgramStep
 
     with written_with(ThreadLoops()):
-        made = [*map(_square, sides), *(found for size in wide if (found := _row(*size)) is not None)]
+        made = [
+            *map(_square, sides),
+            *map(_sparse_square, sides),
+            *(found for size in wide if (found := _row(*size)) is not None),
+        ]
         layouts = {f"x{i}": x for i, (_, x, _, _) in enumerate(made)}
         layouts |= {f"y{i}": y for i, (_, _, y, _) in enumerate(made)}
         steps = tuple(ProgramStep(built, (f"x{i}",), f"y{i}", f"y{i}") for i, (built, *_) in enumerate(made))
@@ -149,17 +153,40 @@ def products(folder: Path, sides: Sequence[int], wide: Sequence[Sequence[int]]) 
 def _square(side: int) -> tuple[Any, Any, Any, dict[str, Any]]:
     """Codes of side × side times as many weights of 8 bits."""
     from ptqc.codegen.cuda import tensor_cores
+
+    x, y, isa, window, scales, after = _square_layer(side)
+    weights = np.random.default_rng(side).integers(-127, 128, (side, side, 1, 1)).astype(np.int8)
+    built = tensor_cores.integer(x, y, isa, window, weights, scales, after)
+    return built, x, y, {"what": "product", "sizes": [side, side, side]}
+
+
+def _sparse_square(side: int) -> tuple[Any, Any, Any, dict[str, Any]]:
+    """The same where two of each four weights are zero, on sparse tensor cores whatever is predicted."""
+    from ptqc.codegen.cuda import sparse_cores
+    from ptqc.codegen.cuda.halves import Halves
+    from ptqc.formats.sparse import PATTERNS
+
+    x, y, isa, window, scales, after = _square_layer(side)
+    random = np.random.default_rng(side)
+    kept = PATTERNS[random.integers(0, len(PATTERNS), side * side // 4)].reshape(side, side, 1, 1)
+    halves = Halves.of(random.integers(-127, 128, kept.shape).astype(np.int8) * kept.astype(np.int8))
+    assert halves is not None
+    tiles, coding = sparse_cores.chosen(window, halves)
+    built = sparse_cores.write(tiles, coding, x, y, isa, halves, scales, after)
+    return built, x, y, {"what": "sparse product", "sizes": [side, side, side]}
+
+
+def _square_layer(side: int) -> tuple[Any, ...]:
+    """All that both take, but for the weights."""
     from ptqc.codegen.cuda.isa import BY_ELEMENT
     from ptqc.codegen.kernels.epilogue import NOTHING
     from ptqc.codegen.kernels.requantization import Requantization
     from ptqc.codegen.program.layout import Layout
     from ptqc.codegen.program.window import Window
 
-    weights = np.random.default_rng(side).integers(-127, 128, (side, side, 1, 1)).astype(np.int8)
     scales = Requantization(np.zeros(side, np.int32), np.full(side, 1e-4, np.float32), 128)
     x, y = (Layout((side, 1, side), "uint8") for _ in range(2))
-    built = tensor_cores.integer(x, y, BY_ELEMENT, Window(side, (1, side)), weights, scales, NOTHING)
-    return built, x, y, {"what": "product", "sizes": [side, side, side]}
+    return x, y, BY_ELEMENT, Window(side, (1, side)), scales, NOTHING
 
 
 def _row(outputs: int, inputs: int) -> tuple[Any, Any, Any, dict[str, Any]] | None:

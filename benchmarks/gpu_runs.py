@@ -20,6 +20,9 @@ Row = dict[str, Any]
 # Of real values, as a share of the largest in their tensor.
 TOLERANCE, REPEATED, ROUNDS, BATCHES = 1e-4, 20, 15, (1, 64)
 COPIED = 1 << 30
+# Two places of four in ascending order: what a half of each byte of metadata may be.
+PLACES = np.array([low | high << 2 for high in range(4) for low in range(high)], np.uint8)
+KINDS = {"product": "int8", "sparse product": "int8, 2:4,"}
 
 
 class Emulator:
@@ -203,8 +206,8 @@ def _onnxruntime() -> Iterator[Row]:
 def _products(folder: Path, machine: Emulator | Gpu) -> Iterator[Row]:
     """Single kernels with drawn weights, against cuBLASLt by torch, and against copying memory."""
     document = json.loads((folder / "products.json").read_text())
-    weights = np.random.default_rng(0).integers(0, 256, document["weights_bytes"], dtype=np.uint8)
-    weights.tofile(folder / "weights.bin")
+    lower, upper = np.random.default_rng(0).choice(PLACES, (2, document["weights_bytes"]))  # of codes, any are as good
+    (lower | upper << 4).tofile(folder / "weights.bin")
     library, first = machine.open(folder), 0
     bandwidth = _copy_bandwidth(machine)
     for entry in document["products"]:
@@ -219,7 +222,7 @@ def _products(folder: Path, machine: Emulator | Gpu) -> Iterator[Row]:
         else:
             peer = _cublas(entry["sizes"][0], machine)
             share = None if took is None or peer is None else peer / took
-            yield _timed(f"int8 {' × '.join(map(str, entry['sizes']))}", took, of_cublaslt=share)
+            yield _timed(f"{KINDS[entry['what']]} {' × '.join(map(str, entry['sizes']))}", took, of_cublaslt=share)
     (folder / "weights.bin").unlink()
 
 

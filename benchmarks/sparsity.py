@@ -28,6 +28,7 @@ from ptqc.formats.base import largest
 from ptqc.formats.sparse import PATTERNS
 from ptqc.graph.layers import Layer
 from ptqc.solvers.allocation import best_choice
+from ptqc.solvers.column_order import ColumnOrder
 
 COLUMNS = (
     Column("task", "task"),
@@ -67,8 +68,10 @@ def magnitudes(bench: Bench) -> bytes:
 
 
 def _largest_two(layer: Layer, values: np.ndarray) -> np.ndarray:
-    matrix = layer.matrix(values)
-    return np.ascontiguousarray(layer.tensor(np.where(largest(np.abs(matrix), PATTERNS), matrix, np.float32(0))))
+    order = ColumnOrder.of(TwoOfFour, layer)
+    matrix = order.rows(layer.matrix(values))
+    kept = np.where(largest(np.abs(matrix), PATTERNS), matrix, np.float32(0))
+    return np.ascontiguousarray(layer.tensor(order.restored(kept)))
 
 
 def steps(bench: Bench) -> Iterator[tuple[str, Callable[[], bytes]]]:

@@ -136,8 +136,8 @@ def _add_compile(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--sparsity",
         metavar="KIND",
-        help="given (default: keep the zeros that the model has, and add none) or 2:4 (make two of each four "
-        "neighbouring weights of a layer zero)",
+        help="given (default: keep the zeros that the model has, and add none) or 2:4 (make the weights of two of "
+        "each four neighbouring input channels of a layer zero)",
     )
     parser.add_argument(
         "--scales",

@@ -49,8 +49,8 @@ class CompileOptions:
     activation_limit: the loss that 8-bit activations may cost, in the unit of the loss; 0 means the default. loss: how
     to compare outputs: a name of `ptqc.losses.NAMES` for all, or names by output, such as {"scores": "logits"}. bits:
     the widths to try for weights. formats: the families of formats to try for them; none: all. sparsity: "given" prunes
-    nothing and keeps the zeros that the model has; "2:4" makes two of each four neighbours of a layer's weights zero,
-    where channels have a multiple of four. scales: of weights and activations; "pow2" allows only powers of two, with
+    nothing and keeps the zeros that the model has; "2:4" makes the weights of two of each four neighbouring inputs
+    zero, where a layer has fours. scales: of weights and activations; "pow2" allows only powers of two, with
     which rounding to the next scale is a shift. allow_8bit: use 8-bit weights on integer kernels, too; they can
     saturate on CPUs without VNNI. seed: of all random numbers. pipeline: "advanced" takes the best of more
     reconstructions and adds gradient steps (with torch), each kept only if it lowers the held-back loss. time_limit:
@@ -123,7 +123,7 @@ class CompileOptions:
         others = {"sparsity": "2:4", "operators": "onnxruntime", "float_layers": "bfloat16"}
         asked = [name for name, value in others.items() if getattr(self, name) == value]
         asked += ["formats"] if self.formats else []
-        if self.activations == "float8" and asked:
+        if self.in_float8 and asked:
             told = ", ".join(f"{name} is {getattr(self, name)!r}" for name in asked)
             raise UsageError(f"activations is 'float8' and {told}, which concerns other numbers: give one of the two")
 
@@ -151,6 +151,11 @@ class CompileOptions:
     def in_blocks(self) -> bool:
         """Whether products in float may keep their weights packed in memory, in an operator of ONNX Runtime's own."""
         return self.operators == "onnxruntime"
+
+    @property
+    def in_float8(self) -> bool:
+        """Whether layers multiply FP8."""
+        return self.activations == "float8"
 
     @classmethod
     def names(cls) -> list[str]:

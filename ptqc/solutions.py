@@ -1,5 +1,6 @@
 """What a candidate is: the numbers that replace a weight, and the bias that goes with them."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -27,6 +28,12 @@ class Solution:
         if self.axis == 0 or self.codes.ndim != 2:
             return self
         return Solution(self.form, np.ascontiguousarray(self.codes.T), self.scale, 0)
+
+    def by_tap(self) -> "Solution":
+        """The same numbers of a convolution's weight with its inputs as the last axis, tap by tap."""
+        if math.prod(self.codes.shape[2:]) == 1:
+            return self
+        return Solution(self.form, np.ascontiguousarray(np.moveaxis(self.codes, 1, -1)), self.scale, self.axis)
 
     @property
     def weight(self) -> np.ndarray:

@@ -1,11 +1,13 @@
 """Jobs for the simulation: of a compile that was traced, and of a model of which only the shapes are known."""
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from ptqc.passes.decide.measure_sensitivity import TOLD
 from ptqc.passes.decide.moment_blocks import SMALL_BLOCK_BYTES, grouped
 from ptqc.solvers.moments import bytes_of
 from scaling.simulation import Block, Job, Unit
@@ -58,8 +60,8 @@ class Costs:
     until the problem is made. send: of a byte of a problem or a result on its way to or from the store. observe: of a
     number of a weight and a token, until its moments are known. keep: of a number, until its result is stored. before,
     behind: of a number of the model, for what comes before all that and behind it. measure: of a number of the model,
-    for each layer and each token of a sequence, as the model runs once for each layer. reconstruct: of a second of
-    solving. spread: standard deviation of the logarithm of solving times.
+    for each run and each token of a sequence; see `measuring_runs`. reconstruct: of a second of solving. spread:
+    standard deviation of the logarithm of solving times.
     """
 
     solve: Mapping[int, tuple[float, float]]
@@ -117,13 +119,21 @@ def job_of(
 
 def behind_all(matrices: Sequence[Matrix], costs: Costs, data: Data, processors: int) -> dict[str, float]:
     """Seconds that stages behind the solved weights take, by their names."""
-    numbers, layers = numbers_of(matrices), sum(1 for matrix in matrices if matrix.width)
+    numbers, runs = numbers_of(matrices), measuring_runs(len(matrices))
     solving = sum(costs.unit(matrix, is_sent=False).solve for matrix in matrices)
     return {
-        MEASURING: costs.measure * numbers * layers * data.length / processors,
+        MEASURING: costs.measure * numbers * runs * data.length / processors,
         RECONSTRUCTING: costs.reconstruct * solving / min(DRAWS, processors),
         "all else": costs.behind * numbers,
     }
+
+
+def measuring_runs(weights: int) -> float:
+    """Runs of a model beyond memory while it is measured, if each weight has one format.
+
+    It runs once whole and once node by node, and from behind each weight that is measured, half of it on average.
+    """
+    return 2 + len(range(0, weights, math.ceil(weights / TOLD))) / 2
 
 
 def numbers_of(matrices: Iterable[Matrix]) -> int:
@@ -184,7 +194,7 @@ def costs_of(traces: Sequence[Trace], sent: Sequence[Trace] = (), probes: Sequen
         keep=_ratio(sum(trace.keeping for trace in traces), sum(map(_solved, traces))),
         before=_ratio(sum(trace.stage(SOLVING).before for trace in traces), sum(trace.numbers for trace in traces)),
         behind=_ratio(sum(map(behind, whole)), sum(trace.numbers for trace in whole)),
-        measure=_ratio(measured, sum(trace.numbers * _layers(trace) * trace.length for trace in whole)),
+        measure=_ratio(measured, sum(trace.numbers * _runs(trace) * trace.length for trace in whole)),
         reconstruct=_ratio(reconstructed, sum(unit.solve for trace in whole for unit in trace.units)),
         spread=spread_of(units),
     )
@@ -194,8 +204,8 @@ def _solved(trace: Trace) -> int:
     return sum(unit.size for unit in trace.units)
 
 
-def _layers(trace: Trace) -> int:
-    return sum(1 for unit in trace.units if unit.width)
+def _runs(trace: Trace) -> float:
+    return measuring_runs(len(trace.units))
 
 
 def behind(trace: Trace) -> float:

@@ -4,19 +4,19 @@ Nothing of this was measured. A block's step takes as long as the resource that 
 integer arithmetic (unpacking weights, addresses), shared memory, the way from the second cache. Blocks that a processor
 holds at a time share these; where they are too few to hide it, a step takes as long as a warp waits for one instruction
 after the other, or for its share of the latency of memory. Waves of such blocks follow each other, and no kernel is
-faster than its bytes come from memory. One library serves all chips and any number of samples, so tiles are chosen for
-the geometric mean over CHIPS and SAMPLES.
+faster than its bytes come from memory. Of sparse weights tensor cores multiply what is stored, half of each sum. One
+library serves all chips and any number of samples, so tiles are chosen for the geometric mean over CHIPS and SAMPLES.
 """
 
 from collections.abc import Iterator
 from functools import lru_cache
 from itertools import product
-from math import log, prod
+from math import exp, log, prod
 
 from ptqc.codegen.cuda.chips import CHIPS, INTEGER_RATE, LATENCY, LAUNCH, Chip
 from ptqc.codegen.cuda.fragments import REGISTERS, Coding
 from ptqc.codegen.cuda.pairs import PairCoding
-from ptqc.codegen.cuda.tiles import CHUNK, PART, PARTS, ROWS, STEP, WARP_COLUMNS, TileCut, Tiles
+from ptqc.codegen.cuda.tiles import CHUNK, PART, PARTS, ROWS, WARP_COLUMNS, TileCut, Tiles
 from ptqc.codegen.program.window import Window
 
 SAMPLES = (1, 64)
@@ -35,17 +35,24 @@ EACH_STEP, EACH_COPY, EACH_MATRIX, EACH_RESULT = 20, 6, 4, 12
 EACH_ROW_TILE, BESIDE = 20, 48
 
 
-def chosen(window: Window, outputs: int, coding: Coding | PairCoding) -> Tiles:
+def chosen(window: Window, outputs: int, coding: Coding | PairCoding, *, is_sparse: bool = False) -> Tiles:
     """The tiles with the shortest predicted times."""
-    return _chosen(window, outputs, coding.bits, coding.instructions, coding.shared_bytes)
+    return _chosen(window, outputs, coding.bits, coding.instructions, coding.shared_bytes, is_sparse)
 
 
 @lru_cache
-def _chosen(window: Window, outputs: int, bits: int, instructions: int, beside: int) -> Tiles:
-    def told(tiles: Tiles) -> float:
-        return sum(log(_seconds(chip, tiles, instructions, samples)) for chip in CHIPS.values() for samples in SAMPLES)
+def _chosen(window: Window, outputs: int, bits: int, instructions: int, beside: int, is_sparse: bool) -> Tiles:
+    found = candidates(window, outputs, bits, beside, is_sparse=is_sparse)
+    return min(found, key=lambda tiles: _typical(tiles, instructions))
 
-    return min(candidates(window, outputs, bits, beside), key=told)
+
+def typical(tiles: Tiles, coding: Coding | PairCoding) -> float:
+    """Predicted seconds, the geometric mean over CHIPS and SAMPLES."""
+    return exp(_typical(tiles, coding.instructions) / (len(CHIPS) * len(SAMPLES)))
+
+
+def _typical(tiles: Tiles, instructions: int) -> float:
+    return sum(log(_seconds(chip, tiles, instructions, samples)) for chip in CHIPS.values() for samples in SAMPLES)
 
 
 def predicted(tiles: Tiles, coding: Coding | PairCoding, samples: int = 1) -> dict[str, float]:
@@ -54,12 +61,14 @@ def predicted(tiles: Tiles, coding: Coding | PairCoding, samples: int = 1) -> di
     return {name: round(1e6 * found, 2) for name, found in seconds.items()}
 
 
-def candidates(window: Window, outputs: int, bits: int, beside: int = 0) -> Iterator[Tiles]:
+def candidates(window: Window, outputs: int, bits: int, beside: int = 0, *, is_sparse: bool = False) -> Iterator[Tiles]:
     """All ways to cut a layer whose weights have so many bits. beside: shared memory for other things."""
     for rows, columns, row_tiles in product((16, 32, 64, 128), (32, 64, 128), (1, 2, 4)):
         for shares, stages in product((1, 2), (3, 4, 6)):
-            tiles = Tiles(window, outputs, TileCut(rows, columns, row_tiles, shares, stages), bits)
-            fits = rows % tiles.warp_rows == 0 and tiles.shared_bytes + beside <= MOST_SHARED
+            tiles = Tiles(window, outputs, TileCut(rows, columns, row_tiles, shares, stages), bits, is_sparse)
+            fits = (
+                tiles.units % shares == 0 and rows % tiles.warp_rows == 0 and tiles.shared_bytes + beside <= MOST_SHARED
+            )
             if fits and THREADS[0] <= tiles.threads <= THREADS[1]:
                 yield tiles
 
@@ -92,18 +101,17 @@ def _clocks(chip: Chip, tiles: Tiles, instructions: int, together: int) -> float
 def _chain(chip: Chip, tiles: Tiles, instructions: int) -> float:
     """Clocks until a warp is through a step on its own: it has one of a processor's four tensor cores."""
     multiplied = tiles.cut.row_tiles * ROWS * WARP_COLUMNS * PART / (chip.products / 4)
-    return BARRIER + PARTS // tiles.cut.shares * (READ + REGISTERS * instructions + multiplied)
+    return BARRIER + tiles.units // tiles.cut.shares * (READ + REGISTERS * instructions + multiplied)
 
 
 def _busy(chip: Chip, tiles: Tiles, instructions: int) -> float:
     """Clocks of the resource that a step keeps busy the longest."""
     rows, columns, (shares, row_warps, column_warps) = tiles.cut.rows, tiles.cut.columns, tiles.warps
     read = column_warps * tiles.input_bytes + row_warps * tiles.weight_bytes
-    parts = PARTS // shares
-    unpacked = parts * REGISTERS * instructions + parts * tiles.cut.row_tiles * EACH_MATRIX
+    unpacked = tiles.units // shares * REGISTERS * instructions + PARTS // shares * tiles.cut.row_tiles * EACH_MATRIX
     copied = EACH_COPY * -(-tiles.step_bytes // CHUNK // tiles.threads)
     return max(
-        rows * columns * STEP / chip.products,
+        rows * columns * PART * tiles.units / chip.products,
         (read + tiles.step_bytes) / SHARED_RATE,
         tiles.threads * (EACH_STEP + copied + unpacked) / INTEGER_RATE,
         tiles.step_bytes / CACHE_RATE,

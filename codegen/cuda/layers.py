@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ptqc.codegen.cuda import depthwise, tensor_cores
+from ptqc.codegen.cuda import depthwise, sparse_cores, tensor_cores
 from ptqc.codegen.cuda.isa import BY_ELEMENT
 from ptqc.codegen.cuda.tiles import CHUNK
 from ptqc.codegen.kernels.epilogue import Epilogue
@@ -27,7 +27,7 @@ def integer(
     """A layer on tensor cores, or a depthwise one by inner products of four bytes; None for any other."""
     given = (x, y, BY_ELEMENT, window, weights, requantization, epilogue)
     if groups == 1 and _is_aligned(x, window, CHUNK):
-        return tensor_cores.integer(*given)
+        return sparse_cores.integer(*given) or tensor_cores.integer(*given)
     is_depthwise = groups == window.channels == len(weights)
     return depthwise.integer(*given) if is_depthwise and _is_aligned(x, window, DOT) else None
 

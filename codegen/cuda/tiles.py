@@ -19,6 +19,8 @@ STEP, CHUNK, LANES = 64, 16, 32
 # Bytes of each row that one instruction takes, and such parts of a step.
 PART = 32
 PARTS = STEP // PART
+# Bits that tell which of four neighbours a stored weight is.
+PLACE = 2
 # Rows and columns of one instruction; blocks of columns in one warp's tile.
 ROWS, BLOCK, BLOCKS = 16, 8, 4
 WARP_COLUMNS = BLOCK * BLOCKS
@@ -38,12 +40,14 @@ class TileCut:
 
 @dataclass(frozen=True)
 class Tiles:
-    """A layer of one group. bits: of a code of its weights, as they are packed."""
+    """A layer of one group. bits: of a code of its weights, as they are packed. is_sparse: whether of each four of a
+    sum two are stored, and which these are."""
 
     window: Window
     outputs: int
     cut: TileCut
     bits: int = 8
+    is_sparse: bool = False
 
     @property
     def depth(self) -> int:
@@ -86,14 +90,19 @@ class Tiles:
         return self.cut.rows * STEP
 
     @property
-    def part_bytes(self) -> int:
-        """Of the weights of a warp's columns, for a part of a step."""
-        return WARP_COLUMNS * PART * self.bits // 8
+    def units(self) -> int:
+        """Of a step: PART stored weights of each column, which a lane has in registers at a time."""
+        return 1 if self.is_sparse else PARTS
+
+    @property
+    def unit_bytes(self) -> int:
+        """Of the weights of a warp's columns."""
+        return WARP_COLUMNS * PART * (self.bits + (PLACE if self.is_sparse else 0)) // 8
 
     @property
     def weight_bytes(self) -> int:
         """Of a step."""
-        return self.part_bytes * PARTS * self.warps[2]
+        return self.unit_bytes * self.units * self.warps[2]
 
     @property
     def step_bytes(self) -> int:
@@ -108,7 +117,7 @@ class Tiles:
 
     @property
     def order(self) -> Order:
-        """Order of weights (outputs, inputs, *kernel): what a lane needs of a part of a step lies side by side.
+        """Order of dense weights (outputs, inputs, *kernel): what a lane needs of a part of a step lies side by side.
 
         Panel, step, warp's columns, part; then the lane: its column and its place among four; then blocks of columns,
         the two registers of a fragment, and its bytes.

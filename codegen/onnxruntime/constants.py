@@ -81,12 +81,12 @@ def weight(solution: Solution, output: str, share: Share, *, as_float: bool, tie
 class _Stored:
     """How a weight lies in the file.
 
-    solution: of it in that order; turned: whether its axes are exchanged for that. in_bits: whether single bits are
-    stored; padded: more of them than are needed.
+    solution: of it in that order; turned: which of its axes are the weight's, where that is another one. in_bits:
+    whether single bits are stored; padded: more of them than are needed.
     """
 
     solution: Solution
-    turned: bool
+    turned: tuple[int, ...]
     is_close: bool
     arrays: list[np.ndarray]
     in_bits: bool = False
@@ -101,11 +101,10 @@ class _Stored:
     def of(cls, solution: Solution, tied: bool) -> "_Stored":
         """Groups and rows of tables lie within channels; planes of tables and of large weights are close."""
         form = solution.form
-        placed = solution.by_channel() if form.is_scaled and (tied or form.within_channels) else solution
+        placed, turned = _placed(solution, tied)
         by_row = tied and is_by_row(form, placed.codes.shape)
         fits = form.is_scaled and form.is_regular and placed.codes.size % (form.group * MULTIPLE) == 0
         is_close = bool(planes_of(form.bits)) and (by_row or (fits and placed.codes.size >= LARGE))
-        turned = placed is not solution
         if by_row or is_close:
             return cls(placed, turned, is_close, close(placed, by_row))
         if form.in_order and form.is_packed:
@@ -118,6 +117,16 @@ class _Stored:
         form = None if self.in_bits else function.form
         read = replace(function, form=form, turned=self.turned, close=self.is_close)
         return replace(read, padded=self.padded, unrooted=self.unrooted)
+
+
+def _placed(solution: Solution, tied: bool) -> tuple[Solution, tuple[int, ...]]:
+    """A weight with the axes in which it is stored, and which of them are its own; none where they are the same."""
+    form = solution.form
+    if form.along_inputs and (by_tap := solution.by_tap()) is not solution:
+        last = by_tap.codes.ndim - 1
+        return by_tap, (0, last, *range(1, last))
+    placed = solution.by_channel() if form.is_scaled and (tied or form.within_channels) else solution
+    return placed, () if placed is solution else (1, 0)
 
 
 def _pack(solution: Solution) -> list[np.ndarray]:

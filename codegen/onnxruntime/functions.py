@@ -53,16 +53,17 @@ class UnpackFunction:
     """Identity of a function.
 
     form: None where single bits are stored, which are unpacked alike in all formats. axis, rank: of the weight's scales
-    (0, 0 where they do not matter). Where rows are picked, rank: of their places. turned: a matrix is stored with its
-    axes exchanged. close: its planes are close. padded: there are more single bits than are needed. unrooted: scales
-    are stored as they are, not as roots of multiples of a unit. whole: so are the codes of a bias.
+    (0, 0 where they do not matter). Where rows are picked, rank: of their places. turned: which axes of what is
+    stored are the weight's, where they are in another order. close: its planes are close. padded: there are more single
+    bits than are needed. unrooted: scales are stored as they are, not as roots of multiples of a unit. whole: so are
+    the codes of a bias.
     """
 
     kind: UnpackKind
     form: Format | None
     axis: int = 0
     rank: int = 0
-    turned: bool = False
+    turned: tuple[int, ...] = ()
     close: bool = False
     padded: bool = False
     unrooted: bool = False
@@ -73,7 +74,8 @@ class UnpackFunction:
         """Short name, unique within a file."""
         form = "" if self.form is None else f"{self.form.mark}{self.form.bits}"
         place = f"{self.axis}{self.rank}" if self.axis or self.rank else ""
-        marks = (("t", self.turned), ("n", self.close), ("m", self.padded), ("r", self.unrooted), ("w", self.whole))
+        turn = f"t{len(self.turned)}" if len(self.turned) > 2 else "t"  # of matrices there is one way
+        marks = ((turn, self.turned), ("n", self.close), ("m", self.padded), ("r", self.unrooted), ("w", self.whole))
         return f"{LETTERS[self.kind]}{form}{place}{''.join(mark for mark, is_so in marks if is_so)}"
 
     @property
@@ -113,7 +115,7 @@ class UnpackFunction:
 def _unpacked(body: BodyNodes, function: UnpackFunction, to: ir.DataType) -> str:
     """The codes, or values that have no scale, as the layer reads them."""
     found = body.codes(to)
-    return body.add("Transpose", [found], perm=[1, 0]) if function.turned else found
+    return body.add("Transpose", [found], perm=function.turned) if function.turned else found
 
 
 def _scale(body: BodyNodes, function: UnpackFunction, stored: str = "s") -> str:

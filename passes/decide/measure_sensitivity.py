@@ -4,11 +4,15 @@ One walk through the float graph: behind every layer and site the perturbed valu
 and the outputs are compared, each by its kind (`ptqc.losses`). Where a site of one source loses much, its other ranges
 are tried, too. Layers are measured in two anchor formats; the others follow from their local errors by the power law
 through both, since the loss grows smoothly with the layer's error.
+
+Of a model beyond memory, measuring takes most of the time. The plan does not depend on the losses of weights that may
+take one format only, so a few of them tell what is usual.
 """
 
+import math
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -19,7 +23,8 @@ from ptqc.execute.compressed import Held
 from ptqc.execute.suffix import Suffix, Suffixes
 from ptqc.execute.walk import Slicer, Values, Walk
 from ptqc.formats import Format, QuantParams
-from ptqc.graph.layers import Layer
+from ptqc.graph.external import is_in_files
+from ptqc.graph.layers import Layer, Weight
 from ptqc.graph.nodes import initial
 from ptqc.graph.protos import reads
 from ptqc.graph.sites import Site
@@ -31,7 +36,7 @@ from ptqc.passes.decide.choose_activations import limit_of
 from ptqc.passes.decide.phases import Assessed, Observed, Solved
 from ptqc.solutions import Solution
 from ptqc.work.deadline import Pace
-from ptqc.work.progress import FINE, in_shares
+from ptqc.work.progress import IN_SHARES, in_shares
 
 # Bits of the formats that are measured, or about as many where these were not asked for.
 ANCHOR_BITS = (2, 4)
@@ -42,9 +47,13 @@ SAMPLES = (8, 64)
 NODE_COST, PROBE_COST = 2e5, 1e6
 # Share of the loss that all activations may cost: for a site that loses less, no other range is tried.
 NEGLIGIBLE = 1e-3
+# Of the weights whose format is given, those that are measured, for what the report says of all.
+TOLD = 8
 MINOR_SAMPLES = 2  # for sites that decide about little arithmetic, where COMPUTE is too little for all
+Choices = Callable[[Weight, Sequence[Format]], Sequence[Format]]
 Anchors = dict[str, dict[Format, float]]  # measured losses of a weight
 UNREACHED = "their losses are taken to be like those of others; give samples that take every branch"
+ONE_FORMAT = "that can take only one format are taken to be like those of others, as the model is large"
 # Losses below this are noise of the float arithmetic.
 SMALLEST_LOSS = 1e-9
 
@@ -54,10 +63,12 @@ class MeasureSensitivity:
     """Measure what each candidate format of a weight, and each 8-bit activation, loses at the outputs.
 
     loss: a kind for all outputs, or for some by name. limit: loss that activations may cost; 0: the default.
+    choices: for a weight whose layers compute in float, and the formats that it was solved in, those that it may take.
     """
 
     loss: str | Mapping[str, str] = AUTO
     limit: float = 0.0
+    choices: Choices = lambda _, forms: forms
     name: ClassVar[str] = "measure-sensitivity"
     effect: ClassVar[Effect] = Effect.DECIDE
 
@@ -72,14 +83,14 @@ class MeasureSensitivity:
         loss = OutputLoss.of(kinds, reference)
         minor = frozenset[str]() if is_enough else _without_layers(given)
         shared, tables = _tables(given, walk.slicer)
-        forms = _forms_of(given)
+        forms = self._forms_of(given)
         first, counts = _probes(given, forms, walk.slicer)
         pace = Pace(given.deadline, _runs(first, counts), time.monotonic() - began)
         probe = _Probe(walk, reference, loss, minor, NEGLIGIBLE * limit_of(loss.unit, self.limit), pace, forms)
         anchors, sites = Anchors(), _Sites(given, dict(given.ranges))
         costs = _costs(given, walk.slicer, first, counts)
         steps = in_shares([*(2 * sum(costs) / len(costs) for _ in shared), *costs]) if costs else []
-        with given.progress.stage("measure sensitivity", FINE) as stage:
+        with given.progress.stage("measure sensitivity", IN_SHARES) as stage:
             for name, part in zip(shared, steps, strict=False):
                 _measure_shared(given, probe, suffixes, name, anchors)
                 stage.advance(name, part)
@@ -97,6 +108,8 @@ class MeasureSensitivity:
                 stage.advance(next(iter(results)), part)
         pace.is_short |= walk.position < len(walk)
         notes = _assume_unreached(given, walk.slicer, anchors)
+        if left := len(given.weights) - len(forms):
+            notes.append(Note(self.name, "", f"the losses of {left} of {len(given.weights)} weights {ONE_FORMAT}"))
         if pace.is_short:
             known, of = len(sites.losses), len(given.sites)
             notes.append(
@@ -112,6 +125,18 @@ class MeasureSensitivity:
             loss_unit=loss.unit,
         )
         return Result(found, True, tuple(notes))
+
+    def _forms_of(self, given: Solved) -> dict[str, Sequence[Format]]:
+        """The formats that are measured, by weight; without weights that are taken to be like others."""
+        solved: dict[str, list[Format]] = {}
+        for name, form in given.solutions:
+            solved.setdefault(name, []).append(form)
+        measured = {name: anchor_forms(forms) for name, forms in solved.items()}
+        if given.sites or not is_in_files(given.model):
+            return measured
+        settled = [weight.name for weight in given.weights if len(self.choices(weight, solved[weight.name])) == 1]
+        told = settled[:: math.ceil(len(settled) / TOLD)] if settled else []
+        return {name: forms for name, forms in measured.items() if name in told or name not in settled}
 
 
 @dataclass(frozen=True)
@@ -155,14 +180,6 @@ class _Probe:
     def _rest(self) -> float:
         """The part of the graph that is not yet walked."""
         return 1 - self.walk.position / len(self.walk)
-
-
-def _forms_of(given: Solved) -> dict[str, Sequence[Format]]:
-    """The formats that are measured, by weight."""
-    solved: dict[str, list[Format]] = {}
-    for name, form in given.solutions:
-        solved.setdefault(name, []).append(form)
-    return {name: anchor_forms(forms) for name, forms in solved.items()}
 
 
 def anchor_forms(forms: Iterable[Format]) -> Sequence[Format]:
@@ -212,12 +229,13 @@ def _probes(given: Solved, forms: Mapping[str, Sequence[Format]], slicer: Slicer
 
 
 def _losses(given: Solved, anchors: Anchors, probe: _Probe) -> dict[tuple[str, Format], float]:
-    """Losses of all formats of all weights; what there was no time to measure is taken for what is usual."""
+    """Losses of all formats of all weights; what was not measured is taken for what is usual."""
     usual, losses = _loss_per_error(given, anchors), dict[tuple[str, Format], float]()
     for weight in given.weights:
         found = anchors.get(weight.name, {})
-        if probe.pace.is_short and not found:
-            found = {form: usual * given.errors[weight.name, form] for form, _ in probe.anchored(given, weight.name)}
+        if not found and (probe.pace.is_short or weight.name not in probe.forms):
+            forms = anchor_forms(form for name, form in given.solutions if name == weight.name)
+            found = {form: usual * given.errors[weight.name, form] for form in forms}
         losses.update(_interpolated(given, weight.name, found))
     return losses
 

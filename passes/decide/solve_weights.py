@@ -20,9 +20,10 @@ from ptqc.passes.decide.phases import Observed, Solved
 from ptqc.passes.decide.weight_problem import WeightProblem
 from ptqc.solutions import Candidates, Solution
 from ptqc.solvers import gptq, moments
+from ptqc.solvers.column_order import ColumnOrder
 from ptqc.work.deadline import Pace
 from ptqc.work.parallel import in_order, no_need
-from ptqc.work.progress import FINE, in_shares
+from ptqc.work.progress import IN_SHARES, in_shares
 
 # From so many columns per input and so many samples on, rounding each weight for itself was never better than GPTQ, and
 # is not tried.
@@ -114,7 +115,7 @@ class SolveWeights:
             given.progress.line(f"{before} of {len(given.weights)} weights were solved by an earlier compile")
         hurried, thinned, candidates = set[str](), set[str](), list[Candidates]()
         steps = iter(in_shares([self._cost(weight) for weight in missing] or [1.0]))
-        with given.progress.stage("solve weights", FINE if missing else 0) as stage:
+        with given.progress.stage("solve weights", IN_SHARES if missing else 0) as stage:
             solved = self._solve(given, missing, hurried, thinned)
             for group, found in zip(groups, kept, strict=True):
                 if found is None:
@@ -226,14 +227,20 @@ def possible(weight: Weight, forms: Sequence[Scaled]) -> list[Scaled]:
     if not weight.fitted_to:
         return [form for form in forms if not form.within_channels]
     layer = weight.fitted_to[0]
-    return [form for form in forms if form.fits(layer.width)]
+    inputs = layer.width // layer.taps
+    return [form for form in forms if form.fits(inputs if form.along_inputs else layer.width)]
 
 
 def suited(weight: Weight, values: np.ndarray, forms: Sequence[Scaled]) -> list[Scaled]:
     """The formats that a weight can take and that are worth trying."""
     rows, found = in_rows(weight, values), possible(weight, forms)
-    suits = {family: family.suits(rows) for family in dict.fromkeys(type(form) for form in found)}
+    families = dict.fromkeys(type(form) for form in found)
+    suits = {family: family.suits(_order(weight, family).rows(rows)) for family in families}
     return [form for form in found if suits[type(form)]]
+
+
+def _order(weight: Weight, family: type[Scaled]) -> ColumnOrder:
+    return ColumnOrder.of(family, weight.fitted_to[0]) if weight.fitted_to else ColumnOrder()
 
 
 def in_rows(weight: Weight, values: np.ndarray) -> np.ndarray:

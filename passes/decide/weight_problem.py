@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import groupby
 from typing import Any, Self
 
 import numpy as np
@@ -11,6 +12,7 @@ from ptqc.formats import Format, Scaled
 from ptqc.graph.layers import Layer
 from ptqc.solutions import Solution
 from ptqc.solvers import gptq, moments
+from ptqc.solvers.column_order import ColumnOrder
 
 ROUNDS = 1  # of coordinate descent; reconstruction does more for the plan that is chosen
 
@@ -44,27 +46,35 @@ class WeightProblem(UnitOfWork[Found]):
         return list(self._rounded() if self.layer is None else self._fitted(self.layer))
 
     def _fitted(self, layer: Layer) -> Iterable[tuple[Solution, float]]:
-        second, held = self.second, self.held
-        assert second is not None
-        assert held is not None
-        matrix = layer.matrix(self.values)
+        for _, forms in groupby(sorted(self.forms, key=_is_along_inputs), _is_along_inputs):
+            some = list(forms)
+            yield from self._fitted_in(ColumnOrder.of(some[0], layer), layer, some)
+
+    def _fitted_in(self, order: ColumnOrder, layer: Layer, forms: Sequence[Scaled]) -> Iterable[tuple[Solution, float]]:
+        assert self.second is not None
+        assert self.held is not None
+        second, held, matrix = (
+            order.moments(self.second),
+            order.moments(self.held),
+            order.rows(layer.matrix(self.values)),
+        )
         power = moments.total_error(matrix, held) or 1.0
         tried: list[np.ndarray | gptq.Factored] = [second]
         if second.ndim == 3:
-            neighbours = max((form.together for form in self.forms), default=1)
+            neighbours = max(form.together for form in forms)
             tried = [gptq.Factored.of(second, together=neighbours)]
         if self.alone:
             # Against its own diagonal alone GPTQ is nearest rounding; it wins where the rest of H misleads.
             tried.append(np.diagonal(second, axis1=1, axis2=2))
-        starts = range(0, len(self.forms), self.together)
-        for some in (self.forms[first : first + self.together] for first in starts):
+        starts = range(0, len(forms), self.together)
+        for some in (forms[first : first + self.together] for first in starts):
             grids = gptq.grids_for(matrix, second, some, keeps_sign=layer.keeps_sign, powers=self.powers)
             targets = [gptq.RoundingTarget.of(matrix, grids[form], form, ROUNDS) for form in some]
             answers = zip(*(gptq.round_best(targets, one, self.numbers) for one in tried), strict=True)
             for form, several in zip(some, answers, strict=True):
                 errors = {rounded: moments.total_error(matrix - rounded.weight, held) / power for rounded in several}
                 rounded, error = min(errors.items(), key=lambda item: item[1])
-                codes = np.ascontiguousarray(layer.tensor(rounded.codes))
+                codes = np.ascontiguousarray(layer.tensor(order.restored(rounded.codes)))
                 yield Solution(form, codes, rounded.scale.reshape(-1), self.axis), error
 
     def _rounded(self) -> Iterable[tuple[Solution, float]]:
@@ -115,6 +125,10 @@ class WeightProblem(UnitOfWork[Found]):
             (Solution(Format.parse(form), arrays[f"codes {number}"], arrays[f"scale {number}"], axis), error)
             for number, (form, axis, error) in enumerate(document)
         ]
+
+
+def _is_along_inputs(form: Scaled) -> bool:
+    return form.along_inputs
 
 
 def _power(values: np.ndarray, others: np.ndarray | float = 0.0) -> float:

@@ -64,9 +64,9 @@ class Format(ABC):
     the weight as the model has it. is_plain: a tensor of the file that needs no function. is_learned: whether fitting
     it to a weight takes long. in_order: whether stored indices count the levels in order. is_regular: whether the place
     of an index follows from that of its weight, so that rows can be read alone. keeps_zeros: whether weights that are
-    zero stay so. together: neighbours in a channel that a solver looks at one after the other. by_default:
-    whether it is tried where nobody asks for the family. families: all that there
-    are, in the order in which they are tried.
+    zero stay so. together: neighbours in a channel that a solver looks at one after the other. along_inputs: whether
+    neighbours are input channels, of one tap each, rather than what the file has side by side. by_default: whether it
+    is tried where nobody asks for the family. families: all that there are, in the order in which they are tried.
     """
 
     bits: int
@@ -81,6 +81,7 @@ class Format(ABC):
     is_regular: ClassVar[bool] = True
     keeps_zeros: ClassVar[bool] = False
     together: ClassVar[int] = 1
+    along_inputs: ClassVar[bool] = False
     by_default: ClassVar[bool] = True
     families: ClassVar[tuple[type["Format"], ...]] = ()
 

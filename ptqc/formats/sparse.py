@@ -5,7 +5,8 @@ bits take 1 + (1 − z) b bits per weight. What was pruned by magnitude has no w
 there: q = ±1, ±2, …, ±2^(b−1). A codebook puts its levels where the weights are.
 
 Where two of each four neighbours in a channel are zero (2:4), six patterns tell which: ¾ + ½ b bits per weight. Of
-weights that do not arrive so a solver chooses the zeros.
+weights that do not arrive so a solver chooses the zeros. Neighbours are input channels, tap by tap, as hardware for
+such weights sums them.
 """
 
 from abc import abstractmethod
@@ -167,6 +168,7 @@ class TwoOfFour(Sparse):
     mask_bits: ClassVar[int] = PATTERN_BITS
     multiple: ClassVar[int] = 2 * planes.MULTIPLE  # two codes for each pattern, padding included
     together: ClassVar[int] = FOUR
+    along_inputs: ClassVar[bool] = True
 
     @property
     def bits_per_weight(self) -> float:

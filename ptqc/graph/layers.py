@@ -53,6 +53,11 @@ class Layer:
         return math.prod(self.shape) // self.channels
 
     @property
+    def taps(self) -> int:
+        """Products of one output with one input channel."""
+        return math.prod(self.kernel)
+
+    @property
     def is_convolution(self) -> bool:
         """Whether it slides a window; else it multiplies rows."""
         return self.op_type == "Conv"

@@ -7,6 +7,7 @@ Where memory is limited as well, Σ I_{w,f} memory_{w,f} is, too.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from ptqc.errors import Infeasible, InternalError
 from ptqc.formats import Format
@@ -71,6 +72,11 @@ class Problem:
         """Limits of every plan, beside that on bytes."""
         most = sum(max(c.memory for c in group) for group in self.by_weight().values())
         return {} if self.memory is None or most <= self.memory else {MEMORY: float(self.memory)}
+
+    @cached_property
+    def smallest(self) -> Mapping[str, Format]:
+        """The plan of fewest bytes, which several documents ask for."""
+        return _formats(solve(program_of(self), Goal(BYTES, self.limits)).selection)
 
     def by_weight(self) -> dict[str, list[Candidate]]:
         """Candidates grouped by weight, in order."""
@@ -172,7 +178,7 @@ def _without_waste(problem: Problem, choice: Mapping[str, Format]) -> dict[str, 
 
 def smallest_choice(problem: Problem) -> dict[str, Format]:
     """The plan of fewest bytes. Raises NoSelection where no plan keeps the memory."""
-    return _formats(solve(program_of(problem), Goal(BYTES, problem.limits)).selection)
+    return dict(problem.smallest)
 
 
 def best_choice(problem: Problem) -> dict[str, Format]:

@@ -16,7 +16,7 @@ BFLOAT16_SHARE = 0.25
 
 def with_float_layers(job: Job, chosen: Chosen | None, given: Plan | None) -> Job:
     """The compile with the activations chosen that have fewer digits. given: fixed decisions, which have them."""
-    is_rounded = job.options.activations == "float8" or _in_bfloat16(job, chosen)
+    is_rounded = job.options.in_float8 or _in_bfloat16(job, chosen)
     if given is not None or not is_rounded:
         return job
     return replace(job, decided=applied(rounding_of(job.options), job.decided).made)
@@ -24,7 +24,7 @@ def with_float_layers(job: Job, chosen: Chosen | None, given: Plan | None) -> Jo
 
 def rounding_of(options: CompileOptions) -> ChooseFloatRoundings:
     """The pass that chooses these activations, where some are to be rounded."""
-    if options.activations == "float8":
+    if options.in_float8:
         return ChooseFloatRoundings(FLOAT8_ACTIVATION, options.activation_limit)
     return ChooseFloatRoundings(BFLOAT16, options.activation_limit, BFLOAT16_SHARE)
 

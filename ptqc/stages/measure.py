@@ -40,7 +40,7 @@ from ptqc.work.progress import Progress
 MODEL, WHOLE, SAMPLES, JUDGING = "model.onnx", "whole.onnx", "samples", "judging"
 # Raised when what is measured, or how, changes, so that old entries are not taken for new ones. A format, a rewrite or
 # an integer kernel that is added or goes needs no raise: see `_known`.
-MEASUREMENT_VERSION = 25
+MEASUREMENT_VERSION = 27
 
 Before = TypeVar("Before", bound=Setting)
 After = TypeVar("After", bound=Setting)
@@ -61,6 +61,8 @@ def measured(
     key = {**key_of("measure", prepared, options.until(Phase.MEASURE)), **families}
     if find_caches(prepared.model):
         key = {**key, "caches": "keep their digits"}
+    if options.in_blocks and is_in_files(prepared.model):  # few weights are measured that these leave one format
+        key = {**key, "operators": options.operators}
     if prepared.judging is not None:
         key = {**key, "judging": prepared.judging.digest}
     solving = {**key_of("solve-weights", prepared, options.until(Phase.SOLVE)), **families}
@@ -176,7 +178,7 @@ def families_of(model: ir.Model, options: CompileOptions) -> frozenset[str]:
     What the options say counts first. Of a model beyond memory, solving takes most of the time: where operators take
     weights of one family only, others would be solved for nothing.
     """
-    if options.activations == "float8":
+    if options.in_float8:
         return frozenset({Float8.family})
     in_blocks = (Integer.family,) if options.in_blocks and is_in_files(model) else ()
     return frozenset(options.formats or in_blocks)

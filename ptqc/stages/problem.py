@@ -1,6 +1,6 @@
 """What the bytes of a plan are, and with them the problem that allocation solves."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -50,21 +50,26 @@ def problem_of(decided: Decided, plan: Plan, options: CompileOptions) -> Problem
     return replace(empty, fixed=fixed, memory=decided.weight_memory)
 
 
-def forms(weight: Weight, decided: Decided, plan: Plan, options: CompileOptions) -> list[Format]:
+def forms(weight: Weight, decided: Decided, plan: Plan, options: CompileOptions) -> Sequence[Format]:
     """The formats a weight may take: on an integer kernel codes that cannot saturate, else everything.
 
     Where an operator may keep it packed in memory, those that it takes, if it takes any; those that are stored as FP8
     where that is asked for, if a layer reads it.
     """
     found = sorted(form for name, form in decided.solutions if name == weight.name)
-    if options.activations == "float8" and weight.layers and FLOAT8 in found:
+    if options.in_float8 and weight.layers and FLOAT8 in found:
         return [FLOAT8]
     if not any(layer.name in plan.integer for layer in weight.layers):
-        products = [layer for layer in weight.layers if weight.table is None and options.in_blocks]
-        in_blocks = [form for form in found if products and all(_goes_in_blocks(layer, form) for layer in products)]
-        return in_blocks or found
+        return in_float(weight, found, options)
     widest = options.widest_on_integers
     return [form for form in found if form.code_bits is not None and form.code_bits <= widest]
+
+
+def in_float(weight: Weight, forms: Sequence[Format], options: CompileOptions) -> Sequence[Format]:
+    """Of these formats, those that a weight may take whose layers all compute in float."""
+    products = [layer for layer in weight.layers if weight.table is None and options.in_blocks]
+    in_blocks = [form for form in forms if products and all(_goes_in_blocks(layer, form) for layer in products)]
+    return in_blocks or forms
 
 
 def table_numbers(decided: Decided, choice: Mapping[str, Format]) -> TunedNumbers:

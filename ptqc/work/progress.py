@@ -56,15 +56,18 @@ class _Nothing:
 
 SILENT: Progress = _Nothing()
 
-# The steps of a stage whose pieces take different times: each piece counts as many as its share (`in_shares`), and what
-# is done is told in percent.
-FINE = 1000
+
+class Shares(int):
+    """The steps of a stage whose pieces take different times, of which the share that is done is told in percent."""
+
+
+IN_SHARES = Shares(1000)
 
 
 def in_shares(costs: Sequence[float]) -> list[int]:
-    """FINE steps, given to pieces as their costs are; none of these may be negative, nor all be 0."""
+    """IN_SHARES steps, given to pieces as their costs are; none of these may be negative, nor all be 0."""
     total, passed = sum(costs), [0, *accumulate(costs)]
-    ends = [round(FINE * cost / total) for cost in passed]
+    ends = [round(IN_SHARES * cost / total) for cost in passed]
     return [end - start for start, end in pairwise(ends)]
 
 
@@ -127,7 +130,7 @@ class Lines:
             ended.set()
         elapsed = time.monotonic() - started
         if elapsed > 2:
-            steps = f", {total} steps" if total and total != FINE else ""
+            steps = f", {total} steps" if total and not isinstance(total, Shares) else ""
             self.line(f"{name}: {elapsed:.1f} s{steps}")
 
     def line(self, text: str) -> None:
@@ -146,8 +149,8 @@ class _Count:
     @property
     def done(self) -> str:
         steps, total = self._known.steps, self._known.total
-        if total == FINE:
-            return f"{100 * steps // FINE} % done, "
+        if isinstance(total, Shares):
+            return f"{100 * steps // total} % done, "
         of = f" of {total}" if total else ""
         return f"{steps}{of} done, " if steps or total else ""
 
@@ -181,7 +184,7 @@ class Live:
                 told = known.told(time.monotonic())
                 return Text(f"about {told} left" if told else "")
 
-        steps = "{task.percentage:.0f} %" if total == FINE else "{task.completed}/{task.total}"
+        steps = "{task.percentage:.0f} %" if isinstance(total, Shares) else "{task.completed}/{task.total}"
         columns = (
             SpinnerColumn(),
             TextColumn("{task.description:<22}"),

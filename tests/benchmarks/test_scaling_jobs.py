@@ -17,6 +17,7 @@ from scaling.jobs import (
     job_of,
     matrices_of,
     measured_solving,
+    measuring_runs,
     spread_of,
     traced_blocks,
 )
@@ -52,10 +53,9 @@ def trace_of(matrices: tuple[Matrix, ...]) -> Trace:
     """A compile that took just what COSTS say."""
     units = [unit(number, matrix) for number, matrix in enumerate(matrices)]
     numbers = sum(matrix.size for matrix in matrices)
-    layers = sum(1 for matrix in matrices if matrix.width)
     keeping, before = COSTS.keep * numbers, COSTS.before * numbers
     solving = sum(each.make + each.solve for each in units) + keeping + COSTS.observe * DATA.tokens * numbers
-    measuring = COSTS.measure * numbers * layers * DATA.length
+    measuring = COSTS.measure * numbers * measuring_runs(len(matrices)) * DATA.length
     reconstructing = COSTS.reconstruct * sum(each.solve for each in units)
     stages = [
         StageTimes(name, 0.0, processor, before if name == SOLVING else 0.0)
@@ -115,6 +115,11 @@ def test_spread_is_that_of_units_of_one_shape() -> None:
     units = [unit(0, MATRICES[1], solve=float(np.exp(log))) for log in logs]
     others = [unit(0, MATRICES[2], solve=100.0)]
     assert spread_of([*units, *others]) == pytest.approx(float(logs.std(ddof=1)))
+
+
+@pytest.mark.parametrize(("weights", "runs"), [(1, 2.5), (8, 6.0), (9, 4.5), (203, 6.0)])
+def test_few_weights_are_measured_however_many_there_are(weights: int, runs: float) -> None:
+    assert measuring_runs(weights) == runs
 
 
 def test_large_models_have_their_parameters() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from ptqc.errors import UsageError
 from ptqc.work import progress
-from ptqc.work.progress import FINE, SILENT, Left, Lines, Live, Progress, check_progress, for_terminal, in_shares
+from ptqc.work.progress import IN_SHARES, SILENT, Left, Lines, Live, Progress, check_progress, for_terminal, in_shares
 
 
 class Clock:
@@ -74,21 +74,22 @@ def wait_for(beats: list[str], count: int) -> None:
         time.sleep(0.001)
 
 
-def test_a_long_stage_says_that_it_is_at_work(beats: list[str]) -> None:
-    with Lines().stage("measure", 12) as stage:
+@pytest.mark.parametrize("total", [12, int(IN_SHARES)])
+def test_a_long_stage_says_that_it_is_at_work(beats: list[str], total: int) -> None:
+    with Lines().stage("measure", total) as stage:
         stage.advance("layer", 5)
         said = len(beats)
         wait_for(beats, said + 2)
-    assert beats[said + 1] == f"measure: 5 of 12 done, {60 * (said + 1)} s so far"
+    assert beats[said + 1] == f"measure: 5 of {total} done, {60 * (said + 1)} s so far"
 
 
 def test_it_says_what_is_left_from_a_tenth_on(beats: list[str], clock: Clock) -> None:
-    with Lines().stage("solve", FINE) as stage:
+    with Lines().stage("solve", IN_SHARES) as stage:
         clock.now += 20
-        stage.advance("layer", FINE // 20)
+        stage.advance("layer", IN_SHARES // 20)
         wait_for(beats, 1)
         assert "left" not in beats[0]
-        stage.advance("layer", FINE // 5)
+        stage.advance("layer", IN_SHARES // 5)
         said = len(beats)
         wait_for(beats, said + 2)
     assert re.fullmatch(r"solve: 25 % done, \d+ s so far(, about \d+ (s|min) left)?", beats[said + 1])
@@ -115,9 +116,9 @@ def test_what_is_left_is_told_roughly(seconds: float, told: str) -> None:
 @pytest.mark.parametrize("costs", [[1.0], [1, 1, 1], [5.0, 0.0, 1e-9, 700.0], [0.1] * 1999])
 def test_shares_are_all_steps_as_costs_are(costs: list[float]) -> None:
     found = in_shares(costs)
-    assert sum(found) == FINE
+    assert sum(found) == IN_SHARES
     assert len(found) == len(costs)
-    assert all(abs(part - FINE * cost / sum(costs)) <= 1 for part, cost in zip(found, costs, strict=True))
+    assert all(abs(part - IN_SHARES * cost / sum(costs)) <= 1 for part, cost in zip(found, costs, strict=True))
 
 
 def test_a_stage_of_unknown_length(beats: list[str]) -> None:

@@ -289,6 +289,37 @@ inline void multiply_bytes(int site, uint32_t (&made)[4], const uint32_t (&opera
   std::copy_n(warp().out[self().lane], 4, made);
 }
 
+// d = a · b + c with a (16, 64) and b (64, 8) of bytes. Of each four neighbours in a row of a two are given, the others
+// are zero; lane 4·g + t has, four bits for each four, the places of those in row g + 8·(t % 2), columns 32·(t / 2) on.
+template <class A, class B>
+inline void multiply_sparse_bytes(int site, uint32_t (&made)[4], const uint32_t (&operands)[13], uint32_t selector) {
+  require_full(warp());
+  if (selector) fail("a selector of metadata that is not 0, where all lanes have some");
+  bring(operands);
+  together(site, [](Warp& w) {
+    int16_t a[16][64] = {}, b[8][64];
+    for (int row = 0; row < 16; ++row)
+      for (int four = 0; four < 16; ++four) {
+        uint32_t both = w.in[row % 8 * 4 + row / 8 + four / 8 * 2][12] >> four % 8 * 4 & 15;
+        if ((both & 3) >= both >> 2) fail("metadata of a sparse matrix whose places do not ascend");
+        for (int which = 0; which < 2; ++which) {
+          int kept = four * 2 + which, lane = row % 8 * 4 + kept % 16 / 4;
+          a[row][four * 4 + (both >> 2 * which & 3)] = A(w.in[lane][row / 8 + kept / 16 * 2] >> kept % 4 * 8);
+        }
+      }
+    for (int lane = 0; lane < kLanes; ++lane)
+      for (int k = 0; k < 16; ++k) b[lane / 4][k / 4 * 16 + lane % 4 * 4 + k % 4] = B(w.in[lane][4 + k / 4] >> k % 4 * 8);
+    for (int lane = 0; lane < kLanes; ++lane)
+      for (int i = 0; i < 4; ++i) {
+        const int16_t *row = a[lane / 4 + i / 2 * 8], *column = b[lane % 4 * 2 + i % 2];
+        int32_t total = 0;
+        for (int k = 0; k < 64; ++k) total += int32_t(row[k]) * column[k];
+        w.out[lane][i] = w.in[lane][8 + i] + uint32_t(total);
+      }
+  });
+  std::copy_n(warp().out[self().lane], 4, made);
+}
+
 // d = a · b + c with a (16, 16) and b (16, 8) of float16, c and d of float32. Rounded once; a GPU rounds in between.
 inline void multiply_halves(int site, uint32_t (&made)[4], const uint32_t (&operands)[10]) {
   require_full(warp());

@@ -79,19 +79,31 @@ def _matrices(match: re.Match[str], o: Text, names: Operands) -> str:
     return f"{{ uint32_t made_[{match['count']}]; {call} {kept} }}"
 
 
-def _multiply(match: re.Match[str], o: Text, names: Operands) -> str:
+def _product(function: str, o: Text, names: Operands, further: str = "") -> str:
+    """A product of matrices: a function of all registers of its operands, and of what is not one."""
     made, *given = (names.vector(text) for text in o)
     operands = ", ".join(names.value("u32", text) for part in given for text in part)
     kept = " ".join(f"{names.bits(target)} = made_[{place}];" for place, target in enumerate(made))
-    types = ", ".join(TYPES[match[side]] for side in ("a", "b"))
-    return f"{{ uint32_t made_[4]; emulator::multiply_bytes<{types}>(SITE, made_, {{{operands}}}); {kept} }}"
+    return f"{{ uint32_t made_[4]; emulator::{function}(SITE, made_, {{{operands}}}{further}); {kept} }}"
+
+
+def _types(match: re.Match[str]) -> str:
+    return ", ".join(TYPES[match[side]] for side in ("a", "b"))
+
+
+def _multiply(match: re.Match[str], o: Text, names: Operands) -> str:
+    return _product(f"multiply_bytes<{_types(match)}>", o, names)
+
+
+def _multiply_sparse(match: re.Match[str], o: Text, names: Operands) -> str:
+    """Behind the matrices: where the kept numbers are, and which lanes say so."""
+    *registers, selector = o
+    function = f"multiply_sparse_bytes<{_types(match)}>"
+    return _product(function, registers, names, f", {names.value('u32', selector)}")
 
 
 def _multiply_halves(_match: re.Match[str], o: Text, names: Operands) -> str:
-    made, *given = (names.vector(text) for text in o)
-    operands = ", ".join(names.value("u32", text) for part in given for text in part)
-    kept = " ".join(f"{names.bits(target)} = made_[{place}];" for place, target in enumerate(made))
-    return f"{{ uint32_t made_[4]; emulator::multiply_halves(SITE, made_, {{{operands}}}); {kept} }}"
+    return _product("multiply_halves", o, names)
 
 
 ELEMENT = r"(?:\.v[24])?\.(?P<type>[subf](?:8|16|32|64))"
@@ -111,5 +123,8 @@ RULES: dict[str, Rule] = {
     r"shfl\.sync\.(?P<how>idx|up|down|bfly)\.b32": _shuffle,
     r"ldmatrix\.sync\.aligned\.m8n8\.x(?P<count>[124])\.shared(?:::cta)?\.b16": _matrices,
     r"mma\.sync\.aligned\.m16n8k32\.row\.col\.s32\.(?P<a>[su]8)\.(?P<b>[su]8)\.s32": _multiply,
+    r"mma\.sp::ordered_metadata\.sync\.aligned\.m16n8k64\.row\.col\.s32\.(?P<a>[su]8)\.(?P<b>[su]8)\.s32": (
+        _multiply_sparse
+    ),
     r"mma\.sync\.aligned\.m16n8k16\.row\.col\.f32\.f16\.f16\.f32": _multiply_halves,
 }

@@ -57,12 +57,12 @@ def prune(weight: ir.Value, random: np.random.Generator) -> None:
 
 
 def format_of(weight: Weight, random: np.random.Generator) -> Format:
-    """A format that the weight can have: pairs and fours are neighbours in a channel."""
+    """A format that the weight can have: pairs are neighbours in a channel, fours are inputs."""
     forms: list[Format] = [Integer(int(random.integers(2, 9))), Codebook(int(random.integers(2, 5)))]
     forms += [Sparse(int(random.integers(1, 7))), SparseCodebook(int(random.integers(2, 5)))]
     if weight.layers and weight.channel_axis == 0 and weight.size // weight.shape[0] % 2 == 0:
         forms.append(VectorCodebook(int(random.integers(3, 9))))
-    if weight.layers and weight.channel_axis == 0 and weight.size // weight.shape[0] % 4 == 0:
+    if weight.layers and weight.channel_axis == 0 and weight.shape[1] % 4 == 0:
         forms.append(TwoOfFour(int(random.integers(1, 7))))
     return forms[int(random.integers(len(forms)))]
 

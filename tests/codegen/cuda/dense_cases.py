@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import numpy as np
 from single_kernels import Case
@@ -13,6 +14,7 @@ from ptqc.codegen.cuda.pairs import PairCoding
 from ptqc.codegen.cuda.tiles import TileCut, Tiles
 from ptqc.codegen.kernels.epilogue import NOTHING
 from ptqc.codegen.kernels.requantization import Requantization
+from ptqc.codegen.program.built import Built
 from ptqc.codegen.program.layout import Layout
 from ptqc.codegen.program.window import Window
 
@@ -99,24 +101,45 @@ def layer(x: np.ndarray, weights: np.ndarray, window: Window) -> np.ndarray:
     return made
 
 
+@dataclass(frozen=True)
+class Drawn:
+    """A layer with random inputs, and what it gives."""
+
+    x: np.ndarray
+    numbers: Requantization
+    wanted: np.ndarray
+
+    @classmethod
+    def of(cls, weights: np.ndarray, seed: int, window: Window, *, ends: bool = False) -> "Drawn":
+        """Of codes (outputs, inputs, *kernel). ends: inputs are 0 or 255."""
+        random, outputs = np.random.default_rng(seed), len(weights)
+        x = random.integers(0, 256, (SAMPLES, window.channels, *window.size)).astype(np.uint8)
+        x = np.where(x < 128, np.uint8(0), np.uint8(255)) if ends else x
+        sums = layer(x, weights, window)
+        bias = random.integers(-9999, 9999, outputs).astype(np.int32)
+        factor = (random.uniform(60, 300, outputs) / np.abs(sums).max()).astype(np.float32)
+        scaled = (sums + bias[:, None, None]).astype(np.float32) * factor[:, None, None]
+        wanted = np.clip(np.rint(scaled) + 101, 0, 255).astype(np.uint8)
+        return cls(x, Requantization(bias, factor, 101), wanted)
+
+    @property
+    def layouts(self) -> tuple[Layout, Layout]:
+        """Of the input and the output."""
+        return Layout(self.x.shape[1:], "uint8"), Layout(self.wanted.shape[1:], "uint8")
+
+    def case(self, built: Built) -> Case:
+        """With the kernel that is to compute it."""
+        return Case(built, *self.layouts, self.x, self.wanted)
+
+
 def case(kind: str, cut: TileCut, seed: int, window: Window) -> Case:
     """A layer with random codes."""
-    random = np.random.default_rng(seed)
-    x = random.integers(0, 256, (SAMPLES, window.channels, *window.size)).astype(np.uint8)
     weights = drawn(kind, (OUTPUTS, window.channels, *window.kernel), seed)
-    sums = layer(x, weights, window)
-    bias = random.integers(-9999, 9999, OUTPUTS).astype(np.int32)
-    factor = (random.uniform(60, 300, OUTPUTS) / np.abs(sums).max()).astype(np.float32)
-    scaled = (sums + bias[:, None, None]).astype(np.float32) * factor[:, None, None]
-    wanted = np.clip(np.rint(scaled) + 101, 0, 255).astype(np.uint8)
-    given, made = Layout(x.shape[1:], "uint8"), Layout(wanted.shape[1:], "uint8")
+    found = Drawn.of(weights, seed, window)
     pairs = PairCoding.of(weights) if kind.startswith("places") else None
     coding = pairs or Coding.of(weights, weights[0].size)
     tiles = Tiles(window, OUTPUTS, cut, coding.bits)
-    built = tensor_cores.write(
-        tiles, coding, given, made, BY_ELEMENT, weights, Requantization(bias, factor, 101), NOTHING
-    )
-    return Case(built, given, made, x, wanted)
+    return found.case(tensor_cores.write(tiles, coding, *found.layouts, BY_ELEMENT, weights, found.numbers, NOTHING))
 
 
 def cases(kind: str) -> Iterator[tuple[str, Case]]:

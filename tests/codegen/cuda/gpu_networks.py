@@ -7,6 +7,7 @@ import test_more_operators
 import test_operators
 import test_random_networks
 import test_real_stages
+from fours import two_of_four
 from graphs import noise, parse
 from lowering import quantized, samples
 from together import program_of
@@ -30,7 +31,8 @@ FEW = (
 
 
 def layers(seed: int) -> tuple[str, dict[str, np.ndarray]]:
-    """A network with layers for tensor cores and inner products of bytes, of random sizes, strides and dilations."""
+    """A network with layers for tensor cores, dense and sparse, and inner products of bytes, of random sizes, strides
+    and dilations."""
     random = np.random.default_rng(seed)
     wide, outputs = (int(n) for n in (16 * random.integers(1, 6), random.integers(1, 100)))
     rows, columns, stride, dilation = (int(n) for n in random.integers(1, 4, 4))
@@ -49,7 +51,7 @@ def layers(seed: int) -> tuple[str, dict[str, np.ndarray]]:
     return graph, {
         "w": noise(wide, 3, 3, 3, seed=seed, scale=0.4),
         "v": noise(wide, 1, 5, 5, seed=seed + 1, scale=0.2),
-        "u": noise(outputs, wide, rows, columns, seed=seed + 2, scale=0.2),
+        "u": two_of_four(noise(outputs, wide, rows, columns, seed=seed + 2, scale=0.2), seed),
         "q": noise(outputs, wide, rows, columns, seed=seed + 3, scale=0.2),
         "h": noise(7, outputs, 1, 1, seed=seed + 4, scale=0.2),
     }

@@ -106,7 +106,12 @@ def main(module: str, kind: str, folder: Path, faults: Sequence[str]) -> None:
         os.environ["PTQC_EMULATOR_ORDER"] = ORDERS[-1]
         off = found(made.emulated(), cases)
         wrong = {name: off[name] for name, case in cases.items() if not off[name] <= case.tolerance}
-        print(json.dumps({"off": off, "wrong": wrong, "spilled": spilled}))
+        counted = {
+            f"{gpu} {name}": code.tensor_core_instructions
+            for gpu, each in made.image.codes.items()
+            for name, code in each.items()
+        }
+        print(json.dumps({"off": off, "wrong": wrong, "spilled": spilled, "tensor_core_instructions": counted}))
         return
     planted = drawn.FAULTS if faults == ["all faults"] else {name: drawn.FAULTS[name] for name in faults}
     told = {

@@ -51,10 +51,20 @@ def test_tiles_are_as_large_as_there_is_to_do() -> None:
     assert costs.chosen(*LAYERS["few channels"], BYTES).cut.columns == 32
 
 
+@pytest.mark.parametrize("layer", LAYERS)
+def test_sparse_products_take_half_the_multiplications_and_fewer_bytes(layer: str) -> None:
+    window, outputs = LAYERS[layer]
+    dense, sparse = costs.chosen(window, outputs, BYTES), costs.chosen(window, outputs, BYTES, is_sparse=True)
+    assert sparse.cut.shares == 1
+    assert 0.45 * costs.typical(dense, BYTES) < costs.typical(sparse, BYTES) < costs.typical(dense, BYTES)
+    assert sparse.weight_bytes / sparse.cut.columns == 5 / 8 * dense.weight_bytes / dense.cut.columns
+
+
+@pytest.mark.parametrize("is_sparse", [False, True])
 @pytest.mark.parametrize("bits", range(1, 9))
-def test_all_candidates_can_be_launched(bits: int) -> None:
+def test_all_candidates_can_be_launched(bits: int, is_sparse: bool) -> None:
     window, outputs = LAYERS["a window"]
-    found = list(costs.candidates(window, outputs, bits, 512))
+    found = list(costs.candidates(window, outputs, bits, 512, is_sparse=is_sparse))
     assert len(found) > 50
     for tiles in found:
         assert tiles.shared_bytes + 512 <= 48 * 1024

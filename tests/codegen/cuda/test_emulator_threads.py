@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+import sparse_tables
 from emulated import Emulated, aligned, kernel
 
 from ptqc.codegen.cuda.emulator import building
@@ -71,6 +72,21 @@ MULTIPLY = """
     mad.wide.u32 %q4, %r0, 16, %q3;
     st.global.v4.u32 [%q4], {%r11, %r12, %r13, %r14};
 """
+# The same with a sparse matrix: 16 bytes of each thread from both arrays, and its metadata from the next.
+MULTIPLY_SPARSE = """
+    mad.wide.u32 %q5, %r0, 16, %q0;
+    ld.global.v4.u32 {%r1, %r2, %r3, %r4}, [%q5];
+    mad.wide.u32 %q5, %r0, 16, %q1;
+    ld.global.v4.u32 {%r5, %r6, %r7, %r8}, [%q5];
+    mad.wide.u32 %q5, %r0, 4, %q2;
+    ld.global.u32 %r9, [%q5];
+    mad.wide.u32 %q5, %r0, 16, %q3;
+    ld.global.v4.u32 {%r10, %r11, %r12, %r13}, [%q5];
+    mma.sp::ordered_metadata.sync.aligned.m16n8k64.row.col.s32.TYPES.s32
+        {%r14, %r15, %r16, %r17}, {%r1, %r2, %r3, %r4}, {%r5, %r6, %r7, %r8}, {%r10, %r11, %r12, %r13}, %r9, SELECTOR;
+    mad.wide.u32 %q5, %r0, 16, %q4;
+    st.global.v4.u32 [%q5], {%r14, %r15, %r16, %r17};
+"""
 # Row r of matrix m lies in line (m + 3 r) % 32 of 16 bytes each, so that rows are found by their addresses alone.
 MATRICES = """
     .shared .align 16 .b8 room[512];
@@ -118,6 +134,8 @@ KERNELS = {
     "bytes": (MULTIPLY.replace("TYPES", "u8.s8"), 4),
     "signed_bytes": (MULTIPLY.replace("TYPES", "s8.s8"), 4),
     "halves": (MULTIPLY.replace("m16n8k32.row.col.s32.TYPES.s32", "m16n8k16.row.col.f32.f16.f16.f32"), 4),
+    "sparse": (MULTIPLY_SPARSE.replace("TYPES", "s8.u8").replace("SELECTOR", "0"), 5),
+    "selected": (MULTIPLY_SPARSE.replace("TYPES", "s8.u8").replace("SELECTOR", "1"), 5),
     "table": ("mov.u64 %q1, squares; cvta.global.u64 %q1, %q1; and.b32 %r1, %r0, 3; mad.wide.u32 %q1, %r1, 1, %q1;"
               "ld.global.u8 %r2, [%q1]; mad.wide.u32 %q2, %r0, 4, %q0; st.global.u32 [%q2], %r2;", 1),
     "blocks": ("mov.u32 %r1, %ctaid.x; mov.u32 %r2, %ntid.x; mad.lo.u32 %r3, %r1, %r2, %r0;"
@@ -201,6 +219,8 @@ def test_a_shuffle_takes_from_another_lane(name: str, built: Emulated) -> None:
         ("misaligned_rows", "not aligned to 16 bytes"),
         ("beyond", "beyond the block's shared memory"),
         ("copy_left", "copies that it never waited for"),
+        ("sparse", "places do not ascend"),
+        ("selected", "a selector of metadata that is not 0"),
     ],
 )
 def test_what_a_gpu_leaves_undefined_ends_the_launch(name: str, told: str, order: int, built: Emulated) -> None:
@@ -298,6 +318,24 @@ def test_fragments_of_a_product_lie_as_the_tables_say(name: str, dtype: type[np.
     found = aligned(np.zeros((LANES, 4), np.int32))
     assert built(name, *given, found, order=2) == ""
     wanted = (a.astype(np.int64) @ b.astype(np.int64) + c).astype(np.int32)
+    np.testing.assert_array_equal(found, fragments(wanted, place_of_c, 4))
+
+
+def test_a_sparse_product_takes_the_numbers_at_the_places_that_the_metadata_has(built: Emulated) -> None:
+    random = np.random.default_rng(0)
+    kept: np.ndarray = random.integers(-128, 128, (16, 32)).astype(np.int8)
+    places = np.sort(random.random((16, 16, 4)).argsort(-1)[..., :2], axis=-1)
+    a = np.zeros((16, 16, 4), np.int64)
+    np.put_along_axis(a, places, kept.reshape(16, 16, 2), -1)
+    b, c = random.integers(0, 256, (64, 8)).astype(np.uint8), random.integers(-(2**31), 2**31, (16, 8)).astype(np.int32)
+    both, words = places[..., 0] | places[..., 1] << 2, aligned(np.zeros(LANES, np.uint32))
+    for lane in range(LANES):
+        for bit in range(0, 32, 4):
+            words[lane] |= np.uint32(both[sparse_tables.place_of_e(lane, bit)] << bit)
+    given = fragments(kept, sparse_tables.place_of_a, 16), fragments(b, sparse_tables.place_of_b, 16), words
+    found = aligned(np.zeros((LANES, 4), np.int32))
+    assert built("sparse", *given, fragments(c, place_of_c, 4), found, order=2) == ""
+    wanted = (a.reshape(16, 64) @ b.astype(np.int64) + c).astype(np.int32)
     np.testing.assert_array_equal(found, fragments(wanted, place_of_c, 4))
 
 

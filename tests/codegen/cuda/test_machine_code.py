@@ -21,6 +21,12 @@ extern "C" __global__ void products(int* x) {
   asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%4,%4,%4}, {%5,%5}, {%0,%1,%2,%3};"
       : "+f"(((float*)x)[4]), "+f"(((float*)x)[5]), "+f"(((float*)x)[6]), "+f"(((float*)x)[7]) : "r"(a), "r"(b));
 }
+extern "C" __global__ void sparse(int* x) {
+  int a = x[threadIdx.x];
+  asm volatile("mma.sp::ordered_metadata.sync.aligned.m16n8k64.row.col.s32.s8.u8.s32 {%0,%1,%2,%3}, {%4,%4,%4,%4}, "
+      "{%4,%4,%4,%4}, {%0,%1,%2,%3}, %5, 0;"
+      : "+r"(x[0]), "+r"(x[1]), "+r"(x[2]), "+r"(x[3]) : "r"(a), "r"(0x44444444));
+}
 extern "C" __global__ void __launch_bounds__(1024, 2) many(float* x) {
   float held[80];
   #pragma unroll
@@ -39,9 +45,15 @@ def test_each_kernel_has_its_figures(gpu: str, tmp_path: Path) -> None:
     assert {name: code.tensor_core_instructions for name, code in found.items()} == {
         "plain": 0,
         "products": 3,
+        "sparse": 1,
         "many": 0,
     }
-    assert {name: code.shared_bytes for name, code in found.items()} == {"plain": 0, "products": 1024, "many": 0}
+    assert {name: code.shared_bytes for name, code in found.items()} == {
+        "plain": 0,
+        "products": 1024,
+        "sparse": 0,
+        "many": 0,
+    }
     assert found["plain"].registers < 32
     assert found["plain"].spilled_bytes == 0
     assert found["many"].spilled_bytes > 0

@@ -35,7 +35,7 @@ SPARSE = [*Sparse.members(), *SparseCodebook.members()]
 FOURS = [TwoOfFour(1), TwoOfFour(4)]
 KINDS = {True: UnpackKind.FLOAT, False: UnpackKind.VALUES}
 SHAPES = [((1,), 0), ((13,), 0), ((3, 5), 0), ((3, 5), 1), ((4, 3, 3, 3), 0), ((2, 5, 1), 1), ((8, 8), 0), ((6, 5), 1)]
-SHAPES += [((3, 4), 0), ((12, 5), 1)]
+SHAPES += [((3, 4), 0), ((12, 5), 1), ((5, 8, 3, 3), 0), ((3, 4, 5), 0), ((2, 4, 2, 1, 3), 0)]
 
 
 def test_no_two_formats_share_the_name_of_a_function() -> None:
@@ -67,7 +67,9 @@ def pairs_of_four(levels: np.ndarray) -> np.ndarray:
 
 
 def codes_along(form: Format, shape: tuple[int, ...], axis: int) -> np.ndarray:
-    """The same of a weight whose channels, in which pairs are neighbours, run along an axis."""
+    """The same of a weight whose channels, in which pairs are neighbours, run along an axis; fours, along inputs."""
+    if form.along_inputs and len(shape) > 2:
+        return np.moveaxis(codes_of(form, (shape[0], *shape[2:], shape[1])), -1, 1)
     if not form.within_channels or len(shape) != 2 or axis == 0:
         return codes_of(form, shape)
     return codes_of(form, shape[::-1]).T
@@ -115,6 +117,8 @@ def along(scale: np.ndarray, rank: int, axis: int) -> np.ndarray:
 
 
 def fits(form: Format, shape: tuple[int, ...], axis: int) -> bool:
+    if form.along_inputs and len(shape) > 2:
+        return isinstance(form, Scaled) and form.fits(shape[1])
     return not isinstance(form, Scaled) or form.fits(int(np.prod(shape)) // shape[axis])
 
 

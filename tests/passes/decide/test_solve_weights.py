@@ -9,12 +9,12 @@ from graphs import noise, parse
 from lowering import TABLE_CONSTANTS, TABLES
 
 from ptqc.calibration.samples import Samples
-from ptqc.formats import FLOAT16, FLOAT32, Codebook, Integer, Palette
+from ptqc.formats import FLOAT16, FLOAT32, Codebook, Integer, Palette, TwoOfFour
 from ptqc.graph import external
 from ptqc.graph.layers import Weight, find_layers, find_weights
 from ptqc.passes.decide import solve_weights
 from ptqc.passes.decide.phases import Observed, Solved
-from ptqc.passes.decide.solve_weights import NO_CACHE, CandidateCache, SolveWeights, direct
+from ptqc.passes.decide.solve_weights import NO_CACHE, CandidateCache, SolveWeights, direct, suited
 from ptqc.solutions import Candidates
 from ptqc.solvers import gptq, moments
 from ptqc.solvers.moments import Moments
@@ -122,6 +122,31 @@ def test_layers_are_solved_by_gptq_along_their_channels() -> None:
     solution = context.solutions["w", Integer(4)]
     np.testing.assert_allclose(layer.matrix(solution.weight), expected.weight, atol=0.05)
     assert (solution.codes.shape, solution.scale.shape, solution.axis) == ((6, 2, 3), (6,), 0)
+
+
+def test_two_of_four_inputs_of_each_tap_are_kept() -> None:
+    """As the weight would be solved whose columns are tap by tap."""
+    form = TwoOfFour(6)
+    w, graph = noise(6, 8, 3, 2), "g (float[N, 8, T, U] x) => (float[N, 6, S, V] y) { y = Conv (x, w) }"
+    context = measured(parse(graph, w=w))
+    found = SolveWeights((4,), sparsity="2:4").apply(context).made.solutions["w", form].codes
+    by_tap = found.transpose(0, 2, 3, 1)
+    assert ((by_tap != 0).reshape(-1, 4).sum(1) == 2).all()
+    places = np.arange(48).reshape(8, 6).T.reshape(-1)
+    matrix, seen = w.transpose(0, 2, 3, 1).reshape(1, 6, 48), measured(parse(graph, w=w)).moments["w"]
+    second = moments.shrunk(seen.second(), seen.count)[:, places[:, None], places]
+    target = gptq.RoundingTarget(matrix, gptq.grids_for(matrix, second, [form])[form], rounds=1)
+    (expected,) = gptq.round_best([target], second)
+    assert np.mean(expected.codes.reshape(-1) == by_tap.reshape(-1)) > 0.98
+
+
+def test_a_convolution_that_arrives_two_of_four_by_inputs_is_taken_for_that() -> None:
+    w, graph = noise(6, 4, 3, 4), "g (float[N, 4, T, U] x) => (float[N, 6, S, V] y) { y = Conv (x, w) }"
+    along_rows = np.where(np.abs(w) >= np.sort(np.abs(w), -1)[..., 2:3], w, np.float32(0))
+    for kernel, forms in ((np.moveaxis(along_rows, -1, 1), [TwoOfFour(3), Integer(3)]), (along_rows, [Integer(3)])):
+        model = parse(graph, w=np.ascontiguousarray(kernel))
+        (weight,) = find_weights(model, find_layers(model))
+        assert suited(weight, kernel, [TwoOfFour(3), Integer(3)]) == forms
 
 
 FACTORED, DIAGONAL = gptq.Factored, np.ndarray

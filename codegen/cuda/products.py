@@ -1,0 +1,196 @@
+"""What kernels for tensor cores have in common: steps of a tile on their way, products of them, sums that are stored.
+
+Inputs and weights come to shared memory a few steps ahead of the products, see `copies.py`. Weights stay packed until a
+lane has them in registers, see `fragments.py`. Where warps share the steps of a tile, the first one adds up what the
+others have summed.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any, ClassVar
+
+from tvm.tirx.script import builder as T  # noqa: N812
+
+from ptqc.codegen.cuda.copies import BlockMemory, Steps, Thread
+from ptqc.codegen.cuda.fragments import Coding
+from ptqc.codegen.cuda.pairs import PairCoding
+from ptqc.codegen.cuda.results import Results, constants_of, ptx
+from ptqc.codegen.cuda.tiles import BLOCKS, LANES, WARP_COLUMNS, Tiles
+from ptqc.codegen.kernels.families import build
+from ptqc.codegen.kernels.narrowing import PACKED
+from ptqc.codegen.kernels.requantization import Requantization
+from ptqc.codegen.program.accuracy import SUM_OF_PRODUCTS
+from ptqc.codegen.program.built import Built
+from ptqc.codegen.program.constants import Stored
+from ptqc.codegen.program.layout import Layout
+
+MATRICES = "ldmatrix.sync.aligned.m8n8.x4.shared.b16"
+# Sums of a lane in a tile of 16 × 8.
+SUMS = 4
+
+
+@dataclass(frozen=True)
+class Registers:
+    """What a thread works with. table: of listed codes or pairs. packed: weights of a unit.
+
+    weights: two registers each, as they are unpacked.
+    """
+
+    inputs: Any
+    table: Any
+    packed: Any
+    weights: Sequence[Any]
+    sums: Any
+
+
+@dataclass(frozen=True)
+class TiledProduct(ABC):
+    """One kernel. coding: of its weights. family: what such kernels are called. pairs: of registers with weights."""
+
+    tiles: Tiles
+    coding: Coding | PairCoding
+    x: Layout
+    results: Results
+
+    family: ClassVar[str]
+    pairs: ClassVar[int]
+
+    @property
+    @abstractmethod
+    def input_words(self) -> int:
+        """Registers of a lane for inputs."""
+
+    @abstractmethod
+    def multiply(self, thread: Thread, shared: Any, begin: Any, unit: Any, registers: Registers) -> None:
+        """Add the products of a unit of the step that begins there."""
+
+    @abstractmethod
+    def first_channel(self, lane: Any) -> Any:
+        """The first channel that a lane has sums of, among those of its warp."""
+
+    @abstractmethod
+    def pixels(self, lane: Any) -> Iterator[tuple[Any, list[int]]]:
+        """The rows of its warp that a lane has sums of, and which of its sums are those of neighbouring channels."""
+
+    def build(self, stored: Stored, requantization: Requantization) -> Built:
+        """The kernel with its constants. stored: the weights."""
+        window, results = self.tiles.window, self.results
+        constants: list[Stored] = [
+            stored,
+            *([] if self.coding.table is None else [self.coding.table]),
+            *constants_of(requantization, self.tiles.pack_channels),
+            *results.epilogue.constants(results.isa),
+        ]
+        operations = 2 * window.products * window.channels * results.outputs
+        given = [self.x, *results.epilogue.others]
+        return build(self.family, given, constants, results.y, self.body, operations, SUM_OF_PRODUCTS)
+
+    @property
+    def steps(self) -> Steps:
+        """Of a tile."""
+        return Steps(self.tiles, self.x)
+
+    @property
+    def _sums(self) -> int:
+        """Of a lane."""
+        return self.tiles.cut.row_tiles * BLOCKS * SUMS
+
+    def body(self, batch: Any, x: Any, *rest: Any) -> None:
+        """See `ptqc.codegen.kernels.kernel.write`."""
+        tiles, beside = self.tiles, len(self.results.epilogue.others)
+        others, (weights, *constants, out) = rest[:beside], rest[beside:]
+        rows, (_, row_warps, column_warps) = tiles.cut.rows, tiles.warps
+        total = T.Cast("int32", batch) * prod(tiles.window.output)
+        with (
+            T.launch_thread("blockIdx.x", T.truncdiv(total + (rows - 1), rows)) as tile,
+            T.launch_thread("blockIdx.y", T.int32(tiles.panels)) as panel,
+            T.launch_thread("threadIdx.x", T.int32(tiles.threads)) as number,
+        ):
+            warp = T.Bind(T.truncdiv(number, LANES))
+            within = T.Bind(T.truncdiv(warp, column_warps))
+            places = (T.truncdiv(within, row_warps), T.truncmod(within, row_warps), T.truncmod(warp, column_warps))
+            thread = Thread(tile, panel, number, T.Bind(T.truncmod(number, LANES)), *map(T.Bind, places))
+            shared = T.alloc_buffer((self.tiles.shared_bytes,), "uint8", scope="shared")
+            starts = T.alloc_buffer((self.steps.copied_rows,), "int64", scope="local")
+            registers = self._registers(constants, number)
+            last = T.Bind(total - 1)
+            self.steps.find_rows(thread, starts, last)
+            self._accumulate(thread, BlockMemory(x, weights, shared, starts), registers)
+            constants = constants if self.coding.table is None else constants[1:]
+            if tiles.cut.shares == 1:
+                self._store(thread, registers.sums, last, constants, others, out)
+                return
+            self._add_shares(thread, shared, registers.sums)
+            with T.If(thread.share == 0), T.Then():
+                self._store(thread, registers.sums, last, constants, others, out)
+
+    def _registers(self, constants: Sequence[Any], number: Any) -> Registers:
+        sizes = (self.input_words, self.coding.bits, *[2] * self.pairs, self._sums)
+        inputs, packed, *weights, sums = (T.alloc_buffer((size,), "uint32", scope="local") for size in sizes)
+        table = None if self.coding.table is None else self.coding.prepare(constants, number, self.tiles.threads)
+        made = Registers(inputs, table, packed, weights, sums)
+        for i in range(self._sums):
+            T.buffer_store(made.sums, T.uint32(0), [i])
+        return made
+
+    def _accumulate(self, thread: Thread, memory: BlockMemory, registers: Registers) -> None:
+        """All steps: the copies of later ones are on their way while the products of one are computed."""
+        tiles, stages = self.tiles, self.tiles.cut.stages
+        for stage in range(stages - 1):
+            if stage < tiles.steps:
+                self.steps.load(thread, memory, stage, stage)
+            ptx("cp.async.commit_group")
+        with T.serial(tiles.steps) as step:
+            ptx("cp.async.wait_group", stages - 2)
+            T.evaluate(T.cuda.cta_sync())
+            ahead = T.Bind(step + (stages - 1))
+            with T.If(ahead < tiles.steps), T.Then():
+                self.steps.load(thread, memory, ahead, T.truncmod(ahead, stages))
+            ptx("cp.async.commit_group")
+            begin = T.Bind(T.truncmod(step, stages) * self.tiles.step_bytes)
+            own = tiles.units // tiles.cut.shares
+            for unit in range(own):
+                self.multiply(thread, memory.shared, begin, thread.share * own + unit, registers)
+        ptx("cp.async.wait_all")
+        for i in range(self._sums if self.coding.shift else 0):
+            scaled = T.shift_right(T.reinterpret("int32", registers.sums[i]), T.int32(self.coding.shift))
+            T.buffer_store(registers.sums, T.reinterpret("uint32", scaled), [i])
+
+    def _add_shares(self, thread: Thread, shared: Any, sums: Any) -> None:
+        """Give the sums of all shares to the first one; they lie where the steps did, which all warps have read."""
+        words = T.decl_buffer((self.tiles.shared_bytes // 4,), "uint32", data=shared.data, scope="shared")
+        tile = thread.row_warp * self.tiles.warps[2] + thread.column_warp
+        tiles = self.tiles.warps[1] * self.tiles.warps[2]
+
+        def place(share: Any, i: int) -> Any:
+            return (((share - 1) * tiles + tile) * self._sums + i) * LANES + thread.lane
+
+        T.evaluate(T.cuda.cta_sync())
+        with T.If(thread.share > 0), T.Then():
+            for i in range(self._sums):
+                T.buffer_store(words, sums[i], [place(thread.share, i)])
+        T.evaluate(T.cuda.cta_sync())
+        with T.If(thread.share == 0), T.Then():
+            for share in range(1, self.tiles.cut.shares):
+                for i in range(self._sums):
+                    T.buffer_store(sums, sums[i] + words[place(share, i)], [i])
+
+    def _store(
+        self, thread: Thread, sums: Any, last: Any, constants: Sequence[Any], others: Sequence[Any], out: Any
+    ) -> None:
+        """What a lane has of each pixel, PACKED neighbouring channels at a time."""
+        first = T.Bind(
+            thread.panel * self.tiles.cut.columns + thread.column_warp * WARP_COLUMNS + self.first_channel(thread.lane)
+        )
+        for row, own in self.pixels(thread.lane):
+            inside = thread.row_warp * self.tiles.warp_rows + row
+            index = T.Bind(thread.tile * self.tiles.cut.rows + inside)
+            with T.If(index <= last), T.Then():
+                place = self.steps.place(index)
+                for group in range(0, len(own), PACKED):
+                    channel = T.Bind(first + group)
+                    with T.If(channel < self.tiles.outputs), T.Then():
+                        found = [sums[at] for at in own[group : group + PACKED]]
+                        self.results.store(found, (*place, channel), constants, others, out)

@@ -1,0 +1,131 @@
+"""Convolutions and products of codes with weights of which two of each four are zero, on sparse tensor cores.
+
+What is summed is as in `tensor_cores.py`, but weights are the left matrix and pixels the columns of the right one:
+mma.sp::ordered_metadata.m16n8k64 takes 64 inputs of 8 pixels, and of the weights of 16 channels the half that is kept,
+in the time of 32 inputs. See `halves.py`.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+from tvm.tirx.script import builder as T  # noqa: N812
+
+from ptqc.codegen.cuda import costs, halves, tensor_cores
+from ptqc.codegen.cuda.copies import Thread, exchanged
+from ptqc.codegen.cuda.fragments import Coding, load_words
+from ptqc.codegen.cuda.halves import Halves
+from ptqc.codegen.cuda.products import MATRICES, SUMS, Registers, TiledProduct
+from ptqc.codegen.cuda.results import Results, ptx
+from ptqc.codegen.cuda.tiles import BLOCK, CHUNK, LANES, ROWS, STEP, Tiles
+from ptqc.codegen.kernels.epilogue import Epilogue
+from ptqc.codegen.kernels.isa import Isa
+from ptqc.codegen.kernels.narrowing import PACKED
+from ptqc.codegen.kernels.requantization import Requantization
+from ptqc.codegen.program.built import Built
+from ptqc.codegen.program.constants import InOrder
+from ptqc.codegen.program.layout import Layout
+from ptqc.codegen.program.window import Window
+
+MULTIPLY = "mma.sp::ordered_metadata.sync.aligned.m16n8k64.row.col.s32.s8.u8.s32"
+# Of weights of 8 bits all lanes of a group give the places of some; there is nothing to select.
+SELECTOR = 0
+# Pairs of registers with the weights of one matrix of 16 channels.
+PAIRS = 2
+
+
+def integer(
+    x: Layout,
+    y: Layout,
+    isa: Isa,
+    window: Window,
+    weights: np.ndarray,
+    requantization: Requantization,
+    epilogue: Epilogue,
+) -> Built | None:
+    """Codes x times int8 weights (outputs, inputs, *kernel); y is codes, or real values when it is float32.
+
+    None where more than two of four weights are not zero, or a dense product is predicted to take less time.
+    """
+    found = Halves.of(weights.astype(np.int8))
+    if found is None:
+        return None
+    tiles, coding = chosen(window, found)
+    if costs.typical(*tensor_cores.chosen(window, weights)) <= costs.typical(tiles, coding):
+        return None
+    made = write(tiles, coding, x, y, isa, found, requantization, epilogue)
+    return replace(made, predicted=costs.predicted(tiles, coding))
+
+
+def chosen(window: Window, weights: Halves) -> tuple[Tiles, Coding]:
+    """How a layer is cut and its weights are packed."""
+    coding = weights.coding()
+    return costs.chosen(window, len(weights.kept), coding, is_sparse=True), coding
+
+
+def write(
+    tiles: Tiles,
+    coding: Coding,
+    x: Layout,
+    y: Layout,
+    isa: Isa,
+    weights: Halves,
+    requantization: Requantization,
+    epilogue: Epilogue,
+) -> Built:
+    """The same, cut and packed in a given way."""
+    product = SparseProduct(tiles, coding, x, Results(y, isa, len(weights.kept), epilogue))
+    return product.build(InOrder(weights.pack(tiles, coding)), requantization)
+
+
+@dataclass(frozen=True)
+class SparseProduct(TiledProduct):
+    """One kernel. A unit is a step."""
+
+    family: ClassVar[str] = "sparse_mma"
+    pairs: ClassVar[int] = PAIRS
+
+    @property
+    def _pixel_blocks(self) -> int:
+        """Of 8 pixels, in a warp's tile."""
+        return self.tiles.cut.row_tiles * ROWS // BLOCK
+
+    @property
+    def input_words(self) -> int:
+        """Four for each 8 pixels."""
+        return self._pixel_blocks * SUMS
+
+    def multiply(self, thread: Thread, shared: Any, begin: Any, unit: Any, registers: Registers) -> None:  # noqa: ARG002
+        """Inputs of all pixels first; then the weights of one matrix of 16 channels after the other."""
+        for block in range(self._pixel_blocks):
+            row = T.Bind(thread.row_warp * self.tiles.warp_rows + block * BLOCK + T.truncmod(thread.lane, BLOCK))
+            piece = T.bitwise_xor(T.truncdiv(thread.lane, BLOCK), exchanged(row))
+            address = T.address_of(shared[begin + row * STEP + piece * CHUNK])
+            ptx(MATRICES, *(registers.inputs[block * SUMS + i] for i in range(SUMS)), address)
+        first = T.Bind(begin + self.tiles.input_bytes + thread.column_warp * self.tiles.unit_bytes)
+        self.coding.load(registers.packed, lambda offset: T.address_of(shared[first + offset]), thread.lane)
+        places = T.alloc_buffer((halves.MATRICES,), "uint32", scope="local")
+        behind = self.tiles.unit_bytes - LANES * halves.MATRICES * 4
+        load_words(
+            (halves.MATRICES,), places, lambda offset: T.address_of(shared[first + (behind + offset)]), thread.lane
+        )
+        for matrix in range(halves.MATRICES):
+            for pair, weights in enumerate(registers.weights):
+                self.coding.unpack(registers.packed, registers.table, weights, matrix * PAIRS + pair)
+            kept = [weights[i] for weights in registers.weights for i in range(2)]
+            for block in range(self._pixel_blocks):
+                own = [registers.sums[(block * halves.MATRICES + matrix) * SUMS + i] for i in range(SUMS)]
+                given = (registers.inputs[block * SUMS + i] for i in range(SUMS))
+                ptx(MULTIPLY, *own, *kept, *given, *own, places[matrix], SELECTOR)
+
+    def first_channel(self, lane: Any) -> Any:
+        """A lane has four channels."""
+        return halves.first_channel(T.truncdiv(lane, 4))
+
+    def pixels(self, lane: Any) -> Iterator[tuple[Any, list[int]]]:
+        """Channel 2·matrix + below of the four is sum 2·below + e of pixel e of two."""
+        for block in range(self._pixel_blocks):
+            for e in range(2):
+                own = [(block * halves.MATRICES + at // 2) * SUMS + at % 2 * 2 + e for at in range(PACKED)]
+                yield block * BLOCK + T.truncmod(lane, 4) * 2 + e, own
