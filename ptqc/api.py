@@ -208,7 +208,7 @@ def resolve(
         clock=clock,
         progress=progress,
         started=started,
-        times=fitting_times(earlier, budgets.latency),
+        times=fitting_times(earlier, budgets.latency, job.options),
         tokenizer=_tokenizer(calibration),
         plan=None if plan is None else Plan.from_json(plan, decided.roles),
     )

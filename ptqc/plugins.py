@@ -7,10 +7,11 @@ half = "my_package.ranges:half"
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from typing import Any, TypeVar
 
 from ptqc.errors import UsageError
+from ptqc.installed import entry_points
 
 Loaded = TypeVar("Loaded")
 

@@ -1,6 +1,8 @@
 """Files with operators of ONNX Runtime's own, where these are allowed."""
 
+import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -9,7 +11,8 @@ from compiling import compiled, proto, store_of, weight
 from graphs import noise
 
 import ptqc
-from ptqc.errors import UsageError
+from ptqc.artifact.folder import Artifact
+from ptqc.errors import Infeasible, UsageError
 
 MODEL = """g (float[N,T,64] x) => (float[N,T,32] y) {
     a = MatMul(x, w) b = Tanh(a) c = MatMul(b, v) d = Tanh(c) y = MatMul(d, u)
@@ -47,3 +50,54 @@ def test_products_on_integers_are_as_they_were(tmp_path: Path) -> None:
 def test_other_operators_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="operators is 'tensorrt'"):
         compiled(model(), texts(), tmp_path, "30%", operators="tensorrt")
+
+
+# Products whose weights are most of the memory: 98,304 numbers.
+WIDE = """g (float[N,T,64] x) => (float[N,T,64] y) {
+    a = MatMul(x, w) b = Tanh(a) c = MatMul(b, v) d = Tanh(c) y = MatMul(d, u)
+}"""
+NUMBERS = 64 * 256 + 256 * 256 + 256 * 64
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("budgets")
+
+
+def wide(place: Path, name: str, budget: Any, **options: Any) -> Artifact:
+    given = proto(WIDE, w=weight(64, 256), v=weight(256, 256, seed=1), u=weight(256, 64, seed=2))
+    settings: dict[str, Any] = {"activations": "float", "bits": (4, 8), "operators": "onnxruntime"} | options
+    return compiled(given, texts(), place, budget, output=place / name, cache=place / "cache", **settings)
+
+
+def test_formats_keep_a_budget_of_memory(place: Path) -> None:
+    free = wide(place, "free", None)
+    assert {entry["format"] for entry in free.plan["weights"]} == {"int8"}
+    needed = free.manifest["memory"]["needed_bytes"]
+    assert NUMBERS < free.manifest["memory"]["weights_bytes"] < 1.3 * NUMBERS
+    held = wide(place, "held", f"{int(0.8 * needed)}Bram")
+    assert held.kept_budgets.memory is True
+    assert {entry["format"] for entry in held.plan["weights"]} == {"int4", "int8"}
+    # A size that asks for fewer bytes is kept beside it, one that allows more changes nothing.
+    both = wide(place, "both", (f"{int(0.8 * needed)}Bram", "15%"))
+    assert (both.kept_budgets.memory, both.kept_budgets.size) == (True, True)
+    assert both.path.stat().st_size < held.path.stat().st_size
+    again = wide(place, "again", (f"{int(0.8 * needed)}Bram", "60%"))
+    assert again.plan == held.plan
+
+
+def test_the_least_memory_that_is_told_can_be_had(place: Path) -> None:
+    with pytest.raises(Infeasible, match="with float activations") as refused:
+        wide(place, "none", "10KBram")
+    least = int(re.search(r"built, and needs ([\d,]+)", str(refused.value))[1].replace(",", ""))  # type: ignore[index]
+    assert 0.5 * NUMBERS < least < 0.9 * NUMBERS
+    found = wide(place, "least", f"{least}Bram")
+    assert {entry["format"] for entry in found.plan["weights"]} == {"int4"}
+    assert found.kept_budgets.memory is True
+
+
+def test_codes_and_packed_weights_are_chosen_together(place: Path) -> None:
+    """With 8-bit activations a weight takes a byte for each number: less than int4 in float takes, it cannot be."""
+    found = wide(place, "auto", f"{int(0.95 * NUMBERS)}Bram", activations="auto")
+    assert found.kept_budgets.memory is True
+    assert found.manifest["file"]["runtime_operators"] == ["MatMulNBits"]

@@ -2,14 +2,17 @@
 
 import os
 import shutil
+import subprocess
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from ptqc.codegen.cpu.isa import KNOWN
 from ptqc.codegen.kernels.isa import Isa
-from ptqc.codegen.kernels.linking import export
+from ptqc.codegen.kernels.linking import COMPILED, export
 from ptqc.errors import TargetError
 from ptqc.native.machine import machine
+from ptqc.work.scratch import scratch
 
 THREADS = Path(__file__).with_name("threads.cpp")
 
@@ -18,16 +21,25 @@ def link(module: Any, isa: Isa, path: Path) -> None:
     """Compile a module and write the library."""
     import tvm
 
-    built = tvm.relax.build(module, target=tvm.target.Target(isa.target))
-    export(built, path, linker(isa), _threads())
+    built, compiler = tvm.relax.build(module, target=tvm.target.Target(isa.target)), linker(isa)
+    with scratch() as folder:
+        threads = Path(folder) / "threads.o"
+        threads.write_bytes(_threads(compiler))
+        # The threads outlive whoever closes the library.
+        export(built, path, compiler, [str(threads), "-Wl,-z,nodelete"])
 
 
-def _threads() -> list[str]:
-    """What compiles and links the library's threads, which outlive whoever closes the library."""
+@lru_cache
+def _threads(compiler: str) -> bytes:
+    """The object file of a library's threads, the same for all libraries that a compiler links."""
     from tvm_ffi import libinfo
 
     headers = f"-I{libinfo.find_include_path()}", f"-I{libinfo.find_dlpack_include_path()}"
-    return [str(THREADS), *headers, "-std=c++17", "-fno-exceptions", "-fvisibility=hidden", "-Wl,-z,nodelete"]
+    with scratch() as folder:
+        made = Path(folder) / "threads.o"
+        command = [compiler, *COMPILED, "-std=c++17", "-fno-exceptions", "-fvisibility=hidden", *headers]
+        subprocess.run([*command, "-c", str(THREADS), "-o", str(made)], check=True)
+        return made.read_bytes()
 
 
 def check_compiler() -> None:

@@ -9,7 +9,9 @@ from typing import Any
 
 from ptqc.errors import TargetError
 
-FLAGS = ("-shared", "-fPIC", "-O2", "-ffp-contract=off", "-Wl,--build-id=none", "-s")
+# How C++ is compiled, and how it is linked.
+COMPILED = ("-fPIC", "-O2", "-ffp-contract=off")
+FLAGS = ("-shared", *COMPILED, "-Wl,--build-id=none", "-s")
 
 
 def export(built: Any, path: Path, compiler: str | None = None, more: Sequence[str] = ()) -> None:

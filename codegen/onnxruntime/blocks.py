@@ -30,13 +30,48 @@ FORMATS = (Integer(4), Integer(8))
 SIZES = (128, 64, 32, 16)
 # Accuracy levels of the operator: it rounds what it reads to 8 bits, or not at all.
 ACCURACY, EXACT = 4, 0
+# Of each block, the operator that rounds what it reads keeps its scale once more and the sum of its codes: float32.
+KEPT_OF_BLOCK, SCALE_BYTES = 2, 4
 PARTS = ("scale", "every", "flat", "root", "square", "product")
 PRODUCTS = named(Trait.LAYER) - {"Conv"}
+
+
+def inside(output: str) -> str:
+    """Name of a product before its bias is added."""
+    return f"{output}/{PARTS[-1]}"
 
 
 def block_size(form: Format, width: int) -> int | None:
     """Weights of a block, of channels of so many; None where the operator does not take them."""
     return next((size for size in SIZES if width % size == 0), None) if form in FORMATS else None
+
+
+def product_bytes(solution: Solution) -> int:
+    """Bytes that a product takes once it is loaded, with what the kernel makes of its scales."""
+    codes, blocks = _in_memory(solution)
+    return codes + (1 + KEPT_OF_BLOCK) * SCALE_BYTES * blocks
+
+
+def rows_bytes(solution: Solution) -> int:
+    """Bytes that a table takes of which rows are picked, once it is loaded."""
+    codes, blocks = _in_memory(solution)
+    return codes + SCALE_BYTES * blocks
+
+
+def kept_bytes(node: onnx.NodeProto) -> int:
+    """Bytes that the operator makes of the scales of its blocks when it is loaded, beside these."""
+    given = {attribute.name: int(attribute.i) for attribute in node.attribute}
+    if node.op_type != OPERATOR or given.get("accuracy_level") != ACCURACY:
+        return 0
+    return KEPT_OF_BLOCK * SCALE_BYTES * given["N"] * -(-given["K"] // given["block_size"])
+
+
+def _in_memory(solution: Solution) -> tuple[int, int]:
+    """Bytes of the codes, and the number of blocks."""
+    codes = int(solution.codes.size)
+    size = block_size(solution.form, codes // int(solution.codes.shape[solution.axis]))
+    assert size is not None
+    return codes * solution.form.bits // 8, codes // size
 
 
 @dataclass(frozen=True)
@@ -62,7 +97,7 @@ class BlockProduct:
     @property
     def product(self) -> str:
         """Name of the product without its bias."""
-        return self.output if self.bias is None else f"{self.output}/{PARTS[-1]}"
+        return self.output if self.bias is None else inside(self.output)
 
     def nodes(self, share: Share) -> list[onnx.NodeProto]:
         """What stands in its place. share: the name of a constant."""

@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 
 from ptqc.codegen.onnxruntime import constants
-from ptqc.codegen.onnxruntime.blocks import BlockProduct, picked_in_blocks
+from ptqc.codegen.onnxruntime.blocks import BlockProduct, picked_in_blocks, product_bytes, rows_bytes
 from ptqc.codegen.onnxruntime.functions import DOMAIN, UnpackFunction
 from ptqc.codegen.onnxruntime.inline import expanded
 from ptqc.codegen.onnxruntime.rows import Pick
@@ -24,6 +24,7 @@ from ptqc.solutions import Solution
 
 # What the outer length prefixes can differ by between two plans of one model.
 BOUND = 16
+REAL = 4  # bytes of a number in float32
 
 
 @dataclass(frozen=True)
@@ -98,6 +99,20 @@ def stored(
     nodes = [node for call in calls for node in (_inlined(*call, counter) if inline else call[1:]) if node is not None]
     total = own + counter.total + sum(field_bytes(node.ByteSize()) for node in nodes)
     return WeightBytes(total, () if inline else needed, counter.common)
+
+
+def loaded(solution: Solution, uses: Sequence[Use], own: int, elements: int) -> int:
+    """Bytes that the readers of a weight in float take in memory more than if they unpacked its elements to float32.
+
+    own: bytes of the weight in the file, which a table that stays packed takes without an operator of its own.
+    """
+    unpacked = REAL * elements
+    products = [use for use in uses if use.in_blocks and not use.is_table]
+    rows = [use for use in uses if use.rank is not None]
+    found = len(products) * product_bytes(solution) - unpacked if products else 0
+    if rows:
+        found += (rows_bytes(solution) if rows[0].in_blocks else own) - unpacked
+    return found
 
 
 def _inlined(

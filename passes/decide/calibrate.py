@@ -206,7 +206,7 @@ def _tapped(given: Setting, taps: Sequence[str]) -> Mapping[str, tuple[tuple[int
         return {name: (shape, FLOAT_BYTES * prod(shape)) for name, shape in shapes.items()}
     every = list(dict.fromkeys([*taps, *(kernel.node for kernel in given.kernels)]))
     inputs = input_specs(given.model)
-    ((_, _, values),) = batches(Runner(given.model, every), given.tuning.largest, every, 0, inputs)
+    _, _, values = next(batches(Runner(given.model, every), given.tuning.largest, every, 0, inputs))
     return {name: (array.shape, array.nbytes) for name, array in values.items()}
 
 

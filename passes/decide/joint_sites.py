@@ -49,9 +49,13 @@ def note_on_loss(step: str, given: Assessed, lost: float, activation_limit: floa
     return Note(step, "", message)
 
 
-def smallest(given: Decided, program: JointChoice) -> float:
-    """About the bytes of the smallest file with the activations that were chosen: as the program has them."""
+def pinned(given: Decided, program: JointChoice) -> JointChoice:
+    """The program with the activations that were chosen, which leaves the formats of weights."""
     states = {site.name: CODES if site.name in given.activations else FLOAT for site in given.sites}
     options = tuple(o for o in program.options if states.get(o.choice, o.state) == o.state)
-    pinned = JointChoice(options, program.events, program.fixed)
-    return solve(pinned, Goal(BYTES)).value
+    return JointChoice(options, program.events, program.fixed)
+
+
+def smallest(given: Decided, program: JointChoice) -> float:
+    """About the bytes of the smallest file with the activations that were chosen: as the program has them."""
+    return solve(pinned(given, program), Goal(BYTES)).value

@@ -5,16 +5,15 @@ and the outputs are compared, each by its kind (`ptqc.losses`). Where a site of 
 are tried, too. Layers are measured in two anchor formats; the others follow from their local errors by the power law
 through both, since the loss grows smoothly with the layer's error.
 
-Of a model beyond memory, measuring takes most of the time. Where its weights have one format each, the plan does not
-depend on their losses, and a few of them tell what is usual.
+Of a model beyond memory, measuring takes most of the time. The plan does not depend on the losses of weights that may
+take one format only, so a few of them tell what is usual.
 """
 
 import math
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import ClassVar
 
 import numpy as np
@@ -25,7 +24,7 @@ from ptqc.execute.suffix import Suffix, Suffixes
 from ptqc.execute.walk import Slicer, Values, Walk
 from ptqc.formats import Format, QuantParams
 from ptqc.graph.external import is_in_files
-from ptqc.graph.layers import Layer
+from ptqc.graph.layers import Layer, Weight
 from ptqc.graph.nodes import initial
 from ptqc.graph.protos import reads
 from ptqc.graph.sites import Site
@@ -48,12 +47,13 @@ SAMPLES = (8, 64)
 NODE_COST, PROBE_COST = 2e5, 1e6
 # Share of the loss that all activations may cost: for a site that loses less, no other range is tried.
 NEGLIGIBLE = 1e-3
-# Weights that are measured where nothing is to be chosen, for what the report says of all.
+# Of the weights whose format is given, those that are measured, for what the report says of all.
 TOLD = 8
 MINOR_SAMPLES = 2  # for sites that decide about little arithmetic, where COMPUTE is too little for all
+Choices = Callable[[Weight, Sequence[Format]], Sequence[Format]]
 Anchors = dict[str, dict[Format, float]]  # measured losses of a weight
 UNREACHED = "their losses are taken to be like those of others; give samples that take every branch"
-ONE_FORMAT = "are taken to be like those of others, as the model is large and each of its weights has one format"
+ONE_FORMAT = "that can take only one format are taken to be like those of others, as the model is large"
 # Losses below this are noise of the float arithmetic.
 SMALLEST_LOSS = 1e-9
 
@@ -63,10 +63,12 @@ class MeasureSensitivity:
     """Measure what each candidate format of a weight, and each 8-bit activation, loses at the outputs.
 
     loss: a kind for all outputs, or for some by name. limit: loss that activations may cost; 0: the default.
+    choices: for a weight whose layers compute in float, and the formats that it was solved in, those that it may take.
     """
 
     loss: str | Mapping[str, str] = AUTO
     limit: float = 0.0
+    choices: Choices = lambda _, forms: forms
     name: ClassVar[str] = "measure-sensitivity"
     effect: ClassVar[Effect] = Effect.DECIDE
 
@@ -81,7 +83,7 @@ class MeasureSensitivity:
         loss = OutputLoss.of(kinds, reference)
         minor = frozenset[str]() if is_enough else _without_layers(given)
         shared, tables = _tables(given, walk.slicer)
-        forms = _forms_of(given)
+        forms = self._forms_of(given)
         first, counts = _probes(given, forms, walk.slicer)
         pace = Pace(given.deadline, _runs(first, counts), time.monotonic() - began)
         probe = _Probe(walk, reference, loss, minor, NEGLIGIBLE * limit_of(loss.unit, self.limit), pace, forms)
@@ -123,6 +125,18 @@ class MeasureSensitivity:
             loss_unit=loss.unit,
         )
         return Result(found, True, tuple(notes))
+
+    def _forms_of(self, given: Solved) -> dict[str, Sequence[Format]]:
+        """The formats that are measured, by weight; without weights that are taken to be like others."""
+        solved: dict[str, list[Format]] = {}
+        for name, form in given.solutions:
+            solved.setdefault(name, []).append(form)
+        measured = {name: anchor_forms(forms) for name, forms in solved.items()}
+        if given.sites or not is_in_files(given.model):
+            return measured
+        settled = [weight.name for weight in given.weights if len(self.choices(weight, solved[weight.name])) == 1]
+        told = settled[:: math.ceil(len(settled) / TOLD)] if settled else []
+        return {name: forms for name, forms in measured.items() if name in told or name not in settled}
 
 
 @dataclass(frozen=True)
@@ -166,16 +180,6 @@ class _Probe:
     def _rest(self) -> float:
         """The part of the graph that is not yet walked."""
         return 1 - self.walk.position / len(self.walk)
-
-
-def _forms_of(given: Solved) -> dict[str, Sequence[Format]]:
-    """The formats that are measured, by weight; without weights that are taken to be like others."""
-    solved: dict[str, list[Format]] = {}
-    for name, form in given.solutions:
-        solved.setdefault(name, []).append(form)
-    nothing_to_choose = all(len(forms) == 1 for forms in solved.values())
-    every = math.ceil(len(solved) / TOLD) if nothing_to_choose and is_in_files(given.model) else 1
-    return {name: anchor_forms(solved[name]) for name in islice(solved, 0, None, every)}
 
 
 def anchor_forms(forms: Iterable[Format]) -> Sequence[Format]:

@@ -24,13 +24,14 @@ LARGEST_WEIGHT, LARGEST_INPUT = 1e6, 1e12
 def batches(
     runner: Runner, samples: Samples, taps: Sequence[str], sample_bytes: int, inputs: Sequence[InputSpec]
 ) -> Iterator[tuple[int, Feeds, Feeds]]:
-    """Each batch with the number of its first row, and the tapped values."""
+    """Each batch with the number of its first row, and the tapped values, which are let go of before the next run."""
     size = int(np.clip(BATCH_BYTES // max(sample_bytes, 1), 1, LARGEST_BATCH))
     start = 0
     for feeds in samples.batches(size):
         with explaining(runner, samples, inputs):
             values = runner.run(feeds, taps) if taps else {}
         yield start, feeds, values
+        values.clear()
         start += rows_of(samples, feeds)
 
 

@@ -159,12 +159,14 @@ class Decided(Assessed):
     """What was assessed, with the activations that are rounded.
 
     activations: by site name; the others stay float32. activation_loss: measured with all of them rounded and float
-    weights. proof: of activations that were chosen together with formats for the weights.
+    weights. proof: of activations that were chosen together with formats for the weights. weight_memory: the most that
+    `Candidate.memory` of all weights may add up to; None: anything.
     """
 
     activations: Mapping[str, ActivationParams] = field(default_factory=dict)
     activation_loss: float = 0.0
     proof: Proof | None = None
+    weight_memory: int | None = None
 
     @property
     def undecided(self) -> Plan:

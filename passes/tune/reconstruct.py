@@ -34,7 +34,7 @@ from ptqc.plan import Plan
 from ptqc.solutions import Solution, TunedNumbers, with_tables
 from ptqc.solvers import gptq, moments
 from ptqc.solvers.column_order import ColumnOrder
-from ptqc.solvers.moments import ColumnSample, Moments
+from ptqc.solvers.moments import ColumnSample, Joined, Moments
 from ptqc.store import spool
 from ptqc.work.deadline import Deadline
 from ptqc.work.parallel import Room, in_order, processors
@@ -332,11 +332,9 @@ class _State:
         bias = np.zeros(layer.channels, np.float32) if base is None else base.reshape(-1)
         x = (columns.inputs(a, 1000 * i) for i, a in enumerate(inputs))
         y = (columns.outputs(b, a.shape, 1000 * i) for i, (a, b) in enumerate(zip(inputs, outputs, strict=True)))
-        fitted_x, fitted_y = (
-            list(map(self.bounded.array, moments.joined(islice(parts, self.split)))) for parts in (x, y)
-        )
-        held_x, held_y = (list(map(self.bounded.array, moments.joined(parts))) for parts in (x, y))
-        every_x, every_y = fitted_x + held_x, fitted_y + held_y
+        kept_x, kept_y = (map(self.bounded.keep, parts) for parts in (x, y))
+        fitted_x, fitted_y = (list(moments.joined(islice(parts, self.split))) for parts in (kept_x, kept_y))
+        every_x, every_y = [*fitted_x, *moments.joined(kept_x)], [*fitted_y, *moments.joined(kept_y)]
         numbers = gptq.NUMBERS if is_in_files(self.given.model) else None
         return _Problem(layer, layer.matrix(weight), bias, every_x, every_y, len(fitted_x), self.given.powers, numbers)
 
@@ -345,6 +343,7 @@ class _State:
 class _Problem:
     """One layer's columns: x (groups, d, n) as seen, y (groups, R, n) as the float model has it.
 
+    They stay in the codes that the walks hold them in, as those of a depthwise layer take gigabytes in float32.
     split: how many pieces of them are fitted to; the rest judges. powers: whether scales are to be powers of two.
     numbers: of the weight, that are worked on together; None: all.
     """
@@ -352,20 +351,26 @@ class _Problem:
     layer: Layer
     weight: np.ndarray
     bias: np.ndarray
-    x: list[np.ndarray]
-    y: list[np.ndarray]
+    x: list[Joined]
+    y: list[Joined]
     split: int
     powers: bool = False
     numbers: int | None = None
 
     def __post_init__(self) -> None:
-        found = Moments.empty(self.x[0].shape[0], self.x[0].shape[1])
+        groups, _, width = self.weight.shape
+        found = Moments.empty(groups, width)
         for x in self.x[: self.split]:
-            found.add(x)
+            found.add(np.asarray(x))
         self.moments = found
         self.second = moments.shrunk(found.second(self.layer.is_corrected), found.count)
-        total = sum(y.sum(-1, dtype=np.float64) for y in self.y[: self.split])
+        total = sum(np.asarray(y).sum(-1, dtype=np.float64) for y in self.y[: self.split])
         self.mean_y = np.asarray(total / max(found.count, 1), np.float32)
+
+    def _columns(self, which: slice) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """The real values of some pieces, one after the other."""
+        for x, y in zip(self.x[which], self.y[which], strict=True):
+            yield np.asarray(x), np.asarray(y)
 
     def rounded(self, form: Scaled, strength: float) -> Solution:
         """GPTQ on the seen inputs of what the layer aims at; of W where the layer is too wide for W*."""
@@ -401,7 +406,7 @@ class _Problem:
         mean_x, mean_y, weight = self.moments.mean, self.mean_y[:, part], self.weight[:, part]
         cross = sum(
             (y[:, part] - mean_y[..., None]) @ (x - mean_x[..., None]).transpose(0, 2, 1)
-            for x, y in zip(self.x[: self.split], self.y[: self.split], strict=True)
+            for x, y in self._columns(slice(self.split))
         ) / np.float32(max(self.moments.count, 1))
         residual = cross - weight @ self.moments.second()
         if not self.layer.is_corrected:
@@ -414,7 +419,7 @@ class _Problem:
         """Error on the held-back columns, solution and bias, for every bias: E‖y − Ŵx̂ − b̂‖²."""
         matrix, biases = self.layer.matrix(solution.weight), self._biases(solution)
         square, total, count = 0.0, np.zeros(matrix.shape[:2]), 0
-        for x, y in zip(self.x[self.split :], self.y[self.split :], strict=True):
+        for x, y in self._columns(slice(self.split, None)):
             residual = y - matrix @ x - biases[0].reshape(*matrix.shape[:2], 1)
             square += float((residual[..., None, :] @ residual[..., None]).sum(dtype=np.float64))
             total += residual.sum(-1)

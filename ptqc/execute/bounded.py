@@ -18,6 +18,7 @@ class Bounded:
 
     def __init__(self, most: int) -> None:
         self.most, self.held = most, 0
+        self._counted = set[int]()  # identities of arrays that are held
         self._lock = RLock()  # a value may be let go of while another one is counted
 
     def keep(self, value: Held) -> Held:
@@ -27,17 +28,31 @@ class Bounded:
         return self.array(value) if isinstance(value, np.ndarray) else value
 
     def array(self, array: np.ndarray) -> np.ndarray:
-        """The same of an array; only one whose numbers lie in order goes to a file, as products may round by order."""
-        if array.dtype.hasobject or array.nbytes < SMALL or not array.flags.c_contiguous:
+        """The same of an array; only one whose numbers lie without gaps goes to a file, in the order that they have."""
+        owner = _owner(array)
+        axes = sorted(range(array.ndim), key=lambda axis: -array.strides[axis])
+        in_order = array.transpose(axes)
+        is_in_file = isinstance(owner, np.memmap)
+        if is_in_file or array.dtype.hasobject or array.nbytes < SMALL or not in_order.flags.c_contiguous:
             return array
         with self._lock:
-            has_room = self.held + array.nbytes <= self.most
-            self.held += array.nbytes if has_room else 0
-        if not has_room:
-            return spool.kept(array)
-        weakref.finalize(array, self._let_go, array.nbytes).atexit = False
-        return array
+            if id(owner) in self._counted:
+                return array
+            if has_room := self.held + owner.nbytes <= self.most:
+                self.held += owner.nbytes
+                self._counted.add(id(owner))
+                weakref.finalize(owner, self._let_go, id(owner), owner.nbytes).atexit = False
+        # With the same strides, as products round by them.
+        return array if has_room else np.ndarray(array.shape, array.dtype, spool.kept(in_order), strides=array.strides)
 
-    def _let_go(self, size: int) -> None:
+    def _let_go(self, owner: int, size: int) -> None:
         with self._lock:
+            self._counted.remove(owner)
             self.held -= size
+
+
+def _owner(array: np.ndarray) -> np.ndarray:
+    """The array whose numbers another one shows."""
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    return array

@@ -88,14 +88,9 @@ def _check(path: str) -> None:
 def _run(path: str, feeds: str, *, is_skeleton: bool = False) -> None:
     import onnxruntime as ort
 
-    from ptqc.execute.skeleton import SETTINGS, WITHOUT
-
     options = ort.SessionOptions()
     options.log_severity_level = 4
-    for name, value in SETTINGS.items() if is_skeleton else ():
-        options.add_session_config_entry(name, value)
-    model = Path(path).read_bytes() if is_skeleton else path
-    given: dict[str, Any] = {"disabled_optimizers": list(WITHOUT)} if is_skeleton else {}
+    model, given = _skeleton(path, options) if is_skeleton else (path, {})
     print(f"loading it in ONNX Runtime {ort.__version__}", flush=True)
     session = _tolerated(
         lambda: ort.InferenceSession(model, options, ["CPUExecutionProvider"], enable_fallback=0, **given)
@@ -104,6 +99,15 @@ def _run(path: str, feeds: str, *, is_skeleton: bool = False) -> None:
         print(f"a run in ONNX Runtime {ort.__version__}", flush=True)
         with np.load(feeds) as arrays:
             _tolerated(lambda: session.run(None, dict(arrays)))
+
+
+def _skeleton(path: str, options: Any) -> tuple[bytes, dict[str, Any]]:
+    """A model without its tensors, and how it is opened. What only these need takes longer to import than the rest."""
+    from ptqc.execute.skeleton import SETTINGS, WITHOUT
+
+    for name, value in SETTINGS.items():
+        options.add_session_config_entry(name, value)
+    return Path(path).read_bytes(), {"disabled_optimizers": list(WITHOUT)}
 
 
 def _tolerated(work: Callable[[], Any]) -> Any:

@@ -163,7 +163,7 @@ def _time(manifest: Document) -> Iterator[tuple[str, str]]:
 def _latency(times: Document) -> str:
     speed = times["speed"]
     if speed is None:
-        return "not measured: there was no time left"
+        return f"not measured: {times.get('speed_missing', 'for want of time or memory')}"
     found = f"{times['float_ms']:.3f} -> {times['compiled_ms']:.3f} ms"
     rows = "one sample" if speed["rows"] == 1 else f"a batch of {speed['rows']} as the model asks for"
     return f"{found}, {rows}, one thread, ONNX Runtime: {_faster(speed)}"

@@ -2,10 +2,12 @@
 
 min Σ I_{w,f} ΔL_{w,f}  s.t.  Σ_f I_{w,f} = 1,  fixed + Σ I_{w,f} bytes_{w,f} + Σ_u U_u once_u ≤ limit,  U_u ≥ I_{w,f}
 (Hubara et al. 2020, eq. 8, with the bytes of the file as written; U: what candidates share and the file holds once).
+Where memory is limited as well, Σ I_{w,f} memory_{w,f} is, too.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from ptqc.errors import Infeasible, InternalError
 from ptqc.formats import Format
@@ -16,20 +18,24 @@ from ptqc.solvers.integer_program import RELATIVE_GAP, Goal, NoSelection, solve
 BYTES_WEIGHT = 1e-6
 # Of points in a plot.
 FRONTIER_GAP = 1e-3
-BYTES, LOSS = "bytes", "loss"
+BYTES, LOSS, MEMORY = "bytes", "loss", "memory"
 # What a plan may lose beyond a limit on the loss, as a share of it: the solver's own tolerance.
 TOLERANCE = 1e-4
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """One way to store one weight: bytes in the written file, predicted loss, and the shared parts that it needs."""
+    """One way to store one weight: bytes in the written file, predicted loss, and the shared parts that it needs.
+
+    memory: bytes that it takes in memory more than unpacked to float32: below 0 where it stays packed.
+    """
 
     weight: str
     form: Format
     bytes: int
     loss: float
     needs: tuple[str, ...] = ()
+    memory: int = 0
 
 
 @dataclass(frozen=True)
@@ -51,11 +57,26 @@ class Allocation:
 
 @dataclass(frozen=True)
 class Problem:
-    """All candidates of all weights, bytes that every plan has, and the bytes of each shared part."""
+    """All candidates of all weights, bytes that every plan has, and the bytes of each shared part.
+
+    memory: the most that the memory of all chosen candidates may add up to; None: anything.
+    """
 
     candidates: tuple[Candidate, ...]
     fixed: int
     once: Mapping[str, int] = field(default_factory=dict)
+    memory: int | None = None
+
+    @property
+    def limits(self) -> Mapping[str, float]:
+        """Limits of every plan, beside that on bytes."""
+        most = sum(max(c.memory for c in group) for group in self.by_weight().values())
+        return {} if self.memory is None or most <= self.memory else {MEMORY: float(self.memory)}
+
+    @cached_property
+    def smallest(self) -> Mapping[str, Format]:
+        """The plan of fewest bytes, which several documents ask for."""
+        return _formats(solve(program_of(self), Goal(BYTES, self.limits)).selection)
 
     def by_weight(self) -> dict[str, list[Candidate]]:
         """Candidates grouped by weight, in order."""
@@ -99,7 +120,7 @@ def smallest_within(problem: Problem, loss: float, gap: float = RELATIVE_GAP) ->
     best = best_choice(problem)
     if loss <= sum(c.loss for c in problem.chosen(best)):
         return _best_of_its_size(problem, best, gap)
-    answer = solve(program_of(problem), Goal(BYTES, {LOSS: loss}, gap=gap))
+    answer = solve(program_of(problem), Goal(BYTES, {LOSS: loss, **problem.limits}, gap=gap))
     smallest = _without_waste(problem, _formats(answer.selection))
     lost = sum(c.loss for c in problem.chosen(smallest))
     if lost > loss * (1 + TOLERANCE):
@@ -121,7 +142,9 @@ def _best_of_its_size(problem: Problem, known: dict[str, Format], gap: float) ->
 
 def program_of(problem: Problem) -> JointChoice:
     """The weights as choices, and each shared part as an event of any candidate that needs it."""
-    options = tuple(Option(c.weight, c.form, {LOSS: c.loss, BYTES: c.bytes}) for c in problem.candidates)
+    options = tuple(
+        Option(c.weight, c.form, {LOSS: c.loss, BYTES: c.bytes, MEMORY: c.memory}) for c in problem.candidates
+    )
     users: dict[str, list[Condition]] = {}
     for c in problem.candidates:
         for part in c.needs:
@@ -133,7 +156,7 @@ def program_of(problem: Problem) -> JointChoice:
 def _goal(problem: Problem, limit: int, gap: float) -> Goal:
     worst = max((c.loss for c in problem.candidates), default=0.0)
     then = {BYTES: BYTES_WEIGHT / max(limit, 1) * (worst or 1.0)}
-    return Goal(LOSS, {BYTES: limit}, then, gap)
+    return Goal(LOSS, {BYTES: limit, **problem.limits}, then, gap)
 
 
 def _formats(selection: Mapping[str, object]) -> dict[str, Format]:
@@ -146,7 +169,7 @@ def _without_waste(problem: Problem, choice: Mapping[str, Format]) -> dict[str, 
     for weight, group in problem.by_weight().items():
         chosen = next(c for c in group if c.form == kept[weight])
         for c in sorted(group, key=lambda c: c.bytes):
-            smaller = c.bytes < chosen.bytes and c.loss <= chosen.loss
+            smaller = c.bytes < chosen.bytes and c.loss <= chosen.loss and c.memory <= chosen.memory
             if smaller and problem.size({**kept, weight: c.form}) < problem.size(kept):
                 kept[weight] = c.form
                 break
@@ -154,13 +177,20 @@ def _without_waste(problem: Problem, choice: Mapping[str, Format]) -> dict[str, 
 
 
 def smallest_choice(problem: Problem) -> dict[str, Format]:
-    """The plan of fewest bytes."""
-    return _formats(solve(program_of(problem), Goal(BYTES)).selection)
+    """The plan of fewest bytes. Raises NoSelection where no plan keeps the memory."""
+    return dict(problem.smallest)
 
 
 def best_choice(problem: Problem) -> dict[str, Format]:
-    """The plan of least loss whatever its size; of equals, the one of fewest bytes."""
-    return {weight: min(group, key=lambda c: (c.loss, c.bytes)).form for weight, group in problem.by_weight().items()}
+    """The plan of least loss whatever its size; of equals, the one of fewest bytes.
+
+    Raises NoSelection where no plan keeps the memory.
+    """
+    best = {weight: min(group, key=lambda c: (c.loss, c.bytes)).form for weight, group in problem.by_weight().items()}
+    if problem.memory is None or sum(c.memory for c in problem.chosen(best)) <= problem.memory:
+        return best
+    anything = problem.fixed + sum(c.bytes for c in problem.candidates) + sum(problem.once.values())
+    return _formats(solve(program_of(problem), _goal(problem, anything, RELATIVE_GAP)).selection)
 
 
 def _infeasible(problem: Problem, limit: int) -> Infeasible:

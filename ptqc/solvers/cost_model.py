@@ -24,7 +24,8 @@ class Times:
 
     floats, integers: of operators by `Operator.node`, computing in float and on codes. quantize, dequantize: from real
     values to codes and back, by tensor. What is not named takes no time of its own. target: whose library these are of;
-    "": of ONNX Runtime. is_measured: else they are predicted.
+    "": of ONNX Runtime. is_measured: else they are predicted. in_blocks: whether products in float were those of ONNX
+    Runtime's own operators, which keep their weights packed.
     """
 
     runtime: str
@@ -34,6 +35,7 @@ class Times:
     dequantize: Mapping[str, float]
     target: str = field(default="", kw_only=True)
     is_measured: bool = field(default=True, kw_only=True)
+    in_blocks: bool = field(default=False, kw_only=True)
 
     def scaled(self, factor: float) -> "Times":
         """All of them times a factor."""
@@ -49,9 +51,11 @@ class Times:
     def from_json(cls, document: Mapping[str, Any]) -> "Times":
         """Inverse of `to_json`. Raises UsageError for anything else."""
         try:
-            read = {name: {str(key): float(ns) for key, ns in document[name].items()} for name in COLUMNS}
+            read: Any = {name: {str(key): float(ns) for key, ns in document[name].items()} for name in COLUMNS}
             target, is_measured = str(document.get("target", "")), bool(document.get("is_measured", True))
-            return cls(runtime=str(document["runtime"]), target=target, is_measured=is_measured, **read)
+            in_blocks = bool(document.get("in_blocks", False))
+            where: Any = {"target": target, "is_measured": is_measured, "in_blocks": in_blocks}
+            return cls(runtime=str(document["runtime"]), **where, **read)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise UsageError(f"the times of operators cannot be read: {type(error).__name__}: {error}") from error
 

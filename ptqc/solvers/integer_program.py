@@ -16,6 +16,7 @@ import pulp
 
 from ptqc.errors import InternalError
 from ptqc.solvers.choices import Event, JointChoice, Option, Selection
+from ptqc.solvers.highs import HighsAtOnce
 
 RELATIVE_GAP = 1e-5
 # A gap up to this is the solver's tolerance: the answer is called optimal.
@@ -160,7 +161,7 @@ class _Model:
 
     def solve(self, gap: float, nodes: int) -> float:
         """Solve; a proven bound on the objective. Raises NoSelection."""
-        self._run(pulp.HiGHS(msg=False, gapRel=gap, threads=1, mip_max_nodes=nodes))
+        self._run(HighsAtOnce(msg=False, gapRel=gap, threads=1, mip_max_nodes=nodes))
         info = self._problem.solverModel.getInfo()
         bound = float(info.mip_dual_bound)
         # Without integers there are no branches, and no bound of theirs.
@@ -168,7 +169,7 @@ class _Model:
 
     def relax(self) -> None:
         """Solve without asking for whole numbers. Raises NoSelection."""
-        self._run(pulp.HiGHS(msg=False, mip=False, threads=1))
+        self._run(HighsAtOnce(msg=False, mip=False, threads=1))
 
     def value(self) -> float:
         """Of the objective."""

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ptqc.formats import Format
-from ptqc.solvers.allocation import BYTES, LOSS, Candidate, Problem
+from ptqc.solvers.allocation import BYTES, LOSS, MEMORY, Candidate, Problem
 from ptqc.solvers.choices import Condition, Event, JointChoice, Option
 from ptqc.solvers.cost_model import Edge, Network, TimedOperator, Times
 
@@ -56,7 +56,8 @@ def joint_choice(sites: Sequence[SiteCosts], weighed: Weighed, network: Network,
     options, parts, coded = list[Option](), dict[str, list[Condition]](), dict[str, list[Condition]]()
     for candidate, stored in _stored(weighed, readers):
         taken = Condition((weight_choice(candidate.weight), stored))
-        options.append(Option(weight_choice(candidate.weight), stored, {LOSS: candidate.loss, BYTES: candidate.bytes}))
+        costs = {LOSS: candidate.loss, BYTES: candidate.bytes, MEMORY: candidate.memory}
+        options.append(Option(weight_choice(candidate.weight), stored, costs))
         for part in candidate.needs:
             parts.setdefault(part, []).append(taken)
         if stored.for_codes:

@@ -7,7 +7,8 @@ no choice needs more than at another are left out, and of a limit those that can
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from ptqc.solvers.choices import Condition, Event, JointChoice
+from ptqc.solvers.allocation import MEMORY
+from ptqc.solvers.choices import Condition, Event, JointChoice, Option
 from ptqc.solvers.joint import CODES, FLOAT, dequantized, on_codes, quantized
 from ptqc.solvers.memory_model import LiveTensor, LoadedWeight, MemoryModel
 
@@ -38,21 +39,22 @@ class StepCosts:
 def with_memory(
     program: JointChoice, model: MemoryModel, sites: Mapping[str, str]
 ) -> tuple[JointChoice, dict[str, int]]:
-    """A program of sites that counts memory, too, and its resources with what each has at most.
+    """A program of sites and weights that counts memory, too, and its resources with what each has at most.
 
-    sites: tensor -> name of its site.
+    sites: tensor -> name of its site. What a format of a weight takes more or less is there at every step.
     """
     steps = {f"memory at {model.steps[k]}": costs for k, costs in _largest(step_costs(model, sites)).items()}
 
     def added(key: Key) -> dict[str, float]:
         return {name: float(size) for name, step in steps.items() if (size := step.costs.get(key, 0))}
 
-    options = tuple(
-        replace(option, costs={**option.costs, **added((option.choice, str(option.state)))})
-        if isinstance(option.state, str)
-        else option
-        for option in program.options
-    )
+    def costs_of(option: Option) -> dict[str, float]:
+        if isinstance(option.state, str):
+            return added((option.choice, option.state))
+        more = float(option.costs.get(MEMORY, 0.0))
+        return dict.fromkeys(steps, more) if more else {}
+
+    options = tuple(replace(option, costs={**option.costs, **costs_of(option)}) for option in program.options)
     events = tuple(replace(event, costs={**event.costs, **added(event.name)}) for event in program.events)
     weights = tuple(_loaded(weight, steps) for weight in model.weights if weight.nodes)
     fixed = {name: float(step.fixed + model.fixed) for name, step in steps.items()}

@@ -6,10 +6,11 @@ correction only the centred part counts, H − E[x]E[x]ᵀ. One Moments object s
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any, overload
 
 import numpy as np
 
-from ptqc.execute.compressed import Compressed, Held
+from ptqc.execute.compressed import Compressed, Held, real
 from ptqc.graph.layers import Layer
 from ptqc.store import spool
 
@@ -60,6 +61,9 @@ class Moments:
         self.waiting.append(columns)
         if _count(self.waiting) >= TOGETHER:
             self._multiply()
+        elif columns.base is not None:
+            # What they are a view of may be an output of ONNX Runtime, which keeps all memory of its session.
+            self.waiting[-1] = columns.copy("K")
 
     def _multiply(self) -> None:
         """Take the waiting columns into gram."""
@@ -106,23 +110,34 @@ def factor_bytes(groups: int, width: int) -> int:
     return 32 * groups * width**2 if width <= WIDEST_GRAM else 0
 
 
-def joined(parts: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
-    """Columns (groups, d, n) of neighbouring batches in one piece, TOGETHER of them where there are as many."""
-    waiting: list[np.ndarray] = []
+@dataclass(frozen=True, eq=False)
+class Joined:
+    """Columns (groups, d, n) of neighbouring batches, as they are held. np.asarray gives them in one piece."""
+
+    parts: Sequence[Held]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        """The real values, made anew where they are codes or of several batches."""
+        return np.asarray(_together([real(part) for part in self.parts]), dtype)
+
+
+def joined(parts: Iterable[Held]) -> Iterator[Joined]:
+    """Columns of neighbouring batches together, TOGETHER of them where there are as many."""
+    waiting: list[Held] = []
     for columns in parts:
         waiting.append(columns)
         if _count(waiting) >= TOGETHER:
-            yield _together(waiting)
-            waiting.clear()
+            yield Joined(waiting)
+            waiting = []
     if waiting:
-        yield _together(waiting)
+        yield Joined(waiting)
 
 
 def _together(parts: Sequence[np.ndarray]) -> np.ndarray:
     return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=-1)
 
 
-def _count(parts: Iterable[np.ndarray]) -> int:
+def _count(parts: Iterable[Held]) -> int:
     return sum(columns.shape[-1] for columns in parts)
 
 
@@ -211,16 +226,20 @@ class ColumnSample:
             for i in range(rank)
         )
 
-    def inputs(self, x: Held, index: int) -> np.ndarray:
-        """Columns (groups, d, n) of a batch x; sample numbers start at `index`."""
+    @overload
+    def inputs(self, x: np.ndarray, index: int) -> np.ndarray: ...
+    @overload
+    def inputs(self, x: Held, index: int) -> Held: ...
+    def inputs(self, x: Held, index: int) -> Held:
+        """Columns (groups, d, n) of a batch x, held as it is; sample numbers start at `index`."""
         if isinstance(x, Compressed):
-            return np.asarray(replace(x, codes=self._inputs(x.codes, index, x.zero_point)))
+            return replace(x, codes=self._inputs(x.codes, index, x.zero_point))
         return self._inputs(x, index)
 
-    def outputs(self, y: Held, input_shape: tuple[int, ...], index: int) -> np.ndarray:
-        """The layer's outputs (groups, R, n) at the same columns."""
+    def outputs(self, y: Held, input_shape: tuple[int, ...], index: int) -> Held:
+        """The layer's outputs (groups, R, n) at the same columns, held as y is."""
         if isinstance(y, Compressed):
-            return np.asarray(replace(y, codes=self._outputs(y.codes, input_shape, index)))
+            return replace(y, codes=self._outputs(y.codes, input_shape, index))
         return self._outputs(y, input_shape, index)
 
     def _inputs(self, x: np.ndarray, index: int, zero: int = 0) -> np.ndarray:

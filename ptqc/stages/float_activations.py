@@ -31,4 +31,4 @@ def fit_finite(job: Job, decided: Decided, given: Plan | None, fit: Callable[[De
 
 
 def _in_float(decided: Decided) -> Decided:
-    return replace(decided, activations={}, activation_loss=0.0, proof=None)
+    return replace(decided, activations={}, activation_loss=0.0, proof=None, weight_memory=None)

@@ -61,6 +61,8 @@ def measured(
     key = {**key_of("measure", prepared, options.until(Phase.MEASURE)), **families}
     if find_caches(prepared.model):
         key = {**key, "caches": "keep their digits"}
+    if options.in_blocks and is_in_files(prepared.model):  # few weights are measured that these leave one format
+        key = {**key, "operators": options.operators}
     if prepared.judging is not None:
         key = {**key, "judging": prepared.judging.digest}
     solving = {**key_of("solve-weights", prepared, options.until(Phase.SOLVE)), **families}

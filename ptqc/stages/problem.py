@@ -1,6 +1,6 @@
 """What the bytes of a plan are, and with them the problem that allocation solves."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -35,21 +35,22 @@ def problem_of(decided: Decided, plan: Plan, options: CompileOptions) -> Problem
     for weight in decided.weights:
         for form in forms(weight, decided, plan, options):
             solution = decided.solutions[weight.name, form]
-            uses = [_use(model, layer, solution, plan, options) for layer in weight.layers]
+            uses = [_use(model, layer, weight, solution, plan, options) for layer in weight.layers]
             uses += _uses_of_table(model, weight, solution, options)
             stored = size.stored(solution, uses, length, inline=options.inline, tied=weight.table is not None)
             parts = stored.parts(opset)
             once |= parts
             loss = decided.weight_losses[weight.name, form]
-            candidates.append(Candidate(weight.name, form, stored.own, loss, tuple(parts)))
+            memory = size.loaded(solution, uses, stored.own, weight.size)
+            candidates.append(Candidate(weight.name, form, stored.own, loss, tuple(parts), memory))
     empty = Problem(tuple(candidates), 0, once)
     smallest = smallest_choice(empty)
     extremes = [smallest, *(best for best in (best_choice(empty),) if fits_in_memory(empty.size(best)))]
     fixed = max(weighed(decided, options, plan.with_formats(choice)) - empty.size(choice) for choice in extremes)
-    return replace(empty, fixed=fixed)
+    return replace(empty, fixed=fixed, memory=decided.weight_memory)
 
 
-def forms(weight: Weight, decided: Decided, plan: Plan, options: CompileOptions) -> list[Format]:
+def forms(weight: Weight, decided: Decided, plan: Plan, options: CompileOptions) -> Sequence[Format]:
     """The formats a weight may take: on an integer kernel codes that cannot saturate, else everything.
 
     Where an operator may keep it packed in memory, those that it takes, if it takes any; those that are stored as FP8
@@ -59,11 +60,16 @@ def forms(weight: Weight, decided: Decided, plan: Plan, options: CompileOptions)
     if options.in_float8 and weight.layers and FLOAT8 in found:
         return [FLOAT8]
     if not any(layer.name in plan.integer for layer in weight.layers):
-        products = [layer for layer in weight.layers if weight.table is None and options.in_blocks]
-        in_blocks = [form for form in found if products and all(_goes_in_blocks(layer, form) for layer in products)]
-        return in_blocks or found
+        return in_float(weight, found, options)
     widest = options.widest_on_integers
     return [form for form in found if form.code_bits is not None and form.code_bits <= widest]
+
+
+def in_float(weight: Weight, forms: Sequence[Format], options: CompileOptions) -> Sequence[Format]:
+    """Of these formats, those that a weight may take whose layers all compute in float."""
+    products = [layer for layer in weight.layers if weight.table is None and options.in_blocks]
+    in_blocks = [form for form in forms if products and all(_goes_in_blocks(layer, form) for layer in products)]
+    return in_blocks or forms
 
 
 def table_numbers(decided: Decided, choice: Mapping[str, Format]) -> TunedNumbers:
@@ -98,8 +104,11 @@ def weighed(decided: Decided, options: CompileOptions, plan: Plan) -> int:
     return packed(decided, plan, numbers, options)[1].size
 
 
-def _use(model: ir.Model, layer: Layer, solution: Solution, plan: Plan, options: CompileOptions) -> size.Use:
-    if options.in_blocks and layer.name not in plan.integer and _goes_in_blocks(layer, solution.form):
+def _use(
+    model: ir.Model, layer: Layer, weight: Weight, solution: Solution, plan: Plan, options: CompileOptions
+) -> size.Use:
+    is_free = options.in_blocks and weight.table is None and layer.name not in plan.integer
+    if is_free and _goes_in_blocks(layer, solution.form):
         return size.Use(in_blocks=True)
     if layer.name not in plan.integer or not layer.takes_bias:
         return size.Use(layer.name in plan.integer, None)

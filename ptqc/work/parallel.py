@@ -57,16 +57,21 @@ def in_order(
     """Results in the order of the items, computed in threads.
 
     need: bytes that an item takes while it is worked on; at any time at most ROOM in all, or one item alone. workers:
-    threads, 0: one for each processor. When the caller stops early, what has not begun never does.
+    threads, 0: one for each processor; a single item is computed by the caller's. When the caller stops early, what
+    has not begun never does.
     """
     workers = workers or processors()
     if workers == 1:
         yield from map(function, items)
         return
+    waiting = list(items)
+    if len(waiting) == 1:
+        yield function(waiting[0])
+        return
     room = Room()
     executor = ThreadPoolExecutor(workers)
     try:
-        running = deque(executor.submit(room.run, function, item, need(item)) for item in items)
+        running = deque(executor.submit(room.run, function, item, need(item)) for item in waiting)
         while running:
             while not wait([running[0]], timeout=PATIENCE).done:
                 continue

@@ -1,6 +1,7 @@
 """Values beyond a number of bytes are held in files, as the same numbers."""
 
 import mmap
+from itertools import permutations
 
 import numpy as np
 import pytest
@@ -46,8 +47,32 @@ def test_there_is_room_again_when_a_value_goes() -> None:
     assert not is_in_file(bounded.keep(compressed()))
 
 
-def test_what_is_small_or_out_of_order_or_no_plain_array_stays() -> None:
+def test_the_order_in_memory_stays() -> None:
+    """Products round by it."""
+    for axes in permutations(range(4)):
+        value = np.arange(COUNT * 2, dtype=np.float32).reshape(2, 8, 1, -1).transpose(axes)
+        kept = Bounded(0).keep(value)
+        assert is_in_file(kept)
+        assert codes_of(kept).strides == value.strides
+        assert np.array_equal(kept, value)
+
+
+def test_what_shows_other_values_is_not_counted_again() -> None:
+    bounded = Bounded(2 * SMALL)
+    first, second = (bounded.array(np.zeros((2, COUNT // 2), np.int16)) for _ in range(2))
+    shown = bounded.array(first.T)
+    assert bounded.held == 2 * SMALL
+    assert shown.base is first
+    del first
+    assert bounded.held == 2 * SMALL
+    del second, shown
+    assert bounded.held == 0
+    in_file = Bounded(0).array(np.zeros((2, COUNT // 2), np.int16))
+    assert np.shares_memory(Bounded(0).array(in_file.T), in_file)
+
+
+def test_what_is_small_or_has_gaps_or_is_no_plain_array_stays() -> None:
     bounded = Bounded(0)
-    for value in (np.arange(3), np.zeros((COUNT, 2)).T, np.full(SMALL, "a", object), [np.zeros(SMALL)]):
+    for value in (np.arange(3), np.zeros((COUNT, 2))[:, :1], np.full(SMALL, "a", object), [np.zeros(SMALL)]):
         assert bounded.keep(value) is value  # type: ignore[arg-type]
     assert bounded.held == 0

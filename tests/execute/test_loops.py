@@ -10,7 +10,7 @@ import pytest
 
 from ptqc.errors import ModelError
 from ptqc.execute import onnxruntime
-from ptqc.execute.onnxruntime import Runner, tensors_of
+from ptqc.execute.onnxruntime import Runner, has_loop, tensors_of
 from ptqc.execute.walk import Slicer, Walk
 
 
@@ -34,6 +34,22 @@ def test_a_loop_without_end_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ModelError, match="a Loop of the model may have no end"):
         Runner(ir.from_proto(loop((1 << 63) - 1))).run({"x": np.ones(2, np.float32)})
     assert time.monotonic() - started < 30
+
+
+def test_a_loop_is_found_wherever_it_is() -> None:
+    inner = loop(3)
+    branch = onnx.helper.make_graph(inner.graph.node, "then", [], [onnx.ValueInfoProto(name="y")])
+    in_branch = onnx.helper.make_node("If", ["c"], ["y"], then_branch=branch, else_branch=onnx.GraphProto())
+    in_function = onnx.helper.make_function("f", "F", ["x"], ["y"], inner.graph.node, inner.opset_import)
+    plain = onnx.ModelProto(graph=onnx.GraphProto(node=[onnx.helper.make_node("Relu", ["x"], ["y"])]))
+    assert not has_loop(plain)
+    for model in (
+        inner,
+        onnx.ModelProto(graph=onnx.GraphProto(node=[*plain.graph.node, in_branch])),
+        onnx.ModelProto(graph=plain.graph, functions=[in_function]),
+    ):
+        assert has_loop(model)
+    assert has_loop(ir.from_proto(inner))
 
 
 def sequences() -> ir.Model:

@@ -97,6 +97,10 @@ def test_the_faster_one_is_named_only_where_the_spread_allows(ratio: float, low:
     assert lines({**TIMES, "speed": speed})["latency"].partition(": ")[2] == said
 
 
+def test_why_speeds_were_not_compared() -> None:
+    assert lines({**TIMES, "speed": None, "speed_missing": "it rains"})["latency"] == "not measured: it rains"
+
+
 def test_a_batch_that_the_model_asks_for_is_named() -> None:
     told = lines({**TIMES, "speed": {**SPEED, "rows": 8}})["latency"]
     assert told.startswith("2.000 -> 1.000 ms, a batch of 8 as the model asks for, one thread")

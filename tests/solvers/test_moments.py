@@ -135,12 +135,23 @@ def test_moments_are_those_of_all_columns(x: np.ndarray, splits: list[int], toge
     np.testing.assert_allclose(found.second(), covariance, atol=1e-4)
 
 
+def test_columns_that_wait_hold_nothing_but_themselves() -> None:
+    """A view would hold the array that it is one of, and with it all memory of a session of ONNX Runtime."""
+    array = noise(4, 3)
+    found = Moments.empty(1, 3)
+    found.add(array.T[None])
+    (waiting,) = found.waiting
+    assert not np.shares_memory(waiting, array)
+    assert waiting.strides[1:] == array.T.strides
+    np.testing.assert_array_equal(waiting, array.T[None])
+
+
 @given(sizes=st.lists(st.integers(1, 9), max_size=8))
 def test_joined_columns_are_all_there_in_order(sizes: list[int]) -> None:
     parts = np.split(noise(2, 3, sum(sizes)), np.cumsum(sizes)[:-1], axis=-1) if sizes else []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(moments, "TOGETHER", 5)
-        found = list(moments.joined(parts))
+        found = [np.asarray(piece) for piece in moments.joined(parts)]
     assert all(piece.shape[-1] >= 5 for piece in found[:-1])
     none = np.empty((2, 3, 0))
     np.testing.assert_array_equal(np.concatenate([none, *found], -1), np.concatenate([none, *parts], -1))

@@ -9,15 +9,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from compiling import Measured, measure_residual, quick
+from compiling import Measured, compiled, measure_residual, proto, quick, samples, weight
 
 from ptqc.compiler import measure
 from ptqc.errors import UsageError
 from ptqc.formats import Format, Integer, VectorCodebook
+from ptqc.graph import external
 from ptqc.notes import is_cut_short
 from ptqc.operators import OPERATORS, registry
 from ptqc.options import CompileOptions
-from ptqc.passes.decide import solve_weights
+from ptqc.passes.decide import measure_sensitivity, solve_weights
 from ptqc.passes.decide.calibrate import Calibrate
 from ptqc.passes.decide.phases import Decided
 from ptqc.passes.schedule import default_rewrites
@@ -62,8 +63,8 @@ def test_every_weight_is_measured_in_every_format(measured: Measured) -> None:
     context = measured.context
     keys = {(weight.name, bits) for weight in context.weights for bits in (2, 4, 7)}
     assert {(name, form.bits) for name, form in context.solutions if form.family == "int"} == keys
-    for weight in context.weights:
-        losses = [context.weight_losses[weight.name, Integer(bits)] for bits in (2, 4, 7)]
+    for each in context.weights:
+        losses = [context.weight_losses[each.name, Integer(bits)] for bits in (2, 4, 7)]
         assert losses[0] > losses[1] > losses[2] > 0
 
 
@@ -216,3 +217,19 @@ def test_what_was_cut_short_can_be_recalled(measured: Measured, tmp_path: Path) 
     store = Store(tmp_path)
     short, _, entry = measure(measured.prepared, measured.options, store, SILENT, Run(Deadline(0.0)))
     assert_same(recall(store, entry, SILENT)[1], short)
+
+
+@pytest.mark.parametrize(("operators", "said"), [("onnxruntime", ["the losses of 1 of 2 weights"]), ("standard", [])])
+def test_what_an_operator_leaves_one_format_is_hardly_measured_beyond_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operators: str, said: list[str]
+) -> None:
+    monkeypatch.setattr(external, "IN_MEMORY_LIMIT", 4000)
+    monkeypatch.setattr(measure_sensitivity, "TOLD", 1)
+    model = proto(
+        "g (float[N,64] x) => (float[N,80] y) { h = MatMul(x, w) r = Relu(h) y = MatMul(r, v) }",
+        w=weight(64, 64),
+        v=weight(64, 80, seed=1),
+    )
+    artifact = compiled(model, samples(64), tmp_path, budget="50%", bits=(4,), activations="float", operators=operators)
+    notes = [note["message"] for note in artifact.manifest["notes"] if note["step"] == "measure-sensitivity"]
+    assert [note[: len(said[0])] for note in notes] == said

@@ -55,6 +55,11 @@ def test_as_many_as_processors_work_at_a_time(workers: int) -> None:
     assert meter.most == workers
 
 
+@pytest.mark.usefixtures("workers")
+def test_one_item_needs_no_thread_of_its_own() -> None:
+    assert list(in_order(lambda _item: threading.current_thread(), [0])) == [threading.current_thread()]
+
+
 def test_what_needs_too_much_room_works_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parallel, "processors", lambda: 4)
     small, large = Meter(), Meter()

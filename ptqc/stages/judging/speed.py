@@ -13,22 +13,27 @@ from ptqc.execute.speed import Speed, compare
 from ptqc.work.deadline import NEVER, Deadline
 from ptqc.work.progress import Progress
 
+# Why speeds are not compared.
+NO_TIME = "there was no time left"
+NO_MEMORY = "both models, with their weights unpacked to float, may not fit into memory"
+
 
 @dataclass(frozen=True)
 class Measured:
-    """speed: None without time for it, or where both do not fit into memory. rows: samples in a run.
+    """speed: None where it was not measured; missing: why. rows: samples in a run.
 
     They are more than one where the model takes no single one.
     """
 
     speed: Speed | None
     rows: int
+    missing: str = NO_TIME
 
     def to_json(self) -> dict[str, Any]:
         """The document for `run.json`."""
         speed = self.speed
         if speed is None:
-            return {"speed": None}
+            return {"speed": None, "speed_missing": self.missing}
         return {
             "float_ms": speed.float_ms,
             "compiled_ms": speed.compiled_ms,
@@ -47,7 +52,7 @@ def measure_speed(
 ) -> Measured:
     """Run the packed file and the float model in turns on one sample."""
     if is_lean(file, model):  # both in memory at the same time, each with all of its weights in float
-        return Measured(None, 1)
+        return Measured(None, 1, NO_MEMORY)
     with progress.stage("compare speeds"):
         feeds, rows = one_sample(model, samples)
         return Measured(compare(Subject(model, feeds), Subject(file, feeds), deadline), rows)

@@ -18,7 +18,7 @@ class Clock(Protocol):
         """Times of operators in float and on codes, and of the conversions between."""
 
     def latencies(self, decided: Decided, options: CompileOptions, plan: Plan) -> tuple[float, float]:
-        """Nanoseconds of a run of the float network, and of one like the plan with the table's numbers."""
+        """Nanoseconds of a run with nothing on codes, and of one like the plan with the table's numbers."""
 
     def profiles(self, decided: Decided, options: CompileOptions, fitted: Fitted) -> tuple[Profile, Profile]:
         """Nanoseconds of the float network and of what is delivered, with those of operators and conversions."""

@@ -10,6 +10,7 @@ from ptqc.budget import Latency
 from ptqc.codegen.targets import Chosen
 from ptqc.errors import Infeasible, UsageError
 from ptqc.notes import Note
+from ptqc.options import CompileOptions
 from ptqc.passes.decide.meet_latency import MeetLatency
 from ptqc.passes.decide.phases import Decided
 from ptqc.plan import Plan
@@ -35,12 +36,17 @@ def recorded_times(manifest: Mapping[str, Any]) -> Times | None:
     return None if latency is None else Times.from_json(latency["times"])
 
 
-def fitting_times(manifest: Mapping[str, Any], budget: Latency | None) -> Times | None:
+def fitting_times(manifest: Mapping[str, Any], budget: Latency | None, options: CompileOptions) -> Times | None:
     """The same where they were measured of what this budget is of; what was predicted is predicted again."""
     found = recorded_times(manifest)
-    if found is None or budget is None or not found.is_measured:
+    if found is None or budget is None or not found.is_measured or found.target != budget.target:
         return None
-    return found if found.target == budget.target else None
+    return found if found.in_blocks == _times_blocks(budget, options) else None
+
+
+def _times_blocks(budget: Latency, options: CompileOptions) -> bool:
+    """Whether a budget is of a file whose products in float may be of ONNX Runtime's own operators."""
+    return options.in_blocks and not budget.target
 
 
 def times_of(folder: str | PathLike[str]) -> Times:
@@ -91,7 +97,7 @@ def within_latency(job: Job, clock: Clock, given: Times | None, plan: Plan | Non
         times = clock.measure(job.decided, job.options, progress)
     else:
         _check_of_this(times, network)
-        _check_where(times, budget)
+        _check_where(times, budget, job.options)
     timed = Timed(budget, network, times)
     if plan is not None:
         _check(timed, plan)
@@ -121,12 +127,18 @@ def _check_of_this(times: Times, network: Network) -> None:
         raise UsageError(f"the times given are of another model: it has no operator that makes {unknown[0]!r}")
 
 
-def _check_where(times: Times, budget: Latency) -> None:
+def _check_where(times: Times, budget: Latency, options: CompileOptions) -> None:
     if times.target != budget.target:
         where = f"--budget {budget.nanoseconds / 1e6:g}ms{f'@{times.target}' if times.target else ''}"
         raise UsageError(
             f"the times given are of {times.runtime}, and the budget {budget} is of another: ask for {where}, or "
             "measure without --times"
+        )
+    if times.in_blocks != _times_blocks(budget, options):
+        asked, given = ("onnxruntime", "standard") if options.in_blocks else ("standard", "onnxruntime")
+        raise UsageError(
+            f"the times given are of products in float by the {given} operators, and operators is {asked!r}: ask for "
+            "the same, or measure without --times"
         )
 
 
@@ -168,7 +180,7 @@ def _choose_and_correct(job: Job, clock: Clock, measured: Timed, weighed: Weighe
 def _trial(job: Job, clock: Clock, decided: Decided, timed: Timed) -> tuple[float, float]:
     """Predicted and actual nanoseconds of a file with the activations that were chosen.
 
-    The actual time is relative to the float network's at the same moment, as the machine may have slowed down.
+    The actual time is relative to that of nothing on codes at the same moment, as the machine may have slowed down.
     """
     plan = measuring.any_plan(decided, job.options, decided.activations)
     real, found = clock.latencies(decided, job.options, plan)

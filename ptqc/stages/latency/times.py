@@ -1,7 +1,8 @@
 """Times of a network's operators on this machine: in float, on codes, and of the conversions between.
 
 Three files are profiled: the float network; the network with every activation quantized; and the latter with its
-integer kernels forbidden, which rounds every tensor to codes and back.
+integer kernels forbidden, which rounds every tensor to codes and back. Where products in float may keep their weights
+packed, in operators of ONNX Runtime's own, the first is a file in which all of them do.
 """
 
 from collections.abc import Hashable, Mapping, Sequence
@@ -12,7 +13,7 @@ import onnx_ir as ir
 import onnxruntime as ort
 from onnx import TensorProto, helper
 
-from ptqc.codegen.onnxruntime import float_pools, lookup
+from ptqc.codegen.onnxruntime import blocks, float_pools, lookup
 from ptqc.codegen.onnxruntime.export import Exported, export
 from ptqc.execute.onnxruntime import Feeds
 from ptqc.execute.profile import Profile, Subject, latencies, profile
@@ -43,11 +44,11 @@ class OnnxRuntimeClock:
         """See `measure_times`."""
         return measure_times(decided, options, progress)
 
-    def latencies(self, decided: Decided, _options: CompileOptions, plan: Plan) -> tuple[float, float]:
-        """Of the float model, and of a plan's file."""
-        feeds = decided.held_back[0]
-        _, exported = packed(decided, plan, table_numbers(decided, plan.formats))
-        real, found = latencies([Subject(decided.model, feeds), Subject(exported.proto, feeds)], FEW_SECONDS)
+    def latencies(self, decided: Decided, options: CompileOptions, plan: Plan) -> tuple[float, float]:
+        """Of what has nothing on codes, and of a plan's file."""
+        _, exported = packed(decided, plan, table_numbers(decided, plan.formats), options)
+        subjects = [in_float(decided, options), Subject(exported.proto, decided.held_back[0])]
+        real, found = latencies(subjects, FEW_SECONDS)
         return real, found
 
     def profiles(self, decided: Decided, _options: CompileOptions, fitted: Fitted) -> tuple[Profile, Profile]:
@@ -65,12 +66,9 @@ def measure_times(decided: Decided, options: CompileOptions, progress: Progress)
     """Profile a float model in normal form and what quantization makes of it."""
     network, everything = network_of(decided), any_plan(decided, options, decided.ranges)
     with progress.stage("time operators"):
-        lowered, exported = packed(decided, everything, table_numbers(decided, everything.formats))
+        lowered, exported = packed(decided, everything, table_numbers(decided, everything.formats), options)
         feeds = decided.held_back[0]
-        subjects = [
-            float_subject(decided.model, everything, feeds),
-            quantized_subject(lowered, exported, everything, feeds),
-        ]
+        subjects = [in_float(decided, options), quantized_subject(lowered, exported, everything, feeds)]
         without = export(lowered, decided.model, is_fast=False)
         subjects.append(replace(quantized_subject(lowered, without, everything, feeds), settings=NO_INTEGER_KERNELS))
         real, codes, rounded = profile(subjects, SECONDS)
@@ -78,7 +76,8 @@ def measure_times(decided: Decided, options: CompileOptions, progress: Progress)
     # Of tensors that only pools in float read, the file has no codes.
     unwritten = {tensor for tensor, name in lowered.codes.items() if name not in exported.renamed}
     times = _times(network, real, codes, rounded, moves)
-    return replace(times, quantize={tensor: ns for tensor, ns in times.quantize.items() if tensor not in unwritten})
+    written = {tensor: ns for tensor, ns in times.quantize.items() if tensor not in unwritten}
+    return replace(times, quantize=written, in_blocks=options.in_blocks)
 
 
 def network_of(decided: Decided) -> Network:
@@ -102,6 +101,20 @@ def any_plan(decided: Decided, options: CompileOptions, activations: Mapping[str
     return plan.with_formats(formats)
 
 
+def in_float(decided: Decided, options: CompileOptions) -> Subject:
+    """What computes with nothing on codes: the float model, as any file of standard operators is one once it is loaded.
+
+    Where operators may keep weights packed, it is a file of the formats that lose least: those of more bytes, and of no
+    less time.
+    """
+    feeds = decided.held_back[0]
+    if not options.in_blocks:
+        return float_subject(decided.model, everything_of(decided), feeds)
+    plan = any_plan(decided, options, {})
+    lowered, exported = packed(decided, plan, table_numbers(decided, plan.formats), options)
+    return quantized_subject(lowered, exported, everything_of(decided), feeds)
+
+
 def float_subject(model: ir.Model, plan: Plan, feeds: Feeds) -> Subject:
     """The float model, its nodes charged to operators."""
     owner = owners(plan.kernels)
@@ -118,6 +131,8 @@ def quantized_subject(lowered: Lowered, exported: Exported, plan: Plan, feeds: F
             keys.update(dict.fromkeys((made, *lookup.inside(made)), keys[read]))
         elif node.op_type == "MaxPool":
             keys.update(dict.fromkeys(float_pools.inside(made), keys[made]))
+        elif node.op_type in blocks.PRODUCTS:
+            keys[blocks.inside(made)] = keys[made]
     return Subject(exported.proto, feeds, {short.get(name, name): key for name, key in keys.items()})
 
 

@@ -67,7 +67,8 @@ def memory_report(job: Job, fitted: Fitted) -> MemoryReport:
     decided, predicted = job.decided, memory_model(job.decided)
     proto, quantized = fitted.exported.proto, fitted.plan.params
     if is_lean(proto, decided.model):  # it is not loaded as a whole, all of its weights in float
-        weights, measured = predicted.loaded(quantized), None
+        formats = sum(candidate.memory for candidate in fitted.problem.chosen(fitted.plan.formats))
+        weights, measured = predicted.loaded(quantized) + formats, None
     else:
         weights, measured = loaded_bytes(proto), run_bytes(Subject(proto, sample_of(decided)))
     expected = predicted.peak(quantized) - predicted.loaded(quantized)

@@ -1,3 +1,4 @@
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from ptqc.execute.onnxruntime import Feeds, Runner
 from ptqc.execute.suffix import Suffix
 from ptqc.execute.walk import Slicer
 from ptqc.formats import FLOAT16, FLOAT32, Codebook, Format, Integer, Palette, VectorCodebook
+from ptqc.graph.layers import Weight
 from ptqc.losses import UNITS, OutputLoss
 from ptqc.notes import Level
 from ptqc.passes.decide import measure_sensitivity
@@ -268,23 +270,33 @@ def test_without_time_losses_follow_the_local_errors(context: Assessed, quantiza
         assert losses[0] > losses[-1] > 0
 
 
-@pytest.mark.parametrize(("bits", "is_large", "assumed"), [((4,), True, 3), ((4,), False, 0), ((2, 4), True, 0)])
-def test_a_large_model_whose_weights_have_one_format_is_hardly_measured(
-    context: Assessed, monkeypatch: pytest.MonkeyPatch, bits: tuple[int, ...], is_large: bool, assumed: int
+@pytest.mark.parametrize(
+    ("bits", "is_large", "free", "assumed"),
+    [((4,), True, (), 3), ((4,), False, (), 0), ((2, 4), True, (), 0), ((4,), True, ("w", "point"), 1)],
+)
+def test_weights_of_large_models_that_can_take_one_format_are_hardly_measured(
+    context: Assessed,
+    monkeypatch: pytest.MonkeyPatch,
+    bits: tuple[int, ...],
+    is_large: bool,
+    free: tuple[str, ...],
+    assumed: int,
 ) -> None:
-    """The losses of its other weights are those of their local errors at the usual rate."""
+    """The losses of the others are those of their local errors at the usual rate. free: may take all formats."""
     monkeypatch.setattr(measure_sensitivity, "is_in_files", lambda _: is_large)
     monkeypatch.setattr(measure_sensitivity, "TOLD", 2)
-    kept = {key: solution for key, solution in context.solutions.items() if key[1] in [Integer(b) for b in bits]}
-    result = MeasureSensitivity().apply(short(context, solutions=kept, sites=()))
-    found = result.made.weight_losses
-    assert found.keys() == kept.keys()
-    rates = [
-        loss / context.errors[key] for key, loss in found.items() if loss != pytest.approx(context.weight_losses[key])
-    ]
-    assert len(rates) == assumed
+    asked = [Integer(each) for each in bits]
+
+    def choices(weight: Weight, forms: Sequence[Format]) -> list[Format]:
+        return [form for form in forms if weight.name in free or form in asked]
+
+    result = MeasureSensitivity(choices=choices).apply(short(context, sites=()))
+    found = {key: loss for key, loss in result.made.weight_losses.items() if key[1] == Integer(4)}
+    changed = {key: loss for key, loss in found.items() if loss != pytest.approx(context.weight_losses[key])}
+    assert len(changed) == assumed
+    rates = [loss / context.errors[key] for key, loss in changed.items()]
     assert rates == pytest.approx([*rates[:1]] * assumed)
-    told = [f"the losses of {assumed} of {len(context.weights)} weights are taken"] if assumed else []
+    told = [f"the losses of {assumed} of {len(context.weights)} weights that can"] if assumed else []
     assert [note.message[: len(told[0])] for note in result.notes] == told
 
 

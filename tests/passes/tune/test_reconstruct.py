@@ -2,6 +2,7 @@
 
 import threading
 import time
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 
@@ -45,6 +46,10 @@ def context(residual: ir.Model, tmp_path_factory: pytest.TempPathFactory) -> Dec
     feeds: list[Feeds] = [{"x": noise(1, 3, 8, 8, seed=seed)} for seed in range(40)]
     return measured(residual, tmp_path_factory.mktemp("samples"), feeds)
 
+
+DEPTHWISE = """g (float[N, 64, 16, 16] x) => (float[N, 64, 16, 16] y) {
+    y = Conv<group = 64, kernel_shape = [3, 3], pads = [1, 1, 1, 1]>(x, w)
+}"""
 
 UNSEEN: list[Feeds] = [{"x": noise(16, 3, 8, 8, seed=1000)}]
 
@@ -191,6 +196,25 @@ def test_values_that_wait_in_files_give_the_same(context: Decided, monkeypatch: 
         np.testing.assert_array_equal(in_files.biases[name], bias)
 
 
+def test_more_samples_of_a_depthwise_layer_take_no_more_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its columns are many times as large as its inputs; in float32, those of 60 samples would take 40 MB."""
+    model = parse(DEPTHWISE, w=noise(64, 1, 3, 3))
+    feeds: list[Feeds] = [{"x": noise(1, 64, 16, 16, seed=seed)} for seed in range(90)]
+    monkeypatch.setattr(reconstruct, "WALK_MEMORY", 0)
+    monkeypatch.setattr(reconstruct, "WALK_BYTES", 2**40)
+    peaks = []
+    for count in (30, 90):
+        folder = tmp_path / str(count)
+        folder.mkdir()
+        context = measured(model, folder, feeds[:count], held=count // 4)
+        planned = Planned(context, plan_of(context, Integer(4)))
+        tracemalloc.start()
+        reconstruct_all(planned, [0])
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < peaks[0] + 8 * 2**20
+
+
 @pytest.mark.parametrize("where", [_State, Walk])
 def test_an_error_of_one_walk_is_raised_once_all_ended(
     where: type, context: Decided, monkeypatch: pytest.MonkeyPatch
@@ -235,7 +259,7 @@ def test_layers_are_solved_on_the_inputs_that_they_will_see(
     feeds = [*context.tuning.batches(8), *context.held_back.batches(8)]
     values = outputs(copy, plan, tuned, feeds)
     for layer in plan.layers:
-        columns = seen[layer.name].x
+        columns = [np.asarray(x) for x in seen[layer.name].x]
         scale = plan.params[layer.input].scale
         steps = np.concatenate([x.ravel() for x in columns]) / np.float32(scale)
         np.testing.assert_allclose(steps, np.rint(steps), atol=1e-3)

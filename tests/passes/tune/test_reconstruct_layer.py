@@ -17,6 +17,7 @@ from ptqc.passes.tune.reconstruct import (
 from ptqc.solutions import Solution
 from ptqc.solvers.column_order import ColumnOrder
 from ptqc.solvers.gptq import Factored, RoundingTarget, grids_for, round_all
+from ptqc.solvers.moments import Joined
 
 # One layer
 
@@ -36,14 +37,19 @@ def problem(seed: int, drift: float) -> tuple[_Problem, np.ndarray]:
     seen = mixing @ real + np.float32(drift) + noise(2, 4, 400, seed=seed + 4, scale=0.1)
     y = LAYER.matrix(weight) @ real + bias.reshape(2, 3, 1)
     parts = [slice(0, 150), slice(150, 300), slice(300, 400)]
-    return _Problem(LAYER, LAYER.matrix(weight), bias, [seen[..., p] for p in parts], [y[..., p] for p in parts], 2), y
+    held_x, held_y = ([Joined([array[..., part]]) for part in parts] for array in (seen, y))
+    return _Problem(LAYER, LAYER.matrix(weight), bias, held_x, held_y, 2), y
+
+
+def concatenated(pieces: list[Joined]) -> np.ndarray:
+    return np.concatenate([np.asarray(piece) for piece in pieces], -1)
 
 
 @settings(deadline=None, max_examples=20)
 @given(seed=st.integers(0, 99), drift=st.floats(0, 0.5), strength=st.sampled_from([0.25, 1.0]))
 def test_the_target_is_on_the_way_to_the_least_squares_weight(seed: int, drift: float, strength: float) -> None:
     made, y = problem(seed, drift)
-    x = np.concatenate(made.x[:2], -1).astype(np.float64)
+    x = concatenated(made.x[:2]).astype(np.float64)
     for group in range(2):
         covariance = np.cov(np.concatenate([x[group], y[group, :, :300]]), bias=True)
         inputs, cross = covariance[:4, :4], covariance[4:, :4]
@@ -61,7 +67,7 @@ def test_weights_without_correction_aim_at_the_mean_too(seed: int, strength: flo
     """Least squares without a free intercept: on the way to it the squared error falls, the mean's included."""
     corrected, y = problem(seed, 0.3)
     made = replace(corrected, layer=replace(LAYER, keeps_sign=True))
-    x = np.concatenate(made.x[:2], -1).astype(np.float64)
+    x = concatenated(made.x[:2]).astype(np.float64)
     wanted = y[..., :300] - made.bias.reshape(2, 3, 1)
     for group in range(2):
         inputs, cross = x[group] @ x[group].T / 300, wanted[group] @ x[group].T / 300
@@ -80,7 +86,7 @@ def test_bias_and_held_back_error(seed: int, drift: float, bits: int) -> None:
     made, y = problem(seed, drift)
     solution = made.rounded(Integer(bits), 0.5)
     (corrected, _, bias), (uncorrected, _, given_bias) = made.judged(solution)
-    missing = y - LAYER.matrix(solution.weight) @ np.concatenate(made.x, -1)
+    missing = y - LAYER.matrix(solution.weight) @ concatenated(made.x)
     left = missing - bias.reshape(2, 3, 1)
     np.testing.assert_allclose(left[..., :300].mean(-1), 0, atol=1e-4)
     assert corrected == pytest.approx(float(np.square(left[..., 300:]).sum()), rel=1e-4)
@@ -103,9 +109,9 @@ def test_two_of_four_inputs_of_each_tap_are_kept() -> None:
     layer, x = Layer("y", "Conv", "x", "w", "b", "y", (6, 8, 1, 2), 0, 1), noise(16, 16) @ noise(16, 400, seed=1)
     weight, bias = noise(6, 8, 1, 2, seed=2), np.zeros(6, np.float32)
     y = layer.matrix(weight) @ x[None]
-    made = _Problem(
-        layer, layer.matrix(weight), bias, [x[None, :, :300], x[None, :, 300:]], [y[..., :300], y[..., 300:]], 1
-    )
+    parts = [slice(0, 300), slice(300, 400)]
+    held_x, held_y = ([Joined([array[..., part]]) for part in parts] for array in (x[None], y))
+    made = _Problem(layer, layer.matrix(weight), bias, held_x, held_y, 1)
     codes = made.rounded(TwoOfFour(5), 1.0).codes
     assert (np.count_nonzero(codes.reshape(6, 2, 4, 1, 2), axis=2) == 2).all()
     largest = np.argsort(np.argsort(np.abs(weight.reshape(6, 2, 4, 1, 2)), axis=2), axis=2) >= 2

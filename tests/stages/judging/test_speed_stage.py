@@ -10,7 +10,9 @@ from compiling import proto, weight
 
 from ptqc.calibration.samples import Samples, collect, input_specs
 from ptqc.execute import speed
+from ptqc.graph import external
 from ptqc.stages.judging.speed import measure_speed, one_sample
+from ptqc.work.deadline import Deadline
 from ptqc.work.progress import SILENT
 
 
@@ -39,6 +41,15 @@ def test_an_axis_that_need_not_be_a_batch_stays_whole(tmp_path: Path) -> None:
     model, samples = given(tmp_path, "N", 8)
     feeds, counted = one_sample(model, samples)
     assert (feeds["x"].shape, counted) == ((8, 16), 1)
+
+
+def test_why_a_speed_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, samples = given(tmp_path, "N", 8)
+    late = measure_speed(model, ir.to_proto(model), samples, SILENT, Deadline(0.0))
+    assert late.to_json() == {"speed": None, "speed_missing": "there was no time left"}
+    monkeypatch.setattr(external, "IN_MEMORY_LIMIT", 100)
+    large = measure_speed(model, ir.to_proto(model), samples, SILENT)
+    assert "may not fit into memory" in large.to_json()["speed_missing"]
 
 
 def test_what_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ from ptqc.errors import Infeasible, Missed, UsageError
 from ptqc.execute import profile
 from ptqc.execute.profile import Profile
 from ptqc.notes import Note
+from ptqc.options import CompileOptions
 from ptqc.solvers.cost_model import Network, Timed, TimedOperator, Times
 from ptqc.stages.job import Job
 from ptqc.stages.latency import latency_budget as latency
@@ -254,7 +255,14 @@ def _over(nanoseconds: float, known: Times = TIMES) -> tuple[Note, ...]:
 @pytest.mark.parametrize(("budget", "found"), [("2ms", TIMES), ("2ms@cpu", None), ("13%", None)])
 def test_recorded_times_serve_budgets_of_the_same_runtime(budget: str, found: Times | None) -> None:
     manifest = {"latency": {"times": TIMES.to_json()}}
-    assert latency.fitting_times(manifest, Budgets.parse(budget).latency) == found
-    assert latency.fitting_times({"latency": None}, Budgets.parse(budget).latency) is None
+    asked = Budgets.parse(budget).latency
+    assert latency.fitting_times(manifest, asked, CompileOptions()) == found
+    assert latency.fitting_times(manifest, asked, CompileOptions(operators="onnxruntime")) is None
+    assert latency.fitting_times({"latency": None}, asked, CompileOptions()) is None
     predicted = {"latency": {"times": replace(TIMES, is_measured=False).to_json()}}
-    assert latency.fitting_times(predicted, Budgets.parse(budget).latency) is None
+    assert latency.fitting_times(predicted, asked, CompileOptions()) is None
+
+
+def test_times_of_other_operators_are_refused(tight: Artifact, place: Path) -> None:
+    with pytest.raises(UsageError, match="by the standard operators, and operators is 'onnxruntime'"):
+        compile_(place, place / "own", "3ms", times=tight.folder, operators="onnxruntime")
