@@ -163,16 +163,16 @@ def _square(side: int) -> tuple[Any, Any, Any, dict[str, Any]]:
 def _sparse_square(side: int) -> tuple[Any, Any, Any, dict[str, Any]]:
     """The same where two of each four weights are zero, on sparse tensor cores whatever is predicted."""
     from ptqc.codegen.cuda import sparse_cores
-    from ptqc.codegen.cuda.halves import Halves
+    from ptqc.codegen.cuda.sparse_codes import SparseCodes
     from ptqc.formats.sparse import PATTERNS
 
     x, y, isa, window, scales, after = _square_layer(side)
     random = np.random.default_rng(side)
     kept = PATTERNS[random.integers(0, len(PATTERNS), side * side // 4)].reshape(side, side, 1, 1)
-    halves = Halves.of(random.integers(-127, 128, kept.shape).astype(np.int8) * kept.astype(np.int8))
-    assert halves is not None
-    tiles, coding = sparse_cores.chosen(window, halves)
-    built = sparse_cores.write(tiles, coding, x, y, isa, halves, scales, after)
+    codes = SparseCodes.of(random.integers(-127, 128, kept.shape).astype(np.int8) * kept.astype(np.int8))
+    assert codes is not None
+    tiles, coding = sparse_cores.chosen(window, codes)
+    built = sparse_cores.write(tiles, coding, x, y, isa, codes, scales, after)
     return built, x, y, {"what": "sparse product", "sizes": [side, side, side]}
 
 

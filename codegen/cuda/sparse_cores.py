@@ -2,7 +2,7 @@
 
 What is summed is as in `tensor_cores.py`, but weights are the left matrix and pixels the columns of the right one:
 mma.sp::ordered_metadata.m16n8k64 takes 64 inputs of 8 pixels, and of the weights of 16 channels the half that is kept,
-in the time of 32 inputs. See `halves.py`.
+in the time of 32 inputs. See `sparse_codes.py`.
 """
 
 from collections.abc import Iterator
@@ -12,12 +12,12 @@ from typing import Any, ClassVar
 import numpy as np
 from tvm.tirx.script import builder as T  # noqa: N812
 
-from ptqc.codegen.cuda import costs, halves, tensor_cores
+from ptqc.codegen.cuda import costs, tensor_cores
 from ptqc.codegen.cuda.copies import Thread, exchanged
 from ptqc.codegen.cuda.fragments import Coding, load_words
-from ptqc.codegen.cuda.halves import Halves
 from ptqc.codegen.cuda.products import MATRICES, SUMS, Registers, TiledProduct
 from ptqc.codegen.cuda.results import Results, ptx
+from ptqc.codegen.cuda.sparse_codes import CHANNEL_TILES, SparseCodes, first_channel_of
 from ptqc.codegen.cuda.tiles import BLOCK, CHUNK, LANES, ROWS, STEP, Tiles
 from ptqc.codegen.kernels.epilogue import Epilogue
 from ptqc.codegen.kernels.isa import Isa
@@ -48,7 +48,7 @@ def integer(
 
     None where more than two of four weights are not zero, or a dense product is predicted to take less time.
     """
-    found = Halves.of(weights.astype(np.int8))
+    found = SparseCodes.of(weights.astype(np.int8))
     if found is None:
         return None
     tiles, coding = chosen(window, found)
@@ -58,7 +58,7 @@ def integer(
     return replace(made, predicted=costs.predicted(tiles, coding))
 
 
-def chosen(window: Window, weights: Halves) -> tuple[Tiles, Coding]:
+def chosen(window: Window, weights: SparseCodes) -> tuple[Tiles, Coding]:
     """How a layer is cut and its weights are packed."""
     coding = weights.coding()
     return costs.chosen(window, len(weights.kept), coding, is_sparse=True), coding
@@ -70,7 +70,7 @@ def write(
     x: Layout,
     y: Layout,
     isa: Isa,
-    weights: Halves,
+    weights: SparseCodes,
     requantization: Requantization,
     epilogue: Epilogue,
 ) -> Built:
@@ -105,27 +105,25 @@ class SparseProduct(TiledProduct):
             ptx(MATRICES, *(registers.inputs[block * SUMS + i] for i in range(SUMS)), address)
         first = T.Bind(begin + self.tiles.input_bytes + thread.column_warp * self.tiles.unit_bytes)
         self.coding.load(registers.packed, lambda offset: T.address_of(shared[first + offset]), thread.lane)
-        places = T.alloc_buffer((halves.MATRICES,), "uint32", scope="local")
-        behind = self.tiles.unit_bytes - LANES * halves.MATRICES * 4
-        load_words(
-            (halves.MATRICES,), places, lambda offset: T.address_of(shared[first + (behind + offset)]), thread.lane
-        )
-        for matrix in range(halves.MATRICES):
+        places = T.alloc_buffer((CHANNEL_TILES,), "uint32", scope="local")
+        behind = self.tiles.unit_bytes - LANES * CHANNEL_TILES * 4
+        load_words((CHANNEL_TILES,), places, lambda at: T.address_of(shared[first + (behind + at)]), thread.lane)
+        for matrix in range(CHANNEL_TILES):
             for pair, weights in enumerate(registers.weights):
                 self.coding.unpack(registers.packed, registers.table, weights, matrix * PAIRS + pair)
             kept = [weights[i] for weights in registers.weights for i in range(2)]
             for block in range(self._pixel_blocks):
-                own = [registers.sums[(block * halves.MATRICES + matrix) * SUMS + i] for i in range(SUMS)]
+                own = [registers.sums[(block * CHANNEL_TILES + matrix) * SUMS + i] for i in range(SUMS)]
                 given = (registers.inputs[block * SUMS + i] for i in range(SUMS))
                 ptx(MULTIPLY, *own, *kept, *given, *own, places[matrix], SELECTOR)
 
     def first_channel(self, lane: Any) -> Any:
         """A lane has four channels."""
-        return halves.first_channel(T.truncdiv(lane, 4))
+        return first_channel_of(T.truncdiv(lane, 4))
 
     def pixels(self, lane: Any) -> Iterator[tuple[Any, list[int]]]:
         """Channel 2·matrix + below of the four is sum 2·below + e of pixel e of two."""
         for block in range(self._pixel_blocks):
             for e in range(2):
-                own = [(block * halves.MATRICES + at // 2) * SUMS + at % 2 * 2 + e for at in range(PACKED)]
+                own = [(block * CHANNEL_TILES + at // 2) * SUMS + at % 2 * 2 + e for at in range(PACKED)]
                 yield block * BLOCK + T.truncmod(lane, 4) * 2 + e, own

@@ -9,8 +9,8 @@ from fours import two_of_four
 from single_kernels import Case
 
 from ptqc.codegen.cuda import sparse_cores
-from ptqc.codegen.cuda.halves import Halves
 from ptqc.codegen.cuda.isa import BY_ELEMENT
+from ptqc.codegen.cuda.sparse_codes import SparseCodes
 from ptqc.codegen.cuda.tiles import TileCut, Tiles
 from ptqc.codegen.kernels.epilogue import NOTHING
 from ptqc.codegen.program.window import Window
@@ -63,11 +63,11 @@ def case(levels: np.ndarray, cut: TileCut, seed: int, window: Window, outputs: i
     shape = (outputs, window.channels, *window.kernel)
     weights = two_of_four(np.random.default_rng(seed).choice(levels, shape).astype(np.int8), seed)
     found = Drawn.of(weights, seed, window, ends=ends)
-    halves = Halves.of(weights)
-    assert halves is not None
-    coding = halves.coding()
+    codes = SparseCodes.of(weights)
+    assert codes is not None
+    coding = codes.coding()
     tiles = Tiles(window, outputs, cut, coding.bits, is_sparse=True)
-    built = sparse_cores.write(tiles, coding, *found.layouts, BY_ELEMENT, halves, found.numbers, NOTHING)
+    built = sparse_cores.write(tiles, coding, *found.layouts, BY_ELEMENT, codes, found.numbers, NOTHING)
     return found.case(built)
 
 

@@ -9,7 +9,7 @@ pytest.importorskip("tvm.tirx", reason="the cuda target needs Apache TVM")
 
 import kernel_processes
 from test_cuda_target import needs_nvcc
-from test_halves import codes_of
+from test_sparse_codes import codes_of
 
 from ptqc.codegen.cuda import costs, layers
 from ptqc.codegen.kernels.epilogue import NOTHING

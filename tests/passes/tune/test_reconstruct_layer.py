@@ -109,9 +109,9 @@ def test_two_of_four_inputs_of_each_tap_are_kept() -> None:
     layer, x = Layer("y", "Conv", "x", "w", "b", "y", (6, 8, 1, 2), 0, 1), noise(16, 16) @ noise(16, 400, seed=1)
     weight, bias = noise(6, 8, 1, 2, seed=2), np.zeros(6, np.float32)
     y = layer.matrix(weight) @ x[None]
-    made = _Problem(
-        layer, layer.matrix(weight), bias, [x[None, :, :300], x[None, :, 300:]], [y[..., :300], y[..., 300:]], 1
-    )
+    parts = [slice(0, 300), slice(300, 400)]
+    held_x, held_y = ([Joined([array[..., part]]) for part in parts] for array in (x[None], y))
+    made = _Problem(layer, layer.matrix(weight), bias, held_x, held_y, 1)
     codes = made.rounded(TwoOfFour(5), 1.0).codes
     assert (np.count_nonzero(codes.reshape(6, 2, 4, 1, 2), axis=2) == 2).all()
     largest = np.argsort(np.argsort(np.abs(weight.reshape(6, 2, 4, 1, 2)), axis=2), axis=2) >= 2

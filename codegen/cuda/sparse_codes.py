@@ -19,13 +19,13 @@ from ptqc.codegen.cuda.tiles import PART, WARP_COLUMNS, Tiles
 
 FOUR, KEPT = 4, 2
 # Matrices of 16 channels in a warp's tile, groups of four lanes, weights whose places are in one word.
-MATRICES, GROUPS, WORD = 2, 8, 32
+CHANNEL_TILES, GROUPS, WORD = 2, 8, 32
 # A valid pair of places, for what fills up the last step and panel.
 FILLED = 0 | 1 << 2
 
 
 @dataclass(frozen=True, eq=False)
-class Halves:
+class SparseCodes:
     """kept: int8 (outputs, half of the products of a sum). places: uint8 (outputs, fours): the lower, then the upper
     one in the two bits above."""
 
@@ -33,7 +33,7 @@ class Halves:
     places: np.ndarray
 
     @classmethod
-    def of(cls, codes: np.ndarray) -> "Halves | None":
+    def of(cls, codes: np.ndarray) -> "SparseCodes | None":
         """Of int8 codes (outputs, inputs, *kernel); None where more than two of four are not zero."""
         by_tap = np.moveaxis(codes, 1, -1)
         if by_tap.shape[-1] % FOUR:
@@ -51,13 +51,13 @@ class Halves:
 
     def pack(self, tiles: Tiles, coding: Coding) -> np.ndarray:
         """Bytes for every panel, step and warp: kept codes as lanes unpack them, then a lane's words of places."""
-        codes = coding.pack(self.in_registers(tiles)).reshape(-1, tiles.unit_bytes - LANES * MATRICES * 4)
+        codes = coding.pack(self.in_registers(tiles)).reshape(-1, tiles.unit_bytes - LANES * CHANNEL_TILES * 4)
         words = self.in_words(tiles).view(np.uint8).reshape(len(codes), -1)
         return np.concatenate([codes, words], axis=1).reshape(-1)
 
     def in_registers(self, tiles: Tiles) -> np.ndarray:
         """Kept codes (panels, steps, warps, lanes, matrices · registers, four codes)."""
-        parts = (GROUPS, MATRICES, 2, tiles.steps, 2, LANES // GROUPS, 4)
+        parts = (GROUPS, CHANNEL_TILES, 2, tiles.steps, 2, LANES // GROUPS, 4)
         kept = _filled(self.kept, tiles, PART, 0).reshape(tiles.panels, tiles.warps[2], *parts)
         ordered = kept.transpose(0, 5, 1, 2, 7, 3, 6, 4, 8)
         return np.ascontiguousarray(ordered).reshape(tiles.panels, tiles.steps, tiles.warps[2], LANES, -1, 4)
@@ -67,9 +67,9 @@ class Halves:
         fours = _filled(self.places, tiles, PART // KEPT, FILLED).astype(np.uint32)
         together = fours.reshape(len(fours), -1, WORD // FOUR) << np.arange(0, WORD, FOUR, dtype=np.uint32)
         words = np.bitwise_or.reduce(together, axis=-1)
-        parts = (GROUPS, MATRICES, 2, tiles.steps, 2)
+        parts = (GROUPS, CHANNEL_TILES, 2, tiles.steps, 2)
         ordered = words.reshape(tiles.panels, tiles.warps[2], *parts).transpose(0, 5, 1, 2, 6, 4, 3)
-        return np.ascontiguousarray(ordered).reshape(tiles.panels, tiles.steps, tiles.warps[2], LANES, MATRICES)
+        return np.ascontiguousarray(ordered).reshape(tiles.panels, tiles.steps, tiles.warps[2], LANES, CHANNEL_TILES)
 
 
 def _filled(rows: np.ndarray, tiles: Tiles, step: int, value: int) -> np.ndarray:
@@ -78,6 +78,6 @@ def _filled(rows: np.ndarray, tiles: Tiles, step: int, value: int) -> np.ndarray
     return np.pad(rows, [(0, more) for more in missing], constant_values=value)
 
 
-def first_channel(group: Any) -> Any:
+def first_channel_of(group: Any) -> Any:
     """The first of the four channels of a warp's that the lanes of a group have; matrix i has 2·i and 2·i + 1."""
     return group * (WARP_COLUMNS // GROUPS)

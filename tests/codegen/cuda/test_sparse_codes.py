@@ -9,9 +9,8 @@ from fours import two_of_four
 from sparse_tables import place_of_a, place_of_e
 from test_emulator_threads import place_of_c
 
-from ptqc.codegen.cuda import halves
 from ptqc.codegen.cuda.fragments import LANES, Coding
-from ptqc.codegen.cuda.halves import Halves
+from ptqc.codegen.cuda.sparse_codes import SparseCodes, first_channel_of
 from ptqc.codegen.cuda.tiles import STEP, TileCut, Tiles
 from ptqc.codegen.program.window import Window
 
@@ -38,7 +37,7 @@ def test_each_lane_finds_its_kept_weights_and_places(window: Window, outputs: in
     """All that is multiplied, put together again from what the tables say that lanes hold."""
     tiles = Tiles(window, outputs, TileCut(64, 64), is_sparse=True)
     codes = codes_of((outputs, window.channels, *window.kernel))
-    found = Halves.of(codes)
+    found = SparseCodes.of(codes)
     assert found is not None
     registers = found.in_registers(tiles).reshape(tiles.panels, tiles.steps, 2, LANES, 2, 16)
     words = found.in_words(tiles)
@@ -65,13 +64,13 @@ def test_the_sums_of_a_lane_are_four_neighbouring_channels() -> None:
     for lane in range(LANES):
         rows = [place_of_c(lane, i)[0] for i in (0, 2)]
         found = [channel_of(0, matrix, row) for matrix in range(2) for row in rows]
-        assert found == [halves.first_channel(lane // 4) + i for i in range(4)]
+        assert found == [first_channel_of(lane // 4) + i for i in range(4)]
 
 
 def test_places_ascend_and_what_fills_up_is_valid() -> None:
     window, outputs = WINDOWS["a window"]
     tiles = Tiles(window, outputs, TileCut(64, 64), is_sparse=True)
-    found = Halves.of(codes_of((outputs, window.channels, *window.kernel)))
+    found = SparseCodes.of(codes_of((outputs, window.channels, *window.kernel)))
     assert found is not None
     pairs = found.in_words(tiles).reshape(-1, 1) >> np.arange(0, 32, 4, dtype=np.uint32) & 15
     assert (pairs & 3 < pairs >> 2).all()
@@ -81,7 +80,7 @@ def test_places_ascend_and_what_fills_up_is_valid() -> None:
 def test_a_unit_has_the_packed_codes_and_then_the_places(bits: int) -> None:
     window, outputs = WINDOWS["a product"]
     tiles = Tiles(window, outputs, TileCut(64, 64), bits, is_sparse=True)
-    found = Halves.of(codes_of((outputs, window.channels, *window.kernel)) >> (8 - bits))
+    found = SparseCodes.of(codes_of((outputs, window.channels, *window.kernel)) >> (8 - bits))
     assert found is not None
     coding = Coding(bits)
     packed = found.pack(tiles, coding).reshape(tiles.panels * tiles.steps * 2, -1)
@@ -92,8 +91,8 @@ def test_a_unit_has_the_packed_codes_and_then_the_places(bits: int) -> None:
 
 def test_more_than_two_of_four_inputs_of_a_tap_are_refused() -> None:
     codes = codes_of((8, 16, 3, 3))
-    assert Halves.of(codes) is not None
-    assert Halves.of(np.ascontiguousarray(codes.reshape(8, 9, 16).swapaxes(1, 2)).reshape(8, 16, 3, 3)) is None
+    assert SparseCodes.of(codes) is not None
+    assert SparseCodes.of(np.ascontiguousarray(codes.reshape(8, 9, 16).swapaxes(1, 2)).reshape(8, 16, 3, 3)) is None
     codes[3, 4:7, 1, 2] = 1
-    assert Halves.of(codes) is None
-    assert Halves.of(codes_of((8, 16, 1, 1))[:, :6]) is None
+    assert SparseCodes.of(codes) is None
+    assert SparseCodes.of(codes_of((8, 16, 1, 1))[:, :6]) is None
