@@ -16,26 +16,18 @@ from typing import Any, TypeVar
 import ablation
 import harness
 import numpy as np
-import torch
 from ablation import Bench
 from harness import Column, Feeds, Run, number, significant
 from tasks import chosen
-from torch import Tensor
 
-from ptqc.execute.torch.graph import TorchGraph
-from ptqc.execute.torch.types import tensor_of
 from ptqc.formats import Format
-from ptqc.graph.layers import Layer
-from ptqc.graph.nodes import initial
 from ptqc.losses import OutputLoss, Outputs
-from ptqc.losses.classes import Logits, Probabilities
-from ptqc.losses.relative import Relative
 from ptqc.passes.decide.calibrate import Calibrate
+from ptqc.passes.decide.measure_curvature import MeasureCurvature
 from ptqc.passes.decide.measure_sensitivity import MeasureSensitivity, mean_shift
 from ptqc.passes.decide.phases import Decided, Setting, Solved
 from ptqc.plan import Plan
 from ptqc.solutions import TunedNumbers
-from ptqc.solvers.moments import error
 from ptqc.stages import problem
 
 Losses = Mapping[tuple[str, Format], float]
@@ -44,9 +36,6 @@ Phase = TypeVar("Phase", bound=Setting)
 FEWEST_FRESH, MOST_FRESH = 64, 1000
 # Deviation of the logarithm of the losses that plans are drawn with.
 DISTURBANCE = 1.0
-# Samples whose gradients are taken, and directions of the outputs of each.
-SAMPLES, DIRECTIONS = 64, 4
-SMALLEST_PROBABILITY = 1e-12
 COLUMNS = (
     Column("task", "task"),
     Column("budget", "budget"),
@@ -61,11 +50,10 @@ COLUMNS = (
 )
 
 
-def criteria(bench: Bench, loss: OutputLoss) -> Iterator[tuple[str, Losses]]:
+def criteria(bench: Bench) -> Iterator[tuple[str, Losses]]:
     """The name of every prediction, and the losses that it gives the candidates."""
     yield "local error", bench.decided.errors
-    if all(isinstance(kind, Logits | Probabilities | Relative) for kind in loss.kinds.values()):
-        yield "curvature", curvature(bench, loss)
+    yield "curvature", curvature(bench)
     yield "outputs", bench.decided.weight_losses
     yield "outputs, squared error", squared(bench)
 
@@ -86,86 +74,9 @@ def squared(bench: Bench) -> Losses:
     return MeasureSensitivity("mse").apply(at(Solved, bench.decided)).made.weight_losses
 
 
-def curvature(bench: Bench, loss: OutputLoss) -> Losses:
-    """½ E[g²] E[δ²] summed over the outputs of a layer: g, the gradient of the loss; δ, what a candidate changes.
-
-    The diagonal of Fisher's information for classes, of Gauss and Newton's matrix for squared errors.
-    """
-    squares, found = _squared_gradients(bench, loss), dict[tuple[str, Format], float]()
-    for layer in bench.decided.layers:
-        second = bench.decided.held_moments[layer.weight].second()
-        original = initial(bench.model, layer.weight)
-        for key, solution in bench.decided.solutions.items():
-            if key[0] == layer.weight:
-                changed = error(layer.matrix(original - solution.weight), second).reshape(-1)
-                found[key] = found.get(key, 0.0) + 0.5 * float(changed @ squares[layer.name])
-    return found
-
-
-def _squared_gradients(bench: Bench, loss: OutputLoss) -> dict[str, np.ndarray]:
-    """Of every layer and output channel: squared gradients summed over positions, mean over samples and directions."""
-    graph, random = TorchGraph(bench.model), torch.Generator().manual_seed(0)
-    layers = {layer.name: layer for layer in bench.decided.layers}
-    total = {name: np.zeros(layer.channels) for name, layer in layers.items()}
-    samples = bench.decided.held_back[:SAMPLES]
-    for feeds in samples:
-        seen, outputs = _watched(graph, feeds, layers)
-        for _ in range(DIRECTIONS):
-            direction = _direction(loss, outputs, random)
-            gradients = torch.autograd.grad(direction, list(seen.values()), retain_graph=True)
-            for name, gradient in zip(seen, gradients, strict=True):
-                total[name] += _by_channel(layers[name], gradient.square())
-    return {name: value / (len(samples) * DIRECTIONS) for name, value in total.items()}
-
-
-def _watched(
-    graph: TorchGraph, feeds: Feeds, names: Mapping[str, Layer]
-) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Outputs of the layers, with gradients, and of the graph."""
-    seen = dict[str, Tensor]()
-
-    def watch(name: str, value: Tensor) -> Tensor:
-        if name in names:
-            seen[name] = value if value.requires_grad else value.requires_grad_()
-        return value
-
-    return seen, graph.run({name: tensor_of(value) for name, value in feeds.items()}, hook=watch)
-
-
-def _by_channel(layer: Layer, values: Tensor) -> np.ndarray:
-    axis = 1 if layer.op_type == "Conv" else values.ndim - 1
-    return values.movedim(axis, 0).flatten(1).sum(1).double().numpy()
-
-
-def _direction(loss: OutputLoss, outputs: Mapping[str, Tensor], random: torch.Generator) -> Tensor:
-    """A scalar whose squared gradient is, on average, the curvature of the loss along each value."""
-    total = torch.zeros(())
-    for name, kind in loss.kinds.items():
-        y = outputs[name]
-        if isinstance(kind, Relative):
-            signs = torch.randint(0, 2, y.shape, generator=random) * 2 - 1
-            total = total + (signs * y / _variance(kind, y).sqrt()).sum() * (2 / y.numel()) ** 0.5
-        else:
-            assert isinstance(kind, Logits | Probabilities)
-            y = y.movedim(kind.axis, -1)
-            log_p = _log_probabilities(y, normalized=isinstance(kind, Probabilities)).flatten(0, -2)
-            drawn = torch.multinomial(log_p.detach().exp(), 1, generator=random)
-            total = total + log_p.gather(1, drawn).sum() / len(log_p) ** 0.5
-    return total
-
-
-def _log_probabilities(x: Tensor, *, normalized: bool) -> Tensor:
-    """Of class scores on the last axis. normalized: they went through a softmax already."""
-    return torch.log_softmax(x.clamp_min(SMALLEST_PROBABILITY).log() if normalized else x, -1)
-
-
-def _variance(kind: Relative, output: Tensor) -> Tensor:
-    """Per channel, shaped to broadcast against the output."""
-    assert kind.variance is not None
-    shape = [1] * output.ndim
-    if kind.axis is not None and kind.variance.ndim:
-        shape[kind.axis] = -1
-    return tensor_of(kind.variance).float().reshape(shape)
+def curvature(bench: Bench) -> Losses:
+    """What the table of losses is by gradients."""
+    return MeasureCurvature().apply(at(Solved, bench.decided)).made.weight_losses
 
 
 def drawn_plans(bench: Bench, several: Sequence[Losses], limit: int, count: int) -> list[Plan]:
@@ -226,7 +137,7 @@ def rows_of(name: str, budgets: Sequence[str], plans: int, count: int) -> list[d
 
         for budget in budgets:
             limit = bench.limit(task, budget)
-            named = dict(criteria(bench, loss))
+            named = dict(criteria(bench))
             drawn = drawn_plans(bench, list(named.values()), limit, plans)
             true = [measured(packed(bench, plan)) for plan in drawn]
             for criterion, losses in named.items():

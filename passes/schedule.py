@@ -9,6 +9,7 @@ from ptqc.passes.decide.calibrate_inner import CalibrateInner
 from ptqc.passes.decide.choose_activations import ChooseActivations
 from ptqc.passes.decide.choose_float_roundings import ChooseFloatRoundings
 from ptqc.passes.decide.choose_splits import ChooseSplits
+from ptqc.passes.decide.measure_curvature import MeasureCurvature
 from ptqc.passes.decide.measure_sensitivity import MeasureSensitivity
 from ptqc.passes.decide.meet_latency import MeetLatency
 from ptqc.passes.decide.meet_memory import MeetMemory
@@ -41,6 +42,7 @@ from ptqc.passes.tune.reconstruct import Reconstruct
 
 # Offered where channels are uneven, and accepted on held-back samples; ReorderChannels serves what asks for an order.
 EVENING: tuple[type[Any], ...] = (ScaleChannels, Rotate)
+# One of the two that measure is asked for.
 MEASURING: tuple[type[Any], ...] = (
     ChooseSplits,
     SplitOutliers,
@@ -49,6 +51,7 @@ MEASURING: tuple[type[Any], ...] = (
     CalibrateInner,
     SolveWeights,
     MeasureSensitivity,
+    MeasureCurvature,
     ChooseActivations,
 )
 # The first three where latency, memory or layers in float ask for them; the others for each plan tried within a budget.

@@ -119,6 +119,12 @@ def _add_compile(parser: argparse.ArgumentParser) -> None:
         help="how to compare outputs: auto (default), logits, embedding, detection, …; may be given once per output",
     )
     parser.add_argument(
+        "--sensitivity",
+        metavar="HOW",
+        help="how to find what each choice loses: outputs (default: run the network with it) or curvature (estimate "
+        "all from a few gradients; less time for large networks; needs ptqc[torch])",
+    )
+    parser.add_argument(
         "--kv-cache",
         action=Each,
         metavar="[INPUT=]KIND",

@@ -61,9 +61,9 @@ def run_compile(options: argparse.Namespace) -> None:
     """`ptqc compile`."""
     from ptqc.api import compile
 
-    names = ("samples", "observer", "activations", "activation_limit", "loss", "bits", "formats", "sparsity")
-    more = ("scales", "allow_8bit", "seed", "pipeline", "time_limit", "cast_double", "float_layers", "inline")
-    given = _given(options, *names, *more, "operators", "rewrites")
+    names = ("samples", "observer", "activations", "activation_limit", "loss", "sensitivity", "bits", "formats")
+    more = ("sparsity", "scales", "allow_8bit", "seed", "pipeline", "time_limit", "cast_double", "float_layers")
+    given = _given(options, *names, *more, "inline", "operators", "rewrites")
     if options.loss:
         given["loss"] = kinds_of(options.loss)
     artifact = compile(

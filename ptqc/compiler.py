@@ -29,6 +29,7 @@ from ptqc.passes.base import Rewrite
 from ptqc.passes.decide.calibrate import Calibrate
 from ptqc.passes.decide.calibrate_inner import CalibrateInner
 from ptqc.passes.decide.choose_activations import ChooseActivations
+from ptqc.passes.decide.measure_curvature import MeasureCurvature
 from ptqc.passes.decide.measure_sensitivity import MeasureSensitivity
 from ptqc.passes.decide.phases import Decided, Setting
 from ptqc.passes.decide.solve_weights import CandidateCache, SolveWeights
@@ -195,7 +196,8 @@ def _decide(setting: Setting, options: CompileOptions, cache: CandidateCache, ru
     observed = run(CalibrateInner(), observed, 0.1)
     families = families_of(setting.model, options)
     solved = run(SolveWeights(options.bits, cache, options.sparsity, families, run.executor), observed, 0.4)
-    measuring = MeasureSensitivity(options.loss, options.activation_limit, partial(in_float, options=options))
+    measure = MeasureCurvature if options.sensitivity == "curvature" else MeasureSensitivity
+    measuring = measure(options.loss, options.activation_limit, partial(in_float, options=options))
     assessed = run(measuring, solved, 0.4)
     return run(ChooseActivations(options.activations, options.activation_limit), assessed, 0.3)
 

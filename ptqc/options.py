@@ -20,6 +20,7 @@ CacheKind = Literal["float", "float16", "int8", "int4", "bfp4", "bfp4-sorted"]
 KvCache = CacheKind | Mapping[str, CacheKind]
 Sparsity = Literal["given", "2:4"]
 Scales = Literal["free", "pow2"]
+Sensitivity = Literal["outputs", "curvature"]
 FloatLayers = Literal["auto", "bfloat16", "float32"]
 Pipeline = Literal["light", "advanced"]
 NARROWEST, WIDEST = 2, 8
@@ -47,25 +48,26 @@ class CompileOptions:
     layers on integer kernels as far as `activation_limit` allows, "integer" all that can be, "float" none; "float8"
     stores weights as FP8 (E4M3), and rounds to it what layers read as far as `activation_limit` allows.
     activation_limit: the loss that 8-bit activations may cost, in the unit of the loss; 0 means the default. loss: how
-    to compare outputs: a name of `ptqc.losses.NAMES` for all, or names by output, such as {"scores": "logits"}. bits:
-    the widths to try for weights. formats: the families of formats to try for them; none: all. sparsity: "given" prunes
-    nothing and keeps the zeros that the model has; "2:4" makes the weights of two of each four neighbouring inputs
-    zero, where a layer has fours. scales: of weights and activations; "pow2" allows only powers of two, with
-    which rounding to the next scale is a shift. allow_8bit: use 8-bit weights on integer kernels, too; they can
-    saturate on CPUs without VNNI. seed: of all random numbers. pipeline: "advanced" takes the best of more
-    reconstructions and adds gradient steps (with torch), each kept only if it lowers the held-back loss. time_limit:
-    seconds; when time gets short, steps that only improve the result are left out or use fewer samples; 0 means no
-    limit. cast_double: accept a float64 model and compute in float32; its inputs and outputs stay float64.
-    float_layers: the inputs of convolutions that stay in float. "bfloat16" rounds them as far as that loses little,
-    "float32" keeps them, and "auto" takes bfloat16 if a native library is built for an instruction set that multiplies
-    it faster. inline: write no model-local functions, for runtimes that do not inline them; the file is a little
-    larger. operators: "onnxruntime" allows ONNX Runtime's own operators: products in float keep weights of 4 or 8 bits
-    packed in memory, and round their inputs to 8 bits, block by block; such a file runs nowhere else. rewrites: names
-    of rewrites that installed packages add, which run on the normal form; `ptqc passes` lists them. kv_cache: how a
-    decoder keeps keys and values of earlier tokens: "float" leaves it as it is; "float16", "int8", "int4", "bfp4"
-    (block floating point) and "bfp4-sorted" (its channels sorted by energy) change its inputs and outputs; for all
-    caches, or by input, such as {"past_key_0": "int4"}. A budget such as "25%cache" chooses for caches of which nothing
-    is said.
+    to compare outputs: a name of `ptqc.losses.NAMES` for all, or names by output, such as {"scores": "logits"}.
+    sensitivity: how to find what each choice loses: "outputs" runs the network with it, "curvature" estimates all from
+    a few gradients (with torch), which takes less time for large networks. bits: the widths to try for weights.
+    formats: the families of formats to try for them; none: all. sparsity: "given" prunes nothing and keeps the zeros
+    that the model has; "2:4" makes the weights of two of each four neighbouring inputs zero, where a layer has fours.
+    scales: of weights and activations; "pow2" allows only powers of two, with which rounding to the next scale is a
+    shift. allow_8bit: use 8-bit weights on integer kernels, too; they can saturate on CPUs without VNNI. seed: of all
+    random numbers. pipeline: "advanced" takes the best of more reconstructions and adds gradient steps (with torch),
+    each kept only if it lowers the held-back loss. time_limit: seconds; when time gets short, steps that only improve
+    the result are left out or use fewer samples; 0 means no limit. cast_double: accept a float64 model and compute in
+    float32; its inputs and outputs stay float64. float_layers: the inputs of convolutions that stay in float.
+    "bfloat16" rounds them as far as that loses little, "float32" keeps them, and "auto" takes bfloat16 if a native
+    library is built for an instruction set that multiplies it faster. inline: write no model-local functions, for
+    runtimes that do not inline them; the file is a little larger. operators: "onnxruntime" allows ONNX Runtime's own
+    operators: products in float keep weights of 4 or 8 bits packed in memory, and round their inputs to 8 bits, block
+    by block; such a file runs nowhere else. rewrites: names of rewrites that installed packages add, which run on the
+    normal form; `ptqc passes` lists them. kv_cache: how a decoder keeps keys and values of earlier tokens: "float"
+    leaves it as it is; "float16", "int8", "int4", "bfp4" (block floating point) and "bfp4-sorted" (its channels sorted
+    by energy) change its inputs and outputs; for all caches, or by input, such as {"past_key_0": "int4"}. A budget such
+    as "25%cache" chooses for caches of which nothing is said.
     """
 
     samples: int = 256
@@ -73,6 +75,7 @@ class CompileOptions:
     activations: Activations = field(metadata=READ_BY_MEASURING, default="auto")
     activation_limit: float = field(metadata=READ_BY_MEASURING, default=0.0)
     loss: Loss = field(metadata=READ_BY_MEASURING, default=AUTO)
+    sensitivity: Sensitivity = field(metadata=READ_BY_MEASURING, default="outputs")
     bits: tuple[int, ...] = (2, 3, 4, 5, 6, 7, 8)
     formats: tuple[str, ...] = ()
     sparsity: Sparsity = "given"
@@ -100,6 +103,7 @@ class CompileOptions:
         one_of("float_layers", self.float_layers, get_args(FloatLayers))
         one_of("scales", self.scales, get_args(Scales))
         one_of("sparsity", self.sparsity, get_args(Sparsity))
+        one_of("sensitivity", self.sensitivity, get_args(Sensitivity))
         one_of("operators", self.operators, get_args(Operators))
         if self.samples < 2:
             raise UsageError(f"samples is {self.samples}; give at least 2, since one of them is held back")
@@ -176,8 +180,9 @@ class CompileOptions:
     def to_json(self) -> dict[str, Any]:
         """The document for manifests."""
         document = {**asdict(self), **{name: list(getattr(self, name)) for name in ("bits", "formats", "rewrites")}}
-        if not self.formats:  # what was measured before there was a choice serves still
-            del document["formats"]
+        for name in ("formats", "sensitivity"):  # what was measured before there was a choice serves still
+            if getattr(self, name) == getattr(type(self), name):
+                del document[name]
         return document
 
     def until(self, phase: Phase) -> dict[str, Any]:
@@ -194,6 +199,7 @@ class Keywords(TypedDict, total=False):
     activations: Activations
     activation_limit: float
     loss: Loss
+    sensitivity: Sensitivity
     bits: tuple[int, ...]
     formats: tuple[str, ...]
     sparsity: Sparsity

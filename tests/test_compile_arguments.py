@@ -136,3 +136,17 @@ def test_eight_bit_weights_on_integer_kernels_are_marked(tmp_path: Path) -> None
     found = compiled(product(), samples(16), tmp_path, bits=(8,), allow_8bit=True, activations="integer")
     assert found.manifest["weights_by_format"] == {"int8": 512}
     assert found.manifest["cpu"]["saturates_without_vnni"] is True
+
+
+def test_losses_from_gradients(of_array: Artifact, tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="torch is not installed: pip install 'ptqc[torch]'")
+    found = compiled(product(), samples(16), tmp_path, sensitivity="curvature").manifest
+    assert found["options"]["sensitivity"] == "curvature"
+    assert any(note["message"].startswith("losses are second-order estimates") for note in found["notes"])
+    assert "sensitivity" not in of_array.manifest["options"]
+
+
+def test_losses_from_gradients_without_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ptqc.stages.preparing.early_checks.find_spec", lambda _: None)
+    with pytest.raises(UsageError, match=r"'curvature', which needs PyTorch: pip install 'ptqc\[torch\]'"):
+        compiled(product(), samples(16), tmp_path, sensitivity="curvature")

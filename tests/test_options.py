@@ -14,8 +14,10 @@ def test_defaults_are_kept_where_nothing_is_given() -> None:
 
 
 def test_an_unknown_option_names_all_known_ones() -> None:
-    known = "samples, observer, activations, activation_limit, loss, bits, formats, sparsity, scales, allow_8bit"
-    with pytest.raises(UsageError, match=rf"unknown option sede, turbo \(did you mean seed\?\); known: {known}, seed"):
+    known = "samples, observer, activations, activation_limit, loss, sensitivity, bits, formats, sparsity, scales"
+    with pytest.raises(
+        UsageError, match=rf"unknown option sede, turbo \(did you mean seed\?\); known: {known}, allow_8bit, seed"
+    ):
         CompileOptions.of({"turbo": 1, "sede": 2, "seed": 3})
 
 
@@ -25,6 +27,7 @@ def test_an_unknown_option_names_all_known_ones() -> None:
         ({"observer": "magic"}, "unknown observer magic; known: auto, minmax, percentile, entropy, mse"),
         ({"activations": "int"}, "activations is 'int'; known: auto, integer, float"),
         ({"sparsity": "4:8"}, "sparsity is '4:8'; known: given, 2:4"),
+        ({"sensitivity": "hessian"}, "sensitivity is 'hessian'; known: outputs, curvature"),
         ({"scales": "shift"}, "scales is 'shift'; known: free, pow2"),
         ({"pipeline": "heavy"}, "pipeline is 'heavy'; known: light, advanced"),
         (
@@ -68,4 +71,8 @@ def test_what_was_found_serves_all_values_of_options_that_were_not_yet_read() ->
         ("observer", "mse"),
     }
     assert usual.until(Phase.FIT) == usual.to_json()
+    assert CompileOptions(sensitivity="curvature").until(Phase.MEASURE) == {
+        **usual.until(Phase.MEASURE),
+        "sensitivity": "curvature",
+    }
     assert usual.until(Phase.SOLVE) != CompileOptions(seed=1).until(Phase.SOLVE)

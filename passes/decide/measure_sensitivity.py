@@ -128,9 +128,7 @@ class MeasureSensitivity:
 
     def _forms_of(self, given: Solved) -> dict[str, Sequence[Format]]:
         """The formats that are measured, by weight; without weights that are taken to be like others."""
-        solved: dict[str, list[Format]] = {}
-        for name, form in given.solutions:
-            solved.setdefault(name, []).append(form)
+        solved = _solved(given)
         measured = {name: anchor_forms(forms) for name, forms in solved.items()}
         if given.sites or not is_in_files(given.model):
             return measured
@@ -182,6 +180,19 @@ class _Probe:
         return 1 - self.walk.position / len(self.walk)
 
 
+def forms_of(given: Solved) -> dict[str, Sequence[Format]]:
+    """The formats whose losses say those of the others, by weight."""
+    return {name: anchor_forms(forms) for name, forms in _solved(given).items()}
+
+
+def _solved(given: Solved) -> dict[str, list[Format]]:
+    """The formats of each weight."""
+    solved: dict[str, list[Format]] = {}
+    for name, form in given.solutions:
+        solved.setdefault(name, []).append(form)
+    return solved
+
+
 def anchor_forms(forms: Iterable[Format]) -> Sequence[Format]:
     """Of the first family that solvers fit: those of ANCHOR_BITS; others in their place where it lacks these.
 
@@ -230,13 +241,13 @@ def _probes(given: Solved, forms: Mapping[str, Sequence[Format]], slicer: Slicer
 
 def _losses(given: Solved, anchors: Anchors, probe: _Probe) -> dict[tuple[str, Format], float]:
     """Losses of all formats of all weights; what was not measured is taken for what is usual."""
-    usual, losses = _loss_per_error(given, anchors), dict[tuple[str, Format], float]()
+    usual, losses = loss_per_error(given, anchors), dict[tuple[str, Format], float]()
     for weight in given.weights:
         found = anchors.get(weight.name, {})
         if not found and (probe.pace.is_short or weight.name not in probe.forms):
             forms = anchor_forms(form for name, form in given.solutions if name == weight.name)
             found = {form: usual * given.errors[weight.name, form] for form in forms}
-        losses.update(_interpolated(given, weight.name, found))
+        losses.update(interpolated(given, weight.name, found))
     return losses
 
 
@@ -340,17 +351,17 @@ def mean_shift(observed: Observed, layer: Layer, weight: np.ndarray) -> np.ndarr
 def _tables(given: Solved, slicer: Slicer) -> tuple[list[str], set[str]]:
     """Tables: those that several nodes read, and those that one does."""
     readers = Counter(name for reads in slicer.reads for name in reads)
-    names = list(_weights_of_tables(given))
+    names = list(weights_of_tables(given))
     return [name for name in names if readers[name] != 1], {name for name in names if readers[name] == 1}
 
 
-def _weights_of_tables(given: Solved) -> dict[str, str]:
+def weights_of_tables(given: Solved) -> dict[str, str]:
     """Constants that no layer multiplies with -> the weight whose numbers they have; most are weights themselves."""
     return {w.table or w.name: w.name for w in given.weights if w.table or not w.layers}
 
 
 def _measure_shared(given: Solved, probe: _Probe, suffixes: Suffixes, name: str, anchors: Anchors) -> None:
-    weight = _weights_of_tables(given)[name]
+    weight = weights_of_tables(given)[name]
     for form, rows in _anchored_rows(given, probe, name):
         if (batches := probe.batches()) == 0:
             continue
@@ -358,7 +369,7 @@ def _measure_shared(given: Solved, probe: _Probe, suffixes: Suffixes, name: str,
 
 
 def _measure_table(given: Solved, probe: _Probe, name: str, suffix: Suffix, anchors: Anchors) -> None:
-    weight = _weights_of_tables(given)[name]
+    weight = weights_of_tables(given)[name]
     for form, rows in _anchored_rows(given, probe, name):
         if (batches := probe.batches()) == 0:
             continue
@@ -367,9 +378,16 @@ def _measure_table(given: Solved, probe: _Probe, name: str, suffix: Suffix, anch
 
 def _anchored_rows(given: Solved, probe: _Probe, name: str) -> Iterator[tuple[Format, np.ndarray]]:
     """What a table is in each format that is measured."""
-    weight = _weights_of_tables(given)[name]
-    for form, solution in probe.anchored(given, weight):
-        yield form, (solution if weight == name else solution.by_channel()).weight
+    weight = weights_of_tables(given)[name]
+    for form, _ in probe.anchored(given, weight):
+        yield form, rows_of(given, name, form)
+
+
+def rows_of(given: Solved, name: str, form: Format) -> np.ndarray:
+    """What a table is in a format of the weight whose numbers it has."""
+    weight = weights_of_tables(given)[name]
+    solution = given.solutions[weight, form]
+    return (solution if weight == name else solution.by_channel()).weight
 
 
 def _add(anchors: Anchors, weight: str, form: Format, loss: float) -> None:
@@ -382,20 +400,20 @@ def _assume_unreached(given: Solved, slicer: Slicer, anchors: Anchors) -> list[N
     """Give constants of branches that no sample takes the losses that others have at their errors."""
     inside = set().union(*(reads(node) - set(node.input) for node in slicer.nodes))
     unreached = sorted(name for name in inside.intersection(anchors) if not any(anchors[name].values()))
-    usual = _loss_per_error(given, anchors)
+    usual = loss_per_error(given, anchors)
     for name in unreached:
         anchors[name] = {form: usual * given.errors[name, form] for form in anchors[name]}
     message = f"{len(unreached)} constants are read in branches that no sample takes: {UNREACHED}"
     return [Note(MeasureSensitivity.name, unreached[0], message, Level.WARNING)] if unreached else []
 
 
-def _loss_per_error(given: Solved, anchors: Anchors) -> float:
+def loss_per_error(given: Solved, anchors: Anchors) -> float:
     """What is usual among the losses that were measured; 1 where none was."""
     found = [(loss, given.errors[name, form]) for name, losses in anchors.items() for form, loss in losses.items()]
     return float(np.median([loss / error for loss, error in found if loss and error] or [1.0]))
 
 
-def _interpolated(given: Solved, name: str, anchors: Mapping[Format, float]) -> dict[tuple[str, Format], float]:
+def interpolated(given: Solved, name: str, anchors: Mapping[Format, float]) -> dict[tuple[str, Format], float]:
     """Losses of all formats of a weight: a power law of the local error, never growing with the bits."""
     forms = sorted(form for weight, form in given.solutions if weight == name)
     losses = {(name, form): 0.0 for form in forms}

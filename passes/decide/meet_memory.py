@@ -14,7 +14,7 @@ from ptqc.errors import Infeasible
 from ptqc.graph.sites import source_params
 from ptqc.options import Activations
 from ptqc.passes.base import Effect, Result
-from ptqc.passes.decide.choose_activations import Checked
+from ptqc.passes.decide.choose_activations import Checked, limit_of
 from ptqc.passes.decide.joint_sites import least_loss, note_on_loss, pinned, program_of, sites_of, smallest
 from ptqc.passes.decide.phases import Assessed, Decided
 from ptqc.solvers.allocation import BYTES, Candidate
@@ -61,7 +61,7 @@ class MeetMemory:
         if self._over(given, given.activations, most_of_weights) <= 0:
             return Result(given, False)
         program, most = self.program(given)
-        if self._over(given, given.activations, least) <= 0 and self._solved(pinned(given, program), most) is not None:
+        if self._over(given, given.activations, least) <= 0 and self._may_stay(given, program, most):
             return Result(self._with_weights(given), True)
         if self.activations != "auto":
             raise self._refusal(given, pinned(given, program), most, f" with {self.activations} activations")
@@ -98,6 +98,17 @@ class MeetMemory:
     def _others(self) -> dict[str, float]:
         found = {} if self.timed is None else {NANOSECONDS: self.timed.budget.nanoseconds}
         return found if self.weighed.limit is None else {**found, BYTES: float(self.weighed.limit)}
+
+    def _may_stay(self, given: Decided, program: JointChoice, most: Mapping[str, int]) -> bool:
+        """Whether formats keep the budgets beside the activations, and other activations would lose little less.
+
+        These compute on integers for what they may lose, and other ones have to be better by as much.
+        """
+        stays = self._solved(pinned(given, program), most)
+        if stays is None or self.activations != "auto":
+            return stays is not None
+        free, limit = self._solved(program, most), limit_of(given.loss_unit, self.limit)
+        return free is None or stays[1].value - free[1].value <= limit
 
     def _solved(self, program: JointChoice, most: Mapping[str, int], slack: int = 0) -> tuple[Goal, Answer] | None:
         """The least loss within all budgets; None where they cannot be kept. slack: bytes that are left unused."""
@@ -182,7 +193,7 @@ class MeetMemory:
         alone = self.memory.fixed + sum(self._smallest_weights().values())
         return Infeasible(
             f"the budget of {self.budget} cannot be met: the least that is predicted{how} is about {least:,} bytes; "
-            f"the weights alone take at least {alone:,}",
+            f"weights and other constants alone take at least {alone:,}",
             least,
         )
 

@@ -1,7 +1,5 @@
 """The gradient steps behind reconstruction, where torch is installed and can run the model."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import ClassVar
@@ -27,10 +25,11 @@ class TuneFeatures(GradientSteps):
             return _declined(given, "torch is not installed: pip install 'ptqc[torch]'")
         if not given.decided.deadline.leaves(0):
             return Result(given.tuned, False, (out_of_time("no gradient steps"),))
+        from ptqc.execute.torch.threads import one_torch_thread
         from ptqc.passes.tune.gradients import tune_features
 
         try:
-            with _one_torch_thread():
+            with one_torch_thread():
                 return tune_features(self, given)
         except Unsupported as reason:
             return _declined(given, str(reason))
@@ -38,16 +37,3 @@ class TuneFeatures(GradientSteps):
 
 def _declined(given: Tunable, reason: str) -> Result[TunedNumbers]:
     return Result(given.tuned, False, (Note(STEP, "", f"no gradient steps: {reason}", Level.SKIPPED),))
-
-
-@contextmanager
-def _one_torch_thread() -> Iterator[None]:
-    """Rounding of sums, and with it the delivered bytes, depends on the number of threads."""
-    import torch
-
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)

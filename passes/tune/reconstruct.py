@@ -37,6 +37,7 @@ from ptqc.solvers.column_order import ColumnOrder
 from ptqc.solvers.moments import ColumnSample, Joined, Moments
 from ptqc.store import spool
 from ptqc.work.deadline import Deadline
+from ptqc.work.memory import give_back
 from ptqc.work.parallel import Room, in_order, processors
 from ptqc.work.progress import IN_SHARES, Stage, in_shares
 from ptqc.work.tee import Shared
@@ -45,6 +46,8 @@ from ptqc.work.tee import Shared
 WALK_BYTES = 3 * 2**29
 # What is in memory of these, and of the columns of layers that are being solved; the rest is in files.
 WALK_MEMORY = 3 * 2**28
+# MiB of the whole process from which on the allocator has to return what is free, between layers.
+MOST_MB = 1280
 # Multiply-accumulates that a walk may take; they decide the same.
 WALK_COMPUTE = 4e11
 MOST_SAMPLES = 256
@@ -174,6 +177,7 @@ def _solve_all(
     def solve(number: int) -> None:
         with shared.reading(number) as own:
             for name in states[number].solve_all(layers, own):
+                give_back(MOST_MB)
                 if number == 0:
                     stage.advance(name, steps[name])
 

@@ -11,8 +11,10 @@ MASKS = frozenset(["mask"])
 TYPES = frozenset(["type", "types", "segment", "segments"])
 PLACES = frozenset(["pos", "position", "positions"])
 PASTS = frozenset(["past", "cache", "kv"])
+CROSS = frozenset(["encoder", "cross"])
 # Tables of kinds of tokens have no more rows.
 FEW_KINDS = 4
+SEQUENCE = 3  # axes of features in a row; a picture has one more
 
 
 class InputRole(Enum):
@@ -23,6 +25,7 @@ class InputRole(Enum):
     TYPES = auto()  # which of two texts a token is of
     PLACES = auto()  # the number of each position
     PAST = auto()  # keys and values of earlier tokens
+    HEARD = auto()  # what an encoder made, or keys and values of that: a sequence of another length than the tokens
     OTHER = auto()
 
 
@@ -41,8 +44,12 @@ def _role(spec: InputSpec, inputs: Sequence[InputSpec]) -> InputRole:
     if spec.dtype.kind == "f":
         if (len(spec.shape) == 2 and says(spec.name, MASKS)) or (spec.masks and _has_tokens(inputs)):
             return InputRole.MASK
-        grows = not all(isinstance(size, int) for size in spec.shape[1:])
-        return InputRole.PAST if grows and says(spec.name, PASTS) else InputRole.OTHER
+        if all(isinstance(size, int) for size in spec.shape[1:]):
+            return InputRole.OTHER
+        if says(spec.name, PASTS) and not says(spec.name, CROSS):
+            return InputRole.PAST
+        is_sequence = len(spec.shape) == SEQUENCE or says(spec.name, CROSS)
+        return InputRole.HEARD if is_sequence and _has_tokens(inputs) else InputRole.OTHER
     # What is called a position may reach a softmax as well: decoders compare positions to mask later tokens.
     if spec.dtype.kind in "iu" and says(spec.name, PLACES) and not says(spec.name, MASKS):
         return InputRole.PLACES

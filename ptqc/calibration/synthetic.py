@@ -2,10 +2,12 @@
 
 Images are pictures with the coarse statistics of photographs, other float inputs are normal, integers index the rows
 of the embedding that they select from. A text has FREE_LENGTH tokens of one kind, none of which is masked, and nothing
-is cached before it.
+is cached before it; where a model takes fewer tokens in a run, the others are cached, as normal keys and values. What
+an encoder made of another text or sound has as many places.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
@@ -32,7 +34,8 @@ def draw(model: ir.Model, count: int, seed: int, pixels: Mapping[str, PixelRange
     Raises CalibrationError, at once, for an input that nothing can be drawn for.
     """
     inputs = input_specs(model)
-    found, lengths = roles(inputs), _lengths(inputs)
+    found = roles(inputs)
+    lengths = _Lengths.of(inputs, found)
     drawn = {spec.name: _drawer(spec, found[spec.name], pixels.get(spec.name, RAW), lengths) for spec in inputs}
     return (_sample(drawn, np.random.default_rng((seed, index))) for index in range(count))
 
@@ -52,23 +55,46 @@ def _sample(drawn: Mapping[str, Draw], rng: np.random.Generator) -> Feeds:
     return {name: one(rng) for name, one in drawn.items()}
 
 
-def _lengths(inputs: Sequence[InputSpec]) -> dict[str, int]:
-    """Sizes of the axes that inputs of integers leave open, by symbol: other inputs have them too."""
-    symbols = (dim for spec in inputs if spec.dtype.kind in "iub" and not is_image(spec) for dim in spec.shape[1:])
-    return {dim: FREE_LENGTH for dim in symbols if isinstance(dim, str)}
+@dataclass(frozen=True)
+class _Lengths:
+    """Sizes that inputs leave open.
+
+    past, whole: tokens that are cached, and those of a text with these. symbols: by symbol, of the axes that inputs of
+    integers leave open, which other inputs have too.
+    """
+
+    past: int
+    whole: int
+    symbols: Mapping[str, int]
+
+    @classmethod
+    def of(cls, inputs: Sequence[InputSpec], found: Mapping[str, InputRole]) -> "_Lengths":
+        """Of a model with these inputs, whose roles are known."""
+        tokens = (spec.shape[-1] for spec in inputs if found[spec.name] is InputRole.TOKENS and len(spec.shape) > 1)
+        at_once = next((size for size in tokens if isinstance(size, int)), FREE_LENGTH)
+        whole = max(FREE_LENGTH, at_once)
+        symbols = (dim for spec in inputs if spec.dtype.kind in "iub" and not is_image(spec) for dim in spec.shape[1:])
+        return cls(whole - at_once, whole, {dim: whole for dim in symbols if isinstance(dim, str)})
+
+    def of_axes(self, spec: InputSpec, free: int) -> tuple[int, ...]:
+        """The input's shape with a batch of 1 and this size where it and all symbols leave an axis open."""
+        return _sizes(spec, dict.fromkeys(range(1, len(spec.shape)), free), self.symbols)
 
 
-def _drawer(spec: InputSpec, role: InputRole, pixels: PixelRange, lengths: Mapping[str, int]) -> Draw:
-    if is_image(spec) and role is not InputRole.MASK:
+def _drawer(spec: InputSpec, role: InputRole, pixels: PixelRange, lengths: _Lengths) -> Draw:
+    if is_image(spec) and role not in (InputRole.MASK, InputRole.PAST, InputRole.HEARD):
         return _pictures(spec, pixels)
-    if role is InputRole.PAST:
-        return _always(np.zeros(_sizes(spec, dict.fromkeys(range(1, len(spec.shape)), 0), lengths), spec.dtype))
+    if role in (InputRole.PAST, InputRole.HEARD):
+        return _normal(lengths.of_axes(spec, lengths.past if role is InputRole.PAST else lengths.whole), spec.dtype)
     if spec.dtype.kind in "iub" or role is InputRole.MASK:
-        return _of_tokens(spec, role)
+        return _of_tokens(spec, role, lengths)
     if spec.dtype.kind in "cU":
         raise CalibrationError(f"input {spec}: nothing can be drawn for this type: {ADVICE}")
-    shape = _sizes(spec, {}, lengths)
-    return lambda rng: rng.standard_normal(shape).astype(spec.dtype)
+    return _normal(_sizes(spec, {}, lengths.symbols), spec.dtype)
+
+
+def _normal(shape: tuple[int, ...], dtype: np.dtype) -> Draw:
+    return lambda rng: rng.standard_normal(shape).astype(dtype)
 
 
 def _always(array: np.ndarray) -> Draw:
@@ -95,18 +121,22 @@ def _pictures(spec: InputSpec, pixels: PixelRange) -> Draw:
     return one
 
 
-def _of_tokens(spec: InputSpec, role: InputRole) -> Draw:
+def _of_tokens(spec: InputSpec, role: InputRole, lengths: _Lengths) -> Draw:
     """What is said of each token: its row of a table, and what else a model of texts takes."""
-    shape = _sizes(spec, dict.fromkeys(range(1, len(spec.shape)), FREE_LENGTH), {})
+    shape = lengths.of_axes(spec, lengths.whole)
     if role is InputRole.MASK:  # where it is added to what a softmax gets, the same everywhere changes nothing
         return _always(np.ones(shape, spec.dtype))
     if role is InputRole.TYPES:
         return _always(np.zeros(shape, spec.dtype))
     if role is InputRole.PLACES and shape:
-        return _always(np.broadcast_to(np.arange(shape[-1]) % (spec.rows or shape[-1]), shape).astype(spec.dtype))
+        places = lengths.whole - shape[-1] + np.arange(shape[-1]) if lengths.past else np.arange(shape[-1])
+        return _always(np.broadcast_to(places % (spec.rows or lengths.whole), shape).astype(spec.dtype))
     rows = spec.rows
     if spec.dtype.kind == "b":
-        raise CalibrationError(f"input {spec}: nothing can be drawn for this type: {ADVICE}")
+        raise CalibrationError(
+            f"input {spec}: nothing can be drawn for this type: {ADVICE}; where it says whether a decoder reads its "
+            "cache, give samples of both values"
+        )
     if not rows:
         raise CalibrationError(
             f"input {spec}: no embedding says which integers it takes, so none can be drawn: {ADVICE}"

@@ -37,8 +37,12 @@ class OutputLoss:
         total = 0.0
         for name, kind in self.kinds.items():
             loss = kind.combine(self.losses(name, reference, quantized))
-            total += self._share(kind) * loss * (self._unit.tolerance / kind.unit.tolerance)
+            total += self.rate(kind) * loss
         return float(total)
+
+    def rate(self, kind: OutputKind) -> float:
+        """What a loss of 1 of an output of this kind adds to the sum."""
+        return self._share(kind) * (self._unit.tolerance / kind.unit.tolerance)
 
     def losses(self, name: str, reference: Outputs, quantized: Outputs) -> dict[str, float]:
         """Losses of one output, by groups of its channels."""

@@ -1,5 +1,6 @@
 """Memory: the peak of this process, and what there is to be had."""
 
+import ctypes
 import os
 import resource
 import sys
@@ -11,6 +12,8 @@ from threading import Event, Thread
 STATUS = Path("/proc/self/status")
 # What cannot be dropped: all but pages of mapped files.
 HELD = ("RssAnon:", "RssShmem:")
+# What the process itself is linked to, the allocator among it.
+LIBRARY = ctypes.CDLL(None) if sys.platform == "linux" else None
 # Seconds between two looks.
 EVERY = 0.05
 # Of control groups, version 2 and 1.
@@ -49,6 +52,16 @@ class MemoryPeak:
         """In MiB."""
         self.look()
         return self._most
+
+
+def give_back(above_mb: float) -> bool:
+    """Let the allocator return free memory to the system, if this process holds more than so many MiB; whether it did.
+
+    glibc keeps what lies free between arrays that are held, in an arena for each of several threads: after the layers
+    of a network, more than they hold. Other allocators have no such call, and are left alone.
+    """
+    held, trim = held_mb(), getattr(LIBRARY, "malloc_trim", None)
+    return trim is not None and held is not None and held > above_mb and bool(trim(0))
 
 
 @contextmanager

@@ -46,3 +46,11 @@ def test_of_two_inputs_alike_none_has_the_tokens() -> None:
 def test_a_past_grows() -> None:
     found = roles((ints("ids", 50), floats("past_key", "N", 2, "P", 8), floats("past_state", "N", 8), floats("x", "N")))
     assert list(found.values())[1:] == [InputRole.PAST, InputRole.OTHER, InputRole.OTHER]
+
+
+def test_what_an_encoder_made_is_no_past() -> None:
+    cross = floats("past_key_values.0.encoder.key", "N", 2, "S", 8), floats("past_key_cross_0", "N", 2, "S", 8)
+    states, features = floats("encoder_hidden_states", "N", "S", 8), floats("x", "N", 1500, 8)
+    found = roles((ints("ids", 50), *cross, states, features))
+    assert [*found.values()][1:] == [*[InputRole.HEARD] * 3, InputRole.OTHER]
+    assert roles((states,)) == {"encoder_hidden_states": InputRole.OTHER}

@@ -151,6 +151,60 @@ def test_what_cannot_be_drawn_is_refused_by_name(kind: str, told: str) -> None:
         draw(copied(kind), 1, 0, {})
 
 
+# Attention of one token to those before it and, by cached keys, to what an encoder made.
+BEHIND_ENCODER = """g (int64[N,COUNT] input_ids, int64[N,ALL] attention_mask, int64[N,HEARD] encoder_attention_mask,
+    int64[N,COUNT] position_ids, float[N,HEARD,8] encoder_hidden_states, float[N,1,P,8] past_key_values_0_decoder_key,
+    float[N,1,HEARD,8] past_key_values_0_encoder_key)
+    => (float[N,1,COUNT,ALL] p, float[N,1,COUNT,HEARD] q, float[N,HEARD,8] h, float[N,1,ALL,8] present) {
+    e = Gather(words, input_ids)
+    w = Gather(places, position_ids)
+    a = Add(e, w)
+    x = Unsqueeze(a, one)
+    present = Concat<axis=2>(past_key_values_0_decoder_key, x)
+    kt = Transpose<perm=[0,1,3,2]>(present)
+    s = MatMul(x, kt)
+    m = Cast<to=1>(attention_mask)
+    mm = Unsqueeze(m, both)
+    masked = Add(s, mm)
+    p = Softmax(masked)
+    et = Transpose<perm=[0,1,3,2]>(past_key_values_0_encoder_key)
+    t = MatMul(x, et)
+    n = Cast<to=1>(encoder_attention_mask)
+    nn = Unsqueeze(n, both)
+    cross = Add(t, nn)
+    q = Softmax(cross)
+    h = Mul(encoder_hidden_states, two)
+}"""
+
+
+@pytest.mark.parametrize(("count", "past"), [("T", 0), ("1", FREE_LENGTH - 1)])
+def test_lengths_of_a_past_and_of_what_is_heard_agree(count: str, past: int) -> None:
+    constants = {"words": noise(50, 8), "places": noise(64, 8), "one": np.array([1]), "both": np.array([1, 2])}
+    model = parse(BEHIND_ENCODER.replace("COUNT", count), two=np.array(2, np.float32), **constants)
+    first, second = drawn(model, 2)
+    tokens = first["input_ids"].shape[1]
+    assert tokens + past == FREE_LENGTH
+    assert first["past_key_values_0_decoder_key"].shape == (1, 1, past, 8)
+    assert first["attention_mask"].tolist() == [[1] * FREE_LENGTH]
+    assert first["position_ids"].tolist() == [list(range(past, FREE_LENGTH))]
+    for name in ("encoder_hidden_states", "past_key_values_0_encoder_key"):
+        assert first[name].std() == pytest.approx(1, abs=0.2)
+        assert not np.array_equal(first[name], second[name])
+    found = Runner(model).run(first)
+    assert found["p"].shape == (1, 1, tokens, FREE_LENGTH)
+    assert found["q"].shape == (1, 1, tokens, FREE_LENGTH)
+
+
+def test_what_is_heard_needs_tokens_but_no_mask() -> None:
+    graph = """g (int64[N,T] ids, float[N,heard,8] encoder_hidden_states) => (float[N,T,heard] y) {
+        e = Gather(words, ids)
+        t = Transpose<perm=[0,2,1]>(encoder_hidden_states)
+        y = MatMul(e, t)
+    }"""
+    (found,) = drawn(parse(graph, words=noise(50, 8)), 1)
+    assert found["encoder_hidden_states"].shape == (1, FREE_LENGTH, 8)
+
+
 FLOAT_MASK = """g (int64[N,T] ids, float[N,T] m) => (float[N,T,8] y) {
     e = Gather(table, ids)
     one = Constant<value_ints = [1]>()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ptqc.work import memory
-from ptqc.work.memory import held_mb, peak_memory_mb, watched_memory
+from ptqc.work.memory import give_back, held_mb, peak_memory_mb, watched_memory
 
 SIZE = 64 * 2**20
 
@@ -42,3 +42,18 @@ def test_where_the_system_does_not_tell_it_is_the_resident_size(monkeypatch: pyt
     assert held_mb() is None
     with watched_memory() as peak:
         assert peak.mb == pytest.approx(peak_memory_mb(), rel=0.05)
+
+
+@pytest.mark.skipif(not hasattr(memory.LIBRARY, "malloc_trim"), reason="the allocator is not glibc's")
+def test_what_lies_free_between_held_arrays_goes_back_above_a_limit() -> None:
+    several = [bytearray(b"1") * 2**16 for _ in range(1000)]
+    kept = several[::20]
+    before = held_mb()
+    assert before is not None
+    del several
+    assert not give_back(before + 1000)
+    assert give_back(0.0)
+    after = held_mb()
+    assert after is not None
+    assert after < before - 30
+    assert all(each == b"1" * 2**16 for each in kept)

@@ -12,27 +12,14 @@
 #include <utility>
 #include <vector>
 
+#include "launch.h"
+
 namespace emulator {
 
 constexpr int kLanes = 32, kMostThreads = 1024, kOperands = 16;
 constexpr size_t kStack = 256 << 10, kMostShared = 227 << 10;
 // What memory holds before anything is written to it.
 constexpr int kPoison = 0xA5;
-
-struct Dim {
-  unsigned x, y, z;
-};
-
-// As the stand-in driver calls a kernel. order: a seed for the order of threads; 0 takes them as they are numbered.
-// share: of the blocks that run, spread over all of them; the first and the last one are always among them. left_out:
-// grows by the bytes that the others would store, were each of them like the fullest of those that run.
-struct Launch {
-  Dim grid, block;
-  unsigned dynamic, order;
-  void** arguments;
-  double share;
-  uint64_t* left_out;
-};
 
 // An asynchronous copy: it lands when its thread waits for it, at the latest moment that the instruction allows.
 struct Copy {

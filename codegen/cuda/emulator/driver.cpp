@@ -1,20 +1,19 @@
 // Stands in for libcuda.so.1: kernels run on the processor (block.h). It says so wherever it is asked for its name, and
 // ptqc asks before it runs anything for a user (`ptqc_is_emulator`). A module's image is looked for in the folder
 // PTQC_EMULATED_KERNELS: beside a file with the same bytes, NAME.fatbin, lies their translation, NAME.so.
+#include <dirent.h>
 #include <dlfcn.h>
+#include <sys/stat.h>
 
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <filesystem>
-#include <fstream>
 #include <functional>
-#include <iterator>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "block.h"
+#include "launch.h"
 
 #define API extern "C" __attribute__((visibility("default")))
 
@@ -47,28 +46,43 @@ struct Config {
   unsigned attribute_count;
 };
 
-bool has_bytes(const std::filesystem::path& path, const char* image) {
-  std::ifstream file(path, std::ios::binary);
-  std::string bytes{std::istreambuf_iterator<char>(file), {}};
-  return bytes.size() > 16 && memcmp(bytes.data(), image, bytes.size()) == 0;
+// The first bytes of an image tell its size, so that no more is compared than there is.
+bool has_bytes(const std::string& path, const char* image) {
+  uint64_t size;
+  memcpy(&size, image + 8, sizeof size);
+  struct stat found;
+  if (stat(path.c_str(), &found) || !S_ISREG(found.st_mode) || uint64_t(found.st_size) != size + 16) return false;
+  FILE* file = fopen(path.c_str(), "rb");
+  if (!file) return false;
+  std::vector<char> bytes(size + 16);
+  size_t read = fread(bytes.data(), 1, bytes.size(), file);
+  fclose(file);
+  return read == bytes.size() && memcmp(bytes.data(), image, read) == 0;
+}
+
+// The name of the image's file, less its suffix; empty where there is none.
+std::string known_as(const char* folder, const char* image) {
+  const std::string suffix = ".fatbin";
+  std::string known;
+  DIR* entries = memcmp(image, "\x50\xed\x55\xba", 4) ? nullptr : opendir(folder);
+  while (dirent* entry = entries && known.empty() ? readdir(entries) : nullptr) {
+    std::string path = std::string(folder) + "/" + entry->d_name;
+    if (path.ends_with(suffix) && has_bytes(path, image)) known = path.substr(0, path.size() - suffix.size());
+  }
+  if (entries) closedir(entries);
+  return known;
 }
 
 void* translation(const char* image) {
   const char* folder = getenv("PTQC_EMULATED_KERNELS");
-  std::error_code none;
-  for (auto& entry : std::filesystem::directory_iterator(folder ? folder : "", none)) {
-    std::filesystem::path path = entry.path();
-    // The first bytes of an image tell its size, so that no more is compared than there is.
-    if (path.extension() != ".fatbin" || memcmp(image, "\x50\xed\x55\xba", 4)) continue;
-    uint64_t size;
-    memcpy(&size, image + 8, sizeof size);
-    if (std::filesystem::file_size(path) != size + 16 || !has_bytes(path, image)) continue;
-    void* handle = dlopen(path.replace_extension(".so").c_str(), RTLD_NOW | RTLD_LOCAL);
-    if (!handle) problem = dlerror();
-    return handle;
+  std::string known = known_as(folder ? folder : "", image);
+  if (known.empty()) {
+    problem = "the emulator has no translation of these kernels";
+    return nullptr;
   }
-  problem = "the emulator has no translation of these kernels";
-  return nullptr;
+  void* handle = dlopen((known + ".so").c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (!handle) problem = dlerror();
+  return handle;
 }
 
 }  // namespace

@@ -1,5 +1,7 @@
 """Requests that cannot be met, refused before anything is measured: too small a budget, operators without kernels."""
 
+from importlib.util import find_spec
+
 from ptqc.budget import DROP, Budgets
 from ptqc.calibration.inputs import input_specs
 from ptqc.calibration.samples import Samples
@@ -22,9 +24,11 @@ LOOKED_AT = 8
 def check_early(prepared: Prepared, budgets: Budgets, options: CompileOptions, chosen: Chosen | None) -> None:
     """Raises Infeasible for a size that no file of the model has, TargetError for what certainly has no kernel.
 
-    Raises UsageError for a loss in a unit that the outputs are not judged in, and for FP8 with a target, and
-    CalibrationError for samples on which a detector finds nothing.
+    Raises UsageError for a loss in a unit that the outputs are not judged in, for FP8 with a target, and for curvature
+    without torch, and CalibrationError for samples on which a detector finds nothing.
     """
+    if options.sensitivity == "curvature" and find_spec("torch") is None:
+        raise UsageError("sensitivity is 'curvature', which needs PyTorch: pip install 'ptqc[torch]'")
     _check_size(prepared, budgets, options)
     samples, runner = prepared.tuning[:LOOKED_AT], Runner(prepared.model)
     _check_something(runner, samples)

@@ -27,7 +27,7 @@ def present(*more: Isa) -> list[Isa]:
 def best_and_slowly_least(sets: Sequence[Isa]) -> list[Any]:
     """The last of these as a parameter of a test; the first as well where slow tests run."""
     least = [pytest.param(sets[0], id=sets[0].name, marks=pytest.mark.slow)] if len(sets) > 1 else []
-    return [*least, pytest.param(sets[-1], id=sets[-1].name)]
+    return [*least, *(pytest.param(best, id=best.name) for best in sets[-1:])]
 
 
 @dataclass(frozen=True)

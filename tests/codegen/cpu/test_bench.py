@@ -6,19 +6,13 @@ import pytest
 
 pytest.importorskip("tvm.tirx", reason="the cpu target needs Apache TVM")
 
-from compiling import compiled, quick
+from compiling import quick
 from compiling import residual as model
-from compiling import samples as given
 
 import ptqc
 from ptqc.artifact.bench import bench
 from ptqc.artifact.folder import Artifact
 from ptqc.cli import main
-
-
-@pytest.fixture(scope="module")
-def artifact(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
-    return compiled(model(), given(3, 8, 8), tmp_path_factory.mktemp("bench"), "25%", target="cpu")
 
 
 def test_every_kernel_is_timed(artifact: Artifact) -> None:

@@ -10,8 +10,6 @@ import pytest
 
 pytest.importorskip("tvm.tirx", reason="the cpu target needs Apache TVM")
 
-from compiling import compiled
-from compiling import residual as model
 from compiling import samples as given
 from networks import FEEDS, residual
 
@@ -26,11 +24,6 @@ from ptqc.codegen.onnxruntime.export import Exported
 from ptqc.codegen.program import verify
 from ptqc.codegen.program.batching import Batching
 from ptqc.errors import TargetError
-
-
-@pytest.fixture(scope="module")
-def artifact(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
-    return compiled(model(), given(3, 8, 8), tmp_path_factory.mktemp("bisect"), "25%", target="cpu")
 
 
 def test_a_right_library_does_not_differ(artifact: Artifact, capsys: pytest.CaptureFixture[str]) -> None:

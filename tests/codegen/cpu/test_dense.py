@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("tvm.tirx", reason="the cpu target needs Apache TVM")
 
-from building import Case, present, run
+from building import Case, best_and_slowly_least, present, run
 
 from ptqc import integer
 from ptqc.codegen.cpu.isa import AVX2
@@ -28,6 +28,7 @@ from ptqc.codegen.program.window import Window
 from ptqc.formats import UINT8, QuantParams
 
 INSTRUCTION_SETS = pytest.mark.parametrize("chosen", present(), ids=lambda chosen: chosen.name)
+BEST_OF_THEM = pytest.mark.parametrize("chosen", best_and_slowly_least(present()))
 BATCH = 2
 FULL, SEVEN, FOUR, THREE, TWO = 128, 64, 8, 4, 2
 
@@ -251,7 +252,7 @@ def test_risky_chains_are_those_of_the_weights_in_the_order_of_the_kernel(data: 
     np.testing.assert_array_equal(loops.risky_links(weights), overflows(ordered).any(-1).reshape(-1))
 
 
-@INSTRUCTION_SETS
+@BEST_OF_THEM
 def test_float_layers_are_close_to_float64(chosen: Isa, tmp_path: Path) -> None:
     cases = [real_case(geometry, chosen, seed) for seed, geometry in enumerate(GEOMETRIES)]
     for geometry, found, (_, wanted) in zip(

@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("tvm.tirx", reason="the cpu target needs Apache TVM")
 
 import numpy as np
-from building import present
+from building import best_and_slowly_least, present
 from graphs import noise, parse
 from lowering import quantized, samples
 from together import compared, program_of
@@ -27,7 +27,7 @@ from ptqc.codegen.program.program import Program
 
 SHAPE = (2, 20, 9, 8)
 HERE = present(isa.AVX512_VBMI)
-SETS = pytest.mark.parametrize("chosen", dict.fromkeys([HERE[0], HERE[-1]]), ids=lambda chosen: chosen.name)
+SETS = pytest.mark.parametrize("chosen", best_and_slowly_least(HERE))
 CONSTANTS = {
     "w": noise(20, 20, 3, 3, scale=0.08),
     "v": noise(20, 20, 1, 1, seed=1, scale=0.2),

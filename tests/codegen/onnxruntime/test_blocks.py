@@ -53,7 +53,8 @@ def test_weights_stay_packed(case: str, form: Format) -> None:
     assert np.abs(found - wanted).max() < ROUNDED * np.abs(wanted).max()
     numbers = sum(weight.size for weight in made.plan.weights)
     assert check(made, file) == len(made.plan.weights)
-    assert loaded_bytes(proto) < numbers * form.bits // 8 + 2000 < numbers * 4
+    beside = 12 * numbers // 32  # what kernels keep of blocks
+    assert loaded_bytes(proto) < numbers * form.bits // 8 + beside + 2000 < numbers * 4
 
 
 @pytest.mark.parametrize("form", [Integer(7), Codebook(4)], ids=str)

@@ -10,11 +10,14 @@ from test_measure_sensitivity import measured as measure
 from ptqc.budget import Latency, MemoryBudget
 from ptqc.errors import Infeasible
 from ptqc.execute.onnxruntime import Feeds
+from ptqc.formats import Integer
 from ptqc.notes import Level
 from ptqc.passes.decide.choose_activations import ChooseActivations
 from ptqc.passes.decide.meet_memory import PRECISION, MeetMemory
 from ptqc.passes.decide.phases import Decided
+from ptqc.solvers.allocation import Candidate, Problem
 from ptqc.solvers.cost_model import Timed, Times
+from ptqc.solvers.joint import Weighed
 from ptqc.solvers.memory_model import MemoryModel
 from ptqc.stages.memory.memory_report import memory_model
 
@@ -61,6 +64,22 @@ def test_a_smaller_budget_is_kept(decided: Decided, memory: MemoryModel, least: 
     # What was told is the least but for the precision of the search.
     with pytest.raises(Infeasible):
         MeetMemory(memory, MemoryBudget(int(least * (1 - 2 * PRECISION)))).apply(decided)
+
+
+def test_formats_that_lose_much_make_room_for_other_activations(decided: Decided, memory: MemoryModel) -> None:
+    """Packed weights keep the memory as well as codes do; which of both is taken follows from what they lose."""
+    layers = {weight.name: tuple(layer.name for layer in weight.layers) for weight in decided.weights}
+    sizes = {weight.name: weight.size for weight in decided.weights}
+    wide = tuple(Candidate(name, Integer(8), size, 0.0) for name, size in sizes.items())
+    narrow = tuple(Candidate(name, Integer(4), size, 1.0, memory=-3 * size) for name, size in sizes.items())
+    weighed = Weighed(Problem((*wide, *narrow), 0), Problem(wide, 0), layers)
+    budget = MemoryBudget(peak(memory, decided) - max(sizes.values()))
+    stays = MeetMemory(memory, budget, weighed=weighed, limit=1e3).apply(decided).made
+    assert stays.activations == decided.activations
+    assert stays.weight_memory == budget.bytes - peak(memory, decided)
+    changed = MeetMemory(memory, budget, weighed=weighed, limit=1e-9).apply(decided).made
+    assert changed.activations
+    assert peak(memory, changed) <= budget.bytes
 
 
 def test_what_a_file_needs_more_counts(decided: Decided, memory: MemoryModel, least: int) -> None:
