@@ -40,8 +40,8 @@ _TAKEN = (
     "calibration cast_double channel_order classes columns crop detector dump_passes evaluate executor fill fit "
     "float_layers folder force formats help inline json kv_cache labels layout length loss mean model no_inline "
     "no_special_tokens observer operators output outputs overlap overlong padding padding_side padding_token pipeline "
-    "plan preprocessing progress quiet resample resize rewrite rewrites samples scale scales scores seed sparsity "
-    "special_tokens std strict target time_limit times tokenizer unit variances workers"
+    "plan preprocessing progress quiet resample resize rewrite rewrites samples scale scales scores seed sensitivity "
+    "sparsity special_tokens std strict target time_limit times tokenizer unit variances workers"
 )
 TAKEN = frozenset(_TAKEN.split())
 

@@ -128,8 +128,7 @@ class MeasureSensitivity:
 
     def _forms_of(self, given: Solved) -> dict[str, Sequence[Format]]:
         """The formats that are measured, by weight; without weights that are taken to be like others."""
-        solved = _solved(given)
-        measured = {name: anchor_forms(forms) for name, forms in solved.items()}
+        measured, solved = forms_of(given), _solved(given)
         if given.sites or not is_in_files(given.model):
             return measured
         settled = [weight.name for weight in given.weights if len(self.choices(weight, solved[weight.name])) == 1]
