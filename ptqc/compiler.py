@@ -67,7 +67,7 @@ from ptqc.stages.preparing.early_checks import check_detector, check_early
 from ptqc.stages.preparing.even_channels import evened
 from ptqc.stages.preparing.prepare import Prepared, prepare
 from ptqc.stages.preparing.split import with_splits, without_unused
-from ptqc.stages.problem import in_float, lower, pack
+from ptqc.stages.problem import forms_in_float, lower, pack
 from ptqc.store.entries import Store
 from ptqc.store.housekeeping import clear_unfinished
 from ptqc.work.deadline import Deadline
@@ -197,7 +197,7 @@ def _decide(setting: Setting, options: CompileOptions, cache: CandidateCache, ru
     families = families_of(setting.model, options)
     solved = run(SolveWeights(options.bits, cache, options.sparsity, families, run.executor), observed, 0.4)
     measure = MeasureCurvature if options.sensitivity == "curvature" else MeasureSensitivity
-    measuring = measure(options.loss, options.activation_limit, partial(in_float, options=options))
+    measuring = measure(options.loss, options.activation_limit, partial(forms_in_float, options=options))
     assessed = run(measuring, solved, 0.4)
     return run(ChooseActivations(options.activations, options.activation_limit), assessed, 0.3)
 

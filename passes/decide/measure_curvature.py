@@ -32,8 +32,7 @@ from ptqc.passes.decide.measure_sensitivity import (
     Anchors,
     MeasureSensitivity,
     forms_of,
-    interpolated,
-    loss_per_error,
+    losses_of,
     mean_shift,
     rows_of,
     weights_of_tables,
@@ -98,7 +97,7 @@ class MeasureCurvature(MeasureSensitivity):
             ranges=ranges,
             kinds=loss.kinds,
             site_losses=site_losses,
-            weight_losses=_of_weights(given, sweeps.forms, anchors),
+            weight_losses=losses_of(given, anchors, {weight.name for weight in given.weights} - anchors.keys()),
             loss_unit=loss.unit,
         )
         return Result(made, True, tuple(notes))
@@ -227,7 +226,9 @@ class _Sweeps:
         """Σ g² δ² over elements for each format: they are rounded one by one."""
         from ptqc.execute.torch.types import tensor_of
 
-        changes = (tensor_of(rows_of(self.given, name, form)) - value for form in self.forms[self.tables[name]])
+        weight = self.tables[name]
+        solutions = (self.given.solutions[weight, form] for form in self.forms[weight])
+        changes = (tensor_of(rows_of(one, is_shared=weight != name)) - value for one in solutions)
         return np.array([float((gradient * change).square().sum()) for change in changes])
 
 
@@ -286,17 +287,6 @@ def _of_sites(given: Solved, found: _Found, negligible: float) -> tuple[dict[str
         losses[site.name] = loss
     usual = float(np.median(list(losses.values()))) if losses else 1.0
     return ranges, {site.name: losses.get(site.name, usual) for site in given.sites}
-
-
-def _of_weights(
-    given: Solved, forms: Mapping[str, Sequence[Format]], anchors: Anchors
-) -> dict[tuple[str, Format], float]:
-    """Losses of all formats of all weights; of those that no gradient reaches, what is usual at their errors."""
-    usual, losses = loss_per_error(given, anchors), dict[tuple[str, Format], float]()
-    for weight in given.weights:
-        at_usual = {form: usual * given.errors[weight.name, form] for form in forms.get(weight.name, ())}
-        losses.update(interpolated(given, weight.name, anchors.get(weight.name, at_usual)))
-    return losses
 
 
 def _anchors(forms: Mapping[str, Sequence[Format]], found: _Found) -> Anchors:

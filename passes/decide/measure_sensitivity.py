@@ -12,7 +12,7 @@ take one format only, so a few of them tell what is usual.
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -116,12 +116,14 @@ class MeasureSensitivity:
                 out_of_time(f"{known} of {of} sites and {len(anchors)} of {len(given.weights)} weights, roughly")
             )
             sites.assume_the_rest()
+        names = (weight.name for weight in given.weights)
+        unknown = {name for name in names if name not in anchors and (pace.is_short or name not in forms)}
         found = Assessed.after(
             given,
             ranges=sites.ranges,
             kinds=kinds,
             site_losses=sites.losses,
-            weight_losses=_losses(given, anchors, probe),
+            weight_losses=losses_of(given, anchors, unknown),
             loss_unit=loss.unit,
         )
         return Result(found, True, tuple(notes))
@@ -238,15 +240,14 @@ def _probes(given: Solved, forms: Mapping[str, Sequence[Format]], slicer: Slicer
     return float(sum(probes.values()) - sum(made)), [one + other for one, other in zip(made, read, strict=True)]
 
 
-def _losses(given: Solved, anchors: Anchors, probe: _Probe) -> dict[tuple[str, Format], float]:
-    """Losses of all formats of all weights; what was not measured is taken for what is usual."""
-    usual, losses = loss_per_error(given, anchors), dict[tuple[str, Format], float]()
+def losses_of(given: Solved, anchors: Anchors, unknown: Collection[str]) -> dict[tuple[str, Format], float]:
+    """Losses of all formats of all weights. unknown: of which these are taken for what is usual at their errors."""
+    usual, forms, losses = _loss_per_error(given, anchors), forms_of(given), dict[tuple[str, Format], float]()
     for weight in given.weights:
         found = anchors.get(weight.name, {})
-        if not found and (probe.pace.is_short or weight.name not in probe.forms):
-            forms = anchor_forms(form for name, form in given.solutions if name == weight.name)
-            found = {form: usual * given.errors[weight.name, form] for form in forms}
-        losses.update(interpolated(given, weight.name, found))
+        if weight.name in unknown:
+            found = {form: usual * given.errors[weight.name, form] for form in forms.get(weight.name, ())}
+        losses.update(_interpolated(given, weight.name, found))
     return losses
 
 
@@ -361,7 +362,7 @@ def weights_of_tables(given: Solved) -> dict[str, str]:
 
 def _measure_shared(given: Solved, probe: _Probe, suffixes: Suffixes, name: str, anchors: Anchors) -> None:
     weight = weights_of_tables(given)[name]
-    for form, rows in _anchored_rows(given, probe, name):
+    for form, rows in _anchored_rows(given, probe, weight, name):
         if (batches := probe.batches()) == 0:
             continue
         _add(anchors, weight, form, probe.measure(suffixes.whole({name: rows}), {}, batches))
@@ -369,24 +370,21 @@ def _measure_shared(given: Solved, probe: _Probe, suffixes: Suffixes, name: str,
 
 def _measure_table(given: Solved, probe: _Probe, name: str, suffix: Suffix, anchors: Anchors) -> None:
     weight = weights_of_tables(given)[name]
-    for form, rows in _anchored_rows(given, probe, name):
+    for form, rows in _anchored_rows(given, probe, weight, name):
         if (batches := probe.batches()) == 0:
             continue
         _add(anchors, weight, form, probe.measure(suffix, probe.walk.compute({name: rows}), batches))
 
 
-def _anchored_rows(given: Solved, probe: _Probe, name: str) -> Iterator[tuple[Format, np.ndarray]]:
-    """What a table is in each format that is measured."""
-    weight = weights_of_tables(given)[name]
-    for form, _ in probe.anchored(given, weight):
-        yield form, rows_of(given, name, form)
+def _anchored_rows(given: Solved, probe: _Probe, weight: str, name: str) -> Iterator[tuple[Format, np.ndarray]]:
+    """What a table is in each format that is measured. weight: whose numbers it has."""
+    for form, solution in probe.anchored(given, weight):
+        yield form, rows_of(solution, is_shared=weight != name)
 
 
-def rows_of(given: Solved, name: str, form: Format) -> np.ndarray:
-    """What a table is in a format of the weight whose numbers it has."""
-    weight = weights_of_tables(given)[name]
-    solution = given.solutions[weight, form]
-    return (solution if weight == name else solution.by_channel()).weight
+def rows_of(solution: Solution, *, is_shared: bool) -> np.ndarray:
+    """What a table is in a format. is_shared: with a weight that layers multiply with."""
+    return (solution.by_channel() if is_shared else solution).weight
 
 
 def _add(anchors: Anchors, weight: str, form: Format, loss: float) -> None:
@@ -399,20 +397,20 @@ def _assume_unreached(given: Solved, slicer: Slicer, anchors: Anchors) -> list[N
     """Give constants of branches that no sample takes the losses that others have at their errors."""
     inside = set().union(*(reads(node) - set(node.input) for node in slicer.nodes))
     unreached = sorted(name for name in inside.intersection(anchors) if not any(anchors[name].values()))
-    usual = loss_per_error(given, anchors)
+    usual = _loss_per_error(given, anchors)
     for name in unreached:
         anchors[name] = {form: usual * given.errors[name, form] for form in anchors[name]}
     message = f"{len(unreached)} constants are read in branches that no sample takes: {UNREACHED}"
     return [Note(MeasureSensitivity.name, unreached[0], message, Level.WARNING)] if unreached else []
 
 
-def loss_per_error(given: Solved, anchors: Anchors) -> float:
+def _loss_per_error(given: Solved, anchors: Anchors) -> float:
     """What is usual among the losses that were measured; 1 where none was."""
     found = [(loss, given.errors[name, form]) for name, losses in anchors.items() for form, loss in losses.items()]
     return float(np.median([loss / error for loss, error in found if loss and error] or [1.0]))
 
 
-def interpolated(given: Solved, name: str, anchors: Mapping[Format, float]) -> dict[tuple[str, Format], float]:
+def _interpolated(given: Solved, name: str, anchors: Mapping[Format, float]) -> dict[tuple[str, Format], float]:
     """Losses of all formats of a weight: a power law of the local error, never growing with the bits."""
     forms = sorted(form for weight, form in given.solutions if weight == name)
     losses = {(name, form): 0.0 for form in forms}

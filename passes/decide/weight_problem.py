@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import groupby
+from operator import attrgetter
 from typing import Any, Self
 
 import numpy as np
@@ -46,7 +47,8 @@ class WeightProblem(UnitOfWork[Found]):
         return list(self._rounded() if self.layer is None else self._fitted(self.layer))
 
     def _fitted(self, layer: Layer) -> Iterable[tuple[Solution, float]]:
-        for _, forms in groupby(sorted(self.forms, key=_is_along_inputs), _is_along_inputs):
+        along = attrgetter("along_inputs")
+        for _, forms in groupby(sorted(self.forms, key=along), along):
             some = list(forms)
             yield from self._fitted_in(ColumnOrder.of(some[0], layer), layer, some)
 
@@ -125,10 +127,6 @@ class WeightProblem(UnitOfWork[Found]):
             (Solution(Format.parse(form), arrays[f"codes {number}"], arrays[f"scale {number}"], axis), error)
             for number, (form, axis, error) in enumerate(document)
         ]
-
-
-def _is_along_inputs(form: Scaled) -> bool:
-    return form.along_inputs
 
 
 def _power(values: np.ndarray, others: np.ndarray | float = 0.0) -> float:

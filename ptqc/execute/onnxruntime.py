@@ -13,8 +13,9 @@ import onnxruntime as ort
 from ptqc.errors import ModelError
 from ptqc.execute import skeleton
 from ptqc.execute.saturation import EXACT_SUMS, NOT_WITH_EXACT_SUMS, apart, can_saturate, saturates
-from ptqc.graph import protos, zipmaps
+from ptqc.graph import zipmaps
 from ptqc.graph.external import fits_in_memory, hold_external, is_in_files
+from ptqc.graph.proto_walk import every_node
 from ptqc.graph.references import has_references
 from ptqc.graph.spilled import SpilledTensors
 from ptqc.graph.split_file import is_split, write_split
@@ -142,16 +143,11 @@ class Runner:
 def has_loop(model: ir.Model | onnx.ModelProto | Path | str) -> bool:
     """Whether a run of the model may go on for ever."""
     if isinstance(model, onnx.ModelProto):
-        return _any_loops(model.graph, *model.functions)
+        return any(node.op_type == "Loop" for node in every_node(model))
     if not isinstance(model, ir.Model):
         return False  # files are the compiler's own
     bodies: tuple[ir.Graph | ir.Function, ...] = (model.graph, *model.functions.values())
     return any(node.op_type == "Loop" for body in bodies for node in ir.traversal.RecursiveGraphIterator(body))
-
-
-def _any_loops(*bodies: onnx.GraphProto | onnx.FunctionProto) -> bool:
-    nodes = (node for body in bodies for node in body.node)
-    return any(node.op_type == "Loop" or _any_loops(*protos.subgraphs(node)) for node in nodes)
 
 
 @contextmanager

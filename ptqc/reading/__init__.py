@@ -13,6 +13,7 @@ from ptqc.execute import sandboxed
 from ptqc.execute.skeleton import without_tensors
 from ptqc.graph import zipmaps
 from ptqc.graph.external import fits_in_memory, hold_external
+from ptqc.graph.proto_walk import every_node
 from ptqc.notes import Level, Note
 from ptqc.reading.annotations import drop_annotations
 from ptqc.reading.classical import check_classical
@@ -26,7 +27,6 @@ from ptqc.reading.sizes import check_sizes
 from ptqc.reading.tensors import check_tensors, external_files
 from ptqc.reading.unchanged import NOTHING, FileStates
 from ptqc.reading.values import check_no_cycles, check_values, is_sorted
-from ptqc.reading.walk import every_node
 from ptqc.reading.weights import check_interface, check_no_double, check_no_double_layers, check_weights_finite
 
 STEP = "read"

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 
 import onnx
 
-from ptqc.reading.walk import every_graph, every_node
+from ptqc.graph.proto_walk import every_graph, every_node
 
 Annotated = onnx.GraphProto | onnx.FunctionProto | onnx.NodeProto | onnx.ValueInfoProto | onnx.TensorProto
 

@@ -4,8 +4,8 @@ import onnx
 
 from ptqc.errors import ModelError
 from ptqc.graph import zipmaps
+from ptqc.graph.proto_walk import every_node, label
 from ptqc.operators import Trait, named
-from ptqc.reading.walk import every_node, label
 
 DOMAIN = zipmaps.DOMAIN
 TREES, SUPPORT_VECTORS = named(Trait.TREES), named(Trait.SUPPORT_VECTORS)

@@ -8,7 +8,7 @@ from collections.abc import Container
 
 import onnx
 
-from ptqc.reading.walk import every_graph
+from ptqc.graph.proto_walk import every_graph
 
 NO_NAMES = frozenset(("None", "-1"))
 

@@ -6,7 +6,7 @@ from graphlib import CycleError, TopologicalSorter
 import onnx
 
 from ptqc.errors import ModelError
-from ptqc.reading.walk import all_nodes
+from ptqc.graph.proto_walk import all_nodes
 
 MAX_EXPANDED_NODES = 1_000_000
 MAX_CALL_DEPTH = 100

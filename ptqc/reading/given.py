@@ -9,9 +9,9 @@ import onnx_ir as ir
 from ptqc.arguments import path_of, shown
 from ptqc.errors import UsageError
 from ptqc.graph.external import weight_bytes
+from ptqc.graph.proto_walk import every_graph
 from ptqc.graph.split_file import MESSAGE_LIMIT, is_split
 from ptqc.reading import ModelSource, read_model
-from ptqc.reading.walk import every_graph
 
 Model = str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model
 FILE, DATA = "model.onnx", "model.data"

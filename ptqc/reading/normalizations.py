@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from ptqc.reading.walk import every_graph
+from ptqc.graph.proto_walk import every_graph
 
 WHOLE = "LayerNormalization"
 SIMPLIFIED = "SimplifiedLayerNormalization"

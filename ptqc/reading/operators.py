@@ -8,10 +8,10 @@ import onnx
 from onnx.defs import SchemaError
 
 from ptqc.errors import ModelError
+from ptqc.graph.proto_walk import every_graph, every_node, label
 from ptqc.operators import Trait, named
 from ptqc.reading.classical import DOMAIN as CLASSICAL
 from ptqc.reading.functions import key_of
-from ptqc.reading.walk import every_graph, every_node, label
 
 MIN_OPSET = 7  # lower ones broadcast by attributes
 MAX_OPSET = 26  # what ONNX Runtime 1.31 loads

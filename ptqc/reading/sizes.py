@@ -5,7 +5,7 @@ import math
 import onnx
 
 from ptqc.errors import ModelError
-from ptqc.reading.walk import every_graph
+from ptqc.graph.proto_walk import every_graph
 
 MAX_ELEMENTS = 1 << 30  # 4 GiB of float32 in one inner value
 

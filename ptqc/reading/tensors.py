@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from ptqc.errors import ModelError
 from ptqc.graph.model_file import OWN
-from ptqc.reading.walk import every_graph, every_node
+from ptqc.graph.proto_walk import every_graph, every_node
 
 REDO = "export or download the model again"
 

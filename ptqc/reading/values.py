@@ -6,8 +6,8 @@ from graphlib import CycleError, TopologicalSorter
 import onnx
 
 from ptqc.errors import ModelError
+from ptqc.graph.proto_walk import every_graph, label
 from ptqc.graph.protos import reads, subgraphs
-from ptqc.reading.walk import every_graph, label
 
 Names = set[str]
 

@@ -5,8 +5,8 @@ import onnx
 import onnx_ir as ir
 
 from ptqc.errors import ModelError
+from ptqc.graph.proto_walk import every_graph, every_node
 from ptqc.operators import Trait, named
-from ptqc.reading.walk import every_graph, every_node
 
 # Infinities in other places (an attention mask) are meant.
 COMPUTE = named(Trait.WEIGHTED)

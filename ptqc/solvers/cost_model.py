@@ -51,11 +51,11 @@ class Times:
     def from_json(cls, document: Mapping[str, Any]) -> "Times":
         """Inverse of `to_json`. Raises UsageError for anything else."""
         try:
-            read: Any = {name: {str(key): float(ns) for key, ns in document[name].items()} for name in COLUMNS}
+            read = {name: {str(key): float(ns) for key, ns in document[name].items()} for name in COLUMNS}
             target, is_measured = str(document.get("target", "")), bool(document.get("is_measured", True))
             in_blocks = bool(document.get("in_blocks", False))
-            where: Any = {"target": target, "is_measured": is_measured, "in_blocks": in_blocks}
-            return cls(runtime=str(document["runtime"]), **where, **read)
+            runtime = str(document["runtime"])
+            return cls(runtime=runtime, target=target, is_measured=is_measured, in_blocks=in_blocks, **read)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise UsageError(f"the times of operators cannot be read: {type(error).__name__}: {error}") from error
 

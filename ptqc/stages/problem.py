@@ -60,12 +60,12 @@ def forms(weight: Weight, decided: Decided, plan: Plan, options: CompileOptions)
     if options.in_float8 and weight.layers and FLOAT8 in found:
         return [FLOAT8]
     if not any(layer.name in plan.integer for layer in weight.layers):
-        return in_float(weight, found, options)
+        return forms_in_float(weight, found, options)
     widest = options.widest_on_integers
     return [form for form in found if form.code_bits is not None and form.code_bits <= widest]
 
 
-def in_float(weight: Weight, forms: Sequence[Format], options: CompileOptions) -> Sequence[Format]:
+def forms_in_float(weight: Weight, forms: Sequence[Format], options: CompileOptions) -> Sequence[Format]:
     """Of these formats, those that a weight may take whose layers all compute in float."""
     products = [layer for layer in weight.layers if weight.table is None and options.in_blocks]
     in_blocks = [form for form in forms if products and all(_goes_in_blocks(layer, form) for layer in products)]

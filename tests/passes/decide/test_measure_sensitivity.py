@@ -23,8 +23,8 @@ from ptqc.passes.decide.calibrate import Calibrate
 from ptqc.passes.decide.measure_sensitivity import (
     NEGLIGIBLE,
     MeasureSensitivity,
+    _interpolated,
     anchor_forms,
-    interpolated,
     mean_shift,
 )
 from ptqc.passes.decide.phases import Assessed, Observed, Setting
@@ -160,7 +160,7 @@ def test_a_local_error_that_grew_with_the_bits_counts_no_more(context: Assessed)
     name = context.weights[0].name
     errors = {**context.errors, (name, Integer(8)): 2 * context.errors[name, Integer(2)]}
     anchors: dict[Format, float] = {form: context.weight_losses[name, form] for form in (Integer(2), Integer(4))}
-    found = interpolated(replace(context, errors=errors), name, anchors)
+    found = _interpolated(replace(context, errors=errors), name, anchors)
     losses = [found[name, Integer(bits)] for bits in (2, 3, 4, 8)]
     assert losses == sorted(losses, reverse=True)
 
