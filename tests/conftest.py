@@ -88,6 +88,13 @@ def digits_calibration() -> np.ndarray:
 
 
 @pytest.fixture(scope="session")
+def digits_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store that all processes that test share, for the README's network: measuring it takes twelve seconds."""
+    base = tmp_path_factory.getbasetemp()
+    return (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "digits_store"
+
+
+@pytest.fixture(scope="session")
 def digits_evaluation() -> tuple[np.ndarray, np.ndarray]:
     """Held-out inputs (1796, 1, 16, 16) float32 and labels (1796,)."""
     arrays = np.load(MODELS / "digits_evaluation.npz")
