@@ -11,11 +11,11 @@ import onnx_ir as ir
 
 from ptqc.errors import UsageError
 from ptqc.graph.caches import AXES, Cache, find_caches
+from ptqc.graph.editing import infer_shapes, unique_name
 from ptqc.graph.nodes import integer, producer
 from ptqc.passes.base import Feeds
 from ptqc.passes.caches.form import CacheForm, CachePart
 from ptqc.passes.caches.nodes import NodeDraft
-from ptqc.passes.rewrite.tools.graph import infer_shapes, unique_name
 
 PLACES = 2  # the axis that grows
 OLDEST = 12  # Clip of integers came with this opset

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from ptqc.graph.editing import add_constant, unique_name
 from ptqc.graph.sites import IN_FLOAT
-from ptqc.passes.rewrite.tools.graph import add_constant, unique_name
 
 
 class NodeDraft:
