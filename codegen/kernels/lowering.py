@@ -56,6 +56,8 @@ OPERATORS: Mapping[str, Callable[[Emission, ir.Node], None]] = {
     **dict.fromkeys(("CumProd", "CumSum"), indexing.running),
     "GatherElements": indexing.gather_elements,
     "GatherND": indexing.gather_nd,
+    "ScatterElements": indexing.scatter_elements,
+    "ScatterND": indexing.scatter_nd,
     "Trilu": indexing.triangle,
     **dict.fromkeys(("Softmax", "LogSoftmax"), real.softmax),
     "LayerNormalization": real.normalize,
