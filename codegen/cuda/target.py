@@ -60,6 +60,10 @@ class CudaTarget:
         del options
         return False
 
+    def multiplies_float8(self) -> bool:
+        """On chips without such tensor cores, too."""
+        return True
+
     def timer(self, options: CudaOptions) -> CudaTimer:
         """What predicts the times of its libraries."""
         return CudaTimer(options.gpus)
