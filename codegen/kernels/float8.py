@@ -6,7 +6,6 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ptqc.codegen.kernels.families.real_stages import RealStage
 from ptqc.codegen.program.built import Built
 from ptqc.codegen.program.layout import Layout
 from ptqc.codegen.program.window import Window
@@ -23,11 +22,12 @@ class Float8LayerWriter(Protocol):
         weights: np.ndarray,
         factor: np.ndarray,
         bias: np.ndarray,
-        stages: Sequence[RealStage],
+        stages: Sequence[Any],
     ) -> Built:
         """Σ x · w · factor + bias, and what stages make of that; x: codes, y: real values.
 
-        weights: codes, uint8 (outputs, inputs, rows, columns). factor, bias: float32 (outputs).
+        weights: codes, uint8 (outputs, inputs, rows, columns). factor, bias: float32 (outputs). stages: of
+        `families.real_stages`, which imports this.
         """
 
 

@@ -14,7 +14,7 @@ from ptqc.calibration.inputs import input_specs
 from ptqc.calibration.joining import takes_batches
 from ptqc.calibration.observers import RangeObserver
 from ptqc.calibration.plausibility import preprocessing_warning
-from ptqc.calibration.runnable import check_runs
+from ptqc.calibration.runnable import check_runs, runnable_side
 from ptqc.calibration.samples import Samples, collect
 from ptqc.calibration.synthetic import draw
 from ptqc.errors import CalibrationError
@@ -127,7 +127,8 @@ def gather(
     is_drawn = isinstance(calibration, str) and calibration == SYNTHETIC
     if is_drawn:
         try_once(source, next(draw(source.model, 1, seed, {})))
-        synthetic = synthesize(source.model, limit, seed, progress, source.cast_double)
+        side = runnable_side(source.model, seed)
+        synthetic = synthesize(source.model, limit, seed, progress, source.cast_double, side)
         calibration, notes = synthetic.feeds, synthetic.notes
     with progress.stage("read calibration data", None) as stage:
         samples = collect(calibration, inputs, folder, limit, preprocessing, lambda _done, _total: stage.advance())
