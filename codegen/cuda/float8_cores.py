@@ -61,6 +61,7 @@ class Float8Product(Product):
 
     family: ClassVar[str] = "float8_mma"
     sum_type: ClassVar[str] = "float32"
+    unroll: ClassVar[bool | None] = False  # for 8.9 all steps would be, and registers spilled
 
     def _add_products(self, sums: Sequence[Any], inputs: Sequence[Any], weights: Sequence[Any]) -> None:
         add_products(sums, inputs, weights)

@@ -44,7 +44,7 @@ class Registers:
 @dataclass(frozen=True)
 class TiledProduct(ABC):
     """One kernel. coding: of its weights. family: what such kernels are called. pairs: of registers with weights.
-    sum_type: of a sum in a register."""
+    sum_type: of a sum in a register. unroll: whether the loop over steps is, where nvcc is not to decide."""
 
     tiles: Tiles
     coding: Coding | PairCoding
@@ -54,6 +54,7 @@ class TiledProduct(ABC):
     family: ClassVar[str]
     pairs: ClassVar[int]
     sum_type: ClassVar[str] = "uint32"
+    unroll: ClassVar[bool | None] = None
 
     @property
     @abstractmethod
@@ -141,7 +142,7 @@ class TiledProduct(ABC):
             if stage < tiles.steps:
                 self.steps.load(thread, memory, stage, stage)
             ptx("cp.async.commit_group")
-        with T.serial(tiles.steps) as step:
+        with T.serial(tiles.steps, unroll=self.unroll) as step:
             ptx("cp.async.wait_group", stages - 2)
             T.evaluate(T.cuda.cta_sync())
             ahead = T.Bind(step + (stages - 1))

@@ -3,7 +3,7 @@
 import re
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -79,7 +79,7 @@ class Toolkit:
         parts = [f"--image3=kind=ptx,sm={architecture},file={ptx}" for architecture, ptx in made.items()]
         for gpu in gpus:
             code, number = folder / f"{name}.{gpu}.cubin", gpu.removeprefix("sm_")
-            ptx = made[max(each for each in made if each <= int(number.rstrip("a")))]
+            ptx = made[architecture_for(gpu, made)]
             told = self._run("ptxas", *ASSEMBLED, f"-arch={gpu}", str(ptx), "-o", str(code))
             codes[gpu] = kernel_codes(told, code)
             parts.append(f"--image3=kind=elf,sm={number},file={code}")
@@ -92,6 +92,11 @@ class Toolkit:
         if done.returncode:
             raise TargetError(f"{program} failed: {(done.stderr or done.stdout)[:2000]}; leave the cuda target out")
         return done.stdout + done.stderr
+
+
+def architecture_for(gpu: str, made: Iterable[int]) -> int:
+    """Which PTX is for a chip: the newest that it takes."""
+    return max(each for each in made if each <= int(gpu.removeprefix("sm_").rstrip("a")))
 
 
 def architectures(source: str) -> tuple[int, ...]:

@@ -1,5 +1,6 @@
 """Whole networks in FP8 become CUDA libraries, with kernels for chips that multiply it and for those that do not."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -7,9 +8,23 @@ import pytest
 pytest.importorskip("tvm.tirx", reason="the cuda target needs Apache TVM")
 
 from compiling import compiled, residual, samples
-from test_cuda_target import needs_nvcc
+from test_cuda_target import needs_nvcc, process
 
 import ptqc
+from ptqc.codegen.cuda.verification import CHIP
+
+
+@needs_nvcc
+@pytest.mark.slow
+@pytest.mark.parametrize("chip", ["sm_80", "sm_89"])
+def test_random_networks(chip: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(CHIP, chip)
+    done = process("emulated_networks.py", "float8", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["wrong"] == {}
+    assert found["integers"] > 100_000
+    assert found["reals"] > 100_000
 
 
 @needs_nvcc
