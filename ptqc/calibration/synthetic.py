@@ -135,12 +135,11 @@ def _of_tokens(spec: InputSpec, role: InputRole, lengths: _Lengths) -> Draw:
     if role is InputRole.PLACES and shape:
         places = lengths.whole - shape[-1] + np.arange(shape[-1]) if lengths.past else np.arange(shape[-1])
         return _always(np.broadcast_to(places % (spec.rows or lengths.whole), shape).astype(spec.dtype))
+    if role is InputRole.FLAG:
+        return _always(np.zeros(shape, spec.dtype))
     rows = spec.rows
     if spec.dtype.kind == "b":
-        raise CalibrationError(
-            f"input {spec}: nothing can be drawn for this type: {ADVICE}; where it says whether a decoder reads its "
-            "cache, give samples of both values"
-        )
+        raise CalibrationError(f"input {spec}: nothing can be drawn for this type: {ADVICE}")
     if not rows:
         raise CalibrationError(
             f"input {spec}: no embedding says which integers it takes, so none can be drawn: {ADVICE}"

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from ptqc.calibration.continuing import continued
 from ptqc.calibration.images import Preprocessing
 from ptqc.calibration.inputs import input_specs
 from ptqc.calibration.joining import takes_batches
@@ -17,6 +18,7 @@ from ptqc.calibration.plausibility import preprocessing_warning
 from ptqc.calibration.runnable import check_runs, runnable_side
 from ptqc.calibration.samples import Samples, collect
 from ptqc.calibration.synthetic import draw
+from ptqc.calibration.texts import Texts
 from ptqc.errors import CalibrationError
 from ptqc.execute.onnxruntime import Feeds, Runner
 from ptqc.execute.suffix import Piece
@@ -35,6 +37,7 @@ from ptqc.stages.preparing.synthesize import synthesize
 from ptqc.work.progress import Progress
 
 SYNTHETIC = "synthetic"
+CONTINUED = "every other text goes on from a cache: the keys and values that the float model gives for its beginning"
 # One sample in HELD_BACK is kept for accepting decisions, and not used for making them.
 HELD_BACK = 4
 PROBES = 2
@@ -137,7 +140,16 @@ def gather(
         raise CalibrationError("one calibration sample was given; give at least 2, and preferably 100 or more")
     if not is_drawn:
         try_once(source, samples[0])
-    return samples
+    return _with_caches(source.model, samples, folder) if is_drawn or isinstance(calibration, Texts) else samples
+
+
+def _with_caches(model: ir.Model, samples: Samples, folder: Path) -> Samples:
+    """The samples, of which every other one goes on from a cache where the model is a decoder that takes one."""
+    feeds = continued(model, samples)
+    if feeds is None:
+        return samples
+    found = collect(feeds, input_specs(model), folder / "continued", len(samples))
+    return dataclasses.replace(found, notes=(*samples.notes, Note("calibration", "", CONTINUED)))
 
 
 def prepare(
