@@ -23,7 +23,8 @@ GRAPH = f"""g (float[N, S, {WIDTH}] x, float[N, {HIDDEN}] state, int64 rate)
     steps = Squeeze(all, one) both, hs, cells = LSTM <hidden_size = {WIDE}, direction = "bidirectional"> (
         steps, lstm_w, lstm_r, lstm_b)
     joined = Transpose <perm = [0, 2, 1, 3]> (both) pairs = Reshape(joined, shape)
-    back = GRU <hidden_size = {HIDDEN}, direction = "reverse"> (pairs, back_w, back_r) flat_back = Squeeze(back, one)
+    back = GRU <hidden_size = {HIDDEN}, direction = "reverse"> (pairs, back_w, back_r, , , start)
+    flat_back = Squeeze(back, one)
     , end = RNN <hidden_size = {HIDDEN}, activations = ["Relu"]> (flat_back, rnn_w, rnn_r, rnn_b)
     ended = Squeeze(end, zero) flat = MatMul(ended, m)
     sizes = Shape(flat) count = Gather(sizes, zero) is_one = Equal(count, one)
@@ -48,6 +49,7 @@ CONSTANTS = {
     **weights("back", 3, 2 * WIDE, HIDDEN, seed=7),
     **weights("rnn", 1, HIDDEN, HIDDEN, seed=10),
     "m": noise(HIDDEN, 5, seed=13),
+    "start": noise(1, 1, HIDDEN, seed=14),
     "zero": np.array([0]),
     "one": np.array([1]),
     "shape": np.array([0, 0, -1]),
