@@ -1,5 +1,8 @@
 """LSTM, GRU and RNN with constant weights: the states of all steps, and of these what the node gives."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 import onnx_ir as ir
 
@@ -7,9 +10,10 @@ from ptqc.codegen.kernels.drafts import StridedSlice
 from ptqc.codegen.kernels.emission import Emission
 from ptqc.codegen.kernels.families import recurrent
 from ptqc.codegen.program.built import Declined
+from ptqc.codegen.program.constants import Arranged, IndexSource, Order, ScaledPanels, Stored
 from ptqc.codegen.program.layout import Layout
 from ptqc.codegen.program.recurrent import CELLS, activation_of, directions_of, refusal, refusal_with
-from ptqc.graph.nodes import input_of, integer
+from ptqc.graph.nodes import input_of, integer, producer
 from ptqc.native.lengths import varies
 
 WEIGHTS, RECURRENCE, BIAS, FIRST = 1, 2, 3, (5, 6)
@@ -24,7 +28,7 @@ def emit(emission: Emission, node: ir.Node) -> None:
     name, given = emission.whole(node.inputs[0])
     cell, weights = CELLS[node.op_type], _weights(emission, node)
     steps, texts, _ = given.shape
-    hidden, count = weights.inputs.shape[-1], len(weights.is_reverse)
+    hidden, count = weights.hidden, len(weights.is_reverse)
     before = [emission.whole(node.inputs[place]) for place in FIRST[: len(cell.states)] if input_of(node, place)]
     has_cells = len(cell.states) > 1
     states = Layout((steps + has_cells, count, texts, hidden), "float32", plain=True)
@@ -61,27 +65,51 @@ def _check(emission: Emission, node: ir.Node) -> None:
 
 
 def _weights(emission: Emission, node: ir.Node) -> recurrent.RecurrentWeights:
-    """Weights as the kernel reads them: units of a gate next to each other."""
-    gates = CELLS[node.op_type].gates
+    """Weights as the kernel reads them."""
+    gates, hidden = CELLS[node.op_type].gates, integer(node, "hidden_size", 0)
     is_linear = node.op_type == "GRU" and bool(integer(node, "linear_before_reset", 0))
-    w, r = emission.number(node.inputs[WEIGHTS]), emission.number(node.inputs[RECURRENCE])
-    count, hidden = len(w), r.shape[-1]
-    plain = np.zeros((count, 2 * gates * hidden), np.float32)
+    is_reverse = [direction == "r" for direction in directions_of(node)]
+    count, rows = len(is_reverse), gates * hidden
+    plain = np.zeros((count, 2 * rows), np.float32)
     given = emission.number(node.inputs[BIAS]) if input_of(node, BIAS) is not None else plain
     of_x, of_h = np.split(given.reshape(count, 2 * gates, hidden), 2, axis=1)
     bias = of_x + of_h
     if is_linear:
         bias = np.concatenate([bias[:, :LAST_GATE], of_x[:, LAST_GATE:], of_h[:, LAST_GATE:]], 1)
-
-    def turned(matrices: np.ndarray) -> np.ndarray:
-        by_gate = matrices.reshape(count, gates, hidden, -1).transpose(0, 3, 1, 2)
-        return np.ascontiguousarray(by_gate, np.float32)
-
-    is_reverse = [direction == "r" for direction in directions_of(node)]
-    activation = str(activation_of(node))
     return recurrent.RecurrentWeights(
-        turned(w), turned(r), np.asarray(bias, np.float32), is_reverse, is_linear, activation
+        _turned(emission, node.inputs[WEIGHTS], rows),
+        _turned(emission, node.inputs[RECURRENCE], rows),
+        np.asarray(bias, np.float32),
+        gates,
+        hidden,
+        is_reverse,
+        is_linear,
+        str(activation_of(node)),
     )
+
+
+def _turned(emission: Emission, value: ir.Value | None, rows: int) -> Stored:
+    """Weights (directions, rows, inputs) with the last two axes exchanged; as codes where they lie so in the file."""
+    maker = producer(value, "DequantizeLinear")
+    if maker is None or not _has_scales_of_rows(emission, maker):
+        return np.ascontiguousarray(emission.number(value).transpose(0, 2, 1), np.float32)
+    codes, scale = emission.number(maker.inputs[0]), emission.number(maker.inputs[1]).reshape(-1)
+    count, depth = len(codes), codes.shape[-1]
+
+    def source(place: Sequence[Any]) -> IndexSource:
+        direction, column, row = place
+        return IndexSource((direction * rows + row) * depth + column)
+
+    scales = np.tile(np.broadcast_to(scale, (rows,)), count).astype(np.float32)
+    return ScaledPanels(Arranged(codes, Order((count, depth, rows), source)), scales, count)
+
+
+def _has_scales_of_rows(emission: Emission, maker: ir.Node) -> bool:
+    """Whether weights are int8 codes times a scale of each row, or of all."""
+    codes, scale = emission.number(maker.inputs[0]), emission.number(maker.inputs[1])
+    is_shifted = input_of(maker, 2) is not None and bool(np.any(emission.number(maker.inputs[2])))
+    is_of_rows = scale.size == 1 or (scale.ndim == 1 and integer(maker, "axis", 1) == 1)
+    return codes.dtype == np.int8 and is_of_rows and not is_shifted
 
 
 def _output(node: ir.Node, place: int) -> ir.Value | None:

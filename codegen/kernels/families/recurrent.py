@@ -19,6 +19,7 @@ from ptqc.codegen.kernels.kernel import fill, span
 from ptqc.codegen.kernels.loops import each, elements, in_vectors, nest, registers
 from ptqc.codegen.program.accuracy import EXACT, Accuracy
 from ptqc.codegen.program.built import Built
+from ptqc.codegen.program.constants import Stored
 from ptqc.codegen.program.layout import Layout
 
 # Vectors of a gate that are summed at the same time: with the gates, enough for a processor to add without waiting.
@@ -29,16 +30,18 @@ ACCURACY = Accuracy(at_one=1e-5)
 
 @dataclass(frozen=True, eq=False)
 class RecurrentWeights:
-    """Of one operator, direction by direction (D). G gates of H units; I inputs.
+    """Of one operator, direction by direction (D). gates: G, of H (hidden) units each; I inputs.
 
     inputs: (D, I, G, H). recurrence: (D, H, G, H). bias: (D, G, H), and of a linear GRU one more: that of the product
     of the state for the last gate. is_linear: whether a GRU resets that product, not the state. activation: of an RNN.
     is_reverse: of each direction, whether it begins with the last step.
     """
 
-    inputs: np.ndarray
-    recurrence: np.ndarray
+    inputs: Stored
+    recurrence: Stored
     bias: np.ndarray
+    gates: int
+    hidden: int
     is_reverse: Sequence[bool]
     is_linear: bool = False
     activation: str = "Tanh"
@@ -169,7 +172,7 @@ def states(op_type: str, x: Layout, first: Sequence[Layout], y: Layout, weights:
     first: layouts of the states before, h and then c, (D, N, H) each; without any they are zero.
     """
     steps, texts, width = x.shape
-    directions, _, gates, hidden = weights.inputs.shape
+    directions, gates, hidden = len(weights.is_reverse), weights.gates, weights.hidden
     biases, is_lstm = weights.bias.shape[1], op_type == "LSTM"
     lanes = min(isa.lanes, hidden)
     vectors = min(VECTORS, hidden // lanes)
@@ -209,7 +212,7 @@ def states(op_type: str, x: Layout, first: Sequence[Layout], y: Layout, weights:
                 end = (steps * directions * texts + index) * hidden
                 in_vectors(hidden, lanes, lambda k, n: T.buffer_store(out, c[span(k, n)], [sample, end + span(k, n)]))
 
-    constants = [weights.inputs, weights.recurrence, weights.bias]
+    constants: list[Stored] = [weights.inputs, weights.recurrence, weights.bias]
     return build(op_type.lower(), [x, *first], constants, y, body, accuracy=ACCURACY)
 
 
