@@ -9,7 +9,7 @@ import onnx.parser
 import onnx.shape_inference
 import onnx_ir as ir
 
-from ptqc.codegen.program import attention, grouped, rotary
+from ptqc.codegen.program import attention, grouped, recurrent, rotary
 from ptqc.codegen.program.folding import SIZES
 from ptqc.graph.external import whole_message
 from ptqc.graph.nodes import constant
@@ -101,9 +101,12 @@ SOMETIMES: Mapping[str, Callable[[ir.Node], bool]] = {
 }
 
 
-def expanded(model: ir.Model) -> ir.Model:
-    """The model with definitions in the place of nodes without a kernel; the same one where there are none."""
-    chosen = [node for node in model.graph if _is_chosen(node)]
+def expanded(model: ir.Model, *, unrolls: bool = False) -> ir.Model:
+    """The model with definitions in the place of nodes without a kernel; the same one where there are none.
+
+    unrolls: whether recurrent nodes have none.
+    """
+    chosen = [node for node in model.graph if _is_chosen(node) or (unrolls and recurrent.is_written_out(node))]
     if not chosen:
         return model
     try:
@@ -121,26 +124,28 @@ def is_static(value: ir.Value | None) -> bool:
 
 
 def _is_chosen(node: ir.Node) -> bool:
-    if node.domain:
-        return _written(node) is not None
+    if any(is_chosen(node) for is_chosen, _ in WRITTEN):
+        return True
     known = node.op_type in BY_ONNX or node.op_type in DEFINITIONS
-    return SOMETIMES[node.op_type](node) if node.op_type in SOMETIMES else known
+    return not node.domain and (SOMETIMES[node.op_type](node) if node.op_type in SOMETIMES else known)
 
 
 def _written(node: ir.Node) -> str | None:
     """The function of its own that a node gets, if it gets one."""
+    if recurrent.is_recurrent(node):
+        return recurrent.definition(node)
     return next((definition(node) for is_chosen, definition in WRITTEN if is_chosen(node)), None)
 
 
 def _inlined(model: ir.Model, chosen: Sequence[ir.Node]) -> ir.Model:
     proto = whole_message(model)
     opset = next(entry.version for entry in proto.opset_import if not entry.domain)
-    own = {str(node.outputs[0].name): _written(node) for node in chosen}
-    nodes = [node for node in proto.graph.node if node.output[0] in own]
+    own = {_first(value.name for value in node.outputs): _written(node) for node in chosen}
+    nodes = [node for node in proto.graph.node if _first(node.output) in own]
     used = sorted({node.op_type for node in nodes if node.op_type in DEFINITIONS})
     definitions = {name: _definition(name, DEFINITIONS[name], opset) for name in used}
     for node in nodes:
-        if (text := own[node.output[0]]) is not None:
+        if (text := own[_first(node.output)]) is not None:
             definition = _definition(f"{node.op_type}_{len(definitions)}", text, opset)
             definitions[definition.name] = definition
             _call(node, definition)
@@ -160,6 +165,11 @@ def _inlined(model: ir.Model, chosen: Sequence[ir.Node]) -> ir.Model:
     del made.opset_import[:]
     made.opset_import.extend(kept)
     return ir.from_proto(made)
+
+
+def _first(names: Iterable[str | None]) -> str:
+    """The first output that a node has: some operators may leave out any."""
+    return next(name for name in names if name)
 
 
 def _give(node: onnx.NodeProto, defaults: Iterable[onnx.AttributeProto]) -> None:
