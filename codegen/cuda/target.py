@@ -79,7 +79,8 @@ class CudaTarget:
         lowered = replace(lowered, model=checks.check_model(lowered.model, NAME))
 
         def made(batching: Batching, taken: Sequence[Feeds]) -> TargetOutput:
-            return _build(lowered, exported, taken, CudaChoices(batching, options.gpus, store), folder)
+            graph = checks.settle(lowered, taken, batching, NAME)
+            return _build(graph, exported, taken, CudaChoices(batching, options.gpus, store), folder)
 
         return batched(lowered.model, exported, samples, made)
 

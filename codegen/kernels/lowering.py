@@ -12,6 +12,7 @@ from ptqc.codegen.kernels.families.functions import BINARY, UNARY
 from ptqc.codegen.kernels.families.reductions import REDUCTIONS
 from ptqc.codegen.kernels.families.typed import INTEGERS
 from ptqc.codegen.kernels.isa import Isa
+from ptqc.codegen.program import recurrent
 from ptqc.codegen.program.axes import Axes
 from ptqc.codegen.program.batching import Batching, Seen
 from ptqc.codegen.program.built import Declined
@@ -148,5 +149,12 @@ def _emit(emission: Emission, node: ir.Node, step: LoweredStep | None) -> set[ir
     elif node.op_type in OPERATORS and not node.domain:
         OPERATORS[node.op_type](emission, node)
     else:
-        raise Declined("the operator is not known to it")
+        raise Declined(_unknown(node))
     return set()
+
+
+def _unknown(node: ir.Node) -> str:
+    """Why no family takes a node."""
+    if node.op_type == "If" and not node.domain:
+        return "which branch it takes is not known before it runs"
+    return (recurrent.refusal(node) if recurrent.is_recurrent(node) else None) or "the operator is not known to it"
