@@ -15,7 +15,6 @@ from ptqc.errors import UsageError
 from ptqc.graph.caches import AXES, Cache, find_caches
 from ptqc.graph.editing import infer_shapes, unique_name
 from ptqc.graph.nodes import integer, producer
-from ptqc.passes.caches.nodes import ModelDraft
 
 PLACES = 2  # the axis that grows
 OLDEST = 12  # Clip of integers came with this opset
